@@ -1,4 +1,6 @@
-"""PML's trainer with one of our losses, looked up by name in pytorch_metric_learning.losses.
+"""The trainer of PML 2 with one of our losses, looked up by name in pytorch_metric_learning.losses.
+
+PML 3 has no trainers: write the loop, as in swap_in_a_torch_loop.py.
 
 Trains on every other image of scikit-learn's digits and prints Recall@1 on the rest, before and after.
 """
@@ -40,7 +42,7 @@ trainer = trainers.MetricLossOnly(
     batch_size=80,
     loss_funcs={"metric_loss": loss},
     dataset=TensorDataset(images[::2], labels[::2]),
-    sampler=MPerClassSampler(labels[::2], m=8, batch_size=80, length_before_new_iter=800),
+    sampler=MPerClassSampler(labels=labels[::2], m=8, batch_size=80, length_before_new_iter=800),
     data_device=torch.device("cpu"),
     dataloader_num_workers=0,
 )

@@ -6,11 +6,11 @@ Trains on every other image of scikit-learn's digits and prints Recall@1 on the 
 import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
-from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader, TensorDataset
 
 import pml_ext
+from pml_ext.metrics import AccuracyCalculator
 
 pml_ext.register()
 config = OmegaConf.create("""

@@ -6,11 +6,11 @@ Trains on every other image of scikit-learn's digits and prints Recall@1 on the 
 import lightning
 import torch
 from pytorch_metric_learning.losses import ProxyAnchorLoss
-from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader, TensorDataset
 
 from pml_ext.losses import TCMRegularizer
+from pml_ext.metrics import AccuracyCalculator
 
 lightning.seed_everything(0)
 digits = load_digits()

@@ -38,7 +38,8 @@ def score(make_loss, ask, part: str, seeds: tuple[int, ...]) -> float:
         numpy.random.seed(seed)  # MPerClassSampler draws from it
         model, loss = torch.nn.Linear(256, 64), make_loss(ask)  # some losses learn, too
         optimizer = torch.optim.Adam([*model.parameters(), *loss.parameters()], ask("lr", 1e-4, 1e-2, log=True))
-        sampler = MPerClassSampler(parts["training"].tensors[1], m=4, length_before_new_iter=EPOCHS * 256)
+        of_all = parts["training"].tensors[1]
+        sampler = MPerClassSampler(labels=of_all, m=4, length_before_new_iter=EPOCHS * 256)  # PML 2's
         for batch, of_batch in DataLoader(parts["training"], batch_size=32, sampler=sampler):
             optimizer.zero_grad()
             loss(model(batch), of_batch).backward()

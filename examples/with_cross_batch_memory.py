@@ -5,11 +5,11 @@ Trains on every other image of scikit-learn's digits and prints Recall@1 on the 
 
 import torch
 from pytorch_metric_learning.losses import CrossBatchMemory
-from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader, TensorDataset
 
 from pml_ext.losses import CITLoss
+from pml_ext.metrics import AccuracyCalculator
 
 torch.manual_seed(0)
 digits = load_digits()

@@ -6,13 +6,13 @@ Trains on every other image of scikit-learn's digits and prints Recall@1 on the 
 import tempfile
 
 import torch
-from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 from pytorch_metric_learning.utils.distributed import DistributedLossWrapper
 from sklearn.datasets import load_digits
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from pml_ext.losses import DiscriminativeLoss
+from pml_ext.metrics import AccuracyCalculator
 
 digits = load_digits()
 images, labels = torch.tensor(digits.data, dtype=torch.float32) / 16, torch.tensor(digits.target)

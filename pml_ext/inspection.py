@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -9,6 +10,7 @@ from torch import Tensor
 from pml_ext._checks import check_embeddings, check_in_range, check_indices_tuple, check_labels
 from pml_ext._pml import BaseMetricLossFunction, is_similarity
 from pml_ext.distances.injected import inject, run_with_distance
+from pml_ext.functional.losses.pair_weighting import Weighting
 from pml_ext.functional.tuples.pairs import same_and_different
 from pml_ext.losses._batch import at_least_float32
 from pml_ext.losses._facts import check_tuple_loss
@@ -78,7 +80,7 @@ class SimilarityDependence:
 
 
 def similarity_dependence(
-    loss: BaseMetricLossFunction | str, embeddings: Tensor, labels: Tensor, *, shift: float = 0.1
+    loss: BaseMetricLossFunction | Weighting, embeddings: Tensor, labels: Tensor, *, shift: float = 0.1
 ) -> SimilarityDependence:
     """Which of Similarity-S, -N and -P the weights of negative pairs respond to, measured on a batch.
 
@@ -109,7 +111,7 @@ def similarity_dependence(
     """
     check_in_range(shift, 1e-6, 2, "shift")
     if isinstance(loss, str):
-        loss = PairWeightingLoss(loss)
+        loss = PairWeightingLoss(cast(Weighting, loss))
     _check_batch(loss, embeddings, labels)
     labels = labels.to(embeddings.device)
     same, different = same_and_different(labels)

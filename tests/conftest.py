@@ -64,6 +64,8 @@ def _install(folder: Path) -> None:
     subprocess.run([*pip, "wheel", *offline, "--no-build-isolation", "-w", folder, copy], check=True)
     (wheel,) = folder.glob("*.whl")
     subprocess.run([*pip, "install", *offline, "--target", folder / "installed", wheel], check=True)
+    editable = "from setuptools.build_meta import build_editable; build_editable('..')"
+    subprocess.run([sys.executable, "-c", editable], cwd=copy, check=True, capture_output=True)
     shutil.rmtree(copy)
 
 

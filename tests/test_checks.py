@@ -101,12 +101,6 @@ def test_wrong_arguments_of_pml_are_refused_at_once(kind: type) -> None:
             kind(**{name: value})
 
 
-def test_functions_that_pml_would_call_later_are_checked() -> None:
-    for name in ("knn_func", "kmeans_func", "label_comparison_fn"):
-        with pytest.raises(TypeError, match=f"{name} must be a function, or None for PML's; got 5"):
-            metrics.AccuracyCalculator(**{name: 5})
-
-
 @pytest.mark.parametrize("wrong", ["no", 1, 0.0, None])
 def test_a_switch_is_true_or_false(wrong: object) -> None:
     calls = {

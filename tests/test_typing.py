@@ -4,6 +4,7 @@ import inspect
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,9 @@ WRONG = {
     "TripletMarginLoss(margin_plsu=0.1)": '"margin_plsu" for "TripletMarginLoss"',
     "CITLoss(gama=1)": '"gama" for "CITLoss"',
     "LoOp(CITLoss(), paring='all')": '"paring" for "LoOp"',
+    "LoOp(CITLoss(), pairing='al')": 'Argument "pairing"',
+    "LoOpMiner(HPHNMiner(), geometry='line')": 'Argument "geometry"',
+    "pml_ext.losses.PairWeightingLoss('ms')": 'to "PairWeightingLoss"',
     "TCMRegularizer(CITLoss(), margin_plsu=0.9)": '"margin_plsu" for "TCMRegularizer"',
     "HPHNMiner(colect_stats=True)": '"colect_stats" for "HPHNMiner"',
     "MultiSimilarityMiner(epsilom=0.1)": '"epsilom" for "MultiSimilarityMiner"',
@@ -56,6 +60,13 @@ def test_a_script_on_the_installed_wheel_passes_mypy_but_for_what_is_wrong(insta
     assert len(errors) == len(WRONG), result.stdout + result.stderr
     for number, (error, expected) in enumerate(zip(errors, WRONG.values(), strict=True), first):
         assert error.startswith(f"script.py:{number}:") and expected in error, error
+
+
+def test_an_editable_install_is_a_path_that_type_checkers_follow(installed: Path) -> None:
+    (wheel,) = installed.parent.glob("*editable*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (path,) = (archive.read(name).decode() for name in archive.namelist() if name.endswith(".pth"))
+    assert Path(path.strip()).name == "copy"  # and no line of Python, which they do not run
 
 
 @pytest.mark.parametrize("path", ROOMS, ids=lambda path: path.parent.name)

@@ -11,6 +11,7 @@ from pml_ext.distances.settings import describe_distance, is_plain_cosine, setti
 from pml_ext.functional.loop.arcs import safe_sqrt
 from pml_ext.functional.loop.cosine_kernel import loop_cosines
 from pml_ext.functional.loop.pair_matrix import loop_pairs
+from pml_ext.functional.loop.partners import Curve, Pairing
 
 # From here on loop_cosines is faster than loop_pairs; at 128 samples it takes 10 % longer, at 256 as long.
 _FOR_THE_KERNEL = 512
@@ -41,7 +42,7 @@ def check_loop_distance(distance: BaseDistance, geometry: str) -> None:
 
 def loop_matrix(
     distance: BaseDistance, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None,
-    ref_labels: Tensor | None = None, *, pairing: str, geometry: str,
+    ref_labels: Tensor | None = None, *, pairing: Pairing, geometry: Curve,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(B, R) the distance's own matrix with LoOp's distances at the negative entries, and which entries are negative.
 
@@ -66,7 +67,7 @@ def loop_matrix(
 
 def _matrix(
     distance: BaseDistance, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None, ref_labels: Tensor | None,
-    pairing: str, geometry: str,
+    pairing: Pairing, geometry: Curve,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """`loop_matrix` of samples in the order in which they pair up."""
     other = labels if ref_emb is None or ref_labels is None else ref_labels

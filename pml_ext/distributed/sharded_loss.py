@@ -12,6 +12,7 @@ from pml_ext._ops.known_gradient import with_gradients
 from pml_ext._ops.precision import no_autocast
 from pml_ext.functional.tuples.pairs import class_sizes
 from pml_ext.losses._agreement import agree, checked_labels, in_words, raise_of_all_ranks
+from pml_ext.losses._base import is_empty
 from pml_ext.losses._facts import Part, facts_of
 from pml_ext.losses._shares import require_divisible, sums_of, why_undivided
 
@@ -74,7 +75,8 @@ class ShardedLoss(nn.Module):
 
         rank, ranks = rank_and_ranks()
         if ranks == 1:
-            check()
+            if not is_empty(embeddings):
+                check()
             value: Tensor = self.loss(embeddings, labels)
             return value
         checked, lengths = agree(check, self.loss, embeddings)

@@ -70,11 +70,13 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
             indices_tuple: a miner's (anchor, positive, negative) or (anchor, positive, anchor, negative) indices.
             ref_emb, ref_labels: (R, D) and (R,): positives and negatives are taken from here instead.
         Returns:
-            what the reducer makes of it: a scalar by default. 0 for an empty batch, as in PML, with a warning.
+            what the reducer makes of it: a scalar by default. 0 for an empty batch or ref_emb, as in PML, with a
+            warning.
         """
-        if is_empty(embeddings):
-            warn_once(self, f"{type(self).__name__}: the batch is empty, so its loss is 0")
-            return at_least_float32(embeddings).sum()
+        if is_empty(embeddings) or is_empty(ref_emb):
+            what = "the batch" if is_empty(embeddings) else "ref_emb"
+            warn_once(self, f"{type(self).__name__}: {what} is empty, so its loss is 0")
+            return at_least_float32(embeddings)[:0].sum()
         batch = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
         has_labels = batch.labels is not None and (batch.ref_emb is None or batch.ref_labels is not None)
         if not has_labels and (self.labels_because or indices_tuple is None):

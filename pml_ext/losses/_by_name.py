@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from pml_ext._checks import check_choice
+from pml_ext._names import closest, hint
 
 KNOWN: dict[str, type[nn.Module]] = {}
 """Every loss of this package and of PML; pml_ext.losses fills it."""
@@ -33,5 +33,7 @@ def loss_by_name(loss: nn.Module | str | Mapping[str, Any]) -> Any:
     package, _, name = str(path).rpartition(".")
     if package not in _PACKAGES:
         raise ValueError(f"class_path must be a loss of pml_ext.losses, such as 'TripletMarginLoss'; got {path!r}")
-    check_choice(name, sorted(KNOWN), "loss")
+    if name not in KNOWN:
+        near = hint(name, KNOWN) if closest(name, KNOWN) else "; dir(pml_ext.losses) lists the known ones"
+        raise ValueError(f"unknown loss {name!r}{near}")
     return KNOWN[name](**arguments)

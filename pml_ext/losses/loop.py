@@ -1,7 +1,7 @@
 """LoOp: a tuple loss on the closest points of arcs between samples of two classes."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from pml_ext._pml import BaseMetricLossFunction, LpDistance
 from pml_ext.distances.gathered import orders_if_gathered
 from pml_ext.distances.injected import inject, run_with_distance, twin_of
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
-from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, consecutive_pairs
+from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, Curve, Pairing, consecutive_pairs
 from pml_ext.functional.tuples.pairs import count_pairs, every_negative, same_and_different
 from pml_ext.losses._base import is_empty
 from pml_ext.losses._batch import Labels, Tuples, at_least_float32, checked_batch, on_host
@@ -86,8 +86,8 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
     facts = LossFacts(sums=_sums, undivided=why_inner_undivided, arguments=_arguments)
 
     def __init__(
-        self, loss: BaseMetricLossFunction | str | Mapping[str, Any], *, pairing: str = "consecutive",
-        geometry: str = "arc", positives: str = "arc",
+        self, loss: BaseMetricLossFunction | str | Mapping[str, Any], *, pairing: Pairing = "consecutive",
+        geometry: Curve = "arc", positives: Literal["arc", "all"] = "arc",
     ) -> None:  # fmt: skip
         check_choice(pairing, PAIRINGS, "pairing")
         check_choice(geometry, GEOMETRIES, "geometry")
@@ -121,9 +121,10 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
         if labels is None or (ref_emb is not None and ref_labels is None):
             raise ValueError("LoOp needs labels (and ref_labels beside ref_emb): its arcs lie inside the classes")
         check_loop_distance(self.distance, self.geometry)  # it may have changed since
-        if is_empty(embeddings):
-            warn_once(self, "LoOp: the batch is empty, so its loss is 0")
-            zero: Tensor = self.loss(at_least_float32(embeddings), labels)
+        if is_empty(embeddings) or is_empty(ref_emb):
+            what = "the batch" if is_empty(embeddings) else "ref_emb"
+            warn_once(self, f"LoOp: {what} is empty, so its loss is 0")
+            zero: Tensor = self.loss(at_least_float32(embeddings)[:0], labels[:0])
             return zero
         embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
         assert labels is not None
@@ -155,7 +156,8 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
                 f"{type(self.loss).__name__} did not call self.distance(embeddings, ref_emb), so LoOp cannot reach "
                 "its pairs"
             )
-        return value
+        # Reducers of PML count losses above 0 only, and nan is none: NaN gradients would come with a finite loss.
+        return value + (embeddings.detach() * 0).sum() if isinstance(value, Tensor) else value
 
     if TYPE_CHECKING:
         __call__ = forward

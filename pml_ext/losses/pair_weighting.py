@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 from pml_ext._checks import check_choice, check_in_range
 from pml_ext._pml import CosineSimilarity, is_similarity, term
 from pml_ext.distances.settings import describe_distance
-from pml_ext.functional.losses.pair_weighting import WEIGHTINGS, multi_similarity_mining, weighted_sums
+from pml_ext.functional.losses.pair_weighting import WEIGHTINGS, Weighting, multi_similarity_mining, weighted_sums
 from pml_ext.functional.tuples.pairs import same_and_different
 from pml_ext.losses._base import (
     PML_ARGUMENTS,
@@ -25,7 +25,7 @@ from pml_ext.losses._positive_pairs import pair_masks
 from pml_ext.losses._shares import anchors_first_sums
 
 
-def _options_of(weighting: str) -> dict[str, Any]:
+def _options_of(weighting: Weighting) -> dict[str, Any]:
     """Name -> default."""
     parameters = inspect.signature(WEIGHTINGS[weighting]).parameters.values()
     return {parameter.name: parameter.default for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
@@ -83,7 +83,7 @@ class PairWeightingLoss(EmbeddingLoss):
     facts = LossFacts(sums=anchors_first_sums, term_of_each_anchor=True, undivided=_undivided, arguments=_arguments)
 
     def __init__(
-        self, weighting: str = "multi_similarity", mining: float | None = None, *,
+        self, weighting: Weighting = "multi_similarity", mining: float | None = None, *,
         alpha: float | None = None, beta: float | None = None, base: float | None = None, bounded: bool | None = None,
         scale: float | None = None, margin: float | None = None, neg_margin: float | None = None,
         bins: int | None = None, **pml: Unpack[PMLArguments],

@@ -102,8 +102,9 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
             if value is not None and name not in self._takes:
                 kind = type(self.loss).__name__
                 raise ValueError(f"{name} must be None around {kind}, which takes none; got {type(value).__name__}")
-        if is_empty(embeddings):
-            return self._sum(self.loss(at_least_float32(embeddings), labels), self.tcm(embeddings, labels))
+        if is_empty(embeddings) or is_empty(ref_emb):
+            none, no_labels = at_least_float32(embeddings)[:0], None if labels is None else labels[:0]
+            return self._sum(self.loss(none, no_labels), self.tcm(none, no_labels))
         embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
         tcm = self.tcm(embeddings, labels, None, ref_emb, ref_labels)
         given = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_labels}

@@ -3,48 +3,39 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+# `as` says that a name is exported: type checkers do not read __all__, which is made below.
 if TYPE_CHECKING:
-    from pml_ext.metrics.calculator import AccuracyCalculator
-    from pml_ext.metrics.cohort_normalization import CohortNormalization
-    from pml_ext.metrics.gallery_cohort import GalleryCohort
-    from pml_ext.metrics.identification import IdentificationEvaluator
-    from pml_ext.metrics.identification_lists import SearchProtocol, TemplateSubjects, read_template_subjects
-    from pml_ext.metrics.opis import OPIS
+    from pml_ext.metrics.calculator import AccuracyCalculator as AccuracyCalculator
+    from pml_ext.metrics.cohort_normalization import CohortNormalization as CohortNormalization
+    from pml_ext.metrics.gallery_cohort import GalleryCohort as GalleryCohort
+    from pml_ext.metrics.identification import IdentificationEvaluator as IdentificationEvaluator
+    from pml_ext.metrics.identification_lists import SearchProtocol as SearchProtocol
+    from pml_ext.metrics.identification_lists import TemplateSubjects as TemplateSubjects
+    from pml_ext.metrics.identification_lists import read_template_subjects as read_template_subjects
+    from pml_ext.metrics.opis import OPIS as OPIS
     from pml_ext.metrics.pair_lists import (
-        ImagePairs,
-        TemplateMedia,
-        TemplatePairs,
-        read_lfw_pairs,
-        read_template_media,
-        read_template_pairs,
+        ImagePairs as ImagePairs,
     )
-    from pml_ext.metrics.reid import ReIDEvaluator
-    from pml_ext.metrics.score_calibration import ScoreCalibration
-    from pml_ext.metrics.streaming_verification import StreamingVerification
-    from pml_ext.metrics.threshold.report import ThresholdReport
-    from pml_ext.metrics.verification import VerificationEvaluator
-
-__all__ = [
-    "OPIS",
-    "AccuracyCalculator",
-    "CohortNormalization",
-    "GalleryCohort",
-    "IdentificationEvaluator",
-    "ImagePairs",
-    "ReIDEvaluator",
-    "ScoreCalibration",
-    "SearchProtocol",
-    "StreamingVerification",
-    "TemplateMedia",
-    "TemplatePairs",
-    "TemplateSubjects",
-    "ThresholdReport",
-    "VerificationEvaluator",
-    "read_lfw_pairs",
-    "read_template_media",
-    "read_template_pairs",
-    "read_template_subjects",
-]
+    from pml_ext.metrics.pair_lists import (
+        TemplateMedia as TemplateMedia,
+    )
+    from pml_ext.metrics.pair_lists import (
+        TemplatePairs as TemplatePairs,
+    )
+    from pml_ext.metrics.pair_lists import (
+        read_lfw_pairs as read_lfw_pairs,
+    )
+    from pml_ext.metrics.pair_lists import (
+        read_template_media as read_template_media,
+    )
+    from pml_ext.metrics.pair_lists import (
+        read_template_pairs as read_template_pairs,
+    )
+    from pml_ext.metrics.reid import ReIDEvaluator as ReIDEvaluator
+    from pml_ext.metrics.score_calibration import ScoreCalibration as ScoreCalibration
+    from pml_ext.metrics.streaming_verification import StreamingVerification as StreamingVerification
+    from pml_ext.metrics.threshold.report import ThresholdReport as ThresholdReport
+    from pml_ext.metrics.verification import VerificationEvaluator as VerificationEvaluator
 
 _HOMES = {
     "AccuracyCalculator": "calculator",
@@ -68,6 +59,7 @@ _HOMES = {
     "read_template_subjects": "identification_lists",
 }
 
+__all__ = sorted(_HOMES)
 
 if not TYPE_CHECKING:  # else any name would be one
 

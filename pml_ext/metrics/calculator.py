@@ -1,47 +1,94 @@
 """PML's AccuracyCalculator with this package's metrics, aware of cameras."""
 
-import copy
-from collections.abc import Sequence
-from functools import partial, partialmethod
+import logging
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch import distributed as dist
 
 from pml_ext._checks import check_items, check_switch, check_whole
 from pml_ext._names import hint
-from pml_ext._pml import FaissKMeans
+from pml_ext.functional.clustering import adjusted_mutual_information, clustering_f1
 from pml_ext.functional.operating_points.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.retrieval.ranking import check_ranks
 from pml_ext.functional.spectrum import spectral_variance
 from pml_ext.functional.verification.roc import equal_error_rate, roc_auc
 from pml_ext.functional.verification.tar_at_far_rule import operating_point
 from pml_ext.metrics import keys
-from pml_ext.metrics.clustering_metrics import CLUSTERING_METRICS, ClusteringMetrics
 from pml_ext.metrics.evaluation_set import EvaluationSet, make_evaluation_set
 from pml_ext.metrics.gallery_cohort import Normalization, check_normalize
-from pml_ext.metrics.neighbor_metrics import NEIGHBOR_METRICS, RANK_METRICS, NeighborMetrics
 from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.metrics.undefined import NO_CLASSES, NO_MATCH, lacking_pairs, warn_meaningless_opis, warn_undefined
+from pml_ext.metrics.undefined import NO_MATCH, lacking_pairs, warn_meaningless_opis, warn_undefined
 
-FARS = (1e-2, 1e-3, 1e-4)
-
-_VERIFICATION = keys.names_over(keys.ALL_PAIRS)
-_ONE_VALUE = keys.names_over(keys.WHOLE_SET)
-_SINGLE_VALUED = (*_VERIFICATION, *_ONE_VALUE, keys.F1)
+log = logging.getLogger("pml_ext")
 
 
-class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
+def _nmi(measured: EvaluationSet) -> float:
+    from sklearn.metrics import normalized_mutual_info_score
+
+    clusters, classes = measured.clusters_and_classes
+    return float(normalized_mutual_info_score(classes.cpu().numpy(), clusters.cpu().numpy()))
+
+
+def _reciprocal_rank(measured: EvaluationSet) -> Tensor:
+    """0 where the first match lies beyond the k nearest references."""
+    first = measured.nearest.first_match_rank
+    return torch.where(first <= (measured.limit or len(measured.reference)), 1 / first, 0.0)
+
+
+def _tar_at_far(measured: EvaluationSet, far: float) -> Tensor:
+    return operating_point(measured.roc, far).tar
+
+
+_PER_QUERY = (keys.NEIGHBORS, keys.RANKS)
+_ONE_VALUE = (*keys.names_over(keys.ALL_PAIRS, keys.CLASSES, keys.SPECTRUM), keys.F1, *keys.OTHER_SPELLINGS)
+_VALUES: dict[str, Callable[[EvaluationSet], Any]] = {
+    keys.PRECISION_AT_1: lambda measured: measured.nearest.first_match_rank == 1,
+    keys.MEAN_AVERAGE_PRECISION: lambda measured: measured.nearest.average_precision,
+    keys.MEAN_AVERAGE_PRECISION_AT_R: lambda measured: measured.nearest.average_precision_at_r,
+    keys.R_PRECISION: lambda measured: measured.nearest.r_precision,
+    keys.MEAN_RECIPROCAL_RANK: _reciprocal_rank,
+    keys.REID_MEAN_AVERAGE_PRECISION: lambda measured: measured.ranking.average_precision,
+    keys.MEAN_INVERSE_NEGATIVE_PENALTY: lambda measured: measured.ranking.inverse_negative_penalty,
+    keys.OPIS: lambda measured: measured.of_curves(opis_of_curves),
+    keys.EPSILON_OPIS: lambda measured: measured.of_curves(
+        lambda curves: epsilon_opis_of_curves(curves, measured.opis.epsilon)
+    ),
+    keys.NMI: _nmi,
+    keys.AMI: lambda measured: adjusted_mutual_information(*measured.clusters_and_classes),
+    keys.F1: lambda measured: clustering_f1(*measured.clusters_and_classes),
+    keys.SPECTRAL_VARIANCE: lambda measured: spectral_variance(measured.query),
+    keys.VERIFICATION_AUC: lambda measured: roc_auc(measured.roc),
+    keys.EQUAL_ERROR_RATE: lambda measured: equal_error_rate(measured.roc).far,
+    **{keys.tar_at_far(far): partial(_tar_at_far, far=far) for far in keys.FARS},
+}
+"""(Q,) values or one value of each metric."""
+_WHY_NAN: dict[str, Callable[[EvaluationSet], str]] = {
+    **dict.fromkeys(_PER_QUERY, lambda measured: NO_MATCH),
+    keys.CLUSTERS: lambda measured: "no two samples share a class or a cluster",
+    keys.CLASSES: lambda measured: str(measured.curves),  # the error
+    keys.SPECTRUM: lambda measured: "the embeddings overflow",
+    keys.ALL_PAIRS: lambda measured: lacking_pairs(measured.roc),
+}
+
+_OWN = "calculate_"
+"""Starts the name of a metric's method in a subclass of a user."""
+
+
+class AccuracyCalculator:
     """Every metric of PML's calculator, and: opis, epsilon_opis, cmc_rank_<r>, mean_inverse_negative_penalty,
     reid_mean_average_precision, tar_at_far_1e-2/3/4, verification_auc, equal_error_rate, f1 (of the clustering),
     spectral_variance.
 
     Without cameras PML's own metrics are PML's, number for number, on the embeddings as handed in (PML's default
     neighbours are by L2 distance). They follow from the ranks of the matches, in blocks of memory, without a list of
-    neighbours (with knn_func PML makes that list). Where distances tie PML's order is arbitrary;
-    here a non-match comes first. Where all tie, as after a collapse, precision_at_1 is 0, and PML's is the chance of
-    a match. Ours normalise the embeddings. What each is taken over:
+    neighbours, unless knn_func makes one. Where distances tie PML's order is arbitrary; here a non-match comes first.
+    Where all tie, as after a collapse, precision_at_1 is 0, and PML's is the chance of a match. Ours normalise the
+    embeddings. What each is taken over:
 
     - cmc, inverse negative penalty, reid mAP: queries against references (`functional.rank_matches`); queries
       without a match are not counted.
@@ -49,6 +96,13 @@ class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
       pairs of queries and references together, of the classes that have a query. Verification knows no cameras:
       pairs of one camera count.
     - f1, NMI, AMI, spectral_variance: the queries.
+
+    PML's hooks keep the epoch with the highest value. For them `include` also takes negative_opis,
+    negative_epsilon_opis, negative_equal_error_rate and negative_spectral_variance, which rise as the embeddings get
+    better, and tar_at_far_1em2/3/4, names that need no quotes in SQL.
+
+    A subclass may define calculate_<name>(**kwargs), as with PML's calculator, and add the name to what
+    requires_knn() or requires_clustering() returns.
 
     Where `include` does not name them, our metrics are left out of calls that they do not fit: all of them under a
     label_comparison_fn, which they cannot honour, and f1 where neither NMI nor AMI clusters the queries.
@@ -96,57 +150,78 @@ class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
         self.opis_settings = OPISSettings(far_range, grid, epsilon, negatives_per_positive, seed)
         check_ranks(ranks)
         check_normalize(normalize)
-        if normalize is not None and label_comparison_fn is not None and label_comparison_fn is not torch.eq:
-            raise NotImplementedError("normalize cannot be combined with label_comparison_fn")
-        self.normalize = normalize
-        for rank in ranks:  # found by PML as every calculate_* method is
-            setattr(self, f"calculate_{keys.cmc_rank(rank)}", partial(self._cmc_rank, rank=rank))
-        self._per_query = (*map(keys.cmc_rank, ranks), *RANK_METRICS)
-        # Measured by this package; f1 is not among them, since PML makes the clusters.
-        self._ours = (*self._per_query, *_VERIFICATION, *_ONE_VALUE)
         check_switch(avg_of_avgs, "avg_of_avgs")
         check_switch(return_per_class, "return_per_class")
+        if avg_of_avgs and return_per_class:
+            raise ValueError("avg_of_avgs and return_per_class exclude each other; got True for both")
         if k is not None and k != "max_bin_count":
             check_whole(k, 'k, unless it is None or "max_bin_count",', 1)
-        for name, metrics in (("include", include), ("exclude", exclude)):
-            check_items(metrics, name, "metric names")
-        functions = {"label_comparison_fn": label_comparison_fn, "knn_func": knn_func, "kmeans_func": kmeans_func}
-        for name, function in functions.items():
-            if function is not None and not callable(function):
-                raise TypeError(f"{name} must be a function, or None for PML's; got {function!r}")
-        self._named = tuple(include)
-        if label_comparison_fn is not None and label_comparison_fn is not torch.eq:
-            self._refuse_equal_only(include)
-            exclude = (*exclude, *self._ours, keys.F1)
-        super().__init__(
-            include=include,
-            exclude=exclude,
-            avg_of_avgs=avg_of_avgs,
-            return_per_class=return_per_class,
-            k=k,
-            label_comparison_fn=label_comparison_fn,
-            device=None if device is None else torch.device(device),
-            knn_func=knn_func,
-            # From C++, faiss warns of fewer than 39 samples per class.
-            kmeans_func=kmeans_func or FaissKMeans(min_points_per_centroid=1),
-        )
-        self._default_knn = None if knn_func else self.knn_func
-        self.curr_function_dict = self._chosen()
+        self.avg_of_avgs, self.return_per_class = avg_of_avgs, return_per_class
+        self.k, self.normalize = k, normalize
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.knn_func, self.kmeans_func = knn_func, kmeans_func
+        self.label_comparison_fn = label_comparison_fn or torch.eq
+        if normalize is not None and self._compares_labels:
+            raise NotImplementedError("normalize cannot be combined with label_comparison_fn")
 
-    def check_primary_metrics(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
-        for name, metrics in (("include", include), ("exclude", exclude)):
-            is_list = isinstance(metrics, Sequence) and not isinstance(metrics, str)
-            if not is_list or not all(isinstance(metric, str) for metric in metrics):
-                raise TypeError(f"{name} must be a tuple or list of metric names; got {metrics!r}")
-            if getattr(self, "label_comparison_fn", torch.eq) is not torch.eq and name == "include":
-                self._refuse_equal_only(metrics)
-            for metric in metrics:
-                if metric not in self.original_function_dict:
-                    rank = metric.removeprefix("cmc_rank_")
-                    more = f" Pass ranks=({rank},) to measure this rank." if rank.isdecimal() else ""
-                    raise ValueError(
-                        f"{name}: unknown metric {metric!r}{hint(metric, self.original_function_dict)}{more}"
-                    )
+        by_default = {*keys.IN_CALCULATOR, *map(keys.cmc_rank, ranks), *self._own}
+        self._known = {*by_default, *keys.OTHER_SPELLINGS}
+        self._check_names(self._known, include, exclude)
+        if self._compares_labels:
+            by_default &= {*keys.names_over(keys.NEIGHBORS), keys.NMI, keys.AMI, *self._own}
+        self._named = tuple(include)
+        self._names = [name for name in sorted({*(include or by_default)}) if name not in exclude]
+        self._refuse_equal_only(self._names)
+
+    @property
+    def _own(self) -> list[str]:
+        """The metrics that a subclass computes in calculate_<name>(**kwargs), as with PML's calculator."""
+        return [name.removeprefix(_OWN) for name in dir(type(self)) if name.startswith(_OWN)]
+
+    @property
+    def _compares_labels(self) -> bool:
+        return self.label_comparison_fn is not torch.eq
+
+    def requires_knn(self) -> list[str]:
+        """Names of the metrics that get the neighbours; a subclass adds its own."""
+        return list(keys.names_over(keys.NEIGHBORS))
+
+    def requires_clustering(self) -> list[str]:
+        """Names of the metrics that get the clusters; a subclass adds its own."""
+        return list(keys.names_over(keys.CLUSTERS))
+
+    def get_curr_metrics(self) -> list[str]:
+        """Names of the metrics that `get_accuracy` returns; PML's hooks look for their primary_metric here."""
+        return self._chosen()
+
+    def description(self) -> str:
+        """For the names that PML's testers give their records."""
+        return "avg_of_avgs" if self.avg_of_avgs else ""
+
+    def _check_names(self, known: Collection[str], include: Sequence[str], exclude: Sequence[str]) -> None:
+        for argument, names in (("include", include), ("exclude", exclude)):
+            check_items(names, argument, "metric names")
+            for name in names:
+                rank = str(name).removeprefix("cmc_rank_")
+                if name not in known and rank.isdecimal():
+                    raise ValueError(f"{argument}: {name!r} needs ranks=({rank},) in the constructor")
+                if name not in known:
+                    raise ValueError(f"{argument}: unknown metric {name!r}{hint(name, sorted(known))}")
+
+    def _refuse_equal_only(self, names: Sequence[str]) -> None:
+        """Raise for metrics that would ignore label_comparison_fn."""
+        honours = {*keys.names_over(keys.NEIGHBORS), *self._own}
+        equal_only = [name for name in names if name in self._known and name not in honours]
+        if self._compares_labels and equal_only:
+            raise NotImplementedError(
+                f"{', '.join(equal_only)} compare labels for equality, not by label_comparison_fn: leave them out"
+            )
+
+    def _chosen(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> list[str]:
+        """The metrics of a call; f1 if it is named, or if NMI or AMI cluster the queries anyway."""
+        chosen = [name for name in self._names if name in (include or self._names) and name not in exclude]
+        clustered = {keys.NMI, keys.AMI, *include, *self._named} & {*chosen}
+        return [name for name in chosen if name != keys.F1 or clustered & {*keys.names_over(keys.CLUSTERS)}]
 
     def get_accuracy(
         self,
@@ -185,122 +260,111 @@ class AccuracyCalculator(NeighborMetrics, ClusteringMetrics):
         if reference is None and (reference_labels is not None or reference_cameras is not None):
             raise ValueError("reference_labels and reference_cameras need reference; got reference=None")
         check_switch(ref_includes_query, "ref_includes_query")
-        self.check_primary_metrics(include, exclude)
-        names = list(self._chosen(include, exclude))
+        self._refuse_equal_only(include)
+        self._check_names(self._names, include, exclude)
+        names = self._chosen(include, exclude)
         by_camera = query_cameras is not None or reference_cameras is not None
         self._check_selection(names, by_camera, named=include or self._named)
-        normalized = self.normalize is not None
         measured = make_evaluation_set(
             (query, query_labels, query_cameras),
             None if reference is None else (reference, reference_labels, reference_cameras),
             ref_includes_query,
             device=self.device,
-            label_comparison=None if self.label_comparison_fn is torch.eq else self.label_comparison_fn,
+            label_comparison=self.label_comparison_fn if self._compares_labels else None,
+            knn_func=self.knn_func,
+            kmeans_func=self.kmeans_func,
             k=self.k,
             opis=self.opis_settings,
-            fars=FARS,
             normalize=self.normalize,
             group=group,
         )
-        ranked = [
-            name
-            for name in names
-            if name in NEIGHBOR_METRICS and (by_camera or normalized or self._is_ranked_here(name, measured))
-        ]
-        measured.ranks_both_ways = bool(ranked) and any(name in self._per_query for name in names)
-        mine = [name for name in names if name in (*self._ours, *ranked)]
-        results = {}
-        of_call = copy.copy(self)  # PML keeps the metrics of a call in an attribute, which other threads would change
-        if pml := [name for name in names if name not in mine]:
-            results = super(AccuracyCalculator, of_call).get_accuracy(
-                measured.query,
-                measured.query_labels,
-                measured.reference,
-                measured.reference_labels,
-                measured.ref_includes_query,
-                include=pml,
-            )
-        if ranked and not by_camera:
-            # PML's own, for its warning where k is too small for a metric.
-            of_call.curr_function_dict = dict.fromkeys(names)
-            bins = measured.matches + int(measured.ref_includes_query)
-            of_call.determine_k(bins, len(measured.reference), measured.ref_includes_query)
-        for name in mine:
-            of_set = partial(self._of_neighbors, name) if name in ranked else self.original_function_dict[name]
-            results[name] = of_set(measured)
-        ours = [name for name in names if name in (*keys.FACTS, *self._per_query)]  # not those of a subclass
-        undefined = [name for name in ours if np.isnan(results[name]).all()]
-        warn_undefined((name, reason) for name in undefined if (reason := self._lacking(name, measured)))
-        of_opis = [name for name in (keys.OPIS, keys.EPSILON_OPIS) if name in names]
+        own = [name for name in names if name in self._own]
+        over = {name: keys.over(name) for name in names if name not in own}
+        measured.ranks_both_ways = {keys.NEIGHBORS, keys.RANKS} <= {*over.values()}
+        self._warn_of_small_k(over, measured)
+        given = self._given_to_own(own, measured) if own else {}
+        results = {name: getattr(self, _OWN + name)(**given) for name in own}
+        for name, kind in over.items():
+            value = _value(name, measured)
+            results[name] = self._mean_over_queries(value, measured) if kind in _PER_QUERY else float(value)
+        undefined = [name for name in over if np.isnan(results[name]).all()]
+        reasons = [(name, _WHY_NAN[over[name]](measured)) for name in undefined]
+        warn_undefined((name, reason) for name, reason in reasons if reason)  # none where a rate needs more pairs
+        of_opis = [name.removeprefix("negative_") for name, kind in over.items() if kind == keys.CLASSES]
         if of_opis and isinstance(measured.curves, UtilityCurves):
             warn_meaningless_opis(of_opis, measured.curves)
         return {name: results[name] for name in names}
 
-    def _lacking(self, name: str, measured: EvaluationSet) -> str:
-        """What lacks for a metric that is nan; "" where nothing does."""
-        if name in (keys.OPIS, keys.EPSILON_OPIS):
-            return "" if isinstance(measured.curves, UtilityCurves) else str(measured.curves)
-        if name in _VERIFICATION:
-            return lacking_pairs(measured.roc)
-        if name == keys.F1:
-            return NO_CLASSES
-        return NO_MATCH if name in (*self._per_query, *NEIGHBOR_METRICS) and not bool(measured.matches.any()) else ""
+    def _mean_over_queries(self, values: Tensor, measured: EvaluationSet) -> float | list[float]:
+        """The mean over queries with a match, or the means by class, ordered by class id as in PML."""
+        has_match = measured.matches > 0
+        if not bool(has_match.any()):
+            classes = len(torch.unique(measured.query_labels, dim=0))
+            return [float("nan")] * classes if self.return_per_class else float("nan")
+        values, labels = values[has_match].double(), measured.query_labels[has_match]
+        if not self.return_per_class and not self.avg_of_avgs:
+            return float(values.mean())
+        _, index, counts = torch.unique(labels, dim=0, return_inverse=True, return_counts=True)
+        by_class = torch.zeros(len(counts), dtype=values.dtype, device=values.device).index_add_(0, index, values)
+        by_class /= counts
+        return by_class.tolist() if self.return_per_class else float(by_class.mean())
 
-    def calculate_opis(self, measured: EvaluationSet) -> float:
-        curves = measured.curves
-        return float(opis_of_curves(curves)) if isinstance(curves, UtilityCurves) else float("nan")
+    def _given_to_own(self, own: Sequence[str], measured: EvaluationSet) -> dict[str, Any]:
+        """The keyword arguments that PML's calculator hands to calculate_<name>."""
+        labels = measured.query_labels.float()  # as in PML
+        given = {
+            "query": measured.query,
+            "reference": measured.reference,
+            "query_labels": labels,
+            "reference_labels": measured.reference_labels.float(),
+            "ref_includes_query": measured.ref_includes_query,
+            "label_comparison_fn": self.label_comparison_fn,
+        }
+        if any(name in self.requires_knn() for name in own):
+            has_match = measured.matches > 0
+            known, place = torch.unique(labels, dim=0, return_inverse=True)
+            counts = torch.zeros(len(known), dtype=torch.int64, device=labels.device)
+            counts[place] = measured.matches + int(measured.ref_includes_query)
+            given |= {
+                "knn_distances": measured.neighbors[0],
+                "knn_labels": measured.neighbor_labels,
+                "label_counts": (known, counts),
+                "lone_query_labels": torch.unique(labels[~has_match], dim=0),
+                "not_lone_query_mask": has_match,
+            }
+        if any(name in self.requires_clustering() for name in own):
+            given["cluster_labels"] = measured.clusters
+        return given
 
-    def calculate_epsilon_opis(self, measured: EvaluationSet) -> float:
-        if not isinstance(curves := measured.curves, UtilityCurves):
-            return float("nan")
-        return float(epsilon_opis_of_curves(curves, self.opis_settings.epsilon))
-
-    def calculate_verification_auc(self, measured: EvaluationSet) -> float:
-        return float(roc_auc(measured.roc))
-
-    def calculate_equal_error_rate(self, measured: EvaluationSet) -> float:
-        return float(equal_error_rate(measured.roc).far)
-
-    def calculate_spectral_variance(self, measured: EvaluationSet) -> float:
-        return float(spectral_variance(measured.query))
-
-    def _tar_at_far(self, measured: EvaluationSet, *, far: float) -> float:
-        return float(operating_point(measured.roc, far).tar)
+    def _warn_of_small_k(self, names: Collection[str], measured: EvaluationSet) -> None:
+        at_r = {keys.R_PRECISION, keys.MEAN_AVERAGE_PRECISION_AT_R} & {*names}
+        if at_r and isinstance(self.k, int) and self.k < (most := int(measured.matches.max())):
+            log.warning("%s: k=%d is less than the %d matches of a query: pass k='max_bin_count'", at_r, self.k, most)
 
     def _check_selection(self, names: list[str], by_camera: bool, named: Sequence[str]) -> None:
         """Refuse what the chosen metrics cannot honour."""
-        if by_camera and self.label_comparison_fn is not torch.eq:
+        if by_camera and self._compares_labels:
             raise NotImplementedError("cameras cannot be combined with label_comparison_fn")
         if self.return_per_class or self.avg_of_avgs:
             option = "return_per_class" if self.return_per_class else "avg_of_avgs"
             # Those that nobody asked for by name give their one value, as PML's NMI does.
-            if single := [name for name in names if name in _SINGLE_VALUED and name in named]:
-                by_class = ", ".join((*self._per_query, *NEIGHBOR_METRICS))
+            if single := [name for name in names if name in named and name in _ONE_VALUE]:
                 raise ValueError(
-                    f"{option} needs metrics with a value per class: {by_class}; got {', '.join(single)}: exclude them"
+                    f"{option} needs metrics with a value per class, such as precision_at_1; got {', '.join(single)}: "
+                    "exclude them"
                 )
         if by_camera or self.normalize is not None:
             what = "cameras" if by_camera else "normalised scores"
-            if blind := [name for name in names if name not in (*self._ours, *NEIGHBOR_METRICS, *CLUSTERING_METRICS)]:
+            unaware = {*self._own, *(keys.names_over(keys.NEIGHBORS) if self.knn_func else ())}
+            if blind := [name for name in names if name in unaware]:
                 raise ValueError(
-                    f"{', '.join(blind)} cannot take {what} into account: exclude them or leave "
-                    f"{'cameras' if by_camera else 'normalize'} out"
-                )
-            if self.knn_func is not self._default_knn and (
-                neighbours := [name for name in names if name in NEIGHBOR_METRICS]
-            ):
-                raise ValueError(
-                    f"knn_func knows no {what}, and {', '.join(neighbours)} would not use it: leave out one of them"
+                    f"{', '.join(blind)} cannot take {what} into account by knn_func or in a subclass: exclude them"
                 )
 
-    def _refuse_equal_only(self, named: Sequence[str]) -> None:
-        if equal_only := [name for name in named if name in (*self._ours, keys.F1)]:
-            raise NotImplementedError(
-                f"{', '.join(equal_only)} compare labels for equality, not by label_comparison_fn: leave them out"
-            )
 
-
-# A rate in the name, found by PML as every calculate_* method is.
-for _far in FARS:
-    _method = partialmethod(AccuracyCalculator._tar_at_far, far=_far)
-    setattr(AccuracyCalculator, f"calculate_{keys.tar_at_far(_far)}", _method)
+def _value(name: str, measured: EvaluationSet) -> Any:
+    """(Q,) values or one value of a metric of ours."""
+    if name.startswith("cmc_rank_"):
+        return measured.ranking.first_match_rank <= int(name.removeprefix("cmc_rank_"))
+    value = _VALUES[keys.OTHER_SPELLINGS.get(name, name)](measured)
+    return -value if name.startswith("negative_") else value

@@ -1,10 +1,9 @@
 """A cohort and its numbers as an .npz file, checked when it is read."""
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 from zipfile import BadZipFile
 
 import msgspec
@@ -18,7 +17,7 @@ from pml_ext._version import __version__
 from pml_ext.metrics.threshold.fields import Checkpoint
 from pml_ext.metrics.threshold.rate_fields import CountAbove0, Sha256
 
-FORMAT = "pml_ext cohort normalization 1"
+Format = Literal["pml_ext cohort normalization 1"]
 Strength = Annotated[float, Meta(ge=0, le=2)]
 
 
@@ -33,7 +32,7 @@ class CohortRecord:
     sha256: Sha256
     checkpoint: Checkpoint | None = None
     version: str = __version__
-    format: str = FORMAT
+    format: Format = "pml_ext cohort normalization 1"
 
 
 def checksum(cohort: Tensor) -> str:
@@ -54,19 +53,13 @@ def read_cohort(path: Path) -> tuple[Tensor, CohortRecord]:
     """What `write_cohort` wrote; ValueError for another or a changed file."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            cohort, text = arrays["cohort"], str(arrays["record"])
-        content: Any = json.loads(text)
-        if content["format"] != FORMAT:
-            raise ValueError(f'expected the format "{FORMAT}"; got {content["format"]!r:.80}')
-        record = msgspec.convert(content, CohortRecord)
+            found, text = torch.from_numpy(arrays["cohort"]), str(arrays["record"])
+        record = msgspec.json.decode(text, type=CohortRecord)
     except FileNotFoundError:
         raise
     except (BadZipFile, KeyError, ValueError, TypeError, AttributeError, EOFError, RecursionError) as error:
         what = f"it has no {error}" if isinstance(error, KeyError) else error
         raise ValueError(f"{path} is not a saved cohort normalization: {what}") from error
-    if cohort.dtype.str not in ("<f4", "<f8") or cohort.shape != (record.samples, record.embedding_dim):
-        raise ValueError(f"{path} is not a saved cohort normalization: its cohort is {cohort.dtype} {cohort.shape}")
-    found = torch.from_numpy(cohort)
     if checksum(found) != record.sha256:
         raise ValueError(f"{path} was changed after it was written: its cohort's checksum is another. Save it again")
     return found, record

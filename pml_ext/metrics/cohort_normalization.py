@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._checks import check_choice, check_embeddings, check_finite, check_number, check_whole, warn_caller
+from pml_ext._checks import check_choice, check_embeddings, check_finite, check_in_range, check_whole, warn_caller
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.precision import full_precision
 from pml_ext.functional.pairwise.offset_scores import both_sides
@@ -67,9 +67,7 @@ class CohortNormalization:
         check_whole(k, "k")
         if not 1 <= k <= len(cohort):
             raise ValueError(f"k must be from 1 to {len(cohort)}, the samples of the cohort; got {k}")
-        check_number(strength, "strength")
-        if not 0 <= strength <= 2:
-            raise ValueError(f"strength must be in [0, 2]; got {strength!r}")
+        check_in_range(strength, 0, 2, "strength")
         self.cohort, self.k, self.strength = unit_rows(cohort.detach()), k, float(strength)
         self.checkpoint = checkpoint
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_fraction, check_items, check_not_collapsed, check_number, check_whole
+from pml_ext._checks import check_fraction, check_not_collapsed
 from pml_ext.functional.operating_points.calibration import (
     check_far_range_and_grid,
     find_measurable,
@@ -126,12 +126,6 @@ def try_normalizations(
     check_fraction(far, "far")
     check_not_collapsed(embeddings)
     check_far_range_and_grid(far_range, 100)
-    for name, values in (("ks", ks), ("strengths", strengths)):
-        check_items(values, name, "one or more numbers")
-    for k in ks:
-        check_whole(k, "each of ks", 1)
-    for strength in strengths:
-        check_number(strength, "each of strengths")
     most = len(cohort) - (rows is not None)
     fitting = sorted({k for k in ks if k <= most})
     if not fitting or not len(strengths):

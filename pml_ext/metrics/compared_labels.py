@@ -28,13 +28,8 @@ class ComparedLabels:
         self._distinct, self._place = torch.unique(self._query, dim=0, return_inverse=True)
 
     @cached_property
-    def count_themselves(self) -> bool:
-        """Whether a label matches itself. PML takes that for granted where the references hold the queries."""
-        return bool((self._compare(self._distinct, self._distinct) != 0).all())
-
-    @cached_property
     def matches(self) -> Tensor:
-        """(Q,) how many references match each query."""
+        """(Q,) how many references match each query; as PML counts them, where a label always matches itself."""
         counts = [int((self._compare(label[None], self._reference) != 0).sum()) for label in self._distinct]
         return torch.tensor(counts, device=self._query.device)[self._place] - int(self._includes_query)
 
@@ -48,13 +43,14 @@ class ComparedLabels:
                 f"label_comparison_fn must give a value for each of {shape[0]} queries and {shape[1]} references, "
                 f"shape {shape}; got {tuple(found.shape)}"
             )
-        row, column = (found != 0).nonzero(as_tuple=True)
+        known = found != 0
+        own = torch.arange(block.start, block.stop, device=known.device)
+        if self._includes_query:  # listed, and no match, so that it is left out of the ranking
+            known[own - block.start, own] = True
+        row, column = known.nonzero(as_tuple=True)
         sizes = torch.bincount(row, minlength=len(query))
         exists = torch.arange(int(sizes.max()), device=row.device) < sizes[:, None]
         columns = torch.zeros(exists.shape, dtype=torch.int64, device=row.device)
         columns[exists] = column
-        matches = exists.clone()
-        if self._includes_query:
-            own = torch.arange(block.start, block.start + len(query), device=row.device)
-            matches &= columns != own[:, None]
+        matches = exists & (columns != own[:, None]) if self._includes_query else exists
         return OwnIdentity(columns, exists, matches)

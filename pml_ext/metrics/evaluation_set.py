@@ -1,7 +1,8 @@
 """What one call of the accuracy calculator measures, with the work that several metrics share done once."""
 
+import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,7 @@ from torch import distributed as dist
 from pml_ext._checks import check_finite, check_labels, check_tensor
 from pml_ext._identities import JUNK
 from pml_ext._ops.normalize import unit_rows
+from pml_ext._pml import FaissKMeans
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
 from pml_ext.functional.operating_points.utility import UtilityCurves
 from pml_ext.functional.pairwise.offset_scores import sides_of_distance
@@ -22,10 +24,11 @@ from pml_ext.functional.retrieval.feature_distances import (
     is_spread_around_origin,
     prepare_features,
 )
-from pml_ext.functional.retrieval.protocol import OwnIdentity
-from pml_ext.functional.retrieval.ranking import Ranking, rank_by_both_metrics, rankings_of, rankings_within
+from pml_ext.functional.retrieval.match_ranks import match_ranks_of
+from pml_ext.functional.retrieval.ranking import Ranking, joined, rank_by_both_metrics, ranking_of, rankings_within
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
 from pml_ext.functional.verification.roc import ROC
+from pml_ext.metrics import keys
 from pml_ext.metrics.compared_labels import ComparedLabels
 from pml_ext.metrics.gallery_cohort import Normalization, offsets_of_search
 from pml_ext.metrics.opis_settings import OPISSettings
@@ -42,10 +45,11 @@ class EvaluationSet:
     ref_includes_query: bool
     query_cameras: Tensor | None
     reference_cameras: Tensor | None
+    label_comparison: Callable[[Tensor, Tensor], Tensor] | None
     k: int | str | None
     opis: OPISSettings
-    fars: Sequence[float]
-    label_comparison: Callable[[Tensor, Tensor], Tensor] | None
+    knn_func: Callable[..., tuple[Tensor, Tensor]] | None = None
+    kmeans_func: Callable[[Tensor, int], Any] | None = None
     ranks_both_ways: bool = False
     normalize: Normalization | None = None
     group: dist.ProcessGroup | None = None
@@ -100,14 +104,56 @@ class EvaluationSet:
 
         On unit rows both distances rank alike, and `ranking` has done the work.
         """
+        if self.knn_func is not None:
+            return self._of_neighbors
         if self.compared is not None:
-            blocks = distance_blocks(*prepare_features(self.query, self.reference, "euclidean"), "euclidean")
-            return rankings_of(_with_matches(blocks, self.compared), [self.limit])[0]
+            return self._of_compared(self.compared)
         if self._one_product_serves:
             return self._from_one_product[1]
         if self.query_cameras is not None or self._of_unit_rows:
             return self._by_cosine[1]
         return self._ranked([self.limit], "euclidean")[0]
+
+    def _of_compared(self, compared: ComparedLabels) -> Ranking:
+        parts, done = [], 0
+        for rows in distance_blocks(*prepare_features(self.query, self.reference, "euclidean"), "euclidean"):
+            block = slice(done, done + len(rows))
+            found = match_ranks_of(rows, compared.own_identity(block))
+            parts.append(ranking_of(found._replace(matches=compared.matches[block]), self.limit))
+            done += len(rows)
+        return joined(parts)
+
+    @cached_property
+    def neighbors(self) -> tuple[Tensor, Tensor]:
+        """(Q, k) distances and indices of the nearest references, by knn_func, else exact by Euclidean distance."""
+        count = len(self.reference) - int(self.ref_includes_query)
+        count = min(self.limit or count, count)
+        if self.knn_func is not None:
+            return self.knn_func(self.query, count, self.reference, self.ref_includes_query)
+        distances = torch.cdist(self.query, self.reference)
+        if self.ref_includes_query:
+            distances.fill_diagonal_(torch.inf)
+        found = distances.topk(count, largest=False)
+        return found.values, found.indices
+
+    @property
+    def neighbor_labels(self) -> Tensor:
+        """(Q, k), as floats: so PML hands labels to functions of users."""
+        return self.reference_labels[self.neighbors[1].to(self.reference_labels.device)].float()
+
+    @cached_property
+    def _of_neighbors(self) -> Ranking:
+        """PML's metrics from the list of neighbours; what needs all references is nan."""
+        is_match = (self.label_comparison or torch.eq)(self.query_labels[:, None].float(), self.neighbor_labels) != 0
+        place = torch.arange(1, is_match.shape[1] + 1, device=is_match.device)
+        precision = (is_match.cumsum(dim=1) * is_match).double() / place
+        is_within = place <= self.matches[:, None]
+        first = torch.where(is_match.any(dim=1), 1.0 + is_match.int().argmax(dim=1), torch.nan).double()
+        average_precision = precision.sum(dim=1) / self.matches
+        at_r = (precision * is_within).sum(dim=1) / self.matches
+        r_precision = (is_match & is_within).sum(dim=1).double() / is_within.sum(dim=1)
+        unknown = torch.full_like(first, torch.nan)
+        return Ranking(self.matches, first, average_precision, unknown, at_r, r_precision)
 
     @cached_property
     def _of_unit_rows(self) -> bool:
@@ -165,9 +211,9 @@ class EvaluationSet:
 
     @cached_property
     def roc(self) -> ROC:
-        """Of the cosines of the same pairs; its equal error rate and its rates at `fars` are exact."""
+        """Of the cosines of the same pairs; its equal error rate and its rates at `keys.FARS` are exact."""
         embeddings, labels, offsets = self._with_query
-        return labelled_pairs_roc(embeddings, labels, fars=self.fars, offsets=offsets, group=self.group)
+        return labelled_pairs_roc(embeddings, labels, fars=keys.FARS, offsets=offsets, group=self.group)
 
     @cached_property
     def curves(self) -> UtilityCurves | TooFewClassesError:
@@ -178,6 +224,21 @@ class EvaluationSet:
         except TooFewClassesError as error:
             return error
 
+    def of_curves(self, score: Callable[[UtilityCurves], Tensor]) -> Tensor | float:
+        """A score of the curves; nan without curves."""
+        return math.nan if isinstance(self.curves, TooFewClassesError) else score(self.curves)
+
+    @cached_property
+    def clusters(self) -> Any:
+        """(Q,) as many clusters as classes, by kmeans_func; a tensor or, as of scikit-learn, an array."""
+        # From C++, faiss warns of fewer than 39 samples per class.
+        cluster = self.kmeans_func or FaissKMeans(min_points_per_centroid=1)
+        return cluster(self.query, len(torch.unique(self.query_labels)))
+
+    @property
+    def clusters_and_classes(self) -> tuple[Tensor, Tensor]:
+        return torch.as_tensor(self.clusters, device=self.query_labels.device).long(), self.query_labels.long()
+
 
 def make_evaluation_set(
     query: tuple[Any, Any, Any],
@@ -186,26 +247,21 @@ def make_evaluation_set(
     *,
     device: torch.device,
     label_comparison: Callable[[Tensor, Tensor], Tensor] | None,
-    k: int | str | None,
-    opis: OPISSettings,
-    fars: Sequence[float],
-    normalize: Normalization | None,
-    group: dist.ProcessGroup | None,
+    **settings: Any,
 ) -> EvaluationSet:
     """Check and align embeddings, labels and cameras (or None) of the queries and of the references.
 
-    Labels without a label_comparison are numbered: PML compares labels as float32, in which ids above 2^24 collide.
+    The settings are fields of the set. Labels without a label_comparison are numbered: PML compares labels as float32,
+    in which ids above 2^24 collide.
     """
     reference = query if reference is None else reference
     ref_includes_query = ref_includes_query or reference is query
     if (query[2] is None) != (reference[2] is None):
         raise ValueError("query_cameras and reference_cameras must be given together; got only one of them")
-    x, labels, cameras = _tensors("query", query, device, is_id=label_comparison is None)
-    ref_x, ref_labels, ref_cameras = (
-        (x, labels, cameras)
-        if reference is query
-        else _tensors("reference", reference, device, is_id=label_comparison is None)
-    )
+    is_id = label_comparison is None
+    first = _tensors("query", query, device, is_id=is_id)
+    second = first if reference is query else _tensors("reference", reference, device, is_id=is_id)
+    (x, labels, cameras), (ref_x, ref_labels, ref_cameras) = first, second
     if x.shape[1] != ref_x.shape[1]:
         raise ValueError(f"reference must have the query's {x.shape[1]} columns; got {ref_x.shape[1]}")
     dtype = torch.promote_types(x.dtype, ref_x.dtype)
@@ -216,7 +272,7 @@ def make_evaluation_set(
         if cameras is not None and ref_cameras is not None:
             _check_start(cameras, ref_cameras, "reference_cameras")
     ids, ref_ids = labels, ref_labels
-    if label_comparison is None:
+    if is_id:
         numbered = torch.unique(torch.cat([labels, ref_labels]), return_inverse=True)[1]
         ids, ref_ids = numbered[: len(labels)], numbered[len(labels) :]
     if cameras is not None and ref_cameras is not None:
@@ -225,18 +281,7 @@ def make_evaluation_set(
         ref_x, ref_ids, ref_cameras = ref_x[ref_known], ref_ids[ref_known], ref_cameras[ref_known]
     if not len(x) or not len(ref_x):
         raise ValueError(f"query and reference must not be empty; got {len(x)} and {len(ref_x)} samples")
-    found = EvaluationSet(
-        x, ids, ref_x, ref_ids, ref_includes_query, cameras, ref_cameras, k, opis, fars, label_comparison
-    )
-    found.normalize, found.group = normalize, group
-    return found
-
-
-def _with_matches(blocks: Iterable[Tensor], compared: ComparedLabels) -> Iterator[tuple[Tensor, OwnIdentity]]:
-    done = 0
-    for rows in blocks:
-        yield rows, compared.own_identity(slice(done, done + len(rows)))
-        done += len(rows)
+    return EvaluationSet(x, ids, ref_x, ref_ids, ref_includes_query, cameras, ref_cameras, label_comparison, **settings)
 
 
 def _tensors(
@@ -251,14 +296,11 @@ def _tensors(
     if x.ndim != 2 or not x.shape[1]:
         raise ValueError(f"{name} must have shape (N, D), one row per sample; got {tuple(x.shape)}")
     check_finite(x, name)
-    if labels is None:
-        raise ValueError(f"{name}_labels must be given with {name}; got None")
     y = _tensor(labels, device, f"{name}_labels")
-    if not y.ndim or len(y) != len(x):
-        given = len(y) if y.ndim else "one number"
-        raise ValueError(f"{name}_labels must have {len(x)} entries, one label per embedding; got {given}")
     if is_id:
         y = check_labels(y, len(x), f"{name}_labels")
+    elif y.shape[:1] != (len(x),):
+        raise ValueError(f"{name}_labels must have {len(x)} entries, one label per embedding; got {tuple(y.shape)}")
     if cameras is None:
         return x, y, None
     return x, y, check_labels(_tensor(cameras, device, f"{name}_cameras"), len(x), f"{name}_cameras")
@@ -279,8 +321,6 @@ def _tensor(values: Any, device: torch.device, name: str) -> Tensor:
 
 def _check_start(query: Tensor, reference: Tensor, name: str) -> None:
     start = reference[: len(query)]
-    if start.data_ptr() == query.data_ptr() and start.shape == query.shape and start.stride() == query.stride():
-        return  # the same memory: nothing to compare
     equal = torch.isclose if query.is_floating_point() else torch.eq
     if start.shape != query.shape or not bool(equal(start, query).all()):
         raise ValueError(f"{name} must start with the query's entries when ref_includes_query is True; it does not")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._checks import check_number, check_whole
+from pml_ext._checks import check_in_range, check_whole
 from pml_ext.metrics.cohort_normalization import CohortNormalization
 from pml_ext.metrics.kind_of_cohort import warn_of_another_kind
 
@@ -28,9 +28,7 @@ class GalleryCohort:
 
     def __post_init__(self) -> None:
         check_whole(self.k, "k", 1)
-        check_number(self.strength, "strength")
-        if not 0 <= self.strength <= 2:
-            raise ValueError(f"strength must be in [0, 2]; got {self.strength!r}")
+        check_in_range(self.strength, 0, 2, "strength")
 
     def fit(self, gallery: Tensor) -> CohortNormalization:
         """The normalisation by one gallery, (M, D)."""

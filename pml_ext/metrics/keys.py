@@ -105,55 +105,69 @@ def plain(name: str) -> str:
 _NORMALIZED = "normalized_"
 
 # What a metric is taken over.
-NEIGHBORS = "neighbours"  # PML's metrics of ranks
-RANKS = "ranks"  # ours
+NEIGHBORS = "neighbours"  # PML's metrics of ranks; a value per query
+RANKS = "ranks"  # ours; a value per query
 CLUSTERS = "clusters"
-WHOLE_SET = "set"
+CLASSES = "classes"
+SPECTRUM = "spectrum"
 ALL_PAIRS = "all pairs"
 LISTED_PAIRS = "listed pairs"
 
 
 @dataclass(frozen=True)
-class Facts:
+class Metric:
     """What is known of a metric beside its formula."""
 
     heading: str  # what tables call it; "" where the runner does not offer it
-    over: str  # one of the constants above; metrics of neighbours and ranks have a value per class
+    over: str  # one of the constants above
     lower_is_better: bool | None = False  # None where neither is
     is_rate: bool = True  # a fraction that people read in percent
-    standard: bool = False  # whether a run measures it where nobody says otherwise
+    standard: bool = False  # whether a run measures it by default
 
 
-FACTS = {
-    PRECISION_AT_1: Facts("R@1", NEIGHBORS),
-    MEAN_AVERAGE_PRECISION: Facts("", NEIGHBORS),
-    MEAN_AVERAGE_PRECISION_AT_R: Facts("mAP@R", NEIGHBORS, standard=True),
-    REID_MEAN_AVERAGE_PRECISION: Facts("mAP", RANKS, standard=True),
-    MEAN_INVERSE_NEGATIVE_PENALTY: Facts("mINP", RANKS, standard=True),
-    R_PRECISION: Facts("RP", NEIGHBORS),
-    MEAN_RECIPROCAL_RANK: Facts("MRR", NEIGHBORS),
-    OPIS: Facts("OPIS", WHOLE_SET, lower_is_better=True, is_rate=False, standard=True),
-    EPSILON_OPIS: Facts("ε-OPIS", WHOLE_SET, lower_is_better=True, is_rate=False, standard=True),
-    NMI: Facts("NMI", CLUSTERS, standard=True),
-    AMI: Facts("AMI", CLUSTERS),
-    F1: Facts("F1", CLUSTERS),
-    SPECTRAL_VARIANCE: Facts("SV", WHOLE_SET, lower_is_better=True, is_rate=False),
-    VERIFICATION_AUC: Facts("AUC", ALL_PAIRS),
-    EQUAL_ERROR_RATE: Facts("EER", ALL_PAIRS, lower_is_better=True),
-    **{tar_at_far(far): Facts(f"TAR@{rate(far)}", ALL_PAIRS) for far in (1e-2, 1e-3, 1e-4)},
-    ACCURACY: Facts("accuracy", LISTED_PAIRS),
-    ACCURACY_STD: Facts("± std", LISTED_PAIRS, lower_is_better=None),
-    AUC: Facts("AUC", LISTED_PAIRS),
-    EER: Facts("EER", LISTED_PAIRS, lower_is_better=True),
+FARS = (1e-2, 1e-3, 1e-4)
+METRICS = {
+    PRECISION_AT_1: Metric("R@1", NEIGHBORS),
+    MEAN_AVERAGE_PRECISION: Metric("", NEIGHBORS),
+    MEAN_AVERAGE_PRECISION_AT_R: Metric("mAP@R", NEIGHBORS, standard=True),
+    REID_MEAN_AVERAGE_PRECISION: Metric("mAP", RANKS, standard=True),
+    MEAN_INVERSE_NEGATIVE_PENALTY: Metric("mINP", RANKS, standard=True),
+    R_PRECISION: Metric("RP", NEIGHBORS),
+    MEAN_RECIPROCAL_RANK: Metric("MRR", NEIGHBORS),
+    OPIS: Metric("OPIS", CLASSES, lower_is_better=True, is_rate=False, standard=True),
+    EPSILON_OPIS: Metric("ε-OPIS", CLASSES, lower_is_better=True, is_rate=False, standard=True),
+    NMI: Metric("NMI", CLUSTERS, standard=True),
+    AMI: Metric("AMI", CLUSTERS),
+    F1: Metric("F1", CLUSTERS),
+    SPECTRAL_VARIANCE: Metric("SV", SPECTRUM, lower_is_better=True, is_rate=False),
+    VERIFICATION_AUC: Metric("AUC", ALL_PAIRS),
+    EQUAL_ERROR_RATE: Metric("EER", ALL_PAIRS, lower_is_better=True),
+    **{tar_at_far(far): Metric(f"TAR@{rate(far)}", ALL_PAIRS) for far in FARS},
+    ACCURACY: Metric("accuracy", LISTED_PAIRS),
+    ACCURACY_STD: Metric("± std", LISTED_PAIRS, lower_is_better=None),
+    AUC: Metric("AUC", LISTED_PAIRS),
+    EER: Metric("EER", LISTED_PAIRS, lower_is_better=True),
 }
 """By key, in the order in which tables show them; cmc_rank_<r> and other rates of tar_at_far are named as needed."""
+
+IN_CALCULATOR = [name for name, metric in METRICS.items() if metric.over != LISTED_PAIRS]
+OTHER_SPELLINGS = {
+    **{f"negative_{name}": name for name in IN_CALCULATOR if METRICS[name].lower_is_better},
+    **{tar_at_far(far).replace("-", "m"): tar_at_far(far) for far in FARS},
+}
+"""Names that the calculator also takes: negative_opis rises where opis falls; tar_at_far_1em3 is a column in SQL."""
+
+
+def over(name: str) -> str:
+    """What a metric of the calculator is taken over."""
+    return RANKS if name.startswith("cmc_rank_") else METRICS[OTHER_SPELLINGS.get(name, name)].over
 
 
 def names_over(*kinds: str) -> tuple[str, ...]:
     """The metrics that are taken over one of these."""
-    return tuple(name for name, facts in FACTS.items() if facts.over in kinds)
+    return tuple(name for name, metric in METRICS.items() if metric.over in kinds)
 
 
 def follows_scores(name: str) -> bool:
     """Whether normalised scores change a metric; clusterings and the spectrum are about the embeddings."""
-    return name not in (*names_over(CLUSTERS), SPECTRAL_VARIANCE)
+    return over(name) not in (CLUSTERS, SPECTRUM)

@@ -154,15 +154,10 @@ def read_template_media(path: str | PathLike[str]) -> TemplateMedia:
 def _fields(path: str | PathLike[str]) -> Iterator[tuple[int, list[str]]]:
     """The numbered lines, split at white space; a blank line counts, except at the end."""
     blank: list[int] = []
-    # Bytes that are no UTF-8 pass here, so that their error has the number of the line.
-    with open(path, encoding="utf-8", errors="surrogateescape") as lines:
+    with open(path, encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, 1):
-            if not line.isascii() and any("\udc80" <= character <= "\udcff" for character in line):
-                raise ValueError(
-                    f"{path}, line {number}: expected text in UTF-8; got other bytes: {line.strip()!r:.80}"
-                )
-            if "\0" in line:
-                raise ValueError(f"{path}, line {number}: expected text; got a NUL character")
+            if "\0" in line or "\ufffd" in line:  # bytes that are no UTF-8
+                raise ValueError(f"{path}, line {number}: expected text in UTF-8; got {line.strip()!r:.80}")
             if fields := line.split():
                 yield from ((earlier, []) for earlier in blank)
                 blank.clear()

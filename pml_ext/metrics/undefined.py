@@ -10,7 +10,6 @@ from pml_ext.functional.operating_points.utility import UtilityCurves, why_opis_
 from pml_ext.functional.verification.roc import ROC
 
 NO_MATCH = "no query has a match to find"
-NO_CLASSES = "no two samples share a class or a cluster"
 
 
 def lacking_pairs(roc: ROC) -> str:

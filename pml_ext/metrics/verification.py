@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_finite, check_items, check_tensor, check_whole
+from pml_ext._checks import check_embeddings, check_finite, check_items, check_whole
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
 from pml_ext.functional.verification.checks import check_far
 from pml_ext.functional.verification.folds import contiguous_folds, fold_accuracy
@@ -93,14 +92,6 @@ class VerificationEvaluator:
         Raises:
             ValueError: as in `__call__`.
         """
-        check_tensor(scores, "scores", "(P,)")
-        if not isinstance(same, Tensor):
-            check_items(same, "same", "bools")
-            for each in same:
-                if not isinstance(each, (bool, np.bool_)):
-                    raise ValueError(f"same must be bools; got {each!r}")
-        else:
-            check_tensor(same, "same", "(P,)")
         same = torch.as_tensor(same, device=scores.device)
         accuracies = () if fold_ids is None and self.folds is None else _ACCURACIES
         results = rates_of(roc_curve(scores, same), self.fars, accuracies)

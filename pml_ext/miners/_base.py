@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 from pml_ext._ops.precision import no_autocast
 from pml_ext._pml import BaseDistance, BaseMiner, is_similarity
 from pml_ext.functional.tuples.pairs import same_and_different
-from pml_ext.losses._base import check_pml_arguments
+from pml_ext.losses._base import check_pml_arguments, is_empty
 from pml_ext.losses._batch import Labels, Reference, checked_batch
 from pml_ext.losses._settings import EmbeddingModule
 
@@ -38,8 +38,11 @@ class EmbeddingMiner(EmbeddingModule, BaseMiner):
             labels: (B,) integer class ids.
             ref_emb, ref_labels: (R, D) and (R,): positives and negatives are taken from here instead.
         Returns:
-            (anchors, positives, negatives), indices into embeddings and, the last two, into ref_emb.
+            (anchors, positives, negatives), indices into embeddings and, the last two, into ref_emb; empty for an
+            empty batch.
         """
+        if is_empty(embeddings) or is_empty(ref_emb):
+            return (torch.empty(0, dtype=torch.int64, device=embeddings.device),) * 3
         batch = batch_to_mine(embeddings, labels, ref_emb, ref_labels)
         with torch.no_grad(), no_autocast(embeddings.device):
             mined = self.mine(*batch)

@@ -11,7 +11,8 @@ from pml_ext._ops.precision import no_autocast
 from pml_ext._pml import IS_3, BaseMiner
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
-from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS
+from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, Curve, Pairing
+from pml_ext.losses._base import is_empty
 from pml_ext.losses._batch import Labels, Reference, on_host
 from pml_ext.losses._settings import SettingsOfTheWrapped
 from pml_ext.miners._base import EmbeddingMiner, batch_to_mine, count_mined
@@ -50,7 +51,7 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
 
     WRAPPED = "miner"
 
-    def __init__(self, miner: BaseMiner, *, pairing: str = "consecutive", geometry: str = "arc") -> None:
+    def __init__(self, miner: BaseMiner, *, pairing: Pairing = "consecutive", geometry: Curve = "arc") -> None:
         check_choice(pairing, PAIRINGS, "pairing")
         check_choice(geometry, GEOMETRIES, "geometry")
         name = type(miner).__name__
@@ -78,6 +79,9 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
         self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         """The wrapped miner's pairs or triplets; shapes as in the miners of this package."""
+        if is_empty(embeddings) or is_empty(ref_emb):
+            none: tuple[Tensor, ...] = self.miner(embeddings[:0], labels[:0])
+            return none
         batch = batch_to_mine(embeddings, labels, ref_emb, ref_labels)
         check_loop_distance(self.distance, self.geometry)  # it may have changed since
         with torch.no_grad(), no_autocast(embeddings.device):
@@ -89,9 +93,10 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
         __call__ = forward
 
     def _mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Reference, ref_labels: Labels) -> tuple[Tensor, ...]:
-        options = {"pairing": self.pairing, "geometry": self.geometry}
-        ref_ids = None if ref_labels is None else on_host(ref_labels).cpu()
-        matrix, _ = loop_matrix(self.distance, embeddings, on_host(labels).cpu(), ref_emb, ref_ids, **options)
+        ids, ref_ids = on_host(labels).cpu(), None if ref_labels is None else on_host(ref_labels).cpu()
+        matrix, _ = loop_matrix(
+            self.distance, embeddings, ids, ref_emb, ref_ids, pairing=self.pairing, geometry=self.geometry
+        )
         injected = inject(self.distance, matrix, two_sets=ref_emb is not None)
         mined: tuple[Tensor, ...] = run_with_distance(self.miner, injected, embeddings, labels, ref_emb, ref_labels)
         if len(mined) == 4:

@@ -165,12 +165,21 @@ def test_input_is_checked(name: str) -> None:
 
 
 @every_loss
-def test_an_empty_batch_has_a_loss_of_0_and_a_warning(name: str) -> None:
-    loss, (x, labels) = make(name), batch(torch.float16)
-    with pytest.warns(UserWarning, match="the batch is empty, so its loss is 0"):
-        value = loss(x[:0], labels[:0])
-    assert value == 0 and value.dtype == torch.float32
-    finite_with_gradient(value, x)
+def test_an_empty_batch_or_reference_has_a_loss_of_0_and_a_warning(name: str) -> None:
+    x, labels = batch(torch.float16)
+    for given in ((x[:0], labels[:0]), (x, labels, None, x[:0], labels[:0])):
+        with pytest.warns(UserWarning, match="is empty, so its loss is 0"):
+            value = make(name)(*given)
+        assert value == 0 and value.dtype == torch.float32
+        finite_with_gradient(value, x)
+
+
+@every_loss
+def test_one_row_of_nan_makes_the_loss_nan(name: str) -> None:
+    x, labels = batch()
+    x = x.detach().clone()
+    x[2] = torch.nan
+    assert make(name)(x, labels).isnan()
 
 
 @every_loss

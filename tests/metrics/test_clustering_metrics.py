@@ -1,5 +1,4 @@
 from collections import UserList
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -44,22 +43,3 @@ def test_clusters_as_an_array_and_names_in_any_sequence() -> None:
     expected = AccuracyCalculator(**options, kmeans_func=lambda *_: clusters).get_accuracy(x, y)
     found = AccuracyCalculator(**options, kmeans_func=lambda *_: clusters.numpy()).get_accuracy(x, y, include=names)
     assert found == expected and set(found) == set(names)
-
-
-def test_threads_do_not_change_each_others_metrics() -> None:
-    x, y, _ = a_set()
-    clusters = torch.arange(len(x)) % 3
-    others = []
-
-    def cluster_while_another_thread_measures(*arguments: Any) -> torch.Tensor:
-        with ThreadPoolExecutor(1) as pool:
-            others.append(pool.submit(threaded.get_accuracy, x, y, include=("precision_at_1",)).result())
-        return clusters
-
-    options = {"device": CPU, "include": ("AMI", "NMI", "precision_at_1")}
-    expected = AccuracyCalculator(**options, kmeans_func=lambda *_: clusters).get_accuracy(x, y)
-    threaded = AccuracyCalculator(**options, kmeans_func=cluster_while_another_thread_measures)
-    with ThreadPoolExecutor(4) as pool:
-        found = [call.result() for call in [pool.submit(threaded.get_accuracy, x, y) for _ in range(20)]]
-    assert found == [expected] * 20
-    assert others == [{"precision_at_1": expected["precision_at_1"]}] * 20

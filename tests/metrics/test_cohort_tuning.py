@@ -54,5 +54,3 @@ def test_what_does_not_fit_is_an_error() -> None:
         CohortNormalization.tune(None, embeddings, labels, far=1e-6)
     with pytest.raises(ValueError, match="needs genuine pairs"):
         CohortNormalization.tune(None, embeddings, torch.arange(300))
-    with pytest.raises(ValueError, match="ks must be a sequence of one or more numbers; got 5"):
-        CohortNormalization.tune(None, embeddings, labels, ks=5)  # type: ignore[arg-type]

@@ -55,12 +55,6 @@ def test_malformed_lfw_lists_are_refused_by_line(tmp_path: Path, old: str, new: 
     assert expected in str(error.value)
 
 
-@pytest.mark.parametrize("read", [read_lfw_pairs, read_template_pairs, read_template_media])
-def test_a_null_character_is_refused(read: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"list.txt, line 1: expected text; got a NUL character"):
-        read(written(tmp_path, "1 2 1\0 x"))
-
-
 def test_an_lfw_list_that_ends_early_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected 2 × 2 × 2 pairs; the file ends after 7"):
         read_lfw_pairs(written(tmp_path, LFW[: LFW.rindex("Ann")]))
@@ -98,9 +92,10 @@ def test_empty_template_lists_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("read", [read_lfw_pairs, read_template_pairs, read_template_media])
 def test_other_bytes_than_utf_8_are_told_with_their_line(read: Any, tmp_path: Path) -> None:
     file = tmp_path / "list.txt"
+    for content in (b"\xb4" * 10, b"1 2 1\0 x"):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=r"list\.txt, line 1: expected text in UTF-8; got"):
+            read(file)
     file.write_bytes(b"1 2 1\n1 \xff 0\n")
     with pytest.raises(ValueError, match=r"list\.txt, line [12]: expected"):
-        read(file)
-    file.write_bytes(b"\xb4" * 10)
-    with pytest.raises(ValueError, match=r"list\.txt, line 1: expected text in UTF-8; got other bytes"):
         read(file)

@@ -63,7 +63,7 @@ PAIRS = LACKING[keys.ALL_PAIRS]
 CASES: dict[str, tuple[Callable[[int], dict[str, Any]], tuple[str, str]]] = {
     **{
         name: (of_calculator(name), LACKING.get(name) or LACKING[facts.over])
-        for name, facts in keys.FACTS.items()
+        for name, facts in keys.METRICS.items()
         if facts.over != keys.LISTED_PAIRS
     },
     "cmc_rank_5": (of_calculator("cmc_rank_5"), LACKING[keys.RANKS]),

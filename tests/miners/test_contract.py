@@ -118,8 +118,6 @@ def test_input_is_checked(name: str) -> None:
         miner(x, labels[:11])
     with pytest.raises(ValueError, match=r"labels must be of integer type.*got torch\.float32"):
         miner(x, labels + 0.5)
-    with pytest.raises(ValueError, match=r"at least one row.*got \(0, 8\)"):
-        miner(x[:0], labels[:0])
     with pytest.raises(ValueError, match=r"must have shape \(N, D\).*got \(12,\)"):
         miner(x[:, 0], labels)
     with pytest.raises(ValueError, match=r"floating type; got torch\.int64"):
@@ -198,3 +196,12 @@ def test_labels_that_are_whole_numbers(name: str) -> None:
     assert same(miner(x, two.bool()), miner(x, two))
     with pytest.raises(ValueError, match=r"labels must be of integer type.*or whole numbers"):
         miner(x, torch.where(labels == 2, torch.nan, labels))
+
+
+@every_miner
+def test_nothing_is_mined_from_an_empty_batch_or_reference(name: str) -> None:
+    x, labels = batch()
+    for given in ((x[:0], labels[:0]), (x, labels, x[:0], labels[:0])):
+        mined = make(name)(*given)
+        check(mined, *given[1::2])
+        assert sum(map(len, mined)) == 0

@@ -15,7 +15,9 @@ from pml_ext.functional.loop.all_partners import Rounds
 from pml_ext.functional.loop.partners import (
     GEOMETRIES,
     PAIRINGS,
+    Curve,
     Geometry,
+    Pairing,
     Round,
     class_pairings,
     grid_blocks,
@@ -32,8 +34,8 @@ def loop_pairs(
     *,
     points: Tensor | None = None,
     ref_points: Tensor | None = None,
-    pairing: str = "consecutive",
-    geometry: str = "arc",
+    pairing: Pairing = "consecutive",
+    geometry: Curve = "arc",
 ) -> Tensor:
     """For each pair of samples, the closest points of an arc through one and an arc through the other.
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -12,7 +12,9 @@ from pml_ext._ops.blocks import row_blocks
 from pml_ext.functional.loop.arcs import Arc, closest_places_on_arcs
 from pml_ext.functional.loop.segments import Segment, closest_places_on_segments
 
-PAIRINGS = ("consecutive", "all")
+Pairing = Literal["consecutive", "all"]
+Curve = Literal["arc", "segment"]
+PAIRINGS = get_args(Pairing)
 
 # Pairs of arcs per block on the CPU. The solver uses about twelve tensors of this size: at 1,024 samples 2**18 takes 10
 # to 25 % longer than 2**16 (one thread), 2**14 takes 4 to 10 % longer.

@@ -9,7 +9,7 @@ Source: Wang et al., "Multi-Similarity Loss with General Pair Weighting for Deep
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -239,7 +239,11 @@ class _WeightedUnderTransform(torch.autograd.Function):
         ctx.save_for_backward(similarity, weights)
 
 
-WEIGHTINGS: dict[str, Callable[..., Tensor]] = {
+Weighting = Literal[
+    "uniform", "contrastive", "triplet", "lifted", "lifted_star", "bin_lifted", "binomial_deviance", "histogram",
+    "multi_similarity", "nca", "n_pairs",
+]  # fmt: skip
+WEIGHTINGS: dict[Weighting, Callable[..., Tensor]] = {
     "uniform": uniform_weights,
     "contrastive": contrastive_weights,
     "triplet": triplet_weights,

@@ -17,7 +17,7 @@ from pml_ext.functional.retrieval.feature_distances import (
     rows_at_once,
 )
 from pml_ext.functional.retrieval.match_ranks import MatchRanks, match_ranks_of
-from pml_ext.functional.retrieval.protocol import GalleryProtocol, OwnIdentity, protocol_of_distances
+from pml_ext.functional.retrieval.protocol import GalleryProtocol, protocol_of_distances
 
 
 class Ranking(NamedTuple):
@@ -132,10 +132,10 @@ def rank_by_both_metrics(
     begin = own_queries.start
     for cosine, euclidean in both_distance_blocks(query if group is None else query[own_queries], kept):
         own = protocol.own_identity(slice(begin, begin + len(cosine)))
-        by_cosine.append(_ranking_of(match_ranks_of(cosine, own), None))
-        by_euclidean.append(_ranking_of(match_ranks_of(euclidean, own), within))
+        by_cosine.append(ranking_of(match_ranks_of(cosine, own), None))
+        by_euclidean.append(ranking_of(match_ranks_of(euclidean, own), within))
         begin += len(cosine)
-    found = [_joined(parts) for parts in (by_cosine, by_euclidean) if parts]
+    found = [joined(parts) for parts in (by_cosine, by_euclidean) if parts]
     first, second = _of_all_ranks(found, 2, lengths, query.device, group)
     return first, second
 
@@ -201,28 +201,21 @@ def check_ranks(ranks: Sequence[int]) -> None:
 def _rank(
     protocol: GalleryProtocol, blocks: Iterable[Tensor], limits: Sequence[int | None], part: slice | None = None
 ) -> list[Ranking]:
+    """The ranking within each limit; none where there are no blocks."""
     for within in limits:
         if within is not None:
             check_whole(within, "within")
             if within < 1:
                 raise ValueError(f"within must be a rank of 1 or more; got {within!r}")
-    return rankings_of(((rows, protocol.own_identity(block)) for block, rows in protocol.number(blocks, part)), limits)
-
-
-def rankings_of(blocks: Iterable[tuple[Tensor, OwnIdentity]], limits: Sequence[int | None]) -> list[Ranking]:
-    """The ranking within each limit, from blocks of (q, G) distances with the items of each query's identity.
-
-    No rankings where there are no blocks.
-    """
     results: list[list[Ranking]] = [[] for _ in limits]
-    for rows, identity in blocks:
-        found = match_ranks_of(rows, identity)
+    for block, rows in protocol.number(blocks, part):
+        found = match_ranks_of(rows, protocol.own_identity(block))
         for parts, within in zip(results, limits, strict=True):
-            parts.append(_ranking_of(found, within))
-    return [_joined(parts) for parts in results if parts]
+            parts.append(ranking_of(found, within))
+    return [joined(parts) for parts in results if parts]
 
 
-def _joined(parts: Sequence[Ranking]) -> Ranking:
+def joined(parts: Sequence[Ranking]) -> Ranking:
     return Ranking(*(torch.cat(field) for field in zip(*parts, strict=True)))
 
 
@@ -239,7 +232,7 @@ def _of_all_ranks(
     return [Ranking(matches.long(), *others) for matches, *others in columns]
 
 
-def _ranking_of(found: MatchRanks, within: int | None) -> Ranking:
+def ranking_of(found: MatchRanks, within: int | None) -> Ranking:
     """The Ranking of a block of queries."""
     count, ranks, real, columns = found
     if not ranks.shape[1]:  # no query of the block has a match

@@ -21,19 +21,19 @@ def _with_normalized(names: Iterable[str]) -> tuple[str, ...]:
 
 
 # The name in metrics.json -> what the table calls it; cmc_rank_5 is R@5, tar_at_far_1e-3 TAR@1e-3.
-_HEADINGS = {name: facts.heading for name, facts in keys.FACTS.items() if facts.heading}
+_HEADINGS = {name: metric.heading for name, metric in keys.METRICS.items() if metric.heading}
 VERIFICATION = {name: _HEADINGS[name] for name in keys.names_over(keys.LISTED_PAIRS)}
 ALL_PAIRS = {name: _HEADINGS[name] for name in keys.names_over(keys.ALL_PAIRS)}
 METRICS = {name: heading for name, heading in _HEADINGS.items() if name not in VERIFICATION | ALL_PAIRS}
 TEMPLATES = {name: _HEADINGS[name] for name in (keys.EER, keys.AUC)}
 
-STANDARD_METRICS = (CMC, *(name for name, facts in keys.FACTS.items() if facts.standard))
+STANDARD_METRICS = (CMC, *(name for name, metric in keys.METRICS.items() if metric.standard))
 STANDARD_RANKS = (1, 5, 10)
 """What is measured where nobody says otherwise, see `named_metrics`."""
 
-LOWER_IS_BETTER = _with_normalized(name for name, facts in keys.FACTS.items() if facts.lower_is_better)
-NO_RATES = _with_normalized(name for name, facts in keys.FACTS.items() if not facts.is_rate)
-_NEITHER = tuple(name for name, facts in keys.FACTS.items() if facts.lower_is_better is None)
+LOWER_IS_BETTER = _with_normalized(name for name, metric in keys.METRICS.items() if metric.lower_is_better)
+NO_RATES = _with_normalized(name for name, metric in keys.METRICS.items() if not metric.is_rate)
+_NEITHER = tuple(name for name, metric in keys.METRICS.items() if metric.lower_is_better is None)
 
 
 def named_metrics(metrics: Sequence[str], ranks: Sequence[int]) -> list[str]:
