@@ -12,7 +12,7 @@ from pml_ext._pml import IS_3, BaseMiner
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS
-from pml_ext.losses._batch import Labels, Reference, on_host
+from pml_ext.losses._batch import on_host
 from pml_ext.losses._settings import SettingsOfTheWrapped
 from pml_ext.miners._base import EmbeddingMiner, batch_to_mine, count_mined
 
@@ -78,23 +78,19 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
         self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         """The wrapped miner's pairs or triplets; shapes as in the miners of this package."""
-        batch = batch_to_mine(embeddings, labels, ref_emb, ref_labels)
+        embeddings, labels, ref_emb, ref_labels = batch_to_mine(embeddings, labels, ref_emb, ref_labels)
         check_loop_distance(self.distance, self.geometry)  # it may have changed since
+        options = {"pairing": self.pairing, "geometry": self.geometry}
+        ids, ref_ids = on_host(labels).cpu(), None if ref_labels is None else on_host(ref_labels).cpu()
         with torch.no_grad(), no_autocast(embeddings.device):
-            mined = self._mine(*batch)
+            matrix, _ = loop_matrix(self.distance, embeddings, ids, ref_emb, ref_ids, **options)
+            injected = inject(self.distance, matrix, two_sets=ref_emb is not None)
+            mined: tuple[Tensor, ...] = run_with_distance(self.miner, injected, embeddings, labels, ref_emb, ref_labels)
+            if len(mined) == 4:
+                plain = copy.copy(self.miner)(embeddings, labels, ref_emb, ref_labels)  # a copy: it counts its pairs
+                mined = *plain[:2], *mined[2:]
         count_mined(self, mined)
         return mined
 
     if TYPE_CHECKING:
         __call__ = forward
-
-    def _mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Reference, ref_labels: Labels) -> tuple[Tensor, ...]:
-        options = {"pairing": self.pairing, "geometry": self.geometry}
-        ref_ids = None if ref_labels is None else on_host(ref_labels).cpu()
-        matrix, _ = loop_matrix(self.distance, embeddings, on_host(labels).cpu(), ref_emb, ref_ids, **options)
-        injected = inject(self.distance, matrix, two_sets=ref_emb is not None)
-        mined: tuple[Tensor, ...] = run_with_distance(self.miner, injected, embeddings, labels, ref_emb, ref_labels)
-        if len(mined) == 4:
-            plain = copy.copy(self.miner)(embeddings, labels, ref_emb, ref_labels)  # a copy: it counts its pairs
-            mined = *plain[:2], *mined[2:]
-        return mined
