@@ -56,16 +56,14 @@ class _Facts(NamedTuple):
     """Of PML's own losses in a major version.
 
     term_of_each_anchor: of Circle, MultiSimilarity and SupCon an anchor without a pair counts as a term of 0.
-    divisible: their terms are known, so that ranks can divide them.
     arc_margin: ArcFace's margin, from degrees.
     """
 
     term_of_each_anchor: bool
-    divisible: bool
     arc_margin: Callable[[float], float]
 
 
-FACTS = _Facts(False, False, math.radians) if IS_3 else _Facts(True, True, float)
+FACTS = _Facts(False, math.radians) if IS_3 else _Facts(True, float)
 
 WITHOUT_STATISTICS: dict[str, Any] = {} if IS_3 else {"collect_stats": False}
 """Arguments of a distance that records no norms."""

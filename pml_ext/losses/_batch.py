@@ -47,14 +47,14 @@ def checked_batch(
 def _beside(embeddings: Tensor, labels: Tensor) -> Tensor:
     """The labels on the device of the embeddings; they remember those on the CPU, for `on_host`."""
     moved = labels.to(embeddings.device, non_blocking=True)
-    if labels.is_cpu and moved is not labels:
+    if labels.is_cpu and moved is not labels and not torch.compiler.is_compiling():
         moved.on_host = labels  # type: ignore[attr-defined]
     return moved
 
 
 def on_host(labels: Tensor) -> Tensor:
     """The same labels on the CPU where the user gave them there: reading them then does not wait for the device."""
-    host: Tensor = labels if torch.compiler.is_compiling() else getattr(labels, "on_host", labels)
+    host: Tensor = getattr(labels, "on_host", labels)
     return host
 
 

@@ -80,10 +80,11 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
         """The wrapped miner's pairs or triplets; shapes as in the miners of this package."""
         embeddings, labels, ref_emb, ref_labels = batch_to_mine(embeddings, labels, ref_emb, ref_labels)
         check_loop_distance(self.distance, self.geometry)  # it may have changed since
-        options = {"pairing": self.pairing, "geometry": self.geometry}
         ids, ref_ids = on_host(labels).cpu(), None if ref_labels is None else on_host(ref_labels).cpu()
         with torch.no_grad(), no_autocast(embeddings.device):
-            matrix, _ = loop_matrix(self.distance, embeddings, ids, ref_emb, ref_ids, **options)
+            matrix, _ = loop_matrix(
+                self.distance, embeddings, ids, ref_emb, ref_ids, pairing=self.pairing, geometry=self.geometry
+            )
             injected = inject(self.distance, matrix, two_sets=ref_emb is not None)
             mined: tuple[Tensor, ...] = run_with_distance(self.miner, injected, embeddings, labels, ref_emb, ref_labels)
             if len(mined) == 4:
