@@ -56,16 +56,14 @@ class _Facts(NamedTuple):
     """Of PML's own losses in a major version.
 
     term_of_each_anchor: of Circle, MultiSimilarity and SupCon an anchor without a pair counts as a term of 0.
-    divisible: their terms are known, so that ranks can divide them.
     arc_margin: ArcFace's margin, from degrees.
     """
 
     term_of_each_anchor: bool
-    divisible: bool
     arc_margin: Callable[[float], float]
 
 
-FACTS = _Facts(False, False, math.radians) if IS_3 else _Facts(True, True, float)
+FACTS = _Facts(False, math.radians) if IS_3 else _Facts(True, float)
 
 WITHOUT_STATISTICS: dict[str, Any] = {} if IS_3 else {"collect_stats": False}
 """Arguments of a distance that records no norms."""
@@ -102,7 +100,7 @@ def no_terms() -> dict[str, Any]:
 
 def reducer_of_terms(reducer: Any, names: tuple[str, ...]) -> Any:
     """A user's reducer for a loss of several terms, of which each needs its own in version 2; the mean sums them up."""
-    if IS_3 or reducer is None or type(reducer) is MeanReducer:
+    if IS_3 or type(reducer) is MeanReducer or not isinstance(reducer, nn.Module):
         return reducer
     if isinstance(reducer, (reducers.MultipleReducers, reducers.DoNothingReducer)):
         return reducer
@@ -116,27 +114,24 @@ class Recorded(nn.Module):
     add_to_recordable_attributes: Any
 
     def __init__(self, **pml: Any) -> None:
-        if IS_3:
-            _refuse_unknown(type(self).__name__, pml)
-            own = {"collect_stats": bool(pml.pop("collect_stats", False))}
+        if not IS_3:
             super().__init__(**pml)
-            vars(self).update(own)
-        else:
-            super().__init__(**pml)
+            return
+        wanted = pml.pop("collect_stats", None)
+        for argument, kinds in (("distance", _KNOWN_DISTANCES), ("reducer", _KNOWN_REDUCERS)):
+            given = pml.get(argument)
+            if given is not None and type(given) not in kinds:
+                known = ", ".join(kind.__name__ for kind in kinds)
+                raise TypeError(
+                    f"{argument} of {type(self).__name__} must be one of {known} with version 3 of "
+                    f"pytorch-metric-learning, whose others are not known here; got {type(given).__name__}"
+                )
+        super().__init__(**pml)
+        self.collect_stats = bool(wanted)
 
     def _record(self, *names: str, is_stat: bool = False) -> None:
         if not IS_3:
             self.add_to_recordable_attributes(list_of_names=list(names), is_stat=is_stat)
-
-
-def _refuse_unknown(name: str, pml: dict[str, Any]) -> None:
-    for argument, kinds in (("distance", _KNOWN_DISTANCES), ("reducer", _KNOWN_REDUCERS)):
-        given = pml.get(argument)
-        if given is not None and type(given) not in kinds:
-            raise TypeError(
-                f"{argument} of {name} must be one of {', '.join(kind.__name__ for kind in kinds)} with version 3 of "
-                f"pytorch-metric-learning, whose others are not known here; got {type(given).__name__}"
-            )
 
 
 def is_similarity(distance: Any) -> bool:

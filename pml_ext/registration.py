@@ -27,10 +27,10 @@ def register() -> list[str]:
     for module, name, ours in _all_of_ours():
         present = getattr(module, name, ours)
         if present is not ours and str(getattr(present, "__module__", "")).startswith("pytorch_metric_learning."):
-            warnings.warn(f"{module.__name__}.{name} stays PML's own; ours is {_full_name(ours)}", stacklevel=2)
+            warnings.warn(f"{module.__name__}.{name} stays PML's own; ours is {ours!r}", stacklevel=2)
         elif present is not ours:
             raise ValueError(
-                f"{module.__name__}.{name} is already {_full_name(present)}; register() would put {_full_name(ours)} "
+                f"{module.__name__}.{name} is already {present!r}; register() would put {ours!r} "
                 "there. Remove or rename the other one"
             )
         if not hasattr(module, name):
@@ -58,7 +58,3 @@ def _all_of_ours() -> list[tuple[Any, str, Any]]:
     """PML's module, name and object of each of our losses and miners."""
     found = [(_pml.losses, name, getattr(losses, name)) for name in losses.OURS]
     return found + [(_pml.miners, name, getattr(miners, name)) for name in miners.OURS]
-
-
-def _full_name(thing: Any) -> str:
-    return f"{getattr(thing, '__module__', type(thing).__module__)}.{getattr(thing, '__qualname__', repr(thing))}"

@@ -97,13 +97,12 @@ def run_with_distance(module: nn.Module, distance: BaseDistance, *args: Any, **k
     return result
 
 
-def twin_of(module: nn.Module, parts: dict[str, nn.Module], **attributes: Any) -> Any:
-    """A shallow copy of a PML loss or miner with other submodules (parts) and attributes; it shares parameters."""
+def twin_of(module: nn.Module, parts: dict[str, nn.Module]) -> Any:
+    """A shallow copy of a PML loss or miner with other submodules (parts); it shares parameters."""
     twin = copy.copy(module)
     twin._modules = {**module._modules, **parts}
     for name, value in vars(module).items():
         # PML stores bound methods (GenericPairLoss.loss_method), which would run on the original.
         if isinstance(value, MethodType) and value.__self__ is module:
             twin.__dict__[name] = MethodType(value.__func__, twin)
-    twin.__dict__.update(attributes)
     return twin

@@ -16,7 +16,7 @@ def checked_labels(embeddings: Tensor, labels: Tensor, must_be_none: tuple[objec
     """
     if any(given is not None for given in must_be_none):
         raise ValueError(f"indices_tuple, ref_emb and ref_labels must be None: {because}")
-    checked = checked_batch(embeddings, labels).labels
+    checked = checked_batch(embeddings, labels)[1]
     if checked is None:
         raise ValueError("labels must be a tensor of class ids; got None")
     return checked

@@ -77,8 +77,8 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
             what = "the batch" if is_empty(embeddings) else "ref_emb"
             warn_once(self, f"{type(self).__name__}: {what} is empty, so its loss is 0")
             return at_least_float32(embeddings)[:0].sum()
-        batch = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
-        has_labels = batch.labels is not None and (batch.ref_emb is None or batch.ref_labels is not None)
+        embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
+        has_labels = labels is not None and (ref_emb is None or ref_labels is not None)
         if not has_labels and (self.labels_because or indices_tuple is None):
             raise ValueError(
                 "labels (and ref_labels where ref_emb is given) must be tensors of class ids; got None. "
@@ -86,12 +86,10 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
             )
         if self.over_all_pairs:
             indices_tuple = None
-        if batch.labels is not None:
-            self._check_labels(on_host(batch.labels))
+        if labels is not None:
+            self._check_labels(on_host(labels))
         with no_autocast(embeddings.device):
-            reduced: Tensor = super().forward(
-                batch.embeddings, batch.labels, indices_tuple, batch.ref_emb, batch.ref_labels
-            )
+            reduced: Tensor = super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels)
         return reduced
 
     if TYPE_CHECKING:

@@ -1,7 +1,5 @@
 """The input of a loss or miner, checked and in float32 or better."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -14,22 +12,13 @@ Reference = Tensor | None
 """(R, D) embeddings to compare the batch with; None: the batch itself."""
 
 
-class Batch(NamedTuple):
-    """Checked input: floats of 32 bits or more, labels on their device."""
-
-    embeddings: Tensor
-    labels: Tensor | None
-    ref_emb: Tensor | None
-    ref_labels: Tensor | None
-
-
 def checked_batch(
     embeddings: Tensor,
     labels: Tensor | None,
     ref_emb: Tensor | None = None,
     ref_labels: Tensor | None = None,
     indices_tuple: Tuples | None = None,
-) -> Batch:
+) -> tuple[Tensor, Labels, Reference, Labels]:
     """Checks and converts the input of a loss or miner; only checks the indices_tuple.
 
     Drops a ref_emb that is the batch itself; other tensors that are given twice stay one object.
@@ -42,29 +31,30 @@ def checked_batch(
     points = at_least_float32(embeddings)
     ids = None if labels is None else _beside(embeddings, check_labels(labels, len(embeddings)))
     if ref_emb is None or (ref_emb is embeddings and ref_labels is labels):
-        return Batch(points, ids, None, None)
+        return points, ids, None, None
     ref_points = points if ref_emb is embeddings else at_least_float32(ref_emb)
     if ref_points.shape[1] != points.shape[1] or ref_points.dtype != points.dtype:
         raise ValueError(
             f"ref_emb must have the {embeddings.shape[1]} columns of embeddings, and a type that goes with "
             f"{embeddings.dtype}; got {ref_emb.shape[1]} columns of {ref_emb.dtype}"
         )
-    if ref_labels is None or ref_labels is labels:
-        return Batch(points, ids, ref_points, None if ref_labels is None else ids)
-    return Batch(points, ids, ref_points, _beside(ref_emb, check_labels(ref_labels, len(ref_emb), "ref_labels")))
+    if ref_labels is None:
+        return points, ids, ref_points, None
+    ref_ids = _beside(ref_emb, check_labels(ref_labels, len(ref_emb), "ref_labels"))
+    return points, ids, ref_points, ids if ref_labels is labels else ref_ids
 
 
 def _beside(embeddings: Tensor, labels: Tensor) -> Tensor:
     """The labels on the device of the embeddings; they remember those on the CPU, for `on_host`."""
     moved = labels.to(embeddings.device, non_blocking=True)
-    if labels.is_cpu and moved is not labels:
+    if labels.is_cpu and moved is not labels and not torch.compiler.is_compiling():
         moved.on_host = labels  # type: ignore[attr-defined]
     return moved
 
 
 def on_host(labels: Tensor) -> Tensor:
     """The same labels on the CPU where the user gave them there: reading them then does not wait for the device."""
-    host: Tensor = labels if torch.compiler.is_compiling() else getattr(labels, "on_host", labels)
+    host: Tensor = getattr(labels, "on_host", labels)
     return host
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pml_ext._pml import FACTS, AvgNonZeroReducer, BaseMetricLossFunction, MeanReducer, reducers
+from pml_ext._pml import IS_3, AvgNonZeroReducer, BaseMetricLossFunction, MeanReducer, reducers
 from pml_ext.distances.injected import twin_of
 from pml_ext.functional.tuples.indices import every_triplet
 from pml_ext.functional.tuples.pairs import same_and_different
@@ -110,7 +110,7 @@ def divisible() -> list[str]:
 
 def why_undivided(loss: Any) -> str:
     """Why ranks cannot divide a loss; empty where they can."""
-    if not FACTS.divisible:
+    if IS_3:
         return "the terms of losses in pytorch-metric-learning 3 are not known here"
     facts = own_facts(type(loss))
     if facts is None or facts.sums is None:

@@ -86,7 +86,6 @@ class CentroidTripletLoss(EmbeddingLoss):
     def _terms(
         self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
     ) -> Terms:
-        with_itself = ref_emb is None
         points = normalized(self.distance, embeddings)
         ref_points, averaged = points, embeddings
         if ref_emb is not None:
@@ -96,6 +95,7 @@ class CentroidTripletLoss(EmbeddingLoss):
         known, classes = torch.unique(labels if ref_labels is None else ref_labels, return_inverse=True)
         centroids = class_means(averaged, classes, len(known))
         is_own = labels[:, None] == known[None, :]
+        is_other = ~is_own
         if indices_tuple is not None:
             a1, p, a2, n = pairs_of(indices_tuple)
             mined = points.new_zeros(len(points), len(ref_points))
@@ -104,13 +104,11 @@ class CentroidTripletLoss(EmbeddingLoss):
             own = mined @ averaged / count.clamp(min=1)[:, None]
             is_other = torch.zeros_like(is_own)
             is_other[a2, classes[n]] = True
+        elif ref_emb is None:
+            own = means_of_others(averaged, classes, len(known))
+            count = class_counts(classes, len(known))[classes] - 1
         else:
-            is_other = ~is_own
-            if with_itself:
-                own = means_of_others(averaged, classes, len(known))
-                count = class_counts(classes, len(known))[classes] - 1
-            else:
-                own, count = centroids[is_own.int().argmax(dim=1)], is_own.sum(dim=1)
+            own, count = centroids[is_own.int().argmax(dim=1)], is_own.sum(dim=1)
         anchors = ((count > 0) & is_other.any(dim=1)).nonzero().squeeze(1)
         if len(anchors) == 0:
             return self._no_terms(
@@ -119,20 +117,17 @@ class CentroidTripletLoss(EmbeddingLoss):
         return self._losses(points[anchors], own[anchors], centroids, is_other[anchors], anchors)
 
     def _losses(self, points: Tensor, own: Tensor, centroids: Tensor, is_other: Tensor, anchors: Tensor) -> Terms:
-        to_own = row_distances(self.distance, points, own)
-        to_others = self.distance(points, centroids)
-        nearest: Any = torch.min
-        farthest = torch.inf
-        if is_similarity(self.distance):
-            nearest, farthest = torch.max, -torch.inf
+        sign = -1 if is_similarity(self.distance) else 1  # less is nearer
+        to_own = sign * row_distances(self.distance, points, own)
+        to_others = sign * self.distance(points, centroids)
         if self.swap:
-            to_others = nearest(to_others, self.distance(own, centroids))
+            to_others = torch.minimum(to_others, sign * self.distance(own, centroids))
         if self.negatives == "hardest":
-            to_others = nearest(to_others.masked_fill(~is_other, farthest), dim=1)[0]
+            to_others = to_others.masked_fill(~is_other, torch.inf).min(dim=1)[0]
         else:
             rows, columns = is_other.nonzero(as_tuple=True)
             to_own, to_others, anchors = to_own[rows], to_others[rows, columns], anchors[rows]
-        violations = self.distance.margin(to_own, to_others) + self.margin
+        violations = to_own - to_others + self.margin
         losses = softplus(violations) if self.smooth_loss else torch.relu(violations)
         return {"loss": term(losses, anchors)}
 

@@ -13,7 +13,7 @@ from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, Curve, Pairing
 from pml_ext.losses._base import is_empty
-from pml_ext.losses._batch import Labels, Reference, on_host
+from pml_ext.losses._batch import on_host
 from pml_ext.losses._settings import SettingsOfTheWrapped
 from pml_ext.miners._base import EmbeddingMiner, batch_to_mine, count_mined
 
@@ -82,24 +82,20 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
         if is_empty(embeddings) or is_empty(ref_emb):
             none: tuple[Tensor, ...] = self.miner(embeddings[:0], labels[:0])
             return none
-        batch = batch_to_mine(embeddings, labels, ref_emb, ref_labels)
+        embeddings, labels, ref_emb, ref_labels = batch_to_mine(embeddings, labels, ref_emb, ref_labels)
         check_loop_distance(self.distance, self.geometry)  # it may have changed since
+        ids, ref_ids = on_host(labels).cpu(), None if ref_labels is None else on_host(ref_labels).cpu()
         with torch.no_grad(), no_autocast(embeddings.device):
-            mined = self._mine(*batch)
+            matrix, _ = loop_matrix(
+                self.distance, embeddings, ids, ref_emb, ref_ids, pairing=self.pairing, geometry=self.geometry
+            )
+            injected = inject(self.distance, matrix, two_sets=ref_emb is not None)
+            mined: tuple[Tensor, ...] = run_with_distance(self.miner, injected, embeddings, labels, ref_emb, ref_labels)
+            if len(mined) == 4:
+                plain = copy.copy(self.miner)(embeddings, labels, ref_emb, ref_labels)  # a copy: it counts its pairs
+                mined = *plain[:2], *mined[2:]
         count_mined(self, mined)
         return mined
 
     if TYPE_CHECKING:
         __call__ = forward
-
-    def _mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Reference, ref_labels: Labels) -> tuple[Tensor, ...]:
-        ids, ref_ids = on_host(labels).cpu(), None if ref_labels is None else on_host(ref_labels).cpu()
-        matrix, _ = loop_matrix(
-            self.distance, embeddings, ids, ref_emb, ref_ids, pairing=self.pairing, geometry=self.geometry
-        )
-        injected = inject(self.distance, matrix, two_sets=ref_emb is not None)
-        mined: tuple[Tensor, ...] = run_with_distance(self.miner, injected, embeddings, labels, ref_emb, ref_labels)
-        if len(mined) == 4:
-            plain = copy.copy(self.miner)(embeddings, labels, ref_emb, ref_labels)  # a copy: it counts its pairs
-            mined = *plain[:2], *mined[2:]
-        return mined

@@ -95,7 +95,7 @@ assert losses.CentroidTripletLoss is not pml.CentroidTripletLoss
         "reducer of CITLoss must be one of MeanReducer, AvgNonZeroReducer, SumReducer with version 3",
         "how TripletMarginMiner of version 3 reads its distance is not known",
         "TCMRegularizer(DistributedLossWrapper(...)) is for pytorch-metric-learning 2",
-        "pytorch_metric_learning.losses.CentroidTripletLoss stays PML's own; ours is pml_ext.losses.",
+        "pytorch_metric_learning.losses.CentroidTripletLoss stays PML's own; ours is <class 'pml_ext.losses.",
     )
     said = done.stdout.decode().splitlines()
     assert [line.startswith(start) for line, start in zip(said, starts, strict=True)] == [True] * 5, said
