@@ -74,7 +74,7 @@ def _search_index(gallery: Gallery, record: IndexRecord, index: Any, queries: np
     if not is_live.all():
         bits = np.packbits(np.repeat(is_live, counts), bitorder="little")
         selector = load_faiss().IDSelectorBitmap(bits)
-    places = index.search(np.ascontiguousarray(queries), k, params=_parameters(record.probes, selector))[1]
+    places = _candidates(index, queries, k, record.probes, selector)
     starts = np.cumsum(counts) - counts
     shifts = np.array([first_rows.get(name, 0) for name in record.parts]) - starts
     part_of = np.searchsorted(starts, places, side="right") - 1
@@ -103,11 +103,16 @@ def _exact_scores(gallery: Gallery, queries: np.ndarray, rows: np.ndarray) -> np
     return scores
 
 
-def _parameters(probes: int | None, selector: Any = None) -> Any:
+def _candidates(index: Any, queries: np.ndarray, k: int, probes: int | None, selector: Any = None) -> np.ndarray:
+    """The places (Q, k) of the closest rows in the index."""
     faiss = load_faiss()
     of_lists = faiss.SearchParametersIVF(nprobe=probes, sel=selector)
     rotated = faiss.SearchParametersPreTransform(index_params=of_lists)
-    return faiss.IndexRefineSearchParameters(k_factor=_CANDIDATES, base_index_params=rotated)
+    params = faiss.IndexRefineSearchParameters(k_factor=_CANDIDATES, base_index_params=rotated)
+    # PML imports faiss.contrib.torch_utils, whose search takes no params.
+    search_index = getattr(index, "search_numpy", index.search)
+    places: np.ndarray = search_index(np.ascontiguousarray(queries), k, params=params)[1]
+    return places
 
 
 def _open_index(gallery: Gallery, exact_up_to: int) -> tuple[IndexRecord, Any] | None:
@@ -183,7 +188,7 @@ def _choose_probes(
     """The least power of two of lists that reaches RECALL, and the recall; None if all lists do not."""
     probes = 1
     while True:
-        found = index.search(queries, _NEIGHBOURS + 1, params=_parameters(probes))[1]
+        found = _candidates(index, queries, _NEIGHBOURS + 1, probes)
         shares = []
         for hits, neighbours, row in zip(found.tolist(), truth.tolist(), own.tolist(), strict=True):
             others = set(neighbours) - {row}

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -81,7 +82,7 @@ def _pictures(file: str, paths: np.ndarray | None, count: int, images: str | Non
     found = images_inside(map(str, paths), folder)
     if not any(path is not None and path.is_file() for path in found):
         return _no_pictures(count, f"none of the {count} pictures of {file} is in {folder}: give --images their folder")
-    return LazyImages(found, _read_or_blank)
+    return LazyImages(found, partial(_read_or_blank, set()))
 
 
 def _no_pictures(count: int, reason: str) -> LazyImages:
@@ -93,10 +94,12 @@ def _no_pictures(count: int, reason: str) -> LazyImages:
     return LazyImages(range(count), refuse)
 
 
-def _read_or_blank(path: Path | None) -> Tensor:
+def _read_or_blank(reported: set[Path], path: Path | None) -> Tensor:
     if path is not None:
         try:
             return read_image(path, grey=False)
         except UserError as error:
-            warn_caller(f"{error} It is shown blank")
+            if path not in reported:
+                warn_caller(f"{error} It is shown blank")
+            reported.add(path)
     return torch.full((3, 64, 64), 220, dtype=torch.uint8)
