@@ -20,6 +20,8 @@ import pml_ext.large_batch
 import pml_ext.losses
 import pml_ext.metrics
 import pml_ext.miners
+import pml_ext.runner
+import pml_ext.runner.registry
 from pml_ext.cli import parsers
 from pml_ext.runner.config.defaults import get_cfg
 
@@ -43,6 +45,8 @@ def _python() -> Iterator[tuple[str, str]]:
         ],
         pml_ext.large_batch: ["step"],
         pml_ext.distributed: pml_ext.distributed.__all__,
+        pml_ext.runner: pml_ext.runner.__all__,
+        pml_ext.runner.registry: [name for name in vars(pml_ext.runner.registry) if name.endswith("_REGISTRY")],
     }
     for module, names in ours.items():
         for name in names:
@@ -80,7 +84,10 @@ def _signature(thing: Any) -> str:
     if not callable(thing):
         return type(thing).__name__
     # Modules may move; the names in them may not.
-    return re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z_])", "", str(inspect.signature(thing)))
+    text = re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z_])", "", str(inspect.signature(thing)))
+    text = re.sub(r" at 0x[0-9a-f]+", "", text)
+    # As Python 3.14 writes it.
+    return re.sub(r"Optional\[((?:[^\[\]]|\[[^\[\]]*\])*)\]", r"\1 | None", text)
 
 
 def _command_line() -> Iterator[tuple[str, str]]:

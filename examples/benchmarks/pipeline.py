@@ -16,6 +16,7 @@ import struct
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -84,13 +85,21 @@ def steps_of(library: object, row: str) -> list[Callable]:
 def by_v2(row: str) -> Callable[[bytes], Tensor]:
     """As the runner did before: Pillow decodes, v2 changes bytes, float32 leaves the worker."""
     steps = v2.Compose([*steps_of(v2, row), v2.ToDtype(torch.float32), v2.RandomErasing(0.5, value=COLOUR)])
-    return lambda content: steps(pixels_of(Image.open(io.BytesIO(content)), False))
+    return partial(prepared_by_v2, steps)
+
+
+def prepared_by_v2(steps: v2.Compose, content: bytes) -> Tensor:
+    return steps(pixels_of(Image.open(io.BytesIO(content)), False))
 
 
 def by_fastreid(row: str) -> Callable[[bytes], Tensor]:
     """Pillow images until the conversion to float32 in 0–255."""
     steps, erase = v1.Compose([*steps_of(v1, row), v1.PILToTensor()]), v1.RandomErasing(0.5, value=COLOUR)
-    return lambda content: erase(steps(Image.open(io.BytesIO(content)).convert("RGB")).float())
+    return partial(prepared_by_fastreid, steps, erase)
+
+
+def prepared_by_fastreid(steps: v1.Compose, erase: v1.RandomErasing, content: bytes) -> Tensor:
+    return erase(steps(Image.open(io.BytesIO(content)).convert("RGB")).float())
 
 
 def by_simplejpeg(content: bytes) -> Tensor:
