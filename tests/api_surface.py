@@ -87,7 +87,12 @@ def _signature(thing: Any) -> str:
     text = re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z_])", "", str(inspect.signature(thing)))
     text = re.sub(r" at 0x[0-9a-f]+", "", text)
     # As Python 3.14 writes it.
-    return re.sub(r"Optional\[((?:[^\[\]]|\[[^\[\]]*\])*)\]", r"\1 | None", text)
+    text = re.sub(rf"Optional\[({_INSIDE})\]", r"\1 | None", text)
+    return re.sub(rf"Union\[({_INSIDE})\]", lambda of: re.sub(r", (?![^\[]*\])", " | ", of[1]), text)
+
+
+# Text whose brackets are closed.
+_INSIDE = r"(?:[^\[\]]|\[[^\[\]]*\])*"
 
 
 def _command_line() -> Iterator[tuple[str, str]]:
