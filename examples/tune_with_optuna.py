@@ -1,7 +1,6 @@
 """Tune any loss with Optuna on validation classes, at equal cost for each, and compare them on the test's classes.
 
-Put your pictures, model, loader and losses in their places. Every loss gets the same trials, seeds and epochs, and its
-defaults are the first trial. The best of several validation scores is optimistic; the test's classes choose nothing.
+Put your images, model, loader and losses in their places. Every loss gets the same trials, seeds and epochs.
 """
 
 import numpy

@@ -48,7 +48,6 @@ else:
     from pytorch_metric_learning.distributed import DistributedMinerWrapper as DistributedMinerWrapper
 
 if TYPE_CHECKING:
-    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator as AccuracyCalculator
     from pytorch_metric_learning.utils.inference import FaissKMeans as FaissKMeans
 
 
@@ -190,17 +189,13 @@ def retrieval_dataset(name: str) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    """On demand, as they bring faiss and scikit-learn, which a training loop does without."""
-    if name not in ("AccuracyCalculator", "FaissKMeans"):
+    """On demand, as it brings faiss, which a training loop does without."""
+    if name != "FaissKMeans":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if IS_3:
         from pytorch_metric_learning import evaluation
 
-        return getattr(evaluation, name)
-    if name == "AccuracyCalculator":
-        from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
-
-        return AccuracyCalculator
+        return evaluation.FaissKMeans
     from pytorch_metric_learning.utils.inference import FaissKMeans
 
     return FaissKMeans

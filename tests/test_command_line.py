@@ -109,7 +109,7 @@ def test_threads_wait_passively_unless_the_user_says_otherwise(monkeypatch: pyte
     assert main(["list"]) == 0 and os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
 
 
-@pytest.mark.parametrize("words", [["--help"], ["eval", "--help"], ["list", "losses"]])
+@pytest.mark.parametrize("words", [["--help"], ["eval", "--help"], ["list", "backbones"]])
 def test_help_and_lists_wait_for_no_library(words: list[str]) -> None:
     code = "import sys; from pml_ext.cli import main\ntry: main(sys.argv[1:])\nexcept SystemExit: pass\n"
     code += "print([name for name in ('torch', 'numpy', 'lightning', 'timm') if name in sys.modules])"

@@ -99,7 +99,7 @@ config, run = sys.argv[1:]
 short = ["MODEL.DEVICE", "cpu", "SOLVER.MAX_EPOCH", "1", "TEST.EVAL_PERIOD", "1", "TEST.REPORT", "False"]
 model = ["--config-file", f"{run}/config.yaml", "MODEL.WEIGHTS", f"{run}/checkpoints/last.ckpt"]
 for command in (["train", config, "OUTPUT_DIR", run, *short], ["report", run],
-                ["embed", f"{run}/pictures", *model, "--output", f"{run}/features.npz"]):
+                ["embed", f"{run}/pictures", *model, "--output", f"{run}/gallery"]):
     assert main(command) == 0, command
 assert main(["--help"]) == 0
 """
@@ -110,5 +110,5 @@ def test_commands_run_without_fcntl(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WITHOUT_FCNTL, str(config), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "usage: pml-ext" in done.stdout, done.stderr  # --help exits with status 0
-    assert (tmp_path / "features.npz").is_file()
+    assert (tmp_path / "gallery" / "manifest.json").is_file()
     assert not (tmp_path / ".lock").exists(), "a lock file without fcntl is removed"

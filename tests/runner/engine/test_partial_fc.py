@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-import pml_ext.losses
 from pml_ext.cli import main
 from pml_ext.distributed import PartialFC
 from pml_ext.losses import DiscriminativeLoss
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
+from pml_ext.runner.registry import LOSS_REGISTRY
 from tests.runner.engine.forked_ranks import run_on_ranks
 
 CONFIG = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
@@ -95,7 +96,8 @@ def test_three_steps_of_the_discriminative_loss_are_those_of_one_layer(
             assert self.projection is not None
             self.projection.weight.data = PartialFC(64, 50, seed=get_cfg().SEED).weight.detach()
 
-    monkeypatch.setattr(pml_ext.losses, "DiscriminativeLoss", Started)
+    entry = replace(LOSS_REGISTRY.entry("DiscriminativeLoss"), part=Started)
+    monkeypatch.setitem(LOSS_REGISTRY._entries, "DiscriminativeLoss", entry)
     divided, whole = tmp_path / "divided", tmp_path / "whole"
     train(divided, 1, *named("DiscriminativeLoss"))
     train(whole, 1, *named("DiscriminativeLoss"), "MODEL.HEADS.PFC.ENABLED", "False")

@@ -621,7 +621,7 @@ def test_freezing_precise_statistics_flipped_tests_and_the_profile(
     assert float(shares["forward"]) > 0 and float(shares["loss"]) > 0
 
 
-@pytest.mark.filterwarnings("ignore:a low opis")
+@pytest.mark.filterwarnings("ignore:a low")
 def test_a_collapsed_run_ends_with_a_report_that_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
