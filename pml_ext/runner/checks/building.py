@@ -113,7 +113,10 @@ def _loss(model: CN, name: str, feature_size: int) -> nn.Module:
 def _require_matches(patterns: list[str], names: Collection[str]) -> None:
     """Raise a UserError for FREEZE_LAYERS that match no parameter; an empty one is FastReID's old "nothing"."""
     known = ", ".join(sorted({name.split(".")[0] for name in names}))
-    unmatched = [pattern for pattern in patterns if pattern and not any(re.match(pattern, name) for name in names)]
+    try:
+        unmatched = [pattern for pattern in patterns if pattern and not any(re.match(pattern, name) for name in names)]
+    except (re.error, TypeError) as error:
+        raise UserError(f"MODEL.FREEZE_LAYERS must be regular expressions: {error}") from error
     if unmatched:
         raise UserError(
             "\n".join(f"MODEL.FREEZE_LAYERS: {p!r} matches no parameter; names begin with {known}" for p in unmatched)

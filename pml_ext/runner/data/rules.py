@@ -8,7 +8,6 @@ from yacs.config import CfgNode as CN
 from pml_ext._names import hint
 from pml_ext.runner.config.rules import Problem, Rule, at_least_one, fits, must, not_negative, one_of
 from pml_ext.runner.data.names import (
-    BY_IDENTITY,
     DATASETS_NOT_BUILT,
     INTERPOLATIONS,
     OWN_DATA,
@@ -51,20 +50,14 @@ INPUT_RULES: list[Rule] = [
         lambda size: _is_size(size) or list(size) in ([0], [0, 0]),
     ),
     one_of("INTERPOLATION", INTERPOLATIONS),
-    must(
-        "CROP.SIZE",
-        f"must be [height, width] or [side], from {_SMALLEST} to {_LARGEST}",
-        _is_size,
-        where=lambda options: options.CROP.ENABLED,
-    ),
+    must("CROP.SIZE", f"must be [height, width] or [side], from {_SMALLEST} to {_LARGEST}", _is_size),
     must(
         "CROP.SCALE CROP.RATIO",
         "must be two ascending numbers above 0",
         lambda given: len(given) == 2 and 0 < given[0] <= given[1],
-        where=lambda options: options.CROP.ENABLED,
     ),
     not_negative("PADDING.SIZE"),
-    one_of("PADDING.MODE", PADDINGS, where=lambda options: options.PADDING.ENABLED),
+    one_of("PADDING.MODE", PADDINGS),
     fits("PADDING.ENABLED", _padding),
     fits("PADDING.SIZE", _mirrored),
 ]
@@ -112,7 +105,7 @@ DATASETS_RULES: list[Rule] = [
 ]
 DATALOADER_RULES: list[Rule] = [
     one_of("SAMPLER_TRAIN", SAMPLERS),
-    at_least_one("NUM_INSTANCE", where=lambda options: options.SAMPLER_TRAIN in BY_IDENTITY),
+    at_least_one("NUM_INSTANCE"),
     must(
         "SET_WEIGHT",
         "must be whole numbers of identities",

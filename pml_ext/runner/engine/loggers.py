@@ -1,9 +1,8 @@
 """Lightning's loggers by the names of the config's LOGGERS."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
@@ -50,12 +49,3 @@ def show_in_tensorboard(logger: TensorBoardLogger, pictures: Sequence[Path], ste
         with Image.open(path) as picture:
             pixels = np.asarray(picture.convert("RGB"))
         logger.experiment.add_image(path.stem, pixels, step, dataformats="HWC")
-
-
-def flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(KEY.OF.A.NODE, value) of every option; other values than numbers, text and bools as text."""
-    for key, value in options.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value if isinstance(value, bool | int | float | str) else str(value)

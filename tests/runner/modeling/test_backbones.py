@@ -162,7 +162,7 @@ def test_inherited_switches_without_effect_are_told(caplog: pytest.LogCaptureFix
     finally:
         logger.removeHandler(caplog.handler)
     assert "BACKBONE.WITH_NL has no effect on build_resnest_backbone, as in FastReID" in caplog.text
-    assert "no non-local blocks at depth 18x" in caplog.text
+    assert "no non-local blocks at DEPTH 18x" in caplog.text
 
 
 def test_fastreid_names_of_parameters() -> None:

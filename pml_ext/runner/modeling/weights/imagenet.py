@@ -119,8 +119,7 @@ def fetch(options: CN) -> Path:
     if options.NAME.startswith(TIMM) and _timm_config(options):
         return _timm_file(options) or _download_from_hub(options)
     url = imagenet_url(options)
-    if url is None:
-        raise UserError(f"MODEL.BACKBONE.NAME = {options.NAME}: unknown")
+    assert url is not None, "why_no_weights says so before"
     return download(url)
 
 
