@@ -1,4 +1,4 @@
-"""What the options of a run add to its training: frozen layers, a memory format."""
+"""Layers that stay as they are in the first steps of a training."""
 
 import logging
 import re
@@ -45,32 +45,3 @@ def freeze_callbacks(patterns: Sequence[str], solver: CN, *, steps_per_epoch: in
     if wanted and not iterations:
         log.warning("MODEL.FREEZE_LAYERS %s: nothing is frozen, SOLVER.FREEZE_ITERS is 0", wanted)
     return [FreezeLayers(wanted, iterations)] if wanted and iterations else []
-
-
-class ChannelsLast(lightning.Callback):
-    """Keeps the weights of convolutions in torch's channels_last layout, which their fast kernels want.
-
-    always: from before DDP and the optimizer see them, and in measurements too, as on GPUs. Otherwise in training only,
-    as on a CPU, where a step of a small convolutional network takes about a fifth less time: in the usual layout a
-    model measures the same here as when its checkpoint is read again. Only the order of sums differs.
-    """
-
-    def __init__(self, *, always: bool) -> None:
-        self.always = always
-
-    def setup(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
-        if self.always:
-            pl_module.to(memory_format=torch.channels_last)
-
-    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        pl_module.to(memory_format=torch.channels_last)
-
-    def on_validation_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        if not self.always:
-            pl_module.to(memory_format=torch.contiguous_format)
-
-    def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        if trainer.state.fn == "fit":
-            self.on_train_start(trainer, pl_module)
-
-    on_train_end = on_validation_start

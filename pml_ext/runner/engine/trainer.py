@@ -14,7 +14,6 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.config.run_folder import LAST
-from pml_ext.runner.engine.callbacks import ChannelsLast
 from pml_ext.runner.engine.checkpoints import BackgroundCheckpoints
 from pml_ext.runner.engine.loggers import build_loggers
 from pml_ext.runner.engine.monitor import STEPS_BETWEEN_ENTRIES, Monitor
@@ -54,7 +53,6 @@ def build_trainer(
     loggers = build_loggers(cfg.LOGGERS, output) if training else []
     saving = _checkpointing(checkpoints, cfg.TEST, cfg.DATASETS, cfg.SOLVER, divided=cfg.MODEL.HEADS.PFC.ENABLED)
     measuring = [Monitor(cfg.SOLVER.IMS_PER_BATCH, yaml.safe_load(cfg.dump()))] if training else []
-    faster = [ChannelsLast(always=on_gpu)] if on_gpu or (training and not several) else []
     if training and on_gpu:
         torch.set_float32_matmul_precision(cfg.SOLVER.MATMUL_PRECISION)
     return lightning.Trainer(
@@ -72,7 +70,7 @@ def build_trainer(
         default_root_dir=output,
         logger=loggers,
         plugins=[BackgroundCheckpoints()],
-        callbacks=[Progress(), *measuring, *faster, *callbacks, *saving],
+        callbacks=[Progress(), *measuring, *callbacks, *saving],
         profiler=profiler,
         enable_progress_bar=False,
         enable_checkpointing=training,

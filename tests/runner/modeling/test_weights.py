@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 from sklearn.datasets import load_sample_image
 from torch import nn
+from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.config.load import load_config

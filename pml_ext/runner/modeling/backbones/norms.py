@@ -3,8 +3,8 @@
 from typing import Any
 
 import torch
-from timm.layers import BatchNormAct2d, GroupNormAct, convert_sync_batchnorm
-from timm.utils import freeze_batch_norm_2d
+from timm.layers.norm_act import BatchNormAct2d, GroupNormAct, convert_sync_batchnorm
+from timm.utils.model import freeze_batch_norm_2d
 from torch import Tensor, nn
 from torchvision.ops import FrozenBatchNorm2d
 
@@ -37,7 +37,7 @@ def replace_batch_norms(net: nn.Module, name: str) -> None:
     if not any(isinstance(module, nn.BatchNorm2d) for module in net.modules()):
         raise UserError(f"MODEL.BACKBONE.NORM {name} replaces batch norms; this network has no batch norms: set BN")
     if name == "syncBN":
-        convert_sync_batchnorm(net)
+        convert_sync_batchnorm(net)  # type: ignore[no-untyped-call]
     elif name == "FrozenBN":
         freeze_batch_norm_2d(net)
     else:

@@ -25,6 +25,16 @@ def local_file(path: str | Path) -> Path | None:
         return None
 
 
+def given_file(path: str) -> Path:
+    """The file of a path or of package:<name>; a UserError where there is none."""
+    if path.startswith(PACKAGE):
+        return packaged_file(path.removeprefix(PACKAGE))
+    file = local_file(path)
+    if file is None:
+        raise UserError(f"{path}: no such file")
+    return file
+
+
 def packaged_file(name: str) -> Path:
     """The one weights file inside an installed Python package, which is not imported."""
     module = name.replace("-", "_")
