@@ -41,17 +41,13 @@ def found_by_building(cfg: CN, wrong: Collection[str]) -> list[str]:
 
     for switch in TRANSFORMS:
         attempt(lambda switch=switch: _transform(cfg.INPUT, switch), f"INPUT.{switch}", "INPUT.SIZE")  # type: ignore[misc]
-    if "MODEL.META_ARCHITECTURE" in wrong:  # the parts that every architecture has may have mistakes of their own
-        model = model.clone()
-        model.defrost()
-        model.META_ARCHITECTURE = "Baseline"
-    shaping = ("MODEL.BACKBONE", "MODEL.HEADS", "MODEL.PIXEL", "MODEL.DEVICE", "INPUT")
+    shaping = ("MODEL.BACKBONE", "MODEL.HEADS", "MODEL.META_ARCHITECTURE", "MODEL.PIXEL", "MODEL.DEVICE", "INPUT")
     network = attempt(lambda: _network(model, cfg.INPUT), *shaping)
     reduced = model.HEADS.NECK_FEAT == "after" and model.HEADS.EMBEDDING_DIM
     size = architecture_of(model).feature_size(network) if network else reduced or model.BACKBONE.FEAT_DIM or 2048
     parts = {} if network is None else dict(network.named_parameters())
     for name in model.LOSSES.NAME:
-        read = ("MODEL.LOSSES", *(shaping[:2] if model.HEADS.PFC.ENABLED else ()))
+        read = ("MODEL.LOSSES", *(shaping[:3] if model.HEADS.PFC.ENABLED else ()))
         loss = attempt(lambda name=name: _loss(model, name, size), *read)  # type: ignore[misc]
         parts |= {} if loss is None else {f"losses.{name}": value for name, value in loss.named_parameters()}
     if network is not None and (cfg.SOLVER.FREEZE_ITERS or cfg.SOLVER.FREEZE_EPOCHS):

@@ -6,7 +6,7 @@ from typing import Any
 from yacs.config import CfgNode as CN
 
 from pml_ext._names import hint
-from pml_ext.runner.config.rules import Problem, Rule, at_least_one, fits, must, not_negative, one_of
+from pml_ext.runner.config.rules import Problem, Rule, at_least_one, must, not_negative, one_of
 from pml_ext.runner.data.names import (
     DATASETS_NOT_BUILT,
     INTERPOLATIONS,
@@ -28,20 +28,6 @@ def _is_size(value: Any) -> bool:
     return len(value) in (1, 2) and all(isinstance(side, int) and _SMALLEST <= side <= _LARGEST for side in value)
 
 
-def _padding(options: CN) -> str | None:
-    size = options.SIZE_TRAIN
-    if options.PADDING.ENABLED and not (size and size[0] > 0):
-        return f"crops to INPUT.SIZE_TRAIN, which must then be [height, width]; it is {size}"
-    return None
-
-
-def _mirrored(options: CN) -> str | None:
-    padding, size = options.PADDING, options.SIZE_TRAIN
-    if padding.ENABLED and padding.MODE in ("reflect", "symmetric") and 0 < min(size, default=0) <= padding.SIZE:
-        return f"must be below INPUT.SIZE_TRAIN {size}, which {padding.MODE} mirrors"
-    return None
-
-
 INPUT_RULES: list[Rule] = [
     must(
         "SIZE_TRAIN SIZE_TEST",
@@ -58,8 +44,6 @@ INPUT_RULES: list[Rule] = [
     ),
     not_negative("PADDING.SIZE"),
     one_of("PADDING.MODE", PADDINGS),
-    fits("PADDING.ENABLED", _padding),
-    fits("PADDING.SIZE", _mirrored),
 ]
 
 

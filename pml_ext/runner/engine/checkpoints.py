@@ -83,8 +83,6 @@ def steps_of(checkpoint: Path) -> int:
 def check_resumable(cfg: CN, checkpoint: Path) -> tuple[int, int]:
     """The whole epochs behind a checkpoint, and the steps of the next one; they must go with the config."""
     content = _read(checkpoint)
-    if CONFIG not in content:
-        raise UserError(f"{checkpoint} holds no config to go on with; start anew from its weights with MODEL.WEIGHTS")
     with _of_a_run(checkpoint):
         progress = content["loops"]["fit_loop"]
         epoch = progress["epoch_progress"]["current"]

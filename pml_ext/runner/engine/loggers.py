@@ -4,12 +4,9 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
-from PIL import Image
 
 from pml_ext._errors import UserError
-from pml_ext.runner.config.load import require
 
 LOGGERS: dict[str, Callable[[Path], Logger]] = {
     "csv": lambda output: CSVLogger(output, "csv"),
@@ -33,7 +30,6 @@ def build_loggers(names: Sequence[str], output: Path) -> list[Logger]:
     """The loggers of these names, which write to the folder of the run."""
     loggers = []
     for name in names:
-        require(name, LOGGERS, "LOGGERS")
         try:
             loggers.append(LOGGERS[name](output))
         except ModuleNotFoundError as error:
@@ -41,11 +37,3 @@ def build_loggers(names: Sequence[str], output: Path) -> list[Logger]:
         except Exception as error:  # each of these packages has errors of its own
             raise UserError(f"LOGGERS: {name} cannot begin: {error}") from error
     return loggers
-
-
-def show_in_tensorboard(logger: TensorBoardLogger, pictures: Sequence[Path], step: int) -> None:
-    """Add a report's PNG files as images."""
-    for path in pictures:
-        with Image.open(path) as picture:
-            pixels = np.asarray(picture.convert("RGB"))
-        logger.experiment.add_image(path.stem, pixels, step, dataformats="HWC")

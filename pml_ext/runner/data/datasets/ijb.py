@@ -46,11 +46,8 @@ def template_set(root: Path, grey: bool, *, name: str) -> TemplateSet:
     if missing := [image for image in media.images if image not in landmarks]:
         raise UserError(f"no landmarks for {len(missing)} images, such as {missing[0]}")
     crops = folder / "loose_crop"
-    try:
-        for image in media.images:
-            require_inside(image, crops)
-    except ValueError as error:
-        raise UserError(f"{meta / f'{lower}_face_tid_mid.txt'}: {error}") from error
+    for image in media.images:
+        require_inside(image, crops, str(meta / f"{lower}_face_tid_mid.txt"))
     faces = [(crops / image, landmarks[image]) for image in media.images]
     nobody, names = np.zeros(len(faces), dtype=np.int64), [str(path) for path, _ in faces]
     images = LazyImages(faces, partial(_aligned_face, grey))

@@ -48,7 +48,7 @@ def read_content(path: str | Path) -> bytes:
     """The bytes of an image file; a UserError where it cannot be read."""
     try:
         return read_regular(path)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # the latter: a NUL in the name
         raise UserError(f"image {path} cannot be read: {error}") from error
 
 
@@ -67,10 +67,10 @@ def paths_of(paths: Iterable[str]) -> Sequence[str]:
     return Lazy(np.array([os.fsencode(path) for path in paths], dtype=bytes), os.fsdecode)
 
 
-def require_inside(path: str, folder: Path) -> None:
-    """Raise a ValueError if a listed path is absolute or has a part "..": it must lie in its folder."""
+def require_inside(path: str, folder: Path, where: str) -> None:
+    """Raise a UserError if a listed path is absolute or has a part "..": it must lie in its folder."""
     if path.startswith("/") or ".." in path.split("/"):
-        raise ValueError(f"paths must lie inside {folder}; got {path!r}")
+        raise UserError(f"{where}: paths must lie inside {folder}; got {path!r}")
 
 
 def file_set(

@@ -42,10 +42,7 @@ def _paths(file: Path, numbers: "dict[str, _Numbers]") -> Iterator[str]:
         for name in numbers.keys() & columns.keys():
             numbers[name].add(columns[name])
         for row, path in enumerate(columns["path"], start=first):
-            try:
-                require_inside(path, file.parent)
-            except ValueError as error:
-                raise UserError(f"{file}, row {row}: {error}") from error
+            require_inside(path, file.parent, f"{file}, row {row}")
             yield f"{file.parent}/{path}"
         first += len(columns["path"])
     if first == 1:

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from timm.layers.norm_act import BatchNormAct2d, GroupNormAct, convert_sync_batchnorm
-from timm.utils.model import freeze_batch_norm_2d
+from timm.utils.model import freeze_batch_norm_2d  # type: ignore[attr-defined]
 from torch import Tensor, nn
 from torchvision.ops import FrozenBatchNorm2d
 
@@ -39,7 +39,7 @@ def replace_batch_norms(net: nn.Module, name: str) -> None:
     if name == "syncBN":
         convert_sync_batchnorm(net)  # type: ignore[no-untyped-call]
     elif name == "FrozenBN":
-        freeze_batch_norm_2d(net)
+        freeze_batch_norm_2d(net)  # type: ignore[no-untyped-call]
     else:
         _replace_by_one_of_ours(net, name)
 

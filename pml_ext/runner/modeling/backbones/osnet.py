@@ -13,12 +13,11 @@ def conv_norm(
     channels: int, out: int, kernel: int = 1, *, stride: int = 1, instance_norm: bool = False, linear: bool = False
 ) -> nn.Sequential:
     """Convolution without bias, norm, and a ReLU unless `linear`."""
-    layers = nn.Sequential()
-    layers.add_module("conv", nn.Conv2d(channels, out, kernel, stride, kernel // 2, bias=False))
-    layers.add_module("bn", nn.InstanceNorm2d(out, affine=True) if instance_norm else nn.BatchNorm2d(out))
+    layers: dict[str, nn.Module] = {"conv": nn.Conv2d(channels, out, kernel, stride, kernel // 2, bias=False)}
+    layers["bn"] = nn.InstanceNorm2d(out, affine=True) if instance_norm else nn.BatchNorm2d(out)
     if not linear:
-        layers.add_module("relu", nn.ReLU(inplace=True))
-    return layers
+        layers["relu"] = nn.ReLU(inplace=True)
+    return nn.Sequential(OrderedDict(layers))
 
 
 def light_conv(channels: int) -> nn.Sequential:
