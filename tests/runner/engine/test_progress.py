@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
@@ -145,8 +144,6 @@ def test_loggers_by_name(tmp_path: Path) -> None:
         "CSVLogger",
         "TensorBoardLogger",
     ]
-    with pytest.raises(UserError, match=r"LOGGERS: unknown value 'tensorbord'; did you mean 'tensorboard'"):
-        build_loggers(["tensorbord"], tmp_path)
 
 
 @pytest.mark.parametrize(("name", "module"), [("wandb", "WandbLogger"), ("mlflow", "MLFlowLogger")])
@@ -217,9 +214,6 @@ def test_a_run_leaves_its_report_and_makes_it_again(tmp_path: Path, capfd: pytes
     whole = ["TEST.REPORT", "True", "SOLVER.MAX_EPOCH", "1"]
     assert main(["train", "--config-file", str(DIGITS), "OUTPUT_DIR", str(tmp_path), *QUICK, *whole]) == 0
     assert str(tmp_path / "report.html") in capfd.readouterr().out
-    images = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={"images": 0})
-    images.Reload()
-    assert {"utility", "roc", "map", "curves"} <= set(images.Tags()["images"])
     (tmp_path / "report.html").unlink()
     assert main(["report", str(tmp_path)]) == 0
     assert "What random queries find" in (tmp_path / "report.html").read_text(encoding="utf-8")

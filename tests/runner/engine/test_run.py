@@ -471,7 +471,7 @@ _OF_A_RUN = r"last\.ckpt cannot be resumed: it is not as a run leaves it \(.*\)\
     [
         (lambda content: [content], "holds no state_dict"),
         (_without("state_dict"), "holds no state_dict"),
-        (_without("config"), "holds no config to go on with"),
+        (_without("config"), _OF_A_RUN),
         (_with("SOLVER: [", "config"), _OF_A_RUN),
         (_without("loops"), _OF_A_RUN),
         (_with("two", "loops", "fit_loop", "epoch_progress", "current", "processed"), _OF_A_RUN),

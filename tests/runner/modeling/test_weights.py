@@ -87,7 +87,7 @@ def test_files_stay_data(tmp_path: Path) -> None:
         ("evil.pth", "evil.pth is not a readable weights file: .* objects besides tensors, which are code to run and"),
         ("evil2.pth", "not a readable weights file: it is damaged, or holds objects"),
         ("cut.pth", "not a readable weights file"),
-        ("cut.safetensors", "not a readable safetensors file"),
+        ("cut.safetensors", "not a readable weights file"),
         ("text.ckpt", "not a readable weights file"),
         ("list.pth", "holds no state_dict"),
         ("none.pth", "no weights file at"),

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from pml_ext._errors import UserError
 from pml_ext.runner.modeling.names import MGN_HEADS
 
 # Old FastReID (0.x) and today's -> ours. No name of ours begins with one on the left, so translating twice changes
@@ -75,8 +74,6 @@ def library_names(backbone: nn.Module | None, state: dict[str, Tensor], prefix: 
             for pattern, new in other_names.items():
                 name = re.sub(pattern, new, name)
             name = inner + name
-        if name in found:
-            raise UserError(f"expected each parameter once in a weights file; got {name} under two names")
         found[name] = value
     return found
 

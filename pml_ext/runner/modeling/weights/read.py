@@ -72,8 +72,7 @@ def read_state_dict(given: str | Path) -> dict[str, Tensor]:
             "to run and are not loaded"
         ) from error
     except Exception as error:  # which other errors damaged input raises is not documented
-        kind = "safetensors" if path.suffix == ".safetensors" else "weights"
-        raise UserError(f"{path} is not a readable {kind} file (tensors only): {error!r}") from error
+        raise UserError(f"{path} is not a readable weights file (tensors only): {error!r}") from error
     for nest in ("state_dict", "model", "model_state"):
         if isinstance(content, dict) and isinstance(content.get(nest), dict):
             content = content[nest]
