@@ -8,14 +8,6 @@ from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoa
 
 from pml_ext._errors import UserError
 
-LOGGERS: dict[str, Callable[[Path], Logger]] = {
-    "csv": lambda output: CSVLogger(output, "csv"),
-    "tensorboard": lambda output: TensorBoardLogger(str(output), "", "tensorboard"),
-    "wandb": lambda output: WandbLogger(name=output.name, save_dir=output),
-    "mlflow": lambda output: _mlflow(output),
-}
-"""The loggers by name."""
-
 
 def _mlflow(output: Path) -> MLFlowLogger:
     """Logs to $MLFLOW_TRACKING_URI, else to a database in the folder: mlflow 3 refuses a store of plain files."""
@@ -24,6 +16,15 @@ def _mlflow(output: Path) -> MLFlowLogger:
         return MLFlowLogger(run_name=output.name, tracking_uri=uri)
     database, files = output.absolute() / "mlflow.db", (output.absolute() / "mlartifacts").as_uri()
     return MLFlowLogger(run_name=output.name, tracking_uri=f"sqlite:///{database}", artifact_location=files)
+
+
+LOGGERS: dict[str, Callable[[Path], Logger]] = {
+    "csv": lambda output: CSVLogger(output, "csv"),
+    "tensorboard": lambda output: TensorBoardLogger(str(output), "", "tensorboard"),
+    "wandb": lambda output: WandbLogger(name=output.name, save_dir=output),
+    "mlflow": _mlflow,
+}
+"""The loggers by name."""
 
 
 def build_loggers(names: Sequence[str], output: Path) -> list[Logger]:
