@@ -41,17 +41,13 @@ def found_by_building(cfg: CN, wrong: Collection[str]) -> list[str]:
 
     for switch in TRANSFORMS:
         attempt(lambda switch=switch: _transform(cfg.INPUT, switch), f"INPUT.{switch}", "INPUT.SIZE")  # type: ignore[misc]
-    if "MODEL.META_ARCHITECTURE" in wrong:  # the parts that every architecture has may have mistakes of their own
-        model = model.clone()
-        model.defrost()
-        model.META_ARCHITECTURE = "Baseline"
-    shaping = ("MODEL.BACKBONE", "MODEL.HEADS", "MODEL.PIXEL", "MODEL.DEVICE", "INPUT")
+    shaping = ("MODEL.BACKBONE", "MODEL.HEADS", "MODEL.META_ARCHITECTURE", "MODEL.PIXEL", "MODEL.DEVICE", "INPUT")
     network = attempt(lambda: _network(model, cfg.INPUT), *shaping)
     reduced = model.HEADS.NECK_FEAT == "after" and model.HEADS.EMBEDDING_DIM
     size = architecture_of(model).feature_size(network) if network else reduced or model.BACKBONE.FEAT_DIM or 2048
     parts = {} if network is None else dict(network.named_parameters())
     for name in model.LOSSES.NAME:
-        read = ("MODEL.LOSSES", *(shaping[:2] if model.HEADS.PFC.ENABLED else ()))
+        read = ("MODEL.LOSSES", *(shaping[:3] if model.HEADS.PFC.ENABLED else ()))
         loss = attempt(lambda name=name: _loss(model, name, size), *read)  # type: ignore[misc]
         parts |= {} if loss is None else {f"losses.{name}": value for name, value in loss.named_parameters()}
     if network is not None and (cfg.SOLVER.FREEZE_ITERS or cfg.SOLVER.FREEZE_EPOCHS):
@@ -113,7 +109,10 @@ def _loss(model: CN, name: str, feature_size: int) -> nn.Module:
 def _require_matches(patterns: list[str], names: Collection[str]) -> None:
     """Raise a UserError for FREEZE_LAYERS that match no parameter; an empty one is FastReID's old "nothing"."""
     known = ", ".join(sorted({name.split(".")[0] for name in names}))
-    unmatched = [pattern for pattern in patterns if pattern and not any(re.match(pattern, name) for name in names)]
+    try:
+        unmatched = [pattern for pattern in patterns if pattern and not any(re.match(pattern, name) for name in names)]
+    except (re.error, TypeError) as error:
+        raise UserError(f"MODEL.FREEZE_LAYERS must be regular expressions: {error}") from error
     if unmatched:
         raise UserError(
             "\n".join(f"MODEL.FREEZE_LAYERS: {p!r} matches no parameter; names begin with {known}" for p in unmatched)

@@ -24,10 +24,9 @@ LOGGER_NAMES = ("csv", "tensorboard", "wandb", "mlflow")
 
 
 def unsupported(cfg: CN, *, processes: int = 1) -> list[Problem]:
-    """Every key or value of a config that is not supported with processes that share a batch, wrong values first."""
+    """Every key or value of a config that is not supported with processes that share a batch."""
     found = [problem for node, rules in RULES.items() for problem in problems_of(cfg, node, rules)]
-    found += fits("SOLVER.IMS_PER_BATCH", lambda cfg: _batch(cfg, processes))(cfg)
-    return sorted(found, key=lambda problem: problem.not_built)
+    return [*found, *fits("SOLVER.IMS_PER_BATCH", lambda cfg: _batch(cfg, processes))(cfg)]
 
 
 def require_network(cfg: CN) -> None:

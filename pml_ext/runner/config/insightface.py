@@ -42,8 +42,6 @@ _ARITHMETIC = {
     ast.FloorDiv: operator.floordiv,
 }  # fmt: skip
 
-_LARGEST = 2**63  # products of products fill the memory
-
 
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings `config.KEY = value` of a file, over those of base.py beside it, if there is one.
@@ -57,10 +55,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     known = {*_BASE, *_NEEDED, *_LEFT_OUT, *_WITHOUT_EFFECT}
     found = dict(_BASE)
     for file in dict.fromkeys([base, path] if base.is_file() else [path]):
-        try:
-            found |= _assignments(file)
-        except RecursionError as error:
-            raise UserError(f"{file} is nested too deep") from error
+        found |= _assignments(file)
     if unknown := sorted(found.keys() - known):
         raise UserError(f"{path}: unknown settings {', '.join(unknown)}; known are {', '.join(sorted(known))}")
     if missing := [name for name in _NEEDED if name not in found]:
@@ -76,7 +71,7 @@ def convert(path: Path, processes: int) -> str:
     try:
         tree, left = _tree(given, path, processes)
         text = yaml.safe_dump(tree, sort_keys=False)
-    except (TypeError, ValueError, AttributeError, yaml.YAMLError) as error:
+    except (TypeError, ValueError, AttributeError, ArithmeticError, yaml.YAMLError) as error:
         raise UserError(f"{path}: a setting has a value of another kind than insightface's ({error})") from error
     heading = f"insightface's {path.name} for {processes} processes of {given['batch_size']} images."
     lines = [heading, *(f"Differs: {line}" for line in left)]
@@ -158,9 +153,7 @@ def _tree(given: Mapping[str, Any], path: Path, processes: int) -> tuple[dict[st
 def _assignments(path: Path) -> dict[str, Any]:
     try:
         statements = ast.parse(path.read_text(encoding="utf-8"), str(path)).body
-    except RecursionError as error:
-        raise UserError(f"{path} is nested too deep") from error
-    except (SyntaxError, ValueError, MemoryError) as error:
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise UserError(f"{path} is not a Python file: {error}") from error
     found: dict[str, Any] = {}
     for statement in statements:
@@ -184,11 +177,9 @@ def _value(node: ast.expr, settings: Mapping[str, Any], path: Path) -> Any:
             numbers = [_value(side, settings, path) for side in (left, right)]
             if all(isinstance(number, int | float) for number in numbers):
                 try:
-                    if abs(number := _ARITHMETIC[type(op)](*numbers)) > _LARGEST:
-                        raise OverflowError(f"the result is above {_LARGEST}")
+                    return _ARITHMETIC[type(op)](*numbers)
                 except ArithmeticError as error:
                     raise UserError(f"{path}, line {node.lineno}: {ast.unparse(node)}: {error}") from error
-                return number
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:

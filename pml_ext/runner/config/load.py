@@ -169,12 +169,9 @@ def _coerce(value: Any, default: Any, name: str, source: str) -> Any:
     given = value
     if isinstance(value, str) and not isinstance(default, str):
         value = _literal(value.capitalize() if isinstance(default, bool) else value)
-    _require_sensible(value, name, source)
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(default, (tuple, list)) and isinstance(value, (tuple, list)):
-        for entry in value:
-            _require_sensible(entry, name, source)
         strings = bool(default) and isinstance(default[0], str)
         allowed = (str,) if strings else (int, float)
         if default and any(not isinstance(v, allowed) or isinstance(v, bool) for v in value):
@@ -188,12 +185,6 @@ def _coerce(value: Any, default: Any, name: str, source: str) -> Any:
             f"got {shown(given)} of type {type(value).__name__}{hint}"
         )
     return value
-
-
-def _require_sensible(value: Any, name: str, source: str) -> None:
-    """Raise UserError for numbers that no key means: nan, and what 64 bits do not hold."""
-    if value != value or (isinstance(value, int) and abs(value) >= 2**63):
-        raise UserError(f"{source}: {name} must be a number of 64 bits; got {shown(value)}")
 
 
 def _literal(text: str) -> Any:

@@ -100,8 +100,8 @@ def at_least_one(keys: str, *, where: Condition = _always) -> Rule:
     return must(keys, "must be 1 or more", lambda value: value >= 1, where=where)
 
 
-def below_one(keys: str, *, where: Condition = _always) -> Rule:
-    return must(keys, "must be in [0, 1)", lambda value: 0 <= value < 1, where=where)
+def below_one(keys: str) -> Rule:
+    return must(keys, "must be in [0, 1)", lambda value: 0 <= value < 1)
 
 
 def value_of(options: CN, key: str) -> Any:

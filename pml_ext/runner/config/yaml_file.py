@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from pml_ext._errors import UserError
+from pml_ext._files import read_regular
 from pml_ext._names import closest_path
 
 _short = reprlib.Repr()
@@ -27,9 +28,7 @@ def read_tree(path: Path, *, named_by: str = "") -> tuple[dict[str, Any], list[s
     named_by: for the message about a file that cannot be read.
     """
     try:
-        if path.exists() and not path.is_file():
-            raise OSError("it is not a file")
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path).decode("utf-8")
     except (OSError, ValueError) as error:  # the latter: bytes that are no text, a NUL in the name
         near = closest_path(path) if isinstance(error, FileNotFoundError) else None
         hint = f"; did you mean {near}?" if near else ""
@@ -39,7 +38,7 @@ def read_tree(path: Path, *, named_by: str = "") -> tuple[dict[str, Any], list[s
     try:
         loader = _StrictLoader(text)
         tree = loader.get_single_data()
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the latter two: a 13th month, 5,000 digits
         raise UserError(f"{path}: not a usable YAML file: {error}") from error
     except RecursionError as error:
         raise UserError(f"{path}: not a usable YAML file: it is nested too deep") from error
@@ -80,22 +79,4 @@ def _tuple(loader: yaml.SafeLoader, node: yaml.Node) -> tuple[Any, ...]:
     return tuple(loader.construct_sequence(node, deep=True))
 
 
-def _checked(tag: str) -> None:
-    """Make a scalar that Python cannot build (a 13th month, 5,000 digits) an error of the YAML."""
-    build = yaml.SafeLoader.yaml_constructors[tag]
-
-    def construct(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> Any:
-        try:
-            value = build(loader, node)
-            str(value)  # Python reads a hexadecimal number of any length, but does not write it
-            return value
-        except (ValueError, OverflowError) as error:
-            problem = f"{shown(node.value)} cannot be read as {tag.rpartition(':')[2]}: {error}"
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
-
-    _StrictLoader.add_constructor(tag, construct)
-
-
 _StrictLoader.add_constructor("tag:yaml.org,2002:python/tuple", _tuple)
-for _tag in ("int", "float", "timestamp", "bool"):
-    _checked(f"tag:yaml.org,2002:{_tag}")

@@ -6,9 +6,8 @@ from typing import Any
 from yacs.config import CfgNode as CN
 
 from pml_ext._names import hint
-from pml_ext.runner.config.rules import Problem, Rule, at_least_one, fits, must, not_negative, one_of
+from pml_ext.runner.config.rules import Problem, Rule, at_least_one, must, not_negative, one_of
 from pml_ext.runner.data.names import (
-    BY_IDENTITY,
     DATASETS_NOT_BUILT,
     INTERPOLATIONS,
     OWN_DATA,
@@ -29,20 +28,6 @@ def _is_size(value: Any) -> bool:
     return len(value) in (1, 2) and all(isinstance(side, int) and _SMALLEST <= side <= _LARGEST for side in value)
 
 
-def _padding(options: CN) -> str | None:
-    size = options.SIZE_TRAIN
-    if options.PADDING.ENABLED and not (size and size[0] > 0):
-        return f"crops to INPUT.SIZE_TRAIN, which must then be [height, width]; it is {size}"
-    return None
-
-
-def _mirrored(options: CN) -> str | None:
-    padding, size = options.PADDING, options.SIZE_TRAIN
-    if padding.ENABLED and padding.MODE in ("reflect", "symmetric") and 0 < min(size, default=0) <= padding.SIZE:
-        return f"must be below INPUT.SIZE_TRAIN {size}, which {padding.MODE} mirrors"
-    return None
-
-
 INPUT_RULES: list[Rule] = [
     must(
         "SIZE_TRAIN SIZE_TEST",
@@ -51,22 +36,14 @@ INPUT_RULES: list[Rule] = [
         lambda size: _is_size(size) or list(size) in ([0], [0, 0]),
     ),
     one_of("INTERPOLATION", INTERPOLATIONS),
-    must(
-        "CROP.SIZE",
-        f"must be [height, width] or [side], from {_SMALLEST} to {_LARGEST}",
-        _is_size,
-        where=lambda options: options.CROP.ENABLED,
-    ),
+    must("CROP.SIZE", f"must be [height, width] or [side], from {_SMALLEST} to {_LARGEST}", _is_size),
     must(
         "CROP.SCALE CROP.RATIO",
         "must be two ascending numbers above 0",
         lambda given: len(given) == 2 and 0 < given[0] <= given[1],
-        where=lambda options: options.CROP.ENABLED,
     ),
     not_negative("PADDING.SIZE"),
-    one_of("PADDING.MODE", PADDINGS, where=lambda options: options.PADDING.ENABLED),
-    fits("PADDING.ENABLED", _padding),
-    fits("PADDING.SIZE", _mirrored),
+    one_of("PADDING.MODE", PADDINGS),
 ]
 
 
@@ -112,7 +89,7 @@ DATASETS_RULES: list[Rule] = [
 ]
 DATALOADER_RULES: list[Rule] = [
     one_of("SAMPLER_TRAIN", SAMPLERS),
-    at_least_one("NUM_INSTANCE", where=lambda options: options.SAMPLER_TRAIN in BY_IDENTITY),
+    at_least_one("NUM_INSTANCE"),
     must(
         "SET_WEIGHT",
         "must be whole numbers of identities",

@@ -244,6 +244,10 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         assert isinstance(gathered, Tensor)
         return gathered.flatten(0, 1)
 
+    def setup(self, stage: str) -> None:
+        # The layout that fast convolutions want: a step of a small network takes a fifth less time on a CPU, too.
+        self.to(memory_format=torch.channels_last)
+
     def on_fit_start(self) -> None:
         if self.cfg.MODEL.COMPILE:
             for module in self._embedding_modules():

@@ -12,8 +12,6 @@ import yaml
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
@@ -85,8 +83,6 @@ def steps_of(checkpoint: Path) -> int:
 def check_resumable(cfg: CN, checkpoint: Path) -> tuple[int, int]:
     """The whole epochs behind a checkpoint, and the steps of the next one; they must go with the config."""
     content = _read(checkpoint)
-    if CONFIG not in content:
-        raise UserError(f"{checkpoint} holds no config to go on with; start anew from its weights with MODEL.WEIGHTS")
     with _of_a_run(checkpoint):
         progress = content["loops"]["fit_loop"]
         epoch = progress["epoch_progress"]["current"]
@@ -111,15 +107,6 @@ def _difference(key: str, before: Any, now: Any) -> str | None:
     for name in key.split("."):
         before, now = before[name], now[name]
     return None if before == now else f"  {key} = {now!r}: was {before!r}"
-
-
-def check_optimizer_state(checkpoint: Path, optimizer: Optimizer, schedule: LRScheduler) -> None:
-    """Check, on a new optimizer and schedule, that those of a checkpoint can be restored."""
-    content = _read(checkpoint)
-    with _of_a_run(checkpoint):
-        (state,), (position,) = content["optimizer_states"], content["lr_schedulers"]
-        optimizer.load_state_dict(state)
-        schedule.load_state_dict(position)
 
 
 def _read(checkpoint: Path) -> dict[str, Any]:

@@ -39,8 +39,6 @@ def export(cfg: CN, output: str | Path, file_format: str, *, half: bool = False)
     if not 1 <= len(size) <= 2 or min(size) < 1:
         raise UserError(f"export needs one image size: INPUT.SIZE_TEST must be height and width; got {size}")
     output = Path(output).expanduser()
-    if not output.parent.is_dir():
-        raise UserError(f"no folder {output.parent} to write {output.name} into")
     model = PixelsToEmbedding.load(cfg.MODEL, cfg.INPUT, flip=cfg.TEST.FLIP.ENABLED)
     write, read = FORMATS[file_format]
     generator = torch.Generator().manual_seed(cfg.SEED)

@@ -1,24 +1,12 @@
 """Lightning's loggers by the names of the config's LOGGERS."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
-from PIL import Image
 
 from pml_ext._errors import UserError
-from pml_ext.runner.config.load import require
-
-LOGGERS: dict[str, Callable[[Path], Logger]] = {
-    "csv": lambda output: CSVLogger(output, "csv"),
-    "tensorboard": lambda output: TensorBoardLogger(str(output), "", "tensorboard"),
-    "wandb": lambda output: WandbLogger(name=output.name, save_dir=output),
-    "mlflow": lambda output: _mlflow(output),
-}
-"""The loggers by name."""
 
 
 def _mlflow(output: Path) -> MLFlowLogger:
@@ -30,11 +18,19 @@ def _mlflow(output: Path) -> MLFlowLogger:
     return MLFlowLogger(run_name=output.name, tracking_uri=f"sqlite:///{database}", artifact_location=files)
 
 
+LOGGERS: dict[str, Callable[[Path], Logger]] = {
+    "csv": lambda output: CSVLogger(output, "csv"),
+    "tensorboard": lambda output: TensorBoardLogger(str(output), "", "tensorboard"),
+    "wandb": lambda output: WandbLogger(name=output.name, save_dir=output),
+    "mlflow": _mlflow,
+}
+"""The loggers by name."""
+
+
 def build_loggers(names: Sequence[str], output: Path) -> list[Logger]:
     """The loggers of these names, which write to the folder of the run."""
     loggers = []
     for name in names:
-        require(name, LOGGERS, "LOGGERS")
         try:
             loggers.append(LOGGERS[name](output))
         except ModuleNotFoundError as error:
@@ -42,20 +38,3 @@ def build_loggers(names: Sequence[str], output: Path) -> list[Logger]:
         except Exception as error:  # each of these packages has errors of its own
             raise UserError(f"LOGGERS: {name} cannot begin: {error}") from error
     return loggers
-
-
-def show_in_tensorboard(logger: TensorBoardLogger, pictures: Sequence[Path], step: int) -> None:
-    """Add a report's PNG files as images."""
-    for path in pictures:
-        with Image.open(path) as picture:
-            pixels = np.asarray(picture.convert("RGB"))
-        logger.experiment.add_image(path.stem, pixels, step, dataformats="HWC")
-
-
-def flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(KEY.OF.A.NODE, value) of every option; other values than numbers, text and bools as text."""
-    for key, value in options.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value if isinstance(value, bool | int | float | str) else str(value)

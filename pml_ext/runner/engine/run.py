@@ -10,6 +10,7 @@ from typing import cast
 import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.profilers import SimpleProfiler
 from torch.utils.data import DataLoader
 from yacs.config import CfgNode as CN
 
@@ -22,8 +23,8 @@ from pml_ext.runner.data.loaders import Sample
 from pml_ext.runner.data.samplers import JointBatchSampler, steps_per_epoch
 from pml_ext.runner.engine import run_data
 from pml_ext.runner.engine.baseline import Baseline
-from pml_ext.runner.engine.callbacks import Profile, freeze_callbacks
-from pml_ext.runner.engine.checkpoints import check_optimizer_state, check_resumable, not_of_a_run, steps_of
+from pml_ext.runner.engine.callbacks import freeze_callbacks
+from pml_ext.runner.engine.checkpoints import check_resumable, not_of_a_run, steps_of
 from pml_ext.runner.engine.messages import logged
 from pml_ext.runner.engine.output import (
     UNREADABLE,
@@ -71,7 +72,7 @@ def train(
         launch: the processes; None: this one alone.
         resume: continue from OUTPUT_DIR's last checkpoint, if there is one.
         overwrite: replace the run that is in OUTPUT_DIR.
-        profile: log where the time went.
+        profile: log the table of Lightning's SimpleProfiler.
         callbacks: Lightning's, beside those of the config's CALLBACKS; with several processes they are pickled.
     Returns:
         Metrics of the final model by test set; none on ranks other than 0.
@@ -103,11 +104,11 @@ def train(
         module = Baseline(cfg, train_set, test_sets)
         if cfg.MODEL.WEIGHTS:
             load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
-        checkpoints, profiles = output / CHECKPOINTS, [Profile()] if profile else []
+        checkpoints, profiler = output / CHECKPOINTS, SimpleProfiler() if profile else None
         steps = steps_per_epoch(len(train_set), cfg.SOLVER.IMS_PER_BATCH)
         frozen = freeze_callbacks(cfg.MODEL.FREEZE_LAYERS, cfg.SOLVER, steps_per_epoch=steps)
         named = [CALLBACK_REGISTRY.get(name)() for name in cfg.CALLBACKS]
-        trainer = build_trainer(cfg, launch, output, checkpoints, *profiles, *frozen, *named, *callbacks)
+        trainer = build_trainer(cfg, launch, output, checkpoints, *frozen, *named, *callbacks, profiler=profiler)
         # Lightning knows the rank of this process only now, and the samplers need it.
         loader = run_data.train_loader(cfg, train_set, trainer)
         tests = run_data.evaluation_loaders(cfg, test_sets, trainer)
@@ -123,8 +124,6 @@ def train(
             # Lightning begins the first epoch's loading before it tells the sampler which epoch it is.
             epochs, step = check_resumable(cfg, resumed)
             cast(JointBatchSampler, loader.batch_sampler).set_epoch(epochs, first=step)
-            made = module.configure_optimizers()
-            check_optimizer_state(resumed, made["optimizer"], made["lr_scheduler"]["scheduler"])
         if trainer.is_global_zero:
             remove_earlier(output, whole_run=overwrite)
             write_atomically(output / "config.yaml", with_absolute_paths(cfg).dump())
@@ -141,9 +140,8 @@ def train(
                 raise not_of_a_run(resumed, error) from error
             raise
         weights = _conclude(cfg, trainer, module, tests, checkpoints)
-        if trainer.is_global_zero:
-            for measured in profiles:
-                log.info("\n%s", measured.table())
+        if profiler is not None and trainer.is_global_zero:
+            log.info("%s", profiler.summary())
         comparison = _comparison(cfg, module, before)
         return report_run(cfg, trainer, module, output, weights, "metrics.json", baselines, comparison)
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.loggers import TensorBoardLogger
 from yacs.config import CfgNode as CN
 
 from pml_ext._files import in_file_name, write_atomically
@@ -18,7 +17,6 @@ from pml_ext.reports.run_report import Utility, measure_utility, notes_on_opis, 
 from pml_ext.reports.run_threshold import write_threshold
 from pml_ext.runner.data.datasets import OpenSet
 from pml_ext.runner.engine.baseline import Baseline
-from pml_ext.runner.engine.loggers import show_in_tensorboard
 from pml_ext.runner.engine.messages import IN_THE_FILE_ONLY
 from pml_ext.runner.evaluation.baselines import Measured
 from pml_ext.runner.evaluation.results import results_table, write_metrics
@@ -69,7 +67,7 @@ def report_run(
                     stem, data, module.features[name], cfg.TEST, weights=weights.expanduser(), seed=cfg.SEED
                 )
     if cfg.TEST.REPORT:
-        files["report"] = _write_page(cfg, trainer, module, output, weights, baselines, utility, notes)
+        files["report"] = _write_page(cfg, module, output, weights, baselines, utility, notes)
     table = results_table(module.results, files, compared, notes)
     log.info("\n%s", table, extra=IN_THE_FILE_ONLY)
     print(table)
@@ -78,7 +76,6 @@ def report_run(
 
 def _write_page(
     cfg: CN,
-    trainer: lightning.Trainer,
     module: Baseline,
     output: Path,
     weights: Path,
@@ -86,7 +83,7 @@ def _write_page(
     utility: dict[str, Utility],
     notes: list[str],
 ) -> Path:
-    """Write report.html, and its pictures to TensorBoard."""
+    """Write report.html, and its pictures beside it."""
     facts = {
         "backbone": cfg.MODEL.BACKBONE.NAME,
         "image size": " × ".join(map(str, cfg.INPUT.SIZE_TRAIN)),
@@ -99,7 +96,7 @@ def _write_page(
         "weights": str(weights),
         "made by": f"pml_ext {__version__}, torch {torch.__version__}",
     }
-    page, pictures = write_report(
+    page, _ = write_report(
         output,
         module.test_sets,
         Measured(module.results, module.features),
@@ -110,7 +107,4 @@ def _write_page(
         facts=facts,
         notes=notes,
     )
-    for logger in trainer.loggers:
-        if isinstance(logger, TensorBoardLogger):
-            show_in_tensorboard(logger, pictures, trainer.global_step)
     return page

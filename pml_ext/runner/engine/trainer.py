@@ -6,15 +6,16 @@ from pathlib import Path
 
 import lightning
 import torch
+import yaml
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from lightning.pytorch.profilers import Profiler
 from lightning.pytorch.strategies import DDPStrategy
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.config.run_folder import LAST
-from pml_ext.runner.engine.callbacks import ChannelsLast
 from pml_ext.runner.engine.checkpoints import BackgroundCheckpoints
-from pml_ext.runner.engine.loggers import build_loggers, flat
+from pml_ext.runner.engine.loggers import build_loggers
 from pml_ext.runner.engine.monitor import STEPS_BETWEEN_ENTRIES, Monitor
 from pml_ext.runner.engine.preemption import Preemption
 from pml_ext.runner.engine.progress import Progress
@@ -29,7 +30,12 @@ log = logging.getLogger("pml_ext")
 
 
 def build_trainer(
-    cfg: CN, launch: Launch, output: Path, checkpoints: Path | None, *callbacks: lightning.Callback
+    cfg: CN,
+    launch: Launch,
+    output: Path,
+    checkpoints: Path | None,
+    *callbacks: lightning.Callback,
+    profiler: Profiler | None = None,
 ) -> lightning.Trainer:
     """The trainer of a run: to train where there is a folder for checkpoints, else to evaluate only."""
     has_cuda = torch.cuda.is_available()
@@ -46,8 +52,7 @@ def build_trainer(
         log.warning("SOLVER.AMP is for CUDA devices; on the CPU all is computed in 32 bits")
     loggers = build_loggers(cfg.LOGGERS, output) if training else []
     saving = _checkpointing(checkpoints, cfg.TEST, cfg.DATASETS, cfg.SOLVER, divided=cfg.MODEL.HEADS.PFC.ENABLED)
-    measuring = [Monitor(cfg.SOLVER.IMS_PER_BATCH, dict(flat(cfg)))] if training else []
-    faster = [ChannelsLast(always=on_gpu)] if on_gpu or (training and not several) else []
+    measuring = [Monitor(cfg.SOLVER.IMS_PER_BATCH, yaml.safe_load(cfg.dump()))] if training else []
     if training and on_gpu:
         torch.set_float32_matmul_precision(cfg.SOLVER.MATMUL_PRECISION)
     return lightning.Trainer(
@@ -65,7 +70,8 @@ def build_trainer(
         default_root_dir=output,
         logger=loggers,
         plugins=[BackgroundCheckpoints()],
-        callbacks=[Progress(), *measuring, *faster, *callbacks, *saving],
+        callbacks=[Progress(), *measuring, *callbacks, *saving],
+        profiler=profiler,
         enable_progress_bar=False,
         enable_checkpointing=training,
         enable_model_summary=False,

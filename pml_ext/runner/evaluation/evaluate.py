@@ -141,33 +141,24 @@ def roc_of_listed_pairs(data: PairSet | TemplateSet, features: Features) -> ROC:
 
 
 def gallery_cohort(options: CN) -> GalleryCohort:
-    """What normalises scores, from the config's TEST.NORMALIZE; UserError for a value out of range."""
-    try:
-        return GalleryCohort(options.K, options.STRENGTH)
-    except ValueError as error:
-        raise UserError(f"TEST.NORMALIZE: {error}") from error
+    """What normalises scores, from the config's TEST.NORMALIZE."""
+    return GalleryCohort(options.K, options.STRENGTH)
 
 
 def opis_settings(options: CN) -> OPISSettings:
-    """What OPIS is measured with, from the config's TEST.OPIS; UserError for a value out of range."""
-    try:
-        return OPISSettings(
-            far_range=tuple(options.FAR_RANGE),
-            grid=options.GRID,
-            epsilon=options.EPSILON,
-            negatives_per_positive=options.NEGATIVES_PER_POSITIVE or None,
-            seed=options.SEED,
-        )
-    except ValueError as error:
-        raise UserError(f"TEST.OPIS: {error}") from error
+    """What OPIS is measured with, from the config's TEST.OPIS."""
+    return OPISSettings(
+        far_range=tuple(options.FAR_RANGE),
+        grid=options.GRID,
+        epsilon=options.EPSILON,
+        negatives_per_positive=options.NEGATIVES_PER_POSITIVE or None,
+        seed=options.SEED,
+    )
 
 
 def verification_evaluator(options: CN) -> VerificationEvaluator:
-    """What measures pairs, from the config's TEST.VERIFICATION; UserError for a value out of range."""
-    try:
-        return VerificationEvaluator(tuple(options.FARS), options.FOLDS)
-    except ValueError as error:
-        raise UserError(f"TEST.VERIFICATION: {error}") from error
+    """What measures pairs, from the config's TEST.VERIFICATION."""
+    return VerificationEvaluator(tuple(options.FARS), options.FOLDS)
 
 
 def check_test_sets(test: CN, test_sets: dict[str, TestSet]) -> None:

@@ -21,7 +21,7 @@ MGN_HEADS = ("b1_head", "b2_head", "b3_head", "b21_head", "b22_head", "b31_head"
 class Backbone(NamedTuple):
     """What MODEL.BACKBONE.NAME can hold."""
 
-    builder: str  # its module in backbones/, and the function in it
+    builder: str  # its module in backbones/, and the class or function in it
     depths: tuple[str, ...] = ()
     options: tuple[str, ...] = ("NORM",)  # keys of MODEL.BACKBONE that apply to it
     note: str = ""  # more for `pml-ext list`
@@ -52,23 +52,23 @@ BACKBONES = {
         "vit:build_vit", ("small", "base"), ("STRIDE_SIZE", "DROP_RATIO", "ATT_DROP_RATE", "DROP_PATH_RATIO"), patch=16
     ),
     "build_iresnet_backbone": Backbone(
-        "iresnet:build_iresnet", ("18x", "34x", "50x", "100x", "200x"), ("NORM", "DROPOUT")
+        "iresnet:IResNet", ("18x", "34x", "50x", "100x", "200x"), ("NORM", "DROPOUT")
     ),
     "build_mobilefacenet_backbone": Backbone(
-        "mobilefacenet:build_mobilefacenet", ("mbf", "mbf_large"), note="ours: insightface's, for 112×112 images"
+        "mobilefacenet:MobileFaceNet", ("mbf", "mbf_large"), note="ours: insightface's, for 112×112 images"
     ),
     "build_insightface_vit_backbone": Backbone(
-        "insightface_vit:build_insightface_vit",
+        "insightface_vit:InsightfaceViT",
         ("vit_t", "vit_t_dp005_mask0", "vit_s", "vit_s_dp005_mask_0", "vit_b", "vit_b_dp005_mask_005",
          "vit_l_dp005_mask_005", "vit_h"),
         (), "ours: insightface's, for 112×112 images", patch=9,
     ),
-    "build_osnet_backbone": Backbone("osnet:build_osnet", ("x1_0", "x0_75", "x0_5", "x0_25"), ("WITH_IBN", "NORM")),
+    "build_osnet_backbone": Backbone("osnet:OSNet", ("x1_0", "x0_75", "x0_5", "x0_25"), ("WITH_IBN", "NORM")),
     "build_mobilenetv2_backbone": Backbone(
         "mobilenet:build_mobilenetv2", ("1.0x", "0.75x", "0.5x", "0.35x", "0.25x", "0.1x")
     ),
     "build_mobilenetv3_backbone": Backbone("mobilenet:build_mobilenetv3", ("Large", "Small")),
-    "build_shufflenetv2_backbone": Backbone("shufflenetv2:build_shufflenetv2", ("0.5x", "1.0x", "1.5x", "2.0x")),
+    "build_shufflenetv2_backbone": Backbone("shufflenetv2:ShuffleNetV2", ("0.5x", "1.0x", "1.5x", "2.0x")),
     "build_regnet_backbone": Backbone(
         "regnet:build_regnet",
         tuple(f"{size}{kind}" for kind in "xy" for size in (200, 400, 800, 1600, 3200, 4000, 6400)),
@@ -80,7 +80,7 @@ BACKBONES = {
         ("LAST_STRIDE", "NORM"),
     ),
     "build_convnet_backbone": Backbone(
-        "convnet:build_convnet", tuple(f"{blocks}x" for blocks in range(1, 9)), ("FEAT_DIM", "NORM"),
+        "convnet:ConvNet", tuple(f"{blocks}x" for blocks in range(1, 9)), ("FEAT_DIM", "NORM"),
         "ours: as many blocks of FEAT_DIM channels",
     ),
     "timm:<model>": Backbone(

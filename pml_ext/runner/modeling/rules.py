@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from yacs.config import CfgNode as CN
 
@@ -27,23 +27,9 @@ _DISTILLATION = "knowledge distillation is not built"
 PATCH = names.BACKBONES["build_vit_backbone"].patch
 
 
-def _named(*starts: str) -> Callable[[CN], bool]:
-    """Whether the backbone's name begins so."""
-    return lambda options: options.NAME.startswith(starts)
-
-
-def _has_last_stride(options: CN) -> bool:
-    return options.NAME in names.BACKBONES and "LAST_STRIDE" in names.BACKBONES[options.NAME].options
-
-
 def _depth(options: CN) -> str | None:
     depths = names.BACKBONES[options.NAME].depths if options.NAME in names.BACKBONES else ()
     return None if not depths or options.DEPTH in depths else f"unknown{hint(options.DEPTH, depths)}"
-
-
-def _non_local(options: CN) -> str | None:
-    deepest = options.NAME == "build_resnext_backbone" and options.DEPTH == "152x"
-    return "FastReID has no non-local blocks for ResNeXt of DEPTH 152x" if options.WITH_NL and deepest else None
 
 
 BACKBONE_RULES: list[Rule] = [
@@ -55,24 +41,21 @@ BACKBONE_RULES: list[Rule] = [
     ),
     one_of("NORM", names.NORMS, not_built=names.NORMS_NOT_BUILT),
     fits("DEPTH", _depth),
-    fits("WITH_NL", _non_local),
     # FastReID's YAMLs inherit switches that its backbones ignore; ours are asked for by name.
     must(
         "WITH_IBN WITH_SE WITH_NL",
         "is not an option of this backbone; set it to False",
         lambda value: not value,
-        where=_named("build_convnet_backbone", *names.LIBRARIES),
+        where=lambda options: options.NAME.startswith(("build_convnet_backbone", *names.LIBRARIES)),
     ),
-    must("LAST_STRIDE", "must be 1 or 2", lambda value: value in (1, 2), where=_has_last_stride),
-    below_one("DROPOUT", where=_named("build_iresnet_backbone")),
-    at_least_one("FEAT_DIM", where=_named("build_convnet_backbone")),
+    must("LAST_STRIDE", "must be 1 or 2", lambda value: value in (1, 2)),
+    below_one("DROPOUT DROP_RATIO ATT_DROP_RATE DROP_PATH_RATIO"),
+    at_least_one("FEAT_DIM", where=lambda options: options.NAME == "build_convnet_backbone"),
     must(
         "STRIDE_SIZE",
         f"must be two numbers from 1 to {PATCH}",
         lambda stride: len(stride) == 2 and all(1 <= side <= PATCH for side in stride),
-        where=_named("build_vit_backbone"),
     ),
-    below_one("DROP_RATIO ATT_DROP_RATE DROP_PATH_RATIO", where=_named("build_vit_backbone")),
 ]
 HEADS_RULES: list[Rule] = [
     one_of("NAME", names.HEADS, not_built=names.HEADS_NOT_BUILT),
@@ -119,14 +102,6 @@ def _pixels(options: CN) -> str | None:
     if channels in ({1}, {3}):
         return None
     return f"must both have 1 value (grey) or 3 (RGB); PIXEL_STD is {list(options.PIXEL_STD)}"
-
-
-def _freeze_layers(options: CN) -> Iterator[Problem]:
-    for pattern in options.FREEZE_LAYERS:
-        try:
-            re.compile(pattern)
-        except (re.error, TypeError) as error:
-            yield Problem("FREEZE_LAYERS", pattern, f"must be a regular expression: {error}")
 
 
 def _untrained_reduction(options: CN) -> str | None:
@@ -183,7 +158,6 @@ MODEL_RULES: list[Rule] = [
     fits("PIXEL_MEAN", _pixels),
     must("PIXEL_STD", "must be above 0, pixels are divided by it", lambda value: min(value, default=1) > 0),
     must("DEVICE", "must be cuda, cuda:0 and so on, cpu or auto", re.compile(r"cuda(:\d+)?|cpu|auto").fullmatch),
-    _freeze_layers,
     fits("HEADS.NECK_FEAT", _untrained_reduction),
     fits("MINER.NAME", _miner_without_a_loss),
     fits("HEADS.PFC.ENABLED", _partial_fc),

@@ -76,6 +76,10 @@ def test_an_unknown_data_set_shows_how_to_use_ones_own(digits: Path) -> None:
             ["MODEL.FREEZE_LAYERS", "['backbone', 'base']", "SOLVER.FREEZE_ITERS", "1"],
             "MODEL.FREEZE_LAYERS: 'base' matches no parameter; names begin",
         ),
+        (
+            ["MODEL.FREEZE_LAYERS", "['(']", "SOLVER.FREEZE_ITERS", "1"],
+            "MODEL.FREEZE_LAYERS must be regular expressions: missing )",
+        ),
         (["MODEL.HEADS.POOL_LAYER", "Identity"], "POOL_LAYER Identity needs a backbone with maps of 1×1; got (2, 2)"),
         (["MODEL.BACKBONE.FEAT_DIM", "0"], "MODEL.BACKBONE.FEAT_DIM = 0: must be 1 or more"),
         (["DATASETS.NAMES", "('file:',)"], "DATASETS.NAMES = 'file:': needs a path behind the colon"),

@@ -116,7 +116,6 @@ def test_a_base_beside_it_is_below_it(tmp_path: Path) -> None:
         ("open('/tmp/x', 'w')", r"line \d+: expected config\.KEY = a literal.*got open.*never run"),
         ("config.lr = __import__('os').getpid()", r"got __import__\('os'\)\.getpid\(\)"),
         ("config.lr = 10 ** 10 ** 10", r"got 10 \*\* 10"),
-        ("config.lr = 10\n" + "config.lr = config.lr * config.lr\n" * 12, "the result is above 9223372036854775808"),
         ("config.lr = " + "+".join("1" * 3000), "nested too deep|is not a Python file"),
         ("config.seed = 1j", "a value of another kind"),
         ("config.lr = [1] * 10 ** 9", "got "),

@@ -17,13 +17,9 @@ HOSTILE = {
     "aliases that stand for 9^9 words": (f"{BOMB}MODEL: {{HEADS: *i}}", "MODEL.HEADS holds the keys"),
     "the same as a value": (f"{BOMB}SOLVER: {{STEPS: *i}}", "SOLVER.STEPS must hold numbers"),
     "an alias of itself": ("SOLVER: {STEPS: &s [*s]}", "SOLVER.STEPS must hold numbers"),
-    "a 13th month": ("SEED: 2021-13-45", "'2021-13-45' cannot be read as timestamp: month must be"),
+    "a 13th month": ("SEED: 2021-13-45", "not a usable YAML file: month must be"),
     "a date": ("SEED: 2021-12-24", "SEED must be of type int, such as 0; got datetime.date(2021, 12, 24)"),
-    "5,000 digits": (f"SEED: {'9' * 5000}", "cannot be read as int"),
-    "5,000 hexadecimal digits": (f"SEED: 0x{'f' * 5000}", "cannot be read as int"),
-    "4,000 digits": (f"SOLVER: {{BASE_LR: {'9' * 4000}}}", "SOLVER.BASE_LR must be a number of 64 bits; got 999"),
-    "not a number": ("MODEL: {HEADS: {MARGIN: .nan}}", "MODEL.HEADS.MARGIN must be a number of 64 bits; got nan"),
-    "not a number in a list": ("MODEL: {PIXEL_MEAN: [.nan]}", "MODEL.PIXEL_MEAN must be a number of 64 bits; got nan"),
+    "5,000 digits": (f"SEED: {'9' * 5000}", "not a usable YAML file"),
     "deep nesting": ("[" * 20_000, "it is nested too deep"),
     "deep nesting in words": (f"SOLVER: {{STEPS: '{'(' * 20_000}'}}", "SOLVER.STEPS must be of type list"),
     "a NUL": ("SEED: \0", "not a usable YAML file"),
@@ -81,7 +77,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
     os.mkfifo(tmp_path / "base.yml")
     (tmp_path / "c.yml").write_text("_BASE_: base.yml")
-    with pytest.raises(UserError, match=r"base\.yml .*: it is not a file"):
+    with pytest.raises(UserError, match=r"base\.yml .*: .*not a regular file"):
         load_config(tmp_path / "c.yml")
 
 

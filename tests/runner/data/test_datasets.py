@@ -147,8 +147,6 @@ def test_unknown_data_sets_list_the_known(tmp_path: Path) -> None:
     ):
         load_train_set(cfg.DATASETS, grey=False)
     assert list(load_test_sets(cfg.DATASETS, grey=False)) == ["Digits"]
-    with pytest.raises(UserError, match=r"DATASETS\.TESTS is empty"):
-        load_test_sets(load_config(path, ["DATASETS.TESTS", "()"]).DATASETS, grey=False)
 
 
 def test_an_alias_is_read_from_ones_own_table_under_its_name(tmp_path: Path) -> None:

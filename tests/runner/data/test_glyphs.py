@@ -1,4 +1,4 @@
-"""Glyphs: what is drawn, which characters are one, and what the cache does."""
+"""Glyphs: what is drawn, and which characters are one."""
 
 from pathlib import Path
 
@@ -19,10 +19,8 @@ def table() -> GlyphTable:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> OpenSet:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        return glyphs_set(Path("nowhere"), True)
+def whole() -> OpenSet:
+    return glyphs_set(Path("nowhere"), True)
 
 
 def letters_of(data: GlyphTable, identity: int) -> set[str]:
@@ -63,7 +61,7 @@ def test_no_picture_twice_in_a_family(whole: OpenSet) -> None:
 
 
 def test_colour_repeats_the_grey_channel(monkeypatch: pytest.MonkeyPatch, table: GlyphTable) -> None:
-    monkeypatch.setattr(glyphs, "_cached", lambda path: table)
+    monkeypatch.setattr(glyphs, "draw", lambda: table)
     grey, colour = (glyphs_set(Path(), grey).query.images[0] for grey in (True, False))
     assert colour.shape == (3, 32, 32)
     assert all((channel == grey[0]).all() for channel in colour)
@@ -105,42 +103,6 @@ def test_pictures_are_black_on_white_and_whole(table: GlyphTable) -> None:
     for wide in "Ǆﬃ":
         ink = 255 - face.picture(wide)
         assert ink.sum(axis=0)[[0, -1]].max() < 0.5 * ink.sum(axis=0).max(), "cut off at a side"
-
-
-def test_drawn_once_and_read_from_the_cache(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, table: GlyphTable, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(glyphs, "draw", lambda: table)
-    first = glyphs_set(Path(), True)
-    (file,) = (tmp_path / "pml_ext").iterdir()
-    assert "freetype-" in file.name
-
-    def fail() -> GlyphTable:
-        raise AssertionError("drawn again")
-
-    monkeypatch.setattr(glyphs, "draw", fail)
-    second = glyphs_set(Path(), True)
-    assert second.query.names == first.query.names
-    assert all((a == b).all() for a, b in zip(first.train.images, second.train.images, strict=True))
-
-    monkeypatch.setattr(glyphs, "draw", lambda: table)
-    file.write_bytes(file.read_bytes()[:100])
-    with caplog.at_level("WARNING", logger="pml_ext"):
-        assert glyphs_set(Path(), True).query.names == first.query.names
-    assert "is damaged" in caplog.text
-    assert len(file.read_bytes()) > 100
-
-
-def test_a_cache_that_cannot_be_written_is_no_obstacle(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, table: GlyphTable, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "pml_ext").write_text("a file where the folder should be")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(glyphs, "draw", lambda: table)
-    with caplog.at_level("WARNING", logger="pml_ext"):
-        assert len(glyphs_set(Path(), True).query) > 0
-    assert "not kept for the next run" in caplog.text
 
 
 def test_other_fonts_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -325,14 +325,6 @@ def test_a_bad_table_names_row_and_reason(text: str, message: str, tmp_path: Pat
         load("file:people.csv", tmp_path, False)
 
 
-def test_a_table_must_not_lead_out_of_its_folder_by_a_link(tmp_path: Path) -> None:
-    (tmp_path / "secret.jpg").write_bytes(picture())
-    table(tmp_path / "data", "path,identity,split\nlink.jpg,7,query\n")
-    os.symlink(tmp_path / "secret.jpg", tmp_path / "data" / "link.jpg")
-    with pytest.raises(UserError, match="must lie inside"):
-        load("file:people.csv", tmp_path / "data", False)
-
-
 @pytest.mark.parametrize("name", ["people.csv", "people.txt"])
 def test_a_missing_table_or_one_of_another_kind(name: str, tmp_path: Path) -> None:
     with pytest.raises(

@@ -34,7 +34,7 @@ def test_first_labels_are_those_of_each_record(shift: int, tmp_path: Path) -> No
     file = RecordFile(tmp_path / "a.rec")
     assert file.first_labels(offsets).tolist() == [labels[0] for labels, _ in bodies]
     assert file.first_labels(offsets).tolist() == [file.labels(int(offset))[0] for offset in offsets]
-    for wrong, message in ((offsets[-1] + 4, "no record|truncated"), (10**9, "is truncated"), (-1, "negative|Invalid")):
+    for wrong, message in ((offsets[-1] + 4, "no record|truncated"), (10**9, "is truncated"), (-1, "is truncated")):
         with pytest.raises((UserError, OSError), match=message):
             file.first_labels(np.append(offsets, wrong))
 

@@ -11,7 +11,7 @@ from pml_ext._errors import UserError
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.names import TRANSFORMS
-from pml_ext.runner.data.transforms import build_transform, input_size
+from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.data.transforms.colour_jitter import ColourJitter, change_each, change_in_groups
 from pml_ext.runner.data.transforms.random_patch import ENOUGH, RandomPatch
 from pml_ext.runner.data.transforms.shifts import PadAndCrop
@@ -279,14 +279,6 @@ def test_random_patch_takes_images_that_are_too_small_or_of_other_sizes() -> Non
 
 
 @pytest.mark.parametrize(
-    ("options", "size"),
-    [({}, SIZE), ({"CROP": {"SIZE": [24]}}, [24, 24]), ({"SIZE_TRAIN": [20]}, None), ({"SIZE_TRAIN": [0]}, None)],
-)
-def test_input_size(options: dict, size: list[int] | None) -> None:
-    assert input_size(config(**options)) == size
-
-
-@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"SIZE_TRAIN": [1, 2, 3]}, r"INPUT.SIZE_TRAIN = \[1, 2, 3\]: must be \[height, width\]"),
@@ -296,12 +288,12 @@ def test_input_size(options: dict, size: list[int] | None) -> None:
         ({"REA": {"PROB": -0.5}}, r"INPUT.REA: PROB must be in \[0, 1\]; got -0.5"),
         ({"CJ": {"PROB": 2.0}}, r"INPUT.CJ: PROB must be in \[0, 1\]; got 2.0"),
         ({"PADDING": {"MODE": "wrap"}}, "INPUT.PADDING.MODE = 'wrap': unknown"),
-        ({"PADDING": {}, "SIZE_TRAIN": [0]}, "INPUT.PADDING.ENABLED = True: crops to INPUT.SIZE_TRAIN"),
+        ({"PADDING": {}, "SIZE_TRAIN": [0]}, "INPUT.PADDING: crops to INPUT.SIZE_TRAIN"),
         ({"CROP": {"SIZE": [0]}}, r"INPUT.CROP.SIZE = \[0\]: must be"),
         ({"CROP": {"SCALE": [1.0, 0.5]}}, r"INPUT.CROP.SCALE = \[1.0, 0.5\]: must be two ascending numbers above 0"),
         ({"CROP": {"SCALE": [0.5]}}, r"INPUT.CROP.SCALE = \[0.5\]: must be two"),
         ({"CROP": {"RATIO": [1.0, 1.0, 1.0]}}, r"INPUT.CROP.RATIO = \[1.0, 1.0, 1.0\]: must be two"),
-        ({"PADDING": {"MODE": "reflect", "SIZE": 40}}, "INPUT.PADDING.SIZE = 40: must be below INPUT.SIZE_TRAIN"),
+        ({"PADDING": {"MODE": "reflect", "SIZE": 40}}, "INPUT.PADDING: SIZE must be below INPUT.SIZE_TRAIN"),
         ({"CJ": {"HUE": 0.7}}, r"INPUT.CJ: hue values should be between \(-0.5, 0.5\)"),
         (
             {"REA": {"VALUE": [0.0]}},

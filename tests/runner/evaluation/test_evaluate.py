@@ -303,5 +303,5 @@ def test_a_gallery_smaller_than_k_is_an_error_before_any_work() -> None:
     test = config(("TEST.NORMALIZE.ENABLED", True), ("TEST.NORMALIZE.K", size)).TEST
     with pytest.raises(UserError, match=rf"TEST\.NORMALIZE\.K is {size}; the gallery of people has"):
         check_test_sets(test, {"people": data})
-    with pytest.raises(UserError, match=r"TEST\.NORMALIZE: strength must be in"):
+    with pytest.raises(ValueError, match=r"strength must be in"):
         Evaluation(config(("TEST.NORMALIZE.ENABLED", True), ("TEST.NORMALIZE.STRENGTH", 3.0)).TEST)

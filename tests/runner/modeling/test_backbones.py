@@ -162,7 +162,7 @@ def test_inherited_switches_without_effect_are_told(caplog: pytest.LogCaptureFix
     finally:
         logger.removeHandler(caplog.handler)
     assert "BACKBONE.WITH_NL has no effect on build_resnest_backbone, as in FastReID" in caplog.text
-    assert "no non-local blocks at depth 18x" in caplog.text
+    assert "no non-local blocks at DEPTH 18x" in caplog.text
 
 
 def test_fastreid_names_of_parameters() -> None:
@@ -259,8 +259,6 @@ def test_fastreids_names_of_networks_of_timm(name: str, depth: str, count: int, 
     assert hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] == digits, lines
     own = backbone.net.state_dict()
     assert list(library_names(backbone, state)) == list(library_names(backbone, own)) == list(own)
-    with pytest.raises(UserError, match=r"expected each parameter once in a weights file; got .* under two names"):
-        library_names(backbone, state | own)
 
 
 @pytest.mark.parametrize(("stride", "prefix"), [(1, ""), (2, "backbone.")])

@@ -1,6 +1,5 @@
 import logging
 import pickle
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 from sklearn.datasets import load_sample_image
 from torch import nn
+from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.config.load import load_config
@@ -87,37 +87,13 @@ def test_files_stay_data(tmp_path: Path) -> None:
         ("evil.pth", "evil.pth is not a readable weights file: .* objects besides tensors, which are code to run and"),
         ("evil2.pth", "not a readable weights file: it is damaged, or holds objects"),
         ("cut.pth", "not a readable weights file"),
-        ("cut.safetensors", "not a readable safetensors file"),
+        ("cut.safetensors", "not a readable weights file"),
         ("text.ckpt", "not a readable weights file"),
         ("list.pth", "holds no state_dict"),
         ("none.pth", "no weights file at"),
     ]:
         with pytest.raises(UserError, match=message):
             load_weights(model(), tmp_path / name)
-
-
-def test_a_file_holds_no_more_than_its_size(tmp_path: Path) -> None:
-    whole, packed = tmp_path / "whole.pth", tmp_path / "packed.pth"
-    torch.save({"w": torch.zeros(1_000_000)}, whole)
-    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as target:
-        for name in source.namelist():
-            target.writestr(name, source.read(name))
-    with pytest.raises(UserError, match=rf"it claims to hold more than its {packed.stat().st_size} bytes"):
-        read_state_dict(packed)
-    for name in ("zip", "old"):
-        torch.save(
-            {"w": torch.zeros(1).expand(10**9, 10**6)}, tmp_path / name, _use_new_zipfile_serialization=name == "zip"
-        )
-        with pytest.raises(UserError, match=r"w claims to have shape \(1000000000, 1000000\), the file [0-9]+ bytes"):
-            read_state_dict(tmp_path / name)
-    torch.save({"w": torch.zeros(16)}, whole)
-    forged = tmp_path / "forged.pth"
-    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(forged, "w") as target:
-        for name in source.namelist():
-            data = source.read(name)
-            target.writestr(name, data.replace(b"K\x10", b"J\x00\x00\x00\x40") if name.endswith("data.pkl") else data)
-    with pytest.raises(UserError, match=r"w claims to have shape \(1073741824,\)|not a readable weights file"):
-        read_state_dict(forged)
 
 
 def test_every_flipped_bit_is_seen_or_changes_nothing(tmp_path: Path) -> None:
@@ -175,7 +151,7 @@ def test_fastreids_names_of_a_whole_model(tmp_path: Path, old: bool, wrapped: st
 
 
 def test_insightfaces_linear_layer_and_norm_are_the_head(tmp_path: Path) -> None:
-    backbone = IResNet("18x", 3, 0.0).eval()
+    backbone = IResNet(CN({"DEPTH": "18x", "DROPOUT": 0.0}), channels=3).eval()
     features = nn.Sequential(nn.Flatten(), nn.Linear(512 * 2 * 2, 8), nn.BatchNorm1d(8)).eval()
     nn.init.normal_(features[1].weight, std=1e-9)  # the fresh net's maps are in the millions
     for values in (features[1].bias, features[2].running_mean, features[2].bias):
@@ -185,7 +161,7 @@ def test_insightfaces_linear_layer_and_norm_are_the_head(tmp_path: Path) -> None
     state |= {f"features.{n}": v for n, v in features[2].state_dict().items()}
     torch.save(state, tmp_path / "backbone.pth")
     ours = nn.Module()
-    ours.backbone = IResNet("18x", 3, 0.0)
+    ours.backbone = IResNet(CN({"DEPTH": "18x", "DROPOUT": 0.0}), channels=3)
     ours.heads = EmbeddingHead(2048, 8, 0, pool="Flatten", norm="BN", bnneck=True, neck_feat="after")
     load_weights(ours.eval(), tmp_path / "backbone.pth")
     with torch.no_grad():
@@ -262,18 +238,6 @@ def test_packages_that_do_not_fit() -> None:
         load_pretrained(nn.Conv2d(3, 32, 3, bias=False), f"package:{PACKAGE}")
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.complex64])
-def test_numbers_of_another_kind_are_no_weights(tmp_path: Path, dtype: torch.dtype) -> None:
-    state = model().state_dict()
-    torch.save({**state, "0.weight": state["0.weight"].to(torch.float32).to(dtype)}, tmp_path / "w.pth")
-    target = model()
-    before = target[0].weight.clone()
-    kind = str(dtype).removeprefix("torch.")
-    with pytest.raises(UserError, match=rf"of another kind of number \(1\): 0\.weight \({kind}\)"):
-        load_weights(target, tmp_path / "w.pth")
-    assert torch.equal(target[0].weight, before)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_floating_numbers_of_other_lengths_load(tmp_path: Path, dtype: torch.dtype) -> None:
     source, target = model(), model()
@@ -282,36 +246,16 @@ def test_floating_numbers_of_other_lengths_load(tmp_path: Path, dtype: torch.dty
     torch.testing.assert_close(target[0].weight, source[0].weight, rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [
-        ({1: torch.ones(2)}, r"expected tensors by name; got one under 1"),
-        ({"a": torch.ones(2, 2).to_sparse()}, r"expected dense tensors with values; a is .*sparse_coo"),
-        ({"a": torch.ones(2, device="meta")}, r"a is .* on meta"),
-        ({"a": torch.ones(1).expand(10**6, 10**6)}, r"a claims to have shape \(1000000, 1000000\), the file"),
-    ],
-)
-def test_what_is_no_dense_tensor_with_a_name_is_refused(tmp_path: Path, state: dict, message: str) -> None:
-    torch.save(state, tmp_path / "w.pth")
-    with pytest.raises(UserError, match=message):
-        load_weights(model(), tmp_path / "w.pth")
-
-
 @pytest.mark.parametrize("path", ["~no_such_user/w.pth", "a\0b.pth", ".", "none.pth"])
 def test_a_path_without_a_file_is_named(path: str) -> None:
     with pytest.raises(UserError, match="no weights file at"):
         read_state_dict(path)
 
 
-def test_pixels_and_faces_of_other_shapes_are_named(tmp_path: Path) -> None:
+def test_pixels_of_another_number_are_named(tmp_path: Path) -> None:
     net = model()
     net.register_buffer("pixel_mean", torch.ones(1, 3, 1, 1), persistent=False)
-    for pixels in (torch.ones(3, dtype=torch.bool), torch.ones(10**6), torch.ones(3, dtype=torch.complex64)):
-        torch.save({**net.state_dict(), "pixel_mean": pixels}, tmp_path / "w.pth")
-        with pytest.raises(UserError, match=r"was trained with MODEL\.PIXEL_MEAN") as caught:
-            load_weights(net, tmp_path / "w.pth")
-        assert len(str(caught.value)) < 1000
-    names = ("prelu.weight", "fc.weight", "fc.bias", "features.running_mean")
-    torch.save({name: torch.ones(i + 1) for i, name in enumerate(names)}, tmp_path / "face.pth")
-    with pytest.raises(UserError, match="is of another architecture"):
-        load_weights(net, tmp_path / "face.pth")
+    torch.save({**net.state_dict(), "pixel_mean": torch.ones(10**6)}, tmp_path / "w.pth")
+    with pytest.raises(UserError, match=r"was trained with MODEL\.PIXEL_MEAN") as caught:
+        load_weights(net, tmp_path / "w.pth")
+    assert len(str(caught.value)) < 1000

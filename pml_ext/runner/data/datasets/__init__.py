@@ -10,7 +10,6 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
-from pml_ext.runner.config.load import require
 from pml_ext.runner.data.datasets import folders
 from pml_ext.runner.data.datasets.data_set import DataSet, Loaded, OpenSet, PairSet, TemplateSet, TestSet
 from pml_ext.runner.data.datasets.image_check import ImageCheck
@@ -19,7 +18,7 @@ from pml_ext.runner.data.datasets.image_set import ImageSet
 from pml_ext.runner.data.datasets.layout import dataset_root, own_path
 from pml_ext.runner.data.datasets.record_io import record_set
 from pml_ext.runner.data.datasets.table import table_set
-from pml_ext.runner.data.names import OWN_DATA, read_as
+from pml_ext.runner.data.names import read_as
 from pml_ext.runner.registry import DATASET_REGISTRY
 
 log = logging.getLogger("pml_ext")
@@ -104,10 +103,8 @@ def _test_sets(options: CN, grey: bool, check: ImageCheck) -> dict[str, TestSet]
     return sets
 
 
-def load(name: str, root: Path, grey: bool, key: str = "data set", share: float = 0) -> Loaded:
+def load(name: str, root: Path, grey: bool, share: float = 0) -> Loaded:
     """The data set of a name, or of a path behind one of OWN_DATA's prefixes; share: as for `own_folder`."""
-    if not name.startswith(tuple(OWN_DATA)):
-        require(name, [*DATASET_REGISTRY, *(f"{prefix}<path>" for prefix in OWN_DATA)], key)
     with _named_errors(name, root):
         if name.startswith("file:"):
             return table_set(own_path(name.removeprefix("file:"), root), grey)
@@ -128,7 +125,7 @@ def require_files(name: str, root: Path, grey: bool, share: float) -> None:
     """Raise what `load` finds wrong with a set's files; no picture is decoded, drawn or downloaded."""
     check = data_set(name).check if name in DATASET_REGISTRY else None
     if check is None:
-        load(name, root, grey, share=share)
+        load(name, root, grey, share)
         return
     with _named_errors(name, root):
         check(root)
@@ -160,13 +157,10 @@ def _named_errors(name: str, root: Path) -> Iterator[None]:
 
 
 def _load_named(options: CN, key: str, grey: bool) -> dict[str, Loaded]:
-    names = options[key]
-    if not names:
-        raise UserError(f"DATASETS.{key} is empty; known: {', '.join(DATASET_REGISTRY)}")
     root, found = dataset_root(options.ROOT), dict[str, Loaded]()
-    for name in names:
+    for name in options[key]:
         path = read_as(name, options.ALIASES)
-        found[name] = load(path, root, grey, f"DATASETS.{key}", training_share(path, options))
+        found[name] = load(path, root, grey, training_share(path, options))
     return found
 
 

@@ -1,27 +1,17 @@
 """Glyphs: letters in the typefaces that come with matplotlib; a letter is to be found in another typeface family."""
 
-import io
-import logging
-import os
 import unicodedata
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import features as pillow_features
 
-from pml_ext._files import write_atomically
 from pml_ext.runner.data.datasets.data_set import DataSet, OpenSet
 from pml_ext.runner.data.datasets.image_set import ImageSet
 from pml_ext.runner.data.datasets.typefaces import TYPEFACES, Typeface, font_path
 
-log = logging.getLogger("pml_ext")
-
 SAME_LOOK = 0.985
 """Cosine of the ink of two characters in the three DejaVu families together, above which they are one identity."""
-
-_VERSION = 1  # of how the pictures are made; part of the cache's name
 
 
 def glyphs_set(root: Path, grey: bool) -> OpenSet:
@@ -29,13 +19,12 @@ def glyphs_set(root: Path, grey: bool) -> OpenSet:
 
     An identity is a letter, or several that look the same (A of Latin, Greek and Cyrillic: such an identity trains
     where one of them is Latin); the camera is the typeface family (DejaVu Sans, DejaVu Sans Mono, DejaVu Serif, STIX),
-    and the family's styles are the pictures. Drawn once and kept in the user's cache folder ($XDG_CACHE_HOME/pml_ext,
-    else ~/.cache/pml_ext), whatever the root is; the file's name has FreeType's version, as another one may smooth
-    edges differently.
+    and the family's styles are the pictures. Drawn anew in each run, which takes a second; another version of
+    FreeType may smooth edges differently.
     """
     import torch  # as in pixels_of
 
-    table = _cached(_cache())
+    table = draw()
     pixels = torch.from_numpy(table.pictures)[:, None]
     images = pixels if grey else pixels.expand(-1, 3, -1, -1)
     # Of characters that look the same the first one is the identity's name.
@@ -51,11 +40,10 @@ def glyphs_set(root: Path, grey: bool) -> OpenSet:
 
 
 def _check(root: Path) -> None:
-    """Raise UserError where the pictures are neither kept nor can be drawn; nothing is drawn."""
-    if not _cache().is_file():
-        for styles in TYPEFACES.values():
-            for file, sha256 in styles.items():
-                font_path(file, sha256)
+    """Raise UserError where the pictures cannot be drawn; nothing is drawn."""
+    for styles in TYPEFACES.values():
+        for file, sha256 in styles.items():
+            font_path(file, sha256)
 
 
 @dataclass(frozen=True)
@@ -111,32 +99,6 @@ def identities_of_looks(looks: np.ndarray) -> np.ndarray:
     for first, second in np.argwhere(np.triu(ink @ ink.T > SAME_LOOK, 1)):
         identities[identities == identities[second]] = identities[first]
     return np.unique(identities, return_index=True)[1][np.unique(identities, return_inverse=True)[1]]
-
-
-def _cache() -> Path:
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pml_ext"
-    return folder / f"glyphs-{_VERSION}-freetype-{pillow_features.version('freetype2')}.npz"
-
-
-def _cached(path: Path) -> GlyphTable:
-    """The pictures of the file, or those drawn now, which are then kept there."""
-    try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as table:
-            return GlyphTable(**table)
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        log.warning("Glyphs: %s is damaged (%s); drawn again", path, error)
-    table = draw()
-    content = io.BytesIO()
-    np.savez_compressed(content, **vars(table))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content.getvalue())
-        log.info("Glyphs: %d pictures drawn with matplotlib's fonts, kept in %s", len(table.pictures), path)
-    except OSError as error:
-        log.warning("Glyphs: drawn, but not kept for the next run: %s", error)
-    return table
 
 
 def _name(character: str) -> str:

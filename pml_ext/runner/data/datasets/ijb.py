@@ -8,9 +8,8 @@ import numpy as np
 
 from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets.data_set import DataSet, TemplateSet
-from pml_ext.runner.data.datasets.image_files import read_image
+from pml_ext.runner.data.datasets.image_files import read_image, require_inside
 from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages
-from pml_ext.runner.data.datasets.inside import Inside
 from pml_ext.runner.data.datasets.layout import found_in, matching_lines
 
 if TYPE_CHECKING:
@@ -46,11 +45,10 @@ def template_set(root: Path, grey: bool, *, name: str) -> TemplateSet:
     landmarks = {line[1]: np.array(line[2].split(), dtype=np.float64).reshape(5, 2) for line in lines}
     if missing := [image for image in media.images if image not in landmarks]:
         raise UserError(f"no landmarks for {len(missing)} images, such as {missing[0]}")
-    inside = Inside(folder / "loose_crop")
-    try:
-        faces = [(inside.folder / inside.resolve(image), landmarks[image]) for image in media.images]
-    except ValueError as error:
-        raise UserError(f"{meta / f'{lower}_face_tid_mid.txt'}: {error}") from error
+    crops = folder / "loose_crop"
+    for image in media.images:
+        require_inside(image, crops, str(meta / f"{lower}_face_tid_mid.txt"))
+    faces = [(crops / image, landmarks[image]) for image in media.images]
     nobody, names = np.zeros(len(faces), dtype=np.int64), [str(path) for path, _ in faces]
     images = LazyImages(faces, partial(_aligned_face, grey))
     return TemplateSet(ImageSet(images, nobody, np.arange(len(faces)), names), media, pairs, _searches(meta, lower))

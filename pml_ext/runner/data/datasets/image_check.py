@@ -17,7 +17,6 @@ from pml_ext.runner.rank_store import exchange, rank_and_ranks
 
 log = logging.getLogger("pml_ext")
 
-_MANY = 100_000
 _AT_A_TIME = 2**14
 
 
@@ -33,8 +32,6 @@ class ImageCheck:
         """The images that decode; a set that is in memory as it is."""
         if not self._wanted or not isinstance(images.images, ImageFiles):
             return images
-        if len(images) >= _MANY:
-            log.info("%s: checking %d image files; DATASETS.CHECK_IMAGES False does without", part, len(images))
         unreadable = _unreadable(images.images)
         if not unreadable:
             return images

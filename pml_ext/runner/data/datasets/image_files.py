@@ -1,6 +1,7 @@
 """Images that stay on disk until they are needed, and the sets made of them."""
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,6 @@ from pml_ext._files import read_regular
 from pml_ext.runner.data.datasets.data_set import OpenSet
 from pml_ext.runner.data.datasets.decoding import decode_image, require_decodable
 from pml_ext.runner.data.datasets.image_set import ImageSet, Lazy
-from pml_ext.runner.data.datasets.texts import Texts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,7 +48,7 @@ def read_content(path: str | Path) -> bytes:
     """The bytes of an image file; a UserError where it cannot be read."""
     try:
         return read_regular(path)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # the latter: a NUL in the name
         raise UserError(f"image {path} cannot be read: {error}") from error
 
 
@@ -56,7 +56,21 @@ def image_set(files: Sequence[ImageFile], grey: bool, identity_names: Mapping[in
     """The set of some files; identity_names as of ImageSet."""
     identities = np.array([file.identity for file in files], dtype=np.int64)
     cameras = np.array([file.camera for file in files], dtype=np.int64)
-    return file_set(Texts(str(file.path) for file in files), identities, cameras, grey, identity_names or {})
+    return file_set(paths_of(str(file.path) for file in files), identities, cameras, grey, identity_names or {})
+
+
+def paths_of(paths: Iterable[str]) -> Sequence[str]:
+    """Paths in one array of bytes, each decoded when it is asked for.
+
+    A list would cost each worker that reads it 70 bytes a path: to look at a text is to write its count of references.
+    """
+    return Lazy(np.array([os.fsencode(path) for path in paths], dtype=bytes), os.fsdecode)
+
+
+def require_inside(path: str, folder: Path, where: str) -> None:
+    """Raise a UserError if a listed path is absolute or has a part "..": it must lie in its folder."""
+    if path.startswith("/") or ".." in path.split("/"):
+        raise UserError(f"{where}: paths must lie inside {folder}; got {path!r}")
 
 
 def file_set(

@@ -19,8 +19,6 @@ TRAIN_ALPHABETS = ("Balinese", "Early_Aramaic", "Greek", "Korean", "Latin")
 TEST_ALPHABETS = ("Japanese_(katakana)", "Sanskrit", "Tagalog")
 ARCHIVES = ("images_background_small1.zip", "images_background_small2.zip")
 _EXTRACTED = "omniglot-py/images_background"
-LARGEST = 2**20
-"""Bytes of a drawing that are read; the published ones have a few hundred."""
 # …/ALPHABET/characterNN/XXXX_DD.png; DD is the drawer
 _MEMBER = re.compile(r"(?:^|/)([^/]+)/character(\d+)/\d+_(\d+)\.png$")
 
@@ -92,8 +90,6 @@ def _zipped(archive: Path, contents: bool) -> Iterator[Drawing]:
         with zipfile.ZipFile(archive) as members:
             for member in members.infolist():
                 if match := _MEMBER.search(member.filename):
-                    if member.file_size > LARGEST:
-                        raise ValueError(f"{member.filename} would have {member.file_size} bytes, a drawing has a few")
                     content = members.read(member) if contents else b""
                     yield match[1], int(match[2]), int(match[3]), f"{archive}:{member.filename}", content
     # RuntimeError: a member with a password; NotImplementedError: another compression

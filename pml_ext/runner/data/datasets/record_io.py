@@ -1,10 +1,8 @@
 """MXNet RecordIO files of face images (insightface's train.rec and train.idx), read without MXNet."""
 
 import mmap
-import os
 import struct
 import warnings
-import weakref
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pml_ext._errors import UserError
-from pml_ext._files import read_regular
+from pml_ext._files import read_regular, require_regular
 from pml_ext.runner.data.datasets.decoding import decode_image
 from pml_ext.runner.data.datasets.image_set import ImageSet, Lazy
 
@@ -29,17 +27,18 @@ _AT_A_TIME = 2**16
 
 
 class RecordFile:
-    """Records of a .rec file by their offset. Reads by position, so that processes and threads can share it."""
+    """Records of a .rec file by their offset. The file is mapped into memory, which processes and threads share."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            if not path.is_file():
-                raise FileNotFoundError("no such file")
-            self._descriptor = os.open(path, os.O_RDONLY)
-            weakref.finalize(self, os.close, self._descriptor)
-        except OSError as error:
+            require_regular(path)
+            with path.open("rb") as file:
+                self._content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:  # the latter: an empty file
             raise UserError(f"record file {path} cannot be read: {error}") from error
+        if hasattr(mmap, "MADV_RANDOM"):
+            self._content.madvise(mmap.MADV_RANDOM)  # or the system reads the images between the headers too
 
     def __reduce__(self) -> tuple[type["RecordFile"], tuple[Path]]:
         return RecordFile, (self.path,)  # another process opens the file itself
@@ -58,7 +57,7 @@ class RecordFile:
     def first_labels(self, offsets: np.ndarray) -> np.ndarray:
         """The first label of each record, (N,) float32: what `labels` reads, in a twentieth of its time."""
         found = np.empty(len(offsets), dtype=np.float32)
-        words = self._words()
+        words = np.frombuffer(self._content, dtype="<u4", count=len(self._content) // 4)
         for start in range(0, len(offsets), _AT_A_TIME):
             some = offsets[start : start + _AT_A_TIME]
             labels = found[start : start + _AT_A_TIME]
@@ -73,15 +72,6 @@ class RecordFile:
             for i in np.flatnonzero(~usual).tolist():
                 labels[i] = self.labels(int(some[i]))[0]
         return found
-
-    def _words(self) -> np.ndarray:
-        """The file as numbers of 32 bits, read when they are looked at."""
-        if os.fstat(self._descriptor).st_size < 4:
-            return np.zeros(0, dtype="<u4")
-        content = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
-        if hasattr(mmap, "MADV_RANDOM"):
-            content.madvise(mmap.MADV_RANDOM)  # or the system reads the images between the headers too
-        return np.frombuffer(content, dtype="<u4", count=len(content) // 4)
 
     def image(self, offset: int) -> bytes:
         """What follows the labels of a record: an image file."""
@@ -105,7 +95,7 @@ class RecordFile:
         return kind, length
 
     def _bytes(self, start: int, count: int) -> bytes:
-        content = os.pread(self._descriptor, count, start)
+        content = self._content[start : start + count]
         if len(content) < count:
             raise UserError(f"{self.path} is truncated: {count} bytes expected at byte {start}, {len(content)} found")
         return content

@@ -103,22 +103,18 @@ def _partition(listing: Path, folder: Path) -> list[Labelled]:
 def _by_pml(root: Path, name: str, part: str) -> Labelled:
     """The images of one part of a published set ("train", "test" or "train+test") and their classes."""
     folder, kind, first = RETRIEVAL_SETS[name]
-    problems = []
-    places = [place for place in (root, root / name, root / folder) if (place / first).is_file()]
-    if not places:
+    place = next((place for place in (root, root / name, root / folder) if (place / first).is_file()), None)
+    if place is None:
         raise UserError(f"not the published files in {root} (no {first}); {found_in(root)}")
     from pml_ext._pml import retrieval_dataset  # imports torch, which the error above does without
 
-    for place in places:
-        try:
-            data = retrieval_dataset(kind)(str(place), split=part)
-        except (OSError, ValueError, KeyError, IndexError) as error:
-            problems.append(f"{type(error).__name__}: {error}")
-            continue
-        if data.paths:
-            return [(Path(path), str(label)) for path, label in zip(data.paths, data.labels, strict=True)]
-        problems.append(f"no {part} image in {place}")
-    raise UserError(f"not the published files in {root} ({problems[0]}); {found_in(root)}")
+    try:
+        data = retrieval_dataset(kind)(str(place), split=part)
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        raise UserError(f"not the published files in {place} ({type(error).__name__}: {error})") from error
+    if not data.paths:
+        raise UserError(f"not the published files in {place} (no {part} image)")
+    return [(Path(path), str(label)) for path, label in zip(data.paths, data.labels, strict=True)]
 
 
 def _training_images_of_cub(folder: Path) -> set[Path]:

@@ -7,11 +7,9 @@ import numpy as np
 
 from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets.data_set import OpenSet
-from pml_ext.runner.data.datasets.image_files import file_set, open_set_of
+from pml_ext.runner.data.datasets.image_files import file_set, open_set_of, paths_of, require_inside
 from pml_ext.runner.data.datasets.image_set import Lazy
-from pml_ext.runner.data.datasets.inside import Inside
 from pml_ext.runner.data.datasets.table_rows import CAMERA, COLUMNS, Columns, rows_in_parts
-from pml_ext.runner.data.datasets.texts import Texts
 
 SPLITS = ("train", "query", "gallery")
 
@@ -22,9 +20,8 @@ def table_set(file: Path, grey: bool) -> OpenSet:
     Columns: `path`, relative to the table's folder and inside it; `identity`, the same in every split; `camera`, if
     any; `split`: train, query or gallery. Without gallery rows every query searches all other queries.
     """
-    inside = Inside(file.parent)
     numbers = {name: _Numbers() for name in ("identity", CAMERA, "split")}
-    paths = Texts(_paths(file, inside, numbers), f"{inside.folder}/")
+    paths = paths_of(_paths(file, numbers))
     # Texts and numbers become numbers from 0; 7 of Parquet and "7" of a CSV are the same.
     names, identities = numbers["identity"].in_order()
     splits, split_of_row = numbers["split"].in_order()
@@ -37,28 +34,19 @@ def table_set(file: Path, grey: bool) -> OpenSet:
     return open_set_of(parts, cameras=with_cameras)
 
 
-def _paths(file: Path, inside: Inside, numbers: "dict[str, _Numbers]") -> Iterator[str]:
-    """The resolved paths of all rows, whose other columns become numbers on the way."""
+def _paths(file: Path, numbers: "dict[str, _Numbers]") -> Iterator[str]:
+    """The paths of all rows, whose other columns become numbers on the way."""
     first = 1  # the number of the next row
     for columns in rows_in_parts(file):
         _require_filled(columns, file, first)
         for name in numbers.keys() & columns.keys():
             numbers[name].add(columns[name])
-        if inside.are_resolved(columns["path"]):
-            yield from columns["path"]
-        else:
-            yield from _resolved(columns["path"], inside, file, first)
+        for row, path in enumerate(columns["path"], start=first):
+            require_inside(path, file.parent, f"{file}, row {row}")
+            yield f"{file.parent}/{path}"
         first += len(columns["path"])
     if first == 1:
         raise UserError(f"{file} has no rows below its heading")
-
-
-def _resolved(paths: Sequence[str], inside: Inside, file: Path, first: int) -> Iterator[str]:
-    for row, path in enumerate(paths, start=first):
-        try:
-            yield inside.resolve(path)
-        except ValueError as error:
-            raise UserError(f"{file}, row {row}: {error}") from error
 
 
 def _require_filled(columns: Columns, file: Path, first: int) -> None:

@@ -2,7 +2,6 @@
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -35,9 +34,6 @@ def rows_in_parts(file: Path) -> Iterator[Columns]:
 
 
 def _csv_parts(file: Path) -> Iterator[Columns]:
-    with file.open("rb") as content:
-        if any(b"\0" in block for block in iter(partial(content.read, 2**20), b"")):
-            raise ValueError("it holds a NUL character")
     with file.open(encoding="utf-8-sig", newline="") as text:
         reader = csv.reader(text, strict=True)
         heading = _checked(next(reader, []))

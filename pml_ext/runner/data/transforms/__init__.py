@@ -29,14 +29,6 @@ def build_transform(options: CN, *, training: bool) -> Transform:
     return Transform(steps)
 
 
-def input_size(options: CN) -> list[int] | None:
-    """[height, width] of the images that the model sees in training; None where they keep a side of their own."""
-    if options.CROP.ENABLED:
-        return [options.CROP.SIZE[0], options.CROP.SIZE[-1]]
-    size = list(options.SIZE_TRAIN)
-    return size if len(size) == 2 and size[0] > 0 else None
-
-
 def _random_steps(options: CN, size: list[int]) -> list[Step]:
     """The random steps after resizing."""
     steps = list[Step]()

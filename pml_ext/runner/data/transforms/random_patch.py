@@ -6,6 +6,8 @@ from collections import deque
 import torch
 from torch import Tensor, nn
 
+from pml_ext._checks import check_in_range
+
 POOL = 50_000
 """Patches that are kept, the newest."""
 
@@ -27,8 +29,7 @@ class RandomPatch(nn.Module):
 
     def __init__(self, probability: float) -> None:
         super().__init__()
-        if not 0 <= probability <= 1:
-            raise ValueError(f"probability must be in [0, 1]; got {probability}")
+        check_in_range(probability, 0, 1, "PROB")
         self.probability = probability
         self.pool: deque[Tensor] = deque(maxlen=POOL)
 

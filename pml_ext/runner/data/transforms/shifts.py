@@ -34,6 +34,10 @@ class PadAndCrop:
     """
 
     def __init__(self, size: tuple[int, int], padding: int, mode: str) -> None:
+        if min(size) <= 0:
+            raise ValueError(f"crops to INPUT.SIZE_TRAIN, which must then be [height, width]; it is {[*size]}")
+        if mode in ("reflect", "symmetric") and min(size) <= padding:
+            raise ValueError(f"SIZE must be below INPUT.SIZE_TRAIN {[*size]}, which {mode} mirrors; got {padding}")
         self.size, self.padding, self.mode = size, padding, mode
 
     def __call__(self, picture: Tensor) -> Tensor:

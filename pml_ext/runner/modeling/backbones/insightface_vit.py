@@ -31,11 +31,11 @@ class InsightfaceViT(VisionTransformer):
 
     only_in_files = ("feature.2.", "feature.3.")  # the embedding: MODEL.WEIGHTS loads it into HEADS
 
-    def __init__(self, depth: str, in_channels: int, size: list[int]) -> None:
-        width, blocks, path_drop, self.hidden = _SHAPES[depth]
+    def __init__(self, options: CN, *, channels: int, sizes: ImageSizes) -> None:
+        width, blocks, path_drop, self.hidden = _SHAPES[options.DEPTH]
         super().__init__(
-            img_size=(size[0], size[1]), patch_size=BACKBONES["build_insightface_vit_backbone"].patch,
-            in_chans=in_channels, num_classes=0, global_pool="", class_token=False, embed_dim=width, depth=blocks,
+            img_size=(sizes.train[0], sizes.train[1]), patch_size=BACKBONES["build_insightface_vit_backbone"].patch,
+            in_chans=channels, num_classes=0, global_pool="", class_token=False, embed_dim=width, depth=blocks,
             num_heads=8, qkv_bias=False, drop_path_rate=path_drop, norm_layer=nn.LayerNorm, act_layer=nn.ReLU6,
         )  # fmt: skip
         self.set_grad_checkpointing(blocks > 12)  # as insightface: less memory, the same numbers
@@ -61,7 +61,3 @@ class InsightfaceViT(VisionTransformer):
             tokens = self.mask_token.to(tokens.dtype).expand(len(x), patches, -1).scatter(1, seen, tokens)
         maps: Tensor = self.feature(tokens.flatten(1))
         return maps[:, :, None, None]
-
-
-def build_insightface_vit(options: CN, *, channels: int, sizes: ImageSizes) -> InsightfaceViT:
-    return InsightfaceViT(options.DEPTH, channels, sizes.train)

@@ -40,19 +40,19 @@ class IResNet(nn.Module):
     only_in_files = ("fc.", "features.")  # insightface's own head: MODEL.WEIGHTS loads it into MODEL.HEADS
     num_features = 512
 
-    def __init__(self, depth: str, in_channels: int, dropout: float) -> None:
+    def __init__(self, options: CN, *, channels: int, **_: object) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
+        self.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         self.prelu = nn.PReLU(64)
         channels = 64
-        for i, blocks in enumerate(STAGES[depth]):
+        for i, blocks in enumerate(STAGES[options.DEPTH]):
             width = 64 * 2**i
             stage = [Block(channels if j == 0 else width, width, 2 if j == 0 else 1) for j in range(blocks)]
             setattr(self, f"layer{i + 1}", nn.Sequential(*stage))
             channels = width
         self.bn2 = nn.BatchNorm2d(channels)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(options.DROPOUT)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.normal_(module.weight, std=0.1)
@@ -63,7 +63,3 @@ class IResNet(nn.Module):
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))  # type: ignore[operator]
         maps: Tensor = self.dropout(self.bn2(x))
         return maps
-
-
-def build_iresnet(options: CN, *, channels: int, **_: object) -> IResNet:
-    return IResNet(options.DEPTH, channels, options.DROPOUT)

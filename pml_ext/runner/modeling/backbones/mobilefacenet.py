@@ -1,7 +1,5 @@
 """MobileFaceNet (Chen et al., arXiv 1804.07573) as insightface has it: `mbf`, and four times as wide `mbf_large`."""
 
-from typing import Any
-
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
@@ -45,13 +43,13 @@ class MobileFaceNet(nn.Module):
     only_in_files = ("features.layers.2.", "features.layers.3.")  # the embedding: MODEL.WEIGHTS loads it into HEADS
     num_features = 512
 
-    def __init__(self, depth: str, in_channels: int) -> None:
+    def __init__(self, options: CN, *, channels: int, **_: object) -> None:
         super().__init__()
-        blocks, scale = _SHAPES[depth]
+        blocks, scale = _SHAPES[options.DEPTH]
         narrow, wide = 64 * scale, 128 * scale
         first = _conv(narrow, narrow, 3, groups=64) if blocks[0] == 1 else _stage(narrow, blocks[0], 128)
         self.layers = nn.Sequential(
-            _conv(in_channels, narrow, 3, stride=2),
+            _conv(channels, narrow, 3, stride=2),
             first,
             _depthwise(narrow, narrow, 128),
             _stage(narrow, blocks[1], 128),
@@ -67,7 +65,3 @@ class MobileFaceNet(nn.Module):
         """Images (B, C, 112, 112) to maps (B, 512, 1, 1)."""
         maps: Tensor = self.features(self.conv_sep(self.layers(x)))
         return maps
-
-
-def build_mobilefacenet(options: CN, *, channels: int, **_: Any) -> MobileFaceNet:
-    return MobileFaceNet(options.DEPTH, channels)

@@ -3,7 +3,8 @@
 from typing import Any
 
 import torch
-from timm.layers.norm_act import BatchNormAct2d, FrozenBatchNormAct2d, GroupNormAct, SyncBatchNormAct
+from timm.layers.norm_act import BatchNormAct2d, GroupNormAct, convert_sync_batchnorm
+from timm.utils.model import freeze_batch_norm_2d  # type: ignore[attr-defined]
 from torch import Tensor, nn
 from torchvision.ops import FrozenBatchNorm2d
 
@@ -16,12 +17,6 @@ _NORMS: dict[str, Any] = {
     "GN": lambda channels: nn.GroupNorm(_groups(channels), channels),
     "none": nn.Identity,
 }
-# The same for timm's layers that drop and activate too.
-_NORMS_WITH_ACTIVATION: dict[str, Any] = {
-    "syncBN": SyncBatchNormAct,
-    "FrozenBN": FrozenBatchNormAct2d,
-    "GN": lambda channels: GroupNormAct(channels, num_groups=_groups(channels)),
-}
 
 
 def build_norm(name: str, channels: int) -> nn.Module:
@@ -33,29 +28,30 @@ def build_norm(name: str, channels: int) -> nn.Module:
 
 
 def replace_batch_norms(net: nn.Module, name: str) -> None:
-    """Replace every batch norm of a new network by the norm `name`; UserError where that cannot be.
+    """Replace every batch norm of a new network by the norm `name`; UserError where there is none.
 
     syncBN and FrozenBN keep its eps and momentum, which weights do not hold: GoogLeNet's eps is 100 times torch's.
     """
     if name == "BN":
         return
-    places = [
-        (parent, child_name, child)
-        for parent in net.modules()
-        for child_name, child in parent.named_children()
-        if isinstance(child, nn.BatchNorm2d)
-    ]
-    unknown = {type(child).__name__ for *_, child in places if type(child) not in (nn.BatchNorm2d, BatchNormAct2d)}
-    if unknown or not places:
-        has = f"the layers {', '.join(sorted(unknown))}, which do more" if unknown else "no batch norms"
-        raise UserError(f"MODEL.BACKBONE.NORM {name} replaces batch norms; this network has {has}: set BN")
-    for parent, child_name, child in places:
-        new: Any = (
-            _with_activation(name, child) if isinstance(child, BatchNormAct2d) else build_norm(name, child.num_features)
-        )
-        if name in ("syncBN", "FrozenBN"):
-            new.eps, new.momentum = child.eps, child.momentum
-        setattr(parent, child_name, new)
+    if not any(isinstance(module, nn.BatchNorm2d) for module in net.modules()):
+        raise UserError(f"MODEL.BACKBONE.NORM {name} replaces batch norms; this network has no batch norms: set BN")
+    if name == "syncBN":
+        convert_sync_batchnorm(net)  # type: ignore[no-untyped-call]
+    elif name == "FrozenBN":
+        freeze_batch_norm_2d(net)  # type: ignore[no-untyped-call]
+    else:
+        _replace_by_one_of_ours(net, name)
+
+
+def _replace_by_one_of_ours(net: nn.Module, name: str) -> None:
+    for child_name, child in net.named_children():
+        if isinstance(child, BatchNormAct2d):  # timm's, which drops and activates too
+            setattr(net, child_name, _with_activation(name, child))
+        elif isinstance(child, nn.BatchNorm2d):
+            setattr(net, child_name, build_norm(name, child.num_features))
+        else:
+            _replace_by_one_of_ours(child, name)
 
 
 def _groups(channels: int) -> int:
@@ -65,7 +61,7 @@ def _groups(channels: int) -> int:
 def _with_activation(name: str, old: BatchNormAct2d) -> nn.Module:
     if name == "none":
         return nn.Sequential(old.drop, old.act)
-    new: nn.Module = _NORMS_WITH_ACTIVATION[name](old.num_features)
+    new: nn.Module = GroupNormAct(old.num_features, num_groups=_groups(old.num_features))
     new.drop, new.act = old.drop, old.act
     return new
 

@@ -1,5 +1,7 @@
 """OSNet with FastReID's and torchreid's parameter names."""
 
+from collections import OrderedDict
+
 import torch
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
@@ -11,22 +13,22 @@ def conv_norm(
     channels: int, out: int, kernel: int = 1, *, stride: int = 1, instance_norm: bool = False, linear: bool = False
 ) -> nn.Sequential:
     """Convolution without bias, norm, and a ReLU unless `linear`."""
-    layers = nn.Sequential()
-    layers.add_module("conv", nn.Conv2d(channels, out, kernel, stride, kernel // 2, bias=False))
-    layers.add_module("bn", nn.InstanceNorm2d(out, affine=True) if instance_norm else nn.BatchNorm2d(out))
+    layers: dict[str, nn.Module] = {"conv": nn.Conv2d(channels, out, kernel, stride, kernel // 2, bias=False)}
+    layers["bn"] = nn.InstanceNorm2d(out, affine=True) if instance_norm else nn.BatchNorm2d(out)
     if not linear:
-        layers.add_module("relu", nn.ReLU(inplace=True))
-    return layers
+        layers["relu"] = nn.ReLU(inplace=True)
+    return nn.Sequential(OrderedDict(layers))
 
 
 def light_conv(channels: int) -> nn.Sequential:
     """1×1 convolution, depthwise 3×3 convolution, norm and ReLU."""
-    layers = nn.Sequential()
-    layers.add_module("conv1", nn.Conv2d(channels, channels, 1, bias=False))
-    layers.add_module("conv2", nn.Conv2d(channels, channels, 3, padding=1, groups=channels, bias=False))
-    layers.add_module("bn", nn.BatchNorm2d(channels))
-    layers.add_module("relu", nn.ReLU(inplace=True))
-    return layers
+    layers: dict[str, nn.Module] = {
+        "conv1": nn.Conv2d(channels, channels, 1, bias=False),
+        "conv2": nn.Conv2d(channels, channels, 3, padding=1, groups=channels, bias=False),
+        "bn": nn.BatchNorm2d(channels),
+        "relu": nn.ReLU(inplace=True),
+    }
+    return nn.Sequential(OrderedDict(layers))
 
 
 class Gate(nn.Module):
@@ -66,14 +68,18 @@ class Block(nn.Module):
 
 
 class OSNet(nn.Module):
-    """Omni-Scale Network (Zhou et al., ICCV 2019), up to its last map; ibn: instance norms in stem and first stage."""
+    """Omni-Scale Network (Zhou et al., ICCV 2019), up to its last map.
+
+    DEPTH is the width: x0_75 has three quarters of x1_0's channels. WITH_IBN: instance norms in stem and first stage.
+    """
 
     only_in_files = ("fc.", "classifier.")
 
-    def __init__(self, width: float, in_channels: int, *, ibn: bool) -> None:
+    def __init__(self, options: CN, *, channels: int, **_: object) -> None:
         super().__init__()
-        stem, first, second, third = (int(channels * width) for channels in (64, 256, 384, 512))
-        self.conv1 = conv_norm(in_channels, stem, 7, stride=2, instance_norm=ibn)
+        width, ibn = float(options.DEPTH.removeprefix("x").replace("_", ".")), options.WITH_IBN
+        stem, first, second, third = (int(size * width) for size in (64, 256, 384, 512))
+        self.conv1 = conv_norm(channels, stem, 7, stride=2, instance_norm=ibn)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
         self.conv2 = _stage(stem, first, instance_norm=ibn, shrink=True)
         self.conv3 = _stage(first, second, shrink=True)
@@ -97,9 +103,3 @@ def _stage(channels: int, out: int, *, instance_norm: bool = False, shrink: bool
     """Two blocks, then to half the height and width."""
     blocks = [Block(c, out, instance_norm=instance_norm) for c in (channels, out)]
     return nn.Sequential(*blocks, *([nn.Sequential(conv_norm(out, out), nn.AvgPool2d(2))] if shrink else []))
-
-
-def build_osnet(options: CN, *, channels: int, **_: object) -> OSNet:
-    """DEPTH is the width: x0_75 has three quarters of x1_0's channels."""
-    width = float(options.DEPTH.removeprefix("x").replace("_", "."))
-    return OSNet(width, channels, ibn=options.WITH_IBN)

@@ -42,6 +42,10 @@ class ResNet(resnet.ResNet):
         super().__init__(block, stages, num_classes=0, in_chans=in_channels, zero_init_last=False, **groups)
         if options.LAST_STRIDE == 1:
             remove_stride(self.layer4[0])
+        if options.WITH_NL and non_local and options.DEPTH not in non_local:
+            log.warning(
+                "MODEL.BACKBONE.WITH_NL: FastReID has no non-local blocks at DEPTH %s; none here", options.DEPTH
+            )
         counts = non_local.get(options.DEPTH, (0, 0, 0, 0)) if options.WITH_NL else (0, 0, 0, 0)
         for i, (stage, count) in enumerate(zip(self.stages, counts, strict=True)):
             setattr(self, f"NL_{i + 1}", nn.ModuleList(NonLocal(256 * 2**i, options.NORM) for _ in range(count)))
@@ -68,8 +72,6 @@ def build_resnet(options: CN, *, channels: int, **_: object) -> ResNet:
     """FastDistill's has no WITH_NL: its blocks begin with the ReLU that others end with."""
     non_local = {} if options.NAME == "build_resnet_backbone_distill" else RESNET_NON_LOCAL
     net = ResNet(options, channels, non_local=non_local, ibn_stages=3)
-    if options.WITH_NL and non_local and options.DEPTH not in non_local:
-        log.warning("MODEL.BACKBONE.WITH_NL: FastReID has no non-local blocks at depth %s; none here", options.DEPTH)
     for block in itertools.chain(*net.stages) if options.WITH_SE else ():
         last: Any = block.bn3 if isinstance(block, resnet.Bottleneck) else block.bn2
         block.se = SqueezeExcitation(last.num_features)

@@ -41,14 +41,14 @@ class Block(nn.Module):
 
 
 class ShuffleNetV2(nn.Module):
-    """ShuffleNetV2 (Ma et al., ECCV 2018) up to its last map."""
+    """ShuffleNetV2 (Ma et al., ECCV 2018) up to its last map; DEPTH is the width."""
 
     only_in_files = ("classifier.",)
 
-    def __init__(self, depth: str, in_channels: int) -> None:
+    def __init__(self, options: CN, *, channels: int, **_: object) -> None:
         super().__init__()
-        *stages, self.num_features = STAGES[depth]
-        self.first_conv = nn.Sequential(*_conv(in_channels, _STEM, 3, stride=2), nn.ReLU(inplace=True))
+        *stages, self.num_features = STAGES[options.DEPTH]
+        self.first_conv = nn.Sequential(*_conv(channels, _STEM, 3, stride=2), nn.ReLU(inplace=True))
         self.maxpool = nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
         blocks, channels = list[Block](), _STEM
         for out, count in zip(stages, _BLOCKS, strict=True):
@@ -75,8 +75,3 @@ def _conv(channels: int, out: int, kernel: int = 1, *, stride: int = 1) -> list[
 
 def _depthwise(channels: int, stride: int) -> list[nn.Module]:
     return [nn.Conv2d(channels, channels, 3, stride, 1, groups=channels, bias=False), nn.BatchNorm2d(channels)]
-
-
-def build_shufflenetv2(options: CN, *, channels: int, **_: object) -> ShuffleNetV2:
-    """DEPTH is the width."""
-    return ShuffleNetV2(options.DEPTH, channels)

@@ -41,13 +41,7 @@ class TripletLoss(nn.Module):
         return nn.functional.softplus(positive - negative).mean()
 
 
-class CircleLoss(nn.Module):
-    """All positive against all negative cosines of an anchor, each weighted by how far it is from its optimum.
-
-    Sun et al., arXiv 2002.10857, eq. 6 with softplus, anchor by anchor; 0 without positives or negatives. margin in [0,
-    1]: optima 1 + margin and −margin, decision thresholds 1 − margin and margin; gamma > 0: scale of the logits.
-    """
-
+class _MarginAndScale(nn.Module):
     facts = _FACTS
 
     def __init__(self, *, margin: float = 0.25, gamma: float = 128.0) -> None:
@@ -55,6 +49,14 @@ class CircleLoss(nn.Module):
         check_in_range(margin, 0, float("inf"), "margin")
         check_above_zero(gamma, "gamma")
         self.margin, self.gamma = margin, gamma
+
+
+class CircleLoss(_MarginAndScale):
+    """All positive against all negative cosines of an anchor, each weighted by how far it is from its optimum.
+
+    Sun et al., arXiv 2002.10857, eq. 6 with softplus, anchor by anchor; 0 without positives or negatives. margin in [0,
+    1]: optima 1 + margin and −margin, decision thresholds 1 − margin and margin; gamma > 0: scale of the logits.
+    """
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
         """features (B, D), labels (B,); a scalar."""
@@ -68,20 +70,12 @@ class CircleLoss(nn.Module):
         )
 
 
-class CosfaceLoss(nn.Module):
+class CosfaceLoss(_MarginAndScale):
     """All positive against all negative cosines of an anchor, the negatives raised by a margin (0 or more).
 
     Sun et al., arXiv 2002.10857, eq. 1, anchor by anchor; 0 without positives or negatives. gamma > 0: scale of the
     logits.
     """
-
-    facts = _FACTS
-
-    def __init__(self, *, margin: float = 0.25, gamma: float = 128.0) -> None:
-        super().__init__()
-        check_in_range(margin, 0, float("inf"), "margin")
-        check_above_zero(gamma, "gamma")
-        self.margin, self.gamma = margin, gamma
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
         """features (B, D), labels (B,); a scalar."""

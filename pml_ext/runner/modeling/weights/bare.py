@@ -7,13 +7,11 @@ from torch import Tensor, nn
 from pml_ext._errors import UserError
 from pml_ext.runner.modeling.weights.names import bare_names
 
-# part of a name -> the network with such names, and its backbone here; empty where it is not built
+# part of a name -> the network with such names, and its backbone here
 _KINDS = {
-    "conv2.0.conv2.0.": ("torchreid's OSNet-AIN", ""),
     "conv2.0.conv2a.": ("an OSNet", "build_osnet_backbone"),
     "layer4.0.conv1.": ("a ResNet", "torchvision:resnet50 and its like"),
     "blocks.0.attn.qkv.": ("a vision transformer", "build_vit_backbone"),
-    "resblocks.0.": ("CLIP's vision transformer", ""),
 }
 _BEHIND = ("fc.", "projection.")  # layers of an embedding, with a bias or a ReLU
 
@@ -31,8 +29,6 @@ def named_as_whole(module: nn.Module, state: dict[str, Tensor], path: str | Path
     kind, takes_it = next((found for sign, found in _KINDS.items() if any(sign in name for name in bare)), ("", ""))
     if not kind:
         return state
-    if not takes_it:
-        raise UserError(f"{path} is {kind}, which is not built")
     behind = sorted({name.split(".")[0] for name in bare if name.startswith(_BEHIND)})
     if behind:
         raise UserError(

@@ -16,7 +16,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.modeling.names import BACKBONES, TIMM, TORCHVISION
-from pml_ext.runner.modeling.weights.read import PACKAGE, local_file, packaged_file
+from pml_ext.runner.modeling.weights.read import PACKAGE, given_file, packaged_file
 
 log = logging.getLogger("pml_ext")
 
@@ -113,14 +113,12 @@ def fetch(options: CN) -> Path:
     """
     if problem := why_no_weights(options) or missing_file(options):
         raise UserError(f"MODEL.BACKBONE.PRETRAIN: {problem}")
-    path = weights_path(options)
-    if path:
-        return packaged_file(path.removeprefix(PACKAGE)) if path.startswith(PACKAGE) else Path(path).expanduser()
+    if path := weights_path(options):
+        return given_file(path)
     if options.NAME.startswith(TIMM) and _timm_config(options):
         return _timm_file(options) or _download_from_hub(options)
     url = imagenet_url(options)
-    if url is None:
-        raise UserError(f"MODEL.BACKBONE.NAME = {options.NAME}: unknown")
+    assert url is not None, "why_no_weights says so before"
     return download(url)
 
 
@@ -248,13 +246,11 @@ def missing_file(options: CN) -> str | None:
     path = options.PRETRAIN_PATH
     if not options.PRETRAIN or not path:
         return None
-    if path.startswith(PACKAGE):
-        try:
-            packaged_file(path.removeprefix(PACKAGE))
-        except UserError as error:
-            return f"MODEL.BACKBONE.PRETRAIN_PATH = {error}"
-        return None
-    return None if local_file(path) else f"MODEL.BACKBONE.PRETRAIN_PATH = {path}: no such file"
+    try:
+        given_file(path)
+    except UserError as error:
+        return f"MODEL.BACKBONE.PRETRAIN_PATH = {error}"
+    return None
 
 
 def download_to_come(options: CN) -> str | None:

@@ -62,14 +62,7 @@ def fill(module: nn.Module, found: dict[str, Tensor], path: str | Path, optional
         for n in expected
         if n in found and n not in usable and not n.startswith(optional)
     ]
-    # Copying would silently convert booleans, whole numbers and the real part of complex ones to floats.
-    of_other_kinds = [
-        f"{n} ({str(usable[n].dtype).removeprefix('torch.')})"
-        for n in usable
-        if usable[n].is_floating_point() != expected[n].is_floating_point() and not n.endswith(_COUNTER)
-    ]
     kinds = {"missing": missing, "unexpected": surplus, "of another shape": misshaped}
-    kinds["of another kind of number"] = of_other_kinds
     if any(kinds.values()):
         table = [f"  {kind} ({len(names)}): {_shown(names)}" for kind, names in kinds.items() if names]
         raise UserError(f"{path} is of another architecture than the config's model:\n" + "\n".join(table))
@@ -110,8 +103,7 @@ def _without_pixels(module: nn.Module, found: dict[str, Tensor], path: str | Pat
         own, value = getattr(module, name, None), found.get(name)
         if value is None or own is None:
             continue
-        comparable = value.is_floating_point() and value.numel() == own.numel()
-        if not comparable or not value.flatten().to(own.dtype).allclose(own.flatten().cpu(), rtol=1e-3):
+        if value.numel() != own.numel() or not value.flatten().to(own.dtype).allclose(own.flatten().cpu(), rtol=1e-3):
             raise UserError(
                 f"{path} was trained with MODEL.{name.upper()} {value.flatten()[:SHOWN].tolist()}; "
                 f"the config has {own.flatten().tolist()}"

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from pml_ext._errors import UserError
 from pml_ext.runner.modeling.names import MGN_HEADS
 
 # Old FastReID (0.x) and today's -> ours. No name of ours begins with one on the left, so translating twice changes
@@ -29,11 +28,11 @@ def own_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """
     state = without_prefix(state, "module.")
     if {"prelu.weight", "fc.weight", "fc.bias", "features.running_mean"} <= state.keys():
-        return _from_insightface(state)
+        return _with_a_face_head(state, "fc.", "features.")
     if {"conv_sep.layers.0.weight", "features.layers.2.weight"} <= state.keys():
-        return _from_sequential(state, "features.layers.")
+        return _with_a_face_head(state, "features.layers.2.", "features.layers.3.")
     if {"mask_token", "feature.2.weight"} <= state.keys():
-        return _from_sequential(state, "feature.")
+        return _with_a_face_head(state, "feature.2.", "feature.3.")
     renamed = {}
     for name, value in state.items():
         for old, new in _FASTREID_HEADS.items():
@@ -75,8 +74,6 @@ def library_names(backbone: nn.Module | None, state: dict[str, Tensor], prefix: 
             for pattern, new in other_names.items():
                 name = re.sub(pattern, new, name)
             name = inner + name
-        if name in found:
-            raise UserError(f"expected each parameter once in a weights file; got {name} under two names")
         found[name] = value
     return found
 
@@ -88,36 +85,20 @@ def without_prefix(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in state.items()}
 
 
-def _from_sequential(state: dict[str, Tensor], last: str) -> dict[str, Tensor]:
-    """insightface's: layer 2 of `last`, linear, as a 1×1 convolution, and layer 3, a batch norm, as the BNNeck."""
-    renamed = {}
-    for name, value in state.items():
-        if name == f"{last}2.weight":
-            renamed["heads.bottleneck.0.weight"] = value.reshape(*value.shape, 1, 1)
-        elif name.startswith(f"{last}3."):
-            renamed[f"heads.bottleneck.1.{name.removeprefix(f'{last}3.')}"] = value
-        else:
-            renamed[f"backbone.{name}"] = value
-    return renamed
+def _with_a_face_head(state: dict[str, Tensor], linear: str, norm: str) -> dict[str, Tensor]:
+    """insightface's last layers, linear and batch norm, as a 1×1 convolution without a bias and the BNNeck.
 
-
-def _from_insightface(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """fc (linear with a bias) and features (batch norm) as a 1×1 convolution without one and the BNNeck.
-
-    Batch norm subtracts its running mean, so the linear layer's bias goes in there: norm(Wx + b) with mean m is
+    Batch norm subtracts its running mean, so a linear layer's bias goes in there: norm(Wx + b) with mean m is
     norm(Wx) with mean m − b.
     """
-    features, linear = state["features.running_mean"], state["fc.weight"]
-    if linear.ndim != 2 or not linear.shape[:1] == features.shape == state["fc.bias"].shape:
-        return state  # not of iresnet's shape: the error then lists the names
-    renamed = {}
+    bias, renamed = state.get(f"{linear}bias"), {}
     for name, value in state.items():
-        if name == "fc.weight":
-            renamed["heads.bottleneck.0.weight"] = value[:, :, None, None]
-        elif name == "features.running_mean":
-            renamed["heads.bottleneck.1.running_mean"] = value - state["fc.bias"]
-        elif name.startswith("features."):
-            renamed[f"heads.bottleneck.1.{name.removeprefix('features.')}"] = value
-        elif name != "fc.bias":
+        if name == f"{linear}weight":
+            renamed["heads.bottleneck.0.weight"] = value.reshape(*value.shape, 1, 1)
+        elif name == f"{norm}running_mean" and bias is not None:
+            renamed["heads.bottleneck.1.running_mean"] = value - bias
+        elif name.startswith(norm):
+            renamed[f"heads.bottleneck.1.{name.removeprefix(norm)}"] = value
+        elif name != f"{linear}bias":
             renamed[f"backbone.{name}"] = value
     return renamed
