@@ -8,7 +8,7 @@ from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets.data_set import DataSet, OpenSet
 from pml_ext.runner.data.datasets.image_files import ImageFile, each_its_own_camera, image_set, open_set
 from pml_ext.runner.data.datasets.image_set import ImageSet
-from pml_ext.runner.data.datasets.layout import entries_of, found_in, is_image, require_folder
+from pml_ext.runner.data.datasets.layout import entries_of, is_image, require_folder, tree
 
 log = logging.getLogger("pml_ext")
 
@@ -88,7 +88,7 @@ def _images(folder: Path, whole: Path) -> list[Path]:
 
 
 def _unlike_all_layouts(folder: Path, problem: str) -> UserError:
-    return UserError(f"{folder}: {problem}. Expected\n{_LAYOUTS.format(folder)}; {found_in(folder)}")
+    return UserError(f"{folder}: {problem}. Expected\n{_LAYOUTS.format(folder)}.\nFound\n{tree(folder)}")
 
 
 def _numbered(parts: list[list[Path]]) -> tuple[list[list[ImageFile]], dict[int, str]]:

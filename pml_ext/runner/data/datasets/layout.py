@@ -12,6 +12,7 @@ from pml_ext._files import read_regular
 log = logging.getLogger("pml_ext")
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif")
+_SHOWN = 4  # folders, and other files, of each folder of a tree
 
 
 def dataset_root(configured: str) -> Path:
@@ -56,6 +57,24 @@ def entries_of(folder: Path) -> tuple[list[Path], list[Path]]:
 def is_image(path: Path) -> bool:
     """Whether a file has the name of an image."""
     return path.suffix.lower() in SUFFIXES
+
+
+def tree(folder: Path, *, levels: int = 2, indent: str = "  ") -> str:
+    """A folder with its number of images, some of its other files, and some sub-folders down to `levels` below it."""
+    try:
+        folders, files = entries_of(folder)
+    except OSError as error:
+        return f"{indent}{folder.name}/ cannot be read ({error.strerror})"
+    others = [path.name for path in files if not is_image(path)]
+    images, listed = len(files) - len(others), folders[:_SHOWN] if levels else []
+    holds = [f"{images} images"] * bool(images) + others[:_SHOWN] + ["…"] * (len(others) > _SHOWN)
+    lines = [
+        f"{indent}{folder.name}/ {', '.join(holds)}".rstrip() if folders or files else f"{indent}{folder.name}/ empty"
+    ]
+    lines += [tree(path, levels=levels - 1, indent=f"{indent}  ") for path in listed]
+    if len(folders) > len(listed):
+        lines.append(f"{indent}  {'and ' * bool(listed)}{len(folders) - len(listed)} folders")
+    return "\n".join(lines)
 
 
 def found_in(folder: Path) -> str:
