@@ -55,7 +55,10 @@ def read_settings(path: Path) -> dict[str, Any]:
     known = {*_BASE, *_NEEDED, *_LEFT_OUT, *_WITHOUT_EFFECT}
     found = dict(_BASE)
     for file in dict.fromkeys([base, path] if base.is_file() else [path]):
-        found |= _assignments(file)
+        try:
+            found |= _assignments(file)
+        except RecursionError as error:
+            raise UserError(f"{file} is nested too deep") from error
     if unknown := sorted(found.keys() - known):
         raise UserError(f"{path}: unknown settings {', '.join(unknown)}; known are {', '.join(sorted(known))}")
     if missing := [name for name in _NEEDED if name not in found]:
