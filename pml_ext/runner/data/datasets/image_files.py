@@ -64,7 +64,12 @@ def paths_of(paths: Iterable[str]) -> Sequence[str]:
 
     A list would cost each worker that reads it 70 bytes a path: to look at a text is to write its count of references.
     """
-    return Lazy(np.array([os.fsencode(path) for path in paths], dtype=bytes), os.fsdecode)
+    return Lazy(np.array([os.fsencode(path) for path in paths], dtype=bytes), _decoded_path)
+
+
+def _decoded_path(path: bytes) -> str:
+    """As os.fsdecode, which cannot be pickled for a loader's workers."""
+    return os.fsdecode(path)
 
 
 def require_inside(path: str, folder: Path, where: str) -> None:
