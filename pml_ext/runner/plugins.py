@@ -40,7 +40,7 @@ def import_modules(names: Iterable[str]) -> None:
 
 
 def _explained(name: str, error: Exception) -> str:
-    if isinstance(error, ModuleNotFoundError) and name.startswith(error.name or "?"):
+    if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
         near = hint(name, [path.stem for path in Path().glob("*.py")], str)
         return f"no module of that name in {os.getcwd()} or the environment{near}"
     place = traceback.extract_tb(error.__traceback__)[-1]

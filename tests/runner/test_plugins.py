@@ -105,6 +105,7 @@ def test_training_from_python_with_callbacks_by_name_and_as_objects(folder: Path
     [
         (None, "no module of that name in .* or the environment; did you mean own_loss"),
         ("import nothing_like_this", "ModuleNotFoundError: .*nothing_like_this.* line 1"),
+        ("import own", "ModuleNotFoundError: .*'own'.* line 1"),
         ("\n\n1 / 0", r"ZeroDivisionError: .*own_losses\.py, line 3"),
         (TAKEN, "CITLoss of own_losses has the name of a part that pml_ext"),
     ],

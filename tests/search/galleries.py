@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from pml_ext.metrics import CohortNormalization
 from pml_ext.search.gallery import Gallery
 from pml_ext.search.model_record import ModelRecord
 
@@ -25,6 +27,15 @@ def create(
     folder: Path, dim: int, *, sha256: str = "0" * 64, labels: bool = False, cohort: Path | None = None
 ) -> Gallery:
     return Gallery.create(folder, ModelRecord(CONFIG, "w", sha256, dim), has_labels=labels, cohort=cohort)
+
+
+def create_with_cohort(folder: Path, size: int, k: int) -> tuple[Gallery, CohortNormalization]:
+    """An empty gallery of normalised scores, and the cohort of so many rows."""
+    (folder / "w").write_bytes(b"weights")
+    cohort = CohortNormalization.fit(torch.from_numpy(clustered(size, seed=2)), k).with_checkpoint(folder / "w")
+    cohort.save(folder / "cohort.npz")
+    assert cohort.checkpoint is not None
+    return create(folder / "g", 8, sha256=cohort.checkpoint.sha256, cohort=folder / "cohort.npz"), cohort
 
 
 def add(gallery: Gallery, x: np.ndarray, *, first: int = 0, parts: int = 1) -> Gallery:

@@ -13,11 +13,10 @@ import torch
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
-from pml_ext.metrics import CohortNormalization
 from pml_ext.search.gallery import Gallery
 from pml_ext.search.model_record import KEY, ModelRecord
 from pml_ext.search.readers import read_embeddings
-from tests.search.galleries import add, clustered, create
+from tests.search.galleries import add, clustered, create, create_with_cohort
 
 
 def contents(gallery: Gallery) -> dict[str, np.ndarray]:
@@ -181,11 +180,7 @@ def test_other_kinds_are_refused(tmp_path: Path) -> None:
 
 def test_offsets_follow_their_rows(tmp_path: Path) -> None:
     x = clustered(30)
-    (tmp_path / "w").write_bytes(b"weights")
-    cohort = CohortNormalization.fit(torch.from_numpy(clustered(40, seed=2)), 5).with_checkpoint(tmp_path / "w")
-    cohort.save(tmp_path / "cohort.npz")
-    assert cohort.checkpoint is not None
-    made = create(tmp_path / "g", 8, sha256=cohort.checkpoint.sha256, cohort=tmp_path / "cohort.npz")
+    made, cohort = create_with_cohort(tmp_path, 40, 5)
     gallery = add(made, x, parts=2)
     stays = np.arange(30) % 3 > 0
     gallery.keep(stays)

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from pml_ext.metrics import CohortNormalization
 from pml_ext.search import index
 from pml_ext.search.gallery import Gallery, IndexRecord
 from pml_ext.search.index import Neighbours, search
 from pml_ext.search.readers import read_embeddings
-from tests.search.galleries import add, clustered, create
+from tests.search.galleries import add, clustered, create, create_with_cohort
 
 pytest.importorskip("faiss")
 EXACT_UP_TO = 500
@@ -134,11 +133,7 @@ def test_an_index_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_an_index_of_normalised_scores(tmp_path: Path, builds: list[int]) -> None:
     x, queries = clustered(1500), clustered(60, seed=1)
-    (tmp_path / "w").write_bytes(b"weights")
-    cohort = CohortNormalization.fit(torch.from_numpy(clustered(300, seed=2)), 10).with_checkpoint(tmp_path / "w")
-    cohort.save(tmp_path / "cohort.npz")
-    assert cohort.checkpoint is not None
-    made = create(tmp_path / "g", 8, sha256=cohort.checkpoint.sha256, cohort=tmp_path / "cohort.npz")
+    made, cohort = create_with_cohort(tmp_path, 300, 10)
     gallery = add(made, x, parts=3)
     found = search(gallery, gallery.as_queries(queries), 10, exact_up_to=EXACT_UP_TO)
     expected = cohort.scores(torch.from_numpy(queries).double(), torch.from_numpy(x).double()).numpy()

@@ -24,9 +24,8 @@ def _with_keys(parent: str) -> dict[str, str]:
 
 
 def _about(entry: Entry, node: Mapping[str, Any]) -> str:
-    defaults = {key: default for key, (_, default) in keys_of(entry).items() if not key.startswith(_OF_ALL)} | dict(
-        node
-    )
+    defaults = {key: default for key, (_, default) in keys_of(entry).items() if not key.startswith(_OF_ALL)}
+    defaults.update(node)
     keys = ", ".join(key if default is REQUIRED else f"{key} {default}" for key, default in defaults.items())
     package = entry.module.partition(".")[0]
     return f"{entry.node}: {keys}" if package in _KNOWN_PACKAGES else f"{entry.node}: {keys} (of {package})"

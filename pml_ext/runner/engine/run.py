@@ -85,13 +85,8 @@ def train(
     require_supported(cfg, processes=launch.processes)
     if launch.needs_agent:
         with _said_how_to_resume(cfg):
-            return (
-                start(
-                    launch,
-                    partial(train, cfg, resume=resume, overwrite=overwrite, profile=profile, callbacks=callbacks),
-                )
-                or {}
-            )
+            work = partial(train, cfg, resume=resume, overwrite=overwrite, profile=profile, callbacks=callbacks)
+            return start(launch, work) or {}
     with _said_how_to_resume(cfg), _in_output_folder(cfg, "train.log") as output:
         if restarts():
             log.info("restart %d of this run", restarts())

@@ -1,6 +1,6 @@
 """A user's own data set in Python, with FastReID's interface."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
 from pml_ext.runner.data.datasets.data_set import DataSet, OpenSet
 from pml_ext.runner.data.datasets.decoding import decode_image, pixels_of
-from pml_ext.runner.data.datasets.image_files import ImageFiles
+from pml_ext.runner.data.datasets.image_files import ImageFiles, read_image
 from pml_ext.runner.data.datasets.image_set import ImageSet, Lazy
 
 if TYPE_CHECKING:
@@ -51,11 +51,10 @@ class ImageDataset:
 def data_set_of(kind: Callable[..., Any]) -> DataSet:
     """A registered class as the trainer reads it."""
     about = f"{kind.__module__}.{getattr(kind, '__qualname__', kind)}"
-    return DataSet(partial(_read, kind), about)
+    return DataSet(partial(_read, kind, about), about)
 
 
-def _read(kind: Callable[..., Any], root: Path, grey: bool) -> OpenSet:
-    about = f"{kind.__module__}.{getattr(kind, '__qualname__', kind)}"
+def _read(kind: Callable[..., Any], about: str, root: Path, grey: bool) -> OpenSet:
     try:
         made = kind(root=str(root))
         parts = {part: _items(getattr(made, part)) for part in _PARTS}
@@ -93,7 +92,7 @@ def _require_columns(items: Sequence[Item], of: str) -> None:
 class _Numbers:
     """Integers as they are, if all values are integers; else the places of the texts in their order."""
 
-    def __init__(self, values: "Sequence[Any] | Any") -> None:
+    def __init__(self, values: Iterable[int | str]) -> None:
         different = set(values)
         is_numbered = all(not isinstance(value, str) for value in different)
         texts = [] if is_numbered else sorted(map(str, different))
@@ -125,7 +124,7 @@ def _image_set(
 def _image(source: tuple[Any, str], grey: bool) -> "Tensor":
     image, name = source
     if isinstance(image, (str, Path)):
-        image = Path(image).read_bytes()
+        return read_image(image, grey)
     if isinstance(image, bytes):
         return decode_image(image, name, grey)
     return pixels_of(image(), grey)
