@@ -13,24 +13,12 @@ if TYPE_CHECKING:
     from pml_ext.metrics.identification_lists import TemplateSubjects as TemplateSubjects
     from pml_ext.metrics.identification_lists import read_template_subjects as read_template_subjects
     from pml_ext.metrics.opis import OPIS as OPIS
-    from pml_ext.metrics.pair_lists import (
-        ImagePairs as ImagePairs,
-    )
-    from pml_ext.metrics.pair_lists import (
-        TemplateMedia as TemplateMedia,
-    )
-    from pml_ext.metrics.pair_lists import (
-        TemplatePairs as TemplatePairs,
-    )
-    from pml_ext.metrics.pair_lists import (
-        read_lfw_pairs as read_lfw_pairs,
-    )
-    from pml_ext.metrics.pair_lists import (
-        read_template_media as read_template_media,
-    )
-    from pml_ext.metrics.pair_lists import (
-        read_template_pairs as read_template_pairs,
-    )
+    from pml_ext.metrics.pair_lists import ImagePairs as ImagePairs
+    from pml_ext.metrics.pair_lists import TemplateMedia as TemplateMedia
+    from pml_ext.metrics.pair_lists import TemplatePairs as TemplatePairs
+    from pml_ext.metrics.pair_lists import read_lfw_pairs as read_lfw_pairs
+    from pml_ext.metrics.pair_lists import read_template_media as read_template_media
+    from pml_ext.metrics.pair_lists import read_template_pairs as read_template_pairs
     from pml_ext.metrics.reid import ReIDEvaluator as ReIDEvaluator
     from pml_ext.metrics.score_calibration import ScoreCalibration as ScoreCalibration
     from pml_ext.metrics.streaming_verification import StreamingVerification as StreamingVerification
