@@ -134,6 +134,14 @@ MINER_REGISTRY = Registry("MODEL.MINER.NAME", "pml_ext.runner.modeling.losses.bu
 """Classes of miners, as in pytorch-metric-learning."""
 DATASET_REGISTRY = Registry("DATASETS.NAMES", "pml_ext.runner.data.datasets.built_in")
 """Classes, called with `root=`, as `pml_ext.runner.ImageDataset`."""
+BACKBONE_REGISTRY = Registry("MODEL.BACKBONE.NAME", "pml_ext.runner.modeling.backbones.built_in")
+"""Functions of the whole config: a network of images (B, C, H, W) to maps (B, FEAT_DIM, h, w)."""
+REID_HEADS_REGISTRY = Registry("MODEL.HEADS.NAME", "pml_ext.runner.modeling.heads")
+"""Classes, made with the whole config, as `pml_ext.runner.EmbeddingHead`."""
+META_ARCH_REGISTRY = Registry("MODEL.META_ARCHITECTURE", "pml_ext.runner.modeling.architectures")
+"""Classes, made with the whole config, as `pml_ext.runner.Baseline`."""
+EVALUATOR_REGISTRY = Registry("TEST.EVALUATOR")
+"""Classes, made with (cfg, num_query), as in FastReID."""
 CALLBACK_REGISTRY = Registry("CALLBACKS")
 """Lightning's callbacks, made without arguments."""
 

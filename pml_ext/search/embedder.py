@@ -130,7 +130,7 @@ class Embedder:
         where = _device(device)
         if half and where.type == "cpu":
             log.warning("half=True on a CPU is slower than 32 bits")
-        network = PixelsToEmbedding.load(cfg.MODEL, cfg.INPUT, flip=cfg.TEST.FLIP.ENABLED).requires_grad_(False)
+        network = PixelsToEmbedding.load(cfg).requires_grad_(False)
         record = ModelRecord.of(shaping(cfg), cfg.MODEL.WEIGHTS, embedding_dim=network.embedding_dim, half=half)
         network = (network.to_float16() if half else network).to(where)
         return cls(network, record, device=where, batch_size=batch_size, cohort=cohort)

@@ -5,14 +5,14 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.data.names import TRANSFORMS
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.evaluation.evaluate import gallery_cohort, opis_settings, verification_evaluator
-from pml_ext.runner.modeling.architectures import architecture_of
+from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.heads import build_partial_fc
 from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
@@ -42,13 +42,12 @@ def found_by_building(cfg: CN, wrong: Collection[str]) -> list[str]:
     for switch in TRANSFORMS:
         attempt(lambda switch=switch: _transform(cfg.INPUT, switch), f"INPUT.{switch}", "INPUT.SIZE")  # type: ignore[misc]
     shaping = ("MODEL.BACKBONE", "MODEL.HEADS", "MODEL.META_ARCHITECTURE", "MODEL.PIXEL", "MODEL.DEVICE", "INPUT")
-    network = attempt(lambda: _network(model, cfg.INPUT), *shaping)
-    reduced = model.HEADS.NECK_FEAT == "after" and model.HEADS.EMBEDDING_DIM
-    size = architecture_of(model).feature_size(network) if network else reduced or model.BACKBONE.FEAT_DIM or 2048
+    network = attempt(lambda: _network(cfg), *shaping)
+    sizes = _output_sizes(cfg, network)
     parts = {} if network is None else dict(network.named_parameters())
     for name in model.LOSSES.NAME:
         read = ("MODEL.LOSSES", *(shaping[:3] if model.HEADS.PFC.ENABLED else ()))
-        loss = attempt(lambda name=name: _loss(model, name, size), *read)  # type: ignore[misc]
+        loss = attempt(lambda name=name: _loss(model, name, sizes), *read)  # type: ignore[misc]
         parts |= {} if loss is None else {f"losses.{name}": value for name, value in loss.named_parameters()}
     if network is not None and (cfg.SOLVER.FREEZE_ITERS or cfg.SOLVER.FREEZE_EPOCHS):
         attempt(
@@ -76,34 +75,60 @@ def _transform(options: CN, switch: str) -> object:
     return build_transform(alone, training=True)
 
 
-def _network(options: CN, images: CN) -> nn.Module:
-    """The network's parts on torch's meta device: shapes without memory, weights or arithmetic."""
-    model = options.clone()
-    model.defrost()
-    model.BACKBONE.PRETRAIN = False
-    architecture = architecture_of(model)
+def _network(cfg: CN) -> nn.Module:
+    """The architecture on torch's meta device: shapes without memory, weights or arithmetic.
+
+    It embeds an image of each fixed size, unless it wants more of a batch than that.
+    """
     with torch.device("meta"):
-        parts = architecture.parts(model, images, num_classes=max(model.HEADS.NUM_CLASSES, 2))
-        network = nn.ModuleDict(parts).eval()
-        for size in ImageSizes.of(images):
+        network = build_model(cfg, num_classes=max(cfg.MODEL.HEADS.NUM_CLASSES, 2)).eval()
+        for size in ImageSizes.of(cfg.INPUT):
             if size[0] > 0:
-                architecture.require_size(network, torch.zeros(1, len(model.PIXEL_MEAN), size[0], size[-1]))
+                _run(network, _batch(cfg, size, count=1))
     return network
 
 
-def _loss(model: CN, name: str, feature_size: int) -> nn.Module:
+def _output_sizes(cfg: CN, network: nn.Module | None) -> dict[str, int]:
+    """Columns of the architecture's `features` and `cls_outputs` in training, or what the config lets one guess."""
+    model, (size, _) = cfg.MODEL, ImageSizes.of(cfg.INPUT)
+    reduced = model.HEADS.EMBEDDING_DIM or model.BACKBONE.FEAT_DIM or 2048
+    guessed = {"features": reduced, "cls_outputs": reduced}
+    if network is None or not hasattr(network, "compute_outputs"):
+        return guessed
+    with torch.device("meta"):
+        outputs = _run(network.train(), _batch(cfg, size if size[0] > 0 else [224], count=2), "compute_outputs") or {}
+    for name in guessed.keys() & outputs.keys():
+        output = outputs[name]
+        guessed[name] = int((output if isinstance(output, Tensor) else output[0]).shape[1])
+    return guessed
+
+
+def _batch(cfg: CN, size: list[int], *, count: int) -> dict[str, Any]:
+    images = torch.zeros(count, len(cfg.MODEL.PIXEL_MEAN), size[0], size[-1])
+    numbers = torch.zeros(count, dtype=torch.long)
+    return {"images": images, "targets": numbers, "camids": numbers, "img_paths": [""] * count}
+
+
+def _run(network: nn.Module, batch: dict[str, Any], method: str = "__call__") -> Any:
+    """Outputs of a batch; None if the network cannot run without data: it has no shapes, or reads further columns."""
+    try:
+        return getattr(network, method)(batch)
+    except (NotImplementedError, KeyError):
+        return None
+
+
+def _loss(model: CN, name: str, sizes: dict[str, int]) -> nn.Module:
     losses = model.LOSSES.clone()
     losses.defrost()
     losses.NAME = (name,)
     classes = max(model.HEADS.NUM_CLASSES, 2)
 
     def partial_fc(**of_loss: Any) -> nn.Module:
-        size: dict[str, Any] = {"embedding_size": model.HEADS.EMBEDDING_DIM or feature_size}
         with torch.device("meta"):
-            return build_partial_fc(model.HEADS, num_classes=classes, seed=0, part=(0, 1), **size | of_loss)
+            return build_partial_fc(model.HEADS, num_classes=classes, seed=0, part=(0, 1), **of_loss)
 
     divided = partial_fc if model.HEADS.PFC.ENABLED else None
-    return build_losses(losses, num_classes=classes, feature_size=feature_size, partial_fc=divided)[1]
+    return build_losses(losses, num_classes=classes, output_size=sizes.__getitem__, partial_fc=divided)[1]
 
 
 def _require_matches(patterns: list[str], names: Collection[str]) -> None:

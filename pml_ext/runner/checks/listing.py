@@ -8,8 +8,18 @@ from pml_ext.runner.config.load import require
 from pml_ext.runner.config.part_keys import REQUIRED, keys_of
 from pml_ext.runner.config.rules import value_of
 from pml_ext.runner.data.names import OWN_DATA, SAMPLERS, TRANSFORMS
-from pml_ext.runner.modeling.names import BACKBONES, CLS_LAYERS, HEADS, POOL_LAYERS
-from pml_ext.runner.registry import DATASET_REGISTRY, OF_NODES, Entry
+from pml_ext.runner.modeling.names import CLS_LAYERS, POOL_LAYERS, backbone_facts
+from pml_ext.runner.registry import (
+    BACKBONE_REGISTRY,
+    CALLBACK_REGISTRY,
+    DATASET_REGISTRY,
+    EVALUATOR_REGISTRY,
+    META_ARCH_REGISTRY,
+    OF_NODES,
+    REID_HEADS_REGISTRY,
+    Entry,
+    Registry,
+)
 from pml_ext.runner.solver.rules import OPTIMIZERS, SCHEDULES
 
 # Keys of every loss of pytorch-metric-learning
@@ -37,13 +47,30 @@ def _datasets() -> dict[str, Mapping[str, str]]:
     return {"DATASETS.NAMES, DATASETS.TESTS": {**{name: data_set(name).about for name in DATASET_REGISTRY}, **OWN_DATA}}
 
 
+def _first_lines(registry: Registry) -> dict[str, str]:
+    """name -> the first line of the part's docstring, and the package if it is another one's."""
+    return {name: _first_line(registry.entry(name)) for name in registry}
+
+
+def _first_line(entry: Entry) -> str:
+    line = (entry.part.__doc__ or "").strip().partition("\n")[0]
+    package = entry.module.partition(".")[0]
+    return line if package in _KNOWN_PACKAGES else f"{line} (of {package})".lstrip()
+
+
+def _about_backbone(name: str) -> str:
+    facts = backbone_facts(name)
+    return _first_line(BACKBONE_REGISTRY.entry(name)) if facts is None else str(facts)
+
+
 # kind -> config key -> name -> what it is
 _LISTS: dict[str, Callable[[], dict[str, Mapping[str, str]]]] = {
     "losses": lambda: {"MODEL.LOSSES.NAME": _with_keys("MODEL.LOSSES")},
     "miners": lambda: {"MODEL.MINER.NAME": _with_keys("MODEL.MINER")},
-    "backbones": lambda: {"MODEL.BACKBONE.NAME": {name: str(entry) for name, entry in BACKBONES.items()}},
+    "architectures": lambda: {"MODEL.META_ARCHITECTURE": _first_lines(META_ARCH_REGISTRY)},
+    "backbones": lambda: {"MODEL.BACKBONE.NAME": {name: _about_backbone(name) for name in BACKBONE_REGISTRY}},
     "heads": lambda: {
-        "MODEL.HEADS.NAME": HEADS,
+        "MODEL.HEADS.NAME": _first_lines(REID_HEADS_REGISTRY),
         "MODEL.HEADS.POOL_LAYER": POOL_LAYERS,
         "MODEL.HEADS.CLS_LAYER": CLS_LAYERS,
     },
@@ -52,6 +79,8 @@ _LISTS: dict[str, Callable[[], dict[str, Mapping[str, str]]]] = {
     "schedulers": lambda: {"SOLVER.SCHED": SCHEDULES},
     "optimizers": lambda: {"SOLVER.OPT": dict.fromkeys(OPTIMIZERS, "torch.optim's")},
     "samplers": lambda: {"DATALOADER.SAMPLER_TRAIN": SAMPLERS},
+    "evaluators": lambda: {"TEST.EVALUATOR": _first_lines(EVALUATOR_REGISTRY)},
+    "callbacks": lambda: {"CALLBACKS": _first_lines(CALLBACK_REGISTRY)},
 }
 KINDS = tuple(_LISTS)
 
@@ -63,7 +92,7 @@ def list_names(kind: str | None) -> str:
     require(kind, KINDS, "list")
     lines = []
     for key, names in _LISTS[kind]().items():
-        width = max(map(len, names))
+        width = max(map(len, names), default=0)
         lines.append(key)
         lines += [f"  {name:{width}}  {about}" for name, about in names.items()]
     return "\n".join(lines)

@@ -12,11 +12,12 @@ from pml_ext.runner.data.rules import DATALOADER_RULES, DATASETS_RULES, INPUT_RU
 from pml_ext.runner.evaluation.columns import LAST, columns_of_first
 from pml_ext.runner.evaluation.rules import TEST_RULES
 from pml_ext.runner.modeling import rules as of_models
+from pml_ext.runner.modeling.architectures import has_own_forward
 from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.losses.factory import facts_of_name
-from pml_ext.runner.modeling.names import BACKBONES
+from pml_ext.runner.modeling.names import backbone_facts
 from pml_ext.runner.modeling.weights.imagenet import why_no_weights
-from pml_ext.runner.registry import CALLBACK_REGISTRY
+from pml_ext.runner.registry import CALLBACK_REGISTRY, EVALUATOR_REGISTRY, META_ARCH_REGISTRY
 from pml_ext.runner.solver.rules import SOLVER_RULES
 
 LOGGER_NAMES = ("csv", "tensorboard", "wandb", "mlflow")
@@ -64,7 +65,8 @@ def _erasing(cfg: CN) -> str | None:
 def _one_size(cfg: CN) -> str | None:
     """A vision transformer sees images of one size."""
     name, sizes = cfg.MODEL.BACKBONE.NAME, ImageSizes.of(cfg.INPUT)
-    patch = BACKBONES[name].patch if name in BACKBONES else 0
+    facts = backbone_facts(name)
+    patch = facts.patch if facts else 0
     one_size = len(sizes.train) == 2 and min(sizes.train) >= patch and sizes.train == sizes.test
     if not patch or one_size:
         return None
@@ -72,6 +74,8 @@ def _one_size(cfg: CN) -> str | None:
 
 
 def _best(cfg: CN) -> str | None:
+    if cfg.TEST.EVALUATOR:  # which names its own metrics
+        return None
     known = columns_of_first(cfg.DATASETS, cfg.TEST)
     is_known = cfg.TEST.BEST in ("", LAST, *known)
     return None if is_known else f"{cfg.DATASETS.TESTS[0]} is measured by {', '.join(known)}"
@@ -81,10 +85,20 @@ def _patience(cfg: CN) -> str | None:
     test = cfg.TEST
     if not test.PATIENCE:
         return None
-    if test.BEST == LAST:
+    if test.BEST == LAST or (test.EVALUATOR and not test.BEST):
         return "stops when TEST.BEST no longer improves: name a metric there"
     is_measured = test.EVAL_STEPS or 0 < test.EVAL_PERIOD < cfg.SOLVER.MAX_EPOCH
     return None if is_measured else "counts validations during training: set TEST.EVAL_PERIOD to 1, for instance"
+
+
+def _own_forward(cfg: CN) -> Iterator[Problem]:
+    """SOLVER.CHUNK and Partial FC need the outputs behind the losses, which an architecture's own forward keeps."""
+    name = cfg.MODEL.META_ARCHITECTURE
+    if name not in META_ARCH_REGISTRY or not has_own_forward(name):
+        return
+    for key, value in (("SOLVER.CHUNK", cfg.SOLVER.CHUNK), ("MODEL.HEADS.PFC.ENABLED", cfg.MODEL.HEADS.PFC.ENABLED)):
+        if value:
+            yield Problem(key, value, f"needs the losses of Baseline's forward, and {name} has a forward of its own")
 
 
 def _tightness(cfg: CN) -> str | None:
@@ -119,6 +133,8 @@ RULES: dict[str, list[Rule]] = {
     "": [  # about several nodes
         one_of("LOGGERS", LOGGER_NAMES),
         one_of("CALLBACKS", CALLBACK_REGISTRY),
+        one_of("TEST.EVALUATOR", EVALUATOR_REGISTRY, where=lambda cfg: cfg.TEST.EVALUATOR),
+        _own_forward,
         must("SEED", "must be in [0, 2^32)", lambda value: 0 <= value < 2**32),
         fits("MODEL.BACKBONE.PRETRAIN", _weights),
         fits("INPUT.REA.VALUE", _erasing),

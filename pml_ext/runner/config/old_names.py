@@ -62,7 +62,7 @@ WITHOUT_MEANING = {
     "SOLVER.MAX_ITER": "counts iterations, as before FastReID 0.2; set SOLVER.MAX_EPOCH, STEPS and WARMUP_EPOCHS",
     "SOLVER.DELAY_ITERS": "counts iterations, as before FastReID 0.2; set SOLVER.DELAY_EPOCHS",
     "SOLVER.SWA": "stochastic weight averaging is not built",
-    "SOLVER.FREEZE_FC_ITERS": "is not built; MODEL.FREEZE_LAYERS ['heads.classifier'] freezes the classifier",
+    "SOLVER.FREEZE_FC_ITERS": "is not built; MODEL.FREEZE_LAYERS ['heads.weight'] freezes the classifier",
     "MODEL.OPEN_LAYERS": "must be backbone, heads or both; today MODEL.FREEZE_LAYERS names what does not train",
 }
 """Old keys that stay where they are -> why; others are unknown."""

@@ -18,15 +18,15 @@ from pml_ext.runner.data.samplers import build_sampler
 from pml_ext.runner.data.samplers.joint import Drawn
 from pml_ext.runner.data.transforms.transform import Draws, Transform
 
-Sample = tuple[Tensor, int, int]
-"""(image, class id, row)."""
+Sample = dict[str, Any]
+"""`images` (C, H, W), `targets` (the class), `camids`, `img_paths`, `rows`, and the data set's further columns."""
 
-TrainingSample = tuple[Tensor, int, int, Draws]
-"""(image, class id, row, what the transform's batch steps drew); the image lacks those steps."""
+TrainingSample = dict[str, Any]
+"""A Sample whose image lacks the transform's batch steps, with what these drew as `draws`."""
 
 
 class LabelledImages(Dataset[Sample]):
-    """(image, class id, row) of an image set."""
+    """The samples of an image set."""
 
     def __init__(self, images: ImageSet, transform: Transform) -> None:
         self.images, self.labels, self.transform = images, images.labels, transform
@@ -35,7 +35,7 @@ class LabelledImages(Dataset[Sample]):
         return len(self.images)
 
     def __getitem__(self, row: int) -> Sample:
-        return self.transform(self.images.images[row]), int(self.labels[row]), row
+        return {"images": self.transform(self.images.images[row]), **_columns(self.images, self.labels, row)}
 
 
 class SeededImages(Dataset[TrainingSample]):
@@ -52,19 +52,37 @@ class SeededImages(Dataset[TrainingSample]):
             prepared, draws = self.transform.prepare(image)
         finally:
             torch.set_rng_state(state)
-        return prepared, int(self.labels[drawn.row]), drawn.row, draws
+        return {"images": prepared, "draws": draws, **_columns(self.images, self.labels, drawn.row)}
 
 
-def collate(samples: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Images (B, C, H, W), class ids and rows (B,), of training samples also the draws, (B, K) of each step.
+def _columns(images: ImageSet, labels: np.ndarray, row: int) -> dict[str, Any]:
+    columns = {
+        "targets": int(labels[row]), "camids": int(images.cameras[row]), "img_paths": images.names[row], "rows": row
+    }  # fmt: skip
+    return columns if images.extras is None else {**images.extras[row], **columns}
+
+
+def collate(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Images (B, C, H, W), columns (B,) of numbers and (B, …) of tensors, lists of all else; `draws` (B, K) of each step.
 
     Images lie in memory as decoders give them, (B, H, W, C): turning them round takes the worker as long as all else
     that it does to them.
     """
-    images, labels, rows, *draws = zip(*samples, strict=True)
-    stacked = default_collate([image.permute(1, 2, 0) for image in images]).permute(0, 3, 1, 2)
-    batch = stacked, torch.tensor(labels), torch.tensor(rows)
-    return (*batch, [np.stack(drawn) for drawn in zip(*draws[0], strict=True)]) if draws else batch
+    batch: dict[str, Any] = {}
+    for name in samples[0]:
+        try:
+            values = [sample[name] for sample in samples]
+        except KeyError:
+            raise UserError(f"the data set gives the column {name} to some images of a batch only") from None
+        if name == "images":
+            batch[name] = default_collate([image.permute(1, 2, 0) for image in values]).permute(0, 3, 1, 2)
+        elif name == "draws":
+            batch[name] = [np.stack(drawn) for drawn in zip(*values, strict=True)]
+        elif isinstance(values[0], (bool, int, float, np.number, np.ndarray, Tensor)):
+            batch[name] = default_collate(values)
+        else:
+            batch[name] = values
+    return batch
 
 
 def _workers(options: CN) -> dict[str, Any]:

@@ -25,7 +25,8 @@ class FreezeLayers(lightning.Callback):
 
     def on_train_batch_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, *_: Any) -> None:
         frozen = trainer.global_step < self.iterations
-        for name, part in pl_module.named_children():
+        module: Any = pl_module
+        for name, part in module.model.named_children():
             if name in self.patterns and part.training == frozen:
                 part.train(not frozen)
 
@@ -34,7 +35,7 @@ class FreezeLayers(lightning.Callback):
     ) -> None:
         if trainer.global_step < self.iterations:
             for name, parameter in pl_module.named_parameters():
-                if any(re.match(pattern, name) for pattern in self.patterns):
+                if any(re.match(pattern, name.removeprefix("model.")) for pattern in self.patterns):
                     parameter.grad = None
 
 

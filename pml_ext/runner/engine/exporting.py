@@ -39,7 +39,7 @@ def export(cfg: CN, output: str | Path, file_format: str, *, half: bool = False)
     if not 1 <= len(size) <= 2 or min(size) < 1:
         raise UserError(f"export needs one image size: INPUT.SIZE_TEST must be height and width; got {size}")
     output = Path(output).expanduser()
-    model = PixelsToEmbedding.load(cfg.MODEL, cfg.INPUT, flip=cfg.TEST.FLIP.ENABLED)
+    model = PixelsToEmbedding.load(cfg)
     write, read = FORMATS[file_format]
     generator = torch.Generator().manual_seed(cfg.SEED)
     images = torch.rand(3, len(cfg.MODEL.PIXEL_MEAN), size[0], size[-1], generator=generator) * 255

@@ -1,6 +1,6 @@
 """SOLVER.CHUNK: a training step whose batch is larger than memory, within Lightning's automatic optimisation."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,9 +12,9 @@ from pml_ext._ops.precision import no_autocast
 
 
 def loss_in_chunks(
-    network: Callable[..., Any],
-    inputs: Sequence[Tensor],
-    loss: Callable[[Any], Tensor],
+    network: Callable[[dict[str, Any]], dict[str, Any]],
+    batch: Mapping[str, Any],
+    loss: Callable[[dict[str, Any]], Tensor],
     *,
     chunk: int,
     modules: Sequence[nn.Module],
@@ -25,10 +25,22 @@ def loss_in_chunks(
 
     The gradients of all other chunks have been added to the parameters' by then. DistributedDataParallel begins to
     exchange gradients after the training step has returned, so it sends the sums of all chunks, once.
-    `network`, `inputs`, `chunk` and `modules` are as ChunkedPass takes them; Lightning will scale by `scaler`.
+    `network` maps the columns of a batch to named outputs, among which columns may be; `chunk` and `modules` are as
+    ChunkedPass takes them; Lightning will scale by `scaler`.
     """
-    chunks = ChunkedPass(network, inputs, chunk=chunk, modules=modules)
-    value = loss(chunks.outputs)
+    names: list[str] = []
+
+    def network_of_rows(images: Tensor, rows: Tensor) -> tuple[Any, ...]:
+        columns = {name: _rows_of(column, rows) for name, column in batch.items() if name != "images"}
+        outputs = network({"images": images, **columns})
+        names[:] = [name for name in outputs if name not in columns]
+        return tuple(outputs[name] for name in names)
+
+    images: Tensor = batch["images"]
+    all_rows = torch.arange(len(images), device=images.device)
+    chunks = ChunkedPass(network_of_rows, (images, all_rows), chunk=chunk, modules=modules)
+    columns = {name: column for name, column in batch.items() if name != "images"}
+    value = loss({**columns, **dict(zip(names, chunks.outputs, strict=True))})
     scale = torch.ones_like(value) if scaler is None else scaler.scale(torch.ones_like(value))
     leaves = [leaf for leaf in chunks.leaves if leaf is not None and leaf.requires_grad]
     own = [parameter for parameter in loss_parameters if parameter.requires_grad]
@@ -42,3 +54,7 @@ def loss_in_chunks(
             outputs.append(parameter)
             shares.append(gradient)
     return with_gradients(value, outputs, shares, scale=scale)
+
+
+def _rows_of(column: Any, rows: Tensor) -> Any:
+    return column[rows] if isinstance(column, Tensor) else [column[row] for row in rows.tolist()]

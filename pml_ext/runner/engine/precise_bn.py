@@ -5,7 +5,8 @@ from itertools import count, islice
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from lightning.fabric.utilities import move_data_to_device
+from torch import nn
 from torch.optim.swa_utils import update_bn
 from torch.utils.data import DataLoader
 
@@ -14,30 +15,30 @@ class _WithoutLosses(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
+        self.run = getattr(model, "compute_outputs", model)
 
-    def forward(self, images: Tensor) -> None:
-        # A classification layer with a margin wants labels; the statistics do not depend on them.
-        self.model.output(images, torch.zeros(len(images), dtype=torch.long, device=images.device))
+    def forward(self, batch: dict[str, Any]) -> None:
+        self.run(batch)
 
 
-def recompute_statistics(model: Any, loader: DataLoader[Any], iterations: int, device: torch.device) -> None:
+def recompute_statistics(module: Any, loader: DataLoader[Any], iterations: int, device: torch.device) -> None:
     """Replace every batch norm's running mean and variance by the plain averages over training batches.
 
     Of several processes each takes its own part of the batches, and all get the average. The loader is begun anew as
     often as so many batches take.
     """
 
-    def batches() -> Iterator[Tensor]:
+    def batches() -> Iterator[dict[str, Any]]:
         for epoch in count():
             loader.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
-            for images, _, _, draws in loader:
-                yield model.transform.finish(images.to(device), draws)
+            for batch in loader:
+                yield module.on_after_batch_transfer(move_data_to_device(batch, device), 0)
 
-    update_bn(islice(batches(), iterations), _WithoutLosses(model).to(device), device)
+    update_bn(islice(batches(), iterations), _WithoutLosses(module.model).to(device))
     if torch.distributed.is_initialized():
-        for module in model.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                for average in (module.running_mean, module.running_var):
+        for layer in module.model.modules():
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+                for average in (layer.running_mean, layer.running_var):
                     if average is not None:
                         torch.distributed.all_reduce(average)
                         average.div_(torch.distributed.get_world_size())

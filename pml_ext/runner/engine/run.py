@@ -5,13 +5,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.profilers import SimpleProfiler
-from torch.utils.data import DataLoader
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import Terminated, UserError
@@ -19,12 +17,11 @@ from pml_ext._files import write_atomically
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.config.run_folder import BEST, CHECKPOINTS, LAST, config_of_run, weights_of_run
-from pml_ext.runner.data.loaders import Sample
-from pml_ext.runner.data.samplers import JointBatchSampler, steps_per_epoch
-from pml_ext.runner.engine import run_data
-from pml_ext.runner.engine.baseline import Baseline
+from pml_ext.runner.data.datasets import load_train_set
+from pml_ext.runner.data.samplers import steps_per_epoch
 from pml_ext.runner.engine.callbacks import freeze_callbacks
 from pml_ext.runner.engine.checkpoints import check_resumable, not_of_a_run, steps_of
+from pml_ext.runner.engine.data_module import DataModule
 from pml_ext.runner.engine.messages import logged
 from pml_ext.runner.engine.output import (
     UNREADABLE,
@@ -38,6 +35,7 @@ from pml_ext.runner.engine.precise_bn import recompute_statistics
 from pml_ext.runner.engine.preemption import ended_by_sigterm
 from pml_ext.runner.engine.run_outputs import report_run
 from pml_ext.runner.engine.trainer import build_trainer
+from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.evaluation.baselines import (
     BEFORE,
     RAW_PIXELS,
@@ -95,8 +93,9 @@ def train(
         elif is_first():
             prepare_folder(output, resume=resume, overwrite=overwrite)
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
-        train_set, test_sets = run_data.training_and_evaluation_sets(cfg, output / UNREADABLE if is_first() else None)
-        module = Baseline(cfg, train_set, test_sets)
+        data = DataModule(cfg, unreadable=output / UNREADABLE if is_first() else None)
+        assert data.train_set is not None
+        train_set, module = data.train_set, TrainingModule(cfg, data)
         if cfg.MODEL.WEIGHTS:
             load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
         checkpoints, profiler = output / CHECKPOINTS, SimpleProfiler() if profile else None
@@ -104,37 +103,32 @@ def train(
         frozen = freeze_callbacks(cfg.MODEL.FREEZE_LAYERS, cfg.SOLVER, steps_per_epoch=steps)
         named = [CALLBACK_REGISTRY.get(name)() for name in cfg.CALLBACKS]
         trainer = build_trainer(cfg, launch, output, checkpoints, *frozen, *named, *callbacks, profiler=profiler)
-        # Lightning knows the rank of this process only now, and the samplers need it.
-        loader = run_data.train_loader(cfg, train_set, trainer)
-        tests = run_data.evaluation_loaders(cfg, test_sets, trainer)
         pretrained = bool(cfg.MODEL.WEIGHTS) or cfg.MODEL.BACKBONE.PRETRAIN
-        before = _measured_before_training(module, trainer, tests)
-        baselines = _baselines(cfg, module, trainer, before, pretrained=pretrained)
+        before = _measured_before_training(module, trainer, data)
+        baselines = _baselines(module, trainer, data, before, pretrained=pretrained)
         last = checkpoints / LAST
         resumed = last if resume and last.exists() else None
         if resumed:
             # Names the keys that differ if the checkpoint is of another model; Lightning then restores weights,
-            # optimizer and schedule. Baseline seeds random state anew each step, from (SEED, epoch, step, rank).
+            # optimizer and schedule. The module seeds random state anew each step, from (SEED, epoch, step, rank).
             load_weights(module, resumed, optional=tuple(module.class_vectors))  # read from files of their own, later
-            # Lightning begins the first epoch's loading before it tells the sampler which epoch it is.
-            epochs, step = check_resumable(cfg, resumed)
-            cast(JointBatchSampler, loader.batch_sampler).set_epoch(epochs, first=step)
+            data.first = check_resumable(cfg, resumed)
         if trainer.is_global_zero:
             remove_earlier(output, whole_run=overwrite)
-            write_atomically(output / "config.yaml", with_absolute_paths(cfg).dump())
+            write_atomically(output / "config.yaml", with_absolute_paths(module.run_config).dump())
             identities = int(train_set.labels.max()) + 1
-            log.info("%d images of %d identities, %d steps an epoch", len(train_set), identities, len(loader))
+            log.info("%d images of %d identities, %d steps an epoch", len(train_set), identities, steps)
             if resume:
                 log.info("resuming from %s", resumed or f"nothing: no {last}, so from the beginning")
             if resumed and cfg.INPUT.RPT.ENABLED:
                 log.warning("INPUT.RPT: patches seen before are lost, so this run goes on a little differently")
         try:
-            trainer.fit(module, loader, tests, ckpt_path=resumed, weights_only=True)
+            trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
         except Exception as error:
             if resumed and trainer.train_dataloader is None:  # before the first batch, while all is restored
                 raise not_of_a_run(resumed, error) from error
             raise
-        weights = _conclude(cfg, trainer, module, tests, checkpoints)
+        weights = _conclude(cfg, trainer, module, data, checkpoints)
         if profiler is not None and trainer.is_global_zero:
             log.info("%s", profiler.summary())
         comparison = _comparison(cfg, module, before)
@@ -142,7 +136,7 @@ def train(
 
 
 def _conclude(
-    cfg: CN, trainer: lightning.Trainer, module: Baseline, tests: list[DataLoader[Sample]], checkpoints: Path
+    cfg: CN, trainer: lightning.Trainer, module: TrainingModule, data: DataModule, checkpoints: Path
 ) -> Path:
     """Save the last checkpoint, load the best one and measure it; which file that is."""
     best, weights = checkpoints / BEST, checkpoints / LAST
@@ -155,7 +149,7 @@ def _conclude(
     # EVAL_PERIOD may be 0 only if nothing is measured yet, or steps are counted.
     was_measured = bool(module.results) and not (cfg.TEST.EVAL_STEPS or trainer.current_epoch % cfg.TEST.EVAL_PERIOD)
     if not was_measured:
-        trainer.validate(module, tests, verbose=False)
+        trainer.validate(module, datamodule=data, verbose=False)
     has_changed = cfg.TEST.PRECISE_BN.ENABLED
     if best.is_file():
         if not was_measured and _is_better_than_best(cfg, trainer, module):
@@ -169,14 +163,14 @@ def _conclude(
             load_weights(module, best, optional=tuple(module.class_vectors))
         log.info("results are of %s, after step %d of %d", best, step, trainer.global_step)
     if cfg.TEST.PRECISE_BN.ENABLED:
-        _recompute_statistics(cfg, module, trainer)
+        _recompute_statistics(cfg, module, data, trainer)
         trainer.save_checkpoint(weights, weights_only=weights == best)
     if has_changed:
-        trainer.validate(module, tests, verbose=False)
+        trainer.validate(module, datamodule=data, verbose=False)
     return weights
 
 
-def _is_better_than_best(cfg: CN, trainer: lightning.Trainer, module: Baseline) -> bool:
+def _is_better_than_best(cfg: CN, trainer: lightning.Trainer, module: TrainingModule) -> bool:
     """Whether the network just measured is better than the best checkpoint."""
     saving = trainer.checkpoint_callback
     assert isinstance(saving, ModelCheckpoint)
@@ -186,10 +180,12 @@ def _is_better_than_best(cfg: CN, trainer: lightning.Trainer, module: Baseline) 
     return is_better(metric, next(iter(module.results.values()))[metric], best)
 
 
-def _comparison(cfg: CN, module: Baseline, before: Measured) -> list[str]:
+def _comparison(cfg: CN, module: TrainingModule, before: Measured) -> list[str]:
     """A sentence if training has made the first test set's main metric worse."""
-    first = next(iter(module.results))
-    found = worse_than_before(best_metric(cfg.DATASETS, cfg.TEST), before.results[first], module.results[first])
+    first, metric = next(iter(module.results)), best_metric(cfg.DATASETS, cfg.TEST)
+    if metric not in module.results[first]:  # of a user's evaluator
+        return []
+    found = worse_than_before(metric, before.results[first], module.results[first])
     return [found] if found else []
 
 
@@ -212,16 +208,15 @@ def evaluate(cfg: CN, launch: Launch | None = None) -> dict[str, dict[str, float
         return start(launch, partial(evaluate, cfg)) or {}
     with _in_output_folder(cfg, "eval.log") as output:
         lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
-        test_sets = run_data.evaluation_sets(cfg, output / UNREADABLE if is_first() else None)
-        module = Baseline(cfg, None, test_sets)
-        trainer = build_trainer(cfg, launch, output, None)
-        tests, baselines = run_data.evaluation_loaders(cfg, test_sets, trainer), {}
+        data = DataModule(cfg, training=False, unreadable=output / UNREADABLE if is_first() else None)
+        module = TrainingModule(cfg, data)
+        trainer, baselines = build_trainer(cfg, launch, output, None), {}
         if cfg.TEST.BASELINES:
             # MODEL.WEIGHTS keep PRETRAIN from loading.
-            before = _measured_before_training(module, trainer, tests)
-            baselines = _baselines(cfg, module, trainer, before, pretrained=False)
+            before = _measured_before_training(module, trainer, data)
+            baselines = _baselines(module, trainer, data, before, pretrained=False)
         load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
-        trainer.validate(module, tests, verbose=False)
+        trainer.validate(module, datamodule=data, verbose=False)
         return report_run(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json", baselines, [])
 
 
@@ -260,13 +255,11 @@ def report_of_run(run: Path) -> Path:
     return run / "report.html"
 
 
-def _measured_before_training(
-    module: Baseline, trainer: lightning.Trainer, tests: list[DataLoader[Sample]]
-) -> Measured:
+def _measured_before_training(module: TrainingModule, trainer: lightning.Trainer, data: DataModule) -> Measured:
     """The test sets measured by the network as it is; nothing is logged, and training draws the same random numbers."""
     loggers, trainer.loggers = trainer.loggers, []
     with torch.random.fork_rng(devices=[]):
-        trainer.validate(module, tests, verbose=False)
+        trainer.validate(module, datamodule=data, verbose=False)
     trainer.loggers = loggers
     measured = Measured(module.results, module.features)
     module.results, module.features, module.collapse = {}, {}, {}
@@ -274,20 +267,23 @@ def _measured_before_training(
 
 
 def _baselines(
-    cfg: CN, module: Baseline, trainer: lightning.Trainer, before: Measured, *, pretrained: bool
+    module: TrainingModule, trainer: lightning.Trainer, data: DataModule, before: Measured, *, pretrained: bool
 ) -> dict[str, Measured]:
     """The rows of TEST.BASELINES by name, in the first process alone."""
+    cfg, row = module.cfg, BEFORE if pretrained else UNTRAINED
     if not cfg.TEST.BASELINES or not trainer.is_global_zero:
         return {}
-    pixels = measure_raw_pixels(module, run_data.evaluation_loaders(cfg, module.test_sets))
-    return {RAW_PIXELS: pixels, BEFORE if pretrained else UNTRAINED: before}
+    if cfg.TEST.EVALUATOR:
+        return {row: before}
+    pixels = measure_raw_pixels(cfg.MODEL, module.evaluation, data.test_sets, data.evaluation_loaders())
+    return {RAW_PIXELS: pixels, row: before}
 
 
-def _recompute_statistics(cfg: CN, module: Baseline, trainer: lightning.Trainer) -> None:
+def _recompute_statistics(cfg: CN, module: TrainingModule, data: DataModule, trainer: lightning.Trainer) -> None:
     """Apply TEST.PRECISE_BN to the training images of its data set, with the transforms and batches of training."""
     cfg = cfg.clone()
     cfg.defrost()
     cfg.DATASETS.NAMES, cfg.DATASETS.REC_PATH = (cfg.TEST.PRECISE_BN.DATASET,), ""
-    loader = run_data.train_loader(cfg, run_data.train_set(cfg), trainer)
+    loader = data.loader_of(load_train_set(cfg.DATASETS, grey=len(cfg.MODEL.PIXEL_MEAN) == 1))
     lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
     recompute_statistics(module, loader, cfg.TEST.PRECISE_BN.NUM_ITER, trainer.strategy.root_device)

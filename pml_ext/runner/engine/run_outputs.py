@@ -16,8 +16,8 @@ from pml_ext.reports.drawing import as_png
 from pml_ext.reports.run_report import Utility, measure_utility, notes_on_opis, write_report
 from pml_ext.reports.run_threshold import write_threshold
 from pml_ext.runner.data.datasets import OpenSet
-from pml_ext.runner.engine.baseline import Baseline
 from pml_ext.runner.engine.messages import IN_THE_FILE_ONLY
+from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.evaluation.baselines import Measured
 from pml_ext.runner.evaluation.results import results_table, write_metrics
 
@@ -27,7 +27,7 @@ log = logging.getLogger("pml_ext")
 def report_run(
     cfg: CN,
     trainer: lightning.Trainer,
-    module: Baseline,
+    module: TrainingModule,
     output: Path,
     weights: Path,
     metrics_file: str,
@@ -76,7 +76,7 @@ def report_run(
 
 def _write_page(
     cfg: CN,
-    module: Baseline,
+    module: TrainingModule,
     output: Path,
     weights: Path,
     baselines: dict[str, Measured],

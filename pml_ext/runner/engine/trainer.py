@@ -93,7 +93,8 @@ def _checkpointing(folder: Path | None, test: CN, datasets: CN, solver: CN, *, d
         enable_version_counter=False,
     )  # fmt: skip
     preemption = Preemption(folder / LAST, solver.CHECKPOINT_STEPS)
-    if test.BEST == KEEP_LAST:
+    chooses_nothing = test.EVALUATOR and not test.BEST  # of the metrics of a user's evaluator
+    if test.BEST == KEEP_LAST or chooses_nothing:
         return [last, preemption]
     metric = best_metric(datasets, test)
     monitor = metric if len(datasets.TESTS) == 1 else f"{datasets.TESTS[0]}/{metric}"

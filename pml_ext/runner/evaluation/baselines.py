@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
+from yacs.config import CfgNode as CN
 
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.runner.data.datasets import TestSet
@@ -21,16 +21,6 @@ _LARGEST_SIDE = 32
 
 Loaders = Sequence[Iterable[Sample]]
 """A loader for each part of each test set: every image once, in order."""
-
-
-class Measurable(Protocol):
-    """What prepares images for a network, and what it is measured on."""
-
-    evaluation: Evaluation
-    test_sets: dict[str, TestSet]
-
-    def standardise(self, images: Tensor) -> Tensor:
-        """Images in 0–255 as the backbone gets them."""
 
 
 @dataclass(frozen=True)
@@ -52,16 +42,16 @@ def raw_pixels(images: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def measure_raw_pixels(network: Measurable, loaders: Loaders) -> Measured:
-    """The test sets measured by `raw_pixels` of the images as the network gets them; one process measures all of it."""
-    parts = iter(loaders)
-    features = {
-        name: [torch.cat([raw_pixels(network.standardise(images)) for images, _, _ in next(parts)]) for _ in data.parts]
-        for name, data in network.test_sets.items()
-    }
-    return Measured(
-        {name: network.evaluation(data, features[name]) for name, data in network.test_sets.items()}, features
-    )
+def measure_raw_pixels(options: CN, evaluation: Evaluation, test_sets: dict[str, TestSet], loaders: Loaders) -> Measured:
+    """The test sets measured by `raw_pixels` of the images, standardised as the config's MODEL says, in one process."""
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (options.PIXEL_MEAN, options.PIXEL_STD))
+    parts, features = iter(loaders), dict[str, Features]()
+    for name, data in test_sets.items():
+        features[name] = []
+        for _ in data.parts:
+            rows = [raw_pixels((batch["images"] - mean) / std) for batch in next(parts)]
+            features[name].append(torch.cat(rows))
+    return Measured({name: evaluation(data, features[name]) for name, data in test_sets.items()}, features)
 
 
 def worse_than_before(metric: str, before: dict[str, float], after: dict[str, float]) -> str | None:

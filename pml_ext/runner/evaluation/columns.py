@@ -25,7 +25,7 @@ def best_metric(datasets: CN, test: CN) -> str:
 
     If TEST.BEST is "last", the metric that it would have been without.
     """
-    if test.BEST not in ("", LAST):
+    if test.BEST not in ("", LAST) or test.EVALUATOR:
         return str(test.BEST)
     measured = columns_of_first(datasets, test)
     return next((name for name in _MEAN_AVERAGE_PRECISIONS if name in measured), measured[0])

@@ -3,78 +3,100 @@
 Training, validation, evaluation, export and `Embedder` all compute their embeddings here.
 """
 
+from functools import cached_property
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.modeling.architectures import NetworkOutput, architecture_of
+from pml_ext._errors import UserError
+from pml_ext.runner.modeling.architectures import Baseline, build_model, has_own_parts
+from pml_ext.runner.modeling.architectures.baseline import Batch
 from pml_ext.runner.modeling.heads import EmbeddingHead
+from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
 
 
-class PixelsToEmbedding(nn.Module):
-    """The network of a config, with the pixel normalisation before it and the division by the length after it.
+def unit_embeddings(model: nn.Module, batch: Batch, *, flip: bool = False) -> Tensor:
+    """Embeddings (B, D) of length 1 of a batch, by an architecture in evaluation mode.
 
-    In evaluation mode `forward` gives the embeddings; `output` gives what the losses see. Weights have the names of
-    FastReID's checkpoints. options, images: the config's MODEL and INPUT; flip: average the features of an image and of
-    its mirror image; num_classes: 0 without a classifier.
+    flip: average the features of an image and of its mirror image.
+    """
+    features = _features(model, batch)
+    if flip:
+        features = (features + _features(model, {**batch, "images": batch["images"].flip(-1)})) / 2
+    return nn.functional.normalize(features, dim=1)
+
+
+def _features(model: nn.Module, batch: Batch) -> Tensor:
+    features = model(batch)
+    if not isinstance(features, Tensor) or features.ndim != 2:
+        kind, got = type(model), type(features).__name__
+        if isinstance(features, Tensor):
+            got = f"shape {tuple(features.shape)}"
+        raise UserError(f"{kind.__module__}.{kind.__name__} must return embeddings (B, D) in tests; got {got}")
+    return features.float()
+
+
+class _ImagesOnly(dict[str, Any]):
+    """A batch without the columns of a data set."""
+
+    def __init__(self, images: Tensor, model: nn.Module) -> None:
+        super().__init__(images=images)
+        self._model = type(model)
+
+    def __missing__(self, column: str) -> Any:
+        raise UserError(
+            f"{self._model.__module__}.{self._model.__name__} reads {column} of a batch, so that images alone cannot "
+            "be embedded: it can be trained and evaluated, and neither exported nor used by embed, search and Embedder"
+        )
+
+
+class PixelsToEmbedding(nn.Module):
+    """An architecture whose images are embedded without any other column of a data set.
+
+    flip: average the features of an image and of its mirror image.
     """
 
-    pixel_mean: Tensor
-    pixel_std: Tensor
-
-    def __init__(self, options: CN, images: CN, *, flip: bool = False, num_classes: int = 0) -> None:
+    def __init__(self, cfg: CN, *, flip: bool = False) -> None:
         super().__init__()
-        self.flip = flip
-        self.architecture = architecture_of(options)
-        for name, part in self.architecture.parts(options, images, num_classes=num_classes).items():
-            self.add_module(name, part)
-        for name, values in (("pixel_mean", options.PIXEL_MEAN), ("pixel_std", options.PIXEL_STD)):
-            self.register_buffer(name, torch.tensor(values).view(1, -1, 1, 1), persistent=False)
-        self._network_dtype = torch.float32
+        self.flip, self._channels, self._size = flip, len(cfg.MODEL.PIXEL_MEAN), ImageSizes.of(cfg.INPUT).test
+        self.model = build_model(cfg, num_classes=cfg.MODEL.HEADS.NUM_CLASSES if has_own_parts(cfg) else 0)
 
     @classmethod
-    def load(cls, options: CN, images: CN, *, flip: bool) -> "PixelsToEmbedding":
+    def load(cls, cfg: CN) -> "PixelsToEmbedding":
         """The model with MODEL.WEIGHTS, in evaluation mode; a UserError where they are another model's."""
-        model = cls(options, images, flip=flip)
-        load_weights(model, options.WEIGHTS, optional=ONLY_FOR_TRAINING)
-        return model.eval()
-
-    @property
-    def embedding_dim(self) -> int:
-        """D, of the joined features where an architecture has several heads."""
-        return sum(module.embedding_size for module in self.modules() if isinstance(module, EmbeddingHead))
+        network = cls(cfg, flip=cfg.TEST.FLIP.ENABLED)
+        load_weights(network.model, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
+        return network.eval()
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in 0–255, RGB or grey as trained, to embeddings (B, D) of length 1."""
-        features = self._features(images)
-        if self.flip:
-            features = (features + self._features(images.flip(-1))) / 2
-        return nn.functional.normalize(features, dim=1)
+        return unit_embeddings(self.model, _ImagesOnly(images, self.model), flip=self.flip)
 
-    def _features(self, images: Tensor) -> Tensor:
-        (features,) = self.output(images).features
-        return features.float()
-
-    def output(self, images: Tensor, labels: Tensor | None = None) -> NetworkOutput:
-        """What the losses see of images (B, C, H, W) in 0–255; labels (B,) in training."""
-        return self.architecture.output(self, self.standardise(images).to(self._network_dtype), labels)
-
-    def standardise(self, images: Tensor) -> Tensor:
-        """Images in 0–255, bytes or floats, as the backbone gets them."""
-        if images.dtype == torch.uint8:
-            images = images.to(self.pixel_mean.dtype, memory_format=torch.contiguous_format)
-        return (images - self.pixel_mean) / self.pixel_std
+    @cached_property
+    def embedding_dim(self) -> int:
+        """D, measured on an image of INPUT.SIZE_TEST, or of 224 × 224 where that is not fixed."""
+        height, width = (self._size[0], self._size[-1]) if self._size[0] > 0 else (224, 224)
+        was_training, device = self.training, next(self.parameters()).device
+        with torch.inference_mode():
+            rows = self.eval()(torch.zeros(1, self._channels, height, width, device=device))
+        self.train(was_training)
+        return rows.shape[1]
 
     def to_float16(self) -> "PixelsToEmbedding":
         """Convert this model, except its heads and pixel normalisation, to float16.
 
         GeM pooling takes powers, the heads divide by small deviations: 16 bits hold neither, and neither takes time.
         """
-        mean, std = self.pixel_mean, self.pixel_std
-        self.half()
-        self.pixel_mean, self.pixel_std, self._network_dtype = mean, std, torch.float16
-        for module in self.modules():
+        model = self.model
+        if not isinstance(model, Baseline):
+            raise UserError(f"{type(model).__module__}.{type(model).__name__} is no Baseline: it computes in 32 bits only")
+        mean, std = model.pixel_mean, model.pixel_std
+        model.half()
+        model.pixel_mean, model.pixel_std, model.compute_dtype = mean, std, torch.float16
+        for module in model.modules():
             if isinstance(module, EmbeddingHead):
                 module.float()
                 module.register_forward_pre_hook(lambda _, inputs: (inputs[0].float(), *inputs[1:]))

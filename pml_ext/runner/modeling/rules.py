@@ -21,21 +21,28 @@ from pml_ext.runner.config.rules import (
 )
 from pml_ext.runner.modeling import names
 from pml_ext.runner.modeling.losses.factory import facts_of_name
-from pml_ext.runner.registry import LOSS_REGISTRY, MINER_REGISTRY
+from pml_ext.runner.registry import (
+    BACKBONE_REGISTRY,
+    LOSS_REGISTRY,
+    META_ARCH_REGISTRY,
+    MINER_REGISTRY,
+    REID_HEADS_REGISTRY,
+)
 
 _DISTILLATION = "knowledge distillation is not built"
-PATCH = names.BACKBONES["build_vit_backbone"].patch
+_PATCH = 16  # of build_vit_backbone
 
 
 def _depth(options: CN) -> str | None:
-    depths = names.BACKBONES[options.NAME].depths if options.NAME in names.BACKBONES else ()
+    facts = names.backbone_facts(options.NAME)
+    depths = facts.depths if facts else ()
     return None if not depths or options.DEPTH in depths else f"unknown{hint(options.DEPTH, depths)}"
 
 
 BACKBONE_RULES: list[Rule] = [
     one_of(
         "NAME",
-        names.BACKBONES,
+        BACKBONE_REGISTRY,
         not_built=names.BACKBONES_NOT_BUILT,
         where=lambda options: not options.NAME.startswith(names.LIBRARIES),
     ),
@@ -53,12 +60,12 @@ BACKBONE_RULES: list[Rule] = [
     at_least_one("FEAT_DIM", where=lambda options: options.NAME == "build_convnet_backbone"),
     must(
         "STRIDE_SIZE",
-        f"must be two numbers from 1 to {PATCH}",
-        lambda stride: len(stride) == 2 and all(1 <= side <= PATCH for side in stride),
+        f"must be two numbers from 1 to {_PATCH}",
+        lambda stride: len(stride) == 2 and all(1 <= side <= _PATCH for side in stride),
     ),
 ]
 HEADS_RULES: list[Rule] = [
-    one_of("NAME", names.HEADS, not_built=names.HEADS_NOT_BUILT),
+    one_of("NAME", REID_HEADS_REGISTRY, not_built=names.HEADS_NOT_BUILT),
     one_of("NORM", names.NORMS, not_built=names.NORMS_NOT_BUILT, where=lambda options: options.WITH_BNNECK),
     one_of("POOL_LAYER", names.POOL_LAYERS),
     one_of("CLS_LAYER", names.CLS_LAYERS),
@@ -139,7 +146,8 @@ def _of_mgn(options: CN) -> Iterator[Problem]:
     if options.META_ARCHITECTURE != "MGN":
         return
     name, depth = options.BACKBONE.NAME, options.BACKBONE.DEPTH
-    if (name in names.BACKBONES or name.startswith(names.LIBRARIES)) and name != "build_resnet_backbone":
+    is_known = names.registered_name(name) in BACKBONE_REGISTRY
+    if is_known and name != "build_resnet_backbone":
         yield Problem("BACKBONE.NAME", name, "must be build_resnet_backbone, whose stages MGN branches into")
     elif name == "build_resnet_backbone" and depth in ("18x", "34x"):
         yield Problem("BACKBONE.DEPTH", depth, "must be 50x or 101x, which have the bottlenecks that MGN branches into")
@@ -153,7 +161,7 @@ def _of_mgn(options: CN) -> Iterator[Problem]:
 
 
 MODEL_RULES: list[Rule] = [
-    one_of("META_ARCHITECTURE", names.ARCHITECTURES, not_built=names.ARCHITECTURES_NOT_BUILT),
+    one_of("META_ARCHITECTURE", META_ARCH_REGISTRY, not_built=names.ARCHITECTURES_NOT_BUILT),
     _of_mgn,
     fits("PIXEL_MEAN", _pixels),
     must("PIXEL_STD", "must be above 0, pixels are divided by it", lambda value: min(value, default=1) > 0),

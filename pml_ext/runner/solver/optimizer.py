@@ -22,7 +22,7 @@ def build_optimizer(options: CN, model: nn.Module) -> torch.optim.Optimizer:
     A norm's bias counts as a bias, as in FastReID; what the losses train counts as heads, where FastReID has its class
     weights. MOMENTUM and NESTEROV are SGD's; other optimizers keep torch's defaults.
     """
-    if options.HEADS_LR_FACTOR != 1 and not hasattr(model, "heads"):
+    if options.HEADS_LR_FACTOR != 1 and not hasattr(getattr(model, "model", model), "heads"):
         log.warning("SOLVER.HEADS_LR_FACTOR has no effect on heads that are not named heads (MGN's), as in FastReID")
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for module_name, module in model.named_modules():
@@ -34,7 +34,7 @@ def build_optimizer(options: CN, model: nn.Module) -> torch.optim.Optimizer:
                 rate, decay = rate * options.BIAS_LR_FACTOR, options.WEIGHT_DECAY_BIAS
             elif isinstance(module, _NORM_TYPES):
                 decay = options.WEIGHT_DECAY_NORM
-            if module_name.split(".")[0] in ("heads", "losses"):
+            if module_name.removeprefix("model.").split(".")[0] in ("heads", "losses"):
                 rate *= options.HEADS_LR_FACTOR
             groups.setdefault((rate, decay), []).append(parameter)
     own = {"momentum": options.MOMENTUM, "nesterov": options.NESTEROV} if options.OPT == "SGD" else {}

@@ -25,6 +25,8 @@ _PARTS = ("train", "query", "gallery")
 class ImageDataset:
     """Images of training, queries and gallery, each a list of (image, identity, camera).
 
+    Items may have more columns; `extras` says what a batch gets of them.
+
     Args:
         train, query, gallery: a list of tuples, or a function without arguments that returns one. The image is a path,
             the bytes of an image file, or a function without arguments that returns a PIL image. Identity and camera
@@ -46,6 +48,13 @@ class ImageDataset:
 
     def __init__(self, train: Items, query: Items, gallery: Items, **kwargs: Any) -> None:
         self.train, self.query, self.gallery = train, query, gallery
+
+    def extras(self, item: Item) -> dict[str, Any]:
+        """Further columns of a batch, of an item with more than (image, identity, camera); called where it is read.
+
+        Numbers, arrays and tensors are stacked, all else stays a list. An architecture finds them in its batch.
+        """
+        return {}
 
 
 def data_set_of(kind: Callable[..., Any]) -> DataSet:
@@ -69,7 +78,7 @@ def _read(kind: Callable[..., Any], about: str, root: Path, grey: bool) -> OpenS
     trained = _Numbers(item[1] for item in parts["train"])
     tested = _Numbers(item[1] for part in _PARTS[1:] for item in parts[part])
     train, query, gallery = (
-        _image_set(items, part, grey, trained if part == "train" else tested, cameras, junk)
+        _image_set(items, part, grey, trained if part == "train" else tested, cameras, junk, made)
         for part, items in parts.items()
     )
     return OpenSet(train, query, gallery if len(gallery) else None)
@@ -104,7 +113,13 @@ class _Numbers:
 
 
 def _image_set(
-    items: Sequence[Item], part: str, grey: bool, identities: _Numbers, cameras: _Numbers, junk: Sequence[int | str]
+    items: Sequence[Item],
+    part: str,
+    grey: bool,
+    identities: _Numbers,
+    cameras: _Numbers,
+    junk: Sequence[int | str],
+    made: Any,
 ) -> ImageSet:
     sources = [item[0] for item in items]
     names = [str(source) if isinstance(source, (str, Path)) else f"{part} {i}" for i, source in enumerate(sources)]
@@ -112,13 +127,20 @@ def _image_set(
     if any(not isinstance(source, (str, Path)) for source in sources):
         images = Lazy(list(zip(sources, names, strict=True)), partial(_image, grey=grey))
     numbers = [JUNK if item[1] in junk else identities[item[1]] for item in items]
+    has_columns = bool(items) and len(items[0]) > 3 and hasattr(made, "extras")
     return ImageSet(
         images,
         np.array(numbers, dtype=np.int64),
         np.array([cameras[item[2]] for item in items], dtype=np.int64),
         names,
         identities.names,
+        Lazy(items, made.extras) if has_columns else None,
+        Lazy(items, _further_columns) if has_columns else None,
     )
+
+
+def _further_columns(item: Item) -> tuple[Any, ...]:
+    return tuple(item[3:])
 
 
 def _image(source: tuple[Any, str], grey: bool) -> "Tensor":

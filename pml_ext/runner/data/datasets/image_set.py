@@ -1,9 +1,9 @@
 """Labelled images: what every data set is made of."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -40,6 +40,8 @@ class ImageSet:
     cameras: np.ndarray  # (N,) int64
     names: Sequence[str]  # (N,) where each image came from, for messages
     identity_names: Mapping[int, str] = field(default_factory=dict)  # what the user calls it, where that is not its id
+    extras: Sequence[Mapping[str, Any]] | None = None  # (N,) further columns of a batch, made where an image is read
+    more: Sequence[tuple[Any, ...]] | None = None  # (N,) what follows the camera in a user's items, for samplers
 
     def __len__(self) -> int:
         return len(self.images)
@@ -59,20 +61,29 @@ class ImageSet:
         images: Sequence[Tensor] = Lazy(chosen, self.images.__getitem__)
         if isinstance(self.images, list):
             images = list(images)
-        names = Lazy(chosen, self.names.__getitem__)
-        return ImageSet(images, self.identities[chosen], self.cameras[chosen], names, self.identity_names)
+        return ImageSet(
+            images,
+            self.identities[chosen],
+            self.cameras[chosen],
+            Lazy(chosen, self.names.__getitem__),
+            self.identity_names,
+            None if self.extras is None else Lazy(chosen, self.extras.__getitem__),
+            None if self.more is None else Lazy(chosen, self.more.__getitem__),
+        )
 
     @staticmethod
     def concatenated(sets: Sequence["ImageSet"]) -> "ImageSet":
         """One set of several that share their identities."""
-        from torch.utils.data import ConcatDataset  # the names and files of a set are checked without torch
-
+        names = {identity: name for s in sets for identity, name in s.identity_names.items()}
+        has_columns = all(s.extras is not None for s in sets)
         return ImageSet(
-            cast("Sequence[Tensor]", ConcatDataset([cast("Any", s.images) for s in sets])),
+            _chained([s.images for s in sets]),
             np.concatenate([s.identities for s in sets]),
             np.concatenate([s.cameras for s in sets]),
-            cast("Sequence[str]", ConcatDataset([cast("Any", s.names) for s in sets])),
-            {identity: name for s in sets for identity, name in s.identity_names.items()},
+            _chained([s.names for s in sets]),
+            names,
+            _chained([s.extras for s in sets]) if has_columns else None,
+            _chained([s.more for s in sets]) if has_columns else None,
         )
 
     @staticmethod
@@ -81,6 +92,14 @@ class ImageSet:
         if len(sets) == 1:
             return sets[0]
         shifts = np.cumsum([0] + [s.labels.max() + 1 for s in sets[:-1]])
-        return ImageSet.concatenated(
-            [ImageSet(s.images, s.labels + shift, s.cameras, s.names) for s, shift in zip(sets, shifts, strict=True)]
-        )
+        shifted = [
+            replace(s, identities=s.labels + shift, identity_names={}) for s, shift in zip(sets, shifts, strict=True)
+        ]
+        return ImageSet.concatenated(shifted)
+
+
+def _chained(parts: Sequence[Any]) -> Any:
+    """One sequence of several, without a copy."""
+    from torch.utils.data import ConcatDataset  # the names and files of a set are checked without torch
+
+    return ConcatDataset(parts)

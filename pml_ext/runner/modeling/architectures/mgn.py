@@ -8,15 +8,24 @@ from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.modeling.architectures.one_head import NetworkOutput, OneHead
-from pml_ext.runner.modeling.backbones import warn_of_unused
+from pml_ext.runner.modeling.architectures.baseline import (
+    Baseline,
+    Batch,
+    Outputs,
+    columns_of,
+    outputs_of_head,
+    with_feature_size,
+)
+from pml_ext.runner.modeling.backbones import build_backbone
+from pml_ext.runner.modeling.backbones.registration import warn_of_unused
 from pml_ext.runner.modeling.backbones.resnet import remove_stride
-from pml_ext.runner.modeling.heads import HeadOutput, build_head
+from pml_ext.runner.modeling.heads import build_heads
 from pml_ext.runner.modeling.names import MGN_HEADS
-from pml_ext.runner.modeling.network import build_network
+from pml_ext.runner.registry import META_ARCH_REGISTRY
 
 
-class MGN(OneHead):
+@META_ARCH_REGISTRY.register()
+class MGN(Baseline):
     """FastReID's form of the Multiple Granularity Network, with its names of weights.
 
     The ResNet's first stages up to the first block of the third are shared. Each branch (b1, b2, b3) has the rest of
@@ -31,41 +40,41 @@ class MGN(OneHead):
     Source: Wang et al., arXiv 1804.01438.
     """
 
-    def parts(self, options: CN, images: CN, *, num_classes: int) -> dict[str, nn.Module]:
-        warn_of_unused(options.BACKBONE, "WITH_NL", on="MGN")
-        net: Any = build_network(options, images, num_classes=0)[0]
+    def __init__(self, cfg: CN) -> None:
+        nn.Module.__init__(self)
+        self._register_pixels(cfg.MODEL)
+        warn_of_unused(cfg.MODEL.BACKBONE, "WITH_NL", on="MGN")
+        net: Any = build_backbone(cfg)
+        self.cfg = with_feature_size(cfg, net)
         whole, striped = net.layer4, copy.deepcopy(net.layer4)
         remove_stride(striped[0])
         rest = nn.Sequential(*net.layer3[1:])
         shared = (net.conv1, net.bn1, net.act1, net.maxpool, net.layer1, net.layer2, net.layer3[0])
-        branches = {
-            name: nn.Sequential(copy.deepcopy(rest), copy.deepcopy(last))
-            for name, last in (("b1", whole), ("b2", striped), ("b3", striped))
-        }
-        channels = int(net.num_features)
-        heads = {name: build_head(options.HEADS, feat_dim=channels, num_classes=num_classes) for name in MGN_HEADS}
-        return {"backbone": nn.Sequential(*shared), **branches, **heads}
+        self.backbone = nn.Sequential(*shared)
+        self.b1 = nn.Sequential(copy.deepcopy(rest), copy.deepcopy(whole))
+        self.b2 = nn.Sequential(copy.deepcopy(rest), copy.deepcopy(striped))
+        self.b3 = nn.Sequential(copy.deepcopy(rest), copy.deepcopy(striped))
+        for name in MGN_HEADS:
+            self.add_module(name, build_heads(self.cfg))
 
-    def feature_size(self, module: Any) -> int:
-        return int(module.b1_head.feature_size)
-
-    def output(self, module: Any, images: Tensor, labels: Tensor | None = None) -> NetworkOutput:
-        shared = module.backbone(images)
-        b1, b2, b3 = module.b1(shared), module.b2(shared), module.b3(shared)
+    def compute_outputs(self, batch: Batch) -> Outputs:
+        """As Baseline's, with five features and eight `cls_outputs` in training."""
+        shared = self.backbone(self.preprocess_image(batch))
+        b1, b2, b3 = self.b1(shared), self.b2(shared), self.b3(shared)
         # in the order of MGN_HEADS
         maps = (b1, b2, b3, *_stripes(b2, 2), *_stripes(b3, 3))
-        outputs: list[HeadOutput] = [
-            getattr(module, name)(part, labels) for name, part in zip(MGN_HEADS, maps, strict=True)
-        ]
-        features = [output.features for output in outputs]
-        if not module.training:
-            return NetworkOutput((torch.cat(features, dim=1),))
+        heads = [getattr(self, name) for name in MGN_HEADS]
+        targets = batch.get("targets")
+        outputs = [outputs_of_head(head, part, targets) for head, part in zip(heads, maps, strict=True)]
+        features = [output["features"] for output in outputs]
+        if not self.training:
+            return columns_of(batch) | {"features": torch.cat(features, dim=1)}
         joined = (torch.cat(features[3:5], dim=1), torch.cat(features[5:], dim=1))
-        logits = tuple(output.logits for output in outputs if output.logits is not None)
-        return NetworkOutput((*features[:3], *joined), logits, outputs[0].scores)
-
-    def require_size(self, module: Any, images: Tensor) -> None:
-        _stripes(module.b3(module.backbone(images)), 3)
+        found: Outputs = columns_of(batch) | {"features": (*features[:3], *joined)}
+        if "cls_outputs" in outputs[0]:
+            found["cls_outputs"] = tuple(output["cls_outputs"] for output in outputs)
+            found["pred_class_logits"] = outputs[0]["pred_class_logits"]
+        return found
 
 
 def _stripes(feature_map: Tensor, count: int) -> tuple[Tensor, ...]:

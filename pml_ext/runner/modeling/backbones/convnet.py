@@ -3,7 +3,13 @@
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
+from pml_ext.runner.modeling.backbones.registration import built_in
 
+
+@built_in(
+    "build_convnet_backbone", depths=tuple(f"{blocks}x" for blocks in range(1, 9)), options=("FEAT_DIM", "NORM"),
+    note="ours: as many blocks of FEAT_DIM channels",
+)
 class ConvNet(nn.Sequential):
     """DEPTH blocks of convolution 3×3 to FEAT_DIM channels, batch norm, ReLU and 2×2 max-pool, trained from scratch.
 

@@ -7,10 +7,11 @@ from torch.utils.checkpoint import checkpoint
 from yacs.config import CfgNode as CN
 
 from pml_ext.runner.modeling.image_sizes import ImageSizes
-from pml_ext.runner.modeling.names import BACKBONES
+from pml_ext.runner.modeling.backbones.registration import built_in
 
 # Width, blocks, drop path, share of patches hidden in training. The names say mask_005, but insightface's code hides
 # its default of 0.1 there too.
+PATCH = 9
 _SHAPES = {
     "vit_t": (256, 12, 0.1, 0.1),
     "vit_t_dp005_mask0": (256, 12, 0.05, 0.0),
@@ -23,6 +24,10 @@ _SHAPES = {
 }
 
 
+@built_in(
+    "build_insightface_vit_backbone", depths=tuple(_SHAPES), options=(),
+    note="ours: insightface's, for 112×112 images", patch=PATCH,
+)
 class InsightfaceViT(VisionTransformer):
     """No class token: the tokens of all patches, side by side, go through one linear layer and a batch norm.
 
@@ -34,7 +39,7 @@ class InsightfaceViT(VisionTransformer):
     def __init__(self, options: CN, *, channels: int, sizes: ImageSizes) -> None:
         width, blocks, path_drop, self.hidden = _SHAPES[options.DEPTH]
         super().__init__(
-            img_size=(sizes.train[0], sizes.train[1]), patch_size=BACKBONES["build_insightface_vit_backbone"].patch,
+            img_size=(sizes.train[0], sizes.train[1]), patch_size=PATCH,
             in_chans=channels, num_classes=0, global_pool="", class_token=False, embed_dim=width, depth=blocks,
             num_heads=8, qkv_bias=False, drop_path_rate=path_drop, norm_layer=nn.LayerNorm, act_layer=nn.ReLU6,
         )  # fmt: skip

@@ -3,6 +3,8 @@
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
+from pml_ext.runner.modeling.backbones.registration import built_in
+
 STAGES = {
     "18x": (2, 2, 2, 2),
     "34x": (3, 4, 6, 3),
@@ -34,6 +36,7 @@ class Block(nn.Module):
         return branch + (x if self.downsample is None else self.downsample(x))
 
 
+@built_in("build_iresnet_backbone", depths=("18x", "34x", "50x", "100x", "200x"), options=("NORM", "DROPOUT"))
 class IResNet(nn.Module):
     """Every stage halves the size; the stem does not, so 112×112 faces give 7×7 maps; dropout is on the last map."""
 

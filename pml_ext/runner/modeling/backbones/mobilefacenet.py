@@ -3,6 +3,8 @@
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
+from pml_ext.runner.modeling.backbones.registration import built_in
+
 _SHAPES = {"mbf": ((1, 4, 6, 2), 2), "mbf_large": ((2, 8, 12, 4), 4)}  # blocks of each stage, width
 
 
@@ -37,6 +39,7 @@ def _stage(channels: int, blocks: int, groups: int) -> Layers:
     return Layers(*(_depthwise(channels, channels, groups, stride=1, residual=True) for _ in range(blocks)))
 
 
+@built_in("build_mobilefacenet_backbone", depths=("mbf", "mbf_large"), note="ours: insightface's, for 112×112 images")
 class MobileFaceNet(nn.Module):
     """Four halvings, and at last each channel's own weights for the 7×7 places of a 112×112 face."""
 

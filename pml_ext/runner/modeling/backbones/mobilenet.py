@@ -7,6 +7,8 @@ from torchvision import models
 from torchvision.ops import Conv2dNormActivation
 from yacs.config import CfgNode as CN
 
+from pml_ext.runner.modeling.backbones.registration import built_in
+
 # DEPTH -> torchvision's network, channels of the last map
 _V3 = {"Large": (models.mobilenet_v3_large, 1280), "Small": (models.mobilenet_v3_small, 1024)}
 
@@ -29,6 +31,7 @@ class MobileNet(nn.Module):
         return maps
 
 
+@built_in("build_mobilenetv2_backbone", depths=("1.0x", "0.75x", "0.5x", "0.35x", "0.25x", "0.1x"))
 def build_mobilenetv2(options: CN, *, channels: int, **_: object) -> MobileNet:
     """DEPTH is the width: the factor of all channels but the last map's."""
     width = float(options.DEPTH.removesuffix("x"))
@@ -40,6 +43,7 @@ def build_mobilenetv2(options: CN, *, channels: int, **_: object) -> MobileNet:
     return MobileNet(nn.Sequential(*features), last, channels, only_in_files=("classifier.",))
 
 
+@built_in("build_mobilenetv3_backbone", depths=("Large", "Small"))
 def build_mobilenetv3(options: CN, *, channels: int, **_: object) -> MobileNet:
     build, num_features = _V3[options.DEPTH]
     # FastReID's batch norms have torch's defaults, torchvision's do not.

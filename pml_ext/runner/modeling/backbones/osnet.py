@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
+from pml_ext.runner.modeling.backbones.registration import built_in
+
 _STREAMS = {"conv2a": 1, "conv2b": 2, "conv2c": 3, "conv2d": 4}
 
 
@@ -67,6 +69,7 @@ class Block(nn.Module):
         return (x if self.IN is None else self.IN(x)).relu()
 
 
+@built_in("build_osnet_backbone", depths=("x1_0", "x0_75", "x0_5", "x0_25"), options=("WITH_IBN", "NORM"))
 class OSNet(nn.Module):
     """Omni-Scale Network (Zhou et al., ICCV 2019), up to its last map.
 

@@ -7,6 +7,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext.runner.modeling.backbones.resnet import remove_stride
 from pml_ext.runner.modeling.backbones.timm_backbone import TimmBackbone, reset_parameters
+from pml_ext.runner.modeling.backbones.registration import built_in
 
 # FastReID has the names of the authors' files.
 _NAMES = {
@@ -23,6 +24,13 @@ _NAMES = {
 }
 
 
+_SIZES = (200, 400, 800, 1600, 3200, 4000, 6400)
+
+
+@built_in(
+    "build_regnet_backbone", depths=(*(f"{size}x" for size in _SIZES), *(f"{size}y" for size in _SIZES)),
+    options=("LAST_STRIDE", "NORM"),
+)
 def build_regnet(options: CN, *, channels: int, **_: object) -> TimmBackbone:
     """DEPTH is millions of multiplications, and x or y (with squeeze-and-excitation)."""
     size, kind = int(options.DEPTH[:-1]), options.DEPTH[-1]

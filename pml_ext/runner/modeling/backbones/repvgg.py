@@ -8,6 +8,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext.runner.modeling.backbones.resnet import remove_stride
 from pml_ext.runner.modeling.backbones.timm_backbone import TimmBackbone, reset_parameters
+from pml_ext.runner.modeling.backbones.registration import built_in
 
 _NAMES = {
     r"^stage0\.": "stem.",
@@ -18,6 +19,11 @@ _NAMES = {
 }
 
 
+@built_in(
+    "build_repvgg_backbone",
+    depths=("A0", "A1", "A2", "B0", "B1", "B1g2", "B1g4", "B2", "B2g2", "B2g4", "B3", "B3g2", "B3g4"),
+    options=("LAST_STRIDE", "NORM"),
+)
 def build_repvgg(options: CN, *, channels: int, **_: object) -> TimmBackbone:
     """DEPTH is the paper's name of the network; g2 and g4 are groups of the convolutions of every second block."""
     name, groups = f"repvgg_{options.DEPTH[:2].lower()}", int(options.DEPTH[3:] or 0)

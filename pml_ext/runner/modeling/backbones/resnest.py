@@ -6,8 +6,10 @@ from torch import nn
 from yacs.config import CfgNode as CN
 
 from pml_ext.runner.modeling.backbones.timm_backbone import TimmBackbone
+from pml_ext.runner.modeling.backbones.registration import built_in
 
 
+@built_in("build_resnest_backbone", depths=("50x", "101x", "200x", "269x"), options=("LAST_STRIDE", "NORM"))
 def build_resnest(options: CN, *, channels: int, **_: object) -> TimmBackbone:
     """LAST_STRIDE 1 dilates the last stage, as FastReID does for this network only."""
     name = "resnest50d" if options.DEPTH == "50x" else f"resnest{options.DEPTH[:-1]}e"

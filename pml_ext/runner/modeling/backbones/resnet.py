@@ -11,6 +11,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext.runner.modeling.backbones.attention import NonLocal, SqueezeExcitation
 from pml_ext.runner.modeling.backbones.norms import IBN
+from pml_ext.runner.modeling.backbones.registration import built_in
 
 log = logging.getLogger("pml_ext")
 
@@ -68,6 +69,14 @@ class ResNet(resnet.ResNet):
         return x
 
 
+@built_in(
+    "build_resnet_backbone_distill", depths=("18x", "34x", "50x", "101x"),
+    options=("LAST_STRIDE", "WITH_IBN", "WITH_SE", "NORM"), note="FastDistill's name of the same",
+)
+@built_in(
+    "build_resnet_backbone", depths=("18x", "34x", "50x", "101x"),
+    options=("LAST_STRIDE", "WITH_IBN", "WITH_SE", "WITH_NL", "NORM"), note="IBN in stages 1 to 3",
+)
 def build_resnet(options: CN, *, channels: int, **_: object) -> ResNet:
     """FastDistill's has no WITH_NL: its blocks begin with the ReLU that others end with."""
     non_local = {} if options.NAME == "build_resnet_backbone_distill" else RESNET_NON_LOCAL
@@ -81,6 +90,10 @@ def build_resnet(options: CN, *, channels: int, **_: object) -> ResNet:
     return net
 
 
+@built_in(
+    "build_resnext_backbone", depths=("50x", "101x", "152x"), options=("LAST_STRIDE", "WITH_IBN", "WITH_NL", "NORM"),
+    note="ResNeXt 32×4d, IBN in all stages",
+)
 def build_resnext(options: CN, *, channels: int, **_: object) -> ResNet:
     """ResNeXt 32×4d."""
     return ResNet(options, channels, non_local=RESNEXT_NON_LOCAL, ibn_stages=4, cardinality=32, base_width=4)

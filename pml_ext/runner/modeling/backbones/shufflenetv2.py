@@ -4,6 +4,8 @@ import torch
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
+from pml_ext.runner.modeling.backbones.registration import built_in
+
 # DEPTH -> channels of the three stages and of the last map
 STAGES = {
     "0.5x": (48, 96, 192, 1024),
@@ -40,6 +42,7 @@ class Block(nn.Module):
         return torch.cat((passed, self.branch_main(x)), dim=1)
 
 
+@built_in("build_shufflenetv2_backbone", depths=("0.5x", "1.0x", "1.5x", "2.0x"))
 class ShuffleNetV2(nn.Module):
     """ShuffleNetV2 (Ma et al., ECCV 2018) up to its last map; DEPTH is the width."""
 

@@ -11,6 +11,7 @@ from pml_ext._errors import UserError
 from pml_ext._names import hint
 from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.names import TIMM
+from pml_ext.runner.modeling.backbones.registration import built_in
 
 
 class TimmBackbone(nn.Module):
@@ -58,6 +59,7 @@ class TimmBackbone(nn.Module):
         return features
 
 
+@built_in("timm:<model>", note="ours: any network of timm, convolutional or vision transformer")
 def build_timm(options: CN, *, channels: int, sizes: ImageSizes) -> TimmBackbone:
     backbone = TimmBackbone(options.NAME.removeprefix(TIMM), channels)
     size = backbone.image_size

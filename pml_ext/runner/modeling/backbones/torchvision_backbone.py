@@ -12,6 +12,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext._names import hint
 from pml_ext.runner.modeling.names import TORCHVISION
+from pml_ext.runner.modeling.backbones.registration import built_in
 
 # Their published weights expect images at half the usual contrast, which transform_input provides; the auxiliary
 # classifiers are for training only.
@@ -49,6 +50,7 @@ class TorchvisionBackbone(nn.Module):
         return feature_map
 
 
+@built_in("torchvision:<model>", note="ours: any convolutional network of torchvision, for RGB images")
 def build_torchvision(options: CN, *, channels: int, **_: object) -> TorchvisionBackbone:
     if channels != 3:
         raise UserError(

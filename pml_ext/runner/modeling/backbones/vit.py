@@ -12,9 +12,9 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.modeling.image_sizes import ImageSizes
-from pml_ext.runner.modeling.names import BACKBONES
+from pml_ext.runner.modeling.backbones.registration import built_in
 
-PATCH = BACKBONES["build_vit_backbone"].patch
+PATCH = 16
 WIDTH = 768
 SIZES: dict[str, dict[str, Any]] = {
     "small": {"depth": 8, "num_heads": 8, "mlp_ratio": 3.0, "qkv_bias": False},
@@ -106,6 +106,10 @@ class ViT(VisionTransformer):
         return {**state, "pos_embed": positions}
 
 
+@built_in(
+    "build_vit_backbone", depths=("small", "base"),
+    options=("STRIDE_SIZE", "DROP_RATIO", "ATT_DROP_RATE", "DROP_PATH_RATIO"), patch=PATCH,
+)
 def build_vit(options: CN, *, channels: int, sizes: ImageSizes) -> ViT:
     """SIE_COE has no effect, as in FastReID: its network gets no cameras."""
     size, stride = (sizes.train[0], sizes.train[1]), tuple(options.STRIDE_SIZE)

@@ -1,32 +1,25 @@
 """Heads: feature map to embedding and class scores."""
 
+from typing import Any
+
+from torch import nn
 from yacs.config import CfgNode as CN
 
 from pml_ext.distributed import PartialFC
 from pml_ext.runner.modeling.heads.classification import CLS_LAYERS
-from pml_ext.runner.modeling.heads.embedding_head import EmbeddingHead, HeadOutput
+from pml_ext.runner.modeling.heads.embedding_head import EmbeddingHead
 from pml_ext.runner.modeling.heads.pooling import POOL_LAYERS
+from pml_ext.runner.registry import REID_HEADS_REGISTRY
 
-__all__ = ["CLS_LAYERS", "POOL_LAYERS", "EmbeddingHead", "HeadOutput", "build_head", "build_partial_fc"]
+__all__ = ["CLS_LAYERS", "POOL_LAYERS", "EmbeddingHead", "build_heads", "build_partial_fc"]
+
+REID_HEADS_REGISTRY.register("FaceHead")(EmbeddingHead)
 
 
-def build_head(options: CN, *, feat_dim: int, num_classes: int) -> EmbeddingHead:
-    """The head of the config's MODEL.HEADS, by EmbeddingHead's arguments."""
-    return EmbeddingHead(
-        feat_dim,
-        options.EMBEDDING_DIM,
-        num_classes,
-        hidden_dim=options.HIDDEN_DIM,
-        pool=options.POOL_LAYER,
-        norm=options.NORM,
-        bnneck=options.WITH_BNNECK,
-        neck_feat=options.NECK_FEAT,
-        classifier=options.CLS_LAYER,
-        scale=options.SCALE,
-        margin=options.MARGIN,
-        filter_above=options.FILTER_COSINE,
-        partial_fc=options.PFC.ENABLED,
-    )
+def build_heads(cfg: CN) -> nn.Module:
+    """The head of MODEL.HEADS.NAME; for several heads, call it with a clone of the config for each."""
+    head: nn.Module = REID_HEADS_REGISTRY.get(cfg.MODEL.HEADS.NAME)(cfg)
+    return head
 
 
 def build_partial_fc(
@@ -43,7 +36,7 @@ def build_partial_fc(
 
     margin: PartialFC's, of a loss that does without CLS_LAYER; else it is the cross-entropy of that layer's scores.
     """
-    of_layer = {}
+    of_layer: dict[str, Any] = {}
     if not margin:
         margin = CLS_LAYERS[options.CLS_LAYER].margin_name
         m = None if margin == "softmax" else options.MARGIN

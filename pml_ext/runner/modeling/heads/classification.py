@@ -1,21 +1,9 @@
-"""Classification layers (CLS_LAYER): class scores of the ID loss, with a margin or without."""
-
-from typing import NamedTuple
+"""Classification layers (CLS_LAYER): logits of the ID loss, with a margin or without."""
 
 import torch
 from torch import Tensor, nn
 
 from pml_ext.functional.losses.class_margins import MARGINS
-
-
-class ClassScores(NamedTuple):
-    """(B, classes) each: what the ID loss takes, and the scaled scores without a margin, for accuracy.
-
-    With Partial FC the ID loss takes embeddings (B, D), and no process has all scores.
-    """
-
-    logits: Tensor
-    scores: Tensor | None
 
 
 class Linear(nn.Module):
@@ -24,18 +12,17 @@ class Linear(nn.Module):
     margin_name = "softmax"
     """In MARGINS, and PartialFC's."""
 
-    def __init__(
-        self, embedding_size: int, num_classes: int, *, scale: float, margin: float, filter_above: float = 0.0
-    ) -> None:
+    def __init__(self, *, scale: float, margin: float, filter_above: float = 0.0) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(num_classes, embedding_size))
-        nn.init.normal_(self.weight, std=0.01)
-        self.scale, self.margin, self.filter_above = scale, margin, filter_above
+        self.s, self.m, self.filter_above = scale, margin, filter_above
 
-    def forward(self, embeddings: Tensor, labels: Tensor | None) -> ClassScores:
-        """embeddings (B, D), labels (B,) from 0 (not needed here)."""
-        scores = self.scale * nn.functional.linear(embeddings, self.weight)
-        return ClassScores(scores, scores)
+    def similarities(self, embeddings: Tensor, weight: Tensor) -> Tensor:
+        """(B, C) products of embeddings (B, D) and class vectors (C, D)."""
+        return nn.functional.linear(embeddings, weight)
+
+    def forward(self, similarities: Tensor, targets: Tensor | None) -> Tensor:
+        """The ID loss's logits (B, C) of similarities (B, C); targets (B,) from 0 are not needed here."""
+        return self.s * similarities
 
 
 class _CosineMargin(Linear):
@@ -44,19 +31,22 @@ class _CosineMargin(Linear):
     With filter_above, others of a larger cosine have a logit of 0, as with PartialFC.
     """
 
-    def forward(self, embeddings: Tensor, labels: Tensor | None) -> ClassScores:
-        if labels is None:
-            raise ValueError(f"{type(self).__name__} needs labels of shape ({len(embeddings)},) in training; got None")
+    def similarities(self, embeddings: Tensor, weight: Tensor) -> Tensor:
+        """(B, C) cosines of embeddings (B, D) and class vectors (C, D)."""
         with torch.autocast(embeddings.device.type, enabled=False):
             x = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
-            cosines = nn.functional.linear(nn.functional.normalize(x), nn.functional.normalize(self.weight))
-            own = labels[:, None]
-            rule = MARGINS[self.margin_name]
-            logits = cosines if rule.others is None else rule.others(cosines, self.margin)
+            return nn.functional.linear(nn.functional.normalize(x), nn.functional.normalize(weight))
+
+    def forward(self, similarities: Tensor, targets: Tensor | None) -> Tensor:
+        if targets is None:
+            raise ValueError(f"{type(self).__name__} needs labels of shape ({len(similarities)},) in training; got None")
+        cosines, own, rule = similarities, targets[:, None], MARGINS[self.margin_name]
+        with torch.autocast(cosines.device.type, enabled=False):
+            logits = cosines if rule.others is None else rule.others(cosines, self.m)
             if self.filter_above:
                 logits = logits.masked_fill(cosines > self.filter_above, 0)
-            logits = logits.scatter(1, own, rule.own(cosines.gather(1, own), self.margin))
-            return ClassScores(self.scale * logits, self.scale * cosines)
+            logits = logits.scatter(1, own, rule.own(cosines.gather(1, own), self.m))
+            return self.s * logits
 
 
 class CosSoftmax(_CosineMargin):
@@ -82,13 +72,6 @@ class CircleSoftmax(_CosineMargin):
     """
 
     margin_name = "circle"
-
-
-class ToTheLoss(nn.Module):
-    """With Partial FC the loss has the class vectors, and takes the embeddings."""
-
-    def forward(self, embeddings: Tensor, labels: Tensor | None) -> ClassScores:
-        return ClassScores(embeddings, None)
 
 
 CLS_LAYERS = {layer.__name__: layer for layer in (Linear, CosSoftmax, ArcSoftmax, CircleSoftmax)}

@@ -39,22 +39,23 @@ class LossTerm:
 
 
 def build_losses(
-    options: CN, *, num_classes: int, feature_size: int, partial_fc: Callable[..., nn.Module] | None = None
+    options: CN, *, num_classes: int, output_size: Callable[[str], int], partial_fc: Callable[..., nn.Module] | None = None
 ) -> tuple[list[LossTerm], nn.ModuleDict]:
     """The terms of MODEL.LOSSES.NAME and their modules by name; a UserError for an argument that a loss refuses.
 
-    num_classes: identities of the training set. feature_size: of the embeddings that the losses see. partial_fc: makes
-    what stands in for a loss whose classes ranks divide; None: they divide no classes.
+    num_classes: identities of the training set. output_size: gives the columns of the architecture's `features` or
+    `cls_outputs`. partial_fc: makes what stands in for a loss whose classes ranks divide; None: they divide no classes.
     """
     terms, modules = [], nn.ModuleDict()
     for name in options.NAME:
         entry, facts = LOSS_REGISTRY.entry(name), facts_of_name(name)
         if partial_fc and (of_loss := facts.partial_fc):
-            size = {"embedding_size": feature_size} if facts.compares == "class vectors" else {}
-            arguments = of_loss(_arguments(options, entry)) | size
+            size = output_size("features" if facts.compares == "class vectors" else "cls_outputs")
+            arguments = of_loss(_arguments(options, entry)) | {"embedding_size": size}
             modules[name] = _construct("MODEL.HEADS.PFC", partial(partial_fc, **arguments))
         else:
-            modules[name] = _build_loss(options, name, {"num_classes": num_classes, "embedding_size": feature_size})
+            given = {"num_classes": lambda: num_classes, "embedding_size": partial(output_size, "features")}
+            modules[name] = _build_loss(options, name, given)
         scale = options.get(entry.node, {}).get("SCALE", 1.0)
         terms.append(LossTerm(name, scale, facts.compares == "class scores", facts.takes_miner))
     return terms, modules
@@ -75,13 +76,13 @@ def _build_miner(miners: CN, name: str) -> nn.Module:
     return _construct(where, lambda: entry.part(**options, **_named_parts(miners, entry, where)))
 
 
-def _build_loss(losses: CN, name: str, sizes: dict[str, int], **more: Any) -> nn.Module:
+def _build_loss(losses: CN, name: str, sizes: Mapping[str, Callable[[], int]], **more: Any) -> nn.Module:
     entry, facts = LOSS_REGISTRY.entry(name), facts_of_name(name)
     where = f"MODEL.LOSSES.{entry.node}"
-    if facts.compares == "class scores" and sizes["num_classes"] < 2:
-        raise UserError(f"{name} needs 2 or more training identities; got {sizes['num_classes']}")
+    if facts.compares == "class scores" and sizes["num_classes"]() < 2:
+        raise UserError(f"{name} needs 2 or more training identities; got {sizes['num_classes']()}")
     more |= {
-        key: sizes[key] for key, default in arguments_of(entry.part).items() if key in GIVEN and default is REQUIRED
+        key: sizes[key]() for key, default in arguments_of(entry.part).items() if key in GIVEN and default is REQUIRED
     }
 
     def build(inner: str, **arguments: Any) -> nn.Module:

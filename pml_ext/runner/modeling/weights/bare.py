@@ -39,4 +39,8 @@ def named_as_whole(module: nn.Module, state: dict[str, Tensor], path: str | Path
         raise UserError(
             f"{path} is {kind} whose max-pool pads, which FastReID's does not: set MODEL.BACKBONE.NAME to {takes_it}"
         )
-    return {f"{'heads.' if n.startswith('classifier.') else 'backbone.'}{n}": v for n, v in bare.items()}
+    renamed = {}
+    for name, value in bare.items():
+        of_classifier = name.startswith("classifier.")
+        renamed[f"heads.{name.removeprefix('classifier.')}" if of_classifier else f"backbone.{name}"] = value
+    return renamed

@@ -15,7 +15,7 @@ from torchvision import models
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.modeling.names import BACKBONES, TIMM, TORCHVISION
+from pml_ext.runner.modeling.names import TIMM, TORCHVISION, backbone_facts
 from pml_ext.runner.modeling.weights.read import PACKAGE, given_file, packaged_file
 
 log = logging.getLogger("pml_ext")
@@ -75,8 +75,8 @@ def imagenet_url(options: CN) -> str | None:
         # Older papers began with the first weights.
         first = getattr(models.get_model_weights(model), "IMAGENET1K_V1", None) if known else None
         return None if first is None else str(first.url)
-    switches = BACKBONES[options.NAME].options if options.NAME in BACKBONES else ()
-    chosen = [key for key in ("WITH_SE", "WITH_IBN") if options[key] and key in switches]
+    facts = backbone_facts(options.NAME)
+    chosen = [key for key in ("WITH_SE", "WITH_IBN") if facts and options[key] and key in facts.options]
     kind = "".join({"WITH_SE": "se_", "WITH_IBN": "ibn_"}[key] for key in chosen)
     return URLS.get((options.NAME.removesuffix("_distill"), kind + options.DEPTH))
 
@@ -84,7 +84,7 @@ def imagenet_url(options: CN) -> str | None:
 def why_no_weights(options: CN) -> str | None:
     """Why PRETRAIN has no file to load for the backbone; None where it has one."""
     by_timm = options.NAME.startswith(TIMM)
-    known = _timm_config(options) if by_timm else options.NAME in BACKBONES or options.NAME.startswith(TORCHVISION)
+    known = _timm_config(options) if by_timm else backbone_facts(options.NAME)
     if not known or not options.PRETRAIN or options.PRETRAIN_PATH or imagenet_url(options):
         return None
     if by_timm and _timm_config(options).has_weights:

@@ -16,7 +16,7 @@ from pml_ext.runner.modeling.weights.read import PACKAGE, packaged_file, read_st
 log = logging.getLogger("pml_ext")
 
 # May be in only one of checkpoint and model, when only embeddings are needed.
-ONLY_FOR_TRAINING = ("heads.classifier", *(f"{head}.classifier" for head in MGN_HEADS), "losses.", "miner.")
+ONLY_FOR_TRAINING = ("heads.weight", *(f"{head}.weight" for head in MGN_HEADS), "losses.", "miner.")
 SHOWN = 8  # keys listed per kind of difference
 # Counts steps for batch norms without momentum, which are not used here; files before 2018 lack it.
 _COUNTER = "num_batches_tracked"
@@ -31,9 +31,10 @@ def load_weights(module: nn.Module, path: str | Path, *, prefix: str = "", optio
     names these, unless one is given whole.
     """
     found = {name.removeprefix(prefix): v for name, v in read_state_dict(path).items() if name.startswith(prefix)}
-    named = named_as_whole(module, own_names(found), path)
-    named = library_names(getattr(module, "backbone", None), named, "backbone.")
-    fill(module, _without_pixels(module, named, path), path, optional)
+    model = getattr(module, "model", module)  # of a TrainingModule, which has the losses too
+    named = named_as_whole(model, own_names(found), path)
+    named = library_names(getattr(model, "backbone", None), named, "backbone.")
+    fill(module, _without_pixels(model, named, path), path, optional)
 
 
 def load_pretrained(backbone: nn.Module, path: str, *, optional: tuple[str, ...] = ()) -> None:

@@ -10,12 +10,11 @@ from torch import Tensor, nn
 
 from pml_ext.runner.modeling.names import MGN_HEADS
 
-# Old FastReID (0.x) and today's -> ours. No name of ours begins with one on the left, so translating twice changes
-# nothing.
+# FastReID 0.x -> today's, and ours. No name of ours begins with one on the left, so translating twice changes nothing.
 _FASTREID_HEADS = {
     f"{head}.{old}": f"{head}.{new}"
     for head in ("heads", *MGN_HEADS)
-    for old, new in (("weight", "classifier.weight"), ("bnneck.", "bottleneck.0."))
+    for old, new in (("classifier.weight", "weight"), ("bnneck.", "bottleneck.0."))
 }
 
 

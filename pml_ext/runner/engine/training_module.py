@@ -1,5 +1,6 @@
-"""The model and its training step, as a LightningModule."""
+"""An architecture and its losses as a LightningModule."""
 
+import copy
 import logging
 from functools import cached_property, partial
 from pathlib import Path
@@ -16,26 +17,29 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext._ops.distributed import gather_in_order
 from pml_ext._ops.precision import exact_products
-from pml_ext.distributed import PartialFC, ShardedLoss, is_divisible, step_by_rows
+from pml_ext.distributed import step_by_rows
 from pml_ext.large_batch import norms_by_chunk
 from pml_ext.losses import DiscriminativeLoss
 from pml_ext.runner.config.run_folder import CHECKPOINTS
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
 from pml_ext.runner.data.samplers import steps_per_epoch
-from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.engine.checkpoints import CONFIG, BackgroundCheckpoints
 from pml_ext.runner.engine.class_shares import CLASSES, read_share, take_share, write_share
+from pml_ext.runner.engine.data_module import DataModule
 from pml_ext.runner.engine.large_batches import loss_in_chunks
+from pml_ext.runner.engine.loss_terms import LossTerms
 from pml_ext.runner.engine.monitor import bound_statistics, is_recorded, triplet_statistics
 from pml_ext.runner.engine.stuck_losses import StuckLosses
 from pml_ext.runner.evaluation.collapse import describe_collapse
 from pml_ext.runner.evaluation.device import bytes_to_measure, device_with_room
 from pml_ext.runner.evaluation.evaluate import Evaluation, Features
-from pml_ext.runner.modeling.architectures import NetworkOutput
+from pml_ext.runner.evaluation.evaluator import Collected, Rows, build_evaluators, process, rows_in_order
+from pml_ext.runner.modeling.architectures import build_model, has_own_forward, has_own_parts
+from pml_ext.runner.modeling.architectures.baseline import Batch, Outputs
 from pml_ext.runner.modeling.cuda import norms_of_other_devices
 from pml_ext.runner.modeling.heads import build_partial_fc
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner, facts_of_name
-from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
+from pml_ext.runner.modeling.pixels_to_embedding import unit_embeddings
 from pml_ext.runner.rank_store import rank_and_ranks
 from pml_ext.runner.solver.optimizer import build_optimizer, clip_gradients, fit_restored_state
 from pml_ext.runner.solver.schedule import build_schedule
@@ -45,200 +49,186 @@ log = logging.getLogger("pml_ext")
 _HARD_TRIPLETS = "hard_triplets_of_epoch"  # the key in a checkpoint
 
 
-class Baseline(PixelsToEmbedding, lightning.LightningModule):
-    """A PixelsToEmbedding with its losses, as Lightning trains and tests it.
-
-    On several ranks the metric losses see the joint batch, and DDP's mean gives the gradient of one process on it, for
-    the losses' own parameters too. A loss that can be divided is (`ShardedLoss`); for others, and for those that get
-    a miner's tuples, embeddings are gathered with their gradient and every rank computes the same loss.
+class TrainingModule(lightning.LightningModule):
+    """An architecture (`model`) with the losses of MODEL.LOSSES.NAME, as Lightning trains and tests it.
 
     With SOLVER.CHUNK a process embeds that many images at once, and the losses see its whole batch all the same.
-    Batch norm then takes the statistics of each chunk; FrozenBN and GN know no difference.
-    With MODEL.HEADS.PFC each rank has its own part of the class vectors, of which DDP knows nothing.
-    Without a training set it only evaluates.
+    Batch norm then uses per-chunk statistics; FrozenBN and GN are unaffected.
+    With MODEL.HEADS.PFC each rank has its own part of the class vectors, which DDP does not synchronise.
+
+    Args:
+        cfg: of `load_config`.
+        data: its data; without a training set the module only evaluates.
+
+    ```python
+    data = DataModule(cfg)
+    lightning.Trainer(max_epochs=1, use_distributed_sampler=False).fit(TrainingModule(cfg, data), datamodule=data)
+    ```
     """
 
-    def __init__(self, cfg: CN, train_set: ImageSet | None, test_sets: dict[str, TestSet]) -> None:
-        num_classes = 0 if train_set is None else _num_classes(cfg.MODEL.HEADS.NUM_CLASSES, train_set)
-        needs_scores = any(facts_of_name(name).compares == "class scores" for name in cfg.MODEL.LOSSES.NAME)
-        classes = num_classes if needs_scores else 0
-        super().__init__(cfg.MODEL, cfg.INPUT, flip=cfg.TEST.FLIP.ENABLED, num_classes=classes)
-        self.cfg, self.train_set, self.test_sets = cfg, train_set, test_sets
+    def __init__(self, cfg: CN, data: DataModule) -> None:
+        super().__init__()
+        self.cfg, self.train_set, self.test_sets = cfg, data.train_set, data.test_sets
+        self.evaluators = build_evaluators(cfg, data.test_sets)
         self.evaluation = Evaluation(cfg.TEST)
-        self.transform = build_transform(cfg.INPUT, training=True)
-        if train_set is not None:
-            if wrong := norms_of_other_devices(cfg.MODEL):
-                raise UserError("\n".join(wrong))
-            divided = partial(
-                build_partial_fc, cfg.MODEL.HEADS, embedding_size=self.embedding_dim, num_classes=num_classes,
-                seed=cfg.SEED, part=rank_and_ranks(),
-            )  # fmt: skip
-            self.terms, self.losses = build_losses(
-                cfg.MODEL.LOSSES,
-                num_classes=num_classes,
-                feature_size=self.architecture.feature_size(self),
-                partial_fc=divided if cfg.MODEL.HEADS.PFC.ENABLED else None,
-            )
-            self._ddp_params_and_buffers_to_ignore = list(self.class_vectors)
-            self.miner = build_miner(cfg.MODEL.MINER)
+        self.transform = data.transform
+        self.run_config = cfg
+        """The config to record: with NUM_CLASSES, if a user's architecture or head was built with it."""
+        self.losses = nn.ModuleDict()
+        if data.train_set is None:
+            self.model = build_model(cfg, num_classes=cfg.MODEL.HEADS.NUM_CLASSES if has_own_parts(cfg) else 0)
+        else:
+            self._build_for_training(data)
         self.results: dict[str, dict[str, float]] = {}
         self.features: dict[str, Features] = {}
-        self._collected: dict[int, list[tuple[Tensor, Tensor]]] = {}
         self.collapse: dict[str, str] = {}  # by test set, the sentence about it or ""
         self.stuck_losses = StuckLosses()
-        self._shared: dict[str, ShardedLoss] = {}
+        self._collected: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        self._rows: dict[int, list[Collected]] = {}
         self._hard_triplets = 0  # of the epoch so far
         self._finite_at_step = -1
         self._classes: dict[str, Any] = {}  # what the checkpoint before says of class vectors
-        self._is_whole_on_each = False  # whether a rank computes a metric loss, or mines tuples, of the joint batch
 
-    def on_after_batch_transfer(self, batch: tuple[Any, ...], dataloader_idx: int) -> tuple[Any, ...]:
+    def _build_for_training(self, data: DataModule) -> None:
+        cfg = self.cfg
+        if wrong := norms_of_other_devices(cfg.MODEL):
+            raise UserError("\n".join(wrong))
+        assert data.train_set is not None
+        identities = _num_classes(cfg.MODEL.HEADS.NUM_CLASSES, data.train_set)
+        needs_scores = any(facts_of_name(name).compares == "class scores" for name in cfg.MODEL.LOSSES.NAME)
+        num_classes = identities if needs_scores else 0
+        if has_own_parts(cfg):
+            num_classes = identities
+            self.run_config = _with_num_classes(cfg, identities)
+        self.model = build_model(cfg, num_classes=num_classes, pretrained=True)
+        sizes = _OutputSizes(self.model, data)
+        options = cfg.MODEL.HEADS
+        divided = partial(
+            build_partial_fc, options, num_classes=identities, seed=cfg.SEED, part=rank_and_ranks(),
+        )  # fmt: skip
+        terms, self.losses = build_losses(
+            cfg.MODEL.LOSSES,
+            num_classes=identities,
+            output_size=sizes.of,
+            partial_fc=divided if options.PFC.ENABLED else None,
+        )
+        self.miner = build_miner(cfg.MODEL.MINER)
+        self.loss_terms = LossTerms(terms, self.losses, self.miner)
+        if hasattr(self.model, "loss_terms"):
+            self.model.loss_terms = self.loss_terms
+        self._ddp_params_and_buffers_to_ignore = list(self.loss_terms.class_vectors)
+
+    # Weights have the names that they have in FastReID's checkpoints: `model.` is not part of them.
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+        """The weights of the architecture, and of the losses under `losses.`."""
+        state = super().state_dict(*args, **kwargs)
+        return {name.removeprefix("model."): value for name, value in state.items()}
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+        """The reverse of `state_dict`."""
+        own = {name if name.startswith(("losses.", "miner.")) else f"model.{name}": state_dict[name] for name in state_dict}
+        return super().load_state_dict(own, strict, assign)
+
+    def on_after_batch_transfer(self, batch: dict[str, Any], dataloader_idx: int) -> dict[str, Any]:
         """Apply to training images what their transform left for the device."""
-        if len(batch) == 3:
-            return batch
-        images, labels, rows, draws = batch
-        return self.transform.finish(images, draws), labels, rows
+        draws = batch.pop("draws", None)
+        if draws is not None:
+            batch["images"] = self.transform.finish(batch["images"], draws)
+        return batch
 
     @property
-    def class_vectors(self) -> dict[str, PartialFC]:
+    def class_vectors(self) -> dict[str, Any]:
         """The name of the parameter that ranks divide, if there is one, and the loss that has it."""
-        return {f"losses.{name}.weight": loss for name, loss in self.losses.items() if isinstance(loss, PartialFC)}
+        return {} if self.train_set is None else self.loss_terms.class_vectors
 
     def ranks_of(self, parameter: nn.Parameter) -> ProcessGroup | None:
         """The ranks that each have a part of a parameter; None where every rank has all of it."""
         is_divided = any(loss.weight is parameter for loss in self.class_vectors.values())
         return torch.distributed.group.WORLD if is_divided and self.trainer.world_size > 1 else None
 
-    def training_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_idx: int) -> Tensor:
-        images, labels, rows = batch
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
+        if has_own_forward(self.cfg.MODEL.META_ARCHITECTURE):
+            return self._total(self.model(batch), {}, batch)
         if not self.cfg.SOLVER.CHUNK:
-            return self._loss(self.output(images, labels), labels, rows)
+            return self._loss(self.model.compute_outputs(batch), batch)
         # Before the step and not, as Lightning does, after it: the gradients of all chunks but one are part of it.
         for parameter in self.parameters():
             parameter.grad = None
         return loss_in_chunks(
-            self.output,
-            (images, labels),
-            lambda output: self._loss(output, labels, rows),
+            self.model.compute_outputs,
+            batch,
+            lambda outputs: self._loss(outputs, batch),
             chunk=self.cfg.SOLVER.CHUNK,
-            modules=self._embedding_modules(),
+            modules=[self.model],
             loss_parameters=self.losses.parameters(),
             scaler=getattr(self.trainer.precision_plugin, "scaler", None),
         )
 
-    def _embedding_modules(self) -> list[nn.Module]:
-        return [child for name, child in self.named_children() if name not in ("losses", "miner")]
-
-    def _loss(self, output: NetworkOutput, labels: Tensor, rows: Tensor) -> Tensor:
-        """The sum of all terms, logged; an error where one is not finite."""
+    def _loss(self, outputs: Outputs, batch: Batch) -> Tensor:
+        """The sum of the architecture's losses of its outputs, in 32 bits."""
+        labels = batch["targets"]
         # Sums over pairs lose all digits in 16 bits.
         with torch.autocast(labels.device.type, enabled=False), exact_products():
-            features, joint_labels = self._joint_batch(output, labels)
+            outputs = {name: _in_32_bits(output) for name, output in outputs.items()}
+            self.loss_terms.batch = None
+            values = self.model.losses(outputs, labels)
             if self.global_step == 0:
-                self._warn_of_batches_without_pairs(joint_labels)
-            mined = [None if self.miner is None else self.miner(part, joint_labels) for part in features]
-            values = self._loss_values(output, labels, features, joint_labels, mined)
+                self.loss_terms.warn_of_batches_without_pairs()
+            total = self._total(values, outputs, batch)
             self.stuck_losses.add(values)
             if self.trainer.is_last_batch:
-                collapsed = self._collapsed_values(output, labels, features, joint_labels, mined)
-                self.stuck_losses.compare(output.features[0], collapsed)
+                features = outputs["features"]
+                first = features if isinstance(features, Tensor) else features[0]
+                self.stuck_losses.compare(first, self.loss_terms.of_collapsed(outputs, labels))
+        self._log_batch(outputs, labels)
+        return total
+
+    def _total(self, values: Any, outputs: Outputs, batch: Batch) -> Tensor:
+        """The sum of all losses, logged; a UserError where one is no scalar or not finite."""
+        architecture = f"{type(self.model).__module__}.{type(self.model).__name__}"
+        if not isinstance(values, dict) or not values:
+            raise UserError(f"{architecture} must return a dict of losses in training; got {type(values).__name__}")
+        for name, value in values.items():
+            if not isinstance(value, Tensor) or value.ndim:
+                got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+                raise UserError(f"the loss {name} of {architecture} must be a scalar tensor; got {got}")
         total = torch.stack(list(values.values())).sum()
         if not torch.isfinite(total):  # one look for all: each makes the host wait for the device
             wrong = {name: value for name, value in values.items() if not torch.isfinite(value)} or {"the sum": total}
-            assert self.train_set is not None
-            shown = [str(self.train_set.names[r]) for r in rows[:8].tolist()]
+            paths = batch["img_paths"]
             name, value = next(iter(wrong.items()))
             raise UserError(
                 f"{name} is {value.item()} at step {self.global_step} (epoch {self.current_epoch}); the batch was "
-                f"{', '.join(shown)}{' …' if len(rows) > len(shown) else ''}. Checkpoints of earlier epochs are kept. "
+                f"{', '.join(paths[:8])}{' …' if len(paths) > 8 else ''}. Checkpoints of earlier epochs are kept. "
                 f"Try a lower SOLVER.BASE_LR, SOLVER.CLIP_GRADIENTS or a longer warm-up"
             )
         self.log_dict({f"loss/{name}": value.detach() for name, value in values.items()})
         self.log("loss", total.detach())
-        for loss in self.class_vectors.values():
-            self.log("accuracy", loss.accuracy)
-        if output.scores is not None:
-            self.log("accuracy", (output.scores.argmax(dim=1) == labels).float().mean())
-        self._log_batch(output, labels, features, joint_labels)
         return total
 
-    def _warn_of_batches_without_pairs(self, labels: Tensor) -> None:
-        """Log if a batch with these labels gives nothing to a loss that compares samples."""
-        names = [name for name in self.losses if facts_of_name(name).compares == "samples"]
-        identities = len(labels.unique())
-        if names and identities in (1, len(labels)):
-            missing = "two identities" if identities == 1 else "two images of one identity"
-            log.warning(
-                "the first batch does not have %s, which %s compares: set DATALOADER.SAMPLER_TRAIN to "
-                "NaiveIdentitySampler, NUM_INSTANCE to 2 or more, and SOLVER.IMS_PER_BATCH to at least twice that",
-                missing, " and ".join(names),
-            )  # fmt: skip
-
-    def _log_batch(self, output: NetworkOutput, labels: Tensor, features: list[Tensor], joint_labels: Tensor) -> None:
-        """Log what the losses measure on the batch; of several features, on the first."""
+    def _log_batch(self, outputs: Outputs, labels: Tensor) -> None:
+        """Log what is measured on the batch; of several features, on the first."""
+        for loss in self.class_vectors.values():
+            self.log("accuracy", loss.accuracy)
+        scores = outputs.get("pred_class_logits")
+        if scores is not None:
+            self.log("accuracy", (scores.argmax(dim=1) == labels).float().mean())
+        joint = self.loss_terms.batch
+        if joint is None:
+            return
         if "CITLoss" in self.losses:
-            found = triplet_statistics(features[0], joint_labels)
+            found = triplet_statistics(joint.features[0], joint.labels)
             if is_recorded(self.trainer):
                 self.log_dict({f"batch/{k}": v for k, v in found.items()})
             self._hard_triplets += int(found["hard_triplets"])
         if self.cfg.MODEL.LOSSES.DISC.TIGHTNESS and is_recorded(self.trainer):
             for loss in self.losses.values():
                 if isinstance(loss, DiscriminativeLoss):
-                    found = bound_statistics(loss, output.features[0].float(), labels)
+                    found = bound_statistics(loss, outputs["features"], labels)
                     self.log_dict({f"batch/{k}": v for k, v in found.items()})
 
-    def _joint_batch(self, output: NetworkOutput, labels: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Features and labels of all ranks; if every loss is divided, only the features needed for logging."""
-        features = [part.float() for part in output.features]
-        if self.trainer.world_size == 1:
-            return features, labels
-        if not self._is_whole_on_each:
-            features = [features[0].detach()] if "CITLoss" in self.losses else []
-        return [self._joint(part) for part in features], self._joint(labels)
-
-    def _loss_values(
-        self, output: NetworkOutput, labels: Tensor, features: list[Tensor], joint_labels: Tensor, mined: list[Any]
-    ) -> dict[str, Tensor]:
-        values: dict[str, Tensor] = {}
-        for term in self.terms:
-            loss = self.losses[term.name]
-            terms: list[Any]
-            if isinstance(loss, PartialFC):
-                (given,) = output.logits if term.is_id_loss else output.features
-                terms = [self._value_of_one(loss(given.float(), labels))]
-            elif term.is_id_loss:
-                terms = [loss(logits.float(), labels) for logits in output.logits]
-            elif term.name in self._shared:
-                terms = [self._value_of_one(self._shared[term.name](part.float(), labels)) for part in output.features]
-            elif term.is_mined and self.miner is not None:
-                terms = [loss(part, joint_labels, tuples) for part, tuples in zip(features, mined, strict=True)]
-            else:
-                terms = [loss(part, joint_labels) for part in features]
-            values[term.name] = term.scale * sum(terms) / len(terms)
-        return values
-
-    @torch.no_grad()
-    def _collapsed_values(
-        self, output: NetworkOutput, labels: Tensor, features: list[Tensor], joint_labels: Tensor, mined: list[Any]
-    ) -> dict[str, Tensor]:
-        """Each loss of the batch if all of its embeddings, and all class scores, were equal to their mean."""
-
-        def collapsed(part: Tensor) -> Tensor:
-            mean = part.mean(dim=0, keepdim=True)
-            if self.trainer.world_size > 1:
-                mean = self._joint(mean).mean(dim=0, keepdim=True)
-            return mean.expand_as(part).contiguous()
-
-        if self.class_vectors:  # Partial FC counts its calls, which draw the classes of a step
-            return {}
-        own = NetworkOutput(tuple(map(collapsed, output.features)), tuple(map(collapsed, output.logits)))
-        return self._loss_values(own, labels, [*map(collapsed, features)], joint_labels, mined)
-
-    def _value_of_one(self, share: Tensor) -> Tensor:
-        """A loss times the number of ranks, for the mean of their gradients, as its value to be logged and added up."""
-        return share - (1 - 1 / self.trainer.world_size) * share.detach()
-
-    def _joint(self, part: Tensor) -> Tensor:
+    def _gather_rows(self, part: Tensor) -> Tensor:
         """(B, …) of this rank to (ranks × B, …) of all, in rank order, with its gradient where it has one."""
         gathered = self.all_gather(part, sync_grads=part.requires_grad)
         assert isinstance(gathered, Tensor)
@@ -250,34 +240,18 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
 
     def on_fit_start(self) -> None:
         if self.cfg.MODEL.COMPILE:
-            for module in self._embedding_modules():
+            for module in self.model.children():
                 module.compile()  # in place: parameters keep their names
 
     def on_train_start(self) -> None:
         for optimizer in self.trainer.optimizers:
             fit_restored_state(optimizer)
-        if self.trainer.world_size > 1:
-            self._divide_losses()
-        chunk, images = self.cfg.SOLVER.CHUNK, self.cfg.SOLVER.IMS_PER_BATCH // self.trainer.world_size
-        if 0 < chunk < images and norms_by_chunk(self._embedding_modules()):
+        ranks = self.trainer.world_size
+        if ranks > 1 and not has_own_forward(self.cfg.MODEL.META_ARCHITECTURE):
+            self.loss_terms.divide(ranks, self._gather_rows)
+        chunk, images = self.cfg.SOLVER.CHUNK, self.cfg.SOLVER.IMS_PER_BATCH // ranks
+        if 0 < chunk < images and norms_by_chunk([self.model]):
             log.info("SOLVER.CHUNK: batch norm sees the statistics of %d images, not of %d", chunk, images)
-
-    def _divide_losses(self) -> None:
-        """Choose the metric losses of which each rank computes a part; it computes the others whole."""
-        of_classes = [name for name, loss in self.losses.items() if isinstance(loss, PartialFC)]
-        metric = [term for term in self.terms if not term.is_id_loss and term.name not in of_classes]
-        names = [
-            term.name
-            for term in metric
-            if is_divisible(self.losses[term.name]) and not (term.is_mined and self.miner is not None)
-        ]
-        self._shared = {name: ShardedLoss(self.losses[name]) for name in names}
-        whole = [term.name for term in metric if term.name not in names]
-        self._is_whole_on_each = bool(whole) or self.miner is not None
-        log.info(
-            "divided over %d processes: %s; whole on each: %s",
-            self.trainer.world_size, ", ".join(of_classes + names) or "nothing", ", ".join(whole) or "nothing",
-        )  # fmt: skip
 
     def on_train_epoch_start(self) -> None:
         assert self.trainer.train_dataloader is not None
@@ -305,32 +279,57 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         for name, parameter in self.named_parameters():
             if not torch.isfinite(parameter).all():
                 raise UserError(
-                    f"the weights {name} are not finite after step {self.global_step} (epoch {self.current_epoch}); "
-                    f"nothing was saved, checkpoints of earlier epochs are kept"
+                    f"the weights {name.removeprefix('model.')} are not finite after step {self.global_step} (epoch "
+                    f"{self.current_epoch}); nothing was saved, checkpoints of earlier epochs are kept"
                 )
         self._finite_at_step = self.global_step
 
-    def validation_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
-        images, _, rows = batch
-        self._collected.setdefault(dataloader_idx, []).append((rows.cpu(), self(images).cpu()))
+    def validation_step(self, batch: dict[str, Any], batch_idx: int, dataloader_idx: int = 0) -> None:
+        rows, flip = batch["rows"].cpu(), self.cfg.TEST.FLIP.ENABLED
+        if self.evaluators:
+            evaluator = self.evaluators[self._set_names[dataloader_idx]]
+            found = process(evaluator, self.model, batch, flip=flip)
+            self._rows.setdefault(dataloader_idx, []).append((rows, found))
+        else:
+            embeddings = unit_embeddings(self.model, batch, flip=flip)
+            self._collected.setdefault(dataloader_idx, []).append((rows, embeddings.cpu()))
+
+    @property
+    def _set_names(self) -> list[str]:
+        """The test set of each loader."""
+        return [name for name, data in self.test_sets.items() for _ in data.parts]
 
     def on_validation_epoch_end(self) -> None:
-        loaders = iter(sorted(self._collected))
+        measure = self._evaluate_own if self.evaluators else self._evaluate
+        loaders = 0
         for name, data in self.test_sets.items():
-            # Of pairs and templates one rank measures all.
-            features = [self._gathered(next(loaders), everywhere=isinstance(data, OpenSet)) for _ in data.parts]
-            if self.trainer.is_global_zero:
-                self.features[name] = features
+            own = range(loaders, loaders + len(data.parts))
+            loaders = own.stop
             # All need the numbers, to choose the same best checkpoint.
-            self.results[name] = self.trainer.strategy.broadcast(self._measured(data, features))
-            if self.trainer.is_global_zero:
-                identities = torch.cat([torch.from_numpy(part.identities) for part in data.parts])
-                labels = identities if isinstance(data, OpenSet) else None
-                self.collapse[name] = describe_collapse(name, torch.cat(features), labels)
-                if self.collapse[name]:
-                    log.warning("%s", self.collapse[name])
+            self.results[name] = self.trainer.strategy.broadcast(measure(name, data, own))
             prefix = "" if len(self.test_sets) == 1 else f"{name}/"
             self.log_dict({prefix + k: v for k, v in self.results[name].items()}, rank_zero_only=False)
+
+    def _evaluate_own(self, name: str, data: TestSet, loaders: range) -> dict[str, float]:
+        """The numbers of a user's evaluator, on the first rank."""
+        group = self._exchanging_on_cpu
+        parts: list[Rows] = [rows_in_order(self._rows.pop(loader), group) for loader in loaders]
+        if not self.trainer.is_global_zero:
+            return {}
+        return self.evaluators[name].measure(parts)
+
+    def _evaluate(self, name: str, data: TestSet, loaders: range) -> dict[str, float]:
+        # Of pairs and templates one rank measures all.
+        features = [self._gathered(loader, everywhere=isinstance(data, OpenSet)) for loader in loaders]
+        results = self._measured(data, features)
+        if self.trainer.is_global_zero:
+            self.features[name] = features
+            identities = torch.cat([torch.from_numpy(part.identities) for part in data.parts])
+            labels = identities if isinstance(data, OpenSet) else None
+            self.collapse[name] = describe_collapse(name, torch.cat(features), labels)
+            if self.collapse[name]:
+                log.warning("%s", self.collapse[name])
+        return results
 
     def _measured(self, data: TestSet, features: Features) -> dict[str, float]:
         everyone, device = torch.distributed.group.WORLD, self.trainer.strategy.root_device
@@ -398,6 +397,37 @@ class Baseline(PixelsToEmbedding, lightning.LightningModule):
         steps = steps_per_epoch(len(self.train_set), self.cfg.SOLVER.IMS_PER_BATCH)
         schedule = build_schedule(self.cfg.SOLVER, optimizer, steps_per_epoch=steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class _OutputSizes:
+    """Columns of an architecture's outputs in training, measured on two images where a loss wants to know them."""
+
+    def __init__(self, model: Any, data: DataModule) -> None:
+        self.model, self.data = model, data
+
+    @cached_property
+    def _outputs(self) -> Outputs:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            outputs: Outputs = copy.deepcopy(self.model).train().compute_outputs(self.data.example())
+        return outputs
+
+    def of(self, name: str) -> int:
+        output = self._outputs[name]
+        return int((output if isinstance(output, Tensor) else output[0]).shape[1])
+
+
+def _in_32_bits(output: Any) -> Any:
+    if isinstance(output, (tuple, list)) and any(isinstance(part, Tensor) for part in output):
+        return tuple(_in_32_bits(part) for part in output)
+    return output.float() if isinstance(output, Tensor) and output.is_floating_point() else output
+
+
+def _with_num_classes(cfg: CN, num_classes: int) -> CN:
+    filled: CN = cfg.clone()
+    filled.defrost()
+    filled.MODEL.HEADS.NUM_CLASSES = num_classes
+    filled.freeze()
+    return filled
 
 
 def _num_classes(configured: int, train_set: ImageSet) -> int:

@@ -1,0 +1,101 @@
+"""The data of a config as a LightningDataModule: its training and test sets, and this process's batches of them."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import lightning
+import torch
+from torch.utils.data import DataLoader
+from yacs.config import CfgNode as CN
+
+from pml_ext.reports.run_threshold import check_thresholds
+from pml_ext.runner.data.datasets import ImageCheck, ImageSet, TestSet, load_test_sets, load_train_set
+from pml_ext.runner.data.loaders import Sample, SeededImages, TrainingSample, collate, evaluation_loader, train_loader
+from pml_ext.runner.data.samplers import JointBatchSampler
+from pml_ext.runner.data.samplers.joint import Drawn
+from pml_ext.runner.data.transforms import build_transform
+from pml_ext.runner.evaluation.evaluate import check_test_sets
+
+
+class DataModule(lightning.LightningDataModule):
+    """The images of DATASETS.NAMES and DATASETS.TESTS, in batches.
+
+    A batch is a dict: `images` (B, C, H, W) in 0–255, `targets` (B,) classes from 0, `camids` (B,), `img_paths`, `rows`
+    (B,) of the image set, and the data set's further columns.
+
+    Args:
+        cfg: of `load_config`.
+        training: whether to read the training set.
+        unreadable: the file for the list of images that cannot be read; None: it is not written.
+    Raises:
+        UserError: data are missing, or cannot be measured as TEST asks.
+    """
+
+    def __init__(self, cfg: CN, *, training: bool = True, unreadable: Path | None = None) -> None:
+        super().__init__()
+        self.cfg = cfg
+        check = ImageCheck(cfg.DATASETS)
+        self.train_set: ImageSet | None = None
+        if training:
+            self.train_set = load_train_set(cfg.DATASETS, grey=self._is_grey, check=check)
+        self.test_sets: dict[str, TestSet] = load_test_sets(cfg.DATASETS, grey=self._is_grey, check=check)
+        check.conclude(unreadable)
+        if not cfg.TEST.EVALUATOR:
+            check_test_sets(cfg.TEST, self.test_sets)
+            check_thresholds(cfg.TEST.THRESHOLD, self.test_sets)
+        self.transform = build_transform(cfg.INPUT, training=True)
+        self.first = (0, 0)
+        """The epoch and the step that training begins with."""
+
+    @property
+    def _is_grey(self) -> bool:
+        return len(self.cfg.MODEL.PIXEL_MEAN) == 1
+
+    def train_dataloader(self) -> DataLoader[TrainingSample]:
+        """This process's part of every joint batch of the training set."""
+        assert self.train_set is not None
+        loader = self.loader_of(self.train_set)
+        epoch, step = self.first
+        # Lightning begins the first epoch's loading before it tells the sampler which epoch it is.
+        cast(JointBatchSampler, loader.batch_sampler).set_epoch(epoch, first=step)
+        return loader
+
+    def loader_of(self, images: ImageSet) -> DataLoader[TrainingSample]:
+        """Batches of images with the transforms and the sampler of training."""
+        rank, world_size = self._rank_and_ranks
+        return train_loader(
+            self.cfg.DATALOADER,
+            images,
+            self.transform,
+            batch_size=self.cfg.SOLVER.IMS_PER_BATCH,
+            seed=self.cfg.SEED,
+            rank=rank,
+            world_size=world_size,
+        )
+
+    def val_dataloader(self) -> list[DataLoader[Sample]]:
+        """Of each part of each test set what this process embeds."""
+        return self.evaluation_loaders(*self._rank_and_ranks)
+
+    def evaluation_loaders(self, rank: int = 0, world_size: int = 1) -> list[DataLoader[Sample]]:
+        """Of each part of each test set what one of several processes embeds."""
+        transform = build_transform(self.cfg.INPUT, training=False)
+        share: dict[str, Any] = {
+            "batch_size": self.cfg.TEST.IMS_PER_BATCH, "rank": rank, "world_size": world_size
+        }  # fmt: skip
+        parts = [part for data in self.test_sets.values() for part in data.parts]
+        return [evaluation_loader(self.cfg.DATALOADER, part, transform, **share) for part in parts]
+
+    def example(self) -> dict[str, Any]:
+        """A batch of two training images."""
+        assert self.train_set is not None
+        images = SeededImages(self.train_set, self.transform)
+        rows = torch.arange(2) % len(self.train_set)
+        batch = collate([images[Drawn(row, seed=0)] for row in rows.tolist()])
+        batch["images"] = self.transform.finish(batch["images"], batch.pop("draws"))
+        return batch
+
+    @property
+    def _rank_and_ranks(self) -> tuple[int, int]:
+        trainer = self.trainer
+        return (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)

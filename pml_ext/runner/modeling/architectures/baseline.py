@@ -1,0 +1,174 @@
+"""META_ARCHITECTURE Baseline: a backbone and a head on it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from yacs.config import CfgNode as CN
+
+from pml_ext._errors import UserError
+from pml_ext.runner.modeling.backbones import build_backbone
+from pml_ext.runner.modeling.backbones.convnet import ConvNet
+from pml_ext.runner.modeling.heads import build_heads
+from pml_ext.runner.modeling.image_sizes import ImageSizes
+from pml_ext.runner.modeling.names import backbone_facts
+from pml_ext.runner.registry import META_ARCH_REGISTRY
+
+Batch = Mapping[str, Any]
+"""`images` (B, C, H, W) in 0–255; in training and tests also `targets`, `camids`, `img_paths` and the data set's
+further columns."""
+
+Outputs = dict[str, Any]
+"""`features` (B, D) of the metric losses, `cls_outputs` (B, classes) of the ID losses, `pred_class_logits` for the
+accuracy, and the columns of the batch. Several features or outputs are a tuple: a loss is the mean over them."""
+
+
+@META_ARCH_REGISTRY.register()
+class Baseline(nn.Module):
+    """One feature for the metric losses, the logits of one classifier for the ID losses.
+
+    Subclass it to change the architecture: override `losses` for terms of your own, `compute_outputs` for other parts
+    of the network, or `forward`. The first two keep joint batches over processes, SOLVER.CHUNK and Partial FC for the
+    losses of MODEL.LOSSES.NAME. `cfg` is the config with MODEL.BACKBONE.FEAT_DIM filled in.
+
+    >>> from pml_ext.runner import Baseline
+    >>> class CameraAware(Baseline):
+    ...     def losses(self, outputs, gt_labels):
+    ...         terms = super().losses(outputs, gt_labels)
+    ...         terms["loss_camera"] = 0.1 * outputs["features"].norm(dim=1).var()
+    ...         return terms
+    """
+
+    pixel_mean: Tensor
+    pixel_std: Tensor
+    compute_dtype = torch.float32
+    """Of the images that the backbone gets."""
+    loss_terms: Callable[[Outputs, Tensor], dict[str, Tensor]] | None = None
+    """The losses of MODEL.LOSSES.NAME, which the trainer sets."""
+
+    def __init__(self, cfg: CN) -> None:
+        super().__init__()
+        self._register_pixels(cfg.MODEL)
+        self.backbone = build_backbone(cfg)
+        self.cfg = with_feature_size(cfg, self.backbone)
+        self.heads = build_heads(self.cfg)
+
+    def _register_pixels(self, options: CN) -> None:
+        for name, values in (("pixel_mean", options.PIXEL_MEAN), ("pixel_std", options.PIXEL_STD)):
+            self.register_buffer(name, torch.tensor(values).view(1, -1, 1, 1), persistent=False)
+
+    def forward(self, batch: Batch) -> Any:
+        """The losses by name in training, embeddings (B, D) in tests."""
+        outputs = self.compute_outputs(batch)
+        return self.losses(outputs, batch["targets"]) if self.training else outputs["features"]
+
+    def preprocess_image(self, batch: Batch) -> Tensor:
+        """The batch's images as the backbone gets them: minus PIXEL_MEAN, divided by PIXEL_STD."""
+        images: Tensor = batch["images"]
+        if images.dtype == torch.uint8:
+            images = images.to(self.pixel_mean.dtype, memory_format=torch.contiguous_format)
+        return ((images - self.pixel_mean) / self.pixel_std).to(self.compute_dtype)
+
+    def compute_outputs(self, batch: Batch) -> Outputs:
+        """What the losses see of a batch, and its columns; in tests `features` are the embeddings."""
+        maps = self.backbone(self.preprocess_image(batch))
+        return columns_of(batch) | outputs_of_head(self.heads, maps, batch.get("targets"))
+
+    def losses(self, outputs: Outputs, gt_labels: Tensor) -> dict[str, Tensor]:
+        """The losses of MODEL.LOSSES.NAME by name, scalars that the trainer logs and adds up."""
+        if self.loss_terms is None:
+            raise RuntimeError("the losses of MODEL.LOSSES.NAME are set by the trainer: use TrainingModule(cfg, data)")
+        return self.loss_terms(outputs, gt_labels)
+
+
+def columns_of(batch: Batch) -> Outputs:
+    """Every column of a batch but its images."""
+    return {name: column for name, column in batch.items() if name != "images"}
+
+
+def outputs_of_head(head: nn.Module, maps: Any, targets: Tensor | None) -> Outputs:
+    """A head's outputs; a UserError if it returns no `features` in training, or no (B, D) tensor in tests."""
+    outputs = head(maps, targets)
+    if isinstance(outputs, Tensor) and not head.training:
+        return {"features": outputs}
+    if not isinstance(outputs, dict) or "features" not in outputs:
+        expected = "a dict with features" if head.training else "a tensor (B, D) in tests"
+        got = f"a dict with {', '.join(map(str, outputs))}" if isinstance(outputs, dict) else type(outputs).__name__
+        raise UserError(f"the head {_name(head)} must return {expected}; got {got}")
+    return outputs
+
+
+def _name(part: nn.Module) -> str:
+    return f"{type(part).__module__}.{type(part).__qualname__}"
+
+
+def with_feature_size(cfg: CN, backbone: nn.Module) -> CN:
+    """The config with MODEL.BACKBONE.FEAT_DIM for a head on the backbone's map; a UserError if it has another one.
+
+    It is channels × height × width with POOL_LAYER Flatten, FastReID's meaning.
+    """
+    options, size = cfg.MODEL.BACKBONE, getattr(backbone, "num_features", None)
+    is_flat = cfg.MODEL.HEADS.POOL_LAYER == "Flatten"
+    if is_flat:
+        size = _flat_size(cfg, backbone)
+    elif size is None:
+        size = options.FEAT_DIM or map_shape(cfg, backbone)[0]
+    elif options.FEAT_DIM not in (0, size):
+        facts = backbone_facts(options.NAME)
+        depth = f" of DEPTH {options.DEPTH}" if facts and facts.depths else ""
+        raise UserError(
+            f"MODEL.BACKBONE.FEAT_DIM must be {size} for {options.NAME}{depth}; got {options.FEAT_DIM}"
+        )
+    filled: CN = cfg.clone()
+    filled.defrost()
+    filled.MODEL.BACKBONE.FEAT_DIM = int(size)
+    filled.freeze()
+    return filled
+
+
+@torch.no_grad()
+def map_shape(cfg: CN, backbone: nn.Module) -> tuple[int, ...]:
+    """(channels, height, width) of the backbone's map of an image of INPUT.SIZE_TEST, or of 224 × 224."""
+    size = ImageSizes.of(cfg.INPUT).test
+    height, width = (size[0], size[-1]) if size[0] > 0 else (224, 224)
+    was_training = backbone.training
+    maps = backbone.eval()(torch.zeros(1, len(cfg.MODEL.PIXEL_MEAN), height, width))
+    backbone.train(was_training)
+    if not isinstance(maps, Tensor) or maps.ndim != 4:
+        got = f"shape {tuple(maps.shape)}" if isinstance(maps, Tensor) else type(maps).__name__
+        raise UserError(
+            f"MODEL.BACKBONE.NAME {cfg.MODEL.BACKBONE.NAME} must give maps (B, FEAT_DIM, h, w) to "
+            f"{cfg.MODEL.META_ARCHITECTURE}, which pools them; got {got}"
+        )
+    return tuple(maps.shape[1:])
+
+
+def _flat_size(cfg: CN, backbone: nn.Module) -> int:
+    """Channels × height × width of the feature map, FEAT_DIM of which is checked where the image size is given.
+
+    ConvNet's FEAT_DIM is its channels, so its map's size is only measured.
+    """
+    options, sizes = cfg.MODEL.BACKBONE, ImageSizes.of(cfg.INPUT)
+    size = list(sizes.train)
+    fixed = size[0] > 0 and size == sizes.test
+    if not fixed and (isinstance(backbone, ConvNet) or size != sizes.test):
+        raise UserError(
+            f"MODEL.HEADS.POOL_LAYER Flatten needs one fixed image size: INPUT.SIZE_TRAIN is {size}, "
+            f"SIZE_TEST is {sizes.test}"
+        )
+    if not fixed and not options.FEAT_DIM:
+        raise UserError(
+            "MODEL.BACKBONE.FEAT_DIM must be the channels × height × width of the feature map for Flatten and images "
+            "without a fixed size (INPUT.SIZE_TRAIN [0])"
+        )
+    if not fixed:
+        return int(options.FEAT_DIM)
+    channels, height, width = map_shape(cfg, backbone)
+    measured = channels * height * width
+    if not isinstance(backbone, ConvNet) and options.FEAT_DIM not in (0, measured):
+        raise UserError(
+            f"MODEL.BACKBONE.FEAT_DIM must be {measured} ({channels}×{height}×{width}) for "
+            f"{options.NAME} at {size} with Flatten; got {options.FEAT_DIM}"
+        )
+    return measured
