@@ -22,7 +22,8 @@ from pml_ext._pml import losses as pml_losses
 from pml_ext.functional import opis, rank_matches
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import load_train_set
-from pml_ext.runner.engine.baseline import Baseline
+from pml_ext.runner.engine.training_module import TrainingModule
+from tests.runner.modeling.networks import module_of
 from tests.pretend_device import ROOT, PretendTensor, pretend_device, values, waits
 
 CLASSES, PER_CLASS, SIZE = 8, 4, 16
@@ -157,9 +158,9 @@ def of_a_training_step() -> dict[str, Any]:
     images = torch.stack([train_set.images[int(row)] for row in rows]).float()
     labels = torch.from_numpy(train_set.labels[:32].copy())
 
-    def module() -> Baseline:
+    def module() -> TrainingModule:
         torch.manual_seed(0)
-        made = Baseline(cfg, train_set, {}).train()
+        made = module_of(cfg, train_set).train()
         trainer = SimpleNamespace(world_size=1, global_step=1, current_epoch=0, log_every_n_steps=50, loggers=[])
         trainer.is_last_batch = False
         made._trainer = trainer  # type: ignore[assignment]
@@ -167,13 +168,14 @@ def of_a_training_step() -> dict[str, Any]:
         return made
 
     here = module()
-    value = here.training_step((images, labels, rows), 0)
+    batch = {"images": images, "targets": labels, "camids": labels, "rows": rows, "img_paths": [""] * 32}
+    value = here.training_step(batch, 0)
     value.backward()
     gradients = {name: p.grad for name, p in here.named_parameters() if p.grad is not None}
     there = module()
     with pretend_device() as device:
         there = there.to(device)
-        batch_there = images.to(device), labels.to(device), rows.to(device)
+        batch_there = {name: column.to(device) if name != "img_paths" else column for name, column in batch.items()}
         with waits() as found:
             value_there = there.training_step(batch_there, 0)
             value_there.backward()

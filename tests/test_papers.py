@@ -55,7 +55,7 @@ def test_no_duplicate_rows() -> None:
 def test_overrides_of_rows_can_run(row: Any) -> None:
     cfg = load_config(CONFIGS / row.config, FROM_SCRATCH + row.opts())
     assert [str(problem) for problem in unsupported(cfg)] == []
-    build_losses(cfg.MODEL.LOSSES, num_classes=100, feature_size=512)
+    build_losses(cfg.MODEL.LOSSES, num_classes=100, output_size=lambda _: 512)
     build_miner(cfg.MODEL.MINER)
 
 

@@ -149,7 +149,8 @@ def augmented(files: Sequence[bytes], row: str) -> dict[str, Way]:
     """The ways to a training batch of a row of the table."""
     data = runner_set(files, row)
     drawn = [Drawn(i, i) for i in range(len(files))]
-    images, _, _, draws = collate([data[one] for one in drawn])
+    batch = collate([data[one] for one in drawn])
+    images, draws = batch["images"], batch["draws"]
     return {
         FLOOR: batch_of(files, by_simplejpeg),
         OURS: lambda: collate([data[one] for one in drawn]),

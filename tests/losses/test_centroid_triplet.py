@@ -206,7 +206,7 @@ def test_the_arguments_of_pml_1_7(swap: bool, smooth: bool, negatives: str) -> N
 def test_as_pml_1_7_computed_it() -> None:
     """With the options that its docstring names, and as the configs of CIT's paper ask for it."""
     cfg = load_config(CONFIGS / "Market1501" / "centroid_triplet_sbs_R50.yml")
-    built: Any = build_losses(cfg.MODEL.LOSSES, num_classes=5, feature_size=5)[1]["CentroidTripletLoss"]
+    built: Any = build_losses(cfg.MODEL.LOSSES, num_classes=5, output_size=lambda _: 5)[1]["CentroidTripletLoss"]
     measure, nonzero = distances.LpDistance(), reducers.AvgNonZeroReducer()
     direct = CentroidTripletLoss(0.05, negatives="all", unit_means=False, distance=measure, reducer=nonzero)
     labels = torch.arange(4).repeat(3)

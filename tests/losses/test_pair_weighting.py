@@ -238,7 +238,7 @@ def test_every_config_builds_its_loss(row: str, folder: Path) -> None:
     from pml_ext.runner.modeling.losses.factory import build_losses
 
     cfg = load_config(folder / f"{row}.yml")
-    terms, modules = build_losses(cfg.MODEL.LOSSES, num_classes=5, feature_size=8)
+    terms, modules = build_losses(cfg.MODEL.LOSSES, num_classes=5, output_size=lambda _: 8)
     assert [(term.name, term.scale) for term in terms] == [("PairWeightingLoss", 1.0)]
     built: Any = modules["PairWeightingLoss"]
     assert (built.weighting, built.mining) == TABLE_2[row]
@@ -253,7 +253,7 @@ def test_the_table_on_cars196_is_set_up_as_in_the_paper() -> None:
     for row in TABLE_2:
         cfg = load_config(GPW[1] / f"{row}.yml")
         assert (cfg.MODEL.HEADS.EMBEDDING_DIM, cfg.DATALOADER.NUM_INSTANCE, cfg.MODEL.MINER.NAME) == (64, 5, "")
-        loss: Any = build_losses(cfg.MODEL.LOSSES, num_classes=98, feature_size=64)[1]["PairWeightingLoss"]
+        loss: Any = build_losses(cfg.MODEL.LOSSES, num_classes=98, output_size=lambda _: 64)[1]["PairWeightingLoss"]
         expected = {"alpha": 2.0, "beta": 50.0} if row != "ms_mining" else {}
         assert {name: loss.options[name] for name in ("alpha", "beta") if name in loss.options} == expected
         assert loss.options.get("base") == {"ms": 1.0, "ms_weighting": 1.0}.get(row, loss.options.get("base"))
@@ -268,13 +268,13 @@ def test_alpha_beta_and_base_from_a_config() -> None:
     node = get_cfg().MODEL.LOSSES
     node.NAME = ("PairWeightingLoss",)
     node.GPW.update({"ALPHA": 3.0, "BETA": 40.0, "BASE": 0.9})
-    built: Any = build_losses(node, num_classes=5, feature_size=8)[1]["PairWeightingLoss"]
+    built: Any = build_losses(node, num_classes=5, output_size=lambda _: 8)[1]["PairWeightingLoss"]
     assert built.options == {"alpha": 3.0, "beta": 40.0, "base": 0.9}
     node.GPW.WEIGHTING = "lifted_star"
     with pytest.raises(UserError, match=r"MODEL\.LOSSES\.GPW: .*unknown argument 'base'. Known: .*alpha, beta"):
-        build_losses(node, num_classes=5, feature_size=8)
+        build_losses(node, num_classes=5, output_size=lambda _: 8)
     node.GPW.update({"BASE": 0.5, "WEIGHTING": "triplet", "ALPHA": 2.0, "BETA": 50.0})
-    built = build_losses(node, num_classes=5, feature_size=8)[1]["PairWeightingLoss"]
+    built = build_losses(node, num_classes=5, output_size=lambda _: 8)[1]["PairWeightingLoss"]
     assert built.options == {}
 
 

@@ -18,7 +18,7 @@ from pml_ext.cli import main
 from pml_ext.runner.checks.check import problems
 from pml_ext.runner.checks.supported import unsupported
 from pml_ext.runner.config.load import load_config
-from pml_ext.runner.engine.baseline import Baseline
+from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.evaluation.columns import columns_of_queries
 from pml_ext.runner.evaluation.results import label_of
 from tests.conftest import DATA, real_data
@@ -147,7 +147,7 @@ class KilledError(Exception):
     pass
 
 
-def killed_in_the_second_epoch(module: Baseline, *_: object) -> None:
+def killed_in_the_second_epoch(module: TrainingModule, *_: object) -> None:
     if module.current_epoch == 1:
         raise KilledError
 
@@ -170,7 +170,7 @@ def test_it_trains_resumes_and_evaluates(
         opts += ["DATASETS.ROOT", str(root), "SOLVER.IMS_PER_BATCH", "4", "DATALOADER.NUM_INSTANCE", "2"]
     command = ["train", "--config-file", str(CONFIGS / name)]
     with monkeypatch.context() as patch, pytest.raises(KilledError):
-        patch.setattr(Baseline, "on_train_batch_start", killed_in_the_second_epoch)
+        patch.setattr(TrainingModule, "on_train_batch_start", killed_in_the_second_epoch)
         main([*command, *opts])
     last = tmp_path / "checkpoints" / "last.ckpt"
     assert torch.load(last, weights_only=True, mmap=True)["epoch"] == 0

@@ -73,7 +73,7 @@ def test_a_function_as_a_loss_with_a_node_and_keys_of_its_own(folder: Path) -> N
 
     keys = ["MODEL.LOSSES.LENGTH.TARGET", 3, "MODEL.LOSSES.LENGTH.SCALE", 0.5, "MODEL.MINER.NAME", "BatchHardMiner"]
     cfg = load_config("Digits/sap_tcm.yml", ["MODEL.LOSSES.NAME", ("length_loss",), *keys, "MODEL.DEVICE", "cpu"])
-    (term,), losses = build_losses(cfg.MODEL.LOSSES, num_classes=3, feature_size=2)
+    (term,), losses = build_losses(cfg.MODEL.LOSSES, num_classes=3, output_size=lambda _: 2)
     assert losses["length_loss"](torch.tensor([[1.0, 0], [0, 5]]), torch.arange(2)).item() == 4
     assert (term.scale, term.is_mined) == (0.5, False)
     assert "MODEL.MINER.NAME = 'BatchHardMiner': none of the losses length_loss takes a miner" in problems(cfg)

@@ -22,7 +22,7 @@ def small_model(folder: Path, **values: Any) -> tuple[Path, Path]:
     cfg.DATALOADER.NUM_WORKERS = 0
     cfg.merge_from_list([word for key, value in values.items() for word in (key.replace("__", "."), value)])
     torch.manual_seed(0)
-    net = PixelsToEmbedding(cfg.MODEL, cfg.INPUT, flip=cfg.TEST.FLIP.ENABLED).eval()
+    net = PixelsToEmbedding(cfg, flip=cfg.TEST.FLIP.ENABLED).eval()
     nn.init.normal_(net.heads.bottleneck[0].running_mean)  # type: ignore[arg-type]
     of_training = {"heads.classifier.weight": torch.ones(3, 6), "losses.LoOp.x": torch.ones(1)}
     torch.save({"state_dict": {**net.state_dict(), **of_training}}, folder / "last.ckpt")
@@ -34,6 +34,6 @@ def network_of(config: Path, weights: Path) -> tuple[CN, PixelsToEmbedding]:
     """The config and the network with its weights, put together without the package's loading."""
     cfg = get_cfg()
     cfg.merge_from_file(str(config))
-    net = PixelsToEmbedding(cfg.MODEL, cfg.INPUT, flip=cfg.TEST.FLIP.ENABLED).eval()
+    net = PixelsToEmbedding(cfg, flip=cfg.TEST.FLIP.ENABLED).eval()
     net.load_state_dict(torch.load(weights, weights_only=True)["state_dict"], strict=False)
     return cfg, net

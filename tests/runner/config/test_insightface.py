@@ -12,7 +12,7 @@ from pml_ext.runner.checks.check import problems
 from pml_ext.runner.checks.supported import unsupported
 from pml_ext.runner.config.insightface import convert
 from pml_ext.runner.config.load import load_config
-from pml_ext.runner.modeling.names import BACKBONES
+from pml_ext.runner.modeling.names import backbone_facts
 
 CONFIG = """from easydict import EasyDict as edict
 
@@ -92,7 +92,7 @@ def test_what_others_have(tmp_path: Path) -> None:
     assert not unsupported(load_config(as_yaml(found, tmp_path / "faces.yml"), []), processes=2)
 
 
-@pytest.mark.parametrize("network", BACKBONES["build_insightface_vit_backbone"].depths)
+@pytest.mark.parametrize("network", backbone_facts("build_insightface_vit_backbone").depths)
 def test_vision_transformers(network: str, tmp_path: Path) -> None:
     """The config is checked as `check-config` does it: the network is built, on the meta device."""
     found = converted(

@@ -39,7 +39,7 @@ def loader(workers: int, *, seed: int = 0, rank: int = 0, world_size: int = 1):
 def epoch_of(made, epoch: int) -> list[list[Tensor]]:
     """The batches as the model gets them: images, class ids and rows."""
     made.batch_sampler.set_epoch(epoch)
-    return [[TRANSFORM.finish(images, draws), labels, rows] for images, labels, rows, draws in made]
+    return [[TRANSFORM.finish(b["images"], b["draws"]), b["targets"], b["rows"]] for b in made]
 
 
 def same(first: list[list[Tensor]], second: list[list[Tensor]]) -> bool:
@@ -94,7 +94,8 @@ def test_what_the_model_draws_does_not_depend_on_the_data() -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_workers_send_bytes_that_lie_as_decoders_give_them(workers: int) -> None:
-    images, labels, rows, draws = next(iter(loader(workers)))
+    batch = next(iter(loader(workers)))
+    images, labels, rows, draws = (batch[name] for name in ("images", "targets", "rows", "draws"))
     assert images.shape == (16, 3, 10, 8) and images.dtype == torch.uint8
     assert images.is_contiguous(memory_format=torch.channels_last)
     assert labels.dtype == rows.dtype == torch.int64
@@ -105,7 +106,7 @@ def test_every_rank_tests_its_own_images() -> None:
     options = CN({"NUM_WORKERS": 0})
     rows = [
         torch.cat(
-            [batch[2] for batch in evaluation_loader(options, IMAGES, TRANSFORM, batch_size=5, rank=r, world_size=3)]
+            [batch["rows"] for batch in evaluation_loader(options, IMAGES, TRANSFORM, batch_size=5, rank=r, world_size=3)]
         )
         for r in range(3)
     ]
@@ -117,7 +118,7 @@ def test_the_workers_of_a_test_set_are_started_once() -> None:
     tests = evaluation_loader(options, IMAGES, TRANSFORM, batch_size=24, rank=0, world_size=1)
     first = [iter(tests) for _ in range(2)]
     assert first[0] is first[1], "which torch starts anew where its workers end"
-    assert [len(batch[2]) for batch in tests] == [24, 24]
+    assert [len(batch["rows"]) for batch in tests] == [24, 24]
 
 
 def test_fewer_images_than_ranks_are_an_error_on_all_ranks() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from pml_ext.cli import main
 from pml_ext.runner.config.load import load_config
-from pml_ext.runner.modeling.network import build_network
+from pml_ext.runner.modeling.backbones import build_backbone
 from tests.conftest import real_data
 
 CONFIG = Path(__file__).parents[3] / "fastreid_configs" / "Market1501" / "bagtricks_R50.yml"
@@ -32,7 +32,7 @@ def test_it_trains_and_evaluates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     cfg = load_config(CONFIG, ["MODEL.BACKBONE.PRETRAIN", "False"])
     assert cfg.MODEL.BACKBONE.DEPTH == "50x"
     assert cfg.SOLVER.IMS_PER_BATCH == 64
-    before = build_network(cfg.MODEL, cfg.INPUT, num_classes=0)[0].state_dict()
+    before = build_backbone(cfg).state_dict()
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "home"))
     cache = tmp_path / "home" / "hub" / "checkpoints"
     cache.mkdir(parents=True)

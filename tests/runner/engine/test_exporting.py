@@ -27,7 +27,7 @@ def trained(tmp_path: Path) -> CfgNode:
 
 
 def expected(cfg: CfgNode, images: torch.Tensor) -> torch.Tensor:
-    net = PixelsToEmbedding(cfg.MODEL, cfg.INPUT).eval()
+    net = PixelsToEmbedding(cfg).eval()
     net.load_state_dict(torch.load(cfg.MODEL.WEIGHTS, weights_only=True)["state_dict"], strict=False)
     mean, std = (torch.tensor(v)[:, None, None] for v in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
     with torch.no_grad():

@@ -1,11 +1,15 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset, default_collate
+from torch.utils.data import DataLoader
 
+from pml_ext.runner.data.loaders import collate
 from pml_ext.runner.data.transforms.transform import BatchStep, Transform
 from pml_ext.runner.engine.precise_bn import recompute_statistics
+from pml_ext.runner.engine.training_module import TrainingModule
 
 
 class EpochBatches(torch.utils.data.BatchSampler):
@@ -23,38 +27,44 @@ class Doubled(BatchStep):
         return pictures * 2
 
 
-class Model(nn.Module):
+class Module:
+    """A TrainingModule's architecture, and what its transform leaves for the device."""
+
     transform = Transform([Doubled()])
 
     def __init__(self) -> None:
+        self.model = Model()
+        self.norm = self.model.norm
+
+    on_after_batch_transfer = TrainingModule.on_after_batch_transfer
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
         super().__init__()
         self.norm = nn.BatchNorm2d(2, momentum=0.3)
-        self.labels: list[Tensor] = []
 
-    def output(self, images: Tensor, labels: Tensor) -> Tensor:
-        self.labels.append(labels)
-        return self.norm(images)
+    def compute_outputs(self, batch: dict[str, Any]) -> dict[str, Tensor]:
+        return {"features": self.norm(batch["images"])}
 
 
 def test_statistics_are_the_plain_averages_over_batches() -> None:
-    images, model = torch.randn(4, 2, 3, 3), Model()
+    images, model = torch.randn(4, 2, 3, 3), Module()
     loader = DataLoader(
-        TensorDataset(images / 2, torch.arange(4), torch.arange(4)),
+        [{"images": image / 2, "draws": [np.zeros(0)]} for image in images],  # type: ignore[arg-type]
         batch_sampler=EpochBatches(range(4), batch_size=2, drop_last=False),
-        collate_fn=lambda samples: [*default_collate(samples), [np.zeros((2, 0))]],
+        collate_fn=collate,
     )
-    model.output(torch.randn(2, 2, 3, 3), torch.zeros(2))  # a moving average to be replaced
-    model.labels.clear()
+    model.norm(torch.randn(2, 2, 3, 3))  # a moving average to be replaced
     recompute_statistics(model, loader, 3, torch.device("cpu"))
     batches = [images[[0, 1]], images[[2, 3]], images[[0, 2]]]
     torch.testing.assert_close(model.norm.running_mean, sum(b.mean(dim=(0, 2, 3)) for b in batches) / 3)
     torch.testing.assert_close(model.norm.running_var, sum(b.var(dim=(0, 2, 3)) for b in batches) / 3)
     assert model.norm.momentum == 0.3
-    assert [labels.tolist() for labels in model.labels] == [[0, 0]] * 3
 
 
 def test_processes_get_the_average_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    images, model = torch.randn(4, 2, 3, 3), Model()
+    images, model = torch.randn(4, 2, 3, 3), Module()
 
     class Loader(list):
         batch_sampler = EpochBatches(range(4), batch_size=2, drop_last=False)
@@ -63,6 +73,6 @@ def test_processes_get_the_average_of_all(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 3)
     # Two further processes that have found statistics of 1.
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda average: average.add_(2))
-    recompute_statistics(model, Loader([[images[:2] / 2, None, None, [np.zeros((2, 0))]]]), 1, torch.device("cpu"))
+    recompute_statistics(model, Loader([{"images": images[:2] / 2, "draws": [np.zeros((2, 0))]}]), 1, torch.device("cpu"))
     torch.testing.assert_close(model.norm.running_mean, (images[:2].mean(dim=(0, 2, 3)) + 2) / 3)
     torch.testing.assert_close(model.norm.running_var, (images[:2].var(dim=(0, 2, 3)) + 2) / 3)

@@ -28,7 +28,8 @@ from pml_ext.functional.retrieval import ranking
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import DataSet, OpenSet
 from pml_ext.runner.data.datasets.digits import digits_set
-from pml_ext.runner.engine.baseline import Baseline
+from pml_ext.runner.engine.training_module import TrainingModule
+from pml_ext.runner.modeling.architectures import Baseline
 from pml_ext.runner.engine.run import evaluate
 from pml_ext.runner.launch import Launch, is_first, start
 from pml_ext.runner.registry import DATASET_REGISTRY
@@ -157,7 +158,7 @@ def test_resume_continues_bit_for_bit_with_the_state_of_the_losses(
             raise KilledError
 
     with monkeypatch.context() as patch, pytest.raises(KilledError):
-        patch.setattr(Baseline, "on_train_batch_start", lambda s, *_: stop_in_the_second_epoch(s))
+        patch.setattr(TrainingModule, "on_train_batch_start", lambda s, *_: stop_in_the_second_epoch(s))
         train(tmp_path / "parts", *LEARNED)
     assert not (tmp_path / "parts" / "metrics.json").exists()
     assert train(tmp_path / "parts", *LEARNED, flags=("--resume",)) == 0
@@ -201,24 +202,24 @@ class Asked:
         number: signal.Signals = signal.SIGTERM, times: int = 1,
     ) -> None:  # fmt: skip
         self.drawn: dict[int, float] = {}
-        training, validation = Baseline.training_step, Baseline.validation_step
+        training, validation = TrainingModule.training_step, TrainingModule.validation_step
 
-        def ask(module: Baseline, when: bool) -> None:
+        def ask(module: TrainingModule, when: bool) -> None:
             if when and module.global_step == step:
                 for _ in range(times):
                     os.kill(os.getpid(), number)
 
-        def train(module: Baseline, *batch: Any) -> torch.Tensor:
+        def train(module: TrainingModule, *batch: Any) -> torch.Tensor:
             self.drawn[module.global_step] = float(torch.rand(()))
             ask(module, not validating)
             return training(module, *batch)
 
-        def validate(module: Baseline, *batch: Any) -> None:
+        def validate(module: TrainingModule, *batch: Any) -> None:
             ask(module, validating)
             validation(module, *batch)
 
-        patch.setattr(Baseline, "training_step", train)
-        patch.setattr(Baseline, "validation_step", validate)
+        patch.setattr(TrainingModule, "training_step", train)
+        patch.setattr(TrainingModule, "validation_step", validate)
 
 
 def lines_of_epochs(output: Path) -> list[str]:
@@ -311,13 +312,13 @@ def test_nothing_is_measured_twice(
 ) -> None:
     """Before training, in training where the period says so, and at the end only what was not measured there."""
     measured: list[int] = []
-    validate = Baseline.on_validation_epoch_end
+    validate = TrainingModule.on_validation_epoch_end
 
-    def counted(module: Baseline) -> None:
+    def counted(module: TrainingModule) -> None:
         measured.append(module.global_step)
         validate(module)
 
-    monkeypatch.setattr(Baseline, "on_validation_epoch_end", counted)
+    monkeypatch.setattr(TrainingModule, "on_validation_epoch_end", counted)
     assert train(tmp_path, "TEST.EVAL_PERIOD", "1", "TEST.BEST", "last", "TEST.REPORT", "False", *opts) == 0
     assert len(measured) == expected, measured
 
@@ -366,13 +367,13 @@ def test_a_checkpoint_each_few_steps(
     class KilledError(Exception):
         pass
 
-    def kill(module: Baseline, *_: Any, **__: Any) -> None:
+    def kill(module: TrainingModule, *_: Any, **__: Any) -> None:
         if module.global_step == 18:
             raise KilledError
 
     opts = (*AUGMENTED, "SOLVER.CHECKPOINT_STEPS", "7", "SOLVER.CHECKPOINT_PERIOD", "3")
     with monkeypatch.context() as patch, pytest.raises(KilledError):
-        patch.setattr(Baseline, "configure_gradient_clipping", kill)
+        patch.setattr(TrainingModule, "configure_gradient_clipping", kill)
         train(tmp_path, *opts)
     assert torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 14
     assert train(tmp_path, *opts, flags=("--resume",)) == 0
@@ -622,14 +623,14 @@ def test_freezing_precise_statistics_flipped_tests_and_the_profile(
 def test_a_collapsed_run_ends_with_a_report_that_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    network_output = Baseline.output
+    compute_outputs = Baseline.compute_outputs
 
-    def collapsed(self: Any, *batch: torch.Tensor) -> Any:
-        output = network_output(self, *batch)
-        features = tuple(0 * part + 1 for part in output.features)
-        return output._replace(features=features, logits=tuple(0 * part for part in output.logits))
+    def collapsed(self: Any, batch: Any) -> Any:
+        outputs = compute_outputs(self, batch)
+        scores = {name: 0 * outputs[name] for name in ("cls_outputs", "pred_class_logits") if name in outputs}
+        return {**outputs, **scores, "features": 0 * outputs["features"] + 1}
 
-    monkeypatch.setattr(Baseline, "output", collapsed)
+    monkeypatch.setattr(Baseline, "compute_outputs", collapsed)
     losses = '("TripletLoss", "CrossEntropyLoss")'
     assert train(tmp_path, "MODEL.LOSSES.NAME", losses, "TEST.REPORT", "True") == 0
     stuck, equal = json.loads((tmp_path / "metrics.json").read_text())["notes"]
@@ -645,14 +646,14 @@ def test_a_collapsed_run_ends_with_a_report_that_says_so(
 def test_nan_stops_with_step_batch_and_loss_and_keeps_the_last_good_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    network_output = Baseline.output
+    loss = TrainingModule._loss
 
-    def spoiled(self: Any, *batch: torch.Tensor) -> Any:
-        output = network_output(self, *batch)
-        spoil = self.training and self.global_step == 13
-        return output._replace(features=tuple(part * torch.nan for part in output.features)) if spoil else output
+    def spoiled(self: Any, outputs: Any, batch: Any) -> Any:
+        if self.global_step == 13:
+            outputs["features"] = outputs["features"] * torch.nan
+        return loss(self, outputs, batch)
 
-    monkeypatch.setattr(Baseline, "output", spoiled)
+    monkeypatch.setattr(TrainingModule, "_loss", spoiled)
     assert train(tmp_path) == 2
     message = capfd.readouterr().err
     assert "SmoothAPLoss is nan at step 13 (epoch 1); the batch was sklearn.datasets.load_digits()[" in message
@@ -666,9 +667,9 @@ def test_weights_that_are_not_finite_are_never_saved(
 ) -> None:
     def spoil(self: Any, *_: Any) -> None:
         if self.global_step == 11:
-            self.backbone[0].weight.data.mul_(torch.nan)
+            self.model.backbone[0].weight.data.mul_(torch.nan)
 
-    monkeypatch.setattr(Baseline, "on_train_batch_end", spoil)
+    monkeypatch.setattr(TrainingModule, "on_train_batch_end", spoil)
     assert train(tmp_path) == 2
     assert "the weights backbone.0.weight are not finite after step 11" in capfd.readouterr().err
     assert (

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from yacs.config import CfgNode as CN
 
 from pml_ext.cli import main
 from pml_ext.runner.config.defaults import get_cfg
@@ -32,22 +32,13 @@ def test_large_pictures_are_shrunk_by_averaging() -> None:
     torch.testing.assert_close(raw_pixels(images), expected)
 
 
-class Network:
-    """What the raw pixels of a test set are measured with."""
-
-    def __init__(self, data: OpenSet) -> None:
-        self.evaluation, self.test_sets = Evaluation(get_cfg().TEST), {"Set": data}
-
-    def standardise(self, images: Tensor) -> Tensor:
-        return images / 255
-
-
 def test_raw_pixels_of_every_image_are_measured() -> None:
     identities = np.repeat(np.arange(6), 4)
     images = torch.randint(0, 256, (24, 1, 4, 4), dtype=torch.uint8)
     data = ImageSet(list(images), identities, np.arange(24), [""] * 24)
-    loader = [(images[i : i + 10].float(), torch.zeros(10), torch.arange(10)) for i in (0, 10, 20)]
-    found = measure_raw_pixels(Network(OpenSet(data, data)), [loader])
+    loader = [{"images": images[i : i + 10]} for i in (0, 10, 20)]
+    options, sets = CN({"PIXEL_MEAN": [0.0], "PIXEL_STD": [255.0]}), {"Set": OpenSet(data, data)}
+    found = measure_raw_pixels(options, Evaluation(get_cfg().TEST), sets, [loader])  # type: ignore[list-item]
     assert found.results["Set"]["precision_at_1"] < 1
     torch.testing.assert_close(found.features["Set"][0], raw_pixels(images.float()))
 

@@ -18,7 +18,6 @@ from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet
-from pml_ext.runner.engine.baseline import Baseline
 from pml_ext.runner.evaluation.evaluate import Evaluation, check_test_sets, query_and_gallery_embeddings
 from pml_ext.runner.evaluation.results import (
     ALL_PAIRS,
@@ -28,6 +27,7 @@ from pml_ext.runner.evaluation.results import (
     label_of,
     results_table,
 )
+from tests.runner.modeling.networks import module_of
 from tests.runner.data import published_layouts as layouts
 
 CPU = torch.device("cpu")
@@ -227,11 +227,11 @@ def test_queries_that_cannot_be_found_are_told_of(caplog: pytest.LogCaptureFixtu
 
 def test_flipped_tests_average_an_image_and_its_mirror_image() -> None:
     digits = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
-    module = Baseline(load_config(digits, ["TEST.FLIP.ENABLED", "True"]), None, {}).eval()
-    images = 255 * torch.rand(3, module.pixel_mean.shape[1], 8, 8)
+    module = module_of(load_config(digits, ["TEST.FLIP.ENABLED", "True"])).eval()
+    images = 255 * torch.rand(3, 1, 8, 8)
     with torch.no_grad():
-        module.validation_step((images, torch.zeros(3), torch.arange(3)), 0)
-        both = module.output(images).features[0] + module.output(images.flip(-1)).features[0]
+        module.validation_step({"images": images, "rows": torch.arange(3)}, 0)
+        both = module.model({"images": images}) + module.model({"images": images.flip(-1)})
     ((_, found),) = module._collected[0]
     torch.testing.assert_close(found, normalize(both))
 

@@ -1,16 +1,29 @@
 """Networks of a whole config, for tests of their parts."""
 
+from types import SimpleNamespace
 from typing import Any
 
 from yacs.config import CfgNode as CN
 
+from pml_ext.runner.data.transforms import build_transform
+from pml_ext.runner.engine.training_module import TrainingModule
+from pml_ext.runner.modeling.architectures import build_model
+from pml_ext.runner.modeling.backbones import build_backbone
 from pml_ext.runner.modeling.heads import EmbeddingHead
-from pml_ext.runner.modeling.network import build_network
 
 
 def backbone_of(cfg: CN) -> Any:
-    return build_network(cfg.MODEL, cfg.INPUT, num_classes=0)[0]
+    return build_backbone(cfg)
 
 
 def head_of(cfg: CN, num_classes: int = 0) -> EmbeddingHead:
-    return build_network(cfg.MODEL, cfg.INPUT, num_classes=num_classes)[1]
+    model: Any = build_model(cfg, num_classes=num_classes)
+    head: EmbeddingHead = model.heads
+    return head
+
+
+def module_of(cfg: CN, train_set: Any = None) -> TrainingModule:
+    """A TrainingModule of a training set alone, or of no data at all."""
+    transform = build_transform(cfg.INPUT, training=True)
+    data: Any = SimpleNamespace(train_set=train_set, test_sets={}, transform=transform)
+    return TrainingModule(cfg, data)

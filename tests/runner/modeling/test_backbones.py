@@ -19,11 +19,11 @@ from pml_ext.runner.modeling.backbones.norms import IBN
 from pml_ext.runner.modeling.backbones.vit import ViT
 from pml_ext.runner.modeling.cuda import norms_of_other_devices
 from pml_ext.runner.modeling.image_sizes import ImageSizes
-from pml_ext.runner.modeling.network import build_network
+from pml_ext.runner.registry import BACKBONE_REGISTRY
 from pml_ext.runner.modeling.weights.load import load_pretrained, load_weights
 from pml_ext.runner.modeling.weights.names import library_names, own_names
 from tests.oracles import fastreid_networks
-from tests.runner.modeling.networks import backbone_of
+from tests.runner.modeling.networks import backbone_of, head_of
 
 
 def config(name: str, **backbone: object) -> CfgNode:
@@ -72,7 +72,7 @@ def build_fresh(cfg: CfgNode) -> Any:
 )
 def test_maps(name: str, options: dict[str, Any], size: tuple[int, ...]) -> None:
     cfg = config(name, **options)
-    backbone, head = build_network(cfg.MODEL, cfg.INPUT, num_classes=0)
+    backbone, head = backbone_of(cfg), head_of(cfg)
     assert head.feat_dim == size[0], "unless it is set, FEAT_DIM is the backbone's"
     with torch.no_grad():
         assert backbone.eval()(torch.randn(1, 3, 64, 32)).shape == (1, *size)
@@ -455,7 +455,7 @@ def test_mistakes_are_named() -> None:
         cfg.MODEL.BACKBONE.update(options)
         with pytest.raises(UserError, match=message):
             require_supported(cfg)
-    assert not names.BACKBONES.keys() & names.BACKBONES_NOT_BUILT.keys()
+    assert not {*BACKBONE_REGISTRY} & names.BACKBONES_NOT_BUILT.keys()
 
 
 @pytest.mark.parametrize(

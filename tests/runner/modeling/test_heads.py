@@ -1,4 +1,5 @@
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +12,8 @@ from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.modeling.heads import CLS_LAYERS, POOL_LAYERS, EmbeddingHead
 from pml_ext.runner.modeling.heads.pooling import GeneralizedMean
-from pml_ext.runner.modeling.network import build_network
 from tests.oracles.heads import class_score, generalized_mean
-from tests.runner.modeling.networks import head_of
+from tests.runner.modeling.networks import backbone_of, head_of
 
 MARGINS = [name for name in CLS_LAYERS if name != "Linear"]
 
@@ -32,9 +32,19 @@ def config(**heads: object) -> CfgNode:
 
 
 def classifier(name: str, *, size: int = 5, classes: int = 4, margin: float = 0.35, **options: float) -> Any:
-    layer = CLS_LAYERS[name](size, classes, scale=16.0, margin=margin, **options).double()
-    nn.init.normal_(layer.weight)
-    return layer
+    return Classifier(CLS_LAYERS[name](scale=16.0, margin=margin, **options), size, classes).double()
+
+
+class Classifier(nn.Module):
+    """Class vectors and a classification layer, as a head has them."""
+
+    def __init__(self, layer: Any, size: int, classes: int) -> None:
+        super().__init__()
+        self.weight, self.layer = nn.Parameter(torch.randn(classes, size)), layer
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None) -> Any:
+        similarities = self.layer.similarities(x, self.weight)
+        return SimpleNamespace(logits=self.layer(similarities, labels), scores=self.layer.s * similarities)
 
 
 @pytest.mark.parametrize("name", CLS_LAYERS)
@@ -47,7 +57,8 @@ def test_class_scores_against_the_formulas(name: str, margin: float) -> None:
     aside = nn.functional.normalize(aside - (aside @ w) * w, dim=0)
     x = torch.stack([2 * (math.cos(t) * w + math.sin(t) * aside) for t in torch.linspace(0.01, 3.13, 12).tolist()])
     for label in (0, 3):
-        logits, scores = layer(x, torch.full((len(x),), label))
+        found = layer(x, torch.full((len(x),), label))
+        logits, scores = found.logits, found.scores
         for i, row in enumerate(x.tolist()):
             for c, weight in enumerate(layer.weight.tolist()):
                 expected = class_score(name, row, weight, c == label, 16.0, margin)
@@ -90,7 +101,8 @@ def test_gradients_of_class_scores(name: str) -> None:
 def test_embeddings_on_a_class_weight_and_opposite_to_it(name: str, dtype: torch.dtype) -> None:
     layer = classifier(name).to(dtype)
     x = torch.cat([3 * layer.weight, -layer.weight]).detach().requires_grad_()
-    logits, scores = layer(x, torch.arange(4).repeat(2))
+    found = layer(x, torch.arange(4).repeat(2))
+    logits, scores = found.logits, found.scores
     logits.sum().backward()
     assert torch.isfinite(x.grad).all()
     assert torch.isfinite(layer.weight.grad).all()
@@ -145,21 +157,17 @@ def test_the_trained_power_of_generalized_mean() -> None:
 def test_losses_see_the_feature_before_or_after_the_neck_and_tests_the_neck() -> None:
     for neck_feat, size in (("before", 6), ("after", 4)):
         cfg = config(EMBEDDING_DIM=4, WITH_BNNECK=True, NECK_FEAT=neck_feat, CLS_LAYER="CosSoftmax", MARGIN=0.3)
-        backbone, head = build_network(cfg.MODEL, cfg.INPUT, num_classes=3)
+        backbone, head = backbone_of(cfg), head_of(cfg, num_classes=3)
         maps, labels = backbone(torch.randn(5, 1, 12, 8)), torch.tensor([0, 1, 2, 0, 1])
         assert maps.shape == (5, 6, 3, 2)
-        output = head(maps, labels)
-        assert output.features.shape == (5, size)
-        assert head.feature_size == size
-        assert output.logits is not None
-        assert output.scores is not None
-        torch.testing.assert_close(output.scores - output.logits, 0.3 * nn.functional.one_hot(labels, 3).float())
+        output: Any = head(maps, labels)
+        assert output["features"].shape == (5, size)
+        margins = output["pred_class_logits"] - output["cls_outputs"]
+        torch.testing.assert_close(margins, 0.3 * nn.functional.one_hot(labels, 3).float())
         pooled = maps.mean(dim=(2, 3))
         expected = pooled if neck_feat == "before" else head.bottleneck(pooled[..., None, None]).flatten(1)
-        torch.testing.assert_close(output.features, expected)
-        tested = head.eval()(maps)
-        assert tested.logits is None
-        torch.testing.assert_close(tested.features, head.bottleneck(pooled[..., None, None]).flatten(1))
+        torch.testing.assert_close(output["features"], expected)
+        torch.testing.assert_close(head.eval()(maps), head.bottleneck(pooled[..., None, None]).flatten(1))
 
 
 def test_the_reduction_can_have_two_layers() -> None:
@@ -167,8 +175,7 @@ def test_the_reduction_can_have_two_layers() -> None:
     assert [tuple(p.shape) for p in head.parameters()] == [(5, 6, 1, 1), (4, 5, 1, 1)]
     first, second = (p.flatten(1) for p in head.parameters())
     maps = torch.randn(3, 6, 2, 2)
-    torch.testing.assert_close(head(maps).features, maps.mean(dim=(2, 3)) @ first.T @ second.T)
-    assert head.feature_size == head.embedding_size == 4
+    torch.testing.assert_close(head(maps)["features"], maps.mean(dim=(2, 3)) @ first.T @ second.T)  # type: ignore[index]
 
 
 def test_the_bnneck_has_no_trainable_shift() -> None:
@@ -182,10 +189,9 @@ def test_the_bnneck_has_no_trainable_shift() -> None:
 
 def test_flatten_keeps_the_places() -> None:
     cfg = config(POOL_LAYER="Flatten", NECK_FEAT="before")
-    backbone, head = build_network(cfg.MODEL, cfg.INPUT, num_classes=0)
+    backbone, head = backbone_of(cfg), head_of(cfg)
     maps = backbone(torch.randn(5, 1, 12, 8))
-    assert head.feature_size == 36
-    torch.testing.assert_close(head(maps).features, maps.flatten(1))
+    torch.testing.assert_close(head(maps)["features"], maps.flatten(1))  # type: ignore[index]
     assert backbone.training
     cfg.INPUT.SIZE_TEST = [8, 8]
     with pytest.raises(UserError, match=r"Flatten needs one fixed image size: INPUT\.SIZE_TRAIN is \[12, 8\]"):
@@ -203,15 +209,18 @@ def test_flatten_takes_fastreids_feat_dim() -> None:
         head_of(cfg)
     cfg.MODEL.BACKBONE.FEAT_DIM = 25088
     cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [0]  # images as they are
-    backbone, head = build_network(cfg.MODEL, cfg.INPUT, num_classes=0)
+    backbone, head = backbone_of(cfg), head_of(cfg)
     assert head.bottleneck[0].weight.shape == (8, 25088, 1, 1)
     with pytest.raises(UserError, match=r"FEAT_DIM must be 3072 for images of this size; got 25088"):
         head(backbone(torch.zeros(2, 1, 32, 48)))
 
 
 def test_identity_needs_maps_of_one_place() -> None:
-    head = EmbeddingHead(6, 0, 0, pool="Identity", norm="BN", bnneck=False, neck_feat="after")
-    assert head(torch.ones(2, 6, 1, 1)).features.shape == (2, 6)
+    head = EmbeddingHead(
+        feat_dim=6, embedding_dim=0, num_classes=0, pool_type="Identity", norm_type="BN", with_bnneck=False,
+        neck_feat="after",
+    ).eval()  # fmt: skip
+    assert head(torch.ones(2, 6, 1, 1)).shape == (2, 6)
     with pytest.raises(UserError, match=r"Identity needs a backbone with maps of 1×1; got \(3, 2\)"):
         head(torch.ones(2, 6, 3, 2))
 

@@ -122,8 +122,9 @@ def whole_model(*, classifier: str = "Linear", pool: str = "GeneralizedMeanPooli
     whole = nn.Module()
     whole.backbone = nn.Conv2d(3, 6, 1)
     whole.heads = EmbeddingHead(
-        6, 0, 5, pool=pool, norm="BN", bnneck=True, neck_feat="after", classifier=classifier, margin=0.3, scale=8.0
-    )
+        feat_dim=6, embedding_dim=0, num_classes=5, pool_type=pool, norm_type="BN", with_bnneck=True,
+        neck_feat="after", cls_type=classifier, margin=0.3, scale=8.0,
+    )  # fmt: skip
     whole.register_buffer("pixel_mean", torch.tensor([1.0, 2.0, 3.0]).view(1, 3, 1, 1), persistent=False)
     return whole
 
@@ -135,10 +136,8 @@ def test_fastreids_names_of_a_whole_model(tmp_path: Path, old: bool, wrapped: st
     nn.init.constant_(source.heads.pool_layer.p, 4.5)  # type: ignore[union-attr, arg-type]
     theirs = {}
     for name, value in source.state_dict().items():
-        if not old:
-            name = name.replace("heads.classifier.", "heads.")
-        else:
-            name = name.replace("heads.bottleneck.0.", "heads.bnneck.")
+        if old:
+            name = name.replace("heads.bottleneck.0.", "heads.bnneck.").replace("heads.weight", "heads.classifier.weight")
         theirs[wrapped + name] = value
     theirs[f"{wrapped}pixel_mean"] = torch.tensor([1.0, 2.0, 3.0]).view(1, 3, 1, 1)
     torch.save({"model": theirs, "iteration": 3}, tmp_path / "w.pth")
@@ -162,11 +161,14 @@ def test_insightfaces_linear_layer_and_norm_are_the_head(tmp_path: Path) -> None
     torch.save(state, tmp_path / "backbone.pth")
     ours = nn.Module()
     ours.backbone = IResNet(CN({"DEPTH": "18x", "DROPOUT": 0.0}), channels=3)
-    ours.heads = EmbeddingHead(2048, 8, 0, pool="Flatten", norm="BN", bnneck=True, neck_feat="after")
+    ours.heads = EmbeddingHead(
+        feat_dim=2048, embedding_dim=8, num_classes=0, pool_type="Flatten", norm_type="BN", with_bnneck=True,
+        neck_feat="after",
+    )  # fmt: skip
     load_weights(ours.eval(), tmp_path / "backbone.pth")
     with torch.no_grad():
         faces = torch.randn(2, 3, 32, 32)
-        torch.testing.assert_close(ours.heads(ours.backbone(faces)).features, features(backbone(faces)))
+        torch.testing.assert_close(ours.heads(ours.backbone(faces)), features(backbone(faces)))
 
 
 @pytest.mark.parametrize("prefix", ["", "module.", "module.encoder.", "backbone.", "backbone.net."])
@@ -174,7 +176,7 @@ def test_a_backbone_comes_out_of_every_file(tmp_path: Path, prefix: str) -> None
     source, target = model(), model()
     state = {prefix + name: value for name, value in source.state_dict().items()}
     if prefix.startswith("backbone."):
-        state["heads.classifier.weight"] = torch.ones(3, 3)
+        state["heads.weight"] = torch.ones(3, 3)
     torch.save(state, tmp_path / "w.pth")
     load_pretrained(target, str(tmp_path / "w.pth"))
     assert all(torch.equal(v, target.state_dict()[n]) for n, v in source.state_dict().items())

@@ -17,13 +17,14 @@ from pml_ext.cli import main
 from pml_ext.runner.checks.check import problems
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import ImageSet
-from pml_ext.runner.engine.baseline import Baseline
+from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.engine.exporting import FORMATS, export
-from pml_ext.runner.modeling.architectures import architecture_of
+from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.losses.id_losses import CrossEntropyLoss
 from pml_ext.runner.modeling.losses.pair_losses import TripletLoss
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
+from tests.runner.modeling.networks import module_of
 from tests.runner.data import published_layouts as layouts
 
 CONFIG = Path(__file__).parents[4] / "fastreid_configs" / "Market1501" / "mgn_R50-ibn.yml"
@@ -40,7 +41,7 @@ def small(*opts: str) -> CN:
 
 
 def model_of(cfg: CN) -> PixelsToEmbedding:
-    return PixelsToEmbedding(cfg.MODEL, cfg.INPUT).eval()
+    return PixelsToEmbedding(cfg).eval()
 
 
 def batch_norm(name: str, channels: int) -> Shapes:
@@ -93,78 +94,76 @@ def test_fastreids_weights_load_key_for_key(net: PixelsToEmbedding, tmp_path: Pa
     generator = torch.Generator().manual_seed(0)
     state = {name: torch.rand(shape, generator=generator) for name, shape in shapes.items()}
     torch.save({"model": state}, tmp_path / "model_best.pth")
-    load_weights(net, tmp_path / "model_best.pth", optional=ONLY_FOR_TRAINING)
-    own = net.state_dict()
+    load_weights(net.model, tmp_path / "model_best.pth", optional=ONLY_FOR_TRAINING)
+    own = net.model.state_dict()
     classifiers = {f"{head}.weight" for head in HEADS}
     assert own.keys() == shapes.keys() - classifiers
     counters = {name for name in own if name.endswith("num_batches_tracked")}
     assert all(torch.equal(own[name], state[name]) for name in own.keys() - counters)
 
-    trained = architecture_of(small().MODEL).parts(small().MODEL, small().INPUT, num_classes=5)
-    whole = nn.ModuleDict(trained)
+    whole = build_model(small(), num_classes=5)
     load_weights(whole, tmp_path / "model_best.pth")
-    assert torch.equal(whole.state_dict()["b33_head.classifier.weight"], state["b33_head.weight"])
+    assert torch.equal(whole.state_dict()["b33_head.weight"], state["b33_head.weight"])
 
 
 def test_the_branches_begin_with_the_same_weights(net: PixelsToEmbedding) -> None:
-    fresh = model_of(small()).state_dict()
+    fresh = model_of(small()).model.state_dict()
     for name, value in fresh.items():
         if name.startswith("b1."):
             assert torch.equal(value, fresh[name.replace("b1.", "b2.", 1)])
             assert torch.equal(value, fresh[name.replace("b1.", "b3.", 1)])
-    strided: Any = model_of(small("MODEL.BACKBONE.LAST_STRIDE", "2"))
+    strided: Any = model_of(small("MODEL.BACKBONE.LAST_STRIDE", "2")).model
     assert strided.b1[1][0].conv2.stride == strided.b1[1][0].downsample[0].stride == (2, 2)
     assert strided.b2[1][0].conv2.stride == strided.b3[1][0].downsample[0].stride == (1, 1)
 
 
 def test_the_embedding_is_whole_then_halves_then_thirds() -> None:
     torch.manual_seed(0)
-    module: Any = Baseline(small(), None, {}).eval()
+    module: Any = build_model(small()).eval()
     images = torch.randint(0, 256, (2, 3, 96, 16)).float()  # a map of 6 rows
     with torch.no_grad():
-        (found,) = module.output(images).features
-        shared = module.backbone(module.standardise(images))
+        found = module({"images": images})
+        shared = module.backbone(module.preprocess_image({"images": images}))
         whole, halved, cut = module.b1(shared), module.b2(shared), module.b3(shared)
         parts = {
             "b1_head": whole, "b2_head": halved, "b3_head": cut, "b21_head": halved[:, :, :3],
             "b22_head": halved[:, :, 3:], "b31_head": cut[:, :, :2], "b32_head": cut[:, :, 2:4],
             "b33_head": cut[:, :, 4:],
         }  # fmt: skip
-        expected = [getattr(module, head)(part).features for head, part in parts.items()]
+        expected = [getattr(module, head)(part) for head, part in parts.items()]
     assert found.shape == (2, 8 * 8)
     torch.testing.assert_close(found, torch.cat(expected, dim=1))
 
 
 @pytest.fixture
-def training(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Baseline, torch.Tensor, torch.Tensor]]:
+def training() -> Iterator[tuple[TrainingModule, torch.Tensor, torch.Tensor]]:
     labels = torch.tensor([0, 0, 1, 1, 2, 2])
     pictures = [torch.zeros(3, 4, 4, dtype=torch.uint8)] * 6
     people = ImageSet(pictures, labels.numpy(), np.zeros(6, dtype=np.int64), [""] * 6)
     torch.manual_seed(0)
     opts = ["MODEL.LOSSES.CE.SCALE", "2.0", "MODEL.LOSSES.TRI.SCALE", "3.0", "MODEL.BACKBONE.WITH_NL", "True"]
-    module = Baseline(small(*opts), people, {})
-    monkeypatch.setattr(Baseline, "trainer", SimpleNamespace(world_size=1))
+    module = module_of(small(*opts), people)
     yield module, torch.randint(0, 256, (6, 3, 48, 16)).float(), labels
 
 
-def test_losses_are_means_over_heads_and_features(training: tuple[Baseline, torch.Tensor, torch.Tensor]) -> None:
+def test_losses_are_means_over_heads_and_features(training: tuple[TrainingModule, torch.Tensor, torch.Tensor]) -> None:
     module, images, labels = training
     heads: dict[str, Any] = {}
     for name in HEADS:
-        getattr(module, name).register_forward_hook(lambda _, __, out, name=name: heads.update({name: out}))
-    output = module.output(images, labels)
-    features = [part.float() for part in output.features]
-    values = module._loss_values(output, labels, features, labels, [None] * len(features))
+        head = getattr(module.model, name)
+        head.register_forward_hook(lambda _, __, out, name=name: heads.update({name: out}))
+    outputs = module.model.compute_outputs({"images": images, "targets": labels})
+    values = module.model.losses(outputs, labels)
     ce, triplet = CrossEntropyLoss(epsilon=0.1), TripletLoss(margin=0.0, hard_mining=True)
-    expected = 2 * 0.125 * sum(ce(head.logits, labels) for head in heads.values())
+    expected = 2 * 0.125 * sum(ce(head["cls_outputs"], labels) for head in heads.values())
     torch.testing.assert_close(values["CrossEntropyLoss"], expected)
     features = [
-        heads["b1_head"].features, heads["b2_head"].features, heads["b3_head"].features,
-        torch.cat([heads["b21_head"].features, heads["b22_head"].features], dim=1),
-        torch.cat([heads["b31_head"].features, heads["b32_head"].features, heads["b33_head"].features], dim=1),
+        heads["b1_head"]["features"], heads["b2_head"]["features"], heads["b3_head"]["features"],
+        torch.cat([heads["b21_head"]["features"], heads["b22_head"]["features"]], dim=1),
+        torch.cat([heads["b31_head"]["features"], heads["b32_head"]["features"], heads["b33_head"]["features"]], dim=1),
     ]  # fmt: skip
     torch.testing.assert_close(values["TripletLoss"], 3 * 0.2 * sum(triplet(part, labels) for part in features))
-    assert output.scores is heads["b1_head"].scores
+    assert outputs["pred_class_logits"] is heads["b1_head"]["pred_class_logits"]
     sum(values.values()).backward()  # type: ignore[union-attr]
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in module.parameters() if p.requires_grad)
 
@@ -200,10 +199,8 @@ def test_maps_that_cannot_be_cut_stop_a_run_too(net: PixelsToEmbedding) -> None:
 
 def test_non_local_blocks_are_left_out_as_in_fastreid(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "pml_ext"), torch.device("meta"):
-        parts = architecture_of(small().MODEL).parts(
-            small("MODEL.BACKBONE.WITH_NL", "True").MODEL, small().INPUT, num_classes=0
-        )
-    assert not [name for name in nn.ModuleDict(parts).state_dict() if "NL_" in name]
+        model = build_model(small("MODEL.BACKBONE.WITH_NL", "True"))
+    assert not [name for name in model.state_dict() if "NL_" in name]
     assert "WITH_NL has no effect on MGN, as in FastReID" in caplog.text
 
 
@@ -221,7 +218,7 @@ def test_it_trains_evaluates_and_exports(tmp_path: Path) -> None:
     state = torch.load(weights, weights_only=True)["state_dict"]
     first, second = state["b1.0.0.conv1.weight"], state["b2.0.0.conv1.weight"]
     assert torch.equal(first, second), "frozen for the only iteration, all branches keep their first weights"
-    assert not torch.equal(state["b21_head.classifier.weight"], state["b22_head.classifier.weight"])
+    assert not torch.equal(state["b21_head.weight"], state["b22_head.weight"])
     cfg = small("MODEL.WEIGHTS", str(weights))
     assert export(cfg, tmp_path / "mgn.pt", "torchscript") < 1e-5
     embeddings = FORMATS["torchscript"][1](tmp_path / "mgn.pt", torch.zeros(2, 3, 48, 16))

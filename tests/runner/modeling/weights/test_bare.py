@@ -22,7 +22,7 @@ def network(options: dict[str, object], **head: object) -> PixelsToEmbedding:
     cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [64, 32]
     cfg.MODEL.BACKBONE.update(options)
     cfg.MODEL.HEADS.update(head)
-    return PixelsToEmbedding(cfg.MODEL, cfg.INPUT).eval()
+    return PixelsToEmbedding(cfg).eval()
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import distributed as dist
 
 from pml_ext.runner.config.load import load_config
-from pml_ext.runner.engine import baseline
-from pml_ext.runner.engine.baseline import Baseline
+from pml_ext.runner.engine import training_module
 from pml_ext.runner.evaluation.evaluate import Evaluation
 from tests.distributed.test_evaluation import a_test_set
 from tests.pretend_device import ROOT
+from tests.runner.modeling.networks import module_of
 
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
 
@@ -22,13 +22,13 @@ GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
 def test_ranks_get_another_group_only_for_metrics_that_a_gpu_has_no_room_for(
     of_network: torch.device, chosen: torch.device, another: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = Baseline(load_config(ROOT / "fastreid_configs" / "Digits" / "sap_tcm.yml"), None, {})
+    module = module_of(load_config(ROOT / "fastreid_configs" / "Digits" / "sap_tcm.yml"))
     environment = LightningEnvironment()
     strategy = DDPStrategy(parallel_devices=[of_network], cluster_environment=environment, timeout=timedelta(seconds=9))
     module._trainer = SimpleNamespace(strategy=strategy)  # type: ignore[assignment]
     asked: list[Any] = []
     monkeypatch.setattr(Evaluation, "__call__", lambda _, data, features, *where: asked.append(where))
-    monkeypatch.setattr(baseline, "device_with_room", lambda size, device, group: chosen)
+    monkeypatch.setattr(training_module, "device_with_room", lambda size, device, group: chosen)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         for kind in ("gallery", "queries", "pairs"):
