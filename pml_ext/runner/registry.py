@@ -18,8 +18,9 @@ True
 """
 
 import importlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pml_ext._errors import UserError
@@ -34,37 +35,71 @@ Part = TypeVar("Part")
 class Entry:
     """A registered part."""
 
+    registry: "Registry"
     name: str
     part: Any
+    module: str
+    """The module that registered it."""
     node: str
     """The part's node in the config, below that of its registry."""
-    keys: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str]
     """Keys of the node -> arguments of the part, where a key is not the argument in capitals."""
+    flat: tuple[str, ...]
+    """Keys of the registry's own node that are arguments too."""
+    before: str
+    after: str
+    """Transforms only: the node next to which it acts."""
 
     @property
-    def module(self) -> str:
-        return str(getattr(self.part, "__module__", type(self.part).__module__))
+    def is_ours(self) -> bool:
+        return is_ours(self.module)
+
+
+def is_ours(module: str) -> bool:
+    """Whether a module is one of this package."""
+    return module.startswith("pml_ext.")
 
 
 class Registry:
     """Parts of one kind by their names.
 
     Args:
-        key: the config key that takes the names.
+        key: the config key that takes the names; `parent`, if the nodes themselves are the names.
         built_in: the module that registers the package's own parts, if there are any; it is imported when the registry
             is first read.
+        parent: the config node that has the parts' nodes; empty: they take no keys.
         nodes: name -> node, of the package's own parts whose nodes are not their names in capitals.
+        given: arguments that the trainer gives to a part whose signature has them without a default.
+        switches: keys of every node that are not arguments, with their defaults.
+        positional: how many arguments the trainer passes by position, to a class and to a function.
     """
 
-    def __init__(self, key: str, built_in: str = "", nodes: Mapping[str, str] | None = None) -> None:
-        self.key = key
-        self.nodes = nodes or {}
+    def __init__(
+        self,
+        key: str,
+        built_in: str = "",
+        *,
+        parent: str = "",
+        nodes: Mapping[str, str] | None = None,
+        given: tuple[str, ...] = (),
+        switches: Mapping[str, Any] | None = None,
+        positional: tuple[int, int] = (0, 0),
+    ) -> None:
+        self.key, self.parent, self.nodes, self.given = key, parent, nodes or {}, given
+        self.switches, self.positional = switches or {}, positional
         self._built_in = built_in
         self._entries: dict[str, Entry] = {}
         self._is_loaded = False
 
     def register(
-        self, name: str | None = None, *, node: str = "", keys: Mapping[str, str] | None = None
+        self,
+        name: str | None = None,
+        *,
+        node: str = "",
+        keys: Mapping[str, str] | None = None,
+        flat: str = "",
+        before: str = "",
+        after: str = "",
     ) -> Callable[[Part], Part]:
         """A decorator that registers a class or a function.
 
@@ -72,24 +107,45 @@ class Registry:
             name: what a config calls it; None: its own name.
             node: its node in the config, where that is not the name in capitals.
             keys: keys of the node -> arguments of the part, where a key is not the argument in capitals.
+            flat: keys of the registry's own node, with spaces between them, that are arguments in capitals too.
+            before, after: a transform's place, next to the node of another one; default: before REA.
         Raises:
-            UserError: another module has registered this name.
+            UserError: another module has registered this name or node, or no transform has the node of the place.
         """
+        module = str(sys._getframe(1).f_globals.get("__name__", ""))
 
         def add(part: Part) -> Part:
-            self._load()
+            if not is_ours(module):  # the package's own parts are on their way
+                self._load()
             called = name or str(getattr(part, "__name__", type(part).__name__))
-            entry = Entry(called, part, node or self.nodes.get(called, called.upper()), dict(keys or {}))
-            before = self._entries.get(called)
-            if before is not None and before.module != entry.module:
-                raise UserError(
-                    f"{self.key}: {called} of {entry.module} has the name of a part that {before.module} registered; "
-                    "register it under another name"
-                )
+            its_node = node or self.nodes.get(called, called.upper())
+            if self.key == self.parent:
+                called = its_node
+            entry = Entry(self, called, part, module, its_node, dict(keys or {}), tuple(flat.split()), before, after)
+            self._require_free(entry)
             self._entries[called] = entry
             return part
 
         return add
+
+    def _require_free(self, entry: Entry) -> None:
+        for other in self._entries.values():
+            if other.name == entry.name and other.module != entry.module:
+                taken = "name"
+            elif self.parent and other.node == entry.node and other.name != entry.name:
+                taken = "node"
+            else:
+                continue
+            raise UserError(
+                f"{self.key}: {entry.name} of {entry.module} has the {taken} of a part that {other.module} registered; "
+                f"register it under another {taken}"
+            )
+        nodes = [other.node for other in self._entries.values()]
+        for place in filter(None, (entry.before, entry.after)):
+            if place not in nodes:
+                raise UserError(
+                    f"{entry.name} of {entry.module}: no transform has the node {place}{hint(place, nodes)}"
+                )
 
     def entry(self, name: str) -> Entry:
         """All that is known of a part; a UserError with the closest names if there is none."""
@@ -128,14 +184,58 @@ class Registry:
         import_installed()
 
 
-LOSS_REGISTRY = Registry("MODEL.LOSSES.NAME", "pml_ext.runner.modeling.losses.built_in", LOSS_NODES)
+LOSS_REGISTRY = Registry(
+    "MODEL.LOSSES.NAME",
+    "pml_ext.runner.modeling.losses.built_in",
+    parent="MODEL.LOSSES",
+    nodes=LOSS_NODES,
+    given=("num_classes", "embedding_size"),
+    switches={"SCALE": 1.0},
+    positional=(0, 2),
+)
 """Classes or functions; called with (embeddings, labels), they return a scalar."""
-MINER_REGISTRY = Registry("MODEL.MINER.NAME", "pml_ext.runner.modeling.losses.built_in", MINER_NODES)
+MINER_REGISTRY = Registry(
+    "MODEL.MINER.NAME", "pml_ext.runner.modeling.losses.built_in", parent="MODEL.MINER", nodes=MINER_NODES
+)
 """Classes of miners, as in pytorch-metric-learning."""
 DATASET_REGISTRY = Registry("DATASETS.NAMES", "pml_ext.runner.data.datasets.built_in")
 """Classes, called with `root=`, as `pml_ext.runner.ImageDataset`."""
+SAMPLER_REGISTRY = Registry(
+    "DATALOADER.SAMPLER_TRAIN", "pml_ext.runner.data.samplers", parent="DATALOADER", positional=(4, 4)
+)
+"""Called with (items, batch_size, instances, random), they give lists of rows, joint batches without end."""
+TRANSFORM_REGISTRY = Registry(
+    "INPUT",
+    "pml_ext.runner.data.transforms",
+    parent="INPUT",
+    given=("size_train", "resize_interpolation"),
+    switches={"ENABLED": False},
+    positional=(0, 1),
+)
+"""Classes whose objects, or functions that, turn a uint8 image (C, H, W) into another one, in training."""
+OPTIMIZER_REGISTRY = Registry(
+    "SOLVER.OPT",
+    "pml_ext.runner.solver.optimizer",
+    parent="SOLVER",
+    given=("lr", "weight_decay", "fused", "foreach", "maximize", "capturable", "differentiable"),
+    positional=(1, 1),
+)
+"""Subclasses of torch.optim.Optimizer, called with groups of parameters that have their own `lr` and `weight_decay`."""
+SCHEDULER_REGISTRY = Registry(
+    "SOLVER.SCHED",
+    "pml_ext.runner.solver.schedule",
+    parent="SOLVER",
+    given=("max_epochs", "steps_per_epoch", "warmup_steps"),
+    positional=(1, 1),
+)
+"""Called with the optimizer, they give an LRScheduler of torch, which is stepped once an iteration."""
+EVALUATOR_REGISTRY = Registry("TEST.EVALUATOR")
 CALLBACK_REGISTRY = Registry("CALLBACKS")
 """Lightning's callbacks, made without arguments."""
+CONFIG_REGISTRY = Registry("CONFIG_REGISTRY")
+"""Functions that add a project's own keys to a fresh config."""
 
-OF_NODES = {"MODEL.LOSSES": LOSS_REGISTRY, "MODEL.MINER": MINER_REGISTRY}
-"""Nodes of the config -> the registry whose parts have nodes in it."""
+WITH_NODES = (
+    LOSS_REGISTRY, MINER_REGISTRY, SAMPLER_REGISTRY, TRANSFORM_REGISTRY, OPTIMIZER_REGISTRY, SCHEDULER_REGISTRY,
+)  # fmt: skip
+"""Registries whose parts have nodes in the config."""

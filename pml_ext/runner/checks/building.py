@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -9,8 +10,8 @@ from torch import nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.data.names import TRANSFORMS
-from pml_ext.runner.data.transforms import build_transform
+from pml_ext.runner.data.samplers import require_callable
+from pml_ext.runner.data.transforms import require_image, transforms_in_order
 from pml_ext.runner.evaluation.evaluate import gallery_cohort, opis_settings, verification_evaluator
 from pml_ext.runner.modeling.architectures import architecture_of
 from pml_ext.runner.modeling.heads import build_partial_fc
@@ -39,8 +40,12 @@ def found_by_building(cfg: CN, wrong: Collection[str]) -> list[str]:
             found.append(f"{depends_on[0]} cannot be built with these sizes: {error}")
         return None
 
-    for switch in TRANSFORMS:
-        attempt(lambda switch=switch: _transform(cfg.INPUT, switch), f"INPUT.{switch}", "INPUT.SIZE")  # type: ignore[misc]
+    channels = len(model.PIXEL_MEAN)
+    for entry in transforms_in_order():
+        if cfg.INPUT.get(entry.node, {}).get("ENABLED"):
+            read = f"INPUT.{entry.node}", "INPUT.SIZE", "INPUT.INTERPOLATION"
+            attempt(partial(require_image, cfg.INPUT, entry, channels), *read)
+    attempt(lambda: require_callable(cfg.DATALOADER), "DATALOADER.SAMPLER_TRAIN", "DATALOADER.SET_WEIGHT")
     shaping = ("MODEL.BACKBONE", "MODEL.HEADS", "MODEL.META_ARCHITECTURE", "MODEL.PIXEL", "MODEL.DEVICE", "INPUT")
     network = attempt(lambda: _network(model, cfg.INPUT), *shaping)
     reduced = model.HEADS.NECK_FEAT == "after" and model.HEADS.EMBEDDING_DIM
@@ -65,15 +70,6 @@ def found_by_building(cfg: CN, wrong: Collection[str]) -> list[str]:
     attempt(lambda: gallery_cohort(cfg.TEST.NORMALIZE), "TEST.NORMALIZE")
     attempt(lambda: verification_evaluator(cfg.TEST.VERIFICATION), "TEST.VERIFICATION")
     return [line for error in found for line in error.splitlines()]
-
-
-def _transform(options: CN, switch: str) -> object:
-    """The transform of a switch alone, so that each one's mistakes are found."""
-    alone = options.clone()
-    alone.defrost()
-    for other in TRANSFORMS:
-        alone[other].ENABLED = alone[other].ENABLED and other == switch
-    return build_transform(alone, training=True)
 
 
 def _network(options: CN, images: CN) -> nn.Module:

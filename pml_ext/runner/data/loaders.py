@@ -14,9 +14,8 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets import ImageSet
-from pml_ext.runner.data.samplers import build_sampler
-from pml_ext.runner.data.samplers.joint import Drawn
-from pml_ext.runner.data.transforms.transform import Draws, Transform
+from pml_ext.runner.data.samplers import Drawn, build_sampler
+from pml_ext.runner.data.transforms import Draws, Transform
 
 Sample = tuple[Tensor, int, int]
 """(image, class id, row)."""
@@ -96,9 +95,7 @@ def train_loader(
     options: CN, images: ImageSet, transform: Transform, *, batch_size: int, seed: int, rank: int, world_size: int
 ) -> DataLoader[TrainingSample]:
     """This rank's part of every joint batch, of batch_size images; the same for any number of workers."""
-    sampler = build_sampler(
-        options, images.labels, images.cameras, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size
-    )
+    sampler = build_sampler(options, images, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size)
     return DataLoader(
         SeededImages(images, transform),
         collate_fn=collate,

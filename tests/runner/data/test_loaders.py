@@ -17,9 +17,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets import ImageSet
 from pml_ext.runner.data.loaders import evaluation_loader, outlive_sigterm, train_loader
-from pml_ext.runner.data.transforms.random_erasing import RandomErasing
-from pml_ext.runner.data.transforms.shifts import PadAndCrop
-from pml_ext.runner.data.transforms.transform import Transform
+from pml_ext.runner.data.transforms import PadAndCrop, RandomErasing, Transform
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*This DataLoader will create 3 worker processes")
 

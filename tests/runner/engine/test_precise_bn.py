@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
-from pml_ext.runner.data.transforms.transform import BatchStep, Transform
+from pml_ext.runner.data.transforms import BatchStep, Transform
 from pml_ext.runner.engine.precise_bn import recompute_statistics
 
 

@@ -14,6 +14,7 @@ from pml_ext._pml import BaseMetricLossFunction, distances, reducers, regularize
 from pml_ext.losses import ArcPairReducer
 from pml_ext.losses._facts import LossFacts, facts_of
 from pml_ext.runner.config.load import require
+from pml_ext.runner.config.loss_nodes import LOSSES, MINERS
 from pml_ext.runner.config.part_keys import GIVEN, REQUIRED, arguments_of, keys_of
 from pml_ext.runner.registry import LOSS_REGISTRY, MINER_REGISTRY, Entry
 
@@ -120,7 +121,8 @@ def _arguments(nodes: CN, entry: Entry) -> dict[str, Any]:
     """The arguments that a part's node sets, if there is one."""
     names = {key: argument for key, (argument, _) in keys_of(entry).items()}
     node = nodes.get(entry.node, {})
-    options = {names.get(key, key.lower()): value for key, value in node.items() if key != "SCALE"}
+    ours = {**LOSSES, **MINERS}.get(entry.name, ("", {}))[1]  # the others are SCALE and a project's
+    options = {names.get(key, key.lower()): value for key, value in node.items() if key in names or key in ours}
     return {name: value for name, value in options.items() if name not in _NAMED_PARTS}
 
 
