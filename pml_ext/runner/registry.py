@@ -48,7 +48,7 @@ class Entry:
     """Keys of the registry's own node that are arguments too."""
     before: str
     after: str
-    """Transforms only: the node next to which it acts."""
+    """The node of the part next to which it acts, for transforms."""
 
     @property
     def is_ours(self) -> bool:
@@ -71,6 +71,7 @@ class Registry:
         nodes: name -> node, of the package's own parts whose nodes are not their names in capitals.
         given: arguments that the trainer gives to a part whose signature has them without a default.
         switches: keys of every node that are not arguments, with their defaults.
+        before: the node of the part before which others come, unless they say otherwise.
         positional: how many arguments the trainer passes by position, to a class and to a function.
     """
 
@@ -83,10 +84,11 @@ class Registry:
         nodes: Mapping[str, str] | None = None,
         given: tuple[str, ...] = (),
         switches: Mapping[str, Any] | None = None,
+        before: str = "",
         positional: tuple[int, int] = (0, 0),
     ) -> None:
         self.key, self.parent, self.nodes, self.given = key, parent, nodes or {}, given
-        self.switches, self.positional = switches or {}, positional
+        self.switches, self.before, self.positional = switches or {}, before, positional
         self._built_in = built_in
         self._entries: dict[str, Entry] = {}
         self._is_loaded = False
@@ -110,7 +112,7 @@ class Registry:
             flat: keys of the registry's own node, with spaces between them, that are arguments in capitals too.
             before, after: a transform's place, next to the node of another one; default: before REA.
         Raises:
-            UserError: another module has registered this name or node, or no transform has the node of the place.
+            UserError: another module has registered this name or node, or no part has the node `before` or `after`.
         """
         module = str(sys._getframe(1).f_globals.get("__name__", ""))
 
@@ -123,7 +125,9 @@ class Registry:
                 called = its_node
             entry = Entry(self, called, part, module, its_node, dict(keys or {}), tuple(flat.split()), before, after)
             self._require_free(entry)
-            self._entries[called] = entry
+            others = [other for other in self._entries.values() if other.name != called]
+            others.insert(self._place(entry, others), entry)
+            self._entries = {other.name: other for other in others}
             return part
 
         return add
@@ -140,12 +144,21 @@ class Registry:
                 f"{self.key}: {entry.name} of {entry.module} has the {taken} of a part that {other.module} registered; "
                 f"register it under another {taken}"
             )
-        nodes = [other.node for other in self._entries.values()]
-        for place in filter(None, (entry.before, entry.after)):
-            if place not in nodes:
-                raise UserError(
-                    f"{entry.name} of {entry.module}: no transform has the node {place}{hint(place, nodes)}"
-                )
+
+    def _place(self, entry: Entry, others: list[Entry]) -> int:
+        """Where among the others, in their order, a part belongs."""
+        nodes = [other.node for other in others]
+        for wanted in filter(None, (entry.before, entry.after)):
+            if wanted not in nodes:
+                raise UserError(f"{entry.name} of {entry.module}: no part has the node {wanted}{hint(wanted, nodes)}")
+        if entry.after:
+            place = nodes.index(entry.after) + 1
+            # Those that users have registered for this place come first.
+            while place < len(others) and others[place].after == entry.after and not others[place].is_ours:
+                place += 1
+            return place
+        before = entry.before or self.before
+        return nodes.index(before) if before in nodes else len(nodes)
 
     def entry(self, name: str) -> Entry:
         """All that is known of a part; a UserError with the closest names if there is none."""
@@ -210,9 +223,10 @@ TRANSFORM_REGISTRY = Registry(
     parent="INPUT",
     given=("size_train", "resize_interpolation"),
     switches={"ENABLED": False},
+    before="REA",
     positional=(0, 1),
 )
-"""Classes whose objects, or functions that, turn a uint8 image (C, H, W) into another one, in training."""
+"""Classes whose objects, or functions that, turn a uint8 image (C, H, W) into another one; in the order of training."""
 OPTIMIZER_REGISTRY = Registry(
     "SOLVER.OPT",
     "pml_ext.runner.solver.optimizer",

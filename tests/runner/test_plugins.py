@@ -14,9 +14,11 @@ import torch
 from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.runner import evaluate, load_config, plugins, train
+from pml_ext.runner import registry as registries
 from pml_ext.runner.checks.check import problems
+from pml_ext.runner.config.stock import CONFIGS
 from pml_ext.runner.modeling.losses.factory import build_losses
-from pml_ext.runner.registry import CALLBACK_REGISTRY, DATASET_REGISTRY, LOSS_REGISTRY, Registry
+from pml_ext.runner.registry import CALLBACK_REGISTRY, LOSS_REGISTRY, Registry
 
 GUIDE = Path(__file__).parents[2] / "examples" / "EXTENDING.md"
 TAKEN = """
@@ -39,9 +41,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(plugins, "_imported", [])
-    for registry in (LOSS_REGISTRY, CALLBACK_REGISTRY, DATASET_REGISTRY):
-        list(registry)
-        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    for item in vars(registries).values():
+        if isinstance(item, Registry):
+            list(item)
+            monkeypatch.setattr(item, "_entries", dict(item._entries))
     yield tmp_path
     for name in set(sys.modules) - before:
         del sys.modules[name]
@@ -50,12 +53,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_the_guides_project_trains_on_two_processes_and_the_run_names_its_module(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "my_project.py").write_text(blocks("python")[0], encoding="utf-8")
-    (command,) = blocks("sh")
+    (folder / "my_project.py").write_text("".join(blocks("python")[:2]), encoding="utf-8")
+    (command,), (tree,) = blocks("sh"), blocks("yaml")
     words = shlex.split(command)
     assert words[:2] == ["pml-ext", "train"]
-    more = ["TEST.REPORT", "False", "DATALOADER.NUM_INSTANCE", "8", "--num-gpus", "2"]
-    assert main([*words[1:], *more]) == 0
+    (folder / "my.yml").write_text(f"_BASE_: {CONFIGS.find('Digits/sap_tcm.yml')}\n{tree}")
+    words[words.index("Digits/sap_tcm.yml")] = "my.yml"
+    assert main([*words[1:], "TEST.REPORT", "False", "SOLVER.WARMUP_ITERS", "0", "--num-gpus", "2"]) == 0
     shown = capfd.readouterr()
     assert "PullPush " in shown.err and "SupConLoss" in shown.err and "epoch 1\n" in shown.out
     found = json.loads(Path("logs/my_project/metrics.json").read_text(encoding="utf-8"))
@@ -64,6 +68,15 @@ def test_the_guides_project_trains_on_two_processes_and_the_run_names_its_module
     assert main(["eval", "logs/my_project"]) == 2
     assert "my_project/config.yaml was made with parts of my_project: add --import my_project" in capfd.readouterr().err
     assert main(["eval", "logs/my_project", "--import", "my_project"]) == 0
+    cfg = load_config("logs/my_project/config.yaml")
+    assert cfg.MY_PROJECT == {"NOTE": "cameras apart", "SIDES": [1, 2]} and cfg.SOLVER.RESTARTS.CYCLES == 2
+    capfd.readouterr()
+    assert main(["list", "transforms", "--import", "my_project"]) == 0
+    rows = [line.split() for line in capfd.readouterr().out.splitlines()]
+    assert [row[0] for row in rows if row[0] in ("FLIP", "STRIPE", "CJ", "AUGMIX", "BLUR", "REA")] == [
+        "FLIP", "STRIPE", "CJ", "AUGMIX", "BLUR", "REA",
+    ]  # fmt: skip
+    assert all(row[-2:] == ["(of", "my_project)"] for row in rows if row[0] in ("STRIPE", "BLUR"))
 
 
 def test_a_function_as_a_loss_with_a_node_and_keys_of_its_own(folder: Path) -> None:

@@ -11,12 +11,13 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.data.samplers import require_callable
-from pml_ext.runner.data.transforms import require_image, transforms_in_order
+from pml_ext.runner.data.transforms import require_image
 from pml_ext.runner.evaluation.evaluate import gallery_cohort, opis_settings, verification_evaluator
 from pml_ext.runner.modeling.architectures import architecture_of
 from pml_ext.runner.modeling.heads import build_partial_fc
 from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
+from pml_ext.runner.registry import TRANSFORM_REGISTRY
 from pml_ext.runner.solver.optimizer import build_optimizer
 from pml_ext.runner.solver.schedule import build_schedule
 
@@ -41,7 +42,7 @@ def found_by_building(cfg: CN, wrong: Collection[str]) -> list[str]:
         return None
 
     channels = len(model.PIXEL_MEAN)
-    for entry in transforms_in_order():
+    for entry in map(TRANSFORM_REGISTRY.entry, TRANSFORM_REGISTRY):
         if cfg.INPUT.get(entry.node, {}).get("ENABLED"):
             read = f"INPUT.{entry.node}", "INPUT.SIZE", "INPUT.INTERPOLATION"
             attempt(partial(require_image, cfg.INPUT, entry, channels), *read)

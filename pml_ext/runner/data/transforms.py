@@ -390,23 +390,6 @@ def _corner(image: Tensor, height: int, width: int) -> tuple[int, int]:
     return int(torch.randint(rows - height + 1, ())), int(torch.randint(columns - width + 1, ()))
 
 
-def transforms_in_order() -> list[Entry]:
-    """All registered transforms in the order in which they act; one without a place comes before REA."""
-    ordered: list[Entry] = []
-    for entry in map(TRANSFORM_REGISTRY.entry, TRANSFORM_REGISTRY):
-        nodes = [other.node for other in ordered]
-        place = len(ordered)
-        if entry.after:
-            place = nodes.index(entry.after) + 1
-            # Those that users have placed there before act first.
-            while place < len(ordered) and ordered[place].after == entry.after and not ordered[place].is_ours:
-                place += 1
-        elif (before := entry.before or "REA") in nodes:
-            place = nodes.index(before)
-        ordered.insert(place, entry)
-    return ordered
-
-
 def build_step(options: CN, entry: Entry) -> Step:
     """A transform from its node; a UserError with what its constructor says. options: INPUT of the config."""
     interpolation = InterpolationMode(options.INTERPOLATION)
@@ -444,7 +427,7 @@ def build_transform(options: CN, *, training: bool) -> Transform:
         crop = [v2.CenterCrop([options.CROP.SIZE[0], options.CROP.SIZE[-1]])] if options.CROP.ENABLED else []
         return Transform([*resizing, *crop])
     steps: list[Step] = []
-    for entry in transforms_in_order():
+    for entry in map(TRANSFORM_REGISTRY.entry, TRANSFORM_REGISTRY):
         if entry.node == "CROP":
             steps += resizing
         if options.get(entry.node, {}).get("ENABLED"):
