@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from enum import Enum
 from typing import Any
 
 from pml_ext._errors import UserError
@@ -67,22 +66,15 @@ def arguments_from(options: Mapping[str, Any], entry: Entry, given: Mapping[str,
     node = options.get(entry.node, {})
     arguments = {key.lower(): options[key] for key in entry.flat}
     for key, (name, default) in keys_of(entry).items():
-        where = f"{entry.registry.parent}.{entry.node}.{key}"
         if key in node:
-            arguments[name] = _member(node[key], type(default), where) if isinstance(default, Enum) else node[key]
+            arguments[name] = node[key]
         elif default is REQUIRED:
+            where = f"{entry.registry.parent}.{entry.node}.{key}"
             raise UserError(f"{where} must be set: {entry.name} of {entry.module} has no default for it")
     for name, default in arguments_of(entry.part, entry.registry).items():
         if name in (given or {}) and default is REQUIRED:
             arguments[name] = (given or {})[name]
     return arguments
-
-
-def _member(value: Any, kind: type[Enum], where: str) -> Enum:
-    for member in kind:
-        if value in (member.name, member.value):
-            return member
-    raise UserError(f"{where} must be one of {', '.join(member.name for member in kind)}; got {value!r}")
 
 
 def construct(entry: Entry, where: str, *positional: Any, **arguments: Any) -> Any:

@@ -7,7 +7,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets import ImageSet
 from pml_ext.runner.data.names import BY_IDENTITY
-from pml_ext.runner.data.samplers import build_sampler
+from pml_ext.runner.data.samplers import Items, build_sampler
 from pml_ext.runner.registry import SAMPLER_REGISTRY
 
 LABELS = np.repeat(np.arange(12), [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14])
@@ -177,6 +177,35 @@ def test_set_weight_gives_each_camera_its_identities() -> None:
 def test_errors(name: str, options: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         sampler_of(name, **options)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([[0] * 20], "it gave 20 rows"),
+        ([[0] * 23 + [102]], "it gave a row outside of 0 to 101"),
+        ([[0] * 23 + [-1]], "it gave a row outside of 0 to 101"),
+        ([[0.5] * 24], "it gave .0.5, 0.5"),
+        ([], "it gave no more batches"),
+        (None, "it gave None"),
+    ],
+)
+def test_a_sampler_gives_joint_batches_without_end(
+    given: object, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SAMPLER_REGISTRY, "_entries", dict(SAMPLER_REGISTRY._entries))
+    SAMPLER_REGISTRY.register("own")(lambda items, batch_size, instances, random: given)
+    expected = (
+        rf"SAMPLER_TRAIN: own of {__name__} must give lists of SOLVER.IMS_PER_BATCH = 24 rows .* without end; {message}"
+    )
+    with pytest.raises(UserError, match=expected):
+        sampler_of("own")
+
+
+def test_items_have_the_columns_of_the_data_set() -> None:
+    images = ImageSet(range(3), np.array([5, 0, 5]), np.array([1, 1, 2]), ["a.jpg", "b.jpg", "c.jpg"], {5: "Ann"})
+    assert list(Items(images)) == [("a.jpg", "Ann", 1), ("b.jpg", 0, 1), ("c.jpg", "Ann", 2)]
+    assert Items(images).labels.tolist() == [1, 0, 1]
 
 
 def _seeds_by_row(rows: np.ndarray) -> list[list[int]]:
