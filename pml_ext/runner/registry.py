@@ -134,29 +134,23 @@ class Registry:
 
     def _require_free(self, entry: Entry) -> None:
         for other in self._entries.values():
-            if other.name == entry.name and other.module != entry.module:
-                taken = "name"
-            elif self.parent and other.node == entry.node and other.name != entry.name:
-                taken = "node"
-            else:
-                continue
-            raise UserError(
-                f"{self.key}: {entry.name} of {entry.module} has the {taken} of a part that {other.module} registered; "
-                f"register it under another {taken}"
-            )
+            is_same = other.name == entry.name or (self.parent and other.node == entry.node)
+            if is_same and other.module != entry.module:
+                raise UserError(
+                    f"{self.key}: {entry.name} of {entry.module} has the name or node of {other.name}, which "
+                    f"{other.module} registered; register it under another one"
+                )
 
     def _place(self, entry: Entry, others: list[Entry]) -> int:
         """Where among the others, in their order, a part belongs."""
         nodes = [other.node for other in others]
-        for wanted in filter(None, (entry.before, entry.after)):
-            if wanted not in nodes:
-                raise UserError(f"{entry.name} of {entry.module}: no part has the node {wanted}{hint(wanted, nodes)}")
+        wanted = entry.after or entry.before
+        if wanted and wanted not in nodes:
+            raise UserError(f"{entry.name} of {entry.module}: no part has the node {wanted}{hint(wanted, nodes)}")
         if entry.after:
-            place = nodes.index(entry.after) + 1
             # Those that users have registered for this place come first.
-            while place < len(others) and others[place].after == entry.after and not others[place].is_ours:
-                place += 1
-            return place
+            earlier = sum(other.after == entry.after and not other.is_ours for other in others)
+            return nodes.index(entry.after) + 1 + earlier
         before = entry.before or self.before
         return nodes.index(before) if before in nodes else len(nodes)
 

@@ -20,8 +20,9 @@ from pml_ext.runner.config.part_keys import arguments_from, construct
 from pml_ext.runner.data.datasets.image_set import ImageSet
 from pml_ext.runner.registry import SAMPLER_REGISTRY
 
-Draw = Callable[[np.random.Generator], Iterator[list[int]]]
-"""Joint batches of rows without end, from nothing but the generator."""
+Batches = Iterator[list[int]]
+"""Joint batches of rows, without end."""
+Random = np.random.Generator
 
 
 class Members:
@@ -46,7 +47,7 @@ class Members:
         own._rows = self._rows.copy()
         return own
 
-    def draw(self, identities: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    def draw(self, identities: np.ndarray, random: Random) -> np.ndarray:
         """A row of each of the identities, all of its rows equally likely."""
         rows: np.ndarray = self._rows[self._ends[identities] - 1 - random.integers(self.sizes[identities])]
         return rows
@@ -75,7 +76,7 @@ class Items(Sequence[tuple[Any, ...]]):
 
 
 @SAMPLER_REGISTRY.register("TrainingSampler")
-def shuffled(items: Items, batch_size: int, instances: int, random: np.random.Generator) -> Iterator[list[int]]:
+def shuffled(items: Items, batch_size: int, instances: int, random: Random) -> Batches:
     """Every image once an epoch, shuffled.
 
     The last images that fill no batch are left out; a set that is smaller than a batch repeats.
@@ -87,9 +88,7 @@ def shuffled(items: Items, batch_size: int, instances: int, random: np.random.Ge
 
 
 @SAMPLER_REGISTRY.register("ImbalancedDatasetSampler")
-def balanced_by_frequency(
-    items: Items, batch_size: int, instances: int, random: np.random.Generator
-) -> Iterator[list[int]]:
+def balanced_by_frequency(items: Items, batch_size: int, instances: int, random: Random) -> Batches:
     """Images with replacement, identities equally likely."""
     members = items.members
     while True:
@@ -97,9 +96,7 @@ def balanced_by_frequency(
 
 
 @SAMPLER_REGISTRY.register("NaiveIdentitySampler")
-def identities_by_size(
-    items: Items, batch_size: int, instances: int, random: np.random.Generator
-) -> Iterator[list[int]]:
+def identities_by_size(items: Items, batch_size: int, instances: int, random: Random) -> Batches:
     """P×K, identities about as often as they have images.
 
     An identity with fewer than K unused images leaves the round, which ends when fewer than P are left.
@@ -109,9 +106,7 @@ def identities_by_size(
 
 
 @SAMPLER_REGISTRY.register("BalancedIdentitySampler")
-def identities_across_cameras(
-    items: Items, batch_size: int, instances: int, random: np.random.Generator
-) -> Iterator[list[int]]:
+def identities_across_cameras(items: Items, batch_size: int, instances: int, random: Random) -> Batches:
     """P×K, every identity once a round, images of different cameras.
 
     The K − 1 further images are of the first one's camera only where the identity was seen by no other, and repeat
@@ -137,8 +132,8 @@ def identities_across_cameras(
 
 @SAMPLER_REGISTRY.register("SetReWeightSampler", flat="SET_WEIGHT")
 def identities_by_camera(
-    items: Items, batch_size: int, instances: int, random: np.random.Generator, set_weight: Sequence[int]
-) -> Iterator[list[int]]:
+    items: Items, batch_size: int, instances: int, random: Random, set_weight: Sequence[int]
+) -> Batches:
     """P×K, SET_WEIGHT identities of each camera.
 
     A turn has set_weight[c] identities of camera c (in order of ids), a batch whole turns. An identity is drawn with a
@@ -169,9 +164,7 @@ def identities_by_camera(
 
 
 @SAMPLER_REGISTRY.register("UniformIdentitySampler")
-def identities_equally_often(
-    items: Items, batch_size: int, instances: int, random: np.random.Generator
-) -> Iterator[list[int]]:
+def identities_equally_often(items: Items, batch_size: int, instances: int, random: Random) -> Batches:
     """P×K, identities equally likely (ours).
 
     A deck that is used up is shuffled anew. With fewer than P identities, each is drawn equally often, or once more
@@ -180,9 +173,7 @@ def identities_equally_often(
     return _from_decks(items.members, batch_size // instances, instances, random, until_used_up=False)
 
 
-def _from_decks(
-    members: Members, count: int, instances: int, random: np.random.Generator, *, until_used_up: bool
-) -> Iterator[list[int]]:
+def _from_decks(members: Members, count: int, instances: int, random: Random, *, until_used_up: bool) -> Batches:
     """`count` different identities a batch, each with the next K images of its deck, a shuffle of all its images.
 
     Fewer than K left over are skipped. Images repeat where an identity has fewer than K.
@@ -251,7 +242,14 @@ class JointBatchSampler(Sampler[list[Drawn]]):
     """
 
     def __init__(
-        self, draw: Draw, steps: int, batch_size: int, *, seed: int, rank: int = 0, world_size: int = 1
+        self,
+        draw: Callable[[Random], Batches],
+        steps: int,
+        batch_size: int,
+        *,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
     ) -> None:
         self.draw, self.steps, self.seed = draw, steps, seed
         self.share, self.rank, self.epoch, self.first = batch_size // world_size, rank, 0, 0
@@ -291,7 +289,7 @@ def build_sampler(
     arguments = arguments_from(options, entry)
     of = f"{SAMPLER_REGISTRY.key}: {entry.name} of {entry.module}"
 
-    def draw(random: np.random.Generator) -> Iterator[list[int]]:
+    def draw(random: Random) -> Batches:
         given = items, batch_size, options.NUM_INSTANCE, random
         batches = construct(entry, SAMPLER_REGISTRY.key, *given, **arguments)
         return _checked(batches, of, batch_size, len(items))
@@ -312,7 +310,7 @@ def require_callable(options: CN) -> None:
         raise UserError(f"{SAMPLER_REGISTRY.key}: {entry.name} of {entry.module} {what}: {error}") from error
 
 
-def _checked(batches: Any, of: str, batch_size: int, images: int) -> Iterator[list[int]]:
+def _checked(batches: Any, of: str, batch_size: int, images: int) -> Batches:
     """The batches of a sampler; a UserError that begins with `of` for anything else."""
     must = f"{of} must give lists of SOLVER.IMS_PER_BATCH = {batch_size} rows of the training set, without end; it gave"
     if not isinstance(batches, Iterable):

@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from torch.optim import Optimizer
@@ -22,36 +22,29 @@ def multi_step(
 ) -> LRScheduler:
     """× GAMMA after each of STEPS epochs, counted from the end of the warm-up."""
 
-    def factor(epochs: int) -> float:
+    def factor(epochs: int, rate: float) -> float:
         return float(gamma ** bisect_right(sorted(steps), epochs))
 
-    factors = [factor] * len(optimizer.param_groups)
-    return _by_epochs(optimizer, factors, steps_per_epoch, warmup_steps, delay_epochs)
+    return _by_epochs(optimizer, factor, steps_per_epoch, warmup_steps, delay_epochs)
 
 
 @SCHEDULER_REGISTRY.register("CosineAnnealingLR", flat="ETA_MIN_LR DELAY_EPOCHS")
 def cosine(
-    optimizer: Optimizer,
-    max_epochs: int,
-    steps_per_epoch: int,
-    warmup_steps: int,
-    eta_min_lr: float,
-    delay_epochs: int,
+    optimizer: Optimizer, max_epochs: int, steps_per_epoch: int, warmup_steps: int, eta_min_lr: float, delay_epochs: int
 ) -> LRScheduler:
     """Half a cosine from the end of the warm-up down to ETA_MIN_LR, a new rate every epoch."""
     length = max(max_epochs - max(math.ceil(warmup_steps / steps_per_epoch), delay_epochs), 1)
 
-    def factor_of(rate: float) -> Callable[[int], float]:
+    def factor(epochs: int, rate: float) -> float:
         floor = eta_min_lr / rate if rate else 0.0
-        return lambda epochs: floor + (1 - floor) * (1 + math.cos(math.pi * epochs / length)) / 2
+        return floor + (1 - floor) * (1 + math.cos(math.pi * epochs / length)) / 2
 
-    factors = [factor_of(group["lr"]) for group in optimizer.param_groups]
-    return _by_epochs(optimizer, factors, steps_per_epoch, warmup_steps, delay_epochs)
+    return _by_epochs(optimizer, factor, steps_per_epoch, warmup_steps, delay_epochs)
 
 
 def _by_epochs(
     optimizer: Optimizer,
-    factors: Sequence[Callable[[int], float]],
+    factor: Callable[[int, float], float],
     steps_per_epoch: int,
     warmup_steps: int,
     delay_epochs: int,
@@ -63,10 +56,10 @@ def _by_epochs(
     """
     before_first = max(warmup_steps // steps_per_epoch, delay_epochs)
 
-    def by_step(factor: Callable[[int], float]) -> Callable[[int], float]:
-        return lambda step: 1.0 if step < warmup_steps else factor(max(step // steps_per_epoch - before_first, 0))
+    def by_step(rate: float) -> Callable[[int], float]:
+        return lambda step: 1.0 if step < warmup_steps else factor(max(step // steps_per_epoch - before_first, 0), rate)
 
-    return LambdaLR(optimizer, [by_step(factor) for factor in factors])
+    return LambdaLR(optimizer, [by_step(group["lr"]) for group in optimizer.param_groups])
 
 
 @SCHEDULER_REGISTRY.register("PolynomialLR", flat="POLY_POWER")
@@ -124,21 +117,19 @@ class WarmUp(LRScheduler):
         self.steps += 1
         self._multiply()
 
-    def get_last_lr(self) -> list[Any]:
-        return [group["lr"] for group in self.optimizer.param_groups]
-
     def state_dict(self) -> dict[str, Any]:
         return {**self.schedule.state_dict(), "warm_up_steps": self.steps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         state = dict(state_dict)
-        self.steps = state.pop("warm_up_steps", state.get("last_epoch", 0))
-        self.schedule.load_state_dict(state)
+        self.steps = state.pop("warm_up_steps", state.get("last_epoch"))
+        self.schedule.load_state_dict(state)  # the optimizer's state has the rates
 
     def _multiply(self) -> None:
         self._set([rate * self.factor(self.steps) for rate in self.schedule.get_last_lr()])
 
     def _set(self, rates: list[Any]) -> None:
+        self._last_lr = rates
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
 
