@@ -199,7 +199,7 @@ SCHEDULER_REGISTRY.register()(ReduceLROnPlateau)
             ["INPUT.TURN.ENABLED", True, "INPUT.TURN.DEGREES", -1],
             "INPUT.TURN: TURN of own_parts: If degrees is a single number, it must be positive",
         ),
-        (["SOLVER.OPT", "Momentum", "SOLVER.MOMENTUM", -1.0], "SOLVER.MOMENTUM = -1.0: must be in"),
+        (["SOLVER.OPT", "Momentum"], "SOLVER.MOMENTUM is a key already: register Momentum of own_parts with another"),
         (["SOLVER.OPT", "nothing"], "nothing of own_parts must be a torch.optim.Optimizer; it makes a NoneType"),
         (["SOLVER.ADAM.BETAS", (2.0, 0.9)], "SOLVER.OPT: Invalid beta parameter at index 0: 2.0"),
         (["SOLVER.ADAM.BETA", 0.9], "unknown key SOLVER.ADAM.BETA; did you mean SOLVER.ADAM.BETAS"),

@@ -63,14 +63,15 @@ def arguments_from(options: Mapping[str, Any], entry: Entry, given: Mapping[str,
 
     options: the registry's own node. Other keys of the part's node are a project's. A UserError for a missing one.
     """
-    node = options.get(entry.node, {})
+    node, where = options.get(entry.node, {}), f"{entry.registry.parent}.{entry.node}"
+    if not isinstance(node, Mapping):
+        raise UserError(f"{where} is a key already: register {entry.name} of {entry.module} with another node")
     arguments = {key.lower(): options[key] for key in entry.flat}
     for key, (name, default) in keys_of(entry).items():
         if key in node:
             arguments[name] = node[key]
         elif default is REQUIRED:
-            where = f"{entry.registry.parent}.{entry.node}.{key}"
-            raise UserError(f"{where} must be set: {entry.name} of {entry.module} has no default for it")
+            raise UserError(f"{where}.{key} must be set: {entry.name} of {entry.module} has no default for it")
     for name, default in arguments_of(entry.part, entry.registry).items():
         if name in (given or {}) and default is REQUIRED:
             arguments[name] = (given or {})[name]
