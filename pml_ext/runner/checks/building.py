@@ -66,7 +66,7 @@ def found_by_building(cfg: CN, wrong: Collection[str]) -> list[str]:
     optimizer = attempt(lambda: build_optimizer(cfg.SOLVER, trained), "SOLVER.OPT", "SOLVER.MOMENTUM", "SOLVER.BASE_LR")
     if optimizer is not None:
         schedule = "SOLVER.SCHED", "SOLVER.MAX_EPOCH"
-        attempt(lambda: build_schedule(cfg.SOLVER, optimizer, steps_per_epoch=1), *schedule)
+        attempt(lambda: build_schedule(cfg.SOLVER, optimizer, steps_per_epoch=100), *schedule)
     attempt(lambda: opis_settings(cfg.TEST.OPIS), "TEST.OPIS")
     attempt(lambda: gallery_cohort(cfg.TEST.NORMALIZE), "TEST.NORMALIZE")
     attempt(lambda: verification_evaluator(cfg.TEST.VERIFICATION), "TEST.VERIFICATION")
