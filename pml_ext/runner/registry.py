@@ -220,7 +220,7 @@ TRANSFORM_REGISTRY = Registry(
     before="REA",
     positional=(0, 1),
 )
-"""Classes whose objects, or functions that, turn a uint8 image (C, H, W) into another one; in the order of training."""
+"""Classes of callables, or functions, from a uint8 image (C, H, W) to another one; in the order in which they act."""
 OPTIMIZER_REGISTRY = Registry(
     "SOLVER.OPT",
     "pml_ext.runner.solver.optimizer",
@@ -238,6 +238,7 @@ SCHEDULER_REGISTRY = Registry(
 )
 """Called with the optimizer, they give an LRScheduler of torch, which is stepped once an iteration."""
 EVALUATOR_REGISTRY = Registry("TEST.EVALUATOR")
+"""Classes of evaluators."""
 CALLBACK_REGISTRY = Registry("CALLBACKS")
 """Lightning's callbacks, made without arguments."""
 CONFIG_REGISTRY = Registry("CONFIG_REGISTRY")

@@ -36,6 +36,14 @@ def own(embeddings, labels):
     return 0 * embeddings.sum()
 """
 
+UNREAD = """
+from pml_ext.runner.registry import LOSS_REGISTRY
+
+@LOSS_REGISTRY.register()
+class Unread:
+    __init__ = dict.update
+"""
+
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.S)
@@ -127,6 +135,7 @@ def test_training_from_python_with_callbacks_by_name_and_as_objects(folder: Path
         ("import nothing_like_this", "ModuleNotFoundError: .*nothing_like_this.* line 1"),
         ("import own", "ModuleNotFoundError: .*'own'.* line 1"),
         ("\n\n1 / 0", r"ZeroDivisionError: .*own_losses\.py, line 3"),
+        (UNREAD, "the arguments of Unread of own_losses cannot be read: "),
         (TAKEN, "CITLoss of own_losses has the name or node of CITLoss, which pml_ext"),
     ],
 )
@@ -136,6 +145,7 @@ def test_a_module_that_cannot_be_imported_is_one_line(folder: Path, text: str | 
         (folder / "own_losses.py").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=message) as raised:
         plugins.import_modules(["own_losses"])
+        load_config("Digits/sap_tcm.yml", ["MODEL.LOSSES.UNREAD.X", 1])
     assert "\n" not in str(raised.value)
 
 

@@ -17,8 +17,12 @@ def keys_of(entry: Entry) -> dict[str, tuple[str, Any]]:
     """Key -> (argument, default or REQUIRED) of a part's node."""
     renamed = {argument: key for key, argument in entry.keys.items()}
     elsewhere = (*entry.registry.given, *_NO_KEYS, *map(str.lower, entry.flat))
+    try:
+        arguments = arguments_of(entry.part, entry.registry)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"the arguments of {entry.name} of {entry.module} cannot be read: {error}") from error
     found = {}
-    for name, default in arguments_of(entry.part, entry.registry).items():
+    for name, default in arguments.items():
         if name not in elsewhere:
             key = renamed.get(name, name.upper())
             if key == "SCALE" and key in entry.registry.switches:  # the weight of a loss among the others
@@ -49,19 +53,20 @@ def arguments_of(part: Callable[..., Any], registry: Registry = LOSS_REGISTRY) -
 
 
 def _named(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
-    try:
-        parameters = inspect.signature(function).parameters
-    except (ValueError, TypeError) as error:
-        raise UserError(f"the arguments of {function!r} cannot be read: {error}") from error
-    for name, parameter in parameters.items():
+    for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             yield name, parameter.default
 
 
 def arguments_from(options: Mapping[str, Any], entry: Entry, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A part's arguments: its node's keys, its flat keys, and of what the trainer gives that which it needs.
+    """The arguments of a part: the keys of its node, its flat keys, and those of `given` that its signature requires.
 
-    options: the registry's own node. Other keys of the part's node are a project's. A UserError for a missing one.
+    Keys of the node that are not in the signature are a project's own.
+
+    Args:
+        options: the config node of the registry, `Registry.parent`.
+    Raises:
+        UserError: an argument without a default is not set.
     """
     node, where = options.get(entry.node, {}), f"{entry.registry.parent}.{entry.node}"
     if not isinstance(node, Mapping):
@@ -85,9 +90,9 @@ def construct(entry: Entry, where: str, *positional: Any, **arguments: Any) -> A
     except UserError:
         raise
     except Exception as error:  # whatever a user's part raises
-        is_about_values = isinstance(error, (ValueError, TypeError))
-        said = " ".join(str(error if is_about_values else repr(error)).split())
-        raise UserError(f"{where}: {said if entry.is_ours else f'{entry.name} of {entry.module}: {said}'}") from error
+        said = str(error) if isinstance(error, (ValueError, TypeError)) else repr(error)
+        whose = "" if entry.is_ours else f"{entry.name} of {entry.module}: "
+        raise UserError(f"{where}: {whose}{' '.join(said.split())}") from error
 
 
 def keys_of_node(name: str) -> dict[str, Any]:

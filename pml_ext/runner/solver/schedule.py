@@ -13,7 +13,7 @@ from pml_ext._errors import UserError
 from pml_ext.runner.config.part_keys import arguments_from, construct
 from pml_ext.runner.registry import SCHEDULER_REGISTRY
 
-# Each is 1 during the warm-up.
+# The package's own schedules keep the rate during the warm-up, whose factor `build_schedule` multiplies in.
 
 
 @SCHEDULER_REGISTRY.register("MultiStepLR", flat="GAMMA STEPS DELAY_EPOCHS")
@@ -101,9 +101,9 @@ def one_cycle(
 
 
 class WarmUp(LRScheduler):
-    """Multiplies the rates of a schedule during the warm-up; the schedule never sees the product.
+    """Multiplies the rates of a schedule by a factor of the step; the schedule itself never sees the product.
 
-    The state is the schedule's, and the number of steps.
+    The state is the schedule's, plus the number of steps.
     """
 
     def __init__(self, schedule: LRScheduler, factor: Callable[[int], float]) -> None:
