@@ -23,8 +23,8 @@ from pml_ext.functional import opis, rank_matches
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import load_train_set
 from pml_ext.runner.engine.training_module import TrainingModule
-from tests.runner.modeling.networks import module_of
 from tests.pretend_device import ROOT, PretendTensor, pretend_device, values, waits
+from tests.runner.modeling.networks import module_of
 
 CLASSES, PER_CLASS, SIZE = 8, 4, 16
 # Numbers of classes that select another kernel than small batches.

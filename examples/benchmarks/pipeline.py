@@ -36,7 +36,7 @@ from pml_ext.runner.data.datasets.decoding import decode_image, pixels_of
 from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages
 from pml_ext.runner.data.datasets.record_io import record_set
 from pml_ext.runner.data.loaders import SeededImages, collate
-from pml_ext.runner.data.samplers.joint import Drawn
+from pml_ext.runner.data.samplers import Drawn
 from pml_ext.runner.data.transforms import build_transform
 
 HEIGHT, WIDTH, BORDER = 256, 128, 10

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from yacs.config import CfgNode as CN
 
+from pml_ext.runner.data.datasets.image_set import ImageSet
 from pml_ext.runner.data.datasets.record_io import record_set
 from pml_ext.runner.data.datasets.table import table_set
 from pml_ext.runner.data.samplers import build_sampler
@@ -101,7 +102,8 @@ def _per_batch(name: str, rows: int, identities: int) -> float:
     random = np.random.default_rng(0)
     labels = np.concatenate([np.arange(identities), random.integers(identities, size=rows - identities)])
     options = CN({"SAMPLER_TRAIN": name, "NUM_INSTANCE": _INSTANCES, "SET_WEIGHT": []})
-    batches = iter(build_sampler(options, labels, labels, batch_size=_BATCH, seed=0))
+    images = ImageSet(range(rows), labels, labels, range(rows))
+    batches = iter(build_sampler(options, images, batch_size=_BATCH, seed=0))
     next(batches)
     return _milliseconds(next, batches)
 

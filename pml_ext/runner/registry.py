@@ -18,8 +18,9 @@ True
 """
 
 import importlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pml_ext._errors import UserError
@@ -34,37 +35,73 @@ Part = TypeVar("Part")
 class Entry:
     """A registered part."""
 
+    registry: "Registry"
     name: str
     part: Any
+    module: str
+    """The module that registered it."""
     node: str
     """The part's node in the config, below that of its registry."""
-    keys: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str]
     """Keys of the node -> arguments of the part, where a key is not the argument in capitals."""
+    flat: tuple[str, ...]
+    """Keys of the registry's own node that are arguments too."""
+    before: str
+    after: str
+    """The node of the part next to which it acts, for transforms."""
 
     @property
-    def module(self) -> str:
-        return str(getattr(self.part, "__module__", type(self.part).__module__))
+    def is_ours(self) -> bool:
+        return is_ours(self.module)
+
+
+def is_ours(module: str) -> bool:
+    """Whether a module is one of this package."""
+    return module.startswith("pml_ext.")
 
 
 class Registry:
     """Parts of one kind by their names.
 
     Args:
-        key: the config key that takes the names.
+        key: the config key that takes the names; `parent`, if the nodes themselves are the names.
         built_in: the module that registers the package's own parts, if there are any; it is imported when the registry
             is first read.
+        parent: the config node that has the parts' nodes; empty: they take no keys.
         nodes: name -> node, of the package's own parts whose nodes are not their names in capitals.
+        given: arguments that the trainer gives to a part whose signature has them without a default.
+        switches: keys of every node that are not arguments, with their defaults.
+        before: the node of the part before which others come, unless they say otherwise.
+        positional: how many arguments the trainer passes by position, to a class and to a function.
     """
 
-    def __init__(self, key: str, built_in: str = "", nodes: Mapping[str, str] | None = None) -> None:
-        self.key = key
-        self.nodes = nodes or {}
+    def __init__(
+        self,
+        key: str,
+        built_in: str = "",
+        *,
+        parent: str = "",
+        nodes: Mapping[str, str] | None = None,
+        given: tuple[str, ...] = (),
+        switches: Mapping[str, Any] | None = None,
+        before: str = "",
+        positional: tuple[int, int] = (0, 0),
+    ) -> None:
+        self.key, self.parent, self.nodes, self.given = key, parent, nodes or {}, given
+        self.switches, self.before, self.positional = switches or {}, before, positional
         self._built_in = built_in
         self._entries: dict[str, Entry] = {}
         self._is_loaded = False
 
     def register(
-        self, name: str | None = None, *, node: str = "", keys: Mapping[str, str] | None = None
+        self,
+        name: str | None = None,
+        *,
+        node: str = "",
+        keys: Mapping[str, str] | None = None,
+        flat: str = "",
+        before: str = "",
+        after: str = "",
     ) -> Callable[[Part], Part]:
         """A decorator that registers a class or a function.
 
@@ -72,24 +109,50 @@ class Registry:
             name: what a config calls it; None: its own name.
             node: its node in the config, where that is not the name in capitals.
             keys: keys of the node -> arguments of the part, where a key is not the argument in capitals.
+            flat: keys of the registry's own node, with spaces between them, that are arguments in capitals too.
+            before, after: a transform's place, next to the node of another one; default: before REA.
         Raises:
-            UserError: another module has registered this name.
+            UserError: another module has registered this name or node, or no part has the node `before` or `after`.
         """
+        module = str(sys._getframe(1).f_globals.get("__name__", ""))
 
         def add(part: Part) -> Part:
-            self._load()
+            if not is_ours(module):  # the package's own parts are on their way
+                self._load()
             called = name or str(getattr(part, "__name__", type(part).__name__))
-            entry = Entry(called, part, node or self.nodes.get(called, called.upper()), dict(keys or {}))
-            before = self._entries.get(called)
-            if before is not None and before.module != entry.module:
-                raise UserError(
-                    f"{self.key}: {called} of {entry.module} has the name of a part that {before.module} registered; "
-                    "register it under another name"
-                )
-            self._entries[called] = entry
+            its_node = node or self.nodes.get(called, called.upper())
+            if self.key == self.parent:
+                called = its_node
+            entry = Entry(self, called, part, module, its_node, dict(keys or {}), tuple(flat.split()), before, after)
+            self._require_free(entry)
+            others = [other for other in self._entries.values() if other.name != called]
+            others.insert(self._place(entry, others), entry)
+            self._entries = {other.name: other for other in others}
             return part
 
         return add
+
+    def _require_free(self, entry: Entry) -> None:
+        for other in self._entries.values():
+            is_same = other.name == entry.name or (self.parent and other.node == entry.node)
+            if is_same and other.module != entry.module:
+                raise UserError(
+                    f"{self.key}: {entry.name} of {entry.module} has the name or node of {other.name}, which "
+                    f"{other.module} registered; register it under another one"
+                )
+
+    def _place(self, entry: Entry, others: list[Entry]) -> int:
+        """Where among the others, in their order, a part belongs."""
+        nodes = [other.node for other in others]
+        wanted = entry.after or entry.before
+        if wanted and wanted not in nodes:
+            raise UserError(f"{entry.name} of {entry.module}: no part has the node {wanted}{hint(wanted, nodes)}")
+        if entry.after:
+            # Those that users have registered for this place come first.
+            earlier = sum(other.after == entry.after and not other.is_ours for other in others)
+            return nodes.index(entry.after) + 1 + earlier
+        before = entry.before or self.before
+        return nodes.index(before) if before in nodes else len(nodes)
 
     def entry(self, name: str) -> Entry:
         """All that is known of a part; a UserError with the closest names if there is none."""
@@ -128,9 +191,19 @@ class Registry:
         import_installed()
 
 
-LOSS_REGISTRY = Registry("MODEL.LOSSES.NAME", "pml_ext.runner.modeling.losses.built_in", LOSS_NODES)
+LOSS_REGISTRY = Registry(
+    "MODEL.LOSSES.NAME",
+    "pml_ext.runner.modeling.losses.built_in",
+    parent="MODEL.LOSSES",
+    nodes=LOSS_NODES,
+    given=("num_classes", "embedding_size"),
+    switches={"SCALE": 1.0},
+    positional=(0, 2),
+)
 """Classes or functions; called with (embeddings, labels), they return a scalar."""
-MINER_REGISTRY = Registry("MODEL.MINER.NAME", "pml_ext.runner.modeling.losses.built_in", MINER_NODES)
+MINER_REGISTRY = Registry(
+    "MODEL.MINER.NAME", "pml_ext.runner.modeling.losses.built_in", parent="MODEL.MINER", nodes=MINER_NODES
+)
 """Classes of miners, as in pytorch-metric-learning."""
 DATASET_REGISTRY = Registry("DATASETS.NAMES", "pml_ext.runner.data.datasets.built_in")
 """Classes, called with `root=`, as `pml_ext.runner.ImageDataset`."""
@@ -140,10 +213,44 @@ REID_HEADS_REGISTRY = Registry("MODEL.HEADS.NAME", "pml_ext.runner.modeling.head
 """Classes, made with the whole config, as `pml_ext.runner.EmbeddingHead`."""
 META_ARCH_REGISTRY = Registry("MODEL.META_ARCHITECTURE", "pml_ext.runner.modeling.architectures")
 """Classes, made with the whole config, as `pml_ext.runner.Baseline`."""
+SAMPLER_REGISTRY = Registry(
+    "DATALOADER.SAMPLER_TRAIN", "pml_ext.runner.data.samplers", parent="DATALOADER", positional=(4, 4)
+)
+"""Called with (items, batch_size, instances, random), they give lists of rows, joint batches without end."""
+TRANSFORM_REGISTRY = Registry(
+    "INPUT",
+    "pml_ext.runner.data.transforms",
+    parent="INPUT",
+    given=("size_train", "resize_interpolation"),
+    switches={"ENABLED": False},
+    before="REA",
+    positional=(0, 1),
+)
+"""Classes of callables, or functions, from a uint8 image (C, H, W) to another one; in the order in which they act."""
+OPTIMIZER_REGISTRY = Registry(
+    "SOLVER.OPT",
+    "pml_ext.runner.solver.optimizer",
+    parent="SOLVER",
+    given=("lr", "weight_decay", "fused", "foreach", "maximize", "capturable", "differentiable"),
+    positional=(1, 1),
+)
+"""Subclasses of torch.optim.Optimizer, called with groups of parameters that have their own `lr` and `weight_decay`."""
+SCHEDULER_REGISTRY = Registry(
+    "SOLVER.SCHED",
+    "pml_ext.runner.solver.schedule",
+    parent="SOLVER",
+    given=("max_epochs", "steps_per_epoch", "warmup_steps"),
+    positional=(1, 1),
+)
+"""Called with the optimizer, they give an LRScheduler of torch, which is stepped once an iteration."""
 EVALUATOR_REGISTRY = Registry("TEST.EVALUATOR")
 """Classes, made with (cfg, num_query), as in FastReID."""
 CALLBACK_REGISTRY = Registry("CALLBACKS")
 """Lightning's callbacks, made without arguments."""
+CONFIG_REGISTRY = Registry("CONFIG_REGISTRY")
+"""Functions that add a project's own keys to a fresh config."""
 
-OF_NODES = {"MODEL.LOSSES": LOSS_REGISTRY, "MODEL.MINER": MINER_REGISTRY}
-"""Nodes of the config -> the registry whose parts have nodes in it."""
+WITH_NODES = (
+    LOSS_REGISTRY, MINER_REGISTRY, SAMPLER_REGISTRY, TRANSFORM_REGISTRY, OPTIMIZER_REGISTRY, SCHEDULER_REGISTRY,
+)  # fmt: skip
+"""Registries whose parts have nodes in the config."""

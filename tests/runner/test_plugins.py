@@ -1,22 +1,31 @@
 """Parts of a user's own module and of installed packages."""
 
 import json
+import pickle
 import re
 import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import lightning
 import pytest
 import torch
+from torchvision.transforms import v2
+from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.runner import evaluate, load_config, plugins, train
+from pml_ext.runner import registry as registries
 from pml_ext.runner.checks.check import problems
+from pml_ext.runner.config.load import read_config
+from pml_ext.runner.config.network_keys import load_for_embedding, shaping
+from pml_ext.runner.config.stock import CONFIGS
+from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.modeling.losses.factory import build_losses
-from pml_ext.runner.registry import CALLBACK_REGISTRY, DATASET_REGISTRY, LOSS_REGISTRY, Registry
+from pml_ext.runner.registry import CALLBACK_REGISTRY, CONFIG_REGISTRY, LOSS_REGISTRY, TRANSFORM_REGISTRY, Registry
 
 GUIDE = Path(__file__).parents[2] / "examples" / "EXTENDING.md"
 TAKEN = """
@@ -25,6 +34,14 @@ from pml_ext.runner.registry import LOSS_REGISTRY
 @LOSS_REGISTRY.register("CITLoss")
 def own(embeddings, labels):
     return 0 * embeddings.sum()
+"""
+
+UNREAD = """
+from pml_ext.runner.registry import LOSS_REGISTRY
+
+@LOSS_REGISTRY.register()
+class Unread:
+    __init__ = dict.update
 """
 
 
@@ -39,9 +56,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(plugins, "_imported", [])
-    for registry in (LOSS_REGISTRY, CALLBACK_REGISTRY, DATASET_REGISTRY):
-        list(registry)
-        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    for item in vars(registries).values():
+        if isinstance(item, Registry):
+            list(item)
+            monkeypatch.setattr(item, "_entries", dict(item._entries))
     yield tmp_path
     for name in set(sys.modules) - before:
         del sys.modules[name]
@@ -50,12 +68,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_the_guides_project_trains_on_two_processes_and_the_run_names_its_module(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "my_project.py").write_text(blocks("python")[0], encoding="utf-8")
-    (command,) = blocks("sh")
+    (folder / "my_project.py").write_text("".join(blocks("python")[:2]), encoding="utf-8")
+    (command,), (tree,) = blocks("sh"), blocks("yaml")
     words = shlex.split(command)
     assert words[:2] == ["pml-ext", "train"]
-    more = ["TEST.REPORT", "False", "DATALOADER.NUM_INSTANCE", "8", "--num-gpus", "2"]
-    assert main([*words[1:], *more]) == 0
+    (folder / "my.yml").write_text(f"_BASE_: {CONFIGS.find('Digits/sap_tcm.yml')}\n{tree}")
+    words[words.index("Digits/sap_tcm.yml")] = "my.yml"
+    assert main([*words[1:], "TEST.REPORT", "False", "SOLVER.WARMUP_ITERS", "0", "--num-gpus", "2"]) == 0
     shown = capfd.readouterr()
     assert "PullPush " in shown.err and "SupConLoss" in shown.err and "epoch 1\n" in shown.out
     found = json.loads(Path("logs/my_project/metrics.json").read_text(encoding="utf-8"))
@@ -64,6 +83,15 @@ def test_the_guides_project_trains_on_two_processes_and_the_run_names_its_module
     assert main(["eval", "logs/my_project"]) == 2
     assert "my_project/config.yaml was made with parts of my_project: add --import my_project" in capfd.readouterr().err
     assert main(["eval", "logs/my_project", "--import", "my_project"]) == 0
+    cfg = load_config("logs/my_project/config.yaml")
+    assert cfg.MY_PROJECT == {"NOTE": "cameras apart", "SIDES": [1, 2]} and cfg.SOLVER.RESTARTS.CYCLES == 2
+    capfd.readouterr()
+    assert main(["list", "transforms", "--import", "my_project"]) == 0
+    rows = [line.split() for line in capfd.readouterr().out.splitlines()]
+    assert [row[0] for row in rows if row[0] in ("FLIP", "STRIPE", "CJ", "AUGMIX", "BLUR", "REA")] == [
+        "FLIP", "STRIPE", "CJ", "AUGMIX", "BLUR", "REA",
+    ]  # fmt: skip
+    assert all(row[-2:] == ["(of", "my_project)"] for row in rows if row[0] in ("STRIPE", "BLUR"))
 
 
 def test_a_function_as_a_loss_with_a_node_and_keys_of_its_own(folder: Path) -> None:
@@ -107,7 +135,8 @@ def test_training_from_python_with_callbacks_by_name_and_as_objects(folder: Path
         ("import nothing_like_this", "ModuleNotFoundError: .*nothing_like_this.* line 1"),
         ("import own", "ModuleNotFoundError: .*'own'.* line 1"),
         ("\n\n1 / 0", r"ZeroDivisionError: .*own_losses\.py, line 3"),
-        (TAKEN, "CITLoss of own_losses has the name of a part that pml_ext"),
+        (UNREAD, "the arguments of Unread of own_losses cannot be read: "),
+        (TAKEN, "CITLoss of own_losses has the name or node of CITLoss, which pml_ext"),
     ],
 )
 def test_a_module_that_cannot_be_imported_is_one_line(folder: Path, text: str | None, message: str) -> None:
@@ -116,7 +145,143 @@ def test_a_module_that_cannot_be_imported_is_one_line(folder: Path, text: str | 
         (folder / "own_losses.py").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=message) as raised:
         plugins.import_modules(["own_losses"])
+        load_config("Digits/sap_tcm.yml", ["MODEL.LOSSES.UNREAD.X", 1])
     assert "\n" not in str(raised.value)
+
+
+OWN_PARTS = """
+import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torchvision.transforms import v2
+from pml_ext.runner.registry import OPTIMIZER_REGISTRY, SAMPLER_REGISTRY, SCHEDULER_REGISTRY, TRANSFORM_REGISTRY
+
+@SAMPLER_REGISTRY.register()
+def short(items, batch_size): ...
+
+@SAMPLER_REGISTRY.register()
+def chance(items, batch_size, instances, random, share): ...
+
+@TRANSFORM_REGISTRY.register()
+class Failing:
+    def __init__(self, size=3):
+        raise KeyError(size)
+
+@TRANSFORM_REGISTRY.register()
+def scaled(image):
+    return image / 255
+
+@TRANSFORM_REGISTRY.register()
+class Inverted:
+    def __call__(self, image):
+        return 255 - image
+
+TRANSFORM_REGISTRY.register(node="TURN")(v2.RandomRotation)
+
+@OPTIMIZER_REGISTRY.register()
+class Momentum(torch.optim.SGD):
+    def __init__(self, params, lr, decay=0.0):
+        super().__init__(params, lr, momentum=decay)
+
+@OPTIMIZER_REGISTRY.register()
+def nothing(groups): ...
+
+SCHEDULER_REGISTRY.register()(ReduceLROnPlateau)
+"""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (["DATALOADER.SAMPLER_TRAIN", "shorts"], "DATALOADER.SAMPLER_TRAIN = 'shorts': unknown; did you mean 'short'"),
+        (
+            ["DATALOADER.SAMPLER_TRAIN", "short"],
+            r"short of own_parts must take \(items, batch_size, instances, random\): too many positional arguments",
+        ),
+        (
+            ["DATALOADER.SAMPLER_TRAIN", "chance"],
+            "DATALOADER.CHANCE.SHARE must be set: chance of own_parts has no default for it",
+        ),
+        (["DATALOADER.CHANCE.SHAPE", 1], "unknown key DATALOADER.CHANCE.SHAPE; did you mean DATALOADER.CHANCE.SHARE"),
+        (["INPUT.FAILING.ENABLED", True], r"INPUT.FAILING: FAILING of own_parts: KeyError\(3\)"),
+        (["INPUT.SCALED.ENABLED", True], r"must turn a uint8 image \(1, H, W\).*; it gives torch.float32 \(1, 8, 8\)"),
+        (["INPUT.TURN.ENABLED", True], "INPUT.TURN.DEGREES must be set"),
+        (
+            ["INPUT.TURN.ENABLED", True, "INPUT.TURN.DEGREES", -1],
+            "INPUT.TURN: TURN of own_parts: If degrees is a single number, it must be positive",
+        ),
+        (["SOLVER.OPT", "Momentum"], "SOLVER.MOMENTUM is a key already: register Momentum of own_parts with another"),
+        (["SOLVER.OPT", "nothing"], "nothing of own_parts must be a torch.optim.Optimizer; it makes a NoneType"),
+        (["SOLVER.ADAM.BETAS", (2.0, 0.9)], "SOLVER.OPT: Invalid beta parameter at index 0: 2.0"),
+        (["SOLVER.ADAM.BETA", 0.9], "unknown key SOLVER.ADAM.BETA; did you mean SOLVER.ADAM.BETAS"),
+        (
+            ["SOLVER.SCHED", "ReduceLROnPlateau"],
+            "ReduceLROnPlateau of own_parts must give an LRScheduler of torch that is stepped without a metric",
+        ),
+    ],
+)
+def test_what_is_wrong_with_own_parts_is_one_line(folder: Path, overrides: list[Any], line: str) -> None:
+    (folder / "own_parts.py").write_text(OWN_PARTS, encoding="utf-8")
+    plugins.import_modules(["own_parts"])
+    read = read_config("Digits/sap_tcm.yml", ["MODEL.DEVICE", "cpu", *overrides])
+    (told,) = read.lines + problems(read.cfg, wrong=read.wrong)
+    assert re.search(line, told), told
+
+
+def test_own_transforms_act_in_their_place_and_travel_to_workers(folder: Path) -> None:
+    (folder / "own_parts.py").write_text(OWN_PARTS, encoding="utf-8")
+    plugins.import_modules(["own_parts"])
+    turned = ["INPUT.TURN.ENABLED", True, "INPUT.TURN.DEGREES", 20]
+    cfg = load_config("Digits/sap_tcm.yml", ["INPUT.INVERTED.ENABLED", True, *turned])
+    steps = pickle.loads(pickle.dumps(build_transform(cfg.INPUT, training=True))).of_image
+    assert [type(step).__name__ for step in steps] == ["partial", "Inverted", "RandomRotation"]
+    assert steps[2].degrees == [-20, 20]
+    assert len(build_transform(cfg.INPUT, training=False).of_image) == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ({"node": "FLIP"}, "INPUT: FLIP of tests.runner.test_plugins has the name or node of FLIP, which pml_ext"),
+        ({"after": "FLOP"}, "TURN of tests.runner.test_plugins: no part has the node FLOP; did you mean 'FLIP'"),
+        ({"before": "TURN"}, "no part has the node TURN"),
+    ],
+)
+def test_a_transform_needs_a_node_and_a_place_of_its_own(folder: Path, place: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        TRANSFORM_REGISTRY.register(**{"node": "TURN", **place})(v2.RandomRotation)
+
+
+def test_keys_of_a_project_are_its_own(folder: Path) -> None:
+    @CONFIG_REGISTRY.register()
+    def add_my_config(cfg: CN) -> None:
+        cfg.MODEL.LOSSES.SAP.LEVEL = 1
+        cfg.MODEL.BACKBONES = CN({"NAMES": ("a",), "PATH": None})
+        cfg.INPUT.FLIP.ENABLED = True
+        cfg.INPUT.FLIP.LEVEL = cfg.SOLVER.LEVEL = 2
+        cfg.MY = CN({"NOTE": "", "RATE": 0.5})
+
+    keys = ["MODEL.BACKBONES.PATH", "x.pth", "MY.RATE", "1", "MODEL.DEVICE", "cpu"]
+    cfg = load_config("Digits/sap_tcm.yml", keys)
+    assert (cfg.MY.RATE, cfg.MODEL.BACKBONES.PATH, cfg.MODEL.LOSSES.SAP.LEVEL) == (1.0, "x.pth", 1)
+    assert problems(cfg) == []
+    (folder / "config.yaml").write_text(cfg.dump())
+    assert load_config("config.yaml") == cfg
+    kept = shaping(load_for_embedding("config.yaml"))
+    assert (kept["MODEL.BACKBONES.PATH"], kept["MY.RATE"]) == ("x.pth", 1.0)
+    with pytest.raises(UserError, match=r"unknown key MY\.RATES; did you mean MY\.RATE\?"):
+        load_config("Digits/sap_tcm.yml", ["MY.RATES", 1])
+
+
+@pytest.mark.parametrize("value", [object(), {"A": 1}])
+def test_a_function_that_breaks_the_config_is_named(folder: Path, value: object) -> None:
+    @CONFIG_REGISTRY.register()
+    def add_my_config(cfg: CN) -> None:
+        cfg.MODEL.MINE = value
+
+    with pytest.raises(
+        UserError, match=r"add_my_config of tests\.runner\.test_plugins cannot extend the config: .*MINE"
+    ):
+        load_config("Digits/sap_tcm.yml")
 
 
 def test_plug_ins_of_installed_packages_register_and_a_broken_one_is_a_warning(

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -9,13 +10,14 @@ from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.data.names import TRANSFORMS
-from pml_ext.runner.data.transforms import build_transform
+from pml_ext.runner.data.samplers import require_callable
+from pml_ext.runner.data.transforms import require_image
 from pml_ext.runner.evaluation.evaluate import gallery_cohort, opis_settings, verification_evaluator
 from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.heads import build_partial_fc
 from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
+from pml_ext.runner.registry import TRANSFORM_REGISTRY
 from pml_ext.runner.solver.optimizer import build_optimizer
 from pml_ext.runner.solver.schedule import build_schedule
 
@@ -39,8 +41,12 @@ def found_by_building(cfg: CN, wrong: Collection[str]) -> list[str]:
             found.append(f"{depends_on[0]} cannot be built with these sizes: {error}")
         return None
 
-    for switch in TRANSFORMS:
-        attempt(lambda switch=switch: _transform(cfg.INPUT, switch), f"INPUT.{switch}", "INPUT.SIZE")  # type: ignore[misc]
+    channels = len(model.PIXEL_MEAN)
+    for entry in map(TRANSFORM_REGISTRY.entry, TRANSFORM_REGISTRY):
+        if cfg.INPUT.get(entry.node, {}).get("ENABLED"):
+            read = f"INPUT.{entry.node}", "INPUT.SIZE", "INPUT.INTERPOLATION"
+            attempt(partial(require_image, cfg.INPUT, entry, channels), *read)
+    attempt(lambda: require_callable(cfg.DATALOADER), "DATALOADER.SAMPLER_TRAIN", "DATALOADER.SET_WEIGHT")
     shaping = ("MODEL.BACKBONE", "MODEL.HEADS", "MODEL.META_ARCHITECTURE", "MODEL.PIXEL", "MODEL.DEVICE", "INPUT")
     network = attempt(lambda: _network(cfg), *shaping)
     sizes = _output_sizes(cfg, network)
@@ -59,20 +65,11 @@ def found_by_building(cfg: CN, wrong: Collection[str]) -> list[str]:
     optimizer = attempt(lambda: build_optimizer(cfg.SOLVER, trained), "SOLVER.OPT", "SOLVER.MOMENTUM", "SOLVER.BASE_LR")
     if optimizer is not None:
         schedule = "SOLVER.SCHED", "SOLVER.MAX_EPOCH"
-        attempt(lambda: build_schedule(cfg.SOLVER, optimizer, steps_per_epoch=1), *schedule)
+        attempt(lambda: build_schedule(cfg.SOLVER, optimizer, steps_per_epoch=100), *schedule)
     attempt(lambda: opis_settings(cfg.TEST.OPIS), "TEST.OPIS")
     attempt(lambda: gallery_cohort(cfg.TEST.NORMALIZE), "TEST.NORMALIZE")
     attempt(lambda: verification_evaluator(cfg.TEST.VERIFICATION), "TEST.VERIFICATION")
     return [line for error in found for line in error.splitlines()]
-
-
-def _transform(options: CN, switch: str) -> object:
-    """The transform of a switch alone, so that each one's mistakes are found."""
-    alone = options.clone()
-    alone.defrost()
-    for other in TRANSFORMS:
-        alone[other].ENABLED = alone[other].ENABLED and other == switch
-    return build_transform(alone, training=True)
 
 
 def _network(cfg: CN) -> nn.Module:

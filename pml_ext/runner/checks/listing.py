@@ -1,44 +1,53 @@
 """What a config can name, for `pml-ext list`."""
 
+import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import require
 from pml_ext.runner.config.part_keys import REQUIRED, keys_of
 from pml_ext.runner.config.rules import value_of
-from pml_ext.runner.data.names import OWN_DATA, SAMPLERS, TRANSFORMS
+from pml_ext.runner.data.names import OWN_DATA
 from pml_ext.runner.modeling.names import CLS_LAYERS, POOL_LAYERS, backbone_facts
 from pml_ext.runner.registry import (
     BACKBONE_REGISTRY,
     CALLBACK_REGISTRY,
     DATASET_REGISTRY,
     EVALUATOR_REGISTRY,
+    LOSS_REGISTRY,
     META_ARCH_REGISTRY,
-    OF_NODES,
+    MINER_REGISTRY,
+    OPTIMIZER_REGISTRY,
     REID_HEADS_REGISTRY,
+    SAMPLER_REGISTRY,
+    SCHEDULER_REGISTRY,
+    TRANSFORM_REGISTRY,
     Entry,
     Registry,
 )
-from pml_ext.runner.solver.rules import OPTIMIZERS, SCHEDULES
 
 # Keys of every loss of pytorch-metric-learning
 _OF_ALL = ("DISTANCE", "REDUCER", "EMBEDDING_REG", "WEIGHT_REG")
-_KNOWN_PACKAGES = ("pml_ext", "pytorch_metric_learning")
 
 
-def _with_keys(parent: str) -> dict[str, str]:
-    """name -> its node's keys and their defaults, and the package if it is another one's."""
-    registry, tree = OF_NODES[parent], value_of(get_cfg(), parent)
-    return {entry.name: _about(entry, tree.get(entry.node, {})) for entry in map(registry.entry, registry)}
+def _with_keys(registry: Registry, *, docs: bool = True) -> dict[str, Mapping[str, str]]:
+    """The registry's key -> name -> what it is, its node's keys and their defaults, and another package's name."""
+    tree = value_of(get_cfg(), registry.parent)
+    entries = map(registry.entry, registry)
+    return {registry.key: {entry.name: _about(entry, tree.get(entry.node, {}), docs) for entry in entries}}
 
 
-def _about(entry: Entry, node: Mapping[str, Any]) -> str:
+def _about(entry: Entry, node: Mapping[str, object], docs: bool) -> str:
     defaults = {key: default for key, (_, default) in keys_of(entry).items() if not key.startswith(_OF_ALL)}
     defaults.update(node)
+    defaults.pop("ENABLED", None)
     keys = ", ".join(key if default is REQUIRED else f"{key} {default}" for key, default in defaults.items())
-    package = entry.module.partition(".")[0]
-    return f"{entry.node}: {keys}" if package in _KNOWN_PACKAGES else f"{entry.node}: {keys} (of {package})"
+    about = [(inspect.getdoc(entry.part) or "").partition("\n")[0]] if docs else []
+    if keys or not docs:
+        about.append(keys if entry.name == entry.node else f"{entry.node}: {keys}")
+    if not entry.is_ours:
+        about.append(f"(of {entry.module.partition('.')[0]})")
+    return " ".join(filter(None, about))
 
 
 def _datasets() -> dict[str, Mapping[str, str]]:
@@ -53,9 +62,8 @@ def _first_lines(registry: Registry) -> dict[str, str]:
 
 
 def _first_line(entry: Entry) -> str:
-    line = (entry.part.__doc__ or "").strip().partition("\n")[0]
-    package = entry.module.partition(".")[0]
-    return line if package in _KNOWN_PACKAGES else f"{line} (of {package})".lstrip()
+    line = (inspect.getdoc(entry.part) or "").partition("\n")[0]
+    return line if entry.is_ours else f"{line} (of {entry.module.partition('.')[0]})".lstrip()
 
 
 def _about_backbone(name: str) -> str:
@@ -65,8 +73,8 @@ def _about_backbone(name: str) -> str:
 
 # kind -> config key -> name -> what it is
 _LISTS: dict[str, Callable[[], dict[str, Mapping[str, str]]]] = {
-    "losses": lambda: {"MODEL.LOSSES.NAME": _with_keys("MODEL.LOSSES")},
-    "miners": lambda: {"MODEL.MINER.NAME": _with_keys("MODEL.MINER")},
+    "losses": lambda: _with_keys(LOSS_REGISTRY, docs=False),
+    "miners": lambda: _with_keys(MINER_REGISTRY, docs=False),
     "architectures": lambda: {"MODEL.META_ARCHITECTURE": _first_lines(META_ARCH_REGISTRY)},
     "backbones": lambda: {"MODEL.BACKBONE.NAME": {name: _about_backbone(name) for name in BACKBONE_REGISTRY}},
     "heads": lambda: {
@@ -75,10 +83,10 @@ _LISTS: dict[str, Callable[[], dict[str, Mapping[str, str]]]] = {
         "MODEL.HEADS.CLS_LAYER": CLS_LAYERS,
     },
     "datasets": _datasets,
-    "transforms": lambda: {"INPUT": TRANSFORMS},
-    "schedulers": lambda: {"SOLVER.SCHED": SCHEDULES},
-    "optimizers": lambda: {"SOLVER.OPT": dict.fromkeys(OPTIMIZERS, "torch.optim's")},
-    "samplers": lambda: {"DATALOADER.SAMPLER_TRAIN": SAMPLERS},
+    "transforms": lambda: _with_keys(TRANSFORM_REGISTRY),
+    "schedulers": lambda: _with_keys(SCHEDULER_REGISTRY),
+    "optimizers": lambda: _with_keys(OPTIMIZER_REGISTRY),
+    "samplers": lambda: _with_keys(SAMPLER_REGISTRY),
     "evaluators": lambda: {"TEST.EVALUATOR": _first_lines(EVALUATOR_REGISTRY)},
     "callbacks": lambda: {"CALLBACKS": _first_lines(CALLBACK_REGISTRY)},
 }

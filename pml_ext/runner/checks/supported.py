@@ -7,7 +7,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext.runner.config.network_keys import HOW_FAST, SHAPING
 from pml_ext.runner.config.rules import Problem, Rule, fits, must, one_of, problems_of
-from pml_ext.runner.data.names import BY_IDENTITY, aliases_of
+from pml_ext.runner.data.names import BY_IDENTITY, OF_IMAGES, aliases_of
 from pml_ext.runner.data.rules import DATALOADER_RULES, DATASETS_RULES, INPUT_RULES, data_set
 from pml_ext.runner.evaluation.columns import LAST, columns_of_first
 from pml_ext.runner.evaluation.rules import TEST_RULES
@@ -104,7 +104,7 @@ def _own_forward(cfg: CN) -> Iterator[Problem]:
 def _tightness(cfg: CN) -> str | None:
     losses, loader = cfg.MODEL.LOSSES, cfg.DATALOADER
     is_on = "DiscriminativeLoss" in losses.NAME and losses.DISC.TIGHTNESS
-    if not is_on or (loader.SAMPLER_TRAIN in BY_IDENTITY and loader.NUM_INSTANCE >= 2):
+    if not is_on or (loader.SAMPLER_TRAIN not in OF_IMAGES and loader.NUM_INSTANCE >= 2):
         return None
     return (
         "needs batches with 2 or more images of a class: set DATALOADER.NUM_INSTANCE to 2 or more and "

@@ -5,11 +5,14 @@ which): nothing in a YAML is silently ignored. Numbers that FastReID writes as w
 the point (a scale, say) are floats here.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 from yacs.config import CfgNode as CN
 
+from pml_ext._errors import UserError
 from pml_ext.runner.config.loss_nodes import LOSSES, MINERS
+from pml_ext.runner.registry import CONFIG_REGISTRY
 
 _MODEL: dict[str, Any] = {
     "DEVICE": "cuda",  # cuda, cpu, or (ours) auto: cuda where there is one
@@ -93,7 +96,32 @@ _TEST: dict[str, Any] = {
 
 
 def get_cfg() -> CN:
-    """A fresh config tree with all defaults."""
+    """A fresh config tree with all defaults, those of CONFIG_REGISTRY's functions too."""
+    cfg = _defaults()
+    for name in CONFIG_REGISTRY:
+        entry = CONFIG_REGISTRY.entry(name)
+        try:
+            entry.part(cfg)
+            cfg.dump()
+        except Exception as error:  # whatever a user's function raises, and yacs's word on values that no YAML holds
+            raise UserError(f"{name} of {entry.module} cannot extend the config: {error!r}") from error
+    return cfg
+
+
+def projects_keys() -> list[str]:
+    """The keys and nodes that CONFIG_REGISTRY's functions have added."""
+    return list(_added(get_cfg(), _defaults(), ""))
+
+
+def _added(cfg: CN, defaults: CN, prefix: str) -> Iterator[str]:
+    for key, value in cfg.items():
+        if key not in defaults:
+            yield f"{prefix}{key}"
+        elif isinstance(value, CN) and isinstance(defaults[key], CN):
+            yield from _added(value, defaults[key], f"{prefix}{key}.")
+
+
+def _defaults() -> CN:
     cfg = CN()
     cfg.SEED = 0  # ours; every random choice of a run follows from it
     cfg.OUTPUT_DIR = "logs/"

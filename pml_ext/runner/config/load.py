@@ -178,7 +178,7 @@ def _coerce(value: Any, default: Any, name: str, source: str) -> Any:
             kind = "strings" if strings else "numbers"
             raise UserError(f"{source}: {name} must hold {kind}, such as {default!r}; got {shown(given)}")
         return type(default)(value)
-    if type(value) is not type(default):
+    if type(value) is not type(default) and default is not None:
         hint = f'; a tuple of one is written ("{shown(value)[1:-1]}",)' if isinstance(default, tuple) else ""
         raise UserError(
             f"{source}: {name} must be of type {type(default).__name__}, such as {default!r}; "

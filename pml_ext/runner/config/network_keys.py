@@ -7,7 +7,7 @@ from typing import Any
 
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.config.defaults import get_cfg, projects_keys
 from pml_ext.runner.config.load import accepted, read_config
 from pml_ext.runner.config.rules import value_of
 
@@ -36,7 +36,7 @@ def load_for_embedding(config_file: str | Path | None, overrides: list[str] | No
         log.warning("not needed to embed, so left out: %s", "; ".join(harmless))
     cfg = get_cfg()
     given.defrost()  # its nodes become this one's
-    for key in (*SHAPING, *_RUNNING):
+    for key in (*_shaping_keys(), *_RUNNING):
         node, _, name = key.rpartition(".")
         value_of(cfg, node)[name] = value_of(given, key)
     cfg.MODEL.BACKBONE.PRETRAIN = False  # MODEL.WEIGHTS replace every weight, and nothing is to be downloaded
@@ -48,7 +48,14 @@ def load_for_embedding(config_file: str | Path | None, overrides: list[str] | No
 
 def shaping(cfg: CN) -> dict[str, Any]:
     """The keys that make an embedding what it is, with their values."""
-    return {key: value for key, value in _leaves(cfg, "") if key.startswith(SHAPING) and not key.endswith("_OPTIONAL")}
+    keys = _shaping_keys()
+    return {key: value for key, value in _leaves(cfg, "") if key.startswith(keys) and not key.endswith("_OPTIONAL")}
+
+
+def _shaping_keys() -> tuple[str, ...]:
+    """SHAPING, and the keys of MODEL and the nodes beside it that a project has added."""
+    added = (key for key in projects_keys() if "." not in key or key.startswith("MODEL."))
+    return (*SHAPING, *(key for key in added if not key.startswith(_ONLY_FOR_TRAINING)))
 
 
 def config_of(keys: Mapping[str, Any]) -> CN:
@@ -68,5 +75,5 @@ def _is_needed(key: str) -> bool:
     if not key or key.startswith(_ONLY_FOR_TRAINING):  # none: a mistake in the file as a whole
         return not key
     # Another key under MODEL may belong to a network that is not this one.
-    needed = ("MODEL", *SHAPING, *_RUNNING)
+    needed = ("MODEL", *_shaping_keys(), *_RUNNING)
     return any(key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.") for other in needed)

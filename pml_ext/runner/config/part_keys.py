@@ -1,44 +1,50 @@
 """Keys of a registered part's node in the config: the arguments of its constructor, in capitals."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pml_ext._errors import UserError
-from pml_ext.runner.registry import OF_NODES, Entry
+from pml_ext.runner.registry import LOSS_REGISTRY, WITH_NODES, Entry, Registry
 
-GIVEN = ("num_classes", "embedding_size")
-"""Arguments that the trainer gives to a part that needs them."""
+GIVEN = LOSS_REGISTRY.given
 REQUIRED = inspect.Parameter.empty
 # Objects that no YAML holds; `distance`, `reducer` and the regularizers are built from names.
 _NO_KEYS = ("collect_stats", "weight_init_func", "allowed_pos_range", "allowed_neg_range")
-# SCALE is the weight of the loss among the others.
-_OTHER_KEYS = {"scale": "LOGIT_SCALE"}
 
 
 def keys_of(entry: Entry) -> dict[str, tuple[str, Any]]:
-    """Key -> (argument, default or REQUIRED) of a part."""
+    """Key -> (argument, default or REQUIRED) of a part's node."""
     renamed = {argument: key for key, argument in entry.keys.items()}
-    return {
-        renamed.get(name, _OTHER_KEYS.get(name, name.upper())): (name, default)
-        for name, default in arguments_of(entry.part).items()
-        if name not in (*GIVEN, *_NO_KEYS)
-    }
+    elsewhere = (*entry.registry.given, *_NO_KEYS, *map(str.lower, entry.flat))
+    try:
+        arguments = arguments_of(entry.part, entry.registry)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"the arguments of {entry.name} of {entry.module} cannot be read: {error}") from error
+    found = {}
+    for name, default in arguments.items():
+        if name not in elsewhere:
+            key = renamed.get(name, name.upper())
+            if key == "SCALE" and key in entry.registry.switches:  # the weight of a loss among the others
+                key = "LOGIT_SCALE"
+            found[key] = (name, default)
+    return found
 
 
-def arguments_of(part: Callable[..., Any]) -> dict[str, Any]:
+def arguments_of(part: Callable[..., Any], registry: Registry = LOSS_REGISTRY) -> dict[str, Any]:
     """Argument -> default or REQUIRED; those of base classes too, where the constructor passes keywords on."""
-    if not inspect.isclass(part):  # a loss as a function: its first two arguments are embeddings and labels
-        return dict(list(_named(part))[2:])
+    of_class, of_function = registry.positional
+    if not inspect.isclass(part):
+        return dict(list(_named(part))[of_function:])
     found: dict[str, Any] = {}
     for kind in part.__mro__:
         if "__init__" not in vars(kind):
             continue
         constructor = vars(kind)["__init__"]
-        own = dict(list(_named(constructor))[1:])
+        own = dict(list(_named(constructor))[1 + of_class :])
         for name, default in own.items():
             # A base class's argument without a default is given by the class that derives from it.
-            if default is not REQUIRED or kind is part or name in GIVEN:
+            if default is not REQUIRED or kind is part or name in registry.given:
                 found.setdefault(name, default)
         kinds = [parameter.kind for parameter in inspect.signature(constructor).parameters.values()]
         if inspect.Parameter.VAR_KEYWORD not in kinds:
@@ -52,22 +58,57 @@ def _named(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
             yield name, parameter.default
 
 
+def arguments_from(options: Mapping[str, Any], entry: Entry, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The arguments of a part: the keys of its node, its flat keys, and those of `given` that its signature requires.
+
+    Keys of the node that are not in the signature are a project's own.
+
+    Args:
+        options: the config node of the registry, `Registry.parent`.
+    Raises:
+        UserError: an argument without a default is not set.
+    """
+    node, where = options.get(entry.node, {}), f"{entry.registry.parent}.{entry.node}"
+    if not isinstance(node, Mapping):
+        raise UserError(f"{where} is a key already: register {entry.name} of {entry.module} with another node")
+    arguments = {key.lower(): options[key] for key in entry.flat}
+    for key, (name, default) in keys_of(entry).items():
+        if key in node:
+            arguments[name] = node[key]
+        elif default is REQUIRED:
+            raise UserError(f"{where}.{key} must be set: {entry.name} of {entry.module} has no default for it")
+    for name, default in arguments_of(entry.part, entry.registry).items():
+        if name in (given or {}) and default is REQUIRED:
+            arguments[name] = (given or {})[name]
+    return arguments
+
+
+def construct(entry: Entry, where: str, *positional: Any, **arguments: Any) -> Any:
+    """Call a part; a UserError about the key `where` with what it said."""
+    try:
+        return entry.part(*positional, **arguments)
+    except UserError:
+        raise
+    except Exception as error:  # whatever a user's part raises
+        said = str(error) if isinstance(error, (ValueError, TypeError)) else repr(error)
+        whose = "" if entry.is_ours else f"{entry.name} of {entry.module}: "
+        raise UserError(f"{where}: {whose}{' '.join(said.split())}") from error
+
+
 def keys_of_node(name: str) -> dict[str, Any]:
     """Key -> default of the part whose node has this name, such as MODEL.LOSSES.SUPCONLOSS; none if it is no part's."""
     parent, _, node = name.rpartition(".")
-    if parent not in OF_NODES:
-        return {}
-    entry = OF_NODES[parent].of_node(node)
-    if entry is None:
-        return {}
-    keys = {key: default for key, (_, default) in keys_of(entry).items()}
-    return keys | {"SCALE": 1.0} if parent == "MODEL.LOSSES" else keys
+    for registry in WITH_NODES:
+        entry = registry.of_node(node) if registry.parent == parent else None
+        if entry is not None:
+            return {key: default for key, (_, default) in keys_of(entry).items()} | dict(registry.switches)
+    return {}
 
 
 def nodes_in(parent: str) -> list[str]:
     """The nodes of registered parts below a node of the config, such as MODEL.LOSSES."""
-    registry = OF_NODES.get(parent)
-    return [] if registry is None else [registry.entry(name).node for name in registry]
+    entries = [registry.entry(name) for registry in WITH_NODES if registry.parent == parent for name in registry]
+    return [entry.node for entry in entries if keys_of_node(f"{parent}.{entry.node}")]
 
 
 _KINDS: dict[type, tuple[type, ...]] = {

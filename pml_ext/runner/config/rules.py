@@ -105,7 +105,7 @@ def below_one(keys: str) -> Rule:
 
 
 def value_of(options: CN, key: str) -> Any:
-    """The value of a key with dots."""
-    for part in key.split("."):
+    """The value of a key with dots; without a key, the options themselves."""
+    for part in filter(None, key.split(".")):
         options = options[part]
     return options

@@ -14,9 +14,8 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets import ImageSet
-from pml_ext.runner.data.samplers import build_sampler
-from pml_ext.runner.data.samplers.joint import Drawn
-from pml_ext.runner.data.transforms.transform import Draws, Transform
+from pml_ext.runner.data.samplers import Drawn, build_sampler
+from pml_ext.runner.data.transforms import Transform
 
 Sample = dict[str, Any]
 """`images` (C, H, W), `targets` (the class), `camids`, `img_paths`, `rows`, and the data set's further columns."""
@@ -63,7 +62,7 @@ def _columns(images: ImageSet, labels: np.ndarray, row: int) -> dict[str, Any]:
 
 
 def collate(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Images (B, C, H, W), columns (B,) of numbers and (B, …) of tensors, lists of all else; `draws` (B, K) of each step.
+    """Images (B, C, H, W), numbers (B,), tensors (B, …), lists of all else; `draws` (B, K) of each step.
 
     Images lie in memory as decoders give them, (B, H, W, C): turning them round takes the worker as long as all else
     that it does to them.
@@ -114,9 +113,7 @@ def train_loader(
     options: CN, images: ImageSet, transform: Transform, *, batch_size: int, seed: int, rank: int, world_size: int
 ) -> DataLoader[TrainingSample]:
     """This rank's part of every joint batch, of batch_size images; the same for any number of workers."""
-    sampler = build_sampler(
-        options, images.labels, images.cameras, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size
-    )
+    sampler = build_sampler(options, images, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size)
     return DataLoader(
         SeededImages(images, transform),
         collate_fn=collate,

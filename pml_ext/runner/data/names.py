@@ -2,29 +2,11 @@
 
 from collections.abc import Iterable
 
-TRANSFORMS = {
-    "AUTOAUG": "AutoAugment, the ImageNet policy (torchvision's; its ranges of rotation and colour are the paper's)",
-    "CROP": "random resized crop; a centre crop in tests",
-    "PADDING": "pad, then crop at random",
-    "FLIP": "horizontal flip",
-    "CJ": "colour jitter",
-    "AFFINE": "rotation by up to 10°, scale 0.9–1.1, shear by up to 0.1°",
-    "AUGMIX": "AugMix: three chains of one operation, severity 1",
-    "REA": "random erasing",
-    "RPT": "random patch: parts of other images pasted in",
-}
-"""Switches under INPUT, each {ENABLED, …}, in the order in which they act (CROP before PADDING)."""
 INTERPOLATIONS = ("bicubic", "bilinear", "nearest")
 PADDINGS = ("constant", "edge", "reflect", "symmetric")
-SAMPLERS = {
-    "TrainingSampler": "every image once an epoch, shuffled",
-    "ImbalancedDatasetSampler": "images with replacement, identities equally likely",
-    "NaiveIdentitySampler": "P×K, identities about as often as they have images",
-    "BalancedIdentitySampler": "P×K, every identity once a round, images of different cameras",
-    "SetReWeightSampler": "P×K, SET_WEIGHT identities of each camera",
-    "UniformIdentitySampler": "P×K, identities equally likely (ours)",
-}
-BY_IDENTITY = tuple(name for name in SAMPLERS if name not in ("TrainingSampler", "ImbalancedDatasetSampler"))
+OF_IMAGES = ("TrainingSampler", "ImbalancedDatasetSampler")
+"""Samplers that do not choose by identity."""
+BY_IDENTITY = ("NaiveIdentitySampler", "BalancedIdentitySampler", "SetReWeightSampler", "UniformIdentitySampler")
 """Samplers of P identities with NUM_INSTANCE images each."""
 OWN_DATA = {
     "file:": "file:<table>, a .csv or .parquet with the columns path (inside the table's folder), identity, camera, "

@@ -12,10 +12,9 @@ from pml_ext.runner.data.names import (
     INTERPOLATIONS,
     OWN_DATA,
     PADDINGS,
-    SAMPLERS,
     aliases_of,
 )  # fmt: skip
-from pml_ext.runner.registry import DATASET_REGISTRY
+from pml_ext.runner.registry import DATASET_REGISTRY, SAMPLER_REGISTRY
 
 _SMALLEST, _LARGEST = 4, 2**16  # side of an image in pixels; of one pixel nothing is left
 _AS_OWN_DATA = (
@@ -88,7 +87,7 @@ DATASETS_RULES: list[Rule] = [
     must("MAX_UNREADABLE", "must be in [0, 1]", lambda value: 0 <= value <= 1),
 ]
 DATALOADER_RULES: list[Rule] = [
-    one_of("SAMPLER_TRAIN", SAMPLERS),
+    one_of("SAMPLER_TRAIN", SAMPLER_REGISTRY),
     at_least_one("NUM_INSTANCE"),
     must(
         "SET_WEIGHT",

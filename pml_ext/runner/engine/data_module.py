@@ -11,8 +11,7 @@ from yacs.config import CfgNode as CN
 from pml_ext.reports.run_threshold import check_thresholds
 from pml_ext.runner.data.datasets import ImageCheck, ImageSet, TestSet, load_test_sets, load_train_set
 from pml_ext.runner.data.loaders import Sample, SeededImages, TrainingSample, collate, evaluation_loader, train_loader
-from pml_ext.runner.data.samplers import JointBatchSampler
-from pml_ext.runner.data.samplers.joint import Drawn
+from pml_ext.runner.data.samplers import Drawn, JointBatchSampler
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.evaluation.evaluate import check_test_sets
 

@@ -73,9 +73,7 @@ class LossTerms:
         """Each loss of the last batch if all of its embeddings, and all class scores, were equal to their mean."""
         if self.batch is None or self.class_vectors:  # Partial FC counts its calls, which draw the classes of a step
             return {}
-        collapsed = {
-            name: tuple(map(self._collapsed, _parts(outputs, name))) for name in ("features", "cls_outputs")
-        }
+        collapsed = {name: tuple(map(self._collapsed, _parts(outputs, name))) for name in ("features", "cls_outputs")}
         joint = self.batch._replace(features=[self._collapsed(part) for part in self.batch.features])
         return self._values(collapsed, labels, joint)
 
@@ -122,7 +120,8 @@ class LossTerms:
                 found = [loss(part, joint.labels, tuples) for part, tuples in pairs]
             else:
                 found = [loss(part, joint.labels) for part in joint.features]
-            values[term.name] = term.scale * sum(found) / len(found)
+            total: Any = sum(found)
+            values[term.name] = term.scale * total / len(found)
         return values
 
     def _collapsed(self, part: Tensor) -> Tensor:

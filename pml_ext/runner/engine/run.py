@@ -135,9 +135,7 @@ def train(
         return report_run(cfg, trainer, module, output, weights, "metrics.json", baselines, comparison)
 
 
-def _conclude(
-    cfg: CN, trainer: lightning.Trainer, module: TrainingModule, data: DataModule, checkpoints: Path
-) -> Path:
+def _conclude(cfg: CN, trainer: lightning.Trainer, module: TrainingModule, data: DataModule, checkpoints: Path) -> Path:
     """Save the last checkpoint, load the best one and measure it; which file that is."""
     best, weights = checkpoints / BEST, checkpoints / LAST
     if trainer.current_epoch < cfg.SOLVER.MAX_EPOCH:

@@ -68,6 +68,7 @@ class TrainingModule(lightning.LightningModule):
 
     def __init__(self, cfg: CN, data: DataModule) -> None:
         super().__init__()
+        self.model: Any
         self.cfg, self.train_set, self.test_sets = cfg, data.train_set, data.test_sets
         self.evaluators = build_evaluators(cfg, data.test_sets)
         self.evaluation = Evaluation(cfg.TEST)
@@ -127,7 +128,9 @@ class TrainingModule(lightning.LightningModule):
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
         """The reverse of `state_dict`."""
-        own = {name if name.startswith(("losses.", "miner.")) else f"model.{name}": state_dict[name] for name in state_dict}
+        of_model = [name for name in state_dict if not name.startswith(("losses.", "miner."))]
+        own = {name: value for name, value in state_dict.items() if name not in of_model}
+        own |= {f"model.{name}": state_dict[name] for name in of_model}
         return super().load_state_dict(own, strict, assign)
 
     def on_after_batch_transfer(self, batch: dict[str, Any], dataloader_idx: int) -> dict[str, Any]:

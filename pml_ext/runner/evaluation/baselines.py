@@ -42,7 +42,9 @@ def raw_pixels(images: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def measure_raw_pixels(options: CN, evaluation: Evaluation, test_sets: dict[str, TestSet], loaders: Loaders) -> Measured:
+def measure_raw_pixels(
+    options: CN, evaluation: Evaluation, test_sets: dict[str, TestSet], loaders: Loaders
+) -> Measured:
     """The test sets measured by `raw_pixels` of the images, standardised as the config's MODEL says, in one process."""
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (options.PIXEL_MEAN, options.PIXEL_STD))
     parts, features = iter(loaders), dict[str, Features]()

@@ -83,7 +83,7 @@ class PixelsToEmbedding(nn.Module):
         with torch.inference_mode():
             rows = self.eval()(torch.zeros(1, self._channels, height, width, device=device))
         self.train(was_training)
-        return rows.shape[1]
+        return int(rows.shape[1])
 
     def to_float16(self) -> "PixelsToEmbedding":
         """Convert this model, except its heads and pixel normalisation, to float16.
@@ -92,7 +92,9 @@ class PixelsToEmbedding(nn.Module):
         """
         model = self.model
         if not isinstance(model, Baseline):
-            raise UserError(f"{type(model).__module__}.{type(model).__name__} is no Baseline: it computes in 32 bits only")
+            raise UserError(
+                f"{type(model).__module__}.{type(model).__name__} is no Baseline: it computes in 32 bits only"
+            )
         mean, std = model.pixel_mean, model.pixel_std
         model.half()
         model.pixel_mean, model.pixel_std, model.compute_dtype = mean, std, torch.float16

@@ -7,20 +7,29 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from yacs.config import CfgNode as CN
 
+from pml_ext._errors import UserError
 from pml_ext._ops.distributed import norm_over_ranks
+from pml_ext.runner.config.part_keys import arguments_from, construct
+from pml_ext.runner.registry import OPTIMIZER_REGISTRY
 
 log = logging.getLogger("pml_ext")
 
 _NORM_TYPES = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)  # the first: batch and instance norms
 
-_FUSED = ("Adam", "AdamW", "SGD")  # a fifth of the time of Adam's separate passes over ResNet-50 on one core
+# Of torch.optim: all that take rates and decays by group and train dense weights without a closure.
+for _name in ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop"):
+    OPTIMIZER_REGISTRY.register(_name)(getattr(torch.optim, _name))
+OPTIMIZER_REGISTRY.register(flat="MOMENTUM NESTEROV")(torch.optim.SGD)
+
+# A fifth of the time of Adam's separate passes over ResNet-50 on one core.
+_FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
 
 def build_optimizer(options: CN, model: nn.Module) -> torch.optim.Optimizer:
     """SOLVER.OPT over the trainable parameters, with the rates and decays of biases, norms and heads.
 
     A norm's bias counts as a bias, as in FastReID; what the losses train counts as heads, where FastReID has its class
-    weights. MOMENTUM and NESTEROV are SGD's; other optimizers keep torch's defaults.
+    weights. MOMENTUM and NESTEROV are SGD's; a node with the optimizer's name has its other arguments.
     """
     if options.HEADS_LR_FACTOR != 1 and not hasattr(getattr(model, "model", model), "heads"):
         log.warning("SOLVER.HEADS_LR_FACTOR has no effect on heads that are not named heads (MGN's), as in FastReID")
@@ -37,13 +46,16 @@ def build_optimizer(options: CN, model: nn.Module) -> torch.optim.Optimizer:
             if module_name.removeprefix("model.").split(".")[0] in ("heads", "losses"):
                 rate *= options.HEADS_LR_FACTOR
             groups.setdefault((rate, decay), []).append(parameter)
-    own = {"momentum": options.MOMENTUM, "nesterov": options.NESTEROV} if options.OPT == "SGD" else {}
-    if options.OPT in _FUSED:
+    entry = OPTIMIZER_REGISTRY.entry(options.OPT)
+    arguments = arguments_from(options, entry, {"lr": options.BASE_LR, "weight_decay": options.WEIGHT_DECAY})
+    if entry.part in _FUSED:
         # A fused step takes the scaler's factor out of the gradients itself, after they are clipped and logged.
-        own["fused"] = not (options.AMP.ENABLED and options.AMP.DTYPE == "float16")
-    optimizer: torch.optim.Optimizer = getattr(torch.optim, options.OPT)(
-        [{"params": p, "lr": rate, "weight_decay": decay} for (rate, decay), p in groups.items()], **own
-    )
+        arguments["fused"] = not (options.AMP.ENABLED and options.AMP.DTYPE == "float16")
+    by_rate = [{"params": p, "lr": rate, "weight_decay": decay} for (rate, decay), p in groups.items()]
+    optimizer = construct(entry, OPTIMIZER_REGISTRY.key, by_rate, **arguments)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        wanted = f"a torch.optim.Optimizer; it makes a {type(optimizer).__name__}"
+        raise UserError(f"SOLVER.OPT: {entry.name} of {entry.module} must be {wanted}")
     return optimizer
 
 

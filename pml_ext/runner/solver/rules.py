@@ -3,21 +3,14 @@
 from typing import Literal
 
 from pml_ext.runner.config.rules import Rule, at_least_one, below_one, must, not_negative, one_of, positive
+from pml_ext.runner.registry import OPTIMIZER_REGISTRY, SCHEDULER_REGISTRY
 
-# Of torch.optim: all that take rates and decays by group and train dense weights without a closure.
-OPTIMIZERS = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "SGD")
-SCHEDULES = {
-    "MultiStepLR": "× GAMMA after each of STEPS epochs, counted from the end of the warm-up",
-    "CosineAnnealingLR": "half a cosine from the end of the warm-up down to ETA_MIN_LR, a new rate every epoch",
-    "PolynomialLR": "(1 − share of the steps after the warm-up)^POLY_POWER, a new rate every iteration (ours)",
-    "OneCycleLR": "torch's: up to the rate and down again, a new rate every iteration (ours)",
-}
 AMP_TYPES: dict[str, Literal["16-mixed", "bf16-mixed"]] = {"float16": "16-mixed", "bfloat16": "bf16-mixed"}
 """Lightning's names of them."""
 
 SOLVER_RULES: list[Rule] = [
-    one_of("OPT", OPTIMIZERS),
-    one_of("SCHED", SCHEDULES),
+    one_of("OPT", OPTIMIZER_REGISTRY),
+    one_of("SCHED", SCHEDULER_REGISTRY),
     one_of("AMP.DTYPE", AMP_TYPES),
     one_of("MATMUL_PRECISION", ("highest", "high", "medium")),
     one_of("WARMUP_METHOD", ("linear", "constant", "exp")),
@@ -33,12 +26,12 @@ SOLVER_RULES: list[Rule] = [
     ),
     must(
         "DELAY_EPOCHS",
-        "PolynomialLR falls from the end of the warm-up; set 0",
+        "delays MultiStepLR and CosineAnnealingLR only; set 0",
         lambda value: value == 0,
-        where=lambda options: options.SCHED == "PolynomialLR",
+        where=lambda options: options.SCHED not in ("MultiStepLR", "CosineAnnealingLR"),
     ),
     must(
-        "WARMUP_ITERS WARMUP_EPOCHS DELAY_EPOCHS",
+        "WARMUP_ITERS WARMUP_EPOCHS",
         "OneCycleLR begins with a warm-up of its own; set 0",
         lambda value: value == 0,
         where=lambda options: options.SCHED == "OneCycleLR",

@@ -3,46 +3,158 @@
 import math
 from bisect import bisect_right
 from collections.abc import Callable
+from typing import Any
 
-import torch
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 from yacs.config import CfgNode as CN
 
+from pml_ext._errors import UserError
+from pml_ext.runner.config.part_keys import arguments_from, construct
+from pml_ext.runner.registry import SCHEDULER_REGISTRY
 
-def build_schedule(options: CN, optimizer: torch.optim.Optimizer, *, steps_per_epoch: int) -> LRScheduler:
-    """Warm-up, then SOLVER.SCHED; stepped once an iteration."""
-    rates = [group["lr"] for group in optimizer.param_groups]
-    if options.SCHED != "OneCycleLR":
-        return LambdaLR(optimizer, [_factor(options, steps_per_epoch, rate) for rate in rates])
-    shape = {key.lower(): value for key, value in options.ONECYCLE.items()}
-    return OneCycleLR(optimizer, rates, options.MAX_EPOCH * steps_per_epoch, **shape)
+# The package's own schedules keep the rate during the warm-up, whose factor `build_schedule` multiplies in.
 
 
-def _factor(options: CN, steps_per_epoch: int, rate: float) -> Callable[[int], float]:
-    """step -> multiple of the group's rate; but for PolynomialLR constant within an epoch once the warm-up is over.
+@SCHEDULER_REGISTRY.register("MultiStepLR", flat="GAMMA STEPS DELAY_EPOCHS")
+def multi_step(
+    optimizer: Optimizer, steps_per_epoch: int, warmup_steps: int, gamma: float, steps: list[int], delay_epochs: int
+) -> LRScheduler:
+    """× GAMMA after each of STEPS epochs, counted from the end of the warm-up."""
+
+    def factor(epochs: int, rate: float) -> float:
+        return float(gamma ** bisect_right(sorted(steps), epochs))
+
+    return _by_epochs(optimizer, factor, steps_per_epoch, warmup_steps, delay_epochs)
+
+
+@SCHEDULER_REGISTRY.register("CosineAnnealingLR", flat="ETA_MIN_LR DELAY_EPOCHS")
+def cosine(
+    optimizer: Optimizer, max_epochs: int, steps_per_epoch: int, warmup_steps: int, eta_min_lr: float, delay_epochs: int
+) -> LRScheduler:
+    """Half a cosine from the end of the warm-up down to ETA_MIN_LR, a new rate every epoch."""
+    length = max(max_epochs - max(math.ceil(warmup_steps / steps_per_epoch), delay_epochs), 1)
+
+    def factor(epochs: int, rate: float) -> float:
+        floor = eta_min_lr / rate if rate else 0.0
+        return floor + (1 - floor) * (1 + math.cos(math.pi * epochs / length)) / 2
+
+    return _by_epochs(optimizer, factor, steps_per_epoch, warmup_steps, delay_epochs)
+
+
+def _by_epochs(
+    optimizer: Optimizer,
+    factor: Callable[[int, float], float],
+    steps_per_epoch: int,
+    warmup_steps: int,
+    delay_epochs: int,
+) -> LRScheduler:
+    """A factor of each group's rate by the number of epochs since the warm-up and DELAY_EPOCHS.
 
     FastReID's schedule moves at the end of every epoch that lies after the warm-up and after DELAY_EPOCHS. An epoch
     that the warm-up only begins counts; the cosine's length leaves it out all the same.
     """
-    warm_up_steps = round(options.WARMUP_EPOCHS * steps_per_epoch) or options.WARMUP_ITERS
-    warm_up = warm_up_steps / steps_per_epoch
-    before_first = max(math.floor(warm_up), options.DELAY_EPOCHS)
-    length = max(options.MAX_EPOCH - max(math.ceil(warm_up), options.DELAY_EPOCHS), 1)
-    steps = options.MAX_EPOCH * steps_per_epoch
-    floor = options.ETA_MIN_LR / rate if rate else 0.0
+    before_first = max(warmup_steps // steps_per_epoch, delay_epochs)
+
+    def by_step(rate: float) -> Callable[[int], float]:
+        return lambda step: 1.0 if step < warmup_steps else factor(max(step // steps_per_epoch - before_first, 0), rate)
+
+    return LambdaLR(optimizer, [by_step(group["lr"]) for group in optimizer.param_groups])
+
+
+@SCHEDULER_REGISTRY.register("PolynomialLR", flat="POLY_POWER")
+def polynomial(
+    optimizer: Optimizer, max_epochs: int, steps_per_epoch: int, warmup_steps: int, poly_power: float
+) -> LRScheduler:
+    """(1 − share of the steps after the warm-up)^POLY_POWER, a new rate every iteration (ours)."""
+    steps = max_epochs * steps_per_epoch
 
     def factor(step: int) -> float:
-        if step < warm_up_steps:
-            return _warm_up(options.WARMUP_METHOD, options.WARMUP_FACTOR, step / warm_up_steps)
-        if options.SCHED == "PolynomialLR":  # the schedule asks for a rate after the last step too
-            left = max(steps - step, 0) / max(steps - warm_up_steps, 1)
-            return float(left**options.POLY_POWER)
-        epochs = max(step // steps_per_epoch - before_first, 0)
-        if options.SCHED == "MultiStepLR":
-            return float(options.GAMMA ** bisect_right(sorted(options.STEPS), epochs))
-        return floor + (1 - floor) * (1 + math.cos(math.pi * epochs / length)) / 2
+        if step < warmup_steps:
+            return 1.0
+        left = max(steps - step, 0) / max(steps - warmup_steps, 1)  # asked for after the last step too
+        return float(left**poly_power)
 
-    return factor
+    return LambdaLR(optimizer, factor)
+
+
+@SCHEDULER_REGISTRY.register("OneCycleLR", node="ONECYCLE")
+def one_cycle(
+    optimizer: Optimizer,
+    max_epochs: int,
+    steps_per_epoch: int,
+    pct_start: float,
+    div_factor: float,
+    final_div_factor: float,
+    cycle_momentum: bool,
+) -> LRScheduler:
+    """torch's: up to the rate and down again, a new rate every iteration (ours)."""
+    return OneCycleLR(
+        optimizer,
+        [group["lr"] for group in optimizer.param_groups],
+        max_epochs * steps_per_epoch,
+        pct_start=pct_start,
+        div_factor=div_factor,
+        final_div_factor=final_div_factor,
+        cycle_momentum=cycle_momentum,
+    )
+
+
+class WarmUp(LRScheduler):
+    """Multiplies the rates of a schedule by a factor of the step; the schedule itself never sees the product.
+
+    The state is the schedule's, plus the number of steps.
+    """
+
+    def __init__(self, schedule: LRScheduler, factor: Callable[[int], float]) -> None:
+        self.schedule, self.factor, self.optimizer, self.steps = schedule, factor, schedule.optimizer, 0
+        self._multiply()
+
+    def step(self, epoch: int | None = None) -> None:
+        """The next iteration."""
+        self._set(self.schedule.get_last_lr())
+        self.schedule.step()
+        self.steps += 1
+        self._multiply()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**self.schedule.state_dict(), "warm_up_steps": self.steps}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        state = dict(state_dict)
+        self.steps = state.pop("warm_up_steps", state.get("last_epoch"))
+        self.schedule.load_state_dict(state)  # the optimizer's state has the rates
+
+    def _multiply(self) -> None:
+        self._set([rate * self.factor(self.steps) for rate in self.schedule.get_last_lr()])
+
+    def _set(self, rates: list[Any]) -> None:
+        self._last_lr = rates
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+
+def build_schedule(options: CN, optimizer: Optimizer, *, steps_per_epoch: int) -> LRScheduler:
+    """SOLVER.SCHED, times the warm-up; stepped once an iteration."""
+    entry = SCHEDULER_REGISTRY.entry(options.SCHED)
+    warmup_steps = round(options.WARMUP_EPOCHS * steps_per_epoch) or options.WARMUP_ITERS
+    given = {"max_epochs": options.MAX_EPOCH, "steps_per_epoch": steps_per_epoch, "warmup_steps": warmup_steps}
+    schedule = construct(entry, SCHEDULER_REGISTRY.key, optimizer, **arguments_from(options, entry, given))
+    if not isinstance(schedule, LRScheduler) or isinstance(schedule, ReduceLROnPlateau):
+        made = type(schedule).__name__
+        raise UserError(
+            f"SOLVER.SCHED: {entry.name} of {entry.module} must give an LRScheduler of torch that is stepped without a "
+            f"metric; it gives a {made}"
+        )
+    if not warmup_steps:
+        return schedule
+
+    def factor(step: int) -> float:
+        if step >= warmup_steps:
+            return 1.0
+        return _warm_up(options.WARMUP_METHOD, options.WARMUP_FACTOR, step / warmup_steps)
+
+    return WarmUp(schedule, factor)
 
 
 def _warm_up(method: str, factor: float, done: float) -> float:

@@ -211,7 +211,7 @@ def test_check_config_without_files_is_an_error(capsys: pytest.CaptureFixture[st
         ("backbones", ["build_resnet_backbone", "timm:<model>", "torchvision:<model>"]),
         ("heads", ["MODEL.HEADS.CLS_LAYER", "CircleSoftmax", "GeneralizedMeanPooling", "EmbeddingHead"]),
         ("datasets", ["Market1501", "LFW", "folder:<path>", "VehicleID with 800 test identities"]),
-        ("transforms", ["REA      random erasing"]),
+        ("transforms", ["REA      Fills a rectangle with one colour", "VALUE [123.675"]),
         ("schedulers", ["OneCycleLR"]),
         ("optimizers", ["AdamW"]),
         ("samplers", ["NaiveIdentitySampler"]),

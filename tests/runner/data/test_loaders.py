@@ -17,9 +17,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets import ImageSet
 from pml_ext.runner.data.loaders import evaluation_loader, outlive_sigterm, train_loader
-from pml_ext.runner.data.transforms.random_erasing import RandomErasing
-from pml_ext.runner.data.transforms.shifts import PadAndCrop
-from pml_ext.runner.data.transforms.transform import Transform
+from pml_ext.runner.data.transforms import PadAndCrop, RandomErasing, Transform
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*This DataLoader will create 3 worker processes")
 
@@ -106,7 +104,10 @@ def test_every_rank_tests_its_own_images() -> None:
     options = CN({"NUM_WORKERS": 0})
     rows = [
         torch.cat(
-            [batch["rows"] for batch in evaluation_loader(options, IMAGES, TRANSFORM, batch_size=5, rank=r, world_size=3)]
+            [
+                batch["rows"]
+                for batch in evaluation_loader(options, IMAGES, TRANSFORM, batch_size=5, rank=r, world_size=3)
+            ]
         )
         for r in range(3)
     ]

@@ -5,17 +5,19 @@ import pytest
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.data.names import SAMPLERS
-from pml_ext.runner.data.samplers import build_sampler
+from pml_ext.runner.data.datasets import ImageSet
+from pml_ext.runner.data.names import BY_IDENTITY
+from pml_ext.runner.data.samplers import Items, build_sampler
+from pml_ext.runner.registry import SAMPLER_REGISTRY
 
 LABELS = np.repeat(np.arange(12), [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14])
 CAMERAS = np.arange(len(LABELS)) % 3
-BY_IDENTITY = [name for name in SAMPLERS if name not in ("TrainingSampler", "ImbalancedDatasetSampler")]
 
 
 def sampler_of(name, *, labels=LABELS, cameras=CAMERAS, batch_size=24, instances=4, seed=0, rank=0, world_size=1):
     options = CN({"SAMPLER_TRAIN": name, "NUM_INSTANCE": instances, "SET_WEIGHT": [1, 2, 3], "NUM_WORKERS": 0})
-    return build_sampler(options, labels, cameras, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size)
+    images = ImageSet(labels, labels + 7, cameras, labels.astype(str))
+    return build_sampler(options, images, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size)
 
 
 def batches(name: str, epoch: int = 0, **options) -> list[list[int]]:
@@ -42,14 +44,14 @@ def test_images_of_an_identity_differ_where_there_are_enough(name: str) -> None:
             assert len(set(rows)) == min(4, (LABELS[rows[0]] == LABELS).sum())
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", SAMPLER_REGISTRY)
 def test_an_epoch_follows_from_seed_and_epoch_alone(name: str) -> None:
     assert batches(name, 3) == batches(name, 3)
     different = [batches(name, 3), batches(name, 4), batches(name, 3, seed=1)]
     assert all(a != b for a, b in pairwise(different))
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", SAMPLER_REGISTRY)
 def test_ranks_share_the_joint_batch_in_order(name: str) -> None:
     joint = batches(name)
     ranks = [batches(name, rank=r, world_size=2) for r in range(2)]
@@ -175,6 +177,35 @@ def test_set_weight_gives_each_camera_its_identities() -> None:
 def test_errors(name: str, options: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         sampler_of(name, **options)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([[0] * 20], "it gave 20 rows"),
+        ([[0] * 23 + [102]], "it gave a row outside of 0 to 101"),
+        ([[0] * 23 + [-1]], "it gave a row outside of 0 to 101"),
+        ([[0.5] * 24], "it gave .0.5, 0.5"),
+        ([], "it gave no more batches"),
+        (None, "it gave None"),
+    ],
+)
+def test_a_sampler_gives_joint_batches_without_end(
+    given: object, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SAMPLER_REGISTRY, "_entries", dict(SAMPLER_REGISTRY._entries))
+    SAMPLER_REGISTRY.register("own")(lambda items, batch_size, instances, random: given)
+    expected = (
+        rf"SAMPLER_TRAIN: own of {__name__} must give lists of SOLVER.IMS_PER_BATCH = 24 rows .* without end; {message}"
+    )
+    with pytest.raises(UserError, match=expected):
+        sampler_of("own")
+
+
+def test_items_have_the_columns_of_the_data_set() -> None:
+    images = ImageSet(range(3), np.array([5, 0, 5]), np.array([1, 1, 2]), ["a.jpg", "b.jpg", "c.jpg"], {5: "Ann"})
+    assert list(Items(images)) == [("a.jpg", "Ann", 1), ("b.jpg", 0, 1), ("c.jpg", "Ann", 2)]
+    assert Items(images).labels.tolist() == [1, 0, 1]
 
 
 def _seeds_by_row(rows: np.ndarray) -> list[list[int]]:

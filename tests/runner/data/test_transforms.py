@@ -10,11 +10,15 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.data.names import TRANSFORMS
-from pml_ext.runner.data.transforms import build_transform
-from pml_ext.runner.data.transforms.colour_jitter import ColourJitter, change_each, change_in_groups
-from pml_ext.runner.data.transforms.random_patch import ENOUGH, RandomPatch
-from pml_ext.runner.data.transforms.shifts import PadAndCrop
+from pml_ext.runner.data.transforms import (
+    ColourJitter,
+    PadAndCrop,
+    RandomPatch,
+    build_transform,
+    change_each,
+    change_in_groups,
+)
+from pml_ext.runner.registry import TRANSFORM_REGISTRY
 
 SIZE = [32, 16]
 
@@ -98,7 +102,7 @@ def test_padding_shifts_and_fills_with_zeros() -> None:
     assert any((result == 0).any() for result in results)
 
 
-@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("name", TRANSFORM_REGISTRY)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_switch_acts_in_training_only_and_follows_the_seed(name: str, channels: int) -> None:
     options = {"PROB": 1.0} if "PROB" in config()[name] else {}
@@ -107,7 +111,7 @@ def test_every_switch_acts_in_training_only_and_follows_the_seed(name: str, chan
 
     def drawn(seed: int) -> list[Tensor]:
         torch.manual_seed(seed)
-        return [train(image) for _ in range(ENOUGH + 20)]
+        return [train(image) for _ in range(RandomPatch.ENOUGH + 20)]
 
     plain = build_transform(config(channels), training=True)(image)
     first = drawn(0)
@@ -188,7 +192,7 @@ def test_jitter_is_torchvisions_to_one_of_255(ranges: dict, channels: int) -> No
 @pytest.mark.parametrize("channels", [1, 3])
 def test_jitter_of_a_gpu_is_that_of_the_cpu(channels: int) -> None:
     torch.manual_seed(0)
-    jitter = ColourJitter(config(CJ={"PROB": 0.7, "HUE": 0.5}).CJ)
+    jitter = ColourJitter(prob=0.7, brightness=0.15, contrast=0.15, saturation=0.1, hue=0.5)
     each = torch.stack([decoded(40, width, channels)[..., :20] for width in range(20, 52)]).float()
     groups, draws = each.clone(), np.stack([jitter.draw(picture) for picture in each])
     change_each(each, draws)
@@ -253,27 +257,27 @@ def test_a_crop_may_lie_in_the_border() -> None:
 
 def test_a_padded_picture_smaller_than_the_crop_is_refused() -> None:
     options = config(CROP={"SIZE": [10]}, PADDING={"SIZE": 2})
-    with pytest.raises(ValueError, match=r"crops to INPUT.SIZE_TRAIN \[32, 16\]; a padded picture has \[14, 14\]"):
+    with pytest.raises(ValueError, match=r"crops to INPUT.SIZE_TRAIN \[32, 16\]; a padded image has \[14, 14\]"):
         build_transform(options, training=True)(picture())
 
 
 def test_random_patch_waits_for_its_pool_then_pastes_parts_of_other_images() -> None:
     torch.manual_seed(0)
     patch = RandomPatch(1.0)
-    for value in range(ENOUGH - 1):
+    for value in range(RandomPatch.ENOUGH - 1):
         assert (patch(torch.full((3, 20, 10), float(value))) == value).all()
     given = torch.full((3, 20, 10), -1.0)
     pasted = patch(given)
     assert (given == -1).all(), "the image that was handed in stays as it is"
     others = pasted[pasted != -1].unique()
     assert len(others) == 1
-    assert others.item() in range(ENOUGH)
+    assert others.item() in range(RandomPatch.ENOUGH)
 
 
 def test_random_patch_takes_images_that_are_too_small_or_of_other_sizes() -> None:
     torch.manual_seed(0)
     patch = RandomPatch(1.0)
-    for _ in range(ENOUGH + 5):
+    for _ in range(RandomPatch.ENOUGH + 5):
         patch(torch.zeros(1, 40, 40))
     assert patch(torch.ones(1, 1, 1)).item() == 1
 

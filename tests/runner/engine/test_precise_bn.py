@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from pml_ext.runner.data.loaders import collate
-from pml_ext.runner.data.transforms.transform import BatchStep, Transform
+from pml_ext.runner.data.transforms import BatchStep, Transform
 from pml_ext.runner.engine.precise_bn import recompute_statistics
 from pml_ext.runner.engine.training_module import TrainingModule
 
@@ -73,6 +73,8 @@ def test_processes_get_the_average_of_all(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 3)
     # Two further processes that have found statistics of 1.
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda average: average.add_(2))
-    recompute_statistics(model, Loader([{"images": images[:2] / 2, "draws": [np.zeros((2, 0))]}]), 1, torch.device("cpu"))
+    recompute_statistics(
+        model, Loader([{"images": images[:2] / 2, "draws": [np.zeros((2, 0))]}]), 1, torch.device("cpu")
+    )
     torch.testing.assert_close(model.norm.running_mean, (images[:2].mean(dim=(0, 2, 3)) + 2) / 3)
     torch.testing.assert_close(model.norm.running_var, (images[:2].var(dim=(0, 2, 3)) + 2) / 3)

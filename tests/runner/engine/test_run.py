@@ -28,10 +28,10 @@ from pml_ext.functional.retrieval import ranking
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import DataSet, OpenSet
 from pml_ext.runner.data.datasets.digits import digits_set
-from pml_ext.runner.engine.training_module import TrainingModule
-from pml_ext.runner.modeling.architectures import Baseline
 from pml_ext.runner.engine.run import evaluate
+from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.launch import Launch, is_first, start
+from pml_ext.runner.modeling.architectures import Baseline
 from pml_ext.runner.registry import DATASET_REGISTRY
 from tests.runner.data.published_layouts import picture
 from tests.runner.engine.forked_ranks import run_on_ranks

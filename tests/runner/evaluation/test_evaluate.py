@@ -27,8 +27,8 @@ from pml_ext.runner.evaluation.results import (
     label_of,
     results_table,
 )
-from tests.runner.modeling.networks import module_of
 from tests.runner.data import published_layouts as layouts
+from tests.runner.modeling.networks import module_of
 
 CPU = torch.device("cpu")
 

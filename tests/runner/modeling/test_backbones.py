@@ -19,9 +19,9 @@ from pml_ext.runner.modeling.backbones.norms import IBN
 from pml_ext.runner.modeling.backbones.vit import ViT
 from pml_ext.runner.modeling.cuda import norms_of_other_devices
 from pml_ext.runner.modeling.image_sizes import ImageSizes
-from pml_ext.runner.registry import BACKBONE_REGISTRY
 from pml_ext.runner.modeling.weights.load import load_pretrained, load_weights
 from pml_ext.runner.modeling.weights.names import library_names, own_names
+from pml_ext.runner.registry import BACKBONE_REGISTRY
 from tests.oracles import fastreid_networks
 from tests.runner.modeling.networks import backbone_of, head_of
 

@@ -137,7 +137,9 @@ def test_fastreids_names_of_a_whole_model(tmp_path: Path, old: bool, wrapped: st
     theirs = {}
     for name, value in source.state_dict().items():
         if old:
-            name = name.replace("heads.bottleneck.0.", "heads.bnneck.").replace("heads.weight", "heads.classifier.weight")
+            name = name.replace("heads.bottleneck.0.", "heads.bnneck.").replace(
+                "heads.weight", "heads.classifier.weight"
+            )
         theirs[wrapped + name] = value
     theirs[f"{wrapped}pixel_mean"] = torch.tensor([1.0, 2.0, 3.0]).view(1, 3, 1, 1)
     torch.save({"model": theirs, "iteration": 3}, tmp_path / "w.pth")

@@ -7,8 +7,8 @@ from yacs.config import CfgNode
 
 from pml_ext.losses import DiscriminativeLoss
 from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.registry import OPTIMIZER_REGISTRY
 from pml_ext.runner.solver.optimizer import build_optimizer, fit_restored_state
-from pml_ext.runner.solver.rules import OPTIMIZERS
 
 
 def config(**solver: object) -> CfgNode:
@@ -49,7 +49,7 @@ def test_a_factor_without_heads_is_told(caplog: pytest.LogCaptureFixture) -> Non
     assert "SOLVER.HEADS_LR_FACTOR has no effect on heads that are not named heads" in caplog.text
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", OPTIMIZER_REGISTRY)
 def test_every_optimizer_trains_with_rates_and_decays_by_group(name: str) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     before = [p.detach().clone() for p in model.parameters()]

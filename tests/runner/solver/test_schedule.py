@@ -1,12 +1,24 @@
+import copy
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    CosineAnnealingLR,
+    ExponentialLR,
+    LRScheduler,
+    SequentialLR,
+    StepLR,
+)
 from yacs.config import CfgNode
 
 from pml_ext._errors import UserError
 from pml_ext.runner.checks.check import require_supported
+from pml_ext.runner.registry import SCHEDULER_REGISTRY
 from pml_ext.runner.solver.schedule import build_schedule
 from tests.runner.solver.test_optimizer import config
 
@@ -76,5 +88,47 @@ def test_the_polynomial_falls_from_the_end_of_the_warm_up_to_0() -> None:
     seen = rates(config(SCHED="PolynomialLR", WARMUP_EPOCHS=2, WARMUP_FACTOR=0.0, POLY_POWER=2.0))
     assert seen[:20] == pytest.approx([step / 20 for step in range(20)])
     assert seen[20:] == pytest.approx([(1 - (step - 20) / 180) ** 2 for step in range(20, 200)])
-    with pytest.raises(UserError, match="DELAY_EPOCHS = 3: PolynomialLR falls from the end of the warm-up"):
+    with pytest.raises(UserError, match="DELAY_EPOCHS = 3: delays MultiStepLR and CosineAnnealingLR only"):
         require_supported(config(SCHED="PolynomialLR", DELAY_EPOCHS=3))
+
+
+OWN: dict[str, Callable[[Optimizer], LRScheduler]] = {
+    "step": lambda optimizer: StepLR(optimizer, 3, 0.5),
+    "chained": lambda optimizer: ChainedScheduler([StepLR(optimizer, 4, 0.5), ExponentialLR(optimizer, 0.9)]),
+    "sequential": lambda optimizer: SequentialLR(
+        optimizer, [ExponentialLR(optimizer, 0.9), CosineAnnealingLR(optimizer, 12)], [5]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*OWN, "MultiStepLR"])
+def test_the_warm_up_multiplies_any_schedule_and_resumes_within(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SCHEDULER_REGISTRY, "_entries", dict(SCHEDULER_REGISTRY._entries))
+    for own, make in OWN.items():
+        SCHEDULER_REGISTRY.register(own)(make)
+    warmed = config(SCHED=name, MAX_EPOCH=2, WARMUP_ITERS=8, WARMUP_FACTOR=0.2)
+    plain = rates(config(SCHED=name, MAX_EPOCH=2))
+    factors = [min(0.2 + 0.8 * step / 8, 1.0) for step in range(20)]
+    expected = [rate * factor for rate, factor in zip(plain, factors, strict=True)]
+    assert rates(warmed) == pytest.approx(expected, rel=1e-12)
+
+    def made() -> tuple[Optimizer, LRScheduler]:
+        optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=1.0)
+        return optimizer, build_schedule(warmed.SOLVER, optimizer, steps_per_epoch=10)
+
+    optimizer, schedule = made()
+    for _ in range(5):
+        optimizer.step()
+        schedule.step()
+    states = [copy.deepcopy(part.state_dict()) for part in (optimizer, schedule)]
+    if name == "MultiStepLR":  # of a run before schedules registered
+        del states[1]["warm_up_steps"]
+    optimizer, schedule = made()
+    for part, state in zip((optimizer, schedule), states, strict=True):
+        part.load_state_dict(state)
+    seen = []
+    for _ in range(15):
+        seen.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert seen == pytest.approx(expected[5:], rel=1e-12)

@@ -37,4 +37,4 @@ def has_own_parts(cfg: CN) -> bool:
     """Whether the architecture or the head is a user's, which may want NUM_CLASSES for losses of its own."""
     model = cfg.MODEL
     entries = [META_ARCH_REGISTRY.entry(model.META_ARCHITECTURE), REID_HEADS_REGISTRY.entry(model.HEADS.NAME)]
-    return any(not entry.module.startswith("pml_ext.runner.") for entry in entries)
+    return any(not entry.is_ours for entry in entries)

@@ -117,9 +117,7 @@ def with_feature_size(cfg: CN, backbone: nn.Module) -> CN:
     elif options.FEAT_DIM not in (0, size):
         facts = backbone_facts(options.NAME)
         depth = f" of DEPTH {options.DEPTH}" if facts and facts.depths else ""
-        raise UserError(
-            f"MODEL.BACKBONE.FEAT_DIM must be {size} for {options.NAME}{depth}; got {options.FEAT_DIM}"
-        )
+        raise UserError(f"MODEL.BACKBONE.FEAT_DIM must be {size} for {options.NAME}{depth}; got {options.FEAT_DIM}")
     filled: CN = cfg.clone()
     filled.defrost()
     filled.MODEL.BACKBONE.FEAT_DIM = int(size)

@@ -7,7 +7,9 @@ from pml_ext.runner.modeling.backbones.registration import built_in
 
 
 @built_in(
-    "build_convnet_backbone", depths=tuple(f"{blocks}x" for blocks in range(1, 9)), options=("FEAT_DIM", "NORM"),
+    "build_convnet_backbone",
+    depths=tuple(f"{blocks}x" for blocks in range(1, 9)),
+    options=("FEAT_DIM", "NORM"),
     note="ours: as many blocks of FEAT_DIM channels",
 )
 class ConvNet(nn.Sequential):

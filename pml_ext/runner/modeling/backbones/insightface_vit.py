@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.backbones.registration import built_in
+from pml_ext.runner.modeling.image_sizes import ImageSizes
 
 # Width, blocks, drop path, share of patches hidden in training. The names say mask_005, but insightface's code hides
 # its default of 0.1 there too.
@@ -25,8 +25,11 @@ _SHAPES = {
 
 
 @built_in(
-    "build_insightface_vit_backbone", depths=tuple(_SHAPES), options=(),
-    note="ours: insightface's, for 112×112 images", patch=PATCH,
+    "build_insightface_vit_backbone",
+    depths=tuple(_SHAPES),
+    options=(),
+    note="ours: insightface's, for 112×112 images",
+    patch=PATCH,
 )
 class InsightfaceViT(VisionTransformer):
     """No class token: the tokens of all patches, side by side, go through one linear layer and a batch norm.

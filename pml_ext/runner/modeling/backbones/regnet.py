@@ -5,9 +5,9 @@ import math
 from torch import nn
 from yacs.config import CfgNode as CN
 
+from pml_ext.runner.modeling.backbones.registration import built_in
 from pml_ext.runner.modeling.backbones.resnet import remove_stride
 from pml_ext.runner.modeling.backbones.timm_backbone import TimmBackbone, reset_parameters
-from pml_ext.runner.modeling.backbones.registration import built_in
 
 # FastReID has the names of the authors' files.
 _NAMES = {
@@ -28,7 +28,8 @@ _SIZES = (200, 400, 800, 1600, 3200, 4000, 6400)
 
 
 @built_in(
-    "build_regnet_backbone", depths=(*(f"{size}x" for size in _SIZES), *(f"{size}y" for size in _SIZES)),
+    "build_regnet_backbone",
+    depths=(*(f"{size}x" for size in _SIZES), *(f"{size}y" for size in _SIZES)),
     options=("LAST_STRIDE", "NORM"),
 )
 def build_regnet(options: CN, *, channels: int, **_: object) -> TimmBackbone:

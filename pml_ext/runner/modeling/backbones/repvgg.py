@@ -6,9 +6,9 @@ from typing import Any
 from timm.models.byobnet import model_cfgs
 from yacs.config import CfgNode as CN
 
+from pml_ext.runner.modeling.backbones.registration import built_in
 from pml_ext.runner.modeling.backbones.resnet import remove_stride
 from pml_ext.runner.modeling.backbones.timm_backbone import TimmBackbone, reset_parameters
-from pml_ext.runner.modeling.backbones.registration import built_in
 
 _NAMES = {
     r"^stage0\.": "stem.",

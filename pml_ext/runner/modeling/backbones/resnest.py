@@ -5,8 +5,8 @@ from typing import Any
 from torch import nn
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.modeling.backbones.timm_backbone import TimmBackbone
 from pml_ext.runner.modeling.backbones.registration import built_in
+from pml_ext.runner.modeling.backbones.timm_backbone import TimmBackbone
 
 
 @built_in("build_resnest_backbone", depths=("50x", "101x", "200x", "269x"), options=("LAST_STRIDE", "NORM"))

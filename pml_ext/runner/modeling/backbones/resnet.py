@@ -70,12 +70,16 @@ class ResNet(resnet.ResNet):
 
 
 @built_in(
-    "build_resnet_backbone_distill", depths=("18x", "34x", "50x", "101x"),
-    options=("LAST_STRIDE", "WITH_IBN", "WITH_SE", "NORM"), note="FastDistill's name of the same",
+    "build_resnet_backbone_distill",
+    depths=("18x", "34x", "50x", "101x"),
+    options=("LAST_STRIDE", "WITH_IBN", "WITH_SE", "NORM"),
+    note="FastDistill's name of the same",
 )
 @built_in(
-    "build_resnet_backbone", depths=("18x", "34x", "50x", "101x"),
-    options=("LAST_STRIDE", "WITH_IBN", "WITH_SE", "WITH_NL", "NORM"), note="IBN in stages 1 to 3",
+    "build_resnet_backbone",
+    depths=("18x", "34x", "50x", "101x"),
+    options=("LAST_STRIDE", "WITH_IBN", "WITH_SE", "WITH_NL", "NORM"),
+    note="IBN in stages 1 to 3",
 )
 def build_resnet(options: CN, *, channels: int, **_: object) -> ResNet:
     """FastDistill's has no WITH_NL: its blocks begin with the ReLU that others end with."""
@@ -91,7 +95,9 @@ def build_resnet(options: CN, *, channels: int, **_: object) -> ResNet:
 
 
 @built_in(
-    "build_resnext_backbone", depths=("50x", "101x", "152x"), options=("LAST_STRIDE", "WITH_IBN", "WITH_NL", "NORM"),
+    "build_resnext_backbone",
+    depths=("50x", "101x", "152x"),
+    options=("LAST_STRIDE", "WITH_IBN", "WITH_NL", "NORM"),
     note="ResNeXt 32×4d, IBN in all stages",
 )
 def build_resnext(options: CN, *, channels: int, **_: object) -> ResNet:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.backbones.registration import built_in
+from pml_ext.runner.modeling.image_sizes import ImageSizes
 
 PATCH = 16
 WIDTH = 768
@@ -107,8 +107,10 @@ class ViT(VisionTransformer):
 
 
 @built_in(
-    "build_vit_backbone", depths=("small", "base"),
-    options=("STRIDE_SIZE", "DROP_RATIO", "ATT_DROP_RATE", "DROP_PATH_RATIO"), patch=PATCH,
+    "build_vit_backbone",
+    depths=("small", "base"),
+    options=("STRIDE_SIZE", "DROP_RATIO", "ATT_DROP_RATE", "DROP_PATH_RATIO"),
+    patch=PATCH,
 )
 def build_vit(options: CN, *, channels: int, sizes: ImageSizes) -> ViT:
     """SIE_COE has no effect, as in FastReID: its network gets no cameras."""

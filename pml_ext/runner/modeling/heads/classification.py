@@ -39,7 +39,9 @@ class _CosineMargin(Linear):
 
     def forward(self, similarities: Tensor, targets: Tensor | None) -> Tensor:
         if targets is None:
-            raise ValueError(f"{type(self).__name__} needs labels of shape ({len(similarities)},) in training; got None")
+            raise ValueError(
+                f"{type(self).__name__} needs labels of shape ({len(similarities)},) in training; got None"
+            )
         cosines, own, rule = similarities, targets[:, None], MARGINS[self.margin_name]
         with torch.autocast(cosines.device.type, enabled=False):
             logits = cosines if rule.others is None else rule.others(cosines, self.m)

@@ -14,6 +14,7 @@ from pml_ext._pml import BaseMetricLossFunction, distances, reducers, regularize
 from pml_ext.losses import ArcPairReducer
 from pml_ext.losses._facts import LossFacts, facts_of
 from pml_ext.runner.config.load import require
+from pml_ext.runner.config.loss_nodes import LOSSES, MINERS
 from pml_ext.runner.config.part_keys import GIVEN, REQUIRED, arguments_of, keys_of
 from pml_ext.runner.registry import LOSS_REGISTRY, MINER_REGISTRY, Entry
 
@@ -39,7 +40,11 @@ class LossTerm:
 
 
 def build_losses(
-    options: CN, *, num_classes: int, output_size: Callable[[str], int], partial_fc: Callable[..., nn.Module] | None = None
+    options: CN,
+    *,
+    num_classes: int,
+    output_size: Callable[[str], int],
+    partial_fc: Callable[..., nn.Module] | None = None,
 ) -> tuple[list[LossTerm], nn.ModuleDict]:
     """The terms of MODEL.LOSSES.NAME and their modules by name; a UserError for an argument that a loss refuses.
 
@@ -54,6 +59,7 @@ def build_losses(
             arguments = of_loss(_arguments(options, entry)) | {"embedding_size": size}
             modules[name] = _construct("MODEL.HEADS.PFC", partial(partial_fc, **arguments))
         else:
+            given: dict[str, Callable[[], int]]
             given = {"num_classes": lambda: num_classes, "embedding_size": partial(output_size, "features")}
             modules[name] = _build_loss(options, name, given)
         scale = options.get(entry.node, {}).get("SCALE", 1.0)
@@ -121,7 +127,8 @@ def _arguments(nodes: CN, entry: Entry) -> dict[str, Any]:
     """The arguments that a part's node sets, if there is one."""
     names = {key: argument for key, (argument, _) in keys_of(entry).items()}
     node = nodes.get(entry.node, {})
-    options = {names.get(key, key.lower()): value for key, value in node.items() if key != "SCALE"}
+    ours = {**LOSSES, **MINERS}.get(entry.name, ("", {}))[1]  # the others are SCALE and a project's
+    options = {names.get(key, key.lower()): value for key, value in node.items() if key in names or key in ours}
     return {name: value for name, value in options.items() if name not in _NAMED_PARTS}
 
 

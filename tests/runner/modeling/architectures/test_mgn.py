@@ -3,13 +3,11 @@ import logging
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
@@ -17,15 +15,15 @@ from pml_ext.cli import main
 from pml_ext.runner.checks.check import problems
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import ImageSet
-from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.engine.exporting import FORMATS, export
+from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.losses.id_losses import CrossEntropyLoss
 from pml_ext.runner.modeling.losses.pair_losses import TripletLoss
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
-from tests.runner.modeling.networks import module_of
 from tests.runner.data import published_layouts as layouts
+from tests.runner.modeling.networks import module_of
 
 CONFIG = Path(__file__).parents[4] / "fastreid_configs" / "Market1501" / "mgn_R50-ibn.yml"
 SMALL = [

@@ -1,0 +1,435 @@
+"""Image transforms in training, in FastReID's order; images stay bytes, and the model subtracts PIXEL_MEAN.
+
+Each registers with its node below INPUT. Those of this file act in the order in which they stand here.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms.v2 import functional as F
+from yacs.config import CfgNode as CN
+
+from pml_ext._checks import check_in_range
+from pml_ext._errors import UserError
+from pml_ext.runner.config.part_keys import arguments_from, construct
+from pml_ext.runner.registry import TRANSFORM_REGISTRY, Entry
+
+Draws = Sequence[np.ndarray]
+"""What each step of a batch drew, (K,) of an image or (B, K) of a batch; arrays, because tensors go to the device."""
+
+
+class BatchStep(ABC):
+    """A step that draws its random numbers where an image is read, and changes whole batches where the network is.
+
+    What it does to an image is a function of the image and of what was drawn for it alone.
+    """
+
+    @abstractmethod
+    def draw(self, image: Tensor) -> np.ndarray:
+        """(K,) random numbers for an image (C, H, W), from torch's generator."""
+
+    @abstractmethod
+    def apply(self, images: Tensor, draws: np.ndarray) -> Tensor:
+        """The images (B, C, H, W) in 0–255, changed as (B, K) numbers say."""
+
+    def __call__(self, image: Tensor) -> Tensor:
+        """Both at once, of one image (C, H, W)."""
+        return self.apply(image[None], self.draw(image)[None])[0]
+
+
+Step = Callable[[Tensor], Tensor]
+
+
+class Transform:
+    """Steps in their order; the batch steps at their end wait for the device, so that bytes travel and not floats.
+
+    Called with an image (C, h, w) it does all steps at once. `prepare` and `finish` do the same in two places.
+    """
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        end = len(steps)
+        while end > 0 and isinstance(steps[end - 1], BatchStep):
+            end -= 1
+        self.of_image, self.of_batch = list(steps[:end]), [s for s in steps[end:] if isinstance(s, BatchStep)]
+
+    def prepare(self, image: Tensor) -> tuple[Tensor, Draws]:
+        """The steps before the batch steps, and what the batch steps drew."""
+        for step in self.of_image:
+            image = step(image)
+        return image, [step.draw(image) for step in self.of_batch]
+
+    def finish(self, images: Tensor, draws: Draws) -> Tensor:
+        """The batch steps on prepared images (B, C, H, W) and what was drawn for each."""
+        for step, drawn in zip(self.of_batch, draws, strict=True):
+            images = step.apply(images, drawn)
+        return images
+
+    def __call__(self, image: Tensor) -> Tensor:
+        prepared, draws = self.prepare(image)
+        return self.finish(prepared[None], [drawn[None] for drawn in draws])[0]
+
+
+@TRANSFORM_REGISTRY.register(node="AUTOAUG")
+class AutoAugment(v2.RandomApply):
+    """Applies AutoAugment, the ImageNet policy (torchvision's; its ranges of rotation and colour are the paper's)."""
+
+    def __init__(self, prob: float) -> None:
+        super().__init__([v2.AutoAugment()], prob)
+
+
+@TRANSFORM_REGISTRY.register(node="CROP")
+class RandomResizedCrop(v2.RandomResizedCrop):
+    """Crops and resizes at random; in tests a centre crop."""
+
+    def __init__(
+        self,
+        size: Sequence[int],
+        scale: Sequence[float],
+        ratio: Sequence[float],
+        resize_interpolation: InterpolationMode,
+    ) -> None:
+        super().__init__([size[0], size[-1]], scale, ratio, interpolation=resize_interpolation)
+
+
+@TRANSFORM_REGISTRY.register(node="PADDING", keys={"SIZE": "padding"})
+class PadAndCrop:
+    """Pads every side, then crops to SIZE_TRAIN at random, as v2.Pad and RandomCrop.
+
+    size_train: [height, width]. mode: constant (black), edge, reflect or symmetric.
+    """
+
+    def __init__(self, size_train: Sequence[int], padding: int, mode: str) -> None:
+        size = (size_train[0], size_train[-1])
+        if min(size) <= 0:
+            raise ValueError(f"crops to INPUT.SIZE_TRAIN, which must then be [height, width]; it is {[*size]}")
+        if mode in ("reflect", "symmetric") and min(size) <= padding:
+            raise ValueError(f"SIZE must be below INPUT.SIZE_TRAIN {[*size]}, which {mode} mirrors; got {padding}")
+        self.size, self.padding, self.mode = size, padding, mode
+
+    def __call__(self, image: Tensor) -> Tensor:
+        sides = [side + 2 * self.padding for side in image.shape[-2:]]
+        spare = [side - wanted for side, wanted in zip(sides, self.size, strict=True)]
+        if min(spare) < 0:
+            raise ValueError(f"INPUT.PADDING crops to INPUT.SIZE_TRAIN {[*self.size]}; a padded image has {sides}")
+        top, left = (int(torch.randint(places + 1, ())) if places else 0 for places in spare)
+        if self.mode == "constant":
+            return self._on_black(image, top - self.padding, left - self.padding)
+        padded: Tensor = F.pad(image, [self.padding], padding_mode=self.mode)
+        return padded[..., top : top + self.size[0], left : left + self.size[1]]
+
+    def _on_black(self, image: Tensor, top: int, left: int) -> Tensor:
+        """The part of `size` from (top, left) on, black outside of the image.
+
+        Without a padded image in between, and in the layout of decoders, it takes a fraction of the time.
+        """
+        channels, height, width = image.shape
+        part = image.new_zeros(*self.size, channels).permute(2, 0, 1)
+        rows = slice(max(top, 0), max(min(top + self.size[0], height), 0))
+        columns = slice(max(left, 0), max(min(left + self.size[1], width), 0))
+        inside = image[:, rows, columns]
+        y, x = rows.start - top, columns.start - left
+        part[:, y : y + inside.shape[1], x : x + inside.shape[2]] = inside
+        return part
+
+
+@TRANSFORM_REGISTRY.register(node="FLIP")
+class RandomFlip(BatchStep):
+    """Flips horizontally, as v2.RandomHorizontalFlip."""
+
+    def __init__(self, prob: float) -> None:
+        check_in_range(prob, 0, 1, "PROB")
+        self.probability = prob
+
+    def draw(self, image: Tensor) -> np.ndarray:
+        """Whether to mirror it."""
+        return np.array([torch.rand(1).item() < self.probability])
+
+    def apply(self, images: Tensor, draws: np.ndarray) -> Tensor:
+        mirrored = images.clone()
+        for row in np.flatnonzero(draws).tolist():
+            mirrored[row] = images[row].flip(-1)
+        return mirrored
+
+
+Factor: TypeAlias = Tensor | float
+
+_GREY = (0.2989, 0.587, 0.114)
+_HUE_SCALE = 255.999 / 255  # v2 turns [0, 1] into bytes by rounding 255.999 times the value down
+
+
+@TRANSFORM_REGISTRY.register(node="CJ")
+class ColourJitter(BatchStep):
+    """Changes brightness, contrast, saturation and hue in random order.
+
+    Draws the random numbers of v2.ColorJitter. The batch becomes float32, of whole numbers. v2 computes the same ones
+    from bytes, but for 1 of 255 if saturation or hue round the other way: fewer than 1 in 1,000 values. Grey images
+    keep saturation and hue.
+    """
+
+    def __init__(self, prob: float, brightness: float, contrast: float, saturation: float, hue: float) -> None:
+        check_in_range(prob, 0, 1, "PROB")
+        self.probability = prob
+        ranges = v2.ColorJitter(brightness, contrast, saturation, hue)
+        self.ranges = (ranges.brightness, ranges.contrast, ranges.saturation, ranges.hue)
+
+    def __call__(self, image: Tensor) -> Tensor:
+        """As bytes where they were bytes: AugMix, which comes after it, takes floats for 0–1."""
+        return super().__call__(image).to(image.dtype)
+
+    def draw(self, image: Tensor) -> np.ndarray:
+        """The numbers of the four changes in their order, −1 for none, then the factor of each change."""
+        drawn = np.full(8, -1.0)
+        if torch.rand(1) >= self.probability:
+            return drawn
+        order = torch.randperm(4).tolist()
+        for change, between in enumerate(self.ranges):
+            if between is not None:
+                drawn[order.index(change)] = change
+                drawn[4 + change] = torch.empty(1).uniform_(*between).item()
+        return drawn
+
+    def apply(self, images: Tensor, draws: np.ndarray) -> Tensor:
+        jittered = images.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
+        (change_each if jittered.is_cpu else change_in_groups)(jittered, draws)
+        return jittered
+
+
+def change_each(images: Tensor, draws: np.ndarray) -> None:
+    """Jitter float32 images in place, one after the other: each stays in the processor's cache."""
+    changes = _changes_of(images)
+    for row in np.flatnonzero((draws[:, :4] >= 0).any(axis=1)).tolist():
+        for number in map(int, draws[row, :4]):
+            if 0 <= number < len(changes):
+                changes[number](images[row : row + 1], float(draws[row, 4 + number]))
+
+
+def change_in_groups(images: Tensor, draws: np.ndarray) -> None:
+    """The same by 16 groups of images whose next change is the same: a GPU starts few kernels."""
+    factors = torch.from_numpy(draws[:, 4:]).to(images, non_blocking=True)
+    for place in range(4):
+        for number, change in enumerate(_changes_of(images)):
+            rows = np.flatnonzero(draws[:, place] == number)
+            if len(rows):
+                chosen = torch.from_numpy(rows).to(images.device, non_blocking=True)
+                part = images[chosen]
+                change(part, factors[chosen, number].view(-1, 1, 1, 1))
+                images[chosen] = part
+
+
+def _changes_of(images: Tensor) -> list[Callable[[Tensor, Factor], None]]:
+    """By their numbers; grey images have no colour to change."""
+    return [_brighten, _contrast, *([_saturate, _turn_hue] if images.shape[1] == 3 else [])]
+
+
+# Each changes float32 images (n, C, H, W) of whole numbers in 0–255 in place, by a factor or (n, 1, 1, 1) of them.
+
+
+def _brighten(images: Tensor, factor: Factor) -> None:
+    images.mul_(factor).clamp_(max=255).floor_()
+
+
+def _contrast(images: Tensor, factor: Factor) -> None:
+    _blend(images, _grey(images).mean((-2, -1), keepdim=True), factor)
+
+
+def _saturate(images: Tensor, factor: Factor) -> None:
+    _blend(images, _grey(images), factor)
+
+
+def _blend(images: Tensor, others: Tensor, factor: Factor) -> None:
+    images.mul_(factor).add_(others * (1 - factor)).clamp_(0, 255).floor_()
+
+
+def _grey(images: Tensor) -> Tensor:
+    if images.shape[1] == 1:
+        return images
+    red, green, blue = images.split(1, dim=1)
+    grey: Tensor = red.mul(_GREY[0]).add_(green, alpha=_GREY[1]).add_(blue, alpha=_GREY[2]).floor_()
+    return grey
+
+
+def _turn_hue(images: Tensor, turn: Factor) -> None:
+    """Add `turn`, in circles, to the hue of RGB images; the largest channel and the range of the three stay.
+
+    Masks are 0.0 and 1.0: torch.where takes ten times as long on a CPU.
+    """
+    red, green, blue = images.split(1, dim=1)
+    largest = torch.maximum(red, green).clamp_(min=blue)
+    span = largest - torch.minimum(red, green).clamp_(max=blue)
+    is_red = torch.eq(largest, red, out=torch.empty_like(red))
+    is_green = torch.eq(largest, green, out=torch.empty_like(red)).mul_(1 - is_red)
+    is_blue = 1 - is_red - is_green
+    # The hue in sixths of a circle: red is 0, green 2, blue 4.
+    hue = is_red.mul_(green - blue).addcmul_(is_green, blue - red).addcmul_(is_blue, red - green)
+    hue.div_(span.clamp(min=1)).add_(is_green, alpha=2).add_(is_blue, alpha=4).add_(turn, alpha=6)
+    hue.sub_(hue.div(6).floor_(), alpha=6)
+    # A channel is `largest` within a sixth of its own hue, and lacks all of `span` from two sixths on.
+    lacks = ((red, 2 - (hue - 3).abs_()), (green, (hue - 2).abs_() - 1), (blue, (hue - 4).abs_() - 1))
+    for channel, lacking in lacks:
+        torch.sub(largest, lacking.clamp_(0, 1).mul_(span), out=channel).mul_(_HUE_SCALE).floor_()
+
+
+@TRANSFORM_REGISTRY.register(node="AFFINE")
+class RandomAffine(v2.RandomAffine):
+    """Rotates by up to 10°, scales by 0.9–1.1, shears by up to 0.1°."""
+
+    def __init__(self) -> None:
+        super().__init__(10, scale=(0.9, 1.1), shear=0.1)
+
+
+@TRANSFORM_REGISTRY.register(node="AUGMIX")
+class AugMix(v2.RandomApply):
+    """Applies AugMix: three chains of one operation, severity 1."""
+
+    def __init__(self, prob: float) -> None:
+        mix = v2.AugMix(severity=1, mixture_width=3, chain_depth=1, alpha=0.1, all_ops=False)
+        super().__init__([mix], prob)
+
+
+@TRANSFORM_REGISTRY.register(node="REA")
+class RandomErasing(BatchStep):
+    """Fills a rectangle with one colour (random erasing).
+
+    The batch becomes float32. Draws the random numbers of v2.RandomErasing. Source: Zhong et al., AAAI 2020.
+    value: of each channel, in 0–255; MODEL.PIXEL_MEAN, of which the network sees 0, is no whole number.
+    """
+
+    AREA = (0.02, 0.33)
+    HEIGHT_TO_WIDTH = (0.3, 3.3)
+    ATTEMPTS = 10
+
+    def __init__(self, prob: float, value: Sequence[float]) -> None:
+        check_in_range(prob, 0, 1, "PROB")
+        self.probability, self.value = prob, list(value)
+        self._log_ratio = torch.log(torch.tensor(self.HEIGHT_TO_WIDTH)).tolist()
+
+    def draw(self, image: Tensor) -> np.ndarray:
+        """top, bottom, left and right of the rectangle; zeros for none."""
+        nothing = np.zeros(4, dtype=np.int64)
+        if torch.rand(1) >= self.probability:
+            return nothing
+        rows, columns = image.shape[-2:]
+        for _ in range(self.ATTEMPTS):
+            area = rows * columns * torch.empty(1).uniform_(*self.AREA).item()
+            ratio = torch.empty(1).uniform_(*self._log_ratio).exp().item()
+            height, width = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if height < rows and width < columns:
+                top = int(torch.randint(rows - height + 1, ()))
+                left = int(torch.randint(columns - width + 1, ()))
+                return np.array([top, top + height, left, left + width])
+        return nothing
+
+    def apply(self, images: Tensor, draws: np.ndarray) -> Tensor:
+        erased = images.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
+        colour = torch.tensor(self.value)[:, None, None].to(erased.device, non_blocking=True)
+        for row, (top, bottom, left, right) in enumerate(draws.tolist()):
+            if bottom:
+                erased[row, :, top:bottom, left:right] = colour
+        return erased
+
+
+@TRANSFORM_REGISTRY.register(node="RPT", after="REA")
+class RandomPatch:
+    """Pastes parts of earlier images, half of them mirrored (random patch).
+
+    Each process that loads data has its own pool. The pool is no part of a checkpoint: a resumed run starts with an
+    empty one, so it does not repeat an uninterrupted run exactly. Source: Zhou et al., ICCV 2019.
+    """
+
+    POOL = 50_000  # the newest patches, which are kept
+    ENOUGH = 100  # patches to have seen before the first is pasted
+    AREA = (0.01, 0.5)  # of a patch, as a share of the image
+    HEIGHT_TO_WIDTH = (0.1, 10.0)
+
+    def __init__(self, prob: float) -> None:
+        check_in_range(prob, 0, 1, "PROB")
+        self.probability = prob
+        self.pool: deque[Tensor] = deque(maxlen=self.POOL)
+
+    def __call__(self, image: Tensor) -> Tensor:
+        """image (C, H, W)."""
+        if (patch := self._cut(image)) is not None:
+            self.pool.append(patch)
+        if len(self.pool) < self.ENOUGH or torch.rand(()) >= self.probability:
+            return image
+        patch = self.pool[int(torch.randint(len(self.pool), ()))]
+        if torch.rand(()) < 0.5:
+            patch = patch.flip(-1)
+        height, width = patch.shape[-2:]
+        if height > image.shape[-2] or width > image.shape[-1]:  # images of different sizes
+            return image
+        top, left = _corner(image, height, width)
+        image = image.clone()
+        image[..., top : top + height, left : left + width] = patch
+        return image
+
+    def _cut(self, image: Tensor) -> Tensor | None:
+        """A random patch; None where the image is too small for one."""
+        rows, columns = image.shape[-2:]
+        for _ in range(100):
+            area = rows * columns * float(torch.empty(()).uniform_(*self.AREA))
+            ratio = float(torch.empty(()).uniform_(*self.HEIGHT_TO_WIDTH))
+            height, width = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < height < rows and 0 < width < columns:
+                top, left = _corner(image, height, width)
+                return image[..., top : top + height, left : left + width].clone()
+        return None
+
+
+def _corner(image: Tensor, height: int, width: int) -> tuple[int, int]:
+    rows, columns = image.shape[-2:]
+    return int(torch.randint(rows - height + 1, ())), int(torch.randint(columns - width + 1, ()))
+
+
+def build_step(options: CN, entry: Entry) -> Step:
+    """A transform from its node; a UserError with what its constructor says. options: INPUT of the config."""
+    interpolation = InterpolationMode(options.INTERPOLATION)
+    given = {"size_train": list(options.SIZE_TRAIN), "resize_interpolation": interpolation}
+    arguments = arguments_from(options, entry, given)
+    if not isinstance(entry.part, type):
+        return partial(entry.part, **arguments)
+    step: Step = construct(entry, f"INPUT.{entry.node}", **arguments)
+    return step
+
+
+def require_image(options: CN, entry: Entry, channels: int) -> None:
+    """Raise a UserError if a user's transform does not turn an image of SIZE_TRAIN into another one."""
+    step = build_step(options, entry)
+    if entry.is_ours:
+        return
+    side = [side or 256 for side in options.SIZE_TRAIN]
+    image = torch.zeros(channels, side[0], side[-1], dtype=torch.uint8)
+    with torch.random.fork_rng(devices=[]):
+        changed = construct(replace(entry, part=step), f"INPUT.{entry.node}", image)
+    if not isinstance(changed, Tensor) or (changed.ndim, changed.dtype, len(changed)) != (3, image.dtype, channels):
+        got = f"{changed.dtype} {tuple(changed.shape)}" if isinstance(changed, Tensor) else type(changed).__name__
+        raise UserError(
+            f"INPUT.{entry.node}: {entry.name} of {entry.module} must turn a uint8 image ({channels}, H, W) into "
+            f"another one; it gives {got}"
+        )
+
+
+def build_transform(options: CN, *, training: bool) -> Transform:
+    """uint8 (C, h, w) to uint8 (C, H, W); in training with the random steps, to SIZE_TRAIN and perhaps float32."""
+    size = list(options.SIZE_TRAIN if training else options.SIZE_TEST)
+    resize = partial(F.resize, size=size, interpolation=InterpolationMode(options.INTERPOLATION))
+    resizing: list[Step] = [resize] if size[0] > 0 else []
+    if not training:
+        crop = [v2.CenterCrop([options.CROP.SIZE[0], options.CROP.SIZE[-1]])] if options.CROP.ENABLED else []
+        return Transform([*resizing, *crop])
+    steps: list[Step] = []
+    for entry in map(TRANSFORM_REGISTRY.entry, TRANSFORM_REGISTRY):
+        if entry.node == "CROP":
+            steps += resizing
+        if options.get(entry.node, {}).get("ENABLED"):
+            steps.append(build_step(options, entry))
+    return Transform(steps)
