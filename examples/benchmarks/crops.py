@@ -47,7 +47,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         weights = Path(folder) / "weights.pth"
         cfg = load_for_embedding(options.config)
-        torch.save(PixelsToEmbedding(cfg).state_dict(), weights)
+        torch.save(PixelsToEmbedding(cfg).model.state_dict(), weights)
         cfg.MODEL.WEIGHTS = str(weights)
         made = {"network": Embedder.from_config(options.config, weights, device=options.device)}
         if made["network"].device.type == "cuda":

@@ -23,9 +23,9 @@ def small_model(folder: Path, **values: Any) -> tuple[Path, Path]:
     cfg.merge_from_list([word for key, value in values.items() for word in (key.replace("__", "."), value)])
     torch.manual_seed(0)
     net = PixelsToEmbedding(cfg, flip=cfg.TEST.FLIP.ENABLED).eval()
-    nn.init.normal_(net.heads.bottleneck[0].running_mean)  # type: ignore[arg-type]
-    of_training = {"heads.classifier.weight": torch.ones(3, 6), "losses.LoOp.x": torch.ones(1)}
-    torch.save({"state_dict": {**net.state_dict(), **of_training}}, folder / "last.ckpt")
+    nn.init.normal_(net.model.heads.bottleneck[0].running_mean)  # type: ignore[arg-type]
+    of_training = {"heads.weight": torch.ones(3, 6), "losses.LoOp.x": torch.ones(1)}
+    torch.save({"state_dict": {**net.model.state_dict(), **of_training}}, folder / "last.ckpt")
     (folder / "config.yml").write_text(cfg.dump(), encoding="utf-8")
     return folder / "config.yml", folder / "last.ckpt"
 
@@ -35,5 +35,5 @@ def network_of(config: Path, weights: Path) -> tuple[CN, PixelsToEmbedding]:
     cfg = get_cfg()
     cfg.merge_from_file(str(config))
     net = PixelsToEmbedding(cfg, flip=cfg.TEST.FLIP.ENABLED).eval()
-    net.load_state_dict(torch.load(weights, weights_only=True)["state_dict"], strict=False)
+    net.model.load_state_dict(torch.load(weights, weights_only=True)["state_dict"], strict=False)
     return cfg, net

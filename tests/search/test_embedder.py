@@ -38,7 +38,7 @@ def by_hand(config: Path, weights: Path, pictures: list[np.ndarray], *, flip: bo
         image = ((resize(torch.from_numpy(picture).permute(2, 0, 1)).float() - mean) / std)[None]
         with torch.no_grad():
             views = [image, image.flip(-1)] if flip else [image]
-            feature = torch.stack([net.heads(net.backbone(view)).features[0] for view in views]).mean(dim=0)
+            feature = torch.stack([net.model.heads(net.model.backbone(view))[0] for view in views]).mean(dim=0)
         rows.append(feature / feature.norm())
     return torch.stack(rows)
 

@@ -433,3 +433,8 @@ def build_transform(options: CN, *, training: bool) -> Transform:
         if options.get(entry.node, {}).get("ENABLED"):
             steps.append(build_step(options, entry))
     return Transform(steps)
+
+
+def build_transforms(cfg: CN, is_train: bool = True) -> Transform:
+    """The transform of a config's INPUT, for training or for tests (FastReID's function)."""
+    return build_transform(cfg.INPUT, training=is_train)

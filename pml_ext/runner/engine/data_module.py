@@ -85,14 +85,20 @@ class DataModule(lightning.LightningDataModule):
         parts = [part for data in self.test_sets.values() for part in data.parts]
         return [evaluation_loader(self.cfg.DATALOADER, part, transform, **share) for part in parts]
 
+    def on_after_batch_transfer(self, batch: dict[str, Any], dataloader_idx: int) -> dict[str, Any]:
+        """Apply to training images what their transform left for the device."""
+        draws = batch.pop("draws", None)
+        if draws is not None:
+            batch["images"] = self.transform.finish(batch["images"], draws)
+        return batch
+
     def example(self) -> dict[str, Any]:
         """A batch of two training images."""
         assert self.train_set is not None
         images = SeededImages(self.train_set, self.transform)
         rows = torch.arange(2) % len(self.train_set)
         batch = collate([images[Drawn(row, seed=0)] for row in rows.tolist()])
-        batch["images"] = self.transform.finish(batch["images"], batch.pop("draws"))
-        return batch
+        return self.on_after_batch_transfer(batch, 0)
 
     @property
     def _rank_and_ranks(self) -> tuple[int, int]:

@@ -21,22 +21,24 @@ class _WithoutLosses(nn.Module):
         self.run(batch)
 
 
-def recompute_statistics(module: Any, loader: DataLoader[Any], iterations: int, device: torch.device) -> None:
+def recompute_statistics(
+    model: nn.Module, data: Any, loader: DataLoader[Any], iterations: int, device: torch.device
+) -> None:
     """Replace every batch norm's running mean and variance by the plain averages over training batches.
 
     Of several processes each takes its own part of the batches, and all get the average. The loader is begun anew as
-    often as so many batches take.
+    often as so many batches take; `data` finishes its batches on the device.
     """
 
     def batches() -> Iterator[dict[str, Any]]:
         for epoch in count():
             loader.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
             for batch in loader:
-                yield module.on_after_batch_transfer(move_data_to_device(batch, device), 0)
+                yield data.on_after_batch_transfer(move_data_to_device(batch, device), 0)
 
-    update_bn(islice(batches(), iterations), _WithoutLosses(module.model).to(device))
+    update_bn(islice(batches(), iterations), _WithoutLosses(model).to(device))
     if torch.distributed.is_initialized():
-        for layer in module.model.modules():
+        for layer in model.modules():
             if isinstance(layer, nn.modules.batchnorm._BatchNorm):
                 for average in (layer.running_mean, layer.running_var):
                     if average is not None:

@@ -284,4 +284,4 @@ def _recompute_statistics(cfg: CN, module: TrainingModule, data: DataModule, tra
     cfg.DATASETS.NAMES, cfg.DATASETS.REC_PATH = (cfg.TEST.PRECISE_BN.DATASET,), ""
     loader = data.loader_of(load_train_set(cfg.DATASETS, grey=len(cfg.MODEL.PIXEL_MEAN) == 1))
     lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
-    recompute_statistics(module, loader, cfg.TEST.PRECISE_BN.NUM_ITER, trainer.strategy.root_device)
+    recompute_statistics(module.model, data, loader, cfg.TEST.PRECISE_BN.NUM_ITER, trainer.strategy.root_device)

@@ -72,7 +72,6 @@ class TrainingModule(lightning.LightningModule):
         self.cfg, self.train_set, self.test_sets = cfg, data.train_set, data.test_sets
         self.evaluators = build_evaluators(cfg, data.test_sets)
         self.evaluation = Evaluation(cfg.TEST)
-        self.transform = data.transform
         self.run_config = cfg
         """The config to record: with NUM_CLASSES, if a user's architecture or head was built with it."""
         self.losses = nn.ModuleDict()
@@ -132,13 +131,6 @@ class TrainingModule(lightning.LightningModule):
         own = {name: value for name, value in state_dict.items() if name not in of_model}
         own |= {f"model.{name}": state_dict[name] for name in of_model}
         return super().load_state_dict(own, strict, assign)
-
-    def on_after_batch_transfer(self, batch: dict[str, Any], dataloader_idx: int) -> dict[str, Any]:
-        """Apply to training images what their transform left for the device."""
-        draws = batch.pop("draws", None)
-        if draws is not None:
-            batch["images"] = self.transform.finish(batch["images"], draws)
-        return batch
 
     @property
     def class_vectors(self) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def expected(cfg: CfgNode, images: torch.Tensor) -> torch.Tensor:
     net.load_state_dict(torch.load(cfg.MODEL.WEIGHTS, weights_only=True)["state_dict"], strict=False)
     mean, std = (torch.tensor(v)[:, None, None] for v in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
     with torch.no_grad():
-        features = net.heads(net.backbone((images - mean) / std)).features
+        features = net.model.heads(net.model.backbone((images - mean) / std))
     return features / features.norm(dim=1, keepdim=True)
 
 

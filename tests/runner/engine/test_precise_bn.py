@@ -8,8 +8,8 @@ from torch.utils.data import DataLoader
 
 from pml_ext.runner.data.loaders import collate
 from pml_ext.runner.data.transforms import BatchStep, Transform
+from pml_ext.runner.engine.data_module import DataModule
 from pml_ext.runner.engine.precise_bn import recompute_statistics
-from pml_ext.runner.engine.training_module import TrainingModule
 
 
 class EpochBatches(torch.utils.data.BatchSampler):
@@ -27,16 +27,9 @@ class Doubled(BatchStep):
         return pictures * 2
 
 
-class Module:
-    """A TrainingModule's architecture, and what its transform leaves for the device."""
-
+class Data:
     transform = Transform([Doubled()])
-
-    def __init__(self) -> None:
-        self.model = Model()
-        self.norm = self.model.norm
-
-    on_after_batch_transfer = TrainingModule.on_after_batch_transfer
+    on_after_batch_transfer = DataModule.on_after_batch_transfer
 
 
 class Model(nn.Module):
@@ -49,14 +42,14 @@ class Model(nn.Module):
 
 
 def test_statistics_are_the_plain_averages_over_batches() -> None:
-    images, model = torch.randn(4, 2, 3, 3), Module()
+    images, model = torch.randn(4, 2, 3, 3), Model()
     loader = DataLoader(
         [{"images": image / 2, "draws": [np.zeros(0)]} for image in images],  # type: ignore[arg-type]
         batch_sampler=EpochBatches(range(4), batch_size=2, drop_last=False),
         collate_fn=collate,
     )
     model.norm(torch.randn(2, 2, 3, 3))  # a moving average to be replaced
-    recompute_statistics(model, loader, 3, torch.device("cpu"))
+    recompute_statistics(model, Data(), loader, 3, torch.device("cpu"))
     batches = [images[[0, 1]], images[[2, 3]], images[[0, 2]]]
     torch.testing.assert_close(model.norm.running_mean, sum(b.mean(dim=(0, 2, 3)) for b in batches) / 3)
     torch.testing.assert_close(model.norm.running_var, sum(b.var(dim=(0, 2, 3)) for b in batches) / 3)
@@ -64,7 +57,7 @@ def test_statistics_are_the_plain_averages_over_batches() -> None:
 
 
 def test_processes_get_the_average_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    images, model = torch.randn(4, 2, 3, 3), Module()
+    images, model = torch.randn(4, 2, 3, 3), Model()
 
     class Loader(list):
         batch_sampler = EpochBatches(range(4), batch_size=2, drop_last=False)

@@ -13,12 +13,11 @@ from pml_ext._errors import UserError
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.modeling import names
-from pml_ext.runner.modeling.backbones import build_backbone, build_norm
+from pml_ext.runner.modeling.backbones import build_backbone
 from pml_ext.runner.modeling.backbones.attention import NonLocal, SqueezeExcitation
-from pml_ext.runner.modeling.backbones.norms import IBN
+from pml_ext.runner.modeling.backbones.norms import IBN, build_norm
 from pml_ext.runner.modeling.backbones.vit import ViT
 from pml_ext.runner.modeling.cuda import norms_of_other_devices
-from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.weights.load import load_pretrained, load_weights
 from pml_ext.runner.modeling.weights.names import library_names, own_names
 from pml_ext.runner.registry import BACKBONE_REGISTRY
@@ -43,8 +42,9 @@ def build_on_meta(cfg: CfgNode) -> Any:
 
 
 def build_fresh(cfg: CfgNode) -> Any:
-    sizes, channels = ImageSizes.of(cfg.INPUT), len(cfg.MODEL.PIXEL_MEAN)
-    return build_backbone(cfg.MODEL.BACKBONE, channels=channels, sizes=sizes, pretrained=False)
+    cfg = cfg.clone()
+    cfg.MODEL.BACKBONE.PRETRAIN = False
+    return build_backbone(cfg)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from pml_ext._ops.precision import no_autocast
 from pml_ext.functional.losses.class_margins import MARGINS
 
 
@@ -33,7 +34,7 @@ class _CosineMargin(Linear):
 
     def similarities(self, embeddings: Tensor, weight: Tensor) -> Tensor:
         """(B, C) cosines of embeddings (B, D) and class vectors (C, D)."""
-        with torch.autocast(embeddings.device.type, enabled=False):
+        with no_autocast(embeddings.device):
             x = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
             return nn.functional.linear(nn.functional.normalize(x), nn.functional.normalize(weight))
 
@@ -43,7 +44,7 @@ class _CosineMargin(Linear):
                 f"{type(self).__name__} needs labels of shape ({len(similarities)},) in training; got None"
             )
         cosines, own, rule = similarities, targets[:, None], MARGINS[self.margin_name]
-        with torch.autocast(cosines.device.type, enabled=False):
+        with no_autocast(cosines.device):
             logits = cosines if rule.others is None else rule.others(cosines, self.m)
             if self.filter_above:
                 logits = logits.masked_fill(cosines > self.filter_above, 0)

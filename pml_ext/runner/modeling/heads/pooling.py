@@ -6,6 +6,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from pml_ext._ops.precision import no_autocast
+
 
 class GeneralizedMean(nn.Module):
     """(mean over places of x^p)^(1/p), x at least 1e-6 (GeM; Radenović et al., TPAMI 2019); p may be trained."""
@@ -16,7 +18,7 @@ class GeneralizedMean(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Computed in 32 bits or more: the cube of an activation overflows 16 bits."""
-        with torch.autocast(x.device.type, enabled=False):
+        with no_autocast(x.device):
             x = x.to(torch.promote_types(x.dtype, torch.float32)).clamp(min=1e-6)
             return x.pow(self.p).mean(dim=(2, 3), keepdim=True).pow(1 / self.p)
 

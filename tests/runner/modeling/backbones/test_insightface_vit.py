@@ -12,9 +12,9 @@ from pml_ext._errors import UserError
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.engine.exporting import FORMATS, export
+from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.backbones import insightface_vit
 from pml_ext.runner.modeling.names import backbone_facts
-from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.runner.modeling.weights.load import load_pretrained, load_weights
 from tests.oracles.insightface_vit import parameters, vision_transformer
 
@@ -50,7 +50,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> CfgNode:
 
 def network(cfg: CfgNode) -> Any:
     """Weights in the place of zeros and ones, so that each of them counts."""
-    net = PixelsToEmbedding(cfg)
+    net = build_model(cfg)
     for name, value in net.state_dict().items():
         if value.ndim == 1 and value.is_floating_point():
             value.copy_(torch.rand_like(value) + (0.5 if name.endswith(("var", "weight")) else -0.5))
@@ -65,7 +65,7 @@ def test_each_has_the_parameters_of_insightfaces(depth: str, facts: tuple[int, i
     cfg = config(depth, width)
     cfg.MODEL.HEADS.EMBEDDING_DIM = 512
     with torch.device("meta"):
-        net: Any = PixelsToEmbedding(cfg)
+        net: Any = build_model(cfg)
     assert sum(weights.numel() for weights in net.parameters()) == parameters(width, blocks, embedding=512)
     assert net.backbone(torch.zeros(2, 3, 112, 112, device="meta")).shape == (2, width, 1, 1)
     assert net.backbone.mask_token.requires_grad == hides, "processes wait for parameters that need a gradient"

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
+from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
 from pml_ext.runner.modeling.weights.names import backbone_names
 from tests.runner.modeling.networks import backbone_of
@@ -17,12 +17,12 @@ OSNET = {"NAME": "build_osnet_backbone", "DEPTH": "x0_25", "FEAT_DIM": 128}
 RESNET = {"NAME": "torchvision:resnet18", "FEAT_DIM": 512}
 
 
-def network(options: dict[str, object], **head: object) -> PixelsToEmbedding:
+def network(options: dict[str, object], **head: object) -> Any:
     cfg = get_cfg()
     cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [64, 32]
     cfg.MODEL.BACKBONE.update(options)
     cfg.MODEL.HEADS.update(head)
-    return PixelsToEmbedding(cfg).eval()
+    return build_model(cfg).eval()
 
 
 @pytest.fixture(scope="module")
