@@ -20,7 +20,7 @@ def class_score(
     if name == "CosSoftmax":
         return scale * (c - margin if own else c)
     if name == "ArcSoftmax":
-        return scale * (math.cos(math.acos(c) + margin) if own else c)
+        return scale * (math.cos(math.acos(max(-1.0, min(1.0, c))) + margin) if own else c)
     assert name == "CircleSoftmax"
     if own:
         return scale * max(0.0, 1 + margin - c) * (c - (1 - margin))

@@ -90,10 +90,10 @@ def _output_sizes(cfg: CN, network: nn.Module | None) -> dict[str, int]:
     model, (size, _) = cfg.MODEL, ImageSizes.of(cfg.INPUT)
     reduced = model.HEADS.EMBEDDING_DIM or model.BACKBONE.FEAT_DIM or 2048
     guessed = {"features": reduced, "cls_outputs": reduced}
-    if network is None or not hasattr(network, "compute_outputs"):
+    if network is None or not hasattr(network, "compute_outputs") or size[0] == 0:
         return guessed
     with torch.device("meta"):
-        outputs = _run(network.train(), _batch(cfg, size if size[0] > 0 else [224], count=2), "compute_outputs") or {}
+        outputs = _run(network.train(), _batch(cfg, size, count=2), "compute_outputs") or {}
     for name in guessed.keys() & outputs.keys():
         output = outputs[name]
         guessed[name] = int((output if isinstance(output, Tensor) else output[0]).shape[1])

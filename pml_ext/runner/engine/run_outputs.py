@@ -46,7 +46,9 @@ def report_run(
     about: dict[str, Any] = {"baselines": compared} if compared else {}
     if any(keys.OPIS in found or keys.EPSILON_OPIS in found for found in module.results.values()):
         about["opis"] = asdict(opis)
-    utility = measure_utility(module.test_sets, module.features, opis)
+    # A user's evaluator measures other things than embeddings.
+    embedded = {name: data for name, data in module.test_sets.items() if name in module.features}
+    utility = measure_utility(embedded, module.features, opis)
     notes = [
         *comparison,
         module.stuck_losses.problem,
@@ -55,7 +57,7 @@ def report_run(
     ]
     about["notes"] = notes = list(filter(None, notes))
     write_metrics(files["metrics"], module.results, weights=str(weights), seed=cfg.SEED, **about)
-    for name, data in module.test_sets.items():
+    for name, data in embedded.items():
         if isinstance(data, OpenSet):
             in_file = in_file_name(name)
             if utility[name].picture.panels:
@@ -66,12 +68,20 @@ def report_run(
                 files |= write_threshold(
                     stem, data, module.features[name], cfg.TEST, weights=weights.expanduser(), seed=cfg.SEED
                 )
-    if cfg.TEST.REPORT:
+    if cfg.TEST.REPORT and embedded:
         files["report"] = _write_page(cfg, module, output, weights, baselines, utility, notes)
-    table = results_table(module.results, files, compared, notes)
+    if embedded:
+        table = results_table(module.results, files, compared, notes)
+    else:
+        table = "\n".join([*map(_line_of_evaluator, module.results.items()), "", f"metrics  {files['metrics']}"])
     log.info("\n%s", table, extra=IN_THE_FILE_ONLY)
     print(table)
     return module.results
+
+
+def _line_of_evaluator(result: tuple[str, dict[str, float]]) -> str:
+    name, values = result
+    return f"{name}: {', '.join(f'{metric} {value:.4g}' for metric, value in values.items())}"
 
 
 def _write_page(

@@ -61,7 +61,7 @@ class PixelsToEmbedding(nn.Module):
 
     def __init__(self, cfg: CN, *, flip: bool = False) -> None:
         super().__init__()
-        self.flip, self._channels, self._size = flip, len(cfg.MODEL.PIXEL_MEAN), ImageSizes.of(cfg.INPUT).test
+        self.flip, self._cfg = flip, cfg
         self.model = build_model(cfg, num_classes=cfg.MODEL.HEADS.NUM_CLASSES if has_own_parts(cfg) else 0)
 
     @classmethod
@@ -78,10 +78,14 @@ class PixelsToEmbedding(nn.Module):
     @cached_property
     def embedding_dim(self) -> int:
         """D, measured on an image of INPUT.SIZE_TEST, or of 224 × 224 where that is not fixed."""
-        height, width = (self._size[0], self._size[-1]) if self._size[0] > 0 else (224, 224)
+        size, channels = ImageSizes.of(self._cfg.INPUT).test, len(self._cfg.MODEL.PIXEL_MEAN)
+        height, width = (size[0], size[-1]) if size[0] > 0 else (224, 224)
+        heads = self._cfg.MODEL.HEADS
+        if size[0] == 0 and heads.POOL_LAYER == "Flatten":  # of images of another, unknown size
+            return int(heads.EMBEDDING_DIM or self._cfg.MODEL.BACKBONE.FEAT_DIM)
         was_training, device = self.training, next(self.parameters()).device
         with torch.inference_mode():
-            rows = self.eval()(torch.zeros(1, self._channels, height, width, device=device))
+            rows = self.eval()(torch.zeros(1, channels, height, width, device=device))
         self.train(was_training)
         return int(rows.shape[1])
 

@@ -148,10 +148,10 @@ def each_network_once() -> Iterator[None]:
     """A network that was built on shapes alone for one config is not built again for another with the same."""
     build, built = building._network, dict[str, nn.Module]()
 
-    def kept(options: CN, images: CN) -> nn.Module:
-        key = options.dump() + images.dump()
+    def kept(cfg: CN) -> nn.Module:
+        key = cfg.MODEL.dump() + cfg.INPUT.dump()
         if key not in built:
-            built[key] = build(options, images)
+            built[key] = build(cfg)
         return built[key]
 
     with patch.object(building, "_network", kept):

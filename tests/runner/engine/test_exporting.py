@@ -28,7 +28,7 @@ def trained(tmp_path: Path) -> CfgNode:
 
 def expected(cfg: CfgNode, images: torch.Tensor) -> torch.Tensor:
     net = PixelsToEmbedding(cfg).eval()
-    net.load_state_dict(torch.load(cfg.MODEL.WEIGHTS, weights_only=True)["state_dict"], strict=False)
+    net.model.load_state_dict(torch.load(cfg.MODEL.WEIGHTS, weights_only=True)["state_dict"], strict=False)
     mean, std = (torch.tensor(v)[:, None, None] for v in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
     with torch.no_grad():
         features = net.model.heads(net.model.backbone((images - mean) / std))

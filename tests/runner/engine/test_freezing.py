@@ -22,17 +22,19 @@ class Model(lightning.LightningModule):
 
     def __init__(self) -> None:
         super().__init__()
-        self.backbone = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
-        self.heads = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+        self.model = nn.Module()
+        self.model.backbone = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+        self.model.heads = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
         self.seen: list[dict[str, Tensor]] = []
         self.modes: list[tuple[bool, bool]] = []
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
-        self.modes.append((self.backbone.training, self.heads.training))
-        return self.heads(self.backbone(batch[0])).square().sum()
+        backbone, heads = self.model.children()
+        self.modes.append((backbone.training, heads.training))
+        return heads(backbone(batch[0])).square().sum()
 
     def on_train_batch_end(self, *_: Any) -> None:
-        self.seen.append({name: value.clone() for name, value in self.state_dict().items()})
+        self.seen.append({name: value.clone() for name, value in self.model.state_dict().items()})
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
@@ -40,7 +42,7 @@ class Model(lightning.LightningModule):
 
 def fit(callback: FreezeLayers, folder: Path) -> Model:
     model = Model()
-    model.seen.append({name: value.clone() for name, value in model.state_dict().items()})
+    model.seen.append({name: value.clone() for name, value in model.model.state_dict().items()})
     trainer = lightning.Trainer(
         max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, callbacks=[callback], default_root_dir=folder,

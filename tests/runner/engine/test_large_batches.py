@@ -48,7 +48,8 @@ def test_a_scaled_loss_gives_scaled_gradients() -> None:
     )
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
     value = loss_in_chunks(
-        network, [inputs], lambda x: loss(x, labels),
+        lambda batch: {"features": network(batch["images"])}, {"images": inputs, "targets": labels},
+        lambda outputs: loss(outputs["features"], outputs["targets"]),
         chunk=4, modules=[network], loss_parameters=loss.parameters(), scaler=scaler,
     )  # fmt: skip
     scaler.scale(value).backward()

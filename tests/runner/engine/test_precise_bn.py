@@ -67,7 +67,7 @@ def test_processes_get_the_average_of_all(monkeypatch: pytest.MonkeyPatch) -> No
     # Two further processes that have found statistics of 1.
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda average: average.add_(2))
     recompute_statistics(
-        model, Loader([{"images": images[:2] / 2, "draws": [np.zeros((2, 0))]}]), 1, torch.device("cpu")
+        model, Data(), Loader([{"images": images[:2] / 2, "draws": [np.zeros((2, 0))]}]), 1, torch.device("cpu")
     )
     torch.testing.assert_close(model.norm.running_mean, (images[:2].mean(dim=(0, 2, 3)) + 2) / 3)
     torch.testing.assert_close(model.norm.running_var, (images[:2].var(dim=(0, 2, 3)) + 2) / 3)

@@ -32,7 +32,9 @@ def config(**heads: object) -> CfgNode:
 
 
 def classifier(name: str, *, size: int = 5, classes: int = 4, margin: float = 0.35, **options: float) -> Any:
-    return Classifier(CLS_LAYERS[name](scale=16.0, margin=margin, **options), size, classes).double()
+    made = Classifier(CLS_LAYERS[name](scale=16.0, margin=margin, **options), size, classes).double()
+    nn.init.normal_(made.weight)
+    return made
 
 
 class Classifier(nn.Module):
@@ -40,7 +42,7 @@ class Classifier(nn.Module):
 
     def __init__(self, layer: Any, size: int, classes: int) -> None:
         super().__init__()
-        self.weight, self.layer = nn.Parameter(torch.randn(classes, size)), layer
+        self.weight, self.layer = nn.Parameter(torch.empty(classes, size)), layer
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor | None) -> Any:
         similarities = self.layer.similarities(x, self.weight)

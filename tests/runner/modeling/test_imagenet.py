@@ -16,7 +16,6 @@ from pml_ext.cli import main
 from pml_ext.runner.checks.check import problems
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.modeling.backbones import build_backbone
-from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.weights.imagenet import (
     PACKAGES,
     URLS,
@@ -209,11 +208,12 @@ def test_without_a_network_one_sentence_says_how_to_get_timms_weights(
     hub: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(PACKAGES, "timm:tf_efficientnet_lite0", "no-such-package")
-    model = config(NAME="timm:tf_efficientnet_lite0", FEAT_DIM=1280).MODEL
+    cfg = config(NAME="timm:tf_efficientnet_lite0", FEAT_DIM=1280, PRETRAIN=True)
+    model = cfg.MODEL
     to_come = "needs the weights timm/tf_efficientnet_lite0.in1k: a run downloads them by timm"
     assert download_to_come(model.BACKBONE) == to_come
     with pytest.raises(UserError) as caught:
-        build_backbone(model.BACKBONE, channels=3, sizes=ImageSizes([8, 8], [8, 8]), pretrained=True)
+        build_backbone(cfg)
     (line,) = str(caught.value).splitlines()
     for part in ("in1k cannot be downloaded", "no route to host", str(hub), "pip install no-such-package", "False"):
         assert part in line

@@ -16,7 +16,7 @@ from pml_ext.runner.modeling.weights.read import PACKAGE, packaged_file, read_st
 log = logging.getLogger("pml_ext")
 
 # May be in only one of checkpoint and model, when only embeddings are needed.
-ONLY_FOR_TRAINING = ("heads.weight", *(f"{head}.weight" for head in MGN_HEADS), "losses.", "miner.")
+ONLY_FOR_TRAINING = ("heads.weight", "heads.bias", *(f"{head}.weight" for head in MGN_HEADS), "losses.", "miner.")
 SHOWN = 8  # keys listed per kind of difference
 # Counts steps for batch norms without momentum, which are not used here; files before 2018 lack it.
 _COUNTER = "num_batches_tracked"

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.modeling.architectures import build_model
+from pml_ext.runner.modeling.pixels_to_embedding import unit_embeddings
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
 from pml_ext.runner.modeling.weights.names import backbone_names
 from tests.runner.modeling.networks import backbone_of
@@ -58,7 +59,7 @@ def test_a_whole_model_gives_its_own_embeddings(
     mean, deviation = torch.tensor([123.675, 116.28, 103.53]), torch.tensor([58.395, 57.12, 57.375])
     with torch.no_grad():
         expected = resnet((images - mean[:, None, None]) / deviation[:, None, None])
-        torch.testing.assert_close(net(images), nn.functional.normalize(expected))
+        torch.testing.assert_close(unit_embeddings(net, {"images": images}), nn.functional.normalize(expected))
 
 
 def test_an_osnet_without_a_layer_behind_it(tmp_path: Path) -> None:
