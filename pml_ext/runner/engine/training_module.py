@@ -295,6 +295,9 @@ class TrainingModule(lightning.LightningModule):
         return [name for name, data in self.test_sets.items() for _ in data.parts]
 
     def on_validation_epoch_end(self) -> None:
+        if self.trainer.sanity_checking:  # of a user's trainer, which looks at two batches before training
+            self._collected, self._rows = {}, {}
+            return
         measure = self._evaluate_own if self.evaluators else self._evaluate
         loaders = 0
         for name, data in self.test_sets.items():

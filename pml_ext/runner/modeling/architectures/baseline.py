@@ -90,17 +90,17 @@ def columns_of(batch: Batch) -> Outputs:
 def outputs_of_head(head: nn.Module, maps: Any, targets: Tensor | None) -> Outputs:
     """A head's outputs; a UserError if it returns no `features` in training, or no (B, D) tensor in tests."""
     outputs = head(maps, targets)
-    if isinstance(outputs, Tensor) and not head.training:
+    if isinstance(outputs, Tensor) and outputs.ndim == 2 and not head.training:
         return {"features": outputs}
-    if not isinstance(outputs, dict) or "features" not in outputs:
-        expected = "a dict with features" if head.training else "a tensor (B, D) in tests"
-        got = f"a dict with {', '.join(map(str, outputs))}" if isinstance(outputs, dict) else type(outputs).__name__
-        raise UserError(f"the head {_name(head)} must return {expected}; got {got}")
-    return outputs
-
-
-def _name(part: nn.Module) -> str:
-    return f"{type(part).__module__}.{type(part).__qualname__}"
+    if isinstance(outputs, dict) and "features" in outputs:
+        return outputs
+    expected = "a dict with features in training" if head.training else "a tensor (B, D) in tests"
+    got = type(outputs).__name__
+    if isinstance(outputs, dict):
+        got = f"a dict with {', '.join(map(str, outputs))}"
+    elif isinstance(outputs, Tensor):
+        got = f"shape {tuple(outputs.shape)}"
+    raise UserError(f"the head {type(head).__module__}.{type(head).__qualname__} must return {expected}; got {got}")
 
 
 def with_feature_size(cfg: CN, backbone: nn.Module) -> CN:
