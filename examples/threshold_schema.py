@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from pml_ext.metrics.threshold.fields import (
+from pml_ext.metrics.threshold.structures import (
     Alternative,
     CameraRates,
     Checkpoint,
@@ -19,10 +19,10 @@ from pml_ext.metrics.threshold.fields import (
     Stability,
     Target,
 )
-from pml_ext.metrics.threshold.group_fields import Groups
-from pml_ext.metrics.threshold.json_file import FORMAT
-from pml_ext.metrics.threshold.rate_fields import Calibration, ErrorRate
-from pml_ext.metrics.threshold.search_fields import Searches
+from pml_ext.metrics.threshold.structures import Groups
+from pml_ext.metrics.threshold.file import FORMAT
+from pml_ext.metrics.threshold.structures import Calibration, ErrorRate
+from pml_ext.metrics.threshold.structures import Searches
 
 ALWAYS: dict[str, Any] = {
     "checkpoint": Checkpoint | None,

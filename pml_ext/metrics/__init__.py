@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pml_ext.metrics.identification_lists import TemplateSubjects as TemplateSubjects
     from pml_ext.metrics.identification_lists import read_template_subjects as read_template_subjects
     from pml_ext.metrics.opis import OPIS as OPIS
+    from pml_ext.metrics.opis_settings import OPISSettings as OPISSettings
     from pml_ext.metrics.pair_lists import ImagePairs as ImagePairs
     from pml_ext.metrics.pair_lists import TemplateMedia as TemplateMedia
     from pml_ext.metrics.pair_lists import TemplatePairs as TemplatePairs
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from pml_ext.metrics.score_calibration import ScoreCalibration as ScoreCalibration
     from pml_ext.metrics.streaming_verification import StreamingVerification as StreamingVerification
     from pml_ext.metrics.threshold.report import ThresholdReport as ThresholdReport
+    from pml_ext.metrics.threshold.samples import SampleSource as SampleSource
+    from pml_ext.metrics.threshold.searches import SearchPlan as SearchPlan
     from pml_ext.metrics.verification import VerificationEvaluator as VerificationEvaluator
 
 _HOMES = {
@@ -32,8 +35,11 @@ _HOMES = {
     "IdentificationEvaluator": "identification",
     "ImagePairs": "pair_lists",
     "OPIS": "opis",
+    "OPISSettings": "opis_settings",
     "ReIDEvaluator": "reid",
+    "SampleSource": "threshold.samples",
     "ScoreCalibration": "score_calibration",
+    "SearchPlan": "threshold.searches",
     "SearchProtocol": "identification_lists",
     "StreamingVerification": "streaming_verification",
     "TemplateMedia": "pair_lists",

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from pml_ext._files import replacing
 from pml_ext._version import __version__
-from pml_ext.metrics.threshold.fields import Checkpoint
-from pml_ext.metrics.threshold.rate_fields import CountAbove0, Sha256
+from pml_ext.metrics.threshold.structures import Checkpoint, CountAbove0, Sha256
 
 Format = Literal["pml_ext cohort normalization 1"]
 Strength = Annotated[float, Meta(ge=0, le=2)]

@@ -19,8 +19,8 @@ from pml_ext.metrics.cohort_file import CohortRecord, checksum, read_cohort, wri
 from pml_ext.metrics.cohort_similarity import CohortSimilarity
 from pml_ext.metrics.cohort_tuning import NormalizationTrials, try_normalizations
 from pml_ext.metrics.kind_of_cohort import cohort_agreement, warn_of_another_kind
-from pml_ext.metrics.threshold.fields import Checkpoint
-from pml_ext.metrics.threshold.json_file import checkpoint_of, require_checkpoint
+from pml_ext.metrics.threshold.file import checkpoint_of, require_checkpoint
+from pml_ext.metrics.threshold.structures import Checkpoint
 
 
 class CohortNormalization:

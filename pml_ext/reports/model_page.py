@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pml_ext.metrics.threshold.model_comparison import ModelComparison, difference_in_words
+from pml_ext.metrics.threshold.comparison import ModelComparison
 from pml_ext.metrics.threshold.report import ThresholdReport
 from pml_ext.reports.page import render, write_html
 from pml_ext.reports.wording import percent, with_interval
@@ -30,7 +30,7 @@ def write_model_page(path: Path, found: ModelComparison) -> None:
         tables.append((heads, rows))
     target = f"{first.target.kind.upper()} <= {first.target.value:g}" if first.target.value else ""
     facts = [
-        ("in words", "; ".join(map(difference_in_words, found.differences))),
+        ("in words", "; ".join(difference.summary() for difference in found.differences)),
         ("target", target),
         ("measured on", f"{first.samples} samples, {len(first.classes)} classes"),
         ("intervals", "paired, for identities like these; each model has a threshold of its own"),

@@ -13,8 +13,8 @@ from pml_ext.functional import UtilityCurves
 from pml_ext.functional.pairwise.pair_distances import PairDistances, count_accepted
 from pml_ext.functional.verification.threshold import threshold_at_far
 from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.metrics.threshold.fields import Target, ThresholdCurves, ThresholdFields
-from pml_ext.metrics.threshold.rates import error_rates
+from pml_ext.metrics.threshold.measure import error_rates
+from pml_ext.metrics.threshold.structures import Target, ThresholdCurves, ThresholdFields
 from pml_ext.reports.drawing import Picture, PicturesOf, drawn
 from pml_ext.reports.embedding_map import map_picture, spectrum_picture
 from pml_ext.reports.page import as_html, metrics_table, write_page

@@ -3,7 +3,6 @@
 import logging
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from yacs.config import CfgNode as CN
@@ -11,7 +10,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
 from pml_ext.functional.verification.tar_at_far_rule import largest_count_within
-from pml_ext.metrics import ThresholdReport
+from pml_ext.metrics import OPISSettings, SampleSource, ThresholdReport
 from pml_ext.reports.threshold_page import write_files
 from pml_ext.reports.thumbnails import thumbnail
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
@@ -52,16 +51,12 @@ def write_threshold(
     cameras = everything.cameras[rows]
     known = 1 < len(np.unique(cameras)) < len(cameras)  # without cameras, all images have one, or each its own
     paths = [everything.names[row] for row in rows.tolist()]
-    samples: dict[str, Any] = {"cameras": cameras if known else None, "rows": rows.tolist(), "paths": paths}
-    samples["data"] = stem.name.removeprefix("threshold_")
-    opis: dict[str, Any] = {
-        "far_range": tuple(test.OPIS.FAR_RANGE),
-        "grid": test.OPIS.GRID,
-        "epsilon": test.OPIS.EPSILON,
-    }
-    far = test.THRESHOLD.FAR
+    source = SampleSource(rows.tolist(), paths, stem.name.removeprefix("threshold_"))
+    opis = OPISSettings(tuple(test.OPIS.FAR_RANGE), test.OPIS.GRID, test.OPIS.EPSILON, seed=seed)
     try:
-        report = ThresholdReport.from_embeddings(embeddings, labels, far=far, seed=seed, **samples, **opis)
+        report = ThresholdReport.from_embeddings(
+            embeddings, labels, far=test.THRESHOLD.FAR, cameras=cameras if known else None, opis=opis, source=source
+        )
         files = write_files(
             report.with_checkpoint(weights), stem, lambda sample: thumbnail(everything.images[sample.row])
         )

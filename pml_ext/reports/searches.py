@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pml_ext.metrics.threshold.fields import ThresholdFields
-from pml_ext.metrics.threshold.rate_fields import MeanRate
-from pml_ext.metrics.threshold.search_fields import GalleryRates
+from pml_ext.metrics.threshold.structures import GalleryRates, MeanRate, ThresholdFields
 from pml_ext.reports.drawing import BLACK, BLUE, ORANGE, PALE, SKY, Picture, add_legend, format_axis, label_above
 from pml_ext.reports.page import Table
 from pml_ext.reports.wording import NOT_EXTRAPOLATED, held_out_in_words, percent, with_interval

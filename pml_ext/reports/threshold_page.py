@@ -5,10 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pml_ext._files import write_atomically
-from pml_ext.metrics.threshold.fields import Sample, Target, ThresholdFields, WorstPair
-from pml_ext.metrics.threshold.group_fields import Between
-from pml_ext.metrics.threshold.json_file import write_report
-from pml_ext.metrics.threshold.rate_fields import ErrorRate
+from pml_ext.metrics.threshold.file import write_report
+from pml_ext.metrics.threshold.structures import ErrorRate, GroupComparison, Sample, Target, ThresholdFields, WorstPair
 from pml_ext.reports.drawing import Picture, as_png
 from pml_ext.reports.page import Card, Table, render, require_page, write_html
 from pml_ext.reports.searches import searches_table
@@ -147,7 +145,7 @@ def _rate(rate: ErrorRate | None, pairs: int, needed: int) -> str:
     return with_interval(rate) if rate else f"too few pairs: {pairs:,} of {needed:,}"
 
 
-def _ratio(ratios: Sequence[Between], label: int | str) -> str:
+def _ratio(ratios: Sequence[GroupComparison], label: int | str) -> str:
     """How many times the geometric mean of all groups."""
     own = next((ratio for ratio in ratios if ratio.one == label and ratio.to is None), None)
     return f"{own.value:.3g} × ({own.low:.3g} to {own.high:.3g})" if own else "–"

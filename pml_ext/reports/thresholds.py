@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pml_ext.functional.verification.likelihood_ratio import ratios_of_counts
-from pml_ext.metrics.threshold.fields import ThresholdCurves, ThresholdFields
+from pml_ext.metrics.threshold.structures import ThresholdCurves, ThresholdFields
 from pml_ext.reports import drawing
 from pml_ext.reports.drawing import BLACK, BLUE, ORANGE, PALE, SKY, Picture, add_legend, label_above, shorten
 from pml_ext.reports.searches import gallery_picture

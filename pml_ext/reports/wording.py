@@ -3,10 +3,15 @@
 from decimal import Decimal
 
 from pml_ext.functional.verification.roc import ROC, equal_error_rate, roc_auc
-from pml_ext.metrics.threshold.fields import ClassErrors, ThresholdFields
-from pml_ext.metrics.threshold.group_fields import Between
-from pml_ext.metrics.threshold.rate_fields import ErrorRate, MeanRate
-from pml_ext.metrics.threshold.search_fields import GalleryRates, HeldOut
+from pml_ext.metrics.threshold.structures import (
+    ClassErrors,
+    ErrorRate,
+    ExtrapolationCheck,
+    GalleryRates,
+    GroupComparison,
+    MeanRate,
+    ThresholdFields,
+)
 
 NOT_EXTRAPOLATED = "because its 95 % interval spans 0 to 1: measure more identities"
 _NAMED = 3
@@ -184,7 +189,7 @@ def _searches(report: ThresholdFields) -> list[tuple[str, str]]:
     return [*lines, ("extrapolation", held_out_in_words(found.held_out))] if found.held_out else lines
 
 
-def held_out_in_words(check: HeldOut) -> str:
+def held_out_in_words(check: ExtrapolationCheck) -> str:
     """How far extrapolation from some identities is from what all of them give."""
     said, measured = check.predicted, check.measured
     verdict = "inside" if said.low <= measured <= said.high else "outside"
@@ -235,7 +240,7 @@ def _group_rate(name: str, rate: ErrorRate | None, pairs: int, needed: int) -> s
     return f"{name} {rate.rate:.3g} [{rate.low:.3g}, {rate.high:.3g}]"
 
 
-def ratio_in_words(ratio: Between) -> str:
+def ratio_in_words(ratio: GroupComparison) -> str:
     """How many times the rate of one group is that of another."""
     if ratio.value is None or ratio.high is None:
         return f"of {ratio.one} is at least {ratio.low:.3g} times that of {ratio.to}, which has no error"

@@ -12,9 +12,8 @@ from pml_ext._files import sha256_of
 from pml_ext._version import __version__
 from pml_ext.metrics import CohortNormalization, ThresholdReport
 from pml_ext.metrics.cohort_file import read_cohort
-from pml_ext.metrics.threshold.fields import Checkpoint
-from pml_ext.metrics.threshold.json_file import read_report
-from pml_ext.metrics.threshold.rate_fields import CountAbove0, Sha256
+from pml_ext.metrics.threshold.file import read_report
+from pml_ext.metrics.threshold.structures import Checkpoint, CountAbove0, Sha256
 
 KEY = "pml_ext"  # the record's name in a file's metadata
 INPUT, OUTPUT = "images", "embeddings"  # of an exported model

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from pml_ext._errors import UserError
-from pml_ext.metrics import CohortNormalization, ThresholdReport
-from pml_ext.metrics.threshold.model_comparison import compare_models
-from pml_ext.metrics.threshold.validity import check_threshold, is_across_cameras
+from pml_ext.metrics import CohortNormalization, SampleSource, SearchPlan, ThresholdReport
+from pml_ext.metrics.threshold.check import check_threshold
+from pml_ext.metrics.threshold.comparison import compare_models
 from pml_ext.reports.model_page import write_model_page
 from pml_ext.reports.threshold_page import write_files
 from pml_ext.search.cohorts import choose_normalization, is_saved_cohort, load_cohort
@@ -34,8 +34,8 @@ def report_threshold(
 
     checkpoint: the model file that the embeddings come from; out: the folder for threshold.json, .html and .png; None:
     nothing is written; images None: the file's own folder; groups: the name of a column; normalize: see
-    `choose_normalization`, a cohort is written as cohort.npz beside them; asked: as for
-    `ThresholdReport.from_embeddings`. Samples of label −1 are ignored with cameras.
+    `choose_normalization`, a cohort is written as cohort.npz beside them; same_camera_pairs: cameras do not count;
+    asked: as for `ThresholdReport.from_embeddings` and `SearchPlan`. Samples of label −1 are ignored with cameras.
     """
     if checkpoint is not None and not Path(checkpoint).is_file():
         raise UserError(f"no checkpoint at {checkpoint}")
@@ -49,18 +49,18 @@ def report_threshold(
         far = asked.get("far")
         cohort, chosen = choose_normalization(normalize, embeddings, labels, far=far, checkpoint=checkpoint)
         told = [chosen, ""]
+    cameras = None if data.cameras is None or same_camera_pairs else data.cameras[rows]
     try:
+        search, asked = _search_plan(asked)
         report = ThresholdReport.from_embeddings(
             embeddings,
             labels,
-            cameras=None if data.cameras is None else data.cameras[rows],
-            same_camera_pairs=same_camera_pairs,
+            cameras=cameras,
             groups=None if groups is None else data.also[groups][rows],
-            rows=rows.tolist(),
-            paths=_picture_paths(data, rows, file, images),
-            data=Path(file).name,
+            search=search,
+            source=SampleSource(rows.tolist(), _picture_paths(data, rows, file, images), Path(file).name),
             normalize=cohort,
-            **{name: value for name, value in asked.items() if value is not None},
+            **asked,
         )
     except ValueError as error:
         raise UserError(f"{file}: {error}") from error
@@ -76,6 +76,15 @@ def report_threshold(
         cohort.save(folder / "cohort.npz", checkpoint=checkpoint)
         files.append(str(folder / "cohort.npz"))
     return "\n".join(told + files)
+
+
+def _search_plan(asked: dict[str, Any]) -> tuple[SearchPlan | None, dict[str, Any]]:
+    """The plan of the options about searches, if any, and the other options that are given."""
+    given = {name: value for name, value in asked.items() if value is not None and value is not False}
+    plan = {name: given.pop(name) for name in SearchPlan.__dataclass_fields__ if name in given}
+    if plan and "gallery_size" not in plan:
+        raise UserError(f"{', '.join(f'--{name}' for name in plan)} is for searches, which need --gallery-size N")
+    return (SearchPlan(**plan) if plan else None), given
 
 
 def check_threshold_file(
@@ -109,7 +118,7 @@ def check_threshold_file(
         cohort = None if normalize is None else load_cohort(normalize, checkpoint)
         if cohort is None and report.normalization is not None and report.normalization.cohort == "samples":
             raise UserError(f"{report_file} is of normalised scores: give --normalize the cohort.npz written beside it")
-        if "labels" in known and data.cameras is not None and is_across_cameras(report):
+        if "labels" in known and data.cameras is not None and report.is_across_cameras:
             known["cameras"] = data.cameras
         rows = np.flatnonzero(~data.is_junk)
         ids: dict[str, Any] = {name: values[rows] for name, values in known.items()}

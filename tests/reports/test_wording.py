@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from pml_ext.metrics import ThresholdReport
-from pml_ext.metrics.threshold.fields import ClassErrors
-from pml_ext.metrics.threshold.rate_fields import ErrorRate
+from pml_ext.metrics.threshold.structures import ClassErrors
+from pml_ext.metrics.threshold.structures import ErrorRate
 from pml_ext.reports.wording import as_counts, meaning, percent, refused_in_words
 
 LABELS = torch.arange(8).repeat_interleave(5)

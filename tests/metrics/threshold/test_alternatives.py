@@ -5,7 +5,7 @@ import torch
 
 from pml_ext.functional import PairDistances, opis
 from pml_ext.metrics import ThresholdReport
-from pml_ext.metrics.threshold.alternatives import other_thresholds
+from pml_ext.metrics.threshold.measure import other_thresholds
 from tests.oracles import thresholds as oracle
 
 LABELS = torch.arange(20).repeat_interleave(5)

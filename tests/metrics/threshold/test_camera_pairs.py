@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pml_ext.functional import PairDistances
 from pml_ext.metrics import ThresholdReport
-from pml_ext.metrics.threshold.camera_pairs import CameraPairs
+from pml_ext.metrics.threshold.samples import CameraPairs
 
 LABELS = torch.arange(9).repeat_interleave(6)
 CAMERAS = torch.tensor([0, 0, 1, 1, 2, 0]).repeat(9)

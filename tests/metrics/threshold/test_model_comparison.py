@@ -9,7 +9,7 @@ from scipy.stats import t
 
 from pml_ext.functional import tar_at_far
 from pml_ext.metrics import ThresholdReport
-from pml_ext.metrics.threshold.model_comparison import compare_models
+from pml_ext.metrics.threshold.comparison import compare_models
 
 LABELS = torch.arange(400) % 100
 

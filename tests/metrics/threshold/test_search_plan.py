@@ -8,7 +8,7 @@ import torch
 
 from pml_ext.functional import extrapolate_fpir, identification
 from pml_ext.metrics import ThresholdReport
-from pml_ext.metrics.threshold.search_fields import GalleryRates
+from pml_ext.metrics.threshold.structures import GalleryRates
 
 LABELS = torch.arange(480) % 120
 CAMERAS = torch.arange(480) // 240

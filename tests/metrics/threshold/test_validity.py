@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pml_ext.metrics import ThresholdReport
-from pml_ext.metrics.threshold.validity import ThresholdCheck
+from pml_ext.metrics.threshold.check import ThresholdCheck
 from tests.oracles.identification import cosine
 
 LABELS = torch.arange(400) % 100

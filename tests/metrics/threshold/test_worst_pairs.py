@@ -6,7 +6,7 @@ import torch
 
 from pml_ext.functional import PairDistances
 from pml_ext.metrics import ThresholdReport
-from pml_ext.metrics.threshold.worst_pairs import most_wrong_pairs
+from pml_ext.metrics.threshold.measure import most_wrong_pairs
 
 LABELS = torch.randint(0, 5, (40,), generator=torch.Generator().manual_seed(2))
 X = torch.randn(40, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3))

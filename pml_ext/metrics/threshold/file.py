@@ -9,12 +9,11 @@ from typing import Any
 import msgspec
 
 from pml_ext._files import sha256_of, write_atomically
-from pml_ext.metrics.threshold.fields import Checkpoint, ClassErrors, ThresholdFields
-from pml_ext.metrics.threshold.rate_fields import Cosine, ErrorRate
+from pml_ext.metrics.threshold.structures import Checkpoint, ClassErrors, Cosine, ErrorRate, ThresholdFields
 
 FORMAT = "pml_ext threshold report 2"
-_OPTIONAL = ("searches", "groups", "calibration", "normalization")
-_ELSEWHERE = ("cosine", "curves", "worst_pairs", "copied_rows")  # under "threshold", or on the page only
+_LEFT_OUT_IF_NONE = ("searches", "groups", "calibration", "normalization")
+_NOT_A_KEY = ("cosine", "curves", "worst_pairs", "copied_rows")  # under "threshold", or on the page only
 
 
 def write_report(report: ThresholdFields, path: Path) -> None:
@@ -27,14 +26,15 @@ def write_report(report: ThresholdFields, path: Path) -> None:
     }
     for field in fields(ThresholdFields):
         value = getattr(report, field.name)
-        if field.name not in _ELSEWHERE and not (value is None and field.name in _OPTIONAL):
-            content[field.name] = _plain(value)
+        is_left_out = value is None and field.name in _LEFT_OUT_IF_NONE
+        if field.name not in _NOT_A_KEY and not is_left_out:
+            content[field.name] = _as_json(value)
     content["checksum"] = _checksum(content)
     write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read_report(path: Path, checkpoint: str | Path | None) -> ThresholdFields:
-    """Read a report; the checkpoint's hash is compared where one is given."""
+    """Read a report; compares the checkpoint's hash if one is given."""
     try:
         content = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         if content.get("format") != FORMAT:
@@ -59,21 +59,21 @@ def require_checkpoint(expected: Checkpoint | None, path: Path, source: Path) ->
     """Raise unless the model file at `path` is the one that the file `source` records."""
     if expected is None:
         raise ValueError(f"{source} names no checkpoint to compare {path} with: save it with checkpoint=")
-    found = checkpoint_of(path)
-    if found.sha256 != expected.sha256:
+    given = checkpoint_of(path)
+    if given.sha256 != expected.sha256:
         raise ValueError(
             f"{source} is of the checkpoint {expected.file} with SHA-256 {expected.sha256}; "
-            f"{path} has {found.sha256}: it is not this model's"
+            f"{path} has {given.sha256}: it is not this model's"
         )
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """Dicts and lists, with the rates that follow from counts."""
     if isinstance(value, (tuple, list)):
-        return [_plain(entry) for entry in value]
+        return [_as_json(entry) for entry in value]
     if not is_dataclass(value):
         return value
-    content = {name: _plain(entry) for name, entry in vars(value).items()}
+    content = {name: _as_json(entry) for name, entry in vars(value).items()}
     if isinstance(value, ErrorRate):
         content["rate"] = value.rate
     if isinstance(value, ClassErrors):
