@@ -24,10 +24,13 @@ def calibrate_pairs(pairs: PairDistances, *, seed: int) -> Calibration | None:
     generator = torch.Generator().manual_seed(seed)
     sampled = _sample_pairs(pairs, generator)
     side = torch.randperm(len(pairs.classes), generator=generator) % 2
-    halves = [sampled.of((side[sampled.one] == half) & (side[sampled.other] == half)) for half in (0, 1)]
-    if any(bool(half.same.all()) or not bool(half.same.any()) for half in halves):
+    sides = side[sampled.one], side[sampled.other]
+    first = sampled.of((sides[0] == 0) & (sides[1] == 0))
+    second = sampled.of((sides[0] == 1) & (sides[1] == 1))
+    if not (_has_both_kinds(first) and _has_both_kinds(second)):
         return None
-    both = ClassPairs(*(torch.cat(columns) for columns in zip(*halves, strict=True)))
+    halves = first, second
+    both = ClassPairs(*map(torch.cat, zip(first, second, strict=True)))
     genuine = both.same
     if len(torch.unique(both.one[genuine])) < _MIN_CLASSES:
         return None
@@ -36,7 +39,7 @@ def calibrate_pairs(pairs: PairDistances, *, seed: int) -> Calibration | None:
 
     def cost(fits: Sequence[ScoreCalibration]) -> Tensor:
         """Of the first half's pairs by the first fit, and of the second's by the second."""
-        ratios = [fit.log_ratio(half.scores) for fit, half in zip(fits, halves, strict=True)]
+        ratios = fits[0].log_ratio(first.scores), fits[1].log_ratio(second.scores)
         return cost_in_bits(torch.cat(ratios), genuine)
 
     classes = len(pairs.classes)
@@ -53,6 +56,10 @@ def calibrate_pairs(pairs: PairDistances, *, seed: int) -> Calibration | None:
         genuine_pairs=int(genuine.sum()),
         impostor_pairs=int((~genuine).sum()),
     )
+
+
+def _has_both_kinds(pairs: ClassPairs) -> bool:
+    return bool(pairs.same.any()) and not bool(pairs.same.all())
 
 
 def _bounded(value: float, low: float, high: float) -> MeanRate:

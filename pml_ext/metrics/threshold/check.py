@@ -1,7 +1,7 @@
 """Whether a threshold still holds: today's error rates against those of its report."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -58,13 +58,11 @@ class RateToday:
 
     def summary(self) -> str:
         """One line."""
-        today = self.today
-        at_most = "at most " if self.is_bound else ""
-        text = (
-            f"{self.name} {at_most}{today.rate:.3g} today [{today.low:.3g}, {today.high:.3g}], {today.errors:,} of "
-            f"{today.pairs:,} pairs of {self.groups:,} {self.unit}; {self.promised.rate:.3g} in the report, kept up to "
-            f"{self.limit:.3g}: {self.verdict}"
-        )
+        today, at_most = self.today, "at most " if self.is_bound else ""
+        rate = f"{self.name} {at_most}{today.rate:.3g} today [{today.low:.3g}, {today.high:.3g}]"
+        pairs = f"{today.errors:,} of {today.pairs:,} pairs of {self.groups:,} {self.unit}"
+        promise = f"{self.promised.rate:.3g} in the report, kept up to {self.limit:.3g}"
+        text = f"{rate}, {pairs}; {promise}: {self.verdict}"
         if self.verdict != "cannot be told":
             return text
         if self.limit == 1:
@@ -180,25 +178,18 @@ class ThresholdCheck:
 
 @dataclass(frozen=True)
 class _NewData:
-    """Samples of today with what is known about each: (N,) ids 0, 1, …, or None; labels, or frames and tracks."""
+    """Samples of today, each a class of its own, and (N,) ids of labels, frames, tracks and cameras if known."""
 
-    samples: Samples  # each a class of its own
-    labels: Tensor | None
-    frames: Tensor | None
-    tracks: Tensor | None
-    cameras: Tensor | None
+    samples: Samples
+    ids: Mapping[str, Tensor]
 
     def subset(self, mask: Tensor) -> "_NewData":
         """Some of them, by a mask."""
-        known = {}
-        for name in ("labels", "frames", "tracks", "cameras"):
-            ids = getattr(self, name)
-            known[name] = None if ids is None else ids[mask]
-        return _NewData(self.samples.subset(mask), **known)
+        return _NewData(self.samples.subset(mask), {name: ids[mask] for name, ids in self.ids.items()})
 
-    def pairs(self, groups: Tensor, told_apart: Tensor | None) -> PairDistances:
-        """Positive pairs are those of one group, and if given, of two of `told_apart`."""
-        return replace(self.samples, ids=groups, cameras=told_apart).pairs()
+    def pairs(self, group: str, told_apart: str) -> PairDistances:
+        """Positive pairs are those of one group, and where known, of two of `told_apart`."""
+        return replace(self.samples, ids=self.ids[group], cameras=self.ids.get(told_apart)).pairs()
 
 
 @dataclass(frozen=True)
@@ -234,26 +225,23 @@ def check_threshold(
         raise ValueError("the report's FRR is of genuine pairs across cameras: give cameras, one per embedding")
     if cameras is not None and not report.is_across_cameras:
         raise ValueError("the report's FRR counts genuine pairs of one camera too: leave cameras out")
-    ids: dict[str, Tensor | None] = dict.fromkeys(("labels", "frames", "tracks", "cameras"))
-    label_names: tuple[int | str, ...] = ()
-    for name, values in (("labels", labels), ("frames", frames), ("tracks", tracks), ("cameras", cameras)):
+    known = {"labels": labels, "frames": frames, "tracks": tracks, "cameras": cameras}
+    ids, names = dict[str, Tensor](), dict[str, tuple[int | str, ...]]()
+    for kind, values in known.items():
         if values is not None:
-            ids[name], names = number_classes(values, len(vectors), name)
-            label_names = names if name == "labels" else label_names
+            ids[kind], names[kind] = number_classes(values, len(vectors), kind)
     offsets = offsets_for(report.normalization, normalization, vectors)
-    samples = Samples(vectors.double(), torch.arange(len(vectors)), offsets=offsets)
-    data = _NewData(samples, **ids)
+    data = _NewData(Samples(vectors.double(), torch.arange(len(vectors)), offsets=offsets), ids)
     # Spent over all looks: Σ 6 / (π² n²) = 1. Two rates share it.
     confidence = 1 - 0.05 * 6 / (math.pi * look) ** 2 / 2
     far, frr = _rates(report, data, confidence)
     if far is None and frr is None:
         raise ValueError("no pair of these samples is known to be the same or different: every group has one sample")
     with_all = ThresholdCheck(far, frr, look, confidence)
-    if data.labels is None or with_all.verdict == "holds":
+    if labels is None or with_all.verdict == "holds":
         return with_all
-    doubtful, kept = _find_doubtful_labels(
-        data.pairs(data.labels, None), data.labels, label_names, report.cosine, rows
-    )  # fmt: skip
+    pairs = replace(data.samples, ids=ids["labels"]).pairs()
+    doubtful, kept = _find_doubtful_labels(pairs, ids["labels"], names["labels"], report.cosine, rows)
     if not doubtful:
         return with_all
     far, frr = _rates(report, data.subset(kept), confidence)
@@ -269,25 +257,25 @@ def _rates(report: ThresholdFields, data: _NewData, confidence: float) -> tuple[
     """FAR and FRR of the pairs that are known to be different, and the same; None without any."""
     far = frr = None
     at = torch.tensor([report.distance], dtype=torch.float64)
-    if data.labels is not None:
-        pairs = data.pairs(data.labels, data.cameras)
+    if "labels" in data.ids:
+        pairs = data.pairs("labels", "cameras")
         genuine, impostors = (counts[:, 0] for counts in pairs.accepted(at))
         far = _Counts(impostors, pairs.negative_pairs, "identities", is_shared=True)
         frr = _Counts(pairs.positive_pairs - genuine, pairs.positive_pairs, "identities")
-    elif data.frames is None and data.tracks is None:
+    elif "frames" not in data.ids and "tracks" not in data.ids:
         pairs = data.samples.pairs()
         impostors = pairs.accepted(at)[1][:, 0]
         far = _Counts(impostors, pairs.negative_pairs, "samples", is_shared=True, is_bound=True)
-    if data.frames is not None:  # two crops of one track in a frame are one person
-        pairs = data.pairs(data.frames, data.tracks)
+    if "frames" in data.ids:  # two crops of one track in a frame are one person
+        pairs = data.pairs("frames", "tracks")
         accepted = pairs.accepted(at, positives_only=True)[0][:, 0]
         far = _Counts(accepted, pairs.positive_pairs, "frames")
     promised_frr: ErrorRate | None = report.frr
-    if data.tracks is not None:
-        pairs = data.pairs(data.tracks, data.cameras)
+    if "tracks" in data.ids:
+        pairs = data.pairs("tracks", "cameras")
         genuine = pairs.accepted(at, positives_only=True)[0][:, 0]
         frr = _Counts(pairs.positive_pairs - genuine, pairs.positive_pairs, "tracks")
-        if report.cameras is not None and report.is_across_cameras and data.cameras is None:
+        if report.cameras is not None and report.is_across_cameras and "cameras" not in data.ids:
             promised_frr = report.cameras.within  # a track is of one camera
     classes_with_genuine = sum(errors.genuine_pairs > 0 for errors in report.classes)
     return (
@@ -369,14 +357,17 @@ def _find_doubtful_labels(
     from scipy.special import bdtrc  # a dependency of pytorch-metric-learning's scikit-learn
 
     index, sizes = pairs.index, torch.bincount(pairs.index)
-    sums = pairs.other.new_zeros(len(sizes), pairs.other.shape[1]).index_add(0, index, pairs.other)
-    own = ((sums[index] - pairs.other) * pairs.unit).sum(dim=1) / (sizes[index] - 1)  # nan without other samples
+    sums = pairs.other.new_zeros(len(sizes), pairs.other.shape[1])
+    sums.index_add_(0, index, pairs.other)
+    others = sums[index] - pairs.other
+    own = (others * pairs.unit).sum(dim=1) / (sizes[index] - 1)  # nan without other samples
     is_rejected = own < threshold
     best, likely = _best_other_class(pairs, ~is_rejected)
     by_chance = best[own >= threshold].sort().values
     level = threshold
     if len(by_chance):
-        level = max(level, float(by_chance[int((1 - _SHARE_BY_CHANCE) * len(by_chance))]))
+        rare = by_chance[int((1 - _SHARE_BY_CHANCE) * len(by_chance))]
+        level = max(level, float(rare))
     places = torch.nonzero(is_rejected & (best >= level)).flatten()
     if bdtrc(len(places) - 1, int(is_rejected.sum()), _SHARE_BY_CHANCE) > _SIGNIFICANCE:
         places = places[:0]
@@ -387,7 +378,9 @@ def _find_doubtful_labels(
         row = sample if rows is None else int(rows[sample])
         label, likely_label = names[int(ids[sample])], names[int(likely[place])]
         doubtful.append(DoubtfulLabel(row, label, float(own[place]), likely_label, float(best[place])))
-    return tuple(doubtful), torch.ones(len(ids), dtype=torch.bool).index_fill(0, samples, False)
+    kept = torch.ones(len(ids), dtype=torch.bool)
+    kept[samples] = False
+    return tuple(doubtful), kept
 
 
 def _best_other_class(pairs: PairDistances, is_member: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from pml_ext.functional.operating_points.utility import utility_of_rates
 from pml_ext.functional.pairwise.pair_distances import PairDistances
-from pml_ext.functional.verification.class_interval import class_rate_interval
 from pml_ext.functional.verification.errors_by_group import (
     GroupErrors,
     garbe,
@@ -17,6 +16,7 @@ from pml_ext.functional.verification.errors_by_group import (
     rates_without_each,
     to_geometric_mean,
 )
+from pml_ext.metrics.threshold.samples import pooled_rate
 from pml_ext.metrics.threshold.structures import Consistency, ErrorRate, Group, GroupComparison, GroupPair, Groups
 
 _MAX_GROUPS = 50
@@ -46,26 +46,28 @@ def measure_groups(
     between = []
     for a, b in combinations(range(count), 2):
         impostors = errors.impostor_pairs[:, a, b]
-        far = _impostor_rate(errors.false_accepts[:, a, b], impostors, needed[0])
+        far = _rate(errors.false_accepts[:, a, b], impostors, needed[0], is_shared=True)
         between.append(GroupPair((names[a], names[b]), far, int(impostors.sum()) // 2))
     # Identities of one group each are a sample of that group; otherwise all are one sample.
-    stratum = torch.zeros(len(members), dtype=torch.int64)
-    opis = None
+    stratum, opis = torch.zeros(len(members), dtype=torch.int64), None
     if has_one_group:
         stratum = members.argmax(dim=1)
         opis = _opis_over_groups(pairs, groups, count, consistency, grid)
     own = torch.arange(count)
-    false_accepts, impostor_pairs = errors.false_accepts[:, own, own], errors.impostor_pairs[:, own, own]
-    within = GroupErrors(false_accepts, impostor_pairs, errors.false_rejects, errors.genuine_pairs)
+    within = errors._replace(
+        false_accepts=errors.false_accepts[:, own, own], impostor_pairs=errors.impostor_pairs[:, own, own]
+    )
     fars, frrs = [group.far for group in listed], [group.frr for group in listed]
+    far_ratios = _ratios(names, fars, within.false_accepts, within.impostor_pairs, 2, stratum)
+    frr_ratios = _ratios(names, frrs, within.false_rejects, within.genuine_pairs, 1, stratum)
     has_errors = all(rate is not None and rate.errors for rate in fars + frrs)
     return Groups(
         groups=tuple(listed),
         between=tuple(between),
         needed_impostor_pairs=round(needed[0]),
         needed_genuine_pairs=round(needed[1]),
-        far_ratios=_ratios(names, fars, false_accepts, impostor_pairs, 2, stratum),
-        frr_ratios=_ratios(names, frrs, errors.false_rejects, errors.genuine_pairs, 1, stratum),
+        far_ratios=far_ratios,
+        frr_ratios=frr_ratios,
         garbe=_garbe(within, stratum) if has_errors else None,
         opis=opis,
     )
@@ -76,38 +78,19 @@ def _pairs_needed(pooled: ErrorRate) -> float:
     return _EXPECTED_ERRORS / max(pooled.rate, 1 / pooled.pairs)
 
 
-def _group(
-    errors: GroupErrors, members: Tensor, place: int, name: int | str, needed: tuple[float, float]
-) -> Group:  # fmt: skip
+def _group(errors: GroupErrors, members: Tensor, place: int, name: int | str, needed: tuple[float, float]) -> Group:
     """members: (T,) samples of each class in the group."""
     impostors, genuine = errors.impostor_pairs[:, place, place], errors.genuine_pairs[:, place]
-    return Group(
-        label=name,
-        samples=int(members.sum()),
-        identities=int((members > 0).sum()),
-        far=_impostor_rate(errors.false_accepts[:, place, place], impostors, needed[0]),
-        frr=_genuine_rate(errors.false_rejects[:, place], genuine, needed[1]),
-        impostor_pairs=int(impostors.sum()) // 2,
-        genuine_pairs=int(genuine.sum()),
-    )
+    samples, identities = int(members.sum()), int((members > 0).sum())
+    far = _rate(errors.false_accepts[:, place, place], impostors, needed[0], is_shared=True)
+    frr = _rate(errors.false_rejects[:, place], genuine, needed[1], is_shared=False)
+    return Group(name, samples, identities, far, frr, int(impostors.sum()) // 2, int(genuine.sum()))
 
 
-def _impostor_rate(errors: Tensor, pairs: Tensor, needed: float) -> ErrorRate | None:
-    """From (T,) counts, in which both classes of a pair count it; None for too few pairs."""
-    total = int(pairs.sum()) // 2
-    if total < needed:
-        return None
-    interval = class_rate_interval(errors, pairs, pairs_span_classes=True)
-    return ErrorRate(int(errors.sum()) // 2, total, *interval)
-
-
-def _genuine_rate(errors: Tensor, pairs: Tensor, needed: float) -> ErrorRate | None:
-    """From (T,) counts; None for too few pairs."""
-    total = int(pairs.sum())
-    if total < needed:
-        return None
-    interval = class_rate_interval(errors, pairs, pairs_span_classes=False)
-    return ErrorRate(int(errors.sum()), total, *interval)
+def _rate(errors: Tensor, pairs: Tensor, needed: float, *, is_shared: bool) -> ErrorRate | None:
+    """See `pooled_rate`; None for fewer pairs than needed."""
+    total = int(pairs.sum()) // (2 if is_shared else 1)
+    return None if total < needed else pooled_rate(errors, pairs, is_shared=is_shared)
 
 
 def _ratios(
@@ -135,15 +118,16 @@ def _ratios(
         return (GroupComparison(labels[high], labels[low], None, least, None),)
 
     def log_ratios(of_rates: Tensor) -> Tensor:
-        to_mean = to_geometric_mean(of_rates)
-        extremes = to_mean[..., high] - to_mean[..., low]
-        return torch.cat([to_mean, extremes[..., None]], dim=-1)
+        logs = to_geometric_mean(of_rates)
+        extremes = logs[..., high] - logs[..., low]
+        return torch.cat([logs, extremes[..., None]], dim=-1)
 
     ratio = log_ratios(values)
     interval = interval_by_stratum(ratio, log_ratios(without), stratum)
     columns = torch.stack([ratio, *interval]).exp().T.tolist()
-    compared = [GroupComparison(label, None, *column) for label, column in zip(labels, columns[:-1], strict=True)]
-    return (*compared, GroupComparison(labels[high], labels[low], *columns[-1]))
+    to_mean = [GroupComparison(label, None, *column) for label, column in zip(labels, columns, strict=False)]
+    extremes = GroupComparison(labels[high], labels[low], *columns[-1])
+    return (*to_mean, extremes)
 
 
 def _garbe(within: GroupErrors, stratum: Tensor) -> GroupComparison:
@@ -161,11 +145,13 @@ def _opis_over_groups(
     if consistency is None:
         return None
     thresholds = torch.linspace(*consistency.distances, grid, dtype=torch.float64)
-    group_of_class = torch.zeros(len(pairs.classes), dtype=torch.int64).scatter_(0, pairs.index.cpu(), groups)
+    group_of_class = torch.zeros(len(pairs.classes), dtype=torch.int64)
+    group_of_class.scatter_(0, pairs.index.cpu(), groups)
 
     def by_group(counts: Tensor) -> Tensor:
         counts = counts.cpu()
-        return counts.new_zeros(count, *counts.shape[1:]).index_add_(0, group_of_class, counts).double()
+        sums = counts.new_zeros(count, *counts.shape[1:])
+        return sums.index_add_(0, group_of_class, counts).double()
 
     genuine_pairs, impostor_pairs = by_group(pairs.positive_pairs), by_group(pairs.negative_pairs)
     if not bool((genuine_pairs > 0).all()):

@@ -1,6 +1,7 @@
 """From embeddings to the contents of a threshold report: the threshold, and error rates of all pairs of the set."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from hashlib import blake2b
 
@@ -22,7 +23,6 @@ from pml_ext._progress import show_steps
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, calibrated_curves, curves_of_pairs
 from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves, utility_of_rates
 from pml_ext.functional.pairwise.pair_distances import PairDistances, count_accepted
-from pml_ext.functional.verification.class_interval import class_rate_interval
 from pml_ext.functional.verification.threshold import (
     grid_size,
     middle_of_gap,
@@ -43,6 +43,7 @@ from pml_ext.metrics.threshold.samples import (
     check_directions,
     describe_cohort,
     number_classes,
+    pooled_rate,
 )
 from pml_ext.metrics.threshold.searches import PlannedSearch, SearchPlan
 from pml_ext.metrics.threshold.structures import (
@@ -51,6 +52,7 @@ from pml_ext.metrics.threshold.structures import (
     ClassErrors,
     Consistency,
     ErrorRate,
+    Sample,
     Stability,
     Target,
     ThresholdCurves,
@@ -142,21 +144,8 @@ def measure_threshold(
         stability = None
         if target.kind != "fpir":
             stability = _stability(samples.in_float32(), target, splits, opis.seed, begin)
-        begin("measuring other thresholds")
-        alternatives = alternative_thresholds(pairs, grid=opis.grid)
-        begin("counting pairs at all thresholds")
-        curves = _curves(pairs)
-        begin("measuring searches")
-        searches = None if planned is None else planned.rates(cosine)
-        by_group = None
-        if group_ids is not None:
-            begin("measuring groups", 0)
-            in_pairs_order = group_ids[torch.argsort(ids, stable=True)]
-            by_group = measure_groups(
-                pairs, in_pairs_order, group_names, (far, frr), cosine, consistency, opis.grid
-            )  # fmt: skip
-        begin("looking for the hardest pairs")
-        return ThresholdFields(
+        made = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        measured = ThresholdFields(
             target=target,
             cosine=cosine,
             far=far,
@@ -167,11 +156,27 @@ def measure_threshold(
             samples=count,
             embedding_dim=embeddings.shape[1],
             copies=len(copied),
-            alternatives=alternatives,
-            cameras=_camera_rates(pairs, camera_ids, distance),
             data=source.data,
-            made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            made=made,
+        )
+        begin("measuring other thresholds")
+        alternatives = alternative_thresholds(pairs, grid=opis.grid)
+        begin("counting pairs at all thresholds")
+        curves = _curves(pairs)
+        begin("measuring searches")
+        searches = None if planned is None else planned.rates(cosine)
+        by_group = None
+        if group_ids is not None:
+            begin("measuring groups", 0)
+            of_pairs = group_ids[torch.argsort(ids, stable=True)]
+            by_group = measure_groups(pairs, of_pairs, group_names, (far, frr), cosine, consistency, opis.grid)
+        camera_rates = _camera_rates(pairs, camera_ids, distance)
+        begin("looking for the hardest pairs")
+        return replace(
+            measured,
             curves=curves,
+            alternatives=alternatives,
+            cameras=camera_rates,
             worst_pairs=worst_pairs(pairs, ids, names, source),
             copied_rows=copied,
             searches=searches,
@@ -210,7 +215,9 @@ def rates_at(pairs: PairDistances, distances: Sequence[float]) -> list[tuple[Err
     accepted, false_accepts = pairs.accepted(ascending)
     rates = []
     for column in place.argsort().tolist():
-        rates.append((_far(pairs, false_accepts[:, column]), _frr(pairs, accepted[:, column])))
+        far = _far(pairs, false_accepts[:, column])
+        frr = _frr(pairs, accepted[:, column])
+        rates.append((far, frr))
     return rates
 
 
@@ -250,14 +257,13 @@ def worst_pairs(pairs: PairDistances, ids: Tensor, names: Sequence[int | str], s
             impostors.add(-best, place // width + first_row, place % width + first_column)
     order = torch.argsort(ids, stable=True).tolist()
 
-    def pair(cosine: float, *places: int) -> WorstPair:
-        one, other = (source.sample(order[place], names[int(ids[order[place]])]) for place in places)
-        return WorstPair(cosine, one, other)
+    def sample(place: int) -> Sample:
+        row = order[place]
+        return source.sample(row, names[int(ids[row])])
 
-    return WorstPairs(
-        tuple(pair(-value, one, other) for value, one, other in impostors.found),
-        tuple(pair(value, one, other) for value, one, other in genuine.found),
-    )
+    most_similar = [WorstPair(-value, sample(one), sample(other)) for value, one, other in impostors.found]
+    least_similar = [WorstPair(value, sample(one), sample(other)) for value, one, other in genuine.found]
+    return WorstPairs(tuple(most_similar), tuple(least_similar))
 
 
 class _SmallestPairs:
@@ -288,16 +294,11 @@ def _require_pairs(pairs: PairDistances, names: Sequence[int | str]) -> None:
 
 
 def _far(pairs: PairDistances, false_accepts: Tensor) -> ErrorRate:
-    """From (T,) errors of each class; both classes of an impostor pair count it."""
-    interval = class_rate_interval(false_accepts, pairs.negative_pairs, pairs_span_classes=True)
-    return ErrorRate(int(false_accepts.sum()) // 2, int(pairs.negative_pairs.sum()) // 2, *interval)
+    return pooled_rate(false_accepts, pairs.negative_pairs, is_shared=True)
 
 
 def _frr(pairs: PairDistances, accepted: Tensor) -> ErrorRate:
-    """From (T,) accepted genuine pairs of each class."""
-    false_rejects = pairs.positive_pairs - accepted
-    interval = class_rate_interval(false_rejects, pairs.positive_pairs, pairs_span_classes=False)
-    return ErrorRate(int(false_rejects.sum()), int(pairs.positive_pairs.sum()), *interval)
+    return pooled_rate(pairs.positive_pairs - accepted, pairs.positive_pairs, is_shared=False)
 
 
 def _camera_rates(pairs: PairDistances, cameras: Tensor | None, distance: float) -> CameraRates | None:
@@ -318,11 +319,12 @@ def _consistency(pairs: PairDistances, opis: OPISSettings) -> Consistency | None
     except TooFewClassesError:
         return None
     low, high = curves.calibration_range.tolist()
+    far_range = float(opis.far_range[0]), float(opis.far_range[1])
     return Consistency(
         opis=float(opis_of_curves(curves)),
         epsilon_opis=float(epsilon_opis_of_curves(curves, opis.epsilon)),
         epsilon=float(opis.epsilon),
-        far_range=(float(opis.far_range[0]), float(opis.far_range[1])),
+        far_range=far_range,
         distances=(low, high),
     )
 

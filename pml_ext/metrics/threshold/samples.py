@@ -14,9 +14,10 @@ from pml_ext._checks import check_embeddings, check_finite, check_labels
 from pml_ext.functional.open_set.best_scores import BestScores, Template
 from pml_ext.functional.pairwise.pair_blocks import Block
 from pml_ext.functional.pairwise.pair_distances import PairDistances
+from pml_ext.functional.verification.class_interval import class_rate_interval
 from pml_ext.metrics.cohort_normalization import CohortNormalization
 from pml_ext.metrics.gallery_cohort import GalleryCohort, Normalization, offsets_of_pairs
-from pml_ext.metrics.threshold.structures import NormalizationRecord, Sample
+from pml_ext.metrics.threshold.structures import ErrorRate, NormalizationRecord, Sample
 
 Labels = Tensor | np.ndarray | Sequence[int] | Sequence[str]
 
@@ -142,9 +143,18 @@ def number_classes(labels: Labels, count: int, name: str = "labels") -> tuple[Te
     return torch.from_numpy(ids.astype(np.int64)), tuple(names.tolist())
 
 
+def pooled_rate(errors: Tensor, pairs: Tensor, *, is_shared: bool) -> ErrorRate:
+    """The rate of (T,) errors and pairs of each class; is_shared: both classes of an (impostor) pair count it."""
+    share = 2 if is_shared else 1
+    interval = class_rate_interval(errors, pairs, pairs_span_classes=is_shared)
+    return ErrorRate(int(errors.sum()) // share, int(pairs.sum()) // share, *interval)
+
+
 def as_tensor(rows: Any) -> Any:
     """A NumPy array as a tensor that shares its memory; anything else as it is."""
-    return torch.from_numpy(np.require(rows, requirements=["C", "W"])) if isinstance(rows, np.ndarray) else rows
+    if isinstance(rows, np.ndarray):
+        return torch.from_numpy(np.require(rows, requirements=["C", "W"]))
+    return rows
 
 
 def check_directions(rows: Tensor, name: str) -> None:

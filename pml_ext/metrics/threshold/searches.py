@@ -1,6 +1,6 @@
 """Searches in galleries of a planned size: their threshold, and their rates from a tenth to ten times that size."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -112,14 +112,16 @@ class PlannedSearch:
         """Rates at a threshold, and the thresholds of all sizes."""
         plan, scores = self.plan, self._scores
         high = scores_from(scores, cosine) if self._high is None else self._high
+        sizes = tuple(self._rates_of_size(high, cosine, size) for size in self._sizes)
+        mated = int((high.own > float("-inf")).sum())
         return Searches(
             gallery_size=plan.gallery_size,
             template=plan.template,
             rank=plan.rank,
             identities=scores.identities,
             probes=scores.samples,
-            mated=int((high.own > float("-inf")).sum()),
-            sizes=tuple(self._rates_of_size(high, cosine, size) for size in self._sizes),
+            mated=mated,
+            sizes=sizes,
             held_out=self._check_extrapolation() if plan.extrapolate else None,
         )
 
@@ -129,38 +131,34 @@ class PlannedSearch:
         rates = search_rates(high, cosine, measured, rank=rank, ranks=CMC_RANKS[-1])
         cmc = tuple(rates.cmc[place - 1] for place in CMC_RANKS) if rates.cmc else ()
         is_known = True
-        if enrolled > self._measurable:
+        is_extrapolated = enrolled > self._measurable
+        if is_extrapolated:
             extrapolated = extrapolated_rate(high, cosine, enrolled)
-            is_known = extrapolated.is_known
             rates = self._extrapolate(rates, extrapolated, enrolled)
+            is_known = extrapolated.is_known
             cmc = ()
-        own_cosine = own_fnir = None
-        if self.plan.fpir is not None:
-            own_cosine = self._threshold_of_size(high, enrolled, self.plan.fpir)
-        if own_cosine is not None:
-            own = search_rates(high, own_cosine, measured, rank=rank)
-            own_fnir = None if own.fnir is None else own.fnir.rate
-        return GalleryRates(
-            enrolled=enrolled,
-            fpir=_mean_rate(rates.fpir) if is_known else None,
-            fpir_if_alike=rates.if_alike,
-            fnir=None if rates.fnir is None else _mean_rate(rates.fnir),
-            selectivity=_mean_rate(rates.selectivity),
-            cmc=cmc,
-            cosine=own_cosine,
-            cosine_fnir=own_fnir,
-            extrapolated=enrolled > self._measurable,
-        )
+        fpir = _mean_rate(rates.fpir) if is_known else None
+        fnir = None if rates.fnir is None else _mean_rate(rates.fnir)
+        gallery = GalleryRates(enrolled, fpir, rates.if_alike, fnir, _mean_rate(rates.selectivity), cmc)
+        gallery = replace(gallery, extrapolated=is_extrapolated)
+        if self.plan.fpir is None:
+            return gallery
+        own_cosine = self._threshold_of_size(high, enrolled, self.plan.fpir)
+        if own_cosine is None:
+            return gallery
+        own = search_rates(high, own_cosine, measured, rank=rank).fnir
+        return replace(gallery, cosine=own_cosine, cosine_fnir=None if own is None else own.rate)
 
     def _extrapolate(self, largest: SearchRates, extrapolated: ExtrapolatedRate, enrolled: int) -> SearchRates:
         """Rates among more identities, from those of the largest measured gallery."""
         fpir = RateWithInterval(extrapolated.rate, extrapolated.low, extrapolated.high)
-        pooled = [value / self._measurable for value in largest.selectivity]
         fnir = largest.fnir
         if fnir is not None:
             fnir = fnir._replace(high=min(1.0, fnir.high + fpir.high))
+        pooled = [value / self._measurable for value in largest.selectivity]
         selectivity = RateWithInterval(*(enrolled * value for value in pooled))
-        return SearchRates(enrolled, fpir, fnir, selectivity, share_by_pooled_rate(pooled[0], enrolled), ())
+        if_alike = share_by_pooled_rate(pooled[0], enrolled)
+        return SearchRates(enrolled, fpir, fnir, selectivity, if_alike, ())
 
     def _check_extrapolation(self) -> ExtrapolationCheck | None:
         """Extrapolation from a tenth of the identities to all; None where they are too few, or say nothing."""

@@ -44,6 +44,9 @@ class ErrorRate:
     def rate(self) -> float:
         return self.errors / self.pairs
 
+    def __str__(self) -> str:
+        return f"{self.rate:.3g} [{self.low:.3g}, {self.high:.3g}]"
+
 
 @dataclass(frozen=True)
 class MeanRate:
@@ -52,6 +55,9 @@ class MeanRate:
     rate: NotNegative
     low: NotNegative
     high: NotNegative
+
+    def __str__(self) -> str:
+        return f"{self.rate:.3g} [{self.low:.3g}, {self.high:.3g}]"
 
 
 @dataclass(frozen=True)
