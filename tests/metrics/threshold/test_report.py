@@ -16,7 +16,7 @@ from PIL import Image
 from pml_ext import __version__
 from pml_ext._progress import show_steps
 from pml_ext.functional import epsilon_opis, opis
-from pml_ext.metrics import CohortNormalization, ThresholdReport
+from pml_ext.metrics import CohortNormalization, OPISSettings, SearchPlan, ThresholdReport
 from pml_ext.metrics.threshold import measure
 from tests.oracles import thresholds as oracle
 
@@ -66,7 +66,7 @@ def test_every_number_is_that_of_the_loops(target: dict[str, Any], dtype: torch.
 
 
 def test_consistency_is_that_of_the_functional() -> None:
-    found = report(far=0.05, far_range=(0.05, 0.3), epsilon=0.5, grid=20).consistency
+    found = report(far=0.05, opis=OPISSettings((0.05, 0.3), 20, 0.5)).consistency
     assert found is not None
     assert found.opis == pytest.approx(float(opis(clustered(), LABELS, far_range=(0.05, 0.3), grid=20)))
     expected = epsilon_opis(clustered(), LABELS, far_range=(0.05, 0.3), grid=20, epsilon=0.5)
@@ -92,7 +92,9 @@ def test_the_target_holds_where_float32_computes_the_scores_anew() -> None:
 def test_halves_of_the_classes() -> None:
     labels = torch.arange(60).repeat_interleave(5)
     embeddings = torch.randn(60, 8)[labels] + (0.2 + torch.rand(60, 1))[labels] * torch.randn(300, 8)
-    one, again, other = (report(embeddings, labels, frr=0.1, splits=5, seed=s).stability for s in (0, 0, 1))
+    one, again, other = (
+        report(embeddings, labels, frr=0.1, splits=5, opis=OPISSettings(seed=s)).stability for s in (0, 0, 1)
+    )
     assert one is not None and other is not None
     assert one == again != other
     assert 0 < one.mean_shift < one.max_shift < 0.5
@@ -150,8 +152,9 @@ def test_bad_input(labels: Any, embeddings: torch.Tensor, message: str) -> None:
 
 
 def test_targets_that_cannot_be() -> None:
-    for target in ({"far": 0.1, "frr": 0.1}, {"far": 0.1, "target": "utility"}, {"splits": 1}):
-        with pytest.raises(TypeError, match=r"exactly one of far=, frr=, fpir= and target=.* must be given; got far="):
+    several = {"far": 0.1, "search": SearchPlan(5, 0.1)}
+    for target in ({"far": 0.1, "frr": 0.1}, {"far": 0.1, "target": "utility"}, {"splits": 1}, several):
+        with pytest.raises(TypeError, match=r"exactly one of far=, frr=, target=.* must be given; got far="):
             report(**target)
     with pytest.raises(ValueError, match='target must be "utility"'):
         report(target="eer")
@@ -159,6 +162,8 @@ def test_targets_that_cannot_be() -> None:
         report(far=0)
     with pytest.raises(ValueError, match=r"far=1e-06 needs at least 1000000 impostor pairs.*; the set has 352"):
         report(far=1e-6)
+    with pytest.raises(ValueError, match="counts all pairs: leave negatives_per_positive"):
+        report(far=0.1, opis=OPISSettings(negatives_per_positive=4))
     with pytest.raises(ValueError, match="splits must be at least 0; got -1"):
         report(far=0.1, splits=-1)
 
@@ -311,7 +316,7 @@ def test_a_loaded_report_has_no_curves_to_draw(tmp_path: Path) -> None:
 @pytest.mark.parametrize("noise", [0.0, 1e-5])
 @pytest.mark.parametrize(
     "options",
-    [{"far": 0.01}, {"frr": 0.1}, {"target": "utility"}, {"fpir": 0.1, "gallery_size": 5}],
+    [{"far": 0.01}, {"frr": 0.1}, {"target": "utility"}, {"search": SearchPlan(5, 0.1)}],
     ids=lambda options: next(iter(options)),
 )
 def test_collapsed_embeddings_are_named(noise: float, options: dict[str, Any]) -> None:

@@ -1,13 +1,12 @@
 """Searches in a threshold report: rates for several sizes of galleries, and their thresholds."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from pml_ext.functional import extrapolate_fpir, identification
-from pml_ext.metrics import ThresholdReport
+from pml_ext.metrics import SearchPlan, ThresholdReport
 from pml_ext.metrics.threshold.structures import GalleryRates
 
 LABELS = torch.arange(480) % 120
@@ -21,7 +20,7 @@ def embeddings(seed: int = 0, spread: float = 0.5) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def report() -> ThresholdReport:
-    return ThresholdReport.from_embeddings(embeddings(), LABELS, fpir=0.2, gallery_size=20, splits=0)
+    return ThresholdReport.from_embeddings(embeddings(), LABELS, search=SearchPlan(20, fpir=0.2), splits=0)
 
 
 def test_the_threshold_meets_the_rate_at_the_planned_size(report: ThresholdReport) -> None:
@@ -61,19 +60,21 @@ def test_every_size_has_its_rates_and_its_own_threshold(report: ThresholdReport)
     assert cosines == sorted(cosines)
 
 
-def test_it_is_saved_and_chooses_the_size_above(report: ThresholdReport, tmp_path: Path) -> None:
-    report.save(tmp_path / "t.json")
-    loaded = ThresholdReport.load(tmp_path / "t.json")
-    assert loaded == report
-    assert loaded.for_gallery(11).enrolled == 20
+def test_a_gallery_has_the_threshold_of_the_size_above(report: ThresholdReport) -> None:
+    assert report.for_gallery(11).enrolled == 20
     with pytest.raises(ValueError, match=r"up to 100 identities; got 101: make it with a larger gallery_size"):
-        loaded.for_gallery(101)
+        report.for_gallery(101)
     assert "among 20" in report.summary() and "if all probes were alike" in report.summary()
 
 
 def test_a_pair_threshold_has_rates_of_searches_too() -> None:
     found = ThresholdReport.from_embeddings(
-        embeddings(), LABELS, far=1e-3, gallery_size=50, template="mean", rank=2, cameras=CAMERAS, splits=0
+        embeddings(),
+        LABELS,
+        far=1e-3,
+        search=SearchPlan(50, rank=2, template="mean"),
+        cameras=CAMERAS,
+        splits=0,
     )
     assert found.searches is not None
     expected = identification(
@@ -82,34 +83,33 @@ def test_a_pair_threshold_has_rates_of_searches_too() -> None:
     planned = found.searches.planned
     assert planned.fpir.rate == pytest.approx(expected.fpir)
     assert planned.cosine is None
-    with pytest.raises(ValueError, match="chosen for pairs alone: make the report with gallery_size"):
+    with pytest.raises(ValueError, match="chosen for pairs alone: make the report with a SearchPlan"):
         ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.01, splits=0).for_gallery(3)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("plan", "message"),
     [
-        ({"fpir": 0.1}, "fpir needs gallery_size, how many identities are to be enrolled"),
-        ({"far": 0.1, "rank": 2}, "rank is for searches, which need gallery_size"),
-        (
-            {"far": 0.1, "gallery_size": 120},
-            "at most 119, .* got 120: measure at least 121 identities, or extrapolate .*--extrapolate",
-        ),
-        ({"fpir": 1e-4, "gallery_size": 5000, "extrapolate": True}, "no threshold for an FPIR of 0.0001 among 5000"),
-        ({"far": 2e-5, "gallery_size": 5000, "extrapolate": True}, "needs at least 10 scores .* got"),
-        ({"far": 0.1, "extrapolate": True}, "extrapolate is for searches, which need gallery_size"),
+        (SearchPlan(120), "at most 119, .* got 120: measure at least 121 identities, or extrapolate .*--extrapolate"),
+        (SearchPlan(5000, 1e-4, extrapolate=True), "no threshold for an FPIR of 0.0001 among 5000"),
+        (SearchPlan(5000, extrapolate=True), "needs at least 10 scores .* got"),
     ],
 )
-def test_impossible_plans_are_errors(options: dict[str, Any], message: str) -> None:
+def test_impossible_plans_are_errors(plan: SearchPlan, message: str) -> None:
+    far = 2e-5 if plan.fpir is None else None
     with pytest.raises(ValueError, match=message):
-        ThresholdReport.from_embeddings(embeddings(), LABELS, splits=0, **options)
-    with pytest.raises(TypeError, match="exactly one of far="):
-        ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.1, fpir=0.1, gallery_size=5)
+        ThresholdReport.from_embeddings(embeddings(), LABELS, far=far, search=plan, splits=0)
 
 
-def test_larger_galleries_are_extrapolated_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_a_plan_refuses_what_is_out_of_range() -> None:
+    for given in ({"gallery_size": 0}, {"gallery_size": 5, "fpir": 1.0}, {"gallery_size": 5, "template": "worst"}):
+        with pytest.raises(ValueError, match=f"{list(given)[-1]} must be"):
+            SearchPlan(**given)  # type: ignore[arg-type]
+
+
+def test_larger_galleries_are_extrapolated_where_that_is_asked_for() -> None:
     report = ThresholdReport.from_embeddings(
-        embeddings(spread=0.8), LABELS, fpir=0.3, gallery_size=150, extrapolate=True, splits=0
+        embeddings(spread=0.8), LABELS, search=SearchPlan(150, 0.3, extrapolate=True), splits=0
     )
     assert report.searches is not None
     assert [(one.enrolled, one.extrapolated) for one in report.searches.sizes] == [
@@ -125,8 +125,6 @@ def test_larger_galleries_are_extrapolated_where_that_is_asked_for(tmp_path: Pat
     assert check is not None and (check.identities, check.enrolled) == (12, 119)
     measured = identification(embeddings(spread=0.8), LABELS, gallery_size=119, threshold=check.cosine)
     assert check.measured == pytest.approx(measured.fpir)
-    report.save(tmp_path / "t.json")
-    assert ThresholdReport.load(tmp_path / "t.json") == report
     for one in report.searches.sizes:
         assert one.fpir_if_alike == pytest.approx(if_alike(one), abs=1e-12)
     assert "extrapolated: FPIR" in report.summary() and "from 12 identities FPIR among 119" in report.summary()
@@ -139,7 +137,7 @@ def test_a_gallery_whose_rate_is_not_known_has_no_number(tmp_path: Path) -> None
     people = torch.randn(30, 64, generator=generator)
     people[:3] = people[0] + 0.3 * torch.randn(3, 64, generator=generator)
     x = people[labels] + 0.4 * torch.randn(60, 64, generator=generator)
-    report = ThresholdReport.from_embeddings(x, labels, frr=0.1, gallery_size=200, extrapolate=True, splits=0)
+    report = ThresholdReport.from_embeddings(x, labels, frr=0.1, search=SearchPlan(200, extrapolate=True), splits=0)
     assert report.searches is not None and report.searches.planned.fpir is not None
     assert report.searches.sizes[-1].fpir is None
     limits = extrapolate_fpir(x, labels, gallery_size=2000, threshold=report.cosine)
@@ -150,10 +148,10 @@ def test_a_gallery_whose_rate_is_not_known_has_no_number(tmp_path: Path) -> None
     assert ThresholdReport.load(tmp_path / "t.json") == report
     assert "unknown, because its 95 % interval spans 0 to 1" in (tmp_path / "t.html").read_text()
     with pytest.raises(ValueError, match=r"no threshold for an FPIR of 0.12 among 200 .* interval spans 0 to 1"):
-        ThresholdReport.from_embeddings(x, labels, fpir=0.12, gallery_size=200, extrapolate=True, splits=0)
+        ThresholdReport.from_embeddings(x, labels, search=SearchPlan(200, 0.12, extrapolate=True), splits=0)
 
 
 def test_one_sample_with_several_labels() -> None:
     x = embeddings()[:60].repeat(8, 1)
     with pytest.warns(UserWarning, match="copies"), pytest.raises(ValueError, match="one sample have several labels"):
-        ThresholdReport.from_embeddings(x, torch.arange(480) // 4, fpir=0.01, gallery_size=50, splits=0)
+        ThresholdReport.from_embeddings(x, torch.arange(480) // 4, search=SearchPlan(50, 0.01), splits=0)

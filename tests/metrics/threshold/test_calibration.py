@@ -1,7 +1,6 @@
 """C_llr of a report against loops, and probabilities of scores whose law is known."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -57,27 +56,25 @@ def test_one_class_with_all_of_the_cost() -> None:
     assert value == 5 / 8 and 0 <= low < 1e-300 and high > 1e300
 
 
-def test_the_report_has_calibrated_probabilities(tmp_path: Path) -> None:
+def test_the_report_has_calibrated_probabilities() -> None:
     report = ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.01, splits=0)
     found = report.calibration
     assert found is not None and found.min_cllr.rate <= found.cllr.rate < 1
     assert found.cllr.low < found.cllr.rate < found.cllr.high
     assert (found.genuine_pairs, found.impostor_pairs > 10_000) == (900, True)
-    report.save(tmp_path / "t.json")
-    loaded = ThresholdReport.load(tmp_path / "t.json")
-    assert loaded == report and "C_llr" in loaded.summary()
+    assert "C_llr" in report.summary()
     unit = torch.nn.functional.normalize(embeddings())
     scores, same = unit @ unit.T, LABELS[:, None] == LABELS
     upper = torch.ones(600, 600, dtype=torch.bool).triu(1)
     scores, same = scores[upper], same[upper]
-    said = loaded.probability(scores, prior=0.5)
+    said = report.probability(scores, prior=0.5)
     weight = torch.where(same, 0.5 / same.sum(), 0.5 / (~same).sum()).double()  # as many of each kind
     for low, high in ((0.1, 0.3), (0.3, 0.7), (0.7, 0.9)):
         inside = (said > low) & (said < high)
         share = float(weight[inside & same].sum() / weight[inside].sum())
         assert share == pytest.approx(float((said * weight)[inside].sum() / weight[inside].sum()), abs=0.15)
-    assert float(loaded.probability(torch.tensor(0.9), prior=0.5)) > float(
-        loaded.probability(torch.tensor(0.9), prior=0.01)
+    assert float(report.probability(torch.tensor(0.9), prior=0.5)) > float(
+        report.probability(torch.tensor(0.9), prior=0.01)
     )
 
 
