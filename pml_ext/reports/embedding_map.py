@@ -10,8 +10,7 @@ from torch import Tensor
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.functional.spectrum import embedding_spread
 from pml_ext.reports.drawing import PALE, Picture, add_legend, look
-from pml_ext.reports.page import render
-from pml_ext.reports.thumbnails import shrink, why_no_pictures
+from pml_ext.reports.page import render, shrink, why_no_images
 from pml_ext.runner.data.datasets import ImageSet
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def map_picture(images: ImageSet, embeddings: Tensor, *, seed: int) -> Picture:
     low, high = places.min(axis=0), places.max(axis=0)
     places = (places - low) / np.maximum(high - low, 1e-9)
     places = _SIDE / 2 + (1 - _SIDE) * places
-    missing = why_no_pictures(images)
+    missing = why_no_images(images)
     _, numbers = np.unique(images.identities[rows], return_inverse=True)
 
     def draw(axes: "Axes") -> None:

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from pml_ext.reports.page import Card, render, write_html
-from pml_ext.reports.thumbnails import thumbnail
+from pml_ext.reports.page import Card, render, thumbnail, write_html
 
 MOST = 100
 """Queries on a page."""

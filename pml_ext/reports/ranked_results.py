@@ -13,8 +13,7 @@ from pml_ext._identities import JUNK
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.metrics import ReIDEvaluator
 from pml_ext.reports.drawing import Picture
-from pml_ext.reports.page import Card, as_html
-from pml_ext.reports.thumbnails import thumbnail
+from pml_ext.reports.page import Card, as_html, thumbnail
 from pml_ext.runner.data.datasets import ImageSet, OpenSet
 from pml_ext.runner.evaluation.evaluate import Features
 

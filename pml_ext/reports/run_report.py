@@ -35,8 +35,8 @@ from pml_ext.reports.run_curves import (
     save_curves,
     training_curves,
 )
+from pml_ext.reports.threshold_figures import error_picture, utility_picture
 from pml_ext.reports.threshold_page import class_tables
-from pml_ext.reports.thresholds import error_picture, utility_picture
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TemplateSet, TestSet
 from pml_ext.runner.evaluation.baselines import RAW_PIXELS, Measured
 from pml_ext.runner.evaluation.collapse import describe_opis
@@ -66,8 +66,8 @@ def write_report(
     seed: int,
     facts: Mapping[str, str],
     notes: Sequence[str] = (),
-) -> tuple[Path, list[Path]]:
-    """Write report.html and its pictures in the folder of a run, return the page and the PNGs.
+) -> Path:
+    """Write report.html and its pictures in the folder of a run, return the page.
 
     test_sets of pairs or templates have a table and their ROC; far: of the operating point, 1 / impostor pairs where
     those are fewer; utility: of `measure_utility`; notes: the first paragraphs.
@@ -84,14 +84,22 @@ def write_report(
             found = [replace(p, name=p.name + suffix, title=f"{name}: {p.title}") for p in found]
         pictures += found
     pictures += drawn({"While it trained": partial(_curves_of_run, run)}, of=str(run))
-    tables = [
-        metrics_table(name, {row: m.results[name] for row, m in baselines.items()} | {TRAINED: values})
-        for name, values in trained.results.items()
-    ]
+    tables = []
+    for name, values in trained.results.items():
+        rows = {row: baseline.results[name] for row, baseline in baselines.items()}
+        tables.append(metrics_table(name, rows | {TRAINED: values}))
     path = run / "report.html"
-    title = f"{', '.join(trained.results)}: what the model learned"
-    page = partial(write_page, path, title=title, about="This run", facts=facts, notes=notes)
-    return path, page(tables=tables, marked=len(baselines), pictures=pictures)
+    write_page(
+        path,
+        title=f"{', '.join(trained.results)}: what the model learned",
+        about="This run",
+        facts=facts,
+        notes=notes,
+        tables=tables,
+        marked=len(baselines),
+        pictures=pictures,
+    )
+    return path
 
 
 def measure_utility(

@@ -11,8 +11,8 @@ from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
 from pml_ext.functional.verification.tar_at_far_rule import largest_count_within
 from pml_ext.metrics import OPISSettings, SampleSource, ThresholdReport
+from pml_ext.reports.page import thumbnail
 from pml_ext.reports.threshold_page import write_files
-from pml_ext.reports.thumbnails import thumbnail
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
 from pml_ext.runner.evaluation.evaluate import Features, query_and_gallery_embeddings
 

@@ -50,7 +50,7 @@ def report_embeddings(file: str, gallery_file: str | None, out: str, images: str
         "searched": gallery_file or "each other",
         "dimensions": str(features[name][0].shape[1]),
     }
-    page, _ = write_report(
+    page = write_report(
         folder,
         test_sets,
         Measured(results, features),

@@ -11,7 +11,7 @@ from pml_ext._errors import UserError
 from pml_ext.metrics import CohortNormalization, SampleSource, SearchPlan, ThresholdReport
 from pml_ext.metrics.threshold.check import check_threshold
 from pml_ext.metrics.threshold.comparison import compare_models
-from pml_ext.reports.model_page import write_model_page
+from pml_ext.reports.comparison import write_model_page
 from pml_ext.reports.threshold_page import write_files
 from pml_ext.search.cohorts import choose_normalization, is_saved_cohort, load_cohort
 from pml_ext.search.readers import EmbeddingSet, images_inside, read_embeddings

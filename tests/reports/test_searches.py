@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 import torch
 
-from pml_ext.metrics import ThresholdReport
+from pml_ext.metrics import SearchPlan, ThresholdReport
 from pml_ext.reports.searches import gallery_picture, searches_table
 from pml_ext.reports.wording import percent, with_interval
 

@@ -14,7 +14,7 @@ import torch
 from pml_ext._files import sha256_of
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.cli import main
-from pml_ext.metrics import ThresholdReport
+from pml_ext.metrics import SearchPlan, ThresholdReport
 from pml_ext.runner.config.network_keys import load_for_embedding
 from pml_ext.runner.engine.exporting import export
 from pml_ext.search.readers import read_embeddings
@@ -93,7 +93,7 @@ def test_a_search_takes_the_threshold_of_its_size(
 ) -> None:
     folder, weights, _ = indexed
     x = torch.randn(80, 6, generator=torch.Generator().manual_seed(0)) + 3
-    report = ThresholdReport.from_embeddings(x, torch.arange(80) // 2, fpir=0.3, gallery_size=12, splits=0)
+    report = ThresholdReport.from_embeddings(x, torch.arange(80) // 2, search=SearchPlan(12, 0.3), splits=0)
     report.save(tmp_path / "t.json", checkpoint=weights)
     labelled = add(
         create(tmp_path / "labelled", 6, sha256=sha256_of(weights), labels=True), unit_rows(x[:6]).numpy()
@@ -110,7 +110,7 @@ def test_a_search_takes_the_threshold_of_its_size(
         assert f"threshold: cosine {chosen.cosine:.4f}, for galleries of up to {size} ({why}): FPIR 0.3" in shown
         for cosine, decision, _ in hits(shown):
             assert decision == ("accept" if cosine >= chosen.cosine else "reject") or abs(cosine - chosen.cosine) < 1e-4
-    ThresholdReport.from_embeddings(x, torch.arange(80) // 2, fpir=0.3, gallery_size=2, splits=0).save(
+    ThresholdReport.from_embeddings(x, torch.arange(80) // 2, search=SearchPlan(2, 0.3), splits=0).save(
         tmp_path / "t.json", checkpoint=weights
     )
     assert main([*words[:3], str(folder / "g"), *words[4:]]) == 2

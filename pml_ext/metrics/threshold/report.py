@@ -336,21 +336,21 @@ class ThresholdReport(ThresholdFields):
 
     def save_figure(self, path: str | Path) -> None:
         """Draw utilities, ROC, distances and likelihood ratios as a PNG (needs matplotlib, `curves`)."""
+        from pml_ext.reports.threshold_figures import threshold_pictures
         from pml_ext.reports.threshold_page import png_of
-        from pml_ext.reports.thresholds import threshold_pictures
 
         write_atomically(path, png_of(threshold_pictures(self)))
 
     def save_page(self, path: str | Path) -> None:
         """Write one HTML page with tables and the same pictures (needs matplotlib, `curves`)."""
+        from pml_ext.reports.threshold_figures import threshold_pictures
         from pml_ext.reports.threshold_page import page_of
-        from pml_ext.reports.thresholds import threshold_pictures
 
         write_atomically(path, page_of(self, threshold_pictures(self)))
 
     def summary(self) -> str:
         """The report as lines of text."""
-        from pml_ext.reports.wording import facts
+        from pml_ext.reports.threshold_text import facts
 
         rows = facts(self)
         width = max(len(name) for name, _ in rows)
