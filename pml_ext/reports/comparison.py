@@ -1,6 +1,7 @@
 """Comparisons as pages: compare.html of finished runs, and models.html of models on the same samples."""
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -48,12 +49,15 @@ def compare(runs: Sequence[Path], output: Path) -> Path:
     if len(runs) < 2:
         raise UserError(f"compare needs two or more runs; got {runs[0]} alone. Its own page is its report.html")
     shared = _shared_test_sets(results)
-    rows = {test_set: {name: found[test_set] for name, found in results.items()} for test_set in shared}
-    tables = [metrics_table(test_set, rows[test_set]) for test_set in shared]
-    tables.append(_differences_table({name: _settings(run) for name, run in folders.items()}))
+    rows = dict[str, Results]()
+    tables, texts = list[Table](), list[str]()
     makers: dict[str, Callable[[], Iterable[Picture]]] = {"Accuracy and OPIS": partial(_trade_offs, rows)}
     for test_set in shared:
+        rows[test_set] = {name: found[test_set] for name, found in results.items()}
+        tables.append(metrics_table(test_set, rows[test_set]))
+        texts.append("\n".join(text_table(test_set, rows[test_set])))
         makers[f"{test_set}: utility and ROC"] = partial(_set_curves, test_set, folders)
+    tables.append(_differences_table({name: _settings(run) for name, run in folders.items()}))
     makers["Over the training"] = partial(_training_curves, folders)
     notes = []
     for name, run in folders.items():
@@ -67,22 +71,23 @@ def compare(runs: Sequence[Path], output: Path) -> Path:
         tables=tables,
         pictures=[*drawn(makers, of="the runs")],
     )
-    texts = ["\n".join(text_table(test_set, rows[test_set])) for test_set in shared]
     print("\n\n".join([*texts, f"page  {output}"]))
     return output
 
 
 def _shared_test_sets(results: Mapping[str, Results]) -> list[str]:
     """The test sets that all runs have; logs the others, and raises a UserError if there is none."""
-    shared = [name for name in next(iter(results.values())) if all(name in found for found in results.values())]
-    others = []
+    shared = list(next(iter(results.values())))
+    for found in results.values():
+        shared = [name for name in shared if name in found]
+    left_out = []
     for run, found in results.items():
         if more := [name for name in found if name not in shared]:
-            others.append(f"{run} has {', '.join(more)}")
+            left_out.append(f"{run} has {', '.join(more)}")
     if not shared:
-        raise UserError(f"no test set is in all runs: {'; '.join(others)}")
-    if others:
-        log.warning("not compared, because not all runs have them: %s", "; ".join(others))
+        raise UserError(f"no test set is in all runs: {'; '.join(left_out)}")
+    if left_out:
+        log.warning("not compared, because not all runs have them: %s", "; ".join(left_out))
     return shared
 
 
@@ -178,11 +183,17 @@ def _settings(run: Path) -> dict[str, str]:
 def _flat(tree: Any, prefix: str) -> list[tuple[str, str]]:
     if not isinstance(tree, dict):
         return [(prefix, str(tree))]
-    return [pair for key, value in tree.items() for pair in _flat(value, f"{prefix}.{key}".removeprefix("."))]
+    pairs = []
+    for key, value in tree.items():
+        pairs += _flat(value, f"{prefix}.{key}".removeprefix("."))
+    return pairs
 
 
 def _short_names(runs: Sequence[Path]) -> list[str]:
-    """The end of each path, as long as it takes to tell the runs apart; UserError for one folder given twice."""
+    """Names of the folders, or where two are alike, paths below their common parent.
+
+    UserError: one folder given twice.
+    """
     paths = [run.resolve() for run in runs]
     for place, path in enumerate(paths):
         if path in paths[:place]:
@@ -190,14 +201,10 @@ def _short_names(runs: Sequence[Path]) -> list[str]:
             also = "" if str(first) == str(runs[place]) else f", once as {first}"
             raise UserError(f"{runs[place]} is given twice{also}; compare takes each run once")
     names = [path.name for path in paths]
-    length = 1
-    while len(set(names)) < len(names):
-        length += 1
-        taken = list(names)
-        for place, path in enumerate(paths):
-            if taken.count(taken[place]) > 1:
-                names[place] = str(Path(*path.parts[-length:]))
-    return names
+    if len(set(names)) == len(names):
+        return names
+    parent = os.path.commonpath(paths)
+    return [str(path.relative_to(parent)) for path in paths]
 
 
 def write_model_page(path: Path, comparison: ModelComparison) -> None:
@@ -221,7 +228,16 @@ def write_model_page(path: Path, comparison: ModelComparison) -> None:
     }
     title, about = "Models at the same rate of false accepts", "What was measured"
     shown = {"tables": tables, "marked": None, "pictures": [], "notes": []}
-    write_html(path, render("run.html", title=title, about=about, facts=facts.items(), **shown))
+    write_html(
+        path,
+        render(
+            "run.html",
+            title=title,
+            about=about,
+            facts=facts.items(),
+            **shown,
+        ),
+    )
 
 
 def _model_row(name: str, report: ThresholdReport) -> list[str]:

@@ -130,11 +130,21 @@ def look(place: int) -> dict[str, Any]:
 
 
 def plot_series(
-    axes: "Axes", steps: Sequence[float], values: Sequence[float], label: str, place: int
+    axes: "Axes",
+    steps: Sequence[float],
+    values: Sequence[float],
+    label: str,
+    place: int,
 ) -> list["Line2D"]:
     """One line among others, with a marker at each of a few points or at the first of many."""
     marks = 1 if len(steps) < 20 else (0, len(steps))
-    return axes.plot(steps, values, label=label, markevery=marks, **look(place))
+    return axes.plot(
+        steps,
+        values,
+        label=label,
+        markevery=marks,
+        **look(place),
+    )
 
 
 def shorten(name: str, most: int = 24) -> str:
@@ -156,7 +166,13 @@ def add_legend(axes: "Axes") -> None:
     columns = 2 if max(map(_columns, labels)) <= _LONGEST_OF_TWO else 1
     figure = axes.get_figure(root=True)
     assert figure is not None
-    legend = figure.legend(handles, labels, fontsize=9, loc="outside lower center", ncols=columns)
+    legend = figure.legend(
+        handles,
+        labels,
+        fontsize=9,
+        loc="outside lower center",
+        ncols=columns,
+    )
     for text in legend.get_texts():
         text.set_parse_math(False)  # a $ in a name starts no formula
     figure.set_figheight(figure.get_figheight() + 0.2 * -(-len(labels) // columns) + 0.15)

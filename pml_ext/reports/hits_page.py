@@ -6,6 +6,7 @@ from pathlib import Path, PurePath
 
 from pml_ext.reports.page import Card, render, thumbnail, write_html
 
+_VERDICTS = {None: ("", ""), True: ("accept", "right"), False: ("reject", "wrong")}
 MOST = 100
 """Queries on a page."""
 
@@ -40,7 +41,10 @@ def write_hits(path: str | Path, answers: Sequence[Answer], facts: Mapping[str, 
 def _cards(answer: Answer, score: str) -> list[Card]:
     cards = [Card([(thumbnail(answer.picture), [])], verdict="query", kind="query")]
     for place, hit in enumerate(answer.hits, start=1):
-        lines = [PurePath(hit.path).parent.name, hit.path] if hit.path else [f"row {hit.row}"]
-        verdict, kind = {None: ("", ""), True: ("accept", "right"), False: ("reject", "wrong")}[hit.accepted]
-        cards.append(Card([(thumbnail(hit.picture), lines)], f"{place}. {score} {hit.cosine:.4f}", verdict, kind))
+        lines = [f"row {hit.row}"]
+        if hit.path:
+            lines = [PurePath(hit.path).parent.name, hit.path]
+        verdict, kind = _VERDICTS[hit.accepted]
+        side = thumbnail(hit.picture), lines
+        cards.append(Card([side], f"{place}. {score} {hit.cosine:.4f}", verdict, kind))
     return cards

@@ -99,7 +99,14 @@ def write_page(
     folder = path.parent / ("pictures" if path.stem == "report" else f"{path.stem}_pictures")
     folder.mkdir(exist_ok=True)
     shown = {"tables": tables, "marked": marked, "pictures": pictures}
-    text = render("run.html", title=title, about=about, facts=facts.items(), notes=notes, **shown)
+    text = render(
+        "run.html",
+        title=title,
+        about=about,
+        facts=facts.items(),
+        notes=notes,
+        **shown,
+    )
     for picture in pictures:
         if picture.panels:
             write_atomically(folder / f"{picture.name}.png", as_png(picture.pixels))
@@ -112,7 +119,8 @@ def metrics_table(corner: str, rows: Mapping[str, Mapping[str, float]]) -> Table
     heads = [corner, *(heading(*item) for item in labels.items())]
     cells = []
     for row, values in rows.items():
-        cells.append([row, *(as_text(name, values[name]) if name in values else "" for name in labels)])
+        texts = [as_text(name, values[name]) if name in values else "" for name in labels]
+        cells.append([row, *texts])
     return heads, cells
 
 
@@ -149,7 +157,8 @@ def shrink(image: Tensor, side: int) -> np.ndarray:
     """(1 or 3, h, w) uint8 to (h', w', 3) uint8 with no side above `side`."""
     from PIL import Image
 
-    small = Image.fromarray(image.permute(1, 2, 0).expand(-1, -1, 3).contiguous().numpy())
+    pixels = image.permute(1, 2, 0).expand(-1, -1, 3)
+    small = Image.fromarray(pixels.contiguous().numpy())
     small.thumbnail((side, side))
     return np.asarray(small)
 

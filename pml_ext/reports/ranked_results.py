@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
@@ -52,37 +51,52 @@ class Confusion:
 
 def first_results(data: OpenSet, features: Features) -> RankedLists:
     """The first ten results of every query, without those of its own identity and camera, and without junk."""
-    queries, items = (unit_rows(features[place]) for place in (0, -1))
-    (query_ids, query_cameras), (ids, cameras) = (
-        (torch.from_numpy(part.identities), torch.from_numpy(part.cameras)) for part in (data.parts[0], data.parts[-1])
-    )
-    found = []
-    for start in range(0, len(queries), _QUERIES_AT_ONCE):
+    query, gallery = data.parts[0], data.parts[-1]
+    query_vectors, gallery_vectors = unit_rows(features[0]), unit_rows(features[-1])
+    query_ids, query_cameras = torch.from_numpy(query.identities), torch.from_numpy(query.cameras)
+    ids, cameras = torch.from_numpy(gallery.identities), torch.from_numpy(gallery.cameras)
+    blocks = []
+    for start in range(0, len(query_vectors), _QUERIES_AT_ONCE):
         rows = slice(start, start + _QUERIES_AT_ONCE)
-        cosines = queries[rows] @ items.T
-        same = query_ids[rows, None] == ids
-        cosines[(same & (query_cameras[rows, None] == cameras)) | (ids == JUNK)] = -torch.inf
-        best = cosines.topk(min(_SHOWN, len(items)), dim=1)
-        found.append((best.indices, best.values, same.gather(1, best.indices), best.values > -torch.inf))
-    ranking = ReIDEvaluator().per_query(queries, query_ids, query_cameras, items, ids, cameras)
-    columns: list[Tensor] = [*map(torch.cat, zip(*found, strict=True)), ranking.average_precision]
-    return RankedLists(*(column.numpy() for column in columns))
+        cosines = query_vectors[rows] @ gallery_vectors.T
+        is_same = query_ids[rows, None] == ids
+        is_same_camera = query_cameras[rows, None] == cameras
+        cosines[(is_same & is_same_camera) | (ids == JUNK)] = -torch.inf
+        values, items = cosines.topk(min(_SHOWN, len(gallery_vectors)), dim=1)
+        blocks.append((items, values, is_same.gather(1, items), values > -torch.inf))
+    columns = [torch.cat(column).numpy() for column in zip(*blocks, strict=True)]
+    ranking = ReIDEvaluator().per_query(
+        query_vectors,
+        query_ids,
+        query_cameras,
+        gallery_vectors,
+        ids,
+        cameras,
+    )
+    precision = ranking.average_precision.numpy()
+    return RankedLists(
+        columns[0],
+        columns[1],
+        columns[2],
+        columns[3],
+        precision,
+    )
 
 
 def confusions(data: OpenSet, lists: RankedLists, most: int) -> list[Confusion]:
     """The most confused pairs: those where one identity takes most of the first ten places of the other's queries."""
-    asked, searched = data.query.identities, data.parts[-1].identities
-    wrong = lists.counts & ~lists.right
-    query, place = np.nonzero(wrong)
-    found = lists.items[query, place]
+    query_ids, gallery_ids = data.query.identities, data.parts[-1].identities
+    queries, places = np.nonzero(lists.counts & ~lists.right)
+    items = lists.items[queries, places]
+    pairs = list(zip(query_ids[queries].tolist(), gallery_ids[items].tolist(), strict=True))
     first: dict[tuple[int, int], tuple[int, int]] = {}
-    pairs = list(zip(asked[query].tolist(), searched[found].tolist(), strict=True))
-    for pair, q, item in zip(pairs, query.tolist(), found.tolist(), strict=True):
-        first.setdefault(pair, (q, item))
-    return [
-        Confusion(*pair, places, int(lists.counts[asked == pair[0]].sum()), *first[pair])
-        for pair, places in Counter(pairs).most_common(most)
-    ]
+    for pair, query, item in zip(pairs, queries.tolist(), items.tolist(), strict=True):
+        first.setdefault(pair, (query, item))
+    found = []
+    for pair, count in Counter(pairs).most_common(most):
+        total = int(lists.counts[query_ids == pair[0]].sum())
+        found.append(Confusion(*pair, count, total, *first[pair]))
+    return found
 
 
 def worst_and_random(lists: RankedLists, identities: np.ndarray, count: int, seed: int) -> tuple[list[int], list[int]]:
@@ -97,7 +111,12 @@ def worst_and_random(lists: RankedLists, identities: np.ndarray, count: int, see
 
 
 def results_picture(
-    data: OpenSet, lists: Mapping[str, RankedLists], queries: Sequence[int], name: str, title: str, caption: str
+    data: OpenSet,
+    lists: Mapping[str, RankedLists],
+    queries: Sequence[int],
+    name: str,
+    title: str,
+    caption: str,
 ) -> Picture:
     """Queries, given by their places, with their first ten results by each model."""
     cameras = data.parts[-1].cameras
@@ -119,13 +138,11 @@ def results_picture(
 def confused_identities(data: OpenSet, found: Sequence[Confusion]) -> Picture:
     """Pairs of identities, one of which appears in the other's results."""
     searched = data.parts[-1]
-    cards = [
-        Card(
-            [_side(data.query, one.query, False), _side(searched, one.result, False)],
-            f"{one.places} of {one.of} results of the first are of the second",
-        )
-        for one in found
-    ]
+    cards = []
+    for confusion in found:
+        sides = [_side(data.query, confusion.query, False), _side(searched, confusion.result, False)]
+        count = f"{confusion.places} of {confusion.of} results of the first are of the second"
+        cards.append(Card(sides, count))
     caption = "Classes whose queries find another class most often among their first ten results, by the trained model."
     return Picture("confusions", "Most confused classes", caption, extra=as_html(cards={"": cards}))
 

@@ -51,7 +51,13 @@ class RunCurves:
 def curves_of_pairs(roc: ROC) -> RunCurves:
     """Curves of listed pairs."""
     fars, tars = tars_at_fars(roc)
-    return RunCurves(roc.impostors, fars.tolist(), tars.tolist(), [], [])
+    return RunCurves(
+        roc.impostors,
+        fars.tolist(),
+        tars.tolist(),
+        [],
+        [],
+    )
 
 
 def curves_of_set(curves: ThresholdCurves, genuine: int, impostors: int) -> RunCurves:
@@ -61,12 +67,19 @@ def curves_of_set(curves: ThresholdCurves, genuine: int, impostors: int) -> RunC
     utilities = []
     if len(curves.utilities):
         utilities = np.quantile(curves.utilities.numpy(), _SHARES, axis=0).tolist()
-    return RunCurves(impostors, fars.tolist(), tars.tolist(), curves.distances.tolist(), utilities)
+    return RunCurves(
+        impostors,
+        fars.tolist(),
+        tars.tolist(),
+        curves.distances.tolist(),
+        utilities,
+    )
 
 
 def tars_at_fars(roc: ROC) -> tuple[Tensor, Tensor]:
     """False accept rates from one impostor pair to all, and the largest true accept rate at each."""
-    counts = torch.logspace(0, math.log10(roc.impostors), _POINTS, dtype=torch.float64).round().unique()
+    counts = torch.logspace(0, math.log10(roc.impostors), _POINTS, dtype=torch.float64)
+    counts = counts.round().unique()
     last = torch.searchsorted(roc.false_accepts.double(), counts, right=True) - 1
     return counts / roc.impostors, roc.tar[last]
 
@@ -133,7 +146,14 @@ def _draw_utilities(curves: Mapping[str, RunCurves], axes: "Axes") -> None:
     for place, (label, found) in enumerate(curves.items()):
         style = drawing.look(place) | {"marker": "", "linewidth": 1.8}
         lower, median, upper = found.utilities
-        axes.fill_between(found.distances, lower, upper, color=style["color"], alpha=0.2, linewidth=0)
+        axes.fill_between(
+            found.distances,
+            lower,
+            upper,
+            color=style["color"],
+            alpha=0.2,
+            linewidth=0,
+        )
         axes.plot(found.distances, median, label=label, **style)
     axes.set(ylim=(0, 1.02), xlabel="distance d (L2, unit-norm embeddings)", ylabel="utility U(d)")
     drawing.add_legend(axes)
@@ -144,7 +164,7 @@ def read_series(run: Path) -> dict[str, Series]:
 
     UserError: the file is damaged.
     """
-    files = sorted(run.glob("csv/version_*/metrics.csv"), key=lambda path: int(path.parent.name.split("_")[1]))
+    files = sorted(run.glob("csv/version_*/metrics.csv"), key=_version)
     series: dict[str, Series] = {}
     if not files:
         return series
@@ -157,6 +177,10 @@ def read_series(run: Path) -> dict[str, Series]:
     return series
 
 
+def _version(file: Path) -> int:
+    return int(file.parent.name.removeprefix("version_"))
+
+
 def _add_row(series: dict[str, Series], row: dict[str, str]) -> None:
     for name, value in row.items():
         if name not in ("step", "epoch") and value and row.get("step"):
@@ -167,8 +191,7 @@ def _add_row(series: dict[str, Series], row: dict[str, str]) -> None:
 
 def training_curves(series: Mapping[str, Series]) -> Picture:
     """Losses, learning rate, validation metrics and throughput against the step."""
-    panels: dict[str, dict[str, Series]] = {"loss": {}, "validation": {}, heading(OPIS, METRICS[OPIS]): {}}
-    losses, rates, opis = panels.values()
+    losses, rates, opis = dict[str, Series](), dict[str, Series](), dict[str, Series]()
     for name, values in series.items():
         prefix, _, metric = name.rpartition("/")
         label = f"{prefix} {heading(metric, METRICS[metric])}".strip() if metric in METRICS else name
@@ -178,13 +201,18 @@ def training_curves(series: Mapping[str, Series]) -> Picture:
             opis[label] = values
         elif metric in METRICS and metric not in NO_RATES:
             rates[label] = values
+    panels = []
+    if losses:
+        panels.append(partial(_draw_training, "loss", losses, None))
+    if rates:
+        panels.append(partial(_draw_training, "validation", rates, PRECISION_AT_1))
+    if opis:
+        panels.append(partial(_draw_training, heading(OPIS, METRICS[OPIS]), opis, OPIS))
     for title, name in (("learning rate", "learning_rate"), ("images a second", "images_per_second")):
         if name in series:
-            panels[title] = {name: series[name]}
-    metric_of = dict(zip(panels, (None, PRECISION_AT_1, OPIS), strict=False))
-    shown = [partial(_draw_training, title, lines, metric_of.get(title)) for title, lines in panels.items() if lines]
+            panels.append(partial(_draw_training, title, {name: series[name]}, None))
     caption = "Losses, the metrics of every validation, learning rate and throughput, against training steps."
-    return Picture("curves", "While it trained", caption, shown)
+    return Picture("curves", "While it trained", caption, panels)
 
 
 def _draw_training(title: str, lines: Mapping[str, Series], metric: str | None, axes: "Axes") -> None:

@@ -75,9 +75,26 @@ def write_report(
     pictures: list[Picture] = []
     for name, data in test_sets.items():
         if isinstance(data, OpenSet):
-            panels = _panels_of_set(run, name, data, trained, baselines, utility[name], far=far, seed=seed)
+            panels = _panels_of_set(
+                run,
+                name,
+                data,
+                trained,
+                baselines,
+                utility[name],
+                far=far,
+                seed=seed,
+            )
         else:
-            panels = {"ROC of the pairs": partial(_roc_of_pairs, run, name, data, {**baselines, TRAINED: trained})}
+            panels = {
+                "ROC of the pairs": partial(
+                    _roc_of_pairs,
+                    run,
+                    name,
+                    data,
+                    {**baselines, TRAINED: trained},
+                )
+            }
         found = [*drawn(panels, of=name)]
         if len(test_sets) > 1:
             suffix = "_" + in_file_name(name)
@@ -118,8 +135,11 @@ def measure_utility(
 
 def notes_on_opis(utility: Mapping[str, Utility], noted: Mapping[str, str]) -> list[str]:
     """A sentence for each set of which OPIS says nothing, except for those that have a note."""
-    sets = {name: found.curves for name, found in utility.items() if found.picture.panels and not noted[name]}
-    return [describe_opis(name, measure()) for name, measure in sets.items()]
+    notes = []
+    for name, found in utility.items():
+        if found.picture.panels and not noted[name]:
+            notes.append(describe_opis(name, found.curves()))
+    return notes
 
 
 def _utility_of_set(
@@ -128,7 +148,15 @@ def _utility_of_set(
     curves = measure()
     names = [data.query.called(identity) for identity in curves.classes.tolist()]
     low, high = curves.calibration_range.tolist()
-    return [utility_picture(curves.thresholds, curves.utilities, names, (low, high), far_range)]
+    return [
+        utility_picture(
+            curves.thresholds,
+            curves.utilities,
+            names,
+            (low, high),
+            far_range,
+        )
+    ]
 
 
 def _panels_of_set(
@@ -144,9 +172,15 @@ def _panels_of_set(
 ) -> PicturesOf:
     features = trained.features[name]
     embeddings = torch.cat(features)
-    before = {row: torch.cat(m.features[name]) for row, m in baselines.items() if row != RAW_PIXELS}
-    models = {row: m.features[name] for row, m in baselines.items() if row == RAW_PIXELS} | {TRAINED: features}
-    lists = cache(lambda: {model: first_results(data, found) for model, found in models.items()})
+    spectra, searched = dict[str, torch.Tensor](), dict[str, Features]()
+    for row, baseline in baselines.items():
+        if row == RAW_PIXELS:
+            searched[row] = baseline.features[name]
+        else:
+            spectra[row] = torch.cat(baseline.features[name])
+    spectra[TRAINED] = embeddings
+    searched[TRAINED] = features
+    lists = cache(lambda: {model: first_results(data, found) for model, found in searched.items()})
     every = ImageSet.concatenated(data.parts)
     panels: dict[str, Callable[[], Iterable[Picture]]] = {
         "What queries find": lambda: _results_of_queries(data, lists(), seed),
@@ -154,9 +188,15 @@ def _panels_of_set(
         "Utility of each class": lambda: [utility.picture],
     }
     file = curves_file(run, name)
-    panels["One threshold for all pairs"] = lambda: _pictures_of_thresholds(file, data, features, utility.curves(), far)
+    panels["One threshold for all pairs"] = lambda: _pictures_of_thresholds(
+        file,
+        data,
+        features,
+        utility.curves(),
+        far,
+    )
     panels["A map of the embeddings"] = lambda: [map_picture(every, embeddings, seed=seed)]
-    panels["Singular values of the embeddings"] = lambda: [spectrum_picture(before | {TRAINED: embeddings})]
+    panels["Singular values of the embeddings"] = lambda: [spectrum_picture(spectra)]
     return panels
 
 
@@ -200,11 +240,20 @@ def _pictures_of_thresholds(
     distance = threshold_at_far(pairs, far)
     classes, samples = identities.unique(return_counts=True)
     names = tuple(data.query.called(identity) for identity in classes.tolist())
-    rates = error_rates(pairs, samples, names, distance)
+    far_rate, frr_rate, errors = error_rates(pairs, samples, names, distance)
     found = ThresholdFields(
-        Target("far", far), 1 - distance**2 / 2, *rates, None, None, len(embeddings), embeddings.shape[1], 0,
+        target=Target("far", far),
+        cosine=1 - distance**2 / 2,
+        far=far_rate,
+        frr=frr_rate,
+        classes=errors,
+        consistency=None,
+        stability=None,
+        samples=len(embeddings),
+        embedding_dim=embeddings.shape[1],
+        copies=0,
         curves=counts,
-    )  # fmt: skip
+    )
     caption = "The highest false accept and false reject rates at the threshold: a rate of few pairs is uncertain."
     worst = Picture("worst_classes", "Classes with the most errors", caption, extra=as_html(tables=class_tables(found)))
     return [error_picture(found), worst]

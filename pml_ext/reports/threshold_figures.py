@@ -29,7 +29,15 @@ def threshold_pictures(report: ThresholdFields) -> list[Picture]:
     if consistency is not None:
         names = [str(c.label) for c in report.classes if c.genuine_pairs and c.impostor_pairs]
         ranges = consistency.distances, consistency.far_range
-        pictures.append(utility_picture(curves.distances, curves.utilities, names, *ranges, threshold=report))
+        pictures.append(
+            utility_picture(
+                curves.distances,
+                curves.utilities,
+                names,
+                *ranges,
+                threshold=report,
+            )
+        )
     pictures.append(error_picture(report))
     for picture in (gallery_picture(report), calibration_picture(report, curves)):
         if picture is not None:
@@ -60,7 +68,8 @@ def utility_picture(
         nearest = int((distances - low).abs().argmin())
     if not is_calibrated.any():
         is_calibrated[nearest] = True
-    worst = utilities[:, is_calibrated].mean(dim=1).argsort(stable=True)[:_NAMED_CLASSES].tolist()
+    means = utilities[:, is_calibrated].mean(dim=1)
+    worst = means.argsort(stable=True)[:_NAMED_CLASSES].tolist()
 
     def draw(axes: "Axes") -> None:
         lower, median, upper = np.quantile(utilities.numpy(), (0.1, 0.5, 0.9), axis=0)
@@ -68,7 +77,14 @@ def utility_picture(
         if is_known:
             axes.axvspan(low, high, color=PALE, label=f"FAR {far_range[0]:g} to {far_range[1]:g}")
             shown += [low, high]
-        axes.fill_between(distances, lower, upper, color=SKY, alpha=0.6, label="10 to 90 % of classes")
+        axes.fill_between(
+            distances,
+            lower,
+            upper,
+            color=SKY,
+            alpha=0.6,
+            label="10 to 90 % of classes",
+        )
         axes.plot(distances, median, color=BLACK, linewidth=2, label="median class")
         for place, row in enumerate(worst):
             style: dict[str, Any] = {"color": ORANGE, "linestyle": drawing.LINE_STYLES[place], "linewidth": 1.3}
@@ -78,7 +94,8 @@ def utility_picture(
         if threshold is not None:
             _mark(axes, threshold)
             shown.append(threshold.distance)
-        axes.set(xlim=(min(shown) - 0.05, max(shown) + 0.05), ylim=(0, 1.02), xlabel=_DISTANCE, ylabel="utility U(d)")
+        axes.set_xlim(min(shown) - 0.05, max(shown) + 0.05)
+        axes.set(ylim=(0, 1.02), xlabel=_DISTANCE, ylabel="utility U(d)")
         add_legend(axes)
 
     caption = (
@@ -130,9 +147,10 @@ def _draw_distances(report: ThresholdFields, curves: ThresholdCurves, axes: "Axe
         "same class": {"fill": True, "color": SKY},
         "different classes": {"color": BLACK, "hatch": "////", "linewidth": 1.2},
     }
-    for (name, style), counts in zip(styles.items(), (curves.genuine, curves.impostors), strict=True):
+    counts_of = {"same class": curves.genuine, "different classes": curves.impostors}
+    for name, counts in counts_of.items():
         share = counts[shown].double().diff() / counts[-1]
-        axes.stairs(share, curves.distances[shown], label=f"{name} ({int(counts[-1]):,} pairs)", **style)
+        axes.stairs(share, curves.distances[shown], label=f"{name} ({int(counts[-1]):,} pairs)", **styles[name])
     _mark(axes, report)
     axes.set(xlabel=_DISTANCE, ylabel="share of pairs")
     add_legend(axes)
@@ -140,7 +158,13 @@ def _draw_distances(report: ThresholdFields, curves: ThresholdCurves, axes: "Axe
 
 def _mark(axes: "Axes", report: ThresholdFields) -> None:
     label = f"threshold: {_score_name(report)} ≥ {report.cosine:.3f}"
-    axes.axvline(report.distance, color=ORANGE, linestyle="--", linewidth=2, label=label)
+    axes.axvline(
+        report.distance,
+        color=ORANGE,
+        linestyle="--",
+        linewidth=2,
+        label=label,
+    )
 
 
 def _score_name(report: ThresholdFields) -> str:
@@ -158,7 +182,14 @@ def calibration_picture(report: ThresholdFields, curves: ThresholdCurves) -> Pic
         steps = ratios_of_counts(genuine, impostors) / math.log(10)
         shown = steps.isfinite()
         fitted = (line.intercept + line.slope * scores) / math.log(10)
-        axes.step(scores[shown], steps[shown], where="mid", color=BLACK, linewidth=1.2, label="best increasing steps")
+        axes.step(
+            scores[shown],
+            steps[shown],
+            where="mid",
+            color=BLACK,
+            linewidth=1.2,
+            label="best increasing steps",
+        )
         axes.plot(scores, fitted, color=BLUE, linewidth=2, label="logistic regression")
         axes.axvline(report.cosine, color=ORANGE, linestyle="--", label=f"threshold {report.cosine:.4f}")
         axes.set(xlabel=_score_name(report))
@@ -186,7 +217,8 @@ def counts_by_score(distances: Tensor, genuine: Tensor, impostors: Tensor) -> tu
     All float64; scores without a pair are left out.
     """
     edges = torch.cat([2 * distances[:1] - distances[1:2], distances])
-    scores = (1 - ((edges[1:] + edges[:-1]) / 2) ** 2 / 2).flip(0)
+    middles = (edges[1:] + edges[:-1]) / 2
+    scores = (1 - middles**2 / 2).flip(0)
     zero = torch.zeros_like(genuine[:1])
     genuine_here = genuine.diff(prepend=zero).flip(0).double()
     impostors_here = impostors.diff(prepend=zero).flip(0).double()
@@ -205,11 +237,23 @@ def gallery_picture(report: ThresholdFields) -> Picture | None:
         enrolled, alike = [size.enrolled for size in sizes], [size.fpir_if_alike for size in sizes]
         style: dict[str, Any] = {"color": BLACK, "linestyle": "--", "marker": "s", "markersize": 4}
         axes.plot(enrolled, alike, label="if all probes were alike", **style)
-        _plot_rates(axes, [(size, size.fpir) for size in sizes if size.fpir], BLUE, "FPIR", planned)
+        _plot_rates(
+            axes,
+            [(size, size.fpir) for size in sizes if size.fpir],
+            BLUE,
+            "FPIR",
+            planned,
+        )
         label_above(axes, "unknown probes with a match (FPIR)")
 
     def draw_fnir(axes: "Axes") -> None:
-        _plot_rates(axes, [(size, size.fnir) for size in sizes if size.fnir], ORANGE, "FNIR", planned)
+        _plot_rates(
+            axes,
+            [(size, size.fnir) for size in sizes if size.fnir],
+            ORANGE,
+            "FNIR",
+            planned,
+        )
         label_above(axes, f"known probes not found in the top {searches.rank} (FNIR)")
 
     caption = (
@@ -224,17 +268,28 @@ def gallery_picture(report: ThresholdFields) -> Picture | None:
 
 
 def _plot_rates(
-    axes: "Axes", rates: Sequence[tuple[GalleryRates, MeanRate]], colour: str, name: str, planned: int
+    axes: "Axes",
+    rates: Sequence[tuple[GalleryRates, MeanRate]],
+    colour: str,
+    name: str,
+    planned: int,
 ) -> None:
     enrolled = [size.enrolled for size, _ in rates]
-    lows, values, highs = zip(*((rate.low, rate.rate, rate.high) for _, rate in rates), strict=True)
+    lows, highs = [rate.low for _, rate in rates], [rate.high for _, rate in rates]
     axes.fill_between(enrolled, lows, highs, color=SKY, alpha=0.5)
+    values = [rate.rate for _, rate in rates]
     axes.plot(enrolled, values, color=colour, marker="o", label=f"{name}, 95 % interval")
     extrapolated = [(size.enrolled, rate.rate) for size, rate in rates if size.extrapolated]
     if extrapolated:
         style: dict[str, Any] = {"linestyle": "", "marker": "o", "markerfacecolor": "white", "zorder": 3}
         axes.plot(*zip(*extrapolated, strict=True), label="extrapolated", markeredgecolor=colour, **style)
-    axes.axvline(planned, color=BLACK, linewidth=1, linestyle=":", label=f"planned: {planned:,}")
+    axes.axvline(
+        planned,
+        color=BLACK,
+        linewidth=1,
+        linestyle=":",
+        label=f"planned: {planned:,}",
+    )
     axes.set(xscale="log", xlabel="enrolled identities")
     axes.set_ylim(bottom=0)
     axes.set_xticks(enrolled, [f"{size:,}" for size in enrolled], fontsize=8)

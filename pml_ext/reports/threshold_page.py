@@ -182,13 +182,10 @@ def _size_row(size: GalleryRates, planned: int) -> list[str]:
         enrolled += " (planned)"
     if size.extrapolated:
         enrolled += " (extrapolated)"
-    return [
-        enrolled,
-        with_interval(size.fpir) if size.fpir else f"unknown, {NOT_EXTRAPOLATED}",
-        percent(size.fpir_if_alike),
-        with_interval(size.fnir) if size.fnir else "–",
-        percent(size.cmc[0]) if size.cmc else "–",
-        f"{size.selectivity.rate:.3g}",
-        "–" if size.cosine is None else f"{size.cosine:.4f}",
-        "–" if size.cosine_fnir is None else percent(size.cosine_fnir),
-    ]
+    fpir = with_interval(size.fpir) if size.fpir else f"unknown, {NOT_EXTRAPOLATED}"
+    fnir = with_interval(size.fnir) if size.fnir else "–"
+    first = percent(size.cmc[0]) if size.cmc else "–"
+    cosine = "–" if size.cosine is None else f"{size.cosine:.4f}"
+    cosine_fnir = "–" if size.cosine_fnir is None else percent(size.cosine_fnir)
+    matches = f"{size.selectivity.rate:.3g}"
+    return [enrolled, fpir, percent(size.fpir_if_alike), fnir, first, matches, cosine, cosine_fnir]

@@ -241,7 +241,13 @@ def check_threshold(
     if labels is None or with_all.verdict == "holds":
         return with_all
     pairs = replace(data.samples, ids=ids["labels"]).pairs()
-    doubtful, kept = _find_doubtful_labels(pairs, ids["labels"], names["labels"], report.cosine, rows)
+    doubtful, kept = _find_doubtful_labels(
+        pairs,
+        ids["labels"],
+        names["labels"],
+        report.cosine,
+        rows,
+    )
     if not doubtful:
         return with_all
     far, frr = _rates(report, data.subset(kept), confidence)
@@ -318,7 +324,17 @@ def _judge(
         could_confirm = today.rate <= limit or not counts.is_bound
         if could_decide and could_confirm:
             needed = math.ceil(groups * _times_the_data(today, limit, trials_today, confidence))
-    return RateToday(name, promised, limit, today, counts.is_bound, verdict, groups, counts.unit, needed)
+    return RateToday(
+        name,
+        promised,
+        limit,
+        today,
+        counts.is_bound,
+        verdict,
+        groups,
+        counts.unit,
+        needed,
+    )
 
 
 def _times_the_data(today: ErrorRate, limit: float, trials: float, confidence: float) -> float:
@@ -339,7 +355,11 @@ def _independent_trials(rate: ErrorRate) -> float:
 
 
 def _find_doubtful_labels(
-    pairs: PairDistances, ids: Tensor, names: Sequence[int | str], threshold: float, rows: Sequence[int] | None
+    pairs: PairDistances,
+    ids: Tensor,
+    names: Sequence[int | str],
+    threshold: float,
+    rows: Sequence[int] | None,
 ) -> tuple[tuple[DoubtfulLabel, ...], Tensor]:
     """Find the samples whose mean score with their class is below the threshold, and with another at or above it.
 
@@ -377,7 +397,15 @@ def _find_doubtful_labels(
     for sample, place in zip(samples.tolist(), places.tolist(), strict=True):
         row = sample if rows is None else int(rows[sample])
         label, likely_label = names[int(ids[sample])], names[int(likely[place])]
-        doubtful.append(DoubtfulLabel(row, label, float(own[place]), likely_label, float(best[place])))
+        doubtful.append(
+            DoubtfulLabel(
+                row,
+                label,
+                float(own[place]),
+                likely_label,
+                float(best[place]),
+            )
+        )
     kept = torch.ones(len(ids), dtype=torch.bool)
     kept[samples] = False
     return tuple(doubtful), kept

@@ -131,7 +131,17 @@ def compare_models(
         without = torch.from_numpy(misses[name].without - misses[first].without)
         half = half_width(without[without.isfinite()])
         lost = _lost_classes(reports[first], reports[name])
-        differences.append(ModelDifference(name, first, kind, value, value - half, value + half, lost))
+        differences.append(
+            ModelDifference(
+                name,
+                first,
+                kind,
+                value,
+                value - half,
+                value + half,
+                lost,
+            )
+        )
     return ModelComparison(reports, tuple(differences))
 
 

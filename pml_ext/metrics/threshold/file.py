@@ -84,5 +84,11 @@ def _as_json(value: Any) -> Any:
 def _checksum(content: dict[str, Any]) -> str:
     """SHA-256 of all other fields, however they are laid out in the file."""
     rest = {name: value for name, value in content.items() if name != "checksum"}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    text = json.dumps(
+        rest,
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=True,
+        allow_nan=False,
+    )
     return hashlib.sha256(text.encode("ascii")).hexdigest()

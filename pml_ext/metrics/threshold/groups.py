@@ -42,7 +42,16 @@ def measure_groups(
     members.index_put_((label, groups), torch.ones_like(label), accumulate=True)
     has_one_group = bool(((members > 0).sum(dim=1) == 1).all())
     needed = _pairs_needed(rates[0]), _pairs_needed(rates[1])
-    listed = [_group(errors, members[:, place], place, name, needed) for place, name in enumerate(names)]
+    listed = [
+        _group(
+            errors,
+            members[:, place],
+            place,
+            name,
+            needed,
+        )
+        for place, name in enumerate(names)
+    ]
     between = []
     for a, b in combinations(range(count), 2):
         impostors = errors.impostor_pairs[:, a, b]
@@ -78,13 +87,27 @@ def _pairs_needed(pooled: ErrorRate) -> float:
     return _EXPECTED_ERRORS / max(pooled.rate, 1 / pooled.pairs)
 
 
-def _group(errors: GroupErrors, members: Tensor, place: int, name: int | str, needed: tuple[float, float]) -> Group:
+def _group(
+    errors: GroupErrors,
+    members: Tensor,
+    place: int,
+    name: int | str,
+    needed: tuple[float, float],
+) -> Group:
     """members: (T,) samples of each class in the group."""
     impostors, genuine = errors.impostor_pairs[:, place, place], errors.genuine_pairs[:, place]
     samples, identities = int(members.sum()), int((members > 0).sum())
     far = _rate(errors.false_accepts[:, place, place], impostors, needed[0], is_shared=True)
     frr = _rate(errors.false_rejects[:, place], genuine, needed[1], is_shared=False)
-    return Group(name, samples, identities, far, frr, int(impostors.sum()) // 2, int(genuine.sum()))
+    return Group(
+        name,
+        samples,
+        identities,
+        far,
+        frr,
+        int(impostors.sum()) // 2,
+        int(genuine.sum()),
+    )
 
 
 def _rate(errors: Tensor, pairs: Tensor, needed: float, *, is_shared: bool) -> ErrorRate | None:
@@ -135,7 +158,13 @@ def _garbe(within: GroupErrors, stratum: Tensor) -> GroupComparison:
     frr, frr_without = rates_without_each(within.false_rejects, within.genuine_pairs, 1)
     value = garbe(far, frr)[None]
     low, high = interval_by_stratum(value, garbe(far_without, frr_without)[:, None], stratum)
-    return GroupComparison(None, None, float(value), max(0.0, float(low)), min(1.0, float(high)))
+    return GroupComparison(
+        None,
+        None,
+        float(value),
+        max(0.0, float(low)),
+        min(1.0, float(high)),
+    )
 
 
 def _opis_over_groups(

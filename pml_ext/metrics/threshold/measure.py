@@ -169,7 +169,15 @@ def measure_threshold(
         if group_ids is not None:
             begin("measuring groups", 0)
             of_pairs = group_ids[torch.argsort(ids, stable=True)]
-            by_group = measure_groups(pairs, of_pairs, group_names, (far, frr), cosine, consistency, opis.grid)
+            by_group = measure_groups(
+                pairs,
+                of_pairs,
+                group_names,
+                (far, frr),
+                cosine,
+                consistency,
+                opis.grid,
+            )
         camera_rates = _camera_rates(pairs, camera_ids, distance)
         begin("looking for the hardest pairs")
         return replace(
@@ -233,7 +241,16 @@ def alternative_thresholds(pairs: PairDistances, *, grid: int) -> tuple[Alternat
     alternatives = []
     for (target, distance), (far, frr), far_range in zip(distances.items(), rates, ranges, strict=True):
         cosine = 1 - distance**2 / 2
-        alternatives.append(Alternative(target, cosine, far, frr, scores.get(far_range), far_range))
+        alternatives.append(
+            Alternative(
+                target,
+                cosine,
+                far,
+                frr,
+                scores.get(far_range),
+                far_range,
+            )
+        )
     return tuple(alternatives)
 
 
@@ -330,7 +347,11 @@ def _consistency(pairs: PairDistances, opis: OPISSettings) -> Consistency | None
 
 
 def _stability(
-    samples: Samples, target: Target, splits: int, seed: int, begin: Callable[[str, int], None]
+    samples: Samples,
+    target: Target,
+    splits: int,
+    seed: int,
+    begin: Callable[[str, int], None],
 ) -> Stability | None:
     """Choose the threshold on two halves of the classes, `splits` times; None where a half has too few pairs for it.
 

@@ -62,7 +62,14 @@ class Samples:
 class CameraPairs(PairDistances):
     """`PairDistances` whose positive pairs are of two cameras each, by (N,) integers; its negative pairs are all."""
 
-    def __init__(self, embeddings: Tensor, labels: Tensor, cameras: Tensor, *, offsets: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        cameras: Tensor,
+        *,
+        offsets: Tensor | None = None,
+    ) -> None:
         super().__init__(embeddings, labels, offsets=offsets)
         cameras = check_labels(cameras, len(embeddings), "cameras")
         order = torch.argsort(labels.to(self.unit.device), stable=True)  # as the samples are sorted
@@ -182,7 +189,13 @@ def describe_cohort(normalize: Normalization | None, samples: int) -> Normalizat
         return None
     if isinstance(normalize, GalleryCohort):
         return NormalizationRecord("gallery", normalize.k, normalize.strength, samples)
-    return NormalizationRecord("samples", normalize.k, normalize.strength, len(normalize.cohort), normalize.sha256)
+    return NormalizationRecord(
+        "samples",
+        normalize.k,
+        normalize.strength,
+        len(normalize.cohort),
+        normalize.sha256,
+    )
 
 
 def require_cohort(expected: NormalizationRecord | None, given: CohortNormalization | None) -> None:
