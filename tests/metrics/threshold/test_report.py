@@ -301,7 +301,7 @@ def test_figures_of_few_classes_and_of_many() -> None:
     labels = torch.arange(450).repeat_interleave(2)
     many = report(torch.eye(450)[labels] + 0.03 * torch.randn(900, 450), labels, target="utility", splits=0)
     assert many.far.errors == 0 == many.frr.errors
-    from pml_ext.reports.thresholds import threshold_pictures
+    from pml_ext.reports.threshold_figures import threshold_pictures
 
     assert [[p.name for p in threshold_pictures(r) if p.pixels.std()] for r in (few, many)] == [
         ["roc"], ["utility", "roc", "calibration"],

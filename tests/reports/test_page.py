@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pml_ext.reports.thumbnails import thumbnail
+from pml_ext.reports.page import thumbnail
 
 
 def decoded(source: str | None) -> Image.Image:

@@ -4,10 +4,9 @@ import re
 import pytest
 import torch
 
-from pml_ext.metrics import ThresholdReport
-from pml_ext.metrics.threshold.structures import ClassErrors
-from pml_ext.metrics.threshold.structures import ErrorRate
-from pml_ext.reports.wording import as_counts, meaning, percent, refused_in_words
+from pml_ext.metrics import SampleSource, ThresholdReport
+from pml_ext.metrics.threshold.structures import ClassErrors, ErrorRate
+from pml_ext.reports.threshold_text import as_counts, meaning, percent, refused_in_words
 
 LABELS = torch.arange(8).repeat_interleave(5)
 
@@ -83,8 +82,7 @@ def test_percent_has_three_digits_and_no_exponent() -> None:
 
 def test_the_summary_says_what_and_when_and_by_camera() -> None:
     cameras = torch.arange(40) % 2
-    told = report(cameras=cameras, data="faces of May").summary()
+    told = report(cameras=cameras, source=SampleSource(data="faces of May")).summary()
     shown = ("Of ", "faces of May", "FRR ", "across cameras", "within one camera", "do not count above", "+00:00 by")
     assert [text for text in shown if text not in told] == []
-    assert "both kinds count" in report(cameras=cameras, same_camera_pairs=True).summary()
     assert "camera" not in report().summary()
