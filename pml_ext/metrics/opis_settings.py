@@ -1,4 +1,4 @@
-"""What OPIS depends on beside the embeddings."""
+"""Settings of OPIS."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,19 @@ from pml_ext.functional.pairwise.sampled import all_or_sampled_pairs, check_nega
 
 @dataclass(frozen=True)
 class OPISSettings:
-    """Of `functional.utility_curves` and `epsilon_opis`; two scores can be compared only if these are equal."""
+    """Settings of OPIS and ε-OPIS; two scores can be compared only if these are equal.
+
+    Args:
+        far_range, grid: false accept rates between which utilities are compared, and at how many thresholds.
+        epsilon: of ε-OPIS, see `functional.epsilon_opis`.
+        negatives_per_positive: negative pairs drawn per positive pair; None: all negative pairs.
+        seed: of the draw.
+    Raises:
+        ValueError: a number out of range.
+
+    >>> OPISSettings(far_range=(1e-3, 1e-2)).grid
+    100
+    """
 
     far_range: tuple[float, float] = (1e-2, 1e-1)
     grid: int = 100
