@@ -14,7 +14,7 @@ from pml_ext.metrics.threshold.comparison import ModelComparison, ModelDifferenc
 from pml_ext.metrics.threshold.report import ThresholdReport
 from pml_ext.reports import drawing
 from pml_ext.reports.drawing import Picture, drawn, format_axis, label_above
-from pml_ext.reports.page import Table, metrics_table, render, require_page, write_html, write_page
+from pml_ext.reports.page import Table, metrics_table, require_page, write_page
 from pml_ext.reports.run_curves import HARD_TRIPLETS, Series, compared_curves, draw_series, read_series
 from pml_ext.reports.threshold_text import percent, with_interval
 from pml_ext.runner.config.yaml_file import read_tree
@@ -133,19 +133,22 @@ def curves_over_training(series: Mapping[str, Mapping[str, Series]]) -> list[Pic
     """
     columns = list(dict.fromkeys(column for found in series.values() for column in found))
     terms = [column for column in columns if column.startswith("loss/")]
-    has_sums = any(len(found.keys() & terms) > 1 for found in series.values())
-    wanted = ["loss", *(terms if has_sums else ()), HARD_TRIPLETS, PRECISION_AT_1, REID_MEAN_AVERAGE_PRECISION]
-    wanted += [MEAN_AVERAGE_PRECISION_AT_R, OPIS]
+    wanted = ["loss"]
+    if any(len(found.keys() & terms) > 1 for found in series.values()):
+        wanted += terms
+    wanted += [HARD_TRIPLETS, PRECISION_AT_1, REID_MEAN_AVERAGE_PRECISION, MEAN_AVERAGE_PRECISION_AT_R, OPIS]
     panels = [partial(_draw_column, column, series) for column in wanted if column in columns]
     caption = "Losses of different kinds are not comparable with each other; the metrics are those of every validation."
     return [Picture("curves", "Over the training", caption, panels)] if panels else []
 
 
 def _draw_column(column: str, series: Mapping[str, Mapping[str, Series]], axes: "Axes") -> None:
-    lines = {drawing.in_legend(run): found.get(column, ([], [])) for run, found in series.items()}
-    is_metric = column in METRICS
-    title = heading(column, METRICS[column]) if is_metric else column
-    draw_series(axes, title, lines, column if is_metric else None)
+    nothing: Series = ([], [])
+    lines = {drawing.in_legend(run): found.get(column, nothing) for run, found in series.items()}
+    if column in METRICS:
+        draw_series(axes, heading(column, METRICS[column]), lines, column)
+    else:
+        draw_series(axes, column, lines, None)
 
 
 def _differences_table(settings: Mapping[str, Mapping[str, str]]) -> Table:
@@ -213,13 +216,13 @@ def write_model_page(path: Path, comparison: ModelComparison) -> None:
     heads = ["model", "cosine at least", "FAR", "FRR", "OPIS"]
     if first.searches:
         heads += ["FPIR", "FNIR"]
-    tables = [(heads, [_model_row(name, report) for name, report in comparison.reports.items()])]
-    differences = []
+    models = [_model_row(name, report) for name, report in comparison.reports.items()]
+    rows, lost = list[list[str]](), list[Table]()
     for difference in comparison.differences:
         points = [f"{100 * value:+.2f}" for value in (difference.value, difference.low, difference.high)]
-        differences.append([difference.verdict, difference.misses, *points])
-    tables.append((["", "misses", "points", "from (95 %)", "to (95 %)"], differences))
-    tables += [_lost_classes(difference) for difference in comparison.differences]
+        rows.append([difference.verdict, difference.misses, *points])
+        lost.append(_lost_classes(difference))
+    tables = [(heads, models), (["", "misses", "points", "from (95 %)", "to (95 %)"], rows), *lost]
     facts = {
         "in words": "; ".join(difference.summary() for difference in comparison.differences),
         "target": f"{first.target.kind.upper()} <= {first.target.value:g}" if first.target.value else "",
@@ -227,31 +230,22 @@ def write_model_page(path: Path, comparison: ModelComparison) -> None:
         "intervals": "paired, for identities like these; each model has a threshold of its own",
     }
     title, about = "Models at the same rate of false accepts", "What was measured"
-    shown = {"tables": tables, "marked": None, "pictures": [], "notes": []}
-    write_html(
-        path,
-        render(
-            "run.html",
-            title=title,
-            about=about,
-            facts=facts.items(),
-            **shown,
-        ),
-    )
+    write_page(path, title=title, about=about, facts=facts, tables=tables, pictures=[])
 
 
 def _model_row(name: str, report: ThresholdReport) -> list[str]:
     opis = "–" if report.consistency is None else f"{report.consistency.opis:.3e}"
     row = [name, f"{report.cosine:.4f}", with_interval(report.far), with_interval(report.frr), opis]
     if report.searches:
-        planned = report.searches.planned
-        row += ["–" if rate is None else with_interval(rate) for rate in (planned.fpir, planned.fnir)]
+        for rate in (report.searches.planned.fpir, report.searches.planned.fnir):
+            row.append("–" if rate is None else with_interval(rate))
     return row
 
 
 def _lost_classes(difference: ModelDifference) -> Table:
     heads = [f"classes that lose most with {difference.model}", "samples"]
-    heads += [f"{rate}, {name}" for rate in ("FRR", "FAR") for name in (difference.first, difference.model)]
+    for rate in ("FRR", "FAR"):
+        heads += [f"{rate}, {difference.first}", f"{rate}, {difference.model}"]
     rows = []
     for before, after in difference.lost:
         rates = [before.frr or 0, after.frr or 0, before.far, after.far]

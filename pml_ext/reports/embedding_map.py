@@ -86,7 +86,9 @@ def _places(embeddings: np.ndarray, seed: int) -> tuple[np.ndarray, str]:
 
 def _draw_image(axes: "Axes", pixels: np.ndarray, place: np.ndarray) -> None:
     x, y = place
-    height, width = (side / max(pixels.shape[:2]) * _SIDE / 2 for side in pixels.shape[:2])
+    rows, columns = pixels.shape[:2]
+    scale = _SIDE / 2 / max(rows, columns)
+    height, width = rows * scale, columns * scale
     extent = (x - width, x + width, y + height, y - height)
     axes.imshow(
         pixels,
@@ -102,7 +104,8 @@ def principal_components(embeddings: np.ndarray) -> tuple[np.ndarray, float]:
     centred = embeddings - embeddings.mean(axis=0)
     left, values, _ = np.linalg.svd(centred, full_matrices=False)
     kept = left[:, :2] * values[:2]
-    places = np.pad(kept, ((0, 0), (0, 2 - kept.shape[1])))
+    missing = 2 - kept.shape[1]
+    places = np.pad(kept, ((0, 0), (0, missing)))
     variances = values**2
     share = variances[:2].sum() / max(variances.sum(), 1e-12)
     return places, float(share)

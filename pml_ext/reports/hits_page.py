@@ -31,7 +31,13 @@ class Answer:
     hits: Sequence[Hit]
 
 
-def write_hits(path: str | Path, answers: Sequence[Answer], facts: Mapping[str, str], *, score: str = "cosine") -> None:
+def write_hits(
+    path: str | Path,
+    answers: Sequence[Answer],
+    facts: Mapping[str, str],
+    *,
+    score: str = "cosine",
+) -> None:
     """Write the page; score: what the hits' numbers are called. The name of an image's folder is shown as its class."""
     shown = [(answer.query, _cards(answer, score)) for answer in answers[:MOST]]
     about = {"title": "The most similar images", "about": "This search", "facts": facts.items()}
@@ -46,5 +52,6 @@ def _cards(answer: Answer, score: str) -> list[Card]:
             lines = [PurePath(hit.path).parent.name, hit.path]
         verdict, kind = _VERDICTS[hit.accepted]
         side = thumbnail(hit.picture), lines
-        cards.append(Card([side], f"{place}. {score} {hit.cosine:.4f}", verdict, kind))
+        text = f"{place}. {score} {hit.cosine:.4f}"
+        cards.append(Card([side], text, verdict, kind))
     return cards

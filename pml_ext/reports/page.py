@@ -97,7 +97,8 @@ def write_page(
         marked: a row of the tables to mark.
     """
     folder = path.parent / ("pictures" if path.stem == "report" else f"{path.stem}_pictures")
-    folder.mkdir(exist_ok=True)
+    if pictures:
+        folder.mkdir(exist_ok=True)
     shown = {"tables": tables, "marked": marked, "pictures": pictures}
     text = render(
         "run.html",

@@ -62,9 +62,9 @@ def first_results(data: OpenSet, features: Features) -> RankedLists:
         is_same = query_ids[rows, None] == ids
         is_same_camera = query_cameras[rows, None] == cameras
         cosines[(is_same & is_same_camera) | (ids == JUNK)] = -torch.inf
-        values, items = cosines.topk(min(_SHOWN, len(gallery_vectors)), dim=1)
-        blocks.append((items, values, is_same.gather(1, items), values > -torch.inf))
-    columns = [torch.cat(column).numpy() for column in zip(*blocks, strict=True)]
+        values, places = cosines.topk(min(_SHOWN, len(gallery_vectors)), dim=1)
+        blocks.append((places, values, is_same.gather(1, places), values > -torch.inf))
+    items, cosines, right, counts = map(torch.cat, zip(*blocks, strict=True))
     ranking = ReIDEvaluator().per_query(
         query_vectors,
         query_ids,
@@ -73,13 +73,12 @@ def first_results(data: OpenSet, features: Features) -> RankedLists:
         ids,
         cameras,
     )
-    precision = ranking.average_precision.numpy()
     return RankedLists(
-        columns[0],
-        columns[1],
-        columns[2],
-        columns[3],
-        precision,
+        items=items.numpy(),
+        cosines=cosines.numpy(),
+        right=right.numpy(),
+        counts=counts.numpy(),
+        average_precision=ranking.average_precision.numpy(),
     )
 
 
@@ -88,9 +87,15 @@ def confusions(data: OpenSet, lists: RankedLists, most: int) -> list[Confusion]:
     query_ids, gallery_ids = data.query.identities, data.parts[-1].identities
     queries, places = np.nonzero(lists.counts & ~lists.right)
     items = lists.items[queries, places]
-    pairs = list(zip(query_ids[queries].tolist(), gallery_ids[items].tolist(), strict=True))
+    asked, found_ids = query_ids[queries].tolist(), gallery_ids[items].tolist()
+    pairs = list(zip(asked, found_ids, strict=True))
     first: dict[tuple[int, int], tuple[int, int]] = {}
-    for pair, query, item in zip(pairs, queries.tolist(), items.tolist(), strict=True):
+    for pair, query, item in zip(
+        pairs,
+        queries.tolist(),
+        items.tolist(),
+        strict=True,
+    ):
         first.setdefault(pair, (query, item))
     found = []
     for pair, count in Counter(pairs).most_common(most):
@@ -99,14 +104,20 @@ def confusions(data: OpenSet, lists: RankedLists, most: int) -> list[Confusion]:
     return found
 
 
-def worst_and_random(lists: RankedLists, identities: np.ndarray, count: int, seed: int) -> tuple[list[int], list[int]]:
+def worst_and_random(
+    lists: RankedLists,
+    identities: np.ndarray,
+    count: int,
+    seed: int,
+) -> tuple[list[int], list[int]]:
     """Queries of the lowest average precision, one an identity, and random others."""
     countable = np.flatnonzero(~np.isnan(lists.average_precision))
     ascending = countable[np.argsort(lists.average_precision[countable], kind="stable")]
     _, firsts = np.unique(identities[ascending], return_index=True)
     worst = ascending[np.sort(firsts)[:count]]
     others = np.setdiff1d(countable, worst)
-    chosen = np.random.default_rng(seed).choice(others, min(count, len(others)), replace=False)
+    generator = np.random.default_rng(seed)
+    chosen = generator.choice(others, min(count, len(others)), replace=False)
     return worst.tolist(), sorted(chosen.tolist())
 
 

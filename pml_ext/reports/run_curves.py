@@ -63,7 +63,8 @@ def curves_of_pairs(roc: ROC) -> RunCurves:
 def curves_of_set(curves: ThresholdCurves, genuine: int, impostors: int) -> RunCurves:
     """Curves of all pairs of a set; genuine, impostors: how many there are."""
     has_far = curves.impostors > 0
-    fars, tars = curves.impostors[has_far] / impostors, curves.genuine[has_far] / genuine
+    fars = curves.impostors[has_far] / impostors
+    tars = curves.genuine[has_far] / genuine
     utilities = []
     if len(curves.utilities):
         utilities = np.quantile(curves.utilities.numpy(), _SHARES, axis=0).tolist()
@@ -191,7 +192,9 @@ def _add_row(series: dict[str, Series], row: dict[str, str]) -> None:
 
 def training_curves(series: Mapping[str, Series]) -> Picture:
     """Losses, learning rate, validation metrics and throughput against the step."""
-    losses, rates, opis = dict[str, Series](), dict[str, Series](), dict[str, Series]()
+    losses: dict[str, Series] = {}
+    rates: dict[str, Series] = {}
+    opis: dict[str, Series] = {}
     for name, values in series.items():
         prefix, _, metric = name.rpartition("/")
         label = f"{prefix} {heading(metric, METRICS[metric])}".strip() if metric in METRICS else name
@@ -215,15 +218,26 @@ def training_curves(series: Mapping[str, Series]) -> Picture:
     return Picture("curves", "While it trained", caption, panels)
 
 
-def _draw_training(title: str, lines: Mapping[str, Series], metric: str | None, axes: "Axes") -> None:
+def _draw_training(
+    title: str,
+    lines: Mapping[str, Series],
+    metric: str | None,
+    axes: "Axes",
+) -> None:
     draw_series(axes, title, lines, metric)
     axes.set(ylim=(0, 1.08 * max(axes.dataLim.y1, 1e-12)))
 
 
-def draw_series(axes: "Axes", title: str, lines: Mapping[str, Series], metric: str | None) -> None:
+def draw_series(
+    axes: "Axes",
+    title: str,
+    lines: Mapping[str, Series],
+    metric: str | None,
+) -> None:
     """Lines by label against the step, on an axis for a metric (None: for any number)."""
     for place, (label, (steps, values)) in enumerate(lines.items()):
-        drawing.plot_series(axes, steps, values, label, place)
+        marks = 1 if len(steps) < 20 else (0, len(steps))  # at each of a few points, or at the first of many
+        axes.plot(steps, values, label=label, markevery=marks, **drawing.look(place))
     axes.set(xlabel="step")
     drawing.label_above(axes, title)
     if metric is not None:

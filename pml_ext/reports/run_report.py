@@ -238,9 +238,8 @@ def _pictures_of_thresholds(
         save_curves(file, curves_of_set(counts, pairs.total_positive_pairs, pairs.total_negative_pairs))
     far = max(far, 1 / max(pairs.total_negative_pairs, 1))
     distance = threshold_at_far(pairs, far)
-    classes, samples = identities.unique(return_counts=True)
-    names = tuple(data.query.called(identity) for identity in classes.tolist())
-    far_rate, frr_rate, errors = error_rates(pairs, samples, names, distance)
+    names = [data.query.called(identity) for identity in identities.unique().tolist()]
+    far_rate, frr_rate, errors = error_rates(pairs, names, distance)
     found = ThresholdFields(
         target=Target("far", far),
         cosine=1 - distance**2 / 2,

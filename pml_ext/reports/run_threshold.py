@@ -59,7 +59,12 @@ def write_threshold(
     has_cameras = 1 < len(np.unique(cameras)) < len(cameras)  # else all images have one, or each its own
     paths = [everything.names[row] for row in rows.tolist()]
     source = SampleSource(rows.tolist(), paths, stem.name.removeprefix("threshold_"))
-    opis = OPISSettings(tuple(test.OPIS.FAR_RANGE), test.OPIS.GRID, test.OPIS.EPSILON, seed=seed)
+    opis = OPISSettings(
+        tuple(test.OPIS.FAR_RANGE),
+        test.OPIS.GRID,
+        test.OPIS.EPSILON,
+        seed=seed,
+    )
     try:
         report = ThresholdReport.from_embeddings(
             embeddings,

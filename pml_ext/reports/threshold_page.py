@@ -10,6 +10,7 @@ from pml_ext.metrics.threshold.structures import (
     ErrorRate,
     GalleryRates,
     GroupComparison,
+    GroupPair,
     Sample,
     Target,
     ThresholdFields,
@@ -105,7 +106,12 @@ def _alternatives(report: ThresholdFields) -> tuple[Table, int | None]:
     return (heads, rows), chosen
 
 
-def _cards(report: ThresholdFields, pairs: Sequence[WorstPair], error: str, image_of: ImageOf) -> list[Card]:
+def _cards(
+    report: ThresholdFields,
+    pairs: Sequence[WorstPair],
+    error: str,
+    image_of: ImageOf,
+) -> list[Card]:
     cards = []
     for pair in pairs:
         is_wrong = (pair.cosine >= report.cosine) == (error == "accepted")
@@ -124,11 +130,11 @@ def class_tables(report: ThresholdFields) -> list[Table]:
     """The classes with the highest FAR, then those with the highest FRR."""
     accepted, rejected = list[list[str]](), list[list[str]]()
     for c in report.worst_classes("far"):
-        count = f"{c.false_accepts:,} of {c.impostor_pairs:,}"
-        accepted.append([str(c.label), str(c.samples), percent(c.far), count])
+        name, count = str(c.label), f"{c.false_accepts:,} of {c.impostor_pairs:,}"
+        accepted.append([name, str(c.samples), percent(c.far), count])
     for c in report.worst_classes("frr"):
-        count = f"{c.false_rejects:,} of {c.genuine_pairs:,}"
-        rejected.append([str(c.label), str(c.samples), percent(c.frr or 0), count])
+        name, count = str(c.label), f"{c.false_rejects:,} of {c.genuine_pairs:,}"
+        rejected.append([name, str(c.samples), percent(c.frr or 0), count])
     return [
         (["class", "samples", "wrongly accepted (FAR)", "of pairs with other classes"], accepted),
         (["class", "samples", "wrongly rejected (FRR)", "of pairs of the class"], rejected),
@@ -145,13 +151,18 @@ def group_tables(report: ThresholdFields) -> list[Table]:
     for group in groups.groups:
         far = _group_rate(group.far, group.impostor_pairs, groups.needed_impostor_pairs)
         frr = _group_rate(group.frr, group.genuine_pairs, groups.needed_genuine_pairs)
-        far_ratio, frr_ratio = _ratio(groups.far_ratios, group.label), _ratio(groups.frr_ratios, group.label)
+        far_ratio = _ratio(groups.far_ratios, group.label)
+        frr_ratio = _ratio(groups.frr_ratios, group.label)
         counts = [str(group.label), f"{group.samples:,}", f"{group.identities:,}"]
         rows.append([*counts, far, far_ratio, frr, frr_ratio])
-    for pair in sorted(groups.between, key=lambda pair: -pair.far.rate if pair.far else 1):
+    for pair in sorted(groups.between, key=_by_falling_far):
         far = _group_rate(pair.far, pair.impostor_pairs, groups.needed_impostor_pairs)
         pair_rows.append([*map(str, pair.labels), far])
     return [(heads, rows), (["group", "and group", "FAR of pairs of both"], pair_rows)]
+
+
+def _by_falling_far(pair: GroupPair) -> float:
+    return -pair.far.rate if pair.far else 1.0
 
 
 def _group_rate(rate: ErrorRate | None, pairs: int, needed: int) -> str:

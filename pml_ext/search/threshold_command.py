@@ -9,7 +9,6 @@ import torch
 
 from pml_ext._errors import UserError
 from pml_ext.metrics import CohortNormalization, SampleSource, SearchPlan, ThresholdReport
-from pml_ext.metrics.threshold.check import check_threshold
 from pml_ext.metrics.threshold.comparison import compare_models
 from pml_ext.reports.comparison import write_model_page
 from pml_ext.reports.threshold_page import write_files
@@ -123,7 +122,7 @@ def check_threshold_file(
         rows = np.flatnonzero(~data.is_junk)
         ids: dict[str, Any] = {name: values[rows] for name, values in known.items()}
         embeddings = data.embeddings[torch.from_numpy(rows)]
-        found = check_threshold(report, embeddings, **ids, look=look, normalization=cohort, rows=rows.tolist())
+        found = report.check(embeddings, **ids, look=look, normalization=cohort, rows=rows.tolist())
     except ValueError as error:
         raise UserError(f"{file}: {error}") from error
     return found.summary(), found.status

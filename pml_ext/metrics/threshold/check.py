@@ -206,26 +206,23 @@ class _Counts:
 def check_threshold(
     report: ThresholdFields,
     embeddings: Tensor | np.ndarray,
+    known: Mapping[str, Labels | None],
     *,
-    labels: Labels | None = None,
-    frames: Labels | None = None,
-    tracks: Labels | None = None,
-    cameras: Labels | None = None,
-    look: int = 1,
-    normalization: CohortNormalization | None = None,
-    rows: Sequence[int] | None = None,
+    look: int,
+    normalization: CohortNormalization | None,
+    rows: Sequence[int] | None,
 ) -> ThresholdCheck:
-    """Does the work of `ThresholdReport.check`; see there. rows: N numbers that name the samples; None: 0, 1, …"""
+    """Does the work of `ThresholdReport.check`; known: its labels, frames, tracks and cameras."""
     vectors: Tensor = as_tensor(embeddings)
     require_embeddings(vectors, "embeddings", report.embedding_dim)
     check_whole(look, "look", 1)
-    if labels is not None and (frames is not None or tracks is not None):
+    given = {name for name, values in known.items() if values is not None}
+    if "labels" in given and given & {"frames", "tracks"}:
         raise ValueError("give labels, or frames and tracks; got both")
-    if report.is_across_cameras and labels is not None and cameras is None:
+    if report.is_across_cameras and "labels" in given and "cameras" not in given:
         raise ValueError("the report's FRR is of genuine pairs across cameras: give cameras, one per embedding")
-    if cameras is not None and not report.is_across_cameras:
+    if "cameras" in given and not report.is_across_cameras:
         raise ValueError("the report's FRR counts genuine pairs of one camera too: leave cameras out")
-    known = {"labels": labels, "frames": frames, "tracks": tracks, "cameras": cameras}
     ids, names = dict[str, Tensor](), dict[str, tuple[int | str, ...]]()
     for kind, values in known.items():
         if values is not None:
@@ -238,7 +235,7 @@ def check_threshold(
     if far is None and frr is None:
         raise ValueError("no pair of these samples is known to be the same or different: every group has one sample")
     with_all = ThresholdCheck(far, frr, look, confidence)
-    if labels is None or with_all.verdict == "holds":
+    if "labels" not in given or with_all.verdict == "holds":
         return with_all
     pairs = replace(data.samples, ids=ids["labels"]).pairs()
     doubtful, kept = _find_doubtful_labels(

@@ -137,7 +137,7 @@ def measure_threshold(
             cosine = 1 - middle_of_gap(pairs, threshold_for(target, pairs)) ** 2 / 2
         begin("counting the errors of each class")
         distance = distance_of(cosine)
-        far, frr, classes = error_rates(pairs, torch.bincount(ids), names, distance)
+        far, frr, classes = error_rates(pairs, names, distance)
         begin("measuring OPIS")
         consistency = _consistency(pairs, opis)
         begin("measuring the stability of the threshold")
@@ -205,16 +205,18 @@ def threshold_for(target: Target, pairs: PairDistances) -> float:
 
 
 def error_rates(
-    pairs: PairDistances, samples: Tensor, labels: Sequence[int | str], distance: float
+    pairs: PairDistances, labels: Sequence[int | str], distance: float
 ) -> tuple[ErrorRate, ErrorRate, tuple[ClassErrors, ...]]:
-    """FAR, FRR and errors by class at a distance; samples: (T,) of each class; labels: names of pairs.classes."""
+    """FAR, FRR and errors by class at a distance; labels: names of pairs.classes."""
     at = torch.tensor([distance], dtype=torch.float64)
     accepted, false_accepts = (counts[:, 0] for counts in pairs.accepted(at))
     false_rejects = pairs.positive_pairs - accepted
-    columns = (samples.to(accepted), pairs.negative_pairs, false_accepts, pairs.positive_pairs, false_rejects)
-    rows = torch.stack(columns, dim=1).tolist()
-    classes = tuple(ClassErrors(label, *row) for label, row in zip(labels, rows, strict=True))
-    return _far(pairs, false_accepts), _frr(pairs, accepted), classes
+    samples = torch.bincount(pairs.index).to(accepted)
+    columns = samples, pairs.negative_pairs, false_accepts, pairs.positive_pairs, false_rejects
+    classes = []
+    for label, row in zip(labels, torch.stack(columns, dim=1).tolist(), strict=True):
+        classes.append(ClassErrors(label, *row))
+    return _far(pairs, false_accepts), _frr(pairs, accepted), tuple(classes)
 
 
 def rates_at(pairs: PairDistances, distances: Sequence[float]) -> list[tuple[ErrorRate, ErrorRate]]:

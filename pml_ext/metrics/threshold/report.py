@@ -1,6 +1,7 @@
 """One threshold for a deployed matcher, and how unevenly it treats the classes."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -250,6 +251,7 @@ class ThresholdReport(ThresholdFields):
         cameras: Labels | None = None,
         look: int = 1,
         normalization: CohortNormalization | None = None,
+        rows: Sequence[int] | None = None,
     ) -> ThresholdCheck:
         """Compare today's FAR and FRR at this threshold with the report's.
 
@@ -274,6 +276,7 @@ class ThresholdReport(ThresholdFields):
             look: 1 for the first check, 2 for the second, …: the n-th is made with an error rate of 0.05 · 6 / (π n)²,
                 so that over all checks a threshold that holds is refuted with a probability of at most 5 %.
             normalization: see `accept_pairs`; None: of a report with the gallery as cohort, these embeddings are it.
+            rows: N numbers that name the samples in `doubtful_labels`; None: 0, 1, …
         Raises:
             ValueError: another D; zero rows; no pair known to be the same or different; labels beside frames or tracks;
                 cameras missing, or given for a report that counts all genuine pairs; another normalization.
@@ -287,16 +290,8 @@ class ThresholdReport(ThresholdFields):
         >>> report.check(seen, labels=labels).verdict, report.check(drifted, labels=labels).verdict
         ('holds', 'does not hold')
         """
-        return check_threshold(
-            self,
-            embeddings,
-            labels=labels,
-            frames=frames,
-            tracks=tracks,
-            cameras=cameras,
-            look=look,
-            normalization=normalization,
-        )
+        known = {"labels": labels, "frames": frames, "tracks": tracks, "cameras": cameras}
+        return check_threshold(self, embeddings, known, look=look, normalization=normalization, rows=rows)
 
     def with_checkpoint(self, path: str | Path) -> "ThresholdReport":
         """The same report, with the name and the hash of the model file that the embeddings are from.
