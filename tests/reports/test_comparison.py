@@ -89,15 +89,7 @@ def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert f"{tmp_path} is not the folder of a run: it has no config.yaml" in capsys.readouterr().err
 
 
-NESTED = '{"results": ' + 100_000 * "["
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "{", "[]", '{"results": {"Set": 3}}', '{"results": {"Set": {"opis": "x"}}}', NESTED,
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("content", ["{", "[]", '{"results": {"Set": {"opis": "x"}}}', '{"results": ' + 100_000 * "["])
 def test_files_of_another_form_are_refused(tmp_path: Path, content: str) -> None:
     folder = run(tmp_path / "run", 0.5, "0.1")
     (folder / "metrics.json").write_text(content)

@@ -47,16 +47,6 @@ def test_none_where_the_pairs_are_too_few() -> None:
     assert alternative_thresholds(PairDistances(copies, torch.arange(40) % 2), grid=50) == ()
 
 
-def test_the_target_among_them_decides_alike() -> None:
-    found = ThresholdReport.from_embeddings(a_set(), LABELS, far=1e-2, splits=0)
-    same = next(one for one in found.alternatives if one.target == 1e-2)
-    assert (same.far, same.frr) == (found.far, found.frr)
-    cosines = torch.nn.functional.normalize(a_set())
-    for i, j in combinations(range(0, 100, 7), 2):
-        score = float(cosines[i] @ cosines[j])
-        assert (score >= same.cosine) == bool(found.accept(score))
-
-
 @pytest.mark.parametrize("block_rows", [None, 7])
 def test_worst_pairs_are_those_of_the_loops(block_rows: int | None) -> None:
     names = [f"n{i}" for i in range(5)]
