@@ -157,7 +157,7 @@ def _draw_distances(report: ThresholdFields, curves: ThresholdCurves, axes: "Axe
 
 
 def _mark(axes: "Axes", report: ThresholdFields) -> None:
-    label = f"threshold: {_score_name(report)} ≥ {report.cosine:.3f}"
+    label = f"threshold: {report.score_name} ≥ {report.cosine:.3f}"
     axes.axvline(
         report.distance,
         color=ORANGE,
@@ -165,10 +165,6 @@ def _mark(axes: "Axes", report: ThresholdFields) -> None:
         linewidth=2,
         label=label,
     )
-
-
-def _score_name(report: ThresholdFields) -> str:
-    return "cosine" if report.normalization is None else "normalised score"
 
 
 def calibration_picture(report: ThresholdFields, curves: ThresholdCurves) -> Picture | None:
@@ -192,7 +188,7 @@ def calibration_picture(report: ThresholdFields, curves: ThresholdCurves) -> Pic
         )
         axes.plot(scores, fitted, color=BLUE, linewidth=2, label="logistic regression")
         axes.axvline(report.cosine, color=ORANGE, linestyle="--", label=f"threshold {report.cosine:.4f}")
-        axes.set(xlabel=_score_name(report))
+        axes.set(xlabel=report.score_name)
         label_above(axes, "log10 of the likelihood ratio")
         axes.grid(color=PALE)
         add_legend(axes)
@@ -257,7 +253,7 @@ def gallery_picture(report: ThresholdFields) -> Picture | None:
         label_above(axes, f"known probes not found in the top {searches.rank} (FNIR)")
 
     caption = (
-        f"Searches at this threshold, cosine {report.cosine:.4f}, in all galleries of so many of the "
+        f"Searches at this threshold, {report.score_name} {report.cosine:.4f}, in all galleries of so many of the "
         f"{searches.identities:,} identities. The dashed curve is what FPIR would be if every probe resembled as "
         "many others as the mean probe does: the further it lies from the measured one, the more the probes differ."
     )

@@ -93,7 +93,8 @@ def write_files(report: ThresholdFields, stem: Path, image_of: ImageOf = _thumbn
 
 def _alternatives(report: ThresholdFields) -> tuple[Table, int | None]:
     """A row for each threshold, and the row of the chosen one."""
-    heads = ["wrongly accepted at most", "cosine at least", "wrongly accepted", "wrongly rejected", "OPIS", "over FAR"]
+    heads = ["wrongly accepted at most", f"{report.score_name} at least", "wrongly accepted", "wrongly rejected"]
+    heads += ["OPIS", "over FAR"]
     rows, chosen = list[list[str]](), None
     for other in report.alternatives:
         at_most = percent(other.target)
@@ -122,7 +123,7 @@ def _cards(
             if sample.path:
                 lines.append(Path(sample.path).name)
             sides.append((image_of(sample), lines))
-        cards.append(Card(sides, f"cosine {pair.cosine:.4f}", verdict))
+        cards.append(Card(sides, f"{report.score_name} {pair.cosine:.4f}", verdict))
     return cards
 
 
@@ -183,7 +184,7 @@ def searches_table(report: ThresholdFields) -> Table | None:
     if searches is None:
         return None
     heads = ["enrolled", "FPIR", "if all alike", "FNIR", "first"]
-    heads += ["matches of an unknown probe", "cosine for the target", "FNIR there"]
+    heads += ["matches of an unknown probe", f"{report.score_name} for the target", "FNIR there"]
     return heads, [_size_row(size, searches.gallery_size) for size in searches.sizes]
 
 

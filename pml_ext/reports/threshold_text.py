@@ -287,5 +287,5 @@ def _calibration(report: ThresholdFields) -> list[Line]:
     line = report.calibration
     if line is None:
         return []
-    ratio = f"log-likelihood ratio {line.slope:.4g} · cosine {line.intercept:+.4g}"
+    ratio = f"log-likelihood ratio {line.slope:.4g} · {report.score_name} {line.intercept:+.4g}"
     return [("evidence", f"C_llr {line.cllr} bits on other classes, at best {line.min_cllr}; {ratio}")]

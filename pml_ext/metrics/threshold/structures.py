@@ -369,6 +369,11 @@ class ThresholdFields:
         return distance_of(self.cosine)
 
     @property
+    def score_name(self) -> str:
+        """The name of the scores that are compared with the threshold."""
+        return "cosine" if self.normalization is None else "normalised score"
+
+    @property
     def mean_frr(self) -> float:
         """FRR as the mean over classes, each of equal weight; `frr` weighs a class by its genuine pairs."""
         return fmean(c.frr for c in self.classes if c.frr is not None)

@@ -3,6 +3,7 @@
 import math
 from functools import partial
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -154,7 +155,7 @@ def test_check_uses_the_reports_scores(own: bool) -> None:
     assert found.frr is not None and found.frr.today.errors == report.frr.errors
 
 
-def test_searches_are_of_normalised_scores() -> None:
+def test_searches_are_of_normalised_scores(tmp_path: Path) -> None:
     embeddings, labels = crowded()
     fitted = CohortNormalization.fit(crowded(seed=1)[0], 15, 0.8)
     report = ThresholdReport.from_embeddings(
@@ -170,6 +171,8 @@ def test_searches_are_of_normalised_scores() -> None:
         reached.append(1 - math.comb(others - number, 10) / math.comb(others, 10))
     assert report.searches is not None and report.groups is not None
     assert report.searches.planned.fpir.rate == pytest.approx(sum(reached) / len(reached), abs=1e-9)
+    report.save_page(tmp_path / "page.html")
+    assert "cosine" not in (tmp_path / "page.html").read_text(encoding="utf-8").replace("cosine similarity", "")
     assert 0.1 < report.searches.planned.fpir.rate <= 0.2
     even = labels % 2 == 0
     mine = (scores >= report.cosine) & (labels[:, None] != labels) & even[:, None] & even
