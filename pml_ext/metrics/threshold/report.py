@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_fraction, check_switch, warn_caller
+from pml_ext._checks import check_fraction, warn_caller
 from pml_ext._files import write_atomically
 from pml_ext._ops.normalize import normalise_
 from pml_ext._text import printable
@@ -158,7 +158,6 @@ class ThresholdReport(ThresholdFields):
 
     def _scores(self, scores: Tensor | np.ndarray | float, normalized: bool) -> Any:
         """Scores in float64, after checks."""
-        check_switch(normalized, "normalized")
         if normalized != (self.normalization is not None):
             if normalized:
                 raise ValueError("the threshold is of plain cosines: leave normalized out")
