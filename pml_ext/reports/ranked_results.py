@@ -90,12 +90,8 @@ def confusions(data: OpenSet, lists: RankedLists, most: int) -> list[Confusion]:
     asked, found_ids = query_ids[queries].tolist(), gallery_ids[items].tolist()
     pairs = list(zip(asked, found_ids, strict=True))
     first: dict[tuple[int, int], tuple[int, int]] = {}
-    for pair, query, item in zip(
-        pairs,
-        queries.tolist(),
-        items.tolist(),
-        strict=True,
-    ):
+    hits = zip(pairs, queries.tolist(), items.tolist(), strict=True)
+    for pair, query, item in hits:
         first.setdefault(pair, (query, item))
     found = []
     for pair, count in Counter(pairs).most_common(most):

@@ -238,13 +238,7 @@ def check_threshold(
     if "labels" not in given or with_all.verdict == "holds":
         return with_all
     pairs = replace(data.samples, ids=ids["labels"]).pairs()
-    doubtful, kept = _find_doubtful_labels(
-        pairs,
-        ids["labels"],
-        names["labels"],
-        report.cosine,
-        rows,
-    )
+    doubtful, kept = _find_doubtful_labels(pairs, ids["labels"], names["labels"], report.cosine, rows)
     if not doubtful:
         return with_all
     far, frr = _rates(report, data.subset(kept), confidence)
@@ -322,15 +316,15 @@ def _judge(
         if could_decide and could_confirm:
             needed = math.ceil(groups * _times_the_data(today, limit, trials_today, confidence))
     return RateToday(
-        name,
-        promised,
-        limit,
-        today,
-        counts.is_bound,
-        verdict,
-        groups,
-        counts.unit,
-        needed,
+        name=name,
+        promised=promised,
+        limit=limit,
+        today=today,
+        is_bound=counts.is_bound,
+        verdict=verdict,
+        groups=groups,
+        unit=counts.unit,
+        groups_needed=needed,
     )
 
 
@@ -394,15 +388,8 @@ def _find_doubtful_labels(
     for sample, place in zip(samples.tolist(), places.tolist(), strict=True):
         row = sample if rows is None else int(rows[sample])
         label, likely_label = names[int(ids[sample])], names[int(likely[place])]
-        doubtful.append(
-            DoubtfulLabel(
-                row,
-                label,
-                float(own[place]),
-                likely_label,
-                float(best[place]),
-            )
-        )
+        score, likely_score = float(own[place]), float(best[place])
+        doubtful.append(DoubtfulLabel(row, label, score, likely_label, likely_score))
     kept = torch.ones(len(ids), dtype=torch.bool)
     kept[samples] = False
     return tuple(doubtful), kept

@@ -133,13 +133,13 @@ def compare_models(
         lost = _lost_classes(reports[first], reports[name])
         differences.append(
             ModelDifference(
-                name,
-                first,
-                kind,
-                value,
-                value - half,
-                value + half,
-                lost,
+                model=name,
+                first=first,
+                misses=kind,
+                value=value,
+                low=value - half,
+                high=value + half,
+                lost=lost,
             )
         )
     return ModelComparison(reports, tuple(differences))

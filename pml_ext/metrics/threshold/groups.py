@@ -42,16 +42,9 @@ def measure_groups(
     members.index_put_((label, groups), torch.ones_like(label), accumulate=True)
     has_one_group = bool(((members > 0).sum(dim=1) == 1).all())
     needed = _pairs_needed(rates[0]), _pairs_needed(rates[1])
-    listed = [
-        _group(
-            errors,
-            members[:, place],
-            place,
-            name,
-            needed,
-        )
-        for place, name in enumerate(names)
-    ]
+    listed = []
+    for place, name in enumerate(names):
+        listed.append(_group(errors, members[:, place], place, name, needed))
     between = []
     for a, b in combinations(range(count), 2):
         impostors = errors.impostor_pairs[:, a, b]
@@ -100,13 +93,13 @@ def _group(
     far = _rate(errors.false_accepts[:, place, place], impostors, needed[0], is_shared=True)
     frr = _rate(errors.false_rejects[:, place], genuine, needed[1], is_shared=False)
     return Group(
-        name,
-        samples,
-        identities,
-        far,
-        frr,
-        int(impostors.sum()) // 2,
-        int(genuine.sum()),
+        label=name,
+        samples=samples,
+        identities=identities,
+        far=far,
+        frr=frr,
+        impostor_pairs=int(impostors.sum()) // 2,
+        genuine_pairs=int(genuine.sum()),
     )
 
 
