@@ -134,7 +134,7 @@ def compare_files(files: list[str], *, far: float | None, fpir: float | None, ga
 
     The first file's labels and cameras count; others must be options that are not given.
     """
-    if (far is None) == (fpir is None):
+    if (far is None) == (fpir is None) or (fpir is not None and gallery_size is None):
         raise UserError("--compare needs --far RATE, or --fpir RATE with --gallery-size N")
     if given := [f"--{name.replace('_', '-')}" for name, value in others.items() if value]:
         raise UserError(f"{', '.join(given)} do not go with --compare")
@@ -154,8 +154,7 @@ def compare_files(files: list[str], *, far: float | None, fpir: float | None, ga
             {name: data.embeddings[torch.from_numpy(rows)] for name, data in zip(names, sets, strict=True)},
             sets[0].labels[rows],
             far=far,
-            fpir=fpir,
-            gallery_size=gallery_size,
+            search=None if gallery_size is None else SearchPlan(gallery_size, fpir),
             cameras=None if cameras is None else cameras[rows],
         )
     except ValueError as error:

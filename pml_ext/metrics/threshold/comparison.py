@@ -85,8 +85,7 @@ def compare_models(
     labels: Labels,
     *,
     far: float | None = None,
-    fpir: float | None = None,
-    gallery_size: int | None = None,
+    search: SearchPlan | None = None,
     cameras: Labels | None = None,
 ) -> ModelComparison:
     """Compares models at the same FAR, or at the same FPIR in galleries of a size.
@@ -96,17 +95,13 @@ def compare_models(
 
     Args:
         models: at least two names, each with the (N, D) embeddings of the same N samples; D may differ.
-        labels, cameras, far: see `ThresholdReport.from_embeddings`.
-        fpir, gallery_size: see `SearchPlan`.
+        labels, far, search, cameras: see `ThresholdReport.from_embeddings`.
     Raises:
-        ValueError: fewer than two models; another number of samples; neither far nor fpir, or fpir without a size.
+        TypeError: neither far nor the fpir of a search, or both.
+        ValueError: fewer than two models; another number of samples.
     """
     if len(models) < 2:
         raise ValueError(f"models must be two or more; got {len(models)}")
-    if (far is None) == (fpir is None):
-        raise ValueError(f"give one of far and fpir; got far={far!r}, fpir={fpir!r}")
-    if fpir is not None and gallery_size is None:
-        raise ValueError("fpir needs gallery_size, how many identities are to be enrolled")
     count = len(next(iter(models.values())))
     for name, embeddings in models.items():
         check_embeddings(embeddings, name)
@@ -114,11 +109,10 @@ def compare_models(
             raise ValueError(f"{name} must have the {count} samples of the first model; got {len(embeddings)}")
     ids = number_classes(labels, count)[0]
     camera_ids = None if cameras is None else number_classes(cameras, count, "cameras")[0]
-    plan = None if gallery_size is None else SearchPlan(gallery_size, fpir)
     reports, misses = dict[str, ThresholdReport](), dict[str, _Misses]()
     for name, embeddings in models.items():
         report = ThresholdReport.from_embeddings(
-            embeddings, labels, far=far, search=plan, cameras=cameras, splits=0, source=SampleSource(data=name)
+            embeddings, labels, far=far, search=search, cameras=cameras, splits=0, source=SampleSource(data=name)
         )
         samples = Samples(embeddings, ids, camera_ids)
         reports[name] = report

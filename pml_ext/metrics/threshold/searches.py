@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pml_ext._checks import check_choice, check_fraction, check_switch, check_whole
+from pml_ext._checks import check_choice, check_fraction, check_whole
 from pml_ext.functional.open_set.best_scores import Template
 from pml_ext.functional.open_set.extrapolation import NEEDED, ExtrapolatedRate, extrapolated_rate, fitted_rate
 from pml_ext.functional.open_set.gallery_law import share_by_pooled_rate
@@ -46,7 +46,6 @@ class SearchPlan:
             check_fraction(self.fpir, "fpir")
         check_whole(self.rank, "rank", 1)
         check_choice(self.template, ("best", "mean"), "template")
-        check_switch(self.extrapolate, "extrapolate")
 
 
 class PlannedSearch:

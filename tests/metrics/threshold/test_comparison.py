@@ -8,7 +8,7 @@ import torch
 from scipy.stats import t
 
 from pml_ext.functional import tar_at_far
-from pml_ext.metrics import ThresholdReport
+from pml_ext.metrics import SearchPlan, ThresholdReport
 from pml_ext.metrics.threshold.comparison import compare_models
 
 LABELS = torch.arange(400) % 100
@@ -60,7 +60,7 @@ def test_models_that_differ_by_chance_are_not_told_apart() -> None:
 
 
 def test_searches_at_the_same_fpir() -> None:
-    found = compare_models({"old": model(0.5), "new": model(0.7)}, LABELS, fpir=0.1, gallery_size=50)
+    found = compare_models({"old": model(0.5), "new": model(0.7)}, LABELS, search=SearchPlan(50, fpir=0.1))
     (difference,) = found.differences
     rates = [r.searches.planned.fnir for r in found.reports.values() if r.searches]
     assert rates[0] is not None and rates[1] is not None
@@ -74,5 +74,5 @@ def test_models_of_other_samples_are_refused() -> None:
         compare_models({"old": model(0.5), "new": model(0.5)[1:]}, LABELS, far=0.01)
     with pytest.raises(ValueError, match="models must be two or more; got 1"):
         compare_models({"old": model(0.5)}, LABELS, far=0.01)
-    with pytest.raises(ValueError, match="give one of far and fpir"):
+    with pytest.raises(TypeError, match="exactly one of far="):
         compare_models({"old": model(0.5), "new": model(0.5)}, LABELS)
