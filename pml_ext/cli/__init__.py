@@ -1,46 +1,39 @@
-"""The `pml-ext` command, with FastReID's options: its parser, and how a command ends."""
+"""The `pml-ext` command: its parser, and how a command ends.
 
-import argparse
+Each command is one module here, or a part of one, with its arguments, help, example and body. torch takes seconds to
+import, so these modules import it, and the rooms that need it, inside their functions: help and errors are quick.
+"""
+
 import logging
 import os
-import re
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Sequence
 
-from pml_ext import commands
 from pml_ext._errors import Terminated, UserError
-from pml_ext._names import hint
+from pml_ext._names import closest, hint
 from pml_ext._text import PrintableFormatter
 from pml_ext._version import __version__
-from pml_ext.config_words import split_pairs, take_config, take_files
+from pml_ext.cli.arguments import Command, split_pairs
+from pml_ext.cli.completion import COMPLETION
+from pml_ext.cli.configs import CHECK_CONFIG, CONVERT_CONFIG
+from pml_ext.cli.embed import EMBED
+from pml_ext.cli.evaluate import EVALUATE
+from pml_ext.cli.export import EXPORT
+from pml_ext.cli.index import INDEX
+from pml_ext.cli.look_up import CONFIGS, COPY, EXAMPLES, LIST
+from pml_ext.cli.report import COMPARE, REPORT
+from pml_ext.cli.search import SEARCH
+from pml_ext.cli.threshold import CHECK, CHOOSE, COMPARE_MODELS
+from pml_ext.cli.train import EVAL, TRAIN
 
-_KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)*")
-# Beside names of pictures, such as DSC_0001.JPG.
-_KEY_AMONG_FILES = re.compile(r"(MODEL|INPUT|DATALOADER|TEST|SOLVER|DATASETS|KD)(\.[A-Z0-9_]+)+")
-
-_INSTALL = """One of these lines, once; a new shell then completes:
-
-  echo 'source <(pml-ext completion bash)' >> ~/.bashrc
-  pml-ext completion zsh > "${fpath[1]}/_pml-ext"
-  pml-ext completion fish > ~/.config/fish/completions/pml-ext.fish
-"""
-
-_LAYOUT = """Embeddings, labels, cameras and paths of images: a gallery of `pml-ext embed`, or a file of any program.
-
-A file holds one set of N samples:
-
-- `.npz`: arrays `embeddings` (N, D), `labels` (N,) and, optionally, `cameras` (N,) and `paths` (N,) of pictures. No
-  pickled objects.
-- `.pt`, `.pth`: a dict of tensors with these names; labels, cameras and paths may be lists of strings.
-- `.safetensors`: tensors with these names.
-- `.parquet`: one row per sample; columns `label`, `camera` and `path` (both optional), and either `embedding` (a list
-  of numbers) or one numeric column per dimension: `e0`, `e1`, … Needs pyarrow.
-
-Other names are ignored, except misspelt cameras, which are an error. Embeddings are finite floating-point numbers, and
-no row is zero. Labels and cameras are integers or strings. With cameras, samples of label −1 are junk and ignored.
-Paths are relative to the file's folder, and no picture outside it is opened.
-"""
+GROUPS = {
+    "train": [TRAIN, EVAL, REPORT, COMPARE, CHECK_CONFIG, CONVERT_CONFIG],
+    "use": [EXPORT, EMBED, INDEX, SEARCH, EVALUATE],
+    "thresholds": [CHOOSE, CHECK, COMPARE_MODELS],
+    "look up": [LIST, CONFIGS, EXAMPLES, COPY, COMPLETION],
+}
+COMMANDS = {command.name: command for group in GROUPS.values() for command in group}
 
 STDOUT_CLOSED = 128 + 13  # as a shell has it for SIGPIPE
 
@@ -74,15 +67,13 @@ def _run(words: Sequence[str]) -> int:
     log.propagate = False
     log.handlers = [logging.StreamHandler()]
     log.handlers[0].setFormatter(PrintableFormatter())
-    continue_by = ""
+    command, options = parse(words)
     try:
-        options = vars(parse(words))
-        function, continue_by = options.pop("function"), options.pop("continue_by")
-        if modules := options.pop("imports", None):
+        if modules := getattr(options, "imports", None):
             from pml_ext.runner.plugins import import_modules
 
             import_modules(modules)
-        return function(**options) or 0
+        return command.run(options) or 0
     except ModuleNotFoundError as error:
         package = (error.name or "pml_ext").partition(".")[0]
         if package == "pml_ext" or package in sys.stdlib_module_names:
@@ -94,209 +85,81 @@ def _run(words: Sequence[str]) -> int:
             return STDOUT_CLOSED
         log.error("error: %s", error)
     except KeyboardInterrupt:
-        log.error("stopped before the end%s", continue_by)
+        log.error("stopped before the end%s", command.resume_hint)
         return 130
     except Terminated:
-        log.error("stopped by SIGTERM%s", continue_by)
+        log.error("stopped by SIGTERM%s", command.resume_hint)
         return Terminated.STATUS
     return 2
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The arguments of a command, and what it calls, in `function`; `overrides` are KEY VALUE pairs.
+def parse(words: Sequence[str]) -> tuple[Command, Namespace]:
+    """The command and its arguments; `overrides` are its KEY VALUE pairs, between which options may stand."""
+    whole, parsers = parsers_of_commands()
+    command = _command_of(words, whole)
+    parser = parsers[command.name]
+    rest, pairs = list(words[len(command.name.split()) :]), list[str]()
+    if command.key is not None:
+        rest, pairs = split_pairs(rest, parser, command.key)
+    options, unknown = parser.parse_known_intermixed_args(rest)
+    if unknown:
+        flag = next((word.partition("=")[0] for word in unknown if word.startswith("-")), "")
+        near = closest(flag, parser._option_string_actions, 1)
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{f'; did you mean {near[0]}?' if near else ''}")
+    if command.key is not None:
+        options.overrides = pairs
+    return command, options
 
-    Options may stand before, between and after KEY VALUE pairs. A key is known by its capitals, so the value behind it
-    may begin with a minus, as -1e-3 does.
-    """
-    whole, subparsers = parsers()
-    if not argv:
+
+def _command_of(words: Sequence[str], whole: ArgumentParser) -> Command:
+    """The command that the first word or two name; else shows the help or an error, and exits."""
+    for count in (1, 2):
+        if command := COMMANDS.get(" ".join(words[:count])):
+            return command
+    if not words:
         whole.print_help()
         whole.exit()
-    if argv[0] not in subparsers:
-        if not argv[0].startswith("-"):
-            whole.error(f"no command {argv[0]!r}{hint(argv[0], subparsers, str)}")
-        return whole.parse_args(argv)  # help, the version, or an error
-    command = subparsers[argv[0]]
-    key = command.get_default("key")
-    words, pairs = split_pairs(argv[1:], command, key) if key else (argv[1:], [])
-    arguments = command.parse_intermixed_args(words)
-    del arguments.key
-    if key:
-        arguments.overrides = pairs
-    if "words" in arguments:
-        take_config(arguments, command)
-    if "files" in arguments:
-        take_files(arguments)
-    if aliases := vars(arguments).pop("dataset", None):
-        arguments.overrides = ["DATASETS.ALIASES", repr(tuple(aliases)), *arguments.overrides]
-    return arguments
+    in_group = [name for name in COMMANDS if name.startswith(f"{words[0]} ")]
+    if not words[0].startswith("-") and (not in_group or (len(words) > 1 and not words[1].startswith("-"))):
+        given = " ".join(words[: 2 if in_group else 1])
+        whole.error(f"no command {given!r}{hint(given, in_group or COMMANDS, str)}")
+    whole.parse_args(words)  # help, the version, or an error
+    raise AssertionError(words)
 
 
-def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """The parser of the whole command line, and those of its commands."""
-    whole = argparse.ArgumentParser("pml-ext", description="Train and evaluate embedding models from YAML files.")
+class _WholeParser(ArgumentParser):
+    """The parser of the whole command line, whose help lists the commands by group."""
+
+    def format_help(self) -> str:
+        lines = [self.format_usage(), f"{self.description}\n"]
+        for title, commands in GROUPS.items():
+            lines += [f"{title}:", *(f"  {command.name:17}  {command.about}" for command in commands), ""]
+        return "\n".join([*lines, "See `pml-ext COMMAND --help`.\n"])
+
+
+def parsers_of_commands() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
+    """The parser of the whole command line, and those of the commands."""
+    whole = _WholeParser(
+        "pml-ext",
+        usage="pml-ext [--version] COMMAND …",
+        description="Train, evaluate and use embedding models, and choose decision thresholds.",
+    )
     whole.add_argument("--version", action="version", version=__version__)
-    subparsers = whole.add_subparsers(dest="command", metavar="COMMAND", required=True)
-
-    def command(
-        name: str, function: Callable[..., Any], key: re.Pattern[str] | None = None, continue_by: str = "", **more: Any
-    ) -> Callable[..., Any]:
-        """Add a command; what comes back adds its arguments."""
-        does = function.__doc__
-        parser = subparsers.add_parser(name, help=does, description=does, **more)
-        parser.set_defaults(function=function, key=key, continue_by=continue_by)
-        return parser.add_argument
-
-    layout: dict[str, Any] = {"epilog": _LAYOUT, "formatter_class": argparse.RawDescriptionHelpFormatter}
-    add = command("train", commands.train, _KEY)
-    _add_config(add, "IMAGES | FILE [KEY VALUE]…", "a folder of images, a table or a config file, and config overrides")
-    _add_data(add)
-    _add_processes(add)
-    add("--resume", action="store_true", help="go on from OUTPUT_DIR's last checkpoint")
-    add("--overwrite", action="store_true", help="replace the run that is in OUTPUT_DIR")
-    add("--profile", action="store_true", help="say where the time went")
-    add("--eval-only", action="store_true", help="do not train; as `pml-ext eval`")
-
-    add = command("eval", commands.evaluate, _KEY, **layout)
-    _add_config(add, "RUN | FILE [KEY VALUE]…", "a run's OUTPUT_DIR or a config file, and config overrides")
-    _add_data(add)
-    _add_processes(add)
-    add("--embeddings", metavar="FILE", help="measure embeddings made elsewhere, see below")
-    add("--gallery", metavar="FILE", help="what --embeddings search; without: each other")
-    does = "of --embeddings: more of the gallery, of other identities; measures TAR at FAR and searches among them all"
-    add("--distractors", metavar="FILE", help=does)
-    does = "of --embeddings: measure scores normalised by a cohort too, see `pml-ext threshold`: its cohort.npz, its "
-    does += "threshold.json, or the word gallery (k and strength as in TEST.NORMALIZE)"
-    add("--normalize", metavar="COHORT", help=does)
-    add("--checkpoint", metavar="FILE", help="of --embeddings: their model, which the cohort must be of")
-    add("--out", metavar="FOLDER", help="of --embeddings: for metrics.json; default: here")
-    add("--eval-only", action="store_true", help=argparse.SUPPRESS)  # FastReID's, said twice
-
-    add = command("threshold", commands.threshold, **layout)
-    add("--embeddings", metavar="FILE", help="of validation, or new ones to --check; see below")
-    does = "instead of --embeddings: files of several models on the same samples, to compare at a --far or --fpir"
-    add("--compare", nargs="+", metavar="FILE", help=does)
-    target = subparsers.choices["threshold"].add_mutually_exclusive_group(required=True)
-    target.add_argument("--far", type=float, metavar="RATE", help="the largest false accept rate")
-    target.add_argument("--frr", type=float, metavar="RATE", help="the largest false reject rate")
-    does = "the largest share of searches for unknown identities that return a match; with --gallery-size"
-    target.add_argument("--fpir", type=float, metavar="RATE", help=does)
-    target.add_argument("--max-utility", action="store_true", help="the best harmonic mean of 1 - FAR and 1 - FRR")
-    does = "test a saved threshold on new data; exit status 0: it holds, 1: it does not, 3: the data cannot tell"
-    target.add_argument("--check", metavar="FILE", help=does)
-    add("--labels", metavar="NAME", help="of --check: array or column of identities; default: the file's labels")
-    add("--frames", metavar="NAME", help="of --check: samples of one frame are different people")
-    add("--tracks", metavar="NAME", help="of --check: samples of one track are the same")
-    add("--look", type=int, metavar="N", help="of --check: which check this is: 1, 2, …; default: 1")
-    does = "identities that a search is to be among: rates of searches for a tenth to ten times as many"
-    add("--gallery-size", type=int, metavar="N", help=does)
-    add("--rank", type=int, metavar="R", help="of searches: the right one must be among the first R; default: 1")
-    does = "of searches: compare with the best sample of an identity, or with their mean; default: best"
-    add("--template", choices=["best", "mean"], help=does)
-    add("--extrapolate", action="store_true", help="to galleries of more identities than the file has")
-    add("--groups", metavar="NAME", help="the array or column with groups of samples, whose rates are compared")
-    does = "scores normalised by a cohort: a file of embeddings, a saved cohort.npz, or the word gallery (itself)"
-    add("--normalize", metavar="COHORT", help=does)
-    add("--checkpoint", metavar="FILE", help="the model; its hash is kept in the report")
-    add("--same-camera-pairs", action="store_true", help="count genuine pairs of one camera too")
-    add("--images", metavar="FOLDER", help="of the file's paths; default: the file's folder")
-    add("--out", metavar="FOLDER", help="write the report there: page, picture and JSON; without, only print it")
-
-    add = command("check-config", commands.check_config, _KEY)
-    add("files", nargs="*", metavar="FILE… [KEY VALUE]…", help="config files, runs or images, and config overrides")
-    add("--config-file", metavar="FILE", help="config file")
-    _add_import(add)
-    _add_data(add)
-    add("--num-gpus", type=int, default=1, help="processes a machine that will share a batch")
-    add("--num-machines", type=int, default=1)
-
-    add = command("convert-config", commands.convert_config)
-    add("file", metavar="FILE", help="insightface's config, a Python file")
-    add("--num-gpus", type=int, default=8, metavar="N", help="processes that share a batch; default: insightface's 8")
-    add("--output", metavar="FILE", help="the YAML; default: print it")
-
-    add = command("list", commands.list_names)
-    add("kind", nargs="?", metavar="NAMES", help="losses, backbones, datasets, …; omit to list the kinds")
-    _add_import(add)
-
-    for name, function in (("configs", commands.configs), ("examples", commands.examples)):
-        add = command(name, function)
-        add("--copy", metavar="NAME", help="copy that one, with the files that it is based on")
-        add("folder", nargs="?", default=".", metavar="FOLDER", help="where to; default: here")
-
-    add = command("export", commands.export, _KEY)
-    _add_config(add, "RUN | FILE [KEY VALUE]…", "a run's OUTPUT_DIR or a config file, and config overrides")
-    add("--format", required=True, choices=["onnx", "torchscript"])
-    add("--output", required=True, metavar="FILE")
-    add("--half", action="store_true", help="compute all but the heads in 16 bits")
-
-    add = command("report", commands.report, **layout)
-    add("run", nargs="?", metavar="RUN", help="its OUTPUT_DIR")
-    _add_import(add)
-    add("--embeddings", metavar="FILE", help="show embeddings made elsewhere, see below; queries, if with a gallery")
-    add("--gallery", metavar="FILE", help="what --embeddings search; without: each other")
-    add("--images", metavar="FOLDER", help="of the files' paths; default: each file's folder")
-    add("--out", metavar="FOLDER", help="of --embeddings: for report.html; default: here")
-
-    add = command("compare", commands.compare)
-    add("runs", nargs="+", metavar="RUN", help="their OUTPUT_DIRs")
-    add("--output", default="compare.html", metavar="FILE", help="default: compare.html")
-
-    again = "; run the same command again to resume"
-    add = command("embed", commands.embed, _KEY_AMONG_FILES, again)
-    add("images", nargs="*", metavar="IMAGES [KEY VALUE]…", help="image files and folders, and config overrides")
-    _add_import(add)
-    add("--model", metavar="RUN", help="a run's OUTPUT_DIR, or a file of `pml-ext export --format onnx`")
-    add("--config-file", metavar="FILE", help="in place of --model: a config file; set MODEL.WEIGHTS in it or behind")
-    add("--output", required=True, metavar="GALLERY", help="folder for the gallery, or an existing gallery")
-    add("--half", action="store_true", help="compute all but the heads in 16 bits")
-    add("--prune", action="store_true", help="remove the rows of images that no longer exist")
-    add("--label-by-folder", action="store_true", help="label each image by its folder's name")
-    add("--normalize", metavar="COHORT", help="a cohort.npz of pml-ext threshold: searches have normalised scores")
-    _add_processes(add)
-
-    add = command("search", commands.search, _KEY_AMONG_FILES)
-    add("query", metavar="QUERY", help="an image, a folder of images, a gallery or a file of embeddings")
-    _add_import(add)
-    add("--index", required=True, metavar="GALLERY", help="a gallery of `pml-ext embed`, or a file of embeddings")
-    add("-k", type=int, default=10, help="number of hits for each query [default: 10]")
-    add("--threshold", metavar="FILE", help="a threshold report of the model: accept or reject each hit")
-    add("--page", metavar="FILE", help="write an HTML page with the images")
-    add("--images", metavar="FOLDER", help="folder of the index's images [default: the folder that the index is in]")
-
-    add = command("completion", commands.completion, epilog=_INSTALL, formatter_class=layout["formatter_class"])
-    add("shell", choices=["bash", "zsh", "fish"])
-    commands_of_whole = dict(subparsers.choices)
-    subparsers.choices["completion"].set_defaults(parsers=(whole, commands_of_whole))
-    return whole, commands_of_whole
-
-
-def _add_config(add: Callable[..., Any], words: str, does: str) -> None:
-    add("words", nargs="*", metavar=words, help=does)
-    add("--config-file", metavar="FILE", help="config file, or the name of a bundled one (see `pml-ext configs`)")
-    _add_import(add)
-
-
-def _add_import(add: Callable[..., Any]) -> None:
-    does = "import a module whose losses, data sets and other parts the config names; may be given several times"
-    add("--import", action="append", dest="imports", metavar="MODULE", help=does)
-
-
-def _add_data(add: Callable[..., Any]) -> None:
-    does = "read a data set that the config names from a table (path, identity, camera, split) or NAME=folder:PATH"
-    add("--dataset", action="append", metavar="NAME=file:TABLE", help=does)
-
-
-def _add_processes(add: Callable[..., Any]) -> None:
-    add("--num-gpus", type=int, default=1, help="processes a machine (on CPU too)")
-    add("--num-machines", type=int, default=1)
-    add("--machine-rank", type=int, default=0, help="of this machine, from 0")
-    add("--dist-url", default="auto", help="tcp://address:port of machine 0")
-    does = "how long a process waits for the others before the run ends; default: 1800"
-    add("--timeout", type=float, default=1800.0, metavar="SECONDS", help=does)
-    does = "how often a failed run goes on from its last checkpoint by itself; default: 0"
-    add("--max-restarts", type=int, default=0, metavar="N", help=does)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    groups = {"": whole.add_subparsers(prog="pml-ext", metavar="COMMAND", required=True, parser_class=ArgumentParser)}
+    parsers = dict[str, ArgumentParser]()
+    for command in COMMANDS.values():
+        group, _, name = command.name.rpartition(" ")
+        if group not in groups:
+            about = ", ".join(other.rpartition(" ")[2] for other in COMMANDS if other.startswith(f"{group} "))
+            parent = groups[""].add_parser(group, help=about, description=f"See pml-ext {group} COMMAND --help.")
+            groups[group] = parent.add_subparsers(prog=f"pml-ext {group}", metavar="COMMAND", required=True)
+        parsers[command.name] = groups[group].add_parser(
+            name,
+            help=command.about,
+            description=command.about,
+            epilog=command.help_end,
+            formatter_class=RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        command.add_arguments(parsers[command.name])
+    return whole, parsers

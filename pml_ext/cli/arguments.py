@@ -1,28 +1,149 @@
-"""The words of a command line that lead to a config: its file, a run, a folder of images, and KEY VALUE pairs."""
+"""How a command is declared, the arguments that several commands share, and the words that lead to a config."""
 
-import argparse
+import logging
 import re
-from collections.abc import Sequence
+import warnings
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pml_ext._errors import UserError
 from pml_ext._names import closest_path
 from pml_ext.runner.config.run_folder import config_of_run, is_run, weights_of_run
 
-OWN_IMAGES = "OwnImages/base.yml"
+if TYPE_CHECKING:
+    from pml_ext.runner.launch import Launch
+
+KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)*")
+# Next to names of images, such as DSC_0001.JPG.
+KEY_AMONG_FILES = re.compile(r"(MODEL|INPUT|DATALOADER|TEST|SOLVER|DATASETS|KD)(\.[A-Z0-9_]+)+")
+CONFIG_FOR_IMAGES = "OwnImages/base.yml"
+
+EMBEDDING_FILES = """FILE is a gallery of `pml-ext embed`, or a file of any program with one set of N samples:
+
+- `.npz`: arrays `embeddings` (N, D), `labels` (N,) and, optionally, `cameras` (N,) and `paths` (N,) of images. No
+  pickled objects.
+- `.pt`, `.pth`: a dict of tensors with these names; labels, cameras and paths may be lists of strings.
+- `.safetensors`: tensors with these names.
+- `.parquet`: one row per sample; columns `label`, `camera` and `path` (both optional), and either `embedding` (a list
+  of numbers) or one numeric column per dimension: `e0`, `e1`, … Needs pyarrow.
+
+Other names are ignored, except misspelt cameras, which are an error. Embeddings are finite floating-point numbers, and
+no row is zero. Labels and cameras are integers or strings. With cameras, samples of label −1 are junk and ignored.
+Paths are relative to the file's folder, and no image outside it is opened.
+"""
 
 
-def split_pairs(
-    words: Sequence[str], command: argparse.ArgumentParser, key: re.Pattern[str]
-) -> tuple[list[str], list[str]]:
-    """The words without KEY VALUE pairs, and the pairs."""
-    flags = {name for action in command._actions if action.nargs == 0 for name in action.option_strings}
+@dataclass(frozen=True)
+class Command:
+    """A command of `pml-ext`.
+
+    Attributes:
+        name: one word, or two for a command of a group such as `threshold choose`.
+        about: one sentence, for the help.
+        run: called with the parsed arguments; returns the exit status, None for 0.
+        example: a command line that ends the help.
+        notes: what the help says before the example.
+        key: matches the KEYs of KEY VALUE pairs, which become `overrides`; None for a command without them.
+        resume_hint: what to do after Ctrl-C.
+    """
+
+    name: str
+    about: str
+    add_arguments: Callable[[ArgumentParser], None]
+    run: Callable[[Namespace], int | None]
+    example: str
+    notes: str = ""
+    key: re.Pattern[str] | None = None
+    resume_hint: str = ""
+
+    @property
+    def help_end(self) -> str:
+        example = f"example:\n  {self.example}"
+        return f"{self.notes}\n{example}" if self.notes else example
+
+
+def add_config(parser: ArgumentParser, words: str, text: str) -> None:
+    """Add the arguments of a command that reads a config; they end up in `words`, `config_file` and `dataset`."""
+    parser.add_argument("words", nargs="*", metavar=words, help=text)
+    parser.add_argument(
+        "--config-file",
+        metavar="FILE",
+        help="Config file, or the name of a bundled one (see `pml-ext configs`). Same as the positional FILE; "
+        "FastReID's spelling.",
+    )
+    add_import(parser)
+    parser.add_argument(
+        "--dataset",
+        action="append",
+        metavar="NAME=file:TABLE",
+        help="Read the data set NAME of the config from a table (path, identity, camera, split), or from a folder with "
+        "NAME=folder:PATH; repeatable.",
+    )
+
+
+def add_import(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--import",
+        action="append",
+        dest="imports",
+        metavar="MODULE",
+        help="Import a module that registers losses, data sets and other parts of the config; repeatable.",
+    )
+
+
+def add_processes(parser: ArgumentParser) -> None:
+    """Add the fields of `Launch`."""
+    parser.add_argument(
+        "--num-gpus",
+        type=int,
+        default=1,
+        metavar="N",
+        help="Processes to start on each machine, one per GPU; with MODEL.DEVICE cpu, N CPU processes [default: 1]",
+    )
+    parser.add_argument("--num-machines", type=int, default=1, metavar="N", help="Number of machines [default: 1]")
+    parser.add_argument("--machine-rank", type=int, default=0, metavar="N", help="Number of this machine [default: 0]")
+    parser.add_argument(
+        "--dist-url", default="auto", metavar="URL", help="tcp://address:port of machine 0 [default: a free port here]"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=1800.0,
+        metavar="SECONDS",
+        help="Timeout of collective operations, in seconds [default: 1800]",
+    )
+    parser.add_argument(
+        "--max-restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="Restart a failed run from its last checkpoint up to N times [default: 0]",
+    )
+
+
+def launch_of(options: Namespace) -> "Launch":
+    """The processes that `add_processes` declares."""
+    from pml_ext.runner.launch import Launch
+
+    return Launch(**{name: getattr(options, name) for name in Launch.__dataclass_fields__})
+
+
+def split_pairs(words: Sequence[str], parser: ArgumentParser, key: re.Pattern[str]) -> tuple[list[str], list[str]]:
+    """The words without KEY VALUE pairs, and the pairs.
+
+    A key is known by its capitals, so the value after it may begin with a minus, as -1e-3 does.
+    """
+    flags = {name for action in parser._actions if action.nargs == 0 for name in action.option_strings}
     rest, pairs = list[str](), list[str]()
     words = list(words)
     while words:
         word = words.pop(0)
-        is_value = bool(rest) and rest[-1].startswith("-") and "=" not in rest[-1] and rest[-1] not in flags
-        if key.fullmatch(word) and not is_value:
+        is_option_value = bool(rest) and rest[-1].startswith("-") and "=" not in rest[-1] and rest[-1] not in flags
+        if key.fullmatch(word) and not is_option_value:
             pairs += [word, *words[:1]]
             del words[:1]
         else:
@@ -30,84 +151,86 @@ def split_pairs(
     return rest, pairs
 
 
-_OF_EMBEDDINGS = ("gallery", "distractors", "normalize", "checkpoint", "out")
+def training_config(options: Namespace) -> tuple[str, list[str]]:
+    """The config file and the overrides of a command that trains: of a FILE, a run to resume, or images."""
+    settings = _take_images(options, options.words)
+    config_file = _config_word(options, "a folder of images")
+    if Path(config_file).expanduser().is_dir():
+        settings += ["OUTPUT_DIR", config_file]
+        config_file = config_of_run(config_file)
+    return config_file, _all_overrides(options, settings)
 
 
-def take_config(arguments: argparse.Namespace, command: argparse.ArgumentParser) -> None:
-    """Find the config's FILE among the words beside options; `eval --embeddings` has none."""
-    words = vars(arguments).pop("words")
-    if getattr(arguments, "embeddings", None) is not None:
-        if arguments.config_file or words:
-            command.error("argument --embeddings: not allowed with a config FILE")
-        given = {name for name, value in vars(arguments).items() if value != command.get_default(name)}
-        if arguments.overrides or not given <= {"embeddings", "overrides", *_OF_EMBEDDINGS}:
-            also = ", ".join(f"--{name}" for name in _OF_EMBEDDINGS)
-            raise UserError(f"--embeddings takes {also}; KEY VALUE and processes are for --config-file")
-        return
-    if "embeddings" in arguments and (own := [f"--{name}" for name in _OF_EMBEDDINGS if getattr(arguments, name)]):
-        raise UserError(
-            f"{', '.join(own)} go with --embeddings; a config has DATASETS.TESTS, TEST.NORMALIZE, MODEL.WEIGHTS and "
-            "OUTPUT_DIR"
-        )
+def trained_config(options: Namespace) -> tuple[str, list[str]]:
+    """The config file and the overrides of a command on a trained model: of a FILE, or a run with its weights."""
     settings = list[str]()
-    if words and "resume" in arguments and not arguments.eval_only:
-        settings = _take_data(arguments, words)
-    if arguments.config_file is None:
-        if not words:
-            other = "a folder of images" if "resume" in arguments else "a run"
-            hint = " (or --embeddings FILE)" if "embeddings" in arguments else ""
-            command.error(f"a config FILE is required, or {other}{hint}")
-        arguments.config_file = words.pop(0)
-        _require_found(arguments.config_file, "no folder of images" if "resume" in arguments else "no run")
-    if Path(arguments.config_file).expanduser().is_dir():
-        run, arguments.config_file = arguments.config_file, config_of_run(arguments.config_file)
-        settings += ["OUTPUT_DIR", run]
-        if "resume" not in arguments or arguments.eval_only:
-            settings += ["MODEL.WEIGHTS", weights_of_run(run)]
-    arguments.overrides = settings + words + arguments.overrides
+    config_file = _config_word(options, "a run")
+    if Path(config_file).expanduser().is_dir():
+        run, config_file = config_file, config_of_run(config_file)
+        settings = ["OUTPUT_DIR", run, "MODEL.WEIGHTS", weights_of_run(run)]
+    return config_file, _all_overrides(options, settings)
 
 
-def _require_found(word: str, what: str) -> None:
-    """Raise a UserError for a word that is no path and has not the ending of a bundled config's name."""
+def config_files(options: Namespace) -> tuple[list[str], list[str]]:
+    """The config files and the overrides of a command that only reads them: of FILEs, runs and images."""
+    settings = _take_images(options, options.words)
+    files = list(options.words)
+    if options.config_file is not None:
+        files.insert(0, options.config_file)
+    files = [config_of_run(file) if is_run(file) else file for file in files]
+    options.words = []
+    return files, _all_overrides(options, settings)
+
+
+def _config_word(options: Namespace, other: str) -> str:
+    """--config-file, or else the first of the words, which is removed."""
+    if options.config_file is not None:
+        return str(options.config_file)
+    if not options.words:
+        raise UserError(f"a config FILE is required, or {other}")
+    word = str(options.words.pop(0))
     path = Path(word).expanduser()
-    if path.suffix in (".yml", ".yaml") or path.exists():
-        return
-    close = closest_path(path)
-    suggestion = f"; did you mean {close}?" if close else ""
-    raise UserError(f"{what} and no config file at {word}{suggestion}")
+    if not _is_config(word) and not path.exists():
+        close = closest_path(path)
+        suggestion = f"; did you mean {close}?" if close else ""
+        raise UserError(f"{other.replace('a ', 'no ', 1)} and no config file at {word}{suggestion}")
+    return word
 
 
-def take_files(arguments: argparse.Namespace) -> None:
-    """Collect the config files of `check-config` from its options and words, which may be runs and images."""
-    files = arguments.files
-    if (first := vars(arguments).pop("config_file")) is not None:
-        files.insert(0, first)
-    arguments.config_file, words = None, [file for file in files if _is_data(file)]
-    if words:
-        arguments.config_file = next((file for file in files if not _is_data(file)), None)
-        arguments.overrides = _take_data(arguments, words) + arguments.overrides
-        files[:] = [arguments.config_file]
-    files[:] = [config_of_run(file) if is_run(file) else file for file in files]
-    del arguments.config_file
+def _all_overrides(options: Namespace, settings: list[str]) -> list[str]:
+    aliases = ["DATASETS.ALIASES", repr(tuple(options.dataset))] if options.dataset else []
+    return [*aliases, *settings, *options.words, *options.overrides]
 
 
-def _is_data(word: str) -> bool:
-    path = Path(word).expanduser()
-    return path.suffix in (".csv", ".parquet") or (path.is_dir() and not is_run(path))
-
-
-def _take_data(arguments: argparse.Namespace, words: list[str]) -> list[str]:
+def _take_images(options: Namespace, words: list[str]) -> list[str]:
     """Remove the folder of images or the table from the words; returns the settings that train and test on it."""
-    word = next(filter(_is_data, words), None)
+    word = next(filter(_is_images, words), None)
     if word is None:
         return []
     words.remove(word)
     path = Path(word)
-    is_folder = path.is_dir()
-    name = re.sub(r"[^\w.-]", "_", path.resolve().name if is_folder else path.stem)
-    arguments.dataset = [*(arguments.dataset or []), f"{name}={'folder' if is_folder else 'file'}:{path}"]
+    kind, name = ("folder", path.resolve().name) if path.is_dir() else ("file", path.stem)
+    name = re.sub(r"[^\w.-]", "_", name)
+    options.dataset = [*(options.dataset or []), f"{name}={kind}:{path}"]
     settings = ["DATASETS.NAMES", repr((name,)), "DATASETS.TESTS", repr((name,))]
-    if arguments.config_file is None:
-        arguments.config_file = OWN_IMAGES
+    if options.config_file is None and not any(map(_is_config, words)):
+        options.config_file = CONFIG_FOR_IMAGES
         settings += ["OUTPUT_DIR", f"logs/{name}"]
     return settings
+
+
+def _is_config(word: str) -> bool:
+    return Path(word).suffix in (".yml", ".yaml") or is_run(word)
+
+
+def _is_images(word: str) -> bool:
+    path = Path(word).expanduser()
+    return path.suffix in (".csv", ".parquet") or (path.is_dir() and not is_run(path))
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Log warnings without file and line."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: logging.getLogger("pml_ext").warning("warning: %s", message)
+        yield

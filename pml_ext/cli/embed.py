@@ -1,8 +1,11 @@
 """`pml-ext embed`: make a gallery agree with images, by one process or several."""
 
+from __future__ import annotations
+
 import logging
 import os
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -10,22 +13,18 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
-
-import numpy as np
-import torch
-from yacs.config import CfgNode as CN
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pml_ext._errors import UserError
-from pml_ext.runner.checks.supported import require_network
-from pml_ext.runner.config.network_keys import SHAPING, load_for_embedding
-from pml_ext.runner.config.run_folder import config_of_run, weights_of_run
-from pml_ext.runner.failures import one_message
-from pml_ext.runner.launch import Launch, start
-from pml_ext.search.embedder import Embedder
-from pml_ext.search.gallery import PART_ROWS, Gallery
-from pml_ext.search.images import Embedded, Listed, embed_images, is_unchanged, join_batches, list_images
-from pml_ext.search.readers import READERS
+from pml_ext.cli.arguments import KEY_AMONG_FILES, Command, add_import, add_processes, launch_of
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode as CN
+
+    from pml_ext.runner.launch import Launch
+    from pml_ext.search.embedder import Embedder
+    from pml_ext.search.gallery import Gallery
+    from pml_ext.search.images import Embedded, Listed
 
 log = logging.getLogger("pml_ext")
 
@@ -34,44 +33,61 @@ T = TypeVar("T")
 PART_SECONDS = 60.0  # the most work that a killed process loses
 
 
-def embed(images: Sequence[str], output: str | Path, launch: Launch, **options: Any) -> None:
-    """Embed the images that are not in the gallery yet, or whose content has changed.
+def _add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "images", nargs="*", metavar="IMAGES [KEY VALUE]…", help="Image files and folders, and config overrides"
+    )
+    parser.add_argument(
+        "--model",
+        required=True,
+        metavar="FILE",
+        help="OUTPUT_DIR of a run, file of `pml-ext export --format onnx`, or config file; set MODEL.WEIGHTS in the "
+        "config file or on the command line",
+    )
+    parser.add_argument("--output", required=True, metavar="GALLERY", help="Folder of a new or an existing gallery")
+    parser.add_argument("--half", action="store_true", help="Use 16-bit precision except in the heads.")
+    parser.add_argument("--prune", action="store_true", help="Remove the rows of images that no longer exist")
+    parser.add_argument("--label-by-folder", action="store_true", help="Label each image with its folder's name")
+    parser.add_argument(
+        "--normalize",
+        metavar="COHORT",
+        help="cohort.npz of `pml-ext threshold choose`; searches then rank by normalised scores",
+    )
+    add_import(parser)
+    add_processes(parser)
 
-    Args:
-        options: see `_embed`.
-    """
-    launch = launch.joined()
-    output = Path(output).expanduser()
-    if output.suffix in READERS or output.is_file():
-        raise UserError(f"--output is a gallery, which is a folder; got {output}")
-    if not output.parent.is_dir():
-        raise UserError(f"no folder {output.parent} for {output.name}")
+
+def _embed(options: Namespace) -> None:
+    from pml_ext.runner.launch import start
+    from pml_ext.search.readers import READERS
+
+    launch = launch_of(options).joined()
+    options.output = Path(options.output).expanduser()
+    if options.output.suffix in READERS or options.output.is_file():
+        raise UserError(f"--output is a gallery, which is a folder; got {options.output}")
+    if not options.output.parent.is_dir():
+        raise UserError(f"no folder {options.output.parent} for {options.output.name}")
     if launch.needs_agent:
-        start(launch, partial(embed, images, output, **options))
+        start(launch, partial(embed_in_process, options))
     else:
-        _embed(images, output, launch.timeout, **options)
+        embed_in_process(options, launch)
 
 
-def _embed(
-    images: Sequence[str], output: Path, timeout: float, *, config_file: str | None, model: str | None,
-    overrides: Sequence[str], half: bool, prune: bool, label_by_folder: bool, normalize: str | None,
-) -> None:  # fmt: skip
-    """One process of `embed`.
+def embed_in_process(options: Namespace, launch: Launch) -> None:
+    """Embed this process's share of the images that are not in the gallery yet, or whose content has changed."""
+    from pml_ext.runner.failures import one_message
+    from pml_ext.search.gallery import Gallery
+    from pml_ext.search.images import list_images
 
-    Args:
-        prune: drop the rows of images that no longer exist.
-        normalize: a saved cohort, whose mean cosines with each image are kept, so that searches have normalised scores.
-        model: a run or an exported file, whose overrides only say where and how fast it runs; config_file: in place of
-            it, with MODEL.WEIGHTS.
-    """
-    cfg, embedder = _load_model(config_file, model, overrides, half)
-    listed = list_images(images, Path(os.path.abspath(output)).parent)
-    cohort = None if normalize is None else Path(normalize).expanduser()
-    with one_message(output.parent), _process_group(timeout) as (rank, processes):
-        missing = list[Listed]()
+    cfg, embedder = _load_model(options)
+    output = options.output
+    listed = list_images(options.images, Path(os.path.abspath(output)).parent)
+    cohort = None if options.normalize is None else Path(options.normalize).expanduser()
+    with one_message(output.parent), _process_group(launch.timeout) as (rank, processes):
+        missing: list[Listed] = []
         if rank == 0:
-            gallery = Gallery.create(output, embedder.record, has_labels=label_by_folder, cohort=cohort)
-            missing = _remove_stale_rows(gallery, listed, prune=prune)
+            gallery = Gallery.create(output, embedder.record, has_labels=options.label_by_folder, cohort=cohort)
+            missing = _remove_stale_rows(gallery, listed, prune=options.prune)
         missing = _exchange(missing)[0]
         gallery = Gallery.open(output, may_be_empty=True)
         workers = cfg.DATALOADER.NUM_WORKERS
@@ -81,8 +97,62 @@ def _embed(
             _report(Gallery.open(output, may_be_empty=True), problems, len(missing))
 
 
+def _load_model(options: Namespace) -> tuple[CN, Embedder]:
+    """The config to run with, and the model on this process's device."""
+    from pml_ext.runner.checks.supported import require_network
+    from pml_ext.runner.config.network_keys import load_for_embedding
+    from pml_ext.runner.config.run_folder import config_of_run, weights_of_run
+    from pml_ext.search.embedder import Embedder
+
+    model, overrides = options.model, options.overrides
+    path = Path(model).expanduser()
+    is_exported = path.suffix == ".onnx"
+    if is_exported:
+        _require_no_model_keys(options)
+        config_file, overrides = None, ["MODEL.DEVICE", "auto", *overrides]
+    elif path.is_dir():
+        config_file, overrides = config_of_run(model), ["MODEL.WEIGHTS", weights_of_run(model), *overrides]
+    else:
+        config_file = model
+    cfg = load_for_embedding(config_file, [*overrides])
+    require_network(cfg)
+    device, batch_size = _device(cfg), cfg.TEST.IMS_PER_BATCH
+    if is_exported:
+        embedder = Embedder.from_onnx(model, device=device, batch_size=batch_size)
+        embedder.record = replace(embedder.record, onnx=str(path.resolve()))
+    else:
+        embedder = Embedder.of(cfg, device=device, half=options.half, batch_size=batch_size)
+        weights = Path(cfg.MODEL.WEIGHTS).expanduser().resolve()
+        embedder.record = replace(embedder.record, weights=str(weights))
+    return cfg, embedder
+
+
+def _require_no_model_keys(options: Namespace) -> None:
+    """Raise a UserError for arguments that would change what an exported model computes."""
+    from pml_ext.runner.config.network_keys import SHAPING
+
+    fixed = [key for key in options.overrides[::2] if key.startswith((*SHAPING, "MODEL.WEIGHTS"))]
+    if options.half:
+        fixed.append("--half")
+    if fixed:
+        raise UserError(f"{', '.join(fixed)}: an exported file computes as it was exported")
+
+
+def _device(cfg: CN) -> str:
+    """MODEL.DEVICE; each of several processes of a machine has its own GPU."""
+    device = str(cfg.MODEL.DEVICE)
+    kind = device.partition(":")[0]
+    if kind == "cpu" or int(os.environ.get("LOCAL_WORLD_SIZE", 1)) == 1:
+        return device
+    return f"{kind}:{os.environ['LOCAL_RANK']}"
+
+
 def _remove_stale_rows(gallery: Gallery, listed: Sequence[Listed], *, prune: bool) -> list[Listed]:
     """Remove rows of changed images, with `prune` of images that no longer exist; returns the images to embed."""
+    import numpy as np
+
+    from pml_ext.search.images import is_unchanged
+
     paths, hashes = gallery.column("path"), gallery.column("content_hash")
     row_of = {path: row for row, path in enumerate(paths)}  # two commands may have embedded an image: the last counts
     known = [image for image in listed if image.name in row_of]
@@ -99,10 +169,9 @@ def _remove_stale_rows(gallery: Gallery, listed: Sequence[Listed], *, prune: boo
         gallery.keep(np.array(stays))
     missing = [image for image in listed if image.name not in row_of or image.name in changed]
     if paths:
-        log.info(
-            "%s: %d images to embed, %d of them changed; %d unchanged", gallery.folder, len(missing), len(changed),
-            len(listed) - len(missing),
-        )  # fmt: skip
+        unchanged = len(listed) - len(missing)
+        text = "%s: %d images to embed, %d of them changed; %d unchanged"
+        log.info(text, gallery.folder, len(missing), len(changed), unchanged)
     return missing
 
 
@@ -110,7 +179,10 @@ def _embed_missing(
     gallery: Gallery, embedder: Embedder, missing: Sequence[Listed], workers: int, *, show: bool
 ) -> list[str]:
     """Embed images and add a part whenever it is large enough or a minute has passed; returns the problems."""
-    problems, pending, rows, begun = list[str](), list[Embedded](), 0, time.monotonic()
+    from pml_ext.search.gallery import PART_ROWS
+    from pml_ext.search.images import embed_images
+
+    problems, pending, rows, begun = list[str](), list["Embedded"](), 0, time.monotonic()
     for batch in embed_images(embedder, missing, workers=workers, show=show):
         problems += batch.problems
         pending.append(batch)
@@ -123,6 +195,8 @@ def _embed_missing(
 
 
 def _add_part(gallery: Gallery, batches: Sequence[Embedded]) -> None:
+    from pml_ext.search.images import join_batches
+
     if any(batch.images for batch in batches):
         images, embeddings, hashes, _ = join_batches(batches)
         gallery.add([image.name for image in images], [image.folder for image in images], hashes, embeddings)
@@ -142,52 +216,36 @@ def _report(gallery: Gallery, problems: Sequence[str], count: int) -> None:
 @contextmanager
 def _process_group(timeout: float) -> Iterator[tuple[int, int]]:
     """This process's rank, and the number of processes; in the block they can exchange objects."""
-    if not torch.distributed.is_torchelastic_launched():
+    from torch import distributed
+
+    if not distributed.is_torchelastic_launched():
         yield 0, 1
         return
-    torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+    distributed.init_process_group("gloo", timeout=timedelta(seconds=timeout))
     try:
-        yield torch.distributed.get_rank(), torch.distributed.get_world_size()
+        yield distributed.get_rank(), distributed.get_world_size()
     finally:
-        torch.distributed.destroy_process_group()
+        distributed.destroy_process_group()
 
 
 def _exchange(value: list[T]) -> list[list[T]]:
     """The values of all processes."""
-    if not torch.distributed.is_initialized():
+    from torch import distributed
+
+    if not distributed.is_initialized():
         return [value]
-    values: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(values, value)
+    values: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(values, value)
     return values
 
 
-def _load_model(
-    config_file: str | None, model: str | None, overrides: Sequence[str], half: bool
-) -> tuple[CN, Embedder]:
-    """The config to run with, and the model on this process's device."""
-    if (config_file is None) == (model is None):
-        raise UserError("embed needs either --model, a run or an ONNX file, or --config-file with MODEL.WEIGHTS")
-    if model is not None and Path(model).suffix == ".onnx":
-        fixed = [key for key in overrides[::2] if key.startswith((*SHAPING, "MODEL.WEIGHTS"))]
-        if fixed or half:
-            raise UserError(f"{', '.join(fixed) or '--half'}: an exported file computes as it was exported")
-        cfg = load_for_embedding(None, ["MODEL.DEVICE", "auto", *overrides])
-        require_network(cfg)
-        embedder = Embedder.from_onnx(model, device=_device(cfg), batch_size=cfg.TEST.IMS_PER_BATCH)
-        embedder.record = replace(embedder.record, onnx=str(Path(model).expanduser().resolve()))
-        return cfg, embedder
-    if model is not None:
-        config_file, overrides = config_of_run(model), ["MODEL.WEIGHTS", weights_of_run(model), *overrides]
-    cfg = load_for_embedding(config_file, [*overrides])
-    require_network(cfg)
-    embedder = Embedder.of(cfg, device=_device(cfg), half=half, batch_size=cfg.TEST.IMS_PER_BATCH)
-    weights = str(Path(cfg.MODEL.WEIGHTS).expanduser().resolve())
-    embedder.record = replace(embedder.record, weights=weights)
-    return cfg, embedder
-
-
-def _device(cfg: CN) -> str:
-    """MODEL.DEVICE; each of several processes of a machine has its own GPU."""
-    kind = cfg.MODEL.DEVICE.partition(":")[0]
-    alone = kind == "cpu" or int(os.environ.get("LOCAL_WORLD_SIZE", 1)) == 1
-    return cfg.MODEL.DEVICE if alone else f"{kind}:{os.environ['LOCAL_RANK']}"
+EMBED = Command(
+    "embed",
+    "Embed images into a gallery. Rerun the command to resume.",
+    _add_arguments,
+    _embed,
+    "pml-ext embed images/ --model logs/products --label-by-folder --output gallery",
+    notes="Images that are new or whose content has changed are embedded; the others stay as they are.\n",
+    key=KEY_AMONG_FILES,
+    resume_hint="; run the same command again to resume",
+)

@@ -1,38 +1,100 @@
-"""`pml-ext eval --embeddings`: the metrics of queries and what they search, from one file of embeddings or from two."""
+"""`pml-ext evaluate`: the metrics, and the report, of precomputed embeddings."""
 
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from pml_ext._errors import UserError, import_library
 from pml_ext._identities import JUNK
-from pml_ext._ops.normalize import to_sphere
-from pml_ext.metrics import AccuracyCalculator, keys
-from pml_ext.metrics.gallery_cohort import Normalization
-from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.metrics.threshold.normalized import describe_cohort
-from pml_ext.runner.evaluation.collapse import describe_collapse
-from pml_ext.runner.evaluation.results import (
-    STANDARD_METRICS,
-    STANDARD_RANKS,
-    named_metrics,
-    results_table,
-    write_metrics,
-)
-from pml_ext.search.cohorts import cohort_for_measuring
-from pml_ext.search.readers import EmbeddingSet, open_embeddings, read_embeddings
+from pml_ext.cli.arguments import EMBEDDING_FILES, Command, plain_warnings
 
-OPIS_SETTINGS = OPISSettings()
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from pml_ext.metrics.gallery_cohort import Normalization
+    from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages
+    from pml_ext.search.readers import EmbeddingSet
+
+_FAR = 1e-3  # TEST.THRESHOLD.FAR's default
+
+
+def _add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="Embeddings of the queries, see below")
+    parser.add_argument(
+        "--gallery", metavar="FILE", help="Embeddings to search in. Without it, each sample searches all others."
+    )
+    among = parser.add_mutually_exclusive_group()
+    among.add_argument(
+        "--distractors",
+        metavar="FILE",
+        help="Add gallery embeddings of identities that no query has. Measures TAR at FAR and searches among them all.",
+    )
+    among.add_argument(
+        "--normalize",
+        metavar="COHORT",
+        help="Also measure scores normalised by a cohort: `gallery` for the samples themselves (k and strength as in "
+        "TEST.NORMALIZE), a saved cohort.npz, or a threshold.json",
+    )
+    parser.add_argument(
+        "--checkpoint", metavar="FILE", help="Model file of the embeddings; a cohort or threshold.json must be of it"
+    )
+    parser.add_argument("--report", action="store_true", help="Write an HTML report, too")
+    parser.add_argument("--images", metavar="FOLDER", help="Folder that the file's paths are relative to")
+    parser.add_argument(
+        "--output", default=".", metavar="FOLDER", help="Folder of metrics.json and report.html [default: .]"
+    )
+
+
+@plain_warnings()
+def _evaluate(options: Namespace) -> None:
+    import torch
+
+    from pml_ext._files import sha256_of
+    from pml_ext.metrics.opis_settings import OPISSettings
+    from pml_ext.metrics.threshold.normalized import describe_cohort
+    from pml_ext.runner.evaluation.collapse import describe_collapse
+    from pml_ext.runner.evaluation.results import results_table, write_metrics
+    from pml_ext.search.cohorts import cohort_for_measuring
+
+    about: dict[str, Any] = {
+        "embeddings": options.file,
+        "gallery": options.gallery,
+        "distractors": options.distractors,
+        "opis": asdict(OPISSettings()),
+    }
+    if options.checkpoint is not None:
+        about["checkpoint"] = {"file": Path(options.checkpoint).name, "sha256": sha256_of(options.checkpoint)}
+    cohort = None
+    if options.normalize is not None:
+        cohort = cohort_for_measuring(options.normalize, options.checkpoint)
+    parts = _read_parts(options.file, options.gallery)
+    if options.distractors is None:
+        values = _measure_all(parts, cohort)
+    else:
+        values = _measure_among_distractors(parts[0], parts[-1], options.distractors)
+    if (described := describe_cohort(cohort, len(parts[-1].labels))) is not None:
+        about["normalize"] = asdict(described)
+    name = Path(options.file).name
+    embeddings = torch.cat([part.data.embeddings for part in parts])
+    collapse = describe_collapse(name, embeddings, torch.cat([part.labels for part in parts]))
+    notes = [collapse] if collapse else []
+    folder = Path(options.output)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {"metrics": folder / "metrics.json"}
+    if options.report:
+        files["report"], notes = _write_report(folder, name, parts, values, notes, options.images)
+    write_metrics(files["metrics"], {name: values}, **about, notes=notes)
+    print(results_table({name: values}, files, notes=notes))
 
 
 @dataclass(frozen=True)
-class Part:
+class _Part:
     """A file, and its labels and cameras as numbers that mean the same in both files; JUNK is ignored.
 
     identity_names: the user's names of the labels.
@@ -45,54 +107,21 @@ class Part:
     identity_names: dict[int, str]
 
 
-def evaluate_files(
-    file: str,
-    gallery_file: str | None,
-    out: str,
-    *,
-    distractors: str | None = None,
-    normalize: str | None = None,
-    checkpoint: str | None = None,
-) -> str:
-    """Measure a file of queries against a gallery, or against each other; write out/metrics.json, return its table.
-
-    distractors: more of the gallery, see `_distractor_blocks`; then TAR at FAR over all pairs of a query and a gallery
-    row, and searches, are measured. normalize: see `cohort_for_measuring`; checkpoint: the model file, which its cohort
-    must be of.
-    """
-    if checkpoint is not None and normalize is None:
-        raise UserError("--checkpoint is for --normalize: the model file that its cohort must be of")
-    cohort = None if normalize is None else cohort_for_measuring(normalize, checkpoint)
-    parts = read_parts(file, gallery_file)
-    if distractors is None:
-        results = {Path(file).name: measure_parts(parts, cohort)}
-    else:
-        if gallery_file is None or normalize is not None:
-            raise UserError("--distractors goes with --gallery, which has the queries' identities, without --normalize")
-        results = {Path(file).name: measure_among_distractors(parts[0], parts[1], distractors)}
-    embeddings, labels = (torch.cat(each) for each in zip(*((p.data.embeddings, p.labels) for p in parts), strict=True))
-    collapse = describe_collapse(Path(file).name, embeddings, labels)
-    notes = [collapse] if collapse else []
-    path = Path(out) / "metrics.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    about: dict[str, Any] = {"embeddings": file, "gallery": gallery_file, "distractors": distractors}
-    about |= {"opis": asdict(OPIS_SETTINGS), "notes": notes}
-    if (described := describe_cohort(cohort, len(parts[-1].labels))) is not None:
-        about["normalize"] = asdict(described)
-    write_metrics(path, results, **about)
-    return results_table(results, {"metrics": path}, notes=notes)
-
-
-def read_parts(file: str, gallery_file: str | None) -> list[Part]:
+def _read_parts(file: str, gallery_file: str | None) -> list[_Part]:
     """The queries, and the gallery if there is one; without cameras each sample has its own.
 
     UserError: files that do not fit each other.
     """
-    files = [name for name in (file, gallery_file) if name is not None]
+    import numpy as np
+    import torch
+
+    from pml_ext.search.readers import read_embeddings
+
+    files = [file] if gallery_file is None else [file, gallery_file]
     sets = [read_embeddings(name) for name in files]
-    dim, *others = (given.embeddings.shape[1] for given in sets)
-    if others and others[0] != dim:
-        raise UserError(f"{gallery_file} must have {dim} dimensions, as {file}; got {others[0]}")
+    dims = [given.dim for given in sets]
+    if dims[-1] != dims[0]:
+        raise UserError(f"{gallery_file} must have {dims[0]} dimensions, as {file}; got {dims[-1]}")
     labels, names = _number("labels", [given.labels for given in sets])
     for ids, given in zip(labels, sets, strict=True):
         ids[torch.from_numpy(given.is_junk)] = JUNK
@@ -100,75 +129,108 @@ def read_parts(file: str, gallery_file: str | None) -> list[Part]:
     if given_cameras and len(given_cameras) < len(sets):
         owner = "gallery has" if sets[0].cameras is None else "queries have"
         raise UserError(f"cameras must be in both files or in none; only the {owner} them")
-    # So that the camera rule removes nothing where cameras are not known.
-    counts = np.cumsum([len(ids) for ids in labels])
-    cameras, _ = _number("cameras", given_cameras or np.split(np.arange(counts[-1]), counts[:-1]))
+    if not given_cameras:  # then the camera rule must remove nothing
+        counts = np.cumsum([len(ids) for ids in labels])
+        given_cameras = np.split(np.arange(counts[-1]), counts[:-1])
+    cameras, _ = _number("cameras", given_cameras)
     identity_names = {number: str(name) for number, name in enumerate(names.tolist())}
-    return [Part(*part, identity_names) for part in zip(files, sets, labels, cameras, strict=True)]
+    return [_Part(*part, identity_names) for part in zip(files, sets, labels, cameras, strict=True)]
 
 
-def measure_parts(parts: Sequence[Part], normalize: Normalization | None = None) -> dict[str, float]:
-    """The standard metrics of queries against a gallery, or against each other; with `normalize` those of normalised
+def _number(what: str, arrays: Sequence[np.ndarray]) -> tuple[list[Tensor], np.ndarray]:
+    """Replace the integers or strings of all arrays by 0, 1, …, equal values by equal numbers; and these values."""
+    import numpy as np
+    import torch
+
+    if len({values.dtype.kind for values in arrays}) > 1:
+        given = " and ".join(str(values.dtype) for values in arrays)
+        raise UserError(f"{what} must be of the same kind in both files; got {given}")
+    names, ids = np.unique(np.concatenate(arrays), return_inverse=True)
+    numbers = torch.from_numpy(ids.astype(np.int64))
+    return list(torch.split(numbers, [len(values) for values in arrays])), names
+
+
+def _measure_all(parts: Sequence[_Part], cohort: Normalization | None) -> dict[str, float]:
+    """The standard metrics of queries against a gallery, or against each other; with a cohort those of normalised
     scores too.
 
     Gallery items of the query's label and camera are ignored, as is junk.
     """
+    from pml_ext.metrics import keys
+    from pml_ext.runner.evaluation.results import STANDARD_METRICS, STANDARD_RANKS, named_metrics
+
     import_library("faiss", needed_for="the clustering behind NMI", install="faiss-cpu")
     names = named_metrics(STANDARD_METRICS, STANDARD_RANKS)
-    found = _measure(parts, names)
-    if normalize is not None:
-        values = _measure(parts, [name for name in names if keys.follows_scores(name)], normalize=normalize)
-        found |= {keys.normalized(name): value for name, value in values.items()}
-    return found
+    values = _measure(parts, names)
+    if cohort is not None:
+        names = [name for name in names if keys.follows_scores(name)]
+        for name, value in _measure(parts, names, normalize=cohort).items():
+            values[keys.normalized(name)] = value
+    return values
 
 
-def _measure(parts: Sequence[Part], names: list[str], **options: Any) -> dict[str, float]:
-    calculator = AccuracyCalculator(
-        include=names, ranks=STANDARD_RANKS, device=torch.device("cpu"), **asdict(OPIS_SETTINGS), **options
-    )
-    query, *rest = parts
-    unit = [to_sphere(part.data.embeddings.double()) for part in parts]
-    gallery: dict[str, Any] = {}
-    for found, part in zip(unit[1:], rest, strict=True):
-        gallery = {"reference": found, "reference_labels": part.labels, "reference_cameras": part.cameras}
+def _measure(parts: Sequence[_Part], names: list[str], **options: Any) -> dict[str, float]:
+    import torch
+
+    from pml_ext._ops.normalize import to_sphere
+    from pml_ext.metrics import AccuracyCalculator
+    from pml_ext.metrics.opis_settings import OPISSettings
+    from pml_ext.runner.evaluation.results import STANDARD_RANKS
+
+    settings = asdict(OPISSettings()) | options
+    calculator = AccuracyCalculator(include=names, ranks=STANDARD_RANKS, device=torch.device("cpu"), **settings)
+    query, gallery = parts[0], parts[1:]
+    reference: dict[str, Any] = {}
+    for part in gallery:
+        reference["reference"] = to_sphere(part.data.embeddings.double())
+        reference["reference_labels"], reference["reference_cameras"] = part.labels, part.cameras
+    unit = to_sphere(query.data.embeddings.double())
     try:
-        values = calculator.get_accuracy(unit[0], query.labels, query_cameras=query.cameras, **gallery)
+        values = calculator.get_accuracy(unit, query.labels, query_cameras=query.cameras, **reference)
     except ValueError as error:
         raise UserError(f"{query.file}: {error}") from error
     return {name: float(values[name]) for name in names}
 
 
-def measure_among_distractors(query: Part, gallery: Part, distractors: str) -> dict[str, float]:
+def _measure_among_distractors(query: _Part, gallery: _Part, distractors: str) -> dict[str, float]:
     """TAR at FAR over all pairs of a query and a gallery row, TPIR at FPIR, and ranks of identities.
 
-    Gallery rows of the query's identity and camera are ignored, as is junk.
+    Gallery rows of the query's identity and camera are ignored, as is junk; so is the query itself in its own set.
 
     UserError: files that do not fit; and as `_distractor_blocks`.
     """
-    from pml_ext.metrics import IdentificationEvaluator, StreamingVerification  # import torchmetrics and torchvision
+    from pml_ext.metrics import IdentificationEvaluator, StreamingVerification
 
-    kept = [part.labels != JUNK for part in (query, gallery)]
-    probes, enrolled = (
-        (part.data.embeddings.float()[rows], part.labels[rows], part.cameras[rows])
-        for part, rows in zip((query, gallery), kept, strict=True)
-    )
+    probes, probe_ids, probe_cameras = _without_junk(query)
     pairs = StreamingVerification()
+    blocks = chain([_without_junk(gallery)], _distractor_blocks(distractors, query))
     try:
-        blocks = chain([enrolled], _distractor_blocks(distractors, query, probes[0].shape[1]))
-        found = IdentificationEvaluator().of_blocks(*probes[:2], blocks, cameras=probes[2], verification=pairs)
+        values = IdentificationEvaluator().of_blocks(
+            probes, probe_ids, blocks, cameras=probe_cameras, verification=pairs
+        )
     except UserError:
         raise
     except ValueError as error:
         raise UserError(f"{query.file}: {error}") from error
-    return pairs.compute() | found
+    return pairs.compute() | values
 
 
-def _distractor_blocks(path: str, query: Part, dim: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _without_junk(part: _Part) -> tuple[Tensor, Tensor, Tensor]:
+    """Embeddings, labels and cameras."""
+    rows = part.labels != JUNK
+    return part.data.embeddings.float()[rows], part.labels[rows], part.cameras[rows]
+
+
+def _distractor_blocks(path: str, query: _Part) -> Iterator[tuple[Tensor, Tensor]]:
     """Embeddings and identities of a file's rows, which are no query's; without labels each row is one of its own.
 
     UserError: other dimensions, and an identity that the queries or their gallery have.
     """
-    target = open_embeddings(path)
+    import torch
+
+    from pml_ext.search.readers import open_embeddings
+
+    target, dim = open_embeddings(path), query.data.dim
     if target.dim != dim:
         raise UserError(f"{path} must have {dim} dimensions, as {query.file}; got {target.dim}")
     known, numbers = set(query.identity_names.values()), dict[str, int]()
@@ -177,19 +239,100 @@ def _distractor_blocks(path: str, query: Part, dim: int) -> Iterator[tuple[Tenso
         embeddings = vectors[:, :dim]  # without the columns of normalised scores
         labels = target.describe(range(row, row + len(vectors)))[1]
         if labels is None:
-            ids = torch.arange(first, first + len(embeddings))
-            first += len(ids)
-        else:
-            if both := known.intersection(labels):
-                raise UserError(f"{path} must have other identities than {query.file} and its gallery; got {min(both)}")
-            ids = torch.tensor([numbers.setdefault(name, first + len(numbers)) for name in labels])
-        yield torch.from_numpy(embeddings), ids
+            labels = [f"row {number}" for number in range(row, row + len(vectors))]
+        elif common := known.intersection(labels):
+            raise UserError(f"{path} must have other identities than {query.file} and its gallery; got {min(common)}")
+        ids = [numbers.setdefault(name, first + len(numbers)) for name in labels]
+        yield torch.from_numpy(embeddings), torch.tensor(ids)
 
 
-def _number(what: str, arrays: Sequence[np.ndarray]) -> tuple[list[Tensor], np.ndarray]:
-    """Replace the integers or strings of all arrays by 0, 1, …, equal values by equal numbers; and these values."""
-    if len({values.dtype.kind for values in arrays}) > 1:
-        given = " and ".join(str(values.dtype) for values in arrays)
-        raise UserError(f"{what} must be of the same kind in both files; got {given}")
-    names, ids = np.unique(np.concatenate(arrays), return_inverse=True)
-    return list(torch.split(torch.from_numpy(ids.astype(np.int64)), [len(values) for values in arrays])), names
+def _write_report(
+    folder: Path, name: str, parts: Sequence[_Part], values: dict[str, float], notes: list[str], images: str | None
+) -> tuple[Path, list[str]]:
+    """Write report.html and its images; returns its path, and the notes with those of the report."""
+    import torch
+
+    from pml_ext._ops.normalize import unit_rows
+    from pml_ext._version import __version__
+    from pml_ext.metrics.opis_settings import OPISSettings
+    from pml_ext.reports.run_report import measure_utility, notes_on_opis, write_report
+    from pml_ext.runner.data.datasets.data_set import OpenSet
+    from pml_ext.runner.evaluation.baselines import Measured
+
+    if images is not None and all(part.data.paths is None for part in parts):
+        raise UserError(f"--images needs the images' paths; {parts[0].file} has none")
+    image_sets = [_image_set(part, images) for part in parts]
+    test_sets = {name: OpenSet(image_sets[0].subset([]), *image_sets)}
+    features = {name: [unit_rows(_without_junk(part)[0]) for part in parts]}
+    utility = measure_utility(test_sets, features, OPISSettings())
+    notes = [*notes, *notes_on_opis(utility, {name: "".join(notes)})]
+    facts = {
+        "embeddings": parts[0].file,
+        "searched": parts[1].file if len(parts) > 1 else "each other",
+        "dimensions": str(parts[0].data.dim),
+        "made by": f"pml_ext {__version__}, torch {torch.__version__}",
+    }
+    measured = Measured({name: values}, features)
+    page, _ = write_report(folder, test_sets, measured, {}, far=_FAR, utility=utility, seed=0, notes=notes, facts=facts)
+    return page, notes
+
+
+def _image_set(part: _Part, images: str | None) -> ImageSet:
+    from pml_ext.runner.data.datasets.image_set import ImageSet
+
+    rows = (part.labels != JUNK).nonzero().flatten().numpy()
+    if part.data.paths is None:
+        names = [f"row {row}" for row in rows]
+        pixels = _no_images(len(rows), f"{part.file} has no paths of images")
+    else:
+        names = part.data.paths[rows].tolist()
+        pixels = _images_of(part.file, names, images)
+    return ImageSet(pixels, part.labels.numpy()[rows], part.cameras.numpy()[rows], names, part.identity_names)
+
+
+def _images_of(file: str, names: list[str], images: str | None) -> LazyImages:
+    """The images of a file's rows; blank ones, after a warning, for those that cannot be read."""
+    from pml_ext._checks import warn_caller
+    from pml_ext.runner.data.datasets.image_files import read_image
+    from pml_ext.runner.data.datasets.image_set import LazyImages
+    from pml_ext.search.readers import images_inside
+
+    folder = Path(file).parent if images is None else Path(images)
+    paths = images_inside(names, folder)
+    if not any(path is not None and path.is_file() for path in paths):
+        return _no_images(len(names), f"none of the {len(names)} images of {file} is in {folder}: give --images")
+    reported = set[Path]()
+
+    def read_or_blank(path: Path | None) -> Tensor:
+        import torch
+
+        if path is not None:
+            try:
+                return read_image(path, grey=False)
+            except UserError as error:
+                if path not in reported:
+                    warn_caller(f"{error} It is shown blank")
+                reported.add(path)
+        return torch.full((3, 64, 64), 220, dtype=torch.uint8)
+
+    return LazyImages(paths, read_or_blank)
+
+
+def _no_images(count: int, reason: str) -> LazyImages:
+    """Missing images; reading one raises the reason."""
+    from pml_ext.runner.data.datasets.image_set import LazyImages
+
+    def refuse(row: int) -> Tensor:
+        raise UserError(reason)
+
+    return LazyImages(range(count), refuse)
+
+
+EVALUATE = Command(
+    "evaluate",
+    "Evaluate precomputed embeddings.",
+    _add_arguments,
+    _evaluate,
+    "pml-ext evaluate query.parquet --gallery gallery.parquet --report --output report/",
+    notes=EMBEDDING_FILES,
+)

@@ -1,170 +1,291 @@
-"""`pml-ext threshold`: choose a threshold on embeddings from a file, or check one on new embeddings."""
+"""`pml-ext threshold choose`, `check` and `compare`: decision thresholds on files of embeddings."""
 
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING, Any
 
 from pml_ext._errors import UserError
-from pml_ext.metrics import CohortNormalization, ThresholdReport
-from pml_ext.metrics.threshold.model_comparison import compare_models
-from pml_ext.metrics.threshold.validity import check_threshold, is_across_cameras
-from pml_ext.reports.model_page import write_model_page
-from pml_ext.reports.threshold_page import write_files
-from pml_ext.search.cohorts import choose_normalization, is_saved_cohort, load_cohort
-from pml_ext.search.readers import EmbeddingSet, images_inside, read_embeddings
+from pml_ext.cli.arguments import EMBEDDING_FILES, Command, plain_warnings
 
-_NOT_WRITTEN = "nothing was written; --out FOLDER writes {}"
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pml_ext.metrics import ThresholdReport
+    from pml_ext.metrics.gallery_cohort import Normalization
+    from pml_ext.search.readers import EmbeddingSet
+
+_NOT_WRITTEN = "nothing was written; --output FOLDER writes {}"
+_SEE_FILES = "See `pml-ext evaluate --help` for the layout of files.\n"
 
 
-def report_threshold(
-    file: str,
-    *,
-    checkpoint: str | None,
-    out: str | None,
-    same_camera_pairs: bool = False,
-    images: str | None = None,
-    groups: str | None = None,
-    normalize: str | None = None,
-    **asked: Any,
-) -> str:
-    """Choose a threshold on a file of embeddings, return the text to print.
+def _add_choice(parser: ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="Embeddings of validation samples, see below")
+    target = parser.add_mutually_exclusive_group(required=True)
+    _add_far(target)
+    target.add_argument("--frr", type=float, metavar="RATE", help="Maximum false reject rate")
+    _add_fpir(target)
+    _add_gallery_size(parser)
+    parser.add_argument(
+        "--rank",
+        type=int,
+        metavar="R",
+        help="Count a search as correct if the right identity is in the top R [default: 1]",
+    )
+    parser.add_argument(
+        "--template",
+        choices=["best", "mean"],
+        help="Compare a search with the best sample of an identity, or with their mean [default: best]",
+    )
+    parser.add_argument("--groups", metavar="NAME", help="Array or column with groups of samples; compares their rates")
+    parser.add_argument(
+        "--normalize",
+        metavar="COHORT",
+        help="Normalise scores by a cohort: `gallery` for the samples themselves, a file of embeddings, or a saved "
+        "cohort.npz",
+    )
+    parser.add_argument("--checkpoint", metavar="FILE", help="Model file of the embeddings; the report keeps its hash")
+    parser.add_argument("--images", metavar="FOLDER", help="Folder that the file's paths are relative to")
+    parser.add_argument("--output", metavar="FOLDER", help="Folder for the report: page, figure and JSON")
 
-    checkpoint: the model file that the embeddings come from; out: the folder for threshold.json, .html and .png; None:
-    nothing is written; images None: the file's own folder; groups: the name of a column; normalize: see
-    `choose_normalization`, a cohort is written as cohort.npz beside them; asked: as for
-    `ThresholdReport.from_embeddings`. Samples of label −1 are ignored with cameras.
-    """
+
+def _add_far(target: Any) -> None:
+    target.add_argument(
+        "--far",
+        type=float,
+        metavar="RATE",
+        help="Choose the threshold with a false accept rate of at most RATE, e.g. 0.001.",
+    )
+
+
+def _add_fpir(target: Any) -> None:
+    target.add_argument("--fpir", type=float, metavar="RATE", help="Maximum false positive identification rate (FPIR)")
+
+
+def _add_gallery_size(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--gallery-size",
+        type=int,
+        metavar="N",
+        help="Searches are among N enrolled identities [default: all identities of the file but one]",
+    )
+
+
+@plain_warnings()
+def _choose(options: Namespace) -> None:
+    from pml_ext.metrics import CohortNormalization
+    from pml_ext.reports.threshold_page import write_files
+    from pml_ext.search.cohorts import choose_normalization, is_saved_cohort
+    from pml_ext.search.readers import read_embeddings
+
+    checkpoint = options.checkpoint
     if checkpoint is not None and not Path(checkpoint).is_file():
         raise UserError(f"no checkpoint at {checkpoint}")
-    data = read_embeddings(file, also=() if groups is None else (groups,))
-    if same_camera_pairs and data.cameras is None:
-        raise UserError(f"{file} has no cameras: leave --same-camera-pairs out")
-    rows = np.flatnonzero(~data.is_junk)
-    embeddings, labels = data.embeddings[torch.from_numpy(rows)], data.labels[rows]
-    cohort, told = None, list[str]()
-    if normalize is not None:
-        far = asked.get("far")
-        cohort, chosen = choose_normalization(normalize, embeddings, labels, far=far, checkpoint=checkpoint)
-        told = [chosen, ""]
-    try:
-        report = ThresholdReport.from_embeddings(
-            embeddings,
-            labels,
-            cameras=None if data.cameras is None else data.cameras[rows],
-            same_camera_pairs=same_camera_pairs,
-            groups=None if groups is None else data.also[groups][rows],
-            rows=rows.tolist(),
-            paths=_picture_paths(data, rows, file, images),
-            data=Path(file).name,
-            normalize=cohort,
-            **{name: value for name, value in asked.items() if value is not None},
+    data = read_embeddings(options.file, also=() if options.groups is None else (options.groups,))
+    rows, lines, cohort = _rows_without_junk(data), list[str](), None
+    if options.normalize is not None:
+        cohort, chosen = choose_normalization(
+            options.normalize, data.embeddings[rows], data.labels[rows], far=options.far, checkpoint=checkpoint
         )
+        lines += [chosen, ""]
+    try:
+        report = _report_of(options, data, rows, cohort)
     except ValueError as error:
-        raise UserError(f"{file}: {error}") from error
-    if checkpoint is not None:
-        report = report.with_checkpoint(checkpoint)
-    told += [report.summary(), ""]
-    if out is None:
-        return "\n".join([*told, _NOT_WRITTEN.format("the report as page, picture and JSON")])
-    folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
-    files = [*map(str, write_files(report, folder / "threshold"))]
-    if isinstance(cohort, CohortNormalization) and not is_saved_cohort(str(normalize)):
-        cohort.save(folder / "cohort.npz", checkpoint=checkpoint)
-        files.append(str(folder / "cohort.npz"))
-    return "\n".join(told + files)
+        raise UserError(f"{options.file}: {error}") from error
+    lines += [report.summary(), ""]
+    if options.output is None:
+        lines.append(_NOT_WRITTEN.format("the report as page, figure and JSON"))
+    else:
+        folder = Path(options.output)
+        folder.mkdir(parents=True, exist_ok=True)
+        lines += map(str, write_files(report, folder / "threshold"))
+        if isinstance(cohort, CohortNormalization) and not is_saved_cohort(options.normalize):
+            cohort.save(folder / "cohort.npz", checkpoint=checkpoint)
+            lines.append(str(folder / "cohort.npz"))
+    print("\n".join(lines))
 
 
-def check_threshold_file(
-    report_file: str,
-    file: str,
-    *,
-    checkpoint: str | None,
-    labels: str | None = None,
-    frames: str | None = None,
-    tracks: str | None = None,
-    look: int = 1,
-    normalize: str | None = None,
-) -> tuple[str, int]:
-    """Compare a saved threshold with the error rates of a file of new embeddings; look is 1 for the first check, 2 …
+def _report_of(
+    options: Namespace, data: EmbeddingSet, rows: np.ndarray, cohort: Normalization | None
+) -> ThresholdReport:
+    from pml_ext.metrics import ThresholdReport
 
-    checkpoint: the model file in use, which must be the report's; labels, frames, tracks: names of columns in the file;
-    without them its labels count, if it has any; normalize: the cohort.npz of a report that has one. Cameras count if
-    the report's FRR is across cameras, and samples of label −1 are ignored with cameras.
-    Returns the text to print, and 0 if the threshold holds, 1 if it does not, 3 if the data cannot tell.
-    """
-    columns = {"labels": labels, "frames": frames, "tracks": tracks}
-    asked = {name: column for name, column in columns.items() if column is not None}
-    data = read_embeddings(file, need_labels=False, also=tuple(asked.values()))
-    known = {name: data.also[column] for name, column in asked.items()}
+    searches: dict[str, Any] = {"fpir": options.fpir, "rank": options.rank, "template": options.template}
+    searches = {name: value for name, value in searches.items() if value is not None}
+    if searches or options.gallery_size is not None:
+        searches["gallery_size"] = options.gallery_size or _most_enrolled(data.labels[rows])
+    report = ThresholdReport.from_embeddings(
+        data.embeddings[rows],
+        data.labels[rows],
+        far=options.far,
+        frr=options.frr,
+        **searches,
+        cameras=_rows_of(data.cameras, rows),
+        groups=None if options.groups is None else data.also[options.groups][rows],
+        rows=rows.tolist(),
+        paths=_image_paths(data, rows, options),
+        data=Path(options.file).name,
+        normalize=cohort,
+    )
+    return report if options.checkpoint is None else report.with_checkpoint(options.checkpoint)
+
+
+def _rows_without_junk(data: EmbeddingSet) -> np.ndarray:
+    rows: np.ndarray = (~data.is_junk).nonzero()[0]
+    return rows
+
+
+def _rows_of(values: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
+    return None if values is None else values[rows]
+
+
+def _most_enrolled(labels: np.ndarray) -> int:
+    """Identities of a gallery while one is searched for that is not in it."""
+    return max(1, len(set(labels.tolist())) - 1)
+
+
+def _image_paths(data: EmbeddingSet, rows: np.ndarray, options: Namespace) -> list[Path | None] | None:
+    """The samples' images, None for those outside the folder."""
+    from pml_ext.search.readers import images_inside
+
+    if data.paths is not None:
+        return images_inside(map(str, data.paths[rows]), options.images or Path(options.file).parent)
+    if options.images is not None:
+        raise UserError(f"--images needs the images' paths; {options.file} has none")
+    return None
+
+
+CHOOSE = Command(
+    "threshold choose",
+    "Choose a decision threshold on embeddings, and report its effect on each class.",
+    _add_choice,
+    _choose,
+    "pml-ext threshold choose val.npz --far 0.001 --checkpoint last.ckpt --output report/",
+    notes=EMBEDDING_FILES,
+)
+
+
+def _add_check(parser: ArgumentParser) -> None:
+    parser.add_argument("report", metavar="REPORT", help="threshold.json of `pml-ext threshold choose`")
+    parser.add_argument("file", metavar="FILE", help="New embeddings")
+    parser.add_argument("--labels", metavar="NAME", help="Array or column of identities [default: the file's labels]")
+    parser.add_argument("--frames", metavar="NAME", help="Array or column; samples of one frame are different people")
+    parser.add_argument("--tracks", metavar="NAME", help="Array or column; samples of one track are the same person")
+    parser.add_argument("--normalize", metavar="COHORT", help="cohort.npz next to the report, if there is one")
+    parser.add_argument("--checkpoint", metavar="FILE", help="Model file in use; must be the report's")
+
+
+@plain_warnings()
+def _check(options: Namespace) -> int:
+    from pml_ext.metrics import ThresholdReport
+    from pml_ext.metrics.threshold.validity import check_threshold, is_across_cameras
+    from pml_ext.search.cohorts import load_cohort
+    from pml_ext.search.readers import read_embeddings
+
+    columns = {name: getattr(options, name) for name in ("labels", "frames", "tracks")}
+    columns = {name: column for name, column in columns.items() if column is not None}
+    data = read_embeddings(options.file, need_labels=False, also=tuple(columns.values()))
+    known = {name: data.also[column] for name, column in columns.items()}
     if not known and data.has_labels:
         known["labels"] = data.labels
     if "labels" in known:
         data = replace(data, labels=known["labels"])
     try:
-        report = ThresholdReport.load(report_file, checkpoint=checkpoint)
-        cohort = None if normalize is None else load_cohort(normalize, checkpoint)
+        report = ThresholdReport.load(options.report, checkpoint=options.checkpoint)
+        cohort = None if options.normalize is None else load_cohort(options.normalize, options.checkpoint)
         if cohort is None and report.normalization is not None and report.normalization.cohort == "samples":
-            raise UserError(f"{report_file} is of normalised scores: give --normalize the cohort.npz written beside it")
+            raise UserError(
+                f"{options.report} is of normalised scores: give --normalize the cohort.npz written beside it"
+            )
         if "labels" in known and data.cameras is not None and is_across_cameras(report):
             known["cameras"] = data.cameras
-        rows = np.flatnonzero(~data.is_junk)
+        rows = _rows_without_junk(data)
         ids: dict[str, Any] = {name: values[rows] for name, values in known.items()}
-        embeddings = data.embeddings[torch.from_numpy(rows)]
-        found = check_threshold(report, embeddings, **ids, look=look, normalization=cohort, rows=rows.tolist())
+        check = check_threshold(report, data.embeddings[rows], **ids, normalization=cohort, rows=rows.tolist())
     except ValueError as error:
-        raise UserError(f"{file}: {error}") from error
-    return found.summary(), found.status
+        raise UserError(f"{options.file}: {error}") from error
+    print(check.summary())
+    return check.status
 
 
-def compare_files(files: list[str], *, far: float | None, fpir: float | None, gallery_size: int | None,
-                  out: str | None, **others: Any) -> str:  # fmt: skip
-    """Compare the models of files of the same samples, return the text to print; out: the folder for models.html.
+CHECK = Command(
+    "threshold check",
+    "Test a saved threshold on new data.",
+    _add_check,
+    _check,
+    "pml-ext threshold check report/threshold.json today.npz --checkpoint last.ckpt",
+    notes=f"Exit status: 0 holds, 1 does not hold, 3 the data cannot tell. {_SEE_FILES}",
+)
 
-    The first file's labels and cameras count; others must be options that are not given.
-    """
-    if (far is None) == (fpir is None):
-        raise UserError("--compare needs --far RATE, or --fpir RATE with --gallery-size N")
-    if given := [f"--{name.replace('_', '-')}" for name, value in others.items() if value]:
-        raise UserError(f"{', '.join(given)} do not go with --compare")
+
+def _add_comparison(parser: ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="FILE", help="Embeddings of the same samples by two or more models")
+    target = parser.add_mutually_exclusive_group(required=True)
+    _add_far(target)
+    _add_fpir(target)
+    _add_gallery_size(parser)
+    parser.add_argument("--output", metavar="FOLDER", help="Folder for the page models.html")
+
+
+@plain_warnings()
+def _compare(options: Namespace) -> None:
+    from pml_ext.metrics.threshold.model_comparison import compare_models
+    from pml_ext.reports.model_page import write_model_page
+
+    sets = _read_models(options.files)
+    first = next(iter(sets.values()))
+    rows = _rows_without_junk(first)
+    size = options.gallery_size
+    if options.fpir is not None and size is None:
+        size = _most_enrolled(first.labels[rows])
+    try:
+        comparison = compare_models(
+            {name: data.embeddings[rows] for name, data in sets.items()},
+            first.labels[rows],
+            far=options.far,
+            fpir=options.fpir,
+            gallery_size=size,
+            cameras=_rows_of(first.cameras, rows),
+        )
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    if options.output is None:
+        last = _NOT_WRITTEN.format("the comparison as a page")
+    else:
+        page = Path(options.output) / "models.html"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        write_model_page(page, comparison)
+        last = str(page)
+    print(f"{comparison.summary()}\n\n{last}")
+
+
+def _read_models(files: list[str]) -> dict[str, EmbeddingSet]:
+    """The files by name, or by path if two have the same name; the first one's labels and cameras count."""
+    import numpy as np
+
+    from pml_ext.search.readers import read_embeddings
+
     if len(set(files)) < len(files) or len(files) < 2:
-        raise UserError(f"--compare needs two or more different files; got {', '.join(files)}")
+        raise UserError(f"threshold compare needs two or more different files; got {', '.join(files)}")
     sets = [read_embeddings(file) for file in files]
     for file, data in zip(files[1:], sets[1:], strict=True):
         for name in ("labels", "cameras", "paths"):
             one, other = getattr(sets[0], name), getattr(data, name)
             if one is not None and other is not None and not np.array_equal(one, other):
                 raise UserError(f"{file} must hold the samples of {files[0]}, in the same order: their {name} differ")
-    rows = np.flatnonzero(~sets[0].is_junk)
-    names = files if len({Path(file).name for file in files}) < len(files) else [Path(file).name for file in files]
-    cameras = sets[0].cameras
-    try:
-        found = compare_models(
-            {name: data.embeddings[torch.from_numpy(rows)] for name, data in zip(names, sets, strict=True)},
-            sets[0].labels[rows],
-            far=far,
-            fpir=fpir,
-            gallery_size=gallery_size,
-            cameras=None if cameras is None else cameras[rows],
-        )
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    if out is None:
-        return f"{found.summary()}\n\n{_NOT_WRITTEN.format('the comparison as a page')}"
-    folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_model_page(folder / "models.html", found)
-    return f"{found.summary()}\n\n{folder / 'models.html'}"
+    names = [Path(file).name for file in files]
+    if len(set(names)) < len(names):
+        names = files
+    return dict(zip(names, sets, strict=True))
 
 
-def _picture_paths(data: EmbeddingSet, rows: np.ndarray, file: str, images: str | None) -> list[Path | None] | None:
-    """The samples' pictures, None for those outside the folder."""
-    if data.paths is None:
-        if images is not None:
-            raise UserError(f"--images needs the pictures' paths; {file} has none")
-        return None
-    paths = map(str, data.paths[rows])
-    return images_inside(paths, Path(file).parent if images is None else images)
+COMPARE_MODELS = Command(
+    "threshold compare",
+    "Compare the models of files of embeddings, each at its own threshold.",
+    _add_comparison,
+    _compare,
+    "pml-ext threshold compare old.npz new.npz --far 0.001 --output report/",
+    notes=_SEE_FILES,
+)

@@ -1,0 +1,69 @@
+"""`pml-ext train` and `pml-ext eval`: run a config."""
+
+from argparse import ArgumentParser, Namespace
+
+from pml_ext.cli.arguments import KEY, Command, add_config, add_processes, launch_of, trained_config, training_config
+
+
+def _add_training(parser: ArgumentParser) -> None:
+    add_config(parser, "IMAGES | FILE [KEY VALUE]…", "Folder of images, table or config file, and config overrides")
+    add_processes(parser)
+    parser.add_argument("--resume", action="store_true", help="Resume from the last checkpoint in OUTPUT_DIR")
+    parser.add_argument("--overwrite", action="store_true", help="Overwrite an existing run in OUTPUT_DIR")
+    parser.add_argument("--profile", action="store_true", help="Print a time profile")
+    parser.add_argument("--eval-only", action="store_true", help="Same as `pml-ext eval`; FastReID's spelling")
+
+
+def _train(options: Namespace) -> None:
+    from pml_ext.runner.checks.check import load_checked
+    from pml_ext.runner.engine import run
+    from pml_ext.runner.modeling.weights.imagenet import settle
+
+    if options.eval_only:
+        _evaluate(options)
+        return
+    cfg = load_checked(*training_config(options))
+    launch = launch_of(options)
+    cfg.defrost()
+    settle(cfg.MODEL)
+    cfg.freeze()
+    run.train(cfg, launch, resume=options.resume, overwrite=options.overwrite, profile=options.profile)
+
+
+TRAIN = Command(
+    "train",
+    "Train a model, then evaluate it.",
+    _add_training,
+    _train,
+    "pml-ext train --config-file Glyphs/triplet_tcm.yml SOLVER.MAX_EPOCH 10 OUTPUT_DIR logs/glyphs",
+    key=KEY,
+)
+
+
+def _add_evaluation(parser: ArgumentParser) -> None:
+    add_config(parser, "RUN | FILE [KEY VALUE]…", "OUTPUT_DIR of a run or config file, and config overrides")
+    add_processes(parser)
+
+
+def _evaluate(options: Namespace) -> None:
+    from pml_ext.runner.checks.check import load_checked
+    from pml_ext.runner.config.run_folder import evaluation_folder
+    from pml_ext.runner.engine import run
+
+    cfg = load_checked(*trained_config(options))
+    launch = launch_of(options)
+    cfg.defrost()
+    cfg.OUTPUT_DIR = evaluation_folder(cfg.OUTPUT_DIR)
+    cfg.freeze()
+    run.evaluate(cfg, launch)
+
+
+EVAL = Command(
+    "eval",
+    "Evaluate a trained model on the test sets of its config.",
+    _add_evaluation,
+    _evaluate,
+    "pml-ext eval logs/glyphs TEST.THRESHOLD.ENABLED True",
+    notes="Set MODEL.WEIGHTS in the config file or on the command line. For precomputed embeddings: `pml-ext evaluate`.\n",
+    key=KEY,
+)
