@@ -20,10 +20,9 @@ from pml_ext.cli.configs import CHECK_CONFIG, CONVERT_CONFIG
 from pml_ext.cli.embed import EMBED
 from pml_ext.cli.evaluate import EVALUATE
 from pml_ext.cli.export import EXPORT
-from pml_ext.cli.index import INDEX
 from pml_ext.cli.look_up import CONFIGS, COPY, EXAMPLES, LIST
 from pml_ext.cli.report import COMPARE, REPORT
-from pml_ext.cli.search import SEARCH
+from pml_ext.cli.search import INDEX, SEARCH
 from pml_ext.cli.threshold import CHECK, CHOOSE, COMPARE_MODELS
 from pml_ext.cli.train import EVAL, TRAIN
 
@@ -157,9 +156,9 @@ def parsers_of_commands() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
             name,
             help=command.about,
             description=command.about,
-            epilog=command.help_end,
+            epilog=f"{command.notes}\nexample:\n  {command.example}".lstrip(),
             formatter_class=RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        command.add_arguments(parsers[command.name])
+        command.add_to(parsers[command.name])
     return whole, parsers

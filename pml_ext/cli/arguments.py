@@ -3,12 +3,12 @@
 import logging
 import re
 import warnings
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, Namespace, _ActionsContainer
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pml_ext._errors import UserError
 from pml_ext._names import closest_path
@@ -37,6 +37,34 @@ Paths are relative to the file's folder, and no image outside it is opened.
 """
 
 
+class Argument(NamedTuple):
+    """One argument of a command.
+
+    Attributes:
+        spec: `FILE`, a positional; `--far RATE`, an option with a value; `--half`, a switch.
+        about: for the help, which adds the default.
+        settings: more arguments of argparse's add_argument.
+    """
+
+    spec: str
+    about: str
+    settings: dict[str, Any]
+
+
+def argument(spec: str, about: str, **settings: Any) -> Argument:
+    return Argument(spec, about, settings)
+
+
+class OneOf(NamedTuple):
+    """Arguments of which a command takes at most one, or exactly one."""
+
+    arguments: Sequence[Argument]
+    required: bool
+
+
+Arguments = Sequence[Argument | OneOf]
+
+
 @dataclass(frozen=True)
 class Command:
     """A command of `pml-ext`.
@@ -53,80 +81,74 @@ class Command:
 
     name: str
     about: str
-    add_arguments: Callable[[ArgumentParser], None]
     run: Callable[[Namespace], int | None]
+    arguments: Arguments
     example: str
     notes: str = ""
     key: re.Pattern[str] | None = None
     resume_hint: str = ""
 
-    @property
-    def help_end(self) -> str:
-        example = f"example:\n  {self.example}"
-        return f"{self.notes}\n{example}" if self.notes else example
+    def add_to(self, parser: ArgumentParser) -> None:
+        """Add the arguments."""
+        for each in self.arguments:
+            if isinstance(each, OneOf):
+                group = parser.add_mutually_exclusive_group(required=each.required)
+                for alternative in each.arguments:
+                    _add_argument(group, alternative)
+            else:
+                _add_argument(parser, each)
 
 
-def add_config(parser: ArgumentParser, words: str, text: str) -> None:
-    """Add the arguments of a command that reads a config; they end up in `words`, `config_file` and `dataset`."""
-    parser.add_argument("words", nargs="*", metavar=words, help=text)
-    parser.add_argument(
-        "--config-file",
-        metavar="FILE",
-        help="Config file, or the name of a bundled one (see `pml-ext configs`). Same as the positional FILE; "
-        "FastReID's spelling.",
-    )
-    add_import(parser)
-    parser.add_argument(
-        "--dataset",
-        action="append",
-        metavar="NAME=file:TABLE",
-        help="Read the data set NAME of the config from a table (path, identity, camera, split), or from a folder with "
-        "NAME=folder:PATH; repeatable.",
-    )
+def _add_argument(parser: _ActionsContainer, added: Argument) -> None:
+    settings, about = dict(added.settings), added.about
+    name, _, metavar = added.spec.partition(" ")
+    if not name.startswith("-"):
+        name, metavar = settings.pop("dest", name.lower()), added.spec
+    if metavar:
+        settings["metavar"] = metavar
+    elif "choices" not in settings:
+        settings["action"] = "store_true"
+    if settings.get("default") is not None:
+        about += f" [default: {settings['default']}]"
+    parser.add_argument(name, help=about, **settings)
 
 
-def add_import(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--import",
-        action="append",
-        dest="imports",
-        metavar="MODULE",
-        help="Import a module that registers losses, data sets and other parts of the config; repeatable.",
-    )
-
-
-def add_processes(parser: ArgumentParser) -> None:
-    """Add the fields of `Launch`."""
-    parser.add_argument(
-        "--num-gpus",
-        type=int,
-        default=1,
-        metavar="N",
-        help="Processes to start on each machine, one per GPU; with MODEL.DEVICE cpu, N CPU processes [default: 1]",
-    )
-    parser.add_argument("--num-machines", type=int, default=1, metavar="N", help="Number of machines [default: 1]")
-    parser.add_argument("--machine-rank", type=int, default=0, metavar="N", help="Number of this machine [default: 0]")
-    parser.add_argument(
-        "--dist-url", default="auto", metavar="URL", help="tcp://address:port of machine 0 [default: a free port here]"
-    )
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=1800.0,
-        metavar="SECONDS",
-        help="Timeout of collective operations, in seconds [default: 1800]",
-    )
-    parser.add_argument(
-        "--max-restarts",
-        type=int,
-        default=0,
-        metavar="N",
-        help="Restart a failed run from its last checkpoint up to N times [default: 0]",
-    )
+IMPORT = argument(
+    "--import MODULE", "Import a module that registers losses, data sets and other parts of the config; repeatable.",
+    action="append", dest="imports",
+)  # fmt: skip
+CONFIG = (
+    argument(
+        "--config-file FILE", "Config file, or the name of a bundled one (see `pml-ext configs`). Same as the "
+        "positional FILE; FastReID's spelling."
+    ),
+    IMPORT,
+    argument(
+        "--dataset NAME=file:TABLE", "Read the data set NAME of the config from a table (path, identity, camera, "
+        "split), or from a folder with NAME=folder:PATH; repeatable.", action="append"
+    ),
+)  # fmt: skip
+PROCESSES = (
+    argument(
+        "--num-gpus N", "Processes to start on each machine, one per GPU; with MODEL.DEVICE cpu, N CPU processes",
+        type=int, default=1
+    ),
+    argument("--num-machines N", "Number of machines", type=int, default=1),
+    argument("--machine-rank N", "Number of this machine", type=int, default=0),
+    argument("--dist-url URL", "tcp://address:port of machine 0; auto is a free port of this one", default="auto"),
+    argument("--timeout SECONDS", "Timeout of collective operations, in seconds", type=float, default=1800.0),
+    argument(
+        "--max-restarts N", "Restart a failed run from its last checkpoint up to N times", type=int, default=0
+    ),
+)  # fmt: skip
+TRAINED = argument(
+    "RUN | FILE [KEY VALUE]…", "OUTPUT_DIR of a run or config file, and config overrides.", dest="words", nargs="*"
+)
+IMAGE_FOLDER = argument("--images FOLDER", "Folder that the file's paths are relative to [default: the file's folder]")
 
 
 def launch_of(options: Namespace) -> "Launch":
-    """The processes that `add_processes` declares."""
+    """The processes that PROCESSES declare."""
     from pml_ext.runner.launch import Launch
 
     return Launch(**{name: getattr(options, name) for name in Launch.__dataclass_fields__})

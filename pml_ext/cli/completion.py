@@ -3,7 +3,7 @@
 from argparse import Action, ArgumentParser, Namespace
 from typing import Any
 
-from pml_ext.cli.arguments import Command
+from pml_ext.cli.arguments import Command, argument
 
 _INSTALL = """Run one of these lines once; new shells then complete commands:
 
@@ -11,10 +11,6 @@ _INSTALL = """Run one of these lines once; new shells then complete commands:
   pml-ext completion zsh > "${fpath[1]}/_pml-ext"
   pml-ext completion fish > ~/.config/fish/completions/pml-ext.fish
 """
-
-
-def _add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("shell", choices=["bash", "zsh", "fish"], help="Shell that will read the script")
 
 
 def _print_script(options: Namespace) -> None:
@@ -52,8 +48,8 @@ def _paths(action: Action) -> dict[str, Any] | None:
 COMPLETION = Command(
     "completion",
     "Print the completion script of a shell.",
-    _add_arguments,
     _print_script,
+    [argument("SHELL", "Shell that will read the script.", choices=["bash", "zsh", "fish"])],
     "pml-ext completion bash",
     notes=_INSTALL,
 )

@@ -1,16 +1,9 @@
 """`pml-ext check-config` and `pml-ext convert-config`."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from pathlib import Path
 
-from pml_ext.cli.arguments import KEY, Command, add_config, config_files
-
-
-def _add_check(parser: ArgumentParser) -> None:
-    add_config(parser, "FILE… [KEY VALUE]…", "Config files, runs, images or tables, and config overrides")
-    does = "Processes on each machine that will share a batch [default: 1]"
-    parser.add_argument("--num-gpus", type=int, default=1, metavar="N", help=does)
-    parser.add_argument("--num-machines", type=int, default=1, metavar="N", help="Number of machines [default: 1]")
+from pml_ext.cli.arguments import CONFIG, KEY, Command, argument, config_files
 
 
 def _check(options: Namespace) -> int:
@@ -25,19 +18,22 @@ def _check(options: Namespace) -> int:
 CHECK_CONFIG = Command(
     "check-config",
     "Check config files without training, and list every problem.",
-    _add_check,
     _check,
+    [
+        argument(
+            "FILE… [KEY VALUE]…",
+            "Config files, runs, images or tables, and config overrides.",
+            dest="words",
+            nargs="*",
+        ),
+        *CONFIG,
+        argument("--num-gpus N", "Processes on each machine that will share a batch", type=int, default=1),
+        argument("--num-machines N", "Number of machines", type=int, default=1),
+    ],
     "pml-ext check-config Market1501/bagtricks_R50.yml DATASETS.ROOT datasets",
     notes="Exit status: 0 runs, 1 cannot run, 3 can run, but something is missing on this machine.\n",
     key=KEY,
 )
-
-
-def _add_conversion(parser: ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="insightface config, a Python file; it is read and never run")
-    does = "Processes that share a batch [default: insightface's 8]"
-    parser.add_argument("--num-gpus", type=int, default=8, metavar="N", help=does)
-    parser.add_argument("--output", metavar="FILE", help="YAML to write [default: print it]")
 
 
 def _convert(options: Namespace) -> None:
@@ -54,7 +50,11 @@ def _convert(options: Namespace) -> None:
 CONVERT_CONFIG = Command(
     "convert-config",
     "Convert a config of insightface's arcface_torch to YAML.",
-    _add_conversion,
     _convert,
+    [
+        argument("FILE", "insightface config, a Python file; it is read and never run."),
+        argument("--num-gpus N", "Processes that share a batch; insightface trains with 8", type=int, default=8),
+        argument("--output FILE", "YAML to write [default: print it]"),
+    ],
     "pml-ext convert-config ms1mv3_r50.py --num-gpus 8 --output ms1mv3_r50.yml",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pml_ext._errors import UserError
-from pml_ext.cli.arguments import KEY_AMONG_FILES, Command, add_import, add_processes, launch_of
+from pml_ext.cli.arguments import IMPORT, KEY_AMONG_FILES, PROCESSES, Command, argument, launch_of
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode as CN
@@ -33,28 +33,25 @@ T = TypeVar("T")
 PART_SECONDS = 60.0  # the most work that a killed process loses
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "images", nargs="*", metavar="IMAGES [KEY VALUE]…", help="Image files and folders, and config overrides"
-    )
-    parser.add_argument(
-        "--model",
+_ARGUMENTS = [
+    argument("IMAGES [KEY VALUE]…", "Image files and folders, and config overrides.", dest="images", nargs="*"),
+    argument(
+        "--model MODEL",
+        "OUTPUT_DIR of a run, file of `pml-ext export --format onnx`, or config file; set MODEL.WEIGHTS in the "
+        "config file or on the command line.",
         required=True,
-        metavar="FILE",
-        help="OUTPUT_DIR of a run, file of `pml-ext export --format onnx`, or config file; set MODEL.WEIGHTS in the "
-        "config file or on the command line",
-    )
-    parser.add_argument("--output", required=True, metavar="GALLERY", help="Folder of a new or an existing gallery")
-    parser.add_argument("--half", action="store_true", help="Use 16-bit precision except in the heads.")
-    parser.add_argument("--prune", action="store_true", help="Remove the rows of images that no longer exist")
-    parser.add_argument("--label-by-folder", action="store_true", help="Label each image with its folder's name")
-    parser.add_argument(
-        "--normalize",
-        metavar="COHORT",
-        help="cohort.npz of `pml-ext threshold choose`; searches then rank by normalised scores",
-    )
-    add_import(parser)
-    add_processes(parser)
+    ),
+    argument("--output GALLERY", "Folder of a new or an existing gallery.", required=True),
+    argument("--half", "Use 16-bit precision except in the heads."),
+    argument("--prune", "Remove the rows of images that no longer exist."),
+    argument("--label-by-folder", "Label each image with its folder's name."),
+    argument(
+        "--normalize COHORT",
+        "cohort.npz of `pml-ext threshold choose`; searches then rank by normalised scores.",
+    ),
+    IMPORT,
+    *PROCESSES,
+]
 
 
 def _embed(options: Namespace) -> None:
@@ -242,8 +239,8 @@ def _exchange(value: list[T]) -> list[list[T]]:
 EMBED = Command(
     "embed",
     "Embed images into a gallery. Rerun the command to resume.",
-    _add_arguments,
     _embed,
+    _ARGUMENTS,
     "pml-ext embed images/ --model logs/products --label-by-folder --output gallery",
     notes="Images that are new or whose content has changed are embedded; the others stay as they are.\n",
     key=KEY_AMONG_FILES,

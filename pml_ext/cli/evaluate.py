@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pml_ext._errors import UserError, import_library
 from pml_ext._identities import JUNK
-from pml_ext.cli.arguments import EMBEDDING_FILES, Command, plain_warnings
+from pml_ext.cli.arguments import EMBEDDING_FILES, IMAGE_FOLDER, Arguments, Command, OneOf, argument, plain_warnings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,31 +24,29 @@ if TYPE_CHECKING:
 _FAR = 1e-3  # TEST.THRESHOLD.FAR's default
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="Embeddings of the queries, see below")
-    parser.add_argument(
-        "--gallery", metavar="FILE", help="Embeddings to search in. Without it, each sample searches all others."
-    )
-    among = parser.add_mutually_exclusive_group()
-    among.add_argument(
-        "--distractors",
-        metavar="FILE",
-        help="Add gallery embeddings of identities that no query has. Measures TAR at FAR and searches among them all.",
-    )
-    among.add_argument(
-        "--normalize",
-        metavar="COHORT",
-        help="Also measure scores normalised by a cohort: `gallery` for the samples themselves (k and strength as in "
-        "TEST.NORMALIZE), a saved cohort.npz, or a threshold.json",
-    )
-    parser.add_argument(
-        "--checkpoint", metavar="FILE", help="Model file of the embeddings; a cohort or threshold.json must be of it"
-    )
-    parser.add_argument("--report", action="store_true", help="Write an HTML report, too")
-    parser.add_argument("--images", metavar="FOLDER", help="Folder that the file's paths are relative to")
-    parser.add_argument(
-        "--output", default=".", metavar="FOLDER", help="Folder of metrics.json and report.html [default: .]"
-    )
+_ARGUMENTS: Arguments = [
+    argument("FILE", "Embeddings of the queries, see below."),
+    argument("--gallery FILE", "Embeddings to search in. Without it, each sample searches all others."),
+    OneOf(
+        [
+            argument(
+                "--distractors FILE",
+                "Add gallery embeddings of identities that no query has. Measures TAR at FAR and searches among "
+                "them all.",
+            ),
+            argument(
+                "--normalize COHORT",
+                "Also measure scores normalised by a cohort: `gallery` for the samples themselves (k and strength "
+                "as in TEST.NORMALIZE), a saved cohort.npz, or a threshold.json.",
+            ),
+        ],
+        required=False,
+    ),
+    argument("--checkpoint FILE", "Model file of the embeddings; a cohort or threshold.json must be of it."),
+    argument("--report", "Write an HTML report, too."),
+    IMAGE_FOLDER,
+    argument("--output FOLDER", "Folder of metrics.json and report.html", default="."),
+]
 
 
 @plain_warnings()
@@ -331,8 +329,8 @@ def _no_images(count: int, reason: str) -> LazyImages:
 EVALUATE = Command(
     "evaluate",
     "Evaluate precomputed embeddings.",
-    _add_arguments,
     _evaluate,
+    _ARGUMENTS,
     "pml-ext evaluate query.parquet --gallery gallery.parquet --report --output report/",
     notes=EMBEDDING_FILES,
 )

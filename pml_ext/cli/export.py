@@ -1,15 +1,8 @@
 """`pml-ext export`: a model as one file for other programs."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
-from pml_ext.cli.arguments import KEY, Command, add_config, trained_config
-
-
-def _add_arguments(parser: ArgumentParser) -> None:
-    add_config(parser, "RUN | FILE [KEY VALUE]…", "OUTPUT_DIR of a run or config file, and config overrides")
-    parser.add_argument("--format", required=True, choices=["onnx", "torchscript"], help="File format")
-    parser.add_argument("--output", required=True, metavar="FILE", help="File to write")
-    parser.add_argument("--half", action="store_true", help="Use 16-bit precision except in the heads.")
+from pml_ext.cli.arguments import CONFIG, KEY, TRAINED, Command, argument, trained_config
 
 
 def _export(options: Namespace) -> None:
@@ -23,9 +16,15 @@ def _export(options: Namespace) -> None:
 EXPORT = Command(
     "export",
     "Write a trained model to an ONNX or TorchScript file, checked against the model.",
-    _add_arguments,
     _export,
+    [
+        TRAINED,
+        *CONFIG,
+        argument("--format", "File format.", required=True, choices=["onnx", "torchscript"]),
+        argument("--output FILE", "File to write.", required=True),
+        argument("--half", "Use 16-bit precision except in the heads."),
+    ],
     "pml-ext export logs/glyphs --format onnx --output model.onnx",
-    notes="Set MODEL.WEIGHTS in the config file or on the command line; a run has its own.\n",
+    notes="Set MODEL.WEIGHTS in the config or on the command line; a run has its own.\n",
     key=KEY,
 )

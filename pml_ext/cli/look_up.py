@@ -1,14 +1,9 @@
 """`pml-ext list`, `configs`, `examples` and `copy`: what comes with the package."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from pathlib import Path
 
-from pml_ext.cli.arguments import Command, add_import
-
-
-def _add_kind(parser: ArgumentParser) -> None:
-    parser.add_argument("kind", nargs="?", metavar="KIND", help="losses, backbones, … [default: list the kinds]")
-    add_import(parser)
+from pml_ext.cli.arguments import IMPORT, Command, argument
 
 
 def _list(options: Namespace) -> None:
@@ -17,38 +12,31 @@ def _list(options: Namespace) -> None:
     print(listing.list_names(options.kind))
 
 
-LIST = Command("list", "List the names that a config can use.", _add_kind, _list, "pml-ext list losses")
-
-
-def _add_nothing(_: ArgumentParser) -> None:
-    pass
-
-
-def _list_configs(_: Namespace) -> None:
-    from pml_ext.runner.config.stock import CONFIGS as STOCK
-
-    print(STOCK.listing())
-
-
-CONFIGS = Command("configs", "List the bundled configs.", _add_nothing, _list_configs, "pml-ext configs")
-
-
-def _list_examples(_: Namespace) -> None:
-    from pml_ext.runner.config.stock import EXAMPLES as STOCK
-
-    print(STOCK.listing())
-
-
-EXAMPLES = Command(
-    "examples", "List the bundled scripts and notebooks.", _add_nothing, _list_examples, "pml-ext examples"
+LIST = Command(
+    "list",
+    "List the names that a config can use.",
+    _list,
+    [argument("KIND", "losses, backbones, datasets, … [default: list the kinds]", nargs="?"), IMPORT],
+    "pml-ext list losses",
 )
 
 
-def _add_copy(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "name", metavar="NAME", help="Config, script or notebook; a config comes with its base configs."
-    )
-    parser.add_argument("folder", nargs="?", default=".", metavar="FOLDER", help="Folder to copy to [default: .]")
+def _list_configs(_: Namespace) -> None:
+    from pml_ext.runner.config import stock
+
+    print(stock.CONFIGS.listing())
+
+
+CONFIGS = Command("configs", "List the bundled configs.", _list_configs, [], "pml-ext configs")
+
+
+def _list_examples(_: Namespace) -> None:
+    from pml_ext.runner.config import stock
+
+    print(stock.EXAMPLES.listing())
+
+
+EXAMPLES = Command("examples", "List the bundled scripts and notebooks.", _list_examples, [], "pml-ext examples")
 
 
 def _copy(options: Namespace) -> None:
@@ -60,5 +48,12 @@ def _copy(options: Namespace) -> None:
 
 
 COPY = Command(
-    "copy", "Copy a bundled config, script or notebook.", _add_copy, _copy, "pml-ext copy OwnImages/base.yml my_configs"
+    "copy",
+    "Copy a bundled config, script or notebook.",
+    _copy,
+    [
+        argument("NAME", "Config, script or notebook; a config comes with its base configs."),
+        argument("FOLDER", "Folder to copy to", nargs="?", default="."),
+    ],
+    "pml-ext copy OwnImages/base.yml my_configs",
 )

@@ -1,14 +1,9 @@
 """`pml-ext report` and `pml-ext compare`: HTML pages of finished runs."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from pathlib import Path
 
-from pml_ext.cli.arguments import Command, add_import
-
-
-def _add_report(parser: ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="OUTPUT_DIR of the run")
-    add_import(parser)
+from pml_ext.cli.arguments import IMPORT, Command, argument
 
 
 def _report(options: Namespace) -> None:
@@ -20,18 +15,11 @@ def _report(options: Namespace) -> None:
 REPORT = Command(
     "report",
     "Evaluate a finished run again and write its HTML report, RUN/report.html.",
-    _add_report,
     _report,
+    [argument("RUN", "OUTPUT_DIR of the run."), IMPORT],
     "pml-ext report logs/glyphs",
     notes="For precomputed embeddings: `pml-ext evaluate FILE --report`.\n",
 )
-
-
-def _add_comparison(parser: ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="OUTPUT_DIRs of the runs")
-    parser.add_argument(
-        "--output", default="compare.html", metavar="FILE", help="Page to write [default: compare.html]"
-    )
 
 
 def _compare(options: Namespace) -> None:
@@ -43,7 +31,10 @@ def _compare(options: Namespace) -> None:
 COMPARE = Command(
     "compare",
     "Compare finished runs on one HTML page.",
-    _add_comparison,
     _compare,
+    [
+        argument("RUN", "OUTPUT_DIRs of the runs.", dest="runs", nargs="+"),
+        argument("--output FILE", "Page to write", default="compare.html"),
+    ],
     "pml-ext compare logs/triplet logs/triplet_tcm --output compare.html",
 )

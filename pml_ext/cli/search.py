@@ -1,10 +1,10 @@
-"""`pml-ext search`: the images of a gallery that are closest to one image, or to each of several."""
+"""`pml-ext search` and `pml-ext index`: the images of a gallery that are most similar to a query."""
 
 from __future__ import annotations
 
 import logging
 import os
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pml_ext._errors import UserError
 from pml_ext._text import printable
-from pml_ext.cli.arguments import KEY_AMONG_FILES, Command, add_import, plain_warnings
+from pml_ext.cli.arguments import IMPORT, KEY_AMONG_FILES, Command, argument, plain_warnings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,16 +32,15 @@ log = logging.getLogger("pml_ext")
 _MOST_IN_COHORT = 100_000  # rows of a gallery that is its own cohort: each is compared with each
 
 
-def _add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("query", metavar="QUERY", help="Image, folder of images, gallery or file of embeddings")
-    parser.add_argument(
-        "--gallery", required=True, metavar="GALLERY", help="Gallery of `pml-ext embed`, or file of embeddings"
-    )
-    parser.add_argument("-k", type=int, default=10, help="Number of hits for each query [default: 10]")
-    parser.add_argument("--threshold", metavar="FILE", help="Threshold report of the model: accept or reject each hit")
-    parser.add_argument("--images", metavar="FOLDER", help="Folder that the gallery's paths are relative to")
-    parser.add_argument("--output", metavar="FILE", help="HTML page to write, with the images")
-    add_import(parser)
+_ARGUMENTS = [
+    argument("QUERY", "Image, folder of images, gallery or file of embeddings."),
+    argument("--gallery GALLERY", "Gallery of `pml-ext embed`, or file of embeddings.", required=True),
+    argument("-k N", "Number of hits for each query", type=int, default=10),
+    argument("--threshold FILE", "Threshold report of the model: accept or reject each hit."),
+    argument("--images FOLDER", "Folder that the gallery's paths are relative to [default: the folder it is in]"),
+    argument("--output FILE", "HTML page to write, with the images."),
+    IMPORT,
+]
 
 
 @plain_warnings()
@@ -134,9 +133,8 @@ def _read_queries(query: str, target: Target, gallery: str) -> _Queries:
     if given.record and target.record and not given.record.same_model(target.record):
         models = f"{given.record.weights} and {target.record.weights}"
         raise UserError(f"{query} and {gallery} are of models that cannot be compared: {models}")
-    if given.paths is None:
-        names = [f"row {row}" for row in range(given.rows)]
-    else:
+    names = [f"row {row}" for row in range(given.rows)]
+    if given.paths is not None:
         names = given.paths.tolist()
     embeddings = np.concatenate([vectors for _, vectors in given.vectors()])
     return _Queries(names, embeddings, [None] * given.rows)
@@ -155,9 +153,7 @@ def _load_embedder(record: ModelRecord, overrides: Sequence[str]) -> Embedder:
         raise UserError(f"{others}: search takes MODEL.WEIGHTS and MODEL.DEVICE; the gallery has the rest")
     path = Path(given.get("MODEL.WEIGHTS") or record.onnx or record.weights).expanduser()
     if not path.is_file():
-        raise UserError(
-            f"the gallery is of the model {path}, which does not exist: give its path as MODEL.WEIGHTS PATH"
-        )
+        raise UserError(f"the gallery is of the model {path}, which does not exist: add MODEL.WEIGHTS and its new path")
     device = given.get("MODEL.DEVICE", "auto")
     if path.suffix == ".onnx":
         embedder = Embedder.from_onnx(path, device=device)
@@ -192,9 +188,9 @@ def _require_same_scores(report: ThresholdReport, path: str, target: Target, gal
         return GalleryCohort(wanted.k, wanted.strength)
     if not is_same_cohort(cohort, wanted):
         raise UserError(
-            f"{path} is of scores that are {_scores_text(wanted)}, those of {gallery} are {_scores_text(cohort)}: embed "
-            "into another gallery with --normalize and the cohort.npz beside the report, or make the report with the "
-            "gallery's cohort"
+            f"{path} is of scores that are {_scores_text(wanted)}, those of {gallery} are {_scores_text(cohort)}: "
+            "embed into another gallery with --normalize and the cohort.npz next to the report, or make the report "
+            "with the gallery's cohort"
         )
     return None
 
@@ -297,10 +293,35 @@ def _lines(answer: Answer) -> list[str]:
 SEARCH = Command(
     "search",
     "Find the images in a gallery that are most similar to a query.",
-    _add_arguments,
     _search,
+    _ARGUMENTS,
     "pml-ext search query.jpg --gallery gallery -k 10 --threshold threshold.json --output hits.html",
-    notes="The gallery has its model; MODEL.WEIGHTS PATH says where a moved file is. --images defaults to the folder that "
-    "the\ngallery is in.\n",
+    notes="The gallery names its model; add MODEL.WEIGHTS PATH if its file has moved.\n",
     key=KEY_AMONG_FILES,
+)
+
+
+def _index(options: Namespace) -> None:
+    from pml_ext.search.gallery import Gallery
+    from pml_ext.search.index import EXACT_UP_TO, build_index
+
+    gallery = Gallery.open(options.gallery)
+    about = f"{gallery.folder}: {gallery.rows:,} rows"
+    if gallery.rows <= EXACT_UP_TO:
+        print(f"{about}; no index is needed, as a search compares all rows of up to {EXACT_UP_TO:,}")
+        return
+    record = build_index(gallery)
+    found = f"{record.recall:.1%} of the true ten neighbours"
+    if record.probes is None:
+        print(f"{about}; an index finds only {found}, so searches compare all rows")
+    else:
+        print(f"{about}; a query visits {record.probes:,} of {record.lists:,} lists, which hold {found}")
+
+
+INDEX = Command(
+    "index",
+    "Build the search index of a large gallery; otherwise its first search builds it.",
+    _index,
+    [argument("GALLERY", "Gallery of `pml-ext embed`.")],
+    "pml-ext index gallery",
 )

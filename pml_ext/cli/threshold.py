@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pml_ext._errors import UserError
-from pml_ext.cli.arguments import EMBEDDING_FILES, Command, plain_warnings
+from pml_ext.cli.arguments import EMBEDDING_FILES, IMAGE_FOLDER, Arguments, Command, OneOf, argument, plain_warnings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,56 +21,33 @@ _NOT_WRITTEN = "nothing was written; --output FOLDER writes {}"
 _SEE_FILES = "See `pml-ext evaluate --help` for the layout of files.\n"
 
 
-def _add_choice(parser: ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="Embeddings of validation samples, see below")
-    target = parser.add_mutually_exclusive_group(required=True)
-    _add_far(target)
-    target.add_argument("--frr", type=float, metavar="RATE", help="Maximum false reject rate")
-    _add_fpir(target)
-    _add_gallery_size(parser)
-    parser.add_argument(
-        "--rank",
-        type=int,
-        metavar="R",
-        help="Count a search as correct if the right identity is in the top R [default: 1]",
-    )
-    parser.add_argument(
+_FAR = argument("--far RATE", "Choose the threshold with a false accept rate of at most RATE, e.g. 0.001.", type=float)
+_FPIR = argument("--fpir RATE", "Maximum false positive identification rate (FPIR).", type=float)
+_GALLERY_SIZE = argument(
+    "--gallery-size N", "Searches are among N enrolled identities [default: all of the file but one]", type=int
+)
+
+
+_CHOOSE_ARGUMENTS: Arguments = [
+    argument("FILE", "Embeddings of validation samples, see below."),
+    OneOf([_FAR, argument("--frr RATE", "Maximum false reject rate.", type=float), _FPIR], required=True),
+    _GALLERY_SIZE,
+    argument("--rank R", "Count a search as correct if the right identity is in the top R [default: 1]", type=int),
+    argument(
         "--template",
+        "Compare a search with the best sample of an identity, or with their mean [default: best]",
         choices=["best", "mean"],
-        help="Compare a search with the best sample of an identity, or with their mean [default: best]",
-    )
-    parser.add_argument("--groups", metavar="NAME", help="Array or column with groups of samples; compares their rates")
-    parser.add_argument(
-        "--normalize",
-        metavar="COHORT",
-        help="Normalise scores by a cohort: `gallery` for the samples themselves, a file of embeddings, or a saved "
-        "cohort.npz",
-    )
-    parser.add_argument("--checkpoint", metavar="FILE", help="Model file of the embeddings; the report keeps its hash")
-    parser.add_argument("--images", metavar="FOLDER", help="Folder that the file's paths are relative to")
-    parser.add_argument("--output", metavar="FOLDER", help="Folder for the report: page, figure and JSON")
-
-
-def _add_far(target: Any) -> None:
-    target.add_argument(
-        "--far",
-        type=float,
-        metavar="RATE",
-        help="Choose the threshold with a false accept rate of at most RATE, e.g. 0.001.",
-    )
-
-
-def _add_fpir(target: Any) -> None:
-    target.add_argument("--fpir", type=float, metavar="RATE", help="Maximum false positive identification rate (FPIR)")
-
-
-def _add_gallery_size(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--gallery-size",
-        type=int,
-        metavar="N",
-        help="Searches are among N enrolled identities [default: all identities of the file but one]",
-    )
+    ),
+    argument("--groups NAME", "Array or column with groups of samples; compares their rates."),
+    argument(
+        "--normalize COHORT",
+        "Normalise scores by a cohort: `gallery` for the samples themselves, a file of embeddings, or a saved "
+        "cohort.npz.",
+    ),
+    argument("--checkpoint FILE", "Model file of the embeddings; the report keeps its hash."),
+    IMAGE_FOLDER,
+    argument("--output FOLDER", "Folder for the report: page, figure and JSON."),
+]
 
 
 @plain_warnings()
@@ -114,18 +91,23 @@ def _report_of(
 
     searches: dict[str, Any] = {"fpir": options.fpir, "rank": options.rank, "template": options.template}
     searches = {name: value for name, value in searches.items() if value is not None}
-    if searches or options.gallery_size is not None:
-        searches["gallery_size"] = options.gallery_size or _most_enrolled(data.labels[rows])
+    size = options.gallery_size
+    if searches and size is None:
+        size = _most_enrolled(data.labels[rows])
+    targets = {"far": options.far, "frr": options.frr}
+    samples = {
+        "cameras": _rows_of(data.cameras, rows),
+        "groups": _rows_of(data.also.get(options.groups), rows),
+        "rows": rows.tolist(),
+        "paths": _image_paths(data, rows, options),
+    }
     report = ThresholdReport.from_embeddings(
         data.embeddings[rows],
         data.labels[rows],
-        far=options.far,
-        frr=options.frr,
+        **targets,
         **searches,
-        cameras=_rows_of(data.cameras, rows),
-        groups=None if options.groups is None else data.also[options.groups][rows],
-        rows=rows.tolist(),
-        paths=_image_paths(data, rows, options),
+        gallery_size=size,
+        **samples,
         data=Path(options.file).name,
         normalize=cohort,
     )
@@ -160,21 +142,22 @@ def _image_paths(data: EmbeddingSet, rows: np.ndarray, options: Namespace) -> li
 CHOOSE = Command(
     "threshold choose",
     "Choose a decision threshold on embeddings, and report its effect on each class.",
-    _add_choice,
     _choose,
+    _CHOOSE_ARGUMENTS,
     "pml-ext threshold choose val.npz --far 0.001 --checkpoint last.ckpt --output report/",
     notes=EMBEDDING_FILES,
 )
 
 
-def _add_check(parser: ArgumentParser) -> None:
-    parser.add_argument("report", metavar="REPORT", help="threshold.json of `pml-ext threshold choose`")
-    parser.add_argument("file", metavar="FILE", help="New embeddings")
-    parser.add_argument("--labels", metavar="NAME", help="Array or column of identities [default: the file's labels]")
-    parser.add_argument("--frames", metavar="NAME", help="Array or column; samples of one frame are different people")
-    parser.add_argument("--tracks", metavar="NAME", help="Array or column; samples of one track are the same person")
-    parser.add_argument("--normalize", metavar="COHORT", help="cohort.npz next to the report, if there is one")
-    parser.add_argument("--checkpoint", metavar="FILE", help="Model file in use; must be the report's")
+_CHECK_ARGUMENTS: Arguments = [
+    argument("REPORT", "threshold.json of `pml-ext threshold choose`."),
+    argument("FILE", "New embeddings."),
+    argument("--labels NAME", "Array or column of identities [default: the file's labels]"),
+    argument("--frames NAME", "Array or column; samples of one frame are different people."),
+    argument("--tracks NAME", "Array or column; samples of one track are the same person."),
+    argument("--normalize COHORT", "cohort.npz next to the report, if there is one."),
+    argument("--checkpoint FILE", "Model file in use; must be the report's."),
+]
 
 
 @plain_warnings()
@@ -213,20 +196,11 @@ def _check(options: Namespace) -> int:
 CHECK = Command(
     "threshold check",
     "Test a saved threshold on new data.",
-    _add_check,
     _check,
+    _CHECK_ARGUMENTS,
     "pml-ext threshold check report/threshold.json today.npz --checkpoint last.ckpt",
     notes=f"Exit status: 0 holds, 1 does not hold, 3 the data cannot tell. {_SEE_FILES}",
 )
-
-
-def _add_comparison(parser: ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", metavar="FILE", help="Embeddings of the same samples by two or more models")
-    target = parser.add_mutually_exclusive_group(required=True)
-    _add_far(target)
-    _add_fpir(target)
-    _add_gallery_size(parser)
-    parser.add_argument("--output", metavar="FOLDER", help="Folder for the page models.html")
 
 
 @plain_warnings()
@@ -284,8 +258,13 @@ def _read_models(files: list[str]) -> dict[str, EmbeddingSet]:
 COMPARE_MODELS = Command(
     "threshold compare",
     "Compare the models of files of embeddings, each at its own threshold.",
-    _add_comparison,
     _compare,
+    [
+        argument("FILE", "Embeddings of the same samples by two or more models.", dest="files", nargs="+"),
+        OneOf([_FAR, _FPIR], required=True),
+        _GALLERY_SIZE,
+        argument("--output FOLDER", "Folder for the page models.html."),
+    ],
     "pml-ext threshold compare old.npz new.npz --far 0.001 --output report/",
     notes=_SEE_FILES,
 )

@@ -1,17 +1,18 @@
 """`pml-ext train` and `pml-ext eval`: run a config."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
-from pml_ext.cli.arguments import KEY, Command, add_config, add_processes, launch_of, trained_config, training_config
-
-
-def _add_training(parser: ArgumentParser) -> None:
-    add_config(parser, "IMAGES | FILE [KEY VALUE]…", "Folder of images, table or config file, and config overrides")
-    add_processes(parser)
-    parser.add_argument("--resume", action="store_true", help="Resume from the last checkpoint in OUTPUT_DIR")
-    parser.add_argument("--overwrite", action="store_true", help="Overwrite an existing run in OUTPUT_DIR")
-    parser.add_argument("--profile", action="store_true", help="Print a time profile")
-    parser.add_argument("--eval-only", action="store_true", help="Same as `pml-ext eval`; FastReID's spelling")
+from pml_ext.cli.arguments import (
+    CONFIG,
+    KEY,
+    PROCESSES,
+    TRAINED,
+    Command,
+    argument,
+    launch_of,
+    trained_config,
+    training_config,
+)
 
 
 def _train(options: Namespace) -> None:
@@ -33,16 +34,24 @@ def _train(options: Namespace) -> None:
 TRAIN = Command(
     "train",
     "Train a model, then evaluate it.",
-    _add_training,
     _train,
+    [
+        argument(
+            "IMAGES | FILE [KEY VALUE]…",
+            "Folder of images, table or config file, and config overrides.",
+            dest="words",
+            nargs="*",
+        ),
+        *CONFIG,
+        *PROCESSES,
+        argument("--resume", "Resume from the last checkpoint in OUTPUT_DIR."),
+        argument("--overwrite", "Overwrite an existing run in OUTPUT_DIR."),
+        argument("--profile", "Print a time profile."),
+        argument("--eval-only", "Same as `pml-ext eval`; FastReID's spelling."),
+    ],
     "pml-ext train --config-file Glyphs/triplet_tcm.yml SOLVER.MAX_EPOCH 10 OUTPUT_DIR logs/glyphs",
     key=KEY,
 )
-
-
-def _add_evaluation(parser: ArgumentParser) -> None:
-    add_config(parser, "RUN | FILE [KEY VALUE]…", "OUTPUT_DIR of a run or config file, and config overrides")
-    add_processes(parser)
 
 
 def _evaluate(options: Namespace) -> None:
@@ -61,9 +70,9 @@ def _evaluate(options: Namespace) -> None:
 EVAL = Command(
     "eval",
     "Evaluate a trained model on the test sets of its config.",
-    _add_evaluation,
     _evaluate,
+    [TRAINED, *CONFIG, *PROCESSES],
     "pml-ext eval logs/glyphs TEST.THRESHOLD.ENABLED True",
-    notes="Set MODEL.WEIGHTS in the config file or on the command line. For precomputed embeddings: `pml-ext evaluate`.\n",
+    notes="Set MODEL.WEIGHTS in the config or on the command line. For precomputed embeddings: `pml-ext evaluate`.\n",
     key=KEY,
 )
