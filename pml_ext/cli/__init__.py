@@ -118,10 +118,13 @@ def _command_of(words: Sequence[str], whole: ArgumentParser) -> Command:
     if not words:
         whole.print_help()
         whole.exit()
-    in_group = [name for name in COMMANDS if name.startswith(f"{words[0]} ")]
-    if not words[0].startswith("-") and (not in_group or (len(words) > 1 and not words[1].startswith("-"))):
-        given = " ".join(words[: 2 if in_group else 1])
-        whole.error(f"no command {given!r}{hint(given, in_group or COMMANDS, str)}")
+    known, unknown, given = list(COMMANDS), words[0], words[0]
+    in_group = [name.partition(" ")[2] for name in COMMANDS if name.startswith(f"{words[0]} ")]
+    if in_group and len(words) > 1:
+        known, unknown, given = in_group, words[1], f"{words[0]} {words[1]}"
+    is_group = bool(in_group) and len(words) == 1
+    if not unknown.startswith("-") and not is_group:
+        whole.error(f"no command {given!r}{hint(unknown, known, str)}")
     whole.parse_args(words)  # help, the version, or an error
     raise AssertionError(words)
 

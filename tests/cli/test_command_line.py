@@ -1,15 +1,59 @@
-"""The words of a command line, in any order."""
+"""The words of a command line in any order, the contract of every command, and how a command ends."""
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 
 import pytest
 
-from pml_ext import commands
-from pml_ext.cli import STDOUT_CLOSED, main, parse
+from pml_ext.cli import COMMANDS, GROUPS, STDOUT_CLOSED, main, parse, parsers_of_commands
+from pml_ext.cli.arguments import config_files, trained_config, training_config
+from pml_ext.runner.checks import listing
 
 EXPORT = ["--format", "onnx", "--output", "model.onnx"]
+
+
+def errors(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """What a command that ends with exit status 2 says."""
+    try:
+        status = main(words)
+    except SystemExit as stop:
+        status = stop.code
+    assert status == 2, words
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_documented_once(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command, parser = COMMANDS[name], parsers_of_commands()[1][name]
+    example, options = parse(shlex.split(command.example)[1:])
+    assert example is command and command.example.startswith(f"pml-ext {name}")
+    if command.key is not None:
+        assert all(command.key.fullmatch(key) for key in options.overrides[::2])
+    with pytest.raises(SystemExit) as stop:
+        main([*name.split(), "--help"])
+    shown = capsys.readouterr().out
+    assert stop.value.code == 0 and shown.endswith(f"example:\n  {command.example}\n")
+    assert shown.startswith(f"usage: pml-ext {name} [-h]") and command.about.endswith(".")
+    for action in parser._actions[1:]:
+        assert len(action.option_strings) <= 1, "one spelling"
+        assert re.search(r"^[A-Za-z].*[.\]]$|^\S*://", str(action.help)), action
+    dests = [action.dest for action in parser._actions]
+    reads_a_config_or_a_run = {"words", "run", "overrides"} & set(dests) or command.key is not None
+    assert not reads_a_config_or_a_run or "imports" in dests
+
+
+def test_the_help_lists_every_command_by_group(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["--help"]):
+        with pytest.raises(SystemExit) as stop:
+            main(words)
+        shown = capsys.readouterr().out
+        assert not stop.value.code and shown.startswith("usage: pml-ext ")
+        assert re.findall(r"^(\w.*):$", shown, re.M) == [*GROUPS] == ["train", "use", "thresholds", "look up"]
+        assert re.findall(r"^  (\S+(?: \S+)?)  ", shown, re.M) == [*COMMANDS]
+        assert shown.endswith("\nSee `pml-ext COMMAND --help`.\n")
 
 
 @pytest.mark.parametrize(
@@ -23,68 +67,62 @@ EXPORT = ["--format", "onnx", "--output", "model.onnx"]
     ],
 )
 def test_options_stand_before_and_after_overrides(words: list[str]) -> None:
-    arguments = parse(["export", *words])
-    assert (arguments.config_file, arguments.format, arguments.output) == ("my.yml", "onnx", "model.onnx")
-    assert arguments.overrides == ["MODEL.WEIGHTS", "last.ckpt"]
+    options = parse(["export", *words])[1]
+    assert (options.format, options.output) == ("onnx", "model.onnx")
+    assert trained_config(options) == ("my.yml", ["MODEL.WEIGHTS", "last.ckpt"])
 
 
 def test_every_command_with_a_config_takes_them_so() -> None:
-    train = parse(["train", "SEED", "3", "my.yml", "--num-gpus", "2", "SOLVER.BASE_LR", "1e-3", "--resume"])
-    assert (train.config_file, train.num_gpus, train.resume) == ("my.yml", 2, True)
-    assert train.overrides == ["SEED", "3", "SOLVER.BASE_LR", "1e-3"]
-    measured = parse(["eval", "--config-file", "my.yml", "OUTPUT_DIR", "out", "--machine-rank", "1"])
-    assert (measured.config_file, measured.overrides, measured.machine_rank) == ("my.yml", ["OUTPUT_DIR", "out"], 1)
-    checked = parse(["check-config", "a.yml", "SEED", "1", "b.yml", "--num-gpus", "4"])
-    assert (checked.files, checked.overrides, checked.num_gpus) == (["a.yml", "b.yml"], ["SEED", "1"], 4)
-    assert parse(["check-config", "b.yml", "--config-file", "a.yml"]).files == ["a.yml", "b.yml"]
+    train = parse(["train", "SEED", "3", "my.yml", "--num-gpus", "2", "SOLVER.BASE_LR", "1e-3", "--resume"])[1]
+    assert (train.num_gpus, train.resume) == (2, True)
+    assert training_config(train) == ("my.yml", ["SEED", "3", "SOLVER.BASE_LR", "1e-3"])
+    measured = parse(["eval", "--config-file", "my.yml", "OUTPUT_DIR", "out", "--machine-rank", "1"])[1]
+    assert (trained_config(measured), measured.machine_rank) == (("my.yml", ["OUTPUT_DIR", "out"]), 1)
+    checked = parse(["check-config", "a.yml", "SEED", "1", "b.yml", "--num-gpus", "4"])[1]
+    assert (config_files(checked), checked.num_gpus) == ((["a.yml", "b.yml"], ["SEED", "1"]), 4)
+    assert config_files(parse(["check-config", "b.yml", "--config-file", "a.yml"])[1])[0] == ["a.yml", "b.yml"]
 
 
 def test_a_value_may_look_like_an_option_or_a_key_and_an_options_value_like_a_key() -> None:
     words = ["train", "my.yml", "MODEL.HEADS.MARGIN", "-1e-3", "MODEL.LOSSES.CE.EPSILON", "-1", "MODEL.WEIGHTS", "A"]
-    assert parse(words).overrides == words[2:]
-    assert parse(["eval", "--embeddings", "A", "--out", "B.C"]).out == "B.C"
-    assert parse(["eval", "--embeddings", "A"]).config_file is None
+    assert training_config(parse(words)[1]) == ("my.yml", words[2:])
+    exported = parse(["export", "my.yml", "--format", "onnx", "--output", "B.C"])[1]
+    assert (exported.output, exported.overrides) == ("B.C", [])
+    misspelt = ["solver.base_lr", "1"]  # left to the config to name
+    assert training_config(parse(["train", "my.yml", *misspelt])[1]) == ("my.yml", misspelt)
 
 
-def test_names_of_pictures_are_no_keys() -> None:
-    words = ["DSC_0001.JPG", "--output", "f.npz", "MODEL.WEIGHTS", "W", "--half", "IMAGES", "--config-file", "a.yml"]
-    embedded = parse(["embed", *words])
-    assert (embedded.images, embedded.overrides, embedded.half) == (["DSC_0001.JPG", "IMAGES"], words[3:5], True)
-
-
-def test_a_misspelt_key_is_left_to_the_config_to_name() -> None:
-    assert parse(["train", "my.yml", "solver.base_lr", "1"]).overrides == ["solver.base_lr", "1"]
+def test_names_of_images_are_no_keys() -> None:
+    words = ["DSC_0001.JPG", "--output", "f.npz", "MODEL.WEIGHTS", "W", "--half", "IMAGES", "--model", "a.yml"]
+    options = parse(["embed", *words])[1]
+    assert (options.images, options.overrides, options.half) == (["DSC_0001.JPG", "IMAGES"], words[3:5], True)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["train"], "pml-ext train: error: a config FILE is required, or a folder of images"),
-        (["eval"], "a config FILE is required, or a run (or --embeddings FILE)"),
-        (["train", "my.yml", "--epochs", "3"], "unrecognized arguments: --epochs"),
-        (["export", "my.yml"], "required: --format, --output"),
-        (["trian"], "no command 'trian'; did you mean train?"),
-        (["check_config"], "did you mean check-config?"),
-        (["xyz"], "no command 'xyz'. Known: train, eval, threshold"),
+        ("train", "error: a config FILE is required, or a folder of images"),
+        ("eval", "error: a config FILE is required, or a run"),
+        ("eval logs/non", "error: no run and no config file at logs/non"),
+        ("train my.yml --epochs 3", "pml-ext train: error: unrecognized arguments: --epochs"),
+        ("train my.yml --resum", "unrecognized arguments: --resum; did you mean --resume?"),
+        ("threshold choose e.npz --far 0.1 --group x", "--group x; did you mean --groups?"),
+        ("export my.yml", "required: --format, --output"),
+        ("embed a.jpg --output g", "required: --model"),
+        ("trian", "no command 'trian'; did you mean train?"),
+        ("check_config", "did you mean check-config?"),
+        ("xyz", "no command 'xyz'. Known: train, eval, report"),
+        ("threshold chose e.npz", "no command 'threshold chose'; did you mean choose?"),
+        ("threshold --far 0.1", "pml-ext threshold: error: "),
+        ("threshold choose e.npz", "one of the arguments --far --frr --fpir is required"),
+        ("threshold choose e.npz --far 0.1 --frr 0.1", "not allowed with argument --far"),
+        ("threshold compare a.npz b.npz", "one of the arguments --far --fpir is required"),
+        ("evaluate e.npz --distractors d --normalize gallery", "not allowed with argument --distractors"),
+        ("list loses", "error: list: unknown value 'loses'; did you mean 'losses'?"),
     ],
 )
-def test_mistakes_are_named(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        parse(words)
-    assert stop.value.code == 2
-    assert message in capsys.readouterr().err
-
-
-def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main([])
-    assert not stop.value.code
-    assert capsys.readouterr().out.startswith("usage: pml-ext")
-
-
-def test_a_misspelt_kind_says_which_is_close(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "loses"]) == 2
-    assert "did you mean 'losses'?" in capsys.readouterr().err
+def test_mistakes_are_named(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in errors(words.split(), capsys)
 
 
 def test_list_says_what_it_can_list(capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,39 +147,38 @@ def test_threads_wait_passively_unless_the_user_says_otherwise(monkeypatch: pyte
     assert main(["list"]) == 0 and os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
 
 
-@pytest.mark.parametrize("words", [["--help"], ["eval", "--help"], ["list", "backbones"]])
-def test_help_and_lists_wait_for_no_library(words: list[str]) -> None:
-    code = "import sys; from pml_ext.cli import main\ntry: main(sys.argv[1:])\nexcept SystemExit: pass\n"
-    code += "print([name for name in ('torch', 'numpy', 'lightning', 'timm') if name in sys.modules])"
-    shown = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True).stdout
-    assert shown.splitlines()[-1] == "[]"
-    assert len(shown.splitlines()) > 5
-
-
-def test_the_list_of_data_sets_waits_for_no_torch() -> None:
-    code = "import sys; from pml_ext.cli import main; main(['list', 'datasets']); print('torch' in sys.modules)"
+def test_help_errors_and_lists_wait_for_no_library() -> None:
+    """Of all commands, in one process; the list of data sets reads NumPy's files."""
+    code = (
+        "import sys; from pml_ext.cli import COMMANDS, main\n"
+        "def run(*words):\n    try: main(words)\n    except SystemExit: pass\n"
+        "run('--help'); run('train', '--epochs'); run('list', 'backbones')\n"
+        "for name in COMMANDS: run(*name.split(), '--help')\n"
+        "print([name for name in ('torch', 'numpy', 'lightning', 'timm') if name in sys.modules])\n"
+        "run('list', 'datasets'); print('torch' in sys.modules)"
+    )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert shown.splitlines()[-1] == "False"
+    assert "[]" in shown.splitlines() and shown.splitlines()[-1] == "False"
 
 
 def test_a_missing_package_is_named_and_a_module_of_python_is_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def lack(module: str) -> None:
-        def command(kind: str | None) -> None:
+        def list_names(kind: str | None) -> None:
             raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
-        monkeypatch.setattr(commands, "list_names", command)
+        monkeypatch.setattr(listing, "list_names", list_names)
 
     lack("lightning.pytorch")
-    assert main(["list"]) == 2
     hint = "No module named 'lightning.pytorch'. It comes with an extra: pip install 'pml_ext[train]'"
-    assert hint in capsys.readouterr().err
+    assert hint in errors(["list"], capsys)
     lack("fcntl")
     with pytest.raises(ModuleNotFoundError):
         main(["list"])
 
 
-def test_the_package_is_the_command() -> None:
-    shown = subprocess.run([sys.executable, "-m", "pml_ext", "--help"], capture_output=True, text=True, check=True)
-    assert shown.stdout.startswith("usage: pml-ext")
+@pytest.mark.parametrize("words", [["--help"], ["--version"]])
+def test_the_package_is_the_command(words: list[str]) -> None:
+    shown = subprocess.run([sys.executable, "-m", "pml_ext", *words], capture_output=True, text=True, check=True)
+    assert shown.stdout.startswith("usage: pml-ext" if words == ["--help"] else "0.")
