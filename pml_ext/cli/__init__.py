@@ -154,7 +154,7 @@ def parsers_of_commands() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
         if group not in groups:
             about = ", ".join(other.rpartition(" ")[2] for other in COMMANDS if other.startswith(f"{group} "))
             parent = groups[""].add_parser(group, help=about, description=f"See pml-ext {group} COMMAND --help.")
-            groups[group] = parent.add_subparsers(prog=f"pml-ext {group}", metavar="COMMAND", required=True)
+            groups[group] = parent.add_subparsers(prog=f"pml-ext {group}", required=True)
         parsers[command.name] = groups[group].add_parser(
             name,
             help=command.about,
