@@ -73,7 +73,7 @@ class PlannedSearch:
             raise ValueError(
                 f"gallery_size must be at most {self._most}, one less than the identities of the set; got "
                 f"{plan.gallery_size}: measure at least {plan.gallery_size + 1} identities, or extrapolate "
-                "(extrapolate=True, --extrapolate)"
+                "(extrapolate=True)"
             )
         self.plan, self.planned = plan, plan.gallery_size
         sizes = {max(1, round(step * self.planned)) for step in _STEPS}
