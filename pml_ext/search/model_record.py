@@ -93,7 +93,7 @@ def load_report_of(path: str | Path, record: ModelRecord | None) -> ThresholdRep
     except ValueError as error:
         raise UserError(str(error)) from error
     if record is not None:
-        advice = "make it by pml-ext threshold choose --checkpoint with the file of weights that the embeddings are from"
+        advice = "make it by pml-ext threshold choose --checkpoint with the weights that the embeddings are from"
         record.require(path, report.embedding_dim, report.checkpoint, advice)
     return report
 

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,8 @@ from pml_ext.cli import COMMANDS, GROUPS, STDOUT_CLOSED, main, parse, parsers_of
 from pml_ext.cli.arguments import config_files, trained_config, training_config
 from pml_ext.runner.checks import listing
 
+ROOT = Path(__file__).parents[2]
+_FENCED = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.M | re.S)
 EXPORT = ["--format", "onnx", "--output", "model.onnx"]
 
 
@@ -128,6 +131,15 @@ def test_mistakes_are_named(words: str, message: str, capsys: pytest.CaptureFixt
 def test_list_says_what_it_can_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     assert capsys.readouterr().out.split()[:3] == ["losses", "miners", "backbones"]
+
+
+def test_the_command_lines_of_all_pages_are_parsed() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "examples").rglob("*.md")]
+    blocks = [block for page in pages for block in _FENCED.findall(page.read_text(encoding="utf-8"))]
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    found = [line.removeprefix("$ ") for line in lines if line.removeprefix("$ ").startswith("pml-ext ")]
+    commands = {parse(shlex.split(line, comments=True)[1:])[0].name for line in found}
+    assert commands >= {"train", "eval", "embed", "search", "evaluate", "threshold choose", "threshold check"}
 
 
 @pytest.mark.parametrize(("command", "unbuffered"), [("list", ""), ("configs", "1")])
