@@ -163,5 +163,6 @@ def parsers_of_commands() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
             formatter_class=RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        command.add_to(parsers[command.name])
+        for each in command.arguments:
+            each.add_to(parsers[command.name])
     return whole, parsers

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pml_ext._errors import UserError
 from pml_ext._names import closest_path
@@ -37,29 +37,42 @@ Paths are relative to the file's folder, and no image outside it is opened.
 """
 
 
-class Argument(NamedTuple):
+class Argument:
     """One argument of a command.
 
-    Attributes:
+    Args:
         spec: `FILE`, a positional; `--far RATE`, an option with a value; `--half`, a switch.
         about: for the help, which adds the default.
         settings: more arguments of argparse's add_argument.
     """
 
-    spec: str
-    about: str
-    settings: dict[str, Any]
+    def __init__(self, spec: str, about: str, **settings: Any) -> None:
+        self.spec, self.about, self.settings = spec, about, settings
+
+    def add_to(self, parser: _ActionsContainer) -> None:
+        settings, about = dict(self.settings), self.about
+        name, _, metavar = self.spec.partition(" ")
+        if not name.startswith("-"):
+            name, metavar = settings.pop("dest", name.lower()), self.spec
+        if metavar:
+            settings["metavar"] = metavar
+        elif "choices" not in settings:
+            settings["action"] = "store_true"
+        if settings.get("default") is not None:
+            about += f" [default: {settings['default']}]"
+        parser.add_argument(name, help=about, **settings)
 
 
-def argument(spec: str, about: str, **settings: Any) -> Argument:
-    return Argument(spec, about, settings)
-
-
-class OneOf(NamedTuple):
+class OneOf:
     """Arguments of which a command takes at most one, or exactly one."""
 
-    arguments: Sequence[Argument]
-    required: bool
+    def __init__(self, *arguments: Argument, required: bool) -> None:
+        self.arguments, self.required = arguments, required
+
+    def add_to(self, parser: ArgumentParser) -> None:
+        group = parser.add_mutually_exclusive_group(required=self.required)
+        for each in self.arguments:
+            each.add_to(group)
 
 
 Arguments = Sequence[Argument | OneOf]
@@ -88,63 +101,39 @@ class Command:
     key: re.Pattern[str] | None = None
     resume_hint: str = ""
 
-    def add_to(self, parser: ArgumentParser) -> None:
-        """Add the arguments."""
-        for each in self.arguments:
-            if isinstance(each, OneOf):
-                group = parser.add_mutually_exclusive_group(required=each.required)
-                for alternative in each.arguments:
-                    _add_argument(group, alternative)
-            else:
-                _add_argument(parser, each)
 
-
-def _add_argument(parser: _ActionsContainer, added: Argument) -> None:
-    settings, about = dict(added.settings), added.about
-    name, _, metavar = added.spec.partition(" ")
-    if not name.startswith("-"):
-        name, metavar = settings.pop("dest", name.lower()), added.spec
-    if metavar:
-        settings["metavar"] = metavar
-    elif "choices" not in settings:
-        settings["action"] = "store_true"
-    if settings.get("default") is not None:
-        about += f" [default: {settings['default']}]"
-    parser.add_argument(name, help=about, **settings)
-
-
-IMPORT = argument(
+IMPORT = Argument(
     "--import MODULE", "Import a module that registers losses, data sets and other parts of the config; repeatable.",
     action="append", dest="imports",
 )  # fmt: skip
 CONFIG = (
-    argument(
+    Argument(
         "--config-file FILE", "Config file, or the name of a bundled one (see `pml-ext configs`). Same as the "
         "positional FILE; FastReID's spelling."
     ),
     IMPORT,
-    argument(
+    Argument(
         "--dataset NAME=file:TABLE", "Read the data set NAME of the config from a table (path, identity, camera, "
         "split), or from a folder with NAME=folder:PATH; repeatable.", action="append"
     ),
 )  # fmt: skip
 PROCESSES = (
-    argument(
+    Argument(
         "--num-gpus N", "Processes to start on each machine, one per GPU; with MODEL.DEVICE cpu, N CPU processes",
         type=int, default=1
     ),
-    argument("--num-machines N", "Number of machines", type=int, default=1),
-    argument("--machine-rank N", "Number of this machine", type=int, default=0),
-    argument("--dist-url URL", "tcp://address:port of machine 0; auto is a free port of this one", default="auto"),
-    argument("--timeout SECONDS", "Timeout of collective operations, in seconds", type=float, default=1800.0),
-    argument(
+    Argument("--num-machines N", "Number of machines", type=int, default=1),
+    Argument("--machine-rank N", "Number of this machine", type=int, default=0),
+    Argument("--dist-url URL", "tcp://address:port of machine 0; auto is a free port of this one", default="auto"),
+    Argument("--timeout SECONDS", "Timeout of collective operations, in seconds", type=float, default=1800.0),
+    Argument(
         "--max-restarts N", "Restart a failed run from its last checkpoint up to N times", type=int, default=0
     ),
 )  # fmt: skip
-TRAINED = argument(
+TRAINED = Argument(
     "RUN | FILE [KEY VALUE]…", "OUTPUT_DIR of a run or config file, and config overrides.", dest="words", nargs="*"
 )
-IMAGE_FOLDER = argument("--images FOLDER", "Folder that the file's paths are relative to [default: the file's folder]")
+IMAGE_FOLDER = Argument("--images FOLDER", "Folder that the file's paths are relative to [default: the file's folder]")
 
 
 def launch_of(options: Namespace) -> "Launch":
@@ -212,6 +201,8 @@ def _config_word(options: Namespace, other: str) -> str:
         raise UserError(f"a config FILE is required, or {other}")
     word = str(options.words.pop(0))
     path = Path(word).expanduser()
+    if path.suffix in (".npz", ".parquet", ".safetensors"):
+        raise UserError(f"{word} is no config file; for precomputed embeddings: pml-ext evaluate {word}")
     if not _is_config(word) and not path.exists():
         close = closest_path(path)
         suggestion = f"; did you mean {close}?" if close else ""

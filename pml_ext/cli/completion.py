@@ -3,7 +3,7 @@
 from argparse import Action, ArgumentParser, Namespace
 from typing import Any
 
-from pml_ext.cli.arguments import Command, argument
+from pml_ext.cli.arguments import Argument, Command
 
 _INSTALL = """Run one of these lines once; new shells then complete commands:
 
@@ -49,7 +49,7 @@ COMPLETION = Command(
     "completion",
     "Print the completion script of a shell.",
     _print_script,
-    [argument("SHELL", "Shell that will read the script.", choices=["bash", "zsh", "fish"])],
+    [Argument("SHELL", "Shell that will read the script.", choices=["bash", "zsh", "fish"])],
     "pml-ext completion bash",
     notes=_INSTALL,
 )

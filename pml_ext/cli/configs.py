@@ -3,7 +3,7 @@
 from argparse import Namespace
 from pathlib import Path
 
-from pml_ext.cli.arguments import CONFIG, KEY, Command, argument, config_files
+from pml_ext.cli.arguments import CONFIG, KEY, Argument, Command, config_files
 
 
 def _check(options: Namespace) -> int:
@@ -20,15 +20,15 @@ CHECK_CONFIG = Command(
     "Check config files without training, and list every problem.",
     _check,
     [
-        argument(
+        Argument(
             "FILE… [KEY VALUE]…",
             "Config files, runs, images or tables, and config overrides.",
             dest="words",
             nargs="*",
         ),
         *CONFIG,
-        argument("--num-gpus N", "Processes on each machine that will share a batch", type=int, default=1),
-        argument("--num-machines N", "Number of machines", type=int, default=1),
+        Argument("--num-gpus N", "Processes on each machine that will share a batch", type=int, default=1),
+        Argument("--num-machines N", "Number of machines", type=int, default=1),
     ],
     "pml-ext check-config Market1501/bagtricks_R50.yml DATASETS.ROOT datasets",
     notes="Exit status: 0 runs, 1 cannot run, 3 can run, but something is missing on this machine.\n",
@@ -52,9 +52,9 @@ CONVERT_CONFIG = Command(
     "Convert a config of insightface's arcface_torch to YAML.",
     _convert,
     [
-        argument("FILE", "insightface config, a Python file; it is read and never run."),
-        argument("--num-gpus N", "Processes that share a batch; insightface trains with 8", type=int, default=8),
-        argument("--output FILE", "YAML to write [default: print it]"),
+        Argument("FILE", "insightface config, a Python file; it is read and never run."),
+        Argument("--num-gpus N", "Processes that share a batch; insightface trains with 8", type=int, default=8),
+        Argument("--output FILE", "YAML to write [default: print it]"),
     ],
     "pml-ext convert-config ms1mv3_r50.py --num-gpus 8 --output ms1mv3_r50.yml",
 )

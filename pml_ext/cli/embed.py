@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pml_ext._errors import UserError
-from pml_ext.cli.arguments import IMPORT, KEY_AMONG_FILES, PROCESSES, Command, argument, launch_of
+from pml_ext.cli.arguments import IMPORT, KEY_AMONG_FILES, PROCESSES, Argument, Command, launch_of
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode as CN
@@ -34,18 +34,18 @@ PART_SECONDS = 60.0  # the most work that a killed process loses
 
 
 _ARGUMENTS = [
-    argument("IMAGES [KEY VALUE]…", "Image files and folders, and config overrides.", dest="images", nargs="*"),
-    argument(
+    Argument("IMAGES [KEY VALUE]…", "Image files and folders, and config overrides.", dest="images", nargs="*"),
+    Argument(
         "--model MODEL",
         "OUTPUT_DIR of a run, file of `pml-ext export --format onnx`, or config file; set MODEL.WEIGHTS in the "
         "config file or on the command line.",
         required=True,
     ),
-    argument("--output GALLERY", "Folder of a new or an existing gallery.", required=True),
-    argument("--half", "Use 16-bit precision except in the heads."),
-    argument("--prune", "Remove the rows of images that no longer exist."),
-    argument("--label-by-folder", "Label each image with its folder's name."),
-    argument(
+    Argument("--output GALLERY", "Folder of a new or an existing gallery.", required=True),
+    Argument("--half", "Use 16-bit precision except in the heads."),
+    Argument("--prune", "Remove the rows of images that no longer exist."),
+    Argument("--label-by-folder", "Label each image with its folder's name."),
+    Argument(
         "--normalize COHORT",
         "cohort.npz of `pml-ext threshold choose`; searches then rank by normalised scores.",
     ),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pml_ext._errors import UserError, import_library
 from pml_ext._identities import JUNK
-from pml_ext.cli.arguments import EMBEDDING_FILES, IMAGE_FOLDER, Arguments, Command, OneOf, argument, plain_warnings
+from pml_ext.cli.arguments import EMBEDDING_FILES, IMAGE_FOLDER, Argument, Arguments, Command, OneOf, plain_warnings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,27 +25,24 @@ _FAR = 1e-3  # TEST.THRESHOLD.FAR's default
 
 
 _ARGUMENTS: Arguments = [
-    argument("FILE", "Embeddings of the queries, see below."),
-    argument("--gallery FILE", "Embeddings to search in. Without it, each sample searches all others."),
+    Argument("FILE", "Embeddings of the queries, see below."),
+    Argument("--gallery FILE", "Embeddings to search in. Without it, each sample searches all others."),
     OneOf(
-        [
-            argument(
-                "--distractors FILE",
-                "Add gallery embeddings of identities that no query has. Measures TAR at FAR and searches among "
-                "them all.",
-            ),
-            argument(
-                "--normalize COHORT",
-                "Also measure scores normalised by a cohort: `gallery` for the samples themselves (k and strength "
-                "as in TEST.NORMALIZE), a saved cohort.npz, or a threshold.json.",
-            ),
-        ],
+        Argument(
+            "--distractors FILE",
+            "Add gallery embeddings of identities that no query has. Measures TAR at FAR and searches among them all.",
+        ),
+        Argument(
+            "--normalize COHORT",
+            "Also measure scores normalised by a cohort: `gallery` for the samples themselves (k and strength "
+            "as in TEST.NORMALIZE), a saved cohort.npz, or a threshold.json.",
+        ),
         required=False,
     ),
-    argument("--checkpoint FILE", "Model file of the embeddings; a cohort or threshold.json must be of it."),
-    argument("--report", "Write an HTML report, too."),
+    Argument("--checkpoint FILE", "Model file of the embeddings; a cohort or threshold.json must be of it."),
+    Argument("--report", "Write an HTML report, too."),
     IMAGE_FOLDER,
-    argument("--output FOLDER", "Folder of metrics.json and report.html", default="."),
+    Argument("--output FOLDER", "Folder of metrics.json and report.html", default="."),
 ]
 
 

@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 
-from pml_ext.cli.arguments import CONFIG, KEY, TRAINED, Command, argument, trained_config
+from pml_ext.cli.arguments import CONFIG, KEY, TRAINED, Argument, Command, trained_config
 
 
 def _export(options: Namespace) -> None:
@@ -20,9 +20,9 @@ EXPORT = Command(
     [
         TRAINED,
         *CONFIG,
-        argument("--format", "File format.", required=True, choices=["onnx", "torchscript"]),
-        argument("--output FILE", "File to write.", required=True),
-        argument("--half", "Use 16-bit precision except in the heads."),
+        Argument("--format", "File format.", required=True, choices=["onnx", "torchscript"]),
+        Argument("--output FILE", "File to write.", required=True),
+        Argument("--half", "Use 16-bit precision except in the heads."),
     ],
     "pml-ext export logs/glyphs --format onnx --output model.onnx",
     notes="Set MODEL.WEIGHTS in the config or on the command line; a run has its own.\n",

@@ -3,7 +3,7 @@
 from argparse import Namespace
 from pathlib import Path
 
-from pml_ext.cli.arguments import IMPORT, Command, argument
+from pml_ext.cli.arguments import IMPORT, Argument, Command
 
 
 def _list(options: Namespace) -> None:
@@ -16,7 +16,7 @@ LIST = Command(
     "list",
     "List the names that a config can use.",
     _list,
-    [argument("KIND", "losses, backbones, datasets, … [default: list the kinds]", nargs="?"), IMPORT],
+    [Argument("KIND", "losses, backbones, datasets, … [default: list the kinds]", nargs="?"), IMPORT],
     "pml-ext list losses",
 )
 
@@ -52,8 +52,8 @@ COPY = Command(
     "Copy a bundled config, script or notebook.",
     _copy,
     [
-        argument("NAME", "Config, script or notebook; a config comes with its base configs."),
-        argument("FOLDER", "Folder to copy to", nargs="?", default="."),
+        Argument("NAME", "Config, script or notebook; a config comes with its base configs."),
+        Argument("FOLDER", "Folder to copy to", nargs="?", default="."),
     ],
     "pml-ext copy OwnImages/base.yml my_configs",
 )

@@ -3,7 +3,7 @@
 from argparse import Namespace
 from pathlib import Path
 
-from pml_ext.cli.arguments import IMPORT, Command, argument
+from pml_ext.cli.arguments import IMPORT, Argument, Command
 
 
 def _report(options: Namespace) -> None:
@@ -16,7 +16,7 @@ REPORT = Command(
     "report",
     "Evaluate a finished run again and write its HTML report, RUN/report.html.",
     _report,
-    [argument("RUN", "OUTPUT_DIR of the run."), IMPORT],
+    [Argument("RUN", "OUTPUT_DIR of the run."), IMPORT],
     "pml-ext report logs/glyphs",
     notes="For precomputed embeddings: `pml-ext evaluate FILE --report`.\n",
 )
@@ -33,8 +33,8 @@ COMPARE = Command(
     "Compare finished runs on one HTML page.",
     _compare,
     [
-        argument("RUN", "OUTPUT_DIRs of the runs.", dest="runs", nargs="+"),
-        argument("--output FILE", "Page to write", default="compare.html"),
+        Argument("RUN", "OUTPUT_DIRs of the runs.", dest="runs", nargs="+"),
+        Argument("--output FILE", "Page to write", default="compare.html"),
     ],
     "pml-ext compare logs/triplet logs/triplet_tcm --output compare.html",
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pml_ext._errors import UserError
 from pml_ext._text import printable
-from pml_ext.cli.arguments import IMPORT, KEY_AMONG_FILES, Command, argument, plain_warnings
+from pml_ext.cli.arguments import IMPORT, KEY_AMONG_FILES, Argument, Command, plain_warnings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,12 +33,12 @@ _MOST_IN_COHORT = 100_000  # rows of a gallery that is its own cohort: each is c
 
 
 _ARGUMENTS = [
-    argument("QUERY", "Image, folder of images, gallery or file of embeddings."),
-    argument("--gallery GALLERY", "Gallery of `pml-ext embed`, or file of embeddings.", required=True),
-    argument("-k N", "Number of hits for each query", type=int, default=10),
-    argument("--threshold FILE", "Threshold report of the model: accept or reject each hit."),
-    argument("--images FOLDER", "Folder that the gallery's paths are relative to [default: the folder it is in]"),
-    argument("--output FILE", "HTML page to write, with the images."),
+    Argument("QUERY", "Image, folder of images, gallery or file of embeddings."),
+    Argument("--gallery GALLERY", "Gallery of `pml-ext embed`, or file of embeddings.", required=True),
+    Argument("-k N", "Number of hits for each query", type=int, default=10),
+    Argument("--threshold FILE", "Threshold report of the model: accept or reject each hit."),
+    Argument("--images FOLDER", "Folder that the gallery's paths are relative to [default: the folder it is in]"),
+    Argument("--output FILE", "HTML page to write, with the images."),
     IMPORT,
 ]
 
@@ -322,6 +322,6 @@ INDEX = Command(
     "index",
     "Build the search index of a large gallery; otherwise its first search builds it.",
     _index,
-    [argument("GALLERY", "Gallery of `pml-ext embed`.")],
+    [Argument("GALLERY", "Gallery of `pml-ext embed`.")],
     "pml-ext index gallery",
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pml_ext._errors import UserError
-from pml_ext.cli.arguments import EMBEDDING_FILES, IMAGE_FOLDER, Arguments, Command, OneOf, argument, plain_warnings
+from pml_ext.cli.arguments import EMBEDDING_FILES, IMAGE_FOLDER, Argument, Arguments, Command, OneOf, plain_warnings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,32 +21,32 @@ _NOT_WRITTEN = "nothing was written; --output FOLDER writes {}"
 _SEE_FILES = "See `pml-ext evaluate --help` for the layout of files.\n"
 
 
-_FAR = argument("--far RATE", "Choose the threshold with a false accept rate of at most RATE, e.g. 0.001.", type=float)
-_FPIR = argument("--fpir RATE", "Maximum false positive identification rate (FPIR).", type=float)
-_GALLERY_SIZE = argument(
+_FAR = Argument("--far RATE", "Choose the threshold with a false accept rate of at most RATE, e.g. 0.001.", type=float)
+_FPIR = Argument("--fpir RATE", "Maximum false positive identification rate (FPIR).", type=float)
+_GALLERY_SIZE = Argument(
     "--gallery-size N", "Searches are among N enrolled identities [default: all of the file but one]", type=int
 )
 
 
 _CHOOSE_ARGUMENTS: Arguments = [
-    argument("FILE", "Embeddings of validation samples, see below."),
-    OneOf([_FAR, argument("--frr RATE", "Maximum false reject rate.", type=float), _FPIR], required=True),
+    Argument("FILE", "Embeddings of validation samples, see below."),
+    OneOf(_FAR, Argument("--frr RATE", "Maximum false reject rate.", type=float), _FPIR, required=True),
     _GALLERY_SIZE,
-    argument("--rank R", "Count a search as correct if the right identity is in the top R [default: 1]", type=int),
-    argument(
+    Argument("--rank R", "Count a search as correct if the right identity is in the top R [default: 1]", type=int),
+    Argument(
         "--template",
         "Compare a search with the best sample of an identity, or with their mean [default: best]",
         choices=["best", "mean"],
     ),
-    argument("--groups NAME", "Array or column with groups of samples; compares their rates."),
-    argument(
+    Argument("--groups NAME", "Array or column with groups of samples; compares their rates."),
+    Argument(
         "--normalize COHORT",
         "Normalise scores by a cohort: `gallery` for the samples themselves, a file of embeddings, or a saved "
         "cohort.npz.",
     ),
-    argument("--checkpoint FILE", "Model file of the embeddings; the report keeps its hash."),
+    Argument("--checkpoint FILE", "Model file of the embeddings; the report keeps its hash."),
     IMAGE_FOLDER,
-    argument("--output FOLDER", "Folder for the report: page, figure and JSON."),
+    Argument("--output FOLDER", "Folder for the report: page, figure and JSON."),
 ]
 
 
@@ -150,13 +150,13 @@ CHOOSE = Command(
 
 
 _CHECK_ARGUMENTS: Arguments = [
-    argument("REPORT", "threshold.json of `pml-ext threshold choose`."),
-    argument("FILE", "New embeddings."),
-    argument("--labels NAME", "Array or column of identities [default: the file's labels]"),
-    argument("--frames NAME", "Array or column; samples of one frame are different people."),
-    argument("--tracks NAME", "Array or column; samples of one track are the same person."),
-    argument("--normalize COHORT", "cohort.npz next to the report, if there is one."),
-    argument("--checkpoint FILE", "Model file in use; must be the report's."),
+    Argument("REPORT", "threshold.json of `pml-ext threshold choose`."),
+    Argument("FILE", "New embeddings."),
+    Argument("--labels NAME", "Array or column of identities [default: the file's labels]"),
+    Argument("--frames NAME", "Array or column; samples of one frame are different people."),
+    Argument("--tracks NAME", "Array or column; samples of one track are the same person."),
+    Argument("--normalize COHORT", "cohort.npz next to the report, if there is one."),
+    Argument("--checkpoint FILE", "Model file in use; must be the report's."),
 ]
 
 
@@ -260,10 +260,10 @@ COMPARE_MODELS = Command(
     "Compare the models of files of embeddings, each at its own threshold.",
     _compare,
     [
-        argument("FILE", "Embeddings of the same samples by two or more models.", dest="files", nargs="+"),
-        OneOf([_FAR, _FPIR], required=True),
+        Argument("FILE", "Embeddings of the same samples by two or more models.", dest="files", nargs="+"),
+        OneOf(_FAR, _FPIR, required=True),
         _GALLERY_SIZE,
-        argument("--output FOLDER", "Folder for the page models.html."),
+        Argument("--output FOLDER", "Folder for the page models.html."),
     ],
     "pml-ext threshold compare old.npz new.npz --far 0.001 --output report/",
     notes=_SEE_FILES,

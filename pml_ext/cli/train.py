@@ -7,8 +7,8 @@ from pml_ext.cli.arguments import (
     KEY,
     PROCESSES,
     TRAINED,
+    Argument,
     Command,
-    argument,
     launch_of,
     trained_config,
     training_config,
@@ -36,7 +36,7 @@ TRAIN = Command(
     "Train a model, then evaluate it.",
     _train,
     [
-        argument(
+        Argument(
             "IMAGES | FILE [KEY VALUE]…",
             "Folder of images, table or config file, and config overrides.",
             dest="words",
@@ -44,10 +44,10 @@ TRAIN = Command(
         ),
         *CONFIG,
         *PROCESSES,
-        argument("--resume", "Resume from the last checkpoint in OUTPUT_DIR."),
-        argument("--overwrite", "Overwrite an existing run in OUTPUT_DIR."),
-        argument("--profile", "Print a time profile."),
-        argument("--eval-only", "Same as `pml-ext eval`; FastReID's spelling."),
+        Argument("--resume", "Resume from the last checkpoint in OUTPUT_DIR."),
+        Argument("--overwrite", "Overwrite an existing run in OUTPUT_DIR."),
+        Argument("--profile", "Print a time profile."),
+        Argument("--eval-only", "Same as `pml-ext eval`; FastReID's spelling."),
     ],
     "pml-ext train --config-file Glyphs/triplet_tcm.yml SOLVER.MAX_EPOCH 10 OUTPUT_DIR logs/glyphs",
     key=KEY,

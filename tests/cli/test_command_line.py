@@ -107,6 +107,7 @@ def test_names_of_images_are_no_keys() -> None:
         ("train", "error: a config FILE is required, or a folder of images"),
         ("eval", "error: a config FILE is required, or a run"),
         ("eval logs/non", "error: no run and no config file at logs/non"),
+        ("eval e.npz", "e.npz is no config file; for precomputed embeddings: pml-ext evaluate e.npz"),
         ("train my.yml --epochs 3", "pml-ext train: error: unrecognized arguments: --epochs"),
         ("train my.yml --resum", "unrecognized arguments: --resum; did you mean --resume?"),
         ("threshold choose e.npz --far 0.1 --group x", "--group x; did you mean --groups?"),
