@@ -17,8 +17,10 @@ from pml_ext.cli import main
 from pml_ext.metrics import ThresholdReport
 from pml_ext.runner.config.network_keys import load_for_embedding
 from pml_ext.runner.engine.exporting import export
+from pml_ext.search import index
+from pml_ext.search.gallery import Gallery
 from pml_ext.search.readers import read_embeddings
-from tests.search.galleries import add, create
+from tests.search.galleries import add, clustered, create
 from tests.search.models import small_model
 from tests.search.pictures import extract
 
@@ -99,11 +101,11 @@ def test_a_search_takes_the_threshold_of_its_size(
         create(tmp_path / "labelled", 6, sha256=sha256_of(weights), labels=True), unit_rows(x[:6]).numpy()
     ).folder
     np.savez(tmp_path / "q.npz", embeddings=x[:3])
-    for index, size, why in (
+    for gallery, size, why in (
         (folder / "g", 24, "this one has 24 rows, each taken for an identity"),
         (labelled, 6, "this one has 6 identities"),
     ):
-        words = ["search", str(tmp_path / "q.npz"), "--gallery", str(index), "--threshold", str(tmp_path / "t.json")]
+        words = ["search", str(tmp_path / "q.npz"), "--gallery", str(gallery), "--threshold", str(tmp_path / "t.json")]
         assert main(words) == 0
         shown, chosen = capsys.readouterr().out, report.for_gallery(size)
         assert chosen.enrolled == size and chosen.cosine is not None
@@ -260,3 +262,23 @@ def test_mistakes_are_named(
     ):
         assert main(["search", *words]) == 2, words
         assert re.search(message, capsys.readouterr().err), message
+
+
+def test_the_index_is_built_before_the_first_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = add(create(tmp_path / "g", 8), clustered(900)).folder
+    assert main(["index", str(folder)]) == 0
+    assert "g: 900 rows; no index is needed, as a search compares all rows of up to 200,000" in capsys.readouterr().out
+    assert Gallery.open(folder).manifest.index is None
+    monkeypatch.setattr(index, "EXACT_UP_TO", 500)
+    assert main(["index", str(folder)]) == 0
+    record = Gallery.open(folder).manifest.index
+    assert record is not None and record.recall >= index.RECALL
+    lists = f"{record.probes} of {record.lists} lists"
+    assert f"g: 900 rows; a query visits {lists}, which hold {record.recall:.1%}" in capsys.readouterr().out
+    assert main(["index", str(tmp_path / "none")]) == 2
+    assert "error: no gallery at" in capsys.readouterr().err
+    monkeypatch.delattr(index, "build_index")  # the search builds nothing
+    found = index.search(Gallery.open(folder), clustered(3, seed=1), 5, exact_up_to=500)
+    assert found.how.startswith(f"index, {lists}")
