@@ -102,9 +102,9 @@ def parse(words: Sequence[str]) -> tuple[Command, Namespace]:
         rest, pairs = split_pairs(rest, parser, command.key)
     options, unknown = parser.parse_known_intermixed_args(rest)
     if unknown:
-        flag = next((word.partition("=")[0] for word in unknown if word.startswith("-")), "")
-        near = closest(flag, parser._option_string_actions, 1)
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{f'; did you mean {near[0]}?' if near else ''}")
+        near = closest(unknown[0].partition("=")[0], parser._option_string_actions, 1)
+        suggestion = f"; did you mean {near[0]}?" if near else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{suggestion}")
     if command.key is not None:
         options.overrides = pairs
     return command, options
@@ -118,13 +118,9 @@ def _command_of(words: Sequence[str], whole: ArgumentParser) -> Command:
     if not words:
         whole.print_help()
         whole.exit()
-    known, unknown, given = list(COMMANDS), words[0], words[0]
-    in_group = [name.partition(" ")[2] for name in COMMANDS if name.startswith(f"{words[0]} ")]
-    if in_group and len(words) > 1:
-        known, unknown, given = in_group, words[1], f"{words[0]} {words[1]}"
-    is_group = bool(in_group) and len(words) == 1
-    if not unknown.startswith("-") and not is_group:
-        whole.error(f"no command {given!r}{hint(unknown, known, str)}")
+    first_words = {name.partition(" ")[0] for name in COMMANDS}
+    if not words[0].startswith("-") and words[0] not in first_words:
+        whole.error(f"no command {words[0]!r}{hint(words[0], COMMANDS, str)}")
     whole.parse_args(words)  # help, the version, or an error
     raise AssertionError(words)
 

@@ -234,11 +234,14 @@ def _distractor_blocks(path: str, query: _Part) -> Iterator[tuple[Tensor, Tensor
         embeddings = vectors[:, :dim]  # without the columns of normalised scores
         labels = target.describe(range(row, row + len(vectors)))[1]
         if labels is None:
-            labels = [f"row {number}" for number in range(row, row + len(vectors))]
-        elif common := known.intersection(labels):
-            raise UserError(f"{path} must have other identities than {query.file} and its gallery; got {min(common)}")
-        ids = [numbers.setdefault(name, first + len(numbers)) for name in labels]
-        yield torch.from_numpy(embeddings), torch.tensor(ids)
+            ids = torch.arange(first, first + len(embeddings))
+            first += len(ids)
+        else:
+            if common := known.intersection(labels):
+                others = f"other identities than {query.file} and its gallery"
+                raise UserError(f"{path} must have {others}; got {min(common)}")
+            ids = torch.tensor([numbers.setdefault(name, first + len(numbers)) for name in labels])
+        yield torch.from_numpy(embeddings), ids
 
 
 def _write_report(

@@ -116,7 +116,7 @@ def test_names_of_images_are_no_keys() -> None:
         ("trian", "no command 'trian'; did you mean train?"),
         ("check_config", "did you mean check-config?"),
         ("xyz", "no command 'xyz'. Known: train, eval, report"),
-        ("threshold chose e.npz", "no command 'threshold chose'; did you mean choose?"),
+        ("threshold chose e.npz", "pml-ext threshold: error: argument {choose,check,compare}: invalid choice: 'chose'"),
         ("threshold --far 0.1", "pml-ext threshold: error: "),
         ("threshold choose e.npz", "one of the arguments --far --frr --fpir is required"),
         ("threshold choose e.npz --far 0.1 --frr 0.1", "not allowed with argument --far"),
