@@ -46,7 +46,7 @@ def cohort_for_measuring(given: str, checkpoint: str | None) -> Normalization:
         return USUAL_GALLERY
     if (saved := load_cohort(given, checkpoint)) is not None:
         return saved
-    advice = "pml-ext threshold --normalize chooses k and strength on validation classes"
+    advice = "pml-ext threshold choose --normalize chooses k and strength on validation classes"
     if Path(given).suffix != ".json":
         raise UserError(f"--normalize {given}: give a cohort.npz, a threshold.json or the word gallery; {advice}")
     try:

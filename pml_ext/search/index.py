@@ -124,7 +124,7 @@ def _open_index(gallery: Gallery, exact_up_to: int) -> tuple[IndexRecord, Any] |
     if not is_usable or gallery.rows - covered > exact_up_to:
         log.info("%s: building an index of %d rows", gallery.folder, gallery.rows)
         try:
-            record = _build(gallery)
+            record = build_index(gallery)
         except OSError as error:
             log.warning("the index cannot be written: %s", error)
             return None
@@ -144,7 +144,7 @@ def _read_index(gallery: Gallery, record: IndexRecord) -> Any:
         return None
 
 
-def _build(gallery: Gallery) -> IndexRecord:
+def build_index(gallery: Gallery) -> IndexRecord:
     """Build the index, measure how many lists a query must visit for RECALL, and keep both in the gallery."""
     faiss = load_faiss()
     parts = dict(gallery.manifest.parts)

@@ -92,7 +92,7 @@ def load_report_of(path: str | Path, record: ModelRecord | None) -> ThresholdRep
     except ValueError as error:
         raise UserError(str(error)) from error
     if record is not None:
-        advice = "make it by pml-ext threshold --checkpoint with the file of weights that the embeddings are from"
+        advice = "make it by pml-ext threshold choose --checkpoint with the weights that the embeddings are from"
         record.require(path, report.embedding_dim, report.checkpoint, advice)
     return report
 
@@ -107,7 +107,7 @@ def load_cohort_of(path: str | Path, record: ModelRecord) -> CohortNormalization
     except (OSError, ValueError) as error:
         raise UserError(str(error)) from error
     normalization.cohort = cohort  # bit for bit: its checksum is that of the file
-    advice = "make it by pml-ext threshold --normalize with --checkpoint, the file of weights"
+    advice = "make it by pml-ext threshold choose --normalize with --checkpoint, the file of weights"
     record.require(path, found.embedding_dim, found.checkpoint, advice)
     return normalization
 

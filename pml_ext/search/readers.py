@@ -88,7 +88,7 @@ def is_readable(path: str | Path) -> bool:
 
 
 def read_embeddings(path: str | Path, *, need_labels: bool = True, also: Sequence[str] = ()) -> EmbeddingSet:
-    """Read a gallery or a file (see `pml-ext threshold --help`).
+    """Read a gallery or a file (see `pml-ext evaluate --help`).
 
     need_labels False: missing labels are empty strings; also: names of more arrays or columns of integers or strings.
 

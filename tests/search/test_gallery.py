@@ -150,8 +150,8 @@ def test_a_damaged_gallery_is_one_message(
     damage(next(folder.glob(file)))
     np.savez(tmp_path / "q.npz", embeddings=clustered(2))
     for words in (
-        ["search", str(tmp_path / "q.npz"), "--index", str(folder)],
-        ["threshold", "--embeddings", str(folder), "--far", "0.1"],
+        ["search", str(tmp_path / "q.npz"), "--gallery", str(folder)],
+        ["threshold", "choose", str(folder), "--far", "0.1"],
     ):
         assert main(words) == 2
         said = capsys.readouterr().err

@@ -20,13 +20,13 @@ EXACT_UP_TO = 500
 @pytest.fixture
 def builds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The numbers of rows of the indices that are built."""
-    built, build = list[int](), index._build
+    built, build = list[int](), index.build_index
 
     def counted(gallery: Gallery) -> IndexRecord:
         built.append(gallery.rows)
         return build(gallery)
 
-    monkeypatch.setattr(index, "_build", counted)
+    monkeypatch.setattr(index, "build_index", counted)
     yield built
 
 

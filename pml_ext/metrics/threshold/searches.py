@@ -60,7 +60,7 @@ class PlannedSearch:
             raise ValueError(
                 f"gallery_size must be at most {self._measurable}, one less than the identities of the set; got "
                 f"{plan.gallery_size}: measure at least {plan.gallery_size + 1} identities, or extrapolate "
-                "(extrapolate=True, --extrapolate)"
+                "(extrapolate=True)"
             )
         sizes = {max(1, round(factor * plan.gallery_size)) for factor in _SIZES}
         self._sizes = sorted(size for size in sizes if size <= self._measurable or plan.extrapolate)

@@ -90,7 +90,7 @@ def test_a_pair_threshold_has_rates_of_searches_too() -> None:
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
-        (SearchPlan(120), "at most 119, .* got 120: measure at least 121 identities, or extrapolate .*--extrapolate"),
+        (SearchPlan(120), "at most 119, .* got 120: measure at least 121 identities, or extrapolate .extrapolate=True"),
         (SearchPlan(5000, 1e-4, extrapolate=True), "no threshold for an FPIR of 0.0001 among 5000"),
         (SearchPlan(5000, extrapolate=True), "needs at least 10 scores .* got"),
     ],

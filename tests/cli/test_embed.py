@@ -13,7 +13,7 @@ from PIL import Image
 
 from pml_ext import Embedder
 from pml_ext.cli import main
-from pml_ext.search import embed_command, images
+from pml_ext.search import images
 from pml_ext.search.gallery import Gallery
 from pml_ext.search.readers import read_embeddings
 from tests.search.models import small_model
@@ -29,7 +29,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def words(model: tuple[Path, Path], tmp_path: Path) -> list[str]:
     """Of the command, but for the images and options."""
     config, weights = map(str, model)
-    return ["embed", "--config-file", config, "MODEL.WEIGHTS", weights, "--output", str(tmp_path / "g")]
+    return ["embed", "--model", config, "MODEL.WEIGHTS", weights, "--output", str(tmp_path / "g")]
 
 
 @pytest.fixture
@@ -127,8 +127,9 @@ def test_changes_of_one_percent(
 KILLED = """
 import os, signal, sys
 from pml_ext.cli import main
-from pml_ext.search import embed_command, gallery
-embed_command.PART_SECONDS = 0.0  # each batch is a part
+from pml_ext.cli import embed
+from pml_ext.search import gallery
+embed.PART_SECONDS = 0.0  # each batch is a part
 write = gallery._write_manifest
 def killed(folder, manifest):
     if len(manifest.parts) == int(sys.argv[1]):
@@ -161,7 +162,7 @@ def test_a_run_that_is_stopped_says_how_to_resume(
         raise KeyboardInterrupt
 
     extract(tmp_path / "pictures", 2)
-    monkeypatch.setattr(embed_command, "embed_images", stopped)
+    monkeypatch.setattr(images, "embed_images", stopped)
     assert main([*words, str(tmp_path / "pictures")]) == 130
     assert "run the same command again to resume" in capsys.readouterr().err
 
@@ -196,7 +197,7 @@ def test_an_image_of_two_commands_is_kept_once(model: tuple[Path, Path], words: 
 def test_two_processes_embed_what_one_does(model: tuple[Path, Path], tmp_path: Path) -> None:
     pictures = extract(tmp_path / "pictures", 21)
     (pictures[0].parent / "0000.jpg").write_text("no image")
-    command = ["-m", "pml_ext", "embed", str(tmp_path / "pictures"), "--num-gpus", "2", "--config-file", str(model[0])]
+    command = ["-m", "pml_ext", "embed", str(tmp_path / "pictures"), "--num-gpus", "2", "--model", str(model[0])]
     done = subprocess.run(
         [sys.executable, *command, "--output", str(tmp_path / "g"), "MODEL.WEIGHTS", str(model[1])],
         capture_output=True, text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -213,7 +214,7 @@ def test_mistakes_are_named(
     picture = extract(tmp_path / "pictures", 1)[0]
     (tmp_path / "DSC_0001.JPG").write_bytes(b"no image")
     (tmp_path / "empty").mkdir()
-    config = ["embed", "--config-file", str(model[0])]
+    config = ["embed", "--model", str(model[0])]
     weights = ["MODEL.WEIGHTS", str(model[1])]
     for given, message in (
         (words, "name image files, or folders with some"),
@@ -224,7 +225,6 @@ def test_mistakes_are_named(
         ([*config, *weights, str(picture), "--output", "no/g"], "no folder no for g"),
         ([*config, *weights, str(picture), "--output", str(picture.parent)], "is a folder with other files"),
         ([*config, str(picture), "--output", str(tmp_path / "h")], "config.s MODEL.WEIGHTS; got none"),
-        (["embed", str(picture), "--output", str(tmp_path / "h")], "needs either --model, .* or --config-file"),
         ([*words, str(picture), "MODEL.BACKBONE.DEPTH", "9x"], "DEPTH"),
         ([*words, str(picture), "--num-gpus", "0"], "--num-gpus must be 1 or more"),
     ):

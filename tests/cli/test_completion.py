@@ -14,10 +14,11 @@ TYPED = {
     "pml-ext tr": ["train"],
     "pml-ext list los": ["losses"],
     "pml-ext train --res": ["--resume"],
-    "pml-ext configs --copy Glyphs/triplet_": ["Glyphs/triplet_tcm.yml"],
-    "pml-ext examples --copy verif": ["verification.py"],
+    "pml-ext threshold ch": ["check", "choose"],
+    "pml-ext copy Glyphs/triplet_": ["Glyphs/triplet_tcm.yml"],
+    "pml-ext copy verif": ["verification.py"],
     "pml-ext train my": ["my.npz", "my.yml"],
-    "pml-ext eval --embeddings my": ["my.npz", "my.yml"],
+    "pml-ext evaluate my": ["my.npz", "my.yml"],
     "pml-ext report lo": ["logs"],
 }
 # With the path of the script and what is typed.
