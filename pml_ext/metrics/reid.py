@@ -20,7 +20,7 @@ from pml_ext.functional.retrieval.ranking import (
 from pml_ext.functional.retrieval.reranking import rerank_blocks
 from pml_ext.functional.retrieval.single_shot import check_repeats, rank_single_shot, rank_single_shot_from_distances
 from pml_ext.metrics import keys
-from pml_ext.metrics.undefined import NO_MATCH, warn_undefined
+from pml_ext.metrics.undefined import warn_undefined
 
 _RERANK_OPTIONS = ("k1", "k2", "lambda_", "definition")
 _EXPANSION_OPTIONS = ("k", "alpha", "times")
@@ -171,7 +171,7 @@ class ReIDEvaluator:
         counted = ranking.matches > 0
         if not bool(counted.any()):
             names = (*map(keys.rank, self.ranks), keys.MAP, keys.MINP)
-            warn_undefined((name, NO_MATCH) for name in names)
+            warn_undefined((name, keys.NO_MATCH) for name in names)
         shares = cumulative_matches(ranking, self.ranks)
         results = {keys.rank(rank): float(share) for rank, share in zip(self.ranks, shares, strict=True)}
         results[keys.MAP] = float(ranking.average_precision[counted].mean())

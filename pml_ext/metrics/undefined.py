@@ -9,8 +9,6 @@ from pml_ext._checks import warn_caller
 from pml_ext.functional.operating_points.utility import UtilityCurves, why_opis_says_nothing
 from pml_ext.functional.verification.roc import ROC
 
-NO_MATCH = "no query has a match to find"
-
 
 def lacking_pairs(roc: ROC) -> str:
     """Which kind of pair a curve lacks; "" where it has both."""

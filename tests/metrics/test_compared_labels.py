@@ -11,8 +11,7 @@ from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 from torch import Tensor
 
 from pml_ext.metrics import AccuracyCalculator
-from pml_ext.metrics.compared_labels import ComparedLabels
-from pml_ext.metrics.evaluation_set import EvaluationSet
+from pml_ext.metrics.evaluation_set import ComparedLabels, EvaluationSet
 
 KNN = ("precision_at_1", "mean_average_precision", "mean_average_precision_at_r", "r_precision", "mean_reciprocal_rank")
 CPU = torch.device("cpu")

@@ -15,12 +15,11 @@ X = torch.nn.functional.normalize(torch.randn(6, 4, generator=torch.Generator().
 ALONE, TOGETHER = torch.arange(6), torch.zeros(6, dtype=torch.int64)
 NO_MATCH, FEW_CLASSES = "no query has a match to find", "OPIS needs at least 2 classes"
 # What lacks where every sample is a class of its own, and where all are of one class; "" for what is defined there.
+PAIRS, RANKS = ("there is no genuine pair", "there is no impostor pair"), (NO_MATCH, "")
 LACKING = {
-    keys.NEIGHBORS: (NO_MATCH, ""),
-    keys.RANKS: (NO_MATCH, ""),
-    keys.ALL_PAIRS: ("there is no genuine pair", "there is no impostor pair"),
-    keys.OPIS: (FEW_CLASSES, FEW_CLASSES),
-    keys.EPSILON_OPIS: (FEW_CLASSES, FEW_CLASSES),
+    **{name: RANKS for name in keys.names_of(keys.RankMetric)},
+    **{name: PAIRS for name in keys.names_of(keys.AllPairsMetric)},
+    **{name: (FEW_CLASSES, FEW_CLASSES) for name in keys.names_of(keys.ClassMetric)},
     keys.F1: ("no two samples share a class or a cluster", ""),
     keys.NMI: ("", ""),  # PML's: 1 where classes and clusters agree
     keys.AMI: ("", ""),
@@ -59,22 +58,17 @@ def rates(found: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in ("genuine", "impostors", "smallest_far")}
 
 
-PAIRS = LACKING[keys.ALL_PAIRS]
 CASES: dict[str, tuple[Callable[[int], dict[str, Any]], tuple[str, str]]] = {
-    **{
-        name: (of_calculator(name), LACKING.get(name) or LACKING[facts.over])
-        for name, facts in keys.METRICS.items()
-        if facts.over != keys.LISTED_PAIRS
-    },
-    "cmc_rank_5": (of_calculator("cmc_rank_5"), LACKING[keys.RANKS]),
-    "by class": (of_calculator("r_precision", return_per_class=True), LACKING[keys.RANKS]),
-    "PML's neighbours": (of_calculator("precision_at_1", knn_func=nearest), LACKING[keys.RANKS]),
+    **{name: (of_calculator(name), LACKING[name]) for name in keys.CALCULATED},
+    "cmc_rank_5": (of_calculator("cmc_rank_5"), RANKS),
+    "by class": (of_calculator("r_precision", return_per_class=True), RANKS),
+    "PML's neighbours": (of_calculator("precision_at_1", knn_func=nearest), RANKS),
     "VerificationEvaluator": (lambda case: rates(VerificationEvaluator()(X, X.flip(0), SAME[case])), PAIRS),
     "of_all_pairs": (lambda case: rates(VerificationEvaluator().of_all_pairs(X, (ALONE, TOGETHER)[case])), PAIRS),
     "StreamingVerification": (lambda case: rates(streaming(case).compute()), PAIRS),
     "bounds": (lambda case: {name: sum(ends) for name, ends in streaming(case).bounds().items()}, PAIRS),
     "OPIS": (lambda case: opis((ALONE, TOGETHER)[case]), (FEW_CLASSES, FEW_CLASSES)),
-    "ReIDEvaluator": (lambda case: reid((ALONE, TOGETHER)[case]), LACKING[keys.RANKS]),
+    "ReIDEvaluator": (lambda case: reid((ALONE, TOGETHER)[case]), RANKS),
 }
 
 
