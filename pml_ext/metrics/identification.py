@@ -11,8 +11,8 @@ from pml_ext.functional.open_set.gallery_blocks import scores_in_blocks
 from pml_ext.functional.open_set.gallery_scores import GalleryScores, share_within_rank, tpir_at_fpir
 from pml_ext.functional.verification.templates import template_embeddings
 from pml_ext.metrics import keys
-from pml_ext.metrics.identification_lists import SearchProtocol
-from pml_ext.metrics.streaming_verification import StreamingVerification
+from pml_ext.metrics.protocol_files import SearchProtocol
+from pml_ext.metrics.verification import StreamingVerification
 
 FPIRS = (1e-1, 1e-2, 1e-3)
 

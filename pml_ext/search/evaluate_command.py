@@ -14,8 +14,8 @@ from pml_ext._errors import UserError, import_library
 from pml_ext._identities import JUNK
 from pml_ext._ops.normalize import to_sphere
 from pml_ext.metrics import AccuracyCalculator, keys
-from pml_ext.metrics.gallery_cohort import Normalization
-from pml_ext.metrics.opis_settings import OPISSettings
+from pml_ext.metrics.normalization import Normalization
+from pml_ext.metrics.opis import OPISSettings
 from pml_ext.metrics.threshold.normalized import describe_cohort
 from pml_ext.runner.evaluation.collapse import describe_collapse
 from pml_ext.runner.evaluation.results import (

@@ -12,7 +12,7 @@ from pml_ext.metrics import OPIS, CohortNormalization, GalleryCohort
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.evaluation.evaluate import gallery_cohort
 from pml_ext.search.cohorts import USUAL_GALLERY
-from tests.metrics.test_cohort_tuning import crowded
+from tests.metrics.test_normalization import crowded
 
 pytestmark = pytest.mark.filterwarnings("ignore:the cohort is of another kind")
 

@@ -32,8 +32,8 @@ from pml_ext.functional.verification.threshold import (
     threshold_at_frr,
     threshold_of_best_utility,
 )
-from pml_ext.metrics.gallery_cohort import Normalization, check_normalize, offsets_of_pairs
-from pml_ext.metrics.opis_settings import OPISSettings
+from pml_ext.metrics.normalization import Normalization, check_normalize, offsets_of_pairs
+from pml_ext.metrics.opis import OPISSettings
 from pml_ext.metrics.threshold.alternatives import other_thresholds
 from pml_ext.metrics.threshold.calibration_of_pairs import calibrate_pairs
 from pml_ext.metrics.threshold.camera_pairs import CameraPairs, pairs_across_cameras

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from pml_ext.metrics.cohort_normalization import CohortNormalization
-from pml_ext.metrics.gallery_cohort import GalleryCohort, Normalization, offsets_of_pairs
+from pml_ext.metrics.normalization import CohortNormalization, GalleryCohort, Normalization, offsets_of_pairs
 from pml_ext.metrics.threshold.fields import CohortOfScores
 
 

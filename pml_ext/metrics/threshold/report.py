@@ -15,9 +15,8 @@ from pml_ext._checks import check_embeddings, check_finite, check_fraction, chec
 from pml_ext._files import write_atomically
 from pml_ext._ops.normalize import normalise_
 from pml_ext._text import printable
-from pml_ext.metrics.cohort_normalization import CohortNormalization
-from pml_ext.metrics.gallery_cohort import Normalization
-from pml_ext.metrics.opis_settings import OPISSettings
+from pml_ext.metrics.normalization import CohortNormalization, Normalization
+from pml_ext.metrics.opis import OPISSettings
 from pml_ext.metrics.threshold.class_ids import Labels
 from pml_ext.metrics.threshold.fields import ThresholdFields
 from pml_ext.metrics.threshold.json_file import checkpoint_of, read_report, write_report

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pml_ext.metrics import CohortNormalization, GalleryCohort, ThresholdReport
-from tests.metrics.test_cohort_tuning import crowded
+from tests.metrics.test_normalization import crowded
 
 pytestmark = pytest.mark.filterwarnings("ignore:the cohort is of another kind")
 

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from pml_ext.metrics import read_lfw_pairs, read_template_media, read_template_pairs
+from pml_ext.metrics import read_lfw_pairs, read_template_media, read_template_pairs, read_template_subjects
 
 LFW = """2\t2
 Ann_Lee\t1\t12
@@ -99,3 +99,29 @@ def test_other_bytes_than_utf_8_are_told_with_their_line(read: Any, tmp_path: Pa
     file.write_bytes(b"1 2 1\n1 \xff 0\n")
     with pytest.raises(ValueError, match=r"list\.txt, line [12]: expected"):
         read(file)
+
+
+def test_lists_are_read_by_their_columns(tmp_path: Path) -> None:
+    path = tmp_path / "ijbc_1N_gallery_G1.csv"
+    path.write_text("TEMPLATE_ID,SUBJECT_ID,FILENAME,FACE_X\n9,3,img/1.jpg,1.5\n9,3,frames/2.png,2\n4,1,img/3.jpg,\n")
+    found = read_template_subjects(path)
+    assert (found.template_ids.tolist(), found.subjects.tolist()) == ([4, 9], [1, 3])
+    path.write_text("subject_id, template_id\n3,9\n")
+    assert read_template_subjects(path).template_ids.tolist() == [9]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "TEMPLATE_ID, SUBJECT_ID is missing"),
+        ("TEMPLATE_ID,FILENAME\n1,a\n", "SUBJECT_ID is missing"),
+        ("TEMPLATE_ID,SUBJECT_ID\n", "expected at least one template"),
+        ("TEMPLATE_ID,SUBJECT_ID\n1,2\n1,x\n", r"line 3: expected whole numbers as ids; got \['1', 'x'\]"),
+        ("TEMPLATE_ID,SUBJECT_ID\n1\n", "line 2: expected whole numbers"),
+        ("TEMPLATE_ID,SUBJECT_ID\n1,2\n1,3\n", "line 3: expected one subject a template; 1 is of 2 and of 3"),
+    ],
+)
+def test_damaged_lists_are_errors(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_template_subjects(tmp_path / "list.csv")
