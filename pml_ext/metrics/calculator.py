@@ -212,12 +212,15 @@ class AccuracyCalculator:
         names = self._chosen(include, exclude)
         by_camera = query_cameras is not None or reference_cameras is not None
         self._check_selection(names, by_camera, named=include or self._named)
+        queries = (query, query_labels, query_cameras)
+        references = None if reference is None else (reference, reference_labels, reference_cameras)
+        label_comparison = self.label_comparison_fn if self._compares_labels else None
         measured = make_evaluation_set(
-            (query, query_labels, query_cameras),
-            None if reference is None else (reference, reference_labels, reference_cameras),
+            queries,
+            references,
             ref_includes_query,
             device=self.device,
-            label_comparison=self.label_comparison_fn if self._compares_labels else None,
+            label_comparison=label_comparison,
             knn_func=self.knn_func,
             kmeans_func=self.kmeans_func,
             k=self.k,

@@ -128,7 +128,8 @@ class VerificationEvaluator:
             look_up = embeddings
         x = torch.stack([torch.as_tensor(look_up(key)) for key in keys])
         row = {key: place for place, key in enumerate(keys)}
-        first, second = (torch.tensor([row[key] for key in side]) for side in (pairs.first, pairs.second))
+        first = torch.tensor([row[key] for key in pairs.first])
+        second = torch.tensor([row[key] for key in pairs.second])
         scores = pair_cosines(x, x, first, second)
         if int(pairs.fold_ids.max()) == 0:
             return rates_of(roc_curve(scores, pairs.same.to(scores.device)), self.fars)
