@@ -16,7 +16,7 @@ from pml_ext.functional.loop.pair_matrix import loop_pairs
 from pml_ext.functional.losses.cit import concordance_loss
 from pml_ext.functional.losses.discriminative import discriminative_loss
 from pml_ext.functional.losses.tcm import shortfall_and_excess
-from pml_ext.functional.tuples.pairs import same_and_different
+from pml_ext.functional.tuples import same_and_different
 from pml_ext.losses import (
     CITLoss,
     DiscriminativeLoss,

@@ -17,9 +17,13 @@ from pml_ext._checks import (
 )
 from pml_ext._ops.distributed import gather_rows, rank_and_ranks, sum_of_own_rows
 from pml_ext._ops.precision import no_autocast
-from pml_ext.functional.losses.class_margins import MARGINS
-from pml_ext.functional.losses.one_hot_over_ranks import divided_one_hot
-from pml_ext.functional.losses.softmax_over_ranks import divided_softmax, gradient_by_classes, gradient_by_samples
+from pml_ext.functional.losses.class_softmax import (
+    MARGINS,
+    divided_one_hot,
+    divided_softmax,
+    gradient_by_classes,
+    gradient_by_samples,
+)
 from pml_ext.losses._agreement import agree, checked_labels
 
 _BLOCK = 1024  # classes whose vectors are initialised by one generator, on whichever rank they are

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_indices_tuple, check_labels
-from pml_ext.functional.tuples.indices import Tuples as Tuples
+from pml_ext.functional.tuples import Tuples as Tuples
 
 Labels = Tensor | None
 """(B,) class ids; None where an indices_tuple says everything."""

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_choice
-from pml_ext.functional.losses.centroids import kmeans_centroids, simplex_centroids
+from pml_ext.functional.losses.discriminative import kmeans_centroids, simplex_centroids
 
 KINDS = ("one_hot", "kmeans", "simplex", "given")  # a kind's position is stored in state_dict: append only
 _NORM_TOLERANCE = 1e-3  # what rounding to 16 bits does to a unit vector

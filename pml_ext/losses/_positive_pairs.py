@@ -5,8 +5,7 @@ from torch import Tensor
 
 from pml_ext.distances.gathered import orders_if_gathered
 from pml_ext.functional.loop.partners import consecutive_pairs
-from pml_ext.functional.tuples.indices import pairs_of
-from pml_ext.functional.tuples.pairs import same_and_different
+from pml_ext.functional.tuples import pairs_of, same_and_different
 from pml_ext.losses._batch import Labels, Tuples
 
 

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from pml_ext._pml import IS_3, AvgNonZeroReducer, BaseMetricLossFunction, MeanReducer, reducers
 from pml_ext.distances.injected import twin_of
-from pml_ext.functional.tuples.indices import every_triplet
-from pml_ext.functional.tuples.pairs import same_and_different
+from pml_ext.functional.tuples import every_triplet, same_and_different
 from pml_ext.losses._by_name import KNOWN
 from pml_ext.losses._facts import LossFacts, Part, Sums, facts_of, own_facts
 

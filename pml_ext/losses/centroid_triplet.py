@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._pml import BaseDistance, LpDistance, is_similarity, normalized, term
 from pml_ext.functional.losses.centroid_triplet import class_counts, class_means, means_of_others
-from pml_ext.functional.tuples.indices import pairs_of
+from pml_ext.functional.tuples import pairs_of
 from pml_ext.losses._base import EmbeddingLoss, PMLArguments, Terms
 from pml_ext.losses._batch import Labels, Reference, Tuples
 from pml_ext.losses._facts import LossFacts

@@ -10,11 +10,15 @@ from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._ops.distributed import add_transpose_of_ranks_
 from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, LpDistance, is_similarity, term
 from pml_ext.distances.settings import describe_distance, is_on_sphere
-from pml_ext.functional.losses.cit import concordance_index, concordance_loss, triplet_losses
-from pml_ext.functional.losses.cit_kernel import LARGEST_CLASS, fast_concordance_loss
-from pml_ext.functional.losses.cit_rows import concordance_sum_of_rows
-from pml_ext.functional.tuples.indices import triplets_of
-from pml_ext.functional.tuples.pairs import class_spans, count_triplets, same_and_different
+from pml_ext.functional.losses.cit import (
+    LARGEST_CLASS,
+    concordance_index,
+    concordance_loss,
+    concordance_sum_of_rows,
+    fast_concordance_loss,
+    triplet_losses,
+)
+from pml_ext.functional.tuples import class_spans, count_triplets, same_and_different, triplets_of
 from pml_ext.losses._base import (
     NO_TRIPLET,
     EmbeddingLoss,

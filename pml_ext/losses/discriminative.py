@@ -12,11 +12,14 @@ from pml_ext._ops.normalize import to_sphere
 from pml_ext._ops.precision import no_autocast
 from pml_ext._pml import LpDistance, reducers, term
 from pml_ext.distances.settings import describe_distance, is_on_sphere
-from pml_ext.functional.losses.centroids import check_num_classes
-from pml_ext.functional.losses.discriminative import centroid_values
-from pml_ext.functional.losses.discriminative_one_hot import one_hot_values
-from pml_ext.functional.losses.triplet_bound import DiscriminativeTightness, discriminative_tightness
-from pml_ext.functional.tuples.indices import weights_of
+from pml_ext.functional.losses.discriminative import (
+    DiscriminativeTightness,
+    centroid_values,
+    check_num_classes,
+    discriminative_tightness,
+    one_hot_values,
+)
+from pml_ext.functional.tuples import weights_of
 from pml_ext.losses._base import EmbeddingLoss, PMLArguments, Terms
 from pml_ext.losses._batch import Labels, Reference, Tuples, at_least_float32
 from pml_ext.losses._class_centroids import KINDS, make_centroids, problem_with_saved

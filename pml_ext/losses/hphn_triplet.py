@@ -6,8 +6,7 @@ from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range
 from pml_ext._pml import is_similarity, term
-from pml_ext.functional.tuples.hardest import hardest_of_pairs, hardest_triplets
-from pml_ext.functional.tuples.pairs import same_and_different
+from pml_ext.functional.tuples import hardest_of_pairs, hardest_triplets, same_and_different
 from pml_ext.losses._base import NO_TRIPLET, EmbeddingLoss, PMLArguments, Terms
 from pml_ext.losses._batch import Labels, Reference, Tuples
 from pml_ext.losses._positive_pairs import consecutive_among, pair_masks

@@ -5,7 +5,7 @@ from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range
 from pml_ext._pml import is_similarity, term
-from pml_ext.functional.losses.lifted_hinge import hinges_of_pairs
+from pml_ext.functional.losses.pair_weighting import hinges_of_pairs
 from pml_ext.losses._base import EmbeddingLoss, PMLArguments, Terms
 from pml_ext.losses._batch import Labels, Reference, Tuples
 from pml_ext.losses._positive_pairs import consecutive_among, pair_masks

@@ -13,7 +13,7 @@ from pml_ext.distances.gathered import orders_if_gathered
 from pml_ext.distances.injected import inject, run_with_distance, twin_of
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, Curve, Pairing, consecutive_pairs
-from pml_ext.functional.tuples.pairs import count_pairs, every_negative, same_and_different
+from pml_ext.functional.tuples import count_pairs, every_negative, same_and_different
 from pml_ext.losses._base import is_empty
 from pml_ext.losses._batch import Labels, Tuples, at_least_float32, checked_batch, on_host
 from pml_ext.losses._by_name import loss_by_name

@@ -11,7 +11,7 @@ from pml_ext._checks import check_choice, check_in_range
 from pml_ext._pml import CosineSimilarity, is_similarity, term
 from pml_ext.distances.settings import describe_distance
 from pml_ext.functional.losses.pair_weighting import WEIGHTINGS, Weighting, multi_similarity_mining, weighted_sums
-from pml_ext.functional.tuples.pairs import same_and_different
+from pml_ext.functional.tuples import same_and_different
 from pml_ext.losses._base import (
     PML_ARGUMENTS,
     EmbeddingLoss,

@@ -6,8 +6,8 @@ from typing_extensions import Unpack
 from pml_ext._checks import check_above_zero
 from pml_ext._pml import CosineSimilarity, term
 from pml_ext.distances.settings import describe_distance
-from pml_ext.functional.losses.smooth_ap import smooth_average_precision
-from pml_ext.functional.tuples.indices import weights_of
+from pml_ext.functional.losses.smooth_rank import smooth_average_precision
+from pml_ext.functional.tuples import weights_of
 from pml_ext.losses._base import EmbeddingLoss, PMLArguments, Terms
 from pml_ext.losses._batch import Labels, Reference, Tuples
 from pml_ext.losses._facts import LossFacts

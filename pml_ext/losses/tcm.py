@@ -7,10 +7,15 @@ from typing_extensions import Unpack
 from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._pml import CosineSimilarity, DotProductSimilarity, reducer_of_terms, term
 from pml_ext.distances.settings import describe_distance, is_on_sphere
-from pml_ext.functional.losses.tcm import DIVISORS, hard_negatives, hard_positives
-from pml_ext.functional.losses.tcm_kernel import AT_ONCE, fast_threshold_consistency
-from pml_ext.functional.losses.tcm_rows import threshold_consistency_sums_of_rows
-from pml_ext.functional.tuples.pairs import class_sizes, class_spans, same_and_different
+from pml_ext.functional.losses.tcm import (
+    AT_ONCE,
+    DIVISORS,
+    fast_threshold_consistency,
+    hard_negatives,
+    hard_positives,
+    threshold_consistency_sums_of_rows,
+)
+from pml_ext.functional.tuples import class_sizes, class_spans, same_and_different
 from pml_ext.losses._base import (
     EmbeddingLoss,
     PMLArguments,

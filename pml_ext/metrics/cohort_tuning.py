@@ -17,7 +17,7 @@ from pml_ext.functional.operating_points.calibration import (
 from pml_ext.functional.operating_points.utility import UtilityCurves, curves_of_counts, opis_of_curves
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.retrieval.cohort import offsets_for
-from pml_ext.functional.verification.tar_at_far_rule import largest_count_within
+from pml_ext.functional.verification.roc import largest_count_within
 from pml_ext.metrics.keys import rate
 
 

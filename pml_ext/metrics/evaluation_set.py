@@ -18,20 +18,25 @@ from pml_ext._pml import FaissKMeans
 from pml_ext.functional.clustering import adjusted_mutual_information, clustering_f1
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
 from pml_ext.functional.operating_points.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
-from pml_ext.functional.pairwise.offset_scores import sides_of_distance
+from pml_ext.functional.pairwise.pair_blocks import sides_of_distance
 from pml_ext.functional.retrieval.feature_distances import (
     distance_blocks,
     have_unit_rows,
     is_spread_around_origin,
     prepare_features,
 )
-from pml_ext.functional.retrieval.match_ranks import match_ranks_of
-from pml_ext.functional.retrieval.protocol import OwnIdentity
-from pml_ext.functional.retrieval.ranking import Ranking, joined, rank_by_both_metrics, ranking_of, rankings_within
+from pml_ext.functional.retrieval.ranking import (
+    OwnIdentity,
+    Ranking,
+    joined,
+    match_ranks_of,
+    rank_by_both_metrics,
+    ranking_of,
+    rankings_within,
+)
 from pml_ext.functional.spectrum import spectral_variance
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
-from pml_ext.functional.verification.roc import ROC, equal_error_rate, roc_auc
-from pml_ext.functional.verification.tar_at_far_rule import operating_point
+from pml_ext.functional.verification.roc import ROC, equal_error_rate, operating_point, roc_auc
 from pml_ext.metrics import keys
 from pml_ext.metrics.normalization import Normalization, offsets_of_search
 from pml_ext.metrics.opis import OPISSettings

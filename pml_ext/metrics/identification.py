@@ -7,8 +7,7 @@ from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_finite, check_fraction, check_items, check_labels, check_whole
 from pml_ext._ops.normalize import unit_rows
-from pml_ext.functional.open_set.gallery_blocks import scores_in_blocks
-from pml_ext.functional.open_set.gallery_scores import GalleryScores, share_within_rank, tpir_at_fpir
+from pml_ext.functional.open_set.gallery_blocks import GalleryScores, scores_in_blocks, share_within_rank, tpir_at_fpir
 from pml_ext.functional.verification.templates import template_embeddings
 from pml_ext.metrics import keys
 from pml_ext.metrics.protocol_files import SearchProtocol

@@ -22,7 +22,7 @@ from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.precision import full_precision
 from pml_ext._pml import BaseDistance
 from pml_ext._version import __version__
-from pml_ext.functional.pairwise.offset_scores import both_sides
+from pml_ext.functional.pairwise.pair_blocks import both_sides
 from pml_ext.functional.retrieval.cohort import cohort_offsets
 from pml_ext.metrics.cohort_tuning import NormalizationTrials, try_normalizations
 from pml_ext.metrics.threshold.fields import Checkpoint

@@ -16,8 +16,7 @@ from pml_ext._ops.distributed import gather_rows
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, check_far_range_and_grid, utility_curves
 from pml_ext.functional.operating_points.score import OPISAtRange, opis_sensitivity
 from pml_ext.functional.operating_points.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
-from pml_ext.functional.pairwise.pair_distances import PairDistances
-from pml_ext.functional.pairwise.sampled import all_or_sampled_pairs, check_negatives_per_positive
+from pml_ext.functional.pairwise.pair_distances import PairDistances, all_or_sampled_pairs, check_negatives_per_positive
 from pml_ext.metrics import keys
 from pml_ext.metrics.normalization import Normalization, check_normalize, offsets_of_pairs
 from pml_ext.metrics.undefined import warn_meaningless_opis, warn_undefined

@@ -9,7 +9,6 @@ from torch import Tensor
 from pml_ext._checks import check_choice, check_seed
 from pml_ext._identities import JUNK
 from pml_ext.functional.retrieval.feature_distances import METRICS
-from pml_ext.functional.retrieval.query_expansion import expand_features
 from pml_ext.functional.retrieval.ranking import (
     Ranking,
     check_ranks,
@@ -17,7 +16,7 @@ from pml_ext.functional.retrieval.ranking import (
     rank_matches,
     rank_matches_from_distances,
 )
-from pml_ext.functional.retrieval.reranking import rerank_blocks
+from pml_ext.functional.retrieval.reranking import expand_features, rerank_blocks
 from pml_ext.functional.retrieval.single_shot import check_repeats, rank_single_shot, rank_single_shot_from_distances
 from pml_ext.metrics import keys
 from pml_ext.metrics.undefined import warn_undefined

@@ -10,11 +10,9 @@ from torchmetrics import Metric
 
 from pml_ext._checks import check_embeddings, check_finite, check_items, check_whole
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
-from pml_ext.functional.verification.checks import check_far
-from pml_ext.functional.verification.folds import contiguous_folds, fold_accuracy
+from pml_ext.functional.verification.error_rates import contiguous_folds, fold_accuracy
 from pml_ext.functional.verification.histogram import ScoreHistogram, auc_bounds, eer_bounds, tar_bounds
-from pml_ext.functional.verification.roc import ROC, equal_error_rate, roc_auc, roc_curve
-from pml_ext.functional.verification.tar_at_far_rule import operating_point
+from pml_ext.functional.verification.roc import ROC, check_far, equal_error_rate, operating_point, roc_auc, roc_curve
 from pml_ext.functional.verification.templates import pair_cosines, template_embeddings
 from pml_ext.metrics import keys
 from pml_ext.metrics.protocol_files import ImagePairs, TemplatePairs

@@ -5,7 +5,7 @@ from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range
 from pml_ext._pml import CosineSimilarity
-from pml_ext.functional.tuples.triplet_types import KINDS, count_triplet_kinds, triplets_of_kind
+from pml_ext.functional.tuples import KINDS, count_triplet_kinds, triplets_of_kind
 from pml_ext.miners._base import EmbeddingMiner, PMLArguments
 
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from pml_ext.functional.tuples.hardest import hardest_triplets
+from pml_ext.functional.tuples import hardest_triplets
 from pml_ext.miners._base import EmbeddingMiner
 
 

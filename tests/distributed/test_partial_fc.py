@@ -10,9 +10,13 @@ from torch import Tensor, nn
 
 from pml_ext.distributed import PartialFC, step_by_rows
 from pml_ext.distributed.partial_fc import classes_of_rank
-from pml_ext.functional.losses.class_margins import MARGINS
-from pml_ext.functional.losses.one_hot_over_ranks import divided_one_hot
-from pml_ext.functional.losses.softmax_over_ranks import divided_softmax, gradient_by_classes, gradient_by_samples
+from pml_ext.functional.losses.class_softmax import (
+    MARGINS,
+    divided_one_hot,
+    divided_softmax,
+    gradient_by_classes,
+    gradient_by_samples,
+)
 from pml_ext.losses import DiscriminativeLoss
 from tests.oracles.heads import class_score
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from pml_ext import _pml
-from pml_ext.functional.losses.smooth_ap import smooth_average_precision
+from pml_ext.functional.losses.smooth_rank import smooth_average_precision
 from pml_ext.losses import SmoothAPLoss
 
 

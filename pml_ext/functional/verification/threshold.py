@@ -14,7 +14,7 @@ from pml_ext._checks import check_fraction
 from pml_ext._ops.blocks import ENTRIES_ON_A_DEVICE
 from pml_ext.functional.operating_points.utility import utility_of_rates
 from pml_ext.functional.pairwise.pair_distances import PairDistances, count_accepted
-from pml_ext.functional.verification.tar_at_far_rule import first_refused, largest_count_within
+from pml_ext.functional.verification.roc import first_refused, largest_count_within
 
 _TIED = 2e-6  # in squared distance, twice the difference in cosine
 _RESOLUTION = 1e-12  # of distance, where grid searches stop

@@ -5,7 +5,6 @@ from torch import Tensor
 
 from pml_ext.functional.operating_points.utility import utility_of_rates
 from pml_ext.functional.pairwise.pair_distances import PairDistances
-from pml_ext.functional.verification.class_interval import class_rate_interval
 from pml_ext.functional.verification.errors_by_group import (
     GroupErrors,
     garbe,
@@ -14,6 +13,7 @@ from pml_ext.functional.verification.errors_by_group import (
     rates_without_each,
     to_geometric_mean,
 )
+from pml_ext.functional.verification.intervals import class_rate_interval
 from pml_ext.metrics.threshold.fields import Consistency
 from pml_ext.metrics.threshold.group_fields import Between, Group, Groups, PairOfGroups
 from pml_ext.metrics.threshold.rate_fields import ErrorRate

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pml_ext.functional.operating_points.utility import utility_of_rates
 from pml_ext.functional.pairwise.pair_distances import PairDistances, count_accepted
-from pml_ext.functional.verification.class_interval import class_rate_interval
+from pml_ext.functional.verification.intervals import class_rate_interval
 from pml_ext.functional.verification.threshold import grid_size
 from pml_ext.metrics.threshold.fields import ClassErrors, Stability, ThresholdCurves
 from pml_ext.metrics.threshold.rate_fields import ErrorRate

@@ -6,17 +6,18 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_choice, check_fraction, check_switch, check_whole
-from pml_ext.functional.open_set.best_scores import BestScores, Template
-from pml_ext.functional.open_set.extrapolation import NEEDED, ExtrapolatedRate, extrapolated_rate, fitted_rate
-from pml_ext.functional.open_set.gallery_law import share_by_pooled_rate
-from pml_ext.functional.open_set.high_scores import (
+from pml_ext.functional.open_set.best_scores import (
     ALL,
+    BestScores,
     HighScores,
+    Template,
     scores_for_rate,
     scores_from,
+    share_by_pooled_rate,
     threshold_for_rate,
 )
-from pml_ext.functional.open_set.rates_by_size import RateWithInterval, SearchRates, search_rates
+from pml_ext.functional.open_set.extrapolation import NEEDED, ExtrapolatedRate, extrapolated_rate, fitted_rate
+from pml_ext.functional.open_set.identification import RateWithInterval, SearchRates, search_rates
 from pml_ext.metrics.threshold.rate_fields import MeanRate
 from pml_ext.metrics.threshold.search_fields import CMC_RANKS, GalleryRates, HeldOut, Searches
 

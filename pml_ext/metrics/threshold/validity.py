@@ -11,8 +11,7 @@ from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_number, check_whole
 from pml_ext.functional.pairwise.pair_distances import PairDistances
-from pml_ext.functional.verification.class_interval import class_rate_interval
-from pml_ext.functional.verification.clopper_pearson import interval_of_share
+from pml_ext.functional.verification.intervals import class_rate_interval, interval_of_share
 from pml_ext.metrics.normalization import CohortNormalization
 from pml_ext.metrics.threshold.camera_pairs import pairs_across_cameras
 from pml_ext.metrics.threshold.class_ids import Labels, number_classes

@@ -1,5 +1,7 @@
-"""Cross-entropy over classes that are divided among ranks; each has the scores of its own classes only."""
+"""Losses of a last layer: class margins, and cross-entropy over classes that are sharded over ranks."""
 
+import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -8,7 +10,52 @@ from torch import Tensor, distributed
 from pml_ext._ops.blocks import row_blocks
 from pml_ext._ops.distributed import sum_over_ranks
 from pml_ext._ops.normalize import inverse_norms, through_sphere_
-from pml_ext.functional.losses.class_margins import Margin
+from pml_ext.functional.losses.discriminative import OneHotTerms
+
+Rule = Callable[[Tensor, float], Tensor]
+"""(scores, margin) -> scores of the same shape."""
+
+
+class Margin(NamedTuple):
+    """A margin softmax: scale · own(score to the own class), scale · others(the other scores), then cross-entropy.
+
+    usual: the margin and the scale unless given. others: None leaves them as they are. factor_of_others: the
+    derivative of `others`. of_cosines: scores are cosines, else inner products.
+    """
+
+    usual: tuple[float, float]
+    own: Rule
+    others: Rule | None = None
+    factor_of_others: Rule | None = None
+    of_cosines: bool = True
+
+
+def _arcface(cosines: Tensor, margin: float) -> Tensor:
+    """cos(θ + margin), whose gradient is finite at cosines of ±1 too."""
+    sines = ((1 - cosines) * (1 + cosines)).clamp_min(1e-12).sqrt()
+    return cosines * math.cos(margin) - sines * math.sin(margin)
+
+
+def _circle_own(cosines: Tensor, margin: float) -> Tensor:
+    return (1 + margin - cosines.detach()).clamp_min(0) * (cosines - 1 + margin)
+
+
+def _circle_factor(cosines: Tensor, margin: float) -> Tensor:
+    return (cosines.detach() + margin).clamp_min(0)
+
+
+def _circle_others(cosines: Tensor, margin: float) -> Tensor:
+    return _circle_factor(cosines, margin) * (cosines - margin)
+
+
+MARGINS = {
+    "softmax": Margin((0.0, 1.0), lambda scores, margin: scores, of_cosines=False),
+    "cosface": Margin((0.4, 64.0), lambda cosines, margin: cosines - margin),
+    "arcface": Margin((0.5, 64.0), _arcface),
+    "circle": Margin((0.25, 64.0), _circle_own, _circle_others, _circle_factor),
+}
+"""By name. cosface: Wang et al., CVPR 2018, eq. 4. arcface: Deng et al., CVPR 2019, eq. 3, margin in radians.
+circle: Sun et al., CVPR 2020, eq. 5 and 6, whose weights carry no gradient."""
 
 
 class DividedSoftmax(NamedTuple):
@@ -131,3 +178,49 @@ def gradient_by_classes(found: DividedSoftmax, weight: Tensor, factor: Tensor, *
         if found.inverse_w is not None:
             through_sphere_(part, weight[block] * found.inverse_w[block], found.inverse_w[block])
     return gradient
+
+
+def divided_one_hot(
+    x: Tensor, weight: Tensor, own: Tensor, *, group: distributed.ProcessGroup | None = None, entries: int | None = None
+) -> DividedSoftmax:
+    """`one_hot_discriminative_loss(x @ W.T, labels)` where each rank has some rows of W.
+
+    The formulas are those of one process, see there. Six numbers a sample are reduced, and no rank has all scores.
+
+    Args:
+        x: (N, D) samples of all ranks, the same everywhere; float32 or float64.
+        weight: (K, D) rows of this rank's classes, K ≥ 1; two or more on all ranks together.
+        own: (N,) row of `weight` that is the sample's own class; −1 where another rank has it.
+        group: None for one process.
+        entries: entries of one block; None: the device's block size.
+    """
+    scores = weight @ x.T
+    at = (own >= 0).nonzero().squeeze(1)
+    here = (own[at], at)
+    own_score = scores[here]
+    scores[here] = -torch.inf
+    largest_of_others = scores.amax(dim=0)
+    if group is not None:
+        distributed.all_reduce(largest_of_others, distributed.ReduceOp.MAX, group=group)
+    scores[here] = 0
+
+    sums = x.new_zeros(3, len(x))
+    sums[0], sums[1, at] = len(weight), own_score
+    sums[2] = torch.linalg.vector_norm(scores, dim=0).square()
+    classes, of_own, squares = sum_over_ranks(sums, group)
+    terms = OneHotTerms(of_own, squares.sqrt(), classes)
+    sums = x.new_zeros(2, len(x))
+    for block in row_blocks(len(weight), len(x), x.device, entries=entries):
+        root = (terms.longer - scores[block]).sqrt_()
+        sums[0] += root.sum(dim=0)
+        sums[1] += root.reciprocal_().sum(dim=0)
+    roots, inverses = sum_over_ranks(sums, group)
+    # less the own class's terms, where its score is 0
+    roots, inverses = roots - terms.longer.sqrt(), inverses - terms.longer.rsqrt()
+    by_others, by_own, along = terms.factors(roots, inverses)
+    for block in row_blocks(len(weight), len(x), x.device, entries=entries):
+        some = scores[block]
+        scores[block] = by_others * (terms.longer - some).rsqrt_() - along * some
+    scores[here] = by_own[at] - along[at] * own_score
+    scores /= len(x)
+    return DividedSoftmax(terms.losses(roots), of_own > largest_of_others, scores, x, None, None)
