@@ -10,7 +10,7 @@ from pytorch_metric_learning.distances import CosineSimilarity
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from pml_ext._ops.products import inner_products
+from pml_ext._ops.numerics import inner_products
 from pml_ext.functional.loop.cosine_kernel import loop_cosines
 from pml_ext.functional.loop.pair_matrix import loop_pairs
 from pml_ext.functional.losses.cit import concordance_loss

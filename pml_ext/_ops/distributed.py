@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._ops.products import add_transpose_, add_transposed_
+from pml_ext._ops.numerics import add_transpose_, add_transposed_
 
 Item = TypeVar("Item")
 

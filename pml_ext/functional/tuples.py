@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_choice, check_floating, check_in_range, check_mask, check_switch
-from pml_ext._ops.blocks import rows_of_a_block
+from pml_ext._ops.numerics import rows_of_a_block
 
 
 def same_and_different(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[Tensor, Tensor]:

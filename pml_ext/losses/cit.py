@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._ops.distributed import add_transpose_of_ranks_
 from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, LpDistance, is_similarity, term
-from pml_ext.distances.settings import describe_distance, is_on_sphere
+from pml_ext.distances.injected import describe_distance, is_on_sphere
 from pml_ext.functional.losses.cit import (
     LARGEST_CLASS,
     concordance_index,

@@ -19,7 +19,7 @@ from torch import distributed as dist
 from pml_ext._checks import check_choice, check_embeddings, check_finite, check_in_range, check_whole, warn_caller
 from pml_ext._files import replacing
 from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.precision import full_precision
+from pml_ext._ops.numerics import full_precision
 from pml_ext._pml import BaseDistance
 from pml_ext._version import __version__
 from pml_ext.functional.pairwise.pair_blocks import both_sides

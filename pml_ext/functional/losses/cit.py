@@ -13,11 +13,9 @@ from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
 from pml_ext._checks import check_floating, check_labels
-from pml_ext._ops.blocks import row_blocks, rows_of_a_block
 from pml_ext._ops.normalize import through_sphere_, to_sphere, unit_and_inverse_norms
-from pml_ext._ops.products import add_transpose_, gram, gram_of_rows
-from pml_ext._ops.transforms import under_transform
-from pml_ext._ops.value_and_gradient import ValueAndGradient
+from pml_ext._ops.numerics import add_transpose_, gram, gram_of_rows, row_blocks, rows_of_a_block
+from pml_ext._ops.own_gradient import ValueAndGradient, under_transform
 from pml_ext.functional.tuples import ClassSpans, class_columns, class_spans, count_triplets, same_and_different
 
 

@@ -23,7 +23,7 @@ from pml_ext._checks import (
     check_switch,
     is_whole,
 )
-from pml_ext._ops.transforms import is_traced, under_transform
+from pml_ext._ops.own_gradient import is_traced, under_transform
 
 
 def uniform_weights(similarity: Tensor, positive: Tensor, negative: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pml_ext._checks import check_above_zero, check_floating, check_mask, is_whole
-from pml_ext._ops.blocks import row_blocks
-from pml_ext._ops.transforms import under_transform
+from pml_ext._ops.numerics import row_blocks
+from pml_ext._ops.own_gradient import under_transform
 
 
 def smooth_ranks(

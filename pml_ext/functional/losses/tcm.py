@@ -12,9 +12,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import embedding_bag
 
 from pml_ext._checks import check_choice, check_floating, check_in_range, check_switch
-from pml_ext._ops.blocks import rows_of_a_block
 from pml_ext._ops.normalize import inverse_norms, to_sphere, unit_and_inverse_norms
-from pml_ext._ops.value_and_gradient import ValueAndGradient
+from pml_ext._ops.numerics import rows_of_a_block
+from pml_ext._ops.own_gradient import ValueAndGradient
 from pml_ext.functional.tuples import ClassSpans, class_columns, class_spans, same_and_different
 
 DIVISORS = ("hard", "all")

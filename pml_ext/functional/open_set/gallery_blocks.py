@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_finite, check_labels
-from pml_ext._ops.blocks import row_blocks
 from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.precision import full_precision
+from pml_ext._ops.numerics import full_precision, row_blocks
 from pml_ext.functional.verification.roc import tar_at_far
 
 _MISSED = -2.0  # below every cosine

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._ops.blocks import SIDE
 from pml_ext._ops.distributed import sum_over_ranks
-from pml_ext._ops.precision import full_precision
+from pml_ext._ops.numerics import SIDE, full_precision
 from pml_ext.functional.operating_points.counting import Bins, count_pairs
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 

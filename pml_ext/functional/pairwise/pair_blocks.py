@@ -9,10 +9,9 @@ from torch import Tensor
 from torch import distributed as dist
 
 from pml_ext._checks import check_embeddings, check_finite, check_floating, check_labels, check_whole
-from pml_ext._ops.blocks import SIDE, row_blocks
 from pml_ext._ops.distributed import own_share
 from pml_ext._ops.normalize import normalise_
-from pml_ext._ops.precision import full_precision
+from pml_ext._ops.numerics import SIDE, full_precision, row_blocks
 
 
 def both_sides(unit: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -8,9 +8,8 @@ from torch import Tensor
 from torch import distributed as dist
 
 from pml_ext._checks import check_items, check_seed, check_switch, check_tensor, check_whole, is_whole
-from pml_ext._ops.blocks import ENTRIES_ON_A_DEVICE
 from pml_ext._ops.distributed import gather_rows, sum_over_ranks
-from pml_ext._ops.precision import full_precision
+from pml_ext._ops.numerics import ENTRIES_ON_A_DEVICE, full_precision
 from pml_ext.functional.pairwise.pair_blocks import Block, PairBlocks, listed_cosines, true_places
 
 # A power of two, so that scaling and the edges of bins are exact.

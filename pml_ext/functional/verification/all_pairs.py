@@ -10,10 +10,9 @@ from torch import Tensor
 from torch import distributed as dist
 
 from pml_ext._checks import check_embeddings, check_finite, check_items, check_labels, check_whole
-from pml_ext._ops.blocks import SIDE
 from pml_ext._ops.distributed import gather_rows, lengths_of_ranks, sum_over_ranks
 from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.precision import full_precision
+from pml_ext._ops.numerics import SIDE, full_precision
 from pml_ext.functional.operating_points.negative_histogram import calibration_brackets
 from pml_ext.functional.pairwise.compiled_loops import Loops, compile_loops
 from pml_ext.functional.pairwise.pair_blocks import Block

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._ops.precision import full_precision
+from pml_ext._ops.numerics import full_precision
 from pml_ext.functional.pairwise.pair_blocks import PairBlocks, true_places
 from pml_ext.functional.verification.intervals import jackknife_variance
 

@@ -21,7 +21,7 @@ from pml_ext._checks import (
     check_whole,
     warn_caller,
 )
-from pml_ext._ops.threads import one_thread
+from pml_ext._ops.numerics import one_thread
 from pml_ext._progress import show_steps
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
 from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves

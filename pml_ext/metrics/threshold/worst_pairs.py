@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pml_ext._ops.precision import full_precision
+from pml_ext._ops.numerics import full_precision
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.metrics.threshold.fields import Sample, WorstPair, WorstPairs
 

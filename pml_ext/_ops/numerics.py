@@ -1,11 +1,84 @@
-"""Inner products of all rows with each other, and sums with the transpose."""
+"""How large tensors are multiplied: block sizes, precision, threads, and products of rows."""
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pml_ext._ops.transforms import under_transform
+from pml_ext._checks import check_whole
+from pml_ext._ops.own_gradient import under_transform
+
+ENTRIES = 2**18
+"""Of one block on the CPU: a few tensors of this size fit in the cache."""
+
+ENTRIES_ON_A_DEVICE = 2**22
+"""Of one block on a GPU, where it only bounds the memory, as launches cost more than memory access."""
+
+SIDE = 1024
+"""Rows and columns of one block of a matrix product over all pairs of a data set."""
+
+
+def block_entries(device: torch.device, entries: int | None = None) -> int:
+    """`entries`, or the device's block size if None."""
+    if entries is not None:
+        check_whole(entries, "entries", 0)
+        return entries
+    return ENTRIES if device.type == "cpu" else ENTRIES_ON_A_DEVICE
+
+
+def rows_of_a_block(width: int, device: torch.device, *, entries: int | None = None) -> int:
+    """The number of rows of `width` entries in one block, at least 1."""
+    return max(1, block_entries(device, entries) // max(1, width))
+
+
+def row_blocks(rows: int, width: int, device: torch.device, *, entries: int | None = None) -> Iterator[slice]:
+    """Yield the rows of a (rows, width) tensor in blocks of `entries` entries; None: the device's block size."""
+    step = rows_of_a_block(width, device, entries=entries)
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))
+
+
+def no_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Turn autocast off, but only if it is on: the context takes a tenth of a small loss's time."""
+    kind = device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+
+
+@contextmanager
+def exact_products() -> Iterator[None]:
+    """Turn off TF32."""
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Turn off gradients, autocast and TF32: 16-bit products change a distance by more than a grid step."""
+    with exact_products(), torch.no_grad(), torch.autocast(device.type, enabled=False):
+        yield
+
+
+@contextmanager
+def one_thread(if_small: bool) -> Iterator[None]:
+    """Compute in this thread alone where the work is small: threads that wait for each other would keep cores busy.
+
+    On a machine whose cores have other work, every operation would wait until all threads had their turn.
+    """
+    threads = torch.get_num_threads()
+    if if_small:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if if_small:
+            torch.set_num_threads(threads)
+
 
 BLOCK_SIDE = 256
 """Rows and columns of one block of a square matrix: two blocks fit in the CPU cache."""
