@@ -42,20 +42,20 @@ class ChunkedPass:
         weights = (weight for module in self._modules for weight in module.parameters(recurse=False))
         self._devices = {x.device for x in (*inputs, *weights) if x.device.type not in ("cpu", "meta")}
         self._random: list[RandomStates] = []
-        self._buffers = _buffers_of(self._modules) if len(self._parts) > 1 else {}
+        is_divided = len(self._parts) > 1
+        self._buffers = _buffers_of(self._modules) if is_divided else {}
         self._before = {of: buffer.clone() for of, buffer in self._buffers.items()}
         finished: list[list[Tensor | None]] = []
-        with self._alone() if len(self._parts) > 1 else nullcontext():
+        with self._alone() if is_divided else nullcontext():
             with torch.no_grad():
                 for part in self._parts[:-1]:
                     self._random.append(_random_states(self._devices))
                     finished.append(_flatten_checked(_embed(without_graph or network, part), len(part[0])))
             kept = _embed(network, self._parts[-1])
         self._kept: list[Tensor | None] | None = _flatten_checked(kept, len(self._parts[-1][0]))
-        self.leaves = [
-            None if last is None else _concatenate([*earlier, last])
-            for *earlier, last in zip(*finished, self._kept, strict=True)
-        ]
+        self.leaves: list[Tensor | None] = []
+        for *earlier, last in zip(*finished, self._kept, strict=True):
+            self.leaves.append(None if last is None else _concatenate([*earlier, last]))
         self.outputs = _unflatten(kept, iter(self.leaves))
 
     def send_back(self, gradients: Sequence[Tensor | None]) -> tuple[list[Tensor], list[Tensor]]:
@@ -65,7 +65,9 @@ class ChunkedPass:
         """
         assert self._kept is not None
         by_leaf = [None if gradient is None else gradient.split(self._chunk) for gradient in gradients]
-        shares = [[g and g[n] for g in by_leaf] for n in range(len(self._parts))]
+        shares = []
+        for n in range(len(self._parts)):
+            shares.append([chunks and chunks[n] for chunks in by_leaf])
         kept, self._kept = self._kept, None
         if len(self._parts) == 1:
             return _drop_none(kept, shares[0])

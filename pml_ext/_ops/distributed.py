@@ -96,7 +96,9 @@ def gather_in_order(
         sent = torch.zeros((min(step, max(sizes) - start), *rows.shape[1:]), dtype=rows.dtype, device=device)
         own = rows[start : start + step]
         sent[: len(own)] = own
-        received = [torch.empty_like(sent) for _ in sizes] if receives else []
+        received = []
+        if receives:
+            received = [torch.empty_like(sent) for _ in sizes]
         if everywhere:
             dist.all_gather(received, sent, group=group)
         else:

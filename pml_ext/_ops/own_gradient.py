@@ -45,11 +45,11 @@ class OwnGradient(torch.autograd.Function):
 
     @classmethod
     def vmap(cls, info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
-        calls = [
-            [x if dim is None else x.select(dim, i) for x, dim in zip(inputs, in_dims, strict=True)]
-            for i in range(info.batch_size)
-        ]
-        outputs = tuple(torch.stack(parts) for parts in zip(*(cls.call(*call) for call in calls), strict=True))
+        found = []
+        for i in range(info.batch_size):
+            of_sample = [x if dim is None else x.select(dim, i) for x, dim in zip(inputs, in_dims, strict=True)]
+            found.append(cls.call(*of_sample))
+        outputs = tuple(torch.stack(parts) for parts in zip(*found, strict=True))
         return outputs, tuple(0 for _ in outputs)
 
 

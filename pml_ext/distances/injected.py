@@ -22,7 +22,9 @@ def is_plain_cosine(distance: BaseDistance) -> bool:
 
 def settings_of(distance: BaseDistance) -> tuple[Any, ...]:
     """Whether it normalises, the order of its norm, and its power; None where it does not say."""
-    return (True, 2, 1) if is_plain_cosine(distance) else tuple(getattr(distance, name, None) for name in _NAMES)
+    if is_plain_cosine(distance):
+        return (True, 2, 1)
+    return tuple(getattr(distance, name, None) for name in _NAMES)
 
 
 def is_on_sphere(distance: BaseDistance, *kinds: type) -> bool:
@@ -62,8 +64,10 @@ class InjectedDistance(BaseDistance):
         if shape == tuple(self.matrix.shape):
             self.was_read = True
             return self.matrix.clone()
-        rows = None if self.points is None else [_rows_of(*pair) for pair in zip(asked, self.points, strict=True)]
-        if rows is None or any(found is None for found in rows):
+        rows: list[Tensor | None] = [None, None]
+        if self.points is not None:
+            rows = [_rows_of(some, points) for some, points in zip(asked, self.points, strict=True)]
+        if rows[0] is None or rows[1] is None:
             raise ValueError(
                 f"the loss or miner asked its distance for a matrix of shape {shape}; the one that replaces it has "
                 f"{tuple(self.matrix.shape)}. It must call self.distance(embeddings, ref_emb) on the whole batch or "
@@ -153,7 +157,8 @@ def orders_if_gathered(labels: Tensor, ref_labels: Tensor | None = None) -> tupl
     if frame.f_code is codes[-1]:  # for a memory
         _check_memory(ref_labels, len(labels) // world)
         return None, None
-    blocks = [0 if i == rank else i + (i < rank) for i in range(world)]
+    # Where each rank's samples are: this rank's come first.
+    blocks = [*range(1, rank + 1), 0, *range(rank + 1, world)]
 
     def order(ids: Tensor) -> Tensor:
         return torch.arange(len(ids), device=ids.device).view(world, -1)[blocks].view(-1)

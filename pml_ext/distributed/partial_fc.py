@@ -278,10 +278,11 @@ def step_by_rows(optimizer: Optimizer) -> Optimizer:
                 rows, values = _rows_and_values(whole.grad)
                 part = nn.Parameter(whole.detach().index_select(0, rows))
                 part.grad = values
-                optimizer.state[part] = {
-                    name: value.index_select(0, rows) if has_rows(value, whole) else value
-                    for name, value in optimizer.state[whole].items()
-                }
+                optimizer.state[part] = {}
+                for name, value in optimizer.state[whole].items():
+                    if has_rows(value, whole):
+                        value = value.index_select(0, rows)
+                    optimizer.state[part][name] = value
                 parameters[at] = part
                 replaced.append((parameters, at, whole, rows))
         return args, kwargs

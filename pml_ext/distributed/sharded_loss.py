@@ -184,8 +184,7 @@ def _anchors(labels: Tensor, ranks: int) -> list[slice]:
 def _gradients(value: Tensor, leaves: list[Tensor]) -> list[Tensor]:
     if not value.requires_grad:
         return [torch.zeros_like(leaf) for leaf in leaves]
-    found = torch.autograd.grad(value, leaves, allow_unused=True)
-    return [torch.zeros_like(leaf) if one is None else one for leaf, one in zip(leaves, found, strict=True)]
+    return list(torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True))
 
 
 def _as_given(gradient: Tensor, embeddings: Tensor) -> Tensor:

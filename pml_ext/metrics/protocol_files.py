@@ -242,8 +242,8 @@ def read_template_subjects(path: str | PathLike[str]) -> TemplateSubjects:
         for line in lines:
             if not line:
                 continue
-            fields = [line[place].strip() if place < len(line) else "" for place in places]
-            if not all(field.isascii() and field.isdigit() and len(field) <= 18 for field in fields):
+            fields = [line[place].strip() for place in places if place < len(line)]
+            if len(fields) < len(places) or not all(map(_is_count, fields)):
                 raise ValueError(f"{path}, line {lines.line_num}: expected whole numbers as ids; got {fields}")
             template, subject = map(int, fields)
             if subjects.setdefault(template, subject) != subject:
@@ -253,4 +253,5 @@ def read_template_subjects(path: str | PathLike[str]) -> TemplateSubjects:
                 )
     if not subjects:
         raise ValueError(f"{path}: expected at least one template; the file lists none")
-    return TemplateSubjects(*(torch.tensor(column) for column in zip(*sorted(subjects.items()), strict=True)))
+    templates = sorted(subjects)
+    return TemplateSubjects(torch.tensor(templates), torch.tensor([subjects[template] for template in templates]))

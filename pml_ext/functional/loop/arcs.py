@@ -33,7 +33,8 @@ def arc_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
     check_ends(x1, x2, y1, y2)
     x1, x2, y1, y2 = (to_sphere(t) for t in (x1, x2, y1, y2))
     with torch.no_grad():
-        grams = [(a * b).sum(-1) for a, b in ((x1, y1), (x1, y2), (x2, y1), (x2, y2), (x1, x2), (y1, y2))]
+        between = ((x1, y1), (x1, y2), (x2, y1), (x2, y2), (x1, x2), (y1, y2))
+        grams = [(a * b).sum(-1) for a, b in between]
         _, w1, w2, v1, v2 = (t.unsqueeze(-1) for t in closest_on_arcs(*grams))
     # The weights are stationary at the optimum, so the gradient treats them as constants (envelope theorem).
     return distance_of_points(to_sphere(w1 * x1 + w2 * x2), to_sphere(v1 * y1 + v2 * y2))
@@ -203,7 +204,8 @@ def segment_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
     """
     check_ends(x1, x2, y1, y2)
     with torch.no_grad():
-        squares = [(a - b).square().sum(-1) for a, b in ((x1, y1), (x1, y2), (x2, y1), (x2, y2), (x1, x2), (y1, y2))]
+        between = ((x1, y1), (x1, y2), (x2, y1), (x2, y2), (x1, x2), (y1, y2))
+        squares = [(a - b).square().sum(-1) for a, b in between]
         _, w1, w2, v1, v2 = (t.unsqueeze(-1) for t in closest_on_segments(*squares))
     return distance_of_points(w1 * x1 + w2 * x2, v1 * y1 + v2 * y2)
 

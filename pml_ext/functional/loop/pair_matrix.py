@@ -23,7 +23,13 @@ from pml_ext.functional.loop.partners import (
 )
 
 
-# The gradient is that of OneRound in pair_matrix.py for the closest arcs.
+def _curves(pairs: Tensor, within: Tensor | None, rounds: list[Round], geometry: Geometry) -> list[Any]:
+    """The arcs of each round."""
+    insides = [None] * len(rounds) if within is None else within
+    return [geometry.curve(inside_of(pairs, inside, of, geometry)) for inside, of in zip(insides, rounds, strict=True)]
+
+
+# The gradient is that of OneRound for the closest arcs.
 class Rounds(OwnGradient):
     @staticmethod
     def forward(
@@ -37,14 +43,11 @@ class Rounds(OwnGradient):
     ) -> tuple[Tensor, ...]:
         # partners stay on the labels' device: Round counts its arcs there, without synchronising with a GPU.
         rounds = [Round(partner).to(pairs.device) for partner in partners]
-        ref_rounds = rounds if ref_within is None else [Round(partner).to(pairs.device) for partner in ref_partners]
-        x_curves, y_curves = (
-            [
-                geometry.curve(inside_of(pairs, None if inside is None else inside[i], samples, geometry))
-                for i, samples in enumerate(of)
-            ]
-            for inside, of in ((within, rounds), (ref_within, ref_rounds))
-        )
+        x_curves = _curves(pairs, within, rounds, geometry)
+        ref_rounds, y_curves = rounds, x_curves
+        if ref_within is not None:
+            ref_rounds = [Round(partner).to(pairs.device) for partner in ref_partners]
+            y_curves = _curves(pairs, ref_within, ref_rounds, geometry)
         # For each pair of samples: the signed entry, the places of p and q (1 at the samples themselves), and the
         # number of the pair of rounds they come from.
         best = torch.full_like(pairs, -torch.inf, memory_format=torch.contiguous_format)

@@ -255,8 +255,9 @@ def sums_in_blocks(
             itself = -own[found, 0] * (excess + margin_minus * counts)[found]
             weights[torch.arange(len(found), device=own.device), block.start + found] = itself
             away[block.start + found] = weights @ embeddings
-    joined = torch.cat(toward) if len(toward) > 1 else toward[0] if toward else None
-    return totals, joined, away
+    if not toward:
+        return totals, None, away
+    return totals, torch.cat(toward), away
 
 
 def _weight(weight: float, divisor: Tensor) -> Tensor:

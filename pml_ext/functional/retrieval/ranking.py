@@ -442,12 +442,9 @@ def ranking_of(found: MatchRanks, within: int | None) -> Ranking:
     precision = torch.where(real & (ranks <= limit), found.nth / ranks, 0.0)
     total = count.double()  # 0 / 0 gives nan to queries without a match
     at_r = real & (ranks <= total[:, None])
+    first = torch.where(count > 0, ranks[:, 0], torch.nan)
     hardest = torch.where(real, ranks, 0.0).amax(dim=1)
-    return Ranking(
-        matches=count,
-        first_match_rank=torch.where(count > 0, ranks[:, 0], torch.nan),
-        average_precision=precision.sum(dim=1) / total,
-        inverse_negative_penalty=total / hardest,
-        average_precision_at_r=(precision * at_r).sum(dim=1) / total,
-        r_precision=(at_r & (precision > 0)).sum(dim=1) / total.clamp_max(limit),
-    )
+    average_precision = precision.sum(dim=1) / total
+    average_precision_at_r = (precision * at_r).sum(dim=1) / total
+    r_precision = (at_r & (precision > 0)).sum(dim=1) / total.clamp_max(limit)
+    return Ranking(count, first, average_precision, total / hardest, average_precision_at_r, r_precision)

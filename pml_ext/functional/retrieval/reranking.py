@@ -214,10 +214,9 @@ def _neighborhoods(
     weights = np.exp(-_distances_of(x, members.row, members.col, metric, per_distance, entries).cpu().numpy())
     sums = np.bincount(members.row, weights, minlength=len(x)).astype(weights.dtype)
     encoded = sparse.csr_array((weights / sums[members.row], (members.row, members.col)), shape=near.shape)
-    averaged = sparse.csr_array(
-        (np.full(len(x) * k2, 1 / k2, dtype=weights.dtype), places[:, :k2].ravel(), np.arange(len(x) + 1) * k2),
-        shape=near.shape,
-    )
+    shares = np.full(len(x) * k2, 1 / k2, dtype=weights.dtype)
+    row_ends = np.arange(len(x) + 1) * k2
+    averaged = sparse.csr_array((shares, places[:, :k2].ravel(), row_ends), shape=near.shape)
     return (averaged @ encoded).tocsr()
 
 
@@ -226,9 +225,9 @@ def _reciprocal(places: np.ndarray) -> Any:
     from scipy import sparse
 
     count, length = places.shape
-    listed = sparse.csr_array(
-        (np.ones(count * length, dtype=np.int32), places.ravel(), np.arange(count + 1) * length), shape=(count, count)
-    )
+    ones = np.ones(count * length, dtype=np.int32)
+    row_ends = np.arange(count + 1) * length
+    listed = sparse.csr_array((ones, places.ravel(), row_ends), shape=(count, count))
     return listed.multiply(listed.T).tocsr()
 
 

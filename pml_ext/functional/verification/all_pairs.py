@@ -159,13 +159,18 @@ def _places_from(lowest: float, scores: Tensor) -> Tensor:
     if scores.device.type != "cpu":
         return (scores >= lowest).nonzero().squeeze(1)
     # numpy compares and searches eight times faster than torch
-    found = [np.flatnonzero(some.numpy() >= lowest) for some in scores.split(_SEARCHED_AT_ONCE)]
-    return torch.from_numpy(np.concatenate([part + i * _SEARCHED_AT_ONCE for i, part in enumerate(found)]))
+    found = []
+    for begin in range(0, len(scores), _SEARCHED_AT_ONCE):
+        some = scores[begin : begin + _SEARCHED_AT_ONCE].numpy()
+        found.append(begin + np.flatnonzero(some >= lowest))
+    return torch.from_numpy(np.concatenate(found))
 
 
 def _of_all_ranks(found: list[Kept] | None, pairs: PairDistances, most: int) -> Kept | None:
     if pairs.group is not None:
-        count = most + 1 if found is None else sum(len(part) for part, _ in found)
+        count = most + 1
+        if found is not None:
+            count = sum(len(part) for part, _ in found)
         if int(sum_over_ranks(torch.tensor(count, device=pairs.unit.device), pairs.group)) > most:
             return None
     if found is None:
@@ -195,12 +200,14 @@ def expected_ranges(pairs: PairDistances, fars: Sequence[float]) -> list[tuple[f
             rates.append(equal)
         brackets = calibration_brackets(pairs, rates)
     merged: list[tuple[float, float]] = []
-    for low, high in sorted((low, high) for high, low in (bracket for bracket in brackets if bracket is not None)):
+    for low, high in sorted(bracket[::-1] for bracket in brackets if bracket is not None):
+        # Beyond 1 is how a bracket says that it has no end.
+        low = low if low >= -1 else -torch.inf
+        high = high if high <= 1 else torch.inf
         if merged and low <= merged[-1][1]:
             low, high = merged[-1][0], max(merged.pop()[1], high)
         merged.append((low, high))
-    # Beyond 1 is how a bracket says that it has no end.
-    return [(low if low >= -1 else -torch.inf, high if high <= 1 else torch.inf) for low, high in merged]
+    return merged
 
 
 def _rates_around_equal_errors(pairs: PairDistances) -> tuple[float, float] | None:
@@ -323,22 +330,24 @@ def roc_of_all_pairs(
         check_far(far)
     pairs = PairDistances(embeddings, labels, group=group, offsets=offsets)
     both_kinds = pairs.total_positive_pairs > 0 and pairs.total_negative_pairs > 0
-    ranges = expected_ranges(pairs, fars) if both_kinds and len(pairs.unit) >= expected_from else []
+    ranges: list[Range] = []
+    if both_kinds and len(pairs.unit) >= expected_from:
+        ranges = expected_ranges(pairs, fars)
     histogram, kept = count_scores(pairs, ranges, most=kept_at_most)
     # A score that rounding puts on both sides of an edge is in two bins, or in three.
     roc = _join_ties(histogram.roc(), 1.5 / histogram.BINS_PER_UNIT, 3 / histogram.BINS_PER_UNIT)
     if not both_kinds:
         return roc
-    bins = {
-        place: (float(roc.thresholds[place]), float(roc.thresholds[place - 1]))
-        for place in _bins_of(roc, fars, kept_at_most)
-    }
-    missing = {
-        place: bin_
-        for place, bin_ in bins.items()
-        if kept is None or not any(_holds(range_, bin_) for range_ in ranges)
-    }
-    again = count_scores(pairs, list(missing.values()), most=kept_at_most * len(missing))[1] if missing else None
+    kept_ranges = [] if kept is None else ranges
+    bins, missing = {}, []
+    for place in _bins_of(roc, fars, kept_at_most):
+        high, low = roc.thresholds[place - 1 : place + 1].tolist()
+        bins[place] = (low, high)
+        if not any(start <= low and high <= stop for start, stop in kept_ranges):
+            missing.append(place)
+    again = None
+    if missing:
+        again = count_scores(pairs, [bins[place] for place in missing], most=kept_at_most * len(missing))[1]
     points = {place: _inside(again if place in missing else kept, bin_) for place, bin_ in bins.items()}
     return _with_points(roc, points, _ROUNDING[pairs.unit.dtype])
 
@@ -353,7 +362,8 @@ def _join_ties(roc: ROC, gap: float, extent: float) -> ROC:
     last = torch.cat([last, last.new_full((1,), len(roc.thresholds) - 1)])
     first = torch.cat([last.new_zeros(1), last[:-1] + 1])
     is_tie = (first < last) & (roc.thresholds[first] - roc.thresholds[last] < extent)
-    genuine, impostors = (of[last].diff(prepend=of[:1]).double() for of in (roc.true_accepts, roc.false_accepts))
+    genuine = roc.true_accepts[last].diff(prepend=roc.true_accepts[:1]).double()
+    impostors = roc.false_accepts[last].diff(prepend=roc.false_accepts[:1]).double()
     is_tie &= genuine * impostors > _NO_TIE * roc.genuine * roc.impostors
     if not bool(is_tie.any()):
         return roc
@@ -374,10 +384,6 @@ def _bins_of(roc: ROC, fars: Sequence[float], kept_at_most: int) -> list[int]:
     return [place for place in sorted(bins) if 1 < int(sizes[place]) <= kept_at_most]
 
 
-def _holds(outer: Range, inner: Range) -> bool:
-    return outer[0] <= inner[0] and inner[1] <= outer[1]
-
-
 def _inside(pairs: Kept | None, bin_: Range) -> Kept:
     assert pairs is not None
     scores, same = pairs
@@ -389,16 +395,13 @@ def _with_points(roc: ROC, bins: dict[int, Kept], rounding: float) -> ROC:
     """Add a point to the curve for each distinct score in some bins, given by their ascending places on it."""
     curves, begin = [], 0
     for place, (scores, same) in bins.items():
-        points = _join_ties(roc_curve(scores, same), rounding, 4 * rounding)
         curves.append(ROC(*(column[begin:place] for column in roc)))
+        points = _join_ties(roc_curve(scores, same), rounding, 4 * rounding)
         # The curve already has the first point, which accepts nothing of the bin, and the last, which accepts all.
-        curves.append(
-            ROC(
-                points.thresholds[1:-1].double(),
-                points.true_accepts[1:-1] + roc.true_accepts[place - 1],
-                points.false_accepts[1:-1] + roc.false_accepts[place - 1],
-            )
-        )
+        thresholds, true_accepts, false_accepts = (column[1:-1] for column in points)
+        true_accepts = true_accepts + roc.true_accepts[place - 1]
+        false_accepts = false_accepts + roc.false_accepts[place - 1]
+        curves.append(ROC(thresholds.double(), true_accepts, false_accepts))
         begin = place
     curves.append(ROC(*(column[begin:] for column in roc)))
     return ROC(*(torch.cat(column) for column in zip(*curves, strict=True)))

@@ -44,8 +44,11 @@ def thresholds_at_far(pairs: PairDistances, fars: Sequence[float]) -> list[float
     if not any(ranks):
         return [None] * len(ranks)
     refused = iter(pairs.negative_distances_at([rank for rank in ranks if rank]).tolist())
-    squares = [next(refused) ** 2 - _TIED if rank else 0.0 for rank in ranks]
-    return [math.sqrt(square) if square > 0 else None for square in squares]
+    thresholds: list[float | None] = []
+    for rank in ranks:
+        square = next(refused) ** 2 - _TIED if rank else 0.0
+        thresholds.append(math.sqrt(square) if square > 0 else None)
+    return thresholds
 
 
 def threshold_at_frr(pairs: PairDistances, frr: float, *, entries: int | None = None) -> float:
