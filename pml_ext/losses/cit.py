@@ -78,6 +78,16 @@ class CITLoss(EmbeddingLoss):
     >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
     >>> round(CITLoss()(x, labels).item(), 3), round(CITLoss(gamma=0.5)(x, labels).item(), 3)
     (0.012, 0.215)
+
+    L_e, step by step:
+
+    >>> unit = torch.nn.functional.normalize(x)
+    >>> sims, same = (1 + unit @ unit.T) / 2, labels[:, None] == labels
+    >>> anchors, positives = (same & ~torch.eye(4, dtype=torch.bool)).nonzero(as_tuple=True)
+    >>> pairs, negatives = (~same)[anchors].nonzero(as_tuple=True)
+    >>> pos_sims, neg_sims = sims[anchors, positives][pairs], sims[anchors[pairs], negatives]
+    >>> round((1 - (pos_sims - neg_sims).exp()).relu().mean().item(), 3)
+    0.012
     """
 
     default_distance = CosineSimilarity

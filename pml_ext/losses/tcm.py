@@ -89,6 +89,15 @@ class TCMLoss(EmbeddingLoss):
     >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
     >>> round(TCMLoss()(x, labels).item(), 3), round(TCMLoss(lambda_minus=0)(x, labels).item(), 3)
     (0.5, 0.2)
+
+    The same, step by step:
+
+    >>> unit = torch.nn.functional.normalize(x)
+    >>> sims, same = unit @ unit.T, labels[:, None] == labels
+    >>> pos_sims, neg_sims = sims[same & ~torch.eye(4, dtype=torch.bool)], sims[~same]
+    >>> hard_pos, hard_neg = pos_sims[pos_sims <= 0.9], neg_sims[neg_sims >= 0.5]
+    >>> round(((0.9 - hard_pos).mean() + (hard_neg - 0.5).mean()).item(), 3)
+    0.5
     """
 
     default_distance = CosineSimilarity
@@ -153,8 +162,8 @@ class TCMLoss(EmbeddingLoss):
             ("neg_loss", self.lambda_minus, self.margin_minus, different, hard_negatives(cosines, self.margin_minus)),
         )
         terms = {}
-        for name, weight, margin, pairs, hard in kinds:
-            losses, listed = self._losses(weight, margin, cosines, pairs, hard)
+        for name, weight, margin, pairs, is_hard in kinds:
+            losses, listed = self._losses(weight, margin, cosines, pairs, is_hard)
             if len(losses):
                 terms[name] = term(losses, listed, of_negatives=pairs is different)
         if terms and reduces_by_mean(self):
@@ -162,19 +171,21 @@ class TCMLoss(EmbeddingLoss):
         return terms
 
     def _losses(
-        self, weight: float, margin: float, cosines: Tensor, pairs: Tensor, hard: Tensor
+        self, weight: float, margin: float, cosines: Tensor, pairs: Tensor, is_hard: Tensor
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The losses of pairs, weight · (s − margin), whose mean is a term, and their indices.
 
-        cosines, pairs, hard: (B, R); masks of the pairs of this kind, and of where such a pair is hard.
+        cosines, pairs, is_hard: (B, R); masks of the pairs of this kind, and of where such a pair is hard.
         """
-        listed = torch.nonzero(pairs & hard if self.indicator and self.divide_by == "hard" else pairs, as_tuple=True)
+        if self.indicator and self.divide_by == "hard":
+            pairs = pairs & is_hard
+        listed = pairs.nonzero(as_tuple=True)
         losses = weight * (cosines[listed] - margin)
         if self.indicator and self.divide_by == "all":
-            losses = losses * hard[listed]
+            losses = losses * is_hard[listed]
         elif not self.indicator and self.divide_by == "hard":
-            count = int(hard[listed].sum())
-            losses = losses * (len(losses) / count) if count else losses[:0]
+            num_hard = int(is_hard[listed].sum())
+            losses = losses * (len(losses) / num_hard) if num_hard else losses[:0]
         return losses, listed
 
     def _warn_of_missing_pairs(self, *, positives: bool, negatives: bool) -> None:
@@ -187,7 +198,7 @@ class TCMLoss(EmbeddingLoss):
 _OF_TCM = ("lambda_plus", "lambda_minus", "margin_plus", "margin_minus", "indicator", "divide_by")
 
 
-def _sums_of_tcm_regularizer(loss: "TCMRegularizer", x: Tensor, labels: Tensor, part: Part) -> Sums:
+def _sums_of_both(loss: "TCMRegularizer", x: Tensor, labels: Tensor, part: Part) -> Sums:
     both = zip(*(sums_of(one, x, labels, part) for one in (loss.loss, loss.tcm)), strict=True)
     sums, counts = (torch.cat(parts) for parts in both)
     return sums, counts
@@ -224,7 +235,7 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
     (0.912, 0.6)
     """
 
-    facts = LossFacts(sums=_sums_of_tcm_regularizer, undivided=why_inner_undivided)
+    facts = LossFacts(sums=_sums_of_both, undivided=why_inner_undivided)
 
     def __init__(
         self,

@@ -130,3 +130,12 @@ def test_refused_miners_and_errors() -> None:
         LoOpMiner(miners.HDCMiner(), geometry="circle")
     with pytest.raises(ValueError, match="integer type"):
         LoOpMiner(miners.HDCMiner())(x, labels + 0.5)
+
+
+@pytest.mark.parametrize("pos_margin", [0.2, 0.9])
+def test_a_pair_miners_positives_are_those_of_its_own_distance(pos_margin: float) -> None:
+    x, labels = batch()
+    plain = miners.PairMarginMiner(pos_margin=pos_margin, neg_margin=0.9)
+    expected = plain(x, labels)
+    found = LoOpMiner(miners.PairMarginMiner(pos_margin=pos_margin, neg_margin=0.9))(x, labels)
+    assert all(map(torch.equal, found[:2], expected[:2])) and len(found[2]) > len(expected[2])

@@ -1,4 +1,4 @@
-"""The discriminative loss: a sample's distance to its class centroid minus its mean distance to the others.
+"""The discriminative loss: a sample's distance to its class centroid minus a third of its mean distance to the others.
 
 Fixed centroids on the unit sphere, the loss for any and for one-hot centroids, and its gap to the triplet sum.
 """
