@@ -177,23 +177,23 @@ def test_the_counts_give_the_concordance_index() -> None:
     assert concordance_index(s, LABELS).item() == pytest.approx(index, abs=1e-12)
 
 
-LABELS_OF_HARDEST = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]
+HARDEST_LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]
 
 
 def test_triplets_within_a_set_and_between_two_sets() -> None:
-    labels, ref_labels = torch.tensor(LABELS_OF_HARDEST), torch.tensor([1, 0, 5, 1, 0, 0, 2])
+    labels, ref_labels = torch.tensor(HARDEST_LABELS), torch.tensor([1, 0, 5, 1, 0, 0, 2])
     turned = 0
     for _ in range(20):
         d = torch.rand(10, 10, dtype=torch.float64)
         d = d + d.T
         found = hardest_triplets(d, *same_and_different(labels), among_themselves=True)
-        expected = hphn_triplets(d.tolist(), LABELS_OF_HARDEST)
+        expected = hphn_triplets(d.tolist(), HARDEST_LABELS)
         assert list(zip(*(i.tolist() for i in found), strict=True)) == expected
         turned += sum(a != row for (a, _, _), row in zip(expected, [0, 1, 2, 3, 4, 5, 6, 8, 9], strict=True))
         d = torch.rand(10, 7, dtype=torch.float64)
         found = hardest_triplets(d, *same_and_different(labels, ref_labels), among_themselves=False)
         assert list(zip(*(i.tolist() for i in found), strict=True)) == hphn_triplets(
-            d.tolist(), LABELS_OF_HARDEST, ref_labels.tolist()
+            d.tolist(), HARDEST_LABELS, ref_labels.tolist()
         )
     assert 0 < turned < 180  # both ends are taken
 

@@ -290,7 +290,6 @@ def test_options_are_named_arguments() -> None:
         PairWeightingLoss("triplet", alpha=2.0)
 
 
-LABELS_OF_LIFTED_HINGE = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]
 DISTANCES = {
     "l2": distances.LpDistance(),
     "squared": distances.LpDistance(power=2),
@@ -301,26 +300,17 @@ DISTANCES = {
 def loops(d: list[list[float]], margin: float, positives: str) -> float:
     """Eq. 16 with plain distances, from either end of each pair."""
     terms = []
-    for i, label in enumerate(LABELS_OF_LIFTED_HINGE):
-        for j in range(len(LABELS_OF_LIFTED_HINGE)):
-            if (
-                j == i
-                or LABELS_OF_LIFTED_HINGE[j] != label
-                or (positives == "consecutive" and j not in partners(LABELS_OF_LIFTED_HINGE, positives)[i])
-            ):
+    for i, label in enumerate(LABELS):
+        for j in range(len(LABELS)):
+            if j == i or LABELS[j] != label or (positives == "consecutive" and j not in partners(LABELS, positives)[i]):
                 continue
-            nearest = min(
-                d[end][k]
-                for end in (i, j)
-                for k in range(len(LABELS_OF_LIFTED_HINGE))
-                if LABELS_OF_LIFTED_HINGE[k] != label
-            )
+            nearest = min(d[end][k] for end in (i, j) for k in range(len(LABELS)) if LABELS[k] != label)
             terms.append(max(0.0, d[i][j] + margin - nearest))
     return sum(terms) / len(terms)
 
 
-def batch_of_lifted_hinge(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-    return torch.randn(len(LABELS_OF_LIFTED_HINGE), 4, dtype=dtype), torch.tensor(LABELS_OF_LIFTED_HINGE)
+def lifted_batch(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    return torch.randn(len(LABELS), 4, dtype=dtype), torch.tensor(LABELS)
 
 
 @pytest.mark.parametrize("positives", ["all", "consecutive"])
@@ -330,7 +320,7 @@ def batch_of_lifted_hinge(dtype: torch.dtype = torch.float64) -> tuple[Tensor, T
     [(torch.float16, 5e-3), (torch.bfloat16, 4e-2), (torch.float32, 1e-5), (torch.float64, 1e-10)],
 )
 def test_equals_the_loops(positives: str, kind: str, dtype: torch.dtype, tolerance: float) -> None:
-    x, labels = batch_of_lifted_hinge(dtype)
+    x, labels = lifted_batch(dtype)
     unit = torch.nn.functional.normalize(x.double(), dim=1)
     squares = (unit[:, None] - unit).square().sum(-1)
     d = {"l2": squares.sqrt(), "squared": squares, "cosine": squares / 2 - 1}[kind]
@@ -340,16 +330,16 @@ def test_equals_the_loops(positives: str, kind: str, dtype: torch.dtype, toleran
 
 @pytest.mark.parametrize("kind", DISTANCES)
 def test_gradient_equals_finite_differences_and_is_finite_where_all_is_one_point(kind: str) -> None:
-    x, labels = batch_of_lifted_hinge()
+    x, labels = lifted_batch()
     loss = LiftedHingeLoss(margin=3, distance=DISTANCES[kind])
     assert torch.autograd.gradcheck(lambda x: loss(x, labels), (x.requires_grad_(),))
-    same = torch.ones(len(LABELS_OF_LIFTED_HINGE), 4, requires_grad=True)
+    same = torch.ones(len(LABELS), 4, requires_grad=True)
     loss(same, labels).backward()
     assert same.grad is not None and same.grad.isfinite().all()
 
 
 def test_reference_set_of_another_length() -> None:
-    x, labels = batch_of_lifted_hinge()
+    x, labels = lifted_batch()
     ref, ref_labels = torch.randn(7, 4, dtype=torch.float64), torch.tensor([1, 0, 5, 1, 0, 0, 2])
     d = torch.cdist(*(torch.nn.functional.normalize(t, dim=1) for t in (x, ref)))
     terms = [
@@ -363,7 +353,7 @@ def test_reference_set_of_another_length() -> None:
 
 
 def test_indices_tuple_limits_the_pairs() -> None:
-    x, labels = batch_of_lifted_hinge()
+    x, labels = lifted_batch()
     d = torch.cdist(*[torch.nn.functional.normalize(x, dim=1)] * 2)
     i, j, k = 0, 2, 4
     expected = max(0.0, float(d[i, j] + 1 - d[i, k]))
@@ -381,17 +371,15 @@ def test_indices_tuple_limits_the_pairs() -> None:
 
 
 def test_terms_are_those_of_pairs() -> None:
-    x, labels = batch_of_lifted_hinge()
+    x, labels = lifted_batch()
     terms = LiftedHingeLoss(positives="consecutive", reducer=reducers.DoNothingReducer())(x, labels)["loss"]
     anchors, positives = terms["indices"]
     assert terms["reduction_type"] == "pos_pair"
-    assert [[j] for j in positives.tolist()] == [
-        partners(LABELS_OF_LIFTED_HINGE, "consecutive")[i] for i in anchors.tolist()
-    ]
+    assert [[j] for j in positives.tolist()] == [partners(LABELS, "consecutive")[i] for i in anchors.tolist()]
 
 
 def test_lifted_hinge_errors() -> None:
-    x, labels = batch_of_lifted_hinge()
+    x, labels = lifted_batch()
     with pytest.raises(ValueError, match=r"margin must be in \[0, inf\]; got -1"):
         LiftedHingeLoss(margin=-1)
     with pytest.raises(ValueError, match="positives must be one of 'consecutive', 'all'; got 'arc'"):

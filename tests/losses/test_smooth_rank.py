@@ -106,7 +106,7 @@ def test_errors() -> None:
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]  # classes of 4, 3, 2 and 1
 
 
-def batch_of_recall_at_k(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+def ranked_batch(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     labels = torch.tensor(LABELS)
     return (torch.randn(4, 5)[labels] + torch.randn(len(LABELS), 5)).to(dtype), labels
 
@@ -123,26 +123,26 @@ def cosines(x: Tensor, ref: Tensor | None = None) -> list[list[float]]:
 )
 @pytest.mark.parametrize(("ks", "rank_temperature"), [((1, 2, 4, 8, 16), 1.0), ((3,), 0.4)])
 def test_recall_at_k_value(dtype: torch.dtype, tolerance: float, ks: tuple[int, ...], rank_temperature: float) -> None:
-    x, labels = batch_of_recall_at_k(dtype)
+    x, labels = ranked_batch(dtype)
     loss = RecallAtKSurrogateLoss(ks=ks, temperature=0.1, rank_temperature=rank_temperature)
     expected = smooth_recall_loss(cosines(x), LABELS, None, ks, 0.1, rank_temperature)
     assert loss(x, labels).item() == pytest.approx(expected, abs=tolerance)
 
 
 def test_defaults_are_the_papers() -> None:
-    x, labels = batch_of_recall_at_k()
+    x, labels = ranked_batch()
     expected = smooth_recall_loss(cosines(x), LABELS, None, (1, 2, 4, 8, 16), 0.01, 1.0)
     assert RecallAtKSurrogateLoss()(x, labels).item() == pytest.approx(expected, abs=1e-10)
 
 
 def test_recall_at_k_gradient() -> None:
-    x, labels = batch_of_recall_at_k()
+    x, labels = ranked_batch()
     loss = RecallAtKSurrogateLoss(temperature=0.3)
     assert torch.autograd.gradcheck(lambda x: loss(x, labels), (x.requires_grad_(),), atol=1e-6)
 
 
 def test_a_step_along_the_gradient_ranks_better() -> None:
-    x, labels = batch_of_recall_at_k()
+    x, labels = ranked_batch()
     x.requires_grad_()
     loss = RecallAtKSurrogateLoss(temperature=0.1)
     value = loss(x, labels)
@@ -151,18 +151,18 @@ def test_a_step_along_the_gradient_ranks_better() -> None:
 
 
 def test_another_reference_set_is_ranked_whole() -> None:
-    x, labels = batch_of_recall_at_k()
+    x, labels = ranked_batch()
     ref, ref_labels = torch.randn(7, 5, dtype=torch.float64), [1, 0, 5, 1, 0, 0, 2]
     loss = RecallAtKSurrogateLoss(ks=(1, 3), temperature=0.1)
     expected = smooth_recall_loss(cosines(x, ref), LABELS, ref_labels, (1, 3), 0.1, 1.0)
     value = loss(x, labels, ref_emb=ref, ref_labels=torch.tensor(ref_labels))
     assert value.item() == pytest.approx(expected, abs=1e-10)
-    # A copy of the batch_of_recall_at_k is another set: every query then finds itself first.
+    # A copy of the batch is another set: every query then finds itself first.
     assert loss(x, labels, ref_emb=x.clone(), ref_labels=labels.clone()) < loss(x, labels)
 
 
 def test_indices_tuple_weighs_the_queries() -> None:
-    x, labels = batch_of_recall_at_k()
+    x, labels = ranked_batch()
     loss = RecallAtKSurrogateLoss(temperature=0.1, reducer=_pml.reducers.DoNothingReducer())
     plain = loss(x, labels)["loss"]
     assert plain["indices"].tolist() == [0, 1, 2, 3, 4, 5, 6, 8, 9]  # sample 7 has no positive
@@ -175,7 +175,7 @@ def test_indices_tuple_weighs_the_queries() -> None:
 
 def test_towards_no_temperature_it_is_recall_at_k() -> None:
     """Rank k itself counts ½, so recall@k is twice the value less what k − 1 places hold; for k = 1 just twice it."""
-    x, labels = batch_of_recall_at_k()
+    x, labels = ranked_batch()
     value = RecallAtKSurrogateLoss(ks=(1,), temperature=1e-6, rank_temperature=1e-3)(x, labels)
     recalls = []
     for q, row in enumerate(cosines(x)):
@@ -188,7 +188,7 @@ def test_towards_no_temperature_it_is_recall_at_k() -> None:
 
 @pytest.mark.parametrize("pairing", ["consecutive", "all"])
 def test_inside_loop_it_ranks_by_the_distances_of_arcs(pairing: str) -> None:
-    x, labels = batch_of_recall_at_k()
+    x, labels = ranked_batch()
     distances = torch.tensor(loop_distances(x, LABELS, x, LABELS, pairing), dtype=torch.float64)
     expected = smooth_recall_loss((1 - distances**2 / 2).tolist(), LABELS, None, (1, 2), 0.1, 1.0)
     loss = RecallAtKSurrogateLoss(ks=(1, 2), temperature=0.1)

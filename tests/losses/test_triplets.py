@@ -114,10 +114,18 @@ def test_gradient_equals_finite_differences(negatives: str, measure: Any) -> Non
 
 
 @pytest.mark.parametrize("x", [torch.ones(4, 3), torch.tensor([[1.0, 0], [-1, 0], [1, 0], [-1, 0]]), torch.zeros(4, 2)])
-@pytest.mark.parametrize("power", [1, 2])
-def test_gradient_is_finite_at_identical_opposite_and_zero_embeddings(x: Tensor, power: int) -> None:
+@pytest.mark.parametrize(
+    "loss",
+    [
+        CentroidTripletLoss(negatives="all", distance=distances.LpDistance()),
+        CentroidTripletLoss(negatives="all"),
+        HPHNTripletLoss(),
+        HPHNTripletLoss(distance=distances.LpDistance(power=2, normalize_embeddings=False)),
+        HPHNTripletLoss(distance=distances.CosineSimilarity()),
+    ],
+)
+def test_gradient_is_finite_at_identical_opposite_and_zero_embeddings(x: Tensor, loss: Any) -> None:
     x = x.clone().requires_grad_()
-    loss = CentroidTripletLoss(distance=distances.LpDistance(power=power), negatives="all")
     value = loss(x, torch.tensor([0, 0, 1, 1]))
     value.backward()
     assert value.isfinite() and x.grad is not None and x.grad.isfinite().all()
@@ -201,15 +209,27 @@ def test_in_a_memory_that_holds_the_batch_a_sample_is_not_in_its_own_centroid() 
     torch.testing.assert_close(value, loss(x, labels))
 
 
-def test_errors() -> None:
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (CentroidTripletLoss, {"margin": -0.1}, r"margin must be in \[0, inf\]; got -0.1"),
+        (CentroidTripletLoss, {"negatives": "easy"}, "negatives must be one of 'hardest', 'all'; got 'easy'"),
+        (CentroidTripletLoss, {"triplets_per_anchor": 5}, "triplets_per_anchor must be one of 'all'; got 5"),
+        (HPHNTripletLoss, {"margin": float("nan")}, r"margin must be in \[0, inf\]; got nan"),
+        (HPHNTripletLoss, {"positives": "arc"}, "positives must be one of 'farthest', 'consecutive'; got 'arc'"),
+    ],
+)
+def test_options_out_of_range(make: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(**options)
+
+
+def test_labels_are_needed() -> None:
     x, labels = batch()
-    for margin in (-0.1, float("nan")):
-        with pytest.raises(ValueError, match=r"margin must be in \[0, inf\]; got"):
-            CentroidTripletLoss(margin=margin)
-    with pytest.raises(ValueError, match="negatives must be one of 'hardest', 'all'; got 'easy'"):
-        CentroidTripletLoss(negatives="easy")
     with pytest.raises(ValueError, match="an indices_tuple does not replace them"):
         CentroidTripletLoss()(x, None, (labels, labels, labels))
+    with pytest.raises(ValueError, match="ref_labels where ref_emb is given"):
+        HPHNTripletLoss()(x, labels, ref_emb=x + 1)
 
 
 @pytest.mark.parametrize("swap", [False, True])
@@ -232,8 +252,6 @@ def test_the_arguments_of_pml_1_7(swap: bool, smooth: bool, negatives: str) -> N
         terms += values if negatives == "all" else [max(values)]
     loss = CentroidTripletLoss(0.3, swap, smooth, "all", negatives=negatives)
     assert float(loss(x, labels)) == pytest.approx(sum(terms) / len(terms), abs=1e-9)
-    with pytest.raises(ValueError, match="triplets_per_anchor must be one of 'all'; got 5"):
-        CentroidTripletLoss(triplets_per_anchor=5)
 
 
 def test_as_pml_1_7_computed_it() -> None:
@@ -254,7 +272,6 @@ def test_as_pml_1_7_computed_it() -> None:
     torch.autograd.gradcheck(lambda y: direct(y, labels), x)
 
 
-LABELS_OF_HPHN_TRIPLET = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]  # classes of 4, 3, 2 and 1
 DISTANCES = {
     "l2": distances.LpDistance(),
     "l2 squared, as it comes": distances.LpDistance(power=2, normalize_embeddings=False),
@@ -264,19 +281,10 @@ DISTANCES = {
 }
 
 
-def batch_of_hphn_triplet(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-    labels = torch.tensor(LABELS_OF_HPHN_TRIPLET)
-    return (torch.randn(4, 5)[labels] + torch.randn(len(LABELS_OF_HPHN_TRIPLET), 5)).to(dtype), labels
-
-
 def pair_distances(x: Tensor, ref: Tensor | None = None) -> list[list[float]]:
     rows = [unit(row) for row in x.double().tolist()]
     others = rows if ref is None else [unit(row) for row in ref.double().tolist()]
     return [[distance(v, w) for w in others] for v in rows]
-
-
-def average_of_hphn_triplet(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 @pytest.mark.parametrize(
@@ -285,15 +293,15 @@ def average_of_hphn_triplet(values: list[float]) -> float:
 )
 @pytest.mark.parametrize("margin", [0.0, 0.2, 2.0])
 def test_hphn_triplet_value(dtype: torch.dtype, tolerance: float, margin: float) -> None:
-    x, labels = batch_of_hphn_triplet(dtype)
+    x, labels = batch(dtype)
     d = pair_distances(x)
-    expected = average_of_hphn_triplet(triplet_losses(d, hphn_triplets(d, LABELS_OF_HPHN_TRIPLET), margin))
+    expected = average(triplet_losses(d, hphn_triplets(d, LABELS), margin))
     assert expected > 0
     assert HPHNTripletLoss(margin=margin)(x, labels).item() == pytest.approx(expected, abs=tolerance)
 
 
 def test_the_default_margin_is_the_loop_authors() -> None:
-    x, labels = batch_of_hphn_triplet()
+    x, labels = batch()
     assert torch.equal(HPHNTripletLoss()(x, labels), HPHNTripletLoss(margin=0.2)(x, labels))
 
 
@@ -301,7 +309,7 @@ def test_the_default_margin_is_the_loop_authors() -> None:
 @pytest.mark.parametrize("kind", DISTANCES)
 @pytest.mark.parametrize("with_ref", [False, True])
 def test_equals_the_triplet_loss_of_the_miners_triplets(kind: str, reducer: Any, with_ref: bool) -> None:
-    x, labels = batch_of_hphn_triplet()
+    x, labels = batch()
     options = {"margin": 0.3, "distance": DISTANCES[kind], "reducer": reducer}
     ref = (torch.randn(7, 5, dtype=torch.float64), torch.tensor([1, 0, 5, 1, 0, 0, 2])) if with_ref else ()
     triplets = HPHNMiner(distance=DISTANCES[kind])(x, labels, *ref)
@@ -311,7 +319,7 @@ def test_equals_the_triplet_loss_of_the_miners_triplets(kind: str, reducer: Any,
 
 
 def test_it_is_not_the_batch_hard_triplet_loss() -> None:
-    x, labels = batch_of_hphn_triplet()
+    x, labels = batch()
     hard = losses.TripletMarginLoss(margin=0.2, reducer=reducers.MeanReducer())
     batch_hard = hard(x, labels, miners.BatchHardMiner()(x, labels))
     assert HPHNTripletLoss()(x, labels) > batch_hard + 1e-3  # the negatives of both ends are no farther
@@ -319,33 +327,24 @@ def test_it_is_not_the_batch_hard_triplet_loss() -> None:
 
 @pytest.mark.parametrize("kind", DISTANCES)
 def test_hphn_triplet_gradient_equals_finite_differences(kind: str) -> None:
-    x, labels = batch_of_hphn_triplet()
+    x, labels = batch()
     loss = HPHNTripletLoss(margin=9, distance=DISTANCES[kind])
     assert torch.autograd.gradcheck(lambda x: loss(x, labels), (x.requires_grad_(),))
 
 
-@pytest.mark.parametrize("x", [torch.ones(4, 3), torch.tensor([[1.0, 0], [-1, 0], [1, 0], [-1, 0]]), torch.zeros(4, 2)])
-@pytest.mark.parametrize("kind", ["l2", "l2 squared, as it comes", "cosine"])
-def test_hphn_triplet_gradient_is_finite_at_identical_opposite_and_zero_embeddings(x: Tensor, kind: str) -> None:
-    x = x.clone().requires_grad_()
-    value = HPHNTripletLoss(distance=DISTANCES[kind])(x, torch.tensor([0, 0, 1, 1]))
-    value.backward()
-    assert value.isfinite() and x.grad is not None and x.grad.isfinite().all()
-
-
 def test_another_reference_set() -> None:
-    x, labels = batch_of_hphn_triplet()
+    x, labels = batch()
     ref, ref_labels = torch.randn(7, 5, dtype=torch.float64), [1, 0, 5, 1, 0, 0, 2]
     d = pair_distances(x, ref)
-    triplets = hphn_triplets(d, LABELS_OF_HPHN_TRIPLET, ref_labels)
+    triplets = hphn_triplets(d, LABELS, ref_labels)
     assert {a for a, _, _ in triplets} == {0, 1, 2, 3, 4, 5, 6, 8, 9}  # class 3 is not there
     value = HPHNTripletLoss()(x, labels, ref_emb=ref, ref_labels=torch.tensor(ref_labels))
-    assert value.item() == pytest.approx(average_of_hphn_triplet(triplet_losses(d, triplets, 0.2)), abs=1e-7)
+    assert value.item() == pytest.approx(average(triplet_losses(d, triplets, 0.2)), abs=1e-7)
 
 
 @pytest.mark.parametrize("with_labels", [True, False])
 def test_indices_tuple_limits_the_choice(with_labels: bool) -> None:
-    x, labels = batch_of_hphn_triplet()
+    x, labels = batch()
     given = labels if with_labels else None
     loss = HPHNTripletLoss(margin=5)
     d = pair_distances(x)
@@ -353,7 +352,7 @@ def test_indices_tuple_limits_the_choice(with_labels: bool) -> None:
     far = max((2, 5), key=lambda i: d[0][i])
     expected = [d[0][far] - min(d[0][1], d[0][3]) + 5, d[4][6] - d[4][7] + 5]
     for mined in ((a, p, n), (a, p, a, n)):
-        assert loss(x, given, mined).item() == pytest.approx(average_of_hphn_triplet(expected), abs=1e-7)
+        assert loss(x, given, mined).item() == pytest.approx(average(expected), abs=1e-7)
     pairs = torch.tensor([0]), torch.tensor([2]), torch.tensor([2]), torch.tensor([7])  # only the other end has one
     assert loss(x, given, pairs).item() == pytest.approx(d[0][2] - d[2][7] + 5, abs=1e-7)
     none = torch.empty(0, dtype=torch.long)
@@ -365,13 +364,13 @@ def test_indices_tuple_limits_the_choice(with_labels: bool) -> None:
 @pytest.mark.parametrize("pairing", ["consecutive", "all"])
 @pytest.mark.parametrize("kind", ["l2", "cosine"])
 def test_inside_loop_it_takes_its_triplets_from_the_distances_of_arcs(pairing: str, kind: str) -> None:
-    x, labels = batch_of_hphn_triplet()
-    d = loop_distances(x, LABELS_OF_HPHN_TRIPLET, x, LABELS_OF_HPHN_TRIPLET, pairing)
-    triplets = hphn_triplets(d, LABELS_OF_HPHN_TRIPLET)
+    x, labels = batch()
+    d = loop_distances(x, LABELS, x, LABELS, pairing)
+    triplets = hphn_triplets(d, LABELS)
     measure = d if kind == "l2" else [[v * v / 2 for v in row] for row in d]  # 1 − cosine
     loss = HPHNTripletLoss(margin=0.2, distance=DISTANCES[kind])
     value = LoOp(loss, pairing=pairing, positives="all")(x, labels)
-    assert value.item() == pytest.approx(average_of_hphn_triplet(triplet_losses(measure, triplets, 0.2)), abs=1e-6)
+    assert value.item() == pytest.approx(average(triplet_losses(measure, triplets, 0.2)), abs=1e-6)
     assert value > loss(x, labels)
 
 
@@ -381,9 +380,7 @@ def test_inside_loop_with_classes_of_two_each_pair_has_one_value() -> None:
     x = torch.randn(8, 5, dtype=torch.float64)
     d = loop_distances(x, labels, x, labels, "consecutive")
     pairs = [(i, i + 1) for i in range(0, 8, 2)]
-    expected = average_of_hphn_triplet(
-        [max(0.0, d[i][j] - min(d[i][n] for n in range(8) if n not in (i, j)) + 0.2) for i, j in pairs]
-    )
+    expected = average([max(0.0, d[i][j] - min(d[i][n] for n in range(8) if n not in (i, j)) + 0.2) for i, j in pairs])
     value = LoOp(HPHNTripletLoss())(x, torch.tensor(labels))
     assert value.item() == pytest.approx(expected, abs=1e-6)
 
@@ -391,32 +388,28 @@ def test_inside_loop_with_classes_of_two_each_pair_has_one_value() -> None:
 @pytest.mark.parametrize("kind", ["l2", "cosine"])
 def test_consecutive_pairs_equal_the_loops(kind: str) -> None:
     """Of each pair the largest distance of either end from its class, and the least from another class."""
-    x, labels = batch_of_hphn_triplet()
+    x, labels = batch()
+    own = [[i for i, c in enumerate(LABELS) if c == label] for label in LABELS]
+    others = [[i for i, c in enumerate(LABELS) if c != label] for label in LABELS]
     points = torch.nn.functional.normalize(x, dim=1)
     d = torch.cdist(points, points).tolist()
     measure = d if kind == "l2" else [[v * v / 2 for v in row] for row in d]
     terms = []
-    for i, partner in enumerate(partners(LABELS_OF_HPHN_TRIPLET, "consecutive")):
+    for i, partner in enumerate(partners(LABELS, "consecutive")):
         ends = (i, partner[0])
         if ends[0] == ends[1]:
             continue
-        far = max(
-            measure[e][o] for e in ends for o in range(len(x)) if LABELS_OF_HPHN_TRIPLET[o] == LABELS_OF_HPHN_TRIPLET[i]
-        )
-        near = min(
-            measure[e][o] for e in ends for o in range(len(x)) if LABELS_OF_HPHN_TRIPLET[o] != LABELS_OF_HPHN_TRIPLET[i]
-        )
+        far = max(measure[e][o] for e in ends for o in own[i])
+        near = min(measure[e][o] for e in ends for o in others[i])
         terms.append(max(0.0, far - near + 0.2))
     loss = HPHNTripletLoss(margin=0.2, positives="consecutive", distance=DISTANCES[kind])
     x.requires_grad_()
     value = loss(x, labels)
-    assert value.item() == pytest.approx(average_of_hphn_triplet(terms), abs=1e-6)
+    assert value.item() == pytest.approx(average(terms), abs=1e-6)
     assert torch.autograd.gradcheck(lambda x: loss(x, labels), (x,))
-    j = partners(LABELS_OF_HPHN_TRIPLET, "consecutive")[0][0]
+    j = partners(LABELS, "consecutive")[0][0]
     mined = torch.tensor([0]), torch.tensor([j]), torch.tensor([1])
-    far = max(
-        measure[e][o] for e in (0, j) for o in range(len(x)) if LABELS_OF_HPHN_TRIPLET[o] == LABELS_OF_HPHN_TRIPLET[0]
-    )
+    far = max(measure[e][o] for e in (0, j) for o in own[0])
     assert loss(x, labels, mined).item() == pytest.approx(max(0.0, far - measure[0][1] + 0.2), abs=1e-6)
 
 
@@ -429,14 +422,3 @@ def test_consecutive_pairs_of_a_batch_without_any_and_with_a_reference_set() -> 
         assert value.item() == 0
     with pytest.raises(ValueError, match="positives='consecutive' needs labels and no ref_emb"):
         loss(x, torch.arange(4) // 2, ref_emb=x + 1, ref_labels=torch.arange(4) // 2)
-    with pytest.raises(ValueError, match="positives must be one of 'farthest', 'consecutive'; got 'arc'"):
-        HPHNTripletLoss(positives="arc")
-
-
-def test_hphn_triplet_errors() -> None:
-    x, labels = batch_of_hphn_triplet()
-    for margin in (-0.1, float("nan")):
-        with pytest.raises(ValueError, match=r"margin must be in \[0, inf\]; got"):
-            HPHNTripletLoss(margin=margin)
-    with pytest.raises(ValueError, match="ref_labels where ref_emb is given"):
-        HPHNTripletLoss()(x, labels, ref_emb=x + 1)

@@ -123,12 +123,12 @@ def test_broadcasts() -> None:
     assert torch.allclose(grid.diagonal(), arc_distance(x1, x2, y1, y2))
 
 
-def four_of_segments(count: int, size: int) -> list[torch.Tensor]:
+def four_points(count: int, size: int) -> list[torch.Tensor]:
     return [3 * torch.randn(count, size, dtype=torch.float64) + 1 for _ in range(4)]
 
 
-def degenerate_of_segments(kind: str, count: int, size: int) -> list[torch.Tensor]:
-    x1, x2, y1, y2 = four_of_segments(count, size)
+def degenerate_segments(kind: str, count: int, size: int) -> list[torch.Tensor]:
+    x1, x2, y1, y2 = four_points(count, size)
     return {
         "point": [x1, x1, y1, y2],
         "two points": [x1, x1, y1, y1],
@@ -145,30 +145,30 @@ KINDS = ["point", "two points", "shared end", "identical", "parallel", "crossing
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 5e-4), (torch.float64, 1e-7)])
 @pytest.mark.parametrize("size", [1, 2, 3, 16])
 def test_equals_brute_force(dtype: torch.dtype, tolerance: float, size: int) -> None:
-    ends = [end.to(dtype) for end in four_of_segments(150, size)]
+    ends = [end.to(dtype) for end in four_points(150, size)]
     expected = brute_force_segments(*(end.double() for end in ends))
     assert (segment_distance(*ends).double() - expected).abs().max() <= tolerance
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_equals_brute_force_on_degenerate_segments(kind: str) -> None:
-    ends = degenerate_of_segments(kind, 60, 3)
+    ends = degenerate_segments(kind, 60, 3)
     assert (segment_distance(*ends) - brute_force_segments(*ends)).abs().max() <= 1e-6
 
 
 def test_segments_gradient_equals_finite_differences() -> None:
-    assert torch.autograd.gradcheck(segment_distance, [end.requires_grad_() for end in four_of_segments(12, 4)])
+    assert torch.autograd.gradcheck(segment_distance, [end.requires_grad_() for end in four_points(12, 4)])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_segments_gradient_is_finite_at_singular_points(kind: str) -> None:
-    ends = [end.clone().requires_grad_() for end in degenerate_of_segments(kind, 20, 4)]
+    ends = [end.clone().requires_grad_() for end in degenerate_segments(kind, 20, 4)]
     segment_distance(*ends).sum().backward()
     assert all(end.grad is not None and end.grad.isfinite().all() for end in ends)
 
 
 def test_no_farther_than_any_two_ends_and_symmetric() -> None:
-    x1, x2, y1, y2 = four_of_segments(300, 4)
+    x1, x2, y1, y2 = four_points(300, 4)
     distance = segment_distance(x1, x2, y1, y2)
     for x in (x1, x2):
         for y in (y1, y2):

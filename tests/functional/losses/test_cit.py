@@ -183,7 +183,7 @@ def test_ties_are_not_discordant_and_have_no_gradient(loss):
     assert value == 0 and not x.grad.any()
 
 
-LABELS_OF_CIT_ROWS = torch.tensor([0, 0, 0, 1, 1, 2, 3, 3, 3, 3])
+ROW_LABELS = torch.tensor([0, 0, 0, 1, 1, 2, 3, 3, 3, 3])
 PARTS = (slice(0, 5), slice(5, 5), slice(5, 10))
 
 
@@ -192,9 +192,9 @@ PARTS = (slice(0, 5), slice(5, 5), slice(5, 10))
 )
 def test_parts_add_up(gamma: float, similarity: str, hinge: bool) -> None:
     torch.manual_seed(0)
-    x, spans = torch.randn(10, 6, dtype=torch.float64), class_spans(LABELS_OF_CIT_ROWS)
+    x, spans = torch.randn(10, 6, dtype=torch.float64), class_spans(ROW_LABELS)
     whole = x.clone().requires_grad_()
-    expected = fast_concordance_loss(whole, LABELS_OF_CIT_ROWS, gamma, similarity, hinge)
+    expected = fast_concordance_loss(whole, ROW_LABELS, gamma, similarity, hinge)
     expected.backward()
     square = torch.zeros(10, 10, dtype=torch.float64)
 

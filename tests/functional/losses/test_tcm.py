@@ -136,15 +136,15 @@ def test_distance_range_out_of_order(low, high, name):
         margins_from_distance_range(low, high)
 
 
-LABELS_OF_TCM_ROWS = torch.tensor([0, 0, 0, 1, 1, 2, 3, 3, 3, 3])
+ROW_LABELS = torch.tensor([0, 0, 0, 1, 1, 2, 3, 3, 3, 3])
 
 
 @pytest.mark.parametrize("indicator", [True, False])
 def test_parts_add_up(indicator: bool) -> None:
     torch.manual_seed(0)
-    x, spans = torch.randn(10, 6, dtype=torch.float64), class_spans(LABELS_OF_TCM_ROWS)
+    x, spans = torch.randn(10, 6, dtype=torch.float64), class_spans(ROW_LABELS)
     whole = x.clone().requires_grad_()
-    expected = fast_threshold_consistency(whole, LABELS_OF_TCM_ROWS, 0.7, 1.3, 0.5, 0.1, indicator=indicator)
+    expected = fast_threshold_consistency(whole, ROW_LABELS, 0.7, 1.3, 0.5, 0.1, indicator=indicator)
     expected.backward()
     parts = [
         (

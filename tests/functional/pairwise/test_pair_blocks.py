@@ -70,7 +70,7 @@ def test_equals_the_loops_in_blocks_of_any_size(entries: int | None) -> None:
     assert listed_cosines(x, y, rows[:0], others[:0]).shape == (0,)
 
 
-def a_set_of_offset_scores(count: int, classes: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+def offset_set(count: int, classes: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(count) % classes
     centres = torch.randn(classes, 8, generator=generator, dtype=torch.float64)
@@ -85,7 +85,7 @@ def scores_by_loops(embeddings: Tensor, offsets: Tensor) -> Tensor:
 
 
 def test_pairs_count_scores_less_both_offsets() -> None:
-    embeddings, labels, offsets = a_set_of_offset_scores(40, 5)
+    embeddings, labels, offsets = offset_set(40, 5)
     offsets[3] = 1.5  # its scores lie below −1, and count as −1
     scores = scores_by_loops(embeddings, offsets)
     distances = (2 - 2 * scores.clamp(-1, 1)).sqrt()
@@ -108,7 +108,7 @@ def test_pairs_count_scores_less_both_offsets() -> None:
 
 
 def test_opis_and_the_roc_take_offsets() -> None:
-    embeddings, labels, offsets = a_set_of_offset_scores(60, 6)
+    embeddings, labels, offsets = offset_set(60, 6)
     scores = scores_by_loops(embeddings, offsets)
     upper = torch.ones(60, 60, dtype=torch.bool).triu(1)
     same = labels[:, None] == labels
@@ -130,7 +130,7 @@ def test_opis_and_the_roc_take_offsets() -> None:
 
 
 def test_opis_in_bins_equals_opis_of_exact_counts() -> None:
-    embeddings, labels, offsets = a_set_of_offset_scores(3000, 60)
+    embeddings, labels, offsets = offset_set(3000, 60)
     pairs = PairDistances(embeddings.float(), labels, offsets=offsets.float())
     exact = utility_curves(embeddings.float(), labels, exact=True, offsets=offsets.float())
     binned = calibrated_curves(pairs, far_ranges=[(1e-2, 1e-1)], grid=100, exact_up_to=0)[0]
@@ -138,7 +138,7 @@ def test_opis_in_bins_equals_opis_of_exact_counts() -> None:
 
 
 def test_a_gallery_is_ranked_by_distance_of_one_column_more() -> None:
-    embeddings, labels, offsets = a_set_of_offset_scores(50, 5)
+    embeddings, labels, offsets = offset_set(50, 5)
     unit = torch.nn.functional.normalize(embeddings)
     query, gallery = sides_of_distance(unit[:20], unit, offsets)
     found = rank_matches(query, labels[:20], gallery, labels, gallery_includes_query=True, metric="euclidean")
@@ -153,7 +153,7 @@ def test_a_gallery_is_ranked_by_distance_of_one_column_more() -> None:
 
 
 def test_offsets_that_do_not_fit_are_errors() -> None:
-    embeddings, labels, offsets = a_set_of_offset_scores(10, 2)
+    embeddings, labels, offsets = offset_set(10, 2)
     with pytest.raises(ValueError, match=r"offsets must have shape \(10,\), one per embedding; got \(9,\)"):
         PairDistances(embeddings, labels, offsets=offsets[:9])
     with pytest.raises(ValueError, match="offsets must be finite"):

@@ -114,13 +114,13 @@ def test_meta_tensors_are_errors() -> None:
         PairDistances(x, y).negative_distances_at([1.5])
 
 
-def a_set_of_sampled() -> tuple[torch.Tensor, torch.Tensor]:
+def sampled_set() -> tuple[torch.Tensor, torch.Tensor]:
     labels = torch.randint(0, 4, (60,))
     return torch.randn(5, 4).double()[labels] + torch.randn(60, 4).double(), labels
 
 
 def test_all_positives_and_the_requested_number_of_negatives() -> None:
-    x, y = a_set_of_sampled()
+    x, y = sampled_set()
     every, some = PairDistances(x, y), SampledPairDistances(x, y, negatives_per_positive=3, seed=0)
     thresholds = torch.tensor([0.3, 1.0, 2.0]).double()
     assert torch.equal(every.accepted(thresholds)[0], some.accepted(thresholds)[0])
@@ -144,7 +144,7 @@ def test_every_negative_pair_and_no_other_can_be_drawn() -> None:
 
 
 def test_rates_approximate_those_of_all_pairs() -> None:
-    x, y = a_set_of_sampled()
+    x, y = sampled_set()
     thresholds = torch.linspace(0, 2, 9).double()
     expected = utility_curves(x, y, thresholds=thresholds)
     found = utility_curves(x, y, thresholds=thresholds, negatives_per_positive=200)
@@ -154,7 +154,7 @@ def test_rates_approximate_those_of_all_pairs() -> None:
 
 
 def test_the_seed_determines_the_draw() -> None:
-    x, y = a_set_of_sampled()
+    x, y = sampled_set()
     for metric in (opis, epsilon_opis):
         first = metric(x, y, negatives_per_positive=10, seed=1)
         assert metric(x, y, negatives_per_positive=10, seed=1) == first
@@ -162,7 +162,7 @@ def test_the_seed_determines_the_draw() -> None:
 
 
 def test_errors() -> None:
-    x, y = a_set_of_sampled()
+    x, y = sampled_set()
     with pytest.raises(ValueError, match="negatives_per_positive must be at least 1"):
         opis(x, y, negatives_per_positive=0)
     with pytest.raises(ValueError, match="OPIS needs at least 2 classes"):
