@@ -43,7 +43,10 @@ class ChunkedPass:
         self._devices = {x.device for x in (*inputs, *weights) if x.device.type not in ("cpu", "meta")}
         self._random: list[RandomStates] = []
         is_divided = len(self._parts) > 1
-        self._buffers = _buffers_of(self._modules) if is_divided else {}
+        self._buffers: dict[tuple[nn.Module, str], Tensor] = {}
+        for module in self._modules if is_divided else ():
+            for name, buffer in module.named_buffers(recurse=False):
+                self._buffers[module, name] = buffer
         self._before = {of: buffer.clone() for of, buffer in self._buffers.items()}
         finished: list[list[Tensor | None]] = []
         with self._alone() if is_divided else nullcontext():
@@ -109,10 +112,6 @@ def _embed(network: Callable[..., Any], part: Sequence[Tensor]) -> Any:
         return network(*part)
     finally:
         torch.set_autocast_cache_enabled(cached)
-
-
-def _buffers_of(modules: Iterable[nn.Module]) -> dict[tuple[nn.Module, str], Tensor]:
-    return {(module, name): buffer for module in modules for name, buffer in module.named_buffers(recurse=False)}
 
 
 def _random_states(devices: Iterable[torch.device]) -> RandomStates:

@@ -130,7 +130,6 @@ def fast_threshold_consistency(
     Value and gradient are computed together; second derivatives use `shortfall_and_excess`. divide_by: see TCMLoss.
     sizes: at_once, min_rows, few and entries override the constants above and the device's block size.
     """
-    check_choice(divide_by, DIVISORS, "divide_by")
     options = (lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by)
     return _threshold_consistency(embeddings, labels, *options, spans=spans, **sizes)
 

@@ -33,11 +33,6 @@ def tpir_at_fpir(scores: GalleryScores, fpir: float) -> Tensor:
     return tar_at_far(torch.where(scores.mated, found, scores.best), scores.mated, fpir)
 
 
-def share_within_rank(scores: GalleryScores, rank: int) -> Tensor:
-    """Share of mated probes found among the first `rank`; ties count against them."""
-    return (scores.before[scores.mated] < rank).double().mean()
-
-
 def scores_in_blocks(
     probes: Tensor,
     subjects: Tensor,

@@ -1,7 +1,7 @@
 """Counts the negative pairs of every class in one pass, in fine bins over the calibration range.
 
-`calibration_bracket` estimates the range from a sample, `make_negative_histogram` counts its pairs by class and pooled,
-and `NegativeHistogram` interpolates counts at any threshold.
+`calibration_brackets` estimates the range from a sample, `make_negative_histogram` counts its pairs by class and
+pooled, and `NegativeHistogram` interpolates counts at any threshold.
 """
 
 from collections.abc import Sequence
@@ -22,20 +22,14 @@ _STANDARD_ERRORS = 5
 _COMPARED, _DISTINCT = 2**14, 0.9
 
 
-def calibration_bracket(pairs: PairDistances, far_range: tuple[float, float]) -> tuple[float, float] | None:
-    """Two cosines, the larger first, that bracket a range of pooled false accept rates.
-
-    None if many distances tie, or the sample has one class only.
-
-    Estimated from all pairs of a sample of rows and widened by five standard errors; the same on all ranks.
-    """
-    return calibration_brackets(pairs, [far_range])[0]
-
-
 def calibration_brackets(
     pairs: PairDistances, far_ranges: Sequence[tuple[float, float]]
 ) -> list[tuple[float, float] | None]:
-    """`calibration_bracket` of each range, from one sample."""
+    """Two cosines, the larger first, that bracket each range of pooled false accept rates.
+
+    None if many distances tie, or the sample has one class only. Estimated from all pairs of a sample of rows and
+    widened by five standard errors; the same on all ranks.
+    """
     count = len(pairs.unit)
     size = min(count, max(_FEWEST_SAMPLED, min(_MOST_SAMPLED, count // 32)))
     chosen = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:size].to(pairs.unit.device)
@@ -157,7 +151,7 @@ def make_negative_histogram(
     kept: (T,) bool, the classes to count. None if the range is too narrow for bins or many distances tie.
     """
     with full_precision(pairs.unit.device):
-        bracket = calibration_bracket(pairs, far_range)
+        (bracket,) = calibration_brackets(pairs, [far_range])
         if bracket is None:
             return None
         top, bottom = bracket
