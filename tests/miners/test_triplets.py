@@ -9,6 +9,7 @@ from pml_ext.functional import concordance_index
 from pml_ext.losses import CITLoss
 from pml_ext.miners import ConcordanceMiner, DisjointTripletMiner, HPHNMiner, LoOpMiner
 from tests.oracles.arcs import loop_distances
+from tests.oracles.concordance import triplets
 from tests.oracles.triplets import distance, hphn_triplets, unit
 
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]
@@ -94,13 +95,7 @@ def test_cit_has_no_event_loss_beyond_the_discordant_triplets() -> None:
 def test_inside_loop_it_compares_with_the_distances_of_arcs() -> None:
     x, labels = batch()
     d = loop_distances(x, LABELS, x, LABELS, "all")
-    expected = {
-        (a, p, n)
-        for a in range(10)
-        for p in range(10)
-        for n in range(10)
-        if LABELS[a] == LABELS[p] != LABELS[n] and a != p and d[a][n] < d[a][p]
-    }
+    expected = {(a, p, n) for a, p, n in triplets(LABELS) if d[a][n] < d[a][p]}
     assert as_set(LoOpMiner(ConcordanceMiner(), pairing="all")(x, labels)) == expected
     assert len(expected) > len(ConcordanceMiner()(x, labels)[0])
 
@@ -112,7 +107,7 @@ def test_errors() -> None:
         ConcordanceMiner(margin=-1)
 
 
-def triplets(labels: list[int], seed: int | None = 0) -> list[tuple[int, ...]]:
+def disjoint_triplets(labels: list[int], seed: int | None = 0) -> list[tuple[int, ...]]:
     found = DisjointTripletMiner(seed=seed)(torch.randn(len(labels), 3), torch.tensor(labels))
     return list(zip(*(part.tolist() for part in found), strict=True))
 
@@ -131,7 +126,7 @@ def triplets(labels: list[int], seed: int | None = 0) -> list[tuple[int, ...]]:
     ],
 )
 def test_each_sample_stands_in_at_most_one_triplet(labels: list[int], least: int, seed: int) -> None:
-    found = triplets(labels, seed)
+    found = disjoint_triplets(labels, seed)
     assert len(found) >= least
     assert max(Counter(sample for triplet in found for sample in triplet).values(), default=1) == 1
     for a, p, n in found:
@@ -144,7 +139,7 @@ def test_all_roles_are_drawn_alike() -> None:
     torch.manual_seed(0)
     roles: Counter[tuple[int, int]] = Counter()
     for _ in range(600):
-        for triplet in triplets(labels, None):
+        for triplet in disjoint_triplets(labels, None):
             roles.update((role, sample) for role, sample in enumerate(triplet))
     for role in range(3):
         counts = [roles[role, sample] for sample in range(12)]

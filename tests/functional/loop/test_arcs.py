@@ -129,14 +129,11 @@ def four_points(count: int, size: int) -> list[torch.Tensor]:
 
 def degenerate_segments(kind: str, count: int, size: int) -> list[torch.Tensor]:
     x1, x2, y1, y2 = four_points(count, size)
-    return {
-        "point": [x1, x1, y1, y2],
-        "two points": [x1, x1, y1, y1],
-        "shared end": [x1, x2, x1, y2],
-        "identical": [x1, x2, x1, x2],
-        "parallel": [x1, x2, y1, y1 + x2 - x1],
-        "crossing": [x1, x2, (x1 + x2) / 2 + y1, (x1 + x2) / 2 - y1],
-    }[kind]
+    middle = (x1 + x2) / 2
+    kinds = {"point": [x1, x1, y1, y2], "two points": [x1, x1, y1, y1], "shared end": [x1, x2, x1, y2]}
+    kinds |= {"identical": [x1, x2, x1, x2], "parallel": [x1, x2, y1, y1 + x2 - x1]}
+    kinds |= {"crossing": [x1, x2, middle + y1, middle - y1]}
+    return kinds[kind]
 
 
 KINDS = ["point", "two points", "shared end", "identical", "parallel", "crossing"]
