@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from pml_ext.metrics import ThresholdReport
-    from pml_ext.metrics.gallery_cohort import Normalization
+    from pml_ext.metrics.normalization import Normalization
     from pml_ext.search.readers import EmbeddingSet
 
 _NOT_WRITTEN = "nothing was written; --output FOLDER writes {}"

@@ -9,7 +9,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
-from pml_ext.functional.verification.tar_at_far_rule import largest_count_within
+from pml_ext.functional.verification.roc import largest_count_within
 from pml_ext.metrics import OPISSettings, SampleSource, ThresholdReport
 from pml_ext.reports.page import thumbnail
 from pml_ext.reports.threshold_page import write_files

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pml_ext._errors import UserError
 from pml_ext.metrics import CohortNormalization, GalleryCohort, ThresholdReport
-from pml_ext.metrics.gallery_cohort import Normalization
+from pml_ext.metrics.normalization import Normalization
 from pml_ext.metrics.threshold.samples import Labels, number_classes
 from pml_ext.search.readers import read_embeddings
 

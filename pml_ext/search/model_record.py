@@ -11,7 +11,7 @@ from pml_ext._errors import UserError
 from pml_ext._files import sha256_of
 from pml_ext._version import __version__
 from pml_ext.metrics import CohortNormalization, ThresholdReport
-from pml_ext.metrics.cohort_file import read_cohort
+from pml_ext.metrics.normalization import read_cohort
 from pml_ext.metrics.threshold.file import read_report
 from pml_ext.metrics.threshold.structures import Checkpoint, CountAbove0, Sha256
 

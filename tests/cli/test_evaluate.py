@@ -21,7 +21,7 @@ from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.evaluation.evaluate import gallery_cohort
 from pml_ext.search.cohorts import USUAL_GALLERY
 from tests.cli.embedding_files import CAMERAS, DIGITS, X, Y, failure, file
-from tests.metrics.test_cohort_tuning import crowded
+from tests.metrics.test_normalization import crowded
 from tests.oracles import metrics as oracle_metrics
 
 pytestmark = pytest.mark.filterwarnings("ignore:the cohort is of another kind")

@@ -13,7 +13,7 @@ from PIL import Image
 from pml_ext.cli import main
 from pml_ext.metrics import ThresholdReport
 from tests.cli.embedding_files import CAMERAS, X, Y, failure, file
-from tests.metrics.test_cohort_tuning import crowded
+from tests.metrics.test_normalization import crowded
 from tests.oracles import thresholds as oracle_thresholds
 
 pytestmark = pytest.mark.filterwarnings("ignore:the cohort is of another kind")

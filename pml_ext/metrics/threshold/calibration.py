@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pml_ext._ops.precision import full_precision
-from pml_ext.functional.pairwise.listed import listed_cosines
+from pml_ext._ops.numerics import full_precision
+from pml_ext.functional.pairwise.pair_blocks import listed_cosines
 from pml_ext.functional.pairwise.pair_distances import PairDistances
-from pml_ext.functional.verification.cllr_of_classes import ClassPairs, cost_in_bits, mean_with_interval
+from pml_ext.functional.verification.likelihood_ratio import ClassPairs, cost_in_bits, mean_with_interval
 from pml_ext.metrics.score_calibration import ScoreCalibration
 from pml_ext.metrics.threshold.structures import Calibration, MeanRate
 

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from pml_ext._checks import check_whole
 from pml_ext.functional.pairwise.pair_distances import PairDistances
-from pml_ext.functional.verification.class_interval import class_rate_interval
-from pml_ext.functional.verification.clopper_pearson import interval_of_share
-from pml_ext.metrics.cohort_normalization import CohortNormalization
+from pml_ext.functional.verification.intervals import class_rate_interval, interval_of_share
+from pml_ext.metrics.normalization import CohortNormalization
 from pml_ext.metrics.threshold.samples import (
     Labels,
     Samples,

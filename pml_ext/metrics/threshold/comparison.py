@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_embeddings
-from pml_ext.functional.open_set.high_scores import scores_for_rate, threshold_for_rate
-from pml_ext.functional.open_set.rates_by_size import rates_without_each
-from pml_ext.functional.verification.class_interval import half_width
+from pml_ext.functional.open_set.best_scores import scores_for_rate, threshold_for_rate
+from pml_ext.functional.open_set.identification import rates_without_each
+from pml_ext.functional.verification.intervals import half_width
 from pml_ext.functional.verification.threshold import thresholds_at_far
 from pml_ext.metrics.threshold.measure import rates_at
 from pml_ext.metrics.threshold.report import ThresholdReport

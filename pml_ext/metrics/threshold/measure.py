@@ -17,8 +17,7 @@ from pml_ext._checks import (
     check_whole,
     warn_caller,
 )
-from pml_ext._ops.precision import full_precision
-from pml_ext._ops.threads import one_thread
+from pml_ext._ops.numerics import full_precision, one_thread
 from pml_ext._progress import show_steps
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, calibrated_curves, curves_of_pairs
 from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves, utility_of_rates
@@ -31,8 +30,8 @@ from pml_ext.functional.verification.threshold import (
     threshold_of_best_utility,
     thresholds_at_far,
 )
-from pml_ext.metrics.gallery_cohort import Normalization, check_normalize, offsets_of_pairs
-from pml_ext.metrics.opis_settings import OPISSettings
+from pml_ext.metrics.normalization import Normalization, check_normalize, offsets_of_pairs
+from pml_ext.metrics.opis import OPISSettings
 from pml_ext.metrics.threshold.calibration import calibrate_pairs
 from pml_ext.metrics.threshold.groups import measure_groups
 from pml_ext.metrics.threshold.samples import (

@@ -14,9 +14,8 @@ from pml_ext._checks import check_fraction, warn_caller
 from pml_ext._files import write_atomically
 from pml_ext._ops.normalize import normalise_
 from pml_ext._text import printable
-from pml_ext.metrics.cohort_normalization import CohortNormalization
-from pml_ext.metrics.gallery_cohort import Normalization
-from pml_ext.metrics.opis_settings import OPISSettings
+from pml_ext.metrics.normalization import CohortNormalization, Normalization
+from pml_ext.metrics.opis import OPISSettings
 from pml_ext.metrics.threshold.check import ThresholdCheck, check_threshold
 from pml_ext.metrics.threshold.file import checkpoint_of, read_report, write_report
 from pml_ext.metrics.threshold.measure import choose_target, measure_threshold

@@ -14,9 +14,8 @@ from pml_ext._checks import check_embeddings, check_finite, check_labels
 from pml_ext.functional.open_set.best_scores import BestScores, Template
 from pml_ext.functional.pairwise.pair_blocks import Block
 from pml_ext.functional.pairwise.pair_distances import PairDistances
-from pml_ext.functional.verification.class_interval import class_rate_interval
-from pml_ext.metrics.cohort_normalization import CohortNormalization
-from pml_ext.metrics.gallery_cohort import GalleryCohort, Normalization, offsets_of_pairs
+from pml_ext.functional.verification.intervals import class_rate_interval
+from pml_ext.metrics.normalization import CohortNormalization, GalleryCohort, Normalization, offsets_of_pairs
 from pml_ext.metrics.threshold.structures import ErrorRate, NormalizationRecord, Sample
 
 Labels = Tensor | np.ndarray | Sequence[int] | Sequence[str]

@@ -5,11 +5,17 @@ from dataclasses import dataclass, replace
 import torch
 
 from pml_ext._checks import check_choice, check_fraction, check_whole
-from pml_ext.functional.open_set.best_scores import Template
+from pml_ext.functional.open_set.best_scores import (
+    ALL,
+    HighScores,
+    Template,
+    scores_for_rate,
+    scores_from,
+    share_by_pooled_rate,
+    threshold_for_rate,
+)
 from pml_ext.functional.open_set.extrapolation import NEEDED, ExtrapolatedRate, extrapolated_rate, fitted_rate
-from pml_ext.functional.open_set.gallery_law import share_by_pooled_rate
-from pml_ext.functional.open_set.high_scores import ALL, HighScores, scores_for_rate, scores_from, threshold_for_rate
-from pml_ext.functional.open_set.rates_by_size import RateWithInterval, SearchRates, search_rates
+from pml_ext.functional.open_set.identification import RateWithInterval, SearchRates, search_rates
 from pml_ext.metrics.threshold.samples import Samples
 from pml_ext.metrics.threshold.structures import CMC_RANKS, ExtrapolationCheck, GalleryRates, MeanRate, Searches
 

@@ -7,7 +7,7 @@ import torch
 from scipy.stats import t
 
 from pml_ext.functional import cllr
-from pml_ext.functional.verification.cllr_of_classes import ClassPairs, cost_in_bits, mean_with_interval
+from pml_ext.functional.verification.likelihood_ratio import ClassPairs, cost_in_bits, mean_with_interval
 from pml_ext.metrics import ThresholdReport
 
 LABELS = torch.arange(600) % 150

@@ -14,7 +14,7 @@ from torch import Tensor
 from pml_ext.functional import PairDistances
 from pml_ext.metrics import CohortNormalization, GalleryCohort, SearchPlan, ThresholdReport
 from pml_ext.metrics.threshold.samples import CameraPairs
-from tests.metrics.test_cohort_tuning import crowded
+from tests.metrics.test_normalization import crowded
 
 pytestmark = pytest.mark.filterwarnings("ignore:the cohort is of another kind")
 

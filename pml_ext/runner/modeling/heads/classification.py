@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pml_ext.functional.losses.class_margins import MARGINS
+from pml_ext.functional.losses.class_softmax import MARGINS
 
 
 class ClassScores(NamedTuple):
