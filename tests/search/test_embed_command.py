@@ -204,7 +204,7 @@ def test_two_processes_embed_what_one_does(model: tuple[Path, Path], tmp_path: P
     assert done.returncode == 0, done.stderr[-3000:]
     assert "1 of 22 images could not be embedded" in done.stderr
     assert agrees(tmp_path, model, pictures)
-    assert sorted(Gallery.open(tmp_path / "g").manifest.parts.values()) == [10, 11]
+    assert sorted(part.rows for part in Gallery.open(tmp_path / "g").manifest.parts.values()) == [10, 11]
 
 
 def test_mistakes_are_named(
