@@ -13,7 +13,7 @@ from PIL import Image
 
 from pml_ext import Embedder
 from pml_ext.cli import main
-from pml_ext.search import embed_command, images
+from pml_ext.search import images
 from pml_ext.search.gallery import Gallery
 from pml_ext.search.readers import read_embeddings
 from tests.search.models import small_model
@@ -127,8 +127,8 @@ def test_changes_of_one_percent(
 KILLED = """
 import os, signal, sys
 from pml_ext.cli import main
-from pml_ext.search import embed_command, gallery
-embed_command.PART_SECONDS = 0.0  # each batch is a part
+from pml_ext.search import gallery, images
+images.PART_SECONDS = 0.0  # each batch is a part
 write = gallery._write_manifest
 def killed(folder, manifest):
     if len(manifest.parts) == int(sys.argv[1]):
@@ -161,7 +161,7 @@ def test_a_run_that_is_stopped_says_how_to_resume(
         raise KeyboardInterrupt
 
     extract(tmp_path / "pictures", 2)
-    monkeypatch.setattr(embed_command, "embed_images", stopped)
+    monkeypatch.setattr(images, "embed_images", stopped)
     assert main([*words, str(tmp_path / "pictures")]) == 130
     assert "run the same command again to resume" in capsys.readouterr().err
 
