@@ -13,6 +13,7 @@ import torch
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
+from pml_ext.search import gallery as gallery_file
 from pml_ext.search.gallery import Gallery
 from pml_ext.search.model_record import KEY, ModelRecord
 from pml_ext.search.readers import read_embeddings
@@ -93,6 +94,7 @@ def test_what_a_killed_process_leaves_is_removed(tmp_path: Path, monkeypatch: py
 ADD = """
 import sys
 from pathlib import Path
+from pml_ext.search import gallery as gallery_file
 from pml_ext.search.gallery import Gallery
 from tests.search.galleries import add, clustered
 gallery, first = Gallery.open(Path(sys.argv[1]), may_be_empty=True), int(sys.argv[2])
@@ -186,3 +188,16 @@ def test_offsets_follow_their_rows(tmp_path: Path) -> None:
     expected = x[:4].astype(float) @ x[rows].T.astype(float) - 0.5 * (offsets[:4, None] + offsets[rows])
     np.testing.assert_allclose(scores, expected, atol=1e-6)
     np.testing.assert_allclose(gallery.take_vectors(np.array([0, 19])), searched[[0, 19]])
+
+
+def test_the_manifest_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(create(tmp_path / "g", 8), clustered(5))
+    read, folders = gallery_file._read_manifest, list[Path]()
+
+    def counted(folder: Path) -> gallery_file.Manifest:
+        folders.append(folder)
+        return read(folder)
+
+    monkeypatch.setattr(gallery_file, "_read_manifest", counted)
+    assert read_embeddings(tmp_path / "g", need_labels=False).record is not None
+    assert folders == [tmp_path / "g"]
