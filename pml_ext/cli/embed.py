@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from pml_ext._errors import UserError
 from pml_ext.cli.arguments import IMPORT, KEY_AMONG_FILES, PROCESSES, Argument, Command, launch_of
@@ -23,14 +20,6 @@ if TYPE_CHECKING:
 
     from pml_ext.runner.launch import Launch
     from pml_ext.search.embedder import Embedder
-    from pml_ext.search.gallery import Gallery
-    from pml_ext.search.images import Embedded, Listed
-
-log = logging.getLogger("pml_ext")
-
-T = TypeVar("T")
-
-PART_SECONDS = 60.0  # the most work that a killed process loses
 
 
 _ARGUMENTS = [
@@ -73,25 +62,19 @@ def _embed(options: Namespace) -> None:
 def embed_in_process(options: Namespace, launch: Launch) -> None:
     """Embed this process's share of the images that are not in the gallery yet, or whose content has changed."""
     from pml_ext.runner.failures import one_message
-    from pml_ext.search.gallery import Gallery
-    from pml_ext.search.images import list_images
+    from pml_ext.search.images import embed_folder
 
     cfg, embedder = _load_model(options)
-    output = options.output
-    listed = list_images(options.images, Path(os.path.abspath(output)).parent)
-    cohort = None if options.normalize is None else Path(options.normalize).expanduser()
-    with one_message(output.parent), _process_group(launch.timeout) as (rank, processes):
-        missing: list[Listed] = []
-        if rank == 0:
-            gallery = Gallery.create(output, embedder.record, has_labels=options.label_by_folder, cohort=cohort)
-            missing = _remove_stale_rows(gallery, listed, prune=options.prune)
-        missing = _exchange(missing)[0]
-        gallery = Gallery.open(output, may_be_empty=True)
-        workers = cfg.DATALOADER.NUM_WORKERS
-        own = _embed_missing(gallery, embedder, missing[rank::processes], workers, show=rank == 0)
-        problems = [problem for problems in _exchange(own) for problem in problems]
-        if rank == 0:
-            _report(Gallery.open(output, may_be_empty=True), problems, len(missing))
+    with one_message(options.output.parent), _process_group(launch.timeout):
+        embed_folder(
+            embedder,
+            options.images,
+            options.output,
+            label_by_folder=options.label_by_folder,
+            prune=options.prune,
+            normalize=options.normalize,
+            workers=cfg.DATALOADER.NUM_WORKERS,
+        )
 
 
 def _load_model(options: Namespace) -> tuple[CN, Embedder]:
@@ -144,96 +127,19 @@ def _device(cfg: CN) -> str:
     return f"{kind}:{os.environ['LOCAL_RANK']}"
 
 
-def _remove_stale_rows(gallery: Gallery, listed: Sequence[Listed], *, prune: bool) -> list[Listed]:
-    """Remove rows of changed images, with `prune` of images that no longer exist; returns the images to embed."""
-    import numpy as np
-
-    from pml_ext.search.images import is_unchanged
-
-    paths, hashes = gallery.column("path"), gallery.column("content_hash")
-    row_of = {path: row for row, path in enumerate(paths)}  # two commands may have embedded an image: the last counts
-    known = [image for image in listed if image.name in row_of]
-    with ThreadPoolExecutor(min(8, 2 * (os.cpu_count() or 1))) as pool:
-        same = pool.map(lambda image: is_unchanged(image.path, hashes[row_of[image.name]]), known)
-        changed = {image.name for image, is_same in zip(known, same, strict=True) if not is_same}
-    lost = {path for path in row_of if not (gallery.base / path).exists()}
-    if lost:
-        does = "their rows are removed" if prune else "--prune removes their rows"
-        log.warning("%d images of %s no longer exist, such as %s: %s", len(lost), gallery.folder, min(lost), does)
-    dropped = changed | lost if prune else changed
-    stays = [row_of[path] == row and path not in dropped for row, path in enumerate(paths)]
-    if not all(stays):
-        gallery.keep(np.array(stays))
-    missing = [image for image in listed if image.name not in row_of or image.name in changed]
-    if paths:
-        unchanged = len(listed) - len(missing)
-        text = "%s: %d images to embed, %d of them changed; %d unchanged"
-        log.info(text, gallery.folder, len(missing), len(changed), unchanged)
-    return missing
-
-
-def _embed_missing(
-    gallery: Gallery, embedder: Embedder, missing: Sequence[Listed], workers: int, *, show: bool
-) -> list[str]:
-    """Embed images and add a part whenever it is large enough or a minute has passed; returns the problems."""
-    from pml_ext.search.gallery import PART_ROWS
-    from pml_ext.search.images import embed_images
-
-    problems, pending, rows, begun = list[str](), list["Embedded"](), 0, time.monotonic()
-    for batch in embed_images(embedder, missing, workers=workers, show=show):
-        problems += batch.problems
-        pending.append(batch)
-        rows += len(batch.images)
-        if rows >= PART_ROWS or time.monotonic() - begun >= PART_SECONDS:
-            _add_part(gallery, pending)
-            pending, rows, begun = [], 0, time.monotonic()
-    _add_part(gallery, pending)
-    return problems
-
-
-def _add_part(gallery: Gallery, batches: Sequence[Embedded]) -> None:
-    from pml_ext.search.images import join_batches
-
-    if any(batch.images for batch in batches):
-        images, embeddings, hashes, _ = join_batches(batches)
-        gallery.add([image.name for image in images], [image.folder for image in images], hashes, embeddings)
-
-
-def _report(gallery: Gallery, problems: Sequence[str], count: int) -> None:
-    file = gallery.folder / "unreadable.txt"
-    file.unlink(missing_ok=True)
-    if problems:
-        file.write_text("".join(f"{problem}\n" for problem in problems), encoding="utf-8")
-        log.warning("%d of %d images could not be embedded, see %s: %s …", len(problems), count, file, problems[0])
-    if not gallery.rows:
-        raise UserError(f"none of {count} images could be embedded: {problems[0]}")
-    log.info("%s: %d embeddings of %d dimensions", gallery.folder, gallery.rows, gallery.dim)
-
-
 @contextmanager
-def _process_group(timeout: float) -> Iterator[tuple[int, int]]:
-    """This process's rank, and the number of processes; in the block they can exchange objects."""
+def _process_group(timeout: float) -> Iterator[None]:
+    """In the block, processes that were started together are a group."""
     from torch import distributed
 
     if not distributed.is_torchelastic_launched():
-        yield 0, 1
+        yield
         return
     distributed.init_process_group("gloo", timeout=timedelta(seconds=timeout))
     try:
-        yield distributed.get_rank(), distributed.get_world_size()
+        yield
     finally:
         distributed.destroy_process_group()
-
-
-def _exchange(value: list[T]) -> list[list[T]]:
-    """The values of all processes."""
-    from torch import distributed
-
-    if not distributed.is_initialized():
-        return [value]
-    values: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(values, value)
-    return values
 
 
 EMBED = Command(

@@ -127,9 +127,8 @@ def test_changes_of_one_percent(
 KILLED = """
 import os, signal, sys
 from pml_ext.cli import main
-from pml_ext.cli import embed
-from pml_ext.search import gallery
-embed.PART_SECONDS = 0.0  # each batch is a part
+from pml_ext.search import gallery, images
+images.PART_SECONDS = 0.0  # each batch is a part
 write = gallery._write_manifest
 def killed(folder, manifest):
     if len(manifest.parts) == int(sys.argv[1]):
@@ -205,7 +204,7 @@ def test_two_processes_embed_what_one_does(model: tuple[Path, Path], tmp_path: P
     assert done.returncode == 0, done.stderr[-3000:]
     assert "1 of 22 images could not be embedded" in done.stderr
     assert agrees(tmp_path, model, pictures)
-    assert sorted(Gallery.open(tmp_path / "g").manifest.parts.values()) == [10, 11]
+    assert sorted(part.rows for part in Gallery.open(tmp_path / "g").manifest.parts.values()) == [10, 11]
 
 
 def test_mistakes_are_named(
