@@ -59,7 +59,7 @@ def test_a_torchvision_network_embeds_and_searches(tmp_path: Path, capsys: pytes
     best, labels = gallery.describe([hits.rows[0, 0]])
     assert tmp_path / best[0] == pictures[0] and labels == [pictures[0].parent.name]
     np.savez(tmp_path / "queries.npz", embeddings=found[:1].numpy())
-    assert main(["search", str(tmp_path / "queries.npz"), "--index", str(tmp_path / "g"), "-k", "3"]) == 0
+    assert main(["search", str(tmp_path / "queries.npz"), "--gallery", str(tmp_path / "g"), "-k", "3"]) == 0
     assert pictures[0].name in capsys.readouterr().out.splitlines()[1]
 
     pictures[0].unlink()

@@ -32,7 +32,7 @@ CMC_RANKS = (1, 5, 10, 20)
 class ErrorRate:
     """Errors among the pairs of a set, and the 95 % interval of the rate for classes like the set's.
 
-    low, high: see `functional.class_interval`; the threshold is taken as given, not as chosen on these pairs.
+    low, high: a jackknife over classes; the threshold is taken as given, not as chosen on these pairs.
     """
 
     errors: Count
