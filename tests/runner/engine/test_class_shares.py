@@ -1,4 +1,4 @@
-"""Class vectors in checkpoints, of one process; `tests/distributed/test_partial_fc.py` has those of several."""
+"""Class vectors in checkpoints, of one process; `tests/distributed/test_class_shares.py` has those of several."""
 
 from pathlib import Path
 from typing import Any
