@@ -27,7 +27,7 @@ TRAINED = {"SmoothAP": "smoothap.yml", "SmoothAP with TCM": "smoothap_tcm.yml"}
 def train(config: str) -> dict[str, Any]:
     """Metrics of the raw pixels, the untrained and the trained network, and the run's CPU time in seconds."""
     folder = OUTPUT / config.removesuffix(".yml")
-    command = [sys.executable, "-m", "pml_ext.cli", "train", "--config-file", str(CONFIGS / config), "--overwrite"]
+    command = [sys.executable, "-m", "pml_ext", "train", "--config-file", str(CONFIGS / config), "--overwrite"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     subprocess.run([*command, "OUTPUT_DIR", str(folder)], env=environment, check=True)

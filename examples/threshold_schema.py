@@ -9,20 +9,21 @@ from typing import Any
 
 import msgspec
 
-from pml_ext.metrics.threshold.fields import (
+from pml_ext.metrics.threshold.file import FORMAT
+from pml_ext.metrics.threshold.structures import (
     Alternative,
+    Calibration,
     CameraRates,
     Checkpoint,
     ClassErrors,
-    CohortOfScores,
     Consistency,
+    ErrorRate,
+    Groups,
+    NormalizationRecord,
+    Searches,
     Stability,
     Target,
 )
-from pml_ext.metrics.threshold.group_fields import Groups
-from pml_ext.metrics.threshold.json_file import FORMAT
-from pml_ext.metrics.threshold.rate_fields import Calibration, ErrorRate
-from pml_ext.metrics.threshold.search_fields import Searches
 
 ALWAYS: dict[str, Any] = {
     "checkpoint": Checkpoint | None,
@@ -48,7 +49,7 @@ SOMETIMES: dict[str, Any] = {
     "searches": Searches,
     "groups": Groups,
     "calibration": Calibration,
-    "normalization": CohortOfScores,
+    "normalization": NormalizationRecord,
 }
 
 

@@ -22,7 +22,7 @@ import pml_ext.metrics
 import pml_ext.miners
 import pml_ext.runner
 import pml_ext.runner.registry
-from pml_ext.cli import parsers
+from pml_ext.cli import parsers_of_commands
 from pml_ext.runner.config.defaults import get_cfg
 
 
@@ -96,7 +96,7 @@ _INSIDE = r"(?:[^\[\]]|\[[^\[\]]*\])*"
 
 
 def _command_line() -> Iterator[tuple[str, str]]:
-    for command, its_parser in parsers()[1].items():
+    for command, its_parser in parsers_of_commands()[1].items():
         for action in its_parser._actions:
             name = " ".join(action.option_strings) or action.dest
             # Python 3.13 requires no argument that may be absent, earlier ones do.

@@ -101,10 +101,10 @@ def test_embeddings_of_three_models(
     embeddings_of_three_models(tmp_path)
     monkeypatch.chdir(tmp_path)
     files = [f"{name}_val.npz" for name in ("pixels", "components", "white")]
-    assert main(["threshold", "--compare", *files, "--far", "0.01", "--out", "compared"]) == 0
+    assert main(["threshold", "compare", *files, "--far", "0.01", "--output", "compared"]) == 0
     said = capsys.readouterr().out
     assert all(name in said for name in files)
-    assert main(["threshold", "--embeddings", "white_val.npz", "--far", "0.01", "--out", "white"]) == 0
+    assert main(["threshold", "choose", "white_val.npz", "--far", "0.01", "--output", "white"]) == 0
 
     decided = subprocess.run([sys.executable, "-c", DECIDE], capture_output=True, text=True, check=True).stdout
     with np.load("white_monday.npz") as file:
@@ -112,7 +112,7 @@ def test_embeddings_of_three_models(
     accepted = ThresholdReport.load("white/threshold.json", checkpoint=None).accept(torch.from_numpy(unit[:1] @ unit.T))
     assert accepted[0].tolist() == json.loads(decided) and 1 < sum(json.loads(decided)) < 200
 
-    check = ["threshold", "--check", "white/threshold.json", "--labels", "labels", "--embeddings"]
+    check = ["threshold", "check", "white/threshold.json"]
     assert main([*check, "white_monday.npz"]) == 0
     assert main([*check, "white_fogged.npz"]) == 1
     assert main([*check, "pixels_monday.npz"]) == 2  # another length: another model
@@ -123,7 +123,7 @@ def test_embeddings_of_three_models(
 def test_a_wheel_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     """Installed without a clone: a config by name, trained; types are tested in test_typing.py."""
     for command in (
-        ["examples", "--copy", "swap_in_a_torch_loop.py"],
+        ["copy", "swap_in_a_torch_loop.py"],
         ["train", "--config-file", "Digits/arcface_2d.yml", "SOLVER.MAX_EPOCH", "1"],  # it has a _BASE_
     ):
         done = subprocess.run(

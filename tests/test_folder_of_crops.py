@@ -76,10 +76,10 @@ def test_the_whole_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: p
     assert "out/report.html" in said("report", str(tmp_path / "out")), "the run's data are found from another folder"
     monkeypatch.chdir(tmp_path)
     said("export", "out/config.yaml", *weights, "--format", "onnx", "--output", "m.onnx")
-    for model in (("--config-file", "out/config.yaml", *weights), ("--model", "m.onnx")):
+    for model in (("--model", "out/config.yaml", *weights), ("--model", "m.onnx")):
         shown = said("embed", "people", *model, "--output", "g")  # the second time, only the damaged image is left
         assert "images could not be embedded" in shown and "g: 71 embeddings" in shown
         query = made[40]
-        shown = said("search", str(query), "--index", "g", "-k", "2", "--page", "hits.html", "--images", "people")
+        shown = said("search", str(query), "--gallery", "g", "-k", "2", "--output", "hits.html", "--images", "people")
         assert f"1   1.0000  {query}" in shown
     assert "BytesIO" not in shown

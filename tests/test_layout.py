@@ -13,7 +13,7 @@ MODULES = {
 }
 # From the bottom up. Modules that no floor names, such as pml_ext._files, are for all.
 FLOORS = [["functional"], ["distances", "metrics"], ["losses"], ["miners", "distributed"]]
-FLOORS += [["runner", "search", "reports"], ["cli", "commands"]]
+FLOORS += [["runner", "search", "reports"], ["cli"]]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CORE = ("functional", "losses", "miners", "distances", "distributed", "metrics")
 
@@ -42,7 +42,7 @@ def test_imports_run_down_without_circles() -> None:
 def test_the_core_never_imports_the_trainer() -> None:
     core = [module for module in MODULES if room_of(module) in CORE]
     imported = {found for module in core for found in imports_of(module, inside_functions=True)}
-    assert not {found for found in imported if room_of(found) in ("runner", "search", "cli", "commands")}
+    assert not {found for found in imported if room_of(found) in ("runner", "search", "cli")}
 
 
 def test_import_pml_ext_is_light() -> None:

@@ -58,7 +58,7 @@ def test_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytes
     assert read_embeddings("gallery").embeddings.shape == (128, 1280)
     assert main(["embed", str(path), "--model", "logs/products", "--output", "one"]) == 0
     assert torch.allclose(embedding, read_embeddings("one", need_labels=False).embeddings, atol=1e-5)
-    assert main(["threshold", "--embeddings", "one", "--far", "0.01"]) == 2
+    assert main(["threshold", "choose", "one", "--far", "0.01"]) == 2
     assert "`pml-ext embed --label-by-folder` labels images by their folders" in capfd.readouterr().err
     assert main(["train", "product"]) == 2
     assert "no folder of images and no config file at product; did you mean products?" in capfd.readouterr().err

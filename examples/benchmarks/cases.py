@@ -10,13 +10,13 @@ from pytorch_metric_learning.distances import CosineSimilarity
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from pml_ext._ops.products import inner_products
+from pml_ext._ops.numerics import inner_products
 from pml_ext.functional.loop.cosine_kernel import loop_cosines
 from pml_ext.functional.loop.pair_matrix import loop_pairs
 from pml_ext.functional.losses.cit import concordance_loss
 from pml_ext.functional.losses.discriminative import discriminative_loss
 from pml_ext.functional.losses.tcm import shortfall_and_excess
-from pml_ext.functional.tuples.pairs import same_and_different
+from pml_ext.functional.tuples import same_and_different
 from pml_ext.losses import (
     CITLoss,
     DiscriminativeLoss,

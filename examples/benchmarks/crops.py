@@ -9,6 +9,7 @@ import argparse
 import logging
 import tempfile
 import time
+from copy import copy
 from pathlib import Path
 
 import numpy as np
@@ -56,8 +57,9 @@ def main() -> None:
             file = Path(folder) / f"{half}.onnx"
             export(cfg, file, "onnx", half=half)
             made[f"ONNX{', 16 bits' if half else ''}"] = Embedder.from_onnx(file, device=options.device)
-        prepare = Embedder(lambda x: x.new_ones(len(x), made["network"].embedding_dim), made["network"].record,
-                           device=torch.device("cpu"), batch_size=32)  # fmt: skip
+        prepare = copy(made["network"])
+        prepare.device = torch.device("cpu")
+        prepare.network = lambda images: images.new_ones(len(images), prepare.embedding_dim)
         print(f"{options.config.stem}, {made['network'].device}, {torch.get_num_threads()} threads; crops a second")
         print("| batch |", " | ".join([*made, "resizing alone"]), "|")
         print("|" + " ---: |" * (len(made) + 2))

@@ -6,9 +6,8 @@ from metric_case import Goal, Method, MetricCase, Size
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pml_ext.functional.open_set.best_scores import BestScores
-from pml_ext.functional.open_set.high_scores import scores_from
-from pml_ext.functional.open_set.rates_by_size import search_rates
+from pml_ext.functional.open_set.best_scores import BestScores, scores_from
+from pml_ext.functional.open_set.identification import search_rates
 
 DIM, SAMPLES, BLOCK, THRESHOLD = 512, 4, 512, 0.2
 PRODUCT, RATES = "products of the probes with all samples", "FPIR, FNIR and SEL with intervals, best of the samples"

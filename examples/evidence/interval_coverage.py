@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pml_ext.functional import identification
 from pml_ext.functional.verification.likelihood_ratio import ratios_of_counts
-from pml_ext.metrics import ThresholdReport
+from pml_ext.metrics import SearchPlan, ThresholdReport
 
 SAMPLES, FAR, LOOKS = 4, 0.01, 10
 SETS_OF_PAIRS = 10  # for each set of searches; pairs are cheap, and FAR varies by 10 % from one set of 600 to the next
@@ -118,7 +118,7 @@ def measure(people: int, gallery: int, sets: int, population: Population) -> tup
     for _ in range(sets):
         embeddings, labels, groups = draw(people, generator)
         report = ThresholdReport.from_embeddings(
-            embeddings, labels, far=FAR, gallery_size=gallery, groups=groups, splits=0
+            embeddings, labels, far=FAR, search=SearchPlan(gallery), groups=groups, splits=0
         )
         true = population.of(report, gallery, least)
         for name, (low, high) in intervals(report).items():

@@ -32,7 +32,7 @@ from torch.nn.functional import normalize
 from training import train
 
 from pml_ext.functional import cohort_offsets, opis_of_curves, rank_matches
-from pml_ext.functional.pairwise.offset_scores import sides_of_distance
+from pml_ext.functional.pairwise.pair_blocks import sides_of_distance
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.threshold import threshold_at_far
 from pml_ext.metrics.cohort_tuning import NormalizationTrials, measure_pairs, try_normalizations

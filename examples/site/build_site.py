@@ -123,8 +123,8 @@ def _cells(cells: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _scripts() -> str:
-    """Every script, as `pml-ext examples --copy` copies it."""
-    parts = ["# Scripts", "`pml-ext examples --copy NAME` copies one of them into the current folder."]
+    """Every script, as `pml-ext copy` copies it."""
+    parts = ["# Scripts", "`pml-ext copy NAME` copies one of them into the current folder."]
     for name in EXAMPLES.names():
         if name.endswith(".py"):
             parts += [f"## {name}", _code((EXAMPLES.folder / name).read_text(encoding="utf-8"), "python")]
@@ -132,7 +132,7 @@ def _scripts() -> str:
 
 
 def _command_line() -> str:
-    whole, commands = cli.parsers()
+    whole, commands = cli.parsers_of_commands()
     parts = ["# Command line", _code(whole.format_help(), "text")]
     for name, parser in commands.items():
         parts += [f"## pml-ext {name}", _code(parser.format_help(), "text")]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pml_ext._ops.precision import no_autocast
+from pml_ext._ops.numerics import no_autocast
 
 RandomStates = list[tuple[torch.device | None, Tensor]]
 
@@ -42,20 +42,23 @@ class ChunkedPass:
         weights = (weight for module in self._modules for weight in module.parameters(recurse=False))
         self._devices = {x.device for x in (*inputs, *weights) if x.device.type not in ("cpu", "meta")}
         self._random: list[RandomStates] = []
-        self._buffers = _buffers_of(self._modules) if len(self._parts) > 1 else {}
+        is_divided = len(self._parts) > 1
+        self._buffers: dict[tuple[nn.Module, str], Tensor] = {}
+        for module in self._modules if is_divided else ():
+            for name, buffer in module.named_buffers(recurse=False):
+                self._buffers[module, name] = buffer
         self._before = {of: buffer.clone() for of, buffer in self._buffers.items()}
         finished: list[list[Tensor | None]] = []
-        with self._alone() if len(self._parts) > 1 else nullcontext():
+        with self._alone() if is_divided else nullcontext():
             with torch.no_grad():
                 for part in self._parts[:-1]:
                     self._random.append(_random_states(self._devices))
                     finished.append(_flatten_checked(_embed(without_graph or network, part), len(part[0])))
             kept = _embed(network, self._parts[-1])
         self._kept: list[Tensor | None] | None = _flatten_checked(kept, len(self._parts[-1][0]))
-        self.leaves = [
-            None if last is None else _concatenate([*earlier, last])
-            for *earlier, last in zip(*finished, self._kept, strict=True)
-        ]
+        self.leaves: list[Tensor | None] = []
+        for *earlier, last in zip(*finished, self._kept, strict=True):
+            self.leaves.append(None if last is None else _concatenate([*earlier, last]))
         self.outputs = _unflatten(kept, iter(self.leaves))
 
     def send_back(self, gradients: Sequence[Tensor | None]) -> tuple[list[Tensor], list[Tensor]]:
@@ -65,7 +68,9 @@ class ChunkedPass:
         """
         assert self._kept is not None
         by_leaf = [None if gradient is None else gradient.split(self._chunk) for gradient in gradients]
-        shares = [[g and g[n] for g in by_leaf] for n in range(len(self._parts))]
+        shares = []
+        for n in range(len(self._parts)):
+            shares.append([chunks and chunks[n] for chunks in by_leaf])
         kept, self._kept = self._kept, None
         if len(self._parts) == 1:
             return _drop_none(kept, shares[0])
@@ -107,10 +112,6 @@ def _embed(network: Callable[..., Any], part: Sequence[Tensor]) -> Any:
         return network(*part)
     finally:
         torch.set_autocast_cache_enabled(cached)
-
-
-def _buffers_of(modules: Iterable[nn.Module]) -> dict[tuple[nn.Module, str], Tensor]:
-    return {(module, name): buffer for module in modules for name, buffer in module.named_buffers(recurse=False)}
 
 
 def _random_states(devices: Iterable[torch.device]) -> RandomStates:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._ops.products import add_transpose_, add_transposed_
+from pml_ext._ops.numerics import add_transpose_, add_transposed_
 
 Item = TypeVar("Item")
 
@@ -96,7 +96,9 @@ def gather_in_order(
         sent = torch.zeros((min(step, max(sizes) - start), *rows.shape[1:]), dtype=rows.dtype, device=device)
         own = rows[start : start + step]
         sent[: len(own)] = own
-        received = [torch.empty_like(sent) for _ in sizes] if receives else []
+        received = []
+        if receives:
+            received = [torch.empty_like(sent) for _ in sizes]
         if everywhere:
             dist.all_gather(received, sent, group=group)
         else:

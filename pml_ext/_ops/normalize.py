@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext._ops.transforms import under_transform
+from pml_ext._ops.own_gradient import under_transform
 
 
 def to_sphere(embeddings: Tensor) -> Tensor:

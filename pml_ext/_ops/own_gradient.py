@@ -1,13 +1,30 @@
-"""Base for kernels with their own gradient: works under torch.func and refuses second derivatives."""
+"""Operators with a gradient of their own, and the transforms (torch.func, torch.jit.trace) that go around them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.jit._trace import is_tracing as _is_tracing
 
-from pml_ext._ops.transforms import is_traced, under_transform
+
+def under_transform() -> bool:
+    """Whether torch.func.grad, vmap, jacrev, jvp etc. or torch.jit.trace is active.
+
+    They need setup_context (40 µs per call), tracing needs tensor inputs; small functions use ordinary operations here.
+    """
+    # Private, but in every release since 2.0: torch.autograd.Function itself uses it.
+    if torch.compiler.is_compiling():
+        return False
+    return bool(torch._C._are_functorch_transforms_active()) or is_traced()
+
+
+def is_traced() -> bool:
+    """Whether torch.jit.trace is active."""
+    traced: bool = _is_tracing()
+    return traced
 
 
 class OwnGradient(torch.autograd.Function):
@@ -28,11 +45,11 @@ class OwnGradient(torch.autograd.Function):
 
     @classmethod
     def vmap(cls, info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
-        calls = [
-            [x if dim is None else x.select(dim, i) for x, dim in zip(inputs, in_dims, strict=True)]
-            for i in range(info.batch_size)
-        ]
-        outputs = tuple(torch.stack(parts) for parts in zip(*(cls.call(*call) for call in calls), strict=True))
+        found = []
+        for i in range(info.batch_size):
+            of_sample = [x if dim is None else x.select(dim, i) for x, dim in zip(inputs, in_dims, strict=True)]
+            found.append(cls.call(*of_sample))
+        outputs = tuple(torch.stack(parts) for parts in zip(*found, strict=True))
         return outputs, tuple(0 for _ in outputs)
 
 
@@ -73,3 +90,140 @@ class _FirstDerivative(OwnGradient):
             f"{ctx.name} has no second derivatives: its gradient is a closed form that autograd cannot differentiate. "
             "Use another loss for gradient penalties and Hessians"
         )
+
+
+def with_gradients(
+    value: Tensor, tensors: Sequence[Tensor], gradients: Sequence[Tensor], *, scale: Tensor | None = None
+) -> Tensor:
+    """Give a scalar known gradients by some tensors, which already include `scale`; no second derivatives."""
+    known: Tensor = _WithGradients.apply(value.detach(), scale, gradients, *tensors)
+    return known
+
+
+class _WithGradients(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, scale: Tensor | None, gradients: Sequence[Tensor], *tensors: Tensor) -> Tensor:
+        ctx.scale, ctx.gradients = scale, gradients
+        return value.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, weight: Tensor) -> tuple[Tensor | None, ...]:
+        factor = weight if ctx.scale is None else weight / ctx.scale
+        return (None, None, None, *((gradient * factor).to(gradient.dtype) for gradient in ctx.gradients))
+
+
+class ValueAndGradient:
+    """A differentiable function of embeddings from a kernel that computes value and gradient together.
+
+    Higher derivatives and torch.func use `plain`; torch.compile sees one operator with a first derivative only.
+
+    Args:
+        name, schema: of the operator: "pml_ext::name", "(Tensor x, Tensor labels, float gamma)".
+        kernel: (x, *inputs, needs_gradient, **hints) -> the value, a scalar or (by_row) one number per row of x that
+            depends on that row only, and its gradient, of x's shape (None if needs_gradient is False).
+        plain: (x, *inputs) -> the same value by differentiable operations.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        schema: str,
+        kernel: Callable[..., tuple[Tensor, Tensor | None]],
+        plain: Callable[..., Tensor],
+        *,
+        by_row: bool = False,
+    ) -> None:
+        self.kernel = kernel
+        self.plain = plain
+        self._operator = _operator(name, schema, kernel, by_row)
+
+    def __call__(self, x: Tensor, *inputs: Any, **hints: Any) -> Tensor:
+        """The value. `hints` change how the kernel computes, not what; torch.compile drops them."""
+        value: Tensor
+        if torch.compiler.is_compiling():
+            value = self._operator(x, *inputs)[0]
+        elif under_transform():
+            value = self.plain(x, *inputs)
+        else:
+            value = _Differentiable.apply(x, self, inputs, hints, torch.is_grad_enabled())[0]
+        return value
+
+
+class _Differentiable(torch.autograd.Function):
+    """Returns value and gradient; differentiating the gradient uses `plain`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, frame: ValueAndGradient, inputs: tuple[Any, ...], hints: dict[str, Any], is_grad_on: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        value, gradient = frame.kernel(x, *inputs, needs_gradient=is_grad_on and ctx.needs_input_grad[0], **hints)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, gradient)
+        ctx.frame, ctx.inputs, ctx.hints = frame, inputs, hints
+        ctx.may_write, ctx.is_written = True, False
+        return value, gradient
+
+    @staticmethod
+    def backward(ctx: Any, by_value: Tensor | None, by_gradient: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, gradient = ctx.saved_tensors
+        result = None
+        if by_value is not None:
+            factor = by_value if by_value.ndim == 0 else by_value.unsqueeze(1)
+            if torch.is_grad_enabled():
+                ctx.may_write = False  # the result may be differentiated later
+                result = factor * (_plain_gradient(ctx, x) if ctx.is_written else gradient)
+            elif ctx.may_write and not ctx.is_written:
+                # In place: a new tensor of this size takes a sixth of the one-hot loss's time.
+                ctx.is_written = True
+                result = gradient.data.mul_(factor)
+            else:  # a second backward pass
+                if ctx.is_written:
+                    gradient = ctx.frame.kernel(x, *ctx.inputs, needs_gradient=True, **ctx.hints)[1]
+                result = factor * gradient
+        if by_gradient is not None:
+            second = _second_derivative(ctx, x, by_gradient)
+            result = second if result is None else result + second
+        return result, None, None, None, None
+
+
+def _plain_gradient(ctx: Any, x: Tensor) -> Tensor:
+    with torch.enable_grad():
+        gradient: Tensor
+        (gradient,) = torch.autograd.grad(ctx.frame.plain(x, *ctx.inputs).sum(), x, create_graph=True)
+    return gradient
+
+
+def _second_derivative(ctx: Any, x: Tensor, along: Tensor) -> Tensor:
+    """The derivative by x of the gradient's product with `along`; differentiable if grad mode is on."""
+    again = torch.is_grad_enabled()
+    gradient = _plain_gradient(ctx, x)
+    with torch.enable_grad():
+        result: Tensor
+        (result,) = torch.autograd.grad(gradient, x, along, create_graph=again)
+    return result
+
+
+def _operator(name: str, schema: str, kernel: Callable[..., tuple[Tensor, Tensor | None]], by_row: bool) -> Any:
+    """The kernel as one operator for torch.compile, so that reading labels and sizes does not break the graph."""
+
+    def value_and_gradient(*inputs: Any) -> tuple[Tensor, Tensor]:
+        value, gradient = kernel(*inputs, needs_gradient=True)
+        assert gradient is not None
+        return value, gradient
+
+    operator = torch.library.custom_op(
+        f"pml_ext::{name}", value_and_gradient, mutates_args=(), schema=f"{schema} -> (Tensor, Tensor)"
+    )
+    operator.register_fake(lambda x, *_: (x.new_empty(len(x)) if by_row else x.new_empty(()), x.new_empty(x.shape)))
+
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(output[1])
+        ctx.others = len(inputs) - 1
+
+    def times_gradient(ctx: Any, by_value: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * (by_value.unsqueeze(1) if by_row else by_value), *[None] * ctx.others
+
+    operator.register_autograd(times_gradient, setup_context=keep)
+    return operator

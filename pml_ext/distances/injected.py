@@ -1,13 +1,42 @@
-"""A distance that gives a loss or miner a prepared matrix."""
+"""A distance that gives the loss or miner inside a wrapper a matrix computed before; and what a distance is."""
 
 import copy
-from types import MethodType
+import sys
+from types import FrameType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pml_ext._pml import BaseDistance
+from pml_ext._ops.distributed import rank_and_ranks
+from pml_ext._pml import WITHOUT_STATISTICS, BaseDistance, CosineSimilarity, gathering_code
+
+_AS_MADE = {**vars(CosineSimilarity(**WITHOUT_STATISTICS)), "training": True}
+_NAMES = ("normalize_embeddings", "p", "power")
+
+
+def is_plain_cosine(distance: BaseDistance) -> bool:
+    """A CosineSimilarity as it is made: not a subclass or stand-in, no statistics of norms, no hooks."""
+    return type(distance) is CosineSimilarity and {**vars(distance), "training": True} == _AS_MADE
+
+
+def settings_of(distance: BaseDistance) -> tuple[Any, ...]:
+    """Whether it normalises, the order of its norm, and its power; None where it does not say."""
+    if is_plain_cosine(distance):
+        return (True, 2, 1)
+    return tuple(getattr(distance, name, None) for name in _NAMES)
+
+
+def is_on_sphere(distance: BaseDistance, *kinds: type) -> bool:
+    """Whether it is of one of these kinds, plain (p=2, power=1), between unit vectors."""
+    return isinstance(distance, kinds) and settings_of(distance) == (True, 2, 1)
+
+
+def describe_distance(distance: BaseDistance) -> str:
+    """For messages: LpDistance(normalize_embeddings=True, p=2, power=1)."""
+    shown = [f"{name}={getattr(distance, name)!r}" for name in _NAMES if hasattr(distance, name)]
+    return f"{type(distance).__name__}({', '.join(shown)})"
+
 
 _CLASSES: dict[type, type] = {}  # one stand-in class for each class of distance
 
@@ -35,8 +64,10 @@ class InjectedDistance(BaseDistance):
         if shape == tuple(self.matrix.shape):
             self.was_read = True
             return self.matrix.clone()
-        rows = None if self.points is None else [_rows_of(*pair) for pair in zip(asked, self.points, strict=True)]
-        if rows is None or any(found is None for found in rows):
+        rows: list[Tensor | None] = [None, None]
+        if self.points is not None:
+            rows = [_rows_of(some, points) for some, points in zip(asked, self.points, strict=True)]
+        if rows[0] is None or rows[1] is None:
             raise ValueError(
                 f"the loss or miner asked its distance for a matrix of shape {shape}; the one that replaces it has "
                 f"{tuple(self.matrix.shape)}. It must call self.distance(embeddings, ref_emb) on the whole batch or "
@@ -106,3 +137,47 @@ def twin_of(module: nn.Module, parts: dict[str, nn.Module]) -> Any:
         if isinstance(value, MethodType) and value.__self__ is module:
             twin.__dict__[name] = MethodType(value.__func__, twin)
     return twin
+
+
+def orders_if_gathered(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
+    """The samples of embeddings and of ref_emb in the order of the ranks; None where they were not gathered.
+
+    PML's wrappers put a rank's own samples first, so "the first and second sample of a class" differ between ranks. The
+    tensors do not show this, so we look for the wrappers among the calling functions. labels, ref_labels: (B,), (R,).
+    """
+    rank, world = (0, 1) if torch.compiler.is_compiling() else rank_and_ranks()
+    if world == 1:
+        return None, None
+    codes = gathering_code()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code not in codes:
+        frame = frame.f_back
+    if frame is None:
+        return None, None
+    if frame.f_code is codes[-1]:  # for a memory
+        _check_memory(ref_labels, len(labels) // world)
+        return None, None
+    # Where each rank's samples are: this rank's come first.
+    blocks = [*range(1, rank + 1), 0, *range(rank + 1, world)]
+
+    def order(ids: Tensor) -> Tensor:
+        return torch.arange(len(ids), device=ids.device).view(world, -1)[blocks].view(-1)
+
+    is_gathered = not frame.f_locals["self"].efficient  # otherwise embeddings are the rank's own
+    return order(labels) if is_gathered else None, None if ref_labels is None else order(ref_labels)
+
+
+def _check_memory(labels: Tensor | None, share: int) -> None:
+    """Refuses a memory whose arcs would join samples of two ranks: its order differs between ranks."""
+    if labels is None:
+        return
+    if len(labels) % share == 0:
+        of_ranks = labels.view(-1, share)
+        counts = (of_ranks.unsqueeze(2) == of_ranks.unsqueeze(1)).sum(2)
+        if not bool((counts % 2).any()):
+            return
+    raise ValueError(
+        "consecutive samples must be the same ones on all ranks; in a CrossBatchMemory in a DistributedLossWrapper "
+        "they are where every class has an even number of samples on each rank and the memory holds whole batches. "
+        "Use such a sampler and memory_size, or LoOp(..., pairing='all')"
+    )

@@ -4,10 +4,9 @@ import torch
 from torch import Tensor
 
 from pml_ext._ops.normalize import to_sphere
-from pml_ext._ops.products import inner_products
+from pml_ext._ops.numerics import inner_products
 from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, LpDistance, is_similarity, normalized
-from pml_ext.distances.gathered import orders_if_gathered
-from pml_ext.distances.settings import describe_distance, is_plain_cosine, settings_of
+from pml_ext.distances.injected import describe_distance, is_plain_cosine, orders_if_gathered, settings_of
 from pml_ext.functional.loop.arcs import safe_sqrt
 from pml_ext.functional.loop.cosine_kernel import loop_cosines
 from pml_ext.functional.loop.pair_matrix import loop_pairs

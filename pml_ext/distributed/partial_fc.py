@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
+from torch.optim import Optimizer
 
 from pml_ext._checks import (
     check_above_zero,
@@ -16,11 +17,15 @@ from pml_ext._checks import (
     check_whole,
 )
 from pml_ext._ops.distributed import gather_rows, rank_and_ranks, sum_of_own_rows
-from pml_ext._ops.precision import no_autocast
-from pml_ext.functional.losses.class_margins import MARGINS
-from pml_ext.functional.losses.one_hot_over_ranks import divided_one_hot
-from pml_ext.functional.losses.softmax_over_ranks import divided_softmax, gradient_by_classes, gradient_by_samples
-from pml_ext.losses._agreement import agree, checked_labels
+from pml_ext._ops.numerics import no_autocast
+from pml_ext.functional.losses.class_softmax import (
+    MARGINS,
+    divided_one_hot,
+    divided_softmax,
+    gradient_by_classes,
+    gradient_by_samples,
+)
+from pml_ext.losses._batch import agree, checked_labels
 
 _BLOCK = 1024  # classes whose vectors are initialised by one generator, on whichever rank they are
 
@@ -236,3 +241,95 @@ class _Loss(torch.autograd.Function):
                     ctx.drawn[None], by_class, ctx.of_weight, is_coalesced=True, check_invariants=False
                 )
         return by_sample, by_class, *[None] * 6
+
+
+def step_by_rows(optimizer: Optimizer) -> Optimizer:
+    """Let an optimizer of torch update only the rows of a parameter that a row-sparse gradient has.
+
+    Weight decay, momentum and moments of other rows stay as they are. The state is kept whole, a row for each row of
+    the parameter; what is one number there, as Adam's count of steps, is that of all rows. Parameters with a dense
+    gradient are updated as ever.
+
+    Args:
+        optimizer: one whose state is zeros at first, a row for each row of the parameter, or single numbers: SGD, Adam
+            and the like. Rprop's begins with the rate, so its rows of later steps move too little.
+    Returns:
+        the same optimizer.
+    Raises:
+        TypeError: in a step, a state of other shapes (Adafactor, LBFGS).
+    Source: An et al., arXiv 2203.15565: "partially updated" class vectors, there for SGD with momentum.
+
+    >>> weight = nn.Parameter(torch.ones(3, 2))
+    >>> optimizer = step_by_rows(torch.optim.SGD([weight], lr=1.0, momentum=0.9, weight_decay=0.5))
+    >>> weight.grad = torch.sparse_coo_tensor(torch.tensor([[1]]), torch.ones(1, 2), (3, 2))
+    >>> optimizer.step()
+    >>> weight.tolist()
+    [[1.0, 1.0], [-0.5, -0.5], [1.0, 1.0]]
+    """
+    replaced: list[tuple[list[Tensor], int, Tensor, Tensor]] = []
+
+    def use_rows(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        args, kwargs = _call_closure(args, kwargs)
+        for group in optimizer.param_groups:
+            parameters = group["params"]
+            for at, whole in enumerate(parameters):
+                if whole.grad is None or not whole.grad.is_sparse:
+                    continue
+                rows, values = _rows_and_values(whole.grad)
+                part = nn.Parameter(whole.detach().index_select(0, rows))
+                part.grad = values
+                optimizer.state[part] = {}
+                for name, value in optimizer.state[whole].items():
+                    if has_rows(value, whole):
+                        value = value.index_select(0, rows)
+                    optimizer.state[part][name] = value
+                parameters[at] = part
+                replaced.append((parameters, at, whole, rows))
+        return args, kwargs
+
+    def put_back(optimizer: Optimizer, *_: Any) -> None:
+        for parameters, at, whole, rows in replaced:
+            part, parameters[at] = parameters[at], whole
+            with torch.no_grad():
+                whole.index_copy_(0, rows, part)
+            kept = optimizer.state[whole]
+            for name, value in optimizer.state.pop(part).items():
+                if not has_rows(value, part):
+                    if isinstance(value, Tensor) and value.dim():
+                        raise TypeError(
+                            f"step_by_rows needs an optimizer whose state has the shape of the parameter; {name} of "
+                            f"{type(optimizer).__name__} has {tuple(value.shape)} for {tuple(part.shape)}"
+                        )
+                    kept[name] = value
+                    continue
+                if name not in kept:
+                    kept[name] = value.new_zeros(whole.shape)
+                kept[name].index_copy_(0, rows, value)
+        replaced.clear()
+
+    optimizer.register_step_pre_hook(use_rows)
+    optimizer.register_step_post_hook(put_back)
+    return optimizer
+
+
+def _rows_and_values(gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row once; without a copy where they are so already, which autograd does not tell us."""
+    rows = gradient._indices()[0]
+    if not bool((rows[1:] > rows[:-1]).all()):
+        gradient = gradient.coalesce()
+    return gradient._indices()[0], gradient._values()
+
+
+def has_rows(value: Any, parameter: Tensor) -> bool:
+    """Whether a value of an optimizer's state has a row for each row of its parameter; others are single numbers."""
+    return isinstance(value, Tensor) and value.shape == parameter.shape
+
+
+def _call_closure(args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Arguments of a step whose closure, which computes the gradients, has been called."""
+    closure = args[1] if len(args) > 1 else kwargs.get("closure")
+    if closure is None:
+        return args, kwargs
+    with torch.enable_grad():
+        loss = closure()
+    return args[:1], {**kwargs, "closure": lambda: loss}

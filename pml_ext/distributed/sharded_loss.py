@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, distributed, nn
 
 from pml_ext._ops.distributed import gather_rows, rank_and_ranks, sum_of_own_rows
-from pml_ext._ops.known_gradient import with_gradients
-from pml_ext._ops.precision import no_autocast
-from pml_ext.functional.tuples.pairs import class_sizes
-from pml_ext.losses._agreement import agree, checked_labels, in_words, raise_of_all_ranks
+from pml_ext._ops.numerics import no_autocast
+from pml_ext._ops.own_gradient import with_gradients
+from pml_ext.functional.tuples import class_sizes
 from pml_ext.losses._base import is_empty
+from pml_ext.losses._batch import agree, checked_labels, in_words, raise_of_all_ranks
 from pml_ext.losses._facts import Part, facts_of
 from pml_ext.losses._shares import require_divisible, sums_of, why_undivided
 
@@ -184,8 +184,7 @@ def _anchors(labels: Tensor, ranks: int) -> list[slice]:
 def _gradients(value: Tensor, leaves: list[Tensor]) -> list[Tensor]:
     if not value.requires_grad:
         return [torch.zeros_like(leaf) for leaf in leaves]
-    found = torch.autograd.grad(value, leaves, allow_unused=True)
-    return [torch.zeros_like(leaf) if one is None else one for leaf, one in zip(leaves, found, strict=True)]
+    return list(torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True))
 
 
 def _as_given(gradient: Tensor, embeddings: Tensor) -> Tensor:

@@ -1,47 +1,53 @@
 """The maths, tensors in and tensors out; torch only."""
 
 from pml_ext.functional.clustering import clustering_f1
-from pml_ext.functional.loop.arcs import arc_distance, closest_on_arcs
+from pml_ext.functional.loop.arcs import arc_distance, closest_on_arcs, closest_on_segments, segment_distance
 from pml_ext.functional.loop.pair_matrix import loop_pairs
-from pml_ext.functional.loop.segments import closest_on_segments, segment_distance
-from pml_ext.functional.losses.centroids import kmeans_centroids, one_hot_centroids, simplex_centroids
 from pml_ext.functional.losses.cit import concordance_index
-from pml_ext.functional.losses.discriminative import discriminative_loss
-from pml_ext.functional.losses.discriminative_one_hot import one_hot_discriminative_loss
-from pml_ext.functional.losses.lifted_hinge import lifted_hinges
-from pml_ext.functional.losses.pair_weighting import WEIGHTINGS
-from pml_ext.functional.losses.recall_at_k import smooth_recall_at_k
+from pml_ext.functional.losses.discriminative import (
+    DiscriminativeTightness,
+    discriminative_loss,
+    discriminative_tightness,
+    kmeans_centroids,
+    one_hot_centroids,
+    one_hot_discriminative_loss,
+    simplex_centroids,
+)
+from pml_ext.functional.losses.pair_weighting import WEIGHTINGS, lifted_hinges
+from pml_ext.functional.losses.smooth_rank import smooth_recall_at_k
 from pml_ext.functional.losses.tcm import margins_from_distance_range, shortfall_and_excess
-from pml_ext.functional.losses.triplet_bound import DiscriminativeTightness, discriminative_tightness
 from pml_ext.functional.open_set.extrapolation import ExtrapolatedRate, extrapolate_fpir
-from pml_ext.functional.open_set.identification_rates import Identification, identification
+from pml_ext.functional.open_set.identification import Identification, identification
 from pml_ext.functional.operating_points.calibration import utility_curves
 from pml_ext.functional.operating_points.score import OPISAtRange, epsilon_opis, opis, opis_sensitivity
 from pml_ext.functional.operating_points.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.retrieval.cohort import cohort_offsets
-from pml_ext.functional.retrieval.query_expansion import expand_features
 from pml_ext.functional.retrieval.ranking import Ranking, cumulative_matches, rank_matches, rank_matches_from_distances
-from pml_ext.functional.retrieval.reranking import rerank, rerank_blocks
+from pml_ext.functional.retrieval.reranking import expand_features, rerank, rerank_blocks
 from pml_ext.functional.retrieval.single_shot import rank_single_shot, rank_single_shot_from_distances
 from pml_ext.functional.spectrum import EmbeddingSpread, embedding_spread, spectral_variance
-from pml_ext.functional.tuples.hardest import hardest_triplets
-from pml_ext.functional.tuples.triplet_types import count_triplet_kinds, triplets_of_kind
+from pml_ext.functional.tuples import count_triplet_kinds, hardest_triplets, triplets_of_kind
 from pml_ext.functional.verification.all_pairs import labelled_pairs, labelled_pairs_roc
-from pml_ext.functional.verification.bootstrap import bootstrap_tar_at_far
-from pml_ext.functional.verification.clopper_pearson import rate_interval
-from pml_ext.functional.verification.error_rates import VerificationErrors, errors_at
-from pml_ext.functional.verification.folds import FoldAccuracy, contiguous_folds, fold_accuracy
+from pml_ext.functional.verification.error_rates import (
+    FoldAccuracy,
+    VerificationErrors,
+    contiguous_folds,
+    errors_at,
+    fold_accuracy,
+)
 from pml_ext.functional.verification.histogram import ScoreHistogram, auc_bounds, eer_bounds, tar_bounds
+from pml_ext.functional.verification.intervals import bootstrap_tar_at_far, rate_interval
 from pml_ext.functional.verification.likelihood_ratio import cllr, min_cllr
 from pml_ext.functional.verification.roc import (
     ROC,
     OperatingPoint,
     equal_error_rate,
+    operating_point,
     roc_auc,
     roc_curve,
+    tar_at_far,
 )
-from pml_ext.functional.verification.tar_at_far_rule import operating_point, tar_at_far
 from pml_ext.functional.verification.templates import Templates, pair_cosines, template_embeddings
 
 __all__ = [

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_finite
 from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.precision import full_precision
+from pml_ext._ops.numerics import full_precision
 
 _BLOCK = 4096  # rows that are in float64 at a time
 # Measured on Glyphs, Digits and four sets of images: mean cosines of 0.06 to 0.56 of trained

@@ -5,19 +5,19 @@ import inspect
 from typing import TYPE_CHECKING
 
 from pml_ext import _pml
-from pml_ext.losses import _by_name, _pml_facts  # noqa: F401
-from pml_ext.losses.arc_pair_reducer import ArcPairReducer as ArcPairReducer
-from pml_ext.losses.centroid_triplet import CentroidTripletLoss as CentroidTripletLoss
+from pml_ext.losses import _facts, _shares  # noqa: F401
 from pml_ext.losses.cit import CITLoss as CITLoss
 from pml_ext.losses.discriminative import DiscriminativeLoss as DiscriminativeLoss
-from pml_ext.losses.hphn_triplet import HPHNTripletLoss as HPHNTripletLoss
-from pml_ext.losses.lifted_hinge import LiftedHingeLoss as LiftedHingeLoss
+from pml_ext.losses.loop import ArcPairReducer as ArcPairReducer
 from pml_ext.losses.loop import LoOp as LoOp
+from pml_ext.losses.pair_weighting import LiftedHingeLoss as LiftedHingeLoss
 from pml_ext.losses.pair_weighting import PairWeightingLoss as PairWeightingLoss
-from pml_ext.losses.recall_at_k import RecallAtKSurrogateLoss as RecallAtKSurrogateLoss
-from pml_ext.losses.smooth_ap import SmoothAPLoss as SmoothAPLoss
+from pml_ext.losses.smooth_rank import RecallAtKSurrogateLoss as RecallAtKSurrogateLoss
+from pml_ext.losses.smooth_rank import SmoothAPLoss as SmoothAPLoss
 from pml_ext.losses.tcm import TCMLoss as TCMLoss
-from pml_ext.losses.tcm_regularizer import TCMRegularizer as TCMRegularizer
+from pml_ext.losses.tcm import TCMRegularizer as TCMRegularizer
+from pml_ext.losses.triplets import CentroidTripletLoss as CentroidTripletLoss
+from pml_ext.losses.triplets import HPHNTripletLoss as HPHNTripletLoss
 
 if TYPE_CHECKING:
     from pml_ext.losses._of_pml import *  # noqa: F403
@@ -38,7 +38,7 @@ globals().update(_PML_LOSSES)
 
 __all__ = [*OURS, *CORRECTED, *sorted(_PML_LOSSES)]
 
-_by_name.KNOWN.update({name: globals()[name] for name in __all__})
+_facts.KNOWN.update({name: globals()[name] for name in __all__})
 
 
 def __dir__() -> list[str]:

@@ -1,20 +1,133 @@
-"""What the losses of this package share: checks of the input, precision, the warning about a batch without terms."""
+"""The base of every loss, and the settings of losses and miners.
 
+They are shown by repr; a wrapper's distance, reducer and regularizer are those of the wrapped loss.
+"""
+
+import inspect
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from torch import Tensor, nn
-from typing_extensions import Unpack
+from typing_extensions import Self, Unpack
 
 from pml_ext._checks import check_in_range, check_switch, warn_once
 from pml_ext._names import hint
-from pml_ext._ops.precision import no_autocast
-from pml_ext._pml import BaseDistance, BaseMetricLossFunction, MeanReducer, no_terms, reducers, term
-from pml_ext.distances.settings import is_plain_cosine
+from pml_ext._ops.numerics import no_autocast
+from pml_ext._pml import (
+    IS_3,
+    BaseDistance,
+    BaseMetricLossFunction,
+    CrossBatchMemory,
+    LpDistance,
+    MeanReducer,
+    Recorded,
+    SelfSupervisedLoss,
+    losses,
+    no_terms,
+    reducers,
+    term,
+)
+from pml_ext.distances.injected import is_plain_cosine
 from pml_ext.losses._batch import Labels, Reference, Tuples, at_least_float32, checked_batch, on_host
-from pml_ext.losses._in_pml_wrappers import OurLoss
-from pml_ext.losses._settings import EmbeddingModule, arguments_of
+from pml_ext.losses._facts import facts_of
+
+SETTINGS = ("distance", "reducer", "embedding_regularizer", "embedding_reg_weight")
+
+
+def arguments_of(kind: type) -> list[str]:
+    """Names of the constructor's own arguments."""
+    parameters = inspect.signature(kind).parameters.items()
+    return [name for name, parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+
+
+class ShowsArguments:
+    """Base of a loss or miner whose repr shows the constructor's numbers, texts and switches."""
+
+    def extra_repr(self) -> str:
+        values = {name: getattr(self, name, None) for name in arguments_of(type(self))}
+        shown = (bool, int, float, str, tuple)
+        return ", ".join(f"{name}={value!r}" for name, value in values.items() if isinstance(value, shown))
+
+
+class EmbeddingModule(ShowsArguments, Recorded):
+    """Base of a loss or miner that makes its own distance.
+
+    Attributes:
+        default_distance: makes the distance where none is given.
+    """
+
+    default_distance: Callable[[], BaseDistance] = staticmethod(partial(LpDistance, normalize_embeddings=True))
+    distance: Any
+    reducer: Any
+
+    def get_default_distance(self) -> BaseDistance:
+        """PML 2's name for it."""
+        return type(self).default_distance()
+
+
+class SettingsOfTheWrapped(ShowsArguments, nn.Module):
+    """Base of a loss or miner around another one; its constructor ends with `_wrap`."""
+
+    WRAPPED = "loss"
+    """The attribute that holds the other one."""
+
+    def _wrap(self, module: nn.Module) -> None:
+        """Keeps the module and drops the settings that PML's constructor has made, in favour of the module's."""
+        for name in SETTINGS:
+            self._modules.pop(name, None)
+            self.__dict__.pop(name, None)
+        self.add_module(self.WRAPPED, module)
+
+    def _check_setting(self, name: str, value: Any) -> None:
+        """Raises for a value that the wrapped module cannot take."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in SETTINGS and self._holds():
+            self._check_setting(name, value)
+            setattr(self._modules[self.WRAPPED], name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:  # called where the instance has no such attribute
+        if name in SETTINGS and self._holds():
+            return getattr(self._modules[self.WRAPPED], name)
+        return super().__getattr__(name)
+
+    def _holds(self) -> bool:
+        return self.WRAPPED in self.__dict__.get("_modules", {})
+
+
+class OurLoss(BaseMetricLossFunction):
+    """Base of every loss of this package. The first one that is made, or unpickled, is the first that wrappers meet."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        if not IS_3:
+            _open_wrappers()
+        new: Self = super().__new__(cls)
+        return new
+
+
+@cache
+def _open_wrappers() -> None:
+    check_name = losses.BaseLossWrapper.__init__
+
+    @wraps(check_name)
+    def check_class(self: nn.Module, loss: nn.Module, **options: Any) -> None:
+        if not (isinstance(loss, OurLoss) and isinstance(self, (CrossBatchMemory, SelfSupervisedLoss))):
+            check_name(self, loss, **options)
+            return
+        for part in loss.modules():
+            if isinstance(part, BaseMetricLossFunction) and (compares := facts_of(type(part)).compares) != "samples":
+                raise TypeError(
+                    f"{type(self).__name__} adds nothing to {type(part).__name__}, which compares samples with "
+                    f"{compares} and not with other samples; use {type(loss).__name__} without it"
+                )
+        super(losses.BaseLossWrapper, self).__init__(**options)
+
+    losses.BaseLossWrapper.__init__ = check_class
+
 
 Terms = dict[str, dict[str, Any]]
 """Name -> what `term` makes."""

@@ -1,13 +1,44 @@
-"""What LoOp, ShardedLoss and the runner must know of a class of losses."""
+"""The facts about each loss, and the loss inside another one: an object, a name, or a name with arguments."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
+from pml_ext._names import closest, hint
 from pml_ext._pml import BaseMetricLossFunction
-from pml_ext.losses._by_name import KNOWN
+
+KNOWN: dict[str, type[nn.Module]] = {}
+"""Every loss of this package and of PML; pml_ext.losses fills it."""
+
+_PACKAGES = ("", "pml_ext.losses", "pytorch_metric_learning.losses")
+
+
+def loss_by_name(loss: nn.Module | str | Mapping[str, Any]) -> Any:
+    """The object itself, whatever its type, or a new loss of pml_ext.losses from its name or jsonargparse's mapping.
+
+    The mapping is {"class_path": "TripletMarginLoss", "init_args": {"margin": 0.1}}. The name may start with
+    "pml_ext.losses." or "pytorch_metric_learning.losses.". Nothing else is imported.
+    """
+    if isinstance(loss, str):
+        loss = {"class_path": loss}
+    if not isinstance(loss, Mapping):
+        return loss
+    path, arguments = loss.get("class_path"), loss.get("init_args", {})
+    fits = isinstance(path, str) and isinstance(arguments, Mapping) and set(loss) <= {"class_path", "init_args"}
+    if not fits:
+        raise TypeError(
+            "loss must be a loss, its name, or a mapping {'class_path': its name, 'init_args': {argument: value}}; "
+            f"got {dict(loss)!r}"
+        )
+    package, _, name = str(path).rpartition(".")
+    if package not in _PACKAGES:
+        raise ValueError(f"class_path must be a loss of pml_ext.losses, such as 'TripletMarginLoss'; got {path!r}")
+    if name not in KNOWN:
+        near = hint(name, KNOWN) if closest(name, KNOWN) else "; dir(pml_ext.losses) lists the known ones"
+        raise ValueError(f"unknown loss {name!r}{near}")
+    return KNOWN[name](**arguments)
 
 
 class Part(NamedTuple):
@@ -78,7 +109,7 @@ def needs(**settings: Any) -> Callable[[Any], str]:
 
 
 PML_FACTS: dict[type, LossFacts] = {}
-"""Of pytorch-metric-learning's losses; `_pml_facts` fills it."""
+"""Of pytorch-metric-learning's losses; `_shares` fills it."""
 
 
 def facts_of(kind: type) -> LossFacts:

@@ -9,12 +9,16 @@ from typing_extensions import Unpack
 from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._ops.distributed import add_transpose_of_ranks_
 from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, LpDistance, is_similarity, term
-from pml_ext.distances.settings import describe_distance, is_on_sphere
-from pml_ext.functional.losses.cit import concordance_index, concordance_loss, triplet_losses
-from pml_ext.functional.losses.cit_kernel import LARGEST_CLASS, fast_concordance_loss
-from pml_ext.functional.losses.cit_rows import concordance_sum_of_rows
-from pml_ext.functional.tuples.indices import triplets_of
-from pml_ext.functional.tuples.pairs import class_spans, count_triplets, same_and_different
+from pml_ext.distances.injected import describe_distance, is_on_sphere
+from pml_ext.functional.losses.cit import (
+    LARGEST_CLASS,
+    concordance_index,
+    concordance_loss,
+    concordance_sum_of_rows,
+    fast_concordance_loss,
+    triplet_losses,
+)
+from pml_ext.functional.tuples import class_spans, count_triplets, same_and_different, triplets_of
 from pml_ext.losses._base import (
     NO_TRIPLET,
     EmbeddingLoss,
@@ -74,6 +78,16 @@ class CITLoss(EmbeddingLoss):
     >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
     >>> round(CITLoss()(x, labels).item(), 3), round(CITLoss(gamma=0.5)(x, labels).item(), 3)
     (0.012, 0.215)
+
+    L_e, step by step:
+
+    >>> unit = torch.nn.functional.normalize(x)
+    >>> sims, same = (1 + unit @ unit.T) / 2, labels[:, None] == labels
+    >>> anchors, positives = (same & ~torch.eye(4, dtype=torch.bool)).nonzero(as_tuple=True)
+    >>> pairs, negatives = (~same)[anchors].nonzero(as_tuple=True)
+    >>> pos_sims, neg_sims = sims[anchors, positives][pairs], sims[anchors[pairs], negatives]
+    >>> round((1 - (pos_sims - neg_sims).exp()).relu().mean().item(), 3)
+    0.012
     """
 
     default_distance = CosineSimilarity

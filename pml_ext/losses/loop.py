@@ -1,4 +1,4 @@
-"""LoOp: a tuple loss on the closest points of arcs between samples of two classes."""
+"""LoOp, which hands another loss the closest points of arcs between samples."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -7,20 +7,40 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_choice, warn_once
-from pml_ext._ops.precision import no_autocast
-from pml_ext._pml import BaseMetricLossFunction, LpDistance
-from pml_ext.distances.gathered import orders_if_gathered
-from pml_ext.distances.injected import inject, run_with_distance, twin_of
+from pml_ext._ops.numerics import no_autocast
+from pml_ext._pml import BaseMetricLossFunction, LpDistance, MeanReducer
+from pml_ext.distances.injected import inject, orders_if_gathered, run_with_distance, twin_of
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, Curve, Pairing, consecutive_pairs
-from pml_ext.functional.tuples.pairs import count_pairs, every_negative, same_and_different
-from pml_ext.losses._base import is_empty
+from pml_ext.functional.tuples import count_pairs, every_negative, same_and_different
+from pml_ext.losses._base import OurLoss, SettingsOfTheWrapped, is_empty
 from pml_ext.losses._batch import Labels, Tuples, at_least_float32, checked_batch, on_host
-from pml_ext.losses._by_name import loss_by_name
-from pml_ext.losses._facts import LossFacts, Part, Sums, check_tuple_loss, facts_of
-from pml_ext.losses._in_pml_wrappers import OurLoss
-from pml_ext.losses._settings import SettingsOfTheWrapped
+from pml_ext.losses._facts import LossFacts, Part, Sums, check_tuple_loss, facts_of, loss_by_name
 from pml_ext.losses._shares import pair_masks_of, sums_of_terms, tuples_for, why_inner_undivided
+
+
+class ArcPairReducer(MeanReducer):
+    """The sum over the negative arcs, the mean over the positive pairs; for triplets only, of LoOp(TripletMarginLoss).
+
+    The batch is compared with itself: with a ref_emb, (i, j) and (j, i) are not one pair, as they are here.
+
+    Every two arcs, of samples i, j and k, l, are four triplets of the same loss: i or j is the anchor, k or l the
+    negative. They count once. A left-over sample, its own arc, is in two of them and counts half as a negative.
+    A mean over the triplets (MeanReducer) is smaller by the number of negative arcs, 14 for batches of 8 classes × 4.
+
+    Source: Vasudeva et al., "LoOp", ICCV 2021, eq. 15.
+
+    >>> import torch
+    >>> from pml_ext.losses import LoOp, TripletMarginLoss
+    >>> x, labels = torch.eye(6) + 0.1, torch.tensor([0, 0, 1, 1, 2, 2])
+    >>> [round(float(LoOp(TripletMarginLoss(reducer=r))(x, labels)), 3) for r in (MeanReducer(), ArcPairReducer())]
+    [0.163, 0.326]
+    """
+
+    def triplet_reduction(self, losses: Tensor, indices: tuple[Tensor, Tensor, Tensor], *_: object) -> Tensor:
+        ends = torch.stack(indices[:2]).sort(dim=0).values
+        count = int(ends.unique(dim=1).shape[1])
+        return losses.sum() / (4 * count)
 
 
 def _sums(loss: "LoOp", x: Tensor, labels: Tensor, part: Part) -> Sums:

@@ -6,45 +6,51 @@ from typing import TYPE_CHECKING, Any
 # `as` says that a name is exported: type checkers do not read __all__, which is made below.
 if TYPE_CHECKING:
     from pml_ext.metrics.calculator import AccuracyCalculator as AccuracyCalculator
-    from pml_ext.metrics.cohort_normalization import CohortNormalization as CohortNormalization
-    from pml_ext.metrics.gallery_cohort import GalleryCohort as GalleryCohort
     from pml_ext.metrics.identification import IdentificationEvaluator as IdentificationEvaluator
-    from pml_ext.metrics.identification_lists import SearchProtocol as SearchProtocol
-    from pml_ext.metrics.identification_lists import TemplateSubjects as TemplateSubjects
-    from pml_ext.metrics.identification_lists import read_template_subjects as read_template_subjects
+    from pml_ext.metrics.normalization import CohortNormalization as CohortNormalization
+    from pml_ext.metrics.normalization import GalleryCohort as GalleryCohort
     from pml_ext.metrics.opis import OPIS as OPIS
-    from pml_ext.metrics.pair_lists import ImagePairs as ImagePairs
-    from pml_ext.metrics.pair_lists import TemplateMedia as TemplateMedia
-    from pml_ext.metrics.pair_lists import TemplatePairs as TemplatePairs
-    from pml_ext.metrics.pair_lists import read_lfw_pairs as read_lfw_pairs
-    from pml_ext.metrics.pair_lists import read_template_media as read_template_media
-    from pml_ext.metrics.pair_lists import read_template_pairs as read_template_pairs
+    from pml_ext.metrics.opis import OPISSettings as OPISSettings
+    from pml_ext.metrics.protocol_files import ImagePairs as ImagePairs
+    from pml_ext.metrics.protocol_files import SearchProtocol as SearchProtocol
+    from pml_ext.metrics.protocol_files import TemplateMedia as TemplateMedia
+    from pml_ext.metrics.protocol_files import TemplatePairs as TemplatePairs
+    from pml_ext.metrics.protocol_files import TemplateSubjects as TemplateSubjects
+    from pml_ext.metrics.protocol_files import read_lfw_pairs as read_lfw_pairs
+    from pml_ext.metrics.protocol_files import read_template_media as read_template_media
+    from pml_ext.metrics.protocol_files import read_template_pairs as read_template_pairs
+    from pml_ext.metrics.protocol_files import read_template_subjects as read_template_subjects
     from pml_ext.metrics.reid import ReIDEvaluator as ReIDEvaluator
     from pml_ext.metrics.score_calibration import ScoreCalibration as ScoreCalibration
-    from pml_ext.metrics.streaming_verification import StreamingVerification as StreamingVerification
     from pml_ext.metrics.threshold.report import ThresholdReport as ThresholdReport
+    from pml_ext.metrics.threshold.samples import SampleSource as SampleSource
+    from pml_ext.metrics.threshold.searches import SearchPlan as SearchPlan
+    from pml_ext.metrics.verification import StreamingVerification as StreamingVerification
     from pml_ext.metrics.verification import VerificationEvaluator as VerificationEvaluator
 
 _HOMES = {
     "AccuracyCalculator": "calculator",
-    "CohortNormalization": "cohort_normalization",
-    "GalleryCohort": "gallery_cohort",
+    "CohortNormalization": "normalization",
+    "GalleryCohort": "normalization",
     "IdentificationEvaluator": "identification",
-    "ImagePairs": "pair_lists",
+    "ImagePairs": "protocol_files",
     "OPIS": "opis",
+    "OPISSettings": "opis",
     "ReIDEvaluator": "reid",
+    "SampleSource": "threshold.samples",
     "ScoreCalibration": "score_calibration",
-    "SearchProtocol": "identification_lists",
-    "StreamingVerification": "streaming_verification",
-    "TemplateMedia": "pair_lists",
-    "TemplatePairs": "pair_lists",
-    "TemplateSubjects": "identification_lists",
+    "SearchPlan": "threshold.searches",
+    "SearchProtocol": "protocol_files",
+    "StreamingVerification": "verification",
+    "TemplateMedia": "protocol_files",
+    "TemplatePairs": "protocol_files",
+    "TemplateSubjects": "protocol_files",
     "ThresholdReport": "threshold.report",
     "VerificationEvaluator": "verification",
-    "read_lfw_pairs": "pair_lists",
-    "read_template_media": "pair_lists",
-    "read_template_pairs": "pair_lists",
-    "read_template_subjects": "identification_lists",
+    "read_lfw_pairs": "protocol_files",
+    "read_template_media": "protocol_files",
+    "read_template_pairs": "protocol_files",
+    "read_template_subjects": "protocol_files",
 }
 
 __all__ = sorted(_HOMES)

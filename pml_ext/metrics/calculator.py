@@ -1,8 +1,7 @@
 """PML's AccuracyCalculator with this package's metrics, aware of cameras."""
 
 import logging
-from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,68 +11,16 @@ from torch import distributed as dist
 
 from pml_ext._checks import check_items, check_switch, check_whole
 from pml_ext._names import hint
-from pml_ext.functional.clustering import adjusted_mutual_information, clustering_f1
-from pml_ext.functional.operating_points.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
+from pml_ext.functional.operating_points.utility import UtilityCurves
 from pml_ext.functional.retrieval.ranking import check_ranks
-from pml_ext.functional.spectrum import spectral_variance
-from pml_ext.functional.verification.roc import equal_error_rate, roc_auc
-from pml_ext.functional.verification.tar_at_far_rule import operating_point
 from pml_ext.metrics import keys
 from pml_ext.metrics.evaluation_set import EvaluationSet, make_evaluation_set
-from pml_ext.metrics.gallery_cohort import Normalization, check_normalize
-from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.metrics.undefined import NO_MATCH, lacking_pairs, warn_meaningless_opis, warn_undefined
+from pml_ext.metrics.normalization import Normalization, check_normalize
+from pml_ext.metrics.opis import OPISSettings
+from pml_ext.metrics.undefined import warn_meaningless_opis, warn_undefined
 
 log = logging.getLogger("pml_ext")
 
-
-def _nmi(measured: EvaluationSet) -> float:
-    from sklearn.metrics import normalized_mutual_info_score
-
-    clusters, classes = measured.clusters_and_classes
-    return float(normalized_mutual_info_score(classes.cpu().numpy(), clusters.cpu().numpy()))
-
-
-def _reciprocal_rank(measured: EvaluationSet) -> Tensor:
-    """0 where the first match lies beyond the k nearest references."""
-    first = measured.nearest.first_match_rank
-    return torch.where(first <= (measured.limit or len(measured.reference)), 1 / first, 0.0)
-
-
-def _tar_at_far(measured: EvaluationSet, far: float) -> Tensor:
-    return operating_point(measured.roc, far).tar
-
-
-_PER_QUERY = (keys.NEIGHBORS, keys.RANKS)
-_ONE_VALUE = (*keys.names_over(keys.ALL_PAIRS, keys.CLASSES, keys.SPECTRUM), keys.F1, *keys.OTHER_SPELLINGS)
-_VALUES: dict[str, Callable[[EvaluationSet], Any]] = {
-    keys.PRECISION_AT_1: lambda measured: measured.nearest.first_match_rank == 1,
-    keys.MEAN_AVERAGE_PRECISION: lambda measured: measured.nearest.average_precision,
-    keys.MEAN_AVERAGE_PRECISION_AT_R: lambda measured: measured.nearest.average_precision_at_r,
-    keys.R_PRECISION: lambda measured: measured.nearest.r_precision,
-    keys.MEAN_RECIPROCAL_RANK: _reciprocal_rank,
-    keys.REID_MEAN_AVERAGE_PRECISION: lambda measured: measured.ranking.average_precision,
-    keys.MEAN_INVERSE_NEGATIVE_PENALTY: lambda measured: measured.ranking.inverse_negative_penalty,
-    keys.OPIS: lambda measured: measured.of_curves(opis_of_curves),
-    keys.EPSILON_OPIS: lambda measured: measured.of_curves(
-        lambda curves: epsilon_opis_of_curves(curves, measured.opis.epsilon)
-    ),
-    keys.NMI: _nmi,
-    keys.AMI: lambda measured: adjusted_mutual_information(*measured.clusters_and_classes),
-    keys.F1: lambda measured: clustering_f1(*measured.clusters_and_classes),
-    keys.SPECTRAL_VARIANCE: lambda measured: spectral_variance(measured.query),
-    keys.VERIFICATION_AUC: lambda measured: roc_auc(measured.roc),
-    keys.EQUAL_ERROR_RATE: lambda measured: equal_error_rate(measured.roc).far,
-    **{keys.tar_at_far(far): partial(_tar_at_far, far=far) for far in keys.FARS},
-}
-"""(Q,) values or one value of each metric."""
-_WHY_NAN: dict[str, Callable[[EvaluationSet], str]] = {
-    **dict.fromkeys(_PER_QUERY, lambda measured: NO_MATCH),
-    keys.CLUSTERS: lambda measured: "no two samples share a class or a cluster",
-    keys.CLASSES: lambda measured: str(measured.curves),  # the error
-    keys.SPECTRUM: lambda measured: "the embeddings overflow",
-    keys.ALL_PAIRS: lambda measured: lacking_pairs(measured.roc),
-}
 
 _OWN = "calculate_"
 """Starts the name of a metric's method in a subclass of a user."""
@@ -164,11 +111,11 @@ class AccuracyCalculator:
         if normalize is not None and self._compares_labels:
             raise NotImplementedError("normalize cannot be combined with label_comparison_fn")
 
-        by_default = {*keys.IN_CALCULATOR, *map(keys.cmc_rank, ranks), *self._own}
+        by_default = {*keys.CALCULATED, *map(keys.cmc_rank, ranks), *self._own}
         self._known = {*by_default, *keys.OTHER_SPELLINGS}
         self._check_names(self._known, include, exclude)
         if self._compares_labels:
-            by_default &= {*keys.names_over(keys.NEIGHBORS), keys.NMI, keys.AMI, *self._own}
+            by_default &= {*keys.names_of(keys.NeighborMetric), keys.NMI, keys.AMI, *self._own}
         self._named = tuple(include)
         self._names = [name for name in sorted({*(include or by_default)}) if name not in exclude]
         self._refuse_equal_only(self._names)
@@ -184,11 +131,11 @@ class AccuracyCalculator:
 
     def requires_knn(self) -> list[str]:
         """Names of the metrics that get the neighbours; a subclass adds its own."""
-        return list(keys.names_over(keys.NEIGHBORS))
+        return keys.names_of(keys.NeighborMetric)
 
     def requires_clustering(self) -> list[str]:
         """Names of the metrics that get the clusters; a subclass adds its own."""
-        return list(keys.names_over(keys.CLUSTERS))
+        return keys.names_of(keys.ClusterMetric)
 
     def get_curr_metrics(self) -> list[str]:
         """Names of the metrics that `get_accuracy` returns; PML's hooks look for their primary_metric here."""
@@ -210,7 +157,7 @@ class AccuracyCalculator:
 
     def _refuse_equal_only(self, names: Sequence[str]) -> None:
         """Raise for metrics that would ignore label_comparison_fn."""
-        honours = {*keys.names_over(keys.NEIGHBORS), *self._own}
+        honours = {*keys.names_of(keys.NeighborMetric), *self._own}
         equal_only = [name for name in names if name in self._known and name not in honours]
         if self._compares_labels and equal_only:
             raise NotImplementedError(
@@ -221,7 +168,7 @@ class AccuracyCalculator:
         """The metrics of a call; f1 if it is named, or if NMI or AMI cluster the queries anyway."""
         chosen = [name for name in self._names if name in (include or self._names) and name not in exclude]
         clustered = {keys.NMI, keys.AMI, *include, *self._named} & {*chosen}
-        return [name for name in chosen if name != keys.F1 or clustered & {*keys.names_over(keys.CLUSTERS)}]
+        return [name for name in chosen if name != keys.F1 or clustered & {*keys.names_of(keys.ClusterMetric)}]
 
     def get_accuracy(
         self,
@@ -265,34 +212,38 @@ class AccuracyCalculator:
         names = self._chosen(include, exclude)
         by_camera = query_cameras is not None or reference_cameras is not None
         self._check_selection(names, by_camera, named=include or self._named)
+        queries = (query, query_labels, query_cameras)
+        references = None if reference is None else (reference, reference_labels, reference_cameras)
+        label_comparison = self.label_comparison_fn if self._compares_labels else None
         measured = make_evaluation_set(
-            (query, query_labels, query_cameras),
-            None if reference is None else (reference, reference_labels, reference_cameras),
+            queries,
+            references,
             ref_includes_query,
             device=self.device,
-            label_comparison=self.label_comparison_fn if self._compares_labels else None,
+            label_comparison=label_comparison,
             knn_func=self.knn_func,
             kmeans_func=self.kmeans_func,
             k=self.k,
-            opis=self.opis_settings,
+            opis_settings=self.opis_settings,
             normalize=self.normalize,
             group=group,
         )
         own = [name for name in names if name in self._own]
-        over = {name: keys.over(name) for name in names if name not in own}
-        measured.ranks_both_ways = {keys.NEIGHBORS, keys.RANKS} <= {*over.values()}
-        self._warn_of_small_k(over, measured)
+        metrics = {name: keys.metric_of(name) for name in names if name not in own}
+        kinds = {type(metric) for metric in metrics.values()}
+        measured.ranks_both_ways = {keys.NeighborMetric, keys.RankMetric} <= kinds
+        self._warn_of_small_k(metrics, measured)
         given = self._given_to_own(own, measured) if own else {}
         results = {name: getattr(self, _OWN + name)(**given) for name in own}
-        for name, kind in over.items():
-            value = _value(name, measured)
-            results[name] = self._mean_over_queries(value, measured) if kind in _PER_QUERY else float(value)
-        undefined = [name for name in over if np.isnan(results[name]).all()]
-        reasons = [(name, _WHY_NAN[over[name]](measured)) for name in undefined]
-        warn_undefined((name, reason) for name, reason in reasons if reason)  # none where a rate needs more pairs
-        of_opis = [name.removeprefix("negative_") for name, kind in over.items() if kind == keys.CLASSES]
+        for name, metric in metrics.items():
+            value = metric.compute(measured)
+            results[name] = self._mean_over_queries(value, measured) if metric.is_per_query else float(value)
+        undefined = [name for name in metrics if np.isnan(results[name]).all()]
+        reasons = [(name, metrics[name].why_undefined(measured)) for name in undefined]
+        warn_undefined((name, reason) for name, reason in reasons if reason)
+        of_opis = [name for name, metric in metrics.items() if isinstance(metric, keys.ClassMetric)]
         if of_opis and isinstance(measured.curves, UtilityCurves):
-            warn_meaningless_opis(of_opis, measured.curves)
+            warn_meaningless_opis([name.removeprefix("negative_") for name in of_opis], measured.curves)
         return {name: results[name] for name in names}
 
     def _mean_over_queries(self, values: Tensor, measured: EvaluationSet) -> float | list[float]:
@@ -347,24 +298,19 @@ class AccuracyCalculator:
             raise NotImplementedError("cameras cannot be combined with label_comparison_fn")
         if self.return_per_class or self.avg_of_avgs:
             option = "return_per_class" if self.return_per_class else "avg_of_avgs"
-            # Those that nobody asked for by name give their one value, as PML's NMI does.
-            if single := [name for name in names if name in named and name in _ONE_VALUE]:
+            # NMI and AMI give their one value, as in PML, and so does what nobody asked for by name.
+            asked = [name for name in names if name in named and name not in (keys.NMI, keys.AMI, *self._own)]
+            if single := [name for name in asked if not keys.metric_of(name).is_per_query]:
                 raise ValueError(
                     f"{option} needs metrics with a value per class, such as precision_at_1; got {', '.join(single)}: "
                     "exclude them"
                 )
         if by_camera or self.normalize is not None:
             what = "cameras" if by_camera else "normalised scores"
-            unaware = {*self._own, *(keys.names_over(keys.NEIGHBORS) if self.knn_func else ())}
+            unaware = {*self._own}
+            if self.knn_func is not None:
+                unaware |= {*keys.names_of(keys.NeighborMetric)}
             if blind := [name for name in names if name in unaware]:
                 raise ValueError(
                     f"{', '.join(blind)} cannot take {what} into account by knn_func or in a subclass: exclude them"
                 )
-
-
-def _value(name: str, measured: EvaluationSet) -> Any:
-    """(Q,) values or one value of a metric of ours."""
-    if name.startswith("cmc_rank_"):
-        return measured.ranking.first_match_rank <= int(name.removeprefix("cmc_rank_"))
-    value = _VALUES[keys.OTHER_SPELLINGS.get(name, name)](measured)
-    return -value if name.startswith("negative_") else value

@@ -17,7 +17,7 @@ from pml_ext.functional.operating_points.calibration import (
 from pml_ext.functional.operating_points.utility import UtilityCurves, curves_of_counts, opis_of_curves
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.retrieval.cohort import offsets_for
-from pml_ext.functional.verification.tar_at_far_rule import largest_count_within
+from pml_ext.functional.verification.roc import largest_count_within
 from pml_ext.metrics.keys import rate
 
 
@@ -66,14 +66,14 @@ class NormalizationTrials:
 
     def summary(self) -> str:
         """What the recommended trial did to OPIS and TAR, or that none is recommended and what the best one did."""
+        plain = self.plain
         shown = self.best or min(self.trials, key=lambda t: t.opis)
         said = "recommended:" if self.best else "not recommended, it does harm here; the most even trial was"
-        change = 100 * (shown.opis / self.plain.opis - 1) if self.plain.opis else math.nan
-        return (
-            f"{said} k = {shown.k}, strength = {shown.strength:g}; OPIS {self.plain.opis:.3g} → {shown.opis:.3g} "
-            f"({change:+.0f} %), TAR at FAR {rate(self.far)} {100 * self.plain.tar:.2f} % → {100 * shown.tar:.2f} %\n"
-            f"on {self.samples} samples of {self.classes} classes, with a cohort of {self.cohort} samples"
-        )
+        change = 100 * (shown.opis / plain.opis - 1) if plain.opis else math.nan
+        opis = f"OPIS {plain.opis:.3g} → {shown.opis:.3g} ({change:+.0f} %)"
+        tar = f"TAR at FAR {rate(self.far)} {100 * plain.tar:.2f} % → {100 * shown.tar:.2f} %"
+        data = f"on {self.samples} samples of {self.classes} classes, with a cohort of {self.cohort} samples"
+        return f"{said} k = {shown.k}, strength = {shown.strength:g}; {opis}, {tar}\n{data}"
 
 
 class MeasuredPairs(NamedTuple):
@@ -137,7 +137,7 @@ def try_normalizations(
 
     plain = measure(fitting[0], 0.0, None)
     means = offsets_for(embeddings, cohort, fitting, rows=rows)
-    trials = tuple(
-        measure(k, strength, 0.5 * strength * m) for k, m in zip(fitting, means, strict=True) for strength in strengths
-    )
-    return NormalizationTrials(plain, trials, far, len(torch.unique(labels)), len(embeddings), len(cohort))
+    trials = []
+    for k, mean in zip(fitting, means, strict=True):
+        trials += [measure(k, strength, 0.5 * strength * mean) for strength in strengths]
+    return NormalizationTrials(plain, tuple(trials), far, len(torch.unique(labels)), len(embeddings), len(cohort))

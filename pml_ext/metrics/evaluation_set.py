@@ -15,23 +15,79 @@ from pml_ext._checks import check_finite, check_labels, check_tensor
 from pml_ext._identities import JUNK
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._pml import FaissKMeans
+from pml_ext.functional.clustering import adjusted_mutual_information, clustering_f1
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
-from pml_ext.functional.operating_points.utility import UtilityCurves
-from pml_ext.functional.pairwise.offset_scores import sides_of_distance
+from pml_ext.functional.operating_points.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
+from pml_ext.functional.pairwise.pair_blocks import sides_of_distance
 from pml_ext.functional.retrieval.feature_distances import (
     distance_blocks,
     have_unit_rows,
     is_spread_around_origin,
     prepare_features,
 )
-from pml_ext.functional.retrieval.match_ranks import match_ranks_of
-from pml_ext.functional.retrieval.ranking import Ranking, joined, rank_by_both_metrics, ranking_of, rankings_within
+from pml_ext.functional.retrieval.ranking import (
+    OwnIdentity,
+    Ranking,
+    joined,
+    match_ranks_of,
+    rank_by_both_metrics,
+    ranking_of,
+    rankings_within,
+)
+from pml_ext.functional.spectrum import spectral_variance
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
-from pml_ext.functional.verification.roc import ROC
+from pml_ext.functional.verification.roc import ROC, equal_error_rate, operating_point, roc_auc
 from pml_ext.metrics import keys
-from pml_ext.metrics.compared_labels import ComparedLabels
-from pml_ext.metrics.gallery_cohort import Normalization, offsets_of_search
-from pml_ext.metrics.opis_settings import OPISSettings
+from pml_ext.metrics.normalization import Normalization, offsets_of_search
+from pml_ext.metrics.opis import OPISSettings
+from pml_ext.metrics.undefined import lacking_pairs
+
+
+class ComparedLabels:
+    """Which references match which queries by PML's label_comparison_fn.
+
+    The function is called as PML calls it: with float32 labels, (q, 1) or (q, 1, L) against (q, R) or (q, R, L).
+    Where the references hold the queries, no query matches itself.
+    """
+
+    def __init__(
+        self,
+        compare: Callable[[Tensor, Tensor], Tensor],
+        query_labels: Tensor,
+        reference_labels: Tensor,
+        ref_includes_query: bool,
+    ) -> None:
+        self._compare, self._includes_query = compare, ref_includes_query
+        self._query, self._reference = query_labels.float(), reference_labels.float()
+        self._distinct, self._place = torch.unique(self._query, dim=0, return_inverse=True)
+
+    @cached_property
+    def matches(self) -> Tensor:
+        """(Q,) how many references match each query; as PML counts them, where a label always matches itself."""
+        counts = [int((self._compare(label[None], self._reference) != 0).sum()) for label in self._distinct]
+        return torch.tensor(counts, device=self._query.device)[self._place] - int(self._includes_query)
+
+    def own_identity(self, block: slice) -> OwnIdentity:
+        """The references that match each query of the block."""
+        query = self._query[block, None]
+        shape = (len(query), len(self._reference))
+        found = self._compare(query, self._reference[None].expand(len(query), *self._reference.shape))
+        if found.shape != shape:
+            raise ValueError(
+                f"label_comparison_fn must give a value for each of {shape[0]} queries and {shape[1]} references, "
+                f"shape {shape}; got {tuple(found.shape)}"
+            )
+        known = found != 0
+        own = torch.arange(block.start, block.stop, device=known.device)
+        if self._includes_query:  # listed, and no match, so that it is left out of the ranking
+            known[own - block.start, own] = True
+        row, column = known.nonzero(as_tuple=True)
+        sizes = torch.bincount(row, minlength=len(query))
+        exists = torch.arange(int(sizes.max()), device=row.device) < sizes[:, None]
+        columns = torch.zeros(exists.shape, dtype=torch.int64, device=row.device)
+        columns[exists] = column
+        matches = exists & (columns != own[:, None]) if self._includes_query else exists
+        return OwnIdentity(columns, exists, matches)
 
 
 @dataclass
@@ -47,7 +103,7 @@ class EvaluationSet:
     reference_cameras: Tensor | None
     label_comparison: Callable[[Tensor, Tensor], Tensor] | None
     k: int | str | None
-    opis: OPISSettings
+    opis_settings: OPISSettings
     knn_func: Callable[..., tuple[Tensor, Tensor]] | None = None
     kmeans_func: Callable[[Tensor, int], Any] | None = None
     ranks_both_ways: bool = False
@@ -209,24 +265,54 @@ class EvaluationSet:
         wanted = torch.isin(labels, self.query_labels)
         return embeddings[wanted], labels[wanted], None if offsets is None else offsets[wanted]
 
+    @property
+    def reciprocal_rank(self) -> Tensor:
+        """(Q,) 0 where the first match lies beyond the k nearest references."""
+        first = self.nearest.first_match_rank
+        return torch.where(first <= (self.limit or len(self.reference)), 1 / first, 0.0)
+
     @cached_property
     def roc(self) -> ROC:
         """Of the cosines of the same pairs; its equal error rate and its rates at `keys.FARS` are exact."""
         embeddings, labels, offsets = self._with_query
         return labelled_pairs_roc(embeddings, labels, fars=keys.FARS, offsets=offsets, group=self.group)
 
+    @property
+    def lacking_pairs(self) -> str:
+        return lacking_pairs(self.roc)
+
+    @property
+    def auc(self) -> Tensor:
+        return roc_auc(self.roc)
+
+    @property
+    def equal_error_rate(self) -> Tensor:
+        return equal_error_rate(self.roc).far
+
+    def tar_at_far(self, far: float) -> Tensor:
+        return operating_point(self.roc, far).tar
+
     @cached_property
     def curves(self) -> UtilityCurves | TooFewClassesError:
         """Of OPIS; the error where the set has too few classes to compare, or too few pairs for far_range."""
         try:
-            pairs = self.opis.pairs(*self._with_query, self.group)
-            return curves_of_pairs(pairs, far_range=self.opis.far_range, grid=self.opis.grid)
+            pairs = self.opis_settings.pairs(*self._with_query, self.group)
+            return curves_of_pairs(pairs, far_range=self.opis_settings.far_range, grid=self.opis_settings.grid)
         except TooFewClassesError as error:
             return error
 
-    def of_curves(self, score: Callable[[UtilityCurves], Tensor]) -> Tensor | float:
-        """A score of the curves; nan without curves."""
-        return math.nan if isinstance(self.curves, TooFewClassesError) else score(self.curves)
+    @property
+    def opis(self) -> Tensor | float:
+        """nan without curves, as `epsilon_opis`."""
+        if isinstance(self.curves, TooFewClassesError):
+            return math.nan
+        return opis_of_curves(self.curves)
+
+    @property
+    def epsilon_opis(self) -> Tensor | float:
+        if isinstance(self.curves, TooFewClassesError):
+            return math.nan
+        return epsilon_opis_of_curves(self.curves, self.opis_settings.epsilon)
 
     @cached_property
     def clusters(self) -> Any:
@@ -238,6 +324,25 @@ class EvaluationSet:
     @property
     def clusters_and_classes(self) -> tuple[Tensor, Tensor]:
         return torch.as_tensor(self.clusters, device=self.query_labels.device).long(), self.query_labels.long()
+
+    @property
+    def nmi(self) -> float:
+        from sklearn.metrics import normalized_mutual_info_score
+
+        clusters, classes = self.clusters_and_classes
+        return float(normalized_mutual_info_score(classes.cpu().numpy(), clusters.cpu().numpy()))
+
+    @property
+    def ami(self) -> float | Tensor:
+        return adjusted_mutual_information(*self.clusters_and_classes)
+
+    @property
+    def f1(self) -> float | Tensor:
+        return clustering_f1(*self.clusters_and_classes)
+
+    @property
+    def spectral_variance(self) -> Tensor:
+        return spectral_variance(self.query)
 
 
 def make_evaluation_set(

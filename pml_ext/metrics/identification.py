@@ -7,12 +7,11 @@ from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_finite, check_fraction, check_items, check_labels, check_whole
 from pml_ext._ops.normalize import unit_rows
-from pml_ext.functional.open_set.gallery_blocks import scores_in_blocks
-from pml_ext.functional.open_set.gallery_scores import GalleryScores, share_within_rank, tpir_at_fpir
+from pml_ext.functional.open_set.gallery_blocks import GalleryScores, scores_in_blocks, tpir_at_fpir
 from pml_ext.functional.verification.templates import template_embeddings
 from pml_ext.metrics import keys
-from pml_ext.metrics.identification_lists import SearchProtocol
-from pml_ext.metrics.streaming_verification import StreamingVerification
+from pml_ext.metrics.protocol_files import SearchProtocol
+from pml_ext.metrics.verification import StreamingVerification
 
 FPIRS = (1e-1, 1e-2, 1e-3)
 
@@ -149,7 +148,8 @@ class IdentificationEvaluator:
 
     def _rates(self, scores: GalleryScores) -> list[float]:
         tpirs = [float(tpir_at_fpir(scores, fpir)) for fpir in self.fpirs]
-        return tpirs + [float(share_within_rank(scores, rank)) for rank in self.ranks]
+        before = scores.before[scores.mated]
+        return tpirs + [float((before < rank).double().mean()) for rank in self.ranks]
 
     def _named(self, rates: Sequence[float], mated: int, non_mated: int) -> dict[str, float]:
         names = [*map(keys.tpir_at_fpir, self.fpirs), *map(keys.rank, self.ranks)]

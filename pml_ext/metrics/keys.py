@@ -1,4 +1,4 @@
-"""The keys of what the metrics return, and what is known of each metric beside its formula.
+"""The metrics by key: what tables call each, which direction is better, and how it follows from a measured set.
 
 Keys on one line are the same quantity under the name that its field uses. All values are fractions, never × 100.
 
@@ -16,10 +16,17 @@ normalized_<name>, in the runner, is a metric of normalised scores (`TEST.NORMAL
 
 mean_average_precision and precision_at_1 are PML's: the same as ours where k is None or larger than the gallery, up to
 ties (`functional.rank_matches` counts them against the query).
+
+Nothing here imports torch: a config is checked without it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from decimal import Decimal
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from pml_ext.metrics.evaluation_set import EvaluationSet
 
 # Retrieval, in PML's names.
 PRECISION_AT_1 = "precision_at_1"
@@ -61,10 +68,14 @@ NON_MATED = "non_mated"
 # The embeddings themselves.
 SPECTRAL_VARIANCE = "spectral_variance"
 
+_CMC_RANK = "cmc_rank_"
+_NEGATIVE = "negative_"
+_NORMALIZED = "normalized_"
+
 
 def cmc_rank(rank: int) -> str:
     """cmc_rank_5: the calculator's share of queries with a match among the first 5."""
-    return f"cmc_rank_{rank}"
+    return f"{_CMC_RANK}{rank}"
 
 
 def rank(rank: int) -> str:
@@ -102,72 +113,159 @@ def plain(name: str) -> str:
     return name.removeprefix(_NORMALIZED)
 
 
-_NORMALIZED = "normalized_"
-
-# What a metric is taken over.
-NEIGHBORS = "neighbours"  # PML's metrics of ranks; a value per query
-RANKS = "ranks"  # ours; a value per query
-CLUSTERS = "clusters"
-CLASSES = "classes"
-SPECTRUM = "spectrum"
-ALL_PAIRS = "all pairs"
-LISTED_PAIRS = "listed pairs"
+NO_MATCH = "no query has a match to find"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What is known of a metric beside its formula."""
+    """What tables say of a metric.
 
-    heading: str  # what tables call it; "" where the runner does not offer it
-    over: str  # one of the constants above
-    lower_is_better: bool | None = False  # None where neither is
-    is_rate: bool = True  # a fraction that people read in percent
-    standard: bool = False  # whether a run measures it by default
+    heading: what they call it; "" where the runner does not offer it.
+    lower_is_better: None where neither is.
+    is_rate: a fraction that people read in percent.
+    standard: whether a run measures it by default.
+    """
+
+    heading: str
+    lower_is_better: bool | None = False
+    is_rate: bool = True
+    standard: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalculatorMetric(Metric):
+    """A metric of the calculator. Each subclass is a pass over the set that its metrics share.
+
+    compute: (Q,) values of the queries, or one value.
+    """
+
+    compute: Callable[["EvaluationSet"], Any]
+
+    is_per_query: ClassVar[bool] = False
+    follows_scores: ClassVar[bool] = True
+    """Whether normalised scores change it; clusterings and the spectrum are about the embeddings."""
+
+    def why_undefined(self, measured: "EvaluationSet") -> str:
+        """Why the value is nan; "" where a rate needs more pairs."""
+        raise NotImplementedError
+
+
+class RankMetric(CalculatorMetric):
+    """Of the ranks of all matches."""
+
+    is_per_query = True
+
+    def why_undefined(self, measured: "EvaluationSet") -> str:
+        return NO_MATCH
+
+
+class NeighborMetric(RankMetric):
+    """PML's metrics of ranks: within its k, and by its label_comparison_fn."""
+
+
+class ClusterMetric(CalculatorMetric):
+    """Of a clustering of the queries."""
+
+    follows_scores = False
+
+    def why_undefined(self, measured: "EvaluationSet") -> str:
+        return "no two samples share a class or a cluster"
+
+
+class SpectrumMetric(CalculatorMetric):
+    """Of the singular values of the queries."""
+
+    follows_scores = False
+
+    def why_undefined(self, measured: "EvaluationSet") -> str:
+        return "the embeddings overflow"
+
+
+class ClassMetric(CalculatorMetric):
+    """Of the utility curves of the classes."""
+
+    def why_undefined(self, measured: "EvaluationSet") -> str:
+        return str(measured.curves)  # the error
+
+
+class AllPairsMetric(CalculatorMetric):
+    """Of the ROC of all pairs."""
+
+    def why_undefined(self, measured: "EvaluationSet") -> str:
+        return measured.lacking_pairs
+
+
+def _tar_at_far(far: float) -> AllPairsMetric:
+    return AllPairsMetric(f"TAR@{rate(far)}", compute=lambda measured: measured.tar_at_far(far))
 
 
 FARS = (1e-2, 1e-3, 1e-4)
-METRICS = {
-    PRECISION_AT_1: Metric("R@1", NEIGHBORS),
-    MEAN_AVERAGE_PRECISION: Metric("", NEIGHBORS),
-    MEAN_AVERAGE_PRECISION_AT_R: Metric("mAP@R", NEIGHBORS, standard=True),
-    REID_MEAN_AVERAGE_PRECISION: Metric("mAP", RANKS, standard=True),
-    MEAN_INVERSE_NEGATIVE_PENALTY: Metric("mINP", RANKS, standard=True),
-    R_PRECISION: Metric("RP", NEIGHBORS),
-    MEAN_RECIPROCAL_RANK: Metric("MRR", NEIGHBORS),
-    OPIS: Metric("OPIS", CLASSES, lower_is_better=True, is_rate=False, standard=True),
-    EPSILON_OPIS: Metric("ε-OPIS", CLASSES, lower_is_better=True, is_rate=False, standard=True),
-    NMI: Metric("NMI", CLUSTERS, standard=True),
-    AMI: Metric("AMI", CLUSTERS),
-    F1: Metric("F1", CLUSTERS),
-    SPECTRAL_VARIANCE: Metric("SV", SPECTRUM, lower_is_better=True, is_rate=False),
-    VERIFICATION_AUC: Metric("AUC", ALL_PAIRS),
-    EQUAL_ERROR_RATE: Metric("EER", ALL_PAIRS, lower_is_better=True),
-    **{tar_at_far(far): Metric(f"TAR@{rate(far)}", ALL_PAIRS) for far in FARS},
-    ACCURACY: Metric("accuracy", LISTED_PAIRS),
-    ACCURACY_STD: Metric("± std", LISTED_PAIRS, lower_is_better=None),
-    AUC: Metric("AUC", LISTED_PAIRS),
-    EER: Metric("EER", LISTED_PAIRS, lower_is_better=True),
+CALCULATED: dict[str, CalculatorMetric] = {
+    PRECISION_AT_1: NeighborMetric("R@1", compute=lambda measured: measured.nearest.first_match_rank == 1),
+    MEAN_AVERAGE_PRECISION: NeighborMetric("", compute=lambda measured: measured.nearest.average_precision),
+    MEAN_AVERAGE_PRECISION_AT_R: NeighborMetric(
+        "mAP@R", standard=True, compute=lambda measured: measured.nearest.average_precision_at_r
+    ),
+    REID_MEAN_AVERAGE_PRECISION: RankMetric(
+        "mAP", standard=True, compute=lambda measured: measured.ranking.average_precision
+    ),
+    MEAN_INVERSE_NEGATIVE_PENALTY: RankMetric(
+        "mINP", standard=True, compute=lambda measured: measured.ranking.inverse_negative_penalty
+    ),
+    R_PRECISION: NeighborMetric("RP", compute=lambda measured: measured.nearest.r_precision),
+    MEAN_RECIPROCAL_RANK: NeighborMetric("MRR", compute=lambda measured: measured.reciprocal_rank),
+    OPIS: ClassMetric(
+        "OPIS", lower_is_better=True, is_rate=False, standard=True, compute=lambda measured: measured.opis
+    ),
+    EPSILON_OPIS: ClassMetric(
+        "ε-OPIS",
+        lower_is_better=True,
+        is_rate=False,
+        standard=True,
+        compute=lambda measured: measured.epsilon_opis,
+    ),
+    NMI: ClusterMetric("NMI", standard=True, compute=lambda measured: measured.nmi),
+    AMI: ClusterMetric("AMI", compute=lambda measured: measured.ami),
+    F1: ClusterMetric("F1", compute=lambda measured: measured.f1),
+    SPECTRAL_VARIANCE: SpectrumMetric(
+        "SV", lower_is_better=True, is_rate=False, compute=lambda measured: measured.spectral_variance
+    ),
+    VERIFICATION_AUC: AllPairsMetric("AUC", compute=lambda measured: measured.auc),
+    EQUAL_ERROR_RATE: AllPairsMetric("EER", lower_is_better=True, compute=lambda measured: measured.equal_error_rate),
+    **{tar_at_far(far): _tar_at_far(far) for far in FARS},
 }
+LISTED_PAIRS = {
+    ACCURACY: Metric("accuracy"),
+    ACCURACY_STD: Metric("± std", lower_is_better=None),
+    AUC: Metric("AUC"),
+    EER: Metric("EER", lower_is_better=True),
+}
+"""The metrics of `VerificationEvaluator` that the runner shows."""
+METRICS: dict[str, Metric] = {**CALCULATED, **LISTED_PAIRS}
 """By key, in the order in which tables show them; cmc_rank_<r> and other rates of tar_at_far are named as needed."""
 
-IN_CALCULATOR = [name for name, metric in METRICS.items() if metric.over != LISTED_PAIRS]
-OTHER_SPELLINGS = {
-    **{f"negative_{name}": name for name in IN_CALCULATOR if METRICS[name].lower_is_better},
-    **{tar_at_far(far).replace("-", "m"): tar_at_far(far) for far in FARS},
-}
-"""Names that the calculator also takes: negative_opis rises where opis falls; tar_at_far_1em3 is a column in SQL."""
+_FALLING = [name for name, metric in CALCULATED.items() if metric.lower_is_better]
+_SQL_NAMES = {tar_at_far(far).replace("-", "m"): tar_at_far(far) for far in FARS}
+OTHER_SPELLINGS = (*(f"{_NEGATIVE}{name}" for name in _FALLING), *_SQL_NAMES)
+"""Keys that the calculator also takes: negative_opis rises where opis falls; tar_at_far_1em3 is a column in SQL."""
 
 
-def over(name: str) -> str:
-    """What a metric of the calculator is taken over."""
-    return RANKS if name.startswith("cmc_rank_") else METRICS[OTHER_SPELLINGS.get(name, name)].over
+def names_of(kind: type[CalculatorMetric]) -> list[str]:
+    """The calculator's keys of this kind."""
+    return [name for name, metric in CALCULATED.items() if isinstance(metric, kind)]
 
 
-def names_over(*kinds: str) -> tuple[str, ...]:
-    """The metrics that are taken over one of these."""
-    return tuple(name for name, metric in METRICS.items() if metric.over in kinds)
+def metric_of(name: str) -> CalculatorMetric:
+    """The metric of a key of the calculator, also of cmc_rank_<r> and of the other spellings."""
+    if name.startswith(_CMC_RANK):
+        within = int(name.removeprefix(_CMC_RANK))
+        return RankMetric(f"R@{within}", compute=lambda measured: measured.ranking.first_match_rank <= within)
+    if name.startswith(_NEGATIVE):
+        falling = CALCULATED[name.removeprefix(_NEGATIVE)]
+        return replace(falling, compute=lambda measured: -falling.compute(measured), lower_is_better=False)
+    return CALCULATED[_SQL_NAMES.get(name, name)]
 
 
 def follows_scores(name: str) -> bool:
-    """Whether normalised scores change a metric; clusterings and the spectrum are about the embeddings."""
-    return over(name) not in (CLUSTERS, SPECTRUM)
+    """Whether normalised scores change a metric."""
+    return metric_of(name).follows_scores

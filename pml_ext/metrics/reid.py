@@ -9,7 +9,6 @@ from torch import Tensor
 from pml_ext._checks import check_choice, check_seed
 from pml_ext._identities import JUNK
 from pml_ext.functional.retrieval.feature_distances import METRICS
-from pml_ext.functional.retrieval.query_expansion import expand_features
 from pml_ext.functional.retrieval.ranking import (
     Ranking,
     check_ranks,
@@ -17,10 +16,10 @@ from pml_ext.functional.retrieval.ranking import (
     rank_matches,
     rank_matches_from_distances,
 )
-from pml_ext.functional.retrieval.reranking import rerank_blocks
+from pml_ext.functional.retrieval.reranking import expand_features, rerank_blocks
 from pml_ext.functional.retrieval.single_shot import check_repeats, rank_single_shot, rank_single_shot_from_distances
 from pml_ext.metrics import keys
-from pml_ext.metrics.undefined import NO_MATCH, warn_undefined
+from pml_ext.metrics.undefined import warn_undefined
 
 _RERANK_OPTIONS = ("k1", "k2", "lambda_", "definition")
 _EXPANSION_OPTIONS = ("k", "alpha", "times")
@@ -171,7 +170,7 @@ class ReIDEvaluator:
         counted = ranking.matches > 0
         if not bool(counted.any()):
             names = (*map(keys.rank, self.ranks), keys.MAP, keys.MINP)
-            warn_undefined((name, NO_MATCH) for name in names)
+            warn_undefined((name, keys.NO_MATCH) for name in names)
         shares = cumulative_matches(ranking, self.ranks)
         results = {keys.rank(rank): float(share) for rank, share in zip(self.ranks, shares, strict=True)}
         results[keys.MAP] = float(ranking.average_precision[counted].mean())

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_choice, check_fraction, check_tensor
-from pml_ext.functional.verification.checks import check_scores
 from pml_ext.functional.verification.likelihood_ratio import count_by_score, pool_adjacent_violators
+from pml_ext.functional.verification.roc import check_scores
 
 
 class ScoreCalibration:

@@ -9,8 +9,6 @@ from pml_ext._checks import warn_caller
 from pml_ext.functional.operating_points.utility import UtilityCurves, why_opis_says_nothing
 from pml_ext.functional.verification.roc import ROC
 
-NO_MATCH = "no query has a match to find"
-
 
 def lacking_pairs(roc: ROC) -> str:
     """Which kind of pair a curve lacks; "" where it has both."""
@@ -25,7 +23,10 @@ def warn_undefined(undefined: Iterable[tuple[str, str]]) -> None:
     for name, reason in undefined:
         by_reason.setdefault(reason, []).append(name)
     if by_reason:
-        said = (f"{', '.join(names)} {'are' if names[1:] else 'is'} nan: {why}" for why, names in by_reason.items())
+        said = []
+        for reason, names in by_reason.items():
+            verb = "are" if len(names) > 1 else "is"
+            said.append(f"{', '.join(names)} {verb} nan: {reason}")
         warn_caller("; ".join(said))
 
 

@@ -5,10 +5,10 @@ import inspect
 from typing import TYPE_CHECKING
 
 from pml_ext import _pml
-from pml_ext.miners.concordance import ConcordanceMiner as ConcordanceMiner
-from pml_ext.miners.disjoint_triplets import DisjointTripletMiner as DisjointTripletMiner
-from pml_ext.miners.hphn import HPHNMiner as HPHNMiner
 from pml_ext.miners.loop import LoOpMiner as LoOpMiner
+from pml_ext.miners.triplets import ConcordanceMiner as ConcordanceMiner
+from pml_ext.miners.triplets import DisjointTripletMiner as DisjointTripletMiner
+from pml_ext.miners.triplets import HPHNMiner as HPHNMiner
 
 if TYPE_CHECKING:
     from pml_ext.miners._of_pml import *  # noqa: F403

@@ -6,12 +6,11 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from pml_ext._ops.precision import no_autocast
+from pml_ext._ops.numerics import no_autocast
 from pml_ext._pml import BaseDistance, BaseMiner, is_similarity
-from pml_ext.functional.tuples.pairs import same_and_different
-from pml_ext.losses._base import check_pml_arguments, is_empty
+from pml_ext.functional.tuples import same_and_different
+from pml_ext.losses._base import EmbeddingModule, check_pml_arguments, is_empty
 from pml_ext.losses._batch import Labels, Reference, checked_batch
-from pml_ext.losses._settings import EmbeddingModule
 
 
 class PMLArguments(TypedDict, total=False):

@@ -7,14 +7,13 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_choice
-from pml_ext._ops.precision import no_autocast
+from pml_ext._ops.numerics import no_autocast
 from pml_ext._pml import IS_3, BaseMiner
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, Curve, Pairing
-from pml_ext.losses._base import is_empty
+from pml_ext.losses._base import SettingsOfTheWrapped, is_empty
 from pml_ext.losses._batch import on_host
-from pml_ext.losses._settings import SettingsOfTheWrapped
 from pml_ext.miners._base import EmbeddingMiner, batch_to_mine, count_mined
 
 # Miners that LoOp cannot serve, by class name, and why.

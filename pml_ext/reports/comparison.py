@@ -1,6 +1,7 @@
-"""compare.html: finished runs side by side."""
+"""Comparisons as pages: compare.html of finished runs, and models.html of models on the same samples."""
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 from pml_ext._errors import UserError
 from pml_ext._files import in_file_name
 from pml_ext.metrics.keys import MEAN_AVERAGE_PRECISION_AT_R, OPIS, PRECISION_AT_1, REID_MEAN_AVERAGE_PRECISION
+from pml_ext.metrics.threshold.comparison import ModelComparison, ModelDifference
+from pml_ext.metrics.threshold.report import ThresholdReport
 from pml_ext.reports import drawing
 from pml_ext.reports.drawing import Picture, drawn, format_axis, label_above
-from pml_ext.reports.page import differences_table, metrics_table, require_page, write_page
-from pml_ext.reports.run_curves import HARD_TRIPLETS, Series, compared_curves, read_series
+from pml_ext.reports.page import Table, metrics_table, require_page, write_page
+from pml_ext.reports.run_curves import HARD_TRIPLETS, Series, compared_curves, draw_series, read_series
+from pml_ext.reports.threshold_text import percent, with_interval
 from pml_ext.runner.config.yaml_file import read_tree
 from pml_ext.runner.evaluation.results import (
     METRICS,
@@ -40,54 +44,69 @@ def compare(runs: Sequence[Path], output: Path) -> Path:
     twice, a single run, or no test set that all runs have.
     """
     require_page(output)
-    names = _short_names(runs)
-    results = {name: _results(run) for name, run in zip(names, runs, strict=True)}
+    folders = dict(zip(_short_names(runs), runs, strict=True))
+    results = {name: _results(run) for name, run in folders.items()}
     if len(runs) < 2:
         raise UserError(f"compare needs two or more runs; got {runs[0]} alone. Its own page is its report.html")
-    first = next(iter(results.values()))
-    shared = [s for s in first if all(s in found for found in results.values())]
-    more = {name: ", ".join(s for s in found if s not in shared) for name, found in results.items()}
-    others = [f"{name} has {sets}" for name, sets in more.items() if sets]
-    if not shared:
-        raise UserError(f"no test set is in all runs: {'; '.join(others)}")
-    if others:
-        log.warning("not compared, because not all runs have them: %s", "; ".join(others))
-    measured = {s: {name: found[s] for name, found in results.items()} for s in shared}
-    tables = [metrics_table(s, rows) for s, rows in measured.items()]
-    folders = dict(zip(names, runs, strict=True))
-    tables.append(differences_table({name: _settings(run) for name, run in folders.items()}))
-    makers: dict[str, Callable[[], Iterable[Picture]]] = {"Accuracy and OPIS": partial(_trade_offs, shared, results)}
-    for s in shared:
-        makers[f"{s}: utility and ROC"] = partial(_set_curves, s, folders)
-    makers["Over the training"] = lambda: _curves({name: read_series(run) for name, run in folders.items()})
-    pictures = drawn(makers, of="the runs")
-    title = f"{len(runs)} runs compared"
-    facts = {name: str(run) for name, run in folders.items()}
-    notes = [f"{name}: {note}" for name, run in folders.items() for note in read_notes(_metrics_file(run))]
-    write_page(output, title=title, about="The runs", facts=facts, notes=notes, tables=tables, pictures=[*pictures])
-    texts = ["\n".join(text_table(s, rows)) for s, rows in measured.items()]
+    shared = _shared_test_sets(results)
+    rows = dict[str, Results]()
+    tables, texts = list[Table](), list[str]()
+    makers: dict[str, Callable[[], Iterable[Picture]]] = {"Accuracy and OPIS": partial(_trade_offs, rows)}
+    for test_set in shared:
+        rows[test_set] = {name: found[test_set] for name, found in results.items()}
+        tables.append(metrics_table(test_set, rows[test_set]))
+        texts.append("\n".join(text_table(test_set, rows[test_set])))
+        makers[f"{test_set}: utility and ROC"] = partial(_set_curves, test_set, folders)
+    tables.append(_differences_table({name: _settings(run) for name, run in folders.items()}))
+    makers["Over the training"] = partial(_training_curves, folders)
+    notes = []
+    for name, run in folders.items():
+        notes += [f"{name}: {note}" for note in read_notes(_metrics_file(run))]
+    write_page(
+        output,
+        title=f"{len(runs)} runs compared",
+        about="The runs",
+        facts={name: str(run) for name, run in folders.items()},
+        notes=notes,
+        tables=tables,
+        pictures=[*drawn(makers, of="the runs")],
+    )
     print("\n\n".join([*texts, f"page  {output}"]))
     return output
+
+
+def _shared_test_sets(results: Mapping[str, Results]) -> list[str]:
+    """The test sets that all runs have; logs the others, and raises a UserError if there is none."""
+    shared = list(next(iter(results.values())))
+    for found in results.values():
+        shared = [name for name in shared if name in found]
+    left_out = []
+    for run, found in results.items():
+        if more := [name for name in found if name not in shared]:
+            left_out.append(f"{run} has {', '.join(more)}")
+    if not shared:
+        raise UserError(f"no test set is in all runs: {'; '.join(left_out)}")
+    if left_out:
+        log.warning("not compared, because not all runs have them: %s", "; ".join(left_out))
+    return shared
 
 
 def _set_curves(test_set: str, runs: Mapping[str, Path]) -> list[Picture]:
     return [compared_curves(test_set, runs)]
 
 
-def _trade_offs(test_sets: Sequence[str], runs: Mapping[str, Results]) -> Iterator[Picture]:
-    """Of each test set whose accuracy and OPIS all runs have."""
-    for test_set in test_sets:
-        results = {name: found[test_set] for name, found in runs.items()}
+def _trade_offs(rows: Mapping[str, Results]) -> Iterator[Picture]:
+    """Pictures of the test sets whose accuracy and OPIS all runs have."""
+    for test_set, results in rows.items():
         accuracy = next(iter(labels_of(next(iter(results.values())))), OPIS)
         if all({accuracy, OPIS} <= values.keys() for values in results.values()):
             yield _trade_off(test_set, accuracy, results)
 
 
 def _trade_off(test_set: str, accuracy: str, results: Results) -> Picture:
-
     def draw(axes: "Axes") -> None:
-        for i, (name, values) in enumerate(results.items()):
-            style = drawing.look(i) | {"linestyle": "", "markersize": 10, "markeredgecolor": drawing.BLACK}
+        for place, (name, values) in enumerate(results.items()):
+            style = drawing.look(place) | {"linestyle": "", "markersize": 10, "markeredgecolor": drawing.BLACK}
             axes.plot(values[OPIS], values[accuracy], label=drawing.in_legend(name), **style)
         axes.set(xlabel=heading(OPIS, METRICS[OPIS]))
         label_above(axes, heading(accuracy, label_of(accuracy) or accuracy))
@@ -103,27 +122,43 @@ def _trade_off(test_set: str, accuracy: str, results: Results) -> Picture:
     return Picture(f"trade_off_{in_file_name(test_set)}", f"{test_set}: accuracy and OPIS", caption, [draw])
 
 
-def _curves(series: Mapping[str, Mapping[str, Series]]) -> list[Picture]:
-    """A panel for each loss that a run adds to others, for the hard triplets and for the main validation metrics."""
-    names = list(dict.fromkeys(name for found in series.values() for name in found))
-    terms = [name for name in names if name.startswith("loss/")]
-    are_added = any(len(found.keys() & terms) > 1 for found in series.values())
-    wanted = ["loss", *(terms if are_added else ()), HARD_TRIPLETS, PRECISION_AT_1, REID_MEAN_AVERAGE_PRECISION]
-    wanted += [MEAN_AVERAGE_PRECISION_AT_R, OPIS]
-    panels = [partial(_draw_series, key, series) for key in wanted if key in names]
+def _training_curves(runs: Mapping[str, Path]) -> list[Picture]:
+    return curves_over_training({name: read_series(run) for name, run in runs.items()})
+
+
+def curves_over_training(series: Mapping[str, Mapping[str, Series]]) -> list[Picture]:
+    """A panel for each loss that a run adds to others, for the hard triplets and for the main validation metrics.
+
+    series: of each run, by column.
+    """
+    columns = list(dict.fromkeys(column for found in series.values() for column in found))
+    terms = [column for column in columns if column.startswith("loss/")]
+    wanted = ["loss"]
+    if any(len(found.keys() & terms) > 1 for found in series.values()):
+        wanted += terms
+    wanted += [HARD_TRIPLETS, PRECISION_AT_1, REID_MEAN_AVERAGE_PRECISION, MEAN_AVERAGE_PRECISION_AT_R, OPIS]
+    panels = [partial(_draw_column, column, series) for column in wanted if column in columns]
     caption = "Losses of different kinds are not comparable with each other; the metrics are those of every validation."
     return [Picture("curves", "Over the training", caption, panels)] if panels else []
 
 
-def _draw_series(key: str, series: Mapping[str, Mapping[str, Series]], axes: "Axes") -> None:
-    for place, (run, found) in enumerate(series.items()):
-        steps, values = found.get(key, ([], []))
-        drawing.plot_series(axes, steps, values, drawing.in_legend(run), place)
-    axes.set(xlabel="step")
-    label_above(axes, heading(key, METRICS[key]) if key in METRICS else key)
-    if key in METRICS:
-        format_axis(axes.yaxis, key)
-    drawing.add_legend(axes)
+def _draw_column(column: str, series: Mapping[str, Mapping[str, Series]], axes: "Axes") -> None:
+    nothing: Series = ([], [])
+    lines = {drawing.in_legend(run): found.get(column, nothing) for run, found in series.items()}
+    if column in METRICS:
+        draw_series(axes, heading(column, METRICS[column]), lines, column)
+    else:
+        draw_series(axes, column, lines, None)
+
+
+def _differences_table(settings: Mapping[str, Mapping[str, str]]) -> Table:
+    """The config keys in which runs differ, a row each."""
+    rows = []
+    for key in dict.fromkeys(key for values in settings.values() for key in values):
+        row = [values.get(key, "") for values in settings.values()]
+        if len(set(row)) > 1:
+            rows.append([key, *row])
+    return ["settings that differ", *settings], rows
 
 
 def _results(run: Path) -> Results:
@@ -151,22 +186,68 @@ def _settings(run: Path) -> dict[str, str]:
 def _flat(tree: Any, prefix: str) -> list[tuple[str, str]]:
     if not isinstance(tree, dict):
         return [(prefix, str(tree))]
-    return [pair for key, value in tree.items() for pair in _flat(value, f"{prefix}.{key}".removeprefix("."))]
+    pairs = []
+    for key, value in tree.items():
+        pairs += _flat(value, f"{prefix}.{key}".removeprefix("."))
+    return pairs
 
 
 def _short_names(runs: Sequence[Path]) -> list[str]:
-    """The end of each path, as long as it takes to tell the runs apart; UserError for one folder given twice."""
+    """Names of the folders, or where two are alike, paths below their common parent.
+
+    UserError: one folder given twice.
+    """
     paths = [run.resolve() for run in runs]
-    for i, path in enumerate(paths):
-        if path in paths[:i]:
+    for place, path in enumerate(paths):
+        if path in paths[:place]:
             first = runs[paths.index(path)]
-            also = "" if str(first) == str(runs[i]) else f", once as {first}"
-            raise UserError(f"{runs[i]} is given twice{also}; compare takes each run once")
+            also = "" if str(first) == str(runs[place]) else f", once as {first}"
+            raise UserError(f"{runs[place]} is given twice{also}; compare takes each run once")
     names = [path.name for path in paths]
-    length = 1
-    while len(set(names)) < len(names):
-        length += 1
-        clash = [names.count(name) > 1 for name in names]
-        longer = [str(Path(*path.parts[-length:])) for path in paths]
-        names = [more if clashes else name for name, more, clashes in zip(names, longer, clash, strict=True)]
-    return names
+    if len(set(names)) == len(names):
+        return names
+    parent = os.path.commonpath(paths)
+    return [str(path.relative_to(parent)) for path in paths]
+
+
+def write_model_page(path: Path, comparison: ModelComparison) -> None:
+    """One HTML page: the models, their differences, and the classes that lose most."""
+    first = next(iter(comparison.reports.values()))
+    heads = ["model", "cosine at least", "FAR", "FRR", "OPIS"]
+    if first.searches:
+        heads += ["FPIR", "FNIR"]
+    models = [_model_row(name, report) for name, report in comparison.reports.items()]
+    rows, lost = list[list[str]](), list[Table]()
+    for difference in comparison.differences:
+        points = [f"{100 * value:+.2f}" for value in (difference.value, difference.low, difference.high)]
+        rows.append([difference.verdict, difference.misses, *points])
+        lost.append(_lost_classes(difference))
+    tables = [(heads, models), (["", "misses", "points", "from (95 %)", "to (95 %)"], rows), *lost]
+    facts = {
+        "in words": "; ".join(difference.summary() for difference in comparison.differences),
+        "target": f"{first.target.kind.upper()} <= {first.target.value:g}" if first.target.value else "",
+        "measured on": f"{first.samples} samples, {len(first.classes)} classes",
+        "intervals": "paired, for identities like these; each model has a threshold of its own",
+    }
+    title, about = "Models at the same rate of false accepts", "What was measured"
+    write_page(path, title=title, about=about, facts=facts, tables=tables, pictures=[])
+
+
+def _model_row(name: str, report: ThresholdReport) -> list[str]:
+    opis = "–" if report.consistency is None else f"{report.consistency.opis:.3e}"
+    row = [name, f"{report.cosine:.4f}", with_interval(report.far), with_interval(report.frr), opis]
+    if report.searches:
+        for rate in (report.searches.planned.fpir, report.searches.planned.fnir):
+            row.append("–" if rate is None else with_interval(rate))
+    return row
+
+
+def _lost_classes(difference: ModelDifference) -> Table:
+    heads = [f"classes that lose most with {difference.model}", "samples"]
+    for rate in ("FRR", "FAR"):
+        heads += [f"{rate}, {difference.first}", f"{rate}, {difference.model}"]
+    rows = []
+    for before, after in difference.lost:
+        rates = [before.frr or 0, after.frr or 0, before.far, after.far]
+        rows.append([str(after.label), str(after.samples), *map(percent, rates)])
+    return heads, rows

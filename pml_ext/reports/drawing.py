@@ -2,6 +2,7 @@
 
 import io
 import logging
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
 log = logging.getLogger("pml_ext")
 
@@ -67,17 +67,15 @@ class Picture:
         """The panels for pages. Texts stay texts: the reader's fonts have scripts that matplotlib's font lacks."""
         import matplotlib
 
-        found = []
-        settings: dict[Any, Any] = {
-            "svg.hashsalt": self.name,
-            "svg.fonttype": "none",
-        }  # without a salt, ids in the file are random
+        # Without a salt, ids in the file are random.
+        settings: dict[Any, Any] = {"svg.hashsalt": self.name, "svg.fonttype": "none"}
+        svgs = []
         for figure in self.figures:
             content = io.BytesIO()
             with matplotlib.rc_context(settings), _ignore_missing_glyphs():
                 figure.savefig(content, format="svg", metadata={"Date": None})
-            found.append(content.getvalue())
-        return found
+            svgs.append(content.getvalue())
+        return svgs
 
     @cached_property
     def pixels(self) -> np.ndarray:
@@ -92,7 +90,7 @@ def drawn(makers: PicturesOf, *, of: str) -> Iterator[Picture]:
 
     of: the data set or run that they show, for the log, which has the reasons too.
     """
-    failed: list[tuple[str, str, Exception | None]] = []
+    problems: dict[str, Exception] = {}
     with show_steps(len(makers)) as begin:
         for title, make in makers.items():
             begin(f"drawing {title}")
@@ -101,12 +99,15 @@ def drawn(makers: PicturesOf, *, of: str) -> Iterator[Picture]:
                     _ = picture.figures
                     yield picture
             except Exception as error:  # whatever it is, the numbers are there and the other pictures too
-                known = isinstance(error, ValueError)
-                reason = str(error) if known else f"{type(error).__name__}: {error}"
-                failed.append((title, reason, None if known else error))
-                yield Picture(re.sub(r"\W", "_", title.lower()), title, f"Not drawn: {reason}")
-    for title, reason, unknown in failed:
-        log.warning("no picture %r of %s: %s", title, of, reason, exc_info=unknown)
+                problems[title] = error
+                yield Picture(re.sub(r"\W", "_", title.lower()), title, f"Not drawn: {_reason(error)}")
+    for title, problem in problems.items():
+        unforeseen = None if isinstance(problem, ValueError) else problem
+        log.warning("no picture %r of %s: %s", title, of, _reason(problem), exc_info=unforeseen)
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 
 def as_png(*pictures: np.ndarray) -> bytes:
@@ -122,26 +123,21 @@ def as_png(*pictures: np.ndarray) -> bytes:
 
 def look(place: int) -> dict[str, Any]:
     """Colour, stroke and marker of a line among others; 25 lines differ by colour and stroke."""
+    stroke = place + place // len(COLOURS)
     return {
         "color": COLOURS[place % len(COLOURS)],
-        "linestyle": LINE_STYLES[(place + place // len(COLOURS)) % len(LINE_STYLES)],
+        "linestyle": LINE_STYLES[stroke % len(LINE_STYLES)],
         "marker": MARKERS[place % len(MARKERS)],
     }
-
-
-def plot_series(
-    axes: "Axes", steps: Sequence[float], values: Sequence[float], label: str, place: int
-) -> list["Line2D"]:
-    """One line among others, with a marker at each of a few points or at the first of many."""
-    marks = 1 if len(steps) < 20 else (0, len(steps))
-    return axes.plot(steps, values, label=label, markevery=marks, **look(place))
 
 
 def shorten(name: str, most: int = 24) -> str:
     """At most so many columns, both ends of a longer name: names often differ in their last characters alone."""
     width = _columns(name)
-    half = most * len(name) // max(2 * width, 1)
-    return name if width <= most else f"{name[: half - 1]}…{name[-half:]}"
+    if width <= most:
+        return name
+    half = most * len(name) // (2 * width)
+    return f"{name[: half - 1]}…{name[-half:]}"
 
 
 def in_legend(name: str) -> str:
@@ -156,10 +152,17 @@ def add_legend(axes: "Axes") -> None:
     columns = 2 if max(map(_columns, labels)) <= _LONGEST_OF_TWO else 1
     figure = axes.get_figure(root=True)
     assert figure is not None
-    legend = figure.legend(handles, labels, fontsize=9, loc="outside lower center", ncols=columns)
+    legend = figure.legend(
+        handles,
+        labels,
+        fontsize=9,
+        loc="outside lower center",
+        ncols=columns,
+    )
     for text in legend.get_texts():
         text.set_parse_math(False)  # a $ in a name starts no formula
-    figure.set_figheight(figure.get_figheight() + 0.2 * -(-len(labels) // columns) + 0.15)
+    rows = math.ceil(len(labels) / columns)
+    figure.set_figheight(figure.get_figheight() + 0.2 * rows + 0.15)
 
 
 def format_axis(axis: "Axis", metric: str) -> None:
@@ -167,12 +170,16 @@ def format_axis(axis: "Axis", metric: str) -> None:
     from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 
     axis.set_major_locator(MaxNLocator(5))
-    axis.set_major_formatter(StrMethodFormatter("{x:.2e}") if metric in NO_RATES else PercentFormatter(1, symbol=" %"))
+    if metric in NO_RATES:
+        axis.set_major_formatter(StrMethodFormatter("{x:.2e}"))
+    else:
+        axis.set_major_formatter(PercentFormatter(1, symbol=" %"))
 
 
 def format_roc(axes: "Axes", impostor_pairs: int) -> None:
     """Axes of true accept rate against false accept rate, from one false accept on."""
-    axes.set(xscale="log", ylim=(0, 1.02), xlabel="false accept rate (FAR)", ylabel="true accept rate (TAR = 1 − FRR)")
+    axes.set(xlabel="false accept rate (FAR)", ylabel="true accept rate (TAR = 1 − FRR)")
+    axes.set(xscale="log", ylim=(0, 1.02))
     axes.set_xlim(min(1 / impostor_pairs, 0.1), 1)
     axes.minorticks_off()  # a third of the time to draw the picture
     axes.grid(color=PALE)
@@ -184,8 +191,9 @@ def label_above(axes: "Axes", label: str) -> None:
 
 
 def _columns(text: str) -> int:
-    """Of a terminal: two for a Chinese character."""
-    return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
+    """Columns of a terminal: two for a Chinese character."""
+    wide = sum(east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide
 
 
 def _draw(panel: Panel, height: float) -> "Figure":
@@ -222,5 +230,5 @@ def _pixels(figure: "Figure") -> np.ndarray:
 
 def _padded(picture: np.ndarray, height: int, width: int) -> np.ndarray:
     """With white below it and to its right."""
-    missing = (0, height - picture.shape[0]), (0, width - picture.shape[1]), (0, 0)
-    return np.pad(picture, missing, constant_values=255)
+    rows, columns = height - picture.shape[0], width - picture.shape[1]
+    return np.pad(picture, ((0, rows), (0, columns), (0, 0)), constant_values=255)

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from pml_ext.reports.page import Card, render, write_html
-from pml_ext.reports.thumbnails import thumbnail
+from pml_ext.reports.page import Card, render, thumbnail, write_html
 
+_VERDICTS = {None: ("", ""), True: ("accept", "right"), False: ("reject", "wrong")}
 MOST = 100
 """Queries on a page."""
 
@@ -31,7 +31,13 @@ class Answer:
     hits: Sequence[Hit]
 
 
-def write_hits(path: str | Path, answers: Sequence[Answer], facts: Mapping[str, str], *, score: str = "cosine") -> None:
+def write_hits(
+    path: str | Path,
+    answers: Sequence[Answer],
+    facts: Mapping[str, str],
+    *,
+    score: str = "cosine",
+) -> None:
     """Write the page; score: what the hits' numbers are called. The name of an image's folder is shown as its class."""
     shown = [(answer.query, _cards(answer, score)) for answer in answers[:MOST]]
     about = {"title": "The most similar images", "about": "This search", "facts": facts.items()}
@@ -41,7 +47,11 @@ def write_hits(path: str | Path, answers: Sequence[Answer], facts: Mapping[str, 
 def _cards(answer: Answer, score: str) -> list[Card]:
     cards = [Card([(thumbnail(answer.picture), [])], verdict="query", kind="query")]
     for place, hit in enumerate(answer.hits, start=1):
-        lines = [PurePath(hit.path).parent.name, hit.path] if hit.path else [f"row {hit.row}"]
-        verdict, kind = {None: ("", ""), True: ("accept", "right"), False: ("reject", "wrong")}[hit.accepted]
-        cards.append(Card([(thumbnail(hit.picture), lines)], f"{place}. {score} {hit.cosine:.4f}", verdict, kind))
+        lines = [f"row {hit.row}"]
+        if hit.path:
+            lines = [PurePath(hit.path).parent.name, hit.path]
+        verdict, kind = _VERDICTS[hit.accepted]
+        side = thumbnail(hit.picture), lines
+        text = f"{place}. {score} {hit.cosine:.4f}"
+        cards.append(Card([side], text, verdict, kind))
     return cards

@@ -1,20 +1,28 @@
-"""HTML pages in one file each, with every picture embedded; text is escaped by the templates."""
+"""HTML pages in one file each, with every image embedded; text is escaped by the templates."""
 
+import base64
+import io
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from torch import Tensor
 
 from pml_ext._errors import UserError
 from pml_ext._files import write_atomically
 from pml_ext.reports.drawing import Picture, as_png
-from pml_ext.reports.thumbnails import data_uri
 from pml_ext.runner.evaluation.results import as_text, heading, labels_of
 
+if TYPE_CHECKING:
+    from pml_ext.runner.data.datasets.image_set import ImageSet
+
 _MARK = b'<meta name="generator" content="pml_ext">'  # in base.html
+_SIDE = 112  # pixels of a thumbnail
 
 Table = tuple[list[str], list[list[str]]]
 """Heads and rows."""
@@ -36,9 +44,8 @@ class Card:
 
 @cache
 def _templates() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("pml_ext.reports"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
+    loader = PackageLoader("pml_ext.reports")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     environment.globals.update(data_uri=data_uri, zip=zip)
     return environment
 
@@ -54,7 +61,7 @@ def as_html(*, cards: Mapping[str, Sequence[Card]] | None = None, tables: Sequen
 
 
 def require_page(path: Path) -> None:
-    """Raises a UserError where a file is there that is no page of ours: a slip in a name must not cost anything."""
+    """Raise a UserError if the file exists and is not a page of ours: a slip in a name must not overwrite anything."""
     if not path.is_file():
         return
     with path.open("rb") as file:
@@ -79,24 +86,32 @@ def write_page(
     tables: Sequence[Table],
     marked: int | None = None,
     pictures: Sequence[Picture],
-) -> list[Path]:
-    """The page of a run or of several, and each drawing as PNG in a folder beside it.
+) -> None:
+    """Write the page of a run or of several, and each drawing as PNG in a folder beside it.
 
-    The folder is `pictures` for report.html, else it has the page's name too: runs keep theirs. about and facts are
-    heading and rows of the table at the page's end; notes: the first paragraphs; marked: a row of the tables to mark.
-    Returns the PNG files.
+    The folder is `pictures` for report.html, else it has the page's name too: runs keep theirs.
+
+    Args:
+        about, facts: heading and rows of the table at the page's end.
+        notes: the first paragraphs.
+        marked: a row of the tables to mark.
     """
     folder = path.parent / ("pictures" if path.stem == "report" else f"{path.stem}_pictures")
-    folder.mkdir(exist_ok=True)
-    files = []
+    if pictures:
+        folder.mkdir(exist_ok=True)
     shown = {"tables": tables, "marked": marked, "pictures": pictures}
-    text = render("run.html", title=title, about=about, facts=facts.items(), notes=notes, **shown)
+    text = render(
+        "run.html",
+        title=title,
+        about=about,
+        facts=facts.items(),
+        notes=notes,
+        **shown,
+    )
     for picture in pictures:
         if picture.panels:
-            files.append(folder / f"{picture.name}.png")
-            write_atomically(files[-1], as_png(picture.pixels))
+            write_atomically(folder / f"{picture.name}.png", as_png(picture.pixels))
     write_html(path, text)
-    return files
 
 
 def metrics_table(corner: str, rows: Mapping[str, Mapping[str, float]]) -> Table:
@@ -105,15 +120,54 @@ def metrics_table(corner: str, rows: Mapping[str, Mapping[str, float]]) -> Table
     heads = [corner, *(heading(*item) for item in labels.items())]
     cells = []
     for row, values in rows.items():
-        cells.append([row, *(as_text(name, values[name]) if name in values else "" for name in labels)])
+        texts = [as_text(name, values[name]) if name in values else "" for name in labels]
+        cells.append([row, *texts])
     return heads, cells
 
 
-def differences_table(settings: Mapping[str, Mapping[str, str]]) -> Table:
-    """The config keys in which runs differ, a row each."""
-    rows = []
-    for key in dict.fromkeys(key for values in settings.values() for key in values):
-        row = [values.get(key, "") for values in settings.values()]
-        if len(set(row)) > 1:
-            rows.append([key, *row])
-    return ["settings that differ", *settings], rows
+def data_uri(content: bytes, kind: str = "png") -> str:
+    """The content of an image file as the source of an <img>."""
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def thumbnail(image: str | Path | Tensor | None) -> str | None:
+    """An image of at most 112 pixels a side as the source of an <img>; None where it cannot be read.
+
+    A file (regular, up to Pillow's own limit of pixels) or (1 or 3, h, w) uint8 pixels.
+    """
+    from PIL import Image, ImageOps
+
+    content = io.BytesIO()
+    try:
+        if isinstance(image, Tensor):
+            small = Image.fromarray(shrink(image, _SIDE))
+        elif image is None or not os.path.isfile(image):
+            return None
+        else:
+            with Image.open(image) as opened:
+                opened.draft("RGB", (_SIDE, _SIDE))
+                small = ImageOps.exif_transpose(opened).convert("RGB")
+                small.thumbnail((_SIDE, _SIDE))
+        small.save(content, "JPEG", quality=85)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning):
+        return None
+    return data_uri(content.getvalue(), "jpeg")
+
+
+def shrink(image: Tensor, side: int) -> np.ndarray:
+    """(1 or 3, h, w) uint8 to (h', w', 3) uint8 with no side above `side`."""
+    from PIL import Image
+
+    pixels = image.permute(1, 2, 0).expand(-1, -1, 3)
+    small = Image.fromarray(pixels.contiguous().numpy())
+    small.thumbnail((side, side))
+    return np.asarray(small)
+
+
+def why_no_images(images: "ImageSet") -> str | None:
+    """Why a set has embeddings only; None for one with images."""
+    try:
+        _ = images.images[0]
+    except UserError as error:
+        return str(error)
+    return None

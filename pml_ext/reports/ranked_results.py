@@ -6,15 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.metrics import ReIDEvaluator
 from pml_ext.reports.drawing import Picture
-from pml_ext.reports.page import Card, as_html
-from pml_ext.reports.thumbnails import thumbnail
+from pml_ext.reports.page import Card, as_html, thumbnail
 from pml_ext.runner.data.datasets import ImageSet, OpenSet
 from pml_ext.runner.evaluation.evaluate import Features
 
@@ -53,52 +51,79 @@ class Confusion:
 
 def first_results(data: OpenSet, features: Features) -> RankedLists:
     """The first ten results of every query, without those of its own identity and camera, and without junk."""
-    queries, items = (unit_rows(features[place]) for place in (0, -1))
-    (query_ids, query_cameras), (ids, cameras) = (
-        (torch.from_numpy(part.identities), torch.from_numpy(part.cameras)) for part in (data.parts[0], data.parts[-1])
-    )
-    found = []
-    for start in range(0, len(queries), _QUERIES_AT_ONCE):
+    query, gallery = data.parts[0], data.parts[-1]
+    query_vectors, gallery_vectors = unit_rows(features[0]), unit_rows(features[-1])
+    query_ids, query_cameras = torch.from_numpy(query.identities), torch.from_numpy(query.cameras)
+    ids, cameras = torch.from_numpy(gallery.identities), torch.from_numpy(gallery.cameras)
+    blocks = []
+    for start in range(0, len(query_vectors), _QUERIES_AT_ONCE):
         rows = slice(start, start + _QUERIES_AT_ONCE)
-        cosines = queries[rows] @ items.T
-        same = query_ids[rows, None] == ids
-        cosines[(same & (query_cameras[rows, None] == cameras)) | (ids == JUNK)] = -torch.inf
-        best = cosines.topk(min(_SHOWN, len(items)), dim=1)
-        found.append((best.indices, best.values, same.gather(1, best.indices), best.values > -torch.inf))
-    ranking = ReIDEvaluator().per_query(queries, query_ids, query_cameras, items, ids, cameras)
-    columns: list[Tensor] = [*map(torch.cat, zip(*found, strict=True)), ranking.average_precision]
-    return RankedLists(*(column.numpy() for column in columns))
+        cosines = query_vectors[rows] @ gallery_vectors.T
+        is_same = query_ids[rows, None] == ids
+        is_same_camera = query_cameras[rows, None] == cameras
+        cosines[(is_same & is_same_camera) | (ids == JUNK)] = -torch.inf
+        values, places = cosines.topk(min(_SHOWN, len(gallery_vectors)), dim=1)
+        blocks.append((places, values, is_same.gather(1, places), values > -torch.inf))
+    items, cosines, right, counts = map(torch.cat, zip(*blocks, strict=True))
+    ranking = ReIDEvaluator().per_query(
+        query_vectors,
+        query_ids,
+        query_cameras,
+        gallery_vectors,
+        ids,
+        cameras,
+    )
+    return RankedLists(
+        items=items.numpy(),
+        cosines=cosines.numpy(),
+        right=right.numpy(),
+        counts=counts.numpy(),
+        average_precision=ranking.average_precision.numpy(),
+    )
 
 
 def confusions(data: OpenSet, lists: RankedLists, most: int) -> list[Confusion]:
     """The most confused pairs: those where one identity takes most of the first ten places of the other's queries."""
-    asked, searched = data.query.identities, data.parts[-1].identities
-    wrong = lists.counts & ~lists.right
-    query, place = np.nonzero(wrong)
-    found = lists.items[query, place]
+    query_ids, gallery_ids = data.query.identities, data.parts[-1].identities
+    queries, places = np.nonzero(lists.counts & ~lists.right)
+    items = lists.items[queries, places]
+    asked, found_ids = query_ids[queries].tolist(), gallery_ids[items].tolist()
+    pairs = list(zip(asked, found_ids, strict=True))
     first: dict[tuple[int, int], tuple[int, int]] = {}
-    pairs = list(zip(asked[query].tolist(), searched[found].tolist(), strict=True))
-    for pair, q, item in zip(pairs, query.tolist(), found.tolist(), strict=True):
-        first.setdefault(pair, (q, item))
-    return [
-        Confusion(*pair, places, int(lists.counts[asked == pair[0]].sum()), *first[pair])
-        for pair, places in Counter(pairs).most_common(most)
-    ]
+    hits = zip(pairs, queries.tolist(), items.tolist(), strict=True)
+    for pair, query, item in hits:
+        first.setdefault(pair, (query, item))
+    found = []
+    for pair, count in Counter(pairs).most_common(most):
+        total = int(lists.counts[query_ids == pair[0]].sum())
+        found.append(Confusion(*pair, count, total, *first[pair]))
+    return found
 
 
-def worst_and_random(lists: RankedLists, identities: np.ndarray, count: int, seed: int) -> tuple[list[int], list[int]]:
+def worst_and_random(
+    lists: RankedLists,
+    identities: np.ndarray,
+    count: int,
+    seed: int,
+) -> tuple[list[int], list[int]]:
     """Queries of the lowest average precision, one an identity, and random others."""
     countable = np.flatnonzero(~np.isnan(lists.average_precision))
     ascending = countable[np.argsort(lists.average_precision[countable], kind="stable")]
     _, firsts = np.unique(identities[ascending], return_index=True)
     worst = ascending[np.sort(firsts)[:count]]
     others = np.setdiff1d(countable, worst)
-    chosen = np.random.default_rng(seed).choice(others, min(count, len(others)), replace=False)
+    generator = np.random.default_rng(seed)
+    chosen = generator.choice(others, min(count, len(others)), replace=False)
     return worst.tolist(), sorted(chosen.tolist())
 
 
 def results_picture(
-    data: OpenSet, lists: Mapping[str, RankedLists], queries: Sequence[int], name: str, title: str, caption: str
+    data: OpenSet,
+    lists: Mapping[str, RankedLists],
+    queries: Sequence[int],
+    name: str,
+    title: str,
+    caption: str,
 ) -> Picture:
     """Queries, given by their places, with their first ten results by each model."""
     cameras = data.parts[-1].cameras
@@ -120,13 +145,11 @@ def results_picture(
 def confused_identities(data: OpenSet, found: Sequence[Confusion]) -> Picture:
     """Pairs of identities, one of which appears in the other's results."""
     searched = data.parts[-1]
-    cards = [
-        Card(
-            [_side(data.query, one.query, False), _side(searched, one.result, False)],
-            f"{one.places} of {one.of} results of the first are of the second",
-        )
-        for one in found
-    ]
+    cards = []
+    for confusion in found:
+        sides = [_side(data.query, confusion.query, False), _side(searched, confusion.result, False)]
+        count = f"{confusion.places} of {confusion.of} results of the first are of the second"
+        cards.append(Card(sides, count))
     caption = "Classes whose queries find another class most often among their first ten results, by the trained model."
     return Picture("confusions", "Most confused classes", caption, extra=as_html(cards={"": cards}))
 

@@ -12,9 +12,9 @@ from pml_ext._files import in_file_name
 from pml_ext.functional import UtilityCurves
 from pml_ext.functional.pairwise.pair_distances import PairDistances, count_accepted
 from pml_ext.functional.verification.threshold import threshold_at_far
-from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.metrics.threshold.fields import Target, ThresholdCurves, ThresholdFields
-from pml_ext.metrics.threshold.rates import error_rates
+from pml_ext.metrics.opis import OPISSettings
+from pml_ext.metrics.threshold.measure import error_rates
+from pml_ext.metrics.threshold.structures import Target, ThresholdCurves, ThresholdFields
 from pml_ext.reports.drawing import Picture, PicturesOf, drawn
 from pml_ext.reports.embedding_map import map_picture, spectrum_picture
 from pml_ext.reports.page import as_html, metrics_table, write_page
@@ -35,8 +35,8 @@ from pml_ext.reports.run_curves import (
     save_curves,
     training_curves,
 )
+from pml_ext.reports.threshold_figures import error_picture, utility_picture
 from pml_ext.reports.threshold_page import class_tables
-from pml_ext.reports.thresholds import error_picture, utility_picture
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TemplateSet, TestSet
 from pml_ext.runner.evaluation.baselines import RAW_PIXELS, Measured
 from pml_ext.runner.evaluation.collapse import describe_opis
@@ -66,8 +66,8 @@ def write_report(
     seed: int,
     facts: Mapping[str, str],
     notes: Sequence[str] = (),
-) -> tuple[Path, list[Path]]:
-    """Write report.html and its pictures in the folder of a run, return the page and the PNGs.
+) -> Path:
+    """Write report.html and its pictures in the folder of a run, return the page.
 
     test_sets of pairs or templates have a table and their ROC; far: of the operating point, 1 / impostor pairs where
     those are fewer; utility: of `measure_utility`; notes: the first paragraphs.
@@ -75,23 +75,48 @@ def write_report(
     pictures: list[Picture] = []
     for name, data in test_sets.items():
         if isinstance(data, OpenSet):
-            panels = _panels_of_set(run, name, data, trained, baselines, utility[name], far=far, seed=seed)
+            panels = _panels_of_set(
+                run,
+                name,
+                data,
+                trained,
+                baselines,
+                utility[name],
+                far=far,
+                seed=seed,
+            )
         else:
-            panels = {"ROC of the pairs": partial(_roc_of_pairs, run, name, data, {**baselines, TRAINED: trained})}
+            panels = {
+                "ROC of the pairs": partial(
+                    _roc_of_pairs,
+                    run,
+                    name,
+                    data,
+                    {**baselines, TRAINED: trained},
+                )
+            }
         found = [*drawn(panels, of=name)]
         if len(test_sets) > 1:
             suffix = "_" + in_file_name(name)
             found = [replace(p, name=p.name + suffix, title=f"{name}: {p.title}") for p in found]
         pictures += found
     pictures += drawn({"While it trained": partial(_curves_of_run, run)}, of=str(run))
-    tables = [
-        metrics_table(name, {row: m.results[name] for row, m in baselines.items()} | {TRAINED: values})
-        for name, values in trained.results.items()
-    ]
+    tables = []
+    for name, values in trained.results.items():
+        rows = {row: baseline.results[name] for row, baseline in baselines.items()}
+        tables.append(metrics_table(name, rows | {TRAINED: values}))
     path = run / "report.html"
-    title = f"{', '.join(trained.results)}: what the model learned"
-    page = partial(write_page, path, title=title, about="This run", facts=facts, notes=notes)
-    return path, page(tables=tables, marked=len(baselines), pictures=pictures)
+    write_page(
+        path,
+        title=f"{', '.join(trained.results)}: what the model learned",
+        about="This run",
+        facts=facts,
+        notes=notes,
+        tables=tables,
+        marked=len(baselines),
+        pictures=pictures,
+    )
+    return path
 
 
 def measure_utility(
@@ -110,8 +135,11 @@ def measure_utility(
 
 def notes_on_opis(utility: Mapping[str, Utility], noted: Mapping[str, str]) -> list[str]:
     """A sentence for each set of which OPIS says nothing, except for those that have a note."""
-    sets = {name: found.curves for name, found in utility.items() if found.picture.panels and not noted[name]}
-    return [describe_opis(name, measure()) for name, measure in sets.items()]
+    notes = []
+    for name, found in utility.items():
+        if found.picture.panels and not noted[name]:
+            notes.append(describe_opis(name, found.curves()))
+    return notes
 
 
 def _utility_of_set(
@@ -120,7 +148,15 @@ def _utility_of_set(
     curves = measure()
     names = [data.query.called(identity) for identity in curves.classes.tolist()]
     low, high = curves.calibration_range.tolist()
-    return [utility_picture(curves.thresholds, curves.utilities, names, (low, high), far_range)]
+    return [
+        utility_picture(
+            curves.thresholds,
+            curves.utilities,
+            names,
+            (low, high),
+            far_range,
+        )
+    ]
 
 
 def _panels_of_set(
@@ -136,9 +172,15 @@ def _panels_of_set(
 ) -> PicturesOf:
     features = trained.features[name]
     embeddings = torch.cat(features)
-    before = {row: torch.cat(m.features[name]) for row, m in baselines.items() if row != RAW_PIXELS}
-    models = {row: m.features[name] for row, m in baselines.items() if row == RAW_PIXELS} | {TRAINED: features}
-    lists = cache(lambda: {model: first_results(data, found) for model, found in models.items()})
+    spectra, searched = dict[str, torch.Tensor](), dict[str, Features]()
+    for row, baseline in baselines.items():
+        if row == RAW_PIXELS:
+            searched[row] = baseline.features[name]
+        else:
+            spectra[row] = torch.cat(baseline.features[name])
+    spectra[TRAINED] = embeddings
+    searched[TRAINED] = features
+    lists = cache(lambda: {model: first_results(data, found) for model, found in searched.items()})
     every = ImageSet.concatenated(data.parts)
     panels: dict[str, Callable[[], Iterable[Picture]]] = {
         "What queries find": lambda: _results_of_queries(data, lists(), seed),
@@ -146,9 +188,15 @@ def _panels_of_set(
         "Utility of each class": lambda: [utility.picture],
     }
     file = curves_file(run, name)
-    panels["One threshold for all pairs"] = lambda: _pictures_of_thresholds(file, data, features, utility.curves(), far)
+    panels["One threshold for all pairs"] = lambda: _pictures_of_thresholds(
+        file,
+        data,
+        features,
+        utility.curves(),
+        far,
+    )
     panels["A map of the embeddings"] = lambda: [map_picture(every, embeddings, seed=seed)]
-    panels["Singular values of the embeddings"] = lambda: [spectrum_picture(before | {TRAINED: embeddings})]
+    panels["Singular values of the embeddings"] = lambda: [spectrum_picture(spectra)]
     return panels
 
 
@@ -190,13 +238,21 @@ def _pictures_of_thresholds(
         save_curves(file, curves_of_set(counts, pairs.total_positive_pairs, pairs.total_negative_pairs))
     far = max(far, 1 / max(pairs.total_negative_pairs, 1))
     distance = threshold_at_far(pairs, far)
-    classes, samples = identities.unique(return_counts=True)
-    names = tuple(data.query.called(identity) for identity in classes.tolist())
-    rates = error_rates(pairs, samples, names, distance)
+    names = [data.query.called(identity) for identity in identities.unique().tolist()]
+    far_rate, frr_rate, errors = error_rates(pairs, names, distance)
     found = ThresholdFields(
-        Target("far", far), 1 - distance**2 / 2, *rates, None, None, len(embeddings), embeddings.shape[1], 0,
+        target=Target("far", far),
+        cosine=1 - distance**2 / 2,
+        far=far_rate,
+        frr=frr_rate,
+        classes=errors,
+        consistency=None,
+        stability=None,
+        samples=len(embeddings),
+        embedding_dim=embeddings.shape[1],
+        copies=0,
         curves=counts,
-    )  # fmt: skip
+    )
     caption = "The highest false accept and false reject rates at the threshold: a rate of few pairs is uncertain."
     worst = Picture("worst_classes", "Classes with the most errors", caption, extra=as_html(tables=class_tables(found)))
     return [error_picture(found), worst]

@@ -3,17 +3,16 @@
 import logging
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
-from pml_ext.functional.verification.tar_at_far_rule import largest_count_within
-from pml_ext.metrics import ThresholdReport
+from pml_ext.functional.verification.roc import largest_count_within
+from pml_ext.metrics import OPISSettings, SampleSource, ThresholdReport
+from pml_ext.reports.page import thumbnail
 from pml_ext.reports.threshold_page import write_files
-from pml_ext.reports.thumbnails import thumbnail
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
 from pml_ext.runner.evaluation.evaluate import Features, query_and_gallery_embeddings
 
@@ -38,30 +37,43 @@ def check_thresholds(wanted: CN, test_sets: dict[str, TestSet]) -> None:
 
 
 def write_threshold(
-    stem: Path, data: OpenSet, features: Features, test: CN, *, weights: Path, seed: int
+    stem: Path,
+    data: OpenSet,
+    features: Features,
+    test: CN,
+    *,
+    weights: Path,
+    seed: int,
 ) -> dict[str, Path]:
     """Write the threshold report as <stem>.json, .html and .png, with the hash of the weights, by name.
 
     test is the config's TEST. Where no threshold meets the target, there are no files, and the log has a warning.
     """
     everything = ImageSet.concatenated(data.parts)
-    rows = np.flatnonzero(np.isin(everything.identities, data.query.identities) & (everything.identities != JUNK))
+    is_known = np.isin(everything.identities, data.query.identities)
+    rows = np.flatnonzero(is_known & (everything.identities != JUNK))
     embeddings, identities = query_and_gallery_embeddings(data, features)
     names = everything.identity_names
     labels = [names[identity] for identity in identities.tolist()] if names else identities
     cameras = everything.cameras[rows]
-    known = 1 < len(np.unique(cameras)) < len(cameras)  # without cameras, all images have one, or each its own
+    has_cameras = 1 < len(np.unique(cameras)) < len(cameras)  # else all images have one, or each its own
     paths = [everything.names[row] for row in rows.tolist()]
-    samples: dict[str, Any] = {"cameras": cameras if known else None, "rows": rows.tolist(), "paths": paths}
-    samples["data"] = stem.name.removeprefix("threshold_")
-    opis: dict[str, Any] = {
-        "far_range": tuple(test.OPIS.FAR_RANGE),
-        "grid": test.OPIS.GRID,
-        "epsilon": test.OPIS.EPSILON,
-    }
-    far = test.THRESHOLD.FAR
+    source = SampleSource(rows.tolist(), paths, stem.name.removeprefix("threshold_"))
+    opis = OPISSettings(
+        tuple(test.OPIS.FAR_RANGE),
+        test.OPIS.GRID,
+        test.OPIS.EPSILON,
+        seed=seed,
+    )
     try:
-        report = ThresholdReport.from_embeddings(embeddings, labels, far=far, seed=seed, **samples, **opis)
+        report = ThresholdReport.from_embeddings(
+            embeddings,
+            labels,
+            far=test.THRESHOLD.FAR,
+            cameras=cameras if has_cameras else None,
+            opis=opis,
+            source=source,
+        )
         files = write_files(
             report.with_checkpoint(weights), stem, lambda sample: thumbnail(everything.images[sample.row])
         )

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from pml_ext._errors import UserError
 from pml_ext.metrics import CohortNormalization, GalleryCohort, ThresholdReport
-from pml_ext.metrics.gallery_cohort import Normalization
-from pml_ext.metrics.threshold.class_ids import Labels, number_classes
+from pml_ext.metrics.normalization import Normalization
+from pml_ext.metrics.threshold.samples import Labels, number_classes
 from pml_ext.search.readers import read_embeddings
 
 GALLERY = "gallery"
@@ -46,7 +46,7 @@ def cohort_for_measuring(given: str, checkpoint: str | None) -> Normalization:
         return USUAL_GALLERY
     if (saved := load_cohort(given, checkpoint)) is not None:
         return saved
-    advice = "pml-ext threshold --normalize chooses k and strength on validation classes"
+    advice = "pml-ext threshold choose --normalize chooses k and strength on validation classes"
     if Path(given).suffix != ".json":
         raise UserError(f"--normalize {given}: give a cohort.npz, a threshold.json or the word gallery; {advice}")
     try:

@@ -1,15 +1,18 @@
 """`Embedder`: a trained model that takes crops of any size and gives embeddings.
 
-It resizes the crops and sends them through `PixelsToEmbedding` or an exported ONNX file.
+It resizes the crops and sends them through `PixelsToEmbedding`, an exported ONNX file or a module of the user.
 """
 
+import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
-from torch import Tensor
+from PIL import Image
+from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._checks import check_embeddings, check_items, check_switch, check_whole
@@ -18,45 +21,110 @@ from pml_ext._ops.normalize import unit_rows
 from pml_ext.runner.checks.supported import require_network
 from pml_ext.runner.config.network_keys import config_of, load_for_embedding, shaping
 from pml_ext.runner.config.run_folder import config_of_run, weights_of_run
+from pml_ext.runner.data.datasets.decoding import pixels_of
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.modeling.cuda import kind_and_index, missing_device
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
-from pml_ext.search.crops import Crop, crop_tensors
+from pml_ext.runner.plugins import import_modules
 from pml_ext.search.model_record import ModelRecord, load_cohort_of
 from pml_ext.search.onnx_model import OnnxModel
 
 log = logging.getLogger("pml_ext")
 
+Crop: TypeAlias = np.ndarray | Tensor | Image.Image
+
 
 class Embedder:
     """A trained model: crops in, embeddings of unit length out. Several threads may call it at once.
 
-    Make one with `from_run`, `from_config` or `from_onnx`. Crops are resized on the CPU by the runner's transforms of
-    tests (INPUT.SIZE_TEST, INTERPOLATION, CROP).
+    `from_run`, `from_config` and `from_onnx` load models of this package and of FastReID; the constructor takes any
+    other module. Crops are resized on the CPU by the runner's transforms of tests (INPUT.SIZE_TEST, INTERPOLATION,
+    CROP), which are bicubic for a module.
 
     Args:
-        network: maps (B, C, H, W) float32 pixels in 0–255, on the device, to (B, D) of unit length.
-        record: the model and its input.
-        device: of the network's input.
+        module: maps standardised images (B, C, H, W) to embeddings (B, D) of any length. It is moved to the device and
+            put into evaluation mode.
+        size: height and width that crops are resized to.
+        mean, std: of each channel, in units of pixels from 0 to 255; images become (pixels − mean) / std. Three values
+            for RGB, one for grey images.
+        device: as for `from_config`.
         batch_size: the most crops that go through the network at once.
         cohort: a cohort of `CohortNormalization.save`, of the same weights, which normalises `similarity`.
+    Raises:
+        UserError: the module does not return (B, D) for B images; a device that is not there.
+        ValueError: a size, mean or std that does not fit.
+
+    A gallery names the model by a hash of its weights, with size, mean and std.
 
     ```python
     embedder = pml_ext.Embedder.from_config("config.yaml", "last.ckpt", device="cuda", half=True)
     embeddings = embedder([frame[80:336, 40:168], frame[90:330, 300:410]], order="BGR")  # (2, D)
     same = float(embeddings[0] @ embeddings[1]) >= 0.6
+
+    resnet = torchvision.models.resnet50(weights="DEFAULT")
+    resnet.fc = torch.nn.Identity()
+    embedder = pml_ext.Embedder(resnet, size=(224, 224), mean=(123.7, 116.3, 103.5), std=(58.4, 57.1, 57.4))
     ```
     """
 
+    network: Callable[[Tensor], Tensor]
+
     def __init__(
+        self,
+        module: nn.Module,
+        size: tuple[int, int],
+        mean: Sequence[float],
+        std: Sequence[float],
+        *,
+        device: str | torch.device = "auto",
+        batch_size: int = 32,
+        cohort: str | Path | None = None,
+    ) -> None:
+        height, width = size
+        check_whole(height, "the height", 1)
+        check_whole(width, "the width", 1)
+        if len(mean) not in (1, 3) or len(mean) != len(std):
+            raise ValueError(f"mean and std must have 3 values each, or 1 for grey images; got {mean} and {std}")
+        if min(std) < 1:
+            raise ValueError(
+                f"mean and std must be in units of pixels from 0 to 255; got std {std}: multiply both by 255"
+            )
+        where = _device(device)
+        network = _StandardisedModule(module, mean, std).eval().to(where)
+        with torch.no_grad():
+            embedding_dim = network(torch.zeros(2, len(mean), height, width, device=where)).shape[1]
+        config = {
+            "INPUT.SIZE_TEST": [height, width],
+            "INPUT.CROP.ENABLED": False,
+            "MODEL.PIXEL_MEAN": [*map(float, mean)],
+            "MODEL.PIXEL_STD": [*map(float, std)],
+            "TEST.FLIP.ENABLED": False,
+        }
+        name = f"{type(module).__module__}.{type(module).__qualname__}"
+        self._set_up(network, ModelRecord(config, name, _hash_of(module), embedding_dim), where, batch_size, cohort)
+
+    @classmethod
+    def _of_network(
+        cls,
+        network: Callable[[Tensor], Tensor],
+        record: ModelRecord,
+        device: torch.device,
+        batch_size: int,
+        cohort: str | Path | None,
+    ) -> "Embedder":
+        embedder = cls.__new__(cls)
+        embedder._set_up(network, record, device, batch_size, cohort)
+        return embedder
+
+    def _set_up(
         self,
         network: Callable[[Tensor], Tensor],
         record: ModelRecord,
-        *,
         device: torch.device,
         batch_size: int,
-        cohort: str | Path | None = None,
+        cohort: str | Path | None,
     ) -> None:
+        """network: maps (B, C, H, W) float32 pixels in 0–255, on the device, to (B, D) of unit length."""
         check_whole(batch_size, "batch_size", 1)
         self.normalization = None if cohort is None else load_cohort_of(cohort, record)
         self.network, self.record, self.device, self.batch_size = network, record, device, batch_size
@@ -76,6 +144,7 @@ class Embedder:
         batch_size: int = 32,
         cohort: str | Path | None = None,
         overrides: Sequence[str] = (),
+        imports: Sequence[str] = (),
     ) -> "Embedder":
         """Load the model of a YAML and a checkpoint, of this package or of FastReID. Nothing is downloaded.
 
@@ -90,12 +159,16 @@ class Embedder:
             flip: average the features of a crop and of its mirror image; None: the config's TEST.FLIP.ENABLED.
             cohort: a file of `CohortNormalization.save`, of the same weights; `similarity` is then normalised.
             overrides: KEY VALUE words that replace values of the YAML.
+            imports: modules that register the model's parts, imported first, as `--import` does.
         Raises:
             UserError: a YAML that cannot be read, a key under MODEL that is not known, an option that is not built, a
                 device that is not there; weights that cannot be read, or of another model.
             ValueError: an argument of another type.
         """
         check_items(overrides, "overrides", "KEY VALUE words")
+        check_items(imports, "imports", "module names")
+        if imports:
+            import_modules(imports)
         if flip is not None:
             check_switch(flip, "flip")
         words = [*overrides]
@@ -133,7 +206,7 @@ class Embedder:
         network = PixelsToEmbedding.load(cfg).requires_grad_(False)
         record = ModelRecord.of(shaping(cfg), cfg.MODEL.WEIGHTS, embedding_dim=network.embedding_dim, half=half)
         network = (network.to_float16() if half else network).to(where)
-        return cls(network, record, device=where, batch_size=batch_size, cohort=cohort)
+        return cls._of_network(network, record, where, batch_size, cohort)
 
     @classmethod
     def from_onnx(
@@ -155,7 +228,7 @@ class Embedder:
         """
         check_whole(batch_size, "batch_size", 1)
         model = OnnxModel(path, str(device))
-        return cls(model, model.record, device=torch.device("cpu"), batch_size=batch_size, cohort=cohort)
+        return cls._of_network(model, model.record, torch.device("cpu"), batch_size, cohort)
 
     @property
     def embedding_dim(self) -> int:
@@ -199,7 +272,7 @@ class Embedder:
         Raises:
             TypeError, ValueError: a value that is not a crop; an embedding that is not finite.
         """
-        pixels = [self.prepare(crop) for crop in crop_tensors(crops, order=order, grey=self.is_grey)]
+        pixels = [self.prepare(crop) for crop in _crop_tensors(crops, order=order, grey=self.is_grey)]
         embeddings = self.embed_prepared(pixels)
         bad = (~torch.isfinite(embeddings).all(dim=1)).nonzero().flatten().tolist()
         if bad:
@@ -230,3 +303,70 @@ def _device(name: str | torch.device) -> torch.device:
     if missing := missing_device(f"cuda:{index}"):
         raise UserError(f"device = {missing}")
     return torch.device("cuda", index)
+
+
+class _StandardisedModule(nn.Module):
+    """Pixels in 0–255 to embeddings of unit length by a module that takes standardised images."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, module: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.module = module
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32)[:, None, None])
+        self.register_buffer("std", torch.tensor(std, dtype=torch.float32)[:, None, None])
+
+    def forward(self, images: Tensor) -> Tensor:
+        embeddings = self.module((images - self.mean) / self.std)
+        if not isinstance(embeddings, Tensor) or embeddings.ndim != 2 or len(embeddings) != len(images):
+            given = tuple(embeddings.shape) if isinstance(embeddings, Tensor) else type(embeddings).__name__
+            raise UserError(f"the module must return one embedding per image, shape ({len(images)}, D); got {given}")
+        return unit_rows(embeddings.float())
+
+
+def _hash_of(module: nn.Module) -> str:
+    """The SHA-256 of the names, types, shapes and values of a module's weights and buffers."""
+    digest = hashlib.sha256()
+    for name, value in module.state_dict().items():
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _crop_tensors(crops: Crop | Sequence[Crop], *, order: str, grey: bool) -> list[Tensor]:
+    """Convert the crops that `Embedder` takes to tensors of 1 channel (grey) or 3 (RGB); errors say which is wrong."""
+    if order not in ("RGB", "BGR"):
+        raise ValueError(f"order must be RGB or BGR; got {order!r}")
+    several = isinstance(crops, Sequence) or (isinstance(crops, (np.ndarray, Tensor)) and crops.ndim == 4)
+    each: Any = crops if several else [crops]
+    names = (f"crop {place}" if several else "the crop" for place in range(len(each)))
+    return [_to_tensor(crop, name, order, grey) for crop, name in zip(each, names, strict=True)]
+
+
+def _to_tensor(crop: Crop, name: str, order: str, grey: bool) -> Tensor:
+    if isinstance(crop, Image.Image):
+        if 0 in crop.size:
+            raise ValueError(f"{name} is empty, {crop.height}×{crop.width}: is the box outside of the frame?")
+        return pixels_of(crop, grey)
+    if not isinstance(crop, (np.ndarray, Tensor)):
+        raise TypeError(f"{name} must be an array, a tensor or a Pillow image; got {type(crop).__name__}")
+    if crop.dtype not in (torch.uint8, np.uint8):
+        raise ValueError(f"{name} must hold pixels from 0 to 255 as uint8; got {crop.dtype}")
+    form = tuple(crop.shape)
+    if isinstance(crop, Tensor):
+        if len(form) != 3 or form[0] not in (1, 3):
+            raise ValueError(f"{name} must be a tensor of shape (1 or 3, h, w); got {form}")
+        array = crop.detach().cpu().numpy()
+    else:
+        if len(form) not in (2, 3) or (len(form) == 3 and form[2] not in (1, 3)):
+            raise ValueError(f"{name} must be an array of shape (h, w), (h, w, 1) or (h, w, 3); got {form}")
+        array = np.atleast_3d(crop).transpose(2, 0, 1)
+    if 0 in array.shape:
+        raise ValueError(f"{name} is empty, {array.shape[1]}×{array.shape[2]}: is the box outside of the frame?")
+    if len(array) == 3 and order == "BGR":
+        array = array[::-1]
+    if grey and len(array) == 3:
+        return pixels_of(Image.fromarray(array.transpose(1, 2, 0).copy()), grey)
+    wanted = (1 if grey else 3, *array.shape[1:])
+    return torch.from_numpy(np.array(np.broadcast_to(array, wanted), order="C"))

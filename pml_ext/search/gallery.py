@@ -1,7 +1,7 @@
 """A gallery: a folder with embeddings of images as Parquet parts, and a manifest of the live parts.
 
-    gallery/manifest.json      the model, and the names of the live parts
-    gallery/parts/*.parquet    path, embedding, content_hash; label and offset where the gallery has them
+    gallery/manifest.json      the model, and the live parts
+    gallery/parts/*.parquet    path, embedding, content_hash; label and offset if the gallery has them
     gallery/index.….faiss      see index.py
     gallery/cohort.npz         the cohort of the offsets
     gallery/unreadable.txt     images of the last run that could not be embedded
@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -30,8 +29,16 @@ from pml_ext.metrics import CohortNormalization
 from pml_ext.search.model_record import KEY, ModelRecord, load_cohort_of
 
 PART_ROWS = 16_384
-_GROUP = 1_024  # rows; a hit is read with its group, 0.5 MB of 128 dimensions
+_ONE_PAGE = 2**31 - 1  # bytes
 _MANIFEST, _COHORT = "manifest.json", "cohort.npz"
+
+
+@dataclass(frozen=True)
+class Part:
+    """rows: their number. vectors_at: the byte at which their embeddings begin, which are contiguous float32."""
+
+    rows: int
+    vectors_at: int
 
 
 @dataclass(frozen=True)
@@ -51,21 +58,26 @@ class IndexRecord:
 
 @dataclass
 class Manifest:
-    """What manifest.json holds; parts: names and numbers of rows."""
+    """What manifest.json holds."""
 
     model: ModelRecord
     has_labels: bool
     is_normalized: bool
-    parts: dict[str, int]
+    parts: dict[str, Part]
     index: IndexRecord | None = None
-    format: Literal["pml_ext gallery 1"] = "pml_ext gallery 1"
+    format: Literal["pml_ext gallery 2"] = "pml_ext gallery 2"
 
 
 class Gallery:
-    """A gallery as it was when it was opened; rows are numbered from 0 through the parts, in the manifest's order."""
+    """A gallery as it was when it was opened; rows are numbered from 0 through the parts, in the manifest's order.
+
+    index: the name and content of the index file that was read last, see index.py.
+    """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self.manifest = folder, manifest
+        self.index: tuple[str, Any] | None = None
+        self._offsets: dict[str, np.ndarray] = {}
 
     @classmethod
     def open(cls, folder: str | Path, *, may_be_empty: bool = False) -> "Gallery":
@@ -95,7 +107,7 @@ class Gallery:
         gallery = cls(folder, _read_manifest(folder))
         gallery._require_same_kind(record, has_labels, given)
         with gallery._changing() as manifest:
-            manifest.parts = {name: rows for name, rows in manifest.parts.items() if gallery.part(name).is_file()}
+            manifest.parts = {name: part for name, part in manifest.parts.items() if gallery.part(name).is_file()}
         return gallery
 
     def _require_same_kind(self, record: ModelRecord, has_labels: bool, cohort: CohortNormalization | None) -> None:
@@ -124,7 +136,7 @@ class Gallery:
 
     @property
     def rows(self) -> int:
-        return sum(self.manifest.parts.values())
+        return sum(part.rows for part in self.manifest.parts.values())
 
     @property
     def dim(self) -> int:
@@ -140,30 +152,42 @@ class Gallery:
 
     def first_rows(self) -> dict[str, int]:
         """The number of each part's first row."""
-        counts = self.manifest.parts.values()
-        return dict(zip(self.manifest.parts, accumulate(counts, initial=0), strict=False))
+        row, rows = 0, dict[str, int]()
+        for name, part in self.manifest.parts.items():
+            rows[name] = row
+            row += part.rows
+        return rows
 
-    def batches(self, columns: Sequence[str], parts: Iterable[str] | None = None) -> Iterator[tuple[int, Any]]:
-        """The number of the first row and a pyarrow RecordBatch, again and again, for some parts or all."""
-        first_rows = self.first_rows()
-        for name in self.manifest.parts if parts is None else parts:
-            row = first_rows[name]
-            with open_part(self.part(name)) as file:
-                for batch in file.iter_batches(PART_ROWS, columns=[*columns]):
-                    yield row, batch
-                    row += len(batch)
-
-    def column(self, name: str) -> list[str]:
-        """A column of texts."""
-        return [text for _, batch in self.batches([name]) for text in batch[name].to_pylist()]
+    def column(self, name: str) -> list[Any]:
+        """The values of a column but the embeddings."""
+        return [value for part in self.manifest.parts for value in self._read(part, [name])[name].to_pylist()]
 
     def vectors(self, parts: Iterable[str] | None = None) -> Iterator[tuple[int, np.ndarray]]:
         """First row numbers and vectors whose inner product with `as_queries` is the score: (n, D), or (n, D + 2)."""
-        for row, batch in self.batches(self._vector_columns, parts):
-            yield row, self._vectors_of(batch)
+        first_rows = self.first_rows()
+        for name in self.manifest.parts if parts is None else parts:
+            part = self.manifest.parts[name]
+            with _readable(self.part(name)):
+                flat = np.fromfile(self.part(name), np.float32, part.rows * self.dim, offset=part.vectors_at)
+                embeddings = flat.reshape(part.rows, self.dim)
+            if self.cohort is not None:
+                embeddings = search_sides(embeddings, self._offsets_of(name), self.cohort.strength)[1]
+            yield first_rows[name], embeddings
 
-    def take_vectors(self, rows: Sequence[int]) -> np.ndarray:
-        return self._vectors_of(self.take(rows, self._vector_columns))
+    def take_vectors(self, rows: np.ndarray) -> np.ndarray:
+        """The vectors of some rows, which must be sorted; only these are read."""
+        embeddings = np.empty((len(rows), self.dim), np.float32)
+        offsets = np.empty(len(rows), np.float32)
+        for name, places, rows_inside in self._by_part(rows):
+            starts = self.manifest.parts[name].vectors_at + rows_inside * embeddings.strides[0]
+            with _readable(self.part(name)), self.part(name).open("rb", buffering=0) as file:
+                content = [_read_at(file, start, embeddings.strides[0]) for start in starts.tolist()]
+                embeddings[places] = np.frombuffer(b"".join(content), np.float32).reshape(-1, self.dim)
+            if self.cohort is not None:
+                offsets[places] = self._offsets_of(name)[rows_inside]
+        if self.cohort is None:
+            return embeddings
+        return search_sides(embeddings, offsets, self.cohort.strength)[1]
 
     def as_queries(self, embeddings: np.ndarray) -> np.ndarray:
         """Unit rows (n, D) as queries of a search for `vectors`."""
@@ -172,61 +196,44 @@ class Gallery:
         offsets = self.cohort.offsets(torch.from_numpy(embeddings)).float().numpy()
         return search_sides(embeddings, offsets, self.cohort.strength)[0]
 
-    def take(self, rows: Sequence[int], columns: Sequence[str]) -> Any:
-        """A pyarrow RecordBatch of some rows, which must be sorted; reads only their row groups."""
-        import pyarrow
-
-        if not rows:
-            return next(self.batches(columns))[1].slice(0, 0)
-        wanted, tables = np.asarray(rows, dtype=np.int64), []
-        for name, first in self.first_rows().items():
-            inside = wanted[(wanted >= first) & (wanted < first + self.manifest.parts[name])] - first
-            if len(inside):
-                groups = np.unique(inside // _GROUP)
-                places = np.searchsorted(groups, inside // _GROUP) * _GROUP + inside % _GROUP
-                with open_part(self.part(name)) as file:
-                    tables.append(file.read_row_groups(groups.tolist(), [*columns]).take(places))
-        (batch,) = pyarrow.concat_tables(tables).combine_chunks().to_batches()
-        return batch
-
     def describe(self, rows: Sequence[int]) -> tuple[list[str], list[str] | None]:
         """Paths, relative to the folder that the gallery is in, and labels of some sorted rows."""
-        has_labels = self.manifest.has_labels
-        batch = self.take(rows, ["path", "label"] if has_labels else ["path"])
-        return batch["path"].to_pylist(), batch["label"].to_pylist() if has_labels else None
+        names = ["path", "label"] if self.manifest.has_labels else ["path"]
+        texts: dict[str, list[str]] = {name: [] for name in names}
+        for part, _, rows_inside in self._by_part(np.asarray(rows, dtype=np.int64)):
+            table = self._read(part, names).take(rows_inside)
+            for name in names:
+                texts[name] += table[name].to_pylist()
+        return texts["path"], texts.get("label")
 
     def identities(self) -> int | None:
         """The number of different labels; None if there are none."""
         return len(set(self.column("label"))) if self.manifest.has_labels else None
 
     def add(self, paths: list[str], labels: list[str], hashes: list[str], embeddings: np.ndarray) -> None:
-        """Add a part with these rows; labels are left out where the gallery has none."""
+        """Add a part with these rows; labels are left out if the gallery has none."""
         import pyarrow
 
         kind = pyarrow.list_(pyarrow.float32(), self.dim)
         flat = pyarrow.array(np.ascontiguousarray(embeddings, dtype=np.float32).reshape(-1))
-        columns = {"path": paths, "content_hash": hashes}
+        columns = {"embedding": pyarrow.FixedSizeListArray.from_arrays(flat, type=kind)}
+        columns |= {"path": paths, "content_hash": hashes}
         if self.manifest.has_labels:
             columns["label"] = labels
-        table = pyarrow.table(columns | {"embedding": pyarrow.FixedSizeListArray.from_arrays(flat, type=kind)})
         if self.cohort is not None:
-            offsets = self.cohort.offsets(torch.from_numpy(embeddings)).float().numpy()
-            table = table.append_column("offset", pyarrow.array(offsets))
+            columns["offset"] = self.cohort.offsets(torch.from_numpy(embeddings)).float().numpy()
         with self._changing() as manifest:
-            self._write_part(manifest, table.replace_schema_metadata({KEY: self.record.as_json()}))
+            self._write_part(manifest, pyarrow.table(columns, metadata={KEY: self.record.as_json()}))
 
     def keep(self, stays: np.ndarray) -> None:
         """Keep the rows where stays, of shape (rows,), is true: parts with others are written again without them."""
-        ends = np.cumsum([*self.manifest.parts.values()])[:-1]
-        masks = dict(zip(self.manifest.parts, np.split(stays, ends), strict=True))
+        masks = {name: stays[row : row + self.manifest.parts[name].rows] for name, row in self.first_rows().items()}
         with self._changing() as manifest:
             for name, mask in masks.items():
                 if name in manifest.parts and not mask.all():
-                    with open_part(self.part(name)) as file:
-                        table = file.read()
                     del manifest.parts[name]
                     if mask.any():
-                        self._write_part(manifest, table.filter(mask))
+                        self._write_part(manifest, self._read(name, None).filter(mask))
 
     def keep_index(self, record: IndexRecord, write: Callable[[IO[bytes]], object] | None) -> None:
         """Replace the index; write None: it has no file."""
@@ -237,14 +244,22 @@ class Gallery:
             manifest.index = record
 
     def _write_part(self, manifest: Manifest, table: Any) -> None:
+        """Write a table whose first column is the embeddings: uncompressed, in one page, to read them as an array."""
         from pyarrow import parquet
 
         name = f"{secrets.token_hex(8)}.parquet"
-        with replacing(self.part(name)) as file:
+        path = self.part(name)
+        with replacing(path) as file:
             parquet.write_table(
-                table, file, row_group_size=_GROUP, compression="NONE", use_dictionary=False, write_page_checksum=True
-            )
-        manifest.parts[name] = len(table)
+                table, file, row_group_size=len(table), data_page_size=_ONE_PAGE, compression="NONE",
+                use_dictionary=False, write_page_checksum=True,
+            )  # fmt: skip
+        vectors = table["embedding"].combine_chunks().flatten().to_numpy()
+        chunk = parquet.read_metadata(path).row_group(0).column(0)
+        vectors_at = chunk.data_page_offset + chunk.total_compressed_size - vectors.nbytes
+        if not np.array_equal(np.fromfile(path, np.float32, vectors.size, offset=vectors_at), vectors):
+            raise RuntimeError(f"{path}: pyarrow did not write the embeddings as one array")
+        manifest.parts[name] = Part(len(table), vectors_at)
 
     @contextmanager
     def _changing(self) -> Iterator[Manifest]:
@@ -260,22 +275,25 @@ class Gallery:
             found = [path for pattern in ("parts/*", "index.*", ".*.part") for path in self.folder.glob(pattern)]
             for path in found:
                 if path not in kept:
-                    with suppress(OSError):  # Windows keeps a file that a search has open
+                    with suppress(OSError):  # Windows keeps a file that another process has open
                         path.unlink()
 
-    @property
-    def _vector_columns(self) -> list[str]:
-        return ["embedding", "offset"] if self.manifest.is_normalized else ["embedding"]
+    def _by_part(self, rows: np.ndarray) -> Iterator[tuple[str, slice, np.ndarray]]:
+        """Parts with some of the sorted rows: the name, the place of these among `rows`, and their numbers inside."""
+        for name, first in self.first_rows().items():
+            start, stop = np.searchsorted(rows, [first, first + self.manifest.parts[name].rows]).tolist()
+            if start < stop:
+                yield name, slice(start, stop), rows[start:stop] - first
 
-    def _vectors_of(self, batch: Any) -> np.ndarray:
-        embeddings = self._embeddings_of(batch)
-        if self.cohort is None:
-            return embeddings
-        return search_sides(embeddings, batch["offset"].to_numpy(), self.cohort.strength)[1]
+    def _read(self, part: str, columns: list[str] | None) -> Any:
+        """Columns of a part as a pyarrow Table; None: all."""
+        with open_part(self.part(part)) as file:
+            return file.read(columns)
 
-    def _embeddings_of(self, batch: Any) -> np.ndarray:
-        embeddings: np.ndarray = batch["embedding"].flatten().to_numpy().reshape(-1, self.dim)
-        return embeddings
+    def _offsets_of(self, part: str) -> np.ndarray:
+        if part not in self._offsets:
+            self._offsets[part] = self._read(part, ["offset"])["offset"].to_numpy()
+        return self._offsets[part]
 
 
 def is_gallery(folder: str | Path) -> bool:
@@ -302,13 +320,20 @@ def open_part(path: Path) -> Iterator[Any]:
     import_library("pyarrow", needed_for=f"{path}: a Parquet file", install="pyarrow")
     from pyarrow.parquet import ParquetFile
 
+    # pre_buffer would read the whole file into memory, and without buffer_size a whole row group
+    options = {"page_checksum_verification": True, "pre_buffer": False, "buffer_size": 2**20}
+    with _readable(path), ParquetFile(path, **options) as file:
+        yield file
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Any error in the block as a UserError about a Parquet file."""
     try:
-        # pre_buffer would read the whole file into memory, and without buffer_size a whole row group
-        with ParquetFile(path, page_checksum_verification=True, pre_buffer=False, buffer_size=2**20) as file:
-            yield file
+        yield
     except UserError:
         raise
-    except Exception as error:  # undocumented
+    except Exception as error:  # what pyarrow raises is not documented
         advice = "is it complete?"
         if is_gallery(path.parent.parent):
             advice = (
@@ -323,6 +348,11 @@ def lock_of(folder: Path) -> Iterator[None]:
     filelock = import_library("filelock", needed_for=f"{folder}: changing a gallery", install="filelock")
     with filelock.FileLock(folder / ".lock"):
         yield
+
+
+def _read_at(file: IO[bytes], start: int, count: int) -> bytes:
+    file.seek(start)
+    return file.read(count)
 
 
 def _read_manifest(folder: Path) -> Manifest:

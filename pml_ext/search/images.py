@@ -1,13 +1,19 @@
-"""The images that a command line names, decoded and sent through the network batch by batch."""
+"""Images to galleries: files are listed, decoded and sent through the network batch by batch.
+
+`embed_folder` makes a gallery agree with images, by one process or by those of a process group.
+"""
 
 import hashlib
+import logging
 import os
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +26,65 @@ from pml_ext.runner.data.datasets.decoding import decode_image
 from pml_ext.runner.data.datasets.image_files import read_content
 from pml_ext.runner.data.datasets.layout import SUFFIXES, entries_of, is_image
 from pml_ext.search.embedder import Embedder
+from pml_ext.search.gallery import PART_ROWS, Gallery
+
+log = logging.getLogger("pml_ext")
+
+T = TypeVar("T")
+
+PART_SECONDS = 60.0  # the most work that a killed process loses
+
+
+def embed_folder(
+    embedder: Embedder,
+    images: str | Path | Sequence[str | Path],
+    output: str | Path,
+    *,
+    label_by_folder: bool = False,
+    prune: bool = False,
+    normalize: str | Path | None = None,
+    workers: int = 0,
+) -> Gallery:
+    """Make a gallery agree with images: embed those that it lacks, or whose content has changed. Returns the gallery.
+
+    An interrupted call can be repeated: finished parts are not computed again.
+
+    Args:
+        embedder: of the model that made the gallery, if there is one already.
+        images: image files, and folders that are searched with their subfolders.
+        output: the gallery's folder, created if needed.
+        label_by_folder: label each image by the name of its folder.
+        prune: remove the rows of images that no longer exist.
+        normalize: a cohort of `CohortNormalization.save`, whose mean cosines with each image are kept, so that searches
+            have normalised scores.
+        workers: processes that decode images.
+    Raises:
+        UserError: no images, or none that can be embedded; a gallery of another model or kind.
+
+    ```python
+    gallery = embed_folder(embedder, "products/", "gallery", label_by_folder=True)
+    found = search(gallery, gallery.as_queries(embedder(crop).numpy()), 10)
+    paths, labels = gallery.describe(sorted(found.rows[0]))
+    ```
+    """
+    words = [images] if isinstance(images, (str, Path)) else images
+    output = Path(output).expanduser()
+    listed = list_images([*map(str, words)], Path(os.path.abspath(output)).parent)
+    cohort = None if normalize is None else Path(normalize).expanduser()
+    is_alone = not torch.distributed.is_initialized()
+    rank = 0 if is_alone else torch.distributed.get_rank()
+    missing = list[Listed]()
+    if rank == 0:
+        gallery = Gallery.create(output, embedder.record, has_labels=label_by_folder, cohort=cohort)
+        missing = _remove_stale_rows(gallery, listed, prune=prune)
+    missing = _exchange(missing)[0]
+    gallery = Gallery.open(output, may_be_empty=True)
+    processes = 1 if is_alone else torch.distributed.get_world_size()
+    problems = _exchange(_embed_missing(gallery, embedder, missing[rank::processes], workers, show=rank == 0))
+    gallery = Gallery.open(output, may_be_empty=True)
+    if rank == 0:
+        _report(gallery, [*chain(*problems)], len(missing))
+    return gallery
 
 
 class Listed(NamedTuple):
@@ -139,3 +204,70 @@ def _in_folder(folder: Path) -> list[Path]:
     folders, files = entries_of(folder)
     below = [path for each in folders if not each.is_symlink() for path in _in_folder(each)]
     return [*filter(is_image, files), *below]
+
+
+def _remove_stale_rows(gallery: Gallery, listed: Sequence[Listed], *, prune: bool) -> list[Listed]:
+    """Remove rows of changed images, with `prune` of images that no longer exist; returns the images to embed."""
+    paths, hashes = gallery.column("path"), gallery.column("content_hash")
+    row_of = {path: row for row, path in enumerate(paths)}  # two commands may have embedded an image: the last counts
+    known = [image for image in listed if image.name in row_of]
+    with ThreadPoolExecutor(min(8, 2 * (os.cpu_count() or 1))) as pool:
+        same = pool.map(lambda image: is_unchanged(image.path, hashes[row_of[image.name]]), known)
+        changed = {image.name for image, is_same in zip(known, same, strict=True) if not is_same}
+    lost = {path for path in row_of if not (gallery.base / path).exists()}
+    if lost:
+        does = "their rows are removed" if prune else "--prune removes their rows"
+        log.warning("%d images of %s no longer exist, such as %s: %s", len(lost), gallery.folder, min(lost), does)
+    dropped = changed | lost if prune else changed
+    stays = [row_of[path] == row and path not in dropped for row, path in enumerate(paths)]
+    if not all(stays):
+        gallery.keep(np.array(stays))
+    missing = [image for image in listed if image.name not in row_of or image.name in changed]
+    if paths:
+        log.info(
+            "%s: %d images to embed, %d of them changed; %d unchanged", gallery.folder, len(missing), len(changed),
+            len(listed) - len(missing),
+        )  # fmt: skip
+    return missing
+
+
+def _embed_missing(
+    gallery: Gallery, embedder: Embedder, missing: Sequence[Listed], workers: int, *, show: bool
+) -> list[str]:
+    """Embed images and add a part whenever it is large enough or a minute has passed; returns the problems."""
+    problems, pending, rows, begun = list[str](), list[Embedded](), 0, time.monotonic()
+    for batch in embed_images(embedder, missing, workers=workers, show=show):
+        problems += batch.problems
+        pending.append(batch)
+        rows += len(batch.images)
+        if rows >= PART_ROWS or time.monotonic() - begun >= PART_SECONDS:
+            _add_part(gallery, pending)
+            pending, rows, begun = [], 0, time.monotonic()
+    _add_part(gallery, pending)
+    return problems
+
+
+def _add_part(gallery: Gallery, batches: Sequence[Embedded]) -> None:
+    if any(batch.images for batch in batches):
+        images, embeddings, hashes, _ = join_batches(batches)
+        gallery.add([image.name for image in images], [image.folder for image in images], hashes, embeddings)
+
+
+def _report(gallery: Gallery, problems: Sequence[str], count: int) -> None:
+    file = gallery.folder / "unreadable.txt"
+    file.unlink(missing_ok=True)
+    if problems:
+        file.write_text("".join(f"{problem}\n" for problem in problems), encoding="utf-8")
+        log.warning("%d of %d images could not be embedded, see %s: %s …", len(problems), count, file, problems[0])
+    if not gallery.rows:
+        raise UserError(f"none of {count} images could be embedded: {problems[0]}")
+    log.info("%s: %d embeddings of %d dimensions", gallery.folder, gallery.rows, gallery.dim)
+
+
+def _exchange(value: list[T]) -> list[list[T]]:
+    """The values of all processes of the group."""
+    if not torch.distributed.is_initialized():
+        return [value]
+    values: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(values, value)
+    return values

@@ -11,10 +11,9 @@ from pml_ext._errors import UserError
 from pml_ext._files import sha256_of
 from pml_ext._version import __version__
 from pml_ext.metrics import CohortNormalization, ThresholdReport
-from pml_ext.metrics.cohort_file import read_cohort
-from pml_ext.metrics.threshold.fields import Checkpoint
-from pml_ext.metrics.threshold.json_file import read_report
-from pml_ext.metrics.threshold.rate_fields import CountAbove0, Sha256
+from pml_ext.metrics.normalization import read_cohort
+from pml_ext.metrics.threshold.file import read_report
+from pml_ext.metrics.threshold.structures import Checkpoint, CountAbove0, Sha256
 
 KEY = "pml_ext"  # the record's name in a file's metadata
 INPUT, OUTPUT = "images", "embeddings"  # of an exported model
@@ -93,7 +92,7 @@ def load_report_of(path: str | Path, record: ModelRecord | None) -> ThresholdRep
     except ValueError as error:
         raise UserError(str(error)) from error
     if record is not None:
-        advice = "make it by pml-ext threshold --checkpoint with the file of weights that the embeddings are from"
+        advice = "make it by pml-ext threshold choose --checkpoint with the weights that the embeddings are from"
         record.require(path, report.embedding_dim, report.checkpoint, advice)
     return report
 
@@ -108,7 +107,7 @@ def load_cohort_of(path: str | Path, record: ModelRecord) -> CohortNormalization
     except (OSError, ValueError) as error:
         raise UserError(str(error)) from error
     normalization.cohort = cohort  # bit for bit: its checksum is that of the file
-    advice = "make it by pml-ext threshold --normalize with --checkpoint, the file of weights"
+    advice = "make it by pml-ext threshold choose --normalize with --checkpoint, the file of weights"
     record.require(path, found.embedding_dim, found.checkpoint, advice)
     return normalization
 

@@ -88,24 +88,28 @@ def is_readable(path: str | Path) -> bool:
 
 
 def read_embeddings(path: str | Path, *, need_labels: bool = True, also: Sequence[str] = ()) -> EmbeddingSet:
-    """Read a gallery or a file (see `pml-ext threshold --help`).
+    """Read a gallery or a file (see `pml-ext evaluate --help`).
 
     need_labels False: missing labels are empty strings; also: names of more arrays or columns of integers or strings.
 
     UserError: something is missing, damaged or does not fit.
     """
     path = _existing(path)
-    is_table = path.is_dir() or path.suffix == ".parquet"
+    gallery = Gallery.open(path) if path.is_dir() else None
+    names = (*NAMES, *also)
     try:
-        read = _read_gallery if path.is_dir() else READERS[path.suffix]
-        present, arrays = read(path, (*NAMES, *also))
+        if gallery is None:
+            present, arrays = READERS[path.suffix](path, names)
+        else:
+            present, arrays = _read_tables([gallery.part(name) for name in gallery.manifest.parts], path, names)
     except UserError:
         raise
     except Exception as error:  # what readers raise on damaged input is not documented
         raise UserError(
             f"{path} is not a readable {path.suffix} file of arrays, without pickled objects; is it complete? ({error})"
         ) from error
-    _require_names(path, _COLUMNS if is_table else {}, [*present], arrays, [*NAMES[: 1 + need_labels], *also])
+    columns = _COLUMNS if path.suffix == ".parquet" or gallery is not None else {}
+    _require_names(path, columns, [*present], arrays, [*NAMES[: 1 + need_labels], *also])
     embeddings = _check_floats(arrays["embeddings"], path)
     ids = {
         name: _check_ids(value, len(embeddings), f"{path}: {name}")
@@ -116,7 +120,7 @@ def read_embeddings(path: str | Path, *, need_labels: bool = True, also: Sequenc
     paths = ids.get("paths")
     if paths is not None and paths.dtype.kind != "U":
         raise UserError(f"{path}: paths must be strings; got {paths.dtype}")
-    record = Gallery.open(path).record if path.is_dir() else None
+    record = None if gallery is None else gallery.record
     more = {name: ids[name] for name in also}
     return EmbeddingSet(embeddings, labels, ids.get("cameras"), paths, more, record)
 
@@ -199,11 +203,6 @@ def _read_safetensors(path: Path, names: Sequence[str]) -> _Read:
     from safetensors.torch import load_file
 
     return _as_arrays(load_file(path), names)
-
-
-def _read_gallery(path: Path, names: Sequence[str]) -> _Read:
-    gallery = Gallery.open(path)
-    return _read_tables([gallery.part(name) for name in gallery.manifest.parts], path, names)
 
 
 def _read_parquet(path: Path, names: Sequence[str]) -> _Read:

@@ -3,7 +3,7 @@ import torch
 from torch.nn.functional import normalize
 
 from pml_ext._ops.normalize import through_sphere_, to_sphere, unit_and_inverse_norms
-from pml_ext._ops.products import add_transpose_, gram, inner_products
+from pml_ext._ops.numerics import add_transpose_, gram, inner_products
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])

@@ -1,10 +1,11 @@
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from pml_ext._ops.own_gradient import OwnGradient, first_derivative
+from pml_ext._ops.own_gradient import OwnGradient, ValueAndGradient, first_derivative
 
 
 class Square(OwnGradient):
@@ -58,3 +59,82 @@ def test_vmap_over_batches_and_gradients() -> None:
     assert torch.equal(torch.func.vmap(square, in_dims=1)(x.T), x.square())
     assert torch.equal(torch.func.vmap(torch.func.grad(lambda x: square(x).sum()))(x), 2 * x)
     assert torch.equal(torch.func.jacrev(square)(x[0]), (2 * x[0]).diag())
+
+
+calls: list[bool] = []
+
+
+def _kernel(x: Tensor, labels: Tensor, power: int, *, needs_gradient: bool, **hints: Any) -> tuple[Tensor, Any]:
+    calls.append(needs_gradient)
+    return x.pow(power).sum(), power * x.pow(power - 1) if needs_gradient else None
+
+
+def _kernel_by_row(x: Tensor, labels: Tensor, power: int, *, needs_gradient: bool) -> tuple[Tensor, Any]:
+    return x.pow(power).sum(1), _kernel(x, labels, power, needs_gradient=needs_gradient)[1]
+
+
+ARGUMENTS = "(Tensor x, Tensor labels, int power)"
+ONE = ValueAndGradient("test_one_value", ARGUMENTS, _kernel, lambda x, labels, power: x.pow(power).sum())
+ROWS = ValueAndGradient(
+    "test_value_by_row", ARGUMENTS, _kernel_by_row, lambda x, labels, power: x.pow(power).sum(1), by_row=True
+)
+
+each = pytest.mark.parametrize("function", [ONE, ROWS])
+
+
+def given() -> tuple[Tensor, Tensor]:
+    return torch.randn(4, 3, dtype=torch.float64, requires_grad=True), torch.arange(4)
+
+
+@each
+def test_first_second_and_third_derivative(function: Callable[..., Tensor]) -> None:
+    x, labels = given()
+    assert torch.autograd.gradcheck(lambda x: function(x, labels, 3), x)
+    assert torch.autograd.gradgradcheck(lambda x: function(x, labels, 4), x)
+    value = function(x, labels, 3).sum()
+    for expected in (3 * x**2, 6 * x, 6 * torch.ones_like(x)):
+        (gradient,) = torch.autograd.grad(value, x, create_graph=True)
+        torch.testing.assert_close(gradient, expected)
+        value = gradient.sum()
+
+
+@each
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("second", [False, True])
+def test_repeated_backward_passes(function: Callable[..., Tensor], first: bool, second: bool) -> None:
+    x, labels = given()
+    weights = torch.tensor(2.0) if function is ONE else torch.arange(1.0, 5.0)[:, None]
+    value = (function(x, labels, 3) * weights.squeeze().double()).sum()
+    for create_graph in (first, second, False):
+        (gradient,) = torch.autograd.grad(value, x, retain_graph=True, create_graph=create_graph)
+        torch.testing.assert_close(gradient, weights * 3 * x**2, check_dtype=False)
+        if create_graph:
+            (twice,) = torch.autograd.grad(gradient.sum(), x, retain_graph=True)
+            torch.testing.assert_close(twice, weights * 6 * x, check_dtype=False)
+            torch.testing.assert_close(gradient, weights * 3 * x**2, check_dtype=False)
+
+
+@each
+def test_no_gradient_is_computed_unless_needed(function: Callable[..., Tensor]) -> None:
+    x, labels = given()
+    calls.clear()
+    function(x.detach(), labels, 2)
+    with torch.no_grad():
+        function(x, labels, 2)
+    function(x, labels, 2)
+    assert calls == [False, False, True]
+
+
+@each
+def test_torch_func_and_compile(function: Callable[..., Tensor]) -> None:
+    x, labels = given()
+    x = x.detach()
+    hessian = torch.func.jacrev(torch.func.grad(lambda x: function(x, labels, 3).sum()))(x)
+    torch.testing.assert_close(hessian.reshape(12, 12), torch.diag(6 * x.flatten()))
+    both = torch.stack([x, 2 * x])
+    torch.testing.assert_close(torch.func.vmap(lambda x: function(x, labels, 2))(both)[1], function(2 * x, labels, 2))
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x: function(x, labels, 3), fullgraph=True, backend="aot_eager")
+    leaf = x.clone().requires_grad_()
+    torch.testing.assert_close(torch.autograd.grad(compiled(leaf).sum(), leaf)[0], 3 * x**2)
+    torch.compiler.reset()

@@ -16,8 +16,7 @@ from pml_ext._ops.distributed import gather_in_order
 from pml_ext.functional import cohort_offsets, rank_matches
 from pml_ext.functional.operating_points.negative_histogram import make_negative_histogram
 from pml_ext.functional.pairwise.pair_distances import PairDistances
-from pml_ext.functional.verification.all_pairs import roc_of_all_pairs
-from pml_ext.functional.verification.pair_counts import count_scores
+from pml_ext.functional.verification.all_pairs import count_scores, roc_of_all_pairs
 from pml_ext.metrics import AccuracyCalculator, GalleryCohort
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet

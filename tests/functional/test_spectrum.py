@@ -8,9 +8,8 @@ import torch
 from pml_ext.functional import embedding_spread, spectral_variance
 from tests.oracles import metrics as oracle
 
-EQUAL = {(n, d): torch.full((n, d), d**-0.5) for n, d in ((200, 64), (100, 16), (120, 4))} | {
-    (n, d, "one-hot"): torch.eye(d)[[3]].repeat(n, 1) for n, d in ((200, 64), (90, 8))
-}
+EQUAL = {(n, d): torch.full((n, d), d**-0.5) for n, d in ((200, 64), (100, 16), (120, 4))}
+EQUAL |= {(n, d, "one-hot"): torch.eye(d)[[3]].repeat(n, 1) for n, d in ((200, 64), (90, 8))}
 """Collapsed embeddings with which t-SNE ended the process."""
 
 

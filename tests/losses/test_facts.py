@@ -1,13 +1,18 @@
 """Whom the facts of a loss hold for: the class, and what of them its subclasses inherit."""
 
-import pytest
-from pytorch_metric_learning import losses as pml_losses
-from pytorch_metric_learning.losses import TripletMarginLoss
+from typing import Any
 
+import pytest
+from jsonargparse import ArgumentParser
+from pytorch_metric_learning import losses as pml_losses
+from pytorch_metric_learning.losses import MultiSimilarityLoss, TripletMarginLoss
+from torch import nn
+
+from pml_ext import losses
 from pml_ext.distributed import is_divisible
 from pml_ext.losses import LoOp, SmoothAPLoss
-from pml_ext.losses._facts import LossFacts, facts_of
-from pml_ext.losses._pml_facts import _BY_NAME
+from pml_ext.losses._facts import KNOWN, LossFacts, facts_of, loss_by_name
+from pml_ext.losses._shares import _BY_NAME
 
 
 class OtherTriplets(TripletMarginLoss):
@@ -37,3 +42,56 @@ def test_other_losses_have_the_defaults() -> None:
 
 def test_the_table_names_losses_of_pml() -> None:
     assert set(_BY_NAME) - set(vars(pml_losses)) <= {"SmoothAPLoss"}, "2.8 does not have it"
+
+
+def test_every_public_loss_has_its_name() -> None:
+    assert set(KNOWN) == set(losses.__all__)
+    assert all(KNOWN[name] is getattr(losses, name) for name in KNOWN)
+
+
+def test_an_object_is_taken_as_it_is() -> None:
+    loss = TripletMarginLoss()
+    assert loss_by_name(loss) is loss
+
+
+def test_names_with_and_without_arguments() -> None:
+    assert type(loss_by_name("CITLoss")) is losses.CITLoss
+    for front in ("", "pml_ext.losses.", "pytorch_metric_learning.losses."):
+        loss = loss_by_name({"class_path": f"{front}TripletMarginLoss", "init_args": {"margin": 0.3}})
+        assert type(loss) is TripletMarginLoss and loss.margin == 0.3
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ("TripletLos", ValueError, r"unknown loss 'TripletLos'; did you mean .*'TripletMarginLoss'\?$"),
+        ("os.system", ValueError, r"class_path must be a loss of pml_ext\.losses.*got 'os\.system'"),
+        ({"init_args": {}}, TypeError, "'class_path': its name"),
+        ({"class_path": "CITLoss", "margin": 1}, TypeError, "'init_args': {argument: value}.*'margin': 1"),
+        ({"class_path": "CITLoss", "init_args": {"gama": 1}}, TypeError, "CITLoss got unknown argument 'gama'"),
+    ],
+)
+def test_errors(given: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        loss_by_name(given)
+
+
+def test_the_regularizer_takes_a_loss_by_name() -> None:
+    assert type(losses.TCMRegularizer("MultiSimilarityLoss").loss) is MultiSimilarityLoss
+    inner = losses.TCMRegularizer({"class_path": "TripletMarginLoss", "init_args": {"margin": 0.3}}).loss
+    assert type(inner) is TripletMarginLoss and inner.margin == 0.3
+
+
+@pytest.mark.parametrize("wrapper", ["LoOp", "TCMRegularizer"])
+@pytest.mark.parametrize("path", ["TripletMarginLoss", "pytorch_metric_learning.losses.TripletMarginLoss"])
+def test_jsonargparse_takes_a_wrapped_loss_by_its_bare_name_too(wrapper: str, path: str) -> None:
+    """Also where torch.nn has a loss of the same name, and the wrapper itself is named in the configuration."""
+
+    def train(loss: nn.Module) -> None: ...
+
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_function_arguments(train)
+    inner = {"class_path": path, "init_args": {"margin": 0.3}}
+    given = {"class_path": f"pml_ext.losses.{wrapper}", "init_args": {"loss": inner}}
+    made = parser.instantiate(parser.parse_object({"loss": given})).loss
+    assert type(made.loss) is losses.TripletMarginLoss and made.loss.margin == 0.3

@@ -451,3 +451,10 @@ def test_a_reference_without_a_triplet_gives_zero() -> None:
     value = LoOp(losses.TripletMarginLoss())(x, torch.tensor([0, 1]), None, torch.randn(1, 4), torch.tensor([0]))
     value.backward()
     assert value == 0 and x.grad is not None and not x.grad.any()
+
+
+def test_more_negatives_per_anchor_than_there_are_are_drawn_with_replacement() -> None:
+    x, labels = torch.randn(6, 4, requires_grad=True), torch.tensor([0, 0, 0, 0, 0, 1])
+    value = LoOp(losses.TripletMarginLoss(margin=9, triplets_per_anchor=5))(x, labels)
+    every = LoOp(losses.TripletMarginLoss(margin=9))(x, labels)
+    torch.testing.assert_close(value, every)  # each anchor has one negative, which is drawn five times

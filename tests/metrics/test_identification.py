@@ -1,7 +1,6 @@
 """IJB's 1:N protocol against loops over templates, probe by probe."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from pml_ext.metrics import (
     SearchProtocol,
     StreamingVerification,
     TemplateSubjects,
-    read_template_subjects,
 )
 
 FPIRS, RANKS = (0.2, 0.1, 0.01), (1, 2, 5)
@@ -97,32 +95,6 @@ def test_images_of_a_template_are_averaged_by_medium() -> None:
     both, media = torch.cat([IDS, IDS]), torch.arange(140)
     evaluator = IdentificationEvaluator((0.2,), (1,))
     assert evaluator.of_templates(shifted, both, media, of) == evaluator.of_templates(x, IDS, IDS, of)
-
-
-def test_lists_are_read_by_their_columns(tmp_path: Path) -> None:
-    path = tmp_path / "ijbc_1N_gallery_G1.csv"
-    path.write_text("TEMPLATE_ID,SUBJECT_ID,FILENAME,FACE_X\n9,3,img/1.jpg,1.5\n9,3,frames/2.png,2\n4,1,img/3.jpg,\n")
-    found = read_template_subjects(path)
-    assert (found.template_ids.tolist(), found.subjects.tolist()) == ([4, 9], [1, 3])
-    path.write_text("subject_id, template_id\n3,9\n")
-    assert read_template_subjects(path).template_ids.tolist() == [9]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "TEMPLATE_ID, SUBJECT_ID is missing"),
-        ("TEMPLATE_ID,FILENAME\n1,a\n", "SUBJECT_ID is missing"),
-        ("TEMPLATE_ID,SUBJECT_ID\n", "expected at least one template"),
-        ("TEMPLATE_ID,SUBJECT_ID\n1,2\n1,x\n", r"line 3: expected whole numbers as ids; got \['1', 'x'\]"),
-        ("TEMPLATE_ID,SUBJECT_ID\n1\n", "line 2: expected whole numbers"),
-        ("TEMPLATE_ID,SUBJECT_ID\n1,2\n1,3\n", "line 3: expected one subject a template; 1 is of 2 and of 3"),
-    ],
-)
-def test_damaged_lists_are_errors(text: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "list.csv").write_text(text)
-    with pytest.raises(ValueError, match=message):
-        read_template_subjects(tmp_path / "list.csv")
 
 
 def test_what_cannot_be_searched_is_an_error() -> None:

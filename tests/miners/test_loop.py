@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from pytorch_metric_learning import distances, losses, miners, reducers
@@ -71,20 +73,13 @@ def test_of_a_pair_miner_only_the_negatives_are_loops(epsilon: float) -> None:
     assert set(zip(a1, p, strict=True)) == positives
     assert (loop.num_pos_pairs, loop.num_neg_pairs) == (len(a1), len(a2))
     cosines = torch.where(torch.eye(len(x), dtype=torch.bool), 0, plain)
-    pos = [
-        torch.log1p(sum(torch.exp(-2 * (cosines[i, j] - 0.5)) for k, j in zip(a1, p, strict=True) if k == i)) / 2
-        if i in a1
-        else 0.0
-        for i in range(len(x))
-    ]
-    neg = [
-        torch.log1p(sum(torch.exp(50 * (cosines[i, j] - 0.5)) for k, j in zip(a2, n, strict=True) if k == i)) / 50
-        if i in a2
-        else 0.0
-        for i in range(len(x))
-    ]
+    total = 0.0
+    for scale, anchors, partners in ((-2, a1, p), (50, a2, n)):
+        for i in range(len(x)):
+            chosen = [cosines[i, j] for k, j in zip(anchors, partners, strict=True) if k == i]
+            total += math.log1p(sum(math.exp(scale * (cosine - 0.5)) for cosine in chosen)) / abs(scale)
     loss = losses.MultiSimilarityLoss(alpha=2, beta=50, base=0.5, reducer=reducers.MeanReducer())
-    assert loss(x, labels, mined).item() == pytest.approx(float(sum(pos) + sum(neg)) / len(x), abs=1e-9)
+    assert loss(x, labels, mined).item() == pytest.approx(total / len(x), abs=1e-9)
 
 
 def test_the_distance_is_that_of_the_wrapped_miner() -> None:
@@ -130,3 +125,12 @@ def test_refused_miners_and_errors() -> None:
         LoOpMiner(miners.HDCMiner(), geometry="circle")
     with pytest.raises(ValueError, match="integer type"):
         LoOpMiner(miners.HDCMiner())(x, labels + 0.5)
+
+
+@pytest.mark.parametrize("pos_margin", [0.2, 0.9])
+def test_a_pair_miners_positives_are_those_of_its_own_distance(pos_margin: float) -> None:
+    x, labels = batch()
+    plain = miners.PairMarginMiner(pos_margin=pos_margin, neg_margin=0.9)
+    expected = plain(x, labels)
+    found = LoOpMiner(miners.PairMarginMiner(pos_margin=pos_margin, neg_margin=0.9))(x, labels)
+    assert all(map(torch.equal, found[:2], expected[:2])) and len(found[2]) > len(expected[2])

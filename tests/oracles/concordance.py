@@ -6,13 +6,12 @@ from math import exp, log
 def triplets(labels, ref_labels=None):
     """All (anchor, positive, negative)."""
     others = labels if ref_labels is None else ref_labels
-    return [
-        (a, p, n)
-        for a in range(len(labels))
-        for p in range(len(others))
-        for n in range(len(others))
-        if labels[a] == others[p] != others[n] and not (ref_labels is None and a == p)
-    ]
+    found = []
+    for a, label in enumerate(labels):
+        positives = [p for p, other in enumerate(others) if other == label and (ref_labels is not None or p != a)]
+        negatives = [n for n, other in enumerate(others) if other != label]
+        found += [(a, p, n) for p in positives for n in negatives]
+    return found
 
 
 def cit(s, s_ref, chosen, gamma, hinge=False):
@@ -27,4 +26,6 @@ def cit(s, s_ref, chosen, gamma, hinge=False):
 
 def concordance(s, chosen):
     """Share of triplets with S_ap > S_an, ties one half."""
-    return sum(1.0 if s[a][p] > s[a][n] else 0.5 if s[a][p] == s[a][n] else 0.0 for a, p, n in chosen) / len(chosen)
+    above = sum(s[a][p] > s[a][n] for a, p, n in chosen)
+    ties = sum(s[a][p] == s[a][n] for a, p, n in chosen)
+    return (above + ties / 2) / len(chosen)

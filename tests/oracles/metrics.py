@@ -75,11 +75,12 @@ def epsilon_opis(embeddings, labels, far_range, grid, epsilon):
     size = max(1, round(epsilon * len(by_class)))
     total = 0.0
     for at in range(grid):
-        worst, best = (
-            harmonic(sum(tnr[at] for _, tnr in group) / size, sum(tpr[at] for tpr, _ in group) / size)
-            for group in (by_class[:size], by_class[-size:])
-        )
-        total += (worst - best) ** 2
+        utilities = []
+        for group in (by_class[:size], by_class[-size:]):
+            tpr = sum(tpr[at] for tpr, _ in group) / size
+            tnr = sum(tnr[at] for _, tnr in group) / size
+            utilities.append(harmonic(tnr, tpr))
+        total += (utilities[0] - utilities[1]) ** 2
     return total / grid
 
 
@@ -101,16 +102,9 @@ def ranking(distances, query_labels, gallery_labels, query_cameras=None, gallery
             results.append(None)
             continue
         r = len(ranks)
-        results.append(
-            (
-                r,
-                ranks[0],
-                sum((j + 1) / rank for j, rank in enumerate(ranks)) / r,
-                r / ranks[-1],
-                sum((j + 1) / rank for j, rank in enumerate(ranks) if rank <= r) / r,
-                sum(rank <= r for rank in ranks) / r,
-            )
-        )
+        precisions = [nth / rank for nth, rank in enumerate(ranks, start=1)]
+        at_r = [precision for precision, rank in zip(precisions, ranks, strict=True) if rank <= r]
+        results.append((r, ranks[0], sum(precisions) / r, r / ranks[-1], sum(at_r) / r, len(at_r) / r))
     return results
 
 

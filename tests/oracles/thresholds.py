@@ -12,11 +12,11 @@ def pair_distances(embeddings, labels):
     for row in embeddings:
         length = math.sqrt(sum(float(v) ** 2 for v in row))
         units.append([float(v) / length for v in row])
-    return [
-        (math.sqrt(max(0.0, 2 - 2 * sum(a * b for a, b in zip(units[i], units[j], strict=True)))), labels[i], labels[j])
-        for i in range(len(labels))
-        for j in range(i + 1, len(labels))
-    ]
+    found = []
+    for i, j in itertools.combinations(range(len(labels)), 2):
+        cosine = sum(a * b for a, b in zip(units[i], units[j], strict=True))
+        found.append((math.sqrt(max(0.0, 2 - 2 * cosine)), labels[i], labels[j]))
+    return found
 
 
 def rates(pairs, threshold):

@@ -6,14 +6,12 @@ from itertools import pairwise
 
 def operating_points(scores, same):
     """(threshold, true accepts, false accepts) at each distinct score, strictest first."""
-    return [
-        (
-            threshold,
-            sum(s >= threshold for s, g in zip(scores, same, strict=True) if g),
-            sum(s >= threshold for s, g in zip(scores, same, strict=True) if not g),
-        )
-        for threshold in [math.inf, *sorted(set(scores), reverse=True)]
-    ]
+    genuine = [s for s, g in zip(scores, same, strict=True) if g]
+    impostors = [s for s, g in zip(scores, same, strict=True) if not g]
+    points = []
+    for threshold in [math.inf, *sorted(set(scores), reverse=True)]:
+        points.append((threshold, sum(s >= threshold for s in genuine), sum(s >= threshold for s in impostors)))
+    return points
 
 
 def auc(scores, same):

@@ -65,7 +65,7 @@ from pytorch_metric_learning import distances, losses as pml, miners as pml_mine
 import pml_ext
 from pml_ext import losses, miners
 from pml_ext.distributed import is_divisible
-from pml_ext.losses._pml_facts import _BY_NAME
+from pml_ext.losses._shares import _BY_NAME
 
 class Own(distances.CosineSimilarity): pass
 

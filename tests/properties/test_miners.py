@@ -11,6 +11,7 @@ from torch import Tensor
 from pml_ext import miners
 from tests.miners.test_contract import make
 from tests.oracles import triplets as oracle
+from tests.oracles.concordance import triplets
 from tests.properties.batches import Batch, batches
 
 every_miner = pytest.mark.parametrize("name", miners.OURS)
@@ -59,13 +60,8 @@ def test_concordance_miner_returns_all_triplets_of_its_kind(batch: Batch, kind: 
     # Compares the miner's own products: rounding decides between equal ones.
     s = miner.distance(batch.embeddings, batch.reference[0]).tolist()
     labels, others = batch.labels.tolist(), batch.reference[1].tolist()
-    expected = [
-        (a, p, n)
-        for a in range(len(labels))
-        for p in range(len(others))
-        for n in range(len(others))
-        if labels[a] == others[p] != others[n] and not (batch.with_itself and a == p) and is_kind(s[a][p] - s[a][n])
-    ]
+    every = triplets(labels, None if batch.with_itself else others)
+    expected = [(a, p, n) for a, p, n in every if is_kind(s[a][p] - s[a][n])]
     assert list(zip(*(part.tolist() for part in mined(miner, batch)), strict=True)) == expected
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
-from pml_ext.reports.comparison import _curves, compare
+from pml_ext.reports.comparison import compare, curves_over_training
 from pml_ext.reports.hits_page import write_hits
 from pml_ext.reports.run_curves import read_series
 from pml_ext.runner.evaluation.results import write_metrics
@@ -48,8 +48,8 @@ def test_a_row_for_each_run_and_the_settings_that_differ(tmp_path: Path, capsys:
     ("folders", "names"),
     [
         (("a/run", "b/run"), ("a/run", "b/run")),
-        (("a/run", "b/run", "b/other"), ("a/run", "b/run", "other")),
-        (("a/x/run", "b/x/run", "b/y/run"), ("a/x/run", "b/x/run", "y/run")),
+        (("a/run", "b/run", "b/other"), ("a/run", "b/run", "b/other")),
+        (("x/a/run", "x/b/run"), ("a/run", "b/run")),
         (("_a", "costs $1$ or $\\frac$"), ("_a", "costs $1$ or $\\frac$")),  # not left out, and no formula
     ],
 )
@@ -89,15 +89,7 @@ def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert f"{tmp_path} is not the folder of a run: it has no config.yaml" in capsys.readouterr().err
 
 
-NESTED = '{"results": ' + 100_000 * "["
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "{", "[]", '{"results": {"Set": 3}}', '{"results": {"Set": {"opis": "x"}}}', NESTED,
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("content", ["{", "[]", '{"results": {"Set": {"opis": "x"}}}', '{"results": ' + 100_000 * "["])
 def test_files_of_another_form_are_refused(tmp_path: Path, content: str) -> None:
     folder = run(tmp_path / "run", 0.5, "0.1")
     (folder / "metrics.json").write_text(content)
@@ -150,7 +142,7 @@ def test_curves_of_each_loss_of_hard_triplets_and_of_map(tmp_path: Path) -> None
     columns = "step,epoch,loss,loss/CITLoss,loss/CrossEntropyLoss,epoch/hard_triplets,precision_at_1"
     runs = [run(tmp_path / "a", 0.5, "0.1"), run(tmp_path / "b", 0.25, "0.1")]
     (runs[1] / "csv/version_0/metrics.csv").write_text(f"{columns},reid_mean_average_precision\n9,0,3,1,2,7,0.5,0.25")
-    (picture,) = _curves({path.name: read_series(path) for path in runs})
+    (picture,) = curves_over_training({path.name: read_series(path) for path in runs})
     drawn = {}
     for figure in picture.figures:
         (axes,) = figure.axes
@@ -158,7 +150,7 @@ def test_curves_of_each_loss_of_hard_triplets_and_of_map(tmp_path: Path) -> None
     losses = {"loss": 2, "loss/CITLoss": 1, "loss/CrossEntropyLoss": 1, "epoch/hard_triplets": 1}
     assert drawn == losses | {"R@1 ↑": 2, "mAP ↑": 1}
     only_total = {"a": {"loss": ([1.0], [1.0]), "loss/CITLoss": ([1.0], [1.0])}}
-    (picture,) = _curves(only_total)
+    (picture,) = curves_over_training(only_total)
     assert [figure.axes[0].get_title("left") for figure in picture.figures] == ["loss"]
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pml_ext._errors import UserError
-from pml_ext.metrics.opis_settings import OPISSettings
+from pml_ext.metrics.opis import OPISSettings
 from pml_ext.reports.comparison import compare
 from pml_ext.reports.run_curves import compared_curves, curves_file, read_curves
 from pml_ext.reports.run_report import measure_utility, write_report
@@ -46,10 +46,10 @@ def test_the_rates_and_utilities_are_those_of_loops_over_all_pairs(runs: dict[st
     for step in (100, 200, 300):
         utilities = []
         for label in np.unique(labels):
-            own, others = same[labels == label], ~same[labels == label]
-            positives = own & (distances[labels == label] > 0)
-            hits, far = accepted[step][labels == label] & positives, accepted[step][labels == label] & others
-            tpr, tnr = hits.sum() / positives.sum(), 1 - far.sum() / others.sum()
+            mine = labels == label
+            positives = same[mine] & (distances[mine] > 0)
+            tpr = (accepted[step][mine] & positives).sum() / positives.sum()
+            tnr = 1 - (accepted[step][mine] & ~same[mine]).sum() / (~same[mine]).sum()
             utilities.append(2 * tpr * tnr / (tpr + tnr) if tpr + tnr else 0.0)
         assert [row[step] for row in kept.utilities] == pytest.approx(np.quantile(utilities, (0.1, 0.5, 0.9)), abs=5e-3)
 

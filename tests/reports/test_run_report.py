@@ -18,8 +18,8 @@ from PIL import Image
 
 from pml_ext.functional.verification.roc import ROC
 from pml_ext.metrics import VerificationEvaluator
-from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.metrics.pair_lists import TemplateMedia, TemplatePairs
+from pml_ext.metrics.opis import OPISSettings
+from pml_ext.metrics.protocol_files import TemplateMedia, TemplatePairs
 from pml_ext.reports.drawing import Picture
 from pml_ext.reports.embedding_map import map_picture, principal_components
 from pml_ext.reports.ranked_results import Confusion, confused_identities, first_results, results_picture
@@ -45,7 +45,7 @@ def measured(features: list[torch.Tensor], score: float) -> Measured:
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("run")
     (run / "csv" / "version_0").mkdir(parents=True)
     rows = ["step,epoch,loss,loss/A,learning_rate,precision_at_1,opis"]
@@ -61,20 +61,25 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
     )  # fmt: skip
 
 
-def test_every_picture_is_there(report: tuple[Path, list[Path]]) -> None:
-    page, files = report
-    assert [path.stem for path in files] == ["utility", "roc", "map", "spectrum", "curves"]
+def pictures_of(page: Path) -> dict[str, Path]:
+    """The PNGs beside a page, by name."""
+    return {path.stem: path for path in (page.parent / "pictures").iterdir()}
+
+
+def test_every_picture_is_there(page: Path) -> None:
+    files = pictures_of(page)
+    assert {*files} == {"utility", "roc", "map", "spectrum", "curves"}
     text = page.read_text(encoding="utf-8")
-    sections = {"ranked_random", "ranked_worst", "confusions", "worst_classes", *(path.stem for path in files)}
+    sections = {"ranked_random", "ranked_worst", "confusions", "worst_classes", *files}
     assert set(re.findall('<h2 id="([^"]*)"', text)) == sections
     assert text.count("data:image/svg+xml;base64,") == 3 + 2 + 4, "one for each panel"
-    for path in files:
+    for name, path in files.items():
         with Image.open(path) as picture:
-            assert len(np.unique(np.asarray(picture.convert("L")))) >= 10, f"{path.name} is empty"
+            assert len(np.unique(np.asarray(picture.convert("L")))) >= 10, f"{name} is empty"
 
 
-def test_the_page_needs_nothing_but_itself(report: tuple[Path, list[Path]]) -> None:
-    text = report[0].read_text(encoding="utf-8")
+def test_the_page_needs_nothing_but_itself(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
     sources = re.findall(r'(?:src|srcset|href)="([^"]{0,40})', text)
     assert sources and all(
         source.startswith(("data:image/svg+xml;base64,", "data:image/jpeg;base64,", "#")) for source in sources
@@ -88,8 +93,8 @@ def test_the_page_needs_nothing_but_itself(report: tuple[Path, list[Path]]) -> N
         Image.open(io.BytesIO(base64.b64decode(content))).verify()
 
 
-def test_the_table_has_three_rows_in_one_notation(report: tuple[Path, list[Path]]) -> None:
-    text = report[0].read_text(encoding="utf-8")
+def test_the_table_has_three_rows_in_one_notation(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
     assert "<th>R@1 ↑</th><th>OPIS ↓</th>" in text
     cells = (
         r'<td data-name="Set">([a-z ]+)</td><td data-name="R@1 ↑">([\d.]+ %)</td><td data-name="OPIS ↓">1.000e-03</td>'
@@ -100,8 +105,8 @@ def test_the_table_has_three_rows_in_one_notation(report: tuple[Path, list[Path]
     ]  # fmt: skip
 
 
-def test_names_of_files_stay_text(report: tuple[Path, list[Path]]) -> None:
-    text = report[0].read_text(encoding="utf-8")
+def test_names_of_files_stay_text(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
     assert "&lt;script&gt;alert(1)&lt;/script&gt;&amp;&#34;&#39;" in text, "in the table of the run"
     names = re.findall(r'<i title="([^"]*)"', text)
     assert len(names) == 36 + 8 * 12 + 5, "on the map"
@@ -113,8 +118,8 @@ def test_pairs_of_images_have_a_table_and_their_roc(tmp_path: Path) -> None:
     data = PairSet(image_set(np.zeros(16, int), np.zeros(16, int)), same)
     trained = Measured({"LFW": {"accuracy": 0.5}}, {"LFW": [torch.randn(16, 4)]})
     options = {"far": 1e-3, "utility": {}, "seed": 0, "facts": {}}
-    page, files = write_report(tmp_path, {"LFW": data}, trained, {}, **options)
-    assert [path.name for path in files] == ["pair_roc.png"]
+    page = write_report(tmp_path, {"LFW": data}, trained, {}, **options)
+    assert {*pictures_of(page)} == {"pair_roc"}
     assert read_curves(curves_file(tmp_path, "LFW")) == curves_of_pairs(
         roc_of_listed_pairs(data, trained.features["LFW"])
     )
@@ -146,12 +151,12 @@ def test_a_set_with_too_few_classes_has_the_other_pictures(tmp_path: Path, caplo
     one = type(data)(data.train, data.query.subset(np.flatnonzero(only)), data.gallery)
     kept = [features[0][torch.from_numpy(only)], features[1]]
     with caplog.at_level("WARNING", logger="pml_ext"):
-        page, files = write_report(
+        page = write_report(
             tmp_path, {"Set": one}, measured(kept, 0.5), {}, far=1e-2, seed=0, facts={},
             utility=measure_utility({"Set": one}, {"Set": kept}, OPISSettings()),
         )  # fmt: skip
     assert "no picture 'Utility of each class' of Set: " in caplog.text
-    assert {path.name for path in files} == {"map.png", "spectrum.png"}
+    assert {*pictures_of(page)} == {"map", "spectrum"}
     assert not_drawn(page).keys() == {"Utility of each class", "One threshold for all pairs"}
 
 
@@ -168,11 +173,11 @@ def test_few_queries_an_identity_end_no_report(tmp_path: Path, queries: int) -> 
     data = OpenSet(image_set(np.empty(0, int), np.empty(0, int)), query, gallery)
     features = [torch.randn(len(part), 4) for part in data.parts]
     utility = measure_utility({"Set": data}, {"Set": features}, OPISSettings())
-    page, files = write_report(
+    page = write_report(
         tmp_path, {"Set": data}, measured(features, 0.5), {}, far=1e-3, utility=utility, seed=0, facts={}
     )
     assert not_drawn(page) == {}
-    assert len(files) == 4
+    assert len(pictures_of(page)) == 4
 
 
 def test_an_unforeseen_error_costs_one_picture_and_is_logged(
@@ -181,8 +186,8 @@ def test_an_unforeseen_error_costs_one_picture_and_is_logged(
     same = PairSet(image_set(np.zeros(4, int), np.zeros(4, int)), np.array([True, False]))
     trained = Measured({"LFW": {"accuracy": 0.5}}, {"LFW": [torch.randn(4, 4)]})
     monkeypatch.setattr("pml_ext.reports.run_report.pair_roc_picture", {}.__getitem__)
-    page, files = write_report(tmp_path, {"LFW": same}, trained, {}, far=1e-3, utility={}, seed=0, facts={})
-    assert files == [] and not_drawn(page)["ROC of the pairs"].startswith("TypeError: ")
+    page = write_report(tmp_path, {"LFW": same}, trained, {}, far=1e-3, utility={}, seed=0, facts={})
+    assert pictures_of(page) == {} and not_drawn(page)["ROC of the pairs"].startswith("TypeError: ")
     assert "Traceback" in caplog.text
 
 
@@ -278,5 +283,5 @@ def test_cameras_are_named_only_if_there_are_several(tmp_path: Path, kind: str) 
     query, gallery = (replace(part, cameras=ids) for part, ids in zip(data.parts, cameras, strict=True))
     sets = {"Set": OpenSet(data.train, query, gallery)}
     utility = measure_utility(sets, {"Set": features}, OPISSettings())
-    page, _ = write_report(tmp_path, sets, measured(features, 0.5), {}, far=1e-2, utility=utility, seed=0, facts={})
+    page = write_report(tmp_path, sets, measured(features, 0.5), {}, far=1e-2, utility=utility, seed=0, facts={})
     assert ("camera" in page.read_text(encoding="utf-8").lower()) == (kind == "several")

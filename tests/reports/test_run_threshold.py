@@ -1,5 +1,6 @@
 """The worst pairs of a run's threshold, by the user's names and as pictures."""
 
+import json
 import logging
 import warnings
 from base64 import b64decode
@@ -10,6 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
+from pml_ext.cli import main
+from pml_ext.metrics import ThresholdReport
 from pml_ext.reports.run_threshold import write_threshold
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.datasets import OpenSet, load
@@ -56,3 +59,35 @@ def test_a_warning_is_a_line_like_the_others(tmp_path: Path, monkeypatch: pytest
         warnings.warn("2 of 4 embeddings are copies of others", UserWarning, stacklevel=1)
     (line,) = (tmp_path / "train.log").read_text().splitlines()
     assert line.endswith("WARNING 2 of 4 embeddings are copies of others")
+
+
+DIGITS_RUN = Path(__file__).parents[2] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
+
+
+def run(output: Path, *opts: str) -> int:
+    quick = ["SOLVER.MAX_EPOCH", "1", "TEST.EVAL_PERIOD", "1", "SOLVER.CHECKPOINT_PERIOD", "1", "MODEL.DEVICE", "cpu"]
+    opts = ("OUTPUT_DIR", str(output), *quick, "TEST.THRESHOLD.ENABLED", "True", *opts)
+    return main(["train", "--config-file", str(DIGITS_RUN), *opts])
+
+
+def test_a_run_leaves_the_report_of_its_checkpoint(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, "TEST.THRESHOLD.FAR", "0.01") == 0
+    best = tmp_path / "checkpoints" / "best.ckpt"
+    found = ThresholdReport.load(tmp_path / "threshold_Digits.json", checkpoint=best)
+    assert (found.target.value, found.samples, [c.label for c in found.classes]) == (0.01, 896, [5, 6, 7, 8, 9])
+    assert 0.009 < found.far.rate <= 0.01
+    assert found.consistency is not None
+    results = json.loads((tmp_path / "metrics.json").read_text())["results"]
+    assert found.consistency.opis == pytest.approx(results["Digits"]["opis"], rel=1e-4)
+    shown = capfd.readouterr().out
+    assert all(str(tmp_path / f"threshold_Digits.{kind}") in shown for kind in ("json", "html", "png"))
+
+
+def test_a_run_that_cannot_have_its_report_stops_before_training(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, "TEST.THRESHOLD.FAR", "1e-9") == 2
+    assert "TEST.THRESHOLD.FAR 1e-09 needs at least 1000000000 impostor pairs; Digits has" in capfd.readouterr().err
+    assert run(tmp_path, "TEST.THRESHOLD.FAR", "1.0") == 2
+    assert "TEST.THRESHOLD.FAR = 1.0: must be in (0, 1)" in capfd.readouterr().err
+    assert not (tmp_path / "checkpoints").exists()

@@ -7,10 +7,12 @@ import torch
 from PIL import Image
 from sklearn.metrics import auc, roc_curve
 
-from pml_ext.metrics import ThresholdReport
-from pml_ext.reports.wording import meaning, with_interval
+from pml_ext.metrics import SampleSource, ThresholdReport
+from pml_ext.reports.threshold_page import group_tables
+from pml_ext.reports.threshold_text import meaning, with_interval
 
 LABELS = torch.arange(20).repeat_interleave(6)
+PEOPLE = torch.arange(60).repeat_interleave(4)
 
 
 def embeddings() -> torch.Tensor:
@@ -47,7 +49,7 @@ def test_the_worst_pairs_are_shown_with_their_pictures_and_rows(tmp_path: Path) 
         path = tmp_path / f"{i}.png"
         Image.new("L", (20, 20), i).save(path)
         paths.append(str(path) if i % 3 else None)
-    found = report(paths=paths, rows=[5000 + i for i in range(120)])
+    found = report(source=SampleSource([5000 + i for i in range(120)], paths))
     text = saved_page(found, tmp_path)
     worst = found.worst_pairs
     assert worst is not None
@@ -70,3 +72,35 @@ def test_the_equal_error_rate_and_the_area_under_the_roc_are_those_of_all_pairs(
     found = re.search(r"\(EER\) is ([\d.]+) %.*\(AUC\) is ([\d.]+) %", saved_page(report(), tmp_path))
     assert found is not None
     assert [float(rate) / 100 for rate in found.groups()] == pytest.approx([eer, auc(fars, tars)], abs=5e-3)
+
+
+def report_by(groups: list[str] | None) -> ThresholdReport:
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.where(PEOPLE % 2 == 0, 0.4, 0.9)[:, None] * torch.randn(240, 8, generator=generator)
+    x = torch.randn(60, 8, generator=generator)[PEOPLE] + noise
+    return ThresholdReport.from_embeddings(x, PEOPLE, far=0.05, splits=0, groups=groups)
+
+
+def test_rates_by_group_and_by_pair_of_groups(tmp_path: Path) -> None:
+    found = report_by([("<Oslo>", "Rome")[label % 2] for label in PEOPLE.tolist()])
+    assert found.groups is not None
+    (heads, rows), (_, of_pairs) = group_tables(found)
+    for row, group in zip(rows, found.groups.groups, strict=True):
+        cells = dict(zip(heads, row, strict=True))
+        assert (cells["group"], cells["samples"], cells["identities"]) == (group.label, "120", "30")
+        assert group.far is not None and cells["FAR"] == with_interval(group.far)
+        assert group.frr is not None and cells["FRR"] == with_interval(group.frr)
+        ratio = next(r for r in found.groups.frr_ratios if r.one == group.label and r.to is None)
+        assert cells["FRR to the mean"].startswith(f"{ratio.value:.3g} × (")
+    between = found.groups.between[0].far
+    assert between is not None and of_pairs == [["<Oslo>", "Rome", with_interval(between)]]
+    found.save_page(tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert '<td data-name="group">&lt;Oslo&gt;</td>' in text and "<Oslo>" not in text
+
+
+def test_a_group_of_few_pairs_has_no_rate() -> None:
+    names = ["many"] * 236 + ["few"] * 4
+    rows = {row[0]: row for row in group_tables(report_by(names))[0][1]}
+    assert rows["few"][3].startswith("too few pairs: 0 of ") and rows["few"][4] == "–"
+    assert group_tables(report_by(None)) == []

@@ -13,6 +13,7 @@ import torch
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
+from pml_ext.search import gallery as gallery_file
 from pml_ext.search.gallery import Gallery
 from pml_ext.search.model_record import KEY, ModelRecord
 from pml_ext.search.readers import read_embeddings
@@ -29,11 +30,11 @@ def test_rows_come_back(tmp_path: Path, labels: bool) -> None:
     x = clustered(50)
     gallery = add(create(tmp_path / "g", 8, labels=labels), x, parts=3)
     gallery = Gallery.open(tmp_path / "g")
-    assert (gallery.rows, gallery.dim, list(gallery.manifest.parts.values())) == (50, 8, [17, 17, 16])
+    assert (gallery.rows, gallery.dim, [part.rows for part in gallery.manifest.parts.values()]) == (50, 8, [17, 17, 16])
     assert [first for first, _ in gallery.vectors()] == [0, 17, 34]
     np.testing.assert_array_equal(np.stack([*contents(gallery).values()]), x)
     rows = [0, 5, 16, 17, 33, 34, 49]
-    np.testing.assert_array_equal(gallery.take_vectors(rows), x[rows])
+    np.testing.assert_array_equal(gallery.take_vectors(np.array(rows)), x[rows])
     expected = [f"class {row % 7}" for row in rows] if labels else None
     assert gallery.describe(rows) == ([f"{row}.jpg" for row in rows], expected)
     assert gallery.identities() == (7 if labels else None)
@@ -41,14 +42,6 @@ def test_rows_come_back(tmp_path: Path, labels: bool) -> None:
     np.testing.assert_array_equal(found.embeddings, x)
     assert found.paths is not None and found.paths.tolist() == [f"{row}.jpg" for row in range(50)]
     assert found.has_labels == labels
-
-
-def test_a_row_of_any_group_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pml_ext.search.gallery._GROUP", 4)
-    x = clustered(50)
-    gallery = add(create(tmp_path / "g", 8), x, parts=2)
-    for rows in ([3, 4, 24, 25, 26, 49], [40], list(range(50))):
-        np.testing.assert_array_equal(gallery.take_vectors(rows), x[rows])
 
 
 def test_parts_are_plain_parquet_with_the_model(tmp_path: Path) -> None:
@@ -101,6 +94,7 @@ def test_what_a_killed_process_leaves_is_removed(tmp_path: Path, monkeypatch: py
 ADD = """
 import sys
 from pathlib import Path
+from pml_ext.search import gallery as gallery_file
 from pml_ext.search.gallery import Gallery
 from tests.search.galleries import add, clustered
 gallery, first = Gallery.open(Path(sys.argv[1]), may_be_empty=True), int(sys.argv[2])
@@ -124,18 +118,10 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
 
 
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    place = content.find(clustered(1)[0].tobytes())
-    content[place] ^= 1
-    path.write_bytes(content)
-
-
 @pytest.mark.parametrize(
     ("file", "damage", "message"),
     [
-        ("parts/*", cut, "is not a readable .parquet file"),
-        ("parts/*", flip, "is not a readable .parquet file"),
+        ("parts/*", lambda path: path.write_bytes(path.read_bytes()[:200]), "is not a readable .parquet file"),
         ("parts/*", Path.unlink, "is not a readable .parquet file"),
         ("manifest.json", cut, "manifest.json is damaged, or of another version of pml_ext"),
         ("manifest.json", lambda path: path.write_text('{"format": "other"}'), "is damaged, or of another version"),
@@ -150,8 +136,8 @@ def test_a_damaged_gallery_is_one_message(
     damage(next(folder.glob(file)))
     np.savez(tmp_path / "q.npz", embeddings=clustered(2))
     for words in (
-        ["search", str(tmp_path / "q.npz"), "--index", str(folder)],
-        ["threshold", "--embeddings", str(folder), "--far", "0.1"],
+        ["search", str(tmp_path / "q.npz"), "--gallery", str(folder)],
+        ["threshold", "choose", str(folder), "--far", "0.1"],
     ):
         assert main(words) == 2
         said = capsys.readouterr().err
@@ -161,6 +147,17 @@ def test_a_damaged_gallery_is_one_message(
             part.unlink()
         assert Gallery.open(folder).rows == 20
         assert add(create(folder, 8, labels=True), clustered(20)).rows == 20
+
+
+def test_a_changed_bit_is_noticed_when_embeddings_are_read(tmp_path: Path) -> None:
+    (part,) = map(
+        add(create(tmp_path / "g", 8, labels=True), clustered(20)).part, Gallery.open(tmp_path / "g").manifest.parts
+    )
+    content = bytearray(part.read_bytes())
+    content[content.find(clustered(1)[0].tobytes())] ^= 1
+    part.write_bytes(content)
+    with pytest.raises(UserError, match=r"is not a readable .parquet file"):
+        read_embeddings(tmp_path / "g")
 
 
 def test_other_kinds_are_refused(tmp_path: Path) -> None:
@@ -190,4 +187,17 @@ def test_offsets_follow_their_rows(tmp_path: Path) -> None:
     scores = gallery.as_queries(x[:4]) @ searched.T
     expected = x[:4].astype(float) @ x[rows].T.astype(float) - 0.5 * (offsets[:4, None] + offsets[rows])
     np.testing.assert_allclose(scores, expected, atol=1e-6)
-    np.testing.assert_allclose(gallery.take_vectors([0, 19]), searched[[0, 19]])
+    np.testing.assert_allclose(gallery.take_vectors(np.array([0, 19])), searched[[0, 19]])
+
+
+def test_the_manifest_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(create(tmp_path / "g", 8), clustered(5))
+    read, folders = gallery_file._read_manifest, list[Path]()
+
+    def counted(folder: Path) -> gallery_file.Manifest:
+        folders.append(folder)
+        return read(folder)
+
+    monkeypatch.setattr(gallery_file, "_read_manifest", counted)
+    assert read_embeddings(tmp_path / "g", need_labels=False).record is not None
+    assert folders == [tmp_path / "g"]

@@ -20,13 +20,13 @@ EXACT_UP_TO = 500
 @pytest.fixture
 def builds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The numbers of rows of the indices that are built."""
-    built, build = list[int](), index._build
+    built, build = list[int](), index.build_index
 
     def counted(gallery: Gallery) -> IndexRecord:
         built.append(gallery.rows)
         return build(gallery)
 
-    monkeypatch.setattr(index, "_build", counted)
+    monkeypatch.setattr(index, "build_index", counted)
     yield built
 
 
@@ -105,16 +105,27 @@ def test_a_damaged_index_is_built_again(tmp_path: Path, damage: str, builds: lis
     path.unlink()
     if damage == "cut":
         path.write_bytes(content[:-100])
+    gallery = Gallery.open(gallery.folder)
     assert recall(search(gallery, queries, 10, exact_up_to=EXACT_UP_TO), scores_of(queries, x)) >= 0.95
     assert builds == [700, 700]
 
 
-def test_without_neighbourhoods_all_rows_are_compared(tmp_path: Path, builds: list[int]) -> None:
-    x = np.repeat(clustered(1), 700, axis=0)  # collapsed: any ten rows are the nearest
+def test_collapsed_embeddings(tmp_path: Path) -> None:
+    x = np.repeat(clustered(1), 700, axis=0)
+    add(create(tmp_path / "g", 8), x)
+    found = search(Gallery.open(tmp_path / "g"), x[:3], 10, exact_up_to=EXACT_UP_TO)
+    np.testing.assert_allclose(found.scores, 1, atol=1e-6)
+
+
+def test_all_rows_are_compared_if_all_lists_find_too_few(
+    tmp_path: Path, builds: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "_CANDIDATES", 1)
+    x = clustered(700)
     add(create(tmp_path / "g", 8), x)
     for _ in range(2):
         found = search(Gallery.open(tmp_path / "g"), x[:3], 10, exact_up_to=EXACT_UP_TO)
-        np.testing.assert_allclose(found.scores, 1, atol=1e-6)
+        assert recall(found, scores_of(x[:3], x)) == 1
         assert found.how == "all 700 rows compared"
     assert builds == [700] and not [*(tmp_path / "g").glob("index*")]
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pml_ext._ops.numerics import add_transpose_, gram
 from pml_ext._ops.own_gradient import OwnGradient, first_derivative
-from pml_ext._ops.products import add_transpose_, gram
 from pml_ext.functional.loop.arcs import Arc, closest_places_on_arcs
 from pml_ext.functional.loop.partners import Round, class_pairings, grid_blocks, of_samples
 

@@ -8,9 +8,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from pml_ext._ops.blocks import row_blocks
-from pml_ext.functional.loop.arcs import Arc, closest_places_on_arcs
-from pml_ext.functional.loop.segments import Segment, closest_places_on_segments
+from pml_ext._ops.numerics import row_blocks
+from pml_ext.functional.loop.arcs import Arc, Segment, closest_places_on_arcs, closest_places_on_segments
 
 Pairing = Literal["consecutive", "all"]
 Curve = Literal["arc", "segment"]

@@ -1,13 +1,147 @@
-"""The discriminative loss: a sample's distance to its class centroid minus its mean distance to the others."""
+"""The discriminative loss: a sample's distance to its class centroid minus a third of its mean distance to the others.
+
+Fixed centroids on the unit sphere, the loss for any and for one-hot centroids, and its gap to the triplet sum.
+"""
+
+import math
+import os
+import warnings
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_floating, check_labels, check_labels_below
-from pml_ext._ops.blocks import rows_of_a_block
-from pml_ext._ops.precision import no_autocast
-from pml_ext._ops.value_and_gradient import ValueAndGradient
-from pml_ext.functional.losses.centroids import check_num_classes
+from pml_ext._checks import check_embeddings, check_floating, check_labels, check_labels_below, check_whole
+from pml_ext._ops.normalize import to_sphere
+from pml_ext._ops.numerics import no_autocast, row_blocks, rows_of_a_block
+from pml_ext._ops.own_gradient import ValueAndGradient
+
+_POINTS_PER_CLASS = 100  # reproduces the paper's pairwise distances; more points narrow their spread
+_ITERATIONS = 25
+
+
+def one_hot_centroids(num_classes: int) -> Tensor:
+    """(C, C) unit vectors e_m; all pairwise distances are sqrt(2).
+
+    Raises:
+        ValueError: fewer than 2 classes.
+    Source: Do et al., CVPR 2019.
+
+    >>> one_hot_centroids(2)
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
+    check_whole(num_classes, "num_classes")
+    check_num_classes(num_classes, num_classes)
+    return torch.eye(num_classes)
+
+
+def kmeans_centroids(num_classes: int, size: int, seed: int = 0) -> Tensor:
+    """(C, D) unit vectors spread over the sphere: the normalised centres of k-means on uniform points.
+
+    Runs at most 25 iterations on 100 points per class, with faiss if it is installed, else with scikit-learn (their
+    centroids differ). Takes 400·C·D bytes and 5000·C²·D operations: half a minute at C = 1000, D = 512, an hour at
+    C = 10 000. Simplex and one-hot centroids cost nothing.
+
+    Args:
+        num_classes: C, 2 or more.
+        size: D, 2 or more.
+        seed: the same seed gives the same centroids; with scikit-learn up to rounding, as its threads add in any order.
+    Returns:
+        (C, D) float32 on the CPU.
+    Raises:
+        ValueError: fewer than 2 classes or dimensions.
+        ImportError: neither faiss nor scikit-learn is installed.
+    Source: Do et al., CVPR 2019. Paper: in R^C, number of points not stated; here: any dimension, 100 per class.
+
+    >>> kmeans_centroids(num_classes=3, size=2).norm(dim=1)
+    tensor([1., 1., 1.])
+    """
+    check_whole(size, "size", 2)
+    check_num_classes(num_classes, size * _POINTS_PER_CLASS)
+    check_whole(seed, "seed", 0, 2**31 - 1)  # the range that faiss and scikit-learn share
+    generator = torch.Generator().manual_seed(seed)
+    points = to_sphere(torch.randn(num_classes * _POINTS_PER_CLASS, size, generator=generator))
+    return to_sphere(torch.as_tensor(_kmeans_centres(points.numpy(), num_classes, seed), dtype=torch.float32))
+
+
+def _kmeans_centres(points: Any, num_classes: int, seed: int) -> Any:
+    """(C, D) array of cluster centres of (N, D) float32 points."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # faiss's SWIG bindings raise one on import
+            from faiss import Kmeans
+    except ModuleNotFoundError:
+        try:
+            from sklearn.cluster import KMeans
+        except ModuleNotFoundError:
+            raise ImportError(
+                "k-means centroids need faiss or scikit-learn; neither is installed. Run `pip install faiss-cpu`, or "
+                "use simplex or one_hot centroids"
+            ) from None
+        return KMeans(num_classes, n_init=1, max_iter=_ITERATIONS, random_state=seed).fit(points).cluster_centers_
+    kmeans = Kmeans(
+        points.shape[1], num_classes, niter=_ITERATIONS, seed=seed, max_points_per_centroid=_POINTS_PER_CLASS
+    )
+    kmeans.train(points)
+    return kmeans.centroids
+
+
+def simplex_centroids(num_classes: int, size: int) -> Tensor:
+    """(C, D) corners of the regular simplex: unit vectors with pairwise cosine −1/(C − 1).
+
+    No C points on a sphere lie further apart: all distances are sqrt(2C/(C − 1)); one-hot's are sqrt(2).
+
+    Args:
+        num_classes: C, 2 or more.
+        size: D, C − 1 or more; dimensions beyond C − 1 are zero.
+    Returns:
+        (C, D) float32 on the CPU.
+    Raises:
+        ValueError: fewer than 2 classes, or fewer than C − 1 dimensions.
+    Source: the optimum of Do et al., CVPR 2019, eq. 9. Paper: approximated by k-means; here: exact.
+
+    >>> corners = simplex_centroids(num_classes=3, size=2)
+    >>> round((corners[0] @ corners[1]).item(), 3)
+    -0.5
+    """
+    check_whole(size, "size", 1)
+    check_num_classes(num_classes, size)
+    if size < num_classes - 1:
+        raise ValueError(
+            f"size must be at least num_classes - 1 = {num_classes - 1}, the dimensions of a simplex with "
+            f"{num_classes} corners; got {size}. Increase it, or use kmeans centroids"
+        )
+    # Helmert's basis of the hyperplane Σ = 0: column k is (1, …, 1, −k, 0, …)/sqrt(k(k + 1)) with k ones.
+    k = torch.arange(1, num_classes, dtype=torch.float64)
+    corners = torch.zeros(num_classes, size, dtype=torch.float64)
+    corners[:-1, : num_classes - 1] = torch.ones(num_classes - 1, num_classes - 1, dtype=torch.float64).triu_()
+    corners[1:, : num_classes - 1].diagonal().copy_(-k)
+    corners[:, : num_classes - 1] *= (num_classes / ((num_classes - 1) * k * (k + 1))).sqrt()
+    return corners.float()
+
+
+def check_num_classes(num_classes: int, size: int = 1) -> None:
+    """Raise unless there are at least 2 classes, and num_classes × size float32 numbers fit in half the memory."""
+    check_whole(num_classes, "num_classes")
+    needed, there = 4 * num_classes * size, _memory() / 2
+    if needed > there:
+        raise ValueError(
+            f"num_classes × columns must fit in half the memory, {there / 1e9:.0f} GB; got {num_classes} × {size}, "
+            f"which take {needed / 1e9:.0f} GB. Use fewer classes or smaller centroids"
+        )
+    if num_classes < 2:
+        raise ValueError(
+            f"num_classes must be at least 2: the loss compares a class with the others; got {num_classes}"
+        )
+
+
+def _memory() -> float:
+    """The machine's bytes of memory; unlimited where the system does not say."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, OSError, ValueError):  # Windows; a system without these names
+        return math.inf
 
 
 def discriminative_loss(
@@ -124,3 +258,183 @@ def _rounding(x: Tensor) -> float:
 centroid_values = ValueAndGradient(
     "discriminative", "(Tensor x, Tensor labels, Tensor? centroids)", _value_and_gradient, bracket, by_row=True
 )
+
+
+_SHORTEST = 1e-12  # norm, as in torch.nn.functional.normalize
+
+
+def one_hot_discriminative_loss(embeddings: Tensor, labels: Tensor, *, entries: int | None = None) -> Tensor:
+    """`discriminative_loss(normalize(embeddings), labels, None)`, faster than a cross-entropy.
+
+    ‖u − e_m‖ = sqrt(2 − 2 u_m) for unit vectors u. The gradient, one (B, C) matrix, includes the normalisation and is
+    computed together with the value.
+
+    Args:
+        embeddings: (B, C), float32 or float64, 2 columns or more. A row of zeros stays zero and gives 2/3.
+        labels: (B,) integer class ids in [0, C).
+        entries: entries of one block of rows; None: the device's block size.
+    Returns:
+        (B,), each in [−2/3, 2].
+    Source: Do et al., CVPR 2019, the bracket of eq. 8.
+
+    >>> one_hot_discriminative_loss(torch.tensor([[3.0, 4.0], [0, 0]]), torch.tensor([0, 1]))
+    tensor([0.6836, 0.6667])
+    """
+    check_floating(embeddings, "embeddings", "(B, C)")
+    check_num_classes(embeddings.shape[1])
+    labels = check_labels(labels, len(embeddings))
+    check_labels_below(labels, embeddings.shape[1])
+    return one_hot_values(embeddings, labels.long(), entries=entries)
+
+
+class OneHotTerms:
+    """The loss of samples from two sums over all classes but their own, of sqrt(n − x_m) and of its inverse.
+
+    With n = ‖x‖ the distance is sqrt(2/n) sqrt(n − x_m): one factor per sample, no pass over x/n. Instead of clamping
+    n − x_m, n is increased by a few roundings so that no x_m exceeds it: `longer`.
+    own: x_y. rest: the length of the other entries; near the own centroid n − x_y loses all digits.
+    """
+
+    def __init__(self, own: Tensor, rest: Tensor, classes: Tensor | int) -> None:
+        length = torch.hypot(rest, own)
+        self.own, self.norm, self.share = own, length.clamp(min=_SHORTEST), 1 / (3 * (classes - 1))
+        # (1 + ‖u‖²) n/2, which is n unless the sample is shorter than the shortest norm.
+        self.longer = (self.norm + length.square() / self.norm) * (0.5 + 2 * torch.finfo(own.dtype).eps)
+        self.distance = torch.hypot(rest, own - self.norm) / self.norm  # to the own centroid
+
+    def losses(self, roots: Tensor) -> Tensor:
+        return self.distance - self.share * (2 / self.norm).sqrt() * roots
+
+    def factors(self, roots: Tensor, inverses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of the gradient by x: by_others / sqrt(n − x_m) or for the own class by_own, each minus along · x_m.
+
+        By u = x/n it is share/‖u − e_m‖ and −1/‖u − e_y‖, plus a multiple of u that the projection removes.
+        """
+        by_others = self.share / (2 * self.norm).sqrt()
+        # A sample on a centroid gets no gradient from it.
+        by_own = torch.where(self.distance > 0, -1 / (self.norm * self.distance), 0)
+        # Σ x_m / sqrt(n − x_m) from the two sums, as x_m = n − (n − x_m).
+        along = (by_others * (self.longer * inverses - roots) + by_own * self.own) / self.norm.square()
+        return by_others, by_own, along
+
+
+def _one_hot_value_and_gradient(
+    x: Tensor, labels: Tensor, *, needs_gradient: bool, entries: int | None = None
+) -> tuple[Tensor, Tensor | None]:
+    values = x.new_empty(len(x))
+    gradient = torch.empty_like(x, memory_format=torch.contiguous_format) if needs_gradient else None
+    for rows in row_blocks(len(x), x.shape[1], x.device, entries=entries):
+        some, own_class = x[rows], labels[rows].unsqueeze(1)
+        part = torch.empty_like(some) if gradient is None else gradient[rows]
+        own = some.gather(1, own_class)
+        part.copy_(some).scatter_(1, own_class, 0)
+        terms = OneHotTerms(own, torch.linalg.vector_norm(part, dim=1, keepdim=True), x.shape[1])
+        of_own = terms.longer.sqrt()  # the own class's term in the sums, where x_y is 0
+        roots = torch.sub(terms.longer, part, out=part).sqrt_().sum(1, keepdim=True) - of_own
+        values[rows] = terms.losses(roots)[:, 0]
+        if gradient is None:
+            continue
+        inverses = part.reciprocal_().sum(1, keepdim=True) - 1 / of_own
+        by_others, by_own, along = terms.factors(roots, inverses)
+        part.mul_(by_others).scatter_(1, own_class, by_own).addcmul_(some, along, value=-1)
+    return values, gradient
+
+
+def _plain(x: Tensor, labels: Tensor) -> Tensor:
+    return bracket(to_sphere(x), labels, None)
+
+
+# The loss for input that is already checked.
+one_hot_values = ValueAndGradient(
+    "one_hot_discriminative", "(Tensor x, Tensor labels)", _one_hot_value_and_gradient, _plain, by_row=True
+)
+
+
+class DiscriminativeTightness(NamedTuple):
+    """Lemma 3.1 on a batch: 0 <= upper_bound − triplet_mean <= limit.
+
+    Attributes:
+        triplet_mean: L_t / H, the mean of ‖x_i − x_j‖ − ‖x_i − x_k‖ over all triplets (i, j, k), without a hinge.
+        upper_bound: L_d / H, the discriminative loss of eq. 8 over the classes of the batch.
+        epsilon: ε, twice the largest distance of a sample to its class centroid.
+        kappa_min, kappa_max: smallest and largest distance between two centroids of the batch.
+        triplets: H, the number of triplets.
+
+    >>> round(DiscriminativeTightness(-1.2, -1.0, epsilon=0.1, kappa_min=1.4, kappa_max=1.5, triplets=24).limit, 3)
+    0.4
+    """
+
+    triplet_mean: float
+    upper_bound: float
+    epsilon: float
+    kappa_min: float
+    kappa_max: float
+    triplets: int
+
+    @property
+    def limit(self) -> float:
+        """κ_max − κ_min + 3ε, the largest possible gap."""
+        return self.kappa_max - self.kappa_min + 3 * self.epsilon
+
+
+@torch.no_grad()
+def discriminative_tightness(
+    embeddings: Tensor, labels: Tensor, centroids: Tensor | None = None
+) -> DiscriminativeTightness:
+    """Both sides of Lemma 3.1 on a balanced batch, over the classes of the batch.
+
+    Computed in float64 from the (N, N) distances and the (N, C) distances to the centroids; no triplet is formed.
+
+    Args:
+        embeddings: (N, D) unit vectors.
+        labels: (N,) class ids, rows of `centroids`; all classes of the batch have the same size, 2 or more.
+        centroids: (classes, D) unit vectors; None for the D one-hot vectors.
+    Returns:
+        a DiscriminativeTightness; both sides are divided by H, the number of triplets, to compare batches.
+    Raises:
+        ValueError: fewer than 2 classes, classes of 1 sample or of different sizes, class ids without a centroid.
+    Source: Do et al., CVPR 2019, Lemma 3.1: H = (N/C − 1) N (N − N/C). Paper: a whole balanced training set; here: a
+        batch.
+
+    >>> x = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.6, 0.8]])
+    >>> found = discriminative_tightness(x, torch.tensor([0, 0, 1, 1]))
+    >>> round(found.triplet_mean, 3), round(found.upper_bound, 3), round(found.limit, 3)
+    (-0.239, -0.206, 3.795)
+    """
+    check_embeddings(embeddings)
+    labels = check_labels(labels, len(embeddings)).to(embeddings.device)
+    present, classes, counts = labels.unique(return_inverse=True, return_counts=True)
+    known = embeddings.shape[1] if centroids is None else len(centroids)
+    if len(present) < 2 or counts.min() < 2 or (counts != counts[0]).any():
+        raise ValueError(
+            "Lemma 3.1 needs at least 2 classes, all with the same number of samples, at least 2; got classes of "
+            f"{sorted(set(counts.tolist()))} samples"
+        )
+    if present[0] < 0 or present[-1] >= known:
+        raise ValueError(f"labels must be in [0, {known}), the rows of the centroids; got up to {int(present[-1])}")
+    x = embeddings.double()
+    own = torch.eye(known, device=x.device, dtype=x.dtype) if centroids is None else centroids.to(x)
+    own = own[present]
+    size, each = len(x), int(counts[0])
+    triplets = size * (each - 1) * (size - each)
+    # A positive pair is in one triplet per negative of the anchor, a negative pair in one per positive.
+    distances = _distances(x, x)
+    same = classes[:, None] == classes
+    triplet_sum = (size - each) * distances[same].sum() - (each - 1) * distances[~same].sum()
+    # G = 3(C − 1)(N/C − 1)(N/C) is 3H/N.
+    bound = discriminative_loss(x, classes, own).mean() * 3
+    between = _distances(own, own)[torch.triu_indices(len(own), len(own), 1, device=x.device).unbind()]
+    epsilon = 2 * torch.linalg.vector_norm(x - own[classes], dim=1).max()
+    return DiscriminativeTightness(
+        float(triplet_sum) / triplets,
+        float(bound),
+        float(epsilon),
+        float(between.min()),
+        float(between.max()),
+        triplets,
+    )
+
+
+def _distances(x: Tensor, y: Tensor) -> Tensor:
+    """(N, M) distances from differences, so that equal points have distance 0."""
+    return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")

@@ -1,16 +1,16 @@
-"""The score of each sample with each identity, in blocks, without an N × N matrix."""
+"""The score of each sample with each identity, and the highest scores of probes with other identities, in blocks."""
 
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pml_ext._checks import check_choice, check_embeddings, check_finite, check_labels
-from pml_ext._ops.blocks import row_blocks
 from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.precision import full_precision
-from pml_ext.functional.pairwise.offset_scores import both_sides, check_offsets
+from pml_ext._ops.numerics import full_precision, row_blocks
+from pml_ext.functional.pairwise.pair_blocks import both_sides, check_offsets
 
 Template = Literal["best", "mean"]
 
@@ -122,3 +122,133 @@ class BestScores:
         own = (self._unit * unit_rows(sums[self.label] - hidden[group])).sum(dim=1)
         alone = sizes[group] == torch.bincount(self.label)[self.label]
         return unit_rows(sums), own.masked_fill(alone, -torch.inf)
+
+
+def share_with_any(above: Tensor, others: int, enrolled: int) -> Tensor:
+    """1 − C(others − above, enrolled) / C(others, enrolled): P(a random gallery has an identity above a threshold).
+
+    above: (…) how many of the others are above it. The gallery enrols identities without replacement. The share is
+    concave in `above`: equal probes have the largest mean share (Jensen).
+    """
+    return -torch.expm1(_log_choose(others - above, enrolled) - _log_choose(torch.tensor(others), enrolled))
+
+
+def share_with_fewer(above: Tensor, others: int, enrolled: int, rank: int) -> Tensor:
+    """Probability that fewer than `rank` of the identities above a score are in a random gallery.
+
+    As in `share_with_any`: Σ_{j < rank} C(above, j) C(others − above, enrolled − j) / C(others, enrolled).
+    """
+    total = torch.zeros(above.shape, dtype=torch.float64, device=above.device)
+    for drawn in range(min(rank, enrolled + 1)):
+        ways = _log_choose(above, drawn) + _log_choose(others - above, enrolled - drawn)
+        total += torch.exp(ways - _log_choose(torch.tensor(others), enrolled))
+    return total.clamp_(max=1)
+
+
+def share_by_pooled_rate(far: float, enrolled: int) -> float:
+    """1 − (1 − FAR)^N: the expected `share_with_any` of N identities if all probes are alike, the most there can be.
+
+    Probes that differ have less in expectation (Jensen's inequality), in galleries of any size, beyond the set's too.
+    """
+    return float(-np.expm1(enrolled * np.log1p(-far))) if far < 1 else 1.0
+
+
+def _log_choose(n: Tensor, k: int) -> Tensor:
+    """log C(n, k) in float64; −inf where k > n."""
+    n = n.double()
+    value = torch.lgamma(n + 1) - torch.lgamma(torch.tensor(k + 1.0, dtype=torch.float64)) - torch.lgamma(n - k + 1)
+    return torch.where(n < k, -torch.inf, value)
+
+
+ALL = -1e9  # below every score
+_TRIAL = 512  # probes
+_TIED = 1e-6  # cosines closer than this are equal but for rounding
+
+
+class HighScores(NamedTuple):
+    """Scores of P probes with other identities from `low` on, probe by probe, descending; on the CPU."""
+
+    value: Tensor  # (S,)
+    probe: Tensor  # (S,) from 0 to P − 1
+    identity: Tensor  # (S,) from 0 to M − 1
+    nth: Tensor  # (S,) 0 for a probe's highest
+    own: Tensor  # (P,) each probe's score with its own identity, −inf where it has none
+    before: Tensor  # (P,) the number of other identities not below it
+    label: Tensor  # (P,) its identity
+    identities: int
+    low: float
+
+    @property
+    def others(self) -> int:
+        """Identities that a probe can be taken for."""
+        return self.identities - 1
+
+
+def scores_from(scores: BestScores, low: float, probes: Tensor | None = None) -> HighScores:
+    """The scores of all probes (or some) from `low` on."""
+    found: list[tuple[Tensor, ...]] = []
+    start = 0
+    reached = torch.empty(0, dtype=torch.bool, device=scores.device)  # one memory for all blocks, as theirs
+    for block in scores.blocks(probes):
+        lowest = _lowest_accepted(low, block.others.dtype).to(scores.device)
+        row, column = torch.ge(block.others, lowest, out=reached.resize_(0)).nonzero(as_tuple=True)
+        value, order = block.others[row, column].sort(descending=True)
+        row, by_probe = row[order].sort(stable=True)
+        sizes = torch.bincount(row, minlength=len(block.own))
+        nth = torch.arange(len(row), device=row.device) - (sizes.cumsum(0) - sizes)[row]
+        before = torch.ge(block.others, block.own[:, None], out=reached.resize_(0)).sum(1)
+        which = value[by_probe], row + start, column[order][by_probe], nth
+        found.append((*which, block.own, before, scores.label[block.probes]))
+        start += len(block.own)
+    value, probe, identity, nth, own, before, label = (torch.cat(part).cpu() for part in zip(*found, strict=True))
+    return HighScores(value, probe, identity, nth, own, before, label, scores.identities, low)
+
+
+def scores_for_rate(scores: BestScores, enrolled: int, fpir: float) -> HighScores:
+    """The scores that decide which threshold has a false positive rate in galleries of at least this size."""
+    some = torch.randperm(scores.samples, generator=torch.Generator().manual_seed(0))[:_TRIAL]
+    trial, rate = scores_from(scores, ALL, some.to(scores.device)), fpir
+    while True:
+        rate = min(1.0, 2 * rate + 3 / len(some))
+        enough = None if rate >= 1 else _crossing(trial, enrolled, rate)
+        high = scores_from(scores, ALL if enough is None else enough[1])
+        if _crossing(high, enrolled, fpir) is not None:
+            return high
+
+
+def threshold_for_rate(high: HighScores, enrolled: int, fpir: float) -> float | None:
+    """The lowest threshold with at most this rate, midway to the next lower score; None if it lies below `low`."""
+    crossing = _crossing(high, enrolled, fpir)
+    if crossing is None:
+        return None
+    accepted, refused = crossing
+    return (accepted + refused) / 2 if accepted < float("inf") else refused + _TIED
+
+
+def reported(high: HighScores, threshold: float) -> Tensor:
+    """(S,) which scores are at or above a threshold, in float64."""
+    return high.value >= _lowest_accepted(threshold, high.value.dtype)
+
+
+def found_at(high: HighScores, threshold: float) -> Tensor:
+    """(P,) whose own identity is at or above a threshold."""
+    return high.own >= _lowest_accepted(threshold, high.own.dtype)
+
+
+def _crossing(high: HighScores, enrolled: int, rate: float) -> tuple[float, float] | None:
+    """The last score that may be accepted (inf: none) and the next lower one; None if all may be."""
+    law = share_with_any(torch.arange(high.others + 1), high.others, enrolled)
+    value, order = high.value.sort(descending=True)
+    gains = (law[high.nth + 1] - law[high.nth])[order]  # of a probe's rate, by its next score
+    exceeding = torch.nonzero(gains.cumsum(0) / len(high.own) > rate * (1 + 1e-12))
+    if not len(exceeding):
+        return None
+    below = value[exceeding[0, 0]]  # with all that tie
+    accepted = value[value > below + _TIED]
+    return (float(accepted[-1]) if len(accepted) else float("inf")), float(below)
+
+
+def _lowest_accepted(threshold: float, dtype: torch.dtype) -> Tensor:
+    """The smallest number of a type that is at least a float64 threshold."""
+    rounded = torch.tensor(threshold, dtype=dtype)
+    return torch.nextafter(rounded, rounded.new_tensor(torch.inf)) if float(rounded) < threshold else rounded

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_number, check_whole
-from pml_ext.functional.open_set.best_scores import BestScores, Template
-from pml_ext.functional.open_set.high_scores import HighScores, reported, scores_from
-from pml_ext.functional.verification.class_interval import half_width
+from pml_ext.functional.open_set.best_scores import BestScores, HighScores, Template, reported, scores_from
+from pml_ext.functional.verification.intervals import half_width
 
 NEEDED = 10  # scores at or above the threshold, below which nothing is extrapolated
 _NOTHING_KNOWN = 0.01

@@ -1,15 +1,36 @@
-"""The scores of probes in a gallery, which may come in blocks, such as a million distractors in a file."""
+"""Rates of probes that search an enrolled gallery, as in IJB's 1:N protocol; the gallery may come in blocks."""
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_finite, check_labels
-from pml_ext._ops.blocks import row_blocks
 from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.precision import full_precision
-from pml_ext.functional.open_set.gallery_scores import GalleryScores
+from pml_ext._ops.numerics import full_precision, row_blocks
+from pml_ext.functional.verification.roc import tar_at_far
+
+_MISSED = -2.0  # below every cosine
+
+
+class GalleryScores(NamedTuple):
+    """Cosines of P probes; a probe is mated if its subject is enrolled."""
+
+    mated: Tensor  # (P,) bool
+    own: Tensor  # (P,) the best with its own subject; −inf if it is not mated
+    before: Tensor  # (P,) the number of other subjects that are not below that, as far as it was counted
+    best: Tensor  # (P,) the best with any subject
+
+
+def tpir_at_fpir(scores: GalleryScores, fpir: float) -> Tensor:
+    """Share of mated probes whose own subject comes first, and is at or above the threshold.
+
+    The threshold is the lowest at which at most `fpir` of the other probes have any subject; nan, as in `tar_at_far`,
+    with too few of them for the rate.
+    """
+    found = torch.where(scores.before == 0, scores.own, _MISSED)
+    return tar_at_far(torch.where(scores.mated, found, scores.best), scores.mated, fpir)
 
 
 def scores_in_blocks(

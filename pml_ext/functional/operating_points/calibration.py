@@ -10,8 +10,12 @@ from torch import distributed as dist
 from pml_ext._checks import check_items, check_number, check_switch, check_whole
 from pml_ext.functional.operating_points.negative_histogram import NegativeHistogram, make_negative_histogram
 from pml_ext.functional.operating_points.utility import UtilityCurves, curves_of_counts, opis_of_curves
-from pml_ext.functional.pairwise.pair_distances import PairDistances, check_thresholds
-from pml_ext.functional.pairwise.sampled import SampledPairDistances, all_or_sampled_pairs
+from pml_ext.functional.pairwise.pair_distances import (
+    PairDistances,
+    SampledPairDistances,
+    all_or_sampled_pairs,
+    check_thresholds,
+)
 
 _MOST_THRESHOLDS = 10**6
 # Exact counts of this many samples take less than half a second.

@@ -1,15 +1,162 @@
-"""Counts negative pairs in bins of cosine, in one pass over the blocks; large sets use compiled loops."""
+"""Counts of negative pairs in bins of cosine, in one pass over the blocks; large sets use compiled loops."""
 
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext.functional.operating_points.compiled_counting import compiled_count_rows
-from pml_ext.functional.operating_points.similar_pairs import SimilarPairFinder
-from pml_ext.functional.pairwise.compiled_loops import Loops
+from pml_ext.functional.pairwise.compiled_loops import Loops, compile_loops
+from pml_ext.functional.pairwise.pair_blocks import Block
 from pml_ext.functional.pairwise.pair_distances import PairDistances
+
+_WORD, _AT_ONCE = 64, 1024
+# Every word is read for this many bits, set or not; a loop reads any further ones. If one pair in ten counts, one word
+# in a hundred has more.
+_EXPECTED = 12
+_PAIRS, _FOURS = np.uint64(0x3333333333333333), np.uint64(0x0F0F0F0F0F0F0F0F)
+_ALTERNATE, _BYTES = np.uint64(0x5555555555555555), np.uint64(0x0101010101010101)
+_ONE, _TWO, _FOUR, _LAST_BYTE = np.uint64(1), np.uint64(2), np.uint64(4), np.uint64(56)
+
+
+def _count_bits(word):  # type: ignore[no-untyped-def]
+    """The number of set bits of a word; compilers turn this into one instruction."""
+    word = word - ((word >> _ONE) & _ALTERNATE)
+    word = (word & _PAIRS) + ((word >> _TWO) & _PAIRS)
+    word = (word + (word >> _FOUR)) & _FOURS
+    return (word * _BYTES) >> _LAST_BYTE
+
+
+_bits = numba.njit(inline="always")(_count_bits)
+
+
+def count_rows(  # type: ignore[no-untyped-def]
+    cosines, first, bottom, scale, shift, last, log_parts, row_cells, column_cells, by_class, pooled
+):
+    """Add the (r, c) cosines >= bottom, from column first[row] on, to int32 or int64 counters by class and pooled.
+
+    A pair's part is scale × cosine + shift, truncated and clamped to [0, last]; its bin is part >> log_parts (uint32).
+    row_cells, column_cells: (r,), (c,) int32, where each sample's counters begin in by_class; first: (r,) int64;
+    bottom, scale, shift and last have the type of the cosines, float32 or float64.
+    """
+    zero = scale * 0  # of the cosines' type
+    found = np.empty(_AT_ONCE + _WORD, np.uint32)  # columns of a piece of a row, with room for unset bits
+    for i in range(cosines.shape[0]):
+        row, row_cell = cosines[i], row_cells[i]
+        for start in range(first[i], row.size, _AT_ONCE):
+            piece, cells = row[start : start + _AT_ONCE], column_cells[start : start + _AT_ONCE]
+            count = np.uint64(0)
+            words = piece.size // _WORD
+            for w in range(words):
+                of_word = piece[w * _WORD : (w + 1) * _WORD]
+                bits = np.uint64(0)
+                for j in range(_WORD):
+                    bits |= np.uint64(of_word[j] >= bottom) << np.uint64(j)
+                place, count = count, count + _bits(bits)
+                column = np.uint32(w * _WORD)
+                for _ in range(_EXPECTED):
+                    found[place] = column + np.uint32(_bits(~bits & (bits - _ONE)))  # the zeros below the lowest one
+                    bits &= bits - _ONE  # clears the lowest one
+                    place += _ONE
+                while bits:
+                    found[place] = column + np.uint32(_bits(~bits & (bits - _ONE)))
+                    bits &= bits - _ONE
+                    place += _ONE
+            for j in range(words * _WORD, piece.size):
+                found[count] = j
+                count += np.uint64(piece[j] >= bottom)
+            for k in range(count):
+                column = found[k]
+                part = np.uint32(min(max(piece[column] * scale + shift, zero), last))
+                bin_ = np.int32(part >> log_parts)
+                pooled[part] += 1
+                by_class[np.uint32(row_cell + bin_)] += 1
+                by_class[np.uint32(cells[column] + bin_)] += 1
+
+
+@lru_cache
+def compiled_count_rows(cosine: np.dtype[Any], by_class: np.dtype[Any], pooled: np.dtype[Any]) -> Loops | None:
+    """`counting_kernel.count_rows` for these dtypes; None where it cannot be compiled."""
+
+    def count_one_pair(count_rows: Loops) -> None:
+        cells, counters = np.zeros(1, np.int32), (np.zeros(1, by_class), np.zeros(1, pooled))
+        numbers = map(cosine.type, (0, 1, 0, 0))
+        count_rows(np.ones((1, 1), cosine), np.zeros(1, np.int64), *numbers, np.uint32(0), cells, cells, *counters)
+        if [counter.item() for counter in counters] != [2, 1]:
+            raise RuntimeError(f"one pair was counted as {counters[0].item() / 2:g} and {counters[1].item()}")
+
+    return compile_loops("pml_ext.functional.operating_points.counting", "count_rows", count_one_pair)
+
+
+# numpy searches a mask three times faster if more than a tenth of it is true; below _SPARSE its sparse search wins.
+_DENSE, _SPARSE = 0.1, 0.04
+
+
+class SimilarPairs(NamedTuple):
+    """Negative pairs, each once."""
+
+    cosines: Tensor  # (P,), in the order of the block
+    rows: Tensor  # (P,) int32, the finder's values of the pairs' samples
+    columns: Tensor  # (P,) int32
+
+
+class SimilarPairFinder:
+    """Finds the negative pairs with cosine >= bottom in one block after another, reusing its memory.
+
+    values: (N,) int32, a value for each sample, in the order of `pairs.unit`.
+    """
+
+    def __init__(self, pairs: PairDistances, bottom: float, values: Tensor) -> None:
+        self._bottom, self._values = bottom, values
+        self._class_end = pairs.class_end  # where the negative pairs of a row, above the diagonal, begin
+        self._mask = np.empty(0, bool)
+        self._share = _DENSE  # share of the last block's pairs found, an estimate for the next block
+
+    def find(self, block: Block) -> SimilarPairs:
+        return self._find_on_host(block) if block.cosines.is_cpu else self._find_on_device(block)
+
+    def _find_on_device(self, block: Block) -> SimilarPairs:
+        similar = block.cosines >= self._bottom
+        if block.mixed:
+            columns = torch.arange(block.columns.start, block.columns.stop, device=similar.device)
+            similar &= columns >= self._class_end[block.rows, None]
+        row, column = similar.nonzero(as_tuple=True)
+        return SimilarPairs(
+            block.cosines[row, column], self._values[block.rows][row], self._values[block.columns][column]
+        )
+
+    def _find_on_host(self, block: Block) -> SimilarPairs:
+        height, width = block.cosines.shape
+        cosines = block.cosines.numpy().reshape(-1)
+        found = self._search(cosines)
+        starts = np.arange(height + 1) * width
+        per_row = np.diff(np.searchsorted(found, starts))
+        column = found - np.repeat(starts[:-1], per_row)
+        values = self._values.numpy()
+        row_value = np.repeat(values[block.rows], per_row)
+        if block.mixed:
+            negative = column >= np.repeat(self._class_end.numpy()[block.rows] - block.columns.start, per_row)
+            found, column, row_value = found[negative], column[negative], row_value[negative]
+        similar = cosines.take(found), row_value, values[block.columns].take(column)
+        return SimilarPairs(*(torch.from_numpy(each) for each in similar))
+
+    def _search(self, cosines: np.ndarray) -> np.ndarray:
+        """Flat indices at or above the bottom, ascending, int64."""
+        size = len(cosines)
+        if len(self._mask) < size:
+            self._mask = np.empty(size + size // 8 + 16, bool)
+        np.greater_equal(cosines, self._bottom, out=self._mask[:size])
+        filled = size
+        if _SPARSE < self._share <= _DENSE:  # append true entries to make the mask dense
+            filled += int((_DENSE - self._share) * size / (1 - _DENSE)) + 8
+            self._mask[size:filled] = True
+        found = np.flatnonzero(self._mask[:filled])
+        count = len(found) - (filled - size)
+        self._share = count / size
+        return found[:count]
+
 
 # From this size compiled loops save more time than loading them costs (0.3 s, 1.5 s the first time on a machine)
 # within two or three calls of a process; at twice the size within one.

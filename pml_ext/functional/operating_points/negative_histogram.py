@@ -1,21 +1,76 @@
 """Counts the negative pairs of every class in one pass, in fine bins over the calibration range.
 
-`calibration_bracket` estimates the range from a sample, `make_negative_histogram` counts its pairs by class and pooled,
-and `NegativeHistogram` interpolates counts at any threshold.
+`calibration_brackets` estimates the range from a sample, `make_negative_histogram` counts its pairs by class and
+pooled, and `NegativeHistogram` interpolates counts at any threshold.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._ops.blocks import SIDE
 from pml_ext._ops.distributed import sum_over_ranks
-from pml_ext._ops.precision import full_precision
-from pml_ext.functional.operating_points.bracket import calibration_bracket
+from pml_ext._ops.numerics import SIDE, full_precision
 from pml_ext.functional.operating_points.counting import Bins, count_pairs
 from pml_ext.functional.pairwise.pair_distances import PairDistances
+
+_FEWEST_SAMPLED, _MOST_SAMPLED = 512, 2048
+_STANDARD_ERRORS = 5
+# About one in a thousand of this many distances are equal by chance.
+_COMPARED, _DISTINCT = 2**14, 0.9
+
+
+def calibration_brackets(
+    pairs: PairDistances, far_ranges: Sequence[tuple[float, float]]
+) -> list[tuple[float, float] | None]:
+    """Two cosines, the larger first, that bracket each range of pooled false accept rates.
+
+    None if many distances tie, or the sample has one class only. Estimated from all pairs of a sample of rows and
+    widened by five standard errors; the same on all ranks.
+    """
+    count = len(pairs.unit)
+    size = min(count, max(_FEWEST_SAMPLED, min(_MOST_SAMPLED, count // 32)))
+    chosen = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:size].to(pairs.unit.device)
+    index = pairs.index[chosen]
+    cosines = pairs.unit[chosen] @ pairs.other[chosen].T
+    negative = index[:, None] != index
+    values = cosines[negative.triu(1)]
+    if not len(values):
+        return [None] * len(far_ranges)
+    per_row = negative.sum(dim=1).clamp_min(1)
+    cosines.masked_fill_(~negative, -torch.inf)
+    ascending = values.sort().values
+    found = [_around(far_range, cosines, per_row, values, ascending) for far_range in far_ranges]
+    if pairs.group is not None:  # all ranks need the same bins, even if their machines round differently
+        shared = torch.tensor(found, dtype=torch.float64, device=pairs.unit.device)
+        dist.broadcast(shared, dist.get_global_rank(pairs.group, 0), group=pairs.group)
+        found = shared.tolist()
+    return [None if high == low else (high, low) for high, low in found]
+
+
+def _around(
+    far_range: tuple[float, float], cosines: Tensor, per_row: Tensor, values: Tensor, ascending: Tensor
+) -> tuple[float, float]:
+    """The bracket by a sample's cosines, −inf where they are not negative, and by its values; equal ends for none."""
+    ends = []
+    for far, sign in zip(far_range, (-1, 1), strict=True):
+        rank = min(max(1, round(far * len(values))), len(values))
+        # Pairs that share a row are not independent, so the error comes from the rates of the rows.
+        rates = (cosines >= ascending[-rank]).sum(dim=1) / per_row
+        error = _STANDARD_ERRORS * (2 * float(rates.std()) / len(cosines) ** 0.5 + (far / len(values)) ** 0.5)
+        rank = round((far + sign * error) * len(values))
+        if rank < 1:
+            ends.append(1.001)
+        elif rank > len(values):
+            ends.append(-1.001)
+        else:
+            ends.append(float(ascending[-rank]))
+    high, low = ends
+    some = values[(values >= low) & (values <= high)][:_COMPARED]
+    return (0.0, 0.0) if len(some.unique()) < _DISTINCT * len(some) else (high, low)
+
 
 # Bins per class: as many as fit in the cache for the classes of a block, more for small sets, which need them, and no
 # more than fit in memory.
@@ -96,7 +151,7 @@ def make_negative_histogram(
     kept: (T,) bool, the classes to count. None if the range is too narrow for bins or many distances tie.
     """
     with full_precision(pairs.unit.device):
-        bracket = calibration_bracket(pairs, far_range)
+        (bracket,) = calibration_brackets(pairs, [far_range])
         if bracket is None:
             return None
         top, bottom = bracket

@@ -13,7 +13,7 @@ from pml_ext.functional.operating_points.calibration import (
     utility_curves,
 )
 from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves
-from pml_ext.functional.pairwise.sampled import all_or_sampled_pairs
+from pml_ext.functional.pairwise.pair_distances import all_or_sampled_pairs
 
 
 class OPISAtRange(NamedTuple):

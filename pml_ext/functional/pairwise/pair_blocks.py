@@ -1,4 +1,4 @@
-"""The cosines of all pairs of a data set in blocks, without an N × N matrix."""
+"""The cosines of all pairs of a data set in blocks, without an N × N matrix, and those of listed pairs."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -8,11 +8,56 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._checks import check_embeddings, check_finite, check_labels, check_whole
-from pml_ext._ops.blocks import SIDE
+from pml_ext._checks import check_embeddings, check_finite, check_floating, check_labels, check_whole
 from pml_ext._ops.distributed import own_share
 from pml_ext._ops.normalize import normalise_
-from pml_ext.functional.pairwise.offset_scores import both_sides, check_offsets
+from pml_ext._ops.numerics import SIDE, full_precision, row_blocks
+
+
+def both_sides(unit: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Rows whose inner products, one side with the other, are cosine − offset of one − offset of the other.
+
+    unit: (N, D) of length 1; offsets: (N,), None: no offsets, and both sides are `unit` itself. Returns (N, D + 2).
+    """
+    if offsets is None:
+        return unit, unit
+    column = -offsets.to(unit)[:, None]
+    one = torch.ones_like(column)
+    return torch.cat([unit, column, one], dim=1), torch.cat([unit, one, column], dim=1)
+
+
+def check_offsets(offsets: Tensor | None, count: int) -> None:
+    """Raise unless offsets are None or (count,) finite numbers."""
+    if offsets is not None:
+        check_floating(offsets, "offsets", "(N,)")
+        if len(offsets) != count:
+            raise ValueError(f"offsets must have shape ({count},), one per embedding; got {tuple(offsets.shape)}")
+        check_finite(offsets, "offsets")
+
+
+def sides_of_distance(query: Tensor, gallery: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows whose Euclidean distances rank the gallery as cosine − offset of the gallery item does.
+
+    query, gallery: (Q, D) and (G, D) of length 1; offsets: (G,). Returns (Q, D + 1) and (G, D + 1).
+    """
+    column = (2 * (offsets - offsets.min())).sqrt()[:, None].to(gallery)
+    return torch.cat([query, query.new_zeros(len(query), 1)], dim=1), torch.cat([gallery, column], dim=1)
+
+
+def listed_cosines(
+    unit: Tensor, ref_unit: Tensor, rows: Tensor, ref_rows: Tensor, *, entries: int | None = None
+) -> Tensor:
+    """(P,) inner products of unit[rows[p]] and ref_unit[ref_rows[p]], block by block of `entries` numbers.
+
+    unit, ref_unit: (N, D), (R, D) of length 1; rows, ref_rows: (P,) int64.
+    """
+    with full_precision(unit.device):
+        cosines = [
+            (unit[rows[block]] * ref_unit[ref_rows[block]]).sum(dim=1)
+            for block in row_blocks(len(rows), unit.shape[1], unit.device, entries=entries)
+        ]
+    return torch.cat(cosines) if cosines else unit.new_empty(0)
+
 
 # A search for accepted pairs synchronises with the device once per block, so GPUs get fewer, larger blocks.
 _BLOCK_ROWS_ON_A_DEVICE = 4096

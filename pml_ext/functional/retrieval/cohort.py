@@ -7,10 +7,9 @@ from torch import Tensor
 from torch import distributed as dist
 
 from pml_ext._checks import check_embeddings, check_finite, check_positions, check_whole
-from pml_ext._ops.blocks import row_blocks, rows_of_a_block
 from pml_ext._ops.distributed import gather_rows, own_rows
 from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.precision import full_precision
+from pml_ext._ops.numerics import full_precision, row_blocks, rows_of_a_block
 
 # Blocks of 64 MB in float32: with 16 MB the product of 512 columns with 20,000 takes a sixth longer.
 _ENTRIES = 2**24

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from pml_ext._checks import check_finite, check_seed, check_whole
 from pml_ext.functional.retrieval.feature_distances import check_features, distance_blocks, prepare_features
-from pml_ext.functional.retrieval.protocol import GalleryProtocol, protocol_of_distances
-from pml_ext.functional.retrieval.ranking import Ranking
+from pml_ext.functional.retrieval.ranking import GalleryProtocol, Ranking, protocol_of_distances
 
 _MOST_REPEATS = 10**5
 

@@ -1,21 +1,237 @@
 """Verification over all pairs of a labelled set, without storing their scores."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
 from pml_ext._checks import check_embeddings, check_finite, check_items, check_labels, check_whole
-from pml_ext._ops.blocks import SIDE
+from pml_ext._ops.distributed import gather_rows, lengths_of_ranks, sum_over_ranks
 from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.precision import full_precision
+from pml_ext._ops.numerics import SIDE, full_precision
+from pml_ext.functional.operating_points.negative_histogram import calibration_brackets
+from pml_ext.functional.pairwise.compiled_loops import Loops, compile_loops
+from pml_ext.functional.pairwise.pair_blocks import Block
 from pml_ext.functional.pairwise.pair_distances import PairDistances
-from pml_ext.functional.verification.checks import check_far
-from pml_ext.functional.verification.pair_counts import Kept, Range, count_scores
-from pml_ext.functional.verification.roc import ROC, place_at_equal_errors, roc_curve
-from pml_ext.functional.verification.tar_at_far_rule import place_at_far
-from pml_ext.functional.verification.where_rates_fall import expected_ranges
+from pml_ext.functional.verification.histogram import ScoreHistogram
+from pml_ext.functional.verification.roc import ROC, check_far, place_at_equal_errors, place_at_far, roc_curve
+
+_AT_ONCE = 1024
+
+
+def count_and_find(  # type: ignore[no-untyped-def]
+    cosines, first, lows, highs, low, high, bins_per_unit, counts, row_classes, column_classes, scores, same
+):
+    """Count the (r, c) cosines from column first[row] on; write those in some range, and whether they are of one class.
+
+    The bins are those of `ScoreHistogram`. first: (r,) int64; lows, highs: ends of the ranges, low <= cosine < high,
+    which like low, high and bins_per_unit have the type of the cosines, float32 or float64; counts, row_classes,
+    column_classes: int64; scores, same: the type of the cosines and bool, with room for all. Returns how many it wrote.
+    """
+    places, near = np.empty(_AT_ONCE, np.int32), np.empty(_AT_ONCE + 1, np.int32)
+    shift = np.int32(low * bins_per_unit)
+    lowest = lows.min()
+    found = 0
+    for i in range(cosines.shape[0]):
+        row, row_class = cosines[i], row_classes[i]
+        for start in range(first[i], row.size, _AT_ONCE):
+            piece, classes = row[start : start + _AT_ONCE], column_classes[start : start + _AT_ONCE]
+            for j in range(piece.size):  # vectorised
+                # Scaling by a power of two and floor are exact, so is the shift of the integers.
+                places[j] = np.int32(np.floor(min(max(piece[j], low), high) * bins_per_unit)) - shift
+            for j in range(piece.size):
+                counts[np.uint32(places[j])] += 1
+            count = np.uint32(0)
+            for j in range(piece.size):  # without a branch, which a processor could not predict
+                near[count] = j
+                count += np.uint32(piece[j] >= lowest)
+            for k in range(count):
+                j = near[k]
+                inside = False
+                for r in range(lows.size):
+                    inside |= (piece[j] >= lows[r]) & (piece[j] < highs[r])
+                if inside:
+                    scores[found], same[found] = piece[j], classes[j] == row_class
+                    found += 1
+    return found
+
+
+@lru_cache
+def compiled_count_and_find(score: np.dtype[Any]) -> Loops | None:
+    """`count_and_find` for this dtype; None where it cannot be compiled."""
+
+    def count_two_pairs(loops: Loops) -> None:
+        counts, scores, same = np.zeros(3, np.int64), np.zeros(1, score), np.ones(1, np.bool_)
+        cosines, classes, ends = np.array([[9, -0.5, 0.5]], score), np.arange(3), np.array([[0], [1]], score)
+        sides = map(score.type, (-1, 1, 1))
+        found = loops(cosines, np.ones(1, np.int64), *ends, *sides, counts, classes[:1], classes, scores, same)
+        if (found, scores[0], same[0], *counts) != (1, 0.5, False, 1, 1, 0):
+            raise RuntimeError(f"two pairs were counted as {counts.tolist()}, and {found} found")
+
+    return compile_loops(__name__, "count_and_find", count_two_pairs)
+
+
+Range = tuple[float, float]
+"""low <= score < high."""
+Kept = tuple[Tensor, Tensor]
+"""(P,) scores and whether each is of one class."""
+
+# From this size compiled loops save more time than loading them costs within two or three calls of a process.
+_WORTH_LOADING = 8000
+_SEARCHED_AT_ONCE = 2**16  # temporaries stay in the cache
+
+
+def count_scores(pairs: PairDistances, ranges: Sequence[Range], *, most: int) -> tuple[ScoreHistogram, Kept | None]:
+    """Counts of all pairs, of all ranks, and the pairs in any of the ranges; None where these are more than `most`.
+
+    All scores are counted as impostors', and the few genuine ones moved: a look at every pair's classes would take a
+    quarter of the product's time.
+    """
+    histogram = ScoreHistogram(device=pairs.unit.device)
+    count = _counter(pairs, histogram)
+    kept: list[Kept] | None = []
+    room = most
+    with full_precision(pairs.unit.device):
+        for block in pairs.blocks():
+            if block.mixed:
+                genuine = block.cosines.view(-1)[pairs._positive_places(block)[0]]
+                histogram.update(genuine, torch.ones_like(genuine, dtype=torch.bool))
+            found = count(block, [] if kept is None else ranges)
+            room -= len(found[0])
+            if room < 0:
+                kept = None
+            elif kept is not None:
+                kept.append(found)
+    histogram.counts[0] -= histogram.counts[1]
+    sum_over_ranks(histogram.counts, pairs.group)
+    return histogram, _of_all_ranks(kept, pairs, most)
+
+
+def _counter(pairs: PairDistances, histogram: ScoreHistogram) -> Callable[[Block, Sequence[Range]], Kept]:
+    """What counts a block's pairs as impostors', and gives those in some ranges."""
+    if pairs.unit.device.type == "cpu" and len(pairs.unit) >= _WORTH_LOADING:
+        loops = compiled_count_and_find(pairs.unit[:0].numpy().dtype)
+        if loops is not None:
+            room = pairs.unit.new_empty(pairs._block_rows**2)
+            return partial(count_by_loops, loops, (room, torch.empty_like(room, dtype=torch.bool)), pairs, histogram)
+    return partial(count_by_search, pairs, histogram)
+
+
+def count_by_loops(
+    loops: Loops, room: Kept, pairs: PairDistances, histogram: ScoreHistogram, block: Block, ranges: Sequence[Range]
+) -> Kept:
+    """By compiled loops on the CPU. room: for the pairs of the largest block, overwritten."""
+    cosines, classes = block.cosines.numpy(), pairs.index.numpy()
+    first = np.zeros(len(cosines), np.int64)
+    if block.rows.start == block.columns.start:
+        first += np.arange(1, len(cosines) + 1)
+    ends = np.array(ranges or [(np.inf, np.inf)], cosines.dtype).T.copy()
+    sides = map(cosines.dtype.type, (histogram.low, histogram.high, histogram.BINS_PER_UNIT))
+    of_sides = classes[block.rows], classes[block.columns]
+    scores, same = room
+    found = loops(cosines, first, *ends, *sides, histogram.counts[0].numpy(), *of_sides, scores.numpy(), same.numpy())
+    return scores[:found].clone(), same[:found].clone()
+
+
+def count_by_search(pairs: PairDistances, histogram: ScoreHistogram, block: Block, ranges: Sequence[Range]) -> Kept:
+    """On any device."""
+    flat, width = block.cosines.view(-1), block.cosines.shape[1]
+    if block.rows.start == block.columns.start:
+        square = block.cosines[:, : len(block.cosines)]
+        square.masked_fill_(torch.ones_like(square, dtype=torch.bool).tril_(), -torch.inf)
+        histogram.counts[0, 0] -= len(square) * (len(square) + 1) // 2  # they are no pairs
+    histogram.count_as_impostors(flat)
+    lowest = max(min((low for low, _ in ranges), default=torch.inf), torch.finfo(flat.dtype).min)  # −inf is no pair
+    place = _places_from(lowest, flat)
+    scores, inside = flat[place], torch.zeros_like(place, dtype=torch.bool)
+    for low, high in ranges:
+        inside |= (scores >= low) & (scores < high)
+    row, column = place[inside] // width, place[inside] % width
+    return scores[inside], pairs.index[block.rows][row] == pairs.index[block.columns][column]
+
+
+def _places_from(lowest: float, scores: Tensor) -> Tensor:
+    """The indices of the scores >= lowest."""
+    if scores.device.type != "cpu":
+        return (scores >= lowest).nonzero().squeeze(1)
+    # numpy compares and searches eight times faster than torch
+    found = []
+    for begin in range(0, len(scores), _SEARCHED_AT_ONCE):
+        some = scores[begin : begin + _SEARCHED_AT_ONCE].numpy()
+        found.append(begin + np.flatnonzero(some >= lowest))
+    return torch.from_numpy(np.concatenate(found))
+
+
+def _of_all_ranks(found: list[Kept] | None, pairs: PairDistances, most: int) -> Kept | None:
+    if pairs.group is not None:
+        count = most + 1
+        if found is not None:
+            count = sum(len(part) for part, _ in found)
+        if int(sum_over_ranks(torch.tensor(count, device=pairs.unit.device), pairs.group)) > most:
+            return None
+    if found is None:
+        return None
+    parts = [(pairs.unit.new_empty(0), pairs.index.new_empty(0, dtype=torch.bool)), *found]
+    scores, same = (torch.cat(part) for part in zip(*parts, strict=True))
+    if pairs.group is None or not max(lengths := lengths_of_ranks(scores, pairs.group)):
+        return scores, same
+    return (
+        gather_rows(scores, pairs.group, lengths=lengths),
+        gather_rows(same.byte(), pairs.group, lengths=lengths).bool(),
+    )
+
+
+_SAMPLED = 2048
+_STANDARD_ERRORS = 4
+
+
+def expected_ranges(pairs: PairDistances, fars: Sequence[float]) -> list[tuple[float, float]]:
+    """Ranges of scores, low to high, that most likely hold the thresholds of false accept rates and of equal errors.
+
+    Those that overlap are one. The same on all ranks.
+    """
+    with full_precision(pairs.unit.device):
+        rates = [(far, far) for far in dict.fromkeys(fars)]
+        if (equal := _rates_around_equal_errors(pairs)) is not None:
+            rates.append(equal)
+        brackets = calibration_brackets(pairs, rates)
+    merged: list[tuple[float, float]] = []
+    for low, high in sorted(bracket[::-1] for bracket in brackets if bracket is not None):
+        # Beyond 1 is how a bracket says that it has no end.
+        low = low if low >= -1 else -torch.inf
+        high = high if high <= 1 else torch.inf
+        if merged and low <= merged[-1][1]:
+            low, high = merged[-1][0], max(merged.pop()[1], high)
+        merged.append((low, high))
+    return merged
+
+
+def _rates_around_equal_errors(pairs: PairDistances) -> tuple[float, float] | None:
+    """False accept rates below and above the equal error rate; None without genuine pairs in the sample."""
+    generator = torch.Generator().manual_seed(0)
+    chosen = torch.randperm(len(pairs.unit), generator=generator)[:_SAMPLED].to(pairs.unit.device)
+    follows = chosen + 1 < pairs.class_end[chosen]  # the next sample is of the same class
+    first = chosen[follows]
+    if not len(first):
+        return None
+    genuine = (pairs.unit[first] * pairs.other[first + 1]).sum(1).sort().values
+    other = chosen.roll(1)
+    impostor = (pairs.unit[chosen] * pairs.other[other]).sum(1)[pairs.index[chosen] != pairs.index[other]].sort().values
+    if not len(impostor):
+        return None
+    rejected = torch.arange(len(genuine), device=genuine.device) / len(genuine)
+    accepted = 1 - torch.searchsorted(impostor, genuine) / len(impostor)
+    equal = float(torch.minimum(rejected, accepted).max())
+    # Of each rate the error of its own pairs; one more than none, so that rates of 0 have an error, too.
+    least = min(len(genuine), len(impostor))
+    share = max(equal, 1 / least)
+    error = _STANDARD_ERRORS * (2 * share * (1 - share) / least) ** 0.5
+    return max(equal - error, 1e-12), min(equal + error, 1.0)
+
 
 # Most scores stored to resolve one bin: 64 MB.
 _KEPT_AT_MOST = 2**24
@@ -114,22 +330,24 @@ def roc_of_all_pairs(
         check_far(far)
     pairs = PairDistances(embeddings, labels, group=group, offsets=offsets)
     both_kinds = pairs.total_positive_pairs > 0 and pairs.total_negative_pairs > 0
-    ranges = expected_ranges(pairs, fars) if both_kinds and len(pairs.unit) >= expected_from else []
+    ranges: list[Range] = []
+    if both_kinds and len(pairs.unit) >= expected_from:
+        ranges = expected_ranges(pairs, fars)
     histogram, kept = count_scores(pairs, ranges, most=kept_at_most)
     # A score that rounding puts on both sides of an edge is in two bins, or in three.
     roc = _join_ties(histogram.roc(), 1.5 / histogram.BINS_PER_UNIT, 3 / histogram.BINS_PER_UNIT)
     if not both_kinds:
         return roc
-    bins = {
-        place: (float(roc.thresholds[place]), float(roc.thresholds[place - 1]))
-        for place in _bins_of(roc, fars, kept_at_most)
-    }
-    missing = {
-        place: bin_
-        for place, bin_ in bins.items()
-        if kept is None or not any(_holds(range_, bin_) for range_ in ranges)
-    }
-    again = count_scores(pairs, list(missing.values()), most=kept_at_most * len(missing))[1] if missing else None
+    kept_ranges = [] if kept is None else ranges
+    bins, missing = {}, []
+    for place in _bins_of(roc, fars, kept_at_most):
+        high, low = roc.thresholds[place - 1 : place + 1].tolist()
+        bins[place] = (low, high)
+        if not any(start <= low and high <= stop for start, stop in kept_ranges):
+            missing.append(place)
+    again = None
+    if missing:
+        again = count_scores(pairs, [bins[place] for place in missing], most=kept_at_most * len(missing))[1]
     points = {place: _inside(again if place in missing else kept, bin_) for place, bin_ in bins.items()}
     return _with_points(roc, points, _ROUNDING[pairs.unit.dtype])
 
@@ -144,7 +362,8 @@ def _join_ties(roc: ROC, gap: float, extent: float) -> ROC:
     last = torch.cat([last, last.new_full((1,), len(roc.thresholds) - 1)])
     first = torch.cat([last.new_zeros(1), last[:-1] + 1])
     is_tie = (first < last) & (roc.thresholds[first] - roc.thresholds[last] < extent)
-    genuine, impostors = (of[last].diff(prepend=of[:1]).double() for of in (roc.true_accepts, roc.false_accepts))
+    genuine = roc.true_accepts[last].diff(prepend=roc.true_accepts[:1]).double()
+    impostors = roc.false_accepts[last].diff(prepend=roc.false_accepts[:1]).double()
     is_tie &= genuine * impostors > _NO_TIE * roc.genuine * roc.impostors
     if not bool(is_tie.any()):
         return roc
@@ -165,10 +384,6 @@ def _bins_of(roc: ROC, fars: Sequence[float], kept_at_most: int) -> list[int]:
     return [place for place in sorted(bins) if 1 < int(sizes[place]) <= kept_at_most]
 
 
-def _holds(outer: Range, inner: Range) -> bool:
-    return outer[0] <= inner[0] and inner[1] <= outer[1]
-
-
 def _inside(pairs: Kept | None, bin_: Range) -> Kept:
     assert pairs is not None
     scores, same = pairs
@@ -180,16 +395,13 @@ def _with_points(roc: ROC, bins: dict[int, Kept], rounding: float) -> ROC:
     """Add a point to the curve for each distinct score in some bins, given by their ascending places on it."""
     curves, begin = [], 0
     for place, (scores, same) in bins.items():
-        points = _join_ties(roc_curve(scores, same), rounding, 4 * rounding)
         curves.append(ROC(*(column[begin:place] for column in roc)))
+        points = _join_ties(roc_curve(scores, same), rounding, 4 * rounding)
         # The curve already has the first point, which accepts nothing of the bin, and the last, which accepts all.
-        curves.append(
-            ROC(
-                points.thresholds[1:-1].double(),
-                points.true_accepts[1:-1] + roc.true_accepts[place - 1],
-                points.false_accepts[1:-1] + roc.false_accepts[place - 1],
-            )
-        )
+        thresholds, true_accepts, false_accepts = (column[1:-1] for column in points)
+        true_accepts = true_accepts + roc.true_accepts[place - 1]
+        false_accepts = false_accepts + roc.false_accepts[place - 1]
+        curves.append(ROC(thresholds.double(), true_accepts, false_accepts))
         begin = place
     curves.append(ROC(*(column[begin:] for column in roc)))
     return ROC(*(torch.cat(column) for column in zip(*curves, strict=True)))

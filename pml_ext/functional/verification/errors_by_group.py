@@ -5,9 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._ops.precision import full_precision
+from pml_ext._ops.numerics import full_precision
 from pml_ext.functional.pairwise.pair_blocks import PairBlocks, true_places
-from pml_ext.functional.verification.class_interval import jackknife_variance
+from pml_ext.functional.verification.intervals import jackknife_variance
 
 _HALF = 0.5  # an error: what no error is without one class, in a ratio that would be 0 or infinite
 

@@ -4,9 +4,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_in_range
-from pml_ext.functional.verification.checks import check_scores
-from pml_ext.functional.verification.roc import ROC, check_roc, place_at_equal_errors
-from pml_ext.functional.verification.tar_at_far_rule import place_at_far
+from pml_ext.functional.verification.roc import ROC, check_roc, check_scores, place_at_equal_errors, place_at_far
 
 MOST_UNITS = 128  # from low to high
 _COUNTED_AT_ONCE = 2**16  # temporaries stay in the cache

@@ -1,11 +1,26 @@
-"""The ROC curve of verification as counts, its area and its equal error rate."""
+"""The ROC curve of verification as counts: area, equal error rate, and TAR at FAR by one rule, `first_refused`."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pml_ext.functional.verification.checks import check_scores
+from pml_ext._checks import check_finite, check_fraction, check_tensor
+
+
+def check_scores(scores: Tensor, same: Tensor) -> None:
+    """Raise unless each pair has a finite score and a bool."""
+    for name, given in (("scores", scores), ("same", same)):
+        check_tensor(given, name, "(P,)")
+    if scores.ndim != 1 or not scores.is_floating_point() or scores.dtype.itemsize < 2:
+        raise ValueError(f"scores must be a floating (P,) tensor; got {scores.dtype} {tuple(scores.shape)}")
+    if same.shape != scores.shape or same.dtype != torch.bool:
+        raise ValueError(f"same must be bool of shape {tuple(scores.shape)}; got {same.dtype} {tuple(same.shape)}")
+    check_finite(scores, "scores")
+
+
+def check_far(far: float) -> None:
+    check_fraction(far, "far", one=True)
 
 
 class ROC(NamedTuple):
@@ -135,3 +150,90 @@ def place_at_equal_errors(roc: ROC) -> int:
     # Cross-multiplied, so that equal rates compare equal; in float64, as int64 overflows at 3 · 10^9 pairs per kind.
     false_rejects = (roc.genuine - roc.true_accepts).double()
     return int((roc.false_accepts.double() * roc.genuine >= false_rejects * roc.impostors).nonzero()[0])
+
+
+def first_refused(far: float, impostors: int) -> int | None:
+    """The rank, from 1, of the first impostor pair that would exceed a FAR in (0, 1]; impostors + 1 if none would.
+
+    Its ties are rejected too. None if far < 1 / impostors, which allows no false accept.
+    """
+    check_far(far)
+    allowed = largest_count_within(far, impostors)
+    return allowed + 1 if allowed else None
+
+
+def largest_count_within(rate: float, total: int) -> int:
+    """The largest m with m / total <= rate, regardless of the rounding of rate * total."""
+    m = int(rate * total)
+    return m + (m < total and (m + 1) / total <= rate)
+
+
+def tar_at_far(scores: Tensor, same: Tensor, far: float) -> Tensor:
+    """The largest true accept rate among the thresholds whose false accept rate is at most `far`.
+
+    A pair is accepted if its score >= threshold; an accepted impostor pair is a false accept. Tied scores are accepted
+    together and nothing is interpolated. `operating_point` also gives the threshold.
+
+    Args:
+        scores: (P,) similarities, higher is more alike, finite (negate distances).
+        same: (P,) bool, True for genuine pairs.
+        far: allowed false accept rate, in (0, 1].
+    Returns:
+        0-dim float64, a fraction; nan without genuine pairs, or with too few impostor pairs for the rate
+        (far < 1 / impostor pairs allows no false accept).
+    Raises:
+        ValueError: different shapes, same not bool, far outside (0, 1], scores not finite.
+    Source: the standard TAR at FAR of the NIST and IJB protocols. FastReID labels impostors 1 and takes the nearest
+        rate, so it reports impostor rejection.
+
+    >>> scores = torch.tensor([0.9, 0.8, 0.6, 0.7, 0.5, 0.1])
+    >>> same = torch.tensor([True, True, True, False, False, False])
+    >>> round(float(tar_at_far(scores, same, far=1 / 3)), 3), round(float(tar_at_far(scores, same, far=0.1)), 3)
+    (1.0, nan)
+    """
+    check_scores(scores, same)
+    genuine, impostors = scores[same], scores[~same]
+    rank = first_refused(far, len(impostors))
+    if not len(genuine) or rank is None:
+        return torch.full((), torch.nan, dtype=torch.float64, device=scores.device)
+    if rank > len(impostors):
+        return torch.ones((), dtype=torch.float64, device=scores.device)
+    return (genuine > impostors.sort(descending=True).values[rank - 1]).double().mean()
+
+
+def operating_point(roc: ROC, far: float) -> OperatingPoint:
+    """The largest true accept rate at a false accept rate of at most `far`, with its threshold.
+
+    The threshold is the lowest that keeps within `far`. It is inf, with a rate of 0, if every finite one accepts too
+    many impostors.
+
+    Args:
+        far: allowed false accept rate, in (0, 1].
+    Returns:
+        OperatingPoint; all nan without genuine pairs, or with too few impostor pairs for the rate
+        (far < 1 / impostor pairs).
+    Raises:
+        ValueError: far outside (0, 1].
+
+    >>> from pml_ext.functional import roc_curve
+    >>> roc = roc_curve(torch.tensor([0.75, 0.5, 0.25, 0.125]), torch.tensor([True, False, True, False]))
+    >>> [float(value) for value in operating_point(roc, far=0.5)]
+    [0.25, 1.0, 0.5]
+    """
+    place = place_at_far(roc, far)
+    if place is None:
+        nothing = torch.full((), torch.nan, dtype=torch.float64, device=roc.thresholds.device)
+        return OperatingPoint(nothing, nothing, nothing)
+    return OperatingPoint(roc.thresholds[place], roc.tar[place], roc.far[place])
+
+
+def place_at_far(roc: ROC, far: float) -> int | None:
+    """The index of `operating_point`, or None."""
+    check_roc(roc)
+    rank = first_refused(far, roc.impostors)
+    return last_place_before(roc.false_accepts, rank) if roc.genuine and rank is not None else None
+
+
+def last_place_before(false_accepts: Tensor, rank: int) -> int:
+    """The index of the last of the ascending counts, which begin with 0, that is below rank."""
+    return int(torch.searchsorted(false_accepts, rank)) - 1

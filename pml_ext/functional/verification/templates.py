@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_finite, check_labels, check_tensor
 from pml_ext._ops.normalize import unit_rows
-from pml_ext.functional.pairwise.listed import listed_cosines
+from pml_ext.functional.pairwise.pair_blocks import listed_cosines
 
 
 class Templates(NamedTuple):

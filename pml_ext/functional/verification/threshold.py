@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_fraction
-from pml_ext._ops.blocks import ENTRIES_ON_A_DEVICE
+from pml_ext._ops.numerics import ENTRIES_ON_A_DEVICE
 from pml_ext.functional.operating_points.utility import utility_of_rates
 from pml_ext.functional.pairwise.pair_distances import PairDistances, count_accepted
-from pml_ext.functional.verification.tar_at_far_rule import first_refused, largest_count_within
+from pml_ext.functional.verification.roc import first_refused, largest_count_within
 
 _TIED = 2e-6  # in squared distance, twice the difference in cosine
 _RESOLUTION = 1e-12  # of distance, where grid searches stop
@@ -44,8 +44,11 @@ def thresholds_at_far(pairs: PairDistances, fars: Sequence[float]) -> list[float
     if not any(ranks):
         return [None] * len(ranks)
     refused = iter(pairs.negative_distances_at([rank for rank in ranks if rank]).tolist())
-    squares = [next(refused) ** 2 - _TIED if rank else 0.0 for rank in ranks]
-    return [math.sqrt(square) if square > 0 else None for square in squares]
+    thresholds: list[float | None] = []
+    for rank in ranks:
+        square = next(refused) ** 2 - _TIED if rank else 0.0
+        thresholds.append(math.sqrt(square) if square > 0 else None)
+    return thresholds
 
 
 def threshold_at_frr(pairs: PairDistances, frr: float, *, entries: int | None = None) -> float:

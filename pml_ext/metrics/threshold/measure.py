@@ -1,11 +1,9 @@
-"""From embeddings to what a threshold report holds."""
+"""From embeddings to the contents of a threshold report: the threshold, and error rates of all pairs of the set."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
-from functools import partial
 from hashlib import blake2b
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,208 +13,322 @@ from pml_ext._checks import (
     check_embeddings,
     check_finite,
     check_fraction,
-    check_items,
     check_not_collapsed,
-    check_switch,
     check_whole,
     warn_caller,
 )
-from pml_ext._ops.threads import one_thread
+from pml_ext._ops.numerics import full_precision, one_thread
 from pml_ext._progress import show_steps
-from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
-from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves
-from pml_ext.functional.pairwise.pair_distances import PairDistances
+from pml_ext.functional.operating_points.calibration import TooFewClassesError, calibrated_curves, curves_of_pairs
+from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves, utility_of_rates
+from pml_ext.functional.pairwise.pair_distances import PairDistances, count_accepted
 from pml_ext.functional.verification.threshold import (
+    grid_size,
     middle_of_gap,
     threshold_at_far,
     threshold_at_frr,
     threshold_of_best_utility,
+    thresholds_at_far,
 )
-from pml_ext.metrics.gallery_cohort import Normalization, check_normalize, offsets_of_pairs
-from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.metrics.threshold.alternatives import other_thresholds
-from pml_ext.metrics.threshold.calibration_of_pairs import calibrate_pairs
-from pml_ext.metrics.threshold.camera_pairs import CameraPairs, pairs_across_cameras
-from pml_ext.metrics.threshold.class_ids import Labels, number_classes
-from pml_ext.metrics.threshold.fields import CameraRates, Consistency, Target, ThresholdFields, distance_of
-from pml_ext.metrics.threshold.group_rates import measure_groups
-from pml_ext.metrics.threshold.normalized import describe_cohort
-from pml_ext.metrics.threshold.rates import error_rates, false_reject_rate, threshold_curves, threshold_stability
-from pml_ext.metrics.threshold.search_plan import PlannedSearch, SearchPlan
-from pml_ext.metrics.threshold.worst_pairs import most_wrong_pairs
+from pml_ext.metrics.normalization import Normalization, check_normalize, offsets_of_pairs
+from pml_ext.metrics.opis import OPISSettings
+from pml_ext.metrics.threshold.calibration import calibrate_pairs
+from pml_ext.metrics.threshold.groups import measure_groups
+from pml_ext.metrics.threshold.samples import (
+    CameraPairs,
+    Labels,
+    Samples,
+    SampleSource,
+    check_directions,
+    describe_cohort,
+    number_classes,
+    pooled_rate,
+)
+from pml_ext.metrics.threshold.searches import PlannedSearch, SearchPlan
+from pml_ext.metrics.threshold.structures import (
+    Alternative,
+    CameraRates,
+    ClassErrors,
+    Consistency,
+    ErrorRate,
+    Sample,
+    Stability,
+    Target,
+    ThresholdCurves,
+    ThresholdFields,
+    WorstPair,
+    WorstPairs,
+    distance_of,
+)
 
-_MOST_SPLITS = 1000  # each a pass over the pairs
+_MAX_SPLITS = 1000  # each a pass over the pairs
 _STEPS = 8
-# Samples whose pairs one thread measures in seconds.
-_SMALL = 4096
+_ONE_THREAD = 4096  # samples whose pairs one thread measures in seconds
+_CURVE_POINTS = 301
+_ALTERNATIVE_FARS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
+_DECADE = (0.3, 3.0)  # times the FAR of an alternative: the range of its OPIS
+_WORST_PAIRS = 6  # of each kind
 
 
-def measure_threshold(embeddings: Tensor, *what: Any, **options: Any) -> ThresholdFields:
-    """Choose and measure the threshold of `ThresholdReport.from_embeddings`; see `_measure`."""
-    check_embeddings(embeddings)
-    with one_thread(if_small=len(embeddings) <= _SMALL), show_steps(_STEPS) as begin:
-        return _measure(embeddings, *what, begin=begin, **options)
-
-
-def _measure(
-    embeddings: Tensor,
-    labels: Labels,
-    goal: tuple[float | None, float | None, str | None],
-    opis: OPISSettings,
-    plan: SearchPlan,
-    *,
-    begin: Callable[..., None],
-    splits: int,
-    cameras: Labels | None,
-    groups: Labels | None,
-    same_camera_pairs: bool,
-    rows: Sequence[int] | None,
-    paths: Sequence[str | Path | None] | None,
-    data: str | None,
-    normalize: Normalization | None,
-) -> ThresholdFields:
-    """goal: far, frr, target; begin: of `show_steps`."""
-    target, choose = _target(*goal, plan.fpir)
-    check_finite(embeddings)
-    check_directions(embeddings, "embeddings")
-    check_not_collapsed(embeddings)
-    check_whole(splits, "splits", 0, _MOST_SPLITS)
-    check_switch(same_camera_pairs, "same_camera_pairs")
-    if not isinstance(data, (str, type(None))):
-        raise TypeError(f"data must be a text, or None; got {type(data).__name__}")
-    count = len(embeddings)
-    for name, given in (("rows", rows), ("paths", paths)):
-        if given is not None:
-            check_items(given, name, f"{count} entries, one an embedding")
-            if len(given) != count:
-                raise ValueError(f"{name} must have {count} entries, one an embedding; got {len(given)}")
-    ids, names = number_classes(labels, count)
-    camera_ids = None if cameras is None else number_classes(cameras, count, "cameras")[0]
-    group_ids, group_names = (None, ()) if groups is None else number_classes(groups, count, "groups")
-    told_apart = None if same_camera_pairs else camera_ids
-    check_normalize(normalize)
-    offsets = offsets_of_pairs(normalize, embeddings)
-    pairs = pairs_across_cameras(embeddings.double(), ids, told_apart, offsets=offsets)
-    if not pairs.total_negative_pairs:
-        raise ValueError(f"a threshold needs impostor pairs; all {count} samples are of class {names[0]!r}")
-    if not pairs.total_positive_pairs:
-        if isinstance(pairs, CameraPairs) and pairs.of_one_camera().total_positive_pairs:
-            raise ValueError(
-                "a threshold needs genuine pairs of two cameras; no class is seen by two of them. Give "
-                "same_camera_pairs=True to count pairs of one camera, or leave cameras out"
-            )
-        raise ValueError(f"a threshold needs genuine pairs; each of the {count} samples is a class of its own")
-    copied = _copied_rows(embeddings, rows)
-    if copied:
-        warn_caller(
-            f"{len(copied)} of {count} embeddings are copies of others: their pairs at distance 0 make the rates "
-            "look better than they are; leave copies out"
-        )
-    begin("choosing the threshold")
-    search = None if plan.gallery_size is None else PlannedSearch(plan, embeddings, ids, told_apart, offsets)
-    if choose is None:
-        assert search is not None
-        cosine = search.threshold()
-    else:
-        cosine = 1 - middle_of_gap(pairs, choose(pairs)) ** 2 / 2
-    begin("counting the errors of each class")
-    far, frr, classes = error_rates(pairs, torch.bincount(ids), names, distance_of(cosine))
-    narrow = embeddings.float()
-
-    def half(kept: Tensor) -> PairDistances:
-        here = kept.to(narrow.device)
-        own = None if offsets is None else offsets[here]
-        cameras_here = None if told_apart is None else told_apart[kept]
-        return pairs_across_cameras(narrow[here], ids[kept], cameras_here, offsets=own)
-
-    begin("measuring OPIS")
-    consistency = _consistency(pairs, opis)
-    begin("measuring the stability of the threshold")
-    stability = choose and threshold_stability(half, ids, choose, splits=splits, seed=opis.seed, begin=begin)
-    begin("measuring other thresholds")
-    alternatives = other_thresholds(pairs, grid=opis.grid)
-    begin("counting pairs at all thresholds")
-    curves = threshold_curves(pairs)
-    begin("measuring searches")
-    searches = None if search is None else search.rates(cosine)
-    by_group = None
-    if group_ids is not None:
-        begin("measuring groups", 0)
-        sorted_groups = group_ids[torch.argsort(ids, stable=True)]  # as the pairs' samples are
-        by_group = measure_groups(pairs, sorted_groups, group_names, (far, frr), cosine, consistency, opis.grid)
-    begin("looking for the hardest pairs")
-    return ThresholdFields(
-        target=target,
-        cosine=cosine,
-        far=far,
-        frr=frr,
-        classes=classes,
-        consistency=consistency,
-        stability=stability,
-        samples=count,
-        embedding_dim=embeddings.shape[1],
-        copies=len(copied),
-        alternatives=alternatives,
-        cameras=None
-        if camera_ids is None
-        else _by_camera(pairs, embeddings, ids, camera_ids, distance_of(cosine), offsets),
-        data=data,
-        made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        curves=curves,
-        worst_pairs=most_wrong_pairs(pairs, ids, names, rows=rows, paths=paths),
-        copied_rows=copied,
-        searches=searches,
-        groups=by_group,
-        calibration=calibrate_pairs(pairs, seed=opis.seed),
-        normalization=describe_cohort(normalize, count),
-    )
-
-
-def as_tensor(rows: Any) -> Any:
-    """A NumPy array as a tensor that shares its memory; anything else as it is."""
-    return torch.from_numpy(np.require(rows, requirements=["C", "W"])) if isinstance(rows, np.ndarray) else rows
-
-
-def check_directions(rows: Tensor, name: str) -> None:
-    """No zero rows: they have no direction, and no cosine."""
-    zero = int((~rows.any(dim=1)).sum())
-    if zero:
-        raise ValueError(f"{name} must not be zero vectors, which have no cosine; got {zero} of {len(rows)} rows")
-
-
-def _target(
-    far: float | None, frr: float | None, target: str | None, fpir: float | None
-) -> tuple[Target, Callable[[PairDistances], float] | None]:
-    """The target, and how pairs decide on it; None where searches do."""
+def choose_target(far: float | None, frr: float | None, target: str | None, fpir: float | None) -> Target:
+    """The one target that is given; TypeError for none or several."""
     if sum(given is not None for given in (far, frr, target, fpir)) != 1:
         raise TypeError(
-            f'exactly one of far=, frr=, fpir= and target="utility" must be given; got {far=}, {frr=}, {fpir=}, '
-            f"{target=}"
+            f'exactly one of far=, frr=, target="utility" and the fpir of search= must be given; got {far=}, {frr=}, '
+            f"{target=}, {fpir=}"
         )
-    if fpir is not None:
-        return Target("fpir", float(fpir)), None
-    for name, rate in (("far", far), ("frr", frr)):
-        if rate is not None:
-            check_fraction(rate, name)
     if far is not None:
-        return Target("far", float(far)), partial(threshold_at_far, far=far)
+        check_fraction(far, "far")
+        return Target("far", float(far))
     if frr is not None:
-        return Target("frr", float(frr)), partial(threshold_at_frr, frr=frr)
+        check_fraction(frr, "frr")
+        return Target("frr", float(frr))
+    if fpir is not None:
+        return Target("fpir", float(fpir))
     if target != "utility":
         raise ValueError(f'target must be "utility" (or give far= or frr=); got {target!r}')
-    return Target("utility"), threshold_of_best_utility
+    return Target("utility")
 
 
-def _by_camera(
-    pairs: PairDistances, embeddings: Tensor, ids: Tensor, cameras: Tensor, distance: float, offsets: Tensor | None
-) -> CameraRates:
-    """Both kinds of genuine pairs, whichever of them `pairs` counts."""
-    across = (
-        pairs if isinstance(pairs, CameraPairs) else CameraPairs(embeddings.double(), ids, cameras, offsets=offsets)
-    )
-    kinds = (across, across.of_one_camera())
-    rates = (false_reject_rate(kind, distance) if kind.total_positive_pairs else None for kind in kinds)
-    return CameraRates(len(torch.unique(cameras)), across is not pairs, *rates)
+def measure_threshold(
+    embeddings: Tensor,
+    labels: Labels,
+    target: Target,
+    *,
+    cameras: Labels | None,
+    groups: Labels | None,
+    splits: int,
+    search: SearchPlan | None,
+    opis: OPISSettings,
+    normalize: Normalization | None,
+    source: SampleSource,
+) -> ThresholdFields:
+    """Does the work of `ThresholdReport.from_embeddings`; see there."""
+    check_embeddings(embeddings)
+    count = len(embeddings)
+    with one_thread(if_small=count <= _ONE_THREAD), show_steps(_STEPS) as begin:
+        check_finite(embeddings)
+        check_directions(embeddings, "embeddings")
+        check_not_collapsed(embeddings)
+        check_whole(splits, "splits", 0, _MAX_SPLITS)
+        if opis.negatives_per_positive is not None:
+            raise ValueError("a threshold report counts all pairs: leave negatives_per_positive of opis out")
+        source.check(count)
+        ids, names = number_classes(labels, count)
+        camera_ids = None if cameras is None else number_classes(cameras, count, "cameras")[0]
+        group_ids, group_names = (None, ()) if groups is None else number_classes(groups, count, "groups")
+        check_normalize(normalize)
+        samples = Samples(embeddings.double(), ids, camera_ids, offsets_of_pairs(normalize, embeddings))
+        pairs = samples.pairs()
+        _require_pairs(pairs, names)
+        copied = _copied_rows(embeddings, source)
+        if copied:
+            warn_caller(
+                f"{len(copied)} of {count} embeddings are copies of others: their pairs at distance 0 make the rates "
+                "look better than they are; leave copies out"
+            )
+        begin("choosing the threshold")
+        planned = None if search is None else PlannedSearch(search, samples)
+        if target.kind == "fpir":
+            assert planned is not None
+            cosine = planned.threshold()
+        else:
+            cosine = 1 - middle_of_gap(pairs, threshold_for(target, pairs)) ** 2 / 2
+        begin("counting the errors of each class")
+        distance = distance_of(cosine)
+        far, frr, classes = error_rates(pairs, names, distance)
+        begin("measuring OPIS")
+        consistency = _consistency(pairs, opis)
+        begin("measuring the stability of the threshold")
+        stability = None
+        if target.kind != "fpir":
+            stability = _stability(samples.in_float32(), target, splits, opis.seed, begin)
+        made = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        measured = ThresholdFields(
+            target=target,
+            cosine=cosine,
+            far=far,
+            frr=frr,
+            classes=classes,
+            consistency=consistency,
+            stability=stability,
+            samples=count,
+            embedding_dim=embeddings.shape[1],
+            copies=len(copied),
+            data=source.data,
+            made=made,
+        )
+        begin("measuring other thresholds")
+        alternatives = alternative_thresholds(pairs, grid=opis.grid)
+        begin("counting pairs at all thresholds")
+        curves = _curves(pairs)
+        begin("measuring searches")
+        searches = None if planned is None else planned.rates(cosine)
+        by_group = None
+        if group_ids is not None:
+            begin("measuring groups", 0)
+            of_pairs = group_ids[torch.argsort(ids, stable=True)]
+            by_group = measure_groups(
+                pairs,
+                of_pairs,
+                group_names,
+                (far, frr),
+                cosine,
+                consistency,
+                opis.grid,
+            )
+        camera_rates = _camera_rates(pairs, camera_ids, distance)
+        begin("looking for the hardest pairs")
+        return replace(
+            measured,
+            curves=curves,
+            alternatives=alternatives,
+            cameras=camera_rates,
+            worst_pairs=worst_pairs(pairs, ids, names, source),
+            copied_rows=copied,
+            searches=searches,
+            groups=by_group,
+            calibration=calibrate_pairs(pairs, seed=opis.seed),
+            normalization=describe_cohort(normalize, count),
+        )
+
+
+def threshold_for(target: Target, pairs: PairDistances) -> float:
+    """The L2 distance that meets a target of pairs; ValueError for too few pairs."""
+    if target.kind == "utility":
+        return threshold_of_best_utility(pairs)
+    assert target.value is not None
+    if target.kind == "far":
+        return threshold_at_far(pairs, target.value)
+    return threshold_at_frr(pairs, target.value)
+
+
+def error_rates(
+    pairs: PairDistances, labels: Sequence[int | str], distance: float
+) -> tuple[ErrorRate, ErrorRate, tuple[ClassErrors, ...]]:
+    """FAR, FRR and errors by class at a distance; labels: names of pairs.classes."""
+    at = torch.tensor([distance], dtype=torch.float64)
+    accepted, false_accepts = (counts[:, 0] for counts in pairs.accepted(at))
+    false_rejects = pairs.positive_pairs - accepted
+    samples = torch.bincount(pairs.index).to(accepted)
+    columns = samples, pairs.negative_pairs, false_accepts, pairs.positive_pairs, false_rejects
+    classes = []
+    for label, row in zip(labels, torch.stack(columns, dim=1).tolist(), strict=True):
+        classes.append(ClassErrors(label, *row))
+    return _far(pairs, false_accepts), _frr(pairs, accepted), tuple(classes)
+
+
+def rates_at(pairs: PairDistances, distances: Sequence[float]) -> list[tuple[ErrorRate, ErrorRate]]:
+    """FAR and FRR at each of some distance thresholds, in any order."""
+    ascending, place = torch.tensor(distances, dtype=torch.float64).sort()
+    accepted, false_accepts = pairs.accepted(ascending)
+    rates = []
+    for column in place.argsort().tolist():
+        far = _far(pairs, false_accepts[:, column])
+        frr = _frr(pairs, accepted[:, column])
+        rates.append((far, frr))
+    return rates
+
+
+def alternative_thresholds(pairs: PairDistances, *, grid: int) -> tuple[Alternative, ...]:
+    """The largest threshold within each common FAR that the set has pairs for; grid: see `functional.opis`."""
+    found = zip(_ALTERNATIVE_FARS, thresholds_at_far(pairs, _ALTERNATIVE_FARS), strict=True)
+    distances = {far: distance for far, distance in found if distance is not None}
+    if not distances:
+        return ()
+    rates = rates_at(pairs, list(distances.values()))
+    ranges = [_range_around(far) for far in distances]
+    scores = _opis_by_range(pairs, ranges, grid)
+    alternatives = []
+    for (target, distance), (far, frr), far_range in zip(distances.items(), rates, ranges, strict=True):
+        cosine = 1 - distance**2 / 2
+        alternatives.append(
+            Alternative(
+                target,
+                cosine,
+                far,
+                frr,
+                scores.get(far_range),
+                far_range,
+            )
+        )
+    return tuple(alternatives)
+
+
+def worst_pairs(pairs: PairDistances, ids: Tensor, names: Sequence[int | str], source: SampleSource) -> WorstPairs:
+    """The impostor pairs of the highest cosine and the genuine pairs of the lowest, worst first.
+
+    ids, names: (N,) as the pairs were made from, and the name of each id. Genuine pairs are those that `pairs` counts.
+    """
+    impostors, genuine = _SmallestPairs(), _SmallestPairs()
+    with full_precision(pairs.unit.device):
+        for block in pairs.blocks():
+            first_row, first_column = block.rows.start, block.columns.start
+            if block.mixed:
+                flat, row, column = pairs._positive_places(block)
+                genuine.add(block.cosines.reshape(-1)[flat], row + first_row, column + first_column)
+                block.cosines.masked_fill_(~pairs._negative(block), -torch.inf)
+            flat_cosines, width = block.cosines.reshape(-1), block.cosines.shape[1]
+            best, place = flat_cosines.topk(min(_WORST_PAIRS, len(flat_cosines)))
+            is_pair = best > -torch.inf
+            best, place = best[is_pair], place[is_pair]
+            impostors.add(-best, place // width + first_row, place % width + first_column)
+    order = torch.argsort(ids, stable=True).tolist()
+
+    def sample(place: int) -> Sample:
+        row = order[place]
+        return source.sample(row, names[int(ids[row])])
+
+    most_similar = [WorstPair(-value, sample(one), sample(other)) for value, one, other in impostors.found]
+    least_similar = [WorstPair(value, sample(one), sample(other)) for value, one, other in genuine.found]
+    return WorstPairs(tuple(most_similar), tuple(least_similar))
+
+
+class _SmallestPairs:
+    """The pairs of the smallest values over all blocks: (value, place of one sample, place of the other), ascending."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[float, int, int]] = []
+
+    def add(self, values: Tensor, one: Tensor, other: Tensor) -> None:
+        smallest, place = values.topk(min(_WORST_PAIRS, len(values)), largest=False)
+        new = zip(smallest.tolist(), one[place].tolist(), other[place].tolist(), strict=True)
+        self.found = sorted([*self.found, *new])[:_WORST_PAIRS]
+
+
+def _require_pairs(pairs: PairDistances, names: Sequence[int | str]) -> None:
+    """Raise unless the set has impostor pairs and genuine ones."""
+    count = len(pairs.index)
+    if not pairs.total_negative_pairs:
+        raise ValueError(f"a threshold needs impostor pairs; all {count} samples are of class {names[0]!r}")
+    if pairs.total_positive_pairs:
+        return
+    if isinstance(pairs, CameraPairs) and pairs.of_one_camera().total_positive_pairs:
+        raise ValueError(
+            "a threshold needs genuine pairs of two cameras; no class is seen by two of them. Leave cameras out to "
+            "count pairs of one camera"
+        )
+    raise ValueError(f"a threshold needs genuine pairs; each of the {count} samples is a class of its own")
+
+
+def _far(pairs: PairDistances, false_accepts: Tensor) -> ErrorRate:
+    return pooled_rate(false_accepts, pairs.negative_pairs, is_shared=True)
+
+
+def _frr(pairs: PairDistances, accepted: Tensor) -> ErrorRate:
+    return pooled_rate(pairs.positive_pairs - accepted, pairs.positive_pairs, is_shared=False)
+
+
+def _camera_rates(pairs: PairDistances, cameras: Tensor | None, distance: float) -> CameraRates | None:
+    """FRR of both kinds of genuine pairs; impostor pairs are not computed."""
+    if cameras is None or not isinstance(pairs, CameraPairs):
+        return None
+    at = torch.tensor([distance], dtype=torch.float64)
+    rates = []
+    for kind in (pairs, pairs.of_one_camera()):
+        accepted = kind.accepted(at, positives_only=True)[0][:, 0]
+        rates.append(_frr(kind, accepted) if kind.total_positive_pairs else None)
+    return CameraRates(len(torch.unique(cameras)), False, across=rates[0], within=rates[1])
 
 
 def _consistency(pairs: PairDistances, opis: OPISSettings) -> Consistency | None:
@@ -225,17 +337,97 @@ def _consistency(pairs: PairDistances, opis: OPISSettings) -> Consistency | None
     except TooFewClassesError:
         return None
     low, high = curves.calibration_range.tolist()
-    values = float(opis_of_curves(curves)), float(epsilon_opis_of_curves(curves, opis.epsilon))
-    return Consistency(*values, float(opis.epsilon), (float(opis.far_range[0]), float(opis.far_range[1])), (low, high))
+    far_range = float(opis.far_range[0]), float(opis.far_range[1])
+    return Consistency(
+        opis=float(opis_of_curves(curves)),
+        epsilon_opis=float(epsilon_opis_of_curves(curves, opis.epsilon)),
+        epsilon=float(opis.epsilon),
+        far_range=far_range,
+        distances=(low, high),
+    )
 
 
-def _copied_rows(embeddings: Tensor, rows: Sequence[int] | None) -> tuple[tuple[int, int], ...]:
+def _stability(
+    samples: Samples,
+    target: Target,
+    splits: int,
+    seed: int,
+    begin: Callable[[str, int], None],
+) -> Stability | None:
+    """Choose the threshold on two halves of the classes, `splits` times; None where a half has too few pairs for it.
+
+    Classes with genuine pairs are dealt to both halves evenly, and so are the others. begin: of `show_steps`.
+    """
+    has_genuine = torch.bincount(samples.ids) > 1
+    generator = torch.Generator().manual_seed(seed)
+    shifts = []
+    for split in range(splits):
+        begin(f"measuring the stability of the threshold, split {split + 1} of {splits}", 0)
+        order = torch.randperm(len(has_genuine), generator=generator)
+        order = torch.cat([order[has_genuine[order]], order[~has_genuine[order]]])
+        is_second = torch.zeros_like(has_genuine)
+        is_second[order[1::2]] = True
+        in_second = is_second[samples.ids]
+        try:
+            halves = [samples.subset(mask).pairs() for mask in (~in_second, in_second)]
+            if not all(half.total_positive_pairs and half.total_negative_pairs for half in halves):
+                return None
+            one, other = (threshold_for(target, half) for half in halves)
+        except ValueError:
+            return None
+        shifts.append(abs(one - other))
+    return Stability(splits, sum(shifts) / splits, max(shifts)) if shifts else None
+
+
+def _range_around(far: float) -> tuple[float, float]:
+    """A decade around a rate, in which OPIS of an alternative is measured."""
+    low, high = _DECADE
+    return float(f"{low * far:.6g}"), float(f"{min(1.0, high * far):.6g}")
+
+
+def _opis_by_range(
+    pairs: PairDistances, ranges: Sequence[tuple[float, float]], grid: int
+) -> dict[tuple[float, float], float]:
+    """OPIS over each range of FAR; those that the set has too few classes or pairs for are left out."""
+    measured = [far_range for far_range in ranges if far_range[0] * pairs.total_negative_pairs >= 1]
+    if not measured:
+        return {}
+    try:
+        curves = calibrated_curves(pairs, far_ranges=measured, grid=grid)
+    except TooFewClassesError:
+        return {}
+    return {far_range: float(opis_of_curves(curve)) for far_range, curve in zip(measured, curves, strict=True)}
+
+
+def _curves(pairs: PairDistances) -> ThresholdCurves:
+    """Curves of all pairs of a set, in two passes: the first finds the range of distances, the second counts in it."""
+    coarse = torch.linspace(0, 2, 65, dtype=torch.float64)
+    genuine, impostors = count_accepted(pairs, coarse)
+    accepted = (genuine + impostors).cpu()
+    first = int(torch.searchsorted(accepted, 1))
+    last = int(torch.searchsorted(accepted, pairs.total_positive_pairs + pairs.total_negative_pairs))
+    low, high = float(coarse[max(0, first - 1)]), float(coarse[last])
+    distances = torch.linspace(low, high, min(_CURVE_POINTS, grid_size(pairs)), dtype=torch.float64)
+    genuine, impostors = pairs.accepted(distances)
+    kept = (pairs.positive_pairs > 0) & (pairs.negative_pairs > 0)
+    tpr = genuine[kept].double() / pairs.positive_pairs[kept, None]
+    tnr = 1 - impostors[kept].double() / pairs.negative_pairs[kept, None]
+    return ThresholdCurves(
+        distances=distances,
+        genuine=genuine.sum(dim=0).cpu(),
+        impostors=impostors.sum(dim=0).cpu() // 2,
+        utilities=utility_of_rates(tpr, tnr).cpu(),
+    )
+
+
+def _copied_rows(embeddings: Tensor, source: SampleSource) -> tuple[tuple[int, int], ...]:
     """(row of a copy, row of the first sample with this embedding) of each copy."""
     values: np.ndarray = embeddings.detach().double().cpu().numpy() + 0.0  # −0 and 0 are equal
     first: dict[bytes, int] = {}
     copied = []
-    for row, value in zip(range(len(values)) if rows is None else rows, values, strict=True):
-        original = first.setdefault(blake2b(value.tobytes(), digest_size=16).digest(), int(row))
+    for place, value in enumerate(values):
+        row = source.row(place)
+        original = first.setdefault(blake2b(value.tobytes(), digest_size=16).digest(), row)
         if original != row:
-            copied.append((int(row), original))
+            copied.append((row, original))
     return tuple(copied)

@@ -1,7 +1,6 @@
 """One threshold for a deployed matcher, and how unevenly it treats the classes."""
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,20 +10,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_finite, check_fraction, check_switch, check_tensor, warn_caller
+from pml_ext._checks import check_fraction, warn_caller
 from pml_ext._files import write_atomically
 from pml_ext._ops.normalize import normalise_
 from pml_ext._text import printable
-from pml_ext.metrics.cohort_normalization import CohortNormalization
-from pml_ext.metrics.gallery_cohort import Normalization
-from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.metrics.threshold.class_ids import Labels
-from pml_ext.metrics.threshold.fields import ThresholdFields
-from pml_ext.metrics.threshold.json_file import checkpoint_of, read_report, write_report
-from pml_ext.metrics.threshold.measure import as_tensor, check_directions, measure_threshold
-from pml_ext.metrics.threshold.normalized import pair_scores, require_cohort
-from pml_ext.metrics.threshold.search_plan import SearchPlan
-from pml_ext.metrics.threshold.validity import ThresholdCheck, check_threshold
+from pml_ext.metrics.normalization import CohortNormalization, Normalization
+from pml_ext.metrics.opis import OPISSettings
+from pml_ext.metrics.threshold.check import ThresholdCheck, check_threshold
+from pml_ext.metrics.threshold.file import checkpoint_of, read_report, write_report
+from pml_ext.metrics.threshold.measure import choose_target, measure_threshold
+from pml_ext.metrics.threshold.samples import (
+    Labels,
+    SampleSource,
+    as_tensor,
+    pair_scores,
+    require_cohort,
+    require_embeddings,
+)
+from pml_ext.metrics.threshold.searches import SearchPlan
+from pml_ext.metrics.threshold.structures import ThresholdFields
 
 _ENTRIES = 2**20  # numbers of a block of embeddings
 
@@ -53,8 +57,8 @@ class ThresholdReport(ThresholdFields):
         cameras: genuine pairs across cameras and within one; None where cameras are not known.
         groups: rates by group of samples; None without groups.
         calibration: from cosine to likelihood ratio, see `probability`; None with too few classes.
-        normalization: which cohort normalised the scores; `cosine` is then a threshold of normalised scores, `distance`
-            sqrt(2 − 2 score), and scores beyond [−1, 1] count as −1 or 1. None: plain cosines.
+        normalization: the cohort that normalised the scores; `cosine` is then a threshold of normalised scores,
+            `distance` sqrt(2 − 2 score), and scores beyond [−1, 1] count as −1 or 1. None: plain cosines.
         searches: rates in galleries of several sizes; None without a planned size.
         data, made: what the embeddings are of; when the report was made (UTC).
         curves, worst_pairs, copied_rows: what figure and page show; not kept in the file.
@@ -77,23 +81,13 @@ class ThresholdReport(ThresholdFields):
         far: float | None = None,
         frr: float | None = None,
         target: Literal["utility"] | None = None,
-        fpir: float | None = None,
-        gallery_size: int | None = None,
-        rank: int = 1,
-        template: Literal["best", "mean"] = "best",
-        extrapolate: bool = False,
         cameras: Labels | None = None,
-        same_camera_pairs: bool = False,
         groups: Labels | None = None,
-        far_range: tuple[float, float] = (1e-2, 1e-1),
-        grid: int = 100,
-        epsilon: float = 0.1,
         splits: int = 20,
-        seed: int = 0,
-        rows: Sequence[int] | None = None,
-        paths: Sequence[str | Path | None] | None = None,
-        data: str | None = None,
+        search: SearchPlan | None = None,
+        opis: OPISSettings | None = None,
         normalize: Normalization | None = None,
+        source: SampleSource | None = None,
     ) -> "ThresholdReport":
         """Choose the threshold for exactly one target, and measure it on all pairs.
 
@@ -106,24 +100,18 @@ class ThresholdReport(ThresholdFields):
             far: the largest threshold (in distance) whose FAR is at most this, at least 1 / impostor pairs.
             frr: the smallest threshold (in distance) whose FRR is at most this, at least 1 / genuine pairs.
             target: "utility": the largest harmonic mean of 1 − FAR and 1 − FRR.
-            fpir: the smallest cosine whose FPIR is at most this in searches of `gallery_size` identities.
-            gallery_size: identities to be enrolled; the report then has `searches`.
-            extrapolate: to galleries of more identities than the set has, see `functional.extrapolate_fpir`.
-            rank, template: of searches, see `functional.identification`.
             cameras: (N,) integers or strings: the camera of each sample. Genuine pairs of one camera are easier than
                 those that a deployed matcher sees: where cameras are known, threshold, FRR and OPIS are of genuine
                 pairs across cameras, and both FRRs are reported.
-            same_camera_pairs: count genuine pairs of one camera too.
             groups: (N,) integers or strings, 2 to 50 different: rates by group and pair of groups.
-            far_range, grid, epsilon: of OPIS and ε-OPIS, see `functional.epsilon_opis`.
             splits: random halvings of the classes between which the threshold is compared; 0 for none. Together they
                 cost as much as `splits` passes over the pairs, in float32.
-            seed: of the splits.
-            rows: N numbers that name the samples, such as their rows in a file; None: 0, 1, …
-            paths: N pictures of the samples (None for one without), which the page shows of the worst pairs.
-            data: what the embeddings are of, for the page: a name, a file.
+            search: rates in galleries; with its `fpir`, the target is that of searches.
+            opis: FAR range, grid and epsilon, see `functional.epsilon_opis`; its seed is also that of the splits and
+                of the pairs that the calibration draws. None: `OPISSettings()`.
             normalize: decide by normalised scores instead of cosines, by a `CohortNormalization` or, with a
                 `GalleryCohort`, by the embeddings themselves. The report keeps k, strength and the cohort's SHA-256.
+            source: names and images of the samples, for the page.
         Raises:
             TypeError: embeddings neither a tensor nor an array; none or several targets.
             ValueError: input that does not fit; no genuine or no impostor pair, or none of two cameras; a target out
@@ -131,14 +119,19 @@ class ThresholdReport(ThresholdFields):
         Warns:
             UserWarning: samples that are copies of others.
         """
-        opis, plan = (
-            OPISSettings(far_range, grid, epsilon, seed=seed),
-            SearchPlan(gallery_size, fpir, rank, template, extrapolate),
-        )
+        chosen = choose_target(far, frr, target, None if search is None else search.fpir)
         fields = measure_threshold(
-            as_tensor(embeddings), labels, (far, frr, target), opis, plan, splits=splits, cameras=cameras,
-            groups=groups, same_camera_pairs=same_camera_pairs, rows=rows, paths=paths, data=data, normalize=normalize,
-        )  # fmt: skip
+            as_tensor(embeddings),
+            labels,
+            chosen,
+            cameras=cameras,
+            groups=groups,
+            splits=splits,
+            search=search,
+            opis=opis or OPISSettings(),
+            normalize=normalize,
+            source=source or SampleSource(),
+        )
         return cls(**vars(fields))
 
     @overload
@@ -164,20 +157,14 @@ class ThresholdReport(ThresholdFields):
 
     def _scores(self, scores: Tensor | np.ndarray | float, normalized: bool) -> Any:
         """Scores in float64, after checks."""
-        check_switch(normalized, "normalized")
         if normalized != (self.normalization is not None):
+            if normalized:
+                raise ValueError("the threshold is of plain cosines: leave normalized out")
             raise ValueError(
-                "the threshold is of plain cosines: leave normalized out"
-                if normalized
-                else "the threshold is of normalised scores, not of cosines: normalise them and give normalized=True, "
+                "the threshold is of normalised scores, not of cosines: normalise them and give normalized=True, "
                 "or give accept_pairs the embeddings and the cohort"
             )
-        if isinstance(scores, Tensor):
-            check_tensor(scores, "scores", "(...)")
-        given: Any = scores if isinstance(scores, Tensor) else np.asarray(scores)
-        if not re.search(r"float(?!8)|int", str(given.dtype)):
-            raise ValueError(f"scores must be numbers, cosine similarities; got {given.dtype}")
-        wide = given.double() if isinstance(scores, Tensor) else given.astype(np.float64)
+        wide: Any = scores.double() if isinstance(scores, Tensor) else np.asarray(scores, dtype=np.float64)
         limit = 1.0 if self.normalization is None else 1.0 + self.normalization.strength
         if not bool((abs(wide) <= limit + 0.01).all()):
             kind = "normalised scores" if normalized else "cosine similarities"
@@ -208,15 +195,8 @@ class ThresholdReport(ThresholdFields):
             ValueError: another D or P; rows that are zero or not finite; another normalization.
         """
         one, other = as_tensor(a), as_tensor(b)
-        for name, rows in (("a", one), ("b", other)):
-            check_embeddings(rows, name)
-            if rows.shape[1] != self.embedding_dim:
-                raise ValueError(
-                    f"{name} must have {self.embedding_dim} columns, as the embeddings that the threshold is from; "
-                    f"got {rows.shape[1]}: is it another model's?"
-                )
-            check_finite(rows, name)
-            check_directions(rows, name)
+        require_embeddings(one, "a", self.embedding_dim)
+        require_embeddings(other, "b", self.embedding_dim)
         if len(one) != len(other):
             raise ValueError(f"a and b must have the same number of rows; got {len(one)} and {len(other)}")
         require_cohort(self.normalization, normalization)
@@ -267,9 +247,9 @@ class ThresholdReport(ThresholdFields):
         frames: Labels | None = None,
         tracks: Labels | None = None,
         cameras: Labels | None = None,
-        tolerance: float = 2.0,
         look: int = 1,
         normalization: CohortNormalization | None = None,
+        rows: Sequence[int] | None = None,
     ) -> ThresholdCheck:
         """Compare today's FAR and FRR at this threshold with the report's.
 
@@ -277,6 +257,9 @@ class ThresholdReport(ThresholdFields):
         track are the same. Without any of them every pair counts as an impostor pair: its acceptance rate bounds FAR
         from above, so that it can confirm the threshold but not refute it. Intervals take classes, frames or tracks
         for independent: leave out most of many frames that show the same people.
+
+        A rate holds up to twice the report's odds, or up to the report's interval if that is wider. Odds are
+        rate / (1 − rate): a rate of 1 % holds up to nearly 2 %, one of 50 % up to 67 %.
 
         Without any error today, the interval is of as many independent pairs as the report's errors show, per pair and
         at most per identity. If the threshold fails only with samples that match another class and not their own, the
@@ -288,11 +271,10 @@ class ThresholdReport(ThresholdFields):
             frames, tracks: (N,) instead of labels; one of them is enough.
             cameras: (N,) integers or strings, if the report's FRR is across cameras: with labels they are required.
                 Tracks without cameras are compared with the report's FRR within a camera.
-            tolerance: a rate holds up to so many times the report's odds, or up to the report's interval if that is
-                wider. Odds are rate / (1 − rate): of a rate of 1 % nearly the rate, of 50 % up to 67 %.
             look: 1 for the first check, 2 for the second, …: the n-th is made with an error rate of 0.05 · 6 / (π n)²,
                 so that over all checks a threshold that holds is refuted with a probability of at most 5 %.
             normalization: see `accept_pairs`; None: of a report with the gallery as cohort, these embeddings are it.
+            rows: N numbers that name the samples in `doubtful_labels`; None: 0, 1, …
         Raises:
             ValueError: another D; zero rows; no pair known to be the same or different; labels beside frames or tracks;
                 cameras missing, or given for a report that counts all genuine pairs; another normalization.
@@ -306,10 +288,8 @@ class ThresholdReport(ThresholdFields):
         >>> report.check(seen, labels=labels).verdict, report.check(drifted, labels=labels).verdict
         ('holds', 'does not hold')
         """
-        return check_threshold(
-            self, embeddings, labels=labels, frames=frames, tracks=tracks, cameras=cameras, tolerance=tolerance,
-            look=look, normalization=normalization,
-        )  # fmt: skip
+        known = {"labels": labels, "frames": frames, "tracks": tracks, "cameras": cameras}
+        return check_threshold(self, embeddings, known, look=look, normalization=normalization, rows=rows)
 
     def with_checkpoint(self, path: str | Path) -> "ThresholdReport":
         """The same report, with the name and the hash of the model file that the embeddings are from.
@@ -349,21 +329,21 @@ class ThresholdReport(ThresholdFields):
 
     def save_figure(self, path: str | Path) -> None:
         """Draw utilities, ROC, distances and likelihood ratios as a PNG (needs matplotlib, `curves`)."""
+        from pml_ext.reports.threshold_figures import threshold_pictures
         from pml_ext.reports.threshold_page import png_of
-        from pml_ext.reports.thresholds import threshold_pictures
 
         write_atomically(path, png_of(threshold_pictures(self)))
 
     def save_page(self, path: str | Path) -> None:
         """Write one HTML page with tables and the same pictures (needs matplotlib, `curves`)."""
+        from pml_ext.reports.threshold_figures import threshold_pictures
         from pml_ext.reports.threshold_page import page_of
-        from pml_ext.reports.thresholds import threshold_pictures
 
         write_atomically(path, page_of(self, threshold_pictures(self)))
 
     def summary(self) -> str:
         """The report as lines of text."""
-        from pml_ext.reports.wording import facts
+        from pml_ext.reports.threshold_text import facts
 
         rows = facts(self)
         width = max(len(name) for name, _ in rows)

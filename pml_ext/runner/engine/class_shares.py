@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from pml_ext._errors import UserError
 from pml_ext._files import sha256_of, write_atomically
 from pml_ext.distributed import PartialFC
-from pml_ext.distributed.row_steps import has_rows
+from pml_ext.distributed.partial_fc import has_rows
 
 log = logging.getLogger("pml_ext")
 

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from pml_ext._ops.distributed import norm_over_ranks
 from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.precision import no_autocast
+from pml_ext._ops.numerics import no_autocast
 from pml_ext.functional import concordance_index
-from pml_ext.functional.tuples.pairs import same_and_different
-from pml_ext.functional.tuples.triplet_types import count_triplet_kinds
+from pml_ext.functional.tuples import count_triplet_kinds, same_and_different
 from pml_ext.losses import DiscriminativeLoss
 
 STEPS_BETWEEN_ENTRIES = 10

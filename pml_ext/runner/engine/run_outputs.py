@@ -106,7 +106,7 @@ def _write_page(
         "weights": str(weights),
         "made by": f"pml_ext {__version__}, torch {torch.__version__}",
     }
-    page, _ = write_report(
+    return write_report(
         output,
         module.test_sets,
         Measured(module.results, module.features),
@@ -117,4 +117,3 @@ def _write_page(
         facts=facts,
         notes=notes,
     )
-    return page

@@ -16,7 +16,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext._ops.distributed import gather_in_order
-from pml_ext._ops.precision import exact_products
+from pml_ext._ops.numerics import exact_products
 from pml_ext.distributed import step_by_rows
 from pml_ext.large_batch import norms_by_chunk
 from pml_ext.losses import DiscriminativeLoss

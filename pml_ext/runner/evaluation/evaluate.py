@@ -13,8 +13,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._checks import check_finite
 from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
-from pml_ext.functional.retrieval.protocol import GalleryProtocol
-from pml_ext.functional.retrieval.ranking import Ranking
+from pml_ext.functional.retrieval.ranking import GalleryProtocol, Ranking
 from pml_ext.functional.verification.roc import ROC, roc_curve
 from pml_ext.functional.verification.templates import pair_cosines
 from pml_ext.metrics import (
@@ -25,7 +24,7 @@ from pml_ext.metrics import (
     VerificationEvaluator,
     keys,
 )
-from pml_ext.metrics.opis_settings import OPISSettings
+from pml_ext.metrics.opis import OPISSettings
 from pml_ext.metrics.verification import roc_of_templates
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TemplateSet, TestSet
 from pml_ext.runner.evaluation.columns import columns_of_queries

@@ -22,8 +22,8 @@ def _with_normalized(names: Iterable[str]) -> tuple[str, ...]:
 
 # The name in metrics.json -> what the table calls it; cmc_rank_5 is R@5, tar_at_far_1e-3 TAR@1e-3.
 _HEADINGS = {name: metric.heading for name, metric in keys.METRICS.items() if metric.heading}
-VERIFICATION = {name: _HEADINGS[name] for name in keys.names_over(keys.LISTED_PAIRS)}
-ALL_PAIRS = {name: _HEADINGS[name] for name in keys.names_over(keys.ALL_PAIRS)}
+VERIFICATION = {name: _HEADINGS[name] for name in keys.LISTED_PAIRS}
+ALL_PAIRS = {name: _HEADINGS[name] for name in keys.names_of(keys.AllPairsMetric)}
 METRICS = {name: heading for name, heading in _HEADINGS.items() if name not in VERIFICATION | ALL_PAIRS}
 TEMPLATES = {name: _HEADINGS[name] for name in (keys.EER, keys.AUC)}
 

@@ -12,7 +12,7 @@ TEST_RULES: list[Rule] = [
         ("gallery",),
         not_built={
             "train": "a cohort of training samples lowered TAR on two of four sets though validation classes advised "
-            "it; set gallery, or embed them and measure with pml-ext eval --embeddings --normalize cohort.npz"
+            "it; set gallery, or embed them and measure with pml-ext evaluate --normalize cohort.npz"
         },
     ),
     at_least_one("IMS_PER_BATCH PRECISE_BN.NUM_ITER AQE.QE_K AQE.QE_TIME RERANK.K1 RERANK.K2"),

@@ -3,9 +3,8 @@ import torch
 import torch.nn.functional as F
 
 from pml_ext.functional import loop_pairs
-from pml_ext.functional.loop.all_partners import Rounds
 from pml_ext.functional.loop.arcs import arc_distance
-from pml_ext.functional.loop.pair_matrix import OneRound
+from pml_ext.functional.loop.pair_matrix import OneRound, Rounds
 from pml_ext.functional.loop.partners import GEOMETRIES, Round, class_pairings
 from tests.oracles.arcs import loop_distances
 

@@ -1,11 +1,19 @@
 import pytest
 import torch
+from torch import Tensor
 from torch.nn.functional import normalize
 
 from pml_ext.functional import concordance_index
-from pml_ext.functional.losses.cit import concordance_loss, discordance_by_sorting, discordance_sum, triplet_losses
-from pml_ext.functional.losses.cit_kernel import LARGEST_CLASS, fast_concordance_loss
-from pml_ext.functional.tuples.pairs import same_and_different
+from pml_ext.functional.losses.cit import (
+    LARGEST_CLASS,
+    concordance_loss,
+    concordance_sum_of_rows,
+    discordance_by_sorting,
+    discordance_sum,
+    fast_concordance_loss,
+    triplet_losses,
+)
+from pml_ext.functional.tuples import class_spans, same_and_different
 from tests.oracles import concordance as oracle
 
 LABELS = {
@@ -173,3 +181,41 @@ def test_ties_are_not_discordant_and_have_no_gradient(loss):
     value = loss(x, torch.tensor([0, 0, 1, 2]))
     value.backward()
     assert value == 0 and not x.grad.any()
+
+
+ROW_LABELS = torch.tensor([0, 0, 0, 1, 1, 2, 3, 3, 3, 3])
+PARTS = (slice(0, 5), slice(5, 5), slice(5, 10))
+
+
+@pytest.mark.parametrize(
+    ("gamma", "similarity", "hinge"), [(1.0, "unit", False), (0.4, "cosine", False), (0, "unit", True)]
+)
+def test_parts_add_up(gamma: float, similarity: str, hinge: bool) -> None:
+    torch.manual_seed(0)
+    x, spans = torch.randn(10, 6, dtype=torch.float64), class_spans(ROW_LABELS)
+    whole = x.clone().requires_grad_()
+    expected = fast_concordance_loss(whole, ROW_LABELS, gamma, similarity, hinge)
+    expected.backward()
+    square = torch.zeros(10, 10, dtype=torch.float64)
+
+    def kept(part: slice, rows: Tensor) -> Tensor:
+        square[part] = rows
+        return rows
+
+    options, total, gradient = (gamma, similarity, hinge), 0.0, torch.zeros_like(x)
+    for part in PARTS:  # once to know the matrix that the parts would exchange
+        concordance_sum_of_rows(
+            x.clone().requires_grad_(), part, spans, *options, add_transpose=lambda rows, part=part: kept(part, rows)
+        )
+    for part in PARTS:
+        own = x.clone().requires_grad_()
+        value = concordance_sum_of_rows(
+            own, part, spans, *options, add_transpose=lambda rows, part=part: rows + square.T[part]
+        )
+        (value / spans.triplets).backward()
+        assert own.grad is not None
+        assert not own.grad[: part.start].any() and not own.grad[part.stop :].any()
+        total, gradient = total + value.item() / spans.triplets, gradient + own.grad
+    assert total == pytest.approx(expected.item())
+    torch.testing.assert_close(gradient, whole.grad)
+    assert gradient.any()

@@ -1,10 +1,20 @@
+import builtins
+import itertools
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pml_ext.functional import discriminative_loss, one_hot_centroids, simplex_centroids
-from tests.functional.losses.test_centroids import sphere
+from pml_ext.functional import (
+    discriminative_loss,
+    discriminative_tightness,
+    kmeans_centroids,
+    one_hot_centroids,
+    one_hot_discriminative_loss,
+    simplex_centroids,
+)
+from pml_ext.losses import DiscriminativeLoss
 from tests.oracles import centroids as oracle
 
 TOLERANCES = {torch.float16: 5e-3, torch.bfloat16: 4e-2, torch.float32: 1e-5, torch.float64: 1e-10}
@@ -125,3 +135,220 @@ def test_nan_stays_in_its_row() -> None:
     for centroids in (None, sphere(4, 4)):
         value = discriminative_loss(x, torch.tensor([0, 1, 2]), centroids)
         assert value.isnan().tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+def test_equals_the_oracle(dtype: torch.dtype, tolerance: float) -> None:
+    x, labels = torch.randn(20, 6, dtype=dtype), torch.randint(0, 6, (20,))
+    rows, centroids = normalize(x.double()).tolist(), torch.eye(6).tolist()
+    expected = [oracle.bracket(row, label, centroids) for row, label in zip(rows, labels.tolist(), strict=True)]
+    torch.testing.assert_close(
+        one_hot_discriminative_loss(x, labels).double(),
+        torch.tensor(expected, dtype=torch.float64),
+        rtol=0,
+        atol=tolerance,
+    )
+
+
+@pytest.mark.parametrize("block", [1, 3 * 10, 2**18])
+def test_value_and_gradient_equal_unit_vectors_for_any_block_size(block: int) -> None:
+    x, labels = (3 * torch.randn(9, 10, dtype=torch.float64)).requires_grad_(), torch.randint(0, 10, (9,))
+    value = one_hot_discriminative_loss(x, labels, entries=block)
+    plain = discriminative_loss(normalize(x), labels, None)
+    torch.testing.assert_close(value, plain)
+    weights = torch.randn(9, dtype=torch.float64)
+    ours, theirs = (torch.autograd.grad(t @ weights, x)[0] for t in (value, plain))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_gradient_equals_finite_differences_and_can_be_computed_twice() -> None:
+    x, labels = torch.randn(5, 4, dtype=torch.float64, requires_grad=True), torch.tensor([0, 1, 2, 3, 3])
+    assert torch.autograd.gradcheck(lambda x: one_hot_discriminative_loss(x, labels), x)
+    value = one_hot_discriminative_loss(x, labels).sum()
+    first, second = (torch.autograd.grad(value, x, retain_graph=True)[0] for _ in range(2))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("label", [1, 2])  # the sample is on centroid 1: its own, then another's
+def test_on_a_centroid(dtype: torch.dtype, label: int) -> None:
+    x = torch.tensor([[0.0, 2, 0, 0]], dtype=dtype, requires_grad=True)
+    value = one_hot_discriminative_loss(x, torch.tensor([label]))
+    (gradient,) = torch.autograd.grad(value.sum(), x)
+    expected = -(2**0.5) / 3 if label == 1 else 2**0.5 * 7 / 9
+    assert value.item() == pytest.approx(expected, abs=3e-3 if dtype == torch.float32 else 1e-7)
+    other = -1 / (9 * 2**0.5 * 2)  # ∂‖u − e_m‖/∂x_m = −1/(√2 ‖x‖), here with weight −1/9
+    assert gradient[0, 1].abs() < 1e-3  # there is none along x
+    for m in (0, 3):
+        assert gradient[0, m].item() == pytest.approx(-other, abs=1e-6)
+
+
+def test_precise_near_the_own_centroid() -> None:
+    x = torch.tensor([[1e-5, 0.0, 1.0, 0.0]])
+    value = one_hot_discriminative_loss(x, torch.tensor([2]))
+    unit = normalize(x.double())
+    others = torch.cdist(unit, torch.eye(4).double())[0, [0, 1, 3]].sum() / 9
+    own = (unit - torch.eye(4).double()[2]).norm()
+    assert (value + others).item() == pytest.approx(own.item(), abs=2e-7)
+
+
+def test_zero_rows_are_finite() -> None:
+    x = torch.zeros(2, 3, requires_grad=True)
+    value = one_hot_discriminative_loss(x, torch.tensor([0, 1]))
+    value.sum().backward()
+    assert value.isfinite().all() and x.grad is not None and x.grad.isfinite().all()
+
+
+def test_zero_rows_are_equally_far_from_all_centroids() -> None:
+    x = torch.zeros(2, 5, requires_grad=True)
+    value = one_hot_discriminative_loss(x, torch.tensor([0, 3]))
+    torch.testing.assert_close(value, torch.full((2,), 2 / 3))
+    torch.testing.assert_close(value, discriminative_loss(x, torch.tensor([0, 3]), None))
+    value.sum().backward()
+    assert x.grad is not None and x.grad.isfinite().all()
+
+
+def sphere(count: int, size: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return normalize(torch.randn(count, size, dtype=torch.float64)).to(dtype)
+
+
+@pytest.mark.parametrize(("num_classes", "size"), [(2, 1), (2, 5), (3, 2), (10, 9), (10, 64), (300, 299)])
+def test_simplex_is_regular(num_classes: int, size: int) -> None:
+    centroids = simplex_centroids(num_classes, size)
+    assert centroids.shape == (num_classes, size) and centroids.dtype == torch.float32
+    cosines = centroids.double() @ centroids.double().T
+    target = torch.full_like(cosines, -1 / (num_classes - 1)).fill_diagonal_(1.0)
+    torch.testing.assert_close(cosines, target, rtol=0, atol=2e-7)
+
+
+def test_one_hot_centroids() -> None:
+    assert torch.equal(one_hot_centroids(3), torch.eye(3))
+
+
+def test_kmeans_matches_the_papers_statistics() -> None:
+    """C = 100 in R^100: pairwise distances of 1.21 to 1.63, 1.418 ± 0.061."""
+    distances = torch.pdist(kmeans_centroids(100, 100))
+    assert distances.min().item() == pytest.approx(1.21, abs=0.05)
+    assert distances.max().item() == pytest.approx(1.63, abs=0.05)
+    assert distances.mean().item() == pytest.approx(1.418, abs=0.003)
+    assert distances.std().item() == pytest.approx(0.061, abs=0.004)
+
+
+def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
+    real = builtins.__import__
+
+    def guarded(name: str, *args: object, **kwargs: object) -> object:
+        if name.split(".")[0] in packages:
+            raise ModuleNotFoundError(name)
+        return real(name, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(builtins, "__import__", guarded)
+
+
+@pytest.mark.parametrize("missing", [(), ("faiss",)])
+def test_kmeans_is_deterministic_unit_and_spread(monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...]) -> None:
+    pytest.importorskip("sklearn" if missing else "faiss")
+    without(monkeypatch, *missing)
+    first, again, other = (kmeans_centroids(8, 6, seed) for seed in (3, 3, 4))
+    torch.testing.assert_close(first, again)
+    assert (first - other).norm() > 0.1
+    assert first.shape == (8, 6) and first.dtype == torch.float32
+    torch.testing.assert_close(first.norm(dim=1), torch.ones(8))
+    assert torch.pdist(first).min() > 0.8
+    state = torch.get_rng_state()
+    kmeans_centroids(8, 6)
+    assert torch.equal(state, torch.get_rng_state())  # the global random state is unchanged
+
+
+def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    for make in (one_hot_centroids, lambda c: simplex_centroids(c, 5), lambda c: kmeans_centroids(c, 5)):
+        for num_classes in (1, 0):
+            with pytest.raises(ValueError, match=f"num_classes must be at least 2.*got {num_classes}"):
+                make(num_classes)
+    with pytest.raises(ValueError, match=r"at least num_classes - 1 = 9.*got 8\. Increase it, or use kmeans"):
+        simplex_centroids(10, 8)
+    with pytest.raises(ValueError, match=r"size must be at least 2.*got 1"):
+        kmeans_centroids(3, 1)
+    x, labels = sphere(2, 3), torch.tensor([0, 1])
+    with pytest.raises(ValueError, match=r"num_classes must be at least 2.*got 1"):
+        discriminative_loss(x, labels, sphere(1, 3))
+    with pytest.raises(ValueError, match=r"fixed.*centroids\.detach"):
+        discriminative_loss(x, labels, sphere(4, 3).requires_grad_())
+    without(monkeypatch, "faiss", "sklearn")
+    with pytest.raises(ImportError, match="pip install faiss-cpu"):
+        kmeans_centroids(3, 4)
+
+
+def test_one_hot_centroids_are_sqrt_2_apart() -> None:
+    for a, b in itertools.combinations(one_hot_centroids(5), 2):
+        assert (a - b).norm().item() == pytest.approx(2**0.5)
+
+
+def batch(spread: float, centroids: Tensor, each: int = 3) -> tuple[Tensor, Tensor]:
+    """`each` unit vectors around every centroid, classes in turn."""
+    labels = torch.arange(each * len(centroids)) % len(centroids)
+    return normalize(centroids[labels] + spread * torch.randn(len(labels), centroids.shape[1]).double()), labels
+
+
+@pytest.mark.parametrize("kind", ["one_hot", "simplex", "sphere"])
+@pytest.mark.parametrize("spread", [0.0, 0.05, 0.5, 5.0])
+def test_both_sides_equal_the_paper(kind: str, spread: float) -> None:
+    centroids = {"one_hot": torch.eye(5), "simplex": simplex_centroids(5, 5), "sphere": normalize(torch.randn(5, 5))}
+    given = normalize(centroids[kind].double())
+    x, labels = batch(spread, given)
+    found = discriminative_tightness(x, labels, None if kind == "one_hot" else given)
+    points, rows, ids = x.tolist(), given.tolist(), labels.tolist()
+    triplets = (3 - 1) * 15 * (15 - 3)  # H = (N/C − 1) N (N − N/C)
+    assert found.triplets == triplets
+    assert found.triplet_mean == pytest.approx(oracle.triplet_sum(points, ids) / triplets, abs=1e-12)
+    assert found.upper_bound == pytest.approx(oracle.eq_8(points, ids, rows) / triplets, abs=1e-12)
+    between = [oracle.distance(rows[i], rows[j]) for i in range(5) for j in range(i)]
+    assert (found.kappa_min, found.kappa_max) == pytest.approx((min(between), max(between)), abs=1e-12)
+    to_own = max(oracle.distance(p, rows[y]) for p, y in zip(points, ids, strict=True))
+    assert found.epsilon == pytest.approx(2 * to_own, abs=1e-12)
+    assert found.limit == pytest.approx(max(between) - min(between) + 6 * to_own, abs=1e-12)
+    assert -1e-12 <= found.upper_bound - found.triplet_mean <= found.limit + 1e-12
+
+
+def test_the_bound_is_tight_on_a_simplex() -> None:
+    centroids = normalize(simplex_centroids(4, 3).double())
+    x, labels = batch(0.0, centroids)
+    found = discriminative_tightness(x, labels, centroids)
+    assert found.upper_bound - found.triplet_mean == pytest.approx(0, abs=1e-12)
+    assert found.limit == pytest.approx(0, abs=1e-6)
+    assert found.triplet_mean == pytest.approx(-((8 / 3) ** 0.5))
+
+
+def test_only_classes_of_the_batch_count() -> None:
+    centroids = normalize(torch.randn(9, 5).double())
+    x, labels = batch(0.3, centroids[[2, 7, 4]])
+    of_batch = discriminative_tightness(x, labels, centroids[[2, 7, 4]])
+    assert discriminative_tightness(x, torch.tensor([2, 7, 4])[labels], centroids) == pytest.approx(of_batch)
+    order = torch.randperm(len(x))
+    assert discriminative_tightness(x[order], labels[order], centroids[[2, 7, 4]]) == pytest.approx(of_batch)
+
+
+def test_the_loss_measures_after_its_projection() -> None:
+    loss = DiscriminativeLoss(6, 8, centroids="kmeans")
+    x, labels = 3 * torch.randn(12, 8), torch.arange(12) % 6
+    behind = normalize(x @ loss.projection.weight.T)
+    expected = discriminative_tightness(behind, labels, loss.centroids)
+    assert loss.tightness(x, labels) == pytest.approx(expected, abs=1e-5)
+    # over the classes of the batch, all classes here, the bound is the loss's own value
+    assert loss.tightness(x, labels).upper_bound == pytest.approx(3 * loss(x, labels).item(), abs=1e-5)
+    with pytest.raises(ValueError, match="embeddings must have 8 columns"):
+        loss.tightness(x[:, :5], labels)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0, 0, 1], "got classes of \\[1, 2\\] samples"),
+        ([0, 0, 0], "got classes of \\[3\\] samples"),
+        ([0, 1, 2], "got classes of \\[1\\] samples"),
+        ([0, 0, 4, 4], r"labels must be in \[0, 4\), the rows of the centroids; got up to 4"),
+    ],
+)
+def test_triplet_bound_errors(labels: list[int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        discriminative_tightness(torch.eye(4)[: len(labels)], torch.tensor(labels))

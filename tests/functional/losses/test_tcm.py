@@ -5,8 +5,8 @@ import torch
 from torch.nn.functional import normalize
 
 from pml_ext.functional import margins_from_distance_range, shortfall_and_excess
-from pml_ext.functional.losses.tcm_kernel import fast_threshold_consistency
-from pml_ext.functional.tuples.pairs import same_and_different
+from pml_ext.functional.losses.tcm import fast_threshold_consistency, threshold_consistency_sums_of_rows
+from pml_ext.functional.tuples import class_spans, same_and_different
 from tests.oracles import threshold_consistency as oracle
 
 LABELS = {
@@ -102,16 +102,9 @@ def test_zero_if_no_pair_is_hard(loss):
     assert by_all.item() == pytest.approx(-0.2)
 
 
-@pytest.mark.parametrize(
-    "of",
-    [
-        lambda **form: shortfall_and_excess(torch.ones(1), torch.ones(1), 0.9, 0.5, **form),
-        lambda **form: fast_threshold_consistency(torch.ones(1, 2), torch.ones(1), **form),
-    ],
-)
-def test_unknown_divisors_are_errors(of):
+def test_unknown_divisors_are_errors() -> None:
     with pytest.raises(ValueError, match="divide_by must be one of 'hard', 'all'; got 'hart'"):
-        of(divide_by="hart")
+        shortfall_and_excess(torch.ones(1), torch.ones(1), 0.9, 0.5, divide_by="hart")
 
 
 @pytest.mark.parametrize("loss", [plain, fast_threshold_consistency])
@@ -134,3 +127,32 @@ def test_margins_from_distance_range_inverts_the_paper():
 def test_distance_range_out_of_order(low, high, name):
     with pytest.raises(ValueError, match=f"{name} must be in"):
         margins_from_distance_range(low, high)
+
+
+ROW_LABELS = torch.tensor([0, 0, 0, 1, 1, 2, 3, 3, 3, 3])
+
+
+@pytest.mark.parametrize("indicator", [True, False])
+def test_parts_add_up(indicator: bool) -> None:
+    torch.manual_seed(0)
+    x, spans = torch.randn(10, 6, dtype=torch.float64), class_spans(ROW_LABELS)
+    whole = x.clone().requires_grad_()
+    expected = fast_threshold_consistency(whole, ROW_LABELS, 0.7, 1.3, 0.5, 0.1, indicator=indicator)
+    expected.backward()
+    parts = [
+        (
+            own := x.clone().requires_grad_(),
+            *threshold_consistency_sums_of_rows(own, rows, spans, 0.5, 0.1, indicator=indicator),
+        )
+        for rows in (slice(0, 4), slice(4, 4), slice(4, 10))
+    ]
+    weights = torch.tensor([0.7, 1.3], dtype=torch.float64) / sum(counts for _, _, counts in parts)
+    total, gradient = 0.0, torch.zeros_like(x)
+    for own, sums, _ in parts:
+        value = (sums * weights).sum()
+        value.backward()
+        assert own.grad is not None
+        total, gradient = total + value.item(), gradient + own.grad
+    assert total == pytest.approx(expected.item())
+    torch.testing.assert_close(gradient, whole.grad)
+    assert gradient.any()

@@ -9,8 +9,8 @@ from scipy.stats import betabinom, norm
 
 from pml_ext.functional import extrapolate_fpir, identification
 from pml_ext.functional.open_set import extrapolation
+from pml_ext.functional.open_set.best_scores import HighScores
 from pml_ext.functional.open_set.extrapolation import extrapolated_rate, fitted_rate
-from pml_ext.functional.open_set.high_scores import HighScores
 
 
 def high_scores(scores: np.ndarray, threshold: float) -> HighScores:

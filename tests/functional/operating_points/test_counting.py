@@ -8,8 +8,14 @@ from torch.nn.functional import normalize
 
 from pml_ext.functional import PairDistances, opis
 from pml_ext.functional.operating_points import counting
-from pml_ext.functional.operating_points.compiled_counting import compiled_count_rows
-from pml_ext.functional.operating_points.counting import Bins, count_by_loops, count_by_search, count_pairs
+from pml_ext.functional.operating_points.counting import (
+    Bins,
+    SimilarPairFinder,
+    compiled_count_rows,
+    count_by_loops,
+    count_by_search,
+    count_pairs,
+)
 
 pytest.importorskip("numba")
 
@@ -92,3 +98,23 @@ def test_opis_is_the_same_with_loops_and_search(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(counting, "count_by_search", lambda *_: pytest.fail("searched"))
     monkeypatch.setattr(counting, "_WORTH_LOADING", 5000)
     assert torch.equal(opis(x, y), by_search)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.05, 0.09, 0.3, 1.0])
+@pytest.mark.parametrize("block_rows", [7, 40, 100])
+def test_every_similar_negative_pair_is_found_once(share: float, block_rows: int) -> None:
+    x, y = torch.randn(90, 5, dtype=torch.float64), torch.randint(0, 12, (90,))
+    pairs = PairDistances(x, y, block_rows=block_rows)
+    products, sorted_labels = (pairs.unit @ pairs.unit.T).tolist(), y.sort().values.tolist()
+    loops = {
+        (i, j): products[i][j] for i in range(90) for j in range(i + 1, 90) if sorted_labels[i] != sorted_labels[j]
+    }
+    bottom = 2.0 if share == 0 else sorted(loops.values(), reverse=True)[int(share * len(loops)) - 1] - 1e-9
+    finder = SimilarPairFinder(pairs, bottom, torch.arange(90, dtype=torch.int32))
+    found: list[tuple[tuple[int, int], float]] = []
+    for block in pairs.blocks():
+        cosines, rows, columns = finder.find(block)
+        found += zip(zip(rows.tolist(), columns.tolist(), strict=True), cosines.tolist(), strict=True)
+    expected = {places: cosine for places, cosine in loops.items() if cosine >= bottom}
+    assert len(found) == len(expected) == int(share * len(loops))
+    assert dict(found) == pytest.approx(expected, abs=1e-12)

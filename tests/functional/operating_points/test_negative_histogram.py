@@ -6,7 +6,7 @@ from torch import Tensor
 
 from pml_ext.functional import PairDistances, epsilon_opis_of_curves, opis_of_curves, utility_curves
 from pml_ext.functional.operating_points.calibration import calibrated_curves
-from pml_ext.functional.operating_points.negative_histogram import make_negative_histogram
+from pml_ext.functional.operating_points.negative_histogram import calibration_brackets, make_negative_histogram
 from pml_ext.functional.operating_points.utility import UtilityCurves
 
 COUNT = 2000
@@ -155,3 +155,26 @@ def test_order_and_duplicates_hardly_matter() -> None:
     x[:200] = x[200:400]  # copies of images, mostly under other labels
     found, exact = (opis_of_curves(curves_over(x, y, (1e-2, 1e-1), exact=each)[0]).item() for each in (False, True))
     assert found == pytest.approx(exact, rel=1e-5)
+
+
+def test_the_bracket_encloses_the_range() -> None:
+    y = torch.arange(3000) // 10
+    x = torch.randn(300, 16)[y] + torch.randn(3000, 16)
+    pairs = PairDistances(x, y)
+    ranks = [int(far * pairs.total_negative_pairs) for far in (1e-2, 1e-1)]
+    d_min, d_max = pairs.negative_distances_at(ranks).tolist()
+    (bracket,) = calibration_brackets(pairs, [(1e-2, 1e-1)])
+    assert bracket is not None
+    assert bracket[0] > 1 - d_min**2 / 2 > 1 - d_max**2 / 2 > bracket[1]
+    assert bracket[0] - bracket[1] < 3 * (d_max**2 - d_min**2) / 2
+
+
+def test_a_sample_of_one_class_gives_no_bracket() -> None:
+    y = torch.zeros(2100, dtype=torch.int64)
+    y[0] = 1
+    assert calibration_brackets(PairDistances(torch.randn(2100, 4), y), [(0.1, 0.1)]) == [None]
+
+
+def test_equal_distances_give_no_bracket() -> None:
+    y = torch.arange(2000) // 4
+    assert calibration_brackets(PairDistances(torch.randn(2000, 16).sign(), y), [(1e-2, 1e-1)]) == [None]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pml_ext.functional.operating_points.compiled_counting import compiled_count_rows
+from pml_ext.functional.operating_points.counting import compiled_count_rows
 
 numba = pytest.importorskip("numba")
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from pml_ext.metrics import ThresholdReport
-from pml_ext.metrics.threshold.validity import ThresholdCheck
+from pml_ext.metrics.threshold import check
+from pml_ext.metrics.threshold.check import ThresholdCheck
 from tests.oracles.identification import cosine
 
 LABELS = torch.arange(400) % 100
@@ -100,7 +101,7 @@ def checks(kind: str, draws: int, spread: float = 0.6) -> list[ThresholdCheck]:
 
 
 def verdicts_of(found: list[ThresholdCheck]) -> Counter[str]:
-    return Counter(check.verdict for check in found)
+    return Counter(one.verdict for one in found)
 
 
 def test_verdicts_where_the_truth_is_known() -> None:
@@ -110,20 +111,21 @@ def test_verdicts_where_the_truth_is_known() -> None:
     assert verdicts["FAR x 4"]["holds"] == 0 and verdicts["FAR x 4"]["does not hold"] >= 18
     assert verdicts["at chance"]["does not hold"] == 20
     assert verdicts["5 % mislabelled"]["does not hold"] == 0
-    without = [check.without_doubtful for check in found["5 % mislabelled"]]
-    assert sum(check is not None and check.verdict == "holds" for check in without) >= 10
+    without = [one.without_doubtful for one in found["5 % mislabelled"]]
+    assert sum(one is not None and one.verdict == "holds" for one in without) >= 10
     assert verdicts["no false accepts"]["holds"] == 20
-    assert all(check.far is not None and check.far.today.errors == 0 for check in found["no false accepts"])
-    assert not any(check.doubtful_labels for kind in ("FAR x 4", "at chance") for check in found[kind])
+    assert all(one.far is not None and one.far.today.errors == 0 for one in found["no false accepts"])
+    assert not any(one.doubtful_labels for kind in ("FAR x 4", "at chance") for one in found[kind])
 
 
-def test_a_matcher_at_chance_never_holds() -> None:
+def test_a_matcher_at_chance_never_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit of an FRR of 80 % is below 100 %; and keeping a promise of chance is not enough."""
-    assert {check.verdict for check in checks("at chance", 10, spread=1.2)} == {"does not hold"}
+    assert {one.verdict for one in checks("at chance", 10, spread=1.2)} == {"does not hold"}
     noise = torch.randn(2400, 32, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(1200) % 200
     report = ThresholdReport.from_embeddings(noise[:1200], labels, far=1e-3, splits=0)
-    found = report.check(noise[1200:], labels=labels, tolerance=30)
+    monkeypatch.setattr(check, "_TOLERANCE", 30.0)
+    found = report.check(noise[1200:], labels=labels)
     assert found.verdict == "cannot be told" and "may be no better than chance" in found.summary()
     rejected = report.check(torch.eye(32).repeat(2, 1), labels=torch.arange(64) // 2)
     assert "All 32 genuine pairs are rejected." in rejected.summary()
@@ -198,13 +200,14 @@ def test_pairs_of_unknown_identity_can_confirm_and_not_refute(report: ThresholdR
     assert "FRR was not checked" in crowded.summary()
 
 
-def test_checks_every_day_do_not_raise_false_alarms(report: ThresholdReport) -> None:
+def test_checks_every_day_do_not_raise_false_alarms(report: ThresholdReport, monkeypatch: pytest.MonkeyPatch) -> None:
     """A threshold at the edge of its limit would be refuted by chance in 2.5 % of looks of 95 % intervals each."""
+    monkeypatch.setattr(check, "_TOLERANCE", 1.0)
     labels = torch.arange(120) % 30
     alarms = 0
     for service in range(40):
         for day in range(1, 6):
-            found = report.check(population(100 * service + day, labels=labels), labels=labels, tolerance=1, look=day)
+            found = report.check(population(100 * service + day, labels=labels), labels=labels, look=day)
             if found.verdict == "does not hold":
                 alarms += 1
                 break
@@ -232,8 +235,6 @@ def test_what_cannot_be_checked_is_an_error(report: ThresholdReport) -> None:
         ValueError, match="embeddings must not be zero vectors, which have no cosine; got 2 of 400 rows"
     ):
         report.check(torch.cat([points[:-2], torch.zeros(2, points.shape[1])]), labels=LABELS)
-    with pytest.raises(ValueError, match="tolerance must be at least 1"):
-        report.check(points, labels=LABELS, tolerance=0.5)
     with pytest.raises(ValueError, match="look must be at least 1"):
         report.check(points, labels=LABELS, look=0)
 

@@ -10,6 +10,7 @@ from PIL import Image
 
 from pml_ext._errors import UserError
 from pml_ext.cli import parse
+from pml_ext.cli.arguments import config_files, trained_config, training_config
 from pml_ext.runner.checks.supported import unsupported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
@@ -185,13 +186,12 @@ def test_the_command_line_names_ones_own_data_for_a_config_as_it_is(tmp_path: Pa
     path = tmp_path / "theirs.yml"
     precise = "TEST: {PRECISE_BN: {ENABLED: true, DATASET: NAICReID}}"
     path.write_text(f"DATASETS: {{NAMES: [NAICReID], TESTS: [NAICReID]}}\n{precise}")
-    plain = parse(["train", str(path)])
-    assert not [problem for problem in unsupported(load_config(path, plain.overrides)) if "ALIASES" in problem.key]
-    assert {problem.key for problem in unsupported(load_config(path, plain.overrides))} >= {
+    assert not [problem for problem in unsupported(load_config(path)) if "ALIASES" in problem.key]
+    assert {problem.key for problem in unsupported(load_config(path))} >= {
         "DATASETS.NAMES", "DATASETS.TESTS", "TEST.PRECISE_BN.DATASET"
     }  # fmt: skip
-    for command in ("train", "eval", "check-config"):
-        opts = parse([command, str(path), "--dataset", "NAICReID=file:naic.csv", "--dataset", "B=folder:b"]).overrides
-        cfg = load_config(path, opts)
+    for command, config_of in (("train", training_config), ("eval", trained_config), ("check-config", config_files)):
+        words = [command, str(path), "--dataset", "NAICReID=file:naic.csv", "--dataset", "B=folder:b"]
+        cfg = load_config(path, config_of(parse(words)[1])[1])
         assert cfg.DATASETS.ALIASES == ("NAICReID=file:naic.csv", "B=folder:b")
         assert not {p.key for p in unsupported(cfg)} & {"DATASETS.NAMES", "DATASETS.TESTS", "TEST.PRECISE_BN.DATASET"}

@@ -12,7 +12,7 @@ import torch
 from pml_ext.cli import main
 
 CONFIG = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
-MODULE = ("-m", "pml_ext.cli")
+MODULE = ("-m", "pml_ext")
 # torchrun itself waits for the machine's name, which need not resolve in a container.
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--local-addr", "localhost", "--nproc-per-node", "2")
 TORCHRUN += ("--log-dir", "logs", *MODULE)

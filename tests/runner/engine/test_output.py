@@ -97,7 +97,7 @@ sys.modules["fcntl"] = None
 from pml_ext.cli import main
 config, run = sys.argv[1:]
 short = ["MODEL.DEVICE", "cpu", "SOLVER.MAX_EPOCH", "1", "TEST.EVAL_PERIOD", "1", "TEST.REPORT", "False"]
-model = ["--config-file", f"{run}/config.yaml", "MODEL.WEIGHTS", f"{run}/checkpoints/last.ckpt"]
+model = ["--model", f"{run}/config.yaml", "MODEL.WEIGHTS", f"{run}/checkpoints/last.ckpt"]
 for command in (["train", config, "OUTPUT_DIR", run, *short], ["report", run],
                 ["embed", f"{run}/pictures", *model, "--output", f"{run}/gallery"]):
     assert main(command) == 0, command

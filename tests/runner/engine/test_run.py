@@ -511,7 +511,7 @@ def test_a_folder_in_the_checkpoints_place_is_not_taken_for_none(
 @contextmanager
 def started(output: Path, *opts: str, flags: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
     """A run in a process of its own, once it has written its first checkpoint; it does not outlive the test."""
-    command = [sys.executable, "-m", "pml_ext.cli", "train", "--config-file", str(DIGITS), *flags]
+    command = [sys.executable, "-m", "pml_ext", "train", "--config-file", str(DIGITS), *flags]
     running = subprocess.Popen(
         [*command, "OUTPUT_DIR", str(output), *QUICK, *opts],
         stdout=subprocess.DEVNULL,

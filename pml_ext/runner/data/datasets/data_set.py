@@ -11,8 +11,7 @@ from pml_ext._identities import JUNK
 from pml_ext.runner.data.datasets.image_set import ImageSet
 
 if TYPE_CHECKING:
-    from pml_ext.metrics.identification_lists import SearchProtocol
-    from pml_ext.metrics.pair_lists import TemplateMedia, TemplatePairs
+    from pml_ext.metrics.protocol_files import SearchProtocol, TemplateMedia, TemplatePairs
 
 
 @dataclass(frozen=True)

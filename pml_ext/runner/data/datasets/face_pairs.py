@@ -43,7 +43,7 @@ def pair_set(root: Path, grey: bool, *, name: str) -> PairSet:
 
 
 def _listed_pairs(listing: Path, folder: Path, grey: bool) -> PairSet:
-    from pml_ext.metrics.pair_lists import read_lfw_pairs  # imports torch
+    from pml_ext.metrics.protocol_files import read_lfw_pairs  # imports torch
 
     pairs = read_lfw_pairs(listing)
     keys = [key.split("/") for pair in zip(pairs.first, pairs.second, strict=True) for key in pair]

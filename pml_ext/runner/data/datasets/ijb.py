@@ -15,7 +15,7 @@ from pml_ext.runner.data.datasets.layout import found_in, matching_lines
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pml_ext.metrics.identification_lists import SearchProtocol
+    from pml_ext.metrics.protocol_files import SearchProtocol
 
 SIDE = 112
 # Where ArcFace's crops of 112×112 have the eyes, the nose and the corners of the mouth (x, y).
@@ -31,7 +31,7 @@ def template_set(root: Path, grey: bool, *, name: str) -> TemplateSet:
     used: every image of a medium weighs the same. With the lists of the 1:N protocol in `meta/`, templates are searched
     for in both galleries too.
     """
-    from pml_ext.metrics.pair_lists import read_template_media, read_template_pairs  # import torch
+    from pml_ext.metrics.protocol_files import read_template_media, read_template_pairs  # import torch
 
     folder, lower = root / name, name.lower()
     meta = folder / "meta"
@@ -56,7 +56,7 @@ def template_set(root: Path, grey: bool, *, name: str) -> TemplateSet:
 
 def _searches(meta: Path, lower: str) -> "SearchProtocol | None":
     """`meta/ijbc_1N_probe_mixed.csv` and the galleries `G1`, `G2` beside it (IJB-B: `S1`, `S2`); None without any."""
-    from pml_ext.metrics.identification_lists import SearchProtocol, read_template_subjects  # import torch
+    from pml_ext.metrics.protocol_files import SearchProtocol, read_template_subjects  # import torch
 
     letter = "S" if lower == "ijbb" else "G"
     galleries = [meta / f"{lower}_1N_gallery_{letter}{number}.csv" for number in (1, 2)]

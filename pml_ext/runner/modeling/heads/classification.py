@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from pml_ext._ops.precision import no_autocast
-from pml_ext.functional.losses.class_margins import MARGINS
+from pml_ext._ops.numerics import no_autocast
+from pml_ext.functional.losses.class_softmax import MARGINS
 
 
 class Linear(nn.Module):

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from pml_ext._ops.precision import no_autocast
+from pml_ext._ops.numerics import no_autocast
 
 
 class GeneralizedMean(nn.Module):

@@ -1,0 +1,150 @@
+"""How large tensors are multiplied: block sizes, precision, threads, and products of rows."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_whole
+from pml_ext._ops.own_gradient import under_transform
+
+ENTRIES = 2**18
+"""Of one block on the CPU: a few tensors of this size fit in the cache."""
+
+ENTRIES_ON_A_DEVICE = 2**22
+"""Of one block on a GPU, where it only bounds the memory, as launches cost more than memory access."""
+
+SIDE = 1024
+"""Rows and columns of one block of a matrix product over all pairs of a data set."""
+
+
+def block_entries(device: torch.device, entries: int | None = None) -> int:
+    """`entries`, or the device's block size if None."""
+    if entries is not None:
+        check_whole(entries, "entries", 0)
+        return entries
+    return ENTRIES if device.type == "cpu" else ENTRIES_ON_A_DEVICE
+
+
+def rows_of_a_block(width: int, device: torch.device, *, entries: int | None = None) -> int:
+    """The number of rows of `width` entries in one block, at least 1."""
+    return max(1, block_entries(device, entries) // max(1, width))
+
+
+def row_blocks(rows: int, width: int, device: torch.device, *, entries: int | None = None) -> Iterator[slice]:
+    """Yield the rows of a (rows, width) tensor in blocks of `entries` entries; None: the device's block size."""
+    step = rows_of_a_block(width, device, entries=entries)
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))
+
+
+def no_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Turn autocast off, but only if it is on: the context takes a tenth of a small loss's time."""
+    kind = device.type
+    is_on = kind != "meta" and torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, enabled=False) if is_on else nullcontext()
+
+
+@contextmanager
+def exact_products() -> Iterator[None]:
+    """Turn off TF32."""
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Turn off gradients, autocast and TF32: 16-bit products change a distance by more than a grid step."""
+    with exact_products(), torch.no_grad(), torch.autocast(device.type, enabled=False):
+        yield
+
+
+@contextmanager
+def one_thread(if_small: bool) -> Iterator[None]:
+    """Compute in this thread alone where the work is small: threads that wait for each other would keep cores busy.
+
+    On a machine whose cores have other work, every operation would wait until all threads had their turn.
+    """
+    threads = torch.get_num_threads()
+    if if_small:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if if_small:
+            torch.set_num_threads(threads)
+
+
+BLOCK_SIDE = 256
+"""Rows and columns of one block of a square matrix: two blocks fit in the CPU cache."""
+
+
+def inner_products(x: Tensor) -> Tensor:
+    """(N, N): x xᵀ of (N, D), with a gradient that takes one matrix product. Differentiable any number of times."""
+    products: Tensor = x @ x.T if under_transform() else _InnerProducts.apply(x)
+    return products
+
+
+def gram(x: Tensor, scale: float = 1.0, *, side: int = BLOCK_SIDE, out: Tensor | None = None) -> Tensor:
+    """scale · x xᵀ without a gradient; on the CPU, blocks below the diagonal are copied from above."""
+    side = len(x) if x.is_cuda else side
+    products = x.new_empty(len(x), len(x)) if out is None else out
+    for first in range(0, len(x), side):
+        rows, rest = slice(first, first + side), slice(first + side, None)
+        products[rows, first:].addmm_(x[rows], x[first:].T, beta=0, alpha=scale)
+        if first + side < len(x):
+            products[rest, rows] = products[rows, rest].T
+    return products
+
+
+def gram_of_rows(x: Tensor, rows: slice, scale: float = 1.0) -> Tensor:
+    """scale · x[rows] xᵀ without a gradient, using `gram` for the square part."""
+    own = x[rows]
+    products = x.new_empty(len(own), len(x))
+    for others in (slice(0, rows.start), slice(rows.stop, None)):
+        products[:, others].addmm_(own, x[others].T, beta=0, alpha=scale)
+    gram(own, scale, out=products[:, rows])
+    return products
+
+
+def add_transpose_(square: Tensor, *, side: int = BLOCK_SIDE) -> Tensor:
+    """square + squareᵀ in place, in blocks that are transposed first, which makes it 4 times faster."""
+    side = len(square) if square.is_cuda else side
+    blocks = [slice(first, first + side) for first in range(0, len(square), side)]
+    for i, rows in enumerate(blocks):
+        for columns in blocks[i:]:
+            upper, lower = square[rows, columns], square[columns, rows]
+            upper.add_(lower.T.clone(memory_format=torch.contiguous_format))
+            if rows != columns:
+                lower.copy_(upper.T)
+    return square
+
+
+def add_transposed_(x: Tensor, y: Tensor, *, side: int = BLOCK_SIDE) -> Tensor:
+    """x (M, N) + yᵀ, y (N, M), in place and in blocks like `add_transpose_`."""
+    side = max(x.shape) if x.is_cuda else side
+    for i in range(0, x.shape[0], side):
+        for j in range(0, x.shape[1], side):
+            block = y[j : j + side, i : i + side].T.clone(memory_format=torch.contiguous_format)
+            x[i : i + side, j : j + side].add_(block)
+    return x
+
+
+class _InnerProducts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x @ x.T
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        # Transposing first makes the sum 4 times faster.
+        symmetric: Tensor = grad.T.clone(memory_format=torch.contiguous_format)
+        return symmetric.add_(grad).mm(x)

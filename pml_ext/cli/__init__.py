@@ -1,0 +1,164 @@
+"""The `pml-ext` command: its parser, and how a command ends.
+
+Each command is one module here, or a part of one, with its arguments, help, example and body. torch takes seconds to
+import, so these modules import it, and the rooms that need it, inside their functions: help and errors are quick.
+"""
+
+import logging
+import os
+import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+
+from pml_ext._errors import Terminated, UserError
+from pml_ext._names import closest, hint
+from pml_ext._text import PrintableFormatter
+from pml_ext._version import __version__
+from pml_ext.cli.arguments import Command, split_pairs
+from pml_ext.cli.completion import COMPLETION
+from pml_ext.cli.configs import CHECK_CONFIG, CONVERT_CONFIG
+from pml_ext.cli.embed import EMBED
+from pml_ext.cli.evaluate import EVALUATE
+from pml_ext.cli.export import EXPORT
+from pml_ext.cli.look_up import CONFIGS, COPY, EXAMPLES, LIST
+from pml_ext.cli.report import COMPARE, REPORT
+from pml_ext.cli.search import INDEX, SEARCH
+from pml_ext.cli.threshold import CHECK, CHOOSE, COMPARE_MODELS
+from pml_ext.cli.train import EVAL, TRAIN
+
+GROUPS = {
+    "train": [TRAIN, EVAL, REPORT, COMPARE, CHECK_CONFIG, CONVERT_CONFIG],
+    "use": [EXPORT, EMBED, INDEX, SEARCH, EVALUATE],
+    "thresholds": [CHOOSE, CHECK, COMPARE_MODELS],
+    "look up": [LIST, CONFIGS, EXAMPLES, COPY, COMPLETION],
+}
+COMMANDS = {command.name: command for group in GROUPS.values() for command in group}
+
+STDOUT_CLOSED = 128 + 13  # as a shell has it for SIGPIPE
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; a mistake in its input is one line on stderr and exit status 2."""
+    # Before torch is loaded: threads that wait actively starve each other beside a busy process.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    try:
+        status = _run(sys.argv[1:] if argv is None else argv)
+    except SystemExit:  # help, or a mistake in the options
+        if not _is_stdout_closed():
+            raise
+        return STDOUT_CLOSED
+    return STDOUT_CLOSED if _is_stdout_closed() else status
+
+
+def _is_stdout_closed(probe: str = "") -> bool:
+    """Whether the reader of stdout, such as `head`, has ended; if so, Python's flush at exit goes to nowhere."""
+    try:
+        print(end=probe, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
+
+
+def _run(words: Sequence[str]) -> int:
+    log = logging.getLogger("pml_ext")
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    log.handlers = [logging.StreamHandler()]
+    log.handlers[0].setFormatter(PrintableFormatter())
+    command, options = parse(words)
+    try:
+        if modules := getattr(options, "imports", None):
+            from pml_ext.runner.plugins import import_modules
+
+            import_modules(modules)
+        return command.run(options) or 0
+    except ModuleNotFoundError as error:
+        package = (error.name or "pml_ext").partition(".")[0]
+        if package == "pml_ext" or package in sys.stdlib_module_names:
+            raise
+        extra = "threshold" if words[0] == "threshold" else "train"
+        log.error("error: %s. It comes with an extra: pip install 'pml_ext[%s]'", error, extra)
+    except (UserError, OSError) as error:
+        if isinstance(error, BrokenPipeError) and _is_stdout_closed("\n"):
+            return STDOUT_CLOSED
+        log.error("error: %s", error)
+    except KeyboardInterrupt:
+        log.error("stopped before the end%s", command.resume_hint)
+        return 130
+    except Terminated:
+        log.error("stopped by SIGTERM%s", command.resume_hint)
+        return Terminated.STATUS
+    return 2
+
+
+def parse(words: Sequence[str]) -> tuple[Command, Namespace]:
+    """The command and its arguments; `overrides` are its KEY VALUE pairs, between which options may stand."""
+    whole, parsers = parsers_of_commands()
+    command = _command_of(words, whole)
+    parser = parsers[command.name]
+    rest, pairs = list(words[len(command.name.split()) :]), list[str]()
+    if command.key is not None:
+        rest, pairs = split_pairs(rest, parser, command.key)
+    options, unknown = parser.parse_known_intermixed_args(rest)
+    if unknown:
+        near = closest(unknown[0].partition("=")[0], parser._option_string_actions, 1)
+        suggestion = f"; did you mean {near[0]}?" if near else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{suggestion}")
+    if command.key is not None:
+        options.overrides = pairs
+    return command, options
+
+
+def _command_of(words: Sequence[str], whole: ArgumentParser) -> Command:
+    """The command that the first word or two name; else shows the help or an error, and exits."""
+    for count in (1, 2):
+        if command := COMMANDS.get(" ".join(words[:count])):
+            return command
+    if not words:
+        whole.print_help()
+        whole.exit()
+    first_words = {name.partition(" ")[0] for name in COMMANDS}
+    if not words[0].startswith("-") and words[0] not in first_words:
+        whole.error(f"no command {words[0]!r}{hint(words[0], COMMANDS, str)}")
+    whole.parse_args(words)  # help, the version, or an error
+    raise AssertionError(words)
+
+
+class _WholeParser(ArgumentParser):
+    """The parser of the whole command line, whose help lists the commands by group."""
+
+    def format_help(self) -> str:
+        lines = [self.format_usage(), f"{self.description}\n"]
+        for title, commands in GROUPS.items():
+            lines += [f"{title}:", *(f"  {command.name:17}  {command.about}" for command in commands), ""]
+        return "\n".join([*lines, "See `pml-ext COMMAND --help`.\n"])
+
+
+def parsers_of_commands() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
+    """The parser of the whole command line, and those of the commands."""
+    whole = _WholeParser(
+        "pml-ext",
+        usage="pml-ext [--version] COMMAND …",
+        description="Train, evaluate and use embedding models, and choose decision thresholds.",
+    )
+    whole.add_argument("--version", action="version", version=__version__)
+    groups = {"": whole.add_subparsers(prog="pml-ext", metavar="COMMAND", required=True, parser_class=ArgumentParser)}
+    parsers = dict[str, ArgumentParser]()
+    for command in COMMANDS.values():
+        group, _, name = command.name.rpartition(" ")
+        if group not in groups:
+            about = ", ".join(other.rpartition(" ")[2] for other in COMMANDS if other.startswith(f"{group} "))
+            parent = groups[""].add_parser(group, help=about, description=f"See pml-ext {group} COMMAND --help.")
+            groups[group] = parent.add_subparsers(prog=f"pml-ext {group}", required=True)
+        parsers[command.name] = groups[group].add_parser(
+            name,
+            help=command.about,
+            description=command.about,
+            epilog=f"{command.notes}\nexample:\n  {command.example}".lstrip(),
+            formatter_class=RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        for each in command.arguments:
+            each.add_to(parsers[command.name])
+    return whole, parsers

@@ -1,0 +1,249 @@
+"""How a command is declared, the arguments that several commands share, and the words that lead to a config."""
+
+import logging
+import re
+import warnings
+from argparse import ArgumentParser, Namespace, _ActionsContainer
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pml_ext._errors import UserError
+from pml_ext._names import closest_path
+from pml_ext.runner.config.run_folder import config_of_run, is_run, weights_of_run
+
+if TYPE_CHECKING:
+    from pml_ext.runner.launch import Launch
+
+KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)*")
+# Next to names of images, such as DSC_0001.JPG.
+KEY_AMONG_FILES = re.compile(r"(MODEL|INPUT|DATALOADER|TEST|SOLVER|DATASETS|KD)(\.[A-Z0-9_]+)+")
+CONFIG_FOR_IMAGES = "OwnImages/base.yml"
+
+EMBEDDING_FILES = """FILE is a gallery of `pml-ext embed`, or a file of any program with one set of N samples:
+
+- `.npz`: arrays `embeddings` (N, D), `labels` (N,) and, optionally, `cameras` (N,) and `paths` (N,) of images. No
+  pickled objects.
+- `.pt`, `.pth`: a dict of tensors with these names; labels, cameras and paths may be lists of strings.
+- `.safetensors`: tensors with these names.
+- `.parquet`: one row per sample; columns `label`, `camera` and `path` (both optional), and either `embedding` (a list
+  of numbers) or one numeric column per dimension: `e0`, `e1`, … Needs pyarrow.
+
+Other names are ignored, except misspelt cameras, which are an error. Embeddings are finite floating-point numbers, and
+no row is zero. Labels and cameras are integers or strings. With cameras, samples of label −1 are junk and ignored.
+Paths are relative to the file's folder, and no image outside it is opened.
+"""
+
+
+class Argument:
+    """One argument of a command.
+
+    Args:
+        spec: `FILE`, a positional; `--far RATE`, an option with a value; `--half`, a switch.
+        about: for the help, which adds the default.
+        settings: more arguments of argparse's add_argument.
+    """
+
+    def __init__(self, spec: str, about: str, **settings: Any) -> None:
+        self.spec, self.about, self.settings = spec, about, settings
+
+    def add_to(self, parser: _ActionsContainer) -> None:
+        settings, about = dict(self.settings), self.about
+        name, _, metavar = self.spec.partition(" ")
+        if not name.startswith("-"):
+            name, metavar = settings.pop("dest", name.lower()), self.spec
+        if metavar:
+            settings["metavar"] = metavar
+        elif "choices" not in settings:
+            settings["action"] = "store_true"
+        if settings.get("default") is not None:
+            about += f" [default: {settings['default']}]"
+        parser.add_argument(name, help=about, **settings)
+
+
+class OneOf:
+    """Arguments of which a command takes at most one, or exactly one."""
+
+    def __init__(self, *arguments: Argument, required: bool) -> None:
+        self.arguments, self.required = arguments, required
+
+    def add_to(self, parser: ArgumentParser) -> None:
+        group = parser.add_mutually_exclusive_group(required=self.required)
+        for each in self.arguments:
+            each.add_to(group)
+
+
+Arguments = Sequence[Argument | OneOf]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of `pml-ext`.
+
+    Attributes:
+        name: one word, or two for a command of a group such as `threshold choose`.
+        about: one sentence, for the help.
+        run: called with the parsed arguments; returns the exit status, None for 0.
+        example: a command line that ends the help.
+        notes: what the help says before the example.
+        key: matches the KEYs of KEY VALUE pairs, which become `overrides`; None for a command without them.
+        resume_hint: what to do after Ctrl-C.
+    """
+
+    name: str
+    about: str
+    run: Callable[[Namespace], int | None]
+    arguments: Arguments
+    example: str
+    notes: str = ""
+    key: re.Pattern[str] | None = None
+    resume_hint: str = ""
+
+
+IMPORT = Argument(
+    "--import MODULE", "Import a module that registers losses, data sets and other parts of the config; repeatable.",
+    action="append", dest="imports",
+)  # fmt: skip
+CONFIG = (
+    Argument(
+        "--config-file FILE", "Config file, or the name of a bundled one (see `pml-ext configs`). Same as the "
+        "positional FILE; FastReID's spelling."
+    ),
+    IMPORT,
+    Argument(
+        "--dataset NAME=file:TABLE", "Read the data set NAME of the config from a table (path, identity, camera, "
+        "split), or from a folder with NAME=folder:PATH; repeatable.", action="append"
+    ),
+)  # fmt: skip
+PROCESSES = (
+    Argument(
+        "--num-gpus N", "Processes to start on each machine, one per GPU; with MODEL.DEVICE cpu, N CPU processes",
+        type=int, default=1
+    ),
+    Argument("--num-machines N", "Number of machines", type=int, default=1),
+    Argument("--machine-rank N", "Number of this machine", type=int, default=0),
+    Argument("--dist-url URL", "tcp://address:port of machine 0; auto is a free port of this one", default="auto"),
+    Argument("--timeout SECONDS", "Timeout of collective operations, in seconds", type=float, default=1800.0),
+    Argument(
+        "--max-restarts N", "Restart a failed run from its last checkpoint up to N times", type=int, default=0
+    ),
+)  # fmt: skip
+TRAINED = Argument(
+    "RUN | FILE [KEY VALUE]…", "OUTPUT_DIR of a run or config file, and config overrides.", dest="words", nargs="*"
+)
+IMAGE_FOLDER = Argument("--images FOLDER", "Folder that the file's paths are relative to [default: the file's folder]")
+
+
+def launch_of(options: Namespace) -> "Launch":
+    """The processes that PROCESSES declare."""
+    from pml_ext.runner.launch import Launch
+
+    return Launch(**{name: getattr(options, name) for name in Launch.__dataclass_fields__})
+
+
+def split_pairs(words: Sequence[str], parser: ArgumentParser, key: re.Pattern[str]) -> tuple[list[str], list[str]]:
+    """The words without KEY VALUE pairs, and the pairs.
+
+    A key is known by its capitals, so the value after it may begin with a minus, as -1e-3 does.
+    """
+    flags = {name for action in parser._actions if action.nargs == 0 for name in action.option_strings}
+    rest, pairs = list[str](), list[str]()
+    words = list(words)
+    while words:
+        word = words.pop(0)
+        is_option_value = bool(rest) and rest[-1].startswith("-") and "=" not in rest[-1] and rest[-1] not in flags
+        if key.fullmatch(word) and not is_option_value:
+            pairs += [word, *words[:1]]
+            del words[:1]
+        else:
+            rest.append(word)
+    return rest, pairs
+
+
+def training_config(options: Namespace) -> tuple[str, list[str]]:
+    """The config file and the overrides of a command that trains: of a FILE, a run to resume, or images."""
+    settings = _take_images(options, options.words)
+    config_file = _config_word(options, "a folder of images")
+    if Path(config_file).expanduser().is_dir():
+        settings += ["OUTPUT_DIR", config_file]
+        config_file = config_of_run(config_file)
+    return config_file, _all_overrides(options, settings)
+
+
+def trained_config(options: Namespace) -> tuple[str, list[str]]:
+    """The config file and the overrides of a command on a trained model: of a FILE, or a run with its weights."""
+    settings = list[str]()
+    config_file = _config_word(options, "a run")
+    if Path(config_file).expanduser().is_dir():
+        run, config_file = config_file, config_of_run(config_file)
+        settings = ["OUTPUT_DIR", run, "MODEL.WEIGHTS", weights_of_run(run)]
+    return config_file, _all_overrides(options, settings)
+
+
+def config_files(options: Namespace) -> tuple[list[str], list[str]]:
+    """The config files and the overrides of a command that only reads them: of FILEs, runs and images."""
+    settings = _take_images(options, options.words)
+    files = list(options.words)
+    if options.config_file is not None:
+        files.insert(0, options.config_file)
+    files = [config_of_run(file) if is_run(file) else file for file in files]
+    options.words = []
+    return files, _all_overrides(options, settings)
+
+
+def _config_word(options: Namespace, other: str) -> str:
+    """--config-file, or else the first of the words, which is removed."""
+    if options.config_file is not None:
+        return str(options.config_file)
+    if not options.words:
+        raise UserError(f"a config FILE is required, or {other}")
+    word = str(options.words.pop(0))
+    path = Path(word).expanduser()
+    if path.suffix in (".npz", ".parquet", ".safetensors"):
+        raise UserError(f"{word} is no config file; for precomputed embeddings: pml-ext evaluate {word}")
+    if not _is_config(word) and not path.exists():
+        close = closest_path(path)
+        suggestion = f"; did you mean {close}?" if close else ""
+        raise UserError(f"{other.replace('a ', 'no ', 1)} and no config file at {word}{suggestion}")
+    return word
+
+
+def _all_overrides(options: Namespace, settings: list[str]) -> list[str]:
+    aliases = ["DATASETS.ALIASES", repr(tuple(options.dataset))] if options.dataset else []
+    return [*aliases, *settings, *options.words, *options.overrides]
+
+
+def _take_images(options: Namespace, words: list[str]) -> list[str]:
+    """Remove the folder of images or the table from the words; returns the settings that train and test on it."""
+    word = next(filter(_is_images, words), None)
+    if word is None:
+        return []
+    words.remove(word)
+    path = Path(word)
+    kind, name = ("folder", path.resolve().name) if path.is_dir() else ("file", path.stem)
+    name = re.sub(r"[^\w.-]", "_", name)
+    options.dataset = [*(options.dataset or []), f"{name}={kind}:{path}"]
+    settings = ["DATASETS.NAMES", repr((name,)), "DATASETS.TESTS", repr((name,))]
+    if options.config_file is None and not any(map(_is_config, words)):
+        options.config_file = CONFIG_FOR_IMAGES
+        settings += ["OUTPUT_DIR", f"logs/{name}"]
+    return settings
+
+
+def _is_config(word: str) -> bool:
+    return Path(word).suffix in (".yml", ".yaml") or is_run(word)
+
+
+def _is_images(word: str) -> bool:
+    path = Path(word).expanduser()
+    return path.suffix in (".csv", ".parquet") or (path.is_dir() and not is_run(path))
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Log warnings without file and line."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: logging.getLogger("pml_ext").warning("warning: %s", message)
+        yield

@@ -1,0 +1,154 @@
+"""`pml-ext embed`: make a gallery agree with images, by one process or several."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pml_ext._errors import UserError
+from pml_ext.cli.arguments import IMPORT, KEY_AMONG_FILES, PROCESSES, Argument, Command, launch_of
+
+if TYPE_CHECKING:
+    from yacs.config import CfgNode as CN
+
+    from pml_ext.runner.launch import Launch
+    from pml_ext.search.embedder import Embedder
+
+
+_ARGUMENTS = [
+    Argument("IMAGES [KEY VALUE]…", "Image files and folders, and config overrides.", dest="images", nargs="*"),
+    Argument(
+        "--model MODEL",
+        "OUTPUT_DIR of a run, file of `pml-ext export --format onnx`, or config file; set MODEL.WEIGHTS in the "
+        "config file or on the command line.",
+        required=True,
+    ),
+    Argument("--output GALLERY", "Folder of a new or an existing gallery.", required=True),
+    Argument("--half", "Use 16-bit precision except in the heads."),
+    Argument("--prune", "Remove the rows of images that no longer exist."),
+    Argument("--label-by-folder", "Label each image with its folder's name."),
+    Argument(
+        "--normalize COHORT",
+        "cohort.npz of `pml-ext threshold choose`; searches then rank by normalised scores.",
+    ),
+    IMPORT,
+    *PROCESSES,
+]
+
+
+def _embed(options: Namespace) -> None:
+    from pml_ext.runner.launch import start
+    from pml_ext.search.readers import READERS
+
+    launch = launch_of(options).joined()
+    options.output = Path(options.output).expanduser()
+    if options.output.suffix in READERS or options.output.is_file():
+        raise UserError(f"--output is a gallery, which is a folder; got {options.output}")
+    if not options.output.parent.is_dir():
+        raise UserError(f"no folder {options.output.parent} for {options.output.name}")
+    if launch.needs_agent:
+        start(launch, partial(embed_in_process, options))
+    else:
+        embed_in_process(options, launch)
+
+
+def embed_in_process(options: Namespace, launch: Launch) -> None:
+    """Embed this process's share of the images that are not in the gallery yet, or whose content has changed."""
+    from pml_ext.runner.failures import one_message
+    from pml_ext.search.images import embed_folder
+
+    cfg, embedder = _load_model(options)
+    with one_message(options.output.parent), _process_group(launch.timeout):
+        embed_folder(
+            embedder,
+            options.images,
+            options.output,
+            label_by_folder=options.label_by_folder,
+            prune=options.prune,
+            normalize=options.normalize,
+            workers=cfg.DATALOADER.NUM_WORKERS,
+        )
+
+
+def _load_model(options: Namespace) -> tuple[CN, Embedder]:
+    """The config to run with, and the model on this process's device."""
+    from pml_ext.runner.checks.supported import require_network
+    from pml_ext.runner.config.network_keys import load_for_embedding
+    from pml_ext.runner.config.run_folder import config_of_run, weights_of_run
+    from pml_ext.search.embedder import Embedder
+
+    model, overrides = options.model, options.overrides
+    path = Path(model).expanduser()
+    is_exported = path.suffix == ".onnx"
+    if is_exported:
+        _require_no_model_keys(options)
+        config_file, overrides = None, ["MODEL.DEVICE", "auto", *overrides]
+    elif path.is_dir():
+        config_file, overrides = config_of_run(model), ["MODEL.WEIGHTS", weights_of_run(model), *overrides]
+    else:
+        config_file = model
+    cfg = load_for_embedding(config_file, [*overrides])
+    require_network(cfg)
+    device, batch_size = _device(cfg), cfg.TEST.IMS_PER_BATCH
+    if is_exported:
+        embedder = Embedder.from_onnx(model, device=device, batch_size=batch_size)
+        embedder.record = replace(embedder.record, onnx=str(path.resolve()))
+    else:
+        embedder = Embedder.of(cfg, device=device, half=options.half, batch_size=batch_size)
+        weights = Path(cfg.MODEL.WEIGHTS).expanduser().resolve()
+        embedder.record = replace(embedder.record, weights=str(weights))
+    return cfg, embedder
+
+
+def _require_no_model_keys(options: Namespace) -> None:
+    """Raise a UserError for arguments that would change what an exported model computes."""
+    from pml_ext.runner.config.network_keys import SHAPING
+
+    fixed = [key for key in options.overrides[::2] if key.startswith((*SHAPING, "MODEL.WEIGHTS"))]
+    if options.half:
+        fixed.append("--half")
+    if fixed:
+        raise UserError(f"{', '.join(fixed)}: an exported file computes as it was exported")
+
+
+def _device(cfg: CN) -> str:
+    """MODEL.DEVICE; each of several processes of a machine has its own GPU."""
+    device = str(cfg.MODEL.DEVICE)
+    kind = device.partition(":")[0]
+    if kind == "cpu" or int(os.environ.get("LOCAL_WORLD_SIZE", 1)) == 1:
+        return device
+    return f"{kind}:{os.environ['LOCAL_RANK']}"
+
+
+@contextmanager
+def _process_group(timeout: float) -> Iterator[None]:
+    """In the block, processes that were started together are a group."""
+    from torch import distributed
+
+    if not distributed.is_torchelastic_launched():
+        yield
+        return
+    distributed.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+
+
+EMBED = Command(
+    "embed",
+    "Embed images into a gallery. Rerun the command to resume.",
+    _embed,
+    _ARGUMENTS,
+    "pml-ext embed images/ --model logs/products --label-by-folder --output gallery",
+    notes="Images that are new or whose content has changed are embedded; the others stay as they are.\n",
+    key=KEY_AMONG_FILES,
+    resume_hint="; run the same command again to resume",
+)

@@ -1,0 +1,336 @@
+"""`pml-ext evaluate`: the metrics, and the report, of precomputed embeddings."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pml_ext._errors import UserError, import_library
+from pml_ext._identities import JUNK
+from pml_ext.cli.arguments import EMBEDDING_FILES, IMAGE_FOLDER, Argument, Arguments, Command, OneOf, plain_warnings
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from pml_ext.metrics.normalization import Normalization
+    from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages
+    from pml_ext.search.readers import EmbeddingSet
+
+_FAR = 1e-3  # TEST.THRESHOLD.FAR's default
+
+
+_ARGUMENTS: Arguments = [
+    Argument("FILE", "Embeddings of the queries, see below."),
+    Argument("--gallery FILE", "Embeddings to search in. Without it, each sample searches all others."),
+    OneOf(
+        Argument(
+            "--distractors FILE",
+            "Add gallery embeddings of identities that no query has. Measures TAR at FAR and searches among them all.",
+        ),
+        Argument(
+            "--normalize COHORT",
+            "Also measure scores normalised by a cohort: `gallery` for the samples themselves (k and strength "
+            "as in TEST.NORMALIZE), a saved cohort.npz, or a threshold.json.",
+        ),
+        required=False,
+    ),
+    Argument("--checkpoint FILE", "Model file of the embeddings; a cohort or threshold.json must be of it."),
+    Argument("--report", "Write an HTML report, too."),
+    IMAGE_FOLDER,
+    Argument("--output FOLDER", "Folder of metrics.json and report.html", default="."),
+]
+
+
+@plain_warnings()
+def _evaluate(options: Namespace) -> None:
+    import torch
+
+    from pml_ext._files import sha256_of
+    from pml_ext.metrics.opis import OPISSettings
+    from pml_ext.metrics.threshold.samples import describe_cohort
+    from pml_ext.runner.evaluation.collapse import describe_collapse
+    from pml_ext.runner.evaluation.results import results_table, write_metrics
+    from pml_ext.search.cohorts import cohort_for_measuring
+
+    about: dict[str, Any] = {
+        "embeddings": options.file,
+        "gallery": options.gallery,
+        "distractors": options.distractors,
+        "opis": asdict(OPISSettings()),
+    }
+    if options.checkpoint is not None:
+        about["checkpoint"] = {"file": Path(options.checkpoint).name, "sha256": sha256_of(options.checkpoint)}
+    cohort = None
+    if options.normalize is not None:
+        cohort = cohort_for_measuring(options.normalize, options.checkpoint)
+    parts = _read_parts(options.file, options.gallery)
+    if options.distractors is None:
+        values = _measure_all(parts, cohort)
+    else:
+        values = _measure_among_distractors(parts[0], parts[-1], options.distractors)
+    if (described := describe_cohort(cohort, len(parts[-1].labels))) is not None:
+        about["normalize"] = asdict(described)
+    name = Path(options.file).name
+    embeddings = torch.cat([part.data.embeddings for part in parts])
+    collapse = describe_collapse(name, embeddings, torch.cat([part.labels for part in parts]))
+    notes = [collapse] if collapse else []
+    folder = Path(options.output)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {"metrics": folder / "metrics.json"}
+    if options.report:
+        files["report"], notes = _write_report(folder, name, parts, values, notes, options.images)
+    write_metrics(files["metrics"], {name: values}, **about, notes=notes)
+    print(results_table({name: values}, files, notes=notes))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A file, and its labels and cameras as numbers that mean the same in both files; JUNK is ignored.
+
+    identity_names: the user's names of the labels.
+    """
+
+    file: str
+    data: EmbeddingSet
+    labels: Tensor
+    cameras: Tensor
+    identity_names: dict[int, str]
+
+
+def _read_parts(file: str, gallery_file: str | None) -> list[_Part]:
+    """The queries, and the gallery if there is one; without cameras each sample has its own.
+
+    UserError: files that do not fit each other.
+    """
+    import numpy as np
+    import torch
+
+    from pml_ext.search.readers import read_embeddings
+
+    files = [file] if gallery_file is None else [file, gallery_file]
+    sets = [read_embeddings(name) for name in files]
+    dims = [given.dim for given in sets]
+    if dims[-1] != dims[0]:
+        raise UserError(f"{gallery_file} must have {dims[0]} dimensions, as {file}; got {dims[-1]}")
+    labels, names = _number("labels", [given.labels for given in sets])
+    for ids, given in zip(labels, sets, strict=True):
+        ids[torch.from_numpy(given.is_junk)] = JUNK
+    given_cameras = [given.cameras for given in sets if given.cameras is not None]
+    if given_cameras and len(given_cameras) < len(sets):
+        owner = "gallery has" if sets[0].cameras is None else "queries have"
+        raise UserError(f"cameras must be in both files or in none; only the {owner} them")
+    if not given_cameras:  # then the camera rule must remove nothing
+        counts = np.cumsum([len(ids) for ids in labels])
+        given_cameras = np.split(np.arange(counts[-1]), counts[:-1])
+    cameras, _ = _number("cameras", given_cameras)
+    identity_names = {number: str(name) for number, name in enumerate(names.tolist())}
+    return [_Part(*part, identity_names) for part in zip(files, sets, labels, cameras, strict=True)]
+
+
+def _number(what: str, arrays: Sequence[np.ndarray]) -> tuple[list[Tensor], np.ndarray]:
+    """Replace the integers or strings of all arrays by 0, 1, …, equal values by equal numbers; and these values."""
+    import numpy as np
+    import torch
+
+    if len({values.dtype.kind for values in arrays}) > 1:
+        given = " and ".join(str(values.dtype) for values in arrays)
+        raise UserError(f"{what} must be of the same kind in both files; got {given}")
+    names, ids = np.unique(np.concatenate(arrays), return_inverse=True)
+    numbers = torch.from_numpy(ids.astype(np.int64))
+    return list(torch.split(numbers, [len(values) for values in arrays])), names
+
+
+def _measure_all(parts: Sequence[_Part], cohort: Normalization | None) -> dict[str, float]:
+    """The standard metrics of queries against a gallery, or against each other; with a cohort those of normalised
+    scores too.
+
+    Gallery items of the query's label and camera are ignored, as is junk.
+    """
+    from pml_ext.metrics import keys
+    from pml_ext.runner.evaluation.results import STANDARD_METRICS, STANDARD_RANKS, named_metrics
+
+    import_library("faiss", needed_for="the clustering behind NMI", install="faiss-cpu")
+    names = named_metrics(STANDARD_METRICS, STANDARD_RANKS)
+    values = _measure(parts, names)
+    if cohort is not None:
+        names = [name for name in names if keys.follows_scores(name)]
+        for name, value in _measure(parts, names, normalize=cohort).items():
+            values[keys.normalized(name)] = value
+    return values
+
+
+def _measure(parts: Sequence[_Part], names: list[str], **options: Any) -> dict[str, float]:
+    import torch
+
+    from pml_ext._ops.normalize import to_sphere
+    from pml_ext.metrics import AccuracyCalculator
+    from pml_ext.metrics.opis import OPISSettings
+    from pml_ext.runner.evaluation.results import STANDARD_RANKS
+
+    settings = asdict(OPISSettings()) | options
+    calculator = AccuracyCalculator(include=names, ranks=STANDARD_RANKS, device=torch.device("cpu"), **settings)
+    query, gallery = parts[0], parts[1:]
+    reference: dict[str, Any] = {}
+    for part in gallery:
+        reference["reference"] = to_sphere(part.data.embeddings.double())
+        reference["reference_labels"], reference["reference_cameras"] = part.labels, part.cameras
+    unit = to_sphere(query.data.embeddings.double())
+    try:
+        values = calculator.get_accuracy(unit, query.labels, query_cameras=query.cameras, **reference)
+    except ValueError as error:
+        raise UserError(f"{query.file}: {error}") from error
+    return {name: float(values[name]) for name in names}
+
+
+def _measure_among_distractors(query: _Part, gallery: _Part, distractors: str) -> dict[str, float]:
+    """TAR at FAR over all pairs of a query and a gallery row, TPIR at FPIR, and ranks of identities.
+
+    Gallery rows of the query's identity and camera are ignored, as is junk; so is the query itself in its own set.
+
+    UserError: files that do not fit; and as `_distractor_blocks`.
+    """
+    from pml_ext.metrics import IdentificationEvaluator, StreamingVerification
+
+    probes, probe_ids, probe_cameras = _without_junk(query)
+    pairs = StreamingVerification()
+    blocks = chain([_without_junk(gallery)], _distractor_blocks(distractors, query))
+    try:
+        values = IdentificationEvaluator().of_blocks(
+            probes, probe_ids, blocks, cameras=probe_cameras, verification=pairs
+        )
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{query.file}: {error}") from error
+    return pairs.compute() | values
+
+
+def _without_junk(part: _Part) -> tuple[Tensor, Tensor, Tensor]:
+    """Embeddings, labels and cameras."""
+    rows = part.labels != JUNK
+    return part.data.embeddings.float()[rows], part.labels[rows], part.cameras[rows]
+
+
+def _distractor_blocks(path: str, query: _Part) -> Iterator[tuple[Tensor, Tensor]]:
+    """Embeddings and identities of a file's rows, which are no query's; without labels each row is one of its own.
+
+    UserError: other dimensions, and an identity that the queries or their gallery have.
+    """
+    import torch
+
+    from pml_ext.search.readers import open_embeddings
+
+    target, dim = open_embeddings(path), query.data.dim
+    if target.dim != dim:
+        raise UserError(f"{path} must have {dim} dimensions, as {query.file}; got {target.dim}")
+    known, numbers = set(query.identity_names.values()), dict[str, int]()
+    first = max(query.identity_names) + 1
+    for row, vectors in target.vectors():
+        embeddings = vectors[:, :dim]  # without the columns of normalised scores
+        labels = target.describe(range(row, row + len(vectors)))[1]
+        if labels is None:
+            ids = torch.arange(first, first + len(embeddings))
+            first += len(ids)
+        else:
+            if common := known.intersection(labels):
+                others = f"other identities than {query.file} and its gallery"
+                raise UserError(f"{path} must have {others}; got {min(common)}")
+            ids = torch.tensor([numbers.setdefault(name, first + len(numbers)) for name in labels])
+        yield torch.from_numpy(embeddings), ids
+
+
+def _write_report(
+    folder: Path, name: str, parts: Sequence[_Part], values: dict[str, float], notes: list[str], images: str | None
+) -> tuple[Path, list[str]]:
+    """Write report.html and its images; returns its path, and the notes with those of the report."""
+    import torch
+
+    from pml_ext._ops.normalize import unit_rows
+    from pml_ext._version import __version__
+    from pml_ext.metrics.opis import OPISSettings
+    from pml_ext.reports.run_report import measure_utility, notes_on_opis, write_report
+    from pml_ext.runner.data.datasets.data_set import OpenSet
+    from pml_ext.runner.evaluation.baselines import Measured
+
+    if images is not None and all(part.data.paths is None for part in parts):
+        raise UserError(f"--images needs the images' paths; {parts[0].file} has none")
+    image_sets = [_image_set(part, images) for part in parts]
+    test_sets = {name: OpenSet(image_sets[0].subset([]), *image_sets)}
+    features = {name: [unit_rows(_without_junk(part)[0]) for part in parts]}
+    utility = measure_utility(test_sets, features, OPISSettings())
+    notes = [*notes, *notes_on_opis(utility, {name: "".join(notes)})]
+    facts = {
+        "embeddings": parts[0].file,
+        "searched": parts[1].file if len(parts) > 1 else "each other",
+        "dimensions": str(parts[0].data.dim),
+        "made by": f"pml_ext {__version__}, torch {torch.__version__}",
+    }
+    measured = Measured({name: values}, features)
+    page = write_report(folder, test_sets, measured, {}, far=_FAR, utility=utility, seed=0, notes=notes, facts=facts)
+    return page, notes
+
+
+def _image_set(part: _Part, images: str | None) -> ImageSet:
+    from pml_ext.runner.data.datasets.image_set import ImageSet
+
+    rows = (part.labels != JUNK).nonzero().flatten().numpy()
+    if part.data.paths is None:
+        names = [f"row {row}" for row in rows]
+        pixels = _no_images(len(rows), f"{part.file} has no paths of images")
+    else:
+        names = part.data.paths[rows].tolist()
+        pixels = _images_of(part.file, names, images)
+    return ImageSet(pixels, part.labels.numpy()[rows], part.cameras.numpy()[rows], names, part.identity_names)
+
+
+def _images_of(file: str, names: list[str], images: str | None) -> LazyImages:
+    """The images of a file's rows; blank ones, after a warning, for those that cannot be read."""
+    from pml_ext._checks import warn_caller
+    from pml_ext.runner.data.datasets.image_files import read_image
+    from pml_ext.runner.data.datasets.image_set import LazyImages
+    from pml_ext.search.readers import images_inside
+
+    folder = Path(file).parent if images is None else Path(images)
+    paths = images_inside(names, folder)
+    if not any(path is not None and path.is_file() for path in paths):
+        return _no_images(len(names), f"none of the {len(names)} images of {file} is in {folder}: give --images")
+    reported = set[Path]()
+
+    def read_or_blank(path: Path | None) -> Tensor:
+        import torch
+
+        if path is not None:
+            try:
+                return read_image(path, grey=False)
+            except UserError as error:
+                if path not in reported:
+                    warn_caller(f"{error} It is shown blank")
+                reported.add(path)
+        return torch.full((3, 64, 64), 220, dtype=torch.uint8)
+
+    return LazyImages(paths, read_or_blank)
+
+
+def _no_images(count: int, reason: str) -> LazyImages:
+    """Missing images; reading one raises the reason."""
+    from pml_ext.runner.data.datasets.image_set import LazyImages
+
+    def refuse(row: int) -> Tensor:
+        raise UserError(reason)
+
+    return LazyImages(range(count), refuse)
+
+
+EVALUATE = Command(
+    "evaluate",
+    "Evaluate precomputed embeddings.",
+    _evaluate,
+    _ARGUMENTS,
+    "pml-ext evaluate query.parquet --gallery gallery.parquet --report --output report/",
+    notes=EMBEDDING_FILES,
+)

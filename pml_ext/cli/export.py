@@ -1,0 +1,30 @@
+"""`pml-ext export`: a model as one file for other programs."""
+
+from argparse import Namespace
+
+from pml_ext.cli.arguments import CONFIG, KEY, TRAINED, Argument, Command, trained_config
+
+
+def _export(options: Namespace) -> None:
+    from pml_ext.runner.checks.check import load_checked
+    from pml_ext.runner.engine import exporting
+
+    cfg = load_checked(*trained_config(options))
+    exporting.export(cfg, options.output, options.format, half=options.half)
+
+
+EXPORT = Command(
+    "export",
+    "Write a trained model to an ONNX or TorchScript file, checked against the model.",
+    _export,
+    [
+        TRAINED,
+        *CONFIG,
+        Argument("--format", "File format.", required=True, choices=["onnx", "torchscript"]),
+        Argument("--output FILE", "File to write.", required=True),
+        Argument("--half", "Use 16-bit precision except in the heads."),
+    ],
+    "pml-ext export logs/glyphs --format onnx --output model.onnx",
+    notes="Set MODEL.WEIGHTS in the config or on the command line; a run has its own.\n",
+    key=KEY,
+)

@@ -1,0 +1,59 @@
+"""`pml-ext list`, `configs`, `examples` and `copy`: what comes with the package."""
+
+from argparse import Namespace
+from pathlib import Path
+
+from pml_ext.cli.arguments import IMPORT, Argument, Command
+
+
+def _list(options: Namespace) -> None:
+    from pml_ext.runner.checks import listing
+
+    print(listing.list_names(options.kind))
+
+
+LIST = Command(
+    "list",
+    "List the names that a config can use.",
+    _list,
+    [Argument("KIND", "losses, backbones, datasets, … [default: list the kinds]", nargs="?"), IMPORT],
+    "pml-ext list losses",
+)
+
+
+def _list_configs(_: Namespace) -> None:
+    from pml_ext.runner.config import stock
+
+    print(stock.CONFIGS.listing())
+
+
+CONFIGS = Command("configs", "List the bundled configs.", _list_configs, [], "pml-ext configs")
+
+
+def _list_examples(_: Namespace) -> None:
+    from pml_ext.runner.config import stock
+
+    print(stock.EXAMPLES.listing())
+
+
+EXAMPLES = Command("examples", "List the bundled scripts and notebooks.", _list_examples, [], "pml-ext examples")
+
+
+def _copy(options: Namespace) -> None:
+    from pml_ext.runner.config import stock
+
+    is_config = Path(options.name).suffix in stock.CONFIGS.suffixes
+    files = stock.CONFIGS if is_config else stock.EXAMPLES
+    print("\n".join(map(str, files.copy(options.name, Path(options.folder)))))
+
+
+COPY = Command(
+    "copy",
+    "Copy a bundled config, script or notebook.",
+    _copy,
+    [
+        Argument("NAME", "Config, script or notebook; a config comes with its base configs."),
+        Argument("FOLDER", "Folder to copy to", nargs="?", default="."),
+    ],
+    "pml-ext copy OwnImages/base.yml my_configs",
+)

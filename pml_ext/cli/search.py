@@ -1,0 +1,327 @@
+"""`pml-ext search` and `pml-ext index`: the images of a gallery that are most similar to a query."""
+
+from __future__ import annotations
+
+import logging
+import os
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pml_ext._errors import UserError
+from pml_ext._text import printable
+from pml_ext.cli.arguments import IMPORT, KEY_AMONG_FILES, Argument, Command, plain_warnings
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pml_ext.metrics import GalleryCohort, ThresholdReport
+    from pml_ext.reports.hits_page import Answer
+    from pml_ext.search.embedder import Embedder
+    from pml_ext.search.gallery import Gallery
+    from pml_ext.search.index import Neighbours
+    from pml_ext.search.model_record import ModelRecord
+    from pml_ext.search.readers import EmbeddingSet
+
+    Target = Gallery | EmbeddingSet
+
+log = logging.getLogger("pml_ext")
+
+_MOST_IN_COHORT = 100_000  # rows of a gallery that is its own cohort: each is compared with each
+
+
+_ARGUMENTS = [
+    Argument("QUERY", "Image, folder of images, gallery or file of embeddings."),
+    Argument("--gallery GALLERY", "Gallery of `pml-ext embed`, or file of embeddings.", required=True),
+    Argument("-k N", "Number of hits for each query", type=int, default=10),
+    Argument("--threshold FILE", "Threshold report of the model: accept or reject each hit."),
+    Argument("--images FOLDER", "Folder that the gallery's paths are relative to [default: the folder it is in]"),
+    Argument("--output FILE", "HTML page to write, with the images."),
+    IMPORT,
+]
+
+
+@plain_warnings()
+def _search(options: Namespace) -> None:
+    import numpy as np
+
+    from pml_ext.reports.hits_page import write_hits
+    from pml_ext.search.index import search
+    from pml_ext.search.model_record import load_report_of
+    from pml_ext.search.readers import open_embeddings
+
+    name = options.gallery
+    if options.k < 1:
+        raise UserError(f"-k must be 1 or more; got {options.k}")
+    target = open_embeddings(name)
+    report = None if options.threshold is None else load_report_of(options.threshold, target.record)
+    own_cohort = None if report is None else _require_same_scores(report, options.threshold, target, name)
+    queries = _embed_queries(options, target)
+    facts = {"gallery": f"{name}, {target.rows:,} rows of {target.dim} dimensions"}
+    kind = "cosine" if target.cohort is None and own_cohort is None else "score"
+    if own_cohort is not None:
+        neighbours = _search_normalised_by_itself(target, own_cohort, queries.embeddings, options.k)
+        facts["scores"] = f"normalised by the gallery itself (k = {own_cohort.k}, strength = {own_cohort.strength:g})"
+    else:
+        neighbours = search(target, target.as_queries(queries.embeddings), options.k)
+        if target.cohort is not None:
+            facts["scores"] = f"normalised by {_cohort_text(target.cohort)}"
+    facts["searched"] = neighbours.how
+    least = None
+    if report is not None:
+        least, facts["threshold"] = _least_score(report, options.threshold, target, kind)
+    rows = np.unique(neighbours.rows[neighbours.rows >= 0]).tolist()
+    folder = None
+    if options.output is not None:
+        folder = options.images or Path(os.path.abspath(name)).parent
+    answers = _answers(queries, neighbours, _names_and_images(target, rows, folder), least)
+    lines = [line for answer in answers for line in _lines(answer)]
+    lines += ["", *(f"{fact}: {printable(text)}" for fact, text in facts.items())]
+    if options.output is not None:
+        write_hits(options.output, answers, facts, score=kind)
+        lines.append(options.output)
+    print("\n".join(lines))
+
+
+@dataclass(frozen=True)
+class _Queries:
+    """Names, unit vectors (Q, D), and images."""
+
+    names: list[str]
+    embeddings: np.ndarray
+    images: list[Path | None]
+
+
+def _embed_queries(options: Namespace, target: Target) -> _Queries:
+    from pml_ext.search.images import embed_images, join_batches, list_images
+    from pml_ext.search.readers import READERS, is_readable
+
+    query, overrides = options.query, options.overrides
+    path = Path(query).expanduser()
+    if is_readable(path):
+        if overrides:
+            raise UserError(f"{' '.join(overrides)}: only an image needs the model; {query} holds embeddings")
+        return _read_queries(query, target, options.gallery)
+    if not path.exists():
+        raise UserError(f"no image, folder, gallery or file of embeddings at {query}")
+    if target.record is None:
+        raise UserError(
+            f"{options.gallery} does not say which model made it, so an image cannot be embedded: give a file of "
+            f"embeddings ({', '.join(READERS)}) as QUERY, or make the gallery with pml-ext embed"
+        )
+    listed = list_images([query], Path.cwd())
+    batches = embed_images(_load_embedder(target.record, overrides), listed)
+    images, embeddings, _, problems = join_batches(list(batches))
+    if not images:
+        raise UserError(problems[0])
+    if problems:
+        log.warning("%d of %d query images cannot be used and are skipped: %s", len(problems), len(listed), problems[0])
+    names = [image.name for image in images] if path.is_dir() else [query]
+    return _Queries(names, embeddings, [image.path for image in images])
+
+
+def _read_queries(query: str, target: Target, gallery: str) -> _Queries:
+    import numpy as np
+
+    from pml_ext.search.readers import read_embeddings
+
+    given = read_embeddings(query, need_labels=False)
+    if given.dim != target.dim:
+        raise UserError(f"{query} must have {target.dim} dimensions, as {gallery}; got {given.dim}")
+    if given.record and target.record and not given.record.same_model(target.record):
+        models = f"{given.record.weights} and {target.record.weights}"
+        raise UserError(f"{query} and {gallery} are of models that cannot be compared: {models}")
+    names = [f"row {row}" for row in range(given.rows)]
+    if given.paths is not None:
+        names = given.paths.tolist()
+    embeddings = np.concatenate([vectors for _, vectors in given.vectors()])
+    return _Queries(names, embeddings, [None] * given.rows)
+
+
+def _load_embedder(record: ModelRecord, overrides: Sequence[str]) -> Embedder:
+    """The model that a record names; overrides: MODEL.WEIGHTS if its file has moved, MODEL.DEVICE."""
+    from pml_ext.runner.config.network_keys import config_of
+    from pml_ext.search.embedder import Embedder
+
+    if len(overrides) % 2:
+        raise UserError(f"{overrides[-1]} needs a value")
+    given = dict(zip(overrides[::2], overrides[1::2], strict=True))
+    if unknown := given.keys() - {"MODEL.WEIGHTS", "MODEL.DEVICE"}:
+        others = ", ".join(sorted(unknown))
+        raise UserError(f"{others}: search takes MODEL.WEIGHTS and MODEL.DEVICE; the gallery has the rest")
+    path = Path(given.get("MODEL.WEIGHTS") or record.onnx or record.weights).expanduser()
+    if not path.is_file():
+        raise UserError(f"the gallery is of the model {path}, which does not exist: add MODEL.WEIGHTS and its new path")
+    device = given.get("MODEL.DEVICE", "auto")
+    if path.suffix == ".onnx":
+        embedder = Embedder.from_onnx(path, device=device)
+    else:
+        cfg = config_of(record.config)
+        cfg.MODEL.WEIGHTS = str(path)
+        embedder = Embedder.of(cfg, device=device, half=False, batch_size=32)
+    if not embedder.record.same_model(record):
+        hashes = f"{embedder.record.sha256[:12]}…, the gallery's {record.sha256[:12]}…"
+        raise UserError(f"{path} is not the model of the gallery: its weights have SHA-256 {hashes}")
+    return embedder
+
+
+def _require_same_scores(report: ThresholdReport, path: str, target: Target, gallery: str) -> GalleryCohort | None:
+    """The cohort if it is the gallery itself; UserError unless the threshold is of the scores that the gallery has."""
+    from pml_ext.metrics import GalleryCohort
+    from pml_ext.search.gallery import is_same_cohort
+
+    if target.record is None:
+        log.warning("%s does not say which model made it: make sure that it is the one of %s", gallery, path)
+        if report.embedding_dim != target.dim:
+            raise UserError(
+                f"{path} is about embeddings of {report.embedding_dim} dimensions; {gallery} has {target.dim}"
+            )
+    wanted, cohort = report.normalization, target.cohort
+    if wanted is not None and wanted.cohort == "gallery" and cohort is None:
+        if not wanted.k < target.rows <= _MOST_IN_COHORT:
+            raise UserError(
+                f"{path} has the gallery as cohort, which must have from {wanted.k + 1} to {_MOST_IN_COHORT:,} rows; "
+                f"{gallery} has {target.rows:,}: embed with --normalize and a cohort, and make the report with it"
+            )
+        return GalleryCohort(wanted.k, wanted.strength)
+    if not is_same_cohort(cohort, wanted):
+        raise UserError(
+            f"{path} is of scores that are {_scores_text(wanted)}, those of {gallery} are {_scores_text(cohort)}: "
+            "embed into another gallery with --normalize and the cohort.npz next to the report, or make the report "
+            "with the gallery's cohort"
+        )
+    return None
+
+
+def _scores_text(cohort: Any) -> str:
+    return "plain cosines" if cohort is None else f"normalised by {_cohort_text(cohort)}"
+
+
+def _cohort_text(cohort: Any) -> str:
+    """cohort: k, strength and sha256 of a normalisation."""
+    sha256 = "the gallery" if cohort.sha256 is None else f"SHA-256 {cohort.sha256[:12]}…"
+    return f"a cohort (k = {cohort.k}, strength = {cohort.strength:g}, {sha256})"
+
+
+def _search_normalised_by_itself(target: Target, cohort: GalleryCohort, embeddings: np.ndarray, k: int) -> Neighbours:
+    """Compare all rows by scores that the rows themselves normalise; each leaves itself out."""
+    import numpy as np
+    import torch
+
+    from pml_ext.search.gallery import search_sides
+    from pml_ext.search.index import Neighbours, search_all
+
+    rows = np.concatenate([vectors for _, vectors in target.vectors()])
+    fitted = cohort.fit(torch.from_numpy(rows))
+    offsets = fitted.offsets(fitted.cohort, rows=torch.arange(len(rows))).numpy()
+    query_offsets = fitted.offsets(torch.from_numpy(embeddings)).numpy()
+    searched = search_sides(rows, offsets, fitted.strength)[1]
+    queries = search_sides(embeddings, query_offsets, fitted.strength)[0]
+    scores, hits = search_all([(0, searched)], queries, min(k, len(rows)))
+    return Neighbours(scores, hits, f"all {len(rows):,} rows compared")
+
+
+def _least_score(report: ThresholdReport, path: str, target: Target, kind: str) -> tuple[float | None, str]:
+    """The least score of an accepted hit, and a line that describes it."""
+    if report.target.kind == "fpir":
+        return _least_score_of_size(report, path, target)
+    chosen = str(report.target.kind)
+    if report.target.value is not None:
+        chosen += f" {report.target.value:g}"
+    if report.data:
+        chosen += f" on {report.data}"
+    rates = f"FAR {report.far.rate:.3g}, FRR {report.frr.rate:.3g}"
+    pairs = "of single comparisons; of searches among many more are wrong (pml-ext threshold choose --fpir)"
+    return report.cosine, f"{kind} {report.cosine:.4f}, chosen for {chosen}: {rates} {pairs}"
+
+
+def _least_score_of_size(report: ThresholdReport, path: str, target: Target) -> tuple[float | None, str]:
+    """As `_least_score`, of a report for searches: the threshold depends on the gallery's size."""
+    identities, enrolled = target.identities(), "identities"
+    if identities is None:
+        identities, enrolled = target.rows, "rows, each taken for an identity"
+    try:
+        size = report.for_gallery(identities)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from error
+    sizes = f"for galleries of up to {size.enrolled:,} (this one has {identities:,} {enrolled})"
+    fnir = "unknown" if size.cosine_fnir is None else f"{size.cosine_fnir:.3g}"
+    return size.cosine, f"cosine {size.cosine:.4f}, {sizes}: FPIR {report.target.value:g}, FNIR {fnir}"
+
+
+def _names_and_images(target: Target, rows: list[int], folder: str | Path | None) -> dict[int, tuple[str, Path | None]]:
+    """The path and label of each row, and the image to show if it is in the folder."""
+    from pml_ext.search.readers import images_inside
+
+    paths, labels = target.describe(rows)
+    names = [path or f"row {row}" for row, path in zip(rows, paths, strict=True)]
+    if labels is not None:
+        names = [f"{name}  [{label}]" for name, label in zip(names, labels, strict=True)]
+    images: list[Path | None] = [None] * len(rows)
+    if folder is not None and any(paths):
+        images = images_inside(paths, folder)
+    return dict(zip(rows, zip(names, images, strict=True), strict=True))
+
+
+def _answers(
+    queries: _Queries, neighbours: Neighbours, rows: dict[int, tuple[str, Path | None]], least: float | None
+) -> list[Answer]:
+    """The hits of each query; accepted from the least score on."""
+    from pml_ext.reports.hits_page import Answer, Hit
+
+    answers = list[Answer]()
+    for place, name in enumerate(queries.names):
+        hits = list[Hit]()
+        for score, row in zip(neighbours.scores[place].tolist(), neighbours.rows[place].tolist(), strict=True):
+            if row >= 0:
+                accepted = None if least is None else score >= least
+                hits.append(Hit(row, score, *rows[row], accepted))
+        answers.append(Answer(name, queries.images[place], hits))
+    return answers
+
+
+def _lines(answer: Answer) -> list[str]:
+    decisions = {None: "", True: "  accept", False: "  reject"}
+    lines = [printable(answer.query)]
+    for place, hit in enumerate(answer.hits, start=1):
+        lines.append(f"{place:4d}  {hit.cosine:7.4f}{decisions[hit.accepted]}  {printable(hit.path)}")
+    return lines
+
+
+SEARCH = Command(
+    "search",
+    "Find the images in a gallery that are most similar to a query.",
+    _search,
+    _ARGUMENTS,
+    "pml-ext search query.jpg --gallery gallery -k 10 --threshold threshold.json --output hits.html",
+    notes="The gallery names its model; add MODEL.WEIGHTS PATH if its file has moved.\n",
+    key=KEY_AMONG_FILES,
+)
+
+
+def _index(options: Namespace) -> None:
+    from pml_ext.search.gallery import Gallery
+    from pml_ext.search.index import EXACT_UP_TO, build_index
+
+    gallery = Gallery.open(options.gallery)
+    about = f"{gallery.folder}: {gallery.rows:,} rows"
+    if gallery.rows <= EXACT_UP_TO:
+        print(f"{about}; no index is needed, as a search compares all rows of up to {EXACT_UP_TO:,}")
+        return
+    record = build_index(gallery)
+    found = f"{record.recall:.1%} of the true ten neighbours"
+    if record.probes is None:
+        print(f"{about}; an index finds only {found}, so searches compare all rows")
+    else:
+        print(f"{about}; a query visits {record.probes:,} of {record.lists:,} lists, which hold {found}")
+
+
+INDEX = Command(
+    "index",
+    "Build the search index of a large gallery; otherwise its first search builds it.",
+    _index,
+    [Argument("GALLERY", "Gallery of `pml-ext embed`.")],
+    "pml-ext index gallery",
+)

@@ -1,0 +1,226 @@
+"""Losses of a last layer: class margins, and cross-entropy over classes that are sharded over ranks."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, distributed
+
+from pml_ext._ops.distributed import sum_over_ranks
+from pml_ext._ops.normalize import inverse_norms, through_sphere_
+from pml_ext._ops.numerics import row_blocks
+from pml_ext.functional.losses.discriminative import OneHotTerms
+
+Rule = Callable[[Tensor, float], Tensor]
+"""(scores, margin) -> scores of the same shape."""
+
+
+class Margin(NamedTuple):
+    """A margin softmax: scale · own(score to the own class), scale · others(the other scores), then cross-entropy.
+
+    usual: the margin and the scale unless given. others: None leaves them as they are. factor_of_others: the
+    derivative of `others`. of_cosines: scores are cosines, else inner products.
+    """
+
+    usual: tuple[float, float]
+    own: Rule
+    others: Rule | None = None
+    factor_of_others: Rule | None = None
+    of_cosines: bool = True
+
+
+def _arcface(cosines: Tensor, margin: float) -> Tensor:
+    """cos(θ + margin), whose gradient is finite at cosines of ±1 too."""
+    sines = ((1 - cosines) * (1 + cosines)).clamp_min(1e-12).sqrt()
+    return cosines * math.cos(margin) - sines * math.sin(margin)
+
+
+def _circle_own(cosines: Tensor, margin: float) -> Tensor:
+    return (1 + margin - cosines.detach()).clamp_min(0) * (cosines - 1 + margin)
+
+
+def _circle_factor(cosines: Tensor, margin: float) -> Tensor:
+    return (cosines.detach() + margin).clamp_min(0)
+
+
+def _circle_others(cosines: Tensor, margin: float) -> Tensor:
+    return _circle_factor(cosines, margin) * (cosines - margin)
+
+
+MARGINS = {
+    "softmax": Margin((0.0, 1.0), lambda scores, margin: scores, of_cosines=False),
+    "cosface": Margin((0.4, 64.0), lambda cosines, margin: cosines - margin),
+    "arcface": Margin((0.5, 64.0), _arcface),
+    "circle": Margin((0.25, 64.0), _circle_own, _circle_others, _circle_factor),
+}
+"""By name. cosface: Wang et al., CVPR 2018, eq. 4. arcface: Deng et al., CVPR 2019, eq. 3, margin in radians.
+circle: Sun et al., CVPR 2020, eq. 5 and 6, whose weights carry no gradient."""
+
+
+class DividedSoftmax(NamedTuple):
+    """The loss of N samples, and what a rank needs for its gradients by them and by its K class vectors.
+
+    losses: (N,), the same on every rank. is_right: (N,), whether the own class has the largest score, without margin.
+    by_score: (K, N), the gradient of the mean loss by the scores (cosines or inner products) of this rank's classes.
+    unit, inverse_x, inverse_w: normalised samples and the factors of both, for cosines; else the samples and None.
+    """
+
+    losses: Tensor
+    is_right: Tensor
+    by_score: Tensor
+    unit: Tensor
+    inverse_x: Tensor | None
+    inverse_w: Tensor | None
+
+
+def divided_softmax(
+    x: Tensor,
+    weight: Tensor,
+    own: Tensor,
+    *,
+    margin: Margin,
+    m: float,
+    scale: float,
+    epsilon: float = 0.0,
+    filter_above: float = 0.0,
+    group: distributed.ProcessGroup | None = None,
+    entries: int | None = None,
+) -> DividedSoftmax:
+    """Cross-entropy of all samples over the classes of all ranks, without one matrix of all scores.
+
+    Seven numbers a sample are reduced, among them the largest score, the sum of exponentials, and the own score.
+
+    Args:
+        x: (N, D) samples of all ranks, the same everywhere; float32 or float64.
+        weight: (K, D) vectors of this rank's classes, K ≥ 1.
+        own: (N,) row of `weight` that is the sample's own class; −1 where another rank has it.
+        margin, m, scale: scores to logits.
+        epsilon: target of all other classes together (label smoothing), shared out equally.
+        filter_above: of cosines; above it the logit of another class is 0, without a gradient. 0: no filter.
+        group: None for one process.
+        entries: entries of one block; None: the device's block size.
+    Source: An et al., arXiv 2203.15565, eq. 1 and 2.
+    """
+    inverse_x, inverse_w = (inverse_norms(x), inverse_norms(weight)) if margin.of_cosines else (None, None)
+    unit = x if inverse_x is None else x * inverse_x
+    scores = x.new_empty(len(weight), len(x))  # a row a class: a block of classes is contiguous
+    for block in row_blocks(len(weight), weight.shape[1], x.device, entries=entries):
+        torch.mm(weight[block], unit.T, out=scores[block])
+        if inverse_w is not None:
+            scores[block] *= inverse_w[block]
+
+    at = (own >= 0).nonzero().squeeze(1)
+    here = (own[at], at)
+    own_score = scores[here]
+    with torch.enable_grad():
+        leaf = own_score.clone().requires_grad_()
+        own_logit = scale * margin.own(leaf, m)
+        (slope,) = torch.autograd.grad(own_logit.sum(), leaf)
+    scores[here] = -torch.inf
+    largest_of_others = scores.amax(dim=0)
+    factor = large = None
+    if filter_above:
+        large = scores > filter_above
+    if margin.others is not None and margin.factor_of_others is not None:
+        scores[here] = 0  # −inf × 0 would be nan
+        factor = torch.empty_like(scores)
+        for block in row_blocks(len(weight), len(x), x.device, entries=entries):
+            factor[block] = margin.factor_of_others(scores[block], m)
+            scores[block] = margin.others(scores[block], m)
+    scores *= scale
+    if large is not None:
+        scores.masked_fill_(large, 0)
+        factor = (torch.ones_like(scores) if factor is None else factor).masked_fill_(large, 0)
+    scores[here] = own_logit.detach()
+
+    tops = torch.stack([scores.amax(dim=0), largest_of_others])
+    if group is not None:
+        distributed.all_reduce(tops, distributed.ReduceOp.MAX, group=group)
+    top, largest_of_others = tops
+    sums = x.new_zeros(5, len(x))
+    sums[0], sums[1, at], sums[2, at] = len(weight), own_score, own_logit.detach()
+    if epsilon:
+        torch.sum(scores, dim=0, out=sums[3])
+    torch.sum(scores.sub_(top).exp_(), dim=0, out=sums[4])
+    classes, score_of_own, logit_of_own, logits, exponentials = sum_over_ranks(sums, group)
+
+    log_sum = exponentials.log() + top
+    losses = (1 - epsilon) * (log_sum - logit_of_own)
+    scores /= exponentials
+    if epsilon:
+        each = epsilon / (classes - 1)
+        losses += epsilon * log_sum - each * (logits - logit_of_own)
+        scores -= each
+        slope = slope * (scores[here] + each[at] - (1 - epsilon))
+    else:
+        slope = slope * (scores[here] - 1)
+    scores *= scale if factor is None else factor.mul_(scale)
+    scores[here] = slope
+    scores /= len(x)
+    return DividedSoftmax(losses, score_of_own > largest_of_others, scores, unit, inverse_x, inverse_w)
+
+
+def gradient_by_samples(found: DividedSoftmax, weight: Tensor, *, entries: int | None = None) -> Tensor:
+    """(N, D): this rank's part of the gradient of the mean loss by the samples; the sum over ranks is all of it."""
+    gradient = torch.zeros_like(found.unit)
+    for block in row_blocks(len(weight), weight.shape[1], weight.device, entries=entries):
+        part = found.by_score[block]
+        gradient.addmm_((part if found.inverse_w is None else part * found.inverse_w[block]).T, weight[block])
+    return gradient if found.inverse_x is None else through_sphere_(gradient, found.unit, found.inverse_x)
+
+
+def gradient_by_classes(found: DividedSoftmax, weight: Tensor, factor: Tensor, *, entries: int | None = None) -> Tensor:
+    """(K, D): the gradient of factor × the mean loss by this rank's class vectors."""
+    gradient, unit = torch.empty_like(weight), factor * found.unit
+    for block in row_blocks(len(weight), weight.shape[1], weight.device, entries=entries):
+        part = torch.mm(found.by_score[block], unit, out=gradient[block])
+        if found.inverse_w is not None:
+            through_sphere_(part, weight[block] * found.inverse_w[block], found.inverse_w[block])
+    return gradient
+
+
+def divided_one_hot(
+    x: Tensor, weight: Tensor, own: Tensor, *, group: distributed.ProcessGroup | None = None, entries: int | None = None
+) -> DividedSoftmax:
+    """`one_hot_discriminative_loss(x @ W.T, labels)` where each rank has some rows of W.
+
+    The formulas are those of one process, see there. Six numbers a sample are reduced, and no rank has all scores.
+
+    Args:
+        x: (N, D) samples of all ranks, the same everywhere; float32 or float64.
+        weight: (K, D) rows of this rank's classes, K ≥ 1; two or more on all ranks together.
+        own: (N,) row of `weight` that is the sample's own class; −1 where another rank has it.
+        group: None for one process.
+        entries: entries of one block; None: the device's block size.
+    """
+    scores = weight @ x.T
+    at = (own >= 0).nonzero().squeeze(1)
+    here = (own[at], at)
+    own_score = scores[here]
+    scores[here] = -torch.inf
+    largest_of_others = scores.amax(dim=0)
+    if group is not None:
+        distributed.all_reduce(largest_of_others, distributed.ReduceOp.MAX, group=group)
+    scores[here] = 0
+
+    sums = x.new_zeros(3, len(x))
+    sums[0], sums[1, at] = len(weight), own_score
+    sums[2] = torch.linalg.vector_norm(scores, dim=0).square()
+    classes, of_own, squares = sum_over_ranks(sums, group)
+    terms = OneHotTerms(of_own, squares.sqrt(), classes)
+    sums = x.new_zeros(2, len(x))
+    for block in row_blocks(len(weight), len(x), x.device, entries=entries):
+        root = (terms.longer - scores[block]).sqrt_()
+        sums[0] += root.sum(dim=0)
+        sums[1] += root.reciprocal_().sum(dim=0)
+    roots, inverses = sum_over_ranks(sums, group)
+    # less the own class's terms, where its score is 0
+    roots, inverses = roots - terms.longer.sqrt(), inverses - terms.longer.rsqrt()
+    by_others, by_own, along = terms.factors(roots, inverses)
+    for block in row_blocks(len(weight), len(x), x.device, entries=entries):
+        some = scores[block]
+        scores[block] = by_others * (terms.longer - some).rsqrt_() - along * some
+    scores[here] = by_own[at] - along[at] * own_score
+    scores /= len(x)
+    return DividedSoftmax(terms.losses(roots), of_own > largest_of_others, scores, x, None, None)

@@ -1,0 +1,217 @@
+"""Confidence intervals of rates: of independent trials, over classes, and by resampling subjects."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_fraction, check_labels, check_seed, check_shapes_broadcast, check_tensor, check_whole
+from pml_ext.functional.verification.roc import check_far, check_scores, first_refused, last_place_before
+
+
+def rate_interval(errors: Tensor | int, trials: Tensor | int, confidence: float = 0.95) -> tuple[Tensor, Tensor]:
+    """Clopper-Pearson interval of the rate errors / trials.
+
+    It covers the true rate with at least the given probability if trials are independent. Pairs are not, because all
+    pairs of a subject share its images: for pairs the interval is too narrow, more so with many pairs per subject. Use
+    `functional.bootstrap_tar_at_far`, which resamples subjects.
+
+    Args:
+        errors, trials: counts, integers or integer tensors that broadcast, 0 <= errors <= trials.
+        confidence: probability of covering the true rate, in (0, 1).
+    Returns:
+        lower, upper: float64 fractions of the broadcast shape (0-dim for integers); nan where trials is 0. Without
+        errors upper is 1 − (α / 2)^(1 / trials), about 3.7 / trials at 95 %.
+    Raises:
+        ValueError: counts not integers, errors not in [0, trials], confidence not in (0, 1).
+    Source: Clopper and Pearson, Biometrika 26 (1934): quantiles of beta distributions.
+
+    >>> lower, upper = rate_interval(3, 1000)
+    >>> round(float(lower), 5), round(float(upper), 5)
+    (0.00062, 0.00874)
+    """
+    check_fraction(confidence, "confidence")
+    for name, count in (("errors", errors), ("trials", trials)):
+        if isinstance(count, Tensor):
+            check_tensor(count, name, "(...)")
+        elif isinstance(count, float):
+            raise ValueError(f"{name} must be integer counts; got {count!r}")
+        else:
+            check_whole(count, name)
+    given = torch.as_tensor(errors), torch.as_tensor(trials)
+    check_shapes_broadcast("rate_interval", errors=given[0], trials=given[1])
+    counts = torch.broadcast_tensors(*given)
+    for name, count in zip(("errors", "trials"), counts, strict=True):
+        if count.is_floating_point() or count.is_complex() or count.dtype == torch.bool:
+            raise ValueError(f"{name} must be integer counts; got {count.dtype}")
+    if bool(((counts[0] < 0) | (counts[0] > counts[1])).any()):
+        raise ValueError("errors must be from 0 to trials; got " + _first_outside(*counts))
+    lower, upper = interval_of_share(counts[0].double().cpu().numpy(), counts[1].double().cpu().numpy(), confidence)
+    ends = (torch.as_tensor(end, dtype=torch.float64, device=counts[0].device) for end in (lower, upper))
+    lower, upper = (end.masked_fill(counts[1] == 0, torch.nan) for end in ends)
+    return lower, upper
+
+
+def interval_of_share(errors: Any, trials: Any, confidence: float) -> tuple[Any, Any]:
+    """`rate_interval` of floats or of float64 arrays; counts need not be whole."""
+    from scipy.special import betaincinv  # a dependency of pytorch-metric-learning's scikit-learn
+
+    tail = (1 - confidence) / 2
+    # At the ends of the range a parameter of the beta distribution is 0 and scipy's quantile is nan.
+    lower = np.where(errors == 0, 0.0, betaincinv(errors, trials - errors + 1, tail))
+    upper = np.where(errors == trials, 1.0, betaincinv(errors + 1, trials - errors, 1 - tail))
+    return lower[()], upper[()]
+
+
+def _first_outside(errors: Tensor, trials: Tensor) -> str:
+    outside = (errors < 0) | (errors > trials)
+    return f"{int(errors[outside][0])} of {int(trials[outside][0])}"
+
+
+def class_rate_interval(
+    errors: Tensor, pairs: Tensor, *, pairs_span_classes: bool, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Interval of the pooled error rate of pairs, for classes like those measured; errors, pairs: (T,) int64.
+
+    A `jackknife_interval`, because pairs of a class share samples. An impostor pair is counted by both of its classes.
+    """
+    share = 2 if pairs_span_classes else 1
+    wrong, total = int(errors.sum()) // share, int(pairs.sum()) // share
+    if not total:
+        raise ValueError("a rate needs at least one pair; got none")
+    counted = pairs > 0
+    # nan if a class takes part in all pairs: nothing is left without it
+    without = (wrong - errors[counted]).double() / (total - pairs[counted])
+    return jackknife_interval(wrong / total, without, total, confidence, effective_number(pairs))
+
+
+def effective_number(weights: Tensor) -> float:
+    """Of classes with (T,) weights: T of equal weights, about 1 where one class has nearly all.
+
+    Source: Kish, Survey Sampling, 1965.
+    """
+    weights = weights.double()
+    return float(weights.sum() ** 2 / weights.square().sum())
+
+
+def jackknife_interval(
+    rate: float, without: Tensor, trials: int, confidence: float, classes: float
+) -> tuple[float, float]:
+    """Jeffreys' interval of a mean in [0, 1], for the trials whose binomial variance equals the jackknife's.
+
+    Fewer classes make it wider, as Student's t is wider than a normal variable. Clopper-Pearson's would be too wide: a
+    mean over pairs is no count of trials. If the mean is 0 or 1, or one class is left, its variance is unknown: then
+    each class counts as one trial, and the interval is Clopper-Pearson's. Of 95 % intervals for FRR, 92 to 98 % hold
+    the rate if class sizes are Pareto distributed (83 to 93 % if every class counted as one in Student's t).
+
+    without: (T,) the mean without each of T classes; trials: the most that count; classes: their `effective_number`.
+    Source: Arvesen, Annals of Mathematical Statistics 40 (1969), jackknife of U-statistics; Korn and Graubard, Survey
+        Methodology 24 (1998), effective sample size with t; Brown, Cai and DasGupta, Statistical Science 16 (2001),
+        Jeffreys' interval.
+    """
+    from scipy.special import betaincinv, ndtri, stdtrit  # a dependency of pytorch-metric-learning's scikit-learn
+
+    tail = (1 - confidence) / 2
+    variance = float(jackknife_variance(without)) if len(without) > 1 else math.nan
+    if not 0 < rate < 1 or math.isnan(variance):
+        share = float(min(classes, trials))
+        low, high = interval_of_share(rate * share, share, confidence)
+        return float(low), float(high)
+    effective = min(trials, max(1.0, rate * (1 - rate) / variance)) if variance else float(trials)
+    effective *= (ndtri(tail) / stdtrit(max(1.0, classes - 1), tail)) ** 2
+    wrong, right = rate * effective + 0.5, (1 - rate) * effective + 0.5
+    # The prior's half trials must not move an end over the rate itself.
+    return min(rate, float(betaincinv(wrong, right, tail))), max(rate, float(betaincinv(wrong, right, 1 - tail)))
+
+
+def jackknife_variance(without: Tensor) -> Tensor:
+    """Variances of statistics, from their (T, …) values without each of T classes."""
+    return (without - without.mean(dim=0)).square().sum(dim=0) * (1 - 1 / len(without))
+
+
+def half_width(without: Tensor, confidence: float = 0.95) -> float:
+    """Of a t interval of a statistic, from its (T,) values without each of T classes."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(len(without) - 1, (1 + confidence) / 2) * jackknife_variance(without).sqrt())
+
+
+def bootstrap_tar_at_far(
+    scores: Tensor,
+    subjects_a: Tensor,
+    subjects_b: Tensor,
+    far: float,
+    *,
+    resamples: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Percentile interval of TAR at FAR from resampled subjects.
+
+    Subjects are independent; pairs of one subject are not. Each resample draws the same number of subjects with
+    replacement. A genuine pair counts as often as its subject is drawn, an impostor pair as often as the product of
+    its subjects' draws. Each resample chooses its own threshold, as in `functional.tar_at_far`.
+
+    Args:
+        scores: (P,) similarities, higher is more alike, finite (negate distances).
+        subjects_a, subjects_b: (P,) integer ids of the pairs' subjects; a pair with equal ids is genuine.
+        far: allowed false accept rate, in (0, 1].
+        resamples: number of resamples, each a pass over the pairs.
+        confidence: of the interval, in (0, 1).
+        seed: of the draws.
+    Returns:
+        lower, upper: 0-dim float64; nan if `functional.tar_at_far` is. Resamples without a genuine or an impostor pair
+        are skipped.
+    Raises:
+        ValueError: different lengths, scores not finite, far, confidence or resamples out of range.
+    Source: Bolle, Ratha and Pankanti, "Error analysis of pattern recognition systems: the subsets bootstrap",
+        CVIU 93 (2004). Paper: subsets of one subject's pairs; here: both subjects of an impostor pair count.
+
+    >>> scores = torch.tensor([0.9, 0.8, 0.3, 0.7, 0.6, 0.2])
+    >>> one, other = torch.tensor([0, 1, 2, 0, 0, 1]), torch.tensor([0, 1, 2, 1, 2, 2])
+    >>> lower, upper = bootstrap_tar_at_far(scores, one, other, far=0.5, resamples=50)
+    >>> 0 <= float(lower) <= float(upper) <= 1
+    True
+    """
+    check_tensor(scores, "scores", "(P,)")
+    if scores.ndim != 1:
+        raise ValueError(f"scores must have shape (P,); got {tuple(scores.shape)}")
+    subjects_a = check_labels(subjects_a, len(scores), "subjects_a")
+    subjects_b = check_labels(subjects_b, len(scores), "subjects_b")
+    same = subjects_a == subjects_b
+    check_scores(scores, same)
+    check_far(far)
+    check_fraction(confidence, "confidence")
+    check_whole(resamples, "resamples", 1, 10**6)
+    check_seed(seed)
+    nothing = torch.full((), torch.nan, dtype=torch.float64, device=scores.device)
+    if not bool(same.any()) or first_refused(far, int((~same).sum())) is None:
+        return nothing, nothing
+    ordered, order = scores.sort(descending=True)
+    # A threshold cannot split ties: round each number of accepted pairs down to the last one between two scores.
+    whole = torch.cat([same.new_ones(1), ordered[:-1] != ordered[1:], same.new_ones(1)])
+    untied = torch.where(whole, torch.arange(len(whole), device=scores.device), 0).cummax(0).values
+    true_accepts, false_accepts = torch.zeros((2, len(whole)), dtype=torch.int64, device=scores.device)
+    same = same[order]
+    subjects, index = torch.unique(torch.stack([subjects_a[order], subjects_b[order]]), return_inverse=True)
+    generator = torch.Generator().manual_seed(seed)
+    rates = []
+    for _ in range(resamples):
+        drawn = torch.randint(len(subjects), (len(subjects),), generator=generator)
+        draws = torch.bincount(drawn, minlength=len(subjects)).to(scores.device)
+        weights = torch.where(same, draws[index[0]], draws[index[0]] * draws[index[1]])
+        torch.cumsum(torch.where(same, weights, 0), 0, out=true_accepts[1:])
+        torch.cumsum(weights, 0, out=false_accepts[1:])
+        false_accepts -= true_accepts
+        genuine, impostors = int(true_accepts[-1]), int(false_accepts[-1])
+        if genuine and impostors:
+            # With too few impostor pairs for the rate, allow no false accept.
+            place = last_place_before(false_accepts, first_refused(far, impostors) or 1)
+            rates.append(true_accepts[untied[place]] / genuine)
+    if not rates:
+        return nothing, nothing
+    tail = (1 - confidence) / 2
+    lower, upper = torch.stack(rates).double().quantile(torch.tensor([tail, 1 - tail]).to(nothing)).unbind()
+    return lower, upper

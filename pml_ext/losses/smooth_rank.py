@@ -1,0 +1,145 @@
+"""Losses of smoothed ranks: average precision (SmoothAP) and recall at k, for any class sizes."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from pml_ext._checks import check_above_zero
+from pml_ext._pml import CosineSimilarity, term
+from pml_ext.distances.injected import describe_distance
+from pml_ext.functional.losses.smooth_rank import check_short_lists, smooth_average_precision, smooth_recall_at_k
+from pml_ext.functional.tuples import weights_of
+from pml_ext.losses._base import EmbeddingLoss, PMLArguments, Terms
+from pml_ext.losses._batch import Labels, Reference, Tuples
+from pml_ext.losses._facts import LossFacts
+from pml_ext.losses._shares import anchors_first_sums
+
+
+class SmoothAPLoss(EmbeddingLoss):
+    """1 − smoothed average precision, the batch ranked for each of its samples.
+
+    Takes the place of PML 2.9's loss of the same name, which reads a batch of C classes with K samples as K classes
+    of C samples and so is right only where C = K (there both agree). Here classes may have any size, stand in any
+    order, and ref_emb may be ranked instead of the batch.
+
+    Args:
+        temperature: of the sigmoids, above 0.
+        **pml: distance (CosineSimilarity), reducer, embedding_regularizer, embedding_reg_weight, collect_stats.
+    Source: Brown et al., "Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval", ECCV 2020, eq. 7.
+    As in the authors' code a sample is among its own positives when the batch ranks itself; samples without another
+    one of their class are ranked, but no queries.
+
+    >>> import torch
+    >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
+    >>> round(SmoothAPLoss(temperature=0.1)(x, labels).item(), 3)
+    0.092
+    """
+
+    default_distance = CosineSimilarity
+    facts = LossFacts(
+        takes_all_positives="it ranks all positives of a sample; a tuple only weights the samples",
+        sums=anchors_first_sums,
+    )
+    labels_because = "SmoothAPLoss needs labels: it ranks the whole batch, whatever a miner picked"
+
+    def __init__(self, temperature: float = 0.01, **pml: Unpack[PMLArguments]) -> None:
+        super().__init__(**pml)
+        check_above_zero(temperature, "temperature")
+        if not isinstance(self.distance, CosineSimilarity):
+            raise TypeError(f"SmoothAPLoss needs CosineSimilarity; got {describe_distance(self.distance)}")
+        self.temperature = temperature
+        self._record("temperature")
+
+    def _terms(
+        self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
+    ) -> Terms:
+        with_itself = self.reference_begins_with_batch or ref_emb is None
+        positive = labels[:, None] == (labels if ref_labels is None else ref_labels)
+        # Alone in its class, a sample has nothing to find: its precision is 1 whatever the embedding.
+        queries = (positive.sum(dim=1) > int(with_itself)).nonzero().squeeze(1)
+        if len(queries) == 0:
+            return self._no_terms("no sample of the batch has a positive")
+        if bool(positive.all()):
+            self._warn("the batch has no negatives (one class), so its loss is 0")
+        similarities = self.distance(embeddings, ref_emb)
+        if len(queries) < len(labels):
+            similarities, positive = similarities[queries], positive[queries]
+        precision = smooth_average_precision(similarities, positive, self.temperature)
+        weights = weights_of(indices_tuple, labels, precision.dtype, with_itself=with_itself)
+        losses = (1 - precision) * weights[queries]
+        return {"loss": term(losses, queries)}
+
+
+class RecallAtKSurrogateLoss(EmbeddingLoss):
+    """1 − smoothed recall@k, the mean over several k, the batch ranked for each of its samples.
+
+        recall@k of a query = Σ over its positives of σ((k − r)/τ_rank) / min(k, number of positives),
+        r = 1 + Σ over the other items of σ((s_other − s_positive)/τ)
+
+    Classes may have any size and stand in any order; ref_emb may be ranked instead of the batch. A query without a
+    positive is left out. The paper's similarity mixup is not part of it.
+    indices_tuple weights each query by how often it occurs, as in PML's SmoothAPLoss; an empty one weighs all alike.
+
+    Args:
+        ks: short-list lengths, integers of 1 or more; they may exceed the batch.
+        temperature: τ, of the comparisons of cosines, above 0.
+        rank_temperature: τ_rank, of the comparisons of rank and k, above 0.
+        **pml: distance (CosineSimilarity), reducer, embedding_regularizer, embedding_reg_weight, collect_stats.
+    Raises:
+        TypeError: another distance: the temperature is made for cosines.
+        ValueError: a k or temperature out of range, no labels.
+    Source: Patel et al., "Recall@k Surrogate Loss with Large Batches and Similarity Mixup", CVPR 2022, section 3.
+        Paper: one temperature for all k; here too (the authors' code defaults to k itself).
+        Paper: a query is no item of its own ranking; here too (the authors' code ranks it, first, in every one).
+        The denominator and the missing clip at k: see functional.smooth_recall_at_k.
+
+    >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
+    >>> round(RecallAtKSurrogateLoss(ks=(1, 2), temperature=0.1)(x, labels).item(), 3)
+    0.467
+    """
+
+    default_distance = CosineSimilarity
+    facts = LossFacts(
+        takes_all_positives="it ranks all positives of a sample; a tuple only weights the samples",
+        sums=anchors_first_sums,
+    )
+    labels_because = "RecallAtKSurrogateLoss ranks everything, an indices_tuple does not replace them"
+
+    def __init__(
+        self, *, ks: Sequence[int] = (1, 2, 4, 8, 16), temperature: float = 0.01, rank_temperature: float = 1.0,
+        **pml: Unpack[PMLArguments],
+    ) -> None:  # fmt: skip
+        check_short_lists(ks)
+        check_above_zero(temperature, "temperature")
+        check_above_zero(rank_temperature, "rank_temperature")
+        super().__init__(**pml)
+        if not isinstance(self.distance, CosineSimilarity):
+            raise TypeError(f"RecallAtKSurrogateLoss needs CosineSimilarity; got {describe_distance(self.distance)}")
+        self.ks = tuple(int(k) for k in ks)
+        self.temperature = temperature
+        self.rank_temperature = rank_temperature
+        self._record("temperature", "rank_temperature")
+
+    def _terms(
+        self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
+    ) -> Terms:
+        with_itself = self.reference_begins_with_batch or ref_emb is None
+        positive = labels[:, None] == (labels if ref_labels is None else ref_labels)
+        one_class = bool(positive.all())
+        similarities = self.distance(embeddings, ref_emb)
+        if with_itself:
+            positive.fill_diagonal_(0)
+            itself = torch.eye(*positive.shape, dtype=torch.bool, device=labels.device)
+            similarities = similarities.masked_fill(itself, -torch.inf)
+        queries = positive.any(dim=1).nonzero().squeeze(1)
+        if one_class or len(queries) == 0:
+            missing = "no sample of another class" if one_class else "no two samples of a class"
+            return self._no_terms(f"there is {missing} to rank")
+        if len(queries) < len(labels):
+            similarities, positive = similarities[queries], positive[queries]
+        recalls = smooth_recall_at_k(similarities, positive, self.ks, self.temperature, self.rank_temperature)
+        weights = weights_of(indices_tuple, labels, recalls.dtype, with_itself=with_itself)
+        losses = (1 - recalls.mean(dim=1)) * weights[queries]
+        return {"loss": term(losses, queries)}

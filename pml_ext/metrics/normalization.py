@@ -1,0 +1,425 @@
+"""Scores normalised by a cohort: cosines made comparable between samples, without training or labels."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal
+from zipfile import BadZipFile
+
+import msgspec
+import numpy as np
+import torch
+from msgspec import Meta
+from torch import Tensor
+from torch import distributed as dist
+
+from pml_ext._checks import check_choice, check_embeddings, check_finite, check_in_range, check_whole, warn_caller
+from pml_ext._files import replacing
+from pml_ext._ops.normalize import unit_rows
+from pml_ext._ops.numerics import full_precision
+from pml_ext._pml import BaseDistance
+from pml_ext._version import __version__
+from pml_ext.functional.pairwise.pair_blocks import both_sides
+from pml_ext.functional.retrieval.cohort import cohort_offsets
+from pml_ext.metrics.cohort_tuning import NormalizationTrials, try_normalizations
+from pml_ext.metrics.threshold.file import checkpoint_of, require_checkpoint
+from pml_ext.metrics.threshold.structures import Checkpoint, CountAbove0, Sha256
+
+
+class CohortNormalization:
+    """Subtracts from each cosine how close its two samples are to a cohort.
+
+    With m(x), the mean of the k highest cosines of x with the cohort,
+
+        s'(a, b) = cos(a, b) − ½ strength (m(a) + m(b)).
+
+    s' is the inner product of vectors with two more columns (`augment`), so every index that searches by inner
+    product searches by it.
+
+    The cohort decides: it must be of the kind that is compared at work (unlabelled gallery samples are), have more
+    than a few dozen identities, and k should exceed the samples of one identity. A cohort of another kind does harm.
+    Choose cohort, k and strength on validation classes.
+
+    Args:
+        cohort: (M, D), finite; normalised here. `fit` is the same, as a verb.
+        k: how many of the cohort count, 1 to M.
+        strength: 0 leaves cosines as they are, 1 subtracts the whole mean.
+        checkpoint: the model file that the cohort is of, see `with_checkpoint`.
+    Attributes:
+        cohort: (M, D), of length 1.
+    Raises:
+        ValueError: fewer than k samples in the cohort; values out of range.
+    Source: see `pml_ext.functional.cohort_offsets`. Paper (AS-norm): divides by the standard deviation too; here: not,
+        which evens out the classes more.
+
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> gallery, queries = torch.randn(100, 8, generator=generator), torch.randn(5, 8, generator=generator)
+    >>> normalization = CohortNormalization.fit(gallery, k=10)
+    >>> rows = torch.arange(100)  # the gallery is the cohort
+    >>> indexed = normalization.augment(gallery, "gallery", rows=rows)
+    >>> scores = normalization.scores(queries, gallery, rows_b=rows)
+    >>> torch.allclose(normalization.augment(queries) @ indexed.T, scores, atol=1e-6)
+    True
+    """
+
+    def __init__(
+        self, cohort: Tensor, k: int = 10, strength: float = 1.0, *, checkpoint: Checkpoint | None = None
+    ) -> None:
+        check_embeddings(cohort, "cohort")
+        check_finite(cohort, "cohort")
+        check_whole(k, "k")
+        if not 1 <= k <= len(cohort):
+            raise ValueError(f"k must be from 1 to {len(cohort)}, the samples of the cohort; got {k}")
+        check_in_range(strength, 0, 2, "strength")
+        self.cohort, self.k, self.strength = unit_rows(cohort.detach()), k, float(strength)
+        self.checkpoint = checkpoint
+
+    @classmethod
+    def fit(cls, cohort: Tensor, k: int = 10, strength: float = 1.0) -> "CohortNormalization":
+        """Takes a cohort; nothing is trained."""
+        return cls(cohort, k, strength)
+
+    @staticmethod
+    def tune(
+        cohort: Tensor | None,
+        embeddings: Tensor,
+        labels: Tensor,
+        *,
+        ks: Sequence[int] = (5, 10, 20, 50, 100, 200),
+        strengths: Sequence[float] = (0.5, 1.0),
+        far: float = 1e-3,
+        far_range: tuple[float, float] = (1e-2, 1e-1),
+    ) -> NormalizationTrials:
+        """Try k and strength on validation classes: what they do to OPIS and to TAR there.
+
+        Args:
+            cohort: (M, D); None: the validation samples themselves are the cohort, as a gallery is at work, and leave
+                themselves out.
+            embeddings, labels: (N, D) and (N,) integers, of classes that the model was not trained on.
+            ks: those beyond the cohort's samples are skipped.
+            strengths: each from 0 to 2.
+            far: of TAR, at least 1 / impostor pairs.
+            far_range: of OPIS, see `functional.opis`.
+        Returns:
+            every trial; `best` lowers OPIS most without lowering TAR, None where nothing does: then do not normalise.
+        Warns:
+            UserWarning: the cohort is of another kind than the samples, see `agreement`.
+
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> labels = torch.arange(300) % 60
+        >>> crowding = torch.linspace(0, 3, 60)[:, None] * torch.eye(1, 16)
+        >>> classes = torch.randn(60, 16, generator=generator) + crowding
+        >>> embeddings = classes[labels] + 0.5 * torch.randn(300, 16, generator=generator)
+        >>> trials = CohortNormalization.tune(None, embeddings, labels, ks=(5, 20))
+        >>> trials.best.k, trials.best.strength, trials.best.opis < trials.plain.opis
+        (20, 1.0, True)
+        """
+        own = cohort is None
+        rows = torch.arange(len(embeddings), device=embeddings.device) if own else None
+        given = embeddings if cohort is None else cohort
+        trials = try_normalizations(
+            given, embeddings, labels, rows=rows, ks=ks, strengths=strengths, far=far, far_range=far_range
+        )
+        if not own:
+            warn_of_another_kind(given, trials.trials[0].k, embeddings)
+        return trials
+
+    def with_checkpoint(self, path: str | Path) -> "CohortNormalization":
+        """The same, with the name and the SHA-256 of the model file that the cohort is of.
+
+        Raises:
+            OSError: a file that cannot be read.
+        """
+        bound = copy(self)
+        bound.checkpoint = checkpoint_of(Path(path))
+        return bound
+
+    @property
+    def record(self) -> "CohortRecord":
+        """k, strength, and which cohort (its SHA-256) of which weights."""
+        samples, dim = self.cohort.shape
+        return CohortRecord(self.k, self.strength, samples, dim, self.sha256, self.checkpoint)
+
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 of the cohort's numbers, which tells cohorts apart."""
+        return checksum(self.cohort)
+
+    def save(self, path: str | Path, *, checkpoint: str | Path | None = None) -> None:
+        """Write an .npz: the cohort's numbers, and a record of k, strength and the weights.
+
+        Args:
+            checkpoint: the model file that the cohort is of; its SHA-256 is kept, and `load` compares it.
+        """
+        bound = self if checkpoint is None else self.with_checkpoint(checkpoint)
+        write_cohort(Path(path), bound.cohort, bound.record)
+
+    @classmethod
+    def load(cls, path: str | Path, *, checkpoint: str | Path | None = None) -> "CohortNormalization":
+        """Read what `save` wrote.
+
+        Args:
+            checkpoint: the model file in use; it must be the one that the cohort is of.
+        Warns:
+            UserWarning: a cohort of a checkpoint, and none to compare it with.
+        Raises:
+            FileNotFoundError: no such file.
+            ValueError: not such a file, or a changed one; a cohort of another checkpoint, or of none where one is
+                given.
+
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     CohortNormalization.fit(torch.eye(4), k=2).save(f"{folder}/cohort.npz")
+        ...     CohortNormalization.load(f"{folder}/cohort.npz").offsets(torch.eye(4)[:1])
+        tensor([0.5000])
+        """
+        cohort, record = read_cohort(Path(path))
+        if checkpoint is not None:
+            require_checkpoint(record.checkpoint, Path(checkpoint), Path(path))
+        elif record.checkpoint is not None:
+            warn_caller(
+                f"{path} is of the checkpoint {record.checkpoint.file}, which was compared with nothing: give "
+                "checkpoint=, the model file in use"
+            )
+        found = cls(cohort, record.k, record.strength, checkpoint=record.checkpoint)
+        found.cohort = cohort  # to the bit: its checksum is that of the file
+        return found
+
+    def agreement(self, embeddings: Tensor) -> float:
+        """Correlation of m by the cohort with m by the samples themselves, over up to 2,000 of them; needs no labels.
+
+        Near 1 the cohort knows which samples lie in a crowded region. Cohorts of another kind were below 0.7, and did
+        harm; cohorts that helped were above 0.8.
+
+        Args:
+            embeddings: (N, D), not in the cohort.
+        Returns:
+            in [−1, 1]; nan for one sample, or where all are equally close.
+        """
+        return cohort_agreement(self.cohort, self.k, embeddings)
+
+    def offsets(
+        self, embeddings: Tensor, *, rows: Tensor | None = None, group: dist.ProcessGroup | None = None
+    ) -> Tensor:
+        """m(x) of each sample.
+
+        Args:
+            embeddings: (N, D), finite; normalised here.
+            rows: (N,) places of the samples themselves in the cohort, which leave themselves out; None: they are not
+                in it.
+            group: the ranks that share the samples.
+        Returns:
+            (N,), see `functional.cohort_offsets`.
+        """
+        return cohort_offsets(embeddings, self.cohort, self.k, rows=rows, group=group)
+
+    def scores(self, a: Tensor, b: Tensor, *, rows_a: Tensor | None = None, rows_b: Tensor | None = None) -> Tensor:
+        """Normalised scores of every pair.
+
+        Args:
+            a, b: (A, D) and (B, D).
+            rows_a, rows_b: their places in the cohort, see `offsets`.
+        Returns:
+            (A, B), in [−1 − 2 strength, 1 + 2 strength].
+        """
+        query, gallery = self.augment(a, rows=rows_a), self.augment(b, "gallery", rows=rows_b)
+        with full_precision(query.device):
+            return query @ gallery.T
+
+    def augment(
+        self, embeddings: Tensor, side: Literal["query", "gallery"] = "query", *, rows: Tensor | None = None
+    ) -> Tensor:
+        """Vectors whose inner products, query with gallery, are the normalised scores.
+
+        Args:
+            embeddings: (N, D).
+            side: "query" appends (−½ strength m, 1), "gallery" (1, −½ strength m).
+            rows: see `offsets`.
+        Returns:
+            (N, D + 2). Search them by inner product; their cosines mean nothing.
+        """
+        check_choice(side, ("query", "gallery"), "side")
+        half = 0.5 * self.strength * self.offsets(embeddings, rows=rows)
+        return both_sides(unit_rows(embeddings).to(half.dtype), half)[side == "gallery"]
+
+    def distance(self) -> "CohortSimilarity":
+        """The normalised score as a similarity of pytorch-metric-learning, for its losses, miners and calculators."""
+        return CohortSimilarity(self.offsets, self.strength)
+
+
+Format = Literal["pml_ext cohort normalization 1"]
+Strength = Annotated[float, Meta(ge=0, le=2)]
+
+
+@dataclass(frozen=True)
+class CohortRecord:
+    """What is known of a normalisation beside the cohort's numbers; sha256: of these, see `checksum`."""
+
+    k: CountAbove0
+    strength: Strength
+    samples: CountAbove0
+    embedding_dim: CountAbove0
+    sha256: Sha256
+    checkpoint: Checkpoint | None = None
+    version: str = __version__
+    format: Format = "pml_ext cohort normalization 1"
+
+
+def checksum(cohort: Tensor) -> str:
+    """SHA-256 of type, shape and numbers."""
+    values = _little_endian(cohort)
+    return hashlib.sha256(f"{values.dtype.str} {values.shape}".encode() + values.tobytes()).hexdigest()
+
+
+def write_cohort(path: Path, cohort: Tensor, record: CohortRecord) -> None:
+    """Write the file atomically; any program with NumPy can read it."""
+    if path.suffix != ".npz":
+        raise ValueError(f"a cohort is saved as .npz; got {path.name}")
+    with replacing(path) as file:
+        np.savez(file, cohort=_little_endian(cohort), record=np.array(msgspec.json.encode(record).decode()))
+
+
+def read_cohort(path: Path) -> tuple[Tensor, CohortRecord]:
+    """What `write_cohort` wrote; ValueError for another or a changed file."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            found, text = torch.from_numpy(arrays["cohort"]), str(arrays["record"])
+        record = msgspec.json.decode(text, type=CohortRecord)
+    except FileNotFoundError:
+        raise
+    except (BadZipFile, KeyError, ValueError, TypeError, AttributeError, EOFError, RecursionError) as error:
+        what = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"{path} is not a saved cohort normalization: {what}") from error
+    if checksum(found) != record.sha256:
+        raise ValueError(f"{path} was changed after it was written: its cohort's checksum is another. Save it again")
+    return found, record
+
+
+def _little_endian(cohort: Tensor) -> np.ndarray:
+    values = cohort.detach().cpu().numpy()
+    return np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+
+
+_SAMPLED = 2000
+_FEWEST = 50  # samples, below which a correlation says little
+# Training samples as a cohort: 0.83 to 0.94 on Emoji and Grocery, where they help, 0.27 to 0.67 on Omniglot and Glyphs,
+# where they do harm. Half of a gallery for the other half: 0.88 to 1.
+_LOWEST = 0.75
+
+
+def cohort_agreement(cohort: Tensor, k: int, embeddings: Tensor) -> float:
+    """See `CohortNormalization.agreement`."""
+    some = embeddings[torch.linspace(0, len(embeddings) - 1, min(len(embeddings), _SAMPLED)).long()]
+    if len(some) < 2:
+        return float("nan")
+    rows = torch.arange(len(some), device=some.device)
+    both = cohort_offsets(some, cohort, k), cohort_offsets(some, some, min(k, len(some) - 1), rows=rows)
+    centred = [of - of.mean() for of in both]
+    return float((centred[0] * centred[1]).sum() / (centred[0].norm() * centred[1].norm()))
+
+
+def warn_of_another_kind(cohort: Tensor, k: int, embeddings: Tensor) -> None:
+    """Warn if the agreement is lower than that of cohorts which help."""
+    if len(embeddings) >= _FEWEST and (agreement := cohort_agreement(cohort, k, embeddings)) < _LOWEST:
+        warn_caller(
+            f"the cohort is of another kind than the embeddings, and may do harm: which of them are close to it and "
+            f"which to each other agree by {agreement:.2f} (1: fully); take a cohort of what is compared at work"
+        )
+
+
+class CohortSimilarity(BaseDistance):
+    """`CohortNormalization.scores` as a distance object of pytorch-metric-learning; larger is closer.
+
+    Offsets have no gradient; the samples count as not being in the cohort.
+
+    offsets: (N, D) to m(x) of each row, (N,).
+
+    >>> import torch
+    >>> from pml_ext.metrics import CohortNormalization
+    >>> similarity = CohortNormalization.fit(torch.eye(4), k=2, strength=0.0).distance()
+    >>> similarity(torch.eye(4)[:2])
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
+
+    def __init__(self, offsets: Callable[[Tensor], Tensor], strength: float) -> None:
+        super().__init__(is_inverted=True)
+        self.offsets, self.strength = offsets, strength
+
+    def compute_mat(self, query_emb: Tensor, ref_emb: Tensor | None) -> Tensor:
+        """(Q, R) normalised scores of normalised embeddings."""
+        reference = query_emb if ref_emb is None else ref_emb
+        offset, other = (self._half(points) for points in (query_emb, reference))
+        return query_emb @ reference.T - offset[:, None] - other
+
+    def pairwise_distance(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
+        """(P,) normalised scores of row i with row i."""
+        return (query_emb * ref_emb).sum(dim=1) - self._half(query_emb) - self._half(ref_emb)
+
+    def _half(self, points: Tensor) -> Tensor:
+        return (0.5 * self.strength * self.offsets(points.detach())).to(points.dtype)
+
+
+@dataclass(frozen=True)
+class GalleryCohort:
+    """The samples that are searched or compared are the cohort themselves; each leaves itself out.
+
+    Args:
+        k, strength: see `CohortNormalization`.
+
+    >>> gallery = torch.eye(4)
+    >>> GalleryCohort(k=2, strength=1.0).fit(gallery).offsets(gallery, rows=torch.arange(4)).tolist()
+    [0.0, 0.0, 0.0, 0.0]
+    """
+
+    k: int = 10
+    strength: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_whole(self.k, "k", 1)
+        check_in_range(self.strength, 0, 2, "strength")
+
+    def fit(self, gallery: Tensor) -> CohortNormalization:
+        """The normalisation by one gallery, (M, D)."""
+        return CohortNormalization.fit(gallery, self.k, self.strength)
+
+
+Normalization = CohortNormalization | GalleryCohort
+
+
+def check_normalize(normalize: object) -> None:
+    """Raise unless it is None, a CohortNormalization or a GalleryCohort."""
+    if normalize is not None and not isinstance(normalize, Normalization):
+        raise TypeError(
+            f"normalize must be a CohortNormalization, a GalleryCohort or None; got {type(normalize).__name__}"
+        )
+
+
+def offsets_of_pairs(
+    normalize: Normalization | None, embeddings: Tensor, group: dist.ProcessGroup | None = None
+) -> Tensor | None:
+    """(N,) what is subtracted from the cosines of each sample when all are compared; warns of another kind's cohort."""
+    return None if normalize is None else offsets_of_search(normalize, embeddings, embeddings, True, group)[1]
+
+
+def offsets_of_search(
+    normalize: Normalization,
+    query: Tensor,
+    gallery: Tensor,
+    gallery_includes_query: bool,
+    group: dist.ProcessGroup | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The same of queries and of the gallery."""
+    rows = None
+    if isinstance(normalize, GalleryCohort):
+        fitted, rows = normalize.fit(gallery), torch.arange(len(gallery), device=gallery.device)
+    else:
+        fitted = normalize
+        warn_of_another_kind(fitted.cohort, fitted.k, gallery)
+    of_gallery = 0.5 * fitted.strength * fitted.offsets(gallery, rows=rows, group=group)
+    if gallery_includes_query:
+        return of_gallery[: len(query)], of_gallery
+    return 0.5 * fitted.strength * fitted.offsets(query, group=group), of_gallery

@@ -1,0 +1,257 @@
+"""Pair lists of the face verification protocols. The files are text, and every line is checked."""
+
+import csv
+from array import array
+from collections.abc import Iterator
+from os import PathLike
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class ImagePairs(NamedTuple):
+    """P pairs of images named by key, "name/number".
+
+    first, second: P keys each. same: (P,) bool, True for pairs of one subject. fold_ids: (P,) int64 from 0.
+
+    >>> pairs = ImagePairs(("Ann/1", "Ann/1"), ("Ann/2", "Bob/1"), torch.tensor([True, False]), torch.tensor([0, 0]))
+    >>> [one for one, same in zip(pairs.second, pairs.same) if same]
+    ['Ann/2']
+    """
+
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    same: Tensor
+    fold_ids: Tensor
+
+
+class TemplatePairs(NamedTuple):
+    """P pairs of templates. first, second: (P,) int64 template ids; same: (P,) bool.
+
+    >>> pairs = TemplatePairs(torch.tensor([1, 1]), torch.tensor([2, 3]), torch.tensor([True, False]))
+    >>> int(pairs.same.sum())
+    1
+    """
+
+    first: Tensor
+    second: Tensor
+    same: Tensor
+
+
+class TemplateMedia(NamedTuple):
+    """N images of templates. images: N names; template_ids, media_ids: (N,) int64.
+
+    >>> media = TemplateMedia(("a.jpg", "b.jpg"), torch.tensor([1, 1]), torch.tensor([10, 11]))
+    >>> media.images[0]
+    'a.jpg'
+    """
+
+    images: tuple[str, ...]
+    template_ids: Tensor
+    media_ids: Tensor
+
+
+def read_lfw_pairs(path: str | PathLike[str]) -> ImagePairs:
+    """LFW's pairs.txt (10 folds), or pairsDevTrain.txt and pairsDevTest.txt (one fold).
+
+    The first line is "folds pairs", or "pairs" for one fold. Each fold lists `pairs` lines "name n1 n2" of one
+    subject, then as many lines "name1 n1 name2 n2" of two. Fields are separated by tabs or spaces.
+
+    Returns:
+        ImagePairs with keys such as "Aaron_Eckhart/1".
+    Raises:
+        ValueError: with the number of the line that does not fit its place in the list.
+        OSError: the file cannot be read.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+    ...     _ = file.write("1\\nAnn 1 2\\nAnn 1 Bob 3\\n")
+    ...     file.flush()
+    ...     read_lfw_pairs(file.name).second
+    ('Ann/2', 'Bob/3')
+    """
+    lines = _fields(path)
+    number, header = next(lines, (1, []))
+    if len(header) not in (1, 2) or not all(map(_is_count, header)) or 0 in map(int, header):
+        raise _malformed(path, number, "'folds pairs' or 'pairs', positive whole numbers", header)
+    folds, pairs = (1, int(header[0])) if len(header) == 1 else map(int, header)
+    first: list[str] = []
+    second: list[str] = []
+    same: list[bool] = []
+    for number, fields in lines:
+        if len(same) == folds * 2 * pairs:
+            raise _malformed(path, number, f"the end after {folds} × 2 × {pairs} pairs", fields)
+        is_same = len(same) // pairs % 2 == 0
+        if is_same and len(fields) == 3 and _is_count(fields[1]) and _is_count(fields[2]):
+            name, n1, n2 = fields
+            other = name
+        elif not is_same and len(fields) == 4 and _is_count(fields[1]) and _is_count(fields[3]):
+            name, n1, other, n2 = fields
+            if name == other:
+                raise _malformed(path, number, "two different names", fields)
+        else:
+            raise _malformed(path, number, "'name n1 n2'" if is_same else "'name1 n1 name2 n2'", fields)
+        first.append(f"{name}/{int(n1)}")
+        second.append(f"{other}/{int(n2)}")
+        same.append(is_same)
+    if len(same) < folds * 2 * pairs:
+        raise ValueError(f"{path}: expected {folds} × 2 × {pairs} pairs; the file ends after {len(same)}")
+    fold_ids = torch.arange(len(same)) // (2 * pairs)
+    return ImagePairs(tuple(first), tuple(second), torch.tensor(same), fold_ids)
+
+
+def read_template_pairs(path: str | PathLike[str]) -> TemplatePairs:
+    """An IJB list of template pairs: lines "template1 template2 label", label 1 for one subject and 0 for two.
+
+    Raises:
+        ValueError: with the number of the line that is not of this form, or without any line.
+        OSError: the file cannot be read.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+    ...     _ = file.write("1 2 1\\n1 3 0\\n")
+    ...     file.flush()
+    ...     read_template_pairs(file.name).same.tolist()
+    [True, False]
+    """
+    first, second, same = array("q"), array("q"), array("b")
+    for number, fields in _fields(path):
+        if len(fields) != 3 or not all(map(_is_count, fields)) or fields[2] not in ("0", "1"):
+            raise _malformed(path, number, "'template1 template2 label', whole numbers, label 0 or 1", fields)
+        first.append(int(fields[0]))
+        second.append(int(fields[1]))
+        same.append(fields[2] == "1")
+    _check_any(path, len(same))
+    return TemplatePairs(_tensor(first), _tensor(second), _tensor(same).bool())
+
+
+def read_template_media(path: str | PathLike[str]) -> TemplateMedia:
+    """An IJB list of the templates' images: lines "image template medium".
+
+    Raises:
+        ValueError: with the number of the line that is not of this form, or without any line.
+        OSError: the file cannot be read.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+    ...     _ = file.write("a.jpg 1 10\\nb.jpg 1 11\\n")
+    ...     file.flush()
+    ...     read_template_media(file.name).media_ids.tolist()
+    [10, 11]
+    """
+    images: list[str] = []
+    templates, media = array("q"), array("q")
+    for number, fields in _fields(path):
+        if len(fields) != 3 or not all(map(_is_count, fields[1:])):
+            raise _malformed(path, number, "'image template medium', the last two whole numbers", fields)
+        images.append(fields[0])
+        templates.append(int(fields[1]))
+        media.append(int(fields[2]))
+    _check_any(path, len(images))
+    return TemplateMedia(tuple(images), _tensor(templates), _tensor(media))
+
+
+def _fields(path: str | PathLike[str]) -> Iterator[tuple[int, list[str]]]:
+    """The numbered lines, split at white space; a blank line counts, except at the end."""
+    blank: list[int] = []
+    with open(path, encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, 1):
+            if "\0" in line or "\ufffd" in line:  # bytes that are no UTF-8
+                raise ValueError(f"{path}, line {number}: expected text in UTF-8; got {line.strip()!r:.80}")
+            if fields := line.split():
+                yield from ((earlier, []) for earlier in blank)
+                blank.clear()
+                yield number, fields
+            else:
+                blank.append(number)
+
+
+def _is_count(field: str) -> bool:
+    """Whether it is digits only and fits into 64 bits; int() would also accept 1_0."""
+    return field.isascii() and field.isdigit() and len(field) <= 18
+
+
+def _malformed(path: object, number: int, expected: str, fields: list[str]) -> ValueError:
+    return ValueError(f"{path}, line {number}: expected {expected}; got {' '.join(fields)[:80]!r}")
+
+
+def _check_any(path: object, lines: int) -> None:
+    if not lines:
+        raise ValueError(f"{path}: expected at least one line; the file is empty")
+
+
+def _tensor(values: "array[int]") -> Tensor:
+    # A list of Python integers would take several times the memory.
+    return torch.frombuffer(values, dtype=torch.int64 if values.typecode == "q" else torch.int8)
+
+
+_COLUMNS = ("TEMPLATE_ID", "SUBJECT_ID")
+
+
+class TemplateSubjects(NamedTuple):
+    """T templates. template_ids: (T,) int64, ascending; subjects: (T,) int64.
+
+    >>> TemplateSubjects(torch.tensor([1, 2]), torch.tensor([7, 7])).subjects.tolist()
+    [7, 7]
+    """
+
+    template_ids: Tensor
+    subjects: Tensor
+
+
+class SearchProtocol(NamedTuple):
+    """Probes, and galleries that are searched one after the other; the galleries' subjects differ.
+
+    >>> one, other = (TemplateSubjects(torch.tensor([t]), torch.tensor([t])) for t in (1, 2))
+    >>> protocol = SearchProtocol(TemplateSubjects(torch.tensor([3, 4]), torch.tensor([1, 2])), (one, other))
+    >>> len(protocol.galleries)
+    2
+    """
+
+    probes: TemplateSubjects
+    galleries: tuple[TemplateSubjects, ...]
+
+
+def read_template_subjects(path: str | PathLike[str]) -> TemplateSubjects:
+    """A list of the 1:N protocol, such as ijbc_1N_gallery_G1.csv: a line for each image of a template.
+
+    The header names the columns; TEMPLATE_ID and SUBJECT_ID are read, others are ignored.
+
+    Raises:
+        ValueError: a file without these columns or without templates; with the number of its line, an id that is no
+            whole number, or a template of two subjects.
+        OSError: the file cannot be read.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+    ...     _ = file.write("TEMPLATE_ID,SUBJECT_ID,FILENAME\\n5,1,img/1.jpg\\n5,1,img/2.jpg\\n6,2,img/3.jpg\\n")
+    ...     file.flush()
+    ...     read_template_subjects(file.name).template_ids.tolist()
+    [5, 6]
+    """
+    subjects: dict[int, int] = {}
+    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+        lines = csv.reader(file)
+        header = [name.strip().upper() for name in next(lines, [])]
+        if missing := [name for name in _COLUMNS if name not in header]:
+            raise ValueError(
+                f"{path}: expected a header with {' and '.join(_COLUMNS)}; {', '.join(missing)} is missing"
+            )
+        places = [header.index(name) for name in _COLUMNS]
+        for line in lines:
+            if not line:
+                continue
+            fields = [line[place].strip() for place in places if place < len(line)]
+            if len(fields) < len(places) or not all(map(_is_count, fields)):
+                raise ValueError(f"{path}, line {lines.line_num}: expected whole numbers as ids; got {fields}")
+            template, subject = map(int, fields)
+            if subjects.setdefault(template, subject) != subject:
+                raise ValueError(
+                    f"{path}, line {lines.line_num}: expected one subject a template; {template} is of "
+                    f"{subjects[template]} and of {subject}"
+                )
+    if not subjects:
+        raise ValueError(f"{path}: expected at least one template; the file lists none")
+    templates = sorted(subjects)
+    return TemplateSubjects(torch.tensor(templates), torch.tensor([subjects[template] for template in templates]))

@@ -1,0 +1,183 @@
+"""Models on the same samples, each at its own threshold for one target: how much more one of them misses, and where."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_embeddings
+from pml_ext.functional.open_set.best_scores import scores_for_rate, threshold_for_rate
+from pml_ext.functional.open_set.identification import rates_without_each
+from pml_ext.functional.verification.intervals import half_width
+from pml_ext.functional.verification.threshold import thresholds_at_far
+from pml_ext.metrics.threshold.measure import rates_at
+from pml_ext.metrics.threshold.report import ThresholdReport
+from pml_ext.metrics.threshold.samples import Labels, Samples, SampleSource, number_classes
+from pml_ext.metrics.threshold.searches import SearchPlan
+from pml_ext.metrics.threshold.structures import ClassErrors
+
+_AROUND = 1.5  # the slope of misses is measured between the target divided and multiplied by this
+_LISTED = 10
+
+
+@dataclass(frozen=True)
+class ModelDifference:
+    """Misses of a model less those of the first one, at the same rate of false accepts; a paired 95 % interval.
+
+    misses: "FRR" at the same FAR, or "FNIR" at the same FPIR. lost: the classes whose FRR grew most, as they are under
+    the first model and under this one.
+    """
+
+    model: str
+    first: str
+    misses: str
+    value: float
+    low: float
+    high: float
+    lost: tuple[tuple[ClassErrors, ClassErrors], ...]
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        if self.low <= 0 <= self.high:
+            return f"no difference between {self.model} and {self.first} can be told"
+        return f"{self.model} misses {'more' if self.value > 0 else 'less'} than {self.first}"
+
+    def summary(self) -> str:
+        """One line."""
+        return f"{self.verdict}: {self.misses} {self.value:+.4f} [{self.low:+.4f}, {self.high:+.4f}]"
+
+
+@dataclass(frozen=True)
+class ModelComparison:
+    """A threshold report of each model, and the differences to the first."""
+
+    reports: Mapping[str, ThresholdReport]
+    differences: tuple[ModelDifference, ...]
+
+    def summary(self) -> str:
+        """A line for each model, and one for each difference."""
+        width = max(map(len, self.reports))
+        lines = []
+        for name, report in self.reports.items():
+            rates = f"FAR {report.far.rate:.3g}, FRR {report.frr.rate:.4g}"
+            if report.searches and report.searches.planned.fnir:
+                planned = report.searches.planned
+                assert planned.fpir is not None and planned.fnir is not None
+                rates += f", FPIR {planned.fpir.rate:.3g}, FNIR {planned.fnir.rate:.4g} among {planned.enrolled:,}"
+            lines.append(f"{name.ljust(width)}  cosine >= {report.cosine:.4f}, {rates}")
+        lines += [difference.summary() for difference in self.differences]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class _Misses:
+    """FRR or FNIR of a model, and (T,) its values without each class at a threshold moved back to the target."""
+
+    rate: float
+    without: np.ndarray
+
+
+def compare_models(
+    models: Mapping[str, Tensor],
+    labels: Labels,
+    *,
+    far: float | None = None,
+    search: SearchPlan | None = None,
+    cameras: Labels | None = None,
+) -> ModelComparison:
+    """Compares models at the same FAR, or at the same FPIR in galleries of a size.
+
+    Intervals are for identities like the set's: each is left out of both models, and each model's threshold is then
+    moved back to the target, to first order.
+
+    Args:
+        models: at least two names, each with the (N, D) embeddings of the same N samples; D may differ.
+        labels, far, search, cameras: see `ThresholdReport.from_embeddings`.
+    Raises:
+        TypeError: neither far nor the fpir of a search, or both.
+        ValueError: fewer than two models; another number of samples.
+    """
+    if len(models) < 2:
+        raise ValueError(f"models must be two or more; got {len(models)}")
+    count = len(next(iter(models.values())))
+    for name, embeddings in models.items():
+        check_embeddings(embeddings, name)
+        if len(embeddings) != count:
+            raise ValueError(f"{name} must have the {count} samples of the first model; got {len(embeddings)}")
+    ids = number_classes(labels, count)[0]
+    camera_ids = None if cameras is None else number_classes(cameras, count, "cameras")[0]
+    reports, misses = dict[str, ThresholdReport](), dict[str, _Misses]()
+    for name, embeddings in models.items():
+        report = ThresholdReport.from_embeddings(
+            embeddings, labels, far=far, search=search, cameras=cameras, splits=0, source=SampleSource(data=name)
+        )
+        samples = Samples(embeddings, ids, camera_ids)
+        reports[name] = report
+        misses[name] = _fnir_misses(report, samples) if far is None else _frr_misses(report, samples, far)
+    first, *others = models
+    kind = "FNIR" if far is None else "FRR"
+    differences = []
+    for name in others:
+        value = misses[name].rate - misses[first].rate
+        without = torch.from_numpy(misses[name].without - misses[first].without)
+        half = half_width(without[without.isfinite()])
+        lost = _lost_classes(reports[first], reports[name])
+        differences.append(
+            ModelDifference(
+                model=name,
+                first=first,
+                misses=kind,
+                value=value,
+                low=value - half,
+                high=value + half,
+                lost=lost,
+            )
+        )
+    return ModelComparison(reports, tuple(differences))
+
+
+def _lost_classes(first: ThresholdReport, second: ThresholdReport) -> tuple[tuple[ClassErrors, ClassErrors], ...]:
+    """The classes whose FRR grew, most first, under both models."""
+    grown = []
+    for before, after in zip(first.classes, second.classes, strict=True):
+        growth = (after.frr or 0.0) - (before.frr or 0.0)
+        if growth > 0:
+            grown.append((growth, before, after))
+    grown.sort(key=lambda entry: -entry[0])
+    return tuple((before, after) for _, before, after in grown[:_LISTED])
+
+
+def _frr_misses(report: ThresholdReport, samples: Samples, far: float) -> _Misses:
+    pairs = Samples(samples.embeddings.double(), samples.ids, samples.cameras).pairs()
+    low, high = thresholds_at_far(pairs, (far / _AROUND, min(far * _AROUND, 0.999)))
+    slope = 0.0
+    if low is not None and high is not None:
+        (low_far, low_frr), (high_far, high_frr) = rates_at(pairs, (low, high))
+        if high_far.rate > low_far.rate:
+            slope = (high_frr.rate - low_frr.rate) / (high_far.rate - low_far.rate)
+    rows = [[c.false_rejects, c.genuine_pairs, c.false_accepts, c.impostor_pairs] for c in report.classes]
+    rejects, genuine, accepts, impostors = np.array(rows, dtype=float).T
+    frr_without = (report.frr.errors - rejects) / (report.frr.pairs - genuine)
+    far_without = (report.far.errors - accepts) / (report.far.pairs - impostors)
+    return _Misses(report.frr.rate, frr_without + slope * (report.far.rate - far_without))
+
+
+def _fnir_misses(report: ThresholdReport, samples: Samples) -> _Misses:
+    searches, fpir = report.searches, report.target.value
+    assert searches is not None and fpir is not None
+    enrolled, high_fpir = searches.gallery_size, min(0.999, fpir * _AROUND)
+    scores = samples.in_float32().best_scores(searches.template)
+    high = scores_for_rate(scores, max(1, round(enrolled / _AROUND)), high_fpir)
+    ends = [threshold_for_rate(high, enrolled, rate) for rate in (fpir / _AROUND, high_fpir)]
+    assert ends[0] is not None and ends[1] is not None
+    (less_fpir, _), (less_fnir, _) = rates_without_each(high, ends[0], enrolled, rank=searches.rank)
+    (more_fpir, _), (more_fnir, _) = rates_without_each(high, ends[1], enrolled, rank=searches.rank)
+    slope = 0.0
+    if more_fpir > less_fpir:
+        slope = (more_fnir - less_fnir) / (more_fpir - less_fpir)
+    at_threshold = rates_without_each(high, report.cosine, enrolled, rank=searches.rank)
+    (rate, fpir_without), (fnir, fnir_without) = at_threshold
+    return _Misses(fnir, fnir_without + slope * (rate - fpir_without))

@@ -1,0 +1,94 @@
+"""Threshold reports as JSON files, with a checksum."""
+
+import hashlib
+import json
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pml_ext._files import sha256_of, write_atomically
+from pml_ext.metrics.threshold.structures import Checkpoint, ClassErrors, Cosine, ErrorRate, ThresholdFields
+
+FORMAT = "pml_ext threshold report 2"
+_LEFT_OUT_IF_NONE = ("searches", "groups", "calibration", "normalization")
+_NOT_A_KEY = ("cosine", "curves", "worst_pairs", "copied_rows")  # under "threshold", or on the page only
+
+
+def write_report(report: ThresholdFields, path: Path) -> None:
+    """Write the file atomically."""
+    content: dict[str, Any] = {
+        "format": FORMAT,
+        "threshold": {"cosine": report.cosine, "distance": report.distance},
+        "worst_by_far": [c.label for c in report.worst_classes("far")],
+        "worst_by_frr": [c.label for c in report.worst_classes("frr")],
+    }
+    for field in fields(ThresholdFields):
+        value = getattr(report, field.name)
+        is_left_out = value is None and field.name in _LEFT_OUT_IF_NONE
+        if field.name not in _NOT_A_KEY and not is_left_out:
+            content[field.name] = _as_json(value)
+    content["checksum"] = _checksum(content)
+    write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_report(path: Path, checkpoint: str | Path | None) -> ThresholdFields:
+    """Read a report; compares the checkpoint's hash if one is given."""
+    try:
+        content = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        if content.get("format") != FORMAT:
+            raise ValueError(f'expected the format "{FORMAT}", got {content.get("format")!r:.80}')
+        if content.get("checksum") != _checksum(content):
+            raise ValueError("it was changed after it was written, as its checksum shows. Make the report again")
+        cosine = msgspec.convert(content["threshold"]["cosine"], Cosine)
+        report = msgspec.convert({**content, "cosine": cosine}, ThresholdFields)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is not a threshold report: {error}") from error
+    if checkpoint is not None:
+        require_checkpoint(report.checkpoint, Path(checkpoint), path)
+    return report
+
+
+def checkpoint_of(path: Path) -> Checkpoint:
+    """The name and the hash of a model file."""
+    return Checkpoint(path.name, sha256_of(path))
+
+
+def require_checkpoint(expected: Checkpoint | None, path: Path, source: Path) -> None:
+    """Raise unless the model file at `path` is the one that the file `source` records."""
+    if expected is None:
+        raise ValueError(f"{source} names no checkpoint to compare {path} with: save it with checkpoint=")
+    given = checkpoint_of(path)
+    if given.sha256 != expected.sha256:
+        raise ValueError(
+            f"{source} is of the checkpoint {expected.file} with SHA-256 {expected.sha256}; "
+            f"{path} has {given.sha256}: it is not this model's"
+        )
+
+
+def _as_json(value: Any) -> Any:
+    """Dicts and lists, with the rates that follow from counts."""
+    if isinstance(value, (tuple, list)):
+        return [_as_json(entry) for entry in value]
+    if not is_dataclass(value):
+        return value
+    content = {name: _as_json(entry) for name, entry in vars(value).items()}
+    if isinstance(value, ErrorRate):
+        content["rate"] = value.rate
+    if isinstance(value, ClassErrors):
+        content |= {"far": value.far, "frr": value.frr}
+    return content
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    """SHA-256 of all other fields, however they are laid out in the file."""
+    rest = {name: value for name, value in content.items() if name != "checksum"}
+    text = json.dumps(
+        rest,
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=True,
+        allow_nan=False,
+    )
+    return hashlib.sha256(text.encode("ascii")).hexdigest()

@@ -1,0 +1,236 @@
+"""Samples of a threshold: classes, cameras, pairs, and the cohort that normalises their scores."""
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pml_ext._checks import check_embeddings, check_finite, check_labels
+from pml_ext.functional.open_set.best_scores import BestScores, Template
+from pml_ext.functional.pairwise.pair_blocks import Block
+from pml_ext.functional.pairwise.pair_distances import PairDistances
+from pml_ext.functional.verification.intervals import class_rate_interval
+from pml_ext.metrics.normalization import CohortNormalization, GalleryCohort, Normalization, offsets_of_pairs
+from pml_ext.metrics.threshold.structures import ErrorRate, NormalizationRecord, Sample
+
+Labels = Tensor | np.ndarray | Sequence[int] | Sequence[str]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Embeddings of N samples with what decides which of them form genuine pairs.
+
+    embeddings: (N, D).
+    ids: (N,) class ids 0, 1, …, on the CPU.
+    cameras: (N,) ids; with them only genuine pairs of two cameras count. None where unknown.
+    offsets: (N,), subtracted from each cosine of the sample, see `CohortNormalization`. None for plain cosines.
+    """
+
+    embeddings: Tensor
+    ids: Tensor
+    cameras: Tensor | None = None
+    offsets: Tensor | None = None
+
+    def subset(self, mask: Tensor) -> "Samples":
+        """Some of them, by a (N,) mask on the CPU."""
+        on_device = mask.to(self.embeddings.device)
+        cameras = None if self.cameras is None else self.cameras[mask]
+        offsets = None if self.offsets is None else self.offsets[on_device]
+        return Samples(self.embeddings[on_device], self.ids[mask], cameras, offsets)
+
+    def in_float32(self) -> "Samples":
+        """The same, for measurements that need no float64."""
+        return replace(self, embeddings=self.embeddings.float())
+
+    def pairs(self) -> PairDistances:
+        """The pairs that a deployed matcher sees: all, or where cameras are known, genuine ones of two cameras."""
+        if self.cameras is None:
+            return PairDistances(self.embeddings, self.ids, offsets=self.offsets)
+        return CameraPairs(self.embeddings, self.ids, self.cameras, offsets=self.offsets)
+
+    def best_scores(self, template: Template) -> BestScores:
+        """The scores that decide about searches."""
+        return BestScores(self.embeddings, self.ids, self.cameras, template, offsets=self.offsets)
+
+
+class CameraPairs(PairDistances):
+    """`PairDistances` whose positive pairs are of two cameras each, by (N,) integers; its negative pairs are all."""
+
+    def __init__(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        cameras: Tensor,
+        *,
+        offsets: Tensor | None = None,
+    ) -> None:
+        super().__init__(embeddings, labels, offsets=offsets)
+        cameras = check_labels(cameras, len(embeddings), "cameras")
+        order = torch.argsort(labels.to(self.unit.device), stable=True)  # as the samples are sorted
+        self._camera = cameras.to(self.unit.device)[order]
+        cells, sizes = torch.unique(torch.stack([self.index, self._camera]), dim=1, return_counts=True)
+        within = torch.zeros_like(self.positive_pairs)
+        self._within = within.index_add_(0, cells[0], sizes * (sizes - 1) // 2)
+        self._across = self.positive_pairs - self._within
+        self.positive_pairs = self._across
+        self._one_camera = False
+
+    def of_one_camera(self) -> "CameraPairs":
+        """The same set, whose positive pairs are those of one camera."""
+        other = copy(self)
+        other.positive_pairs = self._within
+        other._one_camera = True
+        return other
+
+    # Every count of positive pairs takes them from here.
+    def _positive_places(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
+        flat, row, column = super()._positive_places(block)
+        same = self._camera[block.rows][row] == self._camera[block.columns][column]
+        kept = same if self._one_camera else ~same
+        return flat[kept], row[kept], column[kept]
+
+
+@dataclass(frozen=True)
+class SampleSource:
+    """Where the samples of a `ThresholdReport` come from, for its page.
+
+    Args:
+        rows: N numbers that name the samples, such as their rows in a file; None: 0, 1, …
+        paths: N image files of the samples (None for one without), which the page shows of the worst pairs.
+        data: name of the data set or file.
+
+    >>> SampleSource(rows=[7, 9], data="val.npz").row(1)
+    9
+    """
+
+    rows: Sequence[int] | None = None
+    paths: Sequence[str | Path | None] | None = None
+    data: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.data, (str, type(None))):
+            raise TypeError(f"data must be a text, or None; got {type(self.data).__name__}")
+
+    def check(self, count: int) -> None:
+        """Raise unless rows and paths are of `count` samples."""
+        for name, values in (("rows", self.rows), ("paths", self.paths)):
+            if values is not None and len(values) != count:
+                raise ValueError(f"{name} must have {count} entries, one an embedding; got {len(values)}")
+
+    def row(self, place: int) -> int:
+        """The number of the sample at a place of the embeddings."""
+        return place if self.rows is None else int(self.rows[place])
+
+    def sample(self, place: int, label: int | str) -> Sample:
+        """The sample at a place of the embeddings."""
+        path = None if self.paths is None else self.paths[place]
+        return Sample(self.row(place), label, None if path is None else str(path))
+
+
+def number_classes(labels: Labels, count: int, name: str = "labels") -> tuple[Tensor, tuple[int | str, ...]]:
+    """(count,) int64 ids on the CPU, in the order of the classes' names; the name of each id. name: for messages."""
+    if isinstance(labels, Tensor):
+        labels = check_labels(labels, count, name)
+        values = labels.cpu().numpy()
+    else:
+        if isinstance(labels, Sequence) and len({type(label) for label in labels}) > 1:
+            raise ValueError(f"{name} must be all integers or all strings; got several types")
+        values = np.asarray(labels)
+    if values.shape != (count,):
+        raise ValueError(f"{name} must have shape ({count},), one label per embedding; got {values.shape}")
+    if values.dtype.kind not in "iuU":
+        raise ValueError(f"{name} must be integers (class ids) or strings; got {values.dtype}")
+    names, ids = np.unique(values, return_inverse=True)
+    return torch.from_numpy(ids.astype(np.int64)), tuple(names.tolist())
+
+
+def pooled_rate(errors: Tensor, pairs: Tensor, *, is_shared: bool) -> ErrorRate:
+    """The rate of (T,) errors and pairs of each class; is_shared: both classes of an (impostor) pair count it."""
+    share = 2 if is_shared else 1
+    interval = class_rate_interval(errors, pairs, pairs_span_classes=is_shared)
+    return ErrorRate(int(errors.sum()) // share, int(pairs.sum()) // share, *interval)
+
+
+def as_tensor(rows: Any) -> Any:
+    """A NumPy array as a tensor that shares its memory; anything else as it is."""
+    if isinstance(rows, np.ndarray):
+        return torch.from_numpy(np.require(rows, requirements=["C", "W"]))
+    return rows
+
+
+def check_directions(rows: Tensor, name: str) -> None:
+    """No zero rows: they have no direction, and no cosine."""
+    zero = int((~rows.any(dim=1)).sum())
+    if zero:
+        raise ValueError(f"{name} must not be zero vectors, which have no cosine; got {zero} of {len(rows)} rows")
+
+
+def require_embeddings(rows: Tensor, name: str, dim: int) -> None:
+    """Raise unless they are finite rows of `dim` columns, none of them zero."""
+    check_embeddings(rows, name)
+    if rows.shape[1] != dim:
+        raise ValueError(
+            f"{name} must have {dim} columns, as the embeddings that the threshold is from; got {rows.shape[1]}: is it "
+            "another model's?"
+        )
+    check_finite(rows, name)
+    check_directions(rows, name)
+
+
+def describe_cohort(normalize: Normalization | None, samples: int) -> NormalizationRecord | None:
+    """The record that a report keeps; samples: size of the set, which may be its own cohort."""
+    if normalize is None:
+        return None
+    if isinstance(normalize, GalleryCohort):
+        return NormalizationRecord("gallery", normalize.k, normalize.strength, samples)
+    return NormalizationRecord(
+        "samples",
+        normalize.k,
+        normalize.strength,
+        len(normalize.cohort),
+        normalize.sha256,
+    )
+
+
+def require_cohort(expected: NormalizationRecord | None, given: CohortNormalization | None) -> None:
+    """Raise unless the given normalisation makes the scores of a report with `expected`."""
+    if expected is None:
+        if given is not None:
+            raise ValueError("the threshold is of plain cosines: leave normalization out")
+        return
+    numbers = f"k = {expected.k} and strength = {expected.strength:g}"
+    wanted = f"fitted to the gallery with {numbers}"
+    if expected.cohort == "samples":
+        wanted = f"that of the report, with {numbers} and the cohort {str(expected.sha256)[:12]}…"
+    if given is None:
+        raise ValueError(f"the threshold is of normalised scores: give normalization, {wanted}")
+    differs = (given.k, given.strength) != (expected.k, expected.strength)
+    if differs or (expected.cohort == "samples" and given.sha256 != expected.sha256):
+        raise ValueError(
+            f"normalization must be {wanted}; got k = {given.k}, strength = {given.strength:g} and the cohort "
+            f"{given.sha256[:12]}…"
+        )
+
+
+def offsets_for(
+    expected: NormalizationRecord | None, given: CohortNormalization | None, embeddings: Tensor
+) -> Tensor | None:
+    """Offsets of new samples for the scores of a report; a gallery is its own cohort unless one is given."""
+    if expected is not None and expected.cohort == "gallery" and given is None:
+        return offsets_of_pairs(GalleryCohort(expected.k, expected.strength), embeddings)
+    require_cohort(expected, given)
+    return offsets_of_pairs(given, embeddings)
+
+
+def pair_scores(a: Tensor, b: Tensor, normalization: CohortNormalization | None) -> Tensor:
+    """(P,) scores of row i with row i, of unit rows in float64."""
+    cosines = (a * b).sum(dim=1)
+    if normalization is None:
+        return cosines
+    half = 0.5 * normalization.strength
+    return cosines - half * (normalization.offsets(a) + normalization.offsets(b)).to(torch.float64)

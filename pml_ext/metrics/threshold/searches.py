@@ -1,0 +1,190 @@
+"""Searches in galleries of a planned size: their threshold, and their rates from a tenth to ten times that size."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from pml_ext._checks import check_choice, check_fraction, check_whole
+from pml_ext.functional.open_set.best_scores import (
+    ALL,
+    HighScores,
+    Template,
+    scores_for_rate,
+    scores_from,
+    share_by_pooled_rate,
+    threshold_for_rate,
+)
+from pml_ext.functional.open_set.extrapolation import NEEDED, ExtrapolatedRate, extrapolated_rate, fitted_rate
+from pml_ext.functional.open_set.identification import RateWithInterval, SearchRates, search_rates
+from pml_ext.metrics.threshold.samples import Samples
+from pml_ext.metrics.threshold.structures import CMC_RANKS, ExtrapolationCheck, GalleryRates, MeanRate, Searches
+
+_SIZES = (0.1, 0.2, 0.5, 1, 2, 5, 10)  # times the planned one
+_MIN_CHECKED_IDENTITIES, _CHECKED_SCORES = 10, 5 * NEEDED  # that extrapolation is checked on
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """Searches that a `ThresholdReport` is planned for.
+
+    Args:
+        gallery_size: identities to be enrolled.
+        fpir: choose the smallest cosine whose false positive identification rate is at most this in searches of
+            `gallery_size` identities; None: the threshold has another target, and searches are measured at it.
+        rank, template: see `functional.identification`.
+        extrapolate: to galleries of more identities than the set has, see `functional.extrapolate_fpir`.
+    Raises:
+        ValueError: a number out of range.
+
+    >>> SearchPlan(gallery_size=500, fpir=0.01).rank
+    1
+    """
+
+    gallery_size: int
+    fpir: float | None = None
+    rank: int = 1
+    template: Template = "best"
+    extrapolate: bool = False
+
+    def __post_init__(self) -> None:
+        check_whole(self.gallery_size, "gallery_size", 1)
+        if self.fpir is not None:
+            check_fraction(self.fpir, "fpir")
+        check_whole(self.rank, "rank", 1)
+        check_choice(self.template, ("best", "mean"), "template")
+
+
+class PlannedSearch:
+    """The scores of a set that decide about its searches, and the threshold of a plan."""
+
+    def __init__(self, plan: SearchPlan, samples: Samples) -> None:
+        self.plan = plan
+        self._samples = samples.in_float32()
+        self._scores = self._samples.best_scores(plan.template)
+        self._measurable = self._scores.identities - 1  # the largest gallery
+        if plan.gallery_size > self._measurable and not plan.extrapolate:
+            raise ValueError(
+                f"gallery_size must be at most {self._measurable}, one less than the identities of the set; got "
+                f"{plan.gallery_size}: measure at least {plan.gallery_size + 1} identities, or extrapolate "
+                "(extrapolate=True)"
+            )
+        sizes = {max(1, round(factor * plan.gallery_size)) for factor in _SIZES}
+        self._sizes = sorted(size for size in sizes if size <= self._measurable or plan.extrapolate)
+        self._high: HighScores | None = None  # where each size has a threshold of its own
+
+    def threshold(self) -> float:
+        """The lowest cosine with the plan's FPIR at its size."""
+        plan = self.plan
+        assert plan.fpir is not None
+        smallest = min(self._sizes[0], self._measurable)
+        self._high = scores_for_rate(self._scores, smallest, plan.fpir)
+        cosine = self._threshold_of_size(self._high, plan.gallery_size, plan.fpir)
+        if cosine is None:
+            raise ValueError(
+                f"no threshold for an FPIR of {plan.fpir:g} among {plan.gallery_size} identities: too few scores of "
+                f"different identities reach it to extrapolate from (fewer than {NEEDED}, or the 95 % interval spans "
+                "0 to 1); measure more identities, or allow a higher FPIR"
+            )
+        if cosine > 1:
+            raise ValueError(
+                f"no threshold meets fpir={plan.fpir:g}: too many probes have the embedding of another identity. "
+                "Does one sample have several labels?"
+            )
+        return cosine
+
+    def _threshold_of_size(self, high: HighScores, enrolled: int, fpir: float) -> float | None:
+        """None where too few scores support it."""
+        if enrolled <= self._measurable:
+            return threshold_for_rate(high, enrolled, fpir)
+        scores = high.value.double().unique().flip(0)
+        middles = ((scores[1:] + scores[:-1]) / 2).tolist()  # the k-th accepts k + 1 distinct scores
+        first, last = 0, len(middles)
+        while first < last:  # bisection for the first that exceeds the rate
+            middle = (first + last) // 2
+            rate = fitted_rate(high, middles[middle], enrolled)
+            if rate is not None and rate > fpir:
+                last = middle
+            else:
+                first = middle + 1
+        if not first:
+            return None
+        cosine: float = middles[first - 1]
+        if fitted_rate(high, cosine, enrolled) is None:
+            return None
+        return cosine if extrapolated_rate(high, cosine, enrolled).is_known else None
+
+    def rates(self, cosine: float) -> Searches:
+        """Rates at a threshold, and the thresholds of all sizes."""
+        plan, scores = self.plan, self._scores
+        high = scores_from(scores, cosine) if self._high is None else self._high
+        sizes = tuple(self._rates_of_size(high, cosine, size) for size in self._sizes)
+        mated = int((high.own > float("-inf")).sum())
+        return Searches(
+            gallery_size=plan.gallery_size,
+            template=plan.template,
+            rank=plan.rank,
+            identities=scores.identities,
+            probes=scores.samples,
+            mated=mated,
+            sizes=sizes,
+            held_out=self._check_extrapolation() if plan.extrapolate else None,
+        )
+
+    def _rates_of_size(self, high: HighScores, cosine: float, enrolled: int) -> GalleryRates:
+        rank = self.plan.rank
+        measured = min(enrolled, self._measurable)
+        rates = search_rates(high, cosine, measured, rank=rank, ranks=CMC_RANKS[-1])
+        cmc = tuple(rates.cmc[place - 1] for place in CMC_RANKS) if rates.cmc else ()
+        is_known = True
+        is_extrapolated = enrolled > self._measurable
+        if is_extrapolated:
+            extrapolated = extrapolated_rate(high, cosine, enrolled)
+            rates = self._extrapolate(rates, extrapolated, enrolled)
+            is_known = extrapolated.is_known
+            cmc = ()
+        fpir = _mean_rate(rates.fpir) if is_known else None
+        fnir = None if rates.fnir is None else _mean_rate(rates.fnir)
+        gallery = GalleryRates(enrolled, fpir, rates.if_alike, fnir, _mean_rate(rates.selectivity), cmc)
+        gallery = replace(gallery, extrapolated=is_extrapolated)
+        if self.plan.fpir is None:
+            return gallery
+        own_cosine = self._threshold_of_size(high, enrolled, self.plan.fpir)
+        if own_cosine is None:
+            return gallery
+        own = search_rates(high, own_cosine, measured, rank=rank).fnir
+        return replace(gallery, cosine=own_cosine, cosine_fnir=None if own is None else own.rate)
+
+    def _extrapolate(self, largest: SearchRates, extrapolated: ExtrapolatedRate, enrolled: int) -> SearchRates:
+        """Rates among more identities, from those of the largest measured gallery."""
+        fpir = RateWithInterval(extrapolated.rate, extrapolated.low, extrapolated.high)
+        fnir = largest.fnir
+        if fnir is not None:
+            fnir = fnir._replace(high=min(1.0, fnir.high + fpir.high))
+        pooled = [value / self._measurable for value in largest.selectivity]
+        selectivity = RateWithInterval(*(enrolled * value for value in pooled))
+        if_alike = share_by_pooled_rate(pooled[0], enrolled)
+        return SearchRates(enrolled, fpir, fnir, selectivity, if_alike, ())
+
+    def _check_extrapolation(self) -> ExtrapolationCheck | None:
+        """Extrapolation from a tenth of the identities to all; None where they are too few, or say nothing."""
+        identities = self._scores.identities
+        count = identities // 10
+        if count < _MIN_CHECKED_IDENTITIES:
+            return None
+        ids = self._samples.ids
+        chosen = torch.randperm(identities, generator=torch.Generator().manual_seed(0))[:count]
+        part = self._samples.subset(torch.isin(ids, torch.unique(ids)[chosen]))
+        few = scores_from(part.best_scores(self.plan.template), ALL)
+        ranked = few.value.double().sort(descending=True).values
+        cosine = float(ranked[:_CHECKED_SCORES][-1])
+        predicted = extrapolated_rate(few, cosine, self._measurable)
+        if not predicted.is_known:
+            return None
+        measured = search_rates(scores_from(self._scores, cosine), cosine, self._measurable).fpir.rate
+        interval = RateWithInterval(predicted.rate, predicted.low, predicted.high)
+        return ExtrapolationCheck(count, self._measurable, cosine, _mean_rate(interval), measured)
+
+
+def _mean_rate(rate: RateWithInterval) -> MeanRate:
+    middle = max(0.0, rate.rate)  # rounding may leave it below 0
+    return MeanRate(middle, max(0.0, min(rate.low, middle)), max(rate.high, middle))

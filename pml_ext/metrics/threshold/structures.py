@@ -1,0 +1,419 @@
+"""Contents of a threshold report as typed records; the JSON file, the page and the figures are made from them."""
+
+import math
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Annotated, Literal, NamedTuple
+
+from msgspec import Meta
+from torch import Tensor
+
+from pml_ext._checks import check_choice, check_whole
+from pml_ext._version import __version__
+from pml_ext.functional.open_set.best_scores import Template
+
+# Ranges that the decoder checks when a file is read.
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+CountAbove0 = Annotated[int, Meta(gt=0, le=2**63 - 1)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+OpenFraction = Annotated[float, Meta(gt=0, lt=1)]
+NotNegative = Annotated[float, Meta(ge=0)]
+Cosine = Annotated[float, Meta(ge=-1, le=1)]
+Score = Annotated[float, Meta(ge=-3.1, le=3.1)]  # normalised scores exceed cosines
+Distance = Annotated[float, Meta(ge=0, le=2)]
+Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+
+WORST = 10
+"""Classes in each list of those with the highest error rates."""
+CMC_RANKS = (1, 5, 10, 20)
+
+
+@dataclass(frozen=True)
+class ErrorRate:
+    """Errors among the pairs of a set, and the 95 % interval of the rate for classes like the set's.
+
+    low, high: a jackknife over classes; the threshold is taken as given, not as chosen on these pairs.
+    """
+
+    errors: Count
+    pairs: CountAbove0
+    low: Fraction
+    high: Fraction
+
+    @property
+    def rate(self) -> float:
+        return self.errors / self.pairs
+
+    def __str__(self) -> str:
+        return f"{self.rate:.3g} [{self.low:.3g}, {self.high:.3g}]"
+
+
+@dataclass(frozen=True)
+class MeanRate:
+    """An expected rate, or another mean that is not negative, and its 95 % interval for identities like the set's."""
+
+    rate: NotNegative
+    low: NotNegative
+    high: NotNegative
+
+    def __str__(self) -> str:
+        return f"{self.rate:.3g} [{self.low:.3g}, {self.high:.3g}]"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the threshold was chosen for: kind "far", "frr" or "fpir" with the rate it must not exceed, or "utility"."""
+
+    kind: Literal["far", "frr", "utility", "fpir"]
+    value: OpenFraction | None = None
+
+
+@dataclass(frozen=True)
+class ClassErrors:
+    """One class: an impostor pair is one sample of it and one outside it, a genuine pair two samples of it."""
+
+    label: int | str
+    samples: CountAbove0
+    impostor_pairs: CountAbove0
+    false_accepts: Count
+    genuine_pairs: Count
+    false_rejects: Count
+
+    @property
+    def far(self) -> float:
+        return self.false_accepts / self.impostor_pairs
+
+    @property
+    def frr(self) -> float | None:
+        """None for a class of one sample: it has no genuine pair."""
+        return self.false_rejects / self.genuine_pairs if self.genuine_pairs else None
+
+
+@dataclass(frozen=True)
+class Consistency:
+    """OPIS and ε-OPIS of the set, and the range of FAR and of L2 distances they are computed over."""
+
+    opis: Fraction
+    epsilon_opis: Fraction
+    epsilon: Fraction
+    far_range: tuple[Fraction, Fraction]
+    distances: tuple[Distance, Distance]
+
+
+@dataclass(frozen=True)
+class Stability:
+    """The L2 distance between the thresholds of two random halves of the classes, over `splits` random splits."""
+
+    splits: CountAbove0
+    mean_shift: Distance
+    max_shift: Distance
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """The largest threshold whose FAR is at most `target`, and its error rates.
+
+    opis: over far_range, which contains the target; None where the set has too few classes or pairs for it.
+    """
+
+    target: OpenFraction
+    cosine: Cosine
+    far: ErrorRate
+    frr: ErrorRate
+    opis: Fraction | None
+    far_range: tuple[Fraction, Fraction]
+
+
+@dataclass(frozen=True)
+class CameraRates:
+    """Genuine pairs by camera: FRR across two cameras, and within one; None where the set has no such pair.
+
+    same_camera_pairs: whether the threshold and the report's FRR count the pairs within a camera too, as reports of
+    earlier versions could.
+    """
+
+    cameras: Count
+    same_camera_pairs: bool
+    across: ErrorRate | None
+    within: ErrorRate | None
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The natural log-likelihood ratio of a pair is slope · cosine + intercept; see `ScoreCalibration`.
+
+    cllr: in bits, of classes that the line was not fitted on, over genuine_pairs and impostor_pairs; min_cllr: with the
+    best increasing function of the cosine in place of the line.
+    """
+
+    slope: float
+    intercept: float
+    cllr: MeanRate
+    min_cllr: MeanRate
+    genuine_pairs: CountAbove0
+    impostor_pairs: CountAbove0
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The model file that the embeddings come from: its name and the SHA-256 of its content."""
+
+    file: str
+    sha256: Sha256
+
+
+@dataclass(frozen=True)
+class NormalizationRecord:
+    """The cohort that normalised the scores: the gallery itself ("gallery"), or samples with this SHA-256."""
+
+    cohort: Literal["gallery", "samples"]
+    k: CountAbove0
+    strength: Annotated[float, Meta(ge=0, le=2)]
+    samples: CountAbove0
+    sha256: Sha256 | None = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Samples of one group, such as a sex, a site, a product line.
+
+    far: over impostor pairs of two of its samples; frr: over genuine pairs with a sample of it; None where the group
+    has too few pairs, see `Groups`.
+    """
+
+    label: int | str
+    samples: CountAbove0
+    identities: CountAbove0
+    far: ErrorRate | None
+    frr: ErrorRate | None
+    impostor_pairs: Count
+    genuine_pairs: Count
+
+
+@dataclass(frozen=True)
+class GroupPair:
+    """far: over impostor pairs of a sample of each group; None where there are too few."""
+
+    labels: tuple[int | str, int | str]
+    far: ErrorRate | None
+    impostor_pairs: Count
+
+
+@dataclass(frozen=True)
+class GroupComparison:
+    """A number that compares groups, and its 95 % interval for identities like the set's.
+
+    one, to: the rate of group `one` divided by that of group `to`, or (None) by the geometric mean of all groups; both
+    None: a number of all groups.
+    value, high: None for a ratio to a rate without errors, of which only the low end is known.
+    """
+
+    one: int | str | None
+    to: int | str | None
+    value: NotNegative | None
+    low: NotNegative
+    high: NotNegative | None
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Error rates by group at the report's threshold.
+
+    needed_impostor_pairs, needed_genuine_pairs: from how many pairs on a rate is given.
+    far_ratios, frr_ratios: of each group with a rate, then of the highest to the lowest. If a group has no error, the
+        geometric mean is 0, and only the last is there; if none has one, neither is it.
+    garbe: see `pml_ext.functional.verification.errors_by_group`; None unless every group has both rates and errors of
+        both kinds.
+    opis: over groups instead of classes, over the report's range; None where identities are in several groups.
+    """
+
+    groups: tuple[Group, ...]
+    between: tuple[GroupPair, ...]
+    needed_impostor_pairs: Count
+    needed_genuine_pairs: Count
+    far_ratios: tuple[GroupComparison, ...]
+    frr_ratios: tuple[GroupComparison, ...]
+    garbe: GroupComparison | None
+    opis: Fraction | None
+
+
+@dataclass(frozen=True)
+class GalleryRates:
+    """Searches in galleries of `enrolled` identities, at the report's threshold; see `functional.Identification`.
+
+    fpir: None where an extrapolation says nothing, see `functional.ExtrapolatedRate.is_known`.
+    fpir_if_alike: the FPIR to expect if all probes had the pooled rate: more than fpir where they differ.
+    fnir, cmc: None, and empty, where no probe is mated; cmc: shares found among the first CMC_RANKS, at any threshold.
+    cosine, cosine_fnir: the lowest threshold with the target's FPIR in galleries of this size, and its FNIR; None
+        without such a target, or where too few scores support it.
+    extrapolated: to more identities than the set has, see `functional.extrapolate_fpir`. FNIR is then that of the
+        largest measured gallery, and the high end of its interval adds that of FPIR.
+    """
+
+    enrolled: CountAbove0
+    fpir: MeanRate | None
+    fpir_if_alike: Fraction
+    fnir: MeanRate | None
+    selectivity: MeanRate
+    cmc: tuple[Fraction, ...]
+    cosine: Score | None = None
+    cosine_fnir: Fraction | None = None
+    extrapolated: bool = False
+
+
+@dataclass(frozen=True)
+class ExtrapolationCheck:
+    """Extrapolation from some identities, compared with all. Galleries are of `enrolled` identities.
+
+    cosine: the threshold of the check, which enough scores of those identities reach.
+    """
+
+    identities: CountAbove0
+    enrolled: CountAbove0
+    cosine: Score
+    predicted: MeanRate
+    measured: Fraction
+
+
+@dataclass(frozen=True)
+class Searches:
+    """One probe against the enrolled identities of a gallery, for galleries of several sizes.
+
+    gallery_size: the planned one; template: "best" sample of an identity or its "mean"; rank: the own identity must be
+    among this many; identities, probes, mated: of the set; sizes: ascending, from a tenth to ten times the planned one.
+    """
+
+    gallery_size: CountAbove0
+    template: Template
+    rank: CountAbove0
+    identities: CountAbove0
+    probes: CountAbove0
+    mated: Count
+    sizes: tuple[GalleryRates, ...]
+    held_out: ExtrapolationCheck | None = None
+
+    @property
+    def planned(self) -> GalleryRates:
+        """The rates at the planned size."""
+        return next(size for size in self.sizes if size.enrolled == self.gallery_size)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A sample: its row where it comes from, its class, and its image where that is known."""
+
+    row: int
+    label: int | str
+    path: str | None
+
+
+@dataclass(frozen=True)
+class WorstPair:
+    cosine: float
+    one: Sample
+    other: Sample
+
+
+@dataclass(frozen=True)
+class WorstPairs:
+    """impostors: of two classes, the highest cosine first; genuine: of one class, the lowest first."""
+
+    impostors: tuple[WorstPair, ...]
+    genuine: tuple[WorstPair, ...]
+
+
+class ThresholdCurves(NamedTuple):
+    """Over (M,) ascending distance thresholds, from where no pair is accepted to where all are; on the CPU.
+
+    genuine, impostors: (M,) int64, accepted pairs of all classes.
+    utilities: (T, M) of the classes with a genuine and an impostor pair.
+    """
+
+    distances: Tensor
+    genuine: Tensor
+    impostors: Tensor
+    utilities: Tensor
+
+
+@dataclass(frozen=True)
+class ThresholdFields:
+    """A decision threshold and its error rates, see `ThresholdReport`."""
+
+    target: Target
+    cosine: float
+    far: ErrorRate
+    frr: ErrorRate
+    classes: tuple[ClassErrors, ...]
+    consistency: Consistency | None
+    stability: Stability | None
+    samples: int
+    embedding_dim: int
+    copies: int
+    version: str = __version__
+    checkpoint: Checkpoint | None = None
+    curves: ThresholdCurves | None = field(default=None, repr=False, compare=False)
+    alternatives: tuple[Alternative, ...] = ()
+    cameras: CameraRates | None = None
+    data: str | None = None
+    made: str = field(default="", compare=False)
+    worst_pairs: WorstPairs | None = field(default=None, repr=False, compare=False)
+    copied_rows: tuple[tuple[int, int], ...] = field(default=(), repr=False, compare=False)
+    searches: Searches | None = None
+    groups: Groups | None = None
+    calibration: Calibration | None = None
+    normalization: NormalizationRecord | None = None
+
+    @property
+    def distance(self) -> float:
+        """The threshold as L2 distance between normalised embeddings."""
+        return distance_of(self.cosine)
+
+    @property
+    def score_name(self) -> str:
+        """The name of the scores that are compared with the threshold."""
+        return "cosine" if self.normalization is None else "normalised score"
+
+    @property
+    def mean_frr(self) -> float:
+        """FRR as the mean over classes, each of equal weight; `frr` weighs a class by its genuine pairs."""
+        return fmean(c.frr for c in self.classes if c.frr is not None)
+
+    @property
+    def is_across_cameras(self) -> bool:
+        """Whether the FRR is of genuine pairs across cameras alone."""
+        return self.cameras is not None and not self.cameras.same_camera_pairs
+
+    def for_gallery(self, identities: int) -> GalleryRates:
+        """The rates of the smallest measured gallery of at least so many identities.
+
+        Raises:
+            ValueError: a report without searches, or a gallery larger than those measured.
+        """
+        if self.searches is None:
+            raise ValueError("the threshold was chosen for pairs alone: make the report with a SearchPlan")
+        check_whole(identities, "identities", 1)
+        sizes = [size for size in self.searches.sizes if size.enrolled >= identities]
+        if not sizes:
+            raise ValueError(
+                f"the report knows galleries of up to {self.searches.sizes[-1].enrolled:,} identities; got "
+                f"{identities:,}: make it with a larger gallery_size"
+            )
+        if self.target.kind == "fpir" and sizes[0].cosine is None:
+            raise ValueError(
+                f"no threshold for galleries of {identities:,} identities: too few scores support one; measure more"
+            )
+        return sizes[0]
+
+    def worst_classes(self, rate: Literal["far", "frr"], count: int = WORST) -> tuple[ClassErrors, ...]:
+        """The classes with the highest FAR or FRR, highest first; of equals those with more errors, then in order."""
+        check_choice(rate, ("far", "frr"), "rate")
+        check_whole(count, "count", 0)
+        errors = "false_accepts" if rate == "far" else "false_rejects"
+        measured = [c for c in self.classes if getattr(c, rate) is not None]
+        measured.sort(key=lambda c: (-getattr(c, rate), -getattr(c, errors)))
+        return tuple(measured[:count])
+
+
+def distance_of(cosine: float) -> float:
+    """The L2 distance of unit rows with this cosine."""
+    return math.sqrt(2 - 2 * cosine)

@@ -1,0 +1,291 @@
+"""A threshold report in words: sentences for the person who decides, and the lines of its summary."""
+
+from decimal import Decimal
+
+from pml_ext.functional.verification.roc import ROC, equal_error_rate, roc_auc
+from pml_ext.metrics.threshold.structures import (
+    ErrorRate,
+    ExtrapolationCheck,
+    GalleryRates,
+    GroupComparison,
+    MeanRate,
+    ThresholdFields,
+)
+
+Line = tuple[str, str]
+"""Name and text."""
+
+NOT_EXTRAPOLATED = "because its 95 % interval spans 0 to 1: measure more identities"
+_SHOWN = 3  # classes and copies in a line
+_ROUNDING = 0.1  # relative error of a share that is written as "a of b"
+_UNLIKE = 1.5  # times the pooled FRR, from where the mean over classes is added
+_ROUND_RATES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+
+
+def percent(value: float) -> str:
+    """Three significant digits: 0.1 %, 63.3 %, 0.00123 %."""
+    return f"{Decimal(f'{100 * value:.3g}'):f} %"
+
+
+def with_interval(rate: ErrorRate | MeanRate) -> str:
+    """The rate with its 95 % interval."""
+    return f"{percent(rate.rate)} ({percent(rate.low)} to {percent(rate.high)})"
+
+
+def as_counts(rate: ErrorRate) -> tuple[int, int]:
+    """(a, b): the rate as a of b comparisons, b the smallest power of ten for which a is right within a tenth.
+
+    The same holds for the share of the rest. Where no pair is an error, or every one, b is the number of pairs.
+    """
+    if rate.errors in (0, rate.pairs):
+        return rate.errors, rate.pairs
+    total = 10
+    while not (_is_close(rate.rate, total) and _is_close(1 - rate.rate, total)):
+        total *= 10
+    return round(rate.rate * total), total
+
+
+def _is_close(share: float, total: int) -> bool:
+    return abs(round(share * total) / total / share - 1) <= _ROUNDING
+
+
+def meaning(report: ThresholdFields) -> str:
+    """One sentence for a reader who does not know FAR."""
+    accepted = _share(report.far, "Of", "comparisons of two different identities", "accepted")
+    rejected = _share(report.frr, "of", "comparisons of the same identity", "rejected")
+    mean, pooled = report.mean_frr, report.frr.rate
+    if max(mean, pooled) > _UNLIKE * min(mean, pooled):
+        rejected += f", but {percent(mean)} on average over the identities: some have far more samples than others"
+    return f"{accepted}; {rejected}."
+
+
+def _share(rate: ErrorRate, of: str, kind: str, error: str) -> str:
+    errors, pairs = as_counts(rate)
+    count = "none"
+    if errors:
+        count = f"{errors:,}" if errors == pairs else f"about {errors:,}"
+    return f"{of} {pairs:,} {kind}, {count} {'is' if errors <= 1 else 'are'} wrongly {error}"
+
+
+def target_in_words(report: ThresholdFields) -> str:
+    """What the threshold was chosen for, for a reader who does not know FAR."""
+    kind, value = report.target.kind, report.target.value
+    if value is None:
+        return "so that both kinds of errors together are fewest"
+    if report.searches is not None and kind == "fpir":
+        size = f"{report.searches.gallery_size:,} identities"
+        return f"so that at most {percent(value)} of searches with an unknown probe among {size} return a match"
+    return f"so that at most {percent(value)} are wrongly {'accepted' if kind == 'far' else 'rejected'}"
+
+
+def cameras_in_words(report: ThresholdFields) -> str:
+    """The error rates of genuine pairs by camera, as a sentence; empty where cameras are not known."""
+    cameras = report.cameras
+    if cameras is None or not cameras.across:
+        return ""
+    rejected = f"Of the pairs of one identity seen by two cameras, {with_interval(cameras.across)} are rejected"
+    if cameras.within:
+        rejected += f"; of those seen by one camera, {with_interval(cameras.within)}"
+    counted = "both kinds count" if cameras.same_camera_pairs else "pairs of one camera do not count on this page"
+    return f"{rejected}; {counted}."
+
+
+def refused_in_words(report: ThresholdFields) -> str:
+    """How many classes are rejected more than twice as often as all pairs are, that rate rounded up to a simple one."""
+    rates = [c.frr for c in report.classes if c.frr is not None]
+    limit = next((rate for rate in _ROUND_RATES if rate >= 2 * report.frr.rate), _ROUND_RATES[-1])
+    refused = sum(rate > limit for rate in rates)
+    are = "is" if refused == 1 else "are"
+    return f"{refused} of {len(rates)} classes {are} refused in more than {percent(limit)} of their own pairs"
+
+
+def overall_in_words(report: ThresholdFields) -> str:
+    """Equal error rate and area under the ROC curve; empty for a loaded report, which has no curves."""
+    if report.curves is None:
+        return ""
+    roc = ROC(report.curves.distances, report.curves.genuine, report.curves.impostors)
+    eer, auc = percent(float(equal_error_rate(roc).far)), percent(float(roc_auc(roc)))
+    return (
+        f"The equal error rate (EER) is {eer}: the rate of both errors where they are equal. The area under the ROC "
+        f"curve (AUC) is {auc}: how often a pair of one class scores higher than a pair of two classes."
+    )
+
+
+def score_in_words(report: ThresholdFields) -> str:
+    """What is compared with the threshold, for a reader of the page."""
+    cohort = report.normalization
+    if cohort is None:
+        return "cosine similarity"
+    samples = "the gallery" if cohort.cohort == "gallery" else f"a cohort of {cohort.samples:,}"
+    nearest = f"{cohort.k} nearest samples of {samples}"
+    return f"normalised score (cosine similarity less how close both are to their {nearest})"
+
+
+def search_in_words(rates: GalleryRates) -> str:
+    """What a search in a gallery of a size gives, in one line."""
+    fpir = str(rates.fpir) if rates.fpir else f"unknown, {NOT_EXTRAPOLATED}"
+    text = f"{'extrapolated: ' if rates.extrapolated else ''}FPIR {fpir}"
+    text += f" ({rates.fpir_if_alike:.3g} if all probes were alike)"
+    if rates.fnir:
+        text += f", FNIR {rates.fnir}"
+    text += f", {rates.selectivity.rate:.3g} matches of an unknown probe"
+    if rates.cmc:
+        text += f", rank 1 {rates.cmc[0]:.3g}"
+    if rates.cosine is not None:
+        text += f"; the threshold of this size is {rates.cosine:.4f}"
+    if rates.cosine_fnir is not None:
+        text += f", with FNIR {rates.cosine_fnir:.3g}"
+    return text
+
+
+def extrapolation_in_words(check: ExtrapolationCheck) -> str:
+    """How far extrapolation from some identities is from what all of them give."""
+    predicted, measured = check.predicted, check.measured
+    verdict = "inside" if predicted.low <= measured <= predicted.high else "outside"
+    return (
+        f"from {check.identities:,} identities FPIR among {check.enrolled:,} at cosine {check.cosine:.4f} would be "
+        f"{predicted}; measured {measured:.3g}, {verdict}"
+    )
+
+
+def ratio_in_words(ratio: GroupComparison) -> str:
+    """How many times the rate of one group is that of another."""
+    if ratio.value is None or ratio.high is None:
+        return f"of {ratio.one} is at least {ratio.low:.3g} times that of {ratio.to}, which has no error"
+    to = "the geometric mean of all" if ratio.to is None else str(ratio.to)
+    return f"of {ratio.one} is {ratio.value:.3g} times that of {to} [{ratio.low:.3g}, {ratio.high:.3g}]"
+
+
+def copies(report: ThresholdFields, shown: int) -> str:
+    """Which rows are copies of which."""
+    (row, first), *others = report.copied_rows[:shown]
+    text = f"row {row} is a copy of row {first}"
+    text += "".join(f", {row} of {first}" for row, first in others)
+    more = len(report.copied_rows) - shown
+    return f"{text} and {more:,} more" if more > 0 else text
+
+
+def facts(report: ThresholdFields) -> list[Line]:
+    """The report line by line."""
+    target, checkpoint = report.target, report.checkpoint
+    genuine = "genuine, across cameras," if report.is_across_cameras else "genuine"
+    highest_far = [f"{c.label} ({c.far:.3g})" for c in report.worst_classes("far", _SHOWN)]
+    highest_frr = [f"{c.label} ({c.frr:.3g})" for c in report.worst_classes("frr", _SHOWN)]
+    copied = f", {report.copies} of them copies" if report.copies else ""
+    samples = f"{report.samples} samples{copied}, {len(report.classes)} classes, {report.embedding_dim} dimensions"
+    lines = [
+        ("in words", meaning(report)),
+        ("threshold", _threshold(report)),
+        ("chosen for", "the best utility" if target.value is None else f"{target.kind.upper()} <= {target.value:g}"),
+        ("FAR", _rate(report.far, "impostor")),
+        ("FRR", _rate(report.frr, genuine)),
+    ]
+    lines += [*_cameras(report), *_searches(report), *_groups(report)]
+    lines += [
+        ("highest FAR", ", ".join(highest_far)),
+        ("highest FRR", ", ".join(highest_frr)),
+        ("refused", refused_in_words(report)),
+        ("OPIS", _consistency(report)),
+        ("stability", _stability(report)),
+    ]
+    lines += _calibration(report)
+    lines += [
+        ("measured on", samples),
+        ("data", report.data or "not named"),
+        ("checkpoint", f"{checkpoint.file}, SHA-256 {checkpoint.sha256}" if checkpoint else "not named"),
+        ("made", f"{report.made or 'at an unknown time'} by pml_ext {report.version}"),
+    ]
+    if report.copied_rows:
+        lines.append(("copies", copies(report, _SHOWN)))
+    return lines
+
+
+def _threshold(report: ThresholdFields) -> str:
+    cohort = report.normalization
+    if cohort is None:
+        return f"cosine >= {report.cosine:.6f}, which is L2 distance <= {report.distance:.6f}"
+    source = "the gallery itself" if cohort.cohort == "gallery" else f"a cohort, SHA-256 {str(cohort.sha256)[:12]}…"
+    samples = f"the {cohort.k} nearest of {cohort.samples} samples of {source}"
+    return f"normalised score >= {report.cosine:.6f}, by {samples}; strength {cohort.strength:g}"
+
+
+def _rate(rate: ErrorRate, kind: str) -> str:
+    interval = f"95 % interval {rate.low:.3g} to {rate.high:.3g} for other classes"
+    return f"{rate.rate:.4g} ({rate.errors} of {rate.pairs} {kind} pairs; {interval})"
+
+
+def _cameras(report: ThresholdFields) -> list[Line]:
+    cameras = report.cameras
+    if cameras is None:
+        return []
+    parts = [str(cameras.cameras)]
+    for where, rate in (("across cameras", cameras.across), ("within one camera", cameras.within)):
+        if rate:
+            parts.append(f"FRR {percent(rate.rate)} {where} ({rate.errors} of {rate.pairs} genuine pairs)")
+    parts.append("both kinds count" if cameras.same_camera_pairs else "pairs within one camera do not count above")
+    return [("cameras", "; ".join(parts))]
+
+
+def _searches(report: ThresholdFields) -> list[Line]:
+    """A line for each size of gallery."""
+    if report.searches is None:
+        return []
+    lines = [(f"among {size.enrolled:,}", search_in_words(size)) for size in report.searches.sizes]
+    if report.searches.held_out:
+        lines.append(("extrapolation", extrapolation_in_words(report.searches.held_out)))
+    return lines
+
+
+def _groups(report: ThresholdFields) -> list[Line]:
+    """A line for each group, and one for how far they lie apart."""
+    groups = report.groups
+    if groups is None:
+        return []
+    lines = []
+    for group in groups.groups:
+        far = _group_rate("FAR", group.far, group.impostor_pairs, groups.needed_impostor_pairs)
+        frr = _group_rate("FRR", group.frr, group.genuine_pairs, groups.needed_genuine_pairs)
+        lines.append((f"group {group.label}", f"{far}, {frr} ({group.identities} identities)"))
+    apart = []
+    for name, ratios in (("FAR", groups.far_ratios), ("FRR", groups.frr_ratios)):
+        if ratios:
+            apart.append(f"{name} {ratio_in_words(ratios[-1])}")
+    if groups.garbe:
+        apart.append(f"GARBE {groups.garbe.value:.3g} [{groups.garbe.low:.3g}, {groups.garbe.high:.3g}]")
+    if groups.opis is not None and report.consistency is not None:
+        apart.append(f"OPIS over groups {groups.opis:.3e}, over classes {report.consistency.opis:.3e}")
+    lines.append(("groups", "; ".join(apart) or "no two of them have enough pairs"))
+    return lines
+
+
+def _group_rate(name: str, rate: ErrorRate | None, pairs: int, needed: int) -> str:
+    if rate is None:
+        return f"{name} not given: {pairs:,} pairs, at least {needed:,} are needed"
+    return f"{name} {rate}"
+
+
+def _consistency(report: ThresholdFields) -> str:
+    consistency = report.consistency
+    if consistency is None:
+        return "not measurable: fewer than two classes have a genuine and an impostor pair"
+    far, distance = consistency.far_range, consistency.distances
+    over = f"over FAR {far[0]:g} to {far[1]:g} (distance {distance[0]:.4f} to {distance[1]:.4f})"
+    return f"{consistency.opis:.3e}, ε-OPIS (ε = {consistency.epsilon:g}) {consistency.epsilon_opis:.3e}, {over}"
+
+
+def _stability(report: ThresholdFields) -> str:
+    stability = report.stability
+    if stability is None:
+        return "not measured: half of the classes have too few pairs"
+    return (
+        f"thresholds of two random halves of the classes differ by {stability.mean_shift:.4f} in distance (mean of "
+        f"{stability.splits} splits; at most {stability.max_shift:.4f})"
+    )
+
+
+def _calibration(report: ThresholdFields) -> list[Line]:
+    line = report.calibration
+    if line is None:
+        return []
+    ratio = f"log-likelihood ratio {line.slope:.4g} · {report.score_name} {line.intercept:+.4g}"
+    return [("evidence", f"C_llr {line.cllr} bits on other classes, at best {line.min_cllr}; {ratio}")]

@@ -1,0 +1,29 @@
+"""Files of embeddings, and what a command says about them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from pml_ext.cli import main
+
+DIGITS = load_digits()
+X, Y = DIGITS.data[:300].astype(np.float32), DIGITS.target[:300]
+X = X - X.mean(axis=0)
+CAMERAS = np.arange(300) % 3
+
+
+def file(folder: Path, name: str = "e.npz", **arrays: Any) -> str:
+    """300 scanned digits; `arrays` replace theirs, or are more."""
+    np.savez(folder / name, **({"embeddings": X, "labels": Y} | arrays))
+    return str(folder / name)
+
+
+def failure(capfd: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line of a command that ends with exit status 2."""
+    assert main(list(words)) == 2, words
+    shown = capfd.readouterr().err.strip()
+    assert shown.startswith("error: ") and len(shown.splitlines()) == 1, shown
+    return shown

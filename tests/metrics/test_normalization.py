@@ -1,0 +1,325 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pml_ext.functional import (
+    cohort_offsets,
+    labelled_pairs_roc,
+    operating_point,
+    opis,
+    rank_matches_from_distances,
+    tar_at_far,
+)
+from pml_ext.functional.retrieval.cohort import offsets_for
+from pml_ext.losses import TripletMarginLoss
+from pml_ext.metrics import OPIS, AccuracyCalculator, CohortNormalization, GalleryCohort
+from tests.oracles.identification import cosine
+
+
+def offsets_by_loops(points: Tensor, cohort: Tensor, k: int, rows: list[int] | None = None) -> list[float]:
+    found = []
+    for i, point in enumerate(points.tolist()):
+        scores = [cosine(point, other) for j, other in enumerate(cohort.tolist()) if rows is None or j != rows[i]]
+        found.append(sum(sorted(scores)[-k:]) / k)
+    return found
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6), (torch.float16, 5e-3)])
+@pytest.mark.parametrize("k", [1, 4, 30])
+def test_offsets_and_scores_equal_the_loops(dtype: torch.dtype, tolerance: float, k: int) -> None:
+    cohort, a, b = (torch.randn(n, 6, dtype=torch.float64) for n in (30, 7, 5))
+    normalization = CohortNormalization.fit(cohort.to(dtype), k=k, strength=0.7)
+    m_a, m_b = (offsets_by_loops(points, cohort, k) for points in (a, b))
+    assert normalization.offsets(a.to(dtype)).tolist() == pytest.approx(m_a, abs=tolerance)
+    expected = [
+        [cosine(x, y) - 0.35 * (m + n) for y, n in zip(b.tolist(), m_b, strict=True)]
+        for x, m in zip(a.tolist(), m_a, strict=True)
+    ]
+    found = normalization.scores(a.to(dtype), b.to(dtype))
+    assert torch.allclose(found.double(), torch.tensor(expected, dtype=torch.float64), atol=2 * tolerance)
+
+
+@pytest.mark.parametrize("samples", [333, 64, 7])
+@pytest.mark.parametrize("k", [1, 3, 7])
+def test_the_highest_of_many_are_found_in_groups(samples: int, k: int) -> None:
+    cohort, points = torch.randn(samples, 6, dtype=torch.float64), torch.randn(9, 6, dtype=torch.float64)
+    cohort[1::2] = cohort[:1]  # many tie
+    assert cohort_offsets(points, cohort, k).tolist() == pytest.approx(offsets_by_loops(points, cohort, k), abs=1e-12)
+    for found, of in zip(offsets_for(points, cohort, (k, 2)), (k, 2), strict=True):
+        assert found.tolist() == pytest.approx(offsets_by_loops(points, cohort, of), abs=1e-12)
+
+
+def test_samples_of_the_cohort_leave_themselves_out_in_blocks_of_any_size() -> None:
+    cohort, rows = torch.randn(20, 6, dtype=torch.float64), torch.tensor([3, 19, 0])
+    expected = pytest.approx(offsets_by_loops(cohort[rows], cohort, 4, rows.tolist()), abs=1e-12)
+    for entries in (1, 45, 2**20):
+        assert cohort_offsets(cohort[rows], cohort, 4, rows=rows, entries=entries).tolist() == expected
+
+
+def test_a_similarity_of_pml_gives_the_scores_and_trains() -> None:
+    normalization = CohortNormalization.fit(torch.randn(50, 8), k=5)
+    similarity = normalization.distance()
+    a, b = torch.randn(12, 8), torch.randn(6, 8)
+    assert similarity.is_inverted
+    assert torch.allclose(similarity(a, b), normalization.scores(a, b), atol=1e-6)
+    assert torch.allclose(
+        similarity.pairwise_distance(*map(similarity.normalize, (b, b))), similarity(b).diag(), atol=1e-6
+    )
+    a.requires_grad_()
+    TripletMarginLoss(distance=similarity)(a, torch.arange(12) % 3).backward()
+    assert a.grad is not None and a.grad.isfinite().all() and a.grad.any()
+
+
+def test_hubs_are_evened_out() -> None:
+    """Classes in a crowded corner of the space have higher impostor cosines; the normalised score takes that away."""
+    generator = torch.Generator().manual_seed(0)
+    crowding = torch.linspace(0, 3, 40)[:, None] * torch.eye(1, 16)
+    labels = torch.arange(400) % 40
+    embeddings = (torch.randn(40, 16, generator=generator) + crowding)[labels] + 0.4 * torch.randn(
+        400, 16, generator=generator
+    )
+    augmented = CohortNormalization.fit(embeddings, k=30)
+    m = augmented.offsets(embeddings, rows=torch.arange(400))
+    worst = []
+    for scores in (
+        torch.nn.functional.normalize(embeddings) @ torch.nn.functional.normalize(embeddings).T,
+        augmented.scores(embeddings, embeddings, rows_a=torch.arange(400), rows_b=torch.arange(400)),
+    ):
+        different = labels[:, None] != labels
+        threshold = scores[different].quantile(0.99)
+        worst.append(max(float((scores[labels == c][:, labels != c] >= threshold).float().mean()) for c in range(40)))
+    assert worst[1] < 0.7 * worst[0]
+    assert m.std() > 0.05 and opis(embeddings, labels) > 0
+
+
+def test_what_does_not_fit_is_an_error() -> None:
+    cohort = torch.randn(10, 4)
+    with pytest.raises(ValueError, match="k must be from 1 to 10, the samples of the cohort; got 11"):
+        CohortNormalization.fit(cohort, k=11)
+    normalization = CohortNormalization.fit(cohort, k=10)
+    with pytest.raises(ValueError, match="k must be from 1 to 9, the samples of the cohort but the own one; got 10"):
+        normalization.offsets(cohort, rows=torch.arange(10))
+    with pytest.raises(ValueError, match="cohort must have the 3 columns of embeddings; got 4: is it another model's"):
+        normalization.offsets(torch.randn(2, 3))
+    with pytest.raises(ValueError, match=r"rows must have shape \(2,\)"):
+        cohort_offsets(cohort[:2], cohort, 3, rows=torch.arange(3))
+    with pytest.raises(ValueError, match="strength must be in"):
+        CohortNormalization.fit(cohort, strength=-1)
+    with pytest.raises(ValueError, match="side must be one of"):
+        normalization.augment(cohort, "both")  # type: ignore[arg-type]
+
+
+def saved(folder: Path, **options: object) -> tuple[CohortNormalization, Path]:
+    weights = folder / "weights.pt"
+    weights.write_bytes(b"weights")
+    fitted = CohortNormalization.fit(torch.randn(30, 6), k=4, strength=0.7)
+    fitted.save(folder / "cohort.npz", **options)
+    return fitted, folder / "cohort.npz"
+
+
+def test_a_saved_cohort_gives_the_same_scores_to_the_bit(tmp_path: Path) -> None:
+    fitted, path = saved(tmp_path)
+    loaded = CohortNormalization.load(path)
+    assert loaded.record == fitted.record and torch.equal(loaded.cohort, fitted.cohort)
+    samples = torch.randn(5, 6)
+    assert torch.equal(loaded.scores(samples, samples), fitted.scores(samples, samples))
+    with np.load(path, allow_pickle=False) as arrays:  # any program can read it
+        assert arrays["cohort"].shape == (30, 6) and '"k":4' in str(arrays["record"])
+
+
+def test_a_cohort_is_bound_to_its_weights(tmp_path: Path) -> None:
+    weights, other = tmp_path / "weights.pt", tmp_path / "other.pt"
+    other.write_bytes(b"other")
+    _, path = saved(tmp_path, checkpoint=tmp_path / "weights.pt")
+    assert CohortNormalization.load(path, checkpoint=weights).checkpoint is not None
+    with pytest.raises(ValueError, match=r"is of the checkpoint weights.pt with .*: it is not this model's"):
+        CohortNormalization.load(path, checkpoint=other)
+    with pytest.warns(UserWarning, match="compared with nothing: give checkpoint="):
+        CohortNormalization.load(path)
+    _, unbound = saved(tmp_path)
+    with pytest.raises(ValueError, match="names no checkpoint to compare"):
+        CohortNormalization.load(unbound, checkpoint=weights)
+
+
+def test_other_and_changed_files_are_refused(tmp_path: Path) -> None:
+    fitted, path = saved(tmp_path)
+    with np.load(path) as arrays:
+        content = dict(arrays)
+    changes = {
+        "checksum is another": {"cohort": content["cohort"] + np.float32(1e-6)},
+        "Invalid enum value": {"record": np.array(str(content["record"]).replace("normalization 1", "9"))},
+        "Expected `float` <= 2": {"record": np.array(str(content["record"]).replace("0.7", "7"))},
+        "k must be from 1 to 30": {"record": np.array(str(content["record"]).replace('"k":4', '"k":99'))},
+        "allow_pickle": {"cohort": np.array([{}], dtype=object)},
+    }
+    for message, change in changes.items():
+        np.savez(path, **(content | change))
+        with pytest.raises(ValueError, match=message):
+            CohortNormalization.load(path)
+    for junk in (b"", b"PK\x03\x04junk", b"text"):
+        path.write_bytes(junk)
+        with pytest.raises(ValueError, match="is not a saved cohort normalization"):
+            CohortNormalization.load(path)
+    with pytest.raises(FileNotFoundError):
+        CohortNormalization.load(tmp_path / "none.npz")
+    with pytest.raises(ValueError, match=r"a cohort is saved as \.npz; got cohort.bin"):
+        fitted.save(tmp_path / "cohort.bin")
+
+
+def test_a_cohort_of_another_kind_does_not_agree() -> None:
+    """Samples crowd along one direction; a cohort that crowds along it knows, one along another does not."""
+    generator = torch.Generator().manual_seed(0)
+
+    def crowding(direction: int, count: int = 300) -> Tensor:
+        along = 3 * torch.rand(count, 1, generator=generator) * torch.eye(16)[direction]
+        return along + torch.randn(count, 16, generator=generator)
+
+    samples = crowding(0)
+    alike, other = (CohortNormalization.fit(crowding(direction), k=20) for direction in (0, 7))
+    m = torch.stack([alike.offsets(samples), cohort_offsets(samples, samples, 20, rows=torch.arange(300))])
+    assert alike.agreement(samples) == pytest.approx(float(torch.corrcoef(m)[0, 1]), abs=1e-5)
+    assert alike.agreement(samples) > 0.75 > other.agreement(samples)
+    assert torch.tensor(alike.agreement(samples[:1])).isnan()
+
+
+NAMES = ("precision_at_1", "mean_average_precision_at_r", "reid_mean_average_precision", "cmc_rank_5", "opis")
+RATE = "tar_at_far_1e-2"
+
+
+def normalized(normalize: CohortNormalization | GalleryCohort, query: Tensor, gallery: Tensor, inside: bool) -> Tensor:
+    """(Q, G) scores by the class itself."""
+    if isinstance(normalize, CohortNormalization):
+        return normalize.scores(query, gallery)
+    rows = torch.arange(len(gallery))
+    own = rows[: len(query)] if inside else None
+    return normalize.fit(gallery).scores(query, gallery, rows_a=own, rows_b=rows)
+
+
+def switches() -> list[CohortNormalization | GalleryCohort]:
+    return [GalleryCohort(k=15), CohortNormalization.fit(crowded(seed=1)[0], k=15, strength=0.7)]
+
+
+@pytest.mark.filterwarnings("ignore:the cohort is of another kind")
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("cameras", [False, True])
+def test_the_calculator_ranks_and_decides_by_normalised_scores(which: int, cameras: bool) -> None:
+    normalize = switches()[which]
+    embeddings, labels = crowded()
+    query, gallery = embeddings[:120], embeddings[120:]
+    seen_by = torch.arange(300) // 60 % 2
+    about = {"query_cameras": seen_by[:120], "reference_cameras": seen_by[120:]} if cameras else {}
+    calculator = AccuracyCalculator(include=(*NAMES, RATE), normalize=normalize)
+    found = calculator.get_accuracy(query, labels[:120], gallery, labels[120:], **about)
+    scores = normalized(normalize, query, gallery, False)
+    by_camera = (
+        {"query_cameras": about["query_cameras"], "gallery_cameras": about["reference_cameras"]} if about else {}
+    )
+    ranking = rank_matches_from_distances(-scores, labels[:120], labels[120:], **by_camera)
+    counted = ranking.matches > 0
+    expected = {
+        "precision_at_1": (ranking.first_match_rank == 1).double(),
+        "mean_average_precision_at_r": ranking.average_precision_at_r,
+        "reid_mean_average_precision": ranking.average_precision,
+        "cmc_rank_5": (ranking.first_match_rank <= 5).double(),
+    }
+    for name, values in expected.items():
+        assert found[name] == pytest.approx(float(values[counted].mean()), abs=1e-9), name
+    # Pairs: queries and gallery together, whose offsets are those of the search.
+    whole = torch.cat([query, gallery])
+    fitted = normalize if isinstance(normalize, CohortNormalization) else normalize.fit(gallery)
+    rows = None if fitted is normalize else torch.arange(180)
+    m = torch.cat([fitted.offsets(query), fitted.offsets(gallery, rows=rows)])
+    half = 0.5 * fitted.strength * m
+    assert found["opis"] == pytest.approx(float(opis(whole, labels, offsets=half)), rel=1e-5)
+    upper = torch.ones(300, 300, dtype=torch.bool).triu(1)
+    unit = torch.nn.functional.normalize(whole)
+    pairs = (unit @ unit.T - half[:, None] - half)[upper], (labels[:, None] == labels)[upper]
+    assert found[RATE] == pytest.approx(float(tar_at_far(*pairs, 1e-2)), abs=1e-3)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.filterwarnings("ignore:the cohort is of another kind")
+def test_a_set_that_searches_itself(which: int) -> None:
+    normalize = switches()[which]
+    embeddings, labels = crowded()
+    found = AccuracyCalculator(include=("precision_at_1", "opis", "NMI"), normalize=normalize).get_accuracy(
+        embeddings, labels
+    )
+    scores = normalized(normalize, embeddings, embeddings, True)
+    ranking = rank_matches_from_distances(-scores, labels, labels, gallery_includes_query=True)
+    assert found["precision_at_1"] == float((ranking.first_match_rank == 1).double().mean())
+    metric = OPIS(normalize=normalize)
+    for part in (slice(0, 100), slice(100, None)):
+        metric.update(embeddings[part], labels[part])
+    assert found["opis"] == pytest.approx(metric.compute()["opis"], rel=1e-6)
+    assert metric.sensitivity([(0.01, 0.1)])[0].opis == pytest.approx(found["opis"], rel=1e-6)
+    plain = AccuracyCalculator(include=("opis", "NMI")).get_accuracy(embeddings, labels)
+    assert plain["opis"] > 1.2 * found["opis"] and plain["NMI"] == pytest.approx(found["NMI"], abs=0.1)
+
+
+def test_a_switch_that_does_not_fit_is_an_error() -> None:
+    embeddings, labels = crowded()
+    with pytest.raises(TypeError, match="normalize must be a CohortNormalization, a GalleryCohort or None; got str"):
+        AccuracyCalculator(normalize="gallery")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="normalize must be"):
+        OPIS(normalize=10)  # type: ignore[arg-type]
+    with pytest.raises(NotImplementedError, match="normalize cannot be combined with label_comparison_fn"):
+        AccuracyCalculator(normalize=GalleryCohort(), label_comparison_fn=lambda a, b: a == b)
+    with pytest.raises(ValueError, match="k must be from 1 to 299, the samples of the cohort but the own one; got 300"):
+        AccuracyCalculator(include=("opis",), normalize=GalleryCohort(k=300)).get_accuracy(embeddings, labels)
+    with pytest.raises(ValueError, match="strength must be in"):
+        GalleryCohort(strength=3)
+    with pytest.warns(UserWarning, match="the cohort is of another kind than the embeddings"):
+        other = CohortNormalization.fit(torch.eye(16)[5] + 0.1 * torch.rand(50, 16), k=5)
+        AccuracyCalculator(include=("opis",), normalize=other).get_accuracy(embeddings, labels)
+
+
+def crowded(classes: int = 60, each: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Classes along a line into a crowded corner of the space."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(classes * each) % classes
+    crowding = torch.linspace(0, 3, classes)[:, None] * torch.eye(1, 16)
+    centres = torch.randn(classes, 16, generator=generator) + crowding
+    return centres[labels] + 0.5 * torch.randn(len(labels), 16, generator=generator), labels
+
+
+@pytest.mark.filterwarnings("ignore:the cohort is of another kind")
+@pytest.mark.parametrize("own", [True, False])
+def test_trials_say_what_opis_and_tar_are(own: bool) -> None:
+    embeddings, labels = crowded()
+    cohort = None if own else crowded(seed=1)[0]
+    trials = CohortNormalization.tune(cohort, embeddings, labels, ks=(20, 5, 9999), strengths=(0.5, 1.0), far=1e-2)
+    assert [(t.k, t.strength) for t in trials.trials] == [(5, 0.5), (5, 1.0), (20, 0.5), (20, 1.0)]
+    rows = torch.arange(300) if own else None
+    for trial in (trials.plain, *trials.trials):
+        m = cohort_offsets(embeddings, embeddings if cohort is None else cohort, trial.k, rows=rows)
+        half = 0.5 * trial.strength * m
+        assert trial.opis == pytest.approx(float(opis(embeddings, labels, offsets=half)), rel=1e-5)
+        roc = labelled_pairs_roc(embeddings, labels, fars=(1e-2,), offsets=half)
+        assert trial.tar == pytest.approx(float(operating_point(roc, 1e-2).tar), abs=2e-3)
+    best = trials.best
+    assert best is not None and best.opis == min(t.opis for t in trials.trials if t.tar >= trials.plain.tar)
+    assert trials.summary().startswith(f"recommended: k = {best.k}, strength = 1; OPIS")
+
+
+def test_a_cohort_that_does_harm_is_not_recommended() -> None:
+    embeddings, labels = crowded()
+    even = embeddings - embeddings.mean(dim=0)
+    far_away = torch.eye(16)[1:4].repeat(10, 1) * torch.linspace(0.5, 1, 30)[:, None] + torch.eye(16)[5]
+    with pytest.warns(UserWarning, match="the cohort is of another kind than the embeddings, and may do harm"):
+        trials = CohortNormalization.tune(far_away, even, labels, ks=(5,), far=1e-2)
+    assert trials.best is None
+    assert trials.summary().startswith("not recommended, it does harm here; the most even trial was k = 5")
+
+
+def test_trials_that_do_not_fit_are_an_error() -> None:
+    embeddings, labels = crowded()
+    with pytest.raises(ValueError, match="ks must have a number up to 299, the samples of the cohort"):
+        CohortNormalization.tune(None, embeddings, labels, ks=(300,))
+    with pytest.raises(ValueError, match=r"TAR at FAR 1e-06 needs genuine pairs and at least 1000000 impostor"):
+        CohortNormalization.tune(None, embeddings, labels, far=1e-6)
+    with pytest.raises(ValueError, match="needs genuine pairs"):
+        CohortNormalization.tune(None, embeddings, torch.arange(300))

@@ -1,0 +1,78 @@
+"""Models on the same samples: paired differences of misses, against leaving identities out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import t
+
+from pml_ext.functional import tar_at_far
+from pml_ext.metrics import SearchPlan, ThresholdReport
+from pml_ext.metrics.threshold.comparison import compare_models
+
+LABELS = torch.arange(400) % 100
+
+
+def model(spread: float, noise_seed: int = 1) -> torch.Tensor:
+    people = torch.randn(100, 12, generator=torch.Generator().manual_seed(0))[LABELS]
+    return people + spread * torch.randn(400, 12, generator=torch.Generator().manual_seed(noise_seed))
+
+
+def test_a_worse_model_misses_more_at_the_same_far() -> None:
+    found = compare_models({"old": model(0.5), "new": model(0.6)}, LABELS, far=0.01)
+    (difference,) = found.differences
+    old, new = (ThresholdReport.from_embeddings(model(spread), LABELS, far=0.01, splits=0) for spread in (0.5, 0.6))
+    assert difference.value == pytest.approx(new.frr.rate - old.frr.rate)
+    assert 0 < difference.low < difference.value < difference.high
+    assert difference.verdict == "new misses more than old"
+    before, after = difference.lost[0]
+    assert after.frr is not None and before.frr is not None and before.label == after.label
+    assert after.frr - before.frr == max(
+        (b.frr or 0) - (a.frr or 0) for a, b in zip(old.classes, new.classes, strict=True)
+    )
+    assert "new misses more than old: FRR +" in found.summary()
+
+
+def test_the_interval_is_that_of_thresholds_chosen_without_each_identity() -> None:
+    models = {"old": model(0.5), "new": model(0.55, noise_seed=2)}
+    (difference,) = compare_models(models, LABELS, far=0.02).differences
+    rows, columns = torch.triu_indices(len(LABELS), len(LABELS), 1)
+    same = LABELS[rows] == LABELS[columns]
+    units = [torch.nn.functional.normalize(x.double()) for x in models.values()]
+    old, new = ((unit @ unit.T)[rows, columns] for unit in units)
+    values = []
+    for label in range(100):
+        kept = (LABELS[rows] != label) & (LABELS[columns] != label)
+        values.append(float(tar_at_far(old[kept], same[kept], 0.02) - tar_at_far(new[kept], same[kept], 0.02)))
+    spread = math.sqrt(np.var(values) * 99)
+    assert difference.high - difference.value == pytest.approx(t.ppf(0.975, 99) * spread, rel=0.25)
+
+
+def test_models_that_differ_by_chance_are_not_told_apart() -> None:
+    told = sum(
+        "can be told" not in compare_models(
+            {"a": model(0.5, noise_seed=2 * seed), "b": model(0.5, noise_seed=2 * seed + 1)}, LABELS, far=0.01
+        ).differences[0].verdict
+        for seed in range(6)
+    )  # fmt: skip
+    assert told <= 2
+
+
+def test_searches_at_the_same_fpir() -> None:
+    found = compare_models({"old": model(0.5), "new": model(0.7)}, LABELS, search=SearchPlan(50, fpir=0.1))
+    (difference,) = found.differences
+    rates = [r.searches.planned.fnir for r in found.reports.values() if r.searches]
+    assert rates[0] is not None and rates[1] is not None
+    assert difference.misses == "FNIR" and difference.value == pytest.approx(rates[1].rate - rates[0].rate)
+    assert 0 < difference.low < difference.value < difference.high
+    assert "among 50" in found.summary()
+
+
+def test_models_of_other_samples_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"new must have the 400 samples of the first model; got 399"):
+        compare_models({"old": model(0.5), "new": model(0.5)[1:]}, LABELS, far=0.01)
+    with pytest.raises(ValueError, match="models must be two or more; got 1"):
+        compare_models({"old": model(0.5)}, LABELS, far=0.01)
+    with pytest.raises(TypeError, match="exactly one of far="):
+        compare_models({"old": model(0.5), "new": model(0.5)}, LABELS)

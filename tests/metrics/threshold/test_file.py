@@ -1,0 +1,128 @@
+"""threshold.json: read again, damaged, of an earlier version, and read by other programs."""
+
+import json
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from pml_ext.metrics import CohortNormalization, SampleSource, SearchPlan, ThresholdReport
+from pml_ext.metrics.threshold.file import _checksum
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+MANY = torch.arange(400) % 100
+# Nothing is crowded here, so there is nothing to agree on.
+pytestmark = pytest.mark.filterwarnings("ignore:the cohort is of another kind")
+# Of an earlier version: genuine pairs of one camera count, it has groups and searches, and scores are normalised.
+EARLIER = Path(__file__).with_name("report_2.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "is_signed", "message"),
+    [
+        (lambda c: c["far"].update(low=0.0), False, "it was changed after it was written, as its checksum shows"),
+        (lambda c: c.pop("checksum"), False, "it was changed after it was written, as its checksum shows"),
+        (lambda c: c.pop("far"), True, "Object missing required field `far`"),
+        (lambda c: c["classes"][2].update(samples=1.5), True, r"Expected `int`, got `float` - at `\$.classes\[2\]"),
+        (lambda c: c["consistency"].update(opis=1e308), True, r"Expected `float` <= 1.0 - at `\$.consistency.opis"),
+        (lambda c: c["threshold"].update(cosine=1.5), True, "Expected `float` <= 1.0"),
+        (lambda c: c.update(format="report 9"), True, "expected the format .* 2., got 'report 9'"),
+    ],
+)
+def test_changed_reports_are_refused(change: Any, is_signed: bool, message: str, tmp_path: Path) -> None:
+    content = json.loads(EARLIER.read_text(encoding="utf-8"))
+    change(content)
+    if is_signed:
+        content["checksum"] = _checksum(content)
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"c\.json is not a threshold report: " + message):
+        ThresholdReport.load(path)
+
+
+def test_a_report_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    report = ThresholdReport.load(EARLIER)
+    report.save(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_text(encoding="utf-8") == EARLIER.read_text(encoding="utf-8")
+    assert "both kinds count" in report.summary() and not report.is_across_cameras
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x02pickle", b"[1]", b"[" * 100_000, b'{"format": 1e999}', "cut"])
+def test_other_files_are_refused(content: bytes | str, tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    path.write_bytes(EARLIER.read_bytes()[:-50] if isinstance(content, str) else content)
+    with pytest.raises(ValueError, match=r"r\.json is not a threshold report: "):
+        ThresholdReport.load(path)
+    with pytest.raises(FileNotFoundError):
+        ThresholdReport.load(tmp_path / "none.json")
+
+
+def example(name: str) -> ModuleType:
+    spec = spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def embeddings(seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    people = torch.randn(100, 12, generator=generator)
+    return people[MANY] + 0.6 * torch.randn(400, 12, generator=generator)
+
+
+def reports() -> dict[str, ThresholdReport]:
+    fitted = CohortNormalization.fit(embeddings(1), 20, 0.9)
+    of: dict[str, dict[str, Any]] = {
+        "plain": {"far": 0.01, "splits": 2},
+        "searches": {"search": SearchPlan(50, 0.2, extrapolate=True), "cameras": torch.arange(400) // 200},
+        "groups": {"far": 0.01, "groups": MANY % 3, "source": SampleSource(data="a set")},
+        "normalised": {"far": 0.01, "normalize": fitted},
+    }
+    return {name: ThresholdReport.from_embeddings(embeddings(0), MANY, **given) for name, given in of.items()}
+
+
+@pytest.fixture(scope="module")
+def of_each_kind(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a report of each kind, which the file gives back as it was."""
+    folder = tmp_path_factory.mktemp("reports")
+    for name, report in reports().items():
+        report.save(folder / f"{name}.json")
+        assert ThresholdReport.load(folder / f"{name}.json") == report
+    return folder
+
+
+def test_the_schema_in_the_repository_is_that_of_the_fields() -> None:
+    assert json.loads((EXAMPLES / "threshold.schema.json").read_text(encoding="utf-8")) == json.loads(
+        json.dumps(example("threshold_schema").threshold_schema())
+    )
+
+
+def test_every_report_fits_the_schema_and_a_damaged_one_does_not(of_each_kind: Path) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((EXAMPLES / "threshold.schema.json").read_text(encoding="utf-8"))
+    validator = jsonschema.Draft202012Validator(schema)
+    for file in of_each_kind.glob("*.json"):
+        content = json.loads(file.read_text(encoding="utf-8"))
+        assert not list(validator.iter_errors(content)), file.name
+        assert list(validator.iter_errors(content | {"samples": "many"}))
+        assert list(validator.iter_errors(content | {"another": 1}))
+        del content["threshold"]["cosine"]
+        assert list(validator.iter_errors(content))
+
+
+@pytest.mark.parametrize("name", ["plain", "normalised"])
+def test_numpy_decides_as_accept_does(name: str, of_each_kind: Path) -> None:
+    report = ThresholdReport.load(of_each_kind / f"{name}.json")
+    fitted = CohortNormalization.fit(embeddings(1), 20, 0.9) if name == "normalised" else None
+    a = embeddings(0)[torch.arange(400).repeat_interleave(20)]
+    b = embeddings(0)[torch.randperm(400, generator=torch.Generator().manual_seed(0)).repeat(20)]
+    same = torch.cat([b[: len(b) // 2], a[len(a) // 2 :].roll(100, 0)])
+    expected = report.accept_pairs(a, same, normalization=fitted)
+    cohort = None if fitted is None else embeddings(1).numpy()
+    found = example("decide_with_numpy").decide(str(of_each_kind / f"{name}.json"), a.numpy(), same.numpy(), cohort)
+    assert found.tolist() == expected.tolist() and 0 < int(found.sum()) < len(found)
+    assert "torch" not in (EXAMPLES / "decide_with_numpy.py").read_text(encoding="utf-8").split('"""')[2]

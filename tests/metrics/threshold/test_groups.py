@@ -1,0 +1,166 @@
+"""Rates by group, against loops over all pairs."""
+
+import math
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import t
+
+from pml_ext.metrics import ThresholdReport
+
+LABELS = [i % 40 for i in range(160)]
+SEX = ["f" if label < 16 else "m" for label in LABELS]
+
+
+def embeddings(seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(40, 5, generator=generator, dtype=torch.float64)
+    centres[:16] += 1.0  # one group's identities lie closer together
+    return centres[LABELS] + 0.5 * torch.randn(160, 5, generator=generator, dtype=torch.float64)
+
+
+def counts(x: Any, cosine: float, groups: list[Any], left_out: int = -1, cameras: Any = None) -> dict[Any, list[int]]:
+    """[errors, pairs] of ("far", g, h) and ("frr", g)."""
+    unit = (x / x.norm(dim=1, keepdim=True)).tolist()
+    found: dict[Any, list[int]] = {}
+    for i, j in combinations(range(len(LABELS)), 2):
+        if left_out in (LABELS[i], LABELS[j]):
+            continue
+        accepted = sum(a * b for a, b in zip(unit[i], unit[j], strict=True)) >= cosine
+        if LABELS[i] != LABELS[j]:
+            cell = found.setdefault(("far", *sorted((groups[i], groups[j]))), [0, 0])
+            cell[0] += accepted
+            cell[1] += 1
+        elif cameras is None or cameras[i] != cameras[j]:
+            for group in {groups[i], groups[j]}:
+                cell = found.setdefault(("frr", group), [0, 0])
+                cell[0] += not accepted
+                cell[1] += 1
+    return found
+
+
+@pytest.fixture(scope="module")
+def report() -> ThresholdReport:
+    return ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.05, groups=SEX, splits=0)
+
+
+def test_rates_are_those_of_loops(report: ThresholdReport) -> None:
+    assert report.groups is not None
+    loops = counts(embeddings(), report.cosine, SEX)
+    for group in report.groups.groups:
+        assert group.far is not None and group.frr is not None
+        assert [group.far.errors, group.far.pairs] == loops["far", group.label, group.label]
+        assert [group.frr.errors, group.frr.pairs] == loops["frr", group.label]
+        assert group.far.low < group.far.rate < group.far.high
+    (between,) = report.groups.between
+    assert between.labels == ("f", "m") and between.far is not None
+    assert [between.far.errors, between.far.pairs] == loops["far", "f", "m"]
+    assert [(g.samples, g.identities) for g in report.groups.groups] == [(64, 16), (96, 24)]
+
+
+def test_ratios_garbe_and_opis_are_those_of_loops(report: ThresholdReport) -> None:
+    assert report.groups is not None and report.groups.garbe is not None
+
+    def statistics(found: dict[Any, list[int]]) -> tuple[float, float, float, float]:
+        far = {g: max(0.5, found["far", g, g][0]) / found["far", g, g][1] for g in "fm"}
+        frr = {g: max(0.5, found["frr", g][0]) / found["frr", g][1] for g in "fm"}
+        gini = [abs(r["f"] - r["m"]) / (r["f"] + r["m"]) for r in (far, frr)]  # of two groups
+        mean = (math.log(far["f"]) + math.log(far["m"])) / 2
+        return math.log(far["f"]) - mean, math.log(far["f"] / far["m"]), frr["f"] / frr["m"], sum(gini) / 2
+
+    x = embeddings()
+    value = statistics(counts(x, report.cosine, SEX))
+    without = [statistics(counts(x, report.cosine, SEX, label)) for label in range(40)]
+    ratio, top = report.groups.far_ratios[0], report.groups.far_ratios[-1]
+    assert (ratio.one, ratio.to, top.one, top.to) == ("f", None, "f", "m")
+    half = []
+    for k in (0, 1, 3):
+        spread = 0.0
+        for rows, size in ((without[:16], 16), (without[16:], 24)):
+            mean = sum(row[k] for row in rows) / size
+            spread += sum((row[k] - mean) ** 2 for row in rows) * (size - 1) / size
+        half.append(t.ppf(0.975, 15) * math.sqrt(spread))
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx(
+        [math.exp(value[0] + sign * half[0]) for sign in (0, -1, 1)], rel=1e-10
+    )
+    assert (top.value, top.low, top.high) == pytest.approx(
+        [math.exp(value[1] + sign * half[1]) for sign in (0, -1, 1)], rel=1e-10
+    )
+    frr = report.groups.frr_ratios[-1]
+    assert frr.value == pytest.approx(value[2] if frr.one == "f" else 1 / value[2])
+    garbe = report.groups.garbe
+    assert (garbe.value, garbe.low) == pytest.approx((value[3], max(0, value[3] - half[2])), rel=1e-10)
+    assert report.consistency is not None and report.groups.opis is not None
+    grid = torch.linspace(*report.consistency.distances, 100, dtype=torch.float64)
+    spread = 0.0
+    for distance in grid.tolist():
+        found = counts(x, 1 - distance**2 / 2 - 1e-12, SEX)  # the ends of the range are distances of pairs
+        utility = []
+        for group in "fm":
+            tpr = 1 - found["frr", group][0] / found["frr", group][1]
+            inside, across = found["far", group, group], found["far", "f", "m"]
+            tnr = 1 - (2 * inside[0] + across[0]) / (2 * inside[1] + across[1])
+            utility.append(2 * tpr * tnr / (tpr + tnr))
+        spread += ((utility[0] - utility[1]) / 2) ** 2 / 100
+    assert report.groups.opis == pytest.approx(spread, rel=1e-10)
+
+
+def test_identities_in_several_groups() -> None:
+    site, cameras = [i // 80 for i in range(160)], [i // 40 % 2 for i in range(160)]
+    found = ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.05, groups=site, cameras=cameras, splits=0)
+    assert found.groups is not None and found.groups.opis is None
+    loops = counts(embeddings(), found.cosine, site, cameras=cameras)
+    for group in found.groups.groups:
+        assert group.frr is not None and group.far is not None
+        assert [group.frr.errors, group.frr.pairs] == loops["frr", group.label]
+        assert [group.far.errors, group.far.pairs] == loops["far", group.label, group.label]
+
+
+def test_a_group_with_too_few_pairs_says_so_and_has_no_number() -> None:
+    groups = ["few" if label == 0 else sex for label, sex in zip(LABELS, SEX, strict=True)]
+    found = ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.05, groups=groups, splits=0)
+    assert found.groups is not None and found.groups.garbe is None
+    few = found.groups.groups[1]
+    assert (few.label, few.far, few.frr, few.impostor_pairs, few.genuine_pairs) == ("few", None, None, 0, 6)
+    assert found.groups.needed_impostor_pairs == round(5 / found.far.rate)
+    assert "few" not in [ratio.one for ratio in found.groups.far_ratios]
+    line = f"FAR not given: 0 pairs, at least {found.groups.needed_impostor_pairs} are needed"
+    assert line in found.summary()
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (SEX[:-1], r"groups must have shape \(160,\), one label per embedding; got \(159,\)"),
+        (["all"] * 160, "groups must name 2 to 50 groups of samples; got 1"),
+        (list(range(160)), "groups must name 2 to 50 groups of samples; got 160"),
+        (np.zeros(160), "groups must be integers"),
+    ],
+)
+def test_groups_that_do_not_fit(groups: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.05, groups=groups, splits=0)
+
+
+def test_a_ratio_to_a_group_without_errors_is_at_least() -> None:
+    """East's identities are alike; the true ratio is known from 3,000 people of each group, one sample each."""
+
+    def samples(people: int, each: int, seed: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        centres = torch.randn(2 * people, 8, generator=generator)
+        centres[people:] += 0.75
+        return centres.repeat_interleave(each, dim=0) + 0.3 * torch.randn(2 * people * each, 8, generator=generator)
+
+    unit, groups = torch.nn.functional.normalize(samples(3000, 1, 99)), ["north"] * 150 + ["east"] * 150
+    for seed in (0, 8, 10):
+        x = samples(30, 5, seed)
+        report = ThresholdReport.from_embeddings(x, [i // 5 for i in range(300)], far=6e-4, groups=groups, splits=0)
+        assert report.groups is not None and report.groups.garbe is None
+        (ratio,), north = report.groups.far_ratios, report.groups.groups[1].far
+        assert north is not None and (north.errors, ratio.value, ratio.high) == (0, None, None)
+        true = [float((part @ part.T >= report.cosine).double().mean()) - 1 / 3000 for part in unit.split(3000)]
+        assert 0 < ratio.low <= true[1] / true[0]
+        assert f"FAR of east is at least {ratio.low:.3g} times that of north, which has no error" in report.summary()

@@ -1,0 +1,92 @@
+"""Other thresholds and the worst pairs of a report, against loops over all pairs."""
+
+from itertools import combinations
+
+import pytest
+import torch
+
+from pml_ext.functional import PairDistances, opis
+from pml_ext.metrics import SampleSource, ThresholdReport
+from pml_ext.metrics.threshold.measure import alternative_thresholds, worst_pairs
+from tests.oracles import thresholds as oracle
+
+LABELS = torch.arange(20).repeat_interleave(5)
+FEW_LABELS = torch.randint(0, 5, (40,), generator=torch.Generator().manual_seed(2))
+FEW = torch.randn(40, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+
+
+def a_set() -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(20, 6, generator=generator, dtype=torch.float64)[LABELS] + 0.5 * torch.randn(
+        100, 6, generator=generator, dtype=torch.float64
+    )
+
+
+def test_each_rate_that_the_pairs_support_has_its_threshold() -> None:
+    """4,750 impostor pairs: three rates, and OPIS over the ranges that have a pair at their lower end."""
+    x = a_set()
+    found = alternative_thresholds(PairDistances(x, LABELS), grid=50)
+    assert [one.target for one in found] == [0.1, 0.01, 0.001]
+    pairs = oracle.pair_distances(x, LABELS.tolist())
+    for one in found:
+        distance = (2 - 2 * one.cosine) ** 0.5
+        assert (one.far.rate, one.frr.rate) == oracle.rates(pairs, distance)
+        assert one.far.rate <= one.target
+        assert one.frr.rate == oracle.best_frr_within_far(pairs, one.target)
+        assert one.far.low <= one.far.rate <= one.far.high and one.frr.low <= one.frr.rate <= one.frr.high
+        assert one.far_range[0] < one.target < one.far_range[1]
+        assert one.opis == pytest.approx(float(opis(x, LABELS, far_range=one.far_range, grid=50)))
+    assert [one.far_range for one in found] == [(0.03, 0.3), (0.003, 0.03), (0.0003, 0.003)]
+    few = alternative_thresholds(PairDistances(x[:25], LABELS[:25]), grid=50)
+    assert [(one.target, one.opis is None) for one in few] == [(0.1, False), (0.01, True)]
+
+
+def test_none_where_the_pairs_are_too_few() -> None:
+    assert alternative_thresholds(PairDistances(torch.eye(3), torch.tensor([0, 0, 1])), grid=50) == ()
+    copies = torch.ones(40, 3)
+    assert alternative_thresholds(PairDistances(copies, torch.arange(40) % 2), grid=50) == ()
+
+
+@pytest.mark.parametrize("block_rows", [None, 7])
+def test_worst_pairs_are_those_of_the_loops(block_rows: int | None) -> None:
+    names = [f"n{i}" for i in range(5)]
+    pairs = PairDistances(FEW, FEW_LABELS, block_rows=block_rows)
+    found = worst_pairs(pairs, FEW_LABELS, names, SampleSource())
+    unit = FEW / FEW.norm(dim=1, keepdim=True)
+    cosines: dict[bool, list[tuple[float, frozenset[int]]]] = {True: [], False: []}
+    for i, j in combinations(range(40), 2):
+        cosines[bool(FEW_LABELS[i] == FEW_LABELS[j])].append((float(unit[i] @ unit[j]), frozenset((i, j))))
+    for same, shown in ((False, found.impostors), (True, found.genuine)):
+        expected = sorted(cosines[same], reverse=not same, key=lambda pair: pair[0])[:6]
+        assert len(shown) == len(expected)
+        assert [pair.cosine for pair in shown] == pytest.approx([cosine for cosine, _ in expected])
+        assert [{pair.one.row, pair.other.row} for pair in shown] == [set(rows) for _, rows in expected]
+        for pair in shown:
+            assert [s.label for s in (pair.one, pair.other)] == [
+                names[FEW_LABELS[s.row]] for s in (pair.one, pair.other)
+            ]
+            assert pair.one.path is None
+
+
+def test_rows_paths_and_copies_are_named_as_given() -> None:
+    x = torch.cat([FEW, FEW[:2]])
+    labels, rows = torch.cat([FEW_LABELS, FEW_LABELS[:2]]), [1000 + i for i in range(42)]
+    paths = [f"{i}.png" if i % 2 else None for i in range(42)]
+    with pytest.warns(UserWarning, match="2 of 42 embeddings are copies"):
+        found = ThresholdReport.from_embeddings(x, labels, far=0.1, splits=0, source=SampleSource(rows, paths))
+    assert found.copied_rows == ((1040, 1000), (1041, 1001)) and found.copies == 2
+    assert found.worst_pairs is not None
+    for pair in (*found.worst_pairs.impostors, *found.worst_pairs.genuine):
+        for sample in (pair.one, pair.other):
+            assert sample.path == paths[sample.row - 1000]
+    for name, given in (("rows", rows[:5]), ("paths", paths[:5])):
+        with pytest.raises(ValueError, match=f"{name} must have 42 entries, one an embedding; got 5"):
+            ThresholdReport.from_embeddings(x, labels, far=0.1, source=SampleSource(**{name: given}))
+
+
+def test_genuine_pairs_are_those_that_count() -> None:
+    cameras = torch.arange(40) % 2
+    found = ThresholdReport.from_embeddings(FEW, FEW_LABELS, far=0.1, splits=0, cameras=cameras)
+    assert found.worst_pairs is not None
+    assert all(cameras[p.one.row] != cameras[p.other.row] for p in found.worst_pairs.genuine)
+    assert any(cameras[p.one.row] == cameras[p.other.row] for p in found.worst_pairs.impostors)

@@ -1,0 +1,203 @@
+"""Cameras and normalised scores, against loops and the matrix of scores."""
+
+import math
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pml_ext.functional import PairDistances
+from pml_ext.metrics import CohortNormalization, GalleryCohort, SearchPlan, ThresholdReport
+from pml_ext.metrics.threshold.samples import CameraPairs
+from tests.metrics.test_normalization import crowded
+
+pytestmark = pytest.mark.filterwarnings("ignore:the cohort is of another kind")
+
+LABELS = torch.arange(9).repeat_interleave(6)
+CAMERAS = torch.tensor([0, 0, 1, 1, 2, 0]).repeat(9)
+
+
+def a_set() -> Tensor:
+    """Samples of one camera are closer than those of one class in two."""
+    generator = torch.Generator().manual_seed(3)
+    centres, looks = torch.randn(9, 8, generator=generator), torch.randn(9, 3, 8, generator=generator)
+    noise = torch.randn(len(LABELS), 8, generator=generator)
+    return (centres[LABELS] + looks[LABELS, CAMERAS] + 0.1 * noise).double()
+
+
+def counts(x: Tensor, thresholds: list[float], same_camera: bool) -> list[list[int]]:
+    """Accepted genuine pairs of each class at each threshold, by loops."""
+    found = [[0] * len(thresholds) for _ in range(9)]
+    for i, j in combinations(range(len(x)), 2):
+        if LABELS[i] != LABELS[j] or (CAMERAS[i] == CAMERAS[j]) != same_camera:
+            continue
+        a, b = x[i] / x[i].norm(), x[j] / x[j].norm()
+        distance = float((a - b).norm())
+        for place, threshold in enumerate(thresholds):
+            found[int(LABELS[i])][place] += distance <= threshold
+    return found
+
+
+@pytest.mark.parametrize("order", [slice(None), torch.randperm(54, generator=torch.Generator().manual_seed(1))])
+def test_counts_are_those_of_the_loops(order: Any) -> None:
+    thresholds = [0.2, 0.7, 1.3, 2.0]
+    across = CameraPairs(a_set()[order], LABELS[order], CAMERAS[order])
+    within = across.of_one_camera()
+    for pairs, same in ((across, False), (within, True)):
+        expected = counts(a_set(), thresholds, same)
+        for positives_only in (True, False):
+            found = pairs.accepted(torch.tensor(thresholds, dtype=torch.float64), positives_only=positives_only)
+            assert found[0].tolist() == expected
+        assert pairs.positive_pairs.tolist() == [row[-1] for row in expected]
+        everything = PairDistances(a_set(), LABELS).accepted(torch.tensor(thresholds))
+        assert found[1].tolist() == everything[1].tolist(), "impostors are all there are"
+    assert across.positive_pairs.tolist() == [row[-1] for row in counts(a_set(), [2.0], False)], "not changed"
+
+
+def report(**options: Any) -> ThresholdReport:
+    return ThresholdReport.from_embeddings(a_set(), LABELS, far=0.05, splits=2, **options)
+
+
+def test_genuine_pairs_of_one_camera_are_left_out() -> None:
+    blind, across = report(), report(cameras=CAMERAS)
+    at = [across.distance]
+    accepted = {same: sum(row[0] for row in counts(a_set(), at, same)) for same in (True, False)}
+    total = {same: sum(row[0] for row in counts(a_set(), [2.0], same)) for same in (True, False)}
+    assert (across.frr.errors, across.frr.pairs) == (total[False] - accepted[False], total[False])
+    assert across.far == blind.far, "impostor pairs are the same"
+    assert across.cameras is not None and across.cameras.within is not None
+    assert across.cameras.across == across.frr
+    assert (across.cameras.within.errors, across.cameras.within.pairs) == (total[True] - accepted[True], total[True])
+    assert (across.cameras.cameras, across.cameras.same_camera_pairs) == (3, False)
+    assert across.frr.rate > blind.frr.rate > across.cameras.within.rate
+    assert blind.cameras is None
+    assert sum(c.genuine_pairs for c in across.classes) == total[False]
+    named = report(cameras=[f"cam {c}" for c in CAMERAS.tolist()])
+    assert named == across
+    assert across.consistency != blind.consistency
+
+
+def test_stability_is_of_the_same_pairs() -> None:
+    halves = [ThresholdReport.from_embeddings(a_set(), LABELS, frr=0.2, splits=3, cameras=c) for c in (None, CAMERAS)]
+    assert all(one.stability is not None for one in halves)
+    assert halves[0].stability != halves[1].stability
+
+
+def test_cameras_that_do_not_fit() -> None:
+    with pytest.raises(ValueError, match=r"genuine pairs of two cameras.*Leave cameras out"):
+        report(cameras=torch.zeros(54).long())
+    with pytest.raises(ValueError, match=r"cameras must have shape \(54,\)"):
+        report(cameras=CAMERAS[1:])
+
+
+def a_report(own: bool) -> tuple[ThresholdReport, CohortNormalization, torch.Tensor]:
+    embeddings, labels = crowded()
+    rows = torch.arange(300)
+    if own:
+        report = ThresholdReport.from_embeddings(
+            embeddings, labels, far=0.01, splits=2, normalize=GalleryCohort(k=15, strength=0.8)
+        )
+        fitted = CohortNormalization.fit(embeddings, 15, 0.8)
+        return report, fitted, fitted.scores(embeddings, embeddings, rows_a=rows, rows_b=rows)
+    fitted = CohortNormalization.fit(crowded(seed=1)[0], 15, 0.8)
+    report = ThresholdReport.from_embeddings(embeddings, labels, far=0.01, splits=2, normalize=fitted)
+    return report, fitted, fitted.scores(embeddings, embeddings)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_rates_are_those_of_normalised_scores(own: bool) -> None:
+    report, _, scores = a_report(own)
+    labels = crowded()[1]
+    upper = torch.ones(300, 300, dtype=torch.bool).triu(1)
+    same = labels[:, None] == labels
+    accepted = scores >= report.cosine
+    assert report.far.errors == int((accepted & ~same & upper).sum()) and report.far.rate <= 0.01
+    assert report.frr.errors == int((~accepted & same & upper).sum())
+    for one in report.classes:
+        mine = labels == one.label
+        assert one.false_accepts == int(accepted[mine][:, ~mine].sum())
+    plain = ThresholdReport.from_embeddings(crowded()[0], labels, far=0.01, splits=2)
+    assert report.consistency and plain.consistency and report.consistency.opis < 0.8 * plain.consistency.opis
+    assert max(c.far for c in report.classes) < max(c.far for c in plain.classes)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_the_report_keeps_the_cohort_and_decides_by_it(own: bool) -> None:
+    report, fitted, _ = a_report(own)
+    kept = report.normalization
+    assert kept is not None and (kept.k, kept.strength, kept.samples) == (15, 0.8, 300)
+    assert (kept.cohort, kept.sha256) == (("gallery", None) if own else ("samples", fitted.sha256))
+    a, b = crowded(seed=2)[0][:40], crowded(seed=2)[0][60:100]
+    expected = fitted.scores(a, b).diag() >= report.cosine
+    assert report.accept_pairs(a, b, normalization=fitted).tolist() == expected.tolist()
+    scores = fitted.scores(a, b).diag()
+    assert report.accept(scores, normalized=True).tolist() == expected.tolist()
+    arrays = report.accept_pairs(a.numpy(), b.numpy(), normalization=fitted)
+    assert isinstance(arrays, np.ndarray) and arrays.tolist() == expected.tolist()
+    for decide in (report.accept, partial(report.probability, prior=0.5)):
+        with pytest.raises(ValueError, match=r"of normalised scores, not of cosines: .* or give accept_pairs"):
+            decide(scores)
+    assert "normalised score >=" in report.summary()
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_check_uses_the_reports_scores(own: bool) -> None:
+    report, fitted, _ = a_report(own)
+    given = {} if own else {"normalization": fitted}
+    embeddings, labels = crowded(seed=0)
+    found = report.check(embeddings, labels=labels, **given)
+    assert found.far is not None and found.far.today.errors == report.far.errors
+    assert found.frr is not None and found.frr.today.errors == report.frr.errors
+
+
+def test_searches_are_of_normalised_scores(tmp_path: Path) -> None:
+    embeddings, labels = crowded()
+    fitted = CohortNormalization.fit(crowded(seed=1)[0], 15, 0.8)
+    report = ThresholdReport.from_embeddings(
+        embeddings, labels, search=SearchPlan(10, fpir=0.2), splits=0, normalize=fitted, groups=labels % 2
+    )
+    scores = fitted.scores(embeddings, embeddings)
+    scores.fill_diagonal_(-9)
+    names = labels.unique()
+    others = len(names) - 1
+    reached = []
+    for i, own in enumerate(labels):
+        number = sum(float(scores[i, labels == name].max()) >= report.cosine for name in names if name != own)
+        reached.append(1 - math.comb(others - number, 10) / math.comb(others, 10))
+    assert report.searches is not None and report.groups is not None
+    assert report.searches.planned.fpir.rate == pytest.approx(sum(reached) / len(reached), abs=1e-9)
+    report.save_page(tmp_path / "page.html")
+    assert "cosine" not in (tmp_path / "page.html").read_text(encoding="utf-8").replace("cosine similarity", "")
+    assert 0.1 < report.searches.planned.fpir.rate <= 0.2
+    even = labels % 2 == 0
+    mine = (scores >= report.cosine) & (labels[:, None] != labels) & even[:, None] & even
+    group = report.groups.groups[0].far
+    assert group is not None and group.errors == int(mine.sum()) // 2
+
+
+def test_another_normalisation_is_refused() -> None:
+    report, fitted, _ = a_report(own=False)
+    a = crowded()[0]
+    with pytest.raises(ValueError, match="the threshold is of normalised scores: give normalization, that of the rep"):
+        report.accept_pairs(a, a)
+    with pytest.raises(ValueError, match=r"normalization must be that of the report, with k = 15 and strength = 0\.8"):
+        report.check(a, normalization=CohortNormalization.fit(a, 15, 0.8))
+    with pytest.raises(ValueError, match="normalization must be fitted to the gallery with k = 15"):
+        a_report(own=True)[0].accept_pairs(a, a, normalization=CohortNormalization.fit(a, 14, 0.8))
+    plain = ThresholdReport.from_embeddings(*crowded(), far=0.01, splits=0)
+    with pytest.raises(ValueError, match="the threshold is of plain cosines: leave normalization out"):
+        plain.accept_pairs(a, a, normalization=fitted)
+    with pytest.raises(ValueError, match='template must be "best" for normalised scores'):
+        plan = SearchPlan(10, template="mean")
+        ThresholdReport.from_embeddings(*crowded(), far=0.01, search=plan, normalize=fitted)
+    with pytest.raises(ValueError, match=r"scores must be normalised scores in \[-1.8, 1.8\]"):
+        report.accept(torch.tensor([2.0]), normalized=True)
+    with pytest.raises(ValueError, match="the threshold is of plain cosines: leave normalized out"):
+        plain.accept(torch.tensor([0.5]), normalized=True)
+    with pytest.raises(TypeError, match="normalize must be a CohortNormalization"):
+        ThresholdReport.from_embeddings(*crowded(), far=0.01, normalize="gallery")  # type: ignore[arg-type]

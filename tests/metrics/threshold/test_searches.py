@@ -1,0 +1,157 @@
+"""Searches in a threshold report: rates for several sizes of galleries, and their thresholds."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pml_ext.functional import extrapolate_fpir, identification
+from pml_ext.metrics import SearchPlan, ThresholdReport
+from pml_ext.metrics.threshold.structures import GalleryRates
+
+LABELS = torch.arange(480) % 120
+CAMERAS = torch.arange(480) // 240
+
+
+def embeddings(seed: int = 0, spread: float = 0.5) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(120, 12, generator=generator)[LABELS] + spread * torch.randn(480, 12, generator=generator)
+
+
+@pytest.fixture(scope="module")
+def report() -> ThresholdReport:
+    return ThresholdReport.from_embeddings(embeddings(), LABELS, search=SearchPlan(20, fpir=0.2), splits=0)
+
+
+def test_the_threshold_meets_the_rate_at_the_planned_size(report: ThresholdReport) -> None:
+    assert report.searches is not None
+    assert [one.enrolled for one in report.searches.sizes] == [2, 4, 10, 20, 40, 100]
+    expected = identification(embeddings(), LABELS, gallery_size=20, fpir=0.2)
+    assert report.cosine == pytest.approx(expected.threshold)
+    assert report.searches.planned.fpir.rate == pytest.approx(expected.fpir)
+    assert expected.fpir <= 0.2
+    assert (report.target.kind, report.target.value) == ("fpir", 0.2)
+    impostors = report.far
+    assert impostors.pairs == 480 * 476 // 2 and 0 < impostors.errors < impostors.pairs / 50
+
+
+def if_alike(one: GalleryRates) -> float:
+    """The same law for measured and for extrapolated sizes: the curve has no kink between them."""
+    return 1 - (1 - one.selectivity.rate / one.enrolled) ** one.enrolled
+
+
+def test_every_size_has_its_rates_and_its_own_threshold(report: ThresholdReport) -> None:
+    assert report.searches is not None
+    for one in report.searches.sizes:
+        at = identification(embeddings(), LABELS, gallery_size=one.enrolled, threshold=report.cosine)
+        assert one.fnir is not None and one.cosine is not None
+        assert (one.fpir.rate, one.fnir.rate, one.selectivity.rate) == pytest.approx(at[1:], abs=1e-9)
+        assert one.fpir.low <= one.fpir.rate <= one.fpir.high
+        assert one.fpir_if_alike == pytest.approx(if_alike(one), abs=1e-12)
+        of_size = identification(embeddings(), LABELS, gallery_size=one.enrolled, fpir=0.2)
+        assert (one.cosine, one.cosine_fnir) == pytest.approx((of_size.threshold, of_size.fnir))
+        assert one.cmc == pytest.approx(
+            [
+                1 - identification(embeddings(), LABELS, gallery_size=one.enrolled, threshold=-1.0, rank=rank).fnir
+                for rank in (1, 5, 10, 20)
+            ]
+        )
+    cosines = [one.cosine for one in report.searches.sizes if one.cosine is not None]
+    assert cosines == sorted(cosines)
+
+
+def test_a_gallery_has_the_threshold_of_the_size_above(report: ThresholdReport) -> None:
+    assert report.for_gallery(11).enrolled == 20
+    with pytest.raises(ValueError, match=r"up to 100 identities; got 101: make it with a larger gallery_size"):
+        report.for_gallery(101)
+    assert "among 20" in report.summary() and "if all probes were alike" in report.summary()
+
+
+def test_a_pair_threshold_has_rates_of_searches_too() -> None:
+    found = ThresholdReport.from_embeddings(
+        embeddings(),
+        LABELS,
+        far=1e-3,
+        search=SearchPlan(50, rank=2, template="mean"),
+        cameras=CAMERAS,
+        splits=0,
+    )
+    assert found.searches is not None
+    expected = identification(
+        embeddings(), LABELS, gallery_size=50, threshold=found.cosine, template="mean", rank=2, cameras=CAMERAS
+    )
+    planned = found.searches.planned
+    assert planned.fpir.rate == pytest.approx(expected.fpir)
+    assert planned.cosine is None
+    with pytest.raises(ValueError, match="chosen for pairs alone: make the report with a SearchPlan"):
+        ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.01, splits=0).for_gallery(3)
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (SearchPlan(120), "at most 119, .* got 120: measure at least 121 identities, or extrapolate .extrapolate=True"),
+        (SearchPlan(5000, 1e-4, extrapolate=True), "no threshold for an FPIR of 0.0001 among 5000"),
+        (SearchPlan(5000, extrapolate=True), "needs at least 10 scores .* got"),
+    ],
+)
+def test_impossible_plans_are_errors(plan: SearchPlan, message: str) -> None:
+    far = 2e-5 if plan.fpir is None else None
+    with pytest.raises(ValueError, match=message):
+        ThresholdReport.from_embeddings(embeddings(), LABELS, far=far, search=plan, splits=0)
+
+
+def test_a_plan_refuses_what_is_out_of_range() -> None:
+    for given in ({"gallery_size": 0}, {"gallery_size": 5, "fpir": 1.0}, {"gallery_size": 5, "template": "worst"}):
+        with pytest.raises(ValueError, match=f"{list(given)[-1]} must be"):
+            SearchPlan(**given)  # type: ignore[arg-type]
+
+
+def test_larger_galleries_are_extrapolated_where_that_is_asked_for() -> None:
+    report = ThresholdReport.from_embeddings(
+        embeddings(spread=0.8), LABELS, search=SearchPlan(150, 0.3, extrapolate=True), splits=0
+    )
+    assert report.searches is not None
+    assert [(one.enrolled, one.extrapolated) for one in report.searches.sizes] == [
+        (15, False), (30, False), (75, False), (150, True), (300, True), (750, True), (1500, True),
+    ]  # fmt: skip
+    planned, largest = report.searches.planned, report.searches.sizes[2]
+    expected = extrapolate_fpir(embeddings(spread=0.8), LABELS, gallery_size=150, threshold=report.cosine)
+    assert (planned.fpir.rate, planned.fpir.low, planned.fpir.high) == pytest.approx(expected[:3], rel=1e-3)
+    assert 0.25 < planned.fpir.rate <= 0.3
+    assert planned.fnir is not None and largest.fnir is not None
+    assert planned.fnir.rate >= largest.fnir.rate and planned.cmc == ()
+    check = report.searches.held_out
+    assert check is not None and (check.identities, check.enrolled) == (12, 119)
+    measured = identification(embeddings(spread=0.8), LABELS, gallery_size=119, threshold=check.cosine)
+    assert check.measured == pytest.approx(measured.fpir)
+    for one in report.searches.sizes:
+        assert one.fpir_if_alike == pytest.approx(if_alike(one), abs=1e-12)
+    assert "extrapolated: FPIR" in report.summary() and "from 12 identities FPIR among 119" in report.summary()
+
+
+def test_a_gallery_whose_rate_is_not_known_has_no_number(tmp_path: Path) -> None:
+    """All false positives are of three people who look alike: how often others are is anybody's guess."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(60) // 2
+    people = torch.randn(30, 64, generator=generator)
+    people[:3] = people[0] + 0.3 * torch.randn(3, 64, generator=generator)
+    x = people[labels] + 0.4 * torch.randn(60, 64, generator=generator)
+    report = ThresholdReport.from_embeddings(x, labels, frr=0.1, search=SearchPlan(200, extrapolate=True), splits=0)
+    assert report.searches is not None and report.searches.planned.fpir is not None
+    assert report.searches.sizes[-1].fpir is None
+    limits = extrapolate_fpir(x, labels, gallery_size=2000, threshold=report.cosine)
+    assert not limits.is_known and limits.low < 0.01 and limits.high > 0.99
+    assert "among 2,000  extrapolated: FPIR unknown, because its 95 % interval spans 0 to 1" in report.summary()
+    report.save(tmp_path / "t.json")
+    report.save_page(tmp_path / "t.html")
+    assert ThresholdReport.load(tmp_path / "t.json") == report
+    assert "unknown, because its 95 % interval spans 0 to 1" in (tmp_path / "t.html").read_text()
+    with pytest.raises(ValueError, match=r"no threshold for an FPIR of 0.12 among 200 .* interval spans 0 to 1"):
+        ThresholdReport.from_embeddings(x, labels, search=SearchPlan(200, 0.12, extrapolate=True), splits=0)
+
+
+def test_one_sample_with_several_labels() -> None:
+    x = embeddings()[:60].repeat(8, 1)
+    with pytest.warns(UserWarning, match="copies"), pytest.raises(ValueError, match="one sample have several labels"):
+        ThresholdReport.from_embeddings(x, torch.arange(480) // 4, search=SearchPlan(50, 0.01), splits=0)

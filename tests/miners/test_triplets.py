@@ -1,0 +1,212 @@
+from collections import Counter
+
+import pytest
+import torch
+from pytorch_metric_learning import distances, miners, reducers
+from torch import Tensor
+
+from pml_ext.functional import concordance_index
+from pml_ext.losses import CITLoss
+from pml_ext.miners import ConcordanceMiner, DisjointTripletMiner, HPHNMiner, LoOpMiner
+from tests.oracles.arcs import loop_distances
+from tests.oracles.concordance import triplets
+from tests.oracles.triplets import distance, hphn_triplets, unit
+
+LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]
+REF_LABELS = [1, 0, 5, 1, 0, 0, 2]
+DISTANCES = [
+    distances.CosineSimilarity(),
+    distances.LpDistance(),
+    distances.LpDistance(p=1, power=2),
+    distances.SNRDistance(),
+]
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    labels = torch.tensor(LABELS)
+    return (torch.randn(4, 5)[labels] + torch.randn(len(LABELS), 5)).double(), labels
+
+
+def as_set(mined: tuple[Tensor, ...]) -> set[tuple[int, ...]]:
+    triplets = list(zip(*(i.tolist() for i in mined), strict=True))
+    assert len(triplets) == len(set(triplets))
+    return set(triplets)
+
+
+@pytest.mark.parametrize("with_ref", [False, True])
+def test_discordant_triplets_by_loops_over_cosines(with_ref: bool) -> None:
+    x, labels = batch()
+    ref, ref_labels = (torch.randn(7, 5).double(), REF_LABELS) if with_ref else (x, LABELS)
+    expected = set()
+    for a in range(10):
+        for p in range(len(ref)):
+            for n in range(len(ref)):
+                if LABELS[a] == ref_labels[p] != ref_labels[n] and (with_ref or a != p):
+                    s_ap, s_an = (float(x[a] @ ref[i] / x[a].norm() / ref[i].norm()) for i in (p, n))
+                    if s_an > s_ap:
+                        expected.add((a, p, n))
+    mined = ConcordanceMiner()(x, labels, *((ref, torch.tensor(ref_labels)) if with_ref else ()))
+    assert as_set(mined) == expected and expected
+
+
+@pytest.mark.parametrize("kind", ["hard", "semihard", "easy"])
+@pytest.mark.parametrize("measure", DISTANCES, ids=lambda d: type(d).__name__)
+def test_the_kinds_are_those_of_pmls_triplet_margin_miner(kind: str, measure: distances.BaseDistance) -> None:
+    x, labels = batch()
+    x[5] = x[0]  # ties
+    for ref in ((), (torch.randn(7, 5).double(), torch.tensor(REF_LABELS))):
+        ours = ConcordanceMiner(type_of_triplets=kind, margin=0.3, distance=measure)(x, labels, *ref)
+        theirs = miners.TripletMarginMiner(type_of_triplets=kind, margin=0.3, distance=measure)(x, labels, *ref)
+        assert as_set(ours) == as_set(theirs)
+        assert len(ours[0]) > 0
+
+
+def test_counts_of_all_kinds_are_recorded_whichever_is_asked_for() -> None:
+    x, labels = batch()
+    x[2] = x[1]  # so that positive 2 and negative 1 tie for the anchors 0, 5 and 8
+    counts = {}
+    for kind in ("discordant", "hard", "semihard", "easy"):
+        miner = ConcordanceMiner(type_of_triplets=kind, margin=0.3, collect_stats=True)
+        counts[kind] = len(miner(x, labels)[0])
+        assert miner.num_triplets == counts[kind]
+    assert {kind: getattr(miner, f"num_{kind}") for kind in counts} == counts
+    assert 0 < counts["discordant"] < counts["hard"]
+    total = counts["hard"] + counts["semihard"] + counts["easy"]
+    index = 1 - (counts["discordant"] + counts["hard"]) / (2 * total)
+    assert concordance_index(distances.CosineSimilarity()(x), labels).item() == pytest.approx(index, abs=1e-6)
+    miner(x[:2], labels[:2])
+    assert miner.num_discordant == miner.num_hard == 0  # of the last batch only
+
+
+def test_without_statistics_nothing_is_counted() -> None:
+    x, labels = batch()
+    miner = ConcordanceMiner(collect_stats=False)
+    assert len(miner(x, labels)[0]) > 0 and not hasattr(miner, "num_discordant")
+
+
+def test_cit_has_no_event_loss_beyond_the_discordant_triplets() -> None:
+    x, labels = batch()
+    loss = CITLoss(reducer=reducers.SumReducer())
+    total = loss(x, labels)
+    torch.testing.assert_close(loss(x, labels, ConcordanceMiner()(x, labels)), total)
+    assert total > 0
+
+
+def test_inside_loop_it_compares_with_the_distances_of_arcs() -> None:
+    x, labels = batch()
+    d = loop_distances(x, LABELS, x, LABELS, "all")
+    expected = {(a, p, n) for a, p, n in triplets(LABELS) if d[a][n] < d[a][p]}
+    assert as_set(LoOpMiner(ConcordanceMiner(), pairing="all")(x, labels)) == expected
+    assert len(expected) > len(ConcordanceMiner()(x, labels)[0])
+
+
+def test_errors() -> None:
+    with pytest.raises(ValueError, match="type_of_triplets must be one of 'discordant', 'hard', 'semihard', 'easy'"):
+        ConcordanceMiner(type_of_triplets="all")
+    with pytest.raises(ValueError, match=r"margin must be in \[0, inf\]; got -1"):
+        ConcordanceMiner(margin=-1)
+
+
+def disjoint_triplets(labels: list[int], seed: int | None = 0) -> list[tuple[int, ...]]:
+    found = DisjointTripletMiner(seed=seed)(torch.randn(len(labels), 3), torch.tensor(labels))
+    return list(zip(*(part.tolist() for part in found), strict=True))
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "labels, least",
+    [
+        ([i // 4 for i in range(32)], 10),  # 32 samples: ten triplets and two samples left over
+        ([i // 2 for i in range(12)], 4),
+        ([0, 0, 0, 0, 0, 0, 1], 1),
+        ([0, 1, 0, 2, 1, 0, 1, 3, 0, 2], 2),
+        ([5, 5, 5, 5], 0),
+        ([1, 2, 3], 0),
+        ([7], 0),
+    ],
+)
+def test_each_sample_stands_in_at_most_one_triplet(labels: list[int], least: int, seed: int) -> None:
+    found = disjoint_triplets(labels, seed)
+    assert len(found) >= least
+    assert max(Counter(sample for triplet in found for sample in triplet).values(), default=1) == 1
+    for a, p, n in found:
+        assert a != p and labels[a] == labels[p] and labels[n] != labels[a]
+
+
+def test_all_roles_are_drawn_alike() -> None:
+    """Each sample is anchor, positive and negative about as often as any other."""
+    labels = [i // 4 for i in range(12)]
+    torch.manual_seed(0)
+    roles: Counter[tuple[int, int]] = Counter()
+    for _ in range(600):
+        for triplet in disjoint_triplets(labels, None):
+            roles.update((role, sample) for role, sample in enumerate(triplet))
+    for role in range(3):
+        counts = [roles[role, sample] for sample in range(12)]
+        assert min(counts) > 0.8 * sum(counts) / 12 and max(counts) < 1.2 * sum(counts) / 12
+
+
+def test_a_seed_repeats_itself_and_torchs_generator_does_not() -> None:
+    x, labels = torch.randn(32, 3), torch.arange(32) // 4
+    seeded = [torch.stack(DisjointTripletMiner(seed=seed)(x, labels)) for seed in (3, 3, 4)]
+    assert torch.equal(seeded[0], seeded[1]) and not torch.equal(seeded[0], seeded[2])
+    miner, draws = DisjointTripletMiner(), []
+    for _ in range(2):
+        torch.manual_seed(7)
+        draws.append([torch.stack(miner(x, labels)) for _ in range(2)])
+    assert torch.equal(draws[0][0], draws[1][0]) and torch.equal(draws[0][1], draws[1][1])
+    assert not torch.equal(draws[0][0], draws[0][1])
+
+
+def test_a_reference_set_gives_positives_and_negatives_once_each() -> None:
+    labels, ref_labels = torch.arange(12) // 4, torch.tensor([0, 1, 2, 0, 1, 2, 0, 5])
+    a, p, n = DisjointTripletMiner(seed=0)(torch.randn(12, 3), labels, torch.randn(8, 3), ref_labels)
+    assert len(a) == len(a.unique()) >= 3
+    used = torch.cat([p, n])
+    assert len(used) == len(used.unique())
+    assert (labels[a] == ref_labels[p]).all() and (labels[a] != ref_labels[n]).all()
+
+
+def test_disjoint_triplets_errors() -> None:
+    with pytest.raises(TypeError, match="Known: seed, distance, collect_stats"):
+        DisjointTripletMiner(count=3)
+
+
+def as_list(mined: tuple[Tensor, ...]) -> list[tuple[int, ...]]:
+    return list(zip(*(i.tolist() for i in mined), strict=True))
+
+
+@pytest.mark.parametrize(
+    "measure", [distances.LpDistance(), distances.LpDistance(power=2), distances.CosineSimilarity()]
+)
+@pytest.mark.parametrize("with_ref", [False, True])
+def test_triplets_by_loops(measure: distances.BaseDistance, with_ref: bool) -> None:
+    x, labels = batch()
+    ref = torch.randn(7, 5).double() if with_ref else x
+    rows, others = [unit(row) for row in x.tolist()], [unit(row) for row in ref.tolist()]
+    d = [[distance(v, w) for w in others] for v in rows]
+    expected = hphn_triplets(d, LABELS, REF_LABELS if with_ref else None)
+    given = (ref, torch.tensor(REF_LABELS)) if with_ref else ()
+    assert as_list(HPHNMiner(distance=measure)(x, labels, *given)) == expected
+    assert len(expected) == 9
+
+
+def test_against_a_reference_set_it_is_batch_hard_and_among_themselves_it_is_not() -> None:
+    x, labels = batch()
+    ref = torch.randn(7, 5).double(), torch.tensor(REF_LABELS)
+    hard = miners.BatchHardMiner()
+    assert as_list(HPHNMiner()(x, labels, *ref)) == as_list(hard(x, labels, *ref))
+    assert as_list(HPHNMiner()(x, labels)) != as_list(hard(x, labels))
+
+
+@pytest.mark.parametrize("pairing", ["consecutive", "all"])
+def test_inside_loop_it_mines_with_the_distances_of_arcs(pairing: str) -> None:
+    x, labels = batch()
+    d = loop_distances(x, LABELS, x, LABELS, pairing)
+    for a, p, n in as_list(LoOpMiner(HPHNMiner(), pairing=pairing)(x, labels)):
+        assert LABELS[a] == LABELS[p] != LABELS[n]
+        # Samples on one arc are equally near, so the triplet is one of several; its distances are the extreme ones.
+        nearest = min(d[e][i] for e in (a, p) for i in range(10) if LABELS[i] != LABELS[a])
+        assert d[a][n] == pytest.approx(nearest, abs=1e-6)
+        mates = [[d[e][i] for i in range(10) if LABELS[i] == LABELS[a] and i != e] for e in (a, p)]
+        assert any(d[a][p] == pytest.approx(max(mate), abs=1e-9) for mate in mates)

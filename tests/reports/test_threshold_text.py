@@ -1,0 +1,88 @@
+import dataclasses
+import re
+
+import pytest
+import torch
+
+from pml_ext.metrics import SampleSource, ThresholdReport
+from pml_ext.metrics.threshold.structures import ClassErrors, ErrorRate
+from pml_ext.reports.threshold_text import as_counts, meaning, percent, refused_in_words
+
+LABELS = torch.arange(8).repeat_interleave(5)
+
+
+def report(**options: object) -> ThresholdReport:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(8, 4, generator=generator)[LABELS] + 0.5 * torch.randn(40, 4, generator=generator)
+    return ThresholdReport.from_embeddings(x, LABELS, **{"far": 0.05, "splits": 2, **options})
+
+
+@pytest.mark.parametrize(
+    ("errors", "pairs", "told"),
+    [
+        (633, 1000, (6, 10)),
+        (10, 10_000, (1, 1000)),
+        (156, 100_000, (16, 10_000)),
+        (5, 10, (5, 10)),
+        (1, 7, (14, 100)),
+        (0, 352, (0, 352)),
+        (352, 352, (352, 352)),
+    ],
+)
+def test_a_rate_as_counts(errors: int, pairs: int, told: tuple[int, int]) -> None:
+    rate = ErrorRate(errors, pairs, 0.0, 1.0)
+    assert as_counts(rate) == told
+    if 0 < errors < pairs:
+        share = told[0] / told[1]
+        assert share == pytest.approx(rate.rate, rel=0.1) and 1 - share == pytest.approx(1 - rate.rate, rel=0.1)
+
+
+def test_the_sentence_for_the_person_who_decides() -> None:
+    found = dataclasses.replace(report(), far=ErrorRate(100, 100_000, 0.0, 0.1), frr=ErrorRate(633, 1000, 0.5, 0.7))
+    assert meaning(found) == (
+        "Of 1,000 comparisons of two different identities, about 1 is wrongly accepted; "
+        "of 10 comparisons of the same identity, about 6 are wrongly rejected."
+    )
+    found = dataclasses.replace(
+        found,
+        far=ErrorRate(0, 2000, 0.0, 0.1),
+        frr=ErrorRate(9, 9, 0.5, 1.0),
+        classes=(ClassErrors(0, 9, 99, 0, 9, 9),),
+    )
+    assert meaning(found) == (
+        "Of 2,000 comparisons of two different identities, none is wrongly accepted; "
+        "of 9 comparisons of the same identity, 9 are wrongly rejected."
+    )
+
+
+def test_one_class_that_has_nearly_all_pairs_is_not_the_headline() -> None:
+    small = tuple(ClassErrors(k, 5, 4000, 0, 10, 1) for k in range(200))
+    found = dataclasses.replace(
+        report(), classes=(ClassErrors("big", 600, 9000, 0, 179_700, 0), *small), frr=ErrorRate(200, 181_700, 0.0, 1.0)
+    )
+    assert found.mean_frr == pytest.approx(20 / 201)
+    told = "about 1 is wrongly rejected, but 9.95 % on average over the identities: some have far more samples than"
+    assert told in meaning(found)
+
+
+def test_classes_that_are_refused_often_are_counted() -> None:
+    classes = tuple(ClassErrors(k, 5, 175, 9, 10 * (k > 0), refused) for k, refused in enumerate((0, 0, 1, 5, 6, 10)))
+    found = dataclasses.replace(report(), classes=classes, frr=ErrorRate(22, 50, 0.2, 0.6))
+    assert refused_in_words(found) == "2 of 5 classes are refused in more than 50 % of their own pairs"
+    found = dataclasses.replace(found, frr=ErrorRate(3, 50, 0.0, 0.1))  # twice this is 12 %
+    assert refused_in_words(found) == "3 of 5 classes are refused in more than 20 % of their own pairs"
+    assert re.search(r"^refused +3 of 5 classes are", found.summary(), re.M)
+    found = dataclasses.replace(found, classes=classes[:2], frr=ErrorRate(0, 50, 0.0, 0.1))
+    assert refused_in_words(found) == "0 of 1 classes are refused in more than 0.1 % of their own pairs"
+
+
+def test_percent_has_three_digits_and_no_exponent() -> None:
+    assert [percent(v) for v in (0.633, 1e-3, 1.2345e-6, 1.0, 0.0)] == ["63.3 %", "0.1 %", "0.000123 %", "100 %", "0 %"]
+
+
+def test_the_summary_says_what_and_when_and_by_camera() -> None:
+    cameras = torch.arange(40) % 2
+    told = report(cameras=cameras, source=SampleSource(data="faces of May")).summary()
+    shown = ("Of ", "faces of May", "FRR ", "across cameras", "within one camera", "do not count above", "+00:00 by")
+    assert [text for text in shown if text not in told] == []
+    assert "camera" not in report().summary()
