@@ -51,7 +51,7 @@ def _evaluate(options: Namespace) -> None:
     import torch
 
     from pml_ext._files import sha256_of
-    from pml_ext.metrics.opis import OPISSettings
+    from pml_ext.metrics.opis_settings import OPISSettings
     from pml_ext.metrics.threshold.samples import describe_cohort
     from pml_ext.runner.evaluation.collapse import describe_collapse
     from pml_ext.runner.evaluation.results import results_table, write_metrics
@@ -169,7 +169,7 @@ def _measure(parts: Sequence[_Part], names: list[str], **options: Any) -> dict[s
 
     from pml_ext._ops.normalize import to_sphere
     from pml_ext.metrics import AccuracyCalculator
-    from pml_ext.metrics.opis import OPISSettings
+    from pml_ext.metrics.opis_settings import OPISSettings
     from pml_ext.runner.evaluation.results import STANDARD_RANKS
 
     settings = asdict(OPISSettings()) | options
@@ -252,7 +252,7 @@ def _write_report(
 
     from pml_ext._ops.normalize import unit_rows
     from pml_ext._version import __version__
-    from pml_ext.metrics.opis import OPISSettings
+    from pml_ext.metrics.opis_settings import OPISSettings
     from pml_ext.reports.run_report import measure_utility, notes_on_opis, write_report
     from pml_ext.runner.data.datasets.data_set import OpenSet
     from pml_ext.runner.evaluation.baselines import Measured

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pml_ext.metrics.normalization import CohortNormalization as CohortNormalization
     from pml_ext.metrics.normalization import GalleryCohort as GalleryCohort
     from pml_ext.metrics.opis import OPIS as OPIS
-    from pml_ext.metrics.opis import OPISSettings as OPISSettings
+    from pml_ext.metrics.opis_settings import OPISSettings as OPISSettings
     from pml_ext.metrics.protocol_files import ImagePairs as ImagePairs
     from pml_ext.metrics.protocol_files import SearchProtocol as SearchProtocol
     from pml_ext.metrics.protocol_files import TemplateMedia as TemplateMedia
@@ -35,7 +35,7 @@ _HOMES = {
     "IdentificationEvaluator": "identification",
     "ImagePairs": "protocol_files",
     "OPIS": "opis",
-    "OPISSettings": "opis",
+    "OPISSettings": "opis_settings",
     "ReIDEvaluator": "reid",
     "SampleSource": "threshold.samples",
     "ScoreCalibration": "score_calibration",

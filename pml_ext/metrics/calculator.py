@@ -16,7 +16,7 @@ from pml_ext.functional.retrieval.ranking import check_ranks
 from pml_ext.metrics import keys
 from pml_ext.metrics.evaluation_set import EvaluationSet, make_evaluation_set
 from pml_ext.metrics.normalization import Normalization, check_normalize
-from pml_ext.metrics.opis import OPISSettings
+from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.undefined import warn_meaningless_opis, warn_undefined
 
 log = logging.getLogger("pml_ext")

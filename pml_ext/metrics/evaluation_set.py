@@ -39,7 +39,7 @@ from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
 from pml_ext.functional.verification.roc import ROC, equal_error_rate, operating_point, roc_auc
 from pml_ext.metrics import keys
 from pml_ext.metrics.normalization import Normalization, offsets_of_search
-from pml_ext.metrics.opis import OPISSettings
+from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.undefined import lacking_pairs
 
 

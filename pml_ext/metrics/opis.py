@@ -1,7 +1,6 @@
 """OPIS as an object that collects batches, on one process or several."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,14 +10,14 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 from torchmetrics.utilities.distributed import gather_all_tensors
 
-from pml_ext._checks import check_embeddings, check_finite, check_in_range, check_labels, check_seed, check_switch
+from pml_ext._checks import check_embeddings, check_finite, check_labels, check_switch
 from pml_ext._ops.distributed import gather_rows
-from pml_ext.functional.operating_points.calibration import TooFewClassesError, check_far_range_and_grid, utility_curves
+from pml_ext.functional.operating_points.calibration import TooFewClassesError, utility_curves
 from pml_ext.functional.operating_points.score import OPISAtRange, opis_sensitivity
-from pml_ext.functional.operating_points.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
-from pml_ext.functional.pairwise.pair_distances import PairDistances, all_or_sampled_pairs, check_negatives_per_positive
+from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves
 from pml_ext.metrics import keys
 from pml_ext.metrics.normalization import Normalization, check_normalize, offsets_of_pairs
+from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.undefined import warn_meaningless_opis, warn_undefined
 
 
@@ -187,53 +186,3 @@ class OPIS(Metric):
             labels = torch.empty(0, dtype=torch.int64, device=device)
             return [torch.empty((0, int(known[0, 0])), dtype=dtype, device=device)], [labels]
         return [kept.to(dtype)], [dim_zero_cat(self.labels)]
-
-
-@dataclass(frozen=True)
-class OPISSettings:
-    """Settings of OPIS and ε-OPIS; two scores can be compared only if these are equal.
-
-    Args:
-        far_range, grid: false accept rates between which utilities are compared, and at how many thresholds.
-        epsilon: of ε-OPIS, see `functional.epsilon_opis`.
-        negatives_per_positive: negative pairs drawn per positive pair; None: all negative pairs.
-        seed: of the draw.
-    Raises:
-        ValueError: a number out of range.
-
-    >>> OPISSettings(far_range=(1e-3, 1e-2)).grid
-    100
-    """
-
-    far_range: tuple[float, float] = (1e-2, 1e-1)
-    grid: int = 100
-    epsilon: float = 0.1
-    negatives_per_positive: int | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_far_range_and_grid(self.far_range, self.grid)
-        check_in_range(self.epsilon, 0, 1, "epsilon")
-        check_negatives_per_positive(self.negatives_per_positive)
-        check_seed(self.seed)
-
-    def pairs(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        offsets: Tensor | None = None,
-        group: dist.ProcessGroup | None = None,
-    ) -> PairDistances:
-        """The pairs that are compared: all of them, or all positive ones and a draw of negative ones."""
-        return all_or_sampled_pairs(embeddings, labels, self.negatives_per_positive, self.seed, group, offsets)
-
-    def curves_at(self, thresholds: Tensor, embeddings: Tensor, labels: Tensor) -> UtilityCurves:
-        """The curves of these pairs at given thresholds, beside the calibration range."""
-        return utility_curves(
-            embeddings,
-            labels,
-            far_range=self.far_range,
-            thresholds=thresholds,
-            negatives_per_positive=self.negatives_per_positive,
-            seed=self.seed,
-        )

@@ -12,7 +12,7 @@ from pml_ext._files import in_file_name
 from pml_ext.functional import UtilityCurves
 from pml_ext.functional.pairwise.pair_distances import PairDistances, count_accepted
 from pml_ext.functional.verification.threshold import threshold_at_far
-from pml_ext.metrics.opis import OPISSettings
+from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.measure import error_rates
 from pml_ext.metrics.threshold.structures import Target, ThresholdCurves, ThresholdFields
 from pml_ext.reports.drawing import Picture, PicturesOf, drawn

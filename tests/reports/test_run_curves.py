@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pml_ext._errors import UserError
-from pml_ext.metrics.opis import OPISSettings
+from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.reports.comparison import compare
 from pml_ext.reports.run_curves import compared_curves, curves_file, read_curves
 from pml_ext.reports.run_report import measure_utility, write_report

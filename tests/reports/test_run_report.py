@@ -18,7 +18,7 @@ from PIL import Image
 
 from pml_ext.functional.verification.roc import ROC
 from pml_ext.metrics import VerificationEvaluator
-from pml_ext.metrics.opis import OPISSettings
+from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.protocol_files import TemplateMedia, TemplatePairs
 from pml_ext.reports.drawing import Picture
 from pml_ext.reports.embedding_map import map_picture, principal_components

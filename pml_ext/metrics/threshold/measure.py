@@ -31,7 +31,7 @@ from pml_ext.functional.verification.threshold import (
     thresholds_at_far,
 )
 from pml_ext.metrics.normalization import Normalization, check_normalize, offsets_of_pairs
-from pml_ext.metrics.opis import OPISSettings
+from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.calibration import calibrate_pairs
 from pml_ext.metrics.threshold.groups import measure_groups
 from pml_ext.metrics.threshold.samples import (

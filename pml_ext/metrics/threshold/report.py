@@ -15,7 +15,7 @@ from pml_ext._files import write_atomically
 from pml_ext._ops.normalize import normalise_
 from pml_ext._text import printable
 from pml_ext.metrics.normalization import CohortNormalization, Normalization
-from pml_ext.metrics.opis import OPISSettings
+from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.check import ThresholdCheck, check_threshold
 from pml_ext.metrics.threshold.file import checkpoint_of, read_report, write_report
 from pml_ext.metrics.threshold.measure import choose_target, measure_threshold

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import distributed as dist
 
-from pml_ext.metrics.opis import OPISSettings
+from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.runner.data.datasets import OpenSet
 
 log = logging.getLogger("pml_ext")

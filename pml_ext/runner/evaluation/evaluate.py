@@ -24,7 +24,7 @@ from pml_ext.metrics import (
     VerificationEvaluator,
     keys,
 )
-from pml_ext.metrics.opis import OPISSettings
+from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.verification import roc_of_templates
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TemplateSet, TestSet
 from pml_ext.runner.evaluation.columns import columns_of_queries

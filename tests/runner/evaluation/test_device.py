@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from pml_ext.metrics.opis import OPISSettings
+from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.runner.data.datasets import ImageSet, OpenSet
 from pml_ext.runner.evaluation.device import bytes_to_measure, device_with_room
 from tests.distributed.test_evaluation import EVALUATED, evaluate
