@@ -14,8 +14,9 @@ import pytorch_metric_learning.losses
 
 from pml_ext.runner.config.stock import OF_THE_REPOSITORY
 
-# They need a model and a frame (tests/test_tracker_example.py), a report (tests/metrics/threshold/).
-_WITH_ARGUMENTS = ("tracker", "decide_with_numpy")
+# They need a model and a frame (tests/test_tracker_example.py), a report (tests/metrics/threshold/), a YAML file
+# (tests/runner/test_ported_project.py).
+_WITH_ARGUMENTS = ("tracker", "decide_with_numpy", "ported_project")
 EXAMPLES = sorted(
     path
     for path in (Path(__file__).parents[1] / "examples").glob("*.py")

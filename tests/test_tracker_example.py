@@ -47,7 +47,7 @@ def features(model: tuple[Path, Path], crops: list[np.ndarray]) -> torch.Tensor:
     mean, std = (torch.tensor(v)[:, None, None] for v in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
     batch = torch.stack([torch.as_tensor(crop.astype("float32").transpose(2, 0, 1)) for crop in crops])
     with torch.no_grad():
-        found = net.heads(net.backbone((batch - mean) / std)).features
+        found = net.model.heads(net.model.backbone((batch - mean) / std))
     return found / found.norm(dim=1, keepdim=True)
 
 

@@ -26,8 +26,14 @@ CPU = torch.device("cpu")
 
 
 def dense(options: argparse.Namespace) -> Step:
-    layer = CLS_LAYERS["CosSoftmax"](options.dim, options.classes, scale=64.0, margin=0.4)
-    return training(options, layer, lambda x, labels: nn.functional.cross_entropy(layer(x, labels).logits, labels))
+    layer = CLS_LAYERS["CosSoftmax"](scale=64.0, margin=0.4)
+    layer.weight = nn.Parameter(0.01 * torch.randn(options.classes, options.dim))
+
+    def loss(x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        logits = layer(layer.similarities(x, layer.weight), labels)
+        return nn.functional.cross_entropy(logits, labels)
+
+    return training(options, layer, loss)
 
 
 def partial_fc(rate: float) -> Callable[[argparse.Namespace], Step]:

@@ -68,7 +68,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_the_guides_project_trains_on_two_processes_and_the_run_names_its_module(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "my_project.py").write_text("".join(blocks("python")[:2]), encoding="utf-8")
+    (folder / "my_project.py").write_text("".join(blocks("python")[:3]), encoding="utf-8")
     (command,), (tree,) = blocks("sh"), blocks("yaml")
     words = shlex.split(command)
     assert words[:2] == ["pml-ext", "train"]

@@ -75,13 +75,13 @@ def _about_backbone(name: str) -> str:
 _LISTS: dict[str, Callable[[], dict[str, Mapping[str, str]]]] = {
     "losses": lambda: _with_keys(LOSS_REGISTRY, docs=False),
     "miners": lambda: _with_keys(MINER_REGISTRY, docs=False),
-    "architectures": lambda: {"MODEL.META_ARCHITECTURE": _first_lines(META_ARCH_REGISTRY)},
     "backbones": lambda: {"MODEL.BACKBONE.NAME": {name: _about_backbone(name) for name in BACKBONE_REGISTRY}},
     "heads": lambda: {
         "MODEL.HEADS.NAME": _first_lines(REID_HEADS_REGISTRY),
         "MODEL.HEADS.POOL_LAYER": POOL_LAYERS,
         "MODEL.HEADS.CLS_LAYER": CLS_LAYERS,
     },
+    "architectures": lambda: {"MODEL.META_ARCHITECTURE": _first_lines(META_ARCH_REGISTRY)},
     "datasets": _datasets,
     "transforms": lambda: _with_keys(TRANSFORM_REGISTRY),
     "schedulers": lambda: _with_keys(SCHEDULER_REGISTRY),
