@@ -101,6 +101,7 @@ OWN: dict[str, Callable[[Optimizer], LRScheduler]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:The epoch parameter")  # SequentialLR before torch 2.9 passes it on
 @pytest.mark.parametrize("name", [*OWN, "MultiStepLR"])
 def test_the_warm_up_multiplies_any_schedule_and_resumes_within(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SCHEDULER_REGISTRY, "_entries", dict(SCHEDULER_REGISTRY._entries))
