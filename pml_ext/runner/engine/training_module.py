@@ -76,7 +76,7 @@ class TrainingModule(lightning.LightningModule):
         """The config to record: with NUM_CLASSES, if a user's architecture or head was built with it."""
         self.losses = nn.ModuleDict()
         if data.train_set is None:
-            self.model = build_model(cfg, num_classes=cfg.MODEL.HEADS.NUM_CLASSES if has_own_parts(cfg) else 0)
+            self.model = build_model(cfg)
         else:
             self._build_for_training(data)
         self.results: dict[str, dict[str, float]] = {}
@@ -127,9 +127,10 @@ class TrainingModule(lightning.LightningModule):
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
         """The reverse of `state_dict`."""
-        of_model = [name for name in state_dict if not name.startswith(("losses.", "miner."))]
-        own = {name: value for name, value in state_dict.items() if name not in of_model}
-        own |= {f"model.{name}": state_dict[name] for name in of_model}
+        own = {}
+        for name, value in state_dict.items():
+            is_of_losses = name.startswith(("losses.", "miner."))
+            own[name if is_of_losses else f"model.{name}"] = value
         return super().load_state_dict(own, strict, assign)
 
     @property

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.modeling.architectures import Baseline, build_model, has_own_parts
+from pml_ext.runner.modeling.architectures import Baseline, build_model
 from pml_ext.runner.modeling.architectures.baseline import Batch
 from pml_ext.runner.modeling.heads import EmbeddingHead
 from pml_ext.runner.modeling.image_sizes import ImageSizes
@@ -62,7 +62,7 @@ class PixelsToEmbedding(nn.Module):
     def __init__(self, cfg: CN, *, flip: bool = False) -> None:
         super().__init__()
         self.flip, self._cfg = flip, cfg
-        self.model = build_model(cfg, num_classes=cfg.MODEL.HEADS.NUM_CLASSES if has_own_parts(cfg) else 0)
+        self.model = build_model(cfg)
 
     @classmethod
     def load(cls, cfg: CN) -> "PixelsToEmbedding":

@@ -12,12 +12,14 @@ __all__ = ["MGN", "Baseline", "build_model", "has_own_forward", "has_own_parts"]
 META_ARCH_REGISTRY.register("FaceBaseline")(Baseline)
 
 
-def build_model(cfg: CN, *, num_classes: int = 0, pretrained: bool = False) -> nn.Module:
+def build_model(cfg: CN, *, num_classes: int | None = None, pretrained: bool = False) -> nn.Module:
     """The architecture of MODEL.META_ARCHITECTURE.
 
-    num_classes: MODEL.HEADS.NUM_CLASSES for it. pretrained: whether MODEL.BACKBONE.PRETRAIN counts, as only where
-    training begins.
+    num_classes: MODEL.HEADS.NUM_CLASSES for it; None: that of the config for parts of a user, else no classifier.
+    pretrained: whether MODEL.BACKBONE.PRETRAIN counts, as only where training begins.
     """
+    if num_classes is None:
+        num_classes = cfg.MODEL.HEADS.NUM_CLASSES if has_own_parts(cfg) else 0
     cfg = cfg.clone()
     cfg.defrost()
     cfg.MODEL.HEADS.NUM_CLASSES = num_classes
