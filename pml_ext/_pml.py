@@ -48,6 +48,7 @@ else:
     from pytorch_metric_learning.distributed import DistributedMinerWrapper as DistributedMinerWrapper
 
 if TYPE_CHECKING:
+    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator as AccuracyCalculator
     from pytorch_metric_learning.utils.inference import FaissKMeans as FaissKMeans
 
 
@@ -189,13 +190,13 @@ def retrieval_dataset(name: str) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    """On demand, as it brings faiss, which a training loop does without."""
-    if name != "FaissKMeans":
+    """On demand, as they bring faiss and scikit-learn, which a training loop does without."""
+    if name not in ("AccuracyCalculator", "FaissKMeans"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if IS_3:
         from pytorch_metric_learning import evaluation
 
-        return evaluation.FaissKMeans
-    from pytorch_metric_learning.utils.inference import FaissKMeans
+        return getattr(evaluation, name)
+    from pytorch_metric_learning.utils import accuracy_calculator, inference
 
-    return FaissKMeans
+    return getattr(inference if name == "FaissKMeans" else accuracy_calculator, name)

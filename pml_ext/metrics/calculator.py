@@ -33,7 +33,7 @@ class AccuracyCalculator:
 
     Without cameras PML's own metrics are PML's, number for number, on the embeddings as handed in (PML's default
     neighbours are by L2 distance). They follow from the ranks of the matches, in blocks of memory, without a list of
-    neighbours, unless knn_func makes one. Where distances tie PML's order is arbitrary; here a non-match comes first.
+    neighbours. Where distances tie PML's order is arbitrary; here a non-match comes first.
     Where all tie, as after a collapse, precision_at_1 is 0, and PML's is the chance of a match. Ours normalise the
     embeddings. What each is taken over:
 
@@ -48,8 +48,9 @@ class AccuracyCalculator:
     negative_epsilon_opis, negative_equal_error_rate and negative_spectral_variance, which rise as the embeddings get
     better, and tar_at_far_1em2/3/4, names that need no quotes in SQL.
 
-    A subclass may define calculate_<name>(**kwargs), as with PML's calculator, and add the name to what
-    requires_knn() or requires_clustering() returns.
+    With knn_func or label_comparison_fn PML's neighbour metrics are computed by PML itself, which lists k neighbours
+    of every query. A subclass may define calculate_<name>(**kwargs), as with PML's calculator, and add the name to
+    what requires_knn() or requires_clustering() returns.
 
     Where `include` does not name them, our metrics are left out of calls that they do not fit: all of them under a
     label_comparison_fn, which they cannot honour, and f1 where neither NMI nor AMI clusters the queries.
@@ -214,28 +215,26 @@ class AccuracyCalculator:
         self._check_selection(names, by_camera, named=include or self._named)
         queries = (query, query_labels, query_cameras)
         references = None if reference is None else (reference, reference_labels, reference_cameras)
-        label_comparison = self.label_comparison_fn if self._compares_labels else None
         measured = make_evaluation_set(
             queries,
             references,
             ref_includes_query,
             device=self.device,
-            label_comparison=label_comparison,
-            knn_func=self.knn_func,
+            is_id=not self._compares_labels,
             kmeans_func=self.kmeans_func,
             k=self.k,
             opis_settings=self.opis_settings,
             normalize=self.normalize,
             group=group,
         )
-        own = [name for name in names if name in self._own]
-        metrics = {name: keys.metric_of(name) for name in names if name not in own}
-        kinds = {type(metric) for metric in metrics.values()}
+        by_pml = [name for name in names if self._is_by_pml(name)]
+        results = self._compute_by_pml(by_pml, measured) if by_pml else {}
+        metrics = {name: keys.metric_of(name) for name in names if name not in self._own}
+        ours = {name: metric for name, metric in metrics.items() if name not in by_pml}
+        kinds = {type(metric) for metric in ours.values()}
         measured.ranks_both_ways = {keys.NeighborMetric, keys.RankMetric} <= kinds
-        self._warn_of_small_k(metrics, measured)
-        given = self._given_to_own(own, measured) if own else {}
-        results = {name: getattr(self, _OWN + name)(**given) for name in own}
-        for name, metric in metrics.items():
+        self._warn_of_small_k(ours, measured)
+        for name, metric in ours.items():
             value = metric.compute(measured)
             results[name] = self._mean_over_queries(value, measured) if metric.is_per_query else float(value)
         undefined = [name for name in metrics if np.isnan(results[name]).all()]
@@ -260,32 +259,30 @@ class AccuracyCalculator:
         by_class /= counts
         return by_class.tolist() if self.return_per_class else float(by_class.mean())
 
-    def _given_to_own(self, own: Sequence[str], measured: EvaluationSet) -> dict[str, Any]:
-        """The keyword arguments that PML's calculator hands to calculate_<name>."""
-        labels = measured.query_labels.float()  # as in PML
-        given = {
-            "query": measured.query,
-            "reference": measured.reference,
-            "query_labels": labels,
-            "reference_labels": measured.reference_labels.float(),
-            "ref_includes_query": measured.ref_includes_query,
-            "label_comparison_fn": self.label_comparison_fn,
-        }
-        if any(name in self.requires_knn() for name in own):
-            has_match = measured.matches > 0
-            known, place = torch.unique(labels, dim=0, return_inverse=True)
-            counts = torch.zeros(len(known), dtype=torch.int64, device=labels.device)
-            counts[place] = measured.matches + int(measured.ref_includes_query)
-            given |= {
-                "knn_distances": measured.neighbors[0],
-                "knn_labels": measured.neighbor_labels,
-                "label_counts": (known, counts),
-                "lone_query_labels": torch.unique(labels[~has_match], dim=0),
-                "not_lone_query_mask": has_match,
-            }
-        if any(name in self.requires_clustering() for name in own):
-            given["cluster_labels"] = measured.clusters
-        return given
+    def _is_by_pml(self, name: str) -> bool:
+        """Whether PML's calculator computes a metric: with the user's functions, or in a subclass."""
+        has_functions = self.knn_func is not None or self._compares_labels
+        return name in self._own or (has_functions and name in keys.names_of(keys.NeighborMetric))
+
+    def _compute_by_pml(self, names: list[str], measured: EvaluationSet) -> dict[str, Any]:
+        from pml_ext._pml import AccuracyCalculator as PMLCalculator
+
+        compare = self.label_comparison_fn if self._compares_labels else None
+        theirs = PMLCalculator(
+            exclude=(keys.NMI, keys.AMI),
+            avg_of_avgs=self.avg_of_avgs,
+            return_per_class=self.return_per_class,
+            k=self.k,
+            label_comparison_fn=compare,
+            device=self.device,
+            knn_func=self.knn_func,
+            kmeans_func=lambda *_: measured.clusters,
+        )
+        theirs.original_function_dict |= {name: getattr(self, _OWN + name) for name in self._own}
+        theirs.requires_knn, theirs.requires_clustering = self.requires_knn, self.requires_clustering
+        queries, references = (measured.query, measured.query_labels), (measured.reference, measured.reference_labels)
+        found: dict[str, Any] = theirs.get_accuracy(*queries, *references, measured.ref_includes_query, include=names)
+        return found
 
     def _warn_of_small_k(self, names: Collection[str], measured: EvaluationSet) -> None:
         at_r = {keys.R_PRECISION, keys.MEAN_AVERAGE_PRECISION_AT_R} & {*names}
@@ -307,10 +304,7 @@ class AccuracyCalculator:
                 )
         if by_camera or self.normalize is not None:
             what = "cameras" if by_camera else "normalised scores"
-            unaware = {*self._own}
-            if self.knn_func is not None:
-                unaware |= {*keys.names_of(keys.NeighborMetric)}
-            if blind := [name for name in names if name in unaware]:
+            if blind := [name for name in names if self._is_by_pml(name)]:
                 raise ValueError(
                     f"{', '.join(blind)} cannot take {what} into account by knn_func or in a subclass: exclude them"
                 )

@@ -19,21 +19,8 @@ from pml_ext.functional.clustering import adjusted_mutual_information, clusterin
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
 from pml_ext.functional.operating_points.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.pairwise.pair_blocks import sides_of_distance
-from pml_ext.functional.retrieval.feature_distances import (
-    distance_blocks,
-    have_unit_rows,
-    is_spread_around_origin,
-    prepare_features,
-)
-from pml_ext.functional.retrieval.ranking import (
-    OwnIdentity,
-    Ranking,
-    joined,
-    match_ranks_of,
-    rank_by_both_metrics,
-    ranking_of,
-    rankings_within,
-)
+from pml_ext.functional.retrieval.feature_distances import have_unit_rows, is_spread_around_origin
+from pml_ext.functional.retrieval.ranking import Ranking, rank_by_both_metrics, rankings_within
 from pml_ext.functional.spectrum import spectral_variance
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
 from pml_ext.functional.verification.roc import ROC, equal_error_rate, operating_point, roc_auc
@@ -41,53 +28,6 @@ from pml_ext.metrics import keys
 from pml_ext.metrics.normalization import Normalization, offsets_of_search
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.undefined import lacking_pairs
-
-
-class ComparedLabels:
-    """Which references match which queries by PML's label_comparison_fn.
-
-    The function is called as PML calls it: with float32 labels, (q, 1) or (q, 1, L) against (q, R) or (q, R, L).
-    Where the references hold the queries, no query matches itself.
-    """
-
-    def __init__(
-        self,
-        compare: Callable[[Tensor, Tensor], Tensor],
-        query_labels: Tensor,
-        reference_labels: Tensor,
-        ref_includes_query: bool,
-    ) -> None:
-        self._compare, self._includes_query = compare, ref_includes_query
-        self._query, self._reference = query_labels.float(), reference_labels.float()
-        self._distinct, self._place = torch.unique(self._query, dim=0, return_inverse=True)
-
-    @cached_property
-    def matches(self) -> Tensor:
-        """(Q,) how many references match each query; as PML counts them, where a label always matches itself."""
-        counts = [int((self._compare(label[None], self._reference) != 0).sum()) for label in self._distinct]
-        return torch.tensor(counts, device=self._query.device)[self._place] - int(self._includes_query)
-
-    def own_identity(self, block: slice) -> OwnIdentity:
-        """The references that match each query of the block."""
-        query = self._query[block, None]
-        shape = (len(query), len(self._reference))
-        found = self._compare(query, self._reference[None].expand(len(query), *self._reference.shape))
-        if found.shape != shape:
-            raise ValueError(
-                f"label_comparison_fn must give a value for each of {shape[0]} queries and {shape[1]} references, "
-                f"shape {shape}; got {tuple(found.shape)}"
-            )
-        known = found != 0
-        own = torch.arange(block.start, block.stop, device=known.device)
-        if self._includes_query:  # listed, and no match, so that it is left out of the ranking
-            known[own - block.start, own] = True
-        row, column = known.nonzero(as_tuple=True)
-        sizes = torch.bincount(row, minlength=len(query))
-        exists = torch.arange(int(sizes.max()), device=row.device) < sizes[:, None]
-        columns = torch.zeros(exists.shape, dtype=torch.int64, device=row.device)
-        columns[exists] = column
-        matches = exists & (columns != own[:, None]) if self._includes_query else exists
-        return OwnIdentity(columns, exists, matches)
 
 
 @dataclass
@@ -101,22 +41,12 @@ class EvaluationSet:
     ref_includes_query: bool
     query_cameras: Tensor | None
     reference_cameras: Tensor | None
-    label_comparison: Callable[[Tensor, Tensor], Tensor] | None
     k: int | str | None
     opis_settings: OPISSettings
-    knn_func: Callable[..., tuple[Tensor, Tensor]] | None = None
     kmeans_func: Callable[[Tensor, int], Any] | None = None
     ranks_both_ways: bool = False
     normalize: Normalization | None = None
     group: dist.ProcessGroup | None = None
-
-    @cached_property
-    def compared(self) -> ComparedLabels | None:
-        """Matches by label_comparison; None where labels are compared for equality."""
-        if self.label_comparison is None:
-            return None
-        labels = self.query_labels, self.reference_labels
-        return ComparedLabels(self.label_comparison, *labels, self.ref_includes_query)
 
     @cached_property
     def offsets(self) -> tuple[Tensor, Tensor] | None:
@@ -160,56 +90,11 @@ class EvaluationSet:
 
         On unit rows both distances rank alike, and `ranking` has done the work.
         """
-        if self.knn_func is not None:
-            return self._of_neighbors
-        if self.compared is not None:
-            return self._of_compared(self.compared)
         if self._one_product_serves:
             return self._from_one_product[1]
         if self.query_cameras is not None or self._of_unit_rows:
             return self._by_cosine[1]
         return self._ranked([self.limit], "euclidean")[0]
-
-    def _of_compared(self, compared: ComparedLabels) -> Ranking:
-        parts, done = [], 0
-        for rows in distance_blocks(*prepare_features(self.query, self.reference, "euclidean"), "euclidean"):
-            block = slice(done, done + len(rows))
-            found = match_ranks_of(rows, compared.own_identity(block))
-            parts.append(ranking_of(found._replace(matches=compared.matches[block]), self.limit))
-            done += len(rows)
-        return joined(parts)
-
-    @cached_property
-    def neighbors(self) -> tuple[Tensor, Tensor]:
-        """(Q, k) distances and indices of the nearest references, by knn_func, else exact by Euclidean distance."""
-        count = len(self.reference) - int(self.ref_includes_query)
-        count = min(self.limit or count, count)
-        if self.knn_func is not None:
-            return self.knn_func(self.query, count, self.reference, self.ref_includes_query)
-        distances = torch.cdist(self.query, self.reference)
-        if self.ref_includes_query:
-            distances.fill_diagonal_(torch.inf)
-        found = distances.topk(count, largest=False)
-        return found.values, found.indices
-
-    @property
-    def neighbor_labels(self) -> Tensor:
-        """(Q, k), as floats: so PML hands labels to functions of users."""
-        return self.reference_labels[self.neighbors[1].to(self.reference_labels.device)].float()
-
-    @cached_property
-    def _of_neighbors(self) -> Ranking:
-        """PML's metrics from the list of neighbours; what needs all references is nan."""
-        is_match = (self.label_comparison or torch.eq)(self.query_labels[:, None].float(), self.neighbor_labels) != 0
-        place = torch.arange(1, is_match.shape[1] + 1, device=is_match.device)
-        precision = (is_match.cumsum(dim=1) * is_match).double() / place
-        is_within = place <= self.matches[:, None]
-        first = torch.where(is_match.any(dim=1), 1.0 + is_match.int().argmax(dim=1), torch.nan).double()
-        average_precision = precision.sum(dim=1) / self.matches
-        at_r = (precision * is_within).sum(dim=1) / self.matches
-        r_precision = (is_match & is_within).sum(dim=1).double() / is_within.sum(dim=1)
-        unknown = torch.full_like(first, torch.nan)
-        return Ranking(self.matches, first, average_precision, unknown, at_r, r_precision)
 
     @cached_property
     def _of_unit_rows(self) -> bool:
@@ -236,8 +121,6 @@ class EvaluationSet:
     @cached_property
     def matches(self) -> Tensor:
         """(Q,) how many references are a match of each query."""
-        if self.compared is not None:
-            return self.compared.matches
         if self.query_cameras is not None:
             return self.ranking.matches
         classes = 1 + int(max(self.query_labels.max(), self.reference_labels.max()))
@@ -351,19 +234,18 @@ def make_evaluation_set(
     ref_includes_query: bool,
     *,
     device: torch.device,
-    label_comparison: Callable[[Tensor, Tensor], Tensor] | None,
+    is_id: bool,
     **settings: Any,
 ) -> EvaluationSet:
     """Check and align embeddings, labels and cameras (or None) of the queries and of the references.
 
-    The settings are fields of the set. Labels without a label_comparison are numbered: PML compares labels as float32,
-    in which ids above 2^24 collide.
+    The settings are fields of the set. Labels that are ids are numbered: PML compares labels as float32, in which ids
+    above 2^24 collide.
     """
     reference = query if reference is None else reference
     ref_includes_query = ref_includes_query or reference is query
     if (query[2] is None) != (reference[2] is None):
         raise ValueError("query_cameras and reference_cameras must be given together; got only one of them")
-    is_id = label_comparison is None
     first = _tensors("query", query, device, is_id=is_id)
     second = first if reference is query else _tensors("reference", reference, device, is_id=is_id)
     (x, labels, cameras), (ref_x, ref_labels, ref_cameras) = first, second
@@ -386,7 +268,7 @@ def make_evaluation_set(
         ref_x, ref_ids, ref_cameras = ref_x[ref_known], ref_ids[ref_known], ref_cameras[ref_known]
     if not len(x) or not len(ref_x):
         raise ValueError(f"query and reference must not be empty; got {len(x)} and {len(ref_x)} samples")
-    return EvaluationSet(x, ids, ref_x, ref_ids, ref_includes_query, cameras, ref_cameras, label_comparison, **settings)
+    return EvaluationSet(x, ids, ref_x, ref_ids, ref_includes_query, cameras, ref_cameras, **settings)
 
 
 def _tensors(

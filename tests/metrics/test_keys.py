@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pml_ext.metrics import OPIS, AccuracyCalculator, ReIDEvaluator, StreamingVerification, VerificationEvaluator, keys
-from tests.metrics.calculators import calculator
+from tests.metrics.test_calculator import calculator
 
 X = torch.nn.functional.normalize(torch.randn(24, 5, generator=torch.Generator().manual_seed(0)))
 Y = torch.arange(6).repeat_interleave(4)
