@@ -244,7 +244,7 @@ SCHEDULER_REGISTRY = Registry(
 )
 """Called with the optimizer, they give an LRScheduler of torch, which is stepped once an iteration."""
 EVALUATOR_REGISTRY = Registry("TEST.EVALUATOR")
-"""Classes, made with (cfg, num_query), as in FastReID."""
+"""Classes, made with (cfg, num_query), as in FastReID; or subclasses of pml_ext.metrics.AccuracyCalculator."""
 CALLBACK_REGISTRY = Registry("CALLBACKS")
 """Lightning's callbacks, made without arguments."""
 CONFIG_REGISTRY = Registry("CONFIG_REGISTRY")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning
+import numpy as np
 import pytest
 import torch
 from torchvision.transforms import v2
@@ -23,7 +24,9 @@ from pml_ext.runner.checks.check import problems
 from pml_ext.runner.config.load import read_config
 from pml_ext.runner.config.network_keys import load_for_embedding, shaping
 from pml_ext.runner.config.stock import CONFIGS
+from pml_ext.runner.data.datasets import ImageSet, OpenSet
 from pml_ext.runner.data.transforms import build_transform
+from pml_ext.runner.evaluation.evaluate import Evaluation
 from pml_ext.runner.modeling.losses.factory import build_losses
 from pml_ext.runner.registry import CALLBACK_REGISTRY, CONFIG_REGISTRY, LOSS_REGISTRY, TRANSFORM_REGISTRY, Registry
 
@@ -147,6 +150,68 @@ def test_a_module_that_cannot_be_imported_is_one_line(folder: Path, text: str | 
         plugins.import_modules(["own_losses"])
         load_config("Digits/sap_tcm.yml", ["MODEL.LOSSES.UNREAD.X", 1])
     assert "\n" not in str(raised.value)
+
+
+OWN_METRIC = """
+import torch
+from pml_ext.metrics import AccuracyCalculator
+from pml_ext.runner.registry import EVALUATOR_REGISTRY
+
+@EVALUATOR_REGISTRY.register()
+class WithSecondPlace(AccuracyCalculator):
+    def requires_knn(self):
+        return super().requires_knn() + ["second_place"]
+
+    def calculate_second_place(self, knn_labels, query_labels, **kwargs):
+        return (knn_labels[:, 1] == query_labels).float().mean().item()
+
+    def calculate_mean_length(self, query, **kwargs):
+        return 3 * query.norm(dim=1).mean()
+
+@EVALUATOR_REGISTRY.register()
+class OtherCalculator:
+    def get_accuracy(self, *args): ...
+"""
+
+
+def test_a_metric_of_a_users_calculator_is_a_column_and_chooses_the_best_checkpoint(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "own_metric.py").write_text(OWN_METRIC, encoding="utf-8")
+    options = ["TEST.EVALUATOR", "WithSecondPlace", "TEST.BEST", "second_place", "TEST.METRICS", '("cmc",)']
+    options += ["TEST.RANKS", "(1,)", "MODEL.DEVICE", "cpu", "SOLVER.MAX_EPOCH", "1", "TEST.REPORT", "False"]
+    command = ["train", "--import", "own_metric", "--config-file", "Digits/sap_tcm.yml", *options, "OUTPUT_DIR", "run"]
+    assert main(command) == 0
+    found = json.loads(Path("run/metrics.json").read_text(encoding="utf-8"))["results"]["Digits"]
+    assert list(found) == ["precision_at_1", "mean_length", "second_place"] and found["mean_length"] == pytest.approx(3)
+    assert 0.5 < found["second_place"] < found["precision_at_1"]
+    table = capfd.readouterr().out.splitlines()
+    header = next(line for line in table if "R@1" in line)
+    assert header.split() == ["R@1", "↑", "mean_length", "↑", "second_place", "↑"]
+    checks = ["check-config", "Digits/sap_tcm.yml", "--import", "own_metric", "MODEL.DEVICE", "cpu", "TEST.EVALUATOR"]
+    for name, line in (
+        ("WithSecondPlaces", "TEST.EVALUATOR = 'WithSecondPlaces': unknown; did you mean 'WithSecondPlace'"),
+        ("OtherCalculator", "must be a subclass of pml_ext.metrics.AccuracyCalculator"),
+    ):
+        assert main([*checks, name]) == 1
+        assert line in capfd.readouterr().out
+
+
+def test_a_users_metric_ignores_cameras_and_junk(folder: Path) -> None:
+    (folder / "own_metric.py").write_text(OWN_METRIC, encoding="utf-8")
+    plugins.import_modules(["own_metric"])
+    cfg = load_config(
+        "Digits/sap_tcm.yml", ["TEST.EVALUATOR", "WithSecondPlace", "TEST.METRICS", ("cmc",), "TEST.RANKS", (1,)]
+    )
+    sets = [
+        ImageSet([""] * len(identities), np.array(identities), np.zeros(len(identities), dtype=int), [])
+        for identities in ([0, 1], [0, -1, 0, 1, 1])
+    ]
+    query = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    gallery = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.6, 0.8]])
+    sets[1].cameras[2:] = 1
+    found = Evaluation(cfg.TEST)(OpenSet(sets[0], *sets), [query, gallery])
+    assert found["second_place"] == 1.0
 
 
 OWN_PARTS = """

@@ -9,7 +9,7 @@ from pml_ext.runner.config.network_keys import HOW_FAST, SHAPING
 from pml_ext.runner.config.rules import Problem, Rule, fits, must, one_of, problems_of
 from pml_ext.runner.data.names import BY_IDENTITY, OF_IMAGES, aliases_of
 from pml_ext.runner.data.rules import DATALOADER_RULES, DATASETS_RULES, INPUT_RULES, data_set
-from pml_ext.runner.evaluation.columns import LAST, columns_of_first
+from pml_ext.runner.evaluation.columns import LAST, columns_of_first, replaces_metrics
 from pml_ext.runner.evaluation.rules import TEST_RULES
 from pml_ext.runner.modeling import rules as of_models
 from pml_ext.runner.modeling.architectures import has_own_forward
@@ -73,8 +73,17 @@ def _one_size(cfg: CN) -> str | None:
     return f"{name} needs one image size of {patch}×{patch} or more; of tests it is {sizes.test}"
 
 
+def _evaluator(cfg: CN) -> str | None:
+    name = cfg.TEST.EVALUATOR
+    if not replaces_metrics(cfg.TEST) or name not in EVALUATOR_REGISTRY:
+        return None
+    if hasattr(EVALUATOR_REGISTRY.get(name), "get_accuracy"):
+        return "must be a subclass of pml_ext.metrics.AccuracyCalculator; it is one of another calculator"
+    return None
+
+
 def _best(cfg: CN) -> str | None:
-    if cfg.TEST.EVALUATOR:  # which names its own metrics
+    if replaces_metrics(cfg.TEST):
         return None
     known = columns_of_first(cfg.DATASETS, cfg.TEST)
     is_known = cfg.TEST.BEST in ("", LAST, *known)
@@ -85,7 +94,7 @@ def _patience(cfg: CN) -> str | None:
     test = cfg.TEST
     if not test.PATIENCE:
         return None
-    if test.BEST == LAST or (test.EVALUATOR and not test.BEST):
+    if test.BEST == LAST or (replaces_metrics(test) and not test.BEST):
         return "stops when TEST.BEST no longer improves: name a metric there"
     is_measured = test.EVAL_STEPS or 0 < test.EVAL_PERIOD < cfg.SOLVER.MAX_EPOCH
     return None if is_measured else "counts validations during training: set TEST.EVAL_PERIOD to 1, for instance"
@@ -134,6 +143,7 @@ RULES: dict[str, list[Rule]] = {
         one_of("LOGGERS", LOGGER_NAMES),
         one_of("CALLBACKS", CALLBACK_REGISTRY),
         one_of("TEST.EVALUATOR", EVALUATOR_REGISTRY, where=lambda cfg: cfg.TEST.EVALUATOR),
+        fits("TEST.EVALUATOR", _evaluator),
         _own_forward,
         must("SEED", "must be in [0, 2^32)", lambda value: 0 <= value < 2**32),
         fits("MODEL.BACKBONE.PRETRAIN", _weights),

@@ -66,7 +66,7 @@ _SOLVER: dict[str, Any] = {
 _TEST: dict[str, Any] = {
     "EVAL_PERIOD": 20,  # epochs; 0: once, at the end
     "EVAL_STEPS": 0,  # ours, in place of EVAL_PERIOD: each so many steps; 0: by epochs
-    "EVALUATOR": "",  # ours: a registered evaluator, in place of the metrics below
+    "EVALUATOR": "",  # ours: a registered evaluator in place of METRICS, or a calculator next to them
     "IMS_PER_BATCH": 64, "METRIC": "cosine", "ROC": {"ENABLED": False}, "FLIP": {"ENABLED": False},
     "AQE": {"ENABLED": False, "ALPHA": 3.0, "QE_TIME": 1, "QE_K": 5},
     # ours: ranks and decisions by normalised scores are measured too; the gallery is the cohort

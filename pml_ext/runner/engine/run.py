@@ -44,7 +44,7 @@ from pml_ext.runner.evaluation.baselines import (
     measure_raw_pixels,
     worse_than_before,
 )
-from pml_ext.runner.evaluation.columns import best_metric
+from pml_ext.runner.evaluation.columns import best_metric, replaces_metrics
 from pml_ext.runner.evaluation.results import is_better, label_of
 from pml_ext.runner.failures import one_message
 from pml_ext.runner.launch import Launch, is_first, restarts, start
@@ -271,7 +271,7 @@ def _baselines(
     cfg, row = module.cfg, BEFORE if pretrained else UNTRAINED
     if not cfg.TEST.BASELINES or not trainer.is_global_zero:
         return {}
-    if cfg.TEST.EVALUATOR:
+    if replaces_metrics(cfg.TEST):
         return {row: before}
     pixels = measure_raw_pixels(cfg.MODEL, module.evaluation, data.test_sets, data.evaluation_loaders())
     return {RAW_PIXELS: pixels, row: before}

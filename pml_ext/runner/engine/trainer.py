@@ -20,7 +20,7 @@ from pml_ext.runner.engine.monitor import STEPS_BETWEEN_ENTRIES, Monitor
 from pml_ext.runner.engine.preemption import Preemption
 from pml_ext.runner.engine.progress import Progress
 from pml_ext.runner.evaluation.columns import LAST as KEEP_LAST
-from pml_ext.runner.evaluation.columns import best_metric
+from pml_ext.runner.evaluation.columns import best_metric, replaces_metrics
 from pml_ext.runner.evaluation.results import LOWER_IS_BETTER
 from pml_ext.runner.launch import Launch
 from pml_ext.runner.modeling.cuda import missing_device
@@ -93,7 +93,7 @@ def _checkpointing(folder: Path | None, test: CN, datasets: CN, solver: CN, *, d
         enable_version_counter=False,
     )  # fmt: skip
     preemption = Preemption(folder / LAST, solver.CHECKPOINT_STEPS)
-    chooses_nothing = test.EVALUATOR and not test.BEST  # of the metrics of a user's evaluator
+    chooses_nothing = replaces_metrics(test) and not test.BEST
     if test.BEST == KEEP_LAST or chooses_nothing:
         return [last, preemption]
     metric = best_metric(datasets, test)

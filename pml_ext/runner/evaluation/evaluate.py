@@ -1,5 +1,6 @@
 """Measure a test set: retrieval under the camera protocol, threshold consistency and clustering, or verification."""
 
+import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -27,7 +28,7 @@ from pml_ext.metrics import (
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.verification import roc_of_templates
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TemplateSet, TestSet
-from pml_ext.runner.evaluation.columns import columns_of_queries
+from pml_ext.runner.evaluation.columns import columns_of_queries, user_calculator, user_metrics
 
 log = logging.getLogger("pml_ext")
 
@@ -47,10 +48,13 @@ class Evaluation:
     """
 
     def __init__(self, test: CN) -> None:
-        self.columns, self.ranks = columns_of_queries(test), tuple(test.RANKS)
+        self.user_metrics, self.ranks = user_metrics(test), tuple(test.RANKS)
+        self.columns = [name for name in columns_of_queries(test) if name not in self.user_metrics]
         options: dict[str, Any] = {"device": _CPU, "ranks": self.ranks}
         options |= asdict(opis_settings(test.OPIS))
         self.calculator = AccuracyCalculator(include=self.columns, **options)
+        calculator = user_calculator(test)
+        self.user_calculator = calculator(include=self.user_metrics, device=_CPU) if calculator else None
         self.by_scores = [name for name in self.columns if keys.follows_scores(name)]
         self.normalized = None
         if test.NORMALIZE.ENABLED:
@@ -117,7 +121,17 @@ class Evaluation:
         if self.normalized is not None:
             found = measure(self.normalized, self.by_scores)
             results |= {keys.normalized(name): value for name, value in found.items()}
+        if self.user_calculator is not None and is_first:
+            results |= self._of_user(self.user_calculator, data, features)
         return results
+
+    def _of_user(self, calculator: AccuracyCalculator, data: OpenSet, features: Features) -> dict[str, float]:
+        """The metrics of a user's calculator, as PML's testers call it: without cameras, of all images but junk."""
+        identities = [torch.from_numpy(part.identities) for part in data.parts]
+        wanted = [part != JUNK for part in identities]
+        samples = [(features[part][rows], identities[part][rows]) for part, rows in enumerate(wanted)]
+        found = calculator.get_accuracy(*itertools.chain(*samples))
+        return {name: float(found[name]) for name in self.user_metrics}
 
 
 def _require_finite(embeddings: Tensor) -> None:

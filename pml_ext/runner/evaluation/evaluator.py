@@ -10,6 +10,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets import TestSet
+from pml_ext.runner.evaluation.columns import replaces_metrics
 from pml_ext.runner.registry import EVALUATOR_REGISTRY
 
 Rows = dict[str, Any]
@@ -48,8 +49,8 @@ class OwnEvaluator:
 
 
 def build_evaluators(cfg: CN, test_sets: Mapping[str, TestSet]) -> dict[str, OwnEvaluator]:
-    """The evaluator of each test set; none if TEST.EVALUATOR is empty."""
-    if not cfg.TEST.EVALUATOR:
+    """The evaluator of each test set; none if the package's metrics are measured."""
+    if not replaces_metrics(cfg.TEST):
         return {}
     make = EVALUATOR_REGISTRY.get(cfg.TEST.EVALUATOR)
     return {name: OwnEvaluator(make(cfg, len(data.parts[0]))) for name, data in test_sets.items()}

@@ -34,6 +34,11 @@ STANDARD_RANKS = (1, 5, 10)
 LOWER_IS_BETTER = _with_normalized(name for name, metric in keys.METRICS.items() if metric.lower_is_better)
 NO_RATES = _with_normalized(name for name, metric in keys.METRICS.items() if not metric.is_rate)
 _NEITHER = tuple(name for name, metric in keys.METRICS.items() if metric.lower_is_better is None)
+_LABELS = (("cmc_rank_", "R@"), ("rank_", "R@"), ("tar_at_far_", "TAR@"), ("tpir_at_fpir_", "TPIR@"))
+_ONLY_IN_FILES = (
+    "threshold_at_far_", keys.EER_THRESHOLD, keys.SMALLEST_FAR, keys.GENUINE, keys.IMPOSTORS, keys.MATED,
+    keys.NON_MATED, keys.ACCURACY_STANDARD_ERROR,
+)  # fmt: skip
 
 
 def named_metrics(metrics: Sequence[str], ranks: Sequence[int]) -> list[str]:
@@ -47,7 +52,7 @@ def as_text(name: str, value: float) -> str:
     """A metric as people read it: four significant digits, rates in percent."""
     if math.isnan(value):
         return "nan"
-    if name == keys.SPECTRAL_VARIANCE:
+    if name == keys.SPECTRAL_VARIANCE or _is_of_user(keys.plain(name)):
         return f"{value:#.4g}"
     return f"{value:.3e}" if name in NO_RATES else f"{100 * value:#.4g} %"
 
@@ -127,13 +132,19 @@ def labels_of(values: Mapping[str, float]) -> dict[str, str]:
 
 
 def label_of(name: str) -> str | None:
-    """What the table calls a metric; None where it does not show it."""
+    """What the table calls a metric, a user's by its name; None where it does not show it."""
     if (plain := keys.plain(name)) != name:
         return None if (label := label_of(plain)) is None else f"{label} norm."
-    for start, label in (("cmc_rank_", "R@"), ("rank_", "R@"), ("tar_at_far_", "TAR@"), ("tpir_at_fpir_", "TPIR@")):
+    for start, label in _LABELS:
         if name.startswith(start):
             return label + name.removeprefix(start)
-    return _HEADINGS.get(name)
+    return name if _is_of_user(name) else _HEADINGS.get(name)
+
+
+def _is_of_user(name: str) -> bool:
+    """Whether a metric is of a user's calculator (TEST.EVALUATOR)."""
+    known = (*(start for start, _ in _LABELS), *_ONLY_IN_FILES)
+    return name not in keys.METRICS and not name.startswith(known)
 
 
 def _of_both_scores(rows: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, dict[str, float]]]:
