@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from methods import DIMENSION, METHODS, PER_CLASS
+from methods import DIMENSION, PER_CLASS
 from terms import Settings, Sizes, of_method
 
 from pml_ext._files import write_atomically
@@ -58,11 +58,3 @@ def kept_cost(path: Path) -> dict[str, dict[str, float]]:
         return {}
     found: dict[str, dict[str, float]] = json.loads(path.read_text(encoding="utf-8"))["milliseconds"]
     return found
-
-
-def table(cost: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """One row per method, in the order of methods.py."""
-    lines = [f"| loss | {' | '.join(f'ms per step, batch of {batch}' for batch in BATCHES)} |", "|---|---|---|"]
-    for name in (name for name in METHODS if name in cost):
-        lines.append(f"| {name} | {' | '.join(f'{cost[name][str(batch)]:.2f}' for batch in BATCHES)} |")
-    return [*lines, ""]

@@ -1,16 +1,18 @@
-"""Writes the section about normalised scores from the stored results of normalization.py."""
+"""Rows and numbers of normalised scores, from the stored results of normalization.py."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from image_sets import COUNTED
-from normalized_runs import AS_BASE, BASES, FOLDER, NORMALIZED, OF_CLASSES, PLAIN, TCM, Results, Side, compared
+from normalized_runs import AS_BASE, BASES, FOLDER, NORMALIZED, PLAIN, TCM, Results, Side, compared
+from rows import SCALES, UNITS, Row, of_difference
 from statistics_of_pairs import HIGHER, HOLDS, LOWER, OPEN, REVERSED, Difference, level_of_family, verdict
 from store import Store, run_of
 from tested import Tested
 
+WORST, WHOLE = "highest FAR of a class", "whole networks, normalised scores"  # at a pooled FAR of 1 %
 KINDS = {"gallery": "the gallery itself", "train": "training samples"}
 CHANGED = ("", PLAIN), ("", NORMALIZED)  # two sides: what follows the base's name, and which scores
 ADDED = (AS_BASE, NORMALIZED), (TCM, NORMALIZED)
@@ -25,22 +27,30 @@ Found = Mapping[str, Results]
 Differences = Mapping[tuple[str, str], Difference]  # by base and set
 
 
-def section(results: Tested, sets: Sequence[str]) -> list[str]:
-    """Lines of WHICH_LOSS.md; none without results."""
+def normalization_rows(results: Tested, sets: Sequence[str]) -> Iterator[Row]:
+    """What normalised scores change, what TCM adds to them, both kinds of cohort, and a gallery that grows."""
     store = Store(results.store.folder / FOLDER)
     found = {name: of_set for name in sets if (of_set := Results.read(store, compared(results, name))).runs}
     if not found:
-        return []
+        return
     opis, tar = (differences(found, *CHANGED, metric) for metric in ("opis", "tar"))
     added = _added(found, results)
-    return [
-        *_about(found, *map(_counted, (opis, tar, added))),
-        *_by_condition(found),
-        *_by_loss(found, "OPIS, %", {" → normalised": opis, ", normalised → with TCM": added}),
-        *_by_loss(found, "TAR at FAR 0.1 %, points", {" → normalised": tar}),
-        *_by_cohort(found),
-        *_growth(found),
-    ]
+    level = _level(*map(_counted, (opis, tar, added)))
+    for measure, of, direction in (("opis", opis, LOWER), ("tar", tar, HIGHER)):
+        yield from _judged("normalised scores", ", normalised", measure, of, (direction, level))
+    yield from _judged("TCM on normalised scores", " + tcm, normalised", "opis", added, (LOWER, level))
+    for name, results_of_set in found.items():
+        yield from _by_condition(name, results_of_set)
+        yield from _by_cohort(name, results_of_set)
+        yield from _growth(name, results_of_set)
+
+
+def _judged(study: str, added: str, measure: str, of: Differences, rule: tuple[str, float]) -> Iterator[Row]:
+    direction, level = rule
+    for (base, name), difference in of.items():
+        judged = verdict(difference, direction, measure, level=level)
+        pair = (base, base + added)
+        yield of_difference(study, name, pair, measure, difference, expected=direction, verdict=judged)
 
 
 def summary(results: Tested, sets: Sequence[str]) -> dict[str, Any]:
@@ -106,61 +116,20 @@ def counts(differences: Iterable[Difference], level: float) -> Counter[str]:
     return Counter(names[verdict(difference, LOWER, "opis", level=level)] for difference in differences)
 
 
-def _about(found: Found, opis: Differences, tar: Differences, added: Differences) -> list[str]:
-    seeds = {name: [len(of_set.seeds(method)) for method in of_set.names] for name, of_set in found.items()}
-    ran = ", ".join(f"{name} {min(n)}" + (f" to {max(n)}" if max(n) > min(n) else "") for name, n in seeds.items())
-    cohorts = Counter(best_kind(found[name].chosen[base]) for base, name in opis)
-    level = _level(opis, tar, added)
-    of_opis, of_tar = counts(opis.values(), level), counts(tar.values(), level)
-    of_classes, of_others = (
-        counts([d for (base, _), d in added.items() if (base in OF_CLASSES) == classes], level)
-        for classes in (True, False)
-    )
-    return [
-        "## One threshold for all classes, without training: `CohortNormalization`",
-        "",
-        "From each cosine it subtracts how close the two samples are to a cohort of unlabelled ones: s'(a, b) = "
-        "cos(a, b) − ½ λ (m(a) + m(b)). The cohort is the gallery of the test set, unlabelled, where each sample "
-        f"leaves itself out ({cohorts['gallery']} of {len(opis)} combinations of {len({base for base, _ in opis})} "
-        f"losses and {len({name for _, name in opis})} sets), or the training samples ({cohorts['train']}); no loss "
-        f"on this page has seen test images. In {cohorts[None]} the validation classes advised no cohort, so that "
-        f"cosines stay. It lowers OPIS in {of_opis[LOWER]} and raises it in {of_opis[HIGHER]}; TAR at FAR 0.1 % is "
-        f"higher in {of_tar[HIGHER]} and lower in {of_tar[LOWER]}. With a TCM term too, OPIS is lower still in "
-        f"{of_classes[LOWER]}, higher in {of_classes[HIGHER]} and undecided in {of_classes[OPEN]} combinations (with "
-        f"a cohort on both sides or neither) with losses that have proxies or classes ({', '.join(OF_CLASSES)}), and "
-        f"lower in {of_others[LOWER]}, higher in {of_others[HIGHER]} and undecided in {of_others[OPEN]} with others. "
-        "These counts allow for the number of comparisons in this section (Benjamini and Hochberg, intervals at "
-        f"{100 * level:.1f} %).",
-        "",
-        "Cohort, k and λ were chosen for each loss on the validation classes of one split and seed, by the lowest OPIS "
-        "that does not lower TAR at FAR 0.1 %, with a layer trained without these classes; the luck of this choice is "
-        "not in the intervals. Intervals are 95 %, by t over seeds and test classes as crossed random effects, with "
-        "TCM also over tunings, with the spread of plain cosines; OPIS as ratios, computed as logarithms. "
-        f"Seeds: {ran}. "
-        "`python examples/evidence/normalization.py` makes the missing runs.",
-        "",
-    ]
-
-
-def _by_condition(found: Found) -> list[str]:
-    """Means over losses: TCM alone, normalisation alone, both."""
-    lines = [
-        "Means over losses (of OPIS geometric), against the loss alone with plain cosines; all but the first row for "
-        "the losses that were run with TCM too, at the settings that TCM was added to. OPIS in %, the others in "
-        "points; highest FAR: of a class at a pooled FAR of 1 %.",
-        "",
-        "| set | condition | OPIS | TAR at FAR 0.1 % | R@1 | mAP@R | highest FAR of a class, % |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name, results in found.items():
-        for words, sides in CONDITIONS.items():
-            changes = [differences({name: results}, *sides, metric) for metric in ("opis", "tar", "r1", "map_at_r")]
-            if changes[0]:
-                opis, *others = (float(np.mean([d.mean for d in of.values()])) for of in changes)
-                cells = [f"{100 * value:+.1f}" for value in (np.expm1(opis), *others)]
-                worst = [_mean_worst(results, [(base + end, side) for base, _ in changes[0]]) for end, side in sides]
-                lines.append(f"| {name} | {words} | {' | '.join(cells)} | {worst[0]:.1f} → {worst[1]:.1f} |")
-    return [*lines, ""]
+def _by_condition(set_name: str, results: Results) -> Iterator[Row]:
+    """Means over losses, of OPIS geometric: TCM alone, normalisation alone, both; the highest FAR at a pooled 1 %."""
+    study = "mean over losses"
+    for condition, sides in CONDITIONS.items():
+        changes = {m: differences({set_name: results}, *sides, m) for m in ("opis", "tar", "r1", "map_at_r")}
+        if not changes["opis"]:
+            continue
+        for measure in changes:
+            unit = "%" if measure == "opis" else "points"
+            yield Row(study, set_name, condition, measure, unit, mean_change(changes[measure], set_name))
+        before, after = (
+            _mean_worst(results, [(base + end, side) for base, _ in changes["opis"]]) for end, side in sides
+        )
+        yield Row(study, set_name, condition, WORST, "%", after, base_value=before)
 
 
 def _mean_worst(results: Results, sides: Iterable[Side]) -> float:
@@ -177,47 +146,22 @@ def best_kind(chosen: dict[str, Any]) -> str | None:
     return min(advised, key=lambda kind: chosen[kind]["used"][3], default=None)
 
 
-def _by_loss(found: Found, words: str, changes: Mapping[str, Differences]) -> list[str]:
-    lines = [f"| {words} | {' | '.join(found)} |", f"|---|{'---|' * len(found)}"]
-    for change, of in changes.items():
-        for base in dict.fromkeys(base for base, _ in of):
-            cells = [interval(of[base, name]) if (base, name) in of else "–" for name in found]
-            lines.append(f"| {base}{change} | {' | '.join(cells)} |")
-    return [*lines, ""]
-
-
-def interval(difference: Difference) -> str:
-    return "{:+.1f} [{:+.1f}, {:+.1f}]".format(*difference.shown())
-
-
-def _by_cohort(found: Found) -> list[str]:
-    """What each kind of cohort did on the test classes, advised or not, and where it did harm."""
-    lines = [
-        "Both cohorts on the test classes, whether the validation classes advised them or not; harm: lower TAR. A "
-        "cohort of training samples can do harm that validation classes do not show, where they are like the training "
-        "classes and the test classes are not (other alphabets and scripts): take the gallery.",
-        "",
-        "| set | cohort | advised | OPIS, % | TAR, points | lowest change of TAR | harm | harm though advised |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for name, results in found.items():
-        for kind, words in KINDS.items():
-            opis, tar, advised = [], [], []
-            for method in (name for name in results.names if not name.endswith(AS_BASE)):
-                of_method = [run["metrics"] for (other, _), run in results.runs.items() if other == method]
-                base, here = (
-                    {key: np.mean([m[k][key] for m in of_method]) for key in ("opis", "tar")} for k in ("plain", kind)
-                )
-                opis.append(np.log(here["opis"] / base["opis"]))
-                tar.append(100 * (here["tar"] - base["tar"]))
-                advised.append(results.chosen[method][kind]["recommended"])
-            harm = np.array(tar) < 0
-            count = len(tar)
-            lines.append(
-                f"| {name} | {words} | {sum(advised)} of {count} | {100 * np.expm1(np.mean(opis)):+.1f} | "
-                f"{np.mean(tar):+.1f} | {min(tar):+.1f} | {harm.sum()} | {(harm & np.array(advised)).sum()} |"
+def _by_cohort(set_name: str, results: Results) -> Iterator[Row]:
+    """Both cohorts on the test classes, whether the validation classes advised them or not."""
+    for kind, words in KINDS.items():
+        opis, tar, advised = [], [], 0
+        for method in (name for name in results.names if not name.endswith(AS_BASE)):
+            of_method = [run["metrics"] for (other, _), run in results.runs.items() if other == method]
+            base, here = (
+                {key: np.mean([m[k][key] for m in of_method]) for key in ("opis", "tar")} for k in ("plain", kind)
             )
-    return [*lines, ""]
+            opis.append(np.log(here["opis"] / base["opis"]))
+            tar.append(100 * (here["tar"] - base["tar"]))
+            advised += results.chosen[method][kind]["recommended"]
+        note = f"mean over {len(tar)} losses; advised for {advised}; lower TAR for {sum(value < 0 for value in tar)}"
+        study = "kinds of cohort"
+        yield Row(study, set_name, words, "opis", "%", float(100 * np.expm1(np.mean(opis))), note=note)
+        yield Row(study, set_name, words, "tar", "points", float(np.mean(tar)), min(tar), max(tar), note=note)
 
 
 def read_results(whole: Tested, set_name: str) -> Results:
@@ -226,57 +170,30 @@ def read_results(whole: Tested, set_name: str) -> Results:
     return Results.read(Store(whole.store.folder / FOLDER), tests)
 
 
-def whole_networks(whole: Tested, sets: Sequence[str]) -> list[str]:
-    """The section of WHOLE_NETWORKS.md; none without results."""
-    rows = []
+def whole_rows(whole: Tested, sets: Sequence[str]) -> Iterator[Row]:
+    """Normalised scores of whole networks."""
     for name in sets:
         results = read_results(whole, name)
         for method in results.names:
             chosen, sides = results.chosen[method]["gallery"], ((method, PLAIN), (method, NORMALIZED))
-            means = [np.nanmean(results.values(sides[0], metric, results.seeds(method))) for metric in ("opis", "tar")]
-            changes = [results.difference(*sides, metric) for metric in ("opis", "tar", "r1", "map_at_r")]
-            cells = [interval(change) for change in changes if change]
-            far = [_mean_worst(results, [side]) for side in sides]
-            used = "k = {:.0f}, λ = {:g}".format(*chosen["used"]) if chosen["recommended"] else "none advised"
-            rows.append(
-                f"| {name} | {method} | {len(results.seeds(method))} | {used} | {1000 * means[0]:.2f} | {cells[0]} | "
-                f"{100 * means[1]:.1f} | {' | '.join(cells[1:])} | {far[0]:.1f} → {far[1]:.1f} |"
-            )
-    if not rows:
-        return []
-    return [
-        "## Scores normalised by the gallery",
-        "",
-        "`python examples/evidence/whole_normalization.py` trains these settings again and normalises the scores of "
-        "the test images by these images themselves (`CohortNormalization`, [WHICH_LOSS.md](WHICH_LOSS.md)). k and λ "
-        "were chosen on the validation classes, with the network of the trial, by the lowest OPIS that does not lower "
-        "TAR at FAR 0.1 %. Changes against plain cosines of the same networks, OPIS in %, the others in points; 95 % "
-        "intervals by t over seeds and test classes; highest FAR: of a class at a pooled FAR of 1 %, in %.",
-        "",
-        "| set | method | seeds | chosen | OPIS × 1000 | OPIS | TAR at FAR 0.1 % | TAR | R@1 | mAP@R | highest FAR |",
-        f"|{'---|' * 11}",
-        *rows,
-        "",
-    ]
+            note = "k = {:.0f}, λ = {:g}".format(*chosen["used"]) if chosen["recommended"] else "none advised"
+            for measure in ("opis", "tar", "r1", "map_at_r"):
+                if change := results.difference(*sides, measure):
+                    pair = (method, f"{method}, normalised")
+                    yield of_difference(WHOLE, name, pair, measure, change, note=note)
+            before, after = (_mean_worst(results, [side]) for side in sides)
+            yield Row(WHOLE, name, f"{method}, normalised", WORST, "%", after, base=method, base_value=before)
 
 
-def _growth(found: Found) -> list[str]:
-    """A gallery that grows, and the FAR of its threshold once all identities have come."""
-    lines = [
-        "A gallery that grows and is its own cohort (mean of triplet, MS and ArcFace). With k kept, everybody comes "
-        "closer to a larger gallery, so that a threshold of FAR 0.1 % from a small one becomes stricter (the last "
-        "column); with k in proportion to the gallery it becomes laxer instead, and TAR gains less while the gallery "
-        "is small, or is lower than with cosines. Choose the threshold again when the gallery has doubled.",
-        "",
-        "| set | identities | OPIS × 1000: cosine, k kept, k in proportion | TAR, % | FAR, %, once all have come |",
-        "|---|---|---|---|---|",
-    ]
-    for name, results in found.items():
-        grown = [run["growth"] for (of, _), run in results.runs.items() if "growth" in run and not of.endswith(AS_BASE)]
-        for row in range(len(grown[0]) if grown else 0):
-            cells = []
-            for key, scale, digits in (("opis", 1000, 1), ("tar", 100, 1), ("far_of_all", 100, 3)):
-                means = [scale * np.mean([of[row][way][key] for of in grown]) for way in ("plain", "k", "share")]
-                cells.append(", ".join(f"{value:.{digits}f}" for value in means))
-            lines.append(f"| {name} | {grown[0][row]['identities']} | {' | '.join(cells)} |")
-    return [*lines, ""]
+def _growth(set_name: str, results: Results) -> Iterator[Row]:
+    """A gallery that grows and is its own cohort, and the FAR of its threshold once all identities have come."""
+    grown = [run["growth"] for (of, _), run in results.runs.items() if "growth" in run and not of.endswith(AS_BASE)]
+    ways = {"plain": "cosines", "k": "normalised, k kept", "share": "normalised, k in proportion"}
+    for row in range(len(grown[0]) if grown else 0):
+        note = f"{grown[0][row]['identities']} identities; mean of triplet, MS and ArcFace"
+        for way, words in ways.items():
+            for key, measure in (("opis", "opis"), ("tar", "tar"), ("far_of_all", "FAR of all, threshold at 0.1 %")):
+                value = float(np.mean([of[row][way][key] for of in grown]))
+                unit = UNITS.get(measure, "%")
+                scaled = SCALES.get(measure, 100) * value
+                yield Row("growing gallery", set_name, words, measure, unit, scaled, note=note)

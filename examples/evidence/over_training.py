@@ -2,27 +2,24 @@
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib
 import numpy as np
 import torch
 from image_sets import Features, features_of
+from rows import Row
 from terms import Settings, Sum
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from training import batches, train
 
-from pml_ext._files import replacing, write_atomically
+from pml_ext._files import write_atomically
 from pml_ext.functional import concordance_index, rank_matches, spectral_variance
 from pml_ext.losses import DiscriminativeLoss
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
 
 EVERY = 20  # steps between measurements
 WATCHED = {"batch": 400, "per_class": 4}  # training images for hard triplets and the bound
@@ -147,54 +144,18 @@ def kept_looks(path: Path) -> dict[str, np.ndarray]:
     return {name: np.array(runs, dtype=float) for name, runs in found.items()}
 
 
-def table(looks: Mapping[str, np.ndarray]) -> list[str]:
-    """Steps and seconds until the common accuracy is reached, and first and last values."""
+def rows(set_name: str, looks: Mapping[str, np.ndarray]) -> Iterator[Row]:
+    """First and last values of each curve, means over seeds; the gap is Lemma 3.1's bound minus the triplet term."""
     field = Look._fields.index
-    last = {name: runs[:, -1, field("map_at_r")].mean() for name, runs in looks.items() if not CURVES[name].changed}
-    wanted = 0.98 * min(last.values())
-    lines = [
-        f"| | steps to mAP@R {100 * wanted:.1f} | seconds | mAP@R at the end | hard triplets, % | spectral variance "
-        "| bound − triplets |",
-        "|---|---|---|---|---|---|---|",
-    ]
     for name, runs in looks.items():
         mean = runs.mean(axis=0)
-        reached = np.flatnonzero(mean[:, field("map_at_r")] >= wanted)
-        when = [f"{mean[reached[0], field(f)]:.4g}" for f in ("step", "seconds")] if len(reached) else ["never"] * 2
-        gap = mean[:, field("upper_bound")] - mean[:, field("triplet_mean")]
-        cells = [
-            *when,
-            f"{100 * mean[-1, field('map_at_r')]:.2f} ± {100 * runs[:, -1, field('map_at_r')].std(ddof=1):.2f}",
-            *(
-                f"{scale * mean[0, field(f)]:.3g} → {scale * mean[-1, field(f)]:.3g}"
-                for f, scale in (("hard_triplets", 100), ("spectral_variance", 1))
-            ),
-            "" if np.isnan(gap).any() else f"{gap[0]:.3g} → {gap[-1]:.3g}",
-        ]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return [*lines, ""]
-
-
-def picture(set_name: str, looks: Mapping[str, np.ndarray], path: Path) -> None:
-    """Accuracy against time, hard triplets, spectral variance and the bound's gap against steps."""
-    field = Look._fields.index
-    panels = {
-        "mAP@R of the validation classes, %": ("seconds", "map_at_r", 100),
-        "hard triplets of training pictures, %": ("step", "hard_triplets", 100),
-        "spectral variance of training pictures": ("step", "spectral_variance", 1),
-    }
-    styles = [(c, s) for s in ("-", "--") for c in ("#000000", "#0072b2", "#d55e00", "#009e73")]
-    figure, axes = plt.subplots(2, 2, figsize=(11, 8), layout="constrained")
-    for (name, runs), (color, style) in zip(looks.items(), styles, strict=False):
-        mean = runs.mean(axis=0)
-        for axis, (title, (x, y, scale)) in zip(axes.flat, panels.items(), strict=False):
-            axis.plot(mean[:, field(x)], scale * mean[:, field(y)], style, color=color, label=name)
-            axis.set(title=title, xlabel="seconds of training, one core" if x == "seconds" else "steps")
-        gap = mean[:, field("upper_bound")] - mean[:, field("triplet_mean")]
-        axes[1, 1].plot(mean[:, field("step")], gap, style, color=color)
-    axes[1, 1].set(title="discriminative loss: bound − mean triplet term", xlabel="steps")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9)
-    figure.suptitle(f"{set_name}, mean of {len(next(iter(looks.values())))} seeds")
-    with replacing(path) as file:
-        figure.savefig(file, dpi=110)
-    plt.close(figure)
+        values = {
+            "map_at_r": 100 * mean[:, field("map_at_r")],
+            "hard triplets": 100 * mean[:, field("hard_triplets")],
+            "spectral variance": mean[:, field("spectral_variance")],
+            "gap of Lemma 3.1": mean[:, field("upper_bound")] - mean[:, field("triplet_mean")],
+        }
+        for measure, curve in values.items():
+            if not np.isnan(curve).any():
+                unit = "" if measure.startswith(("spectral", "gap")) else "%"
+                yield Row("over training", set_name, name, measure, unit, float(curve[-1]), base_value=float(curve[0]))

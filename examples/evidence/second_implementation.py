@@ -5,9 +5,10 @@
 A plain loop in PyTorch with pytorch-metric-learning's losses, those that it lacks written here from the papers, batches
 drawn by NumPy, and metrics of NumPy and scikit-learn. Nothing is imported from pml_ext or the evidence code; only the
 frozen features (which run.py leaves in logs/evidence/features) and the settings that validation chose are read. The
-draws differ, so the values agree within their intervals, not exactly. Writes second_implementation.md in this folder.
+draws differ, so the values agree within their intervals, not exactly. Writes results/second_implementation.csv.
 """
 
+import csv
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -39,7 +40,8 @@ COMPARISONS = (
 )
 METHODS = tuple(dict.fromkeys(name for pair in COMPARISONS for name in pair))
 SEEDS = range(5)
-MEASURES = {"r1": "R@1", "map_at_r": "mAP@R", "opis": "OPIS × 1000"}
+MEASURES = ("r1", "map_at_r", "opis")
+COLUMNS = "study,set,method,measure,unit,value,low,high,base,base_value,expected,verdict,note"
 SCALES = {"r1": 100, "map_at_r": 100, "opis": 1000}
 STEPS, CLASSES, PER_CLASS, DIMENSION = 300, 20, 4, 128  # an image set has at least so many images of every class
 
@@ -62,7 +64,7 @@ def main() -> None:
                 (np.array([run["metrics"][name] for run in committed]), np.array([metrics[name] for metrics in own]))
                 for name in MEASURES
             ]
-            print(table("method", {(set_name, method): alone[set_name, method]})[-1], flush=True)
+            print(set_name, method, flush=True)
     compared: Values = {
         (set_name, f"{base} → {method}"): [
             (of_method[0] - of_base[0], of_method[1] - of_base[1])
@@ -71,21 +73,10 @@ def main() -> None:
         for set_name in SETS
         for base, method in COMPARISONS
     }
-    text = (
-        "Comparisons of each paper's loss, and of one function tuned as two methods (contrastive → tcm), "
-        f"on {' and '.join(SETS)}, {len(SEEDS)} seeds each, with the settings that validation chose: a plain PyTorch "
-        "loop with pytorch-metric-learning's losses, those that it lacks written anew, other random batches, and "
-        "metrics from NumPy and scikit-learn. Cells are run.py / second implementation: second − first [95 % over "
-        "seeds, Welch]. "
-        f"{agreement(compared)} differences of methods and {agreement(alone)} of their values agree: the interval "
-        "contains 0. One in twenty is expected not to, even if both programs are correct; all methods share five "
-        "draws, so their values err together. From the same draws the two programs train equal layers, which "
-        "tests/test_evidence.py checks. Differences of methods are "
-        f"apart by at most {largest(compared)}; the methods' values by at most {largest(alone)}.\n\n"
-    )
-    text += "\n".join([*table("comparison", compared), "", "The methods alone:", "", *table("method", alone)]) + "\n"
-    print(text)
-    (HERE / "second_implementation.md").write_text(text, encoding="utf-8")
+    rows = [*rows_of(compared), *rows_of(alone)]
+    with (HERE / "results" / "second_implementation.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([COLUMNS.split(","), *rows])
+    print(f"{agreement(compared)} differences of methods and {agreement(alone)} of their values agree")
 
 
 def committed_runs(set_name: str, method: str) -> list[dict[str, Any]]:
@@ -349,19 +340,17 @@ def opis(unit: np.ndarray, labels: np.ndarray) -> float:
     return float(np.var(np.array(utilities), axis=0).mean())
 
 
-def table(what: str, values: Values) -> list[str]:
-    lines = [f"| set | {what} | {' | '.join(MEASURES.values())} |", f"|---|---|{'---|' * len(MEASURES)}"]
+def rows_of(values: Values) -> Iterator[tuple[str | float, ...]]:
+    """Second minus first, 95 % over seeds; they agree if the interval contains 0."""
     for (set_name, name), by_measure in values.items():
-        cells = []
         for measure, (first, second) in zip(MEASURES, by_measure, strict=True):
             low, high = interval(first, second)
-            shown = [
-                SCALES[measure] * x for x in (first.mean(), second.mean(), second.mean() - first.mean(), low, high)
-            ]
-            cell = "{:.2f} / {:.2f}: {:+.2f} [{:+.2f}, {:+.2f}]".format(*shown)
-            cells.append(cell if low <= 0 <= high else f"{cell} differs")
-        lines.append(f"| {set_name} | {name} | {' | '.join(cells)} |")
-    return lines
+            shown = [SCALES[measure] * value for value in (second.mean() - first.mean(), low, high)]
+            judged = "agrees" if low <= 0 <= high else "differs"
+            unit = "x1000" if measure == "opis" else "points"
+            differences = [f"{value:.5g}" for value in shown]
+            base = ("run.py", f"{SCALES[measure] * first.mean():.5g}", "")
+            yield ("second implementation", set_name, name, measure, unit, *differences, *base, judged, "")
 
 
 def interval(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
@@ -373,13 +362,6 @@ def interval(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
 def agreement(values: Values) -> str:
     bounds = [interval(*pair) for by_measure in values.values() for pair in by_measure]
     return f"{sum(low <= 0 <= high for low, high in bounds)} of {len(bounds)}"
-
-
-def largest(values: Values) -> str:
-    """The largest difference of the two programs in each measure."""
-    apart = np.array([[abs(second.mean() - first.mean()) for first, second in pairs] for pairs in values.values()])
-    scaled = zip(MEASURES.items(), apart.max(axis=0), strict=True)
-    return ", ".join(f"{SCALES[measure] * value:.2f} ({heading})" for (measure, heading), value in scaled)
 
 
 if __name__ == "__main__":
