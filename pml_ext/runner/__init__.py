@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pml_ext.runner.modeling.configurable import configurable
     from pml_ext.runner.modeling.heads import EmbeddingHead, build_heads
     from pml_ext.runner.modeling.initialisation import weights_init_classifier, weights_init_kaiming
-    from pml_ext.runner.modeling.losses.functional import (
+    from pml_ext.runner.modeling.losses.fastreid_losses import (
         cross_entropy_loss,
         pairwise_circleloss,
         pairwise_cosface,
@@ -56,10 +56,10 @@ _MODULES = {
     "build_heads": "pml_ext.runner.modeling.heads",
     "weights_init_classifier": "pml_ext.runner.modeling.initialisation",
     "weights_init_kaiming": "pml_ext.runner.modeling.initialisation",
-    "cross_entropy_loss": "pml_ext.runner.modeling.losses.functional",
-    "pairwise_circleloss": "pml_ext.runner.modeling.losses.functional",
-    "pairwise_cosface": "pml_ext.runner.modeling.losses.functional",
-    "triplet_loss": "pml_ext.runner.modeling.losses.functional",
+    "cross_entropy_loss": "pml_ext.runner.modeling.losses.fastreid_losses",
+    "pairwise_circleloss": "pml_ext.runner.modeling.losses.fastreid_losses",
+    "pairwise_cosface": "pml_ext.runner.modeling.losses.fastreid_losses",
+    "triplet_loss": "pml_ext.runner.modeling.losses.fastreid_losses",
 }
 __all__ = [
     "CN",

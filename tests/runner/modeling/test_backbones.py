@@ -14,8 +14,8 @@ from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.modeling import names
 from pml_ext.runner.modeling.backbones import build_backbone
-from pml_ext.runner.modeling.backbones.attention import NonLocal, SqueezeExcitation
 from pml_ext.runner.modeling.backbones.norms import IBN, build_norm
+from pml_ext.runner.modeling.backbones.resnet import NonLocal, SqueezeExcitation
 from pml_ext.runner.modeling.backbones.vit import ViT
 from pml_ext.runner.modeling.cuda import norms_of_other_devices
 from pml_ext.runner.modeling.weights.load import load_pretrained, load_weights
@@ -67,7 +67,6 @@ def build_fresh(cfg: CfgNode) -> Any:
         ("build_convnet_backbone", {"DEPTH": "3x", "FEAT_DIM": 8}, (8, 8, 4)),
         ("timm:resnet10t", {}, (512, 2, 1)),
         ("torchvision:googlenet", {}, (1024, 2, 1)),
-        ("torchvision:vgg16", {}, (512, 2, 1)),
     ],
 )
 def test_maps(name: str, options: dict[str, Any], size: tuple[int, ...]) -> None:
@@ -145,27 +144,20 @@ def test_position_embeddings_of_another_grid_are_interpolated() -> None:
     torch.testing.assert_close(net.adapt(distilled)["pos_embed"], adapted)
 
 
-def test_a_vision_transformers_file_of_another_size_loads(tmp_path: Path) -> None:
-    source, net = tiny_vit((64, 64)), tiny_vit()
-    torch.save({**source.state_dict(), "head.weight": torch.ones(1000, 768)}, tmp_path / "vit.pth")
-    load_pretrained(net, str(tmp_path / "vit.pth"), optional=net.only_in_files)
-    assert torch.equal(net.blocks[0].attn.qkv.weight, source.blocks[0].attn.qkv.weight)
-    torch.testing.assert_close(net.pos_embed, net.adapt(source.state_dict())["pos_embed"])
-
-
 def test_inherited_switches_without_effect_are_told(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("pml_ext")
     logger.addHandler(caplog.handler)
     try:
-        build_on_meta(config("build_resnest_backbone", WITH_NL=True))
+        build_on_meta(config("build_resnet_backbone_distill", WITH_NL=True))
         build_on_meta(config("build_resnet_backbone", DEPTH="18x", FEAT_DIM=512, WITH_NL=True))
     finally:
         logger.removeHandler(caplog.handler)
-    assert "BACKBONE.WITH_NL has no effect on build_resnest_backbone, as in FastReID" in caplog.text
+    assert "BACKBONE.WITH_NL has no effect on build_resnet_backbone_distill, as in FastReID" in caplog.text
     assert "no non-local blocks at DEPTH 18x" in caplog.text
 
 
 def test_fastreid_names_of_parameters() -> None:
+    """Of networks whose names here are timm's, or insightface's."""
     found = build_on_meta(config("build_resnet_backbone", WITH_IBN=True, WITH_SE=True, WITH_NL=True)).state_dict()
     for name, shape in {
         "conv1.weight": (64, 3, 7, 7),
@@ -188,22 +180,13 @@ def test_fastreid_names_of_parameters() -> None:
 # From the modules of FastReID's last public code: how many names, and a hash of "name shape", a line each, in order.
 STATES = [
     ("build_osnet_backbone", "x1_0", False, 558, "ef4b6a3e996d3531"),
-    ("build_osnet_backbone", "x0_75", False, 558, "4b1e6241e0d0c556"),
-    ("build_osnet_backbone", "x0_5", False, 558, "820edcefc3ea5dc9"),
     ("build_osnet_backbone", "x0_25", False, 558, "6f4ce74d67d56dc8"),
     ("build_osnet_backbone", "x1_0", True, 559, "2259be487813ec96"),
-    ("build_osnet_backbone", "x0_25", True, 559, "bdaa40a2da6d5568"),
     ("build_mobilenetv2_backbone", "1.0x", False, 312, "ce9c2a6c2ec8826f"),
-    ("build_mobilenetv2_backbone", "0.75x", False, 312, "ef9bce4f644ba6cc"),
-    ("build_mobilenetv2_backbone", "0.5x", False, 312, "796f6d30009f47f9"),
-    ("build_mobilenetv2_backbone", "0.35x", False, 312, "a942cc4054528712"),
-    ("build_mobilenetv2_backbone", "0.25x", False, 312, "58ba78931b3af897"),
     ("build_mobilenetv2_backbone", "0.1x", False, 312, "c1a9d4279ecf13e3"),
     ("build_mobilenetv3_backbone", "Large", False, 314, "2fb1a4aeb05daa9d"),
     ("build_mobilenetv3_backbone", "Small", False, 246, "b2c2f052a62728d1"),
     ("build_shufflenetv2_backbone", "0.5x", False, 336, "41aeba25fe55e3e0"),
-    ("build_shufflenetv2_backbone", "1.0x", False, 336, "694c86b23c41afb3"),
-    ("build_shufflenetv2_backbone", "1.5x", False, 336, "a5a0bbd35ba20d1c"),
     ("build_shufflenetv2_backbone", "2.0x", False, 336, "8bf8f46945e4eb5c"),
 ]
 
@@ -219,13 +202,10 @@ def test_states_are_fastreids_name_for_name(name: str, depth: str, ibn: bool, co
 # The same of networks whose names here are timm's, with the lines sorted.
 STATES_OF_TIMM = [
     ("build_regnet_backbone", "200x", 264, "6b2d4c21d8d0e135"),
-    ("build_regnet_backbone", "400y", 382, "ea530ca651a9c1c5"),
-    ("build_regnet_backbone", "1600x", 354, "15c3a05fb1d5279e"),
     ("build_regnet_backbone", "3200y", 492, "b91b18a133a6b017"),
     ("build_regnet_backbone", "6400x", 336, "ffb0b5040e6f15d5"),
     ("build_repvgg_backbone", "A0", 349, "03df4af910d531c4"),
     ("build_repvgg_backbone", "B1g2", 451, "3d25750c55aa0d93"),
-    ("build_repvgg_backbone", "B3", 451, "5b0e2cf598a408d9"),
 ]
 TO_FASTREIDS = {
     "build_regnet_backbone": {
@@ -289,56 +269,11 @@ def test_fastreids_weights_give_fastreids_maps(
         torch.testing.assert_close(backbone(images), oracle(state, images, stride))
 
 
-def test_fastdistills_resnet_is_the_same_without_non_local_blocks(caplog: pytest.LogCaptureFixture) -> None:
-    plain = build_on_meta(config("build_resnet_backbone", WITH_IBN=True)).state_dict()
-    with caplog.at_level(logging.WARNING, "pml_ext"):
-        other = build_on_meta(config("build_resnet_backbone_distill", WITH_IBN=True, WITH_NL=True)).state_dict()
-    assert {k: v.shape for k, v in other.items()} == {k: v.shape for k, v in plain.items()}
-    assert "BACKBONE.WITH_NL has no effect on build_resnet_backbone_distill, as in FastReID" in caplog.text
-
-
-def test_names_of_parameters_of_small_networks() -> None:
-    for name, depth, found in [
-        (
-            "build_osnet_backbone", "x1_0",
-            {"conv1.conv.weight": (64, 3, 7, 7), "conv2.1.conv2d.3.conv2.weight": (64, 1, 3, 3),
-             "conv2.0.gate.fc1.bias": (4,), "conv3.2.0.bn.running_var": (384,), "conv5.conv.weight": (512, 512, 1, 1)},
-        ),
-        (
-            "build_mobilenetv2_backbone", "1.0x",
-            {"features.0.0.weight": (32, 3, 3, 3), "features.1.conv.3.weight": (16, 32, 1, 1),
-             "features.17.conv.7.running_mean": (320,), "conv.1.bias": (1280,)},
-        ),
-        (
-            "build_mobilenetv3_backbone", "Large",
-            {"features.4.block.2.fc1.weight": (24, 72, 1, 1), "conv.0.weight": (1280, 960, 1, 1)},
-        ),
-        (
-            "build_shufflenetv2_backbone", "1.0x",
-            {"first_conv.0.weight": (24, 3, 3, 3), "features.0.branch_proj.2.weight": (24, 24, 1, 1),
-             "features.15.branch_main.6.bias": (232,), "conv_last.1.weight": (1024,)},
-        ),
-    ]:  # fmt: skip
-        state = build_on_meta(config(name, DEPTH=depth)).state_dict()
-        assert {key: tuple(state[key].shape) for key in found} == found
-
-
 def test_grey_images_go_into_small_networks() -> None:
     for name, depth in [("build_mobilenetv3_backbone", "Small"), ("build_osnet_backbone", "x0_25")]:
         cfg = config(name, DEPTH=depth)
         cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD = [128.0], [64.0]
         assert build_fresh(cfg).eval()(torch.zeros(1, 1, 32, 32)).ndim == 4
-
-
-def test_torchreids_osnet_is_a_beginning(tmp_path: Path) -> None:
-    """Its file has a layer and a classifier behind the map, which are left out."""
-    options = {"DEPTH": "x0_25", "FEAT_DIM": 128}
-    source = backbone_of(config("build_osnet_backbone", **options)).state_dict()
-    more = {"fc.0.weight": torch.ones(512, 128), "fc.1.running_mean": torch.ones(512), "classifier.bias": torch.ones(3)}
-    torch.save({"state_dict": {f"module.{k}": v for k, v in (source | more).items()}}, tmp_path / "osnet.pth.tar")
-    path = str(tmp_path / "osnet.pth.tar")
-    built = backbone_of(config("build_osnet_backbone", PRETRAIN=True, PRETRAIN_PATH=path, **options)).state_dict()
-    assert all(torch.equal(built[key], value) for key, value in source.items())
 
 
 def test_non_local_blocks_follow_the_last_blocks_of_a_stage() -> None:
@@ -392,9 +327,9 @@ def test_norms(norm: str, name: str) -> None:
     assert alone == (norm != "BN"), "only batch norm lets the batch matter"
 
 
-@pytest.mark.parametrize(("name", "channels"), [("torchvision:googlenet", 1024), ("timm:tf_efficientnet_lite0", 1280)])
+@pytest.mark.parametrize(("name", "channels"), [("timm:tf_efficientnet_lite0", 1280)])
 def test_norms_of_the_batch_keep_the_networks_eps(name: str, channels: int) -> None:
-    """Both have 1e-3 where torch has 1e-5; with the variances of small weights these differ by far."""
+    """It is 1e-3, torch's 1e-5; with the variances of small weights these differ by far."""
     plain, *others = (build_fresh(config(name, FEAT_DIM=channels, NORM=norm)) for norm in ("BN", "syncBN", "FrozenBN"))
     for key, value in (state := plain.state_dict()).items():
         if key.endswith("running_var"):
@@ -415,12 +350,11 @@ def test_norms_reach_every_layer() -> None:
         assert any(isinstance(module, nn.GroupNorm) for module in modules)
         assert not any(isinstance(module, nn.BatchNorm2d) for module in modules)
     assert [build_norm("GN", c).num_groups for c in (64, 48)] == [32, 1]
-    cfg = config("build_resnet_backbone", NORM="syncBN")
+    cfg = config("build_resnet_backbone", NORM="syncBN", DEPTH="18x")
+    cfg.MODEL.HEADS.NORM = "syncBN"  # without a BNNeck: not built
     (line,) = norms_of_other_devices(cfg.MODEL)
-    assert (
-        "MODEL.BACKBONE.NORM is syncBN, which torch has for CUDA devices only; here set MODEL.BACKBONE.NORM BN" in line
-    )
-    assert backbone_of(cfg).eval()(torch.zeros(1, 3, 64, 32)).shape == (1, 2048, 4, 2), "to test with it is fine"
+    assert "MODEL.BACKBONE.NORM is syncBN, which torch has for CUDA devices only; here set MODEL.BACKBONE" in line
+    assert backbone_of(cfg).eval()(torch.zeros(1, 3, 64, 32)).shape == (1, 512, 4, 2), "to test with it is fine"
 
 
 def test_mistakes_are_named() -> None:
@@ -461,7 +395,6 @@ def test_mistakes_are_named() -> None:
 @pytest.mark.parametrize(
     ("name", "channels", "options"),
     [
-        ("mobilenet_v2", 1280, {}),
         ("mnasnet0_5", 1280, {}),
         ("googlenet", 1024, {"aux_logits": False, "transform_input": True, "init_weights": False}),
     ],

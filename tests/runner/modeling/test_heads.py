@@ -11,7 +11,7 @@ from pml_ext._errors import UserError
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.modeling.heads import CLS_LAYERS, POOL_LAYERS, EmbeddingHead
-from pml_ext.runner.modeling.heads.pooling import GeneralizedMean
+from pml_ext.runner.modeling.heads.layers import GeneralizedMean
 from tests.oracles.heads import class_score, generalized_mean
 from tests.runner.modeling.networks import backbone_of, head_of
 
@@ -178,15 +178,6 @@ def test_the_reduction_can_have_two_layers() -> None:
     first, second = (p.flatten(1) for p in head.parameters())
     maps = torch.randn(3, 6, 2, 2)
     torch.testing.assert_close(head(maps)["features"], maps.mean(dim=(2, 3)) @ first.T @ second.T)  # type: ignore[index]
-
-
-def test_the_bnneck_has_no_trainable_shift() -> None:
-    cfg = config(WITH_BNNECK=True)
-    head = head_of(cfg)
-    assert {n: p.requires_grad for n, p in head.named_parameters()} == {
-        "bottleneck.0.weight": True,
-        "bottleneck.0.bias": False,
-    }
 
 
 def test_flatten_keeps_the_places() -> None:

@@ -131,42 +131,23 @@ def test_a_cache_that_cannot_be_written(cache: Path) -> None:
     ("options", "file"),
     [
         ({"DEPTH": "50x"}, "models/resnet50-19c8e357.pth"),
-        ({"DEPTH": "50x", "WITH_NL": True}, "models/resnet50-19c8e357.pth"),
-        ({"DEPTH": "101x", "WITH_IBN": True}, "v1.0/resnet101_ibn_a-59ea0ac6.pth"),
         ({"DEPTH": "101x", "WITH_IBN": True, "WITH_SE": True}, "v1.0/se_resnet101_ibn_a-fabed4e2.pth"),
         ({"NAME": "build_resnest_backbone", "DEPTH": "50x", "WITH_IBN": True}, "resnest50-528c19ca.pth"),
         ({"NAME": "build_resnext_backbone", "DEPTH": "101x", "WITH_IBN": True}, "resnext101_ibn_a-6ace051d.pth"),
-        ({"NAME": "build_osnet_backbone", "DEPTH": "x0_5"}, "#/osnet_x0_5_imagenet.pth"),
         ({"NAME": "build_osnet_backbone", "DEPTH": "x1_0", "WITH_IBN": True}, "#/osnet_ibn_x1_0_imagenet.pth"),
         ({"NAME": "build_osnet_backbone", "DEPTH": "x0_5", "WITH_IBN": True}, None),
         ({"NAME": "build_mobilenetv3_backbone", "DEPTH": "Small", "WITH_IBN": True}, "mobilenet_v3_small-047dcff4.pth"),
-        ({"NAME": "build_mobilenetv2_backbone", "DEPTH": "1.0x"}, None),
         ({"NAME": "build_resnet_backbone_distill", "DEPTH": "34x", "WITH_IBN": True}, "resnet34_ibn_a-94bc1577.pth"),
         ({"NAME": "build_regnet_backbone", "DEPTH": "800y"}, "160906567/RegNetY-800MF_dds_8gpu.pyth"),
         ({"NAME": "build_regnet_backbone", "DEPTH": "800x"}, None),  # FastReID's is of another network
         ({"DEPTH": "50x", "WITH_SE": True}, None),
-        ({"NAME": "build_resnext_backbone", "DEPTH": "50x"}, None),
-        ({"NAME": "build_vit_backbone", "DEPTH": "base"}, None),
-        ({"NAME": "timm:resnet18"}, None),
         ({"NAME": "torchvision:googlenet"}, "https://download.pytorch.org/models/googlenet-1378be20.pth"),
-        ({"NAME": "torchvision:vgg16"}, "https://download.pytorch.org/models/vgg16-397923af.pth"),
-        ({"NAME": "torchvision:resnet50"}, "https://download.pytorch.org/models/resnet50-0676ba61.pth"),
         ({"NAME": "torchvision:vgg_16"}, None),
     ],
 )
 def test_the_file_of_a_backbone(options: dict[str, object], file: str | None) -> None:
     url = imagenet_url(config(**options).MODEL.BACKBONE)
     assert url is None if file is None else url is not None and url.endswith(file)
-
-
-def test_names_end_in_a_hash_where_their_authors_gave_one() -> None:
-    for (backbone, _), url in URLS.items():
-        if backbone == "build_osnet_backbone":
-            assert url.startswith("https://drive.google.com/uc?id=")
-        elif backbone == "build_regnet_backbone":
-            assert url.startswith("https://dl.fbaipublicfiles.com/pycls/dds_baselines/")
-        else:
-            assert len(bytes.fromhex(url.removesuffix(".pth").rpartition("-")[2])) == 4
 
 
 @pytest.fixture

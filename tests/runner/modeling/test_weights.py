@@ -13,7 +13,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.config.load import load_config
-from pml_ext.runner.modeling.backbones.iresnet import IResNet
+from pml_ext.runner.modeling.backbones.insightface import IResNet
 from pml_ext.runner.modeling.heads import EmbeddingHead
 from pml_ext.runner.modeling.weights.load import load_pretrained, load_weights
 from pml_ext.runner.modeling.weights.read import read_state_dict

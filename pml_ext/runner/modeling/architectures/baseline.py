@@ -149,22 +149,19 @@ def _flat_size(cfg: CN, backbone: nn.Module) -> int:
     """
     options, sizes = cfg.MODEL.BACKBONE, ImageSizes.of(cfg.INPUT)
     size = list(sizes.train)
-    fixed = size[0] > 0 and size == sizes.test
-    if not fixed and (isinstance(backbone, ConvNet) or size != sizes.test):
-        raise UserError(
-            f"MODEL.HEADS.POOL_LAYER Flatten needs one fixed image size: INPUT.SIZE_TRAIN is {size}, "
-            f"SIZE_TEST is {sizes.test}"
-        )
-    if not fixed and not options.FEAT_DIM:
-        raise UserError(
-            "MODEL.BACKBONE.FEAT_DIM must be the channels × height × width of the feature map for Flatten and images "
-            "without a fixed size (INPUT.SIZE_TRAIN [0])"
-        )
-    if not fixed:
+    has_own_width = isinstance(backbone, ConvNet)
+    is_unknown = size[0] == 0 and sizes.test[0] == 0
+    if is_unknown and options.FEAT_DIM and not has_own_width:
         return int(options.FEAT_DIM)
+    if size[0] == 0 or size != sizes.test:
+        raise UserError(
+            f"MODEL.HEADS.POOL_LAYER Flatten needs one fixed image size: INPUT.SIZE_TRAIN is {size}, SIZE_TEST is "
+            f"{sizes.test}; for images that have one size already give MODEL.BACKBONE.FEAT_DIM, the channels × height "
+            "× width of their feature map"
+        )
     channels, height, width = map_shape(cfg, backbone)
     measured = channels * height * width
-    if not isinstance(backbone, ConvNet) and options.FEAT_DIM not in (0, measured):
+    if not has_own_width and options.FEAT_DIM not in (0, measured):
         raise UserError(
             f"MODEL.BACKBONE.FEAT_DIM must be {measured} ({channels}×{height}×{width}) for "
             f"{options.NAME} at {size} with Flatten; got {options.FEAT_DIM}"

@@ -2,17 +2,11 @@
 
 from pml_ext.runner.modeling.backbones import (  # noqa: F401
     convnet,
-    insightface_vit,
-    iresnet,
-    mobilefacenet,
-    mobilenet,
+    insightface,
     osnet,
-    regnet,
-    repvgg,
-    resnest,
     resnet,
     shufflenetv2,
-    timm_backbone,
-    torchvision_backbone,
+    timm_networks,
+    torchvision_networks,
     vit,
 )

@@ -6,9 +6,8 @@ from torch import nn
 from yacs.config import CfgNode as CN
 
 from pml_ext.distributed import PartialFC
-from pml_ext.runner.modeling.heads.classification import CLS_LAYERS
 from pml_ext.runner.modeling.heads.embedding_head import EmbeddingHead
-from pml_ext.runner.modeling.heads.pooling import POOL_LAYERS
+from pml_ext.runner.modeling.heads.layers import CLS_LAYERS, POOL_LAYERS
 from pml_ext.runner.registry import REID_HEADS_REGISTRY
 
 __all__ = ["CLS_LAYERS", "POOL_LAYERS", "EmbeddingHead", "build_heads", "build_partial_fc"]

@@ -10,8 +10,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext.runner.modeling.backbones.norms import build_norm
 from pml_ext.runner.modeling.configurable import configurable
-from pml_ext.runner.modeling.heads.classification import CLS_LAYERS
-from pml_ext.runner.modeling.heads.pooling import POOL_LAYERS
+from pml_ext.runner.modeling.heads.layers import CLS_LAYERS, POOL_LAYERS
 from pml_ext.runner.registry import REID_HEADS_REGISTRY
 
 

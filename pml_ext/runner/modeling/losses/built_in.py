@@ -7,16 +7,16 @@ import pml_ext.losses
 import pml_ext.miners
 from pml_ext._pml import BaseMetricLossFunction, BaseMiner
 from pml_ext.runner.config.part_keys import REQUIRED, arguments_of
-from pml_ext.runner.modeling.losses import id_losses, pair_losses
+from pml_ext.runner.modeling.losses import fastreid_losses
 from pml_ext.runner.registry import LOSS_REGISTRY, MINER_REGISTRY, Registry
 
 # FastReID's by FastReID's names, which pytorch-metric-learning gives to other losses; HistogramLoss is ours.
-LOSS_REGISTRY.register()(id_losses.CrossEntropyLoss)
-LOSS_REGISTRY.register()(id_losses.FocalLoss)
-LOSS_REGISTRY.register()(pair_losses.TripletLoss)
-LOSS_REGISTRY.register()(pair_losses.CircleLoss)
-LOSS_REGISTRY.register("Cosface")(pair_losses.CosfaceLoss)
-LOSS_REGISTRY.register()(pair_losses.HistogramLoss)
+LOSS_REGISTRY.register()(fastreid_losses.CrossEntropyLoss)
+LOSS_REGISTRY.register()(fastreid_losses.FocalLoss)
+LOSS_REGISTRY.register()(fastreid_losses.TripletLoss)
+LOSS_REGISTRY.register()(fastreid_losses.CircleLoss)
+LOSS_REGISTRY.register("Cosface")(fastreid_losses.CosfaceLoss)
+LOSS_REGISTRY.register()(fastreid_losses.HistogramLoss)
 
 
 # Base classes, losses that take no labels, and a miner of batches that are triplets already.

@@ -76,8 +76,10 @@ def imagenet_url(options: CN) -> str | None:
         first = getattr(models.get_model_weights(model), "IMAGENET1K_V1", None) if known else None
         return None if first is None else str(first.url)
     facts = backbone_facts(options.NAME)
-    chosen = [key for key in ("WITH_SE", "WITH_IBN") if facts and options[key] and key in facts.options]
-    kind = "".join({"WITH_SE": "se_", "WITH_IBN": "ibn_"}[key] for key in chosen)
+    kind = ""
+    for key, prefix in (("WITH_SE", "se_"), ("WITH_IBN", "ibn_")):
+        if facts and options[key] and key in facts.options:
+            kind += prefix
     return URLS.get((options.NAME.removesuffix("_distill"), kind + options.DEPTH))
 
 

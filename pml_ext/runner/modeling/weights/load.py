@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from pml_ext._errors import UserError
 from pml_ext.runner.modeling.names import MGN_HEADS
-from pml_ext.runner.modeling.weights.bare import named_as_whole
-from pml_ext.runner.modeling.weights.names import backbone_names, library_names, own_names
+from pml_ext.runner.modeling.weights.names import backbone_names, library_names, named_as_whole, own_names
 from pml_ext.runner.modeling.weights.read import PACKAGE, packaged_file, read_state_dict
 
 log = logging.getLogger("pml_ext")
@@ -56,22 +55,27 @@ def fill(module: nn.Module, found: dict[str, Tensor], path: str | Path, optional
     """Copy a file's tensors into a module; a UserError lists those that differ. Names may begin as `optional` ones."""
     expected = module.state_dict()
     usable = {n: v for n, v in found.items() if n in expected and v.shape == expected[n].shape}
-    missing = [n for n in expected if n not in found and not n.startswith(optional) and not n.endswith(_COUNTER)]
-    surplus = [n for n in found if n not in expected and not n.startswith(optional) and not n.endswith(_COUNTER)]
-    misshaped = [
-        f"{n} (file {tuple(found[n].shape)}, model {tuple(expected[n].shape)})"
-        for n in expected
-        if n in found and n not in usable and not n.startswith(optional)
-    ]
-    kinds = {"missing": missing, "unexpected": surplus, "of another shape": misshaped}
-    if any(kinds.values()):
-        table = [f"  {kind} ({len(names)}): {_shown(names)}" for kind, names in kinds.items() if names]
+    unfilled = [n for n in expected if n not in usable and not n.endswith(_COUNTER)]
+    unused = [n for n in found if n not in usable and not n.endswith(_COUNTER)]
+    differences: dict[str, list[str]] = {"missing": [], "unexpected": [], "of another shape": []}
+    for name in dict.fromkeys(unfilled + unused):
+        if name.startswith(optional):
+            continue
+        if name not in found:
+            differences["missing"].append(name)
+        elif name not in expected:
+            differences["unexpected"].append(name)
+        else:
+            shapes = f"file {tuple(found[name].shape)}, model {tuple(expected[name].shape)}"
+            differences["of another shape"].append(f"{name} ({shapes})")
+    if any(differences.values()):
+        table = [f"  {kind} ({len(names)}): {_shown(names)}" for kind, names in differences.items() if names]
         raise UserError(f"{path} is of another architecture than the config's model:\n" + "\n".join(table))
     module.load_state_dict(usable, strict=False)
-    for kind, names in (("not used", found.keys() - usable), ("not in it, as initialised", expected.keys() - usable)):
-        told = sorted(n for n in names if n not in optional and not n.endswith(_COUNTER))
-        if told:
-            log.info("weights from %s: %s (%d): %s", path, kind, len(told), _shown(told))
+    for kind, names in (("not used", unused), ("not in it, as initialised", unfilled)):
+        logged = sorted(n for n in names if n not in optional)
+        if logged:
+            log.info("weights from %s: %s (%d): %s", path, kind, len(logged), _shown(logged))
 
 
 def _by_order(module: nn.Module, found: dict[str, Tensor], path: str) -> dict[str, Tensor]:
@@ -113,4 +117,4 @@ def _without_pixels(module: nn.Module, found: dict[str, Tensor], path: str | Pat
 
 
 def _shown(names: list[str]) -> str:
-    return f"{', '.join(names[:SHOWN])}{' …' if len(names) > SHOWN else ''}"
+    return ", ".join(names[:SHOWN]) + (" …" if len(names) > SHOWN else "")

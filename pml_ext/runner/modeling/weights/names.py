@@ -1,13 +1,12 @@
-"""Parameter names of other projects' files, turned into ours: FastReID's, insightface's, and the prefixes of any.
-
-Whole models of torchreid and Open Metric Learning: bare.py.
-"""
+"""Parameter names of FastReID, insightface, torchreid and Open Metric Learning, turned into ours."""
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from torch import Tensor, nn
 
+from pml_ext._errors import UserError
 from pml_ext.runner.modeling.names import MGN_HEADS
 
 # FastReID 0.x -> today's, and ours. No name of ours begins with one on the left, so translating twice changes nothing.
@@ -100,4 +99,46 @@ def _with_a_face_head(state: dict[str, Tensor], linear: str, norm: str) -> dict[
             renamed[f"heads.bottleneck.1.{name.removeprefix(norm)}"] = value
         elif name != f"{linear}bias":
             renamed[f"backbone.{name}"] = value
+    return renamed
+
+
+# part of a name -> the network with such names, and its backbone here
+_WHOLE_MODELS = {
+    "conv2.0.conv2a.": ("an OSNet", "build_osnet_backbone"),
+    "layer4.0.conv1.": ("a ResNet", "torchvision:resnet50 and its like"),
+    "blocks.0.attn.qkv.": ("a vision transformer", "build_vit_backbone"),
+}
+_AFTER_POOLING = ("fc.", "projection.")  # layers of an embedding, with a bias or a ReLU
+
+
+def named_as_whole(module: nn.Module, state: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
+    """Rename a state for a module with the children backbone and heads, unless it has such names already.
+
+    Both projects compare pooled maps in tests, so the config's head must have no reduction and no BNNeck.
+    """
+    parts = [name for name, _ in module.named_children()]
+    backbone = getattr(module, "backbone", None)
+    if "heads" not in parts or any(name.partition(".")[0] in parts for name in state):
+        return state
+    bare = bare_names(state)
+    every_name = " ".join(bare)
+    sign = next((sign for sign in _WHOLE_MODELS if sign in every_name), None)
+    if sign is None:
+        return state
+    kind, takes_it = _WHOLE_MODELS[sign]
+    behind = sorted({name.split(".")[0] for name in bare if name.startswith(_AFTER_POOLING)})
+    if behind:
+        raise UserError(
+            f"{path} is {kind} with a layer ({', '.join(behind)}) behind its pooling that no head here has; to begin a "
+            "training with its backbone, give the file as MODEL.BACKBONE.PRETRAIN_PATH with PRETRAIN True"
+        )
+    if getattr(getattr(backbone, "maxpool", None), "ceil_mode", False):
+        raise UserError(
+            f"{path} is {kind} whose max-pool pads, which FastReID's does not: set MODEL.BACKBONE.NAME to {takes_it}"
+        )
+    renamed = {}
+    for name, value in bare.items():
+        inside = name.removeprefix("classifier.")
+        part = "backbone" if inside == name else "heads"
+        renamed[f"{part}.{inside}"] = value
     return renamed

@@ -18,8 +18,7 @@ from pml_ext.runner.data.datasets import ImageSet
 from pml_ext.runner.engine.exporting import FORMATS, export
 from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.modeling.architectures import build_model
-from pml_ext.runner.modeling.losses.id_losses import CrossEntropyLoss
-from pml_ext.runner.modeling.losses.pair_losses import TripletLoss
+from pml_ext.runner.modeling.losses.fastreid_losses import CrossEntropyLoss, TripletLoss
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
 from tests.runner.data import published_layouts as layouts

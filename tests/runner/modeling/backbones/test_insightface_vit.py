@@ -13,7 +13,7 @@ from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.engine.exporting import FORMATS, export
 from pml_ext.runner.modeling.architectures import build_model
-from pml_ext.runner.modeling.backbones import insightface_vit
+from pml_ext.runner.modeling.backbones import insightface
 from pml_ext.runner.modeling.names import backbone_facts
 from pml_ext.runner.modeling.pixels_to_embedding import unit_embeddings
 from pml_ext.runner.modeling.weights.load import load_pretrained, load_weights
@@ -45,7 +45,7 @@ def config(depth: str, width: int, size: int = 112) -> CfgNode:
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> CfgNode:
     """Three blocks of 16 channels, 4 × 4 patches of which 11 are seen in training."""
-    monkeypatch.setitem(insightface_vit._SHAPES, "vit_t", (16, 3, 0.0, 0.3))
+    monkeypatch.setitem(insightface._VIT_SHAPES, "vit_t", (16, 3, 0.0, 0.3))
     return config("vit_t", 16, 38)
 
 
@@ -74,7 +74,7 @@ def test_each_has_the_parameters_of_insightfaces(depth: str, facts: tuple[int, i
 
 def test_all_of_them_are_listed() -> None:
     depths = backbone_facts("build_insightface_vit_backbone").depths
-    assert depths == tuple(PUBLISHED) == tuple(insightface_vit._SHAPES)
+    assert depths == tuple(PUBLISHED) == tuple(insightface._VIT_SHAPES)
 
 
 def test_values_are_those_of_the_formula(tiny: CfgNode) -> None:

@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 from yacs.config import CfgNode as CN
 
 import pml_ext.losses
@@ -11,6 +12,11 @@ from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import read_config
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
 from pml_ext.runner.registry import LOSS_REGISTRY, MINER_REGISTRY
+
+
+def built(cfg: CN) -> nn.ModuleDict:
+    return build_losses(cfg.MODEL.LOSSES, num_classes=4, output_size=lambda _: 4)[1]
+
 
 NEEDED = {  # by constructors without defaults
     "P2SGradLoss": {"P2SGRADLOSS": {"DESCRIPTORS_DIM": 4}},
@@ -46,7 +52,7 @@ def test_the_options_of_a_node_reach_the_loss(name: str, node: str, options: dic
     cfg = get_cfg()
     cfg.MODEL.LOSSES.NAME = (name,)
     cfg.MODEL.LOSSES[node].update(options)
-    _, modules = build_losses(cfg.MODEL.LOSSES, num_classes=4, output_size=lambda _: 4)
+    modules = built(cfg)
     assert type(modules[name]) is getattr(pml_ext.losses, name)
     assert {key: getattr(modules[name], key.lower()) for key in options} == options
 
@@ -61,13 +67,13 @@ def test_the_triplet_loss_by_its_reducer() -> None:
     values = []
     for name in ("AvgNonZeroReducer", "MeanReducer", "ArcPairReducer"):
         cfg.MODEL.LOSSES.TRIPLETMARGIN.REDUCER = name
-        _, modules = build_losses(cfg.MODEL.LOSSES, num_classes=4, output_size=lambda _: 2)
+        modules = built(cfg)
         values.append(modules["TripletMarginLoss"](x, labels, indices).item())
     expected = 1 - 0.4**0.5
     assert values == pytest.approx([expected, expected / 2, expected / 4], abs=1e-3)
     cfg.MODEL.LOSSES.TRIPLETMARGIN.REDUCER = "SomeReducer"
     with pytest.raises(UserError, match=r"MODEL\.LOSSES\.TRIPLETMARGIN\.REDUCER: unknown value 'SomeReducer'"):
-        build_losses(cfg.MODEL.LOSSES, num_classes=4, output_size=lambda _: 2)
+        built(cfg)
 
 
 def test_n_pairs_of_dot_products_and_of_cosines() -> None:
@@ -77,7 +83,7 @@ def test_n_pairs_of_dot_products_and_of_cosines() -> None:
     x, labels = 2 * torch.randn(6, 4, dtype=torch.float64), torch.tensor([0, 1, 1, 0, 2, 2])
     for normalize, weight in [(False, 0.002), (False, 0.0), (True, 0.1)]:
         cfg.MODEL.LOSSES.NPAIRS.update({"NORMALIZE": normalize, "REG_WEIGHT": weight})
-        _, modules = build_losses(cfg.MODEL.LOSSES, num_classes=4, output_size=lambda _: 4)
+        modules = built(cfg)
         expected = weight * sum(float(row @ row) for row in x) / 6
         rows = [row / row.norm() if normalize else row for row in x]
         anchors, positives = (rows[0], rows[1], rows[4]), (rows[3], rows[2], rows[5])
@@ -88,7 +94,7 @@ def test_n_pairs_of_dot_products_and_of_cosines() -> None:
         assert modules["NPairsLoss"](x, labels).item() == pytest.approx(expected)
     cfg.MODEL.LOSSES.NPAIRS.REG_WEIGHT = -1.0
     with pytest.raises(UserError, match=r"MODEL\.LOSSES\.NPAIRS: reg_weight must be in \[0, inf\]; got -1"):
-        build_losses(cfg.MODEL.LOSSES, num_classes=4, output_size=lambda _: 4)
+        built(cfg)
 
 
 def test_what_a_loss_refuses_is_named_by_its_node() -> None:
@@ -96,15 +102,15 @@ def test_what_a_loss_refuses_is_named_by_its_node() -> None:
     cfg.MODEL.LOSSES.NAME = ("RecallAtKSurrogateLoss",)
     cfg.MODEL.LOSSES.RSK.KS = (0,)
     with pytest.raises(UserError, match=r"MODEL\.LOSSES\.RSK: ks must be one or more integers"):
-        build_losses(cfg.MODEL.LOSSES, num_classes=4, output_size=lambda _: 4)
+        built(cfg)
     cfg.MODEL.LOSSES.NAME = ("TCMLoss",)
     cfg.MODEL.LOSSES.TCM.DIVIDE_BY = "hart"
     with pytest.raises(UserError, match=r"MODEL\.LOSSES\.TCM: divide_by must be one of 'hard', 'all'; got 'hart'"):
-        build_losses(cfg.MODEL.LOSSES, num_classes=4, output_size=lambda _: 4)
+        built(cfg)
     cfg.MODEL.LOSSES.NAME = ("LoOp",)
     cfg.MODEL.LOSSES.LOOP.LOSS = "CentroidTripletLoss"
     with pytest.raises(UserError, match=r"MODEL\.LOSSES\.LOOP: LoOp cannot wrap CentroidTripletLoss"):
-        build_losses(cfg.MODEL.LOSSES, num_classes=4, output_size=lambda _: 4)
+        built(cfg)
 
 
 @pytest.mark.parametrize("base", ["TripletMarginLoss", "HPHNTripletLoss", "LiftedHingeLoss", "MultiSimilarityLoss"])
@@ -114,7 +120,7 @@ def test_loop_on_segments_with_each_of_its_papers_losses(base: str, pairing: str
     cfg = get_cfg()
     cfg.MODEL.LOSSES.NAME = ("LoOp",)
     cfg.MODEL.LOSSES.LOOP.update({"LOSS": base, "GEOMETRY": "segment", "PAIRING": pairing})
-    _, modules = build_losses(cfg.MODEL.LOSSES, num_classes=4, output_size=lambda _: 4)
+    modules = built(cfg)
     loss = modules["LoOp"]
     assert isinstance(loss.loss, getattr(pml_ext.losses, base)) and not loss.distance.normalize_embeddings
     x, labels = torch.randn(16, 4, requires_grad=True), torch.arange(4).repeat(4)
@@ -169,7 +175,7 @@ def test_a_wrong_key_of_such_a_node_is_named(key: str, value: str, message: str)
 def test_a_wrong_distance_is_named(value: str) -> None:
     cfg = read_config(None, ["MODEL.LOSSES.NAME", "('NTXentLoss',)", "MODEL.LOSSES.NTXENTLOSS.DISTANCE", value]).cfg
     with pytest.raises(UserError, match="LpDistance"):
-        build_losses(cfg.MODEL.LOSSES, num_classes=4, output_size=lambda _: 4)
+        built(cfg)
 
 
 def test_loops_miner_is_around_another_one_with_that_ones_options() -> None:

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pml_ext.runner.modeling.losses.id_losses import CrossEntropyLoss, FocalLoss
+from pml_ext.runner.modeling.losses.fastreid_losses import CrossEntropyLoss, FocalLoss
 from tests.oracles import fastreid_losses as oracle
 
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 import pml_ext.losses
-from pml_ext.runner.modeling.losses.pair_losses import CircleLoss, CosfaceLoss, HistogramLoss, TripletLoss
+from pml_ext.runner.modeling.losses.fastreid_losses import CircleLoss, CosfaceLoss, HistogramLoss, TripletLoss
 from tests.oracles import fastreid_losses as oracle
 from tests.oracles import histogram
 

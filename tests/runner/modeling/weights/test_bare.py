@@ -11,8 +11,6 @@ from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.pixels_to_embedding import unit_embeddings
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
-from pml_ext.runner.modeling.weights.names import backbone_names
-from tests.runner.modeling.networks import backbone_of
 
 OSNET = {"NAME": "build_osnet_backbone", "DEPTH": "x0_25", "FEAT_DIM": 128}
 RESNET = {"NAME": "torchvision:resnet18", "FEAT_DIM": 512}
@@ -62,17 +60,6 @@ def test_a_whole_model_gives_its_own_embeddings(
         torch.testing.assert_close(unit_embeddings(net, {"images": images}), nn.functional.normalize(expected))
 
 
-def test_an_osnet_without_a_layer_behind_it(tmp_path: Path) -> None:
-    cfg = get_cfg()
-    cfg.MODEL.BACKBONE.update(OSNET)
-    fresh = backbone_of(cfg).state_dict()
-    state = {f"module.{name}": value + 1 for name, value in fresh.items()}
-    net = network(OSNET)
-    load_weights(net, saved(state, tmp_path), optional=ONLY_FOR_TRAINING)
-    own = net.state_dict()
-    assert all(torch.equal(own[name.replace("module.", "backbone.")], value) for name, value in state.items())
-
-
 @pytest.mark.parametrize(
     ("options", "names", "message"),
     [
@@ -101,9 +88,3 @@ def test_a_bnneck_is_not_in_such_files(resnet: Any, tmp_path: Path) -> None:
     path = saved(resnet.state_dict(), tmp_path)
     with pytest.raises(UserError, match=r"missing \(4\): heads.bottleneck.0.weight"):
         load_weights(network(RESNET, WITH_BNNECK=True), path, optional=ONLY_FOR_TRAINING)
-
-
-def test_open_metric_learnings_transformer_is_a_beginning() -> None:
-    state = {f"model.model.{name}": torch.ones(1) for name in ("cls_token", "blocks.0.attn.qkv.weight")}
-    found = backbone_names(state | {"criterion.weight": torch.ones(1)})
-    assert list(found) == ["cls_token", "blocks.0.attn.qkv.weight"]
