@@ -11,9 +11,8 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext._names import hint
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.config.layers import COMMAND_LINE, Layer, Layers
-from pml_ext.runner.config.old_names import WITHOUT_MEANING, read_old_names
-from pml_ext.runner.config.part_keys import checked, keys_of_node, nodes_in
+from pml_ext.runner.config.old_spellings import WITHOUT_MEANING, File, Settings, modernise
+from pml_ext.runner.config.part_keys import REQUIRED, keys_of_node, nodes_in
 from pml_ext.runner.config.stock import CONFIGS
 from pml_ext.runner.config.yaml_file import read_tree, shown
 from pml_ext.runner.plugins import imported, require_imported
@@ -21,20 +20,23 @@ from pml_ext.runner.plugins import imported, require_imported
 log = logging.getLogger("pml_ext")
 
 BASE_KEY = "_BASE_"
+COMMAND_LINE = "the command line"
 
 
 def load_config(config_file: str | Path, overrides: Sequence[Any] | None = None) -> CN:
     """The defaults, overlaid with a YAML file, its `_BASE_` files and KEY VALUE pairs (["SOLVER.MAX_EPOCH", 10, …]).
 
     The file may be one of the package, such as Market1501/bagtricks_R50.yml; `_BASE_` is relative to it. Spellings
-    before FastReID 1.1 keep their meanings, and are logged. A UserError names every wrong key, its file and what is
-    known.
+    before FastReID 1.1 keep their meanings, and are logged.
+
+    Raises:
+        UserError: names every wrong key, its file and the closest known keys.
     """
     return accepted(read_config(config_file, overrides))
 
 
 class Mistake(NamedTuple):
-    """A line about a key, or about the value of one that is known."""
+    """A line about a key, or about the value of a known key."""
 
     key: str
     line: str
@@ -42,7 +44,7 @@ class Mistake(NamedTuple):
 
 
 class ReadConfig(NamedTuple):
-    """A config, the mistakes in it, those of keys first, and which old spellings were replaced, a line each."""
+    """A config, the mistakes in it (wrong keys first), and a line for each old spelling that was replaced."""
 
     cfg: CN
     mistakes: list[Mistake]
@@ -54,12 +56,12 @@ class ReadConfig(NamedTuple):
 
     @property
     def wrong(self) -> list[str]:
-        """The keys whose values are wrong, and so have their defaults."""
+        """Keys with wrong values; they have their defaults."""
         return [mistake.key for mistake in self.mistakes if mistake.is_of_value]
 
 
 def accepted(read: ReadConfig) -> CN:
-    """The config, with a line in the log for each old spelling; a UserError with all mistakes where there are any."""
+    """Log each old spelling and return the config; raise a UserError that lists all mistakes if there are any."""
     if read.mistakes:
         raise UserError("\n".join(read.lines))
     for note in read.notes:
@@ -68,115 +70,134 @@ def accepted(read: ReadConfig) -> CN:
 
 
 def read_config(config_file: str | Path | None, overrides: Sequence[Any] | None = None) -> ReadConfig:
-    """As load_config, with the mistakes beside the config; None: overrides alone."""
+    """As load_config, but return the mistakes with the config. None: overrides alone."""
     cfg, overrides, mistakes = get_cfg(), overrides or [], list[Mistake]()
-    layers = Layers([] if config_file is None else _read_chain(str(config_file), Path(), (), mistakes))
+    trees = [] if config_file is None else _read_chain(str(config_file), Path(), (), mistakes)
+    files = [File(source, dict(_flat(cfg, tree, ""))) for source, tree in trees]
     if len(overrides) % 2:
         line = f"overrides must be KEY VALUE pairs; got an odd number of words: {' '.join(map(str, overrides))}"
         mistakes.append(Mistake("", line))
+    words = {}
     for key, value in zip(overrides[::2], overrides[1::2], strict=False):
-        layers.append(Layer(COMMAND_LINE, {}))
-        layers[-1].put(key, value if _is_known(cfg, key) or not isinstance(value, str) else _literal(value))
-    if (made_with := layers.value("IMPORTS")) is not None:
-        names = _coerce(made_with, cfg.IMPORTS, "IMPORTS", "the config")
+        words[key] = _literal(value) if _node(cfg, key) is None else value
+    files.append(File(COMMAND_LINE, words))
+    settings, notes = modernise(files, COMMAND_LINE)
+    if "IMPORTS" in settings:
+        names = _coerce(settings["IMPORTS"].value, cfg.IMPORTS, "IMPORTS", "the config")
         require_imported(names, str(config_file or "it"))
-    notes = read_old_names(layers)
-    _drop_size_of_another_backbone(layers)
-    for layer in layers:
-        mistakes += _merge(cfg, layer.tree, "", layer.source)
+    _drop_size_of_another_backbone(settings)
+    for key, (value, source) in settings.items():
+        try:
+            mistakes += _set(cfg, key, value, source)
+        except UserError as error:
+            mistakes.append(Mistake(key, str(error), is_of_value=True))
     cfg.IMPORTS = imported()
     cfg.freeze()
     return ReadConfig(cfg, sorted(mistakes, key=lambda mistake: mistake.is_of_value), notes)
 
 
-def _read_chain(name: str, folder: Path, seen: tuple[Path, ...], mistakes: list[Mistake]) -> list[Layer]:
-    """The files of a `_BASE_` chain, the base first; a name is relative to the folder of the last file seen."""
+def _read_chain(
+    name: str, folder: Path, seen: tuple[Path, ...], mistakes: list[Mistake]
+) -> list[tuple[str, dict[str, Any]]]:
+    """The files of a `_BASE_` chain, the base first; a name is relative to the folder of the last file in `seen`."""
     named_by = f" ({BASE_KEY} of {seen[-1]})" if seen else ""
     try:
         path = folder / Path(name).expanduser()
         if not seen and not path.exists():
             path = CONFIGS.find(name) or path
         resolved = path.resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # a home that nobody has, a loop of links, a NUL
+    except (OSError, RuntimeError, ValueError) as error:  # an unknown home, a loop of links, a NUL
         raise UserError(f"cannot read config file {shown(name)[1:-1]}{named_by}: {error}") from error
     if resolved in seen:
         raise UserError(f"{BASE_KEY} cycle: {' -> '.join(str(p) for p in (*seen, resolved))}")
-    tree, found = read_tree(path, named_by=named_by)
-    mistakes += [Mistake("", line) for line in found]
+    tree, duplicates = read_tree(path, named_by=named_by)
+    mistakes += [Mistake("", line) for line in duplicates]
     base = tree.pop(BASE_KEY, None)
     if not isinstance(base, str | None):
         raise UserError(f"{path}: {BASE_KEY} must be one path; got {shown(base)}")
     below = [] if base is None else _read_chain(base, path.parent, (*seen, resolved), mistakes)
-    return [*below, Layer(str(path), tree)]
+    return [*below, (str(path), tree)]
 
 
-def _drop_size_of_another_backbone(layers: Layers) -> None:
-    """Remove the FEAT_DIM of a base file if a later file or the command line chooses another backbone without one.
+def _flat(node: CN, tree: dict[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """Keys with dots and their values. Only known nodes are opened: anchors can make others endless."""
+    for key, value in tree.items():
+        name = f"{prefix}{key if isinstance(key, str) else shown(key)}"
+        below = node.get(key)
+        if below is None and isinstance(value, dict) and keys_of_node(name):
+            below = CN()
+        if isinstance(below, CN) and isinstance(value, dict):
+            yield from _flat(below, value, f"{name}.")
+        else:
+            yield name, value
+
+
+def _drop_size_of_another_backbone(settings: Settings) -> None:
+    """Remove a base file's FEAT_DIM if a later file or the command line chooses another backbone without one.
 
     ConvNet's FEAT_DIM is a choice of its own, and that for Flatten depends on the image size.
     """
-    chosen, sized = layers.last("MODEL.BACKBONE.NAME", "MODEL.BACKBONE.DEPTH"), layers.last("MODEL.BACKBONE.FEAT_DIM")
-    is_own = layers.value("MODEL.BACKBONE.NAME") == "build_convnet_backbone"
-    if chosen is None or sized is None or is_own or layers.value("MODEL.HEADS.POOL_LAYER") == "Flatten":
+    size, name, depth = (f"MODEL.BACKBONE.{key}" for key in ("FEAT_DIM", "NAME", "DEPTH"))
+    chosen = [key for key in settings if key in (name, depth)]
+    if not chosen or size not in settings:
         return
-    sources = [layer.source for layer in layers]
-    if sources.index(sized.source) < sources.index(chosen.source):
-        for layer in layers:
-            layer.pop("MODEL.BACKBONE.FEAT_DIM")
+    is_own = name in settings and settings[name].value == "build_convnet_backbone"
+    if is_own or settings.get("MODEL.HEADS.POOL_LAYER", ("", ""))[0] == "Flatten":
+        return
+    order = list(settings)
+    is_later = order.index(chosen[-1]) > order.index(size)
+    if is_later and settings[chosen[-1]].source != settings[size].source:
+        del settings[size]
 
 
-def _is_known(cfg: CN, key: str) -> bool:
+def _node(cfg: CN, key: str) -> Any:
+    """The value of a key with dots."""
     for part in key.split("."):
-        if not isinstance(cfg, CN) or part not in cfg:
-            return False
-        cfg = cfg[part]
-    return True
+        cfg = cfg.get(part) if isinstance(cfg, CN) else None
+    return cfg
 
 
-def _merge(cfg: CN, tree: dict[str, Any], prefix: str, source: str) -> Iterator[Mistake]:
-    """Overlay what fits; the mistakes are what does not."""
-    for key, value in tree.items():
-        name = f"{prefix}{key if isinstance(key, str) else shown(key)}"
-        if name in WITHOUT_MEANING and key not in cfg:
-            yield Mistake(name, f"{source}: {name} = {shown(value)}: {WITHOUT_MEANING[name]}")
-        elif key not in cfg and keys_of_node(name):
-            cfg[key] = CN()
-            yield from _merge(cfg, {key: value}, prefix, source)
-        elif key not in cfg and key in (keys := keys_of_node(prefix[:-1])):
-            try:
-                given = value if isinstance(keys[key], str) or not isinstance(value, str) else _literal(value)
-                cfg[key] = checked(given, keys[key], name, source)
-            except UserError as error:
-                yield Mistake(name, str(error), is_of_value=True)
-        elif key not in cfg:
-            known = {*cfg, *keys_of_node(prefix[:-1]), *nodes_in(prefix[:-1])}
-            meant = hint(key, sorted(known), lambda near: f"{prefix}{near}")
-            yield Mistake(name, f"{source}: unknown key {shown(name)[1:-1]}{meant}")
-        elif not isinstance(cfg[key], CN):
-            try:
-                cfg[key] = _coerce(value, cfg[key], name, source)
-            except UserError as error:
-                yield Mistake(name, str(error), is_of_value=True)
-        elif isinstance(value, dict):
-            yield from _merge(cfg[key], value, f"{name}.", source)
-        else:
-            line = f"{source}: {name} holds the keys {', '.join(sorted(cfg[key]))}; got {shown(value)}"
-            yield Mistake(name, line, is_of_value=True)
+def _set(cfg: CN, name: str, value: Any, source: str) -> list[Mistake]:
+    """Set one key; the mistake if it is unknown."""
+    if name in WITHOUT_MEANING and _node(cfg, name) is None:
+        return [Mistake(name, f"{source}: {name} = {shown(value)}: {WITHOUT_MEANING[name]}")]
+    path, node = "", cfg
+    *parents, key = name.split(".")
+    for part in parents:
+        if part not in node and keys_of_node(f"{path}{part}"):
+            node[part] = CN()
+        if not isinstance(node.get(part), CN):
+            return [_unknown(node, path, part, source)]
+        node, path = node[part], f"{path}{part}."
+    if key in node:
+        if isinstance(node[key], CN):
+            raise UserError(f"{source}: {name} holds the keys {', '.join(sorted(node[key]))}; got {shown(value)}")
+        node[key] = _coerce(value, node[key], name, source)
+        return []
+    keys = keys_of_node(path[:-1])
+    if key not in keys:
+        return [_unknown(node, path, key, source)]
+    default, number = keys[key], _literal(value)
+    is_number = {type(default), type(number)} <= {int, float}
+    node[key] = number if is_number else _coerce(value, None if default is REQUIRED else default, name, source)
+    return []
+
+
+def _unknown(node: CN, path: str, key: str, source: str) -> Mistake:
+    known = {*node, *keys_of_node(path[:-1]), *nodes_in(path[:-1])}
+    meant = hint(key, sorted(known), lambda near: f"{path}{near}")
+    return Mistake(f"{path}{key}", f"{source}: unknown key {shown(path + key)[1:-1]}{meant}")
 
 
 def _coerce(value: Any, default: Any, name: str, source: str) -> Any:
     """The value in the default's type: a string is read as a literal, int serves as float, list and tuple convert."""
     given = value
-    if isinstance(value, str) and not isinstance(default, str):
-        value = _literal(value.capitalize() if isinstance(default, bool) else value)
-    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+    if not isinstance(default, str):
+        value = _literal(value.capitalize() if isinstance(default, bool) and isinstance(value, str) else value)
+    if isinstance(default, float) and type(value) is int:
         return float(value)
     if isinstance(default, (tuple, list)) and isinstance(value, (tuple, list)):
-        strings = bool(default) and isinstance(default[0], str)
-        allowed = (str,) if strings else (int, float)
-        if default and any(not isinstance(v, allowed) or isinstance(v, bool) for v in value):
-            kind = "strings" if strings else "numbers"
-            raise UserError(f"{source}: {name} must hold {kind}, such as {default!r}; got {shown(given)}")
+        _require_kind_of_entries(value, default, f"{source}: {name}", given)
         return type(default)(value)
     if type(value) is not type(default) and default is not None:
         hint = f'; a tuple of one is written ("{shown(value)[1:-1]}",)' if isinstance(default, tuple) else ""
@@ -187,12 +208,22 @@ def _coerce(value: Any, default: Any, name: str, source: str) -> Any:
     return value
 
 
-def _literal(text: str) -> Any:
-    """What the text says in Python, or the text."""
+def _require_kind_of_entries(value: Sequence[Any], default: Sequence[Any], where: str, given: Any) -> None:
+    if not default:
+        return
+    kind, types = ("strings", {str}) if isinstance(default[0], str) else ("numbers", {int, float})
+    if not {type(entry) for entry in value} <= types:
+        raise UserError(f"{where} must hold {kind}, such as {default!r}; got {shown(given)}")
+
+
+def _literal(value: Any) -> Any:
+    """A text's value in Python, or the text."""
+    if not isinstance(value, str):
+        return value
     try:
-        return ast.literal_eval(text)
+        return ast.literal_eval(value)
     except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: nested too deep
-        return text
+        return value
 
 
 def require(value: object, known: Collection[str], name: str) -> None:

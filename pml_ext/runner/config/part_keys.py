@@ -109,20 +109,3 @@ def nodes_in(parent: str) -> list[str]:
     """The nodes of registered parts below a node of the config, such as MODEL.LOSSES."""
     entries = [registry.entry(name) for registry in WITH_NODES if registry.parent == parent for name in registry]
     return [entry.node for entry in entries if keys_of_node(f"{parent}.{entry.node}")]
-
-
-_KINDS: dict[type, tuple[type, ...]] = {
-    bool: (bool,), int: (int, float), float: (int, float), str: (str,), tuple: (tuple,), list: (tuple,)
-}  # fmt: skip
-_ANY = (bool, int, float, str, tuple)
-
-
-def checked(value: Any, default: Any, name: str, source: str) -> Any:
-    """A value for an argument; a UserError if it is of another kind than the default."""
-    if isinstance(value, list):
-        value = tuple(value)
-    kinds = _KINDS.get(type(default), _ANY)
-    if type(value) not in kinds:
-        like = f"be like its default {default!r}" if kinds is not _ANY else "be a number, a switch, a text or a tuple"
-        raise UserError(f"{source}: {name} must {like}; got {value!r}")
-    return value

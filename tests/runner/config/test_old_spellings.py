@@ -20,7 +20,7 @@ SOLVER: {WEIGHT_DECAY_BIAS: 0.0, WARMUP_EPOCHS: 10}
 """
 # and beside these, until version 0.2
 OF_0_2 = """
-INPUT: {REA: {VALUE: [151.98, 142.29, 126.735]}}
+INPUT: {REA: {VALUE: [151.98, 142.29000000000002, 126.735]}}
 SOLVER: {ETA_MIN_LR: 3.e-7}
 """
 # name -> old, and what it is today beside OF_OLD
@@ -49,29 +49,15 @@ OLD: dict[str, tuple[str, str]] = {
     "balanced": ("DATALOADER: {NAIVE_WAY: False}", "DATALOADER: {SAMPLER_TRAIN: BalancedIdentitySampler}"),
     "a number of layers": ("MODEL: {BACKBONE: {DEPTH: 101}}", "MODEL: {BACKBONE: {DEPTH: 101x}}"),
     "circle's scale": ("MODEL: {LOSSES: {CIRCLE: {ALPHA: 64}}}", "MODEL: {LOSSES: {CIRCLE: {GAMMA: 64}}}"),
-    **{
-        f"pool {old}": (f"MODEL: {{HEADS: {{POOL_LAYER: {old}}}}}", f"MODEL: {{HEADS: {{POOL_LAYER: {new}}}}}")
-        for old, new in {
-            "avgpool": "GlobalAvgPool", "fastavgpool": "FastGlobalAvgPool", "maxpool": "GlobalMaxPool",
-            "gempool": "GeneralizedMeanPooling", "gempoolP": "GeneralizedMeanPoolingP",
-            "avgmaxpool": "AdaptiveAvgMaxPool", "clipavgpool": "ClipGlobalAvgPool", "identity": "Identity",
-            "flatten": "Flatten",
-        }.items()
-    },
+    "a pool": ("MODEL: {HEADS: {POOL_LAYER: gempool}}", "MODEL: {HEADS: {POOL_LAYER: GeneralizedMeanPooling}}"),
+    "a layer with a margin": (
+        "MODEL: {HEADS: {CLS_LAYER: arcFace}}",
+        "MODEL: {HEADS: {CLS_LAYER: ArcSoftmax, SCALE: 128, MARGIN: 0.15}}",
+    ),
     "a linear layer without its scale": (
         "MODEL: {HEADS: {CLS_LAYER: linear, SCALE: 64, MARGIN: 0.35}}",
         "MODEL: {HEADS: {CLS_LAYER: Linear, SCALE: 1.0, MARGIN: 0.35}}",
     ),
-    **{
-        f"layer {old}": (
-            f"MODEL: {{HEADS: {{CLS_LAYER: {old}}}}}",
-            f"MODEL: {{HEADS: {{CLS_LAYER: {new}, SCALE: 128, MARGIN: 0.15}}}}",
-        )
-        for old, new in {
-            "arcface": "ArcSoftmax", "arcFace": "ArcSoftmax", "arcSoftmax": "ArcSoftmax", "circle": "CircleSoftmax",
-            "circleSoftmax": "CircleSoftmax", "amSoftmax": "CosSoftmax", "cosSoftmax": "CosSoftmax",
-        }.items()
-    },
     "switches that are off": (
         "INPUT: {DO_PAD: True}\nMODEL: {BACKBONE: {NORM_SPLIT: 1}}\n"
         "SOLVER: {FREEZE_FC_ITERS: 0, SWA: {ENABLED: False}}\nKD: {MODEL_CONFIG: '', MODEL_WEIGHTS: ''}",
@@ -154,20 +140,11 @@ def loaded(folder: Path, name: str, text: str) -> CN:
     return load_config(folder / name)
 
 
-@pytest.mark.parametrize(("old", "today"), OLD.values(), ids=OLD)
-def test_an_old_spelling_means_what_it_meant(tmp_path: Path, old: str, today: str) -> None:
-    expected = loaded(tmp_path, "today.yml", yaml.safe_dump(merged(OF_OLD, today)))
-    assert loaded(tmp_path, "old.yml", old) == expected
-
-
-@pytest.mark.parametrize(("old", "today"), OLDER.values(), ids=OLDER)
-def test_a_spelling_of_0_2_or_0_1_means_what_it_meant(tmp_path: Path, old: str, today: str) -> None:
-    expected = loaded(tmp_path, "today.yml", yaml.safe_dump(merged(OF_OLD, OF_0_2, today)))
-    found = loaded(tmp_path, "old.yml", old)
-    assert pytest.approx(expected.INPUT.REA.VALUE) == found.INPUT.REA.VALUE
-    found.defrost()
-    found.INPUT.REA.VALUE = expected.INPUT.REA.VALUE
-    assert found == expected
+@pytest.mark.parametrize("name", OLD | OLDER)
+def test_an_old_spelling_means_what_it_meant(tmp_path: Path, name: str) -> None:
+    old, today = (OLD | OLDER)[name]
+    defaults = [OF_OLD, OF_0_2] if name in OLDER else [OF_OLD]
+    assert loaded(tmp_path, "old.yml", old) == loaded(tmp_path, "today.yml", yaml.safe_dump(merged(*defaults, today)))
 
 
 def test_todays_spelling_keeps_todays_defaults(tmp_path: Path) -> None:
@@ -206,7 +183,7 @@ def test_each_replacement_is_said_once(tmp_path: Path, caplog: pytest.LogCapture
     assert caplog.messages[:3] == [
         f"{file}: INPUT.DO_PAD is INPUT.PADDING.ENABLED True today",
         f"{file}: INPUT.REA.MEAN is INPUT.REA.VALUE [1.0, 2.0, 3.0] today",
-        f"{file}: MODEL.HEADS.POOL_LAYER avgpool is GlobalAvgPool today",
+        f"{file}: MODEL.HEADS.POOL_LAYER 'avgpool' is MODEL.HEADS.POOL_LAYER 'GlobalAvgPool' today",
     ]
     assert caplog.messages[3].startswith("keys that are not set have the defaults of FastReID before 1.1: INPUT.FLIP")
     assert len(caplog.messages) == 4
@@ -238,12 +215,25 @@ def _written(folder: Path, text: str) -> Path:
 
 
 def test_fastretris_recalls_are_ranks_and_change_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "cub.yml").write_text("TEST: {RECALLS: [1, 2, 4]}\n")
-    (tmp_path / "plain.yml").write_text("TEST: {RANKS: [1, 2, 4]}\n")
-    read, plain = read_config(tmp_path / "cub.yml"), read_config(tmp_path / "plain.yml")
-    assert not read.lines
-    assert read.notes == [f"{tmp_path / 'cub.yml'}: TEST.RECALLS is TEST.RANKS [1, 2, 4] today"]
-    assert read.cfg == plain.cfg, "no default of an old FastReID comes with it"
+    read = read_config(_written(tmp_path, "TEST: {RECALLS: [1, 2, 4]}"))
+    assert read.notes == [f"{tmp_path / 'c.yml'}: TEST.RECALLS is TEST.RANKS [1, 2, 4] today"]
+    assert read.cfg == loaded(tmp_path, "plain.yml", "TEST: {RANKS: [1, 2, 4]}"), "no old default comes with it"
+
+
+def test_mgn_of_the_first_version_has_sums_of_losses_and_its_own_reduction(tmp_path: Path) -> None:
+    base = """
+MODEL:
+  HEADS: {NAME: BNneckHead, IN_FEAT: 64, POOL_LAYER: gempool}
+  LOSSES: {NAME: [CrossEntropyLoss, TripletLoss], CE: {SCALE: 0.25}}
+"""
+    (tmp_path / "base.yml").write_text(base)
+    model = load_config(_written(tmp_path, "_BASE_: base.yml\nMODEL: {META_ARCHITECTURE: MGN}\n")).MODEL
+    assert model.HEADS.EMBEDDING_DIM == 64
+    assert (model.LOSSES.CE.SCALE, model.LOSSES.TRI.SCALE) == (2, 5), "8 and 5 terms; 1 is the default of each"
+    later = (
+        "MODEL: {META_ARCHITECTURE: MGN, HEADS: {EMBEDDING_DIM: 64, POOL_LAYER: gempoolP}}\nSOLVER: {MAX_ITER: 60}\n"
+    )
+    assert load_config(_written(tmp_path, later)).MODEL.LOSSES.CE.SCALE == 1, "later versions had means"
 
 
 def test_an_old_spelling_on_the_command_line_does_not_make_a_file_old() -> None:

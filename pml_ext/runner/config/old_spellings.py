@@ -1,0 +1,280 @@
+"""FastReID's spellings before version 1.1, read with the meanings that they had there.
+
+| version | until | recognised by |
+|---|---|---|
+| 0.1 | September 2020 | a head for each neck (BNneckHead, …), HEADS.IN_FEAT |
+| 0.2 | December 2020 | SOLVER.MAX_ITER and Warmup… schedules, both in epochs |
+| 0.3, 1.0 | March 2021 | SOLVER.MAX_EPOCH, still DO_PAD, PK_SAMPLER, FP16_ENABLED and lower-case layer names |
+"""
+
+from typing import Any, NamedTuple
+
+from pml_ext.runner.config.yaml_file import shown
+
+
+class File(NamedTuple):
+    """The keys of a file, or of the command line."""
+
+    source: str
+    keys: dict[str, Any]
+
+
+class Setting(NamedTuple):
+    """A value, and the file that sets it."""
+
+    value: Any
+    source: str
+
+
+Settings = dict[str, Setting]
+"""Keys with dots -> settings, in the order in which they were set last."""
+
+RENAMED = {
+    "INPUT.DO_FLIP": "INPUT.FLIP.ENABLED",
+    "INPUT.FLIP_PROB": "INPUT.FLIP.PROB",
+    "INPUT.DO_PAD": "INPUT.PADDING.ENABLED",
+    "INPUT.PADDING": "INPUT.PADDING.SIZE",  # a number of pixels; today it is a node
+    "INPUT.PADDING_MODE": "INPUT.PADDING.MODE",
+    "INPUT.DO_AFFINE": "INPUT.AFFINE.ENABLED",
+    "INPUT.DO_AUTOAUG": "INPUT.AUTOAUG.ENABLED",
+    "INPUT.AUTOAUG_PROB": "INPUT.AUTOAUG.PROB",
+    "INPUT.DO_AUGMIX": "INPUT.AUGMIX.ENABLED",
+    "INPUT.AUGMIX_PROB": "INPUT.AUGMIX.PROB",
+    "INPUT.REA.MEAN": "INPUT.REA.VALUE",
+    "MODEL.HEADS.IN_FEAT": "MODEL.BACKBONE.FEAT_DIM",
+    "MODEL.LOSSES.CIRCLE.ALPHA": "MODEL.LOSSES.CIRCLE.GAMMA",
+    "SOLVER.FP16_ENABLED": "SOLVER.AMP.ENABLED",
+    "SOLVER.AMP_ENABLED": "SOLVER.AMP.ENABLED",
+    "TEST.ROC_ENABLED": "TEST.ROC.ENABLED",
+    "TEST.FLIP_ENABLED": "TEST.FLIP.ENABLED",
+    "TEST.RECALLS": "TEST.RANKS",  # FastRetri's, whose Recall@K is a query's first match at rank K or before
+}
+# In version 0.2 these counted epochs; before July 2020, iterations.
+IN_EPOCHS = {
+    "SOLVER.MAX_ITER": "SOLVER.MAX_EPOCH",
+    "SOLVER.WARMUP_ITERS": "SOLVER.WARMUP_EPOCHS",
+    "SOLVER.DELAY_ITERS": "SOLVER.DELAY_EPOCHS",
+    "SOLVER.FREEZE_ITERS": "SOLVER.FREEZE_EPOCHS",
+}
+_MOST_EPOCHS = 1000
+NAMES = {
+    "MODEL.HEADS.POOL_LAYER": {
+        "avgpool": "GlobalAvgPool", "fastavgpool": "FastGlobalAvgPool", "maxpool": "GlobalMaxPool",
+        "gempool": "GeneralizedMeanPooling", "gempoolP": "GeneralizedMeanPoolingP", "avgmaxpool": "AdaptiveAvgMaxPool",
+        "clipavgpool": "ClipGlobalAvgPool", "identity": "Identity", "flatten": "Flatten",
+    },
+    "MODEL.HEADS.CLS_LAYER": {
+        "linear": "Linear", "arcface": "ArcSoftmax", "arcFace": "ArcSoftmax", "arcSoftmax": "ArcSoftmax",
+        "circle": "CircleSoftmax", "circleSoftmax": "CircleSoftmax", "amSoftmax": "CosSoftmax", "cosface": "CosSoftmax",
+        "cosSoftmax": "CosSoftmax",
+    },
+    "SOLVER.SCHED": {"WarmupMultiStepLR": "MultiStepLR", "WarmupCosineAnnealingLR": "CosineAnnealingLR"},
+}  # fmt: skip
+"""Key -> old name -> today's."""
+_TRAINED_POWER = {"MODEL.HEADS.POOL_LAYER": {"gempool": "GeneralizedMeanPoolingP"}}  # in 0.1
+HEADS = {"BNneckHead": True, "LinearHead": False, "ReductionHead": True}
+"""Head of version 0.1 -> whether it has a BNNeck."""
+# Keys without a meaning here. With a value, those of the second kind stay, and are refused as unknown.
+_IGNORED = ("MODEL.BACKBONE.NORM_SPLIT", "MODEL.HEADS.NORM_SPLIT", "SOLVER.LOG_PERIOD")  # the first two: GhostBN's
+_IGNORED_IF_FALSE = (
+    "SOLVER.FREEZE_FC_ITERS", "MODEL.LOSSES.TRI.USE_COSINE_DIST", "SOLVER.SWA", "KD.MODEL_CONFIG", "KD.MODEL_WEIGHTS",
+)  # fmt: skip
+WITHOUT_MEANING = {
+    "SOLVER.MAX_ITER": "counts iterations, as before FastReID 0.2; set SOLVER.MAX_EPOCH, STEPS and WARMUP_EPOCHS",
+    "SOLVER.DELAY_ITERS": "counts iterations, as before FastReID 0.2; set SOLVER.DELAY_EPOCHS",
+    "SOLVER.SWA": "stochastic weight averaging is not built",
+    "SOLVER.FREEZE_FC_ITERS": "is not built; MODEL.FREEZE_LAYERS ['heads.weight'] freezes the classifier",
+    "MODEL.OPEN_LAYERS": "must be backbone, heads or both; today MODEL.FREEZE_LAYERS names what does not train",
+}
+"""Old keys that stay -> why; others are unknown."""
+
+DEFAULTS: dict[str, Any] = {
+    "INPUT.FLIP.ENABLED": True,
+    "INPUT.PADDING.ENABLED": True,
+    "MODEL.BACKBONE.PRETRAIN": True,
+    "MODEL.HEADS.WITH_BNNECK": True,
+    "MODEL.LOSSES.TRI.HARD_MINING": True,
+    "DATALOADER.SAMPLER_TRAIN": "BalancedIdentitySampler",
+    "SOLVER.WEIGHT_DECAY_BIAS": 0.0,
+    "SOLVER.WARMUP_EPOCHS": 10,
+}
+"""Defaults before version 1.1 that are others today."""
+_WITH_MARGIN: dict[str, Any] = {"MODEL.HEADS.SCALE": 128, "MODEL.HEADS.MARGIN": 0.15}
+_UNTIL_0_2: dict[str, Any] = {
+    "INPUT.REA.VALUE": [0.596 * 255, 0.558 * 255, 0.497 * 255],
+    "INPUT.AUTOAUG.PROB": 0.5,  # rose from 0 to 1 over the training
+    "INPUT.AUGMIX.PROB": 1.0,
+    "SOLVER.ETA_MIN_LR": 3e-7,
+}
+_OF_1_0: dict[str, Any] = {"DATALOADER.SAMPLER_TRAIN": "NaiveIdentitySampler", "SOLVER.NESTEROV": True}
+_HEAD, _LAYER, _SCALE = "MODEL.HEADS.NAME", "MODEL.HEADS.CLS_LAYER", "MODEL.HEADS.SCALE"
+_REDUCED, _IN_FEAT = "MODEL.HEADS.REDUCTION_DIM", "MODEL.HEADS.IN_FEAT"
+_SIZE, _SAMPLER = "MODEL.HEADS.EMBEDDING_DIM", "DATALOADER.SAMPLER_TRAIN"
+
+
+def modernise(files: list[File], command_line: str) -> tuple[Settings, list[str]]:
+    """The keys of all files, later ones first, in today's spelling; a note for each replacement, if any is old.
+
+    An old key whose value has no meaning here stays, and is refused as unknown.
+
+    Args:
+        files: the base first.
+        command_line: the source whose old spellings do not make a config old.
+    """
+    old = _Old(files, command_line)
+    for file in files:
+        for key, value in file.keys.items():
+            old.read(key, value, file.source)
+    old.drop_what_had_no_effect()
+    old.read_heads()
+    old.read_sampler()
+    if old.by_epochs:
+        old.read_steps()
+    if old.is_old:
+        old.read_scale_of_linear()
+        old.set_defaults()
+    return old.settings, old.notes
+
+
+class _Old:
+    """Settings on the way to today's spelling."""
+
+    def __init__(self, files: list[File], command_line: str) -> None:
+        self.settings: Settings = {}
+        self.notes: list[str] = []
+        self.command_line = command_line
+        self.is_old = False
+        """Whether a file has an old spelling, so that the old defaults count."""
+
+        def given(*keys: str) -> list[Any]:
+            return [file.keys[key] for key in keys for file in files if file.keys.get(key) is not None]
+
+        self.is_first = bool(given(_IN_FEAT, _REDUCED)) or any(name in [*HEADS] for name in given(_HEAD))
+        """Whether this is version 0.1."""
+        iterations = given("SOLVER.MAX_ITER")[-1:]
+        has_old_schedule = any(name in [*NAMES["SOLVER.SCHED"]] for name in given("SOLVER.SCHED"))
+        counts = has_old_schedule or bool(iterations + given("SOLVER.DELAY_ITERS"))
+        self.by_epochs = counts and all(isinstance(n, int | float) and n <= _MOST_EPOCHS for n in iterations)
+        """Whether the schedule is in epochs, as in 0.2; before July 2020 it was in iterations."""
+        self.is_first_mgn = self.is_first and given("MODEL.META_ARCHITECTURE")[-1:] == ["MGN"]
+        self.renamed = RENAMED | (IN_EPOCHS if self.by_epochs else {})
+        if self.is_first_mgn:
+            del self.renamed[_IN_FEAT]
+
+    def value(self, key: str, default: Any = None) -> Any:
+        setting = self.settings.get(key)
+        return default if setting is None or setting.value is None else setting.value
+
+    def put(self, key: str, value: Any, source: str, was: str = "") -> None:
+        """Set a key; `was` is what the file says, where that is an old spelling."""
+        self.settings.pop(key, None)
+        self.settings[key] = Setting(value, source)
+        if was:
+            self.notes.append(f"{source}: {was} is {key} {shown(value)} today")
+            self.is_old |= source != self.command_line and was != "TEST.RECALLS"  # FastRetri's
+
+    def fill(self, key: str, value: Any, source: str, was: str) -> None:
+        """Set a key unless a file has it in today's spelling."""
+        if self.value(key) is None:
+            self.put(key, value, source, was)
+
+    def read(self, key: str, value: Any, source: str) -> None:
+        """Take one key of a file."""
+        if key in self.renamed and value is not None:
+            self.put(self.renamed[key], value, source, key)
+            return
+        new, today = key, value
+        if key in NAMES and isinstance(value, str):
+            names = NAMES[key] | (_TRAINED_POWER.get(key, {}) if self.is_first else {})
+            today = names.get(value, value)
+        elif key == "MODEL.BACKBONE.DEPTH" and type(value) in (int, str) and str(value).isdecimal():
+            today = f"{value}x"
+        elif key == "MODEL.OPEN_LAYERS":  # in 0.1 the parts that train during FREEZE_ITERS, not those that do not
+            opened = [value] if isinstance(value, str) else value
+            if isinstance(opened, list | tuple) and all(part in ("", "backbone", "heads") for part in opened):
+                new, today = "MODEL.FREEZE_LAYERS", []
+                if any(opened):
+                    today = [part for part in ("backbone", "heads") if part not in opened]
+        self.put(new, today, source, "" if today is value else f"{key} {shown(value)}")
+
+    def drop_what_had_no_effect(self) -> None:
+        for key in (*_IGNORED, *_IGNORED_IF_FALSE):
+            value = self.value(key)
+            is_on = value.get("ENABLED", False) if isinstance(value, dict) else value
+            if value is not None and (key in _IGNORED or not is_on):
+                source = self.settings.pop(key).source
+                if not key.startswith("KD."):  # FastReID's default
+                    self.notes.append(f"{source}: {key} asks for nothing and is left out")
+
+    def read_heads(self) -> None:
+        """Version 0.1 had a head for each neck; its IN_FEAT of MGN was the reduced size."""
+        name, size = self.value(_HEAD), self.settings.pop(_REDUCED, None)
+        if name in [*HEADS]:
+            source = self.settings[_HEAD].source
+            self.fill("MODEL.HEADS.WITH_BNNECK", HEADS[name], source, f"{_HEAD} {name}")
+            self.put(_HEAD, "EmbeddingHead", source)
+            size = size or Setting(512, source)
+        if size and name in ("ReductionHead", "EmbeddingHead", None):  # others' had no effect
+            self.fill(_SIZE, *size, _REDUCED)
+        if self.is_first_mgn:
+            source = self.settings["MODEL.META_ARCHITECTURE"].source
+            self.fill(_SIZE, *self.settings.pop(_IN_FEAT, Setting(2048, source)), f"{_IN_FEAT} of MGN")
+            # Today's loss is a mean over MGN's terms, where 0.1 had their sum.
+            for node, terms in (("CE", 8), ("TRI", 5)):
+                key = f"MODEL.LOSSES.{node}.SCALE"
+                scale, source = self.settings.get(key, (1.0, source))
+                if type(scale) in (int, float):
+                    self.put(key, float(scale * terms), source, f"{key} {scale} of each of {terms} terms")
+
+    def read_sampler(self) -> None:
+        """PK_SAMPLER and NAIVE_WAY, which may stand in two files, became one name."""
+        keys = "DATALOADER.PK_SAMPLER", "DATALOADER.NAIVE_WAY"
+        given = [key for key in self.settings if key in keys]
+        # NAIVE_WAY's default was False until 1.0, which alone had WARMUP_EPOCHS.
+        is_1_0 = self.value("SOLVER.WARMUP_EPOCHS") is not None and not self.by_epochs
+        by_identity, naive = self.value(keys[0], True), self.value(keys[1], is_1_0)
+        if given and isinstance(by_identity, bool) and isinstance(naive, bool):
+            source = [self.settings.pop(key).source for key in given][-1]
+            name = "NaiveIdentitySampler" if naive else "BalancedIdentitySampler"
+            was = f"DATALOADER.PK_SAMPLER {by_identity} with NAIVE_WAY {naive}"
+            self.fill(_SAMPLER, name if by_identity else "TrainingSampler", source, was)
+
+    def read_steps(self) -> None:
+        """Version 0.2's STEPS were counted from the beginning, today's are from the end of the warm-up."""
+        if self.value("SOLVER.SCHED", "MultiStepLR") != "MultiStepLR":
+            return
+        delay = self.settings.get("SOLVER.DELAY_EPOCHS")
+        if delay and delay.value:
+            self.put("SOLVER.DELAY_EPOCHS", 0, delay.source, "SOLVER.DELAY_ITERS of WarmupMultiStepLR, without effect,")
+        steps, source = self.settings.get("SOLVER.STEPS", ([30, 55], "FastReID's old defaults"))
+        warm_up = self.value("SOLVER.WARMUP_EPOCHS", 10)
+        if isinstance(steps, list | tuple) and all(isinstance(number, int) for number in (warm_up, *steps)):
+            was = f"SOLVER.STEPS {list(steps)}, counted from the beginning and not from the end of the warm-up,"
+            self.put("SOLVER.STEPS", [max(step - warm_up, 0) for step in steps], source, was)
+
+    def read_scale_of_linear(self) -> None:
+        """The linear layer had no SCALE, but files set it."""
+        scale = self.settings.get(_SCALE)
+        if scale and scale.value != 1 and self.value(_LAYER, "Linear") == "Linear":
+            self.put(_SCALE, 1.0, scale.source, f"{_SCALE} {shown(scale.value)} of a linear layer, without effect,")
+
+    def set_defaults(self) -> None:
+        """Set the old defaults of keys that an old config leaves out."""
+        wanted = DEFAULTS | {"SOLVER.WEIGHT_DECAY_NORM": self.value("SOLVER.WEIGHT_DECAY", 0.0005)}
+        if self.value("SOLVER.WARMUP_ITERS") is not None:
+            del wanted["SOLVER.WARMUP_EPOCHS"]
+        if self.value(_LAYER, "Linear") != "Linear":
+            wanted |= _WITH_MARGIN
+        if self.by_epochs or self.is_first:
+            wanted |= _UNTIL_0_2
+        elif self.value("SOLVER.WARMUP_EPOCHS") is not None:
+            wanted |= _OF_1_0
+        for switch in ("AUTOAUG", "AUGMIX"):
+            if not self.value(f"INPUT.{switch}.ENABLED"):
+                wanted.pop(f"INPUT.{switch}.PROB", None)
+        if self.value("SOLVER.MOMENTUM") == 0:
+            wanted.pop("SOLVER.NESTEROV", None)
+        missing = {key: value for key, value in wanted.items() if self.value(key) is None}
+        self.settings |= {key: Setting(value, "FastReID's old defaults") for key, value in missing.items()}
+        named = ", ".join(f"{key} {value}" for key, value in missing.items())
+        self.notes.append(f"keys that are not set have the defaults of FastReID before 1.1: {named}")
