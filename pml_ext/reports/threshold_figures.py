@@ -1,25 +1,21 @@
-"""The figures of one threshold: utility by class, ROC, distances of pairs, gallery sizes, and scores as evidence."""
+"""The figures of one threshold: utility by class, ROC, distances of pairs, and gallery sizes."""
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from pml_ext.functional.verification.likelihood_ratio import ratios_of_counts
 from pml_ext.metrics.threshold.structures import GalleryRates, MeanRate, ThresholdCurves, ThresholdFields
 from pml_ext.reports import drawing
 from pml_ext.reports.drawing import BLACK, BLUE, ORANGE, PALE, SKY, Picture, add_legend, label_above, shorten
-from pml_ext.reports.threshold_text import extrapolation_in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _NAMED_CLASSES, _BARS = 5, 60
-_DISTANCE = "distance d (L2, unit-norm embeddings)"
+_DISTANCE = "distance of two embeddings (0: equal)"
 
 
 def threshold_pictures(report: ThresholdFields) -> list[Picture]:
@@ -29,20 +25,10 @@ def threshold_pictures(report: ThresholdFields) -> list[Picture]:
     if consistency is not None:
         names = [str(c.label) for c in report.classes if c.genuine_pairs and c.impostor_pairs]
         ranges = consistency.distances, consistency.far_range
-        pictures.append(
-            utility_picture(
-                curves.distances,
-                curves.utilities,
-                names,
-                *ranges,
-                threshold=report,
-            )
-        )
+        pictures.append(utility_picture(curves.distances, curves.utilities, names, *ranges, threshold=report))
     pictures.append(error_picture(report))
-    for picture in (gallery_picture(report), calibration_picture(report, curves)):
-        if picture is not None:
-            pictures.append(picture)
-    return pictures
+    galleries = gallery_picture(report)
+    return pictures if galleries is None else [*pictures, galleries]
 
 
 def utility_picture(
@@ -77,14 +63,7 @@ def utility_picture(
         if is_known:
             axes.axvspan(low, high, color=PALE, label=f"FAR {far_range[0]:g} to {far_range[1]:g}")
             shown += [low, high]
-        axes.fill_between(
-            distances,
-            lower,
-            upper,
-            color=SKY,
-            alpha=0.6,
-            label="10 to 90 % of classes",
-        )
+        axes.fill_between(distances, lower, upper, color=SKY, alpha=0.6, label="10 to 90 % of classes")
         axes.plot(distances, median, color=BLACK, linewidth=2, label="median class")
         for place, row in enumerate(worst):
             style: dict[str, Any] = {"color": ORANGE, "linestyle": drawing.LINE_STYLES[place], "linewidth": 1.3}
@@ -95,14 +74,16 @@ def utility_picture(
             _mark(axes, threshold)
             shown.append(threshold.distance)
         axes.set_xlim(min(shown) - 0.05, max(shown) + 0.05)
-        axes.set(ylim=(0, 1.02), xlabel=_DISTANCE, ylabel="utility U(d)")
+        axes.set(ylim=(0, 1.02), xlabel=_DISTANCE, ylabel="utility of a class (1: no errors)")
         add_legend(axes)
 
     caption = (
-        f"One threshold for all {len(names)} classes: where the band is wide, or a class lies far below the median, no "
-        "threshold suits every class. OPIS measures the spread over the grey range. The classes with the lowest mean "
-        "utility there are named."
+        f"One threshold for all {len(names)} classes. The utility of a class is 1 where none of its pairs is decided "
+        "wrongly, and 0 where all pairs of one kind are. Where the band is wide, or a class lies far below the median, "
+        "no threshold suits every class. The classes with the lowest mean utility in the grey range are named."
     )
+    if threshold is None:
+        caption += " OPIS measures the spread in that range."
     return Picture("utility", "Utility of each class", caption, [draw])
 
 
@@ -158,107 +139,28 @@ def _draw_distances(report: ThresholdFields, curves: ThresholdCurves, axes: "Axe
 
 def _mark(axes: "Axes", report: ThresholdFields) -> None:
     label = f"threshold: {report.score_name} ≥ {report.cosine:.3f}"
-    axes.axvline(
-        report.distance,
-        color=ORANGE,
-        linestyle="--",
-        linewidth=2,
-        label=label,
-    )
-
-
-def calibration_picture(report: ThresholdFields, curves: ThresholdCurves) -> Picture | None:
-    """Log likelihood ratios by the fitted line and as measured, in steps; None for a report without calibration."""
-    line = report.calibration
-    if line is None:
-        return None
-    scores, genuine, impostors = counts_by_score(curves.distances, curves.genuine, curves.impostors)
-
-    def draw(axes: "Axes") -> None:
-        steps = ratios_of_counts(genuine, impostors) / math.log(10)
-        shown = steps.isfinite()
-        fitted = (line.intercept + line.slope * scores) / math.log(10)
-        axes.step(
-            scores[shown],
-            steps[shown],
-            where="mid",
-            color=BLACK,
-            linewidth=1.2,
-            label="best increasing steps",
-        )
-        axes.plot(scores, fitted, color=BLUE, linewidth=2, label="logistic regression")
-        axes.axvline(report.cosine, color=ORANGE, linestyle="--", label=f"threshold {report.cosine:.4f}")
-        axes.set(xlabel=report.score_name)
-        label_above(axes, "log10 of the likelihood ratio")
-        axes.grid(color=PALE)
-        add_legend(axes)
-
-    times = math.exp(min(line.intercept + line.slope * report.cosine, 700.0))
-    caption = (
-        f"A score at the threshold is {times:.3g} times as likely for pairs of one class as for others. On classes "
-        f"that the line was not fitted on, C_llr is {_to(line.cllr)} bits, at best {_to(line.min_cllr)} with this "
-        "order of scores: 0 is perfect, 1 is no evidence. A ratio is too high where the line lies above the steps, and "
-        "too low below them."
-    )
-    return Picture("calibration", "What a score means", caption, [draw])
-
-
-def _to(cost: MeanRate) -> str:
-    return f"{cost.rate:.3g} ({cost.low:.3g} to {cost.high:.3g})"
-
-
-def counts_by_score(distances: Tensor, genuine: Tensor, impostors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Pairs accepted within each of (M,) ascending distances to ascending scores with the pairs of either kind there.
-
-    All float64; scores without a pair are left out.
-    """
-    edges = torch.cat([2 * distances[:1] - distances[1:2], distances])
-    middles = (edges[1:] + edges[:-1]) / 2
-    scores = (1 - middles**2 / 2).flip(0)
-    zero = torch.zeros_like(genuine[:1])
-    genuine_here = genuine.diff(prepend=zero).flip(0).double()
-    impostors_here = impostors.diff(prepend=zero).flip(0).double()
-    has_pairs = genuine_here + impostors_here > 0
-    return scores[has_pairs], genuine_here[has_pairs], impostors_here[has_pairs]
+    axes.axvline(report.distance, color=ORANGE, linestyle="--", linewidth=2, label=label)
 
 
 def gallery_picture(report: ThresholdFields) -> Picture | None:
-    """FPIR as measured and if all probes were alike, and FNIR, against the size; None where there are no two sizes."""
+    """FPIR and FNIR against the size of the gallery; None without two sizes."""
     searches = report.searches
     if searches is None or len(searches.sizes) < 2:
         return None
     sizes, planned = searches.sizes, searches.gallery_size
 
     def draw_fpir(axes: "Axes") -> None:
-        enrolled, alike = [size.enrolled for size in sizes], [size.fpir_if_alike for size in sizes]
-        style: dict[str, Any] = {"color": BLACK, "linestyle": "--", "marker": "s", "markersize": 4}
-        axes.plot(enrolled, alike, label="if all probes were alike", **style)
-        _plot_rates(
-            axes,
-            [(size, size.fpir) for size in sizes if size.fpir],
-            BLUE,
-            "FPIR",
-            planned,
-        )
-        label_above(axes, "unknown probes with a match (FPIR)")
+        _plot_rates(axes, [(size, size.fpir) for size in sizes if size.fpir], BLUE, planned)
+        label_above(axes, "searches for identities not enrolled: with a match")
 
     def draw_fnir(axes: "Axes") -> None:
-        _plot_rates(
-            axes,
-            [(size, size.fnir) for size in sizes if size.fnir],
-            ORANGE,
-            "FNIR",
-            planned,
-        )
-        label_above(axes, f"known probes not found in the top {searches.rank} (FNIR)")
+        _plot_rates(axes, [(size, size.fnir) for size in sizes if size.fnir], ORANGE, planned)
+        label_above(axes, f"searches for enrolled identities: not in the top {searches.rank}")
 
     caption = (
-        f"Searches at this threshold, {report.score_name} {report.cosine:.4f}, in all galleries of so many of the "
-        f"{searches.identities:,} identities. The dashed curve is what FPIR would be if every probe resembled as "
-        "many others as the mean probe does: the further it lies from the measured one, the more the probes differ."
+        f"Errors of searches at this threshold, {report.score_name} {report.cosine:.4f}, as the gallery grows: means "
+        f"over all galleries of so many of the {searches.identities:,} identities."
     )
-    if searches.held_out:
-        caption += f" Checked: {extrapolation_in_words(searches.held_out)}."
     panels = [draw_fpir, draw_fnir] if all(size.fnir for size in sizes) else [draw_fpir]
     return Picture("galleries", "Searches in galleries of other sizes", caption, panels)
 
@@ -267,25 +169,17 @@ def _plot_rates(
     axes: "Axes",
     rates: Sequence[tuple[GalleryRates, MeanRate]],
     colour: str,
-    name: str,
     planned: int,
 ) -> None:
     enrolled = [size.enrolled for size, _ in rates]
     lows, highs = [rate.low for _, rate in rates], [rate.high for _, rate in rates]
     axes.fill_between(enrolled, lows, highs, color=SKY, alpha=0.5)
     values = [rate.rate for _, rate in rates]
-    axes.plot(enrolled, values, color=colour, marker="o", label=f"{name}, 95 % interval")
+    axes.plot(enrolled, values, color=colour, marker="o", label="with 95 % interval")
     extrapolated = [(size.enrolled, rate.rate) for size, rate in rates if size.extrapolated]
     if extrapolated:
-        style: dict[str, Any] = {"linestyle": "", "marker": "o", "markerfacecolor": "white", "zorder": 3}
-        axes.plot(*zip(*extrapolated, strict=True), label="extrapolated", markeredgecolor=colour, **style)
-    axes.axvline(
-        planned,
-        color=BLACK,
-        linewidth=1,
-        linestyle=":",
-        label=f"planned: {planned:,}",
-    )
+        axes.plot(*zip(*extrapolated, strict=True), "o", mfc="white", mec=colour, zorder=3, label="extrapolated")
+    axes.axvline(planned, color=BLACK, linewidth=1, linestyle=":", label=f"planned: {planned:,}")
     axes.set(xscale="log", xlabel="enrolled identities")
     axes.set_ylim(bottom=0)
     axes.set_xticks(enrolled, [f"{size:,}" for size in enrolled], fontsize=8)

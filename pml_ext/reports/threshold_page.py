@@ -1,6 +1,5 @@
 """A threshold report as files for the person who decides: an HTML page, a PNG of its pictures, the JSON."""
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -9,7 +8,6 @@ from pml_ext.metrics.threshold.file import write_report
 from pml_ext.metrics.threshold.structures import (
     ErrorRate,
     GalleryRates,
-    GroupComparison,
     GroupPair,
     Sample,
     Target,
@@ -22,19 +20,17 @@ from pml_ext.reports.threshold_figures import threshold_pictures
 from pml_ext.reports.threshold_text import (
     NOT_EXTRAPOLATED,
     cameras_in_words,
-    copies,
-    facts,
     meaning,
+    origin_lines,
     overall_in_words,
     percent,
+    ratio_in_words,
     refused_in_words,
     score_in_words,
     target_in_words,
     with_interval,
 )
 
-_COPIES = 20
-_IN_TABLES = re.compile("in words|copies|refused|(among|group) .+")  # names of facts that the page has elsewhere
 ImageOf = Callable[[Sample], str | None]
 """A sample's image as the source of an <img>."""
 
@@ -45,9 +41,6 @@ def _thumbnail_of_path(sample: Sample) -> str | None:
 
 def page_of(report: ThresholdFields, pictures: list[Picture], image_of: ImageOf = _thumbnail_of_path) -> str:
     """The page as text, with the `threshold_pictures` of the report."""
-    lines = [(name, text) for name, text in facts(report) if not _IN_TABLES.fullmatch(name)]
-    if report.copied_rows:
-        lines.append(("copies", copies(report, _COPIES)))
     texts = {
         "title": "One threshold, and what it does to each class",
         "meaning": meaning(report),
@@ -63,13 +56,14 @@ def page_of(report: ThresholdFields, pictures: list[Picture], image_of: ImageOf 
         "alternatives": alternatives,
         "searches": searches_table(report),
         "groups": group_tables(report),
+        "ratios": _ratios(report),
         "classes": class_tables(report),
     }
     cards: dict[str, list[Card]] = {"impostors": [], "genuine": []}
     if report.worst_pairs is not None:
         cards["impostors"] = _cards(report, report.worst_pairs.impostors, "accepted", image_of)
         cards["genuine"] = _cards(report, report.worst_pairs.genuine, "rejected", image_of)
-    shown = {"report": report, "pictures": pictures, "facts": lines, "marked": marked}
+    shown = {"report": report, "pictures": pictures, "facts": origin_lines(report), "marked": marked}
     return render("threshold.html", **shown, **texts, **tables, **cards)
 
 
@@ -94,16 +88,12 @@ def write_files(report: ThresholdFields, stem: Path, image_of: ImageOf = _thumbn
 def _alternatives(report: ThresholdFields) -> tuple[Table, int | None]:
     """A row for each threshold, and the row of the chosen one."""
     heads = ["wrongly accepted at most", f"{report.score_name} at least", "wrongly accepted", "wrongly rejected"]
-    heads += ["OPIS", "over FAR"]
     rows, chosen = list[list[str]](), None
     for other in report.alternatives:
         at_most = percent(other.target)
         if report.target == Target("far", other.target):
             at_most, chosen = f"{at_most} (chosen)", len(rows)
-        opis = "–" if other.opis is None else f"{other.opis:.3e}"
-        far_range = f"{other.far_range[0]:g} to {other.far_range[1]:g}"
-        rates = [with_interval(other.far), with_interval(other.frr)]
-        rows.append([at_most, f"{other.cosine:.4f}", *rates, opis, far_range])
+        rows.append([at_most, f"{other.cosine:.4f}", with_interval(other.far), with_interval(other.frr)])
     return (heads, rows), chosen
 
 
@@ -147,19 +137,16 @@ def group_tables(report: ThresholdFields) -> list[Table]:
     groups = report.groups
     if groups is None:
         return []
-    heads = ["group", "samples", "identities", "FAR", "FAR to the mean", "FRR", "FRR to the mean"]
+    heads = ["group", "samples", "identities", "wrongly accepted", "wrongly rejected"]
     rows, pair_rows = list[list[str]](), list[list[str]]()
     for group in groups.groups:
         far = _group_rate(group.far, group.impostor_pairs, groups.needed_impostor_pairs)
         frr = _group_rate(group.frr, group.genuine_pairs, groups.needed_genuine_pairs)
-        far_ratio = _ratio(groups.far_ratios, group.label)
-        frr_ratio = _ratio(groups.frr_ratios, group.label)
-        counts = [str(group.label), f"{group.samples:,}", f"{group.identities:,}"]
-        rows.append([*counts, far, far_ratio, frr, frr_ratio])
+        rows.append([str(group.label), f"{group.samples:,}", f"{group.identities:,}", far, frr])
     for pair in sorted(groups.between, key=_by_falling_far):
         far = _group_rate(pair.far, pair.impostor_pairs, groups.needed_impostor_pairs)
         pair_rows.append([*map(str, pair.labels), far])
-    return [(heads, rows), (["group", "and group", "FAR of pairs of both"], pair_rows)]
+    return [(heads, rows), (["group", "and group", "pairs of both wrongly accepted"], pair_rows)]
 
 
 def _by_falling_far(pair: GroupPair) -> float:
@@ -170,12 +157,13 @@ def _group_rate(rate: ErrorRate | None, pairs: int, needed: int) -> str:
     return with_interval(rate) if rate else f"too few pairs: {pairs:,} of {needed:,}"
 
 
-def _ratio(ratios: Sequence[GroupComparison], label: int | str) -> str:
-    """How many times the geometric mean of all groups."""
-    for ratio in ratios:
-        if ratio.one == label and ratio.to is None:
-            return f"{ratio.value:.3g} × ({ratio.low:.3g} to {ratio.high:.3g})"
-    return "–"
+def _ratios(report: ThresholdFields) -> list[str]:
+    """How far the groups lie apart, a sentence for each kind of error."""
+    groups = report.groups
+    if groups is None:
+        return []
+    kinds = ("false accepts", groups.far_ratios), ("false rejects", groups.frr_ratios)
+    return [f"The rate of {kind} {ratio_in_words(ratios[-1])}." for kind, ratios in kinds if ratios]
 
 
 def searches_table(report: ThresholdFields) -> Table | None:
@@ -183,9 +171,12 @@ def searches_table(report: ThresholdFields) -> Table | None:
     searches = report.searches
     if searches is None:
         return None
-    heads = ["enrolled", "FPIR", "if all alike", "FNIR", "first"]
-    heads += ["matches of an unknown probe", f"{report.score_name} for the target", "FNIR there"]
-    return heads, [_size_row(size, searches.gallery_size) for size in searches.sizes]
+    heads = ["enrolled", "not enrolled, but matched (FPIR)", f"enrolled, but not in the top {searches.rank} (FNIR)"]
+    heads += ["enrolled and first"]
+    if report.target.kind == "fpir":
+        heads += [f"{report.score_name} for this size", "missed at that threshold"]
+    rows = [_size_row(size, searches.gallery_size)[: len(heads)] for size in searches.sizes]
+    return heads, rows
 
 
 def _size_row(size: GalleryRates, planned: int) -> list[str]:
@@ -199,5 +190,4 @@ def _size_row(size: GalleryRates, planned: int) -> list[str]:
     first = percent(size.cmc[0]) if size.cmc else "–"
     cosine = "–" if size.cosine is None else f"{size.cosine:.4f}"
     cosine_fnir = "–" if size.cosine_fnir is None else percent(size.cosine_fnir)
-    matches = f"{size.selectivity.rate:.3g}"
-    return [enrolled, fpir, percent(size.fpir_if_alike), fnir, first, matches, cosine, cosine_fnir]
+    return [enrolled, fpir, fnir, first, cosine, cosine_fnir]

@@ -1,14 +1,15 @@
 """A threshold report in words: sentences for the person who decides, and the lines of its summary."""
 
+import math
 from decimal import Decimal
 
 from pml_ext.functional.verification.roc import ROC, equal_error_rate, roc_auc
 from pml_ext.metrics.threshold.structures import (
     ErrorRate,
-    ExtrapolationCheck,
     GalleryRates,
     GroupComparison,
     MeanRate,
+    Searches,
     ThresholdFields,
 )
 
@@ -16,7 +17,8 @@ Line = tuple[str, str]
 """Name and text."""
 
 NOT_EXTRAPOLATED = "because its 95 % interval spans 0 to 1: measure more identities"
-_SHOWN = 3  # classes and copies in a line
+_SHOWN = 3  # classes in a line
+_COPIES = 5
 _ROUNDING = 0.1  # relative error of a share that is written as "a of b"
 _UNLIKE = 1.5  # times the pooled FRR, from where the mean over classes is added
 _ROUND_RATES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
@@ -32,17 +34,17 @@ def with_interval(rate: ErrorRate | MeanRate) -> str:
     return f"{percent(rate.rate)} ({percent(rate.low)} to {percent(rate.high)})"
 
 
-def as_counts(rate: ErrorRate) -> tuple[int, int]:
-    """(a, b): the rate as a of b comparisons, b the smallest power of ten for which a is right within a tenth.
+def as_counts(rate: float, trials: int) -> tuple[int, int]:
+    """(a, b): the rate as a of b trials, b the smallest power of ten for which a is right within a tenth.
 
-    The same holds for the share of the rest. Where no pair is an error, or every one, b is the number of pairs.
+    The same holds for the share of the rest. If the rate is 0 or 1, b is the number of trials.
     """
-    if rate.errors in (0, rate.pairs):
-        return rate.errors, rate.pairs
+    if rate in (0, 1):
+        return round(rate) * trials, trials
     total = 10
-    while not (_is_close(rate.rate, total) and _is_close(1 - rate.rate, total)):
+    while not (_is_close(rate, total) and _is_close(1 - rate, total)):
         total *= 10
-    return round(rate.rate * total), total
+    return round(rate * total), total
 
 
 def _is_close(share: float, total: int) -> bool:
@@ -50,21 +52,34 @@ def _is_close(share: float, total: int) -> bool:
 
 
 def meaning(report: ThresholdFields) -> str:
-    """One sentence for a reader who does not know FAR."""
-    accepted = _share(report.far, "Of", "comparisons of two different identities", "accepted")
-    rejected = _share(report.frr, "of", "comparisons of the same identity", "rejected")
-    mean, pooled = report.mean_frr, report.frr.rate
-    if max(mean, pooled) > _UNLIKE * min(mean, pooled):
+    """One sentence for a reader who does not know FAR; of searches if the threshold was chosen for them."""
+    if report.searches is not None and report.target.kind == "fpir":
+        return _meaning_of_searches(report.searches)
+    far, frr = report.far, report.frr
+    accepted = _share(far.rate, far.pairs, "comparisons of two different identities", "wrongly accepted")
+    rejected = _share(frr.rate, frr.pairs, "comparisons of the same identity", "wrongly rejected")
+    mean = report.mean_frr
+    if max(mean, frr.rate) > _UNLIKE * min(mean, frr.rate):
         rejected += f", but {percent(mean)} on average over the identities: some have far more samples than others"
-    return f"{accepted}; {rejected}."
+    return f"Of {accepted}; of {rejected}."
 
 
-def _share(rate: ErrorRate, of: str, kind: str, error: str) -> str:
-    errors, pairs = as_counts(rate)
-    count = "none"
-    if errors:
-        count = f"{errors:,}" if errors == pairs else f"about {errors:,}"
-    return f"{of} {pairs:,} {kind}, {count} {'is' if errors <= 1 else 'are'} wrongly {error}"
+def _meaning_of_searches(searches: Searches) -> str:
+    planned, sentence = searches.planned, ""
+    if planned.fpir is not None:
+        unknown = f"searches for identities not in the gallery ({planned.enrolled:,} enrolled)"
+        sentence = f"Of {_share(planned.fpir.rate, searches.probes, unknown, 'answered with a wrong match')}"
+    if planned.fnir is not None:
+        sentence += f"; of {_share(planned.fnir.rate, searches.mated, 'searches for enrolled identities', 'missed')}"
+    return f"{sentence}."
+
+
+def _share(rate: float, trials: int, kind: str, outcome: str) -> str:
+    count, total = as_counts(rate, trials)
+    shown = f"about {count:,}"
+    if count in (0, total):
+        shown = f"{count:,}" if count else "none"
+    return f"{total:,} {kind}, {shown} {'is' if count <= 1 else 'are'} {outcome}"
 
 
 def target_in_words(report: ThresholdFields) -> str:
@@ -73,20 +88,20 @@ def target_in_words(report: ThresholdFields) -> str:
     if value is None:
         return "so that both kinds of errors together are fewest"
     if report.searches is not None and kind == "fpir":
-        size = f"{report.searches.gallery_size:,} identities"
-        return f"so that at most {percent(value)} of searches with an unknown probe among {size} return a match"
+        unknown = f"identities not in the gallery ({report.searches.gallery_size:,} enrolled)"
+        return f"so that at most {percent(value)} of searches for {unknown} return a match"
     return f"so that at most {percent(value)} are wrongly {'accepted' if kind == 'far' else 'rejected'}"
 
 
 def cameras_in_words(report: ThresholdFields) -> str:
-    """The error rates of genuine pairs by camera, as a sentence; empty where cameras are not known."""
+    """The error rates of genuine pairs by camera, as a sentence; empty if cameras are unknown."""
     cameras = report.cameras
     if cameras is None or not cameras.across:
         return ""
     rejected = f"Of the pairs of one identity seen by two cameras, {with_interval(cameras.across)} are rejected"
     if cameras.within:
         rejected += f"; of those seen by one camera, {with_interval(cameras.within)}"
-    counted = "both kinds count" if cameras.same_camera_pairs else "pairs of one camera do not count on this page"
+    counted = "both kinds count" if cameras.same_camera_pairs else "pairs of one camera do not count in this report"
     return f"{rejected}; {counted}."
 
 
@@ -106,8 +121,8 @@ def overall_in_words(report: ThresholdFields) -> str:
     roc = ROC(report.curves.distances, report.curves.genuine, report.curves.impostors)
     eer, auc = percent(float(equal_error_rate(roc).far)), percent(float(roc_auc(roc)))
     return (
-        f"The equal error rate (EER) is {eer}: the rate of both errors where they are equal. The area under the ROC "
-        f"curve (AUC) is {auc}: how often a pair of one class scores higher than a pair of two classes."
+        f"At another threshold both errors are {eer} (equal error rate, EER). A pair of one class scores higher than "
+        f"a pair of two classes in {auc} of cases (area under the ROC curve, AUC)."
     )
 
 
@@ -121,58 +136,19 @@ def score_in_words(report: ThresholdFields) -> str:
     return f"normalised score (cosine similarity less how close both are to their {nearest})"
 
 
-def search_in_words(rates: GalleryRates) -> str:
-    """What a search in a gallery of a size gives, in one line."""
-    fpir = str(rates.fpir) if rates.fpir else f"unknown, {NOT_EXTRAPOLATED}"
-    text = f"{'extrapolated: ' if rates.extrapolated else ''}FPIR {fpir}"
-    text += f" ({rates.fpir_if_alike:.3g} if all probes were alike)"
-    if rates.fnir:
-        text += f", FNIR {rates.fnir}"
-    text += f", {rates.selectivity.rate:.3g} matches of an unknown probe"
-    if rates.cmc:
-        text += f", rank 1 {rates.cmc[0]:.3g}"
-    if rates.cosine is not None:
-        text += f"; the threshold of this size is {rates.cosine:.4f}"
-    if rates.cosine_fnir is not None:
-        text += f", with FNIR {rates.cosine_fnir:.3g}"
-    return text
-
-
-def extrapolation_in_words(check: ExtrapolationCheck) -> str:
-    """How far extrapolation from some identities is from what all of them give."""
-    predicted, measured = check.predicted, check.measured
-    verdict = "inside" if predicted.low <= measured <= predicted.high else "outside"
-    return (
-        f"from {check.identities:,} identities FPIR among {check.enrolled:,} at cosine {check.cosine:.4f} would be "
-        f"{predicted}; measured {measured:.3g}, {verdict}"
-    )
-
-
 def ratio_in_words(ratio: GroupComparison) -> str:
     """How many times the rate of one group is that of another."""
     if ratio.value is None or ratio.high is None:
         return f"of {ratio.one} is at least {ratio.low:.3g} times that of {ratio.to}, which has no error"
-    to = "the geometric mean of all" if ratio.to is None else str(ratio.to)
-    return f"of {ratio.one} is {ratio.value:.3g} times that of {to} [{ratio.low:.3g}, {ratio.high:.3g}]"
+    return f"of {ratio.one} is {ratio.value:.3g} times that of {ratio.to} [{ratio.low:.3g}, {ratio.high:.3g}]"
 
 
-def copies(report: ThresholdFields, shown: int) -> str:
-    """Which rows are copies of which."""
-    (row, first), *others = report.copied_rows[:shown]
-    text = f"row {row} is a copy of row {first}"
-    text += "".join(f", {row} of {first}" for row, first in others)
-    more = len(report.copied_rows) - shown
-    return f"{text} and {more:,} more" if more > 0 else text
-
-
-def facts(report: ThresholdFields) -> list[Line]:
+def summary_lines(report: ThresholdFields) -> list[Line]:
     """The report line by line."""
-    target, checkpoint = report.target, report.checkpoint
     genuine = "genuine, across cameras," if report.is_across_cameras else "genuine"
     highest_far = [f"{c.label} ({c.far:.3g})" for c in report.worst_classes("far", _SHOWN)]
     highest_frr = [f"{c.label} ({c.frr:.3g})" for c in report.worst_classes("frr", _SHOWN)]
-    copied = f", {report.copies} of them copies" if report.copies else ""
-    samples = f"{report.samples} samples{copied}, {len(report.classes)} classes, {report.embedding_dim} dimensions"
+    target = report.target
     lines = [
         ("in words", meaning(report)),
         ("threshold", _threshold(report)),
@@ -180,15 +156,30 @@ def facts(report: ThresholdFields) -> list[Line]:
         ("FAR", _rate(report.far, "impostor")),
         ("FRR", _rate(report.frr, genuine)),
     ]
-    lines += [*_cameras(report), *_searches(report), *_groups(report)]
+    if cameras := cameras_in_words(report):
+        lines.append(("cameras", cameras))
+    if report.searches is not None:
+        lines += [(f"among {size.enrolled:,}", _search(size)) for size in report.searches.sizes]
     lines += [
+        *_groups(report),
         ("highest FAR", ", ".join(highest_far)),
         ("highest FRR", ", ".join(highest_frr)),
         ("refused", refused_in_words(report)),
         ("OPIS", _consistency(report)),
-        ("stability", _stability(report)),
     ]
-    lines += _calibration(report)
+    return lines + origin_lines(report)
+
+
+def origin_lines(report: ThresholdFields) -> list[Line]:
+    """What the report was measured on, and how certain it is."""
+    checkpoint = report.checkpoint
+    copied = f", {report.copies} of them copies" if report.copies else ""
+    samples = f"{report.samples} samples{copied}, {len(report.classes)} classes, {report.embedding_dim} dimensions"
+    lines = [("stability", _stability(report))]
+    if report.calibration is not None:
+        ratio = report.calibration.slope * report.cosine + report.calibration.intercept
+        times = f"{math.exp(min(ratio, 700.0)):.3g} times as likely"
+        lines.append(("evidence", f"a score at the threshold is {times} for pairs of one class as for other pairs"))
     lines += [
         ("measured on", samples),
         ("data", report.data or "not named"),
@@ -196,7 +187,9 @@ def facts(report: ThresholdFields) -> list[Line]:
         ("made", f"{report.made or 'at an unknown time'} by pml_ext {report.version}"),
     ]
     if report.copied_rows:
-        lines.append(("copies", copies(report, _SHOWN)))
+        shown = [f"row {row} of row {first}" for row, first in report.copied_rows[:_COPIES]]
+        more = len(report.copied_rows) - _COPIES
+        lines.append(("copies", ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")))
     return lines
 
 
@@ -214,26 +207,19 @@ def _rate(rate: ErrorRate, kind: str) -> str:
     return f"{rate.rate:.4g} ({rate.errors} of {rate.pairs} {kind} pairs; {interval})"
 
 
-def _cameras(report: ThresholdFields) -> list[Line]:
-    cameras = report.cameras
-    if cameras is None:
-        return []
-    parts = [str(cameras.cameras)]
-    for where, rate in (("across cameras", cameras.across), ("within one camera", cameras.within)):
-        if rate:
-            parts.append(f"FRR {percent(rate.rate)} {where} ({rate.errors} of {rate.pairs} genuine pairs)")
-    parts.append("both kinds count" if cameras.same_camera_pairs else "pairs within one camera do not count above")
-    return [("cameras", "; ".join(parts))]
-
-
-def _searches(report: ThresholdFields) -> list[Line]:
-    """A line for each size of gallery."""
-    if report.searches is None:
-        return []
-    lines = [(f"among {size.enrolled:,}", search_in_words(size)) for size in report.searches.sizes]
-    if report.searches.held_out:
-        lines.append(("extrapolation", extrapolation_in_words(report.searches.held_out)))
-    return lines
+def _search(rates: GalleryRates) -> str:
+    """What a search in a gallery of a size gives."""
+    fpir = str(rates.fpir) if rates.fpir else f"unknown, {NOT_EXTRAPOLATED}"
+    text = f"{'extrapolated: ' if rates.extrapolated else ''}FPIR {fpir}"
+    if rates.fnir:
+        text += f", FNIR {rates.fnir}"
+    if rates.cmc:
+        text += f", rank 1 {rates.cmc[0]:.3g}"
+    if rates.cosine is not None:
+        text += f"; the threshold of this size is {rates.cosine:.4f}"
+    if rates.cosine_fnir is not None:
+        text += f", with FNIR {rates.cosine_fnir:.3g}"
+    return text
 
 
 def _groups(report: ThresholdFields) -> list[Line]:
@@ -250,10 +236,6 @@ def _groups(report: ThresholdFields) -> list[Line]:
     for name, ratios in (("FAR", groups.far_ratios), ("FRR", groups.frr_ratios)):
         if ratios:
             apart.append(f"{name} {ratio_in_words(ratios[-1])}")
-    if groups.garbe:
-        apart.append(f"GARBE {groups.garbe.value:.3g} [{groups.garbe.low:.3g}, {groups.garbe.high:.3g}]")
-    if groups.opis is not None and report.consistency is not None:
-        apart.append(f"OPIS over groups {groups.opis:.3e}, over classes {report.consistency.opis:.3e}")
     lines.append(("groups", "; ".join(apart) or "no two of them have enough pairs"))
     return lines
 
@@ -276,16 +258,8 @@ def _consistency(report: ThresholdFields) -> str:
 def _stability(report: ThresholdFields) -> str:
     stability = report.stability
     if stability is None:
-        return "not measured: half of the classes have too few pairs"
+        return "not measured"
     return (
         f"thresholds of two random halves of the classes differ by {stability.mean_shift:.4f} in distance (mean of "
         f"{stability.splits} splits; at most {stability.max_shift:.4f})"
     )
-
-
-def _calibration(report: ThresholdFields) -> list[Line]:
-    line = report.calibration
-    if line is None:
-        return []
-    ratio = f"log-likelihood ratio {line.slope:.4g} · {report.score_name} {line.intercept:+.4g}"
-    return [("evidence", f"C_llr {line.cllr} bits on other classes, at best {line.min_cllr}; {ratio}")]

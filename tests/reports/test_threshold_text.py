@@ -4,8 +4,8 @@ import re
 import pytest
 import torch
 
-from pml_ext.metrics import SampleSource, ThresholdReport
-from pml_ext.metrics.threshold.structures import ClassErrors, ErrorRate
+from pml_ext.metrics import SampleSource, SearchPlan, ThresholdReport
+from pml_ext.metrics.threshold.structures import ClassErrors, ErrorRate, GalleryRates, MeanRate
 from pml_ext.reports.threshold_text import as_counts, meaning, percent, refused_in_words
 
 LABELS = torch.arange(8).repeat_interleave(5)
@@ -18,23 +18,29 @@ def report(**options: object) -> ThresholdReport:
 
 
 @pytest.mark.parametrize(
-    ("errors", "pairs", "told"),
+    ("rate", "trials", "counts"),
     [
-        (633, 1000, (6, 10)),
-        (10, 10_000, (1, 1000)),
-        (156, 100_000, (16, 10_000)),
-        (5, 10, (5, 10)),
-        (1, 7, (14, 100)),
-        (0, 352, (0, 352)),
-        (352, 352, (352, 352)),
+        (0.633, 1000, (6, 10)),
+        (0.001, 10_000, (1, 1000)),
+        (156e-5, 100_000, (16, 10_000)),
+        (1 / 7, 7, (14, 100)),
+        (0.0, 352, (0, 352)),
+        (1.0, 352, (352, 352)),
     ],
 )
-def test_a_rate_as_counts(errors: int, pairs: int, told: tuple[int, int]) -> None:
-    rate = ErrorRate(errors, pairs, 0.0, 1.0)
-    assert as_counts(rate) == told
-    if 0 < errors < pairs:
-        share = told[0] / told[1]
-        assert share == pytest.approx(rate.rate, rel=0.1) and 1 - share == pytest.approx(1 - rate.rate, rel=0.1)
+def test_a_rate_as_counts(rate: float, trials: int, counts: tuple[int, int]) -> None:
+    assert as_counts(rate, trials) == counts
+
+
+def test_a_threshold_for_searches_is_headed_by_searches() -> None:
+    found = report(far=None, search=SearchPlan(5, fpir=0.4))
+    assert found.searches is not None
+    planned = GalleryRates(5, MeanRate(0.2, 0.1, 0.3), MeanRate(0.0, 0.0, 0.1), MeanRate(0.3, 0.1, 0.4), ())
+    found = dataclasses.replace(found, searches=dataclasses.replace(found.searches, sizes=(planned,)))
+    assert meaning(found) == (
+        "Of 10 searches for identities not in the gallery (5 enrolled), about 2 are answered with a wrong match; "
+        "of 40 searches for enrolled identities, none is missed."
+    )
 
 
 def test_the_sentence_for_the_person_who_decides() -> None:
@@ -83,6 +89,14 @@ def test_percent_has_three_digits_and_no_exponent() -> None:
 def test_the_summary_says_what_and_when_and_by_camera() -> None:
     cameras = torch.arange(40) % 2
     told = report(cameras=cameras, source=SampleSource(data="faces of May")).summary()
-    shown = ("Of ", "faces of May", "FRR ", "across cameras", "within one camera", "do not count above", "+00:00 by")
+    shown = (
+        "Of ",
+        "faces of May",
+        "FRR ",
+        "two cameras",
+        "seen by one camera",
+        "do not count",
+        "+00:00 by",
+    )
     assert [text for text in shown if text not in told] == []
     assert "camera" not in report().summary()

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -143,14 +142,6 @@ def share_with_fewer(above: Tensor, others: int, enrolled: int, rank: int) -> Te
         ways = _log_choose(above, drawn) + _log_choose(others - above, enrolled - drawn)
         total += torch.exp(ways - _log_choose(torch.tensor(others), enrolled))
     return total.clamp_(max=1)
-
-
-def share_by_pooled_rate(far: float, enrolled: int) -> float:
-    """1 − (1 − FAR)^N: the expected `share_with_any` of N identities if all probes are alike, the most there can be.
-
-    Probes that differ have less in expectation (Jensen's inequality), in galleries of any size, beyond the set's too.
-    """
-    return float(-np.expm1(enrolled * np.log1p(-far))) if far < 1 else 1.0
 
 
 def _log_choose(n: Tensor, k: int) -> Tensor:

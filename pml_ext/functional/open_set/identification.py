@@ -17,7 +17,6 @@ from pml_ext.functional.open_set.best_scores import (
     reported,
     scores_for_rate,
     scores_from,
-    share_by_pooled_rate,
     share_with_any,
     share_with_fewer,
     threshold_for_rate,
@@ -36,15 +35,13 @@ class RateWithInterval(NamedTuple):
 class SearchRates(NamedTuple):
     """Rates in galleries of `enrolled` identities; see `Identification`.
 
-    fnir: None without mated probes; if_alike: the FPIR to expect if all probes had the pooled rate; cmc: by rank, from
-    1.
+    fnir: None without mated probes; cmc: by rank, from 1.
     """
 
     enrolled: int
     fpir: RateWithInterval
     fnir: RateWithInterval | None
     selectivity: RateWithInterval
-    if_alike: float
     cmc: tuple[float, ...]
 
 
@@ -75,12 +72,11 @@ def search_rates(
 
     far = interval(pooled)
     selectivity = RateWithInterval(*(enrolled * value for value in far))
-    alike = share_by_pooled_rate(far.rate, enrolled)
     if miss is None:
-        return SearchRates(enrolled, interval(hit), None, selectivity, alike, ())
+        return SearchRates(enrolled, interval(hit), None, selectivity, ())
     before = high.before[high.own > -torch.inf]
     cmc = (float(share_with_fewer(before, others, enrolled - 1, r + 1).mean()) for r in range(ranks))
-    return SearchRates(enrolled, interval(hit), interval(miss), selectivity, alike, tuple(cmc))
+    return SearchRates(enrolled, interval(hit), interval(miss), selectivity, tuple(cmc))
 
 
 def rates_without_each(

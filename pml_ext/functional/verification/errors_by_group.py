@@ -1,4 +1,4 @@
-"""Errors at a threshold by group of samples and by pair of groups, and how the groups' rates compare."""
+"""Errors at a threshold by group of samples and by pair of groups, and intervals for comparing the groups."""
 
 from typing import NamedTuple
 
@@ -93,25 +93,3 @@ def interval_by_stratum(
     freedom = max(1, int(sizes[sizes > 0].min()) - 1)
     half = variance.sqrt() * float(stdtrit(freedom, (1 + confidence) / 2))
     return value - half, value + half
-
-
-def to_geometric_mean(rates: Tensor) -> Tensor:
-    """The logarithm of (…, G) rates' ratios to their geometric mean over the groups."""
-    logs = rates.log()
-    return logs - logs.mean(dim=-1, keepdim=True)
-
-
-def gini(rates: Tensor) -> Tensor:
-    """The Gini coefficient of (…, G) rates, scaled to 1 where one group has all errors, as GARBE takes it."""
-    count = rates.shape[-1]
-    apart = (rates[..., :, None] - rates[..., None, :]).abs().sum(dim=(-1, -2))
-    return apart / (2 * count * (count - 1) * rates.mean(dim=-1))
-
-
-def garbe(false_match: Tensor, false_non_match: Tensor, alpha: float = 0.5) -> Tensor:
-    """alpha · Gini of the false match rates + (1 − alpha) · Gini of the false non-match rates; 0 is even, 1 the worst.
-
-    Source: Howard, Laird, Sirotin, Rubin, Tipton and Vemury, "Evaluating proposed fairness models for face recognition
-        algorithms", 2022: Gini aggregation rate for biometric equitability.
-    """
-    return alpha * gini(false_match) + (1 - alpha) * gini(false_non_match)

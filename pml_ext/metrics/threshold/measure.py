@@ -19,7 +19,7 @@ from pml_ext._checks import (
 )
 from pml_ext._ops.numerics import full_precision, one_thread
 from pml_ext._progress import show_steps
-from pml_ext.functional.operating_points.calibration import TooFewClassesError, calibrated_curves, curves_of_pairs
+from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
 from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves, utility_of_rates
 from pml_ext.functional.pairwise.pair_distances import PairDistances, count_accepted
 from pml_ext.functional.verification.threshold import (
@@ -66,7 +66,6 @@ _STEPS = 8
 _ONE_THREAD = 4096  # samples whose pairs one thread measures in seconds
 _CURVE_POINTS = 301
 _ALTERNATIVE_FARS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
-_DECADE = (0.3, 3.0)  # times the FAR of an alternative: the range of its OPIS
 _WORST_PAIRS = 6  # of each kind
 
 
@@ -159,7 +158,7 @@ def measure_threshold(
             made=made,
         )
         begin("measuring other thresholds")
-        alternatives = alternative_thresholds(pairs, grid=opis.grid)
+        alternatives = alternative_thresholds(pairs)
         begin("counting pairs at all thresholds")
         curves = _curves(pairs)
         begin("measuring searches")
@@ -168,15 +167,7 @@ def measure_threshold(
         if group_ids is not None:
             begin("measuring groups", 0)
             of_pairs = group_ids[torch.argsort(ids, stable=True)]
-            by_group = measure_groups(
-                pairs,
-                of_pairs,
-                group_names,
-                (far, frr),
-                cosine,
-                consistency,
-                opis.grid,
-            )
+            by_group = measure_groups(pairs, of_pairs, group_names, (far, frr), cosine)
         camera_rates = _camera_rates(pairs, camera_ids, distance)
         begin("looking for the hardest pairs")
         return replace(
@@ -230,28 +221,16 @@ def rates_at(pairs: PairDistances, distances: Sequence[float]) -> list[tuple[Err
     return rates
 
 
-def alternative_thresholds(pairs: PairDistances, *, grid: int) -> tuple[Alternative, ...]:
-    """The largest threshold within each common FAR that the set has pairs for; grid: see `functional.opis`."""
+def alternative_thresholds(pairs: PairDistances) -> tuple[Alternative, ...]:
+    """The largest threshold within each common FAR that the set has pairs for."""
     found = zip(_ALTERNATIVE_FARS, thresholds_at_far(pairs, _ALTERNATIVE_FARS), strict=True)
     distances = {far: distance for far, distance in found if distance is not None}
     if not distances:
         return ()
     rates = rates_at(pairs, list(distances.values()))
-    ranges = [_range_around(far) for far in distances]
-    scores = _opis_by_range(pairs, ranges, grid)
     alternatives = []
-    for (target, distance), (far, frr), far_range in zip(distances.items(), rates, ranges, strict=True):
-        cosine = 1 - distance**2 / 2
-        alternatives.append(
-            Alternative(
-                target,
-                cosine,
-                far,
-                frr,
-                scores.get(far_range),
-                far_range,
-            )
-        )
+    for (target, distance), (far, frr) in zip(distances.items(), rates, strict=True):
+        alternatives.append(Alternative(target, 1 - distance**2 / 2, far, frr))
     return tuple(alternatives)
 
 
@@ -377,26 +356,6 @@ def _stability(
             return None
         shifts.append(abs(one - other))
     return Stability(splits, sum(shifts) / splits, max(shifts)) if shifts else None
-
-
-def _range_around(far: float) -> tuple[float, float]:
-    """A decade around a rate, in which OPIS of an alternative is measured."""
-    low, high = _DECADE
-    return float(f"{low * far:.6g}"), float(f"{min(1.0, high * far):.6g}")
-
-
-def _opis_by_range(
-    pairs: PairDistances, ranges: Sequence[tuple[float, float]], grid: int
-) -> dict[tuple[float, float], float]:
-    """OPIS over each range of FAR; those that the set has too few classes or pairs for are left out."""
-    measured = [far_range for far_range in ranges if far_range[0] * pairs.total_negative_pairs >= 1]
-    if not measured:
-        return {}
-    try:
-        curves = calibrated_curves(pairs, far_ranges=measured, grid=grid)
-    except TooFewClassesError:
-        return {}
-    return {far_range: float(opis_of_curves(curve)) for far_range, curve in zip(measured, curves, strict=True)}
 
 
 def _curves(pairs: PairDistances) -> ThresholdCurves:

@@ -328,7 +328,7 @@ class ThresholdReport(ThresholdFields):
         return report
 
     def save_figure(self, path: str | Path) -> None:
-        """Draw utilities, ROC, distances and likelihood ratios as a PNG (needs matplotlib, `curves`)."""
+        """Draw utilities, ROC, distances and gallery sizes as a PNG (needs matplotlib, `curves`)."""
         from pml_ext.reports.threshold_figures import threshold_pictures
         from pml_ext.reports.threshold_page import png_of
 
@@ -343,8 +343,8 @@ class ThresholdReport(ThresholdFields):
 
     def summary(self) -> str:
         """The report as lines of text."""
-        from pml_ext.reports.threshold_text import facts
+        from pml_ext.reports.threshold_text import summary_lines
 
-        rows = facts(self)
+        rows = summary_lines(self)
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name.ljust(width)}  {printable(text)}" for name, text in rows)

@@ -2,25 +2,20 @@
 
 from dataclasses import dataclass, replace
 
-import torch
-
 from pml_ext._checks import check_choice, check_fraction, check_whole
 from pml_ext.functional.open_set.best_scores import (
-    ALL,
     HighScores,
     Template,
     scores_for_rate,
     scores_from,
-    share_by_pooled_rate,
     threshold_for_rate,
 )
 from pml_ext.functional.open_set.extrapolation import NEEDED, ExtrapolatedRate, extrapolated_rate, fitted_rate
 from pml_ext.functional.open_set.identification import RateWithInterval, SearchRates, search_rates
 from pml_ext.metrics.threshold.samples import Samples
-from pml_ext.metrics.threshold.structures import CMC_RANKS, ExtrapolationCheck, GalleryRates, MeanRate, Searches
+from pml_ext.metrics.threshold.structures import CMC_RANKS, GalleryRates, MeanRate, Searches
 
 _SIZES = (0.1, 0.2, 0.5, 1, 2, 5, 10)  # times the planned one
-_MIN_CHECKED_IDENTITIES, _CHECKED_SCORES = 10, 5 * NEEDED  # that extrapolation is checked on
 
 
 @dataclass(frozen=True)
@@ -127,7 +122,6 @@ class PlannedSearch:
             probes=scores.samples,
             mated=mated,
             sizes=sizes,
-            held_out=self._check_extrapolation() if plan.extrapolate else None,
         )
 
     def _rates_of_size(self, high: HighScores, cosine: float, enrolled: int) -> GalleryRates:
@@ -144,7 +138,7 @@ class PlannedSearch:
             cmc = ()
         fpir = _mean_rate(rates.fpir) if is_known else None
         fnir = None if rates.fnir is None else _mean_rate(rates.fnir)
-        gallery = GalleryRates(enrolled, fpir, rates.if_alike, fnir, _mean_rate(rates.selectivity), cmc)
+        gallery = GalleryRates(enrolled, fpir, fnir, _mean_rate(rates.selectivity), cmc)
         gallery = replace(gallery, extrapolated=is_extrapolated)
         if self.plan.fpir is None:
             return gallery
@@ -160,29 +154,8 @@ class PlannedSearch:
         fnir = largest.fnir
         if fnir is not None:
             fnir = fnir._replace(high=min(1.0, fnir.high + fpir.high))
-        pooled = [value / self._measurable for value in largest.selectivity]
-        selectivity = RateWithInterval(*(enrolled * value for value in pooled))
-        if_alike = share_by_pooled_rate(pooled[0], enrolled)
-        return SearchRates(enrolled, fpir, fnir, selectivity, if_alike, ())
-
-    def _check_extrapolation(self) -> ExtrapolationCheck | None:
-        """Extrapolation from a tenth of the identities to all; None where they are too few, or say nothing."""
-        identities = self._scores.identities
-        count = identities // 10
-        if count < _MIN_CHECKED_IDENTITIES:
-            return None
-        ids = self._samples.ids
-        chosen = torch.randperm(identities, generator=torch.Generator().manual_seed(0))[:count]
-        part = self._samples.subset(torch.isin(ids, torch.unique(ids)[chosen]))
-        few = scores_from(part.best_scores(self.plan.template), ALL)
-        ranked = few.value.double().sort(descending=True).values
-        cosine = float(ranked[:_CHECKED_SCORES][-1])
-        predicted = extrapolated_rate(few, cosine, self._measurable)
-        if not predicted.is_known:
-            return None
-        measured = search_rates(scores_from(self._scores, cosine), cosine, self._measurable).fpir.rate
-        interval = RateWithInterval(predicted.rate, predicted.low, predicted.high)
-        return ExtrapolationCheck(count, self._measurable, cosine, _mean_rate(interval), measured)
+        selectivity = RateWithInterval(*(enrolled * (value / self._measurable) for value in largest.selectivity))
+        return SearchRates(enrolled, fpir, fnir, selectivity, ())
 
 
 def _mean_rate(rate: RateWithInterval) -> MeanRate:

@@ -111,17 +111,12 @@ class Stability:
 
 @dataclass(frozen=True)
 class Alternative:
-    """The largest threshold whose FAR is at most `target`, and its error rates.
-
-    opis: over far_range, which contains the target; None where the set has too few classes or pairs for it.
-    """
+    """The largest threshold whose FAR is at most `target`, and its error rates."""
 
     target: OpenFraction
     cosine: Cosine
     far: ErrorRate
     frr: ErrorRate
-    opis: Fraction | None
-    far_range: tuple[Fraction, Fraction]
 
 
 @dataclass(frozen=True)
@@ -140,18 +135,10 @@ class CameraRates:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The natural log-likelihood ratio of a pair is slope · cosine + intercept; see `ScoreCalibration`.
-
-    cllr: in bits, of classes that the line was not fitted on, over genuine_pairs and impostor_pairs; min_cllr: with the
-    best increasing function of the cosine in place of the line.
-    """
+    """The natural log-likelihood ratio of a pair is slope · cosine + intercept; see `ScoreCalibration`."""
 
     slope: float
     intercept: float
-    cllr: MeanRate
-    min_cllr: MeanRate
-    genuine_pairs: CountAbove0
-    impostor_pairs: CountAbove0
 
 
 @dataclass(frozen=True)
@@ -201,14 +188,13 @@ class GroupPair:
 
 @dataclass(frozen=True)
 class GroupComparison:
-    """A number that compares groups, and its 95 % interval for identities like the set's.
+    """The rate of group `one` divided by that of group `to`, and its 95 % interval for identities like the set's.
 
-    one, to: the rate of group `one` divided by that of group `to`, or (None) by the geometric mean of all groups; both
-    None: a number of all groups.
+    to: None, in files of earlier versions, for the geometric mean of all groups.
     value, high: None for a ratio to a rate without errors, of which only the low end is known.
     """
 
-    one: int | str | None
+    one: int | str
     to: int | str | None
     value: NotNegative | None
     low: NotNegative
@@ -220,11 +206,7 @@ class Groups:
     """Error rates by group at the report's threshold.
 
     needed_impostor_pairs, needed_genuine_pairs: from how many pairs on a rate is given.
-    far_ratios, frr_ratios: of each group with a rate, then of the highest to the lowest. If a group has no error, the
-        geometric mean is 0, and only the last is there; if none has one, neither is it.
-    garbe: see `pml_ext.functional.verification.errors_by_group`; None unless every group has both rates and errors of
-        both kinds.
-    opis: over groups instead of classes, over the report's range; None where identities are in several groups.
+    far_ratios, frr_ratios: the highest rate to the lowest, last; empty without two rates, or without an error.
     """
 
     groups: tuple[Group, ...]
@@ -233,8 +215,6 @@ class Groups:
     needed_genuine_pairs: Count
     far_ratios: tuple[GroupComparison, ...]
     frr_ratios: tuple[GroupComparison, ...]
-    garbe: GroupComparison | None
-    opis: Fraction | None
 
 
 @dataclass(frozen=True)
@@ -242,7 +222,6 @@ class GalleryRates:
     """Searches in galleries of `enrolled` identities, at the report's threshold; see `functional.Identification`.
 
     fpir: None where an extrapolation says nothing, see `functional.ExtrapolatedRate.is_known`.
-    fpir_if_alike: the FPIR to expect if all probes had the pooled rate: more than fpir where they differ.
     fnir, cmc: None, and empty, where no probe is mated; cmc: shares found among the first CMC_RANKS, at any threshold.
     cosine, cosine_fnir: the lowest threshold with the target's FPIR in galleries of this size, and its FNIR; None
         without such a target, or where too few scores support it.
@@ -252,27 +231,12 @@ class GalleryRates:
 
     enrolled: CountAbove0
     fpir: MeanRate | None
-    fpir_if_alike: Fraction
     fnir: MeanRate | None
     selectivity: MeanRate
     cmc: tuple[Fraction, ...]
     cosine: Score | None = None
     cosine_fnir: Fraction | None = None
     extrapolated: bool = False
-
-
-@dataclass(frozen=True)
-class ExtrapolationCheck:
-    """Extrapolation from some identities, compared with all. Galleries are of `enrolled` identities.
-
-    cosine: the threshold of the check, which enough scores of those identities reach.
-    """
-
-    identities: CountAbove0
-    enrolled: CountAbove0
-    cosine: Score
-    predicted: MeanRate
-    measured: Fraction
 
 
 @dataclass(frozen=True)
@@ -290,7 +254,6 @@ class Searches:
     probes: CountAbove0
     mated: Count
     sizes: tuple[GalleryRates, ...]
-    held_out: ExtrapolationCheck | None = None
 
     @property
     def planned(self) -> GalleryRates:

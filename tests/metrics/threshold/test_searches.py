@@ -7,7 +7,6 @@ import torch
 
 from pml_ext.functional import extrapolate_fpir, identification
 from pml_ext.metrics import SearchPlan, ThresholdReport
-from pml_ext.metrics.threshold.structures import GalleryRates
 
 LABELS = torch.arange(480) % 120
 CAMERAS = torch.arange(480) // 240
@@ -35,11 +34,6 @@ def test_the_threshold_meets_the_rate_at_the_planned_size(report: ThresholdRepor
     assert impostors.pairs == 480 * 476 // 2 and 0 < impostors.errors < impostors.pairs / 50
 
 
-def if_alike(one: GalleryRates) -> float:
-    """The same law for measured and for extrapolated sizes: the curve has no kink between them."""
-    return 1 - (1 - one.selectivity.rate / one.enrolled) ** one.enrolled
-
-
 def test_every_size_has_its_rates_and_its_own_threshold(report: ThresholdReport) -> None:
     assert report.searches is not None
     for one in report.searches.sizes:
@@ -47,7 +41,6 @@ def test_every_size_has_its_rates_and_its_own_threshold(report: ThresholdReport)
         assert one.fnir is not None and one.cosine is not None
         assert (one.fpir.rate, one.fnir.rate, one.selectivity.rate) == pytest.approx(at[1:], abs=1e-9)
         assert one.fpir.low <= one.fpir.rate <= one.fpir.high
-        assert one.fpir_if_alike == pytest.approx(if_alike(one), abs=1e-12)
         of_size = identification(embeddings(), LABELS, gallery_size=one.enrolled, fpir=0.2)
         assert (one.cosine, one.cosine_fnir) == pytest.approx((of_size.threshold, of_size.fnir))
         assert one.cmc == pytest.approx(
@@ -64,7 +57,7 @@ def test_a_gallery_has_the_threshold_of_the_size_above(report: ThresholdReport) 
     assert report.for_gallery(11).enrolled == 20
     with pytest.raises(ValueError, match=r"up to 100 identities; got 101: make it with a larger gallery_size"):
         report.for_gallery(101)
-    assert "among 20" in report.summary() and "if all probes were alike" in report.summary()
+    assert "among 20" in report.summary()
 
 
 def test_a_pair_threshold_has_rates_of_searches_too() -> None:
@@ -121,13 +114,7 @@ def test_larger_galleries_are_extrapolated_where_that_is_asked_for() -> None:
     assert 0.25 < planned.fpir.rate <= 0.3
     assert planned.fnir is not None and largest.fnir is not None
     assert planned.fnir.rate >= largest.fnir.rate and planned.cmc == ()
-    check = report.searches.held_out
-    assert check is not None and (check.identities, check.enrolled) == (12, 119)
-    measured = identification(embeddings(spread=0.8), LABELS, gallery_size=119, threshold=check.cosine)
-    assert check.measured == pytest.approx(measured.fpir)
-    for one in report.searches.sizes:
-        assert one.fpir_if_alike == pytest.approx(if_alike(one), abs=1e-12)
-    assert "extrapolated: FPIR" in report.summary() and "from 12 identities FPIR among 119" in report.summary()
+    assert "extrapolated: FPIR" in report.summary()
 
 
 def test_a_gallery_whose_rate_is_not_known_has_no_number(tmp_path: Path) -> None:
