@@ -1,9 +1,9 @@
 """How often the 95 % intervals of a threshold report hold the population's value.
 
 1,000 sets are drawn from a population: people who look alike to different degrees, in two groups. Each gets a report
-with a threshold for FAR 1 %, and its intervals are compared with what this threshold and this calibration do to the
-population, measured on 400 sets of 600 people (searches: on 40 of them). Then the threshold is checked on new,
-unchanged data, ten times as at work. All that for sets of three sizes.
+with a threshold for FAR 1 %, and its intervals are compared with what this threshold does to the population, measured
+on 400 sets of 600 people (searches: on 40 of them). Then the threshold is checked on new, unchanged data, ten times as
+at work. All that for sets of three sizes.
 
 `python examples/evidence/interval_coverage.py` writes INTERVALS.md beside it; --sets and --reference for fewer.
 """
@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from pml_ext.functional import identification
-from pml_ext.functional.verification.likelihood_ratio import ratios_of_counts
 from pml_ext.metrics import SearchPlan, ThresholdReport
 
 SAMPLES, FAR, LOOKS = 4, 0.01, 10
@@ -31,28 +30,27 @@ EDGES = np.linspace(-1, 1, 4001)  # of bins of cosines
 GRID = np.linspace(0.6, 0.98, 20)  # of cosines, between which the rates of searches are interpolated
 
 
-def draw(people: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Embeddings, labels and groups: 40 % are in group 1, whose faces are closer to each other."""
+def draw(people: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Embeddings and labels: 40 % are in a group whose faces are closer to each other."""
     crowded = torch.rand(people, 1, generator=generator) ** 2
     group = (torch.rand(people, generator=generator) < 0.4).long()
     faces = torch.randn(people, 8, generator=generator) + 1.2 * crowded + 0.4 * group[:, None]
     labels = torch.arange(people * SAMPLES) % people
-    return faces[labels] + 0.6 * torch.randn(len(labels), 8, generator=generator), labels, group[labels]
+    return faces[labels] + 0.6 * torch.randn(len(labels), 8, generator=generator), labels
 
 
 class Population:
     """Pairs by cosine and rates of searches, from many sets of 600 people."""
 
     def __init__(self, sets: int, generator: torch.Generator) -> None:
-        self.pairs = {kind: np.zeros(len(EDGES) - 1) for kind in ("genuine", "impostor", "within 0", "within 1")}
+        self.pairs = {kind: np.zeros(len(EDGES) - 1) for kind in ("genuine", "impostor")}
         searches: dict[int, list[list[tuple[float, float]]]] = {}
         for number in range(SETS_OF_PAIRS * sets):
-            embeddings, labels, groups = draw(600, generator)
+            embeddings, labels = draw(600, generator)
             unit = torch.nn.functional.normalize(embeddings.double())
             rows, columns = torch.triu_indices(len(unit), len(unit), 1)
             cosines, same = (unit @ unit.T)[rows, columns], labels[rows] == labels[columns]
-            within = [~same & (groups[rows] == one) & (groups[columns] == one) for one in (0, 1)]
-            for counts, kind in zip(self.pairs.values(), (same, ~same, *within), strict=True):
+            for counts, kind in zip(self.pairs.values(), (same, ~same), strict=True):
                 counts += np.histogram(cosines[kind].numpy(), EDGES)[0]
             if number % SETS_OF_PAIRS:
                 continue
@@ -72,60 +70,34 @@ class Population:
         fpir, fnir = (math.exp(np.interp(cosine, GRID, rate)) for rate in logs)
         return fpir, fnir
 
-    def cllr(self, ratios: Tensor | None = None) -> float:
-        """Of log-likelihood ratios of the bins; None: of the best ones."""
-        genuine, impostors = (torch.from_numpy(self.pairs[kind]) for kind in ("genuine", "impostor"))
-        there = genuine + impostors > 0
-        genuine, impostors = genuine[there], impostors[there]
-        ratios = ratios_of_counts(genuine, impostors) if ratios is None else ratios[there]
-        costs = (
-            (counts, torch.nn.functional.softplus(sign * ratios)) for counts, sign in ((genuine, -1), (impostors, 1))
-        )
-        return sum(float((counts * cost)[counts > 0].sum() / counts.sum()) for counts, cost in costs) / (
-            2 * math.log(2)
-        )
-
-    def of(self, report: ThresholdReport, gallery: int, least: float) -> dict[str, float]:
-        """What the report's intervals should hold; least: the lowest C_llr."""
-        assert report.calibration is not None
-        far, genuine, *within = (
-            self.accepted(kind, report.cosine) for kind in ("impostor", "genuine", "within 0", "within 1")
-        )
+    def of(self, report: ThresholdReport, gallery: int) -> dict[str, float]:
+        """What the report's intervals should hold."""
+        far, genuine = (self.accepted(kind, report.cosine) for kind in ("impostor", "genuine"))
         fpir, fnir = self.searches(gallery, report.cosine)
-        middles = torch.from_numpy(EDGES[1:] + EDGES[:-1]) / 2
-        line = report.calibration.slope * middles + report.calibration.intercept
-        ratio = math.sqrt(within[1] / max(within[0], 1e-12))  # to the geometric mean of both
-        rates = {"FAR": far, "FRR": 1 - genuine, "FPIR": fpir, "FNIR": fnir, "FAR of group 1": ratio}
-        return {**rates, "C_llr": self.cllr(line), "lowest C_llr": least}
+        return {"FAR": far, "FRR": 1 - genuine, "FPIR": fpir, "FNIR": fnir}
 
 
 def intervals(report: ThresholdReport) -> dict[str, tuple[float, float]]:
     """Name -> the ends of the report's interval."""
-    assert report.searches is not None and report.calibration is not None and report.groups is not None
-    planned, calibration = report.searches.planned, report.calibration
+    assert report.searches is not None
+    planned = report.searches.planned
     found: dict[str, Any] = {"FAR": report.far, "FRR": report.frr, "FPIR": planned.fpir, "FNIR": planned.fnir}
-    found |= {"C_llr": calibration.cllr, "lowest C_llr": calibration.min_cllr}
-    for ratio in report.groups.far_ratios:
-        if ratio.one == 1 and ratio.to is None:
-            found["FAR of group 1"] = ratio
     return {name: (of.low, of.high) for name, of in found.items() if of is not None}
 
 
 def measure(people: int, gallery: int, sets: int, population: Population) -> tuple[dict[str, str], int]:
     """Coverage by name, as text, and how many of the sets' thresholds were refuted on unchanged data."""
     generator = torch.Generator().manual_seed(1000 * people + gallery)
-    inside, known, refuted, least = Counter[str](), Counter[str](), 0, population.cllr()
+    inside, known, refuted = Counter[str](), Counter[str](), 0
     for _ in range(sets):
-        embeddings, labels, groups = draw(people, generator)
-        report = ThresholdReport.from_embeddings(
-            embeddings, labels, far=FAR, search=SearchPlan(gallery), groups=groups, splits=0
-        )
-        true = population.of(report, gallery, least)
+        embeddings, labels = draw(people, generator)
+        report = ThresholdReport.from_embeddings(embeddings, labels, far=FAR, search=SearchPlan(gallery), splits=0)
+        true = population.of(report, gallery)
         for name, (low, high) in intervals(report).items():
             known[name] += 1
             inside[name] += low <= true[name] <= high
         for look in range(1, LOOKS + 1):
-            today, same, _ = draw(people, generator)
+            today, same = draw(people, generator)
             if report.check(today, labels=same, look=look).verdict == "does not hold":
                 refuted += 1
                 break
@@ -155,7 +127,7 @@ def main() -> None:
 page: {arguments.sets} sets of each size from one synthetic population,
 {SAMPLES} samples of each person, each set with a threshold for FAR {FAR:g}. An interval of 95 % should hold
 the population's value in about 95 % of the sets; by chance, shares differ from that by ±{chance:.1f} points. In sets
-of 40 people, intervals of FPIR and of a group's ratio are wider than they need be.
+of 40 people, intervals of FPIR are wider than they need be.
 
 | interval | {heads} |
 |---|{"---|" * len(SIZES)}
