@@ -1,6 +1,5 @@
 """The numbers a verification (face, speaker, signature, …) paper prints."""
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -204,7 +203,7 @@ class StreamingVerification(Metric):
 
     A torchmetrics.Metric. Scores are counted in bins of 2^-19 (1.9e-6). A reported threshold is a bin's edge, its TAR
     is exact over all pairs, and its FAR never exceeds the target; a TAR larger by some pairs of one bin may have been
-    missed: `bounds` tells by how many at most. Threads may update one object. Where torch.distributed is initialised,
+    missed: `bounds` tells by how many at most. Where torch.distributed is initialised,
     every rank counts its own pairs, and `compute`, called on all of them, sums the counts.
 
     Args:
@@ -238,7 +237,6 @@ class StreamingVerification(Metric):
         super().__init__(**{"compute_with_cache": False} | options)
         self.fars = checked_fars(fars)
         self.histogram = ScoreHistogram(low, high, device=device)
-        self._lock = threading.RLock()
         self.add_state("counts", self.histogram.counts, dist_reduce_fx="sum")
         # Zeros to reset to, without 17 MB for them.
         self._defaults["counts"] = self.counts.new_zeros(()).expand_as(self.counts)
@@ -252,29 +250,18 @@ class StreamingVerification(Metric):
     def counts(self, counts: Tensor) -> None:
         self.histogram.counts = counts
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({**state, "_lock": threading.RLock()})
-
     def update(self, scores: Tensor, same: Tensor) -> None:
         """Count pairs: (P,) scores, finite, higher is more alike; (P,) bool, True for pairs of one subject."""
-        with self._lock:  # two threads that raise a count at once would lose one of the two
-            self.histogram.update(scores, same)
+        self.histogram.update(scores, same)
 
     def merge(self, other: "StreamingVerification") -> None:
         """Add the pairs of another one of the same low and high."""
-        # Always locked in the same order, so that two threads that merge the same two cannot wait for each other.
-        first, second = sorted((self, other), key=id)
-        with first._lock, second._lock:
-            self.histogram.merge(other.histogram)
-            self._update_count += other._update_count
+        self.histogram.merge(other.histogram)
+        self._update_count += other._update_count
 
     def compute(self) -> dict[str, float]:
         """The keys of `VerificationEvaluator` but for the accuracies; nan, with a warning, without pairs of a kind."""
-        with self._lock:
-            return rates_of(self.histogram.roc(), self.fars)
+        return rates_of(self.histogram.roc(), self.fars)
 
     def bounds(self) -> dict[str, tuple[float, float]]:
         """Between which values tar_at_far_…, auc and eer of the exact scores lie: (lower, upper); nan as the rates.
@@ -282,8 +269,7 @@ class StreamingVerification(Metric):
         compute() reports the lower bound of a TAR, which is reached, and for auc and eer a value between the two. Of
         the pairs that this process counted.
         """
-        with self._lock:
-            roc = self.histogram.roc()
+        roc = self.histogram.roc()
         found = {keys.tar_at_far(far): tar_bounds(roc, far) for far in self.fars}
         found |= {keys.AUC: auc_bounds(roc), keys.EER: eer_bounds(roc)}
         if lacking := lacking_pairs(roc):

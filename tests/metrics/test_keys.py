@@ -46,27 +46,6 @@ def test_the_published_keys() -> None:
     assert set(metric.compute()) == {"opis", "epsilon_opis", "d_min", "d_max", "classes", "samples", "curves"}
 
 
-def test_keys_of_one_quantity_have_one_value() -> None:
-    far = calculated()
-    pairs = VerificationEvaluator(fars=(1e-2,), folds=None).of_all_pairs(X, Y)
-    for ours, papers in ((keys.VERIFICATION_AUC, keys.AUC), (keys.EQUAL_ERROR_RATE, keys.EER)):
-        assert far[ours] == pytest.approx(pairs[papers])
-    assert far[keys.tar_at_far(1e-2)] == pairs[keys.tar_at_far(1e-2)]
-    cameras = torch.arange(12)
-    split = calculated(query_cameras=torch.arange(24))
-    assert split[keys.cmc_rank(1)] == split[keys.PRECISION_AT_1]
-    assert split[keys.REID_MEAN_AVERAGE_PRECISION] == pytest.approx(split[keys.MEAN_AVERAGE_PRECISION])
-    query, gallery = (X[::2], Y[::2]), (X[1::2], Y[1::2])
-    reid = ReIDEvaluator(ranks=(5,))(*query, cameras, *gallery, cameras + 12)
-    calculator = AccuracyCalculator(device=torch.device("cpu"), include=(keys.cmc_rank(5), "mean_average_precision"))
-    same = calculator.get_accuracy(*query, *gallery)
-    assert reid[keys.rank(5)] == pytest.approx(same[keys.cmc_rank(5)])
-    assert reid[keys.MAP] == pytest.approx(same[keys.MEAN_AVERAGE_PRECISION])
-    metric = OPIS(far_range=(0.05, 0.3))
-    metric.update(X, Y)
-    assert metric.compute()[keys.OPIS] == pytest.approx(far[keys.OPIS])
-
-
 def test_rates_in_keys() -> None:
     assert [keys.rate(far) for far in (1, 0.1, 1e-3, 0.0025, 1e-10)] == ["1e+0", "1e-1", "1e-3", "2.5e-3", "1e-10"]
 

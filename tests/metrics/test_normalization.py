@@ -27,8 +27,10 @@ def offsets_by_loops(points: Tensor, cohort: Tensor, k: int, rows: list[int] | N
     return found
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6), (torch.float16, 5e-3)])
-@pytest.mark.parametrize("k", [1, 4, 30])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance", "k"),
+    [(torch.float64, 1e-12, 1), (torch.float64, 1e-12, 30), (torch.float32, 1e-6, 4), (torch.float16, 5e-3, 4)],
+)
 def test_offsets_and_scores_equal_the_loops(dtype: torch.dtype, tolerance: float, k: int) -> None:
     cohort, a, b = (torch.randn(n, 6, dtype=torch.float64) for n in (30, 7, 5))
     normalization = CohortNormalization.fit(cohort.to(dtype), k=k, strength=0.7)
@@ -42,8 +44,7 @@ def test_offsets_and_scores_equal_the_loops(dtype: torch.dtype, tolerance: float
     assert torch.allclose(found.double(), torch.tensor(expected, dtype=torch.float64), atol=2 * tolerance)
 
 
-@pytest.mark.parametrize("samples", [333, 64, 7])
-@pytest.mark.parametrize("k", [1, 3, 7])
+@pytest.mark.parametrize(("samples", "k"), [(333, 3), (64, 1), (7, 7)])
 def test_the_highest_of_many_are_found_in_groups(samples: int, k: int) -> None:
     cohort, points = torch.randn(samples, 6, dtype=torch.float64), torch.randn(9, 6, dtype=torch.float64)
     cohort[1::2] = cohort[:1]  # many tie
@@ -73,28 +74,6 @@ def test_a_similarity_of_pml_gives_the_scores_and_trains() -> None:
     assert a.grad is not None and a.grad.isfinite().all() and a.grad.any()
 
 
-def test_hubs_are_evened_out() -> None:
-    """Classes in a crowded corner of the space have higher impostor cosines; the normalised score takes that away."""
-    generator = torch.Generator().manual_seed(0)
-    crowding = torch.linspace(0, 3, 40)[:, None] * torch.eye(1, 16)
-    labels = torch.arange(400) % 40
-    embeddings = (torch.randn(40, 16, generator=generator) + crowding)[labels] + 0.4 * torch.randn(
-        400, 16, generator=generator
-    )
-    augmented = CohortNormalization.fit(embeddings, k=30)
-    m = augmented.offsets(embeddings, rows=torch.arange(400))
-    worst = []
-    for scores in (
-        torch.nn.functional.normalize(embeddings) @ torch.nn.functional.normalize(embeddings).T,
-        augmented.scores(embeddings, embeddings, rows_a=torch.arange(400), rows_b=torch.arange(400)),
-    ):
-        different = labels[:, None] != labels
-        threshold = scores[different].quantile(0.99)
-        worst.append(max(float((scores[labels == c][:, labels != c] >= threshold).float().mean()) for c in range(40)))
-    assert worst[1] < 0.7 * worst[0]
-    assert m.std() > 0.05 and opis(embeddings, labels) > 0
-
-
 def test_what_does_not_fit_is_an_error() -> None:
     cohort = torch.randn(10, 4)
     with pytest.raises(ValueError, match="k must be from 1 to 10, the samples of the cohort; got 11"):
@@ -104,12 +83,8 @@ def test_what_does_not_fit_is_an_error() -> None:
         normalization.offsets(cohort, rows=torch.arange(10))
     with pytest.raises(ValueError, match="cohort must have the 3 columns of embeddings; got 4: is it another model's"):
         normalization.offsets(torch.randn(2, 3))
-    with pytest.raises(ValueError, match=r"rows must have shape \(2,\)"):
-        cohort_offsets(cohort[:2], cohort, 3, rows=torch.arange(3))
     with pytest.raises(ValueError, match="strength must be in"):
         CohortNormalization.fit(cohort, strength=-1)
-    with pytest.raises(ValueError, match="side must be one of"):
-        normalization.augment(cohort, "both")  # type: ignore[arg-type]
 
 
 def saved(folder: Path, **options: object) -> tuple[CohortNormalization, Path]:
@@ -203,21 +178,20 @@ def switches() -> list[CohortNormalization | GalleryCohort]:
 
 
 @pytest.mark.filterwarnings("ignore:the cohort is of another kind")
-@pytest.mark.parametrize("which", [0, 1])
-@pytest.mark.parametrize("cameras", [False, True])
+@pytest.mark.parametrize(("which", "cameras"), [(0, False), (1, True)])
 def test_the_calculator_ranks_and_decides_by_normalised_scores(which: int, cameras: bool) -> None:
     normalize = switches()[which]
     embeddings, labels = crowded()
     query, gallery = embeddings[:120], embeddings[120:]
-    seen_by = torch.arange(300) // 60 % 2
-    about = {"query_cameras": seen_by[:120], "reference_cameras": seen_by[120:]} if cameras else {}
+    seen_by = (torch.arange(300) // 60 % 2).split([120, 180]) if cameras else (None, None)
     calculator = AccuracyCalculator(include=(*NAMES, RATE), normalize=normalize)
-    found = calculator.get_accuracy(query, labels[:120], gallery, labels[120:], **about)
-    scores = normalized(normalize, query, gallery, False)
-    by_camera = (
-        {"query_cameras": about["query_cameras"], "gallery_cameras": about["reference_cameras"]} if about else {}
+    found = calculator.get_accuracy(
+        query, labels[:120], gallery, labels[120:], query_cameras=seen_by[0], reference_cameras=seen_by[1]
     )
-    ranking = rank_matches_from_distances(-scores, labels[:120], labels[120:], **by_camera)
+    scores = normalized(normalize, query, gallery, False)
+    ranking = rank_matches_from_distances(
+        -scores, labels[:120], labels[120:], query_cameras=seen_by[0], gallery_cameras=seen_by[1]
+    )
     counted = ranking.matches > 0
     expected = {
         "precision_at_1": (ranking.first_match_rank == 1).double(),
@@ -231,13 +205,11 @@ def test_the_calculator_ranks_and_decides_by_normalised_scores(which: int, camer
     whole = torch.cat([query, gallery])
     fitted = normalize if isinstance(normalize, CohortNormalization) else normalize.fit(gallery)
     rows = None if fitted is normalize else torch.arange(180)
-    m = torch.cat([fitted.offsets(query), fitted.offsets(gallery, rows=rows)])
-    half = 0.5 * fitted.strength * m
+    half = 0.5 * fitted.strength * torch.cat([fitted.offsets(query), fitted.offsets(gallery, rows=rows)])
     assert found["opis"] == pytest.approx(float(opis(whole, labels, offsets=half)), rel=1e-5)
-    upper = torch.ones(300, 300, dtype=torch.bool).triu(1)
-    unit = torch.nn.functional.normalize(whole)
-    pairs = (unit @ unit.T - half[:, None] - half)[upper], (labels[:, None] == labels)[upper]
-    assert found[RATE] == pytest.approx(float(tar_at_far(*pairs, 1e-2)), abs=1e-3)
+    one, other = torch.triu_indices(300, 300, 1)
+    scores = torch.cosine_similarity(whole[one], whole[other]) - half[one] - half[other]
+    assert found[RATE] == pytest.approx(float(tar_at_far(scores, labels[one] == labels[other], 1e-2)), abs=1e-3)
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -245,9 +217,8 @@ def test_the_calculator_ranks_and_decides_by_normalised_scores(which: int, camer
 def test_a_set_that_searches_itself(which: int) -> None:
     normalize = switches()[which]
     embeddings, labels = crowded()
-    found = AccuracyCalculator(include=("precision_at_1", "opis", "NMI"), normalize=normalize).get_accuracy(
-        embeddings, labels
-    )
+    names = ("precision_at_1", "opis", "NMI")
+    found = AccuracyCalculator(include=names, normalize=normalize).get_accuracy(embeddings, labels)
     scores = normalized(normalize, embeddings, embeddings, True)
     ranking = rank_matches_from_distances(-scores, labels, labels, gallery_includes_query=True)
     assert found["precision_at_1"] == float((ranking.first_match_rank == 1).double().mean())
@@ -256,22 +227,19 @@ def test_a_set_that_searches_itself(which: int) -> None:
         metric.update(embeddings[part], labels[part])
     assert found["opis"] == pytest.approx(metric.compute()["opis"], rel=1e-6)
     assert metric.sensitivity([(0.01, 0.1)])[0].opis == pytest.approx(found["opis"], rel=1e-6)
-    plain = AccuracyCalculator(include=("opis", "NMI")).get_accuracy(embeddings, labels)
+    plain = AccuracyCalculator(include=names).get_accuracy(embeddings, labels)
     assert plain["opis"] > 1.2 * found["opis"] and plain["NMI"] == pytest.approx(found["NMI"], abs=0.1)
 
 
 def test_a_switch_that_does_not_fit_is_an_error() -> None:
     embeddings, labels = crowded()
-    with pytest.raises(TypeError, match="normalize must be a CohortNormalization, a GalleryCohort or None; got str"):
-        AccuracyCalculator(normalize="gallery")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="normalize must be"):
-        OPIS(normalize=10)  # type: ignore[arg-type]
+    for measure in (AccuracyCalculator, OPIS):
+        with pytest.raises(
+            TypeError, match="normalize must be a CohortNormalization, a GalleryCohort or None; got str"
+        ):
+            measure(normalize="gallery")  # type: ignore[operator]
     with pytest.raises(NotImplementedError, match="normalize cannot be combined with label_comparison_fn"):
         AccuracyCalculator(normalize=GalleryCohort(), label_comparison_fn=lambda a, b: a == b)
-    with pytest.raises(ValueError, match="k must be from 1 to 299, the samples of the cohort but the own one; got 300"):
-        AccuracyCalculator(include=("opis",), normalize=GalleryCohort(k=300)).get_accuracy(embeddings, labels)
-    with pytest.raises(ValueError, match="strength must be in"):
-        GalleryCohort(strength=3)
     with pytest.warns(UserWarning, match="the cohort is of another kind than the embeddings"):
         other = CohortNormalization.fit(torch.eye(16)[5] + 0.1 * torch.rand(50, 16), k=5)
         AccuracyCalculator(include=("opis",), normalize=other).get_accuracy(embeddings, labels)
@@ -321,5 +289,3 @@ def test_trials_that_do_not_fit_are_an_error() -> None:
         CohortNormalization.tune(None, embeddings, labels, ks=(300,))
     with pytest.raises(ValueError, match=r"TAR at FAR 1e-06 needs genuine pairs and at least 1000000 impostor"):
         CohortNormalization.tune(None, embeddings, labels, far=1e-6)
-    with pytest.raises(ValueError, match="needs genuine pairs"):
-        CohortNormalization.tune(None, embeddings, torch.arange(300))

@@ -9,7 +9,7 @@ import lightning
 import pytest
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
-from torchmetrics import Metric, MetricCollection
+from torchmetrics import Metric
 
 from pml_ext.metrics import OPIS, StreamingVerification
 from tests.metrics.test_opis import a_set, scored_pairs
@@ -44,20 +44,6 @@ def test_a_metric_collects_forgets_moves_and_travels(name: str, recwarn: pytest.
     metric.update(x, y)
     assert numbers(metric.compute()) == numbers(expected.compute())
     assert not recwarn.list
-
-
-def test_a_collection_of_several() -> None:
-    x, y = a_set()
-    collection = MetricCollection({"coarse": OPIS(grid=20), "fine": OPIS(grid=200)})
-    for part in (slice(0, 50), slice(50, 120)):
-        collection.update(x[part], y[part])
-    found = collection.compute()
-    for name, grid in (("coarse", 20), ("fine", 200)):
-        alone = OPIS(grid=grid)
-        alone.update(x, y)
-        assert found[f"{name}_opis"] == alone.compute()["opis"]
-    collection.reset()
-    assert len(collection["fine"].embeddings) == 0
 
 
 class Module(lightning.LightningModule):
