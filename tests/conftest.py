@@ -18,6 +18,12 @@ torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)][: 1 + torch.cuda.is_available()])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """The CPU, and a GPU where there is one: pytest -m gpu."""
+    return torch.device(request.param)
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_whole
 from pml_ext._ops.own_gradient import under_transform
 
 ENTRIES = 2**18
@@ -20,17 +19,11 @@ SIDE = 1024
 """Rows and columns of one block of a matrix product over all pairs of a data set."""
 
 
-def block_entries(device: torch.device, entries: int | None = None) -> int:
-    """`entries`, or the device's block size if None."""
-    if entries is not None:
-        check_whole(entries, "entries", 0)
-        return entries
-    return ENTRIES if device.type == "cpu" else ENTRIES_ON_A_DEVICE
-
-
 def rows_of_a_block(width: int, device: torch.device, *, entries: int | None = None) -> int:
-    """The number of rows of `width` entries in one block, at least 1."""
-    return max(1, block_entries(device, entries) // max(1, width))
+    """The number of rows of `width` entries in one block, at least 1; entries: None for the device's block size."""
+    if entries is None:
+        entries = ENTRIES if device.type == "cpu" else ENTRIES_ON_A_DEVICE
+    return max(1, entries // max(1, width))
 
 
 def row_blocks(rows: int, width: int, device: torch.device, *, entries: int | None = None) -> Iterator[slice]:
@@ -91,9 +84,9 @@ def inner_products(x: Tensor) -> Tensor:
     return products
 
 
-def gram(x: Tensor, scale: float = 1.0, *, side: int = BLOCK_SIDE, out: Tensor | None = None) -> Tensor:
+def gram(x: Tensor, scale: float = 1.0, *, out: Tensor | None = None) -> Tensor:
     """scale · x xᵀ without a gradient; on the CPU, blocks below the diagonal are copied from above."""
-    side = len(x) if x.is_cuda else side
+    side = len(x) if x.is_cuda else BLOCK_SIDE
     products = x.new_empty(len(x), len(x)) if out is None else out
     for first in range(0, len(x), side):
         rows, rest = slice(first, first + side), slice(first + side, None)
@@ -113,9 +106,9 @@ def gram_of_rows(x: Tensor, rows: slice, scale: float = 1.0) -> Tensor:
     return products
 
 
-def add_transpose_(square: Tensor, *, side: int = BLOCK_SIDE) -> Tensor:
+def add_transpose_(square: Tensor) -> Tensor:
     """square + squareᵀ in place, in blocks that are transposed first, which makes it 4 times faster."""
-    side = len(square) if square.is_cuda else side
+    side = len(square) if square.is_cuda else BLOCK_SIDE
     blocks = [slice(first, first + side) for first in range(0, len(square), side)]
     for i, rows in enumerate(blocks):
         for columns in blocks[i:]:
@@ -126,9 +119,9 @@ def add_transpose_(square: Tensor, *, side: int = BLOCK_SIDE) -> Tensor:
     return square
 
 
-def add_transposed_(x: Tensor, y: Tensor, *, side: int = BLOCK_SIDE) -> Tensor:
+def add_transposed_(x: Tensor, y: Tensor) -> Tensor:
     """x (M, N) + yᵀ, y (N, M), in place and in blocks like `add_transpose_`."""
-    side = max(x.shape) if x.is_cuda else side
+    side = max(x.shape) if x.is_cuda else BLOCK_SIDE
     for i in range(0, x.shape[0], side):
         for j in range(0, x.shape[1], side):
             block = y[j : j + side, i : i + side].T.clone(memory_format=torch.contiguous_format)

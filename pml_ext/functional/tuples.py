@@ -160,7 +160,7 @@ KINDS: dict[str, Callable[[Tensor, float], Tensor]] = {
 
 
 def triplets_of_kind(
-    similarities: Tensor, same: Tensor, different: Tensor, kind: str, margin: float, *, entries: int | None = None
+    similarities: Tensor, same: Tensor, different: Tensor, kind: str, margin: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """All (anchor, positive, negative) of one kind, ordered by anchor, then positive, then negative.
 
@@ -172,7 +172,6 @@ def triplets_of_kind(
         kind: by the gap g = S_ap − S_an: "discordant" g < 0, "hard" g <= 0, "semihard" 0 < g <= margin,
             "easy" g > margin. Each triplet is one of the last three.
         margin: in the unit of the similarities, >= 0.
-        entries: entries of one block (positive pairs, R); None: the device's block size.
     Returns:
         three index tensors of equal length.
 
@@ -185,16 +184,14 @@ def triplets_of_kind(
     check_choice(kind, KINDS, "kind")
     is_kind = KINDS[kind]
     found = []
-    for anchors, positives, gap, negative in _gaps(similarities, same, different, margin, entries):
+    for anchors, positives, gap, negative in _gaps(similarities, same, different, margin):
         pair, n = torch.nonzero(is_kind(gap, margin) & negative, as_tuple=True)
         found.append((anchors[pair], positives[pair], n))
     a, p, n = (torch.cat(part) for part in zip(*found, strict=True))
     return a, p, n
 
 
-def count_triplet_kinds(
-    similarities: Tensor, same: Tensor, different: Tensor, margin: float, *, entries: int | None = None
-) -> dict[str, int]:
+def count_triplet_kinds(similarities: Tensor, same: Tensor, different: Tensor, margin: float) -> dict[str, int]:
     """The number of triplets of each kind; see triplets_of_kind.
 
     The concordance index is 1 − (discordant + hard)/(2 · all triplets): a tie counts one half.
@@ -206,14 +203,14 @@ def count_triplet_kinds(
     {'discordant': 1, 'hard': 1, 'semihard': 0, 'easy': 1}
     """
     counts = dict.fromkeys(KINDS, 0)
-    for _, _, gap, negative in _gaps(similarities, same, different, margin, entries):
+    for _, _, gap, negative in _gaps(similarities, same, different, margin):
         for kind, is_kind in KINDS.items():
             counts[kind] += int((is_kind(gap, margin) & negative).sum())
     return counts
 
 
 def _gaps(
-    similarities: Tensor, same: Tensor, different: Tensor, margin: float, entries: int | None
+    similarities: Tensor, same: Tensor, different: Tensor, margin: float
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Blocks of positive pairs: anchors, positives, the gaps to all columns, and the mask of negative columns."""
     check_floating(similarities, "similarities", "(B, R)")
@@ -221,7 +218,7 @@ def _gaps(
     check_mask(different, similarities.shape, "different")
     check_in_range(margin, 0, float("inf"), "margin")
     anchors, positives = torch.nonzero(same, as_tuple=True)
-    rows = rows_of_a_block(similarities.shape[1], similarities.device, entries=entries)
+    rows = rows_of_a_block(similarities.shape[1], similarities.device)
     for a, p in zip(anchors.split(rows), positives.split(rows), strict=True):
         yield a, p, similarities[a, p][:, None] - similarities[a], different[a]
 

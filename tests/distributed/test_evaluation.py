@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -82,6 +83,12 @@ def interpolate(group: dist.ProcessGroup | None) -> Tensor:
     return histogram.accepted(torch.linspace(0.8, 1.2, 300))
 
 
+def closest_of_cohort(group: dist.ProcessGroup | None) -> list[Tensor]:
+    samples = SEARCHES["one block"]["reference"]
+    with patch("pml_ext.functional.retrieval.cohort._ENTRIES", 2**14):
+        return [cohort_offsets(samples, samples, 3, rows=torch.arange(900), group=group)]
+
+
 SIDE = ("reference", "reference_labels")
 RANKED: dict[str, Callable[[dist.ProcessGroup | None], list[Tensor]]] = {
     **{of: lambda group, of=of: rank(of, group) for of in SEARCHES},  # type: ignore[misc]
@@ -94,9 +101,7 @@ RANKED: dict[str, Callable[[dist.ProcessGroup | None], list[Tensor]]] = {
             gallery_includes_query=True, group=group,
         )
     ),
-    "the closest of a cohort": lambda group: [
-        cohort_offsets(*[SEARCHES["one block"]["reference"]] * 2, 3, rows=torch.arange(900), entries=2**14, group=group)
-    ],
+    "the closest of a cohort": closest_of_cohort,
 }  # fmt: skip
 
 NAMES = (

@@ -53,15 +53,6 @@ def test_value(dtype: torch.dtype, tolerance: float) -> None:
     )
 
 
-def test_blocks_do_not_change_it() -> None:
-    embeddings, labels = batch(5, 3)
-    unit = torch.nn.functional.normalize(embeddings)
-    similarities, positive = unit @ unit.T, labels[:, None] == labels
-    whole = 1 - smooth_average_precision(similarities, positive, 0.1)
-    torch.testing.assert_close(SmoothAPLoss(temperature=0.1)(embeddings, labels), whole.mean())
-    torch.testing.assert_close(1 - smooth_average_precision(similarities, positive, 0.1, entries=50), whole)
-
-
 @pytest.mark.skipif(not hasattr(_pml.losses, "SmoothAPLoss"), reason="this version of PML has no SmoothAPLoss")
 def test_equals_pml_where_there_are_as_many_classes_as_samples_each_and_not_elsewhere() -> None:
     embeddings, labels = batch(4, 4, torch.float32)

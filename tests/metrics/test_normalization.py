@@ -53,11 +53,12 @@ def test_the_highest_of_many_are_found_in_groups(samples: int, k: int) -> None:
         assert found.tolist() == pytest.approx(offsets_by_loops(points, cohort, of), abs=1e-12)
 
 
-def test_samples_of_the_cohort_leave_themselves_out_in_blocks_of_any_size() -> None:
+def test_samples_of_the_cohort_leave_themselves_out_in_blocks_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     cohort, rows = torch.randn(20, 6, dtype=torch.float64), torch.tensor([3, 19, 0])
     expected = pytest.approx(offsets_by_loops(cohort[rows], cohort, 4, rows.tolist()), abs=1e-12)
     for entries in (1, 45, 2**20):
-        assert cohort_offsets(cohort[rows], cohort, 4, rows=rows, entries=entries).tolist() == expected
+        monkeypatch.setattr("pml_ext.functional.retrieval.cohort._ENTRIES", entries)
+        assert cohort_offsets(cohort[rows], cohort, 4, rows=rows).tolist() == expected
 
 
 def test_a_similarity_of_pml_gives_the_scores_and_trains() -> None:

@@ -15,17 +15,17 @@ from pml_ext.functional.loop.arcs import Arc, closest_places_on_arcs
 from pml_ext.functional.loop.partners import Round, class_pairings, grid_blocks, of_samples
 
 
-def loop_cosines(unit: Tensor, labels: Tensor, *, entries: int | None = None) -> Tensor:
+def loop_cosines(unit: Tensor, labels: Tensor) -> Tensor:
     """(B, B) cosines of (B, D) unit vectors: `loop_pairs(unit @ unit.T, labels)` for pairs of different classes.
 
     Pairs of one class keep their cosine. No second derivatives. A sample without a partner costs as much as two.
-    labels may be on the CPU; entries: pairs of arcs per block (None: the size that measured best).
+    labels may be on the CPU.
     """
     samples = Round(class_pairings(labels, "consecutive")[0])
     classes = labels[samples.first]
     i, j = (classes.unsqueeze(1) == classes).nonzero(as_tuple=True)  # arcs of one class
     of_one_class = i.to(unit.device, non_blocking=True), j.to(unit.device, non_blocking=True)
-    return _LoopCosines.call(unit, *of_one_class, samples.to(unit.device), entries)[0]
+    return _LoopCosines.call(unit, *of_one_class, samples.to(unit.device))[0]
 
 
 # With samples ordered by first ends, then second ends (a sample without a partner is both), the solver needs four
@@ -37,27 +37,27 @@ def loop_cosines(unit: Tensor, labels: Tensor, *, entries: int | None = None) ->
 # loss) and 12 % of the memory.
 class _LoopCosines(OwnGradient):
     @staticmethod
-    def forward(unit: Tensor, i: Tensor, j: Tensor, samples: Round, entries: int | None) -> tuple[Tensor, ...]:
+    def forward(unit: Tensor, i: Tensor, j: Tensor, samples: Round) -> tuple[Tensor, ...]:
         count = len(samples.first)
         ends = torch.stack([samples.first, samples.second])
         products = gram(unit.index_select(0, ends.view(-1))).view(2, count, 2, count)
         inside = torch.where(samples.is_pair, products[0, :, 1].diagonal(), 1.0)
         within_class = products[:, i, :, j]
-        solved = _solve(products, Arc(inside), entries)
+        solved = _solve(products, Arc(inside))
         cosines = of_samples(solved[0], samples, samples)
         cosines[_at_ends(ends, i, j)] = within_class
         return cosines, *solved, inside
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        unit, i, j, ctx.samples, ctx.entries = inputs
+        unit, i, j, ctx.samples = inputs
         ctx.mark_non_differentiable(*output[1:])
         ctx.save_for_backward(unit, i, j, *output[1:])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        gradient = partial(_by_unit, samples=ctx.samples, entries=ctx.entries)
-        return *first_derivative(gradient, "LoOp", grad, *ctx.saved_tensors), None, None, None, None
+        gradient = partial(_by_unit, samples=ctx.samples)
+        return *first_derivative(gradient, "LoOp", grad, *ctx.saved_tensors), None, None, None
 
 
 def _by_unit(
@@ -71,7 +71,6 @@ def _by_unit(
     inside: Tensor,
     *,
     samples: Round,
-    entries: int | None,
 ) -> tuple[Tensor]:
     """The gradient by the unit vectors. i, j: rows and columns of the pairs of arcs of one class."""
     ends = torch.stack([samples.first, samples.second])
@@ -82,7 +81,7 @@ def _by_unit(
     by_arcs += grad.index_select(0, samples.second).mul_(is_pair.unsqueeze(1))
     by_arcs = by_arcs.index_select(1, samples.first).addcmul_(by_arcs.index_select(1, samples.second), is_pair)
     by_arcs[i, j] = 0
-    by_products = _by_products(add_transpose_(by_arcs), value, at_x, at_y, Arc(inside), is_pair, entries)
+    by_products = _by_products(add_transpose_(by_arcs), value, at_x, at_y, Arc(inside), is_pair)
     is_end = torch.stack([torch.ones_like(is_pair), is_pair], 1)
     within_class = grad[_at_ends(ends, i, j)] + grad.t()[_at_ends(ends, i, j)]
     by_products[:, i, :, j] += within_class * is_end[i].unsqueeze(2) * is_end[j].unsqueeze(1)
@@ -90,14 +89,14 @@ def _by_unit(
     return (torch.zeros_like(unit).index_add_(0, ends.view(-1), by_vectors),)
 
 
-def _solve(products: Tensor, arcs: Arc, entries: int | None) -> tuple[Tensor, Tensor, Tensor]:
+def _solve(products: Tensor, arcs: Arc) -> tuple[Tensor, Tensor, Tensor]:
     """(arcs, arcs): cosines of the closest points and their two places; the lower half is mirrored from the upper.
 
     products: (2, arcs, 2, arcs) inner products of first and second ends; overwritten. arcs: (arcs,).
     """
     count = products.shape[1]
     found = value, at_x, at_y = (products.new_empty(count, count), *products.new_empty(2, count, count))
-    for block in grid_blocks(count, count, products.device, entries):
+    for block in grid_blocks(count, count, products.device):
         beyond, below = slice(block.start, count), slice(block.stop, count)
         to_ends = products[:, block, 0, beyond], products[:, block, 1, beyond]
         for whole, part in zip(found, closest_places_on_arcs(*to_ends, arcs[block, None], arcs[beyond]), strict=True):
@@ -107,9 +106,7 @@ def _solve(products: Tensor, arcs: Arc, entries: int | None) -> tuple[Tensor, Te
     return found
 
 
-def _by_products(
-    by_arcs: Tensor, value: Tensor, at_x: Tensor, at_y: Tensor, arcs: Arc, is_pair: Tensor, entries: int | None
-) -> Tensor:
+def _by_products(by_arcs: Tensor, value: Tensor, at_x: Tensor, at_y: Tensor, arcs: Arc, is_pair: Tensor) -> Tensor:
     """(2, arcs, 2, arcs): the gradient by the inner products of ends, given the symmetric one by the arcs' cosines.
 
     With weights w of the ends in p and v in q it is w_k v_m; by the cosine of an arc's own ends it is −value w1 w2.
@@ -117,7 +114,7 @@ def _by_products(
     count = len(by_arcs)
     result = by_arcs.new_empty(2, count, 2, count)
     by_inside = torch.empty_like(is_pair)
-    for block in grid_blocks(count, count, by_arcs.device, entries):
+    for block in grid_blocks(count, count, by_arcs.device):
         x_weights, y_weights = arcs[block, None].weights(at_x[block]), arcs.weights(at_y[block])
         by_inside[block] = torch.mul(*x_weights).mul_(by_arcs[block]).mul_(value[block]).sum(1)
         for k, w in enumerate(x_weights):

@@ -39,7 +39,6 @@ class Rounds(OwnGradient):
         partners: Tensor,
         ref_partners: Tensor,
         geometry: Geometry,
-        entries: int | None,
     ) -> tuple[Tensor, ...]:
         # partners stay on the labels' device: Round counts its arcs there, without synchronising with a GPU.
         rounds = [Round(partner).to(pairs.device) for partner in partners]
@@ -56,7 +55,7 @@ class Rounds(OwnGradient):
             for j, columns in enumerate(ref_rounds):
                 if ref_within is None and j < i:
                     continue
-                value, x, y = solve(pairs, rows, columns, x_curves[i], y_curves[j], geometry, entries=entries)
+                value, x, y = solve(pairs, rows, columns, x_curves[i], y_curves[j], geometry)
                 _keep_closer(value, x, y, rows, columns, i * len(ref_rounds) + j, geometry, best, *places)
                 if ref_within is None and j > i:  # the same arcs with rows and columns exchanged
                     value, x, y = value.t().contiguous(), y.t().contiguous(), x.t().contiguous()
@@ -65,16 +64,16 @@ class Rounds(OwnGradient):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        pairs, within, ref_within, partners, ref_partners, ctx.geometry, ctx.entries = inputs
+        pairs, within, ref_within, partners, ref_partners, ctx.geometry = inputs
         ctx.mark_non_differentiable(*output[1:])
         ctx.save_for_backward(pairs, within, ref_within, partners, ref_partners, *output)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        gradient = partial(_gradient_of_all_partners, geometry=ctx.geometry, entries=ctx.entries)
+        gradient = partial(_gradient_of_all_partners, geometry=ctx.geometry)
         gradients = first_derivative(gradient, "LoOp", grad, *ctx.saved_tensors)
         by_within = gradients[1:] or (None, None)
-        return gradients[0], *by_within, None, None, None, None
+        return gradients[0], *by_within, None, None, None
 
 
 def _gradient_of_all_partners(
@@ -90,7 +89,6 @@ def _gradient_of_all_partners(
     number: Tensor,
     *,
     geometry: Geometry,
-    entries: int | None,
 ) -> tuple[Tensor, ...]:
     """The gradient by pairs and, if given, by within and ref_within."""
     height, width = pairs.shape
@@ -100,7 +98,7 @@ def _gradient_of_all_partners(
     by_pairs = torch.zeros_like(pairs, memory_format=torch.contiguous_format)
     flat = by_pairs.view(-1)
     by_x, by_y = torch.zeros_like(x_inside).t().contiguous(), torch.zeros_like(y_inside)
-    for block in grid_blocks(height, width, grad.device, entries):
+    for block in grid_blocks(height, width, grad.device):
         numbers = number[block].long()
         i, j = numbers // len(ref_partners), numbers % len(ref_partners)
         x2, y2 = partners.t()[block].gather(1, i), ref_partners.gather(0, j)
@@ -221,9 +219,9 @@ def loop_pairs(
         rows = Round(partners[0]).to(pairs.device)
         columns = rows if ref_within is None else Round(ref_partners[0]).to(pairs.device)
         inside = (None, None) if within is None or ref_within is None else (within[0], ref_within[0])
-        outputs = OneRound.call(pairs, *inside, rows, columns, GEOMETRIES[geometry], None)
+        outputs = OneRound.call(pairs, *inside, rows, columns, GEOMETRIES[geometry])
     else:
-        outputs = Rounds.call(pairs, within, ref_within, partners, ref_partners, GEOMETRIES[geometry], None)
+        outputs = Rounds.call(pairs, within, ref_within, partners, ref_partners, GEOMETRIES[geometry])
     return outputs[0]
 
 
@@ -252,18 +250,17 @@ class OneRound(OwnGradient):
         rows: Round,
         columns: Round,
         geometry: Geometry,
-        entries: int | None,
     ) -> tuple[Tensor, ...]:
         x_inside = inside_of(pairs, within, rows, geometry)
         y_inside = x_inside if rows is columns else inside_of(pairs, ref_within, columns, geometry)
         x = geometry.curve(x_inside)
         y = x if rows is columns else geometry.curve(y_inside)
-        solved = solve(pairs, rows, columns, x, y, geometry, entries=entries)
+        solved = solve(pairs, rows, columns, x, y, geometry)
         return of_samples(solved[0], rows, columns), *solved, x_inside, y_inside.clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        pairs, within, _, ctx.rows, ctx.columns, ctx.geometry, ctx.entries = inputs
+        pairs, within, _, ctx.rows, ctx.columns, ctx.geometry = inputs
         ctx.is_within = within is None
         ctx.mark_non_differentiable(*output[1:])
         ctx.save_for_backward(pairs, *output[1:])
@@ -272,7 +269,7 @@ class OneRound(OwnGradient):
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         gradients = first_derivative(partial(_gradient_by_pairs, ctx=ctx), "LoOp", grad, *ctx.saved_tensors)
         by_within = gradients[1:] or (None, None)
-        return gradients[0], *by_within, None, None, None, None
+        return gradients[0], *by_within, None, None, None
 
 
 def _gradient_by_pairs(
@@ -295,7 +292,7 @@ def _gradient_by_pairs(
     x_pair, y_pair = rows.is_pair.to(grad.dtype).unsqueeze(1), columns.is_pair.to(grad.dtype)
     x_point, y_point = 1 - x_pair, 1 - y_pair
     by_x, by_y = grad.new_empty(height), grad.new_zeros(width)
-    for block in grid_blocks(height, width, grad.device, ctx.entries):
+    for block in grid_blocks(height, width, grad.device):
         # Each arc sums the gradients of its samples (one sample if it is a point).
         at = grad.index_select(0, rows.first[block])
         at += grad.index_select(0, rows.second[block]).mul_(x_pair[block])

@@ -104,17 +104,17 @@ class Round:
 
 
 def solve(
-    pairs: Tensor, rows: Round, columns: Round, x: Any, y: Any, geometry: Geometry, *, entries: int | None = None
+    pairs: Tensor, rows: Round, columns: Round, x: Any, y: Any, geometry: Geometry
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(row arcs, column arcs): the entry of the closest points of each two arcs, and their places on x and on y.
 
     pairs: (B, R) cosines or squared distances. If rows and columns are the same round, only the upper half of the grid
-    is solved; the lower half is mirrored. entries: see `grid_blocks`.
+    is solved; the lower half is mirrored.
     """
     height, width = len(rows.first), len(columns.first)
     found = value, at_x, at_y = (pairs.new_empty(height, width), *pairs.new_empty(2, height, width))
     is_symmetric = rows is columns
-    for block in grid_blocks(height, width, pairs.device, entries):
+    for block in grid_blocks(height, width, pairs.device):
         beyond = slice(block.start if is_symmetric else 0, width)
         first, second = columns.first[beyond], columns.second[beyond]
         of_ends = pairs.index_select(0, torch.cat([rows.first[block], rows.second[block]]))  # first, then second ends
@@ -142,6 +142,6 @@ def inside_of(pairs: Tensor, within: Tensor | None, samples: Round, geometry: Ge
     return torch.where(samples.is_pair, entries, geometry.of_itself)
 
 
-def grid_blocks(height: int, width: int, device: torch.device, entries: int | None = None) -> Iterator[slice]:
-    """Blocks of rows of a grid of arcs with `entries` pairs each; None: the size that measured best."""
-    return row_blocks(height, width, device, entries=_ENTRIES if entries is None and device.type == "cpu" else entries)
+def grid_blocks(height: int, width: int, device: torch.device) -> Iterator[slice]:
+    """Blocks of rows of a grid of arcs."""
+    return row_blocks(height, width, device, entries=_ENTRIES if device.type == "cpu" else None)

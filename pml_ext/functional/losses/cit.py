@@ -61,14 +61,12 @@ def concordance_loss(
     different: Tensor,
     gamma: float = 1.0,
     hinge_partial_likelihood: bool = False,
-    *,
-    entries: int | None = None,
 ) -> Tensor:
     """γ L_e + (1 − γ) L_p, averaged over all triplets; 0 (with a gradient path) without one.
 
     Source: "Triplet Similarity Learning on Concordance Constraint", eqs. 4, 7 and 8. The hinge clamps each L_p at zero.
     similarities, same, different: (B, R). ref_similarities: (R, R), for (positive, negative), needed if gamma < 1.
-    Differentiable any number of times. entries: per block (positive pairs, R) of L_p; None: the device's block size.
+    Differentiable any number of times.
     """
     loss = similarities.new_zeros(())
     if gamma > 0:
@@ -77,7 +75,7 @@ def concordance_loss(
         if ref_similarities is None:
             raise ValueError("ref_similarities must be an (R, R) tensor if gamma < 1; got None")
         hinge = hinge_partial_likelihood
-        partial = partial_likelihood_sum(similarities, ref_similarities, same, different, hinge, entries=entries)
+        partial = partial_likelihood_sum(similarities, ref_similarities, same, different, hinge)
         loss = loss + (1 - gamma) * partial
     return loss / count_triplets(same, different).clamp(min=1)
 
@@ -120,15 +118,13 @@ def partial_likelihood_sum(
     same: Tensor,
     different: Tensor,
     hinge: bool = False,
-    *,
-    entries: int | None = None,
 ) -> Tensor:
     """Σ over all triplets of log(e^{S_an} + e^{S_pn}) − S_ap, in blocks that backward recomputes.
 
     Source: eq. 7 (eqs. 17 and 18 print the gradient with the wrong sign).
     """
     anchors, positives = torch.nonzero(same, as_tuple=True)
-    rows = rows_of_a_block(similarities.shape[1], similarities.device, entries=entries)
+    rows = rows_of_a_block(similarities.shape[1], similarities.device)
     total = similarities.new_zeros(())
     for a, p in zip(anchors.split(rows), positives.split(rows), strict=True):
         arguments = (similarities, ref_similarities, different, a, p, hinge)
@@ -180,19 +176,16 @@ def fast_concordance_loss(
     hinge_partial_likelihood: bool = False,
     *,
     spans: ClassSpans | None = None,
-    entries: int | None = None,
-    factors: int = FACTORS,
 ) -> Tensor:
     """`concordance_loss` for the cosines of a (B, D) batch with itself, several times faster; embeddings of any norm.
 
     Value and gradient are computed together; second derivatives use `concordance_loss`. For γ = 1 it is fastest if no
     class has more than LARGEST_CLASS samples. similarity: "unit", (1 + cosine)/2, or "cosine".
-    entries: per block (anchors, positives, samples); factors: how many numbers share a logarithm.
     """
     # The constant of "unit" cancels: both terms use differences of similarities.
     scale = 0.5 if similarity == "unit" else 1.0
     options = (gamma, scale, hinge_partial_likelihood)
-    return _concordance(embeddings, labels, *options, spans=spans, entries=entries, factors=factors)
+    return _concordance(embeddings, labels, *options, spans=spans)
 
 
 def _value_and_gradient(
@@ -204,13 +197,11 @@ def _value_and_gradient(
     *,
     needs_gradient: bool,
     spans: ClassSpans | None = None,
-    entries: int | None = None,
-    factors: int = FACTORS,
 ) -> tuple[Tensor, Tensor | None]:
     spans = class_spans(labels) if spans is None else spans
     triplets = max(1, spans.triplets)
     unit, inverse_norms = unit_and_inverse_norms(embeddings)
-    value, gradient = by_similarities(unit, spans, gamma, scale, hinge, entries=entries, factors=factors)
+    value, gradient = by_similarities(unit, spans, gamma, scale, hinge)
     if not needs_gradient:
         return value / triplets, None
     symmetric = add_transpose_(gradient)
@@ -225,8 +216,6 @@ def by_similarities(
     hinge: bool,
     *,
     rows: slice = slice(None),
-    entries: int | None = None,
-    factors: int = FACTORS,
 ) -> tuple[Tensor, Tensor]:
     """The sum over the triplets of A anchors, and its (A, B) gradient by their similarities over `scale` (of cosines).
 
@@ -246,10 +235,10 @@ def by_similarities(
         members = same[foremost].roll(1, 1)
         there = pad(valid[foremost], (1, 0), value=1.0)
         places = members - (rows.start or 0)
-        classes = rows_of_a_block(spans.largest * len(unit), unit.device, entries=entries)
+        classes = rows_of_a_block(spans.largest * len(unit), unit.device)
         for begin in range(0, len(members), classes):
             chosen = slice(begin, begin + classes)
-            arguments = (negatives[foremost[chosen]], len(set(spans.sizes)) > 1, 1 - gamma, hinge, factors)
+            arguments = (negatives[foremost[chosen]], len(set(spans.sizes)) > 1, 1 - gamma, hinge)
             value += _partial_likelihood(grown, members[chosen], places[chosen], there[chosen], *arguments, gradient)
     if gamma > 0 and spans.largest > LARGEST_CLASS:
         same = spans.start[rows] == spans.start.T  # the start identifies the class
@@ -260,7 +249,7 @@ def by_similarities(
         value += gamma * found
         gradient = by_similarity.mul_(gamma) if gamma == 1 else gradient.add_(by_similarity, alpha=gamma)
     elif gamma > 0:
-        for block in row_blocks(len(grown), valid.shape[1] * len(unit), unit.device, entries=entries):
+        for block in row_blocks(len(grown), valid.shape[1] * len(unit), unit.device):
             decay = grown[block] if gamma == 1 else grown[block].reciprocal()
             value += _discordance(decay, valid[block], same[block], gamma, gradient[block], added=gamma < 1)
     return value, gradient
@@ -315,7 +304,6 @@ def _partial_likelihood(
     padded: bool,
     weight: float,
     hinge: bool,
-    factors: int,
     by_row: Tensor,
 ) -> Tensor:
     """weight · Σ log(e^{S_an} + e^{S_pn}) − S_ap over the triplets whose positives belong to some classes.
@@ -323,7 +311,7 @@ def _partial_likelihood(
     (a, p) and (p, a) share their logarithms, so each pair is visited once: members `step` places apart, for each step.
     grown: (anchors, B) of e^S. members, places: (classes, K) samples of each class in the batch and among the anchors;
     valid is 0 for padding (the first member again, at the end). negatives: (classes, 1) number per sample.
-    factors: how many numbers share a logarithm. The members' rows of by_row get the gradient by their similarities.
+    The members' rows of by_row get the gradient by their similarities.
     """
     columns = members.unsqueeze(1).expand(-1, members.shape[1], -1)
     rows = grown.index_select(0, places.reshape(-1)).view(*members.shape, -1)
@@ -350,7 +338,7 @@ def _partial_likelihood(
         shares[:, :-step].add_(share)
         shares[:, step:].add_(share)
         product[:, :-step].mul_(total)
-        if step % factors == 0:
+        if step % FACTORS == 0:
             value += product.scatter_(2, columns, 1).log_().sum()
             product.fill_(1)
     value += product.scatter_(2, columns, 1).log_().sum()

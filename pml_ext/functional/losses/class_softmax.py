@@ -85,7 +85,6 @@ def divided_softmax(
     epsilon: float = 0.0,
     filter_above: float = 0.0,
     group: distributed.ProcessGroup | None = None,
-    entries: int | None = None,
 ) -> DividedSoftmax:
     """Cross-entropy of all samples over the classes of all ranks, without one matrix of all scores.
 
@@ -99,13 +98,12 @@ def divided_softmax(
         epsilon: target of all other classes together (label smoothing), shared out equally.
         filter_above: of cosines; above it the logit of another class is 0, without a gradient. 0: no filter.
         group: None for one process.
-        entries: entries of one block; None: the device's block size.
     Source: An et al., arXiv 2203.15565, eq. 1 and 2.
     """
     inverse_x, inverse_w = (inverse_norms(x), inverse_norms(weight)) if margin.of_cosines else (None, None)
     unit = x if inverse_x is None else x * inverse_x
     scores = x.new_empty(len(weight), len(x))  # a row a class: a block of classes is contiguous
-    for block in row_blocks(len(weight), weight.shape[1], x.device, entries=entries):
+    for block in row_blocks(len(weight), weight.shape[1], x.device):
         torch.mm(weight[block], unit.T, out=scores[block])
         if inverse_w is not None:
             scores[block] *= inverse_w[block]
@@ -125,7 +123,7 @@ def divided_softmax(
     if margin.others is not None and margin.factor_of_others is not None:
         scores[here] = 0  # −inf × 0 would be nan
         factor = torch.empty_like(scores)
-        for block in row_blocks(len(weight), len(x), x.device, entries=entries):
+        for block in row_blocks(len(weight), len(x), x.device):
             factor[block] = margin.factor_of_others(scores[block], m)
             scores[block] = margin.others(scores[block], m)
     scores *= scale
@@ -161,19 +159,19 @@ def divided_softmax(
     return DividedSoftmax(losses, score_of_own > largest_of_others, scores, unit, inverse_x, inverse_w)
 
 
-def gradient_by_samples(found: DividedSoftmax, weight: Tensor, *, entries: int | None = None) -> Tensor:
+def gradient_by_samples(found: DividedSoftmax, weight: Tensor) -> Tensor:
     """(N, D): this rank's part of the gradient of the mean loss by the samples; the sum over ranks is all of it."""
     gradient = torch.zeros_like(found.unit)
-    for block in row_blocks(len(weight), weight.shape[1], weight.device, entries=entries):
+    for block in row_blocks(len(weight), weight.shape[1], weight.device):
         part = found.by_score[block]
         gradient.addmm_((part if found.inverse_w is None else part * found.inverse_w[block]).T, weight[block])
     return gradient if found.inverse_x is None else through_sphere_(gradient, found.unit, found.inverse_x)
 
 
-def gradient_by_classes(found: DividedSoftmax, weight: Tensor, factor: Tensor, *, entries: int | None = None) -> Tensor:
+def gradient_by_classes(found: DividedSoftmax, weight: Tensor, factor: Tensor) -> Tensor:
     """(K, D): the gradient of factor × the mean loss by this rank's class vectors."""
     gradient, unit = torch.empty_like(weight), factor * found.unit
-    for block in row_blocks(len(weight), weight.shape[1], weight.device, entries=entries):
+    for block in row_blocks(len(weight), weight.shape[1], weight.device):
         part = torch.mm(found.by_score[block], unit, out=gradient[block])
         if found.inverse_w is not None:
             through_sphere_(part, weight[block] * found.inverse_w[block], found.inverse_w[block])
@@ -181,7 +179,7 @@ def gradient_by_classes(found: DividedSoftmax, weight: Tensor, factor: Tensor, *
 
 
 def divided_one_hot(
-    x: Tensor, weight: Tensor, own: Tensor, *, group: distributed.ProcessGroup | None = None, entries: int | None = None
+    x: Tensor, weight: Tensor, own: Tensor, *, group: distributed.ProcessGroup | None = None
 ) -> DividedSoftmax:
     """`one_hot_discriminative_loss(x @ W.T, labels)` where each rank has some rows of W.
 
@@ -192,7 +190,6 @@ def divided_one_hot(
         weight: (K, D) rows of this rank's classes, K ≥ 1; two or more on all ranks together.
         own: (N,) row of `weight` that is the sample's own class; −1 where another rank has it.
         group: None for one process.
-        entries: entries of one block; None: the device's block size.
     """
     scores = weight @ x.T
     at = (own >= 0).nonzero().squeeze(1)
@@ -210,7 +207,7 @@ def divided_one_hot(
     classes, of_own, squares = sum_over_ranks(sums, group)
     terms = OneHotTerms(of_own, squares.sqrt(), classes)
     sums = x.new_zeros(2, len(x))
-    for block in row_blocks(len(weight), len(x), x.device, entries=entries):
+    for block in row_blocks(len(weight), len(x), x.device):
         root = (terms.longer - scores[block]).sqrt_()
         sums[0] += root.sum(dim=0)
         sums[1] += root.reciprocal_().sum(dim=0)
@@ -218,7 +215,7 @@ def divided_one_hot(
     # less the own class's terms, where its score is 0
     roots, inverses = roots - terms.longer.sqrt(), inverses - terms.longer.rsqrt()
     by_others, by_own, along = terms.factors(roots, inverses)
-    for block in row_blocks(len(weight), len(x), x.device, entries=entries):
+    for block in row_blocks(len(weight), len(x), x.device):
         some = scores[block]
         scores[block] = by_others * (terms.longer - some).rsqrt_() - along * some
     scores[here] = by_own[at] - along[at] * own_score

@@ -144,9 +144,7 @@ def _memory() -> float:
         return math.inf
 
 
-def discriminative_loss(
-    embeddings: Tensor, labels: Tensor, centroids: Tensor | None, *, entries: int | None = None
-) -> Tensor:
+def discriminative_loss(embeddings: Tensor, labels: Tensor, centroids: Tensor | None) -> Tensor:
     """‖x_i − c_{y_i}‖ − 1/(3(C − 1)) Σ_{m≠y_i} ‖x_i − c_m‖ for each sample.
 
     Works in blocks of classes and computes the gradient together with the value, so that only second derivatives store
@@ -156,7 +154,6 @@ def discriminative_loss(
         embeddings: (B, D) unit vectors.
         labels: (B,) integer class ids in [0, C).
         centroids: (C, D) unit vectors; None for the C = D one-hot vectors, which need no matrix product.
-        entries: distances per block; None: the device's block size.
     Returns:
         (B,), each in [−2/3, 2].
     Raises:
@@ -179,7 +176,7 @@ def discriminative_loss(
         raise ValueError("centroids must be fixed; got a tensor that requires a gradient. Use centroids.detach()")
     labels = check_labels(labels, len(embeddings))
     check_labels_below(labels, embeddings.shape[1] if centroids is None else len(centroids))
-    return centroid_values(embeddings, labels.long(), centroids, entries=entries)
+    return centroid_values(embeddings, labels.long(), centroids)
 
 
 def bracket(embeddings: Tensor, labels: Tensor, centroids: Tensor | None) -> Tensor:
@@ -199,7 +196,7 @@ def bracket(embeddings: Tensor, labels: Tensor, centroids: Tensor | None) -> Ten
 
 
 def _value_and_gradient(
-    x: Tensor, labels: Tensor, centroids: Tensor | None, *, needs_gradient: bool, entries: int | None = None
+    x: Tensor, labels: Tensor, centroids: Tensor | None, *, needs_gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
     """One pass over blocks of classes.
 
@@ -209,7 +206,7 @@ def _value_and_gradient(
     labels = labels.unsqueeze(1)
     num_classes = x.shape[1] if centroids is None else len(centroids)
     share = 1 / (3 * (num_classes - 1))
-    width = rows_of_a_block(len(x), x.device, entries=entries)
+    width = rows_of_a_block(len(x), x.device)
     rounding = _rounding(x)
     if centroids is None:
         offset = x.scatter_add(1, labels, x.new_full(labels.shape, -1.0))
@@ -263,7 +260,7 @@ centroid_values = ValueAndGradient(
 _SHORTEST = 1e-12  # norm, as in torch.nn.functional.normalize
 
 
-def one_hot_discriminative_loss(embeddings: Tensor, labels: Tensor, *, entries: int | None = None) -> Tensor:
+def one_hot_discriminative_loss(embeddings: Tensor, labels: Tensor) -> Tensor:
     """`discriminative_loss(normalize(embeddings), labels, None)`, faster than a cross-entropy.
 
     ‖u − e_m‖ = sqrt(2 − 2 u_m) for unit vectors u. The gradient, one (B, C) matrix, includes the normalisation and is
@@ -272,7 +269,6 @@ def one_hot_discriminative_loss(embeddings: Tensor, labels: Tensor, *, entries: 
     Args:
         embeddings: (B, C), float32 or float64, 2 columns or more. A row of zeros stays zero and gives 2/3.
         labels: (B,) integer class ids in [0, C).
-        entries: entries of one block of rows; None: the device's block size.
     Returns:
         (B,), each in [−2/3, 2].
     Source: Do et al., CVPR 2019, the bracket of eq. 8.
@@ -284,7 +280,7 @@ def one_hot_discriminative_loss(embeddings: Tensor, labels: Tensor, *, entries: 
     check_num_classes(embeddings.shape[1])
     labels = check_labels(labels, len(embeddings))
     check_labels_below(labels, embeddings.shape[1])
-    return one_hot_values(embeddings, labels.long(), entries=entries)
+    return one_hot_values(embeddings, labels.long())
 
 
 class OneHotTerms:
@@ -318,12 +314,10 @@ class OneHotTerms:
         return by_others, by_own, along
 
 
-def _one_hot_value_and_gradient(
-    x: Tensor, labels: Tensor, *, needs_gradient: bool, entries: int | None = None
-) -> tuple[Tensor, Tensor | None]:
+def _one_hot_value_and_gradient(x: Tensor, labels: Tensor, *, needs_gradient: bool) -> tuple[Tensor, Tensor | None]:
     values = x.new_empty(len(x))
     gradient = torch.empty_like(x, memory_format=torch.contiguous_format) if needs_gradient else None
-    for rows in row_blocks(len(x), x.shape[1], x.device, entries=entries):
+    for rows in row_blocks(len(x), x.shape[1], x.device):
         some, own_class = x[rows], labels[rows].unsqueeze(1)
         part = torch.empty_like(some) if gradient is None else gradient[rows]
         own = some.gather(1, own_class)

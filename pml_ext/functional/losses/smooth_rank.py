@@ -18,8 +18,6 @@ def smooth_ranks(
     items: Tensor,
     temperature: float,
     among: Tensor | None = None,
-    *,
-    entries: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """r = 1 + Σ_z σ((s_z − s)/temperature) over all other items z, for (P,) queries (rows) and items (columns).
 
@@ -27,8 +25,8 @@ def smooth_ranks(
     Items at −inf do not count and are not among the pairs. Memory: the similarities' gradient and one (pairs, R) block.
     """
     if under_transform():
-        return _plain(similarities, queries, items, temperature, among, entries)
-    ranks: tuple[Tensor, Tensor] = _SmoothRanks.apply(similarities, queries, items, temperature, among, entries)
+        return _plain(similarities, queries, items, temperature, among)
+    ranks: tuple[Tensor, Tensor] = _SmoothRanks.apply(similarities, queries, items, temperature, among)
     return ranks
 
 
@@ -43,12 +41,11 @@ class _SmoothRanks(torch.autograd.Function):
         items: Tensor,
         temperature: float,
         among: Tensor | None,
-        entries: int | None,
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(similarities, queries, items, among)
-        ctx.temperature, ctx.entries = temperature, entries
+        ctx.temperature = temperature
         ranks, ranks_among = (similarities.new_empty(len(queries)) for _ in range(2))
-        for block in row_blocks(len(queries), similarities.shape[1], similarities.device, entries=entries):
+        for block in row_blocks(len(queries), similarities.shape[1], similarities.device):
             closer = _compare(similarities, queries[block], items[block], temperature)
             torch.sum(closer, 1, out=ranks[block])
             if among is not None:
@@ -61,11 +58,11 @@ class _SmoothRanks(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, grad_among: Tensor) -> tuple[Tensor | None, ...]:
         similarities, queries, items, among = ctx.saved_tensors
         if torch.is_grad_enabled():  # the gradient may be differentiated
-            ranks = _plain(similarities, queries, items, ctx.temperature, among, ctx.entries)
-            return *torch.autograd.grad(ranks, similarities, (grad, grad_among), create_graph=True), *[None] * 5
+            ranks = _plain(similarities, queries, items, ctx.temperature, among)
+            return *torch.autograd.grad(ranks, similarities, (grad, grad_among), create_graph=True), *[None] * 4
         result = torch.zeros_like(similarities, memory_format=torch.contiguous_format)
         grad, grad_among = grad / ctx.temperature, grad_among / ctx.temperature
-        for block in row_blocks(len(queries), similarities.shape[1], similarities.device, entries=ctx.entries):
+        for block in row_blocks(len(queries), similarities.shape[1], similarities.device):
             query, item = queries[block], items[block]
             closer = _compare(similarities, query, item, ctx.temperature)
             slope = closer.addcmul_(closer, closer, value=-1)  # σ' = σ − σ²
@@ -76,15 +73,15 @@ class _SmoothRanks(torch.autograd.Function):
                 slope.mul_(by_entry.add_(grad[block].unsqueeze(1)))
             slope.scatter_add_(1, item.unsqueeze(1), -slope.sum(1, keepdim=True))
             result.index_add_(0, query, slope)
-        return result, *[None] * 5
+        return result, *[None] * 4
 
 
 def _plain(
-    similarities: Tensor, queries: Tensor, items: Tensor, temperature: float, among: Tensor | None, entries: int | None
+    similarities: Tensor, queries: Tensor, items: Tensor, temperature: float, among: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """`smooth_ranks` by ordinary operations, in blocks that every backward recomputes."""
     ranks, ranks_among = [similarities.new_zeros(0)], [similarities.new_zeros(0)]
-    for block in row_blocks(len(queries), similarities.shape[1], similarities.device, entries=entries):
+    for block in row_blocks(len(queries), similarities.shape[1], similarities.device):
         arguments = (similarities, queries[block], items[block], temperature, among)
         if under_transform():  # torch.func does not support checkpointing
             pair = _plain_block(*arguments)
@@ -111,16 +108,14 @@ def _compare(similarities: Tensor, queries: Tensor, items: Tensor, temperature: 
     return rows.sub_(rows.gather(1, items.unsqueeze(1))).div_(temperature).sigmoid_()
 
 
-def smooth_average_precision(
-    similarities: Tensor, positive: Tensor, temperature: float, *, entries: int | None = None
-) -> Tensor:
+def smooth_average_precision(similarities: Tensor, positive: Tensor, temperature: float) -> Tensor:
     """(B,) average precision in (0, 1] of each (R,) row's ranking, ranks smoothed by sigmoids; nan without a positive.
 
     Source: Brown et al., "Smooth-AP", ECCV 2020, eq. 7. The limit at temperature 0 is exact.
-    entries: per block (positive pairs, R), without a (B, R, R) tensor; None: the device's block size.
+    Works in blocks over positive pairs, without a (B, R, R) tensor.
     """
     queries, items = positive.nonzero(as_tuple=True)
-    ranks, ranks_among = smooth_ranks(similarities, queries, items, temperature, positive, entries=entries)
+    ranks, ranks_among = smooth_ranks(similarities, queries, items, temperature, positive)
     totals = similarities.new_zeros(len(similarities)).index_add(0, queries, ranks_among / ranks)
     return totals / positive.sum(dim=1)
 
@@ -131,8 +126,6 @@ def smooth_recall_at_k(
     ks: Sequence[int],
     temperature: float = 0.01,
     rank_temperature: float = 1.0,
-    *,
-    entries: int | None = None,
 ) -> Tensor:
     """Σ over a row's positives of σ((k − r)/rank_temperature), divided by min(k, number of positives).
 
@@ -145,7 +138,6 @@ def smooth_recall_at_k(
         ks: the K list lengths, 1 or more each; they may exceed R.
         temperature: of the comparisons of similarities, above 0.
         rank_temperature: of the comparison of rank and k, above 0.
-        entries: entries of one block (positive pairs, R); None: the device's block size.
     Returns:
         (B, K) smoothed recalls; nan for a row without a positive. As both temperatures approach 0, an item of rank
         below k counts 1, of rank k ½, others 0. Many tied positives can raise a value slightly above 1.
@@ -163,7 +155,7 @@ def smooth_recall_at_k(
     check_above_zero(temperature, "temperature")
     check_above_zero(rank_temperature, "rank_temperature")
     queries, items = positive.nonzero(as_tuple=True)
-    ranks, _ = smooth_ranks(similarities, queries, items, temperature, entries=entries)
+    ranks, _ = smooth_ranks(similarities, queries, items, temperature)
     lengths = torch.tensor(ks, dtype=ranks.dtype).to(ranks.device, non_blocking=True)
     found = torch.sigmoid((lengths - ranks[:, None]) / rank_temperature)
     totals = similarities.new_zeros(len(similarities), len(lengths)).index_add(0, queries, found)

@@ -123,15 +123,13 @@ def fast_threshold_consistency(
     indicator: bool = True,
     divide_by: str = "hard",
     spans: ClassSpans | None = None,
-    **sizes: int,
 ) -> Tensor:
     """λ⁺ shortfall + λ⁻ excess (`shortfall_and_excess`) over all pairs of a (B, D) batch of any norm, in O(B D) memory.
 
     Value and gradient are computed together; second derivatives use `shortfall_and_excess`. divide_by: see TCMLoss.
-    sizes: at_once, min_rows, few and entries override the constants above and the device's block size.
     """
     options = (lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by)
-    return _threshold_consistency(embeddings, labels, *options, spans=spans, **sizes)
+    return _threshold_consistency(embeddings, labels, *options, spans=spans)
 
 
 def _value_and_gradient(
@@ -140,16 +138,12 @@ def _value_and_gradient(
     *options: Any,
     needs_gradient: bool,
     spans: ClassSpans | None = None,
-    at_once: int = AT_ONCE,
-    min_rows: int = MIN_ROWS,
-    few: int = FEW,
-    entries: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    if len(embeddings) <= at_once:
+    if len(embeddings) <= AT_ONCE:
         return _at_once(embeddings, labels, options)
-    rows = max(min_rows, rows_of_a_block(len(embeddings), embeddings.device, entries=entries))
+    rows = max(MIN_ROWS, rows_of_a_block(len(embeddings), embeddings.device))
     spans = class_spans(labels) if spans is None else spans
-    return _in_blocks(embeddings, spans, options, needs_gradient, rows, few)
+    return _in_blocks(embeddings, spans, options, needs_gradient, rows)
 
 
 def _at_once(embeddings: Tensor, labels: Tensor, options: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
@@ -183,14 +177,14 @@ def _at_once(embeddings: Tensor, labels: Tensor, options: tuple[Any, ...]) -> tu
 
 
 def _in_blocks(
-    embeddings: Tensor, spans: ClassSpans, options: tuple[Any, ...], needs_gradient: bool, rows: int, few: int
+    embeddings: Tensor, spans: ClassSpans, options: tuple[Any, ...], needs_gradient: bool, rows: int
 ) -> tuple[Tensor, Tensor | None]:
     """In blocks of anchors. With x = n u, ∂cos(i, j)/∂x_i = (u_j − cos u_i) / n_i: x_j/n_j − cos x_i/n_i, over n_i."""
     lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by = options
     inverse = inverse_norms(embeddings)
     margins = (margin_plus, margin_minus, indicator)
     blocks = [slice(first, min(first + rows, len(embeddings))) for first in range(0, len(embeddings), rows)]
-    totals, toward, away = sums_in_blocks(embeddings, inverse, spans, margins, blocks, needs_gradient, few)
+    totals, toward, away = sums_in_blocks(embeddings, inverse, spans, margins, blocks, needs_gradient)
     shortfall, excess, *divisors = totals
     if divide_by == "all":
         together = sum(size * size for size in spans.sizes)
@@ -210,7 +204,6 @@ def sums_in_blocks(
     margins: tuple[float, float, bool],
     blocks: Sequence[slice],
     needs_gradient: bool,
-    few: int,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Shortfall and excess over the pairs of some anchors, and weighted sums of these pairs' embeddings.
 
@@ -244,7 +237,7 @@ def sums_in_blocks(
             continue
         itself = -own * (below * to_positives).sum(1, keepdim=True)
         weights = torch.cat([below * torch.take(inverse, positives), itself], 1)
-        toward.append(_weighted_sums(embeddings, same, weights, few))
+        toward.append(_weighted_sums(embeddings, same, weights))
         # The CPU skips rows without a negative that counts; finding them would synchronise with a GPU.
         every = torch.arange(len(own), device=own.device)
         found = counts.nonzero().squeeze(1) if own.device.type == "cpu" else every
@@ -264,9 +257,9 @@ def _weight(weight: float, divisor: Tensor) -> Tensor:
     return weight * divisor.clamp(max=1) / divisor.clamp(min=1)
 
 
-def _weighted_sums(x: Tensor, columns: Tensor, weights: Tensor, few: int) -> Tensor:
+def _weighted_sums(x: Tensor, columns: Tensor, weights: Tensor) -> Tensor:
     """Σ_j weights_ij x[columns_ij]. (N, D), (M, K), (M, K) → (M, D); a column may repeat only with weight 0."""
-    if columns.shape[1] <= few:
+    if columns.shape[1] <= FEW:
         sums: Tensor = embedding_bag(columns, x, per_sample_weights=weights, mode="sum")
         return sums
     return x.new_zeros(len(columns), len(x)).scatter_add_(1, columns, weights).mm(x)
@@ -327,7 +320,7 @@ class _SumsOfRows(torch.autograd.Function):
         margins = (margin_plus, margin_minus, indicator)
         needs_gradient = ctx.needs_input_grad[0]
         blocks = [slice(first, min(first + size, rows.stop)) for first in range(rows.start, rows.stop, size)]
-        totals, toward, away = sums_in_blocks(embeddings, inverse, spans, margins, blocks, needs_gradient, FEW)
+        totals, toward, away = sums_in_blocks(embeddings, inverse, spans, margins, blocks, needs_gradient)
         if needs_gradient:
             ctx.save_for_backward(inverse, toward, away)
             ctx.rows, ctx.shape = rows, embeddings.shape

@@ -12,6 +12,7 @@ from pml_ext._ops.numerics import full_precision, row_blocks
 from pml_ext.functional.pairwise.pair_blocks import both_sides, check_offsets
 
 Template = Literal["best", "mean"]
+_ENTRIES = 2**23  # of a block
 
 
 class ProbeBlock(NamedTuple):
@@ -79,15 +80,15 @@ class BestScores:
             order[first[: int((sizes > k).sum())] + k] for k in range(int(sizes.max()))
         ]  # layer k: the k-th sample of every identity with more than k
 
-    def blocks(self, probes: Tensor | None = None, *, entries: int = 2**23) -> Iterator[ProbeBlock]:
-        """Scores of the (P,) rows `probes` (None: all), in blocks of `entries` numbers (32 MB by default).
+    def blocks(self, probes: Tensor | None = None) -> Iterator[ProbeBlock]:
+        """Scores of the (P,) rows `probes` (None: all), in blocks of 32 MB.
 
         The next block overwrites `others`.
         """
         chosen = torch.arange(self.samples, device=self.device) if probes is None else probes
         # Blocks of their own, between what is kept of them, left 500 MB with the C library for 20,000 probes.
         memory = _Memory(*(self._unit.new_empty(0) for _ in range(3)))
-        for part in row_blocks(len(chosen), self.identities, self.device, entries=entries):
+        for part in row_blocks(len(chosen), self.identities, self.device, entries=_ENTRIES):
             rows = chosen[part]
             here = torch.arange(len(rows), device=self.device)
             with full_precision(self.device):

@@ -44,17 +44,15 @@ def sides_of_distance(query: Tensor, gallery: Tensor, offsets: Tensor) -> tuple[
     return torch.cat([query, query.new_zeros(len(query), 1)], dim=1), torch.cat([gallery, column], dim=1)
 
 
-def listed_cosines(
-    unit: Tensor, ref_unit: Tensor, rows: Tensor, ref_rows: Tensor, *, entries: int | None = None
-) -> Tensor:
-    """(P,) inner products of unit[rows[p]] and ref_unit[ref_rows[p]], block by block of `entries` numbers.
+def listed_cosines(unit: Tensor, ref_unit: Tensor, rows: Tensor, ref_rows: Tensor) -> Tensor:
+    """(P,) inner products of unit[rows[p]] and ref_unit[ref_rows[p]], block by block.
 
     unit, ref_unit: (N, D), (R, D) of length 1; rows, ref_rows: (P,) int64.
     """
     with full_precision(unit.device):
         cosines = [
             (unit[rows[block]] * ref_unit[ref_rows[block]]).sum(dim=1)
-            for block in row_blocks(len(rows), unit.shape[1], unit.device, entries=entries)
+            for block in row_blocks(len(rows), unit.shape[1], unit.device)
         ]
     return torch.cat(cosines) if cosines else unit.new_empty(0)
 

@@ -166,8 +166,8 @@ class PairDistances(PairBlocks):
         distances = _distances(block)
         return distances[self._negative(block)] if block.mixed else distances.view(-1)
 
-    def _values_in(self, bins: Tensor, *, at_once: int = ENTRIES_ON_A_DEVICE) -> tuple[Tensor, Tensor]:
-        """The distinct negative distances in some bins, ascending, and their counts; merged every `at_once` values."""
+    def _values_in(self, bins: Tensor) -> tuple[Tensor, Tensor]:
+        """The distinct negative distances in some bins, ascending, and their counts; merged as they grow."""
         edges = [(int(b) / _BINS_PER_UNIT, (int(b) + 1) / _BINS_PER_UNIT) for b in bins]
         values = torch.empty(0, dtype=self.unit.dtype, device=self.unit.device)
         counts = torch.empty(0, dtype=torch.int64, device=self.unit.device)
@@ -180,7 +180,7 @@ class PairDistances(PairBlocks):
                     inside &= self._negative(block)
                 pending.append(d.view(-1)[true_places(inside)[0]])
             # Merging equal distances (collapsed embeddings) bounds the memory.
-            if sum(map(len, pending)) > at_once:
+            if sum(map(len, pending)) > ENTRIES_ON_A_DEVICE:
                 values, counts = _merge(values, counts, pending)
                 pending = []
         values, counts = _merge(values, counts, pending)

@@ -21,7 +21,6 @@ def cohort_offsets(
     k: int,
     *,
     rows: Tensor | None = None,
-    entries: int = _ENTRIES,
     group: dist.ProcessGroup | None = None,
 ) -> Tensor:
     """Mean of the k highest cosines of each sample with a cohort.
@@ -31,7 +30,6 @@ def cohort_offsets(
         cohort: (M, D), finite; normalised here. It needs no labels.
         k: number of cohort samples that count, 1 to M, or to M − 1 with `rows`.
         rows: (N,) int64, each sample's own row in the cohort, which is skipped. None: no sample is in the cohort.
-        entries: cosines per block.
         group: the ranks that share the samples, each with the same arguments; all get the result, which is that of one
             process. None: this process alone.
     Returns:
@@ -47,9 +45,9 @@ def cohort_offsets(
     """
     check_whole(k, "k")
     unit, others = _prepare(embeddings, cohort, k, rows)
-    own, lengths = own_rows(len(unit), rows_of_a_block(len(others), unit.device, entries=entries), group)
+    own, lengths = own_rows(len(unit), rows_of_a_block(len(others), unit.device, entries=_ENTRIES), group)
     offsets = unit.new_empty(own.stop - own.start)
-    for part, cosines in _blocks(unit[own], others, None if rows is None else rows[own], entries):
+    for part, cosines in _blocks(unit[own], others, None if rows is None else rows[own]):
         offsets[part] = _highest(cosines, k).mean(dim=1)
     return gather_rows(offsets, group, lengths=lengths)
 
@@ -58,7 +56,7 @@ def offsets_for(embeddings: Tensor, cohort: Tensor, ks: Sequence[int], *, rows: 
     """`cohort_offsets` for several k, from one product."""
     unit, others = _prepare(embeddings, cohort, max(ks), rows)
     means = unit.new_empty(len(ks), len(unit))
-    for part, cosines in _blocks(unit, others, rows, _ENTRIES):
+    for part, cosines in _blocks(unit, others, rows):
         sums = _highest(cosines, max(ks)).sort(dim=1, descending=True).values.cumsum(dim=1)
         for of_k, k in zip(means, ks, strict=True):
             of_k[part] = sums[:, k - 1] / k
@@ -91,10 +89,10 @@ def _prepare(embeddings: Tensor, cohort: Tensor, k: int, rows: Tensor | None) ->
     return unit.to(dtype), others_unit.to(dtype)
 
 
-def _blocks(unit: Tensor, cohort: Tensor, rows: Tensor | None, entries: int) -> Iterator[tuple[slice, Tensor]]:
+def _blocks(unit: Tensor, cohort: Tensor, rows: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
     """Rows and their cosines with the cohort, −inf with themselves."""
     buffer: Tensor | None = None
-    for part in row_blocks(len(unit), len(cohort), unit.device, entries=entries):
+    for part in row_blocks(len(unit), len(cohort), unit.device, entries=_ENTRIES):
         rows_here = part.stop - part.start
         buffer = unit.new_empty(rows_here, len(cohort)) if buffer is None else buffer
         with full_precision(unit.device):

@@ -40,11 +40,9 @@ def _are_same(query: Tensor, gallery: Tensor) -> bool:
     return alike and query.dtype == gallery.dtype and query.stride() == gallery.stride()
 
 
-def rows_at_once(columns: int, *, entries: int | None = None) -> int:
-    """The number of rows in a block of `entries` distances; None: the best size for a matrix product."""
-    if entries is None:
-        return max(_FEWEST_ROWS, _ENTRIES // max(1, columns))
-    return max(1, entries // max(1, columns))
+def rows_at_once(columns: int) -> int:
+    """The number of rows in a block of distances."""
+    return max(_FEWEST_ROWS, _ENTRIES // max(1, columns))
 
 
 def prepare_features(query: Tensor, gallery: Tensor, metric: str, *, scaled: bool = True) -> tuple[Tensor, Tensor]:
@@ -83,12 +81,12 @@ def _factor_within_range(*features: Tensor) -> float:
     return math.ldexp(1.0, min(-exponent, most))
 
 
-def distance_blocks(rows: Tensor, columns: Tensor, metric: str, *, entries: int | None = None) -> Iterator[Tensor]:
+def distance_blocks(rows: Tensor, columns: Tensor, metric: str) -> Iterator[Tensor]:
     """Yield (q, G) distances of rows from `prepare_features` in blocks of `rows_at_once`, each overwritten by the next.
 
     metric: "cosine": 1 − cosine, where a zero row has cosine 0; "euclidean": the squared distance.
     """
-    size = rows_at_once(len(columns), entries=entries)
+    size = rows_at_once(len(columns))
     # One buffer for all blocks: new memory for each would cause page faults and fragment the heap.
     buffer = rows.new_empty(min(size, len(rows)), len(columns))
     if metric == "euclidean":
@@ -105,9 +103,7 @@ def distance_blocks(rows: Tensor, columns: Tensor, metric: str, *, entries: int 
         yield distances
 
 
-def both_distance_blocks(
-    query: Tensor, gallery: Tensor, *, entries: int | None = None
-) -> Iterator[tuple[Tensor, Tensor]]:
+def both_distance_blocks(query: Tensor, gallery: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield (q, G) 1 − cosine and numbers in the order of each row's Euclidean distances, from one matrix product.
 
     Needs features for which `is_spread_around_origin`. Both are overwritten by the next block of `rows_at_once` rows.
@@ -120,7 +116,7 @@ def both_distance_blocks(
     # A zero row has product 0 with everything: the norms alone order its distances.
     inverse = torch.where(row_norms > 0, 1 / row_norms, 1.0)
     twice, squares = 2 * norms, norms.square()
-    size = rows_at_once(len(columns), entries=entries)
+    size = rows_at_once(len(columns))
     strip = max(1, _ENTRIES_OF_A_STRIP // max(1, len(columns))) if rows.is_cpu else size
     cosine, euclidean = rows.new_empty(2, min(size, len(rows)), len(columns)).unbind()
     for begin in range(0, len(rows), size):

@@ -184,7 +184,7 @@ def match_ranks_of(rows: Tensor, identity: OwnIdentity) -> MatchRanks:
     return MatchRanks(count, (nth + closer).double(), nth <= count[:, None], rows.shape[1])
 
 
-def count_up_to(rows: Tensor, limits: Tensor, used: Tensor, *, few: int = _FEW, compared: int = _COMPARED) -> Tensor:
+def count_up_to(rows: Tensor, limits: Tensor, used: Tensor) -> Tensor:
     """(q, K): how many entries of each (q, G) row are at most each of its ascending (q, K) limits; entries are checked.
 
     used: (q,) number of limits of each row that count; counts at other limits are arbitrary.
@@ -200,12 +200,12 @@ def count_up_to(rows: Tensor, limits: Tensor, used: Tensor, *, few: int = _FEW, 
     with np.errstate(all="ignore"):  # large distances may overflow
         for q, count in enumerate(used.tolist()):
             row, asked = values[q], thresholds[q, :count]
-            if count <= compared:
+            if count <= _COMPARED:
                 checked += float(row.dot(row))
                 for k in range(count):
                     counts[q, k] = np.count_nonzero(np.less_equal(row, asked[k], out=reached))
                 continue
-            if np.count_nonzero(row[::_SAMPLED] <= asked[-1]) * _SAMPLED * few < len(row):
+            if np.count_nonzero(row[::_SAMPLED] <= asked[-1]) * _SAMPLED * _FEW < len(row):
                 checked += float(row.dot(row))
                 near = row[row <= asked[-1]]
                 near.sort()

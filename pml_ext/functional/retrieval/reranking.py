@@ -13,9 +13,7 @@ from pml_ext._ops.numerics import row_blocks
 from pml_ext.functional.retrieval.feature_distances import check_features, distance_blocks, prepare_features
 
 
-def nearest_rows(
-    features: Tensor, count: int, metric: str, *, entries: int | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
+def nearest_rows(features: Tensor, count: int, metric: str) -> tuple[Tensor, Tensor, Tensor]:
     """The nearest rows of each row, itself first at distance 0.
 
     Returns (N, count) int64 indices and their distances, and (N,) the largest distance of each row. The features are
@@ -25,7 +23,7 @@ def nearest_rows(
     places = torch.empty((len(features), count), dtype=torch.int64, device=features.device)
     nearest, largest = features.new_empty(len(features), count), features.new_empty(len(features))
     begin = 0
-    for rows in distance_blocks(features, features, metric, entries=entries):
+    for rows in distance_blocks(features, features, metric):
         block = slice(begin, begin + len(rows))
         own = torch.arange(len(rows), device=rows.device)
         rows[own, begin + own] = -torch.inf
@@ -84,12 +82,12 @@ def expand_features(
     return features[: len(query)], features[len(query) :]
 
 
-def average_with_neighbors(features: Tensor, k: int, alpha: float, *, entries: int | None = None) -> Tensor:
-    """Expand all features once; entries: see `rows_at_once`."""
-    places, distances, _ = nearest_rows(unit_rows(features), k, "cosine", entries=entries)
+def average_with_neighbors(features: Tensor, k: int, alpha: float) -> Tensor:
+    """Expand all features once."""
+    places, distances, _ = nearest_rows(unit_rows(features), k, "cosine")
     weights = (1 - distances).clamp_min(0).pow(alpha)
     mean = torch.empty_like(features)
-    for block in row_blocks(len(features), features.shape[1], features.device, entries=entries):
+    for block in row_blocks(len(features), features.shape[1], features.device):
         some = features.new_zeros(block.stop - block.start, features.shape[1])
         for j in range(k):  # one neighbour at a time avoids an (N, k, D) tensor
             some.addcmul_(features[places[block, j]], weights[block, j : j + 1])
@@ -174,8 +172,6 @@ def blocks_of_distances(
     lambda_: float,
     metric: str,
     by_largest: bool,
-    *,
-    entries: int | None = None,
 ) -> Iterator[Tensor]:
     """`rerank_blocks` without checks; by_largest: divide distances by the sample's largest."""
     features = torch.cat(prepare_features(query, gallery, metric, scaled=by_largest))
@@ -184,23 +180,21 @@ def blocks_of_distances(
             f"squared distances of these features exceed the range of {features.dtype}: scale the features down, or "
             'use metric="cosine" or definition="zhong", which do not depend on their scale'
         )
-    places, _, largest = nearest_rows(features, k1 + 1 if by_largest else k1, metric, entries=entries)
+    places, _, largest = nearest_rows(features, k1 + 1 if by_largest else k1, metric)
     # For unit rows the squared distance is 2 (1 − cosine); dividing by the largest distance cancels the factor.
     factor = 2.0 if metric == "cosine" and not by_largest else 1.0
     scale = largest.clamp_min(torch.finfo(largest.dtype).tiny) if by_largest else torch.ones_like(largest)
-    neighborhoods = _neighborhoods(features, places.cpu().numpy(), k1, k2, metric, factor / scale, entries)
+    neighborhoods = _neighborhoods(features, places.cpu().numpy(), k1, k2, metric, factor / scale)
     mine, theirs = neighborhoods[: len(query)], neighborhoods[len(query) :].tocsc()
     begin = 0
-    for rows in distance_blocks(features[: len(query)], features[len(query) :], metric, entries=entries):
+    for rows in distance_blocks(features[: len(query)], features[len(query) :], metric):
         block = slice(begin, begin + len(rows))
         begin = block.stop
         jaccard = torch.from_numpy(_jaccard(mine[block], theirs)).to(rows)
         yield jaccard.mul_(1 - lambda_).add_(rows.div_(scale[block, None]), alpha=lambda_)
 
 
-def _neighborhoods(
-    x: Tensor, places: np.ndarray, k1: int, k2: int, metric: str, per_distance: Tensor, entries: int | None
-) -> Any:
+def _neighborhoods(x: Tensor, places: np.ndarray, k1: int, k2: int, metric: str, per_distance: Tensor) -> Any:
     """(N, N) sparse weights of the k-reciprocal neighbours of each sample; rows sum to 1."""
     from scipy import sparse
 
@@ -211,7 +205,7 @@ def _neighborhoods(
     ones = np.ones(int(joins.sum()), dtype=np.int32)
     joining = sparse.csr_array((ones, (overlap.row[joins], overlap.col[joins])), shape=near.shape)
     members = (near + joining @ half).tocoo()
-    weights = np.exp(-_distances_of(x, members.row, members.col, metric, per_distance, entries).cpu().numpy())
+    weights = np.exp(-_distances_of(x, members.row, members.col, metric, per_distance).cpu().numpy())
     sums = np.bincount(members.row, weights, minlength=len(x)).astype(weights.dtype)
     encoded = sparse.csr_array((weights / sums[members.row], (members.row, members.col)), shape=near.shape)
     shares = np.full(len(x) * k2, 1 / k2, dtype=weights.dtype)
@@ -231,13 +225,11 @@ def _reciprocal(places: np.ndarray) -> Any:
     return listed.multiply(listed.T).tocsr()
 
 
-def _distances_of(
-    x: Tensor, one: np.ndarray, other: np.ndarray, metric: str, per_distance: Tensor, entries: int | None
-) -> Tensor:
+def _distances_of(x: Tensor, one: np.ndarray, other: np.ndarray, metric: str, per_distance: Tensor) -> Tensor:
     """The distances of pairs, each times the factor of its first sample."""
     left, right = (torch.from_numpy(places.astype(np.int64)).to(x.device) for places in (one, other))
     found = []
-    for block in row_blocks(len(left), x.shape[1], x.device, entries=entries):
+    for block in row_blocks(len(left), x.shape[1], x.device):
         i, j = left[block], right[block]
         if metric == "cosine":
             found.append(1 - torch.linalg.vecdot(x[i], x[j]))

@@ -51,14 +51,14 @@ def thresholds_at_far(pairs: PairDistances, fars: Sequence[float]) -> list[float
     return thresholds
 
 
-def threshold_at_frr(pairs: PairDistances, frr: float, *, entries: int | None = None) -> float:
+def threshold_at_frr(pairs: PairDistances, frr: float) -> float:
     """The smallest distance threshold whose pooled FRR is at most `frr`, in (0, 1); ties are accepted together."""
     total = pairs.total_positive_pairs
     check_fraction(frr, "frr")
     allowed = largest_count_within(frr, total)
     if not allowed:
         raise _too_few_error(frr, total, "frr", "genuine")
-    last_accepted = _bracket_positive(pairs, total - allowed, entries=entries)[1]
+    last_accepted = _bracket_positive(pairs, total - allowed)[1]
     return min(2.0, math.sqrt(last_accepted**2 + _TIED))
 
 
@@ -111,9 +111,9 @@ def middle_of_gap(pairs: PairDistances, threshold: float) -> float:
     return middle if low <= middle < high else threshold
 
 
-def grid_size(pairs: PairDistances, *, entries: int | None = None) -> int:
-    """Thresholds per counting pass by class; `entries` bounds the (T, M) counts of a pass (None: 2^22, 32 MB)."""
-    return max(64, min(1024, (entries or ENTRIES_ON_A_DEVICE) // len(pairs.classes)))
+def grid_size(pairs: PairDistances) -> int:
+    """Thresholds per counting pass by class, whose (T, M) counts take 32 MB at most."""
+    return max(64, min(1024, ENTRIES_ON_A_DEVICE // len(pairs.classes)))
 
 
 def _too_few_error(rate: float, total: int, name: str, kind: str) -> ValueError:
@@ -121,9 +121,7 @@ def _too_few_error(rate: float, total: int, name: str, kind: str) -> ValueError:
     return ValueError(f"{name}={rate:g} needs at least {needed} {kind} pairs, to allow one error; the set has {total}")
 
 
-def _bracket_positive(
-    pairs: PairDistances, rank: int, high: float = 2.0, *, entries: int | None = None
-) -> tuple[float, float]:
+def _bracket_positive(pairs: PairDistances, rank: int, high: float = 2.0) -> tuple[float, float]:
     """(low, high), at most 1e-12 apart: fewer than `rank` positive pairs are within low, at least `rank` within high.
 
     Rank 0 gives (0, 0). The given `high` must have at least `rank` positive pairs within it.
@@ -132,7 +130,7 @@ def _bracket_positive(
     if not rank:
         return low, low
     while high - low > _RESOLUTION:
-        grid = torch.linspace(low, high, grid_size(pairs, entries=entries), dtype=torch.float64)
+        grid = torch.linspace(low, high, grid_size(pairs), dtype=torch.float64)
         within = pairs.accepted(grid, positives_only=True)[0].sum(dim=0).cpu()
         first = int(torch.searchsorted(within, rank))
         if not first:  # low is 0 and has them already: copies of one sample

@@ -1,129 +1,109 @@
+"""Smoothed ranks and recall at k against loops."""
+
 import math
 
 import pytest
 import torch
-from torch import Tensor
 
 from pml_ext.functional import smooth_recall_at_k
-from pml_ext.functional.losses.smooth_rank import smooth_ranks
-from tests.oracles.recall_at_k import recall, smooth_recall
-
-
-def given() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Similarities with an unranked item, 9 pairs and a mask."""
-    similarities = 2 * torch.rand(4, 6, dtype=torch.float64) - 1
-    queries, items = torch.tensor([0, 0, 0, 1, 1, 3, 3, 3, 3]), torch.tensor([0, 2, 5, 1, 2, 0, 1, 2, 3])
-    among = torch.rand(4, 6) > 0.5
-    among[queries, items] = True
-    similarities[3, 5] = -math.inf
-    return similarities, queries, items, among
-
-
-def rank(row: list[float], item: int, counted: list[bool], temperature: float) -> float:
-    others = [s for z, s in enumerate(row) if z != item and counted[z] and s > -2]
-    return 1 + sum(1 / (1 + math.exp((row[item] - s) / temperature)) for s in others)
-
-
-def test_both_ranks_of_each_pair() -> None:
-    similarities, queries, items, among = given()
-    ranks, ranks_among = smooth_ranks(similarities, queries, items, 0.2, among)
-    for pair, (q, i) in enumerate(zip(queries.tolist(), items.tolist(), strict=True)):
-        row = similarities[q].tolist()
-        assert ranks[pair].item() == pytest.approx(rank(row, i, [True] * 6, 0.2), abs=1e-12)
-        assert ranks_among[pair].item() == pytest.approx(rank(row, i, among[q].tolist(), 0.2), abs=1e-12)
-    alone = smooth_ranks(similarities, queries, items, 0.2)
-    assert torch.equal(alone[0], ranks) and torch.equal(alone[1], ranks)
-
-
-@pytest.mark.parametrize("block", [1, 20, 2**18])
-@pytest.mark.parametrize("marked", [True, False])
-def test_gradient_equals_finite_differences_for_any_block_size(block: int, marked: bool) -> None:
-    similarities, queries, items, among = given()
-    similarities[3, 5] = -0.5  # finite differences fail at −inf
-    similarities.requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda s: smooth_ranks(s, queries, items, 0.3, among if marked else None, entries=block), similarities
-    )
-
-
-def test_an_item_at_minus_infinity_has_no_gradient() -> None:
-    similarities, queries, items, _ = given()
-    ranks, _ = smooth_ranks(similarities.requires_grad_(), queries, items, 0.2)
-    (gradient,) = torch.autograd.grad(ranks.sum(), similarities)
-    assert gradient[3, 5] == 0 and gradient.isfinite().all()
-
-
-def test_no_pairs() -> None:
-    similarities = torch.rand(2, 3, requires_grad=True)
-    none = torch.zeros(0, dtype=torch.long)
-    ranks, _ = smooth_ranks(similarities, none, none, 0.1)
-    ranks.sum().backward()
-    assert ranks.shape == (0,) and similarities.grad is not None and not similarities.grad.any()
-
+from pml_ext.functional.losses.smooth_rank import smooth_average_precision, smooth_ranks
+from tests.oracles.recall_at_k import recall, sigmoid, smooth_recall
 
 KS = (1, 2, 3, 8, 40)
 
 
-def rows(count: int = 6, width: int = 11) -> tuple[Tensor, Tensor]:
-    """Similarities and positives of rows with 1, 2, 3, … positives."""
+def given(count=6, width=11):
+    """Similarities, of which one item is not ranked, and the positives of rows with 1, 2, 3, … of them."""
     similarities = 2 * torch.rand(count, width, dtype=torch.float64) - 1
     positive = torch.zeros(count, width, dtype=torch.bool)
     for q in range(count):
         positive[q, torch.randperm(width)[: q + 1]] = True
+    similarities[2, (~positive[2]).nonzero()[0]] = -math.inf
     return similarities, positive
 
 
-def test_value_for_each_query_and_k() -> None:
-    similarities, positive = rows()
-    similarities[2, ~positive[2]] = similarities[2, ~positive[2]].where(similarities[2, ~positive[2]] > 0, -torch.inf)
-    value = smooth_recall_at_k(similarities, positive, KS, 0.1, 0.7)
-    assert value.shape == (6, 5) and value.dtype == torch.float64
-    for q in range(6):
-        row, relevant = similarities[q].tolist(), positive[q].nonzero().flatten().tolist()
-        ranked = [z for z in range(11) if row[z] > -2]
-        for j, k in enumerate(KS):
-            assert value[q, j].item() == pytest.approx(smooth_recall(row, relevant, ranked, k, 0.1, 0.7), abs=1e-12)
-    assert (similarities[2] == -torch.inf).any()
+def rank(row, item, counted, temperature):
+    others = [s for z, s in enumerate(row) if z != item and counted[z] and s > -2]
+    return 1 + sum(sigmoid((s - row[item]) / temperature) for s in others)
 
 
-def test_block_size_does_not_change_the_value() -> None:
-    similarities, positive = rows()
-    similarities.requires_grad_()
-    whole = smooth_recall_at_k(similarities, positive, KS, 0.1)
-    (gradient,) = torch.autograd.grad(whole.sum(), similarities)
-    blocks = smooth_recall_at_k(similarities, positive, KS, 0.1, entries=30)
-    torch.testing.assert_close(blocks, whole)
-    torch.testing.assert_close(torch.autograd.grad(blocks.sum(), similarities)[0], gradient)
+@pytest.mark.parametrize("block", [1, 30, 2**18])
+def test_ranks_recall_and_average_precision_equal_the_loops(block, blocks_of, device):
+    blocks_of(block)
+    similarities, positive = given()
+    queries, items = positive.nonzero(as_tuple=True)
+    arguments = [x.to(device) for x in (similarities, queries, items)]
+    ranks, among = smooth_ranks(*arguments, 0.2, positive.to(device))
+    rows, marks = similarities.tolist(), positive.tolist()
+    for at, (q, i) in enumerate(zip(queries.tolist(), items.tolist(), strict=True)):
+        assert ranks[at].item() == pytest.approx(rank(rows[q], i, [True] * 11, 0.2), abs=1e-12)
+        assert among[at].item() == pytest.approx(rank(rows[q], i, marks[q], 0.2), abs=1e-12)
+    assert all(torch.equal(alone, ranks) for alone in smooth_ranks(*arguments, 0.2))
+    recalls = smooth_recall_at_k(arguments[0], positive.to(device), KS, 0.1, 0.7)
+    precisions = smooth_average_precision(arguments[0], positive.to(device), 0.2)
+    for q, row in enumerate(rows):
+        relevant, ranked = positive[q].nonzero().flatten().tolist(), [z for z in range(11) if row[z] > -2]
+        expected = [smooth_recall(row, relevant, ranked, k, 0.1, 0.7) for k in KS]
+        assert recalls[q].tolist() == pytest.approx(expected, abs=1e-12)
+        shares = [rank(row, i, marks[q], 0.2) / rank(row, i, [True] * 11, 0.2) for i in relevant]
+        assert precisions[q].item() == pytest.approx(sum(shares) / len(shares), abs=1e-12)
 
 
-def test_gradient_equals_finite_differences() -> None:
-    similarities, positive = rows(4, 6)
-    assert torch.autograd.gradcheck(
-        lambda s: smooth_recall_at_k(s, positive, (1, 2, 4), 0.3, 1.0), similarities.requires_grad_()
-    )
+@pytest.mark.parametrize("block", [1, 20, 2**18])
+@pytest.mark.parametrize("marked", [True, False])
+def test_gradients_equal_finite_differences_for_any_block_size(block, marked, blocks_of):
+    blocks_of(block)
+    similarities, positive = given(4, 6)
+    similarities = similarities.clamp_min(-0.5).requires_grad_()  # finite differences fail at −inf
+    pairs = positive.nonzero(as_tuple=True)
+
+    def ranks(s):
+        return smooth_ranks(s, *pairs, 0.3, positive if marked else None)
+
+    assert torch.autograd.gradcheck(ranks, similarities) and torch.autograd.gradgradcheck(ranks, similarities)
+    assert torch.autograd.gradcheck(lambda s: smooth_recall_at_k(s, positive, (1, 2, 4), 0.3, 1.0), similarities)
+    by_func = torch.func.grad(lambda s: ranks(s)[0].sum())(similarities.detach())
+    torch.testing.assert_close(by_func, torch.autograd.grad(ranks(similarities)[0].sum(), similarities)[0])
 
 
-def test_the_limit_is_recall_with_rank_k_counted_one_half() -> None:
+def test_an_item_at_minus_infinity_has_no_gradient():
+    similarities, positive = given()
+    ranks, _ = smooth_ranks(similarities.requires_grad_(), *positive.nonzero(as_tuple=True), 0.2)
+    (gradient,) = torch.autograd.grad(ranks.sum(), similarities)
+    assert not gradient[similarities == -math.inf].any() and gradient.isfinite().all()
+
+
+def test_no_pairs():
+    similarities, none = torch.rand(2, 3, requires_grad=True), torch.zeros(0, dtype=torch.long)
+    ranks, _ = smooth_ranks(similarities, none, none, 0.1)
+    assert ranks.shape == (0,) and not torch.autograd.grad(ranks.sum(), similarities)[0].any()
+
+
+def test_the_limit_is_recall_with_rank_k_counted_one_half():
     """σ(0) = ½ at rank k, so the limit averages the matches among the first k − 1 and the first k places."""
-    similarities, positive = rows(8, 12)
+    similarities, positive = given(8, 12)
     value = smooth_recall_at_k(similarities, positive, KS, 1e-6, 1e-3)
-    for q in range(8):
-        row, relevant = similarities[q].tolist(), positive[q].nonzero().flatten().tolist()
-        for j, k in enumerate(KS):
+    for q, row in enumerate(similarities.tolist()):
+        relevant, ranked = positive[q].nonzero().flatten().tolist(), list(range(12))
+        for found, k in zip(value[q].tolist(), KS, strict=True):
             least = min(k, len(relevant))
-            before = recall(row, relevant, list(range(12)), k - 1) * min(k - 1, len(relevant)) if k > 1 else 0
-            exact = recall(row, relevant, list(range(12)), k) * least
-            assert value[q, j].item() == pytest.approx((before + exact) / 2 / least, abs=1e-9)
+            before = recall(row, relevant, ranked, k - 1) * min(k - 1, len(relevant)) if k > 1 else 0
+            exact = recall(row, relevant, ranked, k) * least
+            assert found == pytest.approx((before + exact) / 2 / least, abs=1e-9)
 
 
-def test_rows_without_positives_are_nan_and_ties_share_ranks() -> None:
+def test_rows_without_positives_are_nan_and_ties_share_ranks():
     similarities = torch.zeros(2, 3, dtype=torch.float64)
     positive = torch.tensor([[False, False, False], [True, False, False]])
     value = smooth_recall_at_k(similarities, positive, (2,), 0.01, 1.0)
-    assert value[0].isnan().all()
-    assert value[1].item() == 0.5  # of rank 1 + ½ + ½ = k
-
-
-def test_many_tied_positives_can_exceed_one() -> None:
-    value = smooth_recall_at_k(torch.zeros(1, 10, dtype=torch.float64), torch.ones(1, 10, dtype=torch.bool), (6,))
+    assert value[0].isnan().all() and value[1].item() == 0.5  # of rank 1 + ½ + ½ = k
+    assert smooth_average_precision(similarities, positive, 0.01).isnan().tolist() == [True, False]
+    # many tied positives can exceed one
+    value = smooth_recall_at_k(similarities.new_zeros(1, 10), torch.ones(1, 10, dtype=torch.bool), (6,))
     assert value.item() == pytest.approx(10 * 0.6224593312018546 / 6, abs=1e-12)
+
+
+@pytest.mark.parametrize("ks", [(), (0,), (1.5,), "12", (True,)])
+def test_ks_must_be_lengths_of_lists(ks):
+    with pytest.raises(ValueError, match="ks must be one or more integers of 1 or more"):
+        smooth_recall_at_k(*given(), ks)

@@ -1,3 +1,5 @@
+"""The threshold-consistent margin by ordinary operations and its fast kernel, against loops over pairs."""
+
 from math import sqrt
 
 import pytest
@@ -5,6 +7,7 @@ import torch
 from torch.nn.functional import normalize
 
 from pml_ext.functional import margins_from_distance_range, shortfall_and_excess
+from pml_ext.functional.losses import tcm
 from pml_ext.functional.losses.tcm import fast_threshold_consistency, threshold_consistency_sums_of_rows
 from pml_ext.functional.tuples import class_spans, same_and_different
 from tests.oracles import threshold_consistency as oracle
@@ -17,33 +20,53 @@ LABELS = {
 }
 FORMS = [{"indicator": indicator, "divide_by": count} for indicator in (True, False) for count in ("hard", "all")]
 MARGINS = [(0.9, 0.5), (0.2, -0.3), (1.0, 1.0), (-1.0, -1.0)]
+every_form = pytest.mark.parametrize("form", FORMS)
 
 
-def unit_vectors(count, size=4, dtype=torch.float64):
-    x = torch.randn(count, size, dtype=dtype)
-    x[1] = -x[0] + 0.01 * torch.randn(size, dtype=dtype)
-    x[2] = x[0] + 0.01 * torch.randn(size, dtype=dtype)
-    return normalize(x)
+def vectors(count, device="cpu"):
+    """Cosines from nearly −1 to nearly 1, lengths from 1 to 10."""
+    x = normalize(torch.randn(count, 4, dtype=torch.float64))
+    x[1], x[2] = 0.01 * x[1] - x[0], 0.01 * x[2] + x[0]
+    return (x * torch.logspace(0, 1, count)[:, None]).to(device).requires_grad_()
 
 
-def plain(
-    x, labels, lambda_plus=1.0, lambda_minus=1.0, margin_plus=0.9, margin_minus=0.5, indicator=True, divide_by="hard"
-):
-    form = {"indicator": indicator, "divide_by": divide_by}
-    unit = normalize(x)
-    cosines = unit @ unit.T
+def plain(x, labels, plus=1.0, minus=1.0, margin_plus=0.9, margin_minus=0.5, **form):
+    cosines = normalize(x) @ normalize(x).T
     same, different = same_and_different(labels)
-    terms = shortfall_and_excess(cosines[same], cosines[different], margin_plus, margin_minus, **form)
-    return lambda_plus * terms[0] + lambda_minus * terms[1]
+    shortfall, excess = shortfall_and_excess(cosines[same], cosines[different], margin_plus, margin_minus, **form)
+    return plus * shortfall + minus * excess
 
 
-@pytest.mark.parametrize("form", FORMS)
+both = pytest.mark.parametrize("loss", [plain, fast_threshold_consistency])
+
+
+@pytest.fixture(params=[(99, 256, 32), (0, 2, 16), (0, 3, 1), (0, 512, 1)])
+def path(request, monkeypatch, blocks_of):
+    """All pairs at once, or blocks of anchors, with many or few samples a class."""
+    blocks_of(1)
+    for name, size in zip(("AT_ONCE", "MIN_ROWS", "FEW"), request.param, strict=True):
+        monkeypatch.setattr(tcm, name, size)
+
+
+@every_form
 @pytest.mark.parametrize("margins", MARGINS)
-def test_terms_against_loops(margins, form):
-    positives, negatives = 2 * torch.rand(20, dtype=torch.float64) - 1, 2 * torch.rand(30, dtype=torch.float64) - 1
-    expected = oracle.terms(positives.tolist(), negatives.tolist(), *margins, **form)
-    got = shortfall_and_excess(positives, negatives, *margins, **form)
-    assert [v.item() for v in got] == pytest.approx(expected, abs=1e-12)
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+def test_value_equals_the_loops_and_gradient_autograd(labels, margins, form, path, device):
+    x, ids = vectors(len(labels), device), torch.tensor(labels, device=device)
+    cosines = (normalize(x) @ normalize(x).T).tolist()
+    expected = oracle.terms(*oracle.split(cosines, labels), *margins, **form)
+    values = [loss(x, ids, 0.7, 1.9, *margins, **form) for loss in (plain, fast_threshold_consistency)]
+    for value in values:
+        assert value.item() == pytest.approx(0.7 * expected[0] + 1.9 * expected[1], abs=1e-12)
+    by_autograd, gradient = (torch.autograd.grad(value, x)[0] for value in values)
+    torch.testing.assert_close(gradient, by_autograd, rtol=0, atol=1e-12)
+
+
+def test_float32_gradients(path):
+    x, labels = vectors(40).detach().float().requires_grad_(), torch.arange(40) % 7
+    (expected,) = torch.autograd.grad(plain(x, labels), x)
+    (got,) = torch.autograd.grad(fast_threshold_consistency(x, labels), x)
+    assert (got - expected).norm() <= 1e-5 * expected.norm()
 
 
 def test_pairs_exactly_on_a_margin_count():
@@ -59,41 +82,16 @@ def test_no_pairs_give_zero_with_a_gradient_path():
     assert shortfall == excess == 0 and not cosines.grad.any()
 
 
-@pytest.mark.parametrize(("at_once", "block", "few"), [(99, 0, 0), (0, 2, 16), (0, 3, 1), (0, 512, 16), (0, 512, 1)])
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("margins", MARGINS)
-@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS.keys())
-def test_fast_against_loops_and_plain_gradient(labels, margins, form, at_once, block, few):
-    sizes = {"at_once": at_once, "entries": 0, "min_rows": block, "few": few}
-    unit = unit_vectors(len(labels))
-    expected = oracle.terms(*oracle.split((unit @ unit.T).tolist(), labels), *margins, **form)
-    x = (unit * torch.logspace(0, 1, len(labels), dtype=unit.dtype)[:, None]).requires_grad_()
-    labels = torch.tensor(labels)
-    value = fast_threshold_consistency(x, labels, 0.7, 1.9, *margins, **form, **sizes)
-    assert value.item() == pytest.approx(0.7 * expected[0] + 1.9 * expected[1], abs=1e-12)
-    (got,) = torch.autograd.grad(value, x)
-    (by_autograd,) = torch.autograd.grad(plain(x, labels, 0.7, 1.9, *margins, **form), x)
-    torch.testing.assert_close(got, by_autograd, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("at_once", [0, 99])
-def test_fast_and_plain_gradient_agree_in_float32(at_once):
-    x, labels = unit_vectors(40, 3, torch.float32).requires_grad_(), torch.arange(40) % 7
-    (expected,) = torch.autograd.grad(plain(x, labels), x)
-    (got,) = torch.autograd.grad(fast_threshold_consistency(x, labels, at_once=at_once), x)
-    assert (got - expected).norm() <= 1e-5 * expected.norm()
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("loss", [plain, fast_threshold_consistency])
+@every_form
+@both
 def test_gradcheck_and_second_derivative(loss, form):
-    x, labels = unit_vectors(6, 3).requires_grad_(), torch.tensor([0, 1, 0, 1, 2, 2])
-    torch.autograd.gradcheck(lambda x: loss(x, labels, **form), (x,))
-    torch.autograd.gradgradcheck(lambda x: loss(x, labels, **form), (x,))
+    x, labels = normalize(vectors(6)).detach().requires_grad_(), torch.tensor([0, 1, 0, 1, 2, 2])
+    assert torch.autograd.gradcheck(lambda x: loss(x, labels, **form), x)
+    assert torch.autograd.gradgradcheck(lambda x: loss(x, labels, **form), x)
 
 
-@pytest.mark.parametrize("loss", [plain, fast_threshold_consistency])
-def test_zero_if_no_pair_is_hard(loss):
+@both
+def test_zero_if_no_pair_is_hard(loss, path):
     x = torch.eye(4, dtype=torch.float64).repeat_interleave(2, dim=0).requires_grad_()
     labels = torch.arange(4).repeat_interleave(2)
     value = loss(x, labels, margin_plus=0.9, margin_minus=0.1, indicator=False)
@@ -102,19 +100,12 @@ def test_zero_if_no_pair_is_hard(loss):
     assert by_all.item() == pytest.approx(-0.2)
 
 
-def test_unknown_divisors_are_errors() -> None:
-    with pytest.raises(ValueError, match="divide_by must be one of 'hard', 'all'; got 'hart'"):
-        shortfall_and_excess(torch.ones(1), torch.ones(1), 0.9, 0.5, divide_by="hart")
-
-
-@pytest.mark.parametrize("loss", [plain, fast_threshold_consistency])
+@both
 @pytest.mark.parametrize("labels", [[0, 0, 1, 1], [0, 0, 0, 0], [0, 1, 2, 3]])
-@pytest.mark.parametrize("at_once", [0, 99])
-def test_nan_is_not_hidden(loss, labels, at_once):
-    sizes = {} if loss is plain else {"at_once": at_once}
-    x = unit_vectors(4)
+def test_nan_is_not_hidden(loss, labels, path):
+    x = vectors(4).detach()
     x[3] = torch.nan
-    assert loss(x, torch.tensor(labels), **sizes).isnan()
+    assert loss(x, torch.tensor(labels)).isnan()
 
 
 def test_margins_from_distance_range_inverts_the_paper():
@@ -123,36 +114,33 @@ def test_margins_from_distance_range_inverts_the_paper():
     assert margins_from_distance_range(0, 2) == (1, -1)
 
 
-@pytest.mark.parametrize(("low", "high", "name"), [(-0.1, 1, "d_low"), (1, 0.5, "d_high"), (0.5, 2.1, "d_high")])
-def test_distance_range_out_of_order(low, high, name):
-    with pytest.raises(ValueError, match=f"{name} must be in"):
-        margins_from_distance_range(low, high)
-
-
-ROW_LABELS = torch.tensor([0, 0, 0, 1, 1, 2, 3, 3, 3, 3])
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: margins_from_distance_range(-0.1, 1), "d_low must be in"),
+        (lambda: margins_from_distance_range(1, 0.5), "d_high must be in"),
+        (lambda: margins_from_distance_range(0.5, 2.1), "d_high must be in"),
+        (
+            lambda: shortfall_and_excess(torch.ones(1), torch.ones(1), 0.9, 0.5, divide_by="hart"),
+            "divide_by must be one of 'hard', 'all'; got 'hart'",
+        ),
+    ],
+)
+def test_errors(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
 
 
 @pytest.mark.parametrize("indicator", [True, False])
-def test_parts_add_up(indicator: bool) -> None:
-    torch.manual_seed(0)
-    x, spans = torch.randn(10, 6, dtype=torch.float64), class_spans(ROW_LABELS)
-    whole = x.clone().requires_grad_()
-    expected = fast_threshold_consistency(whole, ROW_LABELS, 0.7, 1.3, 0.5, 0.1, indicator=indicator)
-    expected.backward()
+def test_parts_of_the_anchors_add_up(indicator):
+    labels = torch.tensor([0, 0, 0, 1, 1, 2, 3, 3, 3, 3])
+    x, spans = vectors(10), class_spans(labels)
+    expected = fast_threshold_consistency(x, labels, 0.7, 1.3, 0.5, 0.1, indicator=indicator)
     parts = [
-        (
-            own := x.clone().requires_grad_(),
-            *threshold_consistency_sums_of_rows(own, rows, spans, 0.5, 0.1, indicator=indicator),
-        )
+        threshold_consistency_sums_of_rows(x, rows, spans, 0.5, 0.1, indicator=indicator)
         for rows in (slice(0, 4), slice(4, 4), slice(4, 10))
     ]
-    weights = torch.tensor([0.7, 1.3], dtype=torch.float64) / sum(counts for _, _, counts in parts)
-    total, gradient = 0.0, torch.zeros_like(x)
-    for own, sums, _ in parts:
-        value = (sums * weights).sum()
-        value.backward()
-        assert own.grad is not None
-        total, gradient = total + value.item(), gradient + own.grad
-    assert total == pytest.approx(expected.item())
-    torch.testing.assert_close(gradient, whole.grad)
-    assert gradient.any()
+    weights = torch.tensor([0.7, 1.3], dtype=torch.float64) / sum(counts for _, counts in parts)
+    value = sum((sums * weights).sum() for sums, _ in parts)
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(v, x)[0] for v in (value, expected)))

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch.nn.functional import cosine_similarity, normalize
 
 from pml_ext.functional.retrieval.feature_distances import (
     both_distance_blocks,
@@ -10,50 +11,40 @@ from pml_ext.functional.retrieval.feature_distances import (
 )
 
 
-@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
-@pytest.mark.parametrize("entries", [1, 50, None])
-def test_blocks_contain_the_distances(metric: str, entries: int | None) -> None:
-    query, gallery = torch.randn(7, 4).double(), torch.randn(12, 4).double()
-    blocks = distance_blocks(*prepare_features(query, gallery, metric), metric, entries=entries)
-    found = torch.cat([block.clone() for block in blocks])
-    if metric == "cosine":
-        expected = 1 - torch.nn.functional.cosine_similarity(query[:, None], gallery, dim=2)
-    else:
-        expected = (query[:, None] - gallery).square().sum(dim=2)
-    torch.testing.assert_close(found, expected)
+@pytest.mark.parametrize("entries", [1, 50, 2**20])
+@pytest.mark.parametrize("scale", [1.0, 2.0**600, 2.0**-600])
+def test_blocks_contain_the_distances(entries, scale, blocks_of, device):
+    blocks_of(entries)
+    query, gallery = torch.randn(7, 4).double(), torch.randn(12, 4).double() * torch.rand(12, 1)
+    query[2] = gallery[5] = 0
+    cosine, squares = 1 - cosine_similarity(query[:, None], gallery, dim=2), torch.cdist(query, gallery).square()
+    scaled = [scale * x.to(device) for x in (query, gallery)]
+    blocks = distance_blocks(*prepare_features(*scaled, "cosine"), "cosine")
+    torch.testing.assert_close(torch.cat([block.clone() for block in blocks]).cpu(), cosine)
+    blocks = distance_blocks(*prepare_features(*scaled, "euclidean"), "euclidean")
+    found = torch.cat([block.clone() for block in blocks]).cpu()
+    torch.testing.assert_close(found * (squares.max() / found.max()), squares)
+    both = [(one.clone(), other.clone()) for one, other in both_distance_blocks(*scaled)]
+    one, other = (torch.cat(part).cpu() for part in zip(*both, strict=True))
+    torch.testing.assert_close(one, cosine)
+    assert torch.equal(other.argsort(dim=1), squares.argsort(dim=1))
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
-def test_a_set_compared_with_itself_is_copied_once(metric: str) -> None:
+def test_a_set_compared_with_itself_is_copied_once(metric):
     x = torch.randn(9, 4)
     rows, columns = prepare_features(x, x, metric)
     assert rows is columns
-    expected = prepare_features(x.clone(), x, metric)
-    torch.testing.assert_close(rows, expected[0])
-    torch.testing.assert_close(columns, expected[1])
+    for expected in prepare_features(x.clone(), x, metric):
+        torch.testing.assert_close(rows, expected)
 
 
-def test_unit_rows() -> None:
+def test_unit_rows_and_features_far_from_the_origin_are_detected():
     x = torch.randn(50, 64)
-    unit = torch.nn.functional.normalize(x)
+    unit = normalize(x)
     assert have_unit_rows(unit) and have_unit_rows(unit.double())
     assert not have_unit_rows(x) and not have_unit_rows(unit.half()) and not have_unit_rows(unit * 1.00001)
-
-
-@pytest.mark.parametrize("entries", [1, 50, None])
-@pytest.mark.parametrize("scale", [1.0, 2.0**600, 2.0**-600])
-def test_one_product_gives_the_order_of_both_distances(entries: int | None, scale: float) -> None:
-    query, gallery = torch.randn(7, 4).double(), torch.randn(12, 4).double() * torch.rand(12, 1)
-    query[2] = 0
-    gallery[5] = 0
-    expected = torch.cdist(query, gallery)
-    blocks = both_distance_blocks(query * scale, gallery * scale, entries=entries)
-    cosine, euclidean = (torch.cat(part) for part in zip(*((a.clone(), b.clone()) for a, b in blocks), strict=True))
-    torch.testing.assert_close(cosine, 1 - torch.nn.functional.cosine_similarity(query[:, None], gallery, dim=2))
-    assert torch.equal(euclidean.argsort(dim=1), expected.argsort(dim=1))
-
-
-def test_features_far_from_the_origin_are_detected() -> None:
-    x = torch.randn(50, 8)
-    assert is_spread_around_origin(x) and is_spread_around_origin(x + 0.5) and is_spread_around_origin(x * 1e30)
+    assert all(is_spread_around_origin(y) for y in (x, x + 0.5, x * 1e30))
     assert not is_spread_around_origin(x + 10) and not is_spread_around_origin((x + 10) * 1e30)
+    at_the_limit = torch.tensor([[3.0, 1.0], [3.0, -1.0]])  # the mean's square is 0.9 of the mean square
+    assert is_spread_around_origin(at_the_limit) and not is_spread_around_origin(at_the_limit + 0.01)

@@ -108,7 +108,7 @@ def test_everything_accepted_and_everything_rejected() -> None:
 def test_float32_and_many_classes_in_narrow_grids() -> None:
     embeddings = clustered()
     measured, pairs = pairs_of(embeddings.float())
-    assert oracle.rates(pairs, threshold_at_frr(measured, 0.2, entries=1) + 1e-6)[1] <= 0.2
+    assert oracle.rates(pairs, threshold_at_frr(measured, 0.2) + 1e-6)[1] <= 0.2
     assert oracle.rates(pairs, threshold_at_far(measured, 0.05) - 1e-6)[0] <= 0.05
     best = max(oracle.utility(pairs, t) for t in oracle.candidates(pairs))
     assert oracle.utility(pairs, threshold_of_best_utility(measured, grid=4) + 1e-6) == best
