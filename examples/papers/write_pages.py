@@ -5,6 +5,8 @@ which headers.py reads.
 """
 
 import argparse
+import csv
+import io
 import re
 import sys
 from itertools import groupby
@@ -19,32 +21,32 @@ from pml_ext._files import replacing
 HERE = Path(__file__).parent
 _INDEX = """# The papers' experiments
 
-A page for each paper with its tables, figures and supplement: what each shows, the config or command that runs it, the
-paper's numbers, ours where it was run, and how ours differs. Numbers are percent unless stated otherwise.
-[papers.bib](papers.bib) has the papers' BibTeX entries.
+Each paper has a page: what each table and figure shows, what reruns it, and what differs.
+[rows.csv](rows.csv) lists every row with its config, the paper's numbers and ours; what differs is in the config's
+comments.
+[papers.bib](papers.bib) has the citations.
 
-| page | paper | rows with a config |
-| --- | --- | --- |
+|page|paper|rows with a config|
+|---|---|---|
 {papers}
-Of these {rows} rows, {run} were run here: the papers' data sets (CUB, Cars196, SOP, iNaturalist, Market-1501, In-shop,
-MNIST, CASIA-WebFace, LFW, AgeDB, CFP-FP and IJB-C) were not available. On other data,
-[EVIDENCE.md](../evidence/EVIDENCE.md) tests claims of the papers, and some of ours, and names their sources, and
-[WHOLE_NETWORKS.md](../evidence/WHOLE_NETWORKS.md) trains whole networks. A dash: the paper gives no number, or a note
-says why it is missing.
+Of these {rows} rows, {run} were run here: the papers' data sets were not available.
+[EVIDENCE.md](../evidence/EVIDENCE.md) tests the papers' claims on other data.
 
-- Run a row: `pml-ext train --config-file fastreid_configs/CONFIG KEY VALUE … OUTPUT_DIR FOLDER`, with the keys beside
-  the config's name and a folder for each row. `pml-ext check-config` reports what is missing before a run.
-- `FOLDER/metrics.json` has the last epoch. `FOLDER/checkpoints` has it as `last.ckpt`, and the best of the measured
-  epochs (`TEST.EVAL_PERIOD`) as `best.ckpt`: by `TEST.BEST`, else the first of `TEST.METRICS`, of face pairs
-  the accuracy, of IJB-C the EER, on the first test set. To measure either, also for a row that differs only in
-  `DATASETS.TESTS` (IJB-C):
-  `pml-ext eval --config-file fastreid_configs/CONFIG KEY VALUE … MODEL.WEIGHTS FOLDER/checkpoints/… OUTPUT_DIR OTHER`.
-- Where a note asks for `MODEL.BACKBONE.PRETRAIN_PATH FILE`, write the timm weights that it names to a file first:
+## Run a row
+
+```sh
+pml-ext train --config-file fastreid_configs/CONFIG KEY VALUE … OUTPUT_DIR FOLDER
+```
+
+CONFIG and KEY VALUE are columns of rows.csv. `pml-ext check-config` reports what is missing before a run.
+
+- `FOLDER/metrics.json` has the last epoch's metrics; `FOLDER/checkpoints` has `last.ckpt` and `best.ckpt`. To measure
+  another checkpoint, or other test sets, use `pml-ext eval` with the same config, keys and `MODEL.WEIGHTS FILE`.
+- If a note asks for `MODEL.BACKBONE.PRETRAIN_PATH FILE`, write timm's weights to a file first:
   `torch.save(timm.create_model("NAME", pretrained=True).state_dict(), "FILE")`.
-- Draw two or more runs side by side: `pml-ext compare RUN RUN`. `RUN/report.html` shows one run.
+- `pml-ext compare RUN RUN` draws runs side by side.
 
-[write_pages.py](write_pages.py) writes these pages from [papers.yml](papers.yml) and from the comments at the top of
-the configs.
+[write_pages.py](write_pages.py) writes these pages from [papers.yml](papers.yml) and the configs' comments.
 """
 
 
@@ -67,10 +69,12 @@ def pages(rows: list[Row]) -> dict[str, str]:
     lines = ""
     for key, paper in papers.items():
         mine = [row for row in rows if row.paper == key]
-        lines += f"| [{key}]({key}.md) | {paper['title']} | {len(mine)} |\n"
+        lines += f"|[{key}]({key}.md)|{paper['title']}|{len(mine)}|\n"
     run = sum(bool(row.ours) for row in rows) or "none"
     index = _INDEX.format(papers=lines, rows=len(rows), run=run)
-    return {"README.md": index} | {f"{key}.md": _page(key, papers[key], rows) for key in papers}
+    return {"README.md": index, "rows.csv": _table(rows)} | {
+        f"{key}.md": _page(key, papers[key], rows) for key in papers
+    }
 
 
 def _page(key: str, paper: dict[str, Any], all_rows: list[Row]) -> str:
@@ -79,12 +83,13 @@ def _page(key: str, paper: dict[str, Any], all_rows: list[Row]) -> str:
     text = f"# {key}\n\n{paper['title']}. [How to run a row; the claims on other data](README.md).\n\n"
     text += "".join(f"- {remark}\n" for remark in paper.get("remarks", []))
     if everywhere:
-        text += "\nAll configs in the tables, but for the keys and the notes beside a row:\n\n"
+        text += (
+            "\nAll configs differ from the paper in this (the comments at the top of each have what only some do):\n\n"
+        )
         text += "".join(f"- {note}\n" for note in everywhere)
-    numbers = dict.fromkeys(everywhere, 0)  # note -> its number on this page
     for name, experiment in paper["experiments"].items():
         mine = _in_order([row for row in rows if row.experiment == name], key, name, experiment, paper["data"])
-        text += f"\n## {name}: {experiment['shows']}\n\n" + _tables(mine, numbers)
+        text += f"\n## {name}: {experiment['shows']}\n\n" + _configs(mine)
         runs = f" of {experiment['runs']}" if "runs" in experiment else ""
         said = [f"Command: `{experiment['command']}`{runs}."] if "command" in experiment else []
         said += [f"{who}: {experiment[who.lower()]}." for who in ("Paper", "Here", "Ours") if who.lower() in experiment]
@@ -98,10 +103,10 @@ def _page(key: str, paper: dict[str, Any], all_rows: list[Row]) -> str:
     more = [(found[1], path) for path in leaves() if (found := beside(path)) and found[0] == key and not rows_of(path)]
     text += "\n## Related configs\n\n" if more else ""
     for what, group in groupby(sorted(more), lambda one: one[0]):
-        text += f"- {what}: {', '.join(_link(name_of(path)) for _, path in group)}\n"
+        folders = dict.fromkeys(name_of(path).rpartition("/")[0] for _, path in group)
+        text += f"- {what}: {', '.join(map(_link, folders))}\n"
     text += f"\nNot described here: {paper['not_covered']}.\n" if "not_covered" in paper else ""
-    listed = [f"{number}. {note}\n" for note, number in numbers.items() if number]
-    return re.sub(r"\n{3,}", "\n\n", text + ("\n## Notes\n\n" + "".join(listed) if listed else ""))
+    return re.sub(r"\n{3,}", "\n\n", text)
 
 
 def _in_order(rows: list[Row], key: str, name: str, experiment: dict[str, Any], data: list[str]) -> list[Row]:
@@ -114,39 +119,23 @@ def _in_order(rows: list[Row], key: str, name: str, experiment: dict[str, Any], 
     return sorted(rows, key=lambda row: (data.index(row.data), listed.index(row.name)))
 
 
-def _tables(rows: list[Row], numbers: dict[str, int]) -> str:
-    """A table for each run of rows with the same metrics, which are named in its heading."""
-    text = ""
-    for metrics, group in groupby(rows, lambda row: _split(row)[0]):
-        lines = list[list[str]]()
-        mine = list(group)
-        plot = metrics if isinstance(metrics, str) else ""
-        for row in mine:
-            _, values, remark = _split(row)
-            notes = [numbers.setdefault(note, 1 + max(numbers.values(), default=0)) for note in [*row.notes, *remark]]
-            run = _link(row.config) + (f" `{row.overrides}`" if row.overrides else "")
-            cells = [row.name, row.data, run, values, row.ours, ", ".join(str(note) for note in sorted(notes) if note)]
-            lines.append(cells)
-        data = "data, network" if any(", " in row.data for row in mine) else "data"
-        headings = ["row", data, "config", "" if plot else f"paper: {' / '.join(metrics)}", "ours", "notes"]
-        kept = [n for n, heading in enumerate(headings) if heading in headings[:3] or any(line[n] for line in lines)]
-        text += f"Paper: {plot}.\n\n" if plot else ""
-        for line in [headings, ["---"] * len(headings), *lines]:
-            text += f"| {' | '.join(line[n] for n in kept)} |\n"
-        text += "\n"
-    return text
+def _configs(rows: list[Row]) -> str:
+    """Where the configs of an experiment are."""
+    if not rows:
+        return ""
+    folders = dict.fromkeys(row.config.rpartition("/")[0] for row in rows)
+    return f"{len(rows)} rows, configs in {', '.join(map(_link, folders))}.\n\n"
 
 
-def _split(row: Row) -> tuple[tuple[str, ...] | str, str, list[str]]:
-    """The names of a row's metrics, their values, and a remark in brackets; or a plot's description without values."""
-    if row.reported.startswith("a plot"):
-        return row.reported, "", []
-    numbers, remark = re.fullmatch(r"(.*?)(?: \((.*)\))?", row.reported).groups()  # type: ignore[union-attr]
-    parts = [re.fullmatch(r"(.+) (–|[−\d]\S*)", part) for part in numbers.split(", ")]
-    if not all(parts):
-        raise HeaderError(f"{row.config}: Reported needs `NAME NUMBER, …` or `a plot: …`; got {row.reported!r}")
-    names, values = zip(*(part.groups() for part in parts if part), strict=True)
-    return names, " / ".join(values), [f"Paper: {remark}"] if remark else []
+def _table(rows: list[Row]) -> str:
+    """All rows as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["paper", "experiment", "row", "data", "config", "key value", "reported", "ours"])
+    for row in rows:
+        run = [row.config, row.overrides, row.reported, row.ours]
+        writer.writerow([row.paper, row.experiment, row.name, row.data, *run])
+    return text.getvalue()
 
 
 def _link(config: str) -> str:
@@ -161,7 +150,7 @@ def main() -> int:
     except HeaderError as error:
         raise SystemExit(f"write_pages.py: {error}") from error
     if parser.parse_args().check:
-        found = {path.name: path.read_text(encoding="utf-8") for path in HERE.glob("*.md")}
+        found = {path.name: path.read_text(encoding="utf-8") for path in (*HERE.glob("*.md"), HERE / "rows.csv")}
         return int(found != texts)
     for name, text in texts.items():
         with replacing(HERE / name) as file:
