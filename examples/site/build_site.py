@@ -1,5 +1,7 @@
 """What mkdocs adds to the pages in pages/: README and examples as they are, and pages made from code."""
 
+import csv
+import html
 import json
 import os
 import re
@@ -43,6 +45,14 @@ TEXTS = {
 NOTEBOOKS = {f"examples/{name}": f"examples/{name[:-6]}.md" for name in EXAMPLES.names() if name.endswith(".ipynb")}
 OWN = {f"examples/site/pages/{path.name}": path.name for path in (ROOT / "examples" / "site" / "pages").glob("*.md")}
 PAGES = {**TEXTS, **NOTEBOOKS, **OWN}
+# Shows the rows that contain every word.
+_FILTER = """<script>
+function filterRows(text) {
+  const words = text.toLowerCase().split(/\\s+/);
+  for (const row of document.querySelectorAll("#rows tbody tr"))
+    row.hidden = !words.every(word => row.textContent.toLowerCase().includes(word));
+}
+</script>"""
 _LINK = re.compile(r"\]\((?!data:)([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -82,7 +92,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         module = name if name == "pml_ext" else f"pml_ext.{name}"
         text = "\n\n".join([f"# {module}", ABOUT.get(name, ""), *(f"::: {module}.{thing}" for thing in names)])
         files.append(File.generated(config, f"api/{name}.md", content=text))
-    for page, text in (("scripts", _scripts()), ("command_line", _command_line()), ("config_keys", _config_keys())):
+    made = {
+        "scripts": _scripts(),
+        "command_line": _command_line(),
+        "config_keys": _config_keys(),
+        "comparisons": _table("All comparisons", "evidence/results", "comparisons.csv", "whole_networks.csv"),
+        "paper_rows": _table("Rows of the papers' tables", "papers", "rows.csv"),
+    }
+    for page, text in made.items():
         files.append(File.generated(config, f"{page}.md", content=text))
     return files
 
@@ -142,6 +159,19 @@ def _command_line() -> str:
 def _config_keys() -> str:
     code = (ROOT / "pml_ext" / "runner" / "config" / "defaults.py").read_text(encoding="utf-8")
     return f"# Config keys\n\nEvery key of a YAML file, with its default and what it means.\n\n{_code(code, 'python')}"
+
+
+def _table(title: str, folder: str, *names: str) -> str:
+    """CSV files of one schema as a table, with a field that filters its rows."""
+    columns: list[str] = []
+    body = ""
+    for name in names:
+        with (EXAMPLES.folder / folder / name).open(encoding="utf-8", newline="") as file:
+            columns, *rows = csv.reader(file)
+        body += "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>\n" for row in rows)
+    head = "".join(f"<th>{column.replace('_', ' ')}</th>" for column in columns)
+    table = f"<table id='rows'><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
+    return f"# {title}\n\n<p>Filter: <input oninput='filterRows(this.value)'></p>\n\n{table}\n\n{_FILTER}"
 
 
 def _code(text: str, language: str) -> str:

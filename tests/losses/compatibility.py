@@ -38,23 +38,12 @@ ABSTRACT = ("BaseLossWrapper", "BaseMetricLossFunction", "GenericPairLoss")
 PML_WRAPPERS = ("CrossBatchMemory", "MultipleLosses", "SelfSupervisedLoss")
 INTRODUCTION = """# What works with what
 
-Made by `python -m tests.losses.compatibility > examples/COMPATIBILITY.md`, which runs every combination on a small
-batch; nothing here is written by hand. "yes": it runs, and value and gradient are finite. A number: it is refused, with
-the error of that number below the table.
+`python -m tests.losses.compatibility > examples/COMPATIBILITY.md` runs every combination on a small batch and writes
+this page. "yes": value and gradient are finite. A number: refused, with the error of that number.
 
-This is of torch 2.14 and newer. With torch 2.8 to 2.13 everything works, the trainer too, but torch.func of CITLoss,
-TCMLoss, TCMRegularizer, DiscriminativeLoss and LoOp needs torch 2.11; "torch.compile, one graph", torch.compile of LoOp
-and second derivatives of a loss over LpDistance need torch 2.14.
-
-It is of pytorch-metric-learning 2.9, and holds for 2.8. **With version 3 `import pml_ext.losses` is an error that says
-so**: `pip install "pytorch-metric-learning>=2.8,<3"`. The losses are written in version 3's conventions, from its
-documentation, and were never run with it; `PML_EXT_TRY_PML3=1` tries it. Then the losses and miners work with
-CosineSimilarity, DotProductSimilarity, LpDistance and SNRDistance, with MeanReducer, AvgNonZeroReducer and SumReducer,
-and in CrossBatchMemory, SelfSupervisedLoss and MultipleLosses, as far as its documentation says. Other distances and
-reducers, LoOpMiner around PML's miners, ShardedLoss, consecutive pairs over several ranks and TCMRegularizer around
-DistributedLossWrapper are refused, since what they need is not documented. What cannot work: PML's trainers, testers,
-data sets (CUB-200, Cars-196, SOP and iNaturalist of the trainer come from there) and recorded statistics, which
-version 3 has no more.
+- torch 2.14 and newer. With 2.8 to 2.13 all losses work; `torch.compile` in one graph, `torch.compile` of LoOp and
+  second derivatives over LpDistance need 2.14, `torch.func` of our losses needs 2.11.
+- pytorch-metric-learning 2.9; the same holds for 2.8. [Version 3](site/pages/which_pml.md) is not supported.
 """
 
 
@@ -226,10 +215,10 @@ def makes_of_pml() -> dict[str, Make]:
 def table(title: str, makes: dict[str, Make], columns: dict[str, Check]) -> str:
     """A Markdown table with the reasons of its refusals below."""
     reasons: list[str] = []
-    lines = [f"## {title}", "", f"| | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
+    lines = [f"## {title}", "", f"||{'|'.join(columns)}|", f"|---|{'---|' * len(columns)}"]
     for name, make in makes.items():
         cells = [cell(name, make, column, reasons) for column in columns.values()]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        lines.append(f"|{name}|{'|'.join(cells)}|")
     return "\n".join([*lines, "", *(f"{number}. {reason}" for number, reason in enumerate(reasons, 1)), ""])
 
 

@@ -73,7 +73,7 @@ def test_the_guides_project_trains_on_two_processes_and_the_run_names_its_module
 ) -> None:
     (folder / "my_project.py").write_text("".join(blocks("python")[:3]), encoding="utf-8")
     (command,), (tree,) = blocks("sh"), blocks("yaml")
-    words = shlex.split(command)
+    words = shlex.split(command.replace("\\\n", ""))
     assert words[:2] == ["pml-ext", "train"]
     (folder / "my.yml").write_text(f"_BASE_: {CONFIGS.find('Digits/sap_tcm.yml')}\n{tree}")
     words[words.index("Digits/sap_tcm.yml")] = "my.yml"

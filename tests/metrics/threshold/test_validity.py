@@ -1,6 +1,6 @@
 """`ThresholdReport.check`; `python -m tests.metrics.threshold.test_validity` prints verdicts of 100 draws of each kind.
 
-examples/THRESHOLDS.md has them.
+examples/CHECK_A_THRESHOLD.md has them.
 """
 
 from collections import Counter
