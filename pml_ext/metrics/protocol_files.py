@@ -1,11 +1,12 @@
-"""Pair lists of the face verification protocols. The files are text, and every line is checked."""
+"""Pair lists of the face verification protocols."""
 
 import csv
-from array import array
-from collections.abc import Iterator
+import warnings
 from os import PathLike
+from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -71,15 +72,17 @@ def read_lfw_pairs(path: str | PathLike[str]) -> ImagePairs:
     ...     read_lfw_pairs(file.name).second
     ('Ann/2', 'Bob/3')
     """
-    lines = _fields(path)
-    number, header = next(lines, (1, []))
+    try:
+        header, *lines = [line.split() for line in Path(path).read_text(encoding="utf-8").rstrip().split("\n")]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: expected text in UTF-8; {error}") from error
     if len(header) not in (1, 2) or not all(map(_is_count, header)) or 0 in map(int, header):
-        raise _malformed(path, number, "'folds pairs' or 'pairs', positive whole numbers", header)
+        raise _malformed(path, 1, "'folds pairs' or 'pairs', positive whole numbers", header)
     folds, pairs = (1, int(header[0])) if len(header) == 1 else map(int, header)
     first: list[str] = []
     second: list[str] = []
     same: list[bool] = []
-    for number, fields in lines:
+    for number, fields in enumerate(lines, 2):
         if len(same) == folds * 2 * pairs:
             raise _malformed(path, number, f"the end after {folds} × 2 × {pairs} pairs", fields)
         is_same = len(same) // pairs % 2 == 0
@@ -105,7 +108,7 @@ def read_template_pairs(path: str | PathLike[str]) -> TemplatePairs:
     """An IJB list of template pairs: lines "template1 template2 label", label 1 for one subject and 0 for two.
 
     Raises:
-        ValueError: with the number of the line that is not of this form, or without any line.
+        ValueError: another form, with the row; an empty file.
         OSError: the file cannot be read.
 
     >>> import tempfile
@@ -115,22 +118,17 @@ def read_template_pairs(path: str | PathLike[str]) -> TemplatePairs:
     ...     read_template_pairs(file.name).same.tolist()
     [True, False]
     """
-    first, second, same = array("q"), array("q"), array("b")
-    for number, fields in _fields(path):
-        if len(fields) != 3 or not all(map(_is_count, fields)) or fields[2] not in ("0", "1"):
-            raise _malformed(path, number, "'template1 template2 label', whole numbers, label 0 or 1", fields)
-        first.append(int(fields[0]))
-        second.append(int(fields[1]))
-        same.append(fields[2] == "1")
-    _check_any(path, len(same))
-    return TemplatePairs(_tensor(first), _tensor(second), _tensor(same).bool())
+    first, second, labels = torch.from_numpy(_table(path, np.int64, "template1 template2 label")).T.contiguous()
+    if bool((labels != (labels > 0)).any()):
+        raise ValueError(f"{path}: expected labels 0 or 1; got {sorted(set(labels.tolist()))[:5]}")
+    return TemplatePairs(first, second, labels > 0)
 
 
 def read_template_media(path: str | PathLike[str]) -> TemplateMedia:
     """An IJB list of the templates' images: lines "image template medium".
 
     Raises:
-        ValueError: with the number of the line that is not of this form, or without any line.
+        ValueError: another form, with the row; an empty file.
         OSError: the file cannot be read.
 
     >>> import tempfile
@@ -140,31 +138,26 @@ def read_template_media(path: str | PathLike[str]) -> TemplateMedia:
     ...     read_template_media(file.name).media_ids.tolist()
     [10, 11]
     """
-    images: list[str] = []
-    templates, media = array("q"), array("q")
-    for number, fields in _fields(path):
-        if len(fields) != 3 or not all(map(_is_count, fields[1:])):
-            raise _malformed(path, number, "'image template medium', the last two whole numbers", fields)
-        images.append(fields[0])
-        templates.append(int(fields[1]))
-        media.append(int(fields[2]))
-    _check_any(path, len(images))
-    return TemplateMedia(tuple(images), _tensor(templates), _tensor(media))
+    expected = "image template medium"
+    images, *ids = _table(path, str, expected).T
+    try:
+        templates, media = (torch.from_numpy(column.astype(np.int64)) for column in ids)
+    except ValueError as error:
+        raise ValueError(f"{path}: expected lines {expected!r} with whole numbers; {error}") from error
+    return TemplateMedia(tuple(images.tolist()), templates, media)
 
 
-def _fields(path: str | PathLike[str]) -> Iterator[tuple[int, list[str]]]:
-    """The numbered lines, split at white space; a blank line counts, except at the end."""
-    blank: list[int] = []
-    with open(path, encoding="utf-8", errors="replace") as lines:
-        for number, line in enumerate(lines, 1):
-            if "\0" in line or "\ufffd" in line:  # bytes that are no UTF-8
-                raise ValueError(f"{path}, line {number}: expected text in UTF-8; got {line.strip()!r:.80}")
-            if fields := line.split():
-                yield from ((earlier, []) for earlier in blank)
-                blank.clear()
-                yield number, fields
-            else:
-                blank.append(number)
+def _table(path: str | PathLike[str], dtype: type, columns: str) -> np.ndarray:
+    """(N, C) fields of a file's lines, separated by white space; ValueError for other columns than these C."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # for an empty file
+            rows: np.ndarray = np.loadtxt(path, dtype=dtype, ndmin=2, comments=None, encoding="utf-8")
+        if rows.shape[1] != len(columns.split()):
+            raise ValueError(f"it has {rows.shape[1]} columns")
+    except (ValueError, UserWarning) as error:
+        raise ValueError(f"{path}: expected lines {columns!r}; {error}") from error
+    return rows
 
 
 def _is_count(field: str) -> bool:
@@ -174,16 +167,6 @@ def _is_count(field: str) -> bool:
 
 def _malformed(path: object, number: int, expected: str, fields: list[str]) -> ValueError:
     return ValueError(f"{path}, line {number}: expected {expected}; got {' '.join(fields)[:80]!r}")
-
-
-def _check_any(path: object, lines: int) -> None:
-    if not lines:
-        raise ValueError(f"{path}: expected at least one line; the file is empty")
-
-
-def _tensor(values: "array[int]") -> Tensor:
-    # A list of Python integers would take several times the memory.
-    return torch.frombuffer(values, dtype=torch.int64 if values.typecode == "q" else torch.int8)
 
 
 _COLUMNS = ("TEMPLATE_ID", "SUBJECT_ID")

@@ -2,41 +2,26 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pml_ext._errors import UserError
-from pml_ext._files import in_file_name
-from pml_ext.metrics.keys import MEAN_AVERAGE_PRECISION_AT_R, OPIS, PRECISION_AT_1, REID_MEAN_AVERAGE_PRECISION
 from pml_ext.metrics.threshold.comparison import ModelComparison, ModelDifference
 from pml_ext.metrics.threshold.report import ThresholdReport
-from pml_ext.reports import drawing
-from pml_ext.reports.drawing import Picture, drawn, format_axis, label_above
+from pml_ext.reports.drawing import Picture, drawn
 from pml_ext.reports.page import Table, metrics_table, require_page, write_page
-from pml_ext.reports.run_curves import HARD_TRIPLETS, Series, compared_curves, draw_series, read_series
+from pml_ext.reports.run_curves import compared_curves, read_series, training_curves
 from pml_ext.reports.threshold_text import percent, with_interval
 from pml_ext.runner.config.yaml_file import read_tree
-from pml_ext.runner.evaluation.results import (
-    METRICS,
-    Results,
-    heading,
-    label_of,
-    labels_of,
-    read_notes,
-    read_results,
-    text_table,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from pml_ext.runner.evaluation.results import Results, read_notes, read_results, text_table
 
 log = logging.getLogger("pml_ext")
 
 
 def compare(runs: Sequence[Path], output: Path) -> Path:
-    """Write a page: a table for each test set, accuracy against OPIS, curves, and where settings differ.
+    """Write a page: a table for each test set, curves, and where settings differ.
 
     Prints the tables and the path of the page.
 
@@ -49,16 +34,15 @@ def compare(runs: Sequence[Path], output: Path) -> Path:
     if len(runs) < 2:
         raise UserError(f"compare needs two or more runs; got {runs[0]} alone. Its own page is its report.html")
     shared = _shared_test_sets(results)
-    rows = dict[str, Results]()
     tables, texts = list[Table](), list[str]()
-    makers: dict[str, Callable[[], Iterable[Picture]]] = {"Accuracy and OPIS": partial(_trade_offs, rows)}
+    makers: dict[str, Callable[[], Iterable[Picture]]] = {}
     for test_set in shared:
-        rows[test_set] = {name: found[test_set] for name, found in results.items()}
-        tables.append(metrics_table(test_set, rows[test_set]))
-        texts.append("\n".join(text_table(test_set, rows[test_set])))
-        makers[f"{test_set}: utility and ROC"] = partial(_set_curves, test_set, folders)
+        rows = {name: found[test_set] for name, found in results.items()}
+        tables.append(metrics_table(test_set, rows))
+        texts.append("\n".join(text_table(test_set, rows)))
+        makers[f"{test_set}: utility and ROC"] = partial(compared_curves, test_set, folders)
     tables.append(_differences_table({name: _settings(run) for name, run in folders.items()}))
-    makers["Over the training"] = partial(_training_curves, folders)
+    makers["Over the training"] = lambda: training_curves({name: read_series(run) for name, run in folders.items()})
     notes = []
     for name, run in folders.items():
         notes += [f"{name}: {note}" for note in read_notes(_metrics_file(run))]
@@ -89,66 +73,6 @@ def _shared_test_sets(results: Mapping[str, Results]) -> list[str]:
     if left_out:
         log.warning("not compared, because not all runs have them: %s", "; ".join(left_out))
     return shared
-
-
-def _set_curves(test_set: str, runs: Mapping[str, Path]) -> list[Picture]:
-    return [compared_curves(test_set, runs)]
-
-
-def _trade_offs(rows: Mapping[str, Results]) -> Iterator[Picture]:
-    """Pictures of the test sets whose accuracy and OPIS all runs have."""
-    for test_set, results in rows.items():
-        accuracy = next(iter(labels_of(next(iter(results.values())))), OPIS)
-        if all({accuracy, OPIS} <= values.keys() for values in results.values()):
-            yield _trade_off(test_set, accuracy, results)
-
-
-def _trade_off(test_set: str, accuracy: str, results: Results) -> Picture:
-    def draw(axes: "Axes") -> None:
-        for place, (name, values) in enumerate(results.items()):
-            style = drawing.look(place) | {"linestyle": "", "markersize": 10, "markeredgecolor": drawing.BLACK}
-            axes.plot(values[OPIS], values[accuracy], label=drawing.in_legend(name), **style)
-        axes.set(xlabel=heading(OPIS, METRICS[OPIS]))
-        label_above(axes, heading(accuracy, label_of(accuracy) or accuracy))
-        format_axis(axes.xaxis, OPIS)
-        format_axis(axes.yaxis, accuracy)
-        axes.margins(0.15)
-        axes.grid(color=drawing.PALE)
-        drawing.add_legend(axes)
-
-    caption = (
-        "Accuracy against threshold inconsistency: higher is more accurate, further left treats classes more alike."
-    )
-    return Picture(f"trade_off_{in_file_name(test_set)}", f"{test_set}: accuracy and OPIS", caption, [draw])
-
-
-def _training_curves(runs: Mapping[str, Path]) -> list[Picture]:
-    return curves_over_training({name: read_series(run) for name, run in runs.items()})
-
-
-def curves_over_training(series: Mapping[str, Mapping[str, Series]]) -> list[Picture]:
-    """A panel for each loss that a run adds to others, for the hard triplets and for the main validation metrics.
-
-    series: of each run, by column.
-    """
-    columns = list(dict.fromkeys(column for found in series.values() for column in found))
-    terms = [column for column in columns if column.startswith("loss/")]
-    wanted = ["loss"]
-    if any(len(found.keys() & terms) > 1 for found in series.values()):
-        wanted += terms
-    wanted += [HARD_TRIPLETS, PRECISION_AT_1, REID_MEAN_AVERAGE_PRECISION, MEAN_AVERAGE_PRECISION_AT_R, OPIS]
-    panels = [partial(_draw_column, column, series) for column in wanted if column in columns]
-    caption = "Losses of different kinds are not comparable with each other; the metrics are those of every validation."
-    return [Picture("curves", "Over the training", caption, panels)] if panels else []
-
-
-def _draw_column(column: str, series: Mapping[str, Mapping[str, Series]], axes: "Axes") -> None:
-    nothing: Series = ([], [])
-    lines = {drawing.in_legend(run): found.get(column, nothing) for run, found in series.items()}
-    if column in METRICS:
-        draw_series(axes, heading(column, METRICS[column]), lines, column)
-    else:
-        draw_series(axes, column, lines, None)
 
 
 def _differences_table(settings: Mapping[str, Mapping[str, str]]) -> Table:

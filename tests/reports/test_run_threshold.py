@@ -1,8 +1,6 @@
 """The worst pairs of a run's threshold, by the user's names and as pictures."""
 
 import json
-import logging
-import warnings
 from base64 import b64decode
 from io import BytesIO
 from pathlib import Path
@@ -16,7 +14,6 @@ from pml_ext.metrics import ThresholdReport
 from pml_ext.reports.run_threshold import write_threshold
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.datasets import OpenSet, load
-from pml_ext.runner.engine.messages import logged
 from tests.runner.data.published_layouts import picture
 
 PEOPLE = ["ben", "anna", "anna", "ben", "carl", "carl"]
@@ -49,16 +46,6 @@ def test_the_page_has_the_users_names_and_the_pictures(people: OpenSet, tmp_path
     pictures = page.split("Most similar samples of different classes")[1].split("data:image/jpeg;base64,")[1:]
     assert len(pictures) == 2 * (4 + 2), "four pairs of two people, two of one"
     Image.open(BytesIO(b64decode(pictures[0].split('"')[0]))).verify()
-
-
-def test_a_warning_is_a_line_like_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = logging.getLogger("pml_ext")
-    monkeypatch.setattr(log, "propagate", False)
-    with logged(tmp_path, "train.log"), warnings.catch_warnings():
-        warnings.simplefilter("always")
-        warnings.warn("2 of 4 embeddings are copies of others", UserWarning, stacklevel=1)
-    (line,) = (tmp_path / "train.log").read_text().splitlines()
-    assert line.endswith("WARNING 2 of 4 embeddings are copies of others")
 
 
 DIGITS_RUN = Path(__file__).parents[2] / "fastreid_configs" / "Digits" / "sap_tcm.yml"

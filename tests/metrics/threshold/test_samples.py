@@ -43,8 +43,8 @@ def counts(x: Tensor, thresholds: list[float], same_camera: bool) -> list[list[i
     return found
 
 
-@pytest.mark.parametrize("order", [slice(None), torch.randperm(54, generator=torch.Generator().manual_seed(1))])
-def test_counts_are_those_of_the_loops(order: Any) -> None:
+def test_counts_are_those_of_the_loops() -> None:
+    order = torch.randperm(54, generator=torch.Generator().manual_seed(1))
     thresholds = [0.2, 0.7, 1.3, 2.0]
     across = CameraPairs(a_set()[order], LABELS[order], CAMERAS[order])
     within = across.of_one_camera()
@@ -64,28 +64,16 @@ def report(**options: Any) -> ThresholdReport:
 
 
 def test_genuine_pairs_of_one_camera_are_left_out() -> None:
-    blind, across = report(), report(cameras=CAMERAS)
-    at = [across.distance]
-    accepted = {same: sum(row[0] for row in counts(a_set(), at, same)) for same in (True, False)}
-    total = {same: sum(row[0] for row in counts(a_set(), [2.0], same)) for same in (True, False)}
-    assert (across.frr.errors, across.frr.pairs) == (total[False] - accepted[False], total[False])
+    blind, across = report(), report(cameras=[f"cam {c}" for c in CAMERAS.tolist()])
+    assert across.cameras is not None and blind.cameras is None
+    for same, rate in ((False, across.cameras.across), (True, across.cameras.within)):
+        accepted, total = counts(a_set(), [across.distance], same), counts(a_set(), [2.0], same)
+        pairs = sum(row[0] for row in total)
+        assert rate is not None and (rate.errors, rate.pairs) == (pairs - sum(row[0] for row in accepted), pairs)
+    assert across.cameras.across == across.frr and across.cameras.cameras == 3
     assert across.far == blind.far, "impostor pairs are the same"
-    assert across.cameras is not None and across.cameras.within is not None
-    assert across.cameras.across == across.frr
-    assert (across.cameras.within.errors, across.cameras.within.pairs) == (total[True] - accepted[True], total[True])
-    assert (across.cameras.cameras, across.cameras.same_camera_pairs) == (3, False)
-    assert across.frr.rate > blind.frr.rate > across.cameras.within.rate
-    assert blind.cameras is None
-    assert sum(c.genuine_pairs for c in across.classes) == total[False]
-    named = report(cameras=[f"cam {c}" for c in CAMERAS.tolist()])
-    assert named == across
+    assert sum(c.genuine_pairs for c in across.classes) == across.frr.pairs
     assert across.consistency != blind.consistency
-
-
-def test_stability_is_of_the_same_pairs() -> None:
-    halves = [ThresholdReport.from_embeddings(a_set(), LABELS, frr=0.2, splits=3, cameras=c) for c in (None, CAMERAS)]
-    assert all(one.stability is not None for one in halves)
-    assert halves[0].stability != halves[1].stability
 
 
 def test_cameras_that_do_not_fit() -> None:
@@ -187,17 +175,13 @@ def test_another_normalisation_is_refused() -> None:
         report.accept_pairs(a, a)
     with pytest.raises(ValueError, match=r"normalization must be that of the report, with k = 15 and strength = 0\.8"):
         report.check(a, normalization=CohortNormalization.fit(a, 15, 0.8))
-    with pytest.raises(ValueError, match="normalization must be fitted to the gallery with k = 15"):
-        a_report(own=True)[0].accept_pairs(a, a, normalization=CohortNormalization.fit(a, 14, 0.8))
+    with pytest.raises(ValueError, match=r"scores must be normalised scores in \[-1.8, 1.8\]"):
+        report.accept(torch.tensor([2.0]), normalized=True)
     plain = ThresholdReport.from_embeddings(*crowded(), far=0.01, splits=0)
     with pytest.raises(ValueError, match="the threshold is of plain cosines: leave normalization out"):
         plain.accept_pairs(a, a, normalization=fitted)
+    with pytest.raises(ValueError, match="the threshold is of plain cosines: leave normalized out"):
+        plain.accept(torch.tensor([0.5]), normalized=True)
     with pytest.raises(ValueError, match='template must be "best" for normalised scores'):
         plan = SearchPlan(10, template="mean")
         ThresholdReport.from_embeddings(*crowded(), far=0.01, search=plan, normalize=fitted)
-    with pytest.raises(ValueError, match=r"scores must be normalised scores in \[-1.8, 1.8\]"):
-        report.accept(torch.tensor([2.0]), normalized=True)
-    with pytest.raises(ValueError, match="the threshold is of plain cosines: leave normalized out"):
-        plain.accept(torch.tensor([0.5]), normalized=True)
-    with pytest.raises(TypeError, match="normalize must be a CohortNormalization"):
-        ThresholdReport.from_embeddings(*crowded(), far=0.01, normalize="gallery")  # type: ignore[arg-type]
