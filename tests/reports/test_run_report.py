@@ -176,7 +176,9 @@ def test_an_unforeseen_error_costs_one_picture_and_is_logged(
 def test_a_map_of_equal_embeddings_is_no_picture_and_ends_no_process() -> None:
     program = """
 from tests.functional.test_spectrum import EQUAL
-from tests.reports.test_run_report import image_set, map_picture, np
+import numpy as np
+from pml_ext.reports.embedding_map import map_picture
+from tests.reports.small_set import image_set
 for embeddings in EQUAL.values():
     classes = np.arange(len(embeddings)) // 5
     try:
