@@ -42,7 +42,7 @@ EXAMPLES = Command("examples", "List the bundled scripts and notebooks.", _list_
 def _copy(options: Namespace) -> None:
     from pml_ext.runner.config import stock
 
-    is_config = Path(options.name).suffix in stock.CONFIGS.suffixes
+    is_config = options.name.endswith(".yml")
     files = stock.CONFIGS if is_config else stock.EXAMPLES
     print("\n".join(map(str, files.copy(options.name, Path(options.folder)))))
 

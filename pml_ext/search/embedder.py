@@ -19,7 +19,7 @@ from pml_ext._checks import check_embeddings, check_items, check_switch, check_w
 from pml_ext._errors import UserError
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.runner.checks.supported import require_network
-from pml_ext.runner.config.network_keys import config_of, load_for_embedding, shaping
+from pml_ext.runner.config.network_keys import config_of, is_grey, load_for_embedding, shaping
 from pml_ext.runner.config.run_folder import config_of_run, weights_of_run
 from pml_ext.runner.data.datasets.decoding import pixels_of
 from pml_ext.runner.data.transforms import build_transform
@@ -129,7 +129,7 @@ class Embedder:
         self.normalization = None if cohort is None else load_cohort_of(cohort, record)
         self.network, self.record, self.device, self.batch_size = network, record, device, batch_size
         cfg = config_of(record.config)
-        self.is_grey, self._size = len(cfg.MODEL.PIXEL_MEAN) == 1, list(cfg.INPUT.SIZE_TEST)
+        self.is_grey, self._size = is_grey(cfg), list(cfg.INPUT.SIZE_TEST)
         self.prepare = build_transform(cfg.INPUT, training=False)
 
     @classmethod

@@ -1,26 +1,46 @@
 """Whether a config can run, found out without data, weights or training."""
 
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
+import torch
+from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.checks.building import found_by_building
 from pml_ext.runner.checks.needs import downloads_to_come, missing_here, unreadable_here
 from pml_ext.runner.checks.supported import unsupported
 from pml_ext.runner.config.load import ReadConfig, accepted, read_config
+from pml_ext.runner.data.samplers import require_callable
+from pml_ext.runner.data.transforms import require_image
+from pml_ext.runner.evaluation.evaluate import gallery_cohort, opis_settings, verification_evaluator
+from pml_ext.runner.modeling.architectures import build_model
+from pml_ext.runner.modeling.heads import build_partial_fc
+from pml_ext.runner.modeling.image_sizes import ImageSizes
+from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
+from pml_ext.runner.registry import TRANSFORM_REGISTRY
+from pml_ext.runner.solver.optimizer import build_optimizer
+from pml_ext.runner.solver.schedule import build_schedule
+
+T = TypeVar("T")
+RUNS, CANNOT_RUN, LACKS_SOMETHING = 0, 1, 3
+"""Exit statuses of `pml-ext check-config`; the last: data, a device or weights are missing on this machine."""
+
+_SHAPING = ("MODEL.BACKBONE", "MODEL.HEADS", "MODEL.META_ARCHITECTURE", "MODEL.PIXEL", "MODEL.DEVICE", "INPUT")
+_FREEZING = ("MODEL.FREEZE_LAYERS", "MODEL.META_ARCHITECTURE", "SOLVER.FREEZE_ITERS", "SOLVER.FREEZE_EPOCHS")
+_SOLVING = ("SOLVER.OPT", "SOLVER.SCHED", "SOLVER.MOMENTUM", "SOLVER.BASE_LR", "SOLVER.MAX_EPOCH")
 
 
 def problems(cfg: CN, *, processes: int = 1, wrong: Collection[str] = ()) -> list[str]:
-    """What keeps a config from running with processes that share a batch, a line each: wrong values come first.
+    """What keeps a config from running with processes that share a batch, a line each.
 
     wrong: keys whose values were refused, so that they have their defaults.
     """
     found = unsupported(cfg, processes=processes)
-    lines = [str(problem) for problem in found if not problem.not_built]
-    lines += found_by_building(cfg, {*wrong, *(problem.key for problem in found)})
-    return lines + [str(problem) for problem in found if problem.not_built]
+    return [*map(str, found), *_found_by_building(cfg, {*wrong, *(problem.key for problem in found)})]
 
 
 def require_supported(cfg: CN, *, processes: int = 1) -> None:
@@ -29,15 +49,11 @@ def require_supported(cfg: CN, *, processes: int = 1) -> None:
 
 
 def load_checked(config_file: str | Path, overrides: list[str]) -> CN:
-    """As load_config, but the error about keys and types names everything else that keeps the config from running."""
+    """As load_config, but the error about wrong keys also lists everything else that keeps the config from running."""
     read = read_config(config_file, overrides)
     if read.mistakes:
         _refuse(_all_problems(read))
     return accepted(read)
-
-
-RUNS, CANNOT_RUN, LACKS_SOMETHING = 0, 1, 3
-"""Exit statuses of `pml-ext check-config`; the last: data, a device or weights are missing on this machine."""
 
 
 def check_files(files: Sequence[str], overrides: Sequence[str], *, processes: int = 1) -> tuple[str, int]:
@@ -52,23 +68,21 @@ def check_files(files: Sequence[str], overrides: Sequence[str], *, processes: in
 
 
 def _report(file: str, overrides: list[str], processes: int) -> tuple[str, int]:
-    notes, missing = list[str](), list[str]()
+    notes, status, verdict = list[str](), CANNOT_RUN, "cannot run:"
     try:
         read = read_config(file, overrides)
+        notes, reasons = read.notes, _all_problems(read, processes)
     except UserError as error:
         reasons = str(error).splitlines()
-    else:
-        notes, reasons = read.notes, _all_problems(read, processes)
+    if not reasons:
+        notes, reasons = downloads_to_come(read.cfg) + notes, missing_here(read.cfg)
         if not reasons:
-            notes, missing = downloads_to_come(read.cfg) + notes, missing_here(read.cfg)
-            if not missing:
-                missing, skipped = unreadable_here(read.cfg)
-                notes = skipped + notes
-    status = LACKS_SOMETHING if missing else RUNS
-    if reasons:
-        status = CANNOT_RUN
-    verdict = {CANNOT_RUN: "cannot run:", LACKS_SOMETHING: "can run, but not here as it is:", RUNS: "runs"}[status]
-    lines = [f"{file}: {verdict}", *(f"  {line}" for line in reasons + missing), *(f"  ({note})" for note in notes)]
+            reasons, skipped = unreadable_here(read.cfg)
+            notes = skipped + notes
+        status, verdict = LACKS_SOMETHING, "can run, but not here as it is:"
+        if not reasons:
+            status, verdict = RUNS, "runs"
+    lines = [f"{file}: {verdict}", *(f"  {line}" for line in reasons), *(f"  ({note})" for note in notes)]
     return "\n".join(lines), status
 
 
@@ -79,3 +93,106 @@ def _all_problems(read: ReadConfig, processes: int = 1) -> list[str]:
 def _refuse(lines: Sequence[str]) -> None:
     if lines:
         raise UserError("the config cannot run as it is:\n" + "\n".join(f"  {line}" for line in lines))
+
+
+def _found_by_building(cfg: CN, wrong: Collection[str]) -> list[str]:
+    """What the constructors of the parts say; parts that depend on keys with a known problem (wrong) are not built."""
+    model, found = cfg.MODEL, list[str]()
+
+    def attempt(build: Callable[[], T], *depends_on: str) -> T | None:
+        if any(key.startswith(depends_on) for key in wrong):
+            return None
+        try:
+            return build()
+        except UserError as error:
+            found.extend(str(error).splitlines())
+        except (ValueError, TypeError, RuntimeError, OverflowError, MemoryError) as error:  # without the key
+            found.append(f"{depends_on[0]}: {error}")
+        return None
+
+    for entry in map(TRANSFORM_REGISTRY.entry, TRANSFORM_REGISTRY):
+        if cfg.INPUT.get(entry.node, {}).get("ENABLED"):
+            read = f"INPUT.{entry.node}", "INPUT.SIZE", "INPUT.INTERPOLATION"
+            attempt(partial(require_image, cfg.INPUT, entry, len(model.PIXEL_MEAN)), *read)
+    attempt(lambda: require_callable(cfg.DATALOADER), "DATALOADER.SAMPLER_TRAIN", "DATALOADER.SET_WEIGHT")
+    network = attempt(lambda: _network(cfg), *_SHAPING)
+    of_classes = _SHAPING[:3] if model.HEADS.PFC.ENABLED else ()
+    losses = attempt(lambda: _losses(cfg, network), "MODEL.LOSSES", *of_classes)
+    if network is not None and losses is not None and (cfg.SOLVER.FREEZE_ITERS or cfg.SOLVER.FREEZE_EPOCHS):
+        parts = nn.ModuleDict({"losses": losses}).named_parameters()
+        names = [name for name, _ in (*network.named_parameters(), *parts)]
+        attempt(lambda: _require_matches(model.FREEZE_LAYERS, names), *_FREEZING)
+    attempt(lambda: build_miner(model.MINER), "MODEL.MINER")
+    attempt(lambda: _build_solver(cfg.SOLVER), *_SOLVING)
+    attempt(lambda: opis_settings(cfg.TEST.OPIS), "TEST.OPIS")
+    attempt(lambda: gallery_cohort(cfg.TEST.NORMALIZE), "TEST.NORMALIZE")
+    attempt(lambda: verification_evaluator(cfg.TEST.VERIFICATION), "TEST.VERIFICATION")
+    return found
+
+
+def _network(cfg: CN) -> nn.Module:
+    """The architecture on torch's meta device: shapes without memory, weights or arithmetic.
+
+    It embeds an image of each fixed size, unless it reads further columns of a batch.
+    """
+    with torch.device("meta"):
+        network = build_model(cfg, num_classes=max(cfg.MODEL.HEADS.NUM_CLASSES, 2)).eval()
+        for size in ImageSizes.of(cfg.INPUT):
+            if size[0] > 0:
+                _run(network, cfg, size, count=1)
+    return network
+
+
+def _losses(cfg: CN, network: nn.Module | None) -> nn.ModuleDict:
+    heads, classes = cfg.MODEL.HEADS, max(cfg.MODEL.HEADS.NUM_CLASSES, 2)
+
+    def partial_fc(**of_loss: Any) -> nn.Module:
+        with torch.device("meta"):
+            return build_partial_fc(heads, num_classes=classes, seed=0, part=(0, 1), **of_loss)
+
+    size = _output_sizes(cfg, network).__getitem__
+    divided = partial_fc if heads.PFC.ENABLED else None
+    return build_losses(cfg.MODEL.LOSSES, num_classes=classes, output_size=size, partial_fc=divided)[1]
+
+
+def _output_sizes(cfg: CN, network: nn.Module | None) -> dict[str, int]:
+    """Columns of the architecture's `features` and `cls_outputs` in training, or a guess from the config."""
+    size = ImageSizes.of(cfg.INPUT).train
+    guess = cfg.MODEL.HEADS.EMBEDDING_DIM or cfg.MODEL.BACKBONE.FEAT_DIM or 2048
+    sizes = {"features": guess, "cls_outputs": guess}
+    if network is None or not hasattr(network, "compute_outputs") or size[0] == 0:
+        return sizes
+    with torch.device("meta"):
+        outputs = _run(network.train(), cfg, size, count=2, method="compute_outputs") or {}
+    for name in sizes.keys() & outputs.keys():
+        output = outputs[name]
+        first = output if isinstance(output, Tensor) else output[0]
+        sizes[name] = int(first.shape[1])
+    return sizes
+
+
+def _run(network: nn.Module, cfg: CN, size: list[int], *, count: int, method: str = "__call__") -> Any:
+    """Outputs of a batch; None if the network cannot run without data: it has no shapes, or reads further columns."""
+    images = torch.zeros(count, len(cfg.MODEL.PIXEL_MEAN), size[0], size[-1])
+    numbers = torch.zeros(count, dtype=torch.long)
+    batch = {"images": images, "targets": numbers, "camids": numbers, "img_paths": [""] * count}
+    try:
+        return getattr(network, method)(batch)
+    except (NotImplementedError, KeyError):
+        return None
+
+
+def _build_solver(options: CN) -> None:
+    optimizer = build_optimizer(options, nn.ModuleDict({"heads": nn.Linear(1, 1)}))
+    build_schedule(options, optimizer, steps_per_epoch=100)
+
+
+def _require_matches(patterns: list[str], names: Collection[str]) -> None:
+    """Raise a UserError for FREEZE_LAYERS that match no parameter; an empty one is FastReID's old "nothing"."""
+    known = ", ".join(sorted({name.split(".")[0] for name in names}))
+    try:
+        unmatched = [pattern for pattern in patterns if pattern and not any(re.match(pattern, name) for name in names)]
+    except (re.error, TypeError) as error:
+        raise UserError(f"MODEL.FREEZE_LAYERS must be regular expressions: {error}") from error
+    if unmatched:
+        raise UserError(f"MODEL.FREEZE_LAYERS: {unmatched!r} match no parameter; names begin with {known}")

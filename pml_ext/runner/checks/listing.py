@@ -1,7 +1,7 @@
 """What a config can name, for `pml-ext list`."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import require
@@ -26,71 +26,23 @@ from pml_ext.runner.registry import (
     Registry,
 )
 
+_REGISTRIES = {
+    "losses": LOSS_REGISTRY,
+    "miners": MINER_REGISTRY,
+    "backbones": BACKBONE_REGISTRY,
+    "heads": REID_HEADS_REGISTRY,
+    "architectures": META_ARCH_REGISTRY,
+    "datasets": DATASET_REGISTRY,
+    "transforms": TRANSFORM_REGISTRY,
+    "schedulers": SCHEDULER_REGISTRY,
+    "optimizers": OPTIMIZER_REGISTRY,
+    "samplers": SAMPLER_REGISTRY,
+    "evaluators": EVALUATOR_REGISTRY,
+    "callbacks": CALLBACK_REGISTRY,
+}
+KINDS = tuple(_REGISTRIES)
 # Keys of every loss of pytorch-metric-learning
 _OF_ALL = ("DISTANCE", "REDUCER", "EMBEDDING_REG", "WEIGHT_REG")
-
-
-def _with_keys(registry: Registry, *, docs: bool = True) -> dict[str, Mapping[str, str]]:
-    """The registry's key -> name -> what it is, its node's keys and their defaults, and another package's name."""
-    tree = value_of(get_cfg(), registry.parent)
-    entries = map(registry.entry, registry)
-    return {registry.key: {entry.name: _about(entry, tree.get(entry.node, {}), docs) for entry in entries}}
-
-
-def _about(entry: Entry, node: Mapping[str, object], docs: bool) -> str:
-    defaults = {key: default for key, (_, default) in keys_of(entry).items() if not key.startswith(_OF_ALL)}
-    defaults.update(node)
-    defaults.pop("ENABLED", None)
-    keys = ", ".join(key if default is REQUIRED else f"{key} {default}" for key, default in defaults.items())
-    about = [(inspect.getdoc(entry.part) or "").partition("\n")[0]] if docs else []
-    if keys or not docs:
-        about.append(keys if entry.name == entry.node else f"{entry.node}: {keys}")
-    if not entry.is_ours:
-        about.append(f"(of {entry.module.partition('.')[0]})")
-    return " ".join(filter(None, about))
-
-
-def _datasets() -> dict[str, Mapping[str, str]]:
-    from pml_ext.runner.data.datasets import data_set  # takes seconds, and the other lists need nothing of it
-
-    return {"DATASETS.NAMES, DATASETS.TESTS": {**{name: data_set(name).about for name in DATASET_REGISTRY}, **OWN_DATA}}
-
-
-def _first_lines(registry: Registry) -> dict[str, str]:
-    """name -> the first line of the part's docstring, and the package if it is another one's."""
-    return {name: _first_line(registry.entry(name)) for name in registry}
-
-
-def _first_line(entry: Entry) -> str:
-    line = (inspect.getdoc(entry.part) or "").partition("\n")[0]
-    return line if entry.is_ours else f"{line} (of {entry.module.partition('.')[0]})".lstrip()
-
-
-def _about_backbone(name: str) -> str:
-    facts = backbone_facts(name)
-    return _first_line(BACKBONE_REGISTRY.entry(name)) if facts is None else str(facts)
-
-
-# kind -> config key -> name -> what it is
-_LISTS: dict[str, Callable[[], dict[str, Mapping[str, str]]]] = {
-    "losses": lambda: _with_keys(LOSS_REGISTRY, docs=False),
-    "miners": lambda: _with_keys(MINER_REGISTRY, docs=False),
-    "backbones": lambda: {"MODEL.BACKBONE.NAME": {name: _about_backbone(name) for name in BACKBONE_REGISTRY}},
-    "heads": lambda: {
-        "MODEL.HEADS.NAME": _first_lines(REID_HEADS_REGISTRY),
-        "MODEL.HEADS.POOL_LAYER": POOL_LAYERS,
-        "MODEL.HEADS.CLS_LAYER": CLS_LAYERS,
-    },
-    "architectures": lambda: {"MODEL.META_ARCHITECTURE": _first_lines(META_ARCH_REGISTRY)},
-    "datasets": _datasets,
-    "transforms": lambda: _with_keys(TRANSFORM_REGISTRY),
-    "schedulers": lambda: _with_keys(SCHEDULER_REGISTRY),
-    "optimizers": lambda: _with_keys(OPTIMIZER_REGISTRY),
-    "samplers": lambda: _with_keys(SAMPLER_REGISTRY),
-    "evaluators": lambda: {"TEST.EVALUATOR": _first_lines(EVALUATOR_REGISTRY)},
-    "callbacks": lambda: {"CALLBACKS": _first_lines(CALLBACK_REGISTRY)},
-}
-KINDS = tuple(_LISTS)
 
 
 def list_names(kind: str | None) -> str:
@@ -98,9 +50,46 @@ def list_names(kind: str | None) -> str:
     if kind is None:
         return "\n".join(KINDS)
     require(kind, KINDS, "list")
+    registry = _REGISTRIES[kind]
+    tables: dict[str, Mapping[str, str]] = {registry.key: _table(registry)}
+    if kind == "heads":
+        tables |= {"MODEL.HEADS.POOL_LAYER": POOL_LAYERS, "MODEL.HEADS.CLS_LAYER": CLS_LAYERS}
     lines = []
-    for key, names in _LISTS[kind]().items():
+    for key, names in tables.items():
         width = max(map(len, names), default=0)
         lines.append(key)
         lines += [f"  {name:{width}}  {about}" for name, about in names.items()]
     return "\n".join(lines)
+
+
+def _table(registry: Registry) -> dict[str, str]:
+    """Name -> what it is, the keys of its node with their defaults, and another package's name."""
+    if registry is DATASET_REGISTRY:
+        from pml_ext.runner.data.datasets import data_set  # takes seconds, and the other lists need nothing of it
+
+        return {**{name: data_set(name).about for name in registry}, **OWN_DATA}
+    tree = value_of(get_cfg(), registry.parent)
+    table = {}
+    for entry in map(registry.entry, registry):
+        words = [str(backbone_facts(entry.name) or _first_line(entry))] if registry is BACKBONE_REGISTRY else []
+        if registry not in (LOSS_REGISTRY, MINER_REGISTRY, BACKBONE_REGISTRY):
+            words.append(_first_line(entry))
+        if registry.parent:
+            words.append(_keys(entry, tree.get(entry.node, {})))
+        if not entry.is_ours:
+            words.append(f"(of {entry.module.partition('.')[0]})")
+        table[entry.name] = " ".join(filter(None, words))
+    return table
+
+
+def _first_line(entry: Entry) -> str:
+    return (inspect.getdoc(entry.part) or "").partition("\n")[0]
+
+
+def _keys(entry: Entry, node: Mapping[str, object]) -> str:
+    defaults = {key: default for key, (_, default) in keys_of(entry).items() if not key.startswith(_OF_ALL)}
+    defaults |= node
+    defaults.pop("ENABLED", None)
+    keys = ", ".join(key if default is REQUIRED else f"{key} {default}" for key, default in defaults.items())
+    is_named = entry.name == entry.node or not keys
+    return keys if is_named else f"{entry.node}: {keys}"

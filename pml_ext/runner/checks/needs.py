@@ -1,4 +1,4 @@
-"""What a run has to have and does not find here: a device, files of weights, data."""
+"""Pre-flight checks of this machine: the device, files of weights, data."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
+from pml_ext.runner.config.network_keys import is_grey
 from pml_ext.runner.data.datasets import (
     ImageCheck,
     is_made,
@@ -25,23 +26,36 @@ from pml_ext.runner.modeling.weights.read import local_file
 
 def missing_here(cfg: CN) -> list[str]:
     """What this machine lacks for a config that can run elsewhere, a line each."""
-    norms = norms_of_other_devices(cfg.MODEL)
-    grey = len(cfg.MODEL.PIXEL_MEAN) == 1
-    device = missing_device(cfg.MODEL.DEVICE)
-    found = [line for line in (device and f"MODEL.DEVICE = {device}", _weights(cfg.MODEL), *norms) if line]
-    return found + _data(cfg.DATASETS, grey)
+    model, data = cfg.MODEL, cfg.DATASETS
+    found = list(norms_of_other_devices(model))
+    if device := missing_device(model.DEVICE):
+        found.append(f"MODEL.DEVICE = {device}")
+    if model.WEIGHTS and not local_file(model.WEIGHTS):
+        found.append(f"MODEL.WEIGHTS = {model.WEIGHTS!r}: no such file")
+    if not model.WEIGHTS and not model.BACKBONE.PRETRAIN_OPTIONAL and (weights := missing_file(model.BACKBONE)):
+        found.append(weights)
+    if data.REC_PATH and not local_file(data.REC_PATH):
+        found.append(f"DATASETS.REC_PATH: no file {data.REC_PATH}")
+    root = dataset_root(data.ROOT)
+    for name in _names(data):
+        path = read_as(name, data.ALIASES)
+        if complaint := _complaint(path, root, is_grey(cfg), training_share(path, data)):
+            found.append(f"{name}: {complaint}")
+    return found
 
 
 def unreadable_here(cfg: CN) -> tuple[list[str], list[str]]:
-    """What is wrong with the image files of the data sets, all of which are there: to stop a run, and to be skipped."""
+    """Problems with the image files of complete data sets: those that stop a run, and files that will be skipped."""
     options, check = cfg.DATASETS.clone(), ImageCheck(cfg.DATASETS)
-    options.defrost()
+    readers = {"NAMES": load_train_set, "TESTS": load_test_sets}
+    if options.REC_PATH:
+        del readers["NAMES"]
     try:
-        for key, read in (("NAMES", load_train_set), ("TESTS", load_test_sets)):
-            names = [name for name in options[key] if not is_made(read_as(name, options.ALIASES))]
-            options[key] = () if key == "NAMES" and options.REC_PATH else tuple(names)
-            if options[key]:
-                read(options, grey=len(cfg.MODEL.PIXEL_MEAN) == 1, check=check)
+        for key, read in readers.items():
+            names = tuple(name for name in options[key] if not is_made(read_as(name, options.ALIASES)))
+            options[key] = names
+            if names:
+                read(options, grey=is_grey(cfg), check=check)
         check.conclude()
     except UserError as error:
         return [str(error)], []
@@ -50,11 +64,14 @@ def unreadable_here(cfg: CN) -> tuple[list[str], list[str]]:
 
 def downloads_to_come(cfg: CN) -> list[str]:
     """What a run of a config without problems will download, and which weights it will not have, a line each."""
-    root = dataset_root(cfg.DATASETS.ROOT)
-    names = [] if cfg.DATASETS.REC_PATH else cfg.DATASETS.NAMES
-    read = [read_as(name, cfg.DATASETS.ALIASES) for name in dict.fromkeys([*names, *cfg.DATASETS.TESTS])]
-    of_data = [data_to_come(name, root) for name in read]
+    root, data = dataset_root(cfg.DATASETS.ROOT), cfg.DATASETS
+    of_data = [data_to_come(read_as(name, data.ALIASES), root) for name in _names(data)]
     return [line for line in (_note_on_weights(cfg.MODEL), *of_data) if line]
+
+
+def _names(data: CN) -> list[str]:
+    """The data sets that a run reads."""
+    return list(dict.fromkeys([*(() if data.REC_PATH else data.NAMES), *data.TESTS]))
 
 
 def _note_on_weights(model: CN) -> str | None:
@@ -67,29 +84,9 @@ def _note_on_weights(model: CN) -> str | None:
     return f"{missing}; training starts from random weights" if missing else weights_to_come(options)
 
 
-def _weights(model: CN) -> str | None:
-    if not model.WEIGHTS:
-        return None if model.BACKBONE.PRETRAIN_OPTIONAL else missing_file(model.BACKBONE)
-    return None if local_file(model.WEIGHTS) else f"MODEL.WEIGHTS = {model.WEIGHTS!r}: no such file"
-
-
-def _data(datasets: CN, grey: bool) -> list[str]:
-    root = dataset_root(datasets.ROOT)
-    names = [("DATASETS.TESTS", name) for name in datasets.TESTS]
-    if datasets.REC_PATH:
-        found = [] if local_file(datasets.REC_PATH) else [f"DATASETS.REC_PATH: no file {datasets.REC_PATH}"]
-    else:
-        names, found = [("DATASETS.NAMES", name) for name in datasets.NAMES] + names, []
-    for name in dict.fromkeys(name for _, name in names):
-        path = read_as(name, datasets.ALIASES)
-        if complaint := _complaint(path, root, grey, training_share(path, datasets)):
-            found.append(f"{name}: {complaint}")
-    return found
-
-
 @lru_cache(maxsize=128)
 def _complaint(name: str, root: Path, grey: bool, share: float) -> str | None:
-    """What is wrong with a data set's files as far as a run looks at them before it reads images."""
+    """The problem with a data set's files, as far as a run looks at them before it reads images."""
     try:
         require_files(name, root, grey, share)
     except (UserError, OSError) as error:

@@ -27,15 +27,11 @@ _BASE = {  # what insightface's configs/base.py sets
     "warmup_epoch": 0, "val_targets": [], "output": None, "using_wandb": False,
 }  # fmt: skip
 _NEEDED = ("rec", "num_classes", "num_epoch")
-_LEFT_OUT = {
-    "dali": "pictures are decoded on the CPU",
-    "dali_aug": "pictures are decoded on the CPU",
-    "resume": "--resume does it",
-}
-# How often it logs, how many pictures the .rec file has, what else a checkpoint holds, and accounts.
+# Settings without effect here: how often it logs, how many images the .rec file has, what else a checkpoint holds,
+# accounts, and what --resume does.
 _WITHOUT_EFFECT = (
     "frequent", "num_image", "save_all_states", "wandb_key", "wandb_entity", "wandb_project", "wandb_log_all",
-    "wandb_resume", "suffix_run_name", "save_artifacts", "notes",
+    "wandb_resume", "suffix_run_name", "save_artifacts", "notes", "resume", "dali", "dali_aug",
 )  # fmt: skip
 _ARITHMETIC = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
@@ -43,133 +39,55 @@ _ARITHMETIC = {
 }  # fmt: skip
 
 
-def read_settings(path: Path) -> dict[str, Any]:
-    """The settings `config.KEY = value` of a file, over those of base.py beside it, if there is one.
-
-    A value is a literal, or sums, products and quotients of numbers and of earlier settings.
-
-    Raises:
-        UserError: another statement, an unknown setting, or one that is missing; the file cannot be read.
-    """
-    base = path.with_name("base.py")
-    known = {*_BASE, *_NEEDED, *_LEFT_OUT, *_WITHOUT_EFFECT}
-    found = dict(_BASE)
-    for file in dict.fromkeys([base, path] if base.is_file() else [path]):
-        try:
-            found |= _assignments(file)
-        except RecursionError as error:
-            raise UserError(f"{file} is nested too deep") from error
-    if unknown := sorted(found.keys() - known):
-        raise UserError(f"{path}: unknown settings {', '.join(unknown)}; known are {', '.join(sorted(known))}")
-    if missing := [name for name in _NEEDED if name not in found]:
-        raise UserError(f"{path}: config.{', config.'.join(missing)} is missing")
-    return found
-
-
 def convert(path: Path, processes: int) -> str:
-    """The YAML of an insightface config for so many processes; comments above it say what it leaves out, and why."""
+    """The YAML of an insightface config for so many processes; comments above it list what differs, and why."""
     given = read_settings(path)
     if processes < 1:
         raise UserError(f"--num-gpus must be 1 or more; got {processes}")
     try:
-        tree, left = _tree(given, path, processes)
+        tree, differences = _tree(given, path, processes)
         text = yaml.safe_dump(tree, sort_keys=False)
     except (TypeError, ValueError, AttributeError, ArithmeticError, yaml.YAMLError) as error:
         raise UserError(f"{path}: a setting has a value of another kind than insightface's ({error})") from error
     heading = f"insightface's {path.name} for {processes} processes of {given['batch_size']} images."
-    lines = [heading, *(f"Differs: {line}" for line in left)]
+    lines = [heading, *(f"Differs: {line}" for line in differences)]
     # A setting's text must not end its comment.
     return "".join(f"# {' '.join(line.split())}\n" for line in lines) + text
 
 
-def _tree(given: Mapping[str, Any], path: Path, processes: int) -> tuple[dict[str, Any], list[str]]:
-    left = [f"{name} = {given[name]!r} is left out: {why}" for name, why in _LEFT_OUT.items() if given.get(name)]
-    left.append("insightface clips the norm of all gradients of the network to 5; CLIP_GRADIENTS is of each parameter")
-    left.append("insightface's last batch norm learns a shift, and in r18 to r200 no scale; here a scale and no shift")
-    if given["network"] not in _NETWORKS:
-        raise UserError(f"{path}: network must be one of {', '.join(_NETWORKS)}; got {given['network']!r}")
-    name, depth = _NETWORKS[given["network"]]
-    m1, m2, m3 = map(float, given["margin_list"])
-    if m1 != 1 or (m2 and m3):
-        raise UserError(f"{path}: margin_list {m1, m2, m3} is neither ArcFace's (1, m, 0) nor CosFace's (1, 0, m)")
-    heads = {
-        "NAME": "FaceHead", "WITH_BNNECK": True, "NECK_FEAT": "after", "EMBEDDING_DIM": given["embedding_size"],
-        "POOL_LAYER": "Flatten", "NUM_CLASSES": given["num_classes"], "CLS_LAYER": "CosSoftmax" if m3 else "ArcSoftmax",
-        "MARGIN": m3 or m2, "SCALE": 64.0, "FILTER_COSINE": max(float(given["interclass_filtering_threshold"]), 0.0),
-    }  # fmt: skip
-    if not m3:
-        left.append("insightface's ArcFace has the gradient of cos θ for cos(θ + m); here it is the formula's")
-    rate = float(given["sample_rate"])
-    if rate < 1:
-        heads["PFC"] = {"ENABLED": True, "SAMPLE_RATE": rate or 1e-9}  # 0: no classes but the batch's
-    steps = int(given["gradient_acc"])
-    if steps > 1:
-        left.append(
-            f"gradient_acc = {steps} becomes one batch in chunks, with the mean of the gradients, not their sum"
-        )
-    if given["rec"] == "synthetic":
-        left.append('rec = "synthetic" is left out: there are no synthetic pictures; give DATASETS.REC_PATH')
-    unknown = [target for target in given["val_targets"] if target not in _TESTS]
-    if unknown:
-        left.append(f"val_targets {', '.join(unknown)} are left out: there is no reader of them")
-    targets = [_TESTS[target] for target in given["val_targets"] if target in _TESTS]
-    if not targets:
-        left.append("val_targets is empty, and a run measures something: LFW, once, at the end")
-    decay, warm_up = float(given["weight_decay"]), max(float(given["warmup_epoch"]), 0.0)
-    tree = {
-        "MODEL": {
-            "META_ARCHITECTURE": "FaceBaseline",
-            "PIXEL_MEAN": [127.5] * 3,
-            "PIXEL_STD": [127.5] * 3,
-            "BACKBONE": {"NAME": name, "DEPTH": depth},
-            "HEADS": heads,
-            "LOSSES": {"NAME": ["CrossEntropyLoss"]},
-        },
-        "INPUT": {"SIZE_TRAIN": [112, 112], "SIZE_TEST": [112, 112], "FLIP": {"ENABLED": True}},
-        "DATASETS": {"REC_PATH": f"{given['rec']}/train.rec", "TESTS": targets or ["LFW"]},
-        "DATALOADER": {"NUM_WORKERS": given["num_workers"]},
-        "SOLVER": {
-            "AMP": {"ENABLED": bool(given["fp16"])},
-            "OPT": {"sgd": "SGD", "adamw": "AdamW"}.get(given["optimizer"], given["optimizer"]),
-            "BASE_LR": float(given["lr"]),
-            "MOMENTUM": float(given["momentum"]),
-            **{f"WEIGHT_DECAY{part}": decay for part in ("", "_NORM", "_BIAS")},
-            "MAX_EPOCH": given["num_epoch"],
-            "IMS_PER_BATCH": given["batch_size"] * processes * steps,
-            **({"CHUNK": given["batch_size"]} if steps > 1 else {}),
-            "SCHED": "PolynomialLR",
-            "WARMUP_ITERS": 0,
-            "WARMUP_EPOCHS": warm_up,
-            "WARMUP_FACTOR": 0.0,
-            "CHECKPOINT_PERIOD": 1,
-        },
-        # insightface counts the parts of gradient_acc as steps.
-        "TEST": {"EVAL_PERIOD": 0, "EVAL_STEPS": max(given["verbose"] // steps, 1) if targets else 0},
-        "CUDNN_BENCHMARK": True,
-        "LOGGERS": ["csv", "tensorboard", *(["wandb"] if given["using_wandb"] else [])],
-        "SEED": given["seed"],
-        "OUTPUT_DIR": given["output"] or f"logs/insightface/{path.stem}",
-    }
-    return tree, left
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings `config.KEY = value` of a file, over those of a base.py next to it.
+
+    A value is a literal, or sums, products and quotients of numbers and of earlier settings.
+
+    Raises:
+        UserError: another statement, an unknown or missing setting, or a file that cannot be read.
+    """
+    base, known = path.with_name("base.py"), {*_BASE, *_NEEDED, *_WITHOUT_EFFECT}
+    settings = dict(_BASE)
+    for file in dict.fromkeys([base, path] if base.is_file() else [path]):
+        try:
+            _assign(settings, file)
+        except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+            raise UserError(f"{file} is not a Python file, or nested too deep: {error}") from error
+    if unknown := sorted(settings.keys() - known):
+        raise UserError(f"{path}: unknown settings {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+    if missing := [name for name in _NEEDED if name not in settings]:
+        raise UserError(f"{path}: config.{', config.'.join(missing)} is missing")
+    return settings
 
 
-def _assignments(path: Path) -> dict[str, Any]:
-    try:
-        statements = ast.parse(path.read_text(encoding="utf-8"), str(path)).body
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        raise UserError(f"{path} is not a Python file: {error}") from error
-    found: dict[str, Any] = {}
-    for statement in statements:
+def _assign(settings: dict[str, Any], path: Path) -> None:
+    for statement in ast.parse(path.read_text(encoding="utf-8"), str(path)).body:
         match statement:
             case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
                 pass
             case ast.Assign(targets=[ast.Name(id="config")], value=ast.Call(args=[], keywords=[])):
                 pass
             case ast.Assign(targets=[ast.Attribute(value=ast.Name(id="config"), attr=name)], value=value):
-                found[name] = _value(value, {**_BASE, **found}, path)
+                settings[name] = _value(value, settings, path)
             case _:
                 raise _refused(statement, path)
-    return found
 
 
 def _value(node: ast.expr, settings: Mapping[str, Any], path: Path) -> Any:
@@ -194,3 +112,60 @@ def _refused(node: ast.stmt | ast.expr, path: Path) -> UserError:
         f"{path}, line {node.lineno}: expected config.KEY = a literal, or arithmetic of numbers and earlier settings; "
         f"got {ast.unparse(node):.80}. The file is read and never run"
     )
+
+
+def _tree(given: Mapping[str, Any], path: Path, processes: int) -> tuple[dict[str, Any], list[str]]:
+    """The YAML's tree, and how its run differs from insightface's."""
+    differences = [
+        "insightface clips the norm of all gradients of the network to 5; CLIP_GRADIENTS is of each parameter",
+        "insightface's last batch norm learns a shift, and in r18 to r200 no scale; here a scale and no shift",
+        "insightface's ArcFace has the gradient of cos θ for cos(θ + m); here it is the formula's",
+        "insightface can decode images on the GPU (dali) and make synthetic ones; here they come from a .rec file",
+    ]
+    if given["network"] not in _NETWORKS:
+        raise UserError(f"{path}: network must be one of {', '.join(_NETWORKS)}; got {given['network']!r}")
+    name, depth = _NETWORKS[given["network"]]
+    m1, m2, m3 = map(float, given["margin_list"])
+    if m1 != 1 or (m2 and m3):
+        raise UserError(f"{path}: margin_list {m1, m2, m3} is neither ArcFace's (1, m, 0) nor CosFace's (1, 0, m)")
+    heads = {
+        "NAME": "FaceHead", "WITH_BNNECK": True, "NECK_FEAT": "after", "EMBEDDING_DIM": given["embedding_size"],
+        "POOL_LAYER": "Flatten", "NUM_CLASSES": given["num_classes"], "CLS_LAYER": "CosSoftmax" if m3 else "ArcSoftmax",
+        "MARGIN": m3 or m2, "SCALE": 64.0, "FILTER_COSINE": max(float(given["interclass_filtering_threshold"]), 0.0),
+    }  # fmt: skip
+    rate, decay, steps = float(given["sample_rate"]), float(given["weight_decay"]), int(given["gradient_acc"])
+    if rate < 1:
+        heads["PFC"] = {"ENABLED": True, "SAMPLE_RATE": rate or 1e-9}  # 0: no classes but the batch's
+    solver = {
+        "AMP": {"ENABLED": bool(given["fp16"])},
+        "OPT": {"sgd": "SGD", "adamw": "AdamW"}.get(given["optimizer"], given["optimizer"]),
+        "BASE_LR": float(given["lr"]), "MOMENTUM": float(given["momentum"]),
+        "WEIGHT_DECAY": decay, "WEIGHT_DECAY_NORM": decay, "WEIGHT_DECAY_BIAS": decay,
+        "MAX_EPOCH": given["num_epoch"], "IMS_PER_BATCH": given["batch_size"] * processes * steps,
+        "SCHED": "PolynomialLR", "WARMUP_ITERS": 0, "WARMUP_EPOCHS": max(float(given["warmup_epoch"]), 0.0),
+        "WARMUP_FACTOR": 0.0, "CHECKPOINT_PERIOD": 1,
+    }  # fmt: skip
+    if steps > 1:
+        solver["CHUNK"] = given["batch_size"]
+        differences.append(f"gradient_acc = {steps} becomes one batch in chunks, with the mean of the gradients")
+    if unknown := [target for target in given["val_targets"] if target not in _TESTS]:
+        differences.append(f"val_targets {', '.join(unknown)} are left out: there is no reader of them")
+    targets = [_TESTS[target] for target in given["val_targets"] if target in _TESTS]
+    # insightface counts the parts of gradient_acc as steps. Without targets LFW is measured once, at the end.
+    period = max(given["verbose"] // steps, 1) if targets else 0
+    backbone = {"NAME": name, "DEPTH": depth}
+    model = {"META_ARCHITECTURE": "FaceBaseline", "BACKBONE": backbone, "HEADS": heads}
+    model |= {"PIXEL_MEAN": [127.5] * 3, "PIXEL_STD": [127.5] * 3, "LOSSES": {"NAME": ["CrossEntropyLoss"]}}
+    tree = {
+        "MODEL": model,
+        "INPUT": {"SIZE_TRAIN": [112, 112], "SIZE_TEST": [112, 112], "FLIP": {"ENABLED": True}},
+        "DATASETS": {"REC_PATH": f"{given['rec']}/train.rec", "TESTS": targets or ["LFW"]},
+        "DATALOADER": {"NUM_WORKERS": given["num_workers"]},
+        "SOLVER": solver,
+        "TEST": {"EVAL_PERIOD": 0, "EVAL_STEPS": period},
+        "CUDNN_BENCHMARK": True,
+        "LOGGERS": ["csv", "tensorboard", "wandb"] if given["using_wandb"] else ["csv", "tensorboard"],
+        "SEED": given["seed"],
+        "OUTPUT_DIR": given["output"] or f"logs/insightface/{path.stem}",
+    }
+    return tree, differences

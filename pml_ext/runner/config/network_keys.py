@@ -24,22 +24,28 @@ _RUNNING = ("MODEL.DEVICE", "MODEL.WEIGHTS", *HOW_FAST)
 _ONLY_FOR_TRAINING = ("MODEL.LOSSES", "MODEL.MINER", "MODEL.FREEZE_LAYERS", "MODEL.QUEUE_SIZE")
 
 
-def load_for_embedding(config_file: str | Path | None, overrides: list[str] | None = None) -> CN:
-    """A config whose keys beside those that embedding needs have their defaults; nothing is pretrained.
+def is_grey(cfg: CN) -> bool:
+    """Whether images are read as grey."""
+    return len(cfg.MODEL.PIXEL_MEAN) == 1
 
-    A mistake in a key that shapes no network (SOLVER, DATASETS, the augmentation in INPUT, MODEL.LOSSES and so on) is
-    said in one warning, where load_config refuses the file.
+
+def load_for_embedding(config_file: str | Path | None, overrides: list[str] | None = None) -> CN:
+    """A config with the keys that embedding needs, and defaults for all others; nothing is pretrained.
+
+    Mistakes in keys that shape no network (SOLVER, DATASETS, the augmentation in INPUT, MODEL.LOSSES and so on) are one
+    warning, where load_config refuses the file.
     """
     read = read_config(config_file, overrides)
-    given = accepted(read._replace(mistakes=[mistake for mistake in read.mistakes if _is_needed(mistake.key)]))
-    if harmless := [mistake.line for mistake in read.mistakes if not _is_needed(mistake.key)]:
-        log.warning("not needed to embed, so left out: %s", "; ".join(harmless))
+    needed = [mistake for mistake in read.mistakes if _is_needed(mistake.key)]
+    given = accepted(read._replace(mistakes=needed))
+    if read.mistakes:
+        log.warning("not needed to embed, so left out: %s", "; ".join(read.lines))
     cfg = get_cfg()
     given.defrost()  # its nodes become this one's
     for key in (*_shaping_keys(), *_RUNNING):
         node, _, name = key.rpartition(".")
         value_of(cfg, node)[name] = value_of(given, key)
-    cfg.MODEL.BACKBONE.PRETRAIN = False  # MODEL.WEIGHTS replace every weight, and nothing is to be downloaded
+    cfg.MODEL.BACKBONE.PRETRAIN = False  # MODEL.WEIGHTS replace every weight, so nothing is downloaded
     classifier = get_cfg().MODEL.HEADS
     for name in ("CLS_LAYER", "NUM_CLASSES", "PFC", "MARGIN", "SCALE"):
         cfg.MODEL.HEADS[name] = classifier[name]
@@ -52,15 +58,15 @@ def shaping(cfg: CN) -> dict[str, Any]:
     return {key: value for key, value in _leaves(cfg, "") if key.startswith(keys) and not key.endswith("_OPTIONAL")}
 
 
+def config_of(keys: Mapping[str, Any]) -> CN:
+    """The config for embedding from which `shaping` took these keys."""
+    return load_for_embedding(None, [word for key, value in keys.items() for word in (str(key), str(value))])
+
+
 def _shaping_keys() -> tuple[str, ...]:
     """SHAPING, and the keys of MODEL and the nodes beside it that a project has added."""
     added = (key for key in projects_keys() if "." not in key or key.startswith("MODEL."))
     return (*SHAPING, *(key for key in added if not key.startswith(_ONLY_FOR_TRAINING)))
-
-
-def config_of(keys: Mapping[str, Any]) -> CN:
-    """The config that `shaping` has taken keys from, for embedding."""
-    return load_for_embedding(None, [word for key, value in keys.items() for word in (str(key), str(value))])
 
 
 def _leaves(node: CN, prefix: str) -> Iterator[tuple[str, Any]]:
@@ -72,8 +78,7 @@ def _leaves(node: CN, prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _is_needed(key: str) -> bool:
-    if not key or key.startswith(_ONLY_FOR_TRAINING):  # none: a mistake in the file as a whole
-        return not key
-    # Another key under MODEL may belong to a network that is not this one.
+    """Whether a mistake in a key may be about the network; without a key, it is about the file."""
     needed = ("MODEL", *_shaping_keys(), *_RUNNING)
-    return any(key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.") for other in needed)
+    is_parent = any(other.startswith(f"{key}.") for other in needed)
+    return not key or is_parent or (key.startswith(needed) and not key.startswith(_ONLY_FOR_TRAINING))

@@ -1,7 +1,7 @@
 """Keys of a registered part's node in the config: the arguments of its constructor, in capitals."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pml_ext._errors import UserError
@@ -23,10 +23,10 @@ def keys_of(entry: Entry) -> dict[str, tuple[str, Any]]:
         raise UserError(f"the arguments of {entry.name} of {entry.module} cannot be read: {error}") from error
     found = {}
     for name, default in arguments.items():
+        key = renamed.get(name, name.upper())
+        if key == "SCALE" and key in entry.registry.switches:  # the weight of a loss among the others
+            key = "LOGIT_SCALE"
         if name not in elsewhere:
-            key = renamed.get(name, name.upper())
-            if key == "SCALE" and key in entry.registry.switches:  # the weight of a loss among the others
-                key = "LOGIT_SCALE"
             found[key] = (name, default)
     return found
 
@@ -35,14 +35,13 @@ def arguments_of(part: Callable[..., Any], registry: Registry = LOSS_REGISTRY) -
     """Argument -> default or REQUIRED; those of base classes too, where the constructor passes keywords on."""
     of_class, of_function = registry.positional
     if not inspect.isclass(part):
-        return dict(list(_named(part))[of_function:])
+        return dict(_named(part)[of_function:])
     found: dict[str, Any] = {}
     for kind in part.__mro__:
-        if "__init__" not in vars(kind):
+        constructor = vars(kind).get("__init__")
+        if constructor is None:
             continue
-        constructor = vars(kind)["__init__"]
-        own = dict(list(_named(constructor))[1 + of_class :])
-        for name, default in own.items():
+        for name, default in _named(constructor)[1 + of_class :]:
             # A base class's argument without a default is given by the class that derives from it.
             if default is not REQUIRED or kind is part or name in registry.given:
                 found.setdefault(name, default)
@@ -52,10 +51,11 @@ def arguments_of(part: Callable[..., Any], registry: Registry = LOSS_REGISTRY) -
     return found
 
 
-def _named(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
-    for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            yield name, parameter.default
+def _named(function: Callable[..., Any]) -> list[tuple[str, Any]]:
+    parameters = inspect.signature(function).parameters.items()
+    return [
+        (name, each.default) for name, each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
 
 
 def arguments_from(options: Mapping[str, Any], entry: Entry, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -77,10 +77,8 @@ def arguments_from(options: Mapping[str, Any], entry: Entry, given: Mapping[str,
             arguments[name] = node[key]
         elif default is REQUIRED:
             raise UserError(f"{where}.{key} must be set: {entry.name} of {entry.module} has no default for it")
-    for name, default in arguments_of(entry.part, entry.registry).items():
-        if name in (given or {}) and default is REQUIRED:
-            arguments[name] = (given or {})[name]
-    return arguments
+    required = [name for name, default in arguments_of(entry.part, entry.registry).items() if default is REQUIRED]
+    return arguments | {name: value for name, value in (given or {}).items() if name in required}
 
 
 def construct(entry: Entry, where: str, *positional: Any, **arguments: Any) -> Any:

@@ -1,7 +1,7 @@
-"""What the values of config keys must be: rules, in a list for each node, which are applied once before a run.
+"""Rules for the values of config keys, in a list for each node; they are applied once, before a run.
 
-They state what no constructor of the thing itself does: names, relations between keys, and values that a library would
-take without a word. Whatever else is wrong with a value, building the thing finds out.
+They cover what no constructor checks: names, relations between keys, and values that a library accepts silently.
+Whatever else is wrong with a value, building the part finds out.
 """
 
 import math
@@ -16,12 +16,11 @@ from pml_ext._names import hint
 
 @dataclass(frozen=True)
 class Problem:
-    """A key whose value keeps a config from running; not_built: what FastReID does with that value is left out here."""
+    """A key whose value keeps a config from running."""
 
     key: str
     value: object
     reason: str
-    not_built: bool = False
 
     def __str__(self) -> str:
         return f"{self.key} = {self.value!r}: {self.reason}"
@@ -37,10 +36,9 @@ def _always(options: CN) -> bool:
 
 
 def problems_of(cfg: CN, node: str, rules: Iterable[Rule]) -> list[Problem]:
-    """Everything that the rules find wrong with a node such as MODEL.HEADS (empty: the whole config), by full keys."""
-    if not node:
-        return [found for rule in rules for found in rule(cfg)]
-    return [replace(found, key=f"{node}.{found.key}") for rule in rules for found in rule(value_of(cfg, node))]
+    """The problems that the rules find in a node such as MODEL.HEADS (empty: the whole config), with full keys."""
+    prefix, options = (f"{node}." if node else ""), value_of(cfg, node)
+    return [replace(found, key=f"{prefix}{found.key}") for rule in rules for found in rule(options)]
 
 
 def one_of(
@@ -52,38 +50,34 @@ def one_of(
     """
 
     def rule(options: CN) -> Iterator[Problem]:
-        if where(options):
-            value = value_of(options, key)
-            for name in [value] if isinstance(value, str) else value:
-                if name in (not_built or {}):
-                    yield Problem(key, name, (not_built or {})[name], not_built=True)
-                elif name not in known:
-                    yield Problem(key, name, f"unknown{hint(name, known)}")
+        if not where(options):
+            return
+        value, reasons = value_of(options, key), not_built or {}
+        for name in [value] if isinstance(value, str) else value:
+            if name not in known or name in reasons:
+                yield Problem(key, name, reasons.get(name) or f"unknown{hint(name, known)}")
 
     return rule
 
 
 def must(keys: str, reason: str, holds: Callable[[Any], object], *, where: Condition = _always) -> Rule:
-    """The value of each key (names with spaces between them) makes `holds` true; the reason says how."""
-    return _each(keys, lambda options, value: None if not where(options) or holds(value) else reason)
+    """`holds` is true for the value of each key (names with spaces between them); the reason says how."""
 
-
-def unset(keys: str, reason: str) -> Rule:
-    """A key is false, 0 or empty, because what it asks for is not built."""
-    return _each(keys, lambda options, value: reason if value else None, not_built=True)
-
-
-def fits(key: str, complaint: Callable[[CN], str | None]) -> Rule:
-    """A key's value goes with the other keys of the node; the complaint says why not, and is None where it does."""
-    return _each(key, lambda options, value: complaint(options))
-
-
-def _each(keys: str, complaint: Callable[[CN, Any], str | None], *, not_built: bool = False) -> Rule:
     def rule(options: CN) -> Iterator[Problem]:
         for key in keys.split():
             value = value_of(options, key)
-            if reason := complaint(options, value):
-                yield Problem(key, value, reason, not_built)
+            if where(options) and not holds(value):
+                yield Problem(key, value, reason)
+
+    return rule
+
+
+def fits(key: str, complaint: Callable[[CN], str | None]) -> Rule:
+    """A key's value goes with the other keys of the node; the complaint says why not, and is None if it does."""
+
+    def rule(options: CN) -> Iterator[Problem]:
+        if reason := complaint(options):
+            yield Problem(key, value_of(options, key), reason)
 
     return rule
 

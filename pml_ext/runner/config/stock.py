@@ -2,7 +2,6 @@
 
 import ast
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,18 +17,11 @@ OF_THE_REPOSITORY = ("build_wheel", "first_run", "readme_tables", "threshold_sch
 
 
 class Stock(NamedTuple):
-    """Files of one kind.
-
-    command: of `pml-ext`, which lists and copies them.
-    belongs: whether a file is listed; about: a line about it, from its text; base: what else it needs, by its text.
-    """
+    """Files of one kind, which a command of `pml-ext` lists."""
 
     command: str
     folder: Path
-    suffixes: tuple[str, ...]
-    belongs: Callable[[Path], bool]
-    about: Callable[[str], str]
-    base: Callable[[str], str | None] = lambda _: None
+    patterns: tuple[str, ...]
 
     def find(self, name: str) -> Path | None:
         """The file of a name such as Market1501/bagtricks_R50.yml, with or without the folder's name before it."""
@@ -38,64 +30,58 @@ class Stock(NamedTuple):
 
     def names(self) -> list[str]:
         """The files in the list, those for own images first."""
-        paths = (path for suffix in self.suffixes for path in self.folder.rglob(f"*{suffix}") if self.belongs(path))
-        names = sorted(path.relative_to(self.folder).as_posix() for path in paths)
+        paths = [path for pattern in self.patterns for path in self.folder.glob(pattern)]
+        listed = [path for path in paths if not path.stem.startswith(("Base-", *OF_THE_REPOSITORY))]
+        names = sorted(path.relative_to(self.folder).as_posix() for path in listed)
         return sorted(names, key=lambda name: not name.startswith("OwnImages/"))
 
     def listing(self) -> str:
         """A line for each file: its name, and what it is."""
         names = self.names()
         width = max(map(len, names), default=0)
-        return "\n".join(f"{name:{width}}  {self.about(_text(self.folder / name))}".rstrip() for name in names)
+        return "\n".join(f"{name:{width}}  {_about(self.folder / name)}".rstrip() for name in names)
 
     def copy(self, name: str, folder: Path) -> list[Path]:
-        """Copy a file and its bases, in their own subfolders; the paths of the copies, the file itself first.
+        """Copy a file and its bases, in their own subfolders.
 
-        A UserError where there is no such file, or a copy is there already with other text.
+        Returns:
+            The paths of the copies, the file itself first.
+        Raises:
+            UserError: there is no such file, or a copy with other text exists.
         """
         source = self.find(name)
         if source is None:
             raise UserError(f"no {name} among `pml-ext {self.command}`{hint(name, self.names(), str)}")
         copies = []
         while source is not None:
-            copy, text = folder / source.relative_to(self.folder), _text(source)
-            if copy.exists() and _text(copy) != text:
+            copy, content = folder / source.relative_to(self.folder), source.read_bytes()
+            if copy.exists() and copy.read_bytes() != content:
                 raise UserError(f"{copy} is there already, with other text: remove it, or name another folder")
             copy.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(copy, text)
+            write_atomically(copy, content)
             copies.append(copy)
-            base = self.base(text)
-            source = (source.parent / base).resolve() if base else None
+            source = _base(source)
         return copies
 
 
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
-
-
-def _comment(text: str) -> str:
-    return next((line.lstrip("# ") for line in text.splitlines() if line.startswith("#")), "")
-
-
-def _heading(text: str) -> str:
-    """Of a notebook its title, of a script the first line of its docstring."""
-    if text.startswith("{"):
+def _about(path: Path) -> str:
+    """A config's first comment, a notebook's title or the first line of a script's docstring."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".yml":
+        return next((line.lstrip("# ") for line in text.splitlines() if line.startswith("#")), "")
+    if path.suffix == ".ipynb":
         return str(json.loads(text)["cells"][0]["source"][0]).strip("# \n")
     return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
 
 
-def _base(text: str) -> str | None:
+def _base(config: Path) -> Path | None:
+    if config.suffix != ".yml":
+        return None
     import yaml  # of the extra `runner`; a list needs none of it
 
-    base = yaml.safe_load(text).get("_BASE_")
-    return str(base) if base else None
+    base = yaml.safe_load(config.read_text(encoding="utf-8")).get("_BASE_")
+    return (config.parent / base).resolve() if base else None
 
 
-CONFIGS = Stock(
-    "configs", _ROOT / "fastreid_configs", (".yml",), lambda path: not path.name.startswith("Base-"),
-    _comment, _base,
-)  # fmt: skip
-EXAMPLES = Stock(
-    "examples", _ROOT / "examples", (".py", ".ipynb"),
-    lambda path: path.parent.name in ("examples", "notebooks") and path.stem not in OF_THE_REPOSITORY, _heading,
-)  # fmt: skip
+CONFIGS = Stock("configs", _ROOT / "fastreid_configs", ("**/*.yml",))
+EXAMPLES = Stock("examples", _ROOT / "examples", ("*.py", "notebooks/*.ipynb"))

@@ -55,7 +55,7 @@ def data_set(key: str, name: str, aliases: Mapping[str, str]) -> Iterator[Proble
             yield Problem(key, name, f"needs a path behind the colon: {OWN_DATA[name]}")
         return
     if name in DATASETS_NOT_BUILT:
-        yield Problem(key, name, f"FastReID's reader of it is not built; {_AS_OWN_DATA}", not_built=True)
+        yield Problem(key, name, f"FastReID's reader of it is not built; {_AS_OWN_DATA}")
     elif name not in DATASET_REGISTRY:
         yield Problem(key, name, f"unknown{hint(name, DATASET_REGISTRY)}. {_AS_OWN_DATA[0].upper()}{_AS_OWN_DATA[1:]}")
 

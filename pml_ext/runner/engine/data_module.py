@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader
 from yacs.config import CfgNode as CN
 
 from pml_ext.reports.run_threshold import check_thresholds
+from pml_ext.runner.config.network_keys import is_grey
 from pml_ext.runner.data.datasets import ImageCheck, ImageSet, TestSet, load_test_sets, load_train_set
 from pml_ext.runner.data.loaders import Sample, SeededImages, TrainingSample, collate, evaluation_loader, train_loader
 from pml_ext.runner.data.samplers import Drawn, JointBatchSampler
@@ -49,7 +50,7 @@ class DataModule(lightning.LightningDataModule):
 
     @property
     def _is_grey(self) -> bool:
-        return len(self.cfg.MODEL.PIXEL_MEAN) == 1
+        return is_grey(self.cfg)
 
     def train_dataloader(self) -> DataLoader[TrainingSample]:
         """This process's part of every joint batch of the training set."""

@@ -16,6 +16,7 @@ from pml_ext._errors import Terminated, UserError
 from pml_ext._files import write_atomically
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.load import load_config
+from pml_ext.runner.config.network_keys import is_grey
 from pml_ext.runner.config.run_folder import BEST, CHECKPOINTS, LAST, config_of_run, weights_of_run
 from pml_ext.runner.data.datasets import load_train_set
 from pml_ext.runner.data.samplers import steps_per_epoch
@@ -282,6 +283,6 @@ def _recompute_statistics(cfg: CN, module: TrainingModule, data: DataModule, tra
     cfg = cfg.clone()
     cfg.defrost()
     cfg.DATASETS.NAMES, cfg.DATASETS.REC_PATH = (cfg.TEST.PRECISE_BN.DATASET,), ""
-    loader = data.loader_of(load_train_set(cfg.DATASETS, grey=len(cfg.MODEL.PIXEL_MEAN) == 1))
+    loader = data.loader_of(load_train_set(cfg.DATASETS, grey=is_grey(cfg)))
     lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
     recompute_statistics(module.model, data, loader, cfg.TEST.PRECISE_BN.NUM_ITER, trainer.strategy.root_device)

@@ -99,7 +99,8 @@ class TrainingModule(lightning.LightningModule):
         num_classes = identities if needs_scores else 0
         if has_own_parts(cfg):
             num_classes = identities
-            self.run_config = _with_num_classes(cfg, identities)
+            self.run_config = cfg.clone()
+            self.run_config.merge_from_list(["MODEL.HEADS.NUM_CLASSES", identities])
         self.model = build_model(cfg, num_classes=num_classes, pretrained=True)
         sizes = _OutputSizes(self.model, data)
         options = cfg.MODEL.HEADS
@@ -419,14 +420,6 @@ def _in_32_bits(output: Any) -> Any:
     if isinstance(output, (tuple, list)) and any(isinstance(part, Tensor) for part in output):
         return tuple(_in_32_bits(part) for part in output)
     return output.float() if isinstance(output, Tensor) and output.is_floating_point() else output
-
-
-def _with_num_classes(cfg: CN, num_classes: int) -> CN:
-    filled: CN = cfg.clone()
-    filled.defrost()
-    filled.MODEL.HEADS.NUM_CLASSES = num_classes
-    filled.freeze()
-    return filled
 
 
 def _num_classes(configured: int, train_set: ImageSet) -> int:

@@ -17,7 +17,6 @@ from pml_ext.runner.config.rules import (
     not_negative,
     one_of,
     positive,
-    unset,
 )
 from pml_ext.runner.modeling import names
 from pml_ext.runner.modeling.losses.factory import facts_of_name
@@ -172,5 +171,5 @@ MODEL_RULES: list[Rule] = [
 ]
 KD_RULES: list[Rule] = [
     must("MODEL_CONFIG MODEL_WEIGHTS", _DISTILLATION, lambda value: not any(value)),
-    unset("EMA.ENABLED", _DISTILLATION),
+    must("EMA.ENABLED", _DISTILLATION, lambda value: not value),
 ]

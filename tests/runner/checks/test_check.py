@@ -6,7 +6,11 @@ import pytest
 import torch
 
 from pml_ext._errors import UserError
-from pml_ext.runner.checks.check import CANNOT_RUN, LACKS_SOMETHING, check_files, load_checked
+from pml_ext.cli import main
+from pml_ext.runner.checks.check import CANNOT_RUN, LACKS_SOMETHING, check_files, load_checked, problems
+from pml_ext.runner.checks.supported import unsupported
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.config.load import load_config
 from tests.runner.data.published_layouts import picture
 
 DIGITS = """
@@ -20,6 +24,7 @@ MODEL:
 INPUT: {SIZE_TRAIN: [8, 8], SIZE_TEST: [8, 8]}
 DATASETS: {NAMES: [Digits], TESTS: [Digits]}
 """
+BAGTRICKS = "Market1501/bagtricks_R50.yml"
 
 
 @pytest.fixture
@@ -47,12 +52,12 @@ def test_all_that_stops_a_file_is_named_in_one_order(tmp_path: Path) -> None:
         f"  {file}: unknown key INPUT.PAD. Known",
         f"  {file}: unknown key TEST_; did you mean TEST?",
         f"  {file}: MODEL.HEADS.SCALE must be of type float",
+        "  MODEL.META_ARCHITECTURE = 'MoCo': momentum contrast",
         "  MODEL.BACKBONE.DEPTH = '20x': unknown",
+        "  DATASETS.NAMES = 'PA100K': FastReID's reader of it is not built; to use your own data, pass file:people.csv",
         "  SOLVER.GAMMA = 0.0: must be above 0",
         "  INPUT.FLIP: PROB must be in [0, 1]; got 2",
         "  TEST.OPIS: grid must be",
-        "  MODEL.META_ARCHITECTURE = 'MoCo': momentum contrast",
-        "  DATASETS.NAMES = 'PA100K': FastReID's reader of it is not built; to use your own data, pass file:people.csv",
     ]
     for line, start in zip(lines, starts, strict=True):
         assert line.startswith(start)
@@ -61,53 +66,69 @@ def test_all_that_stops_a_file_is_named_in_one_order(tmp_path: Path) -> None:
     assert str(caught.value).splitlines()[1:] == lines[1:]
 
 
-def test_an_unknown_data_set_shows_how_to_use_ones_own(digits: Path) -> None:
-    (line,) = told(digits, "DATASETS.NAMES", "('MOT17',)")[1:]
-    assert line.startswith("  DATASETS.NAMES = 'MOT17': unknown. Known: 'Digits', ")
-    assert "o use your own data, pass file:people.csv (a table) or folder:PATH (a folder per class)" in line
-    assert "Did you mean" not in line
-
-
 @pytest.mark.parametrize(
     ("opts", "expected"),
     [
-        (["SOLVER.IMS_PER_BATCH", "6", "DATALOADER.SAMPLER_TRAIN", "NaiveIdentitySampler"], "NUM_INSTANCE × processes"),
+        # rules about several keys
+        ("SOLVER.IMS_PER_BATCH 6 DATALOADER.SAMPLER_TRAIN NaiveIdentitySampler", "NUM_INSTANCE × processes = 4 × 1"),
+        ("SOLVER.IMS_PER_BATCH 0", "SOLVER.IMS_PER_BATCH = 0: must be 1 or more"),
         (
-            ["MODEL.FREEZE_LAYERS", "['backbone', 'base']", "SOLVER.FREEZE_ITERS", "1"],
-            "MODEL.FREEZE_LAYERS: 'base' matches no parameter; names begin",
+            "SOLVER.IMS_PER_BATCH 4 DATALOADER.SAMPLER_TRAIN NaiveIdentitySampler",
+            "makes batches of one identity, and TripletLoss compares identities: set 8 or more",
         ),
         (
-            ["MODEL.FREEZE_LAYERS", "['(']", "SOLVER.FREEZE_ITERS", "1"],
-            "MODEL.FREEZE_LAYERS must be regular expressions: missing )",
+            "MODEL.LOSSES.NAME ('DiscriminativeLoss',) MODEL.LOSSES.DISC.TIGHTNESS True",
+            "MODEL.LOSSES.DISC.TIGHTNESS = True: needs 2 or more images of a class in a batch",
         ),
-        (["MODEL.HEADS.POOL_LAYER", "Identity"], "POOL_LAYER Identity needs a backbone with maps of 1×1; got (2, 2)"),
-        (["MODEL.BACKBONE.FEAT_DIM", "0"], "MODEL.BACKBONE.FEAT_DIM = 0: must be 1 or more"),
-        (["DATASETS.NAMES", "('file:',)"], "DATASETS.NAMES = 'file:': needs a path behind the colon"),
+        ("MODEL.HEADS.EMBEDDING_DIM 8", "MODEL.HEADS.NECK_FEAT = 'before': the losses do not train the reduction"),
         (
-            ["MODEL.LOSSES.NAME", "('DiscriminativeLoss',)", "MODEL.LOSSES.DISC.TIGHTNESS", "True"],
-            "MODEL.LOSSES.DISC.TIGHTNESS = True: needs batches with 2 or more images of a class: set DATALOADER.",
+            "INPUT.REA.ENABLED True",
+            "INPUT.REA.VALUE = [123.675, 116.28, 103.53]: must have one value for each of the 1",
         ),
-        (["MODEL.DEVICE", "gpu"], "MODEL.DEVICE = 'gpu': must be cuda, cuda:0 and so on, cpu or auto"),
-        (["KD.MODEL_CONFIG", "['teacher.yml']"], "KD.MODEL_CONFIG = ['teacher.yml']: knowledge distillation is not"),
-        (["MODEL.HEADS.EMBEDDING_DIM", "8"], "MODEL.HEADS.NECK_FEAT = 'before': the losses do not train the reduction"),
-        (["MODEL.BACKBONE.FEAT_DIM", str(2**62)], "MODEL.BACKBONE cannot be built with these sizes"),
-        (["MODEL.HEADS.NUM_CLASSES", str(2**62)], "MODEL.BACKBONE cannot be built with these sizes"),
-        (["INPUT.SIZE_TEST", "[1, 1]"], "INPUT.SIZE_TEST = [1, 1]: must be [height, width] or [side] for the shorter"),
-        (["INPUT.SIZE_TEST", "[0, 8]"], "INPUT.SIZE_TEST = [0, 8]: must be [height, width] or [side] for the shorter"),
-        (["SOLVER.BIAS_LR_FACTOR", "1e999"], "SOLVER.BIAS_LR_FACTOR = inf: must be 0 or more and finite"),
-        (["SOLVER.BASE_LR", "1e999"], "SOLVER.BASE_LR = inf: must be above 0 and finite"),
-        (["SOLVER.ONECYCLE.DIV_FACTOR", "0"], "SOLVER.ONECYCLE.DIV_FACTOR = 0.0: must be above 0 and finite"),
-        (["DATALOADER.NUM_WORKERS", "-1"], "DATALOADER.NUM_WORKERS = -1: must be 0 or more and finite"),
-        (["TEST.IMS_PER_BATCH", "0"], "TEST.IMS_PER_BATCH = 0: must be 1 or more"),
-        (["SOLVER.IMS_PER_BATCH", "0"], "SOLVER.IMS_PER_BATCH = 0: must be 1 or more"),
-        (["INPUT.SIZE_TRAIN", "[1099511627776, 8]"], "INPUT.SIZE_TRAIN = [1099511627776, 8]: must be [height, width]"),
+        ("TEST.BEST recall", "TEST.BEST = 'recall': Digits is measured by "),
+        ("TEST.PATIENCE 2 SOLVER.MAX_EPOCH 5", "TEST.PATIENCE = 2: counts validations during training"),
+        ("TEST.RERANK.ENABLED True TEST.RERANK.K2 21", "TEST.RERANK.K2 = 21: must be at most TEST.RERANK.K1, 20"),
+        ("SOLVER.SCHED OneCycleLR", "SOLVER.WARMUP_ITERS = 1000: OneCycleLR begins with a warm-up of its own"),
+        ("TEST.PRECISE_BN.ENABLED True TEST.PRECISE_BN.DATASET None", "PRECISE_BN.DATASET = 'None': unknown. Known"),
+        ("MODEL.PIXEL_STD [1.0,1.0,1.0]", "must both have 1 value (grey) or 3"),
+        ("MODEL.LOSSES.TRI.SCALE -1", "MODEL.LOSSES.TRI.SCALE = -1.0: must be 0 or more"),
+        # what constructors say
+        (
+            "MODEL.FREEZE_LAYERS ['base'] SOLVER.FREEZE_ITERS 1",
+            "['base'] match no parameter; names begin with backbone",
+        ),
+        ("MODEL.FREEZE_LAYERS ['('] SOLVER.FREEZE_ITERS 1", "FREEZE_LAYERS must be regular expressions: missing )"),
+        ("MODEL.HEADS.POOL_LAYER Identity", "POOL_LAYER Identity needs a backbone with maps of 1×1; got (2, 2)"),
+        (f"MODEL.BACKBONE.FEAT_DIM {2**62}", "MODEL.BACKBONE: "),
+        ("SOLVER.OPT SGD SOLVER.NESTEROV True SOLVER.MOMENTUM 0.0", "SOLVER.OPT: Nesterov momentum requires"),
+        ("MODEL.LOSSES.NAME ('CrossEntropyLoss',) MODEL.LOSSES.CE.EPSILON 1.5", "MODEL.LOSSES.CE: epsilon must be in"),
+        # rules about one key
+        ("MODEL.BACKBONE.FEAT_DIM 0", "MODEL.BACKBONE.FEAT_DIM = 0: must be 1 or more"),
+        ("DATASETS.NAMES ('file:',)", "DATASETS.NAMES = 'file:': needs a path behind the colon"),
+        ("DATASETS.NAMES ('MOT17',)", "pass file:people.csv (a table) or folder:PATH (a folder per class)"),
+        ("DATASETS.TESTS ('LFWW',)", "DATASETS.TESTS = 'LFWW': unknown; did you mean 'LFW'?"),
+        ("MODEL.DEVICE gpu", "MODEL.DEVICE = 'gpu': must be cuda, cuda:0 and so on, cpu or auto"),
+        ("KD.MODEL_CONFIG ['teacher.yml']", "KD.MODEL_CONFIG = ['teacher.yml']: knowledge distillation is not"),
+        ("INPUT.SIZE_TEST [0,8]", "INPUT.SIZE_TEST = [0, 8]: must be [height, width] or [side] for the shorter"),
+        ("INPUT.SIZE_TRAIN [1099511627776,8]", "INPUT.SIZE_TRAIN = [1099511627776, 8]: must be [height, width]"),
+        ("SOLVER.BASE_LR 1e999", "SOLVER.BASE_LR = inf: must be above 0 and finite"),
+        ("DATALOADER.SET_WEIGHT [0.5,1]", "DATALOADER.SET_WEIGHT = [0.5, 1]: must be whole numbers"),
+        ("SOLVER.OPT Adan", "SOLVER.OPT = 'Adan': unknown; did you mean 'Adam'"),
+        ("SEED -1", "SEED = -1: must be in [0, 2^32)"),
     ],
 )
-def test_what_would_not_run_is_refused(digits: Path, opts: list[str], expected: str) -> None:
-    lines = told(digits, *opts)
+def test_what_would_not_run_is_refused(digits: Path, opts: str, expected: str) -> None:
+    text, status = check_files([str(digits)], opts.split())
+    lines = text.splitlines()
     assert lines[0] == f"{digits}: cannot run:"
-    assert len([line for line in lines[1:] if expected in line]) == 1
-    assert check_files([str(digits)], opts)[1] == CANNOT_RUN
+    assert len([line for line in lines[1:] if expected in line]) == 1, lines
+    assert status == CANNOT_RUN
+
+
+def test_weights_that_nobody_publishes() -> None:
+    words = ["MODEL.BACKBONE.PRETRAIN", "True", "MODEL.BACKBONE.WITH_SE", "True"]
+    assert "PRETRAIN = True: FastReID names no weights" in "\n".join(problems(load_config(BAGTRICKS, words)))
+    assert problems(load_config(BAGTRICKS, [*words, "MODEL.WEIGHTS", "model.pth"])) == []
 
 
 def test_processes_share_a_batch(digits: Path) -> None:
@@ -119,16 +140,20 @@ def test_processes_share_a_batch(digits: Path) -> None:
 @pytest.mark.parametrize(
     "opts",
     [
-        [],  # TripletLoss before a BNNeck
-        ["KD.MODEL_CONFIG", "['']", "KD.MODEL_WEIGHTS", "['']"],
-        ["MODEL.FREEZE_LAYERS", "['']"],
-        ["MODEL.FREEZE_LAYERS", "['backbone']", "SOLVER.FREEZE_EPOCHS", "1"],
-        ["MODEL.FREEZE_LAYERS", "['b1']"],  # for no iterations
-        ["DATASETS.TESTS", "('Digits',)", "MODEL.DEVICE", "auto"],
+        "MODEL.DEVICE auto",  # TripletLoss before a BNNeck
+        "KD.MODEL_CONFIG [''] KD.MODEL_WEIGHTS ['']",
+        "MODEL.FREEZE_LAYERS [''] SOLVER.FREEZE_EPOCHS 1",
+        "MODEL.FREEZE_LAYERS ['backbone'] SOLVER.FREEZE_EPOCHS 1",
+        "MODEL.FREEZE_LAYERS ['b1']",  # for no iterations
+        "MODEL.HEADS.PFC.SAMPLE_RATE 0.5 KD.EMA.MOMENTUM 0.5 MODEL.QUEUE_SIZE 10 TEST.PRECISE_BN.DATASET None",
     ],
 )
-def test_harmless_values_run(digits: Path, opts: list[str]) -> None:
-    assert told(digits, *opts) == [f"{digits}: runs"]
+def test_harmless_values_run(digits: Path, opts: str) -> None:
+    assert told(digits, *opts.split()) == [f"{digits}: runs"]
+
+
+def test_the_defaults_run() -> None:
+    assert unsupported(get_cfg()) == []
 
 
 @pytest.mark.parametrize(
@@ -147,11 +172,11 @@ def test_harmless_values_run(digits: Path, opts: list[str]) -> None:
     ],
 )
 def test_what_is_not_here_is_named(digits: Path, tmp_path: Path, opts: list[str], expected: str) -> None:
-    lines = told(digits, *opts, "DATASETS.ROOT", str(tmp_path))
-    assert lines[0] == f"{digits}: can run, but not here as it is:"
-    assert expected in lines[1]
-    assert len(lines) == 2
-    assert check_files([str(digits)], opts)[1] == LACKS_SOMETHING
+    text, status = check_files([str(digits)], [*opts, "DATASETS.ROOT", str(tmp_path)])
+    verdict, reason = text.splitlines()
+    assert verdict == f"{digits}: can run, but not here as it is:"
+    assert expected in reason
+    assert status == LACKS_SOMETHING
 
 
 def test_images_that_cannot_be_read_are_counted(digits: Path, tmp_path: Path) -> None:
@@ -172,9 +197,47 @@ def test_images_that_cannot_be_read_are_counted(digits: Path, tmp_path: Path) ->
 
 
 def test_replaced_spellings_are_told_too(digits: Path) -> None:
-    text = DIGITS.replace("INPUT: {", "INPUT: {DO_PAD: False, DO_FLIP: False, ")
-    digits.write_text(text + "SOLVER: {FP16_ENABLED: False}\n")
+    digits.write_text(DIGITS.replace("INPUT: {", "INPUT: {DO_FLIP: False, "))
     lines = told(digits, "MODEL.BACKBONE.PRETRAIN", "False")
-    assert lines[0] == f"{digits}: runs"
-    assert lines[1] == f"  ({digits}: INPUT.DO_FLIP is INPUT.FLIP.ENABLED False today)"
-    assert len(lines) == 5
+    assert lines[:2] == [f"{digits}: runs", f"  ({digits}: INPUT.DO_FLIP is INPUT.FLIP.ENABLED False today)"]
+
+
+def test_own_data_goes_wherever_a_data_set_is_named(digits: Path) -> None:
+    own = ["DATASETS.NAMES", "('file:a.csv',)", "DATASETS.TESTS", "('file:a.csv',)", "TEST.PRECISE_BN.ENABLED", "True"]
+    for name, wrong in {"folder:a": [], "Market": ["TEST.PRECISE_BN.DATASET"]}.items():
+        cfg = load_config(digits, [*own, "TEST.PRECISE_BN.DATASET", name])
+        assert [problem.key for problem in unsupported(cfg)] == wrong
+
+
+def test_every_file_is_reported(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = digits.with_name("wrong.yml")
+    wrong.write_text("MODEL: {LOSES: 1}")
+    assert main(["check-config", str(wrong), str(digits), "MODEL.HEADS.NAME", "AttrHead"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    refused = "  MODEL.HEADS.NAME = 'AttrHead': attribute recognition is not built"
+    assert lines == [f"{wrong}: cannot run:", lines[1], refused, f"{digits}: cannot run:", refused]
+    assert "unknown key MODEL.LOSES" in lines[1]
+    assert main(["check-config", "SOLVER.OPT", "SGD"]) == 2
+    assert "needs one or more .yml or .yaml files, and KEY VALUE pairs; got SOLVER.OPT SGD" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("losses", ["TRI: MARGIN 0.3, NORM_FEAT False", "SoftTripleLoss", "SUPCONLOSS: TEMPERATURE 0.1"]),
+        ("miners", ["MS: EPSILON 0.1", "UniformHistogramMiner"]),
+        ("backbones", ["build_resnet_backbone", "timm:<model>", "torchvision:<model>"]),
+        ("heads", ["MODEL.HEADS.CLS_LAYER", "CircleSoftmax", "GeneralizedMeanPooling", "EmbeddingHead"]),
+        ("datasets", ["Market1501", "LFW", "folder:<path>", "VehicleID with 800 test identities"]),
+        ("transforms", ["REA      Fills a rectangle with one colour", "VALUE [123.675"]),
+    ],
+)
+def test_list(kind: str, names: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", kind]) == 0
+    shown = capsys.readouterr().out
+    assert [name for name in names if name not in shown] == []
+
+
+def test_list_of_something_else(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "loss"]) == 2
+    assert "list: unknown value 'loss'; did you mean 'losses'?" in capsys.readouterr().err

@@ -21,10 +21,8 @@ def build_model(cfg: CN, *, num_classes: int | None = None, pretrained: bool = F
     if num_classes is None:
         num_classes = cfg.MODEL.HEADS.NUM_CLASSES if has_own_parts(cfg) else 0
     cfg = cfg.clone()
-    cfg.defrost()
-    cfg.MODEL.HEADS.NUM_CLASSES = num_classes
-    cfg.MODEL.BACKBONE.PRETRAIN = cfg.MODEL.BACKBONE.PRETRAIN and pretrained
-    cfg.freeze()
+    pretrained = pretrained and cfg.MODEL.BACKBONE.PRETRAIN
+    cfg.merge_from_list(["MODEL.HEADS.NUM_CLASSES", num_classes, "MODEL.BACKBONE.PRETRAIN", pretrained])
     model: nn.Module = META_ARCH_REGISTRY.get(cfg.MODEL.META_ARCHITECTURE)(cfg)
     return model
 
