@@ -15,7 +15,7 @@ import numpy as np
 
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import OpenSet, load_train_set
-from pml_ext.runner.data.datasets.data_set import DataSet
+from pml_ext.runner.data.datasets.image_set import DataSet
 from pml_ext.runner.engine.run import train
 from pml_ext.runner.launch import Launch
 from pml_ext.runner.registry import DATASET_REGISTRY

@@ -254,7 +254,7 @@ def _write_report(
     from pml_ext._version import __version__
     from pml_ext.metrics.opis_settings import OPISSettings
     from pml_ext.reports.run_report import measure_utility, notes_on_opis, write_report
-    from pml_ext.runner.data.datasets.data_set import OpenSet
+    from pml_ext.runner.data.datasets.image_set import OpenSet
     from pml_ext.runner.evaluation.baselines import Measured
 
     if images is not None and all(part.data.paths is None for part in parts):

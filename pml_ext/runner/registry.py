@@ -205,7 +205,7 @@ MINER_REGISTRY = Registry(
     "MODEL.MINER.NAME", "pml_ext.runner.modeling.losses.built_in", parent="MODEL.MINER", nodes=MINER_NODES
 )
 """Classes of miners, as in pytorch-metric-learning."""
-DATASET_REGISTRY = Registry("DATASETS.NAMES", "pml_ext.runner.data.datasets.built_in")
+DATASET_REGISTRY = Registry("DATASETS.NAMES", "pml_ext.runner.data.datasets")
 """Classes, called with `root=`, as `pml_ext.runner.ImageDataset`."""
 BACKBONE_REGISTRY = Registry("MODEL.BACKBONE.NAME", "pml_ext.runner.modeling.backbones.built_in")
 """Functions of the whole config: a network of images (B, C, H, W) to maps (B, FEAT_DIM, h, w)."""

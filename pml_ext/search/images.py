@@ -23,8 +23,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets.decoding import decode_image
-from pml_ext.runner.data.datasets.image_files import read_content
-from pml_ext.runner.data.datasets.layout import SUFFIXES, entries_of, is_image
+from pml_ext.runner.data.datasets.image_files import SUFFIXES, entries_of, is_image, read_content
 from pml_ext.search.embedder import Embedder
 from pml_ext.search.gallery import PART_ROWS, Gallery
 

@@ -22,7 +22,7 @@ from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.evaluation.columns import columns_of_queries
 from pml_ext.runner.evaluation.results import label_of
 from tests.conftest import DATA, real_data
-from tests.runner.data.published_layouts import LAYOUTS, face_bin, face_folders, write
+from tests.runner.data.published_layouts import LAYOUTS, face_bin, write
 
 CONFIGS = Path(__file__).parents[2] / "fastreid_configs"
 EVERY = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.yml"))
@@ -123,7 +123,7 @@ def inaturalist(root: Path) -> None:
 
 
 def faces(root: Path) -> None:
-    face_folders(root)
+    LAYOUTS["CASIAWebFace"](root)
     for name in ("lfw", "agedb_30", "cfp_fp"):
         face_bin(root / "faces_emore" / f"{name}.bin", [True, False] * 2)
 
@@ -132,7 +132,11 @@ def faces(root: Path) -> None:
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All data sets that configs name, but Omniglot."""
     folder = tmp_path_factory.mktemp("datasets")
-    layouts = {layout for name, layout in LAYOUTS.items() if name != "InShop"} | {in_shop, inaturalist, faces}
+    layouts = {layout for name, layout in LAYOUTS.items() if name not in ("InShop", "INaturalist2018")} | {
+        in_shop,
+        inaturalist,
+        faces,
+    }
     for layout in layouts:
         layout(folder)
     for extra in folder.glob("Market-1501-v15.09.15/bounding_box_train/*_c[36]*"):

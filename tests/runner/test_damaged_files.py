@@ -67,7 +67,7 @@ READ = """
 import json, sys
 from pathlib import Path
 from pml_ext import UserError
-from pml_ext.runner.data.datasets.face_pairs import read_bin
+from pml_ext.runner.data.datasets.faces import read_bin
 for path in map(Path, sys.argv[1:]):
     try:
         read_bin(path, False)

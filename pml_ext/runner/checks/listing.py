@@ -7,7 +7,7 @@ from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import require
 from pml_ext.runner.config.part_keys import REQUIRED, keys_of
 from pml_ext.runner.config.rules import value_of
-from pml_ext.runner.data.names import OWN_DATA
+from pml_ext.runner.data.rules import OWN_DATA
 from pml_ext.runner.modeling.names import CLS_LAYERS, POOL_LAYERS, backbone_facts
 from pml_ext.runner.registry import (
     BACKBONE_REGISTRY,

@@ -16,8 +16,8 @@ from pml_ext.runner.data.datasets import (
     training_share,
 )
 from pml_ext.runner.data.datasets import download_to_come as data_to_come
-from pml_ext.runner.data.datasets.layout import dataset_root
-from pml_ext.runner.data.names import read_as
+from pml_ext.runner.data.datasets.image_files import dataset_root
+from pml_ext.runner.data.rules import read_as
 from pml_ext.runner.modeling.cuda import missing_device, norms_of_other_devices
 from pml_ext.runner.modeling.weights.imagenet import UNUSED_PATH, missing_file
 from pml_ext.runner.modeling.weights.imagenet import download_to_come as weights_to_come

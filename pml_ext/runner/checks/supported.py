@@ -7,8 +7,15 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext.runner.config.network_keys import HOW_FAST, SHAPING
 from pml_ext.runner.config.rules import Problem, Rule, fits, must, one_of, problems_of
-from pml_ext.runner.data.names import BY_IDENTITY, OF_IMAGES, aliases_of
-from pml_ext.runner.data.rules import DATALOADER_RULES, DATASETS_RULES, INPUT_RULES, data_set
+from pml_ext.runner.data.rules import (
+    BY_IDENTITY,
+    DATALOADER_RULES,
+    DATASETS_RULES,
+    INPUT_RULES,
+    OF_IMAGES,
+    aliases_of,
+    data_set,
+)
 from pml_ext.runner.evaluation.columns import LAST, columns_of_first, replaces_metrics
 from pml_ext.runner.evaluation.rules import TEST_RULES
 from pml_ext.runner.modeling import rules as of_models

@@ -14,8 +14,8 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.config.run_folder import CHECKPOINTS, EVALUATION
-from pml_ext.runner.data.datasets.layout import dataset_root
-from pml_ext.runner.data.names import OWN_DATA, aliases_of
+from pml_ext.runner.data.datasets.image_files import dataset_root
+from pml_ext.runner.data.rules import OWN_DATA, aliases_of
 from pml_ext.runner.engine.class_shares import PATTERN
 
 log = logging.getLogger("pml_ext")

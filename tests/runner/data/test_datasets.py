@@ -1,5 +1,11 @@
+"""What a run loads of the data sets that its config names, and the sets that it draws, downloads or unpacks."""
+
 import io
+import logging
+import threading
 import zipfile
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -7,19 +13,205 @@ import pytest
 import torch
 import torchvision
 from PIL import Image
+from torch import distributed as dist
+from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.cli import parse
 from pml_ext.cli.arguments import config_files, trained_config, training_config
+from pml_ext.runner import rank_store
 from pml_ext.runner.checks.supported import unsupported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
-from pml_ext.runner.data.datasets import ImageSet, load_test_sets, load_train_set
-from pml_ext.runner.data.datasets.digits import digits_set
-from pml_ext.runner.data.datasets.layout import dataset_root
-from pml_ext.runner.data.datasets.omniglot import ARCHIVES, TEST_ALPHABETS, TRAIN_ALPHABETS, omniglot_set
+from pml_ext.runner.data.datasets import ImageCheck, image_check, load_test_sets, load_train_set
+from pml_ext.runner.data.datasets.handwriting import (
+    ARCHIVES,
+    TEST_ALPHABETS,
+    TRAIN_ALPHABETS,
+    digits_set,
+    omniglot_set,
+)
+from pml_ext.runner.data.datasets.image_files import ImageFile, dataset_root, image_sets
 from tests.conftest import real_data
-from tests.runner.data.published_layouts import picture
+from tests.runner.data.published_layouts import LAYOUTS, face_bin, picture, records, write
+
+
+def config(root: Path, names: tuple = (), tests: tuple = (), **options):
+    cfg = get_cfg()
+    cfg.DATASETS.update({"ROOT": str(root), "NAMES": names, "TESTS": tests, **options})
+    return cfg.DATASETS
+
+
+# --- several sets, and parts of sets ---
+
+
+def test_sets_are_joined_and_tests_can_be_trained_on_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    LAYOUTS["Market1501"](tmp_path)
+    LAYOUTS["DukeMTMC"](tmp_path)
+    with caplog.at_level(logging.INFO, logger="pml_ext"):
+        train = load_train_set(config(tmp_path, ("Market1501", "DukeMTMC")), grey=False)
+    assert train.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3, 3, 4], "identities of different sets stay apart"
+    assert train.images[13].shape == (3, 12, 6)
+    assert "Market1501, train: 12 images, 3 identities, 4 cameras" in caplog.text
+    combined = load_train_set(config(tmp_path, ("Market1501",), COMBINEALL=True), grey=False)
+    assert len(combined) == 12 + 5, "junk and distractors are nobody to learn"
+    assert len(set(combined.labels)) == 3 + 2
+
+
+def test_identities_of_one_image_can_be_left_out(tmp_path: Path) -> None:
+    write(tmp_path / "mine", "anna/1.jpg", "ben/1.jpg", "ben/2.jpg", "carla/1.jpg", "dora/1.jpg", "dora/2.jpg")
+    kept = load_train_set(config(tmp_path, ("folder:mine",), RM_LT=True), grey=False)
+    assert [Path(name).parent.name for name in kept.names] == ["ben", "ben", "dora", "dora"]
+    assert kept.labels.tolist() == [0, 0, 1, 1]
+    write(tmp_path / "single", "anna/1.jpg", "ben/1.jpg")
+    with pytest.raises(UserError, match="RM_LT leaves no images"):
+        load_train_set(config(tmp_path, ("folder:single",), RM_LT=True), grey=False)
+
+
+def test_a_record_file_is_the_training_set(tmp_path: Path) -> None:
+    records(tmp_path / "train.rec", [picture(9), picture(200)], [0.0, 1.0])
+    train = load_train_set(config(tmp_path, ("MS1MV2",), REC_PATH=str(tmp_path / "train.rec")), grey=False)
+    assert len(train) == 2
+
+
+def test_sets_that_only_train_or_only_test(tmp_path: Path) -> None:
+    LAYOUTS["CASIAWebFace"](tmp_path)
+    LAYOUTS["OccludedREID"](tmp_path)
+    face_bin(tmp_path / "lfw.bin", [True])
+    with pytest.raises(UserError, match=r"DATASETS.TESTS: CASIAWebFace has no test images"):
+        load_test_sets(config(tmp_path, tests=("CASIAWebFace",)), grey=False)
+    for name in ("LFW", "OccludedREID"):
+        with pytest.raises(UserError, match=f"DATASETS.NAMES: {name} has no training images"):
+            load_train_set(config(tmp_path, (name,)), grey=False)
+    with pytest.raises(UserError, match=r"DATASETS\.NAMES: unknown value 'Digit'; did you mean 'Digits'"):
+        load_train_set(config(tmp_path, ("Digit",)), grey=False)
+
+
+def test_the_root_is_the_config_then_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FASTREID_DATASETS", raising=False)
+    monkeypatch.delenv("PML_EXT_DATA", raising=False)
+    assert dataset_root("") == Path("datasets")
+    monkeypatch.setenv("PML_EXT_DATA", "b")
+    assert dataset_root("") == Path("b")
+    monkeypatch.setenv("FASTREID_DATASETS", "a")
+    assert dataset_root("") == Path("a")
+    assert dataset_root("c") == Path("c")
+
+
+# --- aliases ---
+
+
+def test_an_alias_is_read_from_ones_own_table_under_its_name(tmp_path: Path) -> None:
+    write(tmp_path, "1.png")
+    (tmp_path / "people.csv").write_text("path,identity,split\n1.png,7,train\n1.png,8,query\n1.png,8,gallery\n")
+    for name in ("NAIC", "Market1501"):  # the latter has layout, distractors and columns of its own, which do not count
+        options = config(tmp_path, (name,), (name,), ALIASES=(f"{name}=file:people.csv",))
+        assert len(load_train_set(options, grey=False)) == 1
+        assert list(load_test_sets(options, grey=False)) == [name]
+        options.COMBINEALL = True
+        assert len(load_train_set(options, grey=False)) == 3
+
+
+@pytest.mark.parametrize(
+    ("aliases", "message"),
+    [
+        *(((entry,), "must be NAME=file:people.csv or") for entry in ("A", "A=B", "=file:x", "A=file:", 5)),
+        (("A=file:x.csv", "A=file:y.csv"), "must name each data set once"),
+    ],
+)  # fmt: skip
+def test_aliases_that_mean_nothing(aliases: tuple, message: str) -> None:
+    cfg = get_cfg()
+    cfg.DATASETS.ALIASES = aliases
+    assert any(message in str(problem) for problem in unsupported(cfg))
+
+
+def test_the_command_line_names_ones_own_data_for_a_config_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.yml"
+    precise = "TEST: {PRECISE_BN: {ENABLED: true, DATASET: NAICReID}}"
+    path.write_text(f"DATASETS: {{NAMES: [NAICReID], TESTS: [NAICReID]}}\n{precise}")
+    keys = {"DATASETS.NAMES", "DATASETS.TESTS", "TEST.PRECISE_BN.DATASET"}
+    assert {problem.key for problem in unsupported(load_config(path))} >= keys
+    for command, config_of in (("train", training_config), ("eval", trained_config), ("check-config", config_files)):
+        words = [command, str(path), "--dataset", "NAICReID=file:naic.csv", "--dataset", "B=folder:b"]
+        cfg = load_config(path, config_of(parse(words)[1])[1])
+        assert cfg.DATASETS.ALIASES == ("NAICReID=file:naic.csv", "B=folder:b")
+        assert not {problem.key for problem in unsupported(cfg)} & keys
+
+
+# --- images that cannot be decoded ---
+
+
+def test_unreadable_images_are_skipped_listed_and_limited(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    LAYOUTS["Market1501"](tmp_path)
+    damaged = tmp_path / "Market-1501-v15.09.15" / "bounding_box_train" / "0007_c2s1_000070_02.jpg"
+    damaged.write_bytes(picture()[:-30])
+    with caplog.at_level(logging.INFO, logger="pml_ext"):
+        train = load_train_set(config(tmp_path, ("Market1501",), MAX_UNREADABLE=0.1), grey=False)
+    assert len(train) == 11 and str(damaged) not in train.names
+    found = "1 of 12 images of Market1501, train cannot be read"
+    assert f"{found}; they are skipped (the first: image {damaged} cannot be decoded" in caplog.text
+    said = rf"^{found} \(.*\). Set DATASETS.MAX_UNREADABLE 0.09 to go on"
+    with pytest.raises(UserError, match=said):
+        load_train_set(config(tmp_path, ("Market1501",)), grey=False)
+    combined = config(tmp_path, ("Market1501",), MAX_UNREADABLE=0.09, COMBINEALL=True)
+    assert len(load_train_set(combined, grey=False)) == 11 + 5
+    for file in (tmp_path / "Market-1501-v15.09.15" / "query").iterdir():
+        file.write_bytes(b"")
+    with pytest.raises(UserError, match=r"of Market1501, query cannot be read .*the file is empty"):
+        load_test_sets(config(tmp_path, tests=("Market1501",), MAX_UNREADABLE=1.0), grey=False)
+    unchecked = load_train_set(config(tmp_path, ("Market1501",), CHECK_IMAGES=False), grey=False)
+    with pytest.raises(UserError, match="cannot be decoded"):
+        unchecked.images[unchecked.names.index(str(damaged))]
+
+
+RANKS = 3
+
+
+def test_ranks_divide_the_files_and_share_what_they_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [tmp_path / f"{i}.jpg" for i in range(11)]
+    for i, file in enumerate(files):
+        file.write_bytes(b"" if i in (3, 4, 9) else picture())
+    images = image_sets([[ImageFile(file, i) for i, file in enumerate(files)]], grey=False)[0]
+    alone = ImageCheck(CN({"CHECK_IMAGES": True, "MAX_UNREADABLE": 0.5}))
+    expected = alone.readable("set", images).identities.tolist()
+    assert expected == [0, 1, 2, 5, 6, 7, 8, 10]
+
+    decoded, here, store = Counter[str](), threading.local(), dist.HashStore()
+    read = image_check.require_image
+
+    def counted(path: str) -> None:
+        decoded[path] += 1
+        read(path)
+
+    monkeypatch.setattr(image_check, "require_image", counted)
+    for module in (rank_store, image_check):
+        monkeypatch.setattr(module, "rank_and_ranks", lambda: (here.rank, RANKS))
+    monkeypatch.setattr(rank_store, "_store", lambda: store)
+
+    def check(rank: int) -> tuple[list[int], list[str]]:
+        here.rank = rank
+        of_rank = ImageCheck(CN({"CHECK_IMAGES": True, "MAX_UNREADABLE": 0.5}))
+        return of_rank.readable("set", images).identities.tolist(), of_rank.skipped
+
+    monkeypatch.setattr(rank_store, "_calls", CallsOfEachThread())
+    with ThreadPoolExecutor(RANKS) as pool:
+        found = list(pool.map(check, range(RANKS)))
+    assert found == [(expected, alone.skipped)] * RANKS
+    assert decoded == {str(file): 1 for file in files}, "no file twice"
+
+
+class CallsOfEachThread(threading.local):
+    """As a process counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __next__(self) -> int:
+        self.calls += 1
+        return self.calls
+
+
+# --- Digits and Omniglot ---
 
 
 def png(value: int = 255) -> bytes:
@@ -35,10 +227,9 @@ def archives(folder: Path, damaged: dict[str, bytes] | None = None) -> None:
     for archive, alphabets in zip(ARCHIVES, halves, strict=True):
         with zipfile.ZipFile(folder / archive, "w") as file:
             for alphabet in alphabets:
-                for character in (1, 2):
-                    for drawer in (1, 2):
-                        name = f"{archive[:-4]}/{alphabet}/character{character:02}/00{character}_{drawer:02}.png"
-                        file.writestr(name, (damaged or {}).get(name, png()))
+                for character, drawer in ((1, 1), (1, 2), (2, 1), (2, 2)):
+                    name = f"{archive[:-4]}/{alphabet}/character{character:02}/00{character}_{drawer:02}.png"
+                    file.writestr(name, (damaged or {}).get(name, png()))
 
 
 def test_digits_split_by_class() -> None:
@@ -46,32 +237,21 @@ def test_digits_split_by_class() -> None:
     assert set(data.train.identities) == {0, 1, 2, 3, 4}
     assert set(data.query.identities) == {5, 6, 7, 8, 9}
     assert len(data.train) + len(data.query) == 1797
-    assert data.train.images[0].shape == (1, 8, 8)
     assert digits_set(Path(), False).train.images[0].shape == (3, 8, 8)
     pixels = torch.stack(list(data.train.images))
-    assert (pixels.min(), pixels.max()) == (0, 255)
+    assert pixels.shape == (901, 1, 8, 8) and (pixels.min(), pixels.max()) == (0, 255)
 
 
 def test_omniglot_in_its_published_archives() -> None:
     data = omniglot_set(real_data("omniglot"), True)
-    assert len(data.train) == 2720
-    assert len(set(data.train.identities)) == 136
-    assert len(data.query) == 2120
-    assert len(set(data.query.identities)) == 106
-    for part in (data.train, data.query):
+    for part, images, characters in ((data.train, 2720, 136), (data.query, 2120, 106)):
+        assert (len(part), len(set(part.identities))) == (images, characters)
         pairs = set(zip(part.identities.tolist(), part.cameras.tolist(), strict=True))
         assert len(pairs) == len(part), "one drawing per drawer and character"
         assert set(part.cameras) == set(range(1, 21))
-    assert not {n.split("/")[-3] for n in data.train.names} & {n.split("/")[-3] for n in data.query.names}
-    assert data.train.images[0].shape == (1, 105, 105)
-
-
-def test_omniglot_lies_in_the_root_or_its_folder(tmp_path: Path) -> None:
-    archives(tmp_path / "a")
-    archives(tmp_path / "b" / "omniglot")
-    for root in (tmp_path / "a", tmp_path / "b"):
-        data = omniglot_set(root, True)
-        assert (len(data.train), len(data.query)) == (20, 12)
+    alphabets = [{name.split("/")[-3] for name in part.names} for part in (data.train, data.query)]
+    assert not alphabets[0] & alphabets[1]
+    assert data.train.images[0].shape == (1, 105, 105) and data.train.called(0) == "Balinese/01"
 
 
 def test_omniglot_reads_torchvisions_folder_and_downloads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,19 +260,16 @@ def test_omniglot_reads_torchvisions_folder_and_downloads_it(tmp_path: Path, mon
     def download(root: str, background: bool, download: bool) -> None:
         calls.append((root, background, download))
         for alphabet in (*TRAIN_ALPHABETS, *TEST_ALPHABETS):
-            folder = Path(root) / "omniglot-py" / "images_background" / alphabet / "character01"
-            folder.mkdir(parents=True)
-            (folder / "0001_03.png").write_bytes(png())
+            write(Path(root) / "omniglot-py/images_background", f"{alphabet}/character01/0001_03.png", content=png())
 
     monkeypatch.setattr(torchvision.datasets, "Omniglot", download)
     data = omniglot_set(tmp_path, True)
-    assert calls == [(str(tmp_path), True, True)]
     assert (len(data.train), len(data.query), set(data.query.cameras)) == (5, 3, {3})
     omniglot_set(tmp_path, True)
-    assert len(calls) == 1, "what is there is not downloaded again"
+    assert calls == [(str(tmp_path), True, True)], "what is there is not downloaded again"
 
 
-def test_a_missing_omniglot_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_or_damaged_omniglot_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def download(root: str, background: bool, download: bool) -> None:
         raise OSError("no network")
 
@@ -102,96 +279,16 @@ def test_a_missing_omniglot_says_what_to_do(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "omniglot-py" / "images_background").mkdir(parents=True)
     with pytest.raises(UserError, match=r"no images of Balinese.*found: none"):
         omniglot_set(tmp_path, True)
-
-
-def test_damaged_omniglot_files(tmp_path: Path) -> None:
-    name = "images_background_small1/Korean/character02/002_01.png"
-    archives(tmp_path, {name: png()[:40]})
+    folder = tmp_path / "omniglot"
+    archives(folder)
+    data = omniglot_set(tmp_path, True)
+    assert (len(data.train), len(data.query)) == (20, 12), "the archives come before the folder"
+    archives(folder, {"images_background_small1/Korean/character02/002_01.png": png()[:40]})
     with pytest.raises(UserError, match=r"image .*small1\.zip:.*Korean/character02/002_01\.png cannot be decoded"):
         omniglot_set(tmp_path, True)
-    whole = (tmp_path / ARCHIVES[0]).read_bytes()
-    (tmp_path / ARCHIVES[0]).write_bytes(whole[: len(whole) // 2])
+    (folder / ARCHIVES[0]).write_bytes(b"no archive")
     with pytest.raises(UserError, match=r"small1\.zip is damaged"):
         omniglot_set(tmp_path, True)
-    (tmp_path / ARCHIVES[0]).unlink()
+    (folder / ARCHIVES[0]).unlink()
     with pytest.raises(UserError, match=r"needs both .* holds only images_background_small2\.zip"):
         omniglot_set(tmp_path, True)
-
-
-def test_the_root_is_the_config_then_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FASTREID_DATASETS", raising=False)
-    monkeypatch.delenv("PML_EXT_DATA", raising=False)
-    assert dataset_root("") == Path("datasets")
-    monkeypatch.setenv("PML_EXT_DATA", "b")
-    assert dataset_root("") == Path("b")
-    monkeypatch.setenv("FASTREID_DATASETS", "a")
-    assert dataset_root("") == Path("a")
-    assert dataset_root("c") == Path("c")
-
-
-def test_joined_sets_keep_their_identities_apart() -> None:
-    def part(identities: list[int]) -> ImageSet:
-        count = len(identities)
-        return ImageSet([torch.zeros(1, 1, 1)] * count, np.array(identities), np.zeros(count), ["x"] * count)
-
-    joined = ImageSet.joined([part([7, 3, 7]), part([3, 9])])
-    assert joined.labels.tolist() == [1, 0, 1, 2, 3]
-
-
-def test_unknown_data_sets_list_the_known(tmp_path: Path) -> None:
-    path = tmp_path / "c.yml"
-    path.write_text("DATASETS: {NAMES: [Digit], TESTS: [Digits]}")
-    cfg = load_config(path)
-    with pytest.raises(
-        UserError,
-        match=r"DATASETS\.NAMES: unknown value 'Digit'; did you mean 'Digits'",
-    ):
-        load_train_set(cfg.DATASETS, grey=False)
-    assert list(load_test_sets(cfg.DATASETS, grey=False)) == ["Digits"]
-
-
-def test_an_alias_is_read_from_ones_own_table_under_its_name(tmp_path: Path) -> None:
-    (tmp_path / "1.png").write_bytes(picture(40, "PNG"))
-    (tmp_path / "people.csv").write_text("path,identity,split\n1.png,7,train\n1.png,8,query\n1.png,8,gallery\n")
-    options = get_cfg().DATASETS
-    options.ROOT = str(tmp_path)
-    for name in ("NAIC", "Market1501"):  # the latter has layout, distractors and columns of its own, which do not count
-        options.NAMES = options.TESTS = (name,)
-        options.ALIASES = (f"{name}=file:people.csv",)
-        assert len(load_train_set(options, grey=False)) == 1
-        assert list(load_test_sets(options, grey=False)) == [name]
-        options.COMBINEALL = True
-        assert len(load_train_set(options, grey=False)) == 3
-        options.COMBINEALL = False
-
-
-@pytest.mark.parametrize(
-    ("aliases", "message"),
-    [
-        (("NAIC",), "DATASETS.ALIASES = 'NAIC': must be NAME=file:people.csv or NAME=folder:path"),
-        (("NAIC=Market1501",), "must be NAME=file:people.csv or NAME=folder:path"),
-        (("=file:x.csv",), "must be NAME=file:people.csv or NAME=folder:path"),
-        (("NAIC=file:",), "must be NAME=file:people.csv or NAME=folder:path"),
-        (("A=file:x.csv", "A=file:y.csv"), "must name each data set once"),
-        ((5,), "must be NAME=file:people.csv or NAME=folder:path"),
-    ],
-)
-def test_aliases_that_mean_nothing(aliases: tuple, message: str) -> None:
-    cfg = get_cfg()
-    cfg.DATASETS.ALIASES = aliases
-    assert any(message in str(problem) for problem in unsupported(cfg))
-
-
-def test_the_command_line_names_ones_own_data_for_a_config_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "theirs.yml"
-    precise = "TEST: {PRECISE_BN: {ENABLED: true, DATASET: NAICReID}}"
-    path.write_text(f"DATASETS: {{NAMES: [NAICReID], TESTS: [NAICReID]}}\n{precise}")
-    assert not [problem for problem in unsupported(load_config(path)) if "ALIASES" in problem.key]
-    assert {problem.key for problem in unsupported(load_config(path))} >= {
-        "DATASETS.NAMES", "DATASETS.TESTS", "TEST.PRECISE_BN.DATASET"
-    }  # fmt: skip
-    for command, config_of in (("train", training_config), ("eval", trained_config), ("check-config", config_files)):
-        words = [command, str(path), "--dataset", "NAICReID=file:naic.csv", "--dataset", "B=folder:b"]
-        cfg = load_config(path, config_of(parse(words)[1])[1])
-        assert cfg.DATASETS.ALIASES == ("NAICReID=file:naic.csv", "B=folder:b")
-        assert not {p.key for p in unsupported(cfg)} & {"DATASETS.NAMES", "DATASETS.TESTS", "TEST.PRECISE_BN.DATASET"}

@@ -7,8 +7,7 @@ import pytest
 
 from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets import OpenSet, glyphs
-from pml_ext.runner.data.datasets.glyphs import GlyphTable, draw, glyphs_set, identities_of_looks
-from pml_ext.runner.data.datasets.typefaces import TYPEFACES, Typeface
+from pml_ext.runner.data.datasets.glyphs import TYPEFACES, GlyphTable, Typeface, draw, glyphs_set, identities_of_looks
 
 LETTERS = list("HOoÅß") + list("ΗΔΩ") + list("НЖж") + ["Ա", "ა"]
 

@@ -12,8 +12,8 @@ from PIL import Image
 
 from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets import load
-from pml_ext.runner.data.datasets.data_set import OpenSet
 from pml_ext.runner.data.datasets.image_dataset import ImageDataset
+from pml_ext.runner.data.datasets.image_set import OpenSet
 from pml_ext.runner.registry import DATASET_REGISTRY
 
 
@@ -76,7 +76,7 @@ def test_queries_search_each_other_where_the_gallery_is_empty() -> None:
     [
         ([("a.jpg", 1)], "query: item 0 must be (image, identity, camera); got ('a.jpg', 1)"),
         ([("a.jpg", 1, 0), (3, 1, 0)], "query: item 1 must be (image, identity, camera); got (3, 1, 0)"),
-        ([("a.jpg", 1.5, 0)], "query: the identity of item 0 must be an integer or a text; got 1.5"),
+        ([("a.jpg", 1.5, 0)], "query: item 0: identity and camera must be integers or texts; got 1.5"),
         (lambda: 1 / 0, "Warehouse cannot be read: ZeroDivisionError: division by zero"),
     ],
 )

@@ -10,8 +10,7 @@ import torch
 from PIL import Image
 
 from pml_ext._errors import UserError
-from pml_ext.runner.data.datasets.decoding import decode_image, pixels_of
-from pml_ext.runner.data.datasets.jpeg import decode_plain_jpeg
+from pml_ext.runner.data.datasets.decoding import decode_image, decode_plain_jpeg, pixels_of
 
 NOISE = np.random.default_rng(0).integers(0, 256, (7, 5, 3), dtype=np.uint8)
 PICTURE = Image.fromarray(NOISE).resize((37, 51), Image.Resampling.BICUBIC)

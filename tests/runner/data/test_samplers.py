@@ -6,7 +6,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets import ImageSet
-from pml_ext.runner.data.names import BY_IDENTITY
+from pml_ext.runner.data.rules import BY_IDENTITY
 from pml_ext.runner.data.samplers import Items, build_sampler
 from pml_ext.runner.registry import SAMPLER_REGISTRY
 

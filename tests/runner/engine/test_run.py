@@ -27,7 +27,7 @@ from pml_ext.cli import main
 from pml_ext.functional.retrieval import ranking
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import DataSet, OpenSet
-from pml_ext.runner.data.datasets.digits import digits_set
+from pml_ext.runner.data.datasets.handwriting import digits_set
 from pml_ext.runner.engine.run import evaluate
 from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.launch import Launch, is_first, start

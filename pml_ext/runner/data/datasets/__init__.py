@@ -10,18 +10,20 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
-from pml_ext.runner.data.datasets import folders
-from pml_ext.runner.data.datasets.data_set import DataSet, Loaded, OpenSet, PairSet, TemplateSet, TestSet
+from pml_ext.runner.data.datasets import faces, folders, glyphs, handwriting, reid, retrieval
 from pml_ext.runner.data.datasets.image_check import ImageCheck
 from pml_ext.runner.data.datasets.image_dataset import data_set_of
-from pml_ext.runner.data.datasets.image_set import ImageSet
-from pml_ext.runner.data.datasets.layout import dataset_root, own_path
+from pml_ext.runner.data.datasets.image_files import dataset_root, own_path
+from pml_ext.runner.data.datasets.image_set import DataSet, ImageSet, Loaded, OpenSet, PairSet, TemplateSet, TestSet
 from pml_ext.runner.data.datasets.record_io import record_set
 from pml_ext.runner.data.datasets.table import table_set
-from pml_ext.runner.data.names import read_as
+from pml_ext.runner.data.rules import read_as
 from pml_ext.runner.registry import DATASET_REGISTRY
 
 log = logging.getLogger("pml_ext")
+
+PUBLISHED = (handwriting, glyphs, reid, retrieval, folders, faces)
+"""Modules that register published data sets."""
 
 __all__ = [
     "DataSet",
@@ -52,8 +54,17 @@ def load_train_set(options: CN, *, grey: bool, check: ImageCheck | None = None) 
 
     check: to be concluded by the caller, who reads other sets too.
     """
-    with _checked(options, check) as check:
-        images = _train_set(options, grey, check)
+    own_check = check or ImageCheck(options)
+    if options.REC_PATH:
+        whole = record_set(Path(options.REC_PATH).expanduser(), grey)
+        images = _readable("REC_PATH", "train", whole, (JUNK,), own_check)
+    else:
+        loaded = _load_named(options, "NAMES", grey).items()
+        images = ImageSet.joined(
+            [part for name, data in loaded for part in _train_parts(name, data, options, own_check)]
+        )
+    if check is None:
+        own_check.conclude()
     if not options.RM_LT:
         return images
     several = (np.bincount(images.labels)[images.labels] > 1).nonzero()[0]
@@ -63,30 +74,22 @@ def load_train_set(options: CN, *, grey: bool, check: ImageCheck | None = None) 
     return images.subset(several)
 
 
-def _train_set(options: CN, grey: bool, check: ImageCheck) -> ImageSet:
-    if options.REC_PATH:
-        return _readable("REC_PATH", "train", record_set(Path(options.REC_PATH).expanduser(), grey), options, check)
-    sets = []
-    for name, data in _load_named(options, "NAMES", grey).items():
-        train = data.train if isinstance(data, OpenSet) else data
-        if not isinstance(train, ImageSet) or not len(train):
-            raise UserError(f"DATASETS.NAMES: {name} has no training images")
-        sets.append(_readable(name, "train", train, options, check))
-        if options.COMBINEALL and isinstance(data, OpenSet) and len(data.query):
-            parts = zip(("query", "gallery"), data.parts, strict=False)
-            tests = ImageSet.concatenated([check.readable(f"{name}, {part}", images) for part, images in parts])
-            known = ~np.isin(tests.identities, _nobody(name, options))
-            sets.append(_readable(name, "tests, to train on", tests.subset(known.nonzero()[0]), options, check))
-    return ImageSet.joined(sets)
+def _train_parts(name: str, data: Loaded, options: CN, check: ImageCheck) -> Iterator[ImageSet]:
+    """The training images of a set; with DATASETS.COMBINEALL those to test on too, but for nobody's."""
+    nobody = _nobody(name, options)
+    train = data.train if isinstance(data, OpenSet) else data
+    if not isinstance(train, ImageSet) or not len(train):
+        raise UserError(f"DATASETS.NAMES: {name} has no training images")
+    yield _readable(name, "train", train, nobody, check)
+    if options.COMBINEALL and isinstance(data, OpenSet) and len(data.query):
+        parts = zip(("query", "gallery"), data.parts, strict=False)
+        tests = ImageSet.concatenated([_readable(name, part, images, nobody, check) for part, images in parts])
+        yield tests.subset(np.flatnonzero(~np.isin(tests.identities, nobody)))
 
 
 def load_test_sets(options: CN, *, grey: bool, check: ImageCheck | None = None) -> dict[str, TestSet]:
     """The test sets of DATASETS.TESTS by name; check: as of `load_train_set`."""
-    with _checked(options, check) as check:
-        return _test_sets(options, grey, check)
-
-
-def _test_sets(options: CN, grey: bool, check: ImageCheck) -> dict[str, TestSet]:
+    own_check = check or ImageCheck(options)
     sets: dict[str, TestSet] = {}
     for name, data in _load_named(options, "TESTS", grey).items():
         if isinstance(data, ImageSet) or (isinstance(data, OpenSet) and not len(data.query)):
@@ -94,12 +97,14 @@ def _test_sets(options: CN, grey: bool, check: ImageCheck) -> dict[str, TestSet]
         if isinstance(data, OpenSet):
             if data.note:
                 log.info("%s", data.note)
-            gallery = None if data.gallery is None else _readable(name, "gallery", data.gallery, options, check)
-            sets[name] = OpenSet(data.train, _readable(name, "query", data.query, options, check), gallery)
+            nobody, parts = _nobody(name, options), zip(("query", "gallery"), data.parts, strict=False)
+            data = OpenSet(data.train, *(_readable(name, part, images, nobody, own_check) for part, images in parts))
         else:
             same = data.same if isinstance(data, PairSet) else data.pairs.same
             log.info("%s: %d pairs, %d of one person", name, len(same), int(same.sum()))
-            sets[name] = data
+        sets[name] = data
+    if check is None:
+        own_check.conclude()
     return sets
 
 
@@ -165,32 +170,19 @@ def _load_named(options: CN, key: str, grey: bool) -> dict[str, Loaded]:
 
 
 def _nobody(name: str, options: CN) -> tuple[int, ...]:
-    read = read_as(name, options.ALIASES)
-    return data_set(read).nobody if read in DATASET_REGISTRY else (JUNK,)
+    path = read_as(name, options.ALIASES)
+    return data_set(path).nobody if path in DATASET_REGISTRY else (JUNK,)
 
 
-def _contents(images: ImageSet, nobody: tuple[int, ...]) -> str:
-    """How many images, identities and cameras; images of one camera, or each of its own, have none."""
-    known = images.identities[~np.isin(images.identities, nobody)]
-    parts = [f"{len(images)} images", f"{len(np.unique(known))} identities"]
-    cameras = len(np.unique(images.cameras))
-    if 1 < cameras < len(images):
-        parts.append(f"{cameras} cameras")
-    if len(known) < len(images):
-        parts.append(f"{len(images) - len(known)} images of nobody (junk and distractors)")
-    return ", ".join(parts)
-
-
-def _readable(name: str, part: str, images: ImageSet, options: CN, check: ImageCheck) -> ImageSet:
-    """The readable images; logs what was found."""
+def _readable(name: str, part: str, images: ImageSet, nobody: tuple[int, ...], check: ImageCheck) -> ImageSet:
+    """The readable images; logs how many images, identities and cameras there are."""
     images = check.readable(f"{name}, {part}", images)
-    log.info("%s, %s: %s", name, part, _contents(images, _nobody(name, options)))
+    known = images.identities[~np.isin(images.identities, nobody)]
+    counts = [f"{len(images)} images", f"{len(np.unique(known))} identities"]
+    cameras = len(np.unique(images.cameras))
+    if 1 < cameras < len(images):  # else there is one, or each image has its own
+        counts.append(f"{cameras} cameras")
+    if len(known) < len(images):
+        counts.append(f"{len(images) - len(known)} junk or distractor images (no identity)")
+    log.info("%s, %s: %s", name, part, ", ".join(counts))
     return images
-
-
-@contextmanager
-def _checked(options: CN, check: ImageCheck | None) -> Iterator[ImageCheck]:
-    """The caller's check, or one of this block alone."""
-    yield (own := check or ImageCheck(options))
-    if check is None:
-        own.conclude()

@@ -2,18 +2,104 @@
 
 import unicodedata
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 
-from pml_ext.runner.data.datasets.data_set import DataSet, OpenSet
-from pml_ext.runner.data.datasets.image_set import ImageSet
-from pml_ext.runner.data.datasets.typefaces import TYPEFACES, Typeface, font_path
+from pml_ext._errors import UserError
+from pml_ext._files import sha256_of
+from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet, published
 
 SAME_LOOK = 0.985
 """Cosine of the ink of two characters in the three DejaVu families together, above which they are one identity."""
+SIDE = 32
+_POINTS, _BASELINE = 22, 24
+
+# Family -> its styles; the first style is the upright one. Each font file with the SHA-256 of its content.
+TYPEFACES: dict[str, dict[str, str]] = {
+    "DejaVu Sans": {
+        "DejaVuSans.ttf": "3fdf69cabf06049ea70a00b5919340e2ce1e6d02b0cc3c4b44fb6801bd1e0d22",
+        "DejaVuSans-Bold.ttf": "b184b89e3c1075f22f6b71575b6fc20d4972b3cfd3b23322ca6fd596dcaef167",
+        "DejaVuSans-Oblique.ttf": "ccdf74b350f11fd3dd5774de50e5e6346a1a5da1f5b7d5fb83590665e97a5213",
+        "DejaVuSans-BoldOblique.ttf": "6edf0283160186af451cbee71e7b845f2e4cabf264bb992ce668c83c25465e6f",
+    },
+    "DejaVu Sans Mono": {
+        "DejaVuSansMono.ttf": "602ec86b8948cfcd956482fe64f94c36c867770149ef2f791d4613f443bcecb3",
+        "DejaVuSansMono-Bold.ttf": "baada9a5172fe20886251aff0433fc38461912d5daf07287e7bee56620a8da96",
+        "DejaVuSansMono-Oblique.ttf": "28052813f7a709fc89f52d192dc995ef4f0fdc5c3d7b73a49d6849b1916d0cd0",
+        "DejaVuSansMono-BoldOblique.ttf": "a69081c15c76c827e0a27a5a7f5c74b6135c843499955495ffa8c20d3a98288b",
+    },
+    "DejaVu Serif": {
+        "DejaVuSerif.ttf": "107244956e9962b9e96faccdc551825e0ae0898ae13737133e1b921a2fd35ffa",
+        "DejaVuSerif-Bold.ttf": "c3753f2ed6bc673f15846dc45addbeb3b9c872f32fb18fd53a21f1bef1ed7676",
+        "DejaVuSerif-Italic.ttf": "3e7994fbc54fa10ce3352a42d548fadd7d9cadb69cb1109bc9d960f6dac57f04",
+        "DejaVuSerif-BoldItalic.ttf": "d93efec7a9d2e826768d1a2ee95b95870e15e29599a84f3484af1de1cec2e181",
+    },
+    "STIX": {
+        "STIXGeneral.ttf": "167378031e2dddc6216d67819c9260e9a06ffc4c478e4e23cb98a6fd44b183c2",
+        "STIXGeneralBol.ttf": "e8533dc7083fa346bda1933d60ea4a83b67d0945bceaf1b3541f82b4a0e2c6a0",
+        "STIXGeneralItalic.ttf": "6cfcb333d22b7c3c623bdfd40174f14c85c3d6731ca6166c1edc80140eae8527",
+        "STIXGeneralBolIta.ttf": "98788fd4ba48dfbb2bd026c0e20a247a8b06c7372879628b7a6bb0d5bb09736c",
+    },
+}
 
 
+def font_path(file: str, sha256: str) -> Path:
+    """A font among matplotlib's; a UserError if it is missing, or not the one that the data set is made of."""
+    import matplotlib  # takes a moment, and only Glyphs needs it
+
+    path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / file
+    try:
+        found = sha256_of(path)
+    except OSError as error:
+        raise UserError(f"Glyphs needs matplotlib's font {file}: {error}; install matplotlib again") from error
+    if found != sha256:
+        raise UserError(
+            f"Glyphs: {path} is another font than the data set is made of (SHA-256 {found[:12]}…, expected "
+            f"{sha256[:12]}…): install a matplotlib of 3.6 to 3.11"
+        )
+    return path
+
+
+def check_fonts(root: Path) -> None:
+    """Raise UserError if the pictures cannot be drawn; nothing is drawn."""
+    for styles in TYPEFACES.values():
+        for file, sha256 in styles.items():
+            font_path(file, sha256)
+
+
+@lru_cache(maxsize=64)
+def _font(path: Path, points: int) -> ImageFont.FreeTypeFont:
+    # The other layout engine is not in every build of Pillow.
+    return ImageFont.truetype(str(path), points, layout_engine=ImageFont.Layout.BASIC)
+
+
+class Typeface:
+    """One style of a family; errors as of `font_path`."""
+
+    def __init__(self, file: str, sha256: str) -> None:
+        from matplotlib.ft2font import FT2Font  # the fonts are checked without it
+
+        self.path = font_path(file, sha256)
+        self.characters = frozenset(map(chr, FT2Font(self.path).get_charmap()))
+
+    def picture(self, character: str) -> np.ndarray:
+        """(32, 32) uint8, black on white, on one baseline; in a smaller size where the character would not fit."""
+        for points in range(_POINTS, 4, -1):
+            font = _font(self.path, points)
+            left, top, right, bottom = font.getbbox(character, anchor="ms")
+            if right - left <= SIDE and top >= -_BASELINE and bottom <= SIDE - _BASELINE:
+                break
+        canvas = Image.new("L", (SIDE, SIDE), 255)
+        # In the middle by its ink: the space that a typeface leaves around a character says which typeface it is.
+        at = ((SIDE - round(left + right)) // 2, _BASELINE)
+        ImageDraw.Draw(canvas).text(at, character, fill=0, font=font, anchor="ms")
+        return np.array(canvas)
+
+
+@published("Glyphs", "letters in the typefaces of matplotlib; Latin ones train", check=check_fonts)
 def glyphs_set(root: Path, grey: bool) -> OpenSet:
     """Latin letters train, those of Greek, Cyrillic, Armenian, Georgian and letter-like symbols test (32×32).
 
@@ -27,23 +113,17 @@ def glyphs_set(root: Path, grey: bool) -> OpenSet:
     table = draw()
     pixels = torch.from_numpy(table.pictures)[:, None]
     images = pixels if grey else pixels.expand(-1, 3, -1, -1)
-    # Of characters that look the same the first one is the identity's name.
-    called = dict(zip(reversed(table.identities.tolist()), reversed(table.characters.tolist()), strict=True))
-    trains = np.isin(table.identities, table.identities[[_name(c).startswith("LATIN") for c in table.characters]])
-
-    def part(rows: np.ndarray) -> ImageSet:
-        names = [f"{table.fonts[i]}: {table.characters[i]} ({_name(table.characters[i])})" for i in rows]
-        pictures = list(images[torch.from_numpy(rows)])
-        return ImageSet(pictures, table.identities[rows], table.families[rows], names, called)
-
-    return OpenSet(part(np.flatnonzero(trains)), part(np.flatnonzero(~trains)))
-
-
-def _check(root: Path) -> None:
-    """Raise UserError where the pictures cannot be drawn; nothing is drawn."""
-    for styles in TYPEFACES.values():
-        for file, sha256 in styles.items():
-            font_path(file, sha256)
+    names, latin = [], set()
+    called: dict[int, str] = {}
+    for identity, character, font in zip(table.identities.tolist(), table.characters, table.fonts, strict=True):
+        name = unicodedata.name(character, f"U+{ord(character):04X}")
+        names.append(f"{font}: {character} ({name})")
+        called.setdefault(identity, str(character))  # of characters that look the same the first one
+        if name.startswith("LATIN"):
+            latin.add(identity)
+    whole = ImageSet(list(images), table.identities, table.families, names, called)
+    trains = np.isin(table.identities, list(latin))
+    return OpenSet(whole.subset(np.flatnonzero(trains)), whole.subset(np.flatnonzero(~trains)))
 
 
 @dataclass(frozen=True)
@@ -99,10 +179,3 @@ def identities_of_looks(looks: np.ndarray) -> np.ndarray:
     for first, second in np.argwhere(np.triu(ink @ ink.T > SAME_LOOK, 1)):
         identities[identities == identities[second]] = identities[first]
     return np.unique(identities, return_index=True)[1][np.unique(identities, return_inverse=True)[1]]
-
-
-def _name(character: str) -> str:
-    return unicodedata.name(character, f"U+{ord(character):04X}")
-
-
-SETS = {"Glyphs": DataSet(glyphs_set, "letters in the typefaces of matplotlib; Latin ones train", check=_check)}

@@ -26,7 +26,10 @@ class ImageCheck:
     def __init__(self, options: CN) -> None:
         """options: the config's DATASETS."""
         self._wanted, self._limit = options.CHECK_IMAGES, options.MAX_UNREADABLE
-        self._found: dict[str, tuple[list[str], int]] = {}
+        self.skipped: list[str] = []
+        """`3 of 144 images of file:people.csv, train cannot be read`, a line for each part with such images."""
+        self._messages: list[str] = []
+        self._largest_share = 0.0
 
     def readable(self, part: str, images: ImageSet) -> ImageSet:
         """The images that decode; a set that is in memory as it is."""
@@ -35,48 +38,43 @@ class ImageCheck:
         unreadable = _unreadable(images.images)
         if not unreadable:
             return images
-        self._found[part] = list(unreadable.values()), len(images)
+        self._messages += unreadable.values()
+        self._largest_share = max(self._largest_share, len(unreadable) / len(images))
+        self.skipped.append(f"{len(unreadable)} of {len(images)} images of {part} cannot be read")
         return images.subset(np.setdiff1d(np.arange(len(images)), list(unreadable)))
-
-    @property
-    def skipped(self) -> list[str]:
-        """`3 of 144 images of file:people.csv, train cannot be read`, a line for each part with such images."""
-        return [
-            f"{len(found)} of {total} images of {part} cannot be read" for part, (found, total) in self._found.items()
-        ]
 
     def conclude(self, listing: Path | None = None) -> None:
         """Write a message about each image that is left out to a file, and log how many they are.
 
         UserError: they are more than DATASETS.MAX_UNREADABLE of a part, or all of it.
         """
-        messages = [message for found, _ in self._found.values() for message in found]
-        where = f"{messages[0]}{' …' if messages[1:] else ''}" if messages else ""
         if listing is not None:
             listing.unlink(missing_ok=True)
-            if messages:
-                write_atomically(listing, "\n".join(messages) + "\n")
-                where = f"listed in {listing}; the first: {messages[0]}"
-        shares = [(len(found), total) for found, total in self._found.values()]
-        if any(bad > self._limit * total or bad == total for bad, total in shares):
-            enough = max(-(-100 * bad // total) for bad, total in shares) / 100
-            advice = f". Set DATASETS.MAX_UNREADABLE {enough:g} to go on without them" if enough < 1 else ""
-            raise UserError(f"{', '.join(self.skipped)} ({where}){advice}")
-        if messages:
-            log.warning("%s; they are skipped (%s)", ", ".join(self.skipped), where)
+        if not self._messages:
+            return
+        found = f"the first: {self._messages[0]}"
+        if listing is not None:
+            write_atomically(listing, "\n".join(self._messages) + "\n")
+            found = f"listed in {listing}; {found}"
+        if self._largest_share <= self._limit and self._largest_share < 1:
+            log.warning("%s; they are skipped (%s)", ", ".join(self.skipped), found)
+            return
+        enough = np.ceil(100 * self._largest_share) / 100
+        advice = f". Set DATASETS.MAX_UNREADABLE {enough:g} to go on without them" if enough < 1 else ""
+        raise UserError(f"{', '.join(self.skipped)} ({found}){advice}")
 
 
 def _unreadable(images: ImageFiles) -> dict[int, str]:
     """The rows that cannot be decoded and why; each rank of a run decodes its share of the files, and learns of all."""
     rank, ranks = rank_and_ranks()
     rows = range(rank, len(images), ranks)
-    found: dict[int, str] = {}
+    found: list[tuple[int, str]] = []
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for start in range(0, len(rows), _AT_A_TIME):  # a pool keeps a kilobyte for each task it is given
             some = rows[start : start + _AT_A_TIME]
-            problems = zip(some, pool.map(_problem, map(images.sources.__getitem__, some)), strict=True)
-            found.update({row: message for row, message in problems if message})
-    of_ranks = [json.loads(said) for said in exchange(json.dumps(list(found.items())))]
+            problems = zip(some, pool.map(_problem, (images.sources[row] for row in some)), strict=True)
+            found += [(row, message) for row, message in problems if message]
+    of_ranks = [json.loads(said) for said in exchange(json.dumps(found))]
     return dict(sorted((row, message) for said in of_ranks for row, message in said))
 
 

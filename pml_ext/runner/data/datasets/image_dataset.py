@@ -1,6 +1,7 @@
 """A user's own data set in Python, with FastReID's interface."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,10 +10,9 @@ import numpy as np
 
 from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
-from pml_ext.runner.data.datasets.data_set import DataSet, OpenSet
 from pml_ext.runner.data.datasets.decoding import decode_image, pixels_of
-from pml_ext.runner.data.datasets.image_files import ImageFiles, read_image
-from pml_ext.runner.data.datasets.image_set import ImageSet, Lazy
+from pml_ext.runner.data.datasets.image_files import ImageFiles, numbered, read_image
+from pml_ext.runner.data.datasets.image_set import DataSet, ImageSet, Lazy, OpenSet
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,77 +66,64 @@ def data_set_of(kind: Callable[..., Any]) -> DataSet:
 def _read(kind: Callable[..., Any], about: str, root: Path, grey: bool) -> OpenSet:
     try:
         made = kind(root=str(root))
-        parts = {part: _items(getattr(made, part)) for part in _PARTS}
+        parts = [_items(getattr(made, part)) for part in _PARTS]
     except UserError:
         raise
     except Exception as error:  # whatever a user's class raises
         raise UserError(f"{about} cannot be read: {type(error).__name__}: {error}") from error
-    for part, items in parts.items():
-        _require_columns(items, f"{about}, {part}")
-    junk = getattr(made, "_junk_pids", ())
-    cameras = _Numbers(item[2] for items in parts.values() for item in items)
-    trained = _Numbers(item[1] for item in parts["train"])
-    tested = _Numbers(item[1] for part in _PARTS[1:] for item in parts[part])
-    train, query, gallery = (
-        _image_set(items, part, grey, trained if part == "train" else tested, cameras, junk, made)
-        for part, items in parts.items()
+    for name, items in zip(_PARTS, parts, strict=True):
+        for row, item in enumerate(items):
+            _require_item(item, f"{about}, {name}: item {row}")
+    train, query, gallery = parts
+    # Training identities and those of tests are numbered apart: the first may be integers and the others texts.
+    trained, train_names = numbered([item[1] for item in train])
+    tested, test_names = numbered([item[1] for item in [*query, *gallery]])
+    cameras, _ = numbered([item[2] for items in parts for item in items])
+    columns = zip(
+        _PARTS,
+        parts,
+        [trained, *np.split(tested, [len(query)])],
+        np.split(cameras, np.cumsum([len(train), len(query)])),
+        [train_names, test_names, test_names],
+        strict=True,
     )
-    return OpenSet(train, query, gallery if len(gallery) else None)
+    sets = [_image_set(made, grey, *column) for column in columns]
+    return OpenSet(*sets[: 3 if len(gallery) else 2])
 
 
 def _items(part: Items) -> Sequence[Item]:
     return part() if callable(part) else part
 
 
-def _require_columns(items: Sequence[Item], of: str) -> None:
-    for row, item in enumerate(items):
-        is_right = isinstance(item, (tuple, list)) and len(item) >= 3
-        if not is_right or (not isinstance(item[0], (str, Path, bytes)) and not callable(item[0])):
-            raise UserError(f"{of}: item {row} must be (image, identity, camera); got {item!r:.100}")
-        for value, name in zip(item[1:3], ("identity", "camera"), strict=True):
-            if not isinstance(value, (int, np.integer, str)):
-                raise UserError(f"{of}: the {name} of item {row} must be an integer or a text; got {value!r:.100}")
-
-
-class _Numbers:
-    """Integers as they are, if all values are integers; else the places of the texts in their order."""
-
-    def __init__(self, values: Iterable[int | str]) -> None:
-        different = set(values)
-        is_numbered = all(not isinstance(value, str) for value in different)
-        texts = [] if is_numbered else sorted(map(str, different))
-        self._places = {text: place for place, text in enumerate(texts)}
-        self.names = dict(enumerate(texts))
-
-    def __getitem__(self, value: int | str) -> int:
-        return self._places[str(value)] if self._places else int(value)
+def _require_item(item: Any, where: str) -> None:
+    is_right = isinstance(item, (tuple, list)) and len(item) >= 3
+    if not is_right or not (isinstance(item[0], (str, Path, bytes)) or callable(item[0])):
+        raise UserError(f"{where} must be (image, identity, camera); got {item!r:.100}")
+    for value in item[1:3]:
+        if not isinstance(value, (int, np.integer, str)):
+            raise UserError(f"{where}: identity and camera must be integers or texts; got {value!r:.100}")
 
 
 def _image_set(
-    items: Sequence[Item],
-    part: str,
-    grey: bool,
-    identities: _Numbers,
-    cameras: _Numbers,
-    junk: Sequence[int | str],
     made: Any,
+    grey: bool,
+    part: str,
+    items: Sequence[Item],
+    identities: np.ndarray,
+    cameras: np.ndarray,
+    identity_names: Mapping[int, str],
 ) -> ImageSet:
+    junk = getattr(made, "_junk_pids", ())
+    identities[[item[1] in junk for item in items]] = JUNK
     sources = [item[0] for item in items]
     names = [str(source) if isinstance(source, (str, Path)) else f"{part} {i}" for i, source in enumerate(sources)]
     images: Sequence[Tensor] = ImageFiles(names, grey)
-    if any(not isinstance(source, (str, Path)) for source in sources):
+    if not all(isinstance(source, (str, Path)) for source in sources):
         images = Lazy(list(zip(sources, names, strict=True)), partial(_image, grey=grey))
-    numbers = [JUNK if item[1] in junk else identities[item[1]] for item in items]
-    has_columns = bool(items) and len(items[0]) > 3 and hasattr(made, "extras")
-    return ImageSet(
-        images,
-        np.array(numbers, dtype=np.int64),
-        np.array([cameras[item[2]] for item in items], dtype=np.int64),
-        names,
-        identities.names,
-        Lazy(items, made.extras) if has_columns else None,
-        Lazy(items, _further_columns) if has_columns else None,
-    )
+    found = ImageSet(images, identities, cameras, names, identity_names)
+    if len(items) and len(items[0]) > 3:
+        found = replace(found, extras=Lazy(items, made.extras), more=Lazy(items, _further_columns))
+    return found
 
 
 def _further_columns(item: Item) -> tuple[Any, ...]:

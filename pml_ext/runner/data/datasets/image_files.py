@@ -1,8 +1,9 @@
-"""Images that stay on disk until they are needed, and the sets made of them."""
+"""Image files of data sets: listed in folders and lists, and read when they are needed."""
 
+import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,26 +12,29 @@ import numpy as np
 
 from pml_ext._errors import UserError
 from pml_ext._files import read_regular
-from pml_ext.runner.data.datasets.data_set import OpenSet
 from pml_ext.runner.data.datasets.decoding import decode_image, require_decodable
-from pml_ext.runner.data.datasets.image_set import ImageSet, Lazy
+from pml_ext.runner.data.datasets.image_set import ImageSet, Lazy, OpenSet
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+log = logging.getLogger("pml_ext")
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif")
+
 
 class ImageFile(NamedTuple):
-    """One image: where it is, whose it is, what took it."""
+    """One image: where it is, whose it is, and what took it, if that is known."""
 
-    path: Path
-    identity: int
-    camera: int = 0
+    path: str | Path
+    identity: int | str
+    camera: int | str | None = None
 
 
 class ImageFiles(Lazy["Tensor"]):
     """uint8 (1 or 3, h, w) tensors, decoded when they are asked for."""
 
-    def __init__(self, paths: Sequence[str] | Sequence[Path], grey: bool) -> None:
+    def __init__(self, paths: Sequence[str], grey: bool) -> None:
         super().__init__(paths, partial(read_image, grey=grey))
 
 
@@ -52,11 +56,38 @@ def read_content(path: str | Path) -> bytes:
         raise UserError(f"image {path} cannot be read: {error}") from error
 
 
-def image_set(files: Sequence[ImageFile], grey: bool, identity_names: Mapping[int, str] | None = None) -> ImageSet:
-    """The set of some files; identity_names as of ImageSet."""
-    identities = np.array([file.identity for file in files], dtype=np.int64)
-    cameras = np.array([file.camera for file in files], dtype=np.int64)
-    return file_set(paths_of(str(file.path) for file in files), identities, cameras, grey, identity_names or {})
+def image_sets(parts: Sequence[Sequence[ImageFile]], grey: bool) -> list[ImageSet]:
+    """Sets of files whose identities and cameras mean the same; a file without a camera gets one of its own.
+
+    A camera of its own lets the camera protocol remove nothing.
+    """
+    files = [file for part in parts for file in part]
+    ends = np.cumsum([len(part) for part in parts])[:-1]
+    identities, names = numbered([file.identity for file in files])
+    cameras, _ = numbered([i if file.camera is None else file.camera for i, file in enumerate(files)])
+    columns = zip(parts, np.split(identities, ends), np.split(cameras, ends), strict=True)
+    return [file_set(paths_of(str(file.path) for file in part), ids, cams, grey, names) for part, ids, cams in columns]
+
+
+def open_set(parts: Sequence[Sequence[ImageFile]], grey: bool, *, note: str = "") -> OpenSet:
+    """The data set of training images, queries and, unless the queries search each other, the gallery."""
+    return OpenSet(*image_sets(parts, grey), note=note)
+
+
+def numbered(values: Sequence[int | str]) -> tuple[np.ndarray, dict[int, str]]:
+    """Integers as they are; if one value is a text, places in the order of all texts, and the text of each place."""
+    if not any(isinstance(value, str) for value in values):
+        return np.array(values, dtype=np.int64), {}
+    texts = sorted({str(value) for value in values})
+    places = {text: place for place, text in enumerate(texts)}
+    return np.array([places[str(value)] for value in values], dtype=np.int64), dict(enumerate(texts))
+
+
+def file_set(
+    paths: Sequence[str], identities: np.ndarray, cameras: np.ndarray, grey: bool, identity_names: Mapping[int, str]
+) -> ImageSet:
+    """The set of some files, column by column; identity_names as of ImageSet."""
+    return ImageSet(ImageFiles(paths, grey), identities, cameras, paths, identity_names)
 
 
 def paths_of(paths: Iterable[str]) -> Sequence[str]:
@@ -72,42 +103,99 @@ def _decoded_path(path: bytes) -> str:
     return os.fsdecode(path)
 
 
+# --- folders and lists ---
+
+
+def dataset_root(configured: str) -> Path:
+    """DATASETS.ROOT, else $FASTREID_DATASETS, else $PML_EXT_DATA, else ./datasets."""
+    root = configured or os.environ.get("FASTREID_DATASETS") or os.environ.get("PML_EXT_DATA") or "datasets"
+    return Path(root).expanduser()
+
+
+def own_path(name: str, root: Path) -> Path:
+    """The user's own table or folder: in the current folder, else in DATASETS.ROOT."""
+    here = Path(name).expanduser()
+    there = root / here
+    if not here.exists() and not there.exists():
+        raise UserError(
+            f"no {name} in the current folder {Path.cwd()}, nor in DATASETS.ROOT {root}; {found_in(Path())}"
+        )
+    if here.exists() and there.exists() and not here.samefile(there):
+        log.warning("%s is in the current folder and in DATASETS.ROOT %s: the first is read", name, root)
+    return here if here.exists() else there
+
+
+def require_folder(folder: Path, expected: str) -> None:
+    """Raises a UserError unless the folder is there."""
+    if not folder.is_dir():
+        above = next((parent for parent in folder.parents if parent.is_dir()), Path.cwd())
+        raise UserError(
+            f"no folder {folder}. Expected {expected}; {found_in(above)}. DATASETS.ROOT (or the environment's "
+            "FASTREID_DATASETS) names the folder that holds the data set"
+        )
+
+
 def require_inside(path: str, folder: Path, where: str) -> None:
     """Raise a UserError if a listed path is absolute or has a part "..": it must lie in its folder."""
     if path.startswith("/") or ".." in path.split("/"):
         raise UserError(f"{where}: paths must lie inside {folder}; got {path!r}")
 
 
-def file_set(
-    paths: Sequence[str], identities: np.ndarray, cameras: np.ndarray, grey: bool, identity_names: Mapping[int, str]
-) -> ImageSet:
-    """The set of some files, column by column; identity_names as of ImageSet."""
-    return ImageSet(ImageFiles(paths, grey), identities, cameras, paths, identity_names)
+def entries_of(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The sub-folders and the files of a folder by name, without hidden ones.
+
+    macOS leaves a ._1.jpg next to each 1.jpg that it copies, and notebooks leave .ipynb_checkpoints.
+    """
+    with os.scandir(folder) as entries:
+        found = sorted((entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith("."))
+    return [folder / name for name, is_dir in found if is_dir], [folder / name for name, is_dir in found if not is_dir]
 
 
-def open_set(
-    parts: Sequence[Sequence[ImageFile]],
-    grey: bool,
-    identity_names: Mapping[int, str] | None = None,
-    *,
-    cameras: bool = True,
-    note: str = "",
-) -> OpenSet:
-    """The data set of training images, queries and, unless the queries search each other, the gallery."""
-    return open_set_of([image_set(files, grey, identity_names) for files in parts], cameras=cameras, note=note)
+def is_image(path: Path) -> bool:
+    """Whether a file has the name of an image."""
+    return path.suffix.lower() in SUFFIXES
 
 
-def open_set_of(parts: Sequence[ImageSet], *, cameras: bool, note: str = "") -> OpenSet:
-    """As `open_set`. Without cameras each image gets one of its own, so that the camera protocol removes nothing."""
-    if not cameras:
-        first = (0, 0, len(parts[1]))
-        parts = [
-            replace(images, cameras=first[i] + np.arange(len(images), dtype=np.int64)) for i, images in enumerate(parts)
-        ]
-    train, query, *gallery = parts
-    return OpenSet(train, query, *gallery, note=note)
+def found_in(folder: Path) -> str:
+    """`… holds a, b, c`."""
+    try:
+        names = sorted(entry.name for entry in folder.iterdir())
+    except OSError as error:
+        return f"{folder} cannot be read ({error.strerror})"
+    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    return f"{folder} holds {shown or 'nothing'}"
 
 
-def each_its_own_camera(files: Sequence[ImageFile]) -> list[ImageFile]:
-    """The files with the cameras 0, 1, …"""
-    return [file._replace(camera=i) for i, file in enumerate(files)]
+def matching_files(folder: Path, form: str, example: str, otherwise: str = "") -> list[tuple[Path, re.Match[str]]]:
+    """The files anywhere in a folder whose path in it has a form; others (Thumbs.db) are skipped.
+
+    form is a regular expression of the whole path, with / between its parts; the form `otherwise` counts if no file
+    has the first. A UserError with the example if there is none.
+    """
+    paths, depth = sorted(folder.rglob("*")), len(folder.parts)
+    for pattern in (form, otherwise):
+        matches = ((path, re.fullmatch(pattern, "/".join(path.parts[depth:]))) for path in paths)
+        if found := [(path, match) for path, match in matches if match]:
+            return found
+    raise UserError(f"no image such as {example} in {folder}; {found_in(folder)}")
+
+
+def lines_of(path: Path) -> list[str]:
+    """The non-empty lines of a text file, stripped; a UserError where it cannot be read or is not text."""
+    try:
+        text = read_regular(path).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"list {path} cannot be read ({error}); {found_in(path.parent)}") from error
+    return [stripped for line in text.splitlines() if (stripped := line.strip())]
+
+
+def matching_lines(listing: Path, form: str, expected: str, *, skip: int = 0) -> Iterator[re.Match[str]]:
+    """The non-empty lines of a list below its heading of `skip` lines, all of which must have a form.
+
+    A UserError, with the number of the line and the example `expected`, where one has not.
+    """
+    pattern = re.compile(form)
+    for number, line in enumerate(lines_of(listing)[skip:], start=skip + 1):
+        if not (match := pattern.fullmatch(line)):
+            raise UserError(f"{listing}, line {number}: expected `{expected}`; got {line[:80]!r}")
+        yield match

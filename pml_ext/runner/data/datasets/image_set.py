@@ -1,14 +1,20 @@
-"""Labelled images: what every data set is made of."""
+"""Labelled images, and the data sets that they make up."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from pml_ext._identities import JUNK
+from pml_ext.runner.registry import DATASET_REGISTRY
+
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from pml_ext.metrics.protocol_files import SearchProtocol, TemplateMedia, TemplatePairs
 
 
 Item = TypeVar("Item")
@@ -58,32 +64,30 @@ class ImageSet:
     def subset(self, rows: Sequence[int] | np.ndarray) -> "ImageSet":
         """Some of the images, in the order of the rows."""
         chosen = np.asarray(rows, dtype=np.int64)
-        images: Sequence[Tensor] = Lazy(chosen, self.images.__getitem__)
-        if isinstance(self.images, list):
-            images = list(images)
-        return ImageSet(
-            images,
-            self.identities[chosen],
-            self.cameras[chosen],
-            Lazy(chosen, self.names.__getitem__),
-            self.identity_names,
-            None if self.extras is None else Lazy(chosen, self.extras.__getitem__),
-            None if self.more is None else Lazy(chosen, self.more.__getitem__),
+        return replace(
+            self,
+            images=Lazy(chosen, self.images.__getitem__),
+            identities=self.identities[chosen],
+            cameras=self.cameras[chosen],
+            names=Lazy(chosen, self.names.__getitem__),
+            extras=self.extras and Lazy(chosen, self.extras.__getitem__),
+            more=self.more and Lazy(chosen, self.more.__getitem__),
         )
 
     @staticmethod
     def concatenated(sets: Sequence["ImageSet"]) -> "ImageSet":
         """One set of several that share their identities."""
-        names = {identity: name for s in sets for identity, name in s.identity_names.items()}
-        has_columns = all(s.extras is not None for s in sets)
+        names: dict[int, str] = {}
+        for images in sets:
+            names.update(images.identity_names)
         return ImageSet(
-            _chained([s.images for s in sets]),
-            np.concatenate([s.identities for s in sets]),
-            np.concatenate([s.cameras for s in sets]),
-            _chained([s.names for s in sets]),
+            _chained([images.images for images in sets]),
+            np.concatenate([images.identities for images in sets]),
+            np.concatenate([images.cameras for images in sets]),
+            _chained([images.names for images in sets]),
             names,
-            _chained([s.extras for s in sets]) if has_columns else None,
-            _chained([s.more for s in sets]) if has_columns else None,
+            _chained([images.extras for images in sets]),
+            _chained([images.more for images in sets]),
         )
 
     @staticmethod
@@ -91,15 +95,98 @@ class ImageSet:
         """One set of several; identities are renumbered so that those of different sets never meet."""
         if len(sets) == 1:
             return sets[0]
-        shifts = np.cumsum([0] + [s.labels.max() + 1 for s in sets[:-1]])
-        shifted = [
-            replace(s, identities=s.labels + shift, identity_names={}) for s, shift in zip(sets, shifts, strict=True)
-        ]
+        shifted, shift = [], 0
+        for images in sets:
+            shifted.append(replace(images, identities=images.labels + shift, identity_names={}))
+            shift += int(images.labels.max()) + 1
         return ImageSet.concatenated(shifted)
 
 
 def _chained(parts: Sequence[Any]) -> Any:
-    """One sequence of several, without a copy."""
+    """One sequence of several, without a copy; None if one of them is None."""
     from torch.utils.data import ConcatDataset  # the names and files of a set are checked without torch
 
-    return ConcatDataset(parts)
+    return None if any(part is None for part in parts) else ConcatDataset(parts)
+
+
+@dataclass(frozen=True)
+class OpenSet:
+    """A data set for retrieval; in most, training and test identities do not meet."""
+
+    train: ImageSet
+    query: ImageSet
+    gallery: ImageSet | None = None  # None: every query searches all other queries
+    note: str = field(default="", kw_only=True)  # how the parts were chosen, for the log
+
+    @property
+    def parts(self) -> list[ImageSet]:
+        """What a test embeds."""
+        return [self.query] if self.gallery is None else [self.query, self.gallery]
+
+
+@dataclass(frozen=True)
+class PairSet:
+    """Images 2i and 2i + 1 are a pair; their identities mean nothing."""
+
+    images: ImageSet
+    same: np.ndarray  # (N,) bool, whether pair i shows one person
+
+    @property
+    def parts(self) -> list[ImageSet]:
+        """What a test embeds."""
+        return [self.images]
+
+
+@dataclass(frozen=True)
+class TemplateSet:
+    """N images, the template and medium of each, and which templates are compared; the identities mean nothing.
+
+    searches: which templates are searched for in which; None if the set has no such lists.
+    """
+
+    images: ImageSet
+    media: "TemplateMedia"
+    pairs: "TemplatePairs"
+    searches: "SearchProtocol | None" = None
+
+    @property
+    def parts(self) -> list[ImageSet]:
+        """What a test embeds."""
+        return [self.images]
+
+
+TestSet = OpenSet | PairSet | TemplateSet
+"""Queries and what they search, pairs of images, or pairs of templates."""
+
+Loaded = TestSet | ImageSet
+"""A test set (an OpenSet trains too), or images to train on only."""
+
+Reader = Callable[[Path, bool], Loaded]
+"""Reads (folder of all data sets, grey); raises UserError for missing or damaged files."""
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set as the trainer reads it, and what is known of it before.
+
+    read: returns a `kind`; about: a line for `pml-ext list`; nobody: identities of junk and distractors; check: raises
+    what `read` finds wrong with the files, if `read` itself draws, downloads or decodes images; to_download: whether a
+    run would download the set to the folder.
+    """
+
+    read: Reader
+    about: str
+    kind: type[Loaded] = OpenSet
+    nobody: tuple[int, ...] = (JUNK,)
+    check: Callable[[Path], object] | None = None
+    to_download: Callable[[Path], bool] = lambda root: False
+
+
+def published(name: str, about: str, **facts: Any) -> Callable[[Reader], Reader]:
+    """A decorator that registers the reader of a published data set; facts: the other fields of its DataSet."""
+
+    def add(read: Reader) -> Reader:
+        DATASET_REGISTRY.register(name)(DataSet(read, about, **facts))
+        return read
+
+    return add

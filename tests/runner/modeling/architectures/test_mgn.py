@@ -21,7 +21,7 @@ from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.losses.fastreid_losses import CrossEntropyLoss, TripletLoss
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
-from tests.runner.data import published_layouts as layouts
+from tests.runner.data.published_layouts import LAYOUTS
 from tests.runner.modeling.networks import module_of
 
 CONFIG = Path(__file__).parents[4] / "fastreid_configs" / "Market1501" / "mgn_R50-ibn.yml"
@@ -203,7 +203,7 @@ def test_non_local_blocks_are_left_out_as_in_fastreid(caplog: pytest.LogCaptureF
 
 @pytest.mark.filterwarnings("ignore:epsilon_opis, opis are nan")  # so few images
 def test_it_trains_evaluates_and_exports(tmp_path: Path) -> None:
-    layouts.market1501(tmp_path)
+    LAYOUTS["Market1501"](tmp_path)
     opts = [*SMALL, "DATASETS.ROOT", str(tmp_path), "OUTPUT_DIR", str(tmp_path / "run"), "DATALOADER.NUM_WORKERS", "0"]
     opts += ["SOLVER.MAX_EPOCH", "1", "SOLVER.IMS_PER_BATCH", "12", "DATALOADER.NUM_INSTANCE", "4"]
     opts += ["TEST.EVAL_PERIOD", "1", "SOLVER.FREEZE_ITERS", "1", "SOLVER.DELAY_EPOCHS", "0"]

@@ -1,0 +1,131 @@
+"""Handwritten digits and characters: scikit-learn's digits, and Omniglot (Lake, Salakhutdinov and Tenenbaum 2015)."""
+
+import re
+import zipfile
+import zlib
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from pml_ext._errors import UserError
+from pml_ext._files import read_regular
+from pml_ext.runner.data.datasets.decoding import decode_image
+from pml_ext.runner.data.datasets.image_files import numbered
+from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet, published
+
+
+@published("Digits", "scikit-learn's digits: 0–4 train, 5–9 test", check=lambda root: None)
+def digits_set(root: Path, grey: bool) -> OpenSet:
+    """Classes 0–4 train (901 images, 8×8), classes 5–9 test (896): real images that come with scikit-learn.
+
+    The set does not say who wrote an image, so each image is its own camera: a query searches all others.
+    """
+    import torch  # these take seconds, and few runs need the second
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    # 0…16 to 0…255
+    pixels = torch.from_numpy((data.images * (255 / 16)).round().astype(np.uint8))[:, None]
+    images = pixels if grey else pixels.expand(-1, 3, -1, -1)
+    names = [f"sklearn.datasets.load_digits()[{i}]" for i in range(len(images))]
+    whole = ImageSet(list(images), data.target.astype(np.int64), np.arange(len(images)), names)
+    return OpenSet(whole.subset(np.flatnonzero(data.target < 5)), whole.subset(np.flatnonzero(data.target >= 5)))
+
+
+# Greek and Latin are in both of the published small archives, so the split is by alphabet, not by archive.
+TRAIN_ALPHABETS = ("Balinese", "Early_Aramaic", "Greek", "Korean", "Latin")
+TEST_ALPHABETS = ("Japanese_(katakana)", "Sanskrit", "Tagalog")
+ARCHIVES = ("images_background_small1.zip", "images_background_small2.zip")
+_EXTRACTED = "omniglot-py/images_background"
+# …/ALPHABET/characterNN/XXXX_DD.png; DD is the drawer
+_DRAWING = re.compile(r"(?:^|[/:])([^/:]+)/character(\d+)/\d+_(\d+)\.png$")
+
+
+def is_to_come(root: Path) -> bool:
+    """Whether nothing of Omniglot is there, so that a run has torchvision download it."""
+    archives = (folder / name for folder in (root, root / "omniglot") for name in ARCHIVES)
+    return not ((root / _EXTRACTED).is_dir() or any(archive.is_file() for archive in archives))
+
+
+def check_omniglot(root: Path) -> None:
+    """Raise UserError if what is there lacks alphabets or is damaged; no drawing is decoded, none downloaded."""
+    if not is_to_come(root):
+        _require_alphabets({place[0] for place, _, _ in _drawings(root, contents=False)}, root)
+
+
+@published(
+    "Omniglot",
+    "Omniglot (Lake et al., Science 2015): handwritten characters, split by alphabet; the drawer is the camera",
+    check=check_omniglot,
+    to_download=is_to_come,
+)
+def omniglot_set(root: Path, grey: bool) -> OpenSet:
+    """Five alphabets train (136 characters), three others test (106); the drawer is the camera.
+
+    Reads `images_background_small1.zip` and `…small2.zip` in place, from the root or its `omniglot/`; else
+    torchvision's folder `omniglot-py/images_background`, which torchvision downloads where it is missing.
+    """
+    if is_to_come(root):
+        _download(root)
+    # The archives share alphabets: the same drawing comes twice, and counts once.
+    drawings = {place: (name, content) for place, name, content in _drawings(root)}
+    _require_alphabets({place[0] for place in drawings}, root)
+    parts = []
+    for alphabets in (TRAIN_ALPHABETS, TEST_ALPHABETS):
+        places = sorted(place for place in drawings if place[0] in alphabets)
+        files = [drawings[place] for place in places]
+        images = [decode_image(content, name, grey) for name, content in files]
+        identities, names = numbered([f"{alphabet}/{character:02}" for alphabet, character, _ in places])
+        parts.append(
+            ImageSet(images, identities, np.array([place[2] for place in places]), [name for name, _ in files], names)
+        )
+    return OpenSet(*parts)
+
+
+def _require_alphabets(found: Collection[str], root: Path) -> None:
+    if missing := [alphabet for alphabet in TRAIN_ALPHABETS + TEST_ALPHABETS if alphabet not in found]:
+        raise UserError(f"no images of {', '.join(missing)} in {root}; found: {sorted(found) or 'none'}")
+
+
+def _drawings(root: Path, *, contents: bool = True) -> Iterator[tuple[tuple[str, int, int], str, bytes]]:
+    """(alphabet, character, drawer), name and content of every drawing; without contents these are empty."""
+    for name, content in _files(root, contents):
+        if match := _DRAWING.search(name):
+            yield (match[1], int(match[2]), int(match[3])), name, content
+
+
+def _files(root: Path, contents: bool) -> Iterator[tuple[str, bytes]]:
+    for folder in (root, root / "omniglot"):
+        archives = [folder / name for name in ARCHIVES if (folder / name).is_file()]
+        if len(archives) == 1:
+            raise UserError(f"needs both {' and '.join(ARCHIVES)}; {folder} holds only {archives[0].name}")
+        for archive in archives:
+            yield from _zipped(archive, contents)
+        if archives:
+            return
+    for path in sorted((root / _EXTRACTED).rglob("*.png")):
+        yield path.as_posix(), read_regular(path) if contents else b""
+
+
+def _zipped(archive: Path, contents: bool) -> Iterator[tuple[str, bytes]]:
+    try:
+        with zipfile.ZipFile(archive) as members:
+            for name in members.namelist():
+                yield f"{archive}:{name}", members.read(name) if contents else b""
+    # RuntimeError: a member with a password; NotImplementedError: another compression
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError) as error:
+        raise UserError(f"{archive} is damaged ({error}): fetch it again") from error
+
+
+def _download(root: Path) -> None:
+    from torchvision.datasets import Omniglot
+
+    try:
+        Omniglot(str(root), background=True, download=True)
+    except (OSError, RuntimeError) as error:
+        raise UserError(
+            f"nothing at {root.resolve()} and torchvision could not download it ({error}). Put "
+            f"{' and '.join(ARCHIVES)} there, or set DATASETS.ROOT (or the environment's FASTREID_DATASETS) "
+            f"to the folder that has them"
+        ) from error

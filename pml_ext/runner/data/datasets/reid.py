@@ -1,0 +1,286 @@
+"""Re-identification sets of persons and vehicles, in their published folders and lists."""
+
+import re
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pml_ext._errors import UserError
+from pml_ext._identities import JUNK
+from pml_ext.runner.data.datasets.image_files import (
+    ImageFile,
+    image_sets,
+    matching_files,
+    matching_lines,
+    open_set,
+    require_folder,
+)
+from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet, published
+
+DISTRACTOR = 0
+BOXES = ("bounding_box_train", "query", "bounding_box_test")
+
+# --- identity and camera in the paths ---
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a set's images are.
+
+    image is a regular expression of an image's path in the folder, or in each of its parts, with the groups `identity`
+    and, if the set names them, `camera` and `scene` (which has identities and cameras of its own).
+    """
+
+    about: str
+    folder: str
+    image: str
+    example: str
+    otherwise: str = ""  # the form of another arrangement, looked for if no image is as in the first
+    shared: int | None = None  # identities up to this number are the same in all cameras, above it each has its own
+    parts: tuple[str, ...] = ()  # folders of training images, queries and gallery, or the last two; none: all train
+    nobody: tuple[int, ...] = (JUNK,)
+
+
+# Published arrangements, and those that FastReID's readers expect where they are others. In Partial REID and
+# Partial-iLIDS the number behind an image's identity counts as its camera, as in FastReID.
+_NAMED, _NUMBERED = r"(?P<identity>-?\d+)_c(?P<camera>\d+)[^/]*", r"(?P<identity>-?\d+)_(?P<camera>\d+)[^/]*\.jpg"
+LAYOUTS = {
+    "Market1501": Layout("Market-1501 (Zheng et al., ICCV 2015): 6 cameras", "Market-1501-v15.09.15",
+        rf"{_NAMED}\.jpg", "0002_c1s1_000451_03.jpg", parts=BOXES, nobody=(JUNK, DISTRACTOR)),
+    "DukeMTMC": Layout("DukeMTMC-reID (Zheng et al., ICCV 2017): 8 cameras", "DukeMTMC-reID",
+        rf"{_NAMED}\.jpg", "0001_c2_f0046182.jpg", parts=BOXES),
+    "CUHK03": Layout("CUHK03 (Li et al., CVPR 2014) in the protocol of Zhong et al. (CVPR 2017): 2 cameras, boxes "
+        "drawn by hand", "cuhk03-np/labeled", rf"{_NAMED}\.png", "0003_c1_21.png", parts=BOXES),
+    "CUHK03Detected": Layout("CUHK03 in detected boxes", "cuhk03-np/detected",
+        rf"{_NAMED}\.png", "0003_c1_21.png", parts=BOXES),
+    "VeRi": Layout("VeRi-776 (Liu et al., ECCV 2016): vehicles, 20 cameras", "veri",
+        rf"{_NAMED}\.jpg", "0001_c001_00016450_0.jpg", parts=("image_train", "image_query", "image_test")),
+    "PartialREID": Layout(
+        "Partial REID (Zheng et al., ICCV 2015): parts of people, searched among whole ones; tests only",
+        "Partial_REID", _NUMBERED, "001_001.jpg", parts=("partial_body_images", "whole_body_images")),
+    "PartialiLIDS": Layout(
+        "Partial-iLIDS (He et al., CVPR 2018): parts of people, searched among whole ones; tests only",
+        "PartialiLIDS", _NUMBERED, "001_001.jpg", parts=("query", "gallery")),
+    "OccludedREID": Layout("Occluded-REID (Zhuo et al., ICME 2018): occluded people among whole ones; tests only",
+        "OccludedREID", _NUMBERED, "001_001.jpg", parts=("query", "gallery")),
+    "VIPeR": Layout("Gray and Tao, ECCV 2008", "VIPeR",
+        r"cam_(?P<camera>[ab])/(?P<identity>\d+)_\d+\.bmp", "cam_a/000_45.bmp"),
+    # 0000 are passers-by whom nobody looks for
+    "GRID": Layout("Loy, Xiang and Gong, CVPR 2009", "underground_reid",
+        r"(?:probe|gallery|images)/(?!0000_)(?P<identity>\d{4})_(?P<camera>\d+)_.+\.jpe?g",
+        "probe/0001_1_25004_169_98_82_214.jpeg"),
+    "PRID": Layout("Hirzer et al., SCIA 2011", "prid_2011",
+        r"single_shot/cam_(?P<camera>[ab])/person_(?P<identity>\d+)\.png", "single_shot/cam_a/person_0001.png",
+        r"slim_train/(?:.+/)?person_(?P<identity>\d+)/(?P<camera>[^_/]+)_[^/]*\.png", shared=200),
+    "iLIDS": Layout("Zheng, Gong and Xiang, BMVC 2009", "iLIDS",
+        r"(?:.+/)?(?P<identity>\d{4})\d{3}\.jpg", "0001001.jpg", r"(?P<identity>[^/]+)/(?P<camera>[^_/]+)_[^/]*\.png"),
+    "CAVIARa": Layout("Cheng et al., BMVC 2011", "CAVIARa",
+        r"(?:.+/)?(?P<identity>\d{4})\d{3}\.jpg", "0001001.jpg"),
+    "LPW": Layout("Song et al., AAAI 2018: three scenes with people of their own", "pep_256x128/data_slim",
+        r"(?P<scene>scen\d+)/(?P<camera>view\d+)/(?P<identity>\d+)/\d+\.jpg", "scen1/view1/1/0001.jpg"),
+    "SenseReID": Layout("Zhao et al., CVPR 2017", "SenseReID",
+        r"(?:.+/)?test_(?:probe?|gallery)/(?P<identity>\d+)_(?P<camera>\d+)\.jpg", "test_probe/00001_00.jpg"),
+    "PKU": Layout("Ma et al., Neurocomputing 2017", "PKUv1a_128x48",
+        r"(?P<identity>\d+)_(?P<camera>\d+)_\d+\.png", "001_01_01.png"),
+    "SYSU_mm": Layout("Wu et al., ICCV 2017: the visible cameras, without the infrared 3 and 6", "SYSU-MM01",
+        r"(?P<camera>cam[1245])/(?P<identity>\d{4})/\d+\.jpg", "cam1/0001/0001.jpg"),
+    "PRAI": Layout("Zhang et al., IEEE Transactions on Multimedia 2020", "PRAI-1581",
+        r"images/(?P<identity>\d+)_(?P<camera>\d+)_\d+\.jpg", "images/00000001_0000_00000020.jpg"),
+    "PeS3D": Layout("3DPeS (Baltieri, Vezzani and Cucchiara, J-HGBU 2011), in a folder for each person", "3DPeS",
+        r"(?P<identity>[^/]+)/[^/]+\.bmp", "1/1_1_FRAME_30_RGB.bmp"),
+    "cuhkSYSU": Layout("Xiao et al., CVPR 2017, people cut out", "cuhk_sysu",
+        r"cropped_images/[^/]*p(?P<identity>-?\d+)_s\d[^/]*\.jpg", "cropped_images/p1_s1.jpg"),
+    "SAIVT": Layout("Bialkowski et al., DICTA 2012", "SAIVT-SoftBio",
+        r"cropped_images/(?P<identity>[^/]+)/[^/-]*-[^/-]*-(?P<camera>[^/.-]+)[^/]*\.jpeg",
+        "cropped_images/0001/0001-00045-C1-1.jpeg"),
+    "Shinpuhkan": Layout("Kawanishi et al., FCV 2014", "shinpuhkan",
+        r"(?:.+/)?(?P<identity>[^_/]+)_[^_/]*_(?P<camera>[^_/.]+)[^/]*\.jpg", "001/001_01_02_0001.jpg"),
+    "Thermalworld": Layout("Kniaz et al., ECCV workshops 2018: the visible half", "thermalworld_rgb",
+        r"(?P<identity>[^/]+)/[^/]+\.jpg", "1/0001.jpg"),
+    "WildTrackCrop": Layout("Chavdarova et al., CVPR 2018, people cut out", "Wildtrack_crop_dataset",
+        r"crop/(?P<identity>[^/]+)/(?P<camera>[^_/]+)_[^/]*\.png", "crop/1/0_00000000.png"),
+}  # fmt: skip
+
+
+def read_layout(root: Path, grey: bool, *, layout: Layout) -> OpenSet | ImageSet:
+    """A set with identity and camera of every image in its path; the root may be the set's own folder."""
+    folder = root / layout.folder
+    if layout.parts and not folder.is_dir() and (root / layout.parts[0]).is_dir():
+        folder = root
+    parts = []
+    for part in layout.parts or ("",):
+        require_folder(folder / part, f"{folder / part}/{layout.example}")
+        found = matching_files(folder / part, layout.image, layout.example, layout.otherwise)
+        parts.append([_image(path, match, layout) for path, match in found])
+    if not layout.parts:
+        return image_sets(parts, grey)[0]
+    train = [file for file in parts[0] if file.identity != JUNK] if len(parts) == 3 else []
+    return open_set([train, *parts[-2:]], grey)
+
+
+def _image(path: Path, match: re.Match[str], layout: Layout) -> ImageFile:
+    groups = match.groupdict()
+    identity, camera = groups["identity"], groups.get("camera")
+    if layout.parts:
+        return ImageFile(path, int(identity), int(groups["camera"]))
+    if "scene" in groups:  # a person is seen by several cameras of one scene
+        return ImageFile(path, f"{groups['scene']}/{identity}", f"{groups['scene']}/{camera}")
+    if layout.shared is not None and int(identity) > layout.shared:
+        return ImageFile(path, f"{camera}/{identity}", camera)
+    return ImageFile(path, identity, camera)
+
+
+def occluded_reid(root: Path, grey: bool) -> OpenSet | ImageSet:
+    """Occluded people are queries, the same people whole the gallery, as two cameras; or FastReID's arrangement."""
+    folder = root / "Occluded_REID"
+    if not folder.is_dir():
+        return read_layout(root, grey, layout=LAYOUTS["OccludedREID"])
+    parts: list[list[ImageFile]] = [[]]
+    for camera, part in enumerate(("occluded_body_images", "whole_body_images")):
+        found = matching_files(folder / part, r"[^/]+/(\d{3})_\d+\.tif", "001/001_01.tif")
+        parts.append([ImageFile(path, int(match[1]), camera) for path, match in found])
+    return open_set(parts, grey)
+
+
+for _name, _layout in LAYOUTS.items():
+    _reader = occluded_reid if _name == "OccludedREID" else partial(read_layout, layout=_layout)
+    _kind, _use = (OpenSet, "") if _layout.parts else (ImageSet, "to train on: ")
+    published(_name, f"{_use}{_layout.about}", kind=_kind, nobody=_layout.nobody)(_reader)
+
+# --- images in lists ---
+
+
+def read_list(listing: Path, form: str, example: str, folder: Path, suffix: str = "") -> list[ImageFile]:
+    """The files of a list's lines. form: with the groups image, identity and, if the set has cameras, camera."""
+    files = []
+    for line in matching_lines(listing, form, example):
+        groups = line.groupdict()
+        path = groups["image"].replace("\\", "/") + suffix  # Airport's list has the paths of Windows
+        camera = int(groups["camera"]) if "camera" in groups else None
+        files.append(ImageFile(folder / path, int(groups["identity"]), camera))
+    if not files:
+        raise UserError(f"{listing} names no images")
+    return files
+
+
+@published("MSMT17", "MSMT17 (Wei et al., CVPR 2018): 15 cameras")
+def msmt17(root: Path, grey: bool) -> OpenSet:
+    """MSMT17 by its list files. The lists' validation part is left out."""
+    folder, masked = root / "MSMT17_V1", ""
+    if not folder.is_dir():
+        folder, masked = root / "MSMT17_V2", "mask_{}_v2"
+    require_folder(folder, f"MSMT17_V1 or {folder}")
+    # identity, image, camera, time, …
+    form = r"(?P<image>\S+/\d+_\d+_(?P<camera>\d+)_\S+)\s+(?P<identity>\d+)"
+    parts = []
+    for part, images in (("train", "train"), ("query", "test"), ("gallery", "test")):
+        images_folder = folder / (masked.format(images) or images)
+        parts.append(
+            read_list(folder / f"list_{part}.txt", form, "0000/0000_000_01_0303morning_0008_0.jpg 0", images_folder)
+        )
+    return open_set(parts, grey)
+
+
+def vehicle_id(root: Path, grey: bool, *, identities: int) -> OpenSet:
+    """PKU VehicleID, tested on its list of so many identities.
+
+    One image of each identity, drawn once with a fixed seed, is the gallery; the others are queries. It has no
+    cameras: nothing is removed from a query's gallery.
+    """
+    images, splits = root / "vehicleid" / "image", root / "vehicleid" / "train_test_split"
+    require_folder(images, f"{images} and {splits}/train_list.txt")
+    form = r"(?P<image>\d+)\s+(?P<identity>\d+)"
+    train = read_list(splits / "train_list.txt", form, "image identity", images, ".jpg")
+    tested = read_list(splits / f"test_list_{identities}.txt", form, "image identity", images, ".jpg")
+    # The first of each identity in a random order.
+    order = np.random.default_rng(0).permutation(len(tested))
+    first = set(order[np.unique([tested[i].identity for i in order], return_index=True)[1]].tolist())
+    gallery = [file for i, file in enumerate(tested) if i in first]
+    query = [file for i, file in enumerate(tested) if i not in first]
+    return open_set([train, query, gallery], grey)
+
+
+def veri_wild(root: Path, grey: bool, *, identities: int) -> OpenSet:
+    """VERI-Wild, tested on its lists of so many identities; vehicle_info.txt has the cameras."""
+    images, splits = root / "VERI-Wild" / "images", root / "VERI-Wild" / "train_test_split"
+    require_folder(images, f"{images} and {splits}/vehicle_info.txt")
+    form = r"(\d+/[^;/]+?)(?:\.jpg)?;(\d+)(?:;.*)?"
+    lines = matching_lines(splits / "vehicle_info.txt", form, "identity/image;camera;…", skip=1)
+    cameras = {images / f"{line[1]}.jpg": int(line[2]) for line in lines}
+    parts = []
+    for name in ("train_list", f"test_{identities}_query", f"test_{identities}"):
+        form = r"(?P<image>(?P<identity>\d+)/[^/]+?)(?:\.jpg)?"
+        files = read_list(splits / f"{name}.txt", form, "identity/image.jpg", images, ".jpg")
+        for file in files:
+            if file.path not in cameras:
+                raise UserError(f"{splits}/{name}.txt names {file.path}, and vehicle_info.txt does not")
+        parts.append([file._replace(camera=cameras[Path(file.path)]) for file in files])
+    return open_set(parts, grey)
+
+
+for _size, _vehicles, _wild in (
+    ("", 13164, 10000),
+    ("Small", 800, 3000),
+    ("Medium", 1600, 5000),
+    ("Large", 2400, 10000),
+):
+    published(f"{_size}VehicleID", f"PKU VehicleID (Liu et al., CVPR 2016): {_vehicles:,} test identities, no cameras")(
+        partial(vehicle_id, identities=_vehicles)
+    )
+    published(
+        f"{_size}VeRiWild", f"VERI-Wild (Lou et al., CVPR 2019): vehicles, 174 cameras, {_wild:,} test identities"
+    )(partial(veri_wild, identities=_wild))
+
+
+@published("AirportALERT", "Airport (Karanam et al., TPAMI 2019): to train on, 6 cameras", kind=ImageSet)
+def airport_alert(root: Path, grey: bool) -> ImageSet:
+    """Airport's training images by its list filepath.txt; identities below 11001 are nobody's."""
+    folder = root / "AirportALERT"
+    require_folder(folder, f"{folder}/filepath.txt")
+    form = r"(?P<image>\D*(?P<camera>\d+)\\(?P<identity>\d+)\\.*)"
+    files = read_list(folder / "filepath.txt", form, "cam1\\11001\\1.jpg", folder)
+    return image_sets([[file for file in files if int(file.identity) >= 11001]], grey)[0]
+
+
+def naic(
+    root: Path, grey: bool, *, folder: str, lists: list[str], images: str, between: str = ":", first: int | None = None
+) -> OpenSet | ImageSet:
+    """A round of NAIC by the lists of FastReID's project NAIC20: training images, and perhaps queries and gallery.
+
+    `between` stands between an image's name and its identity; the `first` lines of the training list count. Training
+    images have no cameras, queries and gallery are of two.
+    """
+    require_folder(root / folder, f"{root / folder}/{lists[0]}")
+    form, example = rf"(?P<image>.+){between}(?P<identity>\d+)", f"00040591.png{between}15178"
+    train, *tests = (read_list(root / folder / name, form, example, root / folder / images) for name in lists)
+    if not tests:
+        return image_sets([train[:first]], grey)[0]
+    return open_set(
+        [train, *([file._replace(camera=camera) for file in files] for camera, files in enumerate(tests))], grey
+    )
+
+
+_R1, _R2, _CLEAN = "naic/2020_NAIC/chusai/train", "naic/2020_NAIC/fusai/train", "naic20r2_train_list_clean.txt"
+NAIC: dict[str, tuple[str, dict[str, Any]]] = {
+    "NAIC19": (
+        "NAIC 2019, round 2",
+        {"folder": "naic/2019_NAIC/fusai", "lists": ["train_list_clean.txt"], "images": ".", "between": " "},
+    ),
+    "NAIC20_R1": ("NAIC 2020, round 1", {"folder": _R1, "lists": ["label.txt"], "images": "images", "first": 40188}),
+    "NAIC20_R1CNV": (
+        "NAIC20_R1 in converted colours",
+        {"folder": _R1, "lists": ["label.txt"], "images": "images_convert", "first": 40188},
+    ),
+    "NAIC20_R2CNV": (
+        "NAIC20_R2 in converted colours",
+        {"folder": _R2, "lists": [_CLEAN], "images": "images_convert", "first": 53000},
+    ),
+}
+for _name, (_about, _arguments) in NAIC.items():
+    published(_name, f"{_about}: to train on", kind=ImageSet)(partial(naic, **_arguments))
+published("NAIC20_R2", "NAIC 2020, round 2")(
+    partial(naic, folder=_R2, lists=[_CLEAN, "val_query.txt", "val_gallery.txt"], images="images")
+)

@@ -1,0 +1,204 @@
+"""insightface's records and verification files, LFW's own list, and IJB's templates."""
+
+import io
+import pickle
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from pml_ext._errors import UserError
+from pml_ext.runner.data.datasets import PairSet, TemplateSet, load
+from pml_ext.runner.data.datasets.faces import LANDMARKS, align, read_bin
+from pml_ext.runner.data.datasets.record_io import RecordFile, record_set
+from tests.runner.data import published_layouts as layouts
+from tests.runner.data.published_layouts import MAGIC, picture, records
+
+# --- records ---
+
+
+def written(path: Path, bodies: list[tuple[list[float], bytes]]) -> np.ndarray:
+    """Writes records of (labels, image) and returns their offsets."""
+    content, offsets = bytearray(), []
+    for labels, image in bodies:
+        offsets.append(len(content))
+        further = len(labels) if len(labels) > 1 else 0
+        body = struct.pack("<IfQQ", further, labels[0] if not further else 9.0, 0, 0)
+        body += struct.pack(f"<{further}f", *labels[:further]) + image
+        content += struct.pack("<II", MAGIC, len(body)) + body + b"\0" * (-len(body) % 4)
+    path.write_bytes(content)
+    return np.array(offsets, dtype=np.int64)
+
+
+def test_headers_are_those_of_each_record(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    bodies = [
+        (random.integers(2**24, size=1 + i % 4).astype(float).tolist(), random.bytes(i * 7 % 30)) for i in range(200)
+    ]
+    offsets = written(tmp_path / "a.rec", bodies)  # the last record ends with the file
+    file = RecordFile(tmp_path / "a.rec")
+    labels, has_image = file.headers(offsets)
+    assert labels.tolist() == [labels[0] for labels, _ in bodies]
+    assert has_image.tolist() == [len(image) > 0 for _, image in bodies]
+    for wrong in (offsets[-1] + 4, 2, 10**9, -4, -1):
+        with pytest.raises(UserError, match=f"no record at byte {wrong}: "):
+            file.headers(np.append(offsets, wrong))
+
+
+def test_images_of_records_in_any_order_of_the_index(tmp_path: Path) -> None:
+    values = [10, 120, 250, 60, 90]
+    path, index = tmp_path / "train.rec", tmp_path / "train.idx"
+    records(path, [picture(value, "PNG") for value in values], [0.0, 7.0, 7.0, 2.0, 5.0])
+    lines = index.read_text().splitlines()
+    index.write_text("\r\n".join(reversed(lines)) + "\n")
+    data = record_set(path, False)
+    assert data.identities.tolist() == [0, 7, 7, 2, 5]
+    assert list(data.names) == [f"{path}[{i}]" for i in range(1, 6)]
+    assert [int(image.float().mean()) for image in data.images] == values
+    again = pickle.loads(pickle.dumps(data.images))  # as a loader's worker gets it
+    assert torch.equal(again[2], data.images[2])
+    index.write_text("\n".join(lines[:4]))
+    with pytest.raises(UserError, match="its first record announces 5 images; its index has 3"):
+        record_set(path, False)
+
+
+def test_a_record_that_holds_the_magic_number_is_put_together(tmp_path: Path) -> None:
+    # A bitmap keeps its pixels as they are: the magic number comes twice.
+    pixels = np.frombuffer(struct.pack("<I", MAGIC) * 3, dtype=np.uint8).reshape(2, 2, 3)[:, :, ::-1]
+    content = io.BytesIO()
+    Image.fromarray(pixels).save(content, "BMP")
+    records(tmp_path / "train.rec", [content.getvalue()], [0.0])
+    assert record_set(tmp_path / "train.rec", False).images[0].permute(1, 2, 0).tolist() == pixels.tolist()
+
+
+def test_truncated_and_damaged_records(tmp_path: Path) -> None:
+    path = tmp_path / "train.rec"
+    records(path, [picture(9), picture(200)], [0.0, 1.0], identities=0)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100])
+    data = record_set(path, False)
+    assert data.images[0].shape == (3, 12, 6)
+    with pytest.raises(UserError, match=r"train.rec at byte \d+ cannot be read, the file is damaged or truncated"):
+        data.images[1]
+    for content in (whole[: len(whole) // 2], b"\0" * len(whole)):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=r"no record at byte \d+: the file or its index is damaged or truncated"):
+            record_set(path, False)
+
+
+@pytest.mark.parametrize("index", ["", "0\t0\n1\t1.5\n", "0 0 1\n", "0\tx\n", "0\t0\n1\t-8\n", "é"])
+def test_a_damaged_index(index: str, tmp_path: Path) -> None:
+    records(tmp_path / "train.rec", [b"x"], [0.0])
+    (tmp_path / "train.idx").write_text(index)
+    with pytest.raises(UserError, match=r"train.(idx cannot be read|rec: no record at byte -8|rec holds no images)"):
+        record_set(tmp_path / "train.rec", False)
+
+
+# --- pairs ---
+
+ARRAYS = [np.frombuffer(picture(10 * i, "PNG"), dtype=np.uint8) for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("images", "same"),
+    [
+        ([array.tobytes() for array in ARRAYS], [True, False]),
+        (ARRAYS, [np.True_, np.False_]),
+        (ARRAYS, np.array([True, False])),
+        (ARRAYS, (1, 0)),
+    ],
+)
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_verification_files_of_insightface(images: list, same: list, protocol: int, tmp_path: Path) -> None:
+    (tmp_path / "faces_emore").mkdir()
+    (tmp_path / "faces_emore" / "lfw.bin").write_bytes(pickle.dumps((images, same), protocol=protocol))
+    data = load("LFW", tmp_path, False)
+    assert isinstance(data, PairSet) and data.same.tolist() == [True, False]
+    assert [image.unique().tolist() for image in data.images.images] == [[0], [10], [20], [30]]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (pickle.dumps(([print], [True])), "it asks for builtins.print, and only arrays and bytes"),
+        (pickle.dumps(([picture()] * 3, [True])), "expected two images a pair; got 3 images for 1 pairs"),
+        (pickle.dumps((["no bytes"] * 2, [True])), "an image must be bytes; got str"),
+        (pickle.dumps(([picture()] * 2, [7])), "whether a pair is the same must be 0 or 1"),
+        (pickle.dumps(([picture()] * 2, [True]))[:-40], "or damaged"),
+        (b"", "or damaged"),
+        (b"\x80\x02]r\xff\xff\xff\x7f.", "or damaged"),  # a place in the memo that would take 16 GiB
+        (b"c_codecs\nencode\n}Vx\nK\x01sb.", "or damaged"),  # an attribute for a function
+    ],
+)
+def test_a_pickle_is_data_or_an_error(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "lfw.bin").write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        read_bin(tmp_path / "lfw.bin", False)
+
+
+def test_lfw_in_its_own_folder(tmp_path: Path) -> None:
+    layouts.lfw(tmp_path)
+    data = load("LFW", tmp_path, False)
+    assert isinstance(data, PairSet)
+    assert data.same.tolist() == [True, False, True, False]
+    assert data.images.names[3].endswith("Akbar_Al_Baker/Akbar_Al_Baker_0002.jpg")
+    assert data.images.images[3].shape == (3, 12, 6)
+    (tmp_path / "lfw" / "pairs.txt").write_text("2 1\nA 1\n")
+    with pytest.raises(UserError, match=r"pairs.txt, line 2: expected 'name n1 n2'"):
+        load("LFW", tmp_path, False)
+
+
+# --- templates ---
+
+
+@pytest.mark.parametrize("name", ["IJBB", "IJBC"])
+def test_ijb_templates(name: str, tmp_path: Path) -> None:
+    layouts.ijb(tmp_path, name)
+    data = load(name, tmp_path, False)
+    assert isinstance(data, TemplateSet) and data.searches is not None
+    assert data.media.template_ids.tolist() == [1, 1, 1, 2, 3, 4]
+    assert data.pairs.same.tolist() == [True, False, False]
+    assert data.images.images[4].shape == (3, 112, 112)
+    assert data.searches.probes.template_ids.tolist() == [2, 4]
+    assert [gallery.subjects.tolist() for gallery in data.searches.galleries] == [[7], [8]]
+    lists = sorted((tmp_path / name / "meta").glob("*_1N_*.csv"))
+    lists[0].unlink()
+    with pytest.raises(UserError, match=lists[0].name):
+        load(name, tmp_path, False)
+    for path in lists[1:]:
+        path.unlink()
+    data = load(name, tmp_path, False)
+    assert isinstance(data, TemplateSet) and data.searches is None
+
+
+def test_ijb_lists_that_do_not_fit(tmp_path: Path) -> None:
+    layouts.ijb(tmp_path)
+    points = tmp_path / "IJBC" / "meta" / "ijbc_name_5pts_score.txt"
+    good = points.read_text()
+    for text, message in (
+        (good.replace("5.jpg", "7.jpg"), "name_5pts_score.txt has no landmarks of 5.jpg"),
+        ("1.jpg 3 4\n", "line 1: expected `image x1 y1"),
+    ):
+        points.write_text(text)
+        with pytest.raises(UserError, match=message):
+            load("IJBC", tmp_path, False)
+    media = points.with_name("ijbc_face_tid_mid.txt")
+    points.write_text(good.replace("5.jpg", "../5.jpg"))
+    media.write_text(media.read_text().replace("5.jpg", "../5.jpg"))
+    with pytest.raises(UserError, match=r"ijbc_face_tid_mid.txt: paths must lie inside .*got '../5.jpg'"):
+        load("IJBC", tmp_path, False)
+
+
+def test_alignment_undoes_a_turn_a_shift_and_a_scale() -> None:
+    rows, columns = torch.meshgrid(torch.arange(112.0), torch.arange(112.0), indexing="ij")
+    face = torch.stack([rows + columns, 2 * rows, 2 * columns]).to(torch.uint8)
+    assert (align(face, LANDMARKS).int() - face.int()).abs().max() <= 1, "landmarks in their places change nothing"
+    turned = face.rot90(1, (1, 2))  # counter-clockwise: x' = y, y' = 111 − x
+    places = np.stack([LANDMARKS[:, 1], 111 - LANDMARKS[:, 0]], 1)
+    assert (align(turned, places).int() - face.int()).abs().max() <= 1
+    large = torch.nn.functional.interpolate(face[None].float(), scale_factor=2, mode="bilinear")[0].round()
+    aligned = align(large.to(torch.uint8), 2 * LANDMARKS + 0.5)
+    assert (aligned.int() - face.int())[:, 1:-1, 1:-1].abs().max() <= 2

@@ -1,0 +1,211 @@
+"""A user's own images: tables and folders that are read, and the messages about others."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from yacs.config import CfgNode as CN
+
+from pml_ext._errors import UserError
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.data.datasets import OpenSet, load, load_test_sets, load_train_set
+from pml_ext.runner.data.datasets.table import rows_in_parts
+from pml_ext.search.images import list_images
+from tests.runner.data.published_layouts import write
+
+TABLE = """path,identity,camera,split
+a/1.jpg,anna,door,train
+a/2.jpg,ben,hall,train
+a/3.jpg,carla,door,query
+a/4.jpg,carla,hall,gallery
+a/5.jpg,dora,hall,gallery
+"""
+
+
+def read(name: str, root: Path, text: str = "") -> OpenSet:
+    if text:
+        write(root, name.removeprefix("file:"), content=text.encode())
+    data = load(name, root, False)
+    assert isinstance(data, OpenSet)
+    return data
+
+
+def options(root: Path, names: tuple[str, ...], tests: tuple[str, ...], **more: object) -> CN:
+    found = get_cfg().DATASETS
+    found.update({"ROOT": str(root), "NAMES": names, "TESTS": tests, "CHECK_IMAGES": False, **more})
+    return found
+
+
+# --- tables ---
+
+
+def test_a_csv(tmp_path: Path) -> None:
+    write(tmp_path, *(f"a/{i}.jpg" for i in range(1, 6)))
+    data = read("file:people.csv", tmp_path, TABLE)
+    assert data.gallery is not None
+    assert [list(part.names) for part in (data.train, data.query)] == [
+        [f"{tmp_path}/a/1.jpg", f"{tmp_path}/a/2.jpg"], [f"{tmp_path}/a/3.jpg"]
+    ]  # fmt: skip
+    parts = (data.train, data.query, data.gallery)
+    assert [part.identities.tolist() for part in parts] == [[0, 1], [2], [2, 3]] and data.query.called(2) == "carla"
+    assert [part.cameras.tolist() for part in parts] == [[0, 1], [0], [1, 1]]
+    assert data.train.images[0].shape == (3, 12, 6)
+
+
+def test_without_cameras_or_gallery_queries_search_each_other(tmp_path: Path) -> None:
+    data = read("file:people.csv", tmp_path, "split,path,identity\nquery,1.jpg,7\nquery,2.jpg,7\n")
+    assert data.gallery is None and len(data.train) == 0
+    assert len(set(data.query.cameras.tolist())) == 2, "nothing is removed by camera"
+
+
+def test_many_rows_are_numbered_in_the_order_of_their_names(tmp_path: Path) -> None:
+    names = [f"{i % 700:03}" for i in np.random.default_rng(0).permutation(1500)]
+    rows = "".join(f"{i}.jpg,{name},train\n" for i, name in enumerate(names))
+    data = read("file:people.csv", tmp_path, f"path,identity,split\n{rows}")
+    assert data.train.identities.tolist() == [int(name) for name in names]
+    with pytest.raises(UserError, match="row 1501: split must be one of train, query, gallery; got 'other'"):
+        read("file:people.csv", tmp_path, f"path,identity,split\n{rows}1.jpg,7,other\n")
+
+
+def test_a_parquet_file(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
+    from pyarrow.parquet import write_table
+
+    columns = {"path": ["1.jpg", "2.jpg"], "identity": [12345678901, 7], "split": ["query", "gallery"]}
+    write_table(pyarrow.table({**columns, "image": [b"pixels", b"pixels"]}), tmp_path / "people.parquet")
+    (part,) = rows_in_parts(tmp_path / "people.parquet")
+    assert part.keys() == columns.keys(), "other columns are not read"
+    data = read("file:people.parquet", tmp_path)
+    assert data.gallery is not None
+    assert data.query.called(data.query.identities[0]) == "12345678901"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "people.csv",
+            "path,id,split\n1.jpg,7,train\n",
+            "expected the columns path, identity, split .*path, id, split",
+        ),
+        ("people.csv", "path,identity,split\n", "has no rows below its heading"),
+        ("people.csv", " ", "expected the columns path, identity, split"),
+        ("people.csv", "path,identity,split\n1.jpg,7,test\n", "row 1: split must be one of .* got 'test'"),
+        ("people.csv", "path,identity,split\n1.jpg,,train\n", "row 1: identity is empty"),
+        ("people.csv", "path,identity,split\n../../etc/passwd,7,train\n", "row 1: paths must lie inside .*'../../etc"),
+        ("people.csv", "path,identity,split\n1.jpg,7,train\n/etc/passwd,7,train\n", "row 2: paths must lie inside"),
+        ("people.csv", 'path,identity,split\n"1.jpg,7,train\n', "cannot be read"),
+        ("people.txt", TABLE, "table .*people.txt: expected a file that ends in .csv or .parquet"),
+        ("people.csv", "", "no people.csv in the current folder .*, nor in DATASETS.ROOT .*; . holds"),
+    ],
+)
+def test_a_bad_table_names_row_and_reason(name: str, text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        read(f"file:{name}", tmp_path, text)
+
+
+@pytest.mark.parametrize("kind", ["file:people.csv", "folder:people"])
+def test_ones_own_data_is_read_beside_the_user_before_the_root(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    here, root = tmp_path / "here", tmp_path / "root"
+    for count, folder in ((1, root), (2, here)):
+        names = [f"people/{split}/anna/{i}.jpg" for split in ("train", "query") for i in range(count)]
+        rows = "".join(f"{name},anna,{name.split('/')[1]}\n" for name in names)
+        write(folder, *names)
+        write(folder, "people.csv", content=f"path,identity,split\n{rows}".encode())
+    for folder, expected, warned in ((tmp_path, 1, False), (here, 2, True), (root, 1, False)):
+        monkeypatch.chdir(folder)
+        caplog.clear()
+        assert len(read(kind, root).query) == expected
+        assert ("the first is read" in caplog.text) == warned
+
+
+# --- folders ---
+
+FLAT = [f"{name}/{i}.jpg" for name in ("kiwi", "apple", "lime", "fig", "date") for i in range(2)]
+
+
+def classes(root: Path, name: str, **more: object) -> list[str]:
+    """The classes of the training images, queries and gallery."""
+    given = options(root, (name,), (name,), **more)
+    train, (test,) = load_train_set(given, grey=False), load_test_sets(given, grey=False).values()
+    return [" ".join(sorted({Path(path).parent.name for path in part.names})) for part in (train, *test.parts)]
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.5, 3), (0.01, 1), (0.99, 4), (0.4, 2)])
+def test_a_folder_of_classes_is_split_by_name(
+    tmp_path: Path, share: float, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="pml_ext")
+    write(tmp_path / "fruit", *FLAT, "kiwi/._0.jpg", ".ipynb_checkpoints/0.jpg", "kiwi/notes.txt", "kiwi/list")
+    names = ["apple", "date", "fig", "kiwi", "lime"]
+    assert classes(tmp_path, "folder:fruit", SPLIT=share) == [" ".join(names[:count]), " ".join(names[count:])]
+    assert caplog.text.count(f"the first {count} of 5 classes by name train") == 1
+    assert "fruit: 2 files are left out, no images by their names (.txt, list)" in caplog.text
+    # `embed` sees the same images.
+    assert len(list_images([str(tmp_path / "fruit")], tmp_path)) == len(FLAT)
+
+
+def test_a_folder_in_one_role_is_used_whole(tmp_path: Path) -> None:
+    write(tmp_path / "a", *FLAT)
+    write(tmp_path / "b", "kiwi/0.jpg", "plum/0.jpg")
+    given = options(tmp_path, ("folder:a",), ("own",), ALIASES=("own=folder:b",), COMBINEALL=True)
+    assert len(load_train_set(given, grey=False)) == 10
+    (test,) = load_test_sets(given, grey=False).values()
+    assert len(test.query) == 2 and test.gallery is None
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (["train/a/1.jpg", "val/b/1.jpg"], ["a", "b"]),
+        (["Train/a/1.jpg", "TEST/a/1.jpg"], ["a", "a"]),
+        (["train/a/1.jpg", "val/b/1.jpg", "test/c/1.jpg"], ["a", "b"]),
+        (["train/a/1.jpg", "query/b/1.jpg"], ["a", "b"]),
+        (["train/a/1.jpg", "query/b/1.jpg", "gallery/c/1.jpg", "test/d/1.jpg"], ["a", "b", "c"]),
+        (["test/1.jpg", "train/1.jpg"], ["test", "train"]),  # classes of this name, not parts
+    ],
+)
+def test_parts(tmp_path: Path, files: list[str], expected: list[str]) -> None:
+    write(tmp_path / "x", *files)
+    assert classes(tmp_path, "folder:x") == expected
+
+
+def test_a_class_has_one_number_in_all_parts(tmp_path: Path) -> None:
+    write(
+        tmp_path / "x",
+        "query/ben/1.png",
+        "query/anna/2.jpg",
+        "gallery/anna/3.jpg",
+        "gallery/carla/4.webp",
+        "train/d/5.jpg",
+    )
+    data = read("folder:x", tmp_path)
+    assert data.gallery is not None
+    assert [part.identities.tolist() for part in (data.train, data.query, data.gallery)] == [[3], [0, 1], [0, 2]]
+    assert len({*data.query.cameras.tolist(), *data.gallery.cameras.tolist()}) == 4, "nothing is removed by camera"
+
+
+@pytest.mark.parametrize(
+    ("files", "problem", "found"),
+    [
+        ([], "no class folders with images", "x holds nothing"),
+        (["1.jpg", "a.txt"], "no class folders with images", "x holds 1.jpg, a.txt"),
+        (["fruit/apple/1.jpg", "fruit/fig/1.jpg"], "no class folders with images", "x/fruit holds apple, fig"),
+        (["apple/1.jpg"], "all images are of one class, apple", "x/apple holds 1.jpg"),
+        (["train/a/1.jpg"], "no test images beside train", "x/train holds a"),
+        (["val/a/1.jpg"], "no training images", "x/val holds a"),
+        (["train/a/1.jpg", "val/b/1.jpg", "gallery/b/1.jpg"], "a gallery needs queries", "x holds gallery, train, val"),
+        (["train/a/1.jpg", "query/.x", "gallery/b/1.jpg"], "query: there are no class folders with images", "x/query"),
+    ],
+)
+def test_another_layout_is_one_message_with_both_layouts(
+    tmp_path: Path, files: list[str], problem: str, found: str
+) -> None:
+    (tmp_path / "x").mkdir()
+    write(tmp_path / "x", *files)
+    with pytest.raises(UserError) as caught:
+        classes(tmp_path, "folder:x")
+    expected, _, there = str(caught.value).partition("Found\n")
+    assert problem in expected and "/{train,val}/<class>/<image>" in expected and found in there
