@@ -155,17 +155,6 @@ def normalized(distance: Any, x: Tensor) -> Tensor:
     return normalize(x) if normalizes else x
 
 
-def around_tcm(wrapped: Any, tcm: nn.Module) -> nn.Module:
-    """TCM in a DistributedLossWrapper like the one around the other loss."""
-    if IS_3:
-        raise TypeError(
-            "TCMRegularizer(DistributedLossWrapper(...)) is for pytorch-metric-learning 2; use "
-            "DistributedLossWrapper(TCMRegularizer(...))"
-        )
-    gathered: nn.Module = DistributedLossWrapper(tcm, efficient=wrapped.efficient)
-    return gathered
-
-
 def gathering_code() -> tuple[Any, ...]:
     """The functions of PML that call a loss, a miner or a memory with what they have gathered from all ranks."""
     if IS_3:

@@ -268,7 +268,7 @@ class Blind(losses.BaseMetricLossFunction):
         (losses.ThresholdConsistentMarginLoss(), "TCMLoss is the same loss and works"),
         (LoOp(losses.TripletMarginLoss()), "ask for the weights of the loss inside the LoOp"),
         (TCMRegularizer(losses.TripletMarginLoss()), "inside the TCMRegularizer"),
-        (losses.CrossBatchMemory(losses.TripletMarginLoss(), 6), "got CrossBatchMemory"),
+        (losses.CrossBatchMemory(losses.TripletMarginLoss(), 6), "CrossBatchMemory contains another loss"),
         (Blind(), "Blind did not call self.distance"),
         (losses.ContrastiveLoss(reducer=reducers.DoNothingReducer()), "must return a scalar; got dict"),
     ],

@@ -80,12 +80,8 @@ class SettingsOfTheWrapped(ShowsArguments, nn.Module):
             self.__dict__.pop(name, None)
         self.add_module(self.WRAPPED, module)
 
-    def _check_setting(self, name: str, value: Any) -> None:
-        """Raises for a value that the wrapped module cannot take."""
-
     def __setattr__(self, name: str, value: Any) -> None:
         if name in SETTINGS and self._holds():
-            self._check_setting(name, value)
             setattr(self._modules[self.WRAPPED], name, value)
         else:
             super().__setattr__(name, value)
@@ -186,9 +182,7 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
             what the reducer makes of it: a scalar by default. 0 for an empty batch or ref_emb, as in PML, with a
             warning.
         """
-        if is_empty(embeddings) or is_empty(ref_emb):
-            what = "the batch" if is_empty(embeddings) else "ref_emb"
-            warn_once(self, f"{type(self).__name__}: {what} is empty, so its loss is 0")
+        if is_nothing_to_compare(self, embeddings, ref_emb):
             return at_least_float32(embeddings)[:0].sum()
         embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
         has_labels = labels is not None and (ref_emb is None or ref_labels is not None)
@@ -247,6 +241,15 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
         warn_once(self, f"{type(self).__name__}: {what}; {sampler}")
 
 
+def is_nothing_to_compare(loss: nn.Module, embeddings: Tensor, ref_emb: Reference) -> bool:
+    """Whether the batch or ref_emb is empty, with a warning then."""
+    for name, rows in (("the batch", embeddings), ("ref_emb", ref_emb)):
+        if is_empty(rows):
+            warn_once(loss, f"{type(loss).__name__}: {name} is empty, so its loss is 0")
+            return True
+    return False
+
+
 def is_empty(embeddings: object) -> bool:
     """Whether it is a batch of no rows, for which PML's losses are 0."""
     return isinstance(embeddings, Tensor) and embeddings.ndim == 2 and len(embeddings) == 0
@@ -272,7 +275,10 @@ def reduces_by_mean(loss: BaseMetricLossFunction) -> bool:
 
 def check_pml_arguments(kind: type, given: Mapping[str, Any], known: Iterable[str]) -> None:
     """Raises for an argument that PML does not know, or would keep until it fails in training."""
-    refuse_unknown(kind, set(given) - set(known), [*arguments_of(kind), *known])
+    for name in sorted(set(given) - set(known)):
+        raise TypeError(
+            f"{kind.__name__} got unknown argument {name!r}{hint(name, [*arguments_of(kind), *known], str)}"
+        )
     for name, value in given.items():
         if name == "embedding_reg_weight":
             check_in_range(value, -math.inf, math.inf, name)
@@ -280,9 +286,3 @@ def check_pml_arguments(kind: type, given: Mapping[str, Any], known: Iterable[st
             check_switch(value, name)
         elif value is not None and not isinstance(value, nn.Module):
             raise TypeError(f"{name} of {kind.__name__} must be an object like PML's {_LIKE[name]}; got {value!r}")
-
-
-def refuse_unknown(kind: type, unknown: Iterable[str], known: Iterable[str], more: str = "") -> None:
-    """Raises a TypeError that suggests known arguments, followed by `more`, if any is unknown."""
-    for name in sorted(unknown):
-        raise TypeError(f"{kind.__name__} got unknown argument {name!r}{hint(name, known, str)}{more}")

@@ -129,21 +129,15 @@ def check_tuple_loss(loss: object, *, cannot: str, nested: str) -> None:
     cannot: begins the message ("LoOp cannot wrap"); nested: what to do with a loss that contains another one.
     """
     name = type(loss).__name__
-    if not isinstance(loss, BaseMetricLossFunction):
-        advice = ""
-        if KNOWN.get(name, type(loss)) is not type(loss):
-            advice = f" of {type(loss).__module__}; use pml_ext.losses.{name}"
-        elif _contains_loss(loss):
-            advice = f"; {nested}"
-        raise TypeError(f"loss must be a loss with a `distance` (BaseMetricLossFunction); got {name}{advice}")
-    if _contains_loss(loss):
+    parts = list(loss.modules())[1:] if isinstance(loss, nn.Module) else []
+    if any(isinstance(part, BaseMetricLossFunction) for part in parts):
         raise TypeError(f"{name} contains another loss; {nested}")
+    if not isinstance(loss, BaseMetricLossFunction):
+        raise TypeError(
+            "loss must be a loss of pml_ext.losses, with a `distance` (BaseMetricLossFunction); got "
+            f"{type(loss).__module__}.{name}"
+        )
     if why := facts_of(type(loss)).reads_no_pairs:
         raise TypeError(f"{cannot} {name}: {why}")
     if any(parameter.ndim > 1 for parameter in loss.parameters()):
         raise TypeError(f"{cannot} {name}: it has class weights (proxies), so its negatives are not pairs of samples")
-
-
-def _contains_loss(loss: object) -> bool:
-    parts = list(loss.modules())[1:] if isinstance(loss, nn.Module) else []
-    return any(isinstance(part, BaseMetricLossFunction) for part in parts)

@@ -8,7 +8,7 @@ from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._ops.distributed import add_transpose_of_ranks_
-from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, LpDistance, is_similarity, term
+from pml_ext._pml import CosineSimilarity, DotProductSimilarity, LpDistance, is_similarity, term
 from pml_ext.distances.injected import describe_distance, is_on_sphere
 from pml_ext.functional.losses.cit import (
     LARGEST_CLASS,
@@ -105,7 +105,16 @@ class CITLoss(EmbeddingLoss):
         check_choice(similarity, ("unit", "cosine"), "similarity")
         check_switch(hinge_partial_likelihood, "hinge_partial_likelihood")
         super().__init__(**pml)
-        _check_distance(self.distance, similarity)
+        if not is_on_sphere(self.distance, CosineSimilarity, DotProductSimilarity, LpDistance):
+            raise TypeError(
+                "CITLoss needs a similarity with bounds: distance must be CosineSimilarity(), or LpDistance(p=2, "
+                f"power=1, normalize_embeddings=True) for S = 1 − d/2; got {describe_distance(self.distance)}"
+            )
+        if similarity == "cosine" and not is_similarity(self.distance):
+            raise ValueError(
+                f"similarity must be 'unit' with {type(self.distance).__name__}, whose S is 1 − d/2; got 'cosine', "
+                "which needs CosineSimilarity()"
+            )
         self.gamma = gamma
         self.similarity = similarity
         self.hinge_partial_likelihood = hinge_partial_likelihood
@@ -159,16 +168,3 @@ class CITLoss(EmbeddingLoss):
         if not is_similarity(self.distance):
             return 1 - matrix / 2
         return (1 + matrix) / 2 if self.similarity == "unit" else matrix
-
-
-def _check_distance(distance: BaseDistance, similarity: str) -> None:
-    if not is_on_sphere(distance, CosineSimilarity, DotProductSimilarity, LpDistance):
-        raise TypeError(
-            "CITLoss needs a similarity with bounds: distance must be CosineSimilarity(), or LpDistance(p=2, power=1, "
-            f"normalize_embeddings=True) for S = 1 − d/2; got {describe_distance(distance)}"
-        )
-    if similarity == "cosine" and not is_similarity(distance):
-        raise ValueError(
-            f"similarity must be 'unit' with {type(distance).__name__}, whose S is 1 − d/2; got 'cosine', "
-            "which needs CosineSimilarity()"
-        )

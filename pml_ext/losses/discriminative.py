@@ -27,15 +27,13 @@ from pml_ext.losses._batch import Labels, Reference, Tuples, at_least_float32
 from pml_ext.losses._facts import LossFacts, needs
 from pml_ext.losses._shares import sample_sums
 
-KINDS = ("one_hot", "kmeans", "simplex", "given")  # a kind's position is stored in state_dict: append only
 _NORM_TOLERANCE = 1e-3  # what rounding to 16 bits does to a unit vector
 
 
 def make_centroids(
     centroids: str | Tensor, num_classes: int, embedding_size: int, size: int | None, seed: int
-) -> tuple[Tensor | None, list[int]]:
-    """(C, size) values, None for one-hot centroids, and the layout that state_dict records: kind, C and size."""
-    values = None
+) -> Tensor | None:
+    """(C, size) values, None for one-hot centroids."""
     if isinstance(centroids, Tensor):
         given = tuple(centroids.shape)
         if centroids.ndim != 2 or given[0] != num_classes or size not in (None, given[1]):
@@ -43,46 +41,21 @@ def make_centroids(
             raise ValueError(f"centroids must have shape {expected}, one row per class; got {given}")
         if not centroids.is_floating_point():
             raise ValueError(f"centroids must be of floating type; got {centroids.dtype}")
-        _check_unit_vectors(centroids, "centroids")
-        kind, values = "given", centroids.detach().clone()
-    else:
-        check_choice(centroids, KINDS[:-1], "centroids")
-        kind = centroids
-        if kind == "kmeans":
-            values = kmeans_centroids(num_classes, num_classes if size is None else size, seed)
-        elif kind == "simplex":
-            values = simplex_centroids(num_classes, max(embedding_size, num_classes - 1) if size is None else size)
-        elif size not in (None, num_classes):
-            raise ValueError(f"centroid_size of one_hot centroids is num_classes={num_classes}; got {size}")
-    return values, [KINDS.index(kind), num_classes, num_classes if values is None else values.shape[1]]
-
-
-def problem_with_saved(own: list[int], layout: Tensor | None, centroids: Tensor | None) -> str | None:
-    """Why the layout or the centroids of a state_dict do not fit a loss with its own layout."""
-    if layout is not None and layout.tolist() != own:
-        return f"{_describe(layout.tolist())} in state_dict do not fit a DiscriminativeLoss with {_describe(own)}"
-    if centroids is not None:
-        try:
-            _check_unit_vectors(centroids, "centroids in state_dict")
-        except ValueError as error:
-            return str(error)
+        norms = torch.linalg.vector_norm(centroids.double(), dim=1)
+        if not (norms - 1).abs().max() <= _NORM_TOLERANCE:
+            raise ValueError(
+                f"centroids must be finite unit vectors; got norms from {norms.min():.4g} to {norms.max():.4g}. "
+                "Normalise with torch.nn.functional.normalize(centroids)"
+            )
+        return centroids.detach().clone()
+    check_choice(centroids, ("one_hot", "kmeans", "simplex"), "centroids")
+    if centroids == "kmeans":
+        return kmeans_centroids(num_classes, size or num_classes, seed)
+    if centroids == "simplex":
+        return simplex_centroids(num_classes, size or max(embedding_size, num_classes - 1))
+    if size not in (None, num_classes):
+        raise ValueError(f"centroid_size of one_hot centroids is num_classes={num_classes}; got {size}")
     return None
-
-
-def _describe(layout: list[int]) -> str:
-    kind, num_classes, size = layout
-    return f"{KINDS[kind]} centroids of shape ({num_classes}, {size})"
-
-
-def _check_unit_vectors(centroids: Tensor, name: str) -> None:
-    if not centroids.isfinite().all():
-        raise ValueError(f"{name} must be finite; got nan or infinite values")
-    norms = torch.linalg.vector_norm(centroids.double(), dim=1)
-    if (norms - 1).abs().max() > _NORM_TOLERANCE:
-        raise ValueError(
-            f"{name} must be unit vectors; got norms from {norms.min():.4g} to {norms.max():.4g}. "
-            "Normalise with torch.nn.functional.normalize(centroids)"
-        )
 
 
 def _arguments(options: dict[str, Any], build: object) -> dict[str, Any]:
@@ -127,8 +100,8 @@ class DiscriminativeLoss(EmbeddingLoss):
         num_classes: C, 2 or more; labels lie in [0, C).
         embedding_size: dimension of the embeddings, which need not be normalised.
         centroids: "one_hot"; "kmeans", spread over the sphere; "simplex", the regular simplex, which needs
-            centroid_size ≥ C − 1; or a (C, centroid_size) tensor of unit vectors. Saved in state_dict (one-hot: its
-            kind only) and never trained.
+            centroid_size ≥ C − 1; or a (C, centroid_size) tensor of unit vectors. Saved in state_dict, except one-hot
+            ones, and never trained.
         centroid_size: dimension of the centroids. None: C for one_hot and kmeans, as in the paper; the larger of
             embedding_size and C − 1 for simplex; the tensor's own for a tensor. k-means centroids in fewer dimensions
             are close to each other: 64 dimensions for 136 classes cost 11 points of R@1 on Omniglot. Of thousands of
@@ -176,7 +149,12 @@ class DiscriminativeLoss(EmbeddingLoss):
         if paper_scale and pml.get("reducer") is None:
             pml["reducer"] = reducers.SumReducer()
         super().__init__(**pml)
-        _check_distance(self.distance)
+        if not is_on_sphere(self.distance, LpDistance):
+            raise TypeError(
+                "distance of DiscriminativeLoss must be LpDistance(p=2, power=1, normalize_embeddings=True), the "
+                f"Euclidean distance on the sphere that eq. 8 is made of; got {describe_distance(self.distance)}. "
+                "Leave it out"
+            )
         check_whole(embedding_size, "embedding_size", 1)
         if centroid_size is not None:
             check_whole(centroid_size, "centroid_size", 1)
@@ -189,17 +167,15 @@ class DiscriminativeLoss(EmbeddingLoss):
         self.seed = seed
         self._record("num_classes", "embedding_size")
 
-        values, self._layout = make_centroids(centroids, num_classes, embedding_size, centroid_size, seed)
-        size = self._layout[-1]
         self.centroids: Tensor | None
-        self.register_buffer("centroids", values)
-        self.centroid_layout: Tensor  # the copy in state_dict: after to_empty() its values are anything
-        self.register_buffer("centroid_layout", torch.tensor(self._layout))
+        self.register_buffer("centroids", make_centroids(centroids, num_classes, embedding_size, centroid_size, seed))
+        self._kind = centroids if isinstance(centroids, str) else "given"
+        size = num_classes if self.centroids is None else self.centroids.shape[1]
         self.projection = nn.Linear(embedding_size, size, bias=False) if size != embedding_size else None
 
     def extra_repr(self) -> str:
-        kind, _, size = self._layout
-        return f"{super().extra_repr()}, centroids={KINDS[kind]!r}, centroid_size={size}"
+        size = self.num_classes if self.centroids is None else self.centroids.shape[1]
+        return f"{super().extra_repr()}, centroids={self._kind!r}, centroid_size={size}"
 
     def _terms(
         self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
@@ -215,9 +191,9 @@ class DiscriminativeLoss(EmbeddingLoss):
                 f"paper_scale=True needs more samples than classes (eq. 8: G > 0 only for N > C); got a batch of "
                 f"{len(labels)} for {self.num_classes} classes. Use paper_scale=False for small batches"
             )
-        if self.centroid_layout.device != embeddings.device:
+        fixed = self.centroids if self.projection is None else self.projection.weight
+        if fixed is not None and fixed.device != embeddings.device:
             self.to(embeddings.device)  # as PML's classification losses follow their input
-
         embeddings = self._projected(embeddings)
         if self.centroids is None:
             values = one_hot_values(embeddings, labels.long())
@@ -239,11 +215,8 @@ class DiscriminativeLoss(EmbeddingLoss):
             embeddings: (N, embedding_size), need not be normalised; the projection is applied.
             labels: (N,) class ids, every class equally often, twice or more.
         """
-        check_embeddings(embeddings)
-        self._check_size(embeddings)
         with torch.no_grad(), no_autocast(embeddings.device):
-            unit = to_sphere(self._projected(at_least_float32(embeddings)))
-            return discriminative_tightness(unit, labels, self.centroids)
+            return discriminative_tightness(self._unit(embeddings), labels, self.centroids)
 
     def get_logits(self, embeddings: Tensor) -> Tensor:
         """(B, C): minus the distance of each sample to each class's centroid, as PML's classification losses have it.
@@ -251,13 +224,17 @@ class DiscriminativeLoss(EmbeddingLoss):
         Args:
             embeddings: (B, embedding_size), need not be normalised.
         """
-        check_embeddings(embeddings)
-        self._check_size(embeddings)
         with no_autocast(embeddings.device):
-            unit = to_sphere(self._projected(at_least_float32(embeddings)))
+            unit = self._unit(embeddings)
             cosines = unit if self.centroids is None else unit @ self.centroids.to(unit.dtype).T
             # Where the two are one point the distance has no derivative: leave a rounding.
             return -(2 - 2 * cosines).clamp(min=torch.finfo(unit.dtype).eps).sqrt()
+
+    def _unit(self, embeddings: Tensor) -> Tensor:
+        """(B, centroid_size) points on the sphere, from embeddings that are checked."""
+        check_embeddings(embeddings)
+        self._check_size(embeddings)
+        return to_sphere(self._projected(at_least_float32(embeddings)))
 
     def _projected(self, embeddings: Tensor) -> Tensor:
         if self.projection is None:
@@ -270,21 +247,3 @@ class DiscriminativeLoss(EmbeddingLoss):
                 f"embeddings must have {self.embedding_size} columns (embedding_size={self.embedding_size}); "
                 f"got {embeddings.shape[1]}"
             )
-
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, local_metadata: Any, strict: bool, *lists: list[str]
-    ) -> None:
-        """Refuses, before anything is copied, centroids of another kind or size, or that are not unit vectors."""
-        saved = (state_dict.get(prefix + name) for name in ("centroid_layout", "centroids"))
-        if problem := problem_with_saved(self._layout, *saved):
-            # Raised at once: with one more entry in the list of errors the projection would still be loaded.
-            raise RuntimeError(problem)
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *lists)
-
-
-def _check_distance(distance: Any) -> None:
-    if not is_on_sphere(distance, LpDistance):
-        raise TypeError(
-            "distance of DiscriminativeLoss must be LpDistance(p=2, power=1, normalize_embeddings=True), the "
-            f"Euclidean distance on the sphere that eq. 8 is made of; got {describe_distance(distance)}. Leave it out"
-        )

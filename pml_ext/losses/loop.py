@@ -13,7 +13,7 @@ from pml_ext.distances.injected import inject, orders_if_gathered, run_with_dist
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, Curve, Pairing, consecutive_pairs
 from pml_ext.functional.tuples import count_pairs, every_negative, same_and_different
-from pml_ext.losses._base import OurLoss, SettingsOfTheWrapped, is_empty
+from pml_ext.losses._base import OurLoss, SettingsOfTheWrapped, is_nothing_to_compare
 from pml_ext.losses._batch import Labels, Tuples, at_least_float32, checked_batch, on_host
 from pml_ext.losses._facts import LossFacts, Part, Sums, check_tuple_loss, facts_of, loss_by_name
 from pml_ext.losses._shares import pair_masks_of, sums_of_terms, tuples_for, why_inner_undivided
@@ -128,11 +128,6 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
         self.positives = positives
         self._wrap(loss)
 
-    def _check_setting(self, name: str, value: Any) -> None:
-        """Another distance must have a LoOp form too."""
-        if name == "distance":
-            check_loop_distance(value, self.geometry)
-
     def forward(
         self, embeddings: Tensor, labels: Labels = None, indices_tuple: Tuples | None = None,
         ref_emb: Tensor | None = None, ref_labels: Labels = None,
@@ -141,9 +136,7 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
         if labels is None or (ref_emb is not None and ref_labels is None):
             raise ValueError("LoOp needs labels (and ref_labels beside ref_emb): its arcs lie inside the classes")
         check_loop_distance(self.distance, self.geometry)  # it may have changed since
-        if is_empty(embeddings) or is_empty(ref_emb):
-            what = "the batch" if is_empty(embeddings) else "ref_emb"
-            warn_once(self, f"LoOp: {what} is empty, so its loss is 0")
+        if is_nothing_to_compare(self, embeddings, ref_emb):
             zero: Tensor = self.loss(at_least_float32(embeddings)[:0], labels[:0])
             return zero
         embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)

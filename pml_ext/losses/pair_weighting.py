@@ -19,7 +19,7 @@ from pml_ext.functional.losses.pair_weighting import (
     weighted_sums,
 )
 from pml_ext.functional.tuples import pairs_of, same_and_different
-from pml_ext.losses._base import PML_ARGUMENTS, EmbeddingLoss, PMLArguments, Terms, refuse_unknown
+from pml_ext.losses._base import EmbeddingLoss, PMLArguments, Terms
 from pml_ext.losses._batch import Labels, Reference, Tuples
 from pml_ext.losses._facts import LossFacts
 from pml_ext.losses._shares import anchors_first_sums
@@ -118,8 +118,6 @@ class PairWeightingLoss(EmbeddingLoss):
             "neg_margin": neg_margin, "bins": bins,
         }  # fmt: skip
         options = {name: value for name, value in named.items() if value is not None}
-        known = ["weighting", "mining", *_options_of(weighting), *PML_ARGUMENTS]
-        refuse_unknown(type(self), {*options, *pml} - {*known}, known, f" (weighting={weighting!r})")
         if mining is not None:
             check_in_range(mining, 0, float("inf"), "mining")
         super().__init__(**pml)
@@ -133,7 +131,7 @@ class PairWeightingLoss(EmbeddingLoss):
         if mining is not None:
             self.labels_because = "Only an indices_tuple without mining replaces them"
         self.options = options
-        self.weights(torch.zeros(1, 1), *torch.zeros(2, 1, 1, dtype=torch.bool))  # the weighting checks its options
+        self.weights(torch.zeros(1, 1), *torch.zeros(2, 1, 1, dtype=torch.bool))  # the weighting refuses wrong options
         self._record("weighting", "mining")
 
     def extra_repr(self) -> str:

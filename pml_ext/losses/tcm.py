@@ -15,7 +15,6 @@ from pml_ext._pml import (
     DistributedLossWrapper,
     DotProductSimilarity,
     SelfSupervisedLoss,
-    around_tcm,
     reducer_of_terms,
     term,
 )
@@ -195,9 +194,6 @@ class TCMLoss(EmbeddingLoss):
             self._warn(f"this batch has no {' and no '.join(missing)} pair, so that term is 0")
 
 
-_OF_TCM = ("lambda_plus", "lambda_minus", "margin_plus", "margin_minus", "indicator", "divide_by")
-
-
 def _sums_of_both(loss: "TCMRegularizer", x: Tensor, labels: Tensor, part: Part) -> Sums:
     both = zip(*(sums_of(one, x, labels, part) for one in (loss.loss, loss.tcm)), strict=True)
     sums, counts = (torch.cat(parts) for parts in both)
@@ -209,19 +205,21 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
 
     The loss gets what this gets: a miner's indices_tuple, ref_emb and ref_labels. TCM gets the embeddings and labels,
     and the pairs batch × ref_emb where ref_emb is given. Around CrossBatchMemory the memory is the loss's own and TCM
-    takes the pairs of the batch; inside CrossBatchMemory both take batch × memory. Around SelfSupervisedLoss it is
-    called as that is, with the embeddings of two views; around DistributedLossWrapper TCM is of all ranks, too.
+    takes the pairs of the batch; inside CrossBatchMemory both take batch × memory. SelfSupervisedLoss and
+    DistributedLossWrapper go around it.
 
     The loss gets 16-bit embeddings as float32: most of PML's losses fail or are inaccurate in 16 bits.
 
     Args:
         loss: any loss of pytorch-metric-learning or of this package, with parameters or without; MultipleLosses;
-            CrossBatchMemory, SelfSupervisedLoss or DistributedLossWrapper; or a module of your own whose forward is
-            (embeddings, labels) and, if it takes them, indices_tuple, ref_emb and ref_labels.
+            CrossBatchMemory; or a module of your own whose forward is (embeddings, labels) and, if it takes them,
+            indices_tuple, ref_emb and ref_labels.
             Or a name, "TripletMarginLoss", or {"class_path": name, "init_args": {"margin": 0.1}}.
             Its parameters are in state_dict under "loss.".
-        lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by: see TCMLoss. They are attributes
-            too, and may be changed. distance, reducer and the regularizer are those of the loss.
+        lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by: see TCMLoss.
+    Attributes:
+        tcm: the TCMLoss; its options may be changed there.
+        distance, reducer, embedding_regularizer, embedding_reg_weight: the wrapped loss's; setting one sets it there.
     Raises:
         TypeError: something else as the loss, a loss that does not return a tensor (DoNothingReducer), or an unknown
             argument.
@@ -249,32 +247,13 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
         self._takes = _arguments_of(wrapped)
         self._wrap(wrapped)
         margins = lambda_plus, lambda_minus, margin_plus, margin_minus
-        tcm = TCMLoss(*margins, indicator=indicator, divide_by=divide_by)
-        self.tcm = around_tcm(wrapped, tcm) if isinstance(wrapped, DistributedLossWrapper) else tcm
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _OF_TCM:
-            setattr(self._tcm_loss, name, value)
-        else:
-            super().__setattr__(name, value)
-
-    def __getattr__(self, name: str) -> Any:  # called where the instance has no such attribute
-        return getattr(self._tcm_loss, name) if name in _OF_TCM else super().__getattr__(name)
-
-    @property
-    def _tcm_loss(self) -> Any:
-        return getattr(self.tcm, "loss", self.tcm)
+        self.tcm = TCMLoss(*margins, indicator=indicator, divide_by=divide_by)
 
     def forward(
         self, embeddings: Tensor, labels: Labels = None, indices_tuple: Tuples | None = None,
         ref_emb: Tensor | None = None, ref_labels: Labels = None,
     ) -> Tensor:  # fmt: skip
-        """The loss of a batch plus its TCM; the arguments are those of any loss.
-
-        Around SelfSupervisedLoss: (embeddings, ref_emb), two views of the same samples.
-        """
-        if isinstance(self.loss, SelfSupervisedLoss):
-            return self._of_two_views(embeddings, labels if ref_emb is None else ref_emb)
+        """The loss of a batch plus its TCM; the arguments are those of any loss."""
         given = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_labels}
         for name, value in given.items():
             if value is not None and name not in self._takes:
@@ -291,18 +270,6 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
     if TYPE_CHECKING:
         __call__ = forward
 
-    def _of_two_views(self, embeddings: Tensor, ref_emb: Tensor | None) -> Tensor:
-        if ref_emb is None:
-            raise ValueError("ref_emb must be the other view of embeddings around SelfSupervisedLoss; got None")
-        ids = torch.arange(len(embeddings), device=embeddings.device)
-        first, _, second, _ = checked_batch(embeddings, ids, ref_emb, ids.clone())
-        assert second is not None
-        if self.loss.symmetric:
-            tcm = self.tcm(torch.cat([first, second]), torch.cat([ids, ids]))
-        else:
-            tcm = self.tcm(first, ids, None, second, ids.clone())
-        return self._sum(self.loss(first, second), tcm)
-
     def _sum(self, base: Any, tcm: Tensor) -> Tensor:
         if not isinstance(base, Tensor):
             raise TypeError(
@@ -315,11 +282,10 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
 
 def _arguments_of(loss: Any) -> tuple[str, ...]:
     """Which of the three arguments beside (embeddings, labels) a loss takes; a TypeError if it is not such a loss."""
-    names: list[str] = []
-    if isinstance(loss, nn.Module):
-        names = list(inspect.signature(loss.forward).parameters)
-    if isinstance(loss, SelfSupervisedLoss):
-        return ()
+    if isinstance(loss, (DistributedLossWrapper, SelfSupervisedLoss)):
+        name = type(loss).__name__
+        raise TypeError(f"TCMRegularizer does not go around {name}; use {name}(TCMRegularizer(...))")
+    names = list(inspect.signature(loss.forward).parameters) if isinstance(loss, nn.Module) else []
     if names[:2] != ["embeddings", "labels"]:
         raise TypeError(
             "loss must be a loss of pytorch-metric-learning or pml_ext, or a module with forward(embeddings, labels); "

@@ -57,7 +57,6 @@ class CentroidTripletLoss(EmbeddingLoss):
         margin: >= 0, in the measure of the distance.
         swap: take the nearer one of d(x, other centroid) and d(own centroid, other centroid).
         smooth_loss: log(1 + e^…) in place of relu.
-        triplets_per_anchor: "all"; here for trainers written for PML 1.7, which had this loss with these arguments.
         unit_means: where the distance normalises, average unit vectors; False: the embeddings as they come, of which
             long ones then count more.
         negatives: "hardest", the nearest centroid of another class; or "all", every one of them, each a triplet.
@@ -85,11 +84,10 @@ class CentroidTripletLoss(EmbeddingLoss):
     labels_because = "Centroids are of classes, an indices_tuple does not replace them"
 
     def __init__(
-        self, margin: float = 0.5, swap: bool = False, smooth_loss: bool = False, triplets_per_anchor: str = "all", *,
-        negatives: str = "hardest", unit_means: bool = True, **pml: Unpack[PMLArguments],
+        self, margin: float = 0.5, swap: bool = False, smooth_loss: bool = False, *, negatives: str = "hardest",
+        unit_means: bool = True, **pml: Unpack[PMLArguments],
     ) -> None:  # fmt: skip
         check_in_range(margin, 0, float("inf"), "margin")
-        check_choice(triplets_per_anchor, ("all",), "triplets_per_anchor")
         check_choice(negatives, ("hardest", "all"), "negatives")
         check_switch(swap, "swap")
         check_switch(smooth_loss, "smooth_loss")
@@ -98,7 +96,6 @@ class CentroidTripletLoss(EmbeddingLoss):
         self.margin = margin
         self.swap = swap
         self.smooth_loss = smooth_loss
-        self.triplets_per_anchor = triplets_per_anchor
         self.negatives = negatives
         self.unit_means = unit_means
         self._record("margin")

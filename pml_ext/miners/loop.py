@@ -1,7 +1,7 @@
 """LoOp for miners: mine with the distances of the closest points of arcs."""
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -68,11 +68,6 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
         self.pairing = pairing
         self.geometry = geometry
         self._wrap(miner)
-
-    def _check_setting(self, name: str, value: Any) -> None:
-        """Another distance must have a LoOp form too."""
-        if name == "distance":
-            check_loop_distance(value, self.geometry)
 
     def forward(
         self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None

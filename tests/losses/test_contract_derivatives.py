@@ -1,4 +1,4 @@
-"""Second derivatives are right; torch.func and torch.jit.trace give what autograd gives."""
+"""Second derivatives are right; torch.func gives what autograd gives."""
 
 from collections.abc import Callable
 from typing import Any
@@ -67,34 +67,15 @@ def skip_transforms(name: str) -> None:
 
 
 @every_loss
-def test_torch_func_grad(name: str) -> None:
-    skip_transforms(name)
-    loss, (x, labels) = every_form(name), point()
-    leaf = x.clone().requires_grad_()
-    (expected,) = torch.autograd.grad(loss(leaf, labels), leaf)
-    torch.testing.assert_close(torch.func.grad(lambda x: loss(x, labels))(x), expected)
-
-
-@every_loss
-def test_other_transforms(name: str) -> None:
+def test_torch_func(name: str) -> None:
     """vmap is for losses whose distance allows it: PML's LpDistance does not, with its own losses neither."""
     skip_transforms(name)
     loss, (x, labels) = every_form(name), point()
     value, gradient = loss(x, labels), torch.func.grad(lambda x: loss(x, labels))
+    leaf = x.clone().requires_grad_()
+    torch.testing.assert_close(gradient(x), torch.autograd.grad(loss(leaf, labels), leaf)[0])
     torch.testing.assert_close(torch.func.jacrev(lambda x: loss(x, labels))(x), gradient(x))
     if name not in ("HPHNTripletLoss", "TCMRegularizer"):
         both = torch.stack([x, x.flip(1)])
         torch.testing.assert_close(torch.func.vmap(lambda x: loss(x, labels))(both)[0], value)
         torch.testing.assert_close(torch.func.vmap(gradient)(both)[0], gradient(x))
-
-
-@pytest.mark.filterwarnings("ignore")  # TracerWarnings, and that torch.jit is on its way out
-@every_loss
-def test_traced(name: str) -> None:
-    if name in NOT_OURS_TO_TEST or name == "DiscriminativeLoss":
-        pytest.skip(
-            "its kernel is elsewhere, or it has parameters, which PML's too cannot be traced as a function with"
-        )
-    loss, (x, labels) = every_form(name), point()
-    traced = torch.jit.trace(lambda x: loss(x, labels), (x,))
-    torch.testing.assert_close(traced(2 * x), loss(2 * x, labels))

@@ -1,17 +1,12 @@
 """Every loss with PML's distances and wrappers, in each other, with any labels and on any device."""
 
-import io
-from typing import Any
-
 import pytest
 import torch
 from pytorch_metric_learning import distances
 from pytorch_metric_learning import losses as pml_losses
-from pytorch_metric_learning.losses import CrossBatchMemory, MultipleLosses, TripletMarginLoss
-from pytorch_metric_learning.miners import TripletMarginMiner
-from torch import Tensor
+from pytorch_metric_learning.losses import CrossBatchMemory, TripletMarginLoss
 
-from pml_ext import losses, miners
+from pml_ext import losses
 from pml_ext.losses import CITLoss, LoOp, TCMLoss, TCMRegularizer
 from tests.losses.test_contract import WITHOUT_REFERENCES, WRAPPERS, batch, every_loss, finite_with_gradient, make
 
@@ -24,25 +19,7 @@ DISTANCES = {
     "SNRDistance": distances.SNRDistance(),
 }
 LABELS = torch.arange(3).repeat_interleave(4)
-SMALL = {  # the same class ids in other clothes
-    "int8": LABELS.to(torch.int8),
-    "uint8": LABELS.to(torch.uint8),
-    "int16": LABELS.short(),
-    "int32": LABELS.int(),
-    "strided": torch.stack([LABELS, torch.full((12,), -7)], 1)[:, 0],
-    "expanded": torch.arange(3)[:, None].expand(3, 4).reshape(-1),
-}
-LARGE = {  # the same classes under other ids, in the same order or its reverse
-    "up to 2**63 - 1": 2**63 - 3 + LABELS,
-    "from -2**63": -(2**63) + LABELS,
-    "beyond float64": 2**53 + LABELS,
-    "beyond float32, int32": (2**31 - 3 + LABELS).int(),
-    "negative": -5 * (1 + LABELS),
-}
-MINERS: dict[str, Any] = {
-    "DisjointTripletMiner": lambda: miners.DisjointTripletMiner(seed=0),
-    "LoOpMiner": lambda: miners.LoOpMiner(TripletMarginMiner(margin=0.1)),
-}
+LARGE = [2**63 - 3 + LABELS, -(2**63) + LABELS, 2**53 + LABELS]  # the same classes under other ids
 
 
 @every_loss
@@ -63,76 +40,35 @@ def test_distances_work_or_the_error_names_those_that_do(name: str, distance: st
 
 
 @every_loss
-@pytest.mark.parametrize("count", [3, 4])
-def test_without_labels_a_miners_indices_do_or_the_error_says_why(name: str, count: int) -> None:
+def test_without_labels_a_miners_indices_do_or_the_error_says_why(name: str) -> None:
     loss, (x, labels) = make(name), batch()
     a, p, n = torch.tensor([0, 0, 5]), torch.tensor([1, 2, 4]), torch.tensor([4, 8, 11])
-    mined = (a, p, n) if count == 3 else (a, p, a, n)
-    try:
-        value = loss(x, None, mined)
-    except ValueError as error:
-        assert "labels" in str(error)
-        return
-    torch.testing.assert_close(value, loss(x, labels, mined))
+    for mined in ((a, p, n), (a, p, a, n)):
+        try:
+            value = loss(x, None, mined)
+        except ValueError as error:
+            assert "labels" in str(error)
+        else:
+            torch.testing.assert_close(value, loss(x, labels, mined))
 
 
 @every_loss
-@pytest.mark.parametrize("kind", [*SMALL, *LARGE])
-def test_labels_of_any_integer_type_and_size(name: str, kind: str) -> None:
+def test_class_ids_may_be_any_integers(name: str) -> None:
     loss, (x, labels) = make(name), batch()
-    expected = loss(x, labels)
-    if kind in LARGE and name == "DiscriminativeLoss":
-        with pytest.raises(ValueError, match=r"class ids in \[0, 3\)"):
-            loss(x, LARGE[kind])
-        return
-    given = {**SMALL, **LARGE}[kind]
-    torch.testing.assert_close(loss(x, given), expected)
-    if name not in WITHOUT_REFERENCES:
-        ref, order = torch.randn(12, 8), torch.randperm(12)
+    ref, order = torch.randn(12, 8), torch.randperm(12)
+    for given in LARGE:
+        if name in WITHOUT_REFERENCES:
+            with pytest.raises(ValueError, match=r"class ids in \[0, 3\)"):
+                loss(x, given)
+            continue
+        torch.testing.assert_close(loss(x, given), loss(x, labels))
         torch.testing.assert_close(loss(x, given, None, ref, given[order]), loss(x, labels, None, ref, labels[order]))
-
-
-@pytest.mark.parametrize("name", miners.OURS)
-@pytest.mark.parametrize("kind", [*SMALL, *LARGE])
-def test_miners_with_labels_of_any_integer_type_and_size(name: str, kind: str) -> None:
-    miner, x = MINERS.get(name, getattr(miners, name))(), torch.randn(12, 8)
-    expected = miner(x, LABELS)
-    assert sum(len(part) for part in expected) > 0
-    for given, wanted in zip(miner(x, {**SMALL, **LARGE}[kind]), expected, strict=True):
-        assert torch.equal(given, wanted)
-
-
-@pytest.mark.parametrize("name", [name for name in losses.OURS if name not in WITHOUT_REFERENCES])
-def test_a_memory_resumed_in_the_middle(name: str) -> None:
-    """PML keeps the place in the queue outside state_dict; with it the losses go on as if nothing had happened."""
-
-    def steps(memory: CrossBatchMemory, count: int) -> list[Tensor]:
-        return [memory(torch.randn(12, 8), LABELS) for _ in range(count)]
-
-    memory = CrossBatchMemory(make(name), embedding_size=8, memory_size=30)
-    steps(memory, 4)
-    file = io.BytesIO()
-    torch.save(memory.state_dict(), file)
-    place = memory.queue_idx, memory.has_been_filled
-    torch.manual_seed(5)
-    expected = steps(memory, 3)
-
-    file.seek(0)
-    resumed = CrossBatchMemory(make(name), embedding_size=8, memory_size=30)
-    resumed.load_state_dict(torch.load(file, weights_only=True))
-    resumed.queue_idx, resumed.has_been_filled = place
-    torch.manual_seed(5)
-    assert all(torch.equal(*pair) for pair in zip(steps(resumed, 3), expected, strict=True))
 
 
 def test_the_wrappers_in_each_other() -> None:
     x, labels = batch()
     triplet, tcm = TripletMarginLoss(), TCMLoss()
     torch.testing.assert_close(TCMRegularizer(LoOp(triplet))(x, labels), LoOp(triplet)(x, labels) + tcm(x, labels))
-    several = MultipleLosses({"loop": LoOp(triplet), "cit": CITLoss()}, weights={"loop": 1, "cit": 3})
-    expected = LoOp(triplet)(x, labels) + 3 * CITLoss()(x, labels) + tcm(x, labels)
-    torch.testing.assert_close(TCMRegularizer(several)(x, labels), expected)
-
     around = TCMRegularizer(CrossBatchMemory(LoOp(triplet), embedding_size=8, memory_size=30))
     inside = CrossBatchMemory(TCMRegularizer(LoOp(triplet)), embedding_size=8, memory_size=30)
     apart = CrossBatchMemory(LoOp(triplet), embedding_size=8, memory_size=30)
@@ -189,5 +125,5 @@ def test_cuda(name: str) -> None:
 
 def test_every_wrapper_refuses_to_be_given_a_class() -> None:
     for name in WRAPPERS:
-        with pytest.raises(TypeError, match="got type"):
+        with pytest.raises(TypeError, match=r"got (builtins\.)?type"):
             getattr(losses, name)(pml_losses.TripletMarginLoss)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from jsonargparse import ArgumentParser
 from pytorch_metric_learning import losses as pml_losses
-from pytorch_metric_learning.losses import MultiSimilarityLoss, TripletMarginLoss
+from pytorch_metric_learning.losses import TripletMarginLoss
 from torch import nn
 
 from pml_ext import losses
@@ -49,11 +49,6 @@ def test_every_public_loss_has_its_name() -> None:
     assert all(KNOWN[name] is getattr(losses, name) for name in KNOWN)
 
 
-def test_an_object_is_taken_as_it_is() -> None:
-    loss = TripletMarginLoss()
-    assert loss_by_name(loss) is loss
-
-
 def test_names_with_and_without_arguments() -> None:
     assert type(loss_by_name("CITLoss")) is losses.CITLoss
     for front in ("", "pml_ext.losses.", "pytorch_metric_learning.losses."):
@@ -74,12 +69,6 @@ def test_names_with_and_without_arguments() -> None:
 def test_errors(given: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         loss_by_name(given)
-
-
-def test_the_regularizer_takes_a_loss_by_name() -> None:
-    assert type(losses.TCMRegularizer("MultiSimilarityLoss").loss) is MultiSimilarityLoss
-    inner = losses.TCMRegularizer({"class_path": "TripletMarginLoss", "init_args": {"margin": 0.3}}).loss
-    assert type(inner) is TripletMarginLoss and inner.margin == 0.3
 
 
 @pytest.mark.parametrize("wrapper", ["LoOp", "TCMRegularizer"])

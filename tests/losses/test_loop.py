@@ -1,10 +1,20 @@
 import copy
+from typing import Any
 
 import pytest
 import torch
 from pytorch_metric_learning import distances, losses, miners, reducers
 
-from pml_ext.losses import ArcPairReducer, CITLoss, HPHNTripletLoss, LiftedHingeLoss, LoOp, TCMLoss, TCMRegularizer
+from pml_ext.losses import (
+    ArcPairReducer,
+    CentroidTripletLoss,
+    CITLoss,
+    HPHNTripletLoss,
+    LiftedHingeLoss,
+    LoOp,
+    TCMLoss,
+    TCMRegularizer,
+)
 from tests.oracles.arcs import (
     equation_15,
     equation_16,
@@ -58,10 +68,7 @@ def injected_by_hand(loss: losses.BaseMetricLossFunction, matrix: torch.Tensor) 
 EVEN = [0, 1, 0, 2, 1, 0, 1, 2, 0, 2, 1, 2]  # four of each class, mixed
 
 
-@pytest.mark.parametrize(
-    "dtype, tolerance",
-    [(torch.float16, 5e-3), (torch.bfloat16, 4e-2), (torch.float32, 1e-5), (torch.float64, 1e-6)],
-)
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float16, 5e-3), (torch.float64, 1e-6)])
 def test_triplet_equals_equation_15(dtype: torch.dtype, tolerance: float) -> None:
     """Of four samples a class two thirds of the positive pairs are no arc, and none of their triplets counts."""
     x, labels = torch.randn(len(EVEN), 4, dtype=dtype), torch.tensor(EVEN)
@@ -99,10 +106,7 @@ def test_hphn_triplet_equals_the_papers() -> None:
 
 @pytest.mark.parametrize("positives", ["arc", "all"])
 @pytest.mark.parametrize("pairing", PAIRINGS)
-@pytest.mark.parametrize(
-    "dtype, tolerance",
-    [(torch.float16, 5e-3), (torch.bfloat16, 4e-2), (torch.float32, 1e-5), (torch.float64, 1e-6)],
-)
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float16, 5e-3), (torch.float64, 1e-6)])
 def test_triplets_of_classes_of_any_size(pairing: str, positives: str, dtype: torch.dtype, tolerance: float) -> None:
     x, labels = batch(dtype)
     on_arcs = partners(LABELS, pairing) if positives == "arc" else None
@@ -112,9 +116,9 @@ def test_triplets_of_classes_of_any_size(pairing: str, positives: str, dtype: to
 
 
 @pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")  # PML's HistogramLoss
-@pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("name", [*SERVED, *OURS])
-def test_every_tuple_loss_computes_from_the_oracle_matrix(name: str, pairing: str) -> None:
+def test_every_tuple_loss_computes_from_the_oracle_matrix(name: str) -> None:
+    pairing = "all" if name in ("ContrastiveLoss", "SupConLoss") else "consecutive"
     labels = [i // 3 for i in range(12)]
     x = torch.randn(12, 5, dtype=torch.float64)
     loss = {**SERVED, **OURS}[name]()
@@ -143,24 +147,16 @@ def test_losses_that_always_take_all_positives_say_so(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")  # PML's HistogramLoss
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("name", [name for name in (*SERVED, *OURS, "NPairsLoss") if name not in TAKE_ALL_POSITIVES])
-def test_only_the_positives_on_arcs_count(name: str, size: int) -> None:
-    """With two samples a class these are all positives."""
-    labels = torch.arange(12) // size
+@pytest.mark.parametrize("name", [name for name in (*SERVED, *OURS) if name not in TAKE_ALL_POSITIVES])
+def test_only_the_positives_on_arcs_count(name: str) -> None:
+    labels = torch.arange(12) // 4
     x = torch.randn(12, 5, dtype=torch.float64, requires_grad=True)
-    loss = {**SERVED, **OURS, "NPairsLoss": losses.NPairsLoss}[name]()
+    loss = {**SERVED, **OURS}[name]()
     seen: list[torch.Tensor] = []
     handle = loss.distance.register_forward_hook(lambda module, given, matrix: (seen.append(matrix), matrix)[1])
     value = LoOp(loss)(x, labels)
     by_entry = torch.stack(torch.autograd.grad(value, seen, retain_graph=True)).sum(0)
     handle.remove()
-    everything = LoOp(loss, positives="all")(x, labels)
-    if size == 2:
-        assert value.item() == pytest.approx(everything.item(), rel=1e-9)
-    if name == "NPairsLoss":  # it asks for the rows of its pairs only
-        assert by_entry.shape == (12 // size, 12 // size)
-        return
     is_positive = (labels[:, None] == labels).fill_diagonal_(False)
     is_arc = torch.zeros_like(is_positive)
     is_arc[torch.arange(12), torch.arange(12) ^ 1] = True
@@ -176,6 +172,10 @@ def test_a_number_of_triplets_for_each_anchor_is_kept() -> None:
     a, p, n = kinds["indices"]
     assert a.bincount().tolist() == [3] * 12
     assert (p == a ^ 1).all() and (labels[n] != labels[a]).all()
+    # An anchor with one negative gets it five times.
+    few = torch.tensor([0] * 11 + [1])
+    value, every = (losses.TripletMarginLoss(margin=9, triplets_per_anchor=count) for count in (5, "all"))
+    torch.testing.assert_close(LoOp(value)(x, few), LoOp(every)(x, few))
 
 
 def test_the_list_of_served_and_refused_losses_is_complete() -> None:
@@ -189,32 +189,16 @@ def test_the_list_of_served_and_refused_losses_is_complete() -> None:
     assert known == {n for n in {*SERVED, "NPairsLoss", *refused, *abstract} if hasattr(losses, n)}
 
 
-@pytest.mark.parametrize("pairing", PAIRINGS)
-def test_n_pairs_which_asks_for_some_rows_of_the_batch(pairing: str) -> None:
-    labels = [0, 0, 0, 1, 1, 1, 2, 2]
-    x = torch.randn(8, 5, dtype=torch.float64)
-    distance = torch.tensor(loop_distances(x, labels, x, labels, pairing))
-    # One positive pair of each class: its first two samples.
-    logits = 1 - distance[[0, 3, 6]][:, [1, 4, 7]] ** 2 / 2
-    expected = torch.nn.functional.cross_entropy(logits, torch.arange(3))
-    x.requires_grad_()
-    value = LoOp(losses.NPairsLoss(), pairing=pairing)(x, torch.tensor(labels))
-    value.backward()
-    assert value.item() == pytest.approx(expected.item(), abs=1e-6)
-    assert x.grad is not None and x.grad.isfinite().all() and x.grad.abs().sum() > 0
+WAYS = [
+    (distances.CosineSimilarity(), "all"),
+    (distances.DotProductSimilarity(), "consecutive"),
+    (distances.LpDistance(), "consecutive"),
+    (distances.LpDistance(power=2), "all"),
+]
+every_way = pytest.mark.parametrize(("distance", "pairing"), WAYS)
 
 
-@pytest.mark.parametrize("pairing", PAIRINGS)
-@pytest.mark.parametrize(
-    "distance",
-    [
-        distances.CosineSimilarity(),
-        distances.DotProductSimilarity(),
-        distances.LpDistance(),
-        distances.LpDistance(power=2),
-    ],
-    ids=["cosine", "dot", "l2", "l2 squared"],
-)
+@every_way
 def test_gradient_equals_finite_differences(distance: distances.BaseDistance, pairing: str) -> None:
     loss = LoOp(losses.TripletMarginLoss(margin=3, smooth_loss=True, distance=distance), pairing=pairing)
     x, labels = batch(torch.float64)
@@ -222,19 +206,14 @@ def test_gradient_equals_finite_differences(distance: distances.BaseDistance, pa
 
 
 @pytest.mark.parametrize("pairing", PAIRINGS)
-@pytest.mark.parametrize("kind", ["identical", "antipodal", "class identical", "axes"])
 @pytest.mark.parametrize("loss", [losses.TripletMarginLoss(margin=1), losses.MultiSimilarityLoss()])
-def test_gradient_is_finite_at_singular_points(loss: losses.BaseMetricLossFunction, kind: str, pairing: str) -> None:
-    labels = torch.arange(8) // 2
-    x = {
-        "identical": torch.ones(8, 4),
-        "antipodal": torch.randn(4, 4).repeat_interleave(2, 0) * torch.tensor([1.0, -1] * 4)[:, None],
-        "class identical": torch.randn(4, 4).repeat_interleave(2, 0),
-        "axes": torch.eye(4).repeat(2, 1),
-    }[kind].requires_grad_()
-    value = LoOp(loss, pairing=pairing)(x, labels)
-    value.backward()
-    assert value.isfinite() and x.grad is not None and x.grad.isfinite().all()
+def test_gradient_is_finite_at_singular_points(loss: losses.BaseMetricLossFunction, pairing: str) -> None:
+    twice = torch.randn(4, 4).repeat_interleave(2, 0)
+    for point in (torch.ones(8, 4), twice, twice * torch.tensor([1.0, -1] * 4)[:, None], torch.eye(4).repeat(2, 1)):
+        x = point.requires_grad_()
+        value = LoOp(loss, pairing=pairing)(x, torch.arange(8) // 2)
+        value.backward()
+        assert value.isfinite() and x.grad is not None and x.grad.isfinite().all()
 
 
 def test_segments_of_unnormalised_embeddings() -> None:
@@ -283,78 +262,7 @@ def test_indices_tuple_is_handed_on() -> None:
     assert empty.item() == 0 and x.grad is not None
 
 
-def test_the_wrapped_loss_keeps_its_parameters_reducer_and_statistics() -> None:
-    x, labels = batch()
-    inner = losses.MarginLoss(learn_beta=True, num_classes=4, collect_stats=True)
-    loss = LoOp(inner)
-    assert set(loss.state_dict()) == {"loss.beta"} and loss.loss is inner and loss.distance is inner.distance
-    loss(x, labels).backward()
-    assert inner.beta.grad is not None and inner.beta.grad.abs().sum() > 0
-    raw = LoOp(losses.ContrastiveLoss(reducer=reducers.DoNothingReducer()))(x, labels)
-    assert set(raw) == {"pos_loss", "neg_loss"}
-    tuplet = losses.TupletMarginLoss(collect_stats=True)
-    LoOp(tuplet)(x, labels)
-    assert tuplet.avg_neg_angle > 0
-
-
-@pytest.mark.filterwarnings("ignore:__array_wrap__:DeprecationWarning")  # PML's LargeMarginSoftmaxLoss
-@pytest.mark.parametrize("name", WITH_WEIGHTS)
-def test_losses_with_class_weights_are_refused(name: str) -> None:
-    sizes = WITH_WEIGHTS[name]
-    inner = getattr(losses, name)(**sizes) if isinstance(sizes, dict) else getattr(losses, name)(*sizes)
-    with pytest.raises(TypeError, match=rf"cannot wrap {name}: it has class weights"):
-        LoOp(inner)
-
-
-@pytest.mark.parametrize(
-    "inner, message",
-    [
-        (losses.AngularLoss(), "reads the embeddings themselves"),
-        (losses.InstanceLoss(), "column c of the matrix"),
-        (losses.ThresholdConsistentMarginLoss(), "TCMLoss"),
-        (losses.VICRegLoss(), "no pair distances"),
-        (losses.SignalToNoiseRatioContrastiveLoss(), r"LpDistance\(p=2, power=1 or 2\).*got SNRDistance"),
-        (losses.TripletMarginLoss(distance=distances.LpDistance(p=1)), "p=1"),
-        (losses.TripletMarginLoss(distance=distances.LpDistance(power=3)), "power=3"),
-        (losses.TripletMarginLoss(distance=distances.LpDistance(normalize_embeddings=False)), "that normalises"),
-        (LoOp(losses.TripletMarginLoss()), "contains another loss"),
-        (TCMRegularizer(losses.TripletMarginLoss()), r"TCMRegularizer\(LoOp"),
-        (losses.CrossBatchMemory(losses.TripletMarginLoss(), 4), "got CrossBatchMemory"),
-        (torch.nn.TripletMarginLoss(), r"TripletMarginLoss of torch\.nn.*; use pml_ext\.losses\.TripletMarginLoss$"),
-        (losses.TripletMarginLoss, "got type$"),
-    ],
-)
-def test_losses_that_do_not_fit_are_refused(inner: object, message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        LoOp(inner)  # type: ignore[arg-type]
-
-
-class Blind(losses.BaseMetricLossFunction):
-    def compute_loss(self, embeddings, *args):  # type: ignore[no-untyped-def]
-        return {"loss": {"losses": embeddings.sum(), "indices": None, "reduction_type": "already_reduced"}}
-
-
-def test_errors() -> None:
-    x, labels = batch()
-    loss = LoOp(losses.TripletMarginLoss())
-    with pytest.raises(TypeError, match=r"Blind did not call self.distance"):
-        LoOp(Blind())(x, labels)
-    with pytest.raises(ValueError, match="LoOp needs labels"):
-        loss(x)
-    with pytest.raises(ValueError, match="ref_labels beside ref_emb"):
-        loss(x, labels, ref_emb=x)
-    with pytest.raises(ValueError, match="pairing must be one of 'consecutive', 'all'; got 'best'"):
-        LoOp(losses.TripletMarginLoss(), pairing="best")
-    with pytest.raises(ValueError, match="geometry must be one of 'arc', 'segment'; got 'line'"):
-        LoOp(losses.TripletMarginLoss(), geometry="line")
-    with pytest.raises(ValueError, match="positives must be one of 'arc', 'all'; got 'consecutive'"):
-        LoOp(losses.TripletMarginLoss(), positives="consecutive")
-    with pytest.raises(TypeError, match=r"needs one of the distances LpDistance.normalize_embeddings=False"):
-        LoOp(losses.TripletMarginLoss(), geometry="segment")
-
-
-@pytest.mark.parametrize("distance", [distances.CosineSimilarity(), distances.LpDistance()])
-@pytest.mark.parametrize("pairing", PAIRINGS)
+@every_way
 def test_a_gradient_penalty_is_refused(distance: distances.BaseDistance, pairing: str) -> None:
     if isinstance(distance, distances.LpDistance) and torch.__version__ < (2, 14):
         pytest.skip("torch.cdist refuses it first, before torch 2.14")
@@ -367,8 +275,7 @@ def test_a_gradient_penalty_is_refused(distance: distances.BaseDistance, pairing
         torch.autograd.grad(gradient.square().sum(), x)
 
 
-@pytest.mark.parametrize("distance", [distances.CosineSimilarity(), distances.LpDistance()])
-@pytest.mark.parametrize("pairing", PAIRINGS)
+@every_way
 @pytest.mark.skipif(torch.__version__ < (2, 11), reason="torch.func of LoOp needs torch 2.11")
 def test_torch_func(distance: distances.BaseDistance, pairing: str) -> None:
     x, labels = batch(torch.float64)
@@ -376,7 +283,6 @@ def test_torch_func(distance: distances.BaseDistance, pairing: str) -> None:
     x.requires_grad_()
     (expected,) = torch.autograd.grad(loss(x, labels), x)
     x = x.detach()
-    torch.testing.assert_close(torch.func.grad(lambda x: loss(x, labels))(x), expected)
     torch.testing.assert_close(torch.func.jacrev(lambda x: loss(x, labels))(x), expected)
     several = torch.stack([x, 2 - x])
     mapped = torch.func.vmap(lambda x: loss(x, labels))(several)
@@ -385,30 +291,7 @@ def test_torch_func(distance: distances.BaseDistance, pairing: str) -> None:
     torch.testing.assert_close(gradients[0], expected)
 
 
-def test_settings_are_those_of_the_wrapped_loss() -> None:
-    x, labels = batch()
-    loss = LoOp(losses.ContrastiveLoss())
-    mean = loss(x, labels).item()
-    assert loss.reducer is loss.loss.reducer and loss.distance is loss.loss.distance
-    loss.reducer = reducers.DoNothingReducer()
-    assert loss.loss.reducer is loss.reducer and set(loss(x, labels)) == {"pos_loss", "neg_loss"}
-    loss.loss.reducer = reducers.MultipleReducers({"pos_loss": reducers.MeanReducer()})
-    assert loss.reducer is loss.loss.reducer and loss(x, labels).item() != mean
-    loss.distance = distances.CosineSimilarity()
-    assert isinstance(loss.loss.distance, distances.CosineSimilarity)
-    with pytest.raises(TypeError, match="needs one of the distances"):
-        loss.distance = distances.SNRDistance()
-    for setting in ("embedding_regularizer", "embedding_reg_weight"):
-        assert getattr(loss, setting) is getattr(loss.loss, setting)
-    with pytest.raises(AttributeError, match="reduction"):
-        loss.reduction  # noqa: B018
-    loss.distance.power = 3
-    with pytest.raises(TypeError, match="power=3"):
-        loss(x, labels)
-
-
-@pytest.mark.parametrize("distance", [distances.CosineSimilarity(), distances.LpDistance()], ids=["cosine", "l2"])
-@pytest.mark.parametrize("pairing", PAIRINGS)
+@every_way
 def test_hooks_of_the_distance_run_once_on_what_the_loss_gets(distance: distances.BaseDistance, pairing: str) -> None:
     x, labels = batch()
     loss = LoOp(losses.ContrastiveLoss(distance=distance, pos_margin=0, neg_margin=1), pairing=pairing)
@@ -426,35 +309,95 @@ def test_hooks_of_the_distance_run_once_on_what_the_loss_gets(distance: distance
     handle.remove()
 
 
-def test_mined_pairs_that_make_no_triplet_give_zero() -> None:
-    x = torch.randn(3, 4, requires_grad=True)
-    pairs = tuple(torch.tensor([i]) for i in (1, 2, 0, 1))
-    value = LoOp(losses.TripletMarginLoss())(x, torch.tensor([1, 0, 0]), pairs)
-    value.backward()
-    assert value == 0 and x.grad is not None and not x.grad.any()
+def test_n_pairs_asks_for_some_rows_of_the_batch() -> None:
+    labels = [0, 0, 0, 1, 1, 1, 2, 2]
+    x = torch.randn(8, 5, dtype=torch.float64)
+    distance = torch.tensor(loop_distances(x, labels, x, labels, "all"))
+    # One positive pair of each class: its first two samples.
+    logits = 1 - distance[[0, 3, 6]][:, [1, 4, 7]] ** 2 / 2
+    expected = torch.nn.functional.cross_entropy(logits, torch.arange(3))
+    value = LoOp(losses.NPairsLoss(), pairing="all")(x, torch.tensor(labels))
+    assert value.item() == pytest.approx(expected.item(), abs=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore")  # TracerWarnings, and that torch.jit is on its way out
-@pytest.mark.parametrize("pairing", PAIRINGS)
-def test_a_trace_has_the_value_and_no_wrong_gradient(pairing: str) -> None:
-    x, labels = batch(torch.float64)
-    loss = LoOp(losses.TripletMarginLoss(margin=1), pairing=pairing)
-    traced = torch.jit.trace(lambda x: loss(x, labels), (x,))
-    other = torch.randn_like(x)
-    torch.testing.assert_close(traced(other), loss(other, labels))
-    with pytest.raises(RuntimeError):
-        traced(other.requires_grad_()).backward()
+def test_the_wrapped_loss_keeps_its_parameters_settings_and_statistics() -> None:
+    x, labels = batch()
+    inner = losses.MarginLoss(learn_beta=True, num_classes=4)
+    loss = LoOp(inner)
+    assert set(loss.state_dict()) == {"loss.beta"}
+    loss(x, labels).backward()
+    assert inner.beta.grad is not None and inner.beta.grad.abs().sum() > 0
+    for setting in ("distance", "reducer", "embedding_regularizer", "embedding_reg_weight"):
+        assert getattr(loss, setting) is getattr(inner, setting)
+    loss.reducer = reducers.DoNothingReducer()
+    assert inner.reducer is loss.reducer and isinstance(loss(x, labels), dict)
+    loss.distance = distances.SNRDistance()
+    assert inner.distance is loss.distance
+    with pytest.raises(TypeError, match="needs one of the distances"):
+        loss(x, labels)
+    with pytest.raises(AttributeError, match="reduction"):
+        loss.reduction  # noqa: B018
+    tuplet = losses.TupletMarginLoss(collect_stats=True)
+    LoOp(tuplet)(x, labels)
+    assert tuplet.avg_neg_angle > 0
 
 
-def test_a_reference_without_a_triplet_gives_zero() -> None:
-    x = torch.randn(2, 4, requires_grad=True)
-    value = LoOp(losses.TripletMarginLoss())(x, torch.tensor([0, 1]), None, torch.randn(1, 4), torch.tensor([0]))
-    value.backward()
-    assert value == 0 and x.grad is not None and not x.grad.any()
+def test_nothing_to_compare_gives_zero() -> None:
+    x, loss = torch.randn(3, 4, requires_grad=True), LoOp(losses.TripletMarginLoss())
+    pairs = tuple(torch.tensor([i]) for i in (1, 2, 0, 1))  # which make no triplet
+    no_triplet = (torch.tensor([0, 1, 2]), None, torch.randn(1, 4), torch.tensor([0]))
+    for given in ((torch.tensor([1, 0, 0]), pairs), no_triplet):
+        value = loss(x, *given)
+        assert value == 0 and not torch.autograd.grad(value, x)[0].any()
 
 
-def test_more_negatives_per_anchor_than_there_are_are_drawn_with_replacement() -> None:
-    x, labels = torch.randn(6, 4, requires_grad=True), torch.tensor([0, 0, 0, 0, 0, 1])
-    value = LoOp(losses.TripletMarginLoss(margin=9, triplets_per_anchor=5))(x, labels)
-    every = LoOp(losses.TripletMarginLoss(margin=9))(x, labels)
-    torch.testing.assert_close(value, every)  # each anchor has one negative, which is drawn five times
+class Blind(losses.BaseMetricLossFunction):
+    def compute_loss(self, embeddings, *args):  # type: ignore[no-untyped-def]
+        return {"loss": {"losses": embeddings.sum(), "indices": None, "reduction_type": "already_reduced"}}
+
+
+def with_distance(distance: distances.BaseDistance) -> losses.TripletMarginLoss:
+    return losses.TripletMarginLoss(distance=distance)
+
+
+REFUSED: list[tuple[object, dict[str, str], str]] = [
+    (losses.ArcFaceLoss(3, 4), {}, "cannot wrap ArcFaceLoss: it has class weights"),
+    (losses.AngularLoss(), {}, "reads the embeddings themselves"),
+    (CentroidTripletLoss(), {}, "it compares samples with centroids"),
+    (losses.InstanceLoss(), {}, "column c of the matrix"),
+    (losses.VICRegLoss(), {}, "no pair distances"),
+    (losses.SignalToNoiseRatioContrastiveLoss(), {}, r"LpDistance\(p=2, power=1 or 2\).*got SNRDistance"),
+    (with_distance(distances.LpDistance(p=1)), {}, "p=1"),
+    (with_distance(distances.LpDistance(power=3)), {}, "power=3"),
+    (with_distance(distances.LpDistance(normalize_embeddings=False)), {}, "that normalises"),
+    (
+        with_distance(distances.LpDistance()),
+        {"geometry": "segment"},
+        r"LpDistance.normalize_embeddings=False",
+    ),
+    (LoOp(losses.TripletMarginLoss()), {}, "contains another loss; the distances are replaced already"),
+    (TCMRegularizer(losses.TripletMarginLoss()), {}, r"TCMRegularizer\(LoOp"),
+    (losses.CrossBatchMemory(losses.TripletMarginLoss(), 4), {}, r"CrossBatchMemory\(LoOp\(\.\.\.\)\)"),
+    (torch.nn.TripletMarginLoss(), {}, r"a loss of pml_ext.losses.*got torch\.nn\.modules\.loss\.TripletMarginLoss$"),
+    (losses.TripletMarginLoss, {}, "got builtins.type$"),
+    (losses.TripletMarginLoss(), {"pairing": "best"}, "pairing must be one of 'consecutive', 'all'; got 'best'"),
+    (losses.TripletMarginLoss(), {"geometry": "line"}, "geometry must be one of 'arc', 'segment'; got 'line'"),
+    (losses.TripletMarginLoss(), {"positives": "one"}, "positives must be one of 'arc', 'all'; got 'one'"),
+]
+
+
+@pytest.mark.parametrize(("inner", "options", "message"), REFUSED)
+def test_what_is_refused(inner: Any, options: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        LoOp(inner, **options)
+
+
+def test_errors_of_the_call() -> None:
+    x, labels = batch()
+    loss = LoOp(losses.TripletMarginLoss())
+    with pytest.raises(TypeError, match=r"Blind did not call self.distance"):
+        LoOp(Blind())(x, labels)
+    with pytest.raises(ValueError, match="LoOp needs labels"):
+        loss(x)
+    with pytest.raises(ValueError, match="ref_labels beside ref_emb"):
+        loss(x, labels, ref_emb=x)

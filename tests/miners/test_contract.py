@@ -73,14 +73,20 @@ def test_is_a_pml_miner_and_repeats_itself(name: str) -> None:
     mined = miner(x.requires_grad_(), labels)
     check(mined, labels)
     assert all(len(i) > 0 for i in mined)
-    assert same(miner(x, labels), mined)
-    assert same(miner(x, labels.int()), mined)
-    assert same(miner(x, 2**40 - labels), mined)
+    numbers = (miner.num_triplets,) if len(mined) == 3 else (miner.num_pos_pairs, miner.num_neg_pairs)
+    assert numbers == tuple(len(i) for i in (mined[:1] if len(mined) == 3 else mined[::2]))
+    for ids in (labels, 2**63 - 3 + labels, labels.float()):
+        assert same(miner(x, ids), mined)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert same(pickle.loads(pickle.dumps(copy.deepcopy(miner)))(x, labels), mined)
+    half = x.detach().half()
+    assert same(miner(half, labels, half, labels), miner(half.float(), labels))
+    assert not miner.state_dict()
 
 
 @every_miner
-@pytest.mark.parametrize("measure", [distances.LpDistance(), distances.LpDistance(power=2)])
-def test_another_distance(name: str, measure: distances.BaseDistance) -> None:
+def test_another_distance(name: str) -> None:
+    measure = distances.LpDistance(power=2)
     miner, (x, labels) = make(name, distance=measure), batch()
     assert miner.distance is measure
     check(miner(x, labels), labels)
@@ -95,8 +101,10 @@ def test_a_reference_set_of_another_length(name: str) -> None:
     assert all(len(i) > 0 for i in mined)
     value = TripletMarginLoss(margin=1)(x.requires_grad_(), labels, mined, ref, ref_labels)
     assert value > 0
-    with pytest.raises(ValueError, match=r"ref_labels must have shape \(7,\).*got \(6,\)|must equal number of labels"):
+    with pytest.raises(ValueError, match=r"ref_labels must have shape \(7,\).*got \(6,\)"):
         miner(x, labels, ref, ref_labels[:6])
+    with pytest.raises(ValueError, match="ref_labels beside ref_emb, must be tensors of class ids; got None"):
+        miner(x, labels, ref)
 
 
 @every_miner
@@ -114,49 +122,14 @@ def test_no_triplet(name: str, labels: Tensor) -> None:
 @every_miner
 def test_input_is_checked(name: str) -> None:
     miner, (x, labels) = make(name), batch()
-    with pytest.raises(ValueError, match="labels"):
-        miner(x, labels[:11])
-    with pytest.raises(ValueError, match=r"labels must be of integer type.*got torch\.float32"):
-        miner(x, labels + 0.5)
-    with pytest.raises(ValueError, match=r"must have shape \(N, D\).*got \(12,\)"):
-        miner(x[:, 0], labels)
-    with pytest.raises(ValueError, match=r"floating type; got torch\.int64"):
-        miner(x.long(), labels)
-
-
-@every_miner
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_precision(name: str, dtype: torch.dtype) -> None:
-    """What is mined in 16 bits is what float32 mines from the same, rounded, embeddings."""
-    miner, (x, labels) = make(name), batch(dtype)
-    mined = miner(x, labels)
-    assert same(mined, miner(x.to(torch.promote_types(dtype, torch.float32)), labels))
-    check(miner(x, labels, torch.randn(7, 8).to(dtype), torch.arange(7) % 3), labels, torch.arange(7) % 3)
-
-
-@every_miner
-def test_autocast_changes_nothing(name: str) -> None:
-    miner, (x, labels) = make(name), batch()
-    mined = miner(x, labels)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert same(miner(x, labels), mined)
-
-
-@every_miner
-def test_copies(name: str) -> None:
-    miner, (x, labels) = make(name, collect_stats=True), batch()
-    mined = miner(x, labels)
-    assert same(copy.deepcopy(miner)(x, labels), mined)
-    assert same(pickle.loads(pickle.dumps(miner))(x, labels), mined)
-    assert not miner.state_dict()
-
-
-@every_miner
-def test_number_of_what_was_mined(name: str) -> None:
-    miner, (x, labels) = make(name), batch()
-    mined = miner(x, labels)
-    numbers = (miner.num_triplets,) if len(mined) == 3 else (miner.num_pos_pairs, miner.num_neg_pairs)
-    assert numbers == tuple(len(i) for i in (mined[:1] if len(mined) == 3 else mined[::2]))
+    for given, message in {
+        (x, labels[:11]): r"labels must have shape \(12,\)",
+        (x, labels + 0.5): r"labels must be of integer type.*got torch\.float32",
+        (x[:, 0], labels): r"must have shape \(N, D\).*got \(12,\)",
+        (x.long(), labels): r"floating type; got torch\.int64",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            miner(*given)
 
 
 @every_miner
@@ -167,35 +140,6 @@ def test_unknown_argument(name: str) -> None:
     else:
         with pytest.raises(TypeError, match=r"unknown argument 'margn'.* Known: .*distance, collect_stats"):
             FACTORIES[name](margn=1)
-
-
-@pytest.mark.parametrize("name", [name for name in miners.OURS if name not in WRAPPERS])
-def test_reference_labels_belong_to_a_reference_set(name: str) -> None:
-    x, labels = batch()
-    with pytest.raises(ValueError, match="ref_labels beside ref_emb, must be tensors of class ids; got None"):
-        make(name)(x, labels, x)
-    with pytest.raises(ValueError, match=r"ref_labels must have shape \(12,\), one label per embedding; got \(11,\)"):
-        make(name)(x, labels, x, labels[:11])
-    with pytest.raises(ValueError, match=r"ref_labels must be of integer type.*got torch\.float32"):
-        make(name)(x, labels, x, labels + 0.5)
-
-
-@every_miner
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_batch_given_twice_in_16_bits_is_compared_with_itself(name: str, dtype: torch.dtype) -> None:
-    miner, (x, labels) = make(name), batch(dtype)
-    assert same(miner(x, labels, x, labels), miner(x.float(), labels))
-
-
-@every_miner
-def test_labels_that_are_whole_numbers(name: str) -> None:
-    miner, (x, labels) = make(name), batch()
-    mined = miner(x, labels)
-    assert same(miner(x, labels.float()), mined) and same(miner(x, labels.double()), mined)
-    two = labels.clamp(max=1)
-    assert same(miner(x, two.bool()), miner(x, two))
-    with pytest.raises(ValueError, match=r"labels must be of integer type.*or whole numbers"):
-        miner(x, torch.where(labels == 2, torch.nan, labels))
 
 
 @every_miner
