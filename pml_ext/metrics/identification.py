@@ -64,24 +64,19 @@ class IdentificationEvaluator:
             embeddings, template_ids, media_ids: (N, D), (N,), (N,): see `functional.template_embeddings`.
             protocol: lists from `read_template_subjects`, or tensors of one's own.
         Raises:
-            TypeError: protocol is not a SearchProtocol.
-            ValueError: as of `functional.template_embeddings`; an empty list, or one with another number of subjects;
-                a listed template without an image; a gallery that has the subject of no probe, or of every probe.
+            ValueError: as of `functional.template_embeddings`; a list with another number of subjects; a listed
+                template without an image; a gallery that has the subject of no probe, or of every probe.
         """
-        if not isinstance(protocol, SearchProtocol):
-            raise TypeError(f"protocol must be a SearchProtocol; got {type(protocol).__name__}")
         if not protocol.galleries:
             raise ValueError("protocol must have at least one gallery; got none")
-        for name, listed in (
-            ("probes", protocol.probes), *((f"gallery {i}", of) for i, of in enumerate(protocol.galleries, 1))
-        ):  # fmt: skip
-            if not len(listed.template_ids):
-                raise ValueError(f"{name} must list at least one template; got none")
-            check_labels(listed.subjects, len(listed.template_ids), f"the subjects of {name}")
+        check_labels(protocol.probes.subjects, len(protocol.probes.template_ids), "the subjects of the probes")
         templates = template_embeddings(embeddings, template_ids, media_ids)
         probes = templates.embeddings[templates.rows(protocol.probes.template_ids)]
         rates, counts = [], torch.zeros(2, dtype=torch.int64)
         for number, gallery in enumerate(protocol.galleries, 1):
+            if not len(gallery.template_ids):
+                raise ValueError(f"gallery {number} must list at least one template; got none")
+            check_labels(gallery.subjects, len(gallery.template_ids), f"the subjects of gallery {number}")
             enrolled = templates.embeddings[templates.rows(gallery.template_ids)]
             scores = scores_in_blocks(
                 probes, protocol.probes.subjects, [(enrolled, gallery.subjects)], most_before=self._most_before

@@ -21,9 +21,6 @@ from pml_ext.functional.retrieval.single_shot import check_repeats, rank_single_
 from pml_ext.metrics import keys
 from pml_ext.metrics.undefined import warn_undefined
 
-_RERANK_OPTIONS = ("k1", "k2", "lambda_", "definition")
-_EXPANSION_OPTIONS = ("k", "alpha", "times")
-
 
 class ReIDEvaluator:
     """CMC, mAP and mINP of a query set against a gallery, gallery items of the query's identity and camera removed.
@@ -66,14 +63,6 @@ class ReIDEvaluator:
         check_choice(shots, ("multi", "single"), "shots")
         check_repeats(repeats)
         check_seed(seed)
-        for name, given, known in (
-            ("rerank", rerank, _RERANK_OPTIONS),
-            ("query_expansion", query_expansion, _EXPANSION_OPTIONS),
-        ):
-            if given is not None and not isinstance(given, Mapping):
-                raise ValueError(f"{name} must be a mapping of {', '.join(known)}, or None; got {given!r}")
-            for option in given or ():
-                check_choice(option, known, f"an option of {name}")
         self.ranks, self.metric = tuple(ranks), metric
         self.rerank = None if rerank is None else dict(rerank)
         self.query_expansion = None if query_expansion is None else dict(query_expansion)

@@ -1,29 +1,27 @@
 """What a score means: a likelihood ratio, and a probability once a prior is named."""
 
 import math
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_choice, check_fraction, check_tensor
-from pml_ext.functional.verification.likelihood_ratio import count_by_score, pool_adjacent_violators
+from pml_ext._checks import check_fraction, check_tensor
 from pml_ext.functional.verification.roc import check_scores
 
 
 class ScoreCalibration:
-    """Log-likelihood ratios of scores, fitted on pairs whose identities are known.
+    """Log-likelihood ratios of scores by a straight line (Platt), fitted on pairs whose identities are known.
 
     Fit it on some classes and check it on others: `functional.cllr` of its ratios against `functional.min_cllr`.
 
     Args:
         scores: (P,) of pairs, larger is closer, finite.
         same: (P,) bool, genuine pairs; both kinds must be there.
-        method: "logistic": a straight line through the scores (Platt); "isotonic": steps, by pooling adjacent
-            violators, which need more pairs. Between its steps the ratio is interpolated.
+    Attributes:
+        slope, intercept: of the line.
     Raises:
-        ValueError: only one kind of pairs; another method.
+        ValueError: only one kind of pairs.
 
     >>> generator = torch.Generator().manual_seed(0)
     >>> same = torch.arange(2000) % 2 == 0
@@ -35,17 +33,11 @@ class ScoreCalibration:
     0.1
     """
 
-    def __init__(self, scores: Tensor, same: Tensor, method: Literal["logistic", "isotonic"] = "logistic") -> None:
+    def __init__(self, scores: Tensor, same: Tensor) -> None:
         check_scores(scores, same)
-        check_choice(method, ("logistic", "isotonic"), "method")
         if not bool(same.any()) or bool(same.all()):
             raise ValueError(f"same must have genuine and impostor pairs; got {int(same.sum())} genuine of {len(same)}")
-        values, genuine = scores.double().cpu(), same.cpu()
-        self.method = method
-        if method == "logistic":
-            self._scores, self._ratios = _line(values.numpy(), genuine.numpy())
-        else:
-            self._scores, self._ratios = _steps(values, genuine)
+        self.slope, self.intercept = _line(scores.double().cpu().numpy(), same.cpu().numpy())
 
     def log_ratio(self, scores: Tensor) -> Tensor:
         """Natural log-likelihood ratios.
@@ -56,13 +48,7 @@ class ScoreCalibration:
             the same shape, float64: log p(score | same) − log p(score | different).
         """
         check_tensor(scores, "scores", "(...)")
-        values = scores.double().cpu().numpy()
-        if self.method == "logistic":
-            slope = (self._ratios[1] - self._ratios[0]) / (self._scores[1] - self._scores[0])
-            found = self._ratios[0] + slope * (values - self._scores[0])
-        else:
-            found = np.interp(values, self._scores, self._ratios)
-        return torch.from_numpy(np.asarray(found)).to(scores.device)
+        return self.slope * scores.double() + self.intercept
 
     def probability(self, scores: Tensor, *, prior: float) -> Tensor:
         """Probability that pairs are of one identity.
@@ -78,8 +64,8 @@ class ScoreCalibration:
         return torch.sigmoid(self.log_ratio(scores) + math.log(prior / (1 - prior)))
 
 
-def _line(scores: np.ndarray, same: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two points of the logistic regression's line; both kinds weigh alike, so its logit is the log ratio."""
+def _line(scores: np.ndarray, same: np.ndarray) -> tuple[float, float]:
+    """Slope and intercept of the logistic regression; both kinds weigh alike, so its logit is the log ratio."""
     from scipy.optimize import minimize  # a dependency of pytorch-metric-learning's scikit-learn
     from scipy.special import expit
 
@@ -103,16 +89,5 @@ def _line(scores: np.ndarray, same: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
     start = np.array([1.0, 0.0])
     found = minimize(loss, start, jac=True, hess=curvature, method="trust-exact", options={"gtol": 1e-9})
-    slope, intercept = found.x
-    return np.array([centre, centre + width]), np.array([intercept, intercept + slope])
-
-
-def _steps(scores: Tensor, same: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct scores and their log ratios; half a pair of each kind is added to a step, so that none is infinite."""
-    values, _, genuine, impostors = count_by_score(scores, same)
-    share = pool_adjacent_violators(genuine / (genuine + impostors), genuine + impostors)
-    _, step = torch.unique(share, return_inverse=True)
-    yes, no = (
-        torch.bincount(step, weights=counts)[step].add(0.5).div(counts.sum() + 0.5) for counts in (genuine, impostors)
-    )
-    return values.numpy(), torch.log(yes / no).numpy()
+    slope = found.x[0] / width
+    return float(slope), float(found.x[1] - slope * centre)

@@ -152,13 +152,14 @@ def _panels_of_set(
         searched = {RAW_PIXELS: baselines[RAW_PIXELS].features[name], TRAINED: features}
     lists = cache(lambda: {model: first_results(data, found) for model, found in searched.items()})
     file, every = curves_file(run, name), ImageSet.concatenated(data.parts)
-    return {
+    panels: PicturesOf = {
         "What queries find": lambda: _results_of_queries(data, lists(), seed),
         "Most confused classes": lambda: _confusions(data, lists()[TRAINED]),
         "Utility of each class": lambda: [utility.picture],
         "One threshold for all pairs": lambda: _pictures_of_thresholds(file, data, features, utility.curves(), far),
         "A map of the embeddings": lambda: [map_picture(every, torch.cat(features), seed=seed)],
     }
+    return panels
 
 
 def _roc_of_pairs(

@@ -47,14 +47,10 @@ def utility_picture(
     """
     low, high = calibration_range
     is_known = low <= high  # not nan, as with too few negative pairs for its rates
-    is_calibrated = distances >= 0
-    nearest = 0
-    if is_known:
-        is_calibrated = (distances >= low) & (distances <= high)
-        nearest = int((distances - low).abs().argmin())
-    if not is_calibrated.any():
-        is_calibrated[nearest] = True
-    means = utilities[:, is_calibrated].mean(dim=1)
+    in_range = ~((distances < low) | (distances > high))
+    if not in_range.any():
+        in_range[(distances - low).abs().argmin()] = True
+    means = utilities[:, in_range].mean(dim=1)
     worst = means.argsort(stable=True)[:_NAMED_CLASSES].tolist()
 
     def draw(axes: "Axes") -> None:
@@ -66,9 +62,8 @@ def utility_picture(
         axes.fill_between(distances, lower, upper, color=SKY, alpha=0.6, label="10 to 90 % of classes")
         axes.plot(distances, median, color=BLACK, linewidth=2, label="median class")
         for place, row in enumerate(worst):
-            style: dict[str, Any] = {"color": ORANGE, "linestyle": drawing.LINE_STYLES[place], "linewidth": 1.3}
             # Marks at different places tell these lines apart where they lie close together.
-            style |= {"marker": drawing.MARKERS[place], "markevery": (0.02 * place, 0.1), "markeredgecolor": BLACK}
+            style = drawing.look(place) | {"color": ORANGE, "markevery": (0.02 * place, 0.1), "linewidth": 1.3}
             axes.plot(distances, utilities[row], label=shorten(names[row]), **style)
         if threshold is not None:
             _mark(axes, threshold)
@@ -124,14 +119,14 @@ def _draw_distances(report: ThresholdFields, curves: ThresholdCurves, axes: "Axe
     first, last = np.searchsorted(accepted, (1, accepted[-1])).tolist()
     step = max(1, (last - first) // _BARS)
     shown = slice(max(0, first - step), last + step + 1, step)
-    styles: dict[str, dict[str, Any]] = {
-        "same class": {"fill": True, "color": SKY},
-        "different classes": {"color": BLACK, "hatch": "////", "linewidth": 1.2},
-    }
-    counts_of = {"same class": curves.genuine, "different classes": curves.impostors}
-    for name, counts in counts_of.items():
+    genuine: dict[str, Any] = {"fill": True, "color": SKY}
+    impostors: dict[str, Any] = {"color": BLACK, "hatch": "////", "linewidth": 1.2}
+    for name, counts, style in (
+        ("same class", curves.genuine, genuine),
+        ("different classes", curves.impostors, impostors),
+    ):
         share = counts[shown].double().diff() / counts[-1]
-        axes.stairs(share, curves.distances[shown], label=f"{name} ({int(counts[-1]):,} pairs)", **styles[name])
+        axes.stairs(share, curves.distances[shown], label=f"{name} ({int(counts[-1]):,} pairs)", **style)
     _mark(axes, report)
     axes.set(xlabel=_DISTANCE, ylabel="share of pairs")
     add_legend(axes)

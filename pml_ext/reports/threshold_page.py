@@ -41,30 +41,29 @@ def _thumbnail_of_path(sample: Sample) -> str | None:
 
 def page_of(report: ThresholdFields, pictures: list[Picture], image_of: ImageOf = _thumbnail_of_path) -> str:
     """The page as text, with the `threshold_pictures` of the report."""
+    alternatives, marked = _alternatives(report)
+    cards = {}
+    if (pairs := report.worst_pairs) is not None:
+        cards["Most similar samples of different classes"] = _cards(report, pairs.impostors, "accepted", image_of)
+        cards["Least similar samples of one class"] = _cards(report, pairs.genuine, "rejected", image_of)
+    sentences = [cameras_in_words(report), f"{refused_in_words(report)}.", overall_in_words(report)]
     texts = {
         "title": "One threshold, and what it does to each class",
         "meaning": meaning(report),
         "score": score_in_words(report),
         "chosen": target_in_words(report),
-        "cameras": cameras_in_words(report),
-        "refused": refused_in_words(report),
-        "overall": overall_in_words(report),
-        "about": "What was measured",
-    }
-    alternatives, marked = _alternatives(report)
-    tables = {
-        "alternatives": alternatives,
-        "searches": searches_table(report),
-        "groups": group_tables(report),
         "ratios": _ratios(report),
+        "about": "What was measured",
+        "facts": origin_lines(report),
+    }
+    tables = {
+        "searches": searches_table(report),
+        "alternatives": alternatives,
+        "groups": group_tables(report),
         "classes": class_tables(report),
     }
-    cards: dict[str, list[Card]] = {"impostors": [], "genuine": []}
-    if report.worst_pairs is not None:
-        cards["impostors"] = _cards(report, report.worst_pairs.impostors, "accepted", image_of)
-        cards["genuine"] = _cards(report, report.worst_pairs.genuine, "rejected", image_of)
-    shown = {"report": report, "pictures": pictures, "facts": origin_lines(report), "marked": marked}
-    return render("threshold.html", **shown, **texts, **tables, **cards)
+    shown = {"report": report, "sentences": sentences, "pictures": pictures, "cards": cards, "marked": marked}
+    return render("threshold.html", **shown, **texts, **tables)
 
 
 def png_of(pictures: list[Picture]) -> bytes:

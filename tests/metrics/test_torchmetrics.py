@@ -1,14 +1,10 @@
-"""OPIS and StreamingVerification as torchmetrics and Lightning use a Metric; test_opis.py has two processes."""
+"""OPIS and StreamingVerification as torchmetrics uses a Metric; test_opis.py has two processes."""
 
 import copy
 import pickle
-from pathlib import Path
 from typing import Any
 
-import lightning
 import pytest
-from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import Metric
 
 from pml_ext.metrics import OPIS, StreamingVerification
@@ -44,33 +40,3 @@ def test_a_metric_collects_forgets_moves_and_travels(name: str, recwarn: pytest.
     metric.update(x, y)
     assert numbers(metric.compute()) == numbers(expected.compute())
     assert not recwarn.list
-
-
-class Module(lightning.LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        self.opis, self.verification = OPIS(), StreamingVerification(fars=(0.1,))
-
-    def validation_step(self, batch: list[Tensor], index: int) -> None:
-        x, y = batch
-        self.opis.update(x, y)
-        self.verification.update(x[:, 0], y > 5)
-
-    def on_validation_epoch_end(self) -> None:
-        self.log("opis", self.opis.compute()["opis"])
-        self.log_dict(self.verification.compute())
-
-
-@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning", "ignore:.*many workers")
-def test_lightning_logs_them(tmp_path: Path) -> None:
-    x, y = a_set()
-    loader = DataLoader(TensorDataset(x, y), batch_size=50)
-    trainer = lightning.Trainer(
-        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, default_root_dir=tmp_path,
-    )  # fmt: skip
-    (logged,) = trainer.validate(Module(), loader, verbose=False)
-    alone = OPIS()
-    alone.update(x, y)
-    assert logged["opis"] == pytest.approx(alone.compute()["opis"])
-    assert (logged["genuine"], logged["impostors"]) == (int((y > 5).sum()), int((y <= 5).sum()))

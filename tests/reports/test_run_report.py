@@ -20,7 +20,7 @@ from pml_ext.functional.verification.roc import ROC
 from pml_ext.metrics import VerificationEvaluator
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.protocol_files import TemplateMedia, TemplatePairs
-from pml_ext.reports.drawing import Picture
+from pml_ext.reports.drawing import Picture, drawn
 from pml_ext.reports.ranked_results import Confusion, confused_identities, first_results, results_picture
 from pml_ext.reports.run_curves import (
     curves_file,
@@ -134,11 +134,13 @@ def test_the_roc_of_templates_has_the_area_of_the_evaluation() -> None:
     expected = VerificationEvaluator().of_templates(features[0], media.template_ids, media.media_ids, pairs)["auc"]
     (axes,) = pair_roc_picture({"trained": roc}).figures[0].axes
     assert axes.lines[0].get_label() == f"trained: AUC {100 * expected:.2f} %"
+
+
+def test_the_curve_of_many_impostors_ends_at_all_of_them() -> None:
+    roc = ROC(torch.tensor([torch.inf, 1.0, 0.0]), torch.tensor([0, 1, 2]), torch.tensor([0, 3, 8_010_270]))
     fars, tars = tars_at_fars(roc)
-    assert tars.tolist() == [max(roc.tar[roc.far <= far + 1e-12].tolist()) for far in fars.tolist()]
-    assert (fars[0], fars[-1], tars[-1]) == (0.5, 1, 1)
-    many = ROC(torch.tensor([torch.inf, 0.0]), torch.tensor([0, 1]), torch.tensor([0, 8_010_270]))
-    assert tars_at_fars(many)[0][-1] == 1
+    assert fars[0] == 1 / 8_010_270 and fars[-1] == tars[-1] == 1 and len(fars) <= 400
+    assert tars.tolist() == [0.5 if far >= 3 / 8_010_270 else 0.0 for far in fars[:-1].tolist()] + [1.0]
 
 
 def test_a_set_with_too_few_classes_has_the_other_pictures(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -162,15 +164,13 @@ def not_drawn(page: Path) -> dict[str, str]:
     return dict(found)
 
 
-def test_an_unforeseen_error_costs_one_picture_and_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    same = PairSet(image_set(np.zeros(4, int), np.zeros(4, int)), np.array([True, False]))
-    trained = Measured({"LFW": {"accuracy": 0.5}}, {"LFW": [torch.randn(4, 4)]})
-    monkeypatch.setattr("pml_ext.reports.run_report.pair_roc_picture", {}.__getitem__)
-    page = write_report(tmp_path, {"LFW": same}, trained, {}, far=1e-3, utility={}, seed=0, facts={})
-    assert pictures_of(page) == {} and not_drawn(page)["ROC of the pairs"].startswith("TypeError: ")
-    assert "Traceback" in caplog.text
+def test_an_unforeseen_error_costs_one_picture_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def fails() -> list[Picture]:
+        raise TypeError("unforeseen")
+
+    found = {picture.name: picture.caption for picture in drawn({"A figure": fails, "Another": lambda: []}, of="Set")}
+    assert found == {"a_figure": "Not drawn: TypeError: unforeseen"}
+    assert "no picture 'A figure' of Set" in caplog.text and "Traceback" in caplog.text
 
 
 def test_a_map_of_equal_embeddings_is_no_picture_and_ends_no_process() -> None:
@@ -218,15 +218,13 @@ def test_each_result_has_its_class_its_score_and_whether_it_is_right() -> None:
     data, features = small_set()
     lists = first_results(data, features)
     html = results_picture(data, {"trained": lists}, [0], "name", "title", "").extra
-    first = re.findall('<div class="card (right|wrong)"><p>(.*?) <b>(.)</b></p>.*?<span title="(.*?)"', html, re.S)
-    identities = data.parts[-1].identities
-    for place, (kind, score, mark, name) in enumerate(first):
-        item = lists.items[0, place]
-        is_right = identities[item] == data.query.identities[0]
-        cosine = float(features[0][0].double() @ features[1][item].double())
-        assert (kind, mark) == (("right", "✓") if is_right else ("wrong", "✗"))
-        assert float(score) == pytest.approx(cosine, abs=6e-4) and name == str(identities[item])
-    assert len(first) == 10
+    found = re.findall('<div class="card (right|wrong)"><p>(.*?) <b>(.)</b></p>.*?<span title="(.*?)"', html, re.S)
+    expected = []
+    for item in lists.items[0]:
+        identity, cosine = data.gallery.identities[item], float(features[0][0] @ features[1][item])
+        verdict = ("right", "✓") if identity == data.query.identities[0] else ("wrong", "✗")
+        expected.append((verdict[0], f"{cosine:.3f}", verdict[1], str(identity)))
+    assert found == expected and len(expected) == 10
 
 
 @pytest.mark.parametrize("kind", ["several", "one each", "one"])

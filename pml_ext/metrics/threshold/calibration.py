@@ -19,10 +19,8 @@ def calibrate_pairs(pairs: PairDistances, *, seed: int) -> Calibration | None:
         return None
     genuine, impostors = _sample_pairs(pairs, seed)
     same = torch.arange(len(genuine) + len(impostors)) < len(genuine)
-    ends = torch.tensor([0.0, 1.0], dtype=torch.float64)
     line = ScoreCalibration(torch.cat([genuine, impostors]).double(), same)
-    intercept, at_one = line.log_ratio(ends).tolist()
-    return Calibration(at_one - intercept, intercept)
+    return Calibration(line.slope, line.intercept)
 
 
 def _sample_pairs(pairs: PairDistances, seed: int) -> tuple[Tensor, Tensor]:

@@ -10,8 +10,8 @@ from pml_ext.functional.open_set.best_scores import (
     scores_from,
     threshold_for_rate,
 )
-from pml_ext.functional.open_set.extrapolation import NEEDED, ExtrapolatedRate, extrapolated_rate, fitted_rate
-from pml_ext.functional.open_set.identification import RateWithInterval, SearchRates, search_rates
+from pml_ext.functional.open_set.extrapolation import NEEDED, extrapolated_rate, fitted_rate
+from pml_ext.functional.open_set.identification import RateWithInterval, search_rates
 from pml_ext.metrics.threshold.samples import Samples
 from pml_ext.metrics.threshold.structures import CMC_RANKS, GalleryRates, MeanRate, Searches
 
@@ -129,17 +129,15 @@ class PlannedSearch:
         measured = min(enrolled, self._measurable)
         rates = search_rates(high, cosine, measured, rank=rank, ranks=CMC_RANKS[-1])
         cmc = tuple(rates.cmc[place - 1] for place in CMC_RANKS) if rates.cmc else ()
-        is_known = True
-        is_extrapolated = enrolled > self._measurable
-        if is_extrapolated:
-            extrapolated = extrapolated_rate(high, cosine, enrolled)
-            rates = self._extrapolate(rates, extrapolated, enrolled)
-            is_known = extrapolated.is_known
-            cmc = ()
-        fpir = _mean_rate(rates.fpir) if is_known else None
+        fpir = _mean_rate(rates.fpir)
         fnir = None if rates.fnir is None else _mean_rate(rates.fnir)
-        gallery = GalleryRates(enrolled, fpir, fnir, _mean_rate(rates.selectivity), cmc)
-        gallery = replace(gallery, extrapolated=is_extrapolated)
+        gallery = GalleryRates(enrolled, fpir, fnir, cmc)
+        if enrolled > self._measurable:
+            extrapolated = extrapolated_rate(high, cosine, enrolled)
+            fpir = _mean_rate(RateWithInterval(extrapolated.rate, extrapolated.low, extrapolated.high))
+            if fnir is not None:  # of the largest measured gallery
+                fnir = replace(fnir, high=min(1.0, fnir.high + fpir.high))
+            gallery = GalleryRates(enrolled, fpir if extrapolated.is_known else None, fnir, (), extrapolated=True)
         if self.plan.fpir is None:
             return gallery
         own_cosine = self._threshold_of_size(high, enrolled, self.plan.fpir)
@@ -147,15 +145,6 @@ class PlannedSearch:
             return gallery
         own = search_rates(high, own_cosine, measured, rank=rank).fnir
         return replace(gallery, cosine=own_cosine, cosine_fnir=None if own is None else own.rate)
-
-    def _extrapolate(self, largest: SearchRates, extrapolated: ExtrapolatedRate, enrolled: int) -> SearchRates:
-        """Rates among more identities, from those of the largest measured gallery."""
-        fpir = RateWithInterval(extrapolated.rate, extrapolated.low, extrapolated.high)
-        fnir = largest.fnir
-        if fnir is not None:
-            fnir = fnir._replace(high=min(1.0, fnir.high + fpir.high))
-        selectivity = RateWithInterval(*(enrolled * (value / self._measurable) for value in largest.selectivity))
-        return SearchRates(enrolled, fpir, fnir, selectivity, ())
 
 
 def _mean_rate(rate: RateWithInterval) -> MeanRate:

@@ -232,7 +232,6 @@ class GalleryRates:
     enrolled: CountAbove0
     fpir: MeanRate | None
     fnir: MeanRate | None
-    selectivity: MeanRate
     cmc: tuple[Fraction, ...]
     cosine: Score | None = None
     cosine_fnir: Fraction | None = None

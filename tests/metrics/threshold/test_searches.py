@@ -39,7 +39,7 @@ def test_every_size_has_its_rates_and_its_own_threshold(report: ThresholdReport)
     for one in report.searches.sizes:
         at = identification(embeddings(), LABELS, gallery_size=one.enrolled, threshold=report.cosine)
         assert one.fnir is not None and one.cosine is not None
-        assert (one.fpir.rate, one.fnir.rate, one.selectivity.rate) == pytest.approx(at[1:], abs=1e-9)
+        assert (one.fpir.rate, one.fnir.rate) == pytest.approx((at.fpir, at.fnir), abs=1e-9)
         assert one.fpir.low <= one.fpir.rate <= one.fpir.high
         of_size = identification(embeddings(), LABELS, gallery_size=one.enrolled, fpir=0.2)
         assert (one.cosine, one.cosine_fnir) == pytest.approx((of_size.threshold, of_size.fnir))
@@ -121,13 +121,9 @@ def test_a_gallery_whose_rate_is_not_known_has_no_number(tmp_path: Path) -> None
     report = ThresholdReport.from_embeddings(x, labels, frr=0.1, search=SearchPlan(200, extrapolate=True), splits=0)
     assert report.searches is not None and report.searches.planned.fpir is not None
     assert report.searches.sizes[-1].fpir is None
-    limits = extrapolate_fpir(x, labels, gallery_size=2000, threshold=report.cosine)
-    assert not limits.is_known and limits.low < 0.01 and limits.high > 0.99
     assert "among 2,000  extrapolated: FPIR unknown, because its 95 % interval spans 0 to 1" in report.summary()
     report.save(tmp_path / "t.json")
-    report.save_page(tmp_path / "t.html")
     assert ThresholdReport.load(tmp_path / "t.json") == report
-    assert "unknown, because its 95 % interval spans 0 to 1" in (tmp_path / "t.html").read_text()
     with pytest.raises(ValueError, match=r"no threshold for an FPIR of 0.12 among 200 .* interval spans 0 to 1"):
         ThresholdReport.from_embeddings(x, labels, search=SearchPlan(200, 0.12, extrapolate=True), splits=0)
 
