@@ -9,6 +9,8 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from textwrap import wrap
+from typing import NoReturn
 
 from pml_ext._errors import Terminated, UserError
 from pml_ext._names import closest, hint
@@ -39,14 +41,14 @@ STDOUT_CLOSED = 128 + 13  # as a shell has it for SIGPIPE
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; a mistake in its input is one line on stderr and exit status 2."""
-    # Before torch is loaded: threads that wait actively starve each other beside a busy process.
+    # Before torch is loaded: threads that wait actively starve each other next to a busy process.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         status = _run(sys.argv[1:] if argv is None else argv)
     except SystemExit:  # help, or a mistake in the options
-        if not _is_stdout_closed():
-            raise
-        return STDOUT_CLOSED
+        if _is_stdout_closed():
+            return STDOUT_CLOSED
+        raise
     return STDOUT_CLOSED if _is_stdout_closed() else status
 
 
@@ -95,7 +97,11 @@ def _run(words: Sequence[str]) -> int:
 def parse(words: Sequence[str]) -> tuple[Command, Namespace]:
     """The command and its arguments; `overrides` are its KEY VALUE pairs, between which options may stand."""
     whole, parsers = parsers_of_commands()
-    command = _command_of(words, whole)
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
+    command = COMMANDS.get(" ".join(words[:2])) or COMMANDS.get("".join(words[:1]))
+    if command is None:
+        _explain(words, whole)
     parser = parsers[command.name]
     rest, pairs = list(words[len(command.name.split()) :]), list[str]()
     if command.key is not None:
@@ -110,18 +116,12 @@ def parse(words: Sequence[str]) -> tuple[Command, Namespace]:
     return command, options
 
 
-def _command_of(words: Sequence[str], whole: ArgumentParser) -> Command:
-    """The command that the first word or two name; else shows the help or an error, and exits."""
-    for count in (1, 2):
-        if command := COMMANDS.get(" ".join(words[:count])):
-            return command
-    if not words:
-        whole.print_help()
-        whole.exit()
-    first_words = {name.partition(" ")[0] for name in COMMANDS}
-    if not words[0].startswith("-") and words[0] not in first_words:
+def _explain(words: Sequence[str], whole: ArgumentParser) -> NoReturn:
+    """Show the help, the version or an error for words that name no command, and exit."""
+    groups = {name.partition(" ")[0] for name in COMMANDS}
+    if words and not words[0].startswith("-") and words[0] not in groups:
         whole.error(f"no command {words[0]!r}{hint(words[0], COMMANDS, str)}")
-    whole.parse_args(words)  # help, the version, or an error
+    whole.parse_args(words or ["--help"])
     raise AssertionError(words)
 
 
@@ -131,7 +131,10 @@ class _WholeParser(ArgumentParser):
     def format_help(self) -> str:
         lines = [self.format_usage(), f"{self.description}\n"]
         for title, commands in GROUPS.items():
-            lines += [f"{title}:", *(f"  {command.name:17}  {command.about}" for command in commands), ""]
+            lines.append(f"{title}:")
+            for command in commands:
+                lines += wrap(command.about, 80, initial_indent=f"  {command.name:17}  ", subsequent_indent=" " * 21)
+            lines.append("")
         return "\n".join([*lines, "See `pml-ext COMMAND --help`.\n"])
 
 

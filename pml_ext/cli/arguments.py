@@ -22,18 +22,21 @@ KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)*")
 KEY_AMONG_FILES = re.compile(r"(MODEL|INPUT|DATALOADER|TEST|SOLVER|DATASETS|KD)(\.[A-Z0-9_]+)+")
 CONFIG_FOR_IMAGES = "OwnImages/base.yml"
 
-EMBEDDING_FILES = """FILE is a gallery of `pml-ext embed`, or a file of any program with one set of N samples:
+EMBEDDING_FILES = """FILE is a gallery of `pml-ext embed`, or a file of any program with N samples:
 
-- `.npz`: arrays `embeddings` (N, D), `labels` (N,) and, optionally, `cameras` (N,) and `paths` (N,) of images. No
-  pickled objects.
-- `.pt`, `.pth`: a dict of tensors with these names; labels, cameras and paths may be lists of strings.
-- `.safetensors`: tensors with these names.
-- `.parquet`: one row per sample; columns `label`, `camera` and `path` (both optional), and either `embedding` (a list
-  of numbers) or one numeric column per dimension: `e0`, `e1`, … Needs pyarrow.
+  .npz          arrays `embeddings` (N, D), `labels` (N,) and, optionally,
+                `cameras` (N,) and `paths` (N,) of images; no pickled objects
+  .pt, .pth     a dict of tensors with these names; labels, cameras and paths
+                may be lists of strings
+  .safetensors  tensors with these names
+  .parquet      a row per sample: columns `label`, optionally `camera` and
+                `path`, and `embedding` (a list of numbers) or one column per
+                dimension: `e0`, `e1`, …
 
-Other names are ignored, except misspelt cameras, which are an error. Embeddings are finite floating-point numbers, and
-no row is zero. Labels and cameras are integers or strings. With cameras, samples of label −1 are junk and ignored.
-Paths are relative to the file's folder, and no image outside it is opened.
+Embeddings are finite floating-point numbers, and no row is zero. Labels and
+cameras are integers or strings. With cameras, samples of label −1 are junk and
+ignored. Paths are relative to the file's folder; no image outside it is opened.
+Other names are ignored, except misspelt cameras, which are an error.
 """
 
 
@@ -103,36 +106,44 @@ class Command:
 
 
 IMPORT = Argument(
-    "--import MODULE", "Import a module that registers losses, data sets and other parts of the config; repeatable.",
-    action="append", dest="imports",
-)  # fmt: skip
+    "--import MODULE",
+    "Import a module that registers losses, data sets and other parts of the config. Repeatable.",
+    action="append",
+    dest="imports",
+)
 CONFIG = (
     Argument(
-        "--config-file FILE", "Config file, or the name of a bundled one (see `pml-ext configs`). Same as the "
-        "positional FILE; FastReID's spelling."
+        "--config-file FILE",
+        "Config file, or the name of a bundled one (see `pml-ext configs`). Same as the positional FILE; FastReID's "
+        "spelling.",
     ),
     IMPORT,
     Argument(
-        "--dataset NAME=file:TABLE", "Read the data set NAME of the config from a table (path, identity, camera, "
-        "split), or from a folder with NAME=folder:PATH; repeatable.", action="append"
+        "--dataset NAME=file:TABLE",
+        "Read the data set NAME of the config from a table (path, identity, camera, split), or from a folder with "
+        "NAME=folder:PATH. Repeatable.",
+        action="append",
     ),
-)  # fmt: skip
+)
+NUM_GPUS = Argument(
+    "--num-gpus N",
+    "Processes to start on each machine, one per GPU; with MODEL.DEVICE cpu, N CPU processes",
+    type=int,
+    default=1,
+)
+NUM_MACHINES = Argument("--num-machines N", "Number of machines", type=int, default=1)
 PROCESSES = (
-    Argument(
-        "--num-gpus N", "Processes to start on each machine, one per GPU; with MODEL.DEVICE cpu, N CPU processes",
-        type=int, default=1
-    ),
-    Argument("--num-machines N", "Number of machines", type=int, default=1),
-    Argument("--machine-rank N", "Number of this machine", type=int, default=0),
+    NUM_GPUS,
+    NUM_MACHINES,
+    Argument("--machine-rank N", "Number of this machine, from 0", type=int, default=0),
     Argument("--dist-url URL", "tcp://address:port of machine 0; auto is a free port of this one", default="auto"),
     Argument("--timeout SECONDS", "Timeout of collective operations, in seconds", type=float, default=1800.0),
-    Argument(
-        "--max-restarts N", "Restart a failed run from its last checkpoint up to N times", type=int, default=0
-    ),
-)  # fmt: skip
+    Argument("--max-restarts N", "Restart a failed run from its last checkpoint up to N times", type=int, default=0),
+)
 TRAINED = Argument(
     "RUN | FILE [KEY VALUE]…", "OUTPUT_DIR of a run or config file, and config overrides.", dest="words", nargs="*"
 )
+HALF = Argument("--half", "Use 16-bit precision except in the heads.")
 IMAGE_FOLDER = Argument("--images FOLDER", "Folder that the file's paths are relative to [default: the file's folder]")
 
 
@@ -164,50 +175,52 @@ def split_pairs(words: Sequence[str], parser: ArgumentParser, key: re.Pattern[st
 
 def training_config(options: Namespace) -> tuple[str, list[str]]:
     """The config file and the overrides of a command that trains: of a FILE, a run to resume, or images."""
-    settings = _take_images(options, options.words)
-    config_file = _config_word(options, "a folder of images")
-    if Path(config_file).expanduser().is_dir():
-        settings += ["OUTPUT_DIR", config_file]
-        config_file = config_of_run(config_file)
+    settings = _take_images(options)
+    config_file, run = _config_file(options, "a folder of images")
+    if run is not None:
+        settings += ["OUTPUT_DIR", run]
     return config_file, _all_overrides(options, settings)
 
 
 def trained_config(options: Namespace) -> tuple[str, list[str]]:
     """The config file and the overrides of a command on a trained model: of a FILE, or a run with its weights."""
+    config_file, run = _config_file(options, "a run")
     settings = list[str]()
-    config_file = _config_word(options, "a run")
-    if Path(config_file).expanduser().is_dir():
-        run, config_file = config_file, config_of_run(config_file)
+    if run is not None:
         settings = ["OUTPUT_DIR", run, "MODEL.WEIGHTS", weights_of_run(run)]
     return config_file, _all_overrides(options, settings)
 
 
 def config_files(options: Namespace) -> tuple[list[str], list[str]]:
     """The config files and the overrides of a command that only reads them: of FILEs, runs and images."""
-    settings = _take_images(options, options.words)
+    settings = _take_images(options)
     files = list(options.words)
     if options.config_file is not None:
         files.insert(0, options.config_file)
-    files = [config_of_run(file) if is_run(file) else file for file in files]
     options.words = []
-    return files, _all_overrides(options, settings)
+    return [config_of_run(file) if is_run(file) else file for file in files], _all_overrides(options, settings)
 
 
-def _config_word(options: Namespace, other: str) -> str:
-    """--config-file, or else the first of the words, which is removed."""
+def _config_file(options: Namespace, other: str) -> tuple[str, str | None]:
+    """--config-file, or else the first of the words, which is removed; and the run if it is one."""
     if options.config_file is not None:
-        return str(options.config_file)
-    if not options.words:
+        word = str(options.config_file)
+    elif options.words:
+        word = str(options.words.pop(0))
+        _require_config(word, other)
+    else:
         raise UserError(f"a config FILE is required, or {other}")
-    word = str(options.words.pop(0))
+    return (config_of_run(word), word) if Path(word).expanduser().is_dir() else (word, None)
+
+
+def _require_config(word: str, other: str) -> None:
     path = Path(word).expanduser()
     if path.suffix in (".npz", ".parquet", ".safetensors"):
-        raise UserError(f"{word} is no config file; for precomputed embeddings: pml-ext evaluate {word}")
+        raise UserError(f"{word} is not a config file; for precomputed embeddings: pml-ext evaluate {word}")
     if not _is_config(word) and not path.exists():
         close = closest_path(path)
         suggestion = f"; did you mean {close}?" if close else ""
         raise UserError(f"{other.replace('a ', 'no ', 1)} and no config file at {word}{suggestion}")
-    return word
 
 
 def _all_overrides(options: Namespace, settings: list[str]) -> list[str]:
@@ -215,18 +228,18 @@ def _all_overrides(options: Namespace, settings: list[str]) -> list[str]:
     return [*aliases, *settings, *options.words, *options.overrides]
 
 
-def _take_images(options: Namespace, words: list[str]) -> list[str]:
+def _take_images(options: Namespace) -> list[str]:
     """Remove the folder of images or the table from the words; returns the settings that train and test on it."""
-    word = next(filter(_is_images, words), None)
+    word = next(filter(_is_images, options.words), None)
     if word is None:
         return []
-    words.remove(word)
+    options.words.remove(word)
     path = Path(word)
     kind, name = ("folder", path.resolve().name) if path.is_dir() else ("file", path.stem)
     name = re.sub(r"[^\w.-]", "_", name)
     options.dataset = [*(options.dataset or []), f"{name}={kind}:{path}"]
     settings = ["DATASETS.NAMES", repr((name,)), "DATASETS.TESTS", repr((name,))]
-    if options.config_file is None and not any(map(_is_config, words)):
+    if options.config_file is None and not any(map(_is_config, options.words)):
         options.config_file = CONFIG_FOR_IMAGES
         settings += ["OUTPUT_DIR", f"logs/{name}"]
     return settings

@@ -3,7 +3,7 @@
 from argparse import Namespace
 from pathlib import Path
 
-from pml_ext.cli.arguments import CONFIG, KEY, Argument, Command, config_files
+from pml_ext.cli.arguments import CONFIG, KEY, NUM_GPUS, NUM_MACHINES, Argument, Command, config_files
 
 
 def _check(options: Namespace) -> int:
@@ -27,11 +27,11 @@ CHECK_CONFIG = Command(
             nargs="*",
         ),
         *CONFIG,
-        Argument("--num-gpus N", "Processes on each machine that will share a batch", type=int, default=1),
-        Argument("--num-machines N", "Number of machines", type=int, default=1),
+        NUM_GPUS,
+        NUM_MACHINES,
     ],
     "pml-ext check-config Market1501/bagtricks_R50.yml DATASETS.ROOT datasets",
-    notes="Exit status: 0 runs, 1 cannot run, 3 can run, but something is missing on this machine.\n",
+    notes="Exit status: 0 runs, 1 cannot run, 3 can run, but something is missing here.\n",
     key=KEY,
 )
 
@@ -45,6 +45,7 @@ def _convert(options: Namespace) -> None:
         print(text, end="")
     else:
         write_atomically(options.output, text)
+        print(f"{options.output}; check it with pml-ext check-config {options.output}")
 
 
 CONVERT_CONFIG = Command(

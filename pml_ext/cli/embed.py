@@ -6,14 +6,13 @@ import os
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pml_ext._errors import UserError
-from pml_ext.cli.arguments import IMPORT, KEY_AMONG_FILES, PROCESSES, Argument, Command, launch_of
+from pml_ext.cli.arguments import HALF, IMPORT, KEY_AMONG_FILES, PROCESSES, Argument, Command, launch_of
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode as CN
@@ -31,12 +30,12 @@ _ARGUMENTS = [
         required=True,
     ),
     Argument("--output GALLERY", "Folder of a new or an existing gallery.", required=True),
-    Argument("--half", "Use 16-bit precision except in the heads."),
+    HALF,
     Argument("--prune", "Remove the rows of images that no longer exist."),
     Argument("--label-by-folder", "Label each image with its folder's name."),
     Argument(
         "--normalize COHORT",
-        "cohort.npz of `pml-ext threshold choose`; searches then rank by normalised scores.",
+        "cohort.npz of `pml-ext threshold choose`; searches then rank by normalised scores [default: plain cosines]",
     ),
     IMPORT,
     *PROCESSES,
@@ -45,14 +44,12 @@ _ARGUMENTS = [
 
 def _embed(options: Namespace) -> None:
     from pml_ext.runner.launch import start
-    from pml_ext.search.readers import READERS
+    from pml_ext.search.readers import SUFFIXES
 
     launch = launch_of(options).joined()
     options.output = Path(options.output).expanduser()
-    if options.output.suffix in READERS or options.output.is_file():
+    if options.output.suffix in SUFFIXES or options.output.is_file():
         raise UserError(f"--output is a gallery, which is a folder; got {options.output}")
-    if not options.output.parent.is_dir():
-        raise UserError(f"no folder {options.output.parent} for {options.output.name}")
     if launch.needs_agent:
         start(launch, partial(embed_in_process, options))
     else:
@@ -86,25 +83,15 @@ def _load_model(options: Namespace) -> tuple[CN, Embedder]:
 
     model, overrides = options.model, options.overrides
     path = Path(model).expanduser()
-    is_exported = path.suffix == ".onnx"
-    if is_exported:
+    if path.suffix == ".onnx":
         _require_no_model_keys(options)
-        config_file, overrides = None, ["MODEL.DEVICE", "auto", *overrides]
-    elif path.is_dir():
-        config_file, overrides = config_of_run(model), ["MODEL.WEIGHTS", weights_of_run(model), *overrides]
-    else:
-        config_file = model
-    cfg = load_for_embedding(config_file, [*overrides])
-    require_network(cfg)
-    device, batch_size = _device(cfg), cfg.TEST.IMS_PER_BATCH
-    if is_exported:
-        embedder = Embedder.from_onnx(model, device=device, batch_size=batch_size)
-        embedder.record = replace(embedder.record, onnx=str(path.resolve()))
-    else:
-        embedder = Embedder.of(cfg, device=device, half=options.half, batch_size=batch_size)
-        weights = Path(cfg.MODEL.WEIGHTS).expanduser().resolve()
-        embedder.record = replace(embedder.record, weights=str(weights))
-    return cfg, embedder
+        cfg = load_for_embedding(None, ["MODEL.DEVICE", "auto", *overrides])
+        require_network(cfg)
+        return cfg, Embedder.from_onnx(model, device=_device(cfg), batch_size=cfg.TEST.IMS_PER_BATCH)
+    if path.is_dir():
+        model, overrides = config_of_run(model), ["MODEL.WEIGHTS", weights_of_run(model), *overrides]
+    cfg = load_for_embedding(model, [*overrides])
+    return cfg, Embedder.of(cfg, device=_device(cfg), half=options.half, batch_size=cfg.TEST.IMS_PER_BATCH)
 
 
 def _require_no_model_keys(options: Namespace) -> None:
@@ -148,7 +135,7 @@ EMBED = Command(
     _embed,
     _ARGUMENTS,
     "pml-ext embed images/ --model logs/products --label-by-folder --output gallery",
-    notes="Images that are new or whose content has changed are embedded; the others stay as they are.\n",
+    notes="Embeds images that are new or whose content has changed.\n",
     key=KEY_AMONG_FILES,
     resume_hint="; run the same command again to resume",
 )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pml_ext.metrics.normalization import Normalization
-    from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages
+    from pml_ext.runner.data.datasets.image_set import ImageSet
     from pml_ext.search.readers import EmbeddingSet
 
 _FAR = 1e-3  # TEST.THRESHOLD.FAR's default
@@ -30,16 +30,20 @@ _ARGUMENTS: Arguments = [
     OneOf(
         Argument(
             "--distractors FILE",
-            "Add gallery embeddings of identities that no query has. Measures TAR at FAR and searches among them all.",
+            "Add gallery embeddings of identities that no query has. Measures TAR at FAR and searches among them all "
+            "[default: none]",
         ),
         Argument(
             "--normalize COHORT",
-            "Also measure scores normalised by a cohort: `gallery` for the samples themselves (k and strength "
-            "as in TEST.NORMALIZE), a saved cohort.npz, or a threshold.json.",
+            "Also measure scores normalised by a cohort: `gallery` for the samples themselves (k and strength as in "
+            "TEST.NORMALIZE), a saved cohort.npz, or a threshold.json [default: only cosines]",
         ),
         required=False,
     ),
-    Argument("--checkpoint FILE", "Model file of the embeddings; a cohort or threshold.json must be of it."),
+    Argument(
+        "--checkpoint FILE",
+        "Model file of the embeddings; a cohort or threshold.json must be of it [default: not compared]",
+    ),
     Argument("--report", "Write an HTML report, too."),
     IMAGE_FOLDER,
     Argument("--output FOLDER", "Folder of metrics.json and report.html", default="."),
@@ -65,20 +69,19 @@ def _evaluate(options: Namespace) -> None:
     }
     if options.checkpoint is not None:
         about["checkpoint"] = {"file": Path(options.checkpoint).name, "sha256": sha256_of(options.checkpoint)}
-    cohort = None
-    if options.normalize is not None:
-        cohort = cohort_for_measuring(options.normalize, options.checkpoint)
     parts = _read_parts(options.file, options.gallery)
-    if options.distractors is None:
-        values = _measure_all(parts, cohort)
-    else:
+    if options.distractors is not None:
         values = _measure_among_distractors(parts[0], parts[-1], options.distractors)
-    if (described := describe_cohort(cohort, len(parts[-1].labels))) is not None:
-        about["normalize"] = asdict(described)
+    elif options.normalize is None:
+        values = _measure_all(parts, None)
+    else:
+        cohort = cohort_for_measuring(options.normalize, options.checkpoint)
+        values = _measure_all(parts, cohort)
+        described = describe_cohort(cohort, len(parts[-1].labels))
+        about["normalize"] = described and asdict(described)
     name = Path(options.file).name
-    embeddings = torch.cat([part.data.embeddings for part in parts])
-    collapse = describe_collapse(name, embeddings, torch.cat([part.labels for part in parts]))
-    notes = [collapse] if collapse else []
+    embeddings, labels = (torch.cat(rows) for rows in zip(*((p.data.embeddings, p.labels) for p in parts), strict=True))
+    notes = [note for note in [describe_collapse(name, embeddings, labels)] if note]
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
     files = {"metrics": folder / "metrics.json"}
@@ -100,6 +103,11 @@ class _Part:
     labels: Tensor
     cameras: Tensor
     identity_names: dict[int, str]
+
+    def without_junk(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Embeddings, labels and cameras."""
+        rows = self.labels != JUNK
+        return self.data.embeddings.float()[rows], self.labels[rows], self.cameras[rows]
 
 
 def _read_parts(file: str, gallery_file: str | None) -> list[_Part]:
@@ -174,16 +182,15 @@ def _measure(parts: Sequence[_Part], names: list[str], **options: Any) -> dict[s
 
     settings = asdict(OPISSettings()) | options
     calculator = AccuracyCalculator(include=names, ranks=STANDARD_RANKS, device=torch.device("cpu"), **settings)
-    query, gallery = parts[0], parts[1:]
+    units = [to_sphere(part.data.embeddings.double()) for part in parts]
     reference: dict[str, Any] = {}
-    for part in gallery:
-        reference["reference"] = to_sphere(part.data.embeddings.double())
-        reference["reference_labels"], reference["reference_cameras"] = part.labels, part.cameras
-    unit = to_sphere(query.data.embeddings.double())
+    if len(parts) == 2:
+        gallery = parts[1]
+        reference = {"reference": units[1], "reference_labels": gallery.labels, "reference_cameras": gallery.cameras}
     try:
-        values = calculator.get_accuracy(unit, query.labels, query_cameras=query.cameras, **reference)
+        values = calculator.get_accuracy(units[0], parts[0].labels, query_cameras=parts[0].cameras, **reference)
     except ValueError as error:
-        raise UserError(f"{query.file}: {error}") from error
+        raise UserError(f"{parts[0].file}: {error}") from error
     return {name: float(values[name]) for name in names}
 
 
@@ -196,9 +203,9 @@ def _measure_among_distractors(query: _Part, gallery: _Part, distractors: str) -
     """
     from pml_ext.metrics import IdentificationEvaluator, StreamingVerification
 
-    probes, probe_ids, probe_cameras = _without_junk(query)
+    probes, probe_ids, probe_cameras = query.without_junk()
     pairs = StreamingVerification()
-    blocks = chain([_without_junk(gallery)], _distractor_blocks(distractors, query))
+    blocks = chain([gallery.without_junk()], _distractor_blocks(distractors, query))
     try:
         values = IdentificationEvaluator().of_blocks(
             probes, probe_ids, blocks, cameras=probe_cameras, verification=pairs
@@ -208,12 +215,6 @@ def _measure_among_distractors(query: _Part, gallery: _Part, distractors: str) -
     except ValueError as error:
         raise UserError(f"{query.file}: {error}") from error
     return pairs.compute() | values
-
-
-def _without_junk(part: _Part) -> tuple[Tensor, Tensor, Tensor]:
-    """Embeddings, labels and cameras."""
-    rows = part.labels != JUNK
-    return part.data.embeddings.float()[rows], part.labels[rows], part.cameras[rows]
 
 
 def _distractor_blocks(path: str, query: _Part) -> Iterator[tuple[Tensor, Tensor]]:
@@ -261,7 +262,7 @@ def _write_report(
         raise UserError(f"--images needs the images' paths; {parts[0].file} has none")
     image_sets = [_image_set(part, images) for part in parts]
     test_sets = {name: OpenSet(image_sets[0].subset([]), *image_sets)}
-    features = {name: [unit_rows(_without_junk(part)[0]) for part in parts]}
+    features = {name: [unit_rows(part.without_junk()[0]) for part in parts]}
     utility = measure_utility(test_sets, features, OPISSettings())
     notes = [*notes, *notes_on_opis(utility, {name: "".join(notes)})]
     facts = {
@@ -276,54 +277,24 @@ def _write_report(
 
 
 def _image_set(part: _Part, images: str | None) -> ImageSet:
-    from pml_ext.runner.data.datasets.image_set import ImageSet
-
-    rows = (part.labels != JUNK).nonzero().flatten().numpy()
-    if part.data.paths is None:
-        names = [f"row {row}" for row in rows]
-        pixels = _no_images(len(rows), f"{part.file} has no paths of images")
-    else:
-        names = part.data.paths[rows].tolist()
-        pixels = _images_of(part.file, names, images)
-    return ImageSet(pixels, part.labels.numpy()[rows], part.cameras.numpy()[rows], names, part.identity_names)
-
-
-def _images_of(file: str, names: list[str], images: str | None) -> LazyImages:
-    """The images of a file's rows; blank ones, after a warning, for those that cannot be read."""
-    from pml_ext._checks import warn_caller
     from pml_ext.runner.data.datasets.image_files import read_image
-    from pml_ext.runner.data.datasets.image_set import LazyImages
+    from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages
     from pml_ext.search.readers import images_inside
 
-    folder = Path(file).parent if images is None else Path(images)
-    paths = images_inside(names, folder)
-    if not any(path is not None and path.is_file() for path in paths):
-        return _no_images(len(names), f"none of the {len(names)} images of {file} is in {folder}: give --images")
-    reported = set[Path]()
+    rows = (part.labels != JUNK).nonzero().flatten().numpy()
+    names = [f"row {row}" for row in rows]
+    paths: list[Path | None] = [None] * len(rows)
+    if part.data.paths is not None:
+        names = part.data.paths[rows].tolist()
+        paths = images_inside(names, images or Path(part.file).parent)
 
-    def read_or_blank(path: Path | None) -> Tensor:
-        import torch
+    def read(path: Path | None) -> Tensor:
+        if path is None:
+            raise UserError(f"{part.file} has no paths of images in its folder or in --images")
+        return read_image(path, grey=False)
 
-        if path is not None:
-            try:
-                return read_image(path, grey=False)
-            except UserError as error:
-                if path not in reported:
-                    warn_caller(f"{error} It is shown blank")
-                reported.add(path)
-        return torch.full((3, 64, 64), 220, dtype=torch.uint8)
-
-    return LazyImages(paths, read_or_blank)
-
-
-def _no_images(count: int, reason: str) -> LazyImages:
-    """Missing images; reading one raises the reason."""
-    from pml_ext.runner.data.datasets.image_set import LazyImages
-
-    def refuse(row: int) -> Tensor:
-        raise UserError(reason)
-
-    return LazyImages(range(count), refuse)
+    pixels = LazyImages(paths, read)
+    return ImageSet(pixels, part.labels.numpy()[rows], part.cameras.numpy()[rows], names, part.identity_names)
 
 
 EVALUATE = Command(
@@ -331,6 +302,6 @@ EVALUATE = Command(
     "Evaluate precomputed embeddings.",
     _evaluate,
     _ARGUMENTS,
-    "pml-ext evaluate query.parquet --gallery gallery.parquet --report --output report/",
+    "pml-ext evaluate query.npz --gallery gallery.npz --report --output report/",
     notes=EMBEDDING_FILES,
 )

@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 
-from pml_ext.cli.arguments import CONFIG, KEY, TRAINED, Argument, Command, trained_config
+from pml_ext.cli.arguments import CONFIG, HALF, KEY, TRAINED, Argument, Command, trained_config
 
 
 def _export(options: Namespace) -> None:
@@ -15,14 +15,14 @@ def _export(options: Namespace) -> None:
 
 EXPORT = Command(
     "export",
-    "Write a trained model to an ONNX or TorchScript file, checked against the model.",
+    "Write a trained model to an ONNX or TorchScript file.",
     _export,
     [
         TRAINED,
         *CONFIG,
         Argument("--format", "File format.", required=True, choices=["onnx", "torchscript"]),
         Argument("--output FILE", "File to write.", required=True),
-        Argument("--half", "Use 16-bit precision except in the heads."),
+        HALF,
     ],
     "pml-ext export logs/glyphs --format onnx --output model.onnx",
     notes="Set MODEL.WEIGHTS in the config or on the command line; a run has its own.\n",

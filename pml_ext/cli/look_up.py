@@ -44,7 +44,7 @@ def _copy(options: Namespace) -> None:
 
     is_config = options.name.endswith(".yml")
     files = stock.CONFIGS if is_config else stock.EXAMPLES
-    print("\n".join(map(str, files.copy(options.name, Path(options.folder)))))
+    print("\n".join(map(str, files.copy(options.name, Path(options.output)))))
 
 
 COPY = Command(
@@ -53,7 +53,7 @@ COPY = Command(
     _copy,
     [
         Argument("NAME", "Config, script or notebook; a config comes with its base configs."),
-        Argument("FOLDER", "Folder to copy to", nargs="?", default="."),
+        Argument("--output FOLDER", "Folder to copy to", default="."),
     ],
-    "pml-ext copy OwnImages/base.yml my_configs",
+    "pml-ext copy OwnImages/base.yml --output my_configs",
 )

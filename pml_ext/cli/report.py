@@ -14,11 +14,11 @@ def _report(options: Namespace) -> None:
 
 REPORT = Command(
     "report",
-    "Evaluate a finished run again and write its HTML report, RUN/report.html.",
+    "Write the HTML report of a finished run.",
     _report,
     [Argument("RUN", "OUTPUT_DIR of the run."), IMPORT],
     "pml-ext report logs/glyphs",
-    notes="For precomputed embeddings: `pml-ext evaluate FILE --report`.\n",
+    notes="Evaluates the run again and writes RUN/report.html.\n",
 )
 
 

@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pml_ext._errors import UserError
 from pml_ext._text import printable
@@ -36,52 +36,45 @@ _ARGUMENTS = [
     Argument("QUERY", "Image, folder of images, gallery or file of embeddings."),
     Argument("--gallery GALLERY", "Gallery of `pml-ext embed`, or file of embeddings.", required=True),
     Argument("-k N", "Number of hits for each query", type=int, default=10),
-    Argument("--threshold FILE", "Threshold report of the model: accept or reject each hit."),
+    Argument("--threshold FILE", "Threshold report of the model: accept or reject each hit [default: only rank]"),
     Argument("--images FOLDER", "Folder that the gallery's paths are relative to [default: the folder it is in]"),
-    Argument("--output FILE", "HTML page to write, with the images."),
+    Argument("--output FILE", "HTML page to write, with the images [default: only print]"),
     IMPORT,
 ]
 
 
 @plain_warnings()
 def _search(options: Namespace) -> None:
-    import numpy as np
-
     from pml_ext.reports.hits_page import write_hits
+    from pml_ext.search.cohorts import describe_scores
     from pml_ext.search.index import search
-    from pml_ext.search.model_record import load_report_of
     from pml_ext.search.readers import open_embeddings
 
     name = options.gallery
     if options.k < 1:
         raise UserError(f"-k must be 1 or more; got {options.k}")
     target = open_embeddings(name)
-    report = None if options.threshold is None else load_report_of(options.threshold, target.record)
-    own_cohort = None if report is None else _require_same_scores(report, options.threshold, target, name)
+    report, own_cohort = _load_threshold(options, target)
     queries = _embed_queries(options, target)
     facts = {"gallery": f"{name}, {target.rows:,} rows of {target.dim} dimensions"}
-    kind = "cosine" if target.cohort is None and own_cohort is None else "score"
     if own_cohort is not None:
         neighbours = _search_normalised_by_itself(target, own_cohort, queries.embeddings, options.k)
         facts["scores"] = f"normalised by the gallery itself (k = {own_cohort.k}, strength = {own_cohort.strength:g})"
     else:
         neighbours = search(target, target.as_queries(queries.embeddings), options.k)
         if target.cohort is not None:
-            facts["scores"] = f"normalised by {_cohort_text(target.cohort)}"
+            facts["scores"] = describe_scores(target.cohort)
+    kind = "score" if "scores" in facts else "cosine"
     facts["searched"] = neighbours.how
     least = None
     if report is not None:
         least, facts["threshold"] = _least_score(report, options.threshold, target, kind)
-    rows = np.unique(neighbours.rows[neighbours.rows >= 0]).tolist()
-    folder = None
-    if options.output is not None:
-        folder = options.images or Path(os.path.abspath(name)).parent
-    answers = _answers(queries, neighbours, _names_and_images(target, rows, folder), least)
+    answers = _answers(queries, neighbours, _hits_of_rows(target, neighbours, options), least)
     lines = [line for answer in answers for line in _lines(answer)]
     lines += ["", *(f"{fact}: {printable(text)}" for fact, text in facts.items())]
     if options.output is not None:
         write_hits(options.output, answers, facts, score=kind)
-        lines.append(options.output)
+        lines.append(f"open {options.output}")
     print("\n".join(lines))
 
 
@@ -96,7 +89,7 @@ class _Queries:
 
 def _embed_queries(options: Namespace, target: Target) -> _Queries:
     from pml_ext.search.images import embed_images, join_batches, list_images
-    from pml_ext.search.readers import READERS, is_readable
+    from pml_ext.search.readers import is_readable
 
     query, overrides = options.query, options.overrides
     path = Path(query).expanduser()
@@ -106,14 +99,9 @@ def _embed_queries(options: Namespace, target: Target) -> _Queries:
         return _read_queries(query, target, options.gallery)
     if not path.exists():
         raise UserError(f"no image, folder, gallery or file of embeddings at {query}")
-    if target.record is None:
-        raise UserError(
-            f"{options.gallery} does not say which model made it, so an image cannot be embedded: give a file of "
-            f"embeddings ({', '.join(READERS)}) as QUERY, or make the gallery with pml-ext embed"
-        )
+    embedder = _load_embedder(target.record, options.gallery, overrides)
     listed = list_images([query], Path.cwd())
-    batches = embed_images(_load_embedder(target.record, overrides), listed)
-    images, embeddings, _, problems = join_batches(list(batches))
+    images, embeddings, _, problems = join_batches(list(embed_images(embedder, listed)))
     if not images:
         raise UserError(problems[0])
     if problems:
@@ -133,18 +121,22 @@ def _read_queries(query: str, target: Target, gallery: str) -> _Queries:
     if given.record and target.record and not given.record.same_model(target.record):
         models = f"{given.record.weights} and {target.record.weights}"
         raise UserError(f"{query} and {gallery} are of models that cannot be compared: {models}")
-    names = [f"row {row}" for row in range(given.rows)]
-    if given.paths is not None:
-        names = given.paths.tolist()
+    names = [f"row {row}" for row in range(given.rows)] if given.paths is None else given.paths.tolist()
     embeddings = np.concatenate([vectors for _, vectors in given.vectors()])
     return _Queries(names, embeddings, [None] * given.rows)
 
 
-def _load_embedder(record: ModelRecord, overrides: Sequence[str]) -> Embedder:
+def _load_embedder(record: ModelRecord | None, gallery: str, overrides: Sequence[str]) -> Embedder:
     """The model that a record names; overrides: MODEL.WEIGHTS if its file has moved, MODEL.DEVICE."""
     from pml_ext.runner.config.network_keys import config_of
     from pml_ext.search.embedder import Embedder
 
+    if record is None or record.is_of_a_module:
+        made_by = f"the module {record.weights}" if record else "an unknown model"
+        raise UserError(
+            f"{gallery} has no model that could embed an image, it was made by {made_by}: give a file of embeddings as "
+            "QUERY (numpy.savez('query.npz', embeddings=…)), or make the gallery with pml-ext embed"
+        )
     if len(overrides) % 2:
         raise UserError(f"{overrides[-1]} needs a value")
     given = dict(zip(overrides[::2], overrides[1::2], strict=True))
@@ -167,11 +159,18 @@ def _load_embedder(record: ModelRecord, overrides: Sequence[str]) -> Embedder:
     return embedder
 
 
-def _require_same_scores(report: ThresholdReport, path: str, target: Target, gallery: str) -> GalleryCohort | None:
-    """The cohort if it is the gallery itself; UserError unless the threshold is of the scores that the gallery has."""
-    from pml_ext.metrics import GalleryCohort
-    from pml_ext.search.gallery import is_same_cohort
+def _load_threshold(options: Namespace, target: Target) -> tuple[ThresholdReport | None, GalleryCohort | None]:
+    """The threshold report, and the cohort if it is the gallery itself.
 
+    Raises UserError unless the report is about the scores of the gallery.
+    """
+    from pml_ext.metrics import GalleryCohort
+    from pml_ext.search.cohorts import describe_scores, is_same_cohort, load_report_of
+
+    path, gallery = options.threshold, options.gallery
+    if path is None:
+        return None, None
+    report = load_report_of(path, target.record)
     if target.record is None:
         log.warning("%s does not say which model made it: make sure that it is the one of %s", gallery, path)
         if report.embedding_dim != target.dim:
@@ -185,24 +184,14 @@ def _require_same_scores(report: ThresholdReport, path: str, target: Target, gal
                 f"{path} has the gallery as cohort, which must have from {wanted.k + 1} to {_MOST_IN_COHORT:,} rows; "
                 f"{gallery} has {target.rows:,}: embed with --normalize and a cohort, and make the report with it"
             )
-        return GalleryCohort(wanted.k, wanted.strength)
+        return report, GalleryCohort(wanted.k, wanted.strength)
     if not is_same_cohort(cohort, wanted):
         raise UserError(
-            f"{path} is of scores that are {_scores_text(wanted)}, those of {gallery} are {_scores_text(cohort)}: "
-            "embed into another gallery with --normalize and the cohort.npz next to the report, or make the report "
-            "with the gallery's cohort"
+            f"{path} is of scores that are {describe_scores(wanted)}, those of {gallery} are "
+            f"{describe_scores(cohort)}: embed into another gallery with --normalize and the cohort.npz next to the "
+            "report, or make the report with the gallery's cohort"
         )
-    return None
-
-
-def _scores_text(cohort: Any) -> str:
-    return "plain cosines" if cohort is None else f"normalised by {_cohort_text(cohort)}"
-
-
-def _cohort_text(cohort: Any) -> str:
-    """cohort: k, strength and sha256 of a normalisation."""
-    sha256 = "the gallery" if cohort.sha256 is None else f"SHA-256 {cohort.sha256[:12]}…"
-    return f"a cohort (k = {cohort.k}, strength = {cohort.strength:g}, {sha256})"
+    return report, None
 
 
 def _search_normalised_by_itself(target: Target, cohort: GalleryCohort, embeddings: np.ndarray, k: int) -> Neighbours:
@@ -210,15 +199,12 @@ def _search_normalised_by_itself(target: Target, cohort: GalleryCohort, embeddin
     import numpy as np
     import torch
 
-    from pml_ext.search.gallery import search_sides
     from pml_ext.search.index import Neighbours, search_all
 
-    rows = np.concatenate([vectors for _, vectors in target.vectors()])
-    fitted = cohort.fit(torch.from_numpy(rows))
-    offsets = fitted.offsets(fitted.cohort, rows=torch.arange(len(rows))).numpy()
-    query_offsets = fitted.offsets(torch.from_numpy(embeddings)).numpy()
-    searched = search_sides(rows, offsets, fitted.strength)[1]
-    queries = search_sides(embeddings, query_offsets, fitted.strength)[0]
+    rows = torch.from_numpy(np.concatenate([vectors for _, vectors in target.vectors()]))
+    fitted = cohort.fit(rows)
+    searched = fitted.augment(rows, "gallery", rows=torch.arange(len(rows))).numpy()
+    queries = fitted.augment(torch.from_numpy(embeddings)).numpy()
     scores, hits = search_all([(0, searched)], queries, min(k, len(rows)))
     return Neighbours(scores, hits, f"all {len(rows):,} rows compared")
 
@@ -251,17 +237,20 @@ def _least_score_of_size(report: ThresholdReport, path: str, target: Target) -> 
     return size.cosine, f"cosine {size.cosine:.4f}, {sizes}: FPIR {report.target.value:g}, FNIR {fnir}"
 
 
-def _names_and_images(target: Target, rows: list[int], folder: str | Path | None) -> dict[int, tuple[str, Path | None]]:
-    """The path and label of each row, and the image to show if it is in the folder."""
+def _hits_of_rows(target: Target, neighbours: Neighbours, options: Namespace) -> dict[int, tuple[str, Path | None]]:
+    """The path and label of each row that was found, and the image to show if a page is written."""
+    import numpy as np
+
     from pml_ext.search.readers import images_inside
 
+    rows = np.unique(neighbours.rows[neighbours.rows >= 0]).tolist()
     paths, labels = target.describe(rows)
+    images: list[Path | None] = [None] * len(rows)
+    if options.output is not None and any(paths):
+        images = images_inside(paths, options.images or Path(os.path.abspath(options.gallery)).parent)
     names = [path or f"row {row}" for row, path in zip(rows, paths, strict=True)]
     if labels is not None:
         names = [f"{name}  [{label}]" for name, label in zip(names, labels, strict=True)]
-    images: list[Path | None] = [None] * len(rows)
-    if folder is not None and any(paths):
-        images = images_inside(paths, folder)
     return dict(zip(rows, zip(names, images, strict=True), strict=True))
 
 
@@ -295,7 +284,7 @@ SEARCH = Command(
     "Find the images in a gallery that are most similar to a query.",
     _search,
     _ARGUMENTS,
-    "pml-ext search query.jpg --gallery gallery -k 10 --threshold threshold.json --output hits.html",
+    "pml-ext search query.jpg --gallery gallery --output hits.html",
     notes="The gallery names its model; add MODEL.WEIGHTS PATH if its file has moved.\n",
     key=KEY_AMONG_FILES,
 )
@@ -320,8 +309,9 @@ def _index(options: Namespace) -> None:
 
 INDEX = Command(
     "index",
-    "Build the search index of a large gallery; otherwise its first search builds it.",
+    "Build the search index of a large gallery.",
     _index,
     [Argument("GALLERY", "Gallery of `pml-ext embed`.")],
     "pml-ext index gallery",
+    notes="Without this command, the first search builds the index.\n",
 )

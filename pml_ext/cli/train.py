@@ -20,9 +20,6 @@ def _train(options: Namespace) -> None:
     from pml_ext.runner.engine import run
     from pml_ext.runner.modeling.weights.imagenet import settle
 
-    if options.eval_only:
-        _evaluate(options)
-        return
     cfg = load_checked(*training_config(options))
     launch = launch_of(options)
     cfg.defrost()
@@ -47,9 +44,8 @@ TRAIN = Command(
         Argument("--resume", "Resume from the last checkpoint in OUTPUT_DIR."),
         Argument("--overwrite", "Overwrite an existing run in OUTPUT_DIR."),
         Argument("--profile", "Print a time profile."),
-        Argument("--eval-only", "Same as `pml-ext eval`; FastReID's spelling."),
     ],
-    "pml-ext train --config-file Glyphs/triplet_tcm.yml SOLVER.MAX_EPOCH 10 OUTPUT_DIR logs/glyphs",
+    "pml-ext train --config-file Glyphs/triplet_tcm.yml OUTPUT_DIR logs/glyphs",
     key=KEY,
 )
 
@@ -73,6 +69,6 @@ EVAL = Command(
     _evaluate,
     [TRAINED, *CONFIG, *PROCESSES],
     "pml-ext eval logs/glyphs TEST.THRESHOLD.ENABLED True",
-    notes="Set MODEL.WEIGHTS in the config or on the command line. For precomputed embeddings: `pml-ext evaluate`.\n",
+    notes="Set MODEL.WEIGHTS in the config or on the command line; a run has its own.\nFor precomputed embeddings: `pml-ext evaluate`.\n",
     key=KEY,
 )

@@ -55,7 +55,7 @@ def compare(runs: Sequence[Path], output: Path) -> Path:
         tables=tables,
         pictures=[*drawn(makers, of="the runs")],
     )
-    print("\n\n".join([*texts, f"page  {output}"]))
+    print("\n\n".join([*texts, f"open {output}"]))
     return output
 
 

@@ -1,6 +1,8 @@
-"""The option --normalize: a saved cohort, embeddings that become one, or the gallery itself."""
+"""Scores normalised by a cohort: the option --normalize, and the cohorts of galleries and threshold reports."""
 
+import warnings
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile, is_zipfile
 
 from torch import Tensor
@@ -9,22 +11,23 @@ from pml_ext._errors import UserError
 from pml_ext.metrics import CohortNormalization, GalleryCohort, ThresholdReport
 from pml_ext.metrics.normalization import Normalization
 from pml_ext.metrics.threshold.samples import Labels, number_classes
-from pml_ext.search.readers import read_embeddings
+from pml_ext.search.model_record import ModelRecord
 
 GALLERY = "gallery"
 USUAL_GALLERY = GalleryCohort(k=20, strength=1.0)  # TEST.NORMALIZE's defaults, without an import of the runner
 
 
 def choose_normalization(
-    given: str, embeddings: Tensor, labels: Labels, *, far: float | None, checkpoint: str | None
+    given: str, cohort: Tensor | None, embeddings: Tensor, labels: Labels, *, far: float | None
 ) -> tuple[Normalization, str]:
-    """The cohort, with k and strength chosen on the embeddings unless it is a saved one; and what was chosen.
+    """Choose k and strength on validation embeddings. Returns the normalisation, and what was chosen in words.
 
-    A UserError where every choice does harm there.
+    Raises UserError if every choice does harm.
+
+    Args:
+        given: the option's value, for messages.
+        cohort: (M, D); None: the gallery is the cohort.
     """
-    if (saved := load_cohort(given, checkpoint)) is not None:
-        return saved, f"normalised by {given}"
-    cohort = None if given == GALLERY else read_embeddings(given, need_labels=False).embeddings
     ids = number_classes(labels, len(embeddings))[0]
     try:
         trials = CohortNormalization.tune(cohort, embeddings, ids, far=1e-3 if far is None else far)
@@ -44,8 +47,8 @@ def cohort_for_measuring(given: str, checkpoint: str | None) -> Normalization:
     """
     if given == GALLERY:
         return USUAL_GALLERY
-    if (saved := load_cohort(given, checkpoint)) is not None:
-        return saved
+    if is_saved_cohort(given):
+        return load_cohort(given, checkpoint)
     advice = "pml-ext threshold choose --normalize chooses k and strength on validation classes"
     if Path(given).suffix != ".json":
         raise UserError(f"--normalize {given}: give a cohort.npz, a threshold.json or the word gallery; {advice}")
@@ -54,19 +57,9 @@ def cohort_for_measuring(given: str, checkpoint: str | None) -> Normalization:
     except (OSError, ValueError) as error:
         raise UserError(f"--normalize {given}: {error}") from error
     if found is None or found.cohort != GALLERY:
-        which = "plain cosines" if found is None else "a cohort of its own: give the cohort.npz beside it"
+        which = "plain cosines" if found is None else "a cohort of its own: give the cohort.npz next to it"
         raise UserError(f"--normalize {given}: the report is of {which}; {advice}")
     return GalleryCohort(found.k, found.strength)
-
-
-def load_cohort(given: str, checkpoint: str | None) -> CohortNormalization | None:
-    """A saved cohort, whose weights must be the checkpoint's; None for the gallery or a file of embeddings."""
-    if not is_saved_cohort(given):
-        return None
-    try:
-        return CohortNormalization.load(given, checkpoint=checkpoint)
-    except ValueError as error:
-        raise UserError(str(error)) from error
 
 
 def is_saved_cohort(given: str) -> bool:
@@ -75,3 +68,52 @@ def is_saved_cohort(given: str) -> bool:
         return False
     with ZipFile(given) as file:
         return {"cohort.npy", "record.npy"} <= set(file.namelist())
+
+
+def load_cohort(path: str | Path, checkpoint: str | None = None) -> CohortNormalization:
+    """Read a saved cohort, whose weights must be the checkpoint's if there is one."""
+    try:
+        return CohortNormalization.load(path, checkpoint=checkpoint)
+    except FileNotFoundError as error:
+        raise UserError(f"no cohort at {path}") from error
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def load_cohort_of(path: str | Path, record: ModelRecord) -> CohortNormalization:
+    """Read a saved cohort; UserError if it is of another model than the record's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the record is the checkpoint that `load` misses
+        cohort = load_cohort(Path(path).expanduser())
+    advice = "make it by pml-ext threshold choose --normalize with --checkpoint, the file of weights"
+    record.require(path, cohort.cohort.shape[1], cohort.checkpoint, advice)
+    return cohort
+
+
+def load_report_of(path: str | Path, record: ModelRecord | None) -> ThresholdReport:
+    """Read a threshold report; UserError if it is of another model than the record's."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            report = ThresholdReport.load(path)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    if record is not None:
+        advice = "make it by pml-ext threshold choose --checkpoint with the weights that the embeddings are from"
+        record.require(path, report.embedding_dim, report.checkpoint, advice)
+    return report
+
+
+def is_same_cohort(one: Any, other: Any) -> bool:
+    """Whether two normalisations, as cohorts or as records, are the same; None is that of plain cosines."""
+    if one is None or other is None:
+        return one is other
+    return bool((one.k, one.strength, one.sha256) == (other.k, other.strength, other.sha256))
+
+
+def describe_scores(cohort: Any) -> str:
+    """Name the scores of a normalisation, given as a cohort or as a record; None is that of plain cosines."""
+    if cohort is None:
+        return "plain cosines"
+    which = "the gallery itself" if cohort.sha256 is None else f"SHA-256 {cohort.sha256[:12]}…"
+    return f"normalised by a cohort (k = {cohort.k}, strength = {cohort.strength:g}, {which})"

@@ -6,6 +6,7 @@ It resizes the crops and sends them through `PixelsToEmbedding`, an exported ONN
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,7 +27,8 @@ from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.modeling.cuda import kind_and_index, missing_device
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.runner.plugins import import_modules
-from pml_ext.search.model_record import ModelRecord, load_cohort_of
+from pml_ext.search.cohorts import load_cohort_of
+from pml_ext.search.model_record import ModelRecord
 from pml_ext.search.onnx_model import OnnxModel
 
 log = logging.getLogger("pml_ext")
@@ -81,8 +83,8 @@ class Embedder:
         cohort: str | Path | None = None,
     ) -> None:
         height, width = size
-        check_whole(height, "the height", 1)
-        check_whole(width, "the width", 1)
+        if min(size) < 1:
+            raise ValueError(f"size must be a height and a width of at least 1; got {size}")
         if len(mean) not in (1, 3) or len(mean) != len(std):
             raise ValueError(f"mean and std must have 3 values each, or 1 for grey images; got {mean} and {std}")
         if min(std) < 1:
@@ -104,16 +106,9 @@ class Embedder:
         self._set_up(network, ModelRecord(config, name, _hash_of(module), embedding_dim), where, batch_size, cohort)
 
     @classmethod
-    def _of_network(
-        cls,
-        network: Callable[[Tensor], Tensor],
-        record: ModelRecord,
-        device: torch.device,
-        batch_size: int,
-        cohort: str | Path | None,
-    ) -> "Embedder":
+    def _of_network(cls, *settings: Any) -> "Embedder":
         embedder = cls.__new__(cls)
-        embedder._set_up(network, record, device, batch_size, cohort)
+        embedder._set_up(*settings)
         return embedder
 
     def _set_up(
@@ -169,12 +164,11 @@ class Embedder:
         check_items(imports, "imports", "module names")
         if imports:
             import_modules(imports)
-        if flip is not None:
-            check_switch(flip, "flip")
         words = [*overrides]
         if weights is not None:
             words += ["MODEL.WEIGHTS", str(weights)]
         if flip is not None:
+            check_switch(flip, "flip")
             words += ["TEST.FLIP.ENABLED", str(flip)]
         cfg = load_for_embedding(config_file, words)
         return cls.of(cfg, device=device, half=half, batch_size=batch_size, cohort=cohort)
@@ -196,7 +190,6 @@ class Embedder:
     ) -> "Embedder":
         """`from_config` for a config that `load_for_embedding` has read."""
         check_switch(half, "half")
-        check_whole(batch_size, "batch_size", 1)
         if not cfg.MODEL.WEIGHTS:
             raise UserError("weights must name a checkpoint, or the config's MODEL.WEIGHTS; got none")
         require_network(cfg)
@@ -205,6 +198,7 @@ class Embedder:
             log.warning("half=True on a CPU is slower than 32 bits")
         network = PixelsToEmbedding.load(cfg).requires_grad_(False)
         record = ModelRecord.of(shaping(cfg), cfg.MODEL.WEIGHTS, embedding_dim=network.embedding_dim, half=half)
+        record = replace(record, weights=_absolute(cfg.MODEL.WEIGHTS))
         network = (network.to_float16() if half else network).to(where)
         return cls._of_network(network, record, where, batch_size, cohort)
 
@@ -226,9 +220,9 @@ class Embedder:
             UserError: onnxruntime is not installed, or cannot read the file; a file of another program, or changed
                 after it was exported; a device that is not there.
         """
-        check_whole(batch_size, "batch_size", 1)
         model = OnnxModel(path, str(device))
-        return cls._of_network(model, model.record, torch.device("cpu"), batch_size, cohort)
+        record = replace(model.record, onnx=_absolute(path))
+        return cls._of_network(model, record, torch.device("cpu"), batch_size, cohort)
 
     @property
     def embedding_dim(self) -> int:
@@ -295,6 +289,10 @@ class Embedder:
         return embeddings
 
 
+def _absolute(path: str | Path) -> str:
+    return str(Path(path).expanduser().resolve())
+
+
 def _device(name: str | torch.device) -> torch.device:
     """The device of a name such as cuda:1, or auto; a UserError where it does not exist."""
     kind, index = kind_and_index(str(name))
@@ -345,28 +343,25 @@ def _crop_tensors(crops: Crop | Sequence[Crop], *, order: str, grey: bool) -> li
 
 
 def _to_tensor(crop: Crop, name: str, order: str, grey: bool) -> Tensor:
-    if isinstance(crop, Image.Image):
-        if 0 in crop.size:
-            raise ValueError(f"{name} is empty, {crop.height}×{crop.width}: is the box outside of the frame?")
-        return pixels_of(crop, grey)
-    if not isinstance(crop, (np.ndarray, Tensor)):
+    if not isinstance(crop, (np.ndarray, Tensor, Image.Image)):
         raise TypeError(f"{name} must be an array, a tensor or a Pillow image; got {type(crop).__name__}")
+    image = crop if isinstance(crop, Image.Image) else _to_image(crop, name, order)
+    if 0 in image.size:
+        raise ValueError(f"{name} is empty, {image.height}×{image.width}: is the box outside of the frame?")
+    return pixels_of(image, grey)
+
+
+def _to_image(crop: np.ndarray | Tensor, name: str, order: str) -> Image.Image:
     if crop.dtype not in (torch.uint8, np.uint8):
         raise ValueError(f"{name} must hold pixels from 0 to 255 as uint8; got {crop.dtype}")
-    form = tuple(crop.shape)
     if isinstance(crop, Tensor):
-        if len(form) != 3 or form[0] not in (1, 3):
-            raise ValueError(f"{name} must be a tensor of shape (1 or 3, h, w); got {form}")
-        array = crop.detach().cpu().numpy()
+        expected = "a tensor of shape (1 or 3, h, w)"
+        array = np.moveaxis(crop.detach().cpu().numpy(), 0, -1)
     else:
-        if len(form) not in (2, 3) or (len(form) == 3 and form[2] not in (1, 3)):
-            raise ValueError(f"{name} must be an array of shape (h, w), (h, w, 1) or (h, w, 3); got {form}")
-        array = np.atleast_3d(crop).transpose(2, 0, 1)
-    if 0 in array.shape:
-        raise ValueError(f"{name} is empty, {array.shape[1]}×{array.shape[2]}: is the box outside of the frame?")
-    if len(array) == 3 and order == "BGR":
-        array = array[::-1]
-    if grey and len(array) == 3:
-        return pixels_of(Image.fromarray(array.transpose(1, 2, 0).copy()), grey)
-    wanted = (1 if grey else 3, *array.shape[1:])
-    return torch.from_numpy(np.array(np.broadcast_to(array, wanted), order="C"))
+        expected = "an array of shape (h, w), (h, w, 1) or (h, w, 3)"
+        array = crop[:, :, None] if crop.ndim == 2 else crop
+    if array.ndim != 3 or array.shape[2] not in (1, 3):
+        raise ValueError(f"{name} must be {expected}; got {tuple(crop.shape)}")
+    if array.shape[2] == 1:
+        return Image.fromarray(array[:, :, 0])
+    return Image.fromarray(array[:, :, ::-1] if order == "BGR" else array)

@@ -26,7 +26,8 @@ import torch
 from pml_ext._errors import UserError, import_library
 from pml_ext._files import replacing, write_atomically
 from pml_ext.metrics import CohortNormalization
-from pml_ext.search.model_record import KEY, ModelRecord, load_cohort_of
+from pml_ext.search.cohorts import is_same_cohort, load_cohort_of
+from pml_ext.search.model_record import KEY, ModelRecord
 
 PART_ROWS = 16_384
 _ONE_PAGE = 2**31 - 1  # bytes
@@ -166,41 +167,23 @@ class Gallery:
         """First row numbers and vectors whose inner product with `as_queries` is the score: (n, D), or (n, D + 2)."""
         first_rows = self.first_rows()
         for name in self.manifest.parts if parts is None else parts:
-            part = self.manifest.parts[name]
-            with _readable(self.part(name)):
-                flat = np.fromfile(self.part(name), np.float32, part.rows * self.dim, offset=part.vectors_at)
-                embeddings = flat.reshape(part.rows, self.dim)
-            if self.cohort is not None:
-                embeddings = search_sides(embeddings, self._offsets_of(name), self.cohort.strength)[1]
-            yield first_rows[name], embeddings
+            yield first_rows[name], self._vectors_of(name)
 
     def take_vectors(self, rows: np.ndarray) -> np.ndarray:
         """The vectors of some rows, which must be sorted; only these are read."""
-        embeddings = np.empty((len(rows), self.dim), np.float32)
-        offsets = np.empty(len(rows), np.float32)
-        for name, places, rows_inside in self._by_part(rows):
-            starts = self.manifest.parts[name].vectors_at + rows_inside * embeddings.strides[0]
-            with _readable(self.part(name)), self.part(name).open("rb", buffering=0) as file:
-                content = [_read_at(file, start, embeddings.strides[0]) for start in starts.tolist()]
-                embeddings[places] = np.frombuffer(b"".join(content), np.float32).reshape(-1, self.dim)
-            if self.cohort is not None:
-                offsets[places] = self._offsets_of(name)[rows_inside]
-        if self.cohort is None:
-            return embeddings
-        return search_sides(embeddings, offsets, self.cohort.strength)[1]
+        return np.concatenate([self._vectors_of(name, rows_inside) for name, rows_inside in self._by_part(rows)])
 
     def as_queries(self, embeddings: np.ndarray) -> np.ndarray:
         """Unit rows (n, D) as queries of a search for `vectors`."""
         if self.cohort is None:
             return embeddings
-        offsets = self.cohort.offsets(torch.from_numpy(embeddings)).float().numpy()
-        return search_sides(embeddings, offsets, self.cohort.strength)[0]
+        return self.cohort.augment(torch.from_numpy(embeddings)).float().numpy()
 
     def describe(self, rows: Sequence[int]) -> tuple[list[str], list[str] | None]:
         """Paths, relative to the folder that the gallery is in, and labels of some sorted rows."""
         names = ["path", "label"] if self.manifest.has_labels else ["path"]
         texts: dict[str, list[str]] = {name: [] for name in names}
-        for part, _, rows_inside in self._by_part(np.asarray(rows, dtype=np.int64)):
+        for part, rows_inside in self._by_part(np.asarray(rows, dtype=np.int64)):
             table = self._read(part, names).take(rows_inside)
             for name in names:
                 texts[name] += table[name].to_pylist()
@@ -278,12 +261,23 @@ class Gallery:
                     with suppress(OSError):  # Windows keeps a file that another process has open
                         path.unlink()
 
-    def _by_part(self, rows: np.ndarray) -> Iterator[tuple[str, slice, np.ndarray]]:
-        """Parts with some of the sorted rows: the name, the place of these among `rows`, and their numbers inside."""
+    def _by_part(self, rows: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+        """Parts with some of the sorted rows, and the numbers of these rows inside the part."""
         for name, first in self.first_rows().items():
-            start, stop = np.searchsorted(rows, [first, first + self.manifest.parts[name].rows]).tolist()
+            start, stop = np.searchsorted(rows, [first, first + self.manifest.parts[name].rows])
             if start < stop:
-                yield name, slice(start, stop), rows[start:stop] - first
+                yield name, rows[start:stop] - first
+
+    def _vectors_of(self, name: str, rows: Any = slice(None)) -> np.ndarray:
+        """`vectors` of some rows of a part, mapped into memory."""
+        part = self.manifest.parts[name]
+        with _readable(self.part(name)):
+            file = np.memmap(self.part(name), np.float32, "r", part.vectors_at, (part.rows, self.dim))
+            embeddings = np.asarray(file[rows])
+        if self.cohort is None:
+            return embeddings
+        half = 0.5 * self.cohort.strength * self._offsets_of(name)[rows]
+        return np.column_stack([embeddings, np.ones_like(half), -half])
 
     def _read(self, part: str, columns: list[str] | None) -> Any:
         """Columns of a part as a pyarrow Table; None: all."""
@@ -298,20 +292,6 @@ class Gallery:
 
 def is_gallery(folder: str | Path) -> bool:
     return Path(os.path.expanduser(folder), _MANIFEST).is_file()
-
-
-def search_sides(unit: np.ndarray, offsets: np.ndarray, strength: float) -> tuple[np.ndarray, np.ndarray]:
-    """Unit rows (n, D) as queries and as rows that are searched, (n, D + 2): inner products are normalised scores."""
-    column = (-0.5 * strength * offsets).astype(np.float32)
-    ones = np.ones_like(column)
-    return np.column_stack([unit, column, ones]), np.column_stack([unit, ones, column])
-
-
-def is_same_cohort(one: Any, other: Any) -> bool:
-    """Whether two normalisations, as cohorts or as records, are the same; None is that of plain cosines."""
-    if one is None or other is None:
-        return one is other
-    return bool((one.k, one.strength, one.sha256) == (other.k, other.strength, other.sha256))
 
 
 @contextmanager
@@ -348,11 +328,6 @@ def lock_of(folder: Path) -> Iterator[None]:
     filelock = import_library("filelock", needed_for=f"{folder}: changing a gallery", install="filelock")
     with filelock.FileLock(folder / ".lock"):
         yield
-
-
-def _read_at(file: IO[bytes], start: int, count: int) -> bytes:
-    file.seek(start)
-    return file.read(count)
 
 
 def _read_manifest(folder: Path) -> Manifest:

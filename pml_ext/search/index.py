@@ -38,7 +38,7 @@ class Neighbours:
     how: str
 
 
-def load_faiss() -> Any:
+def _load_faiss() -> Any:
     return import_library("faiss", needed_for="searching", install="faiss-cpu")
 
 
@@ -57,7 +57,7 @@ def search(
 
 def search_all(blocks: Iterable[tuple[int, np.ndarray]], queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Compare all rows; blocks: first row numbers and vectors. Returns scores and rows (Q, k)."""
-    faiss = load_faiss()
+    faiss = _load_faiss()
     best = faiss.ResultHeap(len(queries), k, keep_max=True)
     for first, vectors in blocks:
         scores, found = faiss.knn(queries, vectors, min(k, len(vectors)), metric=faiss.METRIC_INNER_PRODUCT)
@@ -73,7 +73,7 @@ def _search_index(gallery: Gallery, record: IndexRecord, index: Any, queries: np
     selector = None
     if not is_live.all():
         bits = np.packbits(np.repeat(is_live, counts), bitorder="little")
-        selector = load_faiss().IDSelectorBitmap(bits)
+        selector = _load_faiss().IDSelectorBitmap(bits)
     places = _candidates(index, queries, k, record.probes, selector)
     starts = np.cumsum(counts) - counts
     shifts = np.array([first_rows.get(name, 0) for name in record.parts]) - starts
@@ -94,7 +94,7 @@ def _search_index(gallery: Gallery, record: IndexRecord, index: Any, queries: np
 
 def _candidates(index: Any, queries: np.ndarray, k: int, probes: int | None, selector: Any = None) -> np.ndarray:
     """The places (Q, C) in the index that may be the k closest; −1 if it finds fewer."""
-    faiss = load_faiss()
+    faiss = _load_faiss()
     of_lists = faiss.SearchParametersIVF(nprobe=probes, sel=selector)
     params = faiss.SearchParametersPreTransform(index_params=of_lists)
     # PML imports faiss.contrib.torch_utils, whose search takes no params.
@@ -146,7 +146,7 @@ def _read_index(gallery: Gallery, record: IndexRecord) -> Any:
         return None
     if gallery.index is None or gallery.index[0] != record.file:
         try:
-            gallery.index = (record.file, load_faiss().read_index(str(gallery.folder / record.file)))
+            gallery.index = (record.file, _load_faiss().read_index(str(gallery.folder / record.file)))
         except RuntimeError as error:
             log.warning("the index of %s cannot be read: %s", gallery.folder, error)
             return None
@@ -155,7 +155,7 @@ def _read_index(gallery: Gallery, record: IndexRecord) -> Any:
 
 def build_index(gallery: Gallery) -> IndexRecord:
     """Build the index, measure how many lists a query must visit for RECALL, and keep both in the gallery."""
-    faiss = load_faiss()
+    faiss = _load_faiss()
     parts = {name: part.rows for name, part in gallery.manifest.parts.items()}
     lists = min(round(math.sqrt(gallery.rows)), _MOST_LISTS)
     sampled = np.arange(0, gallery.rows, max(1, gallery.rows // (lists * _TRAINED_ON)))
@@ -190,24 +190,15 @@ def build_index(gallery: Gallery) -> IndexRecord:
 def _choose_probes(
     index: Any, lists: int, queries: np.ndarray, truth: np.ndarray, own: np.ndarray
 ) -> tuple[int | None, float]:
-    """The fewest lists, to 1/16, that reach RECALL, and the recall; None if all lists do not."""
-
-    def recall_of(probes: int) -> float:
-        shares = []
+    """The fewest lists, to about 1/8, that reach RECALL, and the recall; None if all lists do not."""
+    recall = 0.0
+    for probes in np.unique(np.geomspace(1, lists, 60).round().astype(int)).tolist():
         candidates = _candidates(index, queries, _NEIGHBOURS, probes)
+        shares = list[float]()
         for hits, neighbours, row in zip(candidates.tolist(), truth.tolist(), own.tolist(), strict=True):
             others = set(neighbours) - {row}
             shares.append(len(others.intersection(hits)) / len(others))
-        return float(np.mean(shares))
-
-    recall = recall_of(lists)
-    if recall < RECALL:
-        return None, recall
-    probes = lists
-    step = lists // 2
-    while step > probes // 16:
-        trial = recall_of(probes - step)
-        if trial >= RECALL:
-            probes, recall = probes - step, trial
-        step //= 2
-    return probes, recall
+        recall = float(np.mean(shares))
+        if recall >= RECALL:
+            return probes, recall
+    return None, recall

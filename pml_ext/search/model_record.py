@@ -10,9 +10,6 @@ import msgspec
 from pml_ext._errors import UserError
 from pml_ext._files import sha256_of
 from pml_ext._version import __version__
-from pml_ext.metrics import CohortNormalization, ThresholdReport
-from pml_ext.metrics.normalization import read_cohort
-from pml_ext.metrics.threshold.file import read_report
 from pml_ext.metrics.threshold.structures import Checkpoint, CountAbove0, Sha256
 
 KEY = "pml_ext"  # the record's name in a file's metadata
@@ -23,8 +20,9 @@ INPUT, OUTPUT = "images", "embeddings"  # of an exported model
 class ModelRecord:
     """The config keys that shape the network and its input, and the checkpoint.
 
-    weights: the checkpoint's name or absolute path, sha256: of its content; precision float16: all but the heads; onnx:
-    the absolute path of the exported file, None for the network.
+    weights: the checkpoint's name or absolute path, or the class of a user's module; sha256: of the file's content, or
+    of the module's weights; precision float16: all but the heads; onnx: the absolute path of the exported file, None
+    for the network.
     """
 
     config: dict[str, Any]
@@ -40,6 +38,11 @@ class ModelRecord:
         """The record of a checkpoint and the keys that `runner.config.network_keys.shaping` gives."""
         path = Path(weights).expanduser()
         return cls(config, path.name, sha256_of(path), embedding_dim, "float16" if half else "float32")
+
+    @property
+    def is_of_a_module(self) -> bool:
+        """Whether the model is a user's module, which only the user's own code can load."""
+        return "MODEL.BACKBONE.NAME" not in self.config
 
     def same_model(self, other: "ModelRecord") -> bool:
         """Whether both give an image the same embedding, apart from rounding."""
@@ -83,33 +86,6 @@ class ModelRecord:
                 f"{what} is of the model {checkpoint.file} (SHA-256 {checkpoint.sha256[:12]}…), the embeddings are of "
                 f"{self.weights} ({self.sha256[:12]}…): {advice}"
             )
-
-
-def load_report_of(path: str | Path, record: ModelRecord | None) -> ThresholdReport:
-    """Read a threshold report; UserError if it is of another model than the record's."""
-    try:
-        report = ThresholdReport(**vars(read_report(Path(path), None)))
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    if record is not None:
-        advice = "make it by pml-ext threshold choose --checkpoint with the weights that the embeddings are from"
-        record.require(path, report.embedding_dim, report.checkpoint, advice)
-    return report
-
-
-def load_cohort_of(path: str | Path, record: ModelRecord) -> CohortNormalization:
-    """Read a saved cohort; UserError if it is of another model than the record's."""
-    try:
-        cohort, found = read_cohort(Path(path).expanduser())
-        normalization = CohortNormalization(cohort, found.k, found.strength, checkpoint=found.checkpoint)
-    except FileNotFoundError as error:
-        raise UserError(f"no cohort at {path}") from error
-    except (OSError, ValueError) as error:
-        raise UserError(str(error)) from error
-    normalization.cohort = cohort  # bit for bit: its checksum is that of the file
-    advice = "make it by pml-ext threshold choose --normalize with --checkpoint, the file of weights"
-    record.require(path, found.embedding_dim, found.checkpoint, advice)
-    return normalization
 
 
 def _comparable(config: dict[str, Any]) -> dict[str, str]:

@@ -3,8 +3,8 @@
 import os
 import pickle
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from pml_ext.search.gallery import Gallery, is_gallery, open_part
 from pml_ext.search.model_record import ModelRecord
 
 NAMES = ("embeddings", "labels", "cameras", "paths")
+SUFFIXES = (".npz", ".pt", ".pth", ".safetensors", ".parquet")
 _COLUMNS = {"embeddings": "embedding (or e0, e1, …)", "labels": "label", "cameras": "camera", "paths": "path"}
 _BLOCK = 16_384  # rows
 
@@ -59,6 +60,15 @@ class EmbeddingSet:
     def dim(self) -> int:
         return self.embeddings.shape[1]
 
+    def take(self, rows: np.ndarray) -> "EmbeddingSet":
+        """The samples of some rows."""
+        taken: dict[str, Any] = {"embeddings": self.embeddings[rows], "labels": self.labels[rows]}
+        if self.cameras is not None:
+            taken["cameras"] = self.cameras[rows]
+        if self.paths is not None:
+            taken["paths"] = self.paths[rows]
+        return replace(self, **taken, also={name: values[rows] for name, values in self.also.items()})
+
     def vectors(self) -> Iterator[tuple[int, np.ndarray]]:
         """First row numbers and unit rows (n, D) as float32."""
         for row in range(0, self.rows, _BLOCK):
@@ -84,45 +94,40 @@ def open_embeddings(path: str | Path) -> Gallery | EmbeddingSet:
 
 def is_readable(path: str | Path) -> bool:
     """Whether a path is that of a gallery, or has the suffix of a file of embeddings."""
-    return is_gallery(path) or Path(path).suffix in READERS
+    return is_gallery(path) or Path(path).suffix in SUFFIXES
 
 
 def read_embeddings(path: str | Path, *, need_labels: bool = True, also: Sequence[str] = ()) -> EmbeddingSet:
     """Read a gallery or a file (see `pml-ext evaluate --help`).
 
-    need_labels False: missing labels are empty strings; also: names of more arrays or columns of integers or strings.
+    Raises UserError if something is missing, damaged or does not fit.
 
-    UserError: something is missing, damaged or does not fit.
+    Args:
+        need_labels: False: missing labels are empty strings.
+        also: names of more arrays or columns of integers or strings.
     """
-    path = _existing(path)
-    gallery = Gallery.open(path) if path.is_dir() else None
-    names = (*NAMES, *also)
-    try:
-        if gallery is None:
-            present, arrays = READERS[path.suffix](path, names)
-        else:
-            present, arrays = _read_tables([gallery.part(name) for name in gallery.manifest.parts], path, names)
-    except UserError:
-        raise
-    except Exception as error:  # what readers raise on damaged input is not documented
-        raise UserError(
-            f"{path} is not a readable {path.suffix} file of arrays, without pickled objects; is it complete? ({error})"
-        ) from error
-    columns = _COLUMNS if path.suffix == ".parquet" or gallery is not None else {}
-    _require_names(path, columns, [*present], arrays, [*NAMES[: 1 + need_labels], *also])
-    embeddings = _check_floats(arrays["embeddings"], path)
-    ids = {
-        name: _check_ids(value, len(embeddings), f"{path}: {name}")
-        for name, value in arrays.items()
-        if name != "embeddings"
-    }
-    labels = ids.get("labels", np.full(len(embeddings), ""))
+    path = Path(os.path.expanduser(path))  # leaves ~nobody as it is
+    gallery = Gallery.open(path) if is_gallery(path) else None
+    if gallery is None:
+        content = _read_file(path, also)
+    else:
+        content = _read_parquet([gallery.part(name) for name in gallery.manifest.parts], path, also)
+    columns = _COLUMNS if gallery is not None or path.suffix == ".parquet" else {}
+    _require_names(path, content, columns, [*NAMES[: 1 + need_labels], *also])
+    embeddings = _check_floats(content["embeddings"], path)
+    given = [name for name in (*NAMES[1:], *also) if name in content]
+    ids = {name: _check_ids(content[name], len(embeddings), f"{path}: {name}") for name in given}
     paths = ids.get("paths")
     if paths is not None and paths.dtype.kind != "U":
         raise UserError(f"{path}: paths must be strings; got {paths.dtype}")
-    record = None if gallery is None else gallery.record
-    more = {name: ids[name] for name in also}
-    return EmbeddingSet(embeddings, labels, ids.get("cameras"), paths, more, record)
+    return EmbeddingSet(
+        embeddings,
+        ids.get("labels", np.full(len(embeddings), "")),
+        ids.get("cameras"),
+        paths,
+        {name: ids[name] for name in also},
+        None if gallery is None else gallery.record,
+    )
 
 
 def images_inside(paths: Iterable[str], folder: str | Path) -> list[Path | None]:
@@ -140,27 +145,14 @@ def images_inside(paths: Iterable[str], folder: str | Path) -> list[Path | None]
     return inside
 
 
-def _existing(path: str | Path) -> Path:
-    path = Path(os.path.expanduser(path))  # leaves ~nobody as it is
-    if is_gallery(path):
-        return path
-    if path.suffix not in READERS:
-        raise UserError(
-            f"{path} is no gallery, and a file of embeddings must end in {', '.join(READERS)}; got {path.suffix!r}"
-        )
-    if not path.is_file():
-        raise UserError(f"no file of embeddings at {path}")
-    return path
-
-
-def _require_names(
-    path: Path, columns: dict[str, str], present: list[str], arrays: dict[str, Any], required: list[str]
-) -> None:
-    if missing := [columns.get(name, name) for name in required if name not in arrays]:
-        hint = "; `pml-ext embed --label-by-folder` labels images by their folders" if "labels" not in arrays else ""
-        raise UserError(f"{path} lacks {', '.join(missing)}; it holds {', '.join(present) or 'nothing'}{hint}")
-    others = [name for name in present if name.lower().startswith("cam")]
-    if "cameras" not in arrays and others:  # to ignore them would change every result
+def _require_names(path: Path, content: dict[str, Any], columns: dict[str, str], required: Sequence[str]) -> None:
+    """content: with all names of the file."""
+    if missing := [columns.get(name, name) for name in required if name not in content]:
+        found = ", ".join(columns.get(name, name) for name in content) or "nothing"
+        hint = "; `pml-ext embed --label-by-folder` labels images by their folders" if "labels" not in content else ""
+        raise UserError(f"{path} lacks {', '.join(missing)}; it holds {found}{hint}")
+    others = [name for name in content if name.lower().startswith("cam")]
+    if others and "cameras" not in content:  # to ignore them would change every result
         expected = columns.get("cameras", "cameras")
         raise UserError(
             f"{path} has no {expected}, but {', '.join(others)}: name it {expected}, or remove it if cameras do not "
@@ -168,83 +160,82 @@ def _require_names(
         )
 
 
-_Read = tuple[Iterable[str], dict[str, Any]]  # all names in the file; the requested arrays that it has
+def _read_file(path: Path, also: Sequence[str]) -> dict[str, Any]:
+    """All names in a file; the arrays of NAMES and of `also` are read, others may be None."""
+    if path.suffix not in SUFFIXES:
+        raise UserError(
+            f"{path} is no gallery, and a file of embeddings must end in {', '.join(SUFFIXES)}; got {path.suffix!r}"
+        )
+    if not path.is_file():
+        raise UserError(f"no file of embeddings at {path}")
+    try:
+        if path.suffix == ".npz":
+            return _read_npz(path, (*NAMES, *also))
+        if path.suffix == ".parquet":
+            return _read_parquet([path], path, also)
+        return _read_tensors(path)
+    except UserError:
+        raise
+    except Exception as error:  # what readers raise on damaged input is not documented
+        # torch's own text advises running the file's code
+        reason = "" if isinstance(error, pickle.UnpicklingError) else f" ({error})"
+        raise UserError(
+            f"{path} is not a readable {path.suffix} file of arrays, without pickled objects; is it complete?{reason}"
+        ) from error
 
 
-def _read_npz(path: Path, names: Sequence[str]) -> _Read:
+def _read_npz(path: Path, names: Sequence[str]) -> dict[str, Any]:
     # Opened here: numpy leaves a file open that it cannot read.
     with path.open("rb") as opened:
         file = np.load(opened, allow_pickle=False)
-        return file.files, {name: file[name] for name in names if name in file.files}
+        return {name: file[name] if name in names else None for name in file.files}
 
 
-def _read_torch(path: Path, names: Sequence[str]) -> _Read:
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:  # torch's own text advises running the file's code
-        raise UserError(
-            f"{path} is not a readable {path.suffix} file: it is damaged, or holds more than tensors, numbers and "
-            "strings in dicts and lists, which is not loaded; save a dict of tensors with torch.save"
-        ) from error
-    return _as_arrays(content, names)
-
-
-def _as_arrays(content: dict[Any, Any], names: Sequence[str]) -> _Read:
+def _read_tensors(path: Path) -> dict[str, Any]:
     """Tensors as arrays, bfloat16 as float32; torch refuses sparse, quantized and meta tensors."""
-    arrays = {name: content[name] for name in names if name in content}
+    if path.suffix == ".safetensors":
+        content = import_library("safetensors.torch", needed_for=str(path), install="safetensors").load_file(path)
+    else:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    arrays = dict[str, Any](content)
     for name, value in arrays.items():
         if isinstance(value, Tensor):
-            arrays[name] = (value.float() if value.dtype == torch.bfloat16 else value).detach().numpy()
-    return map(str, content), arrays
+            value = value.float() if value.dtype == torch.bfloat16 else value
+            arrays[name] = value.detach().numpy()
+    return arrays
 
 
-def _read_safetensors(path: Path, names: Sequence[str]) -> _Read:
-    import_library("safetensors", needed_for=f"{path}: reading it", install="safetensors")
-    from safetensors.torch import load_file
-
-    return _as_arrays(load_file(path), names)
-
-
-def _read_parquet(path: Path, names: Sequence[str]) -> _Read:
-    return _read_tables([path], path, names)
-
-
-def _read_tables(files: Sequence[Path], path: Path, names: Sequence[str]) -> _Read:
-    """The rows of Parquet files with the same columns."""
+def _read_parquet(files: Sequence[Path], path: Path, also: Sequence[str]) -> dict[str, Any]:
+    """The rows of Parquet files with the same columns; path: for messages."""
     import_library("pyarrow", needed_for=f"{path}: reading it", install="pyarrow")
     import pyarrow
-    from pyarrow.compute import list_value_length, unique
 
     with open_part(files[0]) as file:
         columns = file.schema_arrow.names
     numbered = sorted((name for name in columns if re.fullmatch(r"e\d+", name)), key=lambda name: int(name[1:]))
     vectors = ["embedding"] if "embedding" in columns else numbered
-    texts = [name for name in ("label", "camera", "path") if name in columns]
-    more = [name for name in names[len(NAMES) :] if name in columns]
+    texts = {"label": "labels", "camera": "cameras", "path": "paths"} | {name: name for name in also}
+    wanted = [name for name in columns if name in texts or name in vectors]
     tables = []
     for part in files:
         with open_part(part) as file:
-            tables.append(file.read(columns=list(dict.fromkeys([*texts, *vectors, *more]))))
+            tables.append(file.read(columns=wanted))
     table = pyarrow.concat_tables(tables)
-    arrays: dict[str, Any] = {f"{name}s": table[name].to_pylist() for name in texts}
-    arrays |= {name: table[name].to_pylist() for name in more}
+    content = {texts.get(name, name): table[name].to_pylist() if name in texts else None for name in columns}
     if vectors == ["embedding"]:
-        lists = table["embedding"].combine_chunks()
-        if len(lengths := unique(list_value_length(lists)).to_pylist()) > 1:
-            raise UserError(f"{path}: embedding must have the same length in every row; got {lengths}")
-        arrays["embeddings"] = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), -1)
+        content["embeddings"] = _rows_of_lists(table["embedding"].combine_chunks(), path)
     elif vectors:
-        arrays["embeddings"] = np.stack([table[name].to_numpy() for name in vectors], axis=1)
-    return columns, arrays
+        content["embeddings"] = np.stack([table[name].to_numpy() for name in vectors], axis=1)
+    return content
 
 
-READERS: dict[str, Callable[[Path, Sequence[str]], _Read]] = {
-    ".npz": _read_npz,
-    ".pt": _read_torch,
-    ".pth": _read_torch,
-    ".safetensors": _read_safetensors,
-    ".parquet": _read_parquet,
-}
+def _rows_of_lists(lists: Any, path: Path) -> np.ndarray:
+    from pyarrow.compute import list_value_length, unique
+
+    if len(lengths := unique(list_value_length(lists)).to_pylist()) > 1:
+        raise UserError(f"{path}: embedding must have the same length in every row; got {lengths}")
+    values: np.ndarray = lists.flatten().to_numpy(zero_copy_only=False)
+    return values.reshape(len(lists), -1)
 
 
 def _check_floats(values: Any, path: Path) -> Tensor:

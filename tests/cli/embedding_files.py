@@ -1,5 +1,6 @@
 """Files of embeddings, and what a command says about them."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,15 @@ def file(folder: Path, name: str = "e.npz", **arrays: Any) -> str:
 
 
 def failure(capfd: pytest.CaptureFixture[str], *words: str) -> str:
-    """The one line of a command that ends with exit status 2."""
+    """The one error of a command that ends with exit status 2, after lines about weights."""
     assert main(list(words)) == 2, words
     shown = capfd.readouterr().err.strip()
-    assert shown.startswith("error: ") and len(shown.splitlines()) == 1, shown
-    return shown
+    lines = [line for line in shown.splitlines() if not line.startswith("weights from")]
+    assert len(lines) == 1 and lines[0].startswith("error: "), shown
+    return lines[0]
+
+
+def hits(shown: str) -> list[tuple[float, str, str]]:
+    """(score, decision, path) of each line of a search."""
+    found = re.findall(r"^ +\d+ +(-?\d\.\d+)(?:  (accept|reject))?  (.+)$", shown, re.M)
+    return [(float(score), decision, path) for score, decision, path in found]

@@ -1,4 +1,4 @@
-"""The words of a command line in any order, the contract of every command, and how a command ends."""
+"""The contract of every command, the words of a command line in any order, and how a command ends."""
 
 import os
 import re
@@ -16,53 +16,67 @@ from pml_ext.runner.checks import listing
 ROOT = Path(__file__).parents[2]
 _FENCED = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.M | re.S)
 EXPORT = ["--format", "onnx", "--output", "model.onnx"]
+# A file that is missing, for each command that reads one.
+MISSING = {
+    "train": "none.yml", "eval": "none.yml", "report": "none", "compare": "none none2", "convert-config": "none.py",
+    "export": "none.yml --format onnx --output m.onnx", "embed": "none.jpg --model none.yml --output g",
+    "index": "none", "search": "none.jpg --gallery none.npz", "evaluate": "none.npz", "copy": "none.yml",
+    "threshold choose": "none.npz --far 0.1", "threshold check": "none.json none.npz",
+    "threshold compare": "none.npz none2.npz --far 0.1",
+}  # fmt: skip
 
 
-def errors(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """What a command that ends with exit status 2 says."""
+def shown_by(words: list[str], capsys: pytest.CaptureFixture[str], status: int = 2) -> str:
+    """The error, or the output, of a command that ends with this exit status."""
     try:
-        status = main(words)
+        ended = main(words)
     except SystemExit as stop:
-        status = stop.code
-    assert status == 2, words
-    return capsys.readouterr().err
+        ended = int(stop.code or 0)
+    assert ended == status, words
+    shown = capsys.readouterr()
+    return shown.err if status else shown.out
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_is_documented_once(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_keeps_the_contract(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     command, parser = COMMANDS[name], parsers_of_commands()[1][name]
     example, options = parse(shlex.split(command.example)[1:])
-    assert example is command and command.example.startswith(f"pml-ext {name}")
-    if command.key is not None:
-        assert all(command.key.fullmatch(key) for key in options.overrides[::2])
-    with pytest.raises(SystemExit) as stop:
-        main([*name.split(), "--help"])
-    shown = capsys.readouterr().out
-    assert stop.value.code == 0 and shown.endswith(f"example:\n  {command.example}\n")
-    assert shown.startswith(f"usage: pml-ext {name} [-h]") and command.about.endswith(".")
+    assert example is command and command.about.endswith(".")
+    assert command.key is None or all(command.key.fullmatch(key) for key in options.overrides[::2])
+    text = shown_by([*name.split(), "--help"], capsys, 0)
+    assert text == shown_by(["help", *name.split()], capsys, 0)
+    assert text.startswith(f"usage: pml-ext {name} [-h]") and text.endswith(f"example:\n  {command.example}\n")
+    assert max(map(len, text.splitlines())) <= 80
+    is_one_of = [action for group in parser._mutually_exclusive_groups for action in group._group_actions]
     for action in parser._actions[1:]:
-        assert len(action.option_strings) <= 1, "one spelling"
-        assert re.search(r"^[A-Za-z].*[.\]]$|^\S*://", str(action.help)), action
-    dests = [action.dest for action in parser._actions]
-    reads_a_config_or_a_run = {"words", "run", "overrides"} & set(dests) or command.key is not None
-    assert not reads_a_config_or_a_run or "imports" in dests
+        about = str(action.help)
+        assert len(action.option_strings) <= 1 and re.match(r"[A-Za-z]", about), action
+        if action.option_strings and action.nargs != 0 and not action.required and action not in is_one_of:
+            has_default = re.search(r"\[default: .+\]$|^Without|Without it|Repeatable|Same as", about)
+            assert has_default, action
+    reads_a_config = {"words", "run", "overrides"} & {action.dest for action in parser._actions}
+    assert not (reads_a_config or command.key) or hasattr(options, "imports")
+    assert "unrecognized arguments: --nonsense" in shown_by([*shlex.split(command.example)[1:], "--nonsense"], capsys)
+    monkeypatch.chdir(tmp_path)
+    if name in MISSING:
+        said = shown_by([*name.split(), *MISSING[name].split()], capsys)
+        assert re.fullmatch(r"error: .*none.*\n", said), said
 
 
 def test_the_help_lists_every_command_by_group(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in ([], ["--help"]):
-        with pytest.raises(SystemExit) as stop:
-            main(words)
-        shown = capsys.readouterr().out
-        assert not stop.value.code and shown.startswith("usage: pml-ext ")
-        assert re.findall(r"^(\w.*):$", shown, re.M) == [*GROUPS] == ["train", "use", "thresholds", "look up"]
-        assert re.findall(r"^  (\S+(?: \S+)?)  ", shown, re.M) == [*COMMANDS]
-        assert shown.endswith("\nSee `pml-ext COMMAND --help`.\n")
+    text = shown_by([], capsys, 0)
+    assert text == shown_by(["--help"], capsys, 0) == shown_by(["help"], capsys, 0)
+    assert re.findall(r"^(\w.*):$", text, re.M) == [*GROUPS] == ["train", "use", "thresholds", "look up"]
+    assert re.findall(r"^  (\S+(?: \S+)?)  ", text, re.M) == [*COMMANDS]
+    assert text.endswith("\nSee `pml-ext COMMAND --help`.\n") and max(map(len, text.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ["--config-file", "my.yml", "MODEL.WEIGHTS", "last.ckpt", *EXPORT],
         ["--config-file", "my.yml", *EXPORT, "MODEL.WEIGHTS", "last.ckpt"],
         ["my.yml", "MODEL.WEIGHTS", "last.ckpt", *EXPORT],
         ["MODEL.WEIGHTS", "last.ckpt", *EXPORT, "my.yml"],
@@ -75,27 +89,16 @@ def test_options_stand_before_and_after_overrides(words: list[str]) -> None:
     assert trained_config(options) == ("my.yml", ["MODEL.WEIGHTS", "last.ckpt"])
 
 
-def test_every_command_with_a_config_takes_them_so() -> None:
-    train = parse(["train", "SEED", "3", "my.yml", "--num-gpus", "2", "SOLVER.BASE_LR", "1e-3", "--resume"])[1]
-    assert (train.num_gpus, train.resume) == (2, True)
-    assert training_config(train) == ("my.yml", ["SEED", "3", "SOLVER.BASE_LR", "1e-3"])
-    measured = parse(["eval", "--config-file", "my.yml", "OUTPUT_DIR", "out", "--machine-rank", "1"])[1]
-    assert (trained_config(measured), measured.machine_rank) == (("my.yml", ["OUTPUT_DIR", "out"]), 1)
+def test_words_that_look_like_options_keys_and_files() -> None:
+    words = ["train", "my.yml", "MODEL.HEADS.MARGIN", "-1e-3", "MODEL.LOSSES.CE.EPSILON", "-1", "MODEL.WEIGHTS", "A"]
+    train = parse([*words, "--num-gpus", "2", "--resume"])[1]
+    assert (train.num_gpus, train.resume) == (2, True) and training_config(train) == ("my.yml", words[2:])
     checked = parse(["check-config", "a.yml", "SEED", "1", "b.yml", "--num-gpus", "4"])[1]
     assert (config_files(checked), checked.num_gpus) == ((["a.yml", "b.yml"], ["SEED", "1"]), 4)
-    assert config_files(parse(["check-config", "b.yml", "--config-file", "a.yml"])[1])[0] == ["a.yml", "b.yml"]
-
-
-def test_a_value_may_look_like_an_option_or_a_key_and_an_options_value_like_a_key() -> None:
-    words = ["train", "my.yml", "MODEL.HEADS.MARGIN", "-1e-3", "MODEL.LOSSES.CE.EPSILON", "-1", "MODEL.WEIGHTS", "A"]
-    assert training_config(parse(words)[1]) == ("my.yml", words[2:])
     exported = parse(["export", "my.yml", "--format", "onnx", "--output", "B.C"])[1]
     assert (exported.output, exported.overrides) == ("B.C", [])
     misspelt = ["solver.base_lr", "1"]  # left to the config to name
     assert training_config(parse(["train", "my.yml", *misspelt])[1]) == ("my.yml", misspelt)
-
-
-def test_names_of_images_are_no_keys() -> None:
     words = ["DSC_0001.JPG", "--output", "f.npz", "MODEL.WEIGHTS", "W", "--half", "IMAGES", "--model", "a.yml"]
     options = parse(["embed", *words])[1]
     assert (options.images, options.overrides, options.half) == (["DSC_0001.JPG", "IMAGES"], words[3:5], True)
@@ -105,40 +108,28 @@ def test_names_of_images_are_no_keys() -> None:
     ("words", "message"),
     [
         ("train", "error: a config FILE is required, or a folder of images"),
-        ("eval", "error: a config FILE is required, or a run"),
         ("eval logs/non", "error: no run and no config file at logs/non"),
-        ("eval e.npz", "e.npz is no config file; for precomputed embeddings: pml-ext evaluate e.npz"),
-        ("train my.yml --epochs 3", "pml-ext train: error: unrecognized arguments: --epochs"),
+        ("eval e.npz", "e.npz is not a config file; for precomputed embeddings: pml-ext evaluate e.npz"),
         ("train my.yml --resum", "unrecognized arguments: --resum; did you mean --resume?"),
-        ("threshold choose e.npz --far 0.1 --group x", "--group x; did you mean --groups?"),
         ("export my.yml", "required: --format, --output"),
-        ("embed a.jpg --output g", "required: --model"),
         ("trian", "no command 'trian'; did you mean train?"),
-        ("check_config", "did you mean check-config?"),
-        ("xyz", "no command 'xyz'. Known: train, eval, report"),
+        ("help check_config", "did you mean check-config?"),
         ("threshold chose e.npz", "pml-ext threshold: error: argument {choose,check,compare}: invalid choice: 'chose'"),
-        ("threshold --far 0.1", "pml-ext threshold: error: "),
         ("threshold choose e.npz", "one of the arguments --far --frr --fpir is required"),
         ("threshold choose e.npz --far 0.1 --frr 0.1", "not allowed with argument --far"),
-        ("threshold compare a.npz b.npz", "one of the arguments --far --fpir is required"),
         ("evaluate e.npz --distractors d --normalize gallery", "not allowed with argument --distractors"),
         ("list loses", "error: list: unknown value 'loses'; did you mean 'losses'?"),
     ],
 )
 def test_mistakes_are_named(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert message in errors(words.split(), capsys)
-
-
-def test_list_says_what_it_can_list(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list"]) == 0
-    assert capsys.readouterr().out.split()[:3] == ["losses", "miners", "backbones"]
+    assert message in shown_by(words.split(), capsys)
 
 
 def test_the_command_lines_of_all_pages_are_parsed() -> None:
     pages = [ROOT / "README.md", *(ROOT / "examples").rglob("*.md")]
     blocks = [block for page in pages for block in _FENCED.findall(page.read_text(encoding="utf-8"))]
-    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    found = [line.removeprefix("$ ") for line in lines if line.removeprefix("$ ").startswith("pml-ext ")]
+    lines = [line.removeprefix("$ ") for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    found = [line for line in lines if line.startswith("pml-ext ")]
     commands = {parse(shlex.split(line, comments=True)[1:])[0].name for line in found}
     assert commands >= {"train", "eval", "embed", "search", "evaluate", "threshold choose", "threshold check"}
 
@@ -172,6 +163,8 @@ def test_help_errors_and_lists_wait_for_no_library() -> None:
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "[]" in shown.splitlines() and shown.splitlines()[-1] == "False"
+    version = subprocess.run([sys.executable, "-m", "pml_ext", "--version"], capture_output=True, text=True, check=True)
+    assert version.stdout.startswith("0.")
 
 
 def test_a_missing_package_is_named_and_a_module_of_python_is_none(
@@ -185,13 +178,7 @@ def test_a_missing_package_is_named_and_a_module_of_python_is_none(
 
     lack("lightning.pytorch")
     hint = "No module named 'lightning.pytorch'. It comes with an extra: pip install 'pml_ext[train]'"
-    assert hint in errors(["list"], capsys)
+    assert hint in shown_by(["list"], capsys)
     lack("fcntl")
     with pytest.raises(ModuleNotFoundError):
         main(["list"])
-
-
-@pytest.mark.parametrize("words", [["--help"], ["--version"]])
-def test_the_package_is_the_command(words: list[str]) -> None:
-    shown = subprocess.run([sys.executable, "-m", "pml_ext", *words], capture_output=True, text=True, check=True)
-    assert shown.stdout.startswith("usage: pml-ext" if words == ["--help"] else "0.")

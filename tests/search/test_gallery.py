@@ -13,26 +13,31 @@ import torch
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
-from pml_ext.search import gallery as gallery_file
 from pml_ext.search.gallery import Gallery
+from pml_ext.search.images import list_images
 from pml_ext.search.model_record import KEY, ModelRecord
 from pml_ext.search.readers import read_embeddings
 from tests.search.galleries import add, clustered, create, create_with_cohort
 
 
-def contents(gallery: Gallery) -> dict[str, np.ndarray]:
+def contents(gallery: Gallery) -> dict[int, np.ndarray]:
+    """The vectors by the number in the image's name."""
     vectors = np.concatenate([block for _, block in gallery.vectors()])
-    return dict(zip(gallery.column("path"), vectors, strict=True))
+    return dict(zip((int(name.removesuffix(".jpg")) for name in gallery.column("path")), vectors, strict=True))
+
+
+def has_rows(gallery: Gallery, x: np.ndarray, rows: list[int]) -> bool:
+    found = contents(gallery)
+    return sorted(found) == rows and all(np.array_equal(x[row], vector) for row, vector in found.items())
 
 
 @pytest.mark.parametrize("labels", [False, True])
 def test_rows_come_back(tmp_path: Path, labels: bool) -> None:
     x = clustered(50)
-    gallery = add(create(tmp_path / "g", 8, labels=labels), x, parts=3)
+    add(create(tmp_path / "g", 8, labels=labels), x, parts=3)
     gallery = Gallery.open(tmp_path / "g")
-    assert (gallery.rows, gallery.dim, [part.rows for part in gallery.manifest.parts.values()]) == (50, 8, [17, 17, 16])
-    assert [first for first, _ in gallery.vectors()] == [0, 17, 34]
-    np.testing.assert_array_equal(np.stack([*contents(gallery).values()]), x)
+    assert (gallery.rows, gallery.dim) == (50, 8) and [first for first, _ in gallery.vectors()] == [0, 17, 34]
+    assert has_rows(gallery, x, [*range(50)])
     rows = [0, 5, 16, 17, 33, 34, 49]
     np.testing.assert_array_equal(gallery.take_vectors(np.array(rows)), x[rows])
     expected = [f"class {row % 7}" for row in rows] if labels else None
@@ -47,12 +52,11 @@ def test_rows_come_back(tmp_path: Path, labels: bool) -> None:
 def test_parts_are_plain_parquet_with_the_model(tmp_path: Path) -> None:
     add(create(tmp_path / "g", 8, labels=True), clustered(5))
     (part,) = (tmp_path / "g" / "parts").iterdir()
-    schema = pyarrow.parquet.read_schema(part)
-    types = {name: schema.field(name).type for name in schema.names}
-    vector = types.pop("embedding")
-    assert (vector.list_size, vector.value_type) == (8, pyarrow.float32())
+    table = pyarrow.parquet.read_table(part)
+    types = dict(zip(table.schema.names, table.schema.types, strict=True))
+    assert types.pop("embedding") == pyarrow.list_(pyarrow.float32(), 8)
     assert types == dict.fromkeys(["path", "content_hash", "label"], pyarrow.string())
-    record = ModelRecord.from_json(schema.metadata[KEY.encode()], part)
+    record = ModelRecord.from_json(table.schema.metadata[KEY.encode()], part)
     assert (record.weights, record.embedding_dim) == ("w", 8)
 
 
@@ -64,9 +68,7 @@ def test_rows_are_removed(tmp_path: Path) -> None:
     stays[[3, *range(20, 30)]] = False  # one of the first part, and all of the third
     gallery.keep(stays)
     for found in (gallery, Gallery.open(tmp_path / "g")):
-        rows = contents(found)
-        assert sorted(rows) == sorted(f"{row}.jpg" for row in np.flatnonzero(stays))
-        assert all(np.array_equal(x[int(name.removesuffix(".jpg"))], row) for name, row in rows.items())
+        assert has_rows(found, x, np.flatnonzero(stays).tolist())
     assert [part.is_file() for part in before] == [False, True, False, True]
     assert {*gallery.folder.glob("parts/*")} == {gallery.part(name) for name in gallery.manifest.parts}
 
@@ -82,11 +84,11 @@ def test_what_a_killed_process_leaves_is_removed(tmp_path: Path, monkeypatch: py
         patch.setattr("pml_ext.search.gallery._write_manifest", killed)
         with pytest.raises(KeyboardInterrupt):
             add(gallery, x[10:20], first=10)
-    (tmp_path / "g" / ".12.part").touch()
-    (tmp_path / "g" / "index.12.faiss").touch()
-    assert len([*(tmp_path / "g" / "parts").iterdir()]) == 2 and Gallery.open(tmp_path / "g").rows == 10
+    for name in (".12.part", "index.12.faiss"):
+        (tmp_path / "g" / name).touch()
+    assert Gallery.open(tmp_path / "g").rows == 10
     add(gallery, x[20:], first=20)
-    assert sorted(contents(gallery)) == sorted(f"{row}.jpg" for row in [*range(10), *range(20, 30)])
+    assert has_rows(gallery, x, [*range(10), *range(20, 30)])
     assert len([*(tmp_path / "g" / "parts").iterdir()]) == 2
     assert {path.name for path in (tmp_path / "g").iterdir()} == {".lock", "manifest.json", "parts"}
 
@@ -94,7 +96,6 @@ def test_what_a_killed_process_leaves_is_removed(tmp_path: Path, monkeypatch: py
 ADD = """
 import sys
 from pathlib import Path
-from pml_ext.search import gallery as gallery_file
 from pml_ext.search.gallery import Gallery
 from tests.search.galleries import add, clustered
 gallery, first = Gallery.open(Path(sys.argv[1]), may_be_empty=True), int(sys.argv[2])
@@ -107,21 +108,17 @@ def test_two_processes_add_parts_at_the_same_time(tmp_path: Path) -> None:
     command = [sys.executable, "-c", ADD, str(tmp_path / "g")]
     writers = [subprocess.Popen([*command, first], cwd=Path(__file__).parents[2]) for first in ("0", "30")]
     assert [writer.wait(timeout=120) for writer in writers] == [0, 0]
-    gallery = Gallery.open(tmp_path / "g")
-    assert len(gallery.manifest.parts) == 30
-    rows = contents(gallery)
-    assert sorted(rows) == sorted(f"{row}.jpg" for row in range(60))
-    assert all(np.array_equal(row, clustered(60)[int(name.removesuffix(".jpg"))]) for name, row in rows.items())
+    assert has_rows(Gallery.open(tmp_path / "g"), clustered(60), [*range(60)])
 
 
 def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-20])
+    path.write_bytes(path.read_bytes()[:200])
 
 
 @pytest.mark.parametrize(
     ("file", "damage", "message"),
     [
-        ("parts/*", lambda path: path.write_bytes(path.read_bytes()[:200]), "is not a readable .parquet file"),
+        ("parts/*", cut, "is not a readable .parquet file"),
         ("parts/*", Path.unlink, "is not a readable .parquet file"),
         ("manifest.json", cut, "manifest.json is damaged, or of another version of pml_ext"),
         ("manifest.json", lambda path: path.write_text('{"format": "other"}'), "is damaged, or of another version"),
@@ -145,14 +142,12 @@ def test_a_damaged_gallery_is_one_message(
     if file == "parts/*":  # the way out that the message names
         for part in folder.glob(file):
             part.unlink()
-        assert Gallery.open(folder).rows == 20
         assert add(create(folder, 8, labels=True), clustered(20)).rows == 20
 
 
 def test_a_changed_bit_is_noticed_when_embeddings_are_read(tmp_path: Path) -> None:
-    (part,) = map(
-        add(create(tmp_path / "g", 8, labels=True), clustered(20)).part, Gallery.open(tmp_path / "g").manifest.parts
-    )
+    add(create(tmp_path / "g", 8, labels=True), clustered(20))
+    (part,) = (tmp_path / "g").glob("parts/*")
     content = bytearray(part.read_bytes())
     content[content.find(clustered(1)[0].tobytes())] ^= 1
     part.write_bytes(content)
@@ -162,13 +157,13 @@ def test_a_changed_bit_is_noticed_when_embeddings_are_read(tmp_path: Path) -> No
 
 def test_other_kinds_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "g"
-    add(create(folder, 8), clustered(5))
+    create(folder, 8)
     with pytest.raises(UserError, match=r"g is of w \(SHA-256 000000000000…\): its embeddings and those of w \(1111"):
         create(folder, 8, sha256="1" * 64)
     with pytest.raises(UserError, match="has no labels: leave out --label-by-folder"):
         create(folder, 8, labels=True)
     with pytest.raises(UserError, match="has no embeddings yet: run pml-ext embed"):
-        Gallery.open(create(tmp_path / "empty", 8).folder)
+        Gallery.open(folder)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").touch()
     with pytest.raises(UserError, match=r"is a folder with other files \(notes.txt\): give --output a new folder"):
@@ -179,10 +174,9 @@ def test_offsets_follow_their_rows(tmp_path: Path) -> None:
     x = clustered(30)
     made, cohort = create_with_cohort(tmp_path, 40, 5)
     gallery = add(made, x, parts=2)
-    stays = np.arange(30) % 3 > 0
-    gallery.keep(stays)
+    gallery.keep(np.arange(30) % 3 > 0)
     offsets = cohort.offsets(torch.from_numpy(x)).double().numpy()
-    rows = np.array([int(name.removesuffix(".jpg")) for name in gallery.column("path")])
+    rows = [*contents(gallery)]
     searched = np.concatenate([block for _, block in gallery.vectors()])
     scores = gallery.as_queries(x[:4]) @ searched.T
     expected = x[:4].astype(float) @ x[rows].T.astype(float) - 0.5 * (offsets[:4, None] + offsets[rows])
@@ -190,14 +184,27 @@ def test_offsets_follow_their_rows(tmp_path: Path) -> None:
     np.testing.assert_allclose(gallery.take_vectors(np.array([0, 19])), searched[[0, 19]])
 
 
-def test_the_manifest_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    add(create(tmp_path / "g", 8), clustered(5))
-    read, folders = gallery_file._read_manifest, list[Path]()
-
-    def counted(folder: Path) -> gallery_file.Manifest:
-        folders.append(folder)
-        return read(folder)
-
-    monkeypatch.setattr(gallery_file, "_read_manifest", counted)
-    assert read_embeddings(tmp_path / "g", need_labels=False).record is not None
-    assert folders == [tmp_path / "g"]
+def test_images_of_a_command_line_in_order_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        "in/b/2.jpg",
+        "in/b/1.PNG",
+        "in/a/x.webp",
+        "in/notes.txt",
+        "out/near.bmp",
+        "in/z.jpeg",
+        "no/notes.txt",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    found = list_images(["in/b/2.jpg", "in", "out", "in/b"], tmp_path / "out")
+    names = [f"{tmp_path.resolve()}/in/{name}" for name in ("b/2.jpg", "z.jpeg", "a/x.webp", "b/1.PNG")]
+    assert [picture.name for picture in found] == [*names, "near.bmp"]
+    assert [picture.folder for picture in found] == ["b", "in", "a", "b", "out"]
+    for words, message in (
+        ([], "name image files, or folders with some"),
+        (["MODL.WEIGHTS"], r"no image or folder at MODL\.WEIGHTS"),
+        (["no"], "no images in this folder or below it; known are .jpg"),
+    ):
+        with pytest.raises(UserError, match=message):
+            list_images(words, tmp_path)

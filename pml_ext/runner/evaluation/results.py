@@ -89,7 +89,10 @@ def results_table(
         for names in kinds.values():
             lines += [*text_table("", {name: results[name] for name in names}), ""]
     width = max(len(label) for label in files)
-    return "\n".join([*lines, *(f"{label.ljust(width)}  {path}" for label, path in files.items())])
+    lines += [f"{label.ljust(width)}  {path}" for label, path in files.items()]
+    if "report" in files:
+        lines.append(f"open {files['report']}")
+    return "\n".join(lines)
 
 
 def write_metrics(path: Path, results: Results, **about: Any) -> None:

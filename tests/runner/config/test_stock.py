@@ -36,7 +36,7 @@ def test_the_list_has_every_config_to_run_with_what_it_is() -> None:
 
 def test_a_copy_brings_its_bases_and_loads_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = "Market1501/bagtricks_R50.yml"
-    assert main(["copy", name, str(tmp_path)]) == 0
+    assert main(["copy", name, "--output", str(tmp_path)]) == 0
     copies = [Path(line) for line in capsys.readouterr().out.splitlines()]
     assert copies[0] == tmp_path / name and tmp_path / "Base-bagtricks.yml" in copies
     assert load_config(copies[0]) == load_config(name)
@@ -59,7 +59,7 @@ def test_examples_are_listed_and_copied_alike(tmp_path: Path, capsys: pytest.Cap
     assert about["notebooks/swap_one_loss.ipynb"] == "Swap one loss in a PML loop"
     assert "readme_tables.py" not in about and "papers/headers.py" not in about
     for name in ("verification.py", "notebooks/swap_one_loss.ipynb"):
-        assert main(["copy", name, str(tmp_path)]) == 0
+        assert main(["copy", name, "--output", str(tmp_path)]) == 0
         assert (tmp_path / name).read_bytes() == (EXAMPLES.folder / name).read_bytes()
-    assert main(["copy", "notebooks/swap_on_loss.ipynb", str(tmp_path)]) == 2
+    assert main(["copy", "notebooks/swap_on_loss.ipynb", "--output", str(tmp_path)]) == 2
     assert "did you mean notebooks/swap_one_loss.ipynb?" in capsys.readouterr().err

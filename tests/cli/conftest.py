@@ -1,0 +1,31 @@
+"""A small model, and a gallery of EmojiReID by it, for all tests of commands."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from pml_ext.cli import main
+from tests.search.models import small_model
+from tests.search.pictures import extract
+
+
+class Shop(NamedTuple):
+    """folder: with the gallery g of the pictures; model: the words of `embed` and `eval` about it."""
+
+    folder: Path
+    config: Path
+    weights: Path
+    pictures: list[Path]
+
+    @property
+    def model(self) -> list[str]:
+        return ["--model", str(self.config), "MODEL.WEIGHTS", str(self.weights), "MODEL.DEVICE", "cpu"]
+
+
+@pytest.fixture(scope="session")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    folder = tmp_path_factory.mktemp("shop")
+    made = Shop(folder, *small_model(folder / "model"), extract(folder, 24))
+    assert main(["embed", *made.model, *map(str, made.pictures), "--output", str(folder / "g")]) == 0
+    return made
