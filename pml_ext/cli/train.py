@@ -69,6 +69,7 @@ EVAL = Command(
     _evaluate,
     [TRAINED, *CONFIG, *PROCESSES],
     "pml-ext eval logs/glyphs TEST.THRESHOLD.ENABLED True",
-    notes="Set MODEL.WEIGHTS in the config or on the command line; a run has its own.\nFor precomputed embeddings: `pml-ext evaluate`.\n",
+    notes="Set MODEL.WEIGHTS in the config or on the command line; a run has its own.\n"
+    "For precomputed embeddings: `pml-ext evaluate`.\n",
     key=KEY,
 )
