@@ -35,7 +35,7 @@ def test_a_row_for_each_run_and_the_settings_that_differ(tmp_path: Path, capsys:
     output.parent.mkdir()
     assert main(["compare", *map(str, runs), "--output", str(output)]) == 0
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["first", "50.00", "%", "1.000e-02"] in shown and shown[-1] == ["page", str(output)]
+    assert ["first", "50.00", "%", "1.000e-02"] in shown and shown[-1] == ["open", str(output)]
     text = output.read_text(encoding="utf-8")
     assert {("first", "50.00 %", "1.000e-02"), ("second", "25.00 %", "1.000e-02")} <= rows_of(text)
     assert ("SOLVER.BASE_LR", "0.1", "0.2") in rows_of(text)
