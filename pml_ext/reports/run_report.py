@@ -165,7 +165,9 @@ def _panels_of_set(
 def _roc_of_pairs(
     run: Path, name: str, data: PairSet | TemplateSet, models: Mapping[str, Measured]
 ) -> Iterator[Picture]:
-    rocs = {row: roc_of_listed_pairs(data, model.features[name]) for row, model in models.items()}
+    rocs = {
+        row: roc_of_listed_pairs(data, model.features[name]) for row, model in models.items() if name in model.features
+    }
     save_curves(curves_file(run, name), curves_of_pairs(rocs[TRAINED]))
     yield pair_roc_picture(rocs)
 

@@ -21,8 +21,7 @@ from pml_ext.functional.verification.all_pairs import count_scores, roc_of_all_p
 from pml_ext.metrics import AccuracyCalculator, GalleryCohort
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet
-from pml_ext.runner.evaluation.device import device_with_room
-from pml_ext.runner.evaluation.evaluate import Evaluation
+from pml_ext.runner.evaluation.evaluate import Evaluation, device_with_room
 from tests.pretend_device import FREE, POSSIBLE, needs_it, pretend_device
 
 CPU = torch.device("cpu")

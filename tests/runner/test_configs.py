@@ -19,7 +19,7 @@ from pml_ext.runner.checks.check import problems
 from pml_ext.runner.checks.supported import unsupported
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.engine.training_module import TrainingModule
-from pml_ext.runner.evaluation.columns import columns_of_queries
+from pml_ext.runner.evaluation.evaluator import columns_of_queries
 from pml_ext.runner.evaluation.results import label_of
 from tests.conftest import DATA, real_data
 from tests.runner.data.published_layouts import LAYOUTS, face_bin, write

@@ -16,7 +16,7 @@ from pml_ext.runner.data.rules import (
     aliases_of,
     data_set,
 )
-from pml_ext.runner.evaluation.columns import LAST, columns_of_first, replaces_metrics
+from pml_ext.runner.evaluation.evaluator import LAST, columns_of_first, replaces_metrics
 from pml_ext.runner.evaluation.rules import TEST_RULES
 from pml_ext.runner.modeling import rules as of_models
 from pml_ext.runner.modeling.architectures import has_own_forward

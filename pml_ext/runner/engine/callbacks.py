@@ -1,15 +1,31 @@
-"""Layers that stay as they are in the first steps of a training."""
+"""Lightning callbacks of a training run: layers that stay frozen, what the loggers record, and a line per epoch."""
 
 import logging
 import re
+import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import lightning
 import torch
+from torch import Tensor
+from tqdm import tqdm  # type: ignore[import-untyped]
 from yacs.config import CfgNode as CN
 
+from pml_ext._ops.distributed import norm_over_ranks
+from pml_ext._ops.normalize import unit_rows
+from pml_ext._ops.numerics import no_autocast
+from pml_ext.functional import concordance_index
+from pml_ext.functional.tuples import count_triplet_kinds, same_and_different
+from pml_ext.losses import DiscriminativeLoss
+from pml_ext.metrics import keys
+from pml_ext.runner.evaluation.results import as_text, heading, labels_of
+
 log = logging.getLogger("pml_ext")
+
+STEPS_BETWEEN_ENTRIES = 10
+"""Steps from one entry of the loggers to the next."""
 
 
 class FreezeLayers(lightning.Callback):
@@ -46,3 +62,123 @@ def freeze_callbacks(patterns: Sequence[str], solver: CN, *, steps_per_epoch: in
     if wanted and not iterations:
         log.warning("MODEL.FREEZE_LAYERS %s: nothing is frozen, SOLVER.FREEZE_ITERS is 0", wanted)
     return [FreezeLayers(wanted, iterations)] if wanted and iterations else []
+
+
+def is_recorded(trainer: lightning.Trainer) -> bool:
+    """Whether the loggers record the current step."""
+    return (trainer.global_step + 1) % STEPS_BETWEEN_ENTRIES == 0
+
+
+class Monitor(lightning.Callback):
+    """Logs the learning rate, the norm of all gradients before clipping, and images per second of all processes."""
+
+    def __init__(self, images_per_batch: int, hyperparameters: dict[str, Any]) -> None:
+        self.images_per_batch, self.hyperparameters = images_per_batch, hyperparameters
+        self._since, self._steps = 0.0, 0
+
+    def on_fit_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        for logger in trainer.loggers:
+            logger.log_hyperparams(self.hyperparameters)
+
+    def on_train_epoch_start(self, *_: Any) -> None:
+        # The time between two epochs does not count.
+        self._since, self._steps = time.perf_counter(), 0
+
+    def on_train_start(self, *_: Any) -> None:
+        self.on_train_epoch_start()  # which a run that goes on within an epoch does not call
+
+    def on_before_optimizer_step(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        self._steps += 1
+        if not is_recorded(trainer):
+            return
+        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        module: Any = pl_module
+        norms = [norm_over_ranks(p.grad, 2.0, module.ranks_of(p)) for p in parameters]
+        pl_module.log("gradient_norm", torch.stack(norms).norm())
+        pl_module.log("learning_rate", float(optimizer.param_groups[0]["lr"]))
+        now = time.perf_counter()
+        pl_module.log("images_per_second", self._steps * self.images_per_batch / (now - self._since))
+        self._since, self._steps = now, 0
+
+
+@torch.no_grad()
+def triplet_statistics(embeddings: Tensor, labels: Tensor) -> dict[str, float]:
+    """The concordance index of a batch (B, D), and its numbers of hard and discordant triplets by cosine."""
+    with no_autocast(embeddings.device):
+        unit = unit_rows(embeddings)
+        cosines = unit @ unit.T
+    counts = count_triplet_kinds(cosines, *same_and_different(labels), margin=0.0)
+    return {
+        "concordance_index": float(concordance_index(cosines, labels)),
+        "hard_triplets": float(counts["hard"]),
+        "discordant_triplets": float(counts["discordant"]),
+    }
+
+
+@torch.no_grad()
+def bound_statistics(loss: DiscriminativeLoss, embeddings: Tensor, labels: Tensor) -> dict[str, float]:
+    """Both sides of the discriminative loss's Lemma 3.1 on a batch, the largest possible gap, ε and the κ.
+
+    The lemma assumes classes of equal size: only as many samples of each class count as the smallest class has.
+    """
+    same_before = (labels[:, None] == labels).tril(-1).sum(dim=1)
+    kept = same_before < labels.unique(return_counts=True)[1].min()
+    found = loss.tightness(embeddings[kept], labels[kept])
+    values = found._asdict() | {"bound_limit": found.limit}
+    del values["triplets"]
+    return values
+
+
+def shows_bar() -> bool:
+    """Whether Lightning's progress bar is shown: standard output, where it is, is a terminal."""
+    return sys.stdout.isatty()
+
+
+class Progress(lightning.Callback):
+    """Logs a line per epoch: its mean losses, the learning rate of its last step, and its validation's score."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._steps = 0
+        self._rate = 0.0
+        self._score = ""  # of this epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """The numbers of the epoch so far, for a run that resumes within it."""
+        return {"sums": dict(self._sums), "steps": self._steps, "rate": self._rate}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._sums, self._steps, self._rate = state_dict["sums"], state_dict["steps"], state_dict["rate"]
+
+    def on_train_batch_start(self, trainer: lightning.Trainer, *_: Any) -> None:
+        self._rate = trainer.optimizers[0].param_groups[0]["lr"]  # of this step: after it, it is the next one's
+
+    def on_train_batch_end(self, trainer: lightning.Trainer, *_: Any, **__: Any) -> None:
+        for name, value in trainer.callback_metrics.items():
+            if name == "loss" or name.startswith("loss/"):
+                self._sums[name] = self._sums.get(name, 0) + value
+        self._steps += 1
+
+    def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        results = getattr(pl_module, "results", {})
+        if trainer.state.fn == "fit" and results:
+            self._score = f"; {_main_metrics(next(iter(results.values())))}"
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        if trainer.is_global_zero and self._steps:
+            means = {name: float(value) / self._steps for name, value in self._sums.items()}
+            parts = [f"{name.removeprefix('loss/')} {value:.4g}" for name, value in means.items()]
+            numbers = ", ".join([*parts, f"learning rate {self._rate:.3g}"])
+            with tqdm.external_write_mode(file=sys.stderr):  # above the bar
+                log.info("epoch %d of %s: %s%s", trainer.current_epoch + 1, trainer.max_epochs, numbers, self._score)
+        self._sums, self._steps, self._score = {}, 0, ""
+
+
+def _main_metrics(values: dict[str, float]) -> str:
+    """The first metric of a test set, and mAP and OPIS where they are measured."""
+    labels = labels_of(values)
+    also = (keys.REID_MEAN_AVERAGE_PRECISION, keys.OPIS)
+    shown = [name for i, name in enumerate(labels) if i == 0 or name in also]
+    return ", ".join(f"{heading(name, labels[name])} {as_text(name, values[name])}" for name in shown)

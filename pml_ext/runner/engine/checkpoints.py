@@ -15,8 +15,9 @@ from torch import Tensor
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
+from pml_ext._files import replacing, sha256_of, sha256_record, write_atomically
+from pml_ext.runner.config.run_folder import CHECKPOINTS, LAST
 from pml_ext.runner.engine.class_shares import remove_older
-from pml_ext.runner.engine.whole_files import save_whole
 
 # What a resumed run must have as before: what is trained, with which losses and on what, and the state of the optimizer
 # and the schedule, where a change in the config would have no effect.
@@ -30,6 +31,25 @@ _HELD = (
 _HELD_BY_ONE_CYCLE = ("SOLVER.ONECYCLE", "SOLVER.MAX_EPOCH", "SOLVER.IMS_PER_BATCH")
 CONFIG = "config"
 """The key of the config's YAML in a checkpoint."""
+
+
+def save_whole(content: Any, path: Path) -> None:
+    """Replace a file atomically, in a folder that is made where it is missing; a UserError where that fails.
+
+    Its SHA-256 is beside it; for a moment there is none, never that of another file.
+    """
+    record = sha256_record(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            torch.save(content, file)
+            record.unlink(missing_ok=True)
+        write_atomically(record, f"{sha256_of(path)}  {path.name}\n")
+    except (OSError, RuntimeError) as error:  # the latter where torch's own writer fails
+        kept = "the one before is kept as it was" if path.exists() else "there is none before it"
+        # torch's writer raises another error over the system's
+        reason = error.__context__ if isinstance(error.__context__, OSError) else error
+        raise UserError(f"checkpoint {path} cannot be written; {kept}: {reason}") from error
 
 
 class WholeCheckpoints(TorchCheckpointIO):
@@ -73,6 +93,12 @@ class BackgroundCheckpoints(WholeCheckpoints):
     def _wait(self, *, until: int) -> None:
         while len(self._waiting) > until or (self._waiting and self._waiting[0].done()):
             self._waiting.popleft().result()
+
+
+def last_checkpoint(output: Path) -> Path | None:
+    """The checkpoint in OUTPUT_DIR from which a run resumes; None if there is none yet."""
+    last = output.expanduser() / CHECKPOINTS / LAST
+    return last if last.exists() else None
 
 
 def steps_of(checkpoint: Path) -> int:

@@ -14,8 +14,8 @@ from pml_ext.runner.data.datasets import ImageCheck, ImageSet, TestSet, load_tes
 from pml_ext.runner.data.loaders import Sample, SeededImages, TrainingSample, collate, evaluation_loader, train_loader
 from pml_ext.runner.data.samplers import Drawn, JointBatchSampler
 from pml_ext.runner.data.transforms import build_transform
-from pml_ext.runner.evaluation.columns import replaces_metrics
 from pml_ext.runner.evaluation.evaluate import check_test_sets
+from pml_ext.runner.evaluation.evaluator import replaces_metrics
 
 
 class DataModule(lightning.LightningDataModule):

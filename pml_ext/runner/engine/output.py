@@ -1,10 +1,11 @@
-"""OUTPUT_DIR: one run at a time, without the results of earlier runs."""
+"""OUTPUT_DIR: one run at a time, without the results of earlier runs, and with a log file."""
 
 import logging
 import os
 import shutil
 import socket
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -132,3 +133,54 @@ def remove_earlier(output: Path, *, whole_run: bool) -> None:
         log.info("removed what an earlier run left in %s: %s", output, names)
     for draft in (draft for pattern in _DRAFTS for draft in output.glob(pattern)):
         draft.unlink(missing_ok=True)
+
+
+IN_THE_FILE_ONLY = {"in_the_file_only": True}
+"""`extra` of a message that standard output or the progress bar shows."""
+
+# Advice that does not fit: more workers than cores, metrics reduced over ranks that hold the same, that the loader
+# cannot go on within an epoch, which our sampler does; what Lightning calls in torch; and a name in a script that
+# matplotlib's font lacks, which the page also has as text.
+_UNFITTING_ADVICE = (
+    "does not have many workers",
+    "This DataLoader will create",
+    "sync_dist=True",
+    "exists and is not empty",
+    "your dataloader is not resumable",
+    "number of training batches",
+    "LeafSpec",
+    "all_gather is deprecated",
+    "missing from font",
+)
+
+
+@contextmanager
+def logged(output: Path, file: str) -> Iterator[None]:
+    """Write our messages and warnings to a file, too; show only fitting warnings and errors of Lightning."""
+    handler = logging.FileHandler(output / file, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    terminals = list(log.handlers)
+    log.addHandler(handler)
+    for terminal in terminals:
+        terminal.addFilter(_for_the_terminal)
+    levels = {each: each.level for each in map(logging.getLogger, ("lightning.pytorch", "lightning.fabric"))}
+    for each in levels:
+        each.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            for advice in _UNFITTING_ADVICE:
+                warnings.filterwarnings("ignore", message=f".*{advice}.*")
+            # Log warnings without file and line.
+            warnings.showwarning = lambda message, *_, **__: log.warning("%s", message)
+            yield
+    finally:
+        for each, level in levels.items():
+            each.setLevel(level)
+        for terminal in terminals:
+            terminal.removeFilter(_for_the_terminal)
+        log.removeHandler(handler)
+        handler.close()
+
+
+def _for_the_terminal(record: logging.LogRecord) -> bool:
+    return not getattr(record, "in_the_file_only", False)

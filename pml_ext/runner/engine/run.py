@@ -21,12 +21,12 @@ from pml_ext.runner.config.run_folder import BEST, CHECKPOINTS, LAST, config_of_
 from pml_ext.runner.data.datasets import load_train_set
 from pml_ext.runner.data.samplers import steps_per_epoch
 from pml_ext.runner.engine.callbacks import freeze_callbacks
-from pml_ext.runner.engine.checkpoints import check_resumable, not_of_a_run, steps_of
+from pml_ext.runner.engine.checkpoints import check_resumable, last_checkpoint, not_of_a_run, steps_of
 from pml_ext.runner.engine.data_module import DataModule
-from pml_ext.runner.engine.messages import logged
 from pml_ext.runner.engine.output import (
     UNREADABLE,
     is_to_be_replaced,
+    logged,
     output_folder,
     prepare_folder,
     remove_earlier,
@@ -45,7 +45,8 @@ from pml_ext.runner.evaluation.baselines import (
     measure_raw_pixels,
     worse_than_before,
 )
-from pml_ext.runner.evaluation.columns import best_metric, replaces_metrics
+from pml_ext.runner.evaluation.evaluate import Features
+from pml_ext.runner.evaluation.evaluator import best_metric, replaces_metrics
 from pml_ext.runner.evaluation.results import is_better, label_of
 from pml_ext.runner.failures import one_message
 from pml_ext.runner.launch import Launch, is_first, restarts, start
@@ -82,58 +83,73 @@ def train(
     if resume and overwrite:
         raise UserError("--resume goes on with the run in OUTPUT_DIR and --overwrite replaces it: give one of them")
     require_supported(cfg, processes=launch.processes)
-    if launch.needs_agent:
-        with _said_how_to_resume(cfg):
+    with _said_how_to_resume(cfg):
+        if launch.needs_agent:
             work = partial(train, cfg, resume=resume, overwrite=overwrite, profile=profile, callbacks=callbacks)
             return start(launch, work) or {}
-    with _said_how_to_resume(cfg), _in_output_folder(cfg, "train.log") as output:
-        if restarts():
-            log.info("restart %d of this run", restarts())
-            resume = not (overwrite and is_to_be_replaced(output))
-            overwrite = not resume
-        elif is_first():
-            prepare_folder(output, resume=resume, overwrite=overwrite)
-        lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
-        data = DataModule(cfg, unreadable=output / UNREADABLE if is_first() else None)
-        assert data.train_set is not None
-        train_set, module = data.train_set, TrainingModule(cfg, data)
+        with _in_output_folder(cfg, "train.log") as output:
+            if restarts():
+                log.info("restart %d of this run", restarts())
+                resume = not (overwrite and is_to_be_replaced(output))
+                overwrite = not resume
+            elif is_first():
+                prepare_folder(output, resume=resume, overwrite=overwrite)
+            return _train(cfg, launch, output, resume=resume, overwrite=overwrite, profile=profile, callbacks=callbacks)
+
+
+def _train(
+    cfg: CN,
+    launch: Launch,
+    output: Path,
+    *,
+    resume: bool,
+    overwrite: bool,
+    profile: bool,
+    callbacks: Sequence[lightning.Callback],
+) -> dict[str, dict[str, float]]:
+    lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
+    resumed = last_checkpoint(output) if resume else None
+    data = DataModule(cfg, unreadable=output / UNREADABLE if is_first() else None)
+    assert data.train_set is not None
+    module = TrainingModule(cfg, data, pretrained=resumed is None)
+    steps = steps_per_epoch(len(data.train_set), cfg.SOLVER.IMS_PER_BATCH)
+    frozen = freeze_callbacks(cfg.MODEL.FREEZE_LAYERS, cfg.SOLVER, steps_per_epoch=steps)
+    named = [CALLBACK_REGISTRY.get(name)() for name in cfg.CALLBACKS]
+    checkpoints, profiler = output / CHECKPOINTS, SimpleProfiler() if profile else None
+    trainer = build_trainer(cfg, launch, output, checkpoints, *frozen, *named, *callbacks, profiler=profiler)
+    embeddings_before: dict[str, Features] = {}
+    if resumed is None:
         if cfg.MODEL.WEIGHTS:
             load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
-        checkpoints, profiler = output / CHECKPOINTS, SimpleProfiler() if profile else None
-        steps = steps_per_epoch(len(train_set), cfg.SOLVER.IMS_PER_BATCH)
-        frozen = freeze_callbacks(cfg.MODEL.FREEZE_LAYERS, cfg.SOLVER, steps_per_epoch=steps)
-        named = [CALLBACK_REGISTRY.get(name)() for name in cfg.CALLBACKS]
-        trainer = build_trainer(cfg, launch, output, checkpoints, *frozen, *named, *callbacks, profiler=profiler)
-        pretrained = bool(cfg.MODEL.WEIGHTS) or cfg.MODEL.BACKBONE.PRETRAIN
         before = _measured_before_training(module, trainer, data)
-        baselines = _baselines(module, trainer, data, before, pretrained=pretrained)
-        last = checkpoints / LAST
-        resumed = last if resume and last.exists() else None
-        if resumed:
-            # Names the keys that differ if the checkpoint is of another model; Lightning then restores weights,
-            # optimizer and schedule. The module seeds random state anew each step, from (SEED, epoch, step, rank).
-            load_weights(module, resumed, optional=tuple(module.class_vectors))  # read from files of their own, later
-            data.first = check_resumable(cfg, resumed)
-        if trainer.is_global_zero:
-            remove_earlier(output, whole_run=overwrite)
-            write_atomically(output / "config.yaml", with_absolute_paths(module.run_config).dump())
-            identities = int(train_set.labels.max()) + 1
-            log.info("%d images of %d identities, %d steps an epoch", len(train_set), identities, steps)
-            if resume:
-                log.info("resuming from %s", resumed or f"nothing: no {last}, so from the beginning")
-            if resumed and cfg.INPUT.RPT.ENABLED:
-                log.warning("INPUT.RPT: patches seen before are lost, so this run goes on a little differently")
-        try:
-            trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
-        except Exception as error:
-            if resumed and trainer.train_dataloader is None:  # before the first batch, while all is restored
-                raise not_of_a_run(resumed, error) from error
-            raise
-        weights = _conclude(cfg, trainer, module, data, checkpoints)
-        if profiler is not None and trainer.is_global_zero:
-            log.info("%s", profiler.summary())
-        comparison = _comparison(cfg, module, before)
-        return report_run(cfg, trainer, module, output, weights, "metrics.json", baselines, comparison)
+        module.before_training, embeddings_before = before.results, before.features
+    else:
+        # Names the keys that differ if the checkpoint is of another model; Lightning then restores weights,
+        # optimizer and schedule. The module seeds random state anew each step, from (SEED, epoch, step, rank).
+        load_weights(module, resumed, optional=tuple(module.class_vectors))  # read from files of their own, later
+        data.first = check_resumable(cfg, resumed)
+    if trainer.is_global_zero:
+        remove_earlier(output, whole_run=overwrite)
+        write_atomically(output / "config.yaml", with_absolute_paths(module.run_config).dump())
+        identities = int(data.train_set.labels.max()) + 1
+        log.info("%d images of %d identities, %d steps an epoch", len(data.train_set), identities, steps)
+        if resume:
+            log.info("resuming from %s", resumed or f"nothing: no {checkpoints / LAST}, so from the beginning")
+        if resumed and cfg.INPUT.RPT.ENABLED:
+            log.warning("INPUT.RPT: patches seen before are lost, so this run goes on a little differently")
+    try:
+        trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
+    except Exception as error:
+        if resumed and trainer.train_dataloader is None:  # before the first batch, while all is restored
+            raise not_of_a_run(resumed, error) from error
+        raise
+    weights = _conclude(cfg, trainer, module, data, checkpoints)
+    if profiler is not None and trainer.is_global_zero:
+        log.info("%s", profiler.summary())
+    pretrained = bool(cfg.MODEL.WEIGHTS) or cfg.MODEL.BACKBONE.PRETRAIN
+    before = Measured(module.before_training, embeddings_before)
+    baselines = _baselines(module, trainer, data, before, row=BEFORE if pretrained else UNTRAINED)
+    return report_run(cfg, trainer, module, output, weights, "metrics.json", baselines, _comparison(cfg, module))
 
 
 def _conclude(cfg: CN, trainer: lightning.Trainer, module: TrainingModule, data: DataModule, checkpoints: Path) -> Path:
@@ -179,12 +195,13 @@ def _is_better_than_best(cfg: CN, trainer: lightning.Trainer, module: TrainingMo
     return is_better(metric, next(iter(module.results.values()))[metric], best)
 
 
-def _comparison(cfg: CN, module: TrainingModule, before: Measured) -> list[str]:
+def _comparison(cfg: CN, module: TrainingModule) -> list[str]:
     """A sentence if training has made the first test set's main metric worse."""
     first, metric = next(iter(module.results)), best_metric(cfg.DATASETS, cfg.TEST)
-    if metric not in module.results[first]:  # of a user's evaluator
+    before, after = module.before_training.get(first, {}), module.results[first]
+    if metric not in before or metric not in after:  # of a user's evaluator
         return []
-    found = worse_than_before(metric, before.results[first], module.results[first])
+    found = worse_than_before(metric, before, after)
     return [found] if found else []
 
 
@@ -211,9 +228,8 @@ def evaluate(cfg: CN, launch: Launch | None = None) -> dict[str, dict[str, float
         module = TrainingModule(cfg, data)
         trainer, baselines = build_trainer(cfg, launch, output, None), {}
         if cfg.TEST.BASELINES:
-            # MODEL.WEIGHTS keep PRETRAIN from loading.
             before = _measured_before_training(module, trainer, data)
-            baselines = _baselines(module, trainer, data, before, pretrained=False)
+            baselines = _baselines(module, trainer, data, before, row=UNTRAINED)
         load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
         trainer.validate(module, datamodule=data, verbose=False)
         return report_run(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json", baselines, [])
@@ -266,11 +282,11 @@ def _measured_before_training(module: TrainingModule, trainer: lightning.Trainer
 
 
 def _baselines(
-    module: TrainingModule, trainer: lightning.Trainer, data: DataModule, before: Measured, *, pretrained: bool
+    module: TrainingModule, trainer: lightning.Trainer, data: DataModule, before: Measured, *, row: str
 ) -> dict[str, Measured]:
-    """The rows of TEST.BASELINES by name, in the first process alone."""
-    cfg, row = module.cfg, BEFORE if pretrained else UNTRAINED
-    if not cfg.TEST.BASELINES or not trainer.is_global_zero:
+    """The rows of TEST.BASELINES by name, in the first process alone; `row` is that of the network before training."""
+    cfg = module.cfg
+    if not cfg.TEST.BASELINES or not before.results or not trainer.is_global_zero:
         return {}
     if replaces_metrics(cfg.TEST):
         return {row: before}

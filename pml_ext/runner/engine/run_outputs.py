@@ -16,7 +16,7 @@ from pml_ext.reports.drawing import as_png
 from pml_ext.reports.run_report import Utility, measure_utility, notes_on_opis, write_report
 from pml_ext.reports.run_threshold import write_threshold
 from pml_ext.runner.data.datasets import OpenSet
-from pml_ext.runner.engine.messages import IN_THE_FILE_ONLY
+from pml_ext.runner.engine.output import IN_THE_FILE_ONLY
 from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.evaluation.baselines import Measured
 from pml_ext.runner.evaluation.results import results_table, write_metrics

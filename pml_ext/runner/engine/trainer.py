@@ -1,26 +1,28 @@
 """Lightning's trainer as a config and a launch describe it."""
 
 import logging
+import os
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import lightning
 import torch
 import yaml
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.profilers import Profiler
 from lightning.pytorch.strategies import DDPStrategy
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.config.run_folder import LAST
+from pml_ext.runner.engine.callbacks import STEPS_BETWEEN_ENTRIES, Monitor, Progress, shows_bar
 from pml_ext.runner.engine.checkpoints import BackgroundCheckpoints
-from pml_ext.runner.engine.loggers import build_loggers
-from pml_ext.runner.engine.monitor import STEPS_BETWEEN_ENTRIES, Monitor
 from pml_ext.runner.engine.preemption import Preemption
-from pml_ext.runner.engine.progress import Progress
-from pml_ext.runner.evaluation.columns import LAST as KEEP_LAST
-from pml_ext.runner.evaluation.columns import best_metric, replaces_metrics
+from pml_ext.runner.evaluation.evaluator import LAST as KEEP_LAST
+from pml_ext.runner.evaluation.evaluator import best_metric, replaces_metrics
 from pml_ext.runner.evaluation.results import LOWER_IS_BETTER
 from pml_ext.runner.launch import Launch
 from pml_ext.runner.modeling.cuda import missing_device
@@ -34,81 +36,125 @@ def build_trainer(
     launch: Launch,
     output: Path,
     checkpoints: Path | None,
-    *callbacks: lightning.Callback,
+    *callbacks: Callback,
     profiler: Profiler | None = None,
 ) -> lightning.Trainer:
     """The trainer of a run: to train where there is a folder for checkpoints, else to evaluate only."""
-    has_cuda = torch.cuda.is_available()
-    if missing := missing_device(cfg.MODEL.DEVICE):
-        raise UserError(f"MODEL.DEVICE = {missing}")
-    on_gpu = has_cuda and cfg.MODEL.DEVICE != "cpu"
     launch = launch.joined()
-    if on_gpu and launch.num_gpus > torch.cuda.device_count():
-        raise UserError(f"--num-gpus is {launch.num_gpus}; torch sees {torch.cuda.device_count()} CUDA devices here")
-    several = launch.processes > 1
-    index = cfg.MODEL.DEVICE.partition(":")[2]
-    training = checkpoints is not None
-    if training and cfg.SOLVER.AMP.ENABLED and not on_gpu:
+    solver, test = cfg.SOLVER, cfg.TEST
+    options = _devices(cfg.MODEL.DEVICE, launch)
+    on_gpu = options["accelerator"] == "gpu"
+    if solver.AMP.ENABLED and on_gpu:
+        options["precision"] = AMP_TYPES[solver.AMP.DTYPE]
+    if checkpoints is None:
+        return _trainer(cfg, output, logger=False, enable_checkpointing=False, callbacks=[Progress()], **options)
+    if solver.AMP.ENABLED and not on_gpu:
         log.warning("SOLVER.AMP is for CUDA devices; on the CPU all is computed in 32 bits")
-    loggers = build_loggers(cfg.LOGGERS, output) if training else []
-    saving = _checkpointing(checkpoints, cfg.TEST, cfg.DATASETS, cfg.SOLVER, divided=cfg.MODEL.HEADS.PFC.ENABLED)
-    measuring = [Monitor(cfg.SOLVER.IMS_PER_BATCH, yaml.safe_load(cfg.dump()))] if training else []
-    if training and on_gpu:
-        torch.set_float32_matmul_precision(cfg.SOLVER.MATMUL_PRECISION)
+    if on_gpu:
+        torch.set_float32_matmul_precision(solver.MATMUL_PRECISION)
+    # Lightning saves an epoch's best checkpoint before its last one, in the order of these.
+    saving = [
+        *_choosing_best(checkpoints, test, cfg.DATASETS, are_classes_divided=cfg.MODEL.HEADS.PFC.ENABLED),
+        _saving("last", checkpoints, every_n_epochs=solver.CHECKPOINT_PERIOD, save_on_train_epoch_end=True),
+        Preemption(checkpoints / LAST, solver.CHECKPOINT_STEPS),
+    ]
+    monitor = Monitor(solver.IMS_PER_BATCH, yaml.safe_load(cfg.dump()))
+    if test.EVAL_STEPS:
+        options |= {"check_val_every_n_epoch": None, "val_check_interval": test.EVAL_STEPS}
+    else:
+        options["check_val_every_n_epoch"] = test.EVAL_PERIOD or solver.MAX_EPOCH + 1
+    return _trainer(
+        cfg,
+        output,
+        logger=build_loggers(cfg.LOGGERS, output),
+        callbacks=[Progress(), monitor, *callbacks, *saving],
+        profiler=profiler,
+        **options,
+    )
+
+
+def _trainer(cfg: CN, output: Path, **options: Any) -> lightning.Trainer:
     return lightning.Trainer(
-        accelerator="gpu" if on_gpu else "cpu",
-        devices=[int(index)] if index and on_gpu and not several else launch.num_gpus,
-        num_nodes=launch.num_machines,
-        strategy=_ddp(launch.timeout) if several else "auto",
-        precision=AMP_TYPES[cfg.SOLVER.AMP.DTYPE] if cfg.SOLVER.AMP.ENABLED and on_gpu else "32-true",
         max_epochs=cfg.SOLVER.MAX_EPOCH,
-        check_val_every_n_epoch=None if cfg.TEST.EVAL_STEPS else cfg.TEST.EVAL_PERIOD or cfg.SOLVER.MAX_EPOCH + 1,
-        val_check_interval=cfg.TEST.EVAL_STEPS or None,
         num_sanity_val_steps=0,
         benchmark=cfg.CUDNN_BENCHMARK,
         use_distributed_sampler=False,
         default_root_dir=output,
-        logger=loggers,
         plugins=[BackgroundCheckpoints()],
-        callbacks=[Progress(), *measuring, *callbacks, *saving],
-        profiler=profiler,
-        enable_progress_bar=False,
-        enable_checkpointing=training,
+        enable_progress_bar=shows_bar(),
         enable_model_summary=False,
         log_every_n_steps=STEPS_BETWEEN_ENTRIES,
+        **options,
     )
 
 
-def _ddp(timeout: float) -> DDPStrategy:
-    # Gradients are views of the buckets that ranks exchange: no copy of them, and no second memory for them.
-    return DDPStrategy(timeout=timedelta(seconds=timeout), gradient_as_bucket_view=True)
+def _devices(name: str, launch: Launch) -> dict[str, Any]:
+    """The devices of MODEL.DEVICE, and how processes exchange gradients; a UserError if they are missing."""
+    if missing := missing_device(name):
+        raise UserError(f"MODEL.DEVICE = {missing}")
+    kind, _, index = name.partition(":")
+    on_gpu = kind != "cpu" and torch.cuda.is_available()
+    if on_gpu and launch.num_gpus > torch.cuda.device_count():
+        raise UserError(f"--num-gpus is {launch.num_gpus}; torch sees {torch.cuda.device_count()} CUDA devices here")
+    options: dict[str, Any] = {"accelerator": "gpu" if on_gpu else "cpu", "devices": launch.num_gpus}
+    options["num_nodes"] = launch.num_machines
+    if launch.processes > 1:
+        # Gradients are views of the buckets that ranks exchange: no copy of them, and no second memory for them.
+        options["strategy"] = DDPStrategy(timeout=timedelta(seconds=launch.timeout), gradient_as_bucket_view=True)
+    elif on_gpu and index:
+        options["devices"] = [int(index)]
+    return options
 
 
-def _checkpointing(folder: Path | None, test: CN, datasets: CN, solver: CN, *, divided: bool) -> list[Callback]:
-    """The checkpoints of a training run, and its end when the best one stays the best."""
-    if folder is None:
-        return []
-    last = ModelCheckpoint(
-        folder, "last", every_n_epochs=solver.CHECKPOINT_PERIOD, save_on_train_epoch_end=True,
-        enable_version_counter=False,
-    )  # fmt: skip
-    preemption = Preemption(folder / LAST, solver.CHECKPOINT_STEPS)
+def _choosing_best(folder: Path, test: CN, datasets: CN, *, are_classes_divided: bool) -> list[Callback]:
+    """The best checkpoint of a training run, and its end when that stays the best."""
     chooses_nothing = replaces_metrics(test) and not test.BEST
     if test.BEST == KEEP_LAST or chooses_nothing:
-        return [last, preemption]
+        return []
     metric = best_metric(datasets, test)
     monitor = metric if len(datasets.TESTS) == 1 else f"{datasets.TESTS[0]}/{metric}"
     mode = "min" if metric in LOWER_IS_BETTER else "max"
-    best = ModelCheckpoint(
-        folder, "best", monitor=monitor, mode=mode, auto_insert_metric_name=False, enable_version_counter=False,
-        save_weights_only=divided,  # class vectors that ranks divide are written for last.ckpt alone
-    )  # fmt: skip
-    stopping: list[Callback] = []
-    if test.PATIENCE:
-        stopping = [_early_stopping(monitor, mode, test.PATIENCE)]
-    return [best, *stopping, last, preemption]
-
-
-def _early_stopping(monitor: str, mode: str, patience: int) -> EarlyStopping:
+    # Class vectors that ranks divide are written for last.ckpt alone.
+    best = _saving("best", folder, monitor=monitor, mode=mode, save_weights_only=are_classes_divided)
+    if not test.PATIENCE:
+        return [best]
     # A metric may be nan at first, as mAP without a query that has a match: such a validation is no improvement.
-    return EarlyStopping(monitor, patience=patience, mode=mode, check_finite=False, check_on_train_epoch_end=False)
+    stopping = EarlyStopping(
+        monitor, patience=test.PATIENCE, mode=mode, check_finite=False, check_on_train_epoch_end=False
+    )
+    return [best, stopping]
+
+
+def _saving(name: str, folder: Path, **options: Any) -> ModelCheckpoint:
+    return ModelCheckpoint(folder, name, auto_insert_metric_name=False, enable_version_counter=False, **options)
+
+
+def _mlflow(output: Path) -> MLFlowLogger:
+    """Logs to $MLFLOW_TRACKING_URI, else to a database in the folder: mlflow 3 refuses a store of plain files."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    if uri:
+        return MLFlowLogger(run_name=output.name, tracking_uri=uri)
+    database, files = output.absolute() / "mlflow.db", (output.absolute() / "mlartifacts").as_uri()
+    return MLFlowLogger(run_name=output.name, tracking_uri=f"sqlite:///{database}", artifact_location=files)
+
+
+LOGGERS: dict[str, Callable[[Path], Logger]] = {
+    "csv": lambda output: CSVLogger(output, "csv"),
+    "tensorboard": lambda output: TensorBoardLogger(str(output), "", "tensorboard"),
+    "wandb": lambda output: WandbLogger(name=output.name, save_dir=output),
+    "mlflow": _mlflow,
+}
+"""The loggers by name."""
+
+
+def build_loggers(names: Sequence[str], output: Path) -> list[Logger]:
+    """The loggers of these names, which write to the folder of the run."""
+    loggers = []
+    for name in names:
+        try:
+            loggers.append(LOGGERS[name](output))
+        except ModuleNotFoundError as error:
+            raise UserError(f"LOGGERS: {name} needs a package that is not installed: pip install {name}") from error
+        except Exception as error:  # each of these packages has errors of its own
+            raise UserError(f"LOGGERS: {name} cannot begin: {error}") from error
+    return loggers

@@ -2,7 +2,8 @@
 
 import copy
 import logging
-from functools import cached_property, partial
+from collections.abc import Callable
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,30 +24,28 @@ from pml_ext.losses import DiscriminativeLoss
 from pml_ext.runner.config.run_folder import CHECKPOINTS
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
 from pml_ext.runner.data.samplers import steps_per_epoch
+from pml_ext.runner.engine.callbacks import bound_statistics, is_recorded, triplet_statistics
 from pml_ext.runner.engine.checkpoints import CONFIG, BackgroundCheckpoints
 from pml_ext.runner.engine.class_shares import CLASSES, read_share, take_share, write_share
 from pml_ext.runner.engine.data_module import DataModule
 from pml_ext.runner.engine.large_batches import loss_in_chunks
 from pml_ext.runner.engine.loss_terms import LossTerms
-from pml_ext.runner.engine.monitor import bound_statistics, is_recorded, triplet_statistics
-from pml_ext.runner.engine.stuck_losses import StuckLosses
-from pml_ext.runner.evaluation.collapse import describe_collapse
-from pml_ext.runner.evaluation.device import bytes_to_measure, device_with_room
-from pml_ext.runner.evaluation.evaluate import Evaluation, Features
-from pml_ext.runner.evaluation.evaluator import Collected, Rows, build_evaluators, process, rows_in_order
+from pml_ext.runner.evaluation.collapse import StuckLosses, describe_collapse
+from pml_ext.runner.evaluation.evaluate import Evaluation, Features, bytes_to_measure, device_with_room
+from pml_ext.runner.evaluation.evaluator import build_evaluators, rows_in_order
 from pml_ext.runner.modeling.architectures import build_model, has_own_forward, has_own_parts
 from pml_ext.runner.modeling.architectures.baseline import Batch, Outputs
 from pml_ext.runner.modeling.cuda import norms_of_other_devices
 from pml_ext.runner.modeling.heads import build_partial_fc
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner, facts_of_name
-from pml_ext.runner.modeling.pixels_to_embedding import unit_embeddings
+from pml_ext.runner.modeling.pixels_to_embedding import averaged, unit_embeddings
 from pml_ext.runner.rank_store import rank_and_ranks
 from pml_ext.runner.solver.optimizer import build_optimizer, clip_gradients, fit_restored_state
 from pml_ext.runner.solver.schedule import build_schedule
 
 log = logging.getLogger("pml_ext")
 
-_HARD_TRIPLETS = "hard_triplets_of_epoch"  # the key in a checkpoint
+_HARD_TRIPLETS, _BEFORE = "hard_triplets_of_epoch", "before_training"  # keys in a checkpoint
 
 
 class TrainingModule(lightning.LightningModule):
@@ -59,6 +58,10 @@ class TrainingModule(lightning.LightningModule):
     Args:
         cfg: of `load_config`.
         data: its data; without a training set the module only evaluates.
+        pretrained: whether MODEL.BACKBONE.PRETRAIN counts; False if a checkpoint replaces all weights.
+    Attributes:
+        results, features: metrics and embeddings by test set, of the last validation.
+        before_training: the metrics before the first step, if they were measured; checkpoints keep them.
 
     ```python
     data = DataModule(cfg)
@@ -66,7 +69,7 @@ class TrainingModule(lightning.LightningModule):
     ```
     """
 
-    def __init__(self, cfg: CN, data: DataModule) -> None:
+    def __init__(self, cfg: CN, data: DataModule, *, pretrained: bool = True) -> None:
         super().__init__()
         self.model: Any
         self.cfg, self.train_set, self.test_sets = cfg, data.train_set, data.test_sets
@@ -78,40 +81,36 @@ class TrainingModule(lightning.LightningModule):
         if data.train_set is None:
             self.model = build_model(cfg)
         else:
-            self._build_for_training(data)
+            self._build_for_training(data, data.train_set, pretrained=pretrained)
         self.results: dict[str, dict[str, float]] = {}
+        self.before_training: dict[str, dict[str, float]] = {}
         self.features: dict[str, Features] = {}
         self.collapse: dict[str, str] = {}  # by test set, the sentence about it or ""
         self.stuck_losses = StuckLosses()
-        self._collected: dict[int, list[tuple[Tensor, Tensor]]] = {}
-        self._rows: dict[int, list[Collected]] = {}
+        self._collected: dict[int, list[tuple[Tensor, Any]]] = {}  # by loader, rows of the set and what is kept of them
         self._hard_triplets = 0  # of the epoch so far
         self._finite_at_step = -1
         self._classes: dict[str, Any] = {}  # what the checkpoint before says of class vectors
 
-    def _build_for_training(self, data: DataModule) -> None:
+    def _build_for_training(self, data: DataModule, train_set: ImageSet, *, pretrained: bool) -> None:
         cfg = self.cfg
         if wrong := norms_of_other_devices(cfg.MODEL):
             raise UserError("\n".join(wrong))
-        assert data.train_set is not None
-        identities = _num_classes(cfg.MODEL.HEADS.NUM_CLASSES, data.train_set)
+        identities = _num_classes(cfg.MODEL.HEADS.NUM_CLASSES, train_set)
         needs_scores = any(facts_of_name(name).compares == "class scores" for name in cfg.MODEL.LOSSES.NAME)
         num_classes = identities if needs_scores else 0
         if has_own_parts(cfg):
             num_classes = identities
             self.run_config = cfg.clone()
             self.run_config.merge_from_list(["MODEL.HEADS.NUM_CLASSES", identities])
-        self.model = build_model(cfg, num_classes=num_classes, pretrained=True)
-        sizes = _OutputSizes(self.model, data)
-        options = cfg.MODEL.HEADS
-        divided = partial(
-            build_partial_fc, options, num_classes=identities, seed=cfg.SEED, part=rank_and_ranks(),
-        )  # fmt: skip
+        self.model = build_model(cfg, num_classes=num_classes, pretrained=pretrained and not cfg.MODEL.WEIGHTS)
+        partial_fc = None
+        if cfg.MODEL.HEADS.PFC.ENABLED:
+            shared = {"num_classes": identities, "seed": cfg.SEED, "part": rank_and_ranks()}
+            partial_fc = partial(build_partial_fc, cfg.MODEL.HEADS, **shared)
+        sizes = _output_sizes(self.model, data)
         terms, self.losses = build_losses(
-            cfg.MODEL.LOSSES,
-            num_classes=identities,
-            output_size=sizes.of,
-            partial_fc=divided if options.PFC.ENABLED else None,
+            cfg.MODEL.LOSSES, num_classes=identities, output_size=sizes, partial_fc=partial_fc
         )
         self.miner = build_miner(cfg.MODEL.MINER)
         self.loss_terms = LossTerms(terms, self.losses, self.miner)
@@ -201,7 +200,7 @@ class TrainingModule(lightning.LightningModule):
                 f"Try a lower SOLVER.BASE_LR, SOLVER.CLIP_GRADIENTS or a longer warm-up"
             )
         self.log_dict({f"loss/{name}": value.detach() for name, value in values.items()})
-        self.log("loss", total.detach())
+        self.log("loss", total.detach(), prog_bar=True)
         return total
 
     def _log_batch(self, outputs: Outputs, labels: Tensor) -> None:
@@ -282,14 +281,14 @@ class TrainingModule(lightning.LightningModule):
         self._finite_at_step = self.global_step
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int, dataloader_idx: int = 0) -> None:
-        rows, flip = batch["rows"].cpu(), self.cfg.TEST.FLIP.ENABLED
+        flip = self.cfg.TEST.FLIP.ENABLED
+        kept: Any
         if self.evaluators:
             evaluator = self.evaluators[self._set_names[dataloader_idx]]
-            found = process(evaluator, self.model, batch, flip=flip)
-            self._rows.setdefault(dataloader_idx, []).append((rows, found))
+            kept = evaluator.process(batch, averaged(self.model, batch, flip=flip))
         else:
-            embeddings = unit_embeddings(self.model, batch, flip=flip)
-            self._collected.setdefault(dataloader_idx, []).append((rows, embeddings.cpu()))
+            kept = unit_embeddings(self.model, batch, flip=flip).cpu()
+        self._collected.setdefault(dataloader_idx, []).append((batch["rows"].cpu(), kept))
 
     @property
     def _set_names(self) -> list[str]:
@@ -298,7 +297,7 @@ class TrainingModule(lightning.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         if self.trainer.sanity_checking:  # of a user's trainer, which looks at two batches before training
-            self._collected, self._rows = {}, {}
+            self._collected = {}
             return
         measure = self._evaluate_own if self.evaluators else self._evaluate
         loaders = 0
@@ -312,8 +311,7 @@ class TrainingModule(lightning.LightningModule):
 
     def _evaluate_own(self, name: str, data: TestSet, loaders: range) -> dict[str, float]:
         """The numbers of a user's evaluator, on the first rank."""
-        group = self._exchanging_on_cpu
-        parts: list[Rows] = [rows_in_order(self._rows.pop(loader), group) for loader in loaders]
+        parts = [rows_in_order(self._collected.pop(loader), self._exchanging_on_cpu) for loader in loaders]
         if not self.trainer.is_global_zero:
             return {}
         return self.evaluators[name].measure(parts)
@@ -375,7 +373,7 @@ class TrainingModule(lightning.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._require_finite_weights()
-        checkpoint |= {CONFIG: self.cfg.dump(), _HARD_TRIPLETS: self._hard_triplets}
+        checkpoint |= {CONFIG: self.cfg.dump(), _HARD_TRIPLETS: self._hard_triplets, _BEFORE: self.before_training}
         for name, loss in self.class_vectors.items():
             optimizer, folder = self.trainer.optimizers[0], Path(self.trainer.default_root_dir) / CHECKPOINTS
             rows = take_share(checkpoint, name, loss, optimizer)
@@ -387,6 +385,7 @@ class TrainingModule(lightning.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self._hard_triplets = int(checkpoint.get(_HARD_TRIPLETS, 0))
+        self.before_training = checkpoint.get(_BEFORE, {})
         for name, loss in self.class_vectors.items():
             read_share(checkpoint, name, loss, Path(self.trainer.default_root_dir) / CHECKPOINTS)
             self._classes = checkpoint[CLASSES]
@@ -399,21 +398,20 @@ class TrainingModule(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
-class _OutputSizes:
-    """Columns of an architecture's outputs in training, measured on two images where a loss wants to know them."""
+def _output_sizes(model: Any, data: DataModule) -> Callable[[str], int]:
+    """Columns of an architecture's outputs in training, measured on two images if a loss asks for them."""
 
-    def __init__(self, model: Any, data: DataModule) -> None:
-        self.model, self.data = model, data
-
-    @cached_property
-    def _outputs(self) -> Outputs:
+    @cache
+    def outputs() -> Outputs:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            outputs: Outputs = copy.deepcopy(self.model).train().compute_outputs(self.data.example())
-        return outputs
+            found: Outputs = copy.deepcopy(model).train().compute_outputs(data.example())
+        return found
 
-    def of(self, name: str) -> int:
-        output = self._outputs[name]
+    def size_of(name: str) -> int:
+        output = outputs()[name]
         return int((output if isinstance(output, Tensor) else output[0]).shape[1])
+
+    return size_of
 
 
 def _in_32_bits(output: Any) -> Any:

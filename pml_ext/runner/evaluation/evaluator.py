@@ -1,27 +1,79 @@
-"""A user's evaluator (TEST.EVALUATOR), in place of this package's metrics, with FastReID's interface."""
+"""What a config's test sets are measured by: TEST.METRICS, and what a user's TEST.EVALUATOR measures."""
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed import ProcessGroup
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.data.datasets import TestSet
-from pml_ext.runner.evaluation.columns import replaces_metrics
-from pml_ext.runner.registry import EVALUATOR_REGISTRY
+from pml_ext.metrics import AccuracyCalculator, keys
+from pml_ext.runner.data.datasets import OpenSet, PairSet, TemplateSet, TestSet, data_set
+from pml_ext.runner.data.rules import read_as
+from pml_ext.runner.evaluation.results import ALL_PAIRS, TEMPLATES, VERIFICATION, named_metrics
+from pml_ext.runner.registry import DATASET_REGISTRY, EVALUATOR_REGISTRY
+
+LAST = "last"
+"""The value of TEST.BEST that keeps no best checkpoint."""
+
+_MEAN_AVERAGE_PRECISIONS = (keys.REID_MEAN_AVERAGE_PRECISION, keys.MEAN_AVERAGE_PRECISION_AT_R)
+_METHOD = "calculate_"  # starts the name of a metric's method in a subclass of AccuracyCalculator, as in PML
+
+
+def user_calculator(test: CN) -> type[AccuracyCalculator] | None:
+    """The subclass of AccuracyCalculator that TEST.EVALUATOR names; None if it names another evaluator, or none."""
+    if test.EVALUATOR not in EVALUATOR_REGISTRY:
+        return None
+    part = EVALUATOR_REGISTRY.get(test.EVALUATOR)
+    return part if isinstance(part, type) and issubclass(part, AccuracyCalculator) else None
+
+
+def replaces_metrics(test: CN) -> bool:
+    """Whether TEST.EVALUATOR names an evaluator with FastReID's interface, which measures in place of TEST.METRICS."""
+    return bool(test.EVALUATOR) and user_calculator(test) is None
+
+
+def user_metrics(test: CN) -> list[str]:
+    """The metrics that a user's calculator adds: `x` for each of its methods `calculate_x`."""
+    methods = dir(user_calculator(test) or object)
+    return [method.removeprefix(_METHOD) for method in methods if method.startswith(_METHOD)]
+
+
+def columns_of_queries(test: CN) -> list[str]:
+    """Of test sets with queries: TEST.METRICS, those of all pairs with TEST.ROC.ENABLED, and a user's."""
+    metrics = [*test.METRICS, *ALL_PAIRS] if test.ROC.ENABLED else test.METRICS
+    return list(dict.fromkeys([*named_metrics(metrics, test.RANKS), *user_metrics(test)]))
+
+
+def columns_of_first(datasets: CN, test: CN) -> list[str]:
+    """Of the first of DATASETS.TESTS, the main metric first."""
+    name = read_as(next(iter(datasets.TESTS), ""), datasets.ALIASES)
+    kind = data_set(name).kind if name in DATASET_REGISTRY else OpenSet
+    if kind is TemplateSet:
+        return list(TEMPLATES)
+    return list(VERIFICATION) if kind is PairSet else columns_of_queries(test)
+
+
+def best_metric(datasets: CN, test: CN) -> str:
+    """The metric of the first test set that chooses the best checkpoint: TEST.BEST, or mAP, or the set's first metric.
+
+    If TEST.BEST is "last", the metric that it would have been without.
+    """
+    if test.BEST not in ("", LAST) or replaces_metrics(test):
+        return str(test.BEST)
+    measured = columns_of_first(datasets, test)
+    return next((name for name in _MEAN_AVERAGE_PRECISIONS if name in measured), measured[0])
+
 
 Rows = dict[str, Any]
 """Column -> a tensor (N, …), or a list of N."""
 
-Collected = tuple[Tensor, Rows]
-"""Rows of the image set (B,), and what `process` returned for them."""
-
 
 class OwnEvaluator:
-    """A registered evaluator of one test set.
+    """A user's evaluator of one test set, with FastReID's interface.
 
     Args:
         evaluator: has `process(batch, outputs) -> dict of rows` and `evaluate(rows) -> dict[str, float]`.
@@ -41,45 +93,42 @@ class OwnEvaluator:
 
     def measure(self, parts: list[Rows]) -> dict[str, float]:
         """The numbers of all rows: those of the queries, then those of the gallery."""
-        joined = {name: _joined([part[name] for part in parts]) for name in parts[0]}
-        found = self.evaluator.evaluate(joined)
+        found = self.evaluator.evaluate(_joined(parts))
         if not isinstance(found, dict) or not found:
             raise UserError(f"{self.name}.evaluate must return a dict of numbers; got {found!r:.100}")
         return {str(name): float(value) for name, value in found.items()}
 
 
 def build_evaluators(cfg: CN, test_sets: Mapping[str, TestSet]) -> dict[str, OwnEvaluator]:
-    """The evaluator of each test set; none if the package's metrics are measured."""
+    """A user's evaluator of each test set; none if the package's metrics are measured."""
     if not replaces_metrics(cfg.TEST):
         return {}
     make = EVALUATOR_REGISTRY.get(cfg.TEST.EVALUATOR)
     return {name: OwnEvaluator(make(cfg, len(data.parts[0]))) for name, data in test_sets.items()}
 
 
-def process(evaluator: OwnEvaluator, model: nn.Module, batch: Mapping[str, Any], *, flip: bool) -> Rows:
-    """What an evaluator keeps of a batch of tests; flip: of the mean outputs of the images and their mirror images."""
-    outputs = model(batch)
-    if flip:
-        outputs = (outputs + model({**batch, "images": batch["images"].flip(-1)})) / 2
-    return evaluator.process(batch, outputs)
+def rows_in_order(collected: list[tuple[Tensor, Rows]], group: ProcessGroup | None) -> Rows:
+    """The rows of all ranks in the order of the image set.
 
-
-def rows_in_order(collected: list[Collected], group: ProcessGroup | None) -> Rows:
-    """The rows of all ranks in the order of the image set."""
+    collected: for each batch, rows of the image set (B,) and what `process` returned for them.
+    """
     batches = collected
     if group is not None:
         of_ranks: list[Any] = [None] * group.size()
         torch.distributed.all_gather_object(of_ranks, collected, group)
         batches = [batch for of_rank in of_ranks for batch in of_rank]
     order = torch.cat([rows for rows, _ in batches]).argsort()
-    columns = {name: _joined([found[name] for _, found in batches]) for name in batches[0][1]}
+    columns = _joined([found for _, found in batches])
     return {
         name: column[order] if isinstance(column, Tensor) else [column[row] for row in order.tolist()]
         for name, column in columns.items()
     }
 
 
-def _joined(parts: list[Any]) -> Any:
-    if isinstance(parts[0], Tensor):
-        return torch.cat(parts)
-    return [value for part in parts for value in part]
+def _joined(parts: list[Rows]) -> Rows:
+    """The columns of all parts, one after the other."""
+    joined: Rows = {}
+    for name, first in parts[0].items():
+        columns = [part[name] for part in parts]
+        joined[name] = torch.cat(columns) if isinstance(first, Tensor) else list(chain.from_iterable(columns))
+    return joined

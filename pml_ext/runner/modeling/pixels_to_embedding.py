@@ -3,7 +3,8 @@
 Training, validation, evaluation, export and `Embedder` all compute their embeddings here.
 """
 
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -23,10 +24,16 @@ def unit_embeddings(model: nn.Module, batch: Batch, *, flip: bool = False) -> Te
 
     flip: average the features of an image and of its mirror image.
     """
-    features = _features(model, batch)
-    if flip:
-        features = (features + _features(model, {**batch, "images": batch["images"].flip(-1)})) / 2
+    features = averaged(partial(_features, model), batch, flip=flip)
     return nn.functional.normalize(features, dim=1)
+
+
+def averaged(network: Callable[[Batch], Any], batch: Batch, *, flip: bool) -> Any:
+    """The outputs of a batch; flip: the mean of those of the images and of their mirror images."""
+    outputs = network(batch)
+    if not flip:
+        return outputs
+    return (outputs + network({**batch, "images": batch["images"].flip(-1)})) / 2
 
 
 def _features(model: nn.Module, batch: Batch) -> Tensor:

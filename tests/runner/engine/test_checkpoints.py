@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from yacs.config import CfgNode
 
 from pml_ext._errors import UserError
 from pml_ext._files import require_recorded_sha256
@@ -106,53 +105,42 @@ def test_two_checkpoints_at_most_wait_for_a_slow_disk(tmp_path: Path, monkeypatc
     assert returned.is_set() and written == files
 
 
-def left_by(cfg: CfgNode, epochs: int) -> dict[str, Any]:
-    """What says in a checkpoint where a run was."""
-    progress = {"epoch_progress": {"current": {"started": epochs, "processed": epochs}}}
-    return {"epoch": epochs - 1, "loops": {"fit_loop": progress}, "config": cfg.dump()}
+def resumable(folder: Path, before: list[Any], now: list[Any], *, epochs: int = 3, steps: int = 0) -> tuple[int, int]:
+    """What a run with the keys `now` finds in a checkpoint of a run with the keys `before`."""
+    cfgs = [get_cfg(), get_cfg()]
+    for cfg, changes in zip(cfgs, (before, now), strict=True):
+        cfg.merge_from_list(changes)
+    progress = {
+        "epoch_progress": {"current": {"started": epochs + bool(steps), "processed": epochs}},
+        "epoch_loop.batch_progress": {"current": {"processed": steps}},
+    }
+    torch.save({"loops": {"fit_loop": progress}, "config": cfgs[0].dump()}, folder / "last.ckpt")
+    return check_resumable(cfgs[1], folder / "last.ckpt")
 
 
-def test_what_the_optimizer_and_the_schedule_hold_must_stay(tmp_path: Path) -> None:
-    before, now = get_cfg(), get_cfg()
-    torch.save(left_by(before, 3), tmp_path / "last.ckpt")
-    now.SOLVER.MAX_EPOCH, now.SOLVER.CHECKPOINT_PERIOD, now.MODEL.LOSSES.CE.EPSILON = 200, 1, 0.1
-    assert check_resumable(now, tmp_path / "last.ckpt") == (3, 0)
-    now.SOLVER.OPT, now.SOLVER.SCHED, now.SOLVER.BASE_LR = "SGD", "CosineAnnealingLR", 0.5
-    with pytest.raises(UserError, match="cannot be resumed with other settings") as caught:
-        check_resumable(now, tmp_path / "last.ckpt")
-    assert [line.strip() for line in str(caught.value).splitlines()[1:-1]] == [
-        "SOLVER.OPT = 'SGD': was 'Adam'",
-        "SOLVER.SCHED = 'CosineAnnealingLR': was 'MultiStepLR'",
-        "SOLVER.BASE_LR = 0.5: was 0.0003",
-    ]
+def test_a_checkpoint_says_where_its_run_was(tmp_path: Path) -> None:
+    free = ["SOLVER.MAX_EPOCH", 200, "SOLVER.CHECKPOINT_PERIOD", 1, "MODEL.LOSSES.CE.EPSILON", 0.1]
+    assert resumable(tmp_path, [], [*free, "SOLVER.IMS_PER_BATCH", 32]) == (3, 0)
+    assert resumable(tmp_path, [], free, steps=5) == (3, 5)
 
 
-def test_the_batch_must_stay_within_an_epoch(tmp_path: Path) -> None:
-    cfg = get_cfg()
-    content = left_by(cfg, 3)
-    progress = content["loops"]["fit_loop"]
-    progress["epoch_progress"]["current"]["started"] = 4
-    progress["epoch_loop.batch_progress"] = {"current": {"processed": 5, "completed": 4}}
-    torch.save(content, tmp_path / "last.ckpt")
-    assert check_resumable(cfg, tmp_path / "last.ckpt") == (3, 5)
-    cfg.SOLVER.IMS_PER_BATCH = 32
-    with pytest.raises(UserError, match=r"SOLVER\.IMS_PER_BATCH = 32: was 64"):
-        check_resumable(cfg, tmp_path / "last.ckpt")
-
-
-def test_one_cycle_holds_its_length_and_options(tmp_path: Path) -> None:
-    before = get_cfg()
-    before.SOLVER.SCHED = "OneCycleLR"
-    torch.save(left_by(before, 3), tmp_path / "last.ckpt")
-    now = before.clone()
-    check_resumable(now, tmp_path / "last.ckpt")
-    now.SOLVER.MAX_EPOCH, now.SOLVER.ONECYCLE.PCT_START = 200, 0.5
-    with pytest.raises(UserError, match=r"SOLVER\.ONECYCLE = (.|\n)*SOLVER\.MAX_EPOCH = 200: was 120"):
-        check_resumable(now, tmp_path / "last.ckpt")
-
-
-def test_fewer_epochs_than_are_done(tmp_path: Path) -> None:
-    cfg = get_cfg()
-    torch.save(left_by(cfg, 121), tmp_path / "last.ckpt")
-    with pytest.raises(UserError, match=r"SOLVER\.MAX_EPOCH is 120; .*last\.ckpt has 121 epochs behind it"):
-        check_resumable(cfg, tmp_path / "last.ckpt")
+@pytest.mark.parametrize(
+    ("before", "now", "steps", "lines"),
+    [
+        ([], ["SOLVER.OPT", "SGD", "SOLVER.BASE_LR", 0.5], 0, ["SOLVER.OPT = 'SGD': was 'Adam'", "BASE_LR = 0.5: was"]),
+        ([], ["MODEL.LOSSES.NAME", ("CITLoss",)], 0, [r"MODEL\.LOSSES\.NAME = \['CITLoss'\]: was"]),
+        ([], ["SOLVER.IMS_PER_BATCH", 32], 5, ["SOLVER.IMS_PER_BATCH = 32: was 64"]),
+        (
+            ["SOLVER.SCHED", "OneCycleLR"],
+            ["SOLVER.SCHED", "OneCycleLR", "SOLVER.MAX_EPOCH", 200, "SOLVER.ONECYCLE.PCT_START", 0.5],
+            0,
+            ["SOLVER.ONECYCLE = ", "SOLVER.MAX_EPOCH = 200: was 120"],
+        ),
+        ([], ["SOLVER.MAX_EPOCH", 2], 0, ["SOLVER.MAX_EPOCH is 2; .*last.ckpt has 3 epochs behind it"]),
+    ],
+)
+def test_what_the_optimizer_and_the_schedule_hold_must_stay(
+    tmp_path: Path, before: list[Any], now: list[Any], steps: int, lines: list[str]
+) -> None:
+    with pytest.raises(UserError, match="(.|\n)*".join(lines)):
+        resumable(tmp_path, before, now, steps=steps)

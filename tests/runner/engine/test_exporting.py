@@ -9,7 +9,6 @@ import torch
 from yacs.config import CfgNode
 
 from pml_ext._errors import UserError
-from pml_ext.cli import main
 from pml_ext.runner.engine import exporting
 from pml_ext.runner.engine.exporting import FORMATS, export
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
@@ -100,10 +99,6 @@ def test_the_input_is_what_the_crop_leaves(trained: CfgNode, tmp_path: Path) -> 
 def test_mistakes_are_named(trained: CfgNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"m.onnx cannot be written: .*No such file"):
         export(trained, tmp_path / "nowhere" / "m.onnx", "onnx")
-    trained.MODEL.HEADS.WITH_BNNECK = False
-    with pytest.raises(UserError, match=r"unexpected \(4\): heads.bottleneck.0.weight"):
-        export(trained, tmp_path / "m.pt", "torchscript")
-    trained.MODEL.HEADS.WITH_BNNECK = True
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(UserError, match=r"ONNX needs onnxscript: pip install 'pml_ext\[export\]'"):
         export(trained, tmp_path / "m.onnx", "onnx")
@@ -113,14 +108,3 @@ def test_mistakes_are_named(trained: CfgNode, tmp_path: Path, monkeypatch: pytes
     trained.MODEL.WEIGHTS = ""
     with pytest.raises(UserError, match=r"export needs MODEL.WEIGHTS"):
         export(trained, tmp_path / "m.pt", "torchscript")
-
-
-def test_the_command(trained: CfgNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "small.yml").write_text(trained.dump(), encoding="utf-8")
-    words = ["export", "--config-file", str(tmp_path / "small.yml"), "--format", "torchscript", "--output"]
-    assert main([*words, str(tmp_path / "model.pt")]) == 0
-    assert (
-        "model.pt: images (batch, 3, 12, 8) in 0–255 to unit embeddings (batch, 6); largest" in capsys.readouterr().err
-    )
-    assert main([*words, str(tmp_path / "other.pt"), "MODEL.WEIGHTS", ""]) == 2
-    assert "error: export needs MODEL.WEIGHTS" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """One run at a time in a folder, and nothing of an earlier one that could be taken for its own."""
 
+import io
 import logging
 import subprocess
 import sys
@@ -9,7 +10,9 @@ import pytest
 
 from pml_ext._errors import UserError
 from pml_ext.runner.engine.output import (
+    IN_THE_FILE_ONLY,
     is_to_be_replaced,
+    logged,
     output_folder,
     prepare_folder,
     remove_earlier,
@@ -112,3 +115,20 @@ def test_commands_run_without_fcntl(tmp_path: Path) -> None:
     assert done.returncode == 0 and "usage: pml-ext" in done.stdout, done.stderr  # --help exits with status 0
     assert (tmp_path / "gallery" / "manifest.json").is_file()
     assert not (tmp_path / ".lock").exists(), "a lock file without fcntl is removed"
+
+
+def test_messages_for_the_file_stay_off_the_terminal(tmp_path: Path) -> None:
+    log, screen = logging.getLogger("pml_ext"), io.StringIO()
+    handler = logging.StreamHandler(screen)
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        with logged(tmp_path, "a.log"):
+            log.info("for both")
+            log.info("for the file", extra=IN_THE_FILE_ONLY)
+        log.info("afterwards", extra=IN_THE_FILE_ONLY)
+    finally:
+        log.removeHandler(handler)
+    assert screen.getvalue() == "for both\nafterwards\n"
+    text = (tmp_path / "a.log").read_text()
+    assert "INFO for both" in text and "INFO for the file" in text and "afterwards" not in text

@@ -1,13 +1,18 @@
+"""What reaches Lightning's trainer, and its loggers."""
+
 import logging
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import lightning
 import pytest
 import torch
 
+from pml_ext._errors import UserError
+from pml_ext.runner.checks.supported import LOGGER_NAMES
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.engine.trainer import build_trainer
+from pml_ext.runner.engine.trainer import LOGGERS, build_loggers, build_trainer
 from pml_ext.runner.launch import Launch
 
 
@@ -37,3 +42,51 @@ def test_what_a_gpu_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     cfg.SOLVER.AMP.DTYPE = "bfloat16"
     measuring = build_trainer(cfg, Launch(), tmp_path, None)
     assert measuring.precision == "bf16-mixed" and precisions == ["high"], "measurements are exact"
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ModuleNotFoundError("wandb"), "LOGGERS: wandb needs a package .*: pip install wandb"),
+        (RuntimeError("no such project"), "LOGGERS: wandb cannot begin: no such project"),
+    ],
+)
+def test_a_logger_that_cannot_begin_is_one_message(
+    error: Exception, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("pml_ext.runner.engine.trainer.WandbLogger", refuse)
+    with pytest.raises(UserError, match=message):
+        build_loggers(["wandb"], tmp_path)
+
+
+def test_mlflow_writes_to_its_server_or_into_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr("pml_ext.runner.engine.trainer.MLFlowLogger", lambda **options: made.append(options))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    build_loggers(["mlflow"], tmp_path / "run")
+    assert made[0]["tracking_uri"] == f"sqlite:///{tmp_path}/run/mlflow.db"
+    assert made[0]["artifact_location"] == f"file://{tmp_path}/run/mlartifacts"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    build_loggers(["mlflow"], tmp_path / "run")
+    assert made[1] == {"run_name": "run", "tracking_uri": "http://127.0.0.1:1"}
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_the_real_logger_takes_numbers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(name)
+    if name == "mlflow":
+        pytest.importorskip("sqlalchemy")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (logger,) = build_loggers([name], tmp_path)
+    logger.log_hyperparams({"SOLVER.BASE_LR": 0.1})
+    logger.log_metrics({"loss": 0.5}, 1)
+    logger.finalize("success")
+    assert (tmp_path / {"wandb": "wandb", "mlflow": "mlflow.db"}[name]).exists()
+
+
+def test_check_config_knows_the_loggers() -> None:
+    assert set(LOGGER_NAMES) == set(LOGGERS)

@@ -10,7 +10,7 @@ from torch import distributed as dist
 
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.runner.data.datasets import ImageSet, OpenSet
-from pml_ext.runner.evaluation.device import bytes_to_measure, device_with_room
+from pml_ext.runner.evaluation.evaluate import bytes_to_measure, device_with_room
 from tests.distributed.test_evaluation import EVALUATED, evaluate
 
 GPU = torch.device("cuda", 0)

@@ -3,7 +3,7 @@
 import pytest
 
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.evaluation.columns import columns_of_first, columns_of_queries
+from pml_ext.runner.evaluation.evaluator import columns_of_first, columns_of_queries
 from pml_ext.runner.evaluation.results import ALL_PAIRS, STANDARD_METRICS, STANDARD_RANKS, named_metrics
 
 
