@@ -1,8 +1,9 @@
-"""What an error says about an unknown name: the closest known ones."""
+"""What an error says about names and values: the closest known names, the class of a part, the shape of a tensor."""
 
 import difflib
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 _LONGEST = 60
 FEW = 8
@@ -49,6 +50,16 @@ def hint(value: object, known: Iterable[str], show: Callable[[str], str] = repr)
             return question
     more = f" and {len(names) - _MANY} more" if len(names) > _MANY else ""
     return f"{question or '.'} Known: {', '.join(map(show, names[:_MANY]))}{more}"
+
+
+def class_name(part: object) -> str:
+    """An object's class with its module, such as my_project.MyHead."""
+    return f"{type(part).__module__}.{type(part).__qualname__}"
+
+
+def described(value: Any) -> str:
+    """`shape (2, 3)` of a tensor, else the name of the value's type."""
+    return f"shape {tuple(value.shape)}" if hasattr(value, "shape") else type(value).__name__
 
 
 def _plain(name: str) -> str:

@@ -16,6 +16,7 @@ from torch.distributed import ProcessGroup
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
+from pml_ext._names import class_name, described
 from pml_ext._ops.distributed import gather_in_order
 from pml_ext._ops.numerics import exact_products
 from pml_ext.distributed import step_by_rows
@@ -182,13 +183,12 @@ class TrainingModule(lightning.LightningModule):
 
     def _total(self, values: Any, outputs: Outputs, batch: Batch) -> Tensor:
         """The sum of all losses, logged; a UserError where one is no scalar or not finite."""
-        architecture = f"{type(self.model).__module__}.{type(self.model).__name__}"
+        architecture = class_name(self.model)
         if not isinstance(values, dict) or not values:
             raise UserError(f"{architecture} must return a dict of losses in training; got {type(values).__name__}")
         for name, value in values.items():
             if not isinstance(value, Tensor) or value.ndim:
-                got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-                raise UserError(f"the loss {name} of {architecture} must be a scalar tensor; got {got}")
+                raise UserError(f"the loss {name} of {architecture} must be a scalar tensor; got {described(value)}")
         total = torch.stack(list(values.values())).sum()
         if not torch.isfinite(total):  # one look for all: each makes the host wait for the device
             wrong = {name: value for name, value in values.items() if not torch.isfinite(value)} or {"the sum": total}

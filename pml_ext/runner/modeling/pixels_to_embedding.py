@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
+from pml_ext._names import class_name, described
 from pml_ext.runner.modeling.architectures import Baseline, build_model
 from pml_ext.runner.modeling.architectures.baseline import Batch
 from pml_ext.runner.modeling.heads import EmbeddingHead
@@ -39,10 +40,7 @@ def averaged(network: Callable[[Batch], Any], batch: Batch, *, flip: bool) -> An
 def _features(model: nn.Module, batch: Batch) -> Tensor:
     features = model(batch)
     if not isinstance(features, Tensor) or features.ndim != 2:
-        kind, got = type(model), type(features).__name__
-        if isinstance(features, Tensor):
-            got = f"shape {tuple(features.shape)}"
-        raise UserError(f"{kind.__module__}.{kind.__name__} must return embeddings (B, D) in tests; got {got}")
+        raise UserError(f"{class_name(model)} must return embeddings (B, D) in tests; got {described(features)}")
     return features.float()
 
 
@@ -51,11 +49,11 @@ class _ImagesOnly(dict[str, Any]):
 
     def __init__(self, images: Tensor, model: nn.Module) -> None:
         super().__init__(images=images)
-        self._model = type(model)
+        self._reader = class_name(model)
 
     def __missing__(self, column: str) -> Any:
         raise UserError(
-            f"{self._model.__module__}.{self._model.__name__} reads {column} of a batch, so that images alone cannot "
+            f"{self._reader} reads {column} of a batch, so that images alone cannot "
             "be embedded: it can be trained and evaluated, and neither exported nor used by embed, search and Embedder"
         )
 
@@ -103,9 +101,7 @@ class PixelsToEmbedding(nn.Module):
         """
         model = self.model
         if not isinstance(model, Baseline):
-            raise UserError(
-                f"{type(model).__module__}.{type(model).__name__} is no Baseline: it computes in 32 bits only"
-            )
+            raise UserError(f"{class_name(model)} is no Baseline: it computes in 32 bits only")
         mean, std = model.pixel_mean, model.pixel_std
         model.half()
         model.pixel_mean, model.pixel_std, model.compute_dtype = mean, std, torch.float16

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
+from pml_ext._names import class_name, described
 from pml_ext.runner.modeling.backbones import build_backbone
 from pml_ext.runner.modeling.backbones.convnet import ConvNet
 from pml_ext.runner.modeling.heads import build_heads
@@ -95,12 +96,8 @@ def outputs_of_head(head: nn.Module, maps: Any, targets: Tensor | None) -> Outpu
     if isinstance(outputs, dict) and "features" in outputs:
         return outputs
     expected = "a dict with features in training" if head.training else "a tensor (B, D) in tests"
-    got = type(outputs).__name__
-    if isinstance(outputs, dict):
-        got = f"a dict with {', '.join(map(str, outputs))}"
-    elif isinstance(outputs, Tensor):
-        got = f"shape {tuple(outputs.shape)}"
-    raise UserError(f"the head {type(head).__module__}.{type(head).__qualname__} must return {expected}; got {got}")
+    got = f"a dict with {', '.join(map(str, outputs))}" if isinstance(outputs, dict) else described(outputs)
+    raise UserError(f"the head {class_name(head)} must return {expected}; got {got}")
 
 
 def with_feature_size(cfg: CN, backbone: nn.Module) -> CN:
@@ -134,10 +131,9 @@ def map_shape(cfg: CN, backbone: nn.Module) -> tuple[int, ...]:
     maps = backbone.eval()(torch.zeros(1, len(cfg.MODEL.PIXEL_MEAN), height, width))
     backbone.train(was_training)
     if not isinstance(maps, Tensor) or maps.ndim != 4:
-        got = f"shape {tuple(maps.shape)}" if isinstance(maps, Tensor) else type(maps).__name__
         raise UserError(
             f"MODEL.BACKBONE.NAME {cfg.MODEL.BACKBONE.NAME} must give maps (B, FEAT_DIM, h, w) to "
-            f"{cfg.MODEL.META_ARCHITECTURE}, which pools them; got {got}"
+            f"{cfg.MODEL.META_ARCHITECTURE}, which pools them; got {described(maps)}"
         )
     return tuple(maps.shape[1:])
 
