@@ -1,6 +1,7 @@
 """Pair lists of the face verification protocols."""
 
 import csv
+import re
 import warnings
 from os import PathLike
 from pathlib import Path
@@ -53,6 +54,10 @@ class TemplateMedia(NamedTuple):
     media_ids: Tensor
 
 
+_SAME = "'name n1 n2'", re.compile(r"(\S+) (\d+) (\d+)", re.ASCII)
+_DIFFERENT = "'name1 n1 name2 n2'", re.compile(r"(\S+) (\d+) (\S+) (\d+)", re.ASCII)
+
+
 def read_lfw_pairs(path: str | PathLike[str]) -> ImagePairs:
     """LFW's pairs.txt (10 folds), or pairsDevTrain.txt and pairsDevTest.txt (one fold).
 
@@ -86,15 +91,14 @@ def read_lfw_pairs(path: str | PathLike[str]) -> ImagePairs:
         if len(same) == folds * 2 * pairs:
             raise _malformed(path, number, f"the end after {folds} × 2 × {pairs} pairs", fields)
         is_same = len(same) // pairs % 2 == 0
-        if is_same and len(fields) == 3 and _is_count(fields[1]) and _is_count(fields[2]):
-            name, n1, n2 = fields
-            other = name
-        elif not is_same and len(fields) == 4 and _is_count(fields[1]) and _is_count(fields[3]):
-            name, n1, other, n2 = fields
-            if name == other:
-                raise _malformed(path, number, "two different names", fields)
-        else:
-            raise _malformed(path, number, "'name n1 n2'" if is_same else "'name1 n1 name2 n2'", fields)
+        expected, form = _SAME if is_same else _DIFFERENT
+        found = form.fullmatch(" ".join(fields))
+        if found is None:
+            raise _malformed(path, number, expected, fields)
+        name, n1, *others, n2 = found.groups()
+        if others == [name]:
+            raise _malformed(path, number, "two different names", fields)
+        other = others[0] if others else name
         first.append(f"{name}/{int(n1)}")
         second.append(f"{other}/{int(n2)}")
         same.append(is_same)
@@ -215,18 +219,15 @@ def read_template_subjects(path: str | PathLike[str]) -> TemplateSubjects:
     """
     subjects: dict[int, int] = {}
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-        lines = csv.reader(file)
-        header = [name.strip().upper() for name in next(lines, [])]
-        if missing := [name for name in _COLUMNS if name not in header]:
+        lines = csv.DictReader(file)
+        lines.fieldnames = [name.strip().upper() for name in lines.fieldnames or ()]
+        if missing := [name for name in _COLUMNS if name not in lines.fieldnames]:
             raise ValueError(
                 f"{path}: expected a header with {' and '.join(_COLUMNS)}; {', '.join(missing)} is missing"
             )
-        places = [header.index(name) for name in _COLUMNS]
         for line in lines:
-            if not line:
-                continue
-            fields = [line[place].strip() for place in places if place < len(line)]
-            if len(fields) < len(places) or not all(map(_is_count, fields)):
+            fields = [(line[name] or "").strip() for name in _COLUMNS]
+            if not all(map(_is_count, fields)):
                 raise ValueError(f"{path}, line {lines.line_num}: expected whole numbers as ids; got {fields}")
             template, subject = map(int, fields)
             if subjects.setdefault(template, subject) != subject:

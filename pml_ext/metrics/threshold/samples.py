@@ -112,10 +112,6 @@ class SampleSource:
     paths: Sequence[str | Path | None] | None = None
     data: str | None = None
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.data, (str, type(None))):
-            raise TypeError(f"data must be a text, or None; got {type(self.data).__name__}")
-
     def check(self, count: int) -> None:
         """Raise unless rows and paths are of `count` samples."""
         for name, values in (("rows", self.rows), ("paths", self.paths)):
