@@ -127,7 +127,6 @@ def test_other_and_changed_files_are_refused(tmp_path: Path) -> None:
     changes = {
         "checksum is another": {"cohort": content["cohort"] + np.float32(1e-6)},
         "Invalid enum value": {"record": np.array(str(content["record"]).replace("normalization 1", "9"))},
-        "Expected `float` <= 2": {"record": np.array(str(content["record"]).replace("0.7", "7"))},
         "k must be from 1 to 30": {"record": np.array(str(content["record"]).replace('"k":4', '"k":99'))},
         "allow_pickle": {"cohort": np.array([{}], dtype=object)},
     }
@@ -139,8 +138,6 @@ def test_other_and_changed_files_are_refused(tmp_path: Path) -> None:
         path.write_bytes(junk)
         with pytest.raises(ValueError, match="is not a saved cohort normalization"):
             CohortNormalization.load(path)
-    with pytest.raises(FileNotFoundError):
-        CohortNormalization.load(tmp_path / "none.npz")
     with pytest.raises(ValueError, match=r"a cohort is saved as \.npz; got cohort.bin"):
         fitted.save(tmp_path / "cohort.bin")
 
@@ -259,12 +256,11 @@ def crowded(classes: int = 60, each: int = 5, seed: int = 0) -> tuple[Tensor, Te
 @pytest.mark.parametrize("own", [True, False])
 def test_trials_say_what_opis_and_tar_are(own: bool) -> None:
     embeddings, labels = crowded()
-    cohort = None if own else crowded(seed=1)[0]
+    cohort, rows = (None, torch.arange(300)) if own else (crowded(seed=1)[0], None)
     trials = CohortNormalization.tune(cohort, embeddings, labels, ks=(20, 5, 9999), strengths=(0.5, 1.0), far=1e-2)
     assert [(t.k, t.strength) for t in trials.trials] == [(5, 0.5), (5, 1.0), (20, 0.5), (20, 1.0)]
-    rows = torch.arange(300) if own else None
     for trial in (trials.plain, *trials.trials):
-        m = cohort_offsets(embeddings, embeddings if cohort is None else cohort, trial.k, rows=rows)
+        m = cohort_offsets(embeddings, embeddings if own else cohort, trial.k, rows=rows)
         half = 0.5 * trial.strength * m
         assert trial.opis == pytest.approx(float(opis(embeddings, labels, offsets=half)), rel=1e-5)
         roc = labelled_pairs_roc(embeddings, labels, fars=(1e-2,), offsets=half)

@@ -117,13 +117,11 @@ def test_every_report_fits_the_schema_and_a_damaged_one_does_not(of_each_kind: P
 
 @pytest.mark.parametrize("name", ["plain", "normalised"])
 def test_numpy_decides_as_accept_does(name: str, of_each_kind: Path) -> None:
-    report = ThresholdReport.load(of_each_kind / f"{name}.json")
-    fitted = CohortNormalization.fit(embeddings(1), 20, 0.9) if name == "normalised" else None
-    a = embeddings(0)[torch.arange(400).repeat_interleave(20)]
-    b = embeddings(0)[torch.randperm(400, generator=torch.Generator().manual_seed(0)).repeat(20)]
-    same = torch.cat([b[: len(b) // 2], a[len(a) // 2 :].roll(100, 0)])
-    expected = report.accept_pairs(a, same, normalization=fitted)
-    cohort = None if fitted is None else embeddings(1).numpy()
-    found = example("decide_with_numpy").decide(str(of_each_kind / f"{name}.json"), a.numpy(), same.numpy(), cohort)
+    file, (a, b) = of_each_kind / f"{name}.json", torch.triu_indices(400, 400, 1)
+    x, cohort = embeddings(0), embeddings(1) if name == "normalised" else None
+    fitted = None if cohort is None else CohortNormalization.fit(cohort, 20, 0.9)
+    expected = ThresholdReport.load(file).accept_pairs(x[a], x[b], normalization=fitted)
+    numpy_cohort = None if cohort is None else cohort.numpy()
+    found = example("decide_with_numpy").decide(str(file), x[a].numpy(), x[b].numpy(), numpy_cohort)
     assert found.tolist() == expected.tolist() and 0 < int(found.sum()) < len(found)
     assert "torch" not in (EXAMPLES / "decide_with_numpy.py").read_text(encoding="utf-8").split('"""')[2]

@@ -28,10 +28,7 @@ def test_the_threshold_meets_the_rate_at_the_planned_size(report: ThresholdRepor
     expected = identification(embeddings(), LABELS, gallery_size=20, fpir=0.2)
     assert report.cosine == pytest.approx(expected.threshold)
     assert report.searches.planned.fpir.rate == pytest.approx(expected.fpir)
-    assert expected.fpir <= 0.2
-    assert (report.target.kind, report.target.value) == ("fpir", 0.2)
-    impostors = report.far
-    assert impostors.pairs == 480 * 476 // 2 and 0 < impostors.errors < impostors.pairs / 50
+    assert expected.fpir <= 0.2 and (report.target.kind, report.target.value) == ("fpir", 0.2)
 
 
 def test_every_size_has_its_rates_and_its_own_threshold(report: ThresholdReport) -> None:
