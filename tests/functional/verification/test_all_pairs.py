@@ -1,10 +1,12 @@
+"""The curve of all pairs, counted in bins by compiled loops or by search, against all scores at once."""
+
 import math
 
 import pytest
 import torch
-from torch import Tensor
 
 from pml_ext.functional import (
+    PairDistances,
     auc_bounds,
     equal_error_rate,
     labelled_pairs,
@@ -15,35 +17,30 @@ from pml_ext.functional import (
     tar_at_far,
     tar_bounds,
 )
-from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification import all_pairs
-from pml_ext.functional.verification.all_pairs import Kept, Range, count_scores, roc_of_all_pairs
+from pml_ext.functional.verification.all_pairs import count_scores, roc_of_all_pairs
 from tests.functional.operating_points.test_counting import LABELS, SETS
 from tests.oracles import verification as oracle
 
 FARS = (0.5, 0.1, 1e-2, 1e-3, 1e-4)
 
 
-def a_set(count: int = 60, noise: float = 1.0) -> tuple[Tensor, Tensor]:
+def a_set(count=60, noise=1.0):
     labels = torch.randint(0, 12, (count,))
     return torch.randn(12, 6)[labels] + noise * torch.randn(count, 6), labels
 
 
-def all_at_once(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    scores, same = zip(*labelled_pairs(x, labels), strict=True)
-    return torch.cat(scores), torch.cat(same)
+def all_at_once(*given, **options):
+    return [torch.cat(part) for part in zip(*labelled_pairs(*given, **options), strict=True)]
 
 
 @pytest.mark.parametrize("block_rows", [7, 30, 1024])
-def test_pairs_equal_the_loops(block_rows: int) -> None:
+def test_pairs_equal_the_loops(block_rows):
     x, labels = a_set()
-    found = [torch.cat(part) for part in zip(*labelled_pairs(x.double(), labels, block_rows=block_rows), strict=True)]
-    expected = [
-        (oracle.cosine(x[i].tolist(), x[j].tolist()), bool(labels[i] == labels[j]))
-        for i in range(60)
-        for j in range(i + 1, 60)
-    ]
-    scores, same = zip(*sorted(expected), strict=True)
+    found = all_at_once(x.double(), labels, block_rows=block_rows)
+    pairs = [(i, j) for i in range(60) for j in range(i)]
+    expected = sorted((oracle.cosine(x[i].tolist(), x[j].tolist()), bool(labels[i] == labels[j])) for i, j in pairs)
+    scores, same = zip(*expected, strict=True)
     order = found[0].argsort()
     torch.testing.assert_close(found[0][order], torch.tensor(scores, dtype=torch.float64))
     assert found[1][order].tolist() == list(same)
@@ -54,72 +51,36 @@ def test_pairs_equal_the_loops(block_rows: int) -> None:
     ("noise", "dtype"), [(1.0, torch.float32), (1e-2, torch.float32), (1.0, torch.float64), (1e-4, torch.float64)]
 )
 @pytest.mark.parametrize("expected_from", [0, 2000])  # one pass where the sample's ranges hold, or two
-def test_rates_equal_those_of_all_scores(noise: float, dtype: torch.dtype, expected_from: int) -> None:
+def test_rates_equal_those_of_all_scores(noise, dtype, expected_from):
     x, labels = a_set(1100, noise)
     x, labels = x.to(dtype), torch.where(torch.rand(1100) < 0.9, labels, torch.randint(0, 12, (1100,)))
     scores, same = all_at_once(x, labels)
     roc, exact = roc_of_all_pairs(x, labels, FARS, expected_from=expected_from), roc_curve(scores, same)
     for far in FARS:
-        found = operating_point(roc, far)
-        assert found.tar == tar_at_far(scores, same, far)
-        assert (scores >= found.threshold)[same].double().mean() == found.tar
-        assert (scores >= found.threshold)[~same].double().mean() == found.far <= far
+        point = operating_point(roc, far)
+        assert point[1:] == operating_point(exact, far)[1:]
+        accepted = scores >= point.threshold
+        assert [accepted[kind].double().mean() for kind in (same, ~same)] == [*point[1:]]
     assert equal_error_rate(roc).far == equal_error_rate(exact).far
     lower, upper = auc_bounds(roc)
     assert lower <= roc_auc(exact) <= upper
     assert bool((roc.thresholds.diff() < 0).all() and (roc.false_accepts.diff() >= 0).all())
 
 
-def test_one_pass_gives_what_two_give(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_pass_gives_what_two_give(monkeypatch):
     x, labels = a_set(1100)
-    offsets = torch.rand(1100)  # scores below −1, too
     passes = []
-
-    def counted(*args, **options):
-        passes.append(args)
-        return count_scores(*args, **options)
-
-    monkeypatch.setattr(all_pairs, "count_scores", counted)
-    for given in (None, offsets):
-        for found, other in zip(
-            roc_of_all_pairs(x, labels, FARS, given, expected_from=0),
-            roc_of_all_pairs(x, labels, FARS, given, expected_from=10**9),
-            strict=True,
-        ):
-            assert torch.equal(found, other)
+    monkeypatch.setattr(all_pairs, "count_scores", lambda *a, **b: passes.append(a) or count_scores(*a, **b))
+    for offsets in (None, torch.rand(1100)):  # scores below −1, too
+        one, two = (roc_of_all_pairs(x, labels, FARS, offsets, expected_from=n) for n in (0, 10**9))
+        assert all(map(torch.equal, one, two))
+    assert len(passes) == 2 * (1 + 2)
     # where more are kept than allowed, the second pass finds them
-    assert len(roc_of_all_pairs(x, labels, FARS, expected_from=0, kept_at_most=30).thresholds) == len(
-        roc_of_all_pairs(x, labels, FARS).thresholds
-    )
-    assert len(passes) == 2 * (1 + 2) + 2 + 2
+    few, whole = (roc_of_all_pairs(x, labels, FARS, expected_from=0, kept_at_most=most) for most in (30, 2**24))
+    assert len(few.thresholds) == len(whole.thresholds) and len(passes) == 6 + 2 + 1
 
 
-def test_collapsed_embeddings() -> None:
-    labels = torch.arange(40) // 4
-    roc = labelled_pairs_roc(torch.ones(40, 8), labels, fars=FARS)
-    assert operating_point(roc, 0.5).tar == 0
-    assert equal_error_rate(roc).far == roc_auc(roc) == 0.5
-
-
-def test_sets_without_pairs_of_a_kind() -> None:
-    x = torch.randn(8, 3)
-    assert labelled_pairs_roc(x, torch.zeros(8).long(), fars=FARS).impostors == 0
-    assert labelled_pairs_roc(x, torch.arange(8), fars=FARS).genuine == 0
-    assert labelled_pairs_roc(x[:1], torch.zeros(1).long()).thresholds.tolist() == [torch.inf]
-
-
-def test_errors() -> None:
-    x, labels = a_set()
-    with pytest.raises(ValueError, match="labels must have shape"):
-        labelled_pairs_roc(x, labels[1:])
-    with pytest.raises(ValueError, match=r"far must be in \(0, 1\]"):
-        labelled_pairs_roc(x, labels, fars=(0.0,))
-    x[3, 1] = torch.nan
-    with pytest.raises(ValueError, match="embeddings must be finite"):
-        labelled_pairs_roc(x, labels)
-
-
-def test_full_bins_are_not_resolved() -> None:
+def test_full_bins_are_not_resolved():
     x, labels = a_set(1100, 1e-4)
     scores, same = all_at_once(x, labels)
     roc = roc_of_all_pairs(x, labels, FARS, kept_at_most=2)
@@ -129,17 +90,20 @@ def test_full_bins_are_not_resolved() -> None:
         assert operating_point(roc, far).tar == lower <= tar_at_far(scores, same, far) <= upper
 
 
-@pytest.mark.parametrize("block_rows", [0, -1, 2.5, float("nan")])
-def test_block_rows_below_one_are_errors(block_rows: float) -> None:
-    with pytest.raises(ValueError, match="block_rows must be"):
-        next(labelled_pairs(*a_set(), block_rows=block_rows))
+def test_collapsed_embeddings_and_sets_without_pairs_of_a_kind():
+    x, labels = torch.ones(40, 8), torch.arange(40)
+    roc = labelled_pairs_roc(x, labels // 4, fars=FARS)
+    assert operating_point(roc, 0.5).tar == 0 and equal_error_rate(roc).far == roc_auc(roc) == 0.5
+    assert labelled_pairs_roc(x, 0 * labels, fars=FARS).impostors == 0
+    assert labelled_pairs_roc(x, labels, fars=FARS).genuine == 0
+    assert labelled_pairs_roc(x[:1], labels[:1]).thresholds.tolist() == [torch.inf]
 
 
-@pytest.mark.parametrize(("samples", "dim"), [(300, 24), (300, 48), (600, 100), (1200, 12), (2500, 48)])
-def test_scores_of_binary_embeddings_are_tied_though_rounding_parts_them(samples: int, dim: int) -> None:
+@pytest.mark.parametrize(("samples", "dim"), [(300, 24), (600, 100), (1200, 12), (2500, 48)])
+def test_scores_of_binary_embeddings_are_tied_though_rounding_parts_them(samples, dim):
     """Inner products of signs are exact. AUC was off by up to 1.5e-3, the equal error rate by 1e-3, TAR by 2e-2."""
     labels = torch.arange(samples) // 6
-    x = torch.where(torch.randn(samples // 6 + 1, dim)[labels] + 1.5 * torch.randn(samples, dim) > 0, 1.0, -1.0)
+    x = (torch.randn(samples // 6 + 1, dim)[labels] + 1.5 * torch.randn(samples, dim)).sign()
     one, other = torch.triu_indices(samples, samples, 1)
     exact = roc_curve((x @ x.T)[one, other], labels[one] == labels[other])
     for embeddings in (x, x.double()):
@@ -150,8 +114,25 @@ def test_scores_of_binary_embeddings_are_tied_though_rounding_parts_them(samples
             assert operating_point(found, far)[1:] == operating_point(exact, far)[1:]
 
 
+X, Y = torch.randn(8, 3), torch.arange(8) // 2
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: labelled_pairs_roc(X, Y[1:]), "labels must have shape"),
+        (lambda: labelled_pairs_roc(X, Y, fars=(0.0,)), r"far must be in \(0, 1\]"),
+        (lambda: labelled_pairs_roc(X * torch.nan, Y), "embeddings must be finite"),
+        *((lambda n=n: next(labelled_pairs(X, Y, block_rows=n)), "block_rows must be") for n in (0, 2.5)),
+    ],
+)
+def test_errors(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
 FINE = 2.0**-19  # the width of a bin
-RANGES: dict[str, list[Range]] = {
+RANGES = {
     "none": [],
     "all": [(-math.inf, math.inf)],
     "one bin": [(0.0, FINE)],
@@ -159,66 +140,47 @@ RANGES: dict[str, list[Range]] = {
 }
 
 
-def counted(pairs: PairDistances, ranges: list[Range], most: int = 2**24) -> tuple[Tensor, Kept | None]:
-    histogram, kept = count_scores(pairs, ranges, most=most)
-    return histogram.counts, kept
+@pytest.mark.parametrize("ranges", RANGES.values(), ids=RANGES)
+@pytest.mark.parametrize("name", SETS)
+def test_every_pair_is_counted_once(name, ranges):
+    """Against one matrix of all scores."""
+    pairs = PairDistances(SETS[name].double(), LABELS, block_rows=100)
+    histogram, (kept, kept_same) = count_scores(pairs, ranges, most=2**24)
+    assert histogram.counts.sum(1).tolist() == [pairs.total_negative_pairs, pairs.total_positive_pairs]
+    upper = torch.triu_indices(700, 700, 1).unbind()
+    scores, same = (pairs.unit @ pairs.unit.T)[upper], pairs.index[upper[0]] == pairs.index[upper[1]]
+    inside = torch.zeros_like(same)
+    for low, high in ranges:
+        inside |= (scores >= low) & (scores < high)
+    if ranges != RANGES["one bin"]:  # whose edges a rounding of the product crosses
+        torch.testing.assert_close(kept.sort().values, scores[inside].sort().values, rtol=0, atol=1e-12)
+        assert int(kept_same.sum()) == int(same[inside].sum())
 
 
 @pytest.fixture
-def loops(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """Sets of any size are counted by loops."""
+def loops(monkeypatch):
+    """Sets of any size are counted by loops, until `undo`."""
     pytest.importorskip("numba")
     monkeypatch.setattr(all_pairs, "_WORTH_LOADING", 0)
     monkeypatch.setattr(all_pairs, "count_by_search", lambda *_: pytest.fail("searched"))
     return monkeypatch
 
 
-@pytest.mark.parametrize("ranges", RANGES)
+@pytest.mark.parametrize("ranges", RANGES.values(), ids=RANGES)
 @pytest.mark.parametrize("name", SETS)
-def test_every_pair_is_counted_once(name: str, ranges: str) -> None:
-    """Against one matrix of all scores."""
-    pairs = PairDistances(SETS[name].double(), LABELS, block_rows=100)
-    counts, kept = counted(pairs, RANGES[ranges])
-    assert counts.sum(1).tolist() == [pairs.total_negative_pairs, pairs.total_positive_pairs]
-    scores = (pairs.unit @ pairs.unit.T)[(upper := torch.ones(700, 700).triu(1).bool())]
-    same = (pairs.index[:, None] == pairs.index)[upper]
-    inside = torch.zeros_like(same)
-    for low, high in RANGES[ranges]:
-        inside |= (scores >= low) & (scores < high)
-    assert kept is not None
-    order, other = scores[inside].argsort(), kept[0].argsort()
-    if ranges != "one bin":  # whose edges a rounding of the product crosses
-        torch.testing.assert_close(kept[0][other], scores[inside][order], rtol=0, atol=1e-12)
-        assert int(kept[1].sum()) == int(same[inside].sum())
-
-
-@pytest.mark.parametrize("ranges", RANGES)
-@pytest.mark.parametrize("name", SETS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("block_rows", [None, 37])
-def test_loops_find_what_search_finds(
-    name: str, ranges: str, dtype: torch.dtype, block_rows: int | None, loops: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("dtype", "block_rows"), [(torch.float32, None), (torch.float64, 37)])
+def test_loops_find_what_search_finds(name, ranges, dtype, block_rows, loops):
     pairs = PairDistances(SETS[name].to(dtype), LABELS, block_rows=block_rows, offsets=torch.linspace(0, 1, 700))
-    found, kept = counted(pairs, RANGES[ranges])
+    found, kept = count_scores(pairs, ranges, most=2**24)
     loops.undo()
-    expected, kept_by_search = counted(pairs, RANGES[ranges])
-    assert torch.equal(found, expected)
-    assert kept is not None and kept_by_search is not None
-    assert all(torch.equal(*columns) for columns in zip(kept, kept_by_search, strict=True))
+    expected, kept_by_search = count_scores(pairs, ranges, most=2**24)
+    assert torch.equal(found.counts, expected.counts) and all(map(torch.equal, kept, kept_by_search))
 
 
-def test_too_many_are_not_kept(loops: pytest.MonkeyPatch) -> None:
+def test_too_many_are_not_kept(loops):
     pairs = PairDistances(SETS["random"], LABELS)
     every = pairs.total_negative_pairs + pairs.total_positive_pairs
     for _ in range(2):  # by loops, then by search
-        assert [counted(pairs, RANGES["all"], most)[1] is None for most in (every, every - 1)] == [False, True]
+        kept = [count_scores(pairs, RANGES["all"], most=most)[1] for most in (every, every - 1)]
+        assert kept[0] is not None and kept[1] is None
         loops.undo()
-
-
-def test_the_curve_is_the_same(loops: pytest.MonkeyPatch) -> None:
-    x = torch.randn(40, 16)[LABELS] + torch.randn(700, 16)
-    by_loops = labelled_pairs_roc(x, LABELS, fars=(0.1, 1e-3))
-    loops.undo()
-    for found, expected in zip(by_loops, labelled_pairs_roc(x, LABELS, fars=(0.1, 1e-3)), strict=True):
-        assert torch.equal(found, expected)
