@@ -118,7 +118,8 @@ def lengths_of_ranks(rows: Tensor, group: dist.ProcessGroup) -> list[int]:
 
 def texts_of_ranks(text: str, group: dist.ProcessGroup, device: torch.device) -> list[str]:
     """What each rank says, in rank order, cut to 512 bytes; one collective on `device`."""
-    written = torch.frombuffer(bytearray(text.encode()[:512].ljust(512, b"\0")), dtype=torch.uint8).to(device)
+    padded = bytearray(text.encode()[:512].ljust(512, b"\0"))
+    written = torch.frombuffer(padded, dtype=torch.uint8).to(device)
     said = written.new_empty(dist.get_world_size(group), 512)
     dist.all_gather(list(said.unbind()), written, group=group)
     return [bytes(row.numpy()).rstrip(b"\0").decode(errors="ignore") for row in said.cpu()]

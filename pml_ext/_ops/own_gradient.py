@@ -215,7 +215,11 @@ def _operator(name: str, schema: str, kernel: Callable[..., tuple[Tensor, Tensor
     operator = torch.library.custom_op(
         f"pml_ext::{name}", value_and_gradient, mutates_args=(), schema=f"{schema} -> (Tensor, Tensor)"
     )
-    operator.register_fake(lambda x, *_: (x.new_empty(len(x)) if by_row else x.new_empty(()), x.new_empty(x.shape)))
+
+    def fake(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+        return x.new_empty(x.shape[:1] if by_row else ()), x.new_empty(x.shape)
+
+    operator.register_fake(fake)
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         ctx.save_for_backward(output[1])

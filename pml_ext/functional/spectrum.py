@@ -126,7 +126,9 @@ def spectral_variance(embeddings: Tensor) -> Tensor:
     with full_precision(embeddings.device):
         x = embeddings.detach().double()
         # R of QR is smaller and has the same singular values.
-        values = torch.linalg.svdvals(torch.linalg.qr(x, mode="r").R if x.shape[0] > x.shape[1] else x)
+        if x.shape[0] > x.shape[1]:
+            x = torch.linalg.qr(x, mode="r").R
+        values = torch.linalg.svdvals(x)
     rounding = max(embeddings.shape) * torch.finfo(embeddings.dtype).eps * values[0]
     share = torch.where(values > rounding, values, 0.0) / values.sum()
     divergence: Tensor = -math.log(len(values)) - share.log().mean()

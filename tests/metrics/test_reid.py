@@ -88,9 +88,9 @@ def test_equals_the_loops() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ranks": (0, 1)}, "ranks must be one or more ranks from 1"),
+        ({"ranks": (0, 1)}, "ranks must be at least 1; got 0"),
         ({"metric": "l2"}, "metric must be one of 'cosine', 'euclidean'; got 'l2'"),
-        ({"shots": "single", "repeats": 0}, "repeats must be 1 or more; got 0"),
+        ({"shots": "single", "repeats": 0}, "repeats must be at least 1; got 0"),
     ],
 )
 def test_options_that_do_not_fit(options: dict[str, Any], message: str) -> None:

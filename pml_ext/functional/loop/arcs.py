@@ -4,6 +4,7 @@
 """
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,11 +34,15 @@ def arc_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
     check_ends(x1, x2, y1, y2)
     x1, x2, y1, y2 = (to_sphere(t) for t in (x1, x2, y1, y2))
     with torch.no_grad():
-        between = ((x1, y1), (x1, y2), (x2, y1), (x2, y2), (x1, x2), (y1, y2))
-        grams = [(a * b).sum(-1) for a, b in between]
-        _, w1, w2, v1, v2 = (t.unsqueeze(-1) for t in closest_on_arcs(*grams))
+        cosines = [(a * b).sum(-1) for a, b in _pairs_of_ends(x1, x2, y1, y2)]
+        _, w1, w2, v1, v2 = (t.unsqueeze(-1) for t in closest_on_arcs(*cosines))
     # The weights are stationary at the optimum, so the gradient treats them as constants (envelope theorem).
     return distance_of_points(to_sphere(w1 * x1 + w2 * x2), to_sphere(v1 * y1 + v2 * y2))
+
+
+def _pairs_of_ends(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Each end of x with each end of y, then the ends of x, and those of y."""
+    return [(x1, y1), (x1, y2), (x2, y1), (x2, y2), (x1, x2), (y1, y2)]
 
 
 def check_ends(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> None:
@@ -77,13 +82,31 @@ def closest_on_arcs(
     [0.8, 0.707, 0.707, 0.707, 0.707]
     """
     check_broadcastable("closest_on_arcs", g11=g11, g12=g12, g21=g21, g22=g22, cx=cx, cy=cy)
-    g11, g12, g21, g22, cx, cy = torch.broadcast_tensors(g11, g12, g21, g22, cx, cy)
-    x, y = Arc(cx), Arc(cy)
-    h, at_x, at_y = closest_places_on_arcs(torch.stack([g11, g21]), torch.stack([g12, g22]), x, y)
-    return h, *x.weights(at_x), *y.weights(at_y)
+    return _with_weights(Arc, closest_places_on_arcs, g11, g12, g21, g22, cx, cy)
 
 
-class Arc:
+def _with_weights(
+    curve: Any, closest_places: Callable[..., tuple[Tensor, Tensor, Tensor]], *entries: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The value of the closest places on two curves and their weights, from the entries of `_pairs_of_ends`."""
+    e11, e12, e21, e22, of_x, of_y = torch.broadcast_tensors(*entries)
+    x, y = curve(of_x), curve(of_y)
+    value, at_x, at_y = closest_places(torch.stack([e11, e21]), torch.stack([e12, e22]), x, y)
+    return value, *x.weights(at_x), *y.weights(at_y)
+
+
+class _Curves:
+    """Curves whose attributes are tables with one entry a curve."""
+
+    def __getitem__(self, some: Any) -> Any:
+        """Index or reshape the curves like a tensor."""
+        part = copy.copy(self)
+        for name, table in vars(self).items():
+            setattr(part, name, table[some])
+        return part
+
+
+class Arc(_Curves):
     """Arcs from e1 to e2, given the cosines of their ends. A place u in [−1, 1] is the direction (1+u) e1 + (1−u) e2.
 
     This parameter makes both ends exact (u = ±1) and needs no trigonometry.
@@ -98,14 +121,6 @@ class Arc:
         ratio = self.plus / self.minus
         self.ratio = torch.where(is_point, 0, ratio)  # cot² of half the angle
         self.steep = torch.where(is_point, _STEEP, ratio)
-
-    def __getitem__(self, some: Any) -> "Arc":
-        """Index or reshape the arcs like a tensor."""
-        part = copy.copy(self)
-        part.plus, part.minus, part.ratio, part.steep = (
-            t[some] for t in (self.plus, self.minus, self.ratio, self.steep)
-        )
-        return part
 
     def length(self, u: Tensor, out: Tensor | None = None) -> Tensor:
         """‖(1+u) e1 + (1−u) e2‖."""
@@ -146,7 +161,8 @@ def closest_places_on_arcs(to_y1: Tensor, to_y2: Tensor, x: Arc, y: Arc) -> tupl
     best, at_y, at_x = _better_end(*x.nearest(total, difference.add_(_NOT_ZERO)))
     torch.add(to_y1, to_y2, out=total)
     difference = to_y1.sub_(to_y2).add_(_NOT_ZERO)
-    sums = total[0] + total[1], total[0] - total[1], difference[0] + difference[1], difference[0] - difference[1]
+    (total_1, total_2), (difference_1, difference_2) = total, difference
+    sums = total_1 + total_2, total_1 - total_2, difference_1 + difference_2, difference_1 - difference_2
     value, end, place = _better_end(*y.nearest(total, difference))
     is_closer = _exceeds(value, best)
     torch.maximum(best, value, out=best)
@@ -204,8 +220,7 @@ def segment_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
     """
     check_ends(x1, x2, y1, y2)
     with torch.no_grad():
-        between = ((x1, y1), (x1, y2), (x2, y1), (x2, y2), (x1, x2), (y1, y2))
-        squares = [(a - b).square().sum(-1) for a, b in between]
+        squares = [(a - b).square().sum(-1) for a, b in _pairs_of_ends(x1, x2, y1, y2)]
         _, w1, w2, v1, v2 = (t.unsqueeze(-1) for t in closest_on_segments(*squares))
     return distance_of_points(w1 * x1 + w2 * x2, v1 * y1 + v2 * y2)
 
@@ -228,24 +243,15 @@ def closest_on_segments(
     [1.0, 0.5, 0.5, 1.0, 0.0]
     """
     check_broadcastable("closest_on_segments", d11=d11, d12=d12, d21=d21, d22=d22, dx=dx, dy=dy)
-    d11, d12, d21, d22, dx, dy = torch.broadcast_tensors(d11, d12, d21, d22, dx, dy)
-    x, y = Segment(dx), Segment(dy)
-    square, at_x, at_y = closest_places_on_segments(torch.stack([d11, d21]), torch.stack([d12, d22]), x, y)
-    return square, *x.weights(at_x), *y.weights(at_y)
+    return _with_weights(Segment, closest_places_on_segments, d11, d12, d21, d22, dx, dy)
 
 
-class Segment:
+class Segment(_Curves):
     """Segments from e1 to e2, given their squared lengths. A place u in [−1, 1] is (1+u)/2 e1 + (1−u)/2 e2."""
 
     def __init__(self, square: Tensor) -> None:
         self.square = square
         self.inverse = _inverse(square)
-
-    def __getitem__(self, some: Any) -> "Segment":
-        """Index or reshape the segments like a tensor."""
-        part = copy.copy(self)
-        part.square, part.inverse = self.square[some], self.inverse[some]
-        return part
 
     def weights(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """The weights of e1 and e2 in the point at u."""
@@ -260,7 +266,9 @@ def closest_places_on_segments(to_y1: Tensor, to_y2: Tensor, x: Segment, y: Segm
     (d11, d21), (d12, d22) = to_y1, to_y2
     dx, dy = x.square, y.square
     # ‖p − q‖² = d11 + dx k1² + dy k2² − 2 b k1 k2 + 2 c k1 − 2 f k2 with p = x1 + k1 (x2 − x1), q likewise.
-    b, c, f = (d12 + d21 - d11 - d22) / 2, (d21 - dx - d11) / 2, (d11 + dy - d12) / 2
+    b = (d12 + d21 - d11 - d22) / 2
+    c = (d21 - dx - d11) / 2
+    f = (d11 + dy - d12) / 2
     determinant = dx * dy - b * b
     floor = 16 * torch.finfo(d11.dtype).eps * dx * dy
     interior = (dx * f - b * c) * _inverse(torch.where(determinant > floor, determinant, 0))
@@ -272,7 +280,9 @@ def closest_places_on_segments(to_y1: Tensor, to_y2: Tensor, x: Segment, y: Segm
         other = candidate.clamp(0, 1)
         nearest, value = _nearest(other, d11, dx, dy, b, c, f, x.inverse)
         wins = value < best
-        best, k1, k2 = torch.minimum(best, value), torch.where(wins, nearest, k1), torch.where(wins, other, k2)
+        best = torch.minimum(best, value)
+        k1 = torch.where(wins, nearest, k1)
+        k2 = torch.where(wins, other, k2)
     return best.clamp_min(0), 1 - 2 * k1, 1 - 2 * k2
 
 

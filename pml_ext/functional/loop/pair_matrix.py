@@ -111,8 +111,9 @@ def _gradient_of_all_partners(
         w1, w2 = at * w1, at * w2
         by_pairs[block].add_(w1 * v1).scatter_add_(1, y2, w1 * v2)
         start = x2 * width
-        flat.scatter_add_(0, (start + torch.arange(width, device=x2.device)).view(-1), (w2 * v1).view(-1))
-        flat.scatter_add_(0, (start + y2).view(-1), (w2 * v2).view(-1))
+        y1 = torch.arange(width, device=x2.device)
+        for column, weight in ((y1, w2 * v1), (y2, w2 * v2)):
+            flat.scatter_add_(0, (start + column).view(-1), weight.view(-1))
     by_x = by_x.t() * _is_pair(partners)
     by_y *= _is_pair(ref_partners)
     if within is not None:

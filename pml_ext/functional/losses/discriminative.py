@@ -417,7 +417,7 @@ def discriminative_tightness(
     triplet_sum = (size - each) * distances[same].sum() - (each - 1) * distances[~same].sum()
     # G = 3(C − 1)(N/C − 1)(N/C) is 3H/N.
     bound = discriminative_loss(x, classes, own).mean() * 3
-    between = _distances(own, own)[torch.triu_indices(len(own), len(own), 1, device=x.device).unbind()]
+    between = torch.pdist(own)
     epsilon = 2 * torch.linalg.vector_norm(x - own[classes], dim=1).max()
     return DiscriminativeTightness(
         float(triplet_sum) / triplets,

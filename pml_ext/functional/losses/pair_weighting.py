@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import (
+    check_above_zero,
     check_floating,
     check_in_range,
     check_mask,
-    check_number,
     check_positions,
     check_switch,
-    is_whole,
+    check_whole,
 )
-from pml_ext._ops.own_gradient import is_traced, under_transform
+from pml_ext._ops.own_gradient import is_traced
 
 
 def uniform_weights(similarity: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
@@ -176,8 +176,7 @@ def histogram_overlap(similarity: Tensor, positive: Tensor, negative: Tensor, *,
 
 def _histograms(similarity: Tensor, positive: Tensor, negative: Tensor, bins: int) -> tuple[Tensor, list[Tensor]]:
     """The node to the left of each pair, and the shares of the positives and of the negatives at the bins + 1 nodes."""
-    if not is_whole(bins) or bins < 1:
-        raise ValueError(f"bins must be an integer of 1 or more; got {bins!r}")
+    check_whole(bins, "bins", 1)
     place = (similarity.clamp(-1, 1) + 1) * (bins / 2)
     left = place.nan_to_num().long().clamp(max=bins - 1)  # the last node belongs to the last interval
     nodes = []
@@ -211,31 +210,12 @@ def weighted_sums(similarity: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tens
         weights = weigh(similarity)
     if is_traced():  # the trace would drop a custom backward
         return (weights * similarity).sum(dim=1)
-    kind = _WeightedUnderTransform if under_transform() else _Weighted
-    sums: Tensor = kind.apply(similarity, weights, weigh)
+    sums: Tensor = _Weighted.apply(similarity, weights, weigh)
     return sums
 
 
 class _Weighted(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, similarity: Tensor, weights: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.save_for_backward(similarity, weights)
-        ctx.weigh = weigh
-        return (weights * similarity).sum(dim=1)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        similarity, weights = ctx.saved_tensors
-        if torch.is_grad_enabled():  # the gradient may be differentiated
-            weights = ctx.weigh(similarity)
-        return grad.unsqueeze(1) * weights, None, None
-
-
-class _WeightedUnderTransform(torch.autograd.Function):
-    """`_Weighted` in the form that torch.func requires."""
-
     generate_vmap_rule = True
-    backward = _Weighted.backward
 
     @staticmethod
     def forward(similarity: Tensor, weights: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
@@ -245,6 +225,13 @@ class _WeightedUnderTransform(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         similarity, weights, ctx.weigh = inputs
         ctx.save_for_backward(similarity, weights)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        similarity, weights = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the gradient may be differentiated
+            weights = ctx.weigh(similarity)
+        return grad.unsqueeze(1) * weights, None, None
 
 
 Weighting = Literal[
@@ -282,9 +269,7 @@ def _count(mask: Tensor) -> Tensor:
 
 def _check_above_zero(**options: float) -> None:
     for name, value in options.items():
-        check_number(value, name)
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} must be above 0 and finite; got {value!r}")
+        check_above_zero(value, name)
 
 
 def lifted_hinges(

@@ -148,7 +148,8 @@ def share_with_fewer(above: Tensor, others: int, enrolled: int, rank: int) -> Te
 def _log_choose(n: Tensor, k: int) -> Tensor:
     """log C(n, k) in float64; −inf where k > n."""
     n = n.double()
-    value = torch.lgamma(n + 1) - torch.lgamma(torch.tensor(k + 1.0, dtype=torch.float64)) - torch.lgamma(n - k + 1)
+    of_k = torch.lgamma(torch.tensor(k + 1.0, dtype=torch.float64))
+    value = torch.lgamma(n + 1) - of_k - torch.lgamma(n - k + 1)
     return torch.where(n < k, -torch.inf, value)
 
 

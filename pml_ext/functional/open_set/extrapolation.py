@@ -100,13 +100,16 @@ def extrapolated_rate(high: HighScores, threshold: float, enrolled: int, *, seed
     with_part = torch.zeros((parts, len(number)), dtype=torch.int64)
     with_part.index_put_((part[identity], probe), torch.ones_like(probe), accumulate=True)
     sizes = torch.bincount(part)
-    kept = [part[high.label] != one for one in range(parts)]
-    subsets = [(number, high.others)] + [
-        ((number - with_part[one])[kept[one]], high.others - int(sizes[one])) for one in range(parts)
-    ]
-    logs = torch.tensor([_of_both(*subset, enrolled) for subset in subsets], dtype=torch.float64)
-    ends = [value + sign * half_width(logs[1:, model]) for model, value in enumerate(logs[0]) for sign in (-1, 1)]
-    return ExtrapolatedRate(*map(_rate, (logs[0].mean(), min(ends), max(ends), *logs[0])))
+    logs = [_of_both(number, high.others, enrolled)]
+    for one in range(parts):
+        kept = part[high.label] != one
+        counts = (number - with_part[one])[kept]
+        logs.append(_of_both(counts, high.others - int(sizes[one]), enrolled))
+    values, *without = torch.tensor(logs, dtype=torch.float64)
+    widths = torch.stack([values.new_tensor(half_width(of_model)) for of_model in torch.stack(without).T])
+    low, high_end = (values - widths).min(), (values + widths).max()
+    rates = [_rate(value) for value in (values.mean(), low, high_end, *values)]
+    return ExtrapolatedRate(*rates)
 
 
 def fitted_rate(high: HighScores, threshold: float, enrolled: int) -> float | None:

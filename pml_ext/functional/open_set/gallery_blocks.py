@@ -84,9 +84,11 @@ def scores_in_blocks(
             if len(names) < len(labels):
                 of_subjects = best.new_full((len(best), len(names)), -torch.inf)
                 best = of_subjects.scatter_reduce_(1, place.expand_as(best), best, "amax")
-            mine = best.gather(1, at[rows, None]).masked_fill(~here[rows, None], -torch.inf)
+            own_column, is_here = at[rows, None], here[rows, None]
+            mine = best.gather(1, own_column).masked_fill(~is_here, -torch.inf)
             own[rows] = torch.maximum(own[rows], mine[:, 0])
-            best.scatter_(1, at[rows, None], torch.where(here[rows, None], -torch.inf, best.gather(1, at[rows, None])))
+            of_others = best.gather(1, own_column).masked_fill(is_here, -torch.inf)
+            best.scatter_(1, own_column, of_others)
             scores, columns = best.topk(min(most_before, len(names)))
             top[rows], names_of_top[rows] = _highest_of_each(
                 torch.cat([top[rows], scores], dim=1),
@@ -101,6 +103,8 @@ def _highest_of_each(scores: Tensor, names: Tensor, most: int) -> tuple[Tensor, 
     """The `most` highest scores of different names in each row, and the names."""
     scores, order = scores.sort(dim=1, descending=True)
     names = names.gather(1, order)
-    again = (names[:, :, None] == names[:, None, :]).tril_(-1).any(dim=2) & (scores > -torch.inf)
+    alike = names[:, :, None] == names[:, None, :]
+    came_before = alike.tril_(-1).any(dim=2)
+    again = came_before & (scores > -torch.inf)
     scores, order = scores.masked_fill(again, -torch.inf).sort(dim=1, descending=True, stable=True)
     return scores[:, :most], names.gather(1, order)[:, :most]

@@ -39,11 +39,7 @@ def check_far_range_and_grid(far_range: tuple[float, float], grid: int) -> None:
         check_number(end, "each end of far_range")
     if len(far_range) != 2 or not 0 < far_range[0] < far_range[1] <= 1:
         raise ValueError(f"far_range must be two ascending rates in (0, 1]; got {far_range!r}")
-    check_whole(grid, "grid")
-    if grid > _MOST_THRESHOLDS:
-        raise ValueError(f"grid must be at most {_MOST_THRESHOLDS} thresholds; got {grid!r}")
-    if grid < 10:
-        raise ValueError(f"grid must be at least 10 thresholds; got {grid!r}")
+    check_whole(grid, "grid", 10, _MOST_THRESHOLDS)
 
 
 def utility_curves(

@@ -113,7 +113,8 @@ def why_opis_says_nothing(curves: UtilityCurves) -> str:
     inside = (curves.thresholds >= low) & (curves.thresholds <= high)
     if low == high > 0 or not bool(inside.any()):
         return ""
-    genuine, impostors = float(curves.tpr[:, inside].mean()), float(1 - curves.tnr[:, inside].mean())
+    genuine = float(curves.tpr[:, inside].mean())
+    impostors = float(1 - curves.tnr[:, inside].mean())
     if genuine - impostors >= _CHANCE:
         return ""
     accepted = f"{100 * genuine:.1f} % of genuine pairs are accepted, {100 * impostors:.1f} % of impostor pairs"

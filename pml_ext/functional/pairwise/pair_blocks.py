@@ -41,7 +41,8 @@ def sides_of_distance(query: Tensor, gallery: Tensor, offsets: Tensor) -> tuple[
     query, gallery: (Q, D) and (G, D) of length 1; offsets: (G,). Returns (Q, D + 1) and (G, D + 1).
     """
     column = (2 * (offsets - offsets.min())).sqrt()[:, None].to(gallery)
-    return torch.cat([query, query.new_zeros(len(query), 1)], dim=1), torch.cat([gallery, column], dim=1)
+    nothing = query.new_zeros(len(query), 1)
+    return torch.cat([query, nothing], dim=1), torch.cat([gallery, column], dim=1)
 
 
 def listed_cosines(unit: Tensor, ref_unit: Tensor, rows: Tensor, ref_rows: Tensor) -> Tensor:
@@ -91,9 +92,7 @@ class PairBlocks:
         check_finite(embeddings)
         check_offsets(offsets, len(embeddings))
         if block_rows is not None:
-            check_whole(block_rows, "block_rows")
-            if block_rows < 1:
-                raise ValueError(f"block_rows must be 1 or more; got {block_rows!r}")
+            check_whole(block_rows, "block_rows", 1)
         order = torch.argsort(labels.to(embeddings.device), stable=True)
         # In pieces that fit in the cache, with only one copy of the set.
         dtype = torch.promote_types(embeddings.dtype, torch.float32)

@@ -109,11 +109,8 @@ class PairDistances(PairBlocks):
                     accepted = distances <= thresholds[-1]
                     if block.mixed:
                         accepted &= self._negative(block)
-                    if 2 * int(accepted.sum()) > accepted.numel():
-                        self._count_most(counts[1], distances, accepted, thresholds, block)
-                    else:
-                        sides = [block.rows, block.columns]
-                        self._count(counts[1], distances, true_places(accepted), thresholds, sides)
+                    sides = [block.rows, block.columns]
+                    self._count(counts[1], distances, true_places(accepted), thresholds, sides)
         positives, negatives = sum_over_ranks(counts, self.group).cumsum(2)
         return positives, negatives
 
@@ -143,15 +140,6 @@ class PairDistances(PairBlocks):
             low, high = self.classes_of(side)
             counts = torch.bincount((self.index[side] - low)[place] * width + first, minlength=(high - low) * width)
             into[low:high] += counts.view(high - low, width)[:, :-1]
-
-    def _count_most(self, into: Tensor, distances: Tensor, accepted: Tensor, thresholds: Tensor, block: Block) -> None:
-        """`_count` for negative pairs of which most are accepted: to look for them costs more than to count all."""
-        width = into.shape[1] + 1
-        first = torch.bucketize(distances, thresholds, out_int32=True).masked_fill_(~accepted, width - 1)
-        for across, side in ((1, block.rows), (0, block.columns)):
-            low, high = self.classes_of(side)
-            places = first + ((self.index[side] - low) * width).int().unsqueeze(across)
-            into[low:high] += torch.bincount(places.view(-1), minlength=(high - low) * width).view(-1, width)[:, :-1]
 
     def _histogram(self) -> Tensor:
         """Counts of negative distances in bins of 1 / _BINS_PER_UNIT from 0 to 2."""
@@ -210,10 +198,8 @@ def count_accepted(pairs: PairDistances, thresholds: Tensor) -> tuple[Tensor, Te
 def check_thresholds(thresholds: Tensor) -> None:
     """Raise unless thresholds are (M,) ascending numbers, M at least 1."""
     check_tensor(thresholds, "thresholds", "(M,)")
-    is_float = thresholds.is_floating_point() and thresholds.dtype.itemsize >= 2
-    if not is_float and thresholds.dtype not in (torch.int32, torch.int64):
-        raise ValueError(f"thresholds must be floats of 16 bits or more; got {thresholds.dtype}")
-    if thresholds.ndim != 1 or not len(thresholds) or not bool((thresholds.diff(prepend=thresholds[:1]) >= 0).all()):
+    is_list = thresholds.ndim == 1 and len(thresholds) > 0
+    if not is_list or not bool((thresholds[1:] >= thresholds[:-1]).all()) or bool(thresholds.isnan().any()):
         raise ValueError(
             f"thresholds must be an ascending, non-empty (M,) tensor of numbers; got shape {tuple(thresholds.shape)}"
         )
@@ -282,7 +268,8 @@ class SampledPairDistances(PairDistances):
         one = first + (inside_at * sizes[self._class]).long()
         other = (outside_at * outside[self._class]).long()
         other += (other >= first) * sizes[self._class]  # samples are sorted by class: skip its own
-        self._negatives = listed_cosines(self.unit, self.other, one, other).mul_(-2).add_(2).clamp_(0, 4).sqrt_()
+        cosines = listed_cosines(self.unit, self.other, one, other)
+        self._negatives = cosines.mul_(-2).add_(2).clamp_(0, 4).sqrt_()
 
     @property
     def total_negative_pairs(self) -> int:

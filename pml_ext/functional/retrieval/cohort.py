@@ -113,4 +113,5 @@ def _highest(cosines: Tensor, k: int) -> Tensor:
     groups = cosines[:, : width * size].unflatten(1, (size, width))
     best = groups.amax(dim=1).topk(k, dim=1, sorted=False).indices
     found = groups.gather(2, best[:, None].expand(-1, size, -1)).flatten(1)
-    return torch.cat([found, cosines[:, width * size :]], dim=1).topk(k, dim=1, sorted=False).values
+    candidates = torch.cat([found, cosines[:, width * size :]], dim=1)
+    return candidates.topk(k, dim=1, sorted=False).values

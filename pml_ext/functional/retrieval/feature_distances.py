@@ -126,8 +126,10 @@ def both_distance_blocks(query: Tensor, gallery: Tensor) -> Iterator[tuple[Tenso
             torch.mm(some.neg(), columns.T, out=one)
         for k in range(0, len(some), strip):
             of_strip = one[k : k + strip]
+            first = begin + k
             # ‖x − y‖² / ‖x‖ − ‖x‖ = ‖y‖² / ‖x‖ − 2 ‖y‖ cos
-            torch.mul(of_strip, twice, out=other[k : k + strip]).addr_(inverse[begin:][k : k + len(of_strip)], squares)
+            products = torch.mul(of_strip, twice, out=other[k : k + strip])
+            products.addr_(inverse[first : first + len(of_strip)], squares)
             of_strip.add_(1)
         yield one, other
 
@@ -135,4 +137,6 @@ def both_distance_blocks(query: Tensor, gallery: Tensor) -> Iterator[tuple[Tenso
 def is_spread_around_origin(features: Tensor) -> bool:
     """Whether the mean is small enough for precise Euclidean distances without subtracting it."""
     x = features.detach().to(torch.promote_types(features.dtype, torch.float32)) * _factor_within_range(features)
-    return float(x.mean(dim=0).square().sum()) <= _MEAN_SHARE * float(x.square().sum(dim=1).mean())
+    square_of_mean = float(x.mean(dim=0).square().sum())
+    mean_square = float(x.square().sum(dim=1).mean())
+    return square_of_mean <= _MEAN_SHARE * mean_square

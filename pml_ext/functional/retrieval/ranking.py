@@ -392,10 +392,10 @@ def cumulative_matches(ranking: Ranking, ranks: Sequence[int] = (1, 5, 10)) -> T
 def check_ranks(ranks: Sequence[int]) -> None:
     """Raise unless ranks is one or more whole numbers from 1."""
     check_items(ranks, "ranks", "whole numbers from 1")
+    if not len(ranks):
+        raise ValueError("ranks must have at least one rank; got none")
     for k in ranks:
-        check_whole(k, "ranks")
-    if not len(ranks) or any(k < 1 for k in ranks):
-        raise ValueError(f"ranks must be one or more ranks from 1; got {list(ranks)}")
+        check_whole(k, "ranks", 1)
 
 
 def _rank(
@@ -404,9 +404,7 @@ def _rank(
     """The ranking within each limit; none where there are no blocks."""
     for within in limits:
         if within is not None:
-            check_whole(within, "within")
-            if within < 1:
-                raise ValueError(f"within must be a rank of 1 or more; got {within!r}")
+            check_whole(within, "within", 1)
     results: list[list[Ranking]] = [[] for _ in limits]
     for block, rows in protocol.number(blocks, part):
         found = match_ranks_of(rows, protocol.own_identity(block))

@@ -70,11 +70,7 @@ def expand_features(
     check_number(alpha, "alpha")
     if not 0 <= alpha < float("inf"):
         raise ValueError(f"alpha must be finite and at least 0; got {alpha!r}")
-    check_whole(times, "times")
-    if times > _MOST_TIMES:
-        raise ValueError(f"times must be at most {_MOST_TIMES}: each searches all features; got {times!r}")
-    if times < 1:
-        raise ValueError(f"times must be 1 or more; got {times!r}")
+    check_whole(times, "times", 1, _MOST_TIMES)
     dtype = torch.promote_types(torch.promote_types(query.dtype, gallery.dtype), torch.float32)
     features = torch.cat([query.detach().to(dtype), gallery.detach().to(dtype)])
     for _ in range(times):

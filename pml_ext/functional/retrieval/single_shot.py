@@ -79,10 +79,7 @@ def rank_single_shot_from_distances(
 
 def check_repeats(repeats: int) -> None:
     """Raise unless repeats is a whole number from 1 to the limit."""
-    check_whole(repeats, "repeats")
-    if not 1 <= repeats <= _MOST_REPEATS:
-        bound = "1 or more" if repeats < 1 else f"at most {_MOST_REPEATS}"
-        raise ValueError(f"repeats must be {bound}; got {repeats!r}")
+    check_whole(repeats, "repeats", 1, _MOST_REPEATS)
 
 
 def _rank(protocol: GalleryProtocol, blocks: Iterable[Tensor], repeats: int, seed: int) -> Ranking:
@@ -102,7 +99,8 @@ def _rank(protocol: GalleryProtocol, blocks: Iterable[Tensor], repeats: int, see
             labels = protocol.query_labels[block, None]
             for repeat, drawn in enumerate(galleries):
                 nth = (draws[repeat, block] * count).long().clamp_max(count - 1) + 1
-                pick = (own.matches & (own.matches.cumsum(dim=1) == nth[:, None])).int().argmax(dim=1, keepdim=True)
+                is_nth = own.matches & (own.matches.cumsum(dim=1) == nth[:, None])
+                pick = is_nth.int().argmax(dim=1, keepdim=True)
                 match = rows.gather(1, own.columns.gather(1, pick))
                 closer = (rows[:, drawn] <= match) & (protocol.labels[drawn] != labels)
                 found[repeat] = torch.where(count > 0, 1.0 + closer.sum(dim=1), torch.nan)

@@ -65,8 +65,12 @@ def compiled_count_and_find(score: np.dtype[Any]) -> Loops | None:
     """`count_and_find` for this dtype; None where it cannot be compiled."""
 
     def count_two_pairs(loops: Loops) -> None:
-        counts, scores, same = np.zeros(3, np.int64), np.zeros(1, score), np.ones(1, np.bool_)
-        cosines, classes, ends = np.array([[9, -0.5, 0.5]], score), np.arange(3), np.array([[0], [1]], score)
+        counts = np.zeros(3, np.int64)
+        scores = np.zeros(1, score)
+        same = np.ones(1, np.bool_)
+        cosines = np.array([[9, -0.5, 0.5]], score)
+        classes = np.arange(3)
+        ends = np.array([[0], [1]], score)
         sides = map(score.type, (-1, 1, 1))
         found = loops(cosines, np.ones(1, np.int64), *ends, *sides, counts, classes[:1], classes, scores, same)
         if (found, scores[0], same[0], *counts) != (1, 0.5, False, 1, 1, 0):
@@ -220,7 +224,9 @@ def _rates_around_equal_errors(pairs: PairDistances) -> tuple[float, float] | No
         return None
     genuine = (pairs.unit[first] * pairs.other[first + 1]).sum(1).sort().values
     other = chosen.roll(1)
-    impostor = (pairs.unit[chosen] * pairs.other[other]).sum(1)[pairs.index[chosen] != pairs.index[other]].sort().values
+    cosines = (pairs.unit[chosen] * pairs.other[other]).sum(1)
+    is_impostor = pairs.index[chosen] != pairs.index[other]
+    impostor = cosines[is_impostor].sort().values
     if not len(impostor):
         return None
     rejected = torch.arange(len(genuine), device=genuine.device) / len(genuine)
@@ -260,9 +266,7 @@ def labelled_pairs(embeddings: Tensor, labels: Tensor, *, block_rows: int = SIDE
     check_embeddings(embeddings)
     labels = check_labels(labels, len(embeddings))
     check_finite(embeddings)
-    check_whole(block_rows, "block_rows")
-    if block_rows < 1:
-        raise ValueError(f"block_rows must be 1 or more; got {block_rows!r}")
+    check_whole(block_rows, "block_rows", 1)
     unit, labels = unit_rows(embeddings), labels.to(embeddings.device)
     for i in range(0, len(unit), block_rows):
         rows = slice(i, i + block_rows)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_number, check_tensor, check_whole
+from pml_ext._checks import check_labels, check_whole
 from pml_ext.functional.verification.roc import ROC, check_scores, roc_curve
 
 
@@ -52,12 +52,6 @@ def errors_at(scores: Tensor, same: Tensor, thresholds: Tensor | float) -> Verif
     """
     check_scores(scores, same)
     # Not in the precision of the scores: float16 would round the given threshold.
-    if isinstance(thresholds, Tensor):
-        check_tensor(thresholds, "thresholds", "(...)")
-        if thresholds.is_complex() or thresholds.dtype == torch.bool:
-            raise ValueError(f"thresholds must be numbers; got {thresholds.dtype}")
-    else:
-        check_number(thresholds, "thresholds")
     thresholds = torch.as_tensor(thresholds, dtype=torch.float64, device=scores.device)
     if bool(thresholds.isnan().any()):
         raise ValueError("thresholds must be numbers; got nan")
@@ -100,9 +94,7 @@ def contiguous_folds(pairs: int, folds: int = 10, *, device: torch.device | None
     [0, 0, 0, 1, 1]
     """
     check_whole(pairs, "pairs", 0, 2**28)
-    check_whole(folds, "folds")
-    if folds < 2:
-        raise ValueError(f"folds must be at least 2 (each is judged by the others); got {folds}")
+    check_whole(folds, "folds", 2)
     if pairs < folds:
         raise ValueError(f"{folds} folds need at least {folds} pairs; got {pairs}")
     return torch.arange(pairs, device=device) * folds // pairs
@@ -128,12 +120,7 @@ def fold_accuracy(scores: Tensor, same: Tensor, fold_ids: Tensor) -> FoldAccurac
     [1.0, 1.0, 0.5]
     """
     check_scores(scores, same)
-    check_tensor(fold_ids, "fold_ids", "(P,)")
-    is_whole = not (fold_ids.is_floating_point() or fold_ids.is_complex() or fold_ids.dtype == torch.bool)
-    if fold_ids.shape != scores.shape or not is_whole:
-        raise ValueError(
-            f"fold_ids must be integers of shape {tuple(scores.shape)}; got {fold_ids.dtype} {tuple(fold_ids.shape)}"
-        )
+    fold_ids = check_labels(fold_ids, len(scores), "fold_ids")
     ids, index = torch.unique(fold_ids.to(scores.device), return_inverse=True)
     if len(ids) < 2:
         raise ValueError(f"fold_ids must have at least 2 folds (each is judged by the others); got {len(ids)}")

@@ -33,25 +33,20 @@ def rate_interval(errors: Tensor | int, trials: Tensor | int, confidence: float 
     (0.00062, 0.00874)
     """
     check_fraction(confidence, "confidence")
-    for name, count in (("errors", errors), ("trials", trials)):
-        if isinstance(count, Tensor):
-            check_tensor(count, name, "(...)")
-        elif isinstance(count, float):
-            raise ValueError(f"{name} must be integer counts; got {count!r}")
-        else:
-            check_whole(count, name)
-    given = torch.as_tensor(errors), torch.as_tensor(trials)
-    check_shapes_broadcast("rate_interval", errors=given[0], trials=given[1])
-    counts = torch.broadcast_tensors(*given)
-    for name, count in zip(("errors", "trials"), counts, strict=True):
+    given = {"errors": torch.as_tensor(errors), "trials": torch.as_tensor(trials)}
+    for name, count in given.items():
         if count.is_floating_point() or count.is_complex() or count.dtype == torch.bool:
             raise ValueError(f"{name} must be integer counts; got {count.dtype}")
-    if bool(((counts[0] < 0) | (counts[0] > counts[1])).any()):
-        raise ValueError("errors must be from 0 to trials; got " + _first_outside(*counts))
-    lower, upper = interval_of_share(counts[0].double().cpu().numpy(), counts[1].double().cpu().numpy(), confidence)
-    ends = (torch.as_tensor(end, dtype=torch.float64, device=counts[0].device) for end in (lower, upper))
-    lower, upper = (end.masked_fill(counts[1] == 0, torch.nan) for end in ends)
-    return lower, upper
+    check_shapes_broadcast("rate_interval", **given)
+    wrong, total = torch.broadcast_tensors(*given.values())
+    outside = (wrong < 0) | (wrong > total)
+    if bool(outside.any()):
+        example = f"{int(wrong[outside][0])} of {int(total[outside][0])}"
+        raise ValueError(f"errors must be from 0 to trials; got {example}")
+    ends = interval_of_share(wrong.double().cpu().numpy(), total.double().cpu().numpy(), confidence)
+    lower, upper = (torch.as_tensor(end, dtype=torch.float64, device=wrong.device) for end in ends)
+    nothing = total == 0
+    return lower.masked_fill(nothing, torch.nan), upper.masked_fill(nothing, torch.nan)
 
 
 def interval_of_share(errors: Any, trials: Any, confidence: float) -> tuple[Any, Any]:
@@ -63,11 +58,6 @@ def interval_of_share(errors: Any, trials: Any, confidence: float) -> tuple[Any,
     lower = np.where(errors == 0, 0.0, betaincinv(errors, trials - errors + 1, tail))
     upper = np.where(errors == trials, 1.0, betaincinv(errors + 1, trials - errors, 1 - tail))
     return lower[()], upper[()]
-
-
-def _first_outside(errors: Tensor, trials: Tensor) -> str:
-    outside = (errors < 0) | (errors > trials)
-    return f"{int(errors[outside][0])} of {int(trials[outside][0])}"
 
 
 def class_rate_interval(
@@ -123,7 +113,8 @@ def jackknife_interval(
     effective *= (ndtri(tail) / stdtrit(max(1.0, classes - 1), tail)) ** 2
     wrong, right = rate * effective + 0.5, (1 - rate) * effective + 0.5
     # The prior's half trials must not move an end over the rate itself.
-    return min(rate, float(betaincinv(wrong, right, tail))), max(rate, float(betaincinv(wrong, right, 1 - tail)))
+    low, high = float(betaincinv(wrong, right, tail)), float(betaincinv(wrong, right, 1 - tail))
+    return min(rate, low), max(rate, high)
 
 
 def jackknife_variance(without: Tensor) -> Tensor:
@@ -213,5 +204,6 @@ def bootstrap_tar_at_far(
     if not rates:
         return nothing, nothing
     tail = (1 - confidence) / 2
-    lower, upper = torch.stack(rates).double().quantile(torch.tensor([tail, 1 - tail]).to(nothing)).unbind()
+    tails = torch.tensor([tail, 1 - tail]).to(nothing)
+    lower, upper = torch.stack(rates).double().quantile(tails)
     return lower, upper

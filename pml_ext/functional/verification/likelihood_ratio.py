@@ -30,7 +30,8 @@ def cllr(log_ratios: Tensor, same: Tensor) -> Tensor:
     check_tensor(log_ratios, "log_ratios", "(P,)")
     check_scores(log_ratios.masked_fill(log_ratios.isinf(), 0), same)
     ratios = log_ratios.double()
-    return (softplus(-ratios[same]).mean() + softplus(ratios[~same]).mean()) / (2 * math.log(2))
+    genuine, impostors = softplus(-ratios[same]).mean(), softplus(ratios[~same]).mean()
+    return (genuine + impostors) / (2 * math.log(2))
 
 
 def min_cllr(scores: Tensor, same: Tensor) -> Tensor:
@@ -55,8 +56,10 @@ def min_cllr(scores: Tensor, same: Tensor) -> Tensor:
 def count_by_score(scores: Tensor, same: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The N distinct scores, ascending, each pair's place among them, and the pairs of either kind there (float64)."""
     values, place = torch.unique(scores.double().cpu(), return_inverse=True)
-    kinds = (torch.bincount(place, weights=kind.cpu().double(), minlength=len(values)) for kind in (same, ~same))
-    return values, place, *kinds
+    is_genuine = same.cpu().double()
+    genuine = torch.bincount(place, weights=is_genuine, minlength=len(values))
+    impostors = torch.bincount(place, weights=1 - is_genuine, minlength=len(values))
+    return values, place, genuine, impostors
 
 
 def ratios_of_counts(genuine: Tensor, impostors: Tensor) -> Tensor:

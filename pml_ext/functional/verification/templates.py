@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_finite, check_labels, check_tensor
+from pml_ext._checks import check_embeddings, check_finite, check_labels, check_positions, check_tensor
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.functional.pairwise.pair_blocks import listed_cosines
 
@@ -96,19 +96,7 @@ def pair_cosines(embeddings: Tensor, ref_emb: Tensor, rows: Tensor, ref_rows: Te
         check_finite(x, name)
     if embeddings.shape[1] != ref_emb.shape[1]:
         raise ValueError(f"ref_emb must have the {embeddings.shape[1]} columns of embeddings; got {ref_emb.shape[1]}")
-    check_rows(rows, len(embeddings), "rows")
-    check_rows(ref_rows, len(ref_emb), "ref_rows")
-    if rows.shape != ref_rows.shape:
-        raise ValueError(f"ref_rows must have {len(rows)} entries like rows, one per pair; got {len(ref_rows)}")
+    check_positions(rows, len(embeddings), "rows")
+    check_positions(ref_rows, len(ref_emb), "ref_rows", like=rows)
     unit, ref_unit = unit_rows(embeddings), unit_rows(ref_emb)
     return listed_cosines(unit, ref_unit, rows.to(unit.device).long(), ref_rows.to(unit.device).long())
-
-
-def check_rows(rows: Tensor, count: int, name: str) -> None:
-    """Raise unless rows are (P,) integers in [0, count)."""
-    check_tensor(rows, name, "(P,)")
-    whole = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)  # torch cannot compute with others
-    if rows.ndim != 1 or rows.dtype not in whole:
-        raise ValueError(f"{name} must be a (P,) tensor of integers; got {rows.dtype} {tuple(rows.shape)}")
-    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < count:
-        raise ValueError(f"{name} must be rows in [0, {count}); got rows from {int(rows.min())} to {int(rows.max())}")

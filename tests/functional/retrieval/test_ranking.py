@@ -243,7 +243,7 @@ BLOCKS = torch.rand(23, 60).split(10)
         ({"gallery": torch.ones(60, 4)}, "query's 5 columns; got 4"),
         ({"gallery_labels": torch.ones(59)}, "gallery_labels must have shape"),
         ({"gallery": torch.full((60, 5), torch.inf)}, "gallery must be finite; got NaN or infinity in 60 of 60 rows"),
-        ({"within": 0}, "within must be a rank of 1 or more"),
+        ({"within": 0}, "within must be at least 1; got 0"),
         ({"within": 2.5}, "within must be a whole number; got"),
         ({"metric": "l1"}, "metric must be one of 'cosine', 'euclidean'; got 'l1'"),
         ({"distances": BLOCKS[:2]}, "must have 23 rows in all, one per query; got 20"),
@@ -266,6 +266,6 @@ def test_errors_of_ranks_and_order():
     with pytest.raises(ValueError, match="gallery must start with the 60 queries"):
         labels = protocol["gallery_labels"], protocol["query_labels"]
         rank_matches(given["gallery"], labels[0], given["query"], labels[1], gallery_includes_query=True)
-    for ranks, message in (((0, 1), "must be one or more ranks from 1"), ((2.5,), "must be a whole number; got")):
+    for ranks, message in (((0, 1), "must be at least 1; got 0"), ((), "must have at least one rank"), ((2.5,), "must be a whole number; got")):
         with pytest.raises(ValueError, match=f"ranks {message}"):
             cumulative_matches(rank_matches(**given, **protocol), ranks)

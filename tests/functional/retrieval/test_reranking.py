@@ -92,7 +92,7 @@ def test_features_too_large_to_square():
         (expand_features, {"k": 41}, "k must be from 1 to the 40 queries and gallery items; got 41"),
         (expand_features, {"k": 2.5}, "k must be a whole number; got"),
         (expand_features, {"alpha": -1}, "alpha must be finite and at least 0; got -1"),
-        (expand_features, {"times": 0}, "times must be 1 or more; got 0"),
+        (expand_features, {"times": 0}, "times must be at least 1; got 0"),
         (expand_features, {"times": 101}, "times must be at most 100"),
         (expand_features, {"gallery": torch.ones(5, 3)}, "gallery must have the query's 6 columns; got 3"),
     ],

@@ -80,8 +80,8 @@ SCORES, SAME, FOLDS = torch.rand(8), torch.arange(8) % 2 == 0, torch.arange(8) /
         (lambda: fold_accuracy(SCORES, SAME | (FOLDS == 1), FOLDS), r"fold 1 has only genuine pairs \(4\)"),
         (lambda: fold_accuracy(SCORES, SAME & (FOLDS == 1), FOLDS), "fold 0 has only impostor pairs"),
         (lambda: fold_accuracy(SCORES, SAME, 0 * FOLDS), "at least 2 folds"),
-        (lambda: fold_accuracy(SCORES, SAME, FOLDS[1:]), "fold_ids must be integers of shape"),
-        (lambda: fold_accuracy(SCORES, SAME, FOLDS.float()), "fold_ids must be integers of shape"),
+        (lambda: fold_accuracy(SCORES, SAME, FOLDS[1:]), "fold_ids must have shape"),
+        (lambda: fold_accuracy(SCORES, SAME, FOLDS + 0.5), "fold_ids must be of integer type"),
         (lambda: fold_accuracy(SCORES.log() * torch.inf, SAME, FOLDS), "scores must be finite"),
     ],
 )
