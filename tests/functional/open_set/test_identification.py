@@ -1,122 +1,112 @@
+"""Rates of searches in random galleries against every gallery, enumerated."""
+
 import math
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch.nn.functional import normalize
 
 from pml_ext.functional import identification
-from pml_ext.functional.open_set.best_scores import BestScores, scores_from, share_with_any
+from pml_ext.functional.open_set.best_scores import BestScores, scores_from, share_with_any, share_with_fewer
 from pml_ext.functional.open_set.identification import search_rates
 from tests.oracles import identification as oracle
 from tests.oracles.thresholds import jeffreys
 
-LABELS = torch.tensor([3, 3, 3, 7, 7, 1, 1, 1, 1, 9, 5, 5, 8, 8])  # identity 9 has one sample
+LABELS = [3, 3, 3, 7, 7, 1, 1, 1, 1, 9, 5, 5, 8, 8]  # identity 9 has one sample
+IDS = torch.tensor(LABELS)
 
 
-def embeddings_of(labels: Tensor, spread: float = 0.8) -> Tensor:
+def samples():
     generator = torch.Generator().manual_seed(1)
-    centres = torch.randn(10, 5, generator=generator, dtype=torch.float64)
-    return centres[labels] + spread * torch.randn(len(labels), 5, generator=generator, dtype=torch.float64)
+    centres, noise = (torch.randn(n, 5, generator=generator, dtype=torch.float64) for n in (10, 14))
+    return centres[IDS] + 0.8 * noise
 
 
-@pytest.mark.parametrize("gallery_size", [1, 3, 5])
+@pytest.mark.parametrize("size", [1, 3, 5])
 @pytest.mark.parametrize("threshold", [-1.0, 0.3, 0.7, 0.95])
 @pytest.mark.parametrize("rank", [1, 2, 4])
-def test_rates_equal_every_gallery_enumerated(gallery_size: int, threshold: float, rank: int) -> None:
-    embeddings = embeddings_of(LABELS)
-    expected = oracle.identification(embeddings.tolist(), LABELS.tolist(), gallery_size, threshold, rank)
-    found = identification(embeddings, LABELS, gallery_size=gallery_size, threshold=threshold, rank=rank)
-    assert found[1:] == pytest.approx(expected, abs=1e-12)
-    in_float32 = identification(embeddings.float(), LABELS, gallery_size=gallery_size, threshold=threshold, rank=rank)
-    assert in_float32[1:] == pytest.approx(expected, abs=1e-12)
+def test_rates_equal_every_gallery_enumerated(size, threshold, rank, blocks_of, device):
+    blocks_of(20)
+    x = samples()
+    expected = oracle.identification(x.tolist(), LABELS, size, threshold, rank)
+    for given in (x.to(device), x.float()):
+        found = identification(given, IDS, gallery_size=size, threshold=threshold, rank=rank)
+        assert found == pytest.approx((threshold, *expected), abs=1e-12)
 
 
 @pytest.mark.parametrize("template", ["best", "mean"])
-@pytest.mark.parametrize("with_cameras", [False, True])
+@pytest.mark.parametrize("cameras", [None, torch.arange(14) % 2])
 @pytest.mark.parametrize("threshold", [-1.0, 0.5, 0.8])
-def test_templates_and_cameras_equal_every_gallery_enumerated(
-    template: Any, with_cameras: bool, threshold: float
-) -> None:
-    embeddings, cameras = embeddings_of(LABELS), torch.arange(len(LABELS)) % 2 if with_cameras else None
-    known = None if cameras is None else cameras.tolist()
+def test_templates_and_cameras_equal_every_gallery_enumerated(template, cameras, threshold):
+    x, known = samples(), None if cameras is None else cameras.tolist()
     for size in (2, 5):
-        loops = oracle.identification(embeddings.tolist(), LABELS.tolist(), size, threshold, 1, known, template)
-        found = identification(
-            embeddings, LABELS, gallery_size=size, threshold=threshold, cameras=cameras, template=template
-        )
-        assert found[1:] == pytest.approx(loops, abs=1e-12)
+        expected = oracle.identification(x.tolist(), LABELS, size, threshold, 1, known, template)
+        options = {"gallery_size": size, "threshold": threshold, "cameras": cameras, "template": template}
+        assert identification(x, IDS, **options)[1:] == pytest.approx(expected, abs=1e-12)
 
 
-def test_equal_scores_count_against_the_own_identity() -> None:
-    embeddings = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    labels = torch.tensor([0, 0, 1, 2])
-    assert identification(embeddings, labels, gallery_size=2, threshold=0.5).fnir == pytest.approx(0.5)
-    assert identification(embeddings, labels, gallery_size=2, threshold=0.5, rank=2).fnir == 0
+def test_equal_scores_count_against_the_own_identity():
+    x, labels = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0, 1, 2])
+    assert identification(x, labels, gallery_size=2, threshold=0.5).fnir == pytest.approx(0.5)
+    assert identification(x, labels, gallery_size=2, threshold=0.5, rank=2).fnir == 0
+    of_one_each = identification(torch.eye(3), torch.arange(3), gallery_size=1, threshold=0.5)
+    assert math.isnan(of_one_each.fnir) and of_one_each.fpir == 0
 
 
 @pytest.mark.parametrize("fpir", [0.001, 0.05, 0.2, 0.5, 0.9])
-@pytest.mark.parametrize("gallery_size", [1, 3, 5])
-def test_the_threshold_is_the_lowest_that_meets_the_rate(fpir: float, gallery_size: int) -> None:
-    embeddings = embeddings_of(LABELS)
-    found = identification(embeddings, LABELS, gallery_size=gallery_size, fpir=fpir)
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_the_threshold_is_the_lowest_that_meets_the_rate(fpir, size):
+    x = samples()
+    found = identification(x, IDS, gallery_size=size, fpir=fpir)
     assert found.fpir <= fpir + 1e-12
-    unit = embeddings / embeddings.norm(dim=1, keepdim=True)
-    cosines = unit @ unit.T
-    best = [
-        cosines[i, other == LABELS].max() for i, own in enumerate(LABELS) for other in LABELS.unique() if other != own
-    ]
+    assert found == pytest.approx(identification(x, IDS, gallery_size=size, threshold=found.threshold), abs=1e-12)
+    cosines = normalize(x) @ normalize(x).T
+    best = [cosines[i, other == IDS].max() for i, own in enumerate(LABELS) for other in {*LABELS} - {own}]
     next_below = max(float(score) for score in best if score < found.threshold)
-    at_next = identification(embeddings, LABELS, gallery_size=gallery_size, threshold=next_below - 1e-9)
-    assert at_next.fpir > fpir
-    again = identification(embeddings, LABELS, gallery_size=gallery_size, threshold=found.threshold)
-    assert found == pytest.approx(again, abs=1e-12)
+    assert identification(x, IDS, gallery_size=size, threshold=next_below - 1e-9).fpir > fpir
 
 
-def test_of_many_probes_the_trial_leaves_no_score_out() -> None:
+def test_of_many_probes_the_trial_leaves_no_score_out():
     labels = torch.arange(3000) % 600
-    generator = torch.Generator().manual_seed(0)
-    embeddings = torch.randn(600, 8, generator=generator)[labels] + torch.randn(3000, 8, generator=generator)
+    x = torch.randn(600, 8)[labels] + torch.randn(3000, 8)
     for fpir, size in [(0.01, 10), (0.3, 500), (0.95, 599)]:
-        found = identification(embeddings, labels, gallery_size=size, fpir=fpir)
-        assert found.fpir <= fpir
-        step = identification(embeddings, labels, gallery_size=size, threshold=found.threshold - 1e-4)
-        assert step.fpir > fpir or step.fpir == found.fpir
+        found = identification(x, labels, gallery_size=size, fpir=fpir)
+        step = identification(x, labels, gallery_size=size, threshold=found.threshold - 1e-4)
+        assert found.fpir <= fpir and (step.fpir > fpir or step.fpir == found.fpir)
 
 
-def test_without_mated_probes_the_miss_rate_is_nan() -> None:
-    found = identification(torch.eye(3), torch.arange(3), gallery_size=1, threshold=0.5)
-    assert math.isnan(found.fnir) and found.fpir == 0
-
-
-def test_fpir_grows_with_the_gallery() -> None:
-    embeddings = embeddings_of(LABELS)
-    one = identification(embeddings, LABELS, gallery_size=1, threshold=0.5).fpir
-    for size in (2, 4, 5):
-        found = identification(embeddings, LABELS, gallery_size=size, threshold=0.5).fpir
-        assert one <= found
-
-
-def test_the_law_is_finite_for_large_galleries() -> None:
+def test_the_laws():
+    """Finite for large galleries; as hypergeometric probabilities of a small one."""
     shares = share_with_any(torch.tensor([0, 1, 10, 10**7 - 1]), 10**7, 10**6)
     assert shares.tolist() == pytest.approx([0, 0.1, 1 - 0.9**10, 1], rel=1e-5, abs=1e-6)
+    above, ways = torch.arange(7), math.comb(6, 3)
+    none = [math.comb(6 - m, 3) / ways for m in range(7)]
+    one = [m * math.comb(6 - m, 2) / ways for m in range(7)]
+    assert share_with_any(above, 6, 3).tolist() == pytest.approx([1 - p for p in none], abs=1e-12)
+    assert share_with_fewer(above, 6, 3, 1).tolist() == pytest.approx(none, abs=1e-12)
+    both = [p + q for p, q in zip(none, one, strict=True)]
+    assert share_with_fewer(above, 6, 3, 2).tolist() == pytest.approx(both, abs=1e-12)
 
 
-def test_impossible_questions_are_errors() -> None:
-    embeddings = embeddings_of(LABELS)
-    with pytest.raises(ValueError, match=r"gallery_size must be from 1 to 5.*got 6: measure a larger set"):
-        identification(embeddings, LABELS, gallery_size=6, threshold=0.5)
-    with pytest.raises(ValueError, match="give one of threshold and fpir"):
-        identification(embeddings, LABELS, gallery_size=2)
-    with pytest.raises(ValueError, match="give one of threshold and fpir"):
-        identification(embeddings, LABELS, gallery_size=2, threshold=0.1, fpir=0.1)
-    with pytest.raises(ValueError, match="at least two identities"):
-        identification(embeddings, torch.zeros(14, dtype=torch.long), gallery_size=1, threshold=0.5)
-    with pytest.raises(ValueError, match=r"fpir must be in \(0, 1\)"):
-        identification(embeddings, LABELS, gallery_size=2, fpir=1.0)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gallery_size": 6, "threshold": 0.5}, r"gallery_size must be from 1 to 5.*got 6: measure a larger set"),
+        ({"gallery_size": 0, "threshold": 0.5}, r"gallery_size must be from 1 to 5.*got 0"),
+        ({"gallery_size": 2}, "give one of threshold and fpir"),
+        ({"gallery_size": 2, "threshold": 0.1, "fpir": 0.1}, "give one of threshold and fpir"),
+        ({"gallery_size": 2, "threshold": math.nan}, "threshold must be a number; got nan"),
+        ({"gallery_size": 2, "fpir": 1.0}, r"fpir must be in \(0, 1\)"),
+        ({"gallery_size": 2, "threshold": 0.1, "rank": 0}, "rank must be at least 1"),
+        ({"labels": 0 * IDS, "gallery_size": 1, "threshold": 0.5}, "at least two identities"),
+    ],
+)
+def test_errors(options, message):
+    with pytest.raises(ValueError, match=message):
+        identification(**({"embeddings": samples(), "labels": IDS} | options))
 
 
-def ends(rate: float, without: list[float], probes: list[int]) -> tuple[float, float]:
+def ends(rate, without, probes):
     """probes: of each identity."""
     mean = sum(without) / len(without)
     variance = sum((value - mean) ** 2 for value in without) * (len(without) - 1) / len(without)
@@ -127,37 +117,22 @@ def ends(rate: float, without: list[float], probes: list[int]) -> tuple[float, f
 
 @pytest.mark.parametrize("enrolled", [1, 3, 4])
 @pytest.mark.parametrize("rank", [1, 2])
-def test_intervals_come_from_leaving_identities_out(enrolled: int, rank: int) -> None:
-    x, labels = embeddings_of(LABELS), LABELS.tolist()
-    high = scores_from(BestScores(x, LABELS), 0.5)
-    found = search_rates(high, 0.6, enrolled, rank=rank)
-    all_rates = oracle.identification(x.tolist(), labels, enrolled, 0.6, rank)
+def test_intervals_come_from_leaving_identities_out(enrolled, rank):
+    x = samples().tolist()
+    high = scores_from(BestScores(samples(), IDS), 0.5)
+    found = search_rates(high, 0.6, enrolled, rank=rank, ranks=4)
     fewer = []
-    for left_out in sorted(set(labels)):
-        kept = [i for i, label in enumerate(labels) if label != left_out]
-        rates = oracle.identification(x[kept].tolist(), [labels[i] for i in kept], enrolled, 0.6, rank)
-        fewer.append(rates)
-    assert found.fnir is not None
-    probes = [labels.count(label) for label in sorted(set(labels))]
+    for left_out in sorted(set(LABELS)):
+        kept = [i for i, label in enumerate(LABELS) if label != left_out]
+        of_kept = [x[i] for i in kept], [LABELS[i] for i in kept]
+        fewer.append(oracle.identification(*of_kept, enrolled, 0.6, rank))
+    rates = oracle.identification(x, LABELS, enrolled, 0.6, rank)
+    probes = [LABELS.count(label) for label in sorted(set(LABELS))]
     mated = [number if number > 1 else 0 for number in probes]
     fpir, fnir, _ = zip(*fewer, strict=True)
-    assert found.fpir == pytest.approx((all_rates[0], *ends(all_rates[0], fpir, probes)), abs=1e-9)
-    assert found.fnir == pytest.approx((all_rates[1], *ends(all_rates[1], fnir, mated)), abs=1e-9)
-    assert found.selectivity.rate == pytest.approx(all_rates[2], abs=1e-12)
-
-
-def test_cmc_is_what_is_found_at_any_threshold() -> None:
-    x, labels = embeddings_of(LABELS), LABELS.tolist()
-    found = search_rates(scores_from(BestScores(x, LABELS), 0.5), 0.5, 4, ranks=4).cmc
-    loops = [1 - oracle.identification(x.tolist(), labels, 4, -2.0, rank)[1] for rank in (1, 2, 3, 4)]
-    assert found == pytest.approx(loops, abs=1e-12)
-
-
-def test_selectivity_is_the_mean_number_of_matches() -> None:
-    x = embeddings_of(LABELS)
-    scores = BestScores(x, LABELS)
-    found = search_rates(scores_from(scores, 0.5), 0.6, 3)
-    accepted = sum(int((block.others >= 0.6).sum()) for block in scores.blocks())
-    pooled = accepted / len(LABELS) / 5
-    assert found.selectivity.rate == pytest.approx(3 * pooled)
-    assert found.fpir.low < found.fpir.rate < found.fpir.high
+    assert found.fpir == pytest.approx((rates[0], *ends(rates[0], fpir, probes)), abs=1e-9)
+    assert found.fnir == pytest.approx((rates[1], *ends(rates[1], fnir, mated)), abs=1e-9)
+    assert found.selectivity.rate == pytest.approx(rates[2], abs=1e-12)
+    # The CMC is what is found at any threshold.
+    loops = [1 - oracle.identification(x, LABELS, enrolled, -2.0, n)[1] for n in (1, 2, 3, 4)]
+    assert found.cmc == pytest.approx(loops, abs=1e-12)

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
-from torch.nn.functional import normalize
 
 from pml_ext.functional import PairDistances, opis
 from pml_ext.functional.operating_points import counting
@@ -14,7 +12,6 @@ from pml_ext.functional.operating_points.counting import (
     compiled_count_rows,
     count_by_loops,
     count_by_search,
-    count_pairs,
 )
 
 pytest.importorskip("numba")
@@ -29,31 +26,24 @@ SETS = {
 }
 
 
-def counted(
-    x: Tensor, y: Tensor, bins: Bins, counters: type[np.integer], *, by_loops: bool, block_rows: int | None = None
-) -> tuple[Tensor, Tensor]:
+def by_both(x, y, bins, counters=np.int32, block_rows=None):
+    """The counters by class and pooled, of loops and of search."""
     pairs = PairDistances(x, y, block_rows=block_rows)
     width = 1 + round((bins.top - bins.bottom) / bins.width)
     row = pairs.index.clamp_max(len(pairs.classes) // 2)  # the last row collects several classes
-    by_class = torch.from_numpy(np.zeros((int(row.max()) + 1) * width, counters))
-    pooled = torch.from_numpy(np.zeros(width << bins.log_parts, counters))
-    arguments = pairs, bins, (row * width).int(), by_class, pooled
-    if by_loops:
-        count_rows = compiled_count_rows(pairs.unit.numpy().dtype, np.dtype(counters), np.dtype(counters))
-        assert count_rows is not None
-        count_by_loops(count_rows, *arguments)
-    else:
-        count_by_search(*arguments)
-    return by_class, pooled
+    sizes = (int(row.max()) + 1) * width, width << bins.log_parts
+    found = [[torch.from_numpy(np.zeros(size, counters)) for size in sizes] for _ in range(2)]
+    given = pairs, bins, (row * width).int()
+    count_by_loops(compiled_count_rows(pairs.unit.numpy().dtype, *[np.dtype(counters)] * 2), *given, *found[0])
+    count_by_search(*given, *found[1])
+    return found
 
 
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize(("top", "bottom"), [(0.6, 0.2), (0.02, -0.03), (1.001, -1.001), (0.999, 0.99)])
-def test_loops_and_search_give_equal_counts(name: str, top: float, bottom: float) -> None:
-    bins = Bins(top, bottom, (top - bottom) / 64, 4)
-    by_loops, by_search = (counted(SETS[name], LABELS, bins, np.int32, by_loops=way) for way in (True, False))
-    for found, expected in zip(by_loops, by_search, strict=True):
-        assert torch.equal(found, expected)
+def test_loops_and_search_give_equal_counts(name, top, bottom):
+    by_loops, by_search = by_both(SETS[name], LABELS, Bins(top, bottom, (top - bottom) / 64, 4))
+    assert all(map(torch.equal, by_loops, by_search))
     if bottom < -1:  # each negative pair, for both its classes and once pooled
         negatives = PairDistances(SETS[name], LABELS).total_negative_pairs
         assert [int(each.sum()) for each in by_loops] == [2 * negatives, negatives]
@@ -61,60 +51,49 @@ def test_loops_and_search_give_equal_counts(name: str, top: float, bottom: float
 
 @pytest.mark.parametrize(("dtype", "counters"), [(torch.float64, np.int32), (torch.float32, np.int64)])
 @pytest.mark.parametrize("block_rows", [7, 100])
-def test_other_types_and_narrow_blocks(dtype: torch.dtype, counters: type[np.integer], block_rows: int) -> None:
+def test_other_types_and_narrow_blocks(dtype, counters, block_rows):
     x, y = torch.randn(160, 5, dtype=dtype), torch.randint(0, 12, (160,))
-    of = dict(bins=Bins(0.5, 0.1, 0.01, 3), counters=counters, block_rows=block_rows)
-    for found, expected in zip(counted(x, y, by_loops=True, **of), counted(x, y, by_loops=False, **of), strict=True):
-        assert found.sum() > 0
-        assert torch.equal(found, expected)
+    by_loops, by_search = by_both(x, y, Bins(0.5, 0.1, 0.01, 3), counters, block_rows)
+    assert all(map(torch.equal, by_loops, by_search)) and all(found.sum() > 0 for found in by_loops)
 
 
 @pytest.mark.parametrize("labels", [[0, 1], [0, 0], [0, 0, 0, 1, 1]])
-def test_tiny_sets(labels: list[int]) -> None:
-    x, y, bins = torch.randn(len(labels), 3), torch.tensor(labels), Bins(1.1, -1.1, 0.1, 3)
-    for found, expected in zip(*(counted(x, y, bins, np.int32, by_loops=way) for way in (True, False)), strict=True):
-        assert torch.equal(found, expected)
+def test_tiny_sets(labels):
+    assert all(map(torch.equal, *by_both(torch.randn(len(labels), 3), torch.tensor(labels), Bins(1.1, -1.1, 0.1, 3))))
 
 
-def test_large_sets_use_compiled_loops(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, y = normalize(torch.randn(300, 4)), torch.arange(300) // 3
-    pairs, bins = PairDistances(x, y), Bins(0.9, 0.5, 0.01, 3)
-    used: list[str] = []
-    monkeypatch.setattr(counting, "count_by_loops", lambda *_: used.append("loops"))
-    monkeypatch.setattr(counting, "count_by_search", lambda *_: used.append("search"))
-    counters = pairs, bins, pairs.index.int(), torch.zeros(100, dtype=torch.int32), torch.zeros(328, dtype=torch.int32)
-    count_pairs(*counters)
-    monkeypatch.setattr(counting, "_WORTH_LOADING", 300)
-    count_pairs(*counters)
-    monkeypatch.setattr(counting, "compiled_count_rows", lambda *_: None)
-    count_pairs(*counters)
-    assert used == ["search", "loops", "search"]
-
-
-def test_opis_is_the_same_with_loops_and_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_sets_use_compiled_loops_with_the_same_opis(monkeypatch):
     y = torch.arange(5000) // 5
     x = torch.randn(1000, 16)[y] + torch.rand(1000, 1)[y] * torch.randn(5000, 16)
-    by_search = opis(x, y)
-    monkeypatch.setattr(counting, "count_by_search", lambda *_: pytest.fail("searched"))
-    monkeypatch.setattr(counting, "_WORTH_LOADING", 5000)
-    assert torch.equal(opis(x, y), by_search)
+    used = []
+
+    def note(name):
+        original = getattr(counting, name)
+        monkeypatch.setattr(counting, name, lambda *given: used.append(name) or original(*given))
+
+    note("count_by_search")
+    note("count_by_loops")
+    found = [opis(x, y)]
+    for name, value in (("_WORTH_LOADING", 5001), ("_WORTH_LOADING", 5000), ("compiled_count_rows", lambda *_: None)):
+        monkeypatch.setattr(counting, name, value)
+        found.append(opis(x, y))
+    assert used == ["count_by_search", "count_by_search", "count_by_loops", "count_by_search"]
+    assert all(torch.equal(found[0], other) for other in found)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.05, 0.09, 0.3, 1.0])
 @pytest.mark.parametrize("block_rows", [7, 40, 100])
-def test_every_similar_negative_pair_is_found_once(share: float, block_rows: int) -> None:
-    x, y = torch.randn(90, 5, dtype=torch.float64), torch.randint(0, 12, (90,))
+def test_every_similar_negative_pair_is_found_once(share, block_rows, device):
+    x, y = torch.randn(90, 5, dtype=torch.float64).to(device), torch.randint(0, 12, (90,))
     pairs = PairDistances(x, y, block_rows=block_rows)
-    products, sorted_labels = (pairs.unit @ pairs.unit.T).tolist(), y.sort().values.tolist()
-    loops = {
-        (i, j): products[i][j] for i in range(90) for j in range(i + 1, 90) if sorted_labels[i] != sorted_labels[j]
-    }
+    products, labels = (pairs.unit @ pairs.unit.T).tolist(), y.sort().values.tolist()
+    loops = {(i, j): products[i][j] for i in range(90) for j in range(i + 1, 90) if labels[i] != labels[j]}
     bottom = 2.0 if share == 0 else sorted(loops.values(), reverse=True)[int(share * len(loops)) - 1] - 1e-9
-    finder = SimilarPairFinder(pairs, bottom, torch.arange(90, dtype=torch.int32))
-    found: list[tuple[tuple[int, int], float]] = []
+    finder = SimilarPairFinder(pairs, bottom, torch.arange(90, dtype=torch.int32, device=device))
+    found = []
     for block in pairs.blocks():
-        cosines, rows, columns = finder.find(block)
-        found += zip(zip(rows.tolist(), columns.tolist(), strict=True), cosines.tolist(), strict=True)
+        cosines, *places = (part.tolist() for part in finder.find(block))
+        found += zip(zip(*places, strict=True), cosines, strict=True)
     expected = {places: cosine for places, cosine in loops.items() if cosine >= bottom}
     assert len(found) == len(expected) == int(share * len(loops))
     assert dict(found) == pytest.approx(expected, abs=1e-12)

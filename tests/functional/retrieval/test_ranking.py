@@ -266,6 +266,8 @@ def test_errors_of_ranks_and_order():
     with pytest.raises(ValueError, match="gallery must start with the 60 queries"):
         labels = protocol["gallery_labels"], protocol["query_labels"]
         rank_matches(given["gallery"], labels[0], given["query"], labels[1], gallery_includes_query=True)
-    for ranks, message in (((0, 1), "must be at least 1; got 0"), ((), "must have at least one rank"), ((2.5,), "must be a whole number; got")):
+    found = rank_matches(**given, **protocol)
+    messages = {(0, 1): "must be at least 1; got 0", (): "must have at least one", (2.5,): "must be a whole number"}
+    for ranks, message in messages.items():
         with pytest.raises(ValueError, match=f"ranks {message}"):
-            cumulative_matches(rank_matches(**given, **protocol), ranks)
+            cumulative_matches(found, ranks)
