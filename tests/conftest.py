@@ -73,9 +73,3 @@ def _install(folder: Path) -> None:
     editable = "from setuptools.build_meta import build_editable; build_editable('..')"
     subprocess.run([sys.executable, "-c", editable], cwd=copy, check=True, capture_output=True)
     shutil.rmtree(copy)
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--unlimited", type=int, metavar="EXAMPLES", help="of each property test, with another seed every time"
-    )

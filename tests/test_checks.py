@@ -176,6 +176,5 @@ def test_indices_of_unsupported_integer_types_are_errors(dtype: torch.dtype) -> 
 
 def test_values_outside_what_all_libraries_accept_are_errors() -> None:
     x, rows = torch.eye(3), torch.tensor([0, 1])
-    with pytest.raises(ValueError, match=r"ref_rows must be a .* tensor of integers; got torch\.uint16"):
+    with pytest.raises(ValueError, match=r"ref_rows must be integers of shape \(2,\); got torch\.uint16"):
         functional.pair_cosines(x, x, rows, rows.to(torch.uint16))
-    assert functional.pair_cosines(x, x, rows, rows.to(torch.int8)).tolist() == [1.0, 1.0]

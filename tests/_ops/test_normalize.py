@@ -7,7 +7,7 @@ from pml_ext._ops.numerics import add_transpose_, gram, inner_products
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
-def test_value_and_gradient_equal_normalize(dtype: torch.dtype, tolerance: float) -> None:
+def test_value_and_gradient_equal_normalize(dtype, tolerance):
     x = (torch.randn(7, 5, dtype=dtype) * torch.logspace(-3, 3, 7, dtype=dtype)[:, None]).requires_grad_()
     weight = torch.randn(7, 5, dtype=dtype)
     ours, theirs = to_sphere(x), normalize(x)
@@ -16,27 +16,27 @@ def test_value_and_gradient_equal_normalize(dtype: torch.dtype, tolerance: float
         assert (got - expected).norm() <= tolerance * expected.norm()
 
 
-def test_gradcheck_and_second_derivative() -> None:
+def test_gradcheck_and_second_derivative():
     x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(to_sphere, x)
     assert torch.autograd.gradgradcheck(to_sphere, x)
 
 
-def test_zero_rows_stay_zero_with_the_gradient_of_normalize() -> None:
+def test_zero_rows_stay_zero_with_the_gradient_of_normalize():
     x = torch.tensor([[0.0, 0.0], [3.0, 4.0]], requires_grad=True)
     ours, theirs = to_sphere(x), normalize(x)
     assert torch.equal(ours, theirs)
     assert torch.equal(*(torch.autograd.grad(u[0].sum(), x)[0] for u in (ours, theirs)))
 
 
-def test_nan_stays_in_its_row() -> None:
+def test_nan_stays_in_its_row():
     x = torch.ones(3, 2)
     x[1, 0] = torch.nan
     assert to_sphere(x).isnan().any(1).tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_inner_products_and_their_derivatives(count: int) -> None:
+def test_inner_products_and_their_derivatives(count):
     x = torch.randn(count, 3, dtype=torch.float64, requires_grad=True)
     assert torch.equal(inner_products(x), x @ x.T)
     weight = torch.randn(count, count, dtype=torch.float64)
@@ -48,7 +48,7 @@ def test_inner_products_and_their_derivatives(count: int) -> None:
     assert torch.autograd.gradgradcheck(inner_products, x)
 
 
-def test_kernel_steps_equal_autograd() -> None:
+def test_kernel_steps_equal_autograd():
     x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(5, 3, dtype=torch.float64)
     unit, inverse = unit_and_inverse_norms(x.detach())
@@ -58,7 +58,7 @@ def test_kernel_steps_equal_autograd() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 4, 7])
-def test_block_size_does_not_change_square_matrices(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_size_does_not_change_square_matrices(count, monkeypatch):
     monkeypatch.setattr("pml_ext._ops.numerics.BLOCK_SIDE", 3)
     x = torch.randn(count, 2, dtype=torch.float64)
     torch.testing.assert_close(gram(x, -0.5), -0.5 * x @ x.T, rtol=0, atol=1e-14)

@@ -1,9 +1,5 @@
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
 
 from pml_ext._ops.own_gradient import OwnGradient, ValueAndGradient, first_derivative
 
@@ -12,29 +8,29 @@ class Square(OwnGradient):
     """x² with its own gradient, like a kernel, for one batch."""
 
     @staticmethod
-    def forward(x: Tensor) -> tuple[Tensor]:
+    def forward(x):
         assert x.ndim == 1
         return (x.square(),)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor]) -> None:
+    def setup_context(ctx, inputs, output):
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        def compute(grad: Tensor, x: Tensor) -> tuple[Tensor]:
+    def backward(ctx, grad):
+        def compute(grad, x):
             assert x.ndim == 1
             return (torch.empty_like(x).copy_(2 * x * grad),)
 
         return first_derivative(compute, "Square", grad, *ctx.saved_tensors)[0]
 
 
-def square(x: Tensor) -> Tensor:
+def square(x):
     return Square.call(x)[0]
 
 
 @pytest.mark.parametrize("factor", [1.0, torch.tensor(3.0, requires_grad=True)])
-def test_first_derivative_is_correct_and_second_is_an_error(factor: float | Tensor) -> None:
+def test_first_derivative_is_correct_and_second_is_an_error(factor):
     """For constant and non-constant incoming gradients."""
     x = torch.tensor([1.0, -2.0], requires_grad=True)
     value = (factor * square(x)).sum()
@@ -45,7 +41,7 @@ def test_first_derivative_is_correct_and_second_is_an_error(factor: float | Tens
         first.sum().backward()
 
 
-def test_torch_func_computes_the_first_derivative() -> None:
+def test_torch_func_computes_the_first_derivative():
     x = torch.tensor([1.0, -2.0])
     first = torch.func.grad(lambda x: square(x).sum())
     assert torch.equal(first(x), 2 * x)
@@ -53,7 +49,7 @@ def test_torch_func_computes_the_first_derivative() -> None:
         torch.func.grad(lambda x: first(x).sum())(x)
 
 
-def test_vmap_over_batches_and_gradients() -> None:
+def test_vmap_over_batches_and_gradients():
     x = torch.tensor([[1.0, -2.0], [3.0, 0.5], [0.0, 1.0]])
     assert torch.equal(torch.func.vmap(square)(x), x.square())
     assert torch.equal(torch.func.vmap(square, in_dims=1)(x.T), x.square())
@@ -64,12 +60,12 @@ def test_vmap_over_batches_and_gradients() -> None:
 calls: list[bool] = []
 
 
-def _kernel(x: Tensor, labels: Tensor, power: int, *, needs_gradient: bool, **hints: Any) -> tuple[Tensor, Any]:
+def _kernel(x, labels, power, *, needs_gradient, **hints):
     calls.append(needs_gradient)
     return x.pow(power).sum(), power * x.pow(power - 1) if needs_gradient else None
 
 
-def _kernel_by_row(x: Tensor, labels: Tensor, power: int, *, needs_gradient: bool) -> tuple[Tensor, Any]:
+def _kernel_by_row(x, labels, power, *, needs_gradient):
     return x.pow(power).sum(1), _kernel(x, labels, power, needs_gradient=needs_gradient)[1]
 
 
@@ -82,12 +78,12 @@ ROWS = ValueAndGradient(
 each = pytest.mark.parametrize("function", [ONE, ROWS])
 
 
-def given() -> tuple[Tensor, Tensor]:
+def given():
     return torch.randn(4, 3, dtype=torch.float64, requires_grad=True), torch.arange(4)
 
 
 @each
-def test_first_second_and_third_derivative(function: Callable[..., Tensor]) -> None:
+def test_first_second_and_third_derivative(function):
     x, labels = given()
     assert torch.autograd.gradcheck(lambda x: function(x, labels, 3), x)
     assert torch.autograd.gradgradcheck(lambda x: function(x, labels, 4), x)
@@ -101,7 +97,7 @@ def test_first_second_and_third_derivative(function: Callable[..., Tensor]) -> N
 @each
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("second", [False, True])
-def test_repeated_backward_passes(function: Callable[..., Tensor], first: bool, second: bool) -> None:
+def test_repeated_backward_passes(function, first, second):
     x, labels = given()
     weights = torch.tensor(2.0) if function is ONE else torch.arange(1.0, 5.0)[:, None]
     value = (function(x, labels, 3) * weights.squeeze().double()).sum()
@@ -115,7 +111,7 @@ def test_repeated_backward_passes(function: Callable[..., Tensor], first: bool, 
 
 
 @each
-def test_no_gradient_is_computed_unless_needed(function: Callable[..., Tensor]) -> None:
+def test_no_gradient_is_computed_unless_needed(function):
     x, labels = given()
     calls.clear()
     function(x.detach(), labels, 2)
@@ -126,7 +122,7 @@ def test_no_gradient_is_computed_unless_needed(function: Callable[..., Tensor]) 
 
 
 @each
-def test_torch_func_and_compile(function: Callable[..., Tensor]) -> None:
+def test_torch_func_and_compile(function):
     x, labels = given()
     x = x.detach()
     hessian = torch.func.jacrev(torch.func.grad(lambda x: function(x, labels, 3).sum()))(x)

@@ -3,10 +3,9 @@
 import math
 
 import torch
-from torch import Tensor
 
 
-def frame(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def frame(a, b):
     """(N, D) unit tangent at a towards b, and the angle of the arc."""
     cos = (a * b).sum(-1).clamp(-1, 1)
     tangent = b - cos[:, None] * a
@@ -14,7 +13,7 @@ def frame(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return tangent / length.clamp_min(1e-300)[:, None], torch.atan2(length, cos)
 
 
-def brute_force_arcs(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor, coarse: int = 129, fine: int = 17) -> Tensor:
+def brute_force_arcs(x1, x2, y1, y2, coarse=129, fine=17):
     """Smallest distance of (N, D) unit vectors' arcs: a refined grid of points p, each with its nearest q.
 
     A grid over both angles would miss narrow ridges (arcs on almost the same circle); the sinusoid of one angle
@@ -44,7 +43,7 @@ def brute_force_arcs(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor, coarse: int
     return (best.cos() * x1 + best.sin() * ex - beta.cos() * y1 - beta.sin() * ey).norm(dim=-1)
 
 
-def brute_force_segments(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor, coarse: int = 33, fine: int = 17) -> Tensor:
+def brute_force_segments(x1, x2, y1, y2, coarse=33, fine=17):
     """Smallest distance of (N, D) straight segments on a refined grid of k1, k2 in [0, 1]."""
     low = torch.zeros(len(x1), 2, dtype=torch.float64)
     high = torch.ones_like(low)
@@ -62,13 +61,13 @@ def brute_force_segments(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor, coarse:
     return value.flatten(1).gather(1, at).squeeze(1)
 
 
-def trigonometric_similarity(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
+def trigonometric_similarity(x1, x2, y1, y2):
     """Largest p·q of two arcs, differentiable by plain autograd: sinusoids on the edges, a singular value inside.
 
     x1 … are (D,) unit vectors whose arcs are neither points nor antipodal.
     """
 
-    def basis(a: Tensor, b: Tensor) -> tuple[Tensor, float]:
+    def basis(a, b):
         tangent = b - (a @ b) * a
         return torch.stack([a, tangent / tangent.norm()]), math.acos(max(-1.0, min(1.0, (a @ b).item())))
 
@@ -94,7 +93,7 @@ def trigonometric_similarity(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> 
     return torch.stack(candidates).max()
 
 
-def partners(labels: list[int], pairing: str) -> list[list[int]]:
+def partners(labels, pairing):
     """For each sample, the other ends of its arcs."""
     result = []
     for i, label in enumerate(labels):
@@ -108,9 +107,7 @@ def partners(labels: list[int], pairing: str) -> list[list[int]]:
     return result
 
 
-def loop_distances(
-    x: Tensor, labels: list[int], ref: Tensor, ref_labels: list[int], pairing: str, geometry: str = "arc"
-) -> list[list[float]]:
+def loop_distances(x, labels, ref, ref_labels, pairing, geometry="arc"):
     """The LoOp distance of each negative pair; plain distances (of unit vectors for arcs) of the others."""
     if geometry == "arc":
         x, ref = x / x.norm(dim=1, keepdim=True), ref / ref.norm(dim=1, keepdim=True)
@@ -130,7 +127,7 @@ def loop_distances(
     return result
 
 
-def consecutive_arcs(labels: list[int]) -> list[tuple[int, int]]:
+def consecutive_arcs(labels):
     """Algorithm 1: the 1st and 2nd sample of a class, the 3rd and 4th, …; of even counts."""
     arcs = []
     for label in sorted(set(labels)):
@@ -140,7 +137,7 @@ def consecutive_arcs(labels: list[int]) -> list[tuple[int, int]]:
     return arcs
 
 
-def arc_distances(x: Tensor, labels: list[int]) -> tuple[list[float], list[list[float]]]:
+def arc_distances(x, labels):
     """d_ij of each consecutive pair, and d_ijkl of each two pairs of different classes (inf if of one class)."""
     x = x / x.norm(dim=1, keepdim=True)
     arcs = consecutive_arcs(labels)
@@ -153,7 +150,7 @@ def arc_distances(x: Tensor, labels: list[int]) -> tuple[list[float], list[list[
     return own, between
 
 
-def equation_15(x: Tensor, labels: list[int], margin: float) -> float:
+def equation_15(x, labels, margin):
     """The mean over the pairs (i, j) of P of the sum over the arcs (k, l) of relu(d_ij − d_ijkl + margin)."""
     own, between = arc_distances(x, labels)
     sums = []
@@ -162,14 +159,14 @@ def equation_15(x: Tensor, labels: list[int], margin: float) -> float:
     return sum(sums) / len(sums)
 
 
-def equation_16(x: Tensor, labels: list[int], margin: float) -> float:
+def equation_16(x, labels, margin):
     """The mean over the pairs (i, j) of P of relu(d_ij + margin − the least d_ijkl)."""
     own, between = arc_distances(x, labels)
     terms = [max(0.0, d_ij + margin - min(row)) for d_ij, row in zip(own, between, strict=True)]
     return sum(terms) / len(terms)
 
 
-def hard_positive_hard_negative(x: Tensor, labels: list[int], margin: float) -> float:
+def hard_positive_hard_negative(x, labels, margin):
     """The mean over P of relu(the largest distance of i or j to one of their class + margin − the least d_ijkl)."""
     _, between = arc_distances(x, labels)
     x = x / x.norm(dim=1, keepdim=True)
@@ -180,9 +177,7 @@ def hard_positive_hard_negative(x: Tensor, labels: list[int], margin: float) -> 
     return sum(terms) / len(terms)
 
 
-def triplet_loss(
-    d: list[list[float]], labels: list[int], margin: float, positives: list[list[int]] | None = None
-) -> float:
+def triplet_loss(d, labels, margin, positives=None):
     """All triplets of the batch, mean over those above zero (the triplet loss's own reduction).
 
     Args:

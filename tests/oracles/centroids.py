@@ -1,25 +1,21 @@
 """Do et al., CVPR 2019, as nested loops in float64."""
 
-import math
+from math import dist as distance
 
 
-def distance(x: list[float], y: list[float]) -> float:
-    return math.sqrt(sum((a - b) ** 2 for a, b in zip(x, y, strict=True)))
-
-
-def bracket(x: list[float], label: int, centroids: list[list[float]]) -> float:
+def bracket(x, label, centroids):
     """The bracket of eq. 8 for one sample."""
     others = [distance(x, c) for m, c in enumerate(centroids) if m != label]
     return distance(x, centroids[label]) - sum(others) / (3 * (len(centroids) - 1))
 
 
-def eq_8(points: list[list[float]], labels: list[int], centroids: list[list[float]]) -> float:
+def eq_8(points, labels, centroids):
     n, c = len(points), len(centroids)
     scale = 3 * (c - 1) * (n / c - 1) * (n / c)
     return scale * sum(bracket(x, y, centroids) for x, y in zip(points, labels, strict=True))
 
 
-def triplet_sum(points: list[list[float]], labels: list[int]) -> float:
+def triplet_sum(points, labels):
     """L_t: anchor-positive minus anchor-negative distance over every triplet, without hinge."""
     total = 0.0
     for i, anchor in enumerate(points):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 Rows = Sequence[Sequence[float]]
 
 
-def cross_entropy(logits: Rows, labels: Sequence[int], epsilon: float, alpha: float = 0.2) -> float:
+def cross_entropy(logits, labels, epsilon, alpha=0.2):
     rows = []
     for row, label in zip(logits, labels, strict=True):
         peak = max(row)
@@ -20,7 +20,7 @@ def cross_entropy(logits: Rows, labels: Sequence[int], epsilon: float, alpha: fl
     return sum(rows) / max(1, sum(loss != 0 for loss in rows))
 
 
-def focal(logits: Rows, labels: Sequence[int], alpha: float, gamma: float) -> float:
+def focal(logits, labels, alpha, gamma):
     total = 0.0
     for row, label in zip(logits, labels, strict=True):
         probability = math.exp(row[label]) / sum(math.exp(score) for score in row)
@@ -28,7 +28,7 @@ def focal(logits: Rows, labels: Sequence[int], alpha: float, gamma: float) -> fl
     return total / len(labels)
 
 
-def triplet(features: Rows, labels: Sequence[int], margin: float, norm_feat: bool, hard_mining: bool) -> float:
+def triplet(features, labels, margin, norm_feat, hard_mining):
     total = 0.0
     for i, label in enumerate(labels):
         positives, negatives = [], []
@@ -50,21 +50,21 @@ def triplet(features: Rows, labels: Sequence[int], margin: float, norm_feat: boo
     return total / len(labels)
 
 
-def circle(features: Rows, labels: Sequence[int], margin: float, gamma: float) -> float:
-    def positive(s: float) -> float:
+def circle(features, labels, margin, gamma):
+    def positive(s):
         return -gamma * max(0.0, 1 + margin - s) * (s - (1 - margin))
 
-    def negative(s: float) -> float:
+    def negative(s):
         return gamma * max(0.0, s + margin) * (s - margin)
 
     return _over_anchors(features, labels, positive, negative)
 
 
-def cosface(features: Rows, labels: Sequence[int], margin: float, gamma: float) -> float:
+def cosface(features, labels, margin, gamma):
     return _over_anchors(features, labels, lambda s: -gamma * s, lambda s: gamma * (s + margin))
 
 
-def _over_anchors(features: Rows, labels: Sequence[int], positive, negative) -> float:  # type: ignore[no-untyped-def]
+def _over_anchors(features, labels, positive, negative):
     total = 0.0
     for i, label in enumerate(labels):
         products = 0.0
@@ -77,5 +77,5 @@ def _over_anchors(features: Rows, labels: Sequence[int], positive, negative) -> 
     return total / len(labels)
 
 
-def _cosine(x: Sequence[float], y: Sequence[float]) -> float:
+def _cosine(x, y):
     return sum(a * b for a, b in zip(x, y, strict=True)) / math.hypot(*x) / math.hypot(*y)

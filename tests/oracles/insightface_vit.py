@@ -3,15 +3,15 @@
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 
-def vision_transformer(state: dict[str, Tensor], images: Tensor, seen: list[list[int]] | None = None) -> Tensor:
+def vision_transformer(state, images, seen=None):
     """Embeddings (B, features) of images (B, C, H, W); `seen` lists each image's patches that were not hidden."""
     return torch.stack([_one(state, image, seen[i] if seen else None) for i, image in enumerate(images)])
 
 
-def parameters(width: int, blocks: int, embedding: int, patches: int = 144, pixels: int = 9 * 9 * 3) -> int:
+def parameters(width, blocks, embedding, patches=144, pixels=9 * 9 * 3):
     """How many numbers are trained: those of the layers as insightface lists them."""
     block = 2 * 2 * width  # two layer norms
     block += width * 3 * width  # queries, keys and values, without biases
@@ -22,7 +22,7 @@ def parameters(width: int, blocks: int, embedding: int, patches: int = 144, pixe
     return blocks * block + ends + feature
 
 
-def _one(state: dict[str, Tensor], image: Tensor, seen: list[int] | None) -> Tensor:
+def _one(state, image, seen):
     side = state["patch_embed.proj.weight"].shape[2]
     grid = [(row, column) for row in range(image.shape[1] // side) for column in range(image.shape[2] // side)]
     tokens = []
@@ -46,13 +46,13 @@ def _one(state: dict[str, Tensor], image: Tensor, seen: list[int] | None) -> Ten
     return features * state["feature.1.weight"] + state["feature.1.bias"]
 
 
-def _layer_norm(state: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+def _layer_norm(state, name, x):
     x = x - x.mean(dim=1, keepdim=True)
     x = x / ((x * x).mean(dim=1, keepdim=True) + 1e-5).sqrt()
     return x * state[f"{name}.weight"] + state[f"{name}.bias"]
 
 
-def _attention(state: dict[str, Tensor], name: str, x: Tensor, heads: int = 8) -> Tensor:
+def _attention(state, name, x, heads=8):
     width = x.shape[1]
     queries, keys, values = (x @ part.T for part in state[f"{name}.qkv.weight"].split(width))
     found = []

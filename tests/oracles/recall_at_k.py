@@ -3,13 +3,11 @@
 import math
 
 
-def sigmoid(z: float) -> float:
+def sigmoid(z):
     return 1 / (1 + math.exp(-z)) if z > 0 else math.exp(z) / (1 + math.exp(z))
 
 
-def smooth_recall(
-    similarities: list[float], positives: list[int], ranked: list[int], k: int, tau: float, tau_rank: float
-) -> float:
+def smooth_recall(similarities, positives, ranked, k, tau, tau_rank):
     """Of one query: similarities to every item, the indices of its positives, and of all items that it ranks."""
     total = 0.0
     for x in positives:
@@ -21,20 +19,20 @@ def smooth_recall(
     return total / min(k, len(positives))
 
 
-def recall(similarities: list[float], positives: list[int], ranked: list[int], k: int) -> float:
+def recall(similarities, positives, ranked, k):
     """The share of positives among the first k, over min(k, positives); ranks by sorting."""
     order = sorted(ranked, key=lambda z: -similarities[z])
     return len(set(order[:k]) & set(positives)) / min(k, len(positives))
 
 
 def smooth_recall_loss(
-    similarities: list[list[float]],
-    labels: list[int],
-    ref_labels: list[int] | None,
-    ks: tuple[int, ...],
-    tau: float,
-    tau_rank: float,
-) -> float:
+    similarities,
+    labels,
+    ref_labels,
+    ks,
+    tau,
+    tau_rank,
+):
     """1 − the mean over queries with a positive and over ks; without ref_labels a query ranks all but itself."""
     losses = []
     others = labels if ref_labels is None else ref_labels

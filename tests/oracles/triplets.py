@@ -1,25 +1,21 @@
 """HPHN triplets and centroid triplets by plain loops over lists of float64."""
 
 import math
+from math import dist as distance
 
 Vector = list[float]
 Triplet = tuple[int, int, int]
 
 
-def unit(x: Vector) -> Vector:
-    norm = math.sqrt(sum(v * v for v in x))
-    return [v / norm for v in x]
+def unit(x):
+    return [v / math.hypot(*x) for v in x]
 
 
-def distance(x: Vector, y: Vector) -> float:
-    return math.sqrt(sum((v - w) ** 2 for v, w in zip(x, y, strict=True)))
-
-
-def mean(vectors: list[Vector]) -> Vector:
+def mean(vectors):
     return [sum(column) / len(vectors) for column in zip(*vectors, strict=True)]
 
 
-def hphn_triplets(d: list[list[float]], labels: list[int], ref_labels: list[int] | None = None) -> list[Triplet]:
+def hphn_triplets(d, labels, ref_labels=None):
     """For each sample, the farthest positive; the one with the nearer negative is the anchor.
 
     d is (samples, samples), or (samples, ref): then the positive is no sample and only the sample can be the anchor.
@@ -37,21 +33,21 @@ def hphn_triplets(d: list[list[float]], labels: list[int], ref_labels: list[int]
     return triplets
 
 
-def triplet_losses(d: list[list[float]], triplets: list[Triplet], margin: float) -> list[float]:
+def triplet_losses(d, triplets, margin):
     return [max(0.0, d[a][p] - d[a][n] + margin) for a, p, n in triplets]
 
 
 def centroid_triplet_losses(
-    x: list[Vector],
-    labels: list[int],
-    margin: float,
+    x,
+    labels,
+    margin,
     *,
-    ref: list[Vector] | None = None,
-    ref_labels: list[int] | None = None,
-    normalize: bool = True,
-    power: int = 2,
-    hardest: bool = True,
-) -> list[float]:
+    ref=None,
+    ref_labels=None,
+    normalize=True,
+    power=2,
+    hardest=True,
+):
     """relu(d(x, own centroid) − d(x, other centroid) + margin); by sample, and by the other class in order."""
     convert = unit if normalize else list
     x = [convert(v) for v in x]

@@ -17,18 +17,18 @@ class Batch:
     ref_labels: Tensor | None = None
 
     @property
-    def reference(self) -> tuple[Tensor, Tensor]:
+    def reference(self):
         """The reference of a batch."""
         if self.ref_emb is None or self.ref_labels is None:
             return self.embeddings, self.labels
         return self.ref_emb, self.ref_labels
 
     @property
-    def with_itself(self) -> bool:
+    def with_itself(self):
         return self.reference[0] is self.embeddings
 
 
-def _rows(draw: st.DrawFn, count: int, size: int, dtype: torch.dtype) -> Tensor:
+def _rows(draw, count, size, dtype):
     """Random rows: some zero, some exact or near copies or opposites of the first; any strides."""
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32 - 1)))
     rows = torch.randn(count, size, generator=generator, dtype=torch.float64)
@@ -48,7 +48,7 @@ def _rows(draw: st.DrawFn, count: int, size: int, dtype: torch.dtype) -> Tensor:
     return rows
 
 
-def _labels(draw: st.DrawFn, count: int) -> Tensor:
+def _labels(draw, count):
     kind = draw(st.sampled_from(["few", "few", "few", "one", "distinct", "huge"]))
     if kind == "one":
         return torch.full((count,), 7)
@@ -59,9 +59,7 @@ def _labels(draw: st.DrawFn, count: int) -> Tensor:
 
 
 @st.composite
-def batches(
-    draw: st.DrawFn, *, dtypes: tuple[torch.dtype, ...] = DTYPES, reference: bool = True, most: int = 12
-) -> Batch:
+def batches(draw, *, dtypes=DTYPES, reference=True, most=12):
     """A batch with itself, the same tensors or other samples as its reference."""
     count, size = draw(st.integers(1, most)), draw(st.integers(1, 5))
     dtype = draw(st.sampled_from(dtypes))
@@ -76,7 +74,7 @@ def batches(
 
 
 @st.composite
-def indices_tuples(draw: st.DrawFn, batch: Batch) -> tuple[Tensor, ...] | None:
+def indices_tuples(draw, batch):
     """None, pairs or triplets that a miner could return for the batch."""
     kind = draw(st.sampled_from(["none", "pairs", "triplets"]))
     if kind == "none":
@@ -93,5 +91,5 @@ def indices_tuples(draw: st.DrawFn, batch: Batch) -> tuple[Tensor, ...] | None:
     return _columns(draw(st.lists(st.sampled_from(triplets), max_size=8)) if triplets else [], 3)
 
 
-def _columns(rows: list[tuple[int, ...]], width: int) -> tuple[Tensor, ...]:
+def _columns(rows, width):
     return tuple(torch.tensor(rows, dtype=torch.int64).view(-1, width).unbind(1))

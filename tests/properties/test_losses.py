@@ -2,13 +2,11 @@
 
 import math
 import warnings
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from pml_ext import losses
 from tests.losses.test_contract import NAMES, WITHOUT_REFERENCES
@@ -23,19 +21,19 @@ from tests.properties.batches import Batch, batches, indices_tuples
 every_loss = pytest.mark.parametrize("name", NAMES)
 
 
-def make(name: str, batch: Batch) -> Any:
+def make(name, batch):
     if name != "DiscriminativeLoss":
         return make_for_three_classes(name)
     torch.manual_seed(1)
     return losses.DiscriminativeLoss(4, batch.embeddings.shape[1])
 
 
-def fits(name: str, batch: Batch) -> bool:
+def fits(name, batch):
     """DiscriminativeLoss has four classes and takes no reference."""
     return name not in WITHOUT_REFERENCES or (batch.with_itself and int(batch.labels.max()) < 4)
 
 
-def value_of(loss: Any, batch: Batch, indices: tuple[Tensor, ...] | None = None) -> Tensor:
+def value_of(loss, batch, indices=None):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of batches without a pair or triplet
         return loss(batch.embeddings, batch.labels, indices, batch.ref_emb, batch.ref_labels)
@@ -43,7 +41,7 @@ def value_of(loss: Any, batch: Batch, indices: tuple[Tensor, ...] | None = None)
 
 @every_loss
 @given(data=st.data())
-def test_value_and_gradient_are_finite(name: str, data: st.DataObject) -> None:
+def test_value_and_gradient_are_finite(name, data):
     batch = data.draw(batches())
     assume(fits(name, batch) and not (name in WITHOUT_REFERENCES and batch.ref_emb is not None))
     indices = data.draw(indices_tuples(batch))
@@ -57,7 +55,7 @@ def test_value_and_gradient_are_finite(name: str, data: st.DataObject) -> None:
 
 @every_loss
 @given(data=st.data())
-def test_16_bit_input_equals_its_32_bit_values(name: str, data: st.DataObject) -> None:
+def test_16_bit_input_equals_its_32_bit_values(name, data):
     batch = data.draw(batches(dtypes=(torch.float16, torch.bfloat16)))
     assume(fits(name, batch) and not (name in WITHOUT_REFERENCES and batch.ref_emb is not None))
     indices = data.draw(indices_tuples(batch))
@@ -69,7 +67,7 @@ def test_16_bit_input_equals_its_32_bit_values(name: str, data: st.DataObject) -
 
 @every_loss
 @given(data=st.data())
-def test_label_names_types_and_strides_do_not_matter(name: str, data: st.DataObject) -> None:
+def test_label_names_types_and_strides_do_not_matter(name, data):
     batch = data.draw(batches(dtypes=(torch.float64,), reference=False))
     assume(fits(name, batch))
     value = value_of(make(name, batch), batch)
@@ -80,17 +78,17 @@ def test_label_names_types_and_strides_do_not_matter(name: str, data: st.DataObj
         torch.testing.assert_close(value_of(make(name, batch), renamed), value)
 
 
-def unit(x: Tensor) -> list[list[float]]:
+def unit(x):
     """Rows of length 1; zero rows stay zero."""
     rows = x.double()
     return (rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-12)).tolist()
 
 
-def products(x: list[list[float]], y: list[list[float]]) -> list[list[float]]:
+def products(x, y):
     return [[math.fsum(a * b for a, b in zip(v, w, strict=True)) for w in y] for v in x]
 
 
-def compared(batch: Batch) -> tuple[list[list[float]], list[int], list[int] | None]:
+def compared(batch):
     """Cosines with the reference, labels, the reference's labels (None: the batch itself)."""
     others, other_labels = batch.reference
     cosines = products(unit(batch.embeddings), unit(others))
@@ -101,7 +99,7 @@ exact = batches(dtypes=(torch.float64,))
 
 
 @given(batch=exact, gamma=st.sampled_from([0.0, 0.3, 1.0]), hinge=st.booleans(), data=st.data())
-def test_cit(batch: Batch, gamma: float, hinge: bool, data: st.DataObject) -> None:
+def test_cit(batch, gamma, hinge, data):
     cosines, labels, ref_labels = compared(batch)
     inside = unit(batch.reference[0])
     s, s_ref = ([[(1 + c) / 2 for c in row] for row in rows] for rows in (cosines, products(inside, inside)))
@@ -123,7 +121,7 @@ def test_cit(batch: Batch, gamma: float, hinge: bool, data: st.DataObject) -> No
     plus=st.floats(0.3, 1),
     minus=st.floats(-1, 0.3),
 )
-def test_tcm(batch: Batch, form: dict[str, Any], plus: float, minus: float) -> None:
+def test_tcm(batch, form, plus, minus):
     cosines, labels, ref_labels = compared(batch)
     positives, negatives = tcm_oracle.split(cosines, labels, ref_labels)
     # Rounding decides whether a cosine on a margin counts.
@@ -134,7 +132,7 @@ def test_tcm(batch: Batch, form: dict[str, Any], plus: float, minus: float) -> N
 
 
 @given(batch=batches(dtypes=(torch.float64,), reference=False), kind=st.sampled_from(["one_hot", "simplex", "kmeans"]))
-def test_discriminative(batch: Batch, kind: str) -> None:
+def test_discriminative(batch, kind):
     assume(int(batch.labels.max()) < 4 and batch.embeddings.shape[1] >= 4 and bool(batch.embeddings.any(1).all()))
     x = batch.embeddings[:, :4]
     assume(bool((x.norm(dim=1) > 1e-6).all()))
@@ -149,7 +147,7 @@ def test_discriminative(batch: Batch, kind: str) -> None:
 
 
 @given(batch=exact)
-def test_hphn(batch: Batch) -> None:
+def test_hphn(batch):
     x, others = unit(batch.embeddings), unit(batch.reference[0])
     labels, ref_labels = batch.labels.tolist(), None if batch.with_itself else batch.reference[1].tolist()
     d = [[triplet_oracle.distance(v, w) for w in others] for v in x]
@@ -163,7 +161,7 @@ def test_hphn(batch: Batch) -> None:
 
 
 @given(batch=exact, ks=st.sampled_from([(1,), (1, 2, 4), (3, 50)]))
-def test_recall_at_k(batch: Batch, ks: tuple[int, ...]) -> None:
+def test_recall_at_k(batch, ks):
     cosines, labels, ref_labels = compared(batch)
     others = labels if ref_labels is None else ref_labels
     queries = [q for q, y in enumerate(labels) if any(o == y and (ref_labels or i != q) for i, o in enumerate(others))]

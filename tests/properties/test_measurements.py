@@ -7,18 +7,17 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from pml_ext import functional
-from pml_ext.metrics import AccuracyCalculator, ReIDEvaluator, StreamingVerification, ThresholdReport
+from pml_ext.metrics import StreamingVerification, ThresholdReport
 from tests.oracles import metrics as oracle
 from tests.oracles import thresholds as threshold_oracle
 from tests.oracles import verification as verification_oracle
-from tests.properties.batches import Batch, batches
+from tests.properties.batches import batches
 
 
 @st.composite
-def scored_pairs(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
+def scored_pairs(draw):
     """Scores of 1 to 30 pairs, many of them tied, and which are genuine."""
     ties = st.sampled_from([-1.0, -0.5, 0.0, 0.25, 0.5, 1.0])
     score = draw(st.sampled_from([ties, st.floats(-1, 1, width=32)]))
@@ -28,7 +27,7 @@ def scored_pairs(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
 
 
 @given(pairs=scored_pairs(), far=st.sampled_from([1.0, 0.5, 0.3, 0.1, 0.05, 1e-3]))
-def test_tar_at_far(pairs: tuple[Tensor, Tensor], far: float) -> None:
+def test_tar_at_far(pairs, far):
     scores, same = pairs
     value = float(functional.tar_at_far(scores, same, far))
     impostors = int((~same).sum())
@@ -45,7 +44,7 @@ def test_tar_at_far(pairs: tuple[Tensor, Tensor], far: float) -> None:
 
 
 @given(pairs=scored_pairs())
-def test_auc_and_equal_error_rate(pairs: tuple[Tensor, Tensor]) -> None:
+def test_auc_and_equal_error_rate(pairs):
     scores, same = pairs
     assume(bool(same.any()) and not bool(same.all()))
     roc = functional.roc_curve(scores, same)
@@ -56,7 +55,7 @@ def test_auc_and_equal_error_rate(pairs: tuple[Tensor, Tensor]) -> None:
 
 
 @given(pairs=scored_pairs(), far=st.sampled_from([0.5, 0.1]))
-def test_streamed_bounds_contain_the_exact_value(pairs: tuple[Tensor, Tensor], far: float) -> None:
+def test_streamed_bounds_contain_the_exact_value(pairs, far):
     scores, same = pairs
     assume(bool(same.any()) and far * int((~same).sum()) >= 1)
     streaming = StreamingVerification(fars=(far,))
@@ -67,44 +66,27 @@ def test_streamed_bounds_contain_the_exact_value(pairs: tuple[Tensor, Tensor], f
 
 
 @given(batch=batches(dtypes=(torch.float64,), reference=False), with_cameras=st.booleans(), seed=st.integers(0, 2**16))
-def test_ranks_of_matches(batch: Batch, with_cameras: bool, seed: int) -> None:
+def test_ranks_of_matches(batch, with_cameras, seed):
     generator = torch.Generator().manual_seed(seed)
     labels = batch.labels % 5 - 1  # −1 is junk
     queries = len(labels) // 2 + 1
     distances = torch.randint(0, 4, (queries, len(labels)), generator=generator).double()
-    cameras = torch.randint(0, 3, (len(labels),), generator=generator) if with_cameras else None
     own = labels[:queries].clamp_min(0)
-    found = functional.rank_matches_from_distances(
-        distances,
-        own,
-        labels,
-        query_cameras=None if cameras is None else cameras[:queries],
-        gallery_cameras=cameras,
-    )
-    expected = oracle.ranking(
-        distances.tolist(),
-        own.tolist(),
-        labels.tolist(),
-        None if cameras is None else cameras[:queries].tolist(),
-        None if cameras is None else cameras.tolist(),
-    )
-    for q, row in enumerate(expected):
-        if row is None:
-            assert found.matches[q] == 0 and found.average_precision[q].isnan()
+    cameras = torch.randint(0, 3, (len(labels),), generator=generator)
+    protocol = {"query_labels": own, "gallery_labels": labels}
+    if with_cameras:
+        protocol |= {"query_cameras": cameras[:queries], "gallery_cameras": cameras}
+    found = functional.rank_matches_from_distances(distances, **protocol)
+    loops = oracle.ranking(distances.tolist(), **{name: ids.tolist() for name, ids in protocol.items()})
+    for expected, *row in zip(loops, *found, strict=True):
+        if expected is None:
+            assert row[0] == 0 and all(value.isnan() for value in row[1:])
         else:
-            values = (
-                found.matches[q],
-                found.first_match_rank[q],
-                found.average_precision[q],
-                found.inverse_negative_penalty[q],
-                found.average_precision_at_r[q],
-                found.r_precision[q],
-            )
-            assert [float(v) for v in values] == pytest.approx(list(row), abs=1e-12)
+            assert [float(value) for value in row] == pytest.approx(list(expected), abs=1e-12)
 
 
 @given(batch=batches(dtypes=(torch.float64,), reference=False, most=14), grid=st.sampled_from([10, 37]))
-def test_opis(batch: Batch, grid: int) -> None:
+def test_opis(batch, grid):
     labels = batch.labels.tolist()
     far_range = (0.2, 0.6)
     counts = {y: labels.count(y) for y in labels}
@@ -129,7 +111,7 @@ def test_opis(batch: Batch, grid: int) -> None:
 
 
 @given(pairs=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=20))
-def test_clustering_f1(pairs: list[tuple[int, int]]) -> None:
+def test_clustering_f1(pairs):
     clusters, labels = (list(column) for column in zip(*pairs, strict=True))
     value = float(functional.clustering_f1(torch.tensor(clusters), torch.tensor(labels)))
     together = len(set(clusters)) < len(clusters), len(set(labels)) < len(labels)
@@ -142,7 +124,7 @@ def test_clustering_f1(pairs: list[tuple[int, int]]) -> None:
 
 
 @given(batch=batches(dtypes=(torch.float64,), reference=False, most=14), far=st.sampled_from([0.5, 0.2, 0.1]))
-def test_threshold_at_a_false_accept_rate(batch: Batch, far: float) -> None:
+def test_threshold_at_a_false_accept_rate(batch, far):
     x, labels = batch.embeddings, batch.labels
     assume(bool(x.any(dim=1).all()))
     rows = (x / x.norm(dim=1, keepdim=True)).tolist()
@@ -161,15 +143,3 @@ def test_threshold_at_a_false_accept_rate(batch: Batch, far: float) -> None:
     assert report.far.rate <= far
     if told_apart:
         assert report.frr.rate == pytest.approx(threshold_oracle.best_frr_within_far(pairs, far), abs=1e-12)
-
-
-@given(batch=batches())
-def test_calculator_and_evaluator_agree(batch: Batch) -> None:
-    (others, other_labels), x, labels = batch.reference, batch.embeddings, batch.labels
-    assume(bool(torch.isin(labels, other_labels).any()))
-    names = ("cmc_rank_1", "cmc_rank_5", "reid_mean_average_precision", "mean_inverse_negative_penalty")
-    calculator = AccuracyCalculator(include=names, device=torch.device("cpu"))
-    measured = calculator.get_accuracy(x, labels, others, other_labels)
-    evaluated = ReIDEvaluator()(x, labels, None, others, other_labels, None)
-    keys = ("rank_1", "rank_5", "mAP", "mINP")
-    assert [measured[name] for name in names] == pytest.approx([evaluated[key] for key in keys], abs=1e-12)

@@ -1,12 +1,9 @@
 """Every miner on any batch: it returns pairs or triplets of the batch, the same in 16 and 32 bits."""
 
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from pml_ext import miners
 from tests.miners.test_contract import make
@@ -17,13 +14,13 @@ from tests.properties.batches import Batch, batches
 every_miner = pytest.mark.parametrize("name", miners.OURS)
 
 
-def mined(miner: Any, batch: Batch) -> tuple[Tensor, ...]:
+def mined(miner, batch):
     return miner(batch.embeddings, batch.labels, batch.ref_emb, batch.ref_labels)
 
 
 @every_miner
 @given(data=st.data())
-def test_pairs_are_positive_and_negative(name: str, data: st.DataObject) -> None:
+def test_pairs_are_positive_and_negative(name, data):
     batch = data.draw(batches())
     anchors, positives, *rest = mined(make(name), batch)
     others = batch.reference[1]
@@ -35,7 +32,7 @@ def test_pairs_are_positive_and_negative(name: str, data: st.DataObject) -> None
 
 @every_miner
 @given(data=st.data())
-def test_16_bit_input_equals_its_32_bit_values(name: str, data: st.DataObject) -> None:
+def test_16_bit_input_equals_its_32_bit_values(name, data):
     batch = data.draw(batches(dtypes=(torch.float16, torch.bfloat16)))
     x = batch.embeddings.float()
     ref = None if batch.ref_emb is None else x if batch.ref_emb is batch.embeddings else batch.ref_emb.float()
@@ -49,7 +46,7 @@ def test_16_bit_input_equals_its_32_bit_values(name: str, data: st.DataObject) -
     kind=st.sampled_from(["discordant", "hard", "semihard", "easy"]),
     margin=st.floats(0, 1),
 )
-def test_concordance_miner_returns_all_triplets_of_its_kind(batch: Batch, kind: str, margin: float) -> None:
+def test_concordance_miner_returns_all_triplets_of_its_kind(batch, kind, margin):
     is_kind = {
         "discordant": lambda gap: gap < 0,
         "hard": lambda gap: gap <= 0,
@@ -66,7 +63,7 @@ def test_concordance_miner_returns_all_triplets_of_its_kind(batch: Batch, kind: 
 
 
 @given(batch=batches(dtypes=(torch.float64,)))
-def test_hphn_miner_returns_the_hardest(batch: Batch) -> None:
+def test_hphn_miner_returns_the_hardest(batch):
     miner = miners.HPHNMiner()
     d = miner.distance(batch.embeddings, batch.reference[0]).tolist()
     ref_labels = None if batch.with_itself else batch.reference[1].tolist()

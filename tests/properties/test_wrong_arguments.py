@@ -3,7 +3,6 @@
 import inspect
 import math
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
 }
 
 
-def options_of(kind: type) -> list[tuple[str, list[Any]]]:
+def options_of(kind):
     """Each option with a number, flag or text as its default, and what it can never be."""
     found = []
     for name, parameter in inspect.signature(kind).parameters.items():
@@ -53,7 +52,7 @@ def options_of(kind: type) -> list[tuple[str, list[Any]]]:
     return found
 
 
-def refused(call: Callable[[], Any]) -> None:
+def refused(call):
     with pytest.raises((ValueError, TypeError)) as error:
         call()
     last = traceback.extract_tb(error.value.__traceback__)[-1]
@@ -64,7 +63,7 @@ def refused(call: Callable[[], Any]) -> None:
 @pytest.mark.parametrize("name", [name for name, kind in CLASSES.items() if options_of(kind)])
 @settings(max_examples=20)
 @given(data=st.data())
-def test_options(name: str, data: st.DataObject) -> None:
+def test_options(name, data):
     option, values = data.draw(st.sampled_from(options_of(CLASSES[name])))
     wrong = data.draw(st.sampled_from(values))
     refused(lambda: CLASSES[name](**REQUIRED.get(name, {}), **{option: wrong}))
@@ -73,7 +72,7 @@ def test_options(name: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize("name", [*losses.OURS, *losses.CORRECTED, *miners.OURS])
 @settings(max_examples=20)
 @given(data=st.data())
-def test_batches(name: str, data: st.DataObject) -> None:
+def test_batches(name, data):
     made = make_miner(name) if name in miners.OURS else make_loss(name)
     batch = {"embeddings": torch.randn(12, 8), "labels": torch.arange(12) % 3}
     never = {"embeddings": NEVER_BATCHES, "labels": NEVER_LABELS}

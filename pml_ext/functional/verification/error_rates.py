@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_labels, check_whole
+from pml_ext._checks import check_labels, check_number, check_whole
 from pml_ext.functional.verification.roc import ROC, check_scores, roc_curve
 
 
@@ -51,6 +51,8 @@ def errors_at(scores: Tensor, same: Tensor, thresholds: Tensor | float) -> Verif
     (1, 1, 0.5)
     """
     check_scores(scores, same)
+    if not isinstance(thresholds, Tensor):
+        check_number(thresholds, "thresholds")
     # Not in the precision of the scores: float16 would round the given threshold.
     thresholds = torch.as_tensor(thresholds, dtype=torch.float64, device=scores.device)
     if bool(thresholds.isnan().any()):

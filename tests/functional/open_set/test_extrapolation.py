@@ -13,7 +13,7 @@ from pml_ext.functional.open_set.best_scores import HighScores
 from pml_ext.functional.open_set.extrapolation import extrapolated_rate, fitted_rate
 
 
-def high_scores(scores: np.ndarray, threshold: float) -> HighScores:
+def high_scores(scores, threshold):
     """Of P probes, each an identity of its own, with all of them."""
     values = torch.from_numpy(scores)
     probe, identity = (values >= threshold).nonzero(as_tuple=True)
@@ -26,7 +26,7 @@ def high_scores(scores: np.ndarray, threshold: float) -> HighScores:
 
 @pytest.mark.parametrize(("unevenness", "far"), [(0.2, 1e-4), (0.5, 1e-4), (0.5, 1e-3)])
 @pytest.mark.parametrize("enrolled", [10**4, 10**6])
-def test_a_population_of_known_rates(unevenness: float, far: float, enrolled: int) -> None:
+def test_a_population_of_known_rates(unevenness, far, enrolled):
     """Scores are h_i + h_j + noise: the rate of probe i at T is that of a normal variable beyond T − h_i."""
     spread = math.sqrt(1 + 2 * unevenness**2)
     threshold = spread * norm.isf(far)
@@ -43,7 +43,7 @@ def test_a_population_of_known_rates(unevenness: float, far: float, enrolled: in
     assert fitted_rate(high_scores(scores, threshold), threshold, enrolled) == pytest.approx(found.rate)
 
 
-def test_the_beta_model_is_the_most_likely_one() -> None:
+def test_the_beta_model_is_the_most_likely_one():
     counts = betabinom.rvs(500, 0.5, 300, size=2000, random_state=0)
     values, times = np.unique(counts, return_counts=True)
     log_log, _ = extrapolation._of_both(torch.from_numpy(counts), 500, 10_000)
@@ -60,7 +60,7 @@ def test_the_beta_model_is_the_most_likely_one() -> None:
 
 @pytest.mark.parametrize("shape", [0.5, 30.0, 5e8])
 @pytest.mark.parametrize("odds", [1.0, 2e4])
-def test_chances_of_a_beta_distribution_near_a_point(shape: float, odds: float) -> None:
+def test_chances_of_a_beta_distribution_near_a_point(shape, odds):
     a, b, enrolled, hits = shape, shape * odds, 400, 3
     none = math.fsum(-math.log1p(a / (b + i)) for i in range(enrolled))
     assert extrapolation.log_beta_ratio(a, b, 0, enrolled) == pytest.approx(none, rel=1e-9)
@@ -69,7 +69,7 @@ def test_chances_of_a_beta_distribution_near_a_point(shape: float, odds: float) 
     assert extrapolation.log_beta_ratio(a, b, hits, enrolled) == pytest.approx(some, rel=1e-9)
 
 
-def test_probes_that_are_all_alike() -> None:
+def test_probes_that_are_all_alike():
     """The most likely beta distribution is a point then. The rate was once 2e-151, of an interval from 0 to 1."""
     for seed in (3, 7, 11, 17):
         hit = np.random.default_rng(seed).random((400, 400)) < 14 / 400**2
@@ -79,7 +79,7 @@ def test_probes_that_are_all_alike() -> None:
         assert 0.015 < found.rate < 0.08 and found.high < 0.3
 
 
-def test_held_out_identities() -> None:
+def test_held_out_identities():
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(1200) % 400
     crowded = torch.rand(400, 1, generator=generator) ** 2
@@ -94,7 +94,7 @@ def test_held_out_identities() -> None:
     assert inside == 3
 
 
-def test_too_few_scores_are_an_error() -> None:
+def test_too_few_scores_are_an_error():
     x = torch.randn(40, 16, generator=torch.Generator().manual_seed(0))
     with pytest.raises(ValueError, match=r"at least 10 scores .* got 0: measure more identities, or allow a higher"):
         extrapolate_fpir(x, torch.arange(40) // 2, gallery_size=1000, threshold=0.99)

@@ -2,9 +2,6 @@
 
 import logging
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,26 +14,24 @@ TYPES = np.dtype(np.float32), np.dtype(np.int32), np.dtype(np.int32)
 
 
 @pytest.fixture(autouse=True)
-def nothing_compiled_before() -> Iterator[None]:
+def nothing_compiled_before():
     compiled_count_rows.cache_clear()
     yield
     compiled_count_rows.cache_clear()
 
 
-def test_compiles_once_per_process_and_type() -> None:
+def test_compiles_once_per_process_and_type():
     assert compiled_count_rows(*TYPES) is not None
     assert compiled_count_rows(*TYPES) is compiled_count_rows(*TYPES)
 
 
-def test_missing_numba_is_silent(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_numba_is_silent(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "numba", None)
     assert compiled_count_rows(*TYPES) is None
     assert not caplog.records
 
 
-def test_a_broken_numba_warns_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
+def test_a_broken_numba_warns_once(monkeypatch, caplog, tmp_path):
     (tmp_path / "numba.py").write_text("raise ImportError('Numba needs NumPy 9 or less.')\n")
     monkeypatch.delitem(sys.modules, "numba")
     monkeypatch.syspath_prepend(tmp_path)
@@ -49,11 +44,9 @@ def test_a_broken_numba_warns_once(
 
 
 @pytest.mark.parametrize("fails", ["to compile", "to count"])
-def test_failed_compilation_falls_back_to_search(
-    fails: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def njit(**options: Any) -> Any:
-        def compiled(*_: Any) -> None:
+def test_failed_compilation_falls_back_to_search(fails, monkeypatch, caplog):
+    def njit(**options):
+        def compiled(*_):
             if fails == "to compile":
                 raise OSError("no LLVM here\nand a second line")
 
@@ -66,12 +59,10 @@ def test_failed_compilation_falls_back_to_search(
     assert [r.getMessage().rsplit(": ")[-1] for r in caplog.records] == [reason]
 
 
-def test_without_a_cache_folder_each_process_compiles(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_a_cache_folder_each_process_compiles(monkeypatch, caplog):
     compile_with, asked = numba.njit, []
 
-    def njit(cache: bool = False, **options: Any) -> Any:
+    def njit(cache=False, **options):
         asked.append(cache)
         if cache:
             raise RuntimeError("cannot cache function: no locator available")
@@ -83,6 +74,6 @@ def test_without_a_cache_folder_each_process_compiles(
     assert asked[-2:] == [True, False]
 
 
-def test_compilation_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilation_disabled(monkeypatch):
     monkeypatch.setattr(numba, "njit", lambda **options: lambda function: function)
     assert compiled_count_rows(*TYPES) is None
