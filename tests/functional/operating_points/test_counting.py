@@ -55,6 +55,14 @@ def test_other_types_and_narrow_blocks(dtype, counters, block_rows):
     x, y = torch.randn(160, 5, dtype=dtype), torch.randint(0, 12, (160,))
     by_loops, by_search = by_both(x, y, Bins(0.5, 0.1, 0.01, 3), counters, block_rows)
     assert all(map(torch.equal, by_loops, by_search)) and all(found.sum() > 0 for found in by_loops)
+    pairs = PairDistances(x.double(), y)
+    negative = (pairs.index[:, None] != pairs.index).triu()
+    cosines = (pairs.unit @ pairs.unit.T)[negative]
+    bins = (1 + (0.5 - cosines[cosines >= 0.1]) / 0.01).clamp_min(0).long()
+    counts = by_loops[1].view(-1, 2**3).sum(1)
+    if dtype == torch.float64:
+        assert torch.equal(counts, bins.bincount(minlength=41))
+    assert (counts - bins.bincount(minlength=41)).abs().sum() <= 2
 
 
 @pytest.mark.parametrize("labels", [[0, 1], [0, 0], [0, 0, 0, 1, 1]])

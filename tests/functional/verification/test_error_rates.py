@@ -2,9 +2,10 @@ import math
 
 import pytest
 import torch
+from scipy.stats import t
 
 from pml_ext.functional import PairDistances, contiguous_folds, errors_at, fold_accuracy
-from pml_ext.functional.verification.errors_by_group import group_errors
+from pml_ext.functional.verification.errors_by_group import group_errors, interval_by_stratum, rates_without_each
 from tests.oracles import verification as oracle
 
 DTYPES = [torch.float16, torch.float32, torch.float64]
@@ -119,3 +120,16 @@ def test_group_errors_equal_the_loops(block_rows):
                     impostors[label, one, other] += 1
                     accepts[label, one, other] += is_accepted
     assert all(map(torch.equal, found, (accepts, impostors, rejects, genuine)))
+
+
+def test_rates_without_each_class_and_intervals_by_stratum():
+    errors, pairs = torch.tensor([[2, 0], [1, 2], [3, 0]]), torch.tensor([[10, 2], [20, 10], [30, 4]])
+    rates, without = rates_without_each(errors, pairs, 2)
+    assert rates.tolist() == [3 / 30, 1 / 8]
+    # no error counts as half of one
+    assert without.T.tolist() == [[1 / 20, 2 / 10, math.inf], [1 / 6, 0.5 / -2, 1 / 4]]
+    values, strata = torch.randn(9, 2).double(), torch.tensor([0] * 4 + [2] * 5)  # stratum 1 is empty
+    variance = sum(len(part) * part.var(dim=0) * (1 - 1 / len(part)) ** 2 for part in values.split([4, 5]))
+    found = interval_by_stratum(torch.ones(2).double(), values, strata, 0.9)
+    for end, sign in zip(found, (-1, 1), strict=True):
+        torch.testing.assert_close(end, 1 + sign * variance.sqrt() * t.ppf(0.95, 3))
