@@ -95,9 +95,6 @@ def read_share(checkpoint: dict[str, Any], name: str, loss: PartialFC, folder: P
 
 def _read_share(path: Path, loss: PartialFC) -> dict[str, Tensor]:
     parts = sorted(json.loads((path / _INDEX).read_text(encoding="utf-8")))
-    begins, ends, _ = zip(*parts, strict=True)
-    if (*begins, loss.num_classes) != (0, *ends):
-        raise ValueError(f"{_INDEX} must have each of {loss.num_classes} classes once")
     own, found = loss.classes, dict[str, list[Tensor]]()
     for begin, end, sha256 in parts:
         first, after = max(begin, own.start), min(end, own.stop)
@@ -116,17 +113,17 @@ def remove_older(folder: Path, checkpoint: dict[str, Any]) -> None:
 
     They are of steps before its own, or of its step by another number of ranks; later ones may be of the next.
     """
-    if CLASSES in checkpoint:
-        said = checkpoint[CLASSES]
-        for path in folder.glob(PATTERN):
-            found = _NAME.fullmatch(path.name)
-            if found and (
-                int(found[1]) < said["step"] or (int(found[1]) == said["step"] and int(found[2]) != said["ranks"])
-            ):
-                try:
-                    shutil.rmtree(path)
-                except OSError as error:
-                    log.warning("%s is not needed any more and cannot be removed: %s", path, error)
+    if CLASSES not in checkpoint:
+        return
+    current = _folder(folder, checkpoint[CLASSES])
+    for path in folder.glob(PATTERN):
+        found = _NAME.fullmatch(path.name)
+        if found is None or path == current or int(found[1]) > checkpoint[CLASSES]["step"]:
+            continue
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            log.warning("%s is not needed any more and cannot be removed: %s", path, error)
 
 
 def _of_all_ranks(given: Any, group: ProcessGroup | None) -> list[Any]:

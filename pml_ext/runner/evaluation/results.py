@@ -122,7 +122,9 @@ def _as_json(value: Any) -> Any:
         return {name: _as_json(of) for name, of in value.items()}
     if not isinstance(value, float) or math.isfinite(value):
         return value
-    return None if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if math.isnan(value):
+        return None
+    return "Infinity" if value > 0 else "-Infinity"
 
 
 def labels_of(values: Mapping[str, float]) -> dict[str, str]:
@@ -136,11 +138,13 @@ def labels_of(values: Mapping[str, float]) -> dict[str, str]:
 
 def label_of(name: str) -> str | None:
     """What the table calls a metric, a user's by its name; None where it does not show it."""
-    if (plain := keys.plain(name)) != name:
-        return None if (label := label_of(plain)) is None else f"{label} norm."
-    for start, label in _LABELS:
+    plain = keys.plain(name)
+    if plain != name:
+        label = label_of(plain)
+        return f"{label} norm." if label else None
+    for start, short in _LABELS:
         if name.startswith(start):
-            return label + name.removeprefix(start)
+            return short + name.removeprefix(start)
     return name if _is_of_user(name) else _HEADINGS.get(name)
 
 
@@ -153,8 +157,9 @@ def _is_of_user(name: str) -> bool:
 def _of_both_scores(rows: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, dict[str, float]]]:
     """Metrics of normalised scores as a row below that of cosines."""
     for name, values in rows.items():
+        normalized = {keys.plain(key): value for key, value in values.items() if keys.plain(key) != key}
         yield name, {key: value for key, value in values.items() if keys.plain(key) == key}
-        if normalized := {keys.plain(key): value for key, value in values.items() if keys.plain(key) != key}:
+        if normalized:
             yield f"{name}, normalised scores".removeprefix(", "), normalized
 
 
@@ -162,14 +167,16 @@ def text_table(corner: str, rows: Mapping[str, Mapping[str, float]]) -> list[str
     """Metrics by row as the lines of a table for the terminal."""
     shown = dict(_of_both_scores(rows))
     labels = labels_of(next(iter(shown.values())))
-    header = [corner, *(heading(*item) for item in labels.items())]
-    cells = [
-        [name, *(as_text(metric, values[metric]) if metric in values else "" for metric in labels)]
-        for name, values in shown.items()
-    ]
-    widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
-    lines = [
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
-        for row in [header, *cells]
-    ]
+    table = [[corner, *(heading(*item) for item in labels.items())]]
+    for name, values in shown.items():
+        table.append([name, *(_cell(values, metric) for metric in labels)])
+    first, *others = (max(map(len, column)) for column in zip(*table, strict=True))
+    lines = []
+    for name, *cells in table:
+        padded = [cell.rjust(width) for cell, width in zip(cells, others, strict=True)]
+        lines.append("  ".join([name.ljust(first), *padded]))
     return [lines[0], "-" * len(lines[0]), *lines[1:]]
+
+
+def _cell(values: Mapping[str, float], metric: str) -> str:
+    return as_text(metric, values[metric]) if metric in values else ""

@@ -27,6 +27,7 @@ def some_pictures(root: Path) -> None:
             archive.extractall(root, [name for name in inside if Path(name).name.split("_")[0] in identities])
 
 
+@pytest.mark.slow
 def test_it_trains_and_evaluates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     some_pictures(tmp_path)
     cfg = load_config(CONFIG, ["MODEL.BACKBONE.PRETRAIN", "False"])

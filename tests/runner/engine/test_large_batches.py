@@ -54,8 +54,3 @@ def test_a_scaled_loss_gives_scaled_gradients() -> None:
     )  # fmt: skip
     scaler.scale(value).backward()
     torch.testing.assert_close([p.grad for p in parameters], [64 * gradient for gradient in expected])
-
-
-def test_a_chunk_must_not_be_negative(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "--config-file", str(CONFIG), "SOLVER.CHUNK", "-1", "OUTPUT_DIR", str(tmp_path)]) == 2
-    assert "SOLVER.CHUNK = -1: must be 0 or more" in capsys.readouterr().err

@@ -94,29 +94,6 @@ def test_what_is_no_longer_true_is_removed_and_named(
     assert not caplog.messages
 
 
-WITHOUT_FCNTL = """
-import sys
-sys.modules["fcntl"] = None
-from pml_ext.cli import main
-config, run = sys.argv[1:]
-short = ["MODEL.DEVICE", "cpu", "SOLVER.MAX_EPOCH", "1", "TEST.EVAL_PERIOD", "1", "TEST.REPORT", "False"]
-model = ["--model", f"{run}/config.yaml", "MODEL.WEIGHTS", f"{run}/checkpoints/last.ckpt"]
-for command in (["train", config, "OUTPUT_DIR", run, *short], ["report", run],
-                ["embed", f"{run}/pictures", *model, "--output", f"{run}/gallery"]):
-    assert main(command) == 0, command
-assert main(["--help"]) == 0
-"""
-
-
-def test_commands_run_without_fcntl(tmp_path: Path) -> None:
-    config = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
-    command = [sys.executable, "-c", WITHOUT_FCNTL, str(config), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "usage: pml-ext" in done.stdout, done.stderr  # --help exits with status 0
-    assert (tmp_path / "gallery" / "manifest.json").is_file()
-    assert not (tmp_path / ".lock").exists(), "a lock file without fcntl is removed"
-
-
 def test_messages_for_the_file_stay_off_the_terminal(tmp_path: Path) -> None:
     log, screen = logging.getLogger("pml_ext"), io.StringIO()
     handler = logging.StreamHandler(screen)

@@ -3,14 +3,11 @@
 import logging
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from torch import distributed as dist
 
-from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.runner.data.datasets import ImageSet, OpenSet
-from pml_ext.runner.evaluation.evaluate import bytes_to_measure, device_with_room
+from pml_ext.runner.evaluation.evaluate import device_with_room
 from tests.distributed.test_evaluation import EVALUATED, evaluate
 
 GPU = torch.device("cuda", 0)
@@ -32,16 +29,6 @@ def test_what_torch_keeps_and_does_not_use_is_free(
 def test_a_device_that_does_not_tell_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_device_module", lambda _: SimpleNamespace())
     assert device_with_room(1, torch.device("mps"), None) == torch.device("cpu")
-
-
-def test_what_metrics_take() -> None:
-    def part(identities: list[int]) -> ImageSet:
-        return ImageSet([""] * len(identities), np.array(identities), np.zeros(len(identities), int), [])
-
-    data = OpenSet(part([]), part([3, 3]), part([3, 7]))
-    plain = bytes_to_measure(data, 512, OPISSettings(grid=10))
-    assert plain == 6 * 4 * 4 * 512 + 2**31 + 64 * 2 * 10
-    assert bytes_to_measure(data, 512, OPISSettings(grid=10, negatives_per_positive=5)) == plain + 60 * 5 * 3
 
 
 def on_gpus(rank: int, ranks: int, folder: str) -> None:
