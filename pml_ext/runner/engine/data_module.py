@@ -1,5 +1,6 @@
 """The data of a config as a LightningDataModule: its training and test sets, and this process's batches of them."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -80,12 +81,15 @@ class DataModule(lightning.LightningDataModule):
 
     def evaluation_loaders(self, rank: int = 0, world_size: int = 1) -> list[DataLoader[Sample]]:
         """Of each part of each test set what one of several processes embeds."""
-        transform = build_transform(self.cfg.INPUT, training=False)
-        share: dict[str, Any] = {
-            "batch_size": self.cfg.TEST.IMS_PER_BATCH, "rank": rank, "world_size": world_size
-        }  # fmt: skip
-        parts = [part for data in self.test_sets.values() for part in data.parts]
-        return [evaluation_loader(self.cfg.DATALOADER, part, transform, **share) for part in parts]
+        load = partial(
+            evaluation_loader,
+            self.cfg.DATALOADER,
+            transform=build_transform(self.cfg.INPUT, training=False),
+            batch_size=self.cfg.TEST.IMS_PER_BATCH,
+            rank=rank,
+            world_size=world_size,
+        )
+        return [load(part) for data in self.test_sets.values() for part in data.parts]
 
     def on_after_batch_transfer(self, batch: dict[str, Any], dataloader_idx: int) -> dict[str, Any]:
         """Apply to training images what their transform left for the device."""

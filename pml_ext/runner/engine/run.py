@@ -158,9 +158,7 @@ def _conclude(cfg: CN, trainer: lightning.Trainer, module: TrainingModule, data:
     if trainer.current_epoch < cfg.SOLVER.MAX_EPOCH:
         which = best_metric(cfg.DATASETS, cfg.TEST)
         log.info("stopped early: %s has not improved in %d validations", label_of(which) or which, cfg.TEST.PATIENCE)
-    trainer.save_checkpoint(weights)
-    trainer.strategy.checkpoint_io.teardown()  # waits until all are written
-    trainer.strategy.barrier()
+    _save(trainer, weights)
     # EVAL_PERIOD may be 0 only if nothing is measured yet, or steps are counted.
     was_measured = bool(module.results) and not (cfg.TEST.EVAL_STEPS or trainer.current_epoch % cfg.TEST.EVAL_PERIOD)
     if not was_measured:
@@ -168,9 +166,7 @@ def _conclude(cfg: CN, trainer: lightning.Trainer, module: TrainingModule, data:
     has_changed = cfg.TEST.PRECISE_BN.ENABLED
     if best.is_file():
         if not was_measured and _is_better_than_best(cfg, trainer, module):
-            trainer.save_checkpoint(best, weights_only=bool(module.class_vectors))
-            trainer.strategy.checkpoint_io.teardown()
-            trainer.strategy.barrier()
+            _save(trainer, best, weights_only=bool(module.class_vectors))
         weights = best
         step = steps_of(best)
         has_changed = has_changed or step != trainer.global_step
@@ -179,10 +175,17 @@ def _conclude(cfg: CN, trainer: lightning.Trainer, module: TrainingModule, data:
         log.info("results are of %s, after step %d of %d", best, step, trainer.global_step)
     if cfg.TEST.PRECISE_BN.ENABLED:
         _recompute_statistics(cfg, module, data, trainer)
-        trainer.save_checkpoint(weights, weights_only=weights == best)
+        _save(trainer, weights, weights_only=weights == best)
     if has_changed:
         trainer.validate(module, datamodule=data, verbose=False)
     return weights
+
+
+def _save(trainer: lightning.Trainer, file: Path, *, weights_only: bool = False) -> None:
+    """Save a checkpoint, and wait until every process has written its part."""
+    trainer.save_checkpoint(file, weights_only=weights_only)
+    trainer.strategy.checkpoint_io.teardown()
+    trainer.strategy.barrier()
 
 
 def _is_better_than_best(cfg: CN, trainer: lightning.Trainer, module: TrainingModule) -> bool:

@@ -125,6 +125,10 @@ def test_a_rank_that_fails_while_others_wait_for_its_part_ends_the_evaluation(tr
     assert not (tmp_path / "eval_metrics.json").exists()
 
 
+class KilledError(Exception):
+    pass
+
+
 LEARNED = (
     "MODEL.LOSSES.NAME", '("CrossEntropyLoss", "DiscriminativeLoss", "LoOp")', "MODEL.HEADS.WITH_BNNECK", "True",
     "MODEL.LOSSES.DISC.CENTROIDS", "kmeans", "MODEL.LOSSES.DISC.CENTROID_SIZE", "7", "INPUT.PADDING.ENABLED", "True",
@@ -136,9 +140,6 @@ def test_resume_continues_bit_for_bit_with_the_state_of_the_losses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert train(tmp_path / "whole", *LEARNED) == 0
-
-    class KilledError(Exception):
-        pass
 
     def stop_in_the_second_epoch(self: Any) -> None:
         if self.current_epoch == 1:
@@ -335,9 +336,6 @@ def test_validations_by_steps_are_where_they_were_after_sigterm_in_one(
 def test_a_checkpoint_each_few_steps(
     augmented: tuple[Path, dict[int, float]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class KilledError(Exception):
-        pass
-
     def kill(module: TrainingModule, *_: Any, **__: Any) -> None:
         if module.global_step == 18:
             raise KilledError
