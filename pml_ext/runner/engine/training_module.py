@@ -191,13 +191,12 @@ class TrainingModule(lightning.LightningModule):
                 raise UserError(f"the loss {name} of {architecture} must be a scalar tensor; got {described(value)}")
         total = torch.stack(list(values.values())).sum()
         if not torch.isfinite(total):  # one look for all: each makes the host wait for the device
-            wrong = {name: value for name, value in values.items() if not torch.isfinite(value)} or {"the sum": total}
-            paths = batch["img_paths"]
-            name, value = next(iter(wrong.items()))
+            wrong = [(name, value) for name, value in values.items() if not torch.isfinite(value)]
+            name, value = wrong[0] if wrong else ("the sum", total)
             raise UserError(
-                f"{name} is {value.item()} at step {self.global_step} (epoch {self.current_epoch}); the batch was "
-                f"{', '.join(paths[:8])}{' …' if len(paths) > 8 else ''}. Checkpoints of earlier epochs are kept. "
-                f"Try a lower SOLVER.BASE_LR, SOLVER.CLIP_GRADIENTS or a longer warm-up"
+                f"{name} is {value.item()} at step {self.global_step} (epoch {self.current_epoch}); the batch begins "
+                f"with {', '.join(batch['img_paths'][:8])}. Checkpoints of earlier epochs are kept. "
+                "Try a lower SOLVER.BASE_LR, SOLVER.CLIP_GRADIENTS or a longer warm-up"
             )
         self.log_dict({f"loss/{name}": value.detach() for name, value in values.items()})
         self.log("loss", total.detach(), prog_bar=True)

@@ -555,7 +555,7 @@ def test_nan_stops_with_step_batch_and_loss_and_keeps_the_last_good_checkpoint(
     monkeypatch.setattr(TrainingModule, "_loss", spoiled)
     assert train(tmp_path) == 2
     message = capfd.readouterr().err
-    assert "SmoothAPLoss is nan at step 13 (epoch 1); the batch was sklearn.datasets.load_digits()[" in message
+    assert "SmoothAPLoss is nan at step 13 (epoch 1); the batch begins with sklearn.datasets.load_digits()[" in message
     good = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
     assert good["global_step"] == 11
     assert all(torch.isfinite(v).all() for v in good["state_dict"].values())
@@ -646,11 +646,10 @@ def test_an_image_that_a_worker_cannot_read_is_named(tmp_path: Path, capfd: pyte
     (tmp_path / "7.png").write_bytes(picture(21, "PNG")[:-40])
     (tmp_path / "people.csv").write_text("\n".join(rows))
     data = ("DATASETS.ROOT", str(tmp_path), "DATASETS.NAMES", '("file:people.csv",)', "DATASETS.CHECK_IMAGES", "False")
-    for workers in ("0", "1"):
-        assert train(tmp_path / workers, *data, "DATALOADER.NUM_WORKERS", workers) == 2
-        shown = capfd.readouterr().err
-        assert len(re.findall("^error: image .*7.png cannot be decoded", shown, flags=re.MULTILINE)) == 1
-        assert "Traceback" not in shown
+    assert train(tmp_path / "run", *data, "DATALOADER.NUM_WORKERS", "1") == 2
+    shown = capfd.readouterr().err
+    assert len(re.findall("^error: image .*7.png cannot be decoded", shown, flags=re.MULTILINE)) == 1
+    assert "Traceback" not in shown
     checked = (*data[:-1], "True")
     assert train(tmp_path / "out", *checked) == 2
     error = capfd.readouterr().err.splitlines()[-1]
