@@ -72,15 +72,3 @@ def test_table_of_classifiers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         "| dense", "| PartialFC", "| PartialFC, rate 0.1", "| PartialFC", "| PartialFC, rate 0.1"
     ]  # fmt: skip
     assert "missed: memory of PartialFC on 1 ranks: " in out
-
-
-def test_table_of_the_input_pipeline() -> None:
-    pytest.importorskip("torchvision")
-    words = ["--pictures", "2", "--seconds", "0.01", "--rounds", "1"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(SCRIPT.with_name("pipeline.py")), *words]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    rows = [line.split(" | ") for line in result.stdout.splitlines() if line.startswith("| ")]
-    assert [len(row) for row in rows] == [6] * 7 + [4] * 12
-    assert {row[3].strip(" |") for row in rows[8:]} <= {"met", "missed"}

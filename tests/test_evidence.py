@@ -89,22 +89,16 @@ def test_verdicts() -> None:
         return Difference((low + high) / 2, Spread(((high - low) / 2 / 1.959964) ** 2, np.inf), 0.5)
 
     assert difference(-1, 3).ends() == pytest.approx((-1, 3), rel=1e-5)
-    better, noise, worse = difference(0.1, 0.3), difference(-0.1, 0.2), difference(-0.3, -0.1)
-    assert [verdict(better, way, "r1") for way in (HIGHER, LOWER, KEPT)] == [HOLDS, REVERSED, HOLDS]
-    assert [verdict(noise, way, "r1") for way in (HIGHER, LOWER, KEPT)] == [OPEN, OPEN, OPEN]
-    assert verdict(worse, KEPT, "r1") == REVERSED
-    same = {(-0.004, 0.006): HOLDS, (0.002, 0.008): HOLDS, (0.012, 0.03): REVERSED, (-0.03, 0.02): OPEN}
-    same |= {(0.002, 0.03): OPEN, (-0.03, -0.002): OPEN, (-0.03, -0.011): REVERSED}
-    assert [verdict(difference(*ends), SAME, "r1") for ends in same] == list(same.values())
-    # More noise undecides, and reverses nothing.
-    kept = {(-0.009, -0.003): HOLDS, (-0.011, -0.001): OPEN, (-0.013, -0.011): REVERSED}
-    assert [verdict(difference(*ends), KEPT, "r1") for ends in kept] == list(kept.values())
+    expected = {
+        (0.1, 0.3): [HOLDS, REVERSED, HOLDS, REVERSED], (-0.1, 0.2): [OPEN, OPEN, OPEN, OPEN],
+        (-0.3, -0.1): [REVERSED, HOLDS, REVERSED, REVERSED], (0.002, 0.008): [HOLDS, REVERSED, HOLDS, HOLDS],
+        (-0.009, -0.003): [REVERSED, HOLDS, HOLDS, HOLDS], (-0.011, -0.001): [REVERSED, HOLDS, OPEN, OPEN],
+    }  # fmt: skip
+    for ends, verdicts in expected.items():
+        assert [verdict(difference(*ends), way, "r1") for way in (HIGHER, LOWER, KEPT, SAME)] == verdicts, ends
     # A stricter level, and the luck of tuning.
-    assert verdict(better, HIGHER, "r1", level=1e-5) == OPEN
-    assert [verdict(better, way, "r1", luck=0.21) for way in (HIGHER, LOWER)] == [OPEN, OPEN]
-    assert [verdict(worse, way, "r1", luck=0.19) for way in (HIGHER, KEPT)] == [REVERSED, REVERSED]
-    assert verdict(worse, KEPT, "r1", luck=0.21) == OPEN
-    assert [verdict(difference(-0.004, 0.006), way, "r1", luck=0.1) for way in (KEPT, SAME)] == [HOLDS, HOLDS]
+    assert verdict(difference(0.1, 0.3), HIGHER, "r1", level=1e-5) == OPEN
+    assert [verdict(difference(0.1, 0.3), HIGHER, "r1", luck=luck) for luck in (0.19, 0.21)] == [HOLDS, OPEN]
 
 
 @pytest.mark.parametrize("direction", ["lower", "higher", "kept", "same"])
@@ -160,44 +154,13 @@ def test_intervals_by_t_cover() -> None:
     assert found.p() == pytest.approx(expected.pvalue)
 
 
-def test_log_ratios_cover_and_are_symmetric() -> None:
+def test_log_ratios_are_symmetric() -> None:
     from statistics_of_pairs import paired_log_ratio
 
-    random = np.random.default_rng(0)
-    covered = 0
-    for _ in range(300):
-        shares = np.exp(random.standard_normal((1, 60)))  # of classes; 20 % less with the method
-        base, method = (shares * factor * np.exp(0.3 * random.standard_normal((5, 60))) for factor in (1.0, 0.8))
-        found = paired_log_ratio(base, method)
-        low, high = found.ends()
-        covered += low <= np.log(0.8) <= high
-    assert 0.9 < covered / 300 < 0.99
-    back = paired_log_ratio(method, base)
+    base, method = np.exp(np.random.default_rng(0).standard_normal((2, 5, 60)))
+    found, back = paired_log_ratio(base, method), paired_log_ratio(method, base)
     assert (back.mean, back.spread.variance) == pytest.approx((-found.mean, found.spread.variance))
     assert found.shown()[0] == pytest.approx(100 * (method.mean() / base.mean() - 1))
-
-
-def test_class_values_average_to_the_metrics() -> None:
-    import torch
-    from image_sets import Pictures
-    from training import measured
-
-    from pml_ext.functional import utility_curves
-    from pml_ext.metrics import AccuracyCalculator
-
-    torch.manual_seed(0)
-    labels = torch.arange(6).repeat_interleave(5)
-    features = torch.nn.functional.normalize(torch.randn(6, 8)[labels] + torch.randn(30, 8))
-    found = measured([features], [Pictures(features[None], labels, None)])
-    wanted = AccuracyCalculator(include=("precision_at_1", "mean_average_precision_at_r", "opis", "epsilon_opis"))
-    expected = wanted.get_accuracy(features, labels)
-    assert found.metrics["r1"] == pytest.approx(expected["precision_at_1"])
-    assert found.metrics["map_at_r"] == pytest.approx(expected["mean_average_precision_at_r"])
-    assert found.metrics["opis"] == pytest.approx(expected["opis"], rel=1e-6)
-    assert found.metrics["epsilon_opis"] == pytest.approx(expected["epsilon_opis"], rel=1e-6)
-    assert found.metrics["mean_utility"] == pytest.approx(utility_curves(features, labels).utilities.mean().item())
-    by_class = found.by_class.mean(dim=1).tolist()
-    assert by_class == pytest.approx([found.metrics[name] for name in ("r1", "map_at_r", "opis")], rel=1e-9)
 
 
 def test_the_page_has_the_current_claims() -> None:
@@ -254,6 +217,8 @@ def test_the_second_implementations_metrics_equal_the_first(has_gallery: bool) -
         ids = torch.cat([labels, torch.tensor([-1, -1, 6, 7, 7])])
         parts = [(parts[0][0], labels, torch.arange(30) % 3), (torch.randn(1, 35, 8), ids, torch.arange(35) % 4)]
     embeddings = [torch.nn.functional.normalize(layer(part[0][0]).detach().double()) for part in parts]
-    expected = measured(embeddings, [Pictures(*part) for part in parts]).metrics
+    expected = measured(embeddings, [Pictures(*part) for part in parts])
     found = second.measured(layer, parts[0], parts[1] if has_gallery else None)
-    assert found == pytest.approx({name: expected[name] for name in found}, rel=1e-9)
+    assert found == pytest.approx({name: expected.metrics[name] for name in found}, rel=1e-9)
+    by_class = expected.by_class.mean(dim=1).tolist()
+    assert has_gallery or by_class == pytest.approx([found[name] for name in ("r1", "map_at_r", "opis")], rel=1e-9)

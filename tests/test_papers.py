@@ -102,8 +102,6 @@ def test_a_header_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ("# Reported: R@1 50.9\n", "", "the row 'MS' of Table 2 needs a line Reported"),
         ("BASE 0.2", "BASE", "With needs KEY VALUE pairs; got 'MODEL.LOSSES.MS.BASE'"),
         ("2026-01-31; ", "", "Ours needs numbers; data; YYYY-MM-DD; commit; got"),
-        ("# What it is.", "# Ours: R@1 1", "Ours has no Paper before it"),
-        ("# Differs: the batch", "# Beside: LoOp, it", "Beside is for a config without rows"),
     ],
 )
 def test_malformed_headers_are_errors(
@@ -123,21 +121,11 @@ def row(name: str = "MS", experiment: str = "Table 2", data: str = "CUB", **othe
     [
         ([*ROWS, row(experiment="Table 99")], r"it\.yml: papers\.yml has no Table 99 of LoOp"),
         ([*ROWS, row(name="MSS")], r"`rows` of Table 2 of LoOp and the configs differ in \['MSS'\]"),
-        ([one for one in ROWS if one.name != "LoOp (MS)"], r"`rows` of Table 2 of LoOp .* differ in \['LoOp \(MS\)'\]"),
-        ([*ROWS, row(data="Birds")], r"`data` of LoOp lacks \['Birds'\]"),
     ],
 )
 def test_pages_have_exactly_the_listed_rows(rows: list[headers.Row], message: str) -> None:
     with pytest.raises(headers.HeaderError, match=message):
         write_pages.pages(rows)
-
-
-def test_experiments_without_configs_have_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    papers = write_pages.read_papers()
-    del papers["LoOp"]["experiments"]["suppl. Fig. 1"]["missing"]
-    monkeypatch.setattr(write_pages, "read_papers", lambda: papers)
-    with pytest.raises(headers.HeaderError, match=r"suppl\. Fig\. 1 of LoOp has no config: give its"):
-        write_pages.pages(ROWS)
 
 
 def test_configs_whose_weights_are_not_the_published_ones_say_which_file_they_need() -> None:

@@ -102,32 +102,6 @@ def test_the_page_is_written_from_stored_runs(tmp_path: Path) -> None:
     assert "trained twice" not in page
 
 
-def test_verdicts_of_heads_are_those_of_their_page(tmp_path: Path) -> None:
-    from claims import CLAIMS
-    from statistics_of_pairs import HOLDS, LOWER, OPEN, verdict
-    from store import Store
-    from tested import Tested
-    from verdicts import Verdicts
-
-    random = np.random.default_rng(0)
-    _store_tests(tmp_path / "whole", "glyphs", dict.fromkeys(("triplet", "triplet_tcm"), random.random((3, 3, 20))))
-    base = 1 + 0.1 * random.random((1, 3, 40))
-    change = np.linspace(-1, 1, 40) * np.ones((1, 3, 1))  # of R@1 and mAP@R: none on average
-    of_other = {"smoothap": base, "smoothap + tcm": base + change}
-    change[:, 2] = 0.1 * change[:, 2] - 0.0205
-    _store_tests(tmp_path / "heads", "glyphs", {"triplet": base, "triplet + tcm": base + change, **of_other})
-    heads = Tested(Store(tmp_path / "heads"))
-    difference = heads.difference("glyphs", "triplet", "triplet + tcm", "opis")
-    assert difference is not None
-    # Decided at 5 %, and not as one of a family whose others are not decided.
-    assert verdict(difference, LOWER, "opis") == HOLDS
-    assert verdict(difference, LOWER, "opis", level=Verdicts(heads, CLAIMS, ["glyphs"]).level) == OPEN
-    _page(tmp_path)
-    table = (tmp_path / "results" / "whole_networks.csv").read_text(encoding="utf-8")
-    row = next(line for line in table.splitlines() if line.startswith("whole networks,glyphs,triplet_tcm,opis"))
-    assert row.endswith(f",linear heads: {OPEN} ({difference.shown()[0]:+.2f})")
-
-
 def test_configs_have_the_validated_settings() -> None:
     from store import Store
     from whole import RESULTS, best_point, config_of, trials
