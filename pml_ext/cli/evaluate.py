@@ -80,8 +80,9 @@ def _evaluate(options: Namespace) -> None:
         described = describe_cohort(cohort, len(parts[-1].labels))
         about["normalize"] = described and asdict(described)
     name = Path(options.file).name
-    embeddings, labels = (torch.cat(rows) for rows in zip(*((p.data.embeddings, p.labels) for p in parts), strict=True))
-    notes = [note for note in [describe_collapse(name, embeddings, labels)] if note]
+    embeddings = torch.cat([part.data.embeddings for part in parts])
+    collapse = describe_collapse(name, embeddings, torch.cat([part.labels for part in parts]))
+    notes = [collapse] if collapse else []
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
     files = {"metrics": folder / "metrics.json"}

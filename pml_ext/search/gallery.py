@@ -72,12 +72,12 @@ class Manifest:
 class Gallery:
     """A gallery as it was when it was opened; rows are numbered from 0 through the parts, in the manifest's order.
 
-    index: the name and content of the index file that was read last, see index.py.
+    indices: the content of the index file that was read last by its name, see index.py.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self.manifest = folder, manifest
-        self.index: tuple[str, Any] | None = None
+        self.indices: dict[str, Any] = {}
         self._offsets: dict[str, np.ndarray] = {}
 
     @classmethod

@@ -123,10 +123,9 @@ def hash_of(content: bytes) -> str:
 
 
 def is_unchanged(path: Path, content_hash: str) -> bool:
-    """Whether a file has the content of a hash; it is read only if its size has not changed."""
+    """Whether a file has the content of a hash."""
     try:
-        same_size = str(path.stat().st_size) == content_hash.partition("-")[0]
-        return same_size and hash_of(path.read_bytes()) == content_hash
+        return hash_of(path.read_bytes()) == content_hash
     except OSError:
         return False
 
@@ -223,10 +222,10 @@ def _remove_stale_rows(gallery: Gallery, listed: Sequence[Listed], *, prune: boo
         gallery.keep(np.array(stays))
     missing = [image for image in listed if image.name not in row_of or image.name in changed]
     if paths:
+        kept = len(listed) - len(missing)
         log.info(
-            "%s: %d images to embed, %d of them changed; %d unchanged", gallery.folder, len(missing), len(changed),
-            len(listed) - len(missing),
-        )  # fmt: skip
+            "%s: %d images to embed, %d of them changed; %d unchanged", gallery.folder, len(missing), len(changed), kept
+        )
     return missing
 
 
@@ -260,7 +259,10 @@ def _report(gallery: Gallery, problems: Sequence[str], count: int) -> None:
         log.warning("%d of %d images could not be embedded, see %s: %s …", len(problems), count, file, problems[0])
     if not gallery.rows:
         raise UserError(f"none of {count} images could be embedded: {problems[0]}")
-    log.info("%s: %d embeddings of %d dimensions", gallery.folder, gallery.rows, gallery.dim)
+    log.info(
+        "%s: %d embeddings of %d dimensions; search them with pml-ext search IMAGE --gallery %s",
+        gallery.folder, gallery.rows, gallery.dim, gallery.folder,
+    )  # fmt: skip
 
 
 def _exchange(value: list[T]) -> list[list[T]]:

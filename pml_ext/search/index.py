@@ -123,34 +123,34 @@ def _best(scores: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.
 
 def _open_index(gallery: Gallery, exact_up_to: int) -> tuple[IndexRecord, Any] | None:
     """The gallery's index, built if needed; None if all lists hold too few neighbours, or if it cannot be written."""
-    record = gallery.manifest.index
-    index = None if record is None else _read_index(gallery, record)
-    covered = 0
+    record, index = gallery.manifest.index, None
     if record is not None:
-        covered = sum(part.rows for name, part in gallery.manifest.parts.items() if name in record.parts)
-    is_usable = record is not None and (index is not None or record.probes is None)
-    if not is_usable or gallery.rows - covered > exact_up_to:
+        parts = gallery.manifest.parts
+        uncovered = sum(part.rows for name, part in parts.items() if name not in record.parts)
+        if uncovered <= exact_up_to:
+            if record.probes is None:
+                return None
+            index = _read_index(gallery, record)
+    if index is None:
         log.info("%s: building an index of %d rows", gallery.folder, gallery.rows)
         try:
             record = build_index(gallery)
         except OSError as error:
             log.warning("the index cannot be written: %s", error)
             return None
-        index = _read_index(gallery, record)
+        index = _read_index(gallery, record) if record.probes else None
     return None if record is None or index is None else (record, index)
 
 
 def _read_index(gallery: Gallery, record: IndexRecord) -> Any:
-    """The index; None if there is none, or a damaged one."""
-    if record.probes is None:
-        return None
-    if gallery.index is None or gallery.index[0] != record.file:
+    """The index; None for a missing or damaged one."""
+    if record.file not in gallery.indices:
         try:
-            gallery.index = (record.file, _load_faiss().read_index(str(gallery.folder / record.file)))
+            gallery.indices = {record.file: _load_faiss().read_index(str(gallery.folder / record.file))}
         except RuntimeError as error:
             log.warning("the index of %s cannot be read: %s", gallery.folder, error)
             return None
-    return gallery.index[1]
+    return gallery.indices[record.file]
 
 
 def build_index(gallery: Gallery) -> IndexRecord:
