@@ -55,10 +55,10 @@ class SeededImages(Dataset[TrainingSample]):
 
 
 def _columns(images: ImageSet, labels: np.ndarray, row: int) -> dict[str, Any]:
-    columns = {
-        "targets": int(labels[row]), "camids": int(images.cameras[row]), "img_paths": images.names[row], "rows": row
-    }  # fmt: skip
-    return columns if images.extras is None else {**images.extras[row], **columns}
+    columns = dict(images.extras[row]) if images.extras is not None else {}
+    columns["targets"], columns["camids"] = int(labels[row]), int(images.cameras[row])
+    columns["img_paths"], columns["rows"] = images.names[row], row
+    return columns
 
 
 def collate(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:

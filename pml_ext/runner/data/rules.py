@@ -27,7 +27,7 @@ OWN_DATA = {
 DATASETS_NOT_BUILT = ("DukeMTMCAttr", "Market1501Attr", "PA100K", "Hymenoptera", "NAIC20_R2A")
 _SMALLEST, _LARGEST = 4, 2**16  # side of an image in pixels; of one pixel nothing is left
 _AS_OWN_DATA = (
-    "to use your own data, pass file:people.csv (a table) or folder:PATH (a folder per class), see `pml-ext list "
+    "To use your own data, pass file:people.csv (a table) or folder:PATH (a folder per class), see `pml-ext list "
     "datasets`; --dataset NAME=file:people.csv keeps a name"
 )
 
@@ -71,16 +71,14 @@ INPUT_RULES: list[Rule] = [
 
 def data_set(key: str, name: str, aliases: Mapping[str, str]) -> Iterator[Problem]:
     """The problem with a key that names a data set, by itself or by an alias."""
-    if name in aliases:
-        return  # which has a rule of its own
-    if name.startswith(tuple(OWN_DATA)):
-        if name in OWN_DATA:
-            yield Problem(key, name, f"needs a path behind the colon: {OWN_DATA[name]}")
-        return
-    if name in DATASETS_NOT_BUILT:
-        yield Problem(key, name, f"FastReID's reader of it is not built; {_AS_OWN_DATA}")
+    if name in OWN_DATA:
+        yield Problem(key, name, f"needs a path behind the colon: {OWN_DATA[name]}")
+    elif name in aliases or name.startswith(tuple(OWN_DATA)):
+        return  # an alias has a rule of its own
+    elif name in DATASETS_NOT_BUILT:
+        yield Problem(key, name, f"FastReID's reader of it is not built. {_AS_OWN_DATA}")
     elif name not in DATASET_REGISTRY:
-        yield Problem(key, name, f"unknown{hint(name, DATASET_REGISTRY)}. {_AS_OWN_DATA[0].upper()}{_AS_OWN_DATA[1:]}")
+        yield Problem(key, name, f"unknown{hint(name, DATASET_REGISTRY)}. {_AS_OWN_DATA}")
 
 
 def _names(options: CN) -> Iterator[Problem]:
@@ -98,8 +96,7 @@ def _aliases(options: CN) -> Iterator[Problem]:
         name, _, target = str(entry).partition("=")
         if not name or not target.startswith(tuple(OWN_DATA)) or target in OWN_DATA:
             yield Problem("ALIASES", entry, "must be NAME=file:people.csv or NAME=folder:path")
-    names = list(aliases_of(entries))
-    if len(names) < len(entries):
+    if len(aliases_of(entries)) < len(entries):
         yield Problem("ALIASES", list(entries), "must name each data set once")
 
 

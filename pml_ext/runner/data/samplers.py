@@ -308,23 +308,21 @@ def require_callable(options: CN) -> None:
     try:
         inspect.signature(entry.part).bind(*given, **arguments_from(options, entry))
     except TypeError as error:
-        what = f"must take ({', '.join(given)})"
-        raise UserError(f"{SAMPLER_REGISTRY.key}: {entry.name} of {entry.module} {what}: {error}") from error
+        name = f"{SAMPLER_REGISTRY.key}: {entry.name} of {entry.module}"
+        raise UserError(f"{name} must take ({', '.join(given)}): {error}") from error
 
 
 def _checked(batches: Any, of: str, batch_size: int, images: int) -> Batches:
     """The batches of a sampler; a UserError that begins with `of` for anything else."""
-    must = f"{of} must give lists of SOLVER.IMS_PER_BATCH = {batch_size} rows of the training set, without end; it gave"
+    must = f"{of} must give lists of SOLVER.IMS_PER_BATCH = {batch_size} rows, each from 0 to {images - 1}, without end"
     if not isinstance(batches, Iterable):
-        raise UserError(f"{must} {batches!r:.100}")
+        raise UserError(f"{must}; it gave {batches!r:.100}")
     for batch in batches:
         try:
             rows = list(map(operator.index, batch))
         except TypeError as error:
-            raise UserError(f"{must} {batch!r:.100}") from error
-        if len(rows) != batch_size:
-            raise UserError(f"{must} {len(rows)} rows")
-        if min(rows) < 0 or max(rows) >= images:
-            raise UserError(f"{must} a row outside of 0 to {images - 1}")
+            raise UserError(f"{must}; it gave {batch!r:.100}") from error
+        if len(rows) != batch_size or min(rows) < 0 or max(rows) >= images:
+            raise UserError(f"{must}; it gave {len(rows)} rows: {rows!r:.100}")
         yield rows
-    raise UserError(f"{must} no more batches")
+    raise UserError(f"{must}; it gave no more batches")

@@ -33,6 +33,11 @@ class BatchStep(ABC):
     What it does to an image is a function of the image and of what was drawn for it alone.
     """
 
+    def __init__(self, prob: float = 0.5) -> None:
+        """prob: of changing an image."""
+        check_in_range(prob, 0, 1, "PROB")
+        self.probability = prob
+
     @abstractmethod
     def draw(self, image: Tensor) -> np.ndarray:
         """(K,) random numbers for an image (C, H, W), from torch's generator."""
@@ -145,10 +150,6 @@ class PadAndCrop:
 class RandomFlip(BatchStep):
     """Flips horizontally, as v2.RandomHorizontalFlip."""
 
-    def __init__(self, prob: float) -> None:
-        check_in_range(prob, 0, 1, "PROB")
-        self.probability = prob
-
     def draw(self, image: Tensor) -> np.ndarray:
         """Whether to mirror it."""
         return np.array([torch.rand(1).item() < self.probability])
@@ -176,8 +177,7 @@ class ColourJitter(BatchStep):
     """
 
     def __init__(self, prob: float, brightness: float, contrast: float, saturation: float, hue: float) -> None:
-        check_in_range(prob, 0, 1, "PROB")
-        self.probability = prob
+        super().__init__(prob)
         ranges = v2.ColorJitter(brightness, contrast, saturation, hue)
         self.ranges = (ranges.brightness, ranges.contrast, ranges.saturation, ranges.hue)
 
@@ -308,25 +308,20 @@ class RandomErasing(BatchStep):
     ATTEMPTS = 10
 
     def __init__(self, prob: float, value: Sequence[float]) -> None:
-        check_in_range(prob, 0, 1, "PROB")
-        self.probability, self.value = prob, list(value)
+        super().__init__(prob)
+        self.value = list(value)
         self._log_ratio = torch.log(torch.tensor(self.HEIGHT_TO_WIDTH)).tolist()
 
     def draw(self, image: Tensor) -> np.ndarray:
         """top, bottom, left and right of the rectangle; zeros for none."""
-        nothing = np.zeros(4, dtype=np.int64)
-        if torch.rand(1) >= self.probability:
-            return nothing
-        rows, columns = image.shape[-2:]
-        for _ in range(self.ATTEMPTS):
-            area = rows * columns * torch.empty(1).uniform_(*self.AREA).item()
+        for _ in range(self.ATTEMPTS if torch.rand(1) < self.probability else 0):
+            area = torch.empty(1).uniform_(*self.AREA).item()
             ratio = torch.empty(1).uniform_(*self._log_ratio).exp().item()
-            height, width = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-            if height < rows and width < columns:
-                top = int(torch.randint(rows - height + 1, ()))
-                left = int(torch.randint(columns - width + 1, ()))
+            height, width = _sides(image, area, ratio)
+            if height < image.shape[-2] and width < image.shape[-1]:
+                top, left = _corner(image, height, width)
                 return np.array([top, top + height, left, left + width])
-        return nothing
+        return np.zeros(4, dtype=np.int64)
 
     def apply(self, images: Tensor, draws: np.ndarray) -> Tensor:
         erased = images.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
@@ -374,15 +369,20 @@ class RandomPatch:
 
     def _cut(self, image: Tensor) -> Tensor | None:
         """A random patch; None where the image is too small for one."""
-        rows, columns = image.shape[-2:]
         for _ in range(100):
-            area = rows * columns * float(torch.empty(()).uniform_(*self.AREA))
-            ratio = float(torch.empty(()).uniform_(*self.HEIGHT_TO_WIDTH))
-            height, width = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-            if 0 < height < rows and 0 < width < columns:
+            area = torch.empty(()).uniform_(*self.AREA).item()
+            ratio = torch.empty(()).uniform_(*self.HEIGHT_TO_WIDTH).item()
+            height, width = _sides(image, area, ratio)
+            if 0 < height < image.shape[-2] and 0 < width < image.shape[-1]:
                 top, left = _corner(image, height, width)
                 return image[..., top : top + height, left : left + width].clone()
         return None
+
+
+def _sides(image: Tensor, area: float, ratio: float) -> tuple[int, int]:
+    """Height and width of a rectangle with a share of an image's area."""
+    pixels = image.shape[-2] * image.shape[-1] * area
+    return round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
 
 
 def _corner(image: Tensor, height: int, width: int) -> tuple[int, int]:
@@ -410,11 +410,12 @@ def require_image(options: CN, entry: Entry, channels: int) -> None:
     image = torch.zeros(channels, side[0], side[-1], dtype=torch.uint8)
     with torch.random.fork_rng(devices=[]):
         changed = construct(replace(entry, part=step), f"INPUT.{entry.node}", image)
-    if not isinstance(changed, Tensor) or (changed.ndim, changed.dtype, len(changed)) != (3, image.dtype, channels):
-        got = f"{changed.dtype} {tuple(changed.shape)}" if isinstance(changed, Tensor) else type(changed).__name__
+    kind = getattr(changed, "dtype", type(changed).__name__)
+    shape = tuple(getattr(changed, "shape", ()))
+    if kind != torch.uint8 or len(shape) != 3 or shape[0] != channels:
         raise UserError(
             f"INPUT.{entry.node}: {entry.name} of {entry.module} must turn a uint8 image ({channels}, H, W) into "
-            f"another one; it gives {got}"
+            f"another one; it gives {kind} {shape}"
         )
 
 
@@ -422,16 +423,14 @@ def build_transform(options: CN, *, training: bool) -> Transform:
     """uint8 (C, h, w) to uint8 (C, H, W); in training with the random steps, to SIZE_TRAIN and perhaps float32."""
     size = list(options.SIZE_TRAIN if training else options.SIZE_TEST)
     resize = partial(F.resize, size=size, interpolation=InterpolationMode(options.INTERPOLATION))
-    resizing: list[Step] = [resize] if size[0] > 0 else []
-    if not training:
-        crop = [v2.CenterCrop([options.CROP.SIZE[0], options.CROP.SIZE[-1]])] if options.CROP.ENABLED else []
-        return Transform([*resizing, *crop])
     steps: list[Step] = []
     for entry in map(TRANSFORM_REGISTRY.entry, TRANSFORM_REGISTRY):
-        if entry.node == "CROP":
-            steps += resizing
-        if options.get(entry.node, {}).get("ENABLED"):
+        if entry.node == "CROP" and size[0] > 0:
+            steps.append(resize)
+        if training and options.get(entry.node, {}).get("ENABLED"):
             steps.append(build_step(options, entry))
+    if not training and options.CROP.ENABLED:
+        steps.append(v2.CenterCrop([options.CROP.SIZE[0], options.CROP.SIZE[-1]]))
     return Transform(steps)
 
 

@@ -54,7 +54,7 @@ def test_all_that_stops_a_file_is_named_in_one_order(tmp_path: Path) -> None:
         f"  {file}: MODEL.HEADS.SCALE must be of type float",
         "  MODEL.META_ARCHITECTURE = 'MoCo': momentum contrast",
         "  MODEL.BACKBONE.DEPTH = '20x': unknown",
-        "  DATASETS.NAMES = 'PA100K': FastReID's reader of it is not built; to use your own data, pass file:people.csv",
+        "  DATASETS.NAMES = 'PA100K': FastReID's reader of it is not built. To use your own data, pass file:people.csv",
         "  SOLVER.GAMMA = 0.0: must be above 0",
         "  INPUT.FLIP: PROB must be in [0, 1]; got 2",
         "  TEST.OPIS: grid must be",

@@ -1,6 +1,10 @@
 """Images come out as a viewer shows them, or not at all."""
 
 import io
+import random
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +12,8 @@ import torch
 from PIL import Image
 
 from pml_ext._errors import UserError
-from pml_ext.runner.data.datasets.decoding import decode_image, require_decodable
+from pml_ext.runner.data.datasets.decoding import decode_image, decode_plain_jpeg, pixels_of, require_decodable
+from pml_ext.runner.data.datasets.image_files import read_image
 
 
 def file(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
@@ -21,17 +26,14 @@ RAMP = np.linspace(0, 65535, 64).round().astype(np.uint16).reshape(8, 8)
 RAMP_IN_8_BITS = torch.from_numpy((RAMP / 257).round().astype(np.uint8))
 
 
-@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
-@pytest.mark.parametrize("grey", [True, False])
-def test_16_bits_become_8(kind: str, grey: bool) -> None:
-    pixels = decode_image(file(Image.fromarray(RAMP), kind), "x", grey)
-    assert pixels.shape == (1 if grey else 3, 8, 8)
-    assert all(torch.equal(channel, RAMP_IN_8_BITS) for channel in pixels)
-
-
-def test_16_bits_of_the_other_byte_order() -> None:
-    big_endian = Image.frombytes("I;16B", (8, 8), RAMP.astype(">u2").tobytes())
-    assert torch.equal(decode_image(file(big_endian, "TIFF"), "x", True)[0], RAMP_IN_8_BITS)
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "TIFF of the other byte order"])
+def test_16_bits_become_8(kind: str) -> None:
+    native, swapped = Image.fromarray(RAMP), Image.frombytes("I;16B", (8, 8), RAMP.astype(">u2").tobytes())
+    content = file(swapped if "other" in kind else native, kind.split()[0])
+    for grey in (True, False):
+        pixels = decode_image(content, "x", grey)
+        assert pixels.shape == (1 if grey else 3, 8, 8)
+        assert all(torch.equal(channel, RAMP_IN_8_BITS) for channel in pixels)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -72,22 +74,124 @@ def test_pixels_of_no_known_range_are_refused(kind: type) -> None:
         decode_image(content, "a.tif", False)
 
 
+def refusal(read: Callable[..., object], *arguments: object) -> str:
+    """The UserError's message, or nothing."""
+    try:
+        read(*arguments)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF"])
 def test_the_check_refuses_what_the_decoder_refuses(kind: str) -> None:
     noise = np.random.default_rng(0).integers(0, 255, (40, 24, 3), dtype=np.uint8)
     whole = file(Image.fromarray(noise), kind)
     refused = 0
     for end in [0, 1, *range(2, len(whole), max(1, len(whole) // 40)), len(whole)]:
-        said: list[str] = []
-        for read in (
-            lambda content: decode_image(content, "a.jpg", False),
-            lambda content: require_decodable(content, "a.jpg"),
-        ):
-            try:
-                read(whole[:end])
-            except UserError as error:
-                said.append(str(error))
-        assert len(said) != 1, f"only one of the two refuses {end} of {len(whole)} bytes: {said}"
-        assert all("BytesIO" not in message for message in said)
-        refused += len(said) // 2
-    assert refused > 20 and not said, "cut off it is refused, whole it is not"
+        decoded, checked = refusal(decode_image, whole[:end], "a", False), refusal(require_decodable, whole[:end], "a")
+        assert bool(decoded) == bool(checked), f"only one of the two refuses {end} of {len(whole)} bytes"
+        assert "BytesIO" not in decoded + checked
+        refused += bool(decoded)
+    assert refused > 20 and not decoded, "cut off it is refused, whole it is not"
+
+
+# --- JPEG without Pillow: what simplejpeg reads has Pillow's pixels; what it must not read, Pillow reads ---
+
+NOISE = np.random.default_rng(0).integers(0, 256, (7, 5, 3), dtype=np.uint8)
+PICTURE = Image.fromarray(NOISE).resize((37, 51), Image.Resampling.BICUBIC)
+PLAIN = {
+    "baseline": {},
+    "best": {"quality": 100},
+    "progressive": {"progressive": True},
+    "4:4:4": {"subsampling": 0},
+    "4:2:2": {"subsampling": 1},
+    "restarts": {"restart_marker_blocks": 1},
+    "RGB": {"keep_rgb": True},
+    "comment": {"comment": b"\xff\xc0\xff\xda" * 9},
+    "upright": {"exif": b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x01\0\0\0\0\0\0"},
+    "XMP": {"xmp": b"<x:xmpmeta/>"},
+}
+
+
+def jpeg(image: Image.Image = PICTURE, **options: object) -> bytes:
+    return file(image, "JPEG", **options)
+
+
+def by_pillow(content: bytes, grey: bool) -> torch.Tensor | None:
+    """Without Exif's orientation; None where Pillow refuses."""
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            return pixels_of(image, grey)
+    except Exception:
+        return None
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+@pytest.mark.parametrize("grey", [False, True])
+def test_pixels_are_pillows_bit_for_bit(kind: str, grey: bool) -> None:
+    grey_file = kind != "RGB"  # a grey file too, which has no colours to keep
+    for image in [PICTURE, PICTURE.convert("L")] if grey_file else [PICTURE]:
+        content = jpeg(image, **PLAIN[kind])
+        expected = by_pillow(content, grey)
+        assert torch.equal(decode_image(content, "x", grey), expected)
+        fast = decode_plain_jpeg(content, grey)
+        if grey and image.mode == "RGB":
+            assert fast is None, "Pillow makes grey of RGB, libjpeg would take Y"
+        else:
+            assert torch.equal(fast, expected)
+            assert fast.permute(1, 2, 0).is_contiguous()
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+def test_what_exif_or_xmp_turns_is_left_to_pillow(orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    xmp = f'<x:xmpmeta><rdf:Description tiff:Orientation="{orientation}"/></x:xmpmeta>'.encode()
+    for options in ({"exif": exif}, {"xmp": xmp}):
+        content = jpeg(**options)
+        assert decode_plain_jpeg(content, False) is None
+        sides = (37, 51) if orientation > 4 else (51, 37)
+        assert decode_image(content, "x", False).shape == (3, *sides)
+
+
+def test_other_colours_and_formats_are_left_to_pillow() -> None:
+    for content in (b"", file(PICTURE), jpeg(PICTURE.convert("CMYK")), b"\xff\xd8\xff", b"\xff\xd8\xff\xe0\0\0" * 5):
+        assert decode_plain_jpeg(content, False) is None
+
+
+def test_a_small_file_of_too_many_pixels_is_refused_before_memory_is_taken() -> None:
+    content = bytearray(jpeg())
+    frame = content.index(b"\xff\xc0")
+    content[frame + 5 : frame + 9] = b"\xff\xdc\xff\xdc"  # 65,500 × 65,500
+    assert decode_plain_jpeg(bytes(content), False) is None
+    with pytest.raises(UserError, match="decompression bomb"):
+        decode_image(bytes(content), "x", False)
+
+
+@pytest.mark.parametrize("kind", ["baseline", "progressive", "restarts"])
+def test_nothing_is_read_that_pillow_refuses_or_reads_otherwise(kind: str) -> None:
+    """Files cut off, cut out of, closed too early, and with wrong bytes."""
+    whole, chance = jpeg(**PLAIN[kind]), random.Random(0)
+    places = partial(chance.randrange, 2, len(whole))
+    damaged = [whole[: places()] for _ in range(60)] + [whole[:-1], whole[:-2]]
+    damaged += [whole[: places()] + b"\xff\xd9" for _ in range(60)]
+    damaged += [whole[:place] + whole[place + 3 :] for place in (places() for _ in range(60))]
+    for _ in range(200):
+        wrong = bytearray(whole)
+        wrong[places()] = chance.randrange(256)
+        damaged.append(bytes(wrong))
+    read = 0
+    for content in damaged:
+        fast = decode_plain_jpeg(content, False)
+        if fast is not None:
+            read += 1
+            expected = by_pillow(content, False)
+            assert expected is not None and torch.equal(fast, expected)
+    assert 0 < read < len(damaged)
+
+
+def test_a_name_in_any_script_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "行人 é.jpg"
+    path.write_bytes(jpeg())
+    assert torch.equal(read_image(path, False), by_pillow(jpeg(), False))

@@ -24,29 +24,23 @@ SIZE = [32, 16]
 
 
 def config(channels: int = 3, **options) -> CN:
-    node = {
-        "SIZE_TRAIN": SIZE,
-        "SIZE_TEST": SIZE,
-        "INTERPOLATION": "bicubic",
-        "CROP": {"ENABLED": False, "SIZE": [24, 24], "SCALE": [0.16, 1], "RATIO": [3 / 4, 4 / 3]},
-        "FLIP": {"ENABLED": False, "PROB": 0.5},
-        "PADDING": {"ENABLED": False, "MODE": "constant", "SIZE": 10},
-        "CJ": {"ENABLED": False, "PROB": 0.5, "BRIGHTNESS": 0.15, "CONTRAST": 0.15, "SATURATION": 0.1, "HUE": 0.1},
-        "AFFINE": {"ENABLED": False},
-        "AUTOAUG": {"ENABLED": False, "PROB": 0.1},
-        "AUGMIX": {"ENABLED": False, "PROB": 0.0},
-        "REA": {"ENABLED": False, "PROB": 0.5, "VALUE": [124.0, 116.0, 104.0][:channels]},
-        "RPT": {"ENABLED": False, "PROB": 0.5},
-    }
+    """The default INPUT with some switches on, and values of their nodes."""
+    node = get_cfg().INPUT
+    node.update({"SIZE_TRAIN": SIZE, "SIZE_TEST": SIZE})
+    node.CROP.SIZE, node.REA.VALUE = [24, 24], [124.0, 116.0, 104.0][:channels]
     for key, value in options.items():
-        node[key] = node[key] | {"ENABLED": True} | value if isinstance(value, dict) else value
-    return CN(node)
+        if isinstance(value, dict):
+            node[key].update({"ENABLED": True} | value)
+        else:
+            node[key] = value
+    return node
 
 
 def picture(height: int = 40, width: int = 30, channels: int = 3) -> Tensor:
-    """Smooth enough that resizing keeps its mean, different everywhere."""
-    rows, columns = torch.meshgrid(torch.linspace(0, 1, height), torch.linspace(0, 1, width), indexing="ij")
-    return torch.stack([200 * rows + 20 * columns + 10 * c for c in range(channels)]).round().to(torch.uint8)
+    """A picture of every colour, in memory as decoders give it."""
+    noise = torch.rand(1, channels, 5, 4, generator=torch.Generator().manual_seed(height * width)) * 300 - 20
+    smooth = torch.nn.functional.interpolate(noise, (height, width), mode="bicubic").clamp(0, 255).to(torch.uint8)[0]
+    return smooth.permute(1, 2, 0).contiguous().permute(2, 0, 1)
 
 
 def test_augmix_gets_bytes_from_the_colour_jitter() -> None:
@@ -89,57 +83,24 @@ def test_a_crop_of_one_share_and_ratio_is_cut_out_and_not_resized() -> None:
     assert sum(torch.equal(image[:, row : row + 227, column : column + 227], cut) for row, column in places) == 1
 
 
-def test_flip_of_probability_one_mirrors() -> None:
-    plain = build_transform(config(), training=True)(picture())
-    flipped = build_transform(config(FLIP={"PROB": 1.0}), training=True)(picture())
-    assert torch.equal(flipped, plain.flip(-1))
-
-
-def test_padding_shifts_and_fills_with_zeros() -> None:
-    torch.manual_seed(0)
-    results = [build_transform(config(PADDING={}), training=True)(picture() + 5) for _ in range(8)]
-    assert all(result.shape == (3, *SIZE) for result in results)
-    assert any((result == 0).any() for result in results)
-
-
 @pytest.mark.parametrize("name", TRANSFORM_REGISTRY)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_switch_acts_in_training_only_and_follows_the_seed(name: str, channels: int) -> None:
-    options = {"PROB": 1.0} if "PROB" in config()[name] else {}
-    cfg = config(channels, **{name: options})
-    train, image = build_transform(cfg, training=True), picture(channels=channels)
-
-    def drawn(seed: int) -> list[Tensor]:
-        torch.manual_seed(seed)
-        return [train(image) for _ in range(RandomPatch.ENOUGH + 20)]
-
+    options = config(channels, **{name: {"PROB": 1.0} if "PROB" in config()[name] else {}})
+    image, runs = picture(channels=channels), []
+    for _ in range(2):
+        train = build_transform(options, training=True)
+        torch.manual_seed(0)
+        runs.append([train(image) for _ in range(RandomPatch.ENOUGH + 20)])
     plain = build_transform(config(channels), training=True)(image)
-    first = drawn(0)
-    assert any(result.shape != plain.shape or not torch.equal(result, plain) for result in first)
-    assert all(result.min() >= 0 and result.max() <= 255 for result in first)
-    if name != "RPT":  # whose pool goes on growing
-        assert all(torch.equal(a, b) for a, b in zip(first, drawn(0), strict=True))
+    assert any(result.shape != plain.shape or not torch.equal(result, plain) for result in runs[0])
+    assert all(result.min() >= 0 and result.max() <= 255 for result in runs[0])
+    assert all(torch.equal(first, second) for first, second in zip(*runs, strict=True))
     if name != "CROP":
-        assert torch.equal(build_transform(cfg, training=False)(image), plain)
+        assert torch.equal(build_transform(options, training=False)(image), plain)
 
 
-def test_erasing_writes_the_mean_colour() -> None:
-    torch.manual_seed(0)
-    plain = build_transform(config(), training=True)(picture())
-    erased = build_transform(config(REA={"PROB": 1.0}), training=True)(picture())
-    changed = (erased != plain).any(0)
-    assert 0.02 <= changed.float().mean() <= 0.4
-    assert (erased[:, changed] == torch.tensor([124.0, 116.0, 104.0])[:, None]).all()
-
-
-def decoded(height: int = 40, width: int = 30, channels: int = 3) -> Tensor:
-    """A picture of every colour, in memory as decoders give it."""
-    noise = torch.rand(1, channels, 5, 4, generator=torch.Generator().manual_seed(height * width)) * 300 - 20
-    smooth = torch.nn.functional.interpolate(noise, (height, width), mode="bicubic").clamp(0, 255).to(torch.uint8)[0]
-    return smooth.permute(1, 2, 0).contiguous().permute(2, 0, 1)
-
-
-def apply_v2(options: CN, image: Tensor) -> Tensor:
+def by_torchvision(options: CN, image: Tensor) -> Tensor:
     """What torchvision's classes alone make of a picture, and of the random numbers."""
     jitter = v2.ColorJitter(options.CJ.BRIGHTNESS, options.CJ.CONTRAST, options.CJ.SATURATION, options.CJ.HUE)
     steps = {
@@ -156,10 +117,10 @@ def apply_v2(options: CN, image: Tensor) -> Tensor:
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
 def test_shifts_mirror_images_and_erasing_are_torchvisions(mode: str, channels: int) -> None:
     options = config(channels, PADDING={"MODE": mode}, FLIP={}, REA={})
-    transform, image = build_transform(options, training=True), decoded(channels=channels)
+    transform, image = build_transform(options, training=True), picture(channels=channels)
     for seed in range(20):
         torch.manual_seed(seed)
-        expected = apply_v2(options, image)
+        expected = by_torchvision(options, image)
         after = torch.rand(1)
         torch.manual_seed(seed)
         assert torch.equal(transform(image), expected)
@@ -178,11 +139,11 @@ def test_shifts_mirror_images_and_erasing_are_torchvisions(mode: str, channels: 
 )
 def test_jitter_is_torchvisions_to_one_of_255(ranges: dict, channels: int) -> None:
     options = config(channels, CJ={"PROB": 0.8} | ranges)
-    transform, image = build_transform(options, training=True), decoded(channels=channels)
+    transform, image = build_transform(options, training=True), picture(channels=channels)
     near, allowed = [], 2 if not ranges else 1  # rounded the other way before the contrast is raised
     for seed in range(20):
         torch.manual_seed(seed)
-        expected = apply_v2(options, image)
+        expected = by_torchvision(options, image)
         torch.manual_seed(seed)
         near.append((transform(image) - expected.float()).abs())
     assert torch.stack(near).max() <= allowed
@@ -193,8 +154,8 @@ def test_jitter_is_torchvisions_to_one_of_255(ranges: dict, channels: int) -> No
 def test_jitter_of_a_gpu_is_that_of_the_cpu(channels: int) -> None:
     torch.manual_seed(0)
     jitter = ColourJitter(prob=0.7, brightness=0.15, contrast=0.15, saturation=0.1, hue=0.5)
-    each = torch.stack([decoded(40, width, channels)[..., :20] for width in range(20, 52)]).float()
-    groups, draws = each.clone(), np.stack([jitter.draw(picture) for picture in each])
+    each = torch.stack([picture(40, width, channels)[..., :20] for width in range(20, 52)]).float()
+    groups, draws = each.clone(), np.stack([jitter.draw(image) for image in each])
     change_each(each, draws)
     change_in_groups(groups, draws)
     assert (each == groups).all((1, 2, 3)).sum() > 0
@@ -206,7 +167,7 @@ def test_jitter_of_a_gpu_is_that_of_the_cpu(channels: int) -> None:
 def test_batches_end_alike_on_a_gpu() -> None:
     transform = build_transform(config(PADDING={}, FLIP={}, CJ={"PROB": 0.7}, REA={}), training=True)
     torch.manual_seed(0)
-    prepared, draws = zip(*(transform.prepare(decoded(40, width)) for width in range(20, 52)), strict=True)
+    prepared, draws = zip(*(transform.prepare(picture(40, width)) for width in range(20, 52)), strict=True)
     batch, drawn = torch.stack(prepared), [np.stack(each) for each in zip(*draws, strict=True)]
     on_cpu, on_gpu = transform.finish(batch, drawn), transform.finish(batch.cuda(), drawn).cpu()
     assert (on_cpu - on_gpu).abs().max() <= 2 and (on_cpu != on_gpu).float().mean() < 1e-3
@@ -214,7 +175,7 @@ def test_batches_end_alike_on_a_gpu() -> None:
 
 def test_grey_pixels_have_no_hue_to_turn() -> None:
     torch.manual_seed(0)
-    grey = decoded(channels=1).expand(3, -1, -1)
+    grey = picture(channels=1).expand(3, -1, -1)
     only_hue = {"PROB": 1.0, "BRIGHTNESS": 0, "CONTRAST": 0, "SATURATION": 0, "HUE": 0.5}
     options = config(SIZE_TRAIN=[0], CJ=only_hue)
     assert torch.equal(build_transform(options, training=True)(grey), grey.float())
@@ -222,7 +183,7 @@ def test_grey_pixels_have_no_hue_to_turn() -> None:
 
 def test_bytes_leave_the_worker_and_the_batch_ends_as_each_picture_would() -> None:
     transform = build_transform(config(PADDING={}, FLIP={}, CJ={}, REA={}), training=True)
-    images = [decoded(), decoded(64, 20), decoded(32, 16)] * 4
+    images = [picture(), picture(64, 20), picture(32, 16)] * 4
     torch.manual_seed(0)
     alone = [transform(image) for image in images]
     torch.manual_seed(0)
@@ -247,7 +208,7 @@ def test_what_comes_before_a_step_of_one_picture_runs_where_that_step_does(later
 
 def test_a_crop_may_lie_in_the_border() -> None:
     crop = PadAndCrop((3, 4), 10, "constant")
-    image, expected = decoded(6, 5), v2.Compose([v2.Pad(10), v2.RandomCrop([3, 4])])
+    image, expected = picture(6, 5), v2.Compose([v2.Pad(10), v2.RandomCrop([3, 4])])
     for seed in range(60):
         torch.manual_seed(seed)
         part = crop(image)
@@ -286,23 +247,19 @@ def test_random_patch_takes_images_that_are_too_small_or_of_other_sizes() -> Non
     ("options", "message"),
     [
         ({"SIZE_TRAIN": [1, 2, 3]}, r"INPUT.SIZE_TRAIN = \[1, 2, 3\]: must be \[height, width\]"),
-        ({"SIZE_TRAIN": [-1]}, r"SIZE_TRAIN = \[-1\]: must be"),
         ({"INTERPOLATION": "cubic"}, "INPUT.INTERPOLATION = 'cubic': unknown"),
-        ({"FLIP": {"PROB": 1.5}}, r"INPUT.FLIP: PROB must be in \[0, 1\]; got 1.5"),
-        ({"REA": {"PROB": -0.5}}, r"INPUT.REA: PROB must be in \[0, 1\]; got -0.5"),
-        ({"CJ": {"PROB": 2.0}}, r"INPUT.CJ: PROB must be in \[0, 1\]; got 2.0"),
+        *(
+            ({name: {"PROB": 1.5}}, rf"INPUT.{name}: PROB must be in \[0, 1\]; got 1.5")
+            for name in ("FLIP", "REA", "CJ")
+        ),
         ({"PADDING": {"MODE": "wrap"}}, "INPUT.PADDING.MODE = 'wrap': unknown"),
         ({"PADDING": {}, "SIZE_TRAIN": [0]}, "INPUT.PADDING: crops to INPUT.SIZE_TRAIN"),
+        ({"PADDING": {"MODE": "reflect", "SIZE": 40}}, "INPUT.PADDING: SIZE must be below INPUT.SIZE_TRAIN"),
         ({"CROP": {"SIZE": [0]}}, r"INPUT.CROP.SIZE = \[0\]: must be"),
         ({"CROP": {"SCALE": [1.0, 0.5]}}, r"INPUT.CROP.SCALE = \[1.0, 0.5\]: must be two ascending numbers above 0"),
-        ({"CROP": {"SCALE": [0.5]}}, r"INPUT.CROP.SCALE = \[0.5\]: must be two"),
-        ({"CROP": {"RATIO": [1.0, 1.0, 1.0]}}, r"INPUT.CROP.RATIO = \[1.0, 1.0, 1.0\]: must be two"),
-        ({"PADDING": {"MODE": "reflect", "SIZE": 40}}, "INPUT.PADDING: SIZE must be below INPUT.SIZE_TRAIN"),
+        ({"CROP": {"RATIO": [1.0, 1.0, 1.0]}}, r"INPUT.CROP.RATIO = .*: must be two"),
         ({"CJ": {"HUE": 0.7}}, r"INPUT.CJ: hue values should be between \(-0.5, 0.5\)"),
-        (
-            {"REA": {"VALUE": [0.0]}},
-            r"REA.VALUE = \[0.0\]: must have one value for each of the 3 channels of MODEL.PIXEL_MEAN",
-        ),
+        ({"REA": {"VALUE": [0.0]}}, r"REA.VALUE = \[0.0\]: must have one value for each of the 3 channels"),
     ],
 )
 def test_errors(options: dict, message: str) -> None:

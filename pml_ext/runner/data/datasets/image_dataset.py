@@ -66,7 +66,8 @@ def data_set_of(kind: Callable[..., Any]) -> DataSet:
 def _read(kind: Callable[..., Any], about: str, root: Path, grey: bool) -> OpenSet:
     try:
         made = kind(root=str(root))
-        parts = [_items(getattr(made, part)) for part in _PARTS]
+        given = [getattr(made, part) for part in _PARTS]
+        parts = [items() if callable(items) else items for items in given]
     except UserError:
         raise
     except Exception as error:  # whatever a user's class raises
@@ -89,10 +90,6 @@ def _read(kind: Callable[..., Any], about: str, root: Path, grey: bool) -> OpenS
     )
     sets = [_image_set(made, grey, *column) for column in columns]
     return OpenSet(*sets[: 3 if len(gallery) else 2])
-
-
-def _items(part: Items) -> Sequence[Item]:
-    return part() if callable(part) else part
 
 
 def _require_item(item: Any, where: str) -> None:

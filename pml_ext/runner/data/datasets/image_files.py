@@ -3,7 +3,7 @@
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -65,8 +65,11 @@ def image_sets(parts: Sequence[Sequence[ImageFile]], grey: bool) -> list[ImageSe
     ends = np.cumsum([len(part) for part in parts])[:-1]
     identities, names = numbered([file.identity for file in files])
     cameras, _ = numbered([i if file.camera is None else file.camera for i, file in enumerate(files)])
-    columns = zip(parts, np.split(identities, ends), np.split(cameras, ends), strict=True)
-    return [file_set(paths_of(str(file.path) for file in part), ids, cams, grey, names) for part, ids, cams in columns]
+    sets = []
+    for part, ids, cams in zip(parts, np.split(identities, ends), np.split(cameras, ends), strict=True):
+        paths = paths_of(str(file.path) for file in part)
+        sets.append(ImageSet(ImageFiles(paths, grey), ids, cams, paths, names))
+    return sets
 
 
 def open_set(parts: Sequence[Sequence[ImageFile]], grey: bool, *, note: str = "") -> OpenSet:
@@ -81,13 +84,6 @@ def numbered(values: Sequence[int | str]) -> tuple[np.ndarray, dict[int, str]]:
     texts = sorted({str(value) for value in values})
     places = {text: place for place, text in enumerate(texts)}
     return np.array([places[str(value)] for value in values], dtype=np.int64), dict(enumerate(texts))
-
-
-def file_set(
-    paths: Sequence[str], identities: np.ndarray, cameras: np.ndarray, grey: bool, identity_names: Mapping[int, str]
-) -> ImageSet:
-    """The set of some files, column by column; identity_names as of ImageSet."""
-    return ImageSet(ImageFiles(paths, grey), identities, cameras, paths, identity_names)
 
 
 def paths_of(paths: Iterable[str]) -> Sequence[str]:

@@ -11,8 +11,8 @@ import numpy as np
 
 from pml_ext._errors import UserError
 from pml_ext._files import require_regular
-from pml_ext.runner.data.datasets.image_files import file_set, paths_of, require_inside
-from pml_ext.runner.data.datasets.image_set import Lazy, OpenSet
+from pml_ext.runner.data.datasets.image_files import ImageFiles, paths_of, require_inside
+from pml_ext.runner.data.datasets.image_set import ImageSet, Lazy, OpenSet
 
 SPLITS = ("train", "query", "gallery")
 COLUMNS = ("path", "identity", "split")  # and, where known:
@@ -40,7 +40,8 @@ def table_set(file: Path, grey: bool) -> OpenSet:
     for split in SPLITS if "gallery" in splits else SPLITS[:2]:
         rows = np.flatnonzero(split_of_row == (splits.index(split) if split in splits else -1))
         part = Lazy(rows, paths.__getitem__)
-        parts.append(file_set(part, identities[rows], cameras[rows], grey, dict(enumerate(names))))
+        images = ImageFiles(part, grey)
+        parts.append(ImageSet(images, identities[rows], cameras[rows], part, dict(enumerate(names))))
     return OpenSet(*parts)
 
 
