@@ -38,7 +38,8 @@ def aliases_of(entries: Iterable[object]) -> dict[str, str]:
     >>> aliases_of(["NAIC=file:naic/people.csv"])
     {'NAIC': 'file:naic/people.csv'}
     """
-    return {name: target for name, _, target in (str(entry).partition("=") for entry in entries)}
+    parts = [str(entry).partition("=") for entry in entries]
+    return {name: target for name, _, target in parts}
 
 
 def read_as(name: str, aliases: Iterable[object]) -> str:

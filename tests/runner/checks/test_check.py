@@ -187,7 +187,7 @@ def test_images_that_cannot_be_read_are_counted(digits: Path, tmp_path: Path) ->
     opts = ["DATASETS.ROOT", str(tmp_path), "DATASETS.NAMES", "('file:people.csv', 'Digits')"]
     lines = told(digits, *opts)
     assert lines[0] == f"{digits}: can run, but not here as it is:"
-    assert lines[1].startswith("  1 of 20 images of file:people.csv, train cannot be read (image ")
+    assert lines[1].startswith("  1 of 20 images of file:people.csv, train cannot be read (the first: image ")
     assert lines[1].endswith(
         "3.png cannot be decoded (the file is empty)). Set DATASETS.MAX_UNREADABLE 0.05 to go on without them"
     )
@@ -228,7 +228,7 @@ def test_every_file_is_reported(digits: Path, capsys: pytest.CaptureFixture[str]
         ("miners", ["MS: EPSILON 0.1", "UniformHistogramMiner"]),
         ("backbones", ["build_resnet_backbone", "timm:<model>", "torchvision:<model>"]),
         ("heads", ["MODEL.HEADS.CLS_LAYER", "CircleSoftmax", "GeneralizedMeanPooling", "EmbeddingHead"]),
-        ("datasets", ["Market1501", "LFW", "folder:<path>", "VehicleID with 800 test identities"]),
+        ("datasets", ["Market1501", "LFW", "folder:<path>", "VehicleID (Liu et al., CVPR 2016): 800 test identities"]),
         ("transforms", ["REA      Fills a rectangle with one colour", "VALUE [123.675"]),
     ],
 )

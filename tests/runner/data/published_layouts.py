@@ -64,28 +64,31 @@ def records(path: Path, contents: list[bytes], labels: list[float], *, identitie
     """insightface's layout: record 0 says where images end; then the images; then a record for each identity."""
     path.parent.mkdir(parents=True, exist_ok=True)
     count = len(contents)
-    bodies = [struct.pack("<IfQQ", 2, 0.0, 0, 0) + struct.pack("<2f", count + 1, count + 1 + identities)]
-    bodies += [
-        struct.pack("<IfQQ", 0, label, i, 0) + content
-        for i, (content, label) in enumerate(zip(contents, labels, strict=True), start=1)
-    ]
-    bodies += [struct.pack("<IfQQ", 2, 0.0, 0, 0) + struct.pack("<2f", 1, 2) for _ in range(identities)]
-    index, written = [], bytearray()
-    for key, body in enumerate(bodies):
-        index.append(f"{key}\t{len(written)}\n")
+    bodies = [([count + 1, count + 1 + identities], b"")]
+    bodies += [([label], content) for content, label in zip(contents, labels, strict=True)]
+    offsets = write_records(path, [*bodies, *[([1.0, 2.0], b"")] * identities])
+    path.with_suffix(".idx").write_text("".join(f"{key}\t{offset}\n" for key, offset in enumerate(offsets)))
+
+
+def write_records(path: Path, bodies: list[tuple[list[float], bytes]]) -> list[int]:
+    """Writes records of (labels, image) and returns their offsets."""
+    content, offsets = bytearray(), []
+    for labels, image in bodies:
+        offsets.append(len(content))
+        further = labels if len(labels) > 1 else []
+        body = struct.pack("<IfQQ", len(further), labels[0] if not further else 9.0, 0, 0)
+        body += struct.pack(f"<{len(further)}f", *further) + image
         parts = body.split(struct.pack("<I", MAGIC))
-        for i, part in enumerate(parts):
-            kind = 0 if len(parts) == 1 else 1 if i == 0 else 3 if i == len(parts) - 1 else 2
-            written += struct.pack("<II", MAGIC, kind << 29 | len(part)) + part + b"\0" * (-len(part) % 4)
-    path.write_bytes(bytes(written))
-    path.with_suffix(".idx").write_text("".join(index))
+        kinds = [1, *[2] * (len(parts) - 2), 3] if len(parts) > 1 else [0]
+        for kind, part in zip(kinds, parts, strict=True):
+            content += struct.pack("<II", MAGIC, kind << 29 | len(part)) + part + b"\0" * (-len(part) % 4)
+    path.write_bytes(content)
+    return offsets
 
 
-def face_bin(path: Path, same: list[bool], *, as_arrays: bool = False) -> None:
+def face_bin(path: Path, same: list[bool]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    images: list = [picture(10 * i, size=(8, 8)) for i in range(2 * len(same))]
-    if as_arrays:
-        images = [np.frombuffer(image, dtype=np.uint8) for image in images]
+    images = [picture(10 * i, size=(8, 8)) for i in range(2 * len(same))]
     path.write_bytes(pickle.dumps((images, same), protocol=2))
 
 

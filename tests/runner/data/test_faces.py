@@ -15,22 +15,9 @@ from pml_ext.runner.data.datasets import PairSet, TemplateSet, load
 from pml_ext.runner.data.datasets.faces import LANDMARKS, align, read_bin
 from pml_ext.runner.data.datasets.record_io import RecordFile, record_set
 from tests.runner.data import published_layouts as layouts
-from tests.runner.data.published_layouts import MAGIC, picture, records
+from tests.runner.data.published_layouts import MAGIC, picture, records, write_records
 
 # --- records ---
-
-
-def written(path: Path, bodies: list[tuple[list[float], bytes]]) -> np.ndarray:
-    """Writes records of (labels, image) and returns their offsets."""
-    content, offsets = bytearray(), []
-    for labels, image in bodies:
-        offsets.append(len(content))
-        further = len(labels) if len(labels) > 1 else 0
-        body = struct.pack("<IfQQ", further, labels[0] if not further else 9.0, 0, 0)
-        body += struct.pack(f"<{further}f", *labels[:further]) + image
-        content += struct.pack("<II", MAGIC, len(body)) + body + b"\0" * (-len(body) % 4)
-    path.write_bytes(content)
-    return np.array(offsets, dtype=np.int64)
 
 
 def test_headers_are_those_of_each_record(tmp_path: Path) -> None:
@@ -38,7 +25,7 @@ def test_headers_are_those_of_each_record(tmp_path: Path) -> None:
     bodies = [
         (random.integers(2**24, size=1 + i % 4).astype(float).tolist(), random.bytes(i * 7 % 30)) for i in range(200)
     ]
-    offsets = written(tmp_path / "a.rec", bodies)  # the last record ends with the file
+    offsets = np.array(write_records(tmp_path / "a.rec", bodies))  # the last record ends with the file
     file = RecordFile(tmp_path / "a.rec")
     labels, has_image = file.headers(offsets)
     assert labels.tolist() == [labels[0] for labels, _ in bodies]

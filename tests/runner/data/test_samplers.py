@@ -20,10 +20,14 @@ def sampler_of(name, *, labels=LABELS, cameras=CAMERAS, batch_size=24, instances
     return build_sampler(options, images, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size)
 
 
+def rows_of(batch: list) -> list[int]:
+    return [sample.row for sample in batch]
+
+
 def batches(name: str, epoch: int = 0, **options) -> list[list[int]]:
     sampler = sampler_of(name, **options)
     sampler.set_epoch(epoch)
-    drawn = [[sample.row for sample in batch] for batch in sampler]
+    drawn = [rows_of(batch) for batch in sampler]
     assert len(drawn) == len(sampler) == len(options.get("labels", LABELS)) // options.get("batch_size", 24)
     return drawn
 
@@ -63,17 +67,6 @@ def test_a_set_smaller_than_a_batch_fills_one() -> None:
     (batch,) = list(sampler_of("TrainingSampler", labels=np.zeros(3, dtype=int), cameras=np.zeros(3), batch_size=8))
     assert len(batch) == 8
     assert {sample.row for sample in batch} == {0, 1, 2}
-
-
-def test_naive_draws_identities_as_often_as_they_have_images_and_uniform_does_not() -> None:
-    labels = np.repeat(np.arange(10), [4] * 9 + [80])
-    shares = {}
-    for name in ("NaiveIdentitySampler", "UniformIdentitySampler"):
-        sampler = sampler_of(name, labels=labels, cameras=labels, batch_size=4)
-        rows = np.concatenate(list(islice(sampler.draw(np.random.default_rng(0)), 580)))
-        shares[name] = (labels[rows] == 9).mean()
-    assert shares["NaiveIdentitySampler"] == pytest.approx(80 / 116, abs=0.01)
-    assert shares["UniformIdentitySampler"] == pytest.approx(1 / 10, abs=0.04)
 
 
 def test_imbalanced_draws_identities_and_their_images_equally_often() -> None:

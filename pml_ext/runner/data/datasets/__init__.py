@@ -17,7 +17,7 @@ from pml_ext.runner.data.datasets.image_files import dataset_root, own_path
 from pml_ext.runner.data.datasets.image_set import DataSet, ImageSet, Loaded, OpenSet, PairSet, TemplateSet, TestSet
 from pml_ext.runner.data.datasets.record_io import record_set
 from pml_ext.runner.data.datasets.table import table_set
-from pml_ext.runner.data.rules import read_as
+from pml_ext.runner.data.rules import aliases_of, read_as
 from pml_ext.runner.registry import DATASET_REGISTRY
 
 log = logging.getLogger("pml_ext")
@@ -120,9 +120,9 @@ def load(name: str, root: Path, grey: bool, share: float = 0) -> Loaded:
 
 def training_share(name: str, options: CN) -> float:
     """Share of the classes that train in a folder of classes without parts: all, if it is only trained on."""
-    trained, tested = (
-        name in [read_as(other, options.ALIASES) for other in options[key]] for key in ("NAMES", "TESTS")
-    )
+    aliases = aliases_of(options.ALIASES)
+    trained = name in [aliases.get(other, other) for other in options.NAMES]
+    tested = name in [aliases.get(other, other) for other in options.TESTS]
     return float(options.SPLIT) if trained and tested else float(trained)
 
 

@@ -84,8 +84,9 @@ def _split_by_class(folder: Path, grey: bool, share: float) -> OpenSet:
         rule = f"the first {count} of {len(names)} classes by name train, the others test"
         note = f"{folder}: {rule} (DATASETS.SPLIT {share:g})"
     trained = set(names[:count])
-    parts = [[file for file in files if (file.identity in trained) is is_trained] for is_trained in (True, False)]
-    return open_set(parts, grey, note=note)
+    train = [file for file in files if file.identity in trained]
+    test = [file for file in files if file.identity not in trained]
+    return open_set([train, test], grey, note=note)
 
 
 def _images(folder: Path) -> list[ImageFile]:

@@ -142,19 +142,18 @@ def draw(characters: list[str] | None = None) -> GlyphTable:
 
     A picture that equals another one of its identity and family to the pixel is left out.
     """
-    faces = {
-        family: {Path(file).stem: Typeface(file, sha256) for file, sha256 in styles.items()}
-        for family, styles in TYPEFACES.items()
-    }
-    upright = [next(iter(styles.values())) for family, styles in faces.items() if family.startswith("DejaVu")]
+    faces: list[list[Typeface]] = []
+    for files in TYPEFACES.values():
+        faces.append([Typeface(file, sha256) for file, sha256 in files.items()])
+    upright = [styles[0] for family, styles in zip(TYPEFACES, faces, strict=True) if family.startswith("DejaVu")]
     if characters is None:
         everywhere = frozenset.intersection(*(face.characters for face in upright))
         characters = sorted(c for c in everywhere if unicodedata.category(c) in ("Lu", "Ll", "Lt", "Lo"))
-    looks = np.stack([[face.picture(c) for c in characters] for face in upright])
-    identities = identities_of_looks(looks)
+    looks = [face.picture(character) for face in upright for character in characters]
+    identities = identities_of_looks(np.reshape(looks, (len(upright), len(characters), SIDE, SIDE)))
     rows, pictures, seen = [], [], set()
-    for family, styles in enumerate(faces.values()):
-        for font, face in styles.items():
+    for family, styles in enumerate(faces):
+        for face in styles:
             for character, identity in zip(characters, identities.tolist(), strict=True):
                 if character not in face.characters:
                     continue
@@ -162,7 +161,7 @@ def draw(characters: list[str] | None = None) -> GlyphTable:
                 key = (identity, family, picture.tobytes())
                 if picture.min() < 255 and key not in seen:
                     seen.add(key)
-                    rows.append((identity, family, character, font))
+                    rows.append((identity, family, character, face.path.stem))
                     pictures.append(picture)
     return GlyphTable(np.stack(pictures), *(np.array(column) for column in zip(*rows, strict=True)))
 

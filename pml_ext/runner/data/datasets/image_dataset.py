@@ -80,14 +80,10 @@ def _read(kind: Callable[..., Any], about: str, root: Path, grey: bool) -> OpenS
     trained, train_names = numbered([item[1] for item in train])
     tested, test_names = numbered([item[1] for item in [*query, *gallery]])
     cameras, _ = numbered([item[2] for items in parts for item in items])
-    columns = zip(
-        _PARTS,
-        parts,
-        [trained, *np.split(tested, [len(query)])],
-        np.split(cameras, np.cumsum([len(train), len(query)])),
-        [train_names, test_names, test_names],
-        strict=True,
-    )
+    identities = [trained, *np.split(tested, [len(query)])]
+    names = [train_names, test_names, test_names]
+    camera_parts = np.split(cameras, np.cumsum([len(train), len(query)]))
+    columns = zip(_PARTS, parts, identities, camera_parts, names, strict=True)
     sets = [_image_set(made, grey, *column) for column in columns]
     return OpenSet(*sets[: 3 if len(gallery) else 2])
 
@@ -118,7 +114,7 @@ def _image_set(
     if not all(isinstance(source, (str, Path)) for source in sources):
         images = Lazy(list(zip(sources, names, strict=True)), partial(_image, grey=grey))
     found = ImageSet(images, identities, cameras, names, identity_names)
-    if len(items) and len(items[0]) > 3:
+    if len(items) and len(items[0]) > 3 and hasattr(made, "extras"):
         found = replace(found, extras=Lazy(items, made.extras), more=Lazy(items, _further_columns))
     return found
 

@@ -35,6 +35,7 @@ class Lazy(Sequence[Item]):
 
 
 LazyImages = Lazy["Tensor"]
+_ARRAYS, _SEQUENCES = ("identities", "cameras"), ("images", "names", "extras", "more")
 
 
 @dataclass(frozen=True)
@@ -64,15 +65,11 @@ class ImageSet:
     def subset(self, rows: Sequence[int] | np.ndarray) -> "ImageSet":
         """Some of the images, in the order of the rows."""
         chosen = np.asarray(rows, dtype=np.int64)
-        return replace(
-            self,
-            images=Lazy(chosen, self.images.__getitem__),
-            identities=self.identities[chosen],
-            cameras=self.cameras[chosen],
-            names=Lazy(chosen, self.names.__getitem__),
-            extras=self.extras and Lazy(chosen, self.extras.__getitem__),
-            more=self.more and Lazy(chosen, self.more.__getitem__),
-        )
+        columns: dict[str, Any] = {name: getattr(self, name)[chosen] for name in _ARRAYS}
+        for name in _SEQUENCES:
+            column = getattr(self, name)
+            columns[name] = None if column is None else Lazy(chosen, column.__getitem__)
+        return replace(self, **columns)
 
     @staticmethod
     def concatenated(sets: Sequence["ImageSet"]) -> "ImageSet":
@@ -80,15 +77,10 @@ class ImageSet:
         names: dict[int, str] = {}
         for images in sets:
             names.update(images.identity_names)
-        return ImageSet(
-            _chained([images.images for images in sets]),
-            np.concatenate([images.identities for images in sets]),
-            np.concatenate([images.cameras for images in sets]),
-            _chained([images.names for images in sets]),
-            names,
-            _chained([images.extras for images in sets]),
-            _chained([images.more for images in sets]),
-        )
+        columns: dict[str, Any] = {name: np.concatenate([getattr(images, name) for images in sets]) for name in _ARRAYS}
+        for name in _SEQUENCES:
+            columns[name] = _chained([getattr(images, name) for images in sets])
+        return ImageSet(identity_names=names, **columns)
 
     @staticmethod
     def joined(sets: Sequence["ImageSet"]) -> "ImageSet":

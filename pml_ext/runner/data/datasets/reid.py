@@ -258,9 +258,10 @@ def naic(
     train, *tests = (read_list(root / folder / name, form, example, root / folder / images) for name in lists)
     if not tests:
         return image_sets([train[:first]], grey)[0]
-    return open_set(
-        [train, *([file._replace(camera=camera) for file in files] for camera, files in enumerate(tests))], grey
-    )
+    parts = [train]
+    for camera, files in enumerate(tests):
+        parts.append([file._replace(camera=camera) for file in files])
+    return open_set(parts, grey)
 
 
 _R1, _R2, _CLEAN = "naic/2020_NAIC/chusai/train", "naic/2020_NAIC/fusai/train", "naic20r2_train_list_clean.txt"

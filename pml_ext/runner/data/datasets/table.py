@@ -121,8 +121,11 @@ def _parquet_parts(file: Path) -> Iterator[Columns]:
         table = ParquetFile(content)
         known = [name for name in _checked(table.schema_arrow.names) if name in (*COLUMNS, CAMERA)]
         for batch in table.iter_batches(batch_size=_AT_A_TIME, columns=known):
-            columns = batch.to_pydict()
-            yield {name: ["" if cell is None else str(cell) for cell in columns[name]] for name in known}
+            yield {name: list(map(_text, cells)) for name, cells in batch.to_pydict().items()}
+
+
+def _text(cell: object) -> str:
+    return "" if cell is None else str(cell)
 
 
 def _checked(heading: list[str]) -> list[str]:
