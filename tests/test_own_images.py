@@ -63,4 +63,4 @@ def test_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytes
     assert main(["train", "product"]) == 2
     assert "no folder of images and no config file at product; did you mean products?" in capfd.readouterr().err
     assert main(["compare", "logs/products", "logs/products/eval"]) == 0
-    assert "R@1" in (shown := capfd.readouterr().out) and shown.endswith("page  compare.html\n")
+    assert "R@1" in (shown := capfd.readouterr().out) and shown.endswith("open compare.html\n")
