@@ -36,7 +36,12 @@ def test_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytes
     unpack(tmp_path)
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```sh\n(.*?)```", GUIDE.read_text("utf-8"), re.S)
-    commands = [shlex.split(line) for block in blocks for line in block.splitlines() if line.startswith("pml-ext ")]
+    commands = [
+        shlex.split(line)
+        for block in blocks
+        for line in block.replace("\\\n", "").splitlines()
+        if line.startswith("pml-ext ")
+    ]
     assert [words[1] for words in commands] == ["check-config", "train", "embed", "search", "eval", "threshold"]
     said = {}
     for _, command, *words in commands:

@@ -83,7 +83,7 @@ def test_a_wheels_description_has_absolute_links(tmp_path: Path) -> None:
     expected = sorted(link for link in _LINK.findall(README) if "://" not in link)
     paths = re.findall(rf"\]\({re.escape(repository)}/(?:blob|raw)/main/([^)]+)\)", description)
     assert sorted(paths) == expected and len(expected) > 10
-    assert f"({repository}/raw/main/examples/pictures/ranked.png)" in description
+    assert f"({repository}/raw/main/examples/pictures/one_threshold.png)" in description
 
 
 def test_the_readmes_tables_are_up_to_date() -> None:

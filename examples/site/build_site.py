@@ -171,7 +171,8 @@ def _table(title: str, folder: str, *names: str) -> str:
         body += "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>\n" for row in rows)
     head = "".join(f"<th>{column.replace('_', ' ')}</th>" for column in columns)
     table = f"<table id='rows'><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
-    return f"# {title}\n\n<p>Filter: <input oninput='filterRows(this.value)'></p>\n\n{table}\n\n{_FILTER}"
+    field = "<input id='filter' placeholder='Filter, e.g. emoji tcm opis' oninput='filterRows(this.value)'>"
+    return f"---\nhide: [navigation, toc]\n---\n# {title}\n\n<p>{field}</p>\n\n{table}\n\n{_FILTER}"
 
 
 def _code(text: str, language: str) -> str:
