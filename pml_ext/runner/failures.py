@@ -1,4 +1,4 @@
-"""What can end a run from outside, each as one message: unreadable data, a killed worker, a lost folder or process."""
+"""One message for each failure from outside: unreadable data, a killed worker, a lost folder or process."""
 
 import os
 import time
@@ -15,7 +15,7 @@ _PATIENCE = 5.0  # seconds in which the launcher finds the process that failed f
 
 @contextmanager
 def one_message(output: Path) -> Iterator[None]:
-    """Errors of the block as a UserError whose text is enough, and Ctrl-C as a KeyboardInterrupt."""
+    """Re-raises expected errors as UserError, which needs no traceback, and Ctrl-C as KeyboardInterrupt."""
     try:
         yield
     except Terminated:
@@ -61,13 +61,10 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _lost_contact(reason: str) -> str:
     """The message of a process that others have left, or do not answer; the launcher prefers the message of those."""
-    rank = os.environ.get("RANK", "0")
+    lost = "has lost the other processes"
     if "timed out" in reason.lower() or "timeout" in reason.lower():
-        return (
-            f"rank {rank} has waited --timeout seconds for the other processes: one of them is stopped or hangs, so "
-            f"the run ends; the last checkpoint can be resumed ({reason:.200})"
-        )
-    time.sleep(_PATIENCE)
-    return (
-        f"rank {rank} has lost the other processes, so the run ends; the last checkpoint can be resumed ({reason:.200})"
-    )
+        lost = "has waited --timeout seconds for the other processes: one of them is stopped or hangs"
+    else:
+        time.sleep(_PATIENCE)
+    rank = os.environ.get("RANK", "0")
+    return f"rank {rank} {lost}, so the run ends; the last checkpoint can be resumed ({reason:.200})"

@@ -3,6 +3,7 @@
 import logging
 import multiprocessing.util
 import os
+import re
 import signal
 import socket
 import tempfile
@@ -10,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import torch
 from torch.distributed import DistError
@@ -155,18 +155,15 @@ def _quiet_agent(folder: str) -> Iterator[None]:
     multiprocessing.util.get_temp_dir()  # made now: it outlives the folder
     temporary, tempfile.tempdir = tempfile.tempdir, folder
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
-    warned = os.environ.get("PYTHONWARNINGS")
-    os.environ["PYTHONWARNINGS"] = ",".join([*filter(None, [warned]), "ignore:resource_tracker:UserWarning"])
+    warned = os.environ.get("PYTHONWARNINGS", "")
+    os.environ["PYTHONWARNINGS"] = f"{warned},ignore:resource_tracker:UserWarning".lstrip(",")
     logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
         tempfile.tempdir = temporary
         logging.disable(logging.NOTSET)
-        if warned is None:
-            del os.environ["PYTHONWARNINGS"]
-        else:
-            os.environ["PYTHONWARNINGS"] = warned
+        os.environ["PYTHONWARNINGS"] = warned
         for number, handler in handlers.items():
             if handler is not None and signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
@@ -202,13 +199,9 @@ def _explained(rank: int, failure: ProcessFailure) -> BaseException:
 
 def _host_and_port(url: str) -> tuple[str, int]:
     """Of tcp://address:port, with an IPv6 address in brackets."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:  # brackets without an IPv6 address in them, a port that is not a number
-        host, port = None, None
-    rest = parts.path or parts.query or parts.fragment or parts.username if host else ""
-    if not host or not port or rest or parts.scheme != "tcp" or " " in host:
+    found = re.fullmatch(r"tcp://(?:\[([\da-fA-F:.%]+)\]|([^\s:/@\[\]]+)):(\d{1,5})", url)
+    host, port = (found[1] or found[2], int(found[3])) if found else ("", 0)
+    if not 0 < port < 2**16:
         raise UserError(
             "--dist-url must be tcp://address:port with a port from 1 to 65535, and an IPv6 address in brackets "
             f"(tcp://[::1]:29500); got {url!r}"

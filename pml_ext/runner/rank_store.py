@@ -1,4 +1,4 @@
-"""What the processes of a run tell each other before they are a process group."""
+"""Key-value exchange between ranks before init_process_group."""
 
 import os
 from functools import lru_cache
@@ -30,9 +30,8 @@ def exchange(text: str) -> list[str]:
 
 @lru_cache(maxsize=1)  # where rank 0 serves the store, that ends when the store is let go
 def _store() -> "Store":
-    from torch.distributed.distributed_c10d import (
-        PrefixStore,
-    )  # only here: a process alone reads data sets without torch
+    # Only here: a process alone reads data sets without torch.
+    from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
     store, _, _ = next(rendezvous("env://"))

@@ -1,20 +1,254 @@
-"""Every damaged or hostile file ends a run with one message and exit status 2, before any work and in bounded time."""
+"""Every damaged or hostile file ends a run with one message and exit status 2, before any work and in bounded time.
 
+Each maker of DAMAGED writes into a folder and returns config overrides that ask for what it wrote.
+"""
+
+import io
 import json
 import os
+import pickle
 import re
 import signal
+import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from pml_ext.cli import main
+from pml_ext.runner.data.datasets.handwriting import ARCHIVES
 from pml_ext.runner.data.datasets.table import table_set
-from tests.runner import damaged_files
-from tests.runner.damaged_files import DAMAGED, HOSTILE_PICKLES
+from tests.runner.data.published_layouts import MAGIC, picture, records
+
+Made = list[str]
+
+
+def train_on(name: str, folder: Path) -> Made:
+    return ["DATASETS.ROOT", str(folder), "DATASETS.NAMES", f'("{name}",)']
+
+
+# --- tables ---
+
+
+def table(content: str | bytes, *, suffix: str = ".csv") -> Callable[[Path], Made]:
+    def make(folder: Path) -> Made:
+        (folder / "good.png").write_bytes(picture())
+        file = folder / f"people{suffix}"
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+        return train_on(f"file:{file.name}", folder)
+
+    return make
+
+
+def pipe_as_table(folder: Path) -> Made:
+    os.mkfifo(folder / "people.csv")
+    return train_on("file:people.csv", folder)
+
+
+def pipe_as_image(folder: Path) -> Made:
+    os.mkfifo(folder / "pipe.png")
+    return table("path,identity,split\npipe.png,1,train\ngood.png,1,train\n")(folder)
+
+
+def image(content: bytes) -> Callable[[Path], Made]:
+    def make(folder: Path) -> Made:
+        (folder / "bad.png").write_bytes(content)
+        return table("path,identity,split\nbad.png,1,train\ngood.png,1,train\n")(folder)
+
+    return make
+
+
+def encoded(pixels: np.ndarray, kind: str) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind)
+    return file.getvalue()
+
+
+def png_of_a_hundred_thousand_square() -> bytes:
+    whole = encoded(np.ones((9, 9), np.uint8), "PNG")
+    header = whole[12:16] + struct.pack(">II", 100_000, 100_000) + whole[24:29]
+    return whole[:12] + header + struct.pack(">I", zlib.crc32(header)) + whole[33:]
+
+
+# --- lists and names ---
+
+
+def long_identity(digits: int) -> Callable[[Path], Made]:
+    def make(folder: Path) -> Made:
+        images = folder / "MSMT17_V1"
+        for part in ("train", "test"):
+            (images / part).mkdir(parents=True)
+        for part in ("train", "query", "gallery"):
+            (images / f"list_{part}.txt").write_text(f"0/0_0_1_x.jpg {'9' * digits}\n")
+        return train_on("MSMT17", folder)
+
+    return make
+
+
+# --- records ---
+
+
+def record(labels: list[float], *, header: list[float] | None = None, index: str | None = None) -> Callable:
+    def make(folder: Path) -> Made:
+        records(folder / "train.rec", [picture(10 * i) for i in range(len(labels))], labels)
+        if header is not None:
+            content = bytearray((folder / "train.rec").read_bytes())
+            assert struct.unpack_from("<I", content)[0] == MAGIC
+            struct.pack_into(f"<{len(header)}f", content, 32, *header)
+            (folder / "train.rec").write_bytes(content)
+        if index is not None:
+            (folder / "train.idx").write_text(index)
+        return ["DATASETS.REC_PATH", str(folder / "train.rec")]
+
+    return make
+
+
+def pipe_as_record(folder: Path) -> Made:
+    record([0.0, 1.0])(folder)
+    (folder / "train.rec").unlink()
+    os.mkfifo(folder / "train.rec")
+    return ["DATASETS.REC_PATH", str(folder / "train.rec")]
+
+
+# --- Omniglot's archives ---
+
+
+def archives(change: Callable[[Path], None]) -> Callable[[Path], Made]:
+    def make(folder: Path) -> Made:
+        for name in ARCHIVES:
+            with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as archive:
+                archive.writestr("images/Greek/character01/0394_01.png", picture() + bytes(3000))
+        change(folder / ARCHIVES[0])
+        return train_on("Omniglot", folder)
+
+    return make
+
+
+def break_deflate(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    start = 30 + len("images/Greek/character01/0394_01.png")
+    content[start : start + 40] = b"\xff" * 40
+    path.write_bytes(content)
+
+
+def encrypt(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[6] |= 1
+    content[content.index(b"PK\1\2") + 8] |= 1
+    path.write_bytes(content)
+
+
+# --- verification files of insightface ---
+
+_DTYPE = b"cnumpy\ndtype\n(Vu1\nK\x00K\x01tR"
+_ARRAY = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tC\x01btR"
+
+
+def pickled_array(dtype: bytes, length: int, raw: bytes) -> bytes:
+    """A pickle of ([array], [True])."""
+    state = b"(K\x01(J" + struct.pack("<i", length) + b"t" + dtype + b"\x89B" + struct.pack("<I", len(raw)) + raw + b"t"
+    return b"\x80\x03(](" + _ARRAY + state + b"be](\x88et."
+
+
+def object_dtype() -> bytes:
+    """numpy's dtype of objects, its flags set to 0, so that bytes of the file would be taken as pointers."""
+    dtype = b"cnumpy\ndtype\n(VO8\nK\x00K\x01tR(K\x03V|\nNNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+    return pickled_array(dtype, 8, b"\x10" * 8)
+
+
+def far_field() -> bytes:
+    """A dtype whose only field lies 10^8 bytes behind its 8."""
+    field = b"}Va\n(" + _DTYPE + b"J" + struct.pack("<i", 10**8) + b"ts"
+    dtype = _DTYPE + b"(K\x03V|\nN(Va\nt" + field + b"K\x08K\x01K\x00tb"
+    return pickled_array(dtype, 8, bytes(8))
+
+
+def deep(levels: int) -> bytes:
+    """Tuples in tuples, as the name of a dtype."""
+    return b"\x80\x03cnumpy\ndtype\n(" + b")" + b"\x85" * levels + b"K\x00K\x01tR."
+
+
+def laughter() -> bytes:
+    """Thirty lists, each ten times the one before, as the flags."""
+    content = b"\x80\x03(](C\x01aC\x01ae]q\x00"
+    for i in range(30):
+        content += b"](" + bytes([ord("h"), i]) * 10 + b"eq" + bytes([i + 1])
+    return content + b"t."
+
+
+class Command:
+    def __reduce__(self) -> tuple:
+        return os.system, ("touch hostile_pickle_was_run",)
+
+
+HOSTILE_PICKLES: dict[str, tuple[bytes, str]] = {
+    "objects": (object_dtype(), "got 1 images for 1 pairs"),
+    "a far field": (far_field(), "got 1 images for 1 pairs"),
+    "no content": (b"\x80\x03(](" + _ARRAY + b"e](\x88et.", "got 1 images for 1 pairs"),
+    "a command": (pickle.dumps(([Command()], [True])), r"it asks for posix\.system, and only arrays and bytes"),
+    "an instance": (b"\x80\x03(ios\nsystem\n.", r"it asks for os\.system"),
+    "an extension": (b"\x80\x03\x82\x01.", "or damaged"),
+    "a persistent object": (b"Pabc\n.", "or damaged"),
+    "a dictionary": (pickle.dumps({"a": 1}), "or damaged"),
+    "depth": (deep(200_000), "or damaged"),
+    "laughter": (laughter(), "or damaged"),
+    "a long name": (b"c" + b"a" * 10**6 + b"\nb\n.", r"it asks for a{80}, and only"),
+    "a far place": (b"\x80\x02]r\xff\xff\xff\x7f.", "or damaged"),
+    "no end": (b"\x80\x03](", "or damaged"),
+    "two gigabytes": (b"\x80\x03B\xff\xff\xff\x7fabc.", "or damaged"),
+    "an array in itself": (b"\x80\x03](" + _ARRAY + b"q\x00(h\x00tbe](\x88et.", "or damaged"),
+    "a class changed": (b"\x80\x03c_codecs\nencode\nN}Vcontent\nK\x01s\x86b.", "or damaged"),
+}
+"""name -> (content of lfw.bin, the message)."""
+
+DAMAGED: dict[str, tuple[Callable[[Path], Made], str]] = {
+    "table: NUL": (table("path,identity,split\na\0b.png,1,train\n"), r"embedded null byte"),
+    "table: more cells": (table("path,identity,split\n1.png,1,train,5\n"), r"row 1 has more cells than the heading, 3"),
+    "table: a column twice": (table("path,identity,split,path\n1,1,train,2\n"), "names a column twice: path, identity"),
+    "table: pipe": (pipe_as_table, r"people\.csv cannot be read: .*not a regular file"),
+    "table: not UTF-8": (
+        table(b"path,identity,split\n\xff.png,1,train\n"),
+        r"people\.csv cannot be read: 'utf-8'",
+    ),
+    "table: not Parquet": (table(b"PAR1 no", suffix=".parquet"), r"people\.parquet cannot be read"),
+    "image: pipe": (pipe_as_image, r"pipe\.png cannot be read: .*not a regular file"),
+    "image: float": (
+        image(encoded(np.ones((9, 9), np.float32), "TIFF")),
+        r"bad\.png cannot be decoded .*mode F",
+    ),
+    "image: 32 bits": (
+        image(encoded(np.ones((9, 9), np.int32), "TIFF")),
+        r"bad\.png cannot be decoded .*mode I",
+    ),
+    "image: huge": (image(png_of_a_hundred_thousand_square()), r"bad\.png cannot be decoded .*exceeds limit"),
+    "image: cut": (image(picture()[:-60]), r"bad\.png cannot be decoded"),
+    "list: identity beyond 2^63": (long_identity(20), "MSMT17 at .* cannot be read: .*too large"),
+    "list: identity of 5,000 digits": (long_identity(5000), "MSMT17 at .* cannot be read: Exceeds the limit"),
+    **{
+        f"record: label {value}": (record([0.0, value]), rf"the identity of record 2 must be a whole .*; got {shown}")
+        for value, shown in ((np.nan, "nan"), (np.inf, "inf"), (3e38, r"3e\+38"), (1.5, r"1\.5"), (-3.0, "-3"))
+    },
+    "record: a count of 10^9": (
+        record([0.0, 1.0], header=[1e9, 1e9]),
+        r"its first record announces 1000000000 images; its index has 2",
+    ),
+    "record: a count of 10^10": (
+        record([0.0, 1.0], header=[1e10, 1e10]),
+        r"its first record announces 10000000000 images; its index has 2",
+    ),
+    "record: negative place": (record([0.0, 1.0], index="0\t-5\n1\t0\n"), "no record at byte -5"),
+    "record: place beyond 2^63": (record([0.0], index=f"0\t{2**63}\n"), "no record at byte"),
+    "record: pipe": (pipe_as_record, r"train\.rec cannot be read"),
+    "Omniglot: deflate": (archives(break_deflate), rf"{ARCHIVES[0]} is damaged \(.*\): fetch it again"),
+    "Omniglot: password": (archives(encrypt), rf"{ARCHIVES[0]} is damaged \(.*encrypted"),
+}
+"""name -> (maker, the message); the exit status is 2."""
 
 DIGITS = Path(__file__).parents[2] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
 
@@ -48,18 +282,9 @@ def test_a_damaged_file_is_one_message(name: str, tmp_path: Path, capfd: pytest.
     assert len(errors[0]) < 2000
 
 
-@pytest.mark.usefixtures("bounded")
-def test_a_pipe_as_config_or_as_its_base_is_not_waited_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    os.mkfifo(tmp_path / "pipe.yml")
-    (tmp_path / "config.yml").write_text("_BASE_: pipe.yml\n")
-    for name in ("pipe.yml", "config.yml"):
-        assert main(["train", "--config-file", str(tmp_path / name)]) == 2
-        assert re.search(r"^error: cannot read config file .*pipe\.yml.*: .*not a regular file", capfd.readouterr().err)
-
-
 def test_identities_beyond_64_bits_are_names_like_any_other(tmp_path: Path) -> None:
     rows = "".join(f"good.png,{2**63 + i},train\n" for i in range(2))
-    damaged_files.table(f"path,identity,split\n{rows}")(tmp_path)
+    table(f"path,identity,split\n{rows}")(tmp_path)
     assert table_set(tmp_path / "people.csv", False).train.identities.tolist() == [0, 1]
 
 

@@ -136,7 +136,6 @@ def test_training_from_python_with_callbacks_by_name_and_as_objects(folder: Path
     [
         (None, "no module of that name in .* or the environment; did you mean own_loss"),
         ("import nothing_like_this", "ModuleNotFoundError: .*nothing_like_this.* line 1"),
-        ("import own", "ModuleNotFoundError: .*'own'.* line 1"),
         ("\n\n1 / 0", r"ZeroDivisionError: .*own_losses\.py, line 3"),
         (UNREAD, "the arguments of Unread of own_losses cannot be read: "),
         (TAKEN, "CITLoss of own_losses has the name or node of CITLoss, which pml_ext"),
@@ -266,10 +265,8 @@ SCHEDULER_REGISTRY.register()(ReduceLROnPlateau)
             ["DATALOADER.SAMPLER_TRAIN", "chance"],
             "DATALOADER.CHANCE.SHARE must be set: chance of own_parts has no default for it",
         ),
-        (["DATALOADER.CHANCE.SHAPE", 1], "unknown key DATALOADER.CHANCE.SHAPE; did you mean DATALOADER.CHANCE.SHARE"),
         (["INPUT.FAILING.ENABLED", True], r"INPUT.FAILING: FAILING of own_parts: KeyError\(3\)"),
         (["INPUT.SCALED.ENABLED", True], r"must turn a uint8 image \(1, H, W\).*; it gives torch.float32 \(1, 8, 8\)"),
-        (["INPUT.TURN.ENABLED", True], "INPUT.TURN.DEGREES must be set"),
         (
             ["INPUT.TURN.ENABLED", True, "INPUT.TURN.DEGREES", -1],
             "INPUT.TURN: TURN of own_parts: If degrees is a single number, it must be positive",
@@ -308,7 +305,6 @@ def test_own_transforms_act_in_their_place_and_travel_to_workers(folder: Path) -
     [
         ({"node": "FLIP"}, "INPUT: FLIP of tests.runner.test_plugins has the name or node of FLIP, which pml_ext"),
         ({"after": "FLOP"}, "TURN of tests.runner.test_plugins: no part has the node FLOP; did you mean 'FLIP'"),
-        ({"before": "TURN"}, "no part has the node TURN"),
     ],
 )
 def test_a_transform_needs_a_node_and_a_place_of_its_own(folder: Path, place: dict[str, str], message: str) -> None:

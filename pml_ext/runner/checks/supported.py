@@ -1,4 +1,4 @@
-"""The keys of a config that ask for something not built, or for nothing sensible: all of them at once, and why."""
+"""The rules for all nodes of a config: unknown names, keys that do not fit each other, features that are not built."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.config.network_keys import HOW_FAST, SHAPING
-from pml_ext.runner.config.rules import Problem, Rule, fits, must, one_of, problems_of
+from pml_ext.runner.config.rules import Problem, Rule, fits, must, one_of, problems_of, value_of
 from pml_ext.runner.data.rules import (
     BY_IDENTITY,
     DATALOADER_RULES,
@@ -64,20 +64,20 @@ def _weights(cfg: CN) -> str | None:
 
 
 def _erasing(cfg: CN) -> str | None:
-    erasing, channels = cfg.INPUT.REA, len(cfg.MODEL.PIXEL_MEAN)
-    one_each = not erasing.ENABLED or len(erasing.VALUE) == channels
-    return None if one_each else f"must have one value for each of the {channels} channels of MODEL.PIXEL_MEAN"
+    channels = len(cfg.MODEL.PIXEL_MEAN)
+    if cfg.INPUT.REA.ENABLED and len(cfg.INPUT.REA.VALUE) != channels:
+        return f"must have one value for each of the {channels} channels of MODEL.PIXEL_MEAN"
+    return None
 
 
 def _one_size(cfg: CN) -> str | None:
     """A vision transformer sees images of one size."""
-    name, sizes = cfg.MODEL.BACKBONE.NAME, ImageSizes.of(cfg.INPUT)
-    facts = backbone_facts(name)
-    patch = facts.patch if facts else 0
-    one_size = len(sizes.train) == 2 and min(sizes.train) >= patch and sizes.train == sizes.test
-    if not patch or one_size:
-        return None
-    return f"{name} needs one image size of {patch}×{patch} or more; of tests it is {sizes.test}"
+    sizes, facts = ImageSizes.of(cfg.INPUT), backbone_facts(cfg.MODEL.BACKBONE.NAME)
+    is_one = len(sizes.train) == 2 and sizes.train == sizes.test
+    if facts and facts.patch and not (is_one and min(sizes.train) >= facts.patch):
+        side = facts.patch
+        return f"{cfg.MODEL.BACKBONE.NAME} needs one image size of {side}×{side} or more; of tests it is {sizes.test}"
+    return None
 
 
 def _evaluator(cfg: CN) -> str | None:
@@ -90,21 +90,20 @@ def _evaluator(cfg: CN) -> str | None:
 
 
 def _best(cfg: CN) -> str | None:
-    if replaces_metrics(cfg.TEST):
-        return None
-    known = columns_of_first(cfg.DATASETS, cfg.TEST)
-    is_known = cfg.TEST.BEST in ("", LAST, *known)
-    return None if is_known else f"{cfg.DATASETS.TESTS[0]} is measured by {', '.join(known)}"
+    known = [] if replaces_metrics(cfg.TEST) else columns_of_first(cfg.DATASETS, cfg.TEST)
+    if known and cfg.TEST.BEST not in ("", LAST, *known):
+        return f"{cfg.DATASETS.TESTS[0]} is measured by {', '.join(known)}"
+    return None
 
 
 def _patience(cfg: CN) -> str | None:
     test = cfg.TEST
-    if not test.PATIENCE:
-        return None
-    if test.BEST == LAST or (replaces_metrics(test) and not test.BEST):
-        return "stops when TEST.BEST no longer improves: name a metric there"
     is_measured = test.EVAL_STEPS or 0 < test.EVAL_PERIOD < cfg.SOLVER.MAX_EPOCH
-    return None if is_measured else "counts validations during training: set TEST.EVAL_PERIOD to 1, for instance"
+    if test.PATIENCE and (test.BEST == LAST or (replaces_metrics(test) and not test.BEST)):
+        return "stops when TEST.BEST no longer improves: name a metric there"
+    if test.PATIENCE and not is_measured:
+        return "counts validations during training: set TEST.EVAL_PERIOD to 1, for instance"
+    return None
 
 
 def _own_forward(cfg: CN) -> Iterator[Problem]:
@@ -112,8 +111,8 @@ def _own_forward(cfg: CN) -> Iterator[Problem]:
     name = cfg.MODEL.META_ARCHITECTURE
     if name not in META_ARCH_REGISTRY or not has_own_forward(name):
         return
-    for key, value in (("SOLVER.CHUNK", cfg.SOLVER.CHUNK), ("MODEL.HEADS.PFC.ENABLED", cfg.MODEL.HEADS.PFC.ENABLED)):
-        if value:
+    for key in ("SOLVER.CHUNK", "MODEL.HEADS.PFC.ENABLED"):
+        if value := value_of(cfg, key):
             yield Problem(key, value, f"needs the losses of Baseline's forward, and {name} has a forward of its own")
 
 

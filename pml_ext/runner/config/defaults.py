@@ -41,6 +41,8 @@ _MODEL: dict[str, Any] = {
         "FILTER_COSINE": 0.0,  # ours: other classes of a larger cosine have a logit of 0 (insightface); 0: no filter
         "PFC": {"ENABLED": False, "SAMPLE_RATE": 0.1},  # FastFace's class-sharded classifier
     },
+    "LOSSES": {"NAME": ("CrossEntropyLoss",), **{node: {**keys, "SCALE": 1.0} for node, keys in LOSSES.values()}},
+    "MINER": {"NAME": "", **{node: keys for node, keys in MINERS.values()}},  # ours: for every loss that takes one
 }  # fmt: skip
 _SOLVER: dict[str, Any] = {
     "AMP": {"ENABLED": False, "DTYPE": "float16"},  # DTYPE is ours: float16 with a scaler, or bfloat16
@@ -95,9 +97,55 @@ _TEST: dict[str, Any] = {
 }  # fmt: skip
 
 
+_INPUT: dict[str, Any] = {
+    "SIZE_TRAIN": [256, 128], "SIZE_TEST": [256, 128],
+    "INTERPOLATION": "bicubic",  # ours: of resizing; FastReID's is bicubic always
+    "CROP": {"ENABLED": False, "SIZE": [224, 224], "SCALE": [0.16, 1.0], "RATIO": [3 / 4, 4 / 3]},
+    "FLIP": {"ENABLED": False, "PROB": 0.5},
+    "PADDING": {"ENABLED": False, "MODE": "constant", "SIZE": 10},
+    "CJ": {"ENABLED": False, "PROB": 0.5, "BRIGHTNESS": 0.15, "CONTRAST": 0.15, "SATURATION": 0.1, "HUE": 0.1},
+    "AFFINE": {"ENABLED": False},
+    "AUTOAUG": {"ENABLED": False, "PROB": 0.0},
+    "AUGMIX": {"ENABLED": False, "PROB": 0.0},
+    "REA": {"ENABLED": False, "PROB": 0.5, "VALUE": [0.485 * 255, 0.456 * 255, 0.406 * 255]},
+    "RPT": {"ENABLED": False, "PROB": 0.5},
+}  # fmt: skip
+_DATASETS: dict[str, Any] = {
+    "ROOT": "",  # ours; empty: $FASTREID_DATASETS, then $PML_EXT_DATA, then ./datasets
+    "NAMES": ("Market1501",), "TESTS": ("Market1501",),
+    # ours: names for your own data, each "NAME=file:people.csv" or "NAME=folder:path"; `--dataset` sets it
+    "ALIASES": (),
+    # ours: share of the classes, the first by name, that train in a folder of classes that is also tested on
+    "SPLIT": 0.5,
+    "COMBINEALL": False,  # train on query and gallery too
+    "RM_LT": False,  # of FastReID's NAIC20: train without identities of one image
+    "REC_PATH": "",  # FastFace's MXNet record file
+    "CHECK_IMAGES": True,  # ours: decode every image file once before training, skip those that cannot be decoded
+    "MAX_UNREADABLE": 0.01,  # ours: stop where a larger share of a set cannot be decoded
+}  # fmt: skip
+_DEFAULTS: dict[str, Any] = {
+    "SEED": 0,  # ours; every random choice of a run follows from it
+    "OUTPUT_DIR": "logs/",
+    "IMPORTS": (),  # ours: the modules of --import that a run was made with; naming one here imports nothing
+    "CALLBACKS": (),  # ours: names of Lightning callbacks that a module of --import registers
+    "LOGGERS": ("csv", "tensorboard"),  # ours; wandb and mlflow where their packages are installed
+    "CUDNN_BENCHMARK": False,
+    "MODEL": _MODEL,
+    "KD": {"MODEL_CONFIG": [], "MODEL_WEIGHTS": [], "EMA": {"ENABLED": False, "MOMENTUM": 0.999}},  # of Distiller
+    "INPUT": _INPUT,
+    "DATASETS": _DATASETS,
+    "DATALOADER": {
+        "SAMPLER_TRAIN": "TrainingSampler", "NUM_INSTANCE": 4, "SET_WEIGHT": [], "NUM_WORKERS": 8,
+        "PREFETCH_FACTOR": 2,  # ours: batches that each worker loads ahead
+    },
+    "SOLVER": _SOLVER,
+    "TEST": _TEST,
+}  # fmt: skip
+
+
 def get_cfg() -> CN:
     """A fresh config tree with all defaults, those of CONFIG_REGISTRY's functions too."""
-    cfg = _defaults()
+    cfg = CN(_DEFAULTS)
     for name in CONFIG_REGISTRY:
         entry = CONFIG_REGISTRY.entry(name)
         try:
@@ -110,7 +158,7 @@ def get_cfg() -> CN:
 
 def projects_keys() -> list[str]:
     """The keys and nodes that CONFIG_REGISTRY's functions have added."""
-    return list(_added(get_cfg(), _defaults(), ""))
+    return list(_added(get_cfg(), CN(_DEFAULTS), ""))
 
 
 def _added(cfg: CN, defaults: CN, prefix: str) -> Iterator[str]:
@@ -119,50 +167,3 @@ def _added(cfg: CN, defaults: CN, prefix: str) -> Iterator[str]:
             yield f"{prefix}{key}"
         elif isinstance(value, CN) and isinstance(defaults[key], CN):
             yield from _added(value, defaults[key], f"{prefix}{key}.")
-
-
-def _defaults() -> CN:
-    cfg = CN()
-    cfg.SEED = 0  # ours; every random choice of a run follows from it
-    cfg.OUTPUT_DIR = "logs/"
-    cfg.IMPORTS = ()  # ours: the modules of --import that a run was made with; naming one here imports nothing
-    cfg.CALLBACKS = ()  # ours: names of Lightning callbacks that a module of --import registers
-    cfg.LOGGERS = ("csv", "tensorboard")  # ours; wandb and mlflow where their packages are installed
-    cfg.CUDNN_BENCHMARK = False
-    cfg.MODEL = CN(_MODEL)
-    cfg.MODEL.LOSSES = CN({"NAME": ("CrossEntropyLoss",)})
-    cfg.MODEL.LOSSES.update({node: CN({**options, "SCALE": 1.0}) for node, options in LOSSES.values()})
-    cfg.KD = CN({"MODEL_CONFIG": [], "MODEL_WEIGHTS": [], "EMA": {"ENABLED": False, "MOMENTUM": 0.999}})  # of Distiller
-    cfg.MODEL.MINER = CN({"NAME": ""})  # ours: one miner for every loss that takes one
-    cfg.MODEL.MINER.update({node: CN(options) for node, options in MINERS.values()})
-    cfg.INPUT = CN({"SIZE_TRAIN": [256, 128], "SIZE_TEST": [256, 128]})
-    cfg.INPUT.INTERPOLATION = "bicubic"  # ours: of resizing; FastReID's is bicubic always
-    cfg.INPUT.CROP = CN({"ENABLED": False, "SIZE": [224, 224], "SCALE": [0.16, 1.0], "RATIO": [3 / 4, 4 / 3]})
-    cfg.INPUT.FLIP = CN({"ENABLED": False, "PROB": 0.5})
-    cfg.INPUT.PADDING = CN({"ENABLED": False, "MODE": "constant", "SIZE": 10})
-    cfg.INPUT.CJ = CN({"ENABLED": False, "PROB": 0.5, "BRIGHTNESS": 0.15, "CONTRAST": 0.15})
-    cfg.INPUT.CJ.update({"SATURATION": 0.1, "HUE": 0.1})
-    cfg.INPUT.AFFINE = CN({"ENABLED": False})
-    cfg.INPUT.AUTOAUG = CN({"ENABLED": False, "PROB": 0.0})
-    cfg.INPUT.AUGMIX = CN({"ENABLED": False, "PROB": 0.0})
-    cfg.INPUT.REA = CN({"ENABLED": False, "PROB": 0.5, "VALUE": [0.485 * 255, 0.456 * 255, 0.406 * 255]})
-    cfg.INPUT.RPT = CN({"ENABLED": False, "PROB": 0.5})
-    cfg.DATASETS = CN()
-    cfg.DATASETS.ROOT = ""  # ours; empty: $FASTREID_DATASETS, then $PML_EXT_DATA, then ./datasets
-    cfg.DATASETS.NAMES = ("Market1501",)
-    cfg.DATASETS.TESTS = ("Market1501",)
-    # ours: names for data of one's own, each "NAME=file:people.csv" or "NAME=folder:path"; `--dataset` sets it
-    cfg.DATASETS.ALIASES = ()
-    # ours: share of the classes, the first by name, that train in a folder of classes that is also tested on
-    cfg.DATASETS.SPLIT = 0.5
-    cfg.DATASETS.COMBINEALL = False  # train on query and gallery too
-    cfg.DATASETS.RM_LT = False  # of FastReID's NAIC20: train without identities of one image
-    cfg.DATASETS.REC_PATH = ""  # FastFace's MXNet record file
-    cfg.DATASETS.CHECK_IMAGES = True  # ours: decode every image file once before training, skip those that cannot be
-    cfg.DATASETS.MAX_UNREADABLE = 0.01  # ours: stop where a larger share of a set cannot be decoded
-    loader = {"SAMPLER_TRAIN": "TrainingSampler", "NUM_INSTANCE": 4, "SET_WEIGHT": [], "NUM_WORKERS": 8}
-    loader["PREFETCH_FACTOR"] = 2  # ours: batches that each worker loads ahead
-    cfg.DATALOADER = CN(loader)
-    cfg.SOLVER = CN(_SOLVER)
-    cfg.TEST = CN(_TEST)
-    return cfg

@@ -1,12 +1,11 @@
 """insightface's recognition/arcface_torch configs as YAML: Python files, which are read and never run."""
 
 import ast
+import json
 import operator
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from pml_ext._errors import UserError
 
@@ -39,20 +38,109 @@ _ARITHMETIC = {
 }  # fmt: skip
 
 
+_YAML = """\
+MODEL:
+  META_ARCHITECTURE: FaceBaseline
+  PIXEL_MEAN: [127.5, 127.5, 127.5]
+  PIXEL_STD: [127.5, 127.5, 127.5]
+  BACKBONE: {{NAME: {name}, DEPTH: {depth}}}
+  HEADS:
+    NAME: FaceHead
+    WITH_BNNECK: True
+    NECK_FEAT: after
+    POOL_LAYER: Flatten
+    EMBEDDING_DIM: {embedding_size}
+    NUM_CLASSES: {num_classes}
+    CLS_LAYER: {layer}
+    SCALE: 64.0
+    MARGIN: {margin}
+    FILTER_COSINE: {filter_cosine}
+    PFC: {{ENABLED: {is_sampled}, SAMPLE_RATE: {sample_rate}}}
+  LOSSES: {{NAME: [CrossEntropyLoss]}}
+INPUT: {{SIZE_TRAIN: [112, 112], SIZE_TEST: [112, 112], FLIP: {{ENABLED: True}}}}
+DATASETS: {{REC_PATH: {record}, TESTS: {tests}}}
+DATALOADER: {{NUM_WORKERS: {num_workers}}}
+SOLVER:
+  AMP: {{ENABLED: {half}}}
+  OPT: {optimizer}
+  BASE_LR: {lr}
+  MOMENTUM: {momentum}
+  WEIGHT_DECAY: {weight_decay}
+  WEIGHT_DECAY_NORM: {weight_decay}
+  WEIGHT_DECAY_BIAS: {weight_decay}
+  MAX_EPOCH: {num_epoch}
+  IMS_PER_BATCH: {batch}
+  CHUNK: {chunk}
+  SCHED: PolynomialLR
+  WARMUP_ITERS: 0
+  WARMUP_EPOCHS: {warmup_epoch}
+  WARMUP_FACTOR: 0.0
+  CHECKPOINT_PERIOD: 1
+TEST: {{EVAL_PERIOD: 0, EVAL_STEPS: {period}}}
+CUDNN_BENCHMARK: True
+LOGGERS: {loggers}
+SEED: {seed}
+OUTPUT_DIR: {output}
+"""
+_DIFFERENCES = [
+    "insightface clips the norm of all gradients of the network to 5; CLIP_GRADIENTS is of each parameter",
+    "insightface's last batch norm learns a shift, and in r18 to r200 no scale; here a scale and no shift",
+    "insightface's ArcFace has the gradient of cos θ for cos(θ + m); here it is the formula's",
+    "insightface can decode images on the GPU (dali) and make synthetic ones; here they come from a .rec file",
+    "insightface adds the gradients of gradient_acc up; here they are one batch in chunks, and its mean",
+]
+
+
 def convert(path: Path, processes: int) -> str:
-    """The YAML of an insightface config for so many processes; comments above it list what differs, and why."""
+    """The YAML of an insightface config for so many processes; comments above it list what differs."""
     given = read_settings(path)
     if processes < 1:
         raise UserError(f"--num-gpus must be 1 or more; got {processes}")
     try:
-        tree, differences = _tree(given, path, processes)
-        text = yaml.safe_dump(tree, sort_keys=False)
-    except (TypeError, ValueError, AttributeError, ArithmeticError, yaml.YAMLError) as error:
+        values = {name: json.dumps(value) for name, value in _values(given, path, processes).items()}
+        unknown = [str(target) for target in given["val_targets"] if target not in _TESTS]
+    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise UserError(f"{path}: a setting has a value of another kind than insightface's ({error})") from error
-    heading = f"insightface's {path.name} for {processes} processes of {given['batch_size']} images."
-    lines = [heading, *(f"Differs: {line}" for line in differences)]
+    lines = [f"insightface's {path.name} for {processes} processes.", *(f"Differs: {line}" for line in _DIFFERENCES)]
+    if unknown:
+        lines.append(f"Left out, for there is no reader: val_targets {', '.join(unknown)}")
     # A setting's text must not end its comment.
-    return "".join(f"# {' '.join(line.split())}\n" for line in lines) + text
+    return "".join(f"# {' '.join(line.split())}\n" for line in lines) + _YAML.format_map(values)
+
+
+def _values(given: Mapping[str, Any], path: Path, processes: int) -> dict[str, Any]:
+    """The values of the YAML's fields."""
+    if given["network"] not in _NETWORKS:
+        raise UserError(f"{path}: network must be one of {', '.join(_NETWORKS)}; got {given['network']!r}")
+    name, depth = _NETWORKS[given["network"]]
+    m1, m2, m3 = map(float, given["margin_list"])
+    if m1 != 1 or (m2 and m3):
+        raise UserError(f"{path}: margin_list {m1, m2, m3} is neither ArcFace's (1, m, 0) nor CosFace's (1, 0, m)")
+    rate, steps, batch = float(given["sample_rate"]), int(given["gradient_acc"]), int(given["batch_size"])
+    tests = [_TESTS[target] for target in given["val_targets"] if target in _TESTS]
+    floats = {key: max(float(given[key]), 0.0) for key in ("lr", "momentum", "weight_decay", "warmup_epoch")}
+    wholes = {key: int(given[key]) for key in ("embedding_size", "num_classes", "num_workers", "num_epoch", "seed")}
+    return {
+        **floats,
+        **wholes,
+        "name": name,
+        "depth": depth,
+        "layer": "CosSoftmax" if m3 else "ArcSoftmax",
+        "margin": m3 or m2,
+        "filter_cosine": max(float(given["interclass_filtering_threshold"]), 0.0),
+        "is_sampled": rate < 1,
+        "sample_rate": rate or 1e-9,  # 0: no classes but the batch's
+        "record": f"{given['rec']}/train.rec",
+        "tests": tests or ["LFW"],  # once, at the end
+        "half": bool(given["fp16"]),
+        "optimizer": {"sgd": "SGD", "adamw": "AdamW"}.get(given["optimizer"], given["optimizer"]),
+        "batch": batch * processes * steps,
+        "chunk": batch if steps > 1 else 0,
+        # insightface counts the parts of gradient_acc as steps.
+        "period": max(given["verbose"] // steps, 1) if tests else 0,
+        "loggers": ["csv", "tensorboard", "wandb"] if given["using_wandb"] else ["csv", "tensorboard"],
+        "output": given["output"] or f"logs/insightface/{path.stem}",
+    }
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -112,60 +200,3 @@ def _refused(node: ast.stmt | ast.expr, path: Path) -> UserError:
         f"{path}, line {node.lineno}: expected config.KEY = a literal, or arithmetic of numbers and earlier settings; "
         f"got {ast.unparse(node):.80}. The file is read and never run"
     )
-
-
-def _tree(given: Mapping[str, Any], path: Path, processes: int) -> tuple[dict[str, Any], list[str]]:
-    """The YAML's tree, and how its run differs from insightface's."""
-    differences = [
-        "insightface clips the norm of all gradients of the network to 5; CLIP_GRADIENTS is of each parameter",
-        "insightface's last batch norm learns a shift, and in r18 to r200 no scale; here a scale and no shift",
-        "insightface's ArcFace has the gradient of cos θ for cos(θ + m); here it is the formula's",
-        "insightface can decode images on the GPU (dali) and make synthetic ones; here they come from a .rec file",
-    ]
-    if given["network"] not in _NETWORKS:
-        raise UserError(f"{path}: network must be one of {', '.join(_NETWORKS)}; got {given['network']!r}")
-    name, depth = _NETWORKS[given["network"]]
-    m1, m2, m3 = map(float, given["margin_list"])
-    if m1 != 1 or (m2 and m3):
-        raise UserError(f"{path}: margin_list {m1, m2, m3} is neither ArcFace's (1, m, 0) nor CosFace's (1, 0, m)")
-    heads = {
-        "NAME": "FaceHead", "WITH_BNNECK": True, "NECK_FEAT": "after", "EMBEDDING_DIM": given["embedding_size"],
-        "POOL_LAYER": "Flatten", "NUM_CLASSES": given["num_classes"], "CLS_LAYER": "CosSoftmax" if m3 else "ArcSoftmax",
-        "MARGIN": m3 or m2, "SCALE": 64.0, "FILTER_COSINE": max(float(given["interclass_filtering_threshold"]), 0.0),
-    }  # fmt: skip
-    rate, decay, steps = float(given["sample_rate"]), float(given["weight_decay"]), int(given["gradient_acc"])
-    if rate < 1:
-        heads["PFC"] = {"ENABLED": True, "SAMPLE_RATE": rate or 1e-9}  # 0: no classes but the batch's
-    solver = {
-        "AMP": {"ENABLED": bool(given["fp16"])},
-        "OPT": {"sgd": "SGD", "adamw": "AdamW"}.get(given["optimizer"], given["optimizer"]),
-        "BASE_LR": float(given["lr"]), "MOMENTUM": float(given["momentum"]),
-        "WEIGHT_DECAY": decay, "WEIGHT_DECAY_NORM": decay, "WEIGHT_DECAY_BIAS": decay,
-        "MAX_EPOCH": given["num_epoch"], "IMS_PER_BATCH": given["batch_size"] * processes * steps,
-        "SCHED": "PolynomialLR", "WARMUP_ITERS": 0, "WARMUP_EPOCHS": max(float(given["warmup_epoch"]), 0.0),
-        "WARMUP_FACTOR": 0.0, "CHECKPOINT_PERIOD": 1,
-    }  # fmt: skip
-    if steps > 1:
-        solver["CHUNK"] = given["batch_size"]
-        differences.append(f"gradient_acc = {steps} becomes one batch in chunks, with the mean of the gradients")
-    if unknown := [target for target in given["val_targets"] if target not in _TESTS]:
-        differences.append(f"val_targets {', '.join(unknown)} are left out: there is no reader of them")
-    targets = [_TESTS[target] for target in given["val_targets"] if target in _TESTS]
-    # insightface counts the parts of gradient_acc as steps. Without targets LFW is measured once, at the end.
-    period = max(given["verbose"] // steps, 1) if targets else 0
-    backbone = {"NAME": name, "DEPTH": depth}
-    model = {"META_ARCHITECTURE": "FaceBaseline", "BACKBONE": backbone, "HEADS": heads}
-    model |= {"PIXEL_MEAN": [127.5] * 3, "PIXEL_STD": [127.5] * 3, "LOSSES": {"NAME": ["CrossEntropyLoss"]}}
-    tree = {
-        "MODEL": model,
-        "INPUT": {"SIZE_TRAIN": [112, 112], "SIZE_TEST": [112, 112], "FLIP": {"ENABLED": True}},
-        "DATASETS": {"REC_PATH": f"{given['rec']}/train.rec", "TESTS": targets or ["LFW"]},
-        "DATALOADER": {"NUM_WORKERS": given["num_workers"]},
-        "SOLVER": solver,
-        "TEST": {"EVAL_PERIOD": 0, "EVAL_STEPS": period},
-        "CUDNN_BENCHMARK": True,
-        "LOGGERS": ["csv", "tensorboard", "wandb"] if given["using_wandb"] else ["csv", "tensorboard"],
-        "SEED": given["seed"],
-        "OUTPUT_DIR": given["output"] or f"logs/insightface/{path.stem}",
-    }
-    return tree, differences

@@ -79,4 +79,12 @@ def _tuple(loader: yaml.SafeLoader, node: yaml.Node) -> tuple[Any, ...]:
     return tuple(loader.construct_sequence(node, deep=True))
 
 
+def _integer(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    number: int = loader.construct_yaml_int(node)
+    if number.bit_length() > 64:
+        raise yaml.constructor.ConstructorError(None, None, "a number beyond 64 bits", node.start_mark)
+    return number
+
+
 _StrictLoader.add_constructor("tag:yaml.org,2002:python/tuple", _tuple)
+_StrictLoader.add_constructor("tag:yaml.org,2002:int", _integer)

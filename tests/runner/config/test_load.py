@@ -29,10 +29,8 @@ def test_a_base_chain_is_overlaid_from_the_bottom_up(tmp_path: Path) -> None:
         ("SOLVER: {BASE_LR: 1}", "SOLVER.BASE_LR", 1.0),
         ("SOLVER: {BASE_LR: 1e-4}", "SOLVER.BASE_LR", 1e-4),  # a string to YAML 1.1
         ('MODEL:\n  LOSSES:\n    NAME: ("CITLoss", "TCMLoss",)', "MODEL.LOSSES.NAME", ("CITLoss", "TCMLoss")),
-        ("MODEL: {LOSSES: {NAME: [CITLoss]}}", "MODEL.LOSSES.NAME", ("CITLoss",)),
         ("DATASETS: {NAMES: !!python/tuple [Digits]}", "DATASETS.NAMES", ("Digits",)),
         ("INPUT:\n  SIZE_TRAIN: (8, 8)", "INPUT.SIZE_TRAIN", [8, 8]),
-        ("INPUT: {FLIP: {ENABLED: True}}", "INPUT.FLIP.ENABLED", True),
         ("INPUT: {FLIP: {ENABLED: 'false'}}", "INPUT.FLIP.ENABLED", False),  # as on the command line
     ],
 )
@@ -52,19 +50,15 @@ def test_values_take_the_type_of_the_default(tmp_path: Path, text: str, key: str
             r"c\.yml: unknown key MODEL\.LOSES; did you mean MODEL\.LOSSES\?",
         ),
         ("MODEL: {LOSSES: {CIT: {GAMA: 1.0}}}", r"unknown key MODEL\.LOSSES\.CIT\.GAMA; did you mean .*GAMMA"),
-        ("SEEDS: 1", r"c\.yml: unknown key SEEDS; did you mean SEED\?"),
         ("SOLVER: 3", r"c\.yml: SOLVER holds the keys AMP.*got 3"),
         ("SOLVER: {MAX_EPOCH: ten}", r"SOLVER\.MAX_EPOCH must be of type int, such as 120; got 'ten' of type str"),
         ("SOLVER: {MAX_EPOCH: true}", r"SOLVER\.MAX_EPOCH must be of type int.*got True of type bool"),
-        ("SOLVER: {BASE_LR: [1]}", r"SOLVER\.BASE_LR must be of type float"),
         (
             'MODEL:\n  LOSSES:\n    NAME: ("CITLoss")',
             r'NAME must be of type tuple.*a tuple of one is written \("CITLoss",\)',
         ),
         ("SOLVER: {STEPS: [a]}", r"SOLVER\.STEPS must hold numbers"),
-        ("SEED: 1\nSEED: 2", r"c\.yml: duplicate key 'SEED' in lines 1 and 2"),
         ("SEED: !!python/object/apply:os.system ['true']", r"c\.yml: not a usable YAML file: could not determine"),
-        ("SEED: [", r"c\.yml: not a usable YAML file"),
         ("- 1", r"c\.yml: expected a mapping of config keys; got list"),
         ("_BASE_: none.yml", r"cannot read config file .*none\.yml \(_BASE_ of .*c\.yml\)"),
         ("_BASE_: c.yml", r"_BASE_ cycle: .*c\.yml -> .*c\.yml"),
@@ -92,14 +86,9 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
         assert line.startswith(start)
 
 
-def test_overrides_are_checked_alike(tmp_path: Path) -> None:
-    path = write(tmp_path / "c.yml", "")
-    with pytest.raises(
-        UserError, match=r"the command line: unknown key SOLVER\.MAX_EPOCHS; did you mean SOLVER\.MAX_EPOCH"
-    ):
-        load_config(path, ["SOLVER.MAX_EPOCHS", "3"])
+def test_overrides_come_in_pairs(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="KEY VALUE pairs; got an odd number of words: SEED"):
-        load_config(path, ["SEED"])
+        load_config(write(tmp_path / "c.yml", ""), ["SEED"])
 
 
 def test_the_dump_reads_back_the_same(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Hostile and damaged YAML: one message each, in little time and memory."""
 
+import os
 import re
 import tracemalloc
 from pathlib import Path
@@ -15,19 +16,20 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 # text, what the message says
 HOSTILE = {
     "aliases that stand for 9^9 words": (f"{BOMB}MODEL: {{HEADS: *i}}", "MODEL.HEADS holds the keys"),
-    "the same as a value": (f"{BOMB}SOLVER: {{STEPS: *i}}", "SOLVER.STEPS must hold numbers"),
     "an alias of itself": ("SOLVER: {STEPS: &s [*s]}", "SOLVER.STEPS must hold numbers"),
     "a 13th month": ("SEED: 2021-13-45", "not a usable YAML file: month must be"),
     "a date": ("SEED: 2021-12-24", "SEED must be of type int, such as 0; got datetime.date(2021, 12, 24)"),
     "5,000 digits": (f"SEED: {'9' * 5000}", "not a usable YAML file"),
     "deep nesting": ("[" * 20_000, "it is nested too deep"),
-    "deep nesting in words": (f"SOLVER: {{STEPS: '{'(' * 20_000}'}}", "SOLVER.STEPS must be of type list"),
+    "a number of 10,000 digits": (
+        f"SOLVER: {{GAMMA: 0x{'F' * 9000}}}",
+        "not a usable YAML file: a number beyond 64 bits",
+    ),
     "a NUL": ("SEED: \0", "not a usable YAML file"),
     "a NUL in the base's name": ('_BASE_: "a\\0b"', "cannot read config file a"),
     "a home that nobody has": ("_BASE_: ~no_such_user/a.yml", "cannot read config file ~no_such_user/a.yml"),
     "a list as a key": ("? [SEED]\n: 1", "a key must be a word"),
     "a key twice": ("SEED: 1\nSOLVER:\n  GAMMA: 1\n\n  GAMMA: 2", "c.yml: duplicate key 'GAMMA' in lines 3 and 5"),
-    "a key twice in a line": ("SOLVER: {GAMMA: 1, GAMMA: 2}", "duplicate key 'GAMMA' in lines 1 and 1"),
 }
 
 
@@ -64,21 +66,12 @@ def test_all_duplicates_are_named_beside_other_mistakes(tmp_path: Path) -> None:
     assert lines[2].startswith(f"{tmp_path / 'c.yml'}: unknown key TEST.METRIK; did you mean TEST.METRIC")
 
 
-def test_duplicates_are_looked_for_once_a_key(tmp_path: Path) -> None:
-    """Not by comparing every key with every other, which would be 8e7 comparisons here."""
-    file = tmp_path / "c.yml"
-    file.write_text("".join(f"KEY_{i}: 0\n" for i in range(9_000)) + "KEY_3: 0\n")
-    with pytest.raises(UserError, match="duplicate key 'KEY_3' in lines 4 and 9001"):
-        load_config(file)
-
-
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    import os
-
+def test_a_pipe_as_config_or_as_its_base_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "base.yml")
     (tmp_path / "c.yml").write_text("_BASE_: base.yml")
-    with pytest.raises(UserError, match=r"base\.yml .*: .*not a regular file"):
-        load_config(tmp_path / "c.yml")
+    for name in ("base.yml", "c.yml"):
+        with pytest.raises(UserError, match=r"base\.yml.*: .*not a regular file"):
+            load_config(tmp_path / name)
 
 
 def test_a_path_that_is_nearly_right_is_named(tmp_path: Path) -> None:
