@@ -62,8 +62,8 @@ def check_files(files: Sequence[str], overrides: Sequence[str], *, processes: in
         got = " ".join([*files, *overrides]) or "nothing"
         raise UserError(f"check-config needs one or more .yml or .yaml files, and KEY VALUE pairs; got {got}")
     reports = [_report(file, list(overrides), processes) for file in files]
-    statuses = {status for _, status in reports}
-    worst = next(status for status in (CANNOT_RUN, LACKS_SOMETHING, RUNS) if status in statuses)
+    statuses = [status for _, status in reports]
+    worst = CANNOT_RUN if CANNOT_RUN in statuses else max(statuses)
     return "\n".join(text for text, _ in reports), worst
 
 

@@ -137,16 +137,13 @@ def _drop_size_of_another_backbone(settings: Settings) -> None:
 
     ConvNet's FEAT_DIM is a choice of its own, and that for Flatten depends on the image size.
     """
-    size, name, depth = (f"MODEL.BACKBONE.{key}" for key in ("FEAT_DIM", "NAME", "DEPTH"))
-    chosen = [key for key in settings if key in (name, depth)]
-    if not chosen or size not in settings:
+    name, depth, size = (f"MODEL.BACKBONE.{key}" for key in ("NAME", "DEPTH", "FEAT_DIM"))
+    given = [key for key in settings if key in (name, depth, size)]
+    if size not in given or settings[given[-1]].source == settings[size].source:
         return
-    is_own = name in settings and settings[name].value == "build_convnet_backbone"
-    if is_own or settings.get("MODEL.HEADS.POOL_LAYER", ("", ""))[0] == "Flatten":
-        return
-    order = list(settings)
-    is_later = order.index(chosen[-1]) > order.index(size)
-    if is_later and settings[chosen[-1]].source != settings[size].source:
+    values = {key: setting.value for key, setting in settings.items()}
+    is_own = values.get(name) == "build_convnet_backbone" or values.get("MODEL.HEADS.POOL_LAYER") == "Flatten"
+    if not is_own:
         del settings[size]
 
 
