@@ -57,6 +57,7 @@ def test_a_torchvision_network_embeds_and_searches(tmp_path: Path, capsys: pytes
     np.testing.assert_allclose(hits.scores, np.sort(expected[:3] @ expected.T)[:, ::-1][:, :4], atol=1e-5)
     best, labels = gallery.describe([hits.rows[0, 0]])
     assert tmp_path / best[0] == pictures[0] and labels == [pictures[0].parent.name]
+    capsys.readouterr()
     assert main(["search", str(pictures[0]), "--gallery", str(tmp_path / "g")]) == 2
     said = capsys.readouterr().err
     assert (
