@@ -109,8 +109,11 @@ class PairDistances(PairBlocks):
                     accepted = distances <= thresholds[-1]
                     if block.mixed:
                         accepted &= self._negative(block)
-                    sides = [block.rows, block.columns]
-                    self._count(counts[1], distances, true_places(accepted), thresholds, sides)
+                    if 2 * int(accepted.sum()) > accepted.numel():
+                        self._count_most(counts[1], distances, accepted, thresholds, block)
+                    else:
+                        sides = [block.rows, block.columns]
+                        self._count(counts[1], distances, true_places(accepted), thresholds, sides)
         positives, negatives = sum_over_ranks(counts, self.group).cumsum(2)
         return positives, negatives
 
@@ -140,6 +143,16 @@ class PairDistances(PairBlocks):
             low, high = self.classes_of(side)
             counts = torch.bincount((self.index[side] - low)[place] * width + first, minlength=(high - low) * width)
             into[low:high] += counts.view(high - low, width)[:, :-1]
+
+    def _count_most(self, into: Tensor, distances: Tensor, accepted: Tensor, thresholds: Tensor, block: Block) -> None:
+        """`_count` for negative pairs of which most are accepted: looking for them takes twice the time."""
+        width = into.shape[1] + 1
+        first = torch.bucketize(distances, thresholds, out_int32=True).masked_fill_(~accepted, width - 1)
+        for across, side in ((1, block.rows), (0, block.columns)):
+            low, high = self.classes_of(side)
+            places = first + ((self.index[side] - low) * width).int().unsqueeze(across)
+            counts = torch.bincount(places.view(-1), minlength=(high - low) * width)
+            into[low:high] += counts.view(-1, width)[:, :-1]
 
     def _histogram(self) -> Tensor:
         """Counts of negative distances in bins of 1 / _BINS_PER_UNIT from 0 to 2."""
