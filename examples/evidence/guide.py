@@ -108,7 +108,7 @@ def _page(numbers: Mapping[str, Any], sets: Sequence[str]) -> str:
         ),
         (
             "any loss, one threshold",
-            "[`CohortNormalization`](../THRESHOLDS.md) by the unlabelled gallery",
+            "[`CohortNormalization`](../NORMALISED_SCORES.md) by the unlabelled gallery",
             f"OPIS {-change['opis'][-1]:.0f} to {-change['opis'][0]:.0f} % lower; TAR at FAR 0.1 % "
             f"{change['tar'][0]:.0f} to {change['tar'][-1]:.0f} points higher (decided in "
             f"{normalised['tar_higher']} of {normalised['combinations']} combinations of loss and set, lower in "
@@ -154,7 +154,7 @@ def _page(numbers: Mapping[str, Any], sets: Sequence[str]) -> str:
         "",
         f"![mAP@R against OPIS of thirteen losses](figures/{FIGURE})",
         "",
-        "[OPIS](../site/pages/glossary.md) is the variance of the classes' utility at one threshold: 2 × 10⁻³ is a "
+        "[OPIS](../OPIS.md) is the variance of the classes' utility at one threshold: 2 × 10⁻³ is a "
         "spread of about ±4.5 points. Rejecting every pair lowers it, too, so read it with mAP@R.",
         "",
         "- **Normalised scores.** Use the gallery as cohort, not training samples, which lowered TAR on two sets. "
