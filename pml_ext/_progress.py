@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Event, Thread
 
 from tqdm import tqdm  # type: ignore[import-untyped]
 
@@ -15,7 +14,6 @@ def show_steps(count: int, *, quiet: float = 2.0) -> Iterator[Callable[..., None
     Yields begin(what), called at the start of each of `count` steps; begin(what, 0) says what a part of a step does.
     """
     about = {"bar_format": "{desc} (step {n_fmt} of {total_fmt}, {elapsed})", "dynamic_ncols": True, "leave": False}
-    ended = Event()
     # Always looks at the clock, and never at how fast the last steps were: their work differs.
     with tqdm(total=count, disable=not sys.stderr.isatty(), delay=quiet, miniters=0, mininterval=0, **about) as line:
 
@@ -23,16 +21,4 @@ def show_steps(count: int, *, quiet: float = 2.0) -> Iterator[Callable[..., None
             line.set_description_str(what, refresh=False)
             line.update(steps)
 
-        def keep_alive() -> None:
-            while not ended.wait(1):
-                line.update(0)
-
-        clock = Thread(target=keep_alive, daemon=True)
-        if not line.disable:
-            clock.start()
-        try:
-            yield begin
-        finally:
-            ended.set()
-            if clock.is_alive():
-                clock.join()
+        yield begin

@@ -45,7 +45,7 @@ def step(
     Returns:
         The loss, without a graph and not scaled.
     Raises:
-        TypeError: a model that is no module, a batch that is no such pair, a loss that cannot be called.
+        TypeError: a model that is no module, a batch that is no such pair.
         ValueError: gradients are switched off, or nothing needs one; a chunk that is no whole number above 0, inputs
             without samples or of several lengths, a loss that is no scalar.
     Source: gradient caching, Gao et al., arXiv 2101.06983, section 3.
@@ -57,15 +57,11 @@ def step(
     >>> all(parameter.grad is not None for parameter in model.parameters())
     True
     """
-    check_whole(chunk, "chunk")
-    if chunk < 1:
-        raise ValueError(f"chunk must be 1 or more, the samples that are embedded at once; got {chunk}")
+    check_whole(chunk, "chunk", 1)
     if not torch.is_grad_enabled():
         raise ValueError("step computes gradients, which are switched off here; call it outside of torch.no_grad()")
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, whose buffers are kept in step; got {type(model).__name__}")
-    if not callable(loss):
-        raise TypeError(f"loss must be callable with the embeddings and the labels; got {type(loss).__name__}")
     inputs, labels = _checked(batch)
     if chunk < len(inputs[0]) and norms_by_chunk([model]):
         warn_once(

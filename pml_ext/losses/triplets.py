@@ -149,12 +149,12 @@ class CentroidTripletLoss(EmbeddingLoss):
         return {"loss": term(losses, anchors)}
 
 
-def row_distances(distance: BaseDistance, x: Tensor, others: Tensor, *, rows: int = 25) -> Tensor:
-    """(N,) distances of each row of x from the same row of the others, `rows` at a time.
+def row_distances(distance: BaseDistance, x: Tensor, others: Tensor) -> Tensor:
+    """(N,) distances of each row of x from the same row of the others, in blocks of 25 rows.
 
     Up to 25 rows torch.cdist subtracts instead of multiplying, and so is exact for close rows.
     """
-    blocks = zip(x.split(rows), others.split(rows), strict=True)
+    blocks = zip(x.split(25), others.split(25), strict=True)
     return torch.cat([distance(some, those).diagonal() for some, those in blocks])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from pytorch_metric_learning import distances, losses
-from pytorch_metric_learning.losses import CrossBatchMemory, MultiSimilarityLoss, TripletMarginLoss
+from pytorch_metric_learning.losses import CrossBatchMemory, TripletMarginLoss
 from pytorch_metric_learning.miners import TripletMarginMiner
 from pytorch_metric_learning.utils.distributed import DistributedLossWrapper, DistributedMinerWrapper
 from torch import Tensor
@@ -136,8 +136,6 @@ def test_two_threads_each_get_their_own_matrix() -> None:
 LABELS = [0, 0, 0, 1, 1, 2, 0, 1, 1, 2, 2, 2]  # odd counts of a class on a rank; arcs join samples of both
 MAKE: dict[str, Callable[[], Any]] = {
     "LoOp triplet": lambda: LoOp(TripletMarginLoss(margin=1)),
-    "LoOp triplet, all positives": lambda: LoOp(TripletMarginLoss(margin=1), positives="all"),
-    "LoOp multi-similarity": lambda: LoOp(MultiSimilarityLoss()),
     "HPHN": lambda: HPHNTripletLoss(margin=1, positives="consecutive"),
     "LoOp HPHN": lambda: LoOp(HPHNTripletLoss(margin=1, positives="consecutive")),
     "lifted hinge": lambda: LiftedHingeLoss(margin=1, positives="consecutive"),

@@ -27,14 +27,12 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "SGD": lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9, weight_decay=0.01),
     "Adam": lambda weights: torch.optim.AdamW(weights, lr=0.01, weight_decay=0.1),
 }
-# name -> options, optimizer, type
-CASES: dict[str, tuple[dict[str, Any], str, torch.dtype]] = {
-    **{margin: ({"margin": margin, "scale": 8.0}, "SGD", torch.float64) for margin in MARGINS},
-    "smoothed": ({"margin": "arcface", "scale": 8.0, "epsilon": 0.1}, "Adam", torch.float64),
-    "circle, smoothed": ({"margin": "circle", "scale": 8.0, "epsilon": 0.3}, "SGD", torch.float64),
-    "filtered": ({"margin": "arcface", "scale": 8.0, "epsilon": 0.1, "filter_above": 0.3}, "SGD", torch.float64),
-    "float32": ({"margin": "cosface", "scale": 8.0}, "SGD", torch.float32),
-    "discriminative": ({"margin": "discriminative"}, "SGD", torch.float64),
+# name -> options, optimizer
+CASES: dict[str, tuple[dict[str, Any], str]] = {
+    **{margin: ({"margin": margin, "scale": 8.0}, "SGD") for margin in MARGINS},
+    "smoothed": ({"margin": "circle", "scale": 8.0, "epsilon": 0.3}, "Adam"),
+    "filtered": ({"margin": "arcface", "scale": 8.0, "epsilon": 0.1, "filter_above": 0.3}, "SGD"),
+    "discriminative": ({"margin": "discriminative"}, "SGD"),
 }
 DRAWN = {"cosface": "SGD", "softmax": "Adam", "discriminative": "Adam"}
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 4e-2, torch.float16: 5e-3}
@@ -42,8 +40,8 @@ LENGTHS = (7, 4, 2)  # of the ranks' batches
 PRESENT = torch.tensor([0, 3, 500, 500, 1000, 667, 334, 333, 668, 3, 501, 0, 999])
 
 
-def batch(step: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-    x = torch.randn(len(PRESENT), SIZE, generator=torch.Generator().manual_seed(step)).to(dtype)
+def batch(step: int = 0) -> tuple[Tensor, Tensor]:
+    x = torch.randn(len(PRESENT), SIZE, generator=torch.Generator().manual_seed(step)).double()
     return x, (PRESENT + step) % CLASSES
 
 
@@ -52,13 +50,13 @@ def slices(ranks: int) -> list[slice]:
     return [slice(sum(lengths[:n]), sum(lengths[: n + 1])) for n in range(ranks)]
 
 
-def trained(ranks: int, rank: int, options: dict[str, Any], name: str, dtype: torch.dtype) -> list[dict[str, Tensor]]:
+def trained(ranks: int, rank: int, options: dict[str, Any], name: str) -> list[dict[str, Tensor]]:
     """What a rank has after each step."""
-    loss = PartialFC(SIZE, CLASSES, seed=5, **options).to(dtype)
+    loss = PartialFC(SIZE, CLASSES, seed=5, **options).double()
     optimizer = step_by_rows(OPTIMIZERS[name]([loss.weight]))
     steps = []
     for step in range(STEPS):
-        x, labels = (part[slices(ranks)[rank]] for part in batch(step, dtype))
+        x, labels = (part[slices(ranks)[rank]] for part in batch(step))
         x.requires_grad_()
         value = loss(x, labels)
         value.backward()
@@ -77,7 +75,7 @@ def trained(ranks: int, rank: int, options: dict[str, Any], name: str, dtype: to
 
 def on_rank(rank: int, ranks: int) -> dict[Any, Any]:
     drawn = {
-        ("drawn", margin): trained(ranks, rank, {"margin": margin, "sample_rate": RATE}, optimizer, torch.float64)
+        ("drawn", margin): trained(ranks, rank, {"margin": margin, "sample_rate": RATE}, optimizer)
         for margin, optimizer in DRAWN.items()
     }
     return drawn | {("all", name): trained(ranks, rank, *case) for name, case in CASES.items()}
@@ -114,9 +112,7 @@ def dense(
 
 @pytest.mark.parametrize("name", CASES)
 def test_ranks_are_one_process(found: list[dict[Any, Any]], name: str) -> None:
-    ranks, dtype = len(found), CASES[name][2]
-    # Without vector instructions sums in float32 have another order.
-    close = {"rtol": 1e-6, "atol": 5e-6 if dtype is torch.float32 else 1e-9}
+    ranks, close = len(found), {"rtol": 1e-6, "atol": 1e-9}
     for step, one in enumerate(trained(1, 0, *CASES[name])):
         of_ranks = [found[rank]["all", name][step] for rank in range(ranks)]
         for key in ("by row", "weight"):
@@ -174,16 +170,9 @@ def test_the_formula(margin: str, epsilon: float, filter_above: float) -> None:
         value.backward()
         assert given.grad is not None and given.grad.dtype == dtype and bool(given.grad.isfinite().all())
         assert loss.accuracy.item() == pytest.approx(expected[1].item())
-
-
-@pytest.mark.parametrize(  # circle's weights carry no gradient
-    ("margin", "filter_above"), [("softmax", 0), ("cosface", 0), ("arcface", 0), ("arcface", 0.1)]
-)
-def test_gradients(margin: str, filter_above: float) -> None:
-    loss = PartialFC(3, 5, margin=margin, scale=4.0, epsilon=0.1, filter_above=filter_above).double()
-    nn.init.normal_(loss.weight)
-    x, labels = torch.randn(4, 3, dtype=torch.float64, requires_grad=True), torch.tensor([0, 4, 4, 2])
-    assert torch.autograd.gradcheck(lambda x, _: loss(x, labels), (x, loss.weight))
+    if margin != "circle":  # whose weights carry no gradient
+        x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+        assert torch.autograd.gradcheck(lambda x, _: loss(x, labels[:4]), (x, loss.weight))
 
 
 def test_the_discriminative_loss_is_that_of_one_layer() -> None:
@@ -231,25 +220,13 @@ def test_blocks_of_classes(margin: str) -> None:
 @pytest.mark.parametrize("margin", [*MARGINS, "discriminative"])
 def test_singular_points_have_finite_gradients(margin: str) -> None:
     loss = PartialFC(3, 4, margin=margin)
-    for dtype in (torch.float32, torch.float16):
+    for dtype in (torch.float64, torch.float16):  # beside the classes' float32
         x = torch.stack([torch.zeros(3), loss.weight[3].detach(), -2 * loss.weight[3].detach()]).to(dtype)
         x.requires_grad_()
         loss(x, torch.tensor([0, 3, 3])).backward()
-        for gradient in (x.grad, loss.weight.grad):
-            assert gradient is not None and bool(gradient.isfinite().all())
+        for gradient, kind in ((x.grad, dtype), (loss.weight.grad, torch.float32)):
+            assert gradient is not None and gradient.dtype == kind and bool(gradient.isfinite().all())
     assert loss.accuracy.item() == pytest.approx(1 / 3), "a row of zeros is like all classes, and not right"
-
-
-@pytest.mark.parametrize("rate", [1.0, 0.1])
-def test_samples_and_classes_of_different_types(rate: float) -> None:
-    x = torch.randn(2, 3, dtype=torch.float64)
-    for of_samples, of_classes in ((torch.float64, torch.float32), (torch.float16, torch.float16)):
-        loss = PartialFC(3, 50, margin="cosface", sample_rate=rate).to(of_classes)
-        given = torch.cat([x, torch.zeros(1, 3)]).to(of_samples).requires_grad_()
-        loss(given, torch.tensor([0, 49, 7])).backward()
-        assert given.grad is not None and loss.weight.grad is not None
-        assert (given.grad.dtype, loss.weight.grad.dtype) == (of_samples, of_classes)
-        assert all(bool(grad.to_dense().isfinite().all()) for grad in (given.grad, loss.weight.grad))
 
 
 def test_two_classes_are_drawn_at_least() -> None:
@@ -326,26 +303,10 @@ def test_what_the_constructor_refuses(options: dict[str, Any], message: str) -> 
         PartialFC(**{"embedding_size": 3, "num_classes": 5} | options)
 
 
-def test_what_a_call_refuses() -> None:
-    loss, x, labels = PartialFC(3, 5), torch.randn(2, 3), torch.tensor([0, 4])
-    for given, message in (
-        ((x, labels + 1), r"class ids in \[0, 5\).*from 1 to 5"),
-        ((x, labels - 1), "from -1 to 3"),
-        ((x[:, :2], labels), "embeddings must have 3 columns; got 2"),
-        ((x, None), "labels must be a tensor"),
-        ((x, labels, (labels,) * 3), "indices_tuple, ref_emb and ref_labels must be None"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            loss(*given)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="made for rank 1 of 2; this process is rank 0 of 1"):
-        PartialFC(3, 5, part=(1, 2))(x, labels)
-
-
 OPTIMIZERS_OF_ROW_STEPS: dict[str, Callable[..., Any]] = {
-    "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
     "SGD with momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
     "AdamW": lambda p: torch.optim.AdamW(p, lr=0.1, amsgrad=True),
-    **{name: getattr(torch.optim, name) for name in ("Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop")},
+    **{name: getattr(torch.optim, name) for name in ("ASGD", "NAdam")},
     "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1, initial_accumulator_value=0.5),
 }
 ROWS = [torch.tensor([0, 3]), torch.tensor([0, 3]), torch.tensor([0, 2, 3])]

@@ -31,16 +31,13 @@ SIZE, CLASSES = 8, 9
 MAKE: dict[str, Callable[[], Any]] = {
     "CITLoss": CITLoss,
     "CITLoss of pairs too": lambda: CITLoss(gamma=0.3, similarity="cosine"),
-    "CITLoss with a hinge": lambda: CITLoss(gamma=0.5, hinge_partial_likelihood=True),
     "TCMLoss": lambda: TCMLoss(margin_plus=0.5, margin_minus=0.1, lambda_plus=0.7),
     "TCMLoss by all pairs": lambda: TCMLoss(margin_minus=0.0, divide_by="all"),
-    "TCMLoss without indicator": lambda: TCMLoss(margin_minus=0.0, indicator=False),
     "TCMRegularizer": lambda: TCMRegularizer(losses.ContrastiveLoss(), margin_minus=0.0),
     "TCMRegularizer with weights": lambda: TCMRegularizer(losses.ArcFaceLoss(CLASSES, SIZE), margin_minus=0.0),
     "SmoothAPLoss": lambda: SmoothAPLoss(temperature=0.1),
     "RecallAtKSurrogateLoss": lambda: RecallAtKSurrogateLoss(ks=(1, 2), temperature=0.1),
     "PairWeightingLoss": PairWeightingLoss,
-    "PairWeightingLoss, binomial": lambda: PairWeightingLoss("binomial_deviance"),
     "ContrastiveLoss": losses.ContrastiveLoss,
     "ContrastiveLoss, means": lambda: losses.ContrastiveLoss(
         pos_margin=0.9, neg_margin=0.1, distance=distances.CosineSimilarity(), reducer=reducers.MeanReducer()
@@ -50,7 +47,6 @@ MAKE: dict[str, Callable[[], Any]] = {
     "NTXentLoss": losses.NTXentLoss,
     "SupConLoss": losses.SupConLoss,
     "TripletMarginLoss": lambda: losses.TripletMarginLoss(margin=0.3),
-    "TripletMarginLoss, smooth": lambda: losses.TripletMarginLoss(smooth_loss=True, reducer=reducers.MeanReducer()),
     "LoOp": lambda: LoOp(losses.TripletMarginLoss(margin=0.3)),
     "LoOp of all pairs": lambda: LoOp(losses.MultiSimilarityLoss(), pairing="all"),
     "LoOp, all positives": lambda: LoOp(losses.ContrastiveLoss(), positives="all"),
@@ -58,7 +54,6 @@ MAKE: dict[str, Callable[[], Any]] = {
         losses.TripletMarginLoss(distance=distances.LpDistance(normalize_embeddings=False)), geometry="segment"
     ),
     "DiscriminativeLoss": lambda: DiscriminativeLoss(CLASSES, SIZE, centroids="kmeans"),
-    "DiscriminativeLoss, one-hot": lambda: DiscriminativeLoss(CLASSES, SIZE),
     "ArcFaceLoss": lambda: losses.ArcFaceLoss(CLASSES, SIZE),
     "CosFaceLoss": lambda: losses.CosFaceLoss(CLASSES, SIZE),
     "NormalizedSoftmaxLoss": lambda: losses.NormalizedSoftmaxLoss(CLASSES, SIZE),
@@ -110,6 +105,12 @@ def square(ranks: int) -> tuple[Tensor, list[slice]]:
     return torch.randn(11, 11, generator=torch.Generator().manual_seed(2)), [slice(*pair) for pair in pairwise(ends)]
 
 
+def in_16_bits() -> tuple[Tensor, Tensor]:
+    x, labels = joint(IN_32_BITS, torch.bfloat16)
+    x[1] = 0  # where the gradient would be infinite
+    return x, labels
+
+
 def on_rank(rank: int, ranks: int) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for name in MAKE:
@@ -121,10 +122,9 @@ def on_rank(rank: int, ranks: int) -> dict[Any, Any]:
                 torch.distributed.all_reduce(part)
                 part /= ranks
             found[name, batch] = (value, gradient, parameters)
-    for dtype in (torch.float32, torch.bfloat16):
-        x, labels = joint(IN_32_BITS, dtype)
-        own = slices(IN_32_BITS, ranks)[rank]
-        found[str(dtype)] = outcome(ShardedLoss(CITLoss()), CITLoss(), x[own], labels[own])[:2]
+    x, labels = in_16_bits()
+    own = slices(IN_32_BITS, ranks)[rank]
+    found["16 bits"] = outcome(ShardedLoss(CITLoss()), CITLoss(), x[own], labels[own])[:2]
     matrix, parts = square(ranks)
     group = torch.distributed.group.WORLD
     assert group is not None
@@ -156,17 +156,15 @@ def test_a_matrix_and_its_transpose(found: list[dict[Any, Any]]) -> None:
         torch.testing.assert_close(found[rank]["square"], (matrix + matrix.T)[part])
 
 
-def test_other_types(found: list[dict[Any, Any]]) -> None:
-    for dtype in (torch.float32, torch.bfloat16):
-        x, labels = joint(IN_32_BITS, dtype)
-        value, gradient, _ = outcome(CITLoss(), CITLoss(), x, labels)
-        tolerance = {"rtol": 1e-5, "atol": 1e-6} if dtype is torch.float32 else {"rtol": 4e-2, "atol": 1e-3}
-        for rank, own in enumerate(slices(IN_32_BITS, len(found))):
-            got = found[rank][str(dtype)]
-            assert got[1].dtype == dtype
-            torch.testing.assert_close(got[0] / len(found), value, rtol=1e-5, atol=1e-6)
-            torch.testing.assert_close(got[1] / len(found), gradient[own], **tolerance)
-    torch.testing.assert_close(found[0]["no gradient"], found[0]["torch.bfloat16"][0])
+def test_16_bits(found: list[dict[Any, Any]]) -> None:
+    x, labels = in_16_bits()
+    value, gradient, _ = outcome(CITLoss(), CITLoss(), x, labels)
+    for rank, own in enumerate(slices(IN_32_BITS, len(found))):
+        got = found[rank]["16 bits"]
+        assert got[1].dtype == torch.bfloat16
+        torch.testing.assert_close(got[0] / len(found), value, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(got[1] / len(found), gradient[own], rtol=4e-2, atol=1e-3)
+    torch.testing.assert_close(found[0]["no gradient"], found[0]["16 bits"][0])
 
 
 def test_without_ranks_it_is_the_loss() -> None:
@@ -178,25 +176,20 @@ def test_without_ranks_it_is_the_loss() -> None:
     ("loss", "message"),
     [
         (HPHNTripletLoss(), "its anchors are not known to be independent"),
-        (nn.Linear(1, 1), "its anchors are not known to be independent"),
         (losses.TripletMarginLoss(swap=True), "swap must be False; it is True"),
         (losses.TripletMarginLoss(triplets_per_anchor=3), "triplets_per_anchor must be 'all'; it is 3"),
         (losses.ContrastiveLoss(embedding_regularizer=regularizers.LpRegularizer()), "it has a regularizer"),
-        (
-            losses.ArcFaceLoss(3, 4, weight_regularizer=regularizers.RegularFaceRegularizer()),
-            "it has a regularizer",
-        ),
         (
             losses.MultiSimilarityLoss(reducer=reducers.SumReducer()),
             "its reducer is neither MeanReducer nor",
         ),
         (CITLoss(distance=distances.LpDistance()), "with CosineSimilarity and MeanReducer only"),
+        (TCMLoss(collect_stats=True), "collect_stats must be False; it is True"),
         (PairWeightingLoss(mining=0.1), "mining must be None; it is 0.1"),
         (PairWeightingLoss("histogram"), "'histogram' is of all pairs together"),
         (DiscriminativeLoss(4, 4, paper_scale=True), "paper_scale must be False; it is True"),
         (LoOp(HPHNTripletLoss()), r"the HPHNTripletLoss in it cannot \(its anchors"),
         (TCMRegularizer(losses.CrossBatchMemory(losses.ContrastiveLoss(), 4)), "it contains CrossBatchMemory"),
-        (TCMRegularizer(losses.ProxyAnchorLoss(3, 4)), r"the ProxyAnchorLoss in it cannot \(its anchors"),
     ],
 )
 def test_what_cannot_be_divided(loss: nn.Module, message: str) -> None:
@@ -223,7 +216,6 @@ Given = tuple[Any, Tensor, Any]
 # name -> the loss, embeddings and labels of the second rank, and what both ranks say; the first has X and LABELS
 CASES: dict[str, tuple[Callable[[Tensor], Given], str]] = {
     "type": (lambda x: (CITLoss(), x.double(), LABELS), "rank 0: .*float32, 4.*rank 1: .*float64, 4"),
-    "size": (lambda x: (CITLoss(), x[:, :3], LABELS), "float32, 4 columns.*rank 1.*float32, 3 columns"),
     "no gradient": (lambda x: (CITLoss(), x.detach(), LABELS), "with gradient; rank 1.*without gradient"),
     "another loss": (lambda x: (TCMRegularizer(CITLoss()), x, LABELS), "rank 0: CITLoss.*rank 1: TCMRegularizer"),
     "empty": (lambda x: (CITLoss(), x[:0], LABELS[:0]), "rank 1 of 2.*ValueError: embeddings must have at least one"),
@@ -232,12 +224,6 @@ CASES: dict[str, tuple[Callable[[Tensor], Given], str]] = {
         lambda x: (CITLoss(), x.tolist(), LABELS),
         "rank 1 of 2.*TypeError: embeddings must be a torch.T.*list",
     ),
-    "no labels": (lambda x: (CITLoss(), x, None), "rank 1 of 2.*labels"),
-    "class id": (
-        lambda x: (DiscriminativeLoss(3, 4), x, LABELS + 1),
-        r"rank 1 of 2.*class ids in \[0, 3\).*from 1 to 3",
-    ),
-    "class id of PML": (lambda x: (ArcFaceLoss(3, 4), x, LABELS + 1), "rank 1 of 2.*IndexError: index 3"),
     "class id, inside": (
         lambda x: (TCMRegularizer(ArcFaceLoss(3, 4)), x, LABELS + 1),
         "rank 1 of 2.*IndexError: index 3",
@@ -249,10 +235,6 @@ CASES: dict[str, tuple[Callable[[Tensor], Given], str]] = {
     "a classifier of other ranks": (
         lambda x: (PartialFC(4, 3, part=(0, 3)), x, LABELS),
         "rank 1 of 2.*made for rank 0 of 3; this process is rank 1 of 2",
-    ),
-    "another rank's classifier": (
-        lambda x: (PartialFC(4, 3, part=(0, 2)), x, LABELS),
-        "rank 1 of 2.*made for rank 0 of 2; this process is rank 1 of 2",
     ),
     "other integers": (lambda x: (CITLoss(), x, LABELS.int()), ""),
 }

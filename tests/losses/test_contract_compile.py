@@ -55,16 +55,6 @@ def test_no_graph_break(name: str) -> None:
         torch.testing.assert_close(actual, fresh(x, other))
 
 
-@one_graph
-@pytest.mark.parametrize("name", ["CITLoss", "TCMLoss", "DiscriminativeLoss"])
-def test_under_autocast_it_stays_float32(name: str) -> None:
-    loss, (x, labels) = ONE_GRAPH[name](), batch()
-    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        torch.testing.assert_close(compiled(x, labels), loss(x, labels))
-    assert_same(compiled, loss, x.detach().bfloat16().requires_grad_(), labels)
-
-
 @pytest.mark.filterwarnings("ignore:.*Function.> should not be instantiated")  # Dynamo's own, in older torch
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's own, at a break
 @every_loss

@@ -7,7 +7,7 @@ from pytorch_metric_learning import losses as pml_losses
 from pytorch_metric_learning.losses import CrossBatchMemory, TripletMarginLoss
 
 from pml_ext import losses
-from pml_ext.losses import CITLoss, LoOp, TCMLoss, TCMRegularizer
+from pml_ext.losses import LoOp, TCMLoss, TCMRegularizer
 from tests.losses.test_contract import WITHOUT_REFERENCES, WRAPPERS, batch, every_loss, finite_with_gradient, make
 
 DISTANCES = {
@@ -81,17 +81,6 @@ def test_the_wrappers_in_each_other() -> None:
         memory, memory_labels = torch.cat(seen)[-30:], LABELS.repeat(len(seen))[-30:]
         # From step 3 on the queue wraps: the same samples in another order, which LoOp's arcs feel and TCM does not.
         torch.testing.assert_close(inside(x, labels), base + tcm(x, labels, None, memory, memory_labels))
-
-
-def test_loop_around_both_terms_of_cit_has_no_matrix_inside_the_references() -> None:
-    x, labels = batch()
-    message = r"inside one set; the one that replaces it is between embeddings and ref_emb.*works without ref_emb"
-    for loss in (LoOp(CITLoss(gamma=0.5)), TCMRegularizer(LoOp(CITLoss(gamma=0.5)))):
-        with pytest.raises(ValueError, match=message):
-            loss(x, labels, ref_emb=torch.randn(7, 8), ref_labels=torch.arange(7) % 3)
-        finite_with_gradient(loss(x, labels), x)
-    one_term = LoOp(CITLoss(gamma=1))(x, labels, ref_emb=torch.randn(7, 8), ref_labels=torch.arange(7) % 3)
-    finite_with_gradient(one_term, x)
 
 
 @every_loss

@@ -69,15 +69,6 @@ def test_miner_weights_follow_pml() -> None:
     assert loss(x, labels, (empty, empty, empty)).item() == pytest.approx(values.mean().item(), abs=1e-6)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("kind", KINDS)
-def test_follows_its_input_to_the_device(kind: str) -> None:
-    loss, (x, labels) = make(kind, embedding_size=5), batch(size=5)
-    expected_value = loss(x, labels)
-    torch.testing.assert_close(loss(x.cuda(), labels.cuda()).cpu(), expected_value)
-
-
 @pytest.mark.parametrize("options", [{}, {"centroids": "kmeans"}, {"centroids": "simplex"}])
 def test_logits_are_minus_the_distances(options: dict[str, Any]) -> None:
     loss, x = DiscriminativeLoss(5, 5, **options).double(), torch.randn(7, 5, dtype=torch.float64, requires_grad=True)

@@ -16,12 +16,6 @@ from pml_ext import _pml
 from tests.pml3.values import found
 
 FOLDER = os.environ.get("PML_EXT_PML3", str(Path(__file__).parent))
-# Of version 2, or of what is not known of version 3; and of what is checked before PML is called.
-LEFT_OUT = (
-    "reducers", "refuses_stays", "watches_a_loss", "resumed_in_the_middle", "LoOpMiner", "repr_shows_the_arguments",
-    "memory and Discriminative", "supervised and Discriminative",
-    "integer_type", "whole_numbers", "outside_of_the_batch", "row_of_zeros", "autocast", "input_is_checked",
-)  # fmt: skip
 
 pytestmark = pytest.mark.skipif(_pml.IS_3, reason="compares with version 2")
 
@@ -42,13 +36,6 @@ def test_the_values_of_version_2() -> None:
                 continue
             for part, other in zip(ours, theirs[name][title], strict=True):
                 np.testing.assert_allclose(part, other, rtol=1e-5, atol=1e-6, err_msg=f"{name}, {title}")
-
-
-def test_the_contracts_of_losses_wrappers_and_miners() -> None:
-    chosen = "not ((" + ") or (".join(LEFT_OUT) + "))"
-    files = "tests/losses/test_contract.py", "tests/losses/test_contract_wrappers.py", "tests/miners/test_contract.py"
-    done = run("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *files, "-k", chosen)
-    assert done.returncode == 0, done.stdout.decode()
 
 
 def test_without_the_switch_the_import_says_which_versions_work() -> None:
