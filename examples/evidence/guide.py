@@ -123,7 +123,7 @@ def _page(numbers: Mapping[str, Any], sets: Sequence[str]) -> str:
             "an identity loss, no margin tuned",
             "`CITLoss(gamma=1)` beside it",
             f"alone {gain['CIT']} points of mAP@R against `TripletMarginLoss()`; beside the identity loss better than "
-            f"it in {counts['CIT beside'][0]} and worse in {counts['CIT beside'][1]} of {counts['CIT beside'][2]}",
+            f"it on {counts['CIT beside'][0]} and worse on {counts['CIT beside'][1]} of {counts['CIT beside'][2]} sets",
         ),
         (
             "few random triplets",
