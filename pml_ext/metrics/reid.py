@@ -64,6 +64,8 @@ class ReIDEvaluator:
         check_repeats(repeats)
         check_seed(seed)
         self.ranks, self.metric = tuple(ranks), metric
+        if rerank is not None and not isinstance(rerank, Mapping):
+            raise TypeError(f"rerank must be a mapping of k1, k2, lambda_ and definition; got {rerank!r}")
         self.rerank = None if rerank is None else dict(rerank)
         self.query_expansion = None if query_expansion is None else dict(query_expansion)
         self._rank: Callable[..., Ranking] = rank_matches
