@@ -64,7 +64,7 @@ def which_loss() -> str:
         "Means over five image sets, of linear layers on frozen features. PML's `TripletMarginLoss()` has "
         f"{opis(triplet):.1f} and {accuracy(triplet)}; classification losses with TCM stay behind both. Normalised "
         f"scores accept more true pairs at FAR 0.1 % in {normalised['tar_higher']} of {normalised['combinations']} "
-        f"combinations of loss and set, fewer in {normalised['tar_lower'] or 'none'}; choose the threshold again when "
+        f"combinations of loss and set, fewer in {normalised['tar_lower'] or 'none'}. Choose the threshold again when "
         "the gallery has doubled."
     )
     return f"{table(['you have', 'use', 'measured'], rows)}\n{about}\n"
