@@ -5,19 +5,73 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
-from claims import Comparison
-from goals import GOALS, Group
+from claims import GOALS, Comparison, Group
 from image_sets import COUNTED
 from normalization_tables import summary
-from picture import NAMES, draw_losses
 from statistics_of_pairs import HIGHER, HOLDS, LOWER, REVERSED, Difference, Spread, sum_of
-from tested import Tested
-from verdicts import Judged, Verdicts
+from tested import Judged, Tested, Verdicts
 
-from pml_ext._files import write_atomically
+from pml_ext._files import replacing, write_atomically
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
 
 FIGURE = "opis_and_accuracy.png"
+# method -> its name in the figure, and where that stands: points to the right and up
+NAMES = {
+    "triplet@0.05": ("triplet, default margin", (8, -4)),
+    "ms": ("MultiSimilarity with miner", (-40, 10)),
+    "gpw@weighting": ("PairWeighting", (-10, 9)),
+    "circle": ("Circle", (4, -16)),
+    "smoothap": ("SmoothAP", (8, -4)),
+    "cit@1.0": ("CIT", (8, -4)),
+    "discriminative@one_hot": ("Discriminative", (8, -12)),
+    "id": ("normalised softmax", (-60, -16)),
+    "proxy_nca": ("ProxyNCA", (8, -10)),
+    "arcface": ("ArcFace", (8, 4)),
+    "id + tcm@added": ("normalised softmax + TCM", (-150, -14)),
+    "proxy_nca + tcm@added": ("ProxyNCA + TCM", (8, 4)),
+    "arcface + tcm@added": ("ArcFace + TCM", (-94, -6)),
+}
+PAGE = """# Which loss
+
+|you have|use|measured|
+|---|---|---|
+|no loss yet|PML's `MultiSimilarityLoss` with `MultiSimilarityMiner`, or `TripletMarginLoss()`|OPIS {opis[ms]} and \
+{opis[triplet@0.05]}, mAP@R {accuracy[ms]} and {accuracy[triplet@0.05]}|
+|any loss, one threshold|[`CohortNormalization`](../NORMALISED_SCORES.md) by the unlabelled gallery|OPIS {lower[0]} to \
+{lower[1]} % lower; TAR at FAR 0.1 % {tar[0]} to {tar[1]} points higher (decided in {normalised[tar_higher]} of \
+{normalised[combinations]} combinations of loss and set, lower in {none_lower})|
+|ArcFace, ProxyNCA or normalised softmax|`TCMRegularizer(loss)`|OPIS {gain[TCM]} %, yet {with_tcm[0]} to \
+{with_tcm[1]}: above the first row|
+|an identity loss, no margin tuned|`CITLoss(gamma=1)` beside it|alone {gain[CIT]} points of mAP@R against \
+`TripletMarginLoss()`; beside the identity loss better than it on {counts[CIT beside][0]} and worse on \
+{counts[CIT beside][1]} of {counts[CIT beside][2]} sets|
+|few random triplets|`LoOp(loss)`|mAP@R {gain[LoOp]} points; around losses that use the whole batch \
+{gain[LoOp, whole batch]}|
+|no class weights to learn|`DiscriminativeLoss`|mAP@R {gain[Discriminative]} points against softmax; cost linear in \
+the batch|
+|your own pair weights|`PairWeightingLoss`|with MultiSimilarity's weights OPIS {opis[gpw@weighting]}, mAP@R \
+{accuracy[gpw@weighting]}|
+|a ranking metric as loss|`SmoothAPLoss`|OPIS {opis[smoothap]}, mAP@R {accuracy[smoothap]}|
+
+Means over {sets}; OPIS × 1000. Each loss trained a linear layer on frozen ImageNet features, with the same tuning \
+budget and five seeds. Neighbours often differ by less than their intervals.
+
+![mAP@R against OPIS of thirteen losses](figures/{figure})
+
+[OPIS](../OPIS.md) is the variance of the classes' utility at one threshold: 2 × 10⁻³ is a spread of \
+about ±4.5 points. Rejecting every pair lowers it, too, so read it with mAP@R.
+
+- **Normalised scores.** Use the gallery as cohort, not training samples, which lowered TAR on two sets. Choose the \
+threshold again when the gallery has doubled.
+- **TCM.** On [whole networks](WHOLE_NETWORKS.md) it lowered OPIS in some cases and raised it in others.
+- **CIT.** Do not use it alone: whole networks lost 15 points of R@1 against a triplet loss.
+
+[EVIDENCE.md](EVIDENCE.md) has the method and the papers' claims, [results/](results/README.md) every comparison.
+"""
 
 
 def found(group: Group, measure: str, verdicts: Verdicts, sets: Sequence[str]) -> list[Judged]:
@@ -94,75 +148,44 @@ def _over_sets(results: Tested, sets: Sequence[str]) -> dict[str, dict[str, floa
 
 
 def _page(numbers: Mapping[str, Any], sets: Sequence[str]) -> str:
-    losses, gains, counts, normalised = (numbers[key] for key in ("losses", "gains", "counts", "normalised"))
+    losses, normalised = numbers["losses"], numbers["normalised"]
     opis = {name: f"{1000 * means['opis']:.1f}" for name, means in losses.items()}
-    accuracy = {name: f"{100 * means['map_at_r']:.1f} %" for name, means in losses.items()}
-    gain = {name: f"{values[0]:+.1f}" for name, values in gains.items()}
-    change = {name: sorted(normalised[name].values()) for name in ("opis", "tar")}
+    lower = sorted(-change for change in normalised["opis"].values())
+    tar = sorted(normalised["tar"].values())
     with_tcm = sorted((opis[name] for name in losses if "+ tcm" in name), key=float)
-    rows = [
-        (
-            "no loss yet",
-            "PML's `MultiSimilarityLoss` with `MultiSimilarityMiner`, or `TripletMarginLoss()`",
-            f"OPIS {opis['ms']} and {opis['triplet@0.05']}, mAP@R {accuracy['ms']} and {accuracy['triplet@0.05']}",
-        ),
-        (
-            "any loss, one threshold",
-            "[`CohortNormalization`](../NORMALISED_SCORES.md) by the unlabelled gallery",
-            f"OPIS {-change['opis'][-1]:.0f} to {-change['opis'][0]:.0f} % lower; TAR at FAR 0.1 % "
-            f"{change['tar'][0]:.0f} to {change['tar'][-1]:.0f} points higher (decided in "
-            f"{normalised['tar_higher']} of {normalised['combinations']} combinations of loss and set, lower in "
-            f"{normalised['tar_lower'] or 'none'})",
-        ),
-        (
-            "ArcFace, ProxyNCA or normalised softmax",
-            "`TCMRegularizer(loss)`",
-            f"OPIS {gain['TCM']} %, yet {with_tcm[0]} to {with_tcm[-1]}: above the first row",
-        ),
-        (
-            "an identity loss, no margin tuned",
-            "`CITLoss(gamma=1)` beside it",
-            f"alone {gain['CIT']} points of mAP@R against `TripletMarginLoss()`; beside the identity loss better than "
-            f"it on {counts['CIT beside'][0]} and worse on {counts['CIT beside'][1]} of {counts['CIT beside'][2]} sets",
-        ),
-        (
-            "few random triplets",
-            "`LoOp(loss)`",
-            f"mAP@R {gain['LoOp']} points; around losses that use the whole batch {gain['LoOp, whole batch']}",
-        ),
-        (
-            "no class weights to learn",
-            "`DiscriminativeLoss`",
-            f"mAP@R {gain['Discriminative']} points against softmax; cost linear in the batch",
-        ),
-        (
-            "your own pair weights",
-            "`PairWeightingLoss`",
-            f"with MultiSimilarity's weights OPIS {opis['gpw@weighting']}, mAP@R {accuracy['gpw@weighting']}",
-        ),
-        ("a ranking metric as loss", "`SmoothAPLoss`", f"OPIS {opis['smoothap']}, mAP@R {accuracy['smoothap']}"),
-    ]
-    lines = [
-        "# Which loss",
-        "",
-        "|you have|use|measured|",
-        "|---|---|---|",
-        *(f"|{'|'.join(row)}|" for row in rows),
-        "",
-        f"Means over {', '.join(sets)}; OPIS × 1000. Each loss trained a linear layer on frozen ImageNet features, "
-        "with the same tuning budget and five seeds. Neighbours often differ by less than their intervals.",
-        "",
-        f"![mAP@R against OPIS of thirteen losses](figures/{FIGURE})",
-        "",
-        "[OPIS](../OPIS.md) is the variance of the classes' utility at one threshold: 2 × 10⁻³ is a "
-        "spread of about ±4.5 points. Rejecting every pair lowers it, too, so read it with mAP@R.",
-        "",
-        "- **Normalised scores.** Use the gallery as cohort, not training samples, which lowered TAR on two sets. "
-        "Choose the threshold again when the gallery has doubled.",
-        "- **TCM.** On [whole networks](WHOLE_NETWORKS.md) it lowered OPIS in some cases and raised it in others.",
-        "- **CIT.** Do not use it alone: whole networks lost 15 points of R@1 against a triplet loss.",
-        "",
-        "[EVIDENCE.md](EVIDENCE.md) has the method and the papers' claims, [results/](results/README.md) every "
-        "comparison.",
-    ]
-    return "\n".join(lines) + "\n"
+    return PAGE.format(
+        opis=opis,
+        accuracy={name: f"{100 * means['map_at_r']:.1f} %" for name, means in losses.items()},
+        gain={name: f"{values[0]:+.1f}" for name, values in numbers["gains"].items()},
+        counts=numbers["counts"],
+        normalised=normalised,
+        lower=[f"{lower[0]:.0f}", f"{lower[-1]:.0f}"],
+        tar=[f"{tar[0]:.0f}", f"{tar[-1]:.0f}"],
+        none_lower=normalised["tar_lower"] or "none",
+        with_tcm=[with_tcm[0], with_tcm[-1]],
+        sets=", ".join(sets),
+        figure=FIGURE,
+    )
+
+
+def draw_losses(losses: Mapping[str, Mapping[str, float]], path: Path) -> None:
+    """A point for each loss, and an arrow from a loss to the same with TCM."""
+    figure, axes = plt.subplots(figsize=(9, 5), layout="constrained")
+    places = {name: (1000 * means["opis"], 100 * means["map_at_r"]) for name, means in losses.items()}
+    for name, place in places.items():
+        base = name.partition(" + tcm")[0]
+        has_term = base != name
+        if has_term and base in places:
+            style = {"arrowstyle": "->", "color": "#d55e00", "shrinkA": 4, "shrinkB": 4}
+            axes.annotate("", place, places[base], arrowprops=style)
+        words, offset = NAMES[name]
+        axes.plot(*place, "^" if has_term else "o", color="#d55e00" if has_term else "#0072b2", markersize=7)
+        axes.annotate(words, place, offset, textcoords="offset points", fontsize=10)
+    axes.set_xlabel("OPIS × 1000 (left: one threshold serves the classes more evenly)")
+    axes.set_ylabel("mAP@R, % (up: more accurate)")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.3)
+    axes.margins(0.12)
+    with replacing(path) as file:
+        figure.savefig(file, dpi=110)
+    plt.close(figure)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -23,15 +23,14 @@ import numpy as np
 import torch
 from image_sets import SOURCES, Features, Pictures, features_of
 from methods import SEEDS
-from normalization_tables import KINDS, best_kind
-from normalized_runs import FOLDER, choice_for, compared
+from normalization_tables import FOLDER, KINDS, best_kind, choice_for, compared
 from store import Run, Store
 from tested import Tested
 from torch import Tensor
 from torch.nn.functional import normalize
-from training import train
+from training import opis_by_class, rank_queries, samples_of_queries, train
 
-from pml_ext.functional import cohort_offsets, opis_of_curves, rank_matches
+from pml_ext.functional import cohort_offsets, opis_of_curves
 from pml_ext.functional.pairwise.pair_blocks import sides_of_distance
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.threshold import threshold_at_far
@@ -42,14 +41,6 @@ KS, STRENGTHS, FAR, FAR_OF_CLASSES = (5, 10, 20, 50, 100, 200), (0.5, 1.0), 1e-3
 FAR_RANGE = (1e-2, 1e-1)
 GROWN = ("triplet", "ms", "arcface")
 SIZES = (25, 50, 100, 200, 400)
-BY_CLASS = ("r1", "map_at_r", "opis", "tar")
-
-
-class Cohort(NamedTuple):
-    """Offsets' cohort: its embeddings, and the samples' places in it (−1: not in it)."""
-
-    embeddings: Tensor
-    rows: Tensor
 
 
 def embedded(head: torch.nn.Linear, pictures: Pictures) -> Tensor:
@@ -57,70 +48,34 @@ def embedded(head: torch.nn.Linear, pictures: Pictures) -> Tensor:
         return normalize(head(pictures.features[0].float()))
 
 
-def offsets(samples: Tensor, cohort: Cohort, k: int, strength: float) -> Tensor:
-    """½ strength m of each sample; those that are in the cohort leave themselves out."""
-    inside = cohort.rows >= 0
-    found = samples.new_empty(len(samples))
-    k = min(k, len(cohort.embeddings) - 1)
-    for part, rows in ((inside, cohort.rows[inside]), (~inside, None)):
-        if part.any():
-            found[part] = cohort_offsets(samples[part], cohort.embeddings, k, rows=rows)
-    return 0.5 * strength * found
-
-
-def of_pairs(samples: Tensor, labels: Tensor, half: Tensor | None) -> tuple[dict[str, float], np.ndarray]:
-    """OPIS, TAR at FAR 0.1 % and the highest FAR of a class at pooled 1 %; (2, C) by class: OPIS, and TAR as a share
-    whose mean is the pooled one."""
-    pairs = PairDistances(samples, labels, offsets=half)
-    found = measure_pairs(pairs, (FAR, FAR_OF_CLASSES), FAR_RANGE)
-    curves, genuine = found.curves, found.genuine
-    measurable = pairs.positive_pairs > 0
-    metrics = {
-        "opis": float(opis_of_curves(curves)),
-        "tar": float(found.tar[0]),
-        "worst_far": float((found.false_accepts[:, 1] / pairs.negative_pairs).max()),
-    }
-    by_class = np.full((2, len(pairs.classes)), np.nan)
-    of_class = (curves.utilities - curves.utilities.mean(dim=0)).square().mean(dim=1)
-    by_class[0, torch.searchsorted(pairs.classes, curves.classes)] = of_class
-    share = genuine[:, 0] / pairs.positive_pairs.double().mean()
-    by_class[1, measurable] = share[measurable] * (measurable.sum() / len(pairs.classes))
-    return metrics, by_class
+def offsets(samples: Tensor, cohort: Tensor, k: int, strength: float) -> Tensor:
+    """½ strength m of each sample; samples that are the cohort itself leave themselves out."""
+    rows = torch.arange(len(samples)) if samples is cohort else None
+    return 0.5 * strength * cohort_offsets(samples, cohort, min(k, len(cohort) - 1), rows=rows)
 
 
 def measured(parts: list[Pictures], embeddings: list[Tensor], half: list[Tensor] | None) -> Any:
-    """Metrics, and (4, C) BY_CLASS."""
-    query, gallery = parts[0], parts[-1]
-    cameras = {}
-    if query.cameras is not None:
-        cameras = {"query_cameras": query.cameras, "gallery_cameras": gallery.cameras}
-    sides, metric = (embeddings[0], embeddings[-1]), "cosine"
-    if half is not None:
-        sides, metric = sides_of_distance(embeddings[0], embeddings[-1], half[-1]), "euclidean"
-    ranking = rank_matches(
-        sides[0],
-        query.labels,
-        sides[1],
-        gallery.labels,
-        gallery_includes_query=len(parts) == 1,
-        metric=metric,
-        **cameras,
-    )
-    counted = ranking.matches > 0
-    per_query = torch.stack([(ranking.first_match_rank == 1).double(), ranking.average_precision_at_r])[:, counted]
-    classes = torch.unique(query.labels)
-    every, ids = torch.cat(embeddings), torch.cat([part.labels for part in parts])
-    wanted = torch.isin(ids, classes)
-    metrics, pairs_by_class = of_pairs(every[wanted], ids[wanted], None if half is None else torch.cat(half)[wanted])
-    by_class = np.full((4, len(classes)), np.nan)
-    index = torch.searchsorted(classes, query.labels[counted]).numpy()
-    counts = np.bincount(index, minlength=len(classes))
-    with np.errstate(invalid="ignore"):
-        for row in range(2):
-            by_class[row] = np.bincount(index, weights=per_query[row].numpy(), minlength=len(classes)) / counts
-    by_class[2:] = pairs_by_class
-    r1, map_at_r = per_query.mean(dim=1).tolist()
-    return {"r1": r1, "map_at_r": map_at_r, **metrics}, by_class
+    """Metrics, and (4, C) by class: R@1, mAP@R, OPIS, and TAR as a share whose mean is the pooled one.
+
+    OPIS, TAR at FAR 0.1 % and the highest FAR of a class at a pooled 1 % are over all pairs of classes with a query.
+    """
+    if half is None:
+        metrics, of_queries = rank_queries(embeddings, parts)
+        offsets_of_pairs = None
+    else:
+        sides = sides_of_distance(embeddings[0], embeddings[-1], half[-1])
+        metrics, of_queries = rank_queries(sides, parts, metric="euclidean")
+        offsets_of_pairs = samples_of_queries(torch.cat(half), parts)[0]
+    pairs = PairDistances(*samples_of_queries(torch.cat(embeddings), parts), offsets=offsets_of_pairs)
+    found = measure_pairs(pairs, (FAR, FAR_OF_CLASSES), FAR_RANGE)
+    metrics["opis"] = float(opis_of_curves(found.curves))
+    metrics["tar"] = float(found.tar[0])
+    metrics["worst_far"] = float((found.false_accepts[:, 1] / pairs.negative_pairs).max())
+    measurable = pairs.positive_pairs > 0
+    tar = found.genuine[:, 0] / pairs.positive_pairs.double().mean() * (measurable.sum() / len(measurable))
+    tar[~measurable] = torch.nan
+    by_class = torch.stack([*of_queries, opis_by_class(found.curves, pairs.classes), tar])
+    return metrics, by_class.numpy()
 
 
 def choose(set_name: str, method: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -165,17 +120,12 @@ def tested_run(set_name: str, method: str, settings: dict[str, Any], seed: int, 
     for kind in KINDS:
         cohort = gallery if kind == "gallery" else embedded(head, data.train)
         k, strength = chosen[kind]["used"][:2]
-        half = []
-        for part in embeddings:
-            is_in = kind == "gallery" and part is gallery
-            rows = torch.arange(len(part)) if is_in else torch.full((len(part),), -1)
-            half.append(offsets(part, Cohort(cohort, rows), int(k), strength))
+        half = [offsets(part, cohort, int(k), strength) for part in embeddings]
         metrics[kind], by_class[kind] = measured(parts, embeddings, half)
     more = {}
     if method in GROWN and seed < 3:
-        labels = torch.cat([part.labels for part in parts])
-        known = torch.isin(labels, data.query.labels)
-        more["growth"] = growth(torch.cat(embeddings)[known], labels[known], seed, *chosen["gallery"]["used"][:2])
+        known = samples_of_queries(torch.cat(embeddings), parts)
+        more["growth"] = growth(*known, seed, *chosen["gallery"]["used"][:2])
     return metrics, by_class, more
 
 
@@ -196,7 +146,7 @@ def growth(samples: Tensor, labels: Tensor, seed: int, k: float, strength: float
             half = None
             if way != "plain":
                 k_here = k if way == "k" else max(1, round(k * len(own) / len(samples)))
-                half = offsets(own, Cohort(own, torch.arange(len(own))), int(k_here), strength)
+                half = offsets(own, own, int(k_here), strength)
             pairs = PairDistances(own, ids, offsets=half)
             at.append(threshold_at_far(pairs, far=FAR))
             here = measure_pairs(pairs, (FAR,), FAR_RANGE)

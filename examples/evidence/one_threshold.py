@@ -18,12 +18,12 @@ import matplotlib
 import numpy as np
 import torch
 from image_sets import features_of
-from normalization import FAR_OF_CLASSES, FAR_RANGE, RESULTS, Cohort, embedded, offsets
-from normalized_runs import FOLDER, choice_for, compared
+from normalization import FAR_OF_CLASSES, FAR_RANGE, RESULTS, embedded, offsets
+from normalization_tables import FOLDER, choice_for, compared
 from store import Store
 from tested import Tested
 from torch import Tensor
-from training import train
+from training import samples_of_queries, train
 
 from pml_ext._files import replacing, write_atomically
 from pml_ext.functional.pairwise.pair_distances import PairDistances
@@ -74,15 +74,12 @@ def main() -> None:
     head = train(LOSS, run.settings, SEED, data.train)[0]
     parts = [part for part in (data.query, data.gallery) if part is not None]
     embeddings = [embedded(head, part) for part in parts]
-    half = []
-    for part in embeddings:
-        rows = torch.arange(len(part)) if part is embeddings[-1] else torch.full((len(part),), -1)
-        half.append(offsets(part, Cohort(embeddings[-1], rows), int(k), strength))
-    samples, labels = torch.cat(embeddings), torch.cat([part.labels for part in parts])
-    known = torch.isin(labels, data.query.labels)
+    half = [offsets(part, embeddings[-1], int(k), strength) for part in embeddings]
+    samples, labels = samples_of_queries(torch.cat(embeddings), parts)
+    half_of_samples = samples_of_queries(torch.cat(half), parts)[0]
     rates = {
-        "cosines": rates_of_classes(samples[known], labels[known], None),
-        "normalised scores": rates_of_classes(samples[known], labels[known], torch.cat(half)[known]),
+        "cosines": rates_of_classes(samples, labels, None),
+        "normalised scores": rates_of_classes(samples, labels, half_of_samples),
     }
     draw(rates, PICTURES / "one_threshold.png")
     kept = {title: [float(f"{value:.4g}") for value in values] for title, values in rates.items()}

@@ -5,25 +5,74 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import cost
-import numpy as np
-import over_training
-from check import TOLERANCES, differing
-from claims import Claim
-from controls import FROZEN, UNTRAINED, kept_controls
-from goals import GOALS
+from claims import GOALS, Claim
 from guide import found, write_guide
 from image_sets import COUNTED
 from methods import HEADLINES, METHODS, SPLITS, TRIALS
 from normalization_tables import normalization_rows
-from rows import SCALES, UNITS, Row, of_difference, write_rows
-from scipy import stats
+from rows import Row, means, of_difference, write_rows
+from side_measurements import FROZEN, UNTRAINED, kept_controls, kept_cost, kept_looks, rows_over_training
 from statistics_of_pairs import HEADINGS, HOLDS, OPEN, REVERSED
 from store import Store, split_of
-from tested import Tested
-from verdicts import Verdicts
+from tested import Tested, Verdicts
+from tuning import TOLERANCES, differing
 
 from pml_ext._files import write_atomically
+
+GROUPS = {
+    HOLDS: "What holds on some set and is reversed on none",
+    REVERSED: "What does not hold, or is mixed",
+    OPEN: "Undecided",
+}
+PAGE = """# The papers' claims, tested
+
+Do the five papers' claims hold when every loss is tuned equally? [WHICH_LOSS.md](WHICH_LOSS.md) has the advice that \
+follows.
+
+## Method
+
+- One linear layer on frozen ImageNet features, on {sets}; {runs} runs, {hours:.1f} hours of processor time. \
+[Whole networks](WHOLE_NETWORKS.md) were trained on two sets.
+- Every method had {trials} trials (or its whole grid, if smaller), judged by mAP@R on validation classes. {headlines} \
+main methods were chosen over {splits} validation splits, the others over one. If the best value was at the end of its \
+range, the range was extended.
+- The chosen settings were trained with five seeds and tested on new classes.
+- Differences are paired by seed and class. Their 95 % intervals are Student's t over seeds, test classes and repeated \
+tunings.
+- {family} comparisons are one family. {alone} of their 95 % intervals exclude no effect; {corrected} remain at a \
+false discovery rate of 5 % (Benjamini and Hochberg). Only these decide.
+- A difference below that of one function tuned twice (`contrastive` and `tcm`) decides nothing.
+- “No worse” allows a loss of one point. “Little” means less than one point either way.
+
+Decided after test figures were seen: the choice over {splits} splits, repeated tuning, longer ranges, the methods \
+`@added`, `@weighted` and `triplet_random`, and the set fruits. {replaced} of {choices} choices replace earlier ones \
+that had been tested.
+
+## Results
+
+Comparisons on {counted}; those that neither hold nor are reversed are undecided.
+
+{results}
+## How far to trust it
+
+{repeated}- A [second implementation](results/second_implementation.csv) in plain PyTorch agrees in 45 of 48 \
+differences and 78 of 84 values; 5 % may disagree by chance.
+- Frozen features limit what a loss can change. Image sets are small; none is a paper's.
+- The bases ArcFace, ProxyNCA and normalised softmax are hardly better than an untrained layer on emoji and glyphs, \
+where TCM's term does most of the learning.
+- The coverage of the [intervals](INTERVALS.md) of reports was checked on synthetic data.
+
+## Rerun
+
+```sh
+python examples/evidence/run.py --quick     # a trial run in a temporary folder
+python examples/evidence/run.py             # everything; can be stopped and continued
+python examples/evidence/run.py --check     # repeats a tenth of the stored tests and compares
+python examples/evidence/run.py --tables    # writes this page and the tables from the stored runs
+```
+
+All comparisons, settings and tunings are in [results/](results/README.md).
+"""
 
 
 def write_report(folder: Path, store: Store, claims: Sequence[Claim], sets: Sequence[str]) -> None:
@@ -35,63 +84,32 @@ def write_report(folder: Path, store: Store, claims: Sequence[Claim], sets: Sequ
     write_rows(folder / "results" / "comparisons.csv", comparisons)
     write_rows(folder / "results" / "methods.csv", _methods(folder / "results", results, sets))
     write_rows(folder / "results" / "tunings.csv", _tunings(results, sets))
-    write_atomically(folder / "EVIDENCE.md", "\n".join(_page(verdicts, claims, sets)) + "\n")
+    write_atomically(folder / "EVIDENCE.md", _page(verdicts, claims, sets))
     write_guide(folder, verdicts, sets)
 
 
-def _page(verdicts: Verdicts, claims: Sequence[Claim], sets: Sequence[str]) -> list[str]:
-    results = verdicts.results
+def _page(verdicts: Verdicts, claims: Sequence[Claim], sets: Sequence[str]) -> str:
+    results, counted = verdicts.results, [name for name in sets if name in COUNTED]
     alone, corrected = verdicts.excluding
-    return [
-        "# The papers' claims, tested",
-        "",
-        "Do the five papers' claims hold when every loss is tuned equally? [WHICH_LOSS.md](WHICH_LOSS.md) has the "
-        "advice that follows.",
-        "",
-        "## Method",
-        "",
-        f"- One linear layer on frozen ImageNet features, on {', '.join(sets)}; {len(results.store.found)} runs, "
-        f"{results.hours():.1f} hours of processor time. [Whole networks](WHOLE_NETWORKS.md) were trained on two sets.",
-        f"- Every method had {TRIALS} trials (or its whole grid, if smaller), judged by mAP@R on validation classes. "
-        f"{len(HEADLINES)} main methods were chosen over {SPLITS} validation splits, the others over one. If the best "
-        "value was at the end of its range, the range was extended.",
-        "- The chosen settings were trained with five seeds and tested on new classes.",
-        "- Differences are paired by seed and class. Their 95 % intervals are Student's t over seeds, test classes and "
-        "repeated tunings.",
-        f"- {len(verdicts.family)} comparisons are one family. {alone} of their 95 % intervals exclude no effect; "
-        f"{corrected} remain at a false discovery rate of 5 % (Benjamini and Hochberg). Only these decide.",
-        "- A difference below that of one function tuned twice (`contrastive` and `tcm`) decides nothing.",
-        "- “No worse” allows a loss of one point. “Little” means less than one point either way.",
-        "",
-        f"Decided after test figures were seen: the choice over {SPLITS} splits, repeated tuning, longer ranges, the "
-        "methods `@added`, `@weighted` and `triplet_random`, and the set fruits. "
-        f"{results.replaced} of {len(results.tests)} choices replace earlier ones that had been tested.",
-        "",
-        *_verdicts(verdicts, claims, [name for name in sets if name in COUNTED]),
-        "## How far to trust it",
-        "",
-        *_repeated(results.store),
-        "- A [second implementation](results/second_implementation.csv) in plain PyTorch agrees in 45 of 48 "
-        "differences and 78 of 84 values; 5 % may disagree by chance.",
-        "- Frozen features limit what a loss can change. Image sets are small; none is a paper's.",
-        "- The bases ArcFace, ProxyNCA and normalised softmax are hardly better than an untrained layer on emoji and "
-        "glyphs, where TCM's term does most of the learning.",
-        "- The coverage of the [intervals](INTERVALS.md) of reports was checked on synthetic data.",
-        "",
-        "## Rerun",
-        "",
-        "```sh",
-        "python examples/evidence/run.py --quick     # a trial run in a temporary folder",
-        "python examples/evidence/run.py             # everything; can be stopped and continued",
-        "python examples/evidence/run.py --check     # repeats a tenth of the stored tests and compares",
-        "python examples/evidence/run.py --tables    # writes this page and the tables from the stored runs",
-        "```",
-        "",
-        "All comparisons, settings and tunings are in [results/](results/README.md).",
-    ]
+    return PAGE.format(
+        sets=", ".join(sets),
+        counted=", ".join(counted),
+        runs=len(results.store.found),
+        hours=results.hours(),
+        trials=TRIALS,
+        headlines=len(HEADLINES),
+        splits=SPLITS,
+        family=len(verdicts.family),
+        alone=alone,
+        corrected=corrected,
+        replaced=results.replaced,
+        choices=len(results.tests),
+        results="\n".join(_results(verdicts, claims, counted)),
+        repeated=_repeated(results.store),
+    )
 
 
-def _verdicts(verdicts: Verdicts, claims: Sequence[Claim], sets: Sequence[str]) -> list[str]:
+def _results(verdicts: Verdicts, claims: Sequence[Claim], sets: Sequence[str]) -> Iterator[str]:
     """The claims in three groups, each with how many of its comparisons hold and are reversed."""
     groups: dict[str, list[str]] = {HOLDS: [], REVERSED: [], OPEN: []}
     for number, claim in enumerate(claims, 1):
@@ -99,26 +117,15 @@ def _verdicts(verdicts: Verdicts, claims: Sequence[Claim], sets: Sequence[str]) 
         if total := sum(counts.values()):
             line = f"|{number}|{claim.sentence}|{counts[HOLDS]}|{counts[REVERSED]}|{total}|"
             groups[_group(counts)].append(line)
-    return [
-        "## Results",
-        "",
-        f"Comparisons on {', '.join(sets)}; those that neither hold nor are reversed are undecided.",
-        "",
-        *_listed("What holds on some set and is reversed on none", groups[HOLDS]),
-        *_listed("What does not hold, or is mixed", groups[REVERSED]),
-        *_listed("Undecided", groups[OPEN]),
-    ]
+    for group, lines in groups.items():
+        if lines:
+            yield from (f"### {GROUPS[group]}", "", "|claim||hold|reversed|of|", "|---|---|---|---|---|", *lines, "")
 
 
 def _group(counts: Counter[str]) -> str:
     if counts[REVERSED]:
         return REVERSED
     return HOLDS if counts[HOLDS] else OPEN
-
-
-def _listed(heading: str, lines: list[str]) -> list[str]:
-    head = ["|claim||hold|reversed|of|", "|---|---|---|---|---|"]
-    return [f"### {heading}", "", *head, *lines, ""] if lines else []
 
 
 def _counts(verdicts: Verdicts, claim: Claim, sets: Sequence[str]) -> Counter[str]:
@@ -138,16 +145,16 @@ def _jointly(verdicts: Sequence[str]) -> str:
     return REVERSED if REVERSED in verdicts else OPEN
 
 
-def _repeated(store: Store) -> list[str]:
+def _repeated(store: Store) -> str:
     tests = [result for result in store.found.values() if split_of(result["stage"]) is None]
     again = [result for result in tests if "repeat" in result]
     if not again:
-        return []
+        return ""
     agree = sum(not differing(result) for result in again)
-    return [
+    return (
         f"- {len(again)} of {len(tests)} test runs were repeated, partly on another processor. {agree} agree: R@1 and "
-        f"mAP@R within {100 * TOLERANCES['r1']:.0f} point, OPIS within {100 * TOLERANCES['opis']:.0f} %."
-    ]
+        f"mAP@R within {100 * TOLERANCES['r1']:.0f} point, OPIS within {100 * TOLERANCES['opis']:.0f} %.\n"
+    )
 
 
 def _of_claims(verdicts: Verdicts, claims: Sequence[Claim], sets: Sequence[str]) -> Iterator[Row]:
@@ -201,24 +208,10 @@ def _methods(folder: Path, results: Tested, sets: Sequence[str]) -> Iterator[Row
                     note += f"; at the end of its range: {', '.join(at_end)}"
                 yield from means("heads", set_name, method, [run["metrics"] for run in runs], note)
         if (kept := folder / f"over_training_{set_name}.json").is_file():
-            yield from over_training.rows(set_name, over_training.kept_looks(kept))
-    for method, took in cost.kept_cost(folder / "cost.json").items():
+            yield from rows_over_training(set_name, kept_looks(kept))
+    for method, took in kept_cost(folder / "cost.json").items():
         for batch, milliseconds in took.items():
             yield Row("time of a step", "", method, f"batch of {batch}", "ms", milliseconds)
-
-
-def means(study: str, set_name: str, method: str, runs: Sequence[dict[str, float]], note: str) -> Iterator[Row]:
-    """The mean of each measure over seeds, with its 95 % interval by t; the note is in the first row only."""
-    for measure, scale in SCALES.items():
-        values = scale * np.array([run.get(measure, np.nan) for run in runs])
-        if np.isnan(values).any():
-            continue
-        half = np.nan
-        if len(values) > 1:
-            half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-        mean = float(values.mean())
-        yield Row(study, set_name, method, measure, UNITS[measure], mean, mean - half, mean + half, note=note)
-        note = ""
 
 
 def _tunings(results: Tested, sets: Sequence[str]) -> Iterator[Row]:

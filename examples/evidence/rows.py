@@ -3,10 +3,12 @@
 import csv
 import io
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+from scipy import stats
 from statistics_of_pairs import Difference
 
 from pml_ext._files import write_atomically
@@ -40,6 +42,20 @@ def of_difference(
     unit = "%" if difference.is_log_ratio else "points"
     base_value = SCALES[measure] * difference.base
     return Row(study, set_name, pair[1], measure, unit, *difference.shown(), pair[0], base_value, **more)
+
+
+def means(study: str, set_name: str, method: str, runs: Sequence[dict[str, float]], note: str) -> Iterator[Row]:
+    """The mean of each measure over seeds, with its 95 % interval by t; the note is in the first row only."""
+    for measure, scale in SCALES.items():
+        values = scale * np.array([run.get(measure, np.nan) for run in runs])
+        if np.isnan(values).any():
+            continue
+        half = np.nan
+        if len(values) > 1:
+            half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+        mean = float(values.mean())
+        yield Row(study, set_name, method, measure, UNITS[measure], mean, mean - half, mean + half, note=note)
+        note = ""
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:

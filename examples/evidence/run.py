@@ -27,19 +27,22 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread per process, one pro
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-import cost
-import over_training
-from check import check_again
-from claims import CLAIMS, TOPICS
-from controls import controls_file, measure_controls
-from goals import METHODS_OF_GOALS
+from claims import CLAIMS, METHODS_OF_GOALS, TOPICS
 from image_sets import SOURCES, features_of
 from methods import METHODS
-from picture import OVERVIEW
 from report import write_report
+from side_measurements import (
+    OVERVIEW,
+    ROUNDS,
+    WATCHED_SEEDS,
+    controls_file,
+    measure_controls,
+    measure_cost,
+    watch_all,
+)
 from store import Store
 from tested import Tested
-from tuning import Plan, run_method
+from tuning import Plan, check_again, run_method
 
 HERE = Path(__file__).parent
 QUICK = Plan(trials=2, seeds=(0, 1), shortened={"steps": 20, "classes": 60})
@@ -83,11 +86,11 @@ def look_closer(
         chosen = tested.all_settings(set_name)
         print(f"{set_name}: curves over training", file=sys.stderr, flush=True)
         path = folder / f"over_training_{set_name}.json"
-        over_training.watch_all(set_name, chosen, path, seeds=seeds, processes=processes)
+        watch_all(set_name, chosen, path, seeds=seeds, processes=processes)
     print("cost of a step", file=sys.stderr, flush=True)
     chosen = tested.all_settings(sets[0])
     shown = {method: chosen[method] for method in (*OVERVIEW, *METHODS_OF_GOALS) if method in chosen}
-    cost.measure(shown, folder / "cost.json", rounds=rounds)
+    measure_cost(shown, folder / "cost.json", rounds=rounds)
 
 
 def main() -> None:
@@ -122,7 +125,7 @@ def main() -> None:
             features_of(set_name)
         run_all(HERE / "results", given.sets, methods, Plan(), given.processes)
         if set(methods) == METHODS.keys():
-            look_closer(HERE / "results", given.sets, given.processes, over_training.SEEDS, cost.ROUNDS)
+            look_closer(HERE / "results", given.sets, given.processes, WATCHED_SEEDS, ROUNDS)
     store = Store(HERE / "results")
     store.pack(given.sets)
     write_report(HERE, store, CLAIMS, list(SOURCES))

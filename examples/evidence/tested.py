@@ -1,12 +1,26 @@
-"""The stored results by set and method: chosen settings, values, and differences of methods."""
+"""The stored results by set and method: chosen settings, values, differences of methods, and verdicts on them."""
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from claims import GOALS, Claim, Comparison
 from methods import HEADLINES, METHODS, REPEATED_SEEDS, SPLITS
-from statistics_of_pairs import MEASURES, Difference, Spread, paired_difference, paired_log_ratio
+from statistics_of_pairs import (
+    HIGHER,
+    LEVEL,
+    LOWER,
+    MEASURES,
+    Difference,
+    Spread,
+    bound_of,
+    level_of_family,
+    paired_difference,
+    paired_log_ratio,
+    verdict,
+)
 from store import TEST, TEST_AS_BASE, Store, split_of, test_of_draw, validation
 
 TWICE = ("contrastive", "tcm")  # one function (with λ = 1), tuned as two methods on two grids
@@ -60,11 +74,6 @@ class Tested:
         return sum(
             any(result["settings"] == chosen for result in stages.get(validation(split), [])) for split in range(SPLITS)
         )
-
-    def runs(self, set_name: str, method: str) -> int:
-        """The number of all runs on validation classes."""
-        stages = self._stages[set_name, method]
-        return sum(len(results) for stage, results in stages.items() if split_of(stage) is not None)
 
     def at_end(self, set_name: str, method: str) -> list[str]:
         """The settings whose chosen value is the last that was tried in a direction which has no natural end.
@@ -174,3 +183,58 @@ def _by_settings(results: list[Result]) -> list[list[Result]]:
     for result in results:
         groups.setdefault(repr((result["settings"], result["fingerprint"])), []).append(result)
     return [sorted(group, key=lambda result: result["seed"]) for group in groups.values()]
+
+
+class Judged(NamedTuple):
+    """A comparison on one set in one measure."""
+
+    set_name: str
+    comparison: Comparison
+    measure: str
+    direction: str
+    difference: Difference
+    verdict: str
+
+
+class Verdicts:
+    """The verdicts of all comparisons; those of the claims and the goals together are one family.
+
+    family: the p values against what each verdict must exclude.
+    level: of the intervals that decide, see level_of_family.
+    """
+
+    def __init__(self, results: Tested, claims: Sequence[Claim], sets: Sequence[str]) -> None:
+        self.results = results
+        asked = [comparison for claim in claims for comparison in claim.comparisons]
+        for goal in GOALS:
+            expected = ((goal.measure, LOWER if goal.measure == "opis" else HIGHER),)
+            asked += [Comparison(*pair, expected) for group in goal.groups for pair in group.pairs]
+        family = {}
+        for set_name in sets:
+            for c in asked:
+                for measure, direction in c.expected:
+                    difference = self._difference(set_name, c.base, c.method, c.base_anew, measure)
+                    if difference is not None:
+                        bound = bound_of(difference, direction, measure)
+                        which = (set_name, c.base, c.method, c.base_anew, measure, bound)
+                        family[which] = difference.p(bound)
+        self.family = [*family.values()]
+        self.level = level_of_family(self.family)
+        self.excluding = [sum(p <= level for p in self.family) for level in (LEVEL, self.level)]
+
+    def of(self, set_name: str, comparison: Comparison) -> list[Judged]:
+        """In each measure; none if it was not run."""
+        base, method, anew = comparison.base, comparison.method, comparison.base_anew
+        found = []
+        for measure, direction in comparison.expected:
+            difference = self._difference(set_name, base, method, anew, measure)
+            if difference is not None:
+                luck = self.results.luck(set_name, measure)
+                judged = verdict(difference, direction, measure, level=self.level, luck=luck)
+                found.append(Judged(set_name, comparison, measure, direction, difference, judged))
+        return found
+
+    def _difference(self, set_name: str, base: str, method: str, anew: bool, measure: str) -> Difference | None:
+        if anew and (set_name, base) in self.results.tests and self.results.splits(set_name, base) == 1:
+            return None  # the base has no choice of its own besides the one that the method was added to
+        return self.results.difference(set_name, base, method, measure, base_anew=anew)

@@ -1,10 +1,12 @@
-"""The runs of one method on one set: trials on validation classes, then the chosen settings on the test set.
+"""The runs of one method on one set: trials on validation classes, then the chosen settings on the test set; repeats.
 
 A headline method's best trials are judged on further validation splits too, each with another training seed, and the
 mean over the splits decides. It is also tuned on each split alone, with another draw of the trials: how much the
 settings that these choose differ on the test set is the spread of tuning.
 """
 
+import random
+import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
 from functools import cache
@@ -13,12 +15,15 @@ from typing import Any, NamedTuple
 import torch
 from image_sets import Features, features_of
 from methods import FINALISTS, HEADLINES, METHODS, REPEATED_SEEDS, SEEDS, SPLITS, Method
-from store import TEST, TEST_AS_BASE, Run, Store, split_of, test_of_draw, validation
+from store import TEST, TEST_AS_BASE, Run, Store, run_of, same_arithmetic, split_of, test_of_draw, validation
 from terms import fingerprint
 from training import train_and_measure
 
 SELECTED_BY = "map_at_r"
 FARTHEST = 16  # steps beyond the ends of the axes, at most
+# Another CPU rounds differently, and training amplifies it: up to a point in rates, a tenth of OPIS.
+TOLERANCES = {"r1": 0.01, "map_at_r": 0.01, "opis": 0.1, "epsilon_opis": 0.1}
+RELATIVE = ("opis", "epsilon_opis")
 
 Tried = list[tuple[float, dict[str, Any]]]  # mAP@R on validation classes, and settings
 
@@ -129,11 +134,10 @@ def made(set_name: str, stage: str, method: str, settings: dict[str, Any], seed:
 
 def _do(run: Run, store: Store) -> dict[str, Any]:
     data, started = _of_stage(run.set, split_of(run.stage), run.settings.get("classes")), time.process_time()
-    measured, trace = train_and_measure(run.method, run.settings, run.seed, data)
+    measured = train_and_measure(run.method, run.settings, run.seed, data)
     more: dict[str, Any] = {"seconds": round(time.process_time() - started, 2), "torch": torch.__version__}
     if split_of(run.stage) is None:
         store.keep_by_class(run, measured.by_class.numpy())
-        more["trace"] = [[float(f"{value:.5g}") for value in point] for point in trace]
     return store.add(run, measured.metrics, **more)
 
 
@@ -142,3 +146,45 @@ def _of_stage(set_name: str, split: int | None, classes: int | None) -> Features
     """The validation split, or the test data for None."""
     data = features_of(set_name, classes)
     return data if split is None else data.validation(split)
+
+
+def check_again(store: Store, sets: list[str], share: float) -> int:
+    """The exit status: 0 if all repeated runs agree."""
+    torch.set_num_threads(1)
+    kept = [result for result in store.found.values() if split_of(result["stage"]) is None and result["set"] in sets]
+    if not kept:
+        print("no results to check: run without --check first", file=sys.stderr)
+        return 1
+    chosen = random.sample(sorted(kept, key=lambda result: result["key"]), max(1, round(share * len(kept))))
+    chosen.sort(key=lambda result: result["set"])
+    wrong = 0
+    for number, result in enumerate(chosen, 1):
+        off = ["the loss has changed since; run it anew"]
+        if (repeated := repeat(result, store)) is not None:
+            off = [f"{name} {result['metrics'][name]:.4g}, now {now:.4g}" for name, now in differing(repeated).items()]
+        which = f"{number} of {len(chosen)}: {result['set']}, {result['method']}, seed {result['seed']}"
+        print(f"{which}: {'; '.join(off) or 'agrees'}", flush=True)
+        wrong += bool(off)
+    print(f"{len(chosen) - wrong} of {len(chosen)} agree")
+    return int(wrong > 0)
+
+
+def repeat(result: dict[str, Any], store: Store) -> dict[str, Any] | None:
+    """A stored test run with what it gives now, stored too; None if its loss has changed since."""
+    run = run_of(result)
+    if not same_arithmetic(fingerprint(run.method, run.settings), run.fingerprint):
+        return None
+    data = features_of(run.set, run.settings.get("classes"))
+    return store.add_repeat(result, train_and_measure(run.method, run.settings, run.seed, data).metrics)
+
+
+def differing(result: dict[str, Any]) -> dict[str, float]:
+    """The metrics of a repeated run that differ from its own by more than the tolerance, or are nan."""
+    return {name: result["repeat"][name] for name, by in TOLERANCES.items() if not off_by(result, name) <= by}
+
+
+def off_by(result: dict[str, Any], name: str) -> float:
+    """Of a metric of a repeated run from its own, of OPIS as a share of its own."""
+    own = result["metrics"][name]
+    off = abs(result["repeat"][name] - own)
+    return float(off / own if name in RELATIVE and own else off)

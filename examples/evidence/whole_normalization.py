@@ -16,8 +16,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 import numpy as np
 import torch
-from normalization import FAR, FAR_RANGE, KS, STRENGTHS, Cohort, described, measured, offsets
-from normalized_runs import FOLDER, choice_for
+from normalization import FAR, FAR_RANGE, KS, STRENGTHS, described, measured, offsets
+from normalization_tables import FOLDER, choice_for
 from store import VALIDATION, Run, Store
 from whole import RESULTS, best_point, made, tests, trained
 from whole_grid import SETS, TRIAL_SCHEDULE
@@ -43,7 +43,7 @@ def run_test(run: Run) -> None:
     chosen = choice["chosen"]["gallery"]
     (samples,), pictures, _ = trained(run)
     k, strength = chosen["used"][:2]
-    half = offsets(samples, Cohort(samples, torch.arange(len(samples))), int(k), strength)
+    half = offsets(samples, samples, int(k), strength)
     metrics: dict[str, Any] = {}
     by_class = []
     for name, given in (("plain", None), ("gallery", [half])):

@@ -7,17 +7,61 @@ from pathlib import Path
 import numpy as np
 from claims import CLAIMS, Comparison
 from image_sets import SOURCES
-from normalization_tables import WORST, read_results, whole_rows
-from normalized_runs import PLAIN
-from report import means
-from rows import SCALES, UNITS, Row, of_difference, write_rows
+from normalization_tables import PLAIN, WORST, read_results, whole_rows
+from rows import SCALES, UNITS, Row, means, of_difference, write_rows
 from statistics_of_pairs import HEADINGS, OPEN, verdict
 from store import Store
-from tested import Result, Tested
-from verdicts import Verdicts
+from tested import Result, Tested, Verdicts
 from whole_grid import ADDED, COMPARISONS, METHODS, SCHEDULES, SETS
 
 from pml_ext._files import write_atomically
+
+PAGE = """# Do the results carry over to whole networks?
+
+Partly. Normalised scores help here, too; what TCM does to OPIS depends on loss and set.
+
+The trainer trained small convolutional networks from scratch with its own configs, on images of 16 × 16 pixels. Each \
+method had {trials} short trials on validation classes (30 % of the training classes), judged by mAP@R; its best \
+settings were trained with three seeds on all training classes.
+
+## Results
+
+Differences from the base, with 95 % intervals by Student's t over seeds and test classes.
+
+|set|base|method|measure|difference|
+|---|---|---|---|---|
+{differences}
+{undecided} of {compared} comparisons are undecided and left out; [whole_networks.csv](results/whole_networks.csv) has \
+all of them, and the verdicts for linear heads. In `triplet_tcm` and `smoothap_tcm` TCM's margins and the learning \
+rate were tuned; in `…_added` the base keeps its own best settings.
+
+{normalised}## How far to trust it
+
+- Intervals contain neither the spread of tuning (each method was tuned once) nor a correction for their number.
+- Trials of about 90 steps favour losses that learn fast: `discriminative` had hardly started on Glyphs.
+- Ranges were not extended if the best value was at their end.
+- The methods `…_added` were added after Glyphs' other test figures were seen.
+{repeats}
+## Rerun
+
+```sh
+python examples/evidence/whole.py                  # trains, and writes this page
+python examples/evidence/whole_normalization.py    # trains again for normalised scores
+```
+"""
+NORMALISED = """## Normalised scores
+
+With the unlabelled test images as cohort (`CohortNormalization`), in {combinations} combinations of loss and set:
+
+- OPIS changes by {opis}.
+- TAR at FAR 0.1 % changes by {tar}.
+- The highest FAR of a class at a pooled FAR of 1 % is lower in {better} of {combinations}.
+
+"""
+REPEATS = """- {methods} were trained twice with the same seeds, before and after the identity sampler was rewritten. \
+Runs changed by up to {r1:.1f} points of R@1 and {opis:.0f} % of OPIS; a seed's value is the mean of both. Pairing by \
+seed gains nothing: the variance of differences is {pairing} times the sum of variances.
+"""
 
 
 class Networks(Tested):
@@ -66,101 +110,63 @@ def write_report(folder: Path, whole: Store, heads: Store) -> None:
     methods = [row for name in sets for row in _methods(name, results)]
     (folder / "results").mkdir(exist_ok=True)
     write_rows(folder / "results" / "whole_networks.csv", [*compared, *normalised, *methods, *_schedules(whole)])
-    write_atomically(folder / "WHOLE_NETWORKS.md", "\n".join(_page(results, compared, normalised)) + "\n")
+    write_atomically(folder / "WHOLE_NETWORKS.md", _page(results, compared, normalised))
 
 
-def _page(results: Networks, compared: list[Row], normalised: list[Row]) -> list[str]:
-    return [
-        "# Do the results carry over to whole networks?",
-        "",
-        "Partly. Normalised scores help here, too; what TCM does to OPIS depends on loss and set.",
-        "",
-        "The trainer trained small convolutional networks from scratch with its own configs, on images of 16 × 16 "
-        "pixels. Each method had "
-        f"{len(METHODS['triplet'])} short trials on validation classes (30 % of the training classes), judged by "
-        "mAP@R; its best settings were trained with three seeds on all training classes.",
-        "",
-        "## Results",
-        "",
-        "Differences from the base, with 95 % intervals by Student's t over seeds and test classes.",
-        "",
-        "|set|base|method|measure|difference|",
-        "|---|---|---|---|---|",
-        *(
-            f"|{row.set}|{row.base}|{row.method}|{HEADINGS[row.measure]}|{shown(row)}|"
-            for row in compared
-            if row.verdict != OPEN
-        ),
-        "",
-        f"{sum(row.verdict == OPEN for row in compared)} of {len(compared)} comparisons are undecided and left out; "
-        "[whole_networks.csv](results/whole_networks.csv) has all of them, and the verdicts for linear heads. In "
-        "`triplet_tcm` and `smoothap_tcm` TCM's margins and the learning rate were tuned; in `…_added` the base keeps "
-        "its own best settings.",
-        "",
-        *_normalised(normalised),
-        "## How far to trust it",
-        "",
-        "- Intervals contain neither the spread of tuning (each method was tuned once) nor a correction for their "
-        "number.",
-        "- Trials of about 90 steps favour losses that learn fast: `discriminative` had hardly started on Glyphs.",
-        "- Ranges were not extended if the best value was at their end.",
-        "- The methods `…_added` were added after Glyphs' other test figures were seen.",
-        *_repeats(results),
-        "",
-        "## Rerun",
-        "",
-        "```sh",
-        "python examples/evidence/whole.py                  # trains, and writes this page",
-        "python examples/evidence/whole_normalization.py    # trains again for normalised scores",
-        "```",
-    ]
+def _page(results: Networks, compared: list[Row], normalised: list[Row]) -> str:
+    decided = [row for row in compared if row.verdict != OPEN]
+    lines = [f"|{row.set}|{row.base}|{row.method}|{HEADINGS[row.measure]}|{shown(row)}|\n" for row in decided]
+    return PAGE.format(
+        trials=len(METHODS["triplet"]),
+        differences="".join(lines),
+        undecided=len(compared) - len(decided),
+        compared=len(compared),
+        normalised=_normalised(normalised),
+        repeats=_repeats(results),
+    )
 
 
 def shown(row: Row) -> str:
     return f"{row.value:+.1f} {row.unit} [{row.low:+.1f}, {row.high:+.1f}]"
 
 
-def _normalised(rows: list[Row]) -> list[str]:
+def _normalised(rows: list[Row]) -> str:
     if not rows:
-        return []
-    lines = []
-    for measure, words in (("opis", "OPIS changes by"), ("tar", "TAR at FAR 0.1 % changes by")):
-        found = [row for row in rows if row.measure == measure]
-        lowest, highest = min(found, key=lambda row: row.value), max(found, key=lambda row: row.value)
-        lines.append(f"- {words} {lowest.value:+.0f} to {highest.value:+.0f} {lowest.unit}.")
+        return ""
+    ranges = {}
+    for measure in ("opis", "tar"):
+        changes = sorted(row.value for row in rows if row.measure == measure)
+        unit = next(row.unit for row in rows if row.measure == measure)
+        ranges[measure] = f"{changes[0]:+.0f} to {changes[-1]:+.0f} {unit}"
     far = [row for row in rows if row.measure == WORST]
-    better = sum(row.value < row.base_value for row in far)
-    return [
-        "## Normalised scores",
-        "",
-        "With the unlabelled test images as cohort (`CohortNormalization`), "
-        f"in {len(far)} combinations of loss and set:",
-        "",
-        *lines,
-        f"- The highest FAR of a class at a pooled FAR of 1 % is lower in {better} of {len(far)}.",
-        "",
-    ]
+    return NORMALISED.format(combinations=len(far), better=sum(row.value < row.base_value for row in far), **ranges)
 
 
-def _repeats(results: Networks) -> list[str]:
+def _repeats(results: Networks) -> str:
+    """How far repeated runs are apart, and what pairing by seed gains."""
     if not results.again:
-        return []
-    methods = ", ".join(dict.fromkeys(f"`{method}`" for _, method in results.again))
-    apart, pairing = {}, []
-    for metric, heading in HEADINGS.items():
-        runs = np.stack([results.of_runs(*which, metric) for which in results.again])
-        apart[metric] = 100 * np.abs(np.diff(runs, axis=1) / (runs[:, :1] if metric == "opis" else 1)).max()
-        of = {which: np.log(results.values(*which, metric)) for which in results.tests}
-        compared = [((name, base.name), (name, method.name)) for name in SETS for base, method, _ in COMPARISONS]
-        pairs = np.array([[of[base], of[method]] for base, method in compared if {base, method} <= of.keys()])
-        ratio = np.var(pairs[:, 1] - pairs[:, 0], axis=1).sum() / np.var(pairs, axis=2).sum()
-        pairing.append(f"{ratio:.1f} ({heading})")
-    return [
-        f"- {methods} were trained twice with the same seeds, before and after the identity sampler was rewritten. "
-        f"Runs changed by up to {apart['r1']:.1f} points of R@1 and {apart['opis']:.0f} % of OPIS; a seed's value is "
-        "the mean of both. Pairing by seed gains nothing: the variance of differences is "
-        f"{', '.join(pairing)} times the sum of variances.",
-    ]
+        return ""
+    pairing = ", ".join(f"{_pairing(results, metric):.1f} ({heading})" for metric, heading in HEADINGS.items())
+    r1, opis = (np.stack([results.of_runs(*which, metric) for which in results.again]) for metric in ("r1", "opis"))
+    return REPEATS.format(
+        methods=", ".join(dict.fromkeys(f"`{method}`" for _, method in results.again)),
+        r1=100 * np.abs(r1[:, 1] - r1[:, 0]).max(),
+        opis=100 * np.abs(opis[:, 1] / opis[:, 0] - 1).max(),
+        pairing=pairing,
+    )
+
+
+def _pairing(results: Networks, metric: str) -> float:
+    """The variance of the differences of log values over seeds, as a share of the sum of variances."""
+    differences, variances = 0.0, 0.0
+    for set_name in SETS:
+        for base, method, _ in COMPARISONS:
+            names = (base.name, method.name)
+            if all((set_name, name) in results.tests for name in names):
+                pair = np.log([results.values(set_name, name, metric) for name in names])
+                differences += np.var(pair[1] - pair[0])
+                variances += np.var(pair, axis=1).sum()
+    return float(differences / variances)
 
 
 def _comparisons(set_name: str, results: Tested, heads: Verdicts) -> Iterator[Row]:

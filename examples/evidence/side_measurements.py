@@ -1,29 +1,69 @@
-"""Curves over training: accuracy against time, hard triplets, spectral variance, the bound's tightness."""
+"""Measurements besides the test runs: what no training gives, curves over training, and the cost of a step."""
 
 import json
+import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from image_sets import Features, features_of
+from methods import DIMENSION, PER_CLASS, SEEDS
 from rows import Row
-from terms import Settings, Sum
-from torch import Tensor, nn
+from terms import Settings, Sizes, Sum, of_method
+from torch import nn
 from torch.nn.functional import normalize
-from training import batches, train
+from training import batches, measured, rank_queries, train
 
 from pml_ext._files import write_atomically
-from pml_ext.functional import concordance_index, rank_matches, spectral_variance
+from pml_ext.functional import concordance_index, spectral_variance
 from pml_ext.losses import DiscriminativeLoss
 
+FROZEN, UNTRAINED = "frozen features", "untrained layer"
 EVERY = 20  # steps between measurements
 WATCHED = {"batch": 400, "per_class": 4}  # training images for hard triplets and the bound
-SEEDS = (0, 1, 2)
+WATCHED_SEEDS = (0, 1, 2)
+BATCHES = (80, 1024)
+ROUNDS = 11
+SECONDS = 0.5  # per method and round, for slow steps
+OVERVIEW = (
+    *("triplet", "triplet_semihard", "triplet_disjoint", "triplet_random", "hphn", "lifted", "ms", "gpw@weighting"),
+    *("smoothap", "recall", "contrastive", "proxy_nca", "arcface", "id", "softmax", "soft_triple", "angular", "circle"),
+    *("centroid_triplet", "cit", "discriminative@one_hot", "tcm", "loop_triplet", "loop_hphn", "loop_lifted"),
+    *("loop_ms", "triplet + tcm", "ms + tcm", "smoothap + tcm", "recall + tcm", "proxy_nca + tcm", "arcface + tcm"),
+    "id + tcm",
+)
+
+
+def measure_controls(data: Features, path: Path) -> None:
+    """Write the metrics of both controls by seed to a JSON file."""
+    parts = [part for part in (data.query, data.gallery) if part is not None]
+    found: dict[str, Any] = {}
+    with torch.inference_mode():
+        features = [part.features[0].float() for part in parts]
+        found[FROZEN] = [measured([normalize(rows) for rows in features], parts).metrics]
+        found[UNTRAINED] = []
+        for seed in SEEDS:
+            torch.manual_seed(seed)  # as for every method
+            layer = nn.Linear(features[0].shape[1], DIMENSION)
+            found[UNTRAINED].append(measured([normalize(layer(rows)) for rows in features], parts).metrics)
+    write_atomically(path, json.dumps(found, indent=1) + "\n")
+
+
+def kept_controls(folder: Path, set_name: str) -> dict[str, Any]:
+    """What `measure_controls` wrote in the folder of the results; empty if nothing."""
+    path = controls_file(folder, set_name)
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return found
+
+
+def controls_file(folder: Path, set_name: str) -> Path:
+    return folder / f"controls_{set_name}.json"
 
 
 class Curve(NamedTuple):
@@ -87,12 +127,8 @@ class Watch:
     @torch.no_grad()
     def _look(self, step: int, head: nn.Linear, loss: Sum) -> Look:
         query = self.data.query
-        found: Tensor = normalize(head(query.features[0].float()))
-        cameras = {}
-        if query.cameras is not None:
-            cameras = {"query_cameras": query.cameras, "gallery_cameras": query.cameras}
-        ranking = rank_matches(found, query.labels, found, query.labels, gallery_includes_query=True, **cameras)
-        accuracy = float(ranking.average_precision_at_r[ranking.matches > 0].mean())
+        embeddings = normalize(head(query.features[0].float()))
+        accuracy = rank_queries([embeddings], [query])[0]["map_at_r"]
         watched = head(self.features)
         unit = normalize(watched)
         hard = 1 - float(concordance_index(unit @ unit.T, self.labels))
@@ -113,7 +149,12 @@ def watched_run(set_name: str, method: str, settings: Settings, seed: int) -> li
 
 
 def watch_all(
-    set_name: str, chosen: Mapping[str, Settings], path: Path, *, seeds: Sequence[int] = SEEDS, processes: int = 1
+    set_name: str,
+    chosen: Mapping[str, Settings],
+    path: Path,
+    *,
+    seeds: Sequence[int] = WATCHED_SEEDS,
+    processes: int = 1,
 ) -> None:
     """Write every curve whose method has chosen settings, with every seed, to a JSON file, unless already there.
 
@@ -144,7 +185,7 @@ def kept_looks(path: Path) -> dict[str, np.ndarray]:
     return {name: np.array(runs, dtype=float) for name, runs in found.items()}
 
 
-def rows(set_name: str, looks: Mapping[str, np.ndarray]) -> Iterator[Row]:
+def rows_over_training(set_name: str, looks: Mapping[str, np.ndarray]) -> Iterator[Row]:
     """First and last values of each curve, means over seeds; the gap is Lemma 3.1's bound minus the triplet term."""
     field = Look._fields.index
     for name, runs in looks.items():
@@ -159,3 +200,44 @@ def rows(set_name: str, looks: Mapping[str, np.ndarray]) -> Iterator[Row]:
             if not np.isnan(curve).any():
                 unit = "" if measure.startswith(("spectral", "gap")) else "%"
                 yield Row("over training", set_name, name, measure, unit, float(curve[-1]), base_value=float(curve[0]))
+
+
+def measure_cost(chosen: Mapping[str, Settings], path: Path, *, rounds: int = ROUNDS) -> None:
+    """Write milliseconds per step of each method at both batch sizes, medians over rounds, to a JSON file.
+
+    The methods take turns, so that a busy moment of the machine affects all.
+    """
+    torch.set_num_threads(1)
+    found: dict[str, dict[str, float]] = {}
+    for batch in BATCHES:
+        labels = torch.arange(batch // PER_CLASS).repeat_interleave(PER_CLASS)
+        generator = torch.Generator().manual_seed(0)
+        centres = torch.randn(len(labels.unique()), DIMENSION, generator=generator)
+        embeddings = centres[labels] + torch.randn(batch, DIMENSION, generator=generator)
+        embeddings.requires_grad_()
+        losses = {
+            name: of_method(name, settings, Sizes(max(len(centres), 256), DIMENSION, 0))
+            for name, settings in chosen.items()
+        }
+        times: dict[str, list[float]] = {name: [] for name in losses}
+        for _ in range(rounds + 1):  # the first warms up
+            for name, loss in losses.items():
+                started, steps = time.process_time(), 0
+                while steps < 3 and time.process_time() - started < SECONDS:
+                    loss(embeddings, labels).backward()
+                    steps += 1
+                times[name].append((time.process_time() - started) / steps)
+                loss.zero_grad(set_to_none=True)
+                embeddings.grad = None
+        for name, seconds in times.items():
+            found.setdefault(name, {})[str(batch)] = round(1000 * median(seconds[1:]), 3)
+    about: dict[str, Any] = {"torch": torch.__version__, "threads": 1, "machine": platform.machine()}
+    write_atomically(path, json.dumps({**about, "milliseconds": found}, indent=1) + "\n")
+
+
+def kept_cost(path: Path) -> dict[str, dict[str, float]]:
+    """Method to batch size to milliseconds; empty if nothing was measured."""
+    if not path.is_file():
+        return {}
+    found: dict[str, dict[str, float]] = json.loads(path.read_text(encoding="utf-8"))["milliseconds"]
+    return found
