@@ -8,13 +8,11 @@ would need a core a rank. Memory is the rise of a process's peak, the largest of
 """
 
 import argparse
-import statistics
-import time
 
 import numpy as np
 import torch
-from processes import on_ranks, peak_after_others
-from reid_cases import DIM, MARKET, a_protocol, features
+from metrics import DIM, MARKET, a_protocol, features
+from processes import compare, on_ranks
 from torch import Tensor, distributed
 from torch.nn.functional import normalize
 
@@ -61,35 +59,29 @@ def _compare(rank: int, options: argparse.Namespace) -> None:
             gathered = [gather_in_order(rows, numbers, group, everywhere=True) for numbers, rows in own]
             return evaluation(data, gathered, group)
 
-        worst, forms = [], ((alone, 1), (together, ranks))
-        for form, of_ranks in forms:
-            worst.append([peak_after_others(form) if rank < of_ranks else 0])  # loads libraries and compiled loops, too
-            distributed.barrier()
-        times: list[list[float]] = [[], []]
-        for _ in range(options.rounds):
-            found = []
-            for (form, of_ranks), kept in zip(forms, times, strict=True):
-                distributed.barrier()
-                cpu = time.process_time()
-                found.append(form() if rank < of_ranks else {})
-                kept.append(time.process_time() - cpu)
-            if rank == 0 and found[0] != found[1]:
-                raise RuntimeError(f"{name}: one process measured {found[0]}, {ranks} measured {found[1]}")
-        for numbers, kept in zip(worst, times, strict=True):
-            numbers.append(statistics.median(kept))
-        of_all = torch.tensor(worst, dtype=torch.float64)
-        distributed.all_reduce(of_all, distributed.ReduceOp.MAX)
+        of_all = compare(alone, together, options.rounds)[:, [0, 2]]
+        divided = together()
+        if rank == 0 and divided != (undivided := alone()):
+            raise RuntimeError(f"{name}: one process measured {undivided}, {ranks} measured {divided}")
         if rank == 0:
             shown = (f"{cpu:.2f} s, {memory / 2**20:,.0f} MB" for memory, cpu in of_all.tolist())
             memory, cpu = (of_all[1] / of_all[0]).tolist()
-            print(f"| {name} | {' | '.join(shown)} | {cpu:.2f} | {memory:.2f} |", flush=True)
+            print(
+                f"| {name} | {' | '.join(shown)} | {cpu:.2f} | {memory:.2f} |",
+                flush=True,
+            )
 
 
 def a_test_set(size: tuple[int, int]) -> tuple[OpenSet, list[Tensor]]:
     """With its unit-norm embeddings, of queries and of the gallery."""
     protocol = a_protocol(size, torch.device("cpu"))
     query, gallery = (
-        ImageSet([""] * n, protocol[f"{side}_labels"].numpy(), protocol[f"{side}_cameras"].numpy(), [""] * n)
+        ImageSet(
+            [""] * n,
+            protocol[f"{side}_labels"].numpy(),
+            protocol[f"{side}_cameras"].numpy(),
+            [""] * n,
+        )
         for side, n in zip(("query", "gallery"), size, strict=True)
     )
     nothing = ImageSet([], np.empty(0, int), np.empty(0, int), [])

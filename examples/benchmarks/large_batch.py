@@ -8,12 +8,10 @@ by CUDA events; the memory is the rise of the peak in a process of its own, besi
 """
 
 import argparse
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from functools import partial
 
 import torch
-from losses import describe
-from measure import Step, median_times, peak_bytes
+from measure import Step, describe, median_times, peak_bytes, peak_in_a_process
 from torch import nn
 
 from pml_ext.large_batch import step
@@ -28,10 +26,7 @@ def main() -> None:
     device = torch.device(options.device)
     forms = [(size, chunk) for size in options.sizes for chunk in (size, *options.chunks) if chunk <= size]
     # First, before this process has anything that forked ones would inherit.
-    peaks = {}
-    for form in forms:
-        with ProcessPoolExecutor(1, mp_context=get_context("fork")) as fresh:
-            peaks[form] = fresh.submit(measure_peak, *form, options.side, device).result()
+    peaks = {form: peak_in_a_process(partial(measure_peak, *form, options.side, device)) for form in forms}
     print(f"{describe(device)}\n\n| batch | chunk | time | × undivided | peak memory |\n|---|---|---|---|---|")
     network = a_network(device)
     for size in options.sizes:
@@ -40,7 +35,10 @@ def main() -> None:
         for chunk, seconds in times.items():
             ratio, peak = seconds / times[str(size)], peaks[size, int(chunk)] / 1e6
             name = "undivided" if chunk == str(size) else chunk
-            print(f"| {size:,} | {name} | {seconds:.2f} s | {ratio:.2f} | {peak:,.0f} MB |", flush=True)
+            print(
+                f"| {size:,} | {name} | {seconds:.2f} s | {ratio:.2f} | {peak:,.0f} MB |",
+                flush=True,
+            )
         longest = max(times.values()) / times[str(size)]
         print(
             f"goal {'met' if longest <= GOAL else 'missed'} at {size:,}: {longest:.2f} × undivided (at most {GOAL})\n"
@@ -49,10 +47,27 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[256, 1024], help="of the batch (default: 256 1024)")
-    parser.add_argument("--chunks", type=int, nargs="+", default=[64, 32], help="samples at once (default: 64 32)")
+    parser.add_argument(
+        "--sizes",
+        type=int,
+        nargs="+",
+        default=[256, 1024],
+        help="of the batch (default: 256 1024)",
+    )
+    parser.add_argument(
+        "--chunks",
+        type=int,
+        nargs="+",
+        default=[64, 32],
+        help="samples at once (default: 64 32)",
+    )
     parser.add_argument("--side", type=int, default=48, help="of an image, in pixels (default: 48)")
-    parser.add_argument("--budget", type=float, default=20.0, help="seconds of steps for each batch (default: 20)")
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=20.0,
+        help="seconds of steps for each batch (default: 20)",
+    )
     parser.add_argument("--device", default="cpu")
     return parser.parse_args()
 
@@ -66,7 +81,10 @@ def a_network(device: torch.device) -> nn.Module:
 
 def a_step(network: nn.Module, size: int, chunk: int, side: int) -> Step:
     device = next(network.parameters()).device
-    images, labels = torch.randn(size, 3, side, side, device=device), torch.arange(size, device=device) // PER_CLASS
+    images, labels = (
+        torch.randn(size, 3, side, side, device=device),
+        torch.arange(size, device=device) // PER_CLASS,
+    )
     loss = CITLoss()
 
     def undivided() -> None:
@@ -77,7 +95,10 @@ def a_step(network: nn.Module, size: int, chunk: int, side: int) -> Step:
 
 def measure_peak(size: int, chunk: int, side: int, device: torch.device) -> int:
     network = a_network(device)
-    warm_up, measured = a_step(network, 2 * PER_CLASS, PER_CLASS, side), a_step(network, size, chunk, side)
+    warm_up, measured = (
+        a_step(network, 2 * PER_CLASS, PER_CLASS, side),
+        a_step(network, size, chunk, side),
+    )
     return peak_bytes(warm_up, measured, device)
 
 

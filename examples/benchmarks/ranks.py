@@ -9,13 +9,11 @@ inputs.
 """
 
 import argparse
-import statistics
-import time
 from collections.abc import Callable
 
 import torch
-from processes import on_ranks, peak_after_others
-from torch import Tensor, distributed
+from processes import compare, on_ranks
+from torch import Tensor
 
 from pml_ext import losses
 from pml_ext.distributed import ShardedLoss
@@ -52,7 +50,10 @@ def main() -> None:
 def _compare(rank: int, options: argparse.Namespace) -> None:
     ranks = options.ranks
     torch.zeros(31 * 2**20, dtype=torch.uint8)  # makes the allocator keep freed memory, as with a network
-    x, labels = torch.randn(options.size, options.dim), torch.arange(options.size) // CLASS_SIZE
+    x, labels = (
+        torch.randn(options.size, options.dim),
+        torch.arange(options.size) // CLASS_SIZE,
+    )
     x = x + 2 * torch.randn(options.size // CLASS_SIZE + 1, options.dim)[labels]  # classes that can be told apart
     own, own_labels = x.chunk(ranks)[rank], labels.chunk(ranks)[rank]
     if rank == 0:
@@ -70,25 +71,7 @@ def _compare(rank: int, options: argparse.Namespace) -> None:
         def together(shared: torch.nn.Module = shared) -> None:
             step(shared, own, own_labels)
 
-        found = []
-        for form, of_ranks in ((alone, 1), (together, ranks)):
-            if rank < of_ranks:
-                form()
-            found.append([peak_after_others(form) if rank < of_ranks else 0])
-            distributed.barrier()
-        times: list[list[tuple[float, float]]] = [[], []]
-        for _ in range(options.rounds):
-            for form, of_ranks, kept in ((alone, 1, times[0]), (together, ranks, times[1])):
-                distributed.barrier()
-                begin, cpu = time.perf_counter(), time.process_time()
-                if rank < of_ranks:
-                    form()
-                kept.append((time.perf_counter() - begin, time.process_time() - cpu))
-                distributed.barrier()
-        for numbers, kept in zip(found, times, strict=True):
-            numbers += [statistics.median(part) for part in zip(*kept, strict=True)]
-        worst = torch.tensor(found, dtype=torch.float64)
-        distributed.all_reduce(worst, distributed.ReduceOp.MAX)
+        worst = compare(alone, together, options.rounds)
         if rank == 0:
             _print_row(name, worst)
 
@@ -103,7 +86,10 @@ def _print_row(name: str, worst: Tensor) -> None:
         return f"{wall * 1000:,.0f} ms, {cpu * 1000:,.0f} ms, {memory / 2**20:,.0f} MB"
 
     memory, wall, cpu = (worst[1] / worst[0]).tolist()
-    print(f"| {name} | {shown(worst[0])} | {shown(worst[1])} | {wall:.2f} | {cpu:.2f} | {memory:.2f} |", flush=True)
+    print(
+        f"| {name} | {shown(worst[0])} | {shown(worst[1])} | {wall:.2f} | {cpu:.2f} | {memory:.2f} |",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":
