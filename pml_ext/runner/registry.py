@@ -193,7 +193,7 @@ class Registry:
 
 LOSS_REGISTRY = Registry(
     "MODEL.LOSSES.NAME",
-    "pml_ext.runner.modeling.losses.built_in",
+    "pml_ext.runner.modeling.losses",
     parent="MODEL.LOSSES",
     nodes=LOSS_NODES,
     given=("num_classes", "embedding_size"),
@@ -201,13 +201,11 @@ LOSS_REGISTRY = Registry(
     positional=(0, 2),
 )
 """Classes or functions; called with (embeddings, labels), they return a scalar."""
-MINER_REGISTRY = Registry(
-    "MODEL.MINER.NAME", "pml_ext.runner.modeling.losses.built_in", parent="MODEL.MINER", nodes=MINER_NODES
-)
+MINER_REGISTRY = Registry("MODEL.MINER.NAME", "pml_ext.runner.modeling.losses", parent="MODEL.MINER", nodes=MINER_NODES)
 """Classes of miners, as in pytorch-metric-learning."""
 DATASET_REGISTRY = Registry("DATASETS.NAMES", "pml_ext.runner.data.datasets")
 """Classes, called with `root=`, as `pml_ext.runner.ImageDataset`."""
-BACKBONE_REGISTRY = Registry("MODEL.BACKBONE.NAME", "pml_ext.runner.modeling.backbones.built_in")
+BACKBONE_REGISTRY = Registry("MODEL.BACKBONE.NAME", "pml_ext.runner.modeling.backbones")
 """Functions of the whole config: a network of images (B, C, H, W) to maps (B, FEAT_DIM, h, w)."""
 REID_HEADS_REGISTRY = Registry("MODEL.HEADS.NAME", "pml_ext.runner.modeling.heads")
 """Classes, made with the whole config, as `pml_ext.runner.EmbeddingHead`."""

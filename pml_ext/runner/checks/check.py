@@ -18,8 +18,8 @@ from pml_ext.runner.data.samplers import require_callable
 from pml_ext.runner.data.transforms import require_image
 from pml_ext.runner.evaluation.evaluate import gallery_cohort, opis_settings, verification_evaluator
 from pml_ext.runner.modeling.architectures import build_model
+from pml_ext.runner.modeling.backbones.registration import ImageSizes
 from pml_ext.runner.modeling.heads import build_partial_fc
-from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
 from pml_ext.runner.registry import TRANSFORM_REGISTRY
 from pml_ext.runner.solver.optimizer import build_optimizer

@@ -20,7 +20,7 @@ from pml_ext.runner.evaluation.evaluator import LAST, columns_of_first, replaces
 from pml_ext.runner.evaluation.rules import TEST_RULES
 from pml_ext.runner.modeling import rules as of_models
 from pml_ext.runner.modeling.architectures import has_own_forward
-from pml_ext.runner.modeling.image_sizes import ImageSizes
+from pml_ext.runner.modeling.backbones.registration import ImageSizes
 from pml_ext.runner.modeling.losses.factory import facts_of_name
 from pml_ext.runner.modeling.names import backbone_facts
 from pml_ext.runner.modeling.weights.imagenet import why_no_weights

@@ -15,7 +15,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError, import_library
 from pml_ext.runner.checks.supported import require_network
 from pml_ext.runner.config.network_keys import shaping
-from pml_ext.runner.modeling.image_sizes import ImageSizes
+from pml_ext.runner.modeling.backbones.registration import ImageSizes
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.search.model_record import INPUT, KEY, OUTPUT, ModelRecord
 from pml_ext.search.onnx_model import OnnxModel, append_record

@@ -14,9 +14,9 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext._names import class_name, described
 from pml_ext.runner.modeling.architectures import Baseline, build_model
-from pml_ext.runner.modeling.architectures.baseline import Batch
+from pml_ext.runner.modeling.architectures.baseline import Batch, example_image
+from pml_ext.runner.modeling.backbones.registration import ImageSizes
 from pml_ext.runner.modeling.heads import EmbeddingHead
-from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
 
 
@@ -83,14 +83,12 @@ class PixelsToEmbedding(nn.Module):
     @cached_property
     def embedding_dim(self) -> int:
         """D, measured on an image of INPUT.SIZE_TEST, or of 224 × 224 where that is not fixed."""
-        size, channels = ImageSizes.of(self._cfg.INPUT).test, len(self._cfg.MODEL.PIXEL_MEAN)
-        height, width = (size[0], size[-1]) if size[0] > 0 else (224, 224)
         heads = self._cfg.MODEL.HEADS
-        if size[0] == 0 and heads.POOL_LAYER == "Flatten":  # of images of another, unknown size
+        if ImageSizes.of(self._cfg.INPUT).test[0] == 0 and heads.POOL_LAYER == "Flatten":  # of images of unknown size
             return int(heads.EMBEDDING_DIM or self._cfg.MODEL.BACKBONE.FEAT_DIM)
         was_training, device = self.training, next(self.parameters()).device
         with torch.inference_mode():
-            rows = self.eval()(torch.zeros(1, channels, height, width, device=device))
+            rows = self.eval()(example_image(self._cfg).to(device))
         self.train(was_training)
         return int(rows.shape[1])
 

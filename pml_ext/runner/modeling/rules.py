@@ -104,8 +104,7 @@ MINER_RULES: list[Rule] = [one_of("NAME", MINER_REGISTRY, where=lambda options: 
 
 
 def _pixels(options: CN) -> str | None:
-    channels = {len(options.PIXEL_MEAN), len(options.PIXEL_STD)}
-    if channels in ({1}, {3}):
+    if len(options.PIXEL_MEAN) == len(options.PIXEL_STD) and len(options.PIXEL_MEAN) in (1, 3):
         return None
     return f"must both have 1 value (grey) or 3 (RGB); PIXEL_STD is {list(options.PIXEL_STD)}"
 
@@ -130,7 +129,7 @@ def _miner_without_a_loss(options: CN) -> str | None:
 def _partial_fc(options: CN) -> str | None:
     if not options.HEADS.PFC.ENABLED:
         return None
-    if options.META_ARCHITECTURE == "MGN":
+    if _is_mgn(options):
         return "does not fit MGN, which has eight classifiers; set it to False"
     facts = [facts_of_name(name) for name in options.LOSSES.NAME]
     of_classes = [each.partial_fc for each in facts if each.partial_fc or each.compares == "class scores"]
@@ -140,28 +139,32 @@ def _partial_fc(options: CN) -> str | None:
     return None
 
 
-def _of_mgn(options: CN) -> Iterator[Problem]:
-    """MGN branches into a ResNet with bottlenecks, and its heads pool stripes of maps."""
-    if options.META_ARCHITECTURE != "MGN":
-        return
-    name, depth = options.BACKBONE.NAME, options.BACKBONE.DEPTH
-    is_known = names.registered_name(name) in BACKBONE_REGISTRY
-    if is_known and name != "build_resnet_backbone":
-        yield Problem("BACKBONE.NAME", name, "must be build_resnet_backbone, whose stages MGN branches into")
-    elif name == "build_resnet_backbone" and depth in ("18x", "34x"):
-        yield Problem("BACKBONE.DEPTH", depth, "must be 50x or 101x, which have the bottlenecks that MGN branches into")
-    if options.HEADS.POOL_LAYER in ("Identity", "Flatten"):
-        reason = "does not fit MGN, whose heads see maps of several sizes; the other POOL_LAYERs do"
-        yield Problem("HEADS.POOL_LAYER", options.HEADS.POOL_LAYER, reason)
-    for loss in options.LOSSES.NAME:
-        if facts_of_name(loss).compares == "class vectors":
-            reason = "learns vectors of one size for the identities, and MGN's features have several sizes"
-            yield Problem("LOSSES.NAME", loss, reason)
+def _is_mgn(options: CN) -> bool:
+    return bool(options.META_ARCHITECTURE == "MGN")
+
+
+def _class_vectors(options: CN) -> str | None:
+    wrong = [name for name in options.LOSSES.NAME if facts_of_name(name).compares == "class vectors"]
+    if not _is_mgn(options) or not wrong:
+        return None
+    return f"{wrong[0]} learns vectors of one size for the identities, and MGN's features have several sizes"
 
 
 MODEL_RULES: list[Rule] = [
     one_of("META_ARCHITECTURE", META_ARCH_REGISTRY, not_built=names.ARCHITECTURES_NOT_BUILT),
-    _of_mgn,
+    must(
+        "BACKBONE.NAME",
+        "must be build_resnet_backbone, whose stages MGN branches into",
+        lambda name: name == "build_resnet_backbone",
+        where=_is_mgn,
+    ),
+    must(
+        "HEADS.POOL_LAYER",
+        "does not fit MGN, whose heads see maps of several sizes; the other POOL_LAYERs do",
+        lambda pool: pool not in ("Identity", "Flatten"),
+        where=_is_mgn,
+    ),
+    fits("LOSSES.NAME", _class_vectors),
     fits("PIXEL_MEAN", _pixels),
     must("PIXEL_STD", "must be above 0, pixels are divided by it", lambda value: min(value, default=1) > 0),
     must("DEVICE", "must be cuda, cuda:0 and so on, cpu or auto", re.compile(r"cuda(:\d+)?|cpu|auto").fullmatch),

@@ -127,7 +127,7 @@ def test_what_would_not_run_is_refused(digits: Path, opts: str, expected: str) -
 
 def test_weights_that_nobody_publishes() -> None:
     words = ["MODEL.BACKBONE.PRETRAIN", "True", "MODEL.BACKBONE.WITH_SE", "True"]
-    assert "PRETRAIN = True: FastReID names no weights" in "\n".join(problems(load_config(BAGTRICKS, words)))
+    assert "PRETRAIN = True: no weights for this" in "\n".join(problems(load_config(BAGTRICKS, words)))
     assert problems(load_config(BAGTRICKS, [*words, "MODEL.WEIGHTS", "model.pth"])) == []
 
 

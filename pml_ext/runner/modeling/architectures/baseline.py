@@ -1,5 +1,6 @@
 """META_ARCHITECTURE Baseline: a backbone and a head on it."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,9 +12,8 @@ from pml_ext._errors import UserError
 from pml_ext._names import class_name, described
 from pml_ext.runner.modeling.backbones import build_backbone
 from pml_ext.runner.modeling.backbones.convnet import ConvNet
+from pml_ext.runner.modeling.backbones.registration import ImageSizes
 from pml_ext.runner.modeling.heads import build_heads
-from pml_ext.runner.modeling.image_sizes import ImageSizes
-from pml_ext.runner.modeling.names import backbone_facts
 from pml_ext.runner.registry import META_ARCH_REGISTRY
 
 Batch = Mapping[str, Any]
@@ -105,30 +105,35 @@ def with_feature_size(cfg: CN, backbone: nn.Module) -> CN:
 
     It is channels × height × width with POOL_LAYER Flatten, FastReID's meaning.
     """
-    options, size = cfg.MODEL.BACKBONE, getattr(backbone, "num_features", None)
+    options = cfg.MODEL.BACKBONE
+    channels = getattr(backbone, "num_features", None)
     is_flat = cfg.MODEL.HEADS.POOL_LAYER == "Flatten"
-    if is_flat:
-        size = _flat_size(cfg, backbone)
-    elif size is None:
+    if is_flat and (isinstance(backbone, ConvNet) or not options.FEAT_DIM):  # ConvNet's FEAT_DIM is its channels
+        size = math.prod(map_shape(cfg, backbone))
+    elif is_flat or channels is None:
         size = options.FEAT_DIM or map_shape(cfg, backbone)[0]
-    elif options.FEAT_DIM not in (0, size):
-        facts = backbone_facts(options.NAME)
-        depth = f" of DEPTH {options.DEPTH}" if facts and facts.depths else ""
-        raise UserError(f"MODEL.BACKBONE.FEAT_DIM must be {size} for {options.NAME}{depth}; got {options.FEAT_DIM}")
+    elif options.FEAT_DIM in (0, channels):
+        size = channels
+    else:
+        raise UserError(f"MODEL.BACKBONE.FEAT_DIM must be {channels} for {options.NAME}; got {options.FEAT_DIM}")
     filled: CN = cfg.clone()
-    filled.defrost()
-    filled.MODEL.BACKBONE.FEAT_DIM = int(size)
+    filled.merge_from_list(["MODEL.BACKBONE.FEAT_DIM", size])
     filled.freeze()
     return filled
 
 
-@torch.no_grad()
-def map_shape(cfg: CN, backbone: nn.Module) -> tuple[int, ...]:
-    """(channels, height, width) of the backbone's map of an image of INPUT.SIZE_TEST, or of 224 × 224."""
+def example_image(cfg: CN) -> Tensor:
+    """A black image (1, C, H, W) of INPUT.SIZE_TEST, or of 224 × 224 where that is not fixed."""
     size = ImageSizes.of(cfg.INPUT).test
     height, width = (size[0], size[-1]) if size[0] > 0 else (224, 224)
+    return torch.zeros(1, len(cfg.MODEL.PIXEL_MEAN), height, width)
+
+
+@torch.no_grad()
+def map_shape(cfg: CN, backbone: nn.Module) -> tuple[int, ...]:
+    """(channels, height, width) of the backbone's map of an image."""
     was_training = backbone.training
-    maps = backbone.eval()(torch.zeros(1, len(cfg.MODEL.PIXEL_MEAN), height, width))
+    maps = backbone.eval()(example_image(cfg))
     backbone.train(was_training)
     if not isinstance(maps, Tensor) or maps.ndim != 4:
         raise UserError(
@@ -136,30 +141,3 @@ def map_shape(cfg: CN, backbone: nn.Module) -> tuple[int, ...]:
             f"{cfg.MODEL.META_ARCHITECTURE}, which pools them; got {described(maps)}"
         )
     return tuple(maps.shape[1:])
-
-
-def _flat_size(cfg: CN, backbone: nn.Module) -> int:
-    """Channels × height × width of the feature map, FEAT_DIM of which is checked where the image size is given.
-
-    ConvNet's FEAT_DIM is its channels, so its map's size is only measured.
-    """
-    options, sizes = cfg.MODEL.BACKBONE, ImageSizes.of(cfg.INPUT)
-    size = list(sizes.train)
-    has_own_width = isinstance(backbone, ConvNet)
-    is_unknown = size[0] == 0 and sizes.test[0] == 0
-    if is_unknown and options.FEAT_DIM and not has_own_width:
-        return int(options.FEAT_DIM)
-    if size[0] == 0 or size != sizes.test:
-        raise UserError(
-            f"MODEL.HEADS.POOL_LAYER Flatten needs one fixed image size: INPUT.SIZE_TRAIN is {size}, SIZE_TEST is "
-            f"{sizes.test}; for images that have one size already give MODEL.BACKBONE.FEAT_DIM, the channels × height "
-            "× width of their feature map"
-        )
-    channels, height, width = map_shape(cfg, backbone)
-    measured = channels * height * width
-    if not has_own_width and options.FEAT_DIM not in (0, measured):
-        raise UserError(
-            f"MODEL.BACKBONE.FEAT_DIM must be {measured} ({channels}×{height}×{width}) for "
-            f"{options.NAME} at {size} with Flatten; got {options.FEAT_DIM}"
-        )
-    return measured

@@ -3,6 +3,16 @@
 from torch import nn
 from yacs.config import CfgNode as CN
 
+from pml_ext.runner.modeling.backbones import (  # noqa: F401  # register
+    convnet,
+    insightface,
+    osnet,
+    resnet,
+    shufflenetv2,
+    timm_networks,
+    torchvision_networks,
+    vit,
+)
 from pml_ext.runner.modeling.names import registered_name
 from pml_ext.runner.registry import BACKBONE_REGISTRY
 

@@ -6,8 +6,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.modeling.backbones.registration import built_in
-from pml_ext.runner.modeling.image_sizes import ImageSizes
+from pml_ext.runner.modeling.backbones.registration import ImageSizes, built_in
 
 _IRESNET_STAGES = {
     "18x": (2, 2, 2, 2),

@@ -78,8 +78,3 @@ class IBN(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, channels, h, w) of the same shape."""
         return torch.cat([self.IN(x[:, : self.split].contiguous()), self.BN(x[:, self.split :].contiguous())], dim=1)
-
-
-def get_norm(norm: str, out_channels: int) -> nn.Module:
-    """FastReID's name of `build_norm`; an empty name is no normalisation."""
-    return build_norm(norm or "none", out_channels)

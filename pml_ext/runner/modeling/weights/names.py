@@ -7,84 +7,89 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from pml_ext._errors import UserError
-from pml_ext.runner.modeling.names import MGN_HEADS
 
-# FastReID 0.x -> today's, and ours. No name of ours begins with one on the left, so translating twice changes nothing.
-_FASTREID_HEADS = {
-    f"{head}.{old}": f"{head}.{new}"
-    for head in ("heads", *MGN_HEADS)
-    for old, new in (("classifier.weight", "weight"), ("bnneck.", "bottleneck.0."))
+_PREFIXES = ("module.", "encoder.", "model.", "extractor.", "model.")  # DataParallel; MoCo; Open Metric Learning
+# insightface's networks: a name that only they have, and their last layers, linear and batch norm
+_FACE_HEADS = (
+    ("features.running_mean", "fc.", "features."),  # iresnet
+    ("conv_sep.layers.0.weight", "features.layers.2.", "features.layers.3."),  # MobileFaceNet
+    ("mask_token", "feature.2.", "feature.3."),  # vision transformers
+)
+# FastReID 0.x -> today's, and ours
+_OLD_HEADS = {
+    r"^(heads|b\d+_head)\.classifier\.weight": r"\1.weight",
+    r"^(heads|b\d+_head)\.bnneck\.": r"\1.bottleneck.0.",
 }
+_AFTER_POOLING = ("fc.", "projection.")  # layers of an embedding, with a bias or a ReLU
 
 
-def own_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
+def whole_names(model: nn.Module, state: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
     """A whole model's weights under this package's names.
 
-    Knows FastReID's (today's and its 0.x heads, saved from DataParallel or not) and insightface's iresnet, whose
-    `fc` and `features` are the head's reduction and BNNeck, its MobileFaceNet and its vision transformers. Other names
-    stay as they are.
+    Knows FastReID's (today's and its 0.x heads, saved from DataParallel or not) and insightface's networks. torchreid
+    and Open Metric Learning name a backbone's weights without a prefix, and compare pooled maps in tests, so that the
+    config's head must have no reduction and no BNNeck.
     """
-    state = without_prefix(state, "module.")
-    if {"prelu.weight", "fc.weight", "fc.bias", "features.running_mean"} <= state.keys():
-        return _with_a_face_head(state, "fc.", "features.")
-    if {"conv_sep.layers.0.weight", "features.layers.2.weight"} <= state.keys():
-        return _with_a_face_head(state, "features.layers.2.", "features.layers.3.")
-    if {"mask_token", "feature.2.weight"} <= state.keys():
-        return _with_a_face_head(state, "feature.2.", "feature.3.")
-    renamed = {}
-    for name, value in state.items():
-        for old, new in _FASTREID_HEADS.items():
-            if name.startswith(old):
-                name = new + name.removeprefix(old)
-        renamed[name] = value
-    return renamed
+    own, parts = model.state_dict(), [name for name, _ in model.named_children()]
+    if not _begins_with(parts, state):
+        state = bare_names(state)
+        for sign, linear, norm in _FACE_HEADS:
+            if sign in state and f"{linear}weight" in state:
+                return _with_a_face_head(state, linear, norm)
+        if "heads" in parts and not _begins_with(parts, state):
+            state = _of_backbone_and_classifier(model, state, path)
+    state = {name if name in own else _replaced(name, _OLD_HEADS): value for name, value in state.items()}
+    return library_names(model, state)
 
 
-def backbone_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
+def _begins_with(parts: list[str], state: dict[str, Tensor]) -> bool:
+    return any(name.partition(".")[0] in parts for name in state)
+
+
+def backbone_names(backbone: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
     """A backbone's weights from a whole model's file, or from a file that prefixes all names."""
     state = bare_names(state)
     for prefix in ("backbone.", "net."):  # FastReID's models and ours; ours around timm's nets
         inside = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
         state = inside or state
-    return state
+    other_names = getattr(backbone, "other_names", {})
+    return {_replaced(name, other_names): value for name, value in state.items()}
 
 
 def bare_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """A state without the prefixes common to all names, and without the losses of Open Metric Learning."""
     state = {name: value for name, value in state.items() if not name.startswith("criterion.")}
-    for prefix in ("module.", "encoder.", "model.", "extractor.", "model."):  # DataParallel; MoCo; Open Metric Learning
-        state = without_prefix(state, prefix)
+    for prefix in _PREFIXES:
+        if all(name.startswith(prefix) for name in state):
+            state = {name.removeprefix(prefix): value for name, value in state.items()}
     return state
 
 
-def library_names(backbone: nn.Module | None, state: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
-    """The state with FastReID's names of a library's network (`backbone.net`) turned into the library's.
+def library_names(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A whole model's state with FastReID's names of a library's network (`backbone.net`) turned into the library's.
 
-    `backbone.other_names` has what replaces which regular expressions; after `prefix` the result has `net.`.
+    `backbone.other_names` has what replaces which regular expressions.
     """
+    backbone = getattr(model, "backbone", None)
     if not hasattr(backbone, "net"):
         return state
-    other_names: Mapping[str, str] = getattr(backbone, "other_names", {})
-    inner, found = f"{prefix}net." if prefix else "", {}
+    other_names = getattr(backbone, "other_names", {})
+    renamed = {}
     for name, value in state.items():
-        if name.startswith(prefix) and not name.startswith(f"{prefix}net."):
-            name = name.removeprefix(prefix)
-            for pattern, new in other_names.items():
-                name = re.sub(pattern, new, name)
-            name = inner + name
-        found[name] = value
-    return found
+        if name.startswith("backbone.") and not name.startswith("backbone.net."):
+            name = f"backbone.net.{_replaced(name.removeprefix('backbone.'), other_names)}"
+        renamed[name] = value
+    return renamed
 
 
-def without_prefix(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The state without this prefix if all names have it; otherwise unchanged."""
-    if not all(name.startswith(prefix) for name in state):
-        return state
-    return {name.removeprefix(prefix): value for name, value in state.items()}
+def _replaced(name: str, patterns: Mapping[str, str]) -> str:
+    for pattern, new in patterns.items():
+        name = re.sub(pattern, new, name)
+    return name
 
 
 def _with_a_face_head(state: dict[str, Tensor], linear: str, norm: str) -> dict[str, Tensor]:
-    """insightface's last layers, linear and batch norm, as a 1×1 convolution without a bias and the BNNeck.
+    """insightface's last layers as a 1×1 convolution without a bias and the BNNeck.
 
     Batch norm subtracts its running mean, so a linear layer's bias goes in there: norm(Wx + b) with mean m is
     norm(Wx) with mean m − b.
@@ -102,43 +107,21 @@ def _with_a_face_head(state: dict[str, Tensor], linear: str, norm: str) -> dict[
     return renamed
 
 
-# part of a name -> the network with such names, and its backbone here
-_WHOLE_MODELS = {
-    "conv2.0.conv2a.": ("an OSNet", "build_osnet_backbone"),
-    "layer4.0.conv1.": ("a ResNet", "torchvision:resnet50 and its like"),
-    "blocks.0.attn.qkv.": ("a vision transformer", "build_vit_backbone"),
-}
-_AFTER_POOLING = ("fc.", "projection.")  # layers of an embedding, with a bias or a ReLU
-
-
-def named_as_whole(module: nn.Module, state: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
-    """Rename a state for a module with the children backbone and heads, unless it has such names already.
-
-    Both projects compare pooled maps in tests, so the config's head must have no reduction and no BNNeck.
-    """
-    parts = [name for name, _ in module.named_children()]
-    backbone = getattr(module, "backbone", None)
-    if "heads" not in parts or any(name.partition(".")[0] in parts for name in state):
-        return state
-    bare = bare_names(state)
-    every_name = " ".join(bare)
-    sign = next((sign for sign in _WHOLE_MODELS if sign in every_name), None)
-    if sign is None:
-        return state
-    kind, takes_it = _WHOLE_MODELS[sign]
-    behind = sorted({name.split(".")[0] for name in bare if name.startswith(_AFTER_POOLING)})
+def _of_backbone_and_classifier(model: nn.Module, state: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
+    behind = sorted({name.split(".")[0] for name in state if name.startswith(_AFTER_POOLING)})
     if behind:
         raise UserError(
-            f"{path} is {kind} with a layer ({', '.join(behind)}) behind its pooling that no head here has; to begin a "
-            "training with its backbone, give the file as MODEL.BACKBONE.PRETRAIN_PATH with PRETRAIN True"
+            f"{path} has a layer ({', '.join(behind)}) behind its pooling that no head here has; to begin a training "
+            "with its backbone, give the file as MODEL.BACKBONE.PRETRAIN_PATH with PRETRAIN True"
         )
-    if getattr(getattr(backbone, "maxpool", None), "ceil_mode", False):
+    pool = getattr(getattr(model, "backbone", None), "maxpool", None)
+    if getattr(pool, "ceil_mode", False):
         raise UserError(
-            f"{path} is {kind} whose max-pool pads, which FastReID's does not: set MODEL.BACKBONE.NAME to {takes_it}"
+            f"{path} is a ResNet whose max-pool pads, which FastReID's does not: set MODEL.BACKBONE.NAME to "
+            "torchvision:resnet50 and its like"
         )
     renamed = {}
-    for name, value in bare.items():
-        inside = name.removeprefix("classifier.")
-        part = "backbone" if inside == name else "heads"
-        renamed[f"{part}.{inside}"] = value
+    for name, value in state.items():
+        part = "heads" if name.startswith("classifier.") else "backbone"
+        renamed[f"{part}.{name.removeprefix('classifier.')}"] = value
     return renamed

@@ -3,7 +3,6 @@
 import importlib.util
 import zipfile
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -66,13 +65,11 @@ def read_state_dict(given: str | Path) -> dict[str, Tensor]:
         else:
             with torch.serialization.safe_globals(_OF_NUMBERS):
                 content = torch.load(path, map_location="cpu", weights_only=True)
-    except UnpicklingError as error:  # torch's message recommends loading the file as code
+    except Exception as error:  # torch's message recommends loading the file as code; others are not documented
         raise UserError(
             f"{path} is not a readable weights file: it is damaged, or holds objects besides tensors, which are code "
             "to run and are not loaded"
         ) from error
-    except Exception as error:  # which other errors damaged input raises is not documented
-        raise UserError(f"{path} is not a readable weights file (tensors only): {error!r}") from error
     for nest in ("state_dict", "model", "model_state"):
         if isinstance(content, dict) and isinstance(content.get(nest), dict):
             content = content[nest]

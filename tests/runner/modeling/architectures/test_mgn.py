@@ -1,6 +1,4 @@
-import json
 import logging
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,18 +8,13 @@ import pytest
 import torch
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
-from pml_ext.cli import main
 from pml_ext.runner.checks.check import problems
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import ImageSet
-from pml_ext.runner.engine.exporting import FORMATS, export
 from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.losses.fastreid_losses import CrossEntropyLoss, TripletLoss
-from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
-from tests.runner.data.published_layouts import LAYOUTS
 from tests.runner.modeling.networks import module_of
 
 CONFIG = Path(__file__).parents[4] / "fastreid_configs" / "Market1501" / "mgn_R50-ibn.yml"
@@ -35,10 +28,6 @@ Shapes = dict[str, tuple[int, ...]]
 
 def small(*opts: str) -> CN:
     return load_config(CONFIG, [*SMALL, *opts])
-
-
-def model_of(cfg: CN) -> PixelsToEmbedding:
-    return PixelsToEmbedding(cfg).eval()
 
 
 def batch_norm(name: str, channels: int) -> Shapes:
@@ -79,39 +68,25 @@ def fastreids(classes: int, size: int) -> Shapes:
     return shapes
 
 
-@pytest.fixture(scope="module")
-def net() -> PixelsToEmbedding:
-    torch.manual_seed(0)
-    return model_of(small())
-
-
-def test_fastreids_weights_load_key_for_key(net: PixelsToEmbedding, tmp_path: Path) -> None:
+def test_fastreids_weights_load_key_for_key(tmp_path: Path) -> None:
     shapes = fastreids(5, 8)
     assert len(shapes) == 728
-    generator = torch.Generator().manual_seed(0)
-    state = {name: torch.rand(shape, generator=generator) for name, shape in shapes.items()}
+    state = {name: torch.rand(shape) for name, shape in shapes.items()}
     torch.save({"model": state}, tmp_path / "model_best.pth")
-    load_weights(net.model, tmp_path / "model_best.pth", optional=ONLY_FOR_TRAINING)
-    own = net.model.state_dict()
-    classifiers = {f"{head}.weight" for head in HEADS}
-    assert own.keys() == shapes.keys() - classifiers
-    counters = {name for name in own if name.endswith("num_batches_tracked")}
-    assert all(torch.equal(own[name], state[name]) for name in own.keys() - counters)
-
     whole = build_model(small(), num_classes=5)
     load_weights(whole, tmp_path / "model_best.pth")
-    assert torch.equal(whole.state_dict()["b33_head.weight"], state["b33_head.weight"])
+    assert whole.state_dict().keys() == shapes.keys()
+    of_numbers = (name for name in shapes if not name.endswith("num_batches_tracked"))
+    assert all(torch.equal(whole.state_dict()[name], state[name]) for name in of_numbers)
+    assert {f"{head}.weight" for head in HEADS} <= {*ONLY_FOR_TRAINING}
 
 
-def test_the_branches_begin_with_the_same_weights(net: PixelsToEmbedding) -> None:
-    fresh = model_of(small()).model.state_dict()
-    for name, value in fresh.items():
-        if name.startswith("b1."):
-            assert torch.equal(value, fresh[name.replace("b1.", "b2.", 1)])
-            assert torch.equal(value, fresh[name.replace("b1.", "b3.", 1)])
-    strided: Any = model_of(small("MODEL.BACKBONE.LAST_STRIDE", "2")).model
-    assert strided.b1[1][0].conv2.stride == strided.b1[1][0].downsample[0].stride == (2, 2)
-    assert strided.b2[1][0].conv2.stride == strided.b3[1][0].downsample[0].stride == (1, 1)
+def test_the_branches_begin_with_the_same_weights() -> None:
+    model: Any = build_model(small("MODEL.BACKBONE.LAST_STRIDE", "2"))
+    for name, value in model.b1.state_dict().items():
+        assert torch.equal(value, model.b2.state_dict()[name]) and torch.equal(value, model.b3.state_dict()[name])
+    assert model.b1[1][0].conv2.stride == model.b1[1][0].downsample[0].stride == (2, 2)
+    assert model.b2[1][0].conv2.stride == model.b3[1][0].downsample[0].stride == (1, 1)
 
 
 def test_the_embedding_is_whole_then_halves_then_thirds() -> None:
@@ -174,12 +149,8 @@ def test_losses_are_means_over_heads_and_features(training: tuple[TrainingModule
             ["MODEL.BACKBONE.NAME = 'build_resnext_backbone': must be build_resnet_backbone"],
         ),
         (
-            ["MODEL.BACKBONE.DEPTH", "34x", "MODEL.BACKBONE.FEAT_DIM", "512"],
-            ["MODEL.BACKBONE.DEPTH = '34x': must be 50x or 101x"],
-        ),
-        (
             ["MODEL.HEADS.POOL_LAYER", "Flatten", "MODEL.LOSSES.NAME", "('ProxyNCALoss', 'CrossEntropyLoss')"],
-            ["MODEL.HEADS.POOL_LAYER = 'Flatten': does not fit", "MODEL.LOSSES.NAME = 'ProxyNCALoss': learns vectors"],
+            ["MODEL.HEADS.POOL_LAYER = 'Flatten': does not fit", "MODEL.LOSSES.NAME = ('ProxyNCALoss', 'Cross"],
         ),
     ],
 )  # fmt: skip
@@ -189,35 +160,8 @@ def test_what_does_not_fit_is_refused(opts: list[str], expected: list[str]) -> N
     assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True))
 
 
-def test_maps_that_cannot_be_cut_stop_a_run_too(net: PixelsToEmbedding) -> None:
-    with pytest.raises(UserError, match="they are 4 high for images of this size"):
-        net(torch.zeros(1, 3, 64, 16))
-
-
 def test_non_local_blocks_are_left_out_as_in_fastreid(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "pml_ext"), torch.device("meta"):
         model = build_model(small("MODEL.BACKBONE.WITH_NL", "True"))
     assert not [name for name in model.state_dict() if "NL_" in name]
     assert "WITH_NL has no effect on MGN, as in FastReID" in caplog.text
-
-
-@pytest.mark.filterwarnings("ignore:epsilon_opis, opis are nan")  # so few images
-def test_it_trains_evaluates_and_exports(tmp_path: Path) -> None:
-    LAYOUTS["Market1501"](tmp_path)
-    opts = [*SMALL, "DATASETS.ROOT", str(tmp_path), "OUTPUT_DIR", str(tmp_path / "run"), "DATALOADER.NUM_WORKERS", "0"]
-    opts += ["SOLVER.MAX_EPOCH", "1", "SOLVER.IMS_PER_BATCH", "12", "DATALOADER.NUM_INSTANCE", "4"]
-    opts += ["TEST.EVAL_PERIOD", "1", "SOLVER.FREEZE_ITERS", "1", "SOLVER.DELAY_EPOCHS", "0"]
-    opts += ["SOLVER.OPT", "SGD", "SOLVER.MOMENTUM", "0.0"]  # no state: a checkpoint is large as it is
-    assert main(["train", "--config-file", str(CONFIG), *opts]) == 0
-    results = json.loads((tmp_path / "run" / "metrics.json").read_text())["results"]
-    assert list(results) == ["Market1501"]
-    weights = tmp_path / "run" / "checkpoints" / "last.ckpt"
-    state = torch.load(weights, weights_only=True)["state_dict"]
-    first, second = state["b1.0.0.conv1.weight"], state["b2.0.0.conv1.weight"]
-    assert torch.equal(first, second), "frozen for the only iteration, all branches keep their first weights"
-    assert not torch.equal(state["b21_head.weight"], state["b22_head.weight"])
-    cfg = small("MODEL.WEIGHTS", str(weights))
-    assert export(cfg, tmp_path / "mgn.pt", "torchscript") < 1e-5
-    embeddings = FORMATS["torchscript"][1](tmp_path / "mgn.pt", torch.zeros(2, 3, 48, 16))
-    assert embeddings.shape == (2, 64)
-    shutil.rmtree(tmp_path / "run")

@@ -163,7 +163,7 @@ def test_a_loss_without_a_node_of_its_own_takes_its_constructors_arguments() -> 
     [
         ("MARGINLOSS.NUU", "1", "unknown key MODEL.LOSSES.MARGINLOSS.NUU. Known: MODEL.LOSSES.MARGINLOSS.BETA"),
         ("MARGINLOS.NU", "1", "unknown key MODEL.LOSSES.MARGINLOS; did you mean MODEL.LOSSES.MARGINLOSS"),
-        ("MARGINLOSS.NU", "half", "MODEL.LOSSES.MARGINLOSS.NU must be like its default 0; got 'half'"),
+        ("MARGINLOSS.NU", "half", "MODEL.LOSSES.MARGINLOSS.NU must be of type int, such as 0; got 'half'"),
     ],
 )
 def test_a_wrong_key_of_such_a_node_is_named(key: str, value: str, message: str) -> None:

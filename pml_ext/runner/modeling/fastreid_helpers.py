@@ -1,0 +1,69 @@
+"""FastReID's helpers for a project's own parts: `configurable` constructors, norms and initial weights."""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from torch import nn
+from yacs.config import CfgNode as CN
+
+from pml_ext.runner.modeling.backbones.norms import build_norm
+
+
+def configurable(init: Callable[..., None]) -> Callable[..., None]:
+    """Decorate an `__init__`: called with a config, it gets the arguments that `from_config(cfg)` returns.
+
+    >>> class Scale:
+    ...     @configurable
+    ...     def __init__(self, *, factor):
+    ...         self.factor = factor
+    ...
+    ...     @classmethod
+    ...     def from_config(cls, cfg):
+    ...         return {"factor": cfg.FACTOR}
+    >>> Scale(CN({"FACTOR": 3})).factor, Scale(factor=2).factor
+    (3, 2)
+    """
+
+    @wraps(init)
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        if args and isinstance(args[0], CN):
+            from_config = type(self).from_config
+            named = inspect.signature(from_config).parameters
+            of_config = {name: value for name, value in kwargs.items() if name in named}
+            others = {name: value for name, value in kwargs.items() if name not in named}
+            args, kwargs = (), {**from_config(*args, **of_config), **others}
+        init(self, *args, **kwargs)
+
+    return made
+
+
+def get_norm(norm: str, out_channels: int) -> nn.Module:
+    """FastReID's name of `build_norm`; an empty name is no normalisation."""
+    return build_norm(norm or "none", out_channels)
+
+
+_NORMS = (nn.modules.batchnorm._BatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d)
+
+
+def weights_init_kaiming(module: nn.Module) -> None:
+    """Kaiming normal weights of linear layers and convolutions, zero biases; norms of scale N(1, 0.02²)."""
+    if isinstance(module, nn.Linear):
+        nn.init.kaiming_normal_(module.weight, mode="fan_out")
+    elif isinstance(module, (nn.Conv1d, nn.Conv2d)):
+        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    elif isinstance(module, _NORMS) and module.affine:
+        nn.init.normal_(module.weight, 1.0, 0.02)
+    else:
+        return
+    if module.bias is not None:
+        nn.init.zeros_(module.bias)
+
+
+def weights_init_classifier(module: nn.Module) -> None:
+    """Normal weights of deviation 0.001 of linear layers, zero biases."""
+    if isinstance(module, nn.Linear):
+        nn.init.normal_(module.weight, std=0.001)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
