@@ -24,7 +24,7 @@ from pml_ext.runner.evaluation.results import METRICS, heading
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_RATES = ("epoch/hard_triplets", "learning_rate", "images_per_second")
+_RATES = ("learning_rate", "images_per_second")
 _SHARES = (0.1, 0.5, 0.9)
 _POINTS = 400  # of a curve; IJB-C has millions of thresholds
 

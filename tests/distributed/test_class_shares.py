@@ -6,38 +6,30 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
-from pml_ext._errors import UserError
 from pml_ext.distributed import PartialFC
-from pml_ext.runner.engine.class_shares import CLASSES, read_share, take_share, write_share
+from pml_ext.runner.engine.checkpoints import load_classes, save_classes
 
 COUNT, VECTORS = 11, "losses.DiscriminativeLoss.weight"
 
 
 def on_rank(rank: int, ranks: int) -> dict[Any, Any]:
-    """Two steps of Adam, and what it then writes, in a folder of its own; what it says where another one cannot."""
+    """Two steps of Adam, and what it then writes, in a folder of its own."""
     loss, other = PartialFC(3, COUNT), torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.Adam([other, loss.weight])
     for _ in range(2):
         (loss.weight.sin().sum() + other.sum()).backward()
         optimizer.step()
     state: dict[str, Any] = {
-        "state_dict": {VECTORS: loss.weight}, "optimizer_states": [optimizer.state_dict()], "global_step": 5,
+        "state_dict": {VECTORS: loss.weight.detach()}, "optimizer_states": [optimizer.state_dict()], "global_step": 5,
     }  # fmt: skip
-    rows = {name: value.detach().clone() for name, value in take_share(state, VECTORS, loss, optimizer).items()}
     with TemporaryDirectory() as name:
         folder = Path(name)
-        write_share(rows, state[CLASSES], loss, folder, distributed.group.WORLD)
+        save_classes(state, VECTORS, loss, optimizer, folder)
         files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("classes_*/*")}
-        (folder / "no folder").touch()
-        try:
-            write_share(rows, state[CLASSES], loss, folder / "no folder" if rank else folder, distributed.group.WORLD)
-            said = ""
-        except UserError as error:
-            said = str(error)
     kept = {"weight": loss.weight.detach(), "exp_avg": optimizer.state[loss.weight]["exp_avg"]}
-    return {"classes": {"files": files, "checkpoint": state, "rows": kept, "said": said}}
+    return {"classes": {"files": files, "checkpoint": state, "rows": kept}}
 
 
 @pytest.mark.parametrize("after", [1, 2, 3, 4])
@@ -51,14 +43,9 @@ def test_other_ranks_read_them(tmp_path: Path, found: list[dict[Any, Any]], afte
     got: list[dict[str, Tensor]] = []
     for rank in range(after):
         checkpoint = {**written[0]["checkpoint"], "state_dict": {}}
-        read_share(checkpoint, VECTORS, PartialFC(3, COUNT, part=(rank, after)), tmp_path)
+        load_classes(checkpoint, VECTORS, PartialFC(3, COUNT, part=(rank, after)), tmp_path)
         state = checkpoint["optimizer_states"][0]["state"][1]
         assert state["step"] == 2 and state.keys() == {"step", "exp_avg", "exp_avg_sq"}
         got.append({"weight": checkpoint["state_dict"][VECTORS], "exp_avg": state["exp_avg"]})
     for key in ("weight", "exp_avg"):
         assert torch.equal(torch.cat([each[key] for each in got]), torch.cat([each["rows"][key] for each in written]))
-
-
-def test_all_ranks_raise_where_one_cannot_write(found: list[dict[Any, Any]]) -> None:
-    for of_rank in found:
-        assert "cannot be written; last.ckpt is kept as it was: rank 1: " in of_rank["classes"]["said"]

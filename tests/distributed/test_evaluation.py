@@ -166,7 +166,9 @@ def on_pretend_device(rank_: int, group: dist.ProcessGroup) -> dict[Any, Any]:
         for kind in EVALUATED:
             found["on a device", kind] = [evaluate(kind, among, device) for among in (group, None)]
         most = 2 * FREE - (dist.get_world_size() - 1)  # the last rank takes the most
-        found["room"] = [str(device_with_room(size + rank_, device, group)) for size in (most, most + 1)]
+        with patch.multiple("pml_ext.runner.evaluation.evaluate", _COPIES=1, _BLOCKS=rank_):
+            rooms = [torch.empty(size, dtype=torch.uint8, device="meta") for size in (most, most + 1)]
+            found["room"] = [str(device_with_room([features], device, group)) for features in rooms]
     return found
 
 

@@ -14,10 +14,6 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from yacs.config import CfgNode as CN
 
 from pml_ext._ops.distributed import norm_over_ranks
-from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.numerics import no_autocast
-from pml_ext.functional import concordance_index
-from pml_ext.functional.tuples import count_triplet_kinds, same_and_different
 from pml_ext.losses import DiscriminativeLoss
 from pml_ext.metrics import keys
 from pml_ext.runner.evaluation.results import as_text, heading, labels_of
@@ -104,20 +100,6 @@ class Monitor(lightning.Callback):
 
 
 @torch.no_grad()
-def triplet_statistics(embeddings: Tensor, labels: Tensor) -> dict[str, float]:
-    """The concordance index of a batch (B, D), and its numbers of hard and discordant triplets by cosine."""
-    with no_autocast(embeddings.device):
-        unit = unit_rows(embeddings)
-        cosines = unit @ unit.T
-    counts = count_triplet_kinds(cosines, *same_and_different(labels), margin=0.0)
-    return {
-        "concordance_index": float(concordance_index(cosines, labels)),
-        "hard_triplets": float(counts["hard"]),
-        "discordant_triplets": float(counts["discordant"]),
-    }
-
-
-@torch.no_grad()
 def bound_statistics(loss: DiscriminativeLoss, embeddings: Tensor, labels: Tensor) -> dict[str, float]:
     """Both sides of the discriminative loss's Lemma 3.1 on a batch, the largest possible gap, ε and the κ.
 
@@ -126,40 +108,18 @@ def bound_statistics(loss: DiscriminativeLoss, embeddings: Tensor, labels: Tenso
     same_before = (labels[:, None] == labels).tril(-1).sum(dim=1)
     kept = same_before < labels.unique(return_counts=True)[1].min()
     found = loss.tightness(embeddings[kept], labels[kept])
-    values = found._asdict() | {"bound_limit": found.limit}
-    del values["triplets"]
-    return values
-
-
-def shows_bar() -> bool:
-    """Whether Lightning's progress bar is shown: standard output, where it is, is a terminal."""
-    return sys.stdout.isatty()
+    return found._asdict() | {"bound_limit": found.limit}
 
 
 class Progress(lightning.Callback):
     """Logs a line per epoch: its mean losses, the learning rate of its last step, and its validation's score."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, Tensor] = {}
-        self._steps = 0
         self._rate = 0.0
         self._score = ""  # of this epoch
 
-    def state_dict(self) -> dict[str, Any]:
-        """The numbers of the epoch so far, for a run that resumes within it."""
-        return {"sums": dict(self._sums), "steps": self._steps, "rate": self._rate}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._sums, self._steps, self._rate = state_dict["sums"], state_dict["steps"], state_dict["rate"]
-
     def on_train_batch_start(self, trainer: lightning.Trainer, *_: Any) -> None:
         self._rate = trainer.optimizers[0].param_groups[0]["lr"]  # of this step: after it, it is the next one's
-
-    def on_train_batch_end(self, trainer: lightning.Trainer, *_: Any, **__: Any) -> None:
-        for name, value in trainer.callback_metrics.items():
-            if name == "loss" or name.startswith("loss/"):
-                self._sums[name] = self._sums.get(name, 0) + value
-        self._steps += 1
 
     def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         results = getattr(pl_module, "results", {})
@@ -167,13 +127,15 @@ class Progress(lightning.Callback):
             self._score = f"; {_main_metrics(next(iter(results.values())))}"
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        if trainer.is_global_zero and self._steps:
-            means = {name: float(value) / self._steps for name, value in self._sums.items()}
-            parts = [f"{name.removeprefix('loss/')} {value:.4g}" for name, value in means.items()]
+        module: Any = pl_module
+        means = module.losses_of_epoch.means()
+        if trainer.is_global_zero and means:
+            means["loss"] = sum(means.values())
+            parts = [f"{name} {value:.4g}" for name, value in means.items()]
             numbers = ", ".join([*parts, f"learning rate {self._rate:.3g}"])
             with tqdm.external_write_mode(file=sys.stderr):  # above the bar
                 log.info("epoch %d of %s: %s%s", trainer.current_epoch + 1, trainer.max_epochs, numbers, self._score)
-        self._sums, self._steps, self._score = {}, 0, ""
+        self._score = ""
 
 
 def _main_metrics(values: dict[str, float]) -> str:

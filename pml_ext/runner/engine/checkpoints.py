@@ -1,23 +1,28 @@
-"""Checkpoints are written whole or not at all; checks that a run can resume one. `trainer.py` chooses the best."""
+"""Checkpoints are written whole or not at all; checks that a run can resume one. `trainer.py` chooses the best.
 
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+Class vectors of Partial FC are in files of safetensors beside last.ckpt: each rank writes its own rows, and any number
+of ranks reads them. A checkpoint names their folder, which is complete before the checkpoint is written.
+"""
+
+import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 import yaml
 from lightning.fabric.plugins import TorchCheckpointIO
-from lightning_utilities.core.apply_func import apply_to_collection
+from safetensors import safe_open
+from safetensors.torch import save
 from torch import Tensor
+from torch.optim import Optimizer
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext._files import replacing, sha256_of, sha256_record, write_atomically
+from pml_ext._files import replacing, require_recorded_sha256, sha256_of, sha256_record, write_atomically
+from pml_ext.distributed import PartialFC
+from pml_ext.distributed.partial_fc import has_rows
 from pml_ext.runner.config.run_folder import CHECKPOINTS, LAST
-from pml_ext.runner.engine.class_shares import remove_older
 
 # What a resumed run must have as before: what is trained, with which losses and on what, and the state of the optimizer
 # and the schedule, where a change in the config would have no effect.
@@ -31,9 +36,12 @@ _HELD = (
 _HELD_BY_ONE_CYCLE = ("SOLVER.ONECYCLE", "SOLVER.MAX_EPOCH", "SOLVER.IMS_PER_BATCH")
 CONFIG = "config"
 """The key of the config's YAML in a checkpoint."""
+CLASSES = "classes"
+"""The key of what a checkpoint says of its class vectors' files."""
+CLASS_FOLDERS = "classes_*_of_*"
 
 
-def save_whole(content: Any, path: Path) -> None:
+def save_whole(write: Callable[[IO[bytes]], Any], path: Path) -> None:
     """Replace a file atomically, in a folder that is made where it is missing; a UserError where that fails.
 
     Its SHA-256 is beside it; for a moment there is none, never that of another file.
@@ -42,57 +50,71 @@ def save_whole(content: Any, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
-            torch.save(content, file)
+            write(file)
             record.unlink(missing_ok=True)
         write_atomically(record, f"{sha256_of(path)}  {path.name}\n")
-    except (OSError, RuntimeError) as error:  # the latter where torch's own writer fails
-        kept = "the one before is kept as it was" if path.exists() else "there is none before it"
-        # torch's writer raises another error over the system's
+    except (OSError, RuntimeError) as error:
+        # torch's writer raises a RuntimeError over the system's
         reason = error.__context__ if isinstance(error.__context__, OSError) else error
-        raise UserError(f"checkpoint {path} cannot be written; {kept}: {reason}") from error
+        raise UserError(f"checkpoint {path} cannot be written, an earlier one is kept as it was: {reason}") from error
 
 
 class WholeCheckpoints(TorchCheckpointIO):
-    """Replaces a checkpoint atomically: the old or the new one is there, whole."""
+    """Replaces a checkpoint atomically, and removes the class vectors of the one before."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        save_whole(checkpoint, Path(path))
-        remove_older(Path(path).parent, checkpoint)
+        path = Path(path)
+        save_whole(lambda file: torch.save(checkpoint, file), path)
+        if CLASSES in checkpoint:
+            for folder in path.parent.glob(CLASS_FOLDERS):
+                if folder.name != checkpoint[CLASSES]["folder"]:
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
-class BackgroundCheckpoints(WholeCheckpoints):
-    """Writes in a thread, from a copy in the host's memory.
+def save_classes(checkpoint: dict[str, Any], name: str, loss: PartialFC, optimizer: Optimizer, folder: Path) -> None:
+    """Move this rank's class vectors and their optimizer state from a checkpoint to a file.
 
-    Two files at most wait for it, as the best and the last checkpoint of an epoch: a slow disk holds up training, and
-    does not fill the memory. An error is raised by the next save, or by `teardown`, which waits for the thread.
+    Weights alone, without an optimizer, lose them: no one resumes these, and embedding needs no classes.
+    name: of the vectors in the model.
     """
+    rows = {"weight": checkpoint["state_dict"].pop(name)}
+    if "optimizer_states" not in checkpoint:
+        return
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    place = next(n for n, parameter in enumerate(parameters) if parameter is loss.weight)
+    states = checkpoint["optimizer_states"][0]["state"]
+    state = states.pop(place, {})
+    rows |= {key: value for key, value in state.items() if has_rows(value, loss.weight)}
+    states[place] = {key: value for key, value in state.items() if key not in rows}
+    of_step = f"classes_{checkpoint['global_step']}_of_{loss.ranks}"
+    checkpoint[CLASSES] = {"folder": of_step, "place": place, "shape": tuple(_shape(loss))}
+    file = f"{loss.classes.start}_to_{loss.classes.stop}.safetensors"
+    save_whole(lambda opened: opened.write(save(rows)), folder / of_step / file)
 
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(max_workers=1)
-        self._waiting: deque[Future[None]] = deque()
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        self.submit(checkpoint, super().save_checkpoint, path)
+def load_classes(checkpoint: dict[str, Any], name: str, loss: PartialFC, folder: Path) -> None:
+    """Put into a checkpoint the class vectors and optimizer state of this rank, which other ranks may have written."""
+    stored, own = checkpoint[CLASSES], loss.classes
+    if tuple(stored["shape"]) != _shape(loss):
+        raise UserError(f"{LAST} has classes × embedding size {tuple(stored['shape'])}; the config {_shape(loss)}")
+    found: dict[str, list[Tensor]] = {}
+    files = {int(file.name.partition("_")[0]): file for file in (folder / stored["folder"]).glob("*.safetensors")}
+    for begin, file in sorted(files.items()):
+        first, after = max(begin, own.start), min(int(file.stem.rpartition("_")[2]), own.stop)
+        if first < after:
+            require_recorded_sha256(file)
+            with safe_open(file, "pt") as rows:
+                for key in rows.keys():  # noqa: SIM118
+                    found.setdefault(key, []).append(rows.get_slice(key)[first - begin : after - begin])
+    tensors = {key: torch.cat(parts) for key, parts in found.items()}
+    if len(tensors.get("weight", ())) != len(own):
+        raise UserError(f"{folder / stored['folder']} lacks class vectors: copy it with the checkpoint that names it")
+    checkpoint["state_dict"][name] = tensors.pop("weight")
+    checkpoint["optimizer_states"][0]["state"][stored["place"]] |= tensors
 
-    def submit(self, content: dict[str, Any], write: Callable[..., None], *args: Any) -> None:
-        """Let the thread write a copy, unless what it writes before fails: a checkpoint names other files."""
-        self._wait(until=1)
-        copy = apply_to_collection(content, Tensor, lambda tensor: tensor.detach().to("cpu", copy=True))
-        before = self._waiting[-1] if self._waiting else None
 
-        def write_after() -> None:
-            if before is not None:
-                before.result()
-            write(copy, *args)
-
-        self._waiting.append(self._thread.submit(write_after))
-
-    def teardown(self) -> None:
-        self._wait(until=0)
-
-    def _wait(self, *, until: int) -> None:
-        while len(self._waiting) > until or (self._waiting and self._waiting[0].done()):
-            self._waiting.popleft().result()
+def _shape(loss: PartialFC) -> tuple[int, int]:
+    return loss.num_classes, loss.weight.shape[1]
 
 
 def last_checkpoint(output: Path) -> Path | None:
@@ -109,17 +131,22 @@ def steps_of(checkpoint: Path) -> int:
 def check_resumable(cfg: CN, checkpoint: Path) -> tuple[int, int]:
     """The whole epochs behind a checkpoint, and the steps of the next one; they must go with the config."""
     content = _read(checkpoint)
-    with _of_a_run(checkpoint):
-        progress = content["loops"]["fit_loop"]
-        epoch = progress["epoch_progress"]["current"]
-        epochs, is_within_epoch = int(epoch["processed"]), epoch["started"] > epoch["processed"]
-        steps = int(progress["epoch_loop.batch_progress"]["current"]["processed"]) if is_within_epoch else 0
-        held = _HELD + (_HELD_BY_ONE_CYCLE if cfg.SOLVER.SCHED == "OneCycleLR" else ())
-        held += ("SOLVER.IMS_PER_BATCH",) if steps else ()
-        before, now = yaml.safe_load(content[CONFIG]), yaml.safe_load(cfg.dump())
-        changed = [line for key in held if (line := _difference(key, before, now))]
+    if not {"loops", "optimizer_states", CONFIG} <= content.keys():
+        raise UserError(f"{checkpoint} holds weights alone: start anew from them with MODEL.WEIGHTS")
+    progress = content["loops"]["fit_loop"]
+    epoch = progress["epoch_progress"]["current"]
+    epochs, is_within_epoch = int(epoch["processed"]), epoch["started"] > epoch["processed"]
+    steps = int(progress["epoch_loop.batch_progress"]["current"]["processed"]) if is_within_epoch else 0
     if epochs > cfg.SOLVER.MAX_EPOCH:
         raise UserError(f"SOLVER.MAX_EPOCH is {cfg.SOLVER.MAX_EPOCH}; {checkpoint} has {epochs} epochs behind it")
+    held = _HELD + (_HELD_BY_ONE_CYCLE if cfg.SOLVER.SCHED == "OneCycleLR" else ())
+    held += ("SOLVER.IMS_PER_BATCH",) if steps else ()
+    before, config = yaml.safe_load(content[CONFIG]), yaml.safe_load(cfg.dump())
+    changed = []
+    for key in held:
+        was, now = _value(before, key), _value(config, key)
+        if was != now:
+            changed.append(f"  {key} = {now!r}: was {was!r}")
     if changed:
         raise UserError(
             f"{checkpoint} cannot be resumed with other settings:\n" + "\n".join(changed) + "\n"
@@ -128,33 +155,12 @@ def check_resumable(cfg: CN, checkpoint: Path) -> tuple[int, int]:
     return epochs, steps
 
 
-def _difference(key: str, before: Any, now: Any) -> str | None:
-    """A line about a key whose value has changed; None if it has not."""
+def _value(config: Any, key: str) -> Any:
     for name in key.split("."):
-        before, now = before[name], now[name]
-    return None if before == now else f"  {key} = {now!r}: was {before!r}"
+        config = config[name]
+    return config
 
 
 def _read(checkpoint: Path) -> dict[str, Any]:
-    with _of_a_run(checkpoint):
-        content: dict[str, Any] = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+    content: dict[str, Any] = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
     return content
-
-
-@contextmanager
-def _of_a_run(checkpoint: Path) -> Iterator[None]:
-    """Turn any error over a checkpoint's content into one message about it."""
-    try:
-        yield
-    except Exception as error:
-        raise not_of_a_run(checkpoint, error) from error
-
-
-def not_of_a_run(checkpoint: Path, error: Exception) -> UserError:
-    """The message about a checkpoint whose content raised an error."""
-    reason = " ".join(f"{type(error).__name__}: {error}".split())
-    return UserError(
-        f"{checkpoint} cannot be resumed: it is not as a run leaves it ({reason:.300}). Take an earlier copy, with "
-        "its folder classes_*_of_* where it has one, or start anew, from its weights with MODEL.WEIGHTS where they are "
-        "whole"
-    )

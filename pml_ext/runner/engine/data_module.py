@@ -15,7 +15,6 @@ from pml_ext.runner.data.datasets import ImageCheck, ImageSet, TestSet, load_tes
 from pml_ext.runner.data.loaders import Sample, SeededImages, TrainingSample, collate, evaluation_loader, train_loader
 from pml_ext.runner.data.samplers import Drawn, JointBatchSampler
 from pml_ext.runner.data.transforms import build_transform
-from pml_ext.runner.evaluation.evaluate import check_test_sets
 from pml_ext.runner.evaluation.evaluator import replaces_metrics
 
 
@@ -43,7 +42,6 @@ class DataModule(lightning.LightningDataModule):
         self.test_sets: dict[str, TestSet] = load_test_sets(cfg.DATASETS, grey=self._is_grey, check=check)
         check.conclude(unreadable)
         if not replaces_metrics(cfg.TEST):
-            check_test_sets(cfg.TEST, self.test_sets)
             check_thresholds(cfg.TEST.THRESHOLD, self.test_sets)
         self.transform = build_transform(cfg.INPUT, training=True)
         self.first = (0, 0)

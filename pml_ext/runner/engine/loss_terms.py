@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from pml_ext.distributed import PartialFC, ShardedLoss, is_divisible
 from pml_ext.runner.modeling.architectures.baseline import Outputs
-from pml_ext.runner.modeling.losses.factory import LossTerm, facts_of_name
+from pml_ext.runner.modeling.losses.factory import LossTerm
 
 log = logging.getLogger("pml_ext")
 
 
 class JointBatch(NamedTuple):
-    """Features, labels and mined tuples of all ranks; only the features that logging needs if every loss is divided."""
+    """Features, labels and mined tuples of all ranks."""
 
     features: list[Tensor]
     labels: Tensor
@@ -37,12 +37,10 @@ class LossTerms:
         self._ranks = 1
         self._gather: Callable[[Tensor], Tensor] = lambda rows: rows
         self._shared: dict[str, ShardedLoss] = {}
-        self._is_whole_on_each = False  # whether a rank computes a metric loss, or mines tuples, of the joint batch
-
-    @property
-    def class_vectors(self) -> dict[str, PartialFC]:
+        self.class_vectors = {
+            f"losses.{name}.weight": loss for name, loss in losses.items() if isinstance(loss, PartialFC)
+        }
         """The name of the parameter that ranks divide, if there is one, and the loss that has it."""
-        return {f"losses.{name}.weight": loss for name, loss in self.losses.items() if isinstance(loss, PartialFC)}
 
     def divide(self, ranks: int, gather: Callable[[Tensor], Tensor]) -> None:
         """Choose the metric losses of which each rank computes a part; it computes the others whole.
@@ -55,7 +53,6 @@ class LossTerms:
         names = [term.name for term in metric if is_divisible(self.losses[term.name]) and not self._is_mined(term)]
         self._shared = {name: ShardedLoss(self.losses[name]) for name in names}
         whole = [term.name for term in metric if term.name not in names]
-        self._is_whole_on_each = bool(whole) or self.miner is not None
         log.info(
             "divided over %d processes: %s; whole on each: %s",
             ranks, ", ".join(of_classes + names) or "nothing", ", ".join(whole) or "nothing",
@@ -63,7 +60,7 @@ class LossTerms:
 
     def __call__(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
         """The losses by name of an architecture's outputs, and the labels (B,) of this rank."""
-        features, joint_labels = self._join(_parts(outputs, "features"), labels)
+        features, joint_labels = [self._gather(part) for part in parts_of(outputs, "features")], self._gather(labels)
         mined = [None if self.miner is None else self.miner(part, joint_labels) for part in features]
         self.batch = JointBatch(features, joint_labels, mined)
         return self._values(outputs, labels, self.batch)
@@ -73,37 +70,15 @@ class LossTerms:
         """Each loss of the last batch if all of its embeddings, and all class scores, were equal to their mean."""
         if self.batch is None or self.class_vectors:  # Partial FC counts its calls, which draw the classes of a step
             return {}
-        collapsed = {name: tuple(map(self._collapsed, _parts(outputs, name))) for name in ("features", "cls_outputs")}
+        collapsed = {name: tuple(map(self._collapsed, parts_of(outputs, name))) for name in ("features", "cls_outputs")}
         joint = self.batch._replace(features=[self._collapsed(part) for part in self.batch.features])
         return self._values(collapsed, labels, joint)
-
-    def warn_of_batches_without_pairs(self) -> None:
-        """Log if the last batch gives nothing to a loss that compares samples."""
-        names = [name for name in self.losses if facts_of_name(name).compares == "samples"]
-        if self.batch is None or not names:
-            return
-        labels = self.batch.labels
-        identities = len(labels.unique())
-        if identities in (1, len(labels)):
-            missing = "two identities" if identities == 1 else "two images of one identity"
-            log.warning(
-                "the first batch does not have %s, which %s compares: set DATALOADER.SAMPLER_TRAIN to "
-                "NaiveIdentitySampler, NUM_INSTANCE to 2 or more, and SOLVER.IMS_PER_BATCH to at least twice that",
-                missing, " and ".join(names),
-            )  # fmt: skip
 
     def _is_mined(self, term: LossTerm) -> bool:
         return term.is_mined and self.miner is not None
 
-    def _join(self, features: Sequence[Tensor], labels: Tensor) -> tuple[list[Tensor], Tensor]:
-        if self._ranks == 1:
-            return list(features), labels
-        if not self._is_whole_on_each:
-            features = [features[0].detach()] if "CITLoss" in self.losses else []
-        return [self._gather(part) for part in features], self._gather(labels)
-
     def _values(self, outputs: Outputs, labels: Tensor, joint: JointBatch) -> dict[str, Tensor]:
-        features, logits = _parts(outputs, "features"), _parts(outputs, "cls_outputs")
+        features, logits = parts_of(outputs, "features"), parts_of(outputs, "cls_outputs")
         values: dict[str, Tensor] = {}
         for term in self.terms:
             loss = self.losses[term.name]
@@ -125,9 +100,7 @@ class LossTerms:
         return values
 
     def _collapsed(self, part: Tensor) -> Tensor:
-        mean = part.mean(dim=0, keepdim=True)
-        if self._ranks > 1:
-            mean = self._gather(mean).mean(dim=0, keepdim=True)
+        mean = self._gather(part.mean(dim=0, keepdim=True)).mean(dim=0, keepdim=True)
         return mean.expand_as(part).contiguous()
 
     def _value_of_one(self, share: Tensor) -> Tensor:
@@ -135,7 +108,7 @@ class LossTerms:
         return share - (1 - 1 / self._ranks) * share.detach()
 
 
-def _parts(outputs: Outputs, name: str) -> tuple[Tensor, ...]:
+def parts_of(outputs: Outputs, name: str) -> tuple[Tensor, ...]:
     part = outputs.get(name)
     if part is None:
         return ()

@@ -1,10 +1,7 @@
 """OUTPUT_DIR: one run at a time, without the results of earlier runs, and with a log file."""
 
 import logging
-import os
 import shutil
-import socket
-import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +14,7 @@ from pml_ext._errors import UserError
 from pml_ext.runner.config.run_folder import CHECKPOINTS, EVALUATION
 from pml_ext.runner.data.datasets.image_files import dataset_root
 from pml_ext.runner.data.rules import OWN_DATA, aliases_of
-from pml_ext.runner.engine.class_shares import PATTERN
+from pml_ext.runner.engine.checkpoints import CLASS_FOLDERS
 
 log = logging.getLogger("pml_ext")
 
@@ -29,10 +26,11 @@ _RESULTS = (
     "pictures/*.png",
 )  # fmt: skip
 # What else a run leaves. Its log files are appended to.
-_OF_A_RUN = (f"{CHECKPOINTS}/*.ckpt*", f"{CHECKPOINTS}/{PATTERN}", "csv/*", "tensorboard/*")
+_OF_A_RUN = (f"{CHECKPOINTS}/*.ckpt*", f"{CHECKPOINTS}/{CLASS_FOLDERS}", "csv/*", "tensorboard/*")
+TO_BE_REPLACED = ".to_be_replaced"
+"""Exists until a run that overwrites another has removed it: a restart must not resume from it."""
 # Drafts of a killed process.
-_TO_BE_REPLACED = ".to_be_replaced"
-_DRAFTS = (".*.part", f"{CHECKPOINTS}/.*.part", _TO_BE_REPLACED)
+_DRAFTS = (".*.part", f"{CHECKPOINTS}/.*.part", TO_BE_REPLACED)
 
 
 @contextmanager
@@ -41,27 +39,17 @@ def output_folder(configured: str, *, first: bool) -> Iterator[Path]:
     The first process of a run holds the folder for the others too.
     """
     output = Path(configured).expanduser()
+    lock = FileLock(output / LOCK)
     try:
         output.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=output):
-            pass
+        if first:
+            lock.acquire(timeout=0)
+    except Timeout as error:
+        raise UserError(
+            f"OUTPUT_DIR {output} is in use by another run: wait for its end, or set another OUTPUT_DIR"
+        ) from error
     except OSError as error:
         raise UserError(f"OUTPUT_DIR {output} cannot be written: {error}") from error
-    if not first:
-        yield output
-        return
-    lock, holder = FileLock(output / LOCK), output / f"{LOCK}.holder"
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        by = holder.read_text(encoding="utf-8") if holder.is_file() else "another process"
-        raise UserError(
-            f"OUTPUT_DIR {output} is in use by another run ({by}): wait for its end, or set another OUTPUT_DIR"
-        ) from error
-    except OSError as error:  # a file system without locks
-        log.warning("OUTPUT_DIR %s cannot be locked (%s): see that no other run writes there", output, error)
-    else:
-        holder.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
     try:
         yield output
     finally:
@@ -81,40 +69,36 @@ def with_absolute_paths(cfg: CN) -> CN:
     aliases = {name: name for name in own} | aliases_of(data.ALIASES)
     for name, target in aliases.items():
         kind, _, path = target.partition(":")
-        aliases[name] = f"{kind}:{_absolute(path, Path(), root)}"
+        aliases[name] = f"{kind}:{_absolute(path, root)}"
     data.ALIASES = tuple(f"{name}={target}" for name, target in aliases.items())
     if root.exists() and not root.is_absolute():
         data.ROOT = str(root.absolute())
-    data.REC_PATH = _absolute(data.REC_PATH, Path())
-    found.OUTPUT_DIR = _absolute(found.OUTPUT_DIR, Path())
-    found.MODEL.WEIGHTS = _absolute(found.MODEL.WEIGHTS, Path())
-    found.MODEL.BACKBONE.PRETRAIN_PATH = _absolute(found.MODEL.BACKBONE.PRETRAIN_PATH, Path())
+    model = found.MODEL
+    for node, key in ((data, "REC_PATH"), (found, "OUTPUT_DIR"), (model, "WEIGHTS"), (model.BACKBONE, "PRETRAIN_PATH")):
+        node[key] = _absolute(node[key])
     return found
 
 
-def _absolute(name: str, *folders: Path) -> str:
-    """The absolute path of a file in the first of the folders that holds it; the name if none does."""
-    paths = (folder / Path(name).expanduser() for folder in folders)
-    return next((str(path.absolute()) for path in paths if name and path.exists()), name)
+def _absolute(name: str, root: Path = Path()) -> str:
+    """The absolute path of a file in the current folder, or else in `root`; the name if neither holds it."""
+    for folder in (Path(), root):
+        path = folder / Path(name).expanduser()
+        if name and path.exists():
+            return str(path.absolute())
+    return name
 
 
 def prepare_folder(output: Path, *, resume: bool, overwrite: bool) -> None:
     """Check, before a run's first start, that its checkpoints do not replace those of another run."""
     found = sorted((output / CHECKPOINTS).glob("*.ckpt"))
     if overwrite:
-        if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
-            (output / _TO_BE_REPLACED).touch()
+        (output / TO_BE_REPLACED).touch()
     elif found and not resume:
         names = ", ".join(file.name for file in found)
         raise UserError(
             f"OUTPUT_DIR {output} holds the checkpoints of another run ({names}): go on with it by --resume, replace "
             "it by --overwrite, or set another OUTPUT_DIR"
         )
-
-
-def is_to_be_replaced(output: Path) -> bool:
-    """Whether a run that overwrites another has not removed it yet: a restart must not go on from it."""
-    return (output / _TO_BE_REPLACED).exists()
 
 
 def remove_earlier(output: Path, *, whole_run: bool) -> None:
@@ -135,8 +119,9 @@ def remove_earlier(output: Path, *, whole_run: bool) -> None:
         draft.unlink(missing_ok=True)
 
 
-IN_THE_FILE_ONLY = {"in_the_file_only": True}
-"""`extra` of a message that standard output or the progress bar shows."""
+RESULTS = logging.getLogger("pml_ext.results")
+"""Logs to the run's file alone what is printed on standard output."""
+RESULTS.propagate = False
 
 # Advice that does not fit: more workers than cores, metrics reduced over ranks that hold the same, that the loader
 # cannot go on within an epoch, which our sampler does; what Lightning calls in torch; and a name in a script that
@@ -159,10 +144,8 @@ def logged(output: Path, file: str) -> Iterator[None]:
     """Write our messages and warnings to a file, too; show only fitting warnings and errors of Lightning."""
     handler = logging.FileHandler(output / file, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    terminals = list(log.handlers)
     log.addHandler(handler)
-    for terminal in terminals:
-        terminal.addFilter(_for_the_terminal)
+    RESULTS.addHandler(handler)
     levels = {each: each.level for each in map(logging.getLogger, ("lightning.pytorch", "lightning.fabric"))}
     for each in levels:
         each.setLevel(logging.WARNING)
@@ -176,11 +159,6 @@ def logged(output: Path, file: str) -> Iterator[None]:
     finally:
         for each, level in levels.items():
             each.setLevel(level)
-        for terminal in terminals:
-            terminal.removeFilter(_for_the_terminal)
         log.removeHandler(handler)
+        RESULTS.removeHandler(handler)
         handler.close()
-
-
-def _for_the_terminal(record: logging.LogRecord) -> bool:
-    return not getattr(record, "in_the_file_only", False)

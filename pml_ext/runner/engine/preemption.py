@@ -16,8 +16,6 @@ from pml_ext._errors import Terminated
 
 log = logging.getLogger("pml_ext")
 
-_VALIDATION = "epoch_loop.val_loop.batch_progress"  # in the state of Lightning's loops
-
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
@@ -39,9 +37,7 @@ def ended_by_sigterm() -> Iterator[None]:
 class Preemption(Checkpoint):
     """Saves `file` every `period` steps (0: never), and when SIGTERM or Ctrl-C asks a rank to stop; then ends the run.
 
-    A checkpoint lies between two steps, and after the validation and the end of the epoch that come between them. One
-    process that is asked to stop while it validates leaves a checkpoint whose run validates anew; several finish the
-    validation, because they reach its batches at different times.
+    A checkpoint lies between two steps, and after the validation and the end of the epoch that come between them.
 
     Raises Terminated after SIGTERM and KeyboardInterrupt after Ctrl-C. A second Ctrl-C raises at once, without saving.
     """
@@ -49,7 +45,7 @@ class Preemption(Checkpoint):
     def __init__(self, file: Path, period: int) -> None:
         self.file, self.period = file, period
         self._asked_by: int | None = None  # the signal
-        self._is_due = self._is_in_validation = False
+        self._is_due = False
 
     def on_train_start(self, trainer: lightning.Trainer, *_: Any) -> None:
         if current_thread() is main_thread():
@@ -60,15 +56,11 @@ class Preemption(Checkpoint):
                 signal.signal(signal.SIGINT, self._ask)
 
     def _ask(self, number: int, _: Any) -> None:
-        if self._asked_by == signal.SIGINT and self._is_second(number):
-            _stop(number)
-        if self._asked_by is None and number == signal.SIGINT and not torch.distributed.is_torchelastic_launched():
-            log.warning("stopping after this step, with a checkpoint; Ctrl-C again stops at once, without one")
         self._asked_by = self._asked_by or number
-
-    def _is_second(self, number: int) -> bool:
-        """Whether a signal after Ctrl-C is a new one: the agent of several ranks sends them the terminal's again."""
-        return number != signal.SIGINT or not torch.distributed.is_torchelastic_launched()
+        # The agent of several ranks sends them the terminal's signal again.
+        if number == signal.SIGINT and not torch.distributed.is_torchelastic_launched():
+            log.warning("stopping after this step, with a checkpoint; Ctrl-C again stops at once, without one")
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def on_train_batch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
         self._is_due |= self.period > 0 and trainer.global_step % self.period == 0
@@ -76,11 +68,6 @@ class Preemption(Checkpoint):
         assert trainer.val_check_batch is not None
         steps = trainer.global_step if trainer.check_val_every_n_epoch is None else loop.batch_idx + 1
         if not loop.batch_progress.is_last_batch and steps % trainer.val_check_batch:
-            self._conclude(trainer)
-
-    def on_validation_batch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
-        if self._asked_by is not None and trainer.state.fn == "fit" and trainer.world_size == 1:
-            self._is_in_validation = True
             self._conclude(trainer)
 
     def on_validation_end(self, trainer: lightning.Trainer, *_: Any) -> None:
@@ -97,20 +84,4 @@ class Preemption(Checkpoint):
             trainer.save_checkpoint(self.file)
             self._is_due = False
         if is_asked:
-            _stop(self._asked_by)
-
-    def on_save_checkpoint(
-        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        if self._is_in_validation:
-            # As Lightning leaves it where the first batch of a validation fails: it then runs all of them.
-            progress = checkpoint["loops"]["fit_loop"][_VALIDATION]
-            for counts in progress.values():
-                if isinstance(counts, dict):
-                    counts.update(ready=1, started=1, processed=0, completed=0)
-
-
-def _stop(number: int | None) -> None:
-    if number == signal.SIGINT:
-        raise KeyboardInterrupt
-    raise Terminated
+            raise KeyboardInterrupt if self._asked_by == signal.SIGINT else Terminated

@@ -21,11 +21,11 @@ from pml_ext.runner.config.run_folder import BEST, CHECKPOINTS, LAST, config_of_
 from pml_ext.runner.data.datasets import load_train_set
 from pml_ext.runner.data.samplers import steps_per_epoch
 from pml_ext.runner.engine.callbacks import freeze_callbacks
-from pml_ext.runner.engine.checkpoints import check_resumable, last_checkpoint, not_of_a_run, steps_of
+from pml_ext.runner.engine.checkpoints import check_resumable, last_checkpoint, steps_of
 from pml_ext.runner.engine.data_module import DataModule
 from pml_ext.runner.engine.output import (
+    TO_BE_REPLACED,
     UNREADABLE,
-    is_to_be_replaced,
     logged,
     output_folder,
     prepare_folder,
@@ -89,8 +89,7 @@ def train(
             return start(launch, work) or {}
         with _in_output_folder(cfg, "train.log") as output:
             if restarts():
-                log.info("restart %d of this run", restarts())
-                resume = not (overwrite and is_to_be_replaced(output))
+                resume = not (overwrite and (output / TO_BE_REPLACED).exists())
                 overwrite = not resume
             elif is_first():
                 prepare_folder(output, resume=resume, overwrite=overwrite)
@@ -135,21 +134,16 @@ def _train(
         log.info("%d images of %d identities, %d steps an epoch", len(data.train_set), identities, steps)
         if resume:
             log.info("resuming from %s", resumed or f"nothing: no {checkpoints / LAST}, so from the beginning")
-        if resumed and cfg.INPUT.RPT.ENABLED:
-            log.warning("INPUT.RPT: patches seen before are lost, so this run goes on a little differently")
-    try:
-        trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
-    except Exception as error:
-        if resumed and trainer.train_dataloader is None:  # before the first batch, while all is restored
-            raise not_of_a_run(resumed, error) from error
-        raise
+    trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
     weights = _conclude(cfg, trainer, module, data, checkpoints)
     if profiler is not None and trainer.is_global_zero:
         log.info("%s", profiler.summary())
     pretrained = bool(cfg.MODEL.WEIGHTS) or cfg.MODEL.BACKBONE.PRETRAIN
     before = Measured(module.before_training, embeddings_before)
     baselines = _baselines(module, trainer, data, before, row=BEFORE if pretrained else UNTRAINED)
-    return report_run(cfg, trainer, module, output, weights, "metrics.json", baselines, _comparison(cfg, module))
+    first, metric = next(iter(module.results)), best_metric(cfg.DATASETS, cfg.TEST)
+    worse = worse_than_before(metric, module.before_training.get(first, {}), module.results[first])
+    return report_run(cfg, trainer, module, output, weights, "metrics.json", baselines, worse)
 
 
 def _conclude(cfg: CN, trainer: lightning.Trainer, module: TrainingModule, data: DataModule, checkpoints: Path) -> Path:
@@ -158,7 +152,7 @@ def _conclude(cfg: CN, trainer: lightning.Trainer, module: TrainingModule, data:
     if trainer.current_epoch < cfg.SOLVER.MAX_EPOCH:
         which = best_metric(cfg.DATASETS, cfg.TEST)
         log.info("stopped early: %s has not improved in %d validations", label_of(which) or which, cfg.TEST.PATIENCE)
-    _save(trainer, weights)
+    trainer.save_checkpoint(weights)
     # EVAL_PERIOD may be 0 only if nothing is measured yet, or steps are counted.
     was_measured = bool(module.results) and not (cfg.TEST.EVAL_STEPS or trainer.current_epoch % cfg.TEST.EVAL_PERIOD)
     if not was_measured:
@@ -166,7 +160,7 @@ def _conclude(cfg: CN, trainer: lightning.Trainer, module: TrainingModule, data:
     has_changed = cfg.TEST.PRECISE_BN.ENABLED
     if best.is_file():
         if not was_measured and _is_better_than_best(cfg, trainer, module):
-            _save(trainer, best, weights_only=bool(module.class_vectors))
+            trainer.save_checkpoint(best, weights_only=bool(module.class_vectors))
         weights = best
         step = steps_of(best)
         has_changed = has_changed or step != trainer.global_step
@@ -175,17 +169,10 @@ def _conclude(cfg: CN, trainer: lightning.Trainer, module: TrainingModule, data:
         log.info("results are of %s, after step %d of %d", best, step, trainer.global_step)
     if cfg.TEST.PRECISE_BN.ENABLED:
         _recompute_statistics(cfg, module, data, trainer)
-        _save(trainer, weights, weights_only=weights == best)
+        trainer.save_checkpoint(weights, weights_only=weights == best)
     if has_changed:
         trainer.validate(module, datamodule=data, verbose=False)
     return weights
-
-
-def _save(trainer: lightning.Trainer, file: Path, *, weights_only: bool = False) -> None:
-    """Save a checkpoint, and wait until every process has written its part."""
-    trainer.save_checkpoint(file, weights_only=weights_only)
-    trainer.strategy.checkpoint_io.teardown()
-    trainer.strategy.barrier()
 
 
 def _is_better_than_best(cfg: CN, trainer: lightning.Trainer, module: TrainingModule) -> bool:
@@ -196,16 +183,6 @@ def _is_better_than_best(cfg: CN, trainer: lightning.Trainer, module: TrainingMo
         return False
     metric, best = best_metric(cfg.DATASETS, cfg.TEST), float(saving.best_model_score)
     return is_better(metric, next(iter(module.results.values()))[metric], best)
-
-
-def _comparison(cfg: CN, module: TrainingModule) -> list[str]:
-    """A sentence if training has made the first test set's main metric worse."""
-    first, metric = next(iter(module.results)), best_metric(cfg.DATASETS, cfg.TEST)
-    before, after = module.before_training.get(first, {}), module.results[first]
-    if metric not in before or metric not in after:  # of a user's evaluator
-        return []
-    found = worse_than_before(metric, before, after)
-    return [found] if found else []
 
 
 def evaluate(cfg: CN, launch: Launch | None = None) -> dict[str, dict[str, float]]:
@@ -235,7 +212,7 @@ def evaluate(cfg: CN, launch: Launch | None = None) -> dict[str, dict[str, float
             baselines = _baselines(module, trainer, data, before, row=UNTRAINED)
         load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
         trainer.validate(module, datamodule=data, verbose=False)
-        return report_run(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json", baselines, [])
+        return report_run(cfg, trainer, module, output, Path(cfg.MODEL.WEIGHTS), "eval_metrics.json", baselines)
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """Write and print the results of a run: metrics.json, pictures, pages, and the table on the terminal."""
 
-import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,10 @@ from pml_ext.reports.drawing import as_png
 from pml_ext.reports.run_report import Utility, measure_utility, notes_on_opis, write_report
 from pml_ext.reports.run_threshold import write_threshold
 from pml_ext.runner.data.datasets import OpenSet
-from pml_ext.runner.engine.output import IN_THE_FILE_ONLY
+from pml_ext.runner.engine.output import RESULTS
 from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.evaluation.baselines import Measured
 from pml_ext.runner.evaluation.results import results_table, write_metrics
-
-log = logging.getLogger("pml_ext")
 
 
 def report_run(
@@ -32,11 +29,11 @@ def report_run(
     weights: Path,
     metrics_file: str,
     baselines: dict[str, Measured],
-    comparison: list[str],
+    worse: str = "",
 ) -> dict[str, dict[str, float]]:
     """Write, print and return the results of what was measured, `weights`; ranks other than the first do nothing.
 
-    comparison: with the network before training, as sentences that come before the results.
+    worse: a sentence if training has made the network worse.
     """
     if not trainer.is_global_zero:
         return {}
@@ -50,8 +47,8 @@ def report_run(
     embedded = {name: data for name, data in module.test_sets.items() if name in module.features}
     utility = measure_utility(embedded, module.features, opis)
     notes = [
-        *comparison,
-        module.stuck_losses.problem,
+        worse,
+        module.losses_of_epoch.problem,
         *module.collapse.values(),
         *notes_on_opis(utility, module.collapse),
     ]
@@ -74,7 +71,7 @@ def report_run(
         table = results_table(module.results, files, compared, notes)
     else:
         table = "\n".join([*map(_line_of_evaluator, module.results.items()), "", f"metrics  {files['metrics']}"])
-    log.info("\n%s", table, extra=IN_THE_FILE_ONLY)
+    RESULTS.info("\n%s", table)
     print(table)
     return module.results
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -18,8 +19,8 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.config.run_folder import LAST
-from pml_ext.runner.engine.callbacks import STEPS_BETWEEN_ENTRIES, Monitor, Progress, shows_bar
-from pml_ext.runner.engine.checkpoints import BackgroundCheckpoints
+from pml_ext.runner.engine.callbacks import STEPS_BETWEEN_ENTRIES, Monitor, Progress
+from pml_ext.runner.engine.checkpoints import WholeCheckpoints
 from pml_ext.runner.engine.preemption import Preemption
 from pml_ext.runner.evaluation.evaluator import LAST as KEEP_LAST
 from pml_ext.runner.evaluation.evaluator import best_metric, replaces_metrics
@@ -80,8 +81,8 @@ def _trainer(cfg: CN, output: Path, **options: Any) -> lightning.Trainer:
         benchmark=cfg.CUDNN_BENCHMARK,
         use_distributed_sampler=False,
         default_root_dir=output,
-        plugins=[BackgroundCheckpoints()],
-        enable_progress_bar=shows_bar(),
+        plugins=[WholeCheckpoints()],
+        enable_progress_bar=sys.stdout.isatty(),
         enable_model_summary=False,
         log_every_n_steps=STEPS_BETWEEN_ENTRIES,
         **options,
@@ -94,8 +95,6 @@ def _devices(name: str, launch: Launch) -> dict[str, Any]:
         raise UserError(f"MODEL.DEVICE = {missing}")
     kind, _, index = name.partition(":")
     on_gpu = kind != "cpu" and torch.cuda.is_available()
-    if on_gpu and launch.num_gpus > torch.cuda.device_count():
-        raise UserError(f"--num-gpus is {launch.num_gpus}; torch sees {torch.cuda.device_count()} CUDA devices here")
     options: dict[str, Any] = {"accelerator": "gpu" if on_gpu else "cpu", "devices": launch.num_gpus}
     options["num_nodes"] = launch.num_machines
     if launch.processes > 1:

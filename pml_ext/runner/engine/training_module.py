@@ -19,20 +19,18 @@ from pml_ext._errors import UserError
 from pml_ext._names import class_name, described
 from pml_ext._ops.distributed import gather_in_order
 from pml_ext._ops.numerics import exact_products
-from pml_ext.distributed import step_by_rows
-from pml_ext.large_batch import norms_by_chunk
+from pml_ext.distributed import PartialFC, step_by_rows
 from pml_ext.losses import DiscriminativeLoss
 from pml_ext.runner.config.run_folder import CHECKPOINTS
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
 from pml_ext.runner.data.samplers import steps_per_epoch
-from pml_ext.runner.engine.callbacks import bound_statistics, is_recorded, triplet_statistics
-from pml_ext.runner.engine.checkpoints import CONFIG, BackgroundCheckpoints
-from pml_ext.runner.engine.class_shares import CLASSES, read_share, take_share, write_share
+from pml_ext.runner.engine.callbacks import bound_statistics, is_recorded
+from pml_ext.runner.engine.checkpoints import CONFIG, load_classes, save_classes
 from pml_ext.runner.engine.data_module import DataModule
 from pml_ext.runner.engine.large_batches import loss_in_chunks
-from pml_ext.runner.engine.loss_terms import LossTerms
-from pml_ext.runner.evaluation.collapse import StuckLosses, describe_collapse
-from pml_ext.runner.evaluation.evaluate import Evaluation, Features, bytes_to_measure, device_with_room
+from pml_ext.runner.engine.loss_terms import LossTerms, parts_of
+from pml_ext.runner.evaluation.collapse import EpochLosses, describe_collapse
+from pml_ext.runner.evaluation.evaluate import Evaluation, Features, device_with_room
 from pml_ext.runner.evaluation.evaluator import build_evaluators, rows_in_order
 from pml_ext.runner.modeling.architectures import build_model, has_own_forward, has_own_parts
 from pml_ext.runner.modeling.architectures.baseline import Batch, Outputs
@@ -46,7 +44,7 @@ from pml_ext.runner.solver.schedule import build_schedule
 
 log = logging.getLogger("pml_ext")
 
-_HARD_TRIPLETS, _BEFORE = "hard_triplets_of_epoch", "before_training"  # keys in a checkpoint
+_BEFORE = "before_training"  # a key in a checkpoint
 
 
 class TrainingModule(lightning.LightningModule):
@@ -63,6 +61,7 @@ class TrainingModule(lightning.LightningModule):
     Attributes:
         results, features: metrics and embeddings by test set, of the last validation.
         before_training: the metrics before the first step, if they were measured; checkpoints keep them.
+        class_vectors: the name of the parameter that ranks divide, if there is one, and the loss that has it.
 
     ```python
     data = DataModule(cfg)
@@ -79,6 +78,7 @@ class TrainingModule(lightning.LightningModule):
         self.run_config = cfg
         """The config to record: with NUM_CLASSES, if a user's architecture or head was built with it."""
         self.losses = nn.ModuleDict()
+        self.class_vectors: dict[str, PartialFC] = {}
         if data.train_set is None:
             self.model = build_model(cfg)
         else:
@@ -87,11 +87,9 @@ class TrainingModule(lightning.LightningModule):
         self.before_training: dict[str, dict[str, float]] = {}
         self.features: dict[str, Features] = {}
         self.collapse: dict[str, str] = {}  # by test set, the sentence about it or ""
-        self.stuck_losses = StuckLosses()
+        self.losses_of_epoch = EpochLosses()
+        self._loaders = [name for name, data in self.test_sets.items() for _ in data.parts]
         self._collected: dict[int, list[tuple[Tensor, Any]]] = {}  # by loader, rows of the set and what is kept of them
-        self._hard_triplets = 0  # of the epoch so far
-        self._finite_at_step = -1
-        self._classes: dict[str, Any] = {}  # what the checkpoint before says of class vectors
 
     def _build_for_training(self, data: DataModule, train_set: ImageSet, *, pretrained: bool) -> None:
         cfg = self.cfg
@@ -117,7 +115,8 @@ class TrainingModule(lightning.LightningModule):
         self.loss_terms = LossTerms(terms, self.losses, self.miner)
         if hasattr(self.model, "loss_terms"):
             self.model.loss_terms = self.loss_terms
-        self._ddp_params_and_buffers_to_ignore = list(self.loss_terms.class_vectors)
+        self.class_vectors = self.loss_terms.class_vectors
+        self._ddp_params_and_buffers_to_ignore = list(self.class_vectors)
 
     # Weights have the names that they have in FastReID's checkpoints: `model.` is not part of them.
 
@@ -134,11 +133,6 @@ class TrainingModule(lightning.LightningModule):
             own[name if is_of_losses else f"model.{name}"] = value
         return super().load_state_dict(own, strict, assign)
 
-    @property
-    def class_vectors(self) -> dict[str, Any]:
-        """The name of the parameter that ranks divide, if there is one, and the loss that has it."""
-        return {} if self.train_set is None else self.loss_terms.class_vectors
-
     def ranks_of(self, parameter: nn.Parameter) -> ProcessGroup | None:
         """The ranks that each have a part of a parameter; None where every rank has all of it."""
         is_divided = any(loss.weight is parameter for loss in self.class_vectors.values())
@@ -146,7 +140,7 @@ class TrainingModule(lightning.LightningModule):
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         if has_own_forward(self.cfg.MODEL.META_ARCHITECTURE):
-            return self._total(self.model(batch), {}, batch)
+            return self._total(self.model(batch), batch)
         if not self.cfg.SOLVER.CHUNK:
             return self._loss(self.model.compute_outputs(batch), batch)
         # Before the step and not, as Lightning does, after it: the gradients of all chunks but one are part of it.
@@ -170,18 +164,14 @@ class TrainingModule(lightning.LightningModule):
             outputs = {name: _in_32_bits(output) for name, output in outputs.items()}
             self.loss_terms.batch = None
             values = self.model.losses(outputs, labels)
-            if self.global_step == 0:
-                self.loss_terms.warn_of_batches_without_pairs()
-            total = self._total(values, outputs, batch)
-            self.stuck_losses.add(values)
+            total = self._total(values, batch)
             if self.trainer.is_last_batch:
-                features = outputs["features"]
-                first = features if isinstance(features, Tensor) else features[0]
-                self.stuck_losses.compare(first, self.loss_terms.of_collapsed(outputs, labels))
+                embeddings = parts_of(outputs, "features")[0]
+                self.losses_of_epoch.compare(embeddings, self.loss_terms.of_collapsed(outputs, labels))
         self._log_batch(outputs, labels)
         return total
 
-    def _total(self, values: Any, outputs: Outputs, batch: Batch) -> Tensor:
+    def _total(self, values: Any, batch: Batch) -> Tensor:
         """The sum of all losses, logged; a UserError where one is no scalar or not finite."""
         architecture = class_name(self.model)
         if not isinstance(values, dict) or not values:
@@ -198,6 +188,7 @@ class TrainingModule(lightning.LightningModule):
                 f"with {', '.join(batch['img_paths'][:8])}. Checkpoints of earlier epochs are kept. "
                 "Try a lower SOLVER.BASE_LR, SOLVER.CLIP_GRADIENTS or a longer warm-up"
             )
+        self.losses_of_epoch.add(values)
         self.log_dict({f"loss/{name}": value.detach() for name, value in values.items()})
         self.log("loss", total.detach(), prog_bar=True)
         return total
@@ -209,19 +200,11 @@ class TrainingModule(lightning.LightningModule):
         scores = outputs.get("pred_class_logits")
         if scores is not None:
             self.log("accuracy", (scores.argmax(dim=1) == labels).float().mean())
-        joint = self.loss_terms.batch
-        if joint is None:
-            return
-        if "CITLoss" in self.losses:
-            found = triplet_statistics(joint.features[0], joint.labels)
-            if is_recorded(self.trainer):
-                self.log_dict({f"batch/{k}": v for k, v in found.items()})
-            self._hard_triplets += int(found["hard_triplets"])
         if self.cfg.MODEL.LOSSES.DISC.TIGHTNESS and is_recorded(self.trainer):
-            for loss in self.losses.values():
-                if isinstance(loss, DiscriminativeLoss):
-                    found = bound_statistics(loss, outputs["features"], labels)
-                    self.log_dict({f"batch/{k}": v for k, v in found.items()})
+            for term in self.losses.values():
+                if isinstance(term, DiscriminativeLoss):
+                    bound = bound_statistics(term, outputs["features"], labels)
+                    self.log_dict({f"batch/{name}": value for name, value in bound.items()})
 
     def _gather_rows(self, part: Tensor) -> Tensor:
         """(B, …) of this rank to (ranks × B, …) of all, in rank order, with its gradient where it has one."""
@@ -244,9 +227,6 @@ class TrainingModule(lightning.LightningModule):
         ranks = self.trainer.world_size
         if ranks > 1 and not has_own_forward(self.cfg.MODEL.META_ARCHITECTURE):
             self.loss_terms.divide(ranks, self._gather_rows)
-        chunk, images = self.cfg.SOLVER.CHUNK, self.cfg.SOLVER.IMS_PER_BATCH // ranks
-        if 0 < chunk < images and norms_by_chunk([self.model]):
-            log.info("SOLVER.CHUNK: batch norm sees the statistics of %d images, not of %d", chunk, images)
 
     def on_train_epoch_start(self) -> None:
         assert self.trainer.train_dataloader is not None
@@ -258,67 +238,47 @@ class TrainingModule(lightning.LightningModule):
         torch.manual_seed(int(np.random.SeedSequence(place).generate_state(1, np.uint64)[0]))
 
     def on_train_epoch_end(self) -> None:
-        self.stuck_losses.end_epoch(self.current_epoch + 1, is_first=self.trainer.is_global_zero)
-        if "CITLoss" in self.losses:
-            # Every rank counts the joint batch.
-            self.log("epoch/hard_triplets", float(self._hard_triplets), rank_zero_only=True)
-            self._hard_triplets = 0
-
-    def on_validation_start(self) -> None:
-        self._require_finite_weights()
-
-    def _require_finite_weights(self) -> None:
-        """Before a validation and before a checkpoint: a step can spoil the weights after its loss was fine."""
-        if self._finite_at_step == self.global_step:
-            return
-        for name, parameter in self.named_parameters():
-            if not torch.isfinite(parameter).all():
-                raise UserError(
-                    f"the weights {name.removeprefix('model.')} are not finite after step {self.global_step} (epoch "
-                    f"{self.current_epoch}); nothing was saved, checkpoints of earlier epochs are kept"
-                )
-        self._finite_at_step = self.global_step
+        self.losses_of_epoch.end_epoch(self.current_epoch + 1, is_first=self.trainer.is_global_zero)
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int, dataloader_idx: int = 0) -> None:
         flip = self.cfg.TEST.FLIP.ENABLED
         kept: Any
         if self.evaluators:
-            evaluator = self.evaluators[self._set_names[dataloader_idx]]
+            evaluator = self.evaluators[self._loaders[dataloader_idx]]
             kept = evaluator.process(batch, averaged(self.model, batch, flip=flip))
         else:
             kept = unit_embeddings(self.model, batch, flip=flip).cpu()
         self._collected.setdefault(dataloader_idx, []).append((batch["rows"].cpu(), kept))
-
-    @property
-    def _set_names(self) -> list[str]:
-        """The test set of each loader."""
-        return [name for name, data in self.test_sets.items() for _ in data.parts]
 
     def on_validation_epoch_end(self) -> None:
         if self.trainer.sanity_checking:  # of a user's trainer, which looks at two batches before training
             self._collected = {}
             return
         measure = self._evaluate_own if self.evaluators else self._evaluate
-        loaders = 0
         for name, data in self.test_sets.items():
-            own = range(loaders, loaders + len(data.parts))
-            loaders = own.stop
+            own = [number for number, of in enumerate(self._loaders) if of == name]
             # All need the numbers, to choose the same best checkpoint.
             self.results[name] = self.trainer.strategy.broadcast(measure(name, data, own))
             prefix = "" if len(self.test_sets) == 1 else f"{name}/"
             self.log_dict({prefix + k: v for k, v in self.results[name].items()}, rank_zero_only=False)
 
-    def _evaluate_own(self, name: str, data: TestSet, loaders: range) -> dict[str, float]:
+    def _evaluate_own(self, name: str, data: TestSet, loaders: list[int]) -> dict[str, float]:
         """The numbers of a user's evaluator, on the first rank."""
         parts = [rows_in_order(self._collected.pop(loader), self._exchanging_on_cpu) for loader in loaders]
         if not self.trainer.is_global_zero:
             return {}
         return self.evaluators[name].measure(parts)
 
-    def _evaluate(self, name: str, data: TestSet, loaders: range) -> dict[str, float]:
+    def _evaluate(self, name: str, data: TestSet, loaders: list[int]) -> dict[str, float]:
         # Of pairs and templates one rank measures all.
         features = [self._gathered(loader, everywhere=isinstance(data, OpenSet)) for loader in loaders]
-        results = self._measured(data, features)
+        everyone, device = torch.distributed.group.WORLD, self.trainer.strategy.root_device
+        chosen = device_with_room(features, device, everyone)
+        group = everyone if chosen == device else self._exchanging_on_cpu
+        try:
+            results = self.evaluation(data, features, group, chosen)
+        except ValueError as error:
+            raise UserError(f"{name} cannot be measured as the config's TEST says: {error}") from error
         if self.trainer.is_global_zero:
             self.features[name] = features
             identities = torch.cat([torch.from_numpy(part.identities) for part in data.parts])
@@ -328,25 +288,9 @@ class TrainingModule(lightning.LightningModule):
                 log.warning("%s", self.collapse[name])
         return results
 
-    def _measured(self, data: TestSet, features: Features) -> dict[str, float]:
-        everyone, device = torch.distributed.group.WORLD, self.trainer.strategy.root_device
-        if not isinstance(data, OpenSet):
-            return self.evaluation(data, features, everyone)
-        needed = bytes_to_measure(data, features[0].shape[1], self.evaluation.calculator.opis_settings)
-        chosen = device_with_room(needed, device, everyone)
-        return self.evaluation(data, features, everyone if chosen == device else self._exchanging_on_cpu, chosen)
-
     @cached_property
     def _exchanging_on_cpu(self) -> ProcessGroup | None:
         """All ranks, for tensors of the CPU where the run's own group exchanges those of GPUs: NCCL has no others."""
-        return self._on_cpu()
-
-    @cached_property
-    def _writing(self) -> ProcessGroup | None:
-        """All ranks, for the thread that writes class vectors beside training."""
-        return self._on_cpu()
-
-    def _on_cpu(self) -> ProcessGroup | None:
         strategy = self.trainer.strategy
         if not isinstance(strategy, DDPStrategy):
             return None
@@ -371,23 +315,25 @@ class TrainingModule(lightning.LightningModule):
             clip_gradients(self.cfg.SOLVER.CLIP_GRADIENTS, parameter, ranks=self.ranks_of(parameter))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self._require_finite_weights()
-        checkpoint |= {CONFIG: self.cfg.dump(), _HARD_TRIPLETS: self._hard_triplets, _BEFORE: self.before_training}
+        for name, parameter in self.named_parameters():  # which a step can spoil after its loss was fine
+            if not torch.isfinite(parameter).all():
+                raise UserError(
+                    f"the weights {name.removeprefix('model.')} are not finite after step {self.global_step} (epoch "
+                    f"{self.current_epoch}); nothing was saved, checkpoints of earlier epochs are kept"
+                )
+        checkpoint |= {CONFIG: self.cfg.dump(), _BEFORE: self.before_training}
         for name, loss in self.class_vectors.items():
-            optimizer, folder = self.trainer.optimizers[0], Path(self.trainer.default_root_dir) / CHECKPOINTS
-            rows = take_share(checkpoint, name, loss, optimizer)
-            # Those of a step are written once: a checkpoint that names them may be there.
-            if rows and checkpoint[CLASSES] != self._classes:
-                self._classes, writer = checkpoint[CLASSES], self.trainer.strategy.checkpoint_io
-                assert isinstance(writer, BackgroundCheckpoints)
-                writer.submit(rows, write_share, self._classes, loss, folder, self._writing)
+            save_classes(checkpoint, name, loss, self.trainer.optimizers[0], self._checkpoints)
+            self.trainer.strategy.barrier()  # all of them, before the checkpoint that names their folder
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self._hard_triplets = int(checkpoint.get(_HARD_TRIPLETS, 0))
-        self.before_training = checkpoint.get(_BEFORE, {})
+        self.before_training = checkpoint[_BEFORE]
         for name, loss in self.class_vectors.items():
-            read_share(checkpoint, name, loss, Path(self.trainer.default_root_dir) / CHECKPOINTS)
-            self._classes = checkpoint[CLASSES]
+            load_classes(checkpoint, name, loss, self._checkpoints)
+
+    @property
+    def _checkpoints(self) -> Path:
+        return Path(self.trainer.default_root_dir) / CHECKPOINTS
 
     def configure_optimizers(self) -> Any:
         optimizer = step_by_rows(build_optimizer(self.cfg.SOLVER, self))

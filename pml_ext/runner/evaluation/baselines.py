@@ -1,5 +1,6 @@
 """What a trained model is compared with: the pixels themselves, and the network before training."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -56,11 +57,11 @@ def measure_raw_pixels(
     return Measured({name: evaluation(data, features[name]) for name, data in test_sets.items()}, features)
 
 
-def worse_than_before(metric: str, before: dict[str, float], after: dict[str, float]) -> str | None:
-    """A sentence if training has made a metric worse; None otherwise."""
-    was, now = before[metric], after[metric]
+def worse_than_before(metric: str, before: dict[str, float], after: dict[str, float]) -> str:
+    """A sentence if training has made a metric worse; "" if not, or if the metric is not measured."""
+    was, now = before.get(metric, math.nan), after.get(metric, math.nan)
     if not is_better(metric, was, now):
-        return None
+        return ""
     return (
         f"Training made the network worse: {label_of(metric) or metric} is {as_text(metric, now)}, and was "
         f"{as_text(metric, was)} before the first epoch. Try a lower SOLVER.BASE_LR, a longer warm-up, or "

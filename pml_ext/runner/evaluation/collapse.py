@@ -40,8 +40,8 @@ def describe_opis(name: str, curves: UtilityCurves) -> str:
 _VARIANCE, _DEVIATION = 0.01, 0.01
 
 
-class StuckLosses:
-    """Compares the mean of each loss over an epoch with its value on the epoch's last batch, collapsed.
+class EpochLosses:
+    """Means of the losses over an epoch, compared with their values on its last batch if all embeddings were equal.
 
     problem: a sentence about the last epoch; "" where no loss was stuck.
     """
@@ -58,6 +58,10 @@ class StuckLosses:
             self._sums[name] = self._sums.get(name, 0) + value.detach()
         self._steps += 1
 
+    def means(self) -> dict[str, float]:
+        """The mean of each loss in the epoch so far."""
+        return {name: float(value) / self._steps for name, value in self._sums.items()}
+
     @torch.no_grad()
     def compare(self, embeddings: Tensor, collapsed: Mapping[str, Tensor]) -> None:
         """Give the epoch's last batch, (B, D), and its losses if all embeddings were equal."""
@@ -66,17 +70,13 @@ class StuckLosses:
 
     def end_epoch(self, epoch: int, *, is_first: bool) -> None:
         """Judge the epoch of this number; the first rank logs what changes."""
-        zero = [name for name, value in self._sums.items() if float(value) == 0]
-        means = {name: float(self._sums[name]) / self._steps for name in self._collapsed}
-        stuck = {
-            name: means[name]
-            for name, value in self._collapsed.items()
-            if abs(means[name] - float(value)) <= _DEVIATION * abs(float(value))
-        }
-        was_stuck = bool(self.problem)
+        means, was_stuck = self.means(), bool(self.problem)
+        zero = [name for name, value in means.items() if value == 0]
+        values = {name: float(value) for name, value in self._collapsed.items()}
+        stuck = [name for name, value in values.items() if abs(means[name] - value) <= _DEVIATION * abs(value)]
         self.problem = ""
         if stuck:
-            shown = " and ".join(f"{name} stayed at {value:.4g}" for name, value in stuck.items())
+            shown = " and ".join(f"{name} stayed at {values[name]:.4g}" for name in stuck)
             self.problem = f"In epoch {epoch} {shown}, the value if all embeddings are equal; {ADVICE_ON_COLLAPSE}."
         elif zero:
             self.problem = (

@@ -5,16 +5,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch import distributed as dist
 from yacs.config import CfgNode as CN
 
 from pml_ext._checks import check_finite
-from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
-from pml_ext.functional.retrieval.ranking import GalleryProtocol, Ranking
+from pml_ext.functional.retrieval.ranking import Ranking
 from pml_ext.functional.verification.roc import ROC, roc_curve
 from pml_ext.functional.verification.templates import pair_cosines
 from pml_ext.metrics import (
@@ -84,7 +82,7 @@ class Evaluation:
         """
         is_first = group is None or dist.get_rank(group) == 0
         for part in features:
-            _require_finite(part)
+            check_finite(part)
         if isinstance(data, OpenSet):
             return self._retrieval(data, features, is_first, group, device)
         if not is_first:
@@ -116,6 +114,8 @@ class Evaluation:
 
         results = measure(self.calculator, self.columns if is_first else self.by_scores)
         if self.refined is not None and is_first:
+            if data.gallery is None:
+                raise ValueError("TEST.AQE and TEST.RERANK need a gallery beside the queries: set both to False")
             refined = _of_ranking(self.refined.per_query(features[0], *query, features[1], *gallery), self.ranks)
             results |= {name: value for name, value in refined.items() if name in results}
         if self.normalized is not None:
@@ -133,16 +133,6 @@ class Evaluation:
             samples += [embeddings[identities != JUNK], identities[identities != JUNK]]
         found = calculator.get_accuracy(*samples)  # type: ignore[arg-type]
         return {name: float(found[name]) for name in self.user_metrics}
-
-
-def _require_finite(embeddings: Tensor) -> None:
-    try:
-        check_finite(embeddings)
-    except ValueError as error:
-        raise UserError(
-            f"{error}, so nothing is measured: the network's outputs overflow. Lower SOLVER.BASE_LR, or evaluate an "
-            "earlier checkpoint"
-        ) from error
 
 
 def roc_of_listed_pairs(data: PairSet | TemplateSet, features: Features) -> ROC:
@@ -175,59 +165,6 @@ def verification_evaluator(options: CN) -> VerificationEvaluator:
     return VerificationEvaluator(tuple(options.FARS), options.FOLDS)
 
 
-def check_test_sets(test: CN, test_sets: dict[str, TestSet]) -> None:
-    """Before any work: whether the test sets with queries can be measured as TEST asks, else a UserError.
-
-    NORMALIZE, AQE and RERANK need a gallery of enough images; some query needs a match that counts; pairs are of both
-    kinds. The log counts queries without a match.
-    """
-    aqe, rerank = test.AQE, test.RERANK
-    for name, data in test_sets.items():
-        if not isinstance(data, OpenSet):
-            same = data.same if isinstance(data, PairSet) else data.pairs.same
-            if same.all() or not same.any():
-                raise UserError(f"{name} needs pairs of one person and of two; all {len(same)} are of one kind")
-            if isinstance(data, PairSet) and len(same) < test.VERIFICATION.FOLDS:
-                raise UserError(f"TEST.VERIFICATION.FOLDS is {test.VERIFICATION.FOLDS}; {name} has {len(same)} pairs")
-            continue
-        if (aqe.ENABLED or rerank.ENABLED) and data.gallery is None:
-            raise UserError(
-                f"TEST.AQE and TEST.RERANK need a gallery beside the queries; in {name} queries search each other: "
-                "set both to False"
-            )
-        total, searched = sum(map(len, data.parts)), data.parts[-1]
-        known = int((searched.identities != JUNK).sum())
-        if test.NORMALIZE.ENABLED and known <= test.NORMALIZE.K:
-            raise UserError(
-                f"TEST.NORMALIZE.K is {test.NORMALIZE.K}; the gallery of {name} has {known} images, so {known - 1} is "
-                "the most"
-            )
-        for key, node, size, most in (("AQE.QE_K", aqe, aqe.QE_K, total), ("RERANK.K1", rerank, rerank.K1, total - 1)):
-            if node.ENABLED and size > most:
-                raise UserError(
-                    f"TEST.{key} is {size}; {name} has {total} queries and gallery items, so {most} is the most"
-                )
-        alone = _queries_without_match(data)
-        if alone == len(data.query):
-            raise UserError(
-                f"{name}: no query has another image of its identity to find; images of one camera do not count, so a "
-                "table of images from unknown cameras must not have the column camera"
-            )
-        if alone:
-            log.warning("%s: %d of %d queries have no match and do not count", name, alone, len(data.query))
-
-
-def _queries_without_match(data: OpenSet) -> int:
-    """How many queries find nothing: no image of their identity is of another camera."""
-    query, gallery = data.query, data.parts[-1]
-    (ids, cameras), (gallery_ids, gallery_cameras) = (_identities_and_cameras(part) for part in (query, gallery))
-    protocol = GalleryProtocol(
-        (len(query), len(gallery)), ids, gallery_ids, cameras, gallery_cameras, False, torch.device("cpu")
-    )
-    blocks = (slice(start, min(start + 1024, len(query))) for start in range(0, len(query), 1024))
-    return sum(int((~protocol.own_identity(block).matches.any(dim=1)).sum()) for block in blocks)
-
-
 def query_and_gallery_embeddings(data: OpenSet, features: Features) -> tuple[Tensor, Tensor]:
     """Embeddings and identities of a test set: of identities with a query, without junk (−1) and distractors."""
     embeddings, identities = torch.cat(features), torch.cat([torch.from_numpy(part.identities) for part in data.parts])
@@ -256,40 +193,22 @@ def _of_ranking(ranking: Ranking, ranks: Sequence[int]) -> dict[str, float]:
 
 
 # Measured: 5 copies of the embeddings under TEST.NORMALIZE and 0.25 GB of blocks; more of these where most pairs tie.
-_COPIES, _BLOCKS = 6, 2**31
-_OF_A_CLASS = 64  # bytes a threshold
-_OF_A_DRAWN_PAIR = 60
+_COPIES, _BLOCKS = 6, 2**32
 
 
-def device_with_room(size: int, device: torch.device, group: dist.ProcessGroup | None) -> torch.device:
-    """`device` if it has `size` bytes free, on every rank of a group that exchanges its tensors; else the CPU.
-
-    The CPU, too, for devices that do not tell what is free; one of them is MPS, which has no float64 either.
-    """
+def device_with_room(features: Features, device: torch.device, group: dist.ProcessGroup | None) -> torch.device:
+    """`device` if its free memory is enough to measure embeddings, on every rank of a group; else the CPU."""
     if device.type == "cpu":
         return device
-    lacks = size - _free_bytes(device)
+    module, needed = torch.get_device_module(device), _BLOCKS + _COPIES * sum(part.nbytes for part in features)
+    # What torch keeps from earlier tensors is free for new ones.
+    free = module.mem_get_info(device)[0] + module.memory_reserved(device) - module.memory_allocated(device)
+    lacks = needed - free
     if group is not None:  # all ranks need the same answer
-        lacks_most = torch.tensor(lacks, device=device)
-        dist.all_reduce(lacks_most, dist.ReduceOp.MAX, group=group)
-        lacks = int(lacks_most)
+        most = torch.tensor(lacks, device=device)
+        dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
+        lacks = int(most)
     if lacks <= 0:
         return device
-    log.info("metrics are computed on the CPU: they need %d MB, %d more than %s has", size >> 20, lacks >> 20, device)
-    return torch.device("cpu")
-
-
-def _free_bytes(device: torch.device) -> int:
-    module = torch.get_device_module(device)
-    if not hasattr(module, "mem_get_info"):
-        return 0
-    # What torch keeps from earlier tensors is free for new ones.
-    return int(module.mem_get_info(device)[0] + module.memory_reserved(device) - module.memory_allocated(device))
-
-
-def bytes_to_measure(data: OpenSet, dimension: int, opis: OPISSettings) -> int:
-    """At most what the calculators take at a time, beside what their caller has."""
-    sizes = np.unique(np.concatenate([part.identities for part in data.parts]), return_counts=True)[1]
-    drawn = (opis.negatives_per_positive or 0) * int((sizes * (sizes - 1) // 2).sum())
-    embeddings = 4 * dimension * int(sizes.sum())
-    return _COPIES * embeddings + _BLOCKS + _OF_A_CLASS * len(sizes) * opis.grid + _OF_A_DRAWN_PAIR * drawn
+    log.info("metrics are computed on the CPU: they need %d MB, more than %s has free", needed >> 20, device)
+    return _CPU

@@ -10,6 +10,7 @@ from torch.distributed import ProcessGroup
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
+from pml_ext._names import class_name
 from pml_ext.metrics import AccuracyCalculator, keys
 from pml_ext.runner.data.datasets import OpenSet, PairSet, TemplateSet, TestSet, data_set
 from pml_ext.runner.data.rules import read_as
@@ -80,9 +81,7 @@ class OwnEvaluator:
     """
 
     def __init__(self, evaluator: Any) -> None:
-        self.evaluator = evaluator
-        kind = type(evaluator)
-        self.name = f"{kind.__module__}.{kind.__qualname__}"
+        self.evaluator, self.name = evaluator, class_name(evaluator)
 
     def process(self, batch: Mapping[str, Any], outputs: Any) -> Rows:
         """What the evaluator keeps of a batch, on the CPU; a UserError if it is not one row an image."""

@@ -74,20 +74,17 @@ def results_table(
 ) -> str:
     """Notes on the results, the metrics of every test set, and where the `files` are, by what they are.
 
-    Without baselines a table for each kind of set, a row a set; else a table for each set, its rows baselines and
-    model.
+    There is a table for each kind of set, with a row for each set, below those of its baselines.
     """
     lines = [f"{note}\n" for note in notes]
-    if baselines:
-        for name, values in results.items():
-            rows = {row: found[name] for row, found in baselines.items()} | {"trained": values}
-            lines += [*text_table(name, rows), ""]
-    else:
-        kinds: dict[tuple[str, ...], list[str]] = {}
-        for name, values in results.items():
-            kinds.setdefault(tuple(labels_of(values)), []).append(name)
-        for names in kinds.values():
-            lines += [*text_table("", {name: results[name] for name in names}), ""]
+    tables: dict[tuple[str, ...], Results] = {}
+    for name, values in results.items():
+        rows = tables.setdefault(tuple(labels_of(values)), {})
+        for baseline, measured in (baselines or {}).items():
+            rows[f"{name}, {baseline}"] = measured[name]
+        rows[name] = values
+    for rows in tables.values():
+        lines += [*text_table("", rows), ""]
     width = max(len(label) for label in files)
     lines += [f"{label.ljust(width)}  {path}" for label, path in files.items()]
     if "report" in files:
@@ -112,8 +109,7 @@ def read_results(path: Path) -> Results:
 
 def read_notes(path: Path) -> list[str]:
     """The notes of a file that `read_results` has read; none in files of earlier versions."""
-    notes = json.loads(path.read_text(encoding="utf-8")).get("notes", ())
-    return [str(note) for note in notes] if isinstance(notes, list) else []
+    return [str(note) for note in json.loads(path.read_text(encoding="utf-8")).get("notes", ())]
 
 
 def _as_json(value: Any) -> Any:

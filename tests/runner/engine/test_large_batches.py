@@ -1,6 +1,5 @@
 from pathlib import Path
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -28,15 +27,6 @@ def test_a_run_in_chunks_is_the_run_without(tmp_path: Path) -> None:
     assert whole.keys() == in_chunks.keys()
     for name, value in whole.items():
         torch.testing.assert_close(in_chunks[name], value, rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
-
-
-def test_batch_norm_by_chunks_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    weights = trained(tmp_path, "SOLVER.CHUNK", "150")
-    told = "SOLVER.CHUNK: batch norm sees the statistics of 150 images, not of 450"
-    assert capsys.readouterr().err.count(told) == 1
-    counts = {int(value) for name, value in weights.items() if name.endswith("num_batches_tracked")}
-    (count,) = counts
-    assert count > 0 and count % 3 == 0, "each of the three chunks is counted once"
 
 
 def test_a_scaled_loss_gives_scaled_gradients() -> None:

@@ -41,7 +41,15 @@ class Model(nn.Module):
         return {"features": self.norm(batch["images"])}
 
 
-def test_statistics_are_the_plain_averages_over_batches() -> None:
+@pytest.mark.parametrize("others", [0, 2])
+def test_statistics_are_the_plain_averages_over_batches_and_processes(
+    others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other processes found statistics of 1."""
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: others > 0)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1 + others)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda average: average.add_(others))
     images, model = torch.randn(4, 2, 3, 3), Model()
     loader = DataLoader(
         [{"images": image / 2, "draws": [np.zeros(0)]} for image in images],  # type: ignore[arg-type]
@@ -51,23 +59,8 @@ def test_statistics_are_the_plain_averages_over_batches() -> None:
     model.norm(torch.randn(2, 2, 3, 3))  # a moving average to be replaced
     recompute_statistics(model, Data(), loader, 3, torch.device("cpu"))
     batches = [images[[0, 1]], images[[2, 3]], images[[0, 2]]]
-    torch.testing.assert_close(model.norm.running_mean, sum(b.mean(dim=(0, 2, 3)) for b in batches) / 3)
-    torch.testing.assert_close(model.norm.running_var, sum(b.var(dim=(0, 2, 3)) for b in batches) / 3)
+    mean = sum(batch.mean(dim=(0, 2, 3)) for batch in batches) / 3
+    variance = sum(batch.var(dim=(0, 2, 3)) for batch in batches) / 3
+    torch.testing.assert_close(model.norm.running_mean, (mean + others) / (1 + others))
+    torch.testing.assert_close(model.norm.running_var, (variance + others) / (1 + others))
     assert model.norm.momentum == 0.3
-
-
-def test_processes_get_the_average_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    images, model = torch.randn(4, 2, 3, 3), Model()
-
-    class Loader(list):
-        batch_sampler = EpochBatches(range(4), batch_size=2, drop_last=False)
-
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 3)
-    # Two further processes that have found statistics of 1.
-    monkeypatch.setattr(torch.distributed, "all_reduce", lambda average: average.add_(2))
-    recompute_statistics(
-        model, Data(), Loader([{"images": images[:2] / 2, "draws": [np.zeros((2, 0))]}]), 1, torch.device("cpu")
-    )
-    torch.testing.assert_close(model.norm.running_mean, (images[:2].mean(dim=(0, 2, 3)) + 2) / 3)
-    torch.testing.assert_close(model.norm.running_var, (images[:2].var(dim=(0, 2, 3)) + 2) / 3)

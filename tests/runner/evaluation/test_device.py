@@ -16,19 +16,14 @@ GPU = torch.device("cuda", 0)
 def test_what_torch_keeps_and_does_not_use_is_free(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = {"mem_get_info": (2**30, 2**34), "memory_reserved": 2**21, "memory_allocated": 2**20}
+    told = {"mem_get_info": (2**32, 2**34), "memory_reserved": 2**22, "memory_allocated": 2**20}
     functions = {name: lambda _, value=value: value for name, value in told.items()}
     monkeypatch.setattr(torch, "get_device_module", lambda _: SimpleNamespace(**functions))
+    fitting, larger = (torch.empty(size, device="meta") for size in (2**17, 2**18))
     with caplog.at_level(logging.INFO, "pml_ext"):
-        assert device_with_room(2**30 + 2**20, GPU, None) == GPU
-        assert not caplog.text
-        assert device_with_room(2**30 + 2**22, GPU, None) == torch.device("cpu")
-    assert "computed on the CPU: they need 1028 MB, 3 more than cuda:0 has" in caplog.text
-
-
-def test_a_device_that_does_not_tell_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "get_device_module", lambda _: SimpleNamespace())
-    assert device_with_room(1, torch.device("mps"), None) == torch.device("cpu")
+        assert device_with_room([fitting], GPU, None) == GPU and not caplog.text
+        assert device_with_room([larger], GPU, None) == torch.device("cpu")
+    assert "computed on the CPU: they need 4102 MB, more than cuda:0 has free" in caplog.text
 
 
 def on_gpus(rank: int, ranks: int, folder: str) -> None:
@@ -37,8 +32,9 @@ def on_gpus(rank: int, ranks: int, folder: str) -> None:
     device = torch.device("cuda", rank)
     dist.init_process_group("nccl", f"file://{folder}/group", rank=rank, world_size=ranks, device_id=device)
     group = dist.group.WORLD
-    assert device_with_room(2**20, device, group) == device
-    assert device_with_room(2**60, device, group) == torch.device("cpu")
+    sizes = {2**20: device, 2**40: torch.device("cpu")}
+    for size, chosen in sizes.items():
+        assert device_with_room([torch.empty(size, device="meta")], device, group) == chosen
     for kind in EVALUATED:
         divided, alone = (evaluate(kind, among, device) for among in (group, None))
         assert alone == pytest.approx(evaluate(kind, None), rel=1e-3, nan_ok=True)
