@@ -36,20 +36,15 @@ class DataModule(lightning.LightningDataModule):
         super().__init__()
         self.cfg = cfg
         check = ImageCheck(cfg.DATASETS)
-        self.train_set: ImageSet | None = None
-        if training:
-            self.train_set = load_train_set(cfg.DATASETS, grey=self._is_grey, check=check)
-        self.test_sets: dict[str, TestSet] = load_test_sets(cfg.DATASETS, grey=self._is_grey, check=check)
+        read: dict[str, Any] = {"grey": is_grey(cfg), "check": check}
+        self.train_set: ImageSet | None = load_train_set(cfg.DATASETS, **read) if training else None
+        self.test_sets: dict[str, TestSet] = load_test_sets(cfg.DATASETS, **read)
         check.conclude(unreadable)
         if not replaces_metrics(cfg.TEST):
             check_thresholds(cfg.TEST.THRESHOLD, self.test_sets)
         self.transform = build_transform(cfg.INPUT, training=True)
         self.first = (0, 0)
         """The epoch and the step that training begins with."""
-
-    @property
-    def _is_grey(self) -> bool:
-        return is_grey(self.cfg)
 
     def train_dataloader(self) -> DataLoader[TrainingSample]:
         """This process's part of every joint batch of the training set."""

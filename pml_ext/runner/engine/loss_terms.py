@@ -81,15 +81,13 @@ class LossTerms:
         features, logits = parts_of(outputs, "features"), parts_of(outputs, "cls_outputs")
         values: dict[str, Tensor] = {}
         for term in self.terms:
-            loss = self.losses[term.name]
+            loss = self._shared.get(term.name, self.losses[term.name])
+            parts = logits if term.is_id_loss else features
             found: list[Tensor]
-            if isinstance(loss, PartialFC):
-                (given,) = logits if term.is_id_loss else features
-                found = [self._value_of_one(loss(given, labels))]
+            if isinstance(loss, (PartialFC, ShardedLoss)):
+                found = [self._value_of_one(loss(part, labels)) for part in parts]
             elif term.is_id_loss:
-                found = [loss(part, labels) for part in logits]
-            elif term.name in self._shared:
-                found = [self._value_of_one(self._shared[term.name](part, labels)) for part in features]
+                found = [loss(part, labels) for part in parts]
             elif self._is_mined(term):
                 pairs = zip(joint.features, joint.mined, strict=True)
                 found = [loss(part, joint.labels, tuples) for part, tuples in pairs]

@@ -45,7 +45,6 @@ from pml_ext.runner.evaluation.baselines import (
     measure_raw_pixels,
     worse_than_before,
 )
-from pml_ext.runner.evaluation.evaluate import Features
 from pml_ext.runner.evaluation.evaluator import best_metric, replaces_metrics
 from pml_ext.runner.evaluation.results import is_better, label_of
 from pml_ext.runner.failures import one_message
@@ -116,12 +115,12 @@ def _train(
     named = [CALLBACK_REGISTRY.get(name)() for name in cfg.CALLBACKS]
     checkpoints, profiler = output / CHECKPOINTS, SimpleProfiler() if profile else None
     trainer = build_trainer(cfg, launch, output, checkpoints, *frozen, *named, *callbacks, profiler=profiler)
-    embeddings_before: dict[str, Features] = {}
+    before = Measured({}, {})
     if resumed is None:
         if cfg.MODEL.WEIGHTS:
             load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
         before = _measured_before_training(module, trainer, data)
-        module.before_training, embeddings_before = before.results, before.features
+        module.before_training = before.results
     else:
         # Names the keys that differ if the checkpoint is of another model; Lightning then restores weights,
         # optimizer and schedule. The module seeds random state anew each step, from (SEED, epoch, step, rank).
@@ -139,7 +138,7 @@ def _train(
     if profiler is not None and trainer.is_global_zero:
         log.info("%s", profiler.summary())
     pretrained = bool(cfg.MODEL.WEIGHTS) or cfg.MODEL.BACKBONE.PRETRAIN
-    before = Measured(module.before_training, embeddings_before)
+    before = Measured(module.before_training, before.features)
     baselines = _baselines(module, trainer, data, before, row=BEFORE if pretrained else UNTRAINED)
     first, metric = next(iter(module.results)), best_metric(cfg.DATASETS, cfg.TEST)
     worse = worse_than_before(metric, module.before_training.get(first, {}), module.results[first])
@@ -221,13 +220,10 @@ def _said_how_to_resume(cfg: CN) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Terminated):
-        last = Path(cfg.OUTPUT_DIR).expanduser() / CHECKPOINTS / LAST
-        if torch.distributed.is_torchelastic_launched():  # the agent says it, once
-            raise
-        if last.is_file():
-            log.error("%s holds the run up to step %d; continue with --resume", last, steps_of(last))
-        else:
-            log.error("no checkpoint was saved yet")
+        last = last_checkpoint(Path(cfg.OUTPUT_DIR))
+        if not torch.distributed.is_torchelastic_launched():  # else the agent says it, once
+            step = f"{last} holds the run up to step {steps_of(last)}; continue with --resume" if last else ""
+            log.error("%s", step or "no checkpoint was saved yet")
         raise
 
 

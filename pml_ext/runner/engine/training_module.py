@@ -352,11 +352,7 @@ def _output_sizes(model: Any, data: DataModule) -> Callable[[str], int]:
             found: Outputs = copy.deepcopy(model).train().compute_outputs(data.example())
         return found
 
-    def size_of(name: str) -> int:
-        output = outputs()[name]
-        return int((output if isinstance(output, Tensor) else output[0]).shape[1])
-
-    return size_of
+    return lambda name: int(parts_of(outputs(), name)[0].shape[1])
 
 
 def _in_32_bits(output: Any) -> Any:

@@ -165,14 +165,11 @@ def text_table(corner: str, rows: Mapping[str, Mapping[str, float]]) -> list[str
     labels = labels_of(next(iter(shown.values())))
     table = [[corner, *(heading(*item) for item in labels.items())]]
     for name, values in shown.items():
-        table.append([name, *(_cell(values, metric) for metric in labels)])
+        texts = {metric: as_text(metric, value) for metric, value in values.items()}
+        table.append([name, *(texts.get(metric, "") for metric in labels)])
     first, *others = (max(map(len, column)) for column in zip(*table, strict=True))
     lines = []
     for name, *cells in table:
         padded = [cell.rjust(width) for cell, width in zip(cells, others, strict=True)]
         lines.append("  ".join([name.ljust(first), *padded]))
     return [lines[0], "-" * len(lines[0]), *lines[1:]]
-
-
-def _cell(values: Mapping[str, float], metric: str) -> str:
-    return as_text(metric, values[metric]) if metric in values else ""

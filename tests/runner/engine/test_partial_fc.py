@@ -118,17 +118,14 @@ def test_drawn_classes_resume_bit_for_bit(tmp_path: Path, capsys: pytest.Capture
     train(tmp_path / "whole", 2, *more)
     train(tmp_path / "parts", 1, *more)
     train(tmp_path / "parts", 2, *more, flags=("--resume",))
-    assert "as initialised" not in (tmp_path / "parts" / "train.log").read_text()
     (whole,), (parts,) = shares(tmp_path / "whole"), shares(tmp_path / "parts")
     assert whole.keys() == parts.keys() == {"weight", "exp_avg", "exp_avg_sq"}
     assert all(torch.equal(value, parts[name]) for name, value in whole.items())
     one, other = weights(tmp_path / "whole"), weights(tmp_path / "parts")
     assert all(torch.equal(value, other[name]) for name, value in one.items())
-    curve = next((tmp_path / "whole" / "csv").rglob("metrics.csv")).read_text().splitlines()[0]
-    assert {"accuracy", "gradient_norm"} <= {*curve.split(",")}
     # Another number of classes
     assert main([*command(tmp_path / "parts", 3, *more, "MODEL.HEADS.NUM_CLASSES", "40"), "--resume"]) == 2
-    assert "classes × embedding size are (50, 64); those of the config (40, 64)" in capsys.readouterr().err
+    assert "last.ckpt has classes × embedding size (50, 64); the config (40, 64)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -137,7 +134,6 @@ def test_drawn_classes_resume_bit_for_bit(tmp_path: Path, capsys: pytest.Capture
         ("MODEL.LOSSES.NAME ('TripletLoss',)", "PFC.ENABLED = True: divides the classes of CrossEntropyLoss or Disc"),
         ("MODEL.LOSSES.NAME ('CrossEntropyLoss','FocalLoss')", "must have exactly one of these, and no FocalLoss"),
         (f"{DISC} MODEL.LOSSES.DISC.CENTROIDS kmeans", "centroids .* must be 'one_hot' .* got 'kmeans'. .*all ranks"),
-        ("MODEL.HEADS.PFC.SAMPLE_RATE 0.0", r"MODEL.HEADS.PFC: sample_rate must be in \(0, 1\]; got 0"),
         ("MODEL.META_ARCHITECTURE MGN", "does not fit MGN, which has eight classifiers"),
     ],
 )

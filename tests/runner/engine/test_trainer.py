@@ -74,19 +74,5 @@ def test_mlflow_writes_to_its_server_or_into_the_folder(tmp_path: Path, monkeypa
     assert made[1] == {"run_name": "run", "tracking_uri": "http://127.0.0.1:1"}
 
 
-@pytest.mark.parametrize("name", ["wandb", "mlflow"])
-def test_the_real_logger_takes_numbers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip(name)
-    if name == "mlflow":
-        pytest.importorskip("sqlalchemy")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    (logger,) = build_loggers([name], tmp_path)
-    logger.log_hyperparams({"SOLVER.BASE_LR": 0.1})
-    logger.log_metrics({"loss": 0.5}, 1)
-    logger.finalize("success")
-    assert (tmp_path / {"wandb": "wandb", "mlflow": "mlflow.db"}[name]).exists()
-
-
 def test_check_config_knows_the_loggers() -> None:
     assert set(LOGGER_NAMES) == set(LOGGERS)

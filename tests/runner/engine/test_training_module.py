@@ -1,9 +1,11 @@
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from pml_ext._errors import UserError
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.engine import training_module
 from pml_ext.runner.engine.training_module import TrainingModule
@@ -35,6 +37,11 @@ def test_ranks_get_another_group_only_for_metrics_that_a_gpu_has_no_room_for(
     module._collected = {0: [(torch.arange(len(features)), features)]}
     module._evaluate("Set", data, [0])
     assert asked == [(group, chosen)]
+
+
+def test_too_few_classes_are_one_message() -> None:
+    with pytest.raises(UserError, match="NUM_CLASSES is 3, but the training set has 5 identities"):
+        training_module._num_classes(3, SimpleNamespace(labels=np.arange(5)))  # type: ignore[arg-type]
 
 
 def test_compile_reaches_the_network(module: TrainingModule, monkeypatch: pytest.MonkeyPatch) -> None:

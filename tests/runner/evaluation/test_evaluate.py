@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.functional import opis
 from pml_ext.metrics import AccuracyCalculator, GalleryCohort, ReIDEvaluator, VerificationEvaluator
-from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet
@@ -133,20 +131,6 @@ def test_pairs_of_images_are_verified_in_folds() -> None:
     found = Evaluation(config(("TEST.VERIFICATION.FARS", (0.1,)), ("TEST.VERIFICATION.FOLDS", 5)).TEST)(data, [pairs])
     assert found == VerificationEvaluator((0.1,), folds=5)(first, second, torch.from_numpy(same))
     assert found["accuracy"] > 0.7
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ([("TEST.OPIS.FAR_RANGE", (0.1, 0.01))], r"TEST.OPIS: far_range must be two ascending rates"),
-        ([("TEST.RANKS", (1, 0))], r"TEST.RANKS = \(1, 0\): must be one or more different whole numbers from 1"),
-        ([("TEST.METRICS", ("cmc", "opsi"))], r"TEST.METRICS = 'opsi': unknown.*opis"),
-        ([("TEST.VERIFICATION.FOLDS", 1)], r"TEST.VERIFICATION: folds must be at least 2"),
-    ],
-)
-def test_options_out_of_range(options: list, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        require_supported(config(*options))
 
 
 @pytest.mark.parametrize(
