@@ -44,28 +44,28 @@ def which_loss() -> str:
         [
             "no loss yet",
             "PML's `MultiSimilarityLoss` with its miner",
-            f"OPIS × 1000: {opis(start):.1f}; {accuracy(start)}",
+            f"OPIS {opis(start):.1f} × 10⁻³; {accuracy(start)}",
         ],
-        ["any loss, one threshold", "`CohortNormalization`", f"OPIS {lower[0]:.0f} to {lower[-1]:.0f} % lower"],
+        ["any loss, and one threshold for all classes", "`CohortNormalization`", f"OPIS {lower[0]:.0f} to {lower[-1]:.0f} % lower"],
         [
             "a classification loss",
             "`TCMRegularizer(loss)`",
-            f"OPIS {-gains['TCM'][0]:.0f} % lower; × 1000: {with_tcm[0]:.1f} to {with_tcm[-1]:.1f}",
+            f"OPIS {-gains['TCM'][0]:.0f} % lower: {with_tcm[0]:.1f} to {with_tcm[-1]:.1f} × 10⁻³",
         ],
         [
-            "an identity loss, no margin tuned",
-            "`CITLoss` beside it",
-            f"alone: mAP@R {-gains['CIT'][0]:.1f} points below triplet",
+            "an identity loss, and no margin to tune",
+            "`CITLoss` in addition",
+            f"`CITLoss` alone: mAP@R {-gains['CIT'][0]:.1f} points below a triplet loss",
         ],
-        ["a loss on few random triplets", "`LoOp(loss)`", f"mAP@R {gains['LoOp'][0]:.1f} points higher"],
+        ["a loss on a few random triplets", "`LoOp(loss)`", f"mAP@R {gains['LoOp'][0]:.1f} points higher"],
     ]
     triplet = losses["triplet@0.05"]
     about = (
-        "Means over five image sets, of linear layers on frozen features. PML's `TripletMarginLoss()` has "
-        f"{opis(triplet):.1f} and {accuracy(triplet)}; classification losses with TCM stay behind both. Normalised "
-        f"scores accept more true pairs at FAR 0.1 % in {normalised['tar_higher']} of {normalised['combinations']} "
-        f"combinations of loss and set, fewer in {normalised['tar_lower'] or 'none'}. Choose the threshold again when "
-        "the gallery has doubled."
+        "Means over five image sets, for linear layers on frozen features. PML's `TripletMarginLoss()` has "
+        f"OPIS {opis(triplet):.1f} × 10⁻³ and {accuracy(triplet)}. Classification losses have a higher OPIS and a lower "
+        "mAP@R even with TCM. At FAR 0.1 %, normalised scores accept more genuine pairs in "
+        f"{normalised['tar_higher']} of {normalised['combinations']} combinations of loss and set, and fewer in "
+        f"{normalised['tar_lower'] or 'none'}. Choose a new threshold for them when the gallery has doubled."
     )
     return f"{table(['you have', 'use', 'measured'], rows)}\n{about}\n"
 
@@ -89,9 +89,9 @@ def speed() -> str:
         f"- `TCMLoss` {took['TCMLoss']}; PML's `ThresholdConsistentMarginLoss` "
         f"{took['PML ThresholdConsistentMarginLoss']}, `ContrastiveLoss` on cosines "
         f"{took['PML ContrastiveLoss on cosines']}.\n"
-        f"- `CITLoss` {took['CITLoss(gamma=1)']}; PML's `TripletMarginLoss` (all triplets, another loss) "
+        f"- `CITLoss` {took['CITLoss(gamma=1)']}; PML's `TripletMarginLoss` with all triplets, a different loss, "
         f"{took['PML TripletMarginLoss(all)']}.\n\n"
-        f"A step, 256 × 512: {machine.replace('pytorch-metric-learning', 'PML')}.\n"
+        f"One step on 256 embeddings of 512 numbers: {machine.replace('pytorch-metric-learning', 'PML')}.\n"
     )
 
 
