@@ -46,7 +46,11 @@ def which_loss() -> str:
             "PML's `MultiSimilarityLoss` with its miner",
             f"OPIS {opis(start):.1f} × 10⁻³; {accuracy(start)}",
         ],
-        ["any loss, and one threshold for all classes", "`CohortNormalization`", f"OPIS {lower[0]:.0f} to {lower[-1]:.0f} % lower"],
+        [
+            "any loss, and one threshold for all classes",
+            "`CohortNormalization`",
+            f"OPIS {lower[0]:.0f} to {lower[-1]:.0f} % lower",
+        ],
         [
             "a classification loss",
             "`TCMRegularizer(loss)`",
@@ -62,8 +66,8 @@ def which_loss() -> str:
     triplet = losses["triplet@0.05"]
     about = (
         "Means over five image sets, for linear layers on frozen features. PML's `TripletMarginLoss()` has "
-        f"OPIS {opis(triplet):.1f} × 10⁻³ and {accuracy(triplet)}. Classification losses have a higher OPIS and a lower "
-        "mAP@R even with TCM. At FAR 0.1 %, normalised scores accept more genuine pairs in "
+        f"OPIS {opis(triplet):.1f} × 10⁻³ and {accuracy(triplet)}. Classification losses have a higher OPIS and a "
+        "lower mAP@R even with TCM. At FAR 0.1 %, normalised scores accept more genuine pairs in "
         f"{normalised['tar_higher']} of {normalised['combinations']} combinations of loss and set, and fewer in "
         f"{normalised['tar_lower'] or 'none'}. Choose a new threshold for them when the gallery has doubled."
     )

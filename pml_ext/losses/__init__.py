@@ -1,4 +1,4 @@
-"""The losses of this package, and every loss of pytorch-metric-learning under the same roof."""
+"""Losses of this package, and every loss of pytorch-metric-learning under the same import path."""
 
 # `as` says that a name is exported: type checkers do not read __all__, which is made below.
 import inspect
