@@ -43,37 +43,40 @@ def _sums(loss: "CITLoss", x: Tensor, labels: Tensor, part: Part) -> Sums:
 
 
 class CITLoss(EmbeddingLoss):
-    """Concordance-induced triplet loss: γ L_e + (1 − γ) L_p over all triplets of a batch.
+    """Concordance-induced triplet (CIT) loss over all triplets of a batch, without a margin.
 
+        loss = γ L_e + (1 − γ) L_p
         L_e = mean of relu(1 − exp(S_ap − S_an)),  L_p = mean of log(exp(S_an) + exp(S_pn)) − S_ap
 
-    All triplets are counted exactly, yet never enumerated: time and memory grow as for a pair loss. Triplets are
-    written out one by one only for a miner's indices_tuple or a reducer other than PML's MeanReducer.
-    torch.compile makes one graph of it (fullgraph=True) with the default distance and reducer, and then warns of
-    nothing; with others it breaks the graph.
-    Once a batch is concordant γ = 1 gives no gradient. Alone, from scratch on Omniglot, it trailed a plain triplet loss
-    by far, on frozen ImageNet features by a point of R@1: so our measurements, and we advise an identity
-    (cross-entropy) loss beside it. The paper names no companion.
+    The value is exact, but triplets are never enumerated: time and memory grow as for a pair loss. Triplets are
+    enumerated only for a miner's indices_tuple or a reducer other than PML's MeanReducer.
+
+    With γ = 1, a batch whose triplets are all ordered correctly gives no gradient. In our runs CIT alone was far worse
+    than a triplet loss when training from scratch on Omniglot, and one point of R@1 worse on frozen ImageNet features.
+    Combine it with an identity (cross-entropy) loss; the paper does not mention one.
+
+    torch.compile compiles the loss into one graph (fullgraph=True) with the default distance and reducer. It then emits
+    no warnings about the batch. Other distances and reducers break the graph.
 
     Args:
-        gamma: in [0, 1]; the paper's experiments use 1, its recommended trade-off is 0.5.
+        gamma: γ, the weight of L_e, in [0, 1]. The paper's experiments use 1; it recommends 0.5 as a trade-off.
         similarity: "unit", S = (1 + cosine)/2, the paper's range [0, 1]; or "cosine", the raw cosine.
-        hinge_partial_likelihood: count no triplet below zero in L_p, so that there is no gradient from a positive
-            that is already similar enough.
+        hinge_partial_likelihood: clamp each triplet's term in L_p at zero, so that a positive that is similar enough
+            gets no gradient.
         pml: distance, reducer, embedding_regularizer, embedding_reg_weight, collect_stats. The distance is
-            CosineSimilarity (default), or LpDistance(p=2) on normalised embeddings, which means S = 1 − d/2.
-            A reducer other than MeanReducer gets the loss of each triplet.
+            CosineSimilarity (default), or LpDistance(p=2) on normalised embeddings; then S = 1 − d/2.
+            A reducer other than MeanReducer receives the loss of each triplet.
     Attributes:
-        concordance_index: with collect_stats, the share of all triplets of the last batch with S_ap > S_an (a tie
-            counts one half), whatever a miner picked; nan where there is no triplet or there were no labels.
+        concordance_index: with collect_stats, the share of the last batch's triplets with S_ap > S_an, regardless of a
+            miner; ties count one half. nan without triplets or labels.
     Raises:
         ValueError: gamma outside [0, 1], an unknown similarity, neither labels nor indices_tuple.
-        TypeError: a distance that is not bounded on both sides, as S must be.
+        TypeError: a distance without bounds; S must be bounded on both sides.
     Source: "Triplet Similarity Learning on Concordance Constraint", eqs. 4, 7, 8.
-        Paper: the text speaks of no penalty where S_ap ≥ log(e^S_an + e^S_pn), eq. 7 has no hinge; here: eq. 7, and
-        the hinge by hinge_partial_likelihood.
-        Paper: S lies in [0, 1], how is not stated; here: (1 + cosine)/2.
-        Paper: mean over all triplets, those of loss 0 included; here: the default reducer, others work too.
+        Paper: the text says there is no penalty if S_ap ≥ log(e^S_an + e^S_pn), but eq. 7 has no hinge; here: eq. 7,
+        and hinge_partial_likelihood adds the hinge.
+        Paper: S lies in [0, 1], without a formula; here: (1 + cosine)/2.
+        Paper: mean over all triplets, including those of loss 0; here: the same by default, or another reducer.
 
     >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
     >>> round(CITLoss()(x, labels).item(), 3), round(CITLoss(gamma=0.5)(x, labels).item(), 3)
@@ -107,7 +110,7 @@ class CITLoss(EmbeddingLoss):
         super().__init__(**pml)
         if not is_on_sphere(self.distance, CosineSimilarity, DotProductSimilarity, LpDistance):
             raise TypeError(
-                "CITLoss needs a similarity with bounds: distance must be CosineSimilarity(), or LpDistance(p=2, "
+                "CITLoss needs a bounded similarity: distance must be CosineSimilarity(), or LpDistance(p=2, "
                 f"power=1, normalize_embeddings=True) for S = 1 − d/2; got {describe_distance(self.distance)}"
             )
         if similarity == "cosine" and not is_similarity(self.distance):
@@ -156,14 +159,14 @@ class CITLoss(EmbeddingLoss):
         return {"loss": term(losses, (a, p, n))}
 
     def _both_similarities(self, embeddings: Tensor, ref_emb: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Of the anchors to ref_emb; and, where L_p needs the pairs (positive, negative), inside ref_emb."""
+        """Similarities of the anchors to ref_emb, and within ref_emb if L_p needs the (positive, negative) pairs."""
         similarities = self.similarities(embeddings, ref_emb)
         if self.gamma == 1:
             return similarities, None
         return similarities, similarities if ref_emb is None else self.similarities(ref_emb)
 
     def similarities(self, embeddings: Tensor, ref_emb: Tensor | None = None) -> Tensor:
-        """(B, R) S of the paper, between (B, D) and (R, D), or (B, B)."""
+        """Returns the (B, R) similarities S between (B, D) and (R, D); (B, B) without ref_emb."""
         matrix: Tensor = self.distance(embeddings, ref_emb)
         if not is_similarity(self.distance):
             return 1 - matrix / 2

@@ -1,4 +1,4 @@
-"""The discriminative loss, whose class centroids are fixed."""
+"""The discriminative loss: classification by distances to fixed class centroids."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ _NORM_TOLERANCE = 1e-3  # what rounding to 16 bits does to a unit vector
 def make_centroids(
     centroids: str | Tensor, num_classes: int, embedding_size: int, size: int | None, seed: int
 ) -> Tensor | None:
-    """(C, size) values, None for one-hot centroids."""
+    """Returns the (C, size) centroids, or None for one-hot ones."""
     if isinstance(centroids, Tensor):
         given = tuple(centroids.shape)
         if centroids.ndim != 2 or given[0] != num_classes or size not in (None, given[1]):
@@ -67,56 +67,62 @@ def _partial_fc(options: dict[str, Any]) -> dict[str, Any]:
     for name, needed in {"centroids": "one_hot", "centroid_size": 0, "paper_scale": False, "tightness": False}.items():
         if options[name] != needed:
             raise ValueError(
-                f"{name} of DiscriminativeLoss must be {needed!r} where ranks divide its classes; got "
-                f"{options[name]!r}. They divide the rows of its projection, and a row is the score of a class with "
-                "one-hot centroids alone: the distance to any other centroid needs the rows of all ranks"
+                f"{name} of DiscriminativeLoss must be {needed!r} if its classes are sharded over ranks; got "
+                f"{options[name]!r}. A row of the projection is the score of one class only with one-hot centroids; "
+                "distances to other centroids need the rows of all ranks"
             )
     return {"margin": "discriminative"}
 
 
 class DiscriminativeLoss(EmbeddingLoss):
-    """‖x − c_y‖ against the distances to all other classes' fixed centroids, an upper bound of the triplet loss.
+    """Discriminative loss: distances to fixed class centroids; an upper bound of the triplet loss in linear time.
 
-    A classification loss: labels are class ids, and ref_emb is refused. Its values are negative near the optimum.
-    Where embedding and centroid sizes differ, `projection`, a learnable linear map without bias, stands between
-    them: hand the loss's parameters to an optimizer, and keep the embedding before it at test time.
-    indices_tuple weights each sample by how often it occurs, as in PML's classification losses; an empty one
-    weighs all alike.
+        loss = mean over samples x of ‖x − c_y‖ − Σ over the other classes m of ‖x − c_m‖ / (3 (C − 1))
 
-    On several ranks: with embeddings gathered by a differentiable all_gather and gradients averaged, the projection's
-    gradient is that of one process. PML's DistributedLossWrapper multiplies the loss by the world size to make up
-    for its plain all_gather; the parameters inside the loss have seen the whole batch and need no such thing, so
-    divide it away, before wrapping in DistributedDataParallel:
+    This is a classification loss: labels are class ids, and it does not accept ref_emb. Its values are negative near
+    the optimum.
+
+    If embeddings and centroids differ in size, the loss has `projection`, a learnable linear map without bias, between
+    them. Pass the loss's parameters to an optimizer, and use the embeddings before the projection at test time.
+
+    An indices_tuple weights each sample by how often it occurs, as in PML's classification losses; an empty one gives
+    equal weights.
+
+    On several ranks, with embeddings from a differentiable all_gather and averaged gradients, the projection gets the
+    gradient of a single process. PML's DistributedLossWrapper multiplies the loss by the world size, which corrects for
+    its plain all_gather. The projection has seen the whole batch and needs no correction. Undo it before you wrap the
+    loss in DistributedDataParallel:
 
         for p in loss.parameters():
             p.register_hook(lambda grad: grad / torch.distributed.get_world_size())
 
-    Of very many classes ranks divide the projection to one-hot centroids with `PartialFC(margin="discriminative")`.
-    Other centroids are whole on every rank: 4·C·D bytes without gradient or optimizer state, where k-means takes a
-    hundred times that to make them; and a simplex, which has C − 1 dimensions or more, is almost one-hot then (cosines
-    of −1/(C − 1) instead of 0).
+    For very many classes, `PartialFC(margin="discriminative")` shards the projection to one-hot centroids over ranks.
+    Other centroids are stored completely on every rank, in 4·C·D bytes without gradient or optimizer state. k-means
+    needs a hundred times as much memory to compute them. A simplex needs C − 1 dimensions or more and is then almost
+    one-hot (cosines of −1/(C − 1) instead of 0).
 
     Args:
         num_classes: C, 2 or more; labels lie in [0, C).
         embedding_size: dimension of the embeddings, which need not be normalised.
         centroids: "one_hot"; "kmeans", spread over the sphere; "simplex", the regular simplex, which needs
-            centroid_size ≥ C − 1; or a (C, centroid_size) tensor of unit vectors. Saved in state_dict, except one-hot
-            ones, and never trained.
+            centroid_size ≥ C − 1; or a (C, centroid_size) tensor of unit vectors. They are never trained; state_dict
+            contains them unless they are one-hot.
         centroid_size: dimension of the centroids. None: C for one_hot and kmeans, as in the paper; the larger of
-            embedding_size and C − 1 for simplex; the tensor's own for a tensor. k-means centroids in fewer dimensions
-            are close to each other: 64 dimensions for 136 classes cost 11 points of R@1 on Omniglot. Of thousands of
-            classes they are slow to make in C dimensions: give a size then, or take one_hot.
-        paper_scale: eq. 8 literally, G Σ_i, where a batch must have more than C samples; else the batch mean.
-        seed: of the k-means centroids.
+            embedding_size and C − 1 for simplex; the tensor's size for a tensor. With fewer dimensions, k-means
+            centroids are close to each other: 64 dimensions for 136 classes cost 11 points of R@1 on Omniglot. With
+            thousands of classes, k-means in C dimensions is slow: pass a size, or use one_hot.
+        paper_scale: True computes eq. 8 literally, G Σ_i, and needs batches of more than C samples. False computes the
+            batch mean.
+        seed: seed of the k-means centroids.
         pml: reducer (default: MeanReducer, with paper_scale SumReducer), embedding_regularizer,
-            embedding_reg_weight, collect_stats; distance only as LpDistance(p=2), the default.
+            embedding_reg_weight, collect_stats; distance must be LpDistance(p=2), the default.
     Raises:
         TypeError: unknown arguments, or a distance that is not LpDistance(p=2) on normalised embeddings.
-        ValueError: sizes that do not fit, centroids that are not finite unit vectors; in the call: another embedding
-            size, class ids outside [0, C), no labels, ref_emb, too small a batch for paper_scale.
+        ValueError: inconsistent sizes, or centroids that are not finite unit vectors. When called: a wrong embedding
+            size, class ids outside [0, C), no labels, ref_emb, or a batch too small for paper_scale.
     Source: Do et al., CVPR 2019, eq. 8. Paper: scaled by G = 3(C − 1)(N/C − 1)(N/C), last layer normalised;
-        here: G is dropped, and the last layer is the projection. "simplex" is ours: the optimum of its eq. 9.
-        Paper: two new layers, of 256 and of C, biases not stated; here: the one to C, without bias.
+        here: G is dropped, and the last layer is the projection. We added "simplex", the optimum of eq. 9.
+        Paper: two new layers, of sizes 256 and C, biases not stated; here: only the layer to C, without bias.
 
     >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
     >>> loss = DiscriminativeLoss(num_classes=2, embedding_size=2)
@@ -152,8 +158,7 @@ class DiscriminativeLoss(EmbeddingLoss):
         if not is_on_sphere(self.distance, LpDistance):
             raise TypeError(
                 "distance of DiscriminativeLoss must be LpDistance(p=2, power=1, normalize_embeddings=True), the "
-                f"Euclidean distance on the sphere that eq. 8 is made of; got {describe_distance(self.distance)}. "
-                "Leave it out"
+                f"Euclidean distance on the sphere in eq. 8; got {describe_distance(self.distance)}. Omit it"
             )
         check_whole(embedding_size, "embedding_size", 1)
         if centroid_size is not None:
@@ -209,7 +214,7 @@ class DiscriminativeLoss(EmbeddingLoss):
         check_labels_below(labels, self.num_classes)
 
     def tightness(self, embeddings: Tensor, labels: Tensor) -> DiscriminativeTightness:
-        """Both sides of Lemma 3.1 on a balanced batch; see functional.discriminative_tightness.
+        """Returns both sides of Lemma 3.1 on a balanced batch; see functional.discriminative_tightness.
 
         Args:
             embeddings: (N, embedding_size), need not be normalised; the projection is applied.
@@ -219,7 +224,7 @@ class DiscriminativeLoss(EmbeddingLoss):
             return discriminative_tightness(self._unit(embeddings), labels, self.centroids)
 
     def get_logits(self, embeddings: Tensor) -> Tensor:
-        """(B, C): minus the distance of each sample to each class's centroid, as PML's classification losses have it.
+        """Returns (B, C) logits, the negative distances to the class centroids, like PML's classification losses.
 
         Args:
             embeddings: (B, embedding_size), need not be normalised.
@@ -227,11 +232,11 @@ class DiscriminativeLoss(EmbeddingLoss):
         with no_autocast(embeddings.device):
             unit = self._unit(embeddings)
             cosines = unit if self.centroids is None else unit @ self.centroids.to(unit.dtype).T
-            # Where the two are one point the distance has no derivative: leave a rounding.
+            # The distance has no derivative at 0, so keep it above a rounding error.
             return -(2 - 2 * cosines).clamp(min=torch.finfo(unit.dtype).eps).sqrt()
 
     def _unit(self, embeddings: Tensor) -> Tensor:
-        """(B, centroid_size) points on the sphere, from embeddings that are checked."""
+        """Checks embeddings and returns their (B, centroid_size) points on the sphere."""
         check_embeddings(embeddings)
         self._check_size(embeddings)
         return to_sphere(self._projected(at_least_float32(embeddings)))

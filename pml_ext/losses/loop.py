@@ -1,4 +1,4 @@
-"""LoOp, which hands another loss the closest points of arcs between samples."""
+"""LoOp: hard negatives from the closest points of arcs between samples, for another loss."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,13 +20,16 @@ from pml_ext.losses._shares import pair_masks_of, sums_of_terms, tuples_for, why
 
 
 class ArcPairReducer(MeanReducer):
-    """The sum over the negative arcs, the mean over the positive pairs; for triplets only, of LoOp(TripletMarginLoss).
+    """Sums triplet losses over the negative arcs and averages over the positive pairs; for LoOp(TripletMarginLoss).
 
-    The batch is compared with itself: with a ref_emb, (i, j) and (j, i) are not one pair, as they are here.
+        value = (1 / number of positive pairs) · Σ over positive pairs Σ over negative arcs of the triplet loss
 
-    Every two arcs, of samples i, j and k, l, are four triplets of the same loss: i or j is the anchor, k or l the
-    negative. They count once. A left-over sample, its own arc, is in two of them and counts half as a negative.
-    A mean over the triplets (MeanReducer) is smaller by the number of negative arcs, 14 for batches of 8 classes × 4.
+    Use it without ref_emb: (i, j) and (j, i) count as one positive pair.
+
+    Two arcs, through samples i, j and k, l, give four triplets with the same loss: i or j is the anchor, k or l the
+    negative. They count once. A sample without a partner is its own arc; it is in two triplets and counts half as a
+    negative. A mean over triplets (MeanReducer) is smaller by a factor, the number of negative arcs: 14 for batches of
+    8 classes × 4 samples.
 
     Source: Vasudeva et al., "LoOp", ICCV 2021, eq. 15.
 
@@ -66,36 +69,37 @@ def _arguments(options: dict[str, Any], build: Any) -> dict[str, Any]:
 
 
 class LoOp(SettingsOfTheWrapped, OurLoss):
-    """Runs a tuple loss with each negative distance replaced by that of the closest points of two arcs.
+    """Looking for optimal hard negatives (LoOp): a tuple loss on the closest points of arcs between samples.
 
-    A sample and its partner of the same class span an arc on the sphere; the distance of a negative pair becomes the
-    smallest distance between the arcs of the two. Positive distances stay. The loss sees both in its own measure.
+        d(x_i, x_k) becomes min over a in arc(x_i, x_j), b in arc(x_k, x_l) of d(a, b), for negative pairs i, k
+
+    A sample x_i and its partner x_j of the same class span an arc on the sphere. The distance of a negative pair
+    becomes the smallest distance between the arcs of its two samples. Positive distances do not change. The wrapped
+    loss receives both in its own measure.
 
     Args:
-        loss: a PML loss (or one of ours) that reads its pairs through `self.distance`: cosine similarity, or
-            LpDistance(p=2) with power 1 or 2. It keeps its reducer, regularizer, parameters and statistics. An object,
-            a name, "TripletMarginLoss", or {"class_path": name, "init_args": {"margin": 0.1}}.
-        pairing: "consecutive" (the 1st and 2nd sample of a class, the 3rd and 4th, …, in batch order) or "all"
-            (every pair of a class; the closest of the arcs through the two samples counts). A sample left over is
-            its own arc. In PML's DistributedLossWrapper "batch order" is the order of the ranks, on every rank.
+        loss: a loss of PML or this package that computes its pairs by `self.distance`: cosine similarity, or
+            LpDistance(p=2) with power 1 or 2. It keeps its reducer, regularizer, parameters and statistics. Pass an
+            object, a name, "TripletMarginLoss", or {"class_path": name, "init_args": {"margin": 0.1}}.
+        pairing: "consecutive" joins the 1st and 2nd sample of a class, the 3rd and 4th, …, in batch order. "all" joins
+            every pair of a class; of the arcs through a sample the closest one counts. A sample without a partner is
+            its own arc. In PML's DistributedLossWrapper, the batch order is that of the ranks, on every rank.
         geometry: "arc" for distances that normalise, "segment" (straight, in the space itself) for those that do not.
-        positives: "arc": only two samples that an arc joins are a positive pair, so that the positive of an anchor is
-            its partner on the arc of the negative distance; other tuples of an indices_tuple are dropped.
-            "all": the loss takes the positives that it takes without LoOp. Both are the same for two samples a class
-            and for pairing="all", where each positive pair is an arc. With ref_emb no arc joins a positive pair, and
-            all count.
+        positives: "arc" uses only positive pairs that are joined by an arc, and drops other tuples of an indices_tuple.
+            "all" uses the same positives as without LoOp. Both are equal for two samples per class and for
+            pairing="all". With ref_emb no arc joins a positive pair, and all count.
     Attributes:
-        distance, reducer, embedding_regularizer, embedding_reg_weight: the wrapped loss's; setting one sets it there.
+        distance, reducer, embedding_regularizer, embedding_reg_weight: those of the wrapped loss, also when set.
     Raises:
-        TypeError: a loss with class weights, one that does not read pairs or (positives="arc") always takes all
-            positives, a distance without a LoOp form, or an unknown argument.
-        ValueError: no labels: the arcs are inside classes, so an indices_tuple is not enough.
-        RuntimeError: a second derivative (a gradient penalty on the embeddings), the gradient of a torch.jit.trace.
+        TypeError: a loss with class weights, a loss that does not compare pairs, a loss that always uses all positives
+            (with positives="arc"), a distance without a LoOp form, or an unknown argument.
+        ValueError: no labels. An indices_tuple is not enough, because arcs join samples of a class.
+        RuntimeError: second derivatives (a gradient penalty on the embeddings), or gradients in torch.jit.trace.
     Source: Vasudeva et al., "LoOp: Looking for Optimal Hard Negative Embeddings", ICCV 2021, algorithm 1; eq. 15 is
         LoOp(TripletMarginLoss(reducer=ArcPairReducer())), eq. 16 LoOp(LiftedHingeLoss()).
-        Paper: consecutive pairs, an even count a class; here: any count, `pairing="all"`, `positives="all"`.
-        Paper: with the multi-similarity loss only the mining of negatives uses the arcs, which is LoOpMiner; here:
-        LoOp(MultiSimilarityLoss()) weights by them, too.
+        Paper: consecutive pairs, an even number of samples per class; here: any number, `pairing="all"` and
+        `positives="all"`. Paper: with the multi-similarity loss only negative mining uses the arcs, as in LoOpMiner;
+        here: LoOp(MultiSimilarityLoss()) also uses them for its weights.
 
     >>> from pml_ext.losses import TripletMarginLoss
     >>> x, labels = torch.eye(4) + 0.1, torch.tensor([0, 0, 1, 1])
@@ -132,7 +136,7 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
         self, embeddings: Tensor, labels: Labels = None, indices_tuple: Tuples | None = None,
         ref_emb: Tensor | None = None, ref_labels: Labels = None,
     ) -> Tensor:  # fmt: skip
-        """The wrapped loss of the batch; arguments as in every loss. Of ref_emb are the negatives and their arcs."""
+        """Returns the wrapped loss; arguments as for every loss. Negatives and their arcs are those of ref_emb."""
         if labels is None or (ref_emb is not None and ref_labels is None):
             raise ValueError("LoOp needs labels (and ref_labels beside ref_emb): its arcs lie inside the classes")
         check_loop_distance(self.distance, self.geometry)  # it may have changed since
@@ -161,22 +165,22 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
         if not negatives or not positives:
             warn_once(
                 self,
-                f"LoOp: a batch with {positives} positive and {negatives} negative pairs has nothing to replace or "
-                "nothing to replace it with; the wrapped loss is computed as without LoOp",
+                f"LoOp: this batch has {positives} positive and {negatives} negative pairs, and LoOp needs both; the "
+                "wrapped loss is computed without LoOp",
             )
         elif not injected.was_read and not is_mined and _has_triplet(ids, ref_ids):
             raise TypeError(
                 f"{type(self.loss).__name__} did not call self.distance(embeddings, ref_emb), so LoOp cannot reach "
                 "its pairs"
             )
-        # Reducers of PML count losses above 0 only, and nan is none: NaN gradients would come with a finite loss.
+        # PML's reducers skip nan, as they count only losses above 0: the loss would be finite with NaN gradients.
         return value + (embeddings.detach() * 0).sum() if isinstance(value, Tensor) else value
 
     if TYPE_CHECKING:
         __call__ = forward
 
     def _tuples_on_arcs(self, labels: Tensor, indices_tuple: Tuples | None, is_negative: Tensor) -> tuple[Tensor, ...]:
-        """Those of all tuples, or of the given ones, whose positive pair is an arc."""
+        """Returns the given tuples, or all tuples, whose positive pair is an arc."""
         device = is_negative.device
         ends = consecutive_pairs(labels, orders_if_gathered(labels)[0])
         anchors, positives = (index.to(device, non_blocking=True) for index in ends)
@@ -203,7 +207,7 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
 
 
 def _every_negative(labels: Tensor, anchors: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
-    """Row and column of each negative among the candidates, (A, B) for the anchors."""
+    """Returns row and column of each negative among the candidates, an (A, B) mask with a row per anchor."""
     if candidates.device.type == "cpu":
         rows, negatives = candidates.nonzero(as_tuple=True)
         return rows, negatives
@@ -211,6 +215,6 @@ def _every_negative(labels: Tensor, anchors: Tensor, candidates: Tensor) -> tupl
 
 
 def _has_triplet(labels: Tensor, ref_labels: Tensor | None) -> bool:
-    """Whether any sample has both a positive and a negative; without, a loss may have nothing to read."""
+    """Whether any sample has both a positive and a negative; otherwise a loss may not need any distance."""
     same, different = same_and_different(labels, ref_labels)
     return bool((same.any(1) & different.any(1)).any())

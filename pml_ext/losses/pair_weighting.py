@@ -1,4 +1,4 @@
-"""Losses of positive pairs and the negative pairs of their samples: PairWeightingLoss and LiftedHingeLoss."""
+"""Pair-based losses: PairWeightingLoss and LiftedHingeLoss."""
 
 import inspect
 from typing import Any
@@ -26,7 +26,7 @@ from pml_ext.losses._shares import anchors_first_sums
 
 
 def pair_masks(like: Tensor, labels: Labels, ref_labels: Labels, indices_tuple: Tuples | None) -> tuple[Tensor, Tensor]:
-    """(B, R) masks, like `like`, of the positive and the negative pairs of an indices_tuple, or else of the labels."""
+    """Returns (B, R) masks of positive and negative pairs, from indices_tuple if given, otherwise from the labels."""
     if indices_tuple is None:
         assert labels is not None
         return same_and_different(labels, ref_labels)
@@ -70,30 +70,33 @@ def _undivided(loss: "PairWeightingLoss") -> str:
 
 
 class PairWeightingLoss(EmbeddingLoss):
-    """The sum of weighted similarities whose gradient is that of the loss that the weights come from.
+    """General pair weighting: a weighted sum of pair similarities with the gradient of any pair-based loss.
 
-        F_i = Σ_N w_in S_in − Σ_P w_ip S_ip for every anchor i, w computed from S and then held constant
+        F_i = Σ_n w_in S_in − Σ_p w_ip S_ip for each anchor i, negatives n, positives p
+        w is computed from S and then held constant
 
-    The value is not that of the original loss, only the gradient is; F_i may be negative. So reducers that select by
-    value (ThresholdReducer, AvgNonZeroReducer) select something else here than there.
-    jsonargparse (LightningCLI) hands arguments on to a class of another name: beside a default of TripletMarginLoss its
-    margin, which most weightings refuse, comes along until init_args has `margin: null`.
-    Second derivatives are those of the loss that the weights come from.
-    A batch without positive or without negative pairs gives 0 and warns once, also where the original loss would not.
+    The first and second derivatives equal those of the loss that the weights come from. The value does not: F_i may be
+    negative, so reducers that select by value (ThresholdReducer, AvgNonZeroReducer) select different anchors.
+
+    A batch without positive or without negative pairs gives 0 and warns once, even if the original loss is not 0.
+
+    With jsonargparse (LightningCLI), arguments of a default loss carry over to a loss that replaces it. A default
+    TripletMarginLoss passes on its margin, which most weightings reject: set `margin: null` in init_args.
 
     Args:
         weighting: a name in functional.WEIGHTINGS: "uniform", "contrastive", "triplet", "lifted", "lifted_star",
-            "binomial_deviance", "bin_lifted", "multi_similarity", "nca", "n_pairs", "histogram". Its function says
-            which loss it comes from; contrastive and triplet are sums over pairs and triplets, as in the paper.
-        mining: None, or the ε >= 0 of multi-similarity mining (the paper's is 0.1): the weighting sees those of the
-            batch's or indices_tuple's pairs that PML's MultiSimilarityMiner keeps.
-        alpha, beta, base, bounded, scale, margin, neg_margin, bins: of those weightings whose function has them; None:
-            the function's default.
+            "binomial_deviance", "bin_lifted", "multi_similarity", "nca", "n_pairs", "histogram". The
+            function's docstring names the original loss. contrastive and triplet are sums over pairs and triplets, as
+            in the paper.
+        mining: None, or the ε >= 0 of multi-similarity mining (0.1 in the paper). The weighting then uses only the
+            pairs that PML's MultiSimilarityMiner keeps.
+        alpha, beta, base, bounded, scale, margin, neg_margin, bins: options of the weighting's function; None uses the
+            function's default.
         **pml: distance (a similarity: CosineSimilarity by default), reducer (mean over anchors by default),
             embedding_regularizer, embedding_reg_weight, collect_stats.
     Raises:
-        TypeError: an option that neither the weighting nor PML knows, a distance that is not a similarity.
-        ValueError: an unknown weighting, an option out of range, no labels where they are needed.
+        TypeError: an option that neither the weighting nor PML accepts, or a distance that is not a similarity.
+        ValueError: an unknown weighting, an option out of range, or missing labels.
     Source: Wang et al., "Multi-Similarity Loss with General Pair Weighting for Deep Metric Learning", CVPR 2019,
         eqs. 2 and 3. All rows of its Table 2 are "binomial_deviance", "lifted_star", "bin_lifted" and
         "multi_similarity" with and without mining, and "uniform" with mining.
@@ -131,7 +134,7 @@ class PairWeightingLoss(EmbeddingLoss):
         if mining is not None:
             self.labels_because = "Only an indices_tuple without mining replaces them"
         self.options = options
-        self.weights(torch.zeros(1, 1), *torch.zeros(2, 1, 1, dtype=torch.bool))  # the weighting refuses wrong options
+        self.weights(torch.zeros(1, 1), *torch.zeros(2, 1, 1, dtype=torch.bool))  # rejects wrong options
         self._record("weighting", "mining")
 
     def extra_repr(self) -> str:
@@ -139,7 +142,7 @@ class PairWeightingLoss(EmbeddingLoss):
         return ", ".join(filter(None, [super().extra_repr(), options]))
 
     def weights(self, similarity: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        """w of a (B, R) similarity matrix and masks of its positive and negative pairs; no mining, no gradient."""
+        """Returns the (B, R) weights w of a similarity matrix and its pair masks, without mining or gradient."""
         with torch.no_grad():
             weights: Tensor = WEIGHTINGS[self.weighting](similarity, positive, negative, **self.options)
         return weights
@@ -167,27 +170,28 @@ class PairWeightingLoss(EmbeddingLoss):
 
 
 class LiftedHingeLoss(EmbeddingLoss):
-    """relu(d_ij + margin − the least distance of i or j to a negative), the mean over the positive pairs (i, j).
+    """Lifted hinge loss: a margin between each positive pair and the negative that is nearest to either sample.
 
-    With LoOp around it the least distance is that between the arc i–j and another one.
+        loss = mean over positive pairs (i, j) of relu(d_ij + margin − min over negatives n of (d_in, d_jn))
+
+    Inside LoOp the minimum is the distance between the arc i–j and the nearest other arc.
 
     Args:
         margin: >= 0, in the measure of the distance.
-        positives: "all": every two samples of a class are a pair; with ref_emb its negatives are those of the anchor.
-            "consecutive": the 1st and 2nd sample of a class, the 3rd and 4th, …, in batch order. LoOp takes these
-            pairs by itself.
+        positives: "all" uses every pair of a class; with ref_emb, the negatives are those of the anchor. "consecutive"
+            uses the 1st and 2nd sample of a class, the 3rd and 4th, …, in batch order. LoOp selects these pairs itself.
         **pml: distance (any; LpDistance, on normalised embeddings, is the default), reducer (MeanReducer, over the
             pairs), embedding_regularizer, embedding_reg_weight, collect_stats.
-            An indices_tuple limits the choice to its positive and its negative pairs.
+            An indices_tuple restricts the loss to its positive and negative pairs.
     Raises:
-        ValueError: a negative margin, another `positives`, neither labels nor indices_tuple, ref_emb beside
+        ValueError: a negative margin, an unknown `positives`, neither labels nor indices_tuple, or ref_emb with
             positives="consecutive".
-    Source: Vasudeva et al., "LoOp", ICCV 2021, eq. 16. Paper: consecutive pairs, no margin named; here: also all pairs.
+    Source: Vasudeva et al., "LoOp", ICCV 2021, eq. 16. Paper: consecutive pairs, no margin stated; here: also all.
         Song et al.'s lifted structure, with a square and a log-sum-exp, is PML's LiftedStructureLoss.
 
     >>> import torch
     >>> x, labels = torch.eye(4) + 0.1, torch.tensor([0, 0, 1, 1])
-    >>> round(float(LiftedHingeLoss(margin=0.2)(x, labels)), 3)  # all distances are alike
+    >>> round(float(LiftedHingeLoss(margin=0.2)(x, labels)), 3)  # all distances are equal
     0.2
     """
 

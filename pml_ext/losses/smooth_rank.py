@@ -1,4 +1,4 @@
-"""Losses of smoothed ranks: average precision (SmoothAP) and recall at k, for any class sizes."""
+"""Smoothed ranking losses for any class sizes: average precision (SmoothAP) and recall at k."""
 
 from collections.abc import Sequence
 
@@ -18,18 +18,18 @@ from pml_ext.losses._shares import anchors_first_sums
 
 
 class SmoothAPLoss(EmbeddingLoss):
-    """1 − smoothed average precision, the batch ranked for each of its samples.
+    """SmoothAP: 1 − smoothed average precision, with every sample of the batch as a query.
 
-    Takes the place of PML 2.9's loss of the same name, which reads a batch of C classes with K samples as K classes
-    of C samples and so is right only where C = K (there both agree). Here classes may have any size, stand in any
-    order, and ref_emb may be ranked instead of the batch.
+    Replaces PML 2.9's loss of the same name. PML reads a batch of C classes with K samples each as K classes with C
+    samples, so it is correct only if C = K; then both agree. Here classes may have any size and any order, and ref_emb
+    can be ranked instead of the batch.
 
     Args:
-        temperature: of the sigmoids, above 0.
+        temperature: temperature of the sigmoids, above 0.
         **pml: distance (CosineSimilarity), reducer, embedding_regularizer, embedding_reg_weight, collect_stats.
     Source: Brown et al., "Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval", ECCV 2020, eq. 7.
-    As in the authors' code a sample is among its own positives when the batch ranks itself; samples without another
-    one of their class are ranked, but no queries.
+        As in the authors' code, a sample is one of its own positives when the batch is ranked. A sample without another
+        one of its class is ranked but is not a query.
 
     >>> import torch
     >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
@@ -57,7 +57,7 @@ class SmoothAPLoss(EmbeddingLoss):
     ) -> Terms:
         with_itself = self.reference_begins_with_batch or ref_emb is None
         positive = labels[:, None] == (labels if ref_labels is None else ref_labels)
-        # Alone in its class, a sample has nothing to find: its precision is 1 whatever the embedding.
+        # The precision of a sample that is alone in its class is 1 for any embedding.
         queries = (positive.sum(dim=1) > int(with_itself)).nonzero().squeeze(1)
         if len(queries) == 0:
             return self._no_terms("no sample of the batch has a positive")
@@ -73,26 +73,26 @@ class SmoothAPLoss(EmbeddingLoss):
 
 
 class RecallAtKSurrogateLoss(EmbeddingLoss):
-    """1 − smoothed recall@k, the mean over several k, the batch ranked for each of its samples.
+    """Recall@k surrogate: 1 − smoothed recall@k, averaged over several k, with every sample of the batch as a query.
 
         recall@k of a query = Σ over its positives of σ((k − r)/τ_rank) / min(k, number of positives),
         r = 1 + Σ over the other items of σ((s_other − s_positive)/τ)
 
-    Classes may have any size and stand in any order; ref_emb may be ranked instead of the batch. A query without a
-    positive is left out. The paper's similarity mixup is not part of it.
-    indices_tuple weights each query by how often it occurs, as in PML's SmoothAPLoss; an empty one weighs all alike.
+    Classes may have any size and any order, and ref_emb can be ranked instead of the batch. Queries without a positive
+    are ignored. The paper's similarity mixup is not included. An indices_tuple weights each query by how often it
+    occurs, as in PML's SmoothAPLoss; an empty one gives equal weights.
 
     Args:
         ks: short-list lengths, integers of 1 or more; they may exceed the batch.
-        temperature: τ, of the comparisons of cosines, above 0.
-        rank_temperature: τ_rank, of the comparisons of rank and k, above 0.
+        temperature: τ, for comparing cosines, above 0.
+        rank_temperature: τ_rank, for comparing ranks with k, above 0.
         **pml: distance (CosineSimilarity), reducer, embedding_regularizer, embedding_reg_weight, collect_stats.
     Raises:
-        TypeError: another distance: the temperature is made for cosines.
+        TypeError: a distance other than CosineSimilarity; the temperature is for cosines.
         ValueError: a k or temperature out of range, no labels.
     Source: Patel et al., "Recall@k Surrogate Loss with Large Batches and Similarity Mixup", CVPR 2022, section 3.
-        Paper: one temperature for all k; here too (the authors' code defaults to k itself).
-        Paper: a query is no item of its own ranking; here too (the authors' code ranks it, first, in every one).
+        Paper and here: one temperature for all k (the default in the authors' code is k).
+        Paper and here: a query is not part of its own ranking (in the authors' code it is, at rank 1).
         The denominator and the missing clip at k: see functional.smooth_recall_at_k.
 
     >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])

@@ -1,4 +1,4 @@
-"""The threshold-consistent margin term, as a loss of its own and beside another loss."""
+"""The threshold-consistent margin (TCM) loss, alone or added to another loss."""
 
 import inspect
 from collections.abc import Mapping
@@ -56,34 +56,37 @@ def _sums(loss: "TCMLoss", x: Tensor, labels: Tensor, part: Part) -> Sums:
 class TCMLoss(EmbeddingLoss):
     """Threshold-consistent margin: pulls positive pairs above one cosine margin, pushes negative pairs below another.
 
-        λ⁺ · mean of (m⁺ − s) over positive pairs with s ≤ m⁺  +  λ⁻ · mean of (s − m⁻) over negative pairs with s ≥ m⁻
+        loss = λ⁺ · mean of (m⁺ − s) over positive pairs with cosine s ≤ m⁺
+             + λ⁻ · mean of (s − m⁻) over negative pairs with cosine s ≥ m⁻
 
-    A term without pairs is 0. The paper's ablations are TCM⁺ (lambda_minus=0), TCM⁻ (lambda_plus=0), TCM′
-    (indicator=False) and ROADMAP's regularizer (divide_by="all").
-    The pairs are *all* pairs of the batch (batch × ref_emb where that is given). An indices_tuple is accepted, since
-    trainers pass one, and ignored: the paper's term does not depend on what a miner picked for the base loss.
-    torch.compile makes one graph of it (fullgraph=True) with the default reducer and without ref_emb, and then warns of
-    nothing; otherwise it breaks the graph.
+    A term without pairs is 0. The loss uses *all* pairs of the batch, or of batch × ref_emb if ref_emb is given. It
+    accepts an indices_tuple, because trainers pass one, but ignores it: in the paper TCM does not depend on mining.
+
+    The paper's ablations are TCM⁺ (lambda_minus=0), TCM⁻ (lambda_plus=0), TCM′ (indicator=False) and ROADMAP's
+    regularizer (divide_by="all").
+
+    torch.compile compiles the loss into one graph (fullgraph=True) with the default reducer and without ref_emb. It
+    then emits no warnings about the batch. Otherwise the graph breaks.
 
     Args:
-        lambda_plus, lambda_minus: weights of the two terms, >= 0; 0 leaves a term out.
-        margin_plus, margin_minus: cosines in [-1, 1]; see functional.margins_from_distance_range.
-        indicator: sum over the hard pairs, those at or beyond their margin; False: over all, also with a negative
-            shortfall or excess.
-        divide_by: the sums by the number of "hard" pairs or of "all" pairs, of positives and of negatives each.
+        lambda_plus, lambda_minus: weights λ⁺ and λ⁻ of the two terms, >= 0; 0 turns a term off.
+        margin_plus, margin_minus: m⁺ and m⁻, cosines in [-1, 1]; see functional.margins_from_distance_range.
+        indicator: True sums over hard pairs only, those at or beyond their margin. False sums over all pairs, including
+            negative shortfalls and excesses.
+        divide_by: "hard" divides each sum by its number of hard pairs, "all" by its number of pairs.
         pml: distance (CosineSimilarity only), reducer, embedding_regularizer, embedding_reg_weight, collect_stats.
-            A reducer gets two sub-losses, "pos_loss" and "neg_loss": λ⁺ (m⁺ − s) of every hard positive pair and
-            λ⁻ (s − m⁻) of every hard negative one; of every pair with divide_by="all" (0 where it is not hard, with
-            the indicator) or without the indicator (times all / hard pairs). The default, MeanReducer, makes the
-            formula of them.
+            A reducer receives two sub-losses: "pos_loss" with λ⁺ (m⁺ − s) of each hard positive pair, and "neg_loss"
+            with λ⁻ (s − m⁻) of each hard negative pair. With divide_by="all" they contain every pair, as 0 if it is
+            not hard. Without the indicator they contain every pair, scaled by all / hard pairs if divide_by="hard".
+            The default, MeanReducer, gives the formula.
     Raises:
-        TypeError: another distance: the margins are cosines.
-        ValueError: a weight or margin out of range, margin_plus below margin_minus where both terms count, another
+        TypeError: a distance other than CosineSimilarity; the margins are cosines.
+        ValueError: a weight or margin out of range, margin_plus below margin_minus with both terms on, an unknown
             divide_by, no labels.
     Source: Zhang et al., "Threshold-Consistent Margin Loss for Open-World Deep Metric Learning", arXiv 2307.04047,
-        eq. 5; Tables 8 and 9 and eqs. 15–17. Paper: no word on eq. 17 without a hard pair; here: its term is 0.
-        Paper: margins by a search on each data set, values not stated; here: 0.9 and 0.5 by default, about where its
-        advice for ImageNet weights is.
+        eq. 5; Tables 8 and 9 and eqs. 15–17. Paper: eq. 17 without a hard pair is not defined; here: its term is 0.
+        Paper: margins are tuned on each data set, values not stated; here: 0.9 and 0.5 by default, close to its advice
+        for ImageNet weights.
 
     >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
     >>> round(TCMLoss()(x, labels).item(), 3), round(TCMLoss(lambda_minus=0)(x, labels).item(), 3)
@@ -127,7 +130,7 @@ class TCMLoss(EmbeddingLoss):
         super().__init__(**pml)
         if not is_on_sphere(self.distance, CosineSimilarity, DotProductSimilarity):
             raise TypeError(
-                "TCMLoss needs cosines, which its margins are: distance must be CosineSimilarity(); "
+                "TCMLoss needs cosines, because its margins are cosines: distance must be CosineSimilarity(); "
                 f"got {describe_distance(self.distance)}"
             )
         self.lambda_plus = lambda_plus
@@ -172,9 +175,9 @@ class TCMLoss(EmbeddingLoss):
     def _losses(
         self, weight: float, margin: float, cosines: Tensor, pairs: Tensor, is_hard: Tensor
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The losses of pairs, weight · (s − margin), whose mean is a term, and their indices.
+        """Returns the pair losses, weight · (s − margin), whose mean is a term, and the pair indices.
 
-        cosines, pairs, is_hard: (B, R); masks of the pairs of this kind, and of where such a pair is hard.
+        cosines: (B, R); pairs, is_hard: (B, R) masks of the pairs of this kind, and of the hard ones.
         """
         if self.indicator and self.divide_by == "hard":
             pairs = pairs & is_hard
@@ -201,14 +204,17 @@ def _sums_of_both(loss: "TCMRegularizer", x: Tensor, labels: Tensor, part: Part)
 
 
 class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
-    """Another loss plus the threshold-consistent margin over all pairs of the batch.
+    """Adds the threshold-consistent margin (TCM) over all pairs of the batch to another loss.
 
-    The loss gets what this gets: a miner's indices_tuple, ref_emb and ref_labels. TCM gets the embeddings and labels,
-    and the pairs batch × ref_emb where ref_emb is given. Around CrossBatchMemory the memory is the loss's own and TCM
-    takes the pairs of the batch; inside CrossBatchMemory both take batch × memory. SelfSupervisedLoss and
-    DistributedLossWrapper go around it.
+        total = loss(embeddings, labels) + TCMLoss(embeddings, labels)
 
-    The loss gets 16-bit embeddings as float32: most of PML's losses fail or are inaccurate in 16 bits.
+    The wrapped loss receives all arguments, including a miner's indices_tuple. TCM uses all pairs of the batch, or of
+    batch × ref_emb if ref_emb is given.
+
+    TCMRegularizer(CrossBatchMemory(…)): only the wrapped loss uses the memory. CrossBatchMemory(TCMRegularizer(…)):
+    both use batch × memory. Put SelfSupervisedLoss and DistributedLossWrapper outside of TCMRegularizer.
+
+    16-bit embeddings are converted to float32, because most of PML's losses fail or are inaccurate in 16 bits.
 
     Args:
         loss: any loss of pytorch-metric-learning or of this package, with parameters or without; MultipleLosses;
@@ -218,13 +224,12 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
             Its parameters are in state_dict under "loss.".
         lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by: see TCMLoss.
     Attributes:
-        tcm: the TCMLoss; its options may be changed there.
-        distance, reducer, embedding_regularizer, embedding_reg_weight: the wrapped loss's; setting one sets it there.
+        tcm: the TCMLoss; you can change its options.
+        distance, reducer, embedding_regularizer, embedding_reg_weight: those of the wrapped loss, also when set.
     Raises:
-        TypeError: something else as the loss, a loss that does not return a tensor (DoNothingReducer), or an unknown
-            argument.
-        ValueError: ref_emb or indices_tuple around a loss that takes none; labels missing; a weight or margin out of
-            range, another divide_by.
+        TypeError: not a loss, a loss that does not return a tensor (DoNothingReducer), or an unknown argument.
+        ValueError: ref_emb or indices_tuple for a loss that does not accept it, missing labels, a weight or margin out
+            of range, an unknown divide_by.
     Source: Zhang et al., arXiv 2307.04047, eq. 6.
 
     >>> x, labels = torch.tensor([[1.0, 0], [0.6, 0.8], [0, 1]]), torch.tensor([0, 0, 1])
@@ -253,12 +258,14 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
         self, embeddings: Tensor, labels: Labels = None, indices_tuple: Tuples | None = None,
         ref_emb: Tensor | None = None, ref_labels: Labels = None,
     ) -> Tensor:  # fmt: skip
-        """The loss of a batch plus its TCM; the arguments are those of any loss."""
+        """Returns the wrapped loss plus TCM; the arguments are the same as for every loss."""
         given = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_labels}
         for name, value in given.items():
             if value is not None and name not in self._takes:
                 kind = type(self.loss).__name__
-                raise ValueError(f"{name} must be None around {kind}, which takes none; got {type(value).__name__}")
+                raise ValueError(
+                    f"{name} must be None with {kind}, which does not accept it; got {type(value).__name__}"
+                )
         if is_empty(embeddings) or is_empty(ref_emb):
             none, no_labels = at_least_float32(embeddings)[:0], None if labels is None else labels[:0]
             return self._sum(self.loss(none, no_labels), self.tcm(none, no_labels))
@@ -281,10 +288,10 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
 
 
 def _arguments_of(loss: Any) -> tuple[str, ...]:
-    """Which of the three arguments beside (embeddings, labels) a loss takes; a TypeError if it is not such a loss."""
+    """Names of the optional arguments after (embeddings, labels) that a loss accepts; TypeError if it is not a loss."""
     if isinstance(loss, (DistributedLossWrapper, SelfSupervisedLoss)):
         name = type(loss).__name__
-        raise TypeError(f"TCMRegularizer does not go around {name}; use {name}(TCMRegularizer(...))")
+        raise TypeError(f"TCMRegularizer cannot wrap {name}; use {name}(TCMRegularizer(...))")
     names = list(inspect.signature(loss.forward).parameters) if isinstance(loss, nn.Module) else []
     if names[:2] != ["embeddings", "labels"]:
         raise TypeError(

@@ -1,4 +1,4 @@
-"""Losses of one triplet per sample: CentroidTripletLoss with class means, HPHNTripletLoss with the hardest."""
+"""Triplet losses with one triplet per sample: CentroidTripletLoss and HPHNTripletLoss."""
 
 from functools import partial
 from typing import Any
@@ -18,12 +18,12 @@ from pml_ext.losses.pair_weighting import consecutive_among, pair_masks
 
 
 def class_means(embeddings: Tensor, classes: Tensor, num_classes: int) -> Tensor:
-    """(C, D) mean embedding of each class; classes: (N,) in [0, C), each at least once."""
+    """Returns the (C, D) class means; classes: (N,) in [0, C), each at least once."""
     return _sums(embeddings, classes, num_classes) / class_counts(classes, num_classes)[:, None]
 
 
 def means_of_others(embeddings: Tensor, classes: Tensor, num_classes: int) -> Tensor:
-    """(N, D) leave-one-out class means, (sum − own)/(n − 1); the row of a sample alone in its class is meaningless."""
+    """Returns (N, D) leave-one-out class means, (sum − own)/(n − 1); undefined for a sample alone in its class."""
     others = (class_counts(classes, num_classes) - 1)[classes]
     return (_sums(embeddings, classes, num_classes)[classes] - embeddings) / others.clamp(min=1)[:, None]
 
@@ -43,36 +43,39 @@ def _arguments(options: dict[str, Any], build: object) -> dict[str, Any]:
 
 
 class CentroidTripletLoss(EmbeddingLoss):
-    """relu(d(x, own class's centroid) − d(x, another class's centroid) + margin) for each sample x of the batch.
+    """Centroid triplet loss: each sample is compared with class means instead of samples.
 
-    A centroid is the mean of the embeddings of a class in the batch (or in ref_emb), which are normalised before
-    where the distance normalises (and unit_means is True); the distance then treats it as any embedding.
-    The own class's centroid leaves the sample itself out; with ref_emb it is of the whole class there. A sample alone
-    in its class is left out.
-    An indices_tuple limits both: the own centroid is of the sample's mined positives, the other ones are of the
-    classes (whole) that its mined negatives belong to. Labels are needed all the same.
-    Not for LoOp, nor for another wrapper that replaces the distances of pairs: it compares no pairs of samples.
+        loss of sample x = relu(d(x, c_own) − d(x, c_other) + margin)
+
+    A centroid c is the mean embedding of a class in the batch, or in ref_emb if given. Embeddings are normalised before
+    averaging if the distance normalises and unit_means is True. c_own excludes the sample itself, unless ref_emb is
+    given. A sample that is alone in its class has no loss.
+
+    With an indices_tuple, c_own is the mean of the sample's mined positives, and the other centroids are those of the
+    classes of its mined negatives. Labels are still needed.
+
+    LoOp and other wrappers that replace pair distances cannot wrap this loss, because it compares no pairs of samples.
 
     Args:
         margin: >= 0, in the measure of the distance.
-        swap: take the nearer one of d(x, other centroid) and d(own centroid, other centroid).
-        smooth_loss: log(1 + e^…) in place of relu.
-        unit_means: where the distance normalises, average unit vectors; False: the embeddings as they come, of which
-            long ones then count more.
-        negatives: "hardest", the nearest centroid of another class; or "all", every one of them, each a triplet.
+        swap: use the smaller of d(x, c_other) and d(c_own, c_other).
+        smooth_loss: use log(1 + e^…) instead of relu.
+        unit_means: average unit vectors if the distance normalises. False averages the raw embeddings, so that long
+            ones count more.
+        negatives: "hardest" uses the nearest centroid of another class; "all" uses each of them as a triplet.
         **pml: distance (any), reducer (MeanReducer), embedding_regularizer, embedding_reg_weight, collect_stats.
-            A reducer gets the loss of each (sample, other class), by the sample.
+            A reducer receives the loss of each (sample, other class), indexed by sample.
     Raises:
-        ValueError: a negative margin, an unknown name, no labels.
+        ValueError: a negative margin, an unknown `negatives`, no labels.
     Source: Wieczorek et al., "On the Unreasonable Effectiveness of Centroids in Image Retrieval", 2021, section 3.
         Paper: squared Euclidean distances, one centroid of another class; here: LpDistance(power=2) by default, and
-        the nearest, as the authors' code mines it (there among the samples of its fold too, with margin 0.5).
-        Paper: embeddings as they come; here: normalised by the default distance, as everywhere in PML;
-        LpDistance(power=2, normalize_embeddings=False) is the paper's.
-        Paper: in each of its folds all classes leave a sample out; here: only the own class does.
-        PML up to 1.7.3 had this loss with margin 0.05. On classes of one size it is CentroidTripletLoss(0.05,
-        negatives="all", unit_means=False, distance=LpDistance(), reducer=AvgNonZeroReducer()); in a batch of five
-        classes or more PML compared each sample with three of the others only.
+        the nearest centroid, as in the authors' code (which also mines among the samples of its fold, margin 0.5).
+        Paper: raw embeddings; here: normalised by the default distance, as everywhere in PML. The paper's distance is
+        LpDistance(power=2, normalize_embeddings=False).
+        Paper: in each fold every class leaves a sample out; here: only the sample's own class does.
+        PML up to 1.7.3 had this loss with margin 0.05. With equal class sizes it is CentroidTripletLoss(0.05,
+        negatives="all", unit_means=False, distance=LpDistance(), reducer=AvgNonZeroReducer()). In batches of five or
+        more classes, PML compared each sample with only three other classes.
 
     >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
     >>> round(CentroidTripletLoss(margin=0.5)(x, labels).item(), 3)
@@ -150,39 +153,42 @@ class CentroidTripletLoss(EmbeddingLoss):
 
 
 def row_distances(distance: BaseDistance, x: Tensor, others: Tensor) -> Tensor:
-    """(N,) distances of each row of x from the same row of the others, in blocks of 25 rows.
+    """Returns the (N,) distances between corresponding rows of x and others, in blocks of 25 rows.
 
-    Up to 25 rows torch.cdist subtracts instead of multiplying, and so is exact for close rows.
+    For up to 25 rows torch.cdist subtracts instead of multiplying, so it is exact for close rows.
     """
     blocks = zip(x.split(25), others.split(25), strict=True)
     return torch.cat([distance(some, those).diagonal() for some, those in blocks])
 
 
 class HPHNTripletLoss(EmbeddingLoss):
-    """relu(d_ap − d_an + margin) of each sample, its farthest positive, and the nearest negative of these two.
+    """Hard-positive hard-negative (HPHN) triplet loss: the farthest positive and the nearest negative of a sample.
 
-    The nearest negative is that of either end of the pair; a pair whose nearest negative is the positive's has the
-    positive for an anchor. Pairs with a ref_emb have one end in the batch, whose nearest negative it then is.
-    HPHNMiner picks the same triplets. LoOp(HPHNTripletLoss()) takes the negatives between arcs.
+        loss = mean over samples a of relu(d_ap − d_n + margin),  d_n = min over negatives n of (d_an, d_pn)
+
+    p is the positive that is farthest from a. If the nearest negative is closer to p than to a, p is the triplet's
+    anchor. With ref_emb, only negatives of a count.
+
+    HPHNMiner selects the same triplets. LoOp(HPHNTripletLoss()) measures the negatives between arcs.
 
     Args:
         margin: >= 0, in the measure of the distance.
-        positives: "farthest": the pairs are each sample and its farthest positive. "consecutive": they are the 1st and
-            2nd sample of a class, the 3rd and 4th, …, in batch order; the distance d_ap then is the largest of either
-            end to a sample of its class. The same for classes of two.
+        positives: "farthest" pairs each sample with its farthest positive. "consecutive" pairs the 1st and 2nd sample
+            of a class, the 3rd and 4th, …, in batch order; d_ap is then the largest distance of either sample to one of
+            their class. Both are equal for classes of two.
         **pml: distance (any; LpDistance, on normalised embeddings, is the default), reducer (MeanReducer, over all
-            these triplets, those of loss 0 included; PML's TripletMarginLoss leaves them out), embedding_regularizer,
+            triplets, including those of loss 0, which PML's TripletMarginLoss excludes), embedding_regularizer,
             embedding_reg_weight, collect_stats.
-            An indices_tuple limits the choice: the hardest are taken among its positive and its negative pairs; for
-            "consecutive" its positive pairs are those to sum over.
+            An indices_tuple restricts the loss to its pairs: the hardest ones are chosen among them, or, for
+            "consecutive", its positive pairs are averaged.
     Raises:
-        ValueError: a negative margin, another `positives`, neither labels nor indices_tuple, ref_emb beside
+        ValueError: a negative margin, an unknown `positives`, neither labels nor indices_tuple, or ref_emb with
             positives="consecutive".
     Source: HPHN in Xuan et al., "Improved Embeddings with Easy Positive Triplet Mining", WACV 2020, and per positive
         pair in Vasudeva et al., "LoOp", ICCV 2021. Paper: in LoOp the pairs are consecutive samples of a class, as with
         positives="consecutive", and the margin is not stated; here: also each sample and its farthest positive, the
         default, and margin 0.2.
-        Xuan et al. take the anchor's own nearest negative: that is PML's TripletMarginLoss with BatchHardMiner.
+        Xuan et al. use the nearest negative of the anchor only: that is PML's TripletMarginLoss with BatchHardMiner.
 
     >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
     >>> round(HPHNTripletLoss(margin=0.2)(x, labels).item(), 3)

@@ -199,7 +199,7 @@ def test_around_a_module_of_ones_own():
     expected = X.mean() + LABELS_OF_BOTH.sum() + TCMLoss()(X, LABELS_OF_BOTH)
     torch.testing.assert_close(TCMRegularizer(Mean())(X, LABELS_OF_BOTH), expected)
     for given in ({"indices_tuple": (LABELS_OF_BOTH,) * 3}, {"ref_emb": X, "ref_labels": LABELS_OF_BOTH}):
-        with pytest.raises(ValueError, match=f"{next(iter(given))} must be None around Mean, which takes none"):
+        with pytest.raises(ValueError, match=f"{next(iter(given))} must be None with Mean, which does not accept"):
             TCMRegularizer(Mean())(X, LABELS_OF_BOTH, **given)
 
 
@@ -219,7 +219,7 @@ ERRORS = [
         "loss must be a loss of pytorch-metric-learning or pml_ext",
     ),
     (TCMRegularizer, {"loss": SelfSupervisedLoss(TCMLoss())}, r"use SelfSupervisedLoss\(TCMRegularizer\(\.\.\.\)\)"),
-    (TCMRegularizer, {"loss": DistributedLossWrapper(TCMLoss())}, "does not go around DistributedLossWrapper; use"),
+    (TCMRegularizer, {"loss": DistributedLossWrapper(TCMLoss())}, "cannot wrap DistributedLossWrapper; use"),
 ]
 
 
