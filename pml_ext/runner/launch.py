@@ -3,14 +3,14 @@
 import logging
 import multiprocessing.util
 import os
-import re
 import signal
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import torch
 from torch.distributed import DistError
@@ -199,9 +199,11 @@ def _explained(rank: int, failure: ProcessFailure) -> BaseException:
 
 def _host_and_port(url: str) -> tuple[str, int]:
     """Of tcp://address:port, with an IPv6 address in brackets."""
-    found = re.fullmatch(r"tcp://(?:\[([\da-fA-F:.%]+)\]|([^\s:/@\[\]]+)):(\d{1,5})", url)
-    host, port = (found[1] or found[2], int(found[3])) if found else ("", 0)
-    if not 0 < port < 2**16:
+    host, port, rest = None, None, url
+    with suppress(ValueError):  # of an open bracket, or a port that is no number below 2^16
+        parts = urlsplit(url)
+        host, port, rest = parts.hostname, parts.port, parts.path
+    if not url.startswith("tcp://") or not host or not port or rest:
         raise UserError(
             "--dist-url must be tcp://address:port with a port from 1 to 65535, and an IPv6 address in brackets "
             f"(tcp://[::1]:29500); got {url!r}"

@@ -20,7 +20,7 @@ True
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pml_ext._errors import UserError
@@ -52,14 +52,11 @@ class Entry:
 
     @property
     def is_ours(self) -> bool:
-        return is_ours(self.module)
+        """Whether this package registers the part."""
+        return self.module.startswith("pml_ext.")
 
 
-def is_ours(module: str) -> bool:
-    """Whether a module is one of this package."""
-    return module.startswith("pml_ext.")
-
-
+@dataclass(eq=False, repr=False)
 class Registry:
     """Parts of one kind by their names.
 
@@ -75,21 +72,16 @@ class Registry:
         positional: how many arguments the trainer passes by position, to a class and to a function.
     """
 
-    def __init__(
-        self,
-        key: str,
-        built_in: str = "",
-        *,
-        parent: str = "",
-        nodes: Mapping[str, str] | None = None,
-        given: tuple[str, ...] = (),
-        switches: Mapping[str, Any] | None = None,
-        before: str = "",
-        positional: tuple[int, int] = (0, 0),
-    ) -> None:
-        self.key, self.parent, self.nodes, self.given = key, parent, nodes or {}, given
-        self.switches, self.before, self.positional = switches or {}, before, positional
-        self._built_in = built_in
+    key: str
+    built_in: str = ""
+    parent: str = ""
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    given: tuple[str, ...] = ()
+    switches: Mapping[str, Any] = field(default_factory=dict)
+    before: str = ""
+    positional: tuple[int, int] = (0, 0)
+
+    def __post_init__(self) -> None:
         self._entries: dict[str, Entry] = {}
         self._is_loaded = False
 
@@ -117,13 +109,13 @@ class Registry:
         module = str(sys._getframe(1).f_globals.get("__name__", ""))
 
         def add(part: Part) -> Part:
-            if not is_ours(module):  # the package's own parts are on their way
-                self._load()
             called = name or str(getattr(part, "__name__", type(part).__name__))
             its_node = node or self.nodes.get(called, called.upper())
             if self.key == self.parent:
                 called = its_node
             entry = Entry(self, called, part, module, its_node, dict(keys or {}), tuple(flat.split()), before, after)
+            if not entry.is_ours:  # the package's own parts are on their way
+                self._load()
             self._require_free(entry)
             others = [other for other in self._entries.values() if other.name != called]
             others.insert(self._place(entry, others), entry)
@@ -165,11 +157,6 @@ class Registry:
         """The part of a name; a UserError with the closest names if there is none."""
         return self.entry(name).part
 
-    def of_node(self, node: str) -> Entry | None:
-        """The part whose node this is; None if no part has it."""
-        self._load()
-        return next((entry for entry in self._entries.values() if entry.node == node), None)
-
     def __contains__(self, name: object) -> bool:
         self._load()
         return name in self._entries
@@ -186,8 +173,8 @@ class Registry:
         if self._is_loaded:
             return
         self._is_loaded = True  # before the imports, whose parts register here
-        if self._built_in:
-            importlib.import_module(self._built_in)
+        if self.built_in:
+            importlib.import_module(self.built_in)
         import_installed()
 
 

@@ -193,16 +193,11 @@ HOSTILE_PICKLES: dict[str, tuple[bytes, str]] = {
     "no content": (b"\x80\x03(](" + _ARRAY + b"e](\x88et.", "got 1 images for 1 pairs"),
     "a command": (pickle.dumps(([Command()], [True])), r"it asks for posix\.system, and only arrays and bytes"),
     "an instance": (b"\x80\x03(ios\nsystem\n.", r"it asks for os\.system"),
-    "an extension": (b"\x80\x03\x82\x01.", "or damaged"),
-    "a persistent object": (b"Pabc\n.", "or damaged"),
-    "a dictionary": (pickle.dumps({"a": 1}), "or damaged"),
     "depth": (deep(200_000), "or damaged"),
     "laughter": (laughter(), "or damaged"),
-    "a long name": (b"c" + b"a" * 10**6 + b"\nb\n.", r"it asks for a{80}, and only"),
     "a far place": (b"\x80\x02]r\xff\xff\xff\x7f.", "or damaged"),
     "no end": (b"\x80\x03](", "or damaged"),
     "two gigabytes": (b"\x80\x03B\xff\xff\xff\x7fabc.", "or damaged"),
-    "an array in itself": (b"\x80\x03](" + _ARRAY + b"q\x00(h\x00tbe](\x88et.", "or damaged"),
     "a class changed": (b"\x80\x03c_codecs\nencode\nN}Vcontent\nK\x01s\x86b.", "or damaged"),
 }
 """name -> (content of lfw.bin, the message)."""
@@ -222,22 +217,13 @@ DAMAGED: dict[str, tuple[Callable[[Path], Made], str]] = {
         image(encoded(np.ones((9, 9), np.float32), "TIFF")),
         r"bad\.png cannot be decoded .*mode F",
     ),
-    "image: 32 bits": (
-        image(encoded(np.ones((9, 9), np.int32), "TIFF")),
-        r"bad\.png cannot be decoded .*mode I",
-    ),
     "image: huge": (image(png_of_a_hundred_thousand_square()), r"bad\.png cannot be decoded .*exceeds limit"),
     "image: cut": (image(picture()[:-60]), r"bad\.png cannot be decoded"),
-    "list: identity beyond 2^63": (long_identity(20), "MSMT17 at .* cannot be read: .*too large"),
     "list: identity of 5,000 digits": (long_identity(5000), "MSMT17 at .* cannot be read: Exceeds the limit"),
     **{
         f"record: label {value}": (record([0.0, value]), rf"the identity of record 2 must be a whole .*; got {shown}")
-        for value, shown in ((np.nan, "nan"), (np.inf, "inf"), (3e38, r"3e\+38"), (1.5, r"1\.5"), (-3.0, "-3"))
+        for value, shown in ((np.nan, "nan"), (3e38, r"3e\+38"), (1.5, r"1\.5"), (-3.0, "-3"))
     },
-    "record: a count of 10^9": (
-        record([0.0, 1.0], header=[1e9, 1e9]),
-        r"its first record announces 1000000000 images; its index has 2",
-    ),
     "record: a count of 10^10": (
         record([0.0, 1.0], header=[1e10, 1e10]),
         r"its first record announces 10000000000 images; its index has 2",

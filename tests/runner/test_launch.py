@@ -105,7 +105,6 @@ def test_a_rank_that_fails_ends_all(
         *(
             ({"dist_url": url}, "--dist-url must be tcp://address:port with a port from 1 to 65535")
             for url in (
-                "",
                 "127.0.0.1:29500",
                 "tcp://127.0.0.1",
                 "tcp://a:65536",

@@ -256,7 +256,10 @@ SCHEDULER_REGISTRY.register()(ReduceLROnPlateau)
 @pytest.mark.parametrize(
     ("overrides", "line"),
     [
-        (["DATALOADER.SAMPLER_TRAIN", "shorts"], "DATALOADER.SAMPLER_TRAIN = 'shorts': unknown; did you mean 'short'"),
+        (
+            ["DATALOADER.SAMPLER_TRAIN", "shorts"],
+            "DATALOADER.SAMPLER_TRAIN: unknown value 'shorts'; did you mean 'short'",
+        ),
         (
             ["DATALOADER.SAMPLER_TRAIN", "short"],
             r"short of own_parts must take \(items, batch_size, instances, random\): too many positional arguments",
@@ -267,13 +270,8 @@ SCHEDULER_REGISTRY.register()(ReduceLROnPlateau)
         ),
         (["INPUT.FAILING.ENABLED", True], r"INPUT.FAILING: FAILING of own_parts: KeyError\(3\)"),
         (["INPUT.SCALED.ENABLED", True], r"must turn a uint8 image \(1, H, W\).*; it gives torch.float32 \(1, 8, 8\)"),
-        (
-            ["INPUT.TURN.ENABLED", True, "INPUT.TURN.DEGREES", -1],
-            "INPUT.TURN: TURN of own_parts: If degrees is a single number, it must be positive",
-        ),
         (["SOLVER.OPT", "Momentum"], "SOLVER.MOMENTUM is a key already: register Momentum of own_parts with another"),
         (["SOLVER.OPT", "nothing"], "nothing of own_parts must be a torch.optim.Optimizer; it makes a NoneType"),
-        (["SOLVER.ADAM.BETAS", (2.0, 0.9)], "SOLVER.OPT: Invalid beta parameter at index 0: 2.0"),
         (["SOLVER.ADAM.BETA", 0.9], "unknown key SOLVER.ADAM.BETA; did you mean SOLVER.ADAM.BETAS"),
         (
             ["SOLVER.SCHED", "ReduceLROnPlateau"],
@@ -333,11 +331,10 @@ def test_keys_of_a_project_are_its_own(folder: Path) -> None:
         load_config("Digits/sap_tcm.yml", ["MY.RATES", 1])
 
 
-@pytest.mark.parametrize("value", [object(), {"A": 1}])
-def test_a_function_that_breaks_the_config_is_named(folder: Path, value: object) -> None:
+def test_a_function_that_breaks_the_config_is_named(folder: Path) -> None:
     @CONFIG_REGISTRY.register()
     def add_my_config(cfg: CN) -> None:
-        cfg.MODEL.MINE = value
+        cfg.MODEL.MINE = object()
 
     with pytest.raises(
         UserError, match=r"add_my_config of tests\.runner\.test_plugins cannot extend the config: .*MINE"

@@ -1,7 +1,7 @@
 """Whether a config can run, found out without data, weights or training."""
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,13 +34,14 @@ _FREEZING = ("MODEL.FREEZE_LAYERS", "MODEL.META_ARCHITECTURE", "SOLVER.FREEZE_IT
 _SOLVING = ("SOLVER.OPT", "SOLVER.SCHED", "SOLVER.MOMENTUM", "SOLVER.BASE_LR", "SOLVER.MAX_EPOCH")
 
 
-def problems(cfg: CN, *, processes: int = 1, wrong: Collection[str] = ()) -> list[str]:
+def problems(cfg: CN, *, processes: int = 1, wrong: Iterable[str] = ()) -> list[str]:
     """What keeps a config from running with processes that share a batch, a line each.
 
     wrong: keys whose values were refused, so that they have their defaults.
     """
     found = unsupported(cfg, processes=processes)
-    return [*map(str, found), *_found_by_building(cfg, {*wrong, *(problem.key for problem in found)})]
+    wrong = [*wrong, *(problem.key for problem in found)]
+    return [*map(str, found), *_found_by_building(cfg, wrong)]
 
 
 def require_supported(cfg: CN, *, processes: int = 1) -> None:
@@ -61,10 +62,8 @@ def check_files(files: Sequence[str], overrides: Sequence[str], *, processes: in
     if not files or not all(file.endswith((".yml", ".yaml")) for file in files):
         got = " ".join([*files, *overrides]) or "nothing"
         raise UserError(f"check-config needs one or more .yml or .yaml files, and KEY VALUE pairs; got {got}")
-    reports = [_report(file, list(overrides), processes) for file in files]
-    statuses = [status for _, status in reports]
-    worst = CANNOT_RUN if CANNOT_RUN in statuses else max(statuses)
-    return "\n".join(text for text, _ in reports), worst
+    texts, statuses = zip(*(_report(file, list(overrides), processes) for file in files), strict=True)
+    return "\n".join(texts), CANNOT_RUN if CANNOT_RUN in statuses else max(statuses)
 
 
 def _report(file: str, overrides: list[str], processes: int) -> tuple[str, int]:
@@ -95,7 +94,7 @@ def _refuse(lines: Sequence[str]) -> None:
         raise UserError("the config cannot run as it is:\n" + "\n".join(f"  {line}" for line in lines))
 
 
-def _found_by_building(cfg: CN, wrong: Collection[str]) -> list[str]:
+def _found_by_building(cfg: CN, wrong: Iterable[str]) -> list[str]:
     """What the constructors of the parts say; parts that depend on keys with a known problem (wrong) are not built."""
     model, found = cfg.MODEL, list[str]()
 
@@ -155,19 +154,17 @@ def _losses(cfg: CN, network: nn.Module | None) -> nn.ModuleDict:
     return build_losses(cfg.MODEL.LOSSES, num_classes=classes, output_size=size, partial_fc=divided)[1]
 
 
-def _output_sizes(cfg: CN, network: nn.Module | None) -> dict[str, int]:
+def _output_sizes(cfg: CN, network: Any) -> dict[str, int]:
     """Columns of the architecture's `features` and `cls_outputs` in training, or a guess from the config."""
     size = ImageSizes.of(cfg.INPUT).train
     guess = cfg.MODEL.HEADS.EMBEDDING_DIM or cfg.MODEL.BACKBONE.FEAT_DIM or 2048
     sizes = {"features": guess, "cls_outputs": guess}
-    if network is None or not hasattr(network, "compute_outputs") or size[0] == 0:
-        return sizes
-    with torch.device("meta"):
-        outputs = _run(network.train(), cfg, size, count=2, method="compute_outputs") or {}
-    for name in sizes.keys() & outputs.keys():
-        output = outputs[name]
-        first = output if isinstance(output, Tensor) else output[0]
-        sizes[name] = int(first.shape[1])
+    if hasattr(network, "compute_outputs") and size[0] > 0:
+        with torch.device("meta"):
+            outputs = _run(network.train(), cfg, size, count=2, method="compute_outputs") or {}
+        for name in sizes.keys() & outputs.keys():
+            first = outputs[name] if isinstance(outputs[name], Tensor) else outputs[name][0]
+            sizes[name] = int(first.shape[1])
     return sizes
 
 
@@ -187,12 +184,13 @@ def _build_solver(options: CN) -> None:
     build_schedule(options, optimizer, steps_per_epoch=100)
 
 
-def _require_matches(patterns: list[str], names: Collection[str]) -> None:
+def _require_matches(patterns: list[str], names: list[str]) -> None:
     """Raise a UserError for FREEZE_LAYERS that match no parameter; an empty one is FastReID's old "nothing"."""
-    known = ", ".join(sorted({name.split(".")[0] for name in names}))
-    try:
-        unmatched = [pattern for pattern in patterns if pattern and not any(re.match(pattern, name) for name in names)]
-    except (re.error, TypeError) as error:
-        raise UserError(f"MODEL.FREEZE_LAYERS must be regular expressions: {error}") from error
-    if unmatched:
-        raise UserError(f"MODEL.FREEZE_LAYERS: {unmatched!r} match no parameter; names begin with {known}")
+    for pattern in filter(None, patterns):
+        try:
+            is_matched = any(map(re.compile(pattern).match, names))
+        except (re.error, TypeError) as error:
+            raise UserError(f"MODEL.FREEZE_LAYERS must be regular expressions: {error}") from error
+        if not is_matched:
+            known = ", ".join(sorted({name.split(".")[0] for name in names}))
+            raise UserError(f"MODEL.FREEZE_LAYERS: {pattern!r} matches no parameter; names begin with {known}")

@@ -71,9 +71,11 @@ def _table(registry: Registry) -> dict[str, str]:
     tree = value_of(get_cfg(), registry.parent)
     table = {}
     for entry in map(registry.entry, registry):
-        words = [str(backbone_facts(entry.name) or _first_line(entry))] if registry is BACKBONE_REGISTRY else []
-        if registry not in (LOSS_REGISTRY, MINER_REGISTRY, BACKBONE_REGISTRY):
-            words.append(_first_line(entry))
+        words = []
+        if registry is BACKBONE_REGISTRY and (facts := backbone_facts(entry.name)):
+            words.append(str(facts))
+        elif registry not in (LOSS_REGISTRY, MINER_REGISTRY):
+            words.append((inspect.getdoc(entry.part) or "").partition("\n")[0])
         if registry.parent:
             words.append(_keys(entry, tree.get(entry.node, {})))
         if not entry.is_ours:
@@ -82,14 +84,9 @@ def _table(registry: Registry) -> dict[str, str]:
     return table
 
 
-def _first_line(entry: Entry) -> str:
-    return (inspect.getdoc(entry.part) or "").partition("\n")[0]
-
-
 def _keys(entry: Entry, node: Mapping[str, object]) -> str:
     defaults = {key: default for key, (_, default) in keys_of(entry).items() if not key.startswith(_OF_ALL)}
     defaults |= node
     defaults.pop("ENABLED", None)
     keys = ", ".join(key if default is REQUIRED else f"{key} {default}" for key, default in defaults.items())
-    is_named = entry.name == entry.node or not keys
-    return keys if is_named else f"{entry.node}: {keys}"
+    return keys if entry.name == entry.node or not keys else f"{entry.node}: {keys}"

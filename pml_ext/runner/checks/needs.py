@@ -47,15 +47,13 @@ def missing_here(cfg: CN) -> list[str]:
 def unreadable_here(cfg: CN) -> tuple[list[str], list[str]]:
     """Problems with the image files of complete data sets: those that stop a run, and files that will be skipped."""
     options, check = cfg.DATASETS.clone(), ImageCheck(cfg.DATASETS)
-    readers = {"NAMES": load_train_set, "TESTS": load_test_sets}
-    if options.REC_PATH:
-        del readers["NAMES"]
+    for key in ("NAMES", "TESTS"):
+        options[key] = tuple(name for name in options[key] if not is_made(read_as(name, options.ALIASES)))
     try:
-        for key, read in readers.items():
-            names = tuple(name for name in options[key] if not is_made(read_as(name, options.ALIASES)))
-            options[key] = names
-            if names:
-                read(options, grey=is_grey(cfg), check=check)
+        if options.NAMES and not options.REC_PATH:
+            load_train_set(options, grey=is_grey(cfg), check=check)
+        if options.TESTS:
+            load_test_sets(options, grey=is_grey(cfg), check=check)
         check.conclude()
     except UserError as error:
         return [str(error)], []
@@ -66,7 +64,7 @@ def downloads_to_come(cfg: CN) -> list[str]:
     """What a run of a config without problems will download, and which weights it will not have, a line each."""
     root, data = dataset_root(cfg.DATASETS.ROOT), cfg.DATASETS
     of_data = [data_to_come(read_as(name, data.ALIASES), root) for name in _names(data)]
-    return [line for line in (_note_on_weights(cfg.MODEL), *of_data) if line]
+    return list(filter(None, [_note_on_weights(cfg.MODEL), *of_data]))
 
 
 def _names(data: CN) -> list[str]:

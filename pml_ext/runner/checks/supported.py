@@ -82,9 +82,8 @@ def _one_size(cfg: CN) -> str | None:
 
 def _evaluator(cfg: CN) -> str | None:
     name = cfg.TEST.EVALUATOR
-    if not replaces_metrics(cfg.TEST) or name not in EVALUATOR_REGISTRY:
-        return None
-    if hasattr(EVALUATOR_REGISTRY.get(name), "get_accuracy"):
+    is_other = replaces_metrics(cfg.TEST) and name in EVALUATOR_REGISTRY
+    if is_other and hasattr(EVALUATOR_REGISTRY.get(name), "get_accuracy"):
         return "must be a subclass of pml_ext.metrics.AccuracyCalculator; it is one of another calculator"
     return None
 
@@ -145,12 +144,12 @@ RULES: dict[str, list[Rule]] = {
         one_of("LOGGERS", LOGGER_NAMES),
         one_of("CALLBACKS", CALLBACK_REGISTRY),
         one_of("TEST.EVALUATOR", EVALUATOR_REGISTRY, where=lambda cfg: cfg.TEST.EVALUATOR),
-        fits("TEST.EVALUATOR", _evaluator),
         _own_forward,
         must("SEED", "must be in [0, 2^32)", lambda value: 0 <= value < 2**32),
         fits("MODEL.BACKBONE.PRETRAIN", _weights),
         fits("INPUT.REA.VALUE", _erasing),
         fits("INPUT.SIZE_TRAIN", _one_size),
+        fits("TEST.EVALUATOR", _evaluator),
         fits("TEST.BEST", _best),
         fits("TEST.PATIENCE", _patience),
         fits("MODEL.LOSSES.DISC.TIGHTNESS", _tightness),

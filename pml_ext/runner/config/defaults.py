@@ -5,13 +5,13 @@ which): nothing in a YAML is silently ignored. Numbers that FastReID writes as w
 the point (a scale, say) are floats here.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.config.loss_nodes import LOSSES, MINERS
+from pml_ext.runner.config.rules import leaves
 from pml_ext.runner.registry import CONFIG_REGISTRY
 
 _MODEL: dict[str, Any] = {
@@ -146,24 +146,17 @@ _DEFAULTS: dict[str, Any] = {
 def get_cfg() -> CN:
     """A fresh config tree with all defaults, those of CONFIG_REGISTRY's functions too."""
     cfg = CN(_DEFAULTS)
-    for name in CONFIG_REGISTRY:
-        entry = CONFIG_REGISTRY.entry(name)
+    for entry in map(CONFIG_REGISTRY.entry, CONFIG_REGISTRY):
         try:
             entry.part(cfg)
             cfg.dump()
         except Exception as error:  # whatever a user's function raises, and yacs's word on values that no YAML holds
-            raise UserError(f"{name} of {entry.module} cannot extend the config: {error!r}") from error
+            raise UserError(f"{entry.name} of {entry.module} cannot extend the config: {error!r}") from error
     return cfg
 
 
 def projects_keys() -> list[str]:
-    """The keys and nodes that CONFIG_REGISTRY's functions have added."""
-    return list(_added(get_cfg(), CN(_DEFAULTS), ""))
-
-
-def _added(cfg: CN, defaults: CN, prefix: str) -> Iterator[str]:
-    for key, value in cfg.items():
-        if key not in defaults:
-            yield f"{prefix}{key}"
-        elif isinstance(value, CN) and isinstance(defaults[key], CN):
-            yield from _added(value, defaults[key], f"{prefix}{key}.")
+    """The keys below MODEL and in nodes of their own that CONFIG_REGISTRY's functions have added."""
+    known = dict(leaves(CN(_DEFAULTS)))
+    others = tuple(f"{node}." for node in _DEFAULTS if node != "MODEL")
+    return [key for key, _ in leaves(get_cfg()) if key not in known and not key.startswith(others)]

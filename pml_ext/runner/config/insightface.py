@@ -156,8 +156,8 @@ def read_settings(path: Path) -> dict[str, Any]:
     for file in dict.fromkeys([base, path] if base.is_file() else [path]):
         try:
             _assign(settings, file)
-        except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-            raise UserError(f"{file} is not a Python file, or nested too deep: {error}") from error
+        except (SyntaxError, ValueError, ArithmeticError, MemoryError, RecursionError) as error:
+            raise UserError(f"{file} is not a Python file of literals, or nested too deep: {error}") from error
     if unknown := sorted(settings.keys() - known):
         raise UserError(f"{path}: unknown settings {', '.join(unknown)}; known are {', '.join(sorted(known))}")
     if missing := [name for name in _NEEDED if name not in settings]:
@@ -185,13 +185,10 @@ def _value(node: ast.expr, settings: Mapping[str, Any], path: Path) -> Any:
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
             numbers = [_value(side, settings, path) for side in (left, right)]
             if all(isinstance(number, int | float) for number in numbers):
-                try:
-                    return _ARITHMETIC[type(op)](*numbers)
-                except ArithmeticError as error:
-                    raise UserError(f"{path}, line {node.lineno}: {ast.unparse(node)}: {error}") from error
+                return _ARITHMETIC[type(op)](*numbers)
     try:
         return ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+    except (ValueError, TypeError) as error:
         raise _refused(node, path) from error
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import logging
+import os
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -101,13 +102,10 @@ def _read_chain(
 ) -> list[tuple[str, dict[str, Any]]]:
     """The files of a `_BASE_` chain, the base first; a name is relative to the folder of the last file in `seen`."""
     named_by = f" ({BASE_KEY} of {seen[-1]})" if seen else ""
-    try:
-        path = folder / Path(name).expanduser()
-        if not seen and not path.exists():
-            path = CONFIGS.find(name) or path
-        resolved = path.resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # an unknown home, a loop of links, a NUL
-        raise UserError(f"cannot read config file {shown(name)[1:-1]}{named_by}: {error}") from error
+    path = folder / os.path.expanduser(name)  # unlike pathlib's, these accept every text
+    if not seen and not os.path.exists(path):
+        path = CONFIGS.find(name) or path
+    resolved = Path(os.path.abspath(path))
     if resolved in seen:
         raise UserError(f"{BASE_KEY} cycle: {' -> '.join(str(p) for p in (*seen, resolved))}")
     tree, duplicates = read_tree(path, named_by=named_by)
@@ -141,9 +139,8 @@ def _drop_size_of_another_backbone(settings: Settings) -> None:
     given = [key for key in settings if key in (name, depth, size)]
     if size not in given or settings[given[-1]].source == settings[size].source:
         return
-    values = {key: setting.value for key, setting in settings.items()}
-    is_own = values.get(name) == "build_convnet_backbone" or values.get("MODEL.HEADS.POOL_LAYER") == "Flatten"
-    if not is_own:
+    chosen = [settings[key].value for key in (name, "MODEL.HEADS.POOL_LAYER") if key in settings]
+    if "build_convnet_backbone" not in chosen and "Flatten" not in chosen:
         del settings[size]
 
 
@@ -194,23 +191,18 @@ def _coerce(value: Any, default: Any, name: str, source: str) -> Any:
     if isinstance(default, float) and type(value) is int:
         return float(value)
     if isinstance(default, (tuple, list)) and isinstance(value, (tuple, list)):
-        _require_kind_of_entries(value, default, f"{source}: {name}", given)
+        types = {str} if default and isinstance(default[0], str) else {int, float}
+        if default and not {type(entry) for entry in value} <= types:
+            kind = " or ".join(sorted(each.__name__ for each in types))
+            raise UserError(f"{source}: {name} must hold {kind}, such as {default!r}; got {shown(given)}")
         return type(default)(value)
     if type(value) is not type(default) and default is not None:
-        hint = f'; a tuple of one is written ("{shown(value)[1:-1]}",)' if isinstance(default, tuple) else ""
+        as_tuple = f'; a tuple of one is written ("{shown(value)[1:-1]}",)' if isinstance(default, tuple) else ""
         raise UserError(
             f"{source}: {name} must be of type {type(default).__name__}, such as {default!r}; "
-            f"got {shown(given)} of type {type(value).__name__}{hint}"
+            f"got {shown(given)} of type {type(value).__name__}{as_tuple}"
         )
     return value
-
-
-def _require_kind_of_entries(value: Sequence[Any], default: Sequence[Any], where: str, given: Any) -> None:
-    if not default:
-        return
-    kind, types = ("strings", {str}) if isinstance(default[0], str) else ("numbers", {int, float})
-    if not {type(entry) for entry in value} <= types:
-        raise UserError(f"{where} must hold {kind}, such as {default!r}; got {shown(given)}")
 
 
 def _literal(value: Any) -> Any:

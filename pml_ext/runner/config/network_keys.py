@@ -1,7 +1,7 @@
 """The part of a config that embedding needs: what shapes the network, and how an image becomes its input."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext.runner.config.defaults import get_cfg, projects_keys
 from pml_ext.runner.config.load import accepted, read_config
-from pml_ext.runner.config.rules import value_of
+from pml_ext.runner.config.rules import leaves, value_of
 
 log = logging.getLogger("pml_ext")
 
@@ -55,7 +55,7 @@ def load_for_embedding(config_file: str | Path | None, overrides: list[str] | No
 def shaping(cfg: CN) -> dict[str, Any]:
     """The keys that make an embedding what it is, with their values."""
     keys = _shaping_keys()
-    return {key: value for key, value in _leaves(cfg, "") if key.startswith(keys) and not key.endswith("_OPTIONAL")}
+    return {key: value for key, value in leaves(cfg) if key.startswith(keys) and not key.endswith("_OPTIONAL")}
 
 
 def config_of(keys: Mapping[str, Any]) -> CN:
@@ -65,16 +65,7 @@ def config_of(keys: Mapping[str, Any]) -> CN:
 
 def _shaping_keys() -> tuple[str, ...]:
     """SHAPING, and the keys of MODEL and the nodes beside it that a project has added."""
-    added = (key for key in projects_keys() if "." not in key or key.startswith("MODEL."))
-    return (*SHAPING, *(key for key in added if not key.startswith(_ONLY_FOR_TRAINING)))
-
-
-def _leaves(node: CN, prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in node.items():
-        if isinstance(value, CN):
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+    return (*SHAPING, *(key for key in projects_keys() if not key.startswith(_ONLY_FOR_TRAINING)))
 
 
 def _is_needed(key: str) -> bool:

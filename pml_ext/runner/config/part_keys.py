@@ -96,14 +96,16 @@ def construct(entry: Entry, where: str, *positional: Any, **arguments: Any) -> A
 def keys_of_node(name: str) -> dict[str, Any]:
     """Key -> default of the part whose node has this name, such as MODEL.LOSSES.SUPCONLOSS; none if it is no part's."""
     parent, _, node = name.rpartition(".")
-    for registry in WITH_NODES:
-        entry = registry.of_node(node) if registry.parent == parent else None
-        if entry is not None:
-            return {key: default for key, (_, default) in keys_of(entry).items()} | dict(registry.switches)
+    for entry in _entries_in(parent):
+        if entry.node == node:
+            return {key: default for key, (_, default) in keys_of(entry).items()} | dict(entry.registry.switches)
     return {}
 
 
 def nodes_in(parent: str) -> list[str]:
     """The nodes of registered parts below a node of the config, such as MODEL.LOSSES."""
-    entries = [registry.entry(name) for registry in WITH_NODES if registry.parent == parent for name in registry]
-    return [entry.node for entry in entries if keys_of_node(f"{parent}.{entry.node}")]
+    return [entry.node for entry in _entries_in(parent)]
+
+
+def _entries_in(parent: str) -> list[Entry]:
+    return [registry.entry(name) for registry in WITH_NODES if registry.parent == parent for name in registry]

@@ -98,6 +98,15 @@ def below_one(keys: str) -> Rule:
     return must(keys, "must be in [0, 1)", lambda value: 0 <= value < 1)
 
 
+def leaves(node: CN, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Keys with dots and their values."""
+    for name, value in node.items():
+        if isinstance(value, CN):
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
 def value_of(options: CN, key: str) -> Any:
     """The value of a key with dots; without a key, the options themselves."""
     for part in filter(None, key.split(".")):

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ class Stock(NamedTuple):
     def find(self, name: str) -> Path | None:
         """The file of a name such as Market1501/bagtricks_R50.yml, with or without the folder's name before it."""
         path = self.folder / Path(name.removeprefix(f"{self.folder.name}/"))
-        return path if not Path(name).is_absolute() and ".." not in path.parts and path.is_file() else None
+        return path if not Path(name).is_absolute() and ".." not in path.parts and os.path.isfile(path) else None
 
     def names(self) -> list[str]:
         """The files in the list, those for own images first."""

@@ -34,17 +34,11 @@ def read_tree(path: Path, *, named_by: str = "") -> tuple[dict[str, Any], list[s
         hint = f"; did you mean {near}?" if near else ""
         hint += " (`pml-ext configs` lists those that come with pml_ext)" if not near and not named_by else ""
         raise UserError(f"cannot read config file {shown(str(path))[1:-1]}{named_by}: {error}{hint}") from error
-    loader = None
     try:
         loader = _StrictLoader(text)
         tree = loader.get_single_data()
-    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the latter two: a 13th month, 5,000 digits
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:  # a 13th month, 5,000 digits, depth
         raise UserError(f"{path}: not a usable YAML file: {error}") from error
-    except RecursionError as error:
-        raise UserError(f"{path}: not a usable YAML file: it is nested too deep") from error
-    finally:
-        if loader is not None:
-            loader.dispose()
     if tree is None:
         tree = {}
     if not isinstance(tree, dict):
@@ -74,8 +68,6 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def _tuple(loader: yaml.SafeLoader, node: yaml.Node) -> tuple[Any, ...]:
-    if not isinstance(node, yaml.SequenceNode):
-        raise yaml.constructor.ConstructorError(None, None, "a tuple is written as a sequence", node.start_mark)
     return tuple(loader.construct_sequence(node, deep=True))
 
 
@@ -86,5 +78,5 @@ def _integer(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
     return number
 
 
-_StrictLoader.add_constructor("tag:yaml.org,2002:python/tuple", _tuple)
 _StrictLoader.add_constructor("tag:yaml.org,2002:int", _integer)
+_StrictLoader.add_constructor("tag:yaml.org,2002:python/tuple", _tuple)

@@ -7,10 +7,9 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._names import hint
 from pml_ext.runner.config.rules import Problem, Rule, at_least_one, must, not_negative, one_of
-from pml_ext.runner.registry import DATASET_REGISTRY, SAMPLER_REGISTRY
+from pml_ext.runner.registry import DATASET_REGISTRY
 
 INTERPOLATIONS = ("bicubic", "bilinear", "nearest")
-PADDINGS = ("constant", "edge", "reflect", "symmetric")
 OF_IMAGES = ("TrainingSampler", "ImbalancedDatasetSampler")
 """Samplers that do not choose by identity."""
 BY_IDENTITY = ("NaiveIdentitySampler", "BalancedIdentitySampler", "SetReWeightSampler", "UniformIdentitySampler")
@@ -22,9 +21,6 @@ OWN_DATA = {
     "in sub-folders train and val (or test), or train, query and gallery",
 }
 """Names with a path in them, which is looked for in the current folder and then in DATASETS.ROOT."""
-# Data sets that FastReID registers and whose layouts are not read here: attributes, classes of insects, and test images
-# without identities (NAIC20_R2A).
-DATASETS_NOT_BUILT = ("DukeMTMCAttr", "Market1501Attr", "PA100K", "Hymenoptera", "NAIC20_R2A")
 _SMALLEST, _LARGEST = 4, 2**16  # side of an image in pixels; of one pixel nothing is left
 _AS_OWN_DATA = (
     "To use your own data, pass file:people.csv (a table) or folder:PATH (a folder per class), see `pml-ext list "
@@ -66,19 +62,14 @@ INPUT_RULES: list[Rule] = [
         lambda given: len(given) == 2 and 0 < given[0] <= given[1],
     ),
     not_negative("PADDING.SIZE"),
-    one_of("PADDING.MODE", PADDINGS),
+    one_of("PADDING.MODE", ("constant", "edge", "reflect", "symmetric")),
 ]
 
 
 def data_set(key: str, name: str, aliases: Mapping[str, str]) -> Iterator[Problem]:
     """The problem with a key that names a data set, by itself or by an alias."""
-    if name in OWN_DATA:
-        yield Problem(key, name, f"needs a path behind the colon: {OWN_DATA[name]}")
-    elif name in aliases or name.startswith(tuple(OWN_DATA)):
-        return  # an alias has a rule of its own
-    elif name in DATASETS_NOT_BUILT:
-        yield Problem(key, name, f"FastReID's reader of it is not built. {_AS_OWN_DATA}")
-    elif name not in DATASET_REGISTRY:
+    is_own = name in aliases or name.startswith(tuple(OWN_DATA))
+    if not is_own and name not in DATASET_REGISTRY:
         yield Problem(key, name, f"unknown{hint(name, DATASET_REGISTRY)}. {_AS_OWN_DATA}")
 
 
@@ -95,7 +86,7 @@ def _aliases(options: CN) -> Iterator[Problem]:
     entries = options.ALIASES
     for entry in entries:
         name, _, target = str(entry).partition("=")
-        if not name or not target.startswith(tuple(OWN_DATA)) or target in OWN_DATA:
+        if not name or not target.startswith(tuple(OWN_DATA)):
             yield Problem("ALIASES", entry, "must be NAME=file:people.csv or NAME=folder:path")
     if len(aliases_of(entries)) < len(entries):
         yield Problem("ALIASES", list(entries), "must name each data set once")
@@ -108,7 +99,6 @@ DATASETS_RULES: list[Rule] = [
     must("MAX_UNREADABLE", "must be in [0, 1]", lambda value: 0 <= value <= 1),
 ]
 DATALOADER_RULES: list[Rule] = [
-    one_of("SAMPLER_TRAIN", SAMPLER_REGISTRY),
     at_least_one("NUM_INSTANCE"),
     must(
         "SET_WEIGHT",

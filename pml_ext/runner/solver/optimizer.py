@@ -1,7 +1,5 @@
 """Optimizer and gradient clipping, with FastReID's keys and their meanings."""
 
-import logging
-
 import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
@@ -11,8 +9,6 @@ from pml_ext._errors import UserError
 from pml_ext._ops.distributed import norm_over_ranks
 from pml_ext.runner.config.part_keys import arguments_from, construct
 from pml_ext.runner.registry import OPTIMIZER_REGISTRY
-
-log = logging.getLogger("pml_ext")
 
 _NORM_TYPES = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)  # the first: batch and instance norms
 
@@ -29,10 +25,9 @@ def build_optimizer(options: CN, model: nn.Module) -> torch.optim.Optimizer:
     """SOLVER.OPT over the trainable parameters, with the rates and decays of biases, norms and heads.
 
     A norm's bias counts as a bias, as in FastReID; what the losses train counts as heads, where FastReID has its class
-    weights. MOMENTUM and NESTEROV are SGD's; a node with the optimizer's name has its other arguments.
+    weights. HEADS_LR_FACTOR has no effect on heads of other names (MGN's), as in FastReID. MOMENTUM and NESTEROV are
+    SGD's; a node with the optimizer's name has its other arguments.
     """
-    if options.HEADS_LR_FACTOR != 1 and not hasattr(getattr(model, "model", model), "heads"):
-        log.warning("SOLVER.HEADS_LR_FACTOR has no effect on heads that are not named heads (MGN's), as in FastReID")
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for module_name, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -54,8 +49,10 @@ def build_optimizer(options: CN, model: nn.Module) -> torch.optim.Optimizer:
     by_rate = [{"params": p, "lr": rate, "weight_decay": decay} for (rate, decay), p in groups.items()]
     optimizer = construct(entry, OPTIMIZER_REGISTRY.key, by_rate, **arguments)
     if not isinstance(optimizer, torch.optim.Optimizer):
-        wanted = f"a torch.optim.Optimizer; it makes a {type(optimizer).__name__}"
-        raise UserError(f"SOLVER.OPT: {entry.name} of {entry.module} must be {wanted}")
+        raise UserError(
+            f"SOLVER.OPT: {entry.name} of {entry.module} must be a torch.optim.Optimizer; "
+            f"it makes a {type(optimizer).__name__}"
+        )
     return optimizer
 
 

@@ -3,14 +3,11 @@
 from typing import Literal
 
 from pml_ext.runner.config.rules import Rule, at_least_one, below_one, must, not_negative, one_of, positive
-from pml_ext.runner.registry import OPTIMIZER_REGISTRY, SCHEDULER_REGISTRY
 
 AMP_TYPES: dict[str, Literal["16-mixed", "bf16-mixed"]] = {"float16": "16-mixed", "bfloat16": "bf16-mixed"}
 """Lightning's names of them."""
 
 SOLVER_RULES: list[Rule] = [
-    one_of("OPT", OPTIMIZER_REGISTRY),
-    one_of("SCHED", SCHEDULER_REGISTRY),
     one_of("AMP.DTYPE", AMP_TYPES),
     one_of("MATMUL_PRECISION", ("highest", "high", "medium")),
     one_of("WARMUP_METHOD", ("linear", "constant", "exp")),
@@ -19,10 +16,10 @@ SOLVER_RULES: list[Rule] = [
     positive("BASE_LR GAMMA POLY_POWER CLIP_GRADIENTS.CLIP_VALUE ONECYCLE.DIV_FACTOR ONECYCLE.FINAL_DIV_FACTOR"),
     must("CLIP_GRADIENTS.NORM_TYPE", "must be above 0; inf is the largest value", lambda value: value > 0),
     below_one("MOMENTUM"),
-    # torch's optimizers accept negative rates and decays of groups
-    not_negative("HEADS_LR_FACTOR BIAS_LR_FACTOR WEIGHT_DECAY WEIGHT_DECAY_NORM WEIGHT_DECAY_BIAS ETA_MIN_LR"),
     not_negative(
-        "DELAY_EPOCHS WARMUP_FACTOR WARMUP_ITERS WARMUP_EPOCHS FREEZE_ITERS FREEZE_EPOCHS CHUNK CHECKPOINT_STEPS"
+        # torch's optimizers accept negative rates and decays of groups
+        "HEADS_LR_FACTOR BIAS_LR_FACTOR WEIGHT_DECAY WEIGHT_DECAY_NORM WEIGHT_DECAY_BIAS ETA_MIN_LR DELAY_EPOCHS "
+        "WARMUP_FACTOR WARMUP_ITERS WARMUP_EPOCHS FREEZE_ITERS FREEZE_EPOCHS CHUNK CHECKPOINT_STEPS"
     ),
     must(
         "DELAY_EPOCHS",

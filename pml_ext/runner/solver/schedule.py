@@ -122,7 +122,7 @@ class WarmUp(LRScheduler):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         state = dict(state_dict)
-        self.steps = state.pop("warm_up_steps", state.get("last_epoch"))
+        self.steps = state.pop("warm_up_steps")
         self.schedule.load_state_dict(state)  # the optimizer's state has the rates
 
     def _multiply(self) -> None:
@@ -141,10 +141,9 @@ def build_schedule(options: CN, optimizer: Optimizer, *, steps_per_epoch: int) -
     given = {"max_epochs": options.MAX_EPOCH, "steps_per_epoch": steps_per_epoch, "warmup_steps": warmup_steps}
     schedule = construct(entry, SCHEDULER_REGISTRY.key, optimizer, **arguments_from(options, entry, given))
     if not isinstance(schedule, LRScheduler) or isinstance(schedule, ReduceLROnPlateau):
-        made = type(schedule).__name__
         raise UserError(
             f"SOLVER.SCHED: {entry.name} of {entry.module} must give an LRScheduler of torch that is stepped without a "
-            f"metric; it gives a {made}"
+            f"metric; it gives a {type(schedule).__name__}"
         )
     if not warmup_steps:
         return schedule

@@ -58,7 +58,6 @@ def test_mistakes_elsewhere_are_one_warning(config: Path, caplog: pytest.LogCapt
     [
         ("MODEL.NECK", "1", "unknown key MODEL.NECK"),
         ("TEST.FLIP.ENABLED", "perhaps", "TEST.FLIP.ENABLED must be of type bool"),
-        ("INPUT.CROP.SIZES", "3", "unknown key INPUT.CROP.SIZES"),
         ("INPUT", "3", "INPUT holds the keys"),
     ],
 )

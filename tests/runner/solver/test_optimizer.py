@@ -1,5 +1,3 @@
-import logging
-
 import pytest
 import torch
 from torch import nn
@@ -39,14 +37,6 @@ def test_biases_norms_and_heads_have_their_own_rates_and_decays() -> None:
         id(model["heads"].bias): (6.0, 0.3),
         id(model["losses"]["DiscriminativeLoss"].projection.weight): (3.0, 0.1),
     }
-
-
-def test_a_factor_without_heads_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    mgn = nn.ModuleDict({"backbone": nn.Linear(2, 2), "b1_head": nn.Linear(2, 2)})
-    with caplog.at_level(logging.WARNING, "pml_ext"):
-        groups = build_optimizer(config(HEADS_LR_FACTOR=3.0).SOLVER, mgn).param_groups
-    assert {group["lr"] for group in groups} == {1.0}
-    assert "SOLVER.HEADS_LR_FACTOR has no effect on heads that are not named heads" in caplog.text
 
 
 @pytest.mark.parametrize("name", OPTIMIZER_REGISTRY)
