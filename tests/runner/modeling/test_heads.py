@@ -64,7 +64,7 @@ def test_class_scores_against_the_formulas(name: str) -> None:
             for c, weight in enumerate(layer.weight.tolist()):
                 expected = class_score(name, row, weight, c == label, 16.0, 0.35)
                 assert logits[i, c].item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
-        plain = classifier("Linear") if name == "Linear" else classifier("CosSoftmax", margin=0.0)
+        plain = classifier(name if name == "Linear" else "CosSoftmax", margin=0.0)
         plain.weight.data.copy_(layer.weight)
         torch.testing.assert_close(scores, plain(x, torch.full((len(x),), label)).scores)
 

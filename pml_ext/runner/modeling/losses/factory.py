@@ -52,6 +52,7 @@ def build_losses(
     `cls_outputs`. partial_fc: makes what stands in for a loss whose classes ranks divide; None: they divide no classes.
     """
     terms, modules = [], nn.ModuleDict()
+    sizes: dict[str, Callable[[], int]]
     sizes = {"num_classes": lambda: num_classes, "embedding_size": partial(output_size, "features")}
     for name in options.NAME:
         entry, facts = LOSS_REGISTRY.entry(name), facts_of_name(name)

@@ -99,7 +99,7 @@ def _timm_location(name: str) -> str:
         return ""
     if config is None:
         return ""
-    return f"{_HUB}{config.hf_hub_id}" if config.hf_hub_id else config.url or ""
+    return f"{_HUB}{config.hf_hub_id}" if config.hf_hub_id else str(config.url or "")
 
 
 def _torchvision_url(name: str) -> str:

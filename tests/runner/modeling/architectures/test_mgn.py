@@ -1,4 +1,3 @@
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -158,10 +157,3 @@ def test_what_does_not_fit_is_refused(opts: list[str], expected: list[str]) -> N
     lines = problems(small(*opts))
     assert len(lines) == len(expected), lines
     assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True))
-
-
-def test_non_local_blocks_are_left_out_as_in_fastreid(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "pml_ext"), torch.device("meta"):
-        model = build_model(small("MODEL.BACKBONE.WITH_NL", "True"))
-    assert not [name for name in model.state_dict() if "NL_" in name]
-    assert "WITH_NL has no effect on MGN, as in FastReID" in caplog.text

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import pml_ext.losses
 from pml_ext.runner.modeling.losses.fastreid_losses import CircleLoss, CosfaceLoss, HistogramLoss, TripletLoss
 from tests.oracles import fastreid_losses as oracle
 from tests.oracles import histogram
@@ -20,7 +19,7 @@ def features(dtype: torch.dtype = torch.float64, scale: float = 1.0) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize("scale", [0.2, 1.0, 8.0])
+@pytest.mark.parametrize("scale", [0.2, 8.0])
 @pytest.mark.parametrize("loss", TRIPLETS, ids=str)
 def test_triplet_is_the_definition(loss: TripletLoss, scale: float, dtype: torch.dtype) -> None:
     x = features(dtype, scale)
@@ -69,15 +68,6 @@ def test_histogram_is_the_definition(bins: int, dtype: torch.dtype) -> None:
     x = features(dtype)
     found = HistogramLoss(bins=bins)(x, LABELS).item()
     assert found == pytest.approx(histogram.overlap(x.tolist(), LABELS.tolist(), bins), rel=TOLERANCES[dtype])
-
-
-@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")  # PML's
-def test_histogram_is_pmls_where_no_cosine_is_1() -> None:
-    x = features().requires_grad_()
-    own, theirs = HistogramLoss(bins=40)(x, LABELS), pml_ext.losses.HistogramLoss(n_bins=40)(x, LABELS)
-    torch.testing.assert_close(own, theirs, rtol=1e-5, atol=1e-5)  # PML's places its bins in float32
-    (gradient,), (other,) = torch.autograd.grad(own, x), torch.autograd.grad(theirs, x)
-    torch.testing.assert_close(gradient, other, rtol=1e-5, atol=1e-5)
 
 
 def test_histogram_of_classes_far_apart_and_of_one_point() -> None:
