@@ -15,10 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pml_ext import losses, metrics, miners
+from pml_ext import losses, miners
 from pml_ext._pml import MeanReducer
-from pml_ext._pml import losses as pml_losses
-from pml_ext.functional import opis, rank_matches
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import load_train_set
 from pml_ext.runner.engine.training_module import TrainingModule
@@ -44,7 +42,7 @@ class Mined(nn.Module):
 
 def cases() -> dict[str, Callable[[], nn.Module]]:
     mean = {"reducer": MeanReducer()}
-    ours: dict[str, Callable[[], nn.Module]] = {
+    return {
         "CITLoss": losses.CITLoss,
         "CITLoss(gamma=0.5)": lambda: losses.CITLoss(gamma=0.5),
         "TCMLoss": losses.TCMLoss,
@@ -73,19 +71,6 @@ def cases() -> dict[str, Callable[[], nn.Module]]:
             losses.MultiSimilarityLoss(), miners.LoOpMiner(miners.MultiSimilarityMiner())
         ),
     }
-    theirs: dict[str, Callable[[], nn.Module]] = {
-        "PML TripletMarginLoss": pml_losses.TripletMarginLoss,
-        "PML MultiSimilarityLoss": pml_losses.MultiSimilarityLoss,
-        "PML MultiSimilarityLoss, its miner": lambda: Mined(
-            pml_losses.MultiSimilarityLoss(), miners.MultiSimilarityMiner()
-        ),
-        "PML TripletMarginLoss, BatchHardMiner": lambda: Mined(pml_losses.TripletMarginLoss(), miners.BatchHardMiner()),
-        "PML LiftedStructureLoss": pml_losses.LiftedStructureLoss,
-    }
-    for name in ("SmoothAPLoss", "ThresholdConsistentMarginLoss"):  # not in every version of PML
-        if hasattr(pml_losses, name):
-            theirs[f"PML {name}"] = getattr(pml_losses, name)
-    return ours | theirs
 
 
 def batch(classes: int = CLASSES, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
@@ -120,28 +105,6 @@ def on_both(make: Callable[[], nn.Module], embeddings: Tensor, labels: Tensor, *
         "size": float(x.grad.abs().max()),
         "waits": [f"{wait.what} at {wait.file}:{wait.line}" for wait in found.elements()],
     }
-
-
-def of_metrics() -> dict[str, Any]:
-    """Results of measurements on the CPU and on the device."""
-    embeddings, labels = batch()
-    names = ("precision_at_1", "mean_average_precision_at_r", "opis", "tar_at_far_1e-2", "spectral_variance")
-    calculator = metrics.AccuracyCalculator(include=names, device=torch.device("cpu"))
-    here = {
-        "calculator": calculator.get_accuracy(embeddings, labels),
-        "opis": float(opis(embeddings, labels)),
-        "ranks": rank_matches(embeddings, labels, embeddings, labels, gallery_includes_query=True)[1].tolist(),
-    }
-    with pretend_device() as device:
-        x, ids = embeddings.to(device), labels.to(device)
-        of_device = metrics.AccuracyCalculator(include=names, device=device)
-        ranks = rank_matches(x, ids, x, ids, gallery_includes_query=True)[1]
-        there = {
-            "calculator": of_device.get_accuracy(x, ids),
-            "opis": float(opis(x, ids)),
-            "ranks": (values(ranks) if isinstance(ranks, PretendTensor) else ranks).tolist(),
-        }
-    return {"here": here, "there": there}
 
 
 def of_a_training_step() -> dict[str, Any]:
@@ -191,19 +154,16 @@ def main() -> None:
     warnings.simplefilter("ignore")
     with pretend_device():
         pass
-    report: dict[str, Any] = {"losses": {}, "metrics": None}
+    report: dict[str, Any] = {"losses": {}}
     for name, make in cases().items():
         of_case: dict[str, Any] = {}
         ways = {"labels on the device": (batch(), False), "labels on the host": (batch(), True)}
-        if not name.startswith("PML"):
-            ways["float16"] = batch(dtype=torch.float16), False
-            ways["bfloat16"] = batch(dtype=torch.bfloat16), False
+        ways["float16"] = batch(dtype=torch.float16), False
         if name in LARGE:
             ways["large"] = batch(LARGE[name]), True
         for way, (embeddings_and_labels, on_host) in ways.items():
             of_case[way] = on_both(make, *embeddings_and_labels, on_host=on_host)
         report["losses"][name] = of_case
-    report["metrics"] = of_metrics()
     report["training step"] = of_a_training_step()
     json.dump(report, sys.stdout)
 

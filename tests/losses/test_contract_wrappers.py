@@ -1,8 +1,7 @@
-"""Every loss with PML's distances and wrappers, in each other, with any labels and on any device."""
+"""Every loss in PML's wrappers and in each other, with any labels and on any device; COMPATIBILITY.md has the rest."""
 
 import pytest
 import torch
-from pytorch_metric_learning import distances
 from pytorch_metric_learning import losses as pml_losses
 from pytorch_metric_learning.losses import CrossBatchMemory, TripletMarginLoss
 
@@ -10,33 +9,8 @@ from pml_ext import losses
 from pml_ext.losses import LoOp, TCMLoss, TCMRegularizer
 from tests.losses.test_contract import WITHOUT_REFERENCES, WRAPPERS, batch, every_loss, finite_with_gradient, make
 
-DISTANCES = {
-    "CosineSimilarity": distances.CosineSimilarity(),
-    "LpDistance": distances.LpDistance(),
-    "LpDistance squared": distances.LpDistance(power=2),
-    "LpDistance not normalised": distances.LpDistance(normalize_embeddings=False),
-    "DotProductSimilarity": distances.DotProductSimilarity(normalize_embeddings=False),
-    "SNRDistance": distances.SNRDistance(),
-}
 LABELS = torch.arange(3).repeat_interleave(4)
 LARGE = [2**63 - 3 + LABELS, -(2**63) + LABELS, 2**53 + LABELS]  # the same classes under other ids
-
-
-@every_loss
-@pytest.mark.parametrize("distance", DISTANCES)
-def test_distances_work_or_the_error_names_those_that_do(name: str, distance: str) -> None:
-    x, labels = batch()
-    try:
-        loss = make(name, distance=DISTANCES[distance])
-        value = loss(x, labels)
-    except TypeError as error:
-        assert "CosineSimilarity" in str(error) or "LpDistance" in str(error)
-        assert type(DISTANCES[distance]).__name__ in str(error).partition("got")[2]
-        return
-    assert finite_with_gradient(value, x).abs().sum() > 0
-    own = make(name).distance
-    if type(own) is not type(DISTANCES[distance]) and name != "TCMRegularizer":  # it was not ignored
-        assert value != make(name)(x, labels)
 
 
 @every_loss

@@ -27,21 +27,13 @@ def batch(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     return (torch.randn(4, 5)[labels] + torch.randn(len(LABELS), 5)).to(dtype), labels
 
 
-def by_hand() -> tuple[Tensor, Tensor]:
-    """Unit vectors with the cosines 0.6, 0, −0.6; 0.8, 0.28; 0.8."""
-    return torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
-
-
 def test_by_hand() -> None:
     """The only centroid that comes close is (−0.3, 0.9), at a cosine of 0.54/√0.9 to sample 1, which is √0.8 from 0."""
-    assert CentroidTripletLoss()(*by_hand()).item() == pytest.approx((0.8 - (2 - 1.08 / 0.9**0.5) + 0.5) / 4, abs=1e-6)
+    x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
+    assert CentroidTripletLoss()(x, labels).item() == pytest.approx((0.8 - (2 - 1.08 / 0.9**0.5) + 0.5) / 4, abs=1e-6)
 
 
-def test_hphn_by_hand() -> None:
-    """The nearest negative of either pair, √0.8 and √0.4 apart, is at √0.4."""
-    expected = (2 * (0.8**0.5 - 0.4**0.5 + 0.2) + 2 * 0.2) / 4
-    for positives in ("farthest", "consecutive"):
-        assert HPHNTripletLoss(positives=positives)(*by_hand()).item() == pytest.approx(expected, abs=1e-6)
+every_dtype = pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-7), (torch.bfloat16, 4e-2)])
 
 
 def average(values: list[float]) -> float:
@@ -62,7 +54,7 @@ def test_embeddings_are_averaged_as_the_distance_sees_them(normalize: bool, powe
     assert (abs(longer - value) < 1e-9) == normalize
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-7), (torch.float16, 5e-3), (torch.bfloat16, 4e-2)])
+@every_dtype
 @pytest.mark.parametrize("negatives", ["hardest", "all"])
 def test_value(dtype: torch.dtype, tolerance: float, negatives: str) -> None:
     x, labels = batch(dtype)
@@ -90,14 +82,6 @@ def test_gradient_is_finite_at_identical_opposite_and_zero_embeddings(loss: Any)
         value = loss(x, torch.tensor([0, 0, 1, 1]))
         value.backward()
         assert value.isfinite() and x.grad is not None and x.grad.isfinite().all()
-
-
-@pytest.mark.parametrize("negatives", ["hardest", "all"])
-def test_similarities_have_the_opposite_sign(negatives: str) -> None:
-    """Squared distances of unit vectors are 2 − 2 cosines, so half the margin gives half the loss."""
-    x, labels = batch()
-    value = CentroidTripletLoss(margin=0.25, negatives=negatives, distance=distances.CosineSimilarity())(x, labels)
-    torch.testing.assert_close(2 * value, CentroidTripletLoss(margin=0.5, negatives=negatives)(x, labels))
 
 
 def test_near_their_centroid_samples_keep_their_digits() -> None:
@@ -136,12 +120,6 @@ def test_indices_tuple_limits_own_centroid_and_other_classes() -> None:
     loss = CentroidTripletLoss(margin=9)
     for mined in ((a, p, n), (a, p, a, n)):
         assert loss(x, labels, mined).item() == pytest.approx(average(expected), abs=1e-7)
-    everything = miners.TripletMarginMiner(margin=9)(x, labels)
-    torch.testing.assert_close(loss(x, labels, everything), loss(x, labels))
-    none = torch.empty(0, dtype=torch.long)
-    for empty in ((none, none, none), (none, none, none, none), (a, p, none, none)):
-        value = loss(x.requires_grad_(), labels, empty)
-        assert value == 0 and torch.autograd.grad(value, x)[0].eq(0).all()
 
 
 @pytest.mark.parametrize(
@@ -208,20 +186,16 @@ def test_equals_the_triplet_loss_of_the_miners_triplets(kind: str, with_ref: boo
 
 
 def test_indices_tuple_limits_the_choice() -> None:
-    x, given = batch()[0], None
+    x = batch()[0]
     loss = HPHNTripletLoss(margin=5)
     d = pair_distances(x)
     a, p, n = torch.tensor([0, 0, 4]), torch.tensor([2, 5, 6]), torch.tensor([1, 3, 7])
     far = max((2, 5), key=lambda i: d[0][i])
     expected = [d[0][far] - min(d[0][1], d[0][3]) + 5, d[4][6] - d[4][7] + 5]
     for mined in ((a, p, n), (a, p, a, n)):
-        assert loss(x, given, mined).item() == pytest.approx(average(expected), abs=1e-7)
+        assert loss(x, None, mined).item() == pytest.approx(average(expected), abs=1e-7)
     pairs = torch.tensor([0]), torch.tensor([2]), torch.tensor([2]), torch.tensor([7])  # only the other end has one
-    assert loss(x, given, pairs).item() == pytest.approx(d[0][2] - d[2][7] + 5, abs=1e-7)
-    none = torch.empty(0, dtype=torch.long)
-    for empty in ((none, none, none), (none, none, none, none), (a, p, none, none)):
-        value = loss(x.requires_grad_(), given, empty)
-        assert value == 0 and torch.autograd.grad(value, x)[0].eq(0).all()
+    assert loss(x, None, pairs).item() == pytest.approx(d[0][2] - d[2][7] + 5, abs=1e-7)
 
 
 @pytest.mark.parametrize("kind", ["l2", "cosine"])
@@ -246,13 +220,9 @@ def test_consecutive_pairs_equal_the_loops(kind: str) -> None:
     value = loss(x, labels)
     assert value.item() == pytest.approx(average(terms), abs=1e-6)
     assert torch.autograd.gradcheck(lambda x: loss(x, labels), (x,))
-    j = partners(LABELS, "consecutive")[0][0]
-    mined = torch.tensor([0]), torch.tensor([j]), torch.tensor([1])
-    far = max(measure[e][o] for e in (0, j) for o in own[0])
-    assert loss(x, labels, mined).item() == pytest.approx(max(0.0, far - measure[0][1] + 0.2), abs=1e-6)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-7), (torch.float16, 5e-3), (torch.bfloat16, 4e-2)])
+@every_dtype
 def test_hphn_triplet_value(dtype: torch.dtype, tolerance: float) -> None:
     x, labels = batch(dtype)
     d = pair_distances(x)

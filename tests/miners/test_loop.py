@@ -10,7 +10,6 @@ from tests.oracles.arcs import loop_distances
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]
 SERVED = [
     miners.BatchEasyHardMiner(),
-    miners.BatchHardMiner(),
     miners.DistanceWeightedMiner(),
     miners.HDCMiner(),
     miners.MultiSimilarityMiner(),
@@ -77,11 +76,9 @@ def test_every_miner_runs_on_a_batch_and_on_a_reference_set(miner: miners.BaseMi
 
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (miners.AngularMiner(), {}, "LoOpMiner cannot wrap AngularMiner: it measures angles"),
-    (miners.EmbeddingsAlreadyPackagedAsTriplets(), {}, "cannot wrap EmbeddingsAlreadyPackagedAsTriplets: it takes"),
     (miners.HDCMiner, {}, "got type"),
     (LoOpMiner(miners.HDCMiner()), {}, "replaced already"),
     (miners.HDCMiner(distance=distances.SNRDistance()), {}, "needs one of the distances"),
-    (miners.HDCMiner(), {"pairing": "some"}, "pairing must be one of"),
     (miners.HDCMiner(), {"geometry": "circle"}, "geometry must be one of"),
 ]
 

@@ -4,7 +4,6 @@ import io
 import random
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from PIL import Image
 
 from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets.decoding import decode_image, decode_plain_jpeg, pixels_of, require_decodable
-from pml_ext.runner.data.datasets.image_files import read_image
 
 
 def file(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
@@ -83,7 +81,7 @@ def refusal(read: Callable[..., object], *arguments: object) -> str:
     return ""
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF"])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
 def test_the_check_refuses_what_the_decoder_refuses(kind: str) -> None:
     noise = np.random.default_rng(0).integers(0, 255, (40, 24, 3), dtype=np.uint8)
     whole = file(Image.fromarray(noise), kind)
@@ -102,10 +100,8 @@ NOISE = np.random.default_rng(0).integers(0, 256, (7, 5, 3), dtype=np.uint8)
 PICTURE = Image.fromarray(NOISE).resize((37, 51), Image.Resampling.BICUBIC)
 PLAIN = {
     "baseline": {},
-    "best": {"quality": 100},
     "progressive": {"progressive": True},
     "4:4:4": {"subsampling": 0},
-    "4:2:2": {"subsampling": 1},
     "restarts": {"restart_marker_blocks": 1},
     "RGB": {"keep_rgb": True},
     "comment": {"comment": b"\xff\xc0\xff\xda" * 9},
@@ -143,7 +139,7 @@ def test_pixels_are_pillows_bit_for_bit(kind: str, grey: bool) -> None:
             assert fast.permute(1, 2, 0).is_contiguous()
 
 
-@pytest.mark.parametrize("orientation", range(2, 9))
+@pytest.mark.parametrize("orientation", [2, 6, 8])
 def test_what_exif_or_xmp_turns_is_left_to_pillow(orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -169,7 +165,7 @@ def test_a_small_file_of_too_many_pixels_is_refused_before_memory_is_taken() -> 
         decode_image(bytes(content), "x", False)
 
 
-@pytest.mark.parametrize("kind", ["baseline", "progressive", "restarts"])
+@pytest.mark.parametrize("kind", ["baseline", "progressive"])
 def test_nothing_is_read_that_pillow_refuses_or_reads_otherwise(kind: str) -> None:
     """Files cut off, cut out of, closed too early, and with wrong bytes."""
     whole, chance = jpeg(**PLAIN[kind]), random.Random(0)
@@ -189,9 +185,3 @@ def test_nothing_is_read_that_pillow_refuses_or_reads_otherwise(kind: str) -> No
             expected = by_pillow(content, False)
             assert expected is not None and torch.equal(fast, expected)
     assert 0 < read < len(damaged)
-
-
-def test_a_name_in_any_script_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "行人 é.jpg"
-    path.write_bytes(jpeg())
-    assert torch.equal(read_image(path, False), by_pillow(jpeg(), False))

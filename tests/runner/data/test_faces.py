@@ -47,9 +47,6 @@ def test_images_of_records_in_any_order_of_the_index(tmp_path: Path) -> None:
     assert [int(image.float().mean()) for image in data.images] == values
     again = pickle.loads(pickle.dumps(data.images))  # as a loader's worker gets it
     assert torch.equal(again[2], data.images[2])
-    index.write_text("\n".join(lines[:4]))
-    with pytest.raises(UserError, match="its first record announces 5 images; its index has 3"):
-        record_set(path, False)
 
 
 def test_a_record_that_holds_the_magic_number_is_put_together(tmp_path: Path) -> None:
@@ -76,7 +73,7 @@ def test_truncated_and_damaged_records(tmp_path: Path) -> None:
             record_set(path, False)
 
 
-@pytest.mark.parametrize("index", ["", "0\t0\n1\t1.5\n", "0 0 1\n", "0\tx\n", "0\t0\n1\t-8\n", "é"])
+@pytest.mark.parametrize("index", ["", "0\t0\n1\t1.5\n", "0 0 1\n", "0\t0\n1\t-8\n"])
 def test_a_damaged_index(index: str, tmp_path: Path) -> None:
     records(tmp_path / "train.rec", [b"x"], [0.0])
     (tmp_path / "train.idx").write_text(index)
@@ -94,14 +91,12 @@ ARRAYS = [np.frombuffer(picture(10 * i, "PNG"), dtype=np.uint8) for i in range(4
     [
         ([array.tobytes() for array in ARRAYS], [True, False]),
         (ARRAYS, [np.True_, np.False_]),
-        (ARRAYS, np.array([True, False])),
         (ARRAYS, (1, 0)),
     ],
 )
-@pytest.mark.parametrize("protocol", [2, 4])
-def test_verification_files_of_insightface(images: list, same: list, protocol: int, tmp_path: Path) -> None:
+def test_verification_files_of_insightface(images: list, same: list, tmp_path: Path) -> None:
     (tmp_path / "faces_emore").mkdir()
-    (tmp_path / "faces_emore" / "lfw.bin").write_bytes(pickle.dumps((images, same), protocol=protocol))
+    (tmp_path / "faces_emore" / "lfw.bin").write_bytes(pickle.dumps((images, same), protocol=2))
     data = load("LFW", tmp_path, False)
     assert isinstance(data, PairSet) and data.same.tolist() == [True, False]
     assert [image.unique().tolist() for image in data.images.images] == [[0], [10], [20], [30]]

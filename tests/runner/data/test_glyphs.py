@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pml_ext._errors import UserError
-from pml_ext.runner.data.datasets import ImageSet, OpenSet, glyphs
+from pml_ext.runner.data.datasets import ImageSet, OpenSet
 from pml_ext.runner.data.datasets.glyphs import TYPEFACES, GlyphTable, Typeface, draw, glyphs_set, identities_of_looks
 
 LETTERS = list("HOoÅß") + list("ΗΔΩ") + list("НЖж") + ["Ա", "ა"]
@@ -44,13 +44,6 @@ def test_every_letter_is_in_several_families_and_no_picture_twice_in_one(whole: 
         families.setdefault(identity, set()).add(family)
         pictures.add((identity, family, image.numpy().tobytes()))
     assert all({0, 1, 2} <= found for found in families.values()) and len(pictures) == len(images)
-
-
-def test_colour_repeats_the_grey_channel(monkeypatch: pytest.MonkeyPatch, table: GlyphTable) -> None:
-    monkeypatch.setattr(glyphs, "draw", lambda: table)
-    grey, colour = (glyphs_set(Path(), grey).query.images[0] for grey in (True, False))
-    assert colour.shape == (3, 32, 32)
-    assert all((channel == grey[0]).all() for channel in colour)
 
 
 def test_characters_that_look_the_same_are_one_letter(table: GlyphTable) -> None:

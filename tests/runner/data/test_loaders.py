@@ -51,7 +51,7 @@ def expected() -> list[list[list[Tensor]]]:
     return [epoch_of(made, epoch) for epoch in range(4)]
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("workers", [0, 3])
 def test_any_epoch_is_the_same_with_any_workers_and_whatever_came_before(workers: int, expected: list) -> None:
     made = loader(workers)
     for epoch in (2, 0, 3):
@@ -90,9 +90,8 @@ def test_what_the_model_draws_does_not_depend_on_the_data() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_workers_send_bytes_that_lie_as_decoders_give_them(workers: int) -> None:
-    batch = next(iter(loader(workers)))
+def test_workers_send_bytes_that_lie_as_decoders_give_them() -> None:
+    batch = next(iter(loader(1)))
     images, labels, rows, draws = (batch[name] for name in ("images", "targets", "rows", "draws"))
     assert images.shape == (16, 3, 10, 8) and images.dtype == torch.uint8
     assert images.is_contiguous(memory_format=torch.channels_last)

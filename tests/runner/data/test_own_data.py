@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from yacs.config import CfgNode as CN
 
@@ -58,15 +57,6 @@ def test_without_cameras_or_gallery_queries_search_each_other(tmp_path: Path) ->
     assert len(set(data.query.cameras.tolist())) == 2, "nothing is removed by camera"
 
 
-def test_many_rows_are_numbered_in_the_order_of_their_names(tmp_path: Path) -> None:
-    names = [f"{i % 700:03}" for i in np.random.default_rng(0).permutation(1500)]
-    rows = "".join(f"{i}.jpg,{name},train\n" for i, name in enumerate(names))
-    data = read("file:people.csv", tmp_path, f"path,identity,split\n{rows}")
-    assert data.train.identities.tolist() == [int(name) for name in names]
-    with pytest.raises(UserError, match="row 1501: split must be one of train, query, gallery; got 'other'"):
-        read("file:people.csv", tmp_path, f"path,identity,split\n{rows}1.jpg,7,other\n")
-
-
 def test_a_parquet_file(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
     from pyarrow.parquet import write_table
@@ -89,7 +79,6 @@ def test_a_parquet_file(tmp_path: Path) -> None:
             "expected the columns path, identity, split .*path, id, split",
         ),
         ("people.csv", "path,identity,split\n", "has no rows below its heading"),
-        ("people.csv", " ", "expected the columns path, identity, split"),
         ("people.csv", "path,identity,split\n1.jpg,7,test\n", "row 1: split must be one of .* got 'test'"),
         ("people.csv", "path,identity,split\n1.jpg,,train\n", "row 1: identity is empty"),
         ("people.csv", "path,identity,split\n../../etc/passwd,7,train\n", "row 1: paths must lie inside .*'../../etc"),
@@ -133,7 +122,7 @@ def classes(root: Path, name: str, **more: object) -> list[str]:
     return [" ".join(sorted({Path(path).parent.name for path in part.names})) for part in (train, *test.parts)]
 
 
-@pytest.mark.parametrize(("share", "count"), [(0.5, 3), (0.01, 1), (0.99, 4), (0.4, 2)])
+@pytest.mark.parametrize(("share", "count"), [(0.5, 3), (0.01, 1), (0.99, 4)])
 def test_a_folder_of_classes_is_split_by_name(
     tmp_path: Path, share: float, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -159,10 +148,8 @@ def test_a_folder_in_one_role_is_used_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        (["train/a/1.jpg", "val/b/1.jpg"], ["a", "b"]),
         (["Train/a/1.jpg", "TEST/a/1.jpg"], ["a", "a"]),
         (["train/a/1.jpg", "val/b/1.jpg", "test/c/1.jpg"], ["a", "b"]),
-        (["train/a/1.jpg", "query/b/1.jpg"], ["a", "b"]),
         (["train/a/1.jpg", "query/b/1.jpg", "gallery/c/1.jpg", "test/d/1.jpg"], ["a", "b", "c"]),
         (["test/1.jpg", "train/1.jpg"], ["test", "train"]),  # classes of this name, not parts
     ],
@@ -172,30 +159,13 @@ def test_parts(tmp_path: Path, files: list[str], expected: list[str]) -> None:
     assert classes(tmp_path, "folder:x") == expected
 
 
-def test_a_class_has_one_number_in_all_parts(tmp_path: Path) -> None:
-    write(
-        tmp_path / "x",
-        "query/ben/1.png",
-        "query/anna/2.jpg",
-        "gallery/anna/3.jpg",
-        "gallery/carla/4.webp",
-        "train/d/5.jpg",
-    )
-    data = read("folder:x", tmp_path)
-    assert data.gallery is not None
-    assert [part.identities.tolist() for part in (data.train, data.query, data.gallery)] == [[3], [0, 1], [0, 2]]
-    assert len({*data.query.cameras.tolist(), *data.gallery.cameras.tolist()}) == 4, "nothing is removed by camera"
-
-
 @pytest.mark.parametrize(
     ("files", "problem", "found"),
     [
         ([], "no class folders with images", "x holds nothing"),
         (["1.jpg", "a.txt"], "no class folders with images", "x holds 1.jpg, a.txt"),
         (["fruit/apple/1.jpg", "fruit/fig/1.jpg"], "no class folders with images", "x/fruit holds apple, fig"),
-        (["apple/1.jpg"], "all images are of one class, apple", "x/apple holds 1.jpg"),
         (["train/a/1.jpg"], "no test images beside train", "x/train holds a"),
-        (["val/a/1.jpg"], "no training images", "x/val holds a"),
         (["train/a/1.jpg", "val/b/1.jpg", "gallery/b/1.jpg"], "a gallery needs queries", "x holds gallery, train, val"),
         (["train/a/1.jpg", "query/.x", "gallery/b/1.jpg"], "query: there are no class folders with images", "x/query"),
     ],

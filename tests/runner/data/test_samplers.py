@@ -58,12 +58,9 @@ def test_ranks_share_the_joint_batch_in_order(name: str) -> None:
     assert [a + b for a, b in zip(*ranks, strict=True)] == joint
 
 
-def test_without_identities_every_image_comes_once() -> None:
-    drawn = [row for batch in batches("TrainingSampler", batch_size=16) for row in batch]
-    assert len(drawn) == len(set(drawn)) == 96
-
-
 def test_a_set_smaller_than_a_batch_fills_one() -> None:
+    whole = [row for batch in batches("TrainingSampler", batch_size=16) for row in batch]
+    assert len(whole) == len(set(whole)) == 96, "without identities every image comes once"
     (batch,) = list(sampler_of("TrainingSampler", labels=np.zeros(3, dtype=int), cameras=np.zeros(3), batch_size=8))
     assert len(batch) == 8
     assert {sample.row for sample in batch} == {0, 1, 2}
@@ -142,7 +139,6 @@ def test_set_weight_gives_each_camera_its_identities() -> None:
     [
         ("NaiveIdentitySampler", {"instances": 1}, r"= 24 identities; the training set has 12"),
         ("SetReWeightSampler", {"cameras": CAMERAS % 2}, r"for each of the 2 cameras.*got \[1, 2, 3\]"),
-        ("SetReWeightSampler", {"batch_size": 20}, "a multiple of their sum × NUM_INSTANCE"),
         (
             "SetReWeightSampler",
             {"cameras": np.where(LABELS == 3, 2, CAMERAS % 2)},
@@ -160,10 +156,7 @@ def test_errors(name: str, options: dict, message: str) -> None:
     [
         ([[0] * 20], r"it gave 20 rows: \[0, 0"),
         ([[102] + [0] * 23], r"it gave 24 rows: \[102, 0"),
-        ([[-1] + [0] * 23], r"it gave 24 rows: \[-1, 0"),
-        ([[0.5] * 24], r"it gave \[0.5, 0.5"),
         ([], "it gave no more batches"),
-        (None, "it gave None"),
     ],
 )
 def test_a_sampler_gives_joint_batches_without_end(

@@ -12,7 +12,6 @@ from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.transforms import (
     ColourJitter,
-    PadAndCrop,
     RandomPatch,
     build_transform,
     change_each,
@@ -43,24 +42,14 @@ def picture(height: int = 40, width: int = 30, channels: int = 3) -> Tensor:
     return smooth.permute(1, 2, 0).contiguous().permute(2, 0, 1)
 
 
-def test_augmix_gets_bytes_from_the_colour_jitter() -> None:
-    transform = build_transform(config(CJ={"PROB": 1.0}, AUGMIX={"PROB": 1.0}), training=True)
-    assert not transform.of_batch
-    mixed = transform(picture())
-    assert mixed.dtype == torch.uint8 and abs(mixed.float().mean() - picture().float().mean()) < 40
-
-
 def test_tests_only_resize_as_pillow_does_and_keep_the_range() -> None:
     image = picture()
     result = build_transform(config(FLIP={"PROB": 1.0}, REA={"PROB": 1.0}), training=False)(image)
     assert result.dtype == torch.uint8
     expected = Image.fromarray(image.permute(1, 2, 0).numpy()).resize((16, 32), Image.Resampling.BICUBIC)
     assert (result.int() - F.pil_to_tensor(expected).int()).abs().max() <= 1
-
-
-def test_one_number_is_the_shorter_side_and_zero_keeps_the_size() -> None:
-    assert build_transform(config(SIZE_TEST=[20]), training=False)(picture()).shape == (3, 26, 20)
-    assert build_transform(config(SIZE_TEST=[0]), training=False)(picture()).shape == (3, 40, 30)
+    for size, shape in (([20], (3, 26, 20)), ([0], (3, 40, 30))):  # the shorter side; as it is
+        assert build_transform(config(SIZE_TEST=size), training=False)(image).shape == shape
 
 
 def test_crop_is_random_in_training_and_central_in_tests() -> None:
@@ -113,8 +102,7 @@ def by_torchvision(options: CN, image: Tensor) -> Tensor:
     return v2.Compose([v2.Resize(SIZE, interpolation=v2.InterpolationMode.BICUBIC), *chosen])(image.contiguous())
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
+@pytest.mark.parametrize(("mode", "channels"), [("constant", 1), ("edge", 3), ("reflect", 3), ("symmetric", 1)])
 def test_shifts_mirror_images_and_erasing_are_torchvisions(mode: str, channels: int) -> None:
     options = config(channels, PADDING={"MODE": mode}, FLIP={}, REA={})
     transform, image = build_transform(options, training=True), picture(channels=channels)
@@ -133,8 +121,7 @@ def test_shifts_mirror_images_and_erasing_are_torchvisions(mode: str, channels: 
     [
         {},
         {"SATURATION": 0, "HUE": 0},
-        {"BRIGHTNESS": 0, "CONTRAST": 0, "SATURATION": 0.9, "HUE": 0},
-        {"BRIGHTNESS": 0, "CONTRAST": 0, "SATURATION": 0, "HUE": 0.5},
+        {"BRIGHTNESS": 0, "CONTRAST": 0, "HUE": 0.5},
     ],
 )
 def test_jitter_is_torchvisions_to_one_of_255(ranges: dict, channels: int) -> None:
@@ -173,14 +160,6 @@ def test_batches_end_alike_on_a_gpu() -> None:
     assert (on_cpu - on_gpu).abs().max() <= 2 and (on_cpu != on_gpu).float().mean() < 1e-3
 
 
-def test_grey_pixels_have_no_hue_to_turn() -> None:
-    torch.manual_seed(0)
-    grey = picture(channels=1).expand(3, -1, -1)
-    only_hue = {"PROB": 1.0, "BRIGHTNESS": 0, "CONTRAST": 0, "SATURATION": 0, "HUE": 0.5}
-    options = config(SIZE_TRAIN=[0], CJ=only_hue)
-    assert torch.equal(build_transform(options, training=True)(grey), grey.float())
-
-
 def test_bytes_leave_the_worker_and_the_batch_ends_as_each_picture_would() -> None:
     transform = build_transform(config(PADDING={}, FLIP={}, CJ={}, REA={}), training=True)
     images = [picture(), picture(64, 20), picture(32, 16)] * 4
@@ -206,16 +185,6 @@ def test_what_comes_before_a_step_of_one_picture_runs_where_that_step_does(later
     assert transform(picture()).shape == (3, *SIZE)
 
 
-def test_a_crop_may_lie_in_the_border() -> None:
-    crop = PadAndCrop((3, 4), 10, "constant")
-    image, expected = picture(6, 5), v2.Compose([v2.Pad(10), v2.RandomCrop([3, 4])])
-    for seed in range(60):
-        torch.manual_seed(seed)
-        part = crop(image)
-        torch.manual_seed(seed)
-        assert torch.equal(part, expected(image))
-
-
 def test_a_padded_picture_smaller_than_the_crop_is_refused() -> None:
     options = config(CROP={"SIZE": [10]}, PADDING={"SIZE": 2})
     with pytest.raises(ValueError, match=r"crops to INPUT.SIZE_TRAIN \[32, 16\]; a padded image has \[14, 14\]"):
@@ -235,29 +204,15 @@ def test_random_patch_waits_for_its_pool_then_pastes_parts_of_other_images() -> 
     assert others.item() in range(RandomPatch.ENOUGH)
 
 
-def test_random_patch_takes_images_that_are_too_small_or_of_other_sizes() -> None:
-    torch.manual_seed(0)
-    patch = RandomPatch(1.0)
-    for _ in range(RandomPatch.ENOUGH + 5):
-        patch(torch.zeros(1, 40, 40))
-    assert patch(torch.ones(1, 1, 1)).item() == 1
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"SIZE_TRAIN": [1, 2, 3]}, r"INPUT.SIZE_TRAIN = \[1, 2, 3\]: must be \[height, width\]"),
-        ({"INTERPOLATION": "cubic"}, "INPUT.INTERPOLATION = 'cubic': unknown"),
-        *(
-            ({name: {"PROB": 1.5}}, rf"INPUT.{name}: PROB must be in \[0, 1\]; got 1.5")
-            for name in ("FLIP", "REA", "CJ")
-        ),
+        ({"FLIP": {"PROB": 1.5}}, r"INPUT.FLIP: PROB must be in \[0, 1\]; got 1.5"),
         ({"PADDING": {"MODE": "wrap"}}, "INPUT.PADDING.MODE = 'wrap': unknown"),
         ({"PADDING": {}, "SIZE_TRAIN": [0]}, "INPUT.PADDING: crops to INPUT.SIZE_TRAIN"),
         ({"PADDING": {"MODE": "reflect", "SIZE": 40}}, "INPUT.PADDING: SIZE must be below INPUT.SIZE_TRAIN"),
-        ({"CROP": {"SIZE": [0]}}, r"INPUT.CROP.SIZE = \[0\]: must be"),
         ({"CROP": {"SCALE": [1.0, 0.5]}}, r"INPUT.CROP.SCALE = \[1.0, 0.5\]: must be two ascending numbers above 0"),
-        ({"CROP": {"RATIO": [1.0, 1.0, 1.0]}}, r"INPUT.CROP.RATIO = .*: must be two"),
         ({"CJ": {"HUE": 0.7}}, r"INPUT.CJ: hue values should be between \(-0.5, 0.5\)"),
         ({"REA": {"VALUE": [0.0]}}, r"REA.VALUE = \[0.0\]: must have one value for each of the 3 channels"),
     ],

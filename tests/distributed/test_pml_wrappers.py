@@ -1,14 +1,12 @@
-"""Two processes with PML's distributed wrappers against one process on the joint batch, for every loss."""
+"""Two ranks with PML's distributed wrappers against one process on the joint batch, for every loss."""
 
-import socket
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from pytorch_metric_learning.losses import CrossBatchMemory, MarginLoss, ProxyAnchorLoss
+from pytorch_metric_learning.losses import CrossBatchMemory, MarginLoss, ProxyAnchorLoss, TripletMarginLoss
 from pytorch_metric_learning.miners import TripletMarginMiner
 from pytorch_metric_learning.utils.distributed import (
     DistributedLossWrapper,
@@ -18,24 +16,38 @@ from pytorch_metric_learning.utils.distributed import (
 from torch import Tensor
 
 from pml_ext import losses
-from pml_ext.losses import LoOp, TCMRegularizer
+from pml_ext.distances.injected import orders_if_gathered
+from pml_ext.functional.loop.partners import consecutive_pairs
+from pml_ext.losses import HPHNTripletLoss, LiftedHingeLoss, LoOp, TCMRegularizer
 from pml_ext.miners import LoOpMiner
 from tests.losses.test_contract import FACTORIES, WITHOUT_REFERENCES
 
-MAKE: dict[str, Callable[[], Any]] = FACTORIES | {
+# Their arcs join samples of both ranks.
+ACROSS: dict[str, Callable[[], Any]] = {
+    "LoOp across": lambda: LoOp(TripletMarginLoss(margin=1)),
+    "HPHN across": lambda: HPHNTripletLoss(margin=1, positives="consecutive"),
+    "LoOp HPHN across": lambda: LoOp(HPHNTripletLoss(margin=1, positives="consecutive")),
+    "lifted hinge across": lambda: LiftedHingeLoss(margin=1, positives="consecutive"),
+}
+SEVERAL = FACTORIES | {
     "LoOp with a parameter": lambda: LoOp(MarginLoss(learn_beta=True)),
     "TCMRegularizer with proxies": lambda: TCMRegularizer(ProxyAnchorLoss(3, 8)),
 }
-CASES = list(product(MAKE, ("all pairs", "mined"), (False, True)))
+MAKE = SEVERAL | ACROSS
+CASES = [*product(SEVERAL, ("all pairs", "mined"), (False, True)), *product(ACROSS, ["all pairs"], [False])]
+CASES.append(("LoOp across", "mined", False))
+WITH_MEMORY = [name for name in losses.OURS if name not in WITHOUT_REFERENCES]
 REFERENCES_REFUSED = (*WITHOUT_REFERENCES, "TCMRegularizer with proxies")
-RANKS = (slice(0, 6), slice(6, 12))  # two samples of each of three classes: LoOp's arcs lie inside a rank
+RANKS = (slice(0, 6), slice(6, 12))
+INSIDE = [0, 0, 1, 1, 2, 2] * 2
+ODD = [0, 0, 0, 1, 1, 2, 0, 1, 1, 2, 2, 2]
 
 Outcome = tuple[Tensor, Tensor, list[Tensor]]  # the loss; its gradient by the rank's embeddings and by parameters
 
 
-def data(step: int = 0) -> tuple[Tensor, Tensor]:
+def data(name: str, step: int = 0) -> tuple[Tensor, Tensor]:
     torch.manual_seed(3 + step)
-    return torch.randn(12, 8), torch.arange(3).repeat_interleave(2).repeat(2)
+    return torch.randn(12, 8), torch.tensor(ODD if name in ACROSS else INSIDE)
 
 
 def make(name: str) -> Any:
@@ -54,7 +66,7 @@ def outcome(value: Tensor, x: Tensor, loss: torch.nn.Module) -> Outcome:
 
 
 def on_one_process(name: str, pairs: str, efficient: bool, rank: int) -> Outcome:
-    loss, (x, labels) = make(name), data()
+    loss, (x, labels) = make(name), data(name)
     if not efficient:
         x.requires_grad_()
         mined = make_miner()(x, labels) if pairs == "mined" else None
@@ -70,7 +82,7 @@ def on_one_process(name: str, pairs: str, efficient: bool, rank: int) -> Outcome
 
 
 def on_this_rank(name: str, pairs: str, efficient: bool, rank: int) -> Outcome:
-    loss, (x, labels) = make(name), data()
+    loss, (x, labels) = make(name), data(name)
     for p in loss.parameters():  # as DiscriminativeLoss documents
         p.register_hook(lambda grad: grad / torch.distributed.get_world_size())
     mine, own_labels = x[RANKS[rank]].clone().requires_grad_(), labels[RANKS[rank]]
@@ -84,50 +96,38 @@ def on_this_rank(name: str, pairs: str, efficient: bool, rank: int) -> Outcome:
 def memory_on_this_rank(name: str, rank: int) -> Outcome:
     memory = DistributedLossWrapper(CrossBatchMemory(make(name), embedding_size=8, memory_size=24))
     for step in range(3):
-        x, labels = data(step)
+        x, labels = data(name, step)
         mine = x[RANKS[rank]].clone().requires_grad_()
         value = memory(mine, labels[RANKS[rank]])
     return outcome(value, mine, memory)
 
 
-def _rank(rank: int, port: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    found: dict[Any, Any] = {}
-    for case in CASES:
-        try:
-            found[case] = on_this_rank(*case, rank=rank)
-        except (TypeError, ValueError) as error:  # raised on both ranks: the group stays in step
-            found[case] = str(error)
-    for name in MAKE:
-        if name in losses.OURS and name not in WITHOUT_REFERENCES:
-            found[name] = memory_on_this_rank(name, rank)
+def outcome_or_error(run: Callable[..., Outcome], *case: Any) -> Outcome | str:
+    try:
+        return run(*case)
+    except (TypeError, ValueError) as error:  # raised on both ranks: the group stays in step
+        return str(error)
+
+
+def on_rank(rank: int, ranks: int) -> dict[Any, Any]:
+    if ranks != 2:
+        return {}
+    found: dict[Any, Any] = {case: outcome_or_error(on_this_rank, *case, rank) for case in CASES}
+    found |= {
+        ("memory", name): outcome_or_error(memory_on_this_rank, name, rank) for name in (*WITH_MEMORY, "LoOp across")
+    }
     for _, _, parameters in (result for result in found.values() if not isinstance(result, str)):
         for gradient in parameters:  # the average, which DistributedDataParallel takes
             torch.distributed.all_reduce(gradient)
             gradient /= 2
-    torch.save(found, f"{folder}/{rank}.pt")
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
-
-
-@pytest.fixture(scope="module")
-def found(made_once: Callable[[str, Callable[[Path], None]], Path]) -> list[dict[Any, Any]]:
-    """What each of the two ranks got, by case."""
-    folder = made_once("ranks_of_all_losses", _start_ranks)
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
-
-
-def _start_ranks(folder: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(_rank, (port, str(folder)), nprocs=2)
+    own = torch.tensor(ODD)[RANKS[rank]]
+    found["own pairs"] = torch.stack(consecutive_pairs(own, orders_if_gathered(own)[0]))
+    return found
 
 
 @pytest.mark.parametrize(("name", "pairs", "efficient"), CASES)
-def test_two_processes_are_one(found: list[dict[Any, Any]], name: str, pairs: str, efficient: bool) -> None:
-    results = [found[rank][name, pairs, efficient] for rank in range(2)]
+def test_two_processes_are_one(of_two: list[dict[Any, Any]], name: str, pairs: str, efficient: bool) -> None:
+    results = [found[name, pairs, efficient] for found in of_two]
     if efficient and name in REFERENCES_REFUSED:
         assert all("ref_emb" in result for result in results), results
         return
@@ -144,20 +144,28 @@ def test_two_processes_are_one(found: list[dict[Any, Any]], name: str, pairs: st
         torch.testing.assert_close((results[0][0] + results[1][0]) / 4, joint)
 
 
-def test_the_parameters_of_a_loss_are_compared(found: list[dict[Any, Any]]) -> None:
-    with_parameters = {name for name, _, _ in CASES if found[0][name, "all pairs", False][2]}
+def test_the_parameters_of_a_loss_are_compared(of_two: list[dict[Any, Any]]) -> None:
+    with_parameters = {name for name, _, _ in CASES if of_two[0][name, "all pairs", False][2]}
     assert with_parameters == {"DiscriminativeLoss", "LoOp with a parameter", "TCMRegularizer with proxies"}
 
 
-@pytest.mark.parametrize("name", [name for name in losses.OURS if name not in WITHOUT_REFERENCES])
-def test_a_memory_of_both_ranks(found: list[dict[Any, Any]], name: str) -> None:
+@pytest.mark.parametrize("name", WITH_MEMORY)
+def test_a_memory_of_both_ranks(of_two: list[dict[Any, Any]], name: str) -> None:
     memory = CrossBatchMemory(make(name), embedding_size=8, memory_size=24)
     for step in range(3):
-        x, labels = data(step)
+        x, labels = data(name, step)
         joint = memory(x.requires_grad_(), labels)
     joint.backward()
     assert x.grad is not None and x.grad.abs().sum() > 0
-    for rank, own in enumerate(RANKS):
-        value, gradient, _ = found[rank][name]
+    for found, own in zip(of_two, RANKS, strict=True):
+        value, gradient, _ = found["memory", name]
         torch.testing.assert_close(value / 2, joint.detach())
         torch.testing.assert_close(gradient / 2, x.grad[own])
+
+
+def test_arcs_of_one_rank_alone_and_of_a_memory(of_two: list[dict[Any, Any]]) -> None:
+    """A batch that is not gathered pairs up as it comes; a memory with another order on each rank is refused."""
+    for found, own in zip(of_two, RANKS, strict=True):
+        assert torch.equal(found["own pairs"], torch.stack(consecutive_pairs(torch.tensor(ODD)[own])))
+        said = found["memory", "LoOp across"]
+        assert "the same ones on all ranks" in said and "pairing='all'" in said
