@@ -12,7 +12,7 @@ from PIL import Image
 
 from pml_ext.cli import main
 from pml_ext.metrics import ThresholdReport
-from tests.cli.embedding_files import CAMERAS, X, Y, failure, file
+from tests.cli.embedding_files import X, Y, failure, file
 from tests.metrics.test_normalization import crowded
 
 pytestmark = pytest.mark.filterwarnings("ignore:the cohort is of another kind")
@@ -42,21 +42,16 @@ def test_a_report_is_written_only_if_requested(tmp_path: Path, capsys: pytest.Ca
     assert float((impostors >= found.cosine).double().mean()) == found.far.rate <= 1e-3
 
 
-@pytest.mark.parametrize(
-    ("words", "plan"),
-    [
-        (["--fpir", "0.05", "--gallery-size", "30", "--rank", "5", "--template", "mean"], (5, "mean", 30)),
-        (["--fpir", "0.05"], (1, "best", 99)),
-        (["--far", "0.01", "--rank", "2"], (2, "best", 99)),
-    ],
-)
-def test_each_option_of_searches_stands_alone(tmp_path: Path, words: list[str], plan: tuple[int, str, int]) -> None:
+def test_options_of_searches(tmp_path: Path) -> None:
     names = np.arange(300) % 100
-    embeddings = X + 20 * np.random.default_rng(0).standard_normal((100, 64))[names]
-    assert choose(file(tmp_path, embeddings=embeddings, labels=names), *words, "--output", str(tmp_path)) == 0
+    source = file(
+        tmp_path, embeddings=X + 20 * np.random.default_rng(0).standard_normal((100, 64))[names], labels=names
+    )
+    words = ["--fpir", "0.05", "--gallery-size", "30", "--rank", "5", "--template", "mean"]
+    assert choose(source, *words, "--output", str(tmp_path)) == 0
     found = ThresholdReport.load(tmp_path / "threshold.json")
-    assert found.searches is not None and f"{words[0][2:]}" == found.target.kind
-    assert (found.searches.rank, found.searches.template, found.searches.gallery_size) == plan
+    assert found.searches is not None and found.target.kind == "fpir"
+    assert (found.searches.rank, found.searches.template, found.searches.gallery_size) == (5, "mean", 30)
 
 
 def test_groups_and_names_of_classes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -67,20 +62,6 @@ def test_groups_and_names_of_classes(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert found.groups is not None and [group.label for group in found.groups.groups] == ["f", "m"]
     assert "group f " in shown and "times that of" in shown
     assert found.target.kind == "frr" and [c.label for c in found.classes] == [f"digit {i}" for i in range(10)]
-
-
-def test_junk_of_sets_with_cameras_is_left_out(tmp_path: Path) -> None:
-    junk = np.where(np.arange(300) < 40, -1, Y)
-    assert choose(file(tmp_path, labels=junk, cameras=CAMERAS), "--far", "0.01", "--output", str(tmp_path)) == 0
-    found = ThresholdReport.load(tmp_path / "threshold.json")
-    kept = junk >= 0
-    unit = X[kept].astype(float) / np.linalg.norm(X[kept].astype(float), axis=1, keepdims=True)
-    first, second = np.triu_indices(260, 1)
-    is_genuine = junk[kept][first] == junk[kept][second]
-    is_genuine &= CAMERAS[kept][first] != CAMERAS[kept][second]
-    is_accepted = (unit[first] * unit[second]).sum(axis=1) >= found.cosine
-    assert found.samples == 260 and found.frr.pairs == is_genuine.sum()
-    assert found.frr.errors == (is_genuine & ~is_accepted).sum()
 
 
 def test_images_are_opened_inside_the_files_folder_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -125,17 +106,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("choose e.npz --far 1e-9", "e.npz: far=1e-09 needs at least 1000000000 impostor"),
         ("choose e.npz --far 0.1 --checkpoint none.ckpt", "none.ckpt"),
-        ("choose e.npz --far 0.1 --output e.npz", "File exists"),
         ("choose e.npz --far 0.1 --groups sx", "e.npz lacks sx; it holds"),
         ("choose short.npz --far 0.1 --groups sex", "sex must have shape (300,), one per embedding; got (299,)"),
-        ("choose e.npz --far 0.1 --images .", "--images needs the images' paths; e.npz has none"),
         ("choose e.npz --fpir 0.01 --gallery-size 5000", "e.npz: gallery_size must be at most 9"),
-        ("choose e.npz --far 0.01 --rank 0", "rank must be at least 1"),
-        ("choose e.npz --far 0.01 --normalize gallry.npz", "no file of embeddings at gallry.npz"),
-        ("check none.json e.npz", "none.json"),
         ("check threshold.json e.npz --labels persons", "e.npz lacks persons; it holds embeddings, labels"),
         ("check threshold.json e.npz --labels labels --frames labels", "give labels, or frames and tracks; got both"),
-        ("check threshold.json e.npz --checkpoint none.ckpt", "none.ckpt"),
         ("compare e.npz --far 0.1", "needs two or more different files; got e.npz"),
         ("compare e.npz rolled.npz --far 0.1", "rolled.npz must hold the samples of e.npz, in the same order: their l"),
     ],
@@ -180,10 +155,6 @@ def test_a_cohort_is_saved_with_the_report_and_needed_to_check(
     check = ("threshold", "check", str(report), source, "--checkpoint", str(weights))
     assert "give --normalize the cohort.npz next to it" in failure(capsys, *check)
     assert main([*check, "--normalize", str(saved)]) == 3
-    before = json.loads(report.read_text())["threshold"]
-    assert choose(*words, str(saved)) == 0  # the saved one again, as it is
-    assert json.loads(report.read_text())["threshold"] == before
-    capsys.readouterr()
     weights.write_bytes(b"other weights")
     assert "it is not this model's" in failure(capsys, "threshold", "choose", *words, str(saved))
 
@@ -251,6 +222,7 @@ def test_the_files_labels_and_cameras_count(tmp_path: Path, capsys: pytest.Captu
     np.savez(source, embeddings=embeddings.numpy(), labels=junk, cameras=cameras)
     assert choose(str(source), "--far", "0.01", "--output", str(tmp_path)) == 0
     report = ThresholdReport.load(report_file)
+    assert report.frr.pairs == 380 * 4 + 20 * 2, "between two cameras; 20 identities have an image less"
     capsys.readouterr()
     assert check(report_file, source) == 0
     far, frr = capsys.readouterr().out.splitlines()[1:]
@@ -283,6 +255,4 @@ def test_three_models_on_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[
     page = (tmp_path / "out" / "models.html").read_text(encoding="utf-8")
     assert "classes that lose most with c.npz" in page and "c.npz misses more than a.npz" in page
     assert "b&lt;i&gt;.npz" in page and "<i>" not in page
-    assert main([*compare[:4], "--fpir", "0.1"]) == 0
-    shown = capsys.readouterr().out
-    assert "FNIR" in shown and "--output FOLDER writes the comparison as a page" in shown
+    assert main([*compare[:4], "--fpir", "0.1"]) == 0 and "FNIR" in capsys.readouterr().out

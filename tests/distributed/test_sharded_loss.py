@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -134,12 +135,17 @@ def on_rank(rank: int, ranks: int) -> dict[Any, Any]:
     return found
 
 
+@cache
+def alone(name: str, batch: str) -> Outcome:
+    loss = make(name)
+    return outcome(loss, loss, *joint(batch))
+
+
 @pytest.mark.parametrize("name", MAKE)
 def test_ranks_are_one_process(found: list[dict[Any, Any]], name: str) -> None:
     ranks, moved = len(found), 0.0
     for batch in BATCHES:
-        loss, (x, labels) = make(name), joint(batch)
-        value, gradient, parameters = outcome(loss, loss, x, labels)
+        value, gradient, parameters = alone(name, batch)
         for rank, own in enumerate(slices(batch, ranks)):
             got = found[rank][name, batch]
             close = {"rtol": 1e-6, "atol": 1e-9, "msg": lambda m, b=batch: f"{b}: {m}"}

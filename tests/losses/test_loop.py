@@ -11,6 +11,7 @@ from pml_ext.losses import (
     HPHNTripletLoss,
     LiftedHingeLoss,
     LoOp,
+    RecallAtKSurrogateLoss,
     TCMLoss,
 )
 from tests.oracles.arcs import (
@@ -37,6 +38,7 @@ SERVED = {
 }  # fmt: skip
 OURS = {
     "CITLoss": lambda: CITLoss(gamma=0.5),
+    "RecallAtKSurrogateLoss": lambda: RecallAtKSurrogateLoss(ks=(1, 2), temperature=0.1),
     "TCMLoss": lambda: TCMLoss(margin_minus=-0.3),
 }
 WITH_WEIGHTS = {
@@ -133,6 +135,7 @@ def test_every_tuple_loss_computes_from_the_oracle_matrix(name: str) -> None:
 
 
 TAKE_ALL_POSITIVES = ("FastAPLoss", "NCALoss", "PNPLoss", "RankedListLoss", "SmoothAPLoss", "TCMLoss")
+TAKE_ALL_POSITIVES += ("RecallAtKSurrogateLoss",)
 
 
 @pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")  # PML's HistogramLoss

@@ -60,21 +60,11 @@ def test_gradient_is_that_of_the_loss_the_weights_come_from(name: str, mining: f
     torch.testing.assert_close(actual, expected_gradient(name, x, mining), rtol=1e-9, atol=1e-10)
 
 
-def test_by_hand() -> None:
-    """Cosines 0.6 and 0.8 of the positive pairs, 0.8 of the only negative pair above the margin, from either end."""
-    x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
-    value = PairWeightingLoss("contrastive")(x, labels)
-    assert value.item() == pytest.approx((-0.6 + (0.8 - 0.6) + (0.8 - 0.8) - 0.8) / 4, abs=1e-6)
-
-
 COSINE: dict[str, Any] = {"distance": distances.CosineSimilarity()}
-SUM: dict[str, Any] = {"reducer": reducers.SumReducer()}
 MEAN: dict[str, Any] = {"reducer": reducers.MeanReducer()}
 # weighting, our options, PML's loss with the same gradient, whether it agrees on anchors without positives too
 IN_PML = [
     ("multi_similarity", {"base": 1.0, "alpha": 3.0}, losses.MultiSimilarityLoss(base=1, alpha=3), True),
-    ("contrastive", {**SUM}, losses.ContrastiveLoss(pos_margin=1, neg_margin=0.5, **COSINE, **SUM), True),
-    ("triplet", {**SUM}, losses.TripletMarginLoss(margin=0.1, **COSINE, **SUM), True),
     ("nca", {"scale": 4.0}, losses.NCALoss(softmax_scale=4, **COSINE, **MEAN), False),
     ("lifted", {"margin": 0.7}, losses.GeneralizedLiftedStructureLoss(0, 0.7, **COSINE), False),
     ("histogram", {}, losses.HistogramLoss(100), True),
@@ -190,7 +180,6 @@ def test_alpha_beta_and_base_from_a_config() -> None:
 
 DISTANCES = {
     "l2": distances.LpDistance(),
-    "squared": distances.LpDistance(power=2),
     "cosine": distances.CosineSimilarity(),
 }
 
@@ -219,7 +208,7 @@ def test_hinges_equal_the_loops(positives: str, kind: str) -> None:
         x, labels = hinge_batch(dtype)
         unit = normalize(x.double(), dim=1)
         squares = (unit[:, None] - unit).square().sum(-1)
-        d = {"l2": squares.sqrt(), "squared": squares, "cosine": squares / 2 - 1}[kind]
+        d = {"l2": squares.sqrt(), "cosine": squares / 2 - 1}[kind]
         value = LiftedHingeLoss(**options)(x, labels)
         assert value.item() == pytest.approx(loops(d.tolist(), 0.2, positives), abs=tolerance)
     loss = LiftedHingeLoss(margin=3, **options)

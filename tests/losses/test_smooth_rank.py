@@ -8,8 +8,7 @@ from torch.nn.functional import normalize
 
 from pml_ext import _pml
 from pml_ext.functional.losses.smooth_rank import smooth_average_precision
-from pml_ext.losses import LoOp, RecallAtKSurrogateLoss, SmoothAPLoss
-from tests.oracles.arcs import loop_distances
+from pml_ext.losses import RecallAtKSurrogateLoss, SmoothAPLoss
 from tests.oracles.recall_at_k import smooth_recall_loss
 
 
@@ -85,14 +84,6 @@ def cosines(x: Tensor) -> list[list[float]]:
     return rows
 
 
-def test_recall_at_1_by_hand() -> None:
-    """Positives and negatives: 0.6 and 0, −0.6; 0.6 and 0.8, 0.28; 0.8 and 0.8, 0; 0.8 and 0.28, −0.6."""
-    x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
-    loss = RecallAtKSurrogateLoss(ks=(1,), temperature=1e-6, rank_temperature=1e-3)
-    # Rank 1 counts one half, the tie's rank 1.5 nothing.
-    assert loss(x.double(), labels).item() == pytest.approx(1 - (0.5 + 0.5) / 4, abs=1e-6)
-
-
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.bfloat16, 4e-2)])
 @pytest.mark.parametrize(("ks", "rank_temperature"), [((1, 2, 4, 8, 16), 1.0), ((3,), 0.4)])
 def test_recall_at_k_value(dtype: torch.dtype, tolerance: float, ks: tuple[int, ...], rank_temperature: float) -> None:
@@ -115,17 +106,6 @@ def test_indices_tuple_weighs_the_queries() -> None:
         assert torch.equal(loss(x, labels, (none, none, none))["loss"]["losses"], plain["losses"])
         weighted = loss(x, labels, (a, p, n))["loss"]["losses"]
         torch.testing.assert_close(weighted, plain["losses"] * torch.tensor([1, 1, 0.5, 0, 0, 0.5, 0, 0, 0]))
-
-
-@pytest.mark.parametrize("pairing", ["consecutive", "all"])
-def test_inside_loop_it_ranks_by_the_distances_of_arcs(pairing: str) -> None:
-    x, labels = ranked_batch()
-    distances = torch.tensor(loop_distances(x, LABELS, x, LABELS, pairing), dtype=torch.float64)
-    expected = smooth_recall_loss((1 - distances**2 / 2).tolist(), LABELS, None, (1, 2), 0.1, 1.0)
-    loss = RecallAtKSurrogateLoss(ks=(1, 2), temperature=0.1)
-    value = LoOp(loss, pairing=pairing, positives="all")(x, labels)
-    assert value.item() == pytest.approx(expected, abs=1e-6)
-    assert value > loss(x, labels)
 
 
 ERRORS = [

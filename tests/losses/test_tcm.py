@@ -12,15 +12,6 @@ from tests.oracles import threshold_consistency as oracle
 LABELS = [0, 1, 2, 0, 1, 2, 2, 5, 0]
 
 
-@pytest.mark.parametrize("collect_stats", [False, True])  # another way to the value
-def test_by_hand(collect_stats):
-    """Positives 0.6 and 0.8 are 0.3 and 0.1 below 0.9; of the negatives only 0.8 is above 0.5."""
-    x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
-    distance = _pml.CosineSimilarity(collect_stats=collect_stats)
-    assert TCMLoss(distance=distance)(x, labels).item() == pytest.approx(0.2 + 0.3, abs=1e-6)
-    assert TCMLoss(2, 3, distance=distance)(x, labels).item() == pytest.approx(2 * 0.2 + 3 * 0.3, abs=1e-6)
-
-
 def embeddings(count=9, dtype=torch.float64, size=3):
     """Not normalised, cosines over the whole range."""
     x = torch.randn(count, size, dtype=torch.float64)
@@ -67,9 +58,6 @@ def test_reducers_get_the_pairs_that_count():
     options = {"lambda_plus": 2.0, "lambda_minus": 3.0}
     total = TCMLoss(**options, reducer=_pml.reducers.SumReducer())(x, labels)
     assert total.item() == pytest.approx(2 * sum(below) + 3 * sum(above), abs=1e-9)
-    each = {"pos_loss": _pml.reducers.SumReducer(), "neg_loss": _pml.MeanReducer()}
-    value = TCMLoss(reducer=_pml.reducers.MultipleReducers(each))(x, labels)
-    assert value.item() == pytest.approx(sum(below) + sum(above) / len(above), abs=1e-9)
     out = TCMLoss(**options, reducer=_pml.reducers.DoNothingReducer())(x, labels)
     assert sorted(out["neg_loss"]["losses"].tolist()) == pytest.approx(sorted(3 * v for v in above))
     assert [out[name]["reduction_type"] for name in ("pos_loss", "neg_loss")] == ["pos_pair", "neg_pair"]
@@ -106,12 +94,10 @@ def test_missing_pairs_leave_the_other_term_and_warn(labels, missing, value):
     loss = TCMLoss()
     with pytest.warns(UserWarning, match=missing):
         found = loss(torch.ones(len(labels), 3), torch.tensor(labels))
+    unweighted = {"lambda_plus": 0} if "positive" in missing else {"lambda_minus": 0}
+    if len(labels) > 1:  # a term with weight 0 misses nothing
+        assert TCMLoss(**unweighted)(torch.ones(len(labels), 3), torch.tensor(labels)) == found
     assert found.item() == pytest.approx(value)
-
-
-def test_a_term_with_weight_zero_misses_nothing():
-    assert TCMLoss(lambda_plus=0)(torch.ones(3, 2), torch.arange(3)).item() == pytest.approx(0.5)
-    assert TCMLoss(lambda_minus=0, margin_plus=0.2).margin_plus == 0.2  # the other margin then means nothing
 
 
 @pytest.mark.parametrize(

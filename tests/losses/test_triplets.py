@@ -1,4 +1,3 @@
-import math
 from typing import Any
 
 import pytest
@@ -122,26 +121,12 @@ def test_indices_tuple_limits_own_centroid_and_other_classes() -> None:
         assert loss(x, labels, mined).item() == pytest.approx(average(expected), abs=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("swap", "smooth", "negatives"), [(True, False, "all"), (False, True, "hardest"), (True, True, "hardest")]
-)
-def test_the_arguments_of_pml_1_7(swap: bool, smooth: bool, negatives: str) -> None:
-    labels = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2])
-    x = torch.nn.functional.normalize(torch.randn(8, 3, dtype=torch.float64), dim=1)
-    terms = []
-    for i, label in enumerate(labels.tolist()):
-        own = x[[j for j in range(8) if labels[j] == label and j != i]].mean(0)
-        values = []
-        for other in {0, 1, 2} - {label}:
-            centroid = x[labels == other].mean(0)
-            # The distance normalises what it is given: points and centroids alike.
-            far = [float((a / a.norm() - b / b.norm()).square().sum()) for a, b in ((x[i], centroid), (own, centroid))]
-            near = float((x[i] - own / own.norm()).square().sum())
-            violation = near - (min(far) if swap else far[0]) + 0.3
-            values.append(math.log1p(math.exp(violation)) if smooth else max(0.0, violation))
-        terms += values if negatives == "all" else [max(values)]
-    loss = CentroidTripletLoss(0.3, swap, smooth, negatives=negatives)
-    assert float(loss(x, labels)) == pytest.approx(sum(terms) / len(terms), abs=1e-9)
+@pytest.mark.parametrize(("swap", "smooth", "hardest"), [(True, False, False), (False, True, True), (True, True, True)])
+def test_the_arguments_of_pml_1_7(swap: bool, smooth: bool, hardest: bool) -> None:
+    x, labels = batch()
+    expected = average(centroid_triplet_losses(x.tolist(), LABELS, 0.3, hardest=hardest, swap=swap, smooth=smooth))
+    loss = CentroidTripletLoss(0.3, swap, smooth, negatives="hardest" if hardest else "all", unit_means=True)
+    assert float(loss(x, labels)) == pytest.approx(expected, abs=1e-9)
 
 
 def test_as_pml_1_7_computed_it() -> None:

@@ -31,15 +31,6 @@ def as_list(mined: tuple[Tensor, ...]) -> list[tuple[int, ...]]:
     return list(zip(*(i.tolist() for i in mined), strict=True))
 
 
-def test_by_hand() -> None:
-    """Cosines 0.6, 0, −0.6; 0.8, 0.28; 0.8: the gap of (1, 0, 2) is −0.2, that of (1, 0, 3) 0.32, of (2, 3, 1) 0."""
-    x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]).double(), torch.tensor([0, 0, 1, 1])
-    assert as_list(ConcordanceMiner()(x, labels)) == [(1, 0, 2)]
-    assert as_list(ConcordanceMiner(type_of_triplets="semihard", margin=0.33)(x, labels)) == [(1, 0, 3)]
-    assert as_list(ConcordanceMiner(type_of_triplets="semihard")(x, labels)) == []  # margin 0.2
-    assert as_list(HPHNMiner()(x, labels)) == [(1, 0, 2), (1, 0, 2), (2, 3, 1), (2, 3, 1)]
-
-
 def as_set(mined: tuple[Tensor, ...]) -> set[tuple[int, ...]]:
     triplets = list(zip(*(i.tolist() for i in mined), strict=True))
     assert len(triplets) == len(set(triplets))

@@ -47,8 +47,13 @@ def centroid_triplet_losses(
     normalize=True,
     power=2,
     hardest=True,
+    swap=False,
+    smooth=False,
 ):
-    """relu(d(x, own centroid) − d(x, other centroid) + margin); by sample, and by the other class in order."""
+    """relu(d(x, own centroid) − d(x, other centroid) + margin); by sample, and by the other class in order.
+
+    swap: the smaller of the distances of x and of its own centroid to the other one; smooth: softplus for relu.
+    """
     convert = unit if normalize else list
     x = [convert(v) for v in x]
     others = x if ref is None else [convert(v) for v in ref]
@@ -59,12 +64,14 @@ def centroid_triplet_losses(
         classes = [c for c in sorted(set(other_labels)) if c != labels[a]]
         if not own or not classes:
             continue
-        d_own = distance(x[a], convert(mean(own))) ** power
-        d_others = [
-            distance(x[a], convert(mean([others[i] for i in range(len(others)) if other_labels[i] == c]))) ** power
-            for c in classes
-        ]
-        losses += [max(0.0, d_own - d + margin) for d in ([min(d_others)] if hardest else d_others)]
+        starts = [x[a], convert(mean(own))]
+        d_own = distance(*starts) ** power
+        d_others = []
+        for c in classes:
+            centroid = convert(mean([others[i] for i in range(len(others)) if other_labels[i] == c]))
+            d_others.append(min(distance(start, centroid) for start in starts[: 1 + swap]) ** power)
+        violations = [d_own - d + margin for d in ([min(d_others)] if hardest else d_others)]
+        losses += [math.log1p(math.exp(v)) if smooth else max(0.0, v) for v in violations]
     return losses
 
 

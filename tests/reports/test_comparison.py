@@ -66,13 +66,6 @@ def test_a_run_with_itself_or_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not (tmp_path / "compare.html").exists()
 
 
-def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", str(tmp_path)]) == 2
-    assert f"{tmp_path} is not the folder of a finished run: it has no metrics.json" in capsys.readouterr().err
-    assert main(["report", str(tmp_path)]) == 2
-    assert f"{tmp_path} is not the folder of a run: it has no config.yaml" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("content", ["[]", '{"results": {"Set": {"opis": "x"}}}', '{"results": ' + 100_000 * "["])
 def test_files_of_another_form_are_refused(tmp_path: Path, content: str) -> None:
     folder = run(tmp_path / "run", 0.5, "0.1")
@@ -121,9 +114,6 @@ def test_curves_of_each_loss_and_of_map(tmp_path: Path) -> None:
         drawn[axes.get_title("left")] = sum(len(line.get_xdata()) > 0 for line in axes.lines)
     losses = {"loss": 2, "loss/CITLoss": 1, "loss/CrossEntropyLoss": 1}
     assert drawn == losses | {"R@1 ↑": 2, "mAP ↑": 1}
-    only_total = {"a": {"loss": ([1.0], [1.0]), "loss/CITLoss": ([1.0], [1.0])}}
-    (picture,) = training_curves(only_total)
-    assert [figure.axes[0].get_title("left") for figure in picture.figures] == ["loss"]
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"step,loss\n1,1,1\n"])

@@ -17,21 +17,18 @@ from matplotlib.text import Text
 from PIL import Image
 
 from pml_ext.functional.verification.roc import ROC
-from pml_ext.metrics import VerificationEvaluator
 from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.metrics.protocol_files import TemplateMedia, TemplatePairs
 from pml_ext.reports.drawing import Picture, drawn
 from pml_ext.reports.ranked_results import Confusion, confused_identities, first_results, results_picture
 from pml_ext.reports.run_curves import (
     curves_file,
     curves_of_pairs,
-    pair_roc_picture,
     read_curves,
     tars_at_fars,
     training_curves,
 )
 from pml_ext.reports.run_report import _pictures_of_thresholds, measure_utility, write_report
-from pml_ext.runner.data.datasets import OpenSet, PairSet, TemplateSet
+from pml_ext.runner.data.datasets import OpenSet, PairSet
 from pml_ext.runner.evaluation.baselines import Measured
 from pml_ext.runner.evaluation.evaluate import roc_of_listed_pairs
 from tests.reports.small_set import image_set, overhang, small_set
@@ -125,17 +122,6 @@ def test_pairs_of_images_have_a_table_and_their_roc(tmp_path: Path) -> None:
     assert '<td data-name="LFW">trained</td><td data-name="accuracy ↑">50.00 %</td>' in page.read_text(encoding="utf-8")
 
 
-def test_the_roc_of_templates_has_the_area_of_the_evaluation() -> None:
-    pairs = TemplatePairs(torch.tensor([0, 0, 1, 2]), torch.tensor([1, 2, 3, 3]), torch.tensor([1, 0, 0, 1]) > 0)
-    media = TemplateMedia(tuple("abcdef"), torch.tensor([0, 0, 1, 2, 3, 3]), torch.tensor([0, 0, 1, 2, 3, 4]))
-    data = TemplateSet(image_set(np.zeros(6, int), np.zeros(6, int)), media, pairs)
-    features = [torch.nn.functional.normalize(torch.randn(6, 4))]
-    roc = roc_of_listed_pairs(data, features)
-    expected = VerificationEvaluator().of_templates(features[0], media.template_ids, media.media_ids, pairs)["auc"]
-    (axes,) = pair_roc_picture({"trained": roc}).figures[0].axes
-    assert axes.lines[0].get_label() == f"trained: AUC {100 * expected:.2f} %"
-
-
 def test_the_curve_of_many_impostors_ends_at_all_of_them() -> None:
     roc = ROC(torch.tensor([torch.inf, 1.0, 0.0]), torch.tensor([0, 1, 2]), torch.tensor([0, 3, 8_010_270]))
     fars, tars = tars_at_fars(roc)
@@ -227,12 +213,10 @@ def test_each_result_has_its_class_its_score_and_whether_it_is_right() -> None:
     assert found == expected and len(expected) == 10
 
 
-@pytest.mark.parametrize("kind", ["several", "one each", "one"])
+@pytest.mark.parametrize("kind", ["several", "one"])
 def test_cameras_are_named_only_if_there_are_several(kind: str) -> None:
     data, features = small_set()
     cameras = [part.cameras for part in data.parts]
-    if kind == "one each":
-        cameras = np.split(np.arange(len(data.query) + len(data.gallery)), [len(data.query)])
     if kind == "one":
         cameras = [np.zeros(len(data.query)), np.ones(len(data.gallery))]
     data = OpenSet(data.train, *(replace(part, cameras=ids) for part, ids in zip(data.parts, cameras, strict=True)))

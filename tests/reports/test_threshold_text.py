@@ -20,11 +20,9 @@ def report(**options: object) -> ThresholdReport:
     ("rate", "trials", "counts"),
     [
         (0.633, 1000, (6, 10)),
-        (0.001, 10_000, (1, 1000)),
         (156e-5, 100_000, (16, 10_000)),
         (1 / 7, 7, (14, 100)),
         (0.0, 352, (0, 352)),
-        (1.0, 352, (352, 352)),
     ],
 )
 def test_a_rate_as_counts(rate: float, trials: int, counts: tuple[int, int]) -> None:

@@ -52,10 +52,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return small_model(tmp_path_factory.mktemp("model"))
 
 
-@pytest.mark.parametrize("flip", [False, True])
-def test_crops_of_any_size_and_kind(model: Model, pictures: list[np.ndarray], flip: bool) -> None:
-    embedder = Embedder.from_config(*model, device=torch.device("cpu"), flip=flip, batch_size=3)
-    expected = by_hand(*model, pictures, flip=flip)
+def test_crops_of_any_size_and_kind(model: Model, pictures: list[np.ndarray]) -> None:
+    flipped = Embedder.from_config(*model, device="cpu", flip=True)(pictures)
+    torch.testing.assert_close(flipped, by_hand(*model, pictures, flip=True), atol=1e-5, rtol=0)
+    embedder = Embedder.from_config(*model, device=torch.device("cpu"), batch_size=3)
+    expected = by_hand(*model, pictures)
     tensors = [torch.from_numpy(picture).permute(2, 0, 1) for picture in pictures]
     for crops, order in (
         (pictures, "RGB"),
@@ -126,7 +127,7 @@ def test_an_onnx_file_is_enough(model: Model, pictures: list[np.ndarray], tmp_pa
     assert embedder.record.same_model(Embedder.from_config(*model, device="cpu", flip=True).record)
     assert not embedder.record.same_model(Embedder.from_config(*model, device="cpu").record)
     whole = file.read_bytes()
-    for place in range(1, 12):  # a changed bit anywhere
+    for place in range(1, 12, 3):  # a changed bit anywhere
         content = bytearray(whole)
         content[len(content) * place // 12] ^= 1 << place % 8
         file.write_bytes(content)
@@ -173,8 +174,6 @@ def test_keys_that_shape_no_network_are_left_out_with_a_warning(
     torch.testing.assert_close(embedder(pictures), by_hand(*model, pictures), atol=1e-5, rtol=0)
     for text, message in (
         ("MODEL: {HEADS: {MY_NECK: 1}}", "unknown key MODEL.HEADS.MY_NECK"),
-        ("INPUT: {SIZE_TEST: large}", "INPUT.SIZE_TEST must be of type list"),
-        ("MODEL: {META_ARCHITECTURE: MoCo}", "MODEL.META_ARCHITECTURE = 'MoCo': momentum contrast"),
         ("MODEL: {BACKBONE: {NAME: build_my_backbone}}", "NAME = 'build_my_backbone': unknown"),
     ):
         other.write_text(f"_BASE_: {model[0]}\n{text}\n")
@@ -191,7 +190,6 @@ PIXELS = np.zeros((5, 4, 3), dtype=np.uint8)
         ([PIXELS, PIXELS.astype(np.float32)], ValueError, "crop 1 must hold pixels from 0 to 255 as uint8; got float"),
         ([PIXELS, PIXELS[:0]], ValueError, "crop 1 is empty, 0×4: is the box outside of the frame"),
         (np.zeros((5, 4, 4), dtype=np.uint8), ValueError, r"the crop must be an array of shape .*; got \(5, 4, 4\)"),
-        (torch.from_numpy(PIXELS), ValueError, r"a tensor of shape \(1 or 3, h, w\); got \(5, 4, 3\)"),
         (["a.jpg"], TypeError, "crop 0 must be an array, a tensor or a Pillow image; got str"),
     ],
 )
@@ -204,12 +202,9 @@ def test_crops_that_do_not_fit(model: Model, crops: object, kind: type[Exception
     ("arguments", "message"),
     [
         ({"device": "cuda:99"}, r"device = cuda.*: torch sees .* here; take cpu, or auto"),
-        ({"device": "gpu"}, "device must be cpu, cuda, cuda:1 and so on, or auto; got 'gpu'"),
         ({"weights": None}, r"weights must name a checkpoint, or the config.s MODEL\.WEIGHTS"),
         ({"weights": "nowhere.pth"}, "no weights file at nowhere"),
-        ({"batch_size": 0}, "batch_size must be at least 1; got 0"),
         ({"half": "yes"}, "half must be True or False; got 'yes'"),
-        ({"flip": "no"}, "flip must be True or False; got 'no'"),
         ({"overrides": "MODEL.DEVICE cpu"}, "overrides must be a sequence of KEY VALUE words; got 'MODEL.DEVICE cpu'"),
         ({"imports": ["no_such_module"]}, "--import no_such_module: no module of that name"),
     ],

