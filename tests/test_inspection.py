@@ -88,7 +88,7 @@ def test_weights_reproduce_the_gradient_of_the_loss(name: str) -> None:
 
 @pytest.mark.parametrize("name", OF_BOTH_SIGNS)
 def test_losses_with_gradients_of_the_wrong_sign(name: str) -> None:
-    assert max(general_pair_weighting_error(name, seed) for seed in range(2)) > 1e-3
+    assert max(general_pair_weighting_error(name, seed) for seed in range(3)) > 1e-3
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,6 @@ def test_a_run_with_itself_or_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     folder = run(tmp_path / "run", 0.5, "0.1")
     monkeypatch.chdir(tmp_path)
     for runs, message in (
-        ([folder, folder], "is given twice;"),
         ([folder, Path("run")], f"^run is given twice, once as {folder};"),
         ([folder], "needs two or more runs"),
     ):
@@ -66,7 +65,7 @@ def test_a_run_with_itself_or_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not (tmp_path / "compare.html").exists()
 
 
-@pytest.mark.parametrize("content", ["[]", '{"results": {"Set": {"opis": "x"}}}', '{"results": ' + 100_000 * "["])
+@pytest.mark.parametrize("content", ['{"results": {"Set": {"opis": "x"}}}', '{"results": ' + 100_000 * "["])
 def test_files_of_another_form_are_refused(tmp_path: Path, content: str) -> None:
     folder = run(tmp_path / "run", 0.5, "0.1")
     (folder / "metrics.json").write_text(content)

@@ -146,7 +146,7 @@ def test_files_that_are_no_export_of_ours(tmp_path: Path) -> None:
         ({}, r"has no record of its model: write it with pml-ext export --format onnx"),
         (
             {"pml_ext": '{"format": "pml_ext model 3", "config": 3}'},
-            r"the record of its model is damaged, or of another",
+            "the record of its model is damaged, or of another",
         ),
         ({"pml_ext": json.dumps(record)}, "was changed after it was exported: its checksum is another"),
     ):

@@ -108,9 +108,7 @@ def test_verification_files_of_insightface(images: list, same: list, tmp_path: P
         (pickle.dumps(([print], [True])), "it asks for builtins.print, and only arrays and bytes"),
         (pickle.dumps(([picture()] * 3, [True])), "expected two images a pair; got 3 images for 1 pairs"),
         (pickle.dumps((["no bytes"] * 2, [True])), "an image must be bytes; got str"),
-        (pickle.dumps(([picture()] * 2, [7])), "whether a pair is the same must be 0 or 1"),
         (pickle.dumps(([picture()] * 2, [True]))[:-40], "or damaged"),
-        (b"", "or damaged"),
         (b"\x80\x02]r\xff\xff\xff\x7f.", "or damaged"),  # a place in the memo that would take 16 GiB
         (b"c_codecs\nencode\n}Vx\nK\x01sb.", "or damaged"),  # an attribute for a function
     ],

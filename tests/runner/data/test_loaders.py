@@ -117,11 +117,10 @@ def test_the_workers_of_a_test_set_are_started_once() -> None:
 
 
 def test_fewer_images_than_ranks_are_an_error_on_all_ranks() -> None:
+    options, few = CN({"NUM_WORKERS": 0}), IMAGES.subset(np.arange(2))
     for rank in range(3):
         with pytest.raises(UserError, match="has 2 images for 3 processes; start at most 2"):
-            evaluation_loader(
-                CN({"NUM_WORKERS": 0}), IMAGES.subset(np.arange(2)), TRANSFORM, batch_size=5, rank=rank, world_size=3
-            )
+            evaluation_loader(options, few, TRANSFORM, batch_size=5, rank=rank, world_size=3)
 
 
 def wait_as_a_worker(is_ready: Event) -> None:
