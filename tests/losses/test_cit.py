@@ -9,12 +9,6 @@ from tests.oracles import concordance as oracle
 LABELS = [0, 1, 2, 0, 1, 2, 2, 5, 0]
 
 
-def test_by_hand():
-    """S of the pairs is 0.8, 0.5, 0.2, 0.9, 0.64, 0.9: of the eight triplets only (1, 0, 2) is discordant, by 0.1."""
-    x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
-    assert CITLoss()(x, labels).item() == pytest.approx((1 - 0.904837418) / 8, abs=1e-6)
-
-
 def embeddings(count=9, dtype=torch.float64, size=6):
     """Not normalised, cosines over the whole range."""
     x = torch.randn(count, size, dtype=torch.float64)
@@ -74,12 +68,6 @@ def test_distance_becomes_a_similarity():
     s = (1 - torch.cdist(normalize(x), normalize(x)) / 2).tolist()
     value = CITLoss(gamma=0.5, distance=_pml.LpDistance(p=2))(x, torch.tensor(LABELS))
     assert value.item() == pytest.approx(oracle.cit(s, s, oracle.triplets(LABELS), 0.5), abs=1e-6)
-
-
-def test_a_class_too_large_for_the_fast_way():
-    labels = [0] * 70 + [1, 2, 2]
-    x = embeddings(len(labels))
-    assert CITLoss()(x, torch.tensor(labels)).item() == pytest.approx(expected(x, labels), abs=1e-10)
 
 
 def test_concordance_index_is_recorded_only_on_request():

@@ -8,15 +8,18 @@ from typing import Any
 import pytest
 import torch
 from pytorch_metric_learning import reducers
+from pytorch_metric_learning.distances import CosineSimilarity, LpDistance
 from pytorch_metric_learning.losses import (
     BaseMetricLossFunction,
     CrossBatchMemory,
+    MultiSimilarityLoss,
     TripletMarginLoss,
 )
 from pytorch_metric_learning.regularizers import LpRegularizer
 from torch import Tensor
 
 from pml_ext import losses
+from pml_ext.functional import WEIGHTINGS
 from pml_ext.losses._facts import facts_of
 
 # How to make each loss with options of PML's; a wrapper hands them to the loss that it wraps.
@@ -189,14 +192,46 @@ def test_what_watches_a_loss_sees_it_compute(kind):
     assert any(getattr(module, "losses_size", 0) == 1 for module in counting.reducer.modules())
 
 
-@every_loss
+# Further forms, which compute their gradients in another place.
+FORMS: dict[str, Callable[[], Any]] = {
+    "CentroidTripletLoss, l2": lambda: losses.CentroidTripletLoss(negatives="all", distance=LpDistance()),
+    "HPHNTripletLoss, l2 squared": lambda: losses.HPHNTripletLoss(
+        distance=LpDistance(power=2, normalize_embeddings=False)
+    ),
+    "HPHNTripletLoss, cosine": lambda: losses.HPHNTripletLoss(distance=CosineSimilarity()),
+    "LoOp of all pairs": lambda: losses.LoOp(MultiSimilarityLoss(), pairing="all"),
+    "LoOp of all pairs, l2": lambda: losses.LoOp(TripletMarginLoss(margin=1), pairing="all"),
+    "LoOp, cosine": lambda: losses.LoOp(MultiSimilarityLoss()),
+    **{f"PairWeightingLoss, {name}": partial(losses.PairWeightingLoss, name, 0.1) for name in WEIGHTINGS},
+}
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_a_row_of_zeros_has_a_finite_gradient(name: str, dtype: torch.dtype) -> None:
-    loss, (x, labels) = make(name), batch()
+@pytest.mark.parametrize("name", [*NAMES, *FORMS])
+def test_singular_points_have_finite_gradients(name: str, dtype: torch.dtype) -> None:
+    loss, (x, labels) = FORMS[name]() if name in FORMS else make(name), batch()
     zeroed = x.detach().clone()
     zeroed[3] = 0
-    zeroed = zeroed.to(dtype).requires_grad_()
-    finite_with_gradient(loss(zeroed, labels), zeroed)
+    opposite = torch.ones(12, 8) * torch.tensor([1, -1] * 6)[:, None]
+    twice = torch.randn(6, 8).repeat_interleave(2, 0)
+    for point in (zeroed, torch.ones(12, 8), opposite, twice, torch.eye(6, 8).repeat(2, 1)):
+        point = point.to(dtype).requires_grad_()
+        finite_with_gradient(loss(point, labels), point)
+
+
+# Whose anchors are all samples, whatever a miner finds.
+WITHOUT_TUPLES = ("DiscriminativeLoss", "RecallAtKSurrogateLoss", "SmoothAPLoss", "TCMLoss", "TCMRegularizer")
+
+
+@every_loss
+@pytest.mark.filterwarnings("ignore:.*has no")
+def test_a_miner_that_finds_nothing(name: str) -> None:
+    loss, (x, labels), none = make(name), batch(), torch.empty(0, dtype=torch.long)
+    positives = torch.tensor([0, 0]), torch.tensor([1, 2])
+    for mined in ((none, none, none), (none, none, none, none), (*positives, none, none)):
+        value = loss(x, labels, mined)
+        assert (value == 0) == (name not in WITHOUT_TUPLES) or (name == "PairWeightingLoss" and len(mined[0]))
+        finite_with_gradient(value, x)
 
 
 @every_loss

@@ -14,14 +14,6 @@ from tests.oracles import centroids as oracle
 KINDS = ["one_hot", "kmeans", "simplex", "given"]
 
 
-def test_by_hand() -> None:
-    """Distances to (1, 0) and (0, 1): 0 and √2, √0.8 and √0.4, √2 and 0, √3.2 and √0.4; the others count a third."""
-    x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
-    own, other = [0, 0.8**0.5, 0, 0.4**0.5], [2**0.5, 0.4**0.5, 2**0.5, 3.2**0.5]
-    value = DiscriminativeLoss(num_classes=2, embedding_size=2)(x, labels)
-    assert value.item() == pytest.approx((sum(own) - sum(other) / 3) / 4, abs=1e-6)
-
-
 def make(kind: str = "one_hot", num_classes: int = 6, embedding_size: int = 8, **options: Any) -> DiscriminativeLoss:
     centroids = normalize(torch.randn(num_classes, 5)) if kind == "given" else kind
     return DiscriminativeLoss(num_classes, embedding_size, centroids=centroids, **options)

@@ -33,7 +33,6 @@ OPTIONS = [
     {"lambda_plus": 0.3, "lambda_minus": 2.0, "margin_plus": 0.7, "margin_minus": 0.1},
     {"lambda_minus": 0.0},
     {"lambda_plus": 0.0},
-    {"indicator": False},
     {"divide_by": "all", "lambda_plus": 0.3},
     {"indicator": False, "divide_by": "all", "margin_minus": 0.1},
 ]
