@@ -12,7 +12,6 @@ from pml_ext.runner.checks.check import problems
 from pml_ext.runner.checks.supported import unsupported
 from pml_ext.runner.config.insightface import convert
 from pml_ext.runner.config.load import load_config
-from pml_ext.runner.modeling.names import backbone_facts
 
 CONFIG = """from easydict import EasyDict as edict
 
@@ -94,8 +93,6 @@ def test_vision_transformers(tmp_path: Path) -> None:
     lines = ('config.network = "vit_t"', 'config.optimizer = "adamw"', "config.sample_rate = 0.3")
     found = converted(tmp_path, *lines)
     assert problems(load_config(as_yaml(found, tmp_path / "faces.yml"), []), processes=8) == []
-    for network in backbone_facts("build_insightface_vit_backbone").depths:
-        assert converted(tmp_path, f'config.network = "{network}"')["MODEL"]["BACKBONE"]["DEPTH"] == network
 
 
 def test_a_base_beside_it_is_below_it(tmp_path: Path) -> None:
