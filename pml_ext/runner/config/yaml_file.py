@@ -67,7 +67,7 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _tuple(loader: yaml.SafeLoader, node: yaml.Node) -> tuple[Any, ...]:
+def _tuple(loader: yaml.SafeLoader, node: yaml.SequenceNode) -> tuple[Any, ...]:
     return tuple(loader.construct_sequence(node, deep=True))
 
 
