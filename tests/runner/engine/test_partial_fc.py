@@ -2,9 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,12 +10,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from pml_ext.cli import main
-from pml_ext.distributed import PartialFC
-from pml_ext.losses import DiscriminativeLoss
 from pml_ext.runner.checks.check import require_supported
-from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
-from pml_ext.runner.registry import LOSS_REGISTRY
 from tests.runner.engine.forked_ranks import run_on_ranks
 
 CONFIG = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
@@ -85,31 +79,6 @@ def test_two_ranks_then_three_are_one_process(tmp_path: Path, several: Path, los
     assert f"losses.{loss}.weight" not in {*weights(one), *weights(several), *weights(one, "best")}
     found = [json.loads((run / "metrics.json").read_text())["results"]["Digits"] for run in (one, several)]
     assert found[1]["reid_mean_average_precision"] == pytest.approx(found[0]["reid_mean_average_precision"], abs=1e-3)
-
-
-def test_three_steps_of_the_discriminative_loss_are_those_of_one_layer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Started(DiscriminativeLoss):
-        def __init__(self, **options: Any) -> None:
-            super().__init__(**options)
-            assert self.projection is not None
-            self.projection.weight.data = PartialFC(64, 50, seed=get_cfg().SEED).weight.detach()
-
-    entry = replace(LOSS_REGISTRY.entry("DiscriminativeLoss"), part=Started)
-    monkeypatch.setitem(LOSS_REGISTRY._entries, "DiscriminativeLoss", entry)
-    divided, whole = tmp_path / "divided", tmp_path / "whole"
-    train(divided, 1, *named("DiscriminativeLoss"))
-    train(whole, 1, *named("DiscriminativeLoss"), "MODEL.HEADS.PFC.ENABLED", "False")
-    expected, close = weights(whole), {"rtol": 1e-5, "atol": 1e-6}
-    (share,) = shares(divided)
-    start = PartialFC(64, 50, seed=get_cfg().SEED).weight.detach()
-    vectors = expected["losses.DiscriminativeLoss.projection.weight"]
-    assert (share["weight"] - start).abs().max() > 1e-3
-    torch.testing.assert_close(share["weight"], vectors, **close)
-    for name, value in weights(divided).items():
-        if not name.startswith("losses."):
-            torch.testing.assert_close(value, expected[name], **close)
 
 
 @pytest.mark.parametrize("loss", LOSSES)

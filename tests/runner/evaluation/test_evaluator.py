@@ -24,10 +24,3 @@ def test_a_config_that_says_nothing_has_the_standard_columns() -> None:
     assert columns_of_queries(test)[:3] == ["precision_at_1", "cmc_rank_5", "cmc_rank_10"]
     test.ROC.ENABLED = True
     assert columns_of_queries(test)[-len(ALL_PAIRS) :] == list(ALL_PAIRS)
-
-
-def test_no_column_twice() -> None:
-    test = get_cfg().TEST
-    test.METRICS, test.RANKS, test.ROC.ENABLED = ("precision_at_1", "equal_error_rate", "cmc"), (1, 8), True
-    columns = columns_of_queries(test)
-    assert columns[:3] == ["precision_at_1", "equal_error_rate", "cmc_rank_8"] and len(set(columns)) == len(columns)
