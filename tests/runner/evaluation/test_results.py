@@ -14,7 +14,6 @@ from pml_ext.runner.evaluation.results import as_text, read_results, results_tab
     ("name", "value", "text"),
     [
         ("precision_at_1", 0.67034, "67.03 %"),
-        ("mean_average_precision_at_r", 0.09706, "9.706 %"),
         ("opis", 0.0018124, "1.812e-03"),
         ("opis", float("nan"), "nan"),
         ("spectral_variance", 0.44371, "0.4437"),
