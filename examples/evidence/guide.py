@@ -1,7 +1,7 @@
 """Writes WHICH_LOSS.md and its figure, and the numbers of the README's table, from the stored results."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,22 +150,19 @@ def _over_sets(results: Tested, sets: Sequence[str]) -> dict[str, dict[str, floa
 def _page(numbers: Mapping[str, Any], sets: Sequence[str]) -> str:
     losses, normalised = numbers["losses"], numbers["normalised"]
     opis = {name: f"{1000 * means['opis']:.1f}" for name, means in losses.items()}
-    lower = sorted(-change for change in normalised["opis"].values())
-    tar = sorted(normalised["tar"].values())
+    accuracy = {name: f"{100 * means['map_at_r']:.1f} %" for name, means in losses.items()}
+    gain = {name: f"{values[0]:+.1f}" for name, values in numbers["gains"].items()}
+    lower = _ends(-change for change in normalised["opis"].values())
     with_tcm = sorted((opis[name] for name in losses if "+ tcm" in name), key=float)
-    return PAGE.format(
-        opis=opis,
-        accuracy={name: f"{100 * means['map_at_r']:.1f} %" for name, means in losses.items()},
-        gain={name: f"{values[0]:+.1f}" for name, values in numbers["gains"].items()},
-        counts=numbers["counts"],
-        normalised=normalised,
-        lower=[f"{lower[0]:.0f}", f"{lower[-1]:.0f}"],
-        tar=[f"{tar[0]:.0f}", f"{tar[-1]:.0f}"],
-        none_lower=normalised["tar_lower"] or "none",
-        with_tcm=[with_tcm[0], with_tcm[-1]],
-        sets=", ".join(sets),
-        figure=FIGURE,
-    )
+    values = {"opis": opis, "accuracy": accuracy, "gain": gain, "lower": lower, "with_tcm": (with_tcm[0], with_tcm[-1])}
+    values |= {"counts": numbers["counts"], "normalised": normalised, "sets": ", ".join(sets), "figure": FIGURE}
+    return PAGE.format(tar=_ends(normalised["tar"].values()), none_lower=normalised["tar_lower"] or "none", **values)
+
+
+def _ends(values: Iterable[float]) -> tuple[str, str]:
+    """The smallest and the largest, as whole numbers."""
+    ascending = sorted(values)
+    return f"{ascending[0]:.0f}", f"{ascending[-1]:.0f}"
 
 
 def draw_losses(losses: Mapping[str, Mapping[str, float]], path: Path) -> None:

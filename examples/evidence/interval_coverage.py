@@ -28,6 +28,24 @@ SETS_OF_PAIRS = 10  # for each set of searches; pairs are cheap, and FAR varies 
 SIZES = ((40, 8), (100, 20), (200, 40), (40, 20))  # people in a set, and in a gallery
 EDGES = np.linspace(-1, 1, 4001)  # of bins of cosines
 GRID = np.linspace(0.6, 0.98, 20)  # of cosines, between which the rates of searches are interpolated
+PAGE = """# Do the intervals hold what they promise?
+
+`python examples/evidence/interval_coverage.py --sets {sets} --reference {reference}` writes this
+page: {sets} sets of each size from one synthetic population,
+{samples} samples of each person, each set with a threshold for FAR {far:g}. An interval of 95 % should hold
+the population's value in about 95 % of the sets; by chance, shares differ from that by ±{chance:.1f} points. In sets
+of 40 people, intervals of FPIR are wider than they need be.
+
+| interval | {heads} |
+|---|{rule}
+{rows}
+
+Each threshold was then checked {looks} times on unchanged data. So many were refuted at some time; at most 5 % may be:
+
+| | {heads} |
+|---|{rule}
+| refuted | {refuted} |
+"""
 
 
 def draw(people: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -116,31 +134,21 @@ def main() -> None:
     with ProcessPoolExecutor(arguments.processes) as pool:
         futures = [pool.submit(measure, *size, arguments.sets, population) for size in SIZES]
         columns = [future.result() for future in futures]
-    heads = " | ".join(f"{people} people, galleries of {gallery}" for people, gallery in SIZES)
-    rows = [f"| {name} | {' | '.join(column[name] for column, _ in columns)} |" for name in columns[0][0]]
-    refuted = " | ".join(f"{100 * count / arguments.sets:.1f} %" for _, count in columns)
-    chance = 196 * math.sqrt(0.05 * 0.95 / arguments.sets)
-    arguments.output.write_text(
-        f"""# Do the intervals hold what they promise?
-
-`python examples/evidence/interval_coverage.py --sets {arguments.sets} --reference {arguments.reference}` writes this
-page: {arguments.sets} sets of each size from one synthetic population,
-{SAMPLES} samples of each person, each set with a threshold for FAR {FAR:g}. An interval of 95 % should hold
-the population's value in about 95 % of the sets; by chance, shares differ from that by ±{chance:.1f} points. In sets
-of 40 people, intervals of FPIR are wider than they need be.
-
-| interval | {heads} |
-|---|{"---|" * len(SIZES)}
-{chr(10).join(rows)}
-
-Each threshold was then checked {LOOKS} times on unchanged data. So many were refuted at some time; at most 5 % may be:
-
-| | {heads} |
-|---|{"---|" * len(SIZES)}
-| refuted | {refuted} |
-""",
-        encoding="utf-8",
+    by_name = {name: [coverage[name] for coverage, _ in columns] for name in columns[0][0]}
+    rows = [f"| {name} | {' | '.join(cells)} |" for name, cells in by_name.items()]
+    page = PAGE.format(
+        sets=arguments.sets,
+        reference=arguments.reference,
+        samples=SAMPLES,
+        far=FAR,
+        looks=LOOKS,
+        chance=196 * math.sqrt(0.05 * 0.95 / arguments.sets),
+        heads=" | ".join(f"{people} people, galleries of {gallery}" for people, gallery in SIZES),
+        rule="---|" * len(SIZES),
+        rows="\n".join(rows),
+        refuted=" | ".join(f"{100 * count / arguments.sets:.1f} %" for _, count in columns),
     )
+    arguments.output.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -115,8 +115,7 @@ Differences = Mapping[tuple[str, str], Difference]  # by base and set
 
 def normalization_rows(results: Tested, sets: Sequence[str]) -> Iterator[Row]:
     """What normalised scores change, what TCM adds to them, both kinds of cohort, and a gallery that grows."""
-    store = Store(results.store.folder / FOLDER)
-    found = {name: of_set for name in sets if (of_set := Results.read(store, compared(results, name))).runs}
+    found = _read(results, sets)
     if not found:
         return
     opis, tar = (differences(found, *CHANGED, metric) for metric in ("opis", "tar"))
@@ -131,6 +130,13 @@ def normalization_rows(results: Tested, sets: Sequence[str]) -> Iterator[Row]:
         yield from _growth(name, results_of_set)
 
 
+def _read(results: Tested, sets: Sequence[str]) -> Found:
+    """The results of the sets that have any."""
+    store = Store(results.store.folder / FOLDER)
+    found = {name: Results.read(store, compared(results, name)) for name in sets}
+    return {name: of_set for name, of_set in found.items() if of_set.runs}
+
+
 def _judged(study: str, added: str, measure: str, of: Differences, rule: tuple[str, float]) -> Iterator[Row]:
     direction, level = rule
     for (base, name), difference in of.items():
@@ -141,9 +147,7 @@ def _judged(study: str, added: str, measure: str, of: Differences, rule: tuple[s
 
 def summary(results: Tested, sets: Sequence[str]) -> dict[str, Any]:
     """Numbers of the README: mean changes by set, and in how many combinations TAR is higher and lower."""
-    store = Store(results.store.folder / FOLDER)
-    found = {name: Results.read(store, compared(results, name)) for name in sets if name in COUNTED}
-    found = {name: of_set for name, of_set in found.items() if of_set.runs}
+    found = _read(results, [name for name in sets if name in COUNTED])
     opis, tar = (differences(found, *CHANGED, metric) for metric in ("opis", "tar"))
     level = _level(opis, tar, _added(found, results))
     higher = counts(tar.values(), level)
@@ -164,12 +168,13 @@ def mean_change(differences: Differences, set_name: str) -> float:
 
 
 def _added(found: Found, results: Tested) -> Differences:
-    """Of TCM, added to normalised scores, with a cohort on both sides or on neither."""
-    return {
-        (base, name): difference
-        for (base, name), difference in differences(found, *ADDED, "opis", tuned=results).items()
-        if len({best_kind(found[name].chosen[base + end]) is None for end, _ in ADDED}) == 1  # else it is normalisation
-    }
+    """Of TCM, added to normalised scores, with a cohort on both sides or on neither: else it is normalisation."""
+    added = {}
+    for (base, name), difference in differences(found, *ADDED, "opis", tuned=results).items():
+        with_cohort = [best_kind(found[name].chosen[base + end]) is not None for end, _ in ADDED]
+        if all(with_cohort) or not any(with_cohort):
+            added[base, name] = difference
+    return added
 
 
 def _level(*families: Differences) -> float:
@@ -178,17 +183,15 @@ def _level(*families: Differences) -> float:
 
 def differences(found: Found, before: Side, after: Side, metric: str, tuned: Tested | None = None) -> Differences:
     """Of each base and set that has both sides; tuned: has the spread of tuning of the second side."""
-    every = {
-        (base, name): of_set.difference(
-            (base + before[0], before[1]),
-            (base + after[0], after[1]),
-            metric,
-            [spread] if tuned and (spread := tuned.tuning_of(name, base + after[0], metric)) else [],
-        )
-        for base in BASES
-        for name, of_set in found.items()
-    }
-    return {of: difference for of, difference in every.items() if difference}
+    found_differences = {}
+    for base in BASES:
+        sides = (base + before[0], before[1]), (base + after[0], after[1])
+        for name, of_set in found.items():
+            spread = tuned.tuning_of(name, base + after[0], metric) if tuned else None
+            difference = of_set.difference(*sides, metric, [spread] if spread else [])
+            if difference is not None:
+                found_differences[base, name] = difference
+    return found_differences
 
 
 def _counted(differences: Differences) -> Differences:
@@ -212,10 +215,10 @@ def _by_condition(set_name: str, results: Results) -> Iterator[Row]:
         for measure in changes:
             unit = "%" if measure == "opis" else "points"
             yield Row(study, set_name, condition, measure, unit, mean_change(changes[measure], set_name))
-        before, after = (
-            _mean_worst(results, [(base + end, side) for base, _ in changes["opis"]]) for end, side in sides
-        )
-        yield Row(study, set_name, condition, WORST, "%", after, base_value=before)
+        bases = [base for base, _ in changes["opis"]]
+        before, after = ([(base + end, scores) for base in bases] for end, scores in sides)
+        worst = _mean_worst(results, after)
+        yield Row(study, set_name, condition, WORST, "%", worst, base_value=_mean_worst(results, before))
 
 
 def _mean_worst(results: Results, sides: Iterable[Side]) -> float:
@@ -234,20 +237,24 @@ def best_kind(chosen: dict[str, Any]) -> str | None:
 
 def _by_cohort(set_name: str, results: Results) -> Iterator[Row]:
     """Both cohorts on the test classes, whether the validation classes advised them or not."""
+    study, methods = "kinds of cohort", [name for name in results.names if not name.endswith(AS_BASE)]
     for kind, words in KINDS.items():
         opis, tar, advised = [], [], 0
-        for method in (name for name in results.names if not name.endswith(AS_BASE)):
-            of_method = [run["metrics"] for (other, _), run in results.runs.items() if other == method]
-            base, here = (
-                {key: np.mean([m[k][key] for m in of_method]) for key in ("opis", "tar")} for k in ("plain", kind)
-            )
-            opis.append(np.log(here["opis"] / base["opis"]))
-            tar.append(100 * (here["tar"] - base["tar"]))
+        for method in methods:
+            plain_opis, plain_tar = _opis_and_tar(results, method, "plain")
+            own_opis, own_tar = _opis_and_tar(results, method, kind)
+            opis.append(np.log(own_opis / plain_opis))
+            tar.append(100 * (own_tar - plain_tar))
             advised += results.chosen[method][kind]["recommended"]
         note = f"mean over {len(tar)} losses; advised for {advised}; lower TAR for {sum(value < 0 for value in tar)}"
-        study = "kinds of cohort"
         yield Row(study, set_name, words, "opis", "%", float(100 * np.expm1(np.mean(opis))), note=note)
         yield Row(study, set_name, words, "tar", "points", float(np.mean(tar)), min(tar), max(tar), note=note)
+
+
+def _opis_and_tar(results: Results, method: str, kind: str) -> tuple[float, float]:
+    """Means over seeds."""
+    metrics = [run["metrics"][kind] for (name, _), run in results.runs.items() if name == method]
+    return float(np.mean([found["opis"] for found in metrics])), float(np.mean([found["tar"] for found in metrics]))
 
 
 def read_results(whole: Tested, set_name: str) -> Results:

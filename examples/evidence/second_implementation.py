@@ -55,28 +55,36 @@ def main() -> None:
     torch.set_num_threads(1)
     alone: Values = {}
     for set_name in SETS:
-        train_part, query, gallery = torch.load(FEATURES / f"{set_name}.pt", weights_only=True)
+        parts = torch.load(FEATURES / f"{set_name}.pt", weights_only=True)
         for method in METHODS:
-            committed = committed_runs(set_name, method)
-            layers = [trained(method, committed[0]["settings"], seed, train_part) for seed in SEEDS]
-            own = [measured(layer, query, gallery) for layer in layers]
-            alone[set_name, method] = [
-                (np.array([run["metrics"][name] for run in committed]), np.array([metrics[name] for metrics in own]))
-                for name in MEASURES
-            ]
+            alone[set_name, method] = both_values(set_name, method, *parts)
             print(set_name, method, flush=True)
-    compared: Values = {
-        (set_name, f"{base} → {method}"): [
-            (of_method[0] - of_base[0], of_method[1] - of_base[1])
-            for of_base, of_method in zip(alone[set_name, base], alone[set_name, method], strict=True)
-        ]
-        for set_name in SETS
-        for base, method in COMPARISONS
-    }
+    compared: Values = {}
+    for set_name in SETS:
+        for base, method in COMPARISONS:
+            pairs = zip(alone[set_name, base], alone[set_name, method], strict=True)
+            changes = [(of_method[0] - of_base[0], of_method[1] - of_base[1]) for of_base, of_method in pairs]
+            compared[set_name, f"{base} → {method}"] = changes
     rows = [*rows_of(compared), *rows_of(alone)]
     with (HERE / "results" / "second_implementation.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([COLUMNS.split(","), *rows])
     print(f"{agreement(compared)} differences of methods and {agreement(alone)} of their values agree")
+
+
+def both_values(
+    set_name: str, method: str, train: Part, query: Part, gallery: Part | None
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For each measure the values by seed of run.py and of this program."""
+    committed = committed_runs(set_name, method)
+    own = []
+    for seed in SEEDS:
+        layer = trained(method, committed[0]["settings"], seed, train)
+        own.append(measured(layer, query, gallery))
+    values = []
+    for measure in MEASURES:
+        first = np.array([run["metrics"][measure] for run in committed])
+        values.append((first, np.array([metrics[measure] for metrics in own])))
+    return values
 
 
 def committed_runs(set_name: str, method: str) -> list[dict[str, Any]]:

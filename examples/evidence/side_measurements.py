@@ -173,10 +173,15 @@ def watch_all(
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         running = [pool.submit(watched_run, set_name, CURVES[name].method, settings[name], seed) for name, seed in jobs]
         found = [run.result() for run in running]
-    looks: dict[str, list[list[list[float | None]]]] = {name: [] for name in settings}
+    looks: dict[str, list[list[tuple[float | None, ...]]]] = {name: [] for name in settings}
     for (name, _), of_run in zip(jobs, found, strict=True):
-        looks[name].append([[None if value is None else float(f"{value:.5g}") for value in look] for look in of_run])
+        looks[name].append([rounded(look) for look in of_run])
     write_atomically(path, json.dumps({**about, "looks": looks}, ensure_ascii=False) + "\n")
+
+
+def rounded(look: Look) -> tuple[float | None, ...]:
+    """To five digits."""
+    return tuple(None if value is None else float(f"{value:.5g}") for value in look)
 
 
 def kept_looks(path: Path) -> dict[str, np.ndarray]:
