@@ -22,7 +22,7 @@ LOSSES = {
 }  # fmt: skip
 DEFAULTS = {"lr": 1e-3, "margin": 0.05, "margin_plus": 0.9, "margin_minus": 0.5, "softmax_scale": 1.0}
 letters = draw(names := list("0123456789abcdefghijklmnopqrstuvwxyz"))  # in matplotlib's typefaces
-images = torch.nn.functional.avg_pool2d(1 - torch.tensor(letters.pictures) / 255, 2).flatten(1)
+images = torch.nn.functional.avg_pool2d(1 - torch.tensor(letters.images) / 255, 2).flatten(1)
 labels = torch.tensor([names.index(character) for character in letters.characters])
 split, parts = torch.randperm(36, generator=torch.Generator().manual_seed(0)).split([16, 10, 10]), {}
 for part, classes in zip(("training", "validation", "test"), split, strict=True):

@@ -1,4 +1,4 @@
-"""The weight that a loss gives to each pair of a batch, and the similarities that this weight depends on."""
+"""Pair weights of a loss, and the similarities that they depend on."""
 
 import copy
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ _PROBES = 16
 def pair_weights(
     loss: BaseMetricLossFunction, embeddings: Tensor, labels: Tensor, indices_tuple: tuple[Tensor, ...] | None = None
 ) -> Tensor:
-    """The weight |∂L/∂S_ij| of every pair, for any loss that reads its pairs through `self.distance`.
+    """Returns the weight |∂L/∂S_ij| of every pair, for any loss that computes its pairs by `self.distance`.
 
-    S is the loss's own matrix, distance power included: the cosine for CosineSimilarity, and for a distance d the
-    similarity −d (|∂L/∂d_ij|; with unit vectors and L2 divide by d_ij for the weight with respect to the cosine).
-    (i, j) and (j, i) are two entries, and L is the loss as it is, its reducer's division included; an embedding
-    regularizer is not part of the weights. The loss is left as found, statistics included.
+    S is the loss's own matrix, including the power of its distance: the cosine for CosineSimilarity, and −d for a
+    distance d. For L2 on unit vectors, divide by d_ij to get the weight with respect to the cosine. (i, j) and (j, i)
+    are separate entries. L includes the division by the reducer, but no embedding regularizer. The loss and its
+    statistics do not change.
 
     Args:
         loss: a tuple loss of PML or of this package.
@@ -36,10 +36,10 @@ def pair_weights(
         labels: (B,) integer class ids.
         indices_tuple: a miner's pairs or triplets.
     Returns:
-        (B, B), >= 0, row i for anchor i; 0 for a pair that the loss does not read.
+        (B, B), >= 0, row i for anchor i; 0 for pairs that the loss does not use.
     Raises:
-        TypeError: a loss with class weights, one that does not compare pairs, wraps another loss, or whose reducer
-            does not return a scalar.
+        TypeError: the loss has class weights, does not compare pairs or wraps another loss, or its reducer does not
+            return a scalar.
     Source: Wang et al., CVPR 2019, eqs. 1 to 3: Σ_N w S − Σ_P w S with these w held constant has the loss's
         gradient if no pair of the loss has a derivative of the other sign.
 
@@ -55,14 +55,14 @@ def pair_weights(
 
 @dataclass(frozen=True)
 class SimilarityDependence:
-    """The share by which the weight of a negative pair changes when similarities move, for the most sensitive pair.
+    """Relative change of a negative pair's weight when similarities change, for the most sensitive pair.
 
-    A share is 0 for no change, 1 for a weight that goes to or comes from 0.
+    0 means no change; 1 means that a weight drops to 0 or rises from 0.
 
     Attributes:
-        self_similarity: all pairs move together, so that only the pair's own level changes (Similarity-S).
-        negative_relative: the other negative pairs move (Similarity-N).
-        positive_relative: the positive pairs move (Similarity-P).
+        self_similarity: all similarities shift together, so that only the pair's own level changes (Similarity-S).
+        negative_relative: the other negative pairs shift (Similarity-N).
+        positive_relative: the positive pairs shift (Similarity-P).
 
     >>> SimilarityDependence(self_similarity=0.3, negative_relative=0.0, positive_relative=0.1).kinds
     'SP'
@@ -74,7 +74,7 @@ class SimilarityDependence:
 
     @property
     def kinds(self) -> str:
-        """Those of "S", "N" and "P" to which the weight responds, such as "SN": changes above 0.2 %."""
+        """The kinds "S", "N" and "P" whose change exceeds 0.2 %, such as "SN"."""
         changes = {"S": self.self_similarity, "N": self.negative_relative, "P": self.positive_relative}
         return "".join(kind for kind, change in changes.items() if change > 2e-3)
 
@@ -82,20 +82,20 @@ class SimilarityDependence:
 def similarity_dependence(
     loss: BaseMetricLossFunction | Weighting, embeddings: Tensor, labels: Tensor, *, shift: float = 0.1
 ) -> SimilarityDependence:
-    """Which of Similarity-S, -N and -P the weights of negative pairs respond to, measured on a batch.
+    """Measures on a batch whether the weights of negative pairs depend on Similarity-S, -N and -P.
 
-    Similarities are moved up and down by `shift`, past 1 too, and the weights taken again. What is reported holds at
-    this batch: a hinge that no pair comes near does not show. A reducer that counts nonzero terms
-    (AvgNonZeroReducer) makes each weight depend on all pairs; give the loss a SumReducer to see its weighting alone.
+    Shifts similarities up and down by `shift`, also past 1, and computes the weights again. The result holds for this
+    batch: a hinge that is far from all pairs goes unnoticed. A reducer that counts nonzero terms (AvgNonZeroReducer)
+    makes each weight depend on all pairs; use a SumReducer to measure the weighting alone.
 
     Args:
         loss: as for `pair_weights`, or the name of a weighting of PairWeightingLoss.
         embeddings: (B, D), labels: (B,) with positive and negative pairs.
-        shift: of the similarities, in [1e-6, 2].
+        shift: change of the similarities, in [1e-6, 2].
     Returns:
-        a SimilarityDependence; its `kinds` is the loss's row in the paper's Table 1.
+        a SimilarityDependence; `kinds` is the loss's row in the paper's Table 1.
     Raises:
-        TypeError: as `pair_weights`.
+        TypeError: see `pair_weights`.
         ValueError: a batch without positive or without negative pairs, or no negative pair with a weight.
     Source: Wang et al., CVPR 2019, section 3 and Table 1. Paper: by argument; here: by perturbation of a loss's real
         gradient. They agree but for N-pairs: Paper: N; here: N and P, as e^(S_in − S_ip) compares with the positive;
@@ -126,7 +126,7 @@ def similarity_dependence(
 
     before = weights(torch.zeros_like(matrix), 0.0)
     if not before[different].max() > 0:
-        raise ValueError("no negative pair of this batch has a weight; take a batch with harder negatives")
+        raise ValueError("no negative pair of this batch has a weight; use a batch with harder negatives")
     changes = {"self": 0.0, "negative": 0.0, "positive": 0.0}
     pairs = different.triu().nonzero()
     probes = pairs[torch.linspace(0, len(pairs) - 1, min(_PROBES, len(pairs))).long()]

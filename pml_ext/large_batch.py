@@ -1,4 +1,4 @@
-"""Training steps on batches whose graph does not fit into memory."""
+"""Training steps on batches whose graph does not fit into memory (gradient caching)."""
 
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -20,34 +20,34 @@ def step(
     chunk: int,
     scaler: torch.amp.GradScaler | None = None,
 ) -> Tensor:
-    """The loss of a batch and its gradients, in the memory of one chunk and at up to 4/3 of the time.
+    """Computes loss and gradients of a large batch in the memory of one chunk, in up to 4/3 of the time.
 
-    Takes the place of `loss(model(inputs), labels).backward()`: gradients are added to `.grad` of the model's and of
-    the loss's parameters, and `optimizer.zero_grad()`, gradient clipping and `optimizer.step()` stay where they are.
-    The batch is embedded chunk by chunk without a graph, the loss sees all embeddings, and each chunk is embedded a
-    second time to backpropagate. Beside the graph of one chunk the memory holds inputs, embeddings and what the loss
+    Replaces `loss(model(inputs), labels).backward()`. It adds gradients to `.grad` of the model's and the loss's
+    parameters; `optimizer.zero_grad()`, gradient clipping and `optimizer.step()` stay in your code.
+
+    The model embeds the batch chunk by chunk without a graph, the loss receives all embeddings, and the model embeds
+    each chunk again to backpropagate. Memory holds the graph of one chunk, the inputs, the embeddings and what the loss
     needs.
 
-    Dropout, and whatever else draws from torch's generators of the CPU or a device, draws the same both times;
-    Python's, NumPy's and own generators are not replayed. Autocast around the call holds for the embeddings and the
-    loss. On several ranks (DistributedDataParallel, or any model with `no_sync`) gradients are exchanged once, with
-    the last chunk.
+    Dropout and other random numbers from torch's generators are the same in both passes; Python's, NumPy's and your own
+    generators are not replayed. Autocast around the call applies to the embeddings and the loss. On several ranks
+    (DistributedDataParallel, or any model with `no_sync`) gradients are exchanged once, with the last chunk.
 
-    Batch norm in training mode takes the statistics of each chunk, as it would in a batch of that size; its running
-    averages move once a chunk. In evaluation mode (frozen) the gradients are those of the undivided batch.
+    Batch norm in training mode uses per-chunk statistics and updates its running averages once per chunk. In evaluation
+    mode (frozen) the gradients equal those of the undivided batch.
 
     Args:
-        model: called with the inputs of a chunk; gives (n, D) embeddings, or a tuple of tensors with n rows and None.
+        model: called with the inputs of a chunk; returns (n, D) embeddings, or a tuple of tensors with n rows and None.
         batch: (inputs, labels). The inputs are a tensor (B, …), or a tuple of them, the model's arguments.
-        loss: called with the model's outputs for the whole batch, and the labels as given; gives a scalar.
-        chunk: samples that are embedded at once, 1 or more. A batch that is no larger is embedded once.
+        loss: called with the model's outputs for the whole batch and with the labels; returns a scalar.
+        chunk: number of samples to embed at once, 1 or more. A batch of at most this size is embedded once.
         scaler: torch's gradient scaler for float16: the gradients come out scaled, for its `unscale_` and `step`.
     Returns:
         The loss, without a graph and not scaled.
     Raises:
-        TypeError: a model that is no module, a batch that is no such pair.
-        ValueError: gradients are switched off, or nothing needs one; a chunk that is no whole number above 0, inputs
-            without samples or of several lengths, a loss that is no scalar.
+        TypeError: the model is not a module, or the batch is not a pair.
+        ValueError: gradients are disabled, or no parameter needs one; chunk is not an integer above 0; the inputs are
+            empty or differ in length; the loss is not a scalar.
     Source: gradient caching, Gao et al., arXiv 2101.06983, section 3.
 
     >>> from pml_ext.losses import RecallAtKSurrogateLoss
@@ -89,7 +89,7 @@ def step(
 
 
 def norms_by_chunk(modules: Iterable[nn.Module]) -> bool:
-    """Whether any batch norm of these normalises by the statistics of its input."""
+    """Whether any batch norm in these modules uses the statistics of its input."""
     norms = (
         norm for module in modules for norm in module.modules() if isinstance(norm, nn.modules.batchnorm._BatchNorm)
     )

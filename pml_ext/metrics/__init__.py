@@ -1,4 +1,4 @@
-"""Metrics: pytorch-metric-learning's calculator extended, and evaluators for whole test sets."""
+"""Metrics: an extension of pytorch-metric-learning's calculator, and evaluators for complete test sets."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""The numbers that papers print of IJB's 1:N protocol."""
+"""Metrics of IJB's 1:N identification protocol."""
 
 from collections.abc import Iterable, Sequence
 
@@ -17,21 +17,21 @@ FPIRS = (1e-1, 1e-2, 1e-3)
 
 
 class IdentificationEvaluator:
-    """TPIR at FPIR and ranks of templates that are searched for in galleries, as in IJB-B and IJB-C.
+    """Computes TPIR at FPIR and rank-k rates of 1:N searches, as in IJB-B and IJB-C.
 
-    Each gallery is searched by all probes. A probe is mated if the gallery has its subject; the others, those of the
-    other gallery, are not. The rates are means over the galleries, as fractions:
+    Every probe searches every gallery. A probe is mated if the gallery contains its subject, otherwise it is non-mated.
+    The rates are means over the galleries, as fractions:
 
-    - tpir_at_fpir_1e-2 (one for each rate): of the mated probes, the share whose own subject comes first and is at or
-      above the threshold, the lowest at which at most 1 % of the others have any subject. nan with too few of these.
-    - rank_5 (one for each rank): of the mated probes, the share whose own subject is among the first 5.
-    - mated, non_mated: the numbers of searches by either kind, in all galleries together.
+    - tpir_at_fpir_1e-2 (one for each rate): share of mated probes whose subject comes first, with a score at or above
+      the lowest threshold at which at most 1 % of the non-mated probes get a match. nan with too few of these.
+    - rank_5 (one for each rank): share of mated probes whose subject is among the first 5.
+    - mated, non_mated: numbers of searches, summed over the galleries.
 
     Ties count against a probe.
 
     Args:
         fpirs: false positive identification rates, in (0, 1).
-        ranks: whole numbers from 1.
+        ranks: integers from 1.
     Raises:
         ValueError: rates or ranks out of range.
     Source: Maze et al., IARPA Janus Benchmark-C, ICB 2018; ISO/IEC 19795-1.

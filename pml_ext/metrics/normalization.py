@@ -1,4 +1,4 @@
-"""Scores normalised by a cohort: cosines made comparable between samples, without training or labels."""
+"""Score normalisation by a cohort: makes cosines comparable between samples, without training or labels."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -30,30 +30,28 @@ from pml_ext.metrics.threshold.structures import Checkpoint, CountAbove0, Sha256
 
 
 class CohortNormalization:
-    """Subtracts from each cosine how close its two samples are to a cohort.
+    """Corrects each cosine by the mean similarity of its two samples to a cohort (symmetric score normalisation).
 
-    With m(x), the mean of the k highest cosines of x with the cohort,
+        s'(a, b) = cos(a, b) − ½ strength (m(a) + m(b)),  m(x) = mean of the k highest cosines of x with the cohort
 
-        s'(a, b) = cos(a, b) − ½ strength (m(a) + m(b)).
+    s' is the inner product of vectors with two more columns (`augment`), so any index for inner products can search
+    by it.
 
-    s' is the inner product of vectors with two more columns (`augment`), so every index that searches by inner
-    product searches by it.
-
-    The cohort decides: it must be of the kind that is compared at work (unlabelled gallery samples are), have more
-    than a few dozen identities, and k should exceed the samples of one identity. A cohort of another kind does harm.
-    Choose cohort, k and strength on validation classes.
+    The cohort must resemble the samples to compare; unlabelled gallery samples do. It needs more than a few dozen
+    identities, and k should exceed the number of samples per identity. A cohort that does not resemble the samples
+    reduces accuracy. Choose cohort, k and strength on validation classes.
 
     Args:
-        cohort: (M, D), finite; normalised here. `fit` is the same, as a verb.
-        k: how many of the cohort count, 1 to M.
-        strength: 0 leaves cosines as they are, 1 subtracts the whole mean.
-        checkpoint: the model file that the cohort is of, see `with_checkpoint`.
+        cohort: (M, D), finite; normalised here. `fit` is an alias of the constructor.
+        k: number of nearest cohort samples to average, 1 to M.
+        strength: 0 leaves cosines unchanged, 1 subtracts the full mean.
+        checkpoint: model file that computed the cohort, see `with_checkpoint`.
     Attributes:
         cohort: (M, D), of length 1.
     Raises:
         ValueError: fewer than k samples in the cohort; values out of range.
-    Source: see `pml_ext.functional.cohort_offsets`. Paper (AS-norm): divides by the standard deviation too; here: not,
-        which evens out the classes more.
+    Source: see `pml_ext.functional.cohort_offsets`. Paper (AS-norm): also divides by the standard deviation; here: no
+        division, which makes the classes more equal.
 
     >>> generator = torch.Generator().manual_seed(0)
     >>> gallery, queries = torch.randn(100, 8, generator=generator), torch.randn(5, 8, generator=generator)
@@ -79,7 +77,7 @@ class CohortNormalization:
 
     @classmethod
     def fit(cls, cohort: Tensor, k: int = 10, strength: float = 1.0) -> "CohortNormalization":
-        """Takes a cohort; nothing is trained."""
+        """Creates a normalisation from a cohort; nothing is trained."""
         return cls(cohort, k, strength)
 
     @staticmethod
@@ -93,18 +91,18 @@ class CohortNormalization:
         far: float = 1e-3,
         far_range: tuple[float, float] = (1e-2, 1e-1),
     ) -> NormalizationTrials:
-        """Try k and strength on validation classes: what they do to OPIS and to TAR there.
+        """Tries values of k and strength on validation classes, and measures OPIS and TAR for each.
 
         Args:
-            cohort: (M, D); None: the validation samples themselves are the cohort, as a gallery is at work, and leave
-                themselves out.
+            cohort: (M, D). None uses the validation samples as the cohort, like a gallery in production; each sample
+                is excluded from its own cohort.
             embeddings, labels: (N, D) and (N,) integers, of classes that the model was not trained on.
-            ks: those beyond the cohort's samples are skipped.
-            strengths: each from 0 to 2.
-            far: of TAR, at least 1 / impostor pairs.
-            far_range: of OPIS, see `functional.opis`.
+            ks: values of k; those above the cohort size are skipped.
+            strengths: values of strength, from 0 to 2.
+            far: FAR at which TAR is measured, at least 1 / impostor pairs.
+            far_range: calibration range of OPIS, see `functional.opis`.
         Returns:
-            every trial; `best` lowers OPIS most without lowering TAR, None where nothing does: then do not normalise.
+            all trials. `best` has the lowest OPIS among those that do not lower TAR; if it is None, do not normalise.
         Warns:
             UserWarning: the cohort is of another kind than the samples, see `agreement`.
 
@@ -128,7 +126,7 @@ class CohortNormalization:
         return trials
 
     def with_checkpoint(self, path: str | Path) -> "CohortNormalization":
-        """The same, with the name and the SHA-256 of the model file that the cohort is of.
+        """Returns a copy with the name and SHA-256 of the model file that computed the cohort.
 
         Raises:
             OSError: a file that cannot be read.
@@ -139,17 +137,17 @@ class CohortNormalization:
 
     @property
     def record(self) -> "CohortRecord":
-        """k, strength, and which cohort (its SHA-256) of which weights."""
+        """k, strength, the cohort's SHA-256 and its checkpoint."""
         samples, dim = self.cohort.shape
         return CohortRecord(self.k, self.strength, samples, dim, self.sha256, self.checkpoint)
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 of the cohort's numbers, which tells cohorts apart."""
+        """SHA-256 of the cohort's numbers, which identifies the cohort."""
         return checksum(self.cohort)
 
     def save(self, path: str | Path, *, checkpoint: str | Path | None = None) -> None:
-        """Write an .npz: the cohort's numbers, and a record of k, strength and the weights.
+        """Writes an .npz file with the cohort's numbers, k, strength and checkpoint.
 
         Args:
             checkpoint: the model file that the cohort is of; its SHA-256 is kept, and `load` compares it.
@@ -159,7 +157,7 @@ class CohortNormalization:
 
     @classmethod
     def load(cls, path: str | Path, *, checkpoint: str | Path | None = None) -> "CohortNormalization":
-        """Read what `save` wrote.
+        """Reads a file that `save` has written.
 
         Args:
             checkpoint: the model file in use; it must be the one that the cohort is of.

@@ -1,4 +1,4 @@
-"""OPIS as an object that collects batches, on one process or several."""
+"""OPIS as a torchmetrics metric that accumulates batches, on one process or several."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ from pml_ext.metrics.undefined import warn_meaningless_opis, warn_undefined
 
 
 class OPIS(Metric):
-    """OPIS and ε-OPIS of all batches handed to `update`: a torchmetrics.Metric.
+    """Operating-point inconsistency score (OPIS) and ε-OPIS of all batches, as a torchmetrics.Metric.
 
     >>> angles = torch.tensor([0.0, 0.4, 1.0, 1.3, 3.1, 2.2])
     >>> embeddings, labels = torch.stack([angles.cos(), angles.sin()], dim=1), torch.tensor([0, 0, 1, 1, 2, 2])
@@ -91,7 +91,7 @@ class OPIS(Metric):
         self.add_state("labels", [], dist_reduce_fx="cat")
 
     def update(self, embeddings: Tensor, labels: Tensor) -> None:
-        """Add a batch.
+        """Adds a batch.
 
         Args:
             embeddings: (n, D) floating, finite; need not be normalised. Kept in their precision.
@@ -114,7 +114,7 @@ class OPIS(Metric):
         self.labels.append(labels.detach().to(device, torch.int64, copy=True))
 
     def compute(self) -> dict[str, Any]:
-        """Measure all batches so far.
+        """Computes the scores over all batches so far.
 
         Returns:
             opis, epsilon_opis, d_min, d_max: floats, the last two the distances that bound the calibration range;

@@ -1,4 +1,4 @@
-"""The numbers a person re-identification paper prints."""
+"""Metrics of person re-identification: CMC, mAP and mINP."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -23,16 +23,16 @@ from pml_ext.metrics.undefined import warn_undefined
 
 
 class ReIDEvaluator:
-    """CMC, mAP and mINP of a query set against a gallery, gallery items of the query's identity and camera removed.
+    """Computes CMC, mAP and mINP, ignoring gallery items with the query's identity and camera.
 
-    Identity −1 is junk: ignored in the gallery (after re-ranking and query expansion, which see it), not evaluated as
-    a query. Queries left without a match are not counted in the means, their number is reported. Ties are
-    pessimistic, see `functional.rank_matches`.
+    Identity −1 is junk. Junk is ignored in the gallery and not evaluated as a query, but re-ranking and query expansion
+    use it. Queries without a match are excluded from the means and counted separately. Ties are pessimistic, see
+    `functional.rank_matches`.
 
     Args:
-        ranks: the CMC ranks to report.
+        ranks: CMC ranks to report.
         metric: "cosine" or "euclidean" distance of the features.
-        rerank: options of `functional.rerank` (k1, k2, lambda_, definition), {} for its defaults; None for none.
+        rerank: options of `functional.rerank` (k1, k2, lambda_, definition), {} for its defaults; None to skip.
         query_expansion: options of `functional.expand_features` (k, alpha, times), {} for its defaults; None for
             none. Before re-ranking.
         shots: "multi", the whole gallery, or "single", one random image an identity, see
@@ -106,7 +106,7 @@ class ReIDEvaluator:
         gallery_ids: Tensor,
         gallery_cameras: Tensor | None,
     ) -> Ranking:
-        """The values of every query, of shape (Q,), or (repeats, Q) for single shots. Arguments as in `__call__`."""
+        """Returns per-query values, (Q,), or (repeats, Q) for single shots. Arguments as in `__call__`."""
         if self.query_expansion is not None:
             query, gallery = expand_features(query, gallery, **self.query_expansion)
         cameras = {"query_cameras": query_cameras, "gallery_cameras": gallery_cameras}
@@ -125,7 +125,7 @@ class ReIDEvaluator:
         gallery_ids: Tensor,
         gallery_cameras: Tensor | None,
     ) -> Ranking:
-        """The values of every query from a (Q, G) matrix of distances, or from blocks of its rows in order.
+        """Returns per-query values from a (Q, G) distance matrix, or from blocks of its rows in order.
 
         Raises:
             ValueError: the evaluator re-ranks or expands queries, which needs features.
@@ -148,7 +148,7 @@ class ReIDEvaluator:
         return self.summary(ranking, query_ids)
 
     def summary(self, ranking: Ranking, query_ids: Tensor) -> dict[str, float]:
-        """Means over the queries with a match.
+        """Returns the means over the queries with a match.
 
         Args:
             ranking: of `per_query` or `per_query_from_distances`.

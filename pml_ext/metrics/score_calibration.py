@@ -1,4 +1,4 @@
-"""What a score means: a likelihood ratio, and a probability once a prior is named."""
+"""Score calibration: from scores to likelihood ratios, and to probabilities given a prior."""
 
 import math
 
@@ -11,7 +11,7 @@ from pml_ext.functional.verification.roc import check_scores
 
 
 class ScoreCalibration:
-    """Log-likelihood ratios of scores by a straight line (Platt), fitted on pairs whose identities are known.
+    """Maps scores to log-likelihood ratios by a linear function (Platt), fitted on labelled pairs.
 
     Fit it on some classes and check it on others: `functional.cllr` of its ratios against `functional.min_cllr`.
 
@@ -40,7 +40,7 @@ class ScoreCalibration:
         self.slope, self.intercept = _line(scores.double().cpu().numpy(), same.cpu().numpy())
 
     def log_ratio(self, scores: Tensor) -> Tensor:
-        """Natural log-likelihood ratios.
+        """Returns natural log-likelihood ratios.
 
         Args:
             scores: any shape.
@@ -51,7 +51,7 @@ class ScoreCalibration:
         return self.slope * scores.double() + self.intercept
 
     def probability(self, scores: Tensor, *, prior: float) -> Tensor:
-        """Probability that pairs are of one identity.
+        """Returns the probability that each pair is genuine.
 
         Args:
             scores: any shape.

@@ -1,4 +1,4 @@
-"""The numbers a verification (face, speaker, signature, …) paper prints."""
+"""Metrics of verification (faces, speakers, signatures, …): TAR at FAR, AUC, equal error rate, accuracy."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,9 +22,9 @@ FARS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 
 
 class VerificationEvaluator:
-    """TAR at FAR, AUC, equal error rate and accuracy in folds of pairs of embeddings, compared by cosine.
+    """Computes TAR at FAR, AUC, equal error rate and k-fold accuracy of embedding pairs, compared by cosine.
 
-    Each way of handing in pairs returns a dictionary of floats, rates as fractions:
+    All methods return a dictionary of floats, with rates as fractions:
 
     - tar_at_far_1e-3, threshold_at_far_1e-3 (one of each per rate): the largest true accept rate whose false accept
       rate is at most 10^-3, and its threshold (a cosine); a pair is accepted when its score >= threshold. nan where
@@ -33,11 +33,11 @@ class VerificationEvaluator:
     - auc, eer, eer_threshold: see `functional.roc_auc`, `functional.equal_error_rate`.
     - accuracy, accuracy_std, accuracy_standard_error: mean over folds, sample standard deviation, and the latter
       divided by sqrt(folds), which LFW reports. Only for pairs that come in folds. See `functional.fold_accuracy`.
-    - genuine, impostors: how many pairs there are. Where there are none of a kind, all else is nan, with a warning.
+    - genuine, impostors: numbers of pairs. If one of them is 0, all other values are nan, with a warning.
 
     Args:
-        fars: the false accept rates to report, in (0, 1].
-        folds: contiguous blocks that pairs without fold ids are cut into; None for no accuracy.
+        fars: false accept rates to report, in (0, 1].
+        folds: number of contiguous folds for pairs without fold ids; None skips the accuracy.
 
     >>> scores, same = torch.tensor([0.9, 0.6, 0.3, 0.7, 0.2, 0.1]), [True, True, True, False, False, False]
     >>> found = VerificationEvaluator(fars=(0.34,), folds=None).of_scores(scores, same)
@@ -85,7 +85,7 @@ class VerificationEvaluator:
     def of_scores(
         self, scores: Tensor, same: Tensor | Sequence[bool], *, fold_ids: Tensor | None = None
     ) -> dict[str, float]:
-        """Scores of any matcher, higher is more alike. Hand in −distance for a distance; thresholds are then negative.
+        """Computes the rates from scores; higher is closer. Pass −distance for distances; thresholds are then negative.
 
         Args:
             scores: (P,), finite.
@@ -107,13 +107,13 @@ class VerificationEvaluator:
     def of_image_pairs(
         self, embeddings: Mapping[str, Tensor] | Callable[[str], Tensor], pairs: ImagePairs
     ) -> dict[str, float]:
-        """A list of image pairs such as LFW's (`read_lfw_pairs`), in the folds of the list.
+        """Computes the rates of a list of image pairs such as LFW's (`read_lfw_pairs`), in the list's folds.
 
         Args:
             embeddings: key ("name/number") to (D,) embedding: a mapping, or a function called once for each key.
-            pairs: the list.
+            pairs: list of pairs.
         Raises:
-            ValueError: a key that the mapping lacks; and as in `__call__`. A list of one fold has no accuracy.
+            ValueError: a key is missing in the mapping; and as in `__call__`. A list of one fold has no accuracy.
         """
         keys = list(dict.fromkeys([*pairs.first, *pairs.second]))
         if isinstance(embeddings, Mapping):
@@ -135,7 +135,7 @@ class VerificationEvaluator:
     def of_templates(
         self, embeddings: Tensor, template_ids: Tensor, media_ids: Tensor, pairs: TemplatePairs
     ) -> dict[str, float]:
-        """Pairs of templates, as in IJB-B and IJB-C: means over each medium, then over the template; no folds.
+        """Computes the rates of template pairs (IJB-B, IJB-C), averaged by medium, then by template; no folds.
 
         Args:
             embeddings, template_ids, media_ids: (N, D), (N,), (N,): see `functional.template_embeddings`.
@@ -148,7 +148,7 @@ class VerificationEvaluator:
         return rates_of(roc_of_templates(embeddings, template_ids, media_ids, pairs), self.fars)
 
     def of_all_pairs(self, embeddings: Tensor, labels: Tensor) -> dict[str, float]:
-        """Every unordered pair of a labelled set, without storing a score; no folds.
+        """Computes the rates over every unordered pair of a labelled set, without storing scores; no folds.
 
         TARs, thresholds and the equal error rate are exact, the AUC within the pairs that share a bin of 1.9e-6: see
         `functional.labelled_pairs_roc`.
@@ -199,7 +199,7 @@ def rates_of(roc: ROC, fars: Sequence[float], others: Sequence[str] = ()) -> dic
 
 
 class StreamingVerification(Metric):
-    """`VerificationEvaluator`'s rates of scores that come in pieces, in memory that does not grow (17 MB for cosines).
+    """Computes `VerificationEvaluator`'s rates batch by batch, in constant memory (17 MB for cosines).
 
     A torchmetrics.Metric. Scores are counted in bins of 2^-19 (1.9e-6). A reported threshold is a bin's edge, its TAR
     is exact over all pairs, and its FAR never exceeds the target; a TAR larger by some pairs of one bin may have been
@@ -207,10 +207,10 @@ class StreamingVerification(Metric):
     every rank counts its own pairs, and `compute`, called on all of them, sums the counts.
 
     Args:
-        fars: the false accept rates to report, in (0, 1].
-        low, high: where scores lie, integers: −1 and 1 for cosines. Others count as the nearer end.
-        device: of the counts.
-        options: of torchmetrics.Metric, such as process_group.
+        fars: false accept rates to report, in (0, 1].
+        low, high: range of the scores, integers: −1 and 1 for cosines. Scores outside are clamped.
+        device: device of the counts.
+        options: options of torchmetrics.Metric, such as process_group.
     Attributes:
         histogram: the counts.
 
@@ -251,11 +251,11 @@ class StreamingVerification(Metric):
         self.histogram.counts = counts
 
     def update(self, scores: Tensor, same: Tensor) -> None:
-        """Count pairs: (P,) scores, finite, higher is more alike; (P,) bool, True for pairs of one subject."""
+        """Adds pairs: (P,) finite scores, higher is closer; (P,) bool, True for pairs of one subject."""
         self.histogram.update(scores, same)
 
     def merge(self, other: "StreamingVerification") -> None:
-        """Add the pairs of another one of the same low and high."""
+        """Adds the pairs of another object with the same low and high."""
         self.histogram.merge(other.histogram)
         self._update_count += other._update_count
 

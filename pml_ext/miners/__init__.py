@@ -1,4 +1,4 @@
-"""The miners of this package, and every miner of pytorch-metric-learning under the same roof."""
+"""Miners of this package, and every miner of pytorch-metric-learning under the same import path."""
 
 # `as` says that a name is exported: type checkers do not read __all__, which is made below.
 import inspect

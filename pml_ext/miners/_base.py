@@ -1,4 +1,4 @@
-"""What the miners of this package share: checks of the input, and the pairs that they choose from."""
+"""Base class of the miners: input checks, and the pairs to choose from."""
 
 from typing import TYPE_CHECKING, TypedDict
 
@@ -21,7 +21,7 @@ class PMLArguments(TypedDict, total=False):
 
 
 class EmbeddingMiner(EmbeddingModule, BaseMiner):
-    """A PML miner that checks its input first and computes in float32 or better. A subclass defines `_choose`."""
+    """A PML miner that checks its input and computes in float32 or better. Subclasses define `_choose`."""
 
     def __init__(self, **pml: Unpack[PMLArguments]) -> None:
         check_pml_arguments(type(self), pml, PMLArguments.__annotations__)
@@ -30,15 +30,15 @@ class EmbeddingMiner(EmbeddingModule, BaseMiner):
     def forward(
         self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """The pairs or triplets of a batch.
+        """Returns the pairs or triplets of a batch.
 
         Args:
             embeddings: (B, D), need not be normalised.
             labels: (B,) integer class ids.
-            ref_emb, ref_labels: (R, D) and (R,): positives and negatives are taken from here instead.
+            ref_emb, ref_labels: (R, D) and (R,): if given, positives and negatives come from here.
         Returns:
-            (anchors, positives, negatives), indices into embeddings and, the last two, into ref_emb; empty for an
-            empty batch.
+            (anchors, positives, negatives): anchors index embeddings; positives and negatives index ref_emb if given.
+            Empty for an empty batch.
         """
         if is_empty(embeddings) or is_empty(ref_emb):
             return (torch.empty(0, dtype=torch.int64, device=embeddings.device),) * 3
@@ -52,7 +52,7 @@ class EmbeddingMiner(EmbeddingModule, BaseMiner):
         __call__ = forward
 
     def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Reference, ref_labels: Labels) -> tuple[Tensor, ...]:
-        """The tuples of a checked batch; ref_emb None: with itself."""
+        """Returns the tuples of a checked batch; without ref_emb the batch is compared with itself."""
         same, different = same_and_different(labels, ref_labels)
         matrix = self.distance(embeddings, ref_emb)
         similarities = matrix if is_similarity(self.distance) else -matrix
@@ -61,12 +61,12 @@ class EmbeddingMiner(EmbeddingModule, BaseMiner):
     def _choose(
         self, similarities: Tensor, same: Tensor, different: Tensor, *, with_itself: bool
     ) -> tuple[Tensor, ...]:
-        """The tuples of (B, R) similarities, larger = more alike, and masks of the positive and the negative pairs."""
+        """Returns tuples from (B, R) similarities (larger is closer) and masks of the positive and negative pairs."""
         raise NotImplementedError
 
 
 def count_mined(miner: BaseMiner, mined: tuple[Tensor, ...]) -> None:
-    """The attributes of every PML miner that say how much the last batch gave."""
+    """Sets the attributes of PML's miners that count the last batch's pairs or triplets."""
     if len(mined) == 3:
         miner.num_triplets = len(mined[0])
     else:
@@ -78,7 +78,7 @@ def batch_to_mine(
 ) -> tuple[Tensor, Tensor, Reference, Labels]:
     """Checks and converts the input of a miner, which needs labels."""
     if labels is None or (ref_emb is not None and ref_labels is None):
-        raise ValueError("labels, and ref_labels beside ref_emb, must be tensors of class ids; got None")
+        raise ValueError("labels, and ref_labels with ref_emb, must be tensors of class ids; got None")
     points, ids, ref_points, ref_ids = checked_batch(embeddings, labels, ref_emb, ref_labels)
     assert ids is not None
     return points, ids, ref_points, ref_ids

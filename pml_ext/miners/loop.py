@@ -1,4 +1,4 @@
-"""LoOp for miners: mine with the distances of the closest points of arcs."""
+"""LoOp for miners: mining by the distances between the closest points of arcs."""
 
 import copy
 from typing import TYPE_CHECKING
@@ -24,22 +24,22 @@ _REFUSED = {
 
 
 class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
-    """Runs a pair or triplet miner with the negative distances replaced by LoOp's.
+    """Runs a pair or triplet miner on LoOp's distances for negative pairs.
 
-    A pair miner chooses only its negative pairs by LoOp's distances; its positive pairs are those without LoOp. The
-    loss that gets them computes its own, plain distances.
+    A pair miner selects only its negative pairs by LoOp's distances; its positive pairs are the same as without LoOp.
+    The loss still computes plain distances.
 
     Args:
-        miner: a PML miner (or one of ours) that reads its pairs through `self.distance`: cosine similarity, or
-            LpDistance(p=2) with power 1 or 2. Its statistics are its own, and num_triplets and such here too.
+        miner: a miner of PML or this package that computes its pairs by `self.distance`: cosine similarity, or
+            LpDistance(p=2) with power 1 or 2. It keeps its statistics; num_triplets and the like are set here too.
         pairing, geometry: as in LoOp.
     Attributes:
-        distance: the wrapped miner's; setting it sets it there.
+        distance: that of the wrapped miner, also when set.
     Raises:
-        TypeError: a miner that does not read pair distances, or a distance without a LoOp form.
-    Source: Vasudeva et al., "LoOp: Looking for Optimal Hard Negative Embeddings", ICCV 2021. Its LoOp with the
-        multi-similarity loss is MultiSimilarityLoss with LoOpMiner(MultiSimilarityMiner(epsilon=-0.02)), with Fig. 3d's
-        ε; that of Table 2 is not stated. Paper: that miner; here: any.
+        TypeError: a miner that does not use pair distances, or a distance without a LoOp form.
+    Source: Vasudeva et al., "LoOp: Looking for Optimal Hard Negative Embeddings", ICCV 2021. The paper's
+        multi-similarity loss with LoOp is MultiSimilarityLoss with LoOpMiner(MultiSimilarityMiner(epsilon=-0.02)),
+        with ε of Fig. 3d; Table 2 does not state it. Paper: that miner; here: any miner.
 
     >>> import torch
     >>> from pml_ext.miners import TripletMarginMiner
@@ -72,7 +72,7 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
     def forward(
         self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """The wrapped miner's pairs or triplets; shapes as in the miners of this package."""
+        """Returns the wrapped miner's pairs or triplets; shapes as in the miners of this package."""
         if is_empty(embeddings) or is_empty(ref_emb):
             none: tuple[Tensor, ...] = self.miner(embeddings[:0], labels[:0])
             return none

@@ -12,23 +12,26 @@ from pml_ext.miners._base import EmbeddingMiner, PMLArguments
 
 
 class ConcordanceMiner(EmbeddingMiner):
-    """All triplets of one kind: discordant ones, whose negative is the more similar one to the anchor, or others.
+    """Selects all triplets of one kind, by default the discordant ones: the negative is closer than the positive.
 
-    By the gap g = S_ap − S_an (with a distance d_an − d_ap): "discordant" is g < 0; "hard" g ≤ 0, so with the ties;
-    "semihard" 0 < g ≤ margin; "easy" g > margin. Hard, semi-hard and easy make up all triplets, and are those of
-    PML's TripletMarginMiner, here without a tensor of B³ entries.
+    The kind depends on the gap g = S_ap − S_an (d_an − d_ap for distances):
+
+        discordant: g < 0    hard: g ≤ 0, including ties    semihard: 0 < g ≤ margin    easy: g > margin
+
+    Hard, semi-hard and easy triplets are those of PML's TripletMarginMiner, without a tensor of B³ entries. Together
+    they are all triplets.
 
     Args:
         type_of_triplets: "discordant", "hard", "semihard" or "easy".
-        margin: >= 0, in the measure of the distance; says where semi-hard ends.
+        margin: >= 0, in the measure of the distance; the upper end of semi-hard.
         **pml: distance (any; CosineSimilarity is the default), collect_stats.
     Attributes:
-        num_discordant, num_hard, num_semihard, num_easy: with collect_stats, how many triplets of each kind the last
-            batch had, whichever were asked for. The concordance index is
+        num_discordant, num_hard, num_semihard, num_easy: with collect_stats, the number of triplets of each kind in
+            the last batch. The concordance index is
             1 − (num_discordant + num_hard) / (2 (num_hard + num_semihard + num_easy)).
     Raises:
         ValueError: an unknown type, a negative margin.
-    Source: "Triplet Similarity Learning on Concordance Constraint", Fig. 1a. Ties are ours.
+    Source: "Triplet Similarity Learning on Concordance Constraint", Fig. 1a. The paper does not define ties.
 
     >>> import torch
     >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
@@ -52,7 +55,7 @@ class ConcordanceMiner(EmbeddingMiner):
     def _choose(
         self, similarities: Tensor, same: Tensor, different: Tensor, *, with_itself: bool
     ) -> tuple[Tensor, ...]:
-        """The triplets, ordered by anchor, then positive, then negative."""
+        """Returns the triplets, ordered by anchor, then positive, then negative."""
         if self.collect_stats:
             for kind, count in count_triplet_kinds(similarities, same, different, self.margin).items():
                 setattr(self, f"num_{kind}", count)
@@ -60,15 +63,15 @@ class ConcordanceMiner(EmbeddingMiner):
 
 
 class HPHNMiner(EmbeddingMiner):
-    """One triplet for each sample: the pair with its farthest positive, and the nearest negative of either end.
+    """Hard-positive hard-negative (HPHN) miner: each sample's farthest positive, and the nearest negative of the two.
 
-    Where the positive has the nearer negative, the two change places, so that anchor and negative are that pair.
-    With ref_emb the nearest negative is the anchor's own, as PML's BatchHardMiner takes it always. Of equals the
-    first is taken. A sample without a positive, or a batch of one class, gives no triplet.
+    If the nearest negative is closer to the positive than to the sample, the positive becomes the anchor. With ref_emb,
+    the negative is the one nearest to the sample, as in PML's BatchHardMiner. Ties select the first. A sample without
+    a positive, or a batch of one class, gives no triplet.
 
     Args:
         **pml: distance (any; LpDistance is PML's default), collect_stats.
-    Source: as HPHNTripletLoss, which is the mean triplet loss of these.
+    Source: see HPHNTripletLoss, the mean triplet loss over these triplets.
 
     >>> import torch
     >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
@@ -79,23 +82,23 @@ class HPHNMiner(EmbeddingMiner):
     def _choose(
         self, similarities: Tensor, same: Tensor, different: Tensor, *, with_itself: bool
     ) -> tuple[Tensor, ...]:
-        """The triplets, in the order of the samples that they are for."""
+        """Returns the triplets, one per sample in batch order."""
         return hardest_triplets(-similarities, same, different, among_themselves=with_itself)
 
 
 class DisjointTripletMiner(EmbeddingMiner):
     """Random (anchor, positive, negative) triplets; each sample of the batch is in at most one.
 
-    Random pairs of a class become anchors and positives. Negatives are the samples of other classes that are left, and
-    those of pairs that are broken up for them. Where classes are balanced nearly all samples are used.
+    Random pairs of a class become anchors and positives. Negatives are remaining samples of other classes; if none is
+    left, a pair is split up. With balanced classes nearly all samples are used.
 
     Args:
-        seed: None: drawn from torch's own generator, anew at every call. A number: the same labels give the same
-            triplets at every call.
+        seed: None draws from torch's global generator at every call. With an integer, the same labels always give the
+            same triplets.
         **pml: distance (ignored), collect_stats.
-            With ref_emb the anchors are of the batch, positives and negatives of ref_emb, each at most once.
+            With ref_emb, anchors come from the batch, positives and negatives from ref_emb, each at most once.
     Source: "Rand-disjoint" in Vasudeva et al., "LoOp", ICCV 2021, Table 3: the sampler of its triplet baseline.
-        Paper: how they are drawn is not stated; here: as above.
+        Paper: the drawing is not described; here: as above.
 
     >>> labels = torch.tensor([0, 0, 1, 1, 2, 2])
     >>> triplets = torch.stack(DisjointTripletMiner(seed=0)(torch.randn(6, 2), labels))
@@ -110,7 +113,7 @@ class DisjointTripletMiner(EmbeddingMiner):
         self.seed = seed
 
     def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Reference, ref_labels: Labels) -> tuple[Tensor, ...]:
-        """The triplets, in random order."""
+        """Returns the triplets in random order."""
         generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
         ids = labels.tolist()
         order = torch.randperm(len(ids), generator=generator).tolist()

@@ -25,7 +25,7 @@ def whole() -> OpenSet:
 def test_latin_trains_and_other_scripts_test(whole: OpenSet) -> None:
     train, test = whole.train, whole.query
     assert whole.gallery is None
-    # What FreeType's version may change is which pictures are equal, and so a few of them.
+    # What FreeType's version may change is which images are equal, and so a few of them.
     assert len(np.unique(train.identities)) == pytest.approx(722, abs=10)
     assert len(np.unique(test.identities)) == pytest.approx(514, abs=10)
     assert (len(train), len(test)) == (pytest.approx(10575, abs=200), pytest.approx(6879, abs=200))
@@ -35,15 +35,15 @@ def test_latin_trains_and_other_scripts_test(whole: OpenSet) -> None:
 
 
 @pytest.mark.parametrize("part", ["train", "query"])
-def test_every_letter_is_in_several_families_and_no_picture_twice_in_one(whole: OpenSet, part: str) -> None:
+def test_every_letter_is_in_several_families_and_no_image_twice_in_one(whole: OpenSet, part: str) -> None:
     images: ImageSet = getattr(whole, part)
     families: dict[int, set[int]] = {}
-    pictures = set()
+    seen = set()
     for identity, family, image in zip(images.identities.tolist(), images.cameras.tolist(), images.images, strict=True):
         assert image.shape == (1, 32, 32)
         families.setdefault(identity, set()).add(family)
-        pictures.add((identity, family, image.numpy().tobytes()))
-    assert all({0, 1, 2} <= found for found in families.values()) and len(pictures) == len(images)
+        seen.add((identity, family, image.numpy().tobytes()))
+    assert all({0, 1, 2} <= found for found in families.values()) and len(seen) == len(images)
 
 
 def test_characters_that_look_the_same_are_one_letter(table: GlyphTable) -> None:

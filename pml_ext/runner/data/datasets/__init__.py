@@ -127,7 +127,7 @@ def training_share(name: str, options: CN) -> float:
 
 
 def require_files(name: str, root: Path, grey: bool, share: float) -> None:
-    """Raise what `load` finds wrong with a set's files; no picture is decoded, drawn or downloaded."""
+    """Raise what `load` finds wrong with a set's files; no image is decoded, drawn or downloaded."""
     check = data_set(name).check if name in DATASET_REGISTRY else None
     if check is None:
         load(name, root, grey, share)

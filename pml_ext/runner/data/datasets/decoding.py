@@ -62,7 +62,7 @@ def _opened(content: bytes, name: str) -> Iterator[Image.Image]:
 
 def pixels_of(image: Image.Image, grey: bool) -> "Tensor":
     """An image that stands upright as a uint8 (1 or 3, h, w) tensor, its colours as in `decode_image`."""
-    import torch  # only where pictures are read: the names and files of a set are checked without it
+    import torch  # only where images are read: the names and files of a set are checked without it
 
     pixels = np.array(_in_8_bits(image).convert("L" if grey else "RGB"))
     return torch.from_numpy(pixels[None] if grey else pixels.transpose(2, 0, 1).copy())
@@ -84,7 +84,7 @@ def _in_8_bits(image: Image.Image) -> Image.Image:
 def decode_plain_jpeg(content: bytes, grey: bool) -> "Tensor | None":
     """Pillow's pixels of a JPEG file in half its time, a uint8 (1 or 3, h, w) tensor that lies in memory as (h, w, C).
 
-    None where Pillow must look itself: another format, CMYK, a picture that Exif or XMP may turn, colours that become
+    None where Pillow must look itself: another format, CMYK, an image that Exif or XMP may turn, colours that become
     grey, more pixels than `Image.MAX_IMAGE_PIXELS`, anything that libjpeg finds wrong (it reads on; strict does not).
     """
     try:

@@ -64,7 +64,7 @@ def font_path(file: str, sha256: str) -> Path:
 
 
 def check_fonts(root: Path) -> None:
-    """Raise UserError if the pictures cannot be drawn; nothing is drawn."""
+    """Raise UserError if the images cannot be drawn; nothing is drawn."""
     for styles in TYPEFACES.values():
         for file, sha256 in styles.items():
             font_path(file, sha256)
@@ -85,7 +85,7 @@ class Typeface:
         self.path = font_path(file, sha256)
         self.characters = frozenset(map(chr, FT2Font(self.path).get_charmap()))
 
-    def picture(self, character: str) -> np.ndarray:
+    def image(self, character: str) -> np.ndarray:
         """(32, 32) uint8, black on white, on one baseline; in a smaller size where the character would not fit."""
         for points in range(_POINTS, 4, -1):
             font = _font(self.path, points)
@@ -105,13 +105,13 @@ def glyphs_set(root: Path, grey: bool) -> OpenSet:
 
     An identity is a letter, or several that look the same (A of Latin, Greek and Cyrillic: such an identity trains
     where one of them is Latin); the camera is the typeface family (DejaVu Sans, DejaVu Sans Mono, DejaVu Serif, STIX),
-    and the family's styles are the pictures. Drawn anew in each run, which takes a second; another version of
+    and the family's styles are the images. Drawn anew in each run, which takes a second; another version of
     FreeType may smooth edges differently.
     """
     import torch  # as in pixels_of
 
     table = draw()
-    pixels = torch.from_numpy(table.pictures)[:, None]
+    pixels = torch.from_numpy(table.images)[:, None]
     images = pixels if grey else pixels.expand(-1, 3, -1, -1)
     names, latin = [], set()
     called: dict[int, str] = {}
@@ -128,9 +128,9 @@ def glyphs_set(root: Path, grey: bool) -> OpenSet:
 
 @dataclass(frozen=True)
 class GlyphTable:
-    """Every picture, with what it shows."""
+    """Every image, with what it shows."""
 
-    pictures: np.ndarray  # (N, 32, 32) uint8, black on white
+    images: np.ndarray  # (N, 32, 32) uint8, black on white
     identities: np.ndarray  # (N,) int64, characters that look the same have one
     families: np.ndarray  # (N,) int64, a family's place in TYPEFACES
     characters: np.ndarray  # (N,) str
@@ -138,9 +138,9 @@ class GlyphTable:
 
 
 def draw(characters: list[str] | None = None) -> GlyphTable:
-    """All pictures of some characters; without any, of every letter that the three DejaVu families have.
+    """All images of some characters; without any, of every letter that the three DejaVu families have.
 
-    A picture that equals another one of its identity and family to the pixel is left out.
+    An image that equals another one of its identity and family to the pixel is left out.
     """
     faces: list[list[Typeface]] = []
     for files in TYPEFACES.values():
@@ -149,21 +149,21 @@ def draw(characters: list[str] | None = None) -> GlyphTable:
     if characters is None:
         everywhere = frozenset.intersection(*(face.characters for face in upright))
         characters = sorted(c for c in everywhere if unicodedata.category(c) in ("Lu", "Ll", "Lt", "Lo"))
-    looks = [face.picture(character) for face in upright for character in characters]
+    looks = [face.image(character) for face in upright for character in characters]
     identities = identities_of_looks(np.reshape(looks, (len(upright), len(characters), SIDE, SIDE)))
-    rows, pictures, seen = [], [], set()
+    rows, images, seen = [], [], set()
     for family, styles in enumerate(faces):
         for face in styles:
             for character, identity in zip(characters, identities.tolist(), strict=True):
                 if character not in face.characters:
                     continue
-                picture = face.picture(character)
-                key = (identity, family, picture.tobytes())
-                if picture.min() < 255 and key not in seen:
+                image = face.image(character)
+                key = (identity, family, image.tobytes())
+                if image.min() < 255 and key not in seen:
                     seen.add(key)
                     rows.append((identity, family, character, face.path.stem))
-                    pictures.append(picture)
-    return GlyphTable(np.stack(pictures), *(np.array(column) for column in zip(*rows, strict=True)))
+                    images.append(image)
+    return GlyphTable(np.stack(images), *(np.array(column) for column in zip(*rows, strict=True)))
 
 
 def identities_of_looks(looks: np.ndarray) -> np.ndarray:
