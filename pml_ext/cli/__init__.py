@@ -1,4 +1,4 @@
-"""The `pml-ext` command: its parser, and how a command ends.
+"""The `pml-ext` command: its parser and its exit statuses.
 
 Each command is one module here, or a part of one, with its arguments, help, example and body. torch takes seconds to
 import, so these modules import it, and the rooms that need it, inside their functions: help and errors are quick.
@@ -40,7 +40,7 @@ STDOUT_CLOSED = 128 + 13  # as a shell has it for SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; a mistake in its input is one line on stderr and exit status 2."""
+    """Runs a command; an error in its input prints one line to stderr and exits with status 2."""
     # Before torch is loaded: threads that wait actively starve each other next to a busy process.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:

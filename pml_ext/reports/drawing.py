@@ -1,4 +1,4 @@
-"""Pictures in colours that differ in grey and for colour-blind readers."""
+"""Figures in colours that differ in grey and for colour-blind readers."""
 
 import io
 import logging
@@ -86,7 +86,7 @@ class Picture:
 
 
 def drawn(makers: PicturesOf, *, of: str) -> Iterator[Picture]:
-    """The pictures, drawn; in place of one that cannot be drawn, a heading and the reason. No picture ends a run.
+    """Yields the drawn figures; a figure that fails becomes a heading with the reason, so that no figure ends a run.
 
     of: the data set or run that they show, for the log, which has the reasons too.
     """
@@ -111,7 +111,7 @@ def _reason(error: Exception) -> str:
 
 
 def as_png(*pictures: np.ndarray) -> bytes:
-    """Pictures as a PNG, one below the other."""
+    """Returns a PNG with the images stacked vertically."""
     from PIL import Image
 
     width = max(picture.shape[1] for picture in pictures)

@@ -13,21 +13,21 @@ MOST = 100
 
 @dataclass(frozen=True)
 class Hit:
-    """A row that was found: its path in the index, the file to show if any, and the threshold's decision if any."""
+    """A row that was found: its path in the index, its image file, and the threshold's decision (both optional)."""
 
     row: int
     cosine: float
     path: str
-    picture: Path | None
+    image: Path | None
     accepted: bool | None
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a query has found; the query's own picture where there is one."""
+    """The hits of a query, and the query's image file if there is one."""
 
     query: str
-    picture: Path | None
+    image: Path | None
     hits: Sequence[Hit]
 
 
@@ -38,20 +38,20 @@ def write_hits(
     *,
     score: str = "cosine",
 ) -> None:
-    """Write the page; score: what the hits' numbers are called. The name of an image's folder is shown as its class."""
+    """Write the page; score: name of the hits' scores. The name of an image's folder is shown as its class."""
     shown = [(answer.query, _cards(answer, score)) for answer in answers[:MOST]]
     about = {"title": "The most similar images", "about": "This search", "facts": facts.items()}
     write_html(Path(path), render("hits.html", answers=shown, count=len(answers), **about))
 
 
 def _cards(answer: Answer, score: str) -> list[Card]:
-    cards = [Card([(thumbnail(answer.picture), [])], verdict="query", kind="query")]
+    cards = [Card([(thumbnail(answer.image), [])], verdict="query", kind="query")]
     for place, hit in enumerate(answer.hits, start=1):
         lines = [f"row {hit.row}"]
         if hit.path:
             lines = [PurePath(hit.path).parent.name, hit.path]
         verdict, kind = _VERDICTS[hit.accepted]
-        side = thumbnail(hit.picture), lines
+        side = thumbnail(hit.image), lines
         text = f"{place}. {score} {hit.cosine:.4f}"
         cards.append(Card([side], text, verdict, kind))
     return cards

@@ -38,7 +38,7 @@ class RankedLists:
 class Confusion:
     """Wrong results of the identity `taken_for` take `places` of the `of` first places of an identity's queries.
 
-    query, result: places of one such query and result, for a picture.
+    query, result: places of one such query and result, to show their images.
     """
 
     identity: int

@@ -1,4 +1,4 @@
-"""report.html: the pictures of a run's test sets and of its training."""
+"""report.html: figures of a run's test sets and of its training."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -49,7 +49,7 @@ TRAINED = "trained"
 
 
 class Utility(NamedTuple):
-    """A test set's utility against threshold: to be measured, and its picture."""
+    """A test set's utility by threshold, and its figure."""
 
     curves: Callable[[], UtilityCurves]
     picture: Picture
@@ -67,7 +67,7 @@ def write_report(
     facts: Mapping[str, str],
     notes: Sequence[str] = (),
 ) -> Path:
-    """Write report.html and its pictures in the folder of a run, return the page.
+    """Write report.html and its figures into the run's folder; returns the page's path.
 
     test_sets of pairs or templates have a table and their ROC; far: of the operating point, 1 / impostor pairs where
     those are fewer; utility: of `measure_utility`; notes: the first paragraphs.

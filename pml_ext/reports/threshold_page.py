@@ -1,4 +1,4 @@
-"""A threshold report as files for the person who decides: an HTML page, a PNG of its pictures, the JSON."""
+"""Writes a threshold report as an HTML page, a PNG with its figures, and JSON."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -67,7 +67,7 @@ def page_of(report: ThresholdFields, pictures: list[Picture], image_of: ImageOf 
 
 
 def png_of(pictures: list[Picture]) -> bytes:
-    """The page's pictures, one below the other."""
+    """Returns a PNG with the page's figures, one below the other."""
     return as_png(*(picture.pixels for picture in pictures))
 
 
@@ -157,7 +157,7 @@ def _group_rate(rate: ErrorRate | None, pairs: int, needed: int) -> str:
 
 
 def _ratios(report: ThresholdFields) -> list[str]:
-    """How far the groups lie apart, a sentence for each kind of error."""
+    """The ratio between groups, one sentence per kind of error."""
     groups = report.groups
     if groups is None:
         return []

@@ -1,4 +1,4 @@
-"""A threshold report in words: sentences for the person who decides, and the lines of its summary."""
+"""A threshold report as text: sentences for readers without background, and the summary lines."""
 
 import math
 from decimal import Decimal
@@ -83,7 +83,7 @@ def _share(rate: float, trials: int, kind: str, outcome: str) -> str:
 
 
 def target_in_words(report: ThresholdFields) -> str:
-    """What the threshold was chosen for, for a reader who does not know FAR."""
+    """The target of the threshold, for a reader who does not know FAR."""
     kind, value = report.target.kind, report.target.value
     if value is None:
         return "so that both kinds of errors together are fewest"
@@ -171,7 +171,7 @@ def summary_lines(report: ThresholdFields) -> list[Line]:
 
 
 def origin_lines(report: ThresholdFields) -> list[Line]:
-    """What the report was measured on, and how certain it is."""
+    """The data behind the report, and its certainty."""
     checkpoint = report.checkpoint
     copied = f", {report.copies} of them copies" if report.copies else ""
     samples = f"{report.samples} samples{copied}, {len(report.classes)} classes, {report.embedding_dim} dimensions"
@@ -223,7 +223,7 @@ def _search(rates: GalleryRates) -> str:
 
 
 def _groups(report: ThresholdFields) -> list[Line]:
-    """A line for each group, and one for how far they lie apart."""
+    """One line per group, and one with their ratio."""
     groups = report.groups
     if groups is None:
         return []

@@ -1,4 +1,4 @@
-"""`Embedder`: a trained model that takes crops of any size and gives embeddings.
+"""`Embedder`: a trained model that maps image crops of any size to embeddings.
 
 It resizes the crops and sends them through `PixelsToEmbedding`, an exported ONNX file or a module of the user.
 """
@@ -37,11 +37,11 @@ Crop: TypeAlias = np.ndarray | Tensor | Image.Image
 
 
 class Embedder:
-    """A trained model: crops in, embeddings of unit length out. Several threads may call it at once.
+    """A trained model that maps image crops to embeddings of unit length. It is thread-safe.
 
     `from_run`, `from_config` and `from_onnx` load models of this package and of FastReID; the constructor takes any
-    other module. Crops are resized on the CPU by the runner's transforms of tests (INPUT.SIZE_TEST, INTERPOLATION,
-    CROP), which are bicubic for a module.
+    other module. Crops are resized on the CPU by the runner's test transforms (INPUT.SIZE_TEST, INTERPOLATION, CROP);
+    for a module the interpolation is bicubic.
 
     Args:
         module: maps standardised images (B, C, H, W) to embeddings (B, D) of any length. It is moved to the device and
@@ -50,11 +50,11 @@ class Embedder:
         mean, std: of each channel, in units of pixels from 0 to 255; images become (pixels − mean) / std. Three values
             for RGB, one for grey images.
         device: as for `from_config`.
-        batch_size: the most crops that go through the network at once.
-        cohort: a cohort of `CohortNormalization.save`, of the same weights, which normalises `similarity`.
+        batch_size: maximum number of crops per forward pass.
+        cohort: file of `CohortNormalization.save` for the same weights; `similarity` is then normalised.
     Raises:
-        UserError: the module does not return (B, D) for B images; a device that is not there.
-        ValueError: a size, mean or std that does not fit.
+        UserError: the module does not return (B, D) for B images; a missing device.
+        ValueError: an invalid size, mean or std.
 
     A gallery names the model by a hash of its weights, with size, mean and std.
 
@@ -141,10 +141,10 @@ class Embedder:
         overrides: Sequence[str] = (),
         imports: Sequence[str] = (),
     ) -> "Embedder":
-        """Load the model of a YAML and a checkpoint, of this package or of FastReID. Nothing is downloaded.
+        """Loads a model from a YAML file and a checkpoint, of this package or of FastReID. Nothing is downloaded.
 
-        Only what shapes the network and its input is read from the YAML. An unknown key is an error under MODEL, and a
-        warning elsewhere.
+        Reads only keys that define the network and its input. An unknown key is an error under MODEL, and a warning
+        elsewhere.
 
         Args:
             config_file: as for training, for example a run's own config.yaml.
@@ -175,7 +175,7 @@ class Embedder:
 
     @classmethod
     def from_run(cls, run: str | Path, **options: Any) -> "Embedder":
-        """Load the model of a run of `pml-ext train` from its OUTPUT_DIR: its config and its best checkpoint.
+        """Loads the model of a `pml-ext train` run from its OUTPUT_DIR: the config and the best checkpoint.
 
         Args:
             options: as for `from_config`; `weights` for another checkpoint, such as run/checkpoints/last.ckpt.
@@ -211,7 +211,7 @@ class Embedder:
         batch_size: int = 32,
         cohort: str | Path | None = None,
     ) -> "Embedder":
-        """Load a file of `pml-ext export --format onnx`, with the flip test and precision it was exported with.
+        """Loads a file of `pml-ext export --format onnx`, with the flip test and precision of the export.
 
         Args:
             device: cpu, cuda, cuda:1 … or such a torch.device; or auto: a CUDA device if onnxruntime sees one.
@@ -226,7 +226,7 @@ class Embedder:
 
     @property
     def embedding_dim(self) -> int:
-        """D, the columns."""
+        """D, the embedding size."""
         return self.record.embedding_dim
 
     @property
@@ -237,7 +237,7 @@ class Embedder:
         return self._size[0], self._size[1]
 
     def similarity(self, a: Tensor, b: Tensor) -> Tensor:
-        """Cosines of every pair of embeddings; with a cohort, normalised scores.
+        """Returns the cosines of all pairs of embeddings, or normalised scores if there is a cohort.
 
         Args:
             a, b: (A, D) and (B, D), of this model.
@@ -255,7 +255,7 @@ class Embedder:
         return unit_rows(a) @ unit_rows(b).T
 
     def __call__(self, crops: Crop | Sequence[Crop], *, order: str = "RGB") -> Tensor:
-        """Embed one crop or several, of any sizes.
+        """Embeds one or several crops of any size.
 
         Args:
             crops: each a uint8 array (h, w), (h, w, 1) or (h, w, 3), a uint8 tensor (1 or 3, h, w), or a Pillow image;

@@ -1,8 +1,8 @@
 """Nearest-neighbour search in a gallery: exact up to EXACT_UP_TO rows, with a faiss index above that.
 
-The index is an inverted file of 4-bit product codes. It proposes candidates, whose rows in the gallery give exact
-scores. The first search that needs an index builds it and keeps it in the gallery. Rows that it does not cover are all
-compared; above EXACT_UP_TO of them it is built again.
+The index is an inverted file of 4-bit product codes. It proposes candidates, which are rescored exactly with their
+rows in the gallery. The first search that needs an index builds it and stores it in the gallery. Rows outside the index
+are compared exhaustively; with more than EXACT_UP_TO of them, the index is rebuilt.
 """
 
 import logging
