@@ -1,5 +1,3 @@
-from collections.abc import Callable
-
 import pytest
 
 from pml_ext._ops import numerics
@@ -9,10 +7,10 @@ from pml_ext.functional.retrieval import cohort, feature_distances
 
 
 @pytest.fixture
-def blocks_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def blocks_of(monkeypatch):
     """Sets how many entries a block of any kernel has, so that small inputs take several blocks."""
 
-    def set_size(entries: int) -> None:
+    def set_size(entries):
         monkeypatch.setattr(numerics, "ENTRIES", entries)
         monkeypatch.setattr(feature_distances, "_FEWEST_ROWS", 1)
         for module in (partners, best_scores, cohort, feature_distances):

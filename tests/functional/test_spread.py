@@ -13,14 +13,11 @@ from tests.oracles import metrics as oracle
 
 
 def test_clustering_f1():
-    clusters, labels = torch.randint(0, 5, (60,)), torch.randint(0, 4, (60,))
-    expected = oracle.clustering_f1(clusters.tolist(), labels.tolist())
-    assert clustering_f1(clusters, labels).item() == pytest.approx(expected, rel=1e-12)
+    """Its values are in tests/properties/test_measurements.py."""
+    labels = torch.randint(0, 4, (60,))
     assert clustering_f1((3 - labels) * 2**40, labels).item() == 1.0
-    assert clustering_f1(torch.arange(60), labels).item() == 0.0
-    assert clustering_f1(torch.arange(60), torch.arange(60)).isnan()
     with pytest.raises(ValueError, match="cluster_labels must have shape"):
-        clustering_f1(clusters[1:], labels)
+        clustering_f1(labels[1:], labels)
 
 
 @pytest.mark.parametrize(("classes", "clusters"), [(2, 2), (7, 7), (40, 9), (300, 30)])
@@ -40,9 +37,6 @@ def test_spectral_variance_equals_the_formula(shape, dtype, rel):
     x = (torch.randn(shape, dtype=torch.float64) * torch.linspace(0.1, 3, shape[1]).double()).to(dtype)
     expected = oracle.spectral_variance(x.double().numpy())
     assert spectral_variance(x).item() == pytest.approx(expected, rel=rel, abs=1e-12)
-    rotation = torch.linalg.qr(torch.randn(shape[1], shape[1]).double())[0]
-    moved = 3 * (x.double() @ rotation)[torch.randperm(len(x))]
-    assert spectral_variance(moved).item() == pytest.approx(expected, rel=rel, abs=1e-12)
 
 
 def test_even_spectra_are_zero_and_unused_directions_infinite():
@@ -85,11 +79,3 @@ def test_a_point_and_a_line_are_told_from_healthy_embeddings():
     healthy = [noise, noise + 4, centres[:4].repeat(5, 1), torch.stack([on_an_arc.cos(), on_an_arc.sin()], dim=1)]
     assert [embedding_spread(x).problem() for x in healthy] == [""] * 4
     assert EmbeddingSpread(0.999, 0.99, 1.0, (9, 3)).problem() == ""  # at both limits
-
-
-@pytest.mark.parametrize("measure", [spectral_variance, embedding_spread])
-def test_nan_is_an_error(measure):
-    with pytest.raises(ValueError, match="embeddings must be finite"):
-        measure(torch.full((3, 3), torch.nan))
-    with pytest.raises(ValueError, match="at least 2 rows"):
-        embedding_spread(torch.ones(1, 3))

@@ -3,15 +3,13 @@
 import pytest
 import torch
 
-from pml_ext.functional import concordance_index, count_triplet_kinds, hardest_triplets, triplets_of_kind
+from pml_ext.functional import count_triplet_kinds, hardest_triplets, triplets_of_kind
 from pml_ext.functional.tuples import (
-    class_columns,
     class_spans,
     count_pairs,
     count_triplets,
     every_negative,
     every_triplet,
-    hardest_of_pairs,
     pairs_of,
     same_and_different,
     triplets_of,
@@ -49,20 +47,6 @@ def test_masks_and_counts(labels, ref_labels):
         for anchors in (torch.arange(len(ids)), torch.arange(len(ids)).flip(0)[::2], torch.arange(0)):
             negatives = every_negative(ids, anchors, ids.device)
             assert sorted(rows_of(negatives)) == [*map(tuple, different[anchors].nonzero().tolist())]
-
-
-@pytest.mark.parametrize("labels", [[7, -1, 7, 2, -1, 7, 9], [0, 1, 2, 3]])
-def test_class_columns_lists_the_class_then_the_sample(labels):
-    spans = class_spans(torch.tensor([labels, labels]).T[:, 0])  # strided
-    assert sorted(spans.sizes) == sorted(labels.count(label) for label in set(labels))
-    columns, valid = class_columns(spans)
-    assert columns.shape == (len(labels), spans.largest) and valid.shape == (len(labels), spans.largest - 1)
-    for i, label in enumerate(labels):
-        members = [j for j, other in enumerate(labels) if j != i and other == label]
-        assert sorted(columns[i, :-1][valid[i]].tolist()) == members
-        assert set(columns[i, :-1][~valid[i]].tolist()) <= {i} and columns[i, -1] == i
-    for of_rows, of_all in zip(class_columns(spans, slice(2, 4)), (columns, valid), strict=True):
-        assert torch.equal(of_rows, of_all[2:4])
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -121,9 +105,6 @@ def test_all_triplets_of_each_kind(ref_labels, block, blocks_of):
         assert rows_of(triplets_of_kind(s, *pairs, kind, 0.5)) == sorted(expected)
         assert counts[kind] == len(expected) > 0
     assert counts["discordant"] < counts["hard"]  # by the ties
-    index = 1 - (counts["discordant"] + counts["hard"]) / (2 * int(count_triplets(*pairs)))
-    ids = torch.tensor(LABELS), ref_labels and torch.tensor(ref_labels)
-    assert concordance_index(s, *ids).item() == pytest.approx(index, abs=1e-12)
 
 
 def test_no_positive_or_no_negative_pair():
@@ -153,9 +134,8 @@ def test_hardest_triplets_within_a_set_and_between_two_sets():
 @pytest.mark.parametrize(
     ("negatives", "expected"),
     [
-        ([(0, 2)], [(0, 1, 2)]),
         ([(0, 2), (1, 3)], [(1, 0, 3)]),  # 3 is nearer to sample 1 than 2 is to sample 0
-        ([(1, 3)], [(1, 0, 3)]),
+        ([(0, 2)], [(0, 1, 2)]),
         ([], []),
     ],
 )
@@ -172,15 +152,3 @@ def test_ties_go_to_the_first_and_to_the_row():
     masks = same_and_different(torch.tensor([0, 0, 0, 1, 1]))
     found = hardest_triplets(torch.ones(5, 5), *masks, among_themselves=True)
     assert rows_of(found) == [(0, 1, 3), (1, 0, 3), (2, 0, 3), (3, 4, 0), (4, 3, 0)]
-
-
-def test_hardest_of_pairs_equals_the_loops():
-    d, labels = torch.rand(9, 9, dtype=torch.float64), torch.arange(9) % 3
-    positive, negative = same_and_different(labels)
-    negative &= torch.rand(9, 9) < 0.7
-    pairs = torch.tensor([[0, 1, 5], [3, 7, 8]])
-    for ends, *found in zip(pairs.T.tolist(), *hardest_of_pairs(d, positive, negative, *pairs), strict=True):
-        far_end, far, near_end, near = found
-        assert far_end in ends and near_end in ends and positive[far_end, far] and negative[near_end, near]
-        assert d[far_end, far] == max(d[e, o] for e in ends for o in range(9) if positive[e, o])
-        assert d[near_end, near] == min(d[e, o] for e in ends for o in range(9) if negative[e, o])

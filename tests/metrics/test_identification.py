@@ -1,11 +1,9 @@
 """IJB's 1:N protocol against loops over templates, probe by probe."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from pml_ext.metrics import (
     IdentificationEvaluator,
@@ -13,13 +11,14 @@ from pml_ext.metrics import (
     StreamingVerification,
     TemplateSubjects,
 )
+from tests.oracles.verification import cosine
 
 FPIRS, RANKS = (0.2, 0.1, 0.01), (1, 2, 5)
 IDS = torch.arange(70)
 BLOCKS = (1, 7, 30, 22)
 
 
-def protocol(several: bool = False) -> SearchProtocol:
+def protocol(several=False):
     """Templates 0 to 9 are gallery 1 and 10 to 19 gallery 2, of a subject each or of two templates; the rest probes."""
     subjects = torch.cat([(IDS[:20] // 2 if several else IDS[:20]) + 100, torch.arange(50) % 25 + 98])
     parts = (TemplateSubjects(IDS[of], subjects[of]) for of in (slice(20, None), slice(10), slice(10, 20)))
@@ -27,7 +26,7 @@ def protocol(several: bool = False) -> SearchProtocol:
     return SearchProtocol(probes, tuple(galleries))
 
 
-def faces() -> Tensor:
+def faces():
     generator = torch.Generator().manual_seed(0)
     people = torch.randn(30, 4, generator=generator, dtype=torch.float64)
     of = torch.cat([IDS[:20] + 2, torch.arange(50) % 25])
@@ -36,16 +35,14 @@ def faces() -> Tensor:
     return x
 
 
-def cosine(a: list[float], b: list[float]) -> float:
-    return sum(x * y for x, y in zip(a, b, strict=True)) / math.sqrt(sum(x * x for x in a) * sum(y * y for y in b))
-
-
-def rates_by_loops(x: list[list[float]], of: SearchProtocol, gallery: int) -> dict[str, float]:
+def rates_by_loops(x, of, gallery, cameras=None):
     enrolled = list(zip(*(column.tolist() for column in of.galleries[gallery]), strict=True))
     mated, others = [], []
     for probe, subject in zip(*(column.tolist() for column in of.probes), strict=True):
-        best: dict[int, float] = {}
+        best = {}
         for template, owner in enrolled:
+            if cameras and owner == subject and cameras[template] == cameras[probe]:
+                continue
             best[owner] = max(best.get(owner, -2.0), cosine(x[probe], x[template]))
         if subject in best:
             own = best.pop(subject)
@@ -63,7 +60,7 @@ def rates_by_loops(x: list[list[float]], of: SearchProtocol, gallery: int) -> di
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_rates_equal_loops_over_two_galleries(several: bool) -> None:
+def test_rates_equal_loops_over_two_galleries(several):
     x, of = faces(), protocol(several)
     found = IdentificationEvaluator(FPIRS, RANKS).of_templates(x, IDS, IDS, of)
     one, other = (rates_by_loops(x.tolist(), of, gallery) for gallery in (0, 1))
@@ -74,7 +71,7 @@ def test_rates_equal_loops_over_two_galleries(several: bool) -> None:
     assert found["mated"] + found["non_mated"] == 2 * 50
 
 
-def test_images_of_a_template_are_averaged_by_medium() -> None:
+def test_images_of_a_template_are_averaged_by_medium():
     x, of = faces(), protocol()
     shifted = torch.cat([x + 0.1, x - 0.1])
     both, media = torch.cat([IDS, IDS]), torch.arange(140)
@@ -82,34 +79,31 @@ def test_images_of_a_template_are_averaged_by_medium() -> None:
     assert evaluator.of_templates(shifted, both, media, of) == evaluator.of_templates(x, IDS, IDS, of)
 
 
+def of_templates(**change):
+    return lambda: IdentificationEvaluator().of_templates(faces(), IDS, IDS, protocol()._replace(**change))
+
+
+def of_blocks(*blocks):
+    cameras = IDS[:3] if any(len(block) == 3 for block in blocks) else None
+    return lambda: IdentificationEvaluator().of_blocks(torch.eye(3), IDS[:3], blocks, cameras=cameras)
+
+
 NOTHING, STRANGERS = TemplateSubjects(IDS[:0], IDS[:0]), TemplateSubjects(IDS[:1], torch.tensor([999]))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"galleries": (STRANGERS,)}, "gallery 1 must have the subjects of some probes and not of others; got .* 0 of"),
-        ({"galleries": ()}, "at least one gallery"),
-        ({"galleries": (TemplateSubjects(IDS[:2], IDS[:1]),)}, r"the subjects of gallery 1 must have shape \(2,\)"),
-        ({"galleries": (NOTHING,)}, "gallery 1 must list at least one template"),
-        ({"probes": TemplateSubjects(IDS[:1] + 70, IDS[:1])}, "template 70 is listed but has no image"),
-    ],
-)
-def test_what_cannot_be_searched_is_an_error(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        IdentificationEvaluator().of_templates(faces(), IDS, IDS, protocol()._replace(**change))
-
-
-def rates_of_blocks_by_loops(x: list[list[float]], subjects: list[int], probes: int) -> dict[str, float]:
+def rates_of_blocks_by_loops(x, subjects, probes, cameras):
     """Rows from `probes` on are the gallery."""
     of = SearchProtocol(
         TemplateSubjects(torch.arange(probes), torch.tensor(subjects[:probes])),
         (TemplateSubjects(torch.arange(probes, len(x)), torch.tensor(subjects[probes:])),),
     )
-    found = rates_by_loops(x, of, 0)
+    found = rates_by_loops(x, of, 0, cameras)
     pairs = [
-        (cosine(x[p], x[g]), subjects[p] == subjects[g]) for p in range(probes) for g in range(probes, len(x))
-    ]  # every probe with every row
+        (cosine(x[p], x[g]), subjects[p] == subjects[g])
+        for p in range(probes)
+        for g in range(probes, len(x))
+        if not (cameras and subjects[p] == subjects[g] and cameras[p] == cameras[g])
+    ]
     genuine = [score for score, same in pairs if same]
     impostors = [score for score, same in pairs if not same]
     for far in (0.1, 0.01):
@@ -118,8 +112,9 @@ def rates_of_blocks_by_loops(x: list[list[float]], subjects: list[int], probes: 
     return found | {"genuine": len(genuine), "impostors": len(impostors)}
 
 
-@pytest.mark.parametrize("all_mated", [False, True])
-def test_a_gallery_in_blocks_equals_loops(all_mated: bool) -> None:
+@pytest.mark.parametrize(("all_mated", "with_cameras"), [(False, False), (True, False), (True, True)])
+def test_a_gallery_in_blocks_equals_loops(all_mated, with_cameras):
+    """Rows of the probe's subject and camera are as if they were not there."""
     generator = torch.Generator().manual_seed(1)
     people = torch.randn(40, 4, generator=generator, dtype=torch.float64)
     # Subjects of several rows, which lie in different blocks; 30 to 39 are no probe's.
@@ -127,52 +122,45 @@ def test_a_gallery_in_blocks_equals_loops(all_mated: bool) -> None:
     of[60:] = torch.where(torch.arange(30) % 2 == 0, of[60:], 30 + torch.arange(30) % 10)
     x = people[of] + 1.2 * torch.randn(90, 4, generator=generator, dtype=torch.float64)
     pairs = StreamingVerification(fars=(0.1, 0.01))
-    blocks = zip(x[30:].split(BLOCKS), of[30:].split(BLOCKS), strict=True)
-    found = IdentificationEvaluator(FPIRS, RANKS).of_blocks(x[:30], of[:30], blocks, verification=pairs)
-    expected = rates_of_blocks_by_loops(x.tolist(), of.tolist(), 30)
+    columns, cameras = [x, of], None
+    if with_cameras:
+        cameras = torch.randint(3, (90,), generator=generator)
+        columns.append(cameras)
+    blocks = zip(*(column[30:].split(BLOCKS) for column in columns), strict=True)
+    given = None if cameras is None else cameras[:30]
+    found = IdentificationEvaluator(FPIRS, RANKS).of_blocks(x[:30], of[:30], blocks, cameras=given, verification=pairs)
+    expected = rates_of_blocks_by_loops(x.tolist(), of.tolist(), 30, None if cameras is None else cameras.tolist())
     assert {name: (found | pairs.compute())[name] for name in expected} == pytest.approx(
         expected, abs=1e-12, nan_ok=True
     )
-    assert (found["mated"], found["non_mated"]) == ((30, 0) if all_mated else (15, 15))
+    if not with_cameras:
+        assert (found["mated"], found["non_mated"]) == ((30, 0) if all_mated else (15, 15))
     assert 0 < found["rank_1"] < found["rank_5"] < 1
 
 
-def test_rows_of_the_probes_camera_are_as_if_they_were_not_there() -> None:
-    generator = torch.Generator().manual_seed(1)
-    people = torch.randn(12, 4, generator=generator, dtype=torch.float64)
-    of, seen_by = torch.arange(90) % 12, torch.randint(3, (90,), generator=generator)
-    x = people[of] + 1.2 * torch.randn(90, 4, generator=generator, dtype=torch.float64)
-    evaluator, pairs = IdentificationEvaluator((), RANKS), StreamingVerification()
-    blocks = zip(*(column[30:].split(BLOCKS) for column in (x, of, seen_by)), strict=True)
-    found = evaluator.of_blocks(x[:30], of[:30], blocks, cameras=seen_by[:30], verification=pairs)
-    alone = []
-    for probe in range(30):
-        left = (torch.arange(90) >= 30) & ((of != of[probe]) | (seen_by != seen_by[probe]))
-        alone.append(evaluator.of_blocks(x[[probe]], of[[probe]], [(x[left], of[left])]))
-    for rank in RANKS:
-        assert found[f"rank_{rank}"] == pytest.approx(sum(one[f"rank_{rank}"] for one in alone) / 30)
-    own = (of[:30, None] == of[30:]) & (seen_by[:30, None] != seen_by[30:])
-    assert pairs.compute()["genuine"] == own.sum()
-
-
 @pytest.mark.parametrize(
-    ("block", "message"),
+    ("call", "message"),
     [
-        ((torch.eye(3), IDS[5:8]), "gallery must have the subject of at least one of the 3 probes; got none"),
-        ((torch.eye(2), IDS[:2]), "gallery must have 3 dimensions, as the probes; got 2"),
-        ((torch.eye(3), IDS[:2]), "the subjects of gallery"),
-        ((torch.eye(3) * math.nan, IDS[:3]), "gallery"),
-        ((torch.eye(3), IDS[:3], IDS[:2]), "the cameras of gallery must"),
+        (of_templates(galleries=(STRANGERS,)), "gallery 1 must have the subjects of some probes and not of others"),
+        (of_templates(galleries=()), "at least one gallery"),
+        (
+            of_templates(galleries=(TemplateSubjects(IDS[:2], IDS[:1]),)),
+            r"subjects of gallery 1 must have shape \(2,\)",
+        ),
+        (of_templates(galleries=(NOTHING,)), "gallery 1 must list at least one template"),
+        (of_templates(probes=TemplateSubjects(IDS[:1] + 70, IDS[:1])), "template 70 is listed but has no image"),
+        (
+            of_blocks((torch.eye(3), IDS[5:8])),
+            "gallery must have the subject of at least one of the 3 probes; got none",
+        ),
+        (of_blocks((torch.eye(2), IDS[:2])), "gallery must have 3 dimensions, as the probes; got 2"),
+        (of_blocks((torch.eye(3), IDS[:2])), "the subjects of gallery"),
+        (of_blocks((torch.eye(3) * math.nan, IDS[:3])), "gallery"),
+        (of_blocks((torch.eye(3), IDS[:3], IDS[:2])), "the cameras of gallery must"),
+        # The second block is not of distractors.
+        (of_blocks((torch.eye(3), IDS[:3], IDS[1:4]), (torch.eye(3), IDS[:3])), "a subject of theirs needs them too"),
     ],
 )
-def test_what_a_gallery_in_blocks_refuses(block: tuple[Tensor, ...], message: str) -> None:
-    cameras = IDS[:3] if len(block) == 3 else None
+def test_what_cannot_be_searched_is_an_error(call, message):
     with pytest.raises(ValueError, match=message):
-        IdentificationEvaluator().of_blocks(torch.eye(3), IDS[:3], [block], cameras=cameras)
-
-
-def test_distractors_alone_need_no_cameras() -> None:
-    x, ids = torch.eye(3), IDS[:3]
-    blocks = [(x, ids, ids + 1), (x, ids)]  # the second is not of distractors
-    with pytest.raises(ValueError, match="a gallery block with a subject of theirs needs them too"):
-        IdentificationEvaluator().of_blocks(x, ids, blocks, cameras=ids)
+        call()

@@ -1,9 +1,6 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from pml_ext.functional import (
     cohort_offsets,
@@ -13,13 +10,12 @@ from pml_ext.functional import (
     rank_matches_from_distances,
     tar_at_far,
 )
-from pml_ext.functional.retrieval.cohort import offsets_for
 from pml_ext.losses import TripletMarginLoss
 from pml_ext.metrics import OPIS, AccuracyCalculator, CohortNormalization, GalleryCohort
 from tests.oracles.identification import cosine
 
 
-def offsets_by_loops(points: Tensor, cohort: Tensor, k: int, rows: list[int] | None = None) -> list[float]:
+def offsets_by_loops(points, cohort, k, rows=None):
     found = []
     for i, point in enumerate(points.tolist()):
         scores = [cosine(point, other) for j, other in enumerate(cohort.tolist()) if rows is None or j != rows[i]]
@@ -28,11 +24,18 @@ def offsets_by_loops(points: Tensor, cohort: Tensor, k: int, rows: list[int] | N
 
 
 @pytest.mark.parametrize(
-    ("dtype", "tolerance", "k"),
-    [(torch.float64, 1e-12, 1), (torch.float64, 1e-12, 30), (torch.float32, 1e-6, 4), (torch.float16, 5e-3, 4)],
+    ("dtype", "tolerance", "k", "samples"),
+    [
+        (torch.float64, 1e-12, 3, 333),  # found in groups
+        (torch.float64, 1e-12, 1, 64),
+        (torch.float64, 1e-12, 30, 30),
+        (torch.float32, 1e-6, 4, 30),
+        (torch.float16, 5e-3, 4, 30),
+    ],
 )
-def test_offsets_and_scores_equal_the_loops(dtype: torch.dtype, tolerance: float, k: int) -> None:
-    cohort, a, b = (torch.randn(n, 6, dtype=torch.float64) for n in (30, 7, 5))
+def test_offsets_and_scores_equal_the_loops(dtype, tolerance, k, samples):
+    cohort, a, b = (torch.randn(n, 6, dtype=torch.float64) for n in (samples, 7, 5))
+    cohort[1::2] = cohort[:1]  # many tie
     normalization = CohortNormalization.fit(cohort.to(dtype), k=k, strength=0.7)
     m_a, m_b = (offsets_by_loops(points, cohort, k) for points in (a, b))
     assert normalization.offsets(a.to(dtype)).tolist() == pytest.approx(m_a, abs=tolerance)
@@ -44,16 +47,7 @@ def test_offsets_and_scores_equal_the_loops(dtype: torch.dtype, tolerance: float
     assert torch.allclose(found.double(), torch.tensor(expected, dtype=torch.float64), atol=2 * tolerance)
 
 
-@pytest.mark.parametrize(("samples", "k"), [(333, 3), (64, 1), (7, 7)])
-def test_the_highest_of_many_are_found_in_groups(samples: int, k: int) -> None:
-    cohort, points = torch.randn(samples, 6, dtype=torch.float64), torch.randn(9, 6, dtype=torch.float64)
-    cohort[1::2] = cohort[:1]  # many tie
-    assert cohort_offsets(points, cohort, k).tolist() == pytest.approx(offsets_by_loops(points, cohort, k), abs=1e-12)
-    for found, of in zip(offsets_for(points, cohort, (k, 2)), (k, 2), strict=True):
-        assert found.tolist() == pytest.approx(offsets_by_loops(points, cohort, of), abs=1e-12)
-
-
-def test_samples_of_the_cohort_leave_themselves_out_in_blocks_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_of_the_cohort_leave_themselves_out_in_blocks_of_any_size(monkeypatch):
     cohort, rows = torch.randn(20, 6, dtype=torch.float64), torch.tensor([3, 19, 0])
     expected = pytest.approx(offsets_by_loops(cohort[rows], cohort, 4, rows.tolist()), abs=1e-12)
     for entries in (1, 45, 2**20):
@@ -61,7 +55,7 @@ def test_samples_of_the_cohort_leave_themselves_out_in_blocks_of_any_size(monkey
         assert cohort_offsets(cohort[rows], cohort, 4, rows=rows).tolist() == expected
 
 
-def test_a_similarity_of_pml_gives_the_scores_and_trains() -> None:
+def test_a_similarity_of_pml_gives_the_scores_and_trains():
     normalization = CohortNormalization.fit(torch.randn(50, 8), k=5)
     similarity = normalization.distance()
     a, b = torch.randn(12, 8), torch.randn(6, 8)
@@ -72,23 +66,49 @@ def test_a_similarity_of_pml_gives_the_scores_and_trains() -> None:
     )
     a.requires_grad_()
     TripletMarginLoss(distance=similarity)(a, torch.arange(12) % 3).backward()
-    assert a.grad is not None and a.grad.isfinite().all() and a.grad.any()
+    assert a.grad.isfinite().all() and a.grad.any()
 
 
-def test_what_does_not_fit_is_an_error() -> None:
-    cohort = torch.randn(10, 4)
-    with pytest.raises(ValueError, match="k must be from 1 to 10, the samples of the cohort; got 11"):
-        CohortNormalization.fit(cohort, k=11)
-    normalization = CohortNormalization.fit(cohort, k=10)
-    with pytest.raises(ValueError, match="k must be from 1 to 9, the samples of the cohort but the own one; got 10"):
-        normalization.offsets(cohort, rows=torch.arange(10))
-    with pytest.raises(ValueError, match="cohort must have the 3 columns of embeddings; got 4: is it another model's"):
-        normalization.offsets(torch.randn(2, 3))
-    with pytest.raises(ValueError, match="strength must be in"):
-        CohortNormalization.fit(cohort, strength=-1)
+COHORT, FITTED = torch.randn(10, 4), CohortNormalization.fit(torch.randn(10, 4), k=10)
+TWO = torch.arange(10) % 2
 
 
-def saved(folder: Path, **options: object) -> tuple[CohortNormalization, Path]:
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: CohortNormalization.fit(COHORT, k=11),
+            ValueError,
+            "k must be from 1 to 10, the samples",
+        ),
+        (lambda: CohortNormalization.fit(COHORT, strength=-1), ValueError, "strength must be in"),
+        (
+            lambda: FITTED.offsets(COHORT, rows=torch.arange(10)),
+            ValueError,
+            "k must be from 1 to 9, .* own one",
+        ),
+        (lambda: FITTED.offsets(COHORT[:, 1:]), ValueError, "cohort must have the 3 columns .*: is it another model's"),
+        (
+            lambda: AccuracyCalculator(normalize="gallery"),
+            TypeError,
+            "normalize must be a Cohort.* got str",
+        ),
+        (lambda: OPIS(normalize="gallery"), TypeError, "normalize must be a Cohort.* got str"),
+        (
+            lambda: AccuracyCalculator(normalize=GalleryCohort(), label_comparison_fn=torch.eq),
+            NotImplementedError,
+            "normalize cannot be combined with label_comparison_fn",
+        ),
+        (lambda: CohortNormalization.tune(None, COHORT, TWO, ks=(10,)), ValueError, "ks must have a number up to 9"),
+        (lambda: CohortNormalization.tune(None, COHORT, TWO, far=1e-6), ValueError, "1e-06 needs .* at least 1000000"),
+    ],
+)
+def test_what_does_not_fit_is_an_error(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def saved(folder, **options):
     weights = folder / "weights.pt"
     weights.write_bytes(b"weights")
     fitted = CohortNormalization.fit(torch.randn(30, 6), k=4, strength=0.7)
@@ -96,7 +116,7 @@ def saved(folder: Path, **options: object) -> tuple[CohortNormalization, Path]:
     return fitted, folder / "cohort.npz"
 
 
-def test_a_saved_cohort_gives_the_same_scores_to_the_bit(tmp_path: Path) -> None:
+def test_a_saved_cohort_gives_the_same_scores_to_the_bit(tmp_path):
     fitted, path = saved(tmp_path)
     loaded = CohortNormalization.load(path)
     assert loaded.record == fitted.record and torch.equal(loaded.cohort, fitted.cohort)
@@ -106,7 +126,7 @@ def test_a_saved_cohort_gives_the_same_scores_to_the_bit(tmp_path: Path) -> None
         assert arrays["cohort"].shape == (30, 6) and '"k":4' in str(arrays["record"])
 
 
-def test_a_cohort_is_bound_to_its_weights(tmp_path: Path) -> None:
+def test_a_cohort_is_bound_to_its_weights(tmp_path):
     weights, other = tmp_path / "weights.pt", tmp_path / "other.pt"
     other.write_bytes(b"other")
     _, path = saved(tmp_path, checkpoint=tmp_path / "weights.pt")
@@ -120,7 +140,7 @@ def test_a_cohort_is_bound_to_its_weights(tmp_path: Path) -> None:
         CohortNormalization.load(unbound, checkpoint=weights)
 
 
-def test_other_and_changed_files_are_refused(tmp_path: Path) -> None:
+def test_other_and_changed_files_are_refused(tmp_path):
     fitted, path = saved(tmp_path)
     with np.load(path) as arrays:
         content = dict(arrays)
@@ -142,11 +162,11 @@ def test_other_and_changed_files_are_refused(tmp_path: Path) -> None:
         fitted.save(tmp_path / "cohort.bin")
 
 
-def test_a_cohort_of_another_kind_does_not_agree() -> None:
+def test_a_cohort_of_another_kind_does_not_agree():
     """Samples crowd along one direction; a cohort that crowds along it knows, one along another does not."""
     generator = torch.Generator().manual_seed(0)
 
-    def crowding(direction: int, count: int = 300) -> Tensor:
+    def crowding(direction, count=300):
         along = 3 * torch.rand(count, 1, generator=generator) * torch.eye(16)[direction]
         return along + torch.randn(count, 16, generator=generator)
 
@@ -162,7 +182,7 @@ NAMES = ("precision_at_1", "mean_average_precision_at_r", "reid_mean_average_pre
 RATE = "tar_at_far_1e-2"
 
 
-def normalized(normalize: CohortNormalization | GalleryCohort, query: Tensor, gallery: Tensor, inside: bool) -> Tensor:
+def normalized(normalize, query, gallery, inside):
     """(Q, G) scores by the class itself."""
     if isinstance(normalize, CohortNormalization):
         return normalize.scores(query, gallery)
@@ -171,13 +191,13 @@ def normalized(normalize: CohortNormalization | GalleryCohort, query: Tensor, ga
     return normalize.fit(gallery).scores(query, gallery, rows_a=own, rows_b=rows)
 
 
-def switches() -> list[CohortNormalization | GalleryCohort]:
+def switches():
     return [GalleryCohort(k=15), CohortNormalization.fit(crowded(seed=1)[0], k=15, strength=0.7)]
 
 
 @pytest.mark.filterwarnings("ignore:the cohort is of another kind")
 @pytest.mark.parametrize(("which", "cameras"), [(0, False), (1, True)])
-def test_the_calculator_ranks_and_decides_by_normalised_scores(which: int, cameras: bool) -> None:
+def test_the_calculator_ranks_and_decides_by_normalised_scores(which, cameras):
     normalize = switches()[which]
     embeddings, labels = crowded()
     query, gallery = embeddings[:120], embeddings[120:]
@@ -212,7 +232,7 @@ def test_the_calculator_ranks_and_decides_by_normalised_scores(which: int, camer
 
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.filterwarnings("ignore:the cohort is of another kind")
-def test_a_set_that_searches_itself(which: int) -> None:
+def test_a_set_that_searches_itself(which):
     normalize = switches()[which]
     embeddings, labels = crowded()
     names = ("precision_at_1", "opis", "NMI")
@@ -229,21 +249,7 @@ def test_a_set_that_searches_itself(which: int) -> None:
     assert plain["opis"] > 1.2 * found["opis"] and plain["NMI"] == pytest.approx(found["NMI"], abs=0.1)
 
 
-def test_a_switch_that_does_not_fit_is_an_error() -> None:
-    embeddings, labels = crowded()
-    for measure in (AccuracyCalculator, OPIS):
-        with pytest.raises(
-            TypeError, match="normalize must be a CohortNormalization, a GalleryCohort or None; got str"
-        ):
-            measure(normalize="gallery")  # type: ignore[operator]
-    with pytest.raises(NotImplementedError, match="normalize cannot be combined with label_comparison_fn"):
-        AccuracyCalculator(normalize=GalleryCohort(), label_comparison_fn=lambda a, b: a == b)
-    with pytest.warns(UserWarning, match="the cohort is of another kind than the embeddings"):
-        other = CohortNormalization.fit(torch.eye(16)[5] + 0.1 * torch.rand(50, 16), k=5)
-        AccuracyCalculator(include=("opis",), normalize=other).get_accuracy(embeddings, labels)
-
-
-def crowded(classes: int = 60, each: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:
+def crowded(classes=60, each=5, seed=0):
     """Classes along a line into a crowded corner of the space."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(classes * each) % classes
@@ -254,7 +260,7 @@ def crowded(classes: int = 60, each: int = 5, seed: int = 0) -> tuple[Tensor, Te
 
 @pytest.mark.filterwarnings("ignore:the cohort is of another kind")
 @pytest.mark.parametrize("own", [True, False])
-def test_trials_say_what_opis_and_tar_are(own: bool) -> None:
+def test_trials_say_what_opis_and_tar_are(own):
     embeddings, labels = crowded()
     cohort, rows = (None, torch.arange(300)) if own else (crowded(seed=1)[0], None)
     trials = CohortNormalization.tune(cohort, embeddings, labels, ks=(20, 5, 9999), strengths=(0.5, 1.0), far=1e-2)
@@ -266,11 +272,11 @@ def test_trials_say_what_opis_and_tar_are(own: bool) -> None:
         roc = labelled_pairs_roc(embeddings, labels, fars=(1e-2,), offsets=half)
         assert trial.tar == pytest.approx(float(operating_point(roc, 1e-2).tar), abs=2e-3)
     best = trials.best
-    assert best is not None and best.opis == min(t.opis for t in trials.trials if t.tar >= trials.plain.tar)
+    assert best.opis == min(t.opis for t in trials.trials if t.tar >= trials.plain.tar)
     assert trials.summary().startswith(f"recommended: k = {best.k}, strength = 1; OPIS")
 
 
-def test_a_cohort_that_does_harm_is_not_recommended() -> None:
+def test_a_cohort_that_does_harm_is_not_recommended():
     embeddings, labels = crowded()
     even = embeddings - embeddings.mean(dim=0)
     far_away = torch.eye(16)[1:4].repeat(10, 1) * torch.linspace(0.5, 1, 30)[:, None] + torch.eye(16)[5]
@@ -278,11 +284,3 @@ def test_a_cohort_that_does_harm_is_not_recommended() -> None:
         trials = CohortNormalization.tune(far_away, even, labels, ks=(5,), far=1e-2)
     assert trials.best is None
     assert trials.summary().startswith("not recommended, it does harm here; the most even trial was k = 5")
-
-
-def test_trials_that_do_not_fit_are_an_error() -> None:
-    embeddings, labels = crowded()
-    with pytest.raises(ValueError, match="ks must have a number up to 299, the samples of the cohort"):
-        CohortNormalization.tune(None, embeddings, labels, ks=(300,))
-    with pytest.raises(ValueError, match=r"TAR at FAR 1e-06 needs genuine pairs and at least 1000000 impostor"):
-        CohortNormalization.tune(None, embeddings, labels, far=1e-6)

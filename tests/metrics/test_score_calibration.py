@@ -2,20 +2,19 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
 from pml_ext.functional import cllr, min_cllr
 from pml_ext.metrics import ScoreCalibration
 
 
-def pairs(seed: int, count: int = 20_000) -> tuple[Tensor, Tensor]:
+def pairs(seed, count=20_000):
     """Normal scores, one apart: their log-likelihood ratio is s − ½."""
     generator = torch.Generator().manual_seed(seed)
     same = torch.rand(count, generator=generator) < 0.1
     return torch.randn(count, generator=generator) + same, same
 
 
-def test_ratios_are_those_of_the_population() -> None:
+def test_ratios_are_those_of_the_population():
     calibration = ScoreCalibration(*pairs(0))
     at = torch.tensor([[-1.0, 0.0], [0.5, 2.0]])
     assert torch.allclose(calibration.log_ratio(at), at.double() - 0.5, atol=0.1)
@@ -24,13 +23,13 @@ def test_ratios_are_those_of_the_population() -> None:
     assert least <= cost < least + 0.01 < float(cllr(3 * scores, same))
 
 
-def test_ratios_are_finite_for_pairs_that_one_score_parts() -> None:
+def test_ratios_are_finite_for_pairs_that_one_score_parts():
     apart = ScoreCalibration(torch.tensor([0.1, 0.2, 0.8, 0.9]), torch.tensor([False, False, True, True]))
     low, high = apart.log_ratio(torch.tensor([0.0, 1.0])).tolist()
     assert -math.inf < low < 0 < high < math.inf
 
 
-def test_a_probability_follows_from_the_prior() -> None:
+def test_a_probability_follows_from_the_prior():
     calibration = ScoreCalibration(*pairs(0))
     ratio = float(calibration.log_ratio(torch.tensor(1.0)))
     expected = 1 / (1 + math.exp(-ratio) * 99)
@@ -39,13 +38,13 @@ def test_a_probability_follows_from_the_prior() -> None:
         calibration.probability(torch.tensor(1.0), prior=0)
 
 
-def test_pairs_of_one_kind_are_an_error() -> None:
+def test_pairs_of_one_kind_are_an_error():
     with pytest.raises(ValueError, match="same must have genuine and impostor pairs; got 3 genuine of 3"):
         ScoreCalibration(torch.rand(3), torch.ones(3, dtype=torch.bool))
 
 
 @pytest.mark.filterwarnings("ignore:.*L-BFGS-B:DeprecationWarning")  # scikit-learn 1.5 on a newer scipy
-def test_the_line_is_that_of_logistic_regression() -> None:
+def test_the_line_is_that_of_logistic_regression():
     from sklearn.linear_model import LogisticRegression
 
     scores, same = pairs(0, 2000)

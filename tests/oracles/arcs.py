@@ -61,38 +61,6 @@ def brute_force_segments(x1, x2, y1, y2, coarse=33, fine=17):
     return value.flatten(1).gather(1, at).squeeze(1)
 
 
-def trigonometric_similarity(x1, x2, y1, y2):
-    """Largest p·q of two arcs, differentiable by plain autograd: sinusoids on the edges, a singular value inside.
-
-    x1 … are (D,) unit vectors whose arcs are neither points nor antipodal.
-    """
-
-    def basis(a, b):
-        tangent = b - (a @ b) * a
-        return torch.stack([a, tangent / tangent.norm()]), math.acos(max(-1.0, min(1.0, (a @ b).item())))
-
-    bx, angle_x = basis(x1, x2)
-    by, angle_y = basis(y1, y2)
-    inner = bx @ by.t()
-    candidates = [x1 @ y1, x1 @ y2, x2 @ y1, x2 @ y2]
-    for u, v, angle in (
-        (inner[0, 0], inner[0, 1], angle_y),
-        (x2 @ by[0], x2 @ by[1], angle_y),
-        (inner[0, 0], inner[1, 0], angle_x),
-        (bx[0] @ y2, bx[1] @ y2, angle_x),
-    ):
-        if 0 < math.atan2(v.item(), u.item()) < angle:
-            candidates.append(torch.sqrt(u * u + v * v))
-    left, values, right = torch.linalg.svd(inner)
-    alpha = math.atan2(left[1, 0].item(), left[0, 0].item())
-    beta = math.atan2(right[0, 1].item(), right[0, 0].item())
-    for turn in (0.0, math.pi):
-        a, b = (alpha + turn) % (2 * math.pi), (beta + turn) % (2 * math.pi)
-        if 0 < a < angle_x and 0 < b < angle_y:
-            candidates.append(values[0])
-    return torch.stack(candidates).max()
-
-
 def partners(labels, pairing):
     """For each sample, the other ends of its arcs."""
     result = []

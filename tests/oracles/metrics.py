@@ -4,21 +4,8 @@ import math
 
 import numpy as np
 
+from tests.oracles.thresholds import pair_distances as all_pairs
 from tests.oracles.verification import operating_points
-
-
-def distance(a, b):
-    a, b = a / np.linalg.norm(a), b / np.linalg.norm(b)
-    return math.sqrt(sum((u - v) ** 2 for u, v in zip(a, b, strict=True)))
-
-
-def all_pairs(embeddings, labels):
-    """(distance, label of one, label of the other) of every unordered pair."""
-    return [
-        (distance(embeddings[i], embeddings[j]), labels[i], labels[j])
-        for i in range(len(labels))
-        for j in range(i + 1, len(labels))
-    ]
 
 
 def calibration_range(pairs, far_range):

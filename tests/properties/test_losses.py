@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 from pml_ext import losses
 from tests.losses.test_contract import NAMES, WITHOUT_REFERENCES
 from tests.losses.test_contract import make as make_for_three_classes
-from tests.oracles import centroids as discriminative_oracle
 from tests.oracles import concordance as concordance_oracle
 from tests.oracles import recall_at_k as recall_oracle
 from tests.oracles import threshold_consistency as tcm_oracle
-from tests.oracles import triplets as triplet_oracle
 from tests.properties.batches import Batch, batches, indices_tuples
 
 every_loss = pytest.mark.parametrize("name", NAMES)
@@ -129,35 +127,6 @@ def test_tcm(batch, form, plus, minus):
     shortfall, excess = tcm_oracle.terms(positives, negatives, plus, minus, **form)
     loss = losses.TCMLoss(lambda_plus=0.7, lambda_minus=1.3, margin_plus=plus, margin_minus=minus, **form)
     assert float(value_of(loss, batch)) == pytest.approx(0.7 * shortfall + 1.3 * excess, abs=1e-9)
-
-
-@given(batch=batches(dtypes=(torch.float64,), reference=False), kind=st.sampled_from(["one_hot", "simplex", "kmeans"]))
-def test_discriminative(batch, kind):
-    assume(int(batch.labels.max()) < 4 and batch.embeddings.shape[1] >= 4 and bool(batch.embeddings.any(1).all()))
-    x = batch.embeddings[:, :4]
-    assume(bool((x.norm(dim=1) > 1e-6).all()))
-    loss = losses.DiscriminativeLoss(4, 4, centroids=kind).double()
-    rows = torch.eye(4, dtype=torch.float64) if loss.centroids is None else loss.centroids
-    expected = [
-        discriminative_oracle.bracket(v, label, rows.tolist())
-        for v, label in zip(unit(x), batch.labels.tolist(), strict=True)
-    ]
-    # sqrt(2 − 2 cosine) has half the digits of the cosine near a centroid
-    assert float(value_of(loss, Batch(x, batch.labels))) == pytest.approx(sum(expected) / len(expected), abs=1e-6)
-
-
-@given(batch=exact)
-def test_hphn(batch):
-    x, others = unit(batch.embeddings), unit(batch.reference[0])
-    labels, ref_labels = batch.labels.tolist(), None if batch.with_itself else batch.reference[1].tolist()
-    d = [[triplet_oracle.distance(v, w) for w in others] for v in x]
-    found = triplet_oracle.triplet_losses(d, triplet_oracle.hphn_triplets(d, labels, ref_labels), 0.2)
-    # The choice between equally far positives matters if their nearest negatives differ.
-    for row, label in zip(d, labels, strict=True):
-        positives = sorted(c for c, other in zip(row, ref_labels or labels, strict=True) if other == label)
-        assume(len(positives) < 2 or positives[-1] - positives[-2] > 1e-6)
-    expected = sum(found) / len(found) if found else 0.0
-    assert float(value_of(losses.HPHNTripletLoss(margin=0.2), batch)) == pytest.approx(expected, abs=1e-6)
 
 
 @given(batch=exact, ks=st.sampled_from([(1,), (1, 2, 4), (3, 50)]))

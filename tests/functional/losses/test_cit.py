@@ -8,11 +8,9 @@ from pml_ext.functional import concordance_index
 from pml_ext.functional.losses import cit
 from pml_ext.functional.losses.cit import (
     concordance_loss,
-    concordance_sum_of_rows,
     fast_concordance_loss,
-    triplet_losses,
 )
-from pml_ext.functional.tuples import class_spans, same_and_different
+from pml_ext.functional.tuples import same_and_different
 from tests.oracles import concordance as oracle
 
 LABELS = {
@@ -73,30 +71,6 @@ def test_value_equals_the_loops_and_gradient_autograd(labels, gamma, kind, hinge
     assert (gradient - by_autograd).norm() <= 1e-5 * by_autograd.norm()
 
 
-@pytest.mark.parametrize(("gamma", "hinge"), [(0.3, False), (0.3, True), (1.0, False)])
-def test_value_between_two_sets_against_loops(gamma, hinge):
-    x, ref = normalize(vectors(6)), normalize(vectors(9))
-    labels, ref_labels = [0, 1, 2, 0, 7, 1], [0, 1, 1, 2, 2, 2, 3, 0, 0]
-    s, s_ref = x @ ref.T, ref @ ref.T
-    expected = oracle.cit(s.tolist(), s_ref.tolist(), oracle.triplets(labels, ref_labels), gamma, hinge)
-    masks = same_and_different(torch.tensor(labels), torch.tensor(ref_labels))
-    assert concordance_loss(s, s_ref, *masks, gamma, hinge).item() == pytest.approx(expected, abs=1e-12)
-    with pytest.raises(ValueError, match="ref_similarities must be"):
-        concordance_loss(s, None, *masks, gamma=0.5)
-
-
-def test_gradients_of_given_triplets_have_the_right_sign():
-    """∂L_p/∂S_ap = −1 and ∂L_p/∂S_an = e^S_an/(e^S_an + e^S_pn): the paper's eqs. 17 and 18 print the opposite."""
-    given = [torch.tensor([v], dtype=torch.float64, requires_grad=True) for v in (0.1, 0.4, 0.3)]
-    s_ap, s_an, s_pn = given
-    share = (s_an.exp() / (s_an.exp() + s_pn.exp())).item()
-    gradients = torch.autograd.grad(triplet_losses(*given, gamma=0.0).sum(), given)
-    assert [g.item() for g in gradients] == pytest.approx([-1, share, 1 - share])
-    by_both = torch.autograd.grad(triplet_losses(*given, gamma=0.25).sum(), given)
-    growth = 0.25 * (s_ap - s_an).exp().item()
-    assert [g.item() for g in by_both] == pytest.approx([-0.75 - growth, 0.75 * share + growth, 0.75 * (1 - share)])
-
-
 @both
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0])
 def test_derivatives_and_nan(loss, gamma):
@@ -124,23 +98,3 @@ def test_concordance_index_counts_ties_as_half(ref_labels):
     got = concordance_index(s, torch.tensor([0, 0, 1, 1]), ref_labels and torch.tensor(ref_labels))
     assert got.item() == pytest.approx(expected) and 0 < expected < 1
     assert concordance_index(s, torch.zeros(4, dtype=torch.long)).isnan()
-
-
-@every_option
-def test_parts_of_the_anchors_add_up(gamma, kind, hinge):
-    labels = torch.tensor([0, 0, 0, 1, 1, 2, 3, 3, 3, 3])
-    x, spans = vectors(10), class_spans(labels)
-    expected = fast_concordance_loss(x, labels, gamma, kind, hinge)
-    square = torch.zeros(10, 10, dtype=torch.float64)
-    parts = [slice(0, 5), slice(5, 5), slice(5, 10)]
-
-    def sum_of(part, add_transpose):
-        return concordance_sum_of_rows(x, part, spans, gamma, kind, hinge, add_transpose=add_transpose)
-
-    for part in parts:  # once to know the matrix that the parts exchange
-        sum_of(part, lambda rows, part=part: square[part].copy_(rows))
-    values = [sum_of(part, lambda rows, part=part: rows + square.T[part]) / spans.triplets for part in parts]
-    gradients = [torch.autograd.grad(value, x)[0] for value in values]
-    torch.testing.assert_close(sum(values), expected)
-    torch.testing.assert_close(sum(gradients), torch.autograd.grad(expected, x)[0])
-    assert not gradients[0][5:].any() and not gradients[1].any() and not gradients[2][:5].any()

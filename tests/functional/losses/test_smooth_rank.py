@@ -7,7 +7,7 @@ import torch
 
 from pml_ext.functional import smooth_recall_at_k
 from pml_ext.functional.losses.smooth_rank import smooth_average_precision, smooth_ranks
-from tests.oracles.recall_at_k import recall, sigmoid, smooth_recall
+from tests.oracles.recall_at_k import sigmoid, smooth_recall
 
 KS = (1, 2, 3, 8, 40)
 
@@ -77,19 +77,6 @@ def test_no_pairs():
     similarities, none = torch.rand(2, 3, requires_grad=True), torch.zeros(0, dtype=torch.long)
     ranks, _ = smooth_ranks(similarities, none, none, 0.1)
     assert ranks.shape == (0,) and not torch.autograd.grad(ranks.sum(), similarities)[0].any()
-
-
-def test_the_limit_is_recall_with_rank_k_counted_one_half():
-    """σ(0) = ½ at rank k, so the limit averages the matches among the first k − 1 and the first k places."""
-    similarities, positive = given(8, 12)
-    value = smooth_recall_at_k(similarities, positive, KS, 1e-6, 1e-3)
-    for q, row in enumerate(similarities.tolist()):
-        relevant, ranked = positive[q].nonzero().flatten().tolist(), list(range(12))
-        for found, k in zip(value[q].tolist(), KS, strict=True):
-            least = min(k, len(relevant))
-            before = recall(row, relevant, ranked, k - 1) * min(k - 1, len(relevant)) if k > 1 else 0
-            exact = recall(row, relevant, ranked, k) * least
-            assert found == pytest.approx((before + exact) / 2 / least, abs=1e-9)
 
 
 def test_rows_without_positives_are_nan_and_ties_share_ranks():

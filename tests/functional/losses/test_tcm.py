@@ -8,8 +8,8 @@ from torch.nn.functional import normalize
 
 from pml_ext.functional import margins_from_distance_range, shortfall_and_excess
 from pml_ext.functional.losses import tcm
-from pml_ext.functional.losses.tcm import fast_threshold_consistency, threshold_consistency_sums_of_rows
-from pml_ext.functional.tuples import class_spans, same_and_different
+from pml_ext.functional.losses.tcm import fast_threshold_consistency
+from pml_ext.functional.tuples import same_and_different
 from tests.oracles import threshold_consistency as oracle
 
 LABELS = {
@@ -60,13 +60,11 @@ def test_value_equals_the_loops_and_gradient_autograd(labels, margins, form, pat
         assert value.item() == pytest.approx(0.7 * expected[0] + 1.9 * expected[1], abs=1e-12)
     by_autograd, gradient = (torch.autograd.grad(value, x)[0] for value in values)
     torch.testing.assert_close(gradient, by_autograd, rtol=0, atol=1e-12)
-
-
-def test_float32_gradients(path):
-    x, labels = vectors(40).detach().float().requires_grad_(), torch.arange(40) % 7
-    (expected,) = torch.autograd.grad(plain(x, labels), x)
-    (got,) = torch.autograd.grad(fast_threshold_consistency(x, labels), x)
-    assert (got - expected).norm() <= 1e-5 * expected.norm()
+    # Few margins are close to a float32 cosine, apart from those at the ends.
+    if abs(margins[0]) < 1:
+        single = x.detach().float().requires_grad_()
+        (gradient,) = torch.autograd.grad(fast_threshold_consistency(single, ids, 0.7, 1.9, *margins, **form), single)
+        assert (gradient - by_autograd).norm() <= 1e-5 * by_autograd.norm()
 
 
 def test_pairs_exactly_on_a_margin_count():
@@ -91,16 +89,6 @@ def test_gradcheck_and_second_derivative(loss, form):
 
 
 @both
-def test_zero_if_no_pair_is_hard(loss, path):
-    x = torch.eye(4, dtype=torch.float64).repeat_interleave(2, dim=0).requires_grad_()
-    labels = torch.arange(4).repeat_interleave(2)
-    value = loss(x, labels, margin_plus=0.9, margin_minus=0.1, indicator=False)
-    assert value == 0 and not torch.autograd.grad(value, x)[0].any()
-    by_all = loss(x, labels, margin_plus=0.9, margin_minus=0.1, indicator=False, divide_by="all")
-    assert by_all.item() == pytest.approx(-0.2)
-
-
-@both
 @pytest.mark.parametrize("labels", [[0, 0, 1, 1], [0, 0, 0, 0], [0, 1, 2, 3]])
 def test_nan_is_not_hidden(loss, labels, path):
     x = vectors(4).detach()
@@ -119,7 +107,6 @@ def test_margins_from_distance_range_inverts_the_paper():
     [
         (lambda: margins_from_distance_range(-0.1, 1), "d_low must be in"),
         (lambda: margins_from_distance_range(1, 0.5), "d_high must be in"),
-        (lambda: margins_from_distance_range(0.5, 2.1), "d_high must be in"),
         (
             lambda: shortfall_and_excess(torch.ones(1), torch.ones(1), 0.9, 0.5, divide_by="hart"),
             "divide_by must be one of 'hard', 'all'; got 'hart'",
@@ -129,18 +116,3 @@ def test_margins_from_distance_range_inverts_the_paper():
 def test_errors(call, message):
     with pytest.raises(ValueError, match=message):
         call()
-
-
-@pytest.mark.parametrize("indicator", [True, False])
-def test_parts_of_the_anchors_add_up(indicator):
-    labels = torch.tensor([0, 0, 0, 1, 1, 2, 3, 3, 3, 3])
-    x, spans = vectors(10), class_spans(labels)
-    expected = fast_threshold_consistency(x, labels, 0.7, 1.3, 0.5, 0.1, indicator=indicator)
-    parts = [
-        threshold_consistency_sums_of_rows(x, rows, spans, 0.5, 0.1, indicator=indicator)
-        for rows in (slice(0, 4), slice(4, 4), slice(4, 10))
-    ]
-    weights = torch.tensor([0.7, 1.3], dtype=torch.float64) / sum(counts for _, counts in parts)
-    value = sum((sums * weights).sum() for sums, _ in parts)
-    torch.testing.assert_close(value, expected)
-    torch.testing.assert_close(*(torch.autograd.grad(v, x)[0] for v in (value, expected)))

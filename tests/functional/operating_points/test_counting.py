@@ -8,7 +8,6 @@ from pml_ext.functional import PairDistances, opis
 from pml_ext.functional.operating_points import counting
 from pml_ext.functional.operating_points.counting import (
     Bins,
-    SimilarPairFinder,
     compiled_count_rows,
     count_by_loops,
     count_by_search,
@@ -87,21 +86,3 @@ def test_large_sets_use_compiled_loops_with_the_same_opis(monkeypatch):
         found.append(opis(x, y))
     assert used == ["count_by_search", "count_by_search", "count_by_loops", "count_by_search"]
     assert all(torch.equal(found[0], other) for other in found)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.05, 0.09, 0.3, 1.0])
-@pytest.mark.parametrize("block_rows", [7, 40, 100])
-def test_every_similar_negative_pair_is_found_once(share, block_rows, device):
-    x, y = torch.randn(90, 5, dtype=torch.float64).to(device), torch.randint(0, 12, (90,))
-    pairs = PairDistances(x, y, block_rows=block_rows)
-    products, labels = (pairs.unit @ pairs.unit.T).tolist(), y.sort().values.tolist()
-    loops = {(i, j): products[i][j] for i in range(90) for j in range(i + 1, 90) if labels[i] != labels[j]}
-    bottom = 2.0 if share == 0 else sorted(loops.values(), reverse=True)[int(share * len(loops)) - 1] - 1e-9
-    finder = SimilarPairFinder(pairs, bottom, torch.arange(90, dtype=torch.int32, device=device))
-    found = []
-    for block in pairs.blocks():
-        cosines, *places = (part.tolist() for part in finder.find(block))
-        found += zip(zip(*places, strict=True), cosines, strict=True)
-    expected = {places: cosine for places, cosine in loops.items() if cosine >= bottom}
-    assert len(found) == len(expected) == int(share * len(loops))
-    assert dict(found) == pytest.approx(expected, abs=1e-12)

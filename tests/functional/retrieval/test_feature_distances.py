@@ -1,33 +1,12 @@
 import pytest
 import torch
-from torch.nn.functional import cosine_similarity, normalize
+from torch.nn.functional import normalize
 
 from pml_ext.functional.retrieval.feature_distances import (
-    both_distance_blocks,
-    distance_blocks,
     have_unit_rows,
     is_spread_around_origin,
     prepare_features,
 )
-
-
-@pytest.mark.parametrize("entries", [1, 50, 2**20])
-@pytest.mark.parametrize("scale", [1.0, 2.0**600, 2.0**-600])
-def test_blocks_contain_the_distances(entries, scale, blocks_of, device):
-    blocks_of(entries)
-    query, gallery = torch.randn(7, 4).double(), torch.randn(12, 4).double() * torch.rand(12, 1)
-    query[2] = gallery[5] = 0
-    cosine, squares = 1 - cosine_similarity(query[:, None], gallery, dim=2), torch.cdist(query, gallery).square()
-    scaled = [scale * x.to(device) for x in (query, gallery)]
-    blocks = distance_blocks(*prepare_features(*scaled, "cosine"), "cosine")
-    torch.testing.assert_close(torch.cat([block.clone() for block in blocks]).cpu(), cosine)
-    blocks = distance_blocks(*prepare_features(*scaled, "euclidean"), "euclidean")
-    found = torch.cat([block.clone() for block in blocks]).cpu()
-    torch.testing.assert_close(found * (squares.max() / found.max()), squares)
-    both = [(one.clone(), other.clone()) for one, other in both_distance_blocks(*scaled)]
-    one, other = (torch.cat(part).cpu() for part in zip(*both, strict=True))
-    torch.testing.assert_close(one, cosine)
-    assert torch.equal(other.argsort(dim=1), squares.argsort(dim=1))
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])

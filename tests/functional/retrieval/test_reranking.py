@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from pml_ext.functional import expand_features, rank_matches, rank_matches_from_distances, rerank, rerank_blocks
+from pml_ext.functional import expand_features, rerank, rerank_blocks
 from tests.oracles import reranking as oracle
 
 
@@ -50,20 +50,6 @@ def test_one_neighbour_is_the_feature_itself():
     assert all(map(torch.equal, expand_features(query, gallery, k=1), (query, gallery)))
 
 
-def test_they_rank_noisy_clusters_better():
-    labels = torch.arange(20).repeat_interleave(12)
-    x = torch.randn(20, 16)[labels] + 0.9 * torch.randn(len(labels), 16)
-    is_query = torch.arange(len(labels)) % 12 == 0
-    sets, ids = (x[is_query], x[~is_query]), (labels[is_query], labels[~is_query])
-
-    def precision(query, gallery):
-        return rank_matches(query, ids[0], gallery, ids[1]).average_precision.mean()
-
-    assert precision(*expand_features(*sets)) > precision(*sets) + 0.02
-    better = rank_matches_from_distances(rerank_blocks(*sets, k1=8, k2=3), *ids)
-    assert better.average_precision.mean() > precision(*sets) + 0.02
-
-
 @pytest.mark.parametrize("definition", ["zhong", "fastreid"])
 def test_degenerate_features_stay_finite(definition):
     zeros = torch.cat([torch.zeros(3, 4), torch.randn(30, 4)])
@@ -84,13 +70,10 @@ def test_features_too_large_to_square():
     ("function", "options", "message"),
     [
         (rerank, {"k1": 40}, "k1 must be from 1 to 39, fewer than queries and gallery items; got 40"),
-        (rerank, {"k1": 2.5}, "k1 must be a whole number; got"),
         (rerank_blocks, {"k1": 4}, "k2 must be from 1 to k1 = 4; got 6"),  # before the first block is requested
         (rerank, {"lambda_": 1.5}, r"lambda_ must be in \[0, 1\]; got 1.5"),
         (rerank, {"definition": "cvpr"}, "definition must be one of 'zhong', 'fastreid'; got 'cvpr'"),
-        (rerank, {"query": torch.full((3, 6), torch.nan)}, "query must be finite; got NaN or infinity in 3 of 3 rows"),
         (expand_features, {"k": 41}, "k must be from 1 to the 40 queries and gallery items; got 41"),
-        (expand_features, {"k": 2.5}, "k must be a whole number; got"),
         (expand_features, {"alpha": -1}, "alpha must be finite and at least 0; got -1"),
         (expand_features, {"times": 0}, "times must be at least 1; got 0"),
         (expand_features, {"times": 101}, "times must be at most 100"),

@@ -67,19 +67,6 @@ def test_rates_equal_those_of_all_scores(noise, dtype, expected_from):
     assert bool((roc.thresholds.diff() < 0).all() and (roc.false_accepts.diff() >= 0).all())
 
 
-def test_one_pass_gives_what_two_give(monkeypatch):
-    x, labels = a_set(1100)
-    passes = []
-    monkeypatch.setattr(all_pairs, "count_scores", lambda *a, **b: passes.append(a) or count_scores(*a, **b))
-    for offsets in (None, torch.rand(1100)):  # scores below −1, too
-        one, two = (roc_of_all_pairs(x, labels, FARS, offsets, expected_from=n) for n in (0, 10**9))
-        assert all(map(torch.equal, one, two))
-    assert len(passes) == 2 * (1 + 2)
-    # where more are kept than allowed, the second pass finds them
-    few, whole = (roc_of_all_pairs(x, labels, FARS, expected_from=0, kept_at_most=most) for most in (30, 2**24))
-    assert len(few.thresholds) == len(whole.thresholds) and len(passes) == 6 + 2 + 1
-
-
 def test_full_bins_are_not_resolved():
     x, labels = a_set(1100, 1e-4)
     scores, same = all_at_once(x, labels)
@@ -99,7 +86,7 @@ def test_collapsed_embeddings_and_sets_without_pairs_of_a_kind():
     assert labelled_pairs_roc(x[:1], labels[:1]).thresholds.tolist() == [torch.inf]
 
 
-@pytest.mark.parametrize(("samples", "dim"), [(300, 24), (600, 100), (1200, 12), (2500, 48)])
+@pytest.mark.parametrize(("samples", "dim"), [(300, 24), (1200, 12)])
 def test_scores_of_binary_embeddings_are_tied_though_rounding_parts_them(samples, dim):
     """Inner products of signs are exact. AUC was off by up to 1.5e-3, the equal error rate by 1e-3, TAR by 2e-2."""
     labels = torch.arange(samples) // 6
@@ -120,9 +107,7 @@ X, Y = torch.randn(8, 3), torch.arange(8) // 2
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: labelled_pairs_roc(X, Y[1:]), "labels must have shape"),
         (lambda: labelled_pairs_roc(X, Y, fars=(0.0,)), r"far must be in \(0, 1\]"),
-        (lambda: labelled_pairs_roc(X * torch.nan, Y), "embeddings must be finite"),
         *((lambda n=n: next(labelled_pairs(X, Y, block_rows=n)), "block_rows must be") for n in (0, 2.5)),
     ],
 )
@@ -138,23 +123,6 @@ RANGES = {
     "one bin": [(0.0, FINE)],
     "several": [(-0.3, -0.2), (0.1, 0.11), (0.5, math.inf)],
 }
-
-
-@pytest.mark.parametrize("ranges", RANGES.values(), ids=RANGES)
-@pytest.mark.parametrize("name", SETS)
-def test_every_pair_is_counted_once(name, ranges):
-    """Against one matrix of all scores."""
-    pairs = PairDistances(SETS[name].double(), LABELS, block_rows=100)
-    histogram, (kept, kept_same) = count_scores(pairs, ranges, most=2**24)
-    assert histogram.counts.sum(1).tolist() == [pairs.total_negative_pairs, pairs.total_positive_pairs]
-    upper = torch.triu_indices(700, 700, 1).unbind()
-    scores, same = (pairs.unit @ pairs.unit.T)[upper], pairs.index[upper[0]] == pairs.index[upper[1]]
-    inside = torch.zeros_like(same)
-    for low, high in ranges:
-        inside |= (scores >= low) & (scores < high)
-    if ranges != RANGES["one bin"]:  # whose edges a rounding of the product crosses
-        torch.testing.assert_close(kept.sort().values, scores[inside].sort().values, rtol=0, atol=1e-12)
-        assert int(kept_same.sum()) == int(same[inside].sum())
 
 
 @pytest.fixture

@@ -62,8 +62,8 @@ def test_scores_are_on_the_right_side_of_edges(dtype):
 
 def test_scores_outside_the_range_still_count():
     scores, same = torch.tensor([-5.0, -1.5, 0.2, 1.00001, 7.0]), torch.tensor([0, 1, 0, 0, 1]).bool()
-    roc = counted(scores, same).roc()
-    assert roc.thresholds.tolist() == [torch.inf, 1.0, pytest.approx(0.2, abs=2e-6), -torch.inf]
+    roc = counted(scores - 1, same, low=-2, high=0).roc()
+    assert roc.thresholds.tolist() == [torch.inf, 0.0, pytest.approx(-0.8, abs=2e-6), -torch.inf]
     assert (roc.false_accepts.tolist(), roc.true_accepts.tolist()) == ([0, 1, 2, 3], [0, 1, 1, 2])
     for far in (0.34, 0.67, 1.0):
         lower, upper = tar_bounds(roc, far)
@@ -82,13 +82,6 @@ def test_updates_and_merges_of_parts_equal_one_update():
     assert whole.roc().thresholds.tolist() == [torch.inf]
 
 
-def test_negated_distances():
-    scores, same = pairs(2000)
-    distances = (2 - 2 * scores).sqrt()
-    lower, upper = tar_bounds(counted(-distances, same, low=-2, high=0).roc(), 0.01)
-    assert lower <= operating_point(roc_curve(scores, same), 0.01).tar <= upper < lower + 0.01
-
-
 @pytest.mark.parametrize(("genuine", "impostors"), [((1, 2, 1), (0, 2, 2)), ((2, 2, 0), (1, 3, 0))])
 def test_the_bounds_of_the_equal_error_rate_are_tight(genuine, impostors):
     """Pairs above a bin, in it and below it; in the bin all genuine pairs score higher, or all impostor pairs."""
@@ -102,25 +95,12 @@ def test_the_bounds_of_the_equal_error_rate_are_tight(genuine, impostors):
     assert bounds == [rates, rates]
 
 
-def test_missing_pairs_are_nan():
-    scores, same = pairs(100)
-    for kind in (True, False):
-        roc = counted(scores, torch.full_like(same, kind)).roc()
-        for bounds in (tar_bounds(roc, 0.5), auc_bounds(roc), eer_bounds(roc)):
-            assert all(value.isnan() for value in bounds)
-
-
-BOOLS = torch.tensor([True, False])
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         *((lambda ends=ends: ScoreHistogram(*ends), "ascending integers") for ends in ((1, -1), (0, 0), (-0.5, 1))),
         (lambda: ScoreHistogram(0, 129), "at most 128 apart"),
         (lambda: ScoreHistogram().merge(ScoreHistogram(-2, 0)), r"the range \[-1, 1\] of this .*; got \[-2, 0\]"),
-        (lambda: ScoreHistogram().update(torch.tensor([0.1, torch.nan]), BOOLS), "scores must be finite"),
-        (lambda: ScoreHistogram().update(torch.rand(3), BOOLS), "same must be bool of shape"),
     ],
 )
 def test_errors(call, message):

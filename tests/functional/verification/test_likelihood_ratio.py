@@ -33,8 +33,6 @@ def test_the_least_cost_is_that_of_isotonic_regression_and_no_rising_function_co
     assert least == pytest.approx(float(cllr(ratios, same)), abs=1e-12)
     for rising in (scores, 2 * scores, scores - 0.5, scores**3, scores.sign(), 0 * scores):
         assert least <= float(cllr(rising, same)) + 1e-12
-    assert float(min_cllr(torch.exp(scores), same)) == pytest.approx(least, abs=1e-12)
-    assert float(min_cllr(-scores, same)) > least
 
 
 def test_infinite_ratios_cost_nothing_where_right_and_everything_where_wrong():

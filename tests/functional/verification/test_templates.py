@@ -17,21 +17,19 @@ def test_templates_equal_the_loops(dtype, tolerance, device):
     assert found.rows(found.ids.flip(0)).tolist() == list(range(len(expected)))[::-1]
 
 
-def test_frames_of_a_video_count_as_one_image():
-    x, same = torch.tensor([[1.0, 0], [0, 1], [0, 1], [0, 1]]), torch.zeros(4).long()
-    found = template_embeddings(x, same, torch.tensor([5, 9, 9, 9])).embeddings
-    torch.testing.assert_close(found, torch.full((1, 2), 0.5**0.5))
-    # The same medium id in another template is a different medium.
-    assert template_embeddings(x, torch.arange(4), same).embeddings.tolist() == x.tolist()
-    # A mean of 0 stays 0.
-    assert template_embeddings(torch.tensor([[1.0, 2], [-1, -2]]), same[:2], same[:2]).embeddings.tolist() == [[0, 0]]
+def test_a_mean_of_zero_stays_zero():
+    same = torch.zeros(2).long()
+    assert template_embeddings(torch.tensor([[1.0, 2], [-1, -2]]), same, same).embeddings.tolist() == [[0, 0]]
 
 
-def test_pair_cosines_equal_the_loops():
+@pytest.mark.parametrize("entries", [1, 30, 2**18])
+def test_pair_cosines_equal_the_loops(entries, blocks_of):
+    blocks_of(entries)
     x, y = torch.randn(9, 4).double(), torch.randn(6, 4).double()
     rows, others = torch.randint(0, 9, (30,)), torch.randint(0, 6, (30,))
     expected = [oracle.cosine(x[i].tolist(), y[j].tolist()) for i, j in zip(rows, others, strict=True)]
     assert pair_cosines(x, y, rows, others).tolist() == pytest.approx(expected, rel=1e-12)
+    assert pair_cosines(x, y, rows[:0], others[:0]).shape == (0,)
 
 
 X, IDS, ONE = torch.randn(4, 3), torch.tensor([1, 1, 5, 5]), torch.tensor([0])
@@ -40,16 +38,13 @@ X, IDS, ONE = torch.randn(4, 3), torch.tensor([1, 1, 5, 5]), torch.tensor([0])
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: template_embeddings(X, IDS, IDS[1:]), "media_ids must have shape"),
         (lambda: template_embeddings(X, IDS + 0.5, IDS), "template_ids must be of integer type"),
-        (lambda: template_embeddings(X / 0, IDS, IDS), "embeddings must be finite"),
         *(
             (lambda i=i: template_embeddings(X, IDS, IDS).rows(torch.tensor([1, i])), f"template {i} is listed but")
-            for i in (0, 3, 6)
+            for i in (0, 6)
         ),
         (lambda: Templates(ONE[:0], X[:0]).rows(ONE), "there are no templates"),
         (lambda: pair_cosines(X, X[:, :2], ONE, ONE), "ref_emb must have the 3 columns of embeddings; got 2"),
-        (lambda: pair_cosines(X, X / 0, ONE, ONE), "ref_emb must be finite"),
         *((lambda n=n: pair_cosines(X, X, ONE + n, ONE), r"rows must be .*in \[0, 4\); got") for n in (4, -1)),
         (lambda: pair_cosines(X, X, ONE, ONE + 4), r"ref_rows must be .*in \[0, 4\)"),
         (lambda: pair_cosines(X, X, ONE.float(), ONE), "rows must be .*integers"),

@@ -3,8 +3,6 @@
 import json
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
@@ -32,7 +30,7 @@ EARLIER = Path(__file__).with_name("report_2.json")
         (lambda c: c.update(format="report 9"), True, "expected the format .* 2., got 'report 9'"),
     ],
 )
-def test_changed_reports_are_refused(change: Any, is_signed: bool, message: str, tmp_path: Path) -> None:
+def test_changed_reports_are_refused(change, is_signed, message, tmp_path):
     content = json.loads(EARLIER.read_text(encoding="utf-8"))
     change(content)
     if is_signed:
@@ -43,7 +41,7 @@ def test_changed_reports_are_refused(change: Any, is_signed: bool, message: str,
         ThresholdReport.load(path)
 
 
-def test_a_report_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+def test_a_report_of_an_earlier_version_is_read(tmp_path):
     """What the package no longer measures, such as GARBE, is left out."""
     report = ThresholdReport.load(EARLIER)
     report.save(tmp_path / "again.json")
@@ -52,7 +50,7 @@ def test_a_report_of_an_earlier_version_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x02pickle", b"[1]", b"[" * 100_000, b'{"format": 1e999}', "cut"])
-def test_other_files_are_refused(content: bytes | str, tmp_path: Path) -> None:
+def test_other_files_are_refused(content, tmp_path):
     path = tmp_path / "r.json"
     path.write_bytes(EARLIER.read_bytes()[:-50] if isinstance(content, str) else content)
     with pytest.raises(ValueError, match=r"r\.json is not a threshold report: "):
@@ -61,23 +59,22 @@ def test_other_files_are_refused(content: bytes | str, tmp_path: Path) -> None:
         ThresholdReport.load(tmp_path / "none.json")
 
 
-def example(name: str) -> ModuleType:
+def example(name):
     spec = spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def embeddings(seed: int) -> torch.Tensor:
+def embeddings(seed):
     generator = torch.Generator().manual_seed(seed)
     people = torch.randn(100, 12, generator=generator)
     return people[MANY] + 0.6 * torch.randn(400, 12, generator=generator)
 
 
-def reports() -> dict[str, ThresholdReport]:
+def reports():
     fitted = CohortNormalization.fit(embeddings(1), 20, 0.9)
-    of: dict[str, dict[str, Any]] = {
+    of = {
         "plain": {"far": 0.01, "splits": 2},
         "searches": {"search": SearchPlan(50, 0.2, extrapolate=True), "cameras": torch.arange(400) // 200},
         "groups": {"far": 0.01, "groups": MANY % 3, "source": SampleSource(data="a set")},
@@ -87,7 +84,7 @@ def reports() -> dict[str, ThresholdReport]:
 
 
 @pytest.fixture(scope="module")
-def of_each_kind(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def of_each_kind(tmp_path_factory):
     """A folder with a report of each kind, which the file gives back as it was."""
     folder = tmp_path_factory.mktemp("reports")
     for name, report in reports().items():
@@ -96,13 +93,13 @@ def of_each_kind(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_schema_in_the_repository_is_that_of_the_fields() -> None:
+def test_the_schema_in_the_repository_is_that_of_the_fields():
     assert json.loads((EXAMPLES / "threshold.schema.json").read_text(encoding="utf-8")) == json.loads(
         json.dumps(example("threshold_schema").threshold_schema())
     )
 
 
-def test_every_report_fits_the_schema_and_a_damaged_one_does_not(of_each_kind: Path) -> None:
+def test_every_report_fits_the_schema_and_a_damaged_one_does_not(of_each_kind):
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads((EXAMPLES / "threshold.schema.json").read_text(encoding="utf-8"))
     validator = jsonschema.Draft202012Validator(schema)
@@ -116,7 +113,7 @@ def test_every_report_fits_the_schema_and_a_damaged_one_does_not(of_each_kind: P
 
 
 @pytest.mark.parametrize("name", ["plain", "normalised"])
-def test_numpy_decides_as_accept_does(name: str, of_each_kind: Path) -> None:
+def test_numpy_decides_as_accept_does(name, of_each_kind):
     file, (a, b) = of_each_kind / f"{name}.json", torch.triu_indices(400, 400, 1)
     x, cohort = embeddings(0), embeddings(1) if name == "normalised" else None
     fitted = None if cohort is None else CohortNormalization.fit(cohort, 20, 0.9)

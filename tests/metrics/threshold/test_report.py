@@ -2,8 +2,6 @@ import dataclasses
 import hashlib
 import math
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,26 +11,27 @@ from PIL import Image
 from pml_ext import __version__
 from pml_ext.functional import epsilon_opis, opis
 from pml_ext.metrics import CohortNormalization, OPISSettings, SearchPlan, ThresholdReport
+from pml_ext.reports.threshold_figures import threshold_pictures
 from tests.oracles import thresholds as oracle
 
 SIZES = torch.tensor([7, 2, 9, 1, 6, 5])
 LABELS = torch.arange(6).repeat_interleave(SIZES)
 
 
-def clustered(seed: int = 0, labels: torch.Tensor = LABELS) -> torch.Tensor:
+def clustered(seed=0, labels=LABELS):
     torch.manual_seed(seed)
     centres, spread = torch.randn(6, 5, dtype=torch.float64), 0.3 + torch.rand(6, 1, dtype=torch.float64)
     return (centres[labels] + spread[labels] * torch.randn(len(labels), 5)) * torch.rand(len(labels), 1)
 
 
-def report(embeddings: torch.Tensor | None = None, labels: Any = LABELS, **target: Any) -> ThresholdReport:
+def report(embeddings=None, labels=LABELS, **target):
     return ThresholdReport.from_embeddings(
         clustered() if embeddings is None else embeddings, labels, **{"splits": 2, **(target or {"far": 0.05})}
     )
 
 
 @pytest.mark.parametrize("target", [{"far": 0.05}, {"far": 0.004}, {"frr": 0.1}, {"target": "utility"}])
-def test_every_number_is_that_of_the_loops(target: dict[str, Any]) -> None:
+def test_every_number_is_that_of_the_loops(target):
     embeddings = clustered().float()
     found = report(embeddings, **target)
     pairs = oracle.pair_distances(embeddings, LABELS.tolist())
@@ -59,17 +58,14 @@ def test_every_number_is_that_of_the_loops(target: dict[str, Any]) -> None:
         assert rate.low <= rate.rate <= rate.high
 
 
-def test_consistency_is_that_of_the_functional() -> None:
+def test_consistency_is_that_of_the_functional():
     found = report(far=0.05, opis=OPISSettings((0.05, 0.3), 20, 0.5)).consistency
-    assert found is not None
     assert found.opis == pytest.approx(float(opis(clustered(), LABELS, far_range=(0.05, 0.3), grid=20)))
     expected = epsilon_opis(clustered(), LABELS, far_range=(0.05, 0.3), grid=20, epsilon=0.5)
     assert found.epsilon_opis == pytest.approx(float(expected))
-    pairs = oracle.pair_distances(clustered(), LABELS.tolist())
-    assert [oracle.rates(pairs, d + 1e-9)[0] >= far for d, far in zip(found.distances, (0.05, 0.3), strict=True)]
 
 
-def test_the_target_holds_where_float32_computes_the_scores_anew() -> None:
+def test_the_target_holds_where_float32_computes_the_scores_anew():
     labels = torch.arange(40).repeat_interleave(10)
     embeddings = torch.randn(40, 16)[labels] + torch.randn(400, 16)
     found = report(embeddings, labels, far=2e-3)
@@ -83,23 +79,23 @@ def test_the_target_holds_where_float32_computes_the_scores_anew() -> None:
     assert torch.equal(found.accept_pairs(embeddings[rows], embeddings[columns]), accepted[rows, columns])
 
 
-def test_halves_of_the_classes() -> None:
+def test_halves_of_the_classes():
     labels = torch.arange(60).repeat_interleave(5)
     embeddings = torch.randn(60, 8)[labels] + (0.2 + torch.rand(60, 1))[labels] * torch.randn(300, 8)
     one, again, other = (
         report(embeddings, labels, frr=0.1, splits=5, opis=OPISSettings(seed=s)).stability for s in (0, 0, 1)
     )
-    assert one is not None and one == again != other
+    assert one == again != other
     assert 0 < one.mean_shift < one.max_shift < 0.5
     # Both halves hold the same where the classes are all alike.
     alike = torch.eye(12, dtype=torch.float64).repeat_interleave(2, dim=0)
     alike[::2] += 0.1 / math.sqrt(12)
     stable = report(alike, torch.arange(12).repeat_interleave(2), frr=0.5).stability
-    assert stable is not None and stable.max_shift < 1e-3
+    assert stable.max_shift < 1e-3
     assert report(far=0.004).stability is None, "a half cannot support the target"
 
 
-def test_strings_name_the_classes() -> None:
+def test_strings_name_the_classes():
     names = ["anna", "ben", "carl", "dora", "eve", "finn"]
     by_name = report(labels=[names[i] for i in LABELS])
     assert [c.label for c in by_name.classes] == names
@@ -109,25 +105,14 @@ def test_strings_name_the_classes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "embeddings", "message"),
+    ("given", "error", "message"),
     [
-        (torch.zeros(4).long(), torch.randn(4, 3), "needs impostor pairs; all 4 samples are of class 0"),
-        (torch.arange(4), torch.randn(4, 3), "needs genuine pairs; each of the 4 samples is a class of its own"),
-        (torch.tensor([0, 0, 1, 1]), torch.full((4, 3), torch.nan), "embeddings must be finite"),
-        (torch.tensor([0, 0, 1, 1]), torch.eye(4, 3), "must not be zero vectors, which have no cosine; got 1 of 4"),
-        (["a", "a", "b"], torch.randn(4, 3), r"labels must have shape \(4,\), one label per embedding; got \(3,\)"),
-        (["a", "a", 1, 1], torch.randn(4, 3), "all integers or all strings; got several types"),
-        ([0.5, 0.5, 1.5, 1.5], torch.randn(4, 3), "must be integers .* or strings; got float64"),
-    ],
-)
-def test_bad_input(labels: Any, embeddings: torch.Tensor, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        report(embeddings, labels, target="utility")
-
-
-@pytest.mark.parametrize(
-    ("target", "error", "message"),
-    [
+        ({"labels": 0 * LABELS}, ValueError, "needs impostor pairs; all 30 samples are of class 0"),
+        ({"labels": torch.arange(30)}, ValueError, "needs genuine pairs; each of the 30 samples is a class of its own"),
+        ({"embeddings": torch.eye(30, 5)}, ValueError, "not be zero vectors, which have no cosine; got 25 of 30"),
+        ({"labels": ["a", "b"]}, ValueError, r"labels must have shape \(30,\), one label per embedding; got \(2,\)"),
+        ({"labels": ["a", 1] * 15}, ValueError, "all integers or all strings; got several types"),
+        ({"labels": LABELS / 2}, ValueError, "must be integers .* or strings; got float"),
         ({"far": 0.1, "frr": 0.1}, TypeError, "exactly one of far=, frr=, target=.* must be given; got far="),
         ({"splits": 1}, TypeError, "exactly one of far="),
         ({"far": 0.1, "search": SearchPlan(5, 0.1)}, TypeError, "exactly one of far="),
@@ -138,17 +123,13 @@ def test_bad_input(labels: Any, embeddings: torch.Tensor, message: str) -> None:
         ({"far": 0.1, "splits": -1}, ValueError, "splits must be at least 0; got -1"),
     ],
 )
-def test_targets_that_cannot_be(target: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_what_cannot_be_reported_is_an_error(given, error, message):
+    given = {"far": 0.05} | given if "labels" in given or "embeddings" in given else given
     with pytest.raises(error, match=message):
-        report(**target)
+        report(**given)
 
 
-def test_copies_are_counted_and_warned_of() -> None:
-    embeddings = torch.cat([clustered(), clustered()[:3]])
-    with pytest.warns(UserWarning, match="3 of 33 embeddings are copies of others"):
-        found = report(embeddings, torch.cat([LABELS, LABELS[:3]]))
-    assert found.copies == 3
-    assert "33 samples, 3 of them copies" in found.summary()
+def test_copies_under_several_labels_allow_no_threshold():
     with (
         pytest.warns(UserWarning, match="30 of 60"),
         pytest.raises(ValueError, match=r"no threshold meets far.*several labels"),
@@ -156,13 +137,14 @@ def test_copies_are_counted_and_warned_of() -> None:
         report(torch.cat([clustered()] * 2), torch.cat([LABELS, LABELS + 6]), far=1e-3)
 
 
-def test_two_classes_of_which_one_has_genuine_pairs() -> None:
+def test_two_classes_of_which_one_has_genuine_pairs():
     found = report(torch.randn(4, 3), torch.tensor([0, 0, 0, 1]), far=0.5)
     assert found.consistency is None and found.stability is None
     assert "not measurable: fewer than two classes" in found.summary()
+    assert [picture.name for picture in threshold_pictures(found) if picture.pixels.std()] == ["roc"]
 
 
-def test_tensors_and_arrays_are_decided_alike() -> None:
+def test_tensors_and_arrays_are_decided_alike():
     rows = clustered().numpy()
     rows.flags.writeable = False
     found = ThresholdReport.from_embeddings(rows, LABELS.numpy(), far=0.1, splits=2)
@@ -183,13 +165,12 @@ def test_tensors_and_arrays_are_decided_alike() -> None:
     for a, b, message in (
         (rows[:3], rows[:2], "same number of rows; got 3 and 2"),
         (rows[:3], rows[:3, :4], r"b must have 5 columns.*; got 4: is it another model's"),
-        (0 * rows[:3], rows[:3], "a must not be zero vectors"),
     ):
         with pytest.raises(ValueError, match=message):
             found.accept_pairs(a, b)
 
 
-def test_a_report_comes_back_from_its_file_and_belongs_to_its_checkpoint(tmp_path: Path) -> None:
+def test_a_report_comes_back_from_its_file_and_belongs_to_its_checkpoint(tmp_path):
     model, other, file = tmp_path / "model.ckpt", tmp_path / "other.ckpt", tmp_path / "r.json"
     model.write_bytes(b"1")
     other.write_bytes(b"2")
@@ -198,7 +179,7 @@ def test_a_report_comes_back_from_its_file_and_belongs_to_its_checkpoint(tmp_pat
     for found in (report(labels=names, target="utility"), report(torch.randn(4, 3), [0, 0, 0, 1], far=0.5)):
         found.save(file, checkpoint=model)
         loaded = ThresholdReport.load(file, checkpoint=model)
-        assert loaded.checkpoint is not None and loaded.checkpoint.sha256 == hashes[0]
+        assert loaded.checkpoint.sha256 == hashes[0]
         assert dataclasses.replace(loaded, checkpoint=None) == found and loaded.version == __version__
     with pytest.raises(ValueError, match=f"model.ckpt with SHA-256 {hashes[0]}.*other.ckpt has {hashes[1]}"):
         ThresholdReport.load(file, checkpoint=other)
@@ -211,7 +192,7 @@ def test_a_report_comes_back_from_its_file_and_belongs_to_its_checkpoint(tmp_pat
         ThresholdReport.load(file, checkpoint=model)
 
 
-def test_the_page_escapes_names_and_has_the_numbers(tmp_path: Path) -> None:
+def test_the_page_escapes_names_and_has_the_numbers(tmp_path):
     found = report(labels=[f"<script>alert({i})</script>$x_{{y & z" for i in LABELS])
     found.save_page(tmp_path / "r.html")
     found.save_figure(tmp_path / "r.png")
@@ -224,15 +205,8 @@ def test_the_page_escapes_names_and_has_the_numbers(tmp_path: Path) -> None:
     assert f"{found.far.errors} of {found.far.pairs}" in found.summary()
 
 
-def test_a_set_with_one_class_of_pairs_has_no_utility_figure() -> None:
-    from pml_ext.reports.threshold_figures import threshold_pictures
-
-    few = report(torch.randn(4, 3), torch.tensor([0, 0, 0, 1]), far=0.5)
-    assert [picture.name for picture in threshold_pictures(few) if picture.pixels.std()] == ["roc"]
-
-
 @pytest.mark.parametrize("options", [{"far": 0.01}, {"search": SearchPlan(5, 0.1)}])
-def test_collapsed_embeddings_are_named(options: dict[str, Any]) -> None:
+def test_collapsed_embeddings_are_named(options):
     x = 3 * torch.ones(60, 8) + 1e-5 * torch.randn(60, 8)
     with pytest.raises(ValueError, match=r"all 60 embeddings are \(nearly\) equal, so no threshold separates them"):
         ThresholdReport.from_embeddings(x, torch.arange(60) // 3, **options)

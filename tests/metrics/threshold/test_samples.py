@@ -3,26 +3,22 @@
 import math
 from functools import partial
 from itertools import combinations
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-from pml_ext.functional import PairDistances
 from pml_ext.metrics import CohortNormalization, GalleryCohort, SearchPlan, ThresholdReport
-from pml_ext.metrics.threshold.samples import CameraPairs
 from tests.metrics.test_normalization import crowded
 
 pytestmark = pytest.mark.filterwarnings("ignore:the cohort is of another kind")
 
-LABELS = torch.arange(9).repeat_interleave(6)
-CAMERAS = torch.tensor([0, 0, 1, 1, 2, 0]).repeat(9)
+ORDER = torch.randperm(54, generator=torch.Generator().manual_seed(1))
+LABELS = torch.arange(9).repeat_interleave(6)[ORDER]
+CAMERAS = torch.tensor([0, 0, 1, 1, 2, 0]).repeat(9)[ORDER]
 
 
-def a_set() -> Tensor:
+def a_set():
     """Samples of one camera are closer than those of one class in two."""
     generator = torch.Generator().manual_seed(3)
     centres, looks = torch.randn(9, 8, generator=generator), torch.randn(9, 3, 8, generator=generator)
@@ -30,60 +26,42 @@ def a_set() -> Tensor:
     return (centres[LABELS] + looks[LABELS, CAMERAS] + 0.1 * noise).double()
 
 
-def counts(x: Tensor, thresholds: list[float], same_camera: bool) -> list[list[int]]:
-    """Accepted genuine pairs of each class at each threshold, by loops."""
-    found = [[0] * len(thresholds) for _ in range(9)]
+def rejects(x, threshold, same_camera):
+    """Rejected genuine pairs of each class, and all of them, by loops."""
+    distances = [[] for _ in range(9)]
     for i, j in combinations(range(len(x)), 2):
         if LABELS[i] != LABELS[j] or (CAMERAS[i] == CAMERAS[j]) != same_camera:
             continue
         a, b = x[i] / x[i].norm(), x[j] / x[j].norm()
-        distance = float((a - b).norm())
-        for place, threshold in enumerate(thresholds):
-            found[int(LABELS[i])][place] += distance <= threshold
-    return found
+        distances[int(LABELS[i])].append(float((a - b).norm()))
+    return [(sum(distance > threshold for distance in own), len(own)) for own in distances]
 
 
-def test_counts_are_those_of_the_loops() -> None:
-    order = torch.randperm(54, generator=torch.Generator().manual_seed(1))
-    thresholds = [0.2, 0.7, 1.3, 2.0]
-    across = CameraPairs(a_set()[order], LABELS[order], CAMERAS[order])
-    within = across.of_one_camera()
-    for pairs, same in ((across, False), (within, True)):
-        expected = counts(a_set(), thresholds, same)
-        for positives_only in (True, False):
-            found = pairs.accepted(torch.tensor(thresholds, dtype=torch.float64), positives_only=positives_only)
-            assert found[0].tolist() == expected
-        assert pairs.positive_pairs.tolist() == [row[-1] for row in expected]
-        everything = PairDistances(a_set(), LABELS).accepted(torch.tensor(thresholds))
-        assert found[1].tolist() == everything[1].tolist(), "impostors are all there are"
-    assert across.positive_pairs.tolist() == [row[-1] for row in counts(a_set(), [2.0], False)], "not changed"
-
-
-def report(**options: Any) -> ThresholdReport:
+def report(**options):
     return ThresholdReport.from_embeddings(a_set(), LABELS, far=0.05, splits=2, **options)
 
 
-def test_genuine_pairs_of_one_camera_are_left_out() -> None:
+def test_genuine_pairs_of_one_camera_are_left_out():
     blind, across = report(), report(cameras=[f"cam {c}" for c in CAMERAS.tolist()])
-    assert across.cameras is not None and blind.cameras is None
+    assert blind.cameras is None
     for same, rate in ((False, across.cameras.across), (True, across.cameras.within)):
-        accepted, total = counts(a_set(), [across.distance], same), counts(a_set(), [2.0], same)
-        pairs = sum(row[0] for row in total)
-        assert rate is not None and (rate.errors, rate.pairs) == (pairs - sum(row[0] for row in accepted), pairs)
+        errors, pairs = zip(*rejects(a_set(), across.distance, same), strict=True)
+        assert (rate.errors, rate.pairs) == (sum(errors), sum(pairs))
+    by_class = [(c.false_rejects, c.genuine_pairs) for c in across.classes]
+    assert by_class == rejects(a_set(), across.distance, False)
     assert across.cameras.across == across.frr and across.cameras.cameras == 3
     assert across.far == blind.far, "impostor pairs are the same"
-    assert sum(c.genuine_pairs for c in across.classes) == across.frr.pairs
     assert across.consistency != blind.consistency
 
 
-def test_cameras_that_do_not_fit() -> None:
+def test_cameras_that_do_not_fit():
     with pytest.raises(ValueError, match=r"genuine pairs of two cameras.*Leave cameras out"):
         report(cameras=torch.zeros(54).long())
     with pytest.raises(ValueError, match=r"cameras must have shape \(54,\)"):
         report(cameras=CAMERAS[1:])
 
 
-def a_report(own: bool) -> tuple[ThresholdReport, CohortNormalization, torch.Tensor]:
+def a_report(own):
     embeddings, labels = crowded()
     rows = torch.arange(300)
     if own:
@@ -98,7 +76,7 @@ def a_report(own: bool) -> tuple[ThresholdReport, CohortNormalization, torch.Ten
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_rates_are_those_of_normalised_scores(own: bool) -> None:
+def test_rates_are_those_of_normalised_scores(own):
     report, _, scores = a_report(own)
     labels = crowded()[1]
     upper = torch.ones(300, 300, dtype=torch.bool).triu(1)
@@ -115,10 +93,10 @@ def test_rates_are_those_of_normalised_scores(own: bool) -> None:
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_the_report_keeps_the_cohort_and_decides_by_it(own: bool) -> None:
+def test_the_report_keeps_the_cohort_and_decides_by_it(own):
     report, fitted, _ = a_report(own)
     kept = report.normalization
-    assert kept is not None and (kept.k, kept.strength, kept.samples) == (15, 0.8, 300)
+    assert (kept.k, kept.strength, kept.samples) == (15, 0.8, 300)
     assert (kept.cohort, kept.sha256) == (("gallery", None) if own else ("samples", fitted.sha256))
     a, b = crowded(seed=2)[0][:40], crowded(seed=2)[0][60:100]
     expected = fitted.scores(a, b).diag() >= report.cosine
@@ -134,16 +112,16 @@ def test_the_report_keeps_the_cohort_and_decides_by_it(own: bool) -> None:
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_check_uses_the_reports_scores(own: bool) -> None:
+def test_check_uses_the_reports_scores(own):
     report, fitted, _ = a_report(own)
     given = {} if own else {"normalization": fitted}
     embeddings, labels = crowded(seed=0)
     found = report.check(embeddings, labels=labels, **given)
-    assert found.far is not None and found.far.today.errors == report.far.errors
-    assert found.frr is not None and found.frr.today.errors == report.frr.errors
+    assert found.far.today.errors == report.far.errors
+    assert found.frr.today.errors == report.frr.errors
 
 
-def test_searches_and_groups_are_of_normalised_scores(tmp_path: Path) -> None:
+def test_searches_and_groups_are_of_normalised_scores(tmp_path):
     embeddings, labels = crowded()
     fitted = CohortNormalization.fit(crowded(seed=1)[0], 15, 0.8)
     report = ThresholdReport.from_embeddings(
@@ -155,7 +133,6 @@ def test_searches_and_groups_are_of_normalised_scores(tmp_path: Path) -> None:
         others = [float(scores[i, labels == name].max()) for name in labels.unique() if name != own]
         number = sum(score >= report.cosine for score in others)
         reached.append(1 - math.comb(len(others) - number, 10) / math.comb(len(others), 10))
-    assert report.searches is not None and report.groups is not None
     assert report.searches.planned.fpir.rate == pytest.approx(sum(reached) / len(reached), abs=1e-9)
     assert 0.1 < report.searches.planned.fpir.rate <= 0.2
     report.save_page(tmp_path / "page.html")
@@ -163,10 +140,10 @@ def test_searches_and_groups_are_of_normalised_scores(tmp_path: Path) -> None:
     even = labels % 2 == 0
     mine = (scores >= report.cosine) & (labels[:, None] != labels) & even[:, None] & even
     group = report.groups.groups[0].far
-    assert group is not None and group.errors == int(mine.sum()) // 2
+    assert group.errors == int(mine.sum()) // 2
 
 
-def test_another_normalisation_is_refused() -> None:
+def test_another_normalisation_is_refused():
     report, fitted, _ = a_report(own=False)
     a = crowded()[0]
     with pytest.raises(ValueError, match="the threshold is of normalised scores: give normalization, that of the rep"):

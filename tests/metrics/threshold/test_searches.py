@@ -1,7 +1,5 @@
 """Searches in a threshold report: rates for several sizes of galleries, and their thresholds."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -12,18 +10,17 @@ LABELS = torch.arange(480) % 120
 CAMERAS = torch.arange(480) // 240
 
 
-def embeddings(seed: int = 0, spread: float = 0.5) -> torch.Tensor:
+def embeddings(seed=0, spread=0.5):
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(120, 12, generator=generator)[LABELS] + spread * torch.randn(480, 12, generator=generator)
 
 
 @pytest.fixture(scope="module")
-def report() -> ThresholdReport:
+def report():
     return ThresholdReport.from_embeddings(embeddings(), LABELS, search=SearchPlan(20, fpir=0.2), splits=0)
 
 
-def test_the_threshold_meets_the_rate_at_the_planned_size(report: ThresholdReport) -> None:
-    assert report.searches is not None
+def test_the_threshold_meets_the_rate_at_the_planned_size(report):
     assert [one.enrolled for one in report.searches.sizes] == [2, 4, 10, 20, 40, 100]
     expected = identification(embeddings(), LABELS, gallery_size=20, fpir=0.2)
     assert report.cosine == pytest.approx(expected.threshold)
@@ -31,11 +28,9 @@ def test_the_threshold_meets_the_rate_at_the_planned_size(report: ThresholdRepor
     assert expected.fpir <= 0.2 and (report.target.kind, report.target.value) == ("fpir", 0.2)
 
 
-def test_every_size_has_its_rates_and_its_own_threshold(report: ThresholdReport) -> None:
-    assert report.searches is not None
+def test_every_size_has_its_rates_and_its_own_threshold(report):
     for one in report.searches.sizes:
         at = identification(embeddings(), LABELS, gallery_size=one.enrolled, threshold=report.cosine)
-        assert one.fnir is not None and one.cosine is not None
         assert (one.fpir.rate, one.fnir.rate) == pytest.approx((at.fpir, at.fnir), abs=1e-9)
         assert one.fpir.low <= one.fpir.rate <= one.fpir.high
         of_size = identification(embeddings(), LABELS, gallery_size=one.enrolled, fpir=0.2)
@@ -50,14 +45,14 @@ def test_every_size_has_its_rates_and_its_own_threshold(report: ThresholdReport)
     assert cosines == sorted(cosines)
 
 
-def test_a_gallery_has_the_threshold_of_the_size_above(report: ThresholdReport) -> None:
+def test_a_gallery_has_the_threshold_of_the_size_above(report):
     assert report.for_gallery(11).enrolled == 20
     with pytest.raises(ValueError, match=r"up to 100 identities; got 101: make it with a larger gallery_size"):
         report.for_gallery(101)
     assert "among 20" in report.summary()
 
 
-def test_a_pair_threshold_has_rates_of_searches_too() -> None:
+def test_a_pair_threshold_has_rates_of_searches_too():
     found = ThresholdReport.from_embeddings(
         embeddings(),
         LABELS,
@@ -66,7 +61,6 @@ def test_a_pair_threshold_has_rates_of_searches_too() -> None:
         cameras=CAMERAS,
         splits=0,
     )
-    assert found.searches is not None
     expected = identification(
         embeddings(), LABELS, gallery_size=50, threshold=found.cosine, template="mean", rank=2, cameras=CAMERAS
     )
@@ -85,17 +79,16 @@ def test_a_pair_threshold_has_rates_of_searches_too() -> None:
         (SearchPlan(5000, extrapolate=True), "needs at least 10 scores .* got"),
     ],
 )
-def test_impossible_plans_are_errors(plan: SearchPlan, message: str) -> None:
+def test_impossible_plans_are_errors(plan, message):
     far = 2e-5 if plan.fpir is None else None
     with pytest.raises(ValueError, match=message):
         ThresholdReport.from_embeddings(embeddings(), LABELS, far=far, search=plan, splits=0)
 
 
-def test_larger_galleries_are_extrapolated_where_that_is_asked_for() -> None:
+def test_larger_galleries_are_extrapolated_where_that_is_asked_for():
     report = ThresholdReport.from_embeddings(
         embeddings(spread=0.8), LABELS, search=SearchPlan(150, 0.3, extrapolate=True), splits=0
     )
-    assert report.searches is not None
     assert [(one.enrolled, one.extrapolated) for one in report.searches.sizes] == [
         (15, False), (30, False), (75, False), (150, True), (300, True), (750, True), (1500, True),
     ]  # fmt: skip
@@ -103,12 +96,11 @@ def test_larger_galleries_are_extrapolated_where_that_is_asked_for() -> None:
     expected = extrapolate_fpir(embeddings(spread=0.8), LABELS, gallery_size=150, threshold=report.cosine)
     assert (planned.fpir.rate, planned.fpir.low, planned.fpir.high) == pytest.approx(expected[:3], rel=1e-3)
     assert 0.25 < planned.fpir.rate <= 0.3
-    assert planned.fnir is not None and largest.fnir is not None
     assert planned.fnir.rate >= largest.fnir.rate and planned.cmc == ()
     assert "extrapolated: FPIR" in report.summary()
 
 
-def test_a_gallery_whose_rate_is_not_known_has_no_number(tmp_path: Path) -> None:
+def test_a_gallery_whose_rate_is_not_known_has_no_number(tmp_path):
     """All false positives are of three people who look alike: how often others are is anybody's guess."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(60) // 2
@@ -116,8 +108,7 @@ def test_a_gallery_whose_rate_is_not_known_has_no_number(tmp_path: Path) -> None
     people[:3] = people[0] + 0.3 * torch.randn(3, 64, generator=generator)
     x = people[labels] + 0.4 * torch.randn(60, 64, generator=generator)
     report = ThresholdReport.from_embeddings(x, labels, frr=0.1, search=SearchPlan(200, extrapolate=True), splits=0)
-    assert report.searches is not None and report.searches.planned.fpir is not None
-    assert report.searches.sizes[-1].fpir is None
+    assert report.searches.planned.fpir and report.searches.sizes[-1].fpir is None
     assert "among 2,000  extrapolated: FPIR unknown, because its 95 % interval spans 0 to 1" in report.summary()
     report.save(tmp_path / "t.json")
     assert ThresholdReport.load(tmp_path / "t.json") == report
@@ -125,7 +116,7 @@ def test_a_gallery_whose_rate_is_not_known_has_no_number(tmp_path: Path) -> None
         ThresholdReport.from_embeddings(x, labels, search=SearchPlan(200, 0.12, extrapolate=True), splits=0)
 
 
-def test_one_sample_with_several_labels() -> None:
+def test_one_sample_with_several_labels():
     x = embeddings()[:60].repeat(8, 1)
     with pytest.warns(UserWarning, match="copies"), pytest.raises(ValueError, match="one sample have several labels"):
         ThresholdReport.from_embeddings(x, torch.arange(480) // 4, search=SearchPlan(50, 0.01), splits=0)

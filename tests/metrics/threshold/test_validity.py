@@ -6,40 +6,37 @@ examples/CHECK_A_THRESHOLD.md has them.
 from collections import Counter
 from functools import cache
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from pml_ext.metrics import ThresholdReport
 from pml_ext.metrics.threshold import check
-from pml_ext.metrics.threshold.check import ThresholdCheck
 from tests.oracles.identification import cosine
 
 LABELS = torch.arange(400) % 100
 
 
-def population(seed: int, spread: float = 0.5, labels: Tensor = LABELS) -> Tensor:
+def population(seed, spread=0.5, labels=LABELS):
     generator = torch.Generator().manual_seed(seed)
     people = torch.randn(int(labels.max()) + 1, 16, generator=generator)[labels]
     return people + spread * torch.randn(len(labels), 16, generator=generator)
 
 
 @pytest.fixture(scope="module")
-def report() -> ThresholdReport:
+def report():
     return ThresholdReport.from_embeddings(population(0), LABELS, far=0.01, splits=0)
 
 
-def counts(report: ThresholdReport, points: Tensor, pairs: list[tuple[int, int]], is_meant: Any) -> tuple[int, int]:
+def counts(report, points, pairs, is_meant):
     """Accepted pairs, and pairs, of those meant, by loops."""
     found = points.double().tolist()
     meant = [(i, j) for i, j in pairs if is_meant(i, j)]
     return sum(cosine(found[i], found[j]) >= report.cosine for i, j in meant), len(meant)
 
 
-def test_counts_of_labels_frames_and_tracks_equal_the_loops(report: ThresholdReport) -> None:
+def test_counts_of_labels_frames_and_tracks_equal_the_loops(report):
     labels, frames = torch.arange(60) % 20, torch.arange(60) // 6
     tracks = torch.where(torch.arange(60) % 6 == 0, frames // 2 * 12, torch.arange(60))  # some span two frames
     points = population(3, 0.9, labels)
@@ -54,30 +51,29 @@ def test_counts_of_labels_frames_and_tracks_equal_the_loops(report: ThresholdRep
         ),
     ):
         found = report.check(points.flip(1).numpy()[:, ::-1], **known)
-        assert found.far is not None and found.frr is not None
         assert (found.far.today.errors, found.far.today.pairs) == counts(report, points, every, different)
         accepted, pairs = counts(report, points, every, same)
         assert (found.frr.today.errors, found.frr.today.pairs) == (pairs - accepted, pairs)
     unknown = report.check(points)
-    assert unknown.frr is None and unknown.far is not None and unknown.far.is_bound
+    assert unknown.frr is None and unknown.far.is_bound
     assert (unknown.far.today.errors, unknown.far.today.pairs) == counts(report, points, every, lambda i, j: True)
 
 
-def people(generator: torch.Generator, count: int, spread: float = 0.6) -> tuple[Tensor, Tensor]:
+def people(generator, count, spread=0.6):
     labels = torch.arange(6 * count) % count
     centres = torch.randn(count, 32, generator=generator)
     return centres[labels] + spread * torch.randn(6 * count, 32, generator=generator), labels
 
 
 @cache
-def report_of(spread: float = 0.6) -> ThresholdReport:
+def report_of(spread=0.6):
     return ThresholdReport.from_embeddings(*people(torch.Generator().manual_seed(0), 200, spread), far=1e-3, splits=0)
 
 
 KINDS = ("unchanged", "FAR x 4", "at chance", "5 % mislabelled", "no false accepts")
 
 
-def today(kind: str, generator: torch.Generator, spread: float) -> tuple[Tensor, Tensor]:
+def today(kind, generator, spread):
     points, labels = people(generator, 200, spread)
     if kind == "FAR x 4":
         points[:, 0] += 2.0
@@ -93,7 +89,7 @@ def today(kind: str, generator: torch.Generator, spread: float) -> tuple[Tensor,
     return points, labels
 
 
-def checks(kind: str, draws: int, spread: float = 0.6) -> list[ThresholdCheck]:
+def checks(kind, draws, spread=0.6):
     report = report_of(spread)
     found = []
     for draw in range(1, draws + 1):
@@ -102,11 +98,11 @@ def checks(kind: str, draws: int, spread: float = 0.6) -> list[ThresholdCheck]:
     return found
 
 
-def verdicts_of(found: list[ThresholdCheck]) -> Counter[str]:
+def verdicts_of(found):
     return Counter(one.verdict for one in found)
 
 
-def test_verdicts_where_the_truth_is_known() -> None:
+def test_verdicts_where_the_truth_is_known():
     found = {kind: checks(kind, 20) for kind in KINDS}
     verdicts = {kind: verdicts_of(found[kind]) for kind in KINDS}
     assert verdicts["unchanged"]["does not hold"] == 0 and verdicts["unchanged"]["holds"] >= 17
@@ -116,11 +112,11 @@ def test_verdicts_where_the_truth_is_known() -> None:
     without = [one.without_doubtful for one in found["5 % mislabelled"]]
     assert sum(one is not None and one.verdict == "holds" for one in without) >= 10
     assert verdicts["no false accepts"]["holds"] == 20
-    assert all(one.far is not None and one.far.today.errors == 0 for one in found["no false accepts"])
+    assert all(one.far.today.errors == 0 for one in found["no false accepts"])
     assert not any(one.doubtful_labels for kind in ("FAR x 4", "at chance") for one in found[kind])
 
 
-def test_a_matcher_at_chance_never_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_matcher_at_chance_never_holds(monkeypatch):
     """The limit of an FRR of 80 % is below 100 %; and keeping a promise of chance is not enough."""
     assert {one.verdict for one in checks("at chance", 10, spread=1.2)} == {"does not hold"}
     noise = torch.randn(2400, 32, generator=torch.Generator().manual_seed(0))
@@ -133,7 +129,7 @@ def test_a_matcher_at_chance_never_holds(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "All 32 genuine pairs are rejected." in rejected.summary()
 
 
-def test_doubtful_labels_are_the_wrong_ones() -> None:
+def test_doubtful_labels_are_the_wrong_ones():
     points, right = people(torch.Generator().manual_seed(1), 200)
     labels = today("5 % mislabelled", torch.Generator().manual_seed(1), 0.6)[1]
     report = report_of()
@@ -145,7 +141,7 @@ def test_doubtful_labels_are_the_wrong_ones() -> None:
     assert "Check them. Without" in found.summary() and "\nrow " in found.summary() and found.status == 3
 
 
-def test_no_errors_at_all_need_as_many_identities_as_the_report() -> None:
+def test_no_errors_at_all_need_as_many_identities_as_the_report():
     """200 identities without a false reject promise an FRR of up to 1.8 %: 50 more of them cannot confirm that."""
     generator = torch.Generator().manual_seed(0)
     report = ThresholdReport.from_embeddings(*people(generator, 200, 0.1), far=1e-3, splits=0)
@@ -153,13 +149,12 @@ def test_no_errors_at_all_need_as_many_identities_as_the_report() -> None:
     points, labels = people(generator, 200, 0.1)
     few = report.check(points[labels < 50], labels=labels[labels < 50]).frr
     many = report.check(points, labels=labels).frr
-    assert few is not None and many is not None
     assert (few.verdict, many.verdict) == ("cannot be told", "holds")
     # (1 − limit)^n is half of 1 − confidence
     assert few.groups_needed == pytest.approx(np.log((1 - 0.984802) / 2) / np.log(1 - report.frr.high), abs=1.5)
 
 
-def test_rates_across_cameras_are_checked_across_cameras() -> None:
+def test_rates_across_cameras_are_checked_across_cameras():
     """Images of one camera look alike: without cameras, FRR would be too low."""
     generator = torch.Generator().manual_seed(0)
     cameras, labels = torch.arange(400) // 100 % 2, LABELS
@@ -167,10 +162,9 @@ def test_rates_across_cameras_are_checked_across_cameras() -> None:
     points = looks + 0.3 * torch.randn(400, 16, generator=generator)
     across = ThresholdReport.from_embeddings(points, labels, cameras=cameras, far=0.01, splits=0)
     found = across.check(points.numpy(), labels=labels.numpy(), cameras=[f"camera {c}" for c in cameras.tolist()])
-    assert found.frr is not None
     assert (found.frr.today.errors, found.frr.today.pairs) == (across.frr.errors, across.frr.pairs)
     tracks = across.check(points, tracks=2 * labels + cameras)
-    assert tracks.frr is not None and across.cameras is not None and tracks.frr.promised == across.cameras.within
+    assert tracks.frr.promised == across.cameras.within
     with pytest.raises(ValueError, match="genuine pairs across cameras: give cameras"):
         across.check(points, labels=labels)
     every = ThresholdReport.from_embeddings(points, labels, far=0.01, splits=0)
@@ -178,7 +172,7 @@ def test_rates_across_cameras_are_checked_across_cameras() -> None:
         every.check(points, labels=labels, cameras=cameras)
 
 
-def test_pairs_of_unknown_identity_can_confirm_and_not_refute(report: ThresholdReport) -> None:
+def test_pairs_of_unknown_identity_can_confirm_and_not_refute(report):
     nobody_twice = torch.arange(2000)
     assert report.check(population(1, labels=nobody_twice)).verdict == "holds"
     crowded = report.check(population(1, labels=nobody_twice) + 1.5)
@@ -186,7 +180,7 @@ def test_pairs_of_unknown_identity_can_confirm_and_not_refute(report: ThresholdR
     assert "FRR was not checked" in crowded.summary()
 
 
-def test_checks_every_day_do_not_raise_false_alarms(report: ThresholdReport, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_every_day_do_not_raise_false_alarms(report, monkeypatch):
     """A threshold at the edge of its limit would be refuted by chance in 2.5 % of looks of 95 % intervals each."""
     monkeypatch.setattr(check, "_TOLERANCE", 1.0)
     labels = torch.arange(120) % 30
@@ -208,13 +202,10 @@ def test_checks_every_day_do_not_raise_false_alarms(report: ThresholdReport, mon
         ({"frames": LABELS[:7]}, r"frames must have shape \(400,\)"),
         ({"labels": LABELS, "look": 0}, "look must be at least 1"),
         ({"embeddings": population(1)[:, :8]}, "embeddings must have 16 columns.*got 8: is it another model's"),
-        (
-            {"embeddings": 0 * population(1)},
-            "embeddings must not be zero vectors, which have no cosine; got 400",
-        ),
+        ({"embeddings": 0 * population(1)}, "embeddings must not be zero vectors"),
     ],
 )
-def test_what_cannot_be_checked_is_an_error(report: ThresholdReport, known: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_checked_is_an_error(report, known, message):
     with pytest.raises(ValueError, match=message):
         report.check(**{"embeddings": population(1), **known})
 
