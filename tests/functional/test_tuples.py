@@ -34,11 +34,9 @@ def rows_of(parts):
 def test_masks_and_counts(labels, ref_labels):
     ids, ref_ids = torch.tensor(labels), None if ref_labels is None else torch.tensor(ref_labels)
     same, different = same_and_different(ids, ref_ids)
-    others = labels if ref_labels is None else ref_labels
-    itself = [[ref_labels is None and i == j for j in range(len(others))] for i in range(len(labels))]
-    alike = [[a == b for b in others] for a in labels]
-    assert different.tolist() == [[not value for value in row] for row in alike]
-    assert (same | torch.tensor(itself)).tolist() == alike and not (same & torch.tensor(itself)).any()
+    alike = ids[:, None] == (ids if ref_ids is None else ref_ids)
+    assert torch.equal(different, ~alike)
+    assert torch.equal(same, alike & ~torch.eye(len(ids), dtype=torch.bool) if ref_ids is None else alike)
     assert count_pairs(ids, ref_ids) == (int(same.sum()), int(different.sum()))
     found = len(triplets(labels, ref_labels))
     assert count_triplets(same, different) == found

@@ -97,12 +97,9 @@ def loop_distances(x, labels, ref, ref_labels, pairing, geometry="arc"):
 
 def consecutive_arcs(labels):
     """Algorithm 1: the 1st and 2nd sample of a class, the 3rd and 4th, …; of even counts."""
-    arcs = []
-    for label in sorted(set(labels)):
-        members = [i for i, other in enumerate(labels) if other == label]
-        assert len(members) % 2 == 0
-        arcs += [(members[i], members[i + 1]) for i in range(0, len(members), 2)]
-    return arcs
+    others = [other for (other,) in partners(labels, "consecutive")]
+    assert all(other != i for i, other in enumerate(others))
+    return [(i, other) for i, other in enumerate(others) if i < other]
 
 
 def arc_distances(x, labels):

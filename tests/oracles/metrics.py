@@ -3,7 +3,9 @@
 import math
 
 import numpy as np
+from sklearn.metrics import pair_confusion_matrix
 
+from tests.oracles.thresholds import class_errors
 from tests.oracles.thresholds import pair_distances as all_pairs
 from tests.oracles.verification import operating_points
 
@@ -26,15 +28,12 @@ def harmonic(phi, psi):
 
 def rates(pairs, thresholds):
     """{class: ([tpr at each threshold], [tnr at each threshold])} of the classes with both kinds of pairs."""
+    by_threshold = [class_errors(pairs, threshold) for threshold in thresholds]
     result = {}
-    for c in sorted({a for _, a, _ in pairs} | {b for _, _, b in pairs}):
-        positives = [d for d, a, b in pairs if a == b == c]
-        negatives = [d for d, a, b in pairs if (a == c) != (b == c)]
+    for c, (_, negatives, _, positives) in by_threshold[0].items():
         if positives and negatives:
-            result[c] = (
-                [sum(d <= t for d in positives) / len(positives) for t in thresholds],
-                [sum(d > t for d in negatives) / len(negatives) for t in thresholds],
-            )
+            tpr = [(positives - errors[c][2]) / positives for errors in by_threshold]
+            result[c] = tpr, [(negatives - errors[c][0]) / negatives for errors in by_threshold]
     return result
 
 
@@ -98,14 +97,8 @@ def ranking(distances, query_labels, gallery_labels, query_cameras=None, gallery
 
 
 def clustering_f1(clusters, labels):
-    both = together = alike = 0
-    for i in range(len(labels)):
-        for j in range(i + 1, len(labels)):
-            together += clusters[i] == clusters[j]
-            alike += labels[i] == labels[j]
-            both += clusters[i] == clusters[j] and labels[i] == labels[j]
-    precision, recall = both / together, both / alike
-    return 2 * precision * recall / (precision + recall)
+    (_, apart), (split, both) = pair_confusion_matrix(labels, clusters)
+    return 2 * both / (2 * both + apart + split)
 
 
 def spectral_variance(embeddings):

@@ -14,17 +14,6 @@ def operating_points(scores, same):
     return points
 
 
-def auc(scores, same):
-    """How often a genuine pair beats an impostor pair; a tie counts half."""
-    won = pairs = 0
-    for s, g in zip(scores, same, strict=True):
-        for other, h in zip(scores, same, strict=True):
-            if g and not h:
-                pairs += 1
-                won += (s > other) + 0.5 * (s == other)
-    return won / pairs
-
-
 def equal_error_rate(scores, same):
     genuine, impostors = sum(same), len(same) - sum(same)
     points = [(fa / impostors, 1 - ta / genuine) for _, ta, fa in operating_points(scores, same)]

@@ -87,12 +87,6 @@ def test_a_query_does_not_find_itself(lowest_label):
     assert_equals_loops(found, expected)
 
 
-def test_within_limits_the_precisions():
-    distances = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
-    found = rank_matches_from_distances(distances, torch.tensor([1]), torch.tensor([1, 0, 1, 1]), within=2)
-    assert [float(field) for field in found] == pytest.approx([3, 1, 1 / 3, 3 / 4, 1 / 3, 1 / 2])
-
-
 def test_distances_of_16_bits_or_huge_are_ranked_exactly():
     # 3,000 non-matches are closer: float16 would count 2,048 of them.
     labels = torch.tensor([1]), torch.cat([torch.zeros(3000), torch.ones(1)]).long()
@@ -139,10 +133,7 @@ def test_feature_scale_does_not_matter(dtype, scale, metric):
 def test_euclidean_distances_are_precise_far_from_the_origin_and_integer_types_may_differ():
     protocol, given = a_protocol(), features()
     expected = rank_matches(**given, metric="euclidean", **protocol)
-    protocol["query_labels"], protocol["query_cameras"] = (
-        protocol["query_labels"].int(),
-        protocol["query_cameras"].byte(),
-    )
+    protocol |= {"query_labels": protocol["query_labels"].int(), "query_cameras": protocol["query_cameras"].byte()}
     assert_equal(rank_matches(**given, metric="euclidean", **protocol), expected)
     far = {name: x + 512 for name, x in given.items()}
     found = rank_matches(**far, metric="euclidean", **protocol).average_precision

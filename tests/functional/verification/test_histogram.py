@@ -70,18 +70,6 @@ def test_scores_outside_the_range_still_count():
         assert lower <= operating_point(roc_curve(scores, same), far).tar <= upper
 
 
-def test_updates_and_merges_of_parts_equal_one_update():
-    scores, same = pairs(200_000)  # more than are counted at once
-    whole = counted(scores, same)
-    first, second = (counted(scores[part], same[part]) for part in (slice(90_000), slice(90_000, 150_000)))
-    first.merge(second)
-    first.update(scores[150_000:], same[150_000:])
-    assert torch.equal(first.counts, whole.counts)
-    assert whole.counts.sum(1).tolist() == [int((~same).sum()), int(same.sum())]
-    whole.reset()
-    assert whole.roc().thresholds.tolist() == [torch.inf]
-
-
 @pytest.mark.parametrize(("genuine", "impostors"), [((1, 2, 1), (0, 2, 2)), ((2, 2, 0), (1, 3, 0))])
 def test_the_bounds_of_the_equal_error_rate_are_tight(genuine, impostors):
     """Pairs above a bin, in it and below it; in the bin all genuine pairs score higher, or all impostor pairs."""

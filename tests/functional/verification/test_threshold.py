@@ -9,7 +9,6 @@ from pml_ext.functional.verification.threshold import (
     threshold_at_far,
     threshold_at_frr,
     threshold_of_best_utility,
-    thresholds_at_far,
 )
 from tests.oracles import thresholds as oracle
 
@@ -82,15 +81,6 @@ def test_everything_accepted_everything_rejected_and_float32():
     single, _ = pairs_of(embeddings.float())
     assert oracle.rates(pairs, threshold_at_frr(single, 0.2) + 1e-6)[1] <= 0.2
     assert oracle.rates(pairs, threshold_at_far(single, 0.05) - 1e-6)[0] <= 0.05
-
-
-def test_several_rates_in_one_pass_equal_single_calls():
-    measured, _ = pairs_of(clustered())
-    fars = [0.3, 1e-9, 0.05, 0.006]
-    singles = [None if far == 1e-9 else threshold_at_far(measured, far) for far in fars]
-    assert thresholds_at_far(measured, fars) == singles and thresholds_at_far(measured, [1e-9]) == [None]
-    copies, _ = pairs_of(torch.ones(25, 6, dtype=torch.float64))
-    assert thresholds_at_far(copies, fars) == [None] * 4
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,12 @@ def test_cameras_that_do_not_fit():
         report(cameras=CAMERAS[1:])
 
 
+@pytest.fixture(scope="module", params=[True, False], ids=["own", "another"])
+def normalised(request):
+    """A report by the samples' own cohort, or by another; the normalisation; all scores; which it is."""
+    return *a_report(request.param), request.param
+
+
 def a_report(own):
     embeddings, labels = crowded()
     rows = torch.arange(300)
@@ -75,9 +81,8 @@ def a_report(own):
     return report, fitted, fitted.scores(embeddings, embeddings)
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_rates_are_those_of_normalised_scores(own):
-    report, _, scores = a_report(own)
+def test_rates_are_those_of_normalised_scores(normalised):
+    report, _, scores, _ = normalised
     labels = crowded()[1]
     upper = torch.ones(300, 300, dtype=torch.bool).triu(1)
     same = labels[:, None] == labels
@@ -92,9 +97,8 @@ def test_rates_are_those_of_normalised_scores(own):
     assert max(c.far for c in report.classes) < max(c.far for c in plain.classes)
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_the_report_keeps_the_cohort_and_decides_by_it(own):
-    report, fitted, _ = a_report(own)
+def test_the_report_keeps_the_cohort_and_decides_by_it(normalised):
+    report, fitted, _, own = normalised
     kept = report.normalization
     assert (kept.k, kept.strength, kept.samples) == (15, 0.8, 300)
     assert (kept.cohort, kept.sha256) == (("gallery", None) if own else ("samples", fitted.sha256))
@@ -111,11 +115,10 @@ def test_the_report_keeps_the_cohort_and_decides_by_it(own):
     assert "normalised score >=" in report.summary()
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_check_uses_the_reports_scores(own):
-    report, fitted, _ = a_report(own)
+def test_check_uses_the_reports_scores(normalised):
+    report, fitted, _, own = normalised
+    embeddings, labels = crowded()
     given = {} if own else {"normalization": fitted}
-    embeddings, labels = crowded(seed=0)
     found = report.check(embeddings, labels=labels, **given)
     assert found.far.today.errors == report.far.errors
     assert found.frr.today.errors == report.frr.errors
