@@ -95,7 +95,7 @@ TWO = torch.arange(10) % 2
         ),
         (lambda: OPIS(normalize="gallery"), TypeError, "normalize must be a Cohort.* got str"),
         (
-            lambda: AccuracyCalculator(normalize=GalleryCohort(), label_comparison_fn=torch.eq),
+            lambda: AccuracyCalculator(normalize=GalleryCohort(), label_comparison_fn=torch.ne),
             NotImplementedError,
             "normalize cannot be combined with label_comparison_fn",
         ),

@@ -112,7 +112,7 @@ def test_strings_name_the_classes():
         ({"embeddings": torch.eye(30, 5)}, ValueError, "not be zero vectors, which have no cosine; got 25 of 30"),
         ({"labels": ["a", "b"]}, ValueError, r"labels must have shape \(30,\), one label per embedding; got \(2,\)"),
         ({"labels": ["a", 1] * 15}, ValueError, "all integers or all strings; got several types"),
-        ({"labels": LABELS / 2}, ValueError, "must be integers .* or strings; got float"),
+        ({"labels": (LABELS / 2).tolist()}, ValueError, "must be integers .* or strings; got float"),
         ({"far": 0.1, "frr": 0.1}, TypeError, "exactly one of far=, frr=, target=.* must be given; got far="),
         ({"splits": 1}, TypeError, "exactly one of far="),
         ({"far": 0.1, "search": SearchPlan(5, 0.1)}, TypeError, "exactly one of far="),
