@@ -47,8 +47,9 @@ def test_arcs_equal_brute_force(size, kind, device):
     assert excess.abs().max() <= 1e-6 and excess.max() <= (1e-7 if kind in KINDS else 1e-9)
     if kind in KINDS and "point" not in kind:
         assert found.max() <= 1e-7
-    single = arc_distance(*(3 * end.float() for end in ends))
-    assert (single.square() - expected.square()).abs().max() <= 1e-4
+    if kind not in KINDS:
+        single = arc_distance(*(3 * end.float() for end in ends))
+        assert (single.square() - expected.square()).abs().max() <= 1e-4
 
 
 def test_antipodal_ends_count_as_two_points():
