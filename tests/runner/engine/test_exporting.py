@@ -71,6 +71,7 @@ def test_16_bits_and_the_flip_test_are_in_the_file(trained: CfgNode, tmp_path: P
     assert (found - plain).abs().max() > 1e-3
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # TorchScript, in newer torch
 def test_the_input_is_what_the_crop_leaves_and_the_file_says_so(trained: CfgNode, tmp_path: Path) -> None:
     trained.INPUT.CROP.ENABLED, trained.INPUT.CROP.SIZE = True, [10, 6]
     export(trained, tmp_path / "m.pt", "torchscript")
