@@ -120,27 +120,23 @@ def _values(given: Mapping[str, Any], path: Path, processes: int) -> dict[str, A
     tests = [_TESTS[target] for target in given["val_targets"] if target in _TESTS]
     floats = {key: max(float(given[key]), 0.0) for key in ("lr", "momentum", "weight_decay", "warmup_epoch")}
     wholes = {key: int(given[key]) for key in ("embedding_size", "num_classes", "num_workers", "num_epoch", "seed")}
-    return {
-        **floats,
-        **wholes,
-        "name": name,
-        "depth": depth,
-        "layer": "CosSoftmax" if m3 else "ArcSoftmax",
-        "margin": m3 or m2,
-        "filter_cosine": max(float(given["interclass_filtering_threshold"]), 0.0),
-        "is_sampled": rate < 1,
-        "sample_rate": rate or 1e-9,  # 0: no classes but the batch's
-        "record": f"{given['rec']}/train.rec",
-        "tests": tests or ["LFW"],  # once, at the end
-        "half": bool(given["fp16"]),
-        "optimizer": {"sgd": "SGD", "adamw": "AdamW"}.get(given["optimizer"], given["optimizer"]),
-        "batch": batch * processes * steps,
-        "chunk": batch if steps > 1 else 0,
-        # insightface counts the parts of gradient_acc as steps.
-        "period": max(given["verbose"] // steps, 1) if tests else 0,
-        "loggers": ["csv", "tensorboard", "wandb"] if given["using_wandb"] else ["csv", "tensorboard"],
-        "output": given["output"] or f"logs/insightface/{path.stem}",
-    }
+    values: dict[str, Any] = {**floats, **wholes, "name": name, "depth": depth}
+    values["layer"] = "CosSoftmax" if m3 else "ArcSoftmax"
+    values["margin"] = m3 or m2
+    values["filter_cosine"] = max(float(given["interclass_filtering_threshold"]), 0.0)
+    values["is_sampled"] = rate < 1
+    values["sample_rate"] = rate or 1e-9  # 0: no classes but the batch's
+    values["record"] = f"{given['rec']}/train.rec"
+    values["tests"] = tests or ["LFW"]  # once, at the end
+    values["half"] = bool(given["fp16"])
+    values["optimizer"] = {"sgd": "SGD", "adamw": "AdamW"}.get(given["optimizer"], given["optimizer"])
+    values["batch"] = batch * processes * steps
+    values["chunk"] = batch if steps > 1 else 0
+    # insightface counts the parts of gradient_acc as steps.
+    values["period"] = max(given["verbose"] // steps, 1) if tests else 0
+    values["loggers"] = ["csv", "tensorboard"] + ["wandb"] * bool(given["using_wandb"])
+    values["output"] = given["output"] or f"logs/insightface/{path.stem}"
+    return values
 
 
 def read_settings(path: Path) -> dict[str, Any]:

@@ -172,8 +172,10 @@ def _set(cfg: CN, name: str, value: Any, source: str) -> list[Mistake]:
     if key not in keys:
         return [_unknown(node, path, key, source)]
     default, number = keys[key], _literal(value)
-    is_number = {type(default), type(number)} <= {int, float}
-    node[key] = number if is_number else _coerce(value, None if default is REQUIRED else default, name, source)
+    if {type(default), type(number)} <= {int, float}:
+        node[key] = number
+    else:
+        node[key] = _coerce(value, None if default is REQUIRED else default, name, source)
     return []
 
 

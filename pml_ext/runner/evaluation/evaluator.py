@@ -118,10 +118,9 @@ def rows_in_order(collected: list[tuple[Tensor, Rows]], group: ProcessGroup | No
         batches = [batch for of_rank in of_ranks for batch in of_rank]
     order = torch.cat([rows for rows, _ in batches]).argsort()
     columns = _joined([found for _, found in batches])
-    return {
-        name: column[order] if isinstance(column, Tensor) else [column[row] for row in order.tolist()]
-        for name, column in columns.items()
-    }
+    for name, column in columns.items():
+        columns[name] = column[order] if isinstance(column, Tensor) else [column[row] for row in order.tolist()]
+    return columns
 
 
 def _joined(parts: list[Rows]) -> Rows:

@@ -100,11 +100,11 @@ def write_metrics(path: Path, results: Results, **about: Any) -> None:
 
 def read_results(path: Path) -> Results:
     """The metrics of `write_metrics`; ValueError, KeyError, TypeError, AttributeError for another file."""
-    results = json.loads(path.read_text(encoding="utf-8"))["results"]
-    return {
-        name: {metric: math.nan if value is None else float(value) for metric, value in values.items()}
-        for name, values in results.items()
-    }
+    results: Results = json.loads(path.read_text(encoding="utf-8"))["results"]
+    for values in results.values():
+        for metric, value in values.items():
+            values[metric] = math.nan if value is None else float(value)
+    return results
 
 
 def read_notes(path: Path) -> list[str]:

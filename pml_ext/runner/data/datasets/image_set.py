@@ -77,7 +77,9 @@ class ImageSet:
         names: dict[int, str] = {}
         for images in sets:
             names.update(images.identity_names)
-        columns: dict[str, Any] = {name: np.concatenate([getattr(images, name) for images in sets]) for name in _ARRAYS}
+        columns: dict[str, Any] = {}
+        for name in _ARRAYS:
+            columns[name] = np.concatenate([getattr(images, name) for images in sets])
         for name in _SEQUENCES:
             columns[name] = _chained([getattr(images, name) for images in sets])
         return ImageSet(identity_names=names, **columns)
