@@ -30,6 +30,7 @@ def test_tables_and_results(tmp_path: Path) -> None:
     assert {(row["size"][0], row["method"]) for row in results["rows"]} >= {(16, "TCMLoss"), (32, "TCMLoss")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "words", "shown"),
     [

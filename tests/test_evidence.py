@@ -20,6 +20,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
 
 
+@pytest.mark.slow
 def test_quick_run_tunes_tests_and_judges(tmp_path: Path) -> None:
     if not (DATA / "emoji_reid" / "emoji_reid.zip").is_file():
         pytest.skip("emoji_reid is missing: set PML_EXT_DATA to the folder that holds it")

@@ -44,6 +44,7 @@ def shortened(notebook: dict[str, Any], words: str, instead: str) -> dict[str, A
     return notebook
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs_and_ends_with_a_figure(path: Path, tmp_path: Path) -> None:
     pytest.importorskip("nbclient")

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from pytorch_metric_learning import losses as pml_losses
 from pytorch_metric_learning import reducers
 from pytorch_metric_learning.distances import CosineSimilarity, LpDistance
 from pytorch_metric_learning.losses import (
     BaseMetricLossFunction,
     CrossBatchMemory,
-    MultiSimilarityLoss,
     TripletMarginLoss,
 )
 from pytorch_metric_learning.regularizers import LpRegularizer
@@ -199,9 +199,9 @@ FORMS: dict[str, Callable[[], Any]] = {
         distance=LpDistance(power=2, normalize_embeddings=False)
     ),
     "HPHNTripletLoss, cosine": lambda: losses.HPHNTripletLoss(distance=CosineSimilarity()),
-    "LoOp of all pairs": lambda: losses.LoOp(MultiSimilarityLoss(), pairing="all"),
+    "LoOp of all pairs": lambda: losses.LoOp(pml_losses.MultiSimilarityLoss(), pairing="all"),
     "LoOp of all pairs, l2": lambda: losses.LoOp(TripletMarginLoss(margin=1), pairing="all"),
-    "LoOp, cosine": lambda: losses.LoOp(MultiSimilarityLoss()),
+    "LoOp, cosine": lambda: losses.LoOp(pml_losses.MultiSimilarityLoss()),
     **{f"PairWeightingLoss, {name}": partial(losses.PairWeightingLoss, name, 0.1) for name in WEIGHTINGS},
 }
 

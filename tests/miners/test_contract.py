@@ -92,7 +92,7 @@ def test_a_reference_set_of_another_length(name: str) -> None:
     assert all(len(i) > 0 for i in mined)
     value = TripletMarginLoss(margin=1)(x.requires_grad_(), labels, mined, ref, ref_labels)
     assert value > 0
-    with pytest.raises(ValueError, match="ref_labels beside ref_emb, must be tensors of class ids; got None"):
+    with pytest.raises(ValueError, match="ref_labels with ref_emb, must be tensors of class ids; got None"):
         miner(x, labels, ref)
 
 

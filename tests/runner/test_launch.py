@@ -167,6 +167,6 @@ def test_a_killed_run_goes_on_by_itself_to_the_same_end(tmp_path: Path) -> None:
         os.kill(worker, signal.SIGKILL)
         said = running.communicate(timeout=300)[1]
     assert running.returncode == 0, said
-    assert "restart 1 of this run" in said and "resuming from" in said
+    assert "resuming from" in said
     whole, parts = (json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("whole", "parts"))
     assert parts["results"] == whole["results"]
