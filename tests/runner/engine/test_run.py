@@ -265,6 +265,7 @@ def test_precise_statistics_are_of_the_best_weights_also_when_a_finished_run_is_
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.filterwarnings("default")  # of torch's compiler
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_gpu_trains_in_16_bits_compiled_and_resumes(dtype: str, tmp_path: Path) -> None:
     opts = (
