@@ -12,6 +12,7 @@ import pytest
 
 from tests.test_docstrings import public
 
+pytest.importorskip("latex2mathml")
 pytest.importorskip("material")
 pytest.importorskip("mkdocstrings_handlers.python")
 ROOT = Path(__file__).parents[1]
@@ -34,9 +35,20 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def test_everything_public_has_its_example(site: dict[str, str]) -> None:
     for name, thing in public():
-        room = name.split(".")[1]
+        module, _, own = name.rpartition(".")
+        folder = f"api/{module.rpartition('.')[2]}"
+        pages = [f"{folder}/{own}"]
+        if module == "pml_ext.functional":
+            pages = [page for page in site if page.startswith(f"{folder}/")]
+        text = "".join(site[page] for page in pages)
         lines = re.findall(r"^ *>>> (.+)$", inspect.getdoc(thing) or "", re.M)
-        assert lines and all(line in site[f"api/{room}"] for line in lines), name
+        assert lines and all(line in text for line in lines), name
+        assert own in site[folder], name
+
+
+def test_formulas_are_set(site: dict[str, str]) -> None:
+    for page, text in site.items():
+        assert "$$" not in text and "\\[" not in text and "\\frac" not in text, page
 
 
 def test_pages_are_the_repositorys_own(site: dict[str, str]) -> None:

@@ -2,38 +2,51 @@
 
 import csv
 import html
+import inspect
 import json
 import os
 import re
 import textwrap
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import griffe
+from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from pml_ext import cli, distributed, functional, inspection, large_batch, losses, metrics, miners
+from pml_ext import cli, distances, distributed, functional, losses, metrics, miners
 from pml_ext.runner.config.stock import EXAMPLES
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# page -> public names
+# module -> public names
 PUBLIC = {
     "pml_ext": ["Embedder", "UserError", "register", "unregister"],
-    "losses": [*losses.OURS, *losses.CORRECTED, "ArcPairReducer"],
-    "miners": [*miners.OURS],
-    "metrics": metrics.__all__,
-    "functional": functional.__all__,
-    "inspection": ["pair_weights", "similarity_dependence"],
-    "large_batch": ["step"],
-    "distributed": distributed.__all__,
+    "pml_ext.losses": [*losses.OURS, *losses.CORRECTED, "ArcPairReducer"],
+    "pml_ext.miners": [*miners.OURS],
+    "pml_ext.metrics": metrics.__all__,
+    "pml_ext.distances": distances.__all__,
+    "pml_ext.functional": functional.__all__,
+    "pml_ext.inspection": ["pair_weights", "similarity_dependence"],
+    "pml_ext.large_batch": ["step"],
+    "pml_ext.distributed": distributed.__all__,
 }
-ABOUT = {
-    module.__name__.rpartition(".")[2]: module.__doc__ or ""
-    for module in (losses, miners, metrics, functional, inspection, large_batch, distributed)
+# part of pml_ext.functional -> title of its page
+TOPICS = {
+    "losses": "Losses and pair weights",
+    "tuples": "Triplets",
+    "loop": "Arcs of LoOp",
+    "operating_points": "OPIS and utility",
+    "verification": "Verification",
+    "open_set": "Open-set identification",
+    "retrieval": "Retrieval",
+    "clustering": "Clustering",
+    "pairwise": "Pair distances",
+    "spectrum": "Spread of embeddings",
 }
 # file of the repository -> page of the site
 TEXTS = {
@@ -53,6 +66,8 @@ function filterRows(text) {
     row.hidden = !words.every(word => row.textContent.toLowerCase().includes(word));
 }
 </script>"""
+_FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
+_OPERATOR = re.compile("<mi>([∈≤≥≠:·×])</mi>")
 _LINK = re.compile(r"\]\((?!data:)([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -75,6 +90,19 @@ def _source(found: re.Match[str]) -> str:
     return "\n**Source:** " + re.sub(r"\n {4}(Paper: )?", lambda paper: "<br>Paper: " if paper[1] else "\n", found[1])
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Fill the navigation's API: a section for each module, with an entry for each of its pages."""
+    sections = []
+    for module in PUBLIC:
+        entries = [{title: page} for title, page in _titles(module).items()]
+        sections.append({module: [_index_of(module), *entries]})
+    assert config.nav is not None
+    for part in config.nav:
+        if "API" in part:
+            part["API"] = sections
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages."""
     repository = str(config.repo_url)
@@ -88,10 +116,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for picture in (ROOT / "examples").rglob("*.png"):
         name = str(picture.relative_to(ROOT))
         files.append(File.generated(config, name, abs_src_path=str(picture)))
-    for name, names in PUBLIC.items():
-        module = name if name == "pml_ext" else f"pml_ext.{name}"
-        text = "\n\n".join([f"# {module}", ABOUT.get(name, ""), *(f"::: {module}.{thing}" for thing in names)])
-        files.append(File.generated(config, f"api/{name}.md", content=text))
+    for module in PUBLIC:
+        for page, text in _reference(module):
+            files.append(File.generated(config, page, content=text))
     made = {
         "scripts": _scripts(),
         "command_line": _command_line(),
@@ -109,6 +136,66 @@ def on_page_markdown(markdown: str, /, *, page: Page, config: MkDocsConfig, **_:
     name = page.file.src_uri
     sources = [source for source, own in OWN.items() if own == name]
     return _relink(markdown, sources[0], name, str(config.repo_url)) if sources else markdown
+
+
+def on_page_content(content: str, /, **_: object) -> str:
+    """Set formulas as MathML, which browsers show without a script."""
+    return _FORMULA.sub(_mathml, content)
+
+
+def _mathml(found: re.Match[str]) -> str:
+    display = "block" if found[1] == "div" else "inline"
+    formula = convert(html.unescape(found[2]), display=display)
+    # The converter takes these characters for variables, which have no space around them.
+    formula = _OPERATOR.sub(r"<mo>\1</mo>", formula)
+    return f'<{found[1]} class="formula">{formula}</{found[1]}>'
+
+
+def _reference(module: str) -> Iterator[tuple[str, str]]:
+    """The pages of a module and their texts: an index, and a page for each name or, of functions, for each topic."""
+    pages: dict[str, str] = {}
+    rows: dict[str, list[str]] = {}
+    for name in PUBLIC[module]:
+        title = _title_of(module, name)
+        page = _titles(module)[title]
+        heading = f"# {title}\n\n" if title != name else ""
+        level = 2 if heading else 1
+        pages.setdefault(page, heading)
+        pages[page] += f"::: {module}.{name}\n    options: {{heading_level: {level}}}\n\n"
+        link = f"[`{name}`]({os.path.basename(page)}#{module}.{name})"
+        rows.setdefault(title if heading else "", []).append(f"| {link} | {_summary(module, name)} |")
+    text = f"# {module}\n\n{inspect.getdoc(import_module(module))}\n\n"
+    for title, lines in rows.items():
+        text += f"## {title}\n\n" if title else ""
+        text += "| name | summary |\n|---|---|\n" + "\n".join(lines) + "\n\n"
+    yield _index_of(module), text
+    yield from pages.items()
+
+
+def _index_of(module: str) -> str:
+    return f"api/{module.rpartition('.')[2]}/index.md"
+
+
+def _titles(module: str) -> dict[str, str]:
+    """Title -> page, without the index."""
+    folder = os.path.dirname(_index_of(module))
+    if module == "pml_ext.functional":
+        return {title: f"{folder}/{topic}.md" for topic, title in TOPICS.items()}
+    return {name: f"{folder}/{name}.md" for name in PUBLIC[module]}
+
+
+def _title_of(module: str, name: str) -> str:
+    """The title of the page that has a name."""
+    if module != "pml_ext.functional":
+        return name
+    home = getattr(getattr(functional, name), "__module__", "pml_ext.functional.losses")  # WEIGHTINGS is a dict
+    return TOPICS[home.split(".")[2]]
+
+
+def _summary(module: str, name: str) -> str:
+    """The first paragraph of a docstring, for a cell of a table."""
+    text = inspect.getdoc(getattr(import_module(module), name)) or ""
+    return text.partition("\n\n")[0].replace("\n", " ").replace("|", "\\|")
 
 
 def _relink(text: str, source: str, page: str, repository: str) -> str:

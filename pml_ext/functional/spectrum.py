@@ -106,7 +106,9 @@ def embedding_spread(embeddings: Tensor) -> EmbeddingSpread:
 
 
 def spectral_variance(embeddings: Tensor) -> Tensor:
-    """KL(uniform ‖ s) of the normalised singular values s; 0 if all directions are used evenly, higher if fewer are.
+    r"""KL(uniform ‖ s) of the normalised singular values s; 0 if all directions are used evenly, higher if fewer are.
+
+    $$-\log n - \frac{1}{n} \sum_i \log s_i, \quad \sum_i s_i = 1$$
 
     Args:
         embeddings: (N, D), finite; they are neither centred nor normalised.

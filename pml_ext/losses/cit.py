@@ -43,10 +43,15 @@ def _sums(loss: "CITLoss", x: Tensor, labels: Tensor, part: Part) -> Sums:
 
 
 class CITLoss(EmbeddingLoss):
-    """Concordance-induced triplet (CIT) loss over all triplets of a batch, without a margin.
+    r"""Concordance-induced triplet (CIT) loss over all triplets of a batch, without a margin.
 
-        loss = γ L_e + (1 − γ) L_p
-        L_e = mean of relu(1 − exp(S_ap − S_an)),  L_p = mean of log(exp(S_an) + exp(S_pn)) − S_ap
+    $$L = γ L_e + (1 - γ) L_p$$
+
+    $$L_e = \frac{1}{N} \sum_{(a,p,n)} \max(0, 1 - e^{S_{ap} - S_{an}})$$
+
+    $$L_p = \frac{1}{N} \sum_{(a,p,n)} [\log(e^{S_{an}} + e^{S_{pn}}) - S_{ap}]$$
+
+    The sums are over the N triplets (a, p, n) of the batch; S are similarities.
 
     The value is exact, but triplets are never enumerated: time and memory grow as for a pair loss. Triplets are
     enumerated only for a miner's indices_tuple or a reducer other than PML's MeanReducer.
@@ -73,8 +78,8 @@ class CITLoss(EmbeddingLoss):
         ValueError: gamma outside [0, 1], an unknown similarity, neither labels nor indices_tuple.
         TypeError: a distance without bounds; S must be bounded on both sides.
     Source: "Triplet Similarity Learning on Concordance Constraint", eqs. 4, 7, 8.
-        Paper: the text says there is no penalty if S_ap ≥ log(e^S_an + e^S_pn), but eq. 7 has no hinge; here: eq. 7,
-        and hinge_partial_likelihood adds the hinge.
+        Paper: the text says there is no penalty if $S_{ap} ≥ \log(e^{S_{an}} + e^{S_{pn}})$, but eq. 7 has no hinge;
+        here: eq. 7, and hinge_partial_likelihood adds the hinge.
         Paper: S lies in [0, 1], without a formula; here: (1 + cosine)/2.
         Paper: mean over all triplets, including those of loss 0; here: the same by default, or another reducer.
 

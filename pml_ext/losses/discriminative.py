@@ -75,9 +75,11 @@ def _partial_fc(options: dict[str, Any]) -> dict[str, Any]:
 
 
 class DiscriminativeLoss(EmbeddingLoss):
-    """Discriminative loss: distances to fixed class centroids; an upper bound of the triplet loss in linear time.
+    r"""Discriminative loss: distances to fixed class centroids; an upper bound of the triplet loss in linear time.
 
-        loss = mean over samples x of ‖x − c_y‖ − Σ over the other classes m of ‖x − c_m‖ / (3 (C − 1))
+    $$L = \frac{1}{B} \sum_i (‖x_i - c_{y_i}‖ - \frac{1}{3 (C - 1)} \sum_{m ≠ y_i} ‖x_i - c_m‖)$$
+
+    x_i is a sample of the batch on the unit sphere, y_i its class, c_m the centroid of class m.
 
     This is a classification loss: labels are class ids, and it does not accept ref_emb. Its values are negative near
     the optimum.

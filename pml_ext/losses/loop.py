@@ -20,9 +20,11 @@ from pml_ext.losses._shares import pair_masks_of, sums_of_terms, tuples_for, why
 
 
 class ArcPairReducer(MeanReducer):
-    """Sums triplet losses over the negative arcs and averages over the positive pairs; for LoOp(TripletMarginLoss).
+    r"""Sums triplet losses over the negative arcs and averages over the positive pairs; for LoOp(TripletMarginLoss).
 
-        value = (1 / number of positive pairs) · Σ over positive pairs Σ over negative arcs of the triplet loss
+    $$L = \frac{1}{|P|} \sum_{(i,j) ∈ P} \sum_A ℓ(i, j, A)$$
+
+    P are the positive pairs, A runs over the negative arcs, ℓ is the triplet loss.
 
     Use it without ref_emb: (i, j) and (j, i) count as one positive pair.
 
@@ -69,13 +71,13 @@ def _arguments(options: dict[str, Any], build: Any) -> dict[str, Any]:
 
 
 class LoOp(SettingsOfTheWrapped, OurLoss):
-    """Looking for optimal hard negatives (LoOp): a tuple loss on the closest points of arcs between samples.
+    r"""Looking for optimal hard negatives (LoOp): a tuple loss on the closest points of arcs between samples.
 
-        d(x_i, x_k) becomes min over a in arc(x_i, x_j), b in arc(x_k, x_l) of d(a, b), for negative pairs i, k
+    $$d_{LoOp}(x_i, x_k) = \min_{p ∈ A_{ij}, q ∈ A_{kl}} d(p, q)$$
 
-    A sample x_i and its partner x_j of the same class span an arc on the sphere. The distance of a negative pair
-    becomes the smallest distance between the arcs of its two samples. Positive distances do not change. The wrapped
-    loss receives both in its own measure.
+    A sample x_i and its partner x_j of the same class span an arc A_ij on the sphere. The distance of a negative pair
+    (i, k) becomes the smallest distance between the arcs of its two samples. Positive distances do not change. The
+    wrapped loss receives both in its own measure.
 
     Args:
         loss: a loss of PML or this package that computes its pairs by `self.distance`: cosine similarity, or

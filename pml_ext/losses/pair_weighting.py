@@ -70,10 +70,13 @@ def _undivided(loss: "PairWeightingLoss") -> str:
 
 
 class PairWeightingLoss(EmbeddingLoss):
-    """General pair weighting: a weighted sum of pair similarities with the gradient of any pair-based loss.
+    r"""General pair weighting: a weighted sum of pair similarities with the gradient of any pair-based loss.
 
-        F_i = Σ_n w_in S_in − Σ_p w_ip S_ip for each anchor i, negatives n, positives p
-        w is computed from S and then held constant
+    $$F_i = \sum_n w_{in} S_{in} - \sum_p w_{ip} S_{ip}$$
+
+    for each anchor i, with its negatives n and positives p. The weights are computed from S and then held constant:
+
+    $$w_{ij} = |∂L / ∂S_{ij}|$$
 
     The first and second derivatives equal those of the loss that the weights come from. The value does not: F_i may be
     negative, so reducers that select by value (ThresholdReducer, AvgNonZeroReducer) select different anchors.
@@ -170,9 +173,11 @@ class PairWeightingLoss(EmbeddingLoss):
 
 
 class LiftedHingeLoss(EmbeddingLoss):
-    """Lifted hinge loss: a margin between each positive pair and the negative that is nearest to either sample.
+    r"""Lifted hinge loss: a margin between each positive pair and the negative that is nearest to either sample.
 
-        loss = mean over positive pairs (i, j) of relu(d_ij + margin − min over negatives n of (d_in, d_jn))
+    $$L = \frac{1}{|P|} \sum_{(i,j) ∈ P} \max(0, d_{ij} + m - \min_n \min(d_{in}, d_{jn}))$$
+
+    P are the positive pairs, m is the margin, n runs over the negatives.
 
     Inside LoOp the minimum is the distance between the arc i–j and the nearest other arc.
 

@@ -18,14 +18,20 @@ from pml_ext.losses._shares import anchors_first_sums
 
 
 class SmoothAPLoss(EmbeddingLoss):
-    """SmoothAP: 1 − smoothed average precision, with every sample of the batch as a query.
+    r"""SmoothAP: 1 − smoothed average precision, with every sample of the batch as a query.
+
+    $$L = 1 - \frac{1}{|P|} \sum_{p ∈ P} \frac{r_p(P)}{r_p(all)}$$
+
+    $$r_p(A) = 1 + \sum_{z ∈ A, z ≠ p} σ((s_z - s_p) / τ)$$
+
+    for each query, with its positives P and its cosines s; r(A) is the smoothed rank among A, σ is the sigmoid.
 
     Replaces PML 2.9's loss of the same name. PML reads a batch of C classes with K samples each as K classes with C
     samples, so it is correct only if C = K; then both agree. Here classes may have any size and any order, and ref_emb
     can be ranked instead of the batch.
 
     Args:
-        temperature: temperature of the sigmoids, above 0.
+        temperature: τ, temperature of the sigmoids, above 0.
         **pml: distance (CosineSimilarity), reducer, embedding_regularizer, embedding_reg_weight, collect_stats.
     Source: Brown et al., "Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval", ECCV 2020, eq. 7.
         As in the authors' code, a sample is one of its own positives when the batch is ranked. A sample without another
@@ -73,10 +79,13 @@ class SmoothAPLoss(EmbeddingLoss):
 
 
 class RecallAtKSurrogateLoss(EmbeddingLoss):
-    """Recall@k surrogate: 1 − smoothed recall@k, averaged over several k, with every sample of the batch as a query.
+    r"""Recall@k surrogate: 1 − smoothed recall@k, averaged over several k, with every sample of the batch as a query.
 
-        recall@k of a query = Σ over its positives of σ((k − r)/τ_rank) / min(k, number of positives),
-        r = 1 + Σ over the other items of σ((s_other − s_positive)/τ)
+    $$\text{recall@k} = \frac{1}{\min(k, |P|)} \sum_{p ∈ P} σ((k - r_p) / τ_{rank})$$
+
+    $$r_p = 1 + \sum_{z ≠ p} σ((s_z - s_p) / τ)$$
+
+    P are the query's positives, s the cosines of the query with them and with the other items z, σ is the sigmoid.
 
     Classes may have any size and any order, and ref_emb can be ranked instead of the batch. Queries without a positive
     are ignored. The paper's similarity mixup is not included. An indices_tuple weights each query by how often it

@@ -54,10 +54,11 @@ def _sums(loss: "TCMLoss", x: Tensor, labels: Tensor, part: Part) -> Sums:
 
 
 class TCMLoss(EmbeddingLoss):
-    """Threshold-consistent margin: pulls positive pairs above one cosine margin, pushes negative pairs below another.
+    r"""Threshold-consistent margin: pulls positive pairs above one cosine margin, pushes negative pairs below another.
 
-        loss = λ⁺ · mean of (m⁺ − s) over positive pairs with cosine s ≤ m⁺
-             + λ⁻ · mean of (s − m⁻) over negative pairs with cosine s ≥ m⁻
+    $$L = \frac{λ^+}{|H^+|} \sum_{s ∈ H^+} (m^+ - s) + \frac{λ^-}{|H^-|} \sum_{s ∈ H^-} (s - m^-)$$
+
+    H⁺ are the cosines s ≤ m⁺ of positive pairs, H⁻ the cosines s ≥ m⁻ of negative pairs.
 
     A term without pairs is 0. The loss uses *all* pairs of the batch, or of batch × ref_emb if ref_emb is given. It
     accepts an indices_tuple, because trainers pass one, but ignores it: in the paper TCM does not depend on mining.
@@ -206,7 +207,7 @@ def _sums_of_both(loss: "TCMRegularizer", x: Tensor, labels: Tensor, part: Part)
 class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
     """Adds the threshold-consistent margin (TCM) over all pairs of the batch to another loss.
 
-        total = loss(embeddings, labels) + TCMLoss(embeddings, labels)
+    $$L = L_{base} + L_{TCM}$$
 
     The wrapped loss receives all arguments, including a miner's indices_tuple. TCM uses all pairs of the batch, or of
     batch × ref_emb if ref_emb is given.

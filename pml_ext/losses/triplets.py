@@ -43,13 +43,13 @@ def _arguments(options: dict[str, Any], build: object) -> dict[str, Any]:
 
 
 class CentroidTripletLoss(EmbeddingLoss):
-    """Centroid triplet loss: each sample is compared with class means instead of samples.
+    r"""Centroid triplet loss: each sample is compared with class means instead of samples.
 
-        loss of sample x = relu(d(x, c_own) − d(x, c_other) + margin)
+    $$L_x = \max(0, d(x, c_{own}) - d(x, c_{other}) + m)$$
 
-    A centroid c is the mean embedding of a class in the batch, or in ref_emb if given. Embeddings are normalised before
-    averaging if the distance normalises and unit_means is True. c_own excludes the sample itself, unless ref_emb is
-    given. A sample that is alone in its class has no loss.
+    m is the margin. A centroid c is the mean embedding of a class in the batch, or in ref_emb if given. Embeddings are
+    normalised before averaging if the distance normalises and unit_means is True. c_own excludes the sample itself,
+    unless ref_emb is given. A sample that is alone in its class has no loss.
 
     With an indices_tuple, c_own is the mean of the sample's mined positives, and the other centroids are those of the
     classes of its mined negatives. Labels are still needed.
@@ -162,12 +162,12 @@ def row_distances(distance: BaseDistance, x: Tensor, others: Tensor) -> Tensor:
 
 
 class HPHNTripletLoss(EmbeddingLoss):
-    """Hard-positive hard-negative (HPHN) triplet loss: the farthest positive and the nearest negative of a sample.
+    r"""Hard-positive hard-negative (HPHN) triplet loss: the farthest positive and the nearest negative of a sample.
 
-        loss = mean over samples a of relu(d_ap − d_n + margin),  d_n = min over negatives n of (d_an, d_pn)
+    $$L = \frac{1}{B} \sum_a \max(0, d_{ap} - \min_n \min(d_{an}, d_{pn}) + m)$$
 
-    p is the positive that is farthest from a. If the nearest negative is closer to p than to a, p is the triplet's
-    anchor. With ref_emb, only negatives of a count.
+    p is the positive that is farthest from a, n runs over the negatives, m is the margin. If the nearest negative is
+    closer to p than to a, p is the triplet's anchor. With ref_emb, only negatives of a count.
 
     HPHNMiner selects the same triplets. LoOp(HPHNTripletLoss()) measures the negatives between arcs.
 

@@ -30,9 +30,11 @@ from pml_ext.metrics.threshold.structures import Checkpoint, CountAbove0, Sha256
 
 
 class CohortNormalization:
-    """Corrects each cosine by the mean similarity of its two samples to a cohort (symmetric score normalisation).
+    r"""Corrects each cosine by the mean similarity of its two samples to a cohort (symmetric score normalisation).
 
-        s'(a, b) = cos(a, b) − ½ strength (m(a) + m(b)),  m(x) = mean of the k highest cosines of x with the cohort
+    $$s'(a, b) = \cos(a, b) - \frac{1}{2} \text{strength} (m(a) + m(b))$$
+
+    m(x) is the mean of the k highest cosines of x with the cohort.
 
     s' is the inner product of vectors with two more columns (`augment`), so any index for inner products can search
     by it.

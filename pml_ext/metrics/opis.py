@@ -22,7 +22,13 @@ from pml_ext.metrics.undefined import warn_meaningless_opis, warn_undefined
 
 
 class OPIS(Metric):
-    """Operating-point inconsistency score (OPIS) and ε-OPIS of all batches, as a torchmetrics.Metric.
+    r"""Operating-point inconsistency score (OPIS) and ε-OPIS of all batches, as a torchmetrics.Metric.
+
+    $$\text{OPIS} = \frac{1}{T} \sum_i \text{mean}_d (U_i(d) - \bar{U}(d))^2$$
+
+    is the variance of the utility U between the T classes. ε-OPIS is the squared gap between the utilities of the worst
+    and the best classes. Both are averaged over the distances d of the calibration range; see `functional.opis` and
+    `functional.epsilon_opis`.
 
     >>> angles = torch.tensor([0.0, 0.4, 1.0, 1.3, 3.1, 2.2])
     >>> embeddings, labels = torch.stack([angles.cos(), angles.sin()], dim=1), torch.tensor([0, 0, 1, 1, 2, 2])

@@ -14,9 +14,12 @@ from pml_ext.miners._base import EmbeddingMiner, PMLArguments
 class ConcordanceMiner(EmbeddingMiner):
     """Selects all triplets of one kind, by default the discordant ones: the negative is closer than the positive.
 
-    The kind depends on the gap g = S_ap − S_an (d_an − d_ap for distances):
+    The kind depends on the gap $g = S_{ap} - S_{an}$ (d_an − d_ap for distances):
 
-        discordant: g < 0    hard: g ≤ 0, including ties    semihard: 0 < g ≤ margin    easy: g > margin
+    - discordant: $g < 0$
+    - hard: $g ≤ 0$, including ties
+    - semihard: $0 < g ≤$ margin
+    - easy: $g >$ margin
 
     Hard, semi-hard and easy triplets are those of PML's TripletMarginMiner, without a tensor of B³ entries. Together
     they are all triplets.
@@ -28,7 +31,7 @@ class ConcordanceMiner(EmbeddingMiner):
     Attributes:
         num_discordant, num_hard, num_semihard, num_easy: with collect_stats, the number of triplets of each kind in
             the last batch. The concordance index is
-            1 − (num_discordant + num_hard) / (2 (num_hard + num_semihard + num_easy)).
+            `1 − (num_discordant + num_hard) / (2 (num_hard + num_semihard + num_easy))`.
     Raises:
         ValueError: an unknown type, a negative margin.
     Source: "Triplet Similarity Learning on Concordance Constraint", Fig. 1a. The paper does not define ties.

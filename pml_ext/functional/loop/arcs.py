@@ -15,7 +15,9 @@ from pml_ext._ops.normalize import to_sphere
 
 
 def arc_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
-    """Smallest Euclidean distance between the arcs x1→x2 and y1→y2 (shorter great-circle arcs).
+    r"""Smallest Euclidean distance between the arcs x1→x2 and y1→y2 (shorter great-circle arcs).
+
+    $$\min_{p ∈ A_x, q ∈ A_y} ‖p - q‖$$
 
     Args:
         x1, x2, y1, y2: (..., D), broadcastable, of any non-zero length (they are normalised here).

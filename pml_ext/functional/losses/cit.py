@@ -20,7 +20,9 @@ from pml_ext.functional.tuples import ClassSpans, class_columns, class_spans, co
 
 
 def concordance_index(similarities: Tensor, labels: Tensor, ref_labels: Tensor | None = None) -> Tensor:
-    """The share of triplets whose positive is more similar to the anchor than the negative; a tie counts one half.
+    r"""The share of triplets whose positive is more similar to the anchor than the negative; a tie counts one half.
+
+    $$\frac{1}{N} \sum_{(a,p,n)} ([S_{ap} > S_{an}] + \frac{1}{2} [S_{ap} = S_{an}])$$
 
     Args:
         similarities: (B, R), larger = more alike, of any scale.

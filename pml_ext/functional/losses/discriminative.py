@@ -88,9 +88,9 @@ def _kmeans_centres(points: Any, num_classes: int, seed: int) -> Any:
 
 
 def simplex_centroids(num_classes: int, size: int) -> Tensor:
-    """(C, D) corners of the regular simplex: unit vectors with pairwise cosine −1/(C − 1).
+    r"""(C, D) corners of the regular simplex: unit vectors with pairwise cosine −1/(C − 1).
 
-    No C points on a sphere lie further apart: all distances are sqrt(2C/(C − 1)); one-hot's are sqrt(2).
+    No C points on a sphere lie further apart: all distances are $\sqrt{2 C / (C - 1)}$; one-hot's are $\sqrt{2}$.
 
     Args:
         num_classes: C, 2 or more.
@@ -145,7 +145,9 @@ def _memory() -> float:
 
 
 def discriminative_loss(embeddings: Tensor, labels: Tensor, centroids: Tensor | None) -> Tensor:
-    """‖x_i − c_{y_i}‖ − 1/(3(C − 1)) Σ_{m≠y_i} ‖x_i − c_m‖ for each sample.
+    r"""Distance of each sample to its class centroid, minus a third of its mean distance to the others.
+
+    $$‖x_i - c_{y_i}‖ - \frac{1}{3 (C - 1)} \sum_{m ≠ y_i} ‖x_i - c_m‖$$
 
     Works in blocks of classes and computes the gradient together with the value, so that only second derivatives store
     all B·C distances. A sample on a centroid gets no gradient from that centroid.
@@ -261,10 +263,10 @@ _SHORTEST = 1e-12  # norm, as in torch.nn.functional.normalize
 
 
 def one_hot_discriminative_loss(embeddings: Tensor, labels: Tensor) -> Tensor:
-    """`discriminative_loss(normalize(embeddings), labels, None)`, faster than a cross-entropy.
+    r"""`discriminative_loss(normalize(embeddings), labels, None)`, faster than a cross-entropy.
 
-    ‖u − e_m‖ = sqrt(2 − 2 u_m) for unit vectors u. The gradient, one (B, C) matrix, includes the normalisation and is
-    computed together with the value.
+    $‖u - e_m‖ = \sqrt{2 - 2 u_m}$ for unit vectors u. The gradient, one (B, C) matrix, includes the normalisation and
+    is computed together with the value.
 
     Args:
         embeddings: (B, C), float32 or float64, 2 columns or more. A row of zeros stays zero and gives 2/3.

@@ -32,12 +32,17 @@ def uniform_weights(similarity: Tensor, positive: Tensor, negative: Tensor) -> T
 
 
 def contrastive_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, neg_margin: float = 0.5) -> Tensor:
-    """L_i = Σ_N relu(S_in − neg_margin) − Σ_P S_ip (eq. 4)."""
+    r"""Contrastive (eq. 4), with m = neg_margin.
+
+    $$L_i = \sum_n \max(0, S_{in} - m) - \sum_p S_{ip}$$
+    """
     return (positive | (negative & (similarity > neg_margin))).to(similarity.dtype)
 
 
 def triplet_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, margin: float = 0.1) -> Tensor:
-    """L_i = Σ_P Σ_N relu(S_in − S_ip + margin) (eq. 5): the number of violated triplets with the pair.
+    r"""Triplet (eq. 5), with m = margin: the number of violated triplets with the pair.
+
+    $$L_i = \sum_p \sum_n \max(0, S_{in} - S_{ip} + m)$$
 
     Counted by sorting each row, O(B R log R), without a tensor of triplets.
     """
@@ -50,7 +55,10 @@ def triplet_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, m
 
 
 def lifted_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, margin: float = 1.0) -> Tensor:
-    """L_i = relu(log Σ_P e^(margin − S_ip) + log Σ_N e^(S_in)) (eqs. 6 to 8)."""
+    r"""Lifted structure (eqs. 6 to 8), with m = margin.
+
+    $$L_i = \max(0, \log \sum_p e^{m - S_{ip}} + \log \sum_n e^{S_{in}})$$
+    """
     towards, w_positive = _log_sum_and_softmax(-similarity, positive)
     away, w_negative = _log_sum_and_softmax(similarity, negative)
     return (w_positive + w_negative) * (towards + margin + away > 0)
@@ -59,7 +67,10 @@ def lifted_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, ma
 def lifted_star_weights(
     similarity: Tensor, positive: Tensor, negative: Tensor, *, alpha: float = 2.0, beta: float = 50.0
 ) -> Tensor:
-    """L_i = 1/α log Σ_P e^(−α S_ip) + 1/β log Σ_N e^(β S_in) (eq. 16): lifted structure without its hinge."""
+    r"""Lifted structure without its hinge (eq. 16).
+
+    $$L_i = \frac{1}{α} \log \sum_p e^{-α S_{ip}} + \frac{1}{β} \log \sum_n e^{β S_{in}}$$
+    """
     _check_above_zero(alpha=alpha, beta=beta)
     return _log_sum_and_softmax(-alpha * similarity, positive)[1] + _log_sum_and_softmax(beta * similarity, negative)[1]
 
@@ -73,7 +84,9 @@ def binomial_deviance_weights(
     beta: float = 50.0,
     base: float = 0.5,
 ) -> Tensor:
-    """L_i = mean_P log(1 + e^(−α(S_ip − base))) + mean_N log(1 + e^(β(S_in − base))) (eqs. 9 and 10).
+    r"""Binomial deviance (eqs. 9 and 10), with b = base.
+
+    $$L_i = \text{mean}_p \log(1 + e^{-α (S_{ip} - b)}) + \text{mean}_n \log(1 + e^{β (S_{in} - b)})$$
 
     Paper: does not state the constants used; here: those of lifted* and multi-similarity.
     """
@@ -94,11 +107,12 @@ def bin_lifted_weights(
     base: float = 0.5,
     bounded: bool = False,
 ) -> Tensor:
-    """The mean of the weights of binomial deviance and lifted* (supplement, eq. 10).
+    r"""The mean of the weights of binomial deviance and lifted* (supplement, eq. 10).
 
     Paper: the larger weight dominates the mean (supplement, eqs. 10 to 12), which suggests weights in [0, 1]; here:
-    bounded=True averages 1/(1 + e^(β(base − S_in))) and 1/Σ_k e^(β(S_ik − S_in)) for a negative; bounded=False averages
-    the weights of the two losses, in which binomial deviance has a factor β/|N_i| (α/|P_i| for positives).
+    bounded=True averages $1 / (1 + e^{β (b - S_{in})})$ and $1 / \sum_k e^{β (S_{ik} - S_{in})}$ for a negative, with
+    b = base; bounded=False averages the weights of the two losses, in which binomial deviance has a factor β/|N_i|
+    (α/|P_i| for positives).
     """
     lifted = lifted_star_weights(similarity, positive, negative, alpha=alpha, beta=beta)
     if bounded:
@@ -118,7 +132,9 @@ def multi_similarity_weights(
     beta: float = 50.0,
     base: float = 0.5,
 ) -> Tensor:
-    """L_i = 1/α log(1 + Σ_P e^(−α(S_ip − base))) + 1/β log(1 + Σ_N e^(β(S_in − base))) (eqs. 13 to 15).
+    r"""Multi-similarity (eqs. 13 to 15), with b = base.
+
+    $$L_i = \frac{1}{α} \log(1 + \sum_p e^{-α (S_{ip} - b)}) + \frac{1}{β} \log(1 + \sum_n e^{β (S_{in} - b)})$$
 
     Paper: base (its λ) is 1; here: 0.5, as in the authors' code and in PML's MultiSimilarityLoss.
     """
@@ -130,7 +146,10 @@ def multi_similarity_weights(
 
 
 def nca_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, scale: float = 1.0) -> Tensor:
-    """L_i = −log(Σ_P e^(scale S_ip) / Σ_{P and N} e^(scale S_ik)); undefined for an anchor without positives."""
+    r"""NCA, with c = scale; undefined for an anchor without positives.
+
+    $$L_i = -\log \frac{\sum_p e^{c S_{ip}}}{\sum_p e^{c S_{ip}} + \sum_n e^{c S_{in}}}$$
+    """
     _check_above_zero(scale=scale)
     _, among_all = _log_sum_and_softmax(scale * similarity, positive | negative)
     _, among_positives = _log_sum_and_softmax(scale * similarity, positive)
@@ -140,7 +159,9 @@ def nca_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, scale
 
 
 def n_pairs_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, scale: float = 1.0) -> Tensor:
-    """L_i = mean_P log(1 + Σ_N e^(scale (S_in − S_ip))).
+    r"""N-pairs, with c = scale.
+
+    $$L_i = \text{mean}_p \log(1 + \sum_n e^{c (S_{in} - S_{ip})})$$
 
     With several positives per anchor, each is compared with all of the anchor's negatives.
     """
@@ -281,7 +302,9 @@ def lifted_hinges(
     margin: float,
     among_themselves: bool = True,
 ) -> Tensor:
-    """relu(d_ij + margin − the smallest distance of i or j to a negative) of each positive pair (i, j).
+    r"""Hinge of each positive pair (i, j) with the negative n that is nearest to either sample; m is the margin.
+
+    $$\max(0, d_{ij} + m - \min_n \min(d_{in}, d_{jn}))$$
 
     Args:
         distances: (B, R), larger = further apart (pass negated similarities).

@@ -127,17 +127,21 @@ def smooth_recall_at_k(
     temperature: float = 0.01,
     rank_temperature: float = 1.0,
 ) -> Tensor:
-    """Σ over a row's positives of σ((k − r)/rank_temperature), divided by min(k, number of positives).
+    r"""Smoothed recall at k of each row: the share of its positives that rank among the first k.
 
-    r = 1 + Σ_z σ((s_z − s)/temperature) is the smoothed rank of a positive of similarity s among all other items z.
+    $$\frac{1}{\min(k, |P|)} \sum_{p ∈ P} σ((k - r_p) / τ_{rank})$$
+
+    $$r_p = 1 + \sum_{z ≠ p} σ((s_z - s_p) / τ)$$
+
+    P are the row's positives; r_p is the smoothed rank of a positive of similarity s_p among all other items z.
     Works in blocks over positive pairs, without a (B, R, R) tensor.
 
     Args:
         similarities: (B, R); row a ranks the R items for query a. Items at −inf are not ranked.
         positive: (B, R) bool, the items relevant to the query; none of them at −inf.
         ks: the K list lengths, 1 or more each; they may exceed R.
-        temperature: of the comparisons of similarities, above 0.
-        rank_temperature: of the comparison of rank and k, above 0.
+        temperature: τ, of the comparisons of similarities, above 0.
+        rank_temperature: τ_rank, of the comparison of rank and k, above 0.
     Returns:
         (B, K) smoothed recalls; nan for a row without a positive. As both temperatures approach 0, an item of rank
         below k counts 1, of rank k ½, others 0. Many tied positives can raise a value slightly above 1.

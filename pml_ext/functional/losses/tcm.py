@@ -29,7 +29,11 @@ def shortfall_and_excess(
     indicator: bool = True,
     divide_by: str = "hard",
 ) -> tuple[Tensor, Tensor]:
-    """Mean shortfall of positives at or below margin_plus, mean excess of negatives at or above margin_minus.
+    r"""Mean shortfall of positives at or below margin_plus, mean excess of negatives at or above margin_minus.
+
+    $$\frac{1}{|H^+|} \sum_{s ∈ H^+} (m^+ - s), \quad \frac{1}{|H^-|} \sum_{s ∈ H^-} (s - m^-)$$
+
+    H⁺ are the positives s ≤ m⁺, H⁻ the negatives s ≥ m⁻.
 
     Args:
         positives: (P,) cosines of same-class pairs, in [-1, 1].
@@ -73,16 +77,16 @@ def hard_negatives(cosines: Tensor, margin_minus: float) -> Tensor:
 
 
 def margins_from_distance_range(d_low: float, d_high: float) -> tuple[float, float]:
-    """The cosine margins for a calibration range of L2 distances between unit embeddings.
+    r"""The cosine margins for a calibration range of L2 distances between unit embeddings.
 
     Args:
         d_low, d_high: ends of the range, 0 <= d_low <= d_high <= 2: positives should lie below it, negatives above.
     Returns:
-        margin_plus = 1 − d_low²/2 and margin_minus = 1 − d_high²/2.
+        margin_plus $= 1 - d_{low}^2 / 2$ and margin_minus $= 1 - d_{high}^2 / 2$.
     Raises:
         ValueError: the range leaves [0, 2] or is reversed.
-    Source: Zhang et al., arXiv 2307.04047, where the range is [sqrt(2 − 2 m⁺), sqrt(2 − 2 m⁻)].
-        Paper: A.3.1 prints sqrt(2 − d²)/2; here: the inverse of that range.
+    Source: Zhang et al., arXiv 2307.04047, where the range is $[\sqrt{2 - 2 m^+}, \sqrt{2 - 2 m^-}]$.
+        Paper: A.3.1 prints $\sqrt{2 - d^2} / 2$; here: the inverse of that range.
 
     >>> [round(margin, 3) for margin in margins_from_distance_range(0.4, 1.0)]
     [0.92, 0.5]

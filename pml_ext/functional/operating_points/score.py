@@ -91,7 +91,12 @@ def opis(
     group: dist.ProcessGroup | None = None,
     offsets: Tensor | None = None,
 ) -> Tensor:
-    """Operating-point inconsistency score: the variance of the utility between classes; lower is better.
+    r"""Operating-point inconsistency score: the variance of the utility between classes; lower is better.
+
+    $$\text{OPIS} = \frac{1}{T} \sum_i \text{mean}_d (U_i(d) - \bar{U}(d))^2$$
+
+    U_i is the utility of class i (see `UtilityCurves`), Ū its mean over the T classes; the mean is over the distances d
+    of the calibration range.
 
     Args:
         embeddings, labels, far_range, grid, negatives_per_positive, seed, exact, group, offsets: see `utility_curves`.
@@ -99,8 +104,8 @@ def opis(
         0-dim float64, in [0, 0.25].
     Raises:
         ValueError: see `utility_curves`.
-    Source: Zhang et al., arXiv 2307.04047, eq. 2, averaged over the grid. Paper: A.1.2 bounds it by 2α(1−α); here:
-        α(1−α), the variance of a variable with values 0 and 1, so at most 0.25.
+    Source: Zhang et al., arXiv 2307.04047, eq. 2, averaged over the grid. Paper: A.1.2 bounds it by $2 α (1 - α)$;
+        here: $α (1 - α)$, the variance of a variable with values 0 and 1, so at most 0.25.
 
     >>> import torch
     >>> labels = torch.arange(40) % 4
@@ -137,7 +142,9 @@ def epsilon_opis(
     group: dist.ProcessGroup | None = None,
     offsets: Tensor | None = None,
 ) -> Tensor:
-    """Squared utility gap between the worst and the best classes, over the calibration range; lower is better.
+    r"""Squared utility gap between the worst and the best classes, over the calibration range; lower is better.
+
+    $$\text{OPIS}_ε = \text{mean}_d (U_{worst}(d) - U_{best}(d))^2$$
 
     Args:
         embeddings, labels, far_range, grid, negatives_per_positive, seed, exact, group, offsets: see `utility_curves`.

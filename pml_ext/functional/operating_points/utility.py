@@ -12,12 +12,16 @@ _CHANCE = 0.01
 
 
 class UtilityCurves(NamedTuple):
-    """Utility of each measurable class by distance threshold (a pair is accepted if distance <= threshold).
+    r"""Utility of each measurable class by distance threshold (a pair is accepted if distance <= threshold).
+
+    $$U_i(d) = \frac{2 φ_i ψ_i}{φ_i + ψ_i}$$
+
+    with the specificity φ = 1 − FAR and the sensitivity ψ = 1 − FRR of class i at distance d.
 
     thresholds: (M,) L2 distances between normalised embeddings, ascending.
     classes: (T,) ids of the classes with at least one positive and one negative pair, sorted.
     tpr, tnr: (T, M) sensitivity ψ and specificity φ, fractions, float64.
-    utilities: (T, M) 2 φ ψ / (φ + ψ), 0 where φ + ψ = 0.
+    utilities: (T, M) U, 0 where φ + ψ = 0.
     calibration_range: (2,) the distances d_min, d_max at which the pooled FAR reaches the ends of far_range; nan
         if thresholds are given and the set has too few negative pairs for the rate.
 
@@ -52,7 +56,7 @@ def curves_of_counts(
 
 
 def utility_of_rates(tpr: Tensor, tnr: Tensor, c: float = 1.0) -> Tensor:
-    """(1 + c²) φ ψ / (c² φ + ψ), eq. 1: with c = 1 the harmonic mean of sensitivity ψ and specificity φ; 0 for 0/0."""
+    """$(1 + c^2) φ ψ / (c^2 φ + ψ)$, eq. 1; 0 for 0/0. With c = 1 the harmonic mean of the two rates."""
     total = tpr + c**2 * tnr
     return torch.where(total > 0, (1 + c**2) * tpr * tnr / total, 0.0)
 
@@ -63,7 +67,7 @@ def opis_of_curves(curves: UtilityCurves, *, c: float = 1.0) -> Tensor:
     Args:
         curves: from `utility_curves`. For a utility other than eq. 1's give
             `curves._replace(utilities=...)`, for instance the paper's eq. 10, of precision and recall; its precision
-            ψ n⁺ / (ψ n⁺ + (1 − φ) n⁻) falls with the share of negative pairs among a class's pairs.
+            $ψ n^+ / (ψ n^+ + (1 - φ) n^-)$ falls with the share of negative pairs among a class's pairs.
         c: of eq. 1, > 0; above 1 sensitivity counts more, below 1 specificity. The paper and `opis` have 1.
 
     >>> rates = torch.tensor([[1.0, 1.0], [0.5, 0.5]])

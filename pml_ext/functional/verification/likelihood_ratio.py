@@ -11,7 +11,9 @@ from pml_ext.functional.verification.roc import check_scores
 
 
 def cllr(log_ratios: Tensor, same: Tensor) -> Tensor:
-    """Cost of log-likelihood ratios in bits: ½ (mean log₂(1 + e^−l) of genuine + mean log₂(1 + e^l) of impostor pairs).
+    r"""Cost of log-likelihood ratios in bits, averaged over genuine and over impostor pairs.
+
+    $$C = \frac{1}{2} \text{mean}_{genuine} \log_2(1 + e^{-l}) + \frac{1}{2} \text{mean}_{impostor} \log_2(1 + e^l)$$
 
     0 is perfect; 1 is the cost of no evidence (l = 0); calibrated ratios cost at most 1.
 
