@@ -55,7 +55,7 @@ from pml_ext import Embedder
 from pml_ext._files import write_atomically
 from pml_ext.runner.checks.check import load_checked
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.config.loss_nodes import LOSSES
+from pml_ext.runner.config.loss_nodes import LOSS_NODES
 from pml_ext.runner.data.datasets import ImageSet, OpenSet
 from pml_ext.runner.data.datasets import load as load_set
 from pml_ext.runner.engine.run import train
@@ -152,7 +152,7 @@ def made(set_name: str, stage: str, method: str, settings: Mapping[str, Any], se
     """A run identified by what its config has other than the defaults, so that it is repeated if the config changes and
     not if there are new keys; what other losses have does not count."""
     cfg = load_checked(config_of(set_name, method), words(settings))
-    own = {"NAME", *(LOSSES[name][0] for name in cfg.MODEL.LOSSES.NAME)}
+    own = {"NAME", *(LOSS_NODES[name] for name in cfg.MODEL.LOSSES.NAME)}
     ignored = [*WITHOUT_EFFECT, *(f"MODEL.LOSSES.{node}" for node in cfg.MODEL.LOSSES.keys() - own)]
     defaults = dict(_values(get_cfg()))
     changed = {

@@ -17,8 +17,8 @@ from pml_ext._names import closest, hint
 from pml_ext._text import PrintableFormatter
 from pml_ext._version import __version__
 from pml_ext.cli.arguments import Command, split_pairs
+from pml_ext.cli.check_config import CHECK_CONFIG
 from pml_ext.cli.completion import COMPLETION
-from pml_ext.cli.configs import CHECK_CONFIG, CONVERT_CONFIG
 from pml_ext.cli.embed import EMBED
 from pml_ext.cli.evaluate import EVALUATE
 from pml_ext.cli.export import EXPORT
@@ -29,7 +29,7 @@ from pml_ext.cli.threshold import CHECK, CHOOSE, COMPARE_MODELS
 from pml_ext.cli.train import EVAL, TRAIN
 
 GROUPS = {
-    "train": [TRAIN, EVAL, REPORT, COMPARE, CHECK_CONFIG, CONVERT_CONFIG],
+    "train": [TRAIN, EVAL, REPORT, COMPARE, CHECK_CONFIG],
     "use": [EXPORT, EMBED, INDEX, SEARCH, EVALUATE],
     "thresholds": [CHOOSE, CHECK, COMPARE_MODELS],
     "look up": [LIST, CONFIGS, EXAMPLES, COPY, COMPLETION],

@@ -1,6 +1,5 @@
 """Pair-based losses: PairWeightingLoss and LiftedHingeLoss."""
 
-import inspect
 from typing import Any
 
 import torch
@@ -49,18 +48,8 @@ def consecutive_among(positive: Tensor, labels: Tensor | None, *, with_itself: b
     return anchors[kept], partners[kept]
 
 
-def _options_of(weighting: Weighting) -> dict[str, Any]:
-    """Name -> default."""
-    parameters = inspect.signature(WEIGHTINGS[weighting]).parameters.values()
-    return {parameter.name: parameter.default for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
-
-
 def _arguments(options: dict[str, Any], build: object) -> dict[str, Any]:
-    """Without the defaults of options that the weighting lacks; a YAML node has those of every weighting."""
-    of_any = {name: default for weighting in WEIGHTINGS for name, default in _options_of(weighting).items()}
-    known = {"weighting", "mining", *(_options_of(options["weighting"]) if options["weighting"] in WEIGHTINGS else ())}
-    given = {name: value for name, value in options.items() if name in known or value != of_any[name]}
-    return {**given, "mining": options["mining"] or None}
+    return {**options, "mining": options["mining"] or None}
 
 
 def _undivided(loss: "PairWeightingLoss") -> str:

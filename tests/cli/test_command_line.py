@@ -18,7 +18,7 @@ _FENCED = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.M | re.S)
 EXPORT = ["--format", "onnx", "--output", "model.onnx"]
 # A file that is missing, for each command that reads one.
 MISSING = {
-    "train": "none.yml", "eval": "none.yml", "report": "none", "compare": "none none2", "convert-config": "none.py",
+    "train": "none.yml", "eval": "none.yml", "report": "none", "compare": "none none2",
     "export": "none.yml --format onnx --output m.onnx", "embed": "none.jpg --model none.yml --output g",
     "index": "none", "search": "none.jpg --gallery none.npz", "evaluate": "none.npz", "copy": "none.yml",
     "threshold choose": "none.npz --far 0.1", "threshold check": "none.json none.npz",

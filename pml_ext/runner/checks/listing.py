@@ -85,8 +85,10 @@ def _table(registry: Registry) -> dict[str, str]:
 
 
 def _keys(entry: Entry, node: Mapping[str, object]) -> str:
-    defaults = {key: default for key, (_, default) in keys_of(entry).items() if not key.startswith(_OF_ALL)}
-    defaults |= node
-    defaults.pop("ENABLED", None)
-    keys = ", ".join(key if default is REQUIRED else f"{key} {default}" for key, default in defaults.items())
+    defaults = {key: default for key, (_, default) in keys_of(entry).items()} | dict(node)
+    words = []
+    for key, default in defaults.items():
+        if key != "ENABLED" and not key.startswith(_OF_ALL):
+            words.append(key if default is REQUIRED else f"{key} {default}")
+    keys = ", ".join(words)
     return keys if entry.name == entry.node or not keys else f"{entry.node}: {keys}"

@@ -10,9 +10,10 @@ from typing import Any
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.config.loss_nodes import LOSSES, MINERS
+from pml_ext.runner.config.loss_nodes import DEFAULTS
+from pml_ext.runner.config.part_keys import REQUIRED, keys_of
 from pml_ext.runner.config.rules import leaves
-from pml_ext.runner.registry import CONFIG_REGISTRY
+from pml_ext.runner.registry import CONFIG_REGISTRY, LOSS_REGISTRY, MINER_REGISTRY, Registry
 
 _MODEL: dict[str, Any] = {
     "DEVICE": "cuda",  # cuda, cpu, or (ours) auto: cuda where there is one
@@ -41,8 +42,8 @@ _MODEL: dict[str, Any] = {
         "FILTER_COSINE": 0.0,  # ours: other classes of a larger cosine have a logit of 0 (insightface); 0: no filter
         "PFC": {"ENABLED": False, "SAMPLE_RATE": 0.1},  # FastFace's class-sharded classifier
     },
-    "LOSSES": {"NAME": ("CrossEntropyLoss",), **{node: {**keys, "SCALE": 1.0} for node, keys in LOSSES.values()}},
-    "MINER": {"NAME": "", **{node: keys for node, keys in MINERS.values()}},  # ours: for every loss that takes one
+    "LOSSES": {"NAME": ("CrossEntropyLoss",)},  # and a node for each loss
+    "MINER": {"NAME": ""},  # ours: for every loss that takes one; and a node for each miner
 }  # fmt: skip
 _SOLVER: dict[str, Any] = {
     "AMP": {"ENABLED": False, "DTYPE": "float16"},  # DTYPE is ours: float16 with a scaler, or bfloat16
@@ -145,7 +146,7 @@ _DEFAULTS: dict[str, Any] = {
 
 def get_cfg() -> CN:
     """A fresh config tree with all defaults, those of CONFIG_REGISTRY's functions too."""
-    cfg = CN(_DEFAULTS)
+    cfg = _own_defaults()
     for entry in map(CONFIG_REGISTRY.entry, CONFIG_REGISTRY):
         try:
             entry.part(cfg)
@@ -155,8 +156,27 @@ def get_cfg() -> CN:
     return cfg
 
 
+def _own_defaults() -> CN:
+    cfg = CN(_DEFAULTS)
+    cfg.MODEL.LOSSES.update(_nodes(LOSS_REGISTRY))
+    cfg.MODEL.MINER.update(_nodes(MINER_REGISTRY))
+    return cfg
+
+
+def _nodes(registry: Registry) -> dict[str, CN]:
+    """The nodes of the registry's own parts, with the constructors' defaults but for PML's distances and penalties."""
+    nodes = {}
+    for name, node in registry.nodes.items():
+        keys = dict(registry.switches)
+        for key, (_, default) in keys_of(registry.entry(name)).items():
+            if default not in (None, REQUIRED) and not key.endswith("_REG_WEIGHT"):
+                keys[key] = default
+        nodes[node] = CN(keys | DEFAULTS.get(name, {}))
+    return nodes
+
+
 def projects_keys() -> list[str]:
     """The keys below MODEL and in nodes of their own that CONFIG_REGISTRY's functions have added."""
-    known = dict(leaves(CN(_DEFAULTS)))
+    known = dict(leaves(_own_defaults()))
     others = tuple(f"{node}." for node in _DEFAULTS if node != "MODEL")
     return [key for key, _ in leaves(get_cfg()) if key not in known and not key.startswith(others)]

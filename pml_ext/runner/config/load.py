@@ -12,7 +12,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext._names import hint
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.config.old_spellings import WITHOUT_MEANING, File, Settings, modernise
+from pml_ext.runner.config.old_spellings import WITHOUT_MEANING, File, modernise
 from pml_ext.runner.config.part_keys import REQUIRED, keys_of_node, nodes_in
 from pml_ext.runner.config.stock import CONFIGS
 from pml_ext.runner.config.yaml_file import read_tree, shown
@@ -86,7 +86,6 @@ def read_config(config_file: str | Path | None, overrides: Sequence[Any] | None 
     if "IMPORTS" in settings:
         names = _coerce(settings["IMPORTS"].value, cfg.IMPORTS, "IMPORTS", "the config")
         require_imported(names, str(config_file or "it"))
-    _drop_size_of_another_backbone(settings)
     for key, (value, source) in settings.items():
         try:
             mistakes += _set(cfg, key, value, source)
@@ -130,20 +129,6 @@ def _flat(node: CN, tree: dict[Any, Any], prefix: str) -> Iterator[tuple[str, An
             yield name, value
 
 
-def _drop_size_of_another_backbone(settings: Settings) -> None:
-    """Remove a base file's FEAT_DIM if a later file or the command line chooses another backbone without one.
-
-    ConvNet's FEAT_DIM is a choice of its own, and that for Flatten depends on the image size.
-    """
-    name, depth, size = (f"MODEL.BACKBONE.{key}" for key in ("NAME", "DEPTH", "FEAT_DIM"))
-    given = [key for key in settings if key in (name, depth, size)]
-    if size not in given or settings[given[-1]].source == settings[size].source:
-        return
-    chosen = [settings[key].value for key in (name, "MODEL.HEADS.POOL_LAYER") if key in settings]
-    if "build_convnet_backbone" not in chosen and "Flatten" not in chosen:
-        del settings[size]
-
-
 def _node(cfg: CN, key: str) -> Any:
     """The value of a key with dots."""
     for part in key.split("."):
@@ -163,16 +148,14 @@ def _set(cfg: CN, name: str, value: Any, source: str) -> list[Mistake]:
         if not isinstance(node.get(part), CN):
             return [_unknown(node, path, part, source)]
         node, path = node[part], f"{path}{part}."
-    if key in node:
-        if isinstance(node[key], CN):
-            raise UserError(f"{source}: {name} holds the keys {', '.join(sorted(node[key]))}; got {shown(value)}")
-        node[key] = _coerce(value, node[key], name, source)
-        return []
-    keys = keys_of_node(path[:-1])
-    if key not in keys:
+    if isinstance(node.get(key), CN):
+        raise UserError(f"{source}: {name} holds the keys {', '.join(sorted(node[key]))}; got {shown(value)}")
+    known = {**node} if key in node else keys_of_node(path[:-1])
+    if key not in known:
         return [_unknown(node, path, key, source)]
-    default, number = keys[key], _literal(value)
-    if {type(default), type(number)} <= {int, float}:
+    default, number = known[key], _literal(value)
+    # A constructor's default of 1 may stand for 1.0.
+    if type(default) is int and type(number) is float and key in keys_of_node(path[:-1]):
         node[key] = number
     else:
         node[key] = _coerce(value, None if default is REQUIRED else default, name, source)

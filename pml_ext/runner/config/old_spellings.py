@@ -156,10 +156,7 @@ class _Old:
         counts = has_old_schedule or bool(iterations + given("SOLVER.DELAY_ITERS"))
         self.by_epochs = counts and all(isinstance(n, int | float) and n <= _MOST_EPOCHS for n in iterations)
         """Whether the schedule is in epochs, as in 0.2; before July 2020 it was in iterations."""
-        self.is_first_mgn = self.is_first and given("MODEL.META_ARCHITECTURE")[-1:] == ["MGN"]
         self.renamed = RENAMED | (IN_EPOCHS if self.by_epochs else {})
-        if self.is_first_mgn:
-            del self.renamed[_IN_FEAT]
 
     def value(self, key: str, default: Any = None) -> Any:
         setting = self.settings.get(key)
@@ -207,7 +204,7 @@ class _Old:
                     self.notes.append(f"{source}: {key} asks for nothing and is left out")
 
     def read_heads(self) -> None:
-        """Version 0.1 had a head for each neck; its IN_FEAT of MGN was the reduced size."""
+        """Version 0.1 had a head for each neck."""
         name, size = self.value(_HEAD), self.settings.pop(_REDUCED, None)
         if name in [*HEADS]:
             source = self.settings[_HEAD].source
@@ -216,15 +213,6 @@ class _Old:
             size = size or Setting(512, source)
         if size and name in ("ReductionHead", "EmbeddingHead", None):  # others' had no effect
             self.fill(_SIZE, *size, _REDUCED)
-        if self.is_first_mgn:
-            source = self.settings["MODEL.META_ARCHITECTURE"].source
-            self.fill(_SIZE, *self.settings.pop(_IN_FEAT, Setting(2048, source)), f"{_IN_FEAT} of MGN")
-            # Today's loss is a mean over MGN's terms, where 0.1 had their sum.
-            for node, terms in (("CE", 8), ("TRI", 5)):
-                key = f"MODEL.LOSSES.{node}.SCALE"
-                scale, source = self.settings.get(key, (1.0, source))
-                if type(scale) in (int, float):
-                    self.put(key, float(scale * terms), source, f"{key} {scale} of each of {terms} terms")
 
     def read_sampler(self) -> None:
         """PK_SAMPLER and NAIVE_WAY, which may stand in two files, became one name."""

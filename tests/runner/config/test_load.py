@@ -93,22 +93,3 @@ def test_the_dump_reads_back_the_same(tmp_path: Path) -> None:
     cfg = load_config(CONFIGS / "Omniglot" / "smoothap_tcm.yml", ["SOLVER.BASE_LR", "3e-05"])
     again = load_config(write(tmp_path / "c.yml", cfg.dump()))
     assert again == cfg
-
-
-@pytest.mark.parametrize(
-    ("child", "overrides", "expected"),
-    [
-        ("DEPTH: 18x", [], 0),
-        ("NORM: GN", ["MODEL.BACKBONE.DEPTH", "18x"], 0),
-        ("NORM: GN", ["MODEL.BACKBONE.FEAT_DIM", "512", "MODEL.BACKBONE.DEPTH", "18x"], 512),
-        ("NAME: build_convnet_backbone, DEPTH: 2x", [], 2048),
-        ("DEPTH: 18x", ["MODEL.HEADS.POOL_LAYER", "Flatten"], 2048),
-    ],
-)
-def test_a_base_files_feat_dim_belongs_to_its_backbone(
-    tmp_path: Path, child: str, overrides: list[str], expected: int
-) -> None:
-    (tmp_path / "base.yml").write_text("MODEL: {BACKBONE: {DEPTH: 50x, FEAT_DIM: 2048}}")
-    (tmp_path / "c.yml").write_text(f"_BASE_: base.yml\nMODEL:\n  BACKBONE: {{{child}}}")
-    cfg = load_config(tmp_path / "c.yml", overrides)
-    assert expected == cfg.MODEL.BACKBONE.FEAT_DIM

@@ -14,7 +14,7 @@ from pml_ext._pml import BaseMetricLossFunction, distances, reducers, regularize
 from pml_ext.losses import ArcPairReducer
 from pml_ext.losses._facts import LossFacts, facts_of
 from pml_ext.runner.config.load import require
-from pml_ext.runner.config.loss_nodes import LOSSES
+from pml_ext.runner.config.loss_nodes import DEFAULTS
 from pml_ext.runner.config.part_keys import GIVEN, REQUIRED, arguments_from, arguments_of, construct, keys_of
 from pml_ext.runner.registry import LOSS_REGISTRY, MINER_REGISTRY, Entry
 
@@ -135,8 +135,8 @@ _NAMED_PARTS = {
 def _arguments(nodes: CN, entry: Entry) -> dict[str, Any]:
     """The arguments that a part's node sets, and the node's further keys that a loss's facts turn into arguments."""
     where, node = f"{entry.registry.parent}.{entry.node}", nodes.get(entry.node, {})
-    _, of_facts = LOSSES.get(entry.name, ("", {}))
-    further = {key.lower(): node[key] for key in of_facts if key not in keys_of(entry)}
+    known = keys_of(entry)
+    further = {key.lower(): node[key] for key in DEFAULTS.get(entry.name, {}) if key not in known}
     arguments = further | arguments_from(nodes, entry)
     for name, package in _NAMED_PARTS.items():
         if name in arguments:
