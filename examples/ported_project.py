@@ -42,7 +42,7 @@ class CameraDigits(ImageDataset):
         items = []
         for row, (pixels, digit) in enumerate(zip(digits.images, digits.target, strict=True)):
             camera = row % 3
-            items.append((Picture(pixels, camera), int(digit), camera, float(pixels.mean())))
+            items.append((DigitImage(pixels, camera), int(digit), camera, float(pixels.mean())))
         train = [item for item in items if item[1] < 5]
         query = [item for item in items if item[1] >= 5 and item[2] == 0]
         gallery = [item for item in items if item[1] >= 5 and item[2] > 0]
@@ -52,7 +52,7 @@ class CameraDigits(ImageDataset):
         return {"ink": item[3]}
 
 
-class Picture:
+class DigitImage:
     """Gives an image when it is called; a loader's workers get it pickled, which a lambda cannot be."""
 
     def __init__(self, pixels, camera):

@@ -55,8 +55,8 @@ def strongsort_features(embedder: Embedder, frame: Image.Image, boxes: np.ndarra
     return embedder([crop.resize((wide, high), Image.Resampling.BILINEAR) for crop in crops]).numpy()
 
 
-def main(config_file: str, weights_path: str, picture: str) -> None:
-    frame = cv2.imread(picture)
+def main(config_file: str, weights_path: str, image_path: str) -> None:
+    frame = cv2.imread(image_path)
     high, wide = frame.shape[:2]
     halves = np.array([[0, 0, wide / 2, high], [wide / 2, 0, wide, high]])
     left, right = FastReIDInterface(config_file, weights_path, "cpu").inference(frame, halves)

@@ -39,7 +39,7 @@ def test_tables_and_results(tmp_path: Path) -> None:
         ("ranks.py", "--size 32 --dim 8 --rounds 1 --losses CITLoss", "| CITLoss | "),
         ("search.py", "--rows 2000 --dim 8", "recall of 10 1,"),
         ("startup.py", "--rows 60000 --identities 6000 --lines 2000", " met |"),
-        ("pipeline.py", "--pictures 2 --seconds 0.01 --rounds 1", "| "),
+        ("pipeline.py", "--images 2 --seconds 0.01 --rounds 1", "| "),
     ],
 )
 def test_the_script_runs(script: str, words: str, shown: str, tmp_path: Path) -> None:

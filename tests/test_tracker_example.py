@@ -11,8 +11,8 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from pml_ext import Embedder
+from tests.search.images import extract
 from tests.search.models import network_of, small_model
-from tests.search.pictures import extract
 
 cv2 = pytest.importorskip("cv2", reason="pip install opencv-python-headless")
 SCRIPT = Path(__file__).parents[1] / "examples" / "tracker.py"
@@ -36,8 +36,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture(scope="module")
 def frame(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
     """Six emoji images as one BGR frame of about 96 × 128."""
-    pictures = [cv2.imread(str(path)) for path in extract(tmp_path_factory.mktemp("pictures"), 6)]
-    rows = [np.hstack([cv2.resize(picture, (44, 50)) for picture in pictures[i : i + 3]]) for i in (0, 3)]
+    images = [cv2.imread(str(path)) for path in extract(tmp_path_factory.mktemp("images"), 6)]
+    rows = [np.hstack([cv2.resize(image, (44, 50)) for image in images[i : i + 3]]) for i in (0, 3)]
     return np.vstack(rows)
 
 

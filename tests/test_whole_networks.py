@@ -59,16 +59,16 @@ def test_validation_classes_are_not_trained_on(monkeypatch: pytest.MonkeyPatch, 
     from pml_ext.runner.data.datasets import ImageSet, OpenSet
     from pml_ext.runner.data.datasets.table import table_set
 
-    pictures = [torch.full((1, 4, 4), i, dtype=torch.uint8) for i in range(30)]
+    pixels = [torch.full((1, 4, 4), i, dtype=torch.uint8) for i in range(30)]
     identities = np.arange(30) // 3 + 100
-    images = ImageSet(pictures, identities, np.arange(30) % 3, [str(i) for i in range(30)])
+    images = ImageSet(pixels, identities, np.arange(30) % 3, [str(i) for i in range(30)])
     monkeypatch.setattr(whole, "loaded", lambda name: OpenSet(images, images))
     monkeypatch.setattr(whole, "CACHE", tmp_path)
     found = table_set(whole.validation_table("glyphs"), grey=True)
     trained, tested = set(found.train.identities.tolist()), set(found.query.identities.tolist())
     assert (len(trained), len(tested)) == (7, 3)
     assert not trained & tested
-    values = sorted(int(picture[0, 0, 0]) for part in (found.train, found.query) for picture in part.images)
+    values = sorted(int(image[0, 0, 0]) for part in (found.train, found.query) for image in part.images)
     assert values == list(range(30))
 
 

@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python examples/benchmarks/pipeline.py
 
-Pictures are made here: 128×256 (ReID) and 112×112 (faces), smooth with a little noise, JPEG of quality 90, 4:2:0. Each
+Images are made here: 128×256 (ReID) and 112×112 (faces), smooth with a little noise, JPEG of quality 90, 4:2:0. Each
 way ends with a batch as its loader hands it over. What the runner leaves for the device has a column of its own,
 measured on the same core. Normalising counts for nobody: all do it in the model. `torchvision v2` is how the runner
 once did it; `simplejpeg` is flip, pad + crop and erasing alone, also in the rows of colours.
@@ -55,7 +55,7 @@ Way = Callable[[], object]
 
 
 def jpegs(count: int, height: int, width: int) -> list[bytes]:
-    """Smooth pictures with a little noise."""
+    """Smooth images with a little noise."""
     chance, files = np.random.default_rng(0), []
     for _ in range(count):
         coarse = Image.fromarray(chance.integers(0, 256, (height // 8, width // 8, 3), dtype=np.uint8))
@@ -107,15 +107,15 @@ def by_simplejpeg(content: bytes) -> Tensor:
     padded = torch.zeros(HEIGHT + 2 * BORDER, WIDTH + 2 * BORDER, 3, dtype=torch.uint8)
     padded[BORDER:-BORDER, BORDER:-BORDER] = torch.from_numpy(simplejpeg.decode_jpeg(content))
     top, left = random.randrange(2 * BORDER + 1), random.randrange(2 * BORDER + 1)
-    picture = padded[top : top + HEIGHT, left : left + WIDTH]
+    image = padded[top : top + HEIGHT, left : left + WIDTH]
     if random.random() < 0.5:
-        picture = picture.flip(1)
+        image = image.flip(1)
     if random.random() < 0.5:
         area, ratio = HEIGHT * WIDTH * random.uniform(0.02, 0.33), random.uniform(0.3, 3.3)
         high, wide = min(int((area * ratio) ** 0.5), HEIGHT), min(int((area / ratio) ** 0.5), WIDTH)
         top, left = random.randrange(HEIGHT - high + 1), random.randrange(WIDTH - wide + 1)
-        picture[top : top + high, left : left + wide] = torch.tensor([124, 116, 104], dtype=torch.uint8)
-    return picture
+        image[top : top + high, left : left + wide] = torch.tensor([124, 116, 104], dtype=torch.uint8)
+    return image
 
 
 class Prepared(Dataset[Tensor]):
@@ -132,12 +132,12 @@ class Prepared(Dataset[Tensor]):
 
 
 def decode(content: bytes) -> Tensor:
-    return decode_image(content, "a picture", False)
+    return decode_image(content, "an image", False)
 
 
 def runner_set(files: Sequence[bytes], row: str) -> SeededImages:
     nobody = np.zeros(len(files), dtype=np.int64)
-    images = ImageSet(LazyImages(list(files), decode), nobody, nobody, ["a picture"] * len(files))
+    images = ImageSet(LazyImages(list(files), decode), nobody, nobody, ["an image"] * len(files))
     return SeededImages(images, build_transform(config(row), training=True))
 
 
@@ -210,23 +210,23 @@ def first_batches(files: Sequence[bytes], rounds: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pictures", type=int, default=64, help="in a batch")
+    parser.add_argument("--images", type=int, default=64, help="in a batch")
     parser.add_argument("--seconds", type=float, default=15, help="of CPU for each row of the table")
     parser.add_argument("--rounds", type=int, default=9, help="of first batches")
     options = parser.parse_args()
     torch.set_num_threads(1)
     cpu, names = torch.device("cpu"), (FLOOR, OURS, DEVICE, V2, FASTREID)
-    people, faces = jpegs(options.pictures, HEIGHT, WIDTH), jpegs(options.pictures, 112, 112)
+    people, faces = jpegs(options.images, HEIGHT, WIDTH), jpegs(options.images, 112, 112)
     found: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         cases = {row: augmented(people, row) for row in (SHIFTS, JITTER, AUTOAUG)}
         cases |= {"decode only": decoded(people), "faces from .rec": records(faces, Path(folder))}
         for row, ways in cases.items():
             seconds = median_times(ways, cpu, options.seconds)
-            found[row] = {name: 1e6 * value / options.pictures for name, value in seconds.items()}
+            found[row] = {name: 1e6 * value / options.images for name, value in seconds.items()}
     found[FIRST] = {name: 1e3 * s for name, s in first_batches(people * 4, options.rounds).items()}
 
-    print("µs of CPU a picture\n\n| |", " | ".join(names), "|\n|---|" + " ---: |" * len(names))
+    print("µs of CPU an image\n\n| |", " | ".join(names), "|\n|---|" + " ---: |" * len(names))
     for row, by_name in found.items():
         print(f"| {row} |", " | ".join(f"{by_name[name]:,.0f}" if name in by_name else "–" for name in names), "|")
     floors = {SHIFTS: 1.15, JITTER: 1.3, "decode only": 1.15, "faces from .rec": 1.2, FIRST: 1.3}

@@ -1,6 +1,6 @@
-"""Samplers, tables and record files of millions of pictures: time and memory beside the plain way, and the goals.
+"""Samplers, tables and record files of millions of images: time and memory beside the plain way, and the goals.
 
-    python examples/benchmarks/startup.py            # 5,000,000 pictures of 500,000 identities, 1,000,000 rows
+    python examples/benchmarks/startup.py            # 5,000,000 images of 500,000 identities, 1,000,000 rows
     python examples/benchmarks/startup.py --quick
 
 Seconds are CPU time, MB resident memory as /proc/self/smaps_rollup has it (Linux). Each case runs in a process of its
@@ -117,7 +117,7 @@ def _milliseconds(step: Callable[..., object], *given: object) -> float:
 
 
 def _write_table(folder: Path, lines: int) -> list[str]:
-    """people.csv of ten pictures a person, each person in a folder (which is not there)."""
+    """people.csv of ten images a person, each person in a folder (which is not there)."""
     paths = [f"images/{i // 10:06d}/{i:08d}.jpg" for i in range(lines)]
     with (folder / "people.csv").open("w") as file:
         file.write("path,identity,camera,split\n")
@@ -150,7 +150,7 @@ CASES = {case.__name__: case for case in (naive, imbalanced, table, worker, reco
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=5_000_000, help="pictures of the samplers")
+    parser.add_argument("--rows", type=int, default=5_000_000, help="images of the samplers")
     parser.add_argument("--identities", type=int, default=500_000)
     parser.add_argument("--lines", type=int, default=1_000_000, help="rows of the table and records")
     parser.add_argument("--quick", action="store_true", help="a tenth of each")

@@ -113,9 +113,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         notebook = json.loads((ROOT / source).read_text(encoding="utf-8"))
         text = "\n\n".join(_cells(notebook["cells"]))
         files.append(File.generated(config, page, content=_relink(text, source, page, repository)))
-    for picture in (ROOT / "examples").rglob("*.png"):
-        name = str(picture.relative_to(ROOT))
-        files.append(File.generated(config, name, abs_src_path=str(picture)))
+    for image in (ROOT / "examples").rglob("*.png"):
+        name = str(image.relative_to(ROOT))
+        files.append(File.generated(config, name, abs_src_path=str(image)))
     for module in PUBLIC:
         for page, text in _reference(module):
             files.append(File.generated(config, page, content=text))
@@ -214,7 +214,7 @@ def _relink(text: str, source: str, page: str, repository: str) -> str:
 
 
 def _cells(cells: list[dict[str, Any]]) -> Iterator[str]:
-    """A notebook's text, code, printed lines and pictures as Markdown."""
+    """A notebook's text, code, printed lines and figures as Markdown."""
     for cell in cells:
         text = "".join(cell["source"])
         yield text if cell["cell_type"] == "markdown" else _code(text, "python")

@@ -10,7 +10,7 @@ from typing import Any
 from pml_ext._errors import UserError
 from pml_ext.metrics.threshold.comparison import ModelComparison, ModelDifference
 from pml_ext.metrics.threshold.report import ThresholdReport
-from pml_ext.reports.drawing import Picture, drawn
+from pml_ext.reports.drawing import ReportFigure, drawn
 from pml_ext.reports.page import Table, metrics_table, require_page, write_page
 from pml_ext.reports.run_curves import compared_curves, read_series, training_curves
 from pml_ext.reports.threshold_text import percent, with_interval
@@ -35,7 +35,7 @@ def compare(runs: Sequence[Path], output: Path) -> Path:
         raise UserError(f"compare needs two or more runs; got {runs[0]} alone. Its own page is its report.html")
     shared = _shared_test_sets(results)
     tables, texts = list[Table](), list[str]()
-    makers: dict[str, Callable[[], Iterable[Picture]]] = {}
+    makers: dict[str, Callable[[], Iterable[ReportFigure]]] = {}
     for test_set in shared:
         rows = {name: found[test_set] for name, found in results.items()}
         tables.append(metrics_table(test_set, rows))
@@ -53,7 +53,7 @@ def compare(runs: Sequence[Path], output: Path) -> Path:
         facts={name: str(run) for name, run in folders.items()},
         notes=notes,
         tables=tables,
-        pictures=[*drawn(makers, of="the runs")],
+        figures=[*drawn(makers, of="the runs")],
     )
     print("\n\n".join([*texts, f"open {output}"]))
     return output
@@ -154,7 +154,7 @@ def write_model_page(path: Path, comparison: ModelComparison) -> None:
         "intervals": "paired, for identities like these; each model has a threshold of its own",
     }
     title, about = "Models at the same rate of false accepts", "What was measured"
-    write_page(path, title=title, about=about, facts=facts, tables=tables, pictures=[])
+    write_page(path, title=title, about=about, facts=facts, tables=tables, figures=[])
 
 
 def _model_row(name: str, report: ThresholdReport) -> list[str]:

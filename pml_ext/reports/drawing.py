@@ -37,13 +37,13 @@ _LONGEST_OF_TWO, _LONGEST = 26, 60  # columns of a legend's label, two side by s
 Panel = Callable[["Axes"], None]
 """Draws on empty axes."""
 
-PicturesOf = Mapping[str, Callable[[], Iterable["Picture"]]]
-"""Functions that make pictures, by what the pictures show."""
+FigureMakers = Mapping[str, Callable[[], Iterable["ReportFigure"]]]
+"""Functions that draw figures, by figure title."""
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A figure of a page; its caption says how to read it.
+class ReportFigure:
+    """A figure of a report, with a caption that explains how to read it.
 
     panels: drawn side by side if there is room, else below each other. None of them: the figure is the caption and
         `extra`, which is HTML.
@@ -58,7 +58,7 @@ class Picture:
     extra: str = ""
 
     @cached_property
-    def figures(self) -> list["Figure"]:
+    def panel_figures(self) -> list["Figure"]:
         """The panels, drawn once for every file and page that shows them."""
         return [_draw(panel, self.height) for panel in self.panels]
 
@@ -70,7 +70,7 @@ class Picture:
         # Without a salt, ids in the file are random.
         settings: dict[Any, Any] = {"svg.hashsalt": self.name, "svg.fonttype": "none"}
         svgs = []
-        for figure in self.figures:
+        for figure in self.panel_figures:
             content = io.BytesIO()
             with matplotlib.rc_context(settings), _ignore_missing_glyphs():
                 figure.savefig(content, format="svg", metadata={"Date": None})
@@ -80,43 +80,43 @@ class Picture:
     @cached_property
     def pixels(self) -> np.ndarray:
         """(H, W, 3) uint8: the panels side by side."""
-        panels = [_pixels(figure) for figure in self.figures]
+        panels = [_pixels(figure) for figure in self.panel_figures]
         height = max(map(len, panels))
         return np.concatenate([_padded(panel, height, panel.shape[1]) for panel in panels], axis=1)
 
 
-def drawn(makers: PicturesOf, *, of: str) -> Iterator[Picture]:
-    """Yields the drawn figures; a figure that fails becomes a heading with the reason, so that no figure ends a run.
+def drawn(makers: FigureMakers, *, of: str) -> Iterator[ReportFigure]:
+    """Yields the drawn figures. A figure that fails becomes a heading with the reason and does not end the run.
 
-    of: the data set or run that they show, for the log, which has the reasons too.
+    of: name of the data set or run, for the warning that the log gets.
     """
     problems: dict[str, Exception] = {}
     with show_steps(len(makers)) as begin:
         for title, make in makers.items():
             begin(f"drawing {title}")
             try:
-                for picture in make():
-                    _ = picture.figures
-                    yield picture
-            except Exception as error:  # whatever it is, the numbers are there and the other pictures too
+                for figure in make():
+                    _ = figure.panel_figures
+                    yield figure
+            except Exception as error:  # any error: the numbers and the other figures are still of use
                 problems[title] = error
-                yield Picture(re.sub(r"\W", "_", title.lower()), title, f"Not drawn: {_reason(error)}")
+                yield ReportFigure(re.sub(r"\W", "_", title.lower()), title, f"Not drawn: {_reason(error)}")
     for title, problem in problems.items():
         unforeseen = None if isinstance(problem, ValueError) else problem
-        log.warning("no picture %r of %s: %s", title, of, _reason(problem), exc_info=unforeseen)
+        log.warning("figure %r of %s was not drawn: %s", title, of, _reason(problem), exc_info=unforeseen)
 
 
 def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 
-def as_png(*pictures: np.ndarray) -> bytes:
+def as_png(*images: np.ndarray) -> bytes:
     """Returns a PNG with the images stacked vertically."""
     from PIL import Image
 
-    width = max(picture.shape[1] for picture in pictures)
+    width = max(image.shape[1] for image in images)
     content = io.BytesIO()
-    pixels = np.concatenate([_padded(picture, len(picture), width) for picture in pictures])
+    pixels = np.concatenate([_padded(image, len(image), width) for image in images])
     Image.fromarray(pixels).save(content, "PNG")
     return content.getvalue()
 
@@ -181,7 +181,7 @@ def format_roc(axes: "Axes", impostor_pairs: int) -> None:
     axes.set(xlabel="false accept rate (FAR)", ylabel="true accept rate (TAR = 1 − FRR)")
     axes.set(xscale="log", ylim=(0, 1.02))
     axes.set_xlim(min(1 / impostor_pairs, 0.1), 1)
-    axes.minorticks_off()  # a third of the time to draw the picture
+    axes.minorticks_off()  # a third of the time to draw the figure
     axes.grid(color=PALE)
 
 
@@ -200,7 +200,7 @@ def _draw(panel: Panel, height: float) -> "Figure":
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("the pictures of a report need matplotlib: pip install matplotlib") from error
+        raise ModuleNotFoundError("the figures of a report need matplotlib: pip install matplotlib") from error
     # A constrained layout that is not compressed cuts the labels of axes with a fixed aspect.
     figure = Figure((_WIDTH, height), dpi=_DOTS_PER_INCH, layout="compressed")
     with _ignore_missing_glyphs():
@@ -228,7 +228,7 @@ def _pixels(figure: "Figure") -> np.ndarray:
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
-def _padded(picture: np.ndarray, height: int, width: int) -> np.ndarray:
+def _padded(image: np.ndarray, height: int, width: int) -> np.ndarray:
     """With white below it and to its right."""
-    rows, columns = height - picture.shape[0], width - picture.shape[1]
-    return np.pad(picture, ((0, rows), (0, columns), (0, 0)), constant_values=255)
+    rows, columns = height - image.shape[0], width - image.shape[1]
+    return np.pad(image, ((0, rows), (0, columns), (0, 0)), constant_values=255)

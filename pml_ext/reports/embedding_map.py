@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.functional.spectrum import embedding_spread
-from pml_ext.reports.drawing import Picture
+from pml_ext.reports.drawing import ReportFigure
 from pml_ext.reports.page import render, shrink, why_no_images
 from pml_ext.runner.data.datasets import ImageSet
 
@@ -21,7 +21,7 @@ _MIN_FOR_TSNE = 80
 _SIDE = 0.055  # of an image, as a share of the map
 
 
-def map_picture(images: ImageSet, embeddings: Tensor, *, seed: int) -> Picture:
+def map_figure(images: ImageSet, embeddings: Tensor, *, seed: int) -> ReportFigure:
     """t-SNE of up to 800 images of whole identities; of fewer than 80 images, their first two principal components.
 
     embeddings: (N, D), unit norm. The seed is that of the choice of identities and of t-SNE. ValueError: all are equal.
@@ -53,7 +53,7 @@ def map_picture(images: ImageSet, embeddings: Tensor, *, seed: int) -> Picture:
         names.append(f"{images.called(images.identities[row])}: {file}")
     percent = (100 * places).round(1).tolist()
     extra = render("map.html", points=[*zip(percent, names, strict=True)], side=100 * _SIDE)
-    return Picture("map", "A map of the embeddings", caption, [draw], 5.6, extra)
+    return ReportFigure("map", "A map of the embeddings", caption, [draw], 5.6, extra)
 
 
 def _places(embeddings: np.ndarray, seed: int) -> tuple[np.ndarray, str]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pml_ext._errors import UserError
 from pml_ext._files import write_atomically
-from pml_ext.reports.drawing import Picture, as_png
+from pml_ext.reports.drawing import ReportFigure, as_png
 from pml_ext.runner.evaluation.results import as_text, heading, labels_of
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def as_html(*, cards: Mapping[str, Sequence[Card]] | None = None, tables: Sequence[Table] = ()) -> str:
-    """Rows of cards below their headings, then tables, for `Picture.extra`."""
+    """Rows of cards below their headings, then tables, for `ReportFigure.extra`."""
     return render("extra.html", cards=cards or {}, tables=tables)
 
 
@@ -85,11 +85,11 @@ def write_page(
     notes: Sequence[str] = (),
     tables: Sequence[Table],
     marked: int | None = None,
-    pictures: Sequence[Picture],
+    figures: Sequence[ReportFigure],
 ) -> None:
-    """Write the page of a run or of several, and each drawing as PNG in a folder beside it.
+    """Write the page of one or several runs, and each figure as a PNG file in a folder next to it.
 
-    The folder is `pictures` for report.html, else it has the page's name too: runs keep theirs.
+    The folder is `pictures` for report.html and `PAGE_pictures` for other pages, so that none overwrites a run's.
 
     Args:
         about, facts: heading and rows of the table at the page's end.
@@ -97,9 +97,9 @@ def write_page(
         marked: a row of the tables to mark.
     """
     folder = path.parent / ("pictures" if path.stem == "report" else f"{path.stem}_pictures")
-    if pictures:
+    if figures:
         folder.mkdir(exist_ok=True)
-    shown = {"tables": tables, "marked": marked, "pictures": pictures}
+    shown = {"tables": tables, "marked": marked, "figures": figures}
     text = render(
         "run.html",
         title=title,
@@ -108,9 +108,9 @@ def write_page(
         notes=notes,
         **shown,
     )
-    for picture in pictures:
-        if picture.panels:
-            write_atomically(folder / f"{picture.name}.png", as_png(picture.pixels))
+    for figure in figures:
+        if figure.panels:
+            write_atomically(folder / f"{figure.name}.png", as_png(figure.pixels))
     write_html(path, text)
 
 

@@ -11,7 +11,7 @@ from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.metrics import ReIDEvaluator
-from pml_ext.reports.drawing import Picture
+from pml_ext.reports.drawing import ReportFigure
 from pml_ext.reports.page import Card, as_html, thumbnail
 from pml_ext.runner.data.datasets import ImageSet, OpenSet
 from pml_ext.runner.evaluation.evaluate import Features
@@ -117,14 +117,14 @@ def worst_and_random(
     return worst.tolist(), sorted(chosen.tolist())
 
 
-def results_picture(
+def results_figure(
     data: OpenSet,
     lists: Mapping[str, RankedLists],
     queries: Sequence[int],
     name: str,
     title: str,
     caption: str,
-) -> Picture:
+) -> ReportFigure:
     """Queries, given by their places, with their first ten results by each model."""
     cameras = data.parts[-1].cameras
     has_cameras = 1 < len(np.unique(cameras)) < len(cameras)  # else one for all, or one of its own for each image
@@ -139,10 +139,10 @@ def results_picture(
         " Each result has its cosine similarity to the query and its class: ✓ and a solid frame if that is the query's "
         "class, else ✗ and a dashed frame."
     )
-    return Picture(name, title, caption, extra=as_html(cards=rows))
+    return ReportFigure(name, title, caption, extra=as_html(cards=rows))
 
 
-def confused_identities(data: OpenSet, found: Sequence[Confusion]) -> Picture:
+def confused_identities(data: OpenSet, found: Sequence[Confusion]) -> ReportFigure:
     """Pairs of identities, one of which appears in the other's results."""
     searched = data.parts[-1]
     cards = []
@@ -151,7 +151,7 @@ def confused_identities(data: OpenSet, found: Sequence[Confusion]) -> Picture:
         count = f"{confusion.places} of {confusion.of} results of the first are of the second"
         cards.append(Card(sides, count))
     caption = "Classes whose queries find another class most often among their first ten results, by the trained model."
-    return Picture("confusions", "Most confused classes", caption, extra=as_html(cards={"": cards}))
+    return ReportFigure("confusions", "Most confused classes", caption, extra=as_html(cards={"": cards}))
 
 
 def _results(searched: ImageSet, lists: RankedLists, query: int, has_cameras: bool) -> list[Card]:
@@ -166,10 +166,10 @@ def _results(searched: ImageSet, lists: RankedLists, query: int, has_cameras: bo
 def _side(images: ImageSet, row: int, has_cameras: bool) -> tuple[str | None, list[str]]:
     """Thumbnail, class and, if the set has cameras, the camera of an image."""
     try:
-        picture = thumbnail(images.images[row])
+        image = thumbnail(images.images[row])
     except UserError:  # a set of embeddings has no images
-        picture = None
+        image = None
     lines = [images.called(int(images.identities[row]))]
     if has_cameras:
         lines.append(f"camera {images.cameras[row]}")
-    return picture, lines
+    return image, lines

@@ -18,7 +18,7 @@ from pml_ext._files import in_file_name, write_atomically
 from pml_ext.functional.verification.roc import ROC, roc_auc
 from pml_ext.metrics.threshold.structures import ThresholdCurves
 from pml_ext.reports import drawing
-from pml_ext.reports.drawing import Picture
+from pml_ext.reports.drawing import ReportFigure
 from pml_ext.runner.evaluation.results import METRICS, heading
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def read_curves(path: Path) -> RunCurves:
         raise UserError(f"{path} is not a file that a run writes: {error}") from error
 
 
-def compared_curves(test_set: str, runs: Mapping[str, Path]) -> list[Picture]:
+def compared_curves(test_set: str, runs: Mapping[str, Path]) -> list[ReportFigure]:
     """ROC of every run, next to the utility of its classes; ValueError if a run has kept no curves of the set."""
     files = {name: curves_file(run, test_set) for name, run in runs.items()}
     if missing := [name for name, path in files.items() if not path.is_file()]:
@@ -115,23 +115,23 @@ def compared_curves(test_set: str, runs: Mapping[str, Path]) -> list[Picture]:
     name = f"set_curves_{in_file_name(test_set)}"
     roc = "Accepted pairs of one class against accepted pairs of two"
     if not all(found.utilities for found in curves.values()):
-        return [Picture(name, f"{test_set}: ROC", f"{roc}, at every threshold.", panels)]
+        return [ReportFigure(name, f"{test_set}: ROC", f"{roc}, at every threshold.", panels)]
     caption = (
         "Utility against the threshold: the line is the median class, the band holds 10 to 90 % of the classes. "
         f"The narrower a band, the better one threshold suits all classes. Then the ROC: {roc.lower()}."
     )
     panels.insert(0, partial(_draw_utilities, curves))
-    return [Picture(name, f"{test_set}: utility and ROC", caption, panels)]
+    return [ReportFigure(name, f"{test_set}: utility and ROC", caption, panels)]
 
 
-def pair_roc_picture(rocs: Mapping[str, ROC]) -> Picture:
+def pair_roc_figure(rocs: Mapping[str, ROC]) -> ReportFigure:
     """True against false accepts of each model, with the area under its curve; of the same listed pairs."""
     curves = {}
     for name, roc in rocs.items():
         curves[f"{name}: AUC {100 * float(roc_auc(roc)):.2f} %"] = curves_of_pairs(roc)
     impostors = next(iter(rocs.values())).impostors
     caption = f"Accepted pairs of one person against accepted pairs of two, {impostors:,} of these, at every threshold."
-    return Picture("pair_roc", "ROC of the pairs", caption, [partial(_draw_rocs, curves, "steps-post")])
+    return ReportFigure("pair_roc", "ROC of the pairs", caption, [partial(_draw_rocs, curves, "steps-post")])
 
 
 def _draw_rocs(curves: Mapping[str, RunCurves], drawstyle: str, axes: "Axes") -> None:
@@ -182,7 +182,7 @@ def _add_row(series: dict[str, Series], row: dict[str, str]) -> None:
             values.append(float(value))
 
 
-def training_curves(series: Mapping[str, Mapping[str, Series]]) -> list[Picture]:
+def training_curves(series: Mapping[str, Mapping[str, Series]]) -> list[ReportFigure]:
     """A panel for each loss, metric, learning rate and throughput, with a line for each run that has it.
 
     series: of each run, by column.
@@ -195,7 +195,7 @@ def training_curves(series: Mapping[str, Mapping[str, Series]]) -> list[Picture]
     shown = [column for column in columns if column in wanted or column.rpartition("/")[2] in METRICS]
     panels = [partial(_draw_column, column, series) for column in shown]
     caption = "The metrics are those of every validation. Losses of different kinds are not comparable with each other."
-    return [Picture("curves", "Over the training", caption, panels)] if panels else []
+    return [ReportFigure("curves", "Over the training", caption, panels)] if panels else []
 
 
 def _draw_column(column: str, series: Mapping[str, Mapping[str, Series]], axes: "Axes") -> None:

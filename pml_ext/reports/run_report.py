@@ -15,27 +15,27 @@ from pml_ext.functional.verification.threshold import threshold_at_far
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.measure import error_rates
 from pml_ext.metrics.threshold.structures import Target, ThresholdCurves, ThresholdFields
-from pml_ext.reports.drawing import Picture, PicturesOf, drawn
-from pml_ext.reports.embedding_map import map_picture
+from pml_ext.reports.drawing import FigureMakers, ReportFigure, drawn
+from pml_ext.reports.embedding_map import map_figure
 from pml_ext.reports.page import as_html, metrics_table, write_page
 from pml_ext.reports.ranked_results import (
     RankedLists,
     confused_identities,
     confusions,
     first_results,
-    results_picture,
+    results_figure,
     worst_and_random,
 )
 from pml_ext.reports.run_curves import (
     curves_file,
     curves_of_pairs,
     curves_of_set,
-    pair_roc_picture,
+    pair_roc_figure,
     read_series,
     save_curves,
     training_curves,
 )
-from pml_ext.reports.threshold_figures import error_picture, utility_picture
+from pml_ext.reports.threshold_figures import error_figure, utility_figure
 from pml_ext.reports.threshold_page import class_tables
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TemplateSet, TestSet
 from pml_ext.runner.evaluation.baselines import RAW_PIXELS, Measured
@@ -52,7 +52,7 @@ class Utility(NamedTuple):
     """A test set's utility by threshold, and its figure."""
 
     curves: Callable[[], UtilityCurves]
-    picture: Picture
+    figure: ReportFigure
 
 
 def write_report(
@@ -72,7 +72,7 @@ def write_report(
     test_sets of pairs or templates have a table and their ROC; far: of the operating point, 1 / impostor pairs where
     those are fewer; utility: of `measure_utility`; notes: the first paragraphs.
     """
-    pictures: list[Picture] = []
+    figures: list[ReportFigure] = []
     for name, data in test_sets.items():
         if isinstance(data, OpenSet):
             panels = _panels_of_set(run, name, data, trained, baselines, utility[name], far=far, seed=seed)
@@ -83,8 +83,8 @@ def write_report(
         if len(test_sets) > 1:
             suffix = "_" + in_file_name(name)
             found = [replace(p, name=p.name + suffix, title=f"{name}: {p.title}") for p in found]
-        pictures += found
-    pictures += drawn({"Over the training": partial(_curves_of_run, run)}, of=str(run))
+        figures += found
+    figures += drawn({"Over the training": partial(_curves_of_run, run)}, of=str(run))
     tables = []
     for name, values in trained.results.items():
         rows = {row: baseline.results[name] for row, baseline in baselines.items()}
@@ -98,7 +98,7 @@ def write_report(
         notes=notes,
         tables=tables,
         marked=len(baselines),
-        pictures=pictures,
+        figures=figures,
     )
     return path
 
@@ -121,18 +121,18 @@ def notes_on_opis(utility: Mapping[str, Utility], noted: Mapping[str, str]) -> l
     """A sentence for each set of which OPIS says nothing, except for those that have a note."""
     notes = []
     for name, found in utility.items():
-        if found.picture.panels and not noted[name]:
+        if found.figure.panels and not noted[name]:
             notes.append(describe_opis(name, found.curves()))
     return notes
 
 
 def _utility_of_set(
     data: OpenSet, measure: Callable[[], UtilityCurves], far_range: tuple[float, float]
-) -> list[Picture]:
+) -> list[ReportFigure]:
     curves = measure()
     names = [data.query.called(identity) for identity in curves.classes.tolist()]
     low, high = curves.calibration_range.tolist()
-    return [utility_picture(curves.thresholds, curves.utilities, names, (low, high), far_range)]
+    return [utility_figure(curves.thresholds, curves.utilities, names, (low, high), far_range)]
 
 
 def _panels_of_set(
@@ -145,54 +145,54 @@ def _panels_of_set(
     *,
     far: float,
     seed: int,
-) -> PicturesOf:
+) -> FigureMakers:
     features = trained.features[name]
     searched = {TRAINED: features}
     if RAW_PIXELS in baselines:
         searched = {RAW_PIXELS: baselines[RAW_PIXELS].features[name], TRAINED: features}
     lists = cache(lambda: {model: first_results(data, found) for model, found in searched.items()})
     file, every = curves_file(run, name), ImageSet.concatenated(data.parts)
-    panels: PicturesOf = {
+    panels: FigureMakers = {
         "What queries find": lambda: _results_of_queries(data, lists(), seed),
         "Most confused classes": lambda: _confusions(data, lists()[TRAINED]),
-        "Utility of each class": lambda: [utility.picture],
-        "One threshold for all pairs": lambda: _pictures_of_thresholds(file, data, features, utility.curves(), far),
-        "A map of the embeddings": lambda: [map_picture(every, torch.cat(features), seed=seed)],
+        "Utility of each class": lambda: [utility.figure],
+        "One threshold for all pairs": lambda: _threshold_figures(file, data, features, utility.curves(), far),
+        "A map of the embeddings": lambda: [map_figure(every, torch.cat(features), seed=seed)],
     }
     return panels
 
 
 def _roc_of_pairs(
     run: Path, name: str, data: PairSet | TemplateSet, models: Mapping[str, Measured]
-) -> Iterator[Picture]:
+) -> Iterator[ReportFigure]:
     rocs = {
         row: roc_of_listed_pairs(data, model.features[name]) for row, model in models.items() if name in model.features
     }
     save_curves(curves_file(run, name), curves_of_pairs(rocs[TRAINED]))
-    yield pair_roc_picture(rocs)
+    yield pair_roc_figure(rocs)
 
 
-def _results_of_queries(data: OpenSet, lists: Mapping[str, RankedLists], seed: int) -> Iterator[Picture]:
+def _results_of_queries(data: OpenSet, lists: Mapping[str, RankedLists], seed: int) -> Iterator[ReportFigure]:
     worst, others = worst_and_random(lists[TRAINED], data.query.identities, _QUERIES, seed)
     caption = "Queries chosen at random, and the first ten results of each."
-    yield results_picture(data, lists, others, "ranked_random", "What random queries find", caption)
+    yield results_figure(data, lists, others, "ranked_random", "What random queries find", caption)
     caption = "The queries with the lowest average precision by the trained model, at most one of each class."
     trained = {TRAINED: lists[TRAINED]}
-    yield results_picture(data, trained, worst, "ranked_worst", "The worst queries", caption)
+    yield results_figure(data, trained, worst, "ranked_worst", "The worst queries", caption)
 
 
-def _confusions(data: OpenSet, found: RankedLists) -> Iterator[Picture]:
+def _confusions(data: OpenSet, found: RankedLists) -> Iterator[ReportFigure]:
     if confused := confusions(data, found, _CONFUSIONS):
         yield confused_identities(data, confused)
 
 
-def _curves_of_run(run: Path) -> list[Picture]:
+def _curves_of_run(run: Path) -> list[ReportFigure]:
     return training_curves({run.name: read_series(run)})
 
 
-def _pictures_of_thresholds(
+def _threshold_figures(
     file: Path, data: OpenSet, features: Features, curves: UtilityCurves, far: float
-) -> list[Picture]:
+) -> list[ReportFigure]:
     """Cameras are ignored here. The curves are kept in `file`, also where no threshold meets the FAR."""
     embeddings, identities = query_and_gallery_embeddings(data, features)
     pairs = PairDistances(embeddings, identities)
@@ -217,5 +217,7 @@ def _pictures_of_thresholds(
         curves=counts,
     )
     caption = "The highest false accept and false reject rates at the threshold: a rate of few pairs is uncertain."
-    worst = Picture("worst_classes", "Classes with the most errors", caption, extra=as_html(tables=class_tables(found)))
-    return [error_picture(found), worst]
+    worst = ReportFigure(
+        "worst_classes", "Classes with the most errors", caption, extra=as_html(tables=class_tables(found))
+    )
+    return [error_figure(found), worst]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pml_ext.metrics.threshold.structures import GalleryRates, MeanRate, ThresholdCurves, ThresholdFields
 from pml_ext.reports import drawing
-from pml_ext.reports.drawing import BLACK, BLUE, ORANGE, PALE, SKY, Picture, add_legend, label_above, shorten
+from pml_ext.reports.drawing import BLACK, BLUE, ORANGE, PALE, SKY, ReportFigure, add_legend, label_above, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,20 +18,20 @@ _NAMED_CLASSES, _BARS = 5, 60
 _DISTANCE = "distance of two embeddings (0: equal)"
 
 
-def threshold_pictures(report: ThresholdFields) -> list[Picture]:
-    """Every picture of a report; ValueError for a loaded one, whose file has no curves."""
+def threshold_figures(report: ThresholdFields) -> list[ReportFigure]:
+    """Every figure of a report; ValueError for a loaded one, whose file has no curves."""
     curves, consistency = _curves(report), report.consistency
-    pictures = []
+    figures = []
     if consistency is not None:
         names = [str(c.label) for c in report.classes if c.genuine_pairs and c.impostor_pairs]
         ranges = consistency.distances, consistency.far_range
-        pictures.append(utility_picture(curves.distances, curves.utilities, names, *ranges, threshold=report))
-    pictures.append(error_picture(report))
-    galleries = gallery_picture(report)
-    return pictures if galleries is None else [*pictures, galleries]
+        figures.append(utility_figure(curves.distances, curves.utilities, names, *ranges, threshold=report))
+    figures.append(error_figure(report))
+    galleries = gallery_figure(report)
+    return figures if galleries is None else [*figures, galleries]
 
 
-def utility_picture(
+def utility_figure(
     distances: Tensor,
     utilities: Tensor,
     names: Sequence[str],
@@ -39,7 +39,7 @@ def utility_picture(
     far_range: tuple[float, float],
     *,
     threshold: ThresholdFields | None = None,
-) -> Picture:
+) -> ReportFigure:
     """Utility against distance: median and middle of the classes, the five worst, the calibration range.
 
     distances: (M,) thresholds, ascending; utilities: (T, M), on the CPU; calibration_range, far_range: the distances
@@ -79,10 +79,10 @@ def utility_picture(
     )
     if threshold is None:
         caption += " OPIS measures the spread in that range."
-    return Picture("utility", "Utility of each class", caption, [draw])
+    return ReportFigure("utility", "Utility of each class", caption, [draw])
 
 
-def error_picture(report: ThresholdFields) -> Picture:
+def error_figure(report: ThresholdFields) -> ReportFigure:
     """ROC, and the distances of all pairs."""
     curves = _curves(report)
     caption = (
@@ -91,7 +91,7 @@ def error_picture(report: ThresholdFields) -> Picture:
         f"and {report.frr.pairs:,} of one class."
     )
     panels = [partial(_draw_roc, report, curves), partial(_draw_distances, report, curves)]
-    return Picture("roc", "One threshold for all pairs", caption, panels)
+    return ReportFigure("roc", "One threshold for all pairs", caption, panels)
 
 
 def _curves(report: ThresholdFields) -> ThresholdCurves:
@@ -137,7 +137,7 @@ def _mark(axes: "Axes", report: ThresholdFields) -> None:
     axes.axvline(report.distance, color=ORANGE, linestyle="--", linewidth=2, label=label)
 
 
-def gallery_picture(report: ThresholdFields) -> Picture | None:
+def gallery_figure(report: ThresholdFields) -> ReportFigure | None:
     """FPIR and FNIR against the size of the gallery; None without two sizes."""
     searches = report.searches
     if searches is None or len(searches.sizes) < 2:
@@ -157,7 +157,7 @@ def gallery_picture(report: ThresholdFields) -> Picture | None:
         f"over all galleries of so many of the {searches.identities:,} identities."
     )
     panels = [draw_fpir, draw_fnir] if all(size.fnir for size in sizes) else [draw_fpir]
-    return Picture("galleries", "Searches in galleries of other sizes", caption, panels)
+    return ReportFigure("galleries", "Searches in galleries of other sizes", caption, panels)
 
 
 def _plot_rates(

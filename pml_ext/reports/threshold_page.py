@@ -14,9 +14,9 @@ from pml_ext.metrics.threshold.structures import (
     ThresholdFields,
     WorstPair,
 )
-from pml_ext.reports.drawing import Picture, as_png
+from pml_ext.reports.drawing import ReportFigure, as_png
 from pml_ext.reports.page import Card, Table, render, require_page, thumbnail, write_html
-from pml_ext.reports.threshold_figures import threshold_pictures
+from pml_ext.reports.threshold_figures import threshold_figures
 from pml_ext.reports.threshold_text import (
     NOT_EXTRAPOLATED,
     cameras_in_words,
@@ -39,8 +39,8 @@ def _thumbnail_of_path(sample: Sample) -> str | None:
     return thumbnail(sample.path)
 
 
-def page_of(report: ThresholdFields, pictures: list[Picture], image_of: ImageOf = _thumbnail_of_path) -> str:
-    """The page as text, with the `threshold_pictures` of the report."""
+def page_of(report: ThresholdFields, figures: list[ReportFigure], image_of: ImageOf = _thumbnail_of_path) -> str:
+    """The page as text, with the `threshold_figures` of the report."""
     alternatives, marked = _alternatives(report)
     cards = {}
     if (pairs := report.worst_pairs) is not None:
@@ -62,13 +62,13 @@ def page_of(report: ThresholdFields, pictures: list[Picture], image_of: ImageOf 
         "groups": group_tables(report),
         "classes": class_tables(report),
     }
-    shown = {"report": report, "sentences": sentences, "pictures": pictures, "cards": cards, "marked": marked}
+    shown = {"report": report, "sentences": sentences, "figures": figures, "cards": cards, "marked": marked}
     return render("threshold.html", **shown, **texts, **tables)
 
 
-def png_of(pictures: list[Picture]) -> bytes:
+def png_of(figures: list[ReportFigure]) -> bytes:
     """Returns a PNG with the page's figures, one below the other."""
-    return as_png(*(picture.pixels for picture in pictures))
+    return as_png(*(figure.pixels for figure in figures))
 
 
 def write_files(report: ThresholdFields, stem: Path, image_of: ImageOf = _thumbnail_of_path) -> list[Path]:
@@ -76,8 +76,8 @@ def write_files(report: ThresholdFields, stem: Path, image_of: ImageOf = _thumbn
     json, html, png = (stem.with_name(f"{stem.name}{suffix}") for suffix in (".json", ".html", ".png"))
     require_page(html)
     # All are made before the first is written: a report that cannot be drawn leaves no files.
-    pictures = threshold_pictures(report)
-    text, pixels = page_of(report, pictures, image_of), png_of(pictures)
+    figures = threshold_figures(report)
+    text, pixels = page_of(report, figures, image_of), png_of(figures)
     write_report(report, json)
     write_html(html, text)
     write_atomically(png, pixels)

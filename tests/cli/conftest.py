@@ -6,17 +6,17 @@ from typing import NamedTuple
 import pytest
 
 from pml_ext.cli import main
+from tests.search.images import extract
 from tests.search.models import small_model
-from tests.search.pictures import extract
 
 
 class Shop(NamedTuple):
-    """folder: with the gallery g of the pictures; model: the words of `embed` and `eval` about it."""
+    """folder: with the gallery g of the images; model: the words of `embed` and `eval` about it."""
 
     folder: Path
     config: Path
     weights: Path
-    pictures: list[Path]
+    images: list[Path]
 
     @property
     def model(self) -> list[str]:
@@ -27,5 +27,5 @@ class Shop(NamedTuple):
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
     folder = tmp_path_factory.mktemp("shop")
     made = Shop(folder, *small_model(folder / "model"), extract(folder, 24))
-    assert main(["embed", *made.model, *map(str, made.pictures), "--output", str(folder / "g")]) == 0
+    assert main(["embed", *made.model, *map(str, made.images), "--output", str(folder / "g")]) == 0
     return made

@@ -16,7 +16,7 @@ from pml_ext.search.gallery import Gallery
 from pml_ext.search.readers import read_embeddings
 from tests.cli.conftest import Shop
 from tests.cli.embedding_files import failure
-from tests.search.pictures import extract
+from tests.search.images import extract
 
 
 @pytest.fixture
@@ -38,25 +38,25 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def agrees(folder: Path, shop: Shop, pictures: list[Path]) -> bool:
+def agrees(folder: Path, shop: Shop, images: list[Path]) -> bool:
     """Whether the gallery has each image once, with the embedding of its present content."""
     found = read_embeddings(folder / "g", need_labels=False)
     assert found.paths is not None
     rows = {folder / path: row for path, row in zip(found.paths.tolist(), found.embeddings, strict=True)}
-    assert len(rows) == found.rows and sorted(rows) == sorted(pictures)
+    assert len(rows) == found.rows and sorted(rows) == sorted(images)
     embedder = Embedder.from_config(shop.config, shop.weights, device="cpu")
-    expected = embedder([Image.open(path) for path in pictures])
-    torch.testing.assert_close(torch.stack([rows[path] for path in pictures]), expected, atol=1e-5, rtol=0)
+    expected = embedder([Image.open(path) for path in images])
+    torch.testing.assert_close(torch.stack([rows[path] for path in images]), expected, atol=1e-5, rtol=0)
     return True
 
 
 def test_two_processes_embed_a_folder_with_damaged_images(shop: Shop, words: list[str], tmp_path: Path) -> None:
-    pictures = extract(tmp_path / "pictures", 21)
-    folder = pictures[0].parent
+    images = extract(tmp_path / "images", 21)
+    folder = images[0].parent
     (folder / "0000.jpg").write_text("no image")
-    (folder / "9999.jpg").write_bytes(pictures[0].read_bytes()[:300])
+    (folder / "9999.jpg").write_bytes(images[0].read_bytes()[:300])
     no_text = Path(os.fsdecode(os.fsencode(folder) + b"/\xff.jpg"))
-    no_text.write_bytes(pictures[0].read_bytes())
+    no_text.write_bytes(images[0].read_bytes())
     command = [sys.executable, "-m", "pml_ext", *words, str(folder), "--num-gpus", "2", "TEST.IMS_PER_BATCH", "5"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -64,7 +64,7 @@ def test_two_processes_embed_a_folder_with_damaged_images(shop: Shop, words: lis
     unreadable = tmp_path / "g" / "unreadable.txt"
     listed = unreadable.read_text()
     assert all(name in listed for name in ("0000.jpg", "9999.jpg", "its name is no UTF-8 text; rename it"))
-    assert agrees(tmp_path, shop, pictures)
+    assert agrees(tmp_path, shop, images)
     gallery = Gallery.open(tmp_path / "g")
     assert gallery.record.weights == str(shop.weights) and len(gallery.manifest.parts) == 2
     for path in (folder / "0000.jpg", folder / "9999.jpg", no_text):
@@ -75,18 +75,18 @@ def test_two_processes_embed_a_folder_with_damaged_images(shop: Shop, words: lis
 def test_changes_of_one_percent(
     shop: Shop, words: list[str], tmp_path: Path, decoded: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    *pictures, new = extract(tmp_path / "pictures", 41)
+    *images, new = extract(tmp_path / "images", 41)
     content = new.read_bytes()
     new.unlink()
-    words += [str(tmp_path / "pictures"), "TEST.IMS_PER_BATCH", "16"]
-    assert main(words) == 0 and agrees(tmp_path, shop, pictures)
+    words += [str(tmp_path / "images"), "TEST.IMS_PER_BATCH", "16"]
+    assert main(words) == 0 and agrees(tmp_path, shop, images)
     decoded.clear()
     assert main(words) == 0 and not decoded, "nothing is embedded twice"
     assert "g: 0 images to embed, 0 of them changed; 40 unchanged" in capsys.readouterr().err
     new.write_bytes(content)
-    changed, lost = pictures[7], pictures[30]
+    changed, lost = images[7], images[30]
     state = changed.stat()
-    Image.open(pictures[9]).rotate(180).save(changed, "PNG")
+    Image.open(images[9]).rotate(180).save(changed, "PNG")
     os.utime(changed, ns=(state.st_atime_ns, state.st_mtime_ns))
     lost.unlink()
     assert main(words) == 0 and sorted(decoded) == sorted([changed.name, new.name])
@@ -96,7 +96,7 @@ def test_changes_of_one_percent(
     gallery = Gallery.open(tmp_path / "g")  # another command has embedded an image, too
     gallery.add(gallery.column("path")[:1], [], gallery.column("content_hash")[:1], next(gallery.vectors())[1][:1])
     assert main([*words, "--prune"]) == 0
-    remaining = [path for path in [*pictures, new] if path != lost]
+    remaining = [path for path in [*images, new] if path != lost]
     assert agrees(tmp_path, shop, remaining)
     changed.write_bytes(b"no image")  # its row goes, and the list says why
     assert main(words) == 0 and agrees(tmp_path, shop, [path for path in remaining if path != changed])
@@ -122,12 +122,12 @@ sys.exit(main(sys.argv[1:]))
 def test_a_killed_run_is_resumed(
     shop: Shop, words: list[str], tmp_path: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pictures = sorted(extract(tmp_path / "pictures", 50))
-    words += [str(tmp_path / "pictures"), "TEST.IMS_PER_BATCH", "10"]
+    images = sorted(extract(tmp_path / "images", 50))
+    words += [str(tmp_path / "images"), "TEST.IMS_PER_BATCH", "10"]
     killed = subprocess.run([sys.executable, "-c", KILLED, *words], capture_output=True, text=True, check=False)
     assert killed.returncode < 0 and Gallery.open(tmp_path / "g").rows == 20, killed.stderr
-    assert main(words) == 0 and decoded == [path.name for path in pictures[20:]]
-    assert agrees(tmp_path, shop, pictures)
+    assert main(words) == 0 and decoded == [path.name for path in images[20:]]
+    assert agrees(tmp_path, shop, images)
     parts = {tmp_path / "g" / "parts" / name for name in Gallery.open(tmp_path / "g").manifest.parts}
     assert {*(tmp_path / "g" / "parts").iterdir()} == parts
 
@@ -139,27 +139,27 @@ def test_a_run_that_is_stopped_says_how_to_resume(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(images, "embed_images", stopped)
-    assert main([*words, str(extract(tmp_path / "pictures", 1)[0])]) == 130
+    assert main([*words, str(extract(tmp_path / "images", 1)[0])]) == 130
     assert "run the same command again to resume" in capsys.readouterr().err
 
 
 def test_images_are_labelled_by_their_folders(
     words: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    pictures = [*map(str, extract(tmp_path / "pictures", 12))]
-    assert main([*words, "--label-by-folder", *pictures[:8]]) == 0
-    assert main([*words, "--label-by-folder", *pictures]) == 0
-    assert read_embeddings(tmp_path / "g").labels.tolist() == [Path(pictures[0]).parent.name] * 12
+    images = [*map(str, extract(tmp_path / "images", 12))]
+    assert main([*words, "--label-by-folder", *images[:8]]) == 0
+    assert main([*words, "--label-by-folder", *images]) == 0
+    assert read_embeddings(tmp_path / "g").labels.tolist() == [Path(images[0]).parent.name] * 12
     capfd.readouterr()
-    assert "has labels: give --label-by-folder" in failure(capfd, *words, *pictures)
+    assert "has labels: give --label-by-folder" in failure(capfd, *words, *images)
     other = ("--label-by-folder", "INPUT.SIZE_TEST", "[16, 8]")
-    assert "with this config cannot be compared" in failure(capfd, *words, *pictures, *other)
+    assert "with this config cannot be compared" in failure(capfd, *words, *images, *other)
 
 
 def test_mistakes_are_named(shop: Shop, words: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    picture = str(extract(tmp_path / "pictures", 1)[0])
+    image = str(extract(tmp_path / "images", 1)[0])
     (tmp_path / "DSC_0001.JPG").write_bytes(b"no image")
-    config = ["embed", "--model", str(shop.config), picture, "--output"]
+    config = ["embed", "--model", str(shop.config), image, "--output"]
     for given, message in (
         (
             [*words, str(tmp_path / "DSC_0001.JPG")],
@@ -167,7 +167,7 @@ def test_mistakes_are_named(shop: Shop, words: list[str], tmp_path: Path, capfd:
         ),
         ([*config, "f.npz"], "--output is a gallery, which is a folder; got f.npz"),
         ([*config, str(tmp_path / "h")], "config's MODEL.WEIGHTS; got none"),
-        ([*words, picture, "TEST.IMS_PER_BATCH", "0"], "TEST.IMS_PER_BATCH = 0: must be "),
+        ([*words, image, "TEST.IMS_PER_BATCH", "0"], "TEST.IMS_PER_BATCH = 0: must be "),
     ):
         assert main(given) == 2, given
         shown = capfd.readouterr().err

@@ -32,7 +32,7 @@ def report_of(path: Path, weights: Path | None) -> ThresholdReport:
     return report
 
 
-def test_a_picture_finds_its_like(shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_image_finds_its_like(shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = read_embeddings(shop.folder / "g", need_labels=False)
     assert data.paths is not None
     cosines = data.embeddings @ data.embeddings[5]
@@ -40,7 +40,7 @@ def test_a_picture_finds_its_like(shop: Shop, tmp_path: Path, capsys: pytest.Cap
     report = report_of(tmp_path / "t.json", shop.weights)
     np.savez(tmp_path / "q.npz", embeddings=data.embeddings[5:7].numpy() * 5)
     page = tmp_path / "hits.html"
-    for query, name in ((shop.pictures[5], str(shop.pictures[5])), (tmp_path / "q.npz", "row 0")):
+    for query, name in ((shop.images[5], str(shop.images[5])), (tmp_path / "q.npz", "row 0")):
         words = ["search", str(query), "--gallery", str(shop.folder / "g"), "-k", "24"]
         assert main([*words, "--threshold", str(tmp_path / "t.json"), "--output", str(page)]) == 0
         shown = capsys.readouterr().out
@@ -95,7 +95,7 @@ def test_a_file_of_another_program_needs_no_model(tmp_path: Path, capsys: pytest
 @pytest.mark.filterwarnings("default")
 def test_names_of_images_do_no_harm(shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = ["\x1b[2Jcls.jpg", "two\nlines.jpg", "d/" * 2500 + "deep.jpg", "right\u202eto left.jpg", "<script>.jpg"]
-    names += [str(shop.pictures[0]), "../../etc/passwd"]
+    names += [str(shop.images[0]), "../../etc/passwd"]
     file, page = tmp_path / "f.npz", tmp_path / "hits.html"
     np.savez(file, embeddings=np.eye(7, 7) + 0.1, paths=np.array(names))
     words = ["search", str(file), "--gallery", str(file), "-k", "1", "--output", str(page)]
@@ -119,16 +119,16 @@ def test_the_model_may_have_moved_and_may_be_an_exported_one(
     report_of(tmp_path / "t.json", shop.weights)
     file = tmp_path / "model.onnx"
     export(load_for_embedding(shop.config, ["MODEL.WEIGHTS", str(shop.weights)]), file, "onnx")
-    embedding = ["embed", *map(str, shop.pictures[:6]), "--model", str(file), "DATALOADER.NUM_WORKERS", "0"]
+    embedding = ["embed", *map(str, shop.images[:6]), "--model", str(file), "DATALOADER.NUM_WORKERS", "0"]
     assert main([*embedding, "--output", str(tmp_path / "o"), "MODEL.DEVICE", "cpu"]) == 0
-    searching = ["search", str(shop.pictures[2]), "--gallery", str(tmp_path / "o"), "-k", "1", "MODEL.DEVICE", "cpu"]
+    searching = ["search", str(shop.images[2]), "--gallery", str(tmp_path / "o"), "-k", "1", "MODEL.DEVICE", "cpu"]
     searching += ["--threshold", str(tmp_path / "t.json")]
     file = file.rename(tmp_path / "moved.onnx")
     capfd.readouterr()
     assert "which does not exist: add MODEL.WEIGHTS and its new path" in failure(capfd, *searching)
     for moved in (file, shop.weights):  # the checkpoint gives the same embeddings
         assert main([*searching, "MODEL.WEIGHTS", str(moved)]) == 0
-        assert hits(capfd.readouterr().out) == [(1.0, "accept", str(shop.pictures[2]))]
+        assert hits(capfd.readouterr().out) == [(1.0, "accept", str(shop.images[2]))]
     other = small_model(tmp_path / "other")[1]
     state = torch.load(other, weights_only=True)["state_dict"]
     state["heads.bottleneck.0.running_mean"] += 1
@@ -138,20 +138,20 @@ def test_the_model_may_have_moved_and_may_be_an_exported_one(
 
 
 def test_mistakes_are_named(shop: Shop, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    wide, bad, picture = str(tmp_path / "wide.npz"), str(tmp_path / "bad.jpg"), str(shop.pictures[0])
+    wide, bad, image = str(tmp_path / "wide.npz"), str(tmp_path / "bad.jpg"), str(shop.images[0])
     np.savez(wide, embeddings=np.ones((2, 7)))
-    Path(bad).write_text("no picture")
+    Path(bad).write_text("no image")
     (tmp_path / "other.pth").write_bytes(b"another model")
     report_of(tmp_path / "t.json", tmp_path / "other.pth")
     gallery = ["--gallery", str(shop.folder / "g")]
     for words, message in (
-        ([picture, "--gallery", bad], "is no gallery, and a file of embeddings must end in .npz"),
-        ([picture, *gallery, "-k", "0"], "-k must be 1 or more; got 0"),
+        ([image, "--gallery", bad], "is no gallery, and a file of embeddings must end in .npz"),
+        ([image, *gallery, "-k", "0"], "-k must be 1 or more; got 0"),
         (["\x1b[2J.jpg", *gallery], "error: no image, folder, gallery or file of embeddings at \\x1b[2J.jpg"),
         ([wide, *gallery], "must have 6 dimensions, as "),
-        ([picture, *gallery, "INPUT.SIZE_TEST", "[9, 9]"], "search takes MODEL.WEIGHTS and MODEL.DEVICE"),
-        ([picture, "--gallery", wide], "wide.npz has no model that could embed an image, it was made by an unknown"),
-        ([picture, *gallery, "--threshold", str(tmp_path / "t.json")], "t.json is of the model other.pth"),
+        ([image, *gallery, "INPUT.SIZE_TEST", "[9, 9]"], "search takes MODEL.WEIGHTS and MODEL.DEVICE"),
+        ([image, "--gallery", wide], "wide.npz has no model that could embed an image, it was made by an unknown"),
+        ([image, *gallery, "--threshold", str(tmp_path / "t.json")], "t.json is of the model other.pth"),
     ):
         assert message in failure(capfd, "search", *words)
 

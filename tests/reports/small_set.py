@@ -1,4 +1,4 @@
-"""A small test set with cameras, junk and pictures that tell their identity."""
+"""A small test set with cameras, junk and images that tell their identity."""
 
 import warnings
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pml_ext.reports.drawing import Picture
+from pml_ext.reports.drawing import ReportFigure
 from pml_ext.runner.data.datasets import ImageSet, OpenSet
 
 
@@ -17,14 +17,14 @@ def image_set(identities: np.ndarray, cameras: np.ndarray, name: str = "image") 
     return ImageSet(images, identities, cameras, [f"{name}_{i}.png" for i in range(len(identities))])
 
 
-def overhang(picture: Picture) -> float:
-    """Inches by which what is drawn reaches beyond the edges of a picture."""
+def overhang(figure: ReportFigure) -> float:
+    """Inches by which what is drawn reaches beyond the edges of a panel."""
     beyond = [0.0]
-    for figure in picture.figures:
+    for panel in figure.panel_figures:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph")  # of scripts that matplotlib's font lacks
-            box = figure.get_tightbbox()  # inches
-        width, height = figure.get_size_inches()
+            box = panel.get_tightbbox()  # inches
+        width, height = panel.get_size_inches()
         beyond += [-box.x0, -box.y0, box.x1 - width, box.y1 - height]
     return max(beyond)
 

@@ -106,10 +106,10 @@ def test_curves_of_each_loss_and_of_map(tmp_path: Path) -> None:
     columns = "step,epoch,loss,loss/CITLoss,loss/CrossEntropyLoss,precision_at_1"
     runs = [run(tmp_path / "a", 0.5, "0.1"), run(tmp_path / "b", 0.25, "0.1")]
     (runs[1] / "csv/version_0/metrics.csv").write_text(f"{columns},reid_mean_average_precision\n9,0,3,1,2,0.5,0.25")
-    (picture,) = training_curves({path.name: read_series(path) for path in runs})
+    (figure,) = training_curves({path.name: read_series(path) for path in runs})
     drawn = {}
-    for figure in picture.figures:
-        (axes,) = figure.axes
+    for panel in figure.panel_figures:
+        (axes,) = panel.axes
         drawn[axes.get_title("left")] = sum(len(line.get_xdata()) > 0 for line in axes.lines)
     losses = {"loss": 2, "loss/CITLoss": 1, "loss/CrossEntropyLoss": 1}
     assert drawn == losses | {"R@1 ↑": 2, "mAP ↑": 1}

@@ -15,7 +15,7 @@ def decoded(source: str | None) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2])))
 
 
-def test_a_picture_becomes_small_and_upright(tmp_path: Path) -> None:
+def test_an_image_becomes_small_and_upright(tmp_path: Path) -> None:
     wide = Image.new("RGB", (400, 200), (200, 30, 30))
     exif = Image.Exif()
     exif[0x0112] = 6  # turned by a quarter
@@ -27,8 +27,8 @@ def test_a_picture_becomes_small_and_upright(tmp_path: Path) -> None:
     assert decoded(thumbnail(torch.full((1, 200, 400), 90, dtype=torch.uint8))).getpixel((0, 0)) == (90, 90, 90)
 
 
-def test_what_is_no_picture_is_none(tmp_path: Path) -> None:
-    (tmp_path / "text.png").write_text("no picture")
+def test_what_is_no_image_is_none(tmp_path: Path) -> None:
+    (tmp_path / "text.png").write_text("no image")
     os.mkfifo(tmp_path / "fifo.png")
     for name in ("text.png", "fifo.png", "none.png", "."):
         assert thumbnail(str(tmp_path / name)) is None

@@ -1,4 +1,4 @@
-"""The curves that a run keeps, and several runs in one picture."""
+"""The curves that a run keeps, and several runs in one figure."""
 
 from pathlib import Path
 
@@ -52,10 +52,10 @@ def test_the_rates_and_utilities_are_those_of_loops_over_all_pairs(runs: dict[st
         assert [row[step] for row in kept.utilities] == pytest.approx(np.quantile(utilities, (0.1, 0.5, 0.9)), abs=5e-3)
 
 
-def test_one_picture_has_the_lines_of_all_runs(runs: dict[str, Path]) -> None:
-    (picture,) = compared_curves("Set", runs)
-    assert overhang(picture) < 0.01
-    utility, roc = (figure.axes[0] for figure in picture.figures)
+def test_one_figure_has_the_lines_of_all_runs(runs: dict[str, Path]) -> None:
+    (figure,) = compared_curves("Set", runs)
+    assert overhang(figure) < 0.01
+    utility, roc = (panel.axes[0] for panel in figure.panel_figures)
     for place, folder in enumerate(runs.values()):
         kept = read_curves(curves_file(folder, "Set"))
         np.testing.assert_array_equal(utility.lines[place].get_xydata().T, [kept.distances, kept.utilities[1]])

@@ -18,8 +18,8 @@ from PIL import Image
 
 from pml_ext.functional.verification.roc import ROC
 from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.reports.drawing import Picture, drawn
-from pml_ext.reports.ranked_results import Confusion, confused_identities, first_results, results_picture
+from pml_ext.reports.drawing import ReportFigure, drawn
+from pml_ext.reports.ranked_results import Confusion, confused_identities, first_results, results_figure
 from pml_ext.reports.run_curves import (
     curves_file,
     curves_of_pairs,
@@ -27,7 +27,7 @@ from pml_ext.reports.run_curves import (
     tars_at_fars,
     training_curves,
 )
-from pml_ext.reports.run_report import _pictures_of_thresholds, measure_utility, write_report
+from pml_ext.reports.run_report import _threshold_figures, measure_utility, write_report
 from pml_ext.runner.data.datasets import OpenSet, PairSet
 from pml_ext.runner.evaluation.baselines import Measured
 from pml_ext.runner.evaluation.evaluate import roc_of_listed_pairs
@@ -57,21 +57,21 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
 
 
-def pictures_of(page: Path) -> dict[str, Path]:
+def figures_of(page: Path) -> dict[str, Path]:
     """The PNGs beside a page, by name."""
     return {path.stem: path for path in (page.parent / "pictures").iterdir()}
 
 
-def test_every_picture_is_there(page: Path) -> None:
-    files = pictures_of(page)
+def test_every_figure_is_there(page: Path) -> None:
+    files = figures_of(page)
     assert {*files} == {"utility", "roc", "map", "curves"}
     text = page.read_text(encoding="utf-8")
     sections = {"ranked_random", "ranked_worst", "confusions", "worst_classes", *files}
     assert set(re.findall('<h2 id="([^"]*)"', text)) == sections
     assert text.count("data:image/svg+xml;base64,") == 3 + 1 + 4, "one for each panel"
     for name, path in files.items():
-        with Image.open(path) as picture:
-            assert len(np.unique(np.asarray(picture.convert("L")))) >= 10, f"{name} is empty"
+        with Image.open(path) as image:
+            assert len(np.unique(np.asarray(image.convert("L")))) >= 10, f"{name} is empty"
 
 
 def test_the_page_needs_nothing_but_itself(page: Path) -> None:
@@ -115,7 +115,7 @@ def test_pairs_of_images_have_a_table_and_their_roc(tmp_path: Path) -> None:
     trained = Measured({"LFW": {"accuracy": 0.5}}, {"LFW": [torch.randn(16, 4)]})
     options = {"far": 1e-3, "utility": {}, "seed": 0, "facts": {}}
     page = write_report(tmp_path, {"LFW": data}, trained, {}, **options)
-    assert {*pictures_of(page)} == {"pair_roc"}
+    assert {*figures_of(page)} == {"pair_roc"}
     assert read_curves(curves_file(tmp_path, "LFW")) == curves_of_pairs(
         roc_of_listed_pairs(data, trained.features["LFW"])
     )
@@ -129,7 +129,7 @@ def test_the_curve_of_many_impostors_ends_at_all_of_them() -> None:
     assert tars.tolist() == [0.5 if far >= 3 / 8_010_270 else 0.0 for far in fars[:-1].tolist()] + [1.0]
 
 
-def test_a_set_with_too_few_classes_has_the_other_pictures(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_set_with_too_few_classes_has_the_other_figures(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data, features = small_set()
     only = data.query.identities == 0
     one = type(data)(data.train, data.query.subset(np.flatnonzero(only)), data.gallery)
@@ -139,36 +139,36 @@ def test_a_set_with_too_few_classes_has_the_other_pictures(tmp_path: Path, caplo
             tmp_path, {"Set": one}, measured(kept, 0.5), {}, far=1e-2, seed=0, facts={},
             utility=measure_utility({"Set": one}, {"Set": kept}, OPISSettings()),
         )  # fmt: skip
-    assert "no picture 'Utility of each class' of Set: " in caplog.text
-    assert {*pictures_of(page)} == {"map"}
+    assert "figure 'Utility of each class' of Set was not drawn: " in caplog.text
+    assert {*figures_of(page)} == {"map"}
     assert not_drawn(page).keys() == {"Utility of each class", "One threshold for all pairs"}
 
 
 def not_drawn(page: Path) -> dict[str, str]:
-    """Heading and reason of each picture that the page does without."""
+    """Heading and reason of each figure that the page does without."""
     found = re.findall(r'<h2 id="[^"]*">([^<]*)</h2>\n<figure><figcaption>Not drawn: ([^<]+)<', page.read_text("utf-8"))
     return dict(found)
 
 
-def test_an_unforeseen_error_costs_one_picture_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    def fails() -> list[Picture]:
+def test_an_unforeseen_error_costs_one_figure_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def fails() -> list[ReportFigure]:
         raise TypeError("unforeseen")
 
-    found = {picture.name: picture.caption for picture in drawn({"A figure": fails, "Another": lambda: []}, of="Set")}
+    found = {figure.name: figure.caption for figure in drawn({"A figure": fails, "Another": lambda: []}, of="Set")}
     assert found == {"a_figure": "Not drawn: TypeError: unforeseen"}
-    assert "no picture 'A figure' of Set" in caplog.text and "Traceback" in caplog.text
+    assert "figure 'A figure' of Set was not drawn" in caplog.text and "Traceback" in caplog.text
 
 
-def test_a_map_of_equal_embeddings_is_no_picture_and_ends_no_process() -> None:
+def test_a_map_of_equal_embeddings_is_no_figure_and_ends_no_process() -> None:
     program = """
 import numpy as np, torch
-from pml_ext.reports.embedding_map import map_picture
+from pml_ext.reports.embedding_map import map_figure
 from tests.reports.small_set import image_set
 for n, d in ((200, 64), (120, 4)):  # with which t-SNE ended the process
   for embeddings in (torch.full((n, d), d**-0.5), torch.eye(d)[[3]].repeat(n, 1)):
     classes = np.arange(n) // 5
     try:
-        map_picture(image_set(classes, classes), embeddings, seed=0)
+        map_figure(image_set(classes, classes), embeddings, seed=0)
     except ValueError as error:
         print(error)
 """
@@ -176,9 +176,9 @@ for n, d in ((200, 64), (120, 4)):  # with which t-SNE ended the process
     assert ended.stdout == 4 * "all embeddings are equal\n"
 
 
-def drawn_texts(picture: Picture) -> str:
-    texts = [text.get_text() for figure in picture.figures for text in figure.findobj(Text)]
-    return "\n".join([*texts, *map(unescape, re.findall('<span title="([^"]*)"', picture.extra))])
+def drawn_texts(figure: ReportFigure) -> str:
+    texts = [text.get_text() for panel in figure.panel_figures for text in panel.findobj(Text)]
+    return "\n".join([*texts, *map(unescape, re.findall('<span title="([^"]*)"', figure.extra))])
 
 
 @pytest.mark.parametrize("name", ["$\\frac$ of the identity {:09}", "{}有機栽培の赤いりんごジュース果汁百パーセ"])
@@ -189,21 +189,21 @@ def test_identities_are_called_as_the_data_calls_them_and_no_name_is_cut(tmp_pat
     utility = measure_utility({"Set": named}, {"Set": features}, OPISSettings())["Set"]
     curves = utility.curves()
     worst = int(curves.classes[curves.utilities.mean(dim=1).argmin()])
-    assert names[worst][:5] in drawn_texts(utility.picture)
+    assert names[worst][:5] in drawn_texts(utility.figure)
     confused = confused_identities(named, [Confusion(1, 3, places=2, of=10, query=0, result=0)])
     assert drawn_texts(confused).split("\n") == [names[0], names[0]], "of the images shown, whole"
-    rates = _pictures_of_thresholds(tmp_path / "curves.json", named, features, utility.curves(), 1e-2)
+    rates = _threshold_figures(tmp_path / "curves.json", named, features, utility.curves(), 1e-2)
     series = {f"loss/{names[1]}": ([1.0, 2.0], [1e-4, 2e-4]), "loss/A": ([1.0], [1e-4]), "opis": ([2.0], [1e-3])}
-    assert [
-        overhang(picture) <= 0.01 for picture in (utility.picture, *rates, *training_curves({"run": series}))
-    ] == 4 * [True]
-    assert utility.picture.svgs and utility.picture.pixels.size, "drawn without a warning"
+    assert [overhang(figure) <= 0.01 for figure in (utility.figure, *rates, *training_curves({"run": series}))] == 4 * [
+        True
+    ]
+    assert utility.figure.svgs and utility.figure.pixels.size, "drawn without a warning"
 
 
 def test_each_result_has_its_class_its_score_and_whether_it_is_right() -> None:
     data, features = small_set()
     lists = first_results(data, features)
-    html = results_picture(data, {"trained": lists}, [0], "name", "title", "").extra
+    html = results_figure(data, {"trained": lists}, [0], "name", "title", "").extra
     found = re.findall('<div class="card (right|wrong)"><p>(.*?) <b>(.)</b></p>.*?<span title="(.*?)"', html, re.S)
     expected = []
     for item in lists.items[0]:
@@ -220,5 +220,5 @@ def test_cameras_are_named_only_if_there_are_several(kind: str) -> None:
     if kind == "one":
         cameras = [np.zeros(len(data.query)), np.ones(len(data.gallery))]
     data = OpenSet(data.train, *(replace(part, cameras=ids) for part, ids in zip(data.parts, cameras, strict=True)))
-    html = results_picture(data, {"trained": first_results(data, features)}, [0], "name", "title", "").extra
+    html = results_figure(data, {"trained": first_results(data, features)}, [0], "name", "title", "").extra
     assert ("camera" in html) == (kind == "several")

@@ -1,4 +1,4 @@
-"""The worst pairs of a run's threshold, by the user's names and as pictures."""
+"""The worst pairs of a run's threshold, by the user's names and as images."""
 
 import json
 from base64 import b64decode
@@ -14,7 +14,7 @@ from pml_ext.metrics import ThresholdReport
 from pml_ext.reports.run_threshold import write_threshold
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.datasets import OpenSet, load
-from tests.runner.data.published_layouts import picture
+from tests.runner.data.published_layouts import encoded_image
 
 PEOPLE = ["ben", "anna", "anna", "ben", "carl", "carl"]
 
@@ -24,7 +24,7 @@ def people(tmp_path: Path) -> OpenSet:
     """A table whose gallery has somebody that no query looks for."""
     rows = ["path,identity,camera,split"]
     for i, (name, split) in enumerate(zip(PEOPLE, ["query", "query", *["gallery"] * 4], strict=True)):
-        (tmp_path / f"{i}.png").write_bytes(picture(40 * i, "PNG"))
+        (tmp_path / f"{i}.png").write_bytes(encoded_image(40 * i, "PNG"))
         rows.append(f"{i}.png,{name},{i},{split}")
     (tmp_path / "people.csv").write_text("\n".join(rows))
     data = load("file:people.csv", tmp_path, False)
@@ -32,7 +32,7 @@ def people(tmp_path: Path) -> OpenSet:
     return data
 
 
-def test_the_page_has_the_users_names_and_the_pictures(people: OpenSet, tmp_path: Path) -> None:
+def test_the_page_has_the_users_names_and_the_images(people: OpenSet, tmp_path: Path) -> None:
     test = get_cfg().TEST
     test.THRESHOLD.FAR = 0.5
     features = [torch.eye(4)[:2], torch.tensor([[0.2, 1.0, 0, 0], [1.0, 0.1, 0, 0], [0, 0, 1.0, 0], [0, 0.1, 1.0, 0]])]
@@ -43,9 +43,9 @@ def test_the_page_has_the_users_names_and_the_pictures(people: OpenSet, tmp_path
     for shown in ("anna", "ben", "row 3", "0.png"):
         assert shown in page
     assert "carl" not in page and "row 4" not in page, "nobody looks for carl"
-    pictures = page.split("Most similar samples of different classes")[1].split("data:image/jpeg;base64,")[1:]
-    assert len(pictures) == 2 * (4 + 2), "four pairs of two people, two of one"
-    Image.open(BytesIO(b64decode(pictures[0].split('"')[0]))).verify()
+    images = page.split("Most similar samples of different classes")[1].split("data:image/jpeg;base64,")[1:]
+    assert len(images) == 2 * (4 + 2), "four pairs of two people, two of one"
+    Image.open(BytesIO(b64decode(images[0].split('"')[0]))).verify()
 
 
 DIGITS_RUN = Path(__file__).parents[2] / "fastreid_configs" / "Digits" / "sap_tcm.yml"

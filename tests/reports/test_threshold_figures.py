@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from pml_ext.metrics import SearchPlan, ThresholdReport
-from pml_ext.reports.threshold_figures import gallery_picture
+from pml_ext.reports.threshold_figures import gallery_figure
 from pml_ext.reports.threshold_page import searches_table
 from pml_ext.reports.threshold_text import with_interval
 
@@ -22,9 +22,9 @@ def test_the_curves_are_the_rates_of_the_report() -> None:
     found = report(search=SearchPlan(10))
     assert found.searches is not None
     sizes = found.searches.sizes
-    picture = gallery_picture(found)
-    assert picture is not None
-    fpir, fnir = (figure.axes[0] for figure in picture.figures)
+    figure = gallery_figure(found)
+    assert figure is not None
+    fpir, fnir = (panel.axes[0] for panel in figure.panel_figures)
     drawn = [[list(values) for values in axes.lines[0].get_data()] for axes in (fpir, fnir)]
     enrolled = [1, 2, 5, 10, 20]
     assert drawn[0] == [enrolled, [one.fpir.rate for one in sizes]]
@@ -35,9 +35,9 @@ def test_extrapolated_sizes_are_marked() -> None:
     found = report(far=None, search=SearchPlan(30, fpir=0.2, extrapolate=True))
     assert found.searches is not None and found.searches.sizes[-1].extrapolated
     beyond = [one.enrolled for one in found.searches.sizes if one.extrapolated]
-    picture, table = gallery_picture(found), searches_table(found)
-    assert picture is not None and table is not None
-    lines = {line.get_label(): line for line in picture.figures[0].axes[0].lines}
+    figure, table = gallery_figure(found), searches_table(found)
+    assert figure is not None and table is not None
+    lines = {line.get_label(): line for line in figure.panel_figures[0].axes[0].lines}
     assert list(lines["extrapolated"].get_xdata()) == beyond
     assert [row[0] for row in table[1] if "extrapolated" in row[0]] == [f"{size:,} (extrapolated)" for size in beyond]
     first = found.searches.sizes[0]
@@ -45,4 +45,4 @@ def test_extrapolated_sizes_are_marked() -> None:
 
 
 def test_no_curves_without_sizes() -> None:
-    assert gallery_picture(report()) is None and searches_table(report()) is None
+    assert gallery_figure(report()) is None and searches_table(report()) is None

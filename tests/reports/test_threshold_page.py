@@ -43,7 +43,7 @@ def test_the_page_begins_with_the_sentence_and_lists_other_thresholds(tmp_path: 
         assert f">{one.cosine:.4f}<" in cells and f">{with_interval(one.frr)}<" in cells
 
 
-def test_the_worst_pairs_are_shown_with_their_pictures_and_rows(tmp_path: Path) -> None:
+def test_the_worst_pairs_are_shown_with_their_images_and_rows(tmp_path: Path) -> None:
     paths: list[str | None] = []
     for i in range(120):
         path = tmp_path / f"{i}.png"

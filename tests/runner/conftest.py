@@ -10,7 +10,7 @@ from pml_ext.runner.config import defaults
 
 @pytest.fixture(scope="package", autouse=True)
 def _no_report_unless_asked_for() -> Iterator[None]:
-    """TEST.REPORT is off: its pictures take longer than the short runs of most tests."""
+    """TEST.REPORT is off: its figures take longer than the short runs of most tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(defaults._TEST, "REPORT", False)
         yield

@@ -24,7 +24,7 @@ from PIL import Image
 from pml_ext.cli import main
 from pml_ext.runner.data.datasets.handwriting import ARCHIVES
 from pml_ext.runner.data.datasets.table import table_set
-from tests.runner.data.published_layouts import MAGIC, picture, records
+from tests.runner.data.published_layouts import MAGIC, encoded_image, records
 
 Made = list[str]
 
@@ -38,7 +38,7 @@ def train_on(name: str, folder: Path) -> Made:
 
 def table(content: str | bytes, *, suffix: str = ".csv") -> Callable[[Path], Made]:
     def make(folder: Path) -> Made:
-        (folder / "good.png").write_bytes(picture())
+        (folder / "good.png").write_bytes(encoded_image())
         file = folder / f"people{suffix}"
         file.write_bytes(content.encode() if isinstance(content, str) else content)
         return train_on(f"file:{file.name}", folder)
@@ -96,7 +96,7 @@ def long_identity(digits: int) -> Callable[[Path], Made]:
 
 def record(labels: list[float], *, header: list[float] | None = None, index: str | None = None) -> Callable:
     def make(folder: Path) -> Made:
-        records(folder / "train.rec", [picture(10 * i) for i in range(len(labels))], labels)
+        records(folder / "train.rec", [encoded_image(10 * i) for i in range(len(labels))], labels)
         if header is not None:
             content = bytearray((folder / "train.rec").read_bytes())
             assert struct.unpack_from("<I", content)[0] == MAGIC
@@ -123,7 +123,7 @@ def archives(change: Callable[[Path], None]) -> Callable[[Path], Made]:
     def make(folder: Path) -> Made:
         for name in ARCHIVES:
             with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as archive:
-                archive.writestr("images/Greek/character01/0394_01.png", picture() + bytes(3000))
+                archive.writestr("images/Greek/character01/0394_01.png", encoded_image() + bytes(3000))
         change(folder / ARCHIVES[0])
         return train_on("Omniglot", folder)
 
@@ -218,7 +218,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], Made], str]] = {
         r"bad\.png cannot be decoded .*mode F",
     ),
     "image: huge": (image(png_of_a_hundred_thousand_square()), r"bad\.png cannot be decoded .*exceeds limit"),
-    "image: cut": (image(picture()[:-60]), r"bad\.png cannot be decoded"),
+    "image: cut": (image(encoded_image()[:-60]), r"bad\.png cannot be decoded"),
     "list: identity of 5,000 digits": (long_identity(5000), "MSMT17 at .* cannot be read: Exceeds the limit"),
     **{
         f"record: label {value}": (record([0.0, value]), rf"the identity of record 2 must be a whole .*; got {shown}")

@@ -24,22 +24,22 @@ Model = tuple[Path, Path]
 
 
 @pytest.fixture(scope="module")
-def pictures() -> list[np.ndarray]:
-    """Pictures of emoji as RGB arrays, each cut to another size."""
+def images() -> list[np.ndarray]:
+    """Images of emoji as RGB arrays, each cut to another size."""
     with zipfile.ZipFile(real_data("emoji_reid") / "emoji_reid.zip") as archive:
         names = [name for name in archive.namelist() if name.endswith((".jpg", ".png"))][:7]
         found = [np.array(Image.open(BytesIO(archive.read(name))).convert("RGB")) for name in names]
     return [np.ascontiguousarray(p[: p.shape[0] - i, i % 3 :]) for i, p in enumerate(found)]
 
 
-def by_hand(config: Path, weights: Path, pictures: list[np.ndarray], *, flip: bool = False) -> torch.Tensor:
+def by_hand(config: Path, weights: Path, images: list[np.ndarray], *, flip: bool = False) -> torch.Tensor:
     """The runner's definition: resize to SIZE_TEST (bicubic, antialiased), standardise, mean with the mirror image."""
     cfg, net = network_of(config, weights)
     mean, std = (torch.tensor(v)[:, None, None] for v in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
     resize = v2.Resize([12, 8], interpolation=InterpolationMode.BICUBIC)
     rows = []
-    for picture in pictures:
-        image = ((resize(torch.from_numpy(picture).permute(2, 0, 1)).float() - mean) / std)[None]
+    for pixels in images:
+        image = ((resize(torch.from_numpy(pixels).permute(2, 0, 1)).float() - mean) / std)[None]
         with torch.no_grad():
             views = [image, image.flip(-1)] if flip else [image]
             feature = torch.stack([net.model.heads(net.model.backbone(view))[0] for view in views]).mean(dim=0)
@@ -52,48 +52,48 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return small_model(tmp_path_factory.mktemp("model"))
 
 
-def test_crops_of_any_size_and_kind(model: Model, pictures: list[np.ndarray]) -> None:
-    flipped = Embedder.from_config(*model, device="cpu", flip=True)(pictures)
-    torch.testing.assert_close(flipped, by_hand(*model, pictures, flip=True), atol=1e-5, rtol=0)
+def test_crops_of_any_size_and_kind(model: Model, images: list[np.ndarray]) -> None:
+    flipped = Embedder.from_config(*model, device="cpu", flip=True)(images)
+    torch.testing.assert_close(flipped, by_hand(*model, images, flip=True), atol=1e-5, rtol=0)
     embedder = Embedder.from_config(*model, device=torch.device("cpu"), batch_size=3)
-    expected = by_hand(*model, pictures)
-    tensors = [torch.from_numpy(picture).permute(2, 0, 1) for picture in pictures]
+    expected = by_hand(*model, images)
+    tensors = [torch.from_numpy(pixels).permute(2, 0, 1) for pixels in images]
     for crops, order in (
-        (pictures, "RGB"),
-        ([picture[:, :, ::-1] for picture in pictures], "BGR"),
+        (images, "RGB"),
+        ([pixels[:, :, ::-1] for pixels in images], "BGR"),
         (tensors, "RGB"),
         ([t.flip(0) for t in tensors], "BGR"),
-        ([Image.fromarray(p) for p in pictures], "BGR"),
+        ([Image.fromarray(p) for p in images], "BGR"),
     ):
         torch.testing.assert_close(embedder(crops, order=order), expected, atol=1e-5, rtol=0)
-    one = embedder(pictures[0])
+    one = embedder(images[0])
     assert one.shape == (1, embedder.embedding_dim) == (1, 6) and one.dtype == torch.float32
-    batch = np.stack([pictures[0]] * 4)
+    batch = np.stack([images[0]] * 4)
     torch.testing.assert_close(embedder(batch), one.expand(4, 6), atol=1e-5, rtol=0)
     torch.testing.assert_close(embedder(torch.from_numpy(batch).permute(0, 3, 1, 2)), one.expand(4, 6))
     assert embedder([]).shape == (0, 6) and embedder.size == (12, 8)
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda i: embedder(pictures[i % 7]), range(56)))
+        found = list(pool.map(lambda i: embedder(images[i % 7]), range(56)))
     torch.testing.assert_close(torch.cat(found), expected.repeat(8, 1), atol=1e-5, rtol=0)
 
 
-def test_grey_models_and_grey_crops(model: Model, pictures: list[np.ndarray], tmp_path: Path) -> None:
-    picture = pictures[0]
-    grey = np.asarray(Image.fromarray(picture).convert("L"))
+def test_grey_models_and_grey_crops(model: Model, images: list[np.ndarray], tmp_path: Path) -> None:
+    pixels = images[0]
+    grey = np.asarray(Image.fromarray(pixels).convert("L"))
     colour = Embedder.from_config(*model, device="cpu")
     expected = colour(np.stack([grey] * 3, axis=2))
     for crop in (grey, grey[:, :, None], torch.from_numpy(grey.copy())[None]):
         torch.testing.assert_close(colour(crop, order="BGR"), expected)
     config = small_model(tmp_path, MODEL__PIXEL_MEAN=[127.5], MODEL__PIXEL_STD=[127.5])
     of_grey = Embedder.from_config(*config, device="cpu")
-    torch.testing.assert_close(of_grey(picture), of_grey(grey))
-    torch.testing.assert_close(of_grey(picture[:, :, ::-1], order="BGR"), of_grey(Image.fromarray(picture)))
+    torch.testing.assert_close(of_grey(pixels), of_grey(grey))
+    torch.testing.assert_close(of_grey(pixels[:, :, ::-1], order="BGR"), of_grey(Image.fromarray(pixels)))
 
 
-def test_sizes_that_stay_as_they_are(pictures: list[np.ndarray], tmp_path: Path) -> None:
+def test_sizes_that_stay_as_they_are(images: list[np.ndarray], tmp_path: Path) -> None:
     config, weights = small_model(tmp_path, INPUT__SIZE_TRAIN=[0], INPUT__SIZE_TEST=[0])
     embedder = Embedder.from_config(config, weights, device="cpu")
-    crops = [pictures[0][:20, :12], pictures[1][:24, :16], pictures[2][:20, :12]]
+    crops = [images[0][:20, :12], images[1][:24, :16], images[2][:20, :12]]
     with pytest.raises(UserError, match=r"INPUT.SIZE_TEST must be height and width .*; got \[0\]"):
         _ = embedder.size
     for row, crop in zip(embedder(crops), crops, strict=True):
@@ -102,7 +102,7 @@ def test_sizes_that_stay_as_they_are(pictures: list[np.ndarray], tmp_path: Path)
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_16_bits_are_close(
-    model: Model, pictures: list[np.ndarray], device: str, caplog: pytest.LogCaptureFixture
+    model: Model, images: list[np.ndarray], device: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
@@ -110,20 +110,20 @@ def test_16_bits_are_close(
         half = Embedder.from_config(*model, device=device, half=True)
     assert ("half=True on a CPU is slower" in caplog.text) == (device == "cpu")
     assert half.record.precision == "float16"
-    found, expected = half(pictures), by_hand(*model, pictures)
+    found, expected = half(images), by_hand(*model, images)
     torch.testing.assert_close(found, expected, atol=5e-3, rtol=0)
     assert not torch.equal(found, expected) and found.dtype == torch.float32
 
 
 @pytest.mark.parametrize("half", [False, True])
-def test_an_onnx_file_is_enough(model: Model, pictures: list[np.ndarray], tmp_path: Path, half: bool) -> None:
+def test_an_onnx_file_is_enough(model: Model, images: list[np.ndarray], tmp_path: Path, half: bool) -> None:
     pytest.importorskip("onnxscript", reason="pip install 'pml_ext[export]'")
     cfg = load_for_embedding(model[0], ["MODEL.WEIGHTS", str(model[1]), "TEST.FLIP.ENABLED", "True"])
     file = tmp_path / "model.onnx"
     export(cfg, file, "onnx", half=half)
     embedder = Embedder.from_onnx(file, device=torch.device("cpu"), batch_size=2)
-    found = embedder([picture[:, :, ::-1] for picture in pictures], order="BGR")
-    torch.testing.assert_close(found, by_hand(*model, pictures, flip=True), atol=5e-3 if half else 1e-5, rtol=0)
+    found = embedder([pixels[:, :, ::-1] for pixels in images], order="BGR")
+    torch.testing.assert_close(found, by_hand(*model, images, flip=True), atol=5e-3 if half else 1e-5, rtol=0)
     assert embedder.record.same_model(Embedder.from_config(*model, device="cpu", flip=True).record)
     assert not embedder.record.same_model(Embedder.from_config(*model, device="cpu").record)
     whole = file.read_bytes()
@@ -162,7 +162,7 @@ def test_files_that_are_no_export_of_ours(tmp_path: Path) -> None:
 
 
 def test_keys_that_shape_no_network_are_left_out_with_a_warning(
-    model: Model, pictures: list[np.ndarray], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    model: Model, images: list[np.ndarray], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = tmp_path / "old.yml"
     text = f"_BASE_: {model[0]}\nSOLVER: {{BASE_LR: fast, MY_KEY: 1}}\nINPUT: {{MY_AUGMENTATION: {{ENABLED: True}}}}\n"
@@ -171,7 +171,7 @@ def test_keys_that_shape_no_network_are_left_out_with_a_warning(
         embedder = Embedder.from_config(other, model[1], device="cpu")
     (message,) = [record.getMessage() for record in caplog.records]
     assert all(key in message for key in ("SOLVER.BASE_LR", "SOLVER.MY_KEY", "INPUT.MY_AUGMENTATION", "MY_PROJECT"))
-    torch.testing.assert_close(embedder(pictures), by_hand(*model, pictures), atol=1e-5, rtol=0)
+    torch.testing.assert_close(embedder(images), by_hand(*model, images), atol=1e-5, rtol=0)
     for text, message in (
         ("MODEL: {HEADS: {MY_NECK: 1}}", "unknown key MODEL.HEADS.MY_NECK"),
         ("MODEL: {BACKBONE: {NAME: build_my_backbone}}", "NAME = 'build_my_backbone': unknown"),

@@ -198,8 +198,8 @@ def test_images_of_a_command_line_in_order_and_once(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     found = list_images(["in/b/2.jpg", "in", "out", "in/b"], tmp_path / "out")
     names = [f"{tmp_path.resolve()}/in/{name}" for name in ("b/2.jpg", "z.jpeg", "a/x.webp", "b/1.PNG")]
-    assert [picture.name for picture in found] == [*names, "near.bmp"]
-    assert [picture.folder for picture in found] == ["b", "in", "a", "b", "out"]
+    assert [image.name for image in found] == [*names, "near.bmp"]
+    assert [image.folder for image in found] == ["b", "in", "a", "b", "out"]
     for words, message in (
         ([], "name image files, or folders with some"),
         (["MODL.WEIGHTS"], r"no image or folder at MODL\.WEIGHTS"),

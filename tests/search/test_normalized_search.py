@@ -12,8 +12,8 @@ from pml_ext.cli import main
 from pml_ext.metrics import CohortNormalization, GalleryCohort, ThresholdReport
 from pml_ext.search.gallery import Gallery
 from tests.cli.embedding_files import failure, hits
+from tests.search.images import extract
 from tests.search.models import small_model
-from tests.search.pictures import extract
 
 pytest.importorskip("faiss")
 
@@ -29,15 +29,15 @@ def offsets_by_loops(rows: np.ndarray, cohort: np.ndarray, k: int, *, own: bool 
 
 
 class Shop:
-    """A model, pictures of emoji for a cohort, for validation and for a gallery, and galleries and reports of them."""
+    """A model, images of emoji for a cohort, for validation and for a gallery, and galleries and reports of them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.config, self.weights = small_model(folder / "model")
-        pictures = extract(folder / "pictures", 120)
-        self.pictures = {"cohort": pictures[:60], "validation": pictures[60:90], "gallery": pictures[90:]}
+        images = extract(folder / "images", 120)
+        self.images = {"cohort": images[:60], "validation": images[60:90], "gallery": images[90:]}
         embedder = Embedder.from_config(self.config, self.weights, device="cpu")
-        rows = {name: embedder([Image.open(path) for path in paths]) for name, paths in self.pictures.items()}
+        rows = {name: embedder([Image.open(path) for path in paths]) for name, paths in self.images.items()}
         self.rows = {name: value.numpy() for name, value in rows.items()}
         cohort = CohortNormalization.fit(rows["cohort"], 12, 1.0).with_checkpoint(self.weights)
         cohort.save(folder / "cohort.npz")
@@ -46,7 +46,7 @@ class Shop:
                 rows["validation"], torch.arange(30) // 3, far=0.3, splits=0, normalize=normalize
             ).save(folder / f"{name}.json", checkpoint=self.weights)
         self.embed = ["embed", "--model", str(self.config), "MODEL.WEIGHTS", str(self.weights)]
-        self.embed += ["MODEL.DEVICE", "cpu", *map(str, self.pictures["gallery"])]
+        self.embed += ["MODEL.DEVICE", "cpu", *map(str, self.images["gallery"])]
         assert main([*self.embed, "--output", str(folder / "p")]) == 0
         assert main([*self.embed, "--normalize", str(folder / "cohort.npz"), "--output", str(folder / "n")]) == 0
 
@@ -55,7 +55,7 @@ class Shop:
         return [*words, "--threshold", str(self.folder / f"{report}.json")]
 
     def scores(self, query: int, k: int, strength: float, cohort: np.ndarray, *, own: bool = False) -> np.ndarray:
-        """Of a validation picture with the gallery, in float64."""
+        """Of a validation image with the gallery, in float64."""
         x, gallery = self.rows["validation"][query].astype(float), self.rows["gallery"].astype(float)
         m_gallery = offsets_by_loops(gallery, cohort, k, own=own)
         return gallery @ x - 0.5 * strength * (offsets_by_loops(x[None], cohort, k) + m_gallery)
@@ -75,20 +75,20 @@ def test_a_search_has_normalised_scores_and_decides_by_them(
     order = (-expected).argsort()
     cosine = ThresholdReport.load(shop.folder / "cohort.json", checkpoint=shop.weights).cosine
     np.savez(tmp_path / "q.npz", embeddings=shop.rows["validation"][3:4])
-    for query in (shop.pictures["validation"][3], tmp_path / "q.npz"):
+    for query in (shop.images["validation"][3], tmp_path / "q.npz"):
         page = tmp_path / "hits.html"
         assert main([*shop.search(query, "n", "cohort"), "--output", str(page)]) == 0
         shown = capsys.readouterr().out
         scores, decisions, paths = zip(*hits(shown), strict=True)
         assert list(scores) == pytest.approx(expected[order].tolist(), abs=1e-4)
-        assert list(paths) == [str(shop.pictures["gallery"][row].relative_to(shop.folder)) for row in order]
+        assert list(paths) == [str(shop.images["gallery"][row].relative_to(shop.folder)) for row in order]
         assert list(decisions) == ["accept" if score >= cosine else "reject" for score in expected[order]]
         assert len(set(decisions)) == 2 and f"threshold: score {cosine:.4f}" in shown
         assert "k = 12, strength = 1, SHA-256" in shown and "1. score " in page.read_text()
 
 
 def test_the_gallery_as_cohort(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(shop.search(shop.pictures["validation"][5], "p", "gallery")) == 0
+    assert main(shop.search(shop.images["validation"][5], "p", "gallery")) == 0
     shown = capsys.readouterr().out
     expected = np.sort(shop.scores(5, 9, 0.5, shop.rows["gallery"], own=True))[::-1]
     assert [score for score, _, _ in hits(shown)] == pytest.approx(expected.tolist(), abs=1e-4)
@@ -114,7 +114,7 @@ def test_scores_that_do_not_belong_together(shop: Shop, tmp_path: Path, capfd: p
     CohortNormalization.fit(torch.eye(7), 2).save(tmp_path / "wide.npz", checkpoint=shop.weights)
     CohortNormalization.fit(cohort, 11).save(tmp_path / "k.npz", checkpoint=shop.weights)
     new = [*shop.embed, "--output", str(tmp_path / "h"), "--normalize"]
-    query = shop.pictures["validation"][0]
+    query = shop.images["validation"][0]
     for words, message in (
         ([*new, str(tmp_path / "other.npz")], "other.npz is of the model other.pth (SHA-256 "),
         ([*new, str(tmp_path / "nameless.npz")], "nameless.npz names no model, so it may be another"),

@@ -18,8 +18,8 @@ from pml_ext.runner import plugins
 from pml_ext.search.gallery import Gallery
 from pml_ext.search.images import embed_folder
 from pml_ext.search.index import search
+from tests.search.images import extract
 from tests.search.models import small_model
-from tests.search.pictures import extract
 
 pytest.importorskip("faiss")
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
@@ -32,12 +32,12 @@ def untrained(seed: int = 0) -> nn.Module:
     return nn.Sequential(squeezenet1_1().features[:3], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(64))
 
 
-def by_hand(module: nn.Module, pictures: list[Path]) -> Tensor:
+def by_hand(module: nn.Module, images: list[Path]) -> Tensor:
     """torchvision's preprocessing to 32×24, one image at a time."""
     resize = v2.Resize([32, 24], interpolation=InterpolationMode.BICUBIC)
     normalize = v2.Normalize([value / 255 for value in MEAN], [value / 255 for value in STD])
     rows = []
-    for path in pictures:
+    for path in images:
         pixels = torch.from_numpy(np.array(Image.open(path).convert("RGB"))).permute(2, 0, 1)
         with torch.no_grad():
             rows.append(module.eval()(normalize(resize(pixels) / 255)[None])[0])
@@ -45,33 +45,33 @@ def by_hand(module: nn.Module, pictures: list[Path]) -> Tensor:
 
 
 def test_a_torchvision_network_embeds_and_searches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pictures = extract(tmp_path / "pictures", 12)
+    images = extract(tmp_path / "images", 12)
     module = untrained()
     embedder = Embedder(module, **SETTINGS)
     assert not module.training and embedder.embedding_dim == 64 and embedder.size == (32, 24)
-    expected = by_hand(module, pictures)
-    found = embedder([Image.open(path) for path in pictures])
+    expected = by_hand(module, images)
+    found = embedder([Image.open(path) for path in images])
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-    gallery = embed_folder(embedder, tmp_path / "pictures", tmp_path / "g", label_by_folder=True)
+    gallery = embed_folder(embedder, tmp_path / "images", tmp_path / "g", label_by_folder=True)
     hits = search(gallery, gallery.as_queries(found[:3].numpy()), 4)
     np.testing.assert_allclose(hits.scores, np.sort(expected[:3] @ expected.T)[:, ::-1][:, :4], atol=1e-5)
     best, labels = gallery.describe([hits.rows[0, 0]])
-    assert tmp_path / best[0] == pictures[0] and labels == [pictures[0].parent.name]
+    assert tmp_path / best[0] == images[0] and labels == [images[0].parent.name]
     capsys.readouterr()
-    assert main(["search", str(pictures[0]), "--gallery", str(tmp_path / "g")]) == 2
+    assert main(["search", str(images[0]), "--gallery", str(tmp_path / "g")]) == 2
     said = capsys.readouterr().err
     assert (
         said.count("\n") == 1 and "g has no model that could embed an image, it was made by the module torch.nn" in said
     )
     assert "give a file of embeddings as QUERY" in said
-    pictures[0].unlink()
+    images[0].unlink()
     same = Embedder(untrained(), **SETTINGS)
-    assert embed_folder(same, [tmp_path / "pictures"], tmp_path / "g", label_by_folder=True, prune=True).rows == 11
+    assert embed_folder(same, [tmp_path / "images"], tmp_path / "g", label_by_folder=True, prune=True).rows == 11
 
 
 def test_a_gallery_tells_modules_apart(tmp_path: Path) -> None:
-    (picture,) = extract(tmp_path / "pictures", 1)
-    embed_folder(Embedder(untrained(), **SETTINGS), picture, tmp_path / "g")
+    (image,) = extract(tmp_path / "images", 1)
+    embed_folder(Embedder(untrained(), **SETTINGS), image, tmp_path / "g")
     buffer = untrained()
     buffer.get_buffer("3.running_var").mul_(1.5)
     for module, change in (
@@ -80,7 +80,7 @@ def test_a_gallery_tells_modules_apart(tmp_path: Path) -> None:
         (untrained(), {"size": (24, 32)}),
     ):
         with pytest.raises(UserError, match="cannot be compared; give another --output"):
-            embed_folder(Embedder(module, **SETTINGS | change), picture, tmp_path / "g")
+            embed_folder(Embedder(module, **SETTINGS | change), image, tmp_path / "g")
     assert Gallery.open(tmp_path / "g").rows == 1
 
 

@@ -253,7 +253,7 @@ class ThresholdReport(ThresholdFields):
     ) -> ThresholdCheck:
         """Compare today's FAR and FRR at this threshold with the report's.
 
-        At work labels are unknown, but samples of one frame (picture, moment) are different people, and samples of one
+        At work labels are unknown, but samples of one frame (image, moment) are different people, and samples of one
         track are the same. Without any of them every pair counts as an impostor pair: its acceptance rate bounds FAR
         from above, so that it can confirm the threshold but not refute it. Intervals take classes, frames or tracks
         for independent: leave out most of many frames that show the same people.
@@ -329,17 +329,17 @@ class ThresholdReport(ThresholdFields):
 
     def save_figure(self, path: str | Path) -> None:
         """Draw utilities, ROC, distances and gallery sizes as a PNG (needs matplotlib, `curves`)."""
-        from pml_ext.reports.threshold_figures import threshold_pictures
+        from pml_ext.reports.threshold_figures import threshold_figures
         from pml_ext.reports.threshold_page import png_of
 
-        write_atomically(path, png_of(threshold_pictures(self)))
+        write_atomically(path, png_of(threshold_figures(self)))
 
     def save_page(self, path: str | Path) -> None:
-        """Write one HTML page with tables and the same pictures (needs matplotlib, `curves`)."""
-        from pml_ext.reports.threshold_figures import threshold_pictures
+        """Write one HTML page with tables and the same figures (needs matplotlib, `curves`)."""
+        from pml_ext.reports.threshold_figures import threshold_figures
         from pml_ext.reports.threshold_page import page_of
 
-        write_atomically(path, page_of(self, threshold_pictures(self)))
+        write_atomically(path, page_of(self, threshold_figures(self)))
 
     def summary(self) -> str:
         """The report as lines of text."""

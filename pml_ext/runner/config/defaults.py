@@ -87,7 +87,7 @@ _TEST: dict[str, Any] = {
     # eer); "last": the last checkpoint
     "BEST": "",
     "PATIENCE": 0,  # ours: validations in a row without a better BEST after which training ends; 0: never
-    "REPORT": True,  # ours: report.html, what the model learned as pictures
+    "REPORT": True,  # ours: report.html, figures of what the model learned
     "BASELINES": False,  # ours: the raw pixels and the untrained network are measured too, for comparison
     "THRESHOLD": {"ENABLED": False, "FAR": 1e-3},  # ours: a threshold report of each test set with queries
     # ours; NEGATIVES_PER_POSITIVE: random negative pairs of a class for each of its positive ones; 0, and in threshold

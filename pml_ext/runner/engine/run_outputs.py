@@ -1,4 +1,4 @@
-"""Write and print the results of a run: metrics.json, pictures, pages, and the table on the terminal."""
+"""Write and print the results of a run: metrics.json, figures, pages, and the table on the terminal."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -57,9 +57,9 @@ def report_run(
     for name, data in embedded.items():
         if isinstance(data, OpenSet):
             in_file = in_file_name(name)
-            if utility[name].picture.panels:
-                figure = files[f"figure {name}"] = output / f"utility_{in_file}.png"
-                write_atomically(figure, as_png(utility[name].picture.pixels))
+            if utility[name].figure.panels:
+                file = files[f"figure {name}"] = output / f"utility_{in_file}.png"
+                write_atomically(file, as_png(utility[name].figure.pixels))
             if cfg.TEST.THRESHOLD.ENABLED:
                 stem = output / f"threshold_{in_file}"
                 files |= write_threshold(
@@ -90,7 +90,7 @@ def _write_page(
     utility: dict[str, Utility],
     notes: list[str],
 ) -> Path:
-    """Write report.html, and its pictures beside it."""
+    """Write report.html, and its figures next to it."""
     facts = {
         "backbone": cfg.MODEL.BACKBONE.NAME,
         "image size": " × ".join(map(str, cfg.INPUT.SIZE_TRAIN)),

@@ -35,8 +35,8 @@ class Measured:
 def raw_pixels(images: Tensor) -> Tensor:
     """(B, C, H, W) images as the network gets them to (B, C·h·w) vectors of unit norm.
 
-    Sides of more than 32 pixels are shrunk to 32 by averaging: a gallery of large pictures would not fit in memory,
-    and finer detail tells more about where things lie in the picture than about what they are.
+    Sides of more than 32 pixels are shrunk to 32 by averaging: a gallery of large images would not fit in memory,
+    and finer detail tells more about where things lie in the image than about what they are.
     """
     height, width = (min(side, _LARGEST_SIDE) for side in images.shape[-2:])
     return unit_rows(adaptive_avg_pool2d(images, (height, width)).flatten(1))

@@ -11,7 +11,7 @@ from PIL import Image
 from pml_ext import __version__
 from pml_ext.functional import epsilon_opis, opis
 from pml_ext.metrics import CohortNormalization, OPISSettings, SearchPlan, ThresholdReport
-from pml_ext.reports.threshold_figures import threshold_pictures
+from pml_ext.reports.threshold_figures import threshold_figures
 from tests.oracles import thresholds as oracle
 
 SIZES = torch.tensor([7, 2, 9, 1, 6, 5])
@@ -141,7 +141,7 @@ def test_two_classes_of_which_one_has_genuine_pairs():
     found = report(torch.randn(4, 3), torch.tensor([0, 0, 0, 1]), far=0.5)
     assert found.consistency is None and found.stability is None
     assert "not measurable: fewer than two classes" in found.summary()
-    assert [picture.name for picture in threshold_pictures(found) if picture.pixels.std()] == ["roc"]
+    assert [figure.name for figure in threshold_figures(found) if figure.pixels.std()] == ["roc"]
 
 
 def test_tensors_and_arrays_are_decided_alike():

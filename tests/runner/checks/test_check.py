@@ -11,7 +11,7 @@ from pml_ext.runner.checks.check import CANNOT_RUN, LACKS_SOMETHING, check_files
 from pml_ext.runner.checks.supported import unsupported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
-from tests.runner.data.published_layouts import picture
+from tests.runner.data.published_layouts import encoded_image
 
 DIGITS = """
 MODEL:
@@ -177,7 +177,7 @@ def test_images_that_cannot_be_read_are_counted(digits: Path, tmp_path: Path) ->
     rows = ["path,identity,split", *(f"{i}.png,{i % 5},{split}" for i in range(20) for split in ("train", "query"))]
     (tmp_path / "people.csv").write_text("\n".join(rows))
     for i in range(20):
-        (tmp_path / f"{i}.png").write_bytes(b"" if i == 3 else picture(i, "PNG"))
+        (tmp_path / f"{i}.png").write_bytes(b"" if i == 3 else encoded_image(i, "PNG"))
     opts = ["DATASETS.ROOT", str(tmp_path), "DATASETS.NAMES", "('file:people.csv', 'Digits')"]
     lines = told(digits, *opts)
     assert lines[0] == f"{digits}: can run, but not here as it is:"

@@ -13,7 +13,7 @@ from PIL import Image
 MAGIC = 0xCED7230A
 
 
-def picture(value: int = 128, kind: str = "JPEG", size: tuple[int, int] = (6, 12)) -> bytes:
+def encoded_image(value: int = 128, kind: str = "JPEG", size: tuple[int, int] = (6, 12)) -> bytes:
     content = io.BytesIO()
     Image.fromarray(np.full((size[1], size[0], 3), value, dtype=np.uint8)).save(content, kind)
     return content.getvalue()
@@ -23,7 +23,7 @@ def write(folder: Path, *names: str, content: bytes | None = None) -> None:
     for name in names:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(picture() if content is None else content)
+        path.write_bytes(encoded_image() if content is None else content)
 
 
 class Row(NamedTuple):
@@ -88,7 +88,7 @@ def write_records(path: Path, bodies: list[tuple[list[float], bytes]]) -> list[i
 
 def face_bin(path: Path, same: list[bool]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    images = [picture(10 * i, size=(8, 8)) for i in range(2 * len(same))]
+    images = [encoded_image(10 * i, size=(8, 8)) for i in range(2 * len(same))]
     path.write_bytes(pickle.dumps((images, same), protocol=2))
 
 
@@ -96,7 +96,7 @@ def ijb(root: Path, name: str = "IJBC") -> None:
     """Two templates of each of two people, enrolled and a probe; template 1 has a video of two frames."""
     folder, lower = root / name, name.lower()
     rows = [("1.jpg", 1, 10), ("2.jpg", 1, 11), ("3.jpg", 1, 11), ("4.jpg", 2, 12), ("5.jpg", 3, 13), ("6.jpg", 4, 14)]
-    write(folder / "loose_crop", *(row[0] for row in rows), content=picture(size=(120, 130)))
+    write(folder / "loose_crop", *(row[0] for row in rows), content=encoded_image(size=(120, 130)))
     meta = folder / "meta"
     meta.mkdir(parents=True)
     (meta / f"{lower}_face_tid_mid.txt").write_text("".join(f"{a} {b} {c}\n" for a, b, c in rows))

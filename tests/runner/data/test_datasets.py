@@ -33,7 +33,7 @@ from pml_ext.runner.data.datasets.handwriting import (
 )
 from pml_ext.runner.data.datasets.image_files import ImageFile, dataset_root, image_sets
 from tests.conftest import real_data
-from tests.runner.data.published_layouts import LAYOUTS, face_bin, picture, write
+from tests.runner.data.published_layouts import LAYOUTS, encoded_image, face_bin, write
 
 
 def config(root: Path, names: tuple = (), tests: tuple = (), **options):
@@ -135,7 +135,7 @@ def test_the_command_line_names_ones_own_data_for_a_config_as_it_is(tmp_path: Pa
 def test_unreadable_images_are_skipped_listed_and_limited(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     LAYOUTS["Market1501"](tmp_path)
     damaged = tmp_path / "Market-1501-v15.09.15" / "bounding_box_train" / "0007_c2s1_000070_02.jpg"
-    damaged.write_bytes(picture()[:-30])
+    damaged.write_bytes(encoded_image()[:-30])
     with caplog.at_level(logging.INFO, logger="pml_ext"):
         train = load_train_set(config(tmp_path, ("Market1501",), MAX_UNREADABLE=0.1), grey=False)
     assert len(train) == 11 and str(damaged) not in train.names
@@ -161,7 +161,7 @@ RANKS = 3
 def test_ranks_divide_the_files_and_share_what_they_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [tmp_path / f"{i}.jpg" for i in range(11)]
     for i, file in enumerate(files):
-        file.write_bytes(b"" if i in (3, 4, 9) else picture())
+        file.write_bytes(b"" if i in (3, 4, 9) else encoded_image())
     images = image_sets([[ImageFile(file, i) for i, file in enumerate(files)]], grey=False)[0]
     alone = ImageCheck(CN({"CHECK_IMAGES": True, "MAX_UNREADABLE": 0.5}))
     expected = alone.readable("set", images).identities.tolist()

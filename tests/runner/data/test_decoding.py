@@ -97,7 +97,7 @@ def test_the_check_refuses_what_the_decoder_refuses(kind: str) -> None:
 # --- JPEG without Pillow: what simplejpeg reads has Pillow's pixels; what it must not read, Pillow reads ---
 
 NOISE = np.random.default_rng(0).integers(0, 256, (7, 5, 3), dtype=np.uint8)
-PICTURE = Image.fromarray(NOISE).resize((37, 51), Image.Resampling.BICUBIC)
+IMAGE = Image.fromarray(NOISE).resize((37, 51), Image.Resampling.BICUBIC)
 PLAIN = {
     "baseline": {},
     "progressive": {"progressive": True},
@@ -110,7 +110,7 @@ PLAIN = {
 }
 
 
-def jpeg(image: Image.Image = PICTURE, **options: object) -> bytes:
+def jpeg(image: Image.Image = IMAGE, **options: object) -> bytes:
     return file(image, "JPEG", **options)
 
 
@@ -127,7 +127,7 @@ def by_pillow(content: bytes, grey: bool) -> torch.Tensor | None:
 @pytest.mark.parametrize("grey", [False, True])
 def test_pixels_are_pillows_bit_for_bit(kind: str, grey: bool) -> None:
     grey_file = kind != "RGB"  # a grey file too, which has no colours to keep
-    for image in [PICTURE, PICTURE.convert("L")] if grey_file else [PICTURE]:
+    for image in [IMAGE, IMAGE.convert("L")] if grey_file else [IMAGE]:
         content = jpeg(image, **PLAIN[kind])
         expected = by_pillow(content, grey)
         assert torch.equal(decode_image(content, "x", grey), expected)
@@ -152,7 +152,7 @@ def test_what_exif_or_xmp_turns_is_left_to_pillow(orientation: int) -> None:
 
 
 def test_other_colours_and_formats_are_left_to_pillow() -> None:
-    for content in (b"", file(PICTURE), jpeg(PICTURE.convert("CMYK")), b"\xff\xd8\xff", b"\xff\xd8\xff\xe0\0\0" * 5):
+    for content in (b"", file(IMAGE), jpeg(IMAGE.convert("CMYK")), b"\xff\xd8\xff", b"\xff\xd8\xff\xe0\0\0" * 5):
         assert decode_plain_jpeg(content, False) is None
 
 

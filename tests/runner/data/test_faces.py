@@ -15,7 +15,7 @@ from pml_ext.runner.data.datasets import PairSet, TemplateSet, load
 from pml_ext.runner.data.datasets.faces import LANDMARKS, align, read_bin
 from pml_ext.runner.data.datasets.record_io import RecordFile, record_set
 from tests.runner.data import published_layouts as layouts
-from tests.runner.data.published_layouts import MAGIC, picture, records, write_records
+from tests.runner.data.published_layouts import MAGIC, encoded_image, records, write_records
 
 # --- records ---
 
@@ -38,7 +38,7 @@ def test_headers_are_those_of_each_record(tmp_path: Path) -> None:
 def test_images_of_records_in_any_order_of_the_index(tmp_path: Path) -> None:
     values = [10, 120, 250, 60, 90]
     path, index = tmp_path / "train.rec", tmp_path / "train.idx"
-    records(path, [picture(value, "PNG") for value in values], [0.0, 7.0, 7.0, 2.0, 5.0])
+    records(path, [encoded_image(value, "PNG") for value in values], [0.0, 7.0, 7.0, 2.0, 5.0])
     lines = index.read_text().splitlines()
     index.write_text("\r\n".join(reversed(lines)) + "\n")
     data = record_set(path, False)
@@ -60,7 +60,7 @@ def test_a_record_that_holds_the_magic_number_is_put_together(tmp_path: Path) ->
 
 def test_truncated_and_damaged_records(tmp_path: Path) -> None:
     path = tmp_path / "train.rec"
-    records(path, [picture(9), picture(200)], [0.0, 1.0], identities=0)
+    records(path, [encoded_image(9), encoded_image(200)], [0.0, 1.0], identities=0)
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
     data = record_set(path, False)
@@ -83,7 +83,7 @@ def test_a_damaged_index(index: str, tmp_path: Path) -> None:
 
 # --- pairs ---
 
-ARRAYS = [np.frombuffer(picture(10 * i, "PNG"), dtype=np.uint8) for i in range(4)]
+ARRAYS = [np.frombuffer(encoded_image(10 * i, "PNG"), dtype=np.uint8) for i in range(4)]
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ def test_verification_files_of_insightface(images: list, same: list, tmp_path: P
     ("content", "message"),
     [
         (pickle.dumps(([print], [True])), "it asks for builtins.print, and only arrays and bytes"),
-        (pickle.dumps(([picture()] * 3, [True])), "expected two images a pair; got 3 images for 1 pairs"),
+        (pickle.dumps(([encoded_image()] * 3, [True])), "expected two images a pair; got 3 images for 1 pairs"),
         (pickle.dumps((["no bytes"] * 2, [True])), "an image must be bytes; got str"),
-        (pickle.dumps(([picture()] * 2, [True]))[:-40], "or damaged"),
+        (pickle.dumps(([encoded_image()] * 2, [True]))[:-40], "or damaged"),
         (b"\x80\x02]r\xff\xff\xff\x7f.", "or damaged"),  # a place in the memo that would take 16 GiB
         (b"c_codecs\nencode\n}Vx\nK\x01sb.", "or damaged"),  # an attribute for a function
     ],

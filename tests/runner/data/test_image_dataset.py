@@ -23,13 +23,13 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DATASET_REGISTRY, "_entries", dict(DATASET_REGISTRY._entries))
 
 
-def picture(value: int) -> Image.Image:
+def grey_image(value: int) -> Image.Image:
     return Image.fromarray(np.full((6, 4, 3), value, dtype=np.uint8))
 
 
 def encoded(value: int) -> bytes:
     stream = io.BytesIO()
-    picture(value).save(stream, "PNG")
+    grey_image(value).save(stream, "PNG")
     return stream.getvalue()
 
 
@@ -49,11 +49,11 @@ def read(*parts: Any, root: Path = Path(), **attributes: Any) -> OpenSet:
 
 def test_paths_bytes_and_functions_of_texts_and_numbers(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
-    picture(7).save(path)
+    grey_image(7).save(path)
     found = read(
         [(str(path), "Warehouse_3", "dock"), (path, "Warehouse_1", "gate")],
         lambda: [(encoded(8), 40, 0, "a column more"), [encoded(9), -1, 1]],
-        [(lambda: picture(10), 40, 1)],
+        [(lambda: grey_image(10), 40, 1)],
         _junk_pids=[-1],
     )
     assert found.train.identities.tolist() == [1, 0] and found.train.called(1) == "Warehouse_3"

@@ -50,7 +50,7 @@ def test_a_wrong_layout_says_what_was_expected_and_what_is_there(name: str, tmp_
     assert str(tmp_path) in str(error.value) and str(error.value).startswith(f"{name}: ")
 
 
-def test_market1501_of_real_pictures(tmp_path: Path) -> None:
+def test_market1501_of_real_images(tmp_path: Path) -> None:
     with zipfile.ZipFile(real_data("emoji_reid") / "emoji_reid.zip") as archive:
         archive.extractall(tmp_path)
     data = load("Market1501", tmp_path, False)

@@ -35,15 +35,15 @@ def config(channels: int = 3, **options) -> CN:
     return node
 
 
-def picture(height: int = 40, width: int = 30, channels: int = 3) -> Tensor:
-    """A picture of every colour, in memory as decoders give it."""
+def colour_image(height: int = 40, width: int = 30, channels: int = 3) -> Tensor:
+    """An image of every colour, in memory as decoders give it."""
     noise = torch.rand(1, channels, 5, 4, generator=torch.Generator().manual_seed(height * width)) * 300 - 20
     smooth = torch.nn.functional.interpolate(noise, (height, width), mode="bicubic").clamp(0, 255).to(torch.uint8)[0]
     return smooth.permute(1, 2, 0).contiguous().permute(2, 0, 1)
 
 
 def test_tests_only_resize_as_pillow_does_and_keep_the_range() -> None:
-    image = picture()
+    image = colour_image()
     result = build_transform(config(FLIP={"PROB": 1.0}, REA={"PROB": 1.0}), training=False)(image)
     assert result.dtype == torch.uint8
     expected = Image.fromarray(image.permute(1, 2, 0).numpy()).resize((16, 32), Image.Resampling.BICUBIC)
@@ -55,10 +55,10 @@ def test_tests_only_resize_as_pillow_does_and_keep_the_range() -> None:
 def test_crop_is_random_in_training_and_central_in_tests() -> None:
     cfg = config(SIZE_TRAIN=[30], SIZE_TEST=[30], CROP={"SIZE": [24]})
     train = build_transform(cfg, training=True)
-    assert train(picture()).shape == (3, 24, 24)
-    assert not torch.equal(train(picture()), train(picture()))
-    expected = F.center_crop(F.resize(picture(), [30], interpolation=F.InterpolationMode.BICUBIC), [24, 24])
-    assert torch.equal(build_transform(cfg, training=False)(picture()), expected)
+    assert train(colour_image()).shape == (3, 24, 24)
+    assert not torch.equal(train(colour_image()), train(colour_image()))
+    expected = F.center_crop(F.resize(colour_image(), [30], interpolation=F.InterpolationMode.BICUBIC), [24, 24])
+    assert torch.equal(build_transform(cfg, training=False)(colour_image()), expected)
 
 
 def test_a_crop_of_one_share_and_ratio_is_cut_out_and_not_resized() -> None:
@@ -76,7 +76,7 @@ def test_a_crop_of_one_share_and_ratio_is_cut_out_and_not_resized() -> None:
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_switch_acts_in_training_only_and_follows_the_seed(name: str, channels: int) -> None:
     options = config(channels, **{name: {"PROB": 1.0} if "PROB" in config()[name] else {}})
-    image, runs = picture(channels=channels), []
+    image, runs = colour_image(channels=channels), []
     for _ in range(2):
         train = build_transform(options, training=True)
         torch.manual_seed(0)
@@ -90,7 +90,7 @@ def test_every_switch_acts_in_training_only_and_follows_the_seed(name: str, chan
 
 
 def by_torchvision(options: CN, image: Tensor) -> Tensor:
-    """What torchvision's classes alone make of a picture, and of the random numbers."""
+    """What torchvision's classes alone make of an image, and of the random numbers."""
     jitter = v2.ColorJitter(options.CJ.BRIGHTNESS, options.CJ.CONTRAST, options.CJ.SATURATION, options.CJ.HUE)
     steps = {
         "PADDING": [v2.Pad(options.PADDING.SIZE, padding_mode=options.PADDING.MODE), v2.RandomCrop(SIZE)],
@@ -105,7 +105,7 @@ def by_torchvision(options: CN, image: Tensor) -> Tensor:
 @pytest.mark.parametrize(("mode", "channels"), [("constant", 1), ("edge", 3), ("reflect", 3), ("symmetric", 1)])
 def test_shifts_mirror_images_and_erasing_are_torchvisions(mode: str, channels: int) -> None:
     options = config(channels, PADDING={"MODE": mode}, FLIP={}, REA={})
-    transform, image = build_transform(options, training=True), picture(channels=channels)
+    transform, image = build_transform(options, training=True), colour_image(channels=channels)
     for seed in range(20):
         torch.manual_seed(seed)
         expected = by_torchvision(options, image)
@@ -126,7 +126,7 @@ def test_shifts_mirror_images_and_erasing_are_torchvisions(mode: str, channels: 
 )
 def test_jitter_is_torchvisions_to_one_of_255(ranges: dict, channels: int) -> None:
     options = config(channels, CJ={"PROB": 0.8} | ranges)
-    transform, image = build_transform(options, training=True), picture(channels=channels)
+    transform, image = build_transform(options, training=True), colour_image(channels=channels)
     near, allowed = [], 2 if not ranges else 1  # rounded the other way before the contrast is raised
     for seed in range(20):
         torch.manual_seed(seed)
@@ -141,7 +141,7 @@ def test_jitter_is_torchvisions_to_one_of_255(ranges: dict, channels: int) -> No
 def test_jitter_of_a_gpu_is_that_of_the_cpu(channels: int) -> None:
     torch.manual_seed(0)
     jitter = ColourJitter(prob=0.7, brightness=0.15, contrast=0.15, saturation=0.1, hue=0.5)
-    each = torch.stack([picture(40, width, channels)[..., :20] for width in range(20, 52)]).float()
+    each = torch.stack([colour_image(40, width, channels)[..., :20] for width in range(20, 52)]).float()
     groups, draws = each.clone(), np.stack([jitter.draw(image) for image in each])
     change_each(each, draws)
     change_in_groups(groups, draws)
@@ -154,15 +154,15 @@ def test_jitter_of_a_gpu_is_that_of_the_cpu(channels: int) -> None:
 def test_batches_end_alike_on_a_gpu() -> None:
     transform = build_transform(config(PADDING={}, FLIP={}, CJ={"PROB": 0.7}, REA={}), training=True)
     torch.manual_seed(0)
-    prepared, draws = zip(*(transform.prepare(picture(40, width)) for width in range(20, 52)), strict=True)
+    prepared, draws = zip(*(transform.prepare(colour_image(40, width)) for width in range(20, 52)), strict=True)
     batch, drawn = torch.stack(prepared), [np.stack(each) for each in zip(*draws, strict=True)]
     on_cpu, on_gpu = transform.finish(batch, drawn), transform.finish(batch.cuda(), drawn).cpu()
     assert (on_cpu - on_gpu).abs().max() <= 2 and (on_cpu != on_gpu).float().mean() < 1e-3
 
 
-def test_bytes_leave_the_worker_and_the_batch_ends_as_each_picture_would() -> None:
+def test_bytes_leave_the_worker_and_the_batch_ends_as_each_image_would() -> None:
     transform = build_transform(config(PADDING={}, FLIP={}, CJ={}, REA={}), training=True)
-    images = [picture(), picture(64, 20), picture(32, 16)] * 4
+    images = [colour_image(), colour_image(64, 20), colour_image(32, 16)] * 4
     torch.manual_seed(0)
     alone = [transform(image) for image in images]
     torch.manual_seed(0)
@@ -178,17 +178,17 @@ def test_bytes_leave_the_worker_and_the_batch_ends_as_each_picture_would() -> No
     ("later", "left"),
     [("", ["RandomFlip", "ColourJitter", "RandomErasing"]), ("AFFINE", ["RandomErasing"]), ("RPT", [])],
 )
-def test_what_comes_before_a_step_of_one_picture_runs_where_that_step_does(later: str, left: list[str]) -> None:
+def test_what_comes_before_a_step_of_one_image_runs_where_that_step_does(later: str, left: list[str]) -> None:
     options = config(FLIP={}, CJ={"PROB": 1.0}, REA={}, **({later: {}} if later else {}))
     transform = build_transform(options, training=True)
     assert [type(step).__name__ for step in transform.of_batch] == left
-    assert transform(picture()).shape == (3, *SIZE)
+    assert transform(colour_image()).shape == (3, *SIZE)
 
 
-def test_a_padded_picture_smaller_than_the_crop_is_refused() -> None:
+def test_a_padded_image_smaller_than_the_crop_is_refused() -> None:
     options = config(CROP={"SIZE": [10]}, PADDING={"SIZE": 2})
     with pytest.raises(ValueError, match=r"crops to INPUT.SIZE_TRAIN \[32, 16\]; a padded image has \[14, 14\]"):
-        build_transform(options, training=True)(picture())
+        build_transform(options, training=True)(colour_image())
 
 
 def test_random_patch_waits_for_its_pool_then_pastes_parts_of_other_images() -> None:

@@ -20,11 +20,11 @@ class EpochBatches(torch.utils.data.BatchSampler):
 
 
 class Doubled(BatchStep):
-    def draw(self, picture: Tensor) -> np.ndarray:
+    def draw(self, image: Tensor) -> np.ndarray:
         return np.zeros(0)
 
-    def apply(self, pictures: Tensor, draws: np.ndarray) -> Tensor:
-        return pictures * 2
+    def apply(self, images: Tensor, draws: np.ndarray) -> Tensor:
+        return images * 2
 
 
 class Data:

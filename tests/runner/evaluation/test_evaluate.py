@@ -159,7 +159,7 @@ def test_flipped_tests_average_an_image_and_its_mirror_image() -> None:
 
 
 def test_a_face_model_is_trained_from_records_and_verified(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    images = [layouts.picture(20 * i, size=(8, 8)) for i in range(12)]
+    images = [layouts.encoded_image(20 * i, size=(8, 8)) for i in range(12)]
     layouts.records(tmp_path / "train.rec", images, [float(i // 2) for i in range(12)])
     layouts.face_bin(tmp_path / "agedb_30.bin", [True, False] * 4)
     layouts.ijb(tmp_path)

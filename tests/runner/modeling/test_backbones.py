@@ -302,7 +302,7 @@ def test_squeeze_excitation_and_ibn() -> None:
     gates = torch.sigmoid((x.mean((2, 3)) @ block.fc[0].weight.T).relu() @ block.fc[2].weight.T)
     torch.testing.assert_close(block(x), x * gates[:, :, None, None])
     out = IBN(32)(5 * x + 2)
-    assert out[:, :16].mean((2, 3)).abs().max() < 1e-5, "each picture has mean 0 in the instance half"
+    assert out[:, :16].mean((2, 3)).abs().max() < 1e-5, "each image has mean 0 in the instance half"
     assert out[:, 16:].mean((2, 3)).abs().max() > 0.1
     assert out[:, 16:].mean((0, 2, 3)).abs().max() < 1e-5, "the batch has mean 0 in the other"
 

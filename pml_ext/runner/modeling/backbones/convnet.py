@@ -1,4 +1,4 @@
-"""A small convolutional network for small pictures."""
+"""A small convolutional network for small images."""
 
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
@@ -15,7 +15,7 @@ from pml_ext.runner.modeling.backbones.registration import built_in
 class ConvNet(nn.Sequential):
     """DEPTH blocks of convolution 3×3 to FEAT_DIM channels, batch norm, ReLU and 2×2 max-pool, trained from scratch.
 
-    Pooling stops where a side would fall under 2, so even pictures of 8×8 pass through four blocks.
+    Pooling stops where a side would fall under 2, so even images of 8×8 pass through four blocks.
     """
 
     only_in_files: tuple[str, ...] = ()

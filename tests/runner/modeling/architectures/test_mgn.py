@@ -109,8 +109,8 @@ def test_the_embedding_is_whole_then_halves_then_thirds() -> None:
 @pytest.fixture
 def training() -> Iterator[tuple[TrainingModule, torch.Tensor, torch.Tensor]]:
     labels = torch.tensor([0, 0, 1, 1, 2, 2])
-    pictures = [torch.zeros(3, 4, 4, dtype=torch.uint8)] * 6
-    people = ImageSet(pictures, labels.numpy(), np.zeros(6, dtype=np.int64), [""] * 6)
+    images = [torch.zeros(3, 4, 4, dtype=torch.uint8)] * 6
+    people = ImageSet(images, labels.numpy(), np.zeros(6, dtype=np.int64), [""] * 6)
     torch.manual_seed(0)
     opts = ["MODEL.LOSSES.CE.SCALE", "2.0", "MODEL.LOSSES.TRI.SCALE", "3.0", "MODEL.BACKBONE.WITH_NL", "True"]
     module = module_of(small(*opts), people)

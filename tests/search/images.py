@@ -1,4 +1,4 @@
-"""Pictures of EmojiReID as files."""
+"""Images of EmojiReID as files."""
 
 import zipfile
 from pathlib import Path
@@ -7,7 +7,7 @@ from tests.conftest import real_data
 
 
 def extract(folder: Path, count: int) -> list[Path]:
-    """The first pictures, unpacked below the folder as the data set has them."""
+    """The first images, unpacked below the folder as the data set has them."""
     with zipfile.ZipFile(real_data("emoji_reid") / "emoji_reid.zip") as archive:
         names = sorted(name for name in archive.namelist() if name.endswith((".jpg", ".png")))[:count]
         archive.extractall(folder, names)
