@@ -150,11 +150,35 @@ def of_a_training_step() -> dict[str, Any]:
     }
 
 
+def of_the_device_itself() -> dict[str, Any]:
+    """The synchronisations of operations that wait and of some that do not, and the error of mixed devices."""
+    with pretend_device() as device:
+        x = torch.arange(4.0).to(device, non_blocking=True)
+        with waits() as found:
+            x.sum().item()
+            x.nonzero()
+            x[x > 1]
+            x.cpu()
+            x.tolist()
+            x.unique()
+            bool((x > 9).any())
+            torch.tensor([1.0], device=device)
+            torch.zeros(3).to(device)
+            torch.zeros(3).to(device, non_blocking=True)
+            torch.zeros(3, device=device) + 1
+            x * torch.tensor(2.0)
+        try:
+            x + torch.ones(4)
+        except RuntimeError as error:
+            return {"waits": sorted(wait.what for wait in found.elements()), "error": str(error)}
+    raise AssertionError("mixed devices are no error")
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
     with pretend_device():
         pass
-    report: dict[str, Any] = {"losses": {}}
+    report: dict[str, Any] = {"losses": {}, "detected": of_the_device_itself()}
     for name, make in cases().items():
         of_case: dict[str, Any] = {}
         ways = {"labels on the device": (batch(), False), "labels on the host": (batch(), True)}

@@ -22,6 +22,7 @@ def output_of(script: str, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_tables_and_results(tmp_path: Path) -> None:
     words = ["--quick", "--sizes", "16", "32", "--dim", "8", "--cases", "TCM", "--limit-gb", "1e-4"]
     shown = output_of("losses.py", *words, "--out", str(tmp_path))

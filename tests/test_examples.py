@@ -2,15 +2,17 @@
 
 import ast
 import math
-import os
 import re
+import runpy
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import pytorch_metric_learning.losses
 
+import pml_ext
 from pml_ext.runner.config.stock import OF_THE_REPOSITORY
 
 # They need a model and a frame (tests/test_tracker_example.py), a report (tests/metrics/threshold/), a YAML file
@@ -19,33 +21,52 @@ _WITH_ARGUMENTS = ("tracker", "decide_with_numpy", "ported_project")
 FOLDER = Path(__file__).parents[1] / "examples"
 OTHERS = (  # with tests of their own
     "smooth_ap_of_any_batch", "verification", "fastreid_metric_faults", "opis_far_range", "threshold_report",
-    "tune_margins", "tune_with_optuna", *OF_THE_REPOSITORY, *_WITH_ARGUMENTS,
+    "tune_margins", "tune_with_optuna", "with_distributed_wrapper", *OF_THE_REPOSITORY, *_WITH_ARGUMENTS,
 )  # fmt: skip
 TRAINING = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in OTHERS)
 NEEDS = {"swap_in_hydra_target": "hydra", "swap_in_lightning": "lightning", "tune_with_optuna": "optuna"}
 
+pytestmark = pytest.mark.filterwarnings("ignore")
+PrintedBy = Callable[..., str]
 
-def printed_by(name: str, *arguments: str) -> str:
+
+@pytest.fixture
+def printed_by(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[PrintedBy]:
+    """(name, *arguments) -> what the example prints."""
     pytest.importorskip("sklearn")
-    pytest.importorskip(NEEDS.get(name, "torch"))
-    path = FOLDER / f"{name}.py"
-    assert len(path.read_text().splitlines()) < 60
-    environment = os.environ | {"PYTHONPATH": str(FOLDER.parent), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(path), *arguments]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    return result.stdout
+
+    def run(name: str, *arguments: str) -> str:
+        pytest.importorskip(NEEDS.get(name, "torch"))
+        path = FOLDER / f"{name}.py"
+        assert len(path.read_text().splitlines()) < 60
+        monkeypatch.setattr(sys, "argv", [str(path), *arguments])
+        runpy.run_path(str(path), run_name="__main__")
+        return capsys.readouterr().out
+
+    yield run
+    pml_ext.unregister()
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_training_improves_recall(name: str) -> None:
-    shown = printed_by(name)
+def test_training_improves_recall(name: str, printed_by: PrintedBy) -> None:
+    require_better_recall(printed_by(name))
+
+
+@pytest.mark.slow
+def test_two_processes_improve_recall() -> None:
+    command = [sys.executable, str(FOLDER / "with_distributed_wrapper.py")]  # it starts its own file again
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    require_better_recall(done.stdout)
+
+
+def require_better_recall(shown: str) -> None:
     before, *after = (float(number) for number in re.findall(r"\d\.\d{3}", shown))
     assert before < 0.5 and after and all(value > 0.6 for value in after), shown
 
 
 @pytest.mark.skipif(not hasattr(pytorch_metric_learning.losses, "SmoothAPLoss"), reason="beside PML 2.9's")
-def test_smooth_ap_is_close_to_exact_in_any_batch() -> None:
+def test_smooth_ap_is_close_to_exact_in_any_batch(printed_by: PrintedBy) -> None:
     rows = re.findall(r"(\d+) × (\d+) +(\S+) +(\S+) +(\S+)$", printed_by("smooth_ap_of_any_batch"), re.M)
     assert len(rows) == 4
     for classes, samples, exact, ours, theirs in rows:
@@ -53,7 +74,7 @@ def test_smooth_ap_is_close_to_exact_in_any_batch() -> None:
         assert (abs(float(theirs) - float(exact)) < 1e-3) == (classes == samples)
 
 
-def test_verification_rates_need_enough_impostors() -> None:
+def test_verification_rates_need_enough_impostors(printed_by: PrintedBy) -> None:
     shown = printed_by("verification")
     rows = dict(re.findall(r"^(.+? pairs|all pairs, streamed) +(\S.*)$", shown, re.M))
     listed, exact, streamed = (
@@ -65,7 +86,7 @@ def test_verification_rates_need_enough_impostors() -> None:
     assert listed[:3] == pytest.approx(exact[:3], abs=0.05)
 
 
-def test_faults_of_other_metrics_are_shown() -> None:
+def test_faults_of_other_metrics_are_shown(printed_by: PrintedBy) -> None:
     rows = re.findall(r"^(.+?) {2,}(\S+) +(\d\.\d{3})$", printed_by("fastreid_metric_faults"), re.M)
     given, right = zip(*(row[1:] for row in rows), strict=True)
     assert given[1] == "ValueError"
@@ -78,7 +99,7 @@ def test_faults_of_other_metrics_are_shown() -> None:
     assert average_precision == pytest.approx(pessimistic, abs=0.02)
 
 
-def test_opis_depends_on_the_calibration_range() -> None:
+def test_opis_depends_on_the_calibration_range(printed_by: PrintedBy) -> None:
     rows = [[float(number) for number in line.split()] for line in printed_by("opis_far_range").splitlines()[1:]]
     scores = [row[4] for row in rows]
     assert len(rows) == 6 and max(scores) > 1.5 * min(scores) > 0
@@ -87,7 +108,9 @@ def test_opis_depends_on_the_calibration_range() -> None:
         assert sampled == pytest.approx(opis, rel=0.02)
 
 
-def test_the_threshold_generalises_to_other_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_threshold_generalises_to_other_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed_by: PrintedBy
+) -> None:
     monkeypatch.chdir(tmp_path)
     shown = printed_by("threshold_report")
     asked, on_validation, elsewhere = map(float, re.findall(r"\d\.\d{3}", shown.partition("\nFAR: ")[2]))
@@ -96,7 +119,8 @@ def test_the_threshold_generalises_to_other_images(tmp_path: Path, monkeypatch: 
     assert all(f"highest {rate}" in shown for rate in ("FAR", "FRR"))
 
 
-def test_margins_are_chosen_on_held_out_classes() -> None:
+@pytest.mark.slow
+def test_margins_are_chosen_on_held_out_classes(printed_by: PrintedBy) -> None:
     pytest.importorskip("faiss")
     digits = str(FOLDER.parent / "fastreid_configs" / "Digits" / "sap_tcm.yml")
     of_digits = ["--config-file", digits, "--plus", "0.9", "0.7", "--minus", "0.5"]
@@ -111,7 +135,8 @@ def test_margins_are_chosen_on_held_out_classes() -> None:
     assert shown.splitlines()[-1] == chosen
 
 
-def test_losses_are_tuned_on_classes_that_neither_train_nor_test() -> None:
+@pytest.mark.slow
+def test_losses_are_tuned_on_classes_that_neither_train_nor_test(printed_by: PrintedBy) -> None:
     shown = printed_by("tune_with_optuna")
     training, validation, test = (set(line.split()) for line in re.findall(r"^\w+ classes: (.+)$", shown, re.M))
     assert len(training | validation | test) == len(training) + len(validation) + len(test) == 36

@@ -46,6 +46,7 @@ def save(crop: np.ndarray, path: Path, kind: int) -> Path:
     return next(path.parent.glob(f"{path.name}.*"))
 
 
+@pytest.mark.slow
 def test_the_whole_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     random = np.random.default_rng(0)

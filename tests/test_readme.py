@@ -3,12 +3,15 @@
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from email.parser import BytesParser
 from pathlib import Path
 
 import pytest
 
+import pml_ext
 from pml_ext.cli import main
+from pml_ext.runner.config import defaults
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "examples").rglob("*.md"))]
@@ -19,15 +22,27 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 PYTHON = [
     (page, code) for page, text in TEXTS.items() for language, code in _FENCED.findall(text) if language == "python"
 ]
+RUN_HERE = [(page, code) for page, code in PYTHON if page != "examples/EXTENDING.md"]  # runner/test_plugins.py runs it
 PRINTED = dict(re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", README, re.M | re.S))
 
 
-@pytest.mark.parametrize(("page", "code"), PYTHON, ids=[f"{page}-{i}" for i, (page, _) in enumerate(PYTHON)])
-def test_python_blocks_run(page: str, code: str, tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
+@pytest.fixture
+def _unregistered() -> Iterator[None]:
+    yield
+    pml_ext.unregister()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("_unregistered")
+@pytest.mark.parametrize(("page", "code"), RUN_HERE, ids=[f"{page}-{i}" for i, (page, _) in enumerate(RUN_HERE)])
+def test_python_blocks_run(
+    page: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(defaults._TEST, "REPORT", False)  # tests/reports has them
+    exec(code, {"__name__": "__main__"})
     assert len(PRINTED) == 2
-    assert code not in PRINTED or done.stdout == PRINTED[code]
+    assert code not in PRINTED or capsys.readouterr().out == PRINTED[code]
 
 
 def test_the_threshold_is_the_one_that_the_readme_shows(

@@ -16,6 +16,7 @@ pytest.importorskip("latex2mathml")
 pytest.importorskip("material")
 pytest.importorskip("mkdocstrings_handlers.python")
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

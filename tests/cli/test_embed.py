@@ -50,23 +50,25 @@ def agrees(folder: Path, shop: Shop, images: list[Path]) -> bool:
     return True
 
 
-def test_two_processes_embed_a_folder_with_damaged_images(shop: Shop, words: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_processes_embed_a_folder_with_damaged_images(
+    processes: int, shop: Shop, words: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     images = extract(tmp_path / "images", 21)
     folder = images[0].parent
     (folder / "0000.jpg").write_text("no image")
     (folder / "9999.jpg").write_bytes(images[0].read_bytes()[:300])
     no_text = Path(os.fsdecode(os.fsencode(folder) + b"/\xff.jpg"))
     no_text.write_bytes(images[0].read_bytes())
-    command = [sys.executable, "-m", "pml_ext", *words, str(folder), "--num-gpus", "2", "TEST.IMS_PER_BATCH", "5"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "3 of 24 images could not be embedded" in done.stderr and "g: 21 embeddings of 6 dimensions" in done.stderr
+    assert main([*words, str(folder), "--num-gpus", str(processes), "TEST.IMS_PER_BATCH", "5"]) == 0
+    said = capfd.readouterr().err
+    assert "3 of 24 images could not be embedded" in said and "g: 21 embeddings of 6 dimensions" in said
     unreadable = tmp_path / "g" / "unreadable.txt"
     listed = unreadable.read_text()
     assert all(name in listed for name in ("0000.jpg", "9999.jpg", "its name is no UTF-8 text; rename it"))
     assert agrees(tmp_path, shop, images)
     gallery = Gallery.open(tmp_path / "g")
-    assert gallery.record.weights == str(shop.weights) and len(gallery.manifest.parts) == 2
+    assert gallery.record.weights == str(shop.weights) and len(gallery.manifest.parts) == processes
     for path in (folder / "0000.jpg", folder / "9999.jpg", no_text):
         path.unlink()
     assert main([*words, str(folder)]) == 0 and not unreadable.exists()

@@ -23,10 +23,10 @@ CONFIGS = Path(__file__).parents[2] / "fastreid_configs"
 EVERY = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.yml"))
 LEAVES = [name for name in EVERY if not Path(name).name.startswith("Base-")]
 OF_A_KIND = [
-    "Market1501/cit_sbs_R50.yml",
-    "Market1501/cit_vit.yml",
     "CUB/loop/loop_triplet.yml",
-    "CASIAWebFace/r50_ir.yml",
+    pytest.param("Market1501/cit_sbs_R50.yml", marks=pytest.mark.slow),
+    pytest.param("Market1501/cit_vit.yml", marks=pytest.mark.slow),
+    pytest.param("CASIAWebFace/r50_ir.yml", marks=pytest.mark.slow),
 ]
 # Of the same kind, with smaller checkpoints to write; that the whole networks are built is tested above.
 SHALLOW = {"Market1501/cit_vit.yml": "small", "CASIAWebFace/r50_ir.yml": "18x"}

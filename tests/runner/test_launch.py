@@ -66,18 +66,22 @@ def happen(fault: str) -> None:
         raise ZeroDivisionError("in the code")
 
 
-def test_it_returns_what_rank_0_returned(tmp_path: Path) -> None:
+def test_a_restarted_run_returns_what_rank_0_returned(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    assert start(Launch(2, timeout=20), partial(meet, "none", tmp_path)) == 4
-    assert signal.getsignal(signal.SIGTERM) is before
     assert start(Launch(2, timeout=20, max_restarts=1), partial(meet, "killed once", tmp_path)) == 4
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.parametrize(
     ("fault", "kind", "message"),
     [
         ("SIGKILL", UserError, r"^rank 1 \(process \d+\) ended with exit code -9 \(SIGKILL\), so the run ends"),
-        ("SIGSTOP", UserError, r"^rank 0 has waited --timeout seconds for the other processes: one of them is stopped"),
+        pytest.param(
+            "SIGSTOP",
+            UserError,
+            r"^rank 0 has waited --timeout seconds for the other processes: one of them is stopped",
+            marks=pytest.mark.slow,
+        ),
         ("user", UserError, "^no such thing$"),
         ("bug", RuntimeError, r"^rank 1 has failed:\n(.|\n)*ZeroDivisionError: in the code"),
     ],
@@ -148,6 +152,7 @@ if __name__ == "__main__":
     assert without_gloo(second.communicate(timeout=60)[0]) == "None\n", "rank 0 is on the first machine"
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_by_itself_to_the_same_end(tmp_path: Path) -> None:
     short = f"{DIGITS} MODEL.DEVICE cpu SOLVER.MAX_EPOCH 3 TEST.EVAL_PERIOD 3 SOLVER.CHECKPOINT_PERIOD 1".split()
     short += ["TEST.REPORT", "False"]

@@ -33,6 +33,7 @@ pytestmark = [
 DIGITS = ["MODEL.DEVICE", "cpu", "DATALOADER.NUM_WORKERS", "0", "SOLVER.WARMUP_ITERS", "0"]
 
 
+@pytest.mark.slow
 def test_the_ported_project_trains_on_two_processes(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "ported_project.py").write_text((EXAMPLES / "ported_project.py").read_text(encoding="utf-8"))
     words = ["train", "--import", "ported_project", "--config-file", str(EXAMPLES / "ported_project.yml")]

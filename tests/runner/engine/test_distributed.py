@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from pml_ext.cli import main
+from tests.runner.engine.forked_ranks import run_on_ranks
 
 CONFIG = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
 MODULE = ("-m", "pml_ext")
@@ -32,42 +33,57 @@ def weights(output: Path) -> dict[str, torch.Tensor]:
     return torch.load(output / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
 
 
+RUNS = {
+    "four_losses": (
+        '("CITLoss","TCMLoss","DiscriminativeLoss","CrossEntropyLoss")',
+        "0",
+        "TCMLoss, DiscriminativeLoss; whole on each: nothing",
+    ),
+    "by_chunks": (
+        '("SmoothAPLoss","LoOp","TripletLoss","SoftTripleLoss","ArcFaceLoss")',
+        "70",
+        "SmoothAPLoss, LoOp, SoftTripleLoss, ArcFaceLoss; whole on each: TripletLoss",
+    ),
+}
+
+
+def require_equal_runs(folder: Path, name: str) -> None:
+    """One process in folder/one, two in folder/two."""
+    losses, _, told = RUNS[name]
+    assert main(arguments(folder / "one", losses)) == 0
+    assert told in (folder / "two" / "train.log").read_text()
+    one, two = weights(folder / "one"), weights(folder / "two")
+    assert one.keys() == two.keys()
+    for key, value in one.items():
+        torch.testing.assert_close(two[key], value, rtol=1e-4, atol=1e-5, msg=lambda m, n=key: f"{n}: {m}")
+    results = [json.loads((folder / n / "metrics.json").read_text())["results"]["Digits"] for n in ("one", "two")]
+    assert results[1]["reid_mean_average_precision"] == pytest.approx(
+        results[0]["reid_mean_average_precision"], abs=1e-3
+    ), "every test image is measured once"
+
+
+def test_two_processes_train_as_one_on_the_joint_batch(tmp_path: Path) -> None:
+    commands = []
+    for name, (losses, chunk, _) in RUNS.items():
+        commands.append((2, [*arguments(tmp_path / name / "two", losses), "SOLVER.CHUNK", chunk]))
+    run_on_ranks(*commands)
+    for name in RUNS:
+        require_equal_runs(tmp_path / name, name)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("losses", "launcher", "flags", "chunk", "told"),
-    [
-        (
-            '("CITLoss","TCMLoss","DiscriminativeLoss","CrossEntropyLoss")',
-            MODULE,
-            ("--num-gpus", "2"),
-            "0",
-            "TCMLoss, DiscriminativeLoss; whole on each: nothing",
-        ),
-        (
-            '("SmoothAPLoss","LoOp","TripletLoss","SoftTripleLoss","ArcFaceLoss")',
-            TORCHRUN,
-            (),
-            "70",
-            "SmoothAPLoss, LoOp, SoftTripleLoss, ArcFaceLoss; whole on each: TripletLoss",
-        ),
-    ],
+    ("launcher", "flags", "name"), [(MODULE, ("--num-gpus", "2"), "four_losses"), (TORCHRUN, (), "by_chunks")]
 )
-def test_two_processes_train_as_one_on_the_joint_batch(
-    tmp_path: Path, losses: str, launcher: tuple[str, ...], flags: tuple[str, ...], chunk: str, told: str
+def test_launchers_start_two_processes(
+    tmp_path: Path, launcher: tuple[str, ...], flags: tuple[str, ...], name: str
 ) -> None:
-    assert main(arguments(tmp_path / "one", losses)) == 0
-    launcher = tuple(str(tmp_path / word) if word == "logs" else word for word in launcher)
+    losses, chunk, _ = RUNS[name]
+    words = [str(tmp_path / word) if word == "logs" else word for word in launcher]
     done = subprocess.run(
-        [sys.executable, *launcher, *arguments(tmp_path / "two", losses, *flags), "SOLVER.CHUNK", chunk],
+        [sys.executable, *words, *arguments(tmp_path / "two", losses, *flags), "SOLVER.CHUNK", chunk],
         capture_output=True, text=True, timeout=300,
         env=os.environ | {"OMP_NUM_THREADS": "1", "PET_LOG_DIR": str(tmp_path / "torchrun")},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    assert told in (tmp_path / "two" / "train.log").read_text()
-    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
-    assert one.keys() == two.keys()
-    for name, value in one.items():
-        torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
-    results = [json.loads((tmp_path / n / "metrics.json").read_text())["results"]["Digits"] for n in ("one", "two")]
-    assert results[1]["reid_mean_average_precision"] == pytest.approx(
-        results[0]["reid_mean_average_precision"], abs=1e-3
-    ), "every test image is measured once"
+    require_equal_runs(tmp_path, name)

@@ -1,7 +1,6 @@
 """MODEL.HEADS.PFC: runs on several numbers of ranks, their checkpoints, and what they refuse."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from pml_ext.runner.config.load import load_config
 from tests.runner.engine.forked_ranks import run_on_ranks
 
 CONFIG = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
-LOSSES = ("CrossEntropyLoss", "DiscriminativeLoss")
+LOSSES = ("CrossEntropyLoss", pytest.param("DiscriminativeLoss", marks=pytest.mark.slow))
 DISC = "MODEL.LOSSES.NAME ('DiscriminativeLoss',)"
 DRAWN = """MODEL.HEADS.PFC.SAMPLE_RATE 0.3 SOLVER.OPT Adam SOLVER.BASE_LR 0.001 SOLVER.CHUNK 50
     SOLVER.IMS_PER_BATCH 90 TEST.EVAL_PERIOD 2"""
@@ -53,21 +52,11 @@ def named(loss: str) -> tuple[str, str]:
     return "MODEL.LOSSES.NAME", f"('{loss}',)"
 
 
-@pytest.fixture(scope="module")
-def several(made_once: Callable[[str, Callable[[Path], None]], Path]) -> Path:
-    """A run of each loss on two ranks, that three went on with."""
-
-    def start(folder: Path) -> None:
-        commands = [(2, command(folder / loss, 1, *named(loss))) for loss in LOSSES]
-        commands += [(3, [*command(folder / loss, 2, *named(loss)), "--resume"]) for loss in LOSSES]
-        run_on_ranks(*commands)
-
-    return made_once("divided_classes", start)
-
-
 @pytest.mark.parametrize("loss", LOSSES)
-def test_two_ranks_then_three_are_one_process(tmp_path: Path, several: Path, loss: str) -> None:
-    one, several = tmp_path / "one", several / loss
+def test_two_ranks_then_three_are_one_process(tmp_path: Path, loss: str) -> None:
+    one, several = tmp_path / "one", tmp_path / "several"
+    begin, resume = command(several, 1, *named(loss)), [*command(several, 2, *named(loss)), "--resume"]
+    run_on_ranks((2, begin), (3, resume))
     train(one, 2, *named(loss))
     of_one, of_ranks = shares(one), shares(several)
     assert [len(share["weight"]) for share in of_ranks] == [17, 17, 16], "those of the first epoch are gone"
