@@ -1,3 +1,5 @@
+"""The adapter of CIT; its values are compared with loops in tests/properties/test_losses.py."""
+
 import pytest
 import torch
 from torch.nn.functional import normalize
@@ -9,37 +11,16 @@ from tests.oracles import concordance as oracle
 LABELS = [0, 1, 2, 0, 1, 2, 2, 5, 0]
 
 
-def embeddings(count=9, dtype=torch.float64, size=6):
+def embeddings():
     """Not normalised, cosines over the whole range."""
-    x = torch.randn(count, size, dtype=torch.float64)
-    x[1] = -2 * x[0] + 0.02 * torch.randn(size)
-    x[3] = 3 * x[0] + 0.02 * torch.randn(size)
-    return x.to(dtype)
+    x = torch.randn(9, 6, dtype=torch.float64)
+    x[1] = -2 * x[0] + 0.02 * torch.randn(6)
+    x[3] = 3 * x[0] + 0.02 * torch.randn(6)
+    return x
 
 
-def similarity(x, kind="unit"):
-    cosines = normalize(x.double()) @ normalize(x.double()).T
-    return ((1 + cosines) / 2 if kind == "unit" else cosines).tolist()
-
-
-def expected(x, labels=LABELS, gamma=1.0, kind="unit", hinge=False):
-    s = similarity(x, kind=kind)
-    return oracle.cit(s, s, oracle.triplets(labels), gamma, hinge)
-
-
-FORMS = [(0.0, True, "cosine"), (0.4, False, "unit"), (0.4, True, "cosine"), (1.0, False, "cosine")]
-
-
-@pytest.mark.parametrize(("gamma", "hinge", "kind"), FORMS)
-@pytest.mark.parametrize("collect_stats", [False, True])  # another way to the value
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 4e-2), (torch.float64, 1e-10)])
-def test_value_against_loops(dtype, tolerance, collect_stats, gamma, hinge, kind):
-    x, labels = embeddings(dtype=dtype, size=4).requires_grad_(), torch.tensor(LABELS)
-    options = {"gamma": gamma, "similarity": kind, "hinge_partial_likelihood": hinge, "collect_stats": collect_stats}
-    loss = CITLoss(**options)
-    assert loss(x, labels).item() == pytest.approx(expected(x.detach(), LABELS, gamma, kind, hinge), abs=tolerance)
-    if dtype == torch.float64:
-        torch.autograd.gradcheck(lambda x: loss(x, labels), (x,))
+def similarity(x):
+    return ((1 + normalize(x) @ normalize(x).T) / 2).tolist()
 
 
 def test_ref_emb_that_is_the_batch_excludes_self_as_pml_does():

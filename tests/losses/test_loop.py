@@ -172,10 +172,9 @@ WAYS = [
     (distances.LpDistance(), "consecutive"),
     (distances.LpDistance(power=2), "all"),
 ]
-every_way = pytest.mark.parametrize(("distance", "pairing"), WAYS)
 
 
-@every_way
+@pytest.mark.parametrize(("distance", "pairing"), WAYS)
 def test_gradient_equals_finite_differences(distance: distances.BaseDistance, pairing: str) -> None:
     loss = LoOp(losses.TripletMarginLoss(margin=3, smooth_loss=True, distance=distance), pairing=pairing)
     x, labels = batch(torch.float64)
@@ -220,32 +219,6 @@ def test_indices_tuple_is_handed_on() -> None:
     not_an_arc = torch.tensor([0]), torch.tensor([5]), torch.tensor([4])
     with pytest.warns(UserWarning, match=r"no positive pair of the indices_tuple is an arc"):
         assert loss(x, labels, not_an_arc).item() == 0
-
-
-@every_way
-def test_a_gradient_penalty_is_refused(distance: distances.BaseDistance, pairing: str) -> None:
-    if isinstance(distance, distances.LpDistance) and torch.__version__ < (2, 14):
-        pytest.skip("torch.cdist refuses it first, before torch 2.14")
-    x, labels = batch()
-    value = LoOp(losses.TripletMarginLoss(margin=1, distance=distance), pairing=pairing)(x.requires_grad_(), labels)
-    (gradient,) = torch.autograd.grad(value, x, create_graph=True)
-    with pytest.raises(RuntimeError, match="LoOp has no second derivatives"):
-        (value + gradient.square().sum()).backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="LoOp has no second derivatives"):
-        torch.autograd.grad(gradient.square().sum(), x)
-
-
-@every_way
-@pytest.mark.skipif(torch.__version__ < (2, 11), reason="torch.func of LoOp needs torch 2.11")
-def test_torch_func(distance: distances.BaseDistance, pairing: str) -> None:
-    x, labels = batch(torch.float64)
-    loss = LoOp(losses.TripletMarginLoss(distance=distance, reducer=reducers.MeanReducer()), pairing=pairing)
-    x.requires_grad_()
-    (expected,) = torch.autograd.grad(loss(x, labels), x)
-    x = x.detach()
-    several = torch.stack([x, 2 - x])
-    gradients = torch.func.vmap(torch.func.grad(lambda x: loss(x, labels)))(several)
-    torch.testing.assert_close(gradients[0], expected)
 
 
 def test_hooks_of_the_distance_run_once_on_what_the_loss_gets() -> None:

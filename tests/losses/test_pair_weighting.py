@@ -60,28 +60,6 @@ def test_gradient_is_that_of_the_loss_the_weights_come_from(name: str, mining: f
     torch.testing.assert_close(actual, expected_gradient(name, x, mining), rtol=1e-9, atol=1e-10)
 
 
-COSINE: dict[str, Any] = {"distance": distances.CosineSimilarity()}
-MEAN: dict[str, Any] = {"reducer": reducers.MeanReducer()}
-# weighting, our options, PML's loss with the same gradient, whether it agrees on anchors without positives too
-IN_PML = [
-    ("multi_similarity", {"base": 1.0, "alpha": 3.0}, losses.MultiSimilarityLoss(base=1, alpha=3), True),
-    ("nca", {"scale": 4.0}, losses.NCALoss(softmax_scale=4, **COSINE, **MEAN), False),
-    ("lifted", {"margin": 0.7}, losses.GeneralizedLiftedStructureLoss(0, 0.7, **COSINE), False),
-    ("histogram", {}, losses.HistogramLoss(100), True),
-]
-
-
-@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")  # PML's HistogramLoss
-@pytest.mark.parametrize(("name", "options", "theirs", "on_lone"), IN_PML, ids=[row[0] for row in IN_PML])
-def test_gradient_is_that_of_the_loss_in_pml(name: str, options: Any, theirs: Any, on_lone: bool) -> None:
-    x, labels = batch()
-    if not on_lone:
-        x, labels = x[labels != 3], labels[labels != 3]
-    ours = gradient(PairWeightingLoss(name, **options), x, labels)
-    tolerance = 1e-5 if name == "histogram" else 1e-9  # PML's places its bins in float32
-    torch.testing.assert_close(ours, gradient(theirs, x, labels), rtol=tolerance, atol=tolerance)
-
-
 @pytest.mark.parametrize("mining", [None, 0.1])
 def test_another_reference_set(mining: float | None) -> None:
     x, labels = batch()

@@ -1,3 +1,4 @@
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,6 @@ from pml_ext.miners import HPHNMiner
 from tests.oracles.arcs import partners
 from tests.oracles.triplets import (
     centroid_triplet_losses,
-    centroid_triplet_of_pml_1_7,
     distance,
     hphn_triplets,
     mean,
@@ -26,37 +26,44 @@ def batch(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     return (torch.randn(4, 5)[labels] + torch.randn(len(LABELS), 5)).to(dtype), labels
 
 
-every_dtype = pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-7), (torch.bfloat16, 4e-2)])
-
-
 def average(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("power", [1, 2])
-def test_embeddings_are_averaged_as_the_distance_sees_them(normalize: bool, power: int) -> None:
-    x, labels = batch()
-    measure = distances.LpDistance(power=power, normalize_embeddings=normalize)
-    expected = average(centroid_triplet_losses(x.tolist(), LABELS, 0.5, normalize=normalize, power=power))
-    value = CentroidTripletLoss(distance=measure)(x, labels)
-    assert value.item() == pytest.approx(expected, abs=1e-7)
-    loss = CentroidTripletLoss(9, distance=measure)
-    assert torch.autograd.gradcheck(lambda x: loss(x, labels), (x.clone().requires_grad_(),))
-    longer = CentroidTripletLoss(distance=measure)(x * torch.arange(1, 11)[:, None], labels)
-    assert (abs(longer - value) < 1e-9) == normalize
+# The loss, and the options of the formula.
+CENTROIDS: list[tuple[Any, dict[str, Any]]] = [
+    (partial(CentroidTripletLoss), {"margin": 0.5}),
+    (partial(CentroidTripletLoss, 9, negatives="all"), {"margin": 9, "hardest": False}),
+    (partial(CentroidTripletLoss, 0.3, True, negatives="all"), {"margin": 0.3, "swap": True, "hardest": False}),
+    (partial(CentroidTripletLoss, 0.3, False, True), {"margin": 0.3, "smooth": True}),
+    (partial(CentroidTripletLoss, 0.3, True, True), {"margin": 0.3, "swap": True, "smooth": True}),
+    *(
+        (
+            partial(CentroidTripletLoss, 9, distance=distances.LpDistance(power=power, normalize_embeddings=unit)),
+            {"margin": 9, "power": power, "normalize": unit},
+        )
+        for power in (1, 2)
+        for unit in (True, False)
+    ),
+    (  # PML's up to 1.7
+        partial(CentroidTripletLoss, 0.05, negatives="all", unit_means=False, distance=distances.LpDistance()),
+        {"margin": 0.05, "hardest": False, "unit_means": False, "power": 1},
+    ),
+]
 
 
-@every_dtype
-@pytest.mark.parametrize("negatives", ["hardest", "all"])
-def test_value(dtype: torch.dtype, tolerance: float, negatives: str) -> None:
-    x, labels = batch(dtype)
-    each = centroid_triplet_losses(x.double().tolist(), LABELS, 0.5, hardest=negatives == "hardest")
-    assert CentroidTripletLoss(negatives=negatives)(x, labels).item() == pytest.approx(average(each), abs=tolerance)
-    part = CentroidTripletLoss(negatives=negatives, reducer=reducers.DoNothingReducer())(x, labels)["loss"]
-    by_sample = [i for i in (0, 1, 2, 3, 4, 5, 6, 8, 9) for _ in range(1 if negatives == "hardest" else 3)]
-    assert part["indices"].tolist() == by_sample  # sample 7 is alone
-    assert part["losses"].tolist() == pytest.approx(each, abs=10 * tolerance)
+@pytest.mark.parametrize(("make", "options"), CENTROIDS)
+def test_centroids_equal_the_loops(make: Any, options: dict[str, Any]) -> None:
+    for dtype, tolerance in ((torch.bfloat16, 4e-2), (torch.float64, 1e-7)):
+        x, labels = batch(dtype)
+        each = centroid_triplet_losses(x.double().tolist(), LABELS, **options)
+        assert make()(x, labels).item() == pytest.approx(average(each), abs=tolerance)
+        part = make(reducer=reducers.DoNothingReducer())(x, labels)["loss"]
+        times = 1 if options.get("hardest", True) else 3
+        assert part["indices"].tolist() == [i for i in (0, 1, 2, 3, 4, 5, 6, 8, 9) for _ in range(times)]  # 7 is alone
+        assert part["losses"].tolist() == pytest.approx(each, abs=10 * tolerance)
+    if options["margin"] == 9:  # far from the kink
+        assert torch.autograd.gradcheck(lambda x: make()(x, labels), (x.requires_grad_(),))
 
 
 def test_near_their_centroid_samples_keep_their_digits() -> None:
@@ -74,9 +81,8 @@ def test_near_their_centroid_samples_keep_their_digits() -> None:
 def test_centroids_of_another_reference_set_are_of_whole_classes(hardest: bool) -> None:
     x, labels = batch()
     ref, ref_labels = torch.randn(7, 5, dtype=torch.float64), [1, 0, 5, 1, 0, 0, 2]
-    expected = centroid_triplet_losses(
-        x.tolist(), LABELS, 0.5, ref=ref.tolist(), ref_labels=ref_labels, hardest=hardest
-    )
+    given = {"ref": ref.tolist(), "ref_labels": ref_labels, "hardest": hardest}
+    expected = centroid_triplet_losses(x.tolist(), LABELS, 0.5, **given)
     loss = CentroidTripletLoss(negatives="hardest" if hardest else "all")
     value = loss(x, labels, ref_emb=ref, ref_labels=torch.tensor(ref_labels))
     assert value.item() == pytest.approx(average(expected), abs=1e-7)
@@ -95,27 +101,6 @@ def test_indices_tuple_limits_own_centroid_and_other_classes() -> None:
     loss = CentroidTripletLoss(margin=9)
     for mined in ((a, p, n), (a, p, a, n)):
         assert loss(x, labels, mined).item() == pytest.approx(average(expected), abs=1e-7)
-
-
-@pytest.mark.parametrize(("swap", "smooth", "hardest"), [(True, False, False), (False, True, True), (True, True, True)])
-def test_the_arguments_of_pml_1_7(swap: bool, smooth: bool, hardest: bool) -> None:
-    x, labels = batch()
-    expected = average(centroid_triplet_losses(x.tolist(), LABELS, 0.3, hardest=hardest, swap=swap, smooth=smooth))
-    loss = CentroidTripletLoss(0.3, swap, smooth, negatives="hardest" if hardest else "all", unit_means=True)
-    assert float(loss(x, labels)) == pytest.approx(expected, abs=1e-9)
-
-
-def test_as_pml_1_7_computed_it() -> None:
-    """With the options that its docstring names."""
-    measure, nonzero = distances.LpDistance(), reducers.AvgNonZeroReducer()
-    direct = CentroidTripletLoss(0.05, negatives="all", unit_means=False, distance=measure, reducer=nonzero)
-    labels = torch.arange(4).repeat(3)
-    for spread in (0.05, 0.3, 1.0):
-        x = torch.linspace(0.3, 3, 12).double()[:, None] * (torch.eye(5)[labels] + spread * torch.randn(12, 5)).double()
-        expected = centroid_triplet_of_pml_1_7(x.tolist(), labels.tolist(), 0.05)
-        assert direct(x, labels).item() == pytest.approx(expected, abs=1e-7)
-    assert expected > 0.05
-    assert direct(x, labels).item() != pytest.approx(CentroidTripletLoss(0.05, negatives="all")(x, labels).item())
 
 
 DISTANCES = {
@@ -183,7 +168,7 @@ def test_consecutive_pairs_equal_the_loops(kind: str) -> None:
     assert torch.autograd.gradcheck(lambda x: loss(x, labels), (x,))
 
 
-@every_dtype
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-7), (torch.bfloat16, 4e-2)])
 def test_hphn_triplet_value(dtype: torch.dtype, tolerance: float) -> None:
     x, labels = batch(dtype)
     d = pair_distances(x)

@@ -49,14 +49,18 @@ def centroid_triplet_losses(
     hardest=True,
     swap=False,
     smooth=False,
+    unit_means=True,
 ):
     """relu(d(x, own centroid) − d(x, other centroid) + margin); by sample, and by the other class in order.
 
-    swap: the smaller of the distances of x and of its own centroid to the other one; smooth: softplus for relu.
+    swap: the smaller of the distances of x and of its own centroid to the other one; smooth: softplus for relu;
+    unit_means: means of unit vectors.
     """
     convert = unit if normalize else list
+    others = x if ref is None else ref
+    if unit_means:
+        others = [convert(v) for v in others]
     x = [convert(v) for v in x]
-    others = x if ref is None else [convert(v) for v in ref]
     other_labels = labels if ref_labels is None else ref_labels
     losses = []
     for a in range(len(x)):
@@ -73,20 +77,3 @@ def centroid_triplet_losses(
         violations = [d_own - d + margin for d in ([min(d_others)] if hardest else d_others)]
         losses += [math.log1p(math.exp(v)) if smooth else max(0.0, v) for v in violations]
     return losses
-
-
-def centroid_triplet_of_pml_1_7(rows, labels, margin):
-    """PML 1.7.3's loss of P classes with K samples each: the mean of its losses above 0."""
-
-    def centroid(members):
-        return [sum(column) / len(members) for column in zip(*members, strict=True)]
-
-    losses = []
-    for i, row in enumerate(rows):
-        others = [r for j, r in enumerate(rows) if labels[j] == labels[i] and j != i]
-        to_own = distance(unit(row), unit(centroid(others)))
-        for other in sorted(set(labels) - {labels[i]}):
-            of_other = centroid([r for r, y in zip(rows, labels, strict=True) if y == other])
-            losses.append(max(0.0, to_own - distance(unit(row), unit(of_other)) + margin))
-    above = [loss for loss in losses if loss > 0]
-    return sum(above) / len(above) if above else 0.0

@@ -7,12 +7,13 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from pytorch_metric_learning.distances import CosineSimilarity
 
 from pml_ext import losses
 from tests.losses.test_contract import NAMES, WITHOUT_REFERENCES
 from tests.losses.test_contract import make as make_for_three_classes
 from tests.oracles import concordance as concordance_oracle
-from tests.oracles import recall_at_k as recall_oracle
+from tests.oracles import smooth_rank as rank_oracle
 from tests.oracles import threshold_consistency as tcm_oracle
 from tests.properties.batches import Batch, batches, indices_tuples
 
@@ -96,11 +97,29 @@ def compared(batch):
 exact = batches(dtypes=(torch.float64,))
 
 
-@given(batch=exact, gamma=st.sampled_from([0.0, 0.3, 1.0]), hinge=st.booleans(), data=st.data())
-def test_cit(batch, gamma, hinge, data):
-    cosines, labels, ref_labels = compared(batch)
+def halfway(rows):
+    """Cosines from 0 to 1."""
+    return [[(1 + c) / 2 for c in row] for row in rows]
+
+
+@given(
+    batch=exact,
+    options=st.fixed_dictionaries(
+        {
+            "gamma": st.sampled_from([0.0, 0.3, 1.0]),
+            "similarity": st.sampled_from(["unit", "cosine"]),
+            "hinge_partial_likelihood": st.booleans(),
+            "collect_stats": st.booleans(),  # another way to the value
+        }
+    ),
+    data=st.data(),
+)
+def test_cit(batch, options, data):
+    s, labels, ref_labels = compared(batch)
     inside = unit(batch.reference[0])
-    s, s_ref = ([[(1 + c) / 2 for c in row] for row in rows] for rows in (cosines, products(inside, inside)))
+    s_ref = products(inside, inside)
+    if options["similarity"] == "unit":
+        s, s_ref = halfway(s), halfway(s_ref)
     indices = data.draw(indices_tuples(batch))
     if indices is None:
         chosen = concordance_oracle.triplets(labels, ref_labels)
@@ -108,7 +127,8 @@ def test_cit(batch, gamma, hinge, data):
         chosen = list(zip(*(part.tolist() for part in indices), strict=True))
     else:
         return  # pytorch-metric-learning turns pairs into triplets
-    value = value_of(losses.CITLoss(gamma=gamma, hinge_partial_likelihood=hinge), batch, indices)
+    value = value_of(losses.CITLoss(**options), batch, indices)
+    gamma, hinge = options["gamma"], options["hinge_partial_likelihood"]
     expected = concordance_oracle.cit(s, s_ref, chosen, gamma, hinge) if chosen else 0.0
     assert float(value) == pytest.approx(expected, abs=1e-9)
 
@@ -118,15 +138,18 @@ def test_cit(batch, gamma, hinge, data):
     form=st.fixed_dictionaries({"indicator": st.booleans(), "divide_by": st.sampled_from(["hard", "all"])}),
     plus=st.floats(0.3, 1),
     minus=st.floats(-1, 0.3),
+    weights=st.sampled_from([(0.7, 1.3), (0.0, 1.0), (1.0, 0.0)]),
+    collect_stats=st.booleans(),  # another way to the value
 )
-def test_tcm(batch, form, plus, minus):
+def test_tcm(batch, form, plus, minus, weights, collect_stats):
     cosines, labels, ref_labels = compared(batch)
     positives, negatives = tcm_oracle.split(cosines, labels, ref_labels)
     # Rounding decides whether a cosine on a margin counts.
     assume(all(abs(s - plus) > 1e-9 for s in positives) and all(abs(s - minus) > 1e-9 for s in negatives))
     shortfall, excess = tcm_oracle.terms(positives, negatives, plus, minus, **form)
-    loss = losses.TCMLoss(lambda_plus=0.7, lambda_minus=1.3, margin_plus=plus, margin_minus=minus, **form)
-    assert float(value_of(loss, batch)) == pytest.approx(0.7 * shortfall + 1.3 * excess, abs=1e-9)
+    distance = CosineSimilarity(collect_stats=collect_stats)
+    loss = losses.TCMLoss(*weights, plus, minus, **form, distance=distance)
+    assert float(value_of(loss, batch)) == pytest.approx(weights[0] * shortfall + weights[1] * excess, abs=1e-9)
 
 
 @given(batch=exact, ks=st.sampled_from([(1,), (1, 2, 4), (3, 50)]))
@@ -138,5 +161,5 @@ def test_recall_at_k(batch, ks):
     if not queries or len({*labels, *others}) == 1:
         assert value == 0
     else:
-        expected = recall_oracle.smooth_recall_loss(cosines, labels, ref_labels, ks, 0.1, 0.5)
+        expected = rank_oracle.smooth_recall_loss(cosines, labels, ref_labels, ks, 0.1, 0.5)
         assert float(value) == pytest.approx(expected, abs=1e-9)

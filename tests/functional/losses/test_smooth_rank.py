@@ -7,7 +7,7 @@ import torch
 
 from pml_ext.functional import smooth_recall_at_k
 from pml_ext.functional.losses.smooth_rank import smooth_average_precision, smooth_ranks
-from tests.oracles.recall_at_k import sigmoid, smooth_recall
+from tests.oracles.smooth_rank import smooth_precision, smooth_recall
 
 KS = (1, 2, 3, 8, 40)
 
@@ -22,11 +22,6 @@ def given(count=6, width=11):
     return similarities, positive
 
 
-def rank(row, item, counted, temperature):
-    others = [s for z, s in enumerate(row) if z != item and counted[z] and s > -2]
-    return 1 + sum(sigmoid((s - row[item]) / temperature) for s in others)
-
-
 @pytest.mark.parametrize("block", [1, 30, 2**18])
 def test_recall_and_average_precision_equal_the_loops(block, blocks_of, device):
     blocks_of(block)
@@ -34,13 +29,11 @@ def test_recall_and_average_precision_equal_the_loops(block, blocks_of, device):
     given_to = [x.to(device) for x in (similarities, positive)]
     recalls = smooth_recall_at_k(*given_to, KS, 0.1, 0.7)
     precisions = smooth_average_precision(*given_to, 0.2)
-    rows, marks = similarities.tolist(), positive.tolist()
-    for q, row in enumerate(rows):
+    for q, row in enumerate(similarities.tolist()):
         relevant, ranked = positive[q].nonzero().flatten().tolist(), [z for z in range(11) if row[z] > -2]
         expected = [smooth_recall(row, relevant, ranked, k, 0.1, 0.7) for k in KS]
         assert recalls[q].tolist() == pytest.approx(expected, abs=1e-12)
-        shares = [rank(row, i, marks[q], 0.2) / rank(row, i, [True] * 11, 0.2) for i in relevant]
-        assert precisions[q].item() == pytest.approx(sum(shares) / len(shares), abs=1e-12)
+        assert precisions[q].item() == pytest.approx(smooth_precision(row, relevant, ranked, 0.2), abs=1e-12)
 
 
 @pytest.mark.parametrize("block", [1, 20, 2**18])
