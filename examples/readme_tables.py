@@ -54,22 +54,23 @@ def which_loss() -> str:
         [
             "a classification loss",
             "`TCMRegularizer(loss)`",
-            f"OPIS {-gains['TCM'][0]:.0f} % lower: {with_tcm[0]:.1f} to {with_tcm[-1]:.1f} × 10⁻³",
+            f"OPIS {-gains['TCM'][0]:.0f} % lower, but still {with_tcm[0]:.1f} to {with_tcm[-1]:.1f} × 10⁻³",
         ],
         [
             "an identity loss, and no margin to tune",
             "`CITLoss` in addition",
-            f"`CITLoss` alone: mAP@R {-gains['CIT'][0]:.1f} points below a triplet loss",
+            f"never alone: mAP@R {-gains['CIT'][0]:.1f} points below a triplet loss",
         ],
         ["a loss on a few random triplets", "`LoOp(loss)`", f"mAP@R {gains['LoOp'][0]:.1f} points higher"],
     ]
     triplet = losses["triplet@0.05"]
     about = (
         "Means over five image sets, for linear layers on frozen features. PML's `TripletMarginLoss()` has "
-        f"OPIS {opis(triplet):.1f} × 10⁻³ and {accuracy(triplet)}. Classification losses have a higher OPIS and a "
-        "lower mAP@R even with TCM. At FAR 0.1 %, normalised scores accept more genuine pairs in "
-        f"{normalised['tar_higher']} of {normalised['combinations']} combinations of loss and set, and fewer in "
-        f"{normalised['tar_lower'] or 'none'}. Choose a new threshold for them when the gallery has doubled."
+        f"OPIS {opis(triplet):.1f} × 10⁻³ but only {accuracy(triplet)}. Classification losses have a higher OPIS and a "
+        "lower mAP@R even with TCM. At a FAR of 0.1 %, normalised scores accept more genuine pairs in "
+        f"{normalised['tar_higher']} of {normalised['combinations']} combinations of loss and image set, "
+        f"fewer in {normalised['tar_lower'] or 'none'}; the others are undecided. With normalised scores, choose the "
+        "threshold again when the gallery has doubled."
     )
     return f"{table(['you have', 'use', 'measured'], rows)}\n{about}\n"
 

@@ -1,4 +1,4 @@
-"""Shares work and results among the ranks of a process group; without a group, this process does everything."""
+"""Share work and results among the ranks of a process group. With group=None, this process does everything."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
@@ -81,7 +81,7 @@ def gather_in_order(
     everywhere: bool,
     step: int = 2**16,
 ) -> Tensor:
-    """(N, …) rows of all ranks in the order of their numbers, on every rank or on rank 0 alone, none elsewhere.
+    """(N, …) rows of all ranks in the order of their numbers; if not `everywhere`, on rank 0 alone (0 rows elsewhere).
 
     rows: (n, …), only n may differ; numbers: (n,) int64, on all ranks together 0 … N − 1. device: by which they
     travel, None: their own; step: rows of each rank sent at a time, to limit the memory there.
@@ -147,7 +147,7 @@ def add_transpose_of_ranks_(
     own = parts[rank]
     add_transpose_(rows[:, own])
     for first in range(0, max(part.stop - part.start for part in parts), step):
-        # Two ranks swap the same block, so that no rank sends a block it has already added to.
+        # Two ranks swap blocks at the same time: each sends its block before it adds to it.
         blocks = []
         for other, part in enumerate(parts):
             low = own if rank < other else part

@@ -114,8 +114,8 @@ IMPORT = Argument(
 CONFIG = (
     Argument(
         "--config-file FILE",
-        "Config file, or the name of a bundled one (see `pml-ext configs`). Same as the positional FILE; FastReID's "
-        "spelling.",
+        "Config file, or the name of a bundled one (see `pml-ext configs`). Same as the positional FILE, as "
+        "FastReID spells it.",
     ),
     IMPORT,
     Argument(
@@ -136,12 +136,21 @@ PROCESSES = (
     NUM_GPUS,
     NUM_MACHINES,
     Argument("--machine-rank N", "Number of this machine, from 0", type=int, default=0),
-    Argument("--dist-url URL", "tcp://address:port of machine 0; auto is a free port of this one", default="auto"),
-    Argument("--timeout SECONDS", "Timeout of collective operations, in seconds", type=float, default=1800.0),
+    Argument(
+        "--dist-url URL",
+        "Where the processes meet: tcp://ADDRESS:PORT of machine 0; auto takes a free port of this machine",
+        default="auto",
+    ),
+    Argument(
+        "--timeout SECONDS", "Time that a process waits for the others before the run fails", type=float, default=1800.0
+    ),
     Argument("--max-restarts N", "Restart a failed run from its last checkpoint up to N times", type=int, default=0),
 )
 TRAINED = Argument(
-    "RUN | FILE [KEY VALUE]…", "OUTPUT_DIR of a run or config file, and config overrides.", dest="words", nargs="*"
+    "RUN | FILE [KEY VALUE]…",
+    "A run (its OUTPUT_DIR) or a config file, then config overrides.",
+    dest="words",
+    nargs="*",
 )
 HALF = Argument("--half", "Use 16-bit precision except in the heads.")
 IMAGE_FOLDER = Argument("--images FOLDER", "Folder that the file's paths are relative to [default: the file's folder]")

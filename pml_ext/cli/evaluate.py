@@ -30,8 +30,8 @@ _ARGUMENTS: Arguments = [
     OneOf(
         Argument(
             "--distractors FILE",
-            "Add gallery embeddings of identities that no query has. Measures TAR at FAR and searches among them all "
-            "[default: none]",
+            "More gallery embeddings, of identities that neither file has. Only TAR at FAR and searches "
+            "are then measured [default: none]",
         ),
         Argument(
             "--normalize COHORT",
@@ -42,7 +42,8 @@ _ARGUMENTS: Arguments = [
     ),
     Argument(
         "--checkpoint FILE",
-        "Model file of the embeddings; a cohort or threshold.json must be of it [default: not compared]",
+        "Model file of the embeddings; metrics.json keeps its hash, and --normalize must be of the same model "
+        "[default: not compared]",
     ),
     Argument("--report", "Write an HTML report, too."),
     IMAGE_FOLDER,

@@ -21,17 +21,23 @@ _SEE_FILES = "See `pml-ext evaluate --help` for the layout of files.\n"
 
 
 _FAR = Argument("--far RATE", "Choose the threshold with a false accept rate of at most RATE, e.g. 0.001.", type=float)
-_FPIR = Argument("--fpir RATE", "Maximum false positive identification rate (FPIR).", type=float)
+_FRR = Argument("--frr RATE", "Choose the threshold with a false reject rate of at most RATE, e.g. 0.05.", type=float)
+_FPIR = Argument(
+    "--fpir RATE",
+    "Choose the threshold at which at most RATE of the searches for identities outside the gallery find a match.",
+    type=float,
+)
 _GALLERY_SIZE = Argument(
     "--gallery-size N",
-    "Choose the threshold for searches among N enrolled identities [default: all of the file but one]",
+    "Enrolled identities in a search. With --fpir, the threshold is chosen for this number; otherwise searches "
+    "are only reported [default: with --fpir all of the file but one, otherwise no searches]",
     type=int,
 )
 
 
 _CHOOSE_ARGUMENTS: Arguments = [
     Argument("FILE", "Embeddings of validation samples, see below."),
-    OneOf(_FAR, Argument("--frr RATE", "Maximum false reject rate.", type=float), _FPIR, required=True),
+    OneOf(_FAR, _FRR, _FPIR, required=True),
     _GALLERY_SIZE,
     Argument("--rank R", "Count a search as correct if the right identity is in the top R [default: 1]", type=int),
     Argument(
@@ -154,10 +160,22 @@ CHOOSE = Command(
 _CHECK_ARGUMENTS: Arguments = [
     Argument("REPORT", "threshold.json of `pml-ext threshold choose`."),
     Argument("FILE", "New embeddings."),
-    Argument("--labels NAME", "Array or column of identities [default: the file's labels]"),
-    Argument("--frames NAME", "Array or column; samples of one frame are different people [default: none]"),
-    Argument("--tracks NAME", "Array or column; samples of one track are the same person [default: none]"),
-    Argument("--normalize COHORT", "cohort.npz next to the report, if there is one [default: plain cosines]"),
+    Argument(
+        "--labels NAME",
+        "Array or column of identities; not with --frames or --tracks [default: the file's labels]",
+    ),
+    Argument(
+        "--frames NAME",
+        "Array or column with each sample's frame; samples of one frame are different people [default: none]",
+    ),
+    Argument(
+        "--tracks NAME",
+        "Array or column with each sample's track; samples of one track are the same person [default: none]",
+    ),
+    Argument(
+        "--normalize COHORT",
+        "cohort.npz that normalises the report's scores, if it has one [default: as in the report]",
+    ),
     Argument("--checkpoint FILE", "Model file in use; must be the report's [default: not compared]"),
 ]
 

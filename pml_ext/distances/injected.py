@@ -53,7 +53,10 @@ class InjectedDistance(BaseDistance):
     was_read: bool
 
     def forward(self, query_emb: Tensor, ref_emb: Tensor | None = None) -> Tensor:
-        """The given matrix, as a copy: several losses write into what they get. Other embeddings are a ValueError."""
+        """Return a copy of the given matrix, since several losses write into theirs.
+
+        Raises ValueError for other numbers of embeddings, unless each is a row of the points that the matrix is of.
+        """
         if self.two_sets and (ref_emb is None or ref_emb is query_emb):
             raise ValueError(
                 "the loss or miner asked its distance for a matrix inside one set; the one that replaces it is "
@@ -163,12 +166,12 @@ def orders_if_gathered(labels: Tensor, ref_labels: Tensor | None = None) -> tupl
     def order(ids: Tensor) -> Tensor:
         return torch.arange(len(ids), device=ids.device).view(world, -1)[blocks].view(-1)
 
-    is_gathered = not frame.f_locals["self"].efficient  # otherwise embeddings are the rank's own
+    is_gathered = not frame.f_locals["self"].efficient  # PML's efficient wrapper passes only this rank's embeddings
     return order(labels) if is_gathered else None, None if ref_labels is None else order(ref_labels)
 
 
 def _check_memory(labels: Tensor | None, share: int) -> None:
-    """Refuses a memory whose arcs would join samples of two ranks: its order differs between ranks."""
+    """Raise if arcs in the memory would join samples of two ranks, whose order differs from rank to rank."""
     if labels is None:
         return
     if len(labels) % share == 0:

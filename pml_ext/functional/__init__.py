@@ -1,6 +1,6 @@
 """The maths, tensors in and tensors out; torch only."""
 
-from pml_ext.functional.clustering import clustering_f1
+from pml_ext.functional.clustering_metrics import clustering_f1
 from pml_ext.functional.loop.arcs import arc_distance, closest_on_arcs, closest_on_segments, segment_distance
 from pml_ext.functional.loop.pair_matrix import loop_pairs
 from pml_ext.functional.losses.cit import concordance_index

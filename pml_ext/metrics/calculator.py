@@ -44,6 +44,9 @@ class AccuracyCalculator:
       pairs of one camera count.
     - f1, NMI, AMI, spectral_variance: the queries.
 
+    A class of one sample has no match, so its query is not counted by the first group; OPIS has no utility for it. Its
+    pairs with other classes count as impostors everywhere. A metric without any pair is nan, with a warning.
+
     PML's hooks keep the epoch with the highest value. For them `include` also takes negative_opis,
     negative_epsilon_opis, negative_equal_error_rate and negative_spectral_variance, which rise as the embeddings get
     better, and tar_at_far_1em2/3/4, names that need no quotes in SQL.

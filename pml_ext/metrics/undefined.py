@@ -1,6 +1,6 @@
-"""Values that mislead: a metric whose pairs are missing is nan, and OPIS says nothing of classes that look alike.
+"""The warnings about metrics that are undefined (nan: no pairs) or mislead (OPIS of classes that look alike).
 
-One warning says why.
+`AccuracyCalculator` documents what is undefined.
 """
 
 from collections.abc import Iterable, Sequence

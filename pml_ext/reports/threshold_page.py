@@ -25,7 +25,7 @@ from pml_ext.reports.threshold_text import (
     overall_in_words,
     percent,
     ratio_in_words,
-    refused_in_words,
+    rejected_in_words,
     score_in_words,
     target_in_words,
     with_interval,
@@ -46,7 +46,7 @@ def page_of(report: ThresholdFields, figures: list[ReportFigure], image_of: Imag
     if (pairs := report.worst_pairs) is not None:
         cards["Most similar samples of different classes"] = _cards(report, pairs.impostors, "accepted", image_of)
         cards["Least similar samples of one class"] = _cards(report, pairs.genuine, "rejected", image_of)
-    sentences = [cameras_in_words(report), f"{refused_in_words(report)}.", overall_in_words(report)]
+    sentences = [cameras_in_words(report), f"{rejected_in_words(report)}.", overall_in_words(report)]
     texts = {
         "title": "One threshold, and what it does to each class",
         "meaning": meaning(report),

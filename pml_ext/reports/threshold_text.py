@@ -105,13 +105,13 @@ def cameras_in_words(report: ThresholdFields) -> str:
     return f"{rejected}; {counted}."
 
 
-def refused_in_words(report: ThresholdFields) -> str:
+def rejected_in_words(report: ThresholdFields) -> str:
     """How many classes are rejected more than twice as often as all pairs are, that rate rounded up to a simple one."""
     rates = [c.frr for c in report.classes if c.frr is not None]
     limit = next((rate for rate in _ROUND_RATES if rate >= 2 * report.frr.rate), _ROUND_RATES[-1])
-    refused = sum(rate > limit for rate in rates)
-    are = "is" if refused == 1 else "are"
-    return f"{refused} of {len(rates)} classes {are} refused in more than {percent(limit)} of their own pairs"
+    rejected = sum(rate > limit for rate in rates)
+    have = "has" if rejected == 1 else "have"
+    return f"{rejected} of {len(rates)} classes {have} more than {percent(limit)} of their genuine pairs rejected"
 
 
 def overall_in_words(report: ThresholdFields) -> str:
@@ -164,7 +164,7 @@ def summary_lines(report: ThresholdFields) -> list[Line]:
         *_groups(report),
         ("highest FAR", ", ".join(highest_far)),
         ("highest FRR", ", ".join(highest_frr)),
-        ("refused", refused_in_words(report)),
+        ("rejected", rejected_in_words(report)),
         ("OPIS", _consistency(report)),
     ]
     return lines + origin_lines(report)

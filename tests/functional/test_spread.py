@@ -8,7 +8,7 @@ import torch
 from sklearn.metrics import adjusted_mutual_info_score
 
 from pml_ext.functional import EmbeddingSpread, clustering_f1, embedding_spread, spectral_variance
-from pml_ext.functional.clustering import adjusted_mutual_information
+from pml_ext.functional.clustering_metrics import adjusted_mutual_information
 from tests.oracles import metrics as oracle
 
 

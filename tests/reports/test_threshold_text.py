@@ -5,7 +5,7 @@ import torch
 
 from pml_ext.metrics import SampleSource, SearchPlan, ThresholdReport
 from pml_ext.metrics.threshold.structures import ClassErrors, ErrorRate, GalleryRates, MeanRate
-from pml_ext.reports.threshold_text import as_counts, meaning, percent, refused_in_words
+from pml_ext.reports.threshold_text import as_counts, meaning, percent, rejected_in_words
 
 LABELS = torch.arange(8).repeat_interleave(5)
 
@@ -71,15 +71,15 @@ def test_one_class_that_has_nearly_all_pairs_is_not_the_headline() -> None:
 @pytest.mark.parametrize(
     ("rate", "text"),
     [
-        (22 / 50, "2 of 5 classes are refused in more than 50 % of their own pairs"),
-        (3 / 50, "3 of 5 classes are refused in more than 20 % of their own pairs"),  # twice the rate is 12 %
-        (0.0, "4 of 5 classes are refused in more than 0.1 % of their own pairs"),
+        (22 / 50, "2 of 5 classes have more than 50 % of their genuine pairs rejected"),
+        (3 / 50, "3 of 5 classes have more than 20 % of their genuine pairs rejected"),  # twice the rate is 12 %
+        (0.0, "4 of 5 classes have more than 0.1 % of their genuine pairs rejected"),
     ],
 )
 def test_classes_that_are_refused_often_are_counted(rate: float, text: str) -> None:
     classes = tuple(ClassErrors(k, 5, 175, 9, 10 * (k > 0), refused) for k, refused in enumerate((0, 0, 1, 3, 6, 10)))
     found = dataclasses.replace(report(), classes=classes, frr=ErrorRate(round(50 * rate), 50, 0.0, 1.0))
-    assert refused_in_words(found) == text and text in found.summary()
+    assert rejected_in_words(found) == text and text in found.summary()
 
 
 def test_percent_has_three_digits_and_no_exponent() -> None:

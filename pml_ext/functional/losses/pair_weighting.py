@@ -1,8 +1,9 @@
 """General Pair Weighting: the weights |∂L/∂S_ij| of pair-based losses in closed form.
 
-Every function takes a similarity matrix S (B, R) and boolean masks of its shape for the positive and negative pairs
-(disjoint, without self-pairs). It returns (B, R) weights >= 0, 0 outside the masks: the derivatives of Σ_i L_i, where
-L_i is the loss of anchor (row) i with positives P_i and negatives N_i. If L_i is undefined, row i is 0.
+Each `…_weights` function takes a similarity matrix S (B, R) and boolean masks of its shape for the positive and
+negative pairs (disjoint, without self-pairs). It returns (B, R) weights >= 0, 0 outside the masks: the derivatives of
+Σ_i L_i, where L_i is the loss of anchor (row) i with positives P_i and negatives N_i. A sum over an empty P_i or N_i
+contributes no weights.
 
 Source: Wang et al., "Multi-Similarity Loss with General Pair Weighting for Deep Metric Learning", CVPR 2019.
 """
@@ -179,7 +180,8 @@ def histogram_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *,
     """
     # A nan falls into interval 0 and stays nan in the product with S.
     left, nodes = _histograms(similarity.nan_to_num(-1.0), positive, negative, bins)
-    # A positive that moves right leaves the cumulative count of its left node; a negative gains h⁺ of its right node.
+    # The loss is Σ_r h⁻(r) Σ_{q ≤ r} h⁺(q). A positive that moves right reduces the inner sum at its left node; a
+    # negative that moves right gains h⁺ of its right node.
     w_positive = nodes[1][left] / positive.sum().clamp_min(1)
     w_negative = nodes[0][left + 1] / negative.sum().clamp_min(1)
     slope = len(similarity) * bins / 2
@@ -221,7 +223,7 @@ def multi_similarity_mining(
 
 
 def weighted_sums(similarity: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
-    """Σ_j w_ij S_ij of each row with w = weigh(S) held constant: its gradient is w, its second derivative that of w.
+    """Σ_j w_ij S_ij of each row with w = weigh(S) held constant: the gradient is w, its derivative is weigh's.
 
     Args:
         similarity: (B, R).

@@ -13,7 +13,7 @@ from pml_ext._checks import check_number, check_whole
 from pml_ext.functional.open_set.best_scores import BestScores, HighScores, Template, reported, scores_from
 from pml_ext.functional.verification.intervals import half_width
 
-NEEDED = 10  # scores at or above the threshold, below which nothing is extrapolated
+NEEDED = 10  # with fewer scores at or above the threshold nothing is extrapolated
 _NOTHING_KNOWN = 0.01
 _PARTS = 20  # of the identities, each left out once
 _NODES = np.linspace(-8, 8, 241)  # of a standard normal variable
@@ -122,7 +122,7 @@ def fitted_rate(high: HighScores, threshold: float, enrolled: int) -> float | No
 
 
 def _of_both(counts: Tensor, others: int, enrolled: int) -> tuple[float, float]:
-    """log(−log(1 − FPIR)) of each model, which is about log N + log f if all probes are alike."""
+    """log(−log(1 − FPIR)) of each model: log(gallery size) + log(rate of a comparison) if probes are alike."""
     values, times = (of.tolist() for of in torch.unique(counts, return_counts=True))
     (a, b), no = _fits(tuple(values), tuple(times), others)
     beta = float(-np.expm1(log_beta_ratio(a, b, 0, enrolled)))
@@ -177,7 +177,7 @@ def log_rising(start: float, count: Array) -> Array:
 
 
 def _stirling_rest(x: Array) -> Array:
-    """log Γ(x) less (x − 1/2) log x − x + log(2π) / 2, to 1e-17 from 100 on."""
+    """log Γ(x) − [(x − 1/2) log x − x + log(2π) / 2], to 1e-17 from 100 on."""
     square = x * x
     return (1 / 12 - (1 / 360 - 1 / 1260 / square) / square) / x
 

@@ -26,7 +26,8 @@ def compiled_count_rows(cosine: np.dtype[Any], by_class: np.dtype[Any], pooled: 
     return compile_loops("pml_ext.functional.operating_points.counting_kernel", "count_rows", count_one_pair)
 
 
-# numpy searches a mask three times faster if more than a tenth of it is true; below _SPARSE its sparse search wins.
+# np.flatnonzero is three times faster on a mask with more than a tenth of true entries, so the search below adds some.
+# Below _SPARSE that no longer pays.
 _DENSE, _SPARSE = 0.1, 0.04
 
 
@@ -94,8 +95,7 @@ class SimilarPairFinder:
         return found[:count]
 
 
-# From this size compiled loops save more time than loading them costs (0.3 s, 1.5 s the first time on a machine)
-# within two or three calls of a process; at twice the size within one.
+# Number of samples from which two or three calls repay the loading of the compiled loops (0.3 s; 1.5 s the first time).
 _WORTH_LOADING = 10_000
 
 

@@ -104,8 +104,9 @@ def opis(
         0-dim float64, in [0, 0.25].
     Raises:
         ValueError: see `utility_curves`.
-    Source: Zhang et al., arXiv 2307.04047, eq. 2, averaged over the grid. Paper: A.1.2 bounds it by $2 α (1 - α)$;
-        here: $α (1 - α)$, the variance of a variable with values 0 and 1, so at most 0.25.
+    Source: Zhang et al., arXiv 2307.04047, eq. 2, averaged over the grid. Paper: A.1.2
+        bounds it by $2 α (1 - α)$ if a share α of the classes is at one extreme; here: $α (1 - α)$, the variance of a
+        variable with values 0 and 1, so at most 0.25.
 
     >>> import torch
     >>> labels = torch.arange(40) % 4

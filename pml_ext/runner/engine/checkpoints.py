@@ -1,5 +1,8 @@
 """Checkpoints are written whole or not at all; checks that a run can resume one. `trainer.py` chooses the best.
 
+There is no random state to restore: `TrainingModule.on_train_batch_start` seeds each step from SEED, epoch, step and
+rank.
+
 Class vectors of Partial FC are in files of safetensors beside last.ckpt: each rank writes its own rows, and any number
 of ranks reads them. A checkpoint names their folder, which is complete before the checkpoint is written.
 """

@@ -1,4 +1,7 @@
-"""What a config's test sets are measured by: TEST.METRICS, and what a user's TEST.EVALUATOR measures."""
+"""The evaluator of a config: TEST.METRICS, or a user's TEST.EVALUATOR. `evaluate.py` measures a test set.
+
+To add a metric to the table, give it a key and heading in `metrics/keys.py`.
+"""
 
 from collections.abc import Mapping
 from itertools import chain
