@@ -69,8 +69,7 @@ def which_loss() -> str:
         f"OPIS {opis(triplet):.1f} × 10⁻³ but only {accuracy(triplet)}. Classification losses have a higher OPIS and a "
         "lower mAP@R even with TCM. At a FAR of 0.1 %, normalised scores accept more genuine pairs in "
         f"{normalised['tar_higher']} of {normalised['combinations']} combinations of loss and image set, "
-        f"fewer in {normalised['tar_lower'] or 'none'}; the others are undecided. With normalised scores, choose the "
-        "threshold again when the gallery has doubled."
+        f"fewer in {normalised['tar_lower'] or 'none'}. Choose their threshold again when the gallery has doubled."
     )
     return f"{table(['you have', 'use', 'measured'], rows)}\n{about}\n"
 
