@@ -66,12 +66,14 @@ def test_every_loss_is_here() -> None:
 
 
 @every_loss
-def test_is_a_pml_loss_and_repeats_itself(name: str) -> None:
+def test_is_a_pml_loss_and_repeats_itself(name: str, recwarn: pytest.WarningsRecorder) -> None:
     loss, (x, labels) = make(name), batch()
     assert isinstance(loss, BaseMetricLossFunction)
     value = loss(x, labels)
     assert finite_with_gradient(value, x).abs().sum() > 0
     assert torch.equal(loss(x, labels), value)
+    loss(x[:4], labels[2:6])  # two classes of two have pairs of both kinds
+    assert not recwarn.list
 
 
 @every_loss

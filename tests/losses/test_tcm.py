@@ -51,6 +51,15 @@ def test_reducers_get_all_pairs_where_all_are_summed_or_counted():
     assert sorted(found.tolist()) == pytest.approx(sorted(factor * (s - 0.5) for s in negatives))
 
 
+def test_margins_may_be_equal_and_of_a_term_without_weight_any():
+    for options in (
+        {"margin_plus": 0.5},
+        {"margin_plus": 0.2, "lambda_plus": 0},
+        {"margin_minus": 1, "lambda_minus": 0},
+    ):
+        assert TCMLoss(**options)(embeddings(), torch.tensor(LABELS)) > 0
+
+
 @pytest.mark.parametrize("collect_stats", [False, True])
 def test_the_sum_over_all_pairs_is_zero_where_none_is_hard(collect_stats):
     x, labels = torch.eye(4).repeat_interleave(2, dim=0), torch.arange(4).repeat_interleave(2)

@@ -43,6 +43,13 @@ def test_the_published_keys():
     assert set(metric.compute()) == {"opis", "epsilon_opis", "d_min", "d_max", "classes", "samples", "curves"}
 
 
+def test_what_kind_of_number_each_is():
+    of_names = {name: keys.CALCULATED[name] for name in calculated() if name in keys.CALCULATED}
+    falling = {"opis", "epsilon_opis", "equal_error_rate", "spectral_variance"}
+    assert {name for name, metric in of_names.items() if metric.lower_is_better} == falling
+    assert {name for name, metric in of_names.items() if not metric.is_rate} == falling - {"equal_error_rate"}
+
+
 def test_rates_in_keys():
     assert [keys.rate(far) for far in (1, 0.1, 1e-3, 0.0025, 1e-10)] == ["1e+0", "1e-1", "1e-3", "2.5e-3", "1e-10"]
 

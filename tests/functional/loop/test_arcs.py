@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pml_ext.functional import arc_distance, segment_distance
+from pml_ext.functional import arc_distance, closest_on_arcs, closest_on_segments, segment_distance
 from tests.oracles.arcs import brute_force_arcs, brute_force_segments
 
 KINDS = ["point", "two points", "shared end", "identical", "reversed", "crossing"]
@@ -50,6 +50,30 @@ def test_arcs_equal_brute_force(size, kind, device):
     if kind not in KINDS:
         single = arc_distance(*(3 * end.float() for end in ends))
         assert (single.square() - expected.square()).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize("kind", [None, "point", "shared end", "crossing"])
+def test_weights_give_the_closest_points(kind):
+    for closest, points in ((closest_on_arcs, four(200, 3)), (closest_on_segments, four_points(200, 3))):
+        x1, x2, y1, y2 = points if kind is None else degenerate(kind, *points)
+        if closest is closest_on_arcs:
+            x1, x2, y1, y2 = (F.normalize(end, dim=1) for end in (x1, x2, y1, y2))
+        ends = [(x1, y1), (x1, y2), (x2, y1), (x2, y2), (x1, x2), (y1, y2)]
+        products = [(a * b).sum(1) for a, b in ends]
+        squares = [(a - b).square().sum(1) for a, b in ends]
+        value, *weights = closest(*(products if closest is closest_on_arcs else squares))
+        assert torch.stack(weights).min() >= 0
+        w1, w2, v1, v2 = (weight[:, None] for weight in weights)
+        p, q = w1 * x1 + w2 * x2, v1 * y1 + v2 * y2
+        if closest is closest_on_arcs:
+            expected = 1 - brute_force_arcs(x1, x2, y1, y2).square() / 2
+            torch.testing.assert_close((p * q).sum(1), expected, rtol=0, atol=1e-9)
+            torch.testing.assert_close(p.norm(dim=1) * q.norm(dim=1), torch.ones(200).double())
+        else:
+            expected = brute_force_segments(x1, x2, y1, y2).square()
+            torch.testing.assert_close((p - q).square().sum(1), expected, rtol=0, atol=1e-7)
+            torch.testing.assert_close(torch.stack([w1 + w2, v1 + v2]), torch.ones(2, 200, 1).double())
+        torch.testing.assert_close(value, expected, rtol=0, atol=1e-7)
 
 
 def test_antipodal_ends_count_as_two_points():

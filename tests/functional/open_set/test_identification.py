@@ -4,10 +4,11 @@ import math
 
 import pytest
 import torch
+from scipy.stats import hypergeom
 from torch.nn.functional import normalize
 
 from pml_ext.functional import identification
-from pml_ext.functional.open_set.best_scores import BestScores, scores_from, share_with_any
+from pml_ext.functional.open_set.best_scores import BestScores, scores_from, share_with_any, share_with_fewer
 from pml_ext.functional.open_set.identification import search_rates
 from tests.oracles import identification as oracle
 from tests.oracles.thresholds import jeffreys
@@ -75,8 +76,13 @@ def test_of_many_probes_the_trial_leaves_no_score_out():
         assert found.fpir <= fpir and (step.fpir > fpir or step.fpir == found.fpir)
 
 
-def test_the_laws():
-    """Finite for large galleries."""
+@pytest.mark.parametrize("enrolled", [0, 1, 3, 7])
+def test_the_laws_are_hypergeometric_and_finite_for_large_galleries(enrolled):
+    above = torch.arange(8)
+    assert share_with_any(above, 7, enrolled).tolist() == pytest.approx(hypergeom.sf(0, 7, above, enrolled))
+    for rank in (1, 2, 5):
+        found = share_with_fewer(above, 7, enrolled, rank)
+        assert found.tolist() == pytest.approx(hypergeom.cdf(rank - 1, 7, above, enrolled))
     shares = share_with_any(torch.tensor([0, 1, 10, 10**7 - 1]), 10**7, 10**6)
     assert shares.tolist() == pytest.approx([0, 0.1, 1 - 0.9**10, 1], rel=1e-5, abs=1e-6)
 

@@ -8,6 +8,8 @@ from pml_ext.functional import PairDistances, opis
 from pml_ext.functional.operating_points import counting
 from pml_ext.functional.operating_points.counting import (
     Bins,
+    SimilarPairFinder,
+    SimilarPairs,
     compiled_count_rows,
     count_by_loops,
     count_by_search,
@@ -62,6 +64,21 @@ def test_other_types_and_narrow_blocks(dtype, counters, block_rows):
     if dtype == torch.float64:
         assert torch.equal(counts, bins.bincount(minlength=41))
     assert (counts - bins.bincount(minlength=41)).abs().sum() <= 2
+
+
+@pytest.mark.parametrize("bottom", [0.99, 0.9, 0.3, -1.0])
+def test_similar_negative_pairs_are_found_once_in_any_share(bottom):
+    pairs = PairDistances(SETS["tied"], LABELS, block_rows=100)
+    finder = SimilarPairFinder(pairs, bottom, torch.arange(700, dtype=torch.int32))
+    cosines = pairs.unit @ pairs.unit.T
+    is_similar = (cosines >= bottom) & (pairs.index[:, None] != pairs.index)
+    expected = is_similar.triu().nonzero()
+    for find in (finder._find_on_host, finder._find_on_device):
+        found = SimilarPairs(*(torch.cat(part) for part in zip(*map(find, pairs.blocks()), strict=True)))
+        rows, columns = found[1].long(), found[2].long()
+        order = (rows * 700 + columns).argsort()
+        assert torch.equal(torch.stack([rows, columns], dim=1)[order], expected)
+        torch.testing.assert_close(found[0], cosines[rows, columns])
 
 
 @pytest.mark.parametrize("labels", [[0, 1], [0, 0], [0, 0, 0, 1, 1]])

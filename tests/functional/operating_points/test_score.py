@@ -14,6 +14,7 @@ from pml_ext.functional import (
     utility_curves,
 )
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, TooFewPairsError
+from pml_ext.functional.operating_points.utility import why_opis_says_nothing
 from tests.oracles import metrics as oracle
 
 
@@ -59,6 +60,8 @@ def test_curves_equal_the_loops():
     assert curves.classes.tolist() == list(expected) and y[-1] not in curves.classes  # it has no positive pair
     tpr, tnr = torch.tensor(list(expected.values()), dtype=torch.float64).unbind(1)
     torch.testing.assert_close((curves.tpr, curves.tnr, curves.thresholds), (tpr, tnr, thresholds))
+    utilities = [*map(oracle.harmonic, tpr.flatten().tolist(), tnr.flatten().tolist())]
+    assert curves.utilities.flatten().tolist() == pytest.approx(utilities) and 0 in utilities
     assert curves.calibration_range.tolist() == pytest.approx(oracle.calibration_range(pairs, (1e-2, 1e-1)), rel=1e-12)
 
 
@@ -72,6 +75,20 @@ def test_the_weight_of_equation_1():
         assert opis_of_curves(curves).item() == opis_of_curves(curves, c=1).item()
     with pytest.raises(ValueError, match="c must be"):
         opis_of_curves(curves, c=0)
+
+
+def test_classes_are_told_apart_by_one_genuine_pair_in_a_hundred():
+    """Thresholds outside the calibration range, at which all is right, do not count; those at its ends do."""
+    thresholds = torch.tensor([0.1, 0.25, 0.5, 0.75])
+    for gap, is_told in ((1 / 64, True), (1 / 128, False)):
+        tpr = torch.tensor([[1, 0.5, 0.5 + 2 * gap, 1]], dtype=torch.float64)
+        tnr = torch.tensor([[1, 0.5, 0.5, 1]], dtype=torch.float64)
+        curves = UtilityCurves(thresholds, torch.tensor([0]), tpr, tnr, tpr, thresholds[1:3])
+        said = why_opis_says_nothing(curves)
+        share = 100 * (0.5 + gap)
+        assert said == "" if is_told else f"({share:.1f} % of genuine pairs are accepted, 50.0 %" in said
+    assert why_opis_says_nothing(curves._replace(calibration_range=thresholds[[1, 1]])) == ""
+    assert why_opis_says_nothing(curves._replace(calibration_range=torch.tensor([0.3, 0.4]))) == ""
 
 
 def test_classes_that_behave_alike_collapsed_embeddings_and_zero_rows():

@@ -28,6 +28,10 @@ def test_the_report_has_calibrated_probabilities():
 
 
 def test_without_calibration_a_probability_is_an_error():
-    few = ThresholdReport.from_embeddings(torch.eye(4), torch.arange(4) // 2, frr=0.5, splits=0)
+    few, enough = (
+        ThresholdReport.from_embeddings(torch.randn(4 * n, 8), torch.arange(4 * n) // 4, frr=0.5, splits=0)
+        for n in (3, 4)
+    )
+    assert 0 < enough.probability(torch.tensor(0.3), prior=0.1) < 1
     with pytest.raises(ValueError, match="the report has no calibration: make it again"):
         few.probability(torch.tensor(0.3), prior=0.1)
