@@ -8,7 +8,7 @@ from pml_ext.runner.config.load import require
 from pml_ext.runner.config.part_keys import REQUIRED, keys_of
 from pml_ext.runner.config.rules import value_of
 from pml_ext.runner.data.rules import OWN_DATA
-from pml_ext.runner.modeling.names import CLS_LAYERS, POOL_LAYERS, backbone_facts
+from pml_ext.runner.modeling.names import depths_of
 from pml_ext.runner.registry import (
     BACKBONE_REGISTRY,
     CALLBACK_REGISTRY,
@@ -53,12 +53,15 @@ def list_names(kind: str | None) -> str:
     registry = _REGISTRIES[kind]
     tables: dict[str, Mapping[str, str]] = {registry.key: _table(registry)}
     if kind == "heads":
-        tables |= {"MODEL.HEADS.POOL_LAYER": POOL_LAYERS, "MODEL.HEADS.CLS_LAYER": CLS_LAYERS}
+        from pml_ext.runner.modeling.heads import CLS_LAYERS, POOL_LAYERS
+
+        tables["MODEL.HEADS.POOL_LAYER"] = dict.fromkeys(POOL_LAYERS, "")
+        tables["MODEL.HEADS.CLS_LAYER"] = {name: _about(layer) for name, layer in CLS_LAYERS.items()}
     lines = []
     for key, names in tables.items():
         width = max(map(len, names), default=0)
         lines.append(key)
-        lines += [f"  {name:{width}}  {about}" for name, about in names.items()]
+        lines += [f"  {name:{width}}  {about}".rstrip() for name, about in names.items()]
     return "\n".join(lines)
 
 
@@ -72,16 +75,20 @@ def _table(registry: Registry) -> dict[str, str]:
     table = {}
     for entry in map(registry.entry, registry):
         words = []
-        if registry is BACKBONE_REGISTRY and (facts := backbone_facts(entry.name)):
-            words.append(str(facts))
-        elif registry not in (LOSS_REGISTRY, MINER_REGISTRY):
-            words.append((inspect.getdoc(entry.part) or "").partition("\n")[0])
+        if registry not in (LOSS_REGISTRY, MINER_REGISTRY):
+            words.append(_about(entry.part))
+        if registry is BACKBONE_REGISTRY and (depths := depths_of(entry.name)):
+            words.append(f"DEPTH {', '.join(depths)}")
         if registry.parent:
             words.append(_keys(entry, tree.get(entry.node, {})))
         if not entry.is_ours:
             words.append(f"(of {entry.module.partition('.')[0]})")
         table[entry.name] = " ".join(filter(None, words))
     return table
+
+
+def _about(part: object) -> str:
+    return (inspect.getdoc(part) or "").partition("\n")[0]
 
 
 def _keys(entry: Entry, node: Mapping[str, object]) -> str:

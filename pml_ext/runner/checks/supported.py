@@ -20,9 +20,7 @@ from pml_ext.runner.evaluation.evaluator import LAST, columns_of_first, replaces
 from pml_ext.runner.evaluation.rules import TEST_RULES
 from pml_ext.runner.modeling import rules as of_models
 from pml_ext.runner.modeling.architectures import has_own_forward
-from pml_ext.runner.modeling.backbones.registration import ImageSizes
 from pml_ext.runner.modeling.losses.factory import facts_of_name
-from pml_ext.runner.modeling.names import backbone_facts
 from pml_ext.runner.modeling.weights.imagenet import why_no_weights
 from pml_ext.runner.registry import CALLBACK_REGISTRY, EVALUATOR_REGISTRY, META_ARCH_REGISTRY
 from pml_ext.runner.solver.rules import SOLVER_RULES
@@ -67,16 +65,6 @@ def _erasing(cfg: CN) -> str | None:
     channels = len(cfg.MODEL.PIXEL_MEAN)
     if cfg.INPUT.REA.ENABLED and len(cfg.INPUT.REA.VALUE) != channels:
         return f"must have one value for each of the {channels} channels of MODEL.PIXEL_MEAN"
-    return None
-
-
-def _one_size(cfg: CN) -> str | None:
-    """A vision transformer sees images of one size."""
-    sizes, facts = ImageSizes.of(cfg.INPUT), backbone_facts(cfg.MODEL.BACKBONE.NAME)
-    is_one = len(sizes.train) == 2 and sizes.train == sizes.test
-    if facts and facts.patch and not (is_one and min(sizes.train) >= facts.patch):
-        side = facts.patch
-        return f"{cfg.MODEL.BACKBONE.NAME} needs one image size of {side}×{side} or more; of tests it is {sizes.test}"
     return None
 
 
@@ -148,7 +136,6 @@ RULES: dict[str, list[Rule]] = {
         must("SEED", "must be in [0, 2^32)", lambda value: 0 <= value < 2**32),
         fits("MODEL.BACKBONE.PRETRAIN", _weights),
         fits("INPUT.REA.VALUE", _erasing),
-        fits("INPUT.SIZE_TRAIN", _one_size),
         fits("TEST.EVALUATOR", _evaluator),
         fits("TEST.BEST", _best),
         fits("TEST.PATIENCE", _patience),

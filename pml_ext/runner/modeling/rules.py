@@ -19,6 +19,7 @@ from pml_ext.runner.config.rules import (
     positive,
 )
 from pml_ext.runner.modeling import names
+from pml_ext.runner.modeling.heads import CLS_LAYERS, POOL_LAYERS
 from pml_ext.runner.modeling.losses.factory import facts_of_name
 from pml_ext.runner.registry import (
     BACKBONE_REGISTRY,
@@ -33,8 +34,7 @@ _PATCH = 16  # of build_vit_backbone
 
 
 def _depth(options: CN) -> str | None:
-    facts = names.backbone_facts(options.NAME)
-    depths = facts.depths if facts else ()
+    depths = names.depths_of(options.NAME)
     return None if not depths or options.DEPTH in depths else f"unknown{hint(options.DEPTH, depths)}"
 
 
@@ -66,8 +66,8 @@ BACKBONE_RULES: list[Rule] = [
 HEADS_RULES: list[Rule] = [
     one_of("NAME", REID_HEADS_REGISTRY, not_built=names.HEADS_NOT_BUILT),
     one_of("NORM", names.NORMS, not_built=names.NORMS_NOT_BUILT, where=lambda options: options.WITH_BNNECK),
-    one_of("POOL_LAYER", names.POOL_LAYERS),
-    one_of("CLS_LAYER", names.CLS_LAYERS),
+    one_of("POOL_LAYER", POOL_LAYERS),
+    one_of("CLS_LAYER", CLS_LAYERS),
     one_of("NECK_FEAT", names.NECK_FEATS),
     not_negative("EMBEDDING_DIM HIDDEN_DIM NUM_CLASSES"),
     must(

@@ -16,7 +16,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.modeling.architectures import build_model
-from pml_ext.runner.modeling.backbones.insightface import IResNet
+from pml_ext.runner.modeling.backbones.iresnet import IResNet
 from pml_ext.runner.modeling.heads import EmbeddingHead
 from pml_ext.runner.modeling.pixels_to_embedding import unit_embeddings
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_pretrained, load_weights

@@ -17,7 +17,6 @@ from pml_ext.runner.modeling.architectures.baseline import (
     with_feature_size,
 )
 from pml_ext.runner.modeling.backbones import build_backbone
-from pml_ext.runner.modeling.backbones.registration import warn_of_unused
 from pml_ext.runner.modeling.backbones.resnet import remove_stride
 from pml_ext.runner.modeling.heads import build_heads
 from pml_ext.runner.modeling.names import MGN_HEADS
@@ -43,7 +42,6 @@ class MGN(Baseline):
     def __init__(self, cfg: CN) -> None:
         nn.Module.__init__(self)
         self._register_pixels(cfg.MODEL)
-        warn_of_unused(cfg.MODEL.BACKBONE, "WITH_NL", on="MGN")
         net: Any = build_backbone(cfg)
         self.cfg = with_feature_size(cfg, net)
         whole, striped = net.layer4, copy.deepcopy(net.layer4)

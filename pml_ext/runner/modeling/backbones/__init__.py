@@ -5,7 +5,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext.runner.modeling.backbones import (  # noqa: F401  # register
     convnet,
-    insightface,
+    iresnet,
     osnet,
     resnet,
     shufflenetv2,

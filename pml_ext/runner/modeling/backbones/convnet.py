@@ -6,12 +6,7 @@ from yacs.config import CfgNode as CN
 from pml_ext.runner.modeling.backbones.registration import built_in
 
 
-@built_in(
-    "build_convnet_backbone",
-    depths=tuple(f"{blocks}x" for blocks in range(1, 9)),
-    options=("FEAT_DIM", "NORM"),
-    note="ours: as many blocks of FEAT_DIM channels",
-)
+@built_in("build_convnet_backbone", depths=[f"{blocks}x" for blocks in range(1, 9)])
 class ConvNet(nn.Sequential):
     """DEPTH blocks of convolution 3×3 to FEAT_DIM channels, batch norm, ReLU and 2×2 max-pool, trained from scratch.
 

@@ -69,7 +69,7 @@ class Block(nn.Module):
         return (x if self.IN is None else self.IN(x)).relu()
 
 
-@built_in("build_osnet_backbone", depths=("x1_0", "x0_75", "x0_5", "x0_25"), options=("WITH_IBN", "NORM"))
+@built_in("build_osnet_backbone", depths=("x1_0", "x0_75", "x0_5", "x0_25"))
 class OSNet(nn.Module):
     """Omni-Scale Network (Zhou et al., ICCV 2019), up to its last map.
 

@@ -1,7 +1,6 @@
 """FastReID's ResNet and ResNeXt: timm's blocks, FastReID's options, attention blocks and parameter names."""
 
 import itertools
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -57,8 +56,6 @@ class NonLocal(nn.Module):
         return mixed
 
 
-log = logging.getLogger("pml_ext")
-
 STAGES = {"18x": (2, 2, 2, 2), "34x": (3, 4, 6, 3), "50x": (3, 4, 6, 3), "101x": (3, 4, 23, 3), "152x": (3, 8, 36, 3)}
 # DEPTH -> how many of the last blocks of each stage a non-local block follows
 RESNET_NON_LOCAL = {"50x": (0, 2, 3, 0), "101x": (0, 2, 9, 0)}
@@ -87,10 +84,6 @@ class ResNet(resnet.ResNet):
         super().__init__(block, stages, num_classes=0, in_chans=in_channels, zero_init_last=False, **groups)
         if options.LAST_STRIDE == 1:
             remove_stride(self.layer4[0])
-        if options.WITH_NL and non_local and options.DEPTH not in non_local:
-            log.warning(
-                "MODEL.BACKBONE.WITH_NL: FastReID has no non-local blocks at DEPTH %s; none here", options.DEPTH
-            )
         counts = non_local.get(options.DEPTH, (0, 0, 0, 0)) if options.WITH_NL else (0, 0, 0, 0)
         for i, (stage, count) in enumerate(zip(self.stages, counts, strict=True)):
             setattr(self, f"NL_{i + 1}", nn.ModuleList(NonLocal(256 * 2**i, options.NORM) for _ in range(count)))
@@ -113,20 +106,13 @@ class ResNet(resnet.ResNet):
         return x
 
 
-@built_in(
-    "build_resnet_backbone_distill",
-    depths=("18x", "34x", "50x", "101x"),
-    options=("LAST_STRIDE", "WITH_IBN", "WITH_SE", "NORM"),
-    note="FastDistill's name of the same",
-)
-@built_in(
-    "build_resnet_backbone",
-    depths=("18x", "34x", "50x", "101x"),
-    options=("LAST_STRIDE", "WITH_IBN", "WITH_SE", "WITH_NL", "NORM"),
-    note="IBN in stages 1 to 3",
-)
+@built_in("build_resnet_backbone_distill", depths=("18x", "34x", "50x", "101x"))
+@built_in("build_resnet_backbone", depths=("18x", "34x", "50x", "101x"))
 def build_resnet(options: CN, *, channels: int, **_: object) -> ResNet:
-    """FastDistill's has no WITH_NL: its blocks begin with the ReLU that others end with."""
+    """ResNet, with IBN in stages 1 to 3.
+
+    FastDistill's has no WITH_NL: its blocks begin with the ReLU that others end with.
+    """
     non_local = {} if options.NAME == "build_resnet_backbone_distill" else RESNET_NON_LOCAL
     net = ResNet(options, channels, non_local=non_local, ibn_stages=3)
     for block in itertools.chain(*net.stages) if options.WITH_SE else ():
@@ -138,14 +124,9 @@ def build_resnet(options: CN, *, channels: int, **_: object) -> ResNet:
     return net
 
 
-@built_in(
-    "build_resnext_backbone",
-    depths=("50x", "101x", "152x"),
-    options=("LAST_STRIDE", "WITH_IBN", "WITH_NL", "NORM"),
-    note="ResNeXt 32×4d, IBN in all stages",
-)
+@built_in("build_resnext_backbone", depths=("50x", "101x", "152x"))
 def build_resnext(options: CN, *, channels: int, **_: object) -> ResNet:
-    """ResNeXt 32×4d."""
+    """ResNeXt 32×4d, with IBN in all stages."""
     return ResNet(options, channels, non_local=RESNEXT_NON_LOCAL, ibn_stages=4, cardinality=32, base_width=4)
 
 

@@ -62,8 +62,9 @@ class TimmBackbone(nn.Module):
         return features
 
 
-@built_in("timm:<model>", note="ours: any network of timm, convolutional or vision transformer")
+@built_in("timm:<model>")
 def build_timm(options: CN, *, channels: int, sizes: ImageSizes) -> TimmBackbone:
+    """Any network of timm, convolutional or vision transformer (ours)."""
     backbone = TimmBackbone(options.NAME.removeprefix(TIMM), channels)
     size = backbone.image_size
     if size is not None and not list(size) == list(sizes.train) == list(sizes.test):
@@ -102,8 +103,7 @@ _REGNET_SIZES = (200, 400, 800, 1600, 3200, 4000, 6400)
 
 @built_in(
     "build_regnet_backbone",
-    depths=(*(f"{size}x" for size in _REGNET_SIZES), *(f"{size}y" for size in _REGNET_SIZES)),
-    options=("LAST_STRIDE", "NORM"),
+    depths=[*(f"{size}x" for size in _REGNET_SIZES), *(f"{size}y" for size in _REGNET_SIZES)],
 )
 def build_regnet(options: CN, *, channels: int, **_: object) -> TimmBackbone:
     """DEPTH is millions of multiplications, and x or y (with squeeze-and-excitation)."""
@@ -131,7 +131,6 @@ _REPVGG_NAMES = {
 @built_in(
     "build_repvgg_backbone",
     depths=("A0", "A1", "A2", "B0", "B1", "B1g2", "B1g4", "B2", "B2g2", "B2g4", "B3", "B3g2", "B3g4"),
-    options=("LAST_STRIDE", "NORM"),
 )
 def build_repvgg(options: CN, *, channels: int, **_: object) -> TimmBackbone:
     """DEPTH is the paper's name of the network; g2 and g4 are groups of the convolutions of every second block."""
@@ -146,7 +145,7 @@ def build_repvgg(options: CN, *, channels: int, **_: object) -> TimmBackbone:
     return backbone
 
 
-@built_in("build_resnest_backbone", depths=("50x", "101x", "200x", "269x"), options=("LAST_STRIDE", "NORM"))
+@built_in("build_resnest_backbone", depths=("50x", "101x", "200x", "269x"))
 def build_resnest(options: CN, *, channels: int, **_: object) -> TimmBackbone:
     """LAST_STRIDE 1 dilates the last stage, as FastReID does for this network only."""
     name = "resnest50d" if options.DEPTH == "50x" else f"resnest{options.DEPTH[:-1]}e"

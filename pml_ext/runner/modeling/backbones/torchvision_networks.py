@@ -51,8 +51,9 @@ class TorchvisionBackbone(nn.Module):
         return feature_map
 
 
-@built_in("torchvision:<model>", note="ours: any convolutional network of torchvision, for RGB images")
+@built_in("torchvision:<model>")
 def build_torchvision(options: CN, *, channels: int, **_: object) -> TorchvisionBackbone:
+    """Any convolutional network of torchvision, for RGB images (ours)."""
     if channels != 3:
         raise UserError(
             f"MODEL.BACKBONE.NAME: {options.NAME} is for RGB images, and MODEL.PIXEL_MEAN has {channels} value; give "

@@ -105,14 +105,14 @@ class ViT(VisionTransformer):
         return {**state, "pos_embed": positions}
 
 
-@built_in(
-    "build_vit_backbone",
-    depths=("small", "base"),
-    options=("STRIDE_SIZE", "DROP_RATIO", "ATT_DROP_RATE", "DROP_PATH_RATIO"),
-    patch=PATCH,
-)
+@built_in("build_vit_backbone", depths=SIZES)
 def build_vit(options: CN, *, channels: int, sizes: ImageSizes) -> ViT:
-    """SIE_COE has no effect, as in FastReID: its network gets no cameras."""
+    """Vision transformer for images of one size. SIE_COE has no effect, as in FastReID: its network gets no cameras."""
+    if len(sizes.train) != 2 or sizes.train != sizes.test or min(sizes.train) < PATCH:
+        raise UserError(
+            f"{options.NAME} needs one image size of {PATCH}×{PATCH} or more; got {sizes.train}, and {sizes.test} in "
+            "tests: set INPUT.SIZE_TRAIN and SIZE_TEST"
+        )
     size, stride = (sizes.train[0], sizes.train[1]), tuple(options.STRIDE_SIZE)
     net = ViT(
         size,

@@ -11,7 +11,7 @@ from torchvision import models
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.modeling.names import TIMM, TORCHVISION, backbone_facts
+from pml_ext.runner.modeling.names import TIMM, TORCHVISION, is_built_in
 from pml_ext.runner.modeling.weights.read import PACKAGE, given_file, packaged_file
 
 log = logging.getLogger("pml_ext")
@@ -76,12 +76,12 @@ def weights_location(options: CN) -> str:
         return _timm_location(options.NAME.removeprefix(TIMM))
     if options.NAME.startswith(TORCHVISION):
         return _torchvision_url(options.NAME.removeprefix(TORCHVISION))
-    facts = backbone_facts(options.NAME)
-    kind = ""
+    name, kind = options.NAME.removesuffix("_distill"), ""
+    published = [depth for backbone, depth in URLS if backbone == name]
     for key, prefix in (("WITH_SE", "se_"), ("WITH_IBN", "ibn_")):
-        if facts and options[key] and key in facts.options:
+        if options[key] and any(prefix in depth for depth in published):  # others ignore the switch, as in FastReID
             kind += prefix
-    return URLS.get((options.NAME.removesuffix("_distill"), kind + options.DEPTH), "")
+    return URLS.get((name, kind + options.DEPTH), "")
 
 
 def _installed_package(name: str) -> str | None:
@@ -112,7 +112,7 @@ def _torchvision_url(name: str) -> str:
 
 def why_no_weights(options: CN) -> str | None:
     """Why PRETRAIN has no file to load for a backbone of this package; None where it has one."""
-    if not options.PRETRAIN or backbone_facts(options.NAME) is None or weights_location(options):
+    if not options.PRETRAIN or not is_built_in(options.NAME) or weights_location(options):
         return None
     return f"no weights for this backbone are published; set {ALTERNATIVES}"
 
@@ -153,7 +153,7 @@ def fetch(options: CN) -> str:
 def settle(model: CN) -> None:
     """Fetch PRETRAIN's weights before a training begins; without them, turn an optional PRETRAIN off with a warning."""
     options = model.BACKBONE
-    if model.WEIGHTS or backbone_facts(options.NAME) is None:
+    if model.WEIGHTS or not is_built_in(options.NAME):
         return
     if not options.PRETRAIN:
         if options.PRETRAIN_PATH:

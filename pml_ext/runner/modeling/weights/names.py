@@ -9,12 +9,6 @@ from torch import Tensor, nn
 from pml_ext._errors import UserError
 
 _PREFIXES = ("module.", "encoder.", "model.", "extractor.", "model.")  # DataParallel; MoCo; Open Metric Learning
-# insightface's networks: a name that only they have, and their last layers, linear and batch norm
-_FACE_HEADS = (
-    ("features.running_mean", "fc.", "features."),  # iresnet
-    ("conv_sep.layers.0.weight", "features.layers.2.", "features.layers.3."),  # MobileFaceNet
-    ("mask_token", "feature.2.", "feature.3."),  # vision transformers
-)
 # FastReID 0.x -> today's, and ours
 _OLD_HEADS = {
     r"^(heads|b\d+_head)\.classifier\.weight": r"\1.weight",
@@ -33,9 +27,8 @@ def whole_names(model: nn.Module, state: dict[str, Tensor], path: str | Path) ->
     own, parts = model.state_dict(), [name for name, _ in model.named_children()]
     if not _begins_with(parts, state):
         state = bare_names(state)
-        for sign, linear, norm in _FACE_HEADS:
-            if sign in state and f"{linear}weight" in state:
-                return _with_a_face_head(state, linear, norm)
+        if "features.running_mean" in state and "fc.weight" in state:
+            return _with_a_face_head(state)
         if "heads" in parts and not _begins_with(parts, state):
             state = _of_backbone_and_classifier(model, state, path)
     state = {name if name in own else _replaced(name, _OLD_HEADS): value for name, value in state.items()}
@@ -88,21 +81,21 @@ def _replaced(name: str, patterns: Mapping[str, str]) -> str:
     return name
 
 
-def _with_a_face_head(state: dict[str, Tensor], linear: str, norm: str) -> dict[str, Tensor]:
-    """insightface's last layers as a 1×1 convolution without a bias and the BNNeck.
+def _with_a_face_head(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """insightface's last layers, `fc` and a batch norm `features`, as a 1×1 convolution without a bias and the BNNeck.
 
     Batch norm subtracts its running mean, so a linear layer's bias goes in there: norm(Wx + b) with mean m is
     norm(Wx) with mean m − b.
     """
-    bias, renamed = state.get(f"{linear}bias"), {}
+    renamed = {}
     for name, value in state.items():
-        if name == f"{linear}weight":
+        if name == "fc.weight":
             renamed["heads.bottleneck.0.weight"] = value.reshape(*value.shape, 1, 1)
-        elif name == f"{norm}running_mean" and bias is not None:
-            renamed["heads.bottleneck.1.running_mean"] = value - bias
-        elif name.startswith(norm):
-            renamed[f"heads.bottleneck.1.{name.removeprefix(norm)}"] = value
-        elif name != f"{linear}bias":
+        elif name == "features.running_mean":
+            renamed["heads.bottleneck.1.running_mean"] = value - state.get("fc.bias", 0)
+        elif name.startswith("features."):
+            renamed[f"heads.bottleneck.1.{name.removeprefix('features.')}"] = value
+        elif name != "fc.bias":
             renamed[f"backbone.{name}"] = value
     return renamed
 

@@ -112,7 +112,7 @@ def training() -> Iterator[tuple[TrainingModule, torch.Tensor, torch.Tensor]]:
     images = [torch.zeros(3, 4, 4, dtype=torch.uint8)] * 6
     people = ImageSet(images, labels.numpy(), np.zeros(6, dtype=np.int64), [""] * 6)
     torch.manual_seed(0)
-    opts = ["MODEL.LOSSES.CE.SCALE", "2.0", "MODEL.LOSSES.TRI.SCALE", "3.0", "MODEL.BACKBONE.WITH_NL", "True"]
+    opts = ["MODEL.LOSSES.CE.SCALE", "2.0", "MODEL.LOSSES.TRI.SCALE", "3.0"]
     module = module_of(small(*opts), people)
     yield module, torch.randint(0, 256, (6, 3, 48, 16)).float(), labels
 
