@@ -108,12 +108,3 @@ def ijb(root: Path, name: str = "IJBC") -> None:
     for part, templates in lists.items():
         lines = "".join(f"{template},{subject},img/{template}.png,1,1\n" for template, subject in templates)
         (meta / f"{lower}_1N_{part}.csv").write_text(f"TEMPLATE_ID,SUBJECT_ID,FILENAME,FACE_X,FACE_Y\n{lines}")
-
-
-def lfw(root: Path) -> None:
-    """pairs.txt of two folds with one pair of each kind."""
-    names = ["Aaron_Eckhart", "Abel_Pacheco", "Akbar_Al_Baker"]
-    write(root / "lfw", *(f"{name}/{name}_{i:04}.jpg" for name in names for i in (1, 2)))
-    lines = ["2\t1", "Aaron_Eckhart\t1\t2", "Abel_Pacheco\t1\tAkbar_Al_Baker\t2"]
-    lines += ["Abel_Pacheco\t1\t2", "Aaron_Eckhart\t2\tAkbar_Al_Baker\t1"]
-    (root / "lfw" / "pairs.txt").write_text("\n".join(lines) + "\n")

@@ -1,4 +1,4 @@
-"""insightface's records and verification files, LFW's own list, and IJB's templates."""
+"""insightface's records and verification files, and IJB's templates."""
 
 import io
 import pickle
@@ -117,18 +117,6 @@ def test_a_pickle_is_data_or_an_error(content: bytes, message: str, tmp_path: Pa
     (tmp_path / "lfw.bin").write_bytes(content)
     with pytest.raises(UserError, match=message):
         read_bin(tmp_path / "lfw.bin", False)
-
-
-def test_lfw_in_its_own_folder(tmp_path: Path) -> None:
-    layouts.lfw(tmp_path)
-    data = load("LFW", tmp_path, False)
-    assert isinstance(data, PairSet)
-    assert data.same.tolist() == [True, False, True, False]
-    assert data.images.names[3].endswith("Akbar_Al_Baker/Akbar_Al_Baker_0002.jpg")
-    assert data.images.images[3].shape == (3, 12, 6)
-    (tmp_path / "lfw" / "pairs.txt").write_text("2 1\nA 1\n")
-    with pytest.raises(UserError, match=r"pairs.txt, line 2: expected 'name n1 n2'"):
-        load("LFW", tmp_path, False)
 
 
 # --- templates ---

@@ -13,9 +13,7 @@ from pml_ext._errors import UserError
 from pml_ext._files import read_regular
 from pml_ext.runner.data.datasets.decoding import decode_image
 from pml_ext.runner.data.datasets.image_files import (
-    ImageFile,
     found_in,
-    image_sets,
     matching_lines,
     read_image,
     require_inside,
@@ -42,34 +40,15 @@ PAIRS = {
 
 
 def pair_set(root: Path, grey: bool, *, name: str) -> PairSet:
-    """insightface's `<name>.bin` from the root or one of the folders it is published in.
-
-    LFW also comes as its own folder `lfw/<person>/<person>_0001.jpg` with `pairs.txt` in it or beside it; the images
-    should be aligned as those that the model was trained on.
-    """
+    """insightface's `<name>.bin` from the root or one of the folders it is published in."""
     file = f"{name.lower()}.bin"
     for folder in PAIR_FOLDERS:
         if (root / folder / file).is_file():
             return read_bin(root / folder / file, grey)
-    if name == "LFW":
-        for listing in (root / "lfw" / "pairs.txt", root / "pairs.txt"):
-            if listing.is_file():
-                return _listed_pairs(listing, root / "lfw", grey)
     folders = ", ".join(str(root / folder) for folder in PAIR_FOLDERS)
     raise UserError(
         f"no {file} in {folders}; {found_in(root)}. It is part of insightface's training sets (faces_emore)"
     )
-
-
-def _listed_pairs(listing: Path, folder: Path, grey: bool) -> PairSet:
-    from pml_ext.metrics.protocol_files import read_lfw_pairs  # imports torch
-
-    pairs, files = read_lfw_pairs(listing), []
-    for pair in zip(pairs.first, pairs.second, strict=True):
-        for key in pair:
-            name, _, number = key.partition("/")
-            files.append(ImageFile(folder / name / f"{name}_{int(number):04}.jpg", 0))
-    return PairSet(image_sets([files], grey)[0], pairs.same.numpy())
 
 
 def read_bin(path: Path, grey: bool) -> PairSet:

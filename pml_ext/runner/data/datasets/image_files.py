@@ -162,17 +162,18 @@ def found_in(folder: Path) -> str:
     return f"{folder} holds {shown or 'nothing'}"
 
 
-def matching_files(folder: Path, form: str, example: str, otherwise: str = "") -> list[tuple[Path, re.Match[str]]]:
+def matching_files(folder: Path, form: str, example: str) -> list[tuple[Path, re.Match[str]]]:
     """The files anywhere in a folder whose path in it has a form; others (Thumbs.db) are skipped.
 
-    form is a regular expression of the whole path, with / between its parts; the form `otherwise` counts if no file
-    has the first. A UserError with the example if there is none.
+    form is a regular expression of the whole path, with / between its parts. A UserError with the example if there is
+    no such file.
     """
-    paths, depth = sorted(folder.rglob("*")), len(folder.parts)
-    for pattern in (form, otherwise):
-        matches = ((path, re.fullmatch(pattern, "/".join(path.parts[depth:]))) for path in paths)
-        if found := [(path, match) for path, match in matches if match]:
-            return found
+    depth, found = len(folder.parts), list[tuple[Path, re.Match[str]]]()
+    for path in sorted(folder.rglob("*")):
+        if match := re.fullmatch(form, "/".join(path.parts[depth:])):
+            found.append((path, match))
+    if found:
+        return found
     raise UserError(f"no image such as {example} in {folder}; {found_in(folder)}")
 
 

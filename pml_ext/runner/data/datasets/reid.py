@@ -31,21 +31,21 @@ class Layout:
     """Where a set's images are.
 
     image is a regular expression of an image's path in the folder, or in each of its parts, with the groups `identity`
-    and, if the set names them, `camera` and `scene` (which has identities and cameras of its own).
+    and, if the set names them, `camera` and `scene` (which has identities and cameras of its own). Of a set with parts
+    that names no cameras, each part is one.
     """
 
     about: str
     folder: str
     image: str
     example: str
-    otherwise: str = ""  # the form of another arrangement, looked for if no image is as in the first
     shared: int | None = None  # identities up to this number are the same in all cameras, above it each has its own
     parts: tuple[str, ...] = ()  # folders of training images, queries and gallery, or the last two; none: all train
     nobody: tuple[int, ...] = (JUNK,)
 
 
-# Published arrangements, and those that FastReID's readers expect where they are others. In Partial REID and
-# Partial-iLIDS the number behind an image's identity counts as its camera, as in FastReID.
+# Published arrangements. In Partial REID and Partial-iLIDS the number behind an image's identity counts as its camera,
+# as in FastReID.
 _NAMED, _NUMBERED = r"(?P<identity>-?\d+)_c(?P<camera>\d+)[^/]*", r"(?P<identity>-?\d+)_(?P<camera>\d+)[^/]*\.jpg"
 LAYOUTS = {
     "Market1501": Layout("Market-1501 (Zheng et al., ICCV 2015): 6 cameras", "Market-1501-v15.09.15",
@@ -65,7 +65,8 @@ LAYOUTS = {
         "Partial-iLIDS (He et al., CVPR 2018): parts of people, searched among whole ones; tests only",
         "PartialiLIDS", _NUMBERED, "001_001.jpg", parts=("query", "gallery")),
     "OccludedREID": Layout("Occluded-REID (Zhuo et al., ICME 2018): occluded people among whole ones; tests only",
-        "OccludedREID", _NUMBERED, "001_001.jpg", parts=("query", "gallery")),
+        "Occluded_REID", r"[^/]+/(?P<identity>\d{3})_\d+\.tif", "001/001_01.tif",
+        parts=("occluded_body_images", "whole_body_images")),
     "VIPeR": Layout("Gray and Tao, ECCV 2008", "VIPeR",
         r"cam_(?P<camera>[ab])/(?P<identity>\d+)_\d+\.bmp", "cam_a/000_45.bmp"),
     # 0000 are passers-by whom nobody looks for
@@ -74,9 +75,9 @@ LAYOUTS = {
         "probe/0001_1_25004_169_98_82_214.jpeg"),
     "PRID": Layout("Hirzer et al., SCIA 2011", "prid_2011",
         r"single_shot/cam_(?P<camera>[ab])/person_(?P<identity>\d+)\.png", "single_shot/cam_a/person_0001.png",
-        r"slim_train/(?:.+/)?person_(?P<identity>\d+)/(?P<camera>[^_/]+)_[^/]*\.png", shared=200),
+        shared=200),
     "iLIDS": Layout("Zheng, Gong and Xiang, BMVC 2009", "iLIDS",
-        r"(?:.+/)?(?P<identity>\d{4})\d{3}\.jpg", "0001001.jpg", r"(?P<identity>[^/]+)/(?P<camera>[^_/]+)_[^/]*\.png"),
+        r"(?:.+/)?(?P<identity>\d{4})\d{3}\.jpg", "0001001.jpg"),
     "CAVIARa": Layout("Cheng et al., BMVC 2011", "CAVIARa",
         r"(?:.+/)?(?P<identity>\d{4})\d{3}\.jpg", "0001001.jpg"),
     "LPW": Layout("Song et al., AAAI 2018: three scenes with people of their own", "pep_256x128/data_slim",
@@ -111,21 +112,21 @@ def read_layout(root: Path, grey: bool, *, layout: Layout) -> OpenSet | ImageSet
     if layout.parts and not folder.is_dir() and (root / layout.parts[0]).is_dir():
         folder = root
     parts = []
-    for part in layout.parts or ("",):
+    for number, part in enumerate(layout.parts or ("",)):
         require_folder(folder / part, f"{folder / part}/{layout.example}")
-        found = matching_files(folder / part, layout.image, layout.example, layout.otherwise)
-        parts.append([_image(path, match, layout) for path, match in found])
+        found = matching_files(folder / part, layout.image, layout.example)
+        parts.append([_image(path, match, layout, number) for path, match in found])
     if not layout.parts:
         return image_sets(parts, grey)[0]
     train = [file for file in parts[0] if file.identity != JUNK] if len(parts) == 3 else []
     return open_set([train, *parts[-2:]], grey)
 
 
-def _image(path: Path, match: re.Match[str], layout: Layout) -> ImageFile:
+def _image(path: Path, match: re.Match[str], layout: Layout, part: int) -> ImageFile:
     groups = match.groupdict()
     identity, camera = groups["identity"], groups.get("camera")
     if layout.parts:
-        return ImageFile(path, int(identity), int(groups["camera"]))
+        return ImageFile(path, int(identity), int(groups.get("camera", part)))
     if "scene" in groups:  # a person is seen by several cameras of one scene
         return ImageFile(path, f"{groups['scene']}/{identity}", f"{groups['scene']}/{camera}")
     if layout.shared is not None and int(identity) > layout.shared:
@@ -133,22 +134,9 @@ def _image(path: Path, match: re.Match[str], layout: Layout) -> ImageFile:
     return ImageFile(path, identity, camera)
 
 
-def occluded_reid(root: Path, grey: bool) -> OpenSet | ImageSet:
-    """Occluded people are queries, the same people whole the gallery, as two cameras; or FastReID's arrangement."""
-    folder = root / "Occluded_REID"
-    if not folder.is_dir():
-        return read_layout(root, grey, layout=LAYOUTS["OccludedREID"])
-    parts: list[list[ImageFile]] = [[]]
-    for camera, part in enumerate(("occluded_body_images", "whole_body_images")):
-        found = matching_files(folder / part, r"[^/]+/(\d{3})_\d+\.tif", "001/001_01.tif")
-        parts.append([ImageFile(path, int(match[1]), camera) for path, match in found])
-    return open_set(parts, grey)
-
-
 for _name, _layout in LAYOUTS.items():
-    _reader = occluded_reid if _name == "OccludedREID" else partial(read_layout, layout=_layout)
     _kind, _use = (OpenSet, "") if _layout.parts else (ImageSet, "to train on: ")
-    published(_name, f"{_use}{_layout.about}", kind=_kind, nobody=_layout.nobody)(_reader)
+    published(_name, f"{_use}{_layout.about}", kind=_kind, nobody=_layout.nobody)(partial(read_layout, layout=_layout))
 
 # --- images in lists ---
 

@@ -1,15 +1,12 @@
 """A user's own data from one table: CSV or Parquet with the columns path, identity, camera (optional) and split."""
 
-import csv
-from array import array
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import count, islice
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from pml_ext._errors import UserError
+from pml_ext._errors import UserError, import_library
 from pml_ext._files import require_regular
 from pml_ext.runner.data.datasets.image_files import ImageFiles, paths_of, require_inside
 from pml_ext.runner.data.datasets.image_set import ImageSet, Lazy, OpenSet
@@ -17,10 +14,6 @@ from pml_ext.runner.data.datasets.image_set import ImageSet, Lazy, OpenSet
 SPLITS = ("train", "query", "gallery")
 COLUMNS = ("path", "identity", "split")  # and, where known:
 CAMERA = "camera"
-_AT_A_TIME = 512  # rows; a third of the time of 32,768, which the cache does not hold
-
-Columns = Mapping[str, Sequence[str]]
-"""The cells of some rows by column, "" where there is none."""
 
 
 def table_set(file: Path, grey: bool) -> OpenSet:
@@ -29,13 +22,13 @@ def table_set(file: Path, grey: bool) -> OpenSet:
     Columns: `path`, relative to the table's folder and inside it; `identity`, the same in every split; `camera`, if
     any; `split`: train, query or gallery. Without gallery rows every query searches all other queries.
     """
-    numbers = {name: _Numbers() for name in ("identity", CAMERA, "split")}
-    paths = paths_of(_paths(file, numbers))
-    # Texts and numbers become numbers from 0; 7 of Parquet and "7" of a CSV are the same.
-    names, identities = numbers["identity"].in_order()
-    splits, split_of_row = numbers["split"].in_order()
+    table = read_table(file)
+    _require_cells(table, file)
+    paths = paths_of(_paths(table, file))
+    names, identities = _numbered(table["identity"])
+    splits, split_of_row = _numbered(table["split"])
     # Without cameras each image gets one of its own, so that the camera protocol removes nothing.
-    cameras = numbers[CAMERA].in_order()[1] if numbers[CAMERA].known else np.arange(len(paths))
+    cameras = _numbered(table[CAMERA])[1] if CAMERA in table.column_names else np.arange(len(paths))
     parts = []
     for split in SPLITS if "gallery" in splits else SPLITS[:2]:
         rows = np.flatnonzero(split_of_row == (splits.index(split) if split in splits else -1))
@@ -45,95 +38,91 @@ def table_set(file: Path, grey: bool) -> OpenSet:
     return OpenSet(*parts)
 
 
-def _paths(file: Path, numbers: "dict[str, _Numbers]") -> Iterator[str]:
-    """The paths of all rows, whose other columns become numbers on the way."""
-    first = 1  # the number of the next row
-    for columns in rows_in_parts(file):
-        for name, cells in columns.items():
-            if name in numbers:
-                numbers[name].add(cells)
-            if name in (*COLUMNS, CAMERA) and not all(map(str.strip, cells)):
-                row = next(row for row, cell in enumerate(cells, start=first) if not cell.strip())
-                raise UserError(f"{file}, row {row}: {name} is empty")
-        if unknown := set(columns["split"]).difference(SPLITS):
-            row = first + next(row for row, cell in enumerate(columns["split"]) if cell in unknown)
-            raise UserError(f"{file}, row {row}: split must be one of {', '.join(SPLITS)}; got {sorted(unknown)[0]!r}")
-        for row, path in enumerate(columns["path"], start=first):
-            require_inside(path, file.parent, f"{file}, row {row}")
-            yield f"{file.parent}/{path}"
-        first += len(columns["path"])
-    if first == 1:
-        raise UserError(f"{file} has no rows below its heading")
+def read_table(file: Path) -> Any:
+    """The known columns of a table as a pyarrow Table of texts, "" where there is no value; a UserError without them.
 
-
-class _Numbers:
-    """A column of texts as numbers."""
-
-    def __init__(self) -> None:
-        self.known: defaultdict[str, int] = defaultdict(count().__next__)
-        self._rows = array("i")
-
-    def add(self, cells: Sequence[str]) -> None:
-        self._rows.extend(map(self.known.__getitem__, cells))
-
-    def in_order(self) -> tuple[list[str], np.ndarray]:
-        """The different texts in order, and each row's place among them."""
-        texts = sorted(self.known)
-        places = np.empty(len(texts), dtype=np.int64)
-        places[[self.known[text] for text in texts]] = np.arange(len(texts))
-        return texts, places[np.frombuffer(self._rows, dtype=np.int32)]
-
-
-def rows_in_parts(file: Path) -> Iterator[Columns]:
-    """The columns of some rows after the other; a UserError if the file cannot be read or lacks one of them.
-
-    Others of a Parquet file are not read: they may hold the images themselves.
+    7 of Parquet and "7" of a CSV are the same. Other columns of a Parquet file may hold the images themselves.
     """
-    readers = {".csv": _csv_parts, ".parquet": _parquet_parts}
-    if file.suffix not in readers:
-        raise UserError(f"table {file}: expected a file that ends in {' or '.join(readers)}")
+    if file.suffix not in (".csv", ".parquet"):
+        raise UserError(f"table {file}: expected a file that ends in .csv or .parquet")
+    import_library("pyarrow", needed_for=f"table {file}", install="pyarrow")
+    import pyarrow
+
     try:
         require_regular(file)
-        yield from readers[file.suffix](file)
-    except ModuleNotFoundError as error:
-        raise UserError(f"table {file}: reading Parquet needs pyarrow: pip install pyarrow") from error
-    except (OSError, ValueError, csv.Error) as error:  # pyarrow's errors are one of the first two
+        table = _read_csv(file) if file.suffix == ".csv" else _read_parquet(file)
+        known = [name for name in (*COLUMNS, CAMERA) if name in table.column_names]
+        columns = [table[name].cast(pyarrow.string()).fill_null("") for name in known]
+    except (OSError, ValueError) as error:  # pyarrow's errors are one of them
         raise UserError(f"table {file} cannot be read: {error}") from error
+    if not len(table):
+        raise UserError(f"{file} has no rows below its heading")
+    return pyarrow.table(columns, known)
 
 
-def _csv_parts(file: Path) -> Iterator[Columns]:
-    with file.open(encoding="utf-8-sig", newline="") as text:
-        reader = csv.reader(text, strict=True)
-        heading, first = _checked(next(reader, [])), 1
-        while rows := list(islice(filter(None, reader), _AT_A_TIME)):
-            if max(map(len, rows)) > len(heading):
-                row = next(row for row, cells in enumerate(rows, start=first) if len(cells) > len(heading))
-                raise ValueError(f"row {row} has more cells than the heading, {len(heading)}")
-            rows = [row + [""] * (len(heading) - len(row)) for row in rows]
-            yield dict(zip(heading, zip(*rows, strict=True), strict=True))
-            first += len(rows)
+def _read_csv(file: Path) -> Any:
+    import pyarrow
+    from pyarrow import csv
+
+    types = dict.fromkeys((*COLUMNS, CAMERA), pyarrow.string())
+    table = csv.read_csv(
+        file,
+        csv.ReadOptions(use_threads=False),  # whose errors name the row
+        parse_options=csv.ParseOptions(newlines_in_values=True),
+        convert_options=csv.ConvertOptions(column_types=types),
+    )
+    _require_columns(table.column_names)
+    return table
 
 
-def _parquet_parts(file: Path) -> Iterator[Columns]:
+def _read_parquet(file: Path) -> Any:
     from pyarrow.parquet import ParquetFile
 
     with file.open("rb") as content:
         table = ParquetFile(content)
-        known = [name for name in _checked(table.schema_arrow.names) if name in (*COLUMNS, CAMERA)]
-        for batch in table.iter_batches(batch_size=_AT_A_TIME, columns=known):
-            yield {name: list(map(_text, cells)) for name, cells in batch.to_pydict().items()}
+        names = table.schema_arrow.names
+        _require_columns(names)
+        return table.read([name for name in names if name in (*COLUMNS, CAMERA)])
 
 
-def _text(cell: object) -> str:
-    return "" if cell is None else str(cell)
-
-
-def _checked(heading: list[str]) -> list[str]:
+def _require_columns(heading: list[str]) -> None:
     if len(set(heading)) < len(heading):
         raise ValueError(f"its heading names a column twice: {', '.join(heading)}")
     if not set(COLUMNS) <= set(heading):
         raise ValueError(
-            f"expected the columns {', '.join(COLUMNS)} and, where known, {CAMERA}; "
-            f"it has {', '.join(heading) or 'none'}"
+            f"expected the columns {', '.join(COLUMNS)} and, where known, {CAMERA}; it has {', '.join(heading)}"
         )
-    return heading
+
+
+def _require_cells(table: Any, file: Path) -> None:
+    """Raise a UserError with the number of the first row that has an empty cell or an unknown split."""
+    import pyarrow
+    from pyarrow import compute
+
+    for name in table.column_names:
+        is_empty = compute.equal(compute.utf8_trim_whitespace(table[name]), "")
+        if (row := is_empty.index(True).as_py()) >= 0:
+            raise UserError(f"{file}, row {row + 1}: {name} is empty")
+    is_known = compute.is_in(table["split"], pyarrow.array(SPLITS))
+    if (row := is_known.index(False).as_py()) >= 0:
+        given = table["split"][row].as_py()
+        raise UserError(f"{file}, row {row + 1}: split must be one of {', '.join(SPLITS)}; got {given!r}")
+
+
+def _paths(table: Any, file: Path) -> Iterator[str]:
+    row = 0
+    for chunk in table["path"].chunks:
+        for path in chunk.to_pylist():
+            row += 1
+            require_inside(path, file.parent, f"{file}, row {row}")
+            yield f"{file.parent}/{path}"
+
+
+def _numbered(column: Any) -> tuple[list[str], np.ndarray]:
+    """The different texts of a column in order, and each row's place among them."""
+    encoded = column.combine_chunks().dictionary_encode()
+    texts = encoded.dictionary.to_pylist()
+    names = sorted(texts)
+    place = {name: number for number, name in enumerate(names)}
+    places = np.array([place[text] for text in texts], dtype=np.int64)
+    return names, places[encoded.indices.to_numpy()]
