@@ -56,5 +56,4 @@ def test_pages_are_the_repositorys_own(site: dict[str, str]) -> None:
     assert "Choose a threshold" in site["."]
     assert "PairWeightingLoss" in site["examples/LOSSES"]
     assert "Swap one loss in a PML loop" in site["examples/notebooks/swap_one_loss"]
-    assert "pml-ext completion" in site["command_line"]
     assert "IMS_PER_BATCH" in site["config_keys"]

@@ -18,7 +18,6 @@ from pml_ext._text import PrintableFormatter
 from pml_ext._version import __version__
 from pml_ext.cli.arguments import Command, split_pairs
 from pml_ext.cli.check_config import CHECK_CONFIG
-from pml_ext.cli.completion import COMPLETION
 from pml_ext.cli.embed import EMBED
 from pml_ext.cli.evaluate import EVALUATE
 from pml_ext.cli.export import EXPORT
@@ -32,7 +31,7 @@ GROUPS = {
     "train": [TRAIN, EVAL, REPORT, COMPARE, CHECK_CONFIG],
     "use": [EXPORT, EMBED, INDEX, SEARCH, EVALUATE],
     "thresholds": [CHOOSE, CHECK, COMPARE_MODELS],
-    "look up": [LIST, CONFIGS, EXAMPLES, COPY, COMPLETION],
+    "look up": [LIST, CONFIGS, EXAMPLES, COPY],
 }
 COMMANDS = {command.name: command for group in GROUPS.values() for command in group}
 

@@ -26,12 +26,9 @@ EMBEDDING_FILES = """FILE is a gallery of `pml-ext embed`, or a file of any prog
 
   .npz          arrays `embeddings` (N, D), `labels` (N,) and, optionally,
                 `cameras` (N,) and `paths` (N,) of images; no pickled objects
-  .pt, .pth     a dict of tensors with these names; labels, cameras and paths
-                may be lists of strings
   .safetensors  tensors with these names
-  .parquet      a row per sample: columns `label`, optionally `camera` and
-                `path`, and `embedding` (a list of numbers) or one column per
-                dimension: `e0`, `e1`, …
+  .parquet      a row per sample: columns `label`, `embedding` (a list of
+                numbers) and, optionally, `camera` and `path`
 
 Embeddings are finite floating-point numbers, and no row is zero. Labels and
 cameras are integers or strings. With cameras, samples of label −1 are junk and

@@ -17,8 +17,8 @@ from pml_ext.cli.arguments import IMPORT, KEY_AMONG_FILES, Argument, Command, pl
 if TYPE_CHECKING:
     import numpy as np
 
-    from pml_ext.metrics import GalleryCohort, ThresholdReport
-    from pml_ext.reports.hits_page import Answer
+    from pml_ext.metrics import ThresholdReport
+    from pml_ext.reports.hits_page import Hit
     from pml_ext.search.embedder import Embedder
     from pml_ext.search.gallery import Gallery
     from pml_ext.search.index import Neighbours
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     Target = Gallery | EmbeddingSet
 
 log = logging.getLogger("pml_ext")
-
-_MOST_IN_COHORT = 100_000  # rows of a gallery that is its own cohort: each is compared with each
-
 
 _ARGUMENTS = [
     Argument("QUERY", "Image, folder of images, gallery or file of embeddings."),
@@ -45,7 +42,7 @@ _ARGUMENTS = [
 
 @plain_warnings()
 def _search(options: Namespace) -> None:
-    from pml_ext.reports.hits_page import write_hits
+    from pml_ext.reports.hits_page import Answer, Hit, write_hits
     from pml_ext.search.cohorts import describe_scores
     from pml_ext.search.index import search
     from pml_ext.search.readers import open_embeddings
@@ -54,23 +51,26 @@ def _search(options: Namespace) -> None:
     if options.k < 1:
         raise UserError(f"-k must be 1 or more; got {options.k}")
     target = open_embeddings(name)
-    report, own_cohort = _load_threshold(options, target)
+    report = None if options.threshold is None else _load_threshold(options.threshold, name, target)
     queries = _embed_queries(options, target)
     facts = {"gallery": f"{name}, {target.rows:,} rows of {target.dim} dimensions"}
-    if own_cohort is not None:
-        neighbours = _search_normalised_by_itself(target, own_cohort, queries.embeddings, options.k)
-        facts["scores"] = f"normalised by the gallery itself (k = {own_cohort.k}, strength = {own_cohort.strength:g})"
-    else:
-        neighbours = search(target, target.as_queries(queries.embeddings), options.k)
-        if target.cohort is not None:
-            facts["scores"] = describe_scores(target.cohort)
-    kind = "score" if "scores" in facts else "cosine"
+    neighbours = search(target, target.as_queries(queries.embeddings), options.k)
+    kind = "cosine"
+    if target.cohort is not None:
+        kind, facts["scores"] = "score", describe_scores(target.cohort)
     facts["searched"] = neighbours.how
     least = None
     if report is not None:
         least, facts["threshold"] = _least_score(report, options.threshold, target, kind)
-    answers = _answers(queries, neighbours, _hits_of_rows(target, neighbours, options), least)
-    lines = [line for answer in answers for line in _lines(answer)]
+    rows = _hits_of_rows(target, neighbours, options)
+    lines, answers = list[str](), list[Answer]()
+    for place, query in enumerate(queries.names):
+        hits = list[Hit]()
+        for score, row in zip(neighbours.scores[place].tolist(), neighbours.rows[place].tolist(), strict=True):
+            if row >= 0:
+                hits.append(Hit(row, score, *rows[row], None if least is None else score >= least))
+        answers.append(Answer(query, queries.images[place], hits))
+        lines += [printable(query), *(_line(number, hit) for number, hit in enumerate(hits, start=1))]
     lines += ["", *(f"{fact}: {printable(text)}" for fact, text in facts.items())]
     if options.output is not None:
         write_hits(options.output, answers, facts, score=kind)
@@ -159,17 +159,10 @@ def _load_embedder(record: ModelRecord | None, gallery: str, overrides: Sequence
     return embedder
 
 
-def _load_threshold(options: Namespace, target: Target) -> tuple[ThresholdReport | None, GalleryCohort | None]:
-    """The threshold report, and the cohort if it is the gallery itself.
-
-    Raises UserError unless the report is about the scores of the gallery.
-    """
-    from pml_ext.metrics import GalleryCohort
+def _load_threshold(path: str, gallery: str, target: Target) -> ThresholdReport:
+    """The threshold report; a UserError unless it is about the scores of the gallery."""
     from pml_ext.search.cohorts import describe_scores, is_same_cohort, load_report_of
 
-    path, gallery = options.threshold, options.gallery
-    if path is None:
-        return None, None
     report = load_report_of(path, target.record)
     if target.record is None:
         log.warning("%s does not say which model made it: make sure that it is the one of %s", gallery, path)
@@ -178,35 +171,13 @@ def _load_threshold(options: Namespace, target: Target) -> tuple[ThresholdReport
                 f"{path} is about embeddings of {report.embedding_dim} dimensions; {gallery} has {target.dim}"
             )
     wanted, cohort = report.normalization, target.cohort
-    if wanted is not None and wanted.cohort == "gallery" and cohort is None:
-        if not wanted.k < target.rows <= _MOST_IN_COHORT:
-            raise UserError(
-                f"{path} has the gallery as cohort, which must have from {wanted.k + 1} to {_MOST_IN_COHORT:,} rows; "
-                f"{gallery} has {target.rows:,}: embed with --normalize and a cohort, and make the report with it"
-            )
-        return report, GalleryCohort(wanted.k, wanted.strength)
     if not is_same_cohort(cohort, wanted):
         raise UserError(
             f"{path} is of scores that are {describe_scores(wanted)}, those of {gallery} are "
             f"{describe_scores(cohort)}: embed into another gallery with --normalize and the cohort.npz next to the "
             "report, or make the report with the gallery's cohort"
         )
-    return report, None
-
-
-def _search_normalised_by_itself(target: Target, cohort: GalleryCohort, embeddings: np.ndarray, k: int) -> Neighbours:
-    """Compare all rows by scores that the rows themselves normalise; each leaves itself out."""
-    import numpy as np
-    import torch
-
-    from pml_ext.search.index import Neighbours, search_all
-
-    rows = torch.from_numpy(np.concatenate([vectors for _, vectors in target.vectors()]))
-    fitted = cohort.fit(rows)
-    searched = fitted.augment(rows, "gallery", rows=torch.arange(len(rows))).numpy()
-    queries = fitted.augment(torch.from_numpy(embeddings)).numpy()
-    scores, hits = search_all([(0, searched)], queries, min(k, len(rows)))
-    return Neighbours(scores, hits, f"all {len(rows):,} rows compared")
+    return report
 
 
 def _least_score(report: ThresholdReport, path: str, target: Target, kind: str) -> tuple[float | None, str]:
@@ -254,29 +225,9 @@ def _hits_of_rows(target: Target, neighbours: Neighbours, options: Namespace) ->
     return dict(zip(rows, zip(names, images, strict=True), strict=True))
 
 
-def _answers(
-    queries: _Queries, neighbours: Neighbours, rows: dict[int, tuple[str, Path | None]], least: float | None
-) -> list[Answer]:
-    """The hits of each query; accepted from the least score on."""
-    from pml_ext.reports.hits_page import Answer, Hit
-
-    answers = list[Answer]()
-    for place, name in enumerate(queries.names):
-        hits = list[Hit]()
-        for score, row in zip(neighbours.scores[place].tolist(), neighbours.rows[place].tolist(), strict=True):
-            if row >= 0:
-                accepted = None if least is None else score >= least
-                hits.append(Hit(row, score, *rows[row], accepted))
-        answers.append(Answer(name, queries.images[place], hits))
-    return answers
-
-
-def _lines(answer: Answer) -> list[str]:
-    decisions = {None: "", True: "  accept", False: "  reject"}
-    lines = [printable(answer.query)]
-    for place, hit in enumerate(answer.hits, start=1):
-        lines.append(f"{place:4d}  {hit.cosine:7.4f}{decisions[hit.accepted]}  {printable(hit.path)}")
-    return lines
+def _line(number: int, hit: Hit) -> str:
+    decision = "" if hit.accepted is None else f"  {'accept' if hit.accepted else 'reject'}"
+    return f"{number:4d}  {hit.cosine:7.4f}{decision}  {printable(hit.path)}"
 
 
 SEARCH = Command(

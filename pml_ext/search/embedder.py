@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-from pml_ext._checks import check_embeddings, check_items, check_switch, check_whole
+from pml_ext._checks import check_items, check_switch, check_whole
 from pml_ext._errors import UserError
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.runner.checks.supported import require_network
@@ -27,7 +27,6 @@ from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.modeling.cuda import kind_and_index, missing_device
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.runner.plugins import import_modules
-from pml_ext.search.cohorts import load_cohort_of
 from pml_ext.search.model_record import ModelRecord
 from pml_ext.search.onnx_model import OnnxModel
 
@@ -51,7 +50,6 @@ class Embedder:
             for RGB, one for grey images.
         device: as for `from_config`.
         batch_size: maximum number of crops per forward pass.
-        cohort: file of `CohortNormalization.save` for the same weights; `similarity` is then normalised.
     Raises:
         UserError: the module does not return (B, D) for B images; a missing device.
         ValueError: an invalid size, mean or std.
@@ -80,7 +78,6 @@ class Embedder:
         *,
         device: str | torch.device = "auto",
         batch_size: int = 32,
-        cohort: str | Path | None = None,
     ) -> None:
         height, width = size
         if min(size) < 1:
@@ -103,7 +100,7 @@ class Embedder:
             "TEST.FLIP.ENABLED": False,
         }
         name = f"{type(module).__module__}.{type(module).__qualname__}"
-        self._set_up(network, ModelRecord(config, name, _hash_of(module), embedding_dim), where, batch_size, cohort)
+        self._set_up(network, ModelRecord(config, name, _hash_of(module), embedding_dim), where, batch_size)
 
     @classmethod
     def _of_network(cls, *settings: Any) -> "Embedder":
@@ -117,11 +114,9 @@ class Embedder:
         record: ModelRecord,
         device: torch.device,
         batch_size: int,
-        cohort: str | Path | None,
     ) -> None:
         """network: maps (B, C, H, W) float32 pixels in 0–255, on the device, to (B, D) of unit length."""
         check_whole(batch_size, "batch_size", 1)
-        self.normalization = None if cohort is None else load_cohort_of(cohort, record)
         self.network, self.record, self.device, self.batch_size = network, record, device, batch_size
         cfg = config_of(record.config)
         self.is_grey, self._size = is_grey(cfg), list(cfg.INPUT.SIZE_TEST)
@@ -137,7 +132,6 @@ class Embedder:
         half: bool = False,
         flip: bool | None = None,
         batch_size: int = 32,
-        cohort: str | Path | None = None,
         overrides: Sequence[str] = (),
         imports: Sequence[str] = (),
     ) -> "Embedder":
@@ -152,7 +146,6 @@ class Embedder:
             device: cpu, cuda, cuda:1 … or such a torch.device; or auto: a CUDA device if there is one.
             half: compute all but the heads in 16 bits, which is faster on CUDA devices and slower on a CPU.
             flip: average the features of a crop and of its mirror image; None: the config's TEST.FLIP.ENABLED.
-            cohort: a file of `CohortNormalization.save`, of the same weights; `similarity` is then normalised.
             overrides: KEY VALUE words that replace values of the YAML.
             imports: modules that register the model's parts, imported first, as `--import` does.
         Raises:
@@ -171,7 +164,7 @@ class Embedder:
             check_switch(flip, "flip")
             words += ["TEST.FLIP.ENABLED", str(flip)]
         cfg = load_for_embedding(config_file, words)
-        return cls.of(cfg, device=device, half=half, batch_size=batch_size, cohort=cohort)
+        return cls.of(cfg, device=device, half=half, batch_size=batch_size)
 
     @classmethod
     def from_run(cls, run: str | Path, **options: Any) -> "Embedder":
@@ -185,9 +178,7 @@ class Embedder:
         return cls.from_config(config_of_run(run), **{"weights": weights_of_run(run), **options})
 
     @classmethod
-    def of(
-        cls, cfg: CN, *, device: str | torch.device, half: bool, batch_size: int, cohort: str | Path | None = None
-    ) -> "Embedder":
+    def of(cls, cfg: CN, *, device: str | torch.device, half: bool, batch_size: int) -> "Embedder":
         """`from_config` for a config that `load_for_embedding` has read."""
         check_switch(half, "half")
         if not cfg.MODEL.WEIGHTS:
@@ -200,29 +191,21 @@ class Embedder:
         record = ModelRecord.of(shaping(cfg), cfg.MODEL.WEIGHTS, embedding_dim=network.embedding_dim, half=half)
         record = replace(record, weights=_absolute(cfg.MODEL.WEIGHTS))
         network = (network.to_float16() if half else network).to(where)
-        return cls._of_network(network, record, where, batch_size, cohort)
+        return cls._of_network(network, record, where, batch_size)
 
     @classmethod
-    def from_onnx(
-        cls,
-        path: str | Path,
-        *,
-        device: str | torch.device = "auto",
-        batch_size: int = 32,
-        cohort: str | Path | None = None,
-    ) -> "Embedder":
+    def from_onnx(cls, path: str | Path, *, device: str | torch.device = "auto", batch_size: int = 32) -> "Embedder":
         """Loads a file of `pml-ext export --format onnx`, with the flip test and precision of the export.
 
         Args:
             device: cpu, cuda, cuda:1 … or such a torch.device; or auto: a CUDA device if onnxruntime sees one.
-            cohort: see `from_config`.
         Raises:
             UserError: onnxruntime is not installed, or cannot read the file; a file of another program, or changed
                 after it was exported; a device that is not there.
         """
         model = OnnxModel(path, str(device))
         record = replace(model.record, onnx=_absolute(path))
-        return cls._of_network(model, record, torch.device("cpu"), batch_size, cohort)
+        return cls._of_network(model, record, torch.device("cpu"), batch_size)
 
     @property
     def embedding_dim(self) -> int:
@@ -235,24 +218,6 @@ class Embedder:
         if len(self._size) != 2 or min(self._size) < 1:
             raise UserError(f"INPUT.SIZE_TEST must be height and width to give every crop one size; got {self._size}")
         return self._size[0], self._size[1]
-
-    def similarity(self, a: Tensor, b: Tensor) -> Tensor:
-        """Returns the cosines of all pairs of embeddings, or normalised scores if there is a cohort.
-
-        Args:
-            a, b: (A, D) and (B, D), of this model.
-        Returns:
-            (A, B), see `CohortNormalization.scores` with a cohort.
-        Raises:
-            ValueError: another D.
-        """
-        if self.normalization is not None:
-            return self.normalization.scores(a, b)
-        for name, rows in (("a", a), ("b", b)):
-            check_embeddings(rows, name)
-            if rows.shape[1] != self.embedding_dim:
-                raise ValueError(f"{name} must have {self.embedding_dim} columns; got {rows.shape[1]}")
-        return unit_rows(a) @ unit_rows(b).T
 
     def __call__(self, crops: Crop | Sequence[Crop], *, order: str = "RGB") -> Tensor:
         """Embeds one or several crops of any size.

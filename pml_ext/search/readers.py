@@ -1,8 +1,6 @@
 """Embeddings, labels, cameras and paths of images from a gallery or a file of any program."""
 
 import os
-import pickle
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,8 +18,8 @@ from pml_ext.search.gallery import Gallery, is_gallery, open_part
 from pml_ext.search.model_record import ModelRecord
 
 NAMES = ("embeddings", "labels", "cameras", "paths")
-SUFFIXES = (".npz", ".pt", ".pth", ".safetensors", ".parquet")
-_COLUMNS = {"embeddings": "embedding (or e0, e1, …)", "labels": "label", "cameras": "camera", "paths": "path"}
+SUFFIXES = (".npz", ".safetensors", ".parquet")
+_COLUMNS = {"embeddings": "embedding", "labels": "label", "cameras": "camera", "paths": "path"}
 _BLOCK = 16_384  # rows
 
 
@@ -177,10 +175,8 @@ def _read_file(path: Path, also: Sequence[str]) -> dict[str, Any]:
     except UserError:
         raise
     except Exception as error:  # what readers raise on damaged input is not documented
-        # torch's own text advises running the file's code
-        reason = "" if isinstance(error, pickle.UnpicklingError) else f" ({error})"
         raise UserError(
-            f"{path} is not a readable {path.suffix} file of arrays, without pickled objects; is it complete?{reason}"
+            f"{path} is not a readable {path.suffix} file of arrays, without pickled objects; is it complete? ({error})"
         ) from error
 
 
@@ -192,16 +188,11 @@ def _read_npz(path: Path, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _read_tensors(path: Path) -> dict[str, Any]:
-    """Tensors as arrays, bfloat16 as float32; torch refuses sparse, quantized and meta tensors."""
-    if path.suffix == ".safetensors":
-        content = import_library("safetensors.torch", needed_for=str(path), install="safetensors").load_file(path)
-    else:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    arrays = dict[str, Any](content)
-    for name, value in arrays.items():
-        if isinstance(value, Tensor):
-            value = value.float() if value.dtype == torch.bfloat16 else value
-            arrays[name] = value.detach().numpy()
+    """Tensors as arrays, bfloat16 as float32."""
+    content = import_library("safetensors.torch", needed_for=str(path), install="safetensors").load_file(path)
+    arrays = dict[str, Any]()
+    for name, value in content.items():
+        arrays[name] = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
     return arrays
 
 
@@ -212,20 +203,16 @@ def _read_parquet(files: Sequence[Path], path: Path, also: Sequence[str]) -> dic
 
     with open_part(files[0]) as file:
         columns = file.schema_arrow.names
-    numbered = sorted((name for name in columns if re.fullmatch(r"e\d+", name)), key=lambda name: int(name[1:]))
-    vectors = ["embedding"] if "embedding" in columns else numbered
     texts = {"label": "labels", "camera": "cameras", "path": "paths"} | {name: name for name in also}
-    wanted = [name for name in columns if name in texts or name in vectors]
+    wanted = [name for name in columns if name in texts or name == "embedding"]
     tables = []
     for part in files:
         with open_part(part) as file:
             tables.append(file.read(columns=wanted))
     table = pyarrow.concat_tables(tables)
     content = {texts.get(name, name): table[name].to_pylist() if name in texts else None for name in columns}
-    if vectors == ["embedding"]:
+    if "embedding" in columns:
         content["embeddings"] = _rows_of_lists(table["embedding"].combine_chunks(), path)
-    elif vectors:
-        content["embeddings"] = np.stack([table[name].to_numpy() for name in vectors], axis=1)
     return content
 
 

@@ -186,7 +186,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("none.csv", "must end in .npz, .pt, .pth, .safetensors, .parquet; got '.csv'"),
+        ("none.csv", "must end in .npz, .safetensors, .parquet; got '.csv'"),
         ("e.npz --gallery strings.npz", "labels must be of the same kind in both files"),
         ("e.npz --gallery cameras.npz", "in both files or in none; only the gallery has them"),
         ("e.npz --distractors narrow.npz", "narrow.npz must have 64 dimensions, as e.npz; got 20"),

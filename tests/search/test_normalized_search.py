@@ -1,4 +1,4 @@
-"""Normalised scores at work: a cohort through embed, search and Embedder."""
+"""Normalised scores at work: a cohort through embed and search."""
 
 from pathlib import Path
 
@@ -18,12 +18,12 @@ from tests.search.models import small_model
 pytest.importorskip("faiss")
 
 
-def offsets_by_loops(rows: np.ndarray, cohort: np.ndarray, k: int, *, own: bool = False) -> np.ndarray:
-    """m(x) in float64; own: row i is row i of the cohort and leaves itself out."""
+def offsets_by_loops(rows: np.ndarray, cohort: np.ndarray, k: int) -> np.ndarray:
+    """m(x) in float64."""
     unit, others = (x.astype(float) / np.linalg.norm(x.astype(float), axis=1, keepdims=True) for x in (rows, cohort))
     found = []
-    for i, x in enumerate(unit):
-        cosines = [float(x @ c) for j, c in enumerate(others) if not (own and i == j)]
+    for x in unit:
+        cosines = [float(x @ c) for c in others]
         found.append(sum(sorted(cosines)[-k:]) / k)
     return np.array(found)
 
@@ -54,10 +54,10 @@ class Shop:
         words = ["search", str(query), "--gallery", str(self.folder / gallery), "-k", "30"]
         return [*words, "--threshold", str(self.folder / f"{report}.json")]
 
-    def scores(self, query: int, k: int, strength: float, cohort: np.ndarray, *, own: bool = False) -> np.ndarray:
+    def scores(self, query: int, k: int, strength: float, cohort: np.ndarray) -> np.ndarray:
         """Of a validation image with the gallery, in float64."""
         x, gallery = self.rows["validation"][query].astype(float), self.rows["gallery"].astype(float)
-        m_gallery = offsets_by_loops(gallery, cohort, k, own=own)
+        m_gallery = offsets_by_loops(gallery, cohort, k)
         return gallery @ x - 0.5 * strength * (offsets_by_loops(x[None], cohort, k) + m_gallery)
 
 
@@ -85,25 +85,6 @@ def test_a_search_has_normalised_scores_and_decides_by_them(
         assert list(decisions) == ["accept" if score >= cosine else "reject" for score in expected[order]]
         assert len(set(decisions)) == 2 and f"threshold: score {cosine:.4f}" in shown
         assert "k = 12, strength = 1, SHA-256" in shown and "1. score " in page.read_text()
-
-
-def test_the_gallery_as_cohort(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(shop.search(shop.images["validation"][5], "p", "gallery")) == 0
-    shown = capsys.readouterr().out
-    expected = np.sort(shop.scores(5, 9, 0.5, shop.rows["gallery"], own=True))[::-1]
-    assert [score for score, _, _ in hits(shown)] == pytest.approx(expected.tolist(), abs=1e-4)
-    assert "scores: normalised by the gallery itself (k = 9, strength = 0.5)" in shown
-
-
-def test_an_embedder_with_a_cohort(shop: Shop) -> None:
-    a, b = (torch.from_numpy(shop.rows[name]) for name in ("validation", "gallery"))
-    plain = Embedder.from_config(shop.config, shop.weights, device="cpu")
-    torch.testing.assert_close(plain.similarity(a, b), a @ b.T)
-    normalised = Embedder.from_config(shop.config, shop.weights, device="cpu", cohort=shop.folder / "cohort.npz")
-    expected = [shop.scores(row, 12, 1.0, shop.rows["cohort"]) for row in range(3)]
-    np.testing.assert_allclose(normalised.similarity(a[:3], b), expected, atol=1e-5)
-    with pytest.raises(ValueError, match="b must have 6 columns; got 5"):
-        plain.similarity(a, b[:, :5])
 
 
 def test_scores_that_do_not_belong_together(shop: Shop, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
