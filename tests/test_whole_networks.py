@@ -107,7 +107,7 @@ def test_configs_have_the_validated_settings() -> None:
     from whole import RESULTS, best_point, config_of, trials
     from whole_grid import METHODS, SETS
 
-    # Its learning rate was also compared at the config's own size (SCHEDULES), which takes precedence.
+    # Its learning rate was chosen at the config's own size, which takes precedence.
     elsewhere = [("smoothap_tcm", "SOLVER.BASE_LR")]
     store = Store(RESULTS)
     tried = [name for name in SETS if any(result["set"] == name for result in store.found.values())]

@@ -1,16 +1,15 @@
 """Writes WHICH_LOSS.md and its figure, and the numbers of the README's table, from the stored results."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
-from claims import GOALS, Comparison, Group
-from image_sets import COUNTED
+from claims import AVERAGES, Comparison
 from normalization_tables import summary
-from statistics_of_pairs import HIGHER, HOLDS, LOWER, REVERSED, Difference, Spread, sum_of
+from statistics_of_pairs import HOLDS, REVERSED, Difference, Spread, sum_of
 from tested import Judged, Tested, Verdicts
 
 from pml_ext._files import replacing, write_atomically
@@ -65,20 +64,12 @@ budget and five seeds. Neighbours often differ by less than their intervals.
 [OPIS](../OPIS.md) is the variance of the classes' utility at one threshold: 2 × 10⁻³ is a spread of \
 about ±4.5 points. Rejecting every pair lowers it, too, so read it with mAP@R.
 
-- **Normalised scores.** Use the gallery as cohort, not training samples, which lowered TAR on two sets. Choose the \
-threshold again when the gallery has doubled.
+- **Normalised scores.** Use the gallery as cohort. Choose the threshold again when the gallery has doubled.
 - **TCM.** On [whole networks](WHOLE_NETWORKS.md) it lowered OPIS in some cases and raised it in others.
 - **CIT.** Do not use it alone: whole networks lost 15 points of R@1 against a triplet loss.
 
 [EVIDENCE.md](EVIDENCE.md) has the method and the papers' claims, [results/](results/README.md) every comparison.
 """
-
-
-def found(group: Group, measure: str, verdicts: Verdicts, sets: Sequence[str]) -> list[Judged]:
-    """The comparisons of a group that have results."""
-    direction = LOWER if measure == "opis" else HIGHER
-    asked = [Comparison(*pair, ((measure, direction),)) for pair in group.pairs]
-    return [judged for set_name in sets for comparison in asked for judged in verdicts.of(set_name, comparison)]
 
 
 def mean_of(by_set: Mapping[str, Sequence[Difference]]) -> Difference:
@@ -87,62 +78,51 @@ def mean_of(by_set: Mapping[str, Sequence[Difference]]) -> Difference:
     Comparisons on one set share its classes and often the base: their deviations are averaged as if fully dependent;
     sets are independent.
     """
-    of_sets = list(by_set.values())
-    means = np.array([np.mean([difference.mean for difference in of]) for of in of_sets])
-    deviations = [np.mean([difference.spread.variance**0.5 for difference in of]) for of in of_sets]
-    parts = [
-        Spread(float(deviation / len(of_sets)) ** 2, min(difference.spread.freedom for difference in of))
-        for deviation, of in zip(deviations, of_sets, strict=True)
-    ]
-    return of_sets[0][0]._replace(mean=float(means.mean()), spread=sum_of(*parts))
+    means, parts = [], []
+    for differences in by_set.values():
+        deviation = np.mean([difference.spread.variance**0.5 for difference in differences]) / len(by_set)
+        freedom = min(difference.spread.freedom for difference in differences)
+        parts.append(Spread(float(deviation) ** 2, freedom))
+        means.append(np.mean([difference.mean for difference in differences]))
+    first = next(iter(by_set.values()))[0]
+    return first._replace(mean=float(np.mean(means)), spread=sum_of(*parts))
 
 
-def _mean(rows: Sequence[Judged]) -> Difference:
-    """Without sets on which fewer of the comparisons were run, and those that have another's objects."""
-    by_set: dict[str, list[Difference]] = {}
-    for row in rows:
-        if row.set_name in COUNTED:
-            by_set.setdefault(row.set_name, []).append(row.difference)
-    most = max(map(len, by_set.values()))
-    return mean_of({name: of for name, of in by_set.items() if len(of) == most})
+def _average(verdicts: Verdicts, comparisons: Sequence[Comparison], sets: Sequence[str]) -> list[list[Judged]]:
+    """The comparisons by set, without the sets on which fewer of them were run."""
+    by_set = []
+    for set_name in sets:
+        by_set.append([judged for comparison in comparisons for judged in verdicts.of(set_name, comparison)])
+    most = max(map(len, by_set))
+    return [judged for judged in by_set if len(judged) == most > 0]
 
 
 def write_guide(folder: Path, verdicts: Verdicts, sets: Sequence[str]) -> None:
     """Write WHICH_LOSS.md and its figure, and the numbers of both tables to results/guide.json."""
     gains, counts = {}, {}
-    for group, rows in _named_groups(verdicts, sets):
-        gains[group.readme] = _mean(rows).shown()
-        judged = [row.verdict for row in rows if row.set_name in COUNTED]
-        counts[group.readme] = [judged.count(HOLDS), judged.count(REVERSED), len(judged)]
+    for name, comparisons in AVERAGES.items():
+        by_set = _average(verdicts, comparisons, sets)
+        if by_set:
+            gains[name] = mean_of({of[0].set_name: [judged.difference for judged in of] for of in by_set}).shown()
+            judged = [judged.verdict for of in by_set for judged in of]
+            counts[name] = [judged.count(HOLDS), judged.count(REVERSED), len(judged)]
     losses = _over_sets(verdicts.results, sets)
-    numbers = {
-        "losses": losses,
-        "gains": gains,
-        "counts": counts,
-        "normalised": summary(verdicts.results, sets),
-    }
+    normalised = summary(verdicts.results, sets)
+    numbers = {"losses": losses, "gains": gains, "counts": counts, "normalised": normalised}
     write_atomically(folder / "results" / "guide.json", json.dumps(numbers, indent=1) + "\n")
     (folder / "figures").mkdir(exist_ok=True)
     draw_losses(losses, folder / "figures" / FIGURE)
     if losses.keys() == NAMES.keys():
-        write_atomically(folder / "WHICH_LOSS.md", _page(numbers, [name for name in sets if name in COUNTED]))
-
-
-def _named_groups(verdicts: Verdicts, sets: Sequence[str]) -> Iterator[tuple[Group, list[Judged]]]:
-    for goal in GOALS:
-        for group in goal.groups:
-            if group.readme and (rows := found(group, goal.measure, verdicts, sets)):
-                yield group, rows
+        write_atomically(folder / "WHICH_LOSS.md", _page(numbers, sets))
 
 
 def _over_sets(results: Tested, sets: Sequence[str]) -> dict[str, dict[str, float]]:
-    """OPIS (geometric mean) and mAP@R (mean) over the sets that count, of methods that were tested on all of them."""
-    counted = [name for name in sets if name in COUNTED]
+    """OPIS (geometric mean) and mAP@R (mean) over the sets, of methods that were tested on all of them."""
     means = {}
     for method in NAMES:
-        if all((name, method) in results.tests for name in counted):
-            opis = [results.values(name, method, "opis").mean() for name in counted]
-            map_at_r = [results.values(name, method, "map_at_r").mean() for name in counted]
+        if all((name, method) in results.tests for name in sets):
+            opis = [results.values(name, method, "opis").mean() for name in sets]
+            map_at_r = [results.values(name, method, "map_at_r").mean() for name in sets]
             means[method] = {"opis": float(np.exp(np.log(opis).mean())), "map_at_r": float(np.mean(map_at_r))}
     return means
 

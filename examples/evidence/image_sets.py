@@ -31,7 +31,6 @@ class Source(NamedTuple):
     flips: whether mirrored images keep their class (letters do not).
     cameras: whether matches must come from another camera.
     grey: whether colours are dropped.
-    again: the set whose objects these are too; averages over sets count them once.
     """
 
     archive: str
@@ -40,7 +39,6 @@ class Source(NamedTuple):
     flips: bool
     cameras: bool
     grey: bool = False
-    again: str = ""
 
 
 SOURCES = {
@@ -49,9 +47,7 @@ SOURCES = {
     "glyphs": Source("", "Glyphs", 64, False, True),
     "omniglot": Source("omniglot", "Omniglot", 64, False, False),
     "fruits": Source("fruits/fruits.zip", "file:fruits.csv", 96, True, True, grey=True),
-    "fruits_colour": Source("fruits/fruits.zip", "file:fruits.csv", 96, True, True, again="fruits"),
 }
-COUNTED = frozenset(name for name, source in SOURCES.items() if not source.again)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Scores normalised by a cohort, beside TCM: chosen on validation classes, tested with five seeds.
+"""Scores normalised by a cohort: chosen on validation classes, tested with five seeds.
 
     python examples/evidence/normalization.py                    # every set, method and seed
     python examples/evidence/normalization.py --sets emoji       # some sets
@@ -33,14 +33,11 @@ from training import opis_by_class, rank_queries, samples_of_queries, train
 from pml_ext.functional import cohort_offsets, opis_of_curves
 from pml_ext.functional.pairwise.pair_blocks import sides_of_distance
 from pml_ext.functional.pairwise.pair_distances import PairDistances
-from pml_ext.functional.verification.threshold import threshold_at_far
 from pml_ext.metrics.cohort_tuning import NormalizationTrials, measure_pairs, try_normalizations
 
 RESULTS = Path(__file__).parent / "results"
 KS, STRENGTHS, FAR, FAR_OF_CLASSES = (5, 10, 20, 50, 100, 200), (0.5, 1.0), 1e-3, 1e-2
 FAR_RANGE = (1e-2, 1e-1)
-GROWN = ("triplet", "ms", "arcface")
-SIZES = (25, 50, 100, 200, 400)
 
 
 def embedded(head: torch.nn.Linear, pictures: Pictures) -> Tensor:
@@ -81,7 +78,7 @@ def measured(parts: list[Pictures], embeddings: list[Tensor], half: list[Tensor]
 def choose(set_name: str, method: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Each kind of cohort tried on the validation classes, by a layer trained without them."""
     data = features_of(set_name).validation()
-    head = train(method, settings, 0, data.train)[0]
+    head = train(method, settings, 0, data.train)
     samples, labels = embedded(head, data.query), data.query.labels
     found: dict[str, Any] = {}
     for kind in KINDS:
@@ -108,54 +105,22 @@ def described(trials: NormalizationTrials) -> dict[str, Any]:
     }
 
 
-def tested_run(set_name: str, method: str, settings: dict[str, Any], seed: int, chosen: dict[str, Any]) -> Any:
-    """Metrics of plain cosines and of both cohorts, by class too; and the galleries' growth for some methods."""
+def tested_run(
+    set_name: str, method: str, settings: dict[str, Any], seed: int, chosen: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Metrics of plain cosines and of both cohorts, and the same by class."""
     data: Features = features_of(set_name)
-    head = train(method, settings, seed, data.train)[0]
+    head = train(method, settings, seed, data.train)
     parts = [part for part in (data.query, data.gallery) if part is not None]
     embeddings = [embedded(head, part) for part in parts]
-    gallery = embeddings[-1]
     metrics, by_class = {}, {}
     metrics["plain"], by_class["plain"] = measured(parts, embeddings, None)
     for kind in KINDS:
-        cohort = gallery if kind == "gallery" else embedded(head, data.train)
+        cohort = embeddings[-1] if kind == "gallery" else embedded(head, data.train)
         k, strength = chosen[kind]["used"][:2]
         half = [offsets(part, cohort, int(k), strength) for part in embeddings]
         metrics[kind], by_class[kind] = measured(parts, embeddings, half)
-    more = {}
-    if method in GROWN and seed < 3:
-        known = samples_of_queries(torch.cat(embeddings), parts)
-        more["growth"] = growth(*known, seed, *chosen["gallery"]["used"][:2])
-    return metrics, by_class, more
-
-
-def growth(samples: Tensor, labels: Tensor, seed: int, k: float, strength: float) -> list[dict[str, Any]]:
-    """A gallery of some identities, which is its own cohort, and the FAR of its threshold once all have come.
-
-    share: k in proportion to the gallery, so that the same share of it counts; else k stays.
-    """
-    order = torch.unique(labels)
-    order = order[torch.randperm(len(order), generator=torch.Generator().manual_seed(seed))]
-    sizes = [*(n for n in SIZES if n < len(order)), len(order)]
-    found: list[dict[str, Any]] = [{"identities": size} for size in sizes]
-    for way in ("plain", "k", "share"):
-        at = []
-        for size, row in zip(sizes, found, strict=True):
-            mine = torch.isin(labels, order[:size])
-            own, ids = samples[mine], labels[mine]
-            half = None
-            if way != "plain":
-                k_here = k if way == "k" else max(1, round(k * len(own) / len(samples)))
-                half = offsets(own, own, int(k_here), strength)
-            pairs = PairDistances(own, ids, offsets=half)
-            at.append(threshold_at_far(pairs, far=FAR))
-            here = measure_pairs(pairs, (FAR,), FAR_RANGE)
-            row[way] = {"opis": float(f"{float(opis_of_curves(here.curves)):.5g}"), "tar": round(float(here.tar[0]), 5)}
-        ascending, place = torch.tensor(at).sort()  # the last pairs are those of all
-        accepted = pairs.accepted(ascending)[1].sum(dim=0)[place.argsort()] / 2 / pairs.total_negative_pairs
-        for row, far in zip(found, accepted.tolist(), strict=True):
-            row[way]["far_of_all"] = float(f"{far:.4g}")
-    return found
+    return metrics, by_class
 
 
 def work(folder: Path, run: Run) -> None:
@@ -166,9 +131,9 @@ def work(folder: Path, run: Run) -> None:
         return
     described = run.set, run.method, run.settings
     choice = store.get(choice_for(run)) or store.add(choice_for(run), {}, chosen=choose(*described))
-    metrics, by_class, more = tested_run(*described, run.seed, choice["chosen"])
+    metrics, by_class = tested_run(*described, run.seed, choice["chosen"])
     store.keep_by_class(run, np.stack([by_class["plain"], by_class[best_kind(choice["chosen"]) or "plain"]]))
-    store.add(run, metrics, **more)
+    store.add(run, metrics)
 
 
 def jobs(sets: list[str]) -> Iterator[Run]:

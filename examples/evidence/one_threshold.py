@@ -71,7 +71,7 @@ def main() -> None:
     assert choice is not None, "run normalization.py first"
     k, strength = choice["chosen"]["gallery"]["used"][:2]
     data = features_of(SET)
-    head = train(LOSS, run.settings, SEED, data.train)[0]
+    head = train(LOSS, run.settings, SEED, data.train)
     parts = [part for part in (data.query, data.gallery) if part is not None]
     embeddings = [embedded(head, part) for part in parts]
     half = [offsets(part, embeddings[-1], int(k), strength) for part in embeddings]

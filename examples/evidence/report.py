@@ -5,16 +5,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from claims import GOALS, Claim
-from guide import found, write_guide
-from image_sets import COUNTED
+import numpy as np
+from claims import AVERAGES, CLAIMS, Claim
+from guide import write_guide
 from methods import HEADLINES, METHODS, SPLITS, TRIALS
 from normalization_tables import normalization_rows
 from rows import Row, means, of_difference, write_rows
-from side_measurements import FROZEN, UNTRAINED, kept_controls, kept_cost, kept_looks, rows_over_training
 from statistics_of_pairs import HEADINGS, HOLDS, OPEN, REVERSED
 from store import Store, split_of
-from tested import Tested, Verdicts
+from tested import Judged, Tested, Verdicts
 from tuning import TOLERANCES, differing
 
 from pml_ext._files import write_atomically
@@ -45,19 +44,18 @@ false discovery rate of 5 % (Benjamini and Hochberg). Only these decide.
 - “No worse” allows a loss of one point. “Little” means less than one point either way.
 
 Decided after test figures were seen: the choice over {splits} splits, repeated tuning, longer ranges, the methods \
-`@added`, `@weighted` and `triplet_random`, and the set fruits. {replaced} of {choices} choices replace earlier ones \
-that had been tested.
+`@added` and `triplet_random`, the set fruits, and the restriction to main results, which makes the family smaller. \
+{replaced} of {choices} choices replace earlier ones that had been tested.
 
 ## Results
 
-Comparisons on {counted}; those that neither hold nor are reversed are undecided.
+Main results of the papers; their ablations were left out. Comparisons that neither hold nor are reversed are \
+undecided.
 
 {results}
 ## How far to trust it
 
-{repeated}- A [second implementation](results/second_implementation.csv) in plain PyTorch agrees in 45 of 48 \
-differences and 78 of 84 values; 5 % may disagree by chance.
-- Frozen features limit what a loss can change. Image sets are small; none is a paper's.
+{repeated}- Frozen features limit what a loss can change. Image sets are small; none is a paper's.
 - The bases ArcFace, ProxyNCA and normalised softmax are hardly better than an untrained layer on emoji and glyphs, \
 where TCM's term does most of the learning.
 - The coverage of the [intervals](INTERVALS.md) of reports was checked on synthetic data.
@@ -75,25 +73,24 @@ All comparisons, settings and tunings are in [results/](results/README.md).
 """
 
 
-def write_report(folder: Path, store: Store, claims: Sequence[Claim], sets: Sequence[str]) -> None:
+def write_report(folder: Path, store: Store, sets: Sequence[str]) -> None:
     """Write the pages and tables for the sets and methods that have results."""
     results = Tested(store)
     sets = [name for name in sets if any(of == name for of, _ in results.tests)]
-    verdicts = Verdicts(results, claims, sets)
-    comparisons = [*_of_claims(verdicts, claims, sets), *_of_goals(verdicts, sets), *normalization_rows(results, sets)]
-    write_rows(folder / "results" / "comparisons.csv", comparisons)
+    verdicts = Verdicts(results, sets)
+    comparisons = [*_of_claims(verdicts, sets), *_of_averages(verdicts, sets)]
+    write_rows(folder / "results" / "comparisons.csv", [*comparisons, *normalization_rows(results, sets)])
     write_rows(folder / "results" / "methods.csv", _methods(folder / "results", results, sets))
     write_rows(folder / "results" / "tunings.csv", _tunings(results, sets))
-    write_atomically(folder / "EVIDENCE.md", _page(verdicts, claims, sets))
+    write_atomically(folder / "EVIDENCE.md", _page(verdicts, sets))
     write_guide(folder, verdicts, sets)
 
 
-def _page(verdicts: Verdicts, claims: Sequence[Claim], sets: Sequence[str]) -> str:
-    results, counted = verdicts.results, [name for name in sets if name in COUNTED]
+def _page(verdicts: Verdicts, sets: Sequence[str]) -> str:
+    results = verdicts.results
     alone, corrected = verdicts.excluding
     return PAGE.format(
         sets=", ".join(sets),
-        counted=", ".join(counted),
         runs=len(results.store.found),
         hours=results.hours(),
         trials=TRIALS,
@@ -104,15 +101,15 @@ def _page(verdicts: Verdicts, claims: Sequence[Claim], sets: Sequence[str]) -> s
         corrected=corrected,
         replaced=results.replaced,
         choices=len(results.tests),
-        results="\n".join(_results(verdicts, claims, counted)),
+        results="\n".join(_results(verdicts, sets)),
         repeated=_repeated(results.store),
     )
 
 
-def _results(verdicts: Verdicts, claims: Sequence[Claim], sets: Sequence[str]) -> Iterator[str]:
+def _results(verdicts: Verdicts, sets: Sequence[str]) -> Iterator[str]:
     """The claims in three groups, each with how many of its comparisons hold and are reversed."""
     groups: dict[str, list[str]] = {HOLDS: [], REVERSED: [], OPEN: []}
-    for number, claim in enumerate(claims, 1):
+    for number, claim in enumerate(CLAIMS, 1):
         counts = _counts(verdicts, claim, sets)
         if total := sum(counts.values()):
             line = f"|{number}|{claim.sentence}|{counts[HOLDS]}|{counts[REVERSED]}|{total}|"
@@ -157,61 +154,43 @@ def _repeated(store: Store) -> str:
     )
 
 
-def _of_claims(verdicts: Verdicts, claims: Sequence[Claim], sets: Sequence[str]) -> Iterator[Row]:
-    for number, claim in enumerate(claims, 1):
+def _of_claims(verdicts: Verdicts, sets: Sequence[str]) -> Iterator[Row]:
+    for number, claim in enumerate(CLAIMS, 1):
         note = f"{claim.source}; jointly" if claim.jointly else claim.source
         for set_name in sets:
             for comparison in claim.comparisons:
-                for _, _, measure, direction, difference, judged in verdicts.of(set_name, comparison):
-                    yield of_difference(
-                        f"claim {number}: {claim.sentence}",
-                        set_name,
-                        (comparison.base, comparison.method),
-                        measure,
-                        difference,
-                        expected=direction,
-                        verdict=judged,
-                        note=note,
-                    )
+                for judged in verdicts.of(set_name, comparison):
+                    yield _row(f"claim {number}: {claim.sentence}", judged, note)
 
 
-def _of_goals(verdicts: Verdicts, sets: Sequence[str]) -> Iterator[Row]:
-    for goal in GOALS:
-        for group in goal.groups:
-            for judged in found(group, goal.measure, verdicts, sets):
-                yield of_difference(
-                    f"which loss: {goal.goal}",
-                    judged.set_name,
-                    (judged.comparison.base, judged.comparison.method),
-                    judged.measure,
-                    judged.difference,
-                    expected=judged.direction,
-                    verdict=judged.verdict,
-                    note=group.words,
-                )
+def _of_averages(verdicts: Verdicts, sets: Sequence[str]) -> Iterator[Row]:
+    for name, comparisons in AVERAGES.items():
+        for comparison in comparisons:
+            for set_name in sets:
+                for judged in verdicts.of(set_name, comparison):
+                    yield _row(f"which loss: {name}", judged, "")
+
+
+def _row(study: str, judged: Judged, note: str) -> Row:
+    pair = (judged.comparison.base, judged.comparison.method)
+    more = {"expected": judged.direction, "verdict": judged.verdict, "note": note}
+    return of_difference(study, judged.set_name, pair, judged.measure, judged.difference, **more)
 
 
 def _methods(folder: Path, results: Tested, sets: Sequence[str]) -> Iterator[Row]:
-    """Means of every method, its settings and its cost, and the curves over training."""
+    """Means of every method, and its settings."""
     for set_name in sets:
-        controls = kept_controls(folder, set_name)
-        for control in (FROZEN, UNTRAINED):
-            if control in controls:
-                yield from means("heads", set_name, control, controls[control], "no training")
+        untrained = folder / f"untrained_{set_name}.json"
+        if untrained.is_file():
+            runs = json.loads(untrained.read_text(encoding="utf-8"))
+            values = {measure: np.array([run[measure] for run in runs]) for measure in HEADINGS}
+            yield from means("heads", set_name, "untrained layer", values, "no training")
         for method in METHODS:
-            if runs := results.tests.get((set_name, method)):
-                note = (
-                    f"{json.dumps(results.settings(set_name, method))}; {results.trials[set_name, method]} trials; "
-                    f"{results.splits(set_name, method)} splits"
-                )
-                if at_end := results.at_end(set_name, method):
-                    note += f"; at the end of its range: {', '.join(at_end)}"
-                yield from means("heads", set_name, method, [run["metrics"] for run in runs], note)
-        if (kept := folder / f"over_training_{set_name}.json").is_file():
-            yield from rows_over_training(set_name, kept_looks(kept))
-    for method, took in kept_cost(folder / "cost.json").items():
-        for batch, milliseconds in took.items():
-            yield Row("time of a step", "", method, f"batch of {batch}", "ms", milliseconds)
+            if (set_name, method) in results.tests:
+                settings = json.dumps(results.settings(set_name, method))
+                note = f"{settings}; {results.trials[set_name, method]} trials"
+                values = {measure: results.values(set_name, method, measure) for measure in HEADINGS}
+                yield from means("heads", set_name, method, values, note)
 
 
 def _tunings(results: Tested, sets: Sequence[str]) -> Iterator[Row]:

@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,8 +13,8 @@ from statistics_of_pairs import Difference
 
 from pml_ext._files import write_atomically
 
-SCALES = {"r1": 100, "map_at_r": 100, "tar": 100, "opis": 1000, "epsilon_opis": 1000, "mean_utility": 100}
-UNITS = dict.fromkeys(SCALES, "%") | {"opis": "x1000", "epsilon_opis": "x1000"}
+SCALES = {"r1": 100, "map_at_r": 100, "tar": 100, "opis": 1000}
+UNITS = {"r1": "%", "map_at_r": "%", "tar": "%", "opis": "x1000"}
 
 
 class Row(NamedTuple):
@@ -44,16 +44,14 @@ def of_difference(
     return Row(study, set_name, pair[1], measure, unit, *difference.shown(), pair[0], base_value, **more)
 
 
-def means(study: str, set_name: str, method: str, runs: Sequence[dict[str, float]], note: str) -> Iterator[Row]:
+def means(study: str, set_name: str, method: str, values: Mapping[str, np.ndarray], note: str) -> Iterator[Row]:
     """The mean of each measure over seeds, with its 95 % interval by t; the note is in the first row only."""
-    for measure, scale in SCALES.items():
-        values = scale * np.array([run.get(measure, np.nan) for run in runs])
-        if np.isnan(values).any():
-            continue
+    for measure, by_seed in values.items():
+        scaled = SCALES[measure] * by_seed
         half = np.nan
-        if len(values) > 1:
-            half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-        mean = float(values.mean())
+        if len(scaled) > 1:
+            half = stats.t.ppf(0.975, len(scaled) - 1) * scaled.std(ddof=1) / np.sqrt(len(scaled))
+        mean = float(scaled.mean())
         yield Row(study, set_name, method, measure, UNITS[measure], mean, mean - half, mean + half, note=note)
         note = ""
 

@@ -1,6 +1,6 @@
 """Paired differences with 95 % intervals, and verdicts that allow for the number of comparisons."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -98,6 +98,12 @@ def sum_of(*parts: Spread) -> Spread:
     """The variance of a sum of independent parts."""
     variance = sum(part.variance for part in parts)
     return Spread(variance, _satterthwaite(variance, parts))
+
+
+def pooled(parts: Sequence[Spread]) -> Spread:
+    """The mean variance, weighted by degrees of freedom."""
+    freedom = sum(part.freedom for part in parts)
+    return Spread(sum(part.variance * part.freedom for part in parts) / freedom, freedom)
 
 
 def _satterthwaite(variance: float, parts: Iterable[Spread]) -> float:

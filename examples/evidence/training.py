@@ -1,30 +1,26 @@
 """One run: trains a linear layer on frozen features with one method's loss, and measures it."""
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from image_sets import Features, Pictures
-from methods import BATCH, DIMENSION, METHODS, PER_CLASS, STEPS
-from terms import Settings, Sizes, Sum, of_method, projected
+from methods import BATCH, DIMENSION, PER_CLASS, SEEDS, STEPS
+from terms import Settings, Sizes, of_method
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from pml_ext.functional import (
-    epsilon_opis_of_curves,
-    opis_of_curves,
-    rank_matches,
-    utility_curves,
-)
+from pml_ext._files import write_atomically
+from pml_ext.functional import opis_of_curves, rank_matches, utility_curves
 from pml_ext.functional.operating_points.utility import UtilityCurves
-
-EPSILON = 0.1
 
 
 class Measured(NamedTuple):
     """The results of a run.
 
-    metrics: r1, map_at_r, opis, epsilon_opis and mean_utility as fractions.
+    metrics: r1, map_at_r and opis as fractions.
     by_class: (3, C) float, each class's mean R@1 and mAP@R over its queries, and its share of OPIS, whose mean is
         OPIS; nan if a class cannot be measured.
     """
@@ -36,67 +32,60 @@ class Measured(NamedTuple):
 def train_and_measure(name: str, settings: Settings, seed: int, data: Features) -> Measured:
     """Train on data.train and measure on its queries.
 
-    The seed determines the layer's initial weights, the batches and their views, the same for all methods of one batch
-    size, samples per class and dimension.
+    The seed determines the layer's initial weights, the batches and their views, the same for all methods.
     """
-    head, loss = train(name, settings, seed, data.train)
-    with torch.inference_mode():
-        parts = [part for part in (data.query, data.gallery) if part is not None]
-        embeddings = [head(part.features[0].float()) for part in parts]
-        embeddings = [projected(loss, e) if METHODS[name].projected else normalize(e) for e in embeddings]
-        return measured(embeddings, parts)
+    return measured_head(train(name, settings, seed, data.train), data)
 
 
-def train(
-    name: str,
-    settings: Settings,
-    seed: int,
-    data: Pictures,
-    watch: Callable[[int, nn.Linear, Sum], None] | None = None,
-) -> tuple[nn.Linear, Sum]:
-    """The trained layer and its loss.
+def measure_untrained(data: Features, path: Path) -> None:
+    """Write the metrics of an untrained layer by seed to a JSON file."""
+    found = []
+    for seed in SEEDS:
+        torch.manual_seed(seed)  # as for every method
+        head = nn.Linear(data.query.features.shape[-1], DIMENSION)
+        found.append(measured_head(head, data).metrics)
+    write_atomically(path, json.dumps(found, indent=1) + "\n")
 
-    watch is called with the number of steps done, the layer and the loss, before every step and at the end.
-    """
+
+@torch.inference_mode()
+def measured_head(head: nn.Linear, data: Features) -> Measured:
+    parts = [part for part in (data.query, data.gallery) if part is not None]
+    return measured([normalize(head(part.features[0].float())) for part in parts], parts)
+
+
+def train(name: str, settings: Settings, seed: int, data: Pictures) -> nn.Linear:
+    """The trained layer."""
     torch.manual_seed(seed)
-    dimension = settings.get("dimension", DIMENSION)
-    head = nn.Linear(data.features.shape[-1], dimension)
-    loss = of_method(name, settings, Sizes(int(data.labels.max()) + 1, dimension, seed))
+    head = nn.Linear(data.features.shape[-1], DIMENSION)
+    loss = of_method(name, settings, Sizes(int(data.labels.max()) + 1, DIMENSION, seed))
     rate, steps = settings["rate"], settings.get("steps", STEPS)
     groups: list[dict[str, Any]] = [{"params": list(head.parameters()), "lr": rate}]
     if own := list(loss.parameters()):
         groups.append({"params": own, "lr": rate * settings.get("own_rate", 1.0)})
     optimizer = torch.optim.Adam(groups)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    for step, (features, labels) in enumerate(batches(data, settings, seed, steps)):
-        if watch is not None:
-            watch(step, head, loss)
+    for features, labels in batches(data, seed, steps):
         optimizer.zero_grad(set_to_none=True)
         value = loss(head(features), labels)
         if value.requires_grad:
             value.backward()
         optimizer.step()
         schedule.step()
-    if watch is not None:
-        watch(steps, head, loss)
-    return head, loss
+    return head
 
 
-def batches(data: Pictures, settings: Settings, seed: int, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of random classes with per_class random images each, in random views."""
+def batches(data: Pictures, seed: int, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of random classes with PER_CLASS random images each, in random views."""
     generator = torch.Generator().manual_seed(seed)
-    per_class = settings.get("per_class", PER_CLASS)
     of_class = [(data.labels == label).nonzero()[:, 0] for label in range(int(data.labels.max()) + 1)]
-    classes = min(settings.get("batch", BATCH) // per_class, len(of_class))
-    views = len(data.features)
     for _ in range(steps):
         rows = []
-        for label in torch.randperm(len(of_class), generator=generator)[:classes].tolist():
+        for label in torch.randperm(len(of_class), generator=generator)[: BATCH // PER_CLASS].tolist():
             mine = of_class[label]
             order = torch.randperm(len(mine), generator=generator)
-            rows.append(mine[order[torch.arange(per_class) % len(mine)]])
+            rows.append(mine[order[torch.arange(PER_CLASS) % len(mine)]])
         chosen = torch.cat(rows)
-        view = torch.randint(views, (len(chosen),), generator=generator)
+        view = torch.randint(len(data.features), (len(chosen),), generator=generator)
         yield data.features[view, chosen].float(), data.labels[chosen]
 
 
@@ -109,8 +98,6 @@ def measured(embeddings: list[Tensor], parts: list[Pictures]) -> Measured:
     samples, labels = samples_of_queries(torch.cat(embeddings), parts)
     curves = utility_curves(samples, labels)
     metrics["opis"] = float(opis_of_curves(curves))
-    metrics["epsilon_opis"] = float(epsilon_opis_of_curves(curves, EPSILON))
-    metrics["mean_utility"] = float(curves.utilities.mean())  # over classes and the calibration range
     return Measured(metrics, torch.cat([of_queries, opis_by_class(curves, torch.unique(labels))[None]]))
 
 

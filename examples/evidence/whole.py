@@ -41,7 +41,6 @@ from whole_grid import (
     ADDED,
     ADDED_MARGINS,
     METHODS,
-    SCHEDULES,
     SEEDS,
     SETS,
     TRIAL_SCHEDULE,
@@ -73,13 +72,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS))
     parser.add_argument("--processes", type=int, default=os.cpu_count())
-    parser.add_argument("--schedules", action="store_true", help="compare Glyphs' schedules on validation classes")
     parser.add_argument("--tables", action="store_true")
     given = parser.parse_args()
-    if given.schedules:
-        validation_table("glyphs")
-        run_all(schedule_runs(), given.processes)
-        return
     if not given.tables:
         for set_name in given.sets:
             validation_table(set_name)
@@ -142,10 +136,6 @@ def tests(set_name: str, store: Store) -> list[Run]:
 def best_point(set_name: str, method: str, store: Store) -> Settings:
     tried = zip(points(set_name, method, store), trials(set_name, method, store), strict=True)
     return max(tried, key=lambda pair: store.found[pair[1].key]["metrics"][SELECTED_BY])[0]
-
-
-def schedule_runs() -> list[Run]:
-    return [made("glyphs", VALIDATION, "smoothap_tcm", schedule, 0) for schedule in SCHEDULES]
 
 
 def made(set_name: str, stage: str, method: str, settings: Mapping[str, Any], seed: int) -> Run:

@@ -1,6 +1,6 @@
 """The settings tuned for whole networks and their values, fixed before any test result.
 
-Learning rates are around the best one on Glyphs' validation classes (SCHEDULES), a loss's settings around what
+Learning rates are around the best one on Glyphs' validation classes, a loss's settings around what
 validation chose for linear heads and its defaults. Every method has six trials; without own settings, six rates.
 """
 
@@ -39,16 +39,6 @@ SETS = {
 SEEDS = (0, 1, 2)
 
 _ONE_CYCLE: Settings = {"SOLVER.SCHED": "OneCycleLR", "SOLVER.WARMUP_ITERS": 0}
-_OLD_COSINE: Settings = {"SOLVER.SCHED": "CosineAnnealingLR", "SOLVER.WARMUP_ITERS": 238, "SOLVER.WARMUP_FACTOR": 0.04}
-# Compared on Glyphs' validation classes with smoothap_tcm at its defaults, one seed.
-SCHEDULES: list[Settings] = [
-    {**_OLD_COSINE, "SOLVER.MAX_EPOCH": 5, "SOLVER.BASE_LR": 0.003},
-    {**_OLD_COSINE, "SOLVER.MAX_EPOCH": 5, "SOLVER.BASE_LR": 0.003, "SOLVER.ETA_MIN_LR": 3e-4},
-    {**_ONE_CYCLE, "SOLVER.MAX_EPOCH": 4, "SOLVER.BASE_LR": 0.003},
-    {**_ONE_CYCLE, "SOLVER.MAX_EPOCH": 4, "SOLVER.BASE_LR": 0.01},
-    {**_ONE_CYCLE, "SOLVER.MAX_EPOCH": 3, "SOLVER.BASE_LR": 0.01},
-    {**_ONE_CYCLE, "SOLVER.MAX_EPOCH": 4, "SOLVER.BASE_LR": 0.015},
-]
 # Images of half the side train four times faster.
 _SMALL: Settings = {"INPUT.SIZE_TRAIN": "[16, 16]", "INPUT.SIZE_TEST": "[16, 16]"}
 # An epoch of the trials has 70 % of the classes, hence of the steps.

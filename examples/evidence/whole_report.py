@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from claims import CLAIMS, Comparison
+from claims import Comparison
 from image_sets import SOURCES
-from normalization_tables import PLAIN, WORST, read_results, whole_rows
-from rows import SCALES, UNITS, Row, means, of_difference, write_rows
+from normalization_tables import WORST, read_whole, whole_rows
+from rows import Row, means, of_difference, write_rows
 from statistics_of_pairs import HEADINGS, OPEN, verdict
 from store import Store
 from tested import Result, Tested, Verdicts
-from whole_grid import ADDED, COMPARISONS, METHODS, SCHEDULES, SETS
+from whole_grid import ADDED, COMPARISONS, METHODS, SETS
 
 from pml_ext._files import write_atomically
 
@@ -58,42 +58,31 @@ With the unlabelled test images as cohort (`CohortNormalization`), in {combinati
 - The highest FAR of a class at a pooled FAR of 1 % is lower in {better} of {combinations}.
 
 """
-REPEATS = """- {methods} were trained twice with the same seeds, before and after the identity sampler was rewritten. \
-Runs changed by up to {r1:.1f} points of R@1 and {opis:.0f} % of OPIS; a seed's value is the mean of both. Pairing by \
-seed gains nothing: the variance of differences is {pairing} times the sum of variances.
+REPEATS = """\
+- {methods} were trained twice with the same seeds, before and after the identity sampler was rewritten. Runs changed \
+by up to {r1:.1f} points of R@1 and {opis:.0f} % of OPIS; a seed's value is the mean of both.
 """
 
 
 class Networks(Tested):
-    """The tests, with a second run of each seed where whole_normalization.py trained again.
-
-    The two begin with the same weights, so that they count as one: by their mean.
-    """
+    """The tests; where whole_normalization.py trained again, a seed's value is the mean of both runs."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        found = {name: read_results(self, name) for name in SETS}
-        seeds = {which: [run["seed"] for run in runs] for which, runs in self.tests.items()}
-        self.again = {of: found[of[0]] for of in seeds if found[of[0]].seeds(of[1]) == seeds[of]}
+        self.second = {(name, method): found for name in SETS for method, found in read_whole(self, name).items()}
 
     def values(self, set_name: str, method: str, metric: str) -> np.ndarray:
-        mean: np.ndarray = np.nanmean(self.of_runs(set_name, method, metric), axis=0)
+        first = super().values(set_name, method, metric)
+        if (set_name, method) not in self.second:
+            return first
+        mean: np.ndarray = (first + self.second[set_name, method].values(metric)) / 2
         return mean
 
-    def of_runs(self, set_name: str, method: str, metric: str) -> np.ndarray:
-        """(R, S) of R runs of each seed; nan where it was not measured."""
-        first, again = super().values(set_name, method, metric), self.again.get((set_name, method))
-        if again is None:
-            return first[None]
-        second = [again.runs[method, run["seed"]]["metrics"]["plain"] for run in self.tests[set_name, method]]
-        return np.stack([first, [metrics.get(metric, np.nan) for metrics in second]])
-
     def by_class(self, results: list[Result], metric: str) -> np.ndarray:
-        first, method = super().by_class(results, metric), results[0]["method"]
-        if (again := self.again.get((results[0]["set"], method))) is None:
+        first, which = super().by_class(results, metric), (results[0]["set"], results[0]["method"])
+        if which not in self.second:
             return first
-        second = again.values((method, PLAIN), metric, [run["seed"] for run in results])
-        mean: np.ndarray = (first + second) / 2
+        mean: np.ndarray = (first + self.second[which].plain(metric)) / 2
         return mean
 
 
@@ -103,20 +92,16 @@ def write_report(folder: Path, whole: Store, heads: Store) -> None:
     Args:
         heads: the runs of run.py, for their verdicts on the same comparisons.
     """
-    results, of_heads = Networks(whole), Verdicts(Tested(heads), CLAIMS, list(SOURCES))
+    results, of_heads = Networks(whole), Verdicts(Tested(heads), list(SOURCES))
     sets = [name for name in SETS if any(of == name for of, _ in results.tests)]
     compared = [row for name in sets for row in _comparisons(name, results, of_heads)]
-    normalised = [*whole_rows(results, list(SETS))]
+    normalised = [*whole_rows(results, sets)]
     methods = [row for name in sets for row in _methods(name, results)]
     (folder / "results").mkdir(exist_ok=True)
-    write_rows(folder / "results" / "whole_networks.csv", [*compared, *normalised, *methods, *_schedules(whole)])
-    write_atomically(folder / "WHOLE_NETWORKS.md", _page(results, compared, normalised))
-
-
-def _page(results: Networks, compared: list[Row], normalised: list[Row]) -> str:
+    write_rows(folder / "results" / "whole_networks.csv", [*compared, *normalised, *methods])
     decided = [row for row in compared if row.verdict != OPEN]
     lines = [f"|{row.set}|{row.base}|{row.method}|{HEADINGS[row.measure]}|{shown(row)}|\n" for row in decided]
-    return PAGE.format(
+    page = PAGE.format(
         trials=len(METHODS["triplet"]),
         differences="".join(lines),
         undecided=len(compared) - len(decided),
@@ -124,6 +109,7 @@ def _page(results: Networks, compared: list[Row], normalised: list[Row]) -> str:
         normalised=_normalised(normalised),
         repeats=_repeats(results),
     )
+    write_atomically(folder / "WHOLE_NETWORKS.md", page)
 
 
 def shown(row: Row) -> str:
@@ -143,30 +129,15 @@ def _normalised(rows: list[Row]) -> str:
 
 
 def _repeats(results: Networks) -> str:
-    """How far repeated runs are apart, and what pairing by seed gains."""
-    if not results.again:
+    """How far repeated runs are apart."""
+    if not results.second:
         return ""
-    pairing = ", ".join(f"{_pairing(results, metric):.1f} ({heading})" for metric, heading in HEADINGS.items())
-    r1, opis = (np.stack([results.of_runs(*which, metric) for which in results.again]) for metric in ("r1", "opis"))
-    return REPEATS.format(
-        methods=", ".join(dict.fromkeys(f"`{method}`" for _, method in results.again)),
-        r1=100 * np.abs(r1[:, 1] - r1[:, 0]).max(),
-        opis=100 * np.abs(opis[:, 1] / opis[:, 0] - 1).max(),
-        pairing=pairing,
-    )
-
-
-def _pairing(results: Networks, metric: str) -> float:
-    """The variance of the differences of log values over seeds, as a share of the sum of variances."""
-    differences, variances = 0.0, 0.0
-    for set_name in SETS:
-        for base, method, _ in COMPARISONS:
-            names = (base.name, method.name)
-            if all((set_name, name) in results.tests for name in names):
-                pair = np.log([results.values(set_name, name, metric) for name in names])
-                differences += np.var(pair[1] - pair[0])
-                variances += np.var(pair, axis=1).sum()
-    return float(differences / variances)
+    r1, opis = [], []
+    for which, second in results.second.items():
+        r1 += [*np.abs(second.values("r1") - Tested.values(results, *which, "r1"))]
+        opis += [*np.abs(second.values("opis") / Tested.values(results, *which, "opis") - 1)]
+    methods = dict.fromkeys(f"`{method}`" for _, method in results.second)
+    return REPEATS.format(methods=", ".join(methods), r1=100 * max(r1), opis=100 * max(opis))
 
 
 def _comparisons(set_name: str, results: Tested, heads: Verdicts) -> Iterator[Row]:
@@ -188,19 +159,5 @@ def _comparisons(set_name: str, results: Tested, heads: Verdicts) -> Iterator[Ro
 def _methods(set_name: str, results: Tested) -> Iterator[Row]:
     for method in (*METHODS, *ADDED):
         if (set_name, method) in results.tests:
-            measures = ("r1", "map_at_r", "opis", "epsilon_opis")
-            by_seed = np.stack([results.values(set_name, method, metric) for metric in measures], axis=1)
-            runs = [dict(zip(measures, of_seed, strict=True)) for of_seed in by_seed]
-            settings = json.dumps(results.tests[set_name, method][0]["settings"])
-            yield from means("whole networks", set_name, method, runs, settings)
-
-
-def _schedules(whole: Store) -> Iterator[Row]:
-    """smoothap_tcm at its defaults on Glyphs' validation classes, 32 x 32 pixels, one seed."""
-    for schedule in SCHEDULES:
-        for result in whole.found.values():
-            if result["settings"] == schedule:
-                for measure in HEADINGS:
-                    value = SCALES[measure] * result["metrics"][measure]
-                    note = json.dumps(schedule)
-                    yield Row("schedules", "glyphs", "smoothap_tcm", measure, UNITS[measure], value, note=note)
+            values = {metric: results.values(set_name, method, metric) for metric in HEADINGS}
+            yield from means("whole networks", set_name, method, values, json.dumps(results.settings(set_name, method)))
