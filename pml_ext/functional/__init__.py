@@ -1,4 +1,4 @@
-"""The maths, tensors in and tensors out; torch only."""
+"""Pure functions of tensors: losses, metrics and statistics without state."""
 
 from pml_ext.functional.clustering_metrics import clustering_f1
 from pml_ext.functional.loop.arcs import arc_distance, closest_on_arcs, closest_on_segments, segment_distance

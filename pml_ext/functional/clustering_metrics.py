@@ -7,15 +7,15 @@ from pml_ext._checks import check_labels, check_tensor
 
 
 def clustering_f1(cluster_labels: Tensor, labels: Tensor) -> Tensor:
-    """Pairwise F1: precision and recall of "two samples of one cluster are of one class", over all pairs.
+    """Returns pairwise F1: precision and recall of "two samples of one cluster are of one class", over all pairs.
 
     Args:
         cluster_labels: (N,) integer cluster of each sample.
         labels: (N,) integer class of each sample.
     Returns:
-        0-dim float64, a fraction; nan where neither clusters nor classes hold two samples.
+        0-dim float64, a fraction; nan if no cluster and no class has two samples.
     Raises:
-        ValueError: shapes that differ, types that are not integer.
+        ValueError: different shapes, types that are not integer.
     Source: Manning et al., Introduction to Information Retrieval, section 16.3, with β = 1.
 
     >>> round(float(clustering_f1(torch.tensor([0, 0, 1, 1]), torch.tensor([5, 5, 5, 9]))), 3)
@@ -29,13 +29,13 @@ def clustering_f1(cluster_labels: Tensor, labels: Tensor) -> Tensor:
 
 
 def adjusted_mutual_information(cluster_labels: Tensor, labels: Tensor) -> float:
-    """Mutual information of clusters and classes, less what chance gives, as a share of what is possible.
+    """Returns the mutual information of clusters and classes, adjusted for chance and scaled to at most 1.
 
-    scikit-learn's `adjusted_mutual_info_score` with its defaults. The expectation depends on the sizes of clusters and
-    classes alone, so it is computed once for each pair of sizes, not for each pair of a cluster and a class.
+    Equals scikit-learn's `adjusted_mutual_info_score` with its defaults. The expectation depends on cluster and class
+    sizes only, so it is computed once per pair of sizes, not once per pair of a cluster and a class.
 
     Args:
-        cluster_labels, labels: as of `clustering_f1`, not empty.
+        cluster_labels, labels: see `clustering_f1`; not empty.
     Source: Vinh, Epps and Bailey, JMLR 2010: the expectation of a hypergeometric count, the mean of the two entropies.
 
     >>> clusters, classes = torch.tensor([0, 0, 1, 1, 1, 2]), torch.tensor([0, 0, 0, 1, 1, 1])
@@ -46,7 +46,7 @@ def adjusted_mutual_information(cluster_labels: Tensor, labels: Tensor) -> float
     of_class, class_sizes = torch.unique(labels, return_inverse=True, return_counts=True)[1:]
     shared, together = torch.unique(of_cluster * len(class_sizes) + of_class, return_counts=True)
     if len(shared) == len(cluster_sizes) == len(class_sizes):
-        return 1.0  # they are the same; the quotient may be 0 / 0
+        return 1.0  # identical partitions, for which the quotient may be 0 / 0
     if min(len(cluster_sizes), len(class_sizes)) == 1:
         return 0.0
     by_chance = (
@@ -60,7 +60,7 @@ def adjusted_mutual_information(cluster_labels: Tensor, labels: Tensor) -> float
 
 
 def _expected_information(cluster_sizes: Tensor, class_sizes: Tensor) -> float:
-    """Of clusters and classes of these sizes, drawn at random."""
+    """Returns the expected mutual information of random clusters and classes of these sizes."""
     total = int(class_sizes.sum())
     log_factorial = torch.arange(1, total + 2, dtype=torch.float64).lgamma()
     sizes, how_often = torch.unique(class_sizes, return_counts=True)

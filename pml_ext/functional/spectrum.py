@@ -10,7 +10,7 @@ from pml_ext._checks import check_embeddings, check_finite
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.numerics import full_precision
 
-_BLOCK = 4096  # rows that are in float64 at a time
+_BLOCK = 4096  # rows converted to float64 at a time
 # Measured on Glyphs, Digits and four sets of images: mean cosines of 0.06 to 0.56 of trained
 # networks, up to 0.98 of random ones, 0.9995 and more after collapses; shares of up to 0.45 before collapses.
 _NEARLY_EQUAL, _ONE_DIRECTION = 0.999, 0.99
@@ -18,7 +18,7 @@ _NEARLY_EQUAL, _ONE_DIRECTION = 0.999, 0.99
 ADVICE_ON_COLLAPSE = (
     "try a smaller learning rate, a warm-up, more samples per class in a batch, another miner, or semi-hard triplets"
 )
-"""What helps against a collapse, as the end of a sentence."""
+"""Remedies for a collapse, to end a sentence with."""
 
 
 class EmbeddingSpread(NamedTuple):
@@ -30,7 +30,7 @@ class EmbeddingSpread(NamedTuple):
         Vetterli, EUSIPCO 2007).
     shape: (N, D).
 
-    The two in the middle are nan if all rows are equal to the precision of their type.
+    largest_share and effective_rank are nan if all rows are equal to the precision of their type.
 
     >>> EmbeddingSpread(mean_cosine=0.9999, largest_share=0.4, effective_rank=5.2, shape=(100, 16)).problem()
     'the embeddings are nearly equal (mean cosine 0.999900)'
@@ -42,14 +42,14 @@ class EmbeddingSpread(NamedTuple):
     shape: tuple[int, int]
 
     def problem(self, classes: int | None = None) -> str:
-        """Whether the embeddings have collapsed, as a clause; "" for healthy ones.
+        """Returns a clause that describes the collapse of the embeddings; "" for healthy embeddings.
 
-        - They are nearly equal: the mean cosine is above 0.999, so that two rows differ by 4.5 % of their length.
-        - They lie on a line: one direction has more than 99 % of the variance. This is no fault of embeddings with
-          fewer than 3 dimensions, whose sphere is a circle, or of two tight classes.
+        - Nearly equal embeddings: the mean cosine is above 0.999, i.e. two rows differ by 4.5 % of their length.
+        - Embeddings on a line: one direction has more than 99 % of the variance. This is expected, and not reported,
+          for embeddings with fewer than 3 dimensions (whose sphere is a circle) and for two tight classes.
 
         Args:
-            classes: how many there are; None: more than two.
+            classes: number of classes; None: more than two.
         """
         if math.isnan(self.largest_share):
             return "all embeddings are equal"
@@ -64,7 +64,7 @@ class EmbeddingSpread(NamedTuple):
 def embedding_spread(embeddings: Tensor) -> EmbeddingSpread:
     """Measure whether embeddings have collapsed, onto a point or onto a line.
 
-    It takes N·D·min(N, D) operations: of a large set, every tenth row or so says as much.
+    Takes N·D·min(N, D) operations. For a large set, every tenth row is enough.
 
     Args:
         embeddings: (N, D), finite, of several classes, in training or in evaluation; normalised here.
@@ -88,7 +88,7 @@ def embedding_spread(embeddings: Tensor) -> EmbeddingSpread:
         mean = unit.mean(dim=0, dtype=torch.float64)
         if rows < columns:
             centred = unit.double() - mean
-            scatter = centred @ centred.mT  # the eigenvalues of the other product, but for zeros
+            scatter = centred @ centred.mT  # same eigenvalues as the other product, apart from zeros
         else:
             scatter = torch.zeros(columns, columns, dtype=torch.float64, device=unit.device)
             for block in unit.split(_BLOCK):
@@ -96,7 +96,7 @@ def embedding_spread(embeddings: Tensor) -> EmbeddingSpread:
                 scatter.addmm_(centred.mT, centred)
         variances = torch.linalg.eigvalsh(scatter / rows).clamp_min(0)
     total = float(variances.sum())
-    mean_square = float((unit != 0).any(dim=1).double().mean())  # of the lengths: zero rows stay zero
+    mean_square = float((unit != 0).any(dim=1).double().mean())  # lower limit of the lengths: zero rows stay zero
     mean_cosine = mean_square - total * rows / (rows - 1)
     if total <= torch.finfo(embeddings.dtype).eps ** 2:
         return EmbeddingSpread(mean_cosine, math.nan, math.nan, (rows, columns))

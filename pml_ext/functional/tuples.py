@@ -12,7 +12,7 @@ from pml_ext._ops.numerics import rows_of_a_block
 
 
 def same_and_different(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Two (B, R) masks: pairs of one class, and of two classes; without ref_labels (B, B), no sample with itself."""
+    """Returns two (B, R) masks: same-class and different-class pairs. Without ref_labels: (B, B), no self-pairs."""
     same = labels[:, None] == (labels if ref_labels is None else ref_labels)[None, :]
     different = ~same
     if ref_labels is None:
@@ -21,17 +21,17 @@ def same_and_different(labels: Tensor, ref_labels: Tensor | None = None) -> tupl
 
 
 def count_triplets(same: Tensor, different: Tensor) -> Tensor:
-    """The number of triplets in the masks of same_and_different, an integer scalar."""
+    """Returns the number of triplets in the masks of same_and_different, an integer scalar."""
     return (same.sum(1) * different.sum(1)).sum()
 
 
 def class_sizes(labels: Tensor) -> list[int]:
-    """The size of each class, in any order. Counting in Python takes one read from the device."""
+    """Returns the size of each class, in any order. Counting in Python takes one read from the device."""
     return list(Counter(labels.tolist()).values())
 
 
 def count_pairs(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[int, int]:
-    """The numbers of positive and negative pairs in the masks of same_and_different."""
+    """Returns the numbers of positive and negative pairs in the masks of same_and_different."""
     own = Counter(labels.tolist())
     other = own if ref_labels is None else Counter(ref_labels.tolist())
     together = sum(size * other[label] for label, size in own.items())
@@ -40,7 +40,7 @@ def count_pairs(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[int, 
 
 
 class ClassSpans(NamedTuple):
-    """Where the classes of a batch are once it is sorted by class."""
+    """Start, size and order of the classes in a batch sorted by class."""
 
     order: Tensor
     """(B,) indices into the batch, sorted by class."""
@@ -51,7 +51,7 @@ class ClassSpans(NamedTuple):
     size: Tensor
     """(B, 1) size of the sample's class."""
     sizes: list[int]
-    """The size of each class, once; the only read from the device."""
+    """The size of each class; the only read from the device."""
 
     @property
     def largest(self) -> int:
@@ -63,7 +63,10 @@ class ClassSpans(NamedTuple):
 
 
 def class_spans(labels: Tensor, device: torch.device | None = None) -> ClassSpans:
-    """The spans of a batch, on `device` (None: the labels'). Labels on the CPU avoid synchronising with a GPU."""
+    """Returns the class spans of a batch, on `device` (None: the labels').
+
+    Labels on the CPU avoid synchronising with a GPU.
+    """
     in_order, order = labels.sort(stable=True)
     column = labels.contiguous().unsqueeze(1)  # searchsorted warns if not contiguous
     start = torch.searchsorted(in_order, column)
@@ -91,7 +94,7 @@ def every_negative(labels: Tensor, anchors: Tensor, device: torch.device) -> tup
 
 
 def class_columns(spans: ClassSpans, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
-    """For each sample the others of its class, then itself, padded with itself to the size K of the largest class.
+    """Returns, per sample, the others of its class, then itself, padded with itself to the largest class size K.
 
     Returns (rows, K) indices into the batch, and (rows, K - 1) bool, False for padding.
     """
@@ -108,7 +111,7 @@ Tuples = tuple[Tensor, ...]
 
 
 def pairs_of(indices_tuple: Tuples) -> Tuples:
-    """Anchors and positives, anchors and negatives."""
+    """Returns anchors and positives, and anchors and negatives."""
     if len(indices_tuple) == 4:
         return indices_tuple
     anchors, positives, negatives = indices_tuple
@@ -116,7 +119,7 @@ def pairs_of(indices_tuple: Tuples) -> Tuples:
 
 
 def triplets_of(indices_tuple: Tuples | None, labels: Tensor | None, ref_labels: Tensor | None = None) -> Tuples:
-    """Anchors, positives and negatives: every positive with every negative pair of its anchor.
+    """Returns anchors, positives and negatives: every positive with every negative pair of its anchor.
 
     indices_tuple None: all triplets of the labels; ref_labels None: of the batch with itself.
     """
@@ -133,15 +136,15 @@ def triplets_of(indices_tuple: Tuples | None, labels: Tensor | None, ref_labels:
 
 
 def every_triplet(anchors: Tensor, positives: Tensor, different: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Each positive pair with every negative of its anchor; different: (B, R), the negative pairs."""
+    """Returns each positive pair with every negative of its anchor; different: (B, R), the negative pairs."""
     pair, negatives = different[anchors].nonzero(as_tuple=True)
     return anchors[pair], positives[pair], negatives
 
 
 def weights_of(indices_tuple: Tuples | None, labels: Tensor, dtype: torch.dtype, *, with_itself: bool = True) -> Tensor:
-    """(B,) how often each sample occurs in the tuples, the most frequent one 1; all 1 without a tuple.
+    """Returns (B,) sample frequencies in the tuples, relative to the most frequent; all 1 if there is no tuple.
 
-    with_itself: positives and negatives are of the batch, and count, too.
+    with_itself: positives and negatives come from the batch, and count too.
     """
     if indices_tuple is None or all(len(part) == 0 for part in indices_tuple):
         return torch.ones_like(labels, dtype=dtype)
@@ -162,7 +165,7 @@ KINDS: dict[str, Callable[[Tensor, float], Tensor]] = {
 def triplets_of_kind(
     similarities: Tensor, same: Tensor, different: Tensor, kind: str, margin: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """All (anchor, positive, negative) of one kind, ordered by anchor, then positive, then negative.
+    """Returns all (anchor, positive, negative) triplets of one kind, ordered by anchor, then positive, then negative.
 
     Works in blocks of positive pairs, without a (B, R, R) tensor.
 
@@ -192,9 +195,9 @@ def triplets_of_kind(
 
 
 def count_triplet_kinds(similarities: Tensor, same: Tensor, different: Tensor, margin: float) -> dict[str, int]:
-    """The number of triplets of each kind; see triplets_of_kind.
+    """Returns the number of triplets of each kind; see `triplets_of_kind`.
 
-    The concordance index is 1 − (discordant + hard)/(2 · all triplets): a tie counts one half.
+    The concordance index is 1 − (discordant + hard)/(2 · all triplets), which counts a tie as one half.
 
     >>> similarities = torch.tensor([[1, 0.6, 0.7], [0.6, 1, 0.2], [0.7, 0.2, 1]])
     >>> same = torch.tensor([[False, True, False], [True, False, False], [False, False, False]])
@@ -212,7 +215,7 @@ def count_triplet_kinds(similarities: Tensor, same: Tensor, different: Tensor, m
 def _gaps(
     similarities: Tensor, same: Tensor, different: Tensor, margin: float
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Blocks of positive pairs: anchors, positives, the gaps to all columns, and the mask of negative columns."""
+    """Yield blocks of positive pairs: anchors, positives, the gaps to all columns, and the mask of negative columns."""
     check_floating(similarities, "similarities", "(B, R)")
     check_mask(same, similarities.shape, "same")
     check_mask(different, similarities.shape, "different")
@@ -226,7 +229,7 @@ def _gaps(
 def hardest_triplets(
     distances: Tensor, positive: Tensor, negative: Tensor, *, among_themselves: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """For each row, its farthest positive and the nearest negative of either sample. Not differentiable.
+    """Returns, per row, its farthest positive and the nearest negative of either sample. Not differentiable.
 
     Args:
         distances: (B, R), larger = further apart (pass negated similarities).
@@ -266,7 +269,7 @@ def hardest_triplets(
 def hardest_of_pairs(
     distances: Tensor, positive: Tensor, negative: Tensor, anchors: Tensor, partners: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """For (P,) pairs of samples, the farthest positive and the nearest negative of either. Not differentiable.
+    """Returns, for (P,) pairs of samples, the farthest positive and nearest negative of either. Not differentiable.
 
     Both samples have a positive. Returns four (P,): the sample with the farthest positive and that positive; the sample
     with the nearest negative and that negative (an arbitrary sample if neither has one).

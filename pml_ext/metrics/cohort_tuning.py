@@ -129,7 +129,7 @@ def try_normalizations(
     most = len(cohort) - (rows is not None)
     fitting = sorted({k for k in ks if k <= most})
     if not fitting or not len(strengths):
-        raise ValueError(f"ks must have a number up to {most}, the samples of the cohort, and strengths one; got {ks}")
+        raise ValueError(f"ks must have a number up to the cohort size {most}, and strengths a number; got {ks}")
 
     def measure(k: int, strength: float, offsets: Tensor | None) -> NormalizationTrial:
         found = measure_pairs(PairDistances(embeddings, labels, offsets=offsets), (far,), far_range)

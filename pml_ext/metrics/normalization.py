@@ -72,7 +72,7 @@ class CohortNormalization:
         check_finite(cohort, "cohort")
         check_whole(k, "k")
         if not 1 <= k <= len(cohort):
-            raise ValueError(f"k must be from 1 to {len(cohort)}, the samples of the cohort; got {k}")
+            raise ValueError(f"k must be from 1 to {len(cohort)}, the cohort size; got {k}")
         check_in_range(strength, 0, 2, "strength")
         self.cohort, self.k, self.strength = unit_rows(cohort.detach()), k, float(strength)
         self.checkpoint = checkpoint

@@ -15,7 +15,7 @@ from pml_ext._ops.normalize import to_sphere
 
 
 def arc_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
-    r"""Smallest Euclidean distance between the arcs x1→x2 and y1→y2 (shorter great-circle arcs).
+    r"""Returns the smallest Euclidean distance between the arcs x1→x2 and y1→y2 (shorter great-circle arcs).
 
     $$\min_{p ∈ A_x, q ∈ A_y} ‖p - q‖$$
 
@@ -43,7 +43,7 @@ def arc_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
 
 
 def _pairs_of_ends(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Each end of x with each end of y, then the ends of x, and those of y."""
+    """Returns the entries of each end of x with each end of y, of the two ends of x, and of the two ends of y."""
     return [(x1, y1), (x1, y2), (x2, y1), (x2, y2), (x1, x2), (y1, y2)]
 
 
@@ -56,12 +56,12 @@ def check_ends(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> None:
 
 
 def distance_of_points(p: Tensor, q: Tensor) -> Tensor:
-    """‖p − q‖ over the last dimension, with gradient 0 instead of nan where p = q."""
+    """Returns ‖p − q‖ over the last dimension, with gradient 0 instead of nan where p = q."""
     return safe_sqrt((p - q).square().sum(-1))
 
 
 def safe_sqrt(x: Tensor) -> Tensor:
-    """sqrt(x) with gradient 0 instead of inf or nan where x <= 0; the value there is negligible, 1e-19."""
+    """Returns sqrt(x) with gradient 0 instead of inf or nan where x <= 0; the value there is negligible, 1e-19."""
     return x.clamp_min(torch.finfo(x.dtype).tiny).sqrt()
 
 
@@ -69,7 +69,7 @@ def safe_sqrt(x: Tensor) -> Tensor:
 def closest_on_arcs(
     g11: Tensor, g12: Tensor, g21: Tensor, g22: Tensor, cx: Tensor, cy: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Largest p·q over p on the arc x1→x2 and q on the arc y1→y2, with p and q. Not differentiable.
+    """Returns the largest p·q over p on the arc x1→x2 and q on the arc y1→y2, with p and q. Not differentiable.
 
     Args:
         g11, g12, g21, g22: x_i·y_j, broadcastable.
@@ -90,7 +90,7 @@ def closest_on_arcs(
 def _with_weights(
     curve: Any, closest_places: Callable[..., tuple[Tensor, Tensor, Tensor]], *entries: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The value of the closest places on two curves and their weights, from the entries of `_pairs_of_ends`."""
+    """Returns the value of the closest places on two curves and their weights, from the entries of `_pairs_of_ends`."""
     e11, e12, e21, e22, of_x, of_y = torch.broadcast_tensors(*entries)
     x, y = curve(of_x), curve(of_y)
     value, at_x, at_y = closest_places(torch.stack([e11, e21]), torch.stack([e12, e22]), x, y)
@@ -98,7 +98,7 @@ def _with_weights(
 
 
 class _Curves:
-    """Curves whose attributes are tables with one entry a curve."""
+    """Curves whose attributes are tensors with one entry per curve."""
 
     def __getitem__(self, some: Any) -> Any:
         """Index or reshape the curves like a tensor."""
@@ -125,16 +125,16 @@ class Arc(_Curves):
         self.steep = torch.where(is_point, _STEEP, ratio)
 
     def length(self, u: Tensor, out: Tensor | None = None) -> Tensor:
-        """‖(1+u) e1 + (1−u) e2‖."""
+        """Returns ‖(1+u) e1 + (1−u) e2‖."""
         return torch.mul(u, self.minus, out=out).mul_(u).add_(self.plus).sqrt_()
 
     def weights(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """The weights of e1 and e2 in the unit vector at u."""
+        """Returns the weights of e1 and e2 in the unit vector at u."""
         length = self.length(u)
         return (1 + u).div_(length), (1 - u).div_(length)
 
     def nearest(self, total: Tensor, difference: Tensor) -> tuple[Tensor, Tensor]:
-        """The place nearest to a vector z, and z's inner product with the unit vector there.
+        """Returns the place nearest to a vector z, and z's inner product with the unit vector there.
 
         total, difference: z·e1 ± z·e2; difference must not be 0 (see `_NOT_ZERO`) and is overwritten.
         """
@@ -150,7 +150,7 @@ _STEEP = 1e37
 
 
 def closest_places_on_arcs(to_y1: Tensor, to_y2: Tensor, x: Arc, y: Arc) -> tuple[Tensor, Tensor, Tensor]:
-    """`closest_on_arcs` with places instead of weights: the largest p·q, the place of p on x, the place of q on y.
+    """Solve `closest_on_arcs` with places, not weights: returns the largest p·q, the place of p on x and of q on y.
 
     No booleans, branches or trigonometry, mostly in place to stay in the cache.
     to_y1, to_y2: (2, ...), inner products of x1 and x2 with y1 and y2, broadcast with x and y; to_y1 is overwritten.
@@ -189,12 +189,12 @@ def _better_end(place: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _exceeds(a: Tensor, b: Tensor) -> Tensor:
-    """1 where a > b, else 0, as floats: a boolean intermediate is several times slower."""
+    """Returns 1 where a > b, else 0, as floats: a boolean intermediate is several times slower."""
     return torch.gt(a, b, out=torch.empty_like(a))
 
 
 def _peak(total: Tensor, dx: Tensor, dy: Tensor, dxy: Tensor, x: Arc, y: Arc) -> Tensor:
-    """The place on y of the largest p·q over both great circles, clamped to the arc.
+    """Returns the place on y of the largest p·q over both great circles, clamped to the arc.
 
     In orthonormal bases (midpoint of an arc, its tangent) p·q is a 2×2 matrix with the entries total, dx, dy and dxy up
     to scale; the place is the half angle of its first right singular vector.
@@ -208,7 +208,7 @@ def _peak(total: Tensor, dx: Tensor, dy: Tensor, dxy: Tensor, x: Arc, y: Arc) ->
 
 
 def segment_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
-    """Smallest Euclidean distance between the straight segments x1→x2 and y1→y2.
+    """Returns the smallest Euclidean distance between the straight segments x1→x2 and y1→y2.
 
     Args:
         x1, x2, y1, y2: (..., D), broadcastable, of any length.
@@ -231,7 +231,7 @@ def segment_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
 def closest_on_segments(
     d11: Tensor, d12: Tensor, d21: Tensor, d22: Tensor, dx: Tensor, dy: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Smallest ‖p − q‖² over p on the segment x1→x2 and q on y1→y2, with p and q. Not differentiable.
+    """Returns the smallest ‖p − q‖² over p on the segment x1→x2 and q on y1→y2, with p and q. Not differentiable.
 
     Args:
         d11, d12, d21, d22: ‖x_i − y_j‖², broadcastable.
@@ -256,12 +256,12 @@ class Segment(_Curves):
         self.inverse = _inverse(square)
 
     def weights(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """The weights of e1 and e2 in the point at u."""
+        """Returns the weights of e1 and e2 in the point at u."""
         return (1 + u) / 2, (1 - u) / 2
 
 
 def closest_places_on_segments(to_y1: Tensor, to_y2: Tensor, x: Segment, y: Segment) -> tuple[Tensor, Tensor, Tensor]:
-    """`closest_on_segments` with places instead of weights: the smallest ‖p − q‖², p's place on x, q's place on y.
+    """Solve `closest_on_segments` with places, not weights: returns the smallest ‖p − q‖², p's place on x and q's on y.
 
     to_y1, to_y2: (2, ...), squared distances of x1 and x2 from y1 and y2, broadcast with x and y.
     """
@@ -289,14 +289,14 @@ def closest_places_on_segments(to_y1: Tensor, to_y2: Tensor, x: Segment, y: Segm
 
 
 def _inverse(x: Tensor) -> Tensor:
-    """1/x, 0 where x is 0."""
+    """Returns 1/x, 0 where x is 0."""
     return torch.where(x > 0, 1 / torch.where(x > 0, x, 1), 0)
 
 
 def _nearest(
     k2: Tensor, d11: Tensor, dx: Tensor, dy: Tensor, b: Tensor, c: Tensor, f: Tensor, inverse_dx: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """k1 of the first segment's point nearest to the point q at k2, and their squared distance."""
+    """Returns k1 of the first segment's point nearest to the point q at k2, and their squared distance."""
     slope = b * k2 - c
     k1 = (slope * inverse_dx).clamp(0, 1)
     return k1, d11 + (dx * k1 - 2 * slope) * k1 + (dy * k2 - 2 * f) * k2

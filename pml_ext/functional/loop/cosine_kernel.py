@@ -16,9 +16,9 @@ from pml_ext.functional.loop.partners import Round, class_pairings, grid_blocks,
 
 
 def loop_cosines(unit: Tensor, labels: Tensor) -> Tensor:
-    """(B, B) cosines of (B, D) unit vectors: `loop_pairs(unit @ unit.T, labels)` for pairs of different classes.
+    """Compute (B, B) cosines of (B, D) unit vectors: `loop_pairs(unit @ unit.T, labels)` for different-class pairs.
 
-    Pairs of one class keep their cosine. No second derivatives. A sample without a partner costs as much as two.
+    Pairs of one class keep their cosine. No second derivatives. A sample without a partner costs as much as a pair.
     labels may be on the CPU.
     """
     samples = Round(class_pairings(labels, "consecutive")[0])
@@ -72,7 +72,7 @@ def _by_unit(
     *,
     samples: Round,
 ) -> tuple[Tensor]:
-    """The gradient by the unit vectors. i, j: rows and columns of the pairs of arcs of one class."""
+    """Returns the gradient by the unit vectors. i, j: rows and columns of the pairs of arcs of one class."""
     ends = torch.stack([samples.first, samples.second])
     vectors = unit.index_select(0, ends.view(-1))
     is_pair = samples.is_pair.to(grad.dtype)
@@ -90,7 +90,7 @@ def _by_unit(
 
 
 def _solve(products: Tensor, arcs: Arc) -> tuple[Tensor, Tensor, Tensor]:
-    """(arcs, arcs): cosines of the closest points and their two places; the lower half is mirrored from the upper.
+    """Returns the (arcs, arcs) cosines of the closest points and their places. The upper half is solved and mirrored.
 
     products: (2, arcs, 2, arcs) inner products of first and second ends; overwritten. arcs: (arcs,).
     """
@@ -107,7 +107,7 @@ def _solve(products: Tensor, arcs: Arc) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _by_products(by_arcs: Tensor, value: Tensor, at_x: Tensor, at_y: Tensor, arcs: Arc, is_pair: Tensor) -> Tensor:
-    """(2, arcs, 2, arcs): the gradient by the inner products of ends, given the symmetric one by the arcs' cosines.
+    """Returns the (2, arcs, 2, arcs) gradient by inner products of ends, given the symmetric one by the arcs' cosines.
 
     With weights w of the ends in p and v in q it is w_k v_m; by the cosine of an arc's own ends it is −value w1 w2.
     """
@@ -127,5 +127,5 @@ def _by_products(by_arcs: Tensor, value: Tensor, at_x: Tensor, at_y: Tensor, arc
 
 
 def _at_ends(ends: Tensor, i: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
-    """Row and column indices (pairs of arcs, 2, 2): the samples at both ends of arcs i and j."""
+    """Returns row and column indices (pairs of arcs, 2, 2): the samples at both ends of arcs i and j."""
     return ends[:, i].t().unsqueeze(2), ends[:, j].t().unsqueeze(1)

@@ -1,4 +1,4 @@
-"""LoOp with an arc between every two samples of a class: for two samples, their closest arcs count."""
+"""LoOp's pair matrix: the closest points of the arcs through two samples replace the samples."""
 
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from pml_ext.functional.loop.partners import (
 
 
 def _curves(pairs: Tensor, within: Tensor | None, rounds: list[Round], geometry: Geometry) -> list[Any]:
-    """The arcs of each round."""
+    """Returns the arcs of each round."""
     insides = [None] * len(rounds) if within is None else within
     return [geometry.curve(inside_of(pairs, inside, of, geometry)) for inside, of in zip(insides, rounds, strict=True)]
 
@@ -90,7 +90,7 @@ def _gradient_of_all_partners(
     *,
     geometry: Geometry,
 ) -> tuple[Tensor, ...]:
-    """The gradient by pairs and, if given, by within and ref_within."""
+    """Returns the gradient by pairs and, if given, by within and ref_within."""
     height, width = pairs.shape
     partners, ref_partners = (of.to(pairs.device, non_blocking=True) for of in (partners, ref_partners))
     x_inside = _entries_of_rounds(pairs, partners, geometry) if within is None else within
@@ -136,7 +136,7 @@ def _keep_closer(
     at_y: Tensor,
     number: Tensor,
 ) -> None:
-    """Overwrite the best so far where the arcs of these two rounds are closer."""
+    """Update the best values where the arcs of these two rounds are closer."""
     value = of_samples(geometry.sign * value, rows, columns)
     is_closer = torch.gt(value, best, out=torch.empty_like(best))
     torch.maximum(best, value, out=best)
@@ -147,7 +147,7 @@ def _keep_closer(
 
 
 def _entries_of_rounds(pairs: Tensor, partners: Tensor, geometry: Geometry) -> Tensor:
-    """(rounds, B) entries of each sample with its partner, exact if it is its own partner."""
+    """Returns (rounds, B) entries of each sample with its partner, exact if it is its own partner."""
     entries = pairs[torch.arange(partners.shape[1], device=pairs.device), partners]
     return torch.where(_is_pair(partners), entries, geometry.of_itself)
 
@@ -166,7 +166,7 @@ def loop_pairs(
     pairing: Pairing = "consecutive",
     geometry: Curve = "arc",
 ) -> Tensor:
-    """For each pair of samples, the closest points of an arc through one and an arc through the other.
+    """Returns, for each pair of samples, the closest points of an arc through one and an arc through the other.
 
     Memory is O(BR) plus, for "all", O(B) times the class size.
 
@@ -183,7 +183,7 @@ def loop_pairs(
     Returns:
         (B, R): the largest cosine or the smallest squared distance. Entries of one class are meaningless.
     Raises:
-        ValueError: another pairing or geometry, ref_labels without points and ref_points.
+        ValueError: unknown pairing or geometry, ref_labels without points and ref_points.
         RuntimeError: on a second derivative.
     Source: Vasudeva et al., "LoOp", ICCV 2021. Paper: consecutive pairs, even counts; here: any count, and "all".
 
@@ -227,7 +227,7 @@ def loop_pairs(
 
 
 def _within(points: Tensor, partners: Tensor, geometry: str) -> Tensor:
-    """(rounds, B): the entry of each sample with its partner, exact if it is its own partner."""
+    """Returns (rounds, B) entries of each sample with its partner, exact if it is its own partner."""
     partners = partners.to(points.device, non_blocking=True)
     if geometry == "arc":
         entries = torch.stack([(points * points[partner]).sum(1) for partner in partners])
@@ -284,7 +284,7 @@ def _gradient_by_pairs(
     *,
     ctx: Any,
 ) -> tuple[Tensor, ...]:
-    """The gradient by pairs and, if given, by within and ref_within."""
+    """Returns the gradient by pairs and, if given, by within and ref_within."""
     rows, columns, geometry = ctx.rows, ctx.columns, ctx.geometry
     x = geometry.curve(x_inside)
     y = x if rows is columns else geometry.curve(y_inside)
@@ -319,5 +319,5 @@ def _gradient_by_pairs(
 
 
 def _to_samples(of_arcs: Tensor, samples: Round) -> Tensor:
-    """(B,): first ends get their arc's value, second ends 0."""
+    """Returns (B,) values: first ends get their arc's value, second ends 0."""
     return of_arcs[samples.arc_of] * ~samples.is_second

@@ -1,4 +1,4 @@
-"""LoOp's arcs over a batch: which samples of a class are partners, and how the grid of arcs is solved in blocks."""
+"""LoOp's arcs over a batch: pairings of the samples of a class, and the block-wise solver for pairs of arcs."""
 
 from collections.abc import Iterator
 from copy import copy
@@ -37,7 +37,7 @@ GEOMETRIES = {
 
 
 def class_pairings(labels: Tensor, pairing: str) -> Tensor:
-    """(rounds, B) indices of each sample's partner in its class; itself if it has none in that round.
+    """Returns (rounds, B) indices of each sample's partner in its class; itself if it has none in that round.
 
     "consecutive" takes one round; "all" is a round-robin tournament in which every two samples of a class meet once.
     """
@@ -66,9 +66,9 @@ def class_pairings(labels: Tensor, pairing: str) -> Tensor:
 
 
 def consecutive_pairs(labels: Tensor, order: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """(pairs,) anchors and positives: the 1st and 2nd sample of a class, the 3rd and 4th, …, both ways round.
+    """Returns (pairs,) anchors and positives: 1st and 2nd sample of a class, 3rd and 4th, …, in both directions.
 
-    order: (B,) indices in which samples are counted; None: batch order.
+    order: (B,) sample indices in counting order; None: batch order.
     """
     partner = class_pairings(labels if order is None else labels[order], "consecutive")[0]
     if order is not None:
@@ -80,8 +80,8 @@ def consecutive_pairs(labels: Tensor, order: Tensor | None = None) -> tuple[Tens
 class Round:
     """The arcs of one round of partners, in order of their first ends.
 
-    first, second: (arcs,) samples at the ends, equal where is_pair is False. arc_of: (B,) the arc of each sample.
-    end_of: (B,) index of each sample in first ends followed by second ends; is_second: (B,) whether it is a second end.
+    first, second: (arcs,) samples at the ends, equal where is_pair is False. arc_of: (B,) arc of each sample.
+    end_of: (B,) index of each sample in first ends followed by second ends; is_second: (B,) True for second ends.
     """
 
     def __init__(self, partner: Tensor) -> None:
@@ -96,7 +96,7 @@ class Round:
         self.is_pair = self.first != self.second
 
     def to(self, device: torch.device) -> "Round":
-        """Copy to a device. Build it where the partners are: on the CPU, reading the number of arcs does not block."""
+        """Copy to a device. Build the round on the CPU, where reading the number of arcs does not block."""
         moved = copy(self)
         for name, table in vars(self).items():
             setattr(moved, name, table.to(device, non_blocking=True))
@@ -106,7 +106,7 @@ class Round:
 def solve(
     pairs: Tensor, rows: Round, columns: Round, x: Any, y: Any, geometry: Geometry
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(row arcs, column arcs): the entry of the closest points of each two arcs, and their places on x and on y.
+    """Returns the (row arcs, column arcs) entries of the arcs' closest points, and their places on x and on y.
 
     pairs: (B, R) cosines or squared distances. If rows and columns are the same round, only the upper half of the grid
     is solved; the lower half is mirrored.
@@ -129,12 +129,12 @@ def solve(
 
 
 def of_samples(of_arcs: Tensor, rows: Round, columns: Round) -> Tensor:
-    """(B, R): each pair of samples gets the value of their arcs."""
+    """Returns (B, R) values: each pair of samples gets the value of their arcs."""
     return of_arcs.index_select(1, columns.arc_of).index_select(0, rows.arc_of)
 
 
 def inside_of(pairs: Tensor, within: Tensor | None, samples: Round, geometry: Geometry) -> Tensor:
-    """(arcs,): the entry of the two ends of each arc, exact if they are one sample.
+    """Returns (arcs,) entries of the two ends of each arc, exact if they are one sample.
 
     within: (B,) entries of each sample with its partner, if `pairs` does not contain them.
     """
@@ -143,5 +143,5 @@ def inside_of(pairs: Tensor, within: Tensor | None, samples: Round, geometry: Ge
 
 
 def grid_blocks(height: int, width: int, device: torch.device) -> Iterator[slice]:
-    """Blocks of rows of a grid of arcs."""
+    """Yield blocks of rows of a grid of arcs."""
     return row_blocks(height, width, device, entries=_ENTRIES if device.type == "cpu" else None)

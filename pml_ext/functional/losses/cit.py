@@ -20,7 +20,7 @@ from pml_ext.functional.tuples import ClassSpans, class_columns, class_spans, co
 
 
 def concordance_index(similarities: Tensor, labels: Tensor, ref_labels: Tensor | None = None) -> Tensor:
-    r"""The share of triplets whose positive is more similar to the anchor than the negative; a tie counts one half.
+    r"""Returns the share of triplets whose positive is closer to the anchor than the negative; a tie counts one half.
 
     $$\frac{1}{N} \sum_{(a,p,n)} ([S_{ap} > S_{an}] + \frac{1}{2} [S_{ap} = S_{an}])$$
 
@@ -29,7 +29,7 @@ def concordance_index(similarities: Tensor, labels: Tensor, ref_labels: Tensor |
         labels: (B,) class ids of the rows.
         ref_labels: (R,) class ids of the columns; None if the columns are the rows (no sample is its own positive).
     Returns:
-        a scalar in [0, 1], without a gradient; nan if there is no triplet.
+        A scalar in [0, 1], without a gradient; nan if there is no triplet.
     Source: Harrell's concordance index on triplets; "Triplet Similarity Learning on Concordance Constraint" optimises
         it.
 
@@ -64,7 +64,7 @@ def concordance_loss(
     gamma: float = 1.0,
     hinge_partial_likelihood: bool = False,
 ) -> Tensor:
-    """γ L_e + (1 − γ) L_p, averaged over all triplets; 0 (with a gradient path) without one.
+    """Returns γ L_e + (1 − γ) L_p, averaged over all triplets; 0 (with a gradient path) if there are none.
 
     Source: "Triplet Similarity Learning on Concordance Constraint", eqs. 4, 7 and 8. The hinge clamps each L_p at zero.
     similarities, same, different: (B, R). ref_similarities: (R, R), for (positive, negative), needed if gamma < 1.
@@ -83,9 +83,10 @@ def concordance_loss(
 
 
 def discordance_sum(similarities: Tensor, same: Tensor, different: Tensor) -> Tensor:
-    """Σ over all triplets of relu(1 − exp(S_ap − S_an)) (eq. 4), in O(B R log R) time and O(B R) memory.
+    """Returns Σ over all triplets of relu(1 − exp(S_ap − S_an)) (eq. 4), in O(B R log R) time and O(B R) memory.
 
-    Among an anchor's sorted negatives those above a positive form a tail, whose length and sum of e^{−S_an} suffice.
+    The negatives above a positive are a tail of the anchor's sorted negatives; only the tail's length and its sum of
+    e^{−S_an} are needed.
     """
     negatives, order = _sort_negatives(similarities, different)
     decay = (-similarities).exp().masked_fill(~different, 0).gather(1, order)
@@ -98,7 +99,7 @@ def discordance_sum(similarities: Tensor, same: Tensor, different: Tensor) -> Te
 
 @torch.no_grad()
 def discordance_by_sorting(similarities: Tensor, same: Tensor, different: Tensor) -> tuple[Tensor, Tensor]:
-    """`discordance_sum` and its (B, R) gradient.
+    """Returns `discordance_sum` and its (B, R) gradient.
 
     ∂/∂S_an is e^{−S_an} times the sum of e^{S_ap} over the positives below S_an: a running sum over sorted negatives.
     """
@@ -121,7 +122,7 @@ def partial_likelihood_sum(
     different: Tensor,
     hinge: bool = False,
 ) -> Tensor:
-    """Σ over all triplets of log(e^{S_an} + e^{S_pn}) − S_ap, in blocks that backward recomputes.
+    """Returns Σ over all triplets of log(e^{S_an} + e^{S_pn}) − S_ap, in blocks that backward recomputes.
 
     Source: eq. 7 (eqs. 17 and 18 print the gradient with the wrong sign).
     """
@@ -138,7 +139,7 @@ def partial_likelihood_sum(
 
 
 def triplet_losses(s_ap: Tensor, s_an: Tensor, s_pn: Tensor | None, gamma: float, hinge: bool = False) -> Tensor:
-    """γ L_e + (1 − γ) L_p of each of (T,) given triplets; s_pn is needed if gamma < 1."""
+    """Returns γ L_e + (1 − γ) L_p of (T,) given triplets; s_pn is needed if gamma < 1."""
     losses = gamma * torch.relu(-torch.expm1(s_ap - s_an))
     if s_pn is not None and gamma < 1:
         partial = torch.logaddexp(s_an, s_pn) - s_ap
@@ -179,7 +180,7 @@ def fast_concordance_loss(
     *,
     spans: ClassSpans | None = None,
 ) -> Tensor:
-    """`concordance_loss` for the cosines of a (B, D) batch with itself, several times faster; embeddings of any norm.
+    """Compute `concordance_loss` for the cosines of a (B, D) batch (any norm) with itself, several times faster.
 
     Value and gradient are computed together; second derivatives use `concordance_loss`. For γ = 1 it is fastest if no
     class has more than LARGEST_CLASS samples. similarity: "unit", (1 + cosine)/2, or "cosine".
@@ -219,7 +220,7 @@ def by_similarities(
     *,
     rows: slice = slice(None),
 ) -> tuple[Tensor, Tensor]:
-    """The sum over the triplets of A anchors, and its (A, B) gradient by their similarities over `scale` (of cosines).
+    """Returns the sum over the triplets of A anchors, and its (A, B) gradient by similarities, divided by `scale`.
 
     unit: (B, D) of norm 1; rows: the anchors, consecutive and all samples of their classes.
     """
@@ -243,7 +244,7 @@ def by_similarities(
             arguments = (negatives[foremost[chosen]], len(set(spans.sizes)) > 1, 1 - gamma, hinge)
             value += _partial_likelihood(grown, members[chosen], places[chosen], there[chosen], *arguments, gradient)
     if gamma > 0 and spans.largest > LARGEST_CLASS:
-        same = spans.start[rows] == spans.start.T  # the start identifies the class
+        same = spans.start[rows] == spans.start.T  # a class is identified by its first sample
         different = ~same
         same[:, rows].fill_diagonal_(False)
         similarities = grown.log() if gamma < 1 else grown.log().neg_()
@@ -258,7 +259,7 @@ def by_similarities(
 
 
 def _one_of_each_class(spans: ClassSpans, rows: slice) -> Tensor:
-    """The row of the first sample of each class."""
+    """Returns the row of the first sample of each class."""
     if rows == slice(None):  # the number of classes is known: nonzero would synchronise with the GPU
         return spans.rank.squeeze(1).argsort(stable=True)[: len(spans.sizes)]
     return (spans.rank[rows] == 0).squeeze(1).nonzero().squeeze(1)
@@ -279,7 +280,7 @@ _concordance = ValueAndGradient(
 
 
 def _discordance(decay: Tensor, valid: Tensor, same: Tensor, weight: float, by_row: Tensor, *, added: bool) -> Tensor:
-    """weight · Σ 1 − e^{S_ap − S_an} over the triplets of a block with S_an > S_ap.
+    """Returns weight · Σ 1 − e^{S_ap − S_an} over the triplets of a block with S_an > S_ap.
 
     decay: (anchors, B) of e^−S, overwritten; same: (anchors, P + 1) columns of the positives (valid: 0 for padding) and
     of the anchor. The gradient by the similarities overwrites by_row, which may be `decay`, or is added to it.
@@ -308,7 +309,7 @@ def _partial_likelihood(
     hinge: bool,
     by_row: Tensor,
 ) -> Tensor:
-    """weight · Σ log(e^{S_an} + e^{S_pn}) − S_ap over the triplets whose positives belong to some classes.
+    """Returns weight · Σ log(e^{S_an} + e^{S_pn}) − S_ap over the triplets whose positives belong to some classes.
 
     (a, p) and (p, a) share their logarithms, so each pair is visited once: members `step` places apart, for each step.
     grown: (anchors, B) of e^S. members, places: (classes, K) samples of each class in the batch and among the anchors;
@@ -364,10 +365,10 @@ def concordance_sum_of_rows(
     *,
     add_transpose: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """The concordance loss summed over the triplets of some (or no) anchors: consecutive, all samples of their classes.
+    """Sum the concordance loss over the triplets of consecutive anchors: all samples of some (or no) classes.
 
-    The gradient is that of the sum over all anchors by these rows, and 0 for others: the ranks' gradients add up. It is
-    computed together with the value; there is no second derivative.
+    The gradient is that of the sum over all anchors by these rows, and 0 for other rows: the ranks' gradients add up.
+    It is computed together with the value; there is no second derivative.
     add_transpose: adds to (A, B) rows of a (B, B) matrix the same rows of its transpose; called only for a gradient.
     """
     scale = 0.5 if similarity == "unit" else 1.0

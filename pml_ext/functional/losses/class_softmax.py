@@ -1,4 +1,4 @@
-"""Losses of a last layer: class margins, and cross-entropy over classes that are sharded over ranks."""
+"""Classification losses: margin softmax, and cross-entropy over classes that are sharded over ranks."""
 
 import math
 from collections.abc import Callable
@@ -17,9 +17,9 @@ Rule = Callable[[Tensor, float], Tensor]
 
 
 class Margin(NamedTuple):
-    """A margin softmax: scale · own(score to the own class), scale · others(the other scores), then cross-entropy.
+    """A margin softmax: cross-entropy of scale · own(score of the own class) and scale · others(the other scores).
 
-    usual: the margin and the scale unless given. others: None leaves them as they are. factor_of_others: the
+    usual: default margin and scale. others: None leaves the other scores unchanged. factor_of_others: the
     derivative of `others`. of_cosines: scores are cosines, else inner products.
     """
 
@@ -31,7 +31,7 @@ class Margin(NamedTuple):
 
 
 def _arcface(cosines: Tensor, margin: float) -> Tensor:
-    """cos(θ + margin), whose gradient is finite at cosines of ±1 too."""
+    """Returns cos(θ + margin), with a finite gradient at cosines of ±1."""
     sines = ((1 - cosines) * (1 + cosines)).clamp_min(1e-12).sqrt()
     return cosines * math.cos(margin) - sines * math.sin(margin)
 
@@ -54,16 +54,16 @@ MARGINS = {
     "arcface": Margin((0.5, 64.0), _arcface),
     "circle": Margin((0.25, 64.0), _circle_own, _circle_others, _circle_factor),
 }
-"""By name. cosface: Wang et al., CVPR 2018, eq. 4. arcface: Deng et al., CVPR 2019, eq. 3, margin in radians.
+"""Margins by name. cosface: Wang et al., CVPR 2018, eq. 4. arcface: Deng et al., CVPR 2019, eq. 3, margin in radians.
 circle: Sun et al., CVPR 2020, eq. 5 and 6, whose weights carry no gradient."""
 
 
 class DividedSoftmax(NamedTuple):
-    """The loss of N samples, and what a rank needs for its gradients by them and by its K class vectors.
+    """The loss of N samples, with the terms of a rank's gradients by the samples and by its K class vectors.
 
-    losses: (N,), the same on every rank. is_right: (N,), whether the own class has the largest score, without margin.
+    losses: (N,), the same on every rank. is_right: (N,) bool, True if the own class has the largest score (no margin).
     by_score: (K, N), the gradient of the mean loss by the scores (cosines or inner products) of this rank's classes.
-    unit, inverse_x, inverse_w: normalised samples and the factors of both, for cosines; else the samples and None.
+    unit, inverse_x, inverse_w: normalised samples and the inverse norms of both, for cosines; else samples and None.
     """
 
     losses: Tensor
@@ -86,23 +86,23 @@ def divided_softmax(
     filter_above: float = 0.0,
     group: distributed.ProcessGroup | None = None,
 ) -> DividedSoftmax:
-    """Cross-entropy of all samples over the classes of all ranks, without one matrix of all scores.
+    """Returns the cross-entropy of all samples over the classes of all ranks; no rank stores all scores.
 
-    Seven numbers a sample are reduced, among them the largest score, the sum of exponentials, and the own score.
+    Seven numbers per sample are reduced, among them the largest score, the sum of exponentials, and the own score.
 
     Args:
         x: (N, D) samples of all ranks, the same everywhere; float32 or float64.
         weight: (K, D) vectors of this rank's classes, K ≥ 1.
-        own: (N,) row of `weight` that is the sample's own class; −1 where another rank has it.
-        margin, m, scale: scores to logits.
-        epsilon: target of all other classes together (label smoothing), shared out equally.
-        filter_above: of cosines; above it the logit of another class is 0, without a gradient. 0: no filter.
+        own: (N,) row of the sample's own class in `weight`; −1 if another rank has it.
+        margin, m, scale: map scores to logits.
+        epsilon: total target of all other classes (label smoothing), distributed evenly.
+        filter_above: cosine above which another class's logit is 0, without a gradient. 0: no filter.
         group: None for one process.
     Source: An et al., arXiv 2203.15565, eq. 1 and 2.
     """
     inverse_x, inverse_w = (inverse_norms(x), inverse_norms(weight)) if margin.of_cosines else (None, None)
     unit = x if inverse_x is None else x * inverse_x
-    scores = x.new_empty(len(weight), len(x))  # a row a class: a block of classes is contiguous
+    scores = x.new_empty(len(weight), len(x))  # one row per class, so that a block of classes is contiguous
     for block in row_blocks(len(weight), weight.shape[1], x.device):
         torch.mm(weight[block], unit.T, out=scores[block])
         if inverse_w is not None:
@@ -160,7 +160,7 @@ def divided_softmax(
 
 
 def gradient_by_samples(found: DividedSoftmax, weight: Tensor) -> Tensor:
-    """(N, D): this rank's part of the gradient of the mean loss by the samples; the sum over ranks is all of it."""
+    """Returns this rank's (N, D) summand of the gradient of the mean loss by the samples."""
     gradient = torch.zeros_like(found.unit)
     for block in row_blocks(len(weight), weight.shape[1], weight.device):
         part = found.by_score[block]
@@ -169,7 +169,7 @@ def gradient_by_samples(found: DividedSoftmax, weight: Tensor) -> Tensor:
 
 
 def gradient_by_classes(found: DividedSoftmax, weight: Tensor, factor: Tensor) -> Tensor:
-    """(K, D): the gradient of factor × the mean loss by this rank's class vectors."""
+    """Returns the (K, D) gradient of factor × the mean loss by this rank's class vectors."""
     gradient, unit = torch.empty_like(weight), factor * found.unit
     for block in row_blocks(len(weight), weight.shape[1], weight.device):
         part = torch.mm(found.by_score[block], unit, out=gradient[block])
@@ -181,14 +181,14 @@ def gradient_by_classes(found: DividedSoftmax, weight: Tensor, factor: Tensor) -
 def divided_one_hot(
     x: Tensor, weight: Tensor, own: Tensor, *, group: distributed.ProcessGroup | None = None
 ) -> DividedSoftmax:
-    """`one_hot_discriminative_loss(x @ W.T, labels)` where each rank has some rows of W.
+    """Compute `one_hot_discriminative_loss(x @ W.T, labels)` with the rows of W sharded over ranks.
 
-    The formulas are those of one process, see there. Six numbers a sample are reduced, and no rank has all scores.
+    Six numbers per sample are reduced; no rank stores all scores. For the formulas see that function.
 
     Args:
         x: (N, D) samples of all ranks, the same everywhere; float32 or float64.
-        weight: (K, D) rows of this rank's classes, K ≥ 1; two or more on all ranks together.
-        own: (N,) row of `weight` that is the sample's own class; −1 where another rank has it.
+        weight: (K, D) rows of this rank's classes, K ≥ 1; at least two over all ranks.
+        own: (N,) row of the sample's own class in `weight`; −1 if another rank has it.
         group: None for one process.
     """
     scores = weight @ x.T
@@ -212,7 +212,7 @@ def divided_one_hot(
         sums[0] += root.sum(dim=0)
         sums[1] += root.reciprocal_().sum(dim=0)
     roots, inverses = sum_over_ranks(sums, group)
-    # less the own class's terms, where its score is 0
+    # without the own class's terms, whose score is 0
     roots, inverses = roots - terms.longer.sqrt(), inverses - terms.longer.rsqrt()
     by_others, by_own, along = terms.factors(roots, inverses)
     for block in row_blocks(len(weight), len(x), x.device):

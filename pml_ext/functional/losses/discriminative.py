@@ -16,12 +16,12 @@ from pml_ext._ops.normalize import to_sphere
 from pml_ext._ops.numerics import no_autocast, row_blocks, rows_of_a_block
 from pml_ext._ops.own_gradient import ValueAndGradient
 
-_POINTS_PER_CLASS = 100  # reproduces the paper's pairwise distances; more points narrow their spread
+_POINTS_PER_CLASS = 100  # reproduces the paper's pairwise distances; more points reduce their variance
 _ITERATIONS = 25
 
 
 def one_hot_centroids(num_classes: int) -> Tensor:
-    """(C, C) unit vectors e_m; all pairwise distances are sqrt(2).
+    """Returns (C, C) unit vectors e_m; all pairwise distances are sqrt(2).
 
     Raises:
         ValueError: fewer than 2 classes.
@@ -37,16 +37,16 @@ def one_hot_centroids(num_classes: int) -> Tensor:
 
 
 def kmeans_centroids(num_classes: int, size: int, seed: int = 0) -> Tensor:
-    """(C, D) unit vectors spread over the sphere: the normalised centres of k-means on uniform points.
+    """Returns (C, D) unit vectors spread over the sphere: the normalised centres of k-means on uniform points.
 
-    Runs at most 25 iterations on 100 points per class, with faiss if it is installed, else with scikit-learn (their
-    centroids differ). Takes 400·C·D bytes and 5000·C²·D operations: half a minute at C = 1000, D = 512, an hour at
+    Runs at most 25 iterations on 100 points per class. Uses faiss if it is installed, else scikit-learn; their
+    centroids differ. Takes 400·C·D bytes and 5000·C²·D operations: half a minute at C = 1000, D = 512, an hour at
     C = 10 000. Simplex and one-hot centroids cost nothing.
 
     Args:
         num_classes: C, 2 or more.
         size: D, 2 or more.
-        seed: the same seed gives the same centroids; with scikit-learn up to rounding, as its threads add in any order.
+        seed: seed of the points. The same seed gives the same centroids (up to rounding with scikit-learn).
     Returns:
         (C, D) float32 on the CPU.
     Raises:
@@ -59,14 +59,14 @@ def kmeans_centroids(num_classes: int, size: int, seed: int = 0) -> Tensor:
     """
     check_whole(size, "size", 2)
     check_num_classes(num_classes, size * _POINTS_PER_CLASS)
-    check_whole(seed, "seed", 0, 2**31 - 1)  # the range that faiss and scikit-learn share
+    check_whole(seed, "seed", 0, 2**31 - 1)  # the range that both faiss and scikit-learn accept
     generator = torch.Generator().manual_seed(seed)
     points = to_sphere(torch.randn(num_classes * _POINTS_PER_CLASS, size, generator=generator))
     return to_sphere(torch.as_tensor(_kmeans_centres(points.numpy(), num_classes, seed), dtype=torch.float32))
 
 
 def _kmeans_centres(points: Any, num_classes: int, seed: int) -> Any:
-    """(C, D) array of cluster centres of (N, D) float32 points."""
+    """Returns the (C, D) array of cluster centres of (N, D) float32 points."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # faiss's SWIG bindings raise one on import
@@ -88,9 +88,10 @@ def _kmeans_centres(points: Any, num_classes: int, seed: int) -> Any:
 
 
 def simplex_centroids(num_classes: int, size: int) -> Tensor:
-    r"""(C, D) corners of the regular simplex: unit vectors with pairwise cosine −1/(C − 1).
+    r"""Returns the (C, D) corners of the regular simplex: unit vectors with pairwise cosine −1/(C − 1).
 
-    No C points on a sphere lie further apart: all distances are $\sqrt{2 C / (C - 1)}$; one-hot's are $\sqrt{2}$.
+    The corners are as far apart as C points on a sphere can be: all distances are $\sqrt{2 C / (C - 1)}$. One-hot
+    vectors are $\sqrt{2}$ apart.
 
     Args:
         num_classes: C, 2 or more.
@@ -137,7 +138,7 @@ def check_num_classes(num_classes: int, size: int = 1) -> None:
 
 
 def _memory() -> float:
-    """The machine's bytes of memory; unlimited where the system does not say."""
+    """Returns the machine's memory in bytes; inf if the system does not report it."""
     try:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, OSError, ValueError):  # Windows; a system without these names
@@ -145,7 +146,7 @@ def _memory() -> float:
 
 
 def discriminative_loss(embeddings: Tensor, labels: Tensor, centroids: Tensor | None) -> Tensor:
-    r"""Distance of each sample to its class centroid, minus a third of its mean distance to the others.
+    r"""Returns the distance of each sample to its class centroid, minus a third of its mean distance to the others.
 
     $$‖x_i - c_{y_i}‖ - \frac{1}{3 (C - 1)} \sum_{m ≠ y_i} ‖x_i - c_m‖$$
 
@@ -182,7 +183,7 @@ def discriminative_loss(embeddings: Tensor, labels: Tensor, centroids: Tensor | 
 
 
 def bracket(embeddings: Tensor, labels: Tensor, centroids: Tensor | None) -> Tensor:
-    """`discriminative_loss` by ordinary operations on all (B, C) distances, for second derivatives."""
+    """Compute `discriminative_loss` by ordinary operations on all (B, C) distances, for second derivatives."""
     own_class = labels.unsqueeze(1)
     if centroids is None:
         offset = embeddings.scatter_add(1, own_class, embeddings.new_full(own_class.shape, -1.0))
@@ -191,7 +192,7 @@ def bracket(embeddings: Tensor, labels: Tensor, centroids: Tensor | None) -> Ten
         offset = embeddings - centroids[labels]
         squares = embeddings.square().sum(1, keepdim=True) + centroids.square().sum(1) - 2 * embeddings @ centroids.T
     own = torch.linalg.vector_norm(offset, dim=1)
-    # Only for the other classes: near the own centroid the difference of squares loses all digits.
+    # For other classes only: near the own centroid the difference of squares loses all digits.
     others = squares.clamp(min=_rounding(embeddings)).sqrt().scatter(1, own_class, 0.0).sum(1)
     values: Tensor = own - others / (3 * (squares.shape[1] - 1))
     return values
@@ -200,7 +201,7 @@ def bracket(embeddings: Tensor, labels: Tensor, centroids: Tensor | None) -> Ten
 def _value_and_gradient(
     x: Tensor, labels: Tensor, centroids: Tensor | None, *, needs_gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """One pass over blocks of classes.
+    """Compute value and gradient in one pass over blocks of classes.
 
     The distance to the own class comes from differences: inner products lose all digits near the centroid. Distances
     to other classes are squared/sqrt(max(squared, rounding)), whose gradient vanishes on the centroid.
@@ -242,18 +243,18 @@ def _value_and_gradient(
 
 
 def _zero_own_class(inverse: Tensor, columns: Tensor) -> None:
-    """Zero entry (i, columns[i]) if the block has that column, without synchronising with the device."""
+    """Set entry (i, columns[i]) to 0 if the block has that column, without synchronising with the device."""
     inside = (columns >= 0) & (columns < inverse.shape[1])
     index = columns.clamp(0, inverse.shape[1] - 1)
     inverse.scatter_(1, index, inverse.gather(1, index).masked_fill_(inside, 0.0))
 
 
 def _rounding(x: Tensor) -> float:
-    """The rounding error of a squared distance between unit vectors."""
+    """Returns the rounding error of a squared distance between unit vectors."""
     return 16 * torch.finfo(x.dtype).eps
 
 
-# The loss for input that is already checked.
+# Expects checked input.
 centroid_values = ValueAndGradient(
     "discriminative", "(Tensor x, Tensor labels, Tensor? centroids)", _value_and_gradient, bracket, by_row=True
 )
@@ -263,7 +264,7 @@ _SHORTEST = 1e-12  # norm, as in torch.nn.functional.normalize
 
 
 def one_hot_discriminative_loss(embeddings: Tensor, labels: Tensor) -> Tensor:
-    r"""`discriminative_loss(normalize(embeddings), labels, None)`, faster than a cross-entropy.
+    r"""Compute `discriminative_loss(normalize(embeddings), labels, None)`, faster than a cross-entropy.
 
     $‖u - e_m‖ = \sqrt{2 - 2 u_m}$ for unit vectors u. The gradient, one (B, C) matrix, includes the normalisation and
     is computed together with the value.
@@ -304,9 +305,9 @@ class OneHotTerms:
         return self.distance - self.share * (2 / self.norm).sqrt() * roots
 
     def factors(self, roots: Tensor, inverses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of the gradient by x: by_others / sqrt(n − x_m) or for the own class by_own, each minus along · x_m.
+        """Returns factors of the gradient by x: by_others / sqrt(n − x_m), by_own for the own class; minus along · x_m.
 
-        By u = x/n it is share/‖u − e_m‖ and −1/‖u − e_y‖, plus a multiple of u that the projection removes.
+        The gradient by u = x/n is share/‖u − e_m‖ and −1/‖u − e_y‖, plus a multiple of u that the projection removes.
         """
         by_others = self.share / (2 * self.norm).sqrt()
         # A sample on a centroid gets no gradient from it.
@@ -325,7 +326,7 @@ def _one_hot_value_and_gradient(x: Tensor, labels: Tensor, *, needs_gradient: bo
         own = some.gather(1, own_class)
         part.copy_(some).scatter_(1, own_class, 0)
         terms = OneHotTerms(own, torch.linalg.vector_norm(part, dim=1, keepdim=True), x.shape[1])
-        of_own = terms.longer.sqrt()  # the own class's term in the sums, where x_y is 0
+        of_own = terms.longer.sqrt()  # the own class's term in the sums, for x_y = 0
         roots = torch.sub(terms.longer, part, out=part).sqrt_().sum(1, keepdim=True) - of_own
         values[rows] = terms.losses(roots)[:, 0]
         if gradient is None:
@@ -340,7 +341,7 @@ def _plain(x: Tensor, labels: Tensor) -> Tensor:
     return bracket(to_sphere(x), labels, None)
 
 
-# The loss for input that is already checked.
+# Expects checked input.
 one_hot_values = ValueAndGradient(
     "one_hot_discriminative", "(Tensor x, Tensor labels)", _one_hot_value_and_gradient, _plain, by_row=True
 )
@@ -377,7 +378,7 @@ class DiscriminativeTightness(NamedTuple):
 def discriminative_tightness(
     embeddings: Tensor, labels: Tensor, centroids: Tensor | None = None
 ) -> DiscriminativeTightness:
-    """Both sides of Lemma 3.1 on a balanced batch, over the classes of the batch.
+    """Compute both sides of Lemma 3.1 on a balanced batch, over the classes of the batch.
 
     Computed in float64 from the (N, N) distances and the (N, C) distances to the centroids; no triplet is formed.
 
@@ -386,10 +387,10 @@ def discriminative_tightness(
         labels: (N,) class ids, rows of `centroids`; all classes of the batch have the same size, 2 or more.
         centroids: (classes, D) unit vectors; None for the D one-hot vectors.
     Returns:
-        a DiscriminativeTightness; both sides are divided by H, the number of triplets, to compare batches.
+        DiscriminativeTightness; both sides are divided by H, the number of triplets, to compare batches.
     Raises:
         ValueError: fewer than 2 classes, classes of 1 sample or of different sizes, class ids without a centroid.
-    Source: Do et al., CVPR 2019, Lemma 3.1: H = (N/C − 1) N (N − N/C). Paper: a whole balanced training set; here: a
+    Source: Do et al., CVPR 2019, Lemma 3.1: H = (N/C − 1) N (N − N/C). Paper: a complete balanced training set; here: a
         batch.
 
     >>> x = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.6, 0.8]])
@@ -432,5 +433,5 @@ def discriminative_tightness(
 
 
 def _distances(x: Tensor, y: Tensor) -> Tensor:
-    """(N, M) distances from differences, so that equal points have distance 0."""
+    """Returns (N, M) distances, from differences so that equal points have distance 0."""
     return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")

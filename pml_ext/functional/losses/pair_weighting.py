@@ -28,7 +28,7 @@ from pml_ext._ops.own_gradient import is_traced
 
 
 def uniform_weights(similarity: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-    """1 for every pair, which leaves the choice to the miner: "MS mining" in the paper's Table 2."""
+    """Returns 1 for every pair; the miner selects the pairs: "MS mining" in the paper's Table 2."""
     return (positive | negative).to(similarity.dtype)
 
 
@@ -173,10 +173,10 @@ def n_pairs_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, s
 
 
 def histogram_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, bins: int = 100) -> Tensor:
-    """B × the derivative of Σ_r h⁻_r Σ_{q<=r} h⁺_q, the overlap of the histograms of all positives and negatives.
+    """Returns B × the derivative of Σ_r h⁻_r Σ_{q<=r} h⁺_q, the overlap of the positive and negative histograms.
 
-    A pair is split linearly between the two nearest of bins + 1 nodes on [−1, 1]. This loss is a mean over pairs
-    already; the factor B makes it a mean over anchors like the others.
+    A pair is split linearly between the two nearest of bins + 1 nodes on [−1, 1]. This loss is
+    a mean over pairs; the factor B makes it a mean over anchors like the other losses.
     """
     # A nan falls into interval 0 and stays nan in the product with S.
     left, nodes = _histograms(similarity.nan_to_num(-1.0), positive, negative, bins)
@@ -189,7 +189,7 @@ def histogram_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *,
 
 
 def histogram_overlap(similarity: Tensor, positive: Tensor, negative: Tensor, *, bins: int = 100) -> Tensor:
-    """Σ_r h⁻_r Σ_{q<=r} h⁺_q, a scalar: the chance that a positive is no more similar than a negative, up to a bin.
+    """Returns Σ_r h⁻_r Σ_{q<=r} h⁺_q: P(a positive is no more similar than a negative), up to one bin; a scalar.
 
     Source: Ustinova and Lempitsky, "Learning Deep Embeddings with Histogram Loss", NIPS 2016.
     """
@@ -198,7 +198,7 @@ def histogram_overlap(similarity: Tensor, positive: Tensor, negative: Tensor, *,
 
 
 def _histograms(similarity: Tensor, positive: Tensor, negative: Tensor, bins: int) -> tuple[Tensor, list[Tensor]]:
-    """The node to the left of each pair, and the shares of the positives and of the negatives at the bins + 1 nodes."""
+    """Returns the node left of each pair, and the shares of positives and of negatives at the bins + 1 nodes."""
     check_whole(bins, "bins", 1)
     place = (similarity.clamp(-1, 1) + 1) * (bins / 2)
     left = place.nan_to_num().long().clamp(max=bins - 1)  # the last node belongs to the last interval
@@ -213,7 +213,7 @@ def _histograms(similarity: Tensor, positive: Tensor, negative: Tensor, bins: in
 def multi_similarity_mining(
     similarity: Tensor, positive: Tensor, negative: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor]:
-    """The positive pairs less than epsilon above the anchor's hardest negative, and likewise the negative ones.
+    """Returns the positive pairs less than epsilon above the anchor's hardest negative, and likewise the negative ones.
 
     Source: eqs. 10 and 11 of the paper; the pairs are those of PML's MultiSimilarityMiner.
     """
@@ -223,7 +223,7 @@ def multi_similarity_mining(
 
 
 def weighted_sums(similarity: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
-    """Σ_j w_ij S_ij of each row with w = weigh(S) held constant: the gradient is w, its derivative is weigh's.
+    """Returns Σ_j w_ij S_ij of each row with w = weigh(S) constant: the gradient is w, its derivative is weigh's.
 
     Args:
         similarity: (B, R).
@@ -231,7 +231,7 @@ def weighted_sums(similarity: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tens
     """
     with torch.no_grad():
         weights = weigh(similarity)
-    if is_traced():  # the trace would drop a custom backward
+    if is_traced():  # tracing would drop a custom backward
         return (weights * similarity).sum(dim=1)
     sums: Tensor = _Weighted.apply(similarity, weights, weigh)
     return sums
@@ -277,7 +277,7 @@ WEIGHTINGS: dict[Weighting, Callable[..., Tensor]] = {
 
 
 def _log_sum_and_softmax(logits: Tensor, mask: Tensor, *, add_one: bool = False) -> tuple[Tensor, Tensor]:
-    """(B, 1) log Σ e^logit over each row's mask (plus 1 if add_one), −inf for an empty one; (B, R) softmax."""
+    """Returns (B, 1) log Σ e^logit over each row's mask (plus 1 if add_one), −inf for an empty one; (B, R) softmax."""
     kept = torch.where(mask, logits, -torch.inf)
     if add_one:
         kept = torch.cat([kept, kept.new_zeros(len(kept), 1)], dim=1)
@@ -304,7 +304,7 @@ def lifted_hinges(
     margin: float,
     among_themselves: bool = True,
 ) -> Tensor:
-    r"""Hinge of each positive pair (i, j) with the negative n that is nearest to either sample; m is the margin.
+    r"""Returns the hinge of each positive pair (i, j) with the negative n nearest to either sample; m is the margin.
 
     $$\max(0, d_{ij} + m - \min_n \min(d_{in}, d_{jn}))$$
 
@@ -313,10 +313,10 @@ def lifted_hinges(
         anchors, positives: (P,) rows and columns of the positive pairs.
         negative: (B, R) bool, the negative pairs.
         margin: in the unit of the distances.
-        among_themselves: rows and columns are the same samples, so the positive's negatives count too; if False, only
-            the anchor's do.
+        among_themselves: True if rows and columns are the same samples; the positive's negatives then count too, not
+            only the anchor's.
     Returns:
-        (P,); 0 where neither i nor j has a negative.
+        (P,); 0 if neither i nor j has a negative.
     Source: Vasudeva et al., "LoOp", ICCV 2021, eq. 16: a hinge and a hard minimum in place of the original's square
         and log-sum-exp.
 
@@ -338,7 +338,7 @@ def lifted_hinges(
 def hinges_of_pairs(
     distances: Tensor, anchors: Tensor, positives: Tensor, negative: Tensor, margin: float, among_themselves: bool
 ) -> Tensor:
-    """`lifted_hinges` without the checks: they read the indices, which synchronises with the GPU."""
+    """Compute `lifted_hinges` without the checks, which read the indices and so synchronise with the GPU."""
     nearest = distances.masked_fill(~negative, torch.inf).amin(dim=1)
     nearest_of_pair = nearest[anchors]
     if among_themselves:

@@ -1,4 +1,4 @@
-"""Smoothed ranks, in which sigmoids count the closer items instead of steps, with average precision and recall at k."""
+"""Smooth ranks (sigmoids instead of steps count the closer items), with average precision and recall at k."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,9 +19,9 @@ def smooth_ranks(
     temperature: float,
     among: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """r = 1 + Σ_z σ((s_z − s)/temperature) over all other items z, for (P,) queries (rows) and items (columns).
+    """Returns r = 1 + Σ_z σ((s_z − s)/temperature) over all other items z, for (P,) queries (rows) and items (columns).
 
-    Returns (P,) ranks among all items of the row, and among the items marked by `among`: (B, R), true at the P pairs.
+    The (P,) ranks are among all items of the row, and among the items marked by `among`: (B, R), true at the P pairs.
     Items at −inf do not count and are not among the pairs. Memory: the similarities' gradient and one (pairs, R) block.
     """
     if under_transform():
@@ -31,7 +31,7 @@ def smooth_ranks(
 
 
 class _SmoothRanks(torch.autograd.Function):
-    """Works in blocks that backward recomputes; second derivatives use `_plain`."""
+    """Computes in blocks that backward recomputes; second derivatives use `_plain`."""
 
     @staticmethod
     def forward(
@@ -79,7 +79,7 @@ class _SmoothRanks(torch.autograd.Function):
 def _plain(
     similarities: Tensor, queries: Tensor, items: Tensor, temperature: float, among: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """`smooth_ranks` by ordinary operations, in blocks that every backward recomputes."""
+    """Compute `smooth_ranks` by ordinary operations, in blocks that every backward recomputes."""
     ranks, ranks_among = [similarities.new_zeros(0)], [similarities.new_zeros(0)]
     for block in row_blocks(len(queries), similarities.shape[1], similarities.device):
         arguments = (similarities, queries[block], items[block], temperature, among)
@@ -103,13 +103,13 @@ def _plain_block(
 
 
 def _compare(similarities: Tensor, queries: Tensor, items: Tensor, temperature: float) -> Tensor:
-    """(P, R): σ((s_z − s)/temperature) for every item z of the row."""
+    """Returns (P, R) σ((s_z − s)/temperature) for every item z of the row."""
     rows = similarities.index_select(0, queries)
     return rows.sub_(rows.gather(1, items.unsqueeze(1))).div_(temperature).sigmoid_()
 
 
 def smooth_average_precision(similarities: Tensor, positive: Tensor, temperature: float) -> Tensor:
-    """(B,) average precision in (0, 1] of each (R,) row's ranking, ranks smoothed by sigmoids; nan without a positive.
+    """Returns each row's (B,) average precision in (0, 1] with ranks smoothed by sigmoids; nan without a positive.
 
     Source: Brown et al., "Smooth-AP", ECCV 2020, eq. 7. The limit at temperature 0 is exact.
     Works in blocks over positive pairs, without a (B, R, R) tensor.
@@ -127,7 +127,7 @@ def smooth_recall_at_k(
     temperature: float = 0.01,
     rank_temperature: float = 1.0,
 ) -> Tensor:
-    r"""Smoothed recall at k of each row: the share of its positives that rank among the first k.
+    r"""Returns the smoothed recall at k of each row: the share of its positives that rank among the first k.
 
     $$\frac{1}{\min(k, |P|)} \sum_{p ∈ P} σ((k - r_p) / τ_{rank})$$
 
@@ -140,14 +140,14 @@ def smooth_recall_at_k(
         similarities: (B, R); row a ranks the R items for query a. Items at −inf are not ranked.
         positive: (B, R) bool, the items relevant to the query; none of them at −inf.
         ks: the K list lengths, 1 or more each; they may exceed R.
-        temperature: τ, of the comparisons of similarities, above 0.
-        rank_temperature: τ_rank, of the comparison of rank and k, above 0.
+        temperature: τ, temperature of similarity comparisons, above 0.
+        rank_temperature: τ_rank, temperature of the comparison of rank and k, above 0.
     Returns:
         (B, K) smoothed recalls; nan for a row without a positive. As both temperatures approach 0, an item of rank
         below k counts 1, of rank k ½, others 0. Many tied positives can raise a value slightly above 1.
     Source: Patel et al., "Recall@k Surrogate Loss with Large Batches and Similarity Mixup", CVPR 2022, section 3. The
-        divisor is that of the authors' code; their code also clips the sum at k; here: no clipping, which would zero
-        the gradient.
+        divisor is that of the authors' code. Their code also clips the sum at k; here: no clipping, because it would
+        zero the gradient.
 
     >>> similarities, positive = torch.tensor([[0.9, 0.8, 0.1]]), torch.tensor([[True, False, True]])
     >>> smooth_recall_at_k(similarities, positive, ks=(2, 4), rank_temperature=0.01)

@@ -29,7 +29,7 @@ def shortfall_and_excess(
     indicator: bool = True,
     divide_by: str = "hard",
 ) -> tuple[Tensor, Tensor]:
-    r"""Mean shortfall of positives at or below margin_plus, mean excess of negatives at or above margin_minus.
+    r"""Returns the mean shortfall of positives <= margin_plus and the mean excess of negatives >= margin_minus.
 
     $$\frac{1}{|H^+|} \sum_{s ∈ H^+} (m^+ - s), \quad \frac{1}{|H^-|} \sum_{s ∈ H^-} (s - m^-)$$
 
@@ -39,13 +39,13 @@ def shortfall_and_excess(
         positives: (P,) cosines of same-class pairs, in [-1, 1].
         negatives: (Q,) cosines of different-class pairs.
         margin_plus, margin_minus: cosines, in [-1, 1].
-        indicator: sum over the hard pairs, those at or beyond their margin; False: over all pairs, also with a
-            negative shortfall or excess.
+        indicator: True: sum over the hard pairs, at or beyond their margin. False: sum over all pairs, including
+            negative shortfalls and excesses.
         divide_by: divide each sum by its number of "hard" pairs or of "all" pairs.
     Returns:
-        two scalars, 0 (with a gradient path) if the divisor is 0.
+        Two scalars, 0 (with a gradient path) if the divisor is 0.
     Raises:
-        ValueError: another divide_by.
+        ValueError: unknown divide_by.
     Source: Zhang et al., arXiv 2307.04047: eq. 5; eq. 17 (TCM′) is indicator=False; ROADMAP's regularizer in its
         Table 8 is divide_by="all". Paper: eq. 17 is undefined without a hard pair; here: 0.
 
@@ -67,24 +67,24 @@ def shortfall_and_excess(
 
 
 def hard_positives(cosines: Tensor, margin_plus: float) -> Tensor:
-    """Boolean mask of the hard positive cosines. A nan is hard, so that it shows in the loss."""
+    """Returns a bool mask of the hard positive cosines. A nan counts as hard, so that it reaches the loss."""
     return ~(cosines > margin_plus)
 
 
 def hard_negatives(cosines: Tensor, margin_minus: float) -> Tensor:
-    """Boolean mask of the hard negative cosines. A nan is hard, so that it shows in the loss."""
+    """Returns a bool mask of the hard negative cosines. A nan counts as hard, so that it reaches the loss."""
     return ~(cosines < margin_minus)
 
 
 def margins_from_distance_range(d_low: float, d_high: float) -> tuple[float, float]:
-    r"""The cosine margins for a calibration range of L2 distances between unit embeddings.
+    r"""Returns the cosine margins for a calibration range of L2 distances between unit embeddings.
 
     Args:
         d_low, d_high: ends of the range, 0 <= d_low <= d_high <= 2: positives should lie below it, negatives above.
     Returns:
         margin_plus $= 1 - d_{low}^2 / 2$ and margin_minus $= 1 - d_{high}^2 / 2$.
     Raises:
-        ValueError: the range leaves [0, 2] or is reversed.
+        ValueError: the range exceeds [0, 2] or is reversed.
     Source: Zhang et al., arXiv 2307.04047, where the range is $[\sqrt{2 - 2 m^+}, \sqrt{2 - 2 m^-}]$.
         Paper: A.3.1 prints $\sqrt{2 - d^2} / 2$; here: the inverse of that range.
 
@@ -128,9 +128,10 @@ def fast_threshold_consistency(
     divide_by: str = "hard",
     spans: ClassSpans | None = None,
 ) -> Tensor:
-    """λ⁺ shortfall + λ⁻ excess (`shortfall_and_excess`) over all pairs of a (B, D) batch of any norm, in O(B D) memory.
+    """Compute λ⁺ shortfall + λ⁻ excess (`shortfall_and_excess`) over all pairs of a (B, D) batch, in O(B D) memory.
 
-    Value and gradient are computed together; second derivatives use `shortfall_and_excess`. divide_by: see TCMLoss.
+    Embeddings may have any norm. Value and gradient are computed together; second derivatives use
+    `shortfall_and_excess`. divide_by: see TCMLoss.
     """
     options = (lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by)
     return _threshold_consistency(embeddings, labels, *options, spans=spans)
@@ -151,7 +152,7 @@ def _value_and_gradient(
 
 
 def _at_once(embeddings: Tensor, labels: Tensor, options: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
-    """Value p m⁺ #P − q m⁻ #Q + Σ g·u / 2 and gradient g = 2 W u, from (B, B) matrices.
+    """Returns the value p m⁺ #P − q m⁻ #Q + Σ g·u / 2 and gradient g = 2 W u, from (B, B) matrices.
 
     P and Q are 0/1 masks of the pairs in the sums, p and q the weights λ over their divisors, and W = q Q − p P.
     """
@@ -209,9 +210,9 @@ def sums_in_blocks(
     blocks: Sequence[slice],
     needs_gradient: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Shortfall and excess over the pairs of some anchors, and weighted sums of these pairs' embeddings.
+    """Compute shortfall and excess over the pairs of some anchors, and weighted sums of these pairs' embeddings.
 
-    inverse: (B, 1), 1/norm; margins: margin_plus, margin_minus, whether hard pairs only; blocks: consecutive anchors.
+    inverse: (B, 1), 1/norm; margins: margin_plus, margin_minus, True for hard pairs only; blocks: consecutive anchors.
     Returns (4,): shortfall, excess, number of hard positives and of hard negatives; (anchors, D) sums over positives;
     (B, D) sums over negatives, None if no negative counts. Without needs_gradient both sums are None.
     """
@@ -257,12 +258,12 @@ def sums_in_blocks(
 
 
 def _weight(weight: float, divisor: Tensor) -> Tensor:
-    """weight / divisor, or 0 if divisor (a whole number) is 0."""
+    """Returns weight / divisor, or 0 if the divisor (an integer) is 0."""
     return weight * divisor.clamp(max=1) / divisor.clamp(min=1)
 
 
 def _weighted_sums(x: Tensor, columns: Tensor, weights: Tensor) -> Tensor:
-    """Σ_j weights_ij x[columns_ij]. (N, D), (M, K), (M, K) → (M, D); a column may repeat only with weight 0."""
+    """Returns Σ_j weights_ij x[columns_ij]. (N, D), (M, K), (M, K) → (M, D); a column may repeat only with weight 0."""
     if columns.shape[1] <= FEW:
         sums: Tensor = embedding_bag(columns, x, per_sample_weights=weights, mode="sum")
         return sums
@@ -299,7 +300,7 @@ def threshold_consistency_sums_of_rows(
     *,
     indicator: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """(2,) shortfall and excess, summed over the pairs of consecutive (or no) anchors, and (2,) numbers of hard pairs.
+    """Returns (2,) shortfall and excess summed over pairs of consecutive (or no) anchors, and (2,) hard pair counts.
 
     A pair counts for both its samples. The gradient is that of the sum over all anchors by the given rows, and 0 for
     others: cosines are symmetric, so the ranks' gradients add up. There is no second derivative.

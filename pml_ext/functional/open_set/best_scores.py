@@ -1,4 +1,4 @@
-"""The score of each sample with each identity, and the highest scores of probes with other identities, in blocks."""
+"""Scores of each sample with each identity, in blocks, and the highest scores of probes with other identities."""
 
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
@@ -12,31 +12,31 @@ from pml_ext._ops.numerics import full_precision, row_blocks
 from pml_ext.functional.pairwise.pair_blocks import both_sides, check_offsets
 
 Template = Literal["best", "mean"]
-_ENTRIES = 2**23  # of a block
+_ENTRIES = 2**23  # scores per block
 
 
 class ProbeBlock(NamedTuple):
-    """Scores of a block of probes; −inf where there is none."""
+    """Scores of a block of probes; −inf if there is no score."""
 
     probes: Tensor  # (P,) rows of the embeddings
-    own: Tensor  # (P,) with another sample of its identity
-    others: Tensor  # (P, M) with each of M identities; −inf for its own
+    own: Tensor  # (P,) best score with another sample of the own identity
+    others: Tensor  # (P, M) score with each of M identities; −inf for the own
 
 
 class _Memory(NamedTuple):
-    """Reused from block to block."""
+    """Buffers that every block reuses."""
 
     best: Tensor  # (P, M)
-    cosines: Tensor  # (P, L) with the k-th samples of L identities
+    cosines: Tensor  # (P, L) cosines with the k-th samples of L identities
     enrolled: Tensor  # (L, D) these samples
 
 
 class BestScores:
-    """Scores of each sample with each identity (M = `identities`), never with itself; `label`: (N,) its own, from 0.
+    """Scores of each sample with each identity (M = `identities`), excluding itself; `label`: (N,) identities, from 0.
 
-    The score of an identity is the best cosine with its samples, or that with their normalised mean (`template`). With
-    `cameras`, samples of the probe's own identity and camera are not enrolled; those of others are. (N,) `offsets` of
-    both samples are subtracted from each cosine.
+    An identity's score is the best cosine with its samples, or the cosine with their normalised mean (`template`). With
+    `cameras`, samples of the probe's own identity and camera are not enrolled; those of other identities are. Both
+    samples' (N,) `offsets` are subtracted from each cosine.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class BestScores:
         apart = torch.arange(count, device=device)
         self._apart = apart if cameras is None else check_labels(cameras, count, "cameras").to(device)
         if offsets is not None and template == "mean":
-            raise ValueError('template must be "best" for normalised scores, which means do not have; got "mean"')
+            raise ValueError('template must be "best" for normalised scores: a mean has no offset; got "mean"')
         check_offsets(offsets, count)
         self._unit, self._enrolled = both_sides(unit_rows(embeddings), None if offsets is None else offsets.to(device))
         self.samples, self.device = count, device
         _, index, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
         self.identities = len(sizes)
         if self.identities < 2:
-            raise ValueError(f"labels must name at least two identities; got {self.identities}")
+            raise ValueError(f"labels must contain at least two identities; got {self.identities}")
         # Identities by falling size: the k-th samples of all that have as many are a prefix of the identities.
         by_size = sizes.argsort(descending=True, stable=True)
         place = torch.empty_like(by_size)
@@ -81,12 +81,12 @@ class BestScores:
         ]  # layer k: the k-th sample of every identity with more than k
 
     def blocks(self, probes: Tensor | None = None) -> Iterator[ProbeBlock]:
-        """Scores of the (P,) rows `probes` (None: all), in blocks of 32 MB.
+        """Yield the scores of the (P,) rows `probes` (None: all), in blocks of 32 MB.
 
         The next block overwrites `others`.
         """
         chosen = torch.arange(self.samples, device=self.device) if probes is None else probes
-        # Blocks of their own, between what is kept of them, left 500 MB with the C library for 20,000 probes.
+        # New memory for each block, between the results kept, fragmented the heap by 500 MB for 20,000 probes.
         memory = _Memory(*(self._unit.new_empty(0) for _ in range(3)))
         for part in row_blocks(len(chosen), self.identities, self.device, entries=_ENTRIES):
             rows = chosen[part]
@@ -114,7 +114,7 @@ class BestScores:
         return best
 
     def _templates(self) -> tuple[Tensor, Tensor]:
-        """(M, D) means, normalised, and (N,) each sample's cosine with the mean of what is enrolled of its identity."""
+        """Returns (M, D) normalised means, and (N,) each sample's cosine with the enrolled mean of its own identity."""
         sums = self._unit.new_zeros(self.identities, self._unit.shape[1]).index_add_(0, self.label, self._unit)
         both = torch.stack([self.label, self._apart])
         groups, group, sizes = torch.unique(both, dim=1, return_inverse=True, return_counts=True)
@@ -125,16 +125,18 @@ class BestScores:
 
 
 def share_with_any(above: Tensor, others: int, enrolled: int) -> Tensor:
-    """1 − C(others − above, enrolled) / C(others, enrolled): P(a random gallery has an identity above a threshold).
+    """Returns P(a random gallery has an identity above a threshold).
 
-    above: (…) how many of the others are above it. The gallery enrols identities without replacement. The share is
+    The formula is 1 − C(others − above, enrolled) / C(others, enrolled).
+
+    above: (…) number of other identities above it. The gallery enrols identities without replacement. The share is
     concave in `above`: equal probes have the largest mean share (Jensen).
     """
     return -torch.expm1(_log_choose(others - above, enrolled) - _log_choose(torch.tensor(others), enrolled))
 
 
 def share_with_fewer(above: Tensor, others: int, enrolled: int, rank: int) -> Tensor:
-    """Probability that fewer than `rank` of the identities above a score are in a random gallery.
+    """Returns the probability that fewer than `rank` of the identities above a score are in a random gallery.
 
     As in `share_with_any`: Σ_{j < rank} C(above, j) C(others − above, enrolled − j) / C(others, enrolled).
     """
@@ -146,7 +148,7 @@ def share_with_fewer(above: Tensor, others: int, enrolled: int, rank: int) -> Te
 
 
 def _log_choose(n: Tensor, k: int) -> Tensor:
-    """log C(n, k) in float64; −inf where k > n."""
+    """Returns log C(n, k) in float64; −inf where k > n."""
     n = n.double()
     of_k = torch.lgamma(torch.tensor(k + 1.0, dtype=torch.float64))
     value = torch.lgamma(n + 1) - of_k - torch.lgamma(n - k + 1)
@@ -155,33 +157,33 @@ def _log_choose(n: Tensor, k: int) -> Tensor:
 
 ALL = -1e9  # below every score
 _TRIAL = 512  # probes
-_TIED = 1e-6  # cosines closer than this are equal but for rounding
+_TIED = 1e-6  # closer cosines differ by rounding only
 
 
 class HighScores(NamedTuple):
-    """Scores of P probes with other identities from `low` on, probe by probe, descending; on the CPU."""
+    """Scores >= `low` of P probes with other identities, by probe, descending; on the CPU."""
 
     value: Tensor  # (S,)
     probe: Tensor  # (S,) from 0 to P − 1
     identity: Tensor  # (S,) from 0 to M − 1
-    nth: Tensor  # (S,) 0 for a probe's highest
-    own: Tensor  # (P,) each probe's score with its own identity, −inf where it has none
-    before: Tensor  # (P,) the number of other identities not below it
-    label: Tensor  # (P,) its identity
+    nth: Tensor  # (S,) rank of the score for its probe, from 0
+    own: Tensor  # (P,) each probe's score with its own identity, −inf without one
+    before: Tensor  # (P,) number of other identities that score at least as high
+    label: Tensor  # (P,) each probe's identity
     identities: int
     low: float
 
     @property
     def others(self) -> int:
-        """Identities that a probe can be taken for."""
+        """Number of other identities that a probe can match."""
         return self.identities - 1
 
 
 def scores_from(scores: BestScores, low: float, probes: Tensor | None = None) -> HighScores:
-    """The scores of all probes (or some) from `low` on."""
+    """Returns the scores >= `low` of all probes, or of some."""
     found: list[tuple[Tensor, ...]] = []
     start = 0
-    reached = torch.empty(0, dtype=torch.bool, device=scores.device)  # one memory for all blocks, as theirs
+    reached = torch.empty(0, dtype=torch.bool, device=scores.device)  # one buffer for all blocks
     for block in scores.blocks(probes):
         lowest = _lowest_accepted(low, block.others.dtype).to(scores.device)
         row, column = torch.ge(block.others, lowest, out=reached.resize_(0)).nonzero(as_tuple=True)
@@ -198,7 +200,7 @@ def scores_from(scores: BestScores, low: float, probes: Tensor | None = None) ->
 
 
 def scores_for_rate(scores: BestScores, enrolled: int, fpir: float) -> HighScores:
-    """The scores that decide which threshold has a false positive rate in galleries of at least this size."""
+    """Returns the scores that determine the threshold for an FPIR in galleries of at least this size."""
     some = torch.randperm(scores.samples, generator=torch.Generator().manual_seed(0))[:_TRIAL]
     trial, rate = scores_from(scores, ALL, some.to(scores.device)), fpir
     while True:
@@ -210,7 +212,7 @@ def scores_for_rate(scores: BestScores, enrolled: int, fpir: float) -> HighScore
 
 
 def threshold_for_rate(high: HighScores, enrolled: int, fpir: float) -> float | None:
-    """The lowest threshold with at most this rate, midway to the next lower score; None if it lies below `low`."""
+    """Returns the lowest threshold with at most this rate, midway to the next lower score; None if below `low`."""
     crossing = _crossing(high, enrolled, fpir)
     if crossing is None:
         return None
@@ -219,29 +221,29 @@ def threshold_for_rate(high: HighScores, enrolled: int, fpir: float) -> float | 
 
 
 def reported(high: HighScores, threshold: float) -> Tensor:
-    """(S,) which scores are at or above a threshold, in float64."""
+    """Returns a (S,) mask of the scores at or above a threshold, compared in float64."""
     return high.value >= _lowest_accepted(threshold, high.value.dtype)
 
 
 def found_at(high: HighScores, threshold: float) -> Tensor:
-    """(P,) whose own identity is at or above a threshold."""
+    """Returns a (P,) mask of the probes whose own identity is at or above a threshold."""
     return high.own >= _lowest_accepted(threshold, high.own.dtype)
 
 
 def _crossing(high: HighScores, enrolled: int, rate: float) -> tuple[float, float] | None:
-    """The last score that may be accepted (inf: none) and the next lower one; None if all may be."""
+    """Returns the last score that may be accepted (inf: none) and the next lower one; None if all may."""
     law = share_with_any(torch.arange(high.others + 1), high.others, enrolled)
     value, order = high.value.sort(descending=True)
-    gains = (law[high.nth + 1] - law[high.nth])[order]  # of a probe's rate, by its next score
+    gains = (law[high.nth + 1] - law[high.nth])[order]  # increase of a probe's rate by its next score
     exceeding = torch.nonzero(gains.cumsum(0) / len(high.own) > rate * (1 + 1e-12))
     if not len(exceeding):
         return None
-    below = value[exceeding[0, 0]]  # with all that tie
+    below = value[exceeding[0, 0]]  # including all ties
     accepted = value[value > below + _TIED]
     return (float(accepted[-1]) if len(accepted) else float("inf")), float(below)
 
 
 def _lowest_accepted(threshold: float, dtype: torch.dtype) -> Tensor:
-    """The smallest number of a type that is at least a float64 threshold."""
+    """Returns the smallest number of a type that is at least a float64 threshold."""
     rounded = torch.tensor(threshold, dtype=dtype)
     return torch.nextafter(rounded, rounded.new_tensor(torch.inf)) if float(rounded) < threshold else rounded

@@ -1,4 +1,4 @@
-"""False positive rates of searches in galleries larger than the set: probes' own rates fitted, and carried on."""
+"""FPIR of searches in galleries larger than the set, extrapolated from the distribution of per-probe rates."""
 
 import math
 from collections.abc import Callable
@@ -13,20 +13,20 @@ from pml_ext._checks import check_number, check_whole
 from pml_ext.functional.open_set.best_scores import BestScores, HighScores, Template, reported, scores_from
 from pml_ext.functional.verification.intervals import half_width
 
-NEEDED = 10  # with fewer scores at or above the threshold nothing is extrapolated
+NEEDED = 10  # minimum number of scores at or above the threshold
 _NOTHING_KNOWN = 0.01
-_PARTS = 20  # of the identities, each left out once
-_NODES = np.linspace(-8, 8, 241)  # of a standard normal variable
+_PARTS = 20  # parts of the identities, each left out once
+_NODES = np.linspace(-8, 8, 241)  # quadrature nodes of a standard normal variable
 _STIRLING_FROM = 100
 Array = Any  # a number or an array of numbers
 _WEIGHTS = np.exp(-(_NODES**2) / 2) / np.exp(-(_NODES**2) / 2).sum()
 
 
 class ExtrapolatedRate(NamedTuple):
-    """An extrapolated FPIR with its 95 % interval, and what each of two models says.
+    """An extrapolated FPIR with its 95 % interval, and the estimates of two models.
 
-    is_known: False if the interval reaches below 1 % and above 99 %. The scores then say nothing, and reports give no
-        number.
+    is_known: False if the interval reaches below 1 % and above 99 %. The scores are then not informative, and reports
+        omit the number.
 
     >>> ExtrapolatedRate(0.1, 0.05, 0.2, beta=0.09, logit_normal=0.11).high
     0.2
@@ -53,20 +53,20 @@ def extrapolate_fpir(
     template: Template = "best",
     seed: int = 0,
 ) -> ExtrapolatedRate:
-    """FPIR of searches in a gallery of any size, beyond the identities of the set too.
+    """Estimate the FPIR of searches in a gallery of any size, including more identities than the set has.
 
-    A probe has its own rate f of being taken for an identity, and FPIR is the mean of 1 − (1 − f)^N. Two distributions
-    of f are fitted to the probes' counts by maximum likelihood: beta, and normal in log f / (1 − f). Counts say little
-    of how many probes resemble nobody at all, and the two differ there; the rate is the geometric mean of what they say
-    of −log(1 − FPIR), and the interval spans both intervals.
+    Each probe has its own rate f of matching a random identity, and FPIR is the mean of 1 − (1 − f)^N. Two
+    distributions of f are fitted to the probes' counts by maximum likelihood: beta, and normal in log f / (1 − f).
+    The two differ in the share of probes that resemble no identity, which the counts hardly constrain. The rate is the
+    geometric mean of their −log(1 − FPIR), and the interval covers both intervals.
 
     Args:
         embeddings, labels, cameras, template: see `identification`.
         gallery_size: identities enrolled, 1 or more.
-        threshold: cosine from which an identity is reported.
-        seed: of the division of the identities into 20 parts, left out in turn for the intervals.
+        threshold: lowest cosine at which an identity is reported.
+        seed: seed of the split of the identities into 20 parts, left out in turn for the intervals.
     Returns:
-        ExtrapolatedRate; measured rates, up to one identity fewer than the set has, are `identification`'s.
+        ExtrapolatedRate. `identification` gives measured rates, for galleries smaller than the set.
     Raises:
         ValueError: fewer than 10 scores reach the threshold.
     Source: Skellam, JRSS B 10 (1948), beta-binomial counts; Efron, The Jackknife, the Bootstrap, 1982: leaving groups
@@ -86,12 +86,12 @@ def extrapolate_fpir(
 
 
 def extrapolated_rate(high: HighScores, threshold: float, enrolled: int, *, seed: int = 0) -> ExtrapolatedRate:
-    """`extrapolate_fpir` of a threshold not below `high.low`."""
+    """Run `extrapolate_fpir` for a threshold of at least `high.low`."""
     above = reported(high, threshold)
     if int(above.sum()) < NEEDED:
         raise ValueError(
-            f"an extrapolation needs at least {NEEDED} scores of different identities at or above the threshold "
-            f"{threshold:.4f}; got {int(above.sum())}: measure more identities, or allow a higher rate"
+            f"extrapolation needs at least {NEEDED} scores of different identities at or above the threshold "
+            f"{threshold:.4f}; got {int(above.sum())}. Measure more identities, or allow a higher rate"
         )
     probe, identity = high.probe[above], high.identity[above]
     number = torch.bincount(probe, minlength=len(high.own))
@@ -113,7 +113,7 @@ def extrapolated_rate(high: HighScores, threshold: float, enrolled: int, *, seed
 
 
 def fitted_rate(high: HighScores, threshold: float, enrolled: int) -> float | None:
-    """The rate alone; None with fewer than NEEDED scores."""
+    """Returns the rate without an interval; None for fewer than NEEDED scores."""
     above = reported(high, threshold)
     if int(above.sum()) < NEEDED:
         return None
@@ -122,16 +122,16 @@ def fitted_rate(high: HighScores, threshold: float, enrolled: int) -> float | No
 
 
 def _of_both(counts: Tensor, others: int, enrolled: int) -> tuple[float, float]:
-    """log(−log(1 − FPIR)) of each model: log(gallery size) + log(rate of a comparison) if probes are alike."""
+    """Returns log(−log(1 − FPIR)) of each model: log(gallery size) + log(rate of a comparison) if probes are alike."""
     values, times = (of.tolist() for of in torch.unique(counts, return_counts=True))
     (a, b), no = _fits(tuple(values), tuple(times), others)
     beta = float(-np.expm1(log_beta_ratio(a, b, 0, enrolled)))
     return _log_log(beta), _log_log(float(-np.expm1(enrolled * no) @ _WEIGHTS))
 
 
-@lru_cache(maxsize=4096)  # the galleries of all sizes, and the search for their thresholds, ask for the same fits
+@lru_cache(maxsize=4096)  # galleries of all sizes, and the search for their thresholds, use the same fits
 def _fits(hits: tuple[int, ...], times: tuple[int, ...], others: int) -> tuple[tuple[float, float], np.ndarray]:
-    """Of both distributions; times: how many probes have so many hits."""
+    """Fit both distributions; times: number of probes per number of hits."""
     counts = np.array(hits, dtype=float), np.array(times, dtype=float)
     return _likeliest_beta(*counts, others), _likeliest_logits(*counts, others)
 
@@ -145,7 +145,7 @@ def _log_log(rate: float) -> float:
 
 
 def _likeliest_beta(hits: np.ndarray, times: np.ndarray, others: int) -> tuple[float, float]:
-    """The a and b that are most likely for hits among `others`."""
+    """Returns the maximum likelihood a and b for hits among `others`."""
 
     def shape(point: np.ndarray) -> tuple[float, float]:
         a = np.exp(np.clip(point[0], -20, 20))
@@ -158,15 +158,15 @@ def _likeliest_beta(hits: np.ndarray, times: np.ndarray, others: int) -> tuple[f
 
 
 def log_beta_ratio(a: float, b: float, hits: Array, misses: Array) -> Array:
-    """log B(a + hits, b + misses) / B(a, b): that a probe has these hits and misses, if its rate is beta distributed.
+    """Returns log B(a + hits, b + misses) / B(a, b), the log-likelihood of hits and misses under a beta distribution.
 
-    If all probes are alike, a and b grow without bound, and a difference of `betaln` has no correct digit.
+    If all probes are alike, a and b grow without bound, and a difference of `betaln` has no correct digits.
     """
     return log_rising(a, hits) + log_rising(b, misses) - log_rising(a + b, hits + misses)
 
 
 def log_rising(start: float, count: Array) -> Array:
-    """log Γ(start + count) − log Γ(start), to about 1e-15 of count · log(start + count)."""
+    """Returns log Γ(start + count) − log Γ(start), to about 1e-15 of count · log(start + count)."""
     from scipy.special import gammaln
 
     if start < _STIRLING_FROM:
@@ -177,13 +177,13 @@ def log_rising(start: float, count: Array) -> Array:
 
 
 def _stirling_rest(x: Array) -> Array:
-    """log Γ(x) − [(x − 1/2) log x − x + log(2π) / 2], to 1e-17 from 100 on."""
+    """Returns log Γ(x) − ((x − 1/2) log x − x + log(2π) / 2), accurate to 1e-17 for x >= 100."""
     square = x * x
     return (1 / 12 - (1 / 360 - 1 / 1260 / square) / square) / x
 
 
 def _likeliest_logits(hits: np.ndarray, times: np.ndarray, others: int) -> np.ndarray:
-    """Of the most likely normal distribution of log f / (1 − f): its logarithms of 1 − f at the nodes."""
+    """Fit a normal distribution of log f / (1 − f); returns log(1 − f) at the quadrature nodes."""
 
     def logs(point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         logits = point[1] + np.exp(np.clip(point[0], -20, 5)) * _NODES
@@ -199,7 +199,7 @@ def _likeliest_logits(hits: np.ndarray, times: np.ndarray, others: int) -> np.nd
 
 
 def _minimum(loss: Callable[[np.ndarray], float], hits: np.ndarray, times: np.ndarray, others: int) -> np.ndarray:
-    """Where a function of a log shape and of the logit of a rate is least."""
+    """Returns the minimum of a function of a log shape and of the logit of a rate."""
     from scipy.optimize import minimize
 
     mean = float(hits @ times / times.sum()) / others

@@ -18,16 +18,16 @@ class GalleryScores(NamedTuple):
     """Cosines of P probes; a probe is mated if its subject is enrolled."""
 
     mated: Tensor  # (P,) bool
-    own: Tensor  # (P,) the best with its own subject; −inf if it is not mated
-    before: Tensor  # (P,) the number of other subjects that are not below that, as far as it was counted
-    best: Tensor  # (P,) the best with any subject
+    own: Tensor  # (P,) best cosine with the own subject; −inf if not mated
+    before: Tensor  # (P,) number of other subjects that score at least as high, up to a limit
+    best: Tensor  # (P,) best cosine with any subject
 
 
 def tpir_at_fpir(scores: GalleryScores, fpir: float) -> Tensor:
-    """Share of mated probes whose own subject comes first, and is at or above the threshold.
+    """Returns the share of mated probes whose own subject ranks first, at or above the threshold.
 
-    The threshold is the lowest at which at most `fpir` of the other probes have any subject; nan, as in `tar_at_far`,
-    with too few of them for the rate.
+    The threshold is the lowest at which at most `fpir` of the non-mated probes match a subject. Like `tar_at_far`,
+    returns nan for too few non-mated probes.
     """
     found = torch.where(scores.before == 0, scores.own, _MISSED)
     return tar_at_far(torch.where(scores.mated, found, scores.best), scores.mated, fpir)
@@ -42,18 +42,19 @@ def scores_in_blocks(
     cameras: Tensor | None = None,
     count: Callable[[Tensor, Tensor], None] | None = None,
 ) -> GalleryScores:
-    """Compare (P, D) probes, rows of length 1, with a gallery in the memory of a block; `before` ends at most_before.
+    """Compare (P, D) unit-length probes with a gallery, in the memory of one block.
 
     The score of a subject is the best of its rows.
 
-    subjects: (P,) integers; gallery: blocks of (n, D) embeddings, normalised here, and (n,) integer subjects, which may
-    come in several blocks, and (n,) cameras; cameras: (P,) integers, rows of the probe's subject and camera are left
-    out; count: called with the cosines of each part, flat, and whether they are of one subject.
+    subjects: (P,) integers; gallery: blocks of (n, D) embeddings, normalised here, (n,) integer subjects (a subject may
+    be in several blocks) and (n,) cameras; most_before: limit up to which `before` counts; cameras: (P,) integers, rows
+    of the probe's subject and camera are left out; count: called with the flat cosines of each part and their
+    same-subject mask.
     """
     subjects = subjects.to(probes.device)
     cameras = None if cameras is None else cameras.to(probes.device)
     own = probes.new_full((len(probes),), -torch.inf)
-    top = probes.new_full((len(probes), most_before), -torch.inf)  # of different other subjects, descending
+    top = probes.new_full((len(probes), most_before), -torch.inf)  # best cosines with other subjects, descending
     names_of_top = subjects.new_full(top.shape, 0)
     for embeddings, labels, *seen_by in gallery:
         check_embeddings(embeddings, "gallery")
@@ -71,7 +72,7 @@ def scores_in_blocks(
         at = torch.searchsorted(names, subjects).clamp_max(len(names) - 1)
         here = names[at] == subjects
         if cameras is not None and by is None and here.any():
-            raise ValueError("cameras of the probes are given: a gallery block with a subject of theirs needs them too")
+            raise ValueError("a gallery block with a probe's subject must have cameras if the probes have cameras")
         for rows in row_blocks(len(probes), len(enrolled), probes.device):
             with full_precision(probes.device):
                 best = probes[rows] @ enrolled.T
@@ -100,7 +101,7 @@ def scores_in_blocks(
 
 
 def _highest_of_each(scores: Tensor, names: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """The `most` highest scores of different names in each row, and the names."""
+    """Returns each row's `most` highest scores of different names, and the names."""
     scores, order = scores.sort(dim=1, descending=True)
     names = names.gather(1, order)
     alike = names[:, :, None] == names[:, None, :]

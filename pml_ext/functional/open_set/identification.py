@@ -25,7 +25,7 @@ from pml_ext.functional.verification.intervals import effective_number, jackknif
 
 
 class RateWithInterval(NamedTuple):
-    """A rate, and the interval that covers it for other identities of the same kind."""
+    """A rate, and its confidence interval for other identities from the same population."""
 
     rate: float
     low: float
@@ -46,25 +46,25 @@ class SearchRates(NamedTuple):
 
 
 class _Law(NamedTuple):
-    """A rate that depends on how many other identities each probe is taken for, and on how many there are."""
+    """A rate as a function of each probe's number of false matches and of the number of other identities."""
 
     number: Tensor  # (P,) int64
-    probe: Tensor  # (S,) which probes are taken for
-    identity: Tensor  # (S,) which identities
-    label: Tensor  # (P,) the probes' own
-    value: Callable[[Tensor, int], Tensor]  # of numbers of identities (…), and of how many others there are
+    probe: Tensor  # (S,) probe of each false match
+    identity: Tensor  # (S,) identity of each false match
+    label: Tensor  # (P,) identity of each probe
+    value: Callable[[Tensor, int], Tensor]  # of the numbers of false matches (…) and the number of other identities
 
 
 def search_rates(
     high: HighScores, threshold: float, enrolled: int, *, rank: int = 1, ranks: int = 0, confidence: float = 0.95
 ) -> SearchRates:
-    """Rates at a threshold not below `high.low`; ranks: how many of the CMC."""
+    """Returns the rates at a threshold of at least `high.low`; ranks: number of CMC ranks."""
     others = high.others
     hit, pooled, miss = _laws(high, threshold, enrolled, rank)
 
     def interval(law: _Law) -> RateWithInterval:
         rate, without = _without_each(law, high.identities)
-        # Each probe meets every other identity: a mean over galleries is of that many comparisons at most.
+        # Each probe is compared with every other identity, which limits the number of independent comparisons.
         trials = len(law.number) * others
         without = without if others < 2 else without[~without.isnan()]
         classes = effective_number(torch.bincount(law.label))
@@ -82,7 +82,7 @@ def search_rates(
 def rates_without_each(
     high: HighScores, threshold: float, enrolled: int, *, rank: int = 1
 ) -> tuple[tuple[float, np.ndarray], tuple[float, np.ndarray]]:
-    """FPIR and FNIR, each with its (M,) values without each identity."""
+    """Returns FPIR and FNIR, each with its (M,) values with each identity left out."""
     hit, _, miss = _laws(high, threshold, enrolled, rank)
     if miss is None:
         raise ValueError("FNIR needs identities with two samples; each has one")
@@ -91,7 +91,7 @@ def rates_without_each(
 
 
 def _laws(high: HighScores, threshold: float, enrolled: int, rank: int) -> tuple[_Law, _Law, _Law | None]:
-    """Of FPIR, of the pooled rate, and of FNIR (None without mated probes)."""
+    """Returns FPIR, the pooled rate, and FNIR (None without mated probes)."""
     above = reported(high, threshold)
     number = torch.bincount(high.probe[above], minlength=len(high.own))
     places = number, high.probe[above], high.identity[above], high.label
@@ -108,13 +108,13 @@ def _laws(high: HighScores, threshold: float, enrolled: int, rank: int) -> tuple
         missed = 1 - share_with_fewer(n.clamp_min(0), m, min(enrolled, m + 1) - 1, rank)
         return torch.where(n < 0, 1.0, missed)
 
-    # −1: one that is not found is missed in every gallery.
+    # −1: a probe below the threshold is missed in every gallery.
     before = torch.where(found, high.before, -1)[mated]
     return hit, pooled, _Law(before, row[high.probe[better]], high.identity[better], high.label[mated], miss)
 
 
 def _without_each(law: _Law, identities: int) -> tuple[float, Tensor]:
-    """The mean over probes, and (M,) its values without each identity, as probe and in galleries; nan where none is."""
+    """Returns the mean over probes, and (M,) means with each identity left out as probe and from galleries (or nan)."""
     others = identities - 1
     rate = float(law.value(law.number, others).mean())
     if others < 2:
@@ -156,7 +156,7 @@ def identification(
     cameras: Tensor | None = None,
     template: Template = "best",
 ) -> Identification:
-    """Exact rates of searches in a gallery of N identities, measured on a set with more identities.
+    """Compute the exact error rates of searches in a gallery of N identities, from a set with more identities.
 
     Every sample is a probe, once non-mated (N of the other M − 1 identities are enrolled) and, if its identity has
     another sample, once mated (its own and N − 1 others are). If m other identities reach the threshold, a random
@@ -167,13 +167,13 @@ def identification(
         embeddings: (N, D), finite; normalised here.
         labels: (N,) identities, two or more.
         gallery_size: identities enrolled, 1 to M − 1.
-        threshold: cosine from which an identity is reported; −1 reports all, so that 1 − fnir is the CMC at `rank`.
-        fpir: the highest rate allowed, instead of a threshold. The lowest threshold that meets it is chosen, midway to
-            the next lower score; cosines within 1e-6 count as equal. If the highest score alone exceeds the rate, the
-            threshold is above that score.
-        rank: the own identity must be among this many. Ties count against it.
-        cameras: (N,) integers: a probe's own identity is enrolled by its samples of other cameras alone.
-        template: the score of an identity: "best" of the cosines with its samples, or that with their "mean".
+        threshold: lowest cosine at which an identity is reported. −1 reports all; 1 − fnir is then the CMC at `rank`.
+        fpir: maximum FPIR, instead of a threshold. The lowest threshold that meets it is chosen, midway to
+            the next lower score; cosines within 1e-6 count as equal. If accepting the highest score alone
+            exceeds the rate, the threshold is above that score.
+        rank: a search succeeds if the own identity is among the first `rank`. Ties count against it.
+        cameras: (N,) integers; only samples of other cameras enrol a probe's own identity.
+        template: score of an identity: the "best" cosine with its samples, or the cosine with their "mean".
     Returns:
         Identification, in float64; cosines are float32, or float64 for float64 embeddings.
     Raises:
@@ -195,8 +195,8 @@ def identification(
     check_whole(gallery_size, "gallery_size")
     if not 1 <= gallery_size <= others:
         raise ValueError(
-            f"gallery_size must be from 1 to {others}, one less than the identities of the set; got {gallery_size}: "
-            "measure a larger set"
+            f"gallery_size must be from 1 to {others}, one less than the set's identities; got {gallery_size}. "
+            "Measure a larger set"
         )
     if fpir is not None:
         check_fraction(fpir, "fpir")
@@ -208,7 +208,7 @@ def identification(
         check_number(threshold, "threshold")
         if threshold != threshold:
             raise ValueError("threshold must be a number; got nan")
-        # A cosine is at least −1, but for rounding.
+        # A cosine is at least −1, apart from rounding.
         high = scores_from(scores, threshold if threshold > -1 else ALL)
     rates = search_rates(high, threshold if threshold > -1 else ALL, gallery_size, rank=rank)
     fnir = float("nan") if rates.fnir is None else rates.fnir.rate

@@ -1,4 +1,4 @@
-"""Utility curves over OPIS's calibration range, the distances at which the pooled false accept rate spans a range."""
+"""Utility curves over OPIS's calibration range: the distances at which the pooled FAR spans a given range."""
 
 import math
 from collections.abc import Sequence
@@ -26,11 +26,11 @@ _SHARE, _FLOOR = 5e-6, 1e-9
 
 
 class TooFewClassesError(ValueError):
-    """Fewer than two classes have positive and negative pairs, so there is no spread between classes to measure."""
+    """Raised if fewer than two classes have positive and negative pairs: OPIS compares classes."""
 
 
 class TooFewPairsError(TooFewClassesError):
-    """Too few negative pairs: the false accept rate allows none of them."""
+    """Raised if the set has too few negative pairs for the FAR, which then allows no accepted pair."""
 
 
 def check_far_range_and_grid(far_range: tuple[float, float], grid: int) -> None:
@@ -55,32 +55,32 @@ def utility_curves(
     group: dist.ProcessGroup | None = None,
     offsets: Tensor | None = None,
 ) -> UtilityCurves:
-    """Per-class utility over the calibration range, or at given thresholds.
+    """Compute the per-class utility over the calibration range, or at given thresholds.
 
     Args:
         embeddings: (N, D), finite; normalised here.
         labels: (N,) integer class ids.
         far_range: two false accept rates, in (0, 1], over all negative pairs pooled. Each end of the calibration range
             is the smallest negative distance that reaches its rate.
-        grid: number of thresholds, uniform in distance over the calibration range; at least 10.
+        grid: number of thresholds, evenly spaced in distance over the calibration range; at least 10.
         thresholds: (M,) ascending distances to use instead of the grid, e.g. to plot the full range [0, 2].
         negatives_per_positive: negative pairs drawn per positive pair; None: all negative pairs.
-        seed: of the draw.
+        seed: seed of the random draw.
         exact: count every pair at every threshold, in three passes over the pairs. By default large sets take one
-            pass: negative pairs are counted in narrow bins and interpolated, which changes OPIS by less than 1e-5 of
-            itself, or less than 2e-9 if it is below 2e-4 (apart from the rounding of distances). If bins cannot
-            guarantee that (few pairs, many equal distances), pairs are counted exactly. Positive pairs, given
-            thresholds and sampled pairs are always counted exactly.
+            pass: negative pairs are counted in narrow bins and interpolated. The relative error of OPIS is below 1e-5
+            (absolute error below 2e-9 if OPIS is below 2e-4), apart from the rounding of distances. Pairs are counted
+            exactly if bins cannot guarantee that (few pairs, many equal distances). Positive pairs, given thresholds
+            and sampled pairs are always counted exactly.
         group: the ranks that share the work (`torch.distributed.group.WORLD` for all); each passes the same embeddings
             and labels and gets the result. None: this process alone.
-        offsets: (N,) subtracted from the cosines of each sample, see `PairDistances`; for normalised scores half of
-            strength times `cohort_offsets`.
+        offsets: (N,) subtracted from the cosines of each sample, see `PairDistances`. Normalised scores pass
+            strength / 2 · `cohort_offsets`.
     Returns:
         UtilityCurves, for `opis_of_curves` and `epsilon_opis_of_curves`.
     Raises:
         ValueError: grid below 10, far_range not ascending in (0, 1], thresholds not ascending, embeddings not finite.
         TooFewClassesError: (a ValueError) fewer than two classes with positive and negative pairs.
-        TooFewPairsError: (a ValueError) the lower rate is less than one negative pair.
+        TooFewPairsError: (a ValueError) the lower rate allows no negative pair.
     Source: Zhang et al., arXiv 2307.04047, eq. 1.
         Paper: all pairs of CUB and Cars, 10 sampled negatives per positive of iNaturalist and SOP; here: all pairs by
         default. Paper: thresholds d_min + j (d_max − d_min)/N, j = 1…N, N ≥ 10, N not stated; here: including d_min,
@@ -111,7 +111,7 @@ def utility_curves(
 def curves_of_pairs(
     pairs: PairDistances, *, far_range: tuple[float, float], grid: int, exact: bool = False
 ) -> UtilityCurves:
-    """`utility_curves` over one calibration range, from pairs."""
+    """Compute `utility_curves` over one calibration range, from pairs."""
     return calibrated_curves(pairs, far_ranges=[far_range], grid=grid, exact=exact)[0]
 
 
@@ -123,7 +123,7 @@ def calibrated_curves(
     exact: bool = False,
     exact_up_to: int = _COUNTED_EXACTLY,
 ) -> list[UtilityCurves]:
-    """`utility_curves` over several calibration ranges; up to `exact_up_to` samples are always counted exactly."""
+    """Compute `utility_curves` over several ranges; up to `exact_up_to` samples are always counted exactly."""
     kept = find_measurable(pairs)
     ranks = [k for far_range in far_ranges for k in ranks_of_rates(pairs, far_range, required=True)]
     sampled = isinstance(pairs, SampledPairDistances)
@@ -144,9 +144,9 @@ def calibrated_curves(
 def curves_from_bins(
     pairs: PairDistances, histogram: NegativeHistogram, ranks: list[int], grid: int
 ) -> list[UtilityCurves] | None:
-    """Curves over several calibration ranges, with negative counts from a histogram; None if its error is too large.
+    """Returns curves over several ranges, with negative counts from a histogram; None if its error is too large.
 
-    ranks: of the pooled negative distances that bound the ranges, two for each.
+    ranks: ranks of the pooled negative distances that bound the ranges, two per range.
     """
     found = [end for k in ranks if (end := histogram.distance_at(k)) is not None]
     if len(found) < len(ranks):
@@ -177,10 +177,10 @@ def curves_from_bins(
 
 
 def _standard_error(curves: UtilityCurves, variance: Tensor, steps_off: float, jumps_off: float) -> float:
-    """The standard error of OPIS due to binning.
+    """Returns the standard error of OPIS due to binning.
 
-    variance: (T,) of a class's specificity at one threshold, independent between thresholds. steps_off: standard error
-    of the grid, in steps; jumps_off: the part of it that moves the jumps of a curve.
+    variance: (T,) variance of a class's specificity at one threshold, independent between thresholds. steps_off:
+    standard error of the grid, in steps; jumps_off: the part of it that moves the jumps of a curve.
     """
     off_mean = 2 * (curves.utilities - curves.utilities.mean(dim=0))
     from_counts = float((off_mean.square().mean(dim=1) * variance).mean() / off_mean.numel()) + float(
@@ -193,7 +193,7 @@ def _standard_error(curves: UtilityCurves, variance: Tensor, steps_off: float, j
 
 
 def find_measurable(pairs: PairDistances) -> Tensor:
-    """(T,) bool: the classes with positive and negative pairs."""
+    """Returns a (T,) bool mask of the classes with positive and negative pairs."""
     kept: Tensor = (pairs.positive_pairs > 0) & (pairs.negative_pairs > 0)
     if int(kept.sum()) < 2:
         raise TooFewClassesError(
@@ -204,7 +204,7 @@ def find_measurable(pairs: PairDistances) -> Tensor:
 
 
 def ranks_of_rates(pairs: PairDistances, far_range: tuple[float, float], *, required: bool = False) -> list[int]:
-    """The smallest number of accepted negative pairs that reaches each rate; 0 if the rate is less than one pair."""
+    """Returns the smallest number of accepted negative pairs that reaches each rate; 0 if the rate allows none."""
     total = pairs.total_negative_pairs
     if required and far_range[0] * total < 1:
         raise TooFewPairsError(
@@ -215,13 +215,13 @@ def ranks_of_rates(pairs: PairDistances, far_range: tuple[float, float], *, requ
 
 
 def _smallest_count_reaching(rate: float, total: int) -> int:
-    """The smallest k >= 1 with k / total >= rate, regardless of the rounding of rate * total."""
+    """Returns the smallest k >= 1 with k / total >= rate, regardless of the rounding of rate * total."""
     k = max(1, int(rate * total))
     return k + (k / total < rate)
 
 
 def merge_grids(ends: Tensor, grid: int) -> tuple[list[Tensor], Tensor, list[Tensor]]:
-    """The grid of each range, all thresholds in ascending order, and the indices of each grid among them."""
+    """Returns each range's grid, all thresholds in ascending order, and the indices of each grid among them."""
     steps = torch.linspace(0, 1, grid, dtype=ends.dtype, device=ends.device)
     grids = [torch.lerp(low, high, steps) for low, high in ends]
     merged, places = torch.unique(torch.cat(grids), return_inverse=True)

@@ -14,7 +14,7 @@ from pml_ext.functional.pairwise.pair_distances import PairDistances
 
 @lru_cache
 def compiled_count_rows(cosine: np.dtype[Any], by_class: np.dtype[Any], pooled: np.dtype[Any]) -> Loops | None:
-    """`counting_kernel.count_rows` for these dtypes; None where it cannot be compiled."""
+    """`counting_kernel.count_rows` for these dtypes; None if it cannot be compiled."""
 
     def count_one_pair(count_rows: Loops) -> None:
         cells, counters = np.zeros(1, np.int32), (np.zeros(1, by_class), np.zeros(1, pooled))
@@ -47,7 +47,7 @@ class SimilarPairFinder:
 
     def __init__(self, pairs: PairDistances, bottom: float, values: Tensor) -> None:
         self._bottom, self._values = bottom, values
-        self._class_end = pairs.class_end  # where the negative pairs of a row, above the diagonal, begin
+        self._class_end = pairs.class_end  # first column of each row's negative pairs above the diagonal
         self._mask = np.empty(0, bool)
         self._share = _DENSE  # share of the last block's pairs found, an estimate for the next block
 
@@ -80,7 +80,7 @@ class SimilarPairFinder:
         return SimilarPairs(*(torch.from_numpy(each) for each in similar))
 
     def _search(self, cosines: np.ndarray) -> np.ndarray:
-        """Flat indices at or above the bottom, ascending, int64."""
+        """Returns the flat indices of cosines >= bottom, ascending, int64."""
         size = len(cosines)
         if len(self._mask) < size:
             self._mask = np.empty(size + size // 8 + 16, bool)
@@ -109,7 +109,7 @@ class Bins(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """The part of a cosine is shift − scale × cosine, truncated."""
+        """Returns the factor of a cosine's part, which is shift − scale × cosine, truncated."""
         return (1 << self.log_parts) / self.width
 
     @property
@@ -121,7 +121,7 @@ def count_pairs(pairs: PairDistances, bins: Bins, cells: Tensor, by_class: Tenso
     """Add this rank's negative pairs to the pooled counters and to the counters of both their classes.
 
     by_class: (classes × bins,); pooled: (bins × parts of a bin,).
-    cells: (N,) int32, where the counters of each sample's class begin in by_class, in the order of `pairs.unit`.
+    cells: (N,) int32, index in by_class of the first counter of each sample's class, in the order of `pairs.unit`.
     """
     count_rows = None
     if pairs.unit.device.type == "cpu" and len(pairs.unit) >= _WORTH_LOADING:
@@ -136,7 +136,7 @@ def count_pairs(pairs: PairDistances, bins: Bins, cells: Tensor, by_class: Tenso
 def count_by_loops(
     count_rows: Loops, pairs: PairDistances, bins: Bins, cells: Tensor, by_class: Tensor, pooled: Tensor
 ) -> None:
-    """`count_pairs` by compiled loops on the CPU."""
+    """Run `count_pairs` by compiled loops on the CPU."""
     number = pairs.unit.numpy().dtype.type
     numbers = tuple(map(number, (bins.bottom, -bins.scale, bins.shift, len(pooled) - 1)))
     counters, cell_of = (by_class.numpy(), pooled.numpy()), cells.numpy()
@@ -149,7 +149,7 @@ def count_by_loops(
 
 
 def count_by_search(pairs: PairDistances, bins: Bins, cells: Tensor, by_class: Tensor, pooled: Tensor) -> None:
-    """`count_pairs` by torch and numpy operators on any device."""
+    """Run `count_pairs` by torch and numpy operators on any device."""
     finder = SimilarPairFinder(pairs, bins.bottom, cells)
     ones, ones_by_class = torch.ones_like(pooled[:0]), torch.ones_like(by_class[:0])
     for block in pairs.blocks():

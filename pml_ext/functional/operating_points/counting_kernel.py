@@ -17,7 +17,7 @@ _ONE, _TWO, _FOUR, _LAST_BYTE = np.uint64(1), np.uint64(2), np.uint64(4), np.uin
 
 
 def _count_bits(word):  # type: ignore[no-untyped-def]
-    """The number of set bits of a word; compilers turn this into one instruction."""
+    """Returns the number of set bits of a word; compilers turn this into one instruction."""
     word = word - ((word >> _ONE) & _ALTERNATE)
     word = (word & _PAIRS) + ((word >> _TWO) & _PAIRS)
     word = (word + (word >> _FOUR)) & _FOURS
@@ -33,7 +33,7 @@ def count_rows(  # type: ignore[no-untyped-def]
     """Add the (r, c) cosines >= bottom, from column first[row] on, to int32 or int64 counters by class and pooled.
 
     A pair's part is scale × cosine + shift, truncated and clamped to [0, last]; its bin is part >> log_parts (uint32).
-    row_cells, column_cells: (r,), (c,) int32, where each sample's counters begin in by_class; first: (r,) int64;
+    row_cells, column_cells: (r,), (c,) int32, index of each sample's first counter in by_class; first: (r,) int64;
     bottom, scale, shift and last have the type of the cosines, float32 or float64.
     """
     zero = scale * 0  # of the cosines' type

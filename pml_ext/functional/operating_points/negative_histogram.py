@@ -25,9 +25,9 @@ _COMPARED, _DISTINCT = 2**14, 0.9
 def calibration_brackets(
     pairs: PairDistances, far_ranges: Sequence[tuple[float, float]]
 ) -> list[tuple[float, float] | None]:
-    """Two cosines, the larger first, that bracket each range of pooled false accept rates.
+    """Returns two cosines, the larger first, that bracket each range of pooled false accept rates.
 
-    None if many distances tie, or the sample has one class only. Estimated from all pairs of a sample of rows and
+    None if many distances tie, or if the sample has only one class. Estimated from all pairs of a sample of rows and
     widened by five standard errors; the same on all ranks.
     """
     count = len(pairs.unit)
@@ -53,7 +53,7 @@ def calibration_brackets(
 def _around(
     far_range: tuple[float, float], cosines: Tensor, per_row: Tensor, values: Tensor, ascending: Tensor
 ) -> tuple[float, float]:
-    """The bracket by a sample's cosines, −inf where they are not negative, and by its values; equal ends for none."""
+    """Returns the bracket from a sample's cosines (−inf for positive pairs) and its values; equal ends mean none."""
     ends = []
     for far, sign in zip(far_range, (-1, 1), strict=True):
         rank = min(max(1, round(far * len(values))), len(values))
@@ -76,8 +76,8 @@ def _around(
 # more than fit in memory.
 _COUNTERS_OF_A_BLOCK, _COUNTERS = 2**17, 2**24
 _FEWEST_BINS, _MOST_BINS = 256, 2**13
-# For N samples, an OPIS of 2e-4 and rates of 0.01 to 0.1, 1.5e11 / N² bins give a relative error of 5e-6. This has a
-# reserve: with too few bins the set is counted again exactly, which takes four times as long.
+# For N samples, an OPIS of 2e-4 and rates of 0.01 to 0.1, 1.5e11 / N² bins give a relative error of 5e-6. This includes
+# a reserve: with too few bins the set is recounted exactly, which takes four times as long.
 _BINS_BY_SQUARED_SAMPLES = 2.5e11
 # Pooled counts divide each bin into parts, to locate the pairs inside it. N samples need 5e12 / N² parts, each with a
 # few pairs, to place the ends of the range within the rounding of distances.
@@ -92,7 +92,7 @@ class NegativeHistogram(NamedTuple):
 
     top: float  # cosine at which bin 1 begins; bin 0 has all pairs more similar than that
     width: float  # of a bin, in cosine
-    kept: Tensor  # (T,) which classes have a row; the others are only in the pooled counts
+    kept: Tensor  # (T,) mask of the classes with a row; the others are only in the pooled counts
     by_class: Tensor  # (rows, bins) this rank's counts; a pair counts for both its classes
     pooled: Tensor  # (bins × parts of a bin,) counts of all ranks
     log_parts: int  # a bin has 2 to this power parts, at least 8
@@ -103,7 +103,7 @@ class NegativeHistogram(NamedTuple):
         return 1 << self.log_parts
 
     def distance_at(self, rank: int) -> tuple[float, float] | None:
-        """The rank-th smallest negative distance, interpolated, and its standard error; None if outside the bins."""
+        """Interpolate the rank-th smallest negative distance, and its standard error; None outside the bins."""
         up_to = self.pooled.cumsum(0)
         if not int(up_to[self.parts - 1]) < rank <= int(up_to[-1]):
             return None
@@ -117,7 +117,7 @@ class NegativeHistogram(NamedTuple):
         return distance, error
 
     def accepted(self, thresholds: Tensor) -> Tensor:
-        """(rows, M) float64: the negative pairs of each kept class, of all ranks, within each of M distances.
+        """Returns (rows, M) float64 counts of each kept class's negative pairs within M distances, over all ranks.
 
         Inside a bin, the pairs of a class are assumed to be distributed like all pairs.
         """
@@ -132,12 +132,12 @@ class NegativeHistogram(NamedTuple):
             torch.stack([rows.cumsum(1)[:, bin_ - 1], rows[:, bin_].long()])
             for rows in self.by_class.split(_CLASSES_AT_ONCE)
         ]
-        # Whole numbers of all ranks are interpolated, not those of each: their rounding would change the sum.
+        # Counts are summed over the ranks before interpolation: rounding each rank's share would change the sum.
         before, in_bin = sum_over_ranks(torch.cat(counts, dim=1), self.group).unbind()
         return before + inside * in_bin
 
     def clumping(self) -> float:
-        """Variance over mean of the counts in eighths of bins: about 1, or m if distances come in groups of m equal."""
+        """Returns variance / mean of the counts in eighths of bins: about 1, or m if distances tie in groups of m."""
         eighths = self.pooled.view(-1, 8, self.parts // 8)[1:].sum(dim=2).double()
         spread = (eighths - eighths.mean(dim=1, keepdim=True)).square().sum() / 7 * 8
         return max(1.0, float(spread / eighths.sum().clamp_min(1)))
@@ -173,7 +173,7 @@ def make_negative_histogram(
 
 
 def _counters(shape: tuple[int, ...], largest: int, pairs: PairDistances) -> Tensor:
-    """Zeros, of 32 bits if the largest count fits, so that twice as many fit in the cache."""
+    """Returns zeroed counters, 32-bit if the largest count fits, so that twice as many fit in the cache."""
     return torch.zeros(shape, dtype=torch.int32 if largest < 2**31 else torch.int64, device=pairs.unit.device)
 
 

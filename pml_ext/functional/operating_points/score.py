@@ -17,7 +17,7 @@ from pml_ext.functional.pairwise.pair_distances import all_or_sampled_pairs
 
 
 class OPISAtRange(NamedTuple):
-    """OPIS and ε-OPIS over one calibration range, and the distances that bound it.
+    """OPIS and ε-OPIS over one calibration range, with the range's distances.
 
     >>> row = OPISAtRange(far_range=(0.01, 0.1), opis=0.002, epsilon_opis=0.01, d_min=0.8, d_max=1.1)
     >>> row.opis
@@ -44,13 +44,13 @@ def opis_sensitivity(
     group: dist.ProcessGroup | None = None,
     offsets: Tensor | None = None,
 ) -> list[OPISAtRange]:
-    """OPIS and ε-OPIS over several calibration ranges, from one pass over the pairs.
+    """Compute OPIS and ε-OPIS over several calibration ranges, from one pass over the pairs.
 
     Args:
         far_ranges: pairs of false accept rates; they may overlap.
         epsilon, others: see `epsilon_opis` and `utility_curves`.
     Returns:
-        one row per range, in the given order.
+        One row per range, in the given order.
     Raises:
         ValueError: no far_ranges; see `utility_curves`.
     Source: Zhang et al., arXiv 2307.04047, Fig. 8.

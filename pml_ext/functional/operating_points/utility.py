@@ -41,7 +41,7 @@ class UtilityCurves(NamedTuple):
 
 
 def check_curves(curves: object) -> None:
-    """Raise unless curves is what `utility_curves` returns."""
+    """Raise unless curves are UtilityCurves."""
     if not isinstance(curves, UtilityCurves):
         raise TypeError(f"curves must be UtilityCurves, from utility_curves; got {type(curves).__name__}")
 
@@ -49,7 +49,7 @@ def check_curves(curves: object) -> None:
 def curves_of_counts(
     pairs: PairDistances, kept: Tensor, thresholds: Tensor, positives: Tensor, negatives: Tensor, ends: Tensor
 ) -> UtilityCurves:
-    """UtilityCurves from the (T, M) numbers of positive and negative pairs of each kept class within each threshold."""
+    """Returns UtilityCurves from (T, M) numbers of positive and negative pairs per kept class and threshold."""
     tpr = positives.double() / pairs.positive_pairs[kept, None]
     tnr = 1 - negatives.double() / pairs.negative_pairs[kept, None]
     return UtilityCurves(thresholds, pairs.classes[kept], tpr, tnr, utility_of_rates(tpr, tnr), ends)
@@ -62,10 +62,10 @@ def utility_of_rates(tpr: Tensor, tnr: Tensor, c: float = 1.0) -> Tensor:
 
 
 def opis_of_curves(curves: UtilityCurves, *, c: float = 1.0) -> Tensor:
-    """OPIS of curves over the calibration range: see `opis`.
+    """Returns OPIS over the curves' calibration range; see `opis`.
 
     Args:
-        curves: from `utility_curves`. For a utility other than eq. 1's give
+        curves: from `utility_curves`. For another utility than eq. 1's, pass
             `curves._replace(utilities=...)`, for instance the paper's eq. 10, of precision and recall; its precision
             $ψ n^+ / (ψ n^+ + (1 - φ) n^-)$ falls with the share of negative pairs among a class's pairs.
         c: of eq. 1, > 0; above 1 sensitivity counts more, below 1 specificity. The paper and `opis` have 1.
@@ -81,7 +81,7 @@ def opis_of_curves(curves: UtilityCurves, *, c: float = 1.0) -> Tensor:
 
 
 def epsilon_opis_of_curves(curves: UtilityCurves, epsilon: float = 0.1, *, c: float = 1.0) -> Tensor:
-    """ε-OPIS of curves over the calibration range: see `epsilon_opis`, and `opis_of_curves` for c.
+    """Returns ε-OPIS over the curves' calibration range; see `epsilon_opis`, and `opis_of_curves` for c.
 
     >>> rates = torch.tensor([[1.0, 1.0], [0.5, 0.5]])
     >>> at = torch.tensor([0.5, 0.6])
@@ -100,12 +100,11 @@ def epsilon_opis_of_curves(curves: UtilityCurves, epsilon: float = 0.1, *, c: fl
 
 
 def why_opis_says_nothing(curves: UtilityCurves) -> str:
-    """That no threshold in the calibration range tells the classes apart, as a clause; "" if one does.
+    """Returns a clause that explains why OPIS is not meaningful; "" if it is.
 
-    OPIS compares the utilities of classes. If all of them are those of chance, it is almost 0, the best value there is.
-    That is so if genuine pairs are accepted no more often than impostor pairs, up to one in a hundred: the lowest rate
-    of the usual calibration range. Not judged if all impostor pairs have one distance above 0, which no threshold is
-    below.
+    OPIS compares the utilities of classes. At chance level all utilities are equal, so OPIS is almost 0, its best
+    value. This is reported if the accept rates of genuine and impostor pairs differ by at most 0.01, the lowest rate of
+    the default calibration range. It is not reported if all impostor pairs have the same distance above 0.
 
     >>> from pml_ext.functional import utility_curves
     >>> labels = torch.tensor([0, 0, 1, 1])
@@ -126,7 +125,7 @@ def why_opis_says_nothing(curves: UtilityCurves) -> str:
 
 
 def _weighted(curves: UtilityCurves, c: float) -> Tensor:
-    """The utilities of eq. 1's c; the curves have those of 1."""
+    """Returns the utilities for eq. 1's c; those of the curves have c = 1."""
     check_curves(curves)
     check_above_zero(c, "c")
     return curves.utilities if c == 1 else utility_of_rates(curves.tpr, curves.tnr, c)

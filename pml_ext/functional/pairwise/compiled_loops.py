@@ -1,4 +1,4 @@
-"""Compiles the loops that count pairs, if numba works here."""
+"""Compiles the loops that count pairs, if numba is usable."""
 
 import logging
 from collections.abc import Callable
@@ -8,7 +8,7 @@ Loops = Callable[..., int | None]
 
 
 def compile_loops(module: str, name: str, try_out: Callable[[Loops], None]) -> Loops | None:
-    """A function of a module, compiled by numba, that `try_out` has called with its types; None where either fails.
+    """Returns a module's function compiled by numba, after `try_out` has called it; None if either fails.
 
     Importing numba takes 0.3 s, compiling about a second unless numba has cached the result.
     """

@@ -1,4 +1,4 @@
-"""The cosines of all pairs of a data set in blocks, without an N × N matrix, and those of listed pairs."""
+"""Cosines of all pairs of a data set in blocks, without an N × N matrix, and of listed pairs."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -15,9 +15,9 @@ from pml_ext._ops.numerics import SIDE, full_precision, row_blocks
 
 
 def both_sides(unit: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Rows whose inner products, one side with the other, are cosine − offset of one − offset of the other.
+    """Returns two sides whose inner products are cosine(i, j) − offset(i) − offset(j), each (N, D + 2).
 
-    unit: (N, D) of length 1; offsets: (N,), None: no offsets, and both sides are `unit` itself. Returns (N, D + 2).
+    unit: (N, D) of length 1; offsets: (N,), or None, for which both sides are `unit` itself.
     """
     if offsets is None:
         return unit, unit
@@ -36,7 +36,7 @@ def check_offsets(offsets: Tensor | None, count: int) -> None:
 
 
 def sides_of_distance(query: Tensor, gallery: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows whose Euclidean distances rank the gallery as cosine − offset of the gallery item does.
+    """Returns rows whose Euclidean distances rank the gallery like cosine − offset of the gallery item.
 
     query, gallery: (Q, D) and (G, D) of length 1; offsets: (G,). Returns (Q, D + 1) and (G, D + 1).
     """
@@ -46,7 +46,7 @@ def sides_of_distance(query: Tensor, gallery: Tensor, offsets: Tensor) -> tuple[
 
 
 def listed_cosines(unit: Tensor, ref_unit: Tensor, rows: Tensor, ref_rows: Tensor) -> Tensor:
-    """(P,) inner products of unit[rows[p]] and ref_unit[ref_rows[p]], block by block.
+    """Returns (P,) inner products of unit[rows[p]] and ref_unit[ref_rows[p]], block by block.
 
     unit, ref_unit: (N, D), (R, D) of length 1; rows, ref_rows: (P,) int64.
     """
@@ -70,9 +70,9 @@ class Block(NamedTuple):
     """Cosines of some rows with some columns, sorted by class; overwritten by the next block."""
 
     rows: slice
-    columns: slice  # if they begin at the same sample as the rows, only pairs right of the diagonal count
+    columns: slice  # if rows and columns start at the same sample, only pairs right of the diagonal count
     cosines: Tensor  # (r, c)
-    mixed: bool  # whether it has positive pairs
+    mixed: bool  # whether the block has positive pairs
 
 
 class PairBlocks:
@@ -112,14 +112,14 @@ class PairBlocks:
 
     @property
     def total_negative_pairs(self) -> int:
-        return int(self.negative_pairs.sum()) // 2  # each counts for two classes
+        return int(self.negative_pairs.sum()) // 2  # each pair counts for two classes
 
     @property
     def total_positive_pairs(self) -> int:
         return int(self.positive_pairs.sum())
 
     def classes_of(self, samples: slice) -> tuple[int, int]:
-        """The range of class indices of a range of samples, without synchronising with the device."""
+        """Returns the range of class indices of a range of samples, without synchronising with the device."""
         return int(self._index_on_host[samples.start]), int(self._index_on_host[samples.stop - 1]) + 1
 
     def blocks(self, *, positives_only: bool = False) -> Iterator[Block]:
@@ -154,13 +154,13 @@ class PairBlocks:
                 yield rows, slice(j, min(j + size, end))
 
     def _negative(self, block: Block) -> Tensor:
-        """(r, c) mask of a mixed block's unordered negative pairs: right of the row's class."""
+        """Returns the (r, c) mask of a mixed block's unordered negative pairs: right of the row's class."""
         columns = torch.arange(block.columns.start, block.columns.stop, device=self.unit.device)
         negative: Tensor = columns >= self.class_end[block.rows, None]
         return negative
 
     def _positive_places(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
-        """`true_places` of a mixed block's unordered positive pairs, a run of columns in each row."""
+        """Returns the `true_places` of a mixed block's unordered positive pairs, consecutive columns in each row."""
         device, width = self.unit.device, block.columns.stop - block.columns.start
         own = torch.arange(block.rows.start, block.rows.stop, device=device)
         first = (own + 1 - block.columns.start).clamp_min_(0)
@@ -172,7 +172,7 @@ class PairBlocks:
 
 
 def true_places(mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The true entries of a contiguous (r, c) mask: ascending flat indices (int64), rows and columns (integers)."""
+    """Returns flat indices (int64, ascending), rows and columns (integers) of the true entries of a (r, c) mask."""
     width = mask.shape[1]
     if mask.device.type == "cpu":  # numpy searches and divides several times faster than torch
         found = np.flatnonzero(mask.numpy())

@@ -1,4 +1,4 @@
-"""Statistics of the distances of all pairs of a data set, or of all positive and sampled negative ones."""
+"""Distance statistics over all pairs of a data set, or over all positive and sampled negative pairs."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -19,7 +19,7 @@ _ULPS_OF_ZERO = 16
 
 
 class PairDistances(PairBlocks):
-    """Counts over the distances of all unordered pairs of a data set, which are never stored.
+    """Counts over the distances of all unordered pairs of a data set, without storing the distances.
 
     Distances are L2 between L2-normalised embeddings, sqrt(2 − 2 cosine), in [0, 2], computed in float32 (float64
     for float64 input) on the embeddings' device. Distances below 1.4e-3 in float32 are rounding errors and become 0.
@@ -32,14 +32,14 @@ class PairDistances(PairBlocks):
         block_rows: rows of a block; memory is a few block_rows² floats. None: 1024, or 4096 on a GPU.
         group: the ranks that share the work, each with the same embeddings and labels; counts are summed over them.
             None: this process alone.
-        offsets: (N,) subtracted from the cosines of a sample with all others, as normalised scores do; what is left,
-            limited to [−1, 1], takes the cosine's place in the distance. None: none.
+        offsets: (N,) subtracted from a sample's cosines with all others, as for normalised scores. The difference,
+            clamped to [−1, 1], replaces the cosine in the distance. None: no offsets.
     Attributes:
         classes: (T,) the class ids, sorted.
-        unit, index: (N, D) the samples sorted by class, of length 1; (N,) the index of each one's class in `classes`.
-        other: the other side of the products: `unit` itself, unless there are offsets, which both sides then have.
-        class_end: (N,) where each one's class ends among the sorted samples.
-        positive_pairs, negative_pairs: (T,) int64, pairs inside the class; pairs of one sample in it and one outside.
+        unit, index: (N, D) unit-length samples sorted by class; (N,) index of each sample's class in `classes`.
+        other: second factor of the products; `unit` itself if there are no offsets.
+        class_end: (N,) end of each sample's class in the sorted order.
+        positive_pairs, negative_pairs: (T,) int64, pairs inside the class, and pairs with one sample in the class.
     Raises:
         ValueError: embeddings are not (N, D), floating and finite; labels of another length or not integer;
             block_rows below 1.
@@ -51,13 +51,13 @@ class PairDistances(PairBlocks):
     [[[1, 1], [1, 1]], [[0, 4], [0, 4]]]
     """
 
-    # Up to so many negative distances, the CPU keeps all and partitions them: less than half the time of two passes.
+    # Up to this many negative distances, the CPU stores and partitions them: less than half the time of two passes.
     _most_kept = 2**23
 
     def negative_distances_at(self, ranks: Sequence[int]) -> Tensor:
-        """Order statistics of the pooled negative distances: the k-th smallest for each k.
+        """Returns order statistics of the pooled negative distances: the k-th smallest for each k.
 
-        Of many pairs, a histogram finds each rank's bin, and a second pass collects the values in these bins.
+        For many pairs, a histogram locates each rank's bin, and a second pass collects the values in these bins.
 
         Args:
             ranks: ranks k, from 1 to total_negative_pairs.
@@ -91,7 +91,7 @@ class PairDistances(PairBlocks):
             thresholds: (M,) ascending distances.
             positives_only: leave the negative counts at 0 and skip blocks without positive pairs.
         Returns:
-            positives, negatives: (T, M) int64. A negative pair counts for both its classes.
+            positives, negatives: (T, M) int64. A negative pair counts for both of its classes.
         Raises:
             ValueError: thresholds are empty, not ascending or nan.
         """
@@ -119,7 +119,7 @@ class PairDistances(PairBlocks):
 
     @cached_property
     def _all_negatives(self) -> Tensor:
-        """Every negative distance, in any order."""
+        """Returns every negative distance, in any order."""
         found, filled = torch.empty(self.total_negative_pairs, dtype=self.unit.dtype), 0
         for block in self.blocks():
             distances = self._negatives_of(block)
@@ -135,7 +135,7 @@ class PairDistances(PairBlocks):
         thresholds: Tensor,
         sides: list[slice],
     ) -> None:
-        """Count some pairs of a block for their classes, at the first threshold that accepts them."""
+        """Count pairs of a block by class, at the first threshold that accepts them."""
         flat, *of_side = places
         width = into.shape[1] + 1  # the last column is for pairs that no threshold accepts
         first = torch.bucketize(distances.view(-1)[flat], thresholds)
@@ -145,7 +145,7 @@ class PairDistances(PairBlocks):
             into[low:high] += counts.view(high - low, width)[:, :-1]
 
     def _count_most(self, into: Tensor, distances: Tensor, accepted: Tensor, thresholds: Tensor, block: Block) -> None:
-        """`_count` for negative pairs of which most are accepted: looking for them takes twice the time."""
+        """Run `_count` for negative pairs that are mostly accepted; searching for them would take twice as long."""
         width = into.shape[1] + 1
         first = torch.bucketize(distances, thresholds, out_int32=True).masked_fill_(~accepted, width - 1)
         for across, side in ((1, block.rows), (0, block.columns)):
@@ -155,7 +155,7 @@ class PairDistances(PairBlocks):
             into[low:high] += counts.view(-1, width)[:, :-1]
 
     def _histogram(self) -> Tensor:
-        """Counts of negative distances in bins of 1 / _BINS_PER_UNIT from 0 to 2."""
+        """Returns counts of negative distances in bins of 1 / _BINS_PER_UNIT from 0 to 2."""
         bins = 2 * _BINS_PER_UNIT + 1
         histogram = torch.zeros(bins, dtype=torch.int64, device=self.unit.device)
         for block in self.blocks():
@@ -163,12 +163,12 @@ class PairDistances(PairBlocks):
         return histogram
 
     def _negatives_of(self, block: Block) -> Tensor:
-        """A block's negative distances; of a block without others a view, which the next block overwrites."""
+        """Returns a block's negative distances; if it has no other pairs, a view that the next block overwrites."""
         distances = _distances(block)
         return distances[self._negative(block)] if block.mixed else distances.view(-1)
 
     def _values_in(self, bins: Tensor) -> tuple[Tensor, Tensor]:
-        """The distinct negative distances in some bins, ascending, and their counts; merged as they grow."""
+        """Returns the distinct negative distances in some bins, ascending, and their counts."""
         edges = [(int(b) / _BINS_PER_UNIT, (int(b) + 1) / _BINS_PER_UNIT) for b in bins]
         values = torch.empty(0, dtype=self.unit.dtype, device=self.unit.device)
         counts = torch.empty(0, dtype=torch.int64, device=self.unit.device)
@@ -192,7 +192,7 @@ class PairDistances(PairBlocks):
 
 
 def count_accepted(pairs: PairDistances, thresholds: Tensor) -> tuple[Tensor, Tensor]:
-    """(M,) int64 positive and negative pairs of all classes together within each of M ascending distances."""
+    """Returns (M,) int64 counts of positive and negative pairs of all classes within each of M ascending distances."""
     check_thresholds(thresholds)
     device = pairs.unit.device
     limits = thresholds.to(device=device, dtype=pairs.unit.dtype).contiguous()
@@ -233,7 +233,7 @@ def _add_first_reached(counts: Tensor, distances: Tensor, limits: Tensor) -> Non
 
 
 def _merge(values: Tensor, counts: Tensor, pending: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Distinct values, ascending, with their counts; each pending one counts once."""
+    """Returns distinct values, ascending, with their counts; each pending value counts once."""
     distinct, place = torch.unique(torch.cat([values, *pending]), return_inverse=True)
     weights = torch.ones_like(place)
     weights[: len(counts)] = counts
@@ -246,9 +246,9 @@ _MOST_DRAWN = 10**9  # pairs
 class SampledPairDistances(PairDistances):
     """All positive pairs, and for each class `negatives_per_positive` random negative pairs per positive pair.
 
-    A negative pair is one sample of the class and one outside it, drawn uniformly with replacement; it counts for that
-    class only and takes the memory of one distance. The draw is the same on every device.
-    Every rank draws all negative pairs; the ranks divide the positive ones.
+    A negative pair has one sample of the class and one outside it, drawn uniformly with replacement. It counts for that
+    class only and takes the memory of one distance. The draw is the same on every device. Every rank draws all negative
+    pairs; positive pairs are sharded.
     """
 
     def __init__(
@@ -270,7 +270,7 @@ class SampledPairDistances(PairDistances):
         drawn = int(self.positive_pairs[outside > 0].sum()) * negatives_per_positive
         if drawn > _MOST_DRAWN:
             raise ValueError(
-                f"negatives_per_positive={negatives_per_positive} asks for {drawn} pairs; the limit is {_MOST_DRAWN} "
+                f"negatives_per_positive={negatives_per_positive} needs {drawn} pairs; the limit is {_MOST_DRAWN} "
                 "(60 GB). Lower it, or pass None to use all negative pairs, which needs less memory"
             )
         self.negative_pairs = torch.where(outside > 0, self.positive_pairs * negatives_per_positive, 0)
@@ -280,7 +280,7 @@ class SampledPairDistances(PairDistances):
         inside_at, outside_at = draw.to(device)
         one = first + (inside_at * sizes[self._class]).long()
         other = (outside_at * outside[self._class]).long()
-        other += (other >= first) * sizes[self._class]  # samples are sorted by class: skip its own
+        other += (other >= first) * sizes[self._class]  # samples are sorted by class: skip the class itself
         cosines = listed_cosines(self.unit, self.other, one, other)
         self._negatives = cosines.mul_(-2).add_(2).clamp_(0, 4).sqrt_()
 
@@ -310,7 +310,7 @@ def all_or_sampled_pairs(
     group: dist.ProcessGroup | None = None,
     offsets: Tensor | None = None,
 ) -> PairDistances:
-    """PairDistances if negatives_per_positive is None, else SampledPairDistances."""
+    """Returns PairDistances if negatives_per_positive is None, else SampledPairDistances."""
     check_seed(seed)
     if negatives_per_positive is None:
         return PairDistances(embeddings, labels, group=group, offsets=offsets)

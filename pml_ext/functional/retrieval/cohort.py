@@ -1,4 +1,4 @@
-"""The closeness of a sample to a cohort of others, for normalising its scores."""
+"""Mean cosine of a sample with its nearest cohort samples, for score normalisation."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +11,7 @@ from pml_ext._ops.distributed import gather_rows, own_rows
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.numerics import full_precision, row_blocks, rows_of_a_block
 
-# Blocks of 64 MB in float32: with 16 MB the product of 512 columns with 20,000 takes a sixth longer.
+# Blocks of 64 MB in float32: with 16 MB the product of 512 columns with 20,000 takes 17 % longer.
 _ENTRIES = 2**24
 
 
@@ -23,19 +23,19 @@ def cohort_offsets(
     rows: Tensor | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> Tensor:
-    """Mean of the k highest cosines of each sample with a cohort.
+    """Returns the mean of the k highest cosines of each sample with a cohort.
 
     Args:
         embeddings: (N, D), finite; normalised here.
         cohort: (M, D), finite; normalised here. It needs no labels.
-        k: number of cohort samples that count, 1 to M, or to M − 1 with `rows`.
+        k: number of cohort samples to average, from 1 to M (M − 1 with `rows`).
         rows: (N,) int64, each sample's own row in the cohort, which is skipped. None: no sample is in the cohort.
         group: the ranks that share the samples, each with the same arguments; all get the result, which is that of one
             process. None: this process alone.
     Returns:
         (N,) in [−1, 1], float32, or float64 for float64 embeddings.
     Raises:
-        ValueError: another D; k out of range; rows are not (N,) indices into the cohort.
+        ValueError: different D; k out of range; rows are not (N,) indices into the cohort.
     Source: the mean of the adaptive symmetric normalisation of speaker verification (Matějka et al., 2017), and r(x) of
         CSLS (Conneau et al., arXiv 1710.04087).
 
@@ -53,7 +53,7 @@ def cohort_offsets(
 
 
 def offsets_for(embeddings: Tensor, cohort: Tensor, ks: Sequence[int], *, rows: Tensor | None = None) -> list[Tensor]:
-    """`cohort_offsets` for several k, from one product."""
+    """Compute `cohort_offsets` for several k, from one matrix product."""
     unit, others = _prepare(embeddings, cohort, max(ks), rows)
     means = unit.new_empty(len(ks), len(unit))
     for part, cosines in _blocks(unit, others, rows):
@@ -64,7 +64,7 @@ def offsets_for(embeddings: Tensor, cohort: Tensor, ks: Sequence[int], *, rows: 
 
 
 def _prepare(embeddings: Tensor, cohort: Tensor, k: int, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Both normalised, of one type, on one device, after checks."""
+    """Check both, and return them normalised, in one type and on one device."""
     for name, points in (("embeddings", embeddings), ("cohort", cohort)):
         check_embeddings(points, name)
         check_finite(points, name)
@@ -76,13 +76,13 @@ def _prepare(embeddings: Tensor, cohort: Tensor, k: int, rows: Tensor | None) ->
     others = len(cohort) - (rows is not None)
     if not 1 <= k <= others:
         raise ValueError(
-            f"k must be from 1 to {others}, the samples of the cohort{' but the own one' * (rows is not None)}; got {k}"
+            f"k must be from 1 to {others}, the cohort size{' minus the own sample' * (rows is not None)}; got {k}"
         )
     if rows is not None:
         check_positions(rows, len(cohort), "rows")
         if len(rows) != len(embeddings):
             raise ValueError(
-                f"rows must have shape ({len(embeddings)},), one place for each embedding; got {tuple(rows.shape)}"
+                f"rows must have shape ({len(embeddings)},), one row index per embedding; got {tuple(rows.shape)}"
             )
     unit, others_unit = unit_rows(embeddings), unit_rows(cohort).to(embeddings.device)
     dtype = torch.promote_types(unit.dtype, others_unit.dtype)
@@ -90,7 +90,7 @@ def _prepare(embeddings: Tensor, cohort: Tensor, k: int, rows: Tensor | None) ->
 
 
 def _blocks(unit: Tensor, cohort: Tensor, rows: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
-    """Rows and their cosines with the cohort, −inf with themselves."""
+    """Yield rows and their cosines with the cohort, −inf with themselves."""
     buffer: Tensor | None = None
     for part in row_blocks(len(unit), len(cohort), unit.device, entries=_ENTRIES):
         rows_here = part.stop - part.start
@@ -103,9 +103,9 @@ def _blocks(unit: Tensor, cohort: Tensor, rows: Tensor | None) -> Iterator[tuple
 
 
 def _highest(cosines: Tensor, k: int) -> Tensor:
-    """(r, k) highest of each row, in any order: all of them are in the k groups with the highest maxima."""
+    """Returns the (r, k) highest of each row, in any order; all are in the k groups with the highest maxima."""
     count = cosines.shape[1]
-    # A search among all takes twice as long; for k = 10 of 20,000 groups of 8 take half as long again as those of 16.
+    # Searching all columns takes twice as long. For k = 10 of 20,000, groups of 8 take 1.5 times as long as of 16.
     size = 16 if 256 * k <= count else 8
     width = count // size
     if width <= 2 * k:

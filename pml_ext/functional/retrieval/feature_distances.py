@@ -1,4 +1,4 @@
-"""Distances from queries to a gallery, in blocks of queries."""
+"""Distances between queries and a gallery, in blocks of queries."""
 
 import math
 from collections.abc import Iterator
@@ -35,20 +35,20 @@ def check_features(query: Tensor, gallery: Tensor, metric: str) -> None:
 
 
 def _are_same(query: Tensor, gallery: Tensor) -> bool:
-    """Whether both are the same tensor in memory, so that work on one can serve both."""
+    """Returns whether both are the same tensor in memory, so that they can share results."""
     alike = query.data_ptr() == gallery.data_ptr() and query.shape == gallery.shape
     return alike and query.dtype == gallery.dtype and query.stride() == gallery.stride()
 
 
 def rows_at_once(columns: int) -> int:
-    """The number of rows in a block of distances."""
+    """Returns the number of rows in a block of distances."""
     return max(_FEWEST_ROWS, _ENTRIES // max(1, columns))
 
 
 def prepare_features(query: Tensor, gallery: Tensor, metric: str, *, scaled: bool = True) -> tuple[Tensor, Tensor]:
     """Copy both in one type, float32 or better, normalised (cosine) or centred on the gallery's mean (euclidean).
 
-    If both are the same tensor, so are the copies. scaled: multiply very large or small features by a power of two, so
+    The copies are one tensor if both inputs are. scaled: multiply very large or small features by a power of two, so
     that their squares stay within the range of the type; the order of distances does not change.
     """
     dtype = torch.promote_types(torch.promote_types(query.dtype, gallery.dtype), torch.float32)
@@ -66,13 +66,13 @@ def prepare_features(query: Tensor, gallery: Tensor, metric: str, *, scaled: boo
 
 
 def have_unit_rows(features: Tensor) -> bool:
-    """Whether all rows have length 1 up to float32 rounding, so that cosine and Euclidean distance rank alike."""
+    """Returns whether all rows have length 1 up to rounding, so that cosine and Euclidean distance rank alike."""
     norms = torch.linalg.vector_norm(features, dim=1, dtype=torch.promote_types(features.dtype, torch.float32))
     return bool(((norms - 1).abs() <= 4 * torch.finfo(torch.float32).eps).all())
 
 
 def _factor_within_range(*features: Tensor) -> float:
-    """1, or the power of two that scales the largest entry to about 1 if squares could overflow or vanish."""
+    """Returns 1, or the power of two that scales the largest entry to about 1 if squares could overflow or vanish."""
     largest = max(float(torch.stack(torch.aminmax(x)).abs().max()) for x in features if len(x))
     exponent = math.frexp(largest)[1]
     if not largest or abs(exponent) <= _LARGEST_EXPONENT:
@@ -135,7 +135,7 @@ def both_distance_blocks(query: Tensor, gallery: Tensor) -> Iterator[tuple[Tenso
 
 
 def is_spread_around_origin(features: Tensor) -> bool:
-    """Whether the mean is small enough for precise Euclidean distances without subtracting it."""
+    """Returns whether the mean is small enough for precise Euclidean distances without subtracting it."""
     x = features.detach().to(torch.promote_types(features.dtype, torch.float32)) * _factor_within_range(features)
     square_of_mean = float(x.mean(dim=0).square().sum())
     mean_square = float(x.square().sum(dim=1).mean())

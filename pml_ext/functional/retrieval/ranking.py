@@ -1,4 +1,4 @@
-"""Retrieval ranks under the gallery protocol of person re-identification, in blocks of queries."""
+"""Retrieval ranks under the person re-identification gallery protocol, in blocks of queries."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,9 +32,9 @@ from pml_ext.functional.retrieval.feature_distances import (
 class OwnIdentity(NamedTuple):
     """The gallery items of each query's identity, (q, K), padded."""
 
-    columns: Tensor  # their columns in the distances
+    columns: Tensor  # columns in the distances
     exists: Tensor  # False for padding
-    matches: Tensor  # those that count
+    matches: Tensor  # True for items that count
 
 
 class GalleryProtocol:
@@ -80,7 +80,7 @@ class GalleryProtocol:
         self._sizes = torch.searchsorted(ordered, query_labels, right=True) - self._starts
 
     def own_identity(self, block: slice) -> OwnIdentity:
-        """For the queries in the block; columns index the gallery without junk."""
+        """Returns the OwnIdentity of a block's queries; columns index the gallery without junk."""
         starts, sizes = self._starts[block, None], self._sizes[block, None]
         steps = torch.arange(int(sizes.max()), device=sizes.device)
         exists = steps < sizes
@@ -113,7 +113,7 @@ class GalleryProtocol:
             yield wide if self.kept is None else wide[:, self.kept]
 
     def number(self, blocks: Iterable[Tensor], part: slice | None = None) -> Iterator[tuple[slice, Tensor]]:
-        """Yield each block with its queries, those in `part` (None: all Q); raise unless there are so many rows."""
+        """Yield each block with its queries in `part` (None: all Q); raise unless the number of rows matches."""
         done, end = (0, self._queries) if part is None else (part.start, part.stop)
         for rows in blocks:
             done += len(rows)
@@ -136,7 +136,7 @@ def protocol_of_distances(
     gallery_cameras: Tensor | None,
     gallery_includes_query: bool,
 ) -> GalleryProtocol:
-    """The protocol for a (Q, G) matrix, or for blocks of its rows on the labels' device."""
+    """Returns the protocol for a (Q, G) matrix, or for blocks of its rows on the labels' device."""
     if isinstance(distances, Tensor):
         check_embeddings(distances, "distances")
         shape, device = (distances.shape[0], distances.shape[1]), distances.device
@@ -154,7 +154,7 @@ def protocol_of_distances(
 # Only entries up to the largest limit are sorted if they are fewer than one in _FEW (estimated from every _SAMPLED-th).
 _FEW = 6
 _SAMPLED = 16
-# Up to this many limits, each is compared with the whole row: 2 µs per limit at 12,000 entries; sorting takes 13 to 35.
+# Up to this many limits, each is compared with the full row: 2 µs per limit at 12,000 entries; sorting takes 13 to 35.
 _COMPARED = 6
 
 
@@ -168,7 +168,7 @@ class MatchRanks(NamedTuple):
 
     @property
     def nth(self) -> Tensor:
-        """(K,) the number of each match, from 1."""
+        """Returns the (K,) match numbers, from 1."""
         return torch.arange(1, self.ranks.shape[1] + 1, device=self.ranks.device)
 
 
@@ -185,9 +185,9 @@ def match_ranks_of(rows: Tensor, identity: OwnIdentity) -> MatchRanks:
 
 
 def count_up_to(rows: Tensor, limits: Tensor, used: Tensor) -> Tensor:
-    """(q, K): how many entries of each (q, G) row are at most each of its ascending (q, K) limits; entries are checked.
+    """Returns (q, K) numbers of entries of each (q, G) row at or below its ascending (q, K) limits; checks the entries.
 
-    used: (q,) number of limits of each row that count; counts at other limits are arbitrary.
+    used: (q,) number of valid limits per row; counts at other limits are arbitrary.
     """
     if rows.device.type != "cpu":
         check_finite(rows, "distances")
@@ -223,7 +223,7 @@ def count_up_to(rows: Tensor, limits: Tensor, used: Tensor) -> Tensor:
 class Ranking(NamedTuple):
     """Per-query results, (Q,) float64, fractions; nan if a query has no match (`matches` 0).
 
-    matches: (Q,) int64, R: the gallery items of the query's identity that count.
+    matches: (Q,) int64, R: number of gallery items of the query's identity that count.
     first_match_rank: rank of the closest match, from 1.
     average_precision: mean over the matches of (matches so far) / rank.
     inverse_negative_penalty: R / rank of the farthest match.
@@ -257,11 +257,11 @@ def rank_matches(
     metric: str = "cosine",
     group: dist.ProcessGroup | None = None,
 ) -> Ranking:
-    """Rank the gallery for each query by the distance of features.
+    """Rank the gallery for each query by feature distance.
 
     Gallery items of the query's identity *and* camera are removed before ranking. Identity −1 is junk: ignored in the
     gallery, not evaluated as a query. All other identities are ordinary, including Market-1501's distractor 0. Ties
-    are pessimistic: a non-match at the distance of a match ranks before it. Computed distances decide ties, and
+    are pessimistic: a non-match at the distance of a match ranks before it. Ties are those of computed distances;
     rounding can separate equal rows of the gallery.
 
     Args:
@@ -269,7 +269,7 @@ def rank_matches(
         query_labels, gallery_labels: (Q,) and (G,) integer identities.
         query_cameras, gallery_cameras: (Q,) and (G,) integers, or None to ignore cameras.
         gallery_includes_query: the gallery starts with the queries in the same order; a query never finds itself.
-        within: matches beyond this rank count as not found in the three precisions; None for no limit.
+        within: matches beyond this rank count as not found in the three precisions; None: no limit.
         metric: "cosine" (normalised here) or "euclidean" (not normalised).
         group: the ranks that share the queries, each with the same arguments; all get the result, which is that of one
             process, bit for bit on the same kind of machine with as many threads. None: this process alone.
@@ -299,7 +299,7 @@ def rankings_within(
     metric: str,
     group: dist.ProcessGroup | None = None,
 ) -> list[Ranking]:
-    """`rank_matches` for several values of `within`, from one pass over the distances."""
+    """Compute `rank_matches` for several values of `within`, from one pass over the distances."""
     check_features(query, gallery, metric)
     shape = (len(query), len(gallery))
     protocol = GalleryProtocol(shape, query_labels, gallery_labels, *cameras, gallery_includes_query, query.device)
@@ -319,7 +319,7 @@ def rank_by_both_metrics(
     within: int | None,
     group: dist.ProcessGroup | None = None,
 ) -> tuple[Ranking, Ranking]:
-    """`rank_matches` by cosine without a limit and by Euclidean distance with one, from one product.
+    """Compute `rank_matches` by cosine without a limit and by Euclidean distance with one, from one product.
 
     Precise only if `is_spread_around_origin(gallery)`.
     """
@@ -350,7 +350,7 @@ def rank_matches_from_distances(
     gallery_includes_query: bool = False,
     within: int | None = None,
 ) -> Ranking:
-    """`rank_matches` for given finite distances, smaller is closer.
+    """Compute `rank_matches` for given finite distances, smaller is closer.
 
     Args:
         distances: a (Q, G) matrix, or an iterable of blocks of its rows in order, on the labels' device; each is read
@@ -369,7 +369,7 @@ def rank_matches_from_distances(
 
 
 def cumulative_matches(ranking: Ranking, ranks: Sequence[int] = (1, 5, 10)) -> Tensor:
-    """CMC: the share of queries whose closest match has rank k or better; queries without a match do not count.
+    """Returns the CMC: the share of queries whose closest match has rank k or better, among queries with a match.
 
     Args:
         ranking: from `rank_matches`, or from `rank_single_shot` for the mean over its repeats.
@@ -401,7 +401,7 @@ def check_ranks(ranks: Sequence[int]) -> None:
 def _rank(
     protocol: GalleryProtocol, blocks: Iterable[Tensor], limits: Sequence[int | None], part: slice | None = None
 ) -> list[Ranking]:
-    """The ranking within each limit; none where there are no blocks."""
+    """Returns the ranking within each limit; empty without blocks."""
     for within in limits:
         if within is not None:
             check_whole(within, "within", 1)
@@ -420,7 +420,7 @@ def joined(parts: Sequence[Ranking]) -> Ranking:
 def _of_all_ranks(
     own: Sequence[Ranking], count: int, lengths: list[int], device: torch.device, group: dist.ProcessGroup | None
 ) -> list[Ranking]:
-    """`count` rankings of all queries from those of each rank's own queries, which may be none; in one exchange."""
+    """Gather `count` rankings of all queries from each rank's queries (possibly none), in one exchange."""
     if group is None:
         return list(own)
     width = len(Ranking._fields)
@@ -431,7 +431,7 @@ def _of_all_ranks(
 
 
 def ranking_of(found: MatchRanks, within: int | None) -> Ranking:
-    """The Ranking of a block of queries."""
+    """Returns the Ranking of a block of queries."""
     count, ranks, real, columns = found
     if not ranks.shape[1]:  # no query of the block has a match
         nothing = torch.full_like(count, torch.nan, dtype=torch.float64)

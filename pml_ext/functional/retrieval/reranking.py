@@ -14,10 +14,10 @@ from pml_ext.functional.retrieval.feature_distances import check_features, dista
 
 
 def nearest_rows(features: Tensor, count: int, metric: str) -> tuple[Tensor, Tensor, Tensor]:
-    """The nearest rows of each row, itself first at distance 0.
+    """Find the nearest rows of each row; the row itself comes first, at distance 0.
 
-    Returns (N, count) int64 indices and their distances, and (N,) the largest distance of each row. The features are
-    from `prepare_features`. Ties for the last place are broken arbitrarily.
+    Returns (N, count) int64 indices, their distances, and the (N,) largest distance of each row. The features
+    are from `prepare_features`. Ties for the last place are broken arbitrarily.
     """
     # Preallocated: small results between two large blocks would keep the heap from shrinking.
     places = torch.empty((len(features), count), dtype=torch.int64, device=features.device)
@@ -42,14 +42,14 @@ def expand_features(
 ) -> tuple[Tensor, Tensor]:
     """Replace each feature by (1/k) Σ_j cosine_j^alpha · feature_j over its k nearest features, itself included.
 
-    Neighbours come from queries and gallery together, without a (Q + G)² matrix. Like FastReID it divides the sum by k,
-    not by the weights, which changes the length of a feature but not its direction.
+    Neighbours come from the union of queries and gallery, without a (Q + G)² matrix. Like FastReID, divides the sum by
+    k, not by the sum of weights; this changes a feature's length, not its direction.
 
     Args:
         query, gallery: (Q, D) and (G, D), finite; compared by cosine, averaged without normalisation.
         k: neighbours averaged, itself included; at most Q + G.
         alpha: 0 (plain average) or more.
-        times: how often to expand.
+        times: number of expansions.
     Returns:
         (Q, D) and (G, D) in float32 or better, not normalised.
     Raises:
@@ -104,7 +104,7 @@ def rerank(
     metric: str = "cosine",
     definition: str = "zhong",
 ) -> Tensor:
-    """(1 − λ) Jaccard distance of the k-reciprocal neighbourhoods + λ distance of the features.
+    """Returns (1 − λ) Jaccard distance of the k-reciprocal neighbourhoods + λ distance of the features.
 
     Args:
         query, gallery: (Q, D) and (G, D), finite.
@@ -139,7 +139,7 @@ def rerank_blocks(
     metric: str = "cosine",
     definition: str = "zhong",
 ) -> Iterator[Tensor]:
-    """`rerank` in blocks of rows, for `rank_matches_from_distances`, without a (Q, G) or (Q + G)² matrix.
+    """Compute `rerank` in blocks of rows, for `rank_matches_from_distances`, without a (Q, G) or (Q + G)² matrix.
 
     >>> from pml_ext.functional import rank_matches_from_distances
     >>> query, gallery = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
@@ -169,7 +169,7 @@ def blocks_of_distances(
     metric: str,
     by_largest: bool,
 ) -> Iterator[Tensor]:
-    """`rerank_blocks` without checks; by_largest: divide distances by the sample's largest."""
+    """Compute `rerank_blocks` without checks; by_largest: divide distances by the sample's largest."""
     features = torch.cat(prepare_features(query, gallery, metric, scaled=by_largest))
     if not bool(torch.isfinite(4 * features.square().sum(dim=1).max())):
         raise ValueError(
@@ -191,7 +191,7 @@ def blocks_of_distances(
 
 
 def _neighborhoods(x: Tensor, places: np.ndarray, k1: int, k2: int, metric: str, per_distance: Tensor) -> Any:
-    """(N, N) sparse weights of the k-reciprocal neighbours of each sample; rows sum to 1."""
+    """Returns the (N, N) sparse weights of the k-reciprocal neighbours of each sample; rows sum to 1."""
     from scipy import sparse
 
     near, half = _reciprocal(places), _reciprocal(places[:, : round(k1 / 2) + 1])
@@ -211,7 +211,7 @@ def _neighborhoods(x: Tensor, places: np.ndarray, k1: int, k2: int, metric: str,
 
 
 def _reciprocal(places: np.ndarray) -> Any:
-    """(N, N) sparse mask of the pairs of samples that are in each other's list."""
+    """Returns the (N, N) sparse mask of the pairs of samples that are in each other's list."""
     from scipy import sparse
 
     count, length = places.shape
@@ -222,7 +222,7 @@ def _reciprocal(places: np.ndarray) -> Any:
 
 
 def _distances_of(x: Tensor, one: np.ndarray, other: np.ndarray, metric: str, per_distance: Tensor) -> Tensor:
-    """The distances of pairs, each times the factor of its first sample."""
+    """Returns the distances of pairs, each times the factor of its first sample."""
     left, right = (torch.from_numpy(places.astype(np.int64)).to(x.device) for places in (one, other))
     found = []
     for block in row_blocks(len(left), x.shape[1], x.device):
@@ -235,7 +235,7 @@ def _distances_of(x: Tensor, one: np.ndarray, other: np.ndarray, metric: str, pe
 
 
 def _jaccard(rows: Any, columns: Any) -> np.ndarray:
-    """(q, G) 1 − Σ min / Σ max of each of the q sparse rows with each of G rows, given as sparse columns."""
+    """Returns the (q, G) 1 − Σ min / Σ max of q sparse rows with G rows, which are given as sparse columns."""
     distances = np.empty((rows.shape[0], columns.shape[0]), dtype=columns.dtype)
     for q in range(rows.shape[0]):
         own = slice(rows.indptr[q], rows.indptr[q + 1])

@@ -26,20 +26,20 @@ def rank_single_shot(
 ) -> Ranking:
     """Rank galleries with one random image per identity, the single-gallery-shot protocol of CUHK03.
 
-    Each repeat draws one image per identity for all queries. From its own identity each query gets an image drawn among
-    those that count (not from its camera), so a query with any match in the gallery has exactly one in each repeat.
+    Each repeat draws one image per identity for all queries. For its own identity, each query gets an image drawn from
+    those of other cameras, so a query with any match in the gallery has exactly one match per repeat.
     Identity −1 is junk; 0 is an ordinary identity. Ties are pessimistic.
 
     Args:
         repeats: independent draws, 1 or more.
-        seed: of the draws, which happen on the CPU.
+        seed: seed of the draws, which are made on the CPU.
         others: see `rank_matches`.
     Returns:
         Ranking with fields of shape (repeats, Q); with one match the average precision is 1 / rank.
     Raises:
         ValueError: see `rank_matches`; repeats below 1.
     Source: Li et al., CVPR 2014 (CUHK03), Liu et al., CVPR 2016 (VehicleID; 10 repeats). FastReID draws a gallery per
-        query and computes mAP over the whole gallery; here: one gallery for all queries, and mAP over it.
+        query and computes mAP over the complete gallery; here: one gallery for all queries, and mAP over it.
 
     >>> query, gallery = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.1], [1.0, 0.1], [0.0, 1.0]])
     >>> ranking = rank_single_shot(query, torch.tensor([7]), gallery, torch.tensor([7, 7, 5]), repeats=2)
@@ -65,7 +65,7 @@ def rank_single_shot_from_distances(
     repeats: int = 10,
     seed: int = 0,
 ) -> Ranking:
-    """`rank_single_shot` for given finite distances: a (Q, G) matrix or blocks of its rows in order.
+    """Compute `rank_single_shot` for given finite distances: a (Q, G) matrix or blocks of its rows in order.
 
     >>> distances = torch.tensor([[0.3, 0.3, 0.2]])
     >>> ranking = rank_single_shot_from_distances(distances, torch.tensor([7]), torch.tensor([7, 7, 5]), repeats=2)
@@ -113,7 +113,7 @@ def _rank(protocol: GalleryProtocol, blocks: Iterable[Tensor], repeats: int, see
 
 
 def _draw_one_of_each(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """One random index of each label: the first in a random order."""
+    """Returns one random index of each label: the first in a random order."""
     order = torch.randperm(len(labels), generator=generator).to(labels.device)
     shuffled = labels[order]
     by_label = torch.argsort(shuffled, stable=True)

@@ -26,11 +26,12 @@ _AT_ONCE = 1024
 def count_and_find(  # type: ignore[no-untyped-def]
     cosines, first, lows, highs, low, high, bins_per_unit, counts, row_classes, column_classes, scores, same
 ):
-    """Count the (r, c) cosines from column first[row] on; write those in some range, and whether they are of one class.
+    """Count the (r, c) cosines from column first[row] on, and write those that lie in a range, with their class match.
 
-    The bins are those of `ScoreHistogram`. first: (r,) int64; lows, highs: ends of the ranges, low <= cosine < high,
-    which like low, high and bins_per_unit have the type of the cosines, float32 or float64; counts, row_classes,
-    column_classes: int64; scores, same: the type of the cosines and bool, with room for all. Returns how many it wrote.
+    The bins are those of `ScoreHistogram`. first: (r,) int64; lows, highs: ends of the ranges, low <= cosine < high;
+    low, high, bins_per_unit and the range ends have the type of the cosines, float32 or float64; counts, row_classes,
+    column_classes: int64; scores (type of the cosines), same (bool): output buffers, large enough for all pairs.
+    Returns the number of pairs written.
     """
     places, near = np.empty(_AT_ONCE, np.int32), np.empty(_AT_ONCE + 1, np.int32)
     shift = np.int32(low * bins_per_unit)
@@ -62,7 +63,7 @@ def count_and_find(  # type: ignore[no-untyped-def]
 
 @lru_cache
 def compiled_count_and_find(score: np.dtype[Any]) -> Loops | None:
-    """`count_and_find` for this dtype; None where it cannot be compiled."""
+    """`count_and_find` for this dtype; None if it cannot be compiled."""
 
     def count_two_pairs(loops: Loops) -> None:
         counts = np.zeros(3, np.int64)
@@ -82,7 +83,7 @@ def compiled_count_and_find(score: np.dtype[Any]) -> Loops | None:
 Range = tuple[float, float]
 """low <= score < high."""
 Kept = tuple[Tensor, Tensor]
-"""(P,) scores and whether each is of one class."""
+"""(P,) scores, and a bool mask of the genuine pairs."""
 
 # From this size compiled loops save more time than loading them costs within two or three calls of a process.
 _WORTH_LOADING = 8000
@@ -90,10 +91,10 @@ _SEARCHED_AT_ONCE = 2**16  # temporaries stay in the cache
 
 
 def count_scores(pairs: PairDistances, ranges: Sequence[Range], *, most: int) -> tuple[ScoreHistogram, Kept | None]:
-    """Counts of all pairs, of all ranks, and the pairs in any of the ranges; None where these are more than `most`.
+    """Returns the counts over all ranks, and the pairs in the ranges (None if there are more than `most`).
 
-    All scores are counted as impostors', and the few genuine ones moved: a look at every pair's classes would take a
-    quarter of the product's time.
+    Counts all scores as impostor scores, then moves the few genuine ones: checking the classes of every pair would
+    take a quarter of the product's time.
     """
     histogram = ScoreHistogram(device=pairs.unit.device)
     count = _counter(pairs, histogram)
@@ -116,7 +117,7 @@ def count_scores(pairs: PairDistances, ranges: Sequence[Range], *, most: int) ->
 
 
 def _counter(pairs: PairDistances, histogram: ScoreHistogram) -> Callable[[Block, Sequence[Range]], Kept]:
-    """What counts a block's pairs as impostors', and gives those in some ranges."""
+    """Returns a function that counts a block's pairs as impostor pairs, and returns those in some ranges."""
     if pairs.unit.device.type == "cpu" and len(pairs.unit) >= _WORTH_LOADING:
         loops = compiled_count_and_find(pairs.unit[:0].numpy().dtype)
         if loops is not None:
@@ -128,7 +129,7 @@ def _counter(pairs: PairDistances, histogram: ScoreHistogram) -> Callable[[Block
 def count_by_loops(
     loops: Loops, room: Kept, pairs: PairDistances, histogram: ScoreHistogram, block: Block, ranges: Sequence[Range]
 ) -> Kept:
-    """By compiled loops on the CPU. room: for the pairs of the largest block, overwritten."""
+    """Count by compiled loops on the CPU. room: buffers for the pairs of the largest block, overwritten."""
     cosines, classes = block.cosines.numpy(), pairs.index.numpy()
     first = np.zeros(len(cosines), np.int64)
     if block.rows.start == block.columns.start:
@@ -142,7 +143,7 @@ def count_by_loops(
 
 
 def count_by_search(pairs: PairDistances, histogram: ScoreHistogram, block: Block, ranges: Sequence[Range]) -> Kept:
-    """On any device."""
+    """Count by torch and numpy operators on any device."""
     flat, width = block.cosines.view(-1), block.cosines.shape[1]
     if block.rows.start == block.columns.start:
         square = block.cosines[:, : len(block.cosines)]
@@ -159,7 +160,7 @@ def count_by_search(pairs: PairDistances, histogram: ScoreHistogram, block: Bloc
 
 
 def _places_from(lowest: float, scores: Tensor) -> Tensor:
-    """The indices of the scores >= lowest."""
+    """Returns the indices of the scores >= lowest."""
     if scores.device.type != "cpu":
         return (scores >= lowest).nonzero().squeeze(1)
     # numpy compares and searches eight times faster than torch
@@ -194,9 +195,9 @@ _STANDARD_ERRORS = 4
 
 
 def expected_ranges(pairs: PairDistances, fars: Sequence[float]) -> list[tuple[float, float]]:
-    """Ranges of scores, low to high, that most likely hold the thresholds of false accept rates and of equal errors.
+    """Returns score ranges, ascending, that most likely contain the thresholds of the FARs and of the equal error rate.
 
-    Those that overlap are one. The same on all ranks.
+    Overlapping ranges are merged. The result is the same on all ranks.
     """
     with full_precision(pairs.unit.device):
         rates = [(far, far) for far in dict.fromkeys(fars)]
@@ -205,7 +206,7 @@ def expected_ranges(pairs: PairDistances, fars: Sequence[float]) -> list[tuple[f
         brackets = calibration_brackets(pairs, rates)
     merged: list[tuple[float, float]] = []
     for low, high in sorted(bracket[::-1] for bracket in brackets if bracket is not None):
-        # Beyond 1 is how a bracket says that it has no end.
+        # A bracket without an upper end has a value above 1.
         low = low if low >= -1 else -torch.inf
         high = high if high <= 1 else torch.inf
         if merged and low <= merged[-1][1]:
@@ -215,7 +216,7 @@ def expected_ranges(pairs: PairDistances, fars: Sequence[float]) -> list[tuple[f
 
 
 def _rates_around_equal_errors(pairs: PairDistances) -> tuple[float, float] | None:
-    """False accept rates below and above the equal error rate; None without genuine pairs in the sample."""
+    """Returns the false accept rates below and above the equal error rate; None if the sample has no genuine pairs."""
     generator = torch.Generator().manual_seed(0)
     chosen = torch.randperm(len(pairs.unit), generator=generator)[:_SAMPLED].to(pairs.unit.device)
     follows = chosen + 1 < pairs.class_end[chosen]  # the next sample is of the same class
@@ -232,7 +233,7 @@ def _rates_around_equal_errors(pairs: PairDistances) -> tuple[float, float] | No
     rejected = torch.arange(len(genuine), device=genuine.device) / len(genuine)
     accepted = 1 - torch.searchsorted(impostor, genuine) / len(impostor)
     equal = float(torch.minimum(rejected, accepted).max())
-    # Of each rate the error of its own pairs; one more than none, so that rates of 0 have an error, too.
+    # Standard error of each rate. One is added to each count, so that a rate of 0 has an error too.
     least = min(len(genuine), len(impostor))
     share = max(equal, 1 / least)
     error = _STANDARD_ERRORS * (2 * share * (1 - share) / least) ** 0.5
@@ -242,7 +243,7 @@ def _rates_around_equal_errors(pairs: PairDistances) -> tuple[float, float] | No
 # Most scores stored to resolve one bin: 64 MB.
 _KEPT_AT_MOST = 2**24
 _EXPECTED_FROM = 2048
-_NO_TIE = 1e-10  # share of the area below which a run of scores is left as it is
+_NO_TIE = 1e-10  # share of the area below which a run of scores is not merged
 _ROUNDING = {torch.float32: 2**-22, torch.float64: 2**-46}  # of cosines
 
 
@@ -290,13 +291,13 @@ def labelled_pairs_roc(
     offsets: Tensor | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> ROC:
-    """The ROC curve of the cosines of all pairs of a set, exact at the points that matter.
+    """Returns the ROC curve of the cosines of all pairs of a set, exact at the requested operating points.
 
-    One pass counts the scores in bins of 1.9e-6, and keeps the single scores where a sample of the pairs expects the
-    operating points at `fars` and the equal error rate; a second pass looks for those that lie elsewhere. So
-    `operating_point` at each of the fars and `equal_error_rate` are exact (unless more than 2^24 pairs share such a
-    bin, e.g. of collapsed embeddings). `roc_auc` is within `auc_bounds`. Scores that are
-    equal but for rounding, as those of binary embeddings, count as equal.
+    One pass counts the scores in bins of 1.9e-6. It also keeps the individual scores near the operating points at
+    `fars` and the equal error rate, whose locations a sample of the pairs predicts. A second pass collects scores that
+    lie outside the prediction. `operating_point` at each of the fars and `equal_error_rate` are therefore exact, unless
+    more than 2^24 pairs share a bin (e.g. if the embeddings have collapsed). `roc_auc` is within `auc_bounds`. Scores
+    that differ by rounding only, such as those of binary embeddings, count as equal.
 
     Args:
         embeddings, labels: see `labelled_pairs`.
@@ -328,7 +329,7 @@ def roc_of_all_pairs(
 ) -> ROC:
     """`labelled_pairs_roc`; a bin of more than `kept_at_most` pairs is not resolved.
 
-    expected_from: samples from which the first pass keeps scores; below, a second pass costs little.
+    expected_from: number of samples from which the first pass keeps scores; for fewer, a second pass is cheap.
     """
     for far in fars:
         check_far(far)
@@ -338,7 +339,7 @@ def roc_of_all_pairs(
     if both_kinds and len(pairs.unit) >= expected_from:
         ranges = expected_ranges(pairs, fars)
     histogram, kept = count_scores(pairs, ranges, most=kept_at_most)
-    # A score that rounding puts on both sides of an edge is in two bins, or in three.
+    # Rounding can spread one score over two or three bins.
     roc = _join_ties(histogram.roc(), 1.5 / histogram.BINS_PER_UNIT, 3 / histogram.BINS_PER_UNIT)
     if not both_kinds:
         return roc
@@ -357,10 +358,10 @@ def roc_of_all_pairs(
 
 
 def _join_ties(roc: ROC, gap: float, extent: float) -> ROC:
-    """Without the points inside runs of thresholds that are less than `gap` apart, if a run's extent is below `extent`.
+    """Merge runs of thresholds that are less than `gap` apart, if a run's extent is below `extent`.
 
-    Such a run is one score, but for rounding. Where scores lie densely, runs are long, and nothing goes; nor does it
-    where a run is of one kind of pairs, or of next to none.
+    The scores of such a run differ by rounding only. Dense scores form long runs, which are kept. So are runs with only
+    one kind of pairs, or with a negligible number of pairs.
     """
     last = (roc.thresholds[:-1] - roc.thresholds[1:] >= gap).nonzero().squeeze(1)
     last = torch.cat([last, last.new_full((1,), len(roc.thresholds) - 1)])
@@ -380,7 +381,7 @@ def _join_ties(roc: ROC, gap: float, extent: float) -> ROC:
 
 
 def _bins_of(roc: ROC, fars: Sequence[float], kept_at_most: int) -> list[int]:
-    """The places on the curve of the bins to resolve."""
+    """Returns the indices of the curve points whose bins must be resolved."""
     last = len(roc.thresholds) - 1
     bins = {min(place + 1, last) for far in fars if (place := place_at_far(roc, far)) is not None}
     bins.add(place_at_equal_errors(roc))
@@ -396,7 +397,7 @@ def _inside(pairs: Kept | None, bin_: Range) -> Kept:
 
 
 def _with_points(roc: ROC, bins: dict[int, Kept], rounding: float) -> ROC:
-    """Add a point to the curve for each distinct score in some bins, given by their ascending places on it."""
+    """Add a point to the curve for each distinct score in some bins; bins: ascending indices on the curve."""
     curves, begin = [], 0
     for place, (scores, same) in bins.items():
         curves.append(ROC(*(column[begin:place] for column in roc)))

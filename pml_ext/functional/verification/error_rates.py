@@ -35,7 +35,7 @@ class VerificationErrors(NamedTuple):
 
 
 def errors_at(scores: Tensor, same: Tensor, thresholds: Tensor | float) -> VerificationErrors:
-    """False accepts and false rejects at thresholds: a pair is accepted if its score >= threshold.
+    """Count false accepts and false rejects at thresholds; a pair is accepted if its score >= threshold.
 
     Args:
         scores, same: see `tar_at_far`.
@@ -53,7 +53,7 @@ def errors_at(scores: Tensor, same: Tensor, thresholds: Tensor | float) -> Verif
     check_scores(scores, same)
     if not isinstance(thresholds, Tensor):
         check_number(thresholds, "thresholds")
-    # Not in the precision of the scores: float16 would round the given threshold.
+    # float64, because the scores' own precision (e.g. float16) would round the given threshold.
     thresholds = torch.as_tensor(thresholds, dtype=torch.float64, device=scores.device)
     if bool(thresholds.isnan().any()):
         raise ValueError("thresholds must be numbers; got nan")
@@ -87,7 +87,7 @@ class FoldAccuracy(NamedTuple):
 
 
 def contiguous_folds(pairs: int, folds: int = 10, *, device: torch.device | None = None) -> Tensor:
-    """(P,) int64 fold ids 0 … folds − 1 in consecutive blocks, whose sizes differ by at most 1.
+    """Returns (P,) int64 fold ids 0 … folds − 1 in consecutive blocks whose sizes differ by at most 1.
 
     Raises:
         ValueError: fewer than 2 folds, fewer pairs than folds.
@@ -103,7 +103,7 @@ def contiguous_folds(pairs: int, folds: int = 10, *, device: torch.device | None
 
 
 def fold_accuracy(scores: Tensor, same: Tensor, fold_ids: Tensor) -> FoldAccuracy:
-    """Accuracy of each fold at the threshold that is most accurate on all other folds.
+    """Returns the accuracy of each fold at the threshold that is most accurate on all other folds.
 
     If several thresholds are equally accurate, the one that accepts the fewest pairs is chosen, midway between the
     lowest score it accepts and the highest it rejects (inf if it accepts nothing, −inf if everything).
@@ -125,7 +125,7 @@ def fold_accuracy(scores: Tensor, same: Tensor, fold_ids: Tensor) -> FoldAccurac
     fold_ids = check_labels(fold_ids, len(scores), "fold_ids")
     ids, index = torch.unique(fold_ids.to(scores.device), return_inverse=True)
     if len(ids) < 2:
-        raise ValueError(f"fold_ids must have at least 2 folds (each is judged by the others); got {len(ids)}")
+        raise ValueError(f"fold_ids must have at least 2 folds (a fold's threshold comes from others); got {len(ids)}")
     scores = scores.double()  # float16 would round the midpoint of two scores to one of them
     accuracies, thresholds = [], []
     for fold, name in enumerate(ids.tolist()):
@@ -144,7 +144,7 @@ def fold_accuracy(scores: Tensor, same: Tensor, fold_ids: Tensor) -> FoldAccurac
 
 
 def _most_accurate_threshold(roc: ROC) -> Tensor:
-    """The strictest of the most accurate thresholds, halfway to the next score (0-dim float64)."""
+    """Returns the strictest of the most accurate thresholds, halfway to the next score (0-dim float64)."""
     right = roc.true_accepts - roc.false_accepts
     best = int((right == right.max()).nonzero()[0])
     edges = torch.cat([roc.thresholds, roc.thresholds.new_full((1,), -torch.inf)])

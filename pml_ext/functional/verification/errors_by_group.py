@@ -9,11 +9,11 @@ from pml_ext._ops.numerics import full_precision
 from pml_ext.functional.pairwise.pair_blocks import PairBlocks, true_places
 from pml_ext.functional.verification.intervals import jackknife_variance
 
-_HALF = 0.5  # an error: what no error is without one class, in a ratio that would be 0 or infinite
+_HALF = 0.5  # errors that count if there are none: keeps ratios above 0 and finite
 
 
 class GroupErrors(NamedTuple):
-    """Counts of each of T classes, int64; a class's pairs are those with a sample of it.
+    """Error counts per class, int64, for T classes; a class's pairs are those with a sample of it.
 
     false_accepts, impostor_pairs: (T, G, G) by the groups of a pair's samples, symmetric.
     false_rejects, genuine_pairs: (T, G); a genuine pair of two groups counts for both.
@@ -26,7 +26,7 @@ class GroupErrors(NamedTuple):
 
 
 def group_errors(pairs: PairBlocks, groups: Tensor, count: int, cosine: float) -> GroupErrors:
-    """Errors at a cosine threshold; groups: (N,) ids from 0 to count − 1, in the order of the pairs' samples."""
+    """Count the errors at a cosine threshold; groups: (N,) ids from 0 to count − 1, in the order of the samples."""
     classes = len(pairs.classes)
     groups, label = groups.cpu(), pairs.index.cpu()
     samples = torch.zeros((classes, count), dtype=torch.int64)
@@ -66,9 +66,9 @@ def group_errors(pairs: PairBlocks, groups: Tensor, count: int, cosine: float) -
 
 
 def rates_without_each(errors: Tensor, pairs: Tensor, share: int) -> tuple[Tensor, Tensor]:
-    """(G,) rates of the groups and (T, G) those without each class, in which no error counts as half of one.
+    """Returns (G,) group rates, and (T, G) rates with each class left out; zero errors count as half an error there.
 
-    errors, pairs: (T, G) of each class; share: the number of classes of a pair.
+    errors, pairs: (T, G) counts per class; share: number of classes that a pair counts for.
     """
     wrong, total = errors.sum(dim=0) // share, pairs.sum(dim=0) // share
 
@@ -78,10 +78,10 @@ def rates_without_each(errors: Tensor, pairs: Tensor, share: int) -> tuple[Tenso
 def interval_by_stratum(
     value: Tensor, without: Tensor, stratum: Tensor, confidence: float = 0.95
 ) -> tuple[Tensor, Tensor]:
-    """Ends of t intervals of (G,) statistics from their (T, G) values without each class.
+    """Returns the ends of t intervals of (G,) statistics, from their (T, G) values with each class left out.
 
-    Classes are left out within (T,) strata, which are samples of their own. Source: Arvesen 1969, see
-    `jackknife_interval`, for several samples.
+    The (T,) strata are independent samples; each class is left out within its own. Source: Arvesen 1969, for several
+    samples; see `jackknife_interval`.
     """
     from scipy.special import stdtrit  # a dependency of pytorch-metric-learning's scikit-learn
 

@@ -1,4 +1,4 @@
-"""Verification over streams of scores too long to store: counts in fine bins, with error bounds."""
+"""Histogram of verification scores, for streams too long to store, with error bounds."""
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ class ScoreHistogram:
         low, high: the range of scores, integers at most 128 apart: −1 and 1 for cosines, −2 and 0 for negated distances
             of unit vectors. Scores outside count as low or high: the bounds still hold, but are wide there. Memory is
             8.4 MB per unit.
-        device: of the counts; scores are moved there.
+        device: device of the counts; scores are moved to it.
     Attributes:
         counts: (2, bins + 1) int64: impostor and genuine scores in [low + bin · width, low + (bin + 1) · width); the
             last bin is [high, inf).
@@ -64,14 +64,14 @@ class ScoreHistogram:
             flat.scatter_add_(0, place, place.new_ones(1).expand_as(place))
 
     def count_as_impostors(self, scores: Tensor) -> None:
-        """Count (P,) scores without a check and without a look at whose they are."""
+        """Count (P,) scores as impostor scores, unchecked."""
         at_once = _COUNTED_AT_ONCE if scores.device.type == "cpu" else max(1, len(scores))
         for some in scores.split(at_once):
             place = self._places(some)
             self.counts[0].scatter_add_(0, place, place.new_ones(1).expand_as(place))
 
     def _places(self, scores: Tensor) -> Tensor:
-        """The bin of each score, int64."""
+        """Returns the bin of each score, int64."""
         scores = scores.detach().to(self.counts.device)
         scores = scores if scores.dtype == torch.float64 else scores.float()
         # Scaling by a power of two and floor are exact, so is the shift of the integers.
@@ -97,7 +97,7 @@ class ScoreHistogram:
         filled = self.counts.sum(0).nonzero().squeeze(1).flip(0)
         impostors, genuine = self.counts[:, filled].cumsum(1)
         thresholds = self.low + filled.double() / self.BINS_PER_UNIT
-        thresholds[filled == 0] = -torch.inf  # scores below low are counted there
+        thresholds[filled == 0] = -torch.inf  # includes the scores below low
         nothing = filled.new_zeros(1)
         return ROC(
             torch.cat([thresholds.new_full((1,), torch.inf), thresholds]),
@@ -107,7 +107,7 @@ class ScoreHistogram:
 
 
 def tar_bounds(roc: ROC, far: float) -> tuple[Tensor, Tensor]:
-    """Bounds of the largest true accept rate at a false accept rate of at most `far`.
+    """Returns bounds of the largest true accept rate at a false accept rate of at most `far`.
 
     Args:
         roc: some of the operating points of the scores, from `ScoreHistogram.roc`.
@@ -129,7 +129,7 @@ def tar_bounds(roc: ROC, far: float) -> tuple[Tensor, Tensor]:
 
 
 def auc_bounds(roc: ROC) -> tuple[Tensor, Tensor]:
-    """Bounds of the area under the full ROC curve: all ties inside a bin lost, and all won.
+    """Returns bounds of the area under the full ROC curve: every tie inside a bin counts as lost, or as won.
 
     Args:
         roc: some of the operating points of the scores; `roc_auc(roc)` is the midpoint.
@@ -145,7 +145,7 @@ def auc_bounds(roc: ROC) -> tuple[Tensor, Tensor]:
 
 
 def eer_bounds(roc: ROC) -> tuple[Tensor, Tensor]:
-    """Bounds of the equal error rate of the full ROC curve.
+    """Returns bounds of the equal error rate of the full ROC curve.
 
     Args:
         roc: some of the operating points of the scores.

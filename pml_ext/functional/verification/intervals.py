@@ -1,4 +1,4 @@
-"""Confidence intervals of rates: of independent trials, over classes, and by resampling subjects."""
+"""Confidence intervals of rates, for independent trials, over classes, and by resampling subjects."""
 
 import math
 from typing import Any
@@ -12,11 +12,11 @@ from pml_ext.functional.verification.roc import check_far, check_scores, first_r
 
 
 def rate_interval(errors: Tensor | int, trials: Tensor | int, confidence: float = 0.95) -> tuple[Tensor, Tensor]:
-    """Clopper-Pearson interval of the rate errors / trials.
+    """Returns the Clopper-Pearson interval of the rate errors / trials.
 
-    It covers the true rate with at least the given probability if trials are independent. Pairs are not, because all
-    pairs of a subject share its images: for pairs the interval is too narrow, more so with many pairs per subject. Use
-    `functional.bootstrap_tar_at_far`, which resamples subjects.
+    It covers the true rate with at least the given probability if trials are independent. Pairs are not: all
+    pairs of a subject share its images, so the interval is too narrow, and more so with many pairs per subject. Use
+    `functional.bootstrap_tar_at_far` for pairs; it resamples subjects.
 
     Args:
         errors, trials: counts, integers or integer tensors that broadcast, 0 <= errors <= trials.
@@ -50,7 +50,7 @@ def rate_interval(errors: Tensor | int, trials: Tensor | int, confidence: float 
 
 
 def interval_of_share(errors: Any, trials: Any, confidence: float) -> tuple[Any, Any]:
-    """`rate_interval` of floats or of float64 arrays; counts need not be whole."""
+    """`rate_interval` for floats or float64 arrays; counts may be fractional."""
     from scipy.special import betaincinv  # a dependency of pytorch-metric-learning's scikit-learn
 
     tail = (1 - confidence) / 2
@@ -72,13 +72,13 @@ def class_rate_interval(
     if not total:
         raise ValueError("a rate needs at least one pair; got none")
     counted = pairs > 0
-    # nan if a class takes part in all pairs: nothing is left without it
+    # nan if all pairs have a sample of the class: no pair is left without it
     without = (wrong - errors[counted]).double() / (total - pairs[counted])
     return jackknife_interval(wrong / total, without, total, confidence, effective_number(pairs))
 
 
 def effective_number(weights: Tensor) -> float:
-    """Of classes with (T,) weights: T of equal weights, about 1 where one class has nearly all.
+    """Returns the effective number of classes with (T,) weights: T for equal weights, about 1 if one class dominates.
 
     Source: Kish, Survey Sampling, 1965.
     """
@@ -89,14 +89,15 @@ def effective_number(weights: Tensor) -> float:
 def jackknife_interval(
     rate: float, without: Tensor, trials: int, confidence: float, classes: float
 ) -> tuple[float, float]:
-    """Jeffreys' interval of a mean in [0, 1], for the trials whose binomial variance equals the jackknife's.
+    """Returns Jeffreys' interval of a mean in [0, 1], for as many trials as give a binomial the jackknife variance.
 
-    Fewer classes make it wider, as Student's t is wider than a normal variable. Clopper-Pearson's would be too wide: a
-    mean over pairs is no count of trials. If the mean is 0 or 1, or one class is left, its variance is unknown: then
-    each class counts as one trial, and the interval is Clopper-Pearson's. Of 95 % intervals for FRR, 92 to 98 % hold
-    the rate if class sizes are Pareto distributed (83 to 93 % if every class counted as one in Student's t).
+    Fewer classes make it wider, as Student's t is wider than a normal distribution. Clopper-Pearson's would be too
+    wide: a mean over pairs is not a count of trials. If the mean is 0 or 1, or only one class remains, the variance is
+    unknown; each class then counts as one trial, and the interval is Clopper-Pearson's. For Pareto distributed class
+    sizes, 92 to 98 % of the 95 % intervals for FRR cover the rate (83 to 93 % if Student's t counted every class as
+    one).
 
-    without: (T,) the mean without each of T classes; trials: the most that count; classes: their `effective_number`.
+    without: (T,) the mean with each class left out; trials: upper limit of the trials; classes: `effective_number`.
     Source: Arvesen, Annals of Mathematical Statistics 40 (1969), jackknife of U-statistics; Korn and Graubard, Survey
         Methodology 24 (1998), effective sample size with t; Brown, Cai and DasGupta, Statistical Science 16 (2001),
         Jeffreys' interval.
@@ -118,12 +119,12 @@ def jackknife_interval(
 
 
 def jackknife_variance(without: Tensor) -> Tensor:
-    """Variances of statistics, from their (T, …) values without each of T classes."""
+    """Returns the variances of statistics, from their (T, …) values with each class left out."""
     return (without - without.mean(dim=0)).square().sum(dim=0) * (1 - 1 / len(without))
 
 
 def half_width(without: Tensor, confidence: float = 0.95) -> float:
-    """Of a t interval of a statistic, from its (T,) values without each of T classes."""
+    """Returns the half width of a statistic's t interval, from its (T,) values with each class left out."""
     from scipy.special import stdtrit
 
     return float(stdtrit(len(without) - 1, (1 + confidence) / 2) * jackknife_variance(without).sqrt())
@@ -139,7 +140,7 @@ def bootstrap_tar_at_far(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """Percentile interval of TAR at FAR from resampled subjects.
+    """Returns the percentile interval of TAR at FAR from resampled subjects.
 
     Subjects are independent; pairs of one subject are not. Each resample draws the same number of subjects with
     replacement. A genuine pair counts as often as its subject is drawn, an impostor pair as often as the product of
@@ -150,8 +151,8 @@ def bootstrap_tar_at_far(
         subjects_a, subjects_b: (P,) integer ids of the pairs' subjects; a pair with equal ids is genuine.
         far: allowed false accept rate, in (0, 1].
         resamples: number of resamples, each a pass over the pairs.
-        confidence: of the interval, in (0, 1).
-        seed: of the draws.
+        confidence: probability of covering the true rate, in (0, 1).
+        seed: seed of the resampling.
     Returns:
         lower, upper: 0-dim float64; nan if `functional.tar_at_far` is. Resamples without a genuine or an impostor pair
         are skipped.

@@ -1,4 +1,4 @@
-"""The quality of scores as evidence: C_llr, and its minimum over calibrations."""
+"""Cost of log-likelihood ratios (C_llr), and its minimum over calibrations."""
 
 import math
 
@@ -37,7 +37,7 @@ def cllr(log_ratios: Tensor, same: Tensor) -> Tensor:
 
 
 def min_cllr(scores: Tensor, same: Tensor) -> Tensor:
-    """The smallest `cllr` of any increasing function of scores, which depends only on their order.
+    """Returns the smallest `cllr` of any increasing function of the scores; it depends only on their order.
 
     Args:
         scores, same: see `tar_at_far`.
@@ -56,7 +56,7 @@ def min_cllr(scores: Tensor, same: Tensor) -> Tensor:
 
 
 def count_by_score(scores: Tensor, same: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The N distinct scores, ascending, each pair's place among them, and the pairs of either kind there (float64)."""
+    """Returns N distinct scores, ascending, each pair's index among them, and the pair counts per score (float64)."""
     values, place = torch.unique(scores.double().cpu(), return_inverse=True)
     is_genuine = same.cpu().double()
     genuine = torch.bincount(place, weights=is_genuine, minlength=len(values))
@@ -65,16 +65,16 @@ def count_by_score(scores: Tensor, same: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 
 def ratios_of_counts(genuine: Tensor, impostors: Tensor) -> Tensor:
-    """Of all increasing functions of N scores, the log-likelihood ratios with the lowest `cllr`.
+    """Returns the log-likelihood ratios with the lowest `cllr` among all increasing functions of N scores.
 
-    genuine, impostors: (N,) pairs of each score, ascending, in float64 on the CPU.
+    genuine, impostors: (N,) numbers of pairs per score, ascending, in float64 on the CPU.
     """
     share = pool_adjacent_violators(genuine / (genuine + impostors), genuine + impostors)
     return torch.logit(share) - torch.log(genuine.sum() / impostors.sum())
 
 
 def pool_adjacent_violators(values: Tensor, weights: Tensor) -> Tensor:
-    """The increasing sequence closest in weighted least squares to (N,) float64 values on the CPU; weights > 0."""
+    """Returns the increasing sequence closest in weighted least squares to (N,) float64 CPU values; weights > 0."""
     from sklearn.isotonic import isotonic_regression  # a dependency of pytorch-metric-learning
 
     return torch.from_numpy(isotonic_regression(values.numpy(), sample_weight=weights.numpy()))

@@ -1,4 +1,4 @@
-"""The ROC curve of verification as counts: area, equal error rate, and TAR at FAR by one rule, `first_refused`."""
+"""Verification ROC curve as counts, with area, equal error rate and TAR at FAR (all by `first_refused`)."""
 
 from typing import NamedTuple
 
@@ -81,7 +81,7 @@ class OperatingPoint(NamedTuple):
 
 
 def roc_curve(scores: Tensor, same: Tensor) -> ROC:
-    """The operating point at each distinct score; pairs with equal scores are accepted together.
+    """Returns the operating point at each distinct score; pairs with equal scores are accepted together.
 
     Args:
         scores: (P,) similarities, higher is more alike, finite (negate distances).
@@ -110,7 +110,7 @@ def roc_curve(scores: Tensor, same: Tensor) -> ROC:
 
 
 def roc_auc(roc: ROC) -> Tensor:
-    """Area under the ROC curve: the probability that a genuine pair scores above an impostor pair; ties count half.
+    """Returns the area under the ROC curve: P(a genuine pair scores above an impostor pair), where ties count half.
 
     Returns:
         0-dim float64 in [0, 1], 0.5 for uninformative scores; nan without genuine or without impostor pairs.
@@ -123,7 +123,7 @@ def roc_auc(roc: ROC) -> Tensor:
 
 
 def equal_error_rate(roc: ROC) -> OperatingPoint:
-    """Where the false accept rate equals the false reject rate, linearly interpolated between operating points.
+    """Returns the point at which FAR equals FRR, linearly interpolated between operating points.
 
     Returns:
         OperatingPoint with far = 1 − tar = the equal error rate, and the threshold of the first point with FAR >= FRR
@@ -146,16 +146,16 @@ def equal_error_rate(roc: ROC) -> OperatingPoint:
 
 
 def place_at_equal_errors(roc: ROC) -> int:
-    """The index of the first point with FAR >= FRR; the curve must have both kinds of pairs."""
+    """Returns the index of the first point with FAR >= FRR; the curve must have both kinds of pairs."""
     # Cross-multiplied, so that equal rates compare equal; in float64, as int64 overflows at 3 · 10^9 pairs per kind.
     false_rejects = (roc.genuine - roc.true_accepts).double()
     return int((roc.false_accepts.double() * roc.genuine >= false_rejects * roc.impostors).nonzero()[0])
 
 
 def first_refused(far: float, impostors: int) -> int | None:
-    """The rank, from 1, of the first impostor pair that would exceed a FAR in (0, 1]; impostors + 1 if none would.
+    """Returns the rank, from 1, of the first impostor pair that would exceed a FAR in (0, 1]; impostors + 1 if none.
 
-    Its ties are rejected too. None if far < 1 / impostors, which allows no false accept.
+    Pairs tied with it are rejected too. None if far < 1 / impostors, which allows no false accept.
     """
     check_far(far)
     allowed = largest_count_within(far, impostors)
@@ -163,13 +163,13 @@ def first_refused(far: float, impostors: int) -> int | None:
 
 
 def largest_count_within(rate: float, total: int) -> int:
-    """The largest m with m / total <= rate, regardless of the rounding of rate * total."""
+    """Returns the largest m with m / total <= rate, regardless of the rounding of rate * total."""
     m = int(rate * total)
     return m + (m < total and (m + 1) / total <= rate)
 
 
 def tar_at_far(scores: Tensor, same: Tensor, far: float) -> Tensor:
-    """The largest true accept rate among the thresholds whose false accept rate is at most `far`.
+    """Returns the largest true accept rate among the thresholds whose false accept rate is at most `far`.
 
     A pair is accepted if its score >= threshold; an accepted impostor pair is a false accept. Tied scores are accepted
     together and nothing is interpolated. `operating_point` also gives the threshold.
@@ -202,10 +202,10 @@ def tar_at_far(scores: Tensor, same: Tensor, far: float) -> Tensor:
 
 
 def operating_point(roc: ROC, far: float) -> OperatingPoint:
-    """The largest true accept rate at a false accept rate of at most `far`, with its threshold.
+    """Returns the largest true accept rate at a false accept rate of at most `far`, with its threshold.
 
-    The threshold is the lowest that keeps within `far`. It is inf, with a rate of 0, if every finite one accepts too
-    many impostors.
+    The threshold is the lowest whose FAR is at most `far`. It is inf, with rates of 0, if every finite threshold
+    accepts too many impostors.
 
     Args:
         far: allowed false accept rate, in (0, 1].
@@ -228,12 +228,12 @@ def operating_point(roc: ROC, far: float) -> OperatingPoint:
 
 
 def place_at_far(roc: ROC, far: float) -> int | None:
-    """The index of `operating_point`, or None."""
+    """Returns the index of `operating_point` on the curve, or None."""
     check_roc(roc)
     rank = first_refused(far, roc.impostors)
     return last_place_before(roc.false_accepts, rank) if roc.genuine and rank is not None else None
 
 
 def last_place_before(false_accepts: Tensor, rank: int) -> int:
-    """The index of the last of the ascending counts, which begin with 0, that is below rank."""
+    """Returns the index of the last ascending count below rank; the first count is 0."""
     return int(torch.searchsorted(false_accepts, rank)) - 1

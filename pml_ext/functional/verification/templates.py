@@ -11,7 +11,9 @@ from pml_ext.functional.pairwise.pair_blocks import listed_cosines
 
 
 class Templates(NamedTuple):
-    """ids: (T,) int64 template ids, ascending. embeddings: (T, D) of length 1, float32 (float64 for float64).
+    """Template embeddings by id.
+
+    ids: (T,) int64 template ids, ascending. embeddings: (T, D) of length 1, float32 (float64 for float64).
 
     >>> templates = Templates(torch.tensor([3, 7]), torch.eye(2))
     >>> templates.rows(torch.tensor([7, 3, 7])).tolist()
@@ -22,7 +24,7 @@ class Templates(NamedTuple):
     embeddings: Tensor
 
     def rows(self, ids: Tensor) -> Tensor:
-        """The rows of templates by id, any shape.
+        """Returns the rows of the given template ids, of any shape.
 
         Raises:
             ValueError: an id without a template.
@@ -39,7 +41,7 @@ class Templates(NamedTuple):
 
 
 def template_embeddings(embeddings: Tensor, template_ids: Tensor, media_ids: Tensor) -> Templates:
-    """The normalised mean of each template's media, each the mean of its images (a video's frames count as one).
+    """Returns the normalised mean of each template's media; a medium is the mean of its images (or video frames).
 
     Args:
         embeddings: (N, D), finite, one per image, not normalised here: normalise them first to give all images the
@@ -76,7 +78,7 @@ def _means(rows: Tensor, group: Tensor, groups: int) -> Tensor:
 
 
 def pair_cosines(embeddings: Tensor, ref_emb: Tensor, rows: Tensor, ref_rows: Tensor) -> Tensor:
-    """Cosines of the listed pairs (embeddings[rows[p]], ref_emb[ref_rows[p]]), in blocks of pairs.
+    """Returns the cosines of the listed pairs (embeddings[rows[p]], ref_emb[ref_rows[p]]), in blocks of pairs.
 
     Args:
         embeddings, ref_emb: (N, D) and (R, D), finite; normalised here.

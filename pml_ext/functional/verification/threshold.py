@@ -1,4 +1,4 @@
-"""One distance threshold for all pairs of a data set: at a target FAR, at a target FRR, or of the best utility.
+"""One distance threshold for all pairs of a data set, by target FAR, by target FRR, or by best utility.
 
 Pairs whose cosines differ by less than 1e-6 count as tied: a threshold between them would separate them by float32
 rounding, which may differ the next time.
@@ -24,7 +24,7 @@ _GRID_OF_ALL = 2**14
 
 
 def threshold_at_far(pairs: PairDistances, far: float) -> float:
-    """The largest distance threshold whose pooled FAR is at most `far`, in (0, 1); ties are rejected together."""
+    """Returns the largest distance threshold whose pooled FAR is at most `far`, in (0, 1). Ties are rejected."""
     check_fraction(far, "far")
     rank = first_refused(far, pairs.total_negative_pairs)
     if rank is None:
@@ -33,7 +33,7 @@ def threshold_at_far(pairs: PairDistances, far: float) -> float:
     if threshold is None:
         raise ValueError(
             f"no threshold meets far={far:g}: it allows {rank - 1} of {pairs.total_negative_pairs} impostor pairs, but "
-            "more have equal embeddings: has the model collapsed, or do samples have several labels?"
+            "more pairs have equal embeddings. Check for a collapsed model, and for samples with several labels"
         )
     return threshold
 
@@ -52,7 +52,7 @@ def thresholds_at_far(pairs: PairDistances, fars: Sequence[float]) -> list[float
 
 
 def threshold_at_frr(pairs: PairDistances, frr: float) -> float:
-    """The smallest distance threshold whose pooled FRR is at most `frr`, in (0, 1); ties are accepted together."""
+    """Returns the smallest distance threshold whose pooled FRR is at most `frr`, in (0, 1). Ties are accepted."""
     total = pairs.total_positive_pairs
     check_fraction(frr, "frr")
     allowed = largest_count_within(frr, total)
@@ -63,7 +63,7 @@ def threshold_at_frr(pairs: PairDistances, frr: float) -> float:
 
 
 def threshold_of_best_utility(pairs: PairDistances, *, grid: int = _GRID_OF_ALL) -> float:
-    """A distance threshold with the largest utility 2 φ ψ / (φ + ψ) of the pooled TNR φ and TPR ψ.
+    """Returns a distance threshold with the largest utility 2 φ ψ / (φ + ψ) of the pooled TNR φ and TPR ψ.
 
     Rates are counted on grids of at least 4 thresholds. Between two, the utility is at most that of the lower one's TNR
     and the upper one's TPR; intervals where this bound exceeds the best utility so far are refined, down to 1e-7.
@@ -86,16 +86,16 @@ def threshold_of_best_utility(pairs: PairDistances, *, grid: int = _GRID_OF_ALL)
 
 
 def _pooled_rates(pairs: PairDistances, thresholds: Tensor, at_once: int) -> tuple[Tensor, Tensor]:
-    """The TPR and TNR of all pairs at ascending thresholds, 2 · at_once per pass."""
+    """Returns the TPR and TNR of all pairs at ascending thresholds, 2 · at_once per pass."""
     counts = [count_accepted(pairs, some) for some in thresholds.split(2 * at_once)]
     positives, negatives = (torch.cat(kind).double().cpu() for kind in zip(*counts, strict=True))
     return positives / pairs.total_positive_pairs, 1 - negatives / pairs.total_negative_pairs
 
 
 def middle_of_gap(pairs: PairDistances, threshold: float) -> float:
-    """The midpoint of the farthest accepted and the closest rejected pair, which decides all pairs like `threshold`.
+    """Returns the midpoint of the farthest accepted and the closest rejected pair; decides pairs as `threshold` does.
 
-    It is the threshold most robust to rounding. pairs: in float64, which separates the midpoint from the ends.
+    It is the threshold most robust to rounding. pairs: float64 distances, so that the midpoint differs from the ends.
     """
     at = torch.tensor([threshold], dtype=torch.float64)
     # Use only positives_only passes for positive pairs: others cut different blocks, which round differently.
@@ -112,7 +112,7 @@ def middle_of_gap(pairs: PairDistances, threshold: float) -> float:
 
 
 def grid_size(pairs: PairDistances) -> int:
-    """Thresholds per counting pass by class, whose (T, M) counts take 32 MB at most."""
+    """Returns the number of thresholds per counting pass by class; the (T, M) counts take 32 MB at most."""
     return max(64, min(1024, ENTRIES_ON_A_DEVICE // len(pairs.classes)))
 
 
@@ -122,7 +122,7 @@ def _too_few_error(rate: float, total: int, name: str, kind: str) -> ValueError:
 
 
 def _bracket_positive(pairs: PairDistances, rank: int, high: float = 2.0) -> tuple[float, float]:
-    """(low, high), at most 1e-12 apart: fewer than `rank` positive pairs are within low, at least `rank` within high.
+    """Returns (low, high), at most 1e-12 apart; fewer than `rank` positive pairs are in low, at least `rank` in high.
 
     Rank 0 gives (0, 0). The given `high` must have at least `rank` positive pairs within it.
     """
@@ -133,7 +133,7 @@ def _bracket_positive(pairs: PairDistances, rank: int, high: float = 2.0) -> tup
         grid = torch.linspace(low, high, grid_size(pairs), dtype=torch.float64)
         within = pairs.accepted(grid, positives_only=True)[0].sum(dim=0).cpu()
         first = int(torch.searchsorted(within, rank))
-        if not first:  # low is 0 and has them already: copies of one sample
+        if not first:  # low is 0 and already has `rank` pairs, of copies of one sample
             return low, low
         low, high = float(grid[first - 1]), float(grid[first])
     return low, high

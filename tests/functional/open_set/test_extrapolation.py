@@ -96,7 +96,7 @@ def test_held_out_identities():
 
 def test_too_few_scores_are_an_error():
     x = torch.randn(40, 16, generator=torch.Generator().manual_seed(0))
-    with pytest.raises(ValueError, match=r"at least 10 scores .* got 0: measure more identities, or allow a higher"):
+    with pytest.raises(ValueError, match=r"at least 10 scores .* got 0. Measure more identities, or allow a higher"):
         extrapolate_fpir(x, torch.arange(40) // 2, gallery_size=1000, threshold=0.99)
     with pytest.raises(ValueError, match="gallery_size must be at least 1"):
         extrapolate_fpir(x, torch.arange(40) // 2, gallery_size=0, threshold=0.1)

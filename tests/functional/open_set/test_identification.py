@@ -90,7 +90,7 @@ def test_the_laws_are_hypergeometric_and_finite_for_large_galleries(enrolled):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"gallery_size": 6, "threshold": 0.5}, r"gallery_size must be from 1 to 5.*got 6: measure a larger set"),
+        ({"gallery_size": 6, "threshold": 0.5}, r"gallery_size must be from 1 to 5.*got 6. Measure a larger set"),
         ({"gallery_size": 2, "threshold": 0.1, "fpir": 0.1}, "give one of threshold and fpir"),
         ({"gallery_size": 2, "threshold": math.nan}, "threshold must be a number; got nan"),
         ({"gallery_size": 2, "fpir": 1.0}, r"fpir must be in \(0, 1\)"),

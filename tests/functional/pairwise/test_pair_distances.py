@@ -114,7 +114,7 @@ X, Y = torch.randn(10, 3), torch.arange(10) % 2
             for at in ([], [0.5, 0.1], [0.1, float("nan"), 0.5])
             for count in (PairDistances.accepted, count_accepted)
         ),
-        (lambda: opis(X, Y, negatives_per_positive=10**9), "asks for 20000000000 pairs; the limit is"),
+        (lambda: opis(X, Y, negatives_per_positive=10**9), "needs 20000000000 pairs; the limit is"),
     ],
 )
 def test_errors(call, message):
