@@ -1,7 +1,5 @@
 """The benchmarks run; their results are not tested."""
 
-import importlib
-import json
 import os
 import subprocess
 import sys
@@ -23,18 +21,12 @@ def output_of(script: str, *words: str) -> str:
 
 
 @pytest.mark.slow
-def test_tables_and_results(tmp_path: Path) -> None:
-    words = ["--quick", "--sizes", "16", "32", "--dim", "8", "--cases", "TCM", "--limit-gb", "1e-4"]
-    shown = output_of("losses.py", *words, "--out", str(tmp_path))
-    assert "| 32 × 8 × 4 | PML ThresholdConsistentMarginLoss | – | – | skipped: about 0 GB |" in shown
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert {(row["size"][0], row["method"]) for row in results["rows"]} >= {(16, "TCMLoss"), (32, "TCMLoss")}
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "words", "shown"),
     [
+        ("losses.py", "--quick --sizes 16 --dim 8 --cases TCM --limit-gb 1e-4", "| skipped: about 0 GB |"),
+        ("optimizer_steps.py", "--network test_resnet", "| AdamW | "),
+        ("classifier.py", "--classes 300 --dim 8 --batch 4 --budget 0.01", "| PartialFC, rate 0.1 | "),
         ("large_batch.py", "--sizes 16 --chunks 8 --side 16 --budget 0.1", "| 16 | undivided | "),
         ("metrics.py", "--quick --cases OPIS", "opis(exact=True)"),
         ("ranks.py", "--size 32 --dim 8 --rounds 1 --losses CITLoss", "| CITLoss | "),
@@ -46,30 +38,6 @@ def test_tables_and_results(tmp_path: Path) -> None:
 def test_the_script_runs(script: str, words: str, shown: str, tmp_path: Path) -> None:
     if script == "startup.py" and not Path("/proc/self/smaps_rollup").exists():
         pytest.skip("memory is measured on Linux")
-    folder = {"metrics.py": ["--out", str(tmp_path)], "search.py": ["--folder", str(tmp_path)]}
+    out = ["--out", str(tmp_path)]
+    folder = {"losses.py": out, "metrics.py": out, "search.py": ["--folder", str(tmp_path)]}
     assert shown in output_of(script, *words.split(), *folder.get(script, []))
-
-
-def test_table_of_optimizers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.syspath_prepend(SCRIPT.parent)
-    optimizer_steps = importlib.import_module("optimizer_steps")
-    monkeypatch.setattr(optimizer_steps, "GOALS", {("test_resnet", "Adam"): 0})
-    monkeypatch.setattr(sys, "argv", ["optimizer_steps.py", "--network", "test_resnet"])
-    optimizer_steps.main()
-    rows = capsys.readouterr().out.splitlines()[2:]
-    assert [row.split(" | ")[0] for row in rows] == ["| Adam", "| AdamW", "| SGD"]
-    assert "misses the goal of 0" in rows[0] and "misses" not in rows[1]
-
-
-def test_table_of_classifiers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.syspath_prepend(SCRIPT.parent)
-    classifier = importlib.import_module("classifier")
-    monkeypatch.setattr(classifier, "memory", lambda options, form, ranks: 10**6)
-    words = ["--classes", "300", "--dim", "8", "--batch", "4", "--budget", "0.01"]
-    monkeypatch.setattr(sys, "argv", ["classifier.py", *words])
-    classifier.main()
-    out = capsys.readouterr().out
-    assert [line.split(" | ")[0] for line in out.splitlines() if " MB | " in line] == [
-        "| dense", "| PartialFC", "| PartialFC, rate 0.1", "| PartialFC", "| PartialFC, rate 0.1"
-    ]  # fmt: skip
-    assert "missed: memory of PartialFC on 1 ranks: " in out

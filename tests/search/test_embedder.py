@@ -161,26 +161,6 @@ def test_files_that_are_no_export_of_ours(tmp_path: Path) -> None:
         Embedder.from_onnx("nowhere.onnx")
 
 
-def test_keys_that_shape_no_network_are_left_out_with_a_warning(
-    model: Model, images: list[np.ndarray], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    other = tmp_path / "old.yml"
-    text = f"_BASE_: {model[0]}\nSOLVER: {{BASE_LR: fast, MY_KEY: 1}}\nINPUT: {{MY_AUGMENTATION: {{ENABLED: True}}}}\n"
-    other.write_text(text + "MY_PROJECT: {A: 1}\nDATASETS: {NAMES: [Nobodys]}\nMODEL: {LOSSES: {NAME: [MyLoss]}}\n")
-    with caplog.at_level(logging.WARNING, logger="pml_ext"):
-        embedder = Embedder.from_config(other, model[1], device="cpu")
-    (message,) = [record.getMessage() for record in caplog.records]
-    assert all(key in message for key in ("SOLVER.BASE_LR", "SOLVER.MY_KEY", "INPUT.MY_AUGMENTATION", "MY_PROJECT"))
-    torch.testing.assert_close(embedder(images), by_hand(*model, images), atol=1e-5, rtol=0)
-    for text, message in (
-        ("MODEL: {HEADS: {MY_NECK: 1}}", "unknown key MODEL.HEADS.MY_NECK"),
-        ("MODEL: {BACKBONE: {NAME: build_my_backbone}}", "NAME = 'build_my_backbone': unknown"),
-    ):
-        other.write_text(f"_BASE_: {model[0]}\n{text}\n")
-        with pytest.raises(UserError, match=message):
-            Embedder.from_config(other, model[1], device="cpu")
-
-
 PIXELS = np.zeros((5, 4, 3), dtype=np.uint8)
 
 

@@ -21,7 +21,6 @@ from pml_ext.cli import main
 from pml_ext.runner.engine import training_module
 from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.modeling.architectures import Baseline, build_model
-from tests.runner.engine.forked_ranks import run_on_ranks
 
 CONFIGS = Path(__file__).parents[3] / "fastreid_configs"
 DIGITS = CONFIGS / "Digits" / "sap_tcm.yml"
@@ -97,17 +96,6 @@ def test_eval_repeats_the_numbers_exactly(trained: Path, tmp_path: Path, capfd: 
     rows = [line.partition("  ")[0] for line in shown.splitlines()]
     assert rows[2:5] == ["Digits, raw pixels", "Digits, untrained", "Digits"]
     assert "R@1" in shown and "R@1" not in said, "results are on standard output, the rest on standard error"
-
-
-def test_two_processes_measure_what_one_does(trained: Path, tmp_path: Path) -> None:
-    # A batch of the same size for every image, whoever embeds it.
-    words = f"""eval --config-file {DIGITS} MODEL.WEIGHTS {trained / "checkpoints" / "last.ckpt"} MODEL.DEVICE cpu
-        TEST.METRICS ("precision_at_1","reid_mean_average_precision","opis","epsilon_opis","NMI","f1")
-        TEST.ROC.ENABLED True TEST.NORMALIZE.ENABLED True TEST.REPORT False TEST.IMS_PER_BATCH 32 OUTPUT_DIR""".split()
-    run_on_ranks((1, [*words, str(tmp_path / "one")]), (2, [*words, str(tmp_path / "two")]))
-    one, two = (metrics(tmp_path / name, "eval_metrics.json") for name in ("one", "two"))
-    assert {"NMI", "f1", "opis", "normalized_opis", "tar_at_far_1e-3", "precision_at_1"} <= one.keys()
-    assert two == one, "exactly"
 
 
 class KilledError(Exception):

@@ -1,4 +1,3 @@
-import logging
 import pickle
 from pathlib import Path
 from typing import Any
@@ -65,13 +64,8 @@ def test_another_architecture_is_one_table_and_changes_nothing(tmp_path: Path) -
 
 def test_optional_parts_may_differ_and_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     torch.save({"0.weight": torch.ones(3, 2), "0.bias": torch.ones(3), "fc.weight": torch.ones(1)}, tmp_path / "w.pth")
-    logger = logging.getLogger("pml_ext")
-    logger.addHandler(caplog.handler)
-    try:
-        with caplog.at_level(logging.INFO, logger="pml_ext"):
-            load_weights(model(), tmp_path / "w.pth", optional=("1.", "fc."))
-    finally:
-        logger.removeHandler(caplog.handler)
+    with caplog.at_level("INFO", logger="pml_ext"):
+        load_weights(model(), tmp_path / "w.pth", optional=("1.", "fc."))
     assert "not used (1): fc.weight" in caplog.text and "not in it, as initialised (2): 1.bias" in caplog.text
 
 
@@ -102,25 +96,15 @@ def test_files_stay_data(tmp_path: Path) -> None:
             load_weights(model(), tmp_path / name)
 
 
-def test_every_flipped_bit_is_seen_or_changes_nothing(tmp_path: Path) -> None:
-    whole = tmp_path / "whole.pth"
-    torch.save({"state_dict": model().state_dict(), "optimizer_states": [torch.arange(100)]}, whole)
-    content, expected, refused = whole.read_bytes(), torch.load(whole), 0
-    for place in range(0, len(content), 31):
-        flipped = bytearray(content)
-        flipped[place] ^= 1 << place % 8
-        (tmp_path / "flipped.pth").write_bytes(flipped)
-        try:
-            read_state_dict(tmp_path / "flipped.pth")
-        except UserError:
-            refused += 1
-        else:
-            torch.testing.assert_close(torch.load(tmp_path / "flipped.pth"), expected, rtol=0, atol=0)
-    assert refused > len(content) / 31 / 2
+def test_a_changed_byte_is_seen(tmp_path: Path) -> None:
+    """By the checksums of zip, which torch does not read."""
+    file = tmp_path / "changed.pth"
+    torch.save({"state_dict": model().state_dict(), "optimizer_states": [torch.arange(100)]}, file)
+    content = file.read_bytes()
     place = content.index(torch.arange(100).numpy().tobytes())
-    (tmp_path / "flipped.pth").write_bytes(content[:place] + b"\1" + content[place + 1 :])
-    with pytest.raises(UserError, match=r"flipped\.pth is damaged: its content does not fit the checksums in it"):
-        read_state_dict(tmp_path / "flipped.pth")
+    file.write_bytes(content[:place] + b"\1" + content[place + 1 :])
+    with pytest.raises(UserError, match=r"changed\.pth is damaged: its content does not fit the checksums in it"):
+        read_state_dict(file)
 
 
 def whole_model(*, classifier: str = "Linear", pool: str = "GeneralizedMeanPoolingP") -> nn.Module:
