@@ -20,6 +20,7 @@ from pml_ext.functional.losses.class_softmax import (
 )
 from pml_ext.losses import DiscriminativeLoss
 from tests.oracles.heads import class_score
+from tests.refusals import refusals
 
 CLASSES, SIZE, RATE, STEPS = 1001, 6, 0.1, 3
 LAYERS = {"softmax": "Linear", "cosface": "CosSoftmax", "arcface": "ArcSoftmax", "circle": "CircleSoftmax"}
@@ -273,24 +274,21 @@ def test_draws_are_repeatable() -> None:
     assert first.weight.grad is not None and not first.weight.grad.is_sparse
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"margin": "sphere"}, "margin must be .*arcface"),
-        ({"m": 0.1}, 'm must be None for margin="softmax"'),
-        (
-            {"margin": "discriminative", "epsilon": 0.1},
-            "epsilon and filter_above are of a softmax.*got None, 0.1 and 0",
-        ),
-        ({"sample_rate": 0.0}, r"sample_rate must be in \(0, 1\]; got 0"),
-        ({"filter_above": 0.4}, 'filter_above must be 0 for margin="softmax"'),
-        ({"margin": "cosface", "filter_above": 2}, r"filter_above must be in \[0, 1\]; got 2"),
-        ({"part": (3, 3)}, "the rank in part must be at most 2; got 3"),
-    ],
+REFUSED = [
+    ({"margin": "sphere"}, "margin must be .*arcface"),
+    ({"m": 0.1}, 'm must be None for margin="softmax"'),
+    (
+        {"margin": "discriminative", "epsilon": 0.1},
+        "epsilon and filter_above are of a softmax.*got None, 0.1 and 0",
+    ),
+    ({"sample_rate": 0.0}, r"sample_rate must be in \(0, 1\]; got 0"),
+    ({"filter_above": 0.4}, 'filter_above must be 0 for margin="softmax"'),
+    ({"margin": "cosface", "filter_above": 2}, r"filter_above must be in \[0, 1\]; got 2"),
+    ({"part": (3, 3)}, "the rank in part must be at most 2; got 3"),
+]
+test_what_the_constructor_refuses = refusals(
+    REFUSED, of=lambda **wrong: PartialFC(**({"embedding_size": 3, "num_classes": 5} | wrong))
 )
-def test_what_the_constructor_refuses(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        PartialFC(**{"embedding_size": 3, "num_classes": 5} | options)
 
 
 OPTIMIZERS_OF_ROW_STEPS: dict[str, Callable[..., Any]] = {

@@ -7,6 +7,7 @@ from torch.nn.functional import normalize
 from pml_ext import _pml
 from pml_ext.losses import CITLoss
 from tests.oracles import concordance as oracle
+from tests.refusals import refusals
 
 LABELS = [0, 1, 2, 0, 1, 2, 2, 5, 0]
 
@@ -66,16 +67,11 @@ def test_concordance_index_is_recorded_only_on_request():
     assert not hasattr(quiet, "concordance_index")
 
 
-ERRORS = [
+REFUSED = [
     ({"gamma": 1.1}, r"gamma must be in \[0, 1\]"),
     ({"similarity": "euclidean"}, "similarity must be one of 'unit', 'cosine'"),
     ({"similarity": "cosine", "distance": _pml.LpDistance()}, "'cosine', which needs CosineSimilarity"),
     ({"distance": _pml.LpDistance(p=1)}, r"CosineSimilarity\(\), or LpDistance"),
     ({"distance": _pml.CosineSimilarity(power=2)}, r"CosineSimilarity\(\), or LpDistance"),
 ]
-
-
-@pytest.mark.parametrize(("options", "message"), ERRORS)
-def test_errors(options, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        CITLoss(**options)
+test_errors = refusals(REFUSED, of=CITLoss)

@@ -10,6 +10,7 @@ from torch.nn.functional import normalize
 from pml_ext.functional import kmeans_centroids
 from pml_ext.losses import DiscriminativeLoss
 from tests.oracles import centroids as oracle
+from tests.refusals import refusals
 
 KINDS = ["one_hot", "kmeans", "simplex", "given"]
 
@@ -102,23 +103,20 @@ def test_another_loss_takes_the_state(kind: str) -> None:
         make("simplex", centroid_size=7).load_state_dict(loss.state_dict())
 
 
-ERRORS: list[tuple[str, dict[str, Any]]] = [
-    ("num_classes must be at least 2; got 1", {"num_classes": 1}),
-    ("centroids must be one of 'one_hot', 'kmeans', 'simplex'; got 'k_means'", {"centroids": "k_means"}),
-    ("is num_classes=6; got 7", {"centroid_size": 7}),
-    ("at least num_classes - 1 = 5.*got 4", {"centroids": "simplex", "centroid_size": 4}),
-    (r"shape \(6, centroid_size\).*got \(5, 5\)", {"centroids": torch.eye(5)}),
-    ("floating type; got torch.int64", {"centroids": torch.eye(6).long()}),
-    ("finite unit vectors; got norms from 1 to 2", {"centroids": torch.diag(torch.tensor([1.0, 1, 2, 1, 1, 1]))}),
-    ("finite unit vectors; got norms", {"centroids": torch.full((6, 6), torch.nan)}),
-    (r"must be LpDistance\(p=2", {"distance": LpDistance(power=2)}),
+REFUSED = [
+    ({"num_classes": 1}, "num_classes must be at least 2; got 1"),
+    ({"centroids": "k_means"}, "centroids must be one of 'one_hot', 'kmeans', 'simplex'; got 'k_means'"),
+    ({"centroid_size": 7}, "is num_classes=6; got 7"),
+    ({"centroids": "simplex", "centroid_size": 4}, "at least num_classes - 1 = 5.*got 4"),
+    ({"centroids": torch.eye(5)}, r"shape \(6, centroid_size\).*got \(5, 5\)"),
+    ({"centroids": torch.eye(6).long()}, "floating type; got torch.int64"),
+    ({"centroids": torch.diag(torch.tensor([1.0, 1, 2, 1, 1, 1]))}, "finite unit vectors; got norms from 1 to 2"),
+    ({"centroids": torch.full((6, 6), torch.nan)}, "finite unit vectors; got norms"),
+    ({"distance": LpDistance(power=2)}, r"must be LpDistance\(p=2"),
 ]
-
-
-@pytest.mark.parametrize(("message", "options"), ERRORS)
-def test_errors_of_the_constructor(message: str, options: dict[str, Any]) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        DiscriminativeLoss(**{"num_classes": 6, "embedding_size": 6, **options})
+test_errors_of_the_constructor = refusals(
+    REFUSED, of=lambda **wrong: DiscriminativeLoss(**({"num_classes": 6, "embedding_size": 6} | wrong))
+)
 
 
 def test_errors_of_the_call() -> None:

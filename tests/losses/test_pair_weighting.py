@@ -11,6 +11,7 @@ from pml_ext.functional import WEIGHTINGS
 from pml_ext.losses import LiftedHingeLoss, PairWeightingLoss
 from tests.oracles.arcs import partners
 from tests.oracles.pair_weights import total_loss
+from tests.refusals import refusals
 
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]
 CONFIGS = Path(__file__).parents[2] / "fastreid_configs"
@@ -90,7 +91,7 @@ def test_mining_is_among_the_pairs_that_are_given() -> None:
     torch.testing.assert_close(only_negatives, similarity[mined[2], mined[3]].sum())
 
 
-CALLS: list[tuple[Any, str]] = [
+REFUSED = [
     (lambda: PairWeightingLoss("ms"), r"unknown weighting 'ms'. Known: 'uniform', 'contrastive'.*'histogram'"),
     (lambda: PairWeightingLoss(bins=3), r"multi_similarity\w*\(\) got an unexpected keyword argument 'bins'"),
     (lambda: PairWeightingLoss(beta=-1), "beta must be above 0; got -1"),
@@ -100,12 +101,7 @@ CALLS: list[tuple[Any, str]] = [
     (lambda: LiftedHingeLoss(margin=-1), r"margin must be in \[0, inf\]; got -1"),
     (lambda: LiftedHingeLoss(positives="arc"), "positives must be one of 'consecutive', 'all'; got 'arc'"),
 ]
-
-
-@pytest.mark.parametrize(("call", "message"), CALLS)
-def test_errors(call: Any, message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        call()
+test_errors = refusals(REFUSED)
 
 
 TABLE_2 = {

@@ -10,6 +10,7 @@ from pml_ext import _pml
 from pml_ext.functional.losses.smooth_rank import smooth_average_precision
 from pml_ext.losses import RecallAtKSurrogateLoss, SmoothAPLoss
 from tests.oracles.smooth_rank import smooth_precision_loss, smooth_recall_loss
+from tests.refusals import refusals
 
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]  # classes of 4, 3, 2 and 1
 
@@ -74,16 +75,11 @@ def test_indices_tuple_weighs_the_queries() -> None:
         torch.testing.assert_close(weighted, plain["losses"] * torch.tensor([1, 1, 0.5, 0, 0, 0.5, 0, 0, 0]))
 
 
-ERRORS = [
+REFUSED = [
     *((RecallAtKSurrogateLoss, {"ks": ks}, "ks must be one or more integers of 1 or more") for ks in ((), (1, 0), 4)),
     (RecallAtKSurrogateLoss, {"rank_temperature": float("nan")}, "rank_temperature must be above 0; got nan"),
     (RecallAtKSurrogateLoss, {"distance": _pml.LpDistance()}, "needs CosineSimilarity; got LpDistance"),
     (SmoothAPLoss, {"temperature": 0}, "temperature must be above 0; got 0"),
     (SmoothAPLoss, {"distance": _pml.LpDistance()}, "needs CosineSimilarity; got LpDistance"),
 ]
-
-
-@pytest.mark.parametrize(("kind", "options", "message"), ERRORS)
-def test_errors(kind: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        kind(**options)
+test_errors = refusals(REFUSED)

@@ -17,6 +17,7 @@ from tests.oracles.triplets import (
     triplet_losses,
     unit,
 )
+from tests.refusals import refusals
 
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]  # classes of 4, 3, 2 and 1
 
@@ -176,18 +177,13 @@ def test_hphn_triplet_value(dtype: torch.dtype, tolerance: float) -> None:
     assert HPHNTripletLoss()(x, labels).item() == pytest.approx(expected, abs=tolerance)
 
 
-ERRORS: list[tuple[Any, dict[str, Any], str]] = [
+REFUSED = [
     (CentroidTripletLoss, {"margin": -0.1}, r"margin must be in \[0, inf\]; got -0.1"),
     (CentroidTripletLoss, {"negatives": "easy"}, "negatives must be one of 'hardest', 'all'; got 'easy'"),
     (HPHNTripletLoss, {"margin": float("nan")}, r"margin must be in \[0, inf\]; got nan"),
     (HPHNTripletLoss, {"positives": "arc"}, "positives must be one of 'farthest', 'consecutive'; got 'arc'"),
 ]
-
-
-@pytest.mark.parametrize(("make", "options", "message"), ERRORS)
-def test_options_out_of_range(make: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make(**options)
+test_options_out_of_range = refusals(REFUSED)
 
 
 def test_errors_of_the_call() -> None:

@@ -1,5 +1,4 @@
 from collections import Counter
-from typing import Any
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from pml_ext.miners import ConcordanceMiner, DisjointTripletMiner, HPHNMiner, Lo
 from tests.oracles.arcs import loop_distances
 from tests.oracles.concordance import triplets
 from tests.oracles.triplets import distance, hphn_triplets, unit
+from tests.refusals import refusals
 
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]
 REF_LABELS = [1, 0, 5, 1, 0, 0, 2]
@@ -152,15 +152,10 @@ def test_triplets_by_loops(measure: distances.BaseDistance, with_ref: bool) -> N
     assert len(expected) == 9
 
 
-ERRORS: list[tuple[Any, dict[str, Any], str]] = [
+REFUSED = [
     (ConcordanceMiner, {"type_of_triplets": "all"}, "one of 'discordant', 'hard', 'semihard', 'easy'"),
     (ConcordanceMiner, {"margin": -1}, r"margin must be in \[0, inf\]; got -1"),
     (DisjointTripletMiner, {"count": 3}, "Known: seed, distance, collect_stats"),
     (DisjointTripletMiner, {"seed": 0.5}, "seed must be a whole number; got 0.5"),
 ]
-
-
-@pytest.mark.parametrize(("kind", "options", "message"), ERRORS)
-def test_errors(kind: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        kind(**options)
+test_errors = refusals(REFUSED)

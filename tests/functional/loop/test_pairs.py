@@ -8,6 +8,7 @@ from pml_ext.functional import loop_pairs
 from pml_ext.functional.loop.cosine_kernel import loop_cosines
 from pml_ext.functional.loop.partners import class_pairings, consecutive_pairs
 from tests.oracles.arcs import loop_distances, partners
+from tests.refusals import refusals
 
 LABELS = [4, 1, 4, 2, 1, 4, 1, 7, 4, 2, 4, 1, 1]  # classes of 5, 5, 2 and 1, mixed
 REF_LABELS = [1, 1, 9, 4, 2, 4, 1, 4]
@@ -133,17 +134,12 @@ def test_nan_reaches_its_arcs_and_second_derivatives_are_errors(loop):
 X, Y = torch.eye(4)[:, :3], torch.tensor([0, 0, 1, 1])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"pairing": "consectutive"}, "pairing must be one of 'consecutive', 'all'; got 'consectutive'"),
-        ({"geometry": "line"}, "geometry must be one of 'arc', 'segment'; got 'line'"),
-        ({"ref_labels": Y}, "needs points and ref_points"),
-        ({"pairs": X}, r"pairs must have shape \(B, B\) if ref_labels is None; got \(4, 3\)"),
-        ({"ref_labels": Y, "points": X[1:], "ref_points": X}, "points must have 4 rows of torch.float32.*got 3"),
-        ({"ref_labels": Y, "points": X, "ref_points": X.double()}, "ref_points must have 4 rows.*got 4 of .*float64"),
-    ],
-)
-def test_errors(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        loop_pairs(**({"pairs": X @ X.T, "labels": Y} | arguments))
+REFUSED = [
+    ({"pairing": "consectutive"}, "pairing must be one of 'consecutive', 'all'; got 'consectutive'"),
+    ({"geometry": "line"}, "geometry must be one of 'arc', 'segment'; got 'line'"),
+    ({"ref_labels": Y}, "needs points and ref_points"),
+    ({"pairs": X}, r"pairs must have shape \(B, B\) if ref_labels is None; got \(4, 3\)"),
+    ({"ref_labels": Y, "points": X[1:], "ref_points": X}, "points must have 4 rows of torch.float32.*got 3"),
+    ({"ref_labels": Y, "points": X, "ref_points": X.double()}, "ref_points must have 4 rows.*got 4 of .*float64"),
+]
+test_errors = refusals(REFUSED, of=lambda **wrong: loop_pairs(**({"pairs": X @ X.T, "labels": Y} | wrong)))

@@ -16,6 +16,7 @@ from pml_ext.functional.operating_points.calibration import calibrated_curves
 from pml_ext.functional.pairwise import pair_distances
 from pml_ext.functional.pairwise.pair_distances import SampledPairDistances, count_accepted
 from tests.oracles import metrics as oracle
+from tests.refusals import refusals
 
 F64 = torch.float64
 
@@ -100,26 +101,21 @@ def test_autocast_and_tf32_do_not_affect_distances():
 X, Y = torch.randn(10, 3), torch.arange(10) % 2
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        *((lambda rows=rows: PairDistances(X, Y, block_rows=rows), "block_rows must be") for rows in (0, 2.5)),
-        (lambda: PairDistances(X.to_sparse(), Y), "embeddings must be a dense tensor"),
-        (lambda: PairDistances(X.to(torch.float8_e4m3fn), Y), "embeddings must have 16 bits or more"),
-        (lambda: PairDistances(X, Y, offsets=X[:9, 0]), r"offsets must have shape \(10,\), one per embedding; got"),
-        (lambda: labelled_pairs_roc(X, Y, offsets=X[:, 0] / 0), "offsets must be finite"),
-        (lambda: opis(X, Y, negatives_per_positive=0), "negatives_per_positive must be at least 1"),
-        *(
-            (lambda at=at, count=count: count(PairDistances(X, Y), torch.tensor(at)), "thresholds must be an ascending")
-            for at in ([], [0.5, 0.1], [0.1, float("nan"), 0.5])
-            for count in (PairDistances.accepted, count_accepted)
-        ),
-        (lambda: opis(X, Y, negatives_per_positive=10**9), "needs 20000000000 pairs; the limit is"),
-    ],
-)
-def test_errors(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+REFUSED = [
+    *((lambda rows=rows: PairDistances(X, Y, block_rows=rows), "block_rows must be") for rows in (0, 2.5)),
+    (lambda: PairDistances(X.to_sparse(), Y), "embeddings must be a dense tensor"),
+    (lambda: PairDistances(X.to(torch.float8_e4m3fn), Y), "embeddings must have 16 bits or more"),
+    (lambda: PairDistances(X, Y, offsets=X[:9, 0]), r"offsets must have shape \(10,\), one per embedding; got"),
+    (lambda: labelled_pairs_roc(X, Y, offsets=X[:, 0] / 0), "offsets must be finite"),
+    (lambda: opis(X, Y, negatives_per_positive=0), "negatives_per_positive must be at least 1"),
+    *(
+        (lambda at=at, count=count: count(PairDistances(X, Y), torch.tensor(at)), "thresholds must be an ascending")
+        for at in ([], [0.5, 0.1], [0.1, float("nan"), 0.5])
+        for count in (PairDistances.accepted, count_accepted)
+    ),
+    (lambda: opis(X, Y, negatives_per_positive=10**9), "needs 20000000000 pairs; the limit is"),
+]
+test_errors = refusals(REFUSED)
 
 
 def sampled_set():

@@ -6,6 +6,7 @@ import torch
 from pml_ext.functional import PairDistances, contiguous_folds, errors_at, fold_accuracy
 from pml_ext.functional.verification.errors_by_group import group_errors
 from tests.oracles import verification as oracle
+from tests.refusals import refusals
 
 DTYPES = [torch.float16, torch.float32, torch.float64]
 
@@ -62,19 +63,14 @@ def test_contiguous_folds():
 SCORES, SAME, FOLDS = torch.rand(8), torch.arange(8) % 2 == 0, torch.arange(8) // 4
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: contiguous_folds(9), "10 folds need at least 10 pairs; got 9"),
-        (lambda: contiguous_folds(9, 1), "folds must be at least 2"),
-        (lambda: fold_accuracy(SCORES, SAME | (FOLDS == 1), FOLDS), r"fold 1 has only genuine pairs \(4\)"),
-        (lambda: fold_accuracy(SCORES, SAME, 0 * FOLDS), "at least 2 folds"),
-        (lambda: fold_accuracy(SCORES, SAME, FOLDS + 0.5), "fold_ids must be of integer type"),
-    ],
-)
-def test_errors(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+REFUSED = [
+    (lambda: contiguous_folds(9), "10 folds need at least 10 pairs; got 9"),
+    (lambda: contiguous_folds(9, 1), "folds must be at least 2"),
+    (lambda: fold_accuracy(SCORES, SAME | (FOLDS == 1), FOLDS), r"fold 1 has only genuine pairs \(4\)"),
+    (lambda: fold_accuracy(SCORES, SAME, 0 * FOLDS), "at least 2 folds"),
+    (lambda: fold_accuracy(SCORES, SAME, FOLDS + 0.5), "fold_ids must be of integer type"),
+]
+test_errors = refusals(REFUSED)
 
 
 def test_group_errors_accept_pairs_at_the_threshold():
