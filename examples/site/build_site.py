@@ -58,6 +58,7 @@ TEXTS = {
 NOTEBOOKS = {f"examples/{name}": f"examples/{name[:-6]}.md" for name in EXAMPLES.names() if name.endswith(".ipynb")}
 OWN = {f"examples/site/pages/{path.name}": path.name for path in (ROOT / "examples" / "site" / "pages").glob("*.md")}
 PAGES = {**TEXTS, **NOTEBOOKS, **OWN}
+_WIDE = "---\nhide: [navigation]\n---\n"  # lines of 120 columns fit beside the table of contents alone
 # Shows the rows that contain every word.
 _FILTER = """<script>
 function filterRows(text) {
@@ -111,7 +112,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, page, content=text))
     for source, page in NOTEBOOKS.items():
         notebook = json.loads((ROOT / source).read_text(encoding="utf-8"))
-        text = "\n\n".join(_cells(notebook["cells"]))
+        text = _WIDE + "\n\n".join(_cells(notebook["cells"]))
         files.append(File.generated(config, page, content=_relink(text, source, page, repository)))
     for image in (ROOT / "examples").rglob("*.png"):
         name = str(image.relative_to(ROOT))
@@ -228,7 +229,7 @@ def _cells(cells: list[dict[str, Any]]) -> Iterator[str]:
 
 def _scripts() -> str:
     """Every script, as `pml-ext copy` copies it."""
-    parts = ["# Scripts", "`pml-ext copy NAME` copies one of them into the current folder."]
+    parts = [f"{_WIDE}# Scripts", "`pml-ext copy NAME` copies one of them into the current folder."]
     for name in EXAMPLES.names():
         if name.endswith(".py"):
             parts += [f"## {name}", _code((EXAMPLES.folder / name).read_text(encoding="utf-8"), "python")]
@@ -245,7 +246,8 @@ def _command_line() -> str:
 
 def _config_keys() -> str:
     code = (ROOT / "pml_ext" / "runner" / "config" / "defaults.py").read_text(encoding="utf-8")
-    return f"# Config keys\n\nEvery key of a YAML file, with its default and what it means.\n\n{_code(code, 'python')}"
+    about = "Every key of a YAML file, with its default and what it means."
+    return f"{_WIDE}# Config keys\n\n{about}\n\n{_code(code, 'python')}"
 
 
 def _table(title: str, folder: str, *names: str) -> str:

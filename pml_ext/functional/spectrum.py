@@ -32,7 +32,8 @@ class EmbeddingSpread(NamedTuple):
 
     largest_share and effective_rank are nan if all rows are equal to the precision of their type.
 
-    >>> EmbeddingSpread(mean_cosine=0.9999, largest_share=0.4, effective_rank=5.2, shape=(100, 16)).problem()
+    >>> spread = EmbeddingSpread(mean_cosine=0.9999, largest_share=0.4, effective_rank=5, shape=(100, 16))
+    >>> spread.problem()
     'the embeddings are nearly equal (mean cosine 0.999900)'
     """
 

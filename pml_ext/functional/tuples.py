@@ -181,7 +181,8 @@ def triplets_of_kind(
     >>> similarities = torch.tensor([[1, 0.6, 0.7], [0.6, 1, 0.2], [0.7, 0.2, 1]])
     >>> same = torch.tensor([[False, True, False], [True, False, False], [False, False, False]])
     >>> different = torch.tensor([[False, False, True], [False, False, True], [True, True, False]])
-    >>> [indices.tolist() for indices in triplets_of_kind(similarities, same, different, "hard", margin=0.2)]
+    >>> triplets = triplets_of_kind(similarities, same, different, "hard", margin=0.2)
+    >>> [indices.tolist() for indices in triplets]
     [[0], [1], [2]]
     """
     check_choice(kind, KINDS, "kind")
@@ -245,7 +246,8 @@ def hardest_triplets(
     >>> similarities = torch.tensor([[1, 0.6, 0.7], [0.6, 1, 0.2], [0.7, 0.2, 1]])
     >>> same = torch.tensor([[False, True, False], [True, False, False], [False, False, False]])
     >>> different = torch.tensor([[False, False, True], [False, False, True], [True, True, False]])
-    >>> [indices.tolist() for indices in hardest_triplets(1 - similarities, same, different, among_themselves=True)]
+    >>> triplets = hardest_triplets(1 - similarities, same, different, among_themselves=True)
+    >>> [indices.tolist() for indices in triplets]
     [[0, 0], [1, 1], [2, 2]]
     """
     check_floating(distances, "distances", "(B, R)")

@@ -38,8 +38,10 @@ class ArcPairReducer(MeanReducer):
     >>> import torch
     >>> from pml_ext.losses import LoOp, TripletMarginLoss
     >>> x, labels = torch.eye(6) + 0.1, torch.tensor([0, 0, 1, 1, 2, 2])
-    >>> [round(float(LoOp(TripletMarginLoss(reducer=r))(x, labels)), 3) for r in (MeanReducer(), ArcPairReducer())]
-    [0.163, 0.326]
+    >>> for reducer in (MeanReducer(), ArcPairReducer()):
+    ...     print(round(float(LoOp(TripletMarginLoss(reducer=reducer))(x, labels)), 3))
+    0.163
+    0.326
     """
 
     def triplet_reduction(self, losses: Tensor, indices: tuple[Tensor, Tensor, Tensor], *_: object) -> Tensor:

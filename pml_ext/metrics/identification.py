@@ -118,7 +118,8 @@ class IdentificationEvaluator:
 
         >>> faces = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1], [0.2, 0.8]])
         >>> blocks = [(faces[:1], torch.tensor([0])), (faces[1:2], torch.tensor([7]))]
-        >>> evaluator, pairs = IdentificationEvaluator(fpirs=(), ranks=(1,)), StreamingVerification(fars=(0.5,))
+        >>> evaluator = IdentificationEvaluator(fpirs=(), ranks=(1,))
+        >>> pairs = StreamingVerification(fars=(0.5,))
         >>> evaluator.of_blocks(faces[2:], torch.tensor([0, 1]), blocks, verification=pairs)
         {'rank_1': 1.0, 'mated': 1.0, 'non_mated': 1.0}
         >>> pairs.compute()["impostors"]

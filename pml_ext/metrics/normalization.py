@@ -56,7 +56,8 @@ class CohortNormalization:
         division, which makes the classes more equal.
 
     >>> generator = torch.Generator().manual_seed(0)
-    >>> gallery, queries = torch.randn(100, 8, generator=generator), torch.randn(5, 8, generator=generator)
+    >>> gallery = torch.randn(100, 8, generator=generator)
+    >>> queries = torch.randn(5, 8, generator=generator)
     >>> normalization = CohortNormalization.fit(gallery, k=10)
     >>> rows = torch.arange(100)  # the gallery is the cohort
     >>> indexed = normalization.augment(gallery, "gallery", rows=rows)

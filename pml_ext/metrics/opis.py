@@ -31,7 +31,8 @@ class OPIS(Metric):
     `functional.epsilon_opis`.
 
     >>> angles = torch.tensor([0.0, 0.4, 1.0, 1.3, 3.1, 2.2])
-    >>> embeddings, labels = torch.stack([angles.cos(), angles.sin()], dim=1), torch.tensor([0, 0, 1, 1, 2, 2])
+    >>> embeddings = torch.stack([angles.cos(), angles.sin()], dim=1)
+    >>> labels = torch.tensor([0, 0, 1, 1, 2, 2])
     >>> metric = OPIS(far_range=(0.2, 0.6))
     >>> metric.update(embeddings[:4], labels[:4])
     >>> metric.update(embeddings[4:], labels[4:])

@@ -17,7 +17,8 @@ class ImagePairs(NamedTuple):
 
     first, second: P keys each. same: (P,) bool, True for pairs of one subject. fold_ids: (P,) int64 from 0.
 
-    >>> pairs = ImagePairs(("Ann/1", "Ann/1"), ("Ann/2", "Bob/1"), torch.tensor([True, False]), torch.tensor([0, 0]))
+    >>> same, folds = torch.tensor([True, False]), torch.tensor([0, 0])
+    >>> pairs = ImagePairs(("Ann/1", "Ann/1"), ("Ann/2", "Bob/1"), same, folds)
     >>> [one for one, same in zip(pairs.second, pairs.same) if same]
     ['Ann/2']
     """
@@ -191,7 +192,8 @@ class SearchProtocol(NamedTuple):
     """Probes, and galleries that are searched one after the other; the galleries' subjects differ.
 
     >>> one, other = (TemplateSubjects(torch.tensor([t]), torch.tensor([t])) for t in (1, 2))
-    >>> protocol = SearchProtocol(TemplateSubjects(torch.tensor([3, 4]), torch.tensor([1, 2])), (one, other))
+    >>> probes = TemplateSubjects(torch.tensor([3, 4]), torch.tensor([1, 2]))
+    >>> protocol = SearchProtocol(probes, (one, other))
     >>> len(protocol.galleries)
     2
     """
@@ -212,7 +214,7 @@ def read_template_subjects(path: str | PathLike[str]) -> TemplateSubjects:
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
-    ...     _ = file.write("TEMPLATE_ID,SUBJECT_ID,FILENAME\\n5,1,img/1.jpg\\n5,1,img/2.jpg\\n6,2,img/3.jpg\\n")
+    ...     _ = file.write("TEMPLATE_ID,SUBJECT_ID,FILENAME\\n5,1,1.jpg\\n5,1,2.jpg\\n6,2,3.jpg\\n")
     ...     file.flush()
     ...     read_template_subjects(file.name).template_ids.tolist()
     [5, 6]

@@ -39,10 +39,11 @@ class VerificationEvaluator:
         fars: false accept rates to report, in (0, 1].
         folds: number of contiguous folds for pairs without fold ids; None skips the accuracy.
 
-    >>> scores, same = torch.tensor([0.9, 0.6, 0.3, 0.7, 0.2, 0.1]), [True, True, True, False, False, False]
+    >>> scores = torch.tensor([0.9, 0.6, 0.3, 0.7, 0.2, 0.1])
+    >>> same = [True, True, True, False, False, False]
     >>> found = VerificationEvaluator(fars=(0.34,), folds=None).of_scores(scores, same)
-    >>> {name: round(value, 3) for name, value in found.items() if name in ("tar_at_far_3.4e-1", "auc", "eer")}
-    {'tar_at_far_3.4e-1': 1.0, 'auc': 0.778, 'eer': 0.333}
+    >>> {name: round(found[name], 3) for name in ("auc", "eer", "tar_at_far_3.4e-1")}
+    {'auc': 0.778, 'eer': 0.333, 'tar_at_far_3.4e-1': 1.0}
     """
 
     def __init__(self, fars: Sequence[float] = FARS, folds: int | None = 10) -> None:

@@ -63,7 +63,8 @@ class Embedder:
 
     resnet = torchvision.models.resnet50(weights="DEFAULT")
     resnet.fc = torch.nn.Identity()
-    embedder = pml_ext.Embedder(resnet, size=(224, 224), mean=(123.7, 116.3, 103.5), std=(58.4, 57.1, 57.4))
+    mean, std = (123.7, 116.3, 103.5), (58.4, 57.1, 57.4)
+    embedder = pml_ext.Embedder(resnet, size=(224, 224), mean=mean, std=std)
     ```
     """
 

@@ -79,7 +79,8 @@ def closest_on_arcs(
         product is nan.
 
     >>> g, right = torch.tensor(0.4), torch.tensor(0.0)
-    >>> h, *weights = closest_on_arcs(g, g, g, g, right, right)  # two quarter circles: their middles are closest
+    >>> # Two quarter circles: their middles are closest.
+    >>> h, *weights = closest_on_arcs(g, g, g, g, right, right)
     >>> [round(float(value), 3) for value in (h, *weights)]
     [0.8, 0.707, 0.707, 0.707, 0.707]
     """
@@ -240,7 +241,8 @@ def closest_on_segments(
         the squared distance, then w1, w2, v1, v2 >= 0 with p = w1 x1 + w2 x2, q = v1 y1 + v2 y2 and
         w1 + w2 = v1 + v2 = 1.
 
-    >>> d11, d12, d21, d22, dx, dy = torch.tensor([2.0, 10, 2, 10, 4, 4])  # the segments of segment_distance
+    >>> # The segments of segment_distance
+    >>> d11, d12, d21, d22, dx, dy = torch.tensor([2.0, 10, 2, 10, 4, 4])
     >>> [value.item() for value in closest_on_segments(d11, d12, d21, d22, dx, dy)]
     [1.0, 0.5, 0.5, 1.0, 0.0]
     """

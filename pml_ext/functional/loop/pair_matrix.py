@@ -187,7 +187,8 @@ def loop_pairs(
         RuntimeError: on a second derivative.
     Source: Vasudeva et al., "LoOp", ICCV 2021. Paper: consecutive pairs, even counts; here: any count, and "all".
 
-    >>> x = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0.8, 0, 0.6], [0, 0.8, 0.6]])  # both arcs from east to north
+    >>> # Both arcs go from east to north.
+    >>> x = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0.8, 0, 0.6], [0, 0.8, 0.6]])
     >>> loop_pairs(x @ x.T, torch.tensor([0, 0, 1, 1]))[:2, 2:].round(decimals=3)
     tensor([[0.8000, 0.8000],
             [0.8000, 0.8000]])

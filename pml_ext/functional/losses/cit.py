@@ -33,8 +33,8 @@ def concordance_index(similarities: Tensor, labels: Tensor, ref_labels: Tensor |
     Source: Harrell's concordance index on triplets; "Triplet Similarity Learning on Concordance Constraint" optimises
         it.
 
-    >>> similarities, labels = torch.tensor([[1, 0.6, 0.7], [0.6, 1, 0.2], [0.7, 0.2, 1]]), torch.tensor([0, 0, 1])
-    >>> concordance_index(similarities, labels)
+    >>> similarities = torch.tensor([[1, 0.6, 0.7], [0.6, 1, 0.2], [0.7, 0.2, 1]])
+    >>> concordance_index(similarities, torch.tensor([0, 0, 1]))
     tensor(0.5000)
     """
     check_floating(similarities, "similarities", "(B, R)")

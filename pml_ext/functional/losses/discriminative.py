@@ -357,7 +357,8 @@ class DiscriminativeTightness(NamedTuple):
         kappa_min, kappa_max: smallest and largest distance between two centroids of the batch.
         triplets: H, the number of triplets.
 
-    >>> round(DiscriminativeTightness(-1.2, -1.0, epsilon=0.1, kappa_min=1.4, kappa_max=1.5, triplets=24).limit, 3)
+    >>> sides = DiscriminativeTightness(-1.2, -1, epsilon=0.1, kappa_min=1.4, kappa_max=1.5, triplets=24)
+    >>> round(sides.limit, 3)
     0.4
     """
 

@@ -321,8 +321,9 @@ def lifted_hinges(
         and log-sum-exp.
 
     >>> distances = torch.tensor([[0.0, 0.5, 0.6], [0.5, 0, 0.4], [0.6, 0.4, 0]])
-    >>> i, j, negative = torch.tensor([0]), torch.tensor([1]), torch.tensor([[0, 0, 1], [0, 0, 1], [1, 1, 0]]).bool()
-    >>> [round(x, 3) for x in lifted_hinges(distances, i, j, negative, margin=0.2).tolist()]
+    >>> negative = torch.tensor([[0, 0, 1], [0, 0, 1], [1, 1, 0]]).bool()
+    >>> hinges = lifted_hinges(distances, torch.tensor([0]), torch.tensor([1]), negative, margin=0.2)
+    >>> [round(hinge, 3) for hinge in hinges.tolist()]
     [0.3]
     """
     check_floating(distances, "distances", "(B, R)")

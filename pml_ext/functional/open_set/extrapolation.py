@@ -74,7 +74,8 @@ def extrapolate_fpir(
 
     >>> generator = torch.Generator().manual_seed(0)
     >>> labels = torch.arange(200) // 2
-    >>> embeddings = torch.randn(100, 8, generator=generator)[labels] + torch.randn(200, 8, generator=generator)
+    >>> classes = torch.randn(100, 8, generator=generator)
+    >>> embeddings = classes[labels] + torch.randn(200, 8, generator=generator)
     >>> found = extrapolate_fpir(embeddings, labels, gallery_size=500, threshold=0.9)
     >>> 0 < found.low < found.rate < found.high < 1
     True

@@ -88,7 +88,8 @@ def utility_curves(
         samples are negatives of others.
 
     >>> embeddings = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [1.0, 1.0]])
-    >>> curves = utility_curves(embeddings, torch.tensor([0, 0, 1, 1]), thresholds=torch.tensor([0.1, 0.7, 0.8]))
+    >>> labels, thresholds = torch.tensor([0, 0, 1, 1]), torch.tensor([0.1, 0.7, 0.8])
+    >>> curves = utility_curves(embeddings, labels, thresholds=thresholds)
     >>> [[round(value, 3) for value in row] for row in curves.utilities.tolist()]
     [[1.0, 0.857, 0.667], [0.0, 0.0, 0.667]]
     """

@@ -44,7 +44,8 @@ class PairDistances(PairBlocks):
         ValueError: embeddings are not (N, D), floating and finite; labels of another length or not integer;
             block_rows below 1.
 
-    >>> pairs = PairDistances(torch.tensor([[1.0, 0], [1, 0], [0, 1], [0, 1]]), torch.tensor([0, 0, 1, 1]))
+    >>> embeddings = torch.tensor([[1.0, 0], [1, 0], [0, 1], [0, 1]])
+    >>> pairs = PairDistances(embeddings, torch.tensor([0, 0, 1, 1]))
     >>> pairs.total_positive_pairs, pairs.total_negative_pairs
     (2, 4)
     >>> [counts.tolist() for counts in pairs.accepted(torch.tensor([0.5, 1.5]))]

@@ -230,8 +230,8 @@ class Ranking(NamedTuple):
     average_precision_at_r: the average precision's sum over ranks up to R, divided by R.
     r_precision: share of matches among the first R ranks (or the first `within`, if fewer).
 
-    >>> distances, labels, gallery_labels = torch.tensor([[0.1, 0.2, 0.3]]), torch.tensor([7]), torch.tensor([7, 5, 7])
-    >>> ranking = rank_matches_from_distances(distances, labels, gallery_labels)
+    >>> distances = torch.tensor([[0.1, 0.2, 0.3]])
+    >>> ranking = rank_matches_from_distances(distances, torch.tensor([7]), torch.tensor([7, 5, 7]))
     >>> int(ranking.matches), float(ranking.first_match_rank), round(float(ranking.average_precision), 3)
     (2, 1.0, 0.833)
     """
@@ -278,7 +278,8 @@ def rank_matches(
     Source: Zheng et al., ICCV 2015 (protocol); Ye et al., arXiv 2001.04193 (inverse negative penalty).
 
     >>> gallery = torch.tensor([[1.0, 0.1], [1.0, 1.0], [0.0, 1.0]])
-    >>> ranking = rank_matches(torch.tensor([[1.0, 0.0]]), torch.tensor([7]), gallery, torch.tensor([5, 7, 7]))
+    >>> query, labels = torch.tensor([[1.0, 0.0]]), torch.tensor([7])
+    >>> ranking = rank_matches(query, labels, gallery, torch.tensor([5, 7, 7]))
     >>> float(ranking.first_match_rank), round(float(ranking.average_precision), 3)
     (2.0, 0.583)
     """

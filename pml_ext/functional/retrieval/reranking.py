@@ -144,7 +144,8 @@ def rerank_blocks(
     >>> from pml_ext.functional import rank_matches_from_distances
     >>> query, gallery = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
     >>> blocks = rerank_blocks(query, gallery, k1=1, k2=1)
-    >>> float(rank_matches_from_distances(blocks, torch.tensor([7]), torch.tensor([7, 5, 5])).first_match_rank)
+    >>> ranking = rank_matches_from_distances(blocks, torch.tensor([7]), torch.tensor([7, 5, 5]))
+    >>> float(ranking.first_match_rank)
     1.0
     """
     check_features(query, gallery, metric)

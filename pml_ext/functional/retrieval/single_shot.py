@@ -68,7 +68,8 @@ def rank_single_shot_from_distances(
     """Compute `rank_single_shot` for given finite distances: a (Q, G) matrix or blocks of its rows in order.
 
     >>> distances = torch.tensor([[0.3, 0.3, 0.2]])
-    >>> ranking = rank_single_shot_from_distances(distances, torch.tensor([7]), torch.tensor([7, 7, 5]), repeats=2)
+    >>> labels, gallery_labels = torch.tensor([7]), torch.tensor([7, 7, 5])
+    >>> ranking = rank_single_shot_from_distances(distances, labels, gallery_labels, repeats=2)
     >>> ranking.first_match_rank.tolist()
     [[2.0], [2.0]]
     """

@@ -46,7 +46,8 @@ def errors_at(scores: Tensor, same: Tensor, thresholds: Tensor | float) -> Verif
     Raises:
         ValueError: see `tar_at_far`; a threshold is nan.
 
-    >>> found = errors_at(torch.tensor([0.9, 0.7, 0.4, 0.1]), torch.tensor([True, False, True, False]), 0.5)
+    >>> scores, same = torch.tensor([0.9, 0.7, 0.4, 0.1]), torch.tensor([True, False, True, False])
+    >>> found = errors_at(scores, same, 0.5)
     >>> int(found.false_accepts), int(found.false_rejects), float(found.far)
     (1, 1, 0.5)
     """

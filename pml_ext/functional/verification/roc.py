@@ -115,7 +115,8 @@ def roc_auc(roc: ROC) -> Tensor:
     Returns:
         0-dim float64 in [0, 1], 0.5 for uninformative scores; nan without genuine or without impostor pairs.
 
-    >>> float(roc_auc(roc_curve(torch.tensor([0.9, 0.7, 0.4, 0.1]), torch.tensor([True, False, True, False]))))
+    >>> roc = roc_curve(torch.tensor([0.9, 0.7, 0.4, 0.1]), torch.tensor([True, False, True, False]))
+    >>> float(roc_auc(roc))
     0.75
     """
     check_roc(roc)
@@ -188,8 +189,8 @@ def tar_at_far(scores: Tensor, same: Tensor, far: float) -> Tensor:
 
     >>> scores = torch.tensor([0.9, 0.8, 0.6, 0.7, 0.5, 0.1])
     >>> same = torch.tensor([True, True, True, False, False, False])
-    >>> round(float(tar_at_far(scores, same, far=1 / 3)), 3), round(float(tar_at_far(scores, same, far=0.1)), 3)
-    (1.0, nan)
+    >>> [round(float(tar_at_far(scores, same, far=far)), 3) for far in (1 / 3, 0.1)]
+    [1.0, nan]
     """
     check_scores(scores, same)
     genuine, impostors = scores[same], scores[~same]

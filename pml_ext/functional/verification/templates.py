@@ -54,7 +54,8 @@ def template_embeddings(embeddings: Tensor, template_ids: Tensor, media_ids: Ten
         ValueError: embeddings are not (N, D), floating and finite; ids of another length or not integer.
     Source: the IJB-A, IJB-B and IJB-C protocols' media pooling (Crosswhite et al. 2017).
 
-    >>> images = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])  # a photograph, and two frames of one video
+    >>> # A photograph, and two frames of one video
+    >>> images = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
     >>> found = template_embeddings(images, torch.tensor([3, 3, 3]), torch.tensor([0, 1, 1]))
     >>> [round(value, 3) for value in found.embeddings[0].tolist()]
     [0.707, 0.707]
@@ -90,7 +91,8 @@ def pair_cosines(embeddings: Tensor, ref_emb: Tensor, rows: Tensor, ref_rows: Te
             different lengths.
 
     >>> x = torch.tensor([[2.0, 0.0], [3.0, 4.0]])
-    >>> [round(value, 3) for value in pair_cosines(x, x, torch.tensor([0, 1]), torch.tensor([1, 1])).tolist()]
+    >>> cosines = pair_cosines(x, x, torch.tensor([0, 1]), torch.tensor([1, 1]))
+    >>> [round(cosine, 3) for cosine in cosines.tolist()]
     [0.6, 1.0]
     """
     for name, x in (("embeddings", embeddings), ("ref_emb", ref_emb)):
