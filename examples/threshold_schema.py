@@ -21,7 +21,6 @@ from pml_ext.metrics.threshold.structures import (
     Groups,
     NormalizationRecord,
     Searches,
-    Stability,
     Target,
 )
 
@@ -32,7 +31,6 @@ ALWAYS: dict[str, Any] = {
     "frr": ErrorRate,
     "cameras": CameraRates | None,
     "consistency": Consistency | None,
-    "stability": Stability | None,
     "alternatives": list[Alternative],
     "classes": list[ClassErrors],
     "worst_by_far": list[int | str],

@@ -109,7 +109,7 @@ def measure(people: int, gallery: int, sets: int, population: Population) -> tup
     inside, known, refuted = Counter[str](), Counter[str](), 0
     for _ in range(sets):
         embeddings, labels = draw(people, generator)
-        report = ThresholdReport.from_embeddings(embeddings, labels, far=FAR, search=SearchPlan(gallery), splits=0)
+        report = ThresholdReport.from_embeddings(embeddings, labels, far=FAR, search=SearchPlan(gallery))
         true = population.of(report, gallery)
         for name, (low, high) in intervals(report).items():
             known[name] += 1

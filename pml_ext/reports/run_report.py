@@ -210,7 +210,6 @@ def _threshold_figures(
         frr=frr_rate,
         classes=errors,
         consistency=None,
-        stability=None,
         samples=len(embeddings),
         embedding_dim=embeddings.shape[1],
         copies=0,

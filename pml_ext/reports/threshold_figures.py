@@ -145,7 +145,7 @@ def gallery_figure(report: ThresholdFields) -> ReportFigure | None:
     sizes, planned = searches.sizes, searches.gallery_size
 
     def draw_fpir(axes: "Axes") -> None:
-        _plot_rates(axes, [(size, size.fpir) for size in sizes if size.fpir], BLUE, planned)
+        _plot_rates(axes, [(size, size.fpir) for size in sizes], BLUE, planned)
         label_above(axes, "searches for identities not enrolled: with a match")
 
     def draw_fnir(axes: "Axes") -> None:
@@ -171,9 +171,6 @@ def _plot_rates(
     axes.fill_between(enrolled, lows, highs, color=SKY, alpha=0.5)
     values = [rate.rate for _, rate in rates]
     axes.plot(enrolled, values, color=colour, marker="o", label="with 95 % interval")
-    extrapolated = [(size.enrolled, rate.rate) for size, rate in rates if size.extrapolated]
-    if extrapolated:
-        axes.plot(*zip(*extrapolated, strict=True), "o", mfc="white", mec=colour, zorder=3, label="extrapolated")
     axes.axvline(planned, color=BLACK, linewidth=1, linestyle=":", label=f"planned: {planned:,}")
     axes.set(xscale="log", xlabel="enrolled identities")
     axes.set_ylim(bottom=0)

@@ -18,7 +18,6 @@ from pml_ext.reports.drawing import ReportFigure, as_png
 from pml_ext.reports.page import Card, Table, render, require_page, thumbnail, write_html
 from pml_ext.reports.threshold_figures import threshold_figures
 from pml_ext.reports.threshold_text import (
-    NOT_EXTRAPOLATED,
     cameras_in_words,
     meaning,
     origin_lines,
@@ -182,11 +181,8 @@ def _size_row(size: GalleryRates, planned: int) -> list[str]:
     enrolled = f"{size.enrolled:,}"
     if size.enrolled == planned:
         enrolled += " (planned)"
-    if size.extrapolated:
-        enrolled += " (extrapolated)"
-    fpir = with_interval(size.fpir) if size.fpir else f"unknown, {NOT_EXTRAPOLATED}"
     fnir = with_interval(size.fnir) if size.fnir else "–"
     first = percent(size.cmc[0]) if size.cmc else "–"
     cosine = "–" if size.cosine is None else f"{size.cosine:.4f}"
     cosine_fnir = "–" if size.cosine_fnir is None else percent(size.cosine_fnir)
-    return [enrolled, fpir, fnir, first, cosine, cosine_fnir]
+    return [enrolled, with_interval(size.fpir), fnir, first, cosine, cosine_fnir]

@@ -16,9 +16,7 @@ from pml_ext.metrics.threshold.structures import (
 Line = tuple[str, str]
 """Name and text."""
 
-NOT_EXTRAPOLATED = "because its 95 % interval spans 0 to 1: measure more identities"
 _SHOWN = 3  # classes in a line
-_COPIES = 5
 _ROUNDING = 0.1  # relative error of a share that is written as "a of b"
 _UNLIKE = 1.5  # times the pooled FRR, from where the mean over classes is added
 _ROUND_RATES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
@@ -65,10 +63,9 @@ def meaning(report: ThresholdFields) -> str:
 
 
 def _meaning_of_searches(searches: Searches) -> str:
-    planned, sentence = searches.planned, ""
-    if planned.fpir is not None:
-        unknown = f"searches for identities not in the gallery ({planned.enrolled:,} enrolled)"
-        sentence = f"Of {_share(planned.fpir.rate, searches.probes, unknown, 'answered with a wrong match')}"
+    planned = searches.planned
+    unknown = f"searches for identities not in the gallery ({planned.enrolled:,} enrolled)"
+    sentence = f"Of {_share(planned.fpir.rate, searches.probes, unknown, 'answered with a wrong match')}"
     if planned.fnir is not None:
         sentence += f"; of {_share(planned.fnir.rate, searches.mated, 'searches for enrolled identities', 'missed')}"
     return f"{sentence}."
@@ -101,8 +98,7 @@ def cameras_in_words(report: ThresholdFields) -> str:
     rejected = f"Of the pairs of one identity seen by two cameras, {with_interval(cameras.across)} are rejected"
     if cameras.within:
         rejected += f"; of those seen by one camera, {with_interval(cameras.within)}"
-    counted = "both kinds count" if cameras.same_camera_pairs else "pairs of one camera do not count in this report"
-    return f"{rejected}; {counted}."
+    return f"{rejected}; pairs of one camera do not count in this report."
 
 
 def rejected_in_words(report: ThresholdFields) -> str:
@@ -175,7 +171,7 @@ def origin_lines(report: ThresholdFields) -> list[Line]:
     checkpoint = report.checkpoint
     copied = f", {report.copies} of them copies" if report.copies else ""
     samples = f"{report.samples} samples{copied}, {len(report.classes)} classes, {report.embedding_dim} dimensions"
-    lines = [("stability", _stability(report))]
+    lines = list[Line]()
     if report.calibration is not None:
         ratio = report.calibration.slope * report.cosine + report.calibration.intercept
         times = f"{math.exp(min(ratio, 700.0)):.3g} times as likely"
@@ -186,10 +182,6 @@ def origin_lines(report: ThresholdFields) -> list[Line]:
         ("checkpoint", f"{checkpoint.file}, SHA-256 {checkpoint.sha256}" if checkpoint else "not named"),
         ("made", f"{report.made or 'at an unknown time'} by pml_ext {report.version}"),
     ]
-    if report.copied_rows:
-        shown = [f"row {row} of row {first}" for row, first in report.copied_rows[:_COPIES]]
-        more = len(report.copied_rows) - _COPIES
-        lines.append(("copies", ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")))
     return lines
 
 
@@ -209,8 +201,7 @@ def _rate(rate: ErrorRate, kind: str) -> str:
 
 def _search(rates: GalleryRates) -> str:
     """What a search in a gallery of a size gives."""
-    fpir = str(rates.fpir) if rates.fpir else f"unknown, {NOT_EXTRAPOLATED}"
-    text = f"{'extrapolated: ' if rates.extrapolated else ''}FPIR {fpir}"
+    text = f"FPIR {rates.fpir}"
     if rates.fnir:
         text += f", FNIR {rates.fnir}"
     if rates.cmc:
@@ -253,13 +244,3 @@ def _consistency(report: ThresholdFields) -> str:
     far, distance = consistency.far_range, consistency.distances
     over = f"over FAR {far[0]:g} to {far[1]:g} (distance {distance[0]:.4f} to {distance[1]:.4f})"
     return f"{consistency.opis:.3e}, ε-OPIS (ε = {consistency.epsilon:g}) {consistency.epsilon_opis:.3e}, {over}"
-
-
-def _stability(report: ThresholdFields) -> str:
-    stability = report.stability
-    if stability is None:
-        return "not measured"
-    return (
-        f"thresholds of two random halves of the classes differ by {stability.mean_shift:.4f} in distance (mean of "
-        f"{stability.splits} splits; at most {stability.max_shift:.4f})"
-    )

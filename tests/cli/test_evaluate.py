@@ -141,7 +141,7 @@ def test_normalised_scores_next_to_cosines(tmp_path: Path, capsys: pytest.Captur
     expected = OPIS(normalize=GalleryCohort(20))(embeddings.double(), labels)["opis"]
     assert found["results"]["test.npz"]["normalized_opis"] == pytest.approx(float(expected), rel=1e-6)
     assert "normalized_NMI" not in found["results"]["test.npz"]
-    report = ThresholdReport.from_embeddings(embeddings, labels, far=0.01, splits=0, normalize=GalleryCohort(7, 0.5))
+    report = ThresholdReport.from_embeddings(embeddings, labels, far=0.01, normalize=GalleryCohort(7, 0.5))
     report.save(tmp_path / "threshold.json", checkpoint=weights)
     assert measured(tmp_path / "threshold.json")["normalize"]["k"] == 7
     cohort = CohortNormalization.fit(embeddings, 7, 0.5)
@@ -179,7 +179,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file(folder, "cameras.npz", cameras=CAMERAS)
     file(folder, "narrow.npz", embeddings=X[:, :20])
     file(folder, "small.npz", embeddings=np.eye(16, dtype=np.float32), labels=np.arange(16) // 2)
-    ThresholdReport.from_embeddings(X, Y, far=0.01, splits=0).save(folder / "plain.json")
+    ThresholdReport.from_embeddings(X, Y, far=0.01).save(folder / "plain.json")
     return folder
 
 

@@ -27,7 +27,7 @@ LABELS = torch.arange(80) // 2
 
 
 def report_of(path: Path, weights: Path | None) -> ThresholdReport:
-    report = ThresholdReport.from_embeddings(EMBEDDINGS, LABELS, far=0.3, splits=0)
+    report = ThresholdReport.from_embeddings(EMBEDDINGS, LABELS, far=0.3)
     report.save(path, checkpoint=weights)
     return report
 
@@ -60,7 +60,7 @@ def test_a_image_finds_its_like(shop: Shop, tmp_path: Path, capsys: pytest.Captu
 def test_a_search_takes_the_threshold_of_its_size(
     shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report = ThresholdReport.from_embeddings(EMBEDDINGS, LABELS, search=SearchPlan(12, 0.3), splits=0)
+    report = ThresholdReport.from_embeddings(EMBEDDINGS, LABELS, search=SearchPlan(12, 0.3))
     report.save(tmp_path / "t.json", checkpoint=shop.weights)
     labelled = create(tmp_path / "labelled", 6, sha256=sha256_of(shop.weights), labels=True)
     add(labelled, unit_rows(EMBEDDINGS[:6]).numpy())

@@ -182,7 +182,7 @@ def people(seed: int, spread: float, count: int = 400) -> tuple[torch.Tensor, np
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "threshold.json"
     embeddings, labels = people(0, 0.5)
-    ThresholdReport.from_embeddings(embeddings, torch.from_numpy(labels), far=0.01, splits=0).save(path)
+    ThresholdReport.from_embeddings(embeddings, torch.from_numpy(labels), far=0.01).save(path)
     return path
 
 

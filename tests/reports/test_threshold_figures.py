@@ -7,7 +7,6 @@ import torch
 from pml_ext.metrics import SearchPlan, ThresholdReport
 from pml_ext.reports.threshold_figures import gallery_figure
 from pml_ext.reports.threshold_page import searches_table
-from pml_ext.reports.threshold_text import with_interval
 
 LABELS = torch.arange(40).repeat_interleave(4)
 
@@ -15,7 +14,7 @@ LABELS = torch.arange(40).repeat_interleave(4)
 def report(**options: Any) -> ThresholdReport:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(40, 6, generator=generator)[LABELS] + 0.6 * torch.randn(160, 6, generator=generator)
-    return ThresholdReport.from_embeddings(x, LABELS, **{"splits": 0, "far": 1e-2, **options})
+    return ThresholdReport.from_embeddings(x, LABELS, **{"far": 1e-2, **options})
 
 
 def test_the_curves_are_the_rates_of_the_report() -> None:
@@ -29,19 +28,6 @@ def test_the_curves_are_the_rates_of_the_report() -> None:
     enrolled = [1, 2, 5, 10, 20]
     assert drawn[0] == [enrolled, [one.fpir.rate for one in sizes]]
     assert drawn[1] == [enrolled, [one.fnir.rate for one in sizes if one.fnir]]
-
-
-def test_extrapolated_sizes_are_marked() -> None:
-    found = report(far=None, search=SearchPlan(30, fpir=0.2, extrapolate=True))
-    assert found.searches is not None and found.searches.sizes[-1].extrapolated
-    beyond = [one.enrolled for one in found.searches.sizes if one.extrapolated]
-    figure, table = gallery_figure(found), searches_table(found)
-    assert figure is not None and table is not None
-    lines = {line.get_label(): line for line in figure.panel_figures[0].axes[0].lines}
-    assert list(lines["extrapolated"].get_xdata()) == beyond
-    assert [row[0] for row in table[1] if "extrapolated" in row[0]] == [f"{size:,} (extrapolated)" for size in beyond]
-    first = found.searches.sizes[0]
-    assert table[1][0][:2] == [f"{first.enrolled}", with_interval(first.fpir)]
 
 
 def test_no_curves_without_sizes() -> None:

@@ -21,7 +21,7 @@ def embeddings() -> torch.Tensor:
 
 
 def report(**options: object) -> ThresholdReport:
-    return ThresholdReport.from_embeddings(embeddings(), LABELS, **{"far": 1e-2, "splits": 2, **options})
+    return ThresholdReport.from_embeddings(embeddings(), LABELS, **{"far": 1e-2, **options})
 
 
 def saved_page(found: ThresholdReport, folder: Path) -> str:
@@ -78,7 +78,7 @@ def report_by(groups: list[str] | None) -> ThresholdReport:
     generator = torch.Generator().manual_seed(0)
     noise = torch.where(PEOPLE % 2 == 0, 0.4, 0.9)[:, None] * torch.randn(240, 8, generator=generator)
     x = torch.randn(60, 8, generator=generator)[PEOPLE] + noise
-    return ThresholdReport.from_embeddings(x, PEOPLE, far=0.05, splits=0, groups=groups)
+    return ThresholdReport.from_embeddings(x, PEOPLE, far=0.05, groups=groups)
 
 
 def test_rates_by_group_and_by_pair_of_groups(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ LABELS = torch.arange(8).repeat_interleave(5)
 def report(**options: object) -> ThresholdReport:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(8, 4, generator=generator)[LABELS] + 0.5 * torch.randn(40, 4, generator=generator)
-    return ThresholdReport.from_embeddings(x, LABELS, **{"far": 0.05, "splits": 2, **options})
+    return ThresholdReport.from_embeddings(x, LABELS, **{"far": 0.05, **options})
 
 
 @pytest.mark.parametrize(

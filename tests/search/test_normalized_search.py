@@ -43,7 +43,7 @@ class Shop:
         cohort.save(folder / "cohort.npz")
         for name, normalize in (("plain", None), ("cohort", cohort), ("gallery", GalleryCohort(9, 0.5))):
             ThresholdReport.from_embeddings(
-                rows["validation"], torch.arange(30) // 3, far=0.3, splits=0, normalize=normalize
+                rows["validation"], torch.arange(30) // 3, far=0.3, normalize=normalize
             ).save(folder / f"{name}.json", checkpoint=self.weights)
         self.embed = ["embed", "--model", str(self.config), "MODEL.WEIGHTS", str(self.weights)]
         self.embed += ["MODEL.DEVICE", "cpu", *map(str, self.images["gallery"])]

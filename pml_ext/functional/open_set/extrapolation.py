@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -113,28 +112,13 @@ def extrapolated_rate(high: HighScores, threshold: float, enrolled: int, *, seed
     return ExtrapolatedRate(*rates)
 
 
-def fitted_rate(high: HighScores, threshold: float, enrolled: int) -> float | None:
-    """Returns the rate without an interval; None for fewer than NEEDED scores."""
-    above = reported(high, threshold)
-    if int(above.sum()) < NEEDED:
-        return None
-    number = torch.bincount(high.probe[above], minlength=len(high.own))
-    return _rate(float(np.mean(_of_both(number, high.others, enrolled))))
-
-
 def _of_both(counts: Tensor, others: int, enrolled: int) -> tuple[float, float]:
     """Returns log(−log(1 − FPIR)) of each model: log(gallery size) + log(rate of a comparison) if probes are alike."""
-    values, times = (of.tolist() for of in torch.unique(counts, return_counts=True))
-    (a, b), no = _fits(tuple(values), tuple(times), others)
+    hits, times = (of.double().numpy() for of in torch.unique(counts, return_counts=True))
+    a, b = _likeliest_beta(hits, times, others)
+    no = _likeliest_logits(hits, times, others)
     beta = float(-np.expm1(log_beta_ratio(a, b, 0, enrolled)))
     return _log_log(beta), _log_log(float(-np.expm1(enrolled * no) @ _WEIGHTS))
-
-
-@lru_cache(maxsize=4096)  # galleries of all sizes, and the search for their thresholds, use the same fits
-def _fits(hits: tuple[int, ...], times: tuple[int, ...], others: int) -> tuple[tuple[float, float], np.ndarray]:
-    """Fit both distributions; times: number of probes per number of hits."""
-    counts = np.array(hits, dtype=float), np.array(times, dtype=float)
-    return _likeliest_beta(*counts, others), _likeliest_logits(*counts, others)
 
 
 def _rate(log_log: Tensor | float) -> float:

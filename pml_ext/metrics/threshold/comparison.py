@@ -65,7 +65,7 @@ class ModelComparison:
             rates = f"FAR {report.far.rate:.3g}, FRR {report.frr.rate:.4g}"
             if report.searches and report.searches.planned.fnir:
                 planned = report.searches.planned
-                assert planned.fpir is not None and planned.fnir is not None
+                assert planned.fnir is not None
                 rates += f", FPIR {planned.fpir.rate:.3g}, FNIR {planned.fnir.rate:.4g} among {planned.enrolled:,}"
             lines.append(f"{name.ljust(width)}  cosine >= {report.cosine:.4f}, {rates}")
         lines += [difference.summary() for difference in self.differences]
@@ -112,7 +112,7 @@ def compare_models(
     reports, misses = dict[str, ThresholdReport](), dict[str, _Misses]()
     for name, embeddings in models.items():
         report = ThresholdReport.from_embeddings(
-            embeddings, labels, far=far, search=search, cameras=cameras, splits=0, source=SampleSource(data=name)
+            embeddings, labels, far=far, search=search, cameras=cameras, source=SampleSource(data=name)
         )
         samples = Samples(embeddings, ids, camera_ids)
         reports[name] = report

@@ -13,7 +13,7 @@ from pml_ext.metrics.threshold.structures import Checkpoint, ClassErrors, Cosine
 
 FORMAT = "pml_ext threshold report 2"
 _LEFT_OUT_IF_NONE = ("searches", "groups", "calibration", "normalization")
-_NOT_A_KEY = ("cosine", "curves", "worst_pairs", "copied_rows")  # under "threshold", or on the page only
+_NOT_A_KEY = ("cosine", "curves", "worst_pairs")  # under "threshold", or on the page only
 
 
 def write_report(report: ThresholdFields, path: Path) -> None:

@@ -1,6 +1,6 @@
 """From embeddings to the contents of a threshold report: the threshold, and error rates of all pairs of the set."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from hashlib import blake2b
@@ -14,7 +14,6 @@ from pml_ext._checks import (
     check_finite,
     check_fraction,
     check_not_collapsed,
-    check_whole,
     warn_caller,
 )
 from pml_ext._ops.numerics import full_precision, one_thread
@@ -52,7 +51,6 @@ from pml_ext.metrics.threshold.structures import (
     Consistency,
     ErrorRate,
     Sample,
-    Stability,
     Target,
     ThresholdCurves,
     ThresholdFields,
@@ -61,8 +59,7 @@ from pml_ext.metrics.threshold.structures import (
     distance_of,
 )
 
-_MAX_SPLITS = 1000  # each a pass over the pairs
-_STEPS = 8
+_STEPS = 7
 _ONE_THREAD = 4096  # samples whose pairs one thread measures in seconds
 _CURVE_POINTS = 301
 _ALTERNATIVE_FARS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
@@ -96,7 +93,6 @@ def measure_threshold(
     *,
     cameras: Labels | None,
     groups: Labels | None,
-    splits: int,
     search: SearchPlan | None,
     opis: OPISSettings,
     normalize: Normalization | None,
@@ -109,7 +105,6 @@ def measure_threshold(
         check_finite(embeddings)
         check_directions(embeddings, "embeddings")
         check_not_collapsed(embeddings)
-        check_whole(splits, "splits", 0, _MAX_SPLITS)
         if opis.negatives_per_positive is not None:
             raise ValueError("a threshold report counts all pairs: leave negatives_per_positive of opis out")
         source.check(count)
@@ -120,10 +115,10 @@ def measure_threshold(
         samples = Samples(embeddings.double(), ids, camera_ids, offsets_of_pairs(normalize, embeddings))
         pairs = samples.pairs()
         _require_pairs(pairs, names)
-        copied = _copied_rows(embeddings, source)
-        if copied:
+        copies = _count_copies(embeddings)
+        if copies:
             warn_caller(
-                f"{len(copied)} of {count} embeddings are copies of others: their pairs at distance 0 make the rates "
+                f"{copies} of {count} embeddings are copies of others: their pairs at distance 0 make the rates "
                 "look better than they are; leave copies out"
             )
         begin("choosing the threshold")
@@ -138,10 +133,6 @@ def measure_threshold(
         far, frr, classes = error_rates(pairs, names, distance)
         begin("measuring OPIS")
         consistency = _consistency(pairs, opis)
-        begin("measuring the stability of the threshold")
-        stability = None
-        if target.kind != "fpir":
-            stability = _stability(samples.in_float32(), target, splits, opis.seed, begin)
         made = datetime.now(timezone.utc).isoformat(timespec="seconds")
         measured = ThresholdFields(
             target=target,
@@ -150,10 +141,9 @@ def measure_threshold(
             frr=frr,
             classes=classes,
             consistency=consistency,
-            stability=stability,
             samples=count,
             embedding_dim=embeddings.shape[1],
-            copies=len(copied),
+            copies=copies,
             data=source.data,
             made=made,
         )
@@ -176,7 +166,6 @@ def measure_threshold(
             alternatives=alternatives,
             cameras=camera_rates,
             worst_pairs=worst_pairs(pairs, ids, names, source),
-            copied_rows=copied,
             searches=searches,
             groups=by_group,
             calibration=calibrate_pairs(pairs, seed=opis.seed),
@@ -307,7 +296,7 @@ def _camera_rates(pairs: PairDistances, cameras: Tensor | None, distance: float)
     for kind in (pairs, pairs.of_one_camera()):
         accepted = kind.accepted(at, positives_only=True)[0][:, 0]
         rates.append(_frr(kind, accepted) if kind.total_positive_pairs else None)
-    return CameraRates(len(torch.unique(cameras)), False, across=rates[0], within=rates[1])
+    return CameraRates(len(torch.unique(cameras)), across=rates[0], within=rates[1])
 
 
 def _consistency(pairs: PairDistances, opis: OPISSettings) -> Consistency | None:
@@ -324,38 +313,6 @@ def _consistency(pairs: PairDistances, opis: OPISSettings) -> Consistency | None
         far_range=far_range,
         distances=(low, high),
     )
-
-
-def _stability(
-    samples: Samples,
-    target: Target,
-    splits: int,
-    seed: int,
-    begin: Callable[[str, int], None],
-) -> Stability | None:
-    """Choose the threshold on two halves of the classes, `splits` times; None where a half has too few pairs for it.
-
-    Classes with genuine pairs are dealt to both halves evenly, and so are the others. begin: of `show_steps`.
-    """
-    has_genuine = torch.bincount(samples.ids) > 1
-    generator = torch.Generator().manual_seed(seed)
-    shifts = []
-    for split in range(splits):
-        begin(f"measuring the stability of the threshold, split {split + 1} of {splits}", 0)
-        order = torch.randperm(len(has_genuine), generator=generator)
-        order = torch.cat([order[has_genuine[order]], order[~has_genuine[order]]])
-        is_second = torch.zeros_like(has_genuine)
-        is_second[order[1::2]] = True
-        in_second = is_second[samples.ids]
-        try:
-            halves = [samples.subset(mask).pairs() for mask in (~in_second, in_second)]
-            if not all(half.total_positive_pairs and half.total_negative_pairs for half in halves):
-                return None
-            one, other = (threshold_for(target, half) for half in halves)
-        except ValueError:
-            return None
-        shifts.append(abs(one - other))
-    return Stability(splits, sum(shifts) / splits, max(shifts)) if shifts else None
 
 
 def _curves(pairs: PairDistances) -> ThresholdCurves:
@@ -379,14 +336,8 @@ def _curves(pairs: PairDistances) -> ThresholdCurves:
     )
 
 
-def _copied_rows(embeddings: Tensor, source: SampleSource) -> tuple[tuple[int, int], ...]:
-    """(row of a copy, row of the first sample with this embedding) of each copy."""
+def _count_copies(embeddings: Tensor) -> int:
+    """The number of samples with the embedding of an earlier one."""
     values: np.ndarray = embeddings.detach().double().cpu().numpy() + 0.0  # −0 and 0 are equal
-    first: dict[bytes, int] = {}
-    copied = []
-    for place, value in enumerate(values):
-        row = source.row(place)
-        original = first.setdefault(blake2b(value.tobytes(), digest_size=16).digest(), row)
-        if original != row:
-            copied.append((row, original))
-    return tuple(copied)
+    hashes = {blake2b(value.tobytes(), digest_size=16).digest() for value in values}
+    return len(values) - len(hashes)

@@ -48,7 +48,6 @@ class ThresholdReport(ThresholdFields):
             depend on its classes, and an interval that took pairs for independent would be far too narrow.
         classes: by class, in the order of the labels.
         consistency: None with fewer than two classes that have a genuine and an impostor pair.
-        stability: None where half of the classes has too few pairs for the target.
         samples, embedding_dim: of the set.
         copies: samples whose embedding equals that of an earlier one.
         version: of pml_ext.
@@ -61,7 +60,7 @@ class ThresholdReport(ThresholdFields):
             `distance` sqrt(2 − 2 score), and scores beyond [−1, 1] count as −1 or 1. None: plain cosines.
         searches: rates in galleries of several sizes; None without a planned size.
         data, made: what the embeddings are of; when the report was made (UTC).
-        curves, worst_pairs, copied_rows: what figure and page show; not kept in the file.
+        curves, worst_pairs: what figure and page show; not kept in the file.
 
     >>> import torch
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.6, 0.8]])
@@ -83,7 +82,6 @@ class ThresholdReport(ThresholdFields):
         target: Literal["utility"] | None = None,
         cameras: Labels | None = None,
         groups: Labels | None = None,
-        splits: int = 20,
         search: SearchPlan | None = None,
         opis: OPISSettings | None = None,
         normalize: Normalization | None = None,
@@ -104,11 +102,9 @@ class ThresholdReport(ThresholdFields):
                 those that a deployed matcher sees: where cameras are known, threshold, FRR and OPIS are of genuine
                 pairs across cameras, and both FRRs are reported.
             groups: (N,) integers or strings, 2 to 50 different: rates by group and pair of groups.
-            splits: random halvings of the classes between which the threshold is compared; 0 for none. Together they
-                cost as much as `splits` passes over the pairs, in float32.
             search: rates in galleries; with its `fpir`, the target is that of searches.
-            opis: FAR range, grid and epsilon, see `functional.epsilon_opis`; its seed is also that of the splits and
-                of the pairs that the calibration draws. None: `OPISSettings()`.
+            opis: FAR range, grid and epsilon, see `functional.epsilon_opis`; its seed is also that of the pairs
+                that the calibration draws. None: `OPISSettings()`.
             normalize: decide by normalised scores instead of cosines, by a `CohortNormalization` or, with a
                 `GalleryCohort`, by the embeddings themselves. The report keeps k, strength and the cohort's SHA-256.
             source: names and images of the samples, for the page.
@@ -126,7 +122,6 @@ class ThresholdReport(ThresholdFields):
             chosen,
             cameras=cameras,
             groups=groups,
-            splits=splits,
             search=search,
             opis=opis or OPISSettings(),
             normalize=normalize,

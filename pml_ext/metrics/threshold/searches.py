@@ -10,7 +10,6 @@ from pml_ext.functional.open_set.best_scores import (
     scores_from,
     threshold_for_rate,
 )
-from pml_ext.functional.open_set.extrapolation import NEEDED, extrapolated_rate, fitted_rate
 from pml_ext.functional.open_set.identification import RateWithInterval, search_rates
 from pml_ext.metrics.threshold.samples import Samples
 from pml_ext.metrics.threshold.structures import CMC_RANKS, GalleryRates, MeanRate, Searches
@@ -27,7 +26,6 @@ class SearchPlan:
         fpir: choose the smallest cosine whose false positive identification rate is at most this in searches of
             `gallery_size` identities; None: the threshold has another target, and searches are measured at it.
         rank, template: see `functional.identification`.
-        extrapolate: to galleries of more identities than the set has, see `functional.extrapolate_fpir`.
     Raises:
         ValueError: a number out of range.
 
@@ -39,7 +37,6 @@ class SearchPlan:
     fpir: float | None = None
     rank: int = 1
     template: Template = "best"
-    extrapolate: bool = False
 
     def __post_init__(self) -> None:
         check_whole(self.gallery_size, "gallery_size", 1)
@@ -57,56 +54,28 @@ class PlannedSearch:
         self._samples = samples.in_float32()
         self._scores = self._samples.best_scores(plan.template)
         self._measurable = self._scores.identities - 1  # the largest gallery
-        if plan.gallery_size > self._measurable and not plan.extrapolate:
+        if plan.gallery_size > self._measurable:
             raise ValueError(
                 f"gallery_size must be at most {self._measurable}, one less than the identities of the set; got "
-                f"{plan.gallery_size}: measure at least {plan.gallery_size + 1} identities, or extrapolate "
-                "(extrapolate=True)"
+                f"{plan.gallery_size}: measure at least {plan.gallery_size + 1} identities"
             )
         sizes = {max(1, round(factor * plan.gallery_size)) for factor in _SIZES}
-        self._sizes = sorted(size for size in sizes if size <= self._measurable or plan.extrapolate)
+        self._sizes = sorted(size for size in sizes if size <= self._measurable)
         self._high: HighScores | None = None  # where each size has a threshold of its own
 
     def threshold(self) -> float:
         """The lowest cosine with the plan's FPIR at its size."""
         plan = self.plan
         assert plan.fpir is not None
-        smallest = min(self._sizes[0], self._measurable)
-        self._high = scores_for_rate(self._scores, smallest, plan.fpir)
-        cosine = self._threshold_of_size(self._high, plan.gallery_size, plan.fpir)
-        if cosine is None:
-            raise ValueError(
-                f"no threshold for an FPIR of {plan.fpir:g} among {plan.gallery_size} identities: too few scores of "
-                f"different identities reach it to extrapolate from (fewer than {NEEDED}, or the 95 % interval spans "
-                "0 to 1); measure more identities, or allow a higher FPIR"
-            )
+        self._high = scores_for_rate(self._scores, self._sizes[0], plan.fpir)
+        cosine = threshold_for_rate(self._high, plan.gallery_size, plan.fpir)
+        assert cosine is not None  # as the scores are enough for the smallest size
         if cosine > 1:
             raise ValueError(
                 f"no threshold meets fpir={plan.fpir:g}: too many probes have the embedding of another identity. "
                 "Does one sample have several labels?"
             )
         return cosine
-
-    def _threshold_of_size(self, high: HighScores, enrolled: int, fpir: float) -> float | None:
-        """None where too few scores support it."""
-        if enrolled <= self._measurable:
-            return threshold_for_rate(high, enrolled, fpir)
-        scores = high.value.double().unique().flip(0)
-        middles = ((scores[1:] + scores[:-1]) / 2).tolist()  # the k-th accepts k + 1 distinct scores
-        first, last = 0, len(middles)
-        while first < last:  # bisection for the first that exceeds the rate
-            middle = (first + last) // 2
-            rate = fitted_rate(high, middles[middle], enrolled)
-            if rate is not None and rate > fpir:
-                last = middle
-            else:
-                first = middle + 1
-        if not first:
-            return None
-        cosine: float = middles[first - 1]
-        if fitted_rate(high, cosine, enrolled) is None:
-            return None
-        return cosine if extrapolated_rate(high, cosine, enrolled).is_known else None
 
     def rates(self, cosine: float) -> Searches:
         """Rates at a threshold, and the thresholds of all sizes."""
@@ -126,24 +95,16 @@ class PlannedSearch:
 
     def _rates_of_size(self, high: HighScores, cosine: float, enrolled: int) -> GalleryRates:
         rank = self.plan.rank
-        measured = min(enrolled, self._measurable)
-        rates = search_rates(high, cosine, measured, rank=rank, ranks=CMC_RANKS[-1])
+        rates = search_rates(high, cosine, enrolled, rank=rank, ranks=CMC_RANKS[-1])
         cmc = tuple(rates.cmc[place - 1] for place in CMC_RANKS) if rates.cmc else ()
-        fpir = _mean_rate(rates.fpir)
         fnir = None if rates.fnir is None else _mean_rate(rates.fnir)
-        gallery = GalleryRates(enrolled, fpir, fnir, cmc)
-        if enrolled > self._measurable:
-            extrapolated = extrapolated_rate(high, cosine, enrolled)
-            fpir = _mean_rate(RateWithInterval(extrapolated.rate, extrapolated.low, extrapolated.high))
-            if fnir is not None:  # of the largest measured gallery
-                fnir = replace(fnir, high=min(1.0, fnir.high + fpir.high))
-            gallery = GalleryRates(enrolled, fpir if extrapolated.is_known else None, fnir, (), extrapolated=True)
+        gallery = GalleryRates(enrolled, _mean_rate(rates.fpir), fnir, cmc)
         if self.plan.fpir is None:
             return gallery
-        own_cosine = self._threshold_of_size(high, enrolled, self.plan.fpir)
+        own_cosine = threshold_for_rate(high, enrolled, self.plan.fpir)
         if own_cosine is None:
             return gallery
-        own = search_rates(high, own_cosine, measured, rank=rank).fnir
+        own = search_rates(high, own_cosine, enrolled, rank=rank).fnir
         return replace(gallery, cosine=own_cosine, cosine_fnir=None if own is None else own.rate)
 
 

@@ -101,15 +101,6 @@ class Consistency:
 
 
 @dataclass(frozen=True)
-class Stability:
-    """The L2 distance between the thresholds of two random halves of the classes, over `splits` random splits."""
-
-    splits: CountAbove0
-    mean_shift: Distance
-    max_shift: Distance
-
-
-@dataclass(frozen=True)
 class Alternative:
     """The largest threshold whose FAR is at most `target`, and its error rates."""
 
@@ -121,14 +112,9 @@ class Alternative:
 
 @dataclass(frozen=True)
 class CameraRates:
-    """Genuine pairs by camera: FRR across two cameras, and within one; None where the set has no such pair.
-
-    same_camera_pairs: whether the threshold and the report's FRR count the pairs within a camera too, as reports of
-    earlier versions could.
-    """
+    """Genuine pairs by camera: FRR across two cameras, and within one; None where the set has no such pair."""
 
     cameras: Count
-    same_camera_pairs: bool
     across: ErrorRate | None
     within: ErrorRate | None
 
@@ -190,12 +176,11 @@ class GroupPair:
 class GroupComparison:
     """The rate of group `one` divided by that of group `to`, and its 95 % interval for identities like the set's.
 
-    to: None, in files of earlier versions, for the geometric mean of all groups.
     value, high: None for a ratio to a rate without errors, of which only the low end is known.
     """
 
     one: int | str
-    to: int | str | None
+    to: int | str
     value: NotNegative | None
     low: NotNegative
     high: NotNegative | None
@@ -221,21 +206,17 @@ class Groups:
 class GalleryRates:
     """Searches in galleries of `enrolled` identities, at the report's threshold; see `functional.Identification`.
 
-    fpir: None where an extrapolation says nothing, see `functional.ExtrapolatedRate.is_known`.
     fnir, cmc: None, and empty, where no probe is mated; cmc: shares found among the first CMC_RANKS, at any threshold.
     cosine, cosine_fnir: the lowest threshold with the target's FPIR in galleries of this size, and its FNIR; None
-        without such a target, or where too few scores support it.
-    extrapolated: to more identities than the set has, see `functional.extrapolate_fpir`. FNIR is then that of the
-        largest measured gallery, and the high end of its interval adds that of FPIR.
+        without such a target.
     """
 
     enrolled: CountAbove0
-    fpir: MeanRate | None
+    fpir: MeanRate
     fnir: MeanRate | None
     cmc: tuple[Fraction, ...]
     cosine: Score | None = None
     cosine_fnir: Fraction | None = None
-    extrapolated: bool = False
 
 
 @dataclass(frozen=True)
@@ -307,7 +288,6 @@ class ThresholdFields:
     frr: ErrorRate
     classes: tuple[ClassErrors, ...]
     consistency: Consistency | None
-    stability: Stability | None
     samples: int
     embedding_dim: int
     copies: int
@@ -319,7 +299,6 @@ class ThresholdFields:
     data: str | None = None
     made: str = field(default="", compare=False)
     worst_pairs: WorstPairs | None = field(default=None, repr=False, compare=False)
-    copied_rows: tuple[tuple[int, int], ...] = field(default=(), repr=False, compare=False)
     searches: Searches | None = None
     groups: Groups | None = None
     calibration: Calibration | None = None
@@ -343,7 +322,7 @@ class ThresholdFields:
     @property
     def is_across_cameras(self) -> bool:
         """Whether the FRR is of genuine pairs across cameras alone."""
-        return self.cameras is not None and not self.cameras.same_camera_pairs
+        return self.cameras is not None
 
     def for_gallery(self, identities: int) -> GalleryRates:
         """The rates of the smallest measured gallery of at least so many identities.
@@ -359,10 +338,6 @@ class ThresholdFields:
             raise ValueError(
                 f"the report knows galleries of up to {self.searches.sizes[-1].enrolled:,} identities; got "
                 f"{identities:,}: make it with a larger gallery_size"
-            )
-        if self.target.kind == "fpir" and sizes[0].cosine is None:
-            raise ValueError(
-                f"no threshold for galleries of {identities:,} identities: too few scores support one; measure more"
             )
         return sizes[0]
 

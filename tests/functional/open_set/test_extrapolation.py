@@ -10,7 +10,7 @@ from scipy.stats import betabinom, norm
 from pml_ext.functional import extrapolate_fpir, identification
 from pml_ext.functional.open_set import extrapolation
 from pml_ext.functional.open_set.best_scores import HighScores
-from pml_ext.functional.open_set.extrapolation import extrapolated_rate, fitted_rate
+from pml_ext.functional.open_set.extrapolation import extrapolated_rate
 
 
 def high_scores(scores, threshold):
@@ -40,7 +40,6 @@ def test_a_population_of_known_rates(unevenness, far, enrolled):
     found = extrapolated_rate(high_scores(scores, threshold), threshold, enrolled)
     assert found.low <= known <= found.high
     assert found.rate == pytest.approx(known, abs=0.25)
-    assert fitted_rate(high_scores(scores, threshold), threshold, enrolled) == pytest.approx(found.rate)
 
 
 def test_the_beta_model_is_the_most_likely_one():

@@ -14,7 +14,7 @@ def embeddings():
 
 
 def test_the_report_has_calibrated_probabilities():
-    report = ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.01, splits=0)
+    report = ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.01)
     assert "times as likely for pairs of one class" in report.summary()
     unit = torch.nn.functional.normalize(embeddings())
     rows, columns = torch.triu_indices(600, 600, 1)
@@ -29,8 +29,7 @@ def test_the_report_has_calibrated_probabilities():
 
 def test_without_calibration_a_probability_is_an_error():
     few, enough = (
-        ThresholdReport.from_embeddings(torch.randn(4 * n, 8), torch.arange(4 * n) // 4, frr=0.5, splits=0)
-        for n in (3, 4)
+        ThresholdReport.from_embeddings(torch.randn(4 * n, 8), torch.arange(4 * n) // 4, frr=0.5) for n in (3, 4)
     )
     assert 0 < enough.probability(torch.tensor(0.3), prior=0.1) < 1
     with pytest.raises(ValueError, match="the report has no calibration: make it again"):

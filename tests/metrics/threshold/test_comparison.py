@@ -22,7 +22,7 @@ def model(spread, noise_seed=1):
 def test_a_worse_model_misses_more_at_the_same_far():
     found = compare_models({"old": model(0.5), "new": model(0.6)}, LABELS, far=0.01)
     (difference,) = found.differences
-    old, new = (ThresholdReport.from_embeddings(model(spread), LABELS, far=0.01, splits=0) for spread in (0.5, 0.6))
+    old, new = (ThresholdReport.from_embeddings(model(spread), LABELS, far=0.01) for spread in (0.5, 0.6))
     assert difference.value == pytest.approx(new.frr.rate - old.frr.rate)
     assert 0 < difference.low < difference.value < difference.high
     assert difference.verdict == "new misses more than old"

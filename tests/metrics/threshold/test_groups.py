@@ -43,7 +43,7 @@ def counts(x, cosine, groups, left_out=-1, cameras=None):
 
 @pytest.fixture(scope="module")
 def report():
-    return ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.05, groups=SEX, splits=0)
+    return ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.05, groups=SEX)
 
 
 def test_rates_are_those_of_loops(report):
@@ -77,7 +77,7 @@ def test_the_ratio_of_the_extremes_is_that_of_loops(report):
 
 def test_identities_in_several_groups():
     site, cameras = [i // 80 for i in range(160)], [i // 40 % 2 for i in range(160)]
-    found = ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.05, groups=site, cameras=cameras, splits=0)
+    found = ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.05, groups=site, cameras=cameras)
     loops = counts(embeddings(), found.cosine, site, cameras=cameras)
     for group in found.groups.groups:
         assert [group.frr.errors, group.frr.pairs] == loops["frr", group.label]
@@ -86,7 +86,7 @@ def test_identities_in_several_groups():
 
 def test_a_group_with_too_few_pairs_says_so_and_has_no_number():
     groups = ["few" if label == 0 else sex for label, sex in zip(LABELS, SEX, strict=True)]
-    found = ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.05, groups=groups, splits=0)
+    found = ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.05, groups=groups)
     few = found.groups.groups[1]
     assert (few.label, few.far, few.frr, few.impostor_pairs, few.genuine_pairs) == ("few", None, None, 0, 6)
     assert found.groups.needed_impostor_pairs == round(5 / found.far.rate)
@@ -105,7 +105,7 @@ def test_a_group_with_too_few_pairs_says_so_and_has_no_number():
 )
 def test_groups_that_do_not_fit(groups, message):
     with pytest.raises(ValueError, match=message):
-        ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.05, groups=groups, splits=0)
+        ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.05, groups=groups)
 
 
 def test_a_ratio_to_a_group_without_errors_is_at_least():
@@ -114,7 +114,7 @@ def test_a_ratio_to_a_group_without_errors_is_at_least():
     people[30:] += 0.75  # east's identities are alike
     x = people.repeat_interleave(5, dim=0) + 0.3 * torch.randn(300, 8, generator=generator)
     groups = ["north"] * 150 + ["east"] * 150
-    report = ThresholdReport.from_embeddings(x, [i // 5 for i in range(300)], far=6e-4, groups=groups, splits=0)
+    report = ThresholdReport.from_embeddings(x, [i // 5 for i in range(300)], far=6e-4, groups=groups)
     (ratio,), (east, north) = report.groups.far_ratios, (group.far for group in report.groups.groups)
     assert north.errors == 0
     assert (ratio.value, ratio.low, ratio.high) == (None, east.low / north.high, None)

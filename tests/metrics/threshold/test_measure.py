@@ -61,8 +61,8 @@ def test_rows_paths_and_copies_are_named_as_given():
     labels, rows = torch.cat([FEW_LABELS, FEW_LABELS[:2]]), [1000 + i for i in range(42)]
     paths = [f"{i}.png" if i % 2 else None for i in range(42)]
     with pytest.warns(UserWarning, match="2 of 42 embeddings are copies"):
-        found = ThresholdReport.from_embeddings(x, labels, far=0.1, splits=0, source=SampleSource(rows, paths))
-    assert found.copied_rows == ((1040, 1000), (1041, 1001)) and found.copies == 2
+        found = ThresholdReport.from_embeddings(x, labels, far=0.1, source=SampleSource(rows, paths))
+    assert found.copies == 2
     assert "42 samples, 2 of them copies" in found.summary()
     for pair in (*found.worst_pairs.impostors, *found.worst_pairs.genuine):
         for sample in (pair.one, pair.other):
@@ -74,6 +74,6 @@ def test_rows_paths_and_copies_are_named_as_given():
 
 def test_genuine_pairs_are_those_that_count():
     cameras = torch.arange(40) % 2
-    found = ThresholdReport.from_embeddings(FEW, FEW_LABELS, far=0.1, splits=0, cameras=cameras)
+    found = ThresholdReport.from_embeddings(FEW, FEW_LABELS, far=0.1, cameras=cameras)
     assert all(cameras[p.one.row] != cameras[p.other.row] for p in found.worst_pairs.genuine)
     assert any(cameras[p.one.row] == cameras[p.other.row] for p in found.worst_pairs.impostors)

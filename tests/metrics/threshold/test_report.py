@@ -26,7 +26,7 @@ def clustered(seed=0, labels=LABELS):
 
 def report(embeddings=None, labels=LABELS, **target):
     return ThresholdReport.from_embeddings(
-        clustered() if embeddings is None else embeddings, labels, **{"splits": 2, **(target or {"far": 0.05})}
+        clustered() if embeddings is None else embeddings, labels, **(target or {"far": 0.05})
     )
 
 
@@ -79,22 +79,6 @@ def test_the_target_holds_where_float32_computes_the_scores_anew():
     assert torch.equal(found.accept_pairs(embeddings[rows], embeddings[columns]), accepted[rows, columns])
 
 
-def test_halves_of_the_classes():
-    labels = torch.arange(60).repeat_interleave(5)
-    embeddings = torch.randn(60, 8)[labels] + (0.2 + torch.rand(60, 1))[labels] * torch.randn(300, 8)
-    one, again, other = (
-        report(embeddings, labels, frr=0.1, splits=5, opis=OPISSettings(seed=s)).stability for s in (0, 0, 1)
-    )
-    assert one == again != other
-    assert 0 < one.mean_shift < one.max_shift < 0.5
-    # Both halves hold the same where the classes are all alike.
-    alike = torch.eye(12, dtype=torch.float64).repeat_interleave(2, dim=0)
-    alike[::2] += 0.1 / math.sqrt(12)
-    stable = report(alike, torch.arange(12).repeat_interleave(2), frr=0.5).stability
-    assert stable.max_shift < 1e-3
-    assert report(far=0.004).stability is None, "a half cannot support the target"
-
-
 def test_strings_name_the_classes():
     names = ["anna", "ben", "carl", "dora", "eve", "finn"]
     by_name = report(labels=[names[i] for i in LABELS])
@@ -114,13 +98,12 @@ def test_strings_name_the_classes():
         ({"labels": ["a", 1] * 15}, ValueError, "all integers or all strings; got several types"),
         ({"labels": (LABELS / 2).tolist()}, ValueError, "must be integers .* or strings; got float"),
         ({"far": 0.1, "frr": 0.1}, TypeError, "exactly one of far=, frr=, target=.* must be given; got far="),
-        ({"splits": 1}, TypeError, "exactly one of far="),
+        ({"far": None}, TypeError, "exactly one of far="),
         ({"far": 0.1, "search": SearchPlan(5, 0.1)}, TypeError, "exactly one of far="),
         ({"target": "eer"}, ValueError, 'target must be "utility"'),
         ({"far": 0}, ValueError, r"far must be in \(0, 1\); got 0"),
         ({"far": 1e-6}, ValueError, "far=1e-06 needs at least 1000000 impostor pairs.*; the set has 352"),
         ({"far": 0.1, "opis": OPISSettings(negatives_per_positive=4)}, ValueError, "leave negatives_per_positive"),
-        ({"far": 0.1, "splits": -1}, ValueError, "splits must be at least 0; got -1"),
     ],
 )
 def test_what_cannot_be_reported_is_an_error(given, error, message):
@@ -139,7 +122,7 @@ def test_copies_under_several_labels_allow_no_threshold():
 
 def test_two_classes_of_which_one_has_genuine_pairs():
     found = report(torch.randn(4, 3), torch.tensor([0, 0, 0, 1]), far=0.5)
-    assert found.consistency is None and found.stability is None
+    assert found.consistency is None
     assert "not measurable: fewer than two classes" in found.summary()
     assert [figure.name for figure in threshold_figures(found) if figure.pixels.std()] == ["roc"]
 
@@ -147,8 +130,8 @@ def test_two_classes_of_which_one_has_genuine_pairs():
 def test_tensors_and_arrays_are_decided_alike():
     rows = clustered().numpy()
     rows.flags.writeable = False
-    found = ThresholdReport.from_embeddings(rows, LABELS.numpy(), far=0.1, splits=2)
-    assert found == ThresholdReport.from_embeddings(clustered(), LABELS, far=0.1, splits=2)
+    found = ThresholdReport.from_embeddings(rows, LABELS.numpy(), far=0.1)
+    assert found == ThresholdReport.from_embeddings(clustered(), LABELS, far=0.1)
     decided = found.accept_pairs(rows[:9], rows[9:0:-1])
     assert decided.tolist() == found.accept_pairs(clustered()[:9], clustered()[1:10].flip(0)).tolist()
     scores = torch.tensor([[0.4999, 0.5], [1.0, -1.0]], dtype=torch.float64)

@@ -38,7 +38,7 @@ def rejects(x, threshold, same_camera):
 
 
 def report(**options):
-    return ThresholdReport.from_embeddings(a_set(), LABELS, far=0.05, splits=2, **options)
+    return ThresholdReport.from_embeddings(a_set(), LABELS, far=0.05, **options)
 
 
 def test_genuine_pairs_of_one_camera_are_left_out():
@@ -72,12 +72,12 @@ def a_report(own):
     rows = torch.arange(300)
     if own:
         report = ThresholdReport.from_embeddings(
-            embeddings, labels, far=0.01, splits=2, normalize=GalleryCohort(k=15, strength=0.8)
+            embeddings, labels, far=0.01, normalize=GalleryCohort(k=15, strength=0.8)
         )
         fitted = CohortNormalization.fit(embeddings, 15, 0.8)
         return report, fitted, fitted.scores(embeddings, embeddings, rows_a=rows, rows_b=rows)
     fitted = CohortNormalization.fit(crowded(seed=1)[0], 15, 0.8)
-    report = ThresholdReport.from_embeddings(embeddings, labels, far=0.01, splits=2, normalize=fitted)
+    report = ThresholdReport.from_embeddings(embeddings, labels, far=0.01, normalize=fitted)
     return report, fitted, fitted.scores(embeddings, embeddings)
 
 
@@ -92,7 +92,7 @@ def test_rates_are_those_of_normalised_scores(normalised):
     for one in report.classes:
         mine = labels == one.label
         assert one.false_accepts == int(accepted[mine][:, ~mine].sum())
-    plain = ThresholdReport.from_embeddings(crowded()[0], labels, far=0.01, splits=2)
+    plain = ThresholdReport.from_embeddings(crowded()[0], labels, far=0.01)
     assert report.consistency and plain.consistency and report.consistency.opis < 0.8 * plain.consistency.opis
     assert max(c.far for c in report.classes) < max(c.far for c in plain.classes)
 
@@ -128,7 +128,7 @@ def test_searches_and_groups_are_of_normalised_scores(tmp_path):
     embeddings, labels = crowded()
     fitted = CohortNormalization.fit(crowded(seed=1)[0], 15, 0.8)
     report = ThresholdReport.from_embeddings(
-        embeddings, labels, search=SearchPlan(10, fpir=0.2), splits=0, normalize=fitted, groups=labels % 2
+        embeddings, labels, search=SearchPlan(10, fpir=0.2), normalize=fitted, groups=labels % 2
     )
     scores = fitted.scores(embeddings, embeddings)
     reached = []
@@ -155,7 +155,7 @@ def test_another_normalisation_is_refused():
         report.check(a, normalization=CohortNormalization.fit(a, 15, 0.8))
     with pytest.raises(ValueError, match=r"scores must be normalised scores in \[-1.8, 1.8\]"):
         report.accept(torch.tensor([2.0]), normalized=True)
-    plain = ThresholdReport.from_embeddings(*crowded(), far=0.01, splits=0)
+    plain = ThresholdReport.from_embeddings(*crowded(), far=0.01)
     with pytest.raises(ValueError, match="the threshold is of plain cosines: leave normalization out"):
         plain.accept_pairs(a, a, normalization=fitted)
     with pytest.raises(ValueError, match="the threshold is of plain cosines: leave normalized out"):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pml_ext.functional import extrapolate_fpir, identification
+from pml_ext.functional import identification
 from pml_ext.metrics import SearchPlan, ThresholdReport
 
 LABELS = torch.arange(480) % 120
@@ -17,7 +17,7 @@ def embeddings(seed=0, spread=0.5):
 
 @pytest.fixture(scope="module")
 def report():
-    return ThresholdReport.from_embeddings(embeddings(), LABELS, search=SearchPlan(20, fpir=0.2), splits=0)
+    return ThresholdReport.from_embeddings(embeddings(), LABELS, search=SearchPlan(20, fpir=0.2))
 
 
 def test_the_threshold_meets_the_rate_at_the_planned_size(report):
@@ -59,7 +59,6 @@ def test_a_pair_threshold_has_rates_of_searches_too():
         far=1e-3,
         search=SearchPlan(50, rank=2, template="mean"),
         cameras=CAMERAS,
-        splits=0,
     )
     expected = identification(
         embeddings(), LABELS, gallery_size=50, threshold=found.cosine, template="mean", rank=2, cameras=CAMERAS
@@ -68,55 +67,15 @@ def test_a_pair_threshold_has_rates_of_searches_too():
     assert planned.fpir.rate == pytest.approx(expected.fpir)
     assert planned.cosine is None
     with pytest.raises(ValueError, match="chosen for pairs alone: make the report with a SearchPlan"):
-        ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.01, splits=0).for_gallery(3)
+        ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.01).for_gallery(3)
 
 
-@pytest.mark.parametrize(
-    ("plan", "message"),
-    [
-        (SearchPlan(120), "at most 119, .* got 120: measure at least 121 identities, or extrapolate .extrapolate=True"),
-        (SearchPlan(5000, 1e-4, extrapolate=True), "no threshold for an FPIR of 0.0001 among 5000"),
-        (SearchPlan(5000, extrapolate=True), "needs at least 10 scores .* got"),
-    ],
-)
-def test_impossible_plans_are_errors(plan, message):
-    far = 2e-5 if plan.fpir is None else None
-    with pytest.raises(ValueError, match=message):
-        ThresholdReport.from_embeddings(embeddings(), LABELS, far=far, search=plan, splits=0)
-
-
-def test_larger_galleries_are_extrapolated_where_that_is_asked_for():
-    report = ThresholdReport.from_embeddings(
-        embeddings(spread=0.8), LABELS, search=SearchPlan(150, 0.3, extrapolate=True), splits=0
-    )
-    assert [(one.enrolled, one.extrapolated) for one in report.searches.sizes] == [
-        (15, False), (30, False), (75, False), (150, True), (300, True), (750, True), (1500, True),
-    ]  # fmt: skip
-    planned, largest = report.searches.planned, report.searches.sizes[2]
-    expected = extrapolate_fpir(embeddings(spread=0.8), LABELS, gallery_size=150, threshold=report.cosine)
-    assert (planned.fpir.rate, planned.fpir.low, planned.fpir.high) == pytest.approx(expected[:3], rel=1e-3)
-    assert 0.25 < planned.fpir.rate <= 0.3
-    assert planned.fnir.rate >= largest.fnir.rate and planned.cmc == ()
-    assert "extrapolated: FPIR" in report.summary()
-
-
-def test_a_gallery_whose_rate_is_not_known_has_no_number(tmp_path):
-    """All false positives are of three people who look alike: how often others are is anybody's guess."""
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(60) // 2
-    people = torch.randn(30, 64, generator=generator)
-    people[:3] = people[0] + 0.3 * torch.randn(3, 64, generator=generator)
-    x = people[labels] + 0.4 * torch.randn(60, 64, generator=generator)
-    report = ThresholdReport.from_embeddings(x, labels, frr=0.1, search=SearchPlan(200, extrapolate=True), splits=0)
-    assert report.searches.planned.fpir and report.searches.sizes[-1].fpir is None
-    assert "among 2,000  extrapolated: FPIR unknown, because its 95 % interval spans 0 to 1" in report.summary()
-    report.save(tmp_path / "t.json")
-    assert ThresholdReport.load(tmp_path / "t.json") == report
-    with pytest.raises(ValueError, match=r"no threshold for an FPIR of 0.12 among 200 .* interval spans 0 to 1"):
-        ThresholdReport.from_embeddings(x, labels, search=SearchPlan(200, 0.12, extrapolate=True), splits=0)
+def test_a_gallery_larger_than_the_set_is_an_error():
+    with pytest.raises(ValueError, match=r"at most 119, .* got 120: measure at least 121 identities"):
+        ThresholdReport.from_embeddings(embeddings(), LABELS, far=2e-5, search=SearchPlan(120))
 
 
 def test_one_sample_with_several_labels():
     x = embeddings()[:60].repeat(8, 1)
     with pytest.warns(UserWarning, match="copies"), pytest.raises(ValueError, match="one sample have several labels"):
-        ThresholdReport.from_embeddings(x, torch.arange(480) // 4, search=SearchPlan(50, 0.01), splits=0)
+        ThresholdReport.from_embeddings(x, torch.arange(480) // 4, search=SearchPlan(50, 0.01))

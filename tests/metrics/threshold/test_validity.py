@@ -26,7 +26,7 @@ def population(seed, spread=0.5, labels=LABELS):
 
 @pytest.fixture(scope="module")
 def report():
-    return ThresholdReport.from_embeddings(population(0), LABELS, far=0.01, splits=0)
+    return ThresholdReport.from_embeddings(population(0), LABELS, far=0.01)
 
 
 def counts(report, points, pairs, is_meant):
@@ -67,7 +67,7 @@ def people(generator, count, spread=0.6):
 
 @cache
 def report_of(spread=0.6):
-    return ThresholdReport.from_embeddings(*people(torch.Generator().manual_seed(0), 200, spread), far=1e-3, splits=0)
+    return ThresholdReport.from_embeddings(*people(torch.Generator().manual_seed(0), 200, spread), far=1e-3)
 
 
 KINDS = ("unchanged", "FAR x 4", "at chance", "5 % mislabelled", "no false accepts")
@@ -121,7 +121,7 @@ def test_a_matcher_at_chance_never_holds(monkeypatch):
     assert {one.verdict for one in checks("at chance", 10, spread=1.2)} == {"does not hold"}
     noise = torch.randn(2400, 32, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(1200) % 200
-    report = ThresholdReport.from_embeddings(noise[:1200], labels, far=1e-3, splits=0)
+    report = ThresholdReport.from_embeddings(noise[:1200], labels, far=1e-3)
     monkeypatch.setattr(check, "_TOLERANCE", 30.0)
     found = report.check(noise[1200:], labels=labels)
     assert found.verdict == "cannot be told" and "may be no better than chance" in found.summary()
@@ -144,7 +144,7 @@ def test_doubtful_labels_are_the_wrong_ones():
 def test_no_errors_at_all_need_as_many_identities_as_the_report():
     """200 identities without a false reject promise an FRR of up to 1.8 %: 50 more of them cannot confirm that."""
     generator = torch.Generator().manual_seed(0)
-    report = ThresholdReport.from_embeddings(*people(generator, 200, 0.1), far=1e-3, splits=0)
+    report = ThresholdReport.from_embeddings(*people(generator, 200, 0.1), far=1e-3)
     assert report.frr.errors == 0
     points, labels = people(generator, 200, 0.1)
     few = report.check(points[labels < 50], labels=labels[labels < 50]).frr
@@ -160,14 +160,14 @@ def test_rates_across_cameras_are_checked_across_cameras():
     cameras, labels = torch.arange(400) // 100 % 2, LABELS
     looks = population(0)[:100][labels] + 0.6 * torch.randn(2, 100, 16, generator=generator)[cameras, labels]
     points = looks + 0.3 * torch.randn(400, 16, generator=generator)
-    across = ThresholdReport.from_embeddings(points, labels, cameras=cameras, far=0.01, splits=0)
+    across = ThresholdReport.from_embeddings(points, labels, cameras=cameras, far=0.01)
     found = across.check(points.numpy(), labels=labels.numpy(), cameras=[f"camera {c}" for c in cameras.tolist()])
     assert (found.frr.today.errors, found.frr.today.pairs) == (across.frr.errors, across.frr.pairs)
     tracks = across.check(points, tracks=2 * labels + cameras)
     assert tracks.frr.promised == across.cameras.within
     with pytest.raises(ValueError, match="genuine pairs across cameras: give cameras"):
         across.check(points, labels=labels)
-    every = ThresholdReport.from_embeddings(points, labels, far=0.01, splits=0)
+    every = ThresholdReport.from_embeddings(points, labels, far=0.01)
     with pytest.raises(ValueError, match="counts genuine pairs of one camera too: leave cameras out"):
         every.check(points, labels=labels, cameras=cameras)
 
