@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import t
 
-from pml_ext.functional import tar_at_far
+from pml_ext.functional import identification, tar_at_far
 from pml_ext.metrics import SearchPlan, ThresholdReport
 from pml_ext.metrics.threshold.comparison import compare_models
 
@@ -49,8 +49,17 @@ def test_the_interval_is_that_of_thresholds_chosen_without_each_identity():
 
 
 def test_searches_at_the_same_fpir():
-    found = compare_models({"old": model(0.5), "new": model(0.7)}, LABELS, search=SearchPlan(50, fpir=0.1))
+    models = {"old": model(0.5), "new": model(0.7)}
+    found = compare_models(models, LABELS, search=SearchPlan(50, fpir=0.1))
     (difference,) = found.differences
+    values = []
+    for label in range(100):
+        kept = label != LABELS
+        at = {"gallery_size": 50, "fpir": 0.1}
+        old, new = (identification(x[kept], LABELS[kept], **at).fnir for x in models.values())
+        values.append(new - old)
+    spread = math.sqrt(np.var(values) * 99)
+    assert difference.high - difference.value == pytest.approx(t.ppf(0.975, 99) * spread, rel=0.25)
     rates = [r.searches.planned.fnir for r in found.reports.values() if r.searches]
     assert difference.misses == "FNIR" and difference.value == pytest.approx(rates[1].rate - rates[0].rate)
     assert 0 < difference.low < difference.value < difference.high

@@ -41,7 +41,7 @@ def counts(x, cosine, groups, left_out=-1, cameras=None):
     return found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def report():
     return ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.05, groups=SEX)
 

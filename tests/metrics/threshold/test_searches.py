@@ -15,7 +15,7 @@ def embeddings(seed=0, spread=0.5):
     return torch.randn(120, 12, generator=generator)[LABELS] + spread * torch.randn(480, 12, generator=generator)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def report():
     return ThresholdReport.from_embeddings(embeddings(), LABELS, search=SearchPlan(20, fpir=0.2))
 

@@ -24,7 +24,7 @@ def population(seed, spread=0.5, labels=LABELS):
     return people + spread * torch.randn(len(labels), 16, generator=generator)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def report():
     return ThresholdReport.from_embeddings(population(0), LABELS, far=0.01)
 
