@@ -52,9 +52,14 @@ def hint(value: object, known: Iterable[str], show: Callable[[str], str] = repr)
     return f"{question or '.'} Known: {', '.join(map(show, names[:_MANY]))}{more}"
 
 
+def qualified_name(kind: Any) -> str:
+    """Returns the name of a class or function with its module, such as my_project.MyHead."""
+    return f"{kind.__module__}.{getattr(kind, '__qualname__', kind)}"
+
+
 def class_name(part: object) -> str:
-    """An object's class with its module, such as my_project.MyHead."""
-    return f"{type(part).__module__}.{type(part).__qualname__}"
+    """Returns the name of an object's class with its module, such as my_project.MyHead."""
+    return qualified_name(type(part))
 
 
 def described(value: Any) -> str:

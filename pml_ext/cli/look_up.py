@@ -44,7 +44,14 @@ def _copy(options: Namespace) -> None:
 
     is_config = options.name.endswith(".yml")
     files = stock.CONFIGS if is_config else stock.EXAMPLES
-    print("\n".join(map(str, files.copy(options.name, Path(options.output)))))
+    copies = files.copy(options.name, Path(options.output))
+    if is_config:
+        next_step = f"train with pml-ext train {copies[0]}"
+    elif copies[0].suffix == ".py":
+        next_step = f"run it with python {copies[0]}"
+    else:
+        next_step = f"open {copies[0]}"
+    print(*copies, next_step, sep="\n")
 
 
 COPY = Command(

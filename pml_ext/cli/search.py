@@ -247,8 +247,10 @@ def _index(options: Namespace) -> None:
 
     gallery = Gallery.open(options.gallery)
     about = f"{gallery.folder}: {gallery.rows:,} rows"
+    next_step = f"search it with pml-ext search IMAGE --gallery {gallery.folder}"
     if gallery.rows <= EXACT_UP_TO:
         print(f"{about}; no index is needed, as a search compares all rows of up to {EXACT_UP_TO:,}")
+        print(next_step)
         return
     record = build_index(gallery)
     found = f"{record.recall:.1%} of the true ten neighbours"
@@ -256,6 +258,7 @@ def _index(options: Namespace) -> None:
         print(f"{about}; an index finds only {found}, so searches compare all rows")
     else:
         print(f"{about}; a query visits {record.probes:,} of {record.lists:,} lists, which hold {found}")
+    print(next_step)
 
 
 INDEX = Command(

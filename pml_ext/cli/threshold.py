@@ -207,6 +207,8 @@ def _check(options: Namespace) -> int:
     except ValueError as error:
         raise UserError(f"{options.file}: {error}") from error
     print(check.summary())
+    if check.verdict == "does not hold":
+        print("choose a new threshold with pml-ext threshold choose RECENT.npz --output FOLDER")
     return check.status
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
-from pml_ext._names import closest, hint
+from pml_ext._names import class_name, closest, hint
 from pml_ext._pml import BaseMetricLossFunction
 
 KNOWN: dict[str, type[nn.Module]] = {}
@@ -134,8 +134,7 @@ def check_tuple_loss(loss: object, *, cannot: str, nested: str) -> None:
         raise TypeError(f"{name} contains another loss; {nested}")
     if not isinstance(loss, BaseMetricLossFunction):
         raise TypeError(
-            "loss must be a loss of pml_ext.losses, with a `distance` (BaseMetricLossFunction); got "
-            f"{type(loss).__module__}.{name}"
+            f"loss must be a loss of pml_ext.losses, with a `distance` (BaseMetricLossFunction); got {class_name(loss)}"
         )
     if why := facts_of(type(loss)).reads_no_pairs:
         raise TypeError(f"{cannot} {name}: {why}")

@@ -18,6 +18,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._checks import check_items, check_switch, check_whole
 from pml_ext._errors import UserError
+from pml_ext._names import class_name
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.runner.checks.supported import require_network
 from pml_ext.runner.config.network_keys import config_of, is_grey, load_for_embedding, shaping
@@ -100,8 +101,8 @@ class Embedder:
             "MODEL.PIXEL_STD": [*map(float, std)],
             "TEST.FLIP.ENABLED": False,
         }
-        name = f"{type(module).__module__}.{type(module).__qualname__}"
-        self._set_up(network, ModelRecord(config, name, _hash_of(module), embedding_dim), where, batch_size)
+        record = ModelRecord(config, class_name(module), _hash_of(module), embedding_dim)
+        self._set_up(network, record, where, batch_size)
 
     @classmethod
     def _of_network(cls, *settings: Any) -> "Embedder":

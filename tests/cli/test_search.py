@@ -167,7 +167,9 @@ def test_the_index_is_built_before_the_first_search(
     record = Gallery.open(folder).manifest.index
     assert record is not None and record.recall >= index.RECALL
     lists = f"{record.probes} of {record.lists} lists"
-    assert f"g: 900 rows; a query visits {lists}, which hold {record.recall:.1%}" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"g: 900 rows; a query visits {lists}, which hold {record.recall:.1%}" in printed
+    assert printed.endswith(f"search it with pml-ext search IMAGE --gallery {folder}\n")
     monkeypatch.delattr(index, "build_index")  # the search builds nothing
     found = index.search(Gallery.open(folder), clustered(3, seed=1), 5, exact_up_to=500)
     assert found.how.startswith(f"index, {lists}")

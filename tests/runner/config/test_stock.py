@@ -32,7 +32,9 @@ def test_the_list_has_every_config_to_run_with_what_it_is() -> None:
 def test_a_copy_brings_its_bases_and_loads_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = "Market1501/bagtricks_R50.yml"
     assert main(["copy", name, "--output", str(tmp_path)]) == 0
-    copies = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    *lines, next_step = capsys.readouterr().out.splitlines()
+    copies = [Path(line) for line in lines]
+    assert next_step == f"train with pml-ext train {copies[0]}"
     assert copies[0] == tmp_path / name and tmp_path / "Base-bagtricks.yml" in copies
     assert load_config(copies[0]) == load_config(name)
     copies[0].write_text("SEED: 3\n")

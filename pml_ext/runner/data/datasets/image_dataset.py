@@ -10,6 +10,7 @@ import numpy as np
 
 from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
+from pml_ext._names import qualified_name
 from pml_ext.runner.data.datasets.decoding import decode_image, pixels_of
 from pml_ext.runner.data.datasets.image_files import ImageFiles, numbered, read_image
 from pml_ext.runner.data.datasets.image_set import DataSet, ImageSet, Lazy, OpenSet
@@ -59,7 +60,7 @@ class ImageDataset:
 
 def data_set_of(kind: Callable[..., Any]) -> DataSet:
     """A registered class as the trainer reads it."""
-    about = f"{kind.__module__}.{getattr(kind, '__qualname__', kind)}"
+    about = qualified_name(kind)
     return DataSet(partial(_read, kind, about), about)
 
 

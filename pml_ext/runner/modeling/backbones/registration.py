@@ -11,7 +11,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext.runner.modeling.backbones.norms import replace_batch_norms
 from pml_ext.runner.modeling.names import TIMM
-from pml_ext.runner.modeling.weights.imagenet import fetch, weights_location
+from pml_ext.runner.modeling.weights.imagenet import fetch
 from pml_ext.runner.modeling.weights.load import fill, load_pretrained
 from pml_ext.runner.registry import BACKBONE_REGISTRY
 
@@ -65,9 +65,8 @@ def built_in(name: str, *, depths: Iterable[str] = ()) -> Callable[[Builder], Bu
 
 def _load_weights(backbone: Any, options: CN, channels: int) -> None:
     """Fill a backbone from PRETRAIN_PATH, or else from its published ImageNet file."""
-    path = fetch(options)
+    path, is_download = fetch(options)
     log.info("backbone %s: weights from %s", options.NAME, path)
-    is_download = path != weights_location(options)
     if options.NAME.startswith(TIMM) and is_download:  # timm fits its own files to the number of channels
         name, file = options.NAME.removeprefix(TIMM), {"file": path}
         net: Any = timm.create_model(name, True, pretrained_cfg_overlay=file, in_chans=channels, num_classes=0)

@@ -3,6 +3,7 @@
 import logging
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import huggingface_hub
 import timm
@@ -136,18 +137,26 @@ def download_to_come(options: CN) -> str | None:
     return f"needs the weights {location}: a run downloads them to {_cache_of(location)}"
 
 
-def fetch(options: CN) -> str:
-    """The path or package:<name> of PRETRAIN's weights; published ones are downloaded unless they are cached.
+class FetchedWeights(NamedTuple):
+    """PRETRAIN's weights: a path or package:<name>, and whether it is the cached download of published weights."""
+
+    path: str
+    is_download: bool
+
+
+def fetch(options: CN) -> FetchedWeights:
+    """Returns PRETRAIN's weights; published ones are downloaded unless they are cached.
 
     Raises:
-        UserError: the file cannot be had; the message says how to get it.
+        UserError: the file is missing or cannot be downloaded; the message suggests alternatives.
     """
     if problem := why_no_weights(options) or missing_file(options):
         raise UserError(f"MODEL.BACKBONE.PRETRAIN: {problem}")
     location = weights_location(options)
     if _is_here(options, location):
-        return location
-    return str(cached_file(location) or _download(location, PACKAGES.get(options.NAME)))
+        return FetchedWeights(location, is_download=False)
+    path = cached_file(location) or _download(location, PACKAGES.get(options.NAME))
+    return FetchedWeights(str(path), is_download=True)
 
 
 def settle(model: CN) -> None:
