@@ -44,7 +44,7 @@ TOPICS = {
     "verification": "Verification",
     "open_set": "Open-set identification",
     "retrieval": "Retrieval",
-    "clustering": "Clustering",
+    "clustering_metrics": "Clustering",
     "pairwise": "Pair distances",
     "spectrum": "Spread of embeddings",
 }
