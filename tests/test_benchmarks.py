@@ -24,7 +24,7 @@ def output_of(script: str, *words: str) -> str:
 @pytest.mark.parametrize(
     ("script", "words", "shown"),
     [
-        ("losses.py", "--quick --sizes 16 --dim 8 --cases TCM --limit-gb 1e-4", "| skipped: about 0 GB |"),
+        ("losses.py", "--quick --sizes 16 32 --dim 8 --cases TCM --limit-gb 1e-4", "| skipped: about 0 GB |"),
         ("optimizer_steps.py", "--network test_resnet", "| AdamW | "),
         ("classifier.py", "--classes 300 --dim 8 --batch 4 --budget 0.01", "| PartialFC, rate 0.1 | "),
         ("large_batch.py", "--sizes 16 --chunks 8 --side 16 --budget 0.1", "| 16 | undivided | "),

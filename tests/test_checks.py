@@ -1,11 +1,13 @@
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from pytorch_metric_learning.miners import MultiSimilarityMiner
 from pytorch_metric_learning.reducers import MeanReducer
 
-from pml_ext import functional, large_batch, losses, metrics, miners
-from pml_ext._checks import check_indices_tuple, check_labels
+from pml_ext import functional, losses, metrics, miners
+from pml_ext._checks import check_indices_tuple, check_labels, check_number, check_switch, check_whole
 
 
 def test_booleans_and_whole_numbers_become_int64() -> None:
@@ -41,47 +43,18 @@ def test_indices() -> None:
         check_indices_tuple((a, 3), 4, 6)
 
 
-@pytest.mark.parametrize("wrong", ["0.1", None, [0.1], True, 10**30])
-def test_non_numbers_are_errors(wrong: object) -> None:
-    scores, same = torch.rand(4), torch.tensor([True, False, True, False])
-    x, labels = torch.randn(12, 4), torch.arange(12) // 3
-    calls = {
-        "far": lambda: functional.tar_at_far(scores, same, far=wrong),
-        "epsilon": lambda: functional.epsilon_opis(x, labels, epsilon=wrong),
-        "lambda_": lambda: functional.rerank(x, x, k1=2, k2=1, lambda_=wrong),
-        "margin_plus": lambda: losses.TCMRegularizer("TripletMarginLoss", margin_plus=wrong),
-    }
-    for name, call in calls.items():
-        with pytest.raises(ValueError, match=f"^{name} must be a number; got "):
-            call()
-    with pytest.raises(ValueError, match=r"^far must be a number; got "):
-        metrics.StreamingVerification(fars=(wrong,))
-
-
-@pytest.mark.parametrize("wrong", [np.array(2), torch.tensor(2), True, 2.0, "2"])
-def test_only_whole_numbers_are_counts(wrong: object) -> None:
-    x, labels = torch.randn(12, 4), torch.arange(12) // 3
-    calls = {
-        "num_classes": lambda: losses.DiscriminativeLoss(wrong, 4),
-        "seed": lambda: functional.kmeans_centroids(3, 4, seed=wrong),
-        "ranks": lambda: metrics.AccuracyCalculator(ranks=(wrong,)),
-        "ks": lambda: losses.RecallAtKSurrogateLoss(ks=(wrong,)),
-        "chunk": lambda: large_batch.step(torch.nn.Linear(4, 4), (x, labels), losses.CITLoss(), chunk=wrong),
-    }
-    for name, call in calls.items():
-        with pytest.raises(ValueError, match=f"^{name}[^;]* must be .*(whole number|integer).*; got "):
-            call()
-
-
-@pytest.mark.parametrize("wrong", ["no", 1])
-def test_a_switch_is_true_or_false(wrong: object) -> None:
-    calls = {
-        "exact": lambda: functional.opis(torch.eye(4), torch.tensor([0, 0, 1, 1]), exact=wrong),
-        "return_per_class": lambda: metrics.AccuracyCalculator(return_per_class=wrong),
-    }
-    for name, call in calls.items():
-        with pytest.raises(ValueError, match=f"^{name} must be True or False; got "):
-            call()
+@pytest.mark.parametrize(
+    ("check", "values", "expected"),
+    [
+        (check_number, ["0.1", None, [0.1], True, 10**30], "a number"),
+        (check_whole, [np.array(2), torch.tensor(2), True, 2.0, "2"], "a whole number"),
+        (check_switch, ["no", 1], "True or False"),
+    ],
+)
+def test_values_of_another_kind_are_errors(check: Callable[..., None], values: list[object], expected: str) -> None:
+    for value in values:
+        with pytest.raises(ValueError, match=f"^option must be {expected}.*; got "):
+            check(value, "option")
 
 
 def test_numpy_and_torch_scalars_are_numbers() -> None:

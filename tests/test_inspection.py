@@ -13,7 +13,6 @@ from pml_ext.losses import (
     HPHNTripletLoss,
     LoOp,
     PairWeightingLoss,
-    RecallAtKSurrogateLoss,
     SmoothAPLoss,
     TCMLoss,
 )
@@ -21,33 +20,26 @@ from pml_ext.losses import (
 # Losses with pair weights whose derivatives all have the right sign.
 OF_ONE_SIGN = {
     "CITLoss": lambda: CITLoss(gamma=0.5),
-    "CircleLoss": lambda: losses.CircleLoss(),
-    "ContrastiveLoss": lambda: losses.ContrastiveLoss(),
-    "DynamicSoftMarginLoss": lambda: losses.DynamicSoftMarginLoss(),
-    "GeneralizedLiftedStructureLoss": lambda: losses.GeneralizedLiftedStructureLoss(),
-    "HPHNTripletLoss": lambda: HPHNTripletLoss(),
-    "HistogramLoss": lambda: losses.HistogramLoss(),
-    "LiftedStructureLoss": lambda: losses.LiftedStructureLoss(),
+    "CircleLoss": losses.CircleLoss,
+    "ContrastiveLoss": losses.ContrastiveLoss,
+    "DynamicSoftMarginLoss": losses.DynamicSoftMarginLoss,
+    "GeneralizedLiftedStructureLoss": losses.GeneralizedLiftedStructureLoss,
+    "HPHNTripletLoss": HPHNTripletLoss,
+    "HistogramLoss": losses.HistogramLoss,
+    "LiftedStructureLoss": losses.LiftedStructureLoss,
     "MarginLoss": lambda: losses.MarginLoss(learn_beta=True),
-    "MultiSimilarityLoss": lambda: losses.MultiSimilarityLoss(),
-    "NCALoss": lambda: losses.NCALoss(),
-    "NTXentLoss": lambda: losses.NTXentLoss(),
-    "PNPLoss": lambda: losses.PNPLoss(),
+    "MultiSimilarityLoss": losses.MultiSimilarityLoss,
+    "NCALoss": losses.NCALoss,
+    "NTXentLoss": losses.NTXentLoss,
+    "PNPLoss": losses.PNPLoss,
     "PairWeightingLoss": lambda: PairWeightingLoss("triplet", 0.1),
     "SmoothAPLoss": lambda: SmoothAPLoss(temperature=0.1),
-    "TCMLoss": lambda: TCMLoss(),
+    "TCMLoss": TCMLoss,
     "TripletMarginLoss": lambda: losses.TripletMarginLoss(margin=0.3),
-    "TupletMarginLoss": lambda: losses.TupletMarginLoss(),
+    "TupletMarginLoss": losses.TupletMarginLoss,
 }
-# Losses that push some positives apart or pull some negatives together, against the paper's assumption.
-OF_BOTH_SIGNS = {
-    "FastAPLoss": lambda: losses.FastAPLoss(),  # a negative that moves past a bin's centre may lift the precision
-    "IntraPairVarianceLoss": lambda: losses.IntraPairVarianceLoss(),  # pulls every pair towards the mean of its kind
-    "RankedListLoss": lambda: losses.RankedListLoss(margin=0.4, Tn=5),  # its weights e^(T (α − d)) are differentiated
-    "RecallAtKSurrogateLoss": lambda: RecallAtKSurrogateLoss(),  # positives compete for the first k ranks
-    "SupConLoss": lambda: losses.SupConLoss(),  # positives are in the denominator too
-}
-ALL = {**OF_ONE_SIGN, **OF_BOTH_SIGNS}
+# FastAPLoss and SupConLoss also push positives apart or pull negatives together, against the paper's assumption.
+ALL = {**OF_ONE_SIGN, "FastAPLoss": losses.FastAPLoss, "SupConLoss": losses.SupConLoss}
 quiet = pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")  # PML's HistogramLoss
 
 
@@ -84,11 +76,6 @@ def general_pair_weighting_error(name: str, seed: int) -> float:
 @pytest.mark.parametrize("name", OF_ONE_SIGN)
 def test_weights_reproduce_the_gradient_of_the_loss(name: str) -> None:
     assert max(general_pair_weighting_error(name, seed) for seed in range(2)) < 1e-6
-
-
-@pytest.mark.parametrize("name", OF_BOTH_SIGNS)
-def test_losses_with_gradients_of_the_wrong_sign(name: str) -> None:
-    assert max(general_pair_weighting_error(name, seed) for seed in range(3)) > 1e-3
 
 
 @pytest.mark.parametrize(

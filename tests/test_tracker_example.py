@@ -12,7 +12,7 @@ from torchvision.transforms import v2
 
 from pml_ext import Embedder
 from tests.search.images import extract
-from tests.search.models import network_of, small_model
+from tests.search.models import by_hand, network_of, small_model
 
 cv2 = pytest.importorskip("cv2", reason="pip install opencv-python-headless")
 SCRIPT = Path(__file__).parents[1] / "examples" / "tracker.py"
@@ -43,12 +43,8 @@ def frame(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
 
 def features(model: tuple[Path, Path], crops: list[np.ndarray]) -> torch.Tensor:
     """Of float RGB crops (h, w, 3) in 0–255: FastReID's models standardise inside, and the interfaces normalise."""
-    cfg, net = network_of(*model)
-    mean, std = (torch.tensor(v)[:, None, None] for v in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
-    batch = torch.stack([torch.as_tensor(crop.astype("float32").transpose(2, 0, 1)) for crop in crops])
-    with torch.no_grad():
-        found = net.model.heads(net.model.backbone((batch - mean) / std))
-    return found / found.norm(dim=1, keepdim=True)
+    batch = torch.from_numpy(np.stack(crops)).permute(0, 3, 1, 2)
+    return by_hand(*network_of(*model), batch)
 
 
 def test_bot_sort(tracker: ModuleType, model: tuple[Path, Path], frame: np.ndarray) -> None:

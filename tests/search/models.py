@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext.runner.config.defaults import get_cfg
@@ -37,3 +37,12 @@ def network_of(config: Path, weights: Path) -> tuple[CN, PixelsToEmbedding]:
     net = PixelsToEmbedding(cfg, flip=cfg.TEST.FLIP.ENABLED).eval()
     net.model.load_state_dict(torch.load(weights, weights_only=True)["state_dict"], strict=False)
     return cfg, net
+
+
+def by_hand(cfg: CN, net: PixelsToEmbedding, images: Tensor, *, flip: bool = False) -> Tensor:
+    """Unit embeddings (B, D) of pixels (B, C, H, W) from 0 to 255; flip: the mean with the mirror image."""
+    mean, std = (torch.tensor(value)[:, None, None] for value in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
+    views = [images, images.flip(-1)] if flip else [images]
+    with torch.no_grad():
+        features = sum(net.model.heads(net.model.backbone((view.float() - mean) / std)) for view in views)
+    return nn.functional.normalize(features)

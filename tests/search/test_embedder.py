@@ -18,6 +18,7 @@ from pml_ext._errors import UserError
 from pml_ext.runner.engine.exporting import export
 from pml_ext.search.embedder import load_for_embedding
 from tests.conftest import real_data
+from tests.search import models
 from tests.search.models import network_of, small_model
 
 Model = tuple[Path, Path]
@@ -34,17 +35,9 @@ def images() -> list[np.ndarray]:
 
 def by_hand(config: Path, weights: Path, images: list[np.ndarray], *, flip: bool = False) -> torch.Tensor:
     """The runner's definition: resize to SIZE_TEST (bicubic, antialiased), standardise, mean with the mirror image."""
-    cfg, net = network_of(config, weights)
-    mean, std = (torch.tensor(v)[:, None, None] for v in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
     resize = v2.Resize([12, 8], interpolation=InterpolationMode.BICUBIC)
-    rows = []
-    for pixels in images:
-        image = ((resize(torch.from_numpy(pixels).permute(2, 0, 1)).float() - mean) / std)[None]
-        with torch.no_grad():
-            views = [image, image.flip(-1)] if flip else [image]
-            feature = torch.stack([net.model.heads(net.model.backbone(view))[0] for view in views]).mean(dim=0)
-        rows.append(feature / feature.norm())
-    return torch.stack(rows)
+    resized = [resize(torch.from_numpy(pixels).permute(2, 0, 1)) for pixels in images]
+    return models.by_hand(*network_of(config, weights), torch.stack(resized), flip=flip)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from pml_ext._errors import UserError
 from pml_ext.runner.engine import exporting
 from pml_ext.runner.engine.exporting import FORMATS, export
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
-from tests.search.models import network_of, small_model
+from tests.search.models import by_hand, network_of, small_model
 
 
 @pytest.fixture
@@ -26,10 +26,7 @@ def trained(tmp_path: Path) -> CfgNode:
 def expected(cfg: CfgNode, images: torch.Tensor) -> torch.Tensor:
     net = PixelsToEmbedding(cfg).eval()
     net.model.load_state_dict(torch.load(cfg.MODEL.WEIGHTS, weights_only=True)["state_dict"], strict=False)
-    mean, std = (torch.tensor(v)[:, None, None] for v in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
-    with torch.no_grad():
-        features = net.model.heads(net.model.backbone((images - mean) / std))
-    return features / features.norm(dim=1, keepdim=True)
+    return by_hand(cfg, net, images)
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
