@@ -57,7 +57,7 @@ def test_vmap_over_batches_and_gradients():
     assert torch.equal(torch.func.jacrev(square)(x[0]), (2 * x[0]).diag())
 
 
-calls: list[bool] = []
+calls = []
 
 
 def _kernel(x, labels, power, *, needs_gradient, **hints):

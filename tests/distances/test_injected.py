@@ -7,7 +7,7 @@ from pytorch_metric_learning import distances, losses
 from pml_ext.distances import InjectedDistance, inject, run_with_distance
 
 
-def test_it_has_the_settings_and_the_type_of_what_it_stands_for() -> None:
+def test_it_has_the_settings_and_the_type_of_what_it_stands_for():
     matrix = torch.rand(3, 4)
     for own in (
         distances.CosineSimilarity(),
@@ -23,7 +23,7 @@ def test_it_has_the_settings_and_the_type_of_what_it_stands_for() -> None:
         assert not isinstance(own, InjectedDistance)
 
 
-def test_it_returns_the_matrix_untouched_by_those_who_write_into_it() -> None:
+def test_it_returns_the_matrix_untouched_by_those_who_write_into_it():
     matrix = torch.rand(3, 3, requires_grad=True)
     stand_in = inject(distances.LpDistance(), matrix)
     assert not stand_in.was_read
@@ -32,7 +32,7 @@ def test_it_returns_the_matrix_untouched_by_those_who_write_into_it() -> None:
     assert torch.equal(stand_in(torch.rand(3, 2), torch.rand(3, 2)), matrix)
 
 
-def test_some_rows_of_the_batch_are_found_by_their_values() -> None:
+def test_some_rows_of_the_batch_are_found_by_their_values():
     x, y, matrix = torch.randn(5, 3), torch.randn(4, 3), torch.randn(5, 4)
     stand_in = inject(distances.LpDistance(), matrix, points=(x, y), two_sets=True)
     rows, columns = torch.tensor([4, 0, 4]), torch.tensor([2, 1])
@@ -44,7 +44,7 @@ def test_some_rows_of_the_batch_are_found_by_their_values() -> None:
         stand_in(x[:2] + 1, y[:2])
 
 
-def test_a_matrix_between_two_sets_is_not_one_inside_a_set() -> None:
+def test_a_matrix_between_two_sets_is_not_one_inside_a_set():
     stand_in, x = inject(distances.LpDistance(), torch.rand(3, 3), two_sets=True), torch.rand(3, 2)
     assert stand_in(x, torch.rand(3, 2)).shape == (3, 3)
     for ref in (None, x):
@@ -52,7 +52,7 @@ def test_a_matrix_between_two_sets_is_not_one_inside_a_set() -> None:
             stand_in(x, ref)
 
 
-def test_a_loss_computes_from_the_matrix_and_keeps_its_own_distance() -> None:
+def test_a_loss_computes_from_the_matrix_and_keeps_its_own_distance():
     x, labels = torch.randn(8, 4), torch.arange(8) // 2
     for loss in (losses.TripletMarginLoss(), losses.MultiSimilarityLoss(), losses.ContrastiveLoss()):
         own = loss.distance
@@ -64,13 +64,13 @@ def test_a_loss_computes_from_the_matrix_and_keeps_its_own_distance() -> None:
 
 
 class Raising(losses.TripletMarginLoss):
-    def compute_loss(self, *args):  # type: ignore[no-untyped-def]
+    def compute_loss(self, *args):
         self.calls = 1
         self.distance(args[0])
         raise RuntimeError("in the middle")
 
 
-def test_an_exception_leaves_the_loss_as_it_was() -> None:
+def test_an_exception_leaves_the_loss_as_it_was():
     loss, x = Raising(), torch.randn(4, 3)
     before = dict(vars(loss), _modules=dict(loss._modules))
     with pytest.raises(RuntimeError, match="in the middle"):
@@ -78,7 +78,7 @@ def test_an_exception_leaves_the_loss_as_it_was() -> None:
     assert dict(vars(loss), _modules=dict(loss._modules)) == before
 
 
-def test_what_the_call_records_reaches_the_loss() -> None:
+def test_what_the_call_records_reaches_the_loss():
     x, labels = torch.randn(8, 4), torch.arange(8) // 2
     loss = losses.TupletMarginLoss(collect_stats=True)
     run_with_distance(loss, inject(loss.distance, loss.distance(x)), x, labels)
@@ -88,18 +88,18 @@ def test_what_the_call_records_reaches_the_loss() -> None:
 class Waiting(losses.ContrastiveLoss):
     barrier = threading.Barrier(2)
 
-    def compute_loss(self, *args):  # type: ignore[no-untyped-def]
+    def compute_loss(self, *args):
         self.barrier.wait(timeout=20)
         return super().compute_loss(*args)
 
 
-def test_two_threads_each_get_their_own_matrix() -> None:
+def test_two_threads_each_get_their_own_matrix():
     x, labels = torch.randn(8, 4), torch.arange(8) // 2
     loss, plain = Waiting(), losses.ContrastiveLoss()
     matrices = [torch.rand(8, 8), torch.rand(8, 8)]
-    found: dict[int, torch.Tensor] = {}
+    found = {}
 
-    def run(i: int) -> None:
+    def run(i):
         found[i] = run_with_distance(loss, inject(loss.distance, matrices[i]), x, labels)
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(2)]

@@ -7,7 +7,7 @@ from pml_ext.distances import loop_matrix
 
 @pytest.mark.parametrize("count", [16, 516])
 @pytest.mark.parametrize("pairing", ["consecutive", "all"])
-def test_every_distance_gives_the_same_matrix_in_its_own_measure(count: int, pairing: str) -> None:
+def test_every_distance_gives_the_same_matrix_in_its_own_measure(count, pairing):
     """A large batch takes another way to the cosines."""
     x, labels = torch.randn(count, 6, dtype=torch.float64), torch.arange(count) // 4
     if pairing == "all":

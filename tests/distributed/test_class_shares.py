@@ -2,11 +2,9 @@
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from pml_ext.distributed import PartialFC
 from pml_ext.runner.engine.checkpoints import load_classes, save_classes
@@ -14,14 +12,14 @@ from pml_ext.runner.engine.checkpoints import load_classes, save_classes
 COUNT, VECTORS = 11, "losses.DiscriminativeLoss.weight"
 
 
-def on_rank(rank: int, ranks: int) -> dict[Any, Any]:
+def on_rank(rank, ranks):
     """Two steps of Adam, and what it then writes, in a folder of its own."""
     loss, other = PartialFC(3, COUNT), torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.Adam([other, loss.weight])
     for _ in range(2):
         (loss.weight.sin().sum() + other.sum()).backward()
         optimizer.step()
-    state: dict[str, Any] = {
+    state = {
         "state_dict": {VECTORS: loss.weight.detach()}, "optimizer_states": [optimizer.state_dict()], "global_step": 5,
     }  # fmt: skip
     with TemporaryDirectory() as name:
@@ -33,14 +31,14 @@ def on_rank(rank: int, ranks: int) -> dict[Any, Any]:
 
 
 @pytest.mark.parametrize("after", [1, 2, 3, 4])
-def test_other_ranks_read_them(tmp_path: Path, found: list[dict[Any, Any]], after: int) -> None:
+def test_other_ranks_read_them(tmp_path, found, after):
     written = [of_rank["classes"] for of_rank in found]
     for files in (each["files"] for each in written):
         for name, content in files.items():
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_bytes(content)
     assert VECTORS not in written[0]["checkpoint"]["state_dict"]
-    got: list[dict[str, Tensor]] = []
+    got = []
     for rank in range(after):
         checkpoint = {**written[0]["checkpoint"], "state_dict": {}}
         load_classes(checkpoint, VECTORS, PartialFC(3, COUNT, part=(rank, after)), tmp_path)

@@ -2,15 +2,12 @@
 
 import math
 import warnings
-from collections.abc import Callable
 from functools import cache
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from torch import distributed as dist
 from torch.nn.functional import normalize
 
@@ -30,23 +27,23 @@ FARS = (0.1, 1e-2, 1e-3)
 LENGTHS = (7, 0, 3)  # of the ranks' rows
 
 
-def a_set() -> tuple[Tensor, Tensor]:
+def a_set():
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(1300) // 5
     return torch.randn(260, 16, generator=generator)[labels] + torch.randn(1300, 16, generator=generator), labels
 
 
-def numbers_of(rank: int, ranks: int) -> Tensor:
+def numbers_of(rank, ranks):
     """Of 0, 1, … in a random order, this rank's."""
     order = torch.randperm(sum(LENGTHS[:ranks]), generator=torch.Generator().manual_seed(0))
     return order.split(list(LENGTHS[:ranks]))[rank]
 
 
-def rows_of(numbers: Tensor) -> Tensor:
+def rows_of(numbers):
     return torch.stack([numbers, -numbers], dim=1).float()
 
 
-def a_search(queries: int, gallery: int, classes: int, seed: int = 0) -> dict[str, Tensor]:
+def a_search(queries, gallery, classes, seed=0):
     """Embeddings, labels (−1 is junk) and cameras; 3,000 are searched in blocks of 139 queries."""
     generator = torch.Generator().manual_seed(seed)
     found, centres = {}, torch.randn(classes, 6, generator=generator)
@@ -71,30 +68,29 @@ small_blocks = patch("pml_ext.functional.retrieval.feature_distances._ENTRIES", 
 
 
 @small_blocks
-def rank(of: str, group: dist.ProcessGroup | None, **options: Any) -> list[Tensor]:
+def rank(of, group, **options):
     given = SEARCHES[of]
     sides = [given[name] for name in ("query", "query_labels", "reference", "reference_labels")]
     cameras = {"query_cameras": given["query_cameras"], "gallery_cameras": given["reference_cameras"]}
     return list(rank_matches(*sides, **(cameras | options), group=group))
 
 
-def interpolate(group: dist.ProcessGroup | None) -> Tensor:
+def interpolate(group):
     """Counts of negative pairs by class within distances inside the bins."""
     pairs = PairDistances(*a_set(), group=group)
     histogram = make_negative_histogram(pairs, (0.01, 0.1), pairs.positive_pairs > 0)
-    assert histogram is not None
     return histogram.accepted(torch.linspace(0.8, 1.2, 300))
 
 
-def closest_of_cohort(group: dist.ProcessGroup | None) -> list[Tensor]:
+def closest_of_cohort(group):
     samples = SEARCHES["one block"]["reference"]
     with patch("pml_ext.functional.retrieval.cohort._ENTRIES", 2**14):
         return [cohort_offsets(samples, samples, 3, rows=torch.arange(900), group=group)]
 
 
 SIDE = ("reference", "reference_labels")
-RANKED: dict[str, Callable[[dist.ProcessGroup | None], list[Tensor]]] = {
-    **{of: lambda group, of=of: rank(of, group) for of in SEARCHES},  # type: ignore[misc]
+RANKED = {
+    **{of: lambda group, of=of: rank(of, group) for of in SEARCHES},
     "without cameras": lambda group: rank(
         "blocks", group, query_cameras=None, gallery_cameras=None, metric="euclidean", within=3
     ),
@@ -119,10 +115,10 @@ PAIRS = ("verification_auc", "equal_error_rate", "tar_at_far_1e-2", "spectral_va
 
 
 @small_blocks
-def measure(of: str, group: dist.ProcessGroup | None) -> dict[str, Any]:
+def measure(of, group):
     """The calculator's metrics; without cameras both distances come from one product."""
     kind, _, of = of.partition(": ")
-    options: dict[str, Any] = {"include": (*NAMES, *PAIRS), "device": torch.device("cpu"), "ranks": (5,)}
+    options = {"include": (*NAMES, *PAIRS), "device": torch.device("cpu"), "ranks": (5,)}
     given = SEARCHES[of] | {"group": group}
     if kind == "normalised":
         options |= {"normalize": GalleryCohort(k=3), "negatives_per_positive": 2}
@@ -139,8 +135,8 @@ MEASURED = (
 )  # fmt: skip
 
 
-def a_test_set(kind: str) -> tuple[OpenSet | PairSet, list[Tensor]]:
-    def part(identities: np.ndarray) -> ImageSet:
+def a_test_set(kind):
+    def part(identities):
         cameras = np.random.default_rng(1).integers(0, 3, len(identities))
         return ImageSet([""] * len(identities), identities, cameras, [""] * len(identities))
 
@@ -158,15 +154,15 @@ EVERYTHING = "TEST.ROC.ENABLED True TEST.NORMALIZE.ENABLED True TEST.RERANK.ENAB
 EVALUATED = {"gallery": EVERYTHING, "queries": "TEST.METRICS ('NMI',) TEST.NORMALIZE.ENABLED True", "pairs": ""}
 
 
-def evaluate(kind: str, group: dist.ProcessGroup | None, device: torch.device = CPU) -> dict[str, float]:
+def evaluate(kind, group, device=CPU):
     cfg = get_cfg()
     cfg.merge_from_list(EVALUATED[kind].split())
     return Evaluation(cfg.TEST)(*a_test_set(kind), group, device)
 
 
-def on_pretend_device(rank_: int, group: dist.ProcessGroup) -> dict[Any, Any]:
+def on_pretend_device(rank_, group):
     """Metrics and the choice of the device, where the group exchanges no tensors of the CPU."""
-    found: dict[Any, Any] = {}
+    found = {}
     with pretend_device() as device:
         for kind in EVALUATED:
             found["on a device", kind] = [evaluate(kind, among, device) for among in (group, None)]
@@ -177,10 +173,9 @@ def on_pretend_device(rank_: int, group: dist.ProcessGroup) -> dict[Any, Any]:
     return found
 
 
-def on_rank(rank_: int, ranks: int) -> dict[Any, Any]:
+def on_rank(rank_, ranks):
     group = dist.group.WORLD
-    assert group is not None
-    found: dict[Any, Any] = {
+    found = {
         ("roc", start): list(roc_of_all_pairs(*a_set(), FARS, group=group, expected_from=start)) for start in (0, 10**9)
     }
     pairs = PairDistances(*a_set(), group=group)
@@ -204,23 +199,23 @@ def on_rank(rank_: int, ranks: int) -> dict[Any, Any]:
 
 
 @cache
-def alone(made: Callable[..., Any], *name: str) -> Any:
+def alone(made, *name):
     """What one process computes."""
     return made(*name, None)
 
 
 @pytest.mark.parametrize("start", [0, 10**9])
-def test_the_curve_is_that_of_one_process(found: list[dict[Any, Any]], start: int) -> None:
+def test_the_curve_is_that_of_one_process(found, start):
     for of_rank in found:
         for column, expected in zip(of_rank["roc", start], roc_of_all_pairs(*a_set(), FARS), strict=True):
             assert torch.equal(column, expected)
 
 
-def test_what_is_kept_is_limited_for_all_ranks_together(found: list[dict[Any, Any]]) -> None:
+def test_what_is_kept_is_limited_for_all_ranks_together(found):
     assert all(of_rank["kept"] == [True, False] for of_rank in found)
 
 
-def test_rows_come_together_in_the_order_of_their_numbers(found: list[dict[Any, Any]]) -> None:
+def test_rows_come_together_in_the_order_of_their_numbers(found):
     everything = rows_of(torch.arange(sum(LENGTHS[: len(found)])))
     for step in (2, 100):
         assert torch.equal(found[0]["gathered", step, False], everything)
@@ -229,14 +224,14 @@ def test_rows_come_together_in_the_order_of_their_numbers(found: list[dict[Any, 
     assert all(each["gathered", "nothing"].shape == (0, 2) for each in found)
 
 
-def test_counts_by_class_are_those_of_one_process_between_whole_bins_too(found: list[dict[Any, Any]]) -> None:
+def test_counts_by_class_are_those_of_one_process_between_whole_bins_too(found):
     expected = alone(interpolate)
     assert (expected % 1 > 0).any() and (expected.diff(dim=1) > 0).any()
     assert all(torch.equal(of_rank["interpolated"], expected) for of_rank in found)
 
 
 @pytest.mark.parametrize("name", RANKED)
-def test_ranks_of_matches_are_those_of_one_process(found: list[dict[Any, Any]], name: str) -> None:
+def test_ranks_of_matches_are_those_of_one_process(found, name):
     for of_rank in found:
         for field, expected in zip(of_rank["ranked", name], alone(RANKED[name]), strict=True):
             assert field.dtype == expected.dtype and field.is_contiguous()
@@ -245,7 +240,7 @@ def test_ranks_of_matches_are_those_of_one_process(found: list[dict[Any, Any]], 
 
 @pytest.mark.parametrize("name", MEASURED)
 @pytest.mark.filterwarnings("ignore:.*nan")
-def test_the_calculator_gives_what_it_gives_alone(found: list[dict[Any, Any]], name: str) -> None:
+def test_the_calculator_gives_what_it_gives_alone(found, name):
     expected = alone(measure, name)
     assert len(expected) > 3
     for of_rank in found:
@@ -253,21 +248,21 @@ def test_the_calculator_gives_what_it_gives_alone(found: list[dict[Any, Any]], n
 
 
 @pytest.mark.parametrize("kind", EVALUATED)
-def test_the_runner_measures_what_one_process_does(found: list[dict[Any, Any]], kind: str) -> None:
+def test_the_runner_measures_what_one_process_does(found, kind):
     expected = alone(evaluate, kind)
     require_shares([of_rank["evaluated", kind] for of_rank in found], kind, expected)
 
 
 @needs_it
 @pytest.mark.parametrize("kind", EVALUATED)
-def test_and_on_a_device(found: list[dict[Any, Any]], kind: str) -> None:
+def test_and_on_a_device(found, kind):
     on_device = [of_rank["on a device", kind] for of_rank in found]
     undivided = on_device[0][1]
     assert undivided == pytest.approx(alone(evaluate, kind), rel=1e-3, nan_ok=True)
     require_shares([divided for divided, _ in on_device], kind, undivided)
 
 
-def require_shares(by_rank: list[dict[str, float]], kind: str, expected: dict[str, float]) -> None:
+def require_shares(by_rank, kind, expected):
     first, *others = by_rank
     assert repr(first) == repr(expected), "exactly, nan where it is nan"
     # What they have no part in: clusterings, the ranks after re-ranking, and pairs.
@@ -279,5 +274,5 @@ def require_shares(by_rank: list[dict[str, float]], kind: str, expected: dict[st
 
 
 @needs_it
-def test_all_ranks_choose_the_device_where_it_has_room_on_each(found: list[dict[Any, Any]]) -> None:
+def test_all_ranks_choose_the_device_where_it_has_room_on_each(found):
     assert all(of_rank["room"] == ["pretend:0", "cpu"] for of_rank in found)

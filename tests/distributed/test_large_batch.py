@@ -1,9 +1,6 @@
 """A batch in chunks on two ranks, whose gradients are exchanged once."""
 
-from typing import Any
-
 import torch
-from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from pml_ext.large_batch import step
@@ -11,12 +8,12 @@ from pml_ext.losses import PairWeightingLoss
 from tests.test_large_batch import assert_equal_in_norm, batch, gradients, network
 
 
-def _mean(bucket: Any) -> torch.futures.Future[Tensor]:
+def _mean(bucket):
     total = bucket.buffer() / 2
     return torch.distributed.all_reduce(total, async_op=True).get_future().then(lambda done: done.value()[0])
 
 
-def on_rank(rank: int, ranks: int) -> dict[Any, Any]:
+def on_rank(rank, ranks):
     if ranks != 2:
         return {}
     model = DistributedDataParallel(network(norm=True))
@@ -30,7 +27,7 @@ def on_rank(rank: int, ranks: int) -> dict[Any, Any]:
     return {"large batch": gradients(model.module), "exchanged": len(exchanged)}
 
 
-def test_ranks_exchange_gradients_once(of_two: list[dict[Any, Any]]) -> None:
+def test_ranks_exchange_gradients_once(of_two):
     model = network(norm=True).eval()
     for part, labels in zip(*(x.chunk(2) for x in batch()), strict=True):
         (PairWeightingLoss()(model(part), labels) / 2).backward()

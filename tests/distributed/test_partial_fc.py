@@ -1,8 +1,6 @@
 """A softmax whose classes ranks divide, and draw, against one process with all scores."""
 
 import math
-from collections.abc import Callable
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -24,12 +22,12 @@ from tests.refusals import refusals
 
 CLASSES, SIZE, RATE, STEPS = 1001, 6, 0.1, 3
 LAYERS = {"softmax": "Linear", "cosface": "CosSoftmax", "arcface": "ArcSoftmax", "circle": "CircleSoftmax"}
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+OPTIMIZERS = {
     "SGD": lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9, weight_decay=0.01),
     "Adam": lambda weights: torch.optim.AdamW(weights, lr=0.01, weight_decay=0.1),
 }
 # name -> options, optimizer
-CASES: dict[str, tuple[dict[str, Any], str]] = {
+CASES = {
     **{margin: ({"margin": margin, "scale": 8.0}, "SGD") for margin in MARGINS},
     "smoothed": ({"margin": "circle", "scale": 8.0, "epsilon": 0.3}, "Adam"),
     "filtered": ({"margin": "arcface", "scale": 8.0, "epsilon": 0.1, "filter_above": 0.3}, "SGD"),
@@ -41,17 +39,17 @@ LENGTHS = (7, 4, 2)  # of the ranks' batches
 PRESENT = torch.tensor([0, 3, 500, 500, 1000, 667, 334, 333, 668, 3, 501, 0, 999])
 
 
-def batch(step: int = 0) -> tuple[Tensor, Tensor]:
+def batch(step=0):
     x = torch.randn(len(PRESENT), SIZE, generator=torch.Generator().manual_seed(step)).double()
     return x, (PRESENT + step) % CLASSES
 
 
-def slices(ranks: int) -> list[slice]:
+def slices(ranks):
     lengths = {1: [13], 2: [7, 6], 3: [*LENGTHS]}[ranks]
     return [slice(sum(lengths[:n]), sum(lengths[: n + 1])) for n in range(ranks)]
 
 
-def trained(ranks: int, rank: int, options: dict[str, Any], name: str) -> list[dict[str, Tensor]]:
+def trained(ranks, rank, options, name):
     """What a rank has after each step."""
     loss = PartialFC(SIZE, CLASSES, seed=5, **options).double()
     optimizer = step_by_rows(OPTIMIZERS[name]([loss.weight]))
@@ -61,7 +59,6 @@ def trained(ranks: int, rank: int, options: dict[str, Any], name: str) -> list[d
         x.requires_grad_()
         value = loss(x, labels)
         value.backward()
-        assert x.grad is not None and loss.weight.grad is not None
         gradient = loss.weight.grad.coalesce() if loss.weight.grad.is_sparse else loss.weight.grad
         rows, by_row = (gradient.indices()[0], gradient.values()) if gradient.is_sparse else (torch.arange(0), gradient)
         steps.append({
@@ -74,7 +71,7 @@ def trained(ranks: int, rank: int, options: dict[str, Any], name: str) -> list[d
     return steps
 
 
-def on_rank(rank: int, ranks: int) -> dict[Any, Any]:
+def on_rank(rank, ranks):
     drawn = {
         ("drawn", margin): trained(ranks, rank, {"margin": margin, "sample_rate": RATE}, optimizer)
         for margin, optimizer in DRAWN.items()
@@ -83,16 +80,16 @@ def on_rank(rank: int, ranks: int) -> dict[Any, Any]:
 
 
 def dense(
-    x: Tensor,
-    labels: Tensor,
-    weight: Tensor,
+    x,
+    labels,
+    weight,
     *,
-    margin: str,
-    scale: float,
-    m: float,
-    epsilon: float = 0.0,
-    above: float = math.inf,
-) -> tuple[Tensor, Tensor]:
+    margin,
+    scale,
+    m,
+    epsilon=0.0,
+    above=math.inf,
+):
     """Loss and accuracy by loops over samples and classes."""
     rows, right = [], 0
     for one, label in zip(x.tolist(), labels.tolist(), strict=True):
@@ -112,7 +109,7 @@ def dense(
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_ranks_are_one_process(found: list[dict[Any, Any]], name: str) -> None:
+def test_ranks_are_one_process(found, name):
     ranks, close = len(found), {"rtol": 1e-6, "atol": 1e-9}
     for step, one in enumerate(trained(1, 0, *CASES[name])):
         of_ranks = [found[rank]["all", name][step] for rank in range(ranks)]
@@ -127,7 +124,7 @@ def test_ranks_are_one_process(found: list[dict[Any, Any]], name: str) -> None:
 
 
 @pytest.mark.parametrize("margin", DRAWN)
-def test_drawn_classes_are_a_dense_softmax_over_them(found: list[dict[Any, Any]], margin: str) -> None:
+def test_drawn_classes_are_a_dense_softmax_over_them(found, margin):
     ranges = [classes_of_rank(CLASSES, rank, len(found)) for rank in range(len(found))]
     before, seen = PartialFC(SIZE, CLASSES, seed=5).weight.detach().double(), []
     for step in range(STEPS):
@@ -156,7 +153,7 @@ def test_drawn_classes_are_a_dense_softmax_over_them(found: list[dict[Any, Any]]
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.2])
 @pytest.mark.parametrize(("margin", "filter_above"), [*((m, 0) for m in MARGINS), *((m, 0.1) for m in [*MARGINS][1:])])
-def test_the_formula(margin: str, epsilon: float, filter_above: float) -> None:
+def test_the_formula(margin, epsilon, filter_above):
     loss = PartialFC(3, 5, margin=margin, scale=4.0, epsilon=epsilon, filter_above=filter_above).double()
     nn.init.normal_(loss.weight)
     x, labels = torch.randn(6, 3, dtype=torch.float64), torch.tensor([0, 4, 4, 2, 1, 3])
@@ -169,18 +166,17 @@ def test_the_formula(margin: str, epsilon: float, filter_above: float) -> None:
         value = loss(given, labels)
         torch.testing.assert_close(value.double(), expected[0], rtol=tolerance, atol=tolerance)
         value.backward()
-        assert given.grad is not None and given.grad.dtype == dtype and bool(given.grad.isfinite().all())
+        assert given.grad.dtype == dtype and given.grad.isfinite().all()
         assert loss.accuracy.item() == pytest.approx(expected[1].item())
     if margin != "circle":  # whose weights carry no gradient
         x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
         assert torch.autograd.gradcheck(lambda x, _: loss(x, labels[:4]), (x, loss.weight))
 
 
-def test_the_discriminative_loss_is_that_of_one_layer() -> None:
+def test_the_discriminative_loss_is_that_of_one_layer():
     """DiscriminativeLoss, against its own oracle elsewhere, normalises and projects by other code."""
     ours = PartialFC(3, 5, margin="discriminative").double()
     other = DiscriminativeLoss(num_classes=5, embedding_size=3).double()
-    assert other.projection is not None
     nn.init.normal_(ours.weight)
     other.projection.weight.data.copy_(ours.weight.data)
     labels = torch.tensor([0, 4, 4, 2, 1, 3])
@@ -199,11 +195,11 @@ def test_the_discriminative_loss_is_that_of_one_layer() -> None:
 
 
 @pytest.mark.parametrize("margin", ["cosface", "circle"])
-def test_blocks_of_classes(margin: str) -> None:
+def test_blocks_of_classes(margin):
     x, weight, own = torch.randn(4, 3), torch.randn(7, 3), torch.tensor([0, 6, 6, 3])
-    options: dict[str, Any] = {"margin": MARGINS[margin], "m": 0.4, "scale": 8.0}
+    options = {"margin": MARGINS[margin], "m": 0.4, "scale": 8.0}
 
-    def losses_and_gradients() -> tuple[Tensor, Tensor, Tensor]:
+    def losses_and_gradients():
         found = divided_softmax(x, weight, own, **options)
         by_classes = gradient_by_classes(found, weight, torch.tensor(2.0))
         return found.losses, gradient_by_samples(found, weight), by_classes
@@ -214,25 +210,25 @@ def test_blocks_of_classes(margin: str) -> None:
 
 
 @pytest.mark.parametrize("margin", [*MARGINS, "discriminative"])
-def test_singular_points_have_finite_gradients(margin: str) -> None:
+def test_singular_points_have_finite_gradients(margin):
     loss = PartialFC(3, 4, margin=margin)
     for dtype in (torch.float64, torch.float16):  # beside the classes' float32
         x = torch.stack([torch.zeros(3), loss.weight[3].detach(), -2 * loss.weight[3].detach()]).to(dtype)
         x.requires_grad_()
         loss(x, torch.tensor([0, 3, 3])).backward()
         for gradient, kind in ((x.grad, dtype), (loss.weight.grad, torch.float32)):
-            assert gradient is not None and gradient.dtype == kind and bool(gradient.isfinite().all())
+            assert gradient is not None and gradient.dtype == kind and gradient.isfinite().all()
     assert loss.accuracy.item() == pytest.approx(1 / 3), "a row of zeros is like all classes, and not right"
 
 
-def test_two_classes_are_drawn_at_least() -> None:
+def test_two_classes_are_drawn_at_least():
     loss, x = PartialFC(3, 5, sample_rate=0.1, epsilon=0.1), torch.randn(2, 3, requires_grad=True)
     value = loss(x, torch.tensor([4, 4]))
     value.backward()
-    assert value > 0 and x.grad is not None and bool(x.grad.isfinite().all())
+    assert value > 0 and x.grad.isfinite().all()
 
 
-def test_nothing_is_summed_for_gradients_that_nobody_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_summed_for_gradients_that_nobody_asks_for(monkeypatch):
     """A rank whose embeddings say that they require one would wait for the others."""
     loss, x, labels = PartialFC(3, 5), torch.randn(2, 3, requires_grad=True), torch.tensor([0, 4])
     expected = loss(x, labels)
@@ -241,7 +237,7 @@ def test_nothing_is_summed_for_gradients_that_nobody_asks_for(monkeypatch: pytes
         assert loss(x, labels) == expected
 
 
-def test_vectors_do_not_depend_on_the_ranks() -> None:
+def test_vectors_do_not_depend_on_the_ranks():
     whole = PartialFC(2, 2500, seed=3).weight
     parts = [PartialFC(2, 2500, seed=3, part=(rank, 4)).weight for rank in range(4)]
     assert torch.equal(torch.cat(parts), whole)
@@ -253,11 +249,10 @@ def test_vectors_do_not_depend_on_the_ranks() -> None:
         assert {len(of_rank) for of_rank in ranges} <= {classes // ranks, classes // ranks + 1}
 
 
-def test_draws_are_repeatable() -> None:
-    def rows(loss: PartialFC) -> Tensor:
+def test_draws_are_repeatable():
+    def rows(loss):
         loss.weight.grad = None
         loss(*batch()).backward()
-        assert loss.weight.grad is not None
         return loss.weight.grad.coalesce().indices()[0]
 
     first, second = (PartialFC(SIZE, CLASSES, sample_rate=RATE).double() for _ in range(2))
@@ -271,7 +266,7 @@ def test_draws_are_repeatable() -> None:
     first.eval()
     first.weight.grad = None
     first(*batch()).backward()
-    assert first.weight.grad is not None and not first.weight.grad.is_sparse
+    assert not first.weight.grad.is_sparse
 
 
 REFUSED = [
@@ -291,7 +286,7 @@ test_what_the_constructor_refuses = refusals(
 )
 
 
-OPTIMIZERS_OF_ROW_STEPS: dict[str, Callable[..., Any]] = {
+OPTIMIZERS_OF_ROW_STEPS = {
     "SGD with momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
     "AdamW": lambda p: torch.optim.AdamW(p, lr=0.1, amsgrad=True),
     "ASGD": torch.optim.ASGD,
@@ -300,12 +295,12 @@ OPTIMIZERS_OF_ROW_STEPS: dict[str, Callable[..., Any]] = {
 ROWS = [torch.tensor([0, 3]), torch.tensor([0, 3]), torch.tensor([0, 2, 3])]
 
 
-def sparse(rows: Tensor, values: Tensor) -> Tensor:
+def sparse(rows, values):
     return torch.sparse_coo_tensor(rows[None], values, (5, 2), check_invariants=True)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS_OF_ROW_STEPS)
-def test_rows_step_as_if_alone(name: str) -> None:
+def test_rows_step_as_if_alone(name):
     start, gradients = torch.randn(5, 2), [torch.randn(len(rows), 2) for rows in ROWS]
     whole, other = nn.Parameter(start.clone()), nn.Parameter(torch.ones(3))
     optimizer = step_by_rows(OPTIMIZERS_OF_ROW_STEPS[name]([other, whole]))
@@ -326,18 +321,18 @@ def test_rows_step_as_if_alone(name: str) -> None:
         assert not is_by_row or kept.shape == whole.shape
 
 
-def test_a_state_of_another_shape_is_an_error() -> None:
+def test_a_state_of_another_shape_is_an_error():
     weight = nn.Parameter(torch.zeros(5, 2))
     weight.grad = sparse(torch.tensor([1, 3]), torch.ones(2, 2))
     with pytest.raises(TypeError, match=r"row_var of Adafactor has \(2, 1\) for \(2, 2\)"):
         step_by_rows(torch.optim.Adafactor([weight])).step()
 
 
-def test_a_closure_computes_the_gradients() -> None:
+def test_a_closure_computes_the_gradients():
     weight = nn.Parameter(torch.zeros(5, 2))
     optimizer, calls = step_by_rows(torch.optim.SGD([weight], lr=1.0, weight_decay=0.1)), []
 
-    def closure() -> float:
+    def closure():
         calls.append(torch.is_grad_enabled())
         weight.grad = sparse(torch.tensor([1, 1]), torch.full((2, 2), 0.5))  # which add up
         return 7.0

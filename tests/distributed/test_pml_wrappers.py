@@ -1,8 +1,6 @@
 """Two ranks with PML's distributed wrappers against one process on the joint batch, for every loss."""
 
-from collections.abc import Callable
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +11,6 @@ from pytorch_metric_learning.utils.distributed import (
     DistributedMinerWrapper,
     get_indices_tuple,
 )
-from torch import Tensor
 
 from pml_ext import losses
 from pml_ext.distances.injected import orders_if_gathered
@@ -23,7 +20,7 @@ from pml_ext.miners import LoOpMiner
 from tests.losses.test_contract import FACTORIES, WITHOUT_REFERENCES
 
 # Their arcs join samples of both ranks.
-ACROSS: dict[str, Callable[[], Any]] = {
+ACROSS = {
     "LoOp across": lambda: LoOp(TripletMarginLoss(margin=1)),
     "HPHN across": lambda: HPHNTripletLoss(margin=1, positives="consecutive"),
     "LoOp HPHN across": lambda: LoOp(HPHNTripletLoss(margin=1, positives="consecutive")),
@@ -42,30 +39,27 @@ RANKS = (slice(0, 6), slice(6, 12))
 INSIDE = [0, 0, 1, 1, 2, 2] * 2
 ODD = [0, 0, 0, 1, 1, 2, 0, 1, 1, 2, 2, 2]
 
-Outcome = tuple[Tensor, Tensor, list[Tensor]]  # the loss; its gradient by the rank's embeddings and by parameters
 
-
-def data(name: str, step: int = 0) -> tuple[Tensor, Tensor]:
+def data(name, step=0):
     torch.manual_seed(3 + step)
     return torch.randn(12, 8), torch.tensor(ODD if name in ACROSS else INSIDE)
 
 
-def make(name: str) -> Any:
+def make(name):
     torch.manual_seed(1)
     return MAKE[name]()
 
 
-def make_miner() -> LoOpMiner:
+def make_miner():
     return LoOpMiner(TripletMarginMiner(margin=0.1, type_of_triplets="all"))
 
 
-def outcome(value: Tensor, x: Tensor, loss: torch.nn.Module) -> Outcome:
+def outcome(value, x, loss):
     value.backward()
-    assert x.grad is not None
     return value.detach(), x.grad, [p.grad for p in loss.parameters() if p.grad is not None]
 
 
-def on_one_process(name: str, pairs: str, efficient: bool, rank: int) -> Outcome:
+def on_one_process(name, pairs, efficient, rank):
     loss, (x, labels) = make(name), data(name)
     if not efficient:
         x.requires_grad_()
@@ -81,7 +75,7 @@ def on_one_process(name: str, pairs: str, efficient: bool, rank: int) -> Outcome
     return outcome(loss(mine, labels[own], indices, both, both_labels), mine, loss)
 
 
-def on_this_rank(name: str, pairs: str, efficient: bool, rank: int) -> Outcome:
+def on_this_rank(name, pairs, efficient, rank):
     loss, (x, labels) = make(name), data(name)
     for p in loss.parameters():  # as DiscriminativeLoss documents
         p.register_hook(lambda grad: grad / torch.distributed.get_world_size())
@@ -93,7 +87,7 @@ def on_this_rank(name: str, pairs: str, efficient: bool, rank: int) -> Outcome:
     return outcome(value, mine, loss)
 
 
-def memory_on_this_rank(name: str, rank: int) -> Outcome:
+def memory_on_this_rank(name, rank):
     memory = DistributedLossWrapper(CrossBatchMemory(make(name), embedding_size=8, memory_size=24))
     for step in range(3):
         x, labels = data(name, step)
@@ -102,17 +96,17 @@ def memory_on_this_rank(name: str, rank: int) -> Outcome:
     return outcome(value, mine, memory)
 
 
-def outcome_or_error(run: Callable[..., Outcome], *case: Any) -> Outcome | str:
+def outcome_or_error(run, *case):
     try:
         return run(*case)
     except (TypeError, ValueError) as error:  # raised on both ranks: the group stays in step
         return str(error)
 
 
-def on_rank(rank: int, ranks: int) -> dict[Any, Any]:
+def on_rank(rank, ranks):
     if ranks != 2:
         return {}
-    found: dict[Any, Any] = {case: outcome_or_error(on_this_rank, *case, rank) for case in CASES}
+    found = {case: outcome_or_error(on_this_rank, *case, rank) for case in CASES}
     found |= {
         ("memory", name): outcome_or_error(memory_on_this_rank, name, rank) for name in (*WITH_MEMORY, "LoOp across")
     }
@@ -126,7 +120,7 @@ def on_rank(rank: int, ranks: int) -> dict[Any, Any]:
 
 
 @pytest.mark.parametrize(("name", "pairs", "efficient"), CASES)
-def test_two_processes_are_one(of_two: list[dict[Any, Any]], name: str, pairs: str, efficient: bool) -> None:
+def test_two_processes_are_one(of_two, name, pairs, efficient):
     results = [found[name, pairs, efficient] for found in of_two]
     if efficient and name in REFERENCES_REFUSED:
         assert all("ref_emb" in result for result in results), results
@@ -144,26 +138,26 @@ def test_two_processes_are_one(of_two: list[dict[Any, Any]], name: str, pairs: s
         torch.testing.assert_close((results[0][0] + results[1][0]) / 4, joint)
 
 
-def test_the_parameters_of_a_loss_are_compared(of_two: list[dict[Any, Any]]) -> None:
+def test_the_parameters_of_a_loss_are_compared(of_two):
     with_parameters = {name for name, _, _ in CASES if of_two[0][name, "all pairs", False][2]}
     assert with_parameters == {"DiscriminativeLoss", "LoOp with a parameter", "TCMRegularizer with proxies"}
 
 
 @pytest.mark.parametrize("name", WITH_MEMORY)
-def test_a_memory_of_both_ranks(of_two: list[dict[Any, Any]], name: str) -> None:
+def test_a_memory_of_both_ranks(of_two, name):
     memory = CrossBatchMemory(make(name), embedding_size=8, memory_size=24)
     for step in range(3):
         x, labels = data(name, step)
         joint = memory(x.requires_grad_(), labels)
     joint.backward()
-    assert x.grad is not None and x.grad.abs().sum() > 0
+    assert x.grad.abs().sum() > 0
     for found, own in zip(of_two, RANKS, strict=True):
         value, gradient, _ = found["memory", name]
         torch.testing.assert_close(value / 2, joint.detach())
         torch.testing.assert_close(gradient / 2, x.grad[own])
 
 
-def test_arcs_of_one_rank_alone_and_of_a_memory(of_two: list[dict[Any, Any]]) -> None:
+def test_arcs_of_one_rank_alone_and_of_a_memory(of_two):
     """A batch that is not gathered pairs up as it comes; a memory with another order on each rank is refused."""
     for found, own in zip(of_two, RANKS, strict=True):
         assert torch.equal(found["own pairs"], torch.stack(consecutive_pairs(torch.tensor(ODD)[own])))

@@ -1,16 +1,13 @@
 """Ranks that share out a loss against one process on the joint batch."""
 
 import re
-from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
 from pytorch_metric_learning import distances, losses, reducers, regularizers
 from pytorch_metric_learning.losses import ArcFaceLoss
-from torch import Tensor, nn
 
 from pml_ext._ops.distributed import add_transpose_of_ranks_
 from pml_ext.distributed import PartialFC, ShardedLoss, is_divisible
@@ -28,7 +25,7 @@ from pml_ext.losses import (
 from pml_ext.losses._shares import divisible
 
 SIZE, CLASSES = 8, 9
-MAKE: dict[str, Callable[[], Any]] = {
+MAKE = {
     "CITLoss": CITLoss,
     "CITLoss of pairs too": lambda: CITLoss(gamma=0.3, similarity="cosine"),
     "TCMLoss": lambda: TCMLoss(margin_plus=0.5, margin_minus=0.1, lambda_plus=0.7),
@@ -61,7 +58,7 @@ MAKE: dict[str, Callable[[], Any]] = {
     "ProxyNCALoss": lambda: losses.ProxyNCALoss(CLASSES, SIZE),
 }
 # name -> labels of each of three ranks, of uneven batches; of two, the second and third together
-BATCHES: dict[str, list[list[int]]] = {
+BATCHES = {
     "classes of several ranks": [[0, 1, 2, 0, 1, 3, 4], [2, 0, 1, 5, 3], [1, 0]],
     "ranks without a valid anchor": [[0, 0, 1, 1], [6, 5], [8, 7, 4]],
     "a large class": [[0] * 40 + [1, 1], [0] * 30 + [2, 2], [1, 2, 3]],
@@ -69,49 +66,47 @@ BATCHES: dict[str, list[list[int]]] = {
     "nothing but different classes": [[0, 1], [2, 3], [4]],
 }
 IN_32_BITS = "classes of several ranks"
-Outcome = tuple[Tensor, Tensor, list[Tensor]]
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(batch|so its loss is 0|nothing to replace)")  # of what a batch lacks
 
 
-def joint(batch: str, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+def joint(batch, dtype=torch.float64):
     labels = torch.tensor([label for part in BATCHES[batch] for label in part])
     return torch.randn(len(labels), SIZE, generator=torch.Generator().manual_seed(4)).to(dtype), labels
 
 
-def slices(batch: str, ranks: int) -> list[slice]:
+def slices(batch, ranks):
     lengths = [len(part) for part in BATCHES[batch]]
     lengths = lengths if ranks == 3 else [lengths[0], sum(lengths[1:])]
     return [slice(sum(lengths[:n]), sum(lengths[: n + 1])) for n in range(ranks)]
 
 
-def outcome(loss: nn.Module, of: nn.Module, x: Tensor, labels: Tensor) -> Outcome:
+def outcome(loss, of, x, labels):
     x = x.clone().requires_grad_()
     value = loss(x, labels)
     (2 * value).backward()
-    assert x.grad is not None
     return value.detach(), x.grad / 2, [p.grad / 2 for p in of.parameters() if p.grad is not None]
 
 
-def make(name: str) -> Any:
+def make(name):
     torch.manual_seed(1)
     return MAKE[name]().double()
 
 
-def square(ranks: int) -> tuple[Tensor, list[slice]]:
+def square(ranks):
     """A matrix, and which rows each rank has: of three, one has none."""
     ends = [0, 4, 4, 11] if ranks == 3 else [0, 4, 11]
     return torch.randn(11, 11, generator=torch.Generator().manual_seed(2)), [slice(*pair) for pair in pairwise(ends)]
 
 
-def in_16_bits() -> tuple[Tensor, Tensor]:
+def in_16_bits():
     x, labels = joint(IN_32_BITS, torch.bfloat16)
     x[1] = 0  # where the gradient would be infinite
     return x, labels
 
 
-def on_rank(rank: int, ranks: int) -> dict[Any, Any]:
-    found: dict[Any, Any] = {}
+def on_rank(rank, ranks):
+    found = {}
     for name in MAKE:
         for batch in BATCHES:
             loss, (x, labels) = make(name), joint(batch)
@@ -126,7 +121,6 @@ def on_rank(rank: int, ranks: int) -> dict[Any, Any]:
     found["16 bits"] = outcome(ShardedLoss(CITLoss()), CITLoss(), x[own], labels[own])[:2]
     matrix, parts = square(ranks)
     group = torch.distributed.group.WORLD
-    assert group is not None
     found["square"] = add_transpose_of_ranks_(matrix[parts[rank]].clone(), parts, group, step=2)
     if ranks == 2:
         found["said"] = what_both_say(rank)
@@ -136,13 +130,13 @@ def on_rank(rank: int, ranks: int) -> dict[Any, Any]:
 
 
 @cache
-def alone(name: str, batch: str) -> Outcome:
+def alone(name, batch):
     loss = make(name)
     return outcome(loss, loss, *joint(batch))
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_ranks_are_one_process(found: list[dict[Any, Any]], name: str) -> None:
+def test_ranks_are_one_process(found, name):
     ranks, moved = len(found), 0.0
     for batch in BATCHES:
         value, gradient, parameters = alone(name, batch)
@@ -156,13 +150,13 @@ def test_ranks_are_one_process(found: list[dict[Any, Any]], name: str) -> None:
     assert moved > 0
 
 
-def test_a_matrix_and_its_transpose(found: list[dict[Any, Any]]) -> None:
+def test_a_matrix_and_its_transpose(found):
     matrix, parts = square(len(found))
     for rank, part in enumerate(parts):
         torch.testing.assert_close(found[rank]["square"], (matrix + matrix.T)[part])
 
 
-def test_16_bits(found: list[dict[Any, Any]]) -> None:
+def test_16_bits(found):
     x, labels = in_16_bits()
     value, gradient, _ = outcome(CITLoss(), CITLoss(), x, labels)
     for rank, own in enumerate(slices(IN_32_BITS, len(found))):
@@ -173,7 +167,7 @@ def test_16_bits(found: list[dict[Any, Any]]) -> None:
     torch.testing.assert_close(found[0]["no gradient"], found[0]["16 bits"][0])
 
 
-def test_without_ranks_it_is_the_loss() -> None:
+def test_without_ranks_it_is_the_loss():
     loss, (x, labels) = make("CITLoss"), joint(IN_32_BITS)
     assert torch.equal(ShardedLoss(loss)(x, labels), loss(x, labels))
 
@@ -193,29 +187,28 @@ def test_without_ranks_it_is_the_loss() -> None:
         (TCMRegularizer(losses.CrossBatchMemory(losses.ContrastiveLoss(), 4)), "it contains CrossBatchMemory"),
     ],
 )
-def test_what_cannot_be_divided(loss: nn.Module, message: str) -> None:
+def test_what_cannot_be_divided(loss, message):
     with pytest.raises(TypeError, match=message) as raised:
         ShardedLoss(loss)
     assert all(name in str(raised.value) for name in divisible()), "it lists what can"
     assert not is_divisible(loss)
 
 
-def test_what_can_is_tested() -> None:
+def test_what_can_is_tested():
     assert {type(make(name)).__name__ for name in MAKE} == set(divisible())
     assert all(is_divisible(make(name)) for name in MAKE)
 
 
-def test_a_miners_tuples_are_refused() -> None:
+def test_a_miners_tuples_are_refused():
     x, labels = joint(IN_32_BITS)
-    indices: Any = (torch.tensor([0]),) * 3
+    indices = (torch.tensor([0]),) * 3
     with pytest.raises(ValueError, match="indices_tuple, ref_emb and ref_labels must be None"):
         ShardedLoss(CITLoss())(x, labels, indices)
 
 
 X, LABELS = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 0, 1, 1, 2, 2])
-Given = tuple[Any, Tensor, Any]
 # name -> the loss, embeddings and labels of the second rank, and what both ranks say; the first has X and LABELS
-CASES: dict[str, tuple[Callable[[Tensor], Given], str]] = {
+CASES = {
     "type": (lambda x: (CITLoss(), x.double(), LABELS), "rank 0: .*float32, 4.*rank 1: .*float64, 4"),
     "no gradient": (lambda x: (CITLoss(), x.detach(), LABELS), "with gradient; rank 1.*without gradient"),
     "another loss": (lambda x: (TCMRegularizer(CITLoss()), x, LABELS), "rank 0: CITLoss.*rank 1: TCMRegularizer"),
@@ -241,7 +234,7 @@ CASES: dict[str, tuple[Callable[[Tensor], Given], str]] = {
 }
 
 
-def what_both_say(rank: int) -> dict[str, str]:
+def what_both_say(rank):
     said = {}
     for name, (second, _) in CASES.items():
         loss, x, labels = second(X.clone().requires_grad_())
@@ -252,14 +245,14 @@ def what_both_say(rank: int) -> dict[str, str]:
         try:
             divided = loss if isinstance(loss, PartialFC) else ShardedLoss(loss)
             divided(x, labels).backward()
-            said[name] = "" if bool(x.grad.isfinite().all()) else "not finite"
+            said[name] = "" if x.grad.isfinite().all() else "not finite"
         except Exception as error:
             said[name] = f"{type(error).__name__}: {error}"
     return said
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_all_ranks_raise_the_same_error(of_two: list[dict[Any, Any]], name: str) -> None:
+def test_all_ranks_raise_the_same_error(of_two, name):
     first, second = (found["said"][name] for found in of_two)
     expected = CASES[name][1]
     assert first == second and re.match(f"ValueError: .*{expected}" if expected else "$", first, re.S)

@@ -14,8 +14,6 @@ import pickle
 import re
 import textwrap
 import warnings
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from pytorch_metric_learning import distances, reducers
@@ -23,15 +21,11 @@ from pytorch_metric_learning import losses as pml_losses
 from pytorch_metric_learning.losses import CrossBatchMemory, MultipleLosses, SelfSupervisedLoss, TripletMarginLoss
 from pytorch_metric_learning.regularizers import LpRegularizer
 from pytorch_metric_learning.utils.distributed import DistributedLossWrapper, get_indices_tuple
-from torch import Tensor
 
 from pml_ext.inspection import pair_weights
 from pml_ext.losses import LoOp, TCMRegularizer
 from tests.losses.test_contract import FACTORIES, NAMES, WRAPPERS
 from tests.losses.test_loop import SERVED, WITH_WEIGHTS
-
-Make = Callable[..., Any]  # a loss with options of PML's
-Check = Callable[[Make], Any]  # runs it, or raises what the user would see
 
 A, P, N = torch.tensor([0, 0, 5]), torch.tensor([1, 2, 4]), torch.tensor([4, 8, 11])
 ABSTRACT = ("BaseLossWrapper", "BaseMetricLossFunction", "GenericPairLoss")
@@ -47,40 +41,40 @@ this page. "yes": value and gradient are finite. A number: refused, with the err
 """
 
 
-def batch(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+def batch(dtype=torch.float32):
     torch.manual_seed(0)
     return torch.randn(12, 8).to(dtype).requires_grad_(), torch.arange(3).repeat_interleave(4)
 
 
-def run(loss: Any, *others: Any, dtype: torch.dtype = torch.float32, labelled: bool = True) -> Tensor:
+def run(loss, *others, dtype=torch.float32, labelled=True):
     """The value of the batch; others follow the labels."""
     x, labels = batch(dtype)
     return check(loss(x, labels if labelled else None, *others), x)
 
 
-def check(value: Tensor, x: Tensor) -> Tensor:
+def check(value, x):
     (gradient,) = torch.autograd.grad(value, x)
     assert value.isfinite() and gradient.isfinite().all() and gradient.any(), (value, gradient)
     return value
 
 
-def with_reference(make: Make) -> None:
+def with_reference(make):
     torch.manual_seed(0)
     run(make(), None, torch.randn(7, 8), torch.arange(7) % 3)
 
 
-def in_memory(make: Make) -> None:
+def in_memory(make):
     memory = CrossBatchMemory(make(), embedding_size=8, memory_size=30)
     for _ in range(3):
         run(memory)
 
 
-def self_supervised(make: Make) -> None:
+def self_supervised(make):
     x, _ = batch()
     check(SelfSupervisedLoss(make())(x, x.detach() + 2 * torch.randn(12, 8)), x)
 
 
-def efficient(make: Make) -> None:
+def efficient(make):
     """What efficient=True hands to the loss of a rank: its own anchors, and everybody's samples to compare with."""
     loss, (x, labels) = DistributedLossWrapper(make(), efficient=True).loss, batch()
     own, own_labels = x[::2], labels[::2]
@@ -88,7 +82,7 @@ def efficient(make: Make) -> None:
     check(loss(own, own_labels, get_indices_tuple(own_labels, both_labels), both, both_labels), x)
 
 
-def one_graph(make: Make) -> None:
+def one_graph(make):
     torch.compiler.reset()
     try:
         run(torch.compile(make(), fullgraph=True, backend="aot_eager"))
@@ -96,18 +90,18 @@ def one_graph(make: Make) -> None:
         raise NotImplementedError("the graph depends on what is in the batch; works without fullgraph=True") from None
 
 
-def autocast(make: Make) -> None:
+def autocast(make):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         run(make())
 
 
-def copied(make: Make) -> None:
+def copied(make):
     loss = make()
     twins = copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))
     assert all(torch.equal(run(twin), run(loss)) for twin in twins)
 
 
-def saved(make: Make) -> None:
+def saved(make):
     loss, other, file = make(), make(), io.BytesIO()
     torch.save(loss.state_dict(), file)
     file.seek(0)
@@ -115,23 +109,23 @@ def saved(make: Make) -> None:
     assert torch.equal(run(other), run(loss))
 
 
-def weights(make: Make) -> None:
+def weights(make):
     x, labels = batch()
     found = pair_weights(make(), x, labels)
     assert found.isfinite().all() and found.any()
 
 
-def given(*args: Any, **options: Any) -> Check:
+def given(*args, **options):
     """Runs with these arguments after the labels; with labelled= and dtype= as in `run`."""
     return lambda make: run(make(), *args, **options)
 
 
-def made(**options: Any) -> Check:
+def made(**options):
     """Runs a loss made with these options of PML's."""
     return lambda make: run(make(**options))
 
 
-WITH_WRAPPERS: dict[str, Check] = {
+WITH_WRAPPERS = {
     "ref_emb": with_reference,
     "CrossBatchMemory": in_memory,
     "SelfSupervisedLoss": self_supervised,
@@ -143,7 +137,7 @@ WITH_WRAPPERS: dict[str, Check] = {
     "LoOp, ref_emb": lambda make: with_reference(lambda: LoOp(make(), positives="all")),
     "TCMRegularizer": lambda make: run(TCMRegularizer(make())),
 }
-TABLES: dict[str, dict[str, Check]] = {
+TABLES = {
     "Wrappers": WITH_WRAPPERS,
     "Distances": {
         "CosineSimilarity": made(distance=distances.CosineSimilarity()),
@@ -182,7 +176,7 @@ TABLES: dict[str, dict[str, Check]] = {
         "torch.compile, one graph": one_graph,
     },
 }
-AROUND_PML: dict[str, Check] = {
+AROUND_PML = {
     "alone": lambda make: run(make()),
     "LoOp": WITH_WRAPPERS["LoOp"],
     "LoOp, all positives": WITH_WRAPPERS["LoOp, all positives"],
@@ -193,9 +187,9 @@ AROUND_PML: dict[str, Check] = {
 }
 
 
-def makes_of_pml() -> dict[str, Make]:
+def makes_of_pml():
     """PML's own losses, made with the sizes that some need."""
-    found: dict[str, Make] = {}
+    found = {}
     for name, kind in sorted(vars(pml_losses).items()):
         if not inspect.isclass(kind) or not kind.__module__.startswith("pytorch_metric_learning"):
             continue
@@ -212,9 +206,9 @@ def makes_of_pml() -> dict[str, Make]:
     return found
 
 
-def table(title: str, makes: dict[str, Make], columns: dict[str, Check]) -> str:
+def table(title, makes, columns):
     """A Markdown table with the reasons of its refusals below."""
-    reasons: list[str] = []
+    reasons = []
     lines = [f"## {title}", "", f"||{'|'.join(columns)}|", f"|---|{'---|' * len(columns)}"]
     for name, make in makes.items():
         cells = [cell(name, make, column, reasons) for column in columns.values()]
@@ -222,10 +216,10 @@ def table(title: str, makes: dict[str, Make], columns: dict[str, Check]) -> str:
     return "\n".join([*lines, "", *(f"{number}. {reason}" for number, reason in enumerate(reasons, 1)), ""])
 
 
-def cell(name: str, make: Make, check: Check, reasons: list[str]) -> str:
+def cell(name, make, check, reasons):
     """ "yes", or the number of the reason, which is added where it is new."""
 
-    def seeded(**options: Any) -> Any:
+    def seeded(**options):
         torch.manual_seed(1)
         return make(**options)
 
@@ -246,7 +240,7 @@ def cell(name: str, make: Make, check: Check, reasons: list[str]) -> str:
     return "yes"
 
 
-def reason_of(name: str, error: Exception) -> str:
+def reason_of(name, error):
     """The message in one line, without what was given and, but for wrappers, without the name of the loss."""
     message = re.sub(r"; got .*?(?=\. [A-Z]|$)", "", " ".join(str(error).split()))
     if name not in WRAPPERS:
@@ -254,7 +248,7 @@ def reason_of(name: str, error: Exception) -> str:
     return f"{type(error).__name__}: {textwrap.shorten(message, 200, placeholder=' …')}"
 
 
-def document() -> str:
+def document():
     """The whole of COMPATIBILITY.md."""
     ours = {name: FACTORIES[name] for name in NAMES}
     tables = [table(title, ours, columns) for title, columns in TABLES.items()]

@@ -13,6 +13,6 @@ FILE = Path(__file__).parents[2] / "examples" / "COMPATIBILITY.md"
 
 @pytest.mark.skipif(not hasattr(_pml.losses, "SmoothAPLoss"), reason="the file is about PML 2.9")
 @pytest.mark.skipif(torch.__version__ < (2, 14), reason="the file is about torch 2.14 and newer")
-def test_the_file_is_up_to_date() -> None:
+def test_the_file_is_up_to_date():
     message = "run: python -m tests.losses.compatibility > examples/COMPATIBILITY.md"
     assert FILE.read_text() == document(), message

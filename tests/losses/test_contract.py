@@ -1,9 +1,7 @@
 """What every loss of this package promises, whatever it computes."""
 
 import inspect
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -16,14 +14,13 @@ from pytorch_metric_learning.losses import (
     TripletMarginLoss,
 )
 from pytorch_metric_learning.regularizers import LpRegularizer
-from torch import Tensor
 
 from pml_ext import losses
 from pml_ext.functional import WEIGHTINGS
 from pml_ext.losses._facts import facts_of
 
 # How to make each loss with options of PML's; a wrapper hands them to the loss that it wraps.
-FACTORIES: dict[str, Callable[..., Any]] = {
+FACTORIES = {
     "CentroidTripletLoss": lambda **pml: losses.CentroidTripletLoss(**pml),
     "CITLoss": lambda **pml: losses.CITLoss(gamma=0.5, **pml),
     "DiscriminativeLoss": lambda **pml: losses.DiscriminativeLoss(3, 8, **pml),
@@ -43,30 +40,30 @@ WITHOUT_REFERENCES = [name for name in NAMES if facts_of(getattr(losses, name)).
 every_loss = pytest.mark.parametrize("name", NAMES)
 
 
-def make(name: str, **options: Any) -> Any:
+def make(name, **options):
     """The loss, with the same parameters at every call."""
     torch.manual_seed(1)
     return FACTORIES[name](**options)
 
 
-def batch(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+def batch(dtype=torch.float32):
     labels = torch.arange(3).repeat_interleave(4)
     return torch.randn(12, 8).to(dtype).requires_grad_(), labels
 
 
-def finite_with_gradient(value: Tensor, x: Tensor) -> Tensor:
+def finite_with_gradient(value, x):
     assert value.ndim == 0 and value.isfinite(), value
     (gradient,) = torch.autograd.grad(value, x)
     assert gradient.shape == x.shape and gradient.dtype == x.dtype and gradient.isfinite().all()
     return gradient
 
 
-def test_every_loss_is_here() -> None:
+def test_every_loss_is_here():
     assert set(FACTORIES) == set(NAMES)
 
 
 @every_loss
-def test_is_a_pml_loss_and_repeats_itself(name: str, recwarn: pytest.WarningsRecorder) -> None:
+def test_is_a_pml_loss_and_repeats_itself(name, recwarn):
     loss, (x, labels) = make(name), batch()
     assert isinstance(loss, BaseMetricLossFunction)
     value = loss(x, labels)
@@ -77,7 +74,7 @@ def test_is_a_pml_loss_and_repeats_itself(name: str, recwarn: pytest.WarningsRec
 
 
 @every_loss
-def test_embedding_regularizer(name: str) -> None:
+def test_embedding_regularizer(name):
     x, labels = batch()
     regularized = make(name, embedding_regularizer=LpRegularizer(), embedding_reg_weight=0.5)
     expected = make(name)(x, labels) + 0.5 * x.norm(dim=1).mean()
@@ -85,7 +82,7 @@ def test_embedding_regularizer(name: str) -> None:
 
 
 @every_loss
-def test_an_empty_batch_or_reference_has_a_loss_of_0_and_a_warning(name: str) -> None:
+def test_an_empty_batch_or_reference_has_a_loss_of_0_and_a_warning(name):
     x, labels = batch(torch.float16)
     for given in ((x[:0], labels[:0]), (x, labels, None, x[:0], labels[:0])):
         with pytest.warns(UserWarning, match="is empty, so its loss is 0"):
@@ -95,7 +92,7 @@ def test_an_empty_batch_or_reference_has_a_loss_of_0_and_a_warning(name: str) ->
 
 
 @every_loss
-def test_repr_shows_the_arguments(name: str) -> None:
+def test_repr_shows_the_arguments(name):
     loss = make(name)
     parameters = inspect.signature(type(loss)).parameters.values()
     defaults = {p.name: p.default for p in parameters if isinstance(p.default, (bool, int, float, str, tuple))}
@@ -107,7 +104,7 @@ def test_repr_shows_the_arguments(name: str) -> None:
 
 
 @every_loss
-def test_nan_propagates(name: str) -> None:
+def test_nan_propagates(name):
     loss, (x, labels) = make(name, reducer=reducers.MeanReducer()), batch()
     broken = x.detach().clone()
     broken[3, 2] = torch.nan
@@ -131,7 +128,7 @@ MISSING = {
 
 @every_loss
 @pytest.mark.parametrize("ids", [[3, 3, 3], [0, 1, 2], [1]], ids=["one class", "all different", "one sample"])
-def test_no_negatives_or_no_positives(name: str, ids: list[int]) -> None:
+def test_no_negatives_or_no_positives(name, ids):
     loss, x, labels = make(name), torch.randn(len(ids), 8, requires_grad=True), torch.tensor(ids)
     if name == "DiscriminativeLoss":  # a classification loss: its samples need no others
         finite_with_gradient(loss(x, labels % 3), x)
@@ -146,7 +143,7 @@ def test_no_negatives_or_no_positives(name: str, ids: list[int]) -> None:
 
 
 @every_loss
-def test_order_rotation_and_names_do_not_matter(name: str) -> None:
+def test_order_rotation_and_names_do_not_matter(name):
     loss, (x, labels) = make(name).double(), batch(torch.float64)
     value, order = loss(x, labels), torch.randperm(12)
     if name != "LoOp":  # whose pairs are neighbours in the batch
@@ -157,13 +154,13 @@ def test_order_rotation_and_names_do_not_matter(name: str) -> None:
 
 
 @every_loss
-def test_unknown_argument(name: str) -> None:
+def test_unknown_argument(name):
     make = partial(getattr(losses, name), TripletMarginLoss()) if name in WRAPPERS else FACTORIES[name]
     with pytest.raises(TypeError, match="argument 'margn'"):
         make(margn=1)
 
 
-def test_what_pml_refuses_stays_refused() -> None:
+def test_what_pml_refuses_stays_refused():
     with pytest.raises(Exception, match="CrossBatchMemory not supported for ArcFaceLoss"):
         CrossBatchMemory(losses.ArcFaceLoss(3, 8), embedding_size=8)
     with pytest.raises(TypeError, match=r"adds nothing to ArcFaceLoss.*use TCMRegularizer without it"):
@@ -195,7 +192,7 @@ def test_what_watches_a_loss_sees_it_compute(kind):
 
 
 # Further forms, which compute their gradients in another place.
-FORMS: dict[str, Callable[[], Any]] = {
+FORMS = {
     "CentroidTripletLoss, l2": lambda: losses.CentroidTripletLoss(negatives="all", distance=LpDistance()),
     "HPHNTripletLoss, l2 squared": lambda: losses.HPHNTripletLoss(
         distance=LpDistance(power=2, normalize_embeddings=False)
@@ -210,7 +207,7 @@ FORMS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("name", [*NAMES, *FORMS])
-def test_singular_points_have_finite_gradients(name: str, dtype: torch.dtype) -> None:
+def test_singular_points_have_finite_gradients(name, dtype):
     loss, (x, labels) = FORMS[name]() if name in FORMS else make(name), batch()
     zeroed = x.detach().clone()
     zeroed[3] = 0
@@ -227,7 +224,7 @@ WITHOUT_TUPLES = ("DiscriminativeLoss", "RecallAtKSurrogateLoss", "SmoothAPLoss"
 
 @every_loss
 @pytest.mark.filterwarnings("ignore:.*has no")
-def test_a_miner_that_finds_nothing(name: str) -> None:
+def test_a_miner_that_finds_nothing(name):
     loss, (x, labels), none = make(name), batch(), torch.empty(0, dtype=torch.long)
     positives = torch.tensor([0, 0]), torch.tensor([1, 2])
     for mined in ((none, none, none), (none, none, none, none), (*positives, none, none)):
@@ -237,7 +234,7 @@ def test_a_miner_that_finds_nothing(name: str) -> None:
 
 
 @every_loss
-def test_the_reference_set_is_compared_and_not_the_batch(name: str) -> None:
+def test_the_reference_set_is_compared_and_not_the_batch(name):
     loss, (x, labels) = make(name), batch()
     ref, ref_labels = torch.randn(7, 8), torch.tensor([0, 1, 2, 0, 1, 2, 0])
     if name in WITHOUT_REFERENCES:
@@ -253,14 +250,14 @@ def test_the_reference_set_is_compared_and_not_the_batch(name: str) -> None:
 
 
 @every_loss
-def test_a_batch_given_twice_is_compared_with_itself(name: str) -> None:
+def test_a_batch_given_twice_is_compared_with_itself(name):
     loss, (x, labels) = make(name), batch(torch.float16)
     if name not in WITHOUT_REFERENCES:
         torch.testing.assert_close(loss(x, labels, ref_emb=x, ref_labels=labels), loss(x.float(), labels))
 
 
 @every_loss
-def test_input_is_checked(name: str) -> None:
+def test_input_is_checked(name):
     loss, (x, labels) = make(name), batch()
     good, beyond = torch.tensor([0, 5]), torch.tensor([0, 12])
     for given, message in {
@@ -278,7 +275,7 @@ def test_input_is_checked(name: str) -> None:
 
 
 @every_loss
-def test_types_of_numbers(name: str) -> None:
+def test_types_of_numbers(name):
     loss, (x, labels) = make(name), batch()
     value = loss(x, labels)
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -1,18 +1,14 @@
 """torch.compile: one graph for the losses of all pairs or samples; breaks, and the same values, for the others."""
 
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
 
 from pml_ext import losses
 from tests.losses.test_contract import batch, every_loss, make
 
 # The default path of each, for batches of a fixed shape. The others choose by what they find in the batch, as PML's
 # own losses do, and the losses inside a wrapper too: examples/COMPATIBILITY.md says which.
-ONE_GRAPH: dict[str, Callable[[], Any]] = {
+ONE_GRAPH = {
     "CITLoss": lambda: losses.CITLoss(),
     "CITLoss, both terms": lambda: losses.CITLoss(gamma=0.5),
     "CITLoss, hinge": lambda: losses.CITLoss(gamma=0, similarity="cosine", hinge_partial_likelihood=True),
@@ -26,13 +22,13 @@ one_graph = pytest.mark.skipif(torch.__version__ < (2, 14), reason="torch before
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
+def _fresh():
     torch.compiler.reset()
     yield
     torch.compiler.reset()
 
 
-def assert_same(compiled: Callable[..., Tensor], loss: Callable[..., Tensor], x: Tensor, labels: Tensor) -> None:
+def assert_same(compiled, loss, x, labels):
     actual, expected = compiled(x, labels), loss(x, labels)
     torch.testing.assert_close(actual, expected)
     torch.testing.assert_close(torch.autograd.grad(3 * actual, x), torch.autograd.grad(3 * expected, x))
@@ -40,7 +36,7 @@ def assert_same(compiled: Callable[..., Tensor], loss: Callable[..., Tensor], x:
 
 @one_graph
 @pytest.mark.parametrize("name", ONE_GRAPH)
-def test_no_graph_break(name: str) -> None:
+def test_no_graph_break(name):
     loss, (x, labels) = ONE_GRAPH[name](), batch()
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
     assert_same(compiled, loss, x, labels)
@@ -58,7 +54,7 @@ def test_no_graph_break(name: str) -> None:
 @pytest.mark.filterwarnings("ignore:.*Function.> should not be instantiated")  # Dynamo's own, in older torch
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's own, at a break
 @every_loss
-def test_with_breaks_the_values_are_the_same(name: str) -> None:
+def test_with_breaks_the_values_are_the_same(name):
     if name == "LoOp" and torch.__version__ < (2, 14):
         pytest.skip("torch.compile of LoOp needs torch 2.14")
     loss, (x, labels) = make(name), batch()

@@ -1,18 +1,14 @@
 """Second derivatives are right; torch.func gives what autograd gives."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from pytorch_metric_learning import reducers
-from torch import Tensor
 
 from pml_ext import losses
 from tests.losses.test_contract import every_loss, make
 
 # Further forms of a loss, each of which computes in another place.
-MORE: dict[str, Callable[[], Any]] = {
+MORE = {
     "CITLoss, both terms": lambda: losses.CITLoss(gamma=0.5),
     "CITLoss, distances": lambda: losses.CITLoss(gamma=0.5, distance=losses.TripletMarginLoss().distance),
     "DiscriminativeLoss, one-hot": lambda: losses.DiscriminativeLoss(8, 8),
@@ -28,11 +24,11 @@ BY_CDIST = ("LoOp", "CITLoss, distances", "TCMRegularizer", "HPHNTripletLoss", "
 READS_LABELS = ("LoOp", "CITLoss", "TCMLoss", "TCMRegularizer", "DiscriminativeLoss")
 
 
-def point() -> tuple[Tensor, Tensor]:
+def point():
     return torch.randn(12, 8, dtype=torch.float64), torch.arange(3).repeat_interleave(4)
 
 
-def penalty(loss: Any, x: Tensor, labels: Tensor, *, create_graph: bool = False) -> Tensor:
+def penalty(loss, x, labels, *, create_graph=False):
     """The squared norm of the gradient by the embeddings."""
     x = x if x.requires_grad else x.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(loss(x, labels), x, create_graph=create_graph)
@@ -40,7 +36,7 @@ def penalty(loss: Any, x: Tensor, labels: Tensor, *, create_graph: bool = False)
 
 
 @pytest.mark.parametrize("name", [*MORE, *losses.OURS, *losses.CORRECTED])
-def test_a_gradient_penalty_is_right(name: str) -> None:
+def test_a_gradient_penalty_is_right(name):
     if name in BY_CDIST and torch.__version__ < (2, 14):
         pytest.skip("torch.cdist has second derivatives from torch 2.14 on")
     loss, (x, labels) = (MORE[name]() if name in MORE else make(name)).double(), point()
@@ -58,7 +54,7 @@ def test_a_gradient_penalty_is_right(name: str) -> None:
 
 
 @every_loss
-def test_torch_func(name: str) -> None:
+def test_torch_func(name):
     """vmap is for losses whose distance allows it: PML's LpDistance does not, with its own losses neither."""
     if name in READS_LABELS and torch.__version__ < (2, 11):
         pytest.skip("torch.func of this loss needs torch 2.11")

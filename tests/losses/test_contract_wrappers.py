@@ -14,7 +14,7 @@ LARGE = [2**63 - 3 + LABELS, -(2**63) + LABELS, 2**53 + LABELS]  # the same clas
 
 
 @every_loss
-def test_without_labels_a_miners_indices_do_or_the_error_says_why(name: str) -> None:
+def test_without_labels_a_miners_indices_do_or_the_error_says_why(name):
     loss, (x, labels) = make(name), batch()
     a, p, n = torch.tensor([0, 0, 5]), torch.tensor([1, 2, 4]), torch.tensor([4, 8, 11])
     for mined in ((a, p, n), (a, p, a, n)):
@@ -27,7 +27,7 @@ def test_without_labels_a_miners_indices_do_or_the_error_says_why(name: str) -> 
 
 
 @every_loss
-def test_class_ids_may_be_any_integers(name: str) -> None:
+def test_class_ids_may_be_any_integers(name):
     loss, (x, labels) = make(name), batch()
     ref, order = torch.randn(12, 8), torch.randperm(12)
     for given in LARGE:
@@ -39,7 +39,7 @@ def test_class_ids_may_be_any_integers(name: str) -> None:
         torch.testing.assert_close(loss(x, given, None, ref, given[order]), loss(x, labels, None, ref, labels[order]))
 
 
-def test_the_wrappers_in_each_other() -> None:
+def test_the_wrappers_in_each_other():
     x, labels = batch()
     triplet, tcm = TripletMarginLoss(), TCMLoss()
     torch.testing.assert_close(TCMRegularizer(LoOp(triplet))(x, labels), LoOp(triplet)(x, labels) + tcm(x, labels))
@@ -58,7 +58,7 @@ def test_the_wrappers_in_each_other() -> None:
 
 
 @every_loss
-def test_moves_to_another_device_and_type(name: str) -> None:
+def test_moves_to_another_device_and_type(name):
     loss, (x, labels) = make(name), batch()
     expected, state = loss(x, labels), {key: value.clone() for key, value in loss.state_dict().items()}
     loss.to("meta")
@@ -72,7 +72,7 @@ def test_moves_to_another_device_and_type(name: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @every_loss
-def test_cuda(name: str) -> None:
+def test_cuda(name):
     loss, (x, labels) = make(name), batch()
     expected = loss(x, labels)
     (gradient,) = torch.autograd.grad(expected, x)
@@ -86,7 +86,7 @@ def test_cuda(name: str) -> None:
         assert torch.equal(loss(there, labels.cuda()), value)
 
 
-def test_every_wrapper_refuses_to_be_given_a_class() -> None:
+def test_every_wrapper_refuses_to_be_given_a_class():
     for name in WRAPPERS:
         with pytest.raises(TypeError, match=r"got (builtins\.)?type"):
             getattr(losses, name)(pml_losses.TripletMarginLoss)

@@ -1,10 +1,7 @@
-from typing import Any
-
 import pytest
 import torch
 from pytorch_metric_learning.distances import LpDistance
 from pytorch_metric_learning.reducers import DoNothingReducer
-from torch import Tensor
 from torch.nn.functional import normalize
 
 from pml_ext.functional import kmeans_centroids
@@ -15,16 +12,16 @@ from tests.refusals import refusals
 KINDS = ["one_hot", "kmeans", "simplex", "given"]
 
 
-def make(kind: str = "one_hot", num_classes: int = 6, embedding_size: int = 8, **options: Any) -> DiscriminativeLoss:
+def make(kind="one_hot", num_classes=6, embedding_size=8, **options):
     centroids = normalize(torch.randn(num_classes, 5)) if kind == "given" else kind
     return DiscriminativeLoss(num_classes, embedding_size, centroids=centroids, **options)
 
 
-def batch(count: int = 15, size: int = 8, num_classes: int = 6) -> tuple[Tensor, Tensor]:
+def batch(count=15, size=8, num_classes=6):
     return 3 * torch.randn(count, size), torch.arange(count) % num_classes
 
 
-def expected(loss: DiscriminativeLoss, embeddings: Tensor, labels: Tensor) -> Tensor:
+def expected(loss, embeddings, labels):
     x = embeddings.double()
     if loss.projection is not None:
         x = x @ loss.projection.weight.double().T
@@ -35,7 +32,7 @@ def expected(loss: DiscriminativeLoss, embeddings: Tensor, labels: Tensor) -> Te
     return torch.tensor(values, dtype=torch.float64)
 
 
-def test_paper_scale_is_eq_8() -> None:
+def test_paper_scale_is_eq_8():
     loss = make(embedding_size=6, paper_scale=True)
     x, labels = batch(size=6)
     points = normalize(x.double()).tolist()
@@ -48,7 +45,7 @@ def test_paper_scale_is_eq_8() -> None:
         loss(x[:6], labels[:6])
 
 
-def test_miner_weights_follow_pml() -> None:
+def test_miner_weights_follow_pml():
     loss = make(embedding_size=6)
     x, labels = batch(size=6)
     values = expected(loss, x, labels)
@@ -59,7 +56,7 @@ def test_miner_weights_follow_pml() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"centroids": "simplex"}])
-def test_logits_are_minus_the_distances(options: dict[str, Any]) -> None:
+def test_logits_are_minus_the_distances(options):
     loss, x = DiscriminativeLoss(5, 5, **options).double(), torch.randn(7, 5, dtype=torch.float64, requires_grad=True)
     centroids = torch.eye(5, dtype=torch.float64) if loss.centroids is None else loss.centroids
     logits = loss.get_logits(x)
@@ -72,7 +69,7 @@ def test_logits_are_minus_the_distances(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("embedding_size", [5, 8])  # some with a projection
-def test_value_is_the_mean_of_the_bracket(kind: str, embedding_size: int) -> None:
+def test_value_is_the_mean_of_the_bracket(kind, embedding_size):
     loss = make(kind, embedding_size=embedding_size).double()
     x, labels = batch(size=embedding_size)
     x = x.double().requires_grad_()
@@ -82,7 +79,7 @@ def test_value_is_the_mean_of_the_bracket(kind: str, embedding_size: int) -> Non
     torch.testing.assert_close(low(x.half(), labels).double(), value, rtol=0, atol=5e-3)
 
 
-def test_projection_only_where_sizes_differ_and_centroids_are_fixed() -> None:
+def test_projection_only_where_sizes_differ_and_centroids_are_fixed():
     assert make(embedding_size=6).projection is None
     assert make("kmeans", centroid_size=8).projection is None and make("simplex").projection is None
     shapes = {kind: tuple(make(kind, embedding_size=3).projection.weight.shape) for kind in KINDS}
@@ -95,7 +92,7 @@ def test_projection_only_where_sizes_differ_and_centroids_are_fixed() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_another_loss_takes_the_state(kind: str) -> None:
+def test_another_loss_takes_the_state(kind):
     loss, other, (x, labels) = make(kind, seed=1), make(kind, seed=2), batch()
     other.load_state_dict(loss.state_dict())
     assert torch.equal(other(x, labels), loss(x, labels))
@@ -119,7 +116,7 @@ test_errors_of_the_constructor = refusals(
 )
 
 
-def test_errors_of_the_call() -> None:
+def test_errors_of_the_call():
     loss, (x, labels) = make(), batch()
     for given, message in (
         ((x[:, :7], labels), r"must have 8 columns \(embedding_size=8\); got 7"),

@@ -1,7 +1,5 @@
 """Whom the facts of a loss hold for: the class, and what of them its subclasses inherit."""
 
-from typing import Any
-
 import pytest
 from jsonargparse import ArgumentParser
 from pytorch_metric_learning import losses as pml_losses
@@ -27,7 +25,7 @@ class OtherAP(SmoothAPLoss):
     pass
 
 
-def test_subclasses_inherit_all_but_their_division() -> None:
+def test_subclasses_inherit_all_but_their_division():
     assert facts_of(OtherTriplets) is facts_of(TripletMarginLoss)
     assert is_divisible(TripletMarginLoss()) and not is_divisible(OtherTriplets())
     assert is_divisible(SameTriplets()), "it says itself that it can be divided"
@@ -35,21 +33,21 @@ def test_subclasses_inherit_all_but_their_division() -> None:
         LoOp(OtherAP())
 
 
-def test_other_losses_have_the_defaults() -> None:
+def test_other_losses_have_the_defaults():
     assert facts_of(pml_losses.GeneralizedLiftedStructureLoss) == LossFacts()
     assert facts_of(LoOp).takes_miner and not facts_of(SmoothAPLoss).takes_miner
 
 
-def test_the_table_names_losses_of_pml() -> None:
+def test_the_table_names_losses_of_pml():
     assert set(_BY_NAME) - set(vars(pml_losses)) <= {"SmoothAPLoss"}, "2.8 does not have it"
 
 
-def test_every_public_loss_has_its_name() -> None:
+def test_every_public_loss_has_its_name():
     assert set(KNOWN) == set(losses.__all__)
     assert all(KNOWN[name] is getattr(losses, name) for name in KNOWN)
 
 
-def test_names_with_and_without_arguments() -> None:
+def test_names_with_and_without_arguments():
     assert type(loss_by_name("CITLoss")) is losses.CITLoss
     for front in ("", "pml_ext.losses.", "pytorch_metric_learning.losses."):
         loss = loss_by_name({"class_path": f"{front}TripletMarginLoss", "init_args": {"margin": 0.3}})
@@ -66,13 +64,13 @@ def test_names_with_and_without_arguments() -> None:
         ({"class_path": "CITLoss", "init_args": {"gama": 1}}, TypeError, "CITLoss got unknown argument 'gama'"),
     ],
 )
-def test_errors(given: Any, error: type[Exception], message: str) -> None:
+def test_errors(given, error, message):
     with pytest.raises(error, match=message):
         loss_by_name(given)
 
 
 @pytest.mark.parametrize("path", ["TripletMarginLoss", "pytorch_metric_learning.losses.TripletMarginLoss"])
-def test_jsonargparse_takes_a_wrapped_loss_by_its_bare_name_too(path: str) -> None:
+def test_jsonargparse_takes_a_wrapped_loss_by_its_bare_name_too(path):
     """Also where torch.nn has a loss of the same name, and the wrapper itself is named in the configuration."""
 
     def train(loss: nn.Module) -> None: ...

@@ -1,5 +1,4 @@
 import copy
-from typing import Any
 
 import pytest
 import torch
@@ -49,15 +48,15 @@ WITH_WEIGHTS = {
 }  # fmt: skip
 
 
-def batch(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(dtype=torch.float32):
     return torch.randn(len(LABELS), 4, dtype=dtype), torch.tensor(LABELS)
 
 
-def injected_by_hand(loss: losses.BaseMetricLossFunction, matrix: torch.Tensor) -> losses.BaseMetricLossFunction:
+def injected_by_hand(loss, matrix):
     """The loss with a distance that returns the matrix, set the simple way."""
 
-    class Fixed(type(loss.distance)):  # type: ignore[misc]
-        def forward(self, *args):  # type: ignore[no-untyped-def]
+    class Fixed(type(loss.distance)):
+        def forward(self, *args):
             return matrix.clone()
 
     twin = copy.deepcopy(loss)
@@ -69,7 +68,7 @@ EVEN = [0, 1, 0, 2, 1, 0, 1, 2, 0, 2, 1, 2]  # four of each class, mixed
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float16, 5e-3), (torch.float64, 1e-6)])
-def test_triplet_equals_equation_15(dtype: torch.dtype, tolerance: float) -> None:
+def test_triplet_equals_equation_15(dtype, tolerance):
     """Of four samples a class two thirds of the positive pairs are no arc, and none of their triplets counts."""
     x, labels = torch.randn(len(EVEN), 4, dtype=dtype), torch.tensor(EVEN)
     inner = losses.TripletMarginLoss(margin=0.2, reducer=ArcPairReducer())
@@ -81,7 +80,7 @@ def test_triplet_equals_equation_15(dtype: torch.dtype, tolerance: float) -> Non
     assert LoOp(mean)(x, labels).item() == pytest.approx(expected / arcs_of_other_classes, abs=tolerance)
 
 
-def test_a_left_over_negative_counts_half_in_equation_15() -> None:
+def test_a_left_over_negative_counts_half_in_equation_15():
     """One pair and two samples of their own class: a loss for each, in two of the four triplets of a whole arc."""
     x, labels = torch.tensor([[1.0, 0], [0.6, 0.8], [0, 1], [0, -1]], dtype=torch.float64), torch.tensor([0, 0, 1, 2])
     d_ij, d_up, d_down = 0.8**0.5, 0.4**0.5, 2**0.5
@@ -89,7 +88,7 @@ def test_a_left_over_negative_counts_half_in_equation_15() -> None:
     assert value.item() == pytest.approx((d_ij - d_up + 1 + d_ij - d_down + 1) / 2, abs=1e-6)
 
 
-def test_lifted_structure_equals_equation_16() -> None:
+def test_lifted_structure_equals_equation_16():
     x, labels = torch.randn(len(EVEN), 4, dtype=torch.float64), torch.tensor(EVEN)
     expected = equation_16(x, EVEN, 0.7)
     assert LoOp(LiftedHingeLoss(margin=0.7))(x, labels).item() == pytest.approx(expected, abs=1e-6)
@@ -97,7 +96,7 @@ def test_lifted_structure_equals_equation_16() -> None:
     assert either(x, labels).item() == pytest.approx(expected, abs=1e-6)
 
 
-def test_hphn_triplet_equals_the_papers() -> None:
+def test_hphn_triplet_equals_the_papers():
     x, labels = torch.randn(len(EVEN), 4, dtype=torch.float64), torch.tensor(EVEN)
     value = LoOp(HPHNTripletLoss(margin=0.7, positives="consecutive"))(x, labels)
     assert value.item() == pytest.approx(hard_positive_hard_negative(x, EVEN, 0.7), abs=1e-6)
@@ -106,7 +105,7 @@ def test_hphn_triplet_equals_the_papers() -> None:
 @pytest.mark.parametrize("positives", ["arc", "all"])
 @pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float16, 5e-3), (torch.float64, 1e-6)])
-def test_triplets_of_classes_of_any_size(pairing: str, positives: str, dtype: torch.dtype, tolerance: float) -> None:
+def test_triplets_of_classes_of_any_size(pairing, positives, dtype, tolerance):
     x, labels = batch(dtype)
     on_arcs = partners(LABELS, pairing) if positives == "arc" else None
     d = loop_distances(x.double(), LABELS, x.double(), LABELS, pairing)
@@ -116,7 +115,7 @@ def test_triplets_of_classes_of_any_size(pairing: str, positives: str, dtype: to
 
 @pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")  # PML's HistogramLoss
 @pytest.mark.parametrize("name", [*SERVED, *OURS])
-def test_every_tuple_loss_computes_from_the_oracle_matrix(name: str) -> None:
+def test_every_tuple_loss_computes_from_the_oracle_matrix(name):
     pairing = "all" if name in ("ContrastiveLoss", "SupConLoss") else "consecutive"
     labels = [i // 3 for i in range(12)]
     x = torch.randn(12, 5, dtype=torch.float64)
@@ -131,7 +130,7 @@ def test_every_tuple_loss_computes_from_the_oracle_matrix(name: str) -> None:
     value.backward()
     assert value.item() == pytest.approx(expected.item(), rel=1e-4, abs=1e-5)
     assert value.item() != pytest.approx(loss(x, torch.tensor(labels)).item(), rel=1e-6)
-    assert x.grad is not None and x.grad.isfinite().all() and x.grad.abs().sum() > 0
+    assert x.grad.isfinite().all() and x.grad.abs().sum() > 0
 
 
 TAKE_ALL_POSITIVES = ("FastAPLoss", "NCALoss", "PNPLoss", "RankedListLoss", "SmoothAPLoss", "TCMLoss")
@@ -140,11 +139,11 @@ TAKE_ALL_POSITIVES += ("RecallAtKSurrogateLoss",)
 
 @pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")  # PML's HistogramLoss
 @pytest.mark.parametrize("name", [name for name in (*SERVED, *OURS) if name not in TAKE_ALL_POSITIVES])
-def test_only_the_positives_on_arcs_count(name: str) -> None:
+def test_only_the_positives_on_arcs_count(name):
     labels = torch.arange(12) // 4
     x = torch.randn(12, 5, dtype=torch.float64, requires_grad=True)
     loss = {**SERVED, **OURS}[name]()
-    seen: list[torch.Tensor] = []
+    seen = []
     handle = loss.distance.register_forward_hook(lambda module, given, matrix: (seen.append(matrix), matrix)[1])
     value = LoOp(loss)(x, labels)
     by_entry = torch.stack(torch.autograd.grad(value, seen, retain_graph=True)).sum(0)
@@ -156,11 +155,11 @@ def test_only_the_positives_on_arcs_count(name: str) -> None:
     assert (by_entry[is_positive & ~is_arc] == 0).all()
 
 
-def test_a_number_of_triplets_for_each_anchor_is_kept() -> None:
+def test_a_number_of_triplets_for_each_anchor_is_kept():
     x, labels = torch.randn(12, 5), torch.arange(12) // 4
-    kinds: dict[str, torch.Tensor] = LoOp(
-        losses.TripletMarginLoss(margin=9, triplets_per_anchor=3, reducer=reducers.DoNothingReducer())
-    )(x, labels)["loss"]
+    kinds = LoOp(losses.TripletMarginLoss(margin=9, triplets_per_anchor=3, reducer=reducers.DoNothingReducer()))(
+        x, labels
+    )["loss"]
     a, p, n = kinds["indices"]
     assert a.bincount().tolist() == [3] * 12
     assert (p == a ^ 1).all() and (labels[n] != labels[a]).all()
@@ -175,13 +174,13 @@ WAYS = [
 
 
 @pytest.mark.parametrize(("distance", "pairing"), WAYS)
-def test_gradient_equals_finite_differences(distance: distances.BaseDistance, pairing: str) -> None:
+def test_gradient_equals_finite_differences(distance, pairing):
     loss = LoOp(losses.TripletMarginLoss(margin=3, smooth_loss=True, distance=distance), pairing=pairing)
     x, labels = batch(torch.float64)
     assert torch.autograd.gradcheck(lambda x: loss(x, labels), (x.requires_grad_(),))
 
 
-def test_segments_of_unnormalised_embeddings() -> None:
+def test_segments_of_unnormalised_embeddings():
     x, labels = batch(torch.float64)
     distance = distances.LpDistance(normalize_embeddings=False)
     on_arcs = partners(LABELS, "consecutive")
@@ -191,7 +190,7 @@ def test_segments_of_unnormalised_embeddings() -> None:
 
 
 @pytest.mark.parametrize("pairing", PAIRINGS)
-def test_reference_set_of_another_length(pairing: str) -> None:
+def test_reference_set_of_another_length(pairing):
     x, labels = batch(torch.float64)
     ref, ref_labels = torch.randn(7, 4, dtype=torch.float64), [1, 0, 5, 1, 0, 0, 2]
     value = LoOp(losses.ContrastiveLoss(pos_margin=0, neg_margin=9), pairing=pairing)(
@@ -202,7 +201,7 @@ def test_reference_set_of_another_length(pairing: str) -> None:
     assert value.item() == pytest.approx((d[same].mean() + (9 - d[~same]).mean()).item(), abs=1e-6)
 
 
-def test_indices_tuple_is_handed_on() -> None:
+def test_indices_tuple_is_handed_on():
     x, labels = batch(torch.float64)
     d = loop_distances(x, LABELS, x, LABELS, "consecutive")
     loss = LoOp(losses.TripletMarginLoss(margin=5))
@@ -221,11 +220,11 @@ def test_indices_tuple_is_handed_on() -> None:
         assert loss(x, labels, not_an_arc).item() == 0
 
 
-def test_hooks_of_the_distance_run_once_on_what_the_loss_gets() -> None:
+def test_hooks_of_the_distance_run_once_on_what_the_loss_gets():
     x, labels = batch()
     loss = LoOp(losses.ContrastiveLoss(pos_margin=0, neg_margin=1))
     before = loss(x, labels).item()
-    seen: list[torch.Tensor] = []
+    seen = []
     handle = loss.distance.register_forward_hook(lambda module, given, matrix: seen.append(matrix))
     assert loss(x, labels).item() == before and len(seen) == 1
     handle.remove()
@@ -237,13 +236,13 @@ def test_hooks_of_the_distance_run_once_on_what_the_loss_gets() -> None:
         loss(x, labels)
 
 
-def test_the_wrapped_loss_keeps_its_parameters_settings_and_statistics() -> None:
+def test_the_wrapped_loss_keeps_its_parameters_settings_and_statistics():
     x, labels = batch()
     inner = losses.MarginLoss(learn_beta=True, num_classes=4)
     loss = LoOp(inner)
     assert set(loss.state_dict()) == {"loss.beta"}
     loss(x, labels).backward()
-    assert inner.beta.grad is not None and inner.beta.grad.abs().sum() > 0
+    assert inner.beta.grad.abs().sum() > 0
     loss.reducer = reducers.DoNothingReducer()
     assert inner.reducer is loss.reducer and isinstance(loss(x, labels), dict)
     loss.distance = distances.SNRDistance()
@@ -256,16 +255,16 @@ def test_the_wrapped_loss_keeps_its_parameters_settings_and_statistics() -> None
 
 
 class Blind(losses.BaseMetricLossFunction):
-    def compute_loss(self, embeddings, *args):  # type: ignore[no-untyped-def]
+    def compute_loss(self, embeddings, *args):
         return {"loss": {"losses": embeddings.sum(), "indices": None, "reduction_type": "already_reduced"}}
 
 
-def with_distance(distance: distances.BaseDistance) -> losses.TripletMarginLoss:
+def with_distance(distance):
     return losses.TripletMarginLoss(distance=distance)
 
 
 # Beside PML's losses, whose reasons are in COMPATIBILITY.md.
-REFUSED: list[tuple[object, dict[str, str], str]] = [
+REFUSED = [
     (with_distance(distances.LpDistance(p=1)), {}, "p=1"),
     (with_distance(distances.LpDistance(power=3)), {}, "power=3"),
     (with_distance(distances.LpDistance(normalize_embeddings=False)), {}, "that normalises"),
@@ -283,12 +282,12 @@ REFUSED: list[tuple[object, dict[str, str], str]] = [
 
 
 @pytest.mark.parametrize(("inner", "options", "message"), REFUSED)
-def test_what_is_refused(inner: Any, options: Any, message: str) -> None:
+def test_what_is_refused(inner, options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         LoOp(inner, **options)
 
 
-def test_errors_of_the_call() -> None:
+def test_errors_of_the_call():
     x, labels = batch()
     loss = LoOp(losses.TripletMarginLoss())
     with pytest.raises(TypeError, match=r"Blind did not call self.distance"):

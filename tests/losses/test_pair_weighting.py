@@ -1,10 +1,8 @@
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from pytorch_metric_learning import distances, losses, miners, reducers
-from torch import Tensor
 from torch.nn.functional import normalize
 
 from pml_ext.functional import WEIGHTINGS
@@ -18,13 +16,13 @@ CONFIGS = Path(__file__).parents[2] / "fastreid_configs"
 GPW = [CONFIGS / "Omniglot" / "gpw", CONFIGS / "Cars196" / "gpw"]
 
 
-def batch(dtype: torch.dtype = torch.float64, size: int = 4) -> tuple[Tensor, Tensor]:
+def batch(dtype=torch.float64, size=4):
     labels = torch.tensor(LABELS)
     x = 1.5 * torch.randn(4, size, dtype=torch.float64)[labels] + torch.randn(len(LABELS), size, dtype=torch.float64)
     return (torch.linspace(0.5, 3, len(LABELS), dtype=torch.float64)[:, None] * x).to(dtype), labels
 
 
-def pairs(similarity: Tensor, labels: list[int], epsilon: float | None) -> tuple[list[list[int]], list[list[int]]]:
+def pairs(similarity, labels, epsilon):
     """Positive and negative columns of each anchor; with ε by eqs. 11 and 12."""
     positives, negatives = [], []
     for i, row in enumerate(similarity.tolist()):
@@ -39,7 +37,7 @@ def pairs(similarity: Tensor, labels: list[int], epsilon: float | None) -> tuple
     return positives, negatives
 
 
-def expected_gradient(name: str, x: Tensor, mining: float | None, **options: float) -> Tensor:
+def expected_gradient(name, x, mining, **options):
     """Of the mean over anchors of the loss that the weighting comes from."""
     x = x.detach().double().requires_grad_()
     similarity = normalize(x) @ normalize(x).T
@@ -47,14 +45,14 @@ def expected_gradient(name: str, x: Tensor, mining: float | None, **options: flo
     return torch.autograd.grad(loss, x)[0]
 
 
-def gradient(loss: Any, x: Tensor, labels: Tensor, *more: Any) -> Tensor:
+def gradient(loss, x, labels, *more):
     x = x.detach().requires_grad_()
     return torch.autograd.grad(loss(x, labels, *more), x)[0]
 
 
 @pytest.mark.parametrize("mining", [None, 0.1])
 @pytest.mark.parametrize("name", WEIGHTINGS)
-def test_gradient_is_that_of_the_loss_the_weights_come_from(name: str, mining: float | None) -> None:
+def test_gradient_is_that_of_the_loss_the_weights_come_from(name, mining):
     x, labels = batch()
     actual = gradient(PairWeightingLoss(name, mining), x, labels)
     assert actual.abs().max() > 1e-3
@@ -62,7 +60,7 @@ def test_gradient_is_that_of_the_loss_the_weights_come_from(name: str, mining: f
 
 
 @pytest.mark.parametrize("mining", [None, 0.1])
-def test_another_reference_set(mining: float | None) -> None:
+def test_another_reference_set(mining):
     x, labels = batch()
     ref, ref_labels = torch.randn(6, 4, dtype=torch.float64), torch.tensor([2, 0, 1, 1, 5, 0])
     mined = None if mining is None else miners.MultiSimilarityMiner(mining)(x, labels, ref, ref_labels)
@@ -71,7 +69,7 @@ def test_another_reference_set(mining: float | None) -> None:
         torch.testing.assert_close(gradient(loss, x, labels, given, ref, ref_labels), expected)
 
 
-def test_pairs_and_triplets_from_a_miner() -> None:
+def test_pairs_and_triplets_from_a_miner():
     x, labels = batch()
     similarity = normalize(x) @ normalize(x).T
     a, p, n = torch.tensor([0, 0, 1]), torch.tensor([2, 2, 4]), torch.tensor([1, 3, 0])
@@ -81,7 +79,7 @@ def test_pairs_and_triplets_from_a_miner() -> None:
     torch.testing.assert_close(loss(x, None, (a, p, a, n)), expected)
 
 
-def test_mining_is_among_the_pairs_that_are_given() -> None:
+def test_mining_is_among_the_pairs_that_are_given():
     x, labels = batch()
     everything = torch.where(labels[:, None] != labels)
     mined = miners.MultiSimilarityMiner(0.1)(x, labels)
@@ -117,20 +115,20 @@ TABLE_2 = {
 
 
 @pytest.mark.parametrize("folder", GPW, ids=lambda folder: folder.parent.name)
-def test_the_configs_are_the_rows_of_table_2(folder: Path) -> None:
+def test_the_configs_are_the_rows_of_table_2(folder):
     from pml_ext.runner.config.load import load_config
     from pml_ext.runner.modeling.losses.factory import build_losses
 
     assert {path.stem for path in folder.glob("*.yml") if not path.stem.startswith("Base-")} == set(TABLE_2)
     for row, expected in TABLE_2.items():
         node = load_config(folder / f"{row}.yml").MODEL.LOSSES
-        built: Any = build_losses(node, num_classes=98, output_size=lambda _: 64)[1]["PairWeightingLoss"]
+        built = build_losses(node, num_classes=98, output_size=lambda _: 64)[1]["PairWeightingLoss"]
         assert (built.weighting, built.mining) == expected
         if folder == GPW[1] and row != "ms_mining":
             assert (built.options.get("alpha", 2.0), built.options.get("beta", 50.0)) == (2.0, 50.0)
 
 
-def test_alpha_beta_and_base_from_a_config() -> None:
+def test_alpha_beta_and_base_from_a_config():
     from pml_ext._errors import UserError
     from pml_ext.runner.config.defaults import get_cfg
     from pml_ext.runner.modeling.losses.factory import build_losses
@@ -138,7 +136,7 @@ def test_alpha_beta_and_base_from_a_config() -> None:
     node = get_cfg().MODEL.LOSSES
     node.NAME = ("PairWeightingLoss",)
     node.GPW.update({"ALPHA": 3.0, "BETA": 40.0, "BASE": 0.9})
-    built: Any = build_losses(node, num_classes=5, output_size=lambda _: 8)[1]["PairWeightingLoss"]
+    built = build_losses(node, num_classes=5, output_size=lambda _: 8)[1]["PairWeightingLoss"]
     assert built.options == {"alpha": 3.0, "beta": 40.0, "base": 0.9}
     node.GPW.WEIGHTING = "lifted_star"
     with pytest.raises(UserError, match=r"MODEL\.LOSSES\.GPW: .*unexpected keyword argument 'base'"):
@@ -151,7 +149,7 @@ DISTANCES = {
 }
 
 
-def loops(d: list[list[float]], margin: float, positives: str) -> float:
+def loops(d, margin, positives):
     """Eq. 16 with plain distances, from either end of each pair."""
     terms = []
     for i, label in enumerate(LABELS):
@@ -163,14 +161,14 @@ def loops(d: list[list[float]], margin: float, positives: str) -> float:
     return sum(terms) / len(terms)
 
 
-def hinge_batch(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+def hinge_batch(dtype=torch.float64):
     return torch.randn(len(LABELS), 4, dtype=dtype), torch.tensor(LABELS)
 
 
 @pytest.mark.parametrize("positives", ["all", "consecutive"])
 @pytest.mark.parametrize("kind", DISTANCES)
-def test_hinges_equal_the_loops(positives: str, kind: str) -> None:
-    options: dict[str, Any] = {"positives": positives, "distance": DISTANCES[kind]}
+def test_hinges_equal_the_loops(positives, kind):
+    options = {"positives": positives, "distance": DISTANCES[kind]}
     for dtype, tolerance in ((torch.float16, 5e-3), (torch.float64, 1e-10)):
         x, labels = hinge_batch(dtype)
         unit = normalize(x.double(), dim=1)
@@ -182,7 +180,7 @@ def test_hinges_equal_the_loops(positives: str, kind: str) -> None:
     assert torch.autograd.gradcheck(lambda x: loss(x, labels), (x.requires_grad_(),))
 
 
-def test_hinges_with_another_reference_set() -> None:
+def test_hinges_with_another_reference_set():
     x, labels = hinge_batch()
     ref, ref_labels = torch.randn(7, 4, dtype=torch.float64), torch.tensor([1, 0, 5, 1, 0, 0, 2])
     d = torch.cdist(*(normalize(t, dim=1) for t in (x, ref)))
@@ -193,7 +191,7 @@ def test_hinges_with_another_reference_set() -> None:
     assert value.item() == pytest.approx(sum(terms) / len(terms), abs=1e-9)
 
 
-def test_hinges_of_a_miners_pairs() -> None:
+def test_hinges_of_a_miners_pairs():
     x, labels = hinge_batch()
     d = torch.cdist(*[normalize(x, dim=1)] * 2)
     a, p, n = (torch.tensor([v]) for v in (0, 2, 4))

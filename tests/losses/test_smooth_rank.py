@@ -1,9 +1,5 @@
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
 from torch.nn.functional import normalize
 
 from pml_ext import _pml
@@ -15,14 +11,13 @@ from tests.refusals import refusals
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]  # classes of 4, 3, 2 and 1
 
 
-def batch(labels: list[int], dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+def batch(labels, dtype=torch.float64):
     ids = torch.tensor(labels)
     centres = torch.randn(max(labels) + 1, 8, dtype=torch.float64)
     return (centres[ids] + torch.randn(len(labels), 8)).to(dtype), ids
 
 
-Rows = list[list[float]]
-VALUES: list[tuple[Any, Callable[[Rows], float]]] = [
+VALUES = [
     (SmoothAPLoss(), lambda s: smooth_precision_loss(s, LABELS, 0.01)),
     (SmoothAPLoss(temperature=0.2), lambda s: smooth_precision_loss(s, LABELS, 0.2)),
     (RecallAtKSurrogateLoss(), lambda s: smooth_recall_loss(s, LABELS, None, (1, 2, 4, 8, 16), 0.01, 1.0)),
@@ -34,7 +29,7 @@ VALUES: list[tuple[Any, Callable[[Rows], float]]] = [
 
 
 @pytest.mark.parametrize(("loss", "expected"), VALUES)
-def test_value(loss: Any, expected: Callable[[Rows], float]) -> None:
+def test_value(loss, expected):
     for dtype, tolerance in ((torch.bfloat16, 4e-2), (torch.float64, 1e-10)):
         x, labels = batch(LABELS, dtype)
         unit = normalize(x.double())
@@ -44,7 +39,7 @@ def test_value(loss: Any, expected: Callable[[Rows], float]) -> None:
 
 
 @pytest.mark.skipif(not hasattr(_pml.losses, "SmoothAPLoss"), reason="this version of PML has no SmoothAPLoss")
-def test_equals_pml_where_there_are_as_many_classes_as_samples_each_and_not_elsewhere() -> None:
+def test_equals_pml_where_there_are_as_many_classes_as_samples_each_and_not_elsewhere():
     theirs = _pml.losses.SmoothAPLoss()
     x, labels = batch([i // 4 for i in range(16)], torch.float32)
     torch.testing.assert_close(SmoothAPLoss()(x, labels), theirs(x, labels))
@@ -53,7 +48,7 @@ def test_equals_pml_where_there_are_as_many_classes_as_samples_each_and_not_else
     assert difference.abs() > 0.02, "PML computes it right now: ours is no longer needed"
 
 
-def test_another_reference_set() -> None:
+def test_another_reference_set():
     x, labels = batch([0, 0, 1, 1, 2, 2])
     references, reference_labels = batch([i // 3 for i in range(12)])
     value = SmoothAPLoss(temperature=0.1)(x, labels, ref_emb=references, ref_labels=reference_labels)
@@ -62,7 +57,7 @@ def test_another_reference_set() -> None:
     torch.testing.assert_close(value, 1 - precision.mean())
 
 
-def test_indices_tuple_weighs_the_queries() -> None:
+def test_indices_tuple_weighs_the_queries():
     x, labels = batch(LABELS)
     a, p, n = (torch.tensor(i) for i in ([0, 0], [2, 5], [1, 1]))
     none = torch.empty(0, dtype=torch.long)

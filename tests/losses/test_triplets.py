@@ -1,10 +1,8 @@
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
 from pytorch_metric_learning import distances, losses, reducers
-from torch import Tensor
 
 from pml_ext.losses import CentroidTripletLoss, HPHNTripletLoss
 from pml_ext.miners import HPHNMiner
@@ -22,17 +20,17 @@ from tests.refusals import refusals
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]  # classes of 4, 3, 2 and 1
 
 
-def batch(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+def batch(dtype=torch.float64):
     labels = torch.tensor(LABELS)
     return (torch.randn(4, 5)[labels] + torch.randn(len(LABELS), 5)).to(dtype), labels
 
 
-def average(values: list[float]) -> float:
+def average(values):
     return sum(values) / len(values)
 
 
 # The loss, and the options of the formula.
-CENTROIDS: list[tuple[Any, dict[str, Any]]] = [
+CENTROIDS = [
     (partial(CentroidTripletLoss), {"margin": 0.5}),
     (partial(CentroidTripletLoss, 9, negatives="all"), {"margin": 9, "hardest": False}),
     (partial(CentroidTripletLoss, 0.3, True, negatives="all"), {"margin": 0.3, "swap": True, "hardest": False}),
@@ -54,7 +52,7 @@ CENTROIDS: list[tuple[Any, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("make", "options"), CENTROIDS)
-def test_centroids_equal_the_loops(make: Any, options: dict[str, Any]) -> None:
+def test_centroids_equal_the_loops(make, options):
     for dtype, tolerance in ((torch.bfloat16, 4e-2), (torch.float64, 1e-7)):
         x, labels = batch(dtype)
         each = centroid_triplet_losses(x.double().tolist(), LABELS, **options)
@@ -67,7 +65,7 @@ def test_centroids_equal_the_loops(make: Any, options: dict[str, Any]) -> None:
         assert torch.autograd.gradcheck(lambda x: make()(x, labels), (x.requires_grad_(),))
 
 
-def test_near_their_centroid_samples_keep_their_digits() -> None:
+def test_near_their_centroid_samples_keep_their_digits():
     """By matrix products float32 distances of 3e-4 between vectors of length 3 would be wrong by as much."""
     labels = torch.arange(2).repeat_interleave(40)
     x = torch.randn(2, 8)[labels] + 1e-4 * torch.randn(80, 8)
@@ -79,7 +77,7 @@ def test_near_their_centroid_samples_keep_their_digits() -> None:
 
 
 @pytest.mark.parametrize("hardest", [True, False])
-def test_centroids_of_another_reference_set_are_of_whole_classes(hardest: bool) -> None:
+def test_centroids_of_another_reference_set_are_of_whole_classes(hardest):
     x, labels = batch()
     ref, ref_labels = torch.randn(7, 5, dtype=torch.float64), [1, 0, 5, 1, 0, 0, 2]
     given = {"ref": ref.tolist(), "ref_labels": ref_labels, "hardest": hardest}
@@ -90,7 +88,7 @@ def test_centroids_of_another_reference_set_are_of_whole_classes(hardest: bool) 
     assert len(expected) == 9 * (1 if hardest else 3)  # class 3 is not there, class 5 is
 
 
-def test_indices_tuple_limits_own_centroid_and_other_classes() -> None:
+def test_indices_tuple_limits_own_centroid_and_other_classes():
     x, labels = batch()
     rows = [unit(row) for row in x.tolist()]
     a, p, n = torch.tensor([0, 0, 4]), torch.tensor([2, 5, 6]), torch.tensor([1, 1, 3])
@@ -112,7 +110,7 @@ DISTANCES = {
 }
 
 
-def pair_distances(x: Tensor, ref: Tensor | None = None) -> list[list[float]]:
+def pair_distances(x, ref=None):
     rows = [unit(row) for row in x.double().tolist()]
     others = rows if ref is None else [unit(row) for row in ref.double().tolist()]
     return [[distance(v, w) for w in others] for v in rows]
@@ -120,9 +118,9 @@ def pair_distances(x: Tensor, ref: Tensor | None = None) -> list[list[float]]:
 
 @pytest.mark.parametrize("kind", DISTANCES)
 @pytest.mark.parametrize("with_ref", [False, True])
-def test_equals_the_triplet_loss_of_the_miners_triplets(kind: str, with_ref: bool) -> None:
+def test_equals_the_triplet_loss_of_the_miners_triplets(kind, with_ref):
     x, labels = batch()
-    options: dict[str, Any] = {"margin": 0.3, "distance": DISTANCES[kind], "reducer": reducers.MeanReducer()}
+    options = {"margin": 0.3, "distance": DISTANCES[kind], "reducer": reducers.MeanReducer()}
     ref = (torch.randn(7, 5, dtype=torch.float64), torch.tensor([1, 0, 5, 1, 0, 0, 2])) if with_ref else ()
     triplets = HPHNMiner(distance=DISTANCES[kind])(x, labels, *ref)
     expected = losses.TripletMarginLoss(**options)(x, labels, triplets, *ref)
@@ -132,7 +130,7 @@ def test_equals_the_triplet_loss_of_the_miners_triplets(kind: str, with_ref: boo
     assert torch.autograd.gradcheck(lambda x: loss(x, labels, None, *ref), (x.requires_grad_(),))
 
 
-def test_indices_tuple_limits_the_choice() -> None:
+def test_indices_tuple_limits_the_choice():
     x = batch()[0]
     loss = HPHNTripletLoss(margin=5)
     d = pair_distances(x)
@@ -146,7 +144,7 @@ def test_indices_tuple_limits_the_choice() -> None:
 
 
 @pytest.mark.parametrize("kind", ["l2", "cosine"])
-def test_consecutive_pairs_equal_the_loops(kind: str) -> None:
+def test_consecutive_pairs_equal_the_loops(kind):
     """Of each pair the largest distance of either end from its class, and the least from another class."""
     x, labels = batch()
     own = [[i for i, c in enumerate(LABELS) if c == label] for label in LABELS]
@@ -170,7 +168,7 @@ def test_consecutive_pairs_equal_the_loops(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-7), (torch.bfloat16, 4e-2)])
-def test_hphn_triplet_value(dtype: torch.dtype, tolerance: float) -> None:
+def test_hphn_triplet_value(dtype, tolerance):
     x, labels = batch(dtype)
     d = pair_distances(x)
     expected = average(triplet_losses(d, hphn_triplets(d, LABELS), 0.2))
@@ -186,7 +184,7 @@ REFUSED = [
 test_options_out_of_range = refusals(REFUSED)
 
 
-def test_errors_of_the_call() -> None:
+def test_errors_of_the_call():
     x, labels = batch()
     with pytest.raises(ValueError, match="an indices_tuple does not replace them"):
         CentroidTripletLoss()(x, None, (labels, labels, labels))

@@ -2,19 +2,16 @@
 
 import copy
 import pickle
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from pytorch_metric_learning.losses import TripletMarginLoss
 from pytorch_metric_learning.miners import BaseMiner
-from torch import Tensor
 
 from pml_ext import miners
 
 # How to make each miner with options of PML's; a wrapper hands them to the miner that it wraps.
-FACTORIES: dict[str, Callable[..., Any]] = {
+FACTORIES = {
     "ConcordanceMiner": lambda **pml: miners.ConcordanceMiner(**pml),
     "DisjointTripletMiner": lambda **pml: miners.DisjointTripletMiner(seed=0, **pml),
     "HPHNMiner": lambda **pml: miners.HPHNMiner(**pml),
@@ -25,16 +22,16 @@ WRAPPERS = ("LoOpMiner",)
 every_miner = pytest.mark.parametrize("name", miners.OURS)
 
 
-def make(name: str, **options: Any) -> Any:
+def make(name, **options):
     return FACTORIES[name](**options)
 
 
-def batch(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+def batch(dtype=torch.float32):
     labels = torch.arange(3).repeat_interleave(4)
     return torch.randn(12, 8).to(dtype), labels
 
 
-def check(mined: tuple[Tensor, ...], labels: Tensor, ref_labels: Tensor | None = None) -> None:
+def check(mined, labels, ref_labels=None):
     """Pairs or triplets of valid indices, no sample its own positive, of the right classes."""
     assert len(mined) in (3, 4)
     others = labels if ref_labels is None else ref_labels
@@ -47,15 +44,15 @@ def check(mined: tuple[Tensor, ...], labels: Tensor, ref_labels: Tensor | None =
     assert ref_labels is not None or (a1 != p).all()
 
 
-def same(mined: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> bool:
+def same(mined, expected):
     return len(mined) == len(expected) and all(map(torch.equal, mined, expected))
 
 
-def test_every_miner_is_here() -> None:
+def test_every_miner_is_here():
     assert set(FACTORIES) == set(miners.OURS)
 
 
-def test_repr_shows_the_arguments() -> None:
+def test_repr_shows_the_arguments():
     shown = {name: repr(make(name)).partition("\n  (")[0] for name in miners.OURS}
     assert shown == {
         "ConcordanceMiner": "ConcordanceMiner(\n  type_of_triplets='discordant', margin=0.2",
@@ -66,7 +63,7 @@ def test_repr_shows_the_arguments() -> None:
 
 
 @every_miner
-def test_is_a_pml_miner_and_repeats_itself(name: str) -> None:
+def test_is_a_pml_miner_and_repeats_itself(name):
     miner, (x, labels) = make(name), batch()
     assert isinstance(miner, BaseMiner)
     mined = miner(x.requires_grad_(), labels)
@@ -84,7 +81,7 @@ def test_is_a_pml_miner_and_repeats_itself(name: str) -> None:
 
 
 @every_miner
-def test_a_reference_set_of_another_length(name: str) -> None:
+def test_a_reference_set_of_another_length(name):
     miner, (x, labels) = make(name), batch()
     ref, ref_labels = torch.randn(7, 8), torch.tensor([0, 1, 2, 0, 1, 2, 0])
     mined = miner(x, labels, ref, ref_labels)
@@ -98,18 +95,18 @@ def test_a_reference_set_of_another_length(name: str) -> None:
 
 @every_miner
 @pytest.mark.parametrize("labels", [torch.zeros(3, dtype=torch.long), torch.arange(3)], ids=["one", "all different"])
-def test_no_triplet(name: str, labels: Tensor) -> None:
+def test_no_triplet(name, labels):
     x = torch.randn(3, 8, requires_grad=True)
     mined = make(name)(x, labels)
     check(mined, labels)
     assert len(mined[1]) == 0 or len(mined[-1]) == 0
     value = TripletMarginLoss()(x, labels, mined)
     value.backward()
-    assert value == 0 and x.grad is not None and x.grad.isfinite().all()
+    assert value == 0 and x.grad.isfinite().all()
 
 
 @every_miner
-def test_input_is_checked(name: str) -> None:
+def test_input_is_checked(name):
     miner, (x, labels) = make(name), batch()
     for given, message in {
         (x, labels[:11]): r"labels must have shape \(12,\)",
@@ -122,7 +119,7 @@ def test_input_is_checked(name: str) -> None:
 
 
 @every_miner
-def test_unknown_argument(name: str) -> None:
+def test_unknown_argument(name):
     if name in WRAPPERS:
         with pytest.raises(TypeError, match=r"unknown argument 'margn'|unexpected keyword argument 'margn'"):
             getattr(miners, name)(miners.MultiSimilarityMiner(), margn=1)
@@ -132,7 +129,7 @@ def test_unknown_argument(name: str) -> None:
 
 
 @every_miner
-def test_nothing_is_mined_from_an_empty_batch_or_reference(name: str) -> None:
+def test_nothing_is_mined_from_an_empty_batch_or_reference(name):
     x, labels = batch()
     for given in ((x[:0], labels[:0]), (x, labels, x[:0], labels[:0])):
         mined = make(name)(*given)

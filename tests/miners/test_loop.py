@@ -1,5 +1,3 @@
-from typing import Any
-
 import pytest
 import torch
 from pytorch_metric_learning import distances, miners
@@ -19,12 +17,12 @@ SERVED = [
 ]
 
 
-def batch() -> tuple[torch.Tensor, torch.Tensor]:
+def batch():
     return torch.randn(len(LABELS), 4, dtype=torch.float64), torch.tensor(LABELS)
 
 
 @pytest.mark.parametrize("pairing", ["consecutive", "all"])
-def test_hardest_negatives_are_those_of_the_oracle(pairing: str) -> None:
+def test_hardest_negatives_are_those_of_the_oracle(pairing):
     x, labels = batch()
     d = loop_distances(x, LABELS, x, LABELS, pairing)
     anchors, positives, negatives = LoOpMiner(miners.BatchHardMiner(), pairing=pairing)(x, labels)
@@ -37,7 +35,7 @@ def test_hardest_negatives_are_those_of_the_oracle(pairing: str) -> None:
         )
 
 
-def test_of_a_pair_miner_only_the_negatives_are_loops() -> None:
+def test_of_a_pair_miner_only_the_negatives_are_loops():
     """LoOp with the multi-similarity loss: plain positive pairs, and the loss's own, plain similarities."""
     epsilon = 0.1
     x, labels = batch()
@@ -60,7 +58,7 @@ def test_of_a_pair_miner_only_the_negatives_are_loops() -> None:
 
 
 @pytest.mark.parametrize("miner", SERVED, ids=lambda miner: type(miner).__name__)
-def test_every_miner_runs_on_a_batch_and_on_a_reference_set(miner: miners.BaseMiner) -> None:
+def test_every_miner_runs_on_a_batch_and_on_a_reference_set(miner):
     labels = torch.arange(24) // 4
     x, own = torch.randn(24, 8), miner.distance
     loop = LoOpMiner(miner)
@@ -74,7 +72,7 @@ def test_every_miner_runs_on_a_batch_and_on_a_reference_set(miner: miners.BaseMi
     assert miner.distance is own
 
 
-REFUSED: list[tuple[Any, dict[str, Any], str]] = [
+REFUSED = [
     (miners.AngularMiner(), {}, "LoOpMiner cannot wrap AngularMiner: it measures angles"),
     (miners.HDCMiner, {}, "got type"),
     (LoOpMiner(miners.HDCMiner()), {}, "replaced already"),
@@ -84,12 +82,12 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("miner", "options", "message"), REFUSED)
-def test_what_is_refused(miner: Any, options: dict[str, Any], message: str) -> None:
+def test_what_is_refused(miner, options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         LoOpMiner(miner, **options)
 
 
-def test_the_distance_is_that_of_the_wrapped_miner() -> None:
+def test_the_distance_is_that_of_the_wrapped_miner():
     x, labels = batch()
     loop = LoOpMiner(miners.BatchHardMiner())
     loop.distance = distances.CosineSimilarity()

@@ -3,7 +3,6 @@ from collections import Counter
 import pytest
 import torch
 from pytorch_metric_learning import distances, miners, reducers
-from torch import Tensor
 
 from pml_ext.functional import concordance_index
 from pml_ext.losses import CITLoss
@@ -22,16 +21,16 @@ DISTANCES = [
 ]
 
 
-def batch() -> tuple[Tensor, Tensor]:
+def batch():
     labels = torch.tensor(LABELS)
     return (torch.randn(4, 5)[labels] + torch.randn(len(LABELS), 5)).double(), labels
 
 
-def as_list(mined: tuple[Tensor, ...]) -> list[tuple[int, ...]]:
+def as_list(mined):
     return list(zip(*(i.tolist() for i in mined), strict=True))
 
 
-def as_set(mined: tuple[Tensor, ...]) -> set[tuple[int, ...]]:
+def as_set(mined):
     triplets = list(zip(*(i.tolist() for i in mined), strict=True))
     assert len(triplets) == len(set(triplets))
     return set(triplets)
@@ -39,7 +38,7 @@ def as_set(mined: tuple[Tensor, ...]) -> set[tuple[int, ...]]:
 
 @pytest.mark.parametrize("kind", ["hard", "semihard", "easy"])
 @pytest.mark.parametrize("measure", DISTANCES, ids=lambda d: type(d).__name__)
-def test_the_kinds_are_those_of_pmls_triplet_margin_miner(kind: str, measure: distances.BaseDistance) -> None:
+def test_the_kinds_are_those_of_pmls_triplet_margin_miner(kind, measure):
     x, labels = batch()
     x[5] = x[0]  # ties
     for ref in ((), (torch.randn(7, 5).double(), torch.tensor(REF_LABELS))):
@@ -49,7 +48,7 @@ def test_the_kinds_are_those_of_pmls_triplet_margin_miner(kind: str, measure: di
         assert len(ours[0]) > 0
 
 
-def test_counts_of_all_kinds_are_recorded_whichever_is_asked_for() -> None:
+def test_counts_of_all_kinds_are_recorded_whichever_is_asked_for():
     x, labels = batch()
     x[2] = x[1]  # so that positive 2 and negative 1 tie for the anchors 0, 5 and 8
     counts = {}
@@ -66,7 +65,7 @@ def test_counts_of_all_kinds_are_recorded_whichever_is_asked_for() -> None:
     assert miner.num_discordant == miner.num_hard == 0  # of the last batch only
 
 
-def test_cit_has_no_event_loss_beyond_the_discordant_triplets() -> None:
+def test_cit_has_no_event_loss_beyond_the_discordant_triplets():
     x, labels = batch()
     loss = CITLoss(reducer=reducers.SumReducer())
     total = loss(x, labels)
@@ -74,7 +73,7 @@ def test_cit_has_no_event_loss_beyond_the_discordant_triplets() -> None:
     assert total > 0
 
 
-def test_inside_loop_it_compares_with_the_distances_of_arcs() -> None:
+def test_inside_loop_it_compares_with_the_distances_of_arcs():
     x, labels = batch()
     d = loop_distances(x, LABELS, x, LABELS, "all")
     expected = {(a, p, n) for a, p, n in triplets(LABELS) if d[a][n] < d[a][p]}
@@ -82,7 +81,7 @@ def test_inside_loop_it_compares_with_the_distances_of_arcs() -> None:
     assert len(expected) > len(ConcordanceMiner()(x, labels)[0])
 
 
-def disjoint_triplets(labels: list[int], seed: int | None = 0) -> list[tuple[int, ...]]:
+def disjoint_triplets(labels, seed=0):
     found = DisjointTripletMiner(seed=seed)(torch.randn(len(labels), 3), torch.tensor(labels))
     return list(zip(*(part.tolist() for part in found), strict=True))
 
@@ -96,7 +95,7 @@ def disjoint_triplets(labels: list[int], seed: int | None = 0) -> list[tuple[int
         ([1, 2, 3], 0),
     ],
 )
-def test_each_sample_stands_in_at_most_one_triplet(labels: list[int], least: int) -> None:
+def test_each_sample_stands_in_at_most_one_triplet(labels, least):
     for seed in range(20):
         found = disjoint_triplets(labels, seed)
         assert len(found) >= least
@@ -105,11 +104,11 @@ def test_each_sample_stands_in_at_most_one_triplet(labels: list[int], least: int
             assert labels[a] == labels[p] and labels[n] != labels[a]
 
 
-def test_all_roles_are_drawn_alike() -> None:
+def test_all_roles_are_drawn_alike():
     """Each sample is anchor, positive and negative about as often as any other."""
     labels = [i // 4 for i in range(12)]
     torch.manual_seed(0)
-    roles: Counter[tuple[int, int]] = Counter()
+    roles = Counter()
     for _ in range(600):
         for triplet in disjoint_triplets(labels, None):
             roles.update((role, sample) for role, sample in enumerate(triplet))
@@ -118,7 +117,7 @@ def test_all_roles_are_drawn_alike() -> None:
         assert min(counts) > 0.8 * sum(counts) / 12 and max(counts) < 1.2 * sum(counts) / 12
 
 
-def test_a_seed_repeats_itself_and_torchs_generator_does_not() -> None:
+def test_a_seed_repeats_itself_and_torchs_generator_does_not():
     x, labels = torch.randn(32, 3), torch.arange(32) // 4
     seeded = [torch.stack(DisjointTripletMiner(seed=seed)(x, labels)) for seed in (3, 3, 4)]
     assert torch.equal(seeded[0], seeded[1]) and not torch.equal(seeded[0], seeded[2])
@@ -130,7 +129,7 @@ def test_a_seed_repeats_itself_and_torchs_generator_does_not() -> None:
     assert not torch.equal(draws[0][0], draws[0][1])
 
 
-def test_a_reference_set_gives_positives_and_negatives_once_each() -> None:
+def test_a_reference_set_gives_positives_and_negatives_once_each():
     labels, ref_labels = torch.arange(12) // 4, torch.tensor([0, 1, 2, 0, 1, 2, 0, 5])
     a, p, n = DisjointTripletMiner(seed=0)(torch.randn(12, 3), labels, torch.randn(8, 3), ref_labels)
     assert len(a) == len(a.unique()) >= 3
@@ -141,7 +140,7 @@ def test_a_reference_set_gives_positives_and_negatives_once_each() -> None:
 
 @pytest.mark.parametrize("measure", [distances.LpDistance(), distances.CosineSimilarity()])
 @pytest.mark.parametrize("with_ref", [False, True])
-def test_triplets_by_loops(measure: distances.BaseDistance, with_ref: bool) -> None:
+def test_triplets_by_loops(measure, with_ref):
     x, labels = batch()
     ref = torch.randn(7, 5).double() if with_ref else x
     rows, others = [unit(row) for row in x.tolist()], [unit(row) for row in ref.tolist()]

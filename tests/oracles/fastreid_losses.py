@@ -1,11 +1,8 @@
 """FastReID's losses as loops over Python floats."""
 
 import math
-from collections.abc import Sequence
 
 from tests.oracles.verification import cosine
-
-Rows = Sequence[Sequence[float]]
 
 
 def cross_entropy(logits, labels, epsilon, alpha=0.2):

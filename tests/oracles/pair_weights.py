@@ -1,10 +1,6 @@
 """The pair-based losses of Wang et al., CVPR 2019, per anchor, from their formulas; differentiable."""
 
-from collections.abc import Sequence
-
 import torch
-
-Pairs = Sequence[Sequence[int]]  # the columns of each anchor's positives or negatives
 
 
 def total_loss(name, s, positives, negatives, **options):

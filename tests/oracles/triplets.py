@@ -3,9 +3,6 @@
 import math
 from math import dist as distance
 
-Vector = list[float]
-Triplet = tuple[int, int, int]
-
 
 def unit(x):
     return [v / math.hypot(*x) for v in x]
