@@ -5,24 +5,19 @@
 CosFace, forward, backward and a step of SGD with momentum and weight decay (fused), float32, one thread a process.
 Time: median of a process's CPU time, in rounds in which the forms of one process take turns. Memory: the rise of the
 peak in a process of its own, the class vectors included; on several ranks the largest, each with its part of the batch.
-Its goal is 1.1 × (vectors + gradient + momentum + two blocks of scores) / ranks, with a gradient and scores of the
-drawn classes alone.
 """
 
 import argparse
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from measure import Step, median_times, peak_bytes
+from measure import CPU, Row, Step, keep_freed_memory, median_times, parser_of, peak_bytes, show_table
 from torch import distributed, nn
 
 from pml_ext.distributed import PartialFC, step_by_rows
 from pml_ext.runner.modeling.heads import CLS_LAYERS
-
-SECONDS, MEGABYTES = 0.14, 700  # goals of a step with drawn classes, at the default sizes
-CPU = torch.device("cpu")
 
 
 def dense(options: argparse.Namespace) -> Step:
@@ -87,15 +82,22 @@ def forms(options: argparse.Namespace) -> dict[str, Callable[[argparse.Namespace
     return {"dense": dense, "PartialFC": partial_fc(1.0), f"PartialFC, rate {options.rate:g}": partial_fc(options.rate)}
 
 
-def bound(options: argparse.Namespace, rate: float, ranks: int) -> float:
-    """The goal of the memory of a rank, in bytes."""
-    vectors = 4 * options.classes * options.dim
-    scores = 4 * rate * options.classes * options.batch * ranks
-    return 1.1 * (2 * vectors + rate * vectors + 2 * scores) / ranks
+def rows_of(options: argparse.Namespace) -> Iterator[Row]:
+    """The memory of each form; the time on one rank."""
+    names = list(forms(options))
+    peaks = {}
+    for ranks in options.ranks:
+        for name in names if ranks == 1 else names[1:]:
+            peaks[name, ranks] = memory(options, name, ranks)
+    keep_freed_memory()
+    times = median_times({name: make(options) for name, make in forms(options).items()}, CPU, options.budget)
+    for (name, ranks), peak in peaks.items():
+        shown = f"{times[name]:.3f} s" if ranks == 1 else "–"
+        yield f"{name}, {ranks}", (shown, f"{peak / 1e6:,.0f} MB")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--classes", type=int, default=100_000, help="(default: 100000)")
     parser.add_argument("--dim", type=int, default=512, help="of the embeddings (default: 512)")
     parser.add_argument("--batch", type=int, default=128, help="samples of a rank (default: 128)")
@@ -104,31 +106,8 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=30.0, help="seconds of timing (default: 30)")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    names = list(forms(options))
-    bytes_of = {(form, ranks): memory(options, form, ranks) for ranks in options.ranks for form in names[ranks > 1 :]}
-    torch.zeros(31 * 2**20, dtype=torch.uint8)  # makes the allocator keep freed memory, as with a network
-    times = median_times({name: make(options) for name, make in forms(options).items()}, CPU, options.budget)
-    print(f"{options.classes:,} classes × {options.dim}, {options.batch} samples a rank, one thread a process\n")
-    print("| form | ranks | step | memory of a rank | goal of the memory | |\n|---|---|---|---|---|---|")
-    missed = []
-    for (form, ranks), found in bytes_of.items():
-        shown, limit = f"{times[form]:.3f} s" if ranks == 1 else "", bound(options, rates(options)[form], ranks)
-        is_met = form == names[0] or found <= limit
-        goal = "–" if form == names[0] else f"{limit / 1e6:,.0f} MB"
-        word = "" if form == names[0] else "met" if is_met else "missed"
-        print(f"| {form} | {ranks} | {shown} | {found / 1e6:,.0f} MB | {goal} | {word} |")
-        missed += [] if is_met else [f"memory of {form} on {ranks} ranks: {found / limit:.2f} × its goal"]
-    sampled = names[-1]
-    if times[sampled] > SECONDS:
-        missed.append(f"a step of {sampled}: {times[sampled]:.3f} s, goal {SECONDS} s")
-    if (found := bytes_of.get((sampled, 1), 0)) > MEGABYTES * 1e6:
-        missed.append(f"memory of {sampled}: {found / 1e6:.0f} MB, goal {MEGABYTES} MB")
-    print(f"\ndense / {sampled}: {times[names[0]] / times[sampled]:.1f} × the time")
-    print("missed: " + ("; ".join(missed) or "none"))
-
-
-def rates(options: argparse.Namespace) -> dict[str, float]:
-    return dict(zip(forms(options), (1.0, 1.0, options.rate), strict=True))
+    print(f"{options.classes:,} classes × {options.dim}, {options.batch} samples a rank, one thread a process")
+    show_table("Classifiers of many classes", ("step", "memory of a rank"), rows_of(options), options.results)
 
 
 if __name__ == "__main__":

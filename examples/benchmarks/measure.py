@@ -1,29 +1,29 @@
-"""The harness of the benchmarks: time and memory of steps, tables of cases, and the goals that they meet or miss.
+"""The harness of the benchmarks: time and memory of steps, and tables on the screen and in results.csv.
 
 `run` measures cases on a CPU or a CUDA device and prints a table for each. One thread; the time is the median over
 interleaved rounds, the memory the rise of the peak in a process of its own.
 """
 
 import argparse
-import json
+import csv
 import platform
 import re
 import statistics
-import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import torch
 
 Step = Callable[[], object]
 Size = tuple[int, ...]  # as a case understands it: (samples,), (queries, gallery), …
 Peaks = dict[tuple[str, Size, str], int]  # bytes by case, size and method
+Row = tuple[str, Sequence[str]]  # its name, and its cells
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -40,21 +40,6 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Goal:
-    """A limit for `method` at all sizes from `at` on (by the first number).
-
-    ratio: of its time to that of `against`; memory_ratio: of the memory; megabytes: of the method alone.
-    """
-
-    method: str
-    against: str = ""
-    ratio: float | None = None
-    memory_ratio: float | None = None
-    megabytes: float | None = None
-    at: int = 0
-
-
-@dataclass(frozen=True)
 class Case:
     """Methods timed together; ratios are to `floor`.
 
@@ -68,28 +53,62 @@ class Case:
     sizes: tuple[Size, ...]
     small: Size
     quick: Size | None = None
-    goals: tuple[Goal, ...] = ()
     once: int | None = None
 
 
-def parser_of(description: str, cases: list[str]) -> argparse.ArgumentParser:
+def parser_of(description: str) -> argparse.ArgumentParser:
+    """The options of all benchmarks."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, help="CSV file in which the tables replace their older values")
+    return parser
+
+
+def parser_of_cases(description: str, cases: Sequence[str]) -> argparse.ArgumentParser:
+    """The options of `run`."""
+    parser = parser_of(description)
     parser.add_argument("--quick", action="store_true", help="small sizes, no memory")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--cases", nargs="+", choices=cases, default=cases)
     parser.add_argument("--methods", nargs="+", help="only these of the cases' methods, and the floors")
-    parser.add_argument(
-        "--limit-gb",
-        type=float,
-        default=3.0,
-        help="skip what is estimated to need more (default: 3)",
-    )
-    parser.add_argument("--out", help="folder of results.json (default: a new temporary one)")
+    parser.add_argument("--limit-gb", type=float, default=3.0, help="skip what would need more memory (default: 3)")
     return parser
 
 
-def run(cases: Mapping[str, Case], options: argparse.Namespace) -> None:
-    """Measure the cases that the options name, print their tables and goals, and write results.json."""
+def show_table(section: str, columns: Sequence[str], rows: Iterable[Row], results: Path | None) -> None:
+    """Print a table in Markdown while its rows are measured, and write it to a CSV file.
+
+    Args:
+        section: the table's name.
+        columns: the names of a row's cells.
+        rows: name and cells of each row.
+        results: a file like results.csv; None: only print.
+    """
+    print(f"\n## {section}\n\n| | {' | '.join(columns)} |\n{'|---' * (len(columns) + 1)}|", flush=True)
+    values = {}
+    for name, cells in rows:
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+        for column, cell in zip(columns, cells, strict=True):
+            values[section, name, column] = cell
+    if results is not None:
+        update_results(results, values)
+
+
+def update_results(path: Path, values: Mapping[tuple[str, str, str], str]) -> None:
+    """Write values by section, row and column into a CSV file, in place of older ones; other rows stay."""
+    kept = {}
+    if path.is_file():
+        with path.open(encoding="utf-8", newline="") as file:
+            for section, row, column, value in csv.reader(file):
+                kept[section, row, column] = value
+    header = {("section", "row", "column"): "value"}
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        for key, value in {**header, **kept, **values}.items():
+            writer.writerow([*key, value])
+
+
+def run(group: str, cases: Mapping[str, Case], options: argparse.Namespace) -> None:
+    """Measure the cases that the options name, and show a table for each, named after the group and the case."""
     torch.set_num_threads(1)
     known = dict.fromkeys(method for case in cases.values() for method in case.methods)
     if unknown := [method for method in options.methods or () if method not in known]:
@@ -97,15 +116,21 @@ def run(cases: Mapping[str, Case], options: argparse.Namespace) -> None:
     device = torch.device(options.device)
     # First, before this process has anything that forked ones would inherit.
     peaks = {} if options.quick else measure_peaks(cases, options, device)
-    machine = describe(device)
-    print(machine)
-    # Makes the allocator keep freed memory, as in a process that trains a network; else each step pays for fresh pages.
+    print(describe(device))
+    keep_freed_memory()
+    for name, case in cases.items():
+        rows = rows_of_case(name, case, options, device, peaks)
+        show_table(f"{group}: {name}{on_gpu(device)}", ("time", "× floor", "peak memory"), rows, options.results)
+
+
+def on_gpu(device: torch.device) -> str:
+    """The end of a section's name; empty for a processor."""
+    return f", {torch.cuda.get_device_name(device)}" if device.type == "cuda" else ""
+
+
+def keep_freed_memory() -> None:
+    """Make the allocator keep freed memory, as with a network; else each step pays for fresh pages."""
     torch.zeros(31 * 2**20, dtype=torch.uint8)
-    rows = [row for name, case in cases.items() for row in run_case(name, case, options, device, peaks)]
-    folder = Path(options.out or tempfile.mkdtemp(prefix="pml_ext_benchmark_"))
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "results.json").write_text(json.dumps({"machine": machine, "rows": rows}, indent=1))
-    print(f"\nwritten: {folder}/results.json")
 
 
 def sizes_of(case: Case, options: argparse.Namespace) -> tuple[Size, ...]:
@@ -126,82 +151,28 @@ def within_reach(case: Case, size: Size, options: argparse.Namespace) -> dict[st
     }
 
 
-def run_case(
-    name: str,
-    case: Case,
-    options: argparse.Namespace,
-    device: torch.device,
-    peaks: Peaks,
-) -> list[dict[str, Any]]:
-    print(f"\n## {name}\n\n| size | method | time | × floor | peak memory |\n|---|---|---|---|---|")
-    rows: list[dict[str, Any]] = []
+def rows_of_case(
+    name: str, case: Case, options: argparse.Namespace, device: torch.device, peaks: Peaks
+) -> Iterator[Row]:
     for size in sizes_of(case, options):
-        shown = shown_size(size)
         steps = {method: m.make(size, device) for method, m in within_reach(case, size, options).items()}
         if case.once is not None and size[0] >= case.once:
             times = {method: seconds_of(step, device) for method, step in steps.items()}
         else:
             times = median_times(steps, device, 0.5 if options.quick else 3.0)
         for method, spec in chosen_methods(case, options).items():
+            row = f"{shown_size(size)}, {method}"
             if method not in times:
                 needed = f"about {spec.needs(size) / 1e9:.0f} GB" if spec.needs(size) else "out of reach"
-                print(f"| {shown} | {method} | – | – | skipped: {needed} |")
+                yield row, ("–", "–", f"skipped: {needed}")
                 continue
-            ratio, used = (
-                times[method] / times[case.floor],
-                peaks.get((name, size, method)),
-            )
-            row = {
-                "case": name,
-                "size": size,
-                "method": method,
-                "seconds": times[method],
-            }
-            rows.append({**row, "ratio": ratio, "bytes": used})
-            memory = "" if used is None else f"{used / 1e6:,.1f} MB"
-            print(
-                f"| {shown} | {method} | {1e3 * times[method]:,.2f} ms | {ratio:.2f} | {memory} |",
-                flush=True,
-            )
-    print()
-    for goal in case.goals:
-        print_goal(goal, rows)
-    return rows
+            used = peaks.get((name, size, method))
+            memory = "–" if used is None else f"{used / 1e6:,.1f} MB"
+            yield row, (f"{1e3 * times[method]:,.2f} ms", f"{times[method] / times[case.floor]:.2f}", memory)
 
 
 def shown_size(size: Size) -> str:
     return " × ".join(f"{n:,}" for n in size)
-
-
-def print_goal(goal: Goal, rows: list[dict[str, Any]]) -> None:
-    """What can be judged by the rows of this run."""
-    for size in dict.fromkeys(row["size"] for row in rows if row["size"][0] >= goal.at):
-        at_size = {row["method"]: row for row in rows if row["size"] == size}
-        own, other = at_size.get(goal.method), at_size.get(goal.against)
-        if own is None:
-            continue
-        measured = []
-        if goal.ratio and other:
-            measured.append(
-                (
-                    own["seconds"] / other["seconds"],
-                    goal.ratio,
-                    f"× the time of {goal.against}",
-                )
-            )
-        if own["bytes"] is not None and goal.memory_ratio and other:
-            measured.append(
-                (
-                    own["bytes"] / other["bytes"],
-                    goal.memory_ratio,
-                    f"× the memory of {goal.against}",
-                )
-            )
-        if own["bytes"] is not None and goal.megabytes:
-            measured.append((own["bytes"] / 1e6, goal.megabytes, "MB"))
-        for value, limit, words in measured:
-            verdict = "met" if value <= limit else "missed"
-            print(f"goal {verdict} at {shown_size(size)}: {goal.method} {value:.3g} {words} (at most {limit:.3g})")
 
 
 def measure_peaks(cases: Mapping[str, Case], options: argparse.Namespace, device: torch.device) -> Peaks:
