@@ -6,7 +6,6 @@ import warnings
 from typing import Any
 
 import torch
-from pytorch_metric_learning.losses import CrossBatchMemory, MultipleLosses, SelfSupervisedLoss
 from pytorch_metric_learning.regularizers import LpRegularizer
 
 from pml_ext import losses, miners
@@ -23,7 +22,6 @@ def of_losses(make: Any, x: Any, other: Any) -> dict[str, Any]:
     """A call for each way in which a trainer or a wrapper of PML's calls a loss."""
     both = {"labels": LABELS, "ref_emb": other, "ref_labels": OTHER_LABELS}
     penalty = {"embedding_regularizer": LpRegularizer(), "embedding_reg_weight": 0.5}
-    twice = {"first": make(), "second": make()}
     calls: dict[str, Any] = {
         "labels": lambda: make()(x, LABELS),
         "triplets": lambda: make()(x, LABELS, (A, P, N)),
@@ -35,10 +33,6 @@ def of_losses(make: Any, x: Any, other: Any) -> dict[str, Any]:
         "empty": lambda: make()(x[:0], LABELS[:0]),
         "itself": lambda: make()(x, LABELS, ref_emb=x, ref_labels=LABELS),
         "regularizer": lambda: make(**penalty)(x, LABELS),
-        "memory": lambda: CrossBatchMemory(make(), 8, memory_size=40)(x, LABELS),
-        "two views": lambda: SelfSupervisedLoss(make())(x, x.detach() + 1),
-        "one view": lambda: SelfSupervisedLoss(make(), symmetric=False)(x, x.detach() + 1),
-        "several": lambda: MultipleLosses(twice, weights={"first": 2, "second": 1})(x, LABELS),
     }
     results: dict[str, Any] = {}
     for title, call in calls.items():

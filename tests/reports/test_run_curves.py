@@ -11,6 +11,7 @@ from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.reports.run_curves import compared_curves, curves_file, read_curves
 from pml_ext.reports.run_report import measure_utility, write_report
 from pml_ext.runner.evaluation.baselines import Measured
+from tests.oracles import metrics as oracle
 from tests.reports.small_set import overhang, small_set
 from tests.reports.test_comparison import run
 
@@ -33,22 +34,19 @@ def test_the_rates_and_utilities_are_those_of_loops_over_all_pairs(runs: dict[st
     kept = read_curves(curves_file(runs["first"], "Set"))
     data, features = small_set()
     labels = np.concatenate([part.identities for part in data.parts])
-    x, labels = torch.cat(features).double().numpy()[labels >= 0], labels[labels >= 0]
-    distances = np.linalg.norm(x[:, None] - x[None], axis=2)
-    same, own = labels[:, None] == labels[None], np.eye(len(x), dtype=bool)
-    positive = same & ~own
-    assert kept.impostors == (~same).sum() / 2
+    pairs = oracle.all_pairs(torch.cat(features).double().numpy()[labels >= 0].tolist(), labels[labels >= 0].tolist())
+    genuine = [distance for distance, a, b in pairs if a == b]
+    impostor = [distance for distance, a, b in pairs if a != b]
+    assert kept.impostors == len(impostor)
     points = zip(kept.fars, kept.tars, strict=True)
     first = len(kept.distances) - len(kept.fars)
-    for distance, (far, tar) in zip(kept.distances[first:], points, strict=True):
-        accepted = distances <= distance
-        assert (far, tar) == pytest.approx((accepted[~same].mean(), accepted[positive].mean()), abs=2e-3)
-    for step in (100, 200, 300):
-        accepted, utilities = distances <= kept.distances[step], []
-        for label in np.unique(labels):
-            mine = labels == label
-            tpr, tnr = accepted[mine][positive[mine]].mean(), 1 - accepted[mine][~same[mine]].mean()
-            utilities.append(2 * tpr * tnr / (tpr + tnr) if tpr + tnr else 0.0)
+    for distance, point in zip(kept.distances[first:], points, strict=True):
+        expected = [np.mean(np.array(kind) <= distance) for kind in (impostor, genuine)]
+        assert point == pytest.approx(tuple(expected), abs=2e-3)
+    steps = (100, 200, 300)
+    of_classes = oracle.rates(pairs, [kept.distances[step] for step in steps]).values()
+    for place, step in enumerate(steps):
+        utilities = [oracle.harmonic(tpr[place], tnr[place]) for tpr, tnr in of_classes]
         assert [row[step] for row in kept.utilities] == pytest.approx(np.quantile(utilities, (0.1, 0.5, 0.9)), abs=5e-3)
 
 

@@ -1,4 +1,3 @@
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -98,49 +97,8 @@ class CentroidTripletLoss(BaseMetricLossFunction):
 
 
 class CrossBatchMemory(nn.Module):
-    def __init__(self, loss: nn.Module, embedding_size: int, memory_size: int = 1024, miner: Any = None) -> None:
-        super().__init__()
-        self.loss, self.size = loss, memory_size
-        self.queue, self.ids = torch.zeros(0, embedding_size), torch.zeros(0, dtype=torch.long)
-
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        queue, ids = torch.cat([self.queue, embeddings.detach()]), torch.cat([self.ids, labels])
-        queue, ids = queue[-self.size :], ids[-self.size :]
-        own = torch.arange(len(queue) - len(labels), len(queue))
-        value: Tensor = self.loss(embeddings, labels, every_pair(labels, ids, own), ref_emb=queue, ref_labels=ids)
-        self.queue, self.ids = queue, ids
-        return value
+    """A name that pml_ext imports."""
 
 
 class SelfSupervisedLoss(nn.Module):
-    def __init__(self, loss: nn.Module, symmetric: bool = True) -> None:
-        super().__init__()
-        self.loss, self.symmetric = loss, symmetric
-
-    def forward(self, embeddings: Tensor, ref_emb: Tensor) -> Tensor:
-        labels = torch.arange(len(embeddings))
-        if self.symmetric:
-            value: Tensor = self.loss(torch.cat([embeddings, ref_emb]), labels.repeat(2))
-            return value
-        other: Tensor = self.loss(embeddings, labels, ref_emb=ref_emb, ref_labels=labels.clone())
-        return other
-
-
-class MultipleLosses(nn.Module):
-    def __init__(self, losses: Mapping[str, nn.Module], miners: Any = None, weights: Any = None) -> None:
-        super().__init__()
-        self.losses, self.weights = nn.ModuleDict(losses), weights
-
-    def forward(
-        self,
-        embeddings: Any,
-        labels: Any = None,
-        indices_tuple: Any = None,
-        ref_emb: Any = None,
-        ref_labels: Any = None,
-    ) -> Tensor:
-        values = (
-            self.weights[name] * loss(embeddings, labels, indices_tuple, ref_emb, ref_labels)
-            for name, loss in self.losses.items()
-        )
-        return sum(values, start=torch.zeros(()))
+    """A name that pml_ext imports."""

@@ -25,13 +25,12 @@ def typed(indices: tuple[Tensor, ...]) -> PairIndices | TripletIndices:
     return {3: TripletIndices, 4: PairIndices}[len(indices)](*indices)
 
 
-def every_pair(labels: Tensor, ref_labels: Tensor | None, own: Tensor | None = None) -> PairIndices:
-    """Without each row's own copy: in the batch itself, or at `own` of the references."""
+def every_pair(labels: Tensor, ref_labels: Tensor | None) -> PairIndices:
+    """In the batch itself without each row's own copy."""
     same = labels[:, None] == (labels if ref_labels is None else ref_labels)
     different = ~same
-    rows = torch.arange(len(labels))
-    if ref_labels is None or own is not None:
-        same[rows, rows if own is None else own] = False
+    if ref_labels is None:
+        same.fill_diagonal_(False)
     return PairIndices(*same.nonzero(as_tuple=True), *different.nonzero(as_tuple=True))
 
 

@@ -1,25 +1,17 @@
 """What a run loads of the data sets that its config names, and the sets that it draws, downloads or unpacks."""
 
-import io
 import logging
-import threading
 import zipfile
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import torchvision
-from PIL import Image
-from torch import distributed as dist
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.cli import parse
 from pml_ext.cli.arguments import config_files, trained_config, training_config
-from pml_ext.runner import rank_store
 from pml_ext.runner.checks.supported import unsupported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
@@ -155,60 +147,33 @@ def test_unreadable_images_are_skipped_listed_and_limited(tmp_path: Path, caplog
         unchecked.images[unchecked.names.index(str(damaged))]
 
 
-RANKS = 3
-
-
 def test_ranks_divide_the_files_and_share_what_they_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [tmp_path / f"{i}.jpg" for i in range(11)]
     for i, file in enumerate(files):
         file.write_bytes(b"" if i in (3, 4, 9) else encoded_image())
     images = image_sets([[ImageFile(file, i) for i, file in enumerate(files)]], grey=False)[0]
-    alone = ImageCheck(CN({"CHECK_IMAGES": True, "MAX_UNREADABLE": 0.5}))
-    expected = alone.readable("set", images).identities.tolist()
-    assert expected == [0, 1, 2, 5, 6, 7, 8, 10]
+    said, decoded, read = list[str](), list[str](), image_check.require_image
 
-    decoded, here, store = Counter[str](), threading.local(), dist.HashStore()
-    read = image_check.require_image
+    def exchange(text: str) -> list[str]:
+        said.append(text)
+        return said
 
     def counted(path: str) -> None:
-        decoded[path] += 1
+        decoded.append(path)
         read(path)
 
+    monkeypatch.setattr(image_check, "exchange", exchange)
     monkeypatch.setattr(image_check, "require_image", counted)
-    for module in (rank_store, image_check):
-        monkeypatch.setattr(module, "rank_and_ranks", lambda: (here.rank, RANKS))
-    monkeypatch.setattr(rank_store, "_store", lambda: store)
-
-    def check(rank: int) -> tuple[list[int], list[str]]:
-        here.rank = rank
+    for rank in range(3):
+        monkeypatch.setattr(image_check, "rank_and_ranks", lambda rank=rank: (rank, 3))
         of_rank = ImageCheck(CN({"CHECK_IMAGES": True, "MAX_UNREADABLE": 0.5}))
-        return of_rank.readable("set", images).identities.tolist(), of_rank.skipped
-
-    monkeypatch.setattr(rank_store, "_calls", CallsOfEachThread())
-    with ThreadPoolExecutor(RANKS) as pool:
-        found = list(pool.map(check, range(RANKS)))
-    assert found == [(expected, alone.skipped)] * RANKS
-    assert decoded == {str(file): 1 for file in files}, "no file twice"
-
-
-class CallsOfEachThread(threading.local):
-    """As a process counts its calls."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __next__(self) -> int:
-        self.calls += 1
-        return self.calls
+        found = of_rank.readable("set", images)
+    assert found.identities.tolist() == [0, 1, 2, 5, 6, 7, 8, 10], "the last one has heard all"
+    assert of_rank.skipped == ["3 of 11 images of set cannot be read"]
+    assert sorted(decoded) == sorted(map(str, files)), "no file twice"
 
 
 # --- Digits and Omniglot ---
-
-
-def png(value: int = 255) -> bytes:
-    content = io.BytesIO()
-    Image.fromarray(np.full((6, 5), value, dtype=np.uint8)).save(content, "PNG")
-    return content.getvalue()
 
 
 def archives(folder: Path, damaged: dict[str, bytes] | None = None) -> None:
@@ -220,7 +185,7 @@ def archives(folder: Path, damaged: dict[str, bytes] | None = None) -> None:
             for alphabet in alphabets:
                 for character, drawer in ((1, 1), (1, 2), (2, 1), (2, 2)):
                     name = f"{archive[:-4]}/{alphabet}/character{character:02}/00{character}_{drawer:02}.png"
-                    file.writestr(name, (damaged or {}).get(name, png()))
+                    file.writestr(name, (damaged or {}).get(name, encoded_image()))
 
 
 def test_digits_split_by_class() -> None:
@@ -250,7 +215,11 @@ def test_omniglot_reads_torchvisions_folder_and_downloads_it(tmp_path: Path, mon
     def download(root: str, background: bool, download: bool) -> None:
         calls.append((root, background, download))
         for alphabet in (*TRAIN_ALPHABETS, *TEST_ALPHABETS):
-            write(Path(root) / "omniglot-py/images_background", f"{alphabet}/character01/0001_03.png", content=png())
+            write(
+                Path(root) / "omniglot-py/images_background",
+                f"{alphabet}/character01/0001_03.png",
+                content=encoded_image(),
+            )
 
     monkeypatch.setattr(torchvision.datasets, "Omniglot", download)
     data = omniglot_set(tmp_path, True)
@@ -270,7 +239,7 @@ def test_a_missing_or_damaged_omniglot_says_what_to_do(tmp_path: Path, monkeypat
     archives(folder)
     data = omniglot_set(tmp_path, True)
     assert (len(data.train), len(data.query)) == (20, 12), "the archives come before the folder"
-    archives(folder, {"images_background_small1/Korean/character02/002_01.png": png()[:40]})
+    archives(folder, {"images_background_small1/Korean/character02/002_01.png": encoded_image()[:40]})
     with pytest.raises(UserError, match=r"image .*small1\.zip:.*Korean/character02/002_01\.png cannot be decoded"):
         omniglot_set(tmp_path, True)
     (folder / ARCHIVES[0]).write_bytes(b"no archive")

@@ -71,7 +71,7 @@ def test_two_ranks_then_three_are_one_process(tmp_path: Path, loss: str) -> None
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_drawn_classes_resume_bit_for_bit(tmp_path: Path, capsys: pytest.CaptureFixture[str], loss: str) -> None:
+def test_drawn_classes_resume_bit_for_bit(tmp_path: Path, loss: str) -> None:
     more = [*DRAWN.split(), *named(loss)]
     train(tmp_path / "whole", 2, *more)
     train(tmp_path / "parts", 1, *more)
@@ -81,9 +81,6 @@ def test_drawn_classes_resume_bit_for_bit(tmp_path: Path, capsys: pytest.Capture
     assert all(torch.equal(value, parts[name]) for name, value in whole.items())
     one, other = weights(tmp_path / "whole"), weights(tmp_path / "parts")
     assert all(torch.equal(value, other[name]) for name, value in one.items())
-    # Another number of classes
-    assert main([*command(tmp_path / "parts", 3, *more, "MODEL.HEADS.NUM_CLASSES", "40"), "--resume"]) == 2
-    assert "last.ckpt has classes × embedding size (50, 64); the config (40, 64)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
