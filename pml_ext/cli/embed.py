@@ -25,7 +25,7 @@ _ARGUMENTS = [
     Argument("IMAGES [KEY VALUE]…", "Image files and folders, and config overrides.", dest="images", nargs="*"),
     Argument(
         "--model MODEL",
-        "OUTPUT_DIR of a run, file of `pml-ext export --format onnx`, or config file; set MODEL.WEIGHTS in the "
+        "OUTPUT_DIR of a run, file of `pml-ext export`, or config file; set MODEL.WEIGHTS in the "
         "config file or on the command line.",
         required=True,
     ),

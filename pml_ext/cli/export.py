@@ -10,7 +10,7 @@ def _export(options: Namespace) -> None:
     from pml_ext.runner.engine import exporting
 
     cfg = load_checked(*trained_config(options))
-    exporting.export(cfg, options.output, options.format, half=options.half)
+    exporting.export(cfg, options.output, half=options.half)
     if options.format == "onnx":
         print(f"use it with pml-ext embed IMAGES --model {options.output} --output GALLERY")
     else:
@@ -19,16 +19,15 @@ def _export(options: Namespace) -> None:
 
 EXPORT = Command(
     "export",
-    "Write a trained model to an ONNX or TorchScript file.",
+    "Write a trained model to an ONNX file.",
     _export,
     [
         TRAINED,
         *CONFIG,
-        Argument("--format", "File format.", required=True, choices=["onnx", "torchscript"]),
         Argument("--output FILE", "File to write.", required=True),
         HALF,
     ],
-    "pml-ext export logs/glyphs --format onnx --output model.onnx",
+    "pml-ext export logs/glyphs --output model.onnx",
     notes="Set MODEL.WEIGHTS in the config or on the command line; a run has its own.\n",
     key=KEY,
 )

@@ -197,7 +197,7 @@ class Embedder:
 
     @classmethod
     def from_onnx(cls, path: str | Path, *, device: str | torch.device = "auto", batch_size: int = 32) -> "Embedder":
-        """Loads a file of `pml-ext export --format onnx`, with the flip test and precision of the export.
+        """Loads a file of `pml-ext export`, with the flip test and precision of the export.
 
         Args:
             device: cpu, cuda, cuda:1 … or such a torch.device; or auto: a CUDA device if onnxruntime sees one.

@@ -15,7 +15,7 @@ _SHA256 = f"{KEY}_sha256"  # of everything before this entry, the last of the fi
 
 
 class OnnxModel:
-    """A file of `pml-ext export --format onnx`: (B, C, H, W) float32 in 0–255 to (B, D) of unit length.
+    """A file of `pml-ext export`: (B, C, H, W) float32 in 0–255 to (B, D) of unit length.
 
     The device is cpu, cuda, cuda:1 …, or auto. On a CPU it takes as many threads as torch does.
     """
@@ -39,7 +39,7 @@ class OnnxModel:
         except Exception as error:  # what onnxruntime raises on damaged input is not documented
             raise UserError(f"{path} is not an ONNX file that onnxruntime can run: {error}") from error
         if KEY not in metadata:
-            raise UserError(f"{path} has no record of its model: write it with pml-ext export --format onnx")
+            raise UserError(f"{path} has no record of its model: write it with pml-ext export")
         self.record = ModelRecord.from_json(metadata[KEY], path)
         sha256 = metadata.get(_SHA256, "")
         content, end = file.read_bytes(), _entry(_SHA256, sha256)

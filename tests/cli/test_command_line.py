@@ -15,11 +15,11 @@ from pml_ext.runner.checks import listing
 
 ROOT = Path(__file__).parents[2]
 _FENCED = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.M | re.S)
-EXPORT = ["--format", "onnx", "--output", "model.onnx"]
+EXPORT = ["--output", "model.onnx"]
 # A file that is missing, for each command that reads one.
 MISSING = {
     "train": "none.yml", "eval": "none.yml", "report": "none", "compare": "none none2",
-    "export": "none.yml --format onnx --output m.onnx", "embed": "none.jpg --model none.yml --output g",
+    "export": "none.yml --output m.onnx", "embed": "none.jpg --model none.yml --output g",
     "index": "none", "search": "none.jpg --gallery none.npz", "evaluate": "none.npz", "copy": "none.yml",
     "threshold choose": "none.npz --far 0.1", "threshold check": "none.json none.npz",
     "threshold compare": "none.npz none2.npz --far 0.1",
@@ -76,7 +76,7 @@ def test_the_help_lists_every_command_by_group(capsys: pytest.CaptureFixture[str
 )
 def test_options_stand_before_and_after_overrides(words: list[str]) -> None:
     options = parse(["export", *words])[1]
-    assert (options.format, options.output) == ("onnx", "model.onnx")
+    assert options.output == "model.onnx"
     assert trained_config(options) == ("my.yml", ["MODEL.WEIGHTS", "last.ckpt"])
 
 
@@ -86,7 +86,7 @@ def test_words_that_look_like_options_keys_and_files() -> None:
     assert (train.num_gpus, train.resume) == (2, True) and training_config(train) == ("my.yml", words[2:])
     checked = parse(["check-config", "a.yml", "SEED", "1", "b.yml", "--num-gpus", "4"])[1]
     assert (config_files(checked), checked.num_gpus) == ((["a.yml", "b.yml"], ["SEED", "1"]), 4)
-    exported = parse(["export", "my.yml", "--format", "onnx", "--output", "B.C"])[1]
+    exported = parse(["export", "my.yml", "--output", "B.C"])[1]
     assert (exported.output, exported.overrides) == ("B.C", [])
     misspelt = ["solver.base_lr", "1"]  # left to the config to name
     assert training_config(parse(["train", "my.yml", *misspelt])[1]) == ("my.yml", misspelt)
@@ -102,7 +102,7 @@ def test_words_that_look_like_options_keys_and_files() -> None:
         ("eval logs/non", "error: no run and no config file at logs/non"),
         ("eval e.npz", "e.npz is not a config file; for precomputed embeddings: pml-ext evaluate e.npz"),
         ("train my.yml --resum", "unrecognized arguments: --resum; did you mean --resume?"),
-        ("export my.yml", "required: --format, --output"),
+        ("export my.yml", "required: --output"),
         ("trian", "no command 'trian'; did you mean train?"),
         ("threshold chose e.npz", "pml-ext threshold: error: argument {choose,check,compare}: invalid choice: 'chose'"),
         ("threshold choose e.npz", "one of the arguments --far --frr --fpir is required"),

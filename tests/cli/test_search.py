@@ -118,7 +118,7 @@ def test_the_model_may_have_moved_and_may_be_an_exported_one(
     pytest.importorskip("onnxscript", reason="pip install 'pml_ext[export]'")
     report_of(tmp_path / "t.json", shop.weights)
     file = tmp_path / "model.onnx"
-    export(load_for_embedding(shop.config, ["MODEL.WEIGHTS", str(shop.weights)]), file, "onnx")
+    export(load_for_embedding(shop.config, ["MODEL.WEIGHTS", str(shop.weights)]), file)
     embedding = ["embed", *map(str, shop.images[:6]), "--model", str(file), "DATALOADER.NUM_WORKERS", "0"]
     assert main([*embedding, "--output", str(tmp_path / "o"), "MODEL.DEVICE", "cpu"]) == 0
     searching = ["search", str(shop.images[2]), "--gallery", str(tmp_path / "o"), "-k", "1", "MODEL.DEVICE", "cpu"]

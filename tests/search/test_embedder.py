@@ -113,7 +113,7 @@ def test_an_onnx_file_is_enough(model: Model, images: list[np.ndarray], tmp_path
     pytest.importorskip("onnxscript", reason="pip install 'pml_ext[export]'")
     cfg = load_for_embedding(model[0], ["MODEL.WEIGHTS", str(model[1]), "TEST.FLIP.ENABLED", "True"])
     file = tmp_path / "model.onnx"
-    export(cfg, file, "onnx", half=half)
+    export(cfg, file, half=half)
     embedder = Embedder.from_onnx(file, device=torch.device("cpu"), batch_size=2)
     found = embedder([pixels[:, :, ::-1] for pixels in images], order="BGR")
     torch.testing.assert_close(found, by_hand(*model, images, flip=True), atol=5e-3 if half else 1e-5, rtol=0)
@@ -136,7 +136,7 @@ def test_files_that_are_no_export_of_ours(tmp_path: Path) -> None:
     foreign = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
     record = {"format": "pml_ext model 3", "config": {}, "weights": "w", "sha256": "0" * 64, "embedding_dim": 1}
     for properties, message in (
-        ({}, r"has no record of its model: write it with pml-ext export --format onnx"),
+        ({}, r"has no record of its model: write it with pml-ext export"),
         (
             {"pml_ext": '{"format": "pml_ext model 3", "config": 3}'},
             "the record of its model is damaged, or of another",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.checks.needs import downloads_to_come, missing_here, unreadable_here
+from pml_ext.runner.checks.needs import missing_here
 from pml_ext.runner.checks.supported import unsupported
 from pml_ext.runner.config.load import ReadConfig, accepted, read_config
 from pml_ext.runner.data.samplers import require_callable
@@ -74,10 +74,7 @@ def _report(file: str, overrides: list[str], processes: int) -> tuple[str, int]:
     except UserError as error:
         reasons = str(error).splitlines()
     if not reasons:
-        notes, reasons = downloads_to_come(read.cfg) + notes, missing_here(read.cfg)
-        if not reasons:
-            reasons, skipped = unreadable_here(read.cfg)
-            notes = skipped + notes
+        reasons = missing_here(read.cfg)
         status, verdict = LACKS_SOMETHING, "can run, but not here as it is:"
         if not reasons:
             status, verdict = RUNS, "runs"

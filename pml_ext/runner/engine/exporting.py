@@ -1,15 +1,10 @@
 """A trained model as one file for other programs: pixels in, unit-length embeddings out."""
 
-import io
 import logging
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.jit._trace import TracerWarning
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError, import_library
@@ -17,7 +12,7 @@ from pml_ext.runner.checks.supported import require_network
 from pml_ext.runner.config.network_keys import shaping
 from pml_ext.runner.modeling.backbones.registration import ImageSizes
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
-from pml_ext.search.model_record import INPUT, KEY, OUTPUT, ModelRecord
+from pml_ext.search.model_record import INPUT, OUTPUT, ModelRecord
 from pml_ext.search.onnx_model import OnnxModel, append_record
 
 log = logging.getLogger("pml_ext")
@@ -25,8 +20,8 @@ log = logging.getLogger("pml_ext")
 TOLERANCE, HALF_TOLERANCE = 1e-4, 5e-3  # of a coordinate of a unit vector, in 32 and in 16 bits
 
 
-def export(cfg: CN, output: str | Path, file_format: str, *, half: bool = False) -> float:
-    """Write MODEL.WEIGHTS as a file of a format of FORMATS, after comparing the file's embeddings with the model's.
+def export(cfg: CN, output: str | Path, *, half: bool = False) -> float:
+    """Write MODEL.WEIGHTS as an ONNX file, after comparing the file's embeddings with the model's.
 
     The file takes batches of any size, of images of INPUT.SIZE_TEST (or INPUT.CROP.SIZE), TEST.FLIP included, and holds
     a record for `Embedder.from_onnx`. half: all but the heads in 16 bits. Returns the largest absolute
@@ -40,7 +35,6 @@ def export(cfg: CN, output: str | Path, file_format: str, *, half: bool = False)
         raise UserError(f"export needs one image size: INPUT.SIZE_TEST must be height and width; got {size}")
     output = Path(output).expanduser()
     model = PixelsToEmbedding.load(cfg)
-    write, read = FORMATS[file_format]
     generator = torch.Generator().manual_seed(cfg.SEED)
     images = torch.rand(3, len(cfg.MODEL.PIXEL_MEAN), size[0], size[-1], generator=generator) * 255
     # Renamed at the end, so that a file that failed the comparison never has the output's name.
@@ -49,12 +43,12 @@ def export(cfg: CN, output: str | Path, file_format: str, *, half: bool = False)
         with torch.no_grad():
             record = ModelRecord.of(shaping(cfg), cfg.MODEL.WEIGHTS, embedding_dim=model.embedding_dim, half=half)
             expected = model(images)
-            write(model.to_float16() if half else model, images[:2], record, draft)
-            difference = float((read(draft, images) - expected).abs().max())
+            _write_onnx(model.to_float16() if half else model, images[:2], record, draft)
+            difference = float((OnnxModel(draft, "cpu")(images) - expected).abs().max())
         tolerance = HALF_TOLERANCE if half else TOLERANCE
         if not difference <= tolerance:
             raise UserError(
-                f"the {file_format} file's embeddings differ from the model's by {difference:.1e}, more than "
+                f"the ONNX file's embeddings differ from the model's by {difference:.1e}, more than "
                 f"{tolerance:.0e}; not written{': 16 bits are too few for this model' if half else ''}"
             )
         draft.replace(output)
@@ -69,29 +63,6 @@ def export(cfg: CN, output: str | Path, file_format: str, *, half: bool = False)
     return difference
 
 
-@contextmanager
-def _without_torchscript_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        # Newer torch deprecates TorchScript, and the tracer warns about image sizes, which are fixed here.
-        for kind in (DeprecationWarning, FutureWarning, TracerWarning):
-            warnings.simplefilter("ignore", kind)
-        yield
-
-
-@_without_torchscript_warnings()
-def _write_torchscript(model: nn.Module, images: Tensor, record: ModelRecord, path: Path) -> None:
-    # torch ends the process where it cannot write a file whole; a buffer it can.
-    content = io.BytesIO()
-    torch.jit.save(torch.jit.trace(model, images), content, _extra_files={f"{KEY}.json": record.as_json()})
-    path.write_bytes(content.getbuffer())
-
-
-@_without_torchscript_warnings()
-def _read_torchscript(path: Path, images: Tensor) -> Tensor:
-    embeddings: Tensor = torch.jit.load(str(path), map_location="cpu")(images)
-    return embeddings
-
-
 def _write_onnx(model: nn.Module, images: Tensor, record: ModelRecord, path: Path) -> None:
     import_library("onnxscript", needed_for="ONNX", install="'pml_ext[export]'")
     try:
@@ -104,10 +75,3 @@ def _write_onnx(model: nn.Module, images: Tensor, record: ModelRecord, path: Pat
     assert program is not None
     program.save(str(path), external_data=False)
     append_record(path, record)
-
-
-# name -> (write a model traced on images, with its record, to a path; run the file on images)
-FORMATS: dict[str, tuple[Callable[[nn.Module, Tensor, ModelRecord, Path], None], Callable[[Path, Tensor], Tensor]]] = {
-    "onnx": (_write_onnx, lambda path, images: OnnxModel(path, "cpu")(images)),
-    "torchscript": (_write_torchscript, _read_torchscript),
-}

@@ -43,7 +43,6 @@ from pml_ext.runner.evaluation.baselines import (
     UNTRAINED,
     Measured,
     measure_raw_pixels,
-    worse_than_before,
 )
 from pml_ext.runner.evaluation.evaluator import best_metric, replaces_metrics
 from pml_ext.runner.evaluation.results import is_better, label_of
@@ -119,8 +118,9 @@ def _train(
     if resumed is None:
         if cfg.MODEL.WEIGHTS:
             load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
-        before = _measured_before_training(module, trainer, data)
-        module.before_training = before.results
+        if cfg.TEST.BASELINES:
+            before = _measured_before_training(module, trainer, data)
+            module.before_training = before.results
     else:
         # Names the keys that differ if the checkpoint is of another model; Lightning then restores weights,
         # optimizer and schedule. The module seeds random state anew each step, from (SEED, epoch, step, rank).
@@ -140,9 +140,7 @@ def _train(
     pretrained = bool(cfg.MODEL.WEIGHTS) or cfg.MODEL.BACKBONE.PRETRAIN
     before = Measured(module.before_training, before.features)
     baselines = _baselines(module, trainer, data, before, row=BEFORE if pretrained else UNTRAINED)
-    first, metric = next(iter(module.results)), best_metric(cfg.DATASETS, cfg.TEST)
-    worse = worse_than_before(metric, module.before_training.get(first, {}), module.results[first])
-    return report_run(cfg, trainer, module, output, weights, "metrics.json", baselines, worse)
+    return report_run(cfg, trainer, module, output, weights, "metrics.json", baselines)
 
 
 def _conclude(cfg: CN, trainer: lightning.Trainer, module: TrainingModule, data: DataModule, checkpoints: Path) -> Path:

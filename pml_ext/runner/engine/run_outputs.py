@@ -29,12 +29,8 @@ def report_run(
     weights: Path,
     metrics_file: str,
     baselines: dict[str, Measured],
-    worse: str = "",
 ) -> dict[str, dict[str, float]]:
-    """Write, print and return the results of what was measured, `weights`; ranks other than the first do nothing.
-
-    worse: a sentence if training has made the network worse.
-    """
+    """Write, print and return the results of what was measured, `weights`; ranks other than the first do nothing."""
     if not trainer.is_global_zero:
         return {}
     files = {"metrics": output / metrics_file, "weights": weights}
@@ -47,7 +43,6 @@ def report_run(
     embedded = {name: data for name, data in module.test_sets.items() if name in module.features}
     utility = measure_utility(embedded, module.features, opis)
     notes = [
-        worse,
         module.losses_of_epoch.problem,
         *module.collapse.values(),
         *notes_on_opis(utility, module.collapse),

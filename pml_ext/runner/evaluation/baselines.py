@@ -1,6 +1,5 @@
 """What a trained model is compared with: the pixels themselves, and the network before training."""
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +12,6 @@ from pml_ext._ops.normalize import unit_rows
 from pml_ext.runner.data.datasets import TestSet
 from pml_ext.runner.data.loaders import Sample
 from pml_ext.runner.evaluation.evaluate import Evaluation, Features
-from pml_ext.runner.evaluation.results import as_text, is_better, label_of
 
 RAW_PIXELS, UNTRAINED, BEFORE = "raw pixels", "untrained", "before training"
 """The rows of the table; UNTRAINED where the weights are random, BEFORE where they come from elsewhere."""
@@ -55,15 +53,3 @@ def measure_raw_pixels(
             rows = [raw_pixels((batch["images"] - mean) / std) for batch in next(parts)]
             features[name].append(torch.cat(rows))
     return Measured({name: evaluation(data, features[name]) for name, data in test_sets.items()}, features)
-
-
-def worse_than_before(metric: str, before: dict[str, float], after: dict[str, float]) -> str:
-    """A sentence if training has made a metric worse; "" if not, or if the metric is not measured."""
-    was, now = before.get(metric, math.nan), after.get(metric, math.nan)
-    if not is_better(metric, was, now):
-        return ""
-    return (
-        f"Training made the network worse: {label_of(metric) or metric} is {as_text(metric, now)}, and was "
-        f"{as_text(metric, was)} before the first epoch. Try a lower SOLVER.BASE_LR, a longer warm-up, or "
-        "SOLVER.FREEZE_ITERS with MODEL.FREEZE_LAYERS for weights that were trained before."
-    )

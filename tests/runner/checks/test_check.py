@@ -11,7 +11,6 @@ from pml_ext.runner.checks.check import CANNOT_RUN, LACKS_SOMETHING, check_files
 from pml_ext.runner.checks.supported import unsupported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
-from tests.runner.data.published_layouts import encoded_image
 
 DIGITS = """
 MODEL:
@@ -171,23 +170,6 @@ def test_what_is_not_here_is_named(digits: Path, tmp_path: Path, opts: list[str]
     assert verdict == f"{digits}: can run, but not here as it is:"
     assert expected in reason
     assert status == LACKS_SOMETHING
-
-
-def test_images_that_cannot_be_read_are_counted(digits: Path, tmp_path: Path) -> None:
-    rows = ["path,identity,split", *(f"{i}.png,{i % 5},{split}" for i in range(20) for split in ("train", "query"))]
-    (tmp_path / "people.csv").write_text("\n".join(rows))
-    for i in range(20):
-        (tmp_path / f"{i}.png").write_bytes(b"" if i == 3 else encoded_image(i, "PNG"))
-    opts = ["DATASETS.ROOT", str(tmp_path), "DATASETS.NAMES", "('file:people.csv', 'Digits')"]
-    lines = told(digits, *opts)
-    assert lines[0] == f"{digits}: can run, but not here as it is:"
-    assert lines[1].startswith("  1 of 20 images of file:people.csv, train cannot be read (the first: image ")
-    assert lines[1].endswith(
-        "3.png cannot be decoded (the file is empty)). Set DATASETS.MAX_UNREADABLE 0.05 to go on without them"
-    )
-    skipped = "  (1 of 20 images of file:people.csv, train cannot be read and will be skipped)"
-    assert told(digits, *opts, "DATASETS.MAX_UNREADABLE", "0.05") == [f"{digits}: runs", skipped]
-    assert told(digits, *opts, "DATASETS.CHECK_IMAGES", "False") == [f"{digits}: runs"]
 
 
 def test_replaced_spellings_are_told_too(digits: Path) -> None:

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from pml_ext._errors import UserError
-from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TemplateSet, data_set, is_made, load
+from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TemplateSet, data_set, load
 from pml_ext.runner.registry import DATASET_REGISTRY
 from tests.conftest import real_data
 from tests.runner.data.published_layouts import ALL_LAYOUTS, LAYOUTS, Layout, write
 
-ON_DISK = [name for name in DATASET_REGISTRY if not is_made(name)]
+ON_DISK = [name for name in DATASET_REGISTRY if not data_set(name).is_made]
 OF_IMAGES = [name for name in ON_DISK if data_set(name).kind not in (PairSet, TemplateSet)]
 
 

@@ -1,6 +1,6 @@
-import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,8 +8,9 @@ from yacs.config import CfgNode
 
 from pml_ext._errors import UserError
 from pml_ext.runner.engine import exporting
-from pml_ext.runner.engine.exporting import FORMATS, export
+from pml_ext.runner.engine.exporting import export
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
+from pml_ext.search.onnx_model import OnnxModel
 from tests.search.models import by_hand, network_of, small_model
 
 
@@ -29,61 +30,64 @@ def expected(cfg: CfgNode, images: torch.Tensor) -> torch.Tensor:
     return by_hand(cfg, net, images)
 
 
-@pytest.mark.parametrize("file_format", FORMATS)
-def test_the_file_takes_pixels_and_gives_unit_embeddings(trained: CfgNode, tmp_path: Path, file_format: str) -> None:
-    if file_format == "onnx":
-        pytest.importorskip("onnxscript", reason="pip install 'pml_ext[export]'")
-    path = tmp_path / f"model.{file_format}"
-    assert export(trained, path, file_format) < 1e-5
+def test_the_file_takes_pixels_and_gives_unit_embeddings(trained: CfgNode, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    assert export(trained, path) < 1e-5
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["last.ckpt", path.name])
     for batch in (1, 4):
         images = torch.randint(0, 256, (batch, 3, 12, 8)).float()
-        embeddings = FORMATS[file_format][1](path, images)
+        embeddings = OnnxModel(path, "cpu")(images)
         torch.testing.assert_close(embeddings, expected(trained, images), atol=1e-5, rtol=0)
 
 
-def test_a_file_that_differs_is_not_left(trained: CfgNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, read = FORMATS["torchscript"]
-    for broken, message in [
-        (lambda path, images: read(path, images) + 0.01, r"from the model's by 1.0e-02, more than 1e-04; not written"),
-        (lambda path, images: read(path, images) * torch.nan, r"from the model's by nan"),
-    ]:
-        monkeypatch.setitem(exporting.FORMATS, "torchscript", (write, broken))
-        with pytest.raises(UserError, match=message):
-            export(trained, tmp_path / "model.pt", "torchscript")
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (lambda found: found + 0.01, r"from the model's by 1.0e-02, more than 1e-04; not written"),
+        (lambda found: found * torch.nan, r"from the model's by nan"),
+    ],
+)
+def test_a_file_that_differs_is_not_left(
+    trained: CfgNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: Any, message: str
+) -> None:
+    class Broken(OnnxModel):
+        def __call__(self, images: torch.Tensor) -> torch.Tensor:
+            return broken(super().__call__(images))
+
+    monkeypatch.setattr(exporting, "OnnxModel", Broken)
+    with pytest.raises(UserError, match=message):
+        export(trained, tmp_path / "model.onnx")
     assert [p.name for p in tmp_path.iterdir()] == ["last.ckpt"]
 
 
 def test_16_bits_and_the_flip_test_are_in_the_file(trained: CfgNode, tmp_path: Path) -> None:
     images = torch.randint(0, 256, (3, 3, 12, 8)).float()
     plain = expected(trained, images)
-    assert export(trained, tmp_path / "half.pt", "torchscript", half=True) < 5e-3
-    found = FORMATS["torchscript"][1](tmp_path / "half.pt", images)
+    assert export(trained, tmp_path / "half.onnx", half=True) < 5e-3
+    found = OnnxModel(tmp_path / "half.onnx", "cpu")(images)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, plain, atol=5e-3, rtol=0)
     trained.TEST.FLIP.ENABLED = True
-    export(trained, tmp_path / "flip.pt", "torchscript")
-    found = FORMATS["torchscript"][1](tmp_path / "flip.pt", images)
-    torch.testing.assert_close(found, FORMATS["torchscript"][1](tmp_path / "flip.pt", images.flip(-1)))
+    export(trained, tmp_path / "flip.onnx")
+    flipping = OnnxModel(tmp_path / "flip.onnx", "cpu")
+    found = flipping(images)
+    torch.testing.assert_close(found, flipping(images.flip(-1)))
     assert (found - plain).abs().max() > 1e-3
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # TorchScript, in newer torch
 def test_the_input_is_what_the_crop_leaves_and_the_file_says_so(trained: CfgNode, tmp_path: Path) -> None:
     trained.INPUT.CROP.ENABLED, trained.INPUT.CROP.SIZE = True, [10, 6]
-    export(trained, tmp_path / "m.pt", "torchscript")
-    said = {"pml_ext.json": ""}
-    torch.jit.load(str(tmp_path / "m.pt"), _extra_files=said)
-    record = json.loads(said["pml_ext.json"])
-    assert record["size"] == record["config"]["INPUT.CROP.SIZE"] == [10, 6] and record["embedding_dim"] == 6
+    export(trained, tmp_path / "m.onnx")
+    record = OnnxModel(tmp_path / "m.onnx", "cpu").record
+    assert (record.config["INPUT.CROP.SIZE"], record.embedding_dim) == ([10, 6], 6)
 
 
 def test_mistakes_are_named(trained: CfgNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"m.onnx cannot be written: .*No such file"):
-        export(trained, tmp_path / "nowhere" / "m.onnx", "onnx")
+        export(trained, tmp_path / "nowhere" / "m.onnx")
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(UserError, match=r"ONNX needs onnxscript: pip install 'pml_ext\[export\]'"):
-        export(trained, tmp_path / "m.onnx", "onnx")
+        export(trained, tmp_path / "m.onnx")
     trained.INPUT.SIZE_TEST = [0]
     with pytest.raises(UserError, match=r"INPUT.SIZE_TEST must be height and width; got \[0\]"):
-        export(trained, tmp_path / "m.pt", "torchscript")
+        export(trained, tmp_path / "m.onnx")

@@ -34,11 +34,9 @@ __all__ = [
     "TemplateSet",
     "TestSet",
     "data_set",
-    "download_to_come",
-    "is_made",
+    "load",
     "load_test_sets",
     "load_train_set",
-    "require_files",
     "training_share",
 ]
 
@@ -124,28 +122,6 @@ def training_share(name: str, options: CN) -> float:
     trained = name in [aliases.get(other, other) for other in options.NAMES]
     tested = name in [aliases.get(other, other) for other in options.TESTS]
     return float(options.SPLIT) if trained and tested else float(trained)
-
-
-def require_files(name: str, root: Path, grey: bool, share: float) -> None:
-    """Raise what `load` finds wrong with a set's files; no image is decoded, drawn or downloaded."""
-    check = data_set(name).check if name in DATASET_REGISTRY else None
-    if check is None:
-        load(name, root, grey, share)
-        return
-    with _named_errors(name, root):
-        check(root)
-
-
-def is_made(name: str) -> bool:
-    """Whether reading a set means to draw, download or unpack it."""
-    return name in DATASET_REGISTRY and data_set(name).check is not None
-
-
-def download_to_come(name: str, root: Path) -> str | None:
-    """What a run will download of a set, in words; None where nothing."""
-    if name not in DATASET_REGISTRY or not data_set(name).to_download(root):
-        return None
-    return f"{name}: a run has torchvision download it to {root}"
 
 
 @contextmanager

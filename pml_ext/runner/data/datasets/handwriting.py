@@ -3,7 +3,7 @@
 import re
 import zipfile
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from pml_ext.runner.data.datasets.image_files import numbered
 from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet, published
 
 
-@published("Digits", "scikit-learn's digits: 0–4 train, 5–9 test", check=lambda root: None)
+@published("Digits", "scikit-learn's digits: 0–4 train, 5–9 test", is_made=True)
 def digits_set(root: Path, grey: bool) -> OpenSet:
     """Classes 0–4 train (901 images, 8×8), classes 5–9 test (896): real images that come with scikit-learn.
 
@@ -42,23 +42,10 @@ _EXTRACTED = "omniglot-py/images_background"
 _DRAWING = re.compile(r"(?:^|[/:])([^/:]+)/character(\d+)/\d+_(\d+)\.png$")
 
 
-def is_to_come(root: Path) -> bool:
-    """Whether nothing of Omniglot is there, so that a run has torchvision download it."""
-    archives = (folder / name for folder in (root, root / "omniglot") for name in ARCHIVES)
-    return not ((root / _EXTRACTED).is_dir() or any(archive.is_file() for archive in archives))
-
-
-def check_omniglot(root: Path) -> None:
-    """Raise UserError if what is there lacks alphabets or is damaged; no drawing is decoded, none downloaded."""
-    if not is_to_come(root):
-        _require_alphabets({place[0] for place, _, _ in _drawings(root, contents=False)}, root)
-
-
 @published(
     "Omniglot",
     "Omniglot (Lake et al., Science 2015): handwritten characters, split by alphabet; the drawer is the camera",
-    check=check_omniglot,
-    to_download=is_to_come,
+    is_made=True,
 )
 def omniglot_set(root: Path, grey: bool) -> OpenSet:
     """Five alphabets train (136 characters), three others test (106); the drawer is the camera.
@@ -66,11 +53,14 @@ def omniglot_set(root: Path, grey: bool) -> OpenSet:
     Reads `images_background_small1.zip` and `…small2.zip` in place, from the root or its `omniglot/`; else
     torchvision's folder `omniglot-py/images_background`, which torchvision downloads where it is missing.
     """
-    if is_to_come(root):
+    archives = (folder / name for folder in (root, root / "omniglot") for name in ARCHIVES)
+    if not (root / _EXTRACTED).is_dir() and not any(archive.is_file() for archive in archives):
         _download(root)
     # The archives share alphabets: the same drawing comes twice, and counts once.
     drawings = {place: (name, content) for place, name, content in _drawings(root)}
-    _require_alphabets({place[0] for place in drawings}, root)
+    found = {place[0] for place in drawings}
+    if missing := [alphabet for alphabet in TRAIN_ALPHABETS + TEST_ALPHABETS if alphabet not in found]:
+        raise UserError(f"no images of {', '.join(missing)} in {root}; found: {sorted(found) or 'none'}")
     parts = []
     for alphabets in (TRAIN_ALPHABETS, TEST_ALPHABETS):
         places = sorted(place for place in drawings if place[0] in alphabets)
@@ -83,36 +73,31 @@ def omniglot_set(root: Path, grey: bool) -> OpenSet:
     return OpenSet(*parts)
 
 
-def _require_alphabets(found: Collection[str], root: Path) -> None:
-    if missing := [alphabet for alphabet in TRAIN_ALPHABETS + TEST_ALPHABETS if alphabet not in found]:
-        raise UserError(f"no images of {', '.join(missing)} in {root}; found: {sorted(found) or 'none'}")
-
-
-def _drawings(root: Path, *, contents: bool = True) -> Iterator[tuple[tuple[str, int, int], str, bytes]]:
-    """(alphabet, character, drawer), name and content of every drawing; without contents these are empty."""
-    for name, content in _files(root, contents):
+def _drawings(root: Path) -> Iterator[tuple[tuple[str, int, int], str, bytes]]:
+    """(alphabet, character, drawer), name and content of every drawing."""
+    for name, content in _files(root):
         if match := _DRAWING.search(name):
             yield (match[1], int(match[2]), int(match[3])), name, content
 
 
-def _files(root: Path, contents: bool) -> Iterator[tuple[str, bytes]]:
+def _files(root: Path) -> Iterator[tuple[str, bytes]]:
     for folder in (root, root / "omniglot"):
         archives = [folder / name for name in ARCHIVES if (folder / name).is_file()]
         if len(archives) == 1:
             raise UserError(f"needs both {' and '.join(ARCHIVES)}; {folder} holds only {archives[0].name}")
         for archive in archives:
-            yield from _zipped(archive, contents)
+            yield from _zipped(archive)
         if archives:
             return
     for path in sorted((root / _EXTRACTED).rglob("*.png")):
-        yield path.as_posix(), read_regular(path) if contents else b""
+        yield path.as_posix(), read_regular(path)
 
 
-def _zipped(archive: Path, contents: bool) -> Iterator[tuple[str, bytes]]:
+def _zipped(archive: Path) -> Iterator[tuple[str, bytes]]:
     try:
         with zipfile.ZipFile(archive) as members:
             for name in members.namelist():
-                yield f"{archive}:{name}", members.read(name) if contents else b""
+                yield f"{archive}:{name}", members.read(name)
     # RuntimeError: a member with a password; NotImplementedError: another compression
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError) as error:
         raise UserError(f"{archive} is damaged ({error}): fetch it again") from error

@@ -163,17 +163,15 @@ Reader = Callable[[Path, bool], Loaded]
 class DataSet:
     """A data set as the trainer reads it, and what is known of it before.
 
-    read: returns a `kind`; about: a line for `pml-ext list`; nobody: identities of junk and distractors; check: raises
-    what `read` finds wrong with the files, if `read` itself draws, downloads or decodes images; to_download: whether a
-    run would download the set to the folder.
+    read: returns a `kind`; about: a line for `pml-ext list`; nobody: identities of junk and distractors; is_made:
+    whether `read` draws, downloads or unpacks the images.
     """
 
     read: Reader
     about: str
     kind: type[Loaded] = OpenSet
     nobody: tuple[int, ...] = (JUNK,)
-    check: Callable[[Path], object] | None = None
-    to_download: Callable[[Path], bool] = lambda root: False
+    is_made: bool = False
 
 
 def published(name: str, about: str, **facts: Any) -> Callable[[Reader], Reader]:

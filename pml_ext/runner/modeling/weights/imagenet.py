@@ -129,14 +129,6 @@ def missing_file(options: CN) -> str | None:
     return None
 
 
-def download_to_come(options: CN) -> str | None:
-    """The download that PRETRAIN will cause, as a sentence; None if there is none."""
-    location = weights_location(options) if options.PRETRAIN else ""
-    if not location or _is_here(options, location) or cached_file(location):
-        return None
-    return f"needs the weights {location}: a run downloads them to {_cache_of(location)}"
-
-
 class FetchedWeights(NamedTuple):
     """PRETRAIN's weights: a path or package:<name>, and whether it is the cached download of published weights."""
 
