@@ -140,20 +140,3 @@ def hard_positive_hard_negative(x, labels, margin):
         farthest = max(float((x[e] - x[o]).norm()) for e in (i, j) for o in range(len(x)) if labels[o] == labels[i])
         terms.append(max(0.0, farthest + margin - min(row)))
     return sum(terms) / len(terms)
-
-
-def triplet_loss(d, labels, margin, positives=None):
-    """All triplets of the batch, mean over those above zero (the triplet loss's own reduction).
-
-    Args:
-        positives: the ones that each sample may have; None: all of its class.
-    """
-    terms = []
-    for a, label in enumerate(labels):
-        for p in range(len(labels)):
-            for n in range(len(labels)):
-                allowed = positives is None or p in positives[a]
-                if p != a and allowed and labels[p] == label and labels[n] != label:
-                    terms.append(max(0.0, d[a][p] - d[a][n] + margin))
-    positive = [t for t in terms if t > 0]
-    return sum(positive) / len(positive) if positive else 0.0

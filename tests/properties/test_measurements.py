@@ -4,9 +4,8 @@ import math
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import roc_auc_score
 
 from pml_ext import functional
 from tests.oracles import metrics as oracle
@@ -38,17 +37,6 @@ def test_tar_at_far(pairs, far):
     assert float(point.tar) == value
     accepted = scores >= point.threshold
     assert int((accepted & same).sum()) == best and int((accepted & ~same).sum()) / impostors <= far
-
-
-@given(pairs=scored_pairs())
-def test_auc_and_equal_error_rate(pairs):
-    scores, same = pairs
-    assume(bool(same.any()) and not bool(same.all()))
-    roc = functional.roc_curve(scores, same)
-    lists = scores.tolist(), same.tolist()
-    assert float(functional.roc_auc(roc)) == pytest.approx(roc_auc_score(*lists[::-1]), abs=1e-12)
-    expected = verification_oracle.equal_error_rate(*lists)
-    assert float(functional.equal_error_rate(roc).far) == pytest.approx(expected, abs=1e-12)
 
 
 @given(pairs=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=20))

@@ -43,20 +43,23 @@ def test_a_broken_numba_warns_once(monkeypatch, caplog, tmp_path):
     ]
 
 
-@pytest.mark.parametrize("fails", ["to compile", "to count"])
-def test_failed_compilation_falls_back_to_search(fails, monkeypatch, caplog):
-    def njit(**options):
-        def compiled(*_):
-            if fails == "to compile":
-                raise OSError("no LLVM here\nand a second line")
+def without_llvm(*_):
+    raise OSError("no LLVM here\nand a second line")
 
-        return lambda function: compiled
 
-    monkeypatch.setattr(numba, "njit", njit)
+@pytest.mark.parametrize(
+    ("compiled", "reasons"),
+    [
+        (without_llvm, ["no LLVM here"]),
+        (lambda *_: None, ["one pair was counted as 0 and 0"]),
+        (None, []),  # compilation is disabled: the function itself
+    ],
+)
+def test_failed_compilation_falls_back_to_search(compiled, reasons, monkeypatch, caplog):
+    monkeypatch.setattr(numba, "njit", lambda **options: lambda function: compiled or function)
     with caplog.at_level(logging.WARNING, "pml_ext"):
         assert compiled_count_rows(*TYPES) is None
-    reason = "no LLVM here" if fails == "to compile" else "one pair was counted as 0 and 0"
-    assert [r.getMessage().rsplit(": ")[-1] for r in caplog.records] == [reason]
+    assert [r.getMessage().rsplit(": ")[-1] for r in caplog.records] == reasons
 
 
 def test_without_a_cache_folder_each_process_compiles(monkeypatch, caplog):
@@ -72,8 +75,3 @@ def test_without_a_cache_folder_each_process_compiles(monkeypatch, caplog):
     count_rows = compiled_count_rows(*TYPES)
     assert count_rows is not None and not caplog.records
     assert asked[-2:] == [True, False]
-
-
-def test_compilation_disabled(monkeypatch):
-    monkeypatch.setattr(numba, "njit", lambda **options: lambda function: function)
-    assert compiled_count_rows(*TYPES) is None
