@@ -65,7 +65,3 @@ def test_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytes
     assert torch.allclose(embedding, read_embeddings("one", need_labels=False).embeddings, atol=1e-5)
     assert main(["threshold", "choose", "one", "--far", "0.01"]) == 2
     assert "`pml-ext embed --label-by-folder` labels images by their folders" in capfd.readouterr().err
-    assert main(["train", "product"]) == 2
-    assert "no folder of images and no config file at product; did you mean products?" in capfd.readouterr().err
-    assert main(["compare", "logs/products", "logs/products/eval"]) == 0
-    assert "R@1" in (shown := capfd.readouterr().out) and shown.endswith("open compare.html\n")

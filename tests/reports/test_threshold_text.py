@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 import torch
 
-from pml_ext.metrics import SampleSource, SearchPlan, ThresholdReport
+from pml_ext.metrics import SearchPlan, ThresholdReport
 from pml_ext.metrics.threshold.structures import ClassErrors, ErrorRate, GalleryRates, MeanRate
 from pml_ext.reports.threshold_text import as_counts, meaning, percent, rejected_in_words
 
@@ -84,19 +84,3 @@ def test_classes_that_are_refused_often_are_counted(rate: float, text: str) -> N
 
 def test_percent_has_three_digits_and_no_exponent() -> None:
     assert [percent(v) for v in (0.633, 1e-3, 1.2345e-6, 1.0, 0.0)] == ["63.3 %", "0.1 %", "0.000123 %", "100 %", "0 %"]
-
-
-def test_the_summary_says_what_and_when_and_by_camera() -> None:
-    cameras = torch.arange(40) % 2
-    told = report(cameras=cameras, source=SampleSource(data="faces of May")).summary()
-    shown = (
-        "Of ",
-        "faces of May",
-        "FRR ",
-        "two cameras",
-        "seen by one camera",
-        "do not count",
-        "+00:00 by",
-    )
-    assert [text for text in shown if text not in told] == []
-    assert "camera" not in report().summary()

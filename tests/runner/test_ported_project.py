@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning
@@ -167,11 +168,7 @@ def test_a_map_without_feat_dim_channels_is_named_without_data() -> None:
 def test_evaluators_that_break_their_contract_are_named(
     process: Callable[..., Any], evaluate: Callable[..., Any], message: str
 ) -> None:
-    class Evaluator:
-        pass
-
-    made: Any = Evaluator()
-    made.process, made.evaluate = process, evaluate
+    made: Any = SimpleNamespace(process=process, evaluate=evaluate)
     own = OwnEvaluator(made)
     with pytest.raises(UserError, match=message):
         own.measure([own.process({"rows": torch.arange(2)}, torch.zeros(2, 3))])
