@@ -29,7 +29,10 @@ def first_run() -> str:
     runs = json.loads((HERE / "first_run.json").read_text(encoding="utf-8"))["runs"]
     *_, last = runs.values()
     found = last["baselines"] | {name: run["results"] for name, run in runs.items()}
-    rows = [[name, *(show(sets["Glyphs"][key]) for key, (_, show) in COLUMNS.items())] for name, sets in found.items()]
+    rows = []
+    for name, sets in found.items():
+        values = [show(sets["Glyphs"][key]) for key, (_, show) in COLUMNS.items()]
+        rows.append([name, *values])
     return table(["", *(heading for heading, _ in COLUMNS.values())], rows)
 
 

@@ -33,16 +33,18 @@ def recall_at_1() -> float:
 
 
 before = recall_at_1()
+optimizers = {
+    "trunk_optimizer": torch.optim.Adam(model.parameters(), lr=1e-2),
+    "metric_loss_optimizer": torch.optim.Adam(loss.parameters(), lr=1e-2),  # its projection learns too
+}
+sampler = MPerClassSampler(labels=labels[::2], m=8, batch_size=80, length_before_new_iter=800)
 trainer = trainers.MetricLossOnly(
     models={"trunk": model},
-    optimizers={
-        "trunk_optimizer": torch.optim.Adam(model.parameters(), lr=1e-2),
-        "metric_loss_optimizer": torch.optim.Adam(loss.parameters(), lr=1e-2),  # its projection learns too
-    },
+    optimizers=optimizers,
     batch_size=80,
     loss_funcs={"metric_loss": loss},
     dataset=TensorDataset(images[::2], labels[::2]),
-    sampler=MPerClassSampler(labels=labels[::2], m=8, batch_size=80, length_before_new_iter=800),
+    sampler=sampler,
     data_device=torch.device("cpu"),
     dataloader_num_workers=0,
 )

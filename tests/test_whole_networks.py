@@ -27,13 +27,11 @@ def test_methods_have_equal_trials_and_configs_accept_them() -> None:
                 assert points[0]["SOLVER.BASE_LR"] == cfg.SOLVER.BASE_LR
 
 
-def test_compared_methods_are_run_here_and_by_the_heads() -> None:
-    import methods
+def test_compared_methods_are_run() -> None:
     from whole_grid import ADDED, COMPARISONS, METHODS
 
     for base, method, _ in COMPARISONS:
-        assert {base.name, method.name} <= METHODS.keys() | ADDED.keys()
-        assert {base.head, method.head.removesuffix("@added")} <= methods.METHODS.keys()
+        assert {base, method} <= METHODS.keys() | ADDED.keys()
 
 
 def test_runs_are_identified_by_their_full_config() -> None:
@@ -89,7 +87,7 @@ def _page(folder: Path) -> str:
     from store import Store
     from whole_report import write_report
 
-    write_report(folder, Store(folder / "whole"), Store(folder / "heads"))
+    write_report(folder, Store(folder / "whole"))
     return (folder / "WHOLE_NETWORKS.md").read_text()
 
 

@@ -137,16 +137,18 @@ def cases_of(sizes: list[int], dim: int, per_class: int) -> dict[str, Case]:
         "DiscriminativeLoss": Method(with_classes(partial(DiscriminativeLoss, CLASSES, EMBEDDED))),
     }
     class_size = (256, CLASSES, per_class)
-    return {
+    loop = {"consecutive": Method(embedding_step(arcs))}
+    cases = {
         "CIT": Case(floor | cit, FLOOR, batches, small),
         "TCM": Case(floor | tcm, FLOOR, batches, small),
-        "LoOp arcs": Case(floor | {"consecutive": Method(embedding_step(arcs))}, FLOOR, loop_sizes, small),
+        "LoOp arcs": Case(floor | loop, FLOOR, loop_sizes, small),
         "LoOp around triplet": around(TRIPLETS, dim, per_class),
         "LoOp around contrastive": around(pml.ContrastiveLoss(), dim, per_class),
         "LoOp around multi-similarity": around(pml.MultiSimilarityLoss(), dim, per_class),
         "Recall@k and SmoothAP": Case(floor | ranking, FLOOR, ranking_sizes, (SMALL, 128, per_class)),
         "Discriminative": Case(discriminative, LINEAR, (class_size,), (SMALL, CLASSES, per_class)),
     }
+    return cases
 
 
 def main() -> None:

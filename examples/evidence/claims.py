@@ -29,10 +29,10 @@ class Claim(NamedTuple):
     jointly: bool = False
 
 
-_STEADIER: Expected = (("opis", LOWER), ("r1", KEPT))
-_BETTER: Expected = (("r1", HIGHER), ("map_at_r", HIGHER))
-_ON_PAR: Expected = (("r1", KEPT), ("map_at_r", KEPT))
-_ALIKE: Expected = (("r1", SAME), ("map_at_r", SAME))
+STEADIER: Expected = (("opis", LOWER), ("r1", KEPT))
+BETTER: Expected = (("r1", HIGHER), ("map_at_r", HIGHER))
+ON_PAR: Expected = (("r1", KEPT), ("map_at_r", KEPT))
+ALIKE: Expected = (("r1", SAME), ("map_at_r", SAME))
 TCM_BASES = ("smoothap", "recall", "triplet", "ms", "proxy_nca", "arcface", "id")
 CLASSIFIERS = ("proxy_nca", "arcface", "id")
 
@@ -49,70 +49,70 @@ CLAIMS = (
     Claim(
         "TCM lowers OPIS of any loss without lowering R@1.",
         "TCM paper, Tables 2, 3 and 5",
-        _with_term(TCM_BASES, "tcm", _STEADIER),
+        _with_term(TCM_BASES, "tcm", STEADIER),
         jointly=True,
     ),
     Claim(
         "Added to a loss with unchanged settings, TCM lowers OPIS without lowering R@1.",
         "the same; added after the first figures were seen",
-        _with_term(TCM_BASES, "tcm@added", _STEADIER),
+        _with_term(TCM_BASES, "tcm@added", STEADIER),
         jointly=True,
     ),
     Claim(
         "CIT, which has no margin, equals the other losses at their best margins.",
         "CIT paper, Tables 1 and 7",
-        _over_bases(("triplet", "angular", "circle", "centroid_triplet"), "cit@1.0", _ON_PAR),
+        _over_bases(("triplet", "angular", "circle", "centroid_triplet"), "cit@1.0", ON_PAR),
     ),
     Claim(
         "CIT is better than margin losses whose margin was not tuned.",
         "CIT paper, Tables 1, 7 and 8",
-        _over_bases(("triplet@0.05", "angular@40", "circle@0.4", "centroid_triplet@0.05"), "cit@1.0", _BETTER),
+        _over_bases(("triplet@0.05", "angular@40", "circle@0.4", "centroid_triplet@0.05"), "cit@1.0", BETTER),
     ),
     Claim(
         "CIT is better than SoftTriple, the other loss without a margin.",
         "CIT paper, Table 1",
-        _over_bases(("soft_triple",), "cit@1.0", _BETTER),
+        _over_bases(("soft_triple",), "cit@1.0", BETTER),
     ),
     Claim(
         "γ hardly changes the accuracy.",
         "CIT paper, Table 3",
-        tuple(Comparison("cit@1.0", f"cit@{gamma}", _ALIKE) for gamma in GAMMAS[:-1]),
+        tuple(Comparison("cit@1.0", f"cit@{gamma}", ALIKE) for gamma in GAMMAS[:-1]),
     ),
     Claim(
         "With an ID loss, CIT does as well as the triplet loss (not a claim of the paper).",
         "ours",
-        _over_bases(("id + triplet",), "id + cit", _ON_PAR),
+        _over_bases(("id + triplet",), "id + cit", ON_PAR),
     ),
     Claim(
         "LoOp raises R@1 and mAP@R of the triplet, HPHN, lifted structure and multi-similarity losses.",
         "LoOp paper, Table 2",
         (
-            *_over_bases(("triplet_disjoint", "triplet_random", "triplet"), "loop_triplet", _BETTER),
-            Comparison("hphn", "loop_hphn", _BETTER),
-            Comparison("lifted", "loop_lifted", _BETTER),
-            Comparison("ms", "loop_ms", _BETTER),
+            *_over_bases(("triplet_disjoint", "triplet_random", "triplet"), "loop_triplet", BETTER),
+            Comparison("hphn", "loop_hphn", BETTER),
+            Comparison("lifted", "loop_lifted", BETTER),
+            Comparison("ms", "loop_ms", BETTER),
         ),
     ),
     Claim(
         "LoOp is better than semi-hard sampling.",
         "LoOp paper, Table 3",
-        _over_bases(("triplet_semihard",), "loop_triplet", _BETTER),
+        _over_bases(("triplet_semihard",), "loop_triplet", BETTER),
     ),
     Claim(
         "The discriminative loss is better than softmax and semi-hard triplets.",
         "Discriminative loss paper, Tables 4 and 5",
-        _over_bases(("softmax", "triplet_semihard"), "discriminative@one_hot", _BETTER),
+        _over_bases(("softmax", "triplet_semihard"), "discriminative@one_hot", BETTER),
     ),
     Claim(
         "Each kind of similarity added to the weights helps, and MS with all three is best.",
         "MS paper, Table 2",
         (
-            Comparison("gpw@binomial", "gpw@binomial+mining", _BETTER),
-            Comparison("gpw@lifted_star", "gpw@lifted_star+mining", _BETTER),
+            Comparison("gpw@binomial", "gpw@binomial+mining", BETTER),
+            Comparison("gpw@lifted_star", "gpw@lifted_star+mining", BETTER),
             *_over_bases(
                 ("gpw@weighting", "gpw@binomial", "gpw@lifted_star", "gpw@mining", "gpw@bin_lifted"),
                 "gpw@weighting+mining",
-                _BETTER,
+                BETTER,
             ),
         ),
     ),

@@ -74,40 +74,40 @@ about ±4.5 points. Rejecting every pair lowers it, too, so read it with mAP@R.
 """
 
 
-def mean_of(by_set: Mapping[str, Sequence[Difference]]) -> Difference:
+def mean_of(by_set: Sequence[Sequence[Judged]]) -> Difference:
     """Mean over comparisons and sets, for these sets.
 
     Comparisons on one set share its classes and often the base: their deviations are averaged as if fully dependent;
     sets are independent.
     """
     means, parts = [], []
-    for differences in by_set.values():
+    for of_set in by_set:
+        differences = [judged.difference for judged in of_set]
         deviation = np.mean([difference.spread.variance**0.5 for difference in differences]) / len(by_set)
         freedom = min(difference.spread.freedom for difference in differences)
         parts.append(Spread(float(deviation) ** 2, freedom))
         means.append(np.mean([difference.mean for difference in differences]))
-    first = next(iter(by_set.values()))[0]
-    return first._replace(mean=float(np.mean(means)), spread=sum_of(*parts))
+    return by_set[0][0].difference._replace(mean=float(np.mean(means)), spread=sum_of(*parts))
 
 
-def _average(verdicts: Verdicts, comparisons: Sequence[Comparison], sets: Sequence[str]) -> list[list[Judged]]:
+def _judged(verdicts: Verdicts, comparisons: Sequence[Comparison], sets: Sequence[str]) -> list[list[Judged]]:
     """The comparisons by set, without the sets on which fewer of them were run."""
     by_set = []
     for set_name in sets:
         by_set.append([judged for comparison in comparisons for judged in verdicts.of(set_name, comparison)])
     most = max(map(len, by_set))
-    return [judged for judged in by_set if len(judged) == most > 0]
+    return [of_set for of_set in by_set if len(of_set) == most > 0]
 
 
 def write_guide(folder: Path, verdicts: Verdicts, sets: Sequence[str]) -> None:
     """Write WHICH_LOSS.md and its figure, and the numbers of both tables to results/guide.json."""
     gains, counts = {}, {}
     for name, comparisons in AVERAGES.items():
-        by_set = _average(verdicts, comparisons, sets)
+        by_set = _judged(verdicts, comparisons, sets)
         if by_set:
-            gains[name] = mean_of({of[0].set_name: [judged.difference for judged in of] for of in by_set}).shown()
-            judged = [judged.verdict for of in by_set for judged in of]
-            counts[name] = [judged.count(HOLDS), judged.count(REVERSED), len(judged)]
+            gains[name] = mean_of(by_set).shown()
+            found = [judged.verdict for of_set in by_set for judged in of_set]
+            counts[name] = [found.count(HOLDS), found.count(REVERSED), len(found)]
     losses = _over_sets(verdicts.results, sets)
     normalised = summary(verdicts.results, sets)
     numbers = {"losses": losses, "gains": gains, "counts": counts, "normalised": normalised}

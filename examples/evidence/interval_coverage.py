@@ -39,13 +39,11 @@ of 40 people, intervals of FPIR are wider than they need be.
 | interval | {heads} |
 |---|{rule}
 {rows}
-
 Each threshold was then checked {looks} times on unchanged data. So many were refuted at some time; at most 5 % may be:
 
 | | {heads} |
 |---|{rule}
-| refuted | {refuted} |
-"""
+{refuted}"""
 
 
 def draw(people: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -122,6 +120,10 @@ def measure(people: int, gallery: int, sets: int, population: Population) -> tup
     return {name: f"{100 * inside[name] / count:.1f} %" for name, count in known.items()}, refuted
 
 
+def line_of(name: str, cells: list[str]) -> str:
+    return f"| {name} | {' | '.join(cells)} |\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sets", type=int, default=1000)
@@ -134,20 +136,23 @@ def main() -> None:
     with ProcessPoolExecutor(arguments.processes) as pool:
         futures = [pool.submit(measure, *size, arguments.sets, population) for size in SIZES]
         columns = [future.result() for future in futures]
-    by_name = {name: [coverage[name] for coverage, _ in columns] for name in columns[0][0]}
-    rows = [f"| {name} | {' | '.join(cells)} |" for name, cells in by_name.items()]
-    page = PAGE.format(
-        sets=arguments.sets,
-        reference=arguments.reference,
-        samples=SAMPLES,
-        far=FAR,
-        looks=LOOKS,
-        chance=196 * math.sqrt(0.05 * 0.95 / arguments.sets),
-        heads=" | ".join(f"{people} people, galleries of {gallery}" for people, gallery in SIZES),
-        rule="---|" * len(SIZES),
-        rows="\n".join(rows),
-        refuted=" | ".join(f"{100 * count / arguments.sets:.1f} %" for _, count in columns),
-    )
+    coverages = [coverage for coverage, _ in columns]
+    rows = ""
+    for name in coverages[0]:
+        rows += line_of(name, [coverage[name] for coverage in coverages])
+    values: dict[str, Any] = {
+        "sets": arguments.sets,
+        "reference": arguments.reference,
+        "samples": SAMPLES,
+        "far": FAR,
+        "looks": LOOKS,
+        "chance": 196 * math.sqrt(0.05 * 0.95 / arguments.sets),
+        "heads": " | ".join(f"{people} people, galleries of {gallery}" for people, gallery in SIZES),
+        "rule": "---|" * len(SIZES),
+        "rows": rows,
+        "refuted": line_of("refuted", [f"{100 * count / arguments.sets:.1f} %" for _, count in columns]),
+    }
+    page = PAGE.format(**values)
     arguments.output.write_text(page, encoding="utf-8")
 
 

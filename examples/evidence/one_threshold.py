@@ -82,7 +82,9 @@ def main() -> None:
         "normalised scores": rates_of_classes(samples, labels, half_of_samples),
     }
     draw(rates, PICTURES / "one_threshold.png")
-    kept = {title: [float(f"{value:.4g}") for value in values] for title, values in rates.items()}
+    kept = {}
+    for title, values in rates.items():
+        kept[title] = [float(f"{value:.4g}") for value in values]
     write_atomically(PICTURES / "one_threshold.json", json.dumps(kept) + "\n")
 
 

@@ -125,9 +125,11 @@ def level_of_family(p_values: Iterable[float], share: float = LEVEL) -> float:
     Benjamini and Hochberg (1995): of m p values the largest k with p₍ₖ₎ ≤ 0.05 k / m; the level is 0.05 k / m.
     """
     values = np.sort([*p_values])
-    levels = share * np.arange(1, len(values) + 1) / max(len(values), 1)
-    passing = np.flatnonzero(values <= levels)
-    return float(levels[passing[-1] if len(passing) else 0]) if len(values) else share
+    if len(values) == 0:
+        return share
+    levels = share * np.arange(1, len(values) + 1) / len(values)
+    passing = levels[values <= levels]
+    return float(passing.max(initial=levels[0]))
 
 
 def bound_of(found: Difference, direction: str, measure: str) -> float:
@@ -137,17 +139,15 @@ def bound_of(found: Difference, direction: str, measure: str) -> float:
     return float(np.copysign(TOLERANCE[measure], found.mean)) if direction == SAME else 0.0
 
 
-def verdict(found: Difference, direction: str, measure: str, *, level: float = LEVEL, luck: float = 0.0) -> str:
-    """Whether the interval of the level lies on the claimed side of its bound, or on the other side.
-
-    A difference that is smaller than luck, the difference of one function tuned twice, decides nothing against 0, and
-    reverses nothing.
-    """
+def verdict(found: Difference, direction: str, measure: str, *, level: float = LEVEL) -> str:
+    """Whether the interval of the level lies on the claimed side of its bound, or on the other side."""
     bound = bound_of(found, direction, measure)
+    if found.p(bound) > level:
+        return OPEN
     if direction == SAME:
         holds = abs(found.mean) < abs(bound)
+    elif direction == LOWER:
+        holds = found.mean < bound
     else:
-        holds = found.mean < bound if direction == LOWER else found.mean > bound
-    if found.p(bound) > level or (abs(found.mean) < luck and not (holds and bound)):
-        return OPEN
+        holds = found.mean > bound
     return HOLDS if holds else REVERSED

@@ -1,6 +1,5 @@
 """The stored results by set and method: chosen settings, values, differences of methods, and verdicts on them."""
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -20,9 +19,8 @@ from statistics_of_pairs import (
     pooled,
     verdict,
 )
-from store import TEST, TEST_AS_BASE, Store, test_of_draw, validation
+from store import TEST, TEST_AS_BASE, Store, test_of_draw
 
-TWICE = ("contrastive", "tcm")  # one function (with λ = 1), tuned as two methods on two grids
 PRIOR = 4  # degrees of freedom of the pooled spread of tuning, when it is combined with a method's own
 
 Result = dict[str, Any]
@@ -32,27 +30,26 @@ class Tested:
     """The stored results by set and method.
 
     tests: of the chosen settings: the last ones with the most seeds, as a method may have been tuned again.
-    trials: the number of settings tried on the first validation split.
     replaced: the number of these choices that replace one which had been tested.
+    sets: those that have tests.
     """
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.tests: dict[tuple[str, str], list[Result]] = {}
-        self.trials: Counter[tuple[str, str]] = Counter()
         self.replaced = 0
         self._stages: dict[tuple[str, str], dict[str, list[Result]]] = {}
         for result in store.found.values():
             which = (result["set"], result["method"])
             self._stages.setdefault(which, {}).setdefault(result["stage"], []).append(result)
         for which, stages in self._stages.items():
-            self.trials[which] = len(stages.get(validation(0), []))
             groups = _by_settings(stages.get(TEST, []))
             if groups:
                 most = max(map(len, groups))
                 complete = [group for group in groups if len(group) == most]
                 self.tests[which] = complete[-1]
                 self.replaced += len(complete) > 1
+        self.sets = {set_name for set_name, _ in self.tests}
         self.difference = cache(self._difference)
         self.tuning = cache(self._tuning)
 
@@ -65,20 +62,10 @@ class Tested:
         chosen: dict[str, Any] = self.tests[set_name, method][0]["settings"]
         return chosen
 
-    def hours(self) -> float:
-        """Hours of CPU time of all results; runs without a recorded time count as the mean."""
-        timed = [result["seconds"] for result in self.store.found.values() if "seconds" in result]
-        return len(self.store.found) * sum(timed) / max(len(timed), 1) / 3600
-
     def by_class(self, results: list[Result], metric: str) -> np.ndarray:
         """(S, C)"""
         kept = [self.store.by_class(result["key"], result["set"]) for result in results]
         return np.stack(kept)[:, MEASURES[metric]]
-
-    def luck(self, set_name: str, metric: str) -> float:
-        """The absolute difference of one function that was tuned as two methods; 0 if it was not."""
-        found = self.difference(set_name, *TWICE, metric)
-        return 0.0 if found is None else abs(found.mean)
 
     def _difference(self, set_name: str, base: str, method: str, metric: str) -> Difference | None:
         """The difference of two methods, cached; None unless both were run with the same seeds.
@@ -123,7 +110,7 @@ class Tested:
         """
         found = self._spreads([set_name], metric)
         if not found:
-            found = self._spreads(sorted({name for name, _ in self.tests}), metric)
+            found = self._spreads(sorted(self.sets), metric)
         return pooled(found) if found else None
 
     def _spreads(self, sets: Sequence[str], metric: str) -> list[Spread]:
@@ -184,7 +171,8 @@ class Verdicts:
                         family[set_name, base, method, measure, bound] = difference.p(bound)
         self.family = [*family.values()]
         self.level = level_of_family(self.family)
-        self.excluding = [sum(p <= level for p in self.family) for level in (LEVEL, self.level)]
+        values = np.array(self.family)
+        self.excluding = [int((values <= level).sum()) for level in (LEVEL, self.level)]
 
     def of(self, set_name: str, comparison: Comparison) -> list[Judged]:
         """In each measure; none if it was not run."""
@@ -192,7 +180,6 @@ class Verdicts:
         for measure, direction in comparison.expected:
             difference = self.results.difference(set_name, comparison.base, comparison.method, measure)
             if difference is not None:
-                luck = self.results.luck(set_name, measure)
-                judged = verdict(difference, direction, measure, level=self.level, luck=luck)
+                judged = verdict(difference, direction, measure, level=self.level)
                 found.append(Judged(set_name, comparison, measure, direction, difference, judged))
         return found

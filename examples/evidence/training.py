@@ -38,12 +38,13 @@ def train_and_measure(name: str, settings: Settings, seed: int, data: Features) 
 
 
 def measure_untrained(data: Features, path: Path) -> None:
-    """Write the metrics of an untrained layer by seed to a JSON file."""
-    found = []
+    """Write each metric of an untrained layer, by seed, to a JSON file."""
+    found: dict[str, list[float]] = {}
     for seed in SEEDS:
         torch.manual_seed(seed)  # as for every method
         head = nn.Linear(data.query.features.shape[-1], DIMENSION)
-        found.append(measured_head(head, data).metrics)
+        for metric, value in measured_head(head, data).metrics.items():
+            found.setdefault(metric, []).append(value)
     write_atomically(path, json.dumps(found, indent=1) + "\n")
 
 

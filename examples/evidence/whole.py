@@ -83,34 +83,18 @@ def main() -> None:
             run_all(tests(set_name, Store(RESULTS)), given.processes)
     store = Store(RESULTS)
     store.pack(list(SETS))
-    write_report(HERE, store, Store(HERE / "results"))
+    write_report(HERE, store)
     print(HERE / "WHOLE_NETWORKS.md")
 
 
 def run_all(runs: list[Run], processes: int) -> None:
-    """Run everything that is not stored yet; report the remaining runs on standard error."""
+    """Run everything that is not stored yet; report progress on standard error."""
     store = Store(RESULTS)
     left = [run for run in runs if store.get(run) is None]
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        _tell(pool.map(_in_a_process, left), len(left))
-
-
-def _tell(finished: Iterator[Run], total: int) -> None:
-    started = time.monotonic()
-    for number, run in enumerate(finished, 1):
-        end = time.time() + (time.monotonic() - started) / number * (total - number)
-        print(
-            f"{run.set}, {run.stage}, {run.method}, seed {run.seed}: done; {total - number} left until about "
-            f"{time.strftime('%H:%M', time.localtime(end))}",
-            file=sys.stderr,
-            flush=True,
-        )
-
-
-def _in_a_process(run: Run) -> Run:
-    torch.set_num_threads(1)
-    done(run)
-    return run
+        for number, run in enumerate(pool.map(do, left), 1):
+            which = f"{run.set}, {run.stage}, {run.method}, seed {run.seed}"
+            print(f"{which}: {number} of {len(left)}", file=sys.stderr, flush=True)
 
 
 def points(set_name: str, method: str, store: Store) -> list[Settings]:
@@ -145,11 +129,11 @@ def made(set_name: str, stage: str, method: str, settings: Mapping[str, Any], se
     own = {"NAME", *(LOSS_NODES[name] for name in cfg.MODEL.LOSSES.NAME)}
     ignored = [*WITHOUT_EFFECT, *(f"MODEL.LOSSES.{node}" for node in cfg.MODEL.LOSSES.keys() - own)]
     defaults = dict(_values(get_cfg()))
-    changed = {
-        key: value
-        for key, value in _values(cfg)
-        if value != defaults[key] and not any(f"{key}.".startswith(f"{node}.") for node in ignored)
-    }
+    changed = {}
+    for key, value in _values(cfg):
+        is_ignored = any(f"{key}.".startswith(f"{node}.") for node in ignored)
+        if value != defaults[key] and not is_ignored:
+            changed[key] = value
     fingerprint = hashlib.sha256(repr(sorted(changed.items())).encode()).hexdigest()[:16]
     return Run(set_name, stage, method, dict(settings), seed, fingerprint)
 
@@ -169,17 +153,17 @@ def words(settings: Mapping[str, Any]) -> list[str]:
     return [str(word) for pair in settings.items() for word in pair]
 
 
-def done(run: Run) -> dict[str, Any]:
-    """The result of a run, trained now unless stored."""
+def do(run: Run) -> Run:
+    """Train, measure and store a run."""
+    torch.set_num_threads(1)
+    embeddings, images, seconds = trained(run)
+    found = measured(embeddings, images)
     store = Store(RESULTS)
-    if (kept := store.get(run)) is not None:
-        return kept
-    embeddings, pictures, seconds = trained(run)
-    found = measured(embeddings, pictures)
     if run.stage == TEST:
         store.keep_by_class(run, found.by_class.numpy())
     more = {"cpu_seconds": seconds, "torch": torch.__version__, "date": date.today().isoformat()}
-    return store.add(run, found.metrics, **more)
+    store.add(run, found.metrics, **more)
+    return run
 
 
 def trained(run: Run) -> tuple[list[Tensor], list[Pictures], int]:

@@ -7,7 +7,7 @@ validation chose for linear heads and its defaults. Every method has six trials;
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from statistics_of_pairs import HIGHER, KEPT, LOWER
+from claims import BETTER, ON_PAR, STEADIER, Comparison
 
 Settings = dict[str, Any]  # config key to value
 
@@ -23,13 +23,6 @@ class Set(NamedTuple):
     folder: str
     data: str
     configs: Mapping[str, str] = {}
-
-
-class Compared(NamedTuple):
-    """A method here, and the method for linear heads with the same loss."""
-
-    name: str
-    head: str
 
 
 SETS = {
@@ -100,18 +93,14 @@ ADDED_MARGINS: list[Settings] = [
     for minus in (0.3, 0.4, 0.5)
 ]
 
-_TRIPLET, _SMOOTHAP = Compared("triplet", "triplet"), Compared("smoothap", "smoothap")
-_STEADIER = (("opis", LOWER), ("r1", KEPT))
-_BETTER = (("r1", HIGHER), ("map_at_r", HIGHER))
-_ON_PAR = (("r1", KEPT), ("map_at_r", KEPT))
-COMPARISONS: tuple[tuple[Compared, Compared, tuple[tuple[str, str], ...]], ...] = (
-    (_TRIPLET, Compared("triplet_tcm", "triplet + tcm"), _STEADIER),
-    (_SMOOTHAP, Compared("smoothap_tcm", "smoothap + tcm"), _STEADIER),
-    (_TRIPLET, Compared("triplet_tcm_added", "triplet + tcm@added"), _STEADIER),
-    (_SMOOTHAP, Compared("smoothap_tcm_added", "smoothap + tcm@added"), _STEADIER),
-    (_TRIPLET, Compared("loop_triplet", "loop_triplet"), _BETTER),
-    (_TRIPLET, Compared("cit", "cit@1.0"), _ON_PAR),
-    (_TRIPLET, Compared("ce_cit", "id + cit"), _ON_PAR),
-    (_TRIPLET, Compared("ms", "ms"), _BETTER),
-    (_TRIPLET, Compared("discriminative", "discriminative@one_hot"), _BETTER),
+COMPARISONS = (
+    Comparison("triplet", "triplet_tcm", STEADIER),
+    Comparison("smoothap", "smoothap_tcm", STEADIER),
+    Comparison("triplet", "triplet_tcm_added", STEADIER),
+    Comparison("smoothap", "smoothap_tcm_added", STEADIER),
+    Comparison("triplet", "loop_triplet", BETTER),
+    Comparison("triplet", "cit", ON_PAR),
+    Comparison("triplet", "ce_cit", ON_PAR),
+    Comparison("triplet", "ms", BETTER),
+    Comparison("triplet", "discriminative", BETTER),
 )

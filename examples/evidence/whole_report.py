@@ -5,13 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from claims import Comparison
-from image_sets import SOURCES
 from normalization_tables import WORST, read_whole, whole_rows
 from rows import Row, means, of_difference, write_rows
 from statistics_of_pairs import HEADINGS, OPEN, verdict
 from store import Store
-from tested import Result, Tested, Verdicts
+from tested import Result, Tested
 from whole_grid import ADDED, COMPARISONS, METHODS, SETS
 
 from pml_ext._files import write_atomically
@@ -32,7 +30,7 @@ Differences from the base, with 95 % intervals by Student's t over seeds and tes
 |---|---|---|---|---|
 {differences}
 {undecided} of {compared} comparisons are undecided and left out; [whole_networks.csv](results/whole_networks.csv) has \
-all of them, and the verdicts for linear heads. In `triplet_tcm` and `smoothap_tcm` TCM's margins and the learning \
+all of them. In `triplet_tcm` and `smoothap_tcm` TCM's margins and the learning \
 rate were tuned; in `…_added` the base keeps its own best settings.
 
 {normalised}## How far to trust it
@@ -86,15 +84,11 @@ class Networks(Tested):
         return mean
 
 
-def write_report(folder: Path, whole: Store, heads: Store) -> None:
-    """Write WHOLE_NETWORKS.md and results/whole_networks.csv.
-
-    Args:
-        heads: the runs of run.py, for their verdicts on the same comparisons.
-    """
-    results, of_heads = Networks(whole), Verdicts(Tested(heads), list(SOURCES))
-    sets = [name for name in SETS if any(of == name for of, _ in results.tests)]
-    compared = [row for name in sets for row in _comparisons(name, results, of_heads)]
+def write_report(folder: Path, store: Store) -> None:
+    """Write WHOLE_NETWORKS.md and results/whole_networks.csv."""
+    results = Networks(store)
+    sets = [name for name in SETS if name in results.sets]
+    compared = [row for name in sets for row in _comparisons(name, results)]
     normalised = [*whole_rows(results, sets)]
     methods = [row for name in sets for row in _methods(name, results)]
     (folder / "results").mkdir(exist_ok=True)
@@ -140,20 +134,13 @@ def _repeats(results: Networks) -> str:
     return REPEATS.format(methods=", ".join(methods), r1=100 * max(r1), opis=100 * max(opis))
 
 
-def _comparisons(set_name: str, results: Tested, heads: Verdicts) -> Iterator[Row]:
+def _comparisons(set_name: str, results: Tested) -> Iterator[Row]:
     for base, method, expected in COMPARISONS:
-        of_heads = {j.measure: j for j in heads.of(set_name, Comparison(base.head, method.head, expected))}
         for metric, direction in expected:
-            difference = results.difference(set_name, base.name, method.name, metric)
-            if difference is None:
-                continue
-            note = ""
-            if metric in of_heads:
-                mean = of_heads[metric].difference.shown()[0]
-                note = f"linear heads: {of_heads[metric].verdict} ({mean:+.2f})"
-            pair, judged = (base.name, method.name), verdict(difference, direction, metric)
-            more = {"expected": direction, "verdict": judged, "note": note}
-            yield of_difference("whole networks", set_name, pair, metric, difference, **more)
+            difference = results.difference(set_name, base, method, metric)
+            if difference is not None:
+                more = {"expected": direction, "verdict": verdict(difference, direction, metric)}
+                yield of_difference("whole networks", set_name, (base, method), metric, difference, **more)
 
 
 def _methods(set_name: str, results: Tested) -> Iterator[Row]:

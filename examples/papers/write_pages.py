@@ -79,7 +79,9 @@ def pages(rows: list[Row]) -> dict[str, str]:
 
 def _page(key: str, paper: dict[str, Any], all_rows: list[Row]) -> str:
     rows = [row for row in all_rows if row.paper == key]
-    everywhere = [note for note in rows[0].notes if all(note in row.notes for row in rows)]
+    everywhere = list(rows[0].notes)
+    for row in rows:
+        everywhere = [note for note in everywhere if note in row.notes]
     text = f"# {key}\n\n{paper['title']}. [How to run a row; the claims on other data](README.md).\n\n"
     text += paper["loss"] + "\n"
     text += "".join(f"- {remark}\n" for remark in paper.get("remarks", []))
