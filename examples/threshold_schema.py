@@ -11,7 +11,6 @@ import msgspec
 
 from pml_ext.metrics.threshold.file import FORMAT
 from pml_ext.metrics.threshold.structures import (
-    Alternative,
     Calibration,
     CameraRates,
     Checkpoint,
@@ -31,7 +30,6 @@ ALWAYS: dict[str, Any] = {
     "frr": ErrorRate,
     "cameras": CameraRates | None,
     "consistency": Consistency | None,
-    "alternatives": list[Alternative],
     "classes": list[ClassErrors],
     "worst_by_far": list[int | str],
     "worst_by_frr": list[int | str],

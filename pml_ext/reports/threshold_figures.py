@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from pml_ext.metrics.threshold.structures import GalleryRates, MeanRate, ThresholdCurves, ThresholdFields
+from pml_ext.metrics.threshold.structures import ThresholdCurves, ThresholdFields
 from pml_ext.reports import drawing
-from pml_ext.reports.drawing import BLACK, BLUE, ORANGE, PALE, SKY, ReportFigure, add_legend, label_above, shorten
+from pml_ext.reports.drawing import BLACK, BLUE, ORANGE, PALE, SKY, ReportFigure, add_legend, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,8 +27,7 @@ def threshold_figures(report: ThresholdFields) -> list[ReportFigure]:
         ranges = consistency.distances, consistency.far_range
         figures.append(utility_figure(curves.distances, curves.utilities, names, *ranges, threshold=report))
     figures.append(error_figure(report))
-    galleries = gallery_figure(report)
-    return figures if galleries is None else [*figures, galleries]
+    return figures
 
 
 def utility_figure(
@@ -135,47 +134,3 @@ def _draw_distances(report: ThresholdFields, curves: ThresholdCurves, axes: "Axe
 def _mark(axes: "Axes", report: ThresholdFields) -> None:
     label = f"threshold: {report.score_name} ≥ {report.cosine:.3f}"
     axes.axvline(report.distance, color=ORANGE, linestyle="--", linewidth=2, label=label)
-
-
-def gallery_figure(report: ThresholdFields) -> ReportFigure | None:
-    """FPIR and FNIR against the size of the gallery; None without two sizes."""
-    searches = report.searches
-    if searches is None or len(searches.sizes) < 2:
-        return None
-    sizes, planned = searches.sizes, searches.gallery_size
-
-    def draw_fpir(axes: "Axes") -> None:
-        _plot_rates(axes, [(size, size.fpir) for size in sizes], BLUE, planned)
-        label_above(axes, "searches for identities not enrolled: with a match")
-
-    def draw_fnir(axes: "Axes") -> None:
-        _plot_rates(axes, [(size, size.fnir) for size in sizes if size.fnir], ORANGE, planned)
-        label_above(axes, f"searches for enrolled identities: not in the top {searches.rank}")
-
-    caption = (
-        f"Errors of searches at this threshold, {report.score_name} {report.cosine:.4f}, as the gallery grows: means "
-        f"over all galleries of so many of the {searches.identities:,} identities."
-    )
-    panels = [draw_fpir, draw_fnir] if all(size.fnir for size in sizes) else [draw_fpir]
-    return ReportFigure("galleries", "Searches in galleries of other sizes", caption, panels)
-
-
-def _plot_rates(
-    axes: "Axes",
-    rates: Sequence[tuple[GalleryRates, MeanRate]],
-    colour: str,
-    planned: int,
-) -> None:
-    enrolled = [size.enrolled for size, _ in rates]
-    lows, highs = [rate.low for _, rate in rates], [rate.high for _, rate in rates]
-    axes.fill_between(enrolled, lows, highs, color=SKY, alpha=0.5)
-    values = [rate.rate for _, rate in rates]
-    axes.plot(enrolled, values, color=colour, marker="o", label="with 95 % interval")
-    axes.axvline(planned, color=BLACK, linewidth=1, linestyle=":", label=f"planned: {planned:,}")
-    axes.set(xscale="log", xlabel="enrolled identities")
-    axes.set_ylim(bottom=0)
-    axes.set_xticks(enrolled, [f"{size:,}" for size in enrolled], fontsize=8)
-    axes.minorticks_off()
-    drawing.format_axis(axes.yaxis, "fpir")
-    axes.grid(color=PALE)
-    add_legend(axes)

@@ -10,7 +10,6 @@ from pml_ext.metrics.threshold.structures import (
     GalleryRates,
     GroupPair,
     Sample,
-    Target,
     ThresholdFields,
     WorstPair,
 )
@@ -21,7 +20,6 @@ from pml_ext.reports.threshold_text import (
     cameras_in_words,
     meaning,
     origin_lines,
-    overall_in_words,
     percent,
     ratio_in_words,
     rejected_in_words,
@@ -40,12 +38,11 @@ def _thumbnail_of_path(sample: Sample) -> str | None:
 
 def page_of(report: ThresholdFields, figures: list[ReportFigure], image_of: ImageOf = _thumbnail_of_path) -> str:
     """The page as text, with the `threshold_figures` of the report."""
-    alternatives, marked = _alternatives(report)
     cards = {}
     if (pairs := report.worst_pairs) is not None:
         cards["Most similar samples of different classes"] = _cards(report, pairs.impostors, "accepted", image_of)
         cards["Least similar samples of one class"] = _cards(report, pairs.genuine, "rejected", image_of)
-    sentences = [cameras_in_words(report), f"{rejected_in_words(report)}.", overall_in_words(report)]
+    sentences = [cameras_in_words(report), f"{rejected_in_words(report)}."]
     texts = {
         "title": "One threshold, and what it does to each class",
         "meaning": meaning(report),
@@ -57,11 +54,10 @@ def page_of(report: ThresholdFields, figures: list[ReportFigure], image_of: Imag
     }
     tables = {
         "searches": searches_table(report),
-        "alternatives": alternatives,
         "groups": group_tables(report),
         "classes": class_tables(report),
     }
-    shown = {"report": report, "sentences": sentences, "figures": figures, "cards": cards, "marked": marked}
+    shown = {"report": report, "sentences": sentences, "figures": figures, "cards": cards}
     return render("threshold.html", **shown, **texts, **tables)
 
 
@@ -81,18 +77,6 @@ def write_files(report: ThresholdFields, stem: Path, image_of: ImageOf = _thumbn
     write_html(html, text)
     write_atomically(png, pixels)
     return [json, html, png]
-
-
-def _alternatives(report: ThresholdFields) -> tuple[Table, int | None]:
-    """A row for each threshold, and the row of the chosen one."""
-    heads = ["wrongly accepted at most", f"{report.score_name} at least", "wrongly accepted", "wrongly rejected"]
-    rows, chosen = list[list[str]](), None
-    for other in report.alternatives:
-        at_most = percent(other.target)
-        if report.target == Target("far", other.target):
-            at_most, chosen = f"{at_most} (chosen)", len(rows)
-        rows.append([at_most, f"{other.cosine:.4f}", with_interval(other.far), with_interval(other.frr)])
-    return (heads, rows), chosen
 
 
 def _cards(

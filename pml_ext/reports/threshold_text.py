@@ -3,7 +3,6 @@
 import math
 from decimal import Decimal
 
-from pml_ext.functional.verification.roc import ROC, equal_error_rate, roc_auc
 from pml_ext.metrics.threshold.structures import (
     ErrorRate,
     GalleryRates,
@@ -18,7 +17,6 @@ Line = tuple[str, str]
 
 _SHOWN = 3  # classes in a line
 _ROUNDING = 0.1  # relative error of a share that is written as "a of b"
-_UNLIKE = 1.5  # times the pooled FRR, from where the mean over classes is added
 _ROUND_RATES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 
@@ -56,9 +54,6 @@ def meaning(report: ThresholdFields) -> str:
     far, frr = report.far, report.frr
     accepted = _share(far.rate, far.pairs, "comparisons of two different identities", "wrongly accepted")
     rejected = _share(frr.rate, frr.pairs, "comparisons of the same identity", "wrongly rejected")
-    mean = report.mean_frr
-    if max(mean, frr.rate) > _UNLIKE * min(mean, frr.rate):
-        rejected += f", but {percent(mean)} on average over the identities: some have far more samples than others"
     return f"Of {accepted}; of {rejected}."
 
 
@@ -108,18 +103,6 @@ def rejected_in_words(report: ThresholdFields) -> str:
     rejected = sum(rate > limit for rate in rates)
     have = "has" if rejected == 1 else "have"
     return f"{rejected} of {len(rates)} classes {have} more than {percent(limit)} of their genuine pairs rejected"
-
-
-def overall_in_words(report: ThresholdFields) -> str:
-    """Equal error rate and area under the ROC curve; empty for a loaded report, which has no curves."""
-    if report.curves is None:
-        return ""
-    roc = ROC(report.curves.distances, report.curves.genuine, report.curves.impostors)
-    eer, auc = percent(float(equal_error_rate(roc).far)), percent(float(roc_auc(roc)))
-    return (
-        f"At another threshold both errors are {eer} (equal error rate, EER). A pair of one class scores higher than "
-        f"a pair of two classes in {auc} of cases (area under the ROC curve, AUC)."
-    )
 
 
 def score_in_words(report: ThresholdFields) -> str:

@@ -12,7 +12,7 @@ leaves a complete gallery, and several processes may add parts at the same time.
 
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,14 +44,14 @@ class Part:
 
 @dataclass(frozen=True)
 class IndexRecord:
-    """An index of some parts, in this order; parts: names and numbers of rows.
+    """An index of these parts, in this order.
 
     A query visits `probes` of `lists`, which found `recall` of the 10 nearest neighbours of sampled rows. probes None:
     the recall was too low even with all lists, and there is no file.
     """
 
     file: str
-    parts: dict[str, int]
+    parts: list[str]
     lists: int
     probes: int | None
     recall: float
@@ -163,10 +163,10 @@ class Gallery:
         """The values of a column but the embeddings."""
         return [value for part in self.manifest.parts for value in self._read(part, [name])[name].to_pylist()]
 
-    def vectors(self, parts: Iterable[str] | None = None) -> Iterator[tuple[int, np.ndarray]]:
+    def vectors(self) -> Iterator[tuple[int, np.ndarray]]:
         """First row numbers and vectors whose inner product with `as_queries` is the score: (n, D), or (n, D + 2)."""
         first_rows = self.first_rows()
-        for name in self.manifest.parts if parts is None else parts:
+        for name in self.manifest.parts:
             yield first_rows[name], self._vectors_of(name)
 
     def take_vectors(self, rows: np.ndarray) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Nearest-neighbour search in a gallery: exact up to EXACT_UP_TO rows, with a faiss index above that.
 
 The index is an inverted file of 4-bit product codes. It proposes candidates, which are rescored exactly with their
-rows in the gallery. The first search that needs an index builds it and stores it in the gallery. Rows outside the index
-are compared exhaustively; with more than EXACT_UP_TO of them, the index is rebuilt.
+rows in the gallery. The first search that needs an index builds it and stores it in the gallery, and so does
+the first one after the gallery has changed.
 """
 
 import logging
@@ -48,7 +48,7 @@ def search(
     """Find the k rows that are closest to each of `target.as_queries` (Q, D), all if there are fewer."""
     k = min(k, target.rows)
     if isinstance(target, Gallery) and target.rows > exact_up_to:
-        index = _open_index(target, exact_up_to)
+        index = _open_index(target)
         if index is not None:
             return _search_index(target, *index, queries, k)
     scores, rows = search_all(target.vectors(), queries, k)
@@ -67,40 +67,23 @@ def search_all(blocks: Iterable[tuple[int, np.ndarray]], queries: np.ndarray, k:
 
 
 def _search_index(gallery: Gallery, record: IndexRecord, index: Any, queries: np.ndarray, k: int) -> Neighbours:
-    first_rows = gallery.first_rows()
-    counts = np.array([*record.parts.values()])
-    is_live = np.array([name in first_rows for name in record.parts])
-    selector = None
-    if not is_live.all():
-        bits = np.packbits(np.repeat(is_live, counts), bitorder="little")
-        selector = _load_faiss().IDSelectorBitmap(bits)
-    places = _candidates(index, queries, k, record.probes, selector)
-    starts = np.cumsum(counts) - counts
-    shifts = np.array([first_rows.get(name, 0) for name in record.parts]) - starts
-    part_of = np.searchsorted(starts, places, side="right") - 1
-    rows = np.where(places < 0, -1, places + shifts[part_of])
+    rows = _candidates(index, queries, k, record.probes)
     scores, rows = _rank(gallery, queries, rows, k)
     how = (
         f"index, {record.probes:,} of {record.lists:,} lists, which hold {record.recall:.1%} of the true ten neighbours"
     )
-    others = [name for name in first_rows if name not in record.parts]
-    if others:
-        other_rows = sum(gallery.manifest.parts[name].rows for name in others)
-        more_scores, more_rows = search_all(gallery.vectors(others), queries, min(k, other_rows))
-        scores, rows = _best(np.hstack([scores, more_scores]), np.hstack([rows, more_rows]), k)
-        how += f"; {other_rows:,} newer rows compared"
     return Neighbours(scores, rows, how)
 
 
-def _candidates(index: Any, queries: np.ndarray, k: int, probes: int | None, selector: Any = None) -> np.ndarray:
-    """The places (Q, C) in the index that may be the k closest; −1 if it finds fewer."""
+def _candidates(index: Any, queries: np.ndarray, k: int, probes: int | None) -> np.ndarray:
+    """The rows (Q, C) that may be the k closest; −1 if the index finds fewer."""
     faiss = _load_faiss()
-    of_lists = faiss.SearchParametersIVF(nprobe=probes, sel=selector)
+    of_lists = faiss.SearchParametersIVF(nprobe=probes)
     params = faiss.SearchParametersPreTransform(index_params=of_lists)
     # PML imports faiss.contrib.torch_utils, whose search takes no params.
     search_index = getattr(index, "search_numpy", index.search)
-    places: np.ndarray = search_index(np.ascontiguousarray(queries), _CANDIDATES * k, params=params)[1]
-    return places
+    rows: np.ndarray = search_index(np.ascontiguousarray(queries), _CANDIDATES * k, params=params)[1]
+    return rows
 
 
 def _rank(gallery: Gallery, queries: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -121,25 +104,23 @@ def _best(scores: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.
     return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
 
 
-def _open_index(gallery: Gallery, exact_up_to: int) -> tuple[IndexRecord, Any] | None:
+def _open_index(gallery: Gallery) -> tuple[IndexRecord, Any] | None:
     """The gallery's index, built if needed; None if all lists hold too few neighbours, or if it cannot be written."""
-    record, index = gallery.manifest.index, None
-    if record is not None:
-        parts = gallery.manifest.parts
-        uncovered = sum(part.rows for name, part in parts.items() if name not in record.parts)
-        if uncovered <= exact_up_to:
-            if record.probes is None:
-                return None
-            index = _read_index(gallery, record)
-    if index is None:
-        log.info("%s: building an index of %d rows", gallery.folder, gallery.rows)
-        try:
-            record = build_index(gallery)
-        except OSError as error:
-            log.warning("the index cannot be written: %s", error)
+    record = gallery.manifest.index
+    if record is not None and record.parts == [*gallery.manifest.parts]:
+        if record.probes is None:
             return None
-        index = _read_index(gallery, record) if record.probes else None
-    return None if record is None or index is None else (record, index)
+        index = _read_index(gallery, record)
+        if index is not None:
+            return record, index
+    log.info("%s: building an index of %d rows", gallery.folder, gallery.rows)
+    try:
+        record = build_index(gallery)
+    except OSError as error:
+        log.warning("the index cannot be written: %s", error)
+        return None
+    index = _read_index(gallery, record) if record.probes else None
+    return None if index is None else (record, index)
 
 
 def _read_index(gallery: Gallery, record: IndexRecord) -> Any:
@@ -156,7 +137,7 @@ def _read_index(gallery: Gallery, record: IndexRecord) -> Any:
 def build_index(gallery: Gallery) -> IndexRecord:
     """Build the index, measure how many lists a query must visit for RECALL, and keep both in the gallery."""
     faiss = _load_faiss()
-    parts = {name: part.rows for name, part in gallery.manifest.parts.items()}
+    parts = [*gallery.manifest.parts]
     lists = min(round(math.sqrt(gallery.rows)), _MOST_LISTS)
     sampled = np.arange(0, gallery.rows, max(1, gallery.rows // (lists * _TRAINED_ON)))
     sample = gallery.take_vectors(sampled)

@@ -1,11 +1,7 @@
-import re
 from pathlib import Path
 
-import numpy as np
-import pytest
 import torch
 from PIL import Image
-from sklearn.metrics import auc, roc_curve
 
 from pml_ext.metrics import SampleSource, ThresholdReport
 from pml_ext.reports.threshold_page import group_tables
@@ -29,18 +25,10 @@ def saved_page(found: ThresholdReport, folder: Path) -> str:
     return (folder / "r.html").read_text(encoding="utf-8")
 
 
-def test_the_page_begins_with_the_sentence_and_lists_other_thresholds(tmp_path: Path) -> None:
+def test_the_page_begins_with_the_sentence(tmp_path: Path) -> None:
     found = report()
     text = saved_page(found, tmp_path)
     assert text.index(meaning(found)) < text.index("<table")
-    assert len(found.alternatives) == 3
-    first = r'<td data-name="wrongly accepted at most">'
-    rows = re.findall(rf'<tr( class="marked")?>{first}(.*?)</td>(.*?)</tr>', text)
-    assert [(bool(chosen), at) for chosen, at, _ in rows] == [
-        (False, "10 %"), (True, "1 % (chosen)"), (False, "0.1 %"),
-    ]  # fmt: skip
-    for (_, _, cells), one in zip(rows, found.alternatives, strict=True):
-        assert f">{one.cosine:.4f}<" in cells and f">{with_interval(one.frr)}<" in cells
 
 
 def test_the_worst_pairs_are_shown_with_their_images_and_rows(tmp_path: Path) -> None:
@@ -60,18 +48,6 @@ def test_the_worst_pairs_are_shown_with_their_images_and_rows(tmp_path: Path) ->
     assert all(label in text and row in text for label, row in names)
     assert text.count(">✗ wrongly accepted<") == sum(pair.cosine >= found.cosine for pair in worst.impostors) > 0
     assert text.count(">✗ wrongly rejected<") == sum(pair.cosine < found.cosine for pair in worst.genuine) > 0
-
-
-def test_the_equal_error_rate_and_the_area_under_the_roc_are_those_of_all_pairs(tmp_path: Path) -> None:
-    x = embeddings()
-    first, second = torch.triu_indices(len(x), len(x), 1)
-    same = LABELS[first] == LABELS[second]
-    cosines = torch.cosine_similarity(x[first].double(), x[second].double())
-    fars, tars, _ = roc_curve(same.numpy(), cosines.numpy())
-    eer = fars[np.abs(fars + tars - 1).argmin()]
-    found = re.search(r"both errors are ([\d.]+) % \(equal.* in ([\d.]+) % of cases", saved_page(report(), tmp_path))
-    assert found is not None
-    assert [float(rate) / 100 for rate in found.groups()] == pytest.approx([eer, auc(fars, tars)], abs=5e-3)
 
 
 def report_by(groups: list[str] | None) -> ThresholdReport:

@@ -12,7 +12,7 @@ from pml_ext.functional.open_set.best_scores import scores_for_rate, threshold_f
 from pml_ext.functional.open_set.identification import rates_without_each
 from pml_ext.functional.verification.intervals import half_width
 from pml_ext.functional.verification.threshold import thresholds_at_far
-from pml_ext.metrics.threshold.measure import rates_at
+from pml_ext.metrics.threshold.measure import error_rates
 from pml_ext.metrics.threshold.report import ThresholdReport
 from pml_ext.metrics.threshold.samples import Labels, Samples, SampleSource, number_classes
 from pml_ext.metrics.threshold.searches import SearchPlan
@@ -155,7 +155,9 @@ def _frr_misses(report: ThresholdReport, samples: Samples, far: float) -> _Misse
     low, high = thresholds_at_far(pairs, (far / _AROUND, min(far * _AROUND, 0.999)))
     slope = 0.0
     if low is not None and high is not None:
-        (low_far, low_frr), (high_far, high_frr) = rates_at(pairs, (low, high))
+        labels = [c.label for c in report.classes]
+        low_far, low_frr, _ = error_rates(pairs, labels, low)
+        high_far, high_frr, _ = error_rates(pairs, labels, high)
         if high_far.rate > low_far.rate:
             slope = (high_frr.rate - low_frr.rate) / (high_far.rate - low_far.rate)
     rows = [[c.false_rejects, c.genuine_pairs, c.false_accepts, c.impostor_pairs] for c in report.classes]

@@ -27,7 +27,6 @@ from pml_ext.functional.verification.threshold import (
     threshold_at_far,
     threshold_at_frr,
     threshold_of_best_utility,
-    thresholds_at_far,
 )
 from pml_ext.metrics.normalization import Normalization, check_normalize, offsets_of_pairs
 from pml_ext.metrics.opis_settings import OPISSettings
@@ -45,7 +44,6 @@ from pml_ext.metrics.threshold.samples import (
 )
 from pml_ext.metrics.threshold.searches import PlannedSearch, SearchPlan
 from pml_ext.metrics.threshold.structures import (
-    Alternative,
     CameraRates,
     ClassErrors,
     Consistency,
@@ -59,10 +57,9 @@ from pml_ext.metrics.threshold.structures import (
     distance_of,
 )
 
-_STEPS = 7
+_STEPS = 6
 _ONE_THREAD = 4096  # samples whose pairs one thread measures in seconds
 _CURVE_POINTS = 301
-_ALTERNATIVE_FARS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 _WORST_PAIRS = 6  # of each kind
 
 
@@ -147,8 +144,6 @@ def measure_threshold(
             data=source.data,
             made=made,
         )
-        begin("measuring other thresholds")
-        alternatives = alternative_thresholds(pairs)
         begin("counting pairs at all thresholds")
         curves = _curves(pairs)
         begin("measuring searches")
@@ -163,7 +158,6 @@ def measure_threshold(
         return replace(
             measured,
             curves=curves,
-            alternatives=alternatives,
             cameras=camera_rates,
             worst_pairs=worst_pairs(pairs, ids, names, source),
             searches=searches,
@@ -196,31 +190,6 @@ def error_rates(
     for label, row in zip(labels, torch.stack(columns, dim=1).tolist(), strict=True):
         classes.append(ClassErrors(label, *row))
     return _far(pairs, false_accepts), _frr(pairs, accepted), tuple(classes)
-
-
-def rates_at(pairs: PairDistances, distances: Sequence[float]) -> list[tuple[ErrorRate, ErrorRate]]:
-    """FAR and FRR at each of some distance thresholds, in any order."""
-    ascending, place = torch.tensor(distances, dtype=torch.float64).sort()
-    accepted, false_accepts = pairs.accepted(ascending)
-    rates = []
-    for column in place.argsort().tolist():
-        far = _far(pairs, false_accepts[:, column])
-        frr = _frr(pairs, accepted[:, column])
-        rates.append((far, frr))
-    return rates
-
-
-def alternative_thresholds(pairs: PairDistances) -> tuple[Alternative, ...]:
-    """The largest threshold within each common FAR that the set has pairs for."""
-    found = zip(_ALTERNATIVE_FARS, thresholds_at_far(pairs, _ALTERNATIVE_FARS), strict=True)
-    distances = {far: distance for far, distance in found if distance is not None}
-    if not distances:
-        return ()
-    rates = rates_at(pairs, list(distances.values()))
-    alternatives = []
-    for (target, distance), (far, frr) in zip(distances.items(), rates, strict=True):
-        alternatives.append(Alternative(target, 1 - distance**2 / 2, far, frr))
-    return tuple(alternatives)
 
 
 def worst_pairs(pairs: PairDistances, ids: Tensor, names: Sequence[int | str], source: SampleSource) -> WorstPairs:

@@ -52,7 +52,6 @@ class ThresholdReport(ThresholdFields):
         copies: samples whose embedding equals that of an earlier one.
         version: of pml_ext.
         checkpoint: None where none was named, see `with_checkpoint`.
-        alternatives: other thresholds, for the FARs 1e-1, 1e-2, … that the set has pairs for.
         cameras: genuine pairs across cameras and within one; None where cameras are not known.
         groups: rates by group of samples; None without groups.
         calibration: from cosine to likelihood ratio, see `probability`; None with too few classes.
@@ -323,7 +322,7 @@ class ThresholdReport(ThresholdFields):
         return report
 
     def save_figure(self, path: str | Path) -> None:
-        """Draw utilities, ROC, distances and gallery sizes as a PNG (needs matplotlib, `curves`)."""
+        """Draw utilities, ROC and distances as a PNG (needs matplotlib, `curves`)."""
         from pml_ext.reports.threshold_figures import threshold_figures
         from pml_ext.reports.threshold_page import png_of
 

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Annotated, Literal, NamedTuple
 
 from msgspec import Meta
@@ -98,16 +97,6 @@ class Consistency:
     epsilon: Fraction
     far_range: tuple[Fraction, Fraction]
     distances: tuple[Distance, Distance]
-
-
-@dataclass(frozen=True)
-class Alternative:
-    """The largest threshold whose FAR is at most `target`, and its error rates."""
-
-    target: OpenFraction
-    cosine: Cosine
-    far: ErrorRate
-    frr: ErrorRate
 
 
 @dataclass(frozen=True)
@@ -294,7 +283,6 @@ class ThresholdFields:
     version: str = __version__
     checkpoint: Checkpoint | None = None
     curves: ThresholdCurves | None = field(default=None, repr=False, compare=False)
-    alternatives: tuple[Alternative, ...] = ()
     cameras: CameraRates | None = None
     data: str | None = None
     made: str = field(default="", compare=False)
@@ -313,11 +301,6 @@ class ThresholdFields:
     def score_name(self) -> str:
         """The name of the scores that are compared with the threshold."""
         return "cosine" if self.normalization is None else "normalised score"
-
-    @property
-    def mean_frr(self) -> float:
-        """FRR as the mean over classes, each of equal weight; `frr` weighs a class by its genuine pairs."""
-        return fmean(c.frr for c in self.classes if c.frr is not None)
 
     @property
     def is_across_cameras(self) -> bool:

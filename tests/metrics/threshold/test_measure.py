@@ -5,8 +5,7 @@ import torch
 
 from pml_ext.functional import PairDistances
 from pml_ext.metrics import SampleSource, ThresholdReport
-from pml_ext.metrics.threshold.measure import alternative_thresholds, worst_pairs
-from tests.oracles import thresholds as oracle
+from pml_ext.metrics.threshold.measure import worst_pairs
 
 LABELS = torch.arange(20).repeat_interleave(5)
 FEW_LABELS = torch.randint(0, 5, (40,), generator=torch.Generator().manual_seed(2))
@@ -18,26 +17,6 @@ def a_set():
     return torch.randn(20, 6, generator=generator, dtype=torch.float64)[LABELS] + 0.5 * torch.randn(
         100, 6, generator=generator, dtype=torch.float64
     )
-
-
-def test_each_rate_that_the_pairs_support_has_its_threshold():
-    """4,750 impostor pairs: three rates."""
-    x = a_set()
-    found = alternative_thresholds(PairDistances(x, LABELS))
-    assert [one.target for one in found] == [0.1, 0.01, 0.001]
-    pairs = oracle.pair_distances(x, LABELS.tolist())
-    for one in found:
-        distance = (2 - 2 * one.cosine) ** 0.5
-        assert (one.far.rate, one.frr.rate) == oracle.rates(pairs, distance)
-        assert one.far.rate <= one.target
-        assert one.frr.rate == oracle.best_frr_within_far(pairs, one.target)
-        assert one.far.low <= one.far.rate <= one.far.high and one.frr.low <= one.frr.rate <= one.frr.high
-
-
-def test_none_where_the_pairs_are_too_few():
-    assert alternative_thresholds(PairDistances(torch.eye(3), torch.tensor([0, 0, 1]))) == ()
-    copies = torch.ones(40, 3)
-    assert alternative_thresholds(PairDistances(copies, torch.arange(40) % 2)) == ()
 
 
 @pytest.mark.parametrize("block_rows", [None, 7])
