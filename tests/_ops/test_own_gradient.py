@@ -1,5 +1,7 @@
 import pytest
 import torch
+from torch.autograd import gradcheck, gradgradcheck
+from torch.testing import assert_close
 
 from pml_ext._ops.own_gradient import OwnGradient, ValueAndGradient, first_derivative
 
@@ -85,12 +87,12 @@ def given():
 @each
 def test_first_second_and_third_derivative(function):
     x, labels = given()
-    assert torch.autograd.gradcheck(lambda x: function(x, labels, 3), x)
-    assert torch.autograd.gradgradcheck(lambda x: function(x, labels, 4), x)
+    assert gradcheck(lambda x: function(x, labels, 3), x)
+    assert gradgradcheck(lambda x: function(x, labels, 4), x)
     value = function(x, labels, 3).sum()
     for expected in (3 * x**2, 6 * x, 6 * torch.ones_like(x)):
         (gradient,) = torch.autograd.grad(value, x, create_graph=True)
-        torch.testing.assert_close(gradient, expected)
+        assert_close(gradient, expected)
         value = gradient.sum()
 
 
@@ -103,11 +105,11 @@ def test_repeated_backward_passes(function, first, second):
     value = (function(x, labels, 3) * weights.squeeze().double()).sum()
     for create_graph in (first, second, False):
         (gradient,) = torch.autograd.grad(value, x, retain_graph=True, create_graph=create_graph)
-        torch.testing.assert_close(gradient, weights * 3 * x**2, check_dtype=False)
+        assert_close(gradient, weights * 3 * x**2, check_dtype=False)
         if create_graph:
             (twice,) = torch.autograd.grad(gradient.sum(), x, retain_graph=True)
-            torch.testing.assert_close(twice, weights * 6 * x, check_dtype=False)
-            torch.testing.assert_close(gradient, weights * 3 * x**2, check_dtype=False)
+            assert_close(twice, weights * 6 * x, check_dtype=False)
+            assert_close(gradient, weights * 3 * x**2, check_dtype=False)
 
 
 @each
@@ -126,11 +128,11 @@ def test_torch_func_and_compile(function):
     x, labels = given()
     x = x.detach()
     hessian = torch.func.jacrev(torch.func.grad(lambda x: function(x, labels, 3).sum()))(x)
-    torch.testing.assert_close(hessian.reshape(12, 12), torch.diag(6 * x.flatten()))
+    assert_close(hessian.reshape(12, 12), torch.diag(6 * x.flatten()))
     both = torch.stack([x, 2 * x])
-    torch.testing.assert_close(torch.func.vmap(lambda x: function(x, labels, 2))(both)[1], function(2 * x, labels, 2))
+    assert_close(torch.func.vmap(lambda x: function(x, labels, 2))(both)[1], function(2 * x, labels, 2))
     torch.compiler.reset()
     compiled = torch.compile(lambda x: function(x, labels, 3), fullgraph=True, backend="aot_eager")
     leaf = x.clone().requires_grad_()
-    torch.testing.assert_close(torch.autograd.grad(compiled(leaf).sum(), leaf)[0], 3 * x**2)
+    assert_close(torch.autograd.grad(compiled(leaf).sum(), leaf)[0], 3 * x**2)
     torch.compiler.reset()

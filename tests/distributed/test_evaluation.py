@@ -8,6 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+from pytest import approx
 from torch import distributed as dist
 from torch.nn.functional import normalize
 
@@ -258,7 +259,7 @@ def test_the_runner_measures_what_one_process_does(found, kind):
 def test_and_on_a_device(found, kind):
     on_device = [of_rank["on a device", kind] for of_rank in found]
     undivided = on_device[0][1]
-    assert undivided == pytest.approx(alone(evaluate, kind), rel=1e-3, nan_ok=True)
+    assert undivided == approx(alone(evaluate, kind), rel=1e-3, nan_ok=True)
     require_shares([divided for divided, _ in on_device], kind, undivided)
 
 

@@ -5,7 +5,10 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from pytest import approx
 from torch import Tensor, nn
+from torch.autograd import gradcheck
+from torch.testing import assert_close
 
 from pml_ext.distributed import PartialFC, step_by_rows
 from pml_ext.distributed.partial_fc import classes_of_rank
@@ -111,10 +114,10 @@ def test_ranks_are_one_process(found, name):
     for step, one in enumerate(trained(1, 0, *CASES[name])):
         of_ranks = [found[rank]["all", name][step] for rank in range(ranks)]
         for key in ("by row", "weight"):
-            torch.testing.assert_close(torch.cat([got[key] for got in of_ranks]), one[key], **close)
-        torch.testing.assert_close(torch.cat([got["by x"] for got in of_ranks]), one["by x"], **close)
+            assert_close(torch.cat([got[key] for got in of_ranks]), one[key], **close)
+        assert_close(torch.cat([got["by x"] for got in of_ranks]), one["by x"], **close)
         for got in of_ranks:
-            torch.testing.assert_close(got["value"], one["value"], **close)
+            assert_close(got["value"], one["value"], **close)
             assert got["accuracy"] == one["accuracy"]
     lengths = [len(found[rank]["all", name][0]["weight"]) for rank in range(ranks)]
     assert lengths == {2: [501, 500], 3: [334, 334, 333]}[ranks]
@@ -135,10 +138,10 @@ def test_drawn_classes_are_a_dense_softmax_over_them(found, margin):
         x.requires_grad_()
         value = one(x, torch.searchsorted(seen[-1], labels))
         by_x, by_weight = torch.autograd.grad(value, (x, one.weight))
-        torch.testing.assert_close(torch.cat([got["by x"] for got in of_ranks]), by_x)
-        torch.testing.assert_close(torch.cat([got["by row"] for got in of_ranks]), by_weight)
+        assert_close(torch.cat([got["by x"] for got in of_ranks]), by_x)
+        assert_close(torch.cat([got["by row"] for got in of_ranks]), by_weight)
         for got in of_ranks:
-            torch.testing.assert_close(got["value"], value.detach())
+            assert_close(got["value"], value.detach())
             assert got["accuracy"] == one.accuracy
         after = torch.cat([got["weight"] for got in of_ranks])
         others = torch.ones(CLASSES, dtype=torch.bool).index_fill_(0, seen[-1], False)
@@ -161,13 +164,13 @@ def test_the_formula(margin, epsilon, filter_above):
     for dtype, tolerance in TOLERANCES.items():
         given = x.detach().to(dtype).requires_grad_()
         value = loss(given, labels)
-        torch.testing.assert_close(value.double(), expected[0], rtol=tolerance, atol=tolerance)
+        assert_close(value.double(), expected[0], rtol=tolerance, atol=tolerance)
         value.backward()
         assert given.grad.dtype == dtype and given.grad.isfinite().all()
-        assert loss.accuracy.item() == pytest.approx(expected[1].item())
+        assert loss.accuracy.item() == approx(expected[1].item())
     if margin != "circle":  # whose weights carry no gradient
         x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
-        assert torch.autograd.gradcheck(lambda x, _: loss(x, labels[:4]), (x, loss.weight))
+        assert gradcheck(lambda x, _: loss(x, labels[:4]), (x, loss.weight))
 
 
 def test_the_discriminative_loss_is_that_of_one_layer():
@@ -179,15 +182,15 @@ def test_the_discriminative_loss_is_that_of_one_layer():
     labels = torch.tensor([0, 4, 4, 2, 1, 3])
     x = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
     value = ours(x, labels)
-    torch.testing.assert_close(value, other(x, labels))
+    assert_close(value, other(x, labels))
     found = torch.autograd.grad(value, (x, ours.weight))
     expected = torch.autograd.grad(other(x, labels), (x, other.projection.weight))
     for one, two in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, two)
-    assert torch.autograd.gradcheck(lambda x, _: ours(x, labels), (x, ours.weight))
+        assert_close(one, two)
+    assert gradcheck(lambda x, _: ours(x, labels), (x, ours.weight))
     whole = divided_one_hot(x.detach(), ours.weight.detach(), labels)
     with patch("pml_ext._ops.numerics.ENTRIES", 7):
-        torch.testing.assert_close(divided_one_hot(x.detach(), ours.weight.detach(), labels).by_score, whole.by_score)
+        assert_close(divided_one_hot(x.detach(), ours.weight.detach(), labels).by_score, whole.by_score)
     assert ours.accuracy == (ours.weight @ x.T).argmax(0).eq(labels).double().mean()
 
 
@@ -203,7 +206,7 @@ def test_blocks_of_classes(margin):
 
     whole = losses_and_gradients()
     with patch("pml_ext._ops.numerics.ENTRIES", 6):
-        torch.testing.assert_close(losses_and_gradients(), whole)
+        assert_close(losses_and_gradients(), whole)
 
 
 @pytest.mark.parametrize("margin", [*MARGINS, "discriminative"])
@@ -215,7 +218,7 @@ def test_singular_points_have_finite_gradients(margin):
         loss(x, torch.tensor([0, 3, 3])).backward()
         for gradient, kind in ((x.grad, dtype), (loss.weight.grad, torch.float32)):
             assert gradient is not None and gradient.dtype == kind and gradient.isfinite().all()
-    assert loss.accuracy.item() == pytest.approx(1 / 3), "a row of zeros is like all classes, and not right"
+    assert loss.accuracy.item() == approx(1 / 3), "a row of zeros is like all classes, and not right"
 
 
 def test_two_classes_are_drawn_at_least():
@@ -238,7 +241,7 @@ def test_vectors_do_not_depend_on_the_ranks():
     whole = PartialFC(2, 2500, seed=3).weight
     parts = [PartialFC(2, 2500, seed=3, part=(rank, 4)).weight for rank in range(4)]
     assert torch.equal(torch.cat(parts), whole)
-    assert not torch.equal(PartialFC(2, 2500, seed=4).weight, whole) and whole.std().item() == pytest.approx(0.01, 0.05)
+    assert not torch.equal(PartialFC(2, 2500, seed=4).weight, whole) and whole.std().item() == approx(0.01, 0.05)
     assert bool(PartialFC(2, 9, seed=2**64 - 1).weight.isfinite().all())
     for classes, ranks in ((10, 4), (8, 8)):
         ranges = [classes_of_rank(classes, rank, ranks) for rank in range(ranks)]
@@ -308,13 +311,13 @@ def test_rows_step_as_if_alone(name):
         optimizer.step()
         alone.grad = gradient[[0, -1]]
         plain.step()
-    torch.testing.assert_close(whole[[0, 3]], alone)
+    assert_close(whole[[0, 3]], alone)
     assert torch.equal(whole[[1, 4]], start[[1, 4]]) and not torch.equal(whole[2], start[2])
     assert optimizer.param_groups[0]["params"][1] is whole and len(optimizer.state) <= 2 and (other < 1).all()
     for key, value in plain.state[alone].items():
         kept = optimizer.state[whole][key]
         is_by_row = isinstance(value, Tensor) and value.dim() > 0
-        torch.testing.assert_close(kept[[0, 3]] if is_by_row else kept, value)
+        assert_close(kept[[0, 3]] if is_by_row else kept, value)
         assert not is_by_row or kept.shape == whole.shape
 
 
@@ -335,4 +338,4 @@ def test_a_closure_computes_the_gradients():
         return 7.0
 
     assert optimizer.step(closure) == 7 and optimizer.step(closure=closure) == 7
-    assert calls == [True, True] and weight[1].tolist() == pytest.approx([-1.9, -1.9])
+    assert calls == [True, True] and weight[1].tolist() == approx([-1.9, -1.9])

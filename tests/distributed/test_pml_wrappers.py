@@ -11,6 +11,7 @@ from pytorch_metric_learning.utils.distributed import (
     DistributedMinerWrapper,
     get_indices_tuple,
 )
+from torch.testing import assert_close
 
 from pml_ext import losses
 from pml_ext.distances.injected import orders_if_gathered
@@ -128,14 +129,14 @@ def test_two_processes_are_one(of_two, name, pairs, efficient):
     alone = [on_one_process(name, pairs, efficient, rank) for rank in range(2)]
     for (value, gradient, parameters), (own_value, own_gradient, _) in zip(results, alone, strict=True):
         # PML multiplies by the number of ranks, and averaging the gradients divides by it.
-        torch.testing.assert_close(value / 2, own_value)
-        torch.testing.assert_close(gradient / 2, own_gradient)
+        assert_close(value / 2, own_value)
+        assert_close(gradient / 2, own_gradient)
         expected = [(first + second) / 2 for first, second in zip(alone[0][2], alone[1][2], strict=True)]
-        torch.testing.assert_close(parameters, expected)
+        assert_close(parameters, expected)
     assert sum(own_gradient.abs().sum() for _, own_gradient, _ in alone) > 0
     if efficient and pairs == "all pairs" and name in ("CITLoss", "SmoothAPLoss"):  # means over anchors
         joint, _, _ = on_one_process(name, pairs, False, 0)
-        torch.testing.assert_close((results[0][0] + results[1][0]) / 4, joint)
+        assert_close((results[0][0] + results[1][0]) / 4, joint)
 
 
 def test_the_parameters_of_a_loss_are_compared(of_two):
@@ -153,8 +154,8 @@ def test_a_memory_of_both_ranks(of_two, name):
     assert x.grad.abs().sum() > 0
     for found, own in zip(of_two, RANKS, strict=True):
         value, gradient, _ = found["memory", name]
-        torch.testing.assert_close(value / 2, joint.detach())
-        torch.testing.assert_close(gradient / 2, x.grad[own])
+        assert_close(value / 2, joint.detach())
+        assert_close(gradient / 2, x.grad[own])
 
 
 def test_arcs_of_one_rank_alone_and_of_a_memory(of_two):

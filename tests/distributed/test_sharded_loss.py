@@ -8,6 +8,7 @@ import pytest
 import torch
 from pytorch_metric_learning import distances, losses, reducers, regularizers
 from pytorch_metric_learning.losses import ArcFaceLoss
+from torch.testing import assert_close
 
 from pml_ext._ops.distributed import add_transpose_of_ranks_
 from pml_ext.distributed import PartialFC, ShardedLoss, is_divisible
@@ -143,9 +144,9 @@ def test_ranks_are_one_process(found, name):
         for rank, own in enumerate(slices(batch, ranks)):
             got = found[rank][name, batch]
             close = {"rtol": 1e-6, "atol": 1e-9, "msg": lambda m, b=batch: f"{b}: {m}"}
-            torch.testing.assert_close(got[0] / ranks, value, **close)
-            torch.testing.assert_close(got[1] / ranks, gradient[own], **close)
-            torch.testing.assert_close(got[2], parameters, **close)
+            assert_close(got[0] / ranks, value, **close)
+            assert_close(got[1] / ranks, gradient[own], **close)
+            assert_close(got[2], parameters, **close)
         moved += float(gradient.abs().sum())
     assert moved > 0
 
@@ -153,7 +154,7 @@ def test_ranks_are_one_process(found, name):
 def test_a_matrix_and_its_transpose(found):
     matrix, parts = square(len(found))
     for rank, part in enumerate(parts):
-        torch.testing.assert_close(found[rank]["square"], (matrix + matrix.T)[part])
+        assert_close(found[rank]["square"], (matrix + matrix.T)[part])
 
 
 def test_16_bits(found):
@@ -162,9 +163,9 @@ def test_16_bits(found):
     for rank, own in enumerate(slices(IN_32_BITS, len(found))):
         got = found[rank]["16 bits"]
         assert got[1].dtype == torch.bfloat16
-        torch.testing.assert_close(got[0] / len(found), value, rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(got[1] / len(found), gradient[own], rtol=4e-2, atol=1e-3)
-    torch.testing.assert_close(found[0]["no gradient"], found[0]["16 bits"][0])
+        assert_close(got[0] / len(found), value, rtol=1e-5, atol=1e-6)
+        assert_close(got[1] / len(found), gradient[own], rtol=4e-2, atol=1e-3)
+    assert_close(found[0]["no gradient"], found[0]["16 bits"][0])
 
 
 def test_without_ranks_it_is_the_loss():

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from pytest import approx
 from sklearn.metrics import adjusted_mutual_info_score
 
 from pml_ext.functional import EmbeddingSpread, clustering_f1, embedding_spread, spectral_variance
@@ -27,7 +28,7 @@ def test_adjusted_mutual_information_equals_scikit_learn(classes, clusters):
     one, each = torch.zeros(300).long(), torch.arange(300)
     for a, b in ((found, labels), (labels, found), (each, labels), (found * 2**40, -labels), (one, each), (each, each)):
         expected = adjusted_mutual_info_score(b.numpy(), a.numpy())
-        assert adjusted_mutual_information(a, b) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+        assert adjusted_mutual_information(a, b) == approx(expected, rel=1e-9, abs=1e-9)
     assert adjusted_mutual_information(one, one) == 1
 
 
@@ -36,11 +37,11 @@ def test_adjusted_mutual_information_equals_scikit_learn(classes, clusters):
 def test_spectral_variance_equals_the_formula(shape, dtype, rel):
     x = (torch.randn(shape, dtype=torch.float64) * torch.linspace(0.1, 3, shape[1]).double()).to(dtype)
     expected = oracle.spectral_variance(x.double().numpy())
-    assert spectral_variance(x).item() == pytest.approx(expected, rel=rel, abs=1e-12)
+    assert spectral_variance(x).item() == approx(expected, rel=rel, abs=1e-12)
 
 
 def test_even_spectra_are_zero_and_unused_directions_infinite():
-    assert spectral_variance(torch.eye(5)).item() == pytest.approx(0, abs=1e-12)
+    assert spectral_variance(torch.eye(5)).item() == approx(0, abs=1e-12)
     assert spectral_variance(torch.randn(20, 1) * torch.randn(1, 3)).item() == math.inf
     assert spectral_variance(torch.zeros(4, 3)).isnan()
 
@@ -55,7 +56,7 @@ def test_the_spread_is_that_of_all_pairs_and_of_numpys_covariance(count):
     mean, entropy = (cosines.sum() - count) / (count * (count - 1)), -(shares * np.log(shares)).sum()
     expected = mean, shares[-1], math.exp(entropy)
     *found, size = embedding_spread(5 * x)
-    assert found == pytest.approx(expected) and size == (count, 8)
+    assert found == approx(expected) and size == (count, 8)
 
 
 COLLAPSED = [torch.full((n, d), d**-0.5) for n, d in ((200, 64), (100, 16), (120, 4))]

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from pytest import approx
 from torch.nn.functional import normalize
+from torch.testing import assert_close
 
 from pml_ext import _pml
 from pml_ext.losses import CITLoss
@@ -27,10 +29,10 @@ def similarity(x):
 def test_ref_emb_that_is_the_batch_excludes_self_as_pml_does():
     x, labels = embeddings(), torch.tensor(LABELS)
     loss = CITLoss(gamma=0.5)
-    torch.testing.assert_close(loss(x, labels, ref_emb=x, ref_labels=labels), loss(x, labels))
+    assert_close(loss(x, labels, ref_emb=x, ref_labels=labels), loss(x, labels))
     with_self = loss(x, labels, ref_emb=x, ref_labels=labels.clone())
     s, chosen = similarity(x), oracle.triplets(LABELS, LABELS)
-    assert with_self.item() == pytest.approx(oracle.cit(s, s, chosen, 0.5), abs=1e-10)
+    assert with_self.item() == approx(oracle.cit(s, s, chosen, 0.5), abs=1e-10)
 
 
 @pytest.mark.parametrize("gamma", [0.5, 1.0])
@@ -39,9 +41,9 @@ def test_other_reducers_get_each_triplet(gamma):
     chosen, s = oracle.triplets(LABELS), similarity(x)
     each = [oracle.cit(s, s, [t], gamma) for t in chosen]
     total = CITLoss(gamma=gamma, reducer=_pml.reducers.SumReducer())(x, labels)
-    assert total.item() == pytest.approx(sum(each), abs=1e-9)
+    assert total.item() == approx(sum(each), abs=1e-9)
     out = CITLoss(gamma=gamma, reducer=_pml.reducers.DoNothingReducer())(x, labels)["loss"]
-    assert out["losses"].tolist() == pytest.approx(each, abs=1e-10) and out["reduction_type"] == "triplet"
+    assert out["losses"].tolist() == approx(each, abs=1e-10) and out["reduction_type"] == "triplet"
     assert list(zip(*(part.tolist() for part in out["indices"]), strict=True)) == chosen
 
 
@@ -49,7 +51,7 @@ def test_distance_becomes_a_similarity():
     x = embeddings()
     s = (1 - torch.cdist(normalize(x), normalize(x)) / 2).tolist()
     value = CITLoss(gamma=0.5, distance=_pml.LpDistance(p=2))(x, torch.tensor(LABELS))
-    assert value.item() == pytest.approx(oracle.cit(s, s, oracle.triplets(LABELS), 0.5), abs=1e-6)
+    assert value.item() == approx(oracle.cit(s, s, oracle.triplets(LABELS), 0.5), abs=1e-6)
 
 
 def test_concordance_index_is_recorded_only_on_request():
@@ -58,7 +60,7 @@ def test_concordance_index_is_recorded_only_on_request():
     mined = (torch.tensor([0]), torch.tensor([3]), torch.tensor([1]))  # do not change what is measured
     for indices in (None, mined):
         loss(x, labels, indices)
-        assert loss.concordance_index == pytest.approx(index)
+        assert loss.concordance_index == approx(index)
     loss(x, None, mined)
     assert loss.concordance_index != loss.concordance_index  # nan
     assert "concordance_index" in loss._record_these_stats

@@ -14,6 +14,7 @@ from pytorch_metric_learning.losses import (
     TripletMarginLoss,
 )
 from pytorch_metric_learning.regularizers import LpRegularizer
+from torch.testing import assert_close
 
 from pml_ext import losses
 from pml_ext.functional import WEIGHTINGS
@@ -78,7 +79,7 @@ def test_embedding_regularizer(name):
     x, labels = batch()
     regularized = make(name, embedding_regularizer=LpRegularizer(), embedding_reg_weight=0.5)
     expected = make(name)(x, labels) + 0.5 * x.norm(dim=1).mean()
-    torch.testing.assert_close(regularized(x, labels), expected)
+    assert_close(regularized(x, labels), expected)
 
 
 @every_loss
@@ -147,10 +148,10 @@ def test_order_rotation_and_names_do_not_matter(name):
     loss, (x, labels) = make(name).double(), batch(torch.float64)
     value, order = loss(x, labels), torch.randperm(12)
     if name != "LoOp":  # whose pairs are neighbours in the batch
-        torch.testing.assert_close(loss(x[order], labels[order]), value)
+        assert_close(loss(x[order], labels[order]), value)
     if name not in WITHOUT_REFERENCES:
         rotation = torch.linalg.qr(torch.randn(8, 8, dtype=torch.float64))[0]
-        torch.testing.assert_close(loss(x @ rotation, 2**40 - labels), value)
+        assert_close(loss(x @ rotation, 2**40 - labels), value)
 
 
 @every_loss
@@ -178,12 +179,12 @@ def test_what_watches_a_loss_sees_it_compute(kind):
             return {name: {**term, "losses": 2 * term["losses"]} for name, term in terms.items()}
 
     value = kind()(x, labels)
-    torch.testing.assert_close(Doubled()(x, labels), 2 * value)
+    assert_close(Doubled()(x, labels), 2 * value)
 
     for part in ("reducer", "distance"):
         watched, calls = kind(), []
         getattr(watched, part).register_forward_hook(lambda *call, calls=calls: calls.append(call))
-        torch.testing.assert_close(watched(x, labels), value)
+        assert_close(watched(x, labels), value)
         assert len(calls) == 1
 
     counting = kind(reducer=reducers.MeanReducer(collect_stats=True))
@@ -253,7 +254,7 @@ def test_the_reference_set_is_compared_and_not_the_batch(name):
 def test_a_batch_given_twice_is_compared_with_itself(name):
     loss, (x, labels) = make(name), batch(torch.float16)
     if name not in WITHOUT_REFERENCES:
-        torch.testing.assert_close(loss(x, labels, ref_emb=x, ref_labels=labels), loss(x.float(), labels))
+        assert_close(loss(x, labels, ref_emb=x, ref_labels=labels), loss(x.float(), labels))
 
 
 @every_loss
@@ -281,4 +282,4 @@ def test_types_of_numbers(name):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(loss(x, labels), value)
     assert loss(x.half(), labels).dtype == torch.float32 and loss(x.double(), labels).dtype == torch.float64
-    torch.testing.assert_close(loss(x.double(), labels.float()).float(), value)
+    assert_close(loss(x.double(), labels.float()).float(), value)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from pml_ext import losses
 from tests.losses.test_contract import batch, every_loss, make
@@ -30,8 +31,8 @@ def _fresh():
 
 def assert_same(compiled, loss, x, labels):
     actual, expected = compiled(x, labels), loss(x, labels)
-    torch.testing.assert_close(actual, expected)
-    torch.testing.assert_close(torch.autograd.grad(3 * actual, x), torch.autograd.grad(3 * expected, x))
+    assert_close(actual, expected)
+    assert_close(torch.autograd.grad(3 * actual, x), torch.autograd.grad(3 * expected, x))
 
 
 @one_graph
@@ -48,7 +49,7 @@ def test_no_graph_break(name):
         fresh = ONE_GRAPH[name]()
         fresh.load_state_dict(loss.state_dict())
         fresh._has_warned = True
-        torch.testing.assert_close(actual, fresh(x, other))
+        assert_close(actual, fresh(x, other))
 
 
 @pytest.mark.filterwarnings("ignore:.*Function.> should not be instantiated")  # Dynamo's own, in older torch

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from pytorch_metric_learning import reducers
+from torch.testing import assert_close
 
 from pml_ext import losses
 from tests.losses.test_contract import every_loss, make
@@ -50,7 +51,7 @@ def test_a_gradient_penalty_is_right(name):
     step = 1e-5
     ahead, behind = (penalty(loss, x + sign * step * direction, labels) for sign in (1, -1))
     expected = (ahead - behind) / (2 * step)
-    torch.testing.assert_close((gradient * direction).sum(), expected, rtol=1e-4, atol=1e-6)
+    assert_close((gradient * direction).sum(), expected, rtol=1e-4, atol=1e-6)
 
 
 @every_loss
@@ -61,10 +62,10 @@ def test_torch_func(name):
     loss, (x, labels) = make(name, reducer=reducers.MeanReducer()).double(), point()
     value, gradient = loss(x, labels), torch.func.grad(lambda x: loss(x, labels))
     leaf = x.clone().requires_grad_()
-    torch.testing.assert_close(gradient(x), torch.autograd.grad(loss(leaf, labels), leaf)[0])
-    torch.testing.assert_close(torch.func.jacrev(lambda x: loss(x, labels))(x), gradient(x))
+    assert_close(gradient(x), torch.autograd.grad(loss(leaf, labels), leaf)[0])
+    assert_close(torch.func.jacrev(lambda x: loss(x, labels))(x), gradient(x))
     if name not in ("HPHNTripletLoss", "TCMRegularizer"):
         both = torch.stack([x, x.flip(1)])
-        torch.testing.assert_close(torch.func.vmap(gradient)(both)[0], gradient(x))
+        assert_close(torch.func.vmap(gradient)(both)[0], gradient(x))
         if name != "LoOp":
-            torch.testing.assert_close(torch.func.vmap(lambda x: loss(x, labels))(both)[0], value)
+            assert_close(torch.func.vmap(lambda x: loss(x, labels))(both)[0], value)

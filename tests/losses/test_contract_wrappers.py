@@ -4,6 +4,7 @@ import pytest
 import torch
 from pytorch_metric_learning import losses as pml_losses
 from pytorch_metric_learning.losses import CrossBatchMemory, TripletMarginLoss
+from torch.testing import assert_close
 
 from pml_ext import losses
 from pml_ext.losses import LoOp, TCMLoss, TCMRegularizer
@@ -23,7 +24,7 @@ def test_without_labels_a_miners_indices_do_or_the_error_says_why(name):
         except ValueError as error:
             assert "labels" in str(error)
         else:
-            torch.testing.assert_close(value, loss(x, labels, mined))
+            assert_close(value, loss(x, labels, mined))
 
 
 @every_loss
@@ -35,14 +36,14 @@ def test_class_ids_may_be_any_integers(name):
             with pytest.raises(ValueError, match=r"class ids in \[0, 3\)"):
                 loss(x, given)
             continue
-        torch.testing.assert_close(loss(x, given), loss(x, labels))
-        torch.testing.assert_close(loss(x, given, None, ref, given[order]), loss(x, labels, None, ref, labels[order]))
+        assert_close(loss(x, given), loss(x, labels))
+        assert_close(loss(x, given, None, ref, given[order]), loss(x, labels, None, ref, labels[order]))
 
 
 def test_the_wrappers_in_each_other():
     x, labels = batch()
     triplet, tcm = TripletMarginLoss(), TCMLoss()
-    torch.testing.assert_close(TCMRegularizer(LoOp(triplet))(x, labels), LoOp(triplet)(x, labels) + tcm(x, labels))
+    assert_close(TCMRegularizer(LoOp(triplet))(x, labels), LoOp(triplet)(x, labels) + tcm(x, labels))
     around = TCMRegularizer(CrossBatchMemory(LoOp(triplet), embedding_size=8, memory_size=30))
     inside = CrossBatchMemory(TCMRegularizer(LoOp(triplet)), embedding_size=8, memory_size=30)
     apart = CrossBatchMemory(LoOp(triplet), embedding_size=8, memory_size=30)
@@ -50,11 +51,11 @@ def test_the_wrappers_in_each_other():
     for _ in range(3):
         x, _ = batch()
         base = apart(x, labels)
-        torch.testing.assert_close(around(x, labels), base + tcm(x, labels))
+        assert_close(around(x, labels), base + tcm(x, labels))
         seen.append(x.detach())
         memory, memory_labels = torch.cat(seen)[-30:], LABELS.repeat(len(seen))[-30:]
         # From step 3 on the queue wraps: the same samples in another order, which LoOp's arcs feel and TCM does not.
-        torch.testing.assert_close(inside(x, labels), base + tcm(x, labels, None, memory, memory_labels))
+        assert_close(inside(x, labels), base + tcm(x, labels, None, memory, memory_labels))
 
 
 @every_loss
@@ -66,7 +67,7 @@ def test_moves_to_another_device_and_type(name):
     loss.to_empty(device="cpu")
     loss.load_state_dict(state)
     assert torch.equal(loss(x, labels), expected)
-    torch.testing.assert_close(loss.double()(x.double(), labels).float(), expected)
+    assert_close(loss.double()(x.double(), labels).float(), expected)
 
 
 @pytest.mark.gpu
@@ -79,8 +80,8 @@ def test_cuda(name):
     there = x.detach().cuda().requires_grad_()
     value = loss.to("cuda")(there, labels.cuda())
     assert value.is_cuda
-    torch.testing.assert_close(value.cpu(), expected, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(finite_with_gradient(value, there).cpu(), gradient, rtol=1e-3, atol=1e-5)
+    assert_close(value.cpu(), expected, rtol=1e-4, atol=1e-5)
+    assert_close(finite_with_gradient(value, there).cpu(), gradient, rtol=1e-3, atol=1e-5)
     assert torch.equal(loss(there, labels), value)  # labels left on the CPU
     with torch.autocast("cuda", dtype=torch.float16):
         assert torch.equal(loss(there, labels.cuda()), value)

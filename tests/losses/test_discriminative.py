@@ -1,8 +1,11 @@
 import pytest
 import torch
+from pytest import approx
 from pytorch_metric_learning.distances import LpDistance
 from pytorch_metric_learning.reducers import DoNothingReducer
+from torch.autograd import gradcheck
 from torch.nn.functional import normalize
+from torch.testing import assert_close
 
 from pml_ext.functional import kmeans_centroids
 from pml_ext.losses import DiscriminativeLoss
@@ -36,11 +39,9 @@ def test_paper_scale_is_eq_8():
     loss = make(embedding_size=6, paper_scale=True)
     x, labels = batch(size=6)
     points = normalize(x.double()).tolist()
-    assert loss(x, labels).item() == pytest.approx(
-        oracle.eq_8(points, labels.tolist(), torch.eye(6).tolist()), rel=1e-5
-    )
+    assert loss(x, labels).item() == approx(oracle.eq_8(points, labels.tolist(), torch.eye(6).tolist()), rel=1e-5)
     own_reducer = make(embedding_size=6, paper_scale=True, reducer=DoNothingReducer())
-    assert own_reducer(x, labels)["loss"]["losses"].sum().item() == pytest.approx(loss(x, labels).item(), rel=1e-5)
+    assert own_reducer(x, labels)["loss"]["losses"].sum().item() == approx(loss(x, labels).item(), rel=1e-5)
     with pytest.raises(ValueError, match=r"more samples than classes.*got a batch of 6 for 6"):
         loss(x[:6], labels[:6])
 
@@ -52,7 +53,7 @@ def test_miner_weights_follow_pml():
     a, p, n = torch.tensor([0, 0]), torch.tensor([6, 12]), torch.tensor([1, 1])
     weights = torch.zeros(15, dtype=torch.float64)
     weights[[0, 1]], weights[[6, 12]] = 1.0, 0.5
-    assert loss(x, labels, (a, p, n)).item() == pytest.approx((values * weights).mean().item(), abs=1e-6)
+    assert loss(x, labels, (a, p, n)).item() == approx((values * weights).mean().item(), abs=1e-6)
 
 
 @pytest.mark.parametrize("options", [{}, {"centroids": "simplex"}])
@@ -60,7 +61,7 @@ def test_logits_are_minus_the_distances(options):
     loss, x = DiscriminativeLoss(5, 5, **options).double(), torch.randn(7, 5, dtype=torch.float64, requires_grad=True)
     centroids = torch.eye(5, dtype=torch.float64) if loss.centroids is None else loss.centroids
     logits = loss.get_logits(x)
-    torch.testing.assert_close(logits, -torch.cdist(torch.nn.functional.normalize(x), centroids))
+    assert_close(logits, -torch.cdist(normalize(x), centroids))
     logits.sum().backward()
     assert loss.get_logits(x.detach().half()).dtype == torch.float32
     with pytest.raises(ValueError, match="must have 5 columns"):
@@ -73,10 +74,10 @@ def test_value_is_the_mean_of_the_bracket(kind, embedding_size):
     loss = make(kind, embedding_size=embedding_size).double()
     x, labels = batch(size=embedding_size)
     x = x.double().requires_grad_()
-    assert loss(x, labels).item() == pytest.approx(expected(loss, x.detach(), labels).mean().item(), abs=1e-7)
-    assert torch.autograd.gradcheck(lambda x: loss(x, labels), (x,))
+    assert loss(x, labels).item() == approx(expected(loss, x.detach(), labels).mean().item(), abs=1e-7)
+    assert gradcheck(lambda x: loss(x, labels), (x,))
     value, low = loss(x, labels), loss.half()
-    torch.testing.assert_close(low(x.half(), labels).double(), value, rtol=0, atol=5e-3)
+    assert_close(low(x.half(), labels).double(), value, rtol=0, atol=5e-3)
 
 
 def test_projection_only_where_sizes_differ_and_centroids_are_fixed():

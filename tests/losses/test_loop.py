@@ -2,7 +2,9 @@ import copy
 
 import pytest
 import torch
+from pytest import approx
 from pytorch_metric_learning import distances, losses, miners, reducers
+from torch.autograd import gradcheck
 
 from pml_ext.losses import (
     ArcPairReducer,
@@ -81,11 +83,11 @@ def test_triplet_equals_equation_15(dtype, tolerance):
     x, labels = torch.randn(len(EVEN), 4, dtype=dtype), torch.tensor(EVEN)
     inner = losses.TripletMarginLoss(margin=0.2, reducer=ArcPairReducer())
     expected = equation_15(x.double(), EVEN, 0.2)
-    assert LoOp(inner)(x, labels).item() == pytest.approx(expected, abs=tolerance)
-    assert LoOp(inner, positives="all")(x, labels).item() != pytest.approx(expected, abs=1e-3)
+    assert LoOp(inner)(x, labels).item() == approx(expected, abs=tolerance)
+    assert LoOp(inner, positives="all")(x, labels).item() != approx(expected, abs=1e-3)
     mean = losses.TripletMarginLoss(margin=0.2, reducer=reducers.MeanReducer())
     arcs_of_other_classes = 4
-    assert LoOp(mean)(x, labels).item() == pytest.approx(expected / arcs_of_other_classes, abs=tolerance)
+    assert LoOp(mean)(x, labels).item() == approx(expected / arcs_of_other_classes, abs=tolerance)
 
 
 def test_a_left_over_negative_counts_half_in_equation_15():
@@ -93,21 +95,21 @@ def test_a_left_over_negative_counts_half_in_equation_15():
     x, labels = torch.tensor([[1.0, 0], [0.6, 0.8], [0, 1], [0, -1]], dtype=torch.float64), torch.tensor([0, 0, 1, 2])
     d_ij, d_up, d_down = 0.8**0.5, 0.4**0.5, 2**0.5
     value = LoOp(losses.TripletMarginLoss(margin=1, reducer=ArcPairReducer()))(x, labels)
-    assert value.item() == pytest.approx((d_ij - d_up + 1 + d_ij - d_down + 1) / 2, abs=1e-6)
+    assert value.item() == approx((d_ij - d_up + 1 + d_ij - d_down + 1) / 2, abs=1e-6)
 
 
 def test_lifted_structure_equals_equation_16():
     x, labels = torch.randn(len(EVEN), 4, dtype=torch.float64), torch.tensor(EVEN)
     expected = equation_16(x, EVEN, 0.7)
-    assert LoOp(LiftedHingeLoss(margin=0.7))(x, labels).item() == pytest.approx(expected, abs=1e-6)
+    assert LoOp(LiftedHingeLoss(margin=0.7))(x, labels).item() == approx(expected, abs=1e-6)
     either = LoOp(LiftedHingeLoss(margin=0.7, positives="consecutive"), positives="all")
-    assert either(x, labels).item() == pytest.approx(expected, abs=1e-6)
+    assert either(x, labels).item() == approx(expected, abs=1e-6)
 
 
 def test_hphn_triplet_equals_the_papers():
     x, labels = torch.randn(len(EVEN), 4, dtype=torch.float64), torch.tensor(EVEN)
     value = LoOp(HPHNTripletLoss(margin=0.7, positives="consecutive"))(x, labels)
-    assert value.item() == pytest.approx(hard_positive_hard_negative(x, EVEN, 0.7), abs=1e-6)
+    assert value.item() == approx(hard_positive_hard_negative(x, EVEN, 0.7), abs=1e-6)
 
 
 @pytest.mark.parametrize("positives", ["arc", "all"])
@@ -118,7 +120,7 @@ def test_triplets_of_classes_of_any_size(pairing, positives, dtype, tolerance):
     on_arcs = partners(LABELS, pairing) if positives == "arc" else None
     d = loop_distances(x.double(), LABELS, x.double(), LABELS, pairing)
     loss = LoOp(losses.TripletMarginLoss(margin=0.2), pairing=pairing, positives=positives)
-    assert loss(x, labels).item() == pytest.approx(mean_above_zero(d, 0.2, on_arcs), abs=tolerance)
+    assert loss(x, labels).item() == approx(mean_above_zero(d, 0.2, on_arcs), abs=tolerance)
 
 
 @pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")  # PML's HistogramLoss
@@ -136,8 +138,8 @@ def test_every_tuple_loss_computes_from_the_oracle_matrix(name):
     x.requires_grad_()
     value = LoOp(loss, pairing=pairing, positives="all")(x, torch.tensor(labels))
     value.backward()
-    assert value.item() == pytest.approx(expected.item(), rel=1e-4, abs=1e-5)
-    assert value.item() != pytest.approx(loss(x, torch.tensor(labels)).item(), rel=1e-6)
+    assert value.item() == approx(expected.item(), rel=1e-4, abs=1e-5)
+    assert value.item() != approx(loss(x, torch.tensor(labels)).item(), rel=1e-6)
     assert x.grad.isfinite().all() and x.grad.abs().sum() > 0
 
 
@@ -185,7 +187,7 @@ WAYS = [
 def test_gradient_equals_finite_differences(distance, pairing):
     loss = LoOp(losses.TripletMarginLoss(margin=3, smooth_loss=True, distance=distance), pairing=pairing)
     x, labels = batch(torch.float64)
-    assert torch.autograd.gradcheck(lambda x: loss(x, labels), (x.requires_grad_(),))
+    assert gradcheck(lambda x: loss(x, labels), (x.requires_grad_(),))
 
 
 def test_segments_of_unnormalised_embeddings():
@@ -195,7 +197,7 @@ def test_segments_of_unnormalised_embeddings():
     d = loop_distances(3 * x, LABELS, 3 * x, LABELS, "consecutive", "segment")
     expected = mean_above_zero(d, 9, on_arcs)
     value = LoOp(losses.TripletMarginLoss(margin=9, distance=distance), geometry="segment")(3 * x, labels)
-    assert value.item() == pytest.approx(expected, abs=1e-6)
+    assert value.item() == approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("pairing", PAIRINGS)
@@ -207,7 +209,7 @@ def test_reference_set_of_another_length(pairing):
     )
     d = torch.tensor(loop_distances(x, LABELS, ref, ref_labels, pairing), dtype=torch.float64)
     same = labels[:, None] == torch.tensor(ref_labels)
-    assert value.item() == pytest.approx((d[same].mean() + (9 - d[~same]).mean()).item(), abs=1e-6)
+    assert value.item() == approx((d[same].mean() + (9 - d[~same]).mean()).item(), abs=1e-6)
 
 
 def test_indices_tuple_is_handed_on():
@@ -215,7 +217,7 @@ def test_indices_tuple_is_handed_on():
     d = loop_distances(x, LABELS, x, LABELS, "consecutive")
     loss = LoOp(losses.TripletMarginLoss(margin=5))
     a, p, n = (torch.tensor([i]) for i in (0, 2, 4))
-    assert loss(x, labels, (a, p, n)).item() == pytest.approx(d[0][2] - d[0][4] + 5, abs=1e-6)
+    assert loss(x, labels, (a, p, n)).item() == approx(d[0][2] - d[0][4] + 5, abs=1e-6)
     mined = miners.BatchHardMiner()(x, labels)
     triplets = list(zip(*(t.tolist() for t in mined), strict=True))
     on_arcs = [t for t in triplets if t[1] in partners(LABELS, "consecutive")[t[0]]]
@@ -223,7 +225,7 @@ def test_indices_tuple_is_handed_on():
     for positives, kept in (("all", triplets), ("arc", on_arcs)):
         expected = [max(0, d[i][j] - d[i][k] + 5) for i, j, k in kept]
         value = LoOp(losses.TripletMarginLoss(margin=5), positives=positives)(x, labels, mined)
-        assert value.item() == pytest.approx(sum(expected) / len(expected), abs=1e-6)
+        assert value.item() == approx(sum(expected) / len(expected), abs=1e-6)
     not_an_arc = torch.tensor([0]), torch.tensor([5]), torch.tensor([4])
     with pytest.warns(UserWarning, match=r"no positive pair of the indices_tuple is an arc"):
         assert loss(x, labels, not_an_arc).item() == 0

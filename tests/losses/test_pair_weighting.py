@@ -2,8 +2,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from pytest import approx
 from pytorch_metric_learning import distances, losses, miners, reducers
+from torch.autograd import gradcheck
 from torch.nn.functional import normalize
+from torch.testing import assert_close
 
 from pml_ext.functional import WEIGHTINGS
 from pml_ext.losses import LiftedHingeLoss, PairWeightingLoss
@@ -56,7 +59,7 @@ def test_gradient_is_that_of_the_loss_the_weights_come_from(name, mining):
     x, labels = batch()
     actual = gradient(PairWeightingLoss(name, mining), x, labels)
     assert actual.abs().max() > 1e-3
-    torch.testing.assert_close(actual, expected_gradient(name, x, mining), rtol=1e-9, atol=1e-10)
+    assert_close(actual, expected_gradient(name, x, mining), rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("mining", [None, 0.1])
@@ -66,7 +69,7 @@ def test_another_reference_set(mining):
     mined = None if mining is None else miners.MultiSimilarityMiner(mining)(x, labels, ref, ref_labels)
     expected = gradient(losses.MultiSimilarityLoss(), x, labels, mined, ref, ref_labels)
     for loss, given in ((PairWeightingLoss(mining=mining), None), (PairWeightingLoss(), mined)):
-        torch.testing.assert_close(gradient(loss, x, labels, given, ref, ref_labels), expected)
+        assert_close(gradient(loss, x, labels, given, ref, ref_labels), expected)
 
 
 def test_pairs_and_triplets_from_a_miner():
@@ -75,8 +78,8 @@ def test_pairs_and_triplets_from_a_miner():
     a, p, n = torch.tensor([0, 0, 1]), torch.tensor([2, 2, 4]), torch.tensor([1, 3, 0])
     loss = PairWeightingLoss("uniform", reducer=reducers.SumReducer())
     expected = (similarity[0, 1] + similarity[0, 3] + similarity[1, 0]) - (similarity[0, 2] + similarity[1, 4])
-    torch.testing.assert_close(loss(x, labels, (a, p, n)), expected)  # (0, 2) is in two triplets and one pair
-    torch.testing.assert_close(loss(x, None, (a, p, a, n)), expected)
+    assert_close(loss(x, labels, (a, p, n)), expected)  # (0, 2) is in two triplets and one pair
+    assert_close(loss(x, None, (a, p, a, n)), expected)
 
 
 def test_mining_is_among_the_pairs_that_are_given():
@@ -86,7 +89,7 @@ def test_mining_is_among_the_pairs_that_are_given():
     loss = PairWeightingLoss("uniform", 0.1, reducer=reducers.SumReducer())
     only_negatives = loss(x, labels, (mined[0][:0], mined[1][:0], *everything))
     similarity = normalize(x) @ normalize(x).T
-    torch.testing.assert_close(only_negatives, similarity[mined[2], mined[3]].sum())
+    assert_close(only_negatives, similarity[mined[2], mined[3]].sum())
 
 
 REFUSED = [
@@ -175,9 +178,9 @@ def test_hinges_equal_the_loops(positives, kind):
         squares = (unit[:, None] - unit).square().sum(-1)
         d = {"l2": squares.sqrt(), "cosine": squares / 2 - 1}[kind]
         value = LiftedHingeLoss(**options)(x, labels)
-        assert value.item() == pytest.approx(loops(d.tolist(), 0.2, positives), abs=tolerance)
+        assert value.item() == approx(loops(d.tolist(), 0.2, positives), abs=tolerance)
     loss = LiftedHingeLoss(margin=3, **options)
-    assert torch.autograd.gradcheck(lambda x: loss(x, labels), (x.requires_grad_(),))
+    assert gradcheck(lambda x: loss(x, labels), (x.requires_grad_(),))
 
 
 def test_hinges_with_another_reference_set():
@@ -188,7 +191,7 @@ def test_hinges_with_another_reference_set():
     for i, j in (labels[:, None] == ref_labels).nonzero().tolist():
         terms.append(max(0.0, float(d[i, j] + 0.5 - d[i][ref_labels != labels[i]].min())))
     value = LiftedHingeLoss(margin=0.5)(x, labels, ref_emb=ref, ref_labels=ref_labels)
-    assert value.item() == pytest.approx(sum(terms) / len(terms), abs=1e-9)
+    assert value.item() == approx(sum(terms) / len(terms), abs=1e-9)
 
 
 def test_hinges_of_a_miners_pairs():
@@ -196,7 +199,7 @@ def test_hinges_of_a_miners_pairs():
     d = torch.cdist(*[normalize(x, dim=1)] * 2)
     a, p, n = (torch.tensor([v]) for v in (0, 2, 4))
     expected = max(0.0, float(d[0, 2] + 1 - d[0, 4]))
-    assert LiftedHingeLoss(margin=1)(x, None, (a, p, a, n)).item() == pytest.approx(expected, abs=1e-9)
+    assert LiftedHingeLoss(margin=1)(x, None, (a, p, a, n)).item() == approx(expected, abs=1e-9)
     terms = LiftedHingeLoss(positives="consecutive", reducer=reducers.DoNothingReducer())(x, labels)["loss"]
     pairs = dict(zip(*(part.tolist() for part in terms["indices"]), strict=True))
     assert pairs == {i: ends[0] for i, ends in enumerate(partners(LABELS, "consecutive")) if ends[0] != i}

@@ -1,6 +1,9 @@
 import pytest
 import torch
+from pytest import approx
+from torch.autograd import gradcheck
 from torch.nn.functional import normalize
+from torch.testing import assert_close
 
 from pml_ext import _pml
 from pml_ext.functional.losses.smooth_rank import smooth_average_precision
@@ -33,16 +36,16 @@ def test_value(loss, expected):
     for dtype, tolerance in ((torch.bfloat16, 4e-2), (torch.float64, 1e-10)):
         x, labels = batch(LABELS, dtype)
         unit = normalize(x.double())
-        assert loss(x, labels).item() == pytest.approx(expected((unit @ unit.T).tolist()), abs=tolerance)
+        assert loss(x, labels).item() == approx(expected((unit @ unit.T).tolist()), abs=tolerance)
     if loss.temperature > 0.01:  # which is too steep for finite differences
-        assert torch.autograd.gradcheck(lambda x: loss(x, labels), x.requires_grad_(), atol=1e-6)
+        assert gradcheck(lambda x: loss(x, labels), x.requires_grad_(), atol=1e-6)
 
 
 @pytest.mark.skipif(not hasattr(_pml.losses, "SmoothAPLoss"), reason="this version of PML has no SmoothAPLoss")
 def test_equals_pml_where_there_are_as_many_classes_as_samples_each_and_not_elsewhere():
     theirs = _pml.losses.SmoothAPLoss()
     x, labels = batch([i // 4 for i in range(16)], torch.float32)
-    torch.testing.assert_close(SmoothAPLoss()(x, labels), theirs(x, labels))
+    assert_close(SmoothAPLoss()(x, labels), theirs(x, labels))
     x, labels = batch([i // 2 for i in range(16)], torch.float32)
     difference = theirs(x, labels) - SmoothAPLoss()(x, labels)
     assert difference.abs() > 0.02, "PML computes it right now: ours is no longer needed"
@@ -54,7 +57,7 @@ def test_another_reference_set():
     value = SmoothAPLoss(temperature=0.1)(x, labels, ref_emb=references, ref_labels=reference_labels)
     cosines = normalize(x) @ normalize(references).T
     precision = smooth_average_precision(cosines, labels[:, None] == reference_labels, 0.1)
-    torch.testing.assert_close(value, 1 - precision.mean())
+    assert_close(value, 1 - precision.mean())
 
 
 def test_indices_tuple_weighs_the_queries():
@@ -67,7 +70,7 @@ def test_indices_tuple_weighs_the_queries():
         assert plain["indices"].tolist() == [0, 1, 2, 3, 4, 5, 6, 8, 9]  # sample 7 has no positive
         assert torch.equal(loss(x, labels, (none, none, none))["loss"]["losses"], plain["losses"])
         weighted = loss(x, labels, (a, p, n))["loss"]["losses"]
-        torch.testing.assert_close(weighted, plain["losses"] * torch.tensor([1, 1, 0.5, 0, 0, 0.5, 0, 0, 0]))
+        assert_close(weighted, plain["losses"] * torch.tensor([1, 1, 0.5, 0, 0, 0.5, 0, 0, 0]))
 
 
 REFUSED = [

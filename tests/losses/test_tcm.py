@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from pytest import approx
 from pytorch_metric_learning.losses import ContrastiveLoss, SelfSupervisedLoss
 from pytorch_metric_learning.utils.distributed import DistributedLossWrapper
 from torch.nn.functional import normalize
+from torch.testing import assert_close
 
 from pml_ext import _pml
 from pml_ext.losses import TCMLoss, TCMRegularizer
@@ -33,9 +35,9 @@ def test_reducers_get_the_pairs_that_count():
     below, above = [0.9 - s for s in positives if s <= 0.9], [s - 0.5 for s in negatives if s >= 0.5]
     options = {"lambda_plus": 2.0, "lambda_minus": 3.0}
     total = TCMLoss(**options, reducer=_pml.reducers.SumReducer())(x, labels)
-    assert total.item() == pytest.approx(2 * sum(below) + 3 * sum(above), abs=1e-9)
+    assert total.item() == approx(2 * sum(below) + 3 * sum(above), abs=1e-9)
     out = TCMLoss(**options, reducer=_pml.reducers.DoNothingReducer())(x, labels)
-    assert sorted(out["neg_loss"]["losses"].tolist()) == pytest.approx(sorted(3 * v for v in above))
+    assert sorted(out["neg_loss"]["losses"].tolist()) == approx(sorted(3 * v for v in above))
     assert [out[name]["reduction_type"] for name in ("pos_loss", "neg_loss")] == ["pos_pair", "neg_pair"]
     rows, columns = out["pos_loss"]["indices"]
     assert (labels[rows] == labels[columns]).all() and (rows != columns).all()
@@ -46,10 +48,10 @@ def test_reducers_get_all_pairs_where_all_are_summed_or_counted():
     positives, negatives = oracle.split(cosines(x), LABELS)
     nothing = _pml.reducers.DoNothingReducer()
     found = TCMLoss(divide_by="all", reducer=nothing)(x, labels)["pos_loss"]["losses"]
-    assert sorted(found.tolist()) == pytest.approx(sorted(max(0.9 - s, 0) for s in positives))
+    assert sorted(found.tolist()) == approx(sorted(max(0.9 - s, 0) for s in positives))
     found = TCMLoss(indicator=False, reducer=nothing)(x, labels)["neg_loss"]["losses"]
     factor = len(negatives) / sum(s >= 0.5 for s in negatives)
-    assert sorted(found.tolist()) == pytest.approx(sorted(factor * (s - 0.5) for s in negatives))
+    assert sorted(found.tolist()) == approx(sorted(factor * (s - 0.5) for s in negatives))
 
 
 def test_margins_may_be_equal_and_of_a_term_without_weight_any():
@@ -83,7 +85,7 @@ def test_missing_pairs_leave_the_other_term_and_warn(labels, missing, value):
     unweighted = {"lambda_plus": 0} if "positive" in missing else {"lambda_minus": 0}
     if len(labels) > 1:  # a term with weight 0 misses nothing
         assert TCMLoss(**unweighted)(torch.ones(len(labels), 3), torch.tensor(labels)) == found
-    assert found.item() == pytest.approx(value)
+    assert found.item() == approx(value)
 
 
 @pytest.mark.parametrize(
@@ -112,18 +114,18 @@ def test_value_and_gradient_are_the_sum(base):
     x = X.clone().requires_grad_()
     expected = base(x, LABELS_OF_BOTH) + TCMLoss(**FORM)(x, LABELS_OF_BOTH)
     value = TCMRegularizer(base, **FORM)(x, LABELS_OF_BOTH)
-    torch.testing.assert_close(value, expected)
-    torch.testing.assert_close(torch.autograd.grad(value, x), torch.autograd.grad(expected, x))
+    assert_close(value, expected)
+    assert_close(torch.autograd.grad(value, x), torch.autograd.grad(expected, x))
 
 
 def test_a_miner_picks_for_the_loss_only_and_ref_emb_reaches_both():
     base = _pml.losses.MultiSimilarityLoss()
     indices = MultiSimilarityMiner(epsilon=0.01)(X, LABELS_OF_BOTH)
     value = TCMRegularizer(base)(X, LABELS_OF_BOTH, indices)
-    torch.testing.assert_close(value, base(X, LABELS_OF_BOTH, indices) + TCMLoss()(X, LABELS_OF_BOTH))
+    assert_close(value, base(X, LABELS_OF_BOTH, indices) + TCMLoss()(X, LABELS_OF_BOTH))
     assert base(X, LABELS_OF_BOTH, indices) != base(X, LABELS_OF_BOTH)
     batch = (X, LABELS_OF_BOTH, None, torch.randn(5, 4), torch.tensor([0, 1, 2, 2, 0]))
-    torch.testing.assert_close(TCMRegularizer(base)(*batch), base(*batch) + TCMLoss()(*batch))
+    assert_close(TCMRegularizer(base)(*batch), base(*batch) + TCMLoss()(*batch))
 
 
 def test_parameters_of_the_loss_are_trained_and_saved():
@@ -139,7 +141,7 @@ class Mean(torch.nn.Module):
 
 def test_around_a_module_of_ones_own():
     expected = X.mean() + LABELS_OF_BOTH.sum() + TCMLoss()(X, LABELS_OF_BOTH)
-    torch.testing.assert_close(TCMRegularizer(Mean())(X, LABELS_OF_BOTH), expected)
+    assert_close(TCMRegularizer(Mean())(X, LABELS_OF_BOTH), expected)
     for given in ({"indices_tuple": (LABELS_OF_BOTH,) * 3}, {"ref_emb": X, "ref_labels": LABELS_OF_BOTH}):
         with pytest.raises(ValueError, match=f"{next(iter(given))} must be None with Mean, which does not accept"):
             TCMRegularizer(Mean())(X, LABELS_OF_BOTH, **given)

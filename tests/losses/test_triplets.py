@@ -2,7 +2,11 @@ from functools import partial
 
 import pytest
 import torch
+from pytest import approx
 from pytorch_metric_learning import distances, losses, reducers
+from torch.autograd import gradcheck
+from torch.nn.functional import normalize
+from torch.testing import assert_close
 
 from pml_ext.losses import CentroidTripletLoss, HPHNTripletLoss
 from pml_ext.miners import HPHNMiner
@@ -56,13 +60,13 @@ def test_centroids_equal_the_loops(make, options):
     for dtype, tolerance in ((torch.bfloat16, 4e-2), (torch.float64, 1e-7)):
         x, labels = batch(dtype)
         each = centroid_triplet_losses(x.double().tolist(), LABELS, **options)
-        assert make()(x, labels).item() == pytest.approx(average(each), abs=tolerance)
+        assert make()(x, labels).item() == approx(average(each), abs=tolerance)
         part = make(reducer=reducers.DoNothingReducer())(x, labels)["loss"]
         times = 1 if options.get("hardest", True) else 3
         assert part["indices"].tolist() == [i for i in (0, 1, 2, 3, 4, 5, 6, 8, 9) for _ in range(times)]  # 7 is alone
-        assert part["losses"].tolist() == pytest.approx(each, abs=10 * tolerance)
+        assert part["losses"].tolist() == approx(each, abs=10 * tolerance)
     if options["margin"] == 9:  # far from the kink
-        assert torch.autograd.gradcheck(lambda x: make()(x, labels), (x.requires_grad_(),))
+        assert gradcheck(lambda x: make()(x, labels), (x.requires_grad_(),))
 
 
 def test_near_their_centroid_samples_keep_their_digits():
@@ -73,7 +77,7 @@ def test_near_their_centroid_samples_keep_their_digits():
     loss = CentroidTripletLoss(margin=4, distance=measure, reducer=reducers.DoNothingReducer())
     exact = loss(x.double(), labels)["loss"]["losses"]
     assert exact.min() > 0
-    torch.testing.assert_close(loss(x, labels)["loss"]["losses"].double(), exact, atol=5e-6, rtol=0)
+    assert_close(loss(x, labels)["loss"]["losses"].double(), exact, atol=5e-6, rtol=0)
 
 
 @pytest.mark.parametrize("hardest", [True, False])
@@ -84,7 +88,7 @@ def test_centroids_of_another_reference_set_are_of_whole_classes(hardest):
     expected = centroid_triplet_losses(x.tolist(), LABELS, 0.5, **given)
     loss = CentroidTripletLoss(negatives="hardest" if hardest else "all")
     value = loss(x, labels, ref_emb=ref, ref_labels=torch.tensor(ref_labels))
-    assert value.item() == pytest.approx(average(expected), abs=1e-7)
+    assert value.item() == approx(average(expected), abs=1e-7)
     assert len(expected) == 9 * (1 if hardest else 3)  # class 3 is not there, class 5 is
 
 
@@ -99,7 +103,7 @@ def test_indices_tuple_limits_own_centroid_and_other_classes():
     ]
     loss = CentroidTripletLoss(margin=9)
     for mined in ((a, p, n), (a, p, a, n)):
-        assert loss(x, labels, mined).item() == pytest.approx(average(expected), abs=1e-7)
+        assert loss(x, labels, mined).item() == approx(average(expected), abs=1e-7)
 
 
 DISTANCES = {
@@ -125,9 +129,9 @@ def test_equals_the_triplet_loss_of_the_miners_triplets(kind, with_ref):
     triplets = HPHNMiner(distance=DISTANCES[kind])(x, labels, *ref)
     expected = losses.TripletMarginLoss(**options)(x, labels, triplets, *ref)
     assert expected > 0
-    torch.testing.assert_close(HPHNTripletLoss(**options)(x, labels, None, *ref), expected)
+    assert_close(HPHNTripletLoss(**options)(x, labels, None, *ref), expected)
     loss = HPHNTripletLoss(margin=9, distance=DISTANCES[kind])
-    assert torch.autograd.gradcheck(lambda x: loss(x, labels, None, *ref), (x.requires_grad_(),))
+    assert gradcheck(lambda x: loss(x, labels, None, *ref), (x.requires_grad_(),))
 
 
 def test_indices_tuple_limits_the_choice():
@@ -138,9 +142,9 @@ def test_indices_tuple_limits_the_choice():
     far = max((2, 5), key=lambda i: d[0][i])
     expected = [d[0][far] - min(d[0][1], d[0][3]) + 5, d[4][6] - d[4][7] + 5]
     for mined in ((a, p, n), (a, p, a, n)):
-        assert loss(x, None, mined).item() == pytest.approx(average(expected), abs=1e-7)
+        assert loss(x, None, mined).item() == approx(average(expected), abs=1e-7)
     pairs = torch.tensor([0]), torch.tensor([2]), torch.tensor([2]), torch.tensor([7])  # only the other end has one
-    assert loss(x, None, pairs).item() == pytest.approx(d[0][2] - d[2][7] + 5, abs=1e-7)
+    assert loss(x, None, pairs).item() == approx(d[0][2] - d[2][7] + 5, abs=1e-7)
 
 
 @pytest.mark.parametrize("kind", ["l2", "cosine"])
@@ -149,7 +153,7 @@ def test_consecutive_pairs_equal_the_loops(kind):
     x, labels = batch()
     own = [[i for i, c in enumerate(LABELS) if c == label] for label in LABELS]
     others = [[i for i, c in enumerate(LABELS) if c != label] for label in LABELS]
-    points = torch.nn.functional.normalize(x, dim=1)
+    points = normalize(x, dim=1)
     d = torch.cdist(points, points).tolist()
     measure = d if kind == "l2" else [[v * v / 2 for v in row] for row in d]
     terms = []
@@ -163,8 +167,8 @@ def test_consecutive_pairs_equal_the_loops(kind):
     loss = HPHNTripletLoss(margin=0.2, positives="consecutive", distance=DISTANCES[kind])
     x.requires_grad_()
     value = loss(x, labels)
-    assert value.item() == pytest.approx(average(terms), abs=1e-6)
-    assert torch.autograd.gradcheck(lambda x: loss(x, labels), (x,))
+    assert value.item() == approx(average(terms), abs=1e-6)
+    assert gradcheck(lambda x: loss(x, labels), (x,))
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-7), (torch.bfloat16, 4e-2)])
@@ -172,7 +176,7 @@ def test_hphn_triplet_value(dtype, tolerance):
     x, labels = batch(dtype)
     d = pair_distances(x)
     expected = average(triplet_losses(d, hphn_triplets(d, LABELS), 0.2))
-    assert HPHNTripletLoss()(x, labels).item() == pytest.approx(expected, abs=tolerance)
+    assert HPHNTripletLoss()(x, labels).item() == approx(expected, abs=tolerance)
 
 
 REFUSED = [

@@ -3,9 +3,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from pytest import approx
 from pytorch_metric_learning import distances
 from pytorch_metric_learning.utils import inference
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator as PMLAccuracyCalculator
+from torch.nn.functional import normalize
 
 from pml_ext.functional import epsilon_opis, opis, spectral_variance
 from pml_ext.metrics import AccuracyCalculator, VerificationEvaluator
@@ -28,7 +30,7 @@ def calculator(cls=AccuracyCalculator, **options):
 def a_set(count=80, classes=8):
     labels = torch.randint(0, classes, (count,))
     labels[5] = classes  # a query without a match
-    x = torch.nn.functional.normalize(torch.randn(classes + 1, 6)[labels] + torch.randn(count, 6))
+    x = normalize(torch.randn(classes + 1, 6)[labels] + torch.randn(count, 6))
     return x, labels, torch.randint(0, 3, (count,))
 
 
@@ -38,10 +40,10 @@ def test_each_of_ours_equals_its_function():
     assert result["opis"] == float(opis(x, y, far_range=(0.05, 0.2), grid=20))
     assert result["epsilon_opis"] == float(epsilon_opis(x, y, epsilon=0.3, far_range=(0.05, 0.2), grid=20))
     assert result["spectral_variance"] == float(spectral_variance(x))
-    assert result["f1"] == pytest.approx(oracle.clustering_f1(kmeans(x, 9).tolist(), y.tolist()))
+    assert result["f1"] == approx(oracle.clustering_f1(kmeans(x, 9).tolist(), y.tolist()))
     verification = VerificationEvaluator(fars=(1e-2, 1e-3)).of_all_pairs(x, y)
     for name, key in {"tar_at_far_1e-3": None, "verification_auc": "auc", "equal_error_rate": "eer"}.items():
-        assert result[name] == pytest.approx(verification[key or name], abs=1e-12)
+        assert result[name] == approx(verification[key or name], abs=1e-12)
     assert math.isnan(result["tar_at_far_1e-4"])  # under 10,000 impostor pairs
     sampled = {"negatives_per_positive": 10, "seed": 3}
     assert calculator(include=("opis",), **sampled).get_accuracy(x, y) == {"opis": float(opis(x, y, **sampled))}
@@ -49,18 +51,18 @@ def test_each_of_ours_equals_its_function():
 
 def test_distractors_are_no_class_of_the_threshold_metrics():
     x, y, _ = a_set()
-    extra, none = torch.nn.functional.normalize(torch.randn(30, 6)), torch.zeros(30).long() + 77
+    extra, none = normalize(torch.randn(30, 6)), torch.zeros(30).long() + 77
     keys = ("opis", "tar_at_far_1e-2", "verification_auc", "equal_error_rate")
     plain = calculator(include=keys).get_accuracy(x[:40], y[:40], x[40:], y[40:])
     wanted = torch.isin(y, y[:40])
-    assert plain["opis"] == pytest.approx(float(opis(x[wanted], y[wanted])), rel=1e-6)
+    assert plain["opis"] == approx(float(opis(x[wanted], y[wanted])), rel=1e-6)
     more = calculator(include=keys).get_accuracy(x[:40], y[:40], torch.cat([x[40:], extra]), torch.cat([y[40:], none]))
     assert more == plain
 
 
 def test_large_ids_do_not_collide_and_keep_their_order():
     x, y, _ = a_set()
-    assert calculator().get_accuracy(x, y + 2**24) == pytest.approx(calculator().get_accuracy(x, y), nan_ok=True)
+    assert calculator().get_accuracy(x, y + 2**24) == approx(calculator().get_accuracy(x, y), nan_ok=True)
     by_class = calculator(return_per_class=True, include=(*KNN, *PER_QUERY))
     assert by_class.get_accuracy(x, y + 2**24) == by_class.get_accuracy(x, y)
 
@@ -69,22 +71,22 @@ def test_arrays_halves_and_any_memory_layout(tmp_path):
     x, y, cameras = a_set()
     expected = calculator().get_accuracy(x, y, query_cameras=cameras)
     half = x.half()
-    assert calculator().get_accuracy(half, y) == pytest.approx(calculator().get_accuracy(half.float(), y), nan_ok=True)
+    assert calculator().get_accuracy(half, y) == approx(calculator().get_accuracy(half.float(), y), nan_ok=True)
     np.save(tmp_path / "x.npy", x.numpy())
     on_disk = np.load(tmp_path / "x.npy", mmap_mode="r")
     for view in (x.T.contiguous().T, np.asfortranarray(x.numpy()), on_disk):
         found = calculator().get_accuracy(view, y.numpy(), query_cameras=cameras.numpy())
-        assert found == pytest.approx(expected, nan_ok=True)
+        assert found == approx(expected, nan_ok=True)
     nearly = x.double() * (1 + 1e-9)
     mixed = calculator().get_accuracy(nearly.numpy(), y.numpy(), x, y, True)
-    assert mixed == pytest.approx(calculator().get_accuracy(x, y), nan_ok=True, rel=1e-6)
+    assert mixed == approx(calculator().get_accuracy(x, y), nan_ok=True, rel=1e-6)
 
 
 def test_each_metric_can_be_asked_for_alone():
     x, y, cameras = a_set()
     everything = calculator().get_accuracy(x, y)
     for name, value in everything.items():
-        assert calculator(include=(name,)).get_accuracy(x, y) == pytest.approx({name: value}, nan_ok=True)
+        assert calculator(include=(name,)).get_accuracy(x, y) == approx({name: value}, nan_ok=True)
         assert calculator(include=(name,)).get_accuracy(x, y, query_cameras=cameras).keys() == {name}
     assert calculator().get_accuracy(x, y, include=("opis", "f1")).keys() == {"opis", "f1"}
     assert everything.keys() - calculator().get_accuracy(x, y, exclude=["opis"]).keys() == {"opis"}
@@ -146,7 +148,7 @@ def test_a_users_own_metrics_are_given_what_pml_gives_and_refused_with_cameras()
     for arguments in ((x, y), (x[:40], y[:40], x[40:], y[40:]), (x[:40], y[:40], x, y, True)):
         expected = calculator(theirs).get_accuracy(*arguments)
         found = calculator(ours).get_accuracy(*arguments, include=tuple(expected))
-        assert found == pytest.approx(expected, rel=1e-6, nan_ok=True) and {"second", "clusters"} <= found.keys()
+        assert found == approx(expected, rel=1e-6, nan_ok=True) and {"second", "clusters"} <= found.keys()
     with pytest.raises(ValueError, match="second cannot take cameras into account"):
         calculator(ours, include=("second", "cmc_rank_1")).get_accuracy(x, y, query_cameras=cameras)
 
@@ -216,7 +218,7 @@ def test_pmls_metrics_are_pmls(options):
         assert found.keys() == expected.keys()
         for name, value in expected.items():
             # PML divides in float32 for the reciprocal ranks.
-            assert found[name] == pytest.approx(value, rel=1e-6 if name in KNN else 0, nan_ok=True), name
+            assert found[name] == approx(value, rel=1e-6 if name in KNN else 0, nan_ok=True), name
 
 
 @pytest.mark.parametrize("case", ["one set", "one set with cameras", "two sets with cameras"])
@@ -247,17 +249,17 @@ def test_every_ranking_metric_is_that_of_the_loops_and_respects_cameras(case):
         "mean_inverse_negative_penalty": inp,
         "reid_mean_average_precision": ap,
     }
-    assert {name: found[name] for name in expected} == pytest.approx({n: v.mean() for n, v in expected.items()})
+    assert {name: found[name] for name in expected} == approx({n: v.mean() for n, v in expected.items()})
 
 
 def test_per_class_values():
     x, y, _ = a_set()
     by_class = calculator(return_per_class=True, include=(*KNN, *PER_QUERY)).get_accuracy(x, y)
-    assert by_class["cmc_rank_1"] == pytest.approx(by_class["precision_at_1"])
-    assert by_class["reid_mean_average_precision"] == pytest.approx(by_class["mean_average_precision"])
+    assert by_class["cmc_rank_1"] == approx(by_class["precision_at_1"])
+    assert by_class["reid_mean_average_precision"] == approx(by_class["mean_average_precision"])
     assert len(by_class["mean_inverse_negative_penalty"]) == 8  # the class without a match is left out, as by PML
     average = calculator(avg_of_avgs=True, include=(*KNN, *PER_QUERY)).get_accuracy(x, y)
-    assert average == pytest.approx({name: np.mean(values) for name, values in by_class.items()})
+    assert average == approx({name: np.mean(values) for name, values in by_class.items()})
 
 
 def test_a_k_too_small_for_a_metric_is_logged(caplog):

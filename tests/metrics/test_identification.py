@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from pytest import approx
 
 from pml_ext.metrics import (
     IdentificationEvaluator,
@@ -68,7 +69,7 @@ def test_rates_equal_loops_over_two_galleries(several):
     one, other = (rates_by_loops(x.tolist(), of, gallery) for gallery in (0, 1))
     assert one != other and 0 < one["rank_1"] < 1 and 0 < one["tpir_at_fpir_2e-1"] < one["rank_1"]
     expected = {name: (one[name] + other[name]) / 2 for name in one}
-    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-12, nan_ok=True)
+    assert {name: found[name] for name in expected} == approx(expected, abs=1e-12, nan_ok=True)
     assert math.isnan(found["tpir_at_fpir_1e-2"]), "one false positive would be more than 1 %"
     assert found["mated"] + found["non_mated"] == 2 * 50
 
@@ -121,9 +122,7 @@ def test_a_gallery_in_blocks_equals_loops(all_mated, with_cameras):
         name = f"tar_at_far_{far:.0e}".replace("e-0", "e-")
         expected[name] = oracle.tar_at_far(scores, same[counted].tolist(), far)
     expected |= {"genuine": int(same[counted].sum()), "impostors": int((~same).sum())}
-    assert {name: (found | pairs.compute())[name] for name in expected} == pytest.approx(
-        expected, abs=1e-12, nan_ok=True
-    )
+    assert {name: (found | pairs.compute())[name] for name in expected} == approx(expected, abs=1e-12, nan_ok=True)
     if not with_cameras:
         assert (found["mated"], found["non_mated"]) == ((30, 0) if all_mated else (15, 15))
     assert 0 < found["rank_1"] < found["rank_5"] < 1

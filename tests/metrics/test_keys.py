@@ -3,11 +3,12 @@ import warnings
 
 import pytest
 import torch
+from torch.nn.functional import normalize
 
 from pml_ext.metrics import OPIS, AccuracyCalculator, ReIDEvaluator, StreamingVerification, VerificationEvaluator, keys
 from tests.metrics.test_calculator import calculator
 
-X = torch.nn.functional.normalize(torch.randn(24, 5, generator=torch.Generator().manual_seed(0)))
+X = normalize(torch.randn(24, 5, generator=torch.Generator().manual_seed(0)))
 Y = torch.arange(6).repeat_interleave(4)
 
 
@@ -54,7 +55,7 @@ def test_rates_in_keys():
     assert [keys.rate(far) for far in (1, 0.1, 1e-3, 0.0025, 1e-10)] == ["1e+0", "1e-1", "1e-3", "2.5e-3", "1e-10"]
 
 
-SIX = torch.nn.functional.normalize(torch.randn(6, 4, generator=torch.Generator().manual_seed(0)))
+SIX = normalize(torch.randn(6, 4, generator=torch.Generator().manual_seed(0)))
 ALONE, TOGETHER = torch.arange(6), torch.zeros(6, dtype=torch.int64)
 NO_MATCH, FEW_CLASSES = "no query has a match to find", "OPIS needs at least 2 classes"
 # What lacks where every sample is a class of its own, and where all are of one class; "" for what is defined there.

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from pytest import approx
 
 from pml_ext.functional import (
     cohort_offsets,
@@ -39,7 +40,7 @@ def test_offsets_and_scores_equal_the_loops(dtype, tolerance, k, samples):
     cohort[1::2] = cohort[:1]  # many tie
     normalization = CohortNormalization.fit(cohort.to(dtype), k=k, strength=0.7)
     m_a, m_b = (offsets_by_loops(points, cohort, k) for points in (a, b))
-    assert normalization.offsets(a.to(dtype)).tolist() == pytest.approx(m_a, abs=tolerance)
+    assert normalization.offsets(a.to(dtype)).tolist() == approx(m_a, abs=tolerance)
     expected = [
         [cosine(x, y) - 0.35 * (m + n) for y, n in zip(b.tolist(), m_b, strict=True)]
         for x, m in zip(a.tolist(), m_a, strict=True)
@@ -50,7 +51,7 @@ def test_offsets_and_scores_equal_the_loops(dtype, tolerance, k, samples):
 
 def test_samples_of_the_cohort_leave_themselves_out_in_blocks_of_any_size(monkeypatch):
     cohort, rows = torch.randn(20, 6, dtype=torch.float64), torch.tensor([3, 19, 0])
-    expected = pytest.approx(offsets_by_loops(cohort[rows], cohort, 4, rows.tolist()), abs=1e-12)
+    expected = approx(offsets_by_loops(cohort[rows], cohort, 4, rows.tolist()), abs=1e-12)
     for entries in (1, 45, 2**20):
         monkeypatch.setattr("pml_ext.functional.retrieval.cohort._ENTRIES", entries)
         assert cohort_offsets(cohort[rows], cohort, 4, rows=rows).tolist() == expected
@@ -166,7 +167,7 @@ def test_a_cohort_of_another_kind_does_not_agree():
     samples = crowding(0)
     alike, other = (CohortNormalization.fit(crowding(direction), k=20) for direction in (0, 7))
     m = torch.stack([alike.offsets(samples), cohort_offsets(samples, samples, 20, rows=torch.arange(300))])
-    assert alike.agreement(samples) == pytest.approx(float(torch.corrcoef(m)[0, 1]), abs=1e-5)
+    assert alike.agreement(samples) == approx(float(torch.corrcoef(m)[0, 1]), abs=1e-5)
     assert alike.agreement(samples) > 0.75 > other.agreement(samples)
     assert torch.tensor(alike.agreement(samples[:1])).isnan()
 
@@ -211,16 +212,16 @@ def test_the_calculator_ranks_and_decides_by_normalised_scores(which, cameras):
         "cmc_rank_5": (ranking.first_match_rank <= 5).double(),
     }
     for name, values in expected.items():
-        assert found[name] == pytest.approx(float(values[counted].mean()), abs=1e-9), name
+        assert found[name] == approx(float(values[counted].mean()), abs=1e-9), name
     # Pairs: queries and gallery together, whose offsets are those of the search.
     whole = torch.cat([query, gallery])
     fitted = normalize if isinstance(normalize, CohortNormalization) else normalize.fit(gallery)
     rows = None if fitted is normalize else torch.arange(180)
     half = 0.5 * fitted.strength * torch.cat([fitted.offsets(query), fitted.offsets(gallery, rows=rows)])
-    assert found["opis"] == pytest.approx(float(opis(whole, labels, offsets=half)), rel=1e-5)
+    assert found["opis"] == approx(float(opis(whole, labels, offsets=half)), rel=1e-5)
     one, other = torch.triu_indices(300, 300, 1)
     scores = torch.cosine_similarity(whole[one], whole[other]) - half[one] - half[other]
-    assert found[RATE] == pytest.approx(float(tar_at_far(scores, labels[one] == labels[other], 1e-2)), abs=1e-3)
+    assert found[RATE] == approx(float(tar_at_far(scores, labels[one] == labels[other], 1e-2)), abs=1e-3)
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -235,9 +236,9 @@ def test_a_set_that_searches_itself(which):
     assert found["precision_at_1"] == float((ranking.first_match_rank == 1).double().mean())
     metric = OPIS(normalize=normalize)
     metric.update(embeddings, labels)
-    assert found["opis"] == pytest.approx(metric.compute()["opis"], rel=1e-6)
-    assert metric.sensitivity([(0.01, 0.1)])[0].opis == pytest.approx(found["opis"], rel=1e-6)
-    assert plain["opis"] > 1.2 * found["opis"] and plain["NMI"] == pytest.approx(found["NMI"], abs=0.1)
+    assert found["opis"] == approx(metric.compute()["opis"], rel=1e-6)
+    assert metric.sensitivity([(0.01, 0.1)])[0].opis == approx(found["opis"], rel=1e-6)
+    assert plain["opis"] > 1.2 * found["opis"] and plain["NMI"] == approx(found["NMI"], abs=0.1)
 
 
 def crowded(classes=60, each=5, seed=0):
@@ -259,9 +260,9 @@ def test_trials_say_what_opis_and_tar_are(own):
     for trial in (trials.plain, *trials.trials):
         m = cohort_offsets(embeddings, embeddings if own else cohort, trial.k, rows=rows)
         half = 0.5 * trial.strength * m
-        assert trial.opis == pytest.approx(float(opis(embeddings, labels, offsets=half)), rel=1e-5)
+        assert trial.opis == approx(float(opis(embeddings, labels, offsets=half)), rel=1e-5)
         roc = labelled_pairs_roc(embeddings, labels, fars=(1e-2,), offsets=half)
-        assert trial.tar == pytest.approx(float(operating_point(roc, 1e-2).tar), abs=2e-3)
+        assert trial.tar == approx(float(operating_point(roc, 1e-2).tar), abs=2e-3)
     best = trials.best
     assert best.opis == min(t.opis for t in trials.trials if t.tar >= trials.plain.tar)
     assert trials.summary().startswith(f"recommended: k = {best.k}, strength = 1; OPIS")

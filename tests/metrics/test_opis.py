@@ -4,6 +4,7 @@ import socket
 
 import pytest
 import torch
+from pytest import approx
 
 from pml_ext.functional import epsilon_opis, opis, opis_sensitivity
 from pml_ext.metrics import OPIS, StreamingVerification
@@ -119,9 +120,9 @@ def test_two_processes_are_one(tmp_path):
         metric = OPIS()
         metric.update(*data())
         # The same numbers but for the order in which fractions of bins are added.
-        assert first[name] == pytest.approx(_plain(metric.compute()), rel=1e-9), name
+        assert first[name] == approx(_plain(metric.compute()), rel=1e-9), name
     exact = opis(*a_large_set(), exact=True).item()
-    assert first["large"]["opis"] == pytest.approx(exact, rel=1e-5) and first["large"]["opis"] != exact
+    assert first["large"]["opis"] == approx(exact, rel=1e-5) and first["large"]["opis"] != exact
     assert first["one rank has none"]["opis"] == opis(*a_set()).item()
     assert "on some rank; got none on any" in first["none on any"] and "got [3, 4]" in first["columns"]
     whole = StreamingVerification(fars=(0.1,))

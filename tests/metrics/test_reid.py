@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 import torch
+from pytest import approx
+from torch.nn.functional import normalize
 
 from pml_ext.functional import expand_features, rank_matches_from_distances, rerank
 from pml_ext.metrics import ReIDEvaluator
@@ -27,8 +29,8 @@ def from_functions(distances, data):
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 def test_features_and_distances_equal_the_loops(metric):
     query, ids, cameras, gallery, gallery_ids, gallery_cameras = data = a_set()
-    unit = torch.nn.functional.normalize
-    distances = torch.cdist(query, gallery) if metric == "euclidean" else 1 - unit(query) @ unit(gallery).T
+
+    distances = torch.cdist(query, gallery) if metric == "euclidean" else 1 - normalize(query) @ normalize(gallery).T
     labels = (v.tolist() for v in (ids, gallery_ids, cameras, gallery_cameras))
     rows = np.array([row for row in oracle.ranking(distances.tolist(), *labels) if row])
     first, average_precision, inverse_negative_penalty = rows.T[1:4]
@@ -36,10 +38,10 @@ def test_features_and_distances_equal_the_loops(metric):
     expected |= {"mAP": average_precision.mean(), "mINP": inverse_negative_penalty.mean()}
     expected |= {"queries": 18, "queries_without_match": 1}
     evaluator = ReIDEvaluator(metric=metric)
-    assert evaluator(*data) == pytest.approx(expected)
+    assert evaluator(*data) == approx(expected)
     for given in (distances, distances.split(7)):
         found = evaluator.from_distances(given, ids, cameras, gallery_ids, gallery_cameras)
-        assert found == pytest.approx(expected)
+        assert found == approx(expected)
 
 
 def test_expansion_comes_before_reranking_by_the_evaluators_metric():
@@ -64,8 +66,8 @@ def test_single_shots(options):
     assert ranking.first_match_rank.shape == (4, 20)
     found = evaluator(*data)
     first = ranking.first_match_rank[:, 2:]
-    assert found["rank_1"] == pytest.approx(float((first == 1).double().mean()))
-    assert found["mAP"] == found["mINP"] == pytest.approx(float((1 / first).mean()))
+    assert found["rank_1"] == approx(float((first == 1).double().mean()))
+    assert found["mAP"] == found["mINP"] == approx(float((1 / first).mean()))
     assert found["queries"] == 18
     assert found["queries_without_match"] == 1
     assert found == evaluator(*data)

@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from pytest import approx
 
 from pml_ext.metrics import ScoreCalibration
 
@@ -23,7 +24,7 @@ def test_a_probability_follows_from_the_prior():
     calibration = ScoreCalibration(*pairs(0))
     ratio = float(calibration.log_ratio(torch.tensor(1.0)))
     expected = 1 / (1 + math.exp(-ratio) * 99)
-    assert float(calibration.probability(torch.tensor(1.0), prior=0.01)) == pytest.approx(expected)
+    assert float(calibration.probability(torch.tensor(1.0), prior=0.01)) == approx(expected)
     with pytest.raises(ValueError, match=r"prior must be in \(0, 1\)"):
         calibration.probability(torch.tensor(1.0), prior=0)
 
@@ -41,4 +42,4 @@ def test_the_line_is_that_of_logistic_regression():
     model = LogisticRegression(C=1e9, class_weight="balanced", tol=1e-12).fit(scores.double()[:, None], same)
     line = ScoreCalibration(scores, same).log_ratio(torch.tensor([0.0, 1.0], dtype=torch.float64))
     expected = [model.intercept_[0], model.intercept_[0] + model.coef_[0, 0]]
-    assert line.tolist() == pytest.approx(expected, rel=1e-6)
+    assert line.tolist() == approx(expected, rel=1e-6)

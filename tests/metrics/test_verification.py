@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from pytest import approx
 from sklearn.metrics import roc_auc_score
 
 from pml_ext.functional import tar_at_far, template_embeddings
@@ -29,18 +30,18 @@ def test_pairs_equal_the_loops():
     scores, kinds = scores_of(a, b), same.tolist()
     found = VerificationEvaluator(fars=(0.1, 0.025, 1e-3))(3 * a.requires_grad_(), b / 7, same.tolist())
     for far, name in ((0.1, "1e-1"), (0.025, "2.5e-2")):
-        assert found[f"tar_at_far_{name}"] == pytest.approx(oracle_metrics.tar_at_far(scores, kinds, far))
+        assert found[f"tar_at_far_{name}"] == approx(oracle_metrics.tar_at_far(scores, kinds, far))
         accepted = [s >= found[f"threshold_at_far_{name}"] - 1e-12 for s in scores]
         assert sum(x for x, g in zip(accepted, kinds, strict=True) if not g) == int(far * 100)
     assert math.isnan(found["tar_at_far_1e-3"]) and math.isnan(found["threshold_at_far_1e-3"])
     assert found["smallest_far"] == 0.01
-    assert found["auc"] == pytest.approx(roc_auc_score(kinds, scores))
-    assert found["eer"] == pytest.approx(oracle.equal_error_rate(scores, kinds))
+    assert found["auc"] == approx(roc_auc_score(kinds, scores))
+    assert found["eer"] == approx(oracle.equal_error_rate(scores, kinds))
     folds = oracle.fold_accuracies(scores, kinds, [i // 20 for i in range(200)])
     accuracies = torch.tensor([accuracy for accuracy, _ in folds], dtype=torch.float64)
-    assert found["accuracy"] == pytest.approx(accuracies.mean().item())
-    assert found["accuracy_std"] == pytest.approx(accuracies.std().item())
-    assert found["accuracy_standard_error"] == pytest.approx(accuracies.std().item() / 10**0.5)
+    assert found["accuracy"] == approx(accuracies.mean().item())
+    assert found["accuracy_std"] == approx(accuracies.std().item())
+    assert found["accuracy_standard_error"] == approx(accuracies.std().item() / 10**0.5)
     assert (found["genuine"], found["impostors"]) == (100, 100)
 
 
@@ -52,9 +53,9 @@ def test_a_list_of_image_pairs_in_its_folds():
     pairs = ImagePairs(*keys, same, folds)
     expected = VerificationEvaluator()(a, b, same, fold_ids=folds)
     for lookup in (images, images.__getitem__):
-        assert VerificationEvaluator().of_image_pairs(lookup, pairs) == pytest.approx(expected, nan_ok=True)
+        assert VerificationEvaluator().of_image_pairs(lookup, pairs) == approx(expected, nan_ok=True)
     one_fold = VerificationEvaluator().of_image_pairs(images, pairs._replace(fold_ids=0 * folds))
-    assert one_fold == pytest.approx({k: v for k, v in expected.items() if k not in ACCURACIES}, nan_ok=True)
+    assert one_fold == approx({k: v for k, v in expected.items() if k not in ACCURACIES}, nan_ok=True)
     del images["b/3"]
     with pytest.raises(ValueError, match=r"embeddings lacks 1 of the 400 images of the list: b/3$"):
         VerificationEvaluator().of_image_pairs(images, pairs)
@@ -70,7 +71,7 @@ def test_template_pairs_are_scored_like_others():
     scores = (vectors[first] * vectors[second]).sum(dim=1)
     expected = VerificationEvaluator(fars=(1e-2,), folds=None).of_scores(scores, pairs.same)
     found = VerificationEvaluator(fars=(1e-2,)).of_templates(x, templates, media, pairs)
-    assert found == pytest.approx(expected, rel=1e-5)
+    assert found == approx(expected, rel=1e-5)
 
 
 def test_all_pairs_of_a_labelled_set():
@@ -79,7 +80,7 @@ def test_all_pairs_of_a_labelled_set():
     i, j = torch.triu_indices(120, 120, 1)
     listed = VerificationEvaluator(folds=None)(x[i].double(), x[j].double(), labels[i] == labels[j])
     found = VerificationEvaluator().of_all_pairs(x.double(), labels)
-    assert found == pytest.approx(listed, nan_ok=True, abs=2e-6)  # a threshold may be the edge of a bin
+    assert found == approx(listed, nan_ok=True, abs=2e-6)  # a threshold may be the edge of a bin
     for name in ("1e-1", "1e-2", "1e-3"):
         assert found[f"tar_at_far_{name}"] == listed[f"tar_at_far_{name}"]
 

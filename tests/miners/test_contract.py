@@ -52,16 +52,6 @@ def test_every_miner_is_here():
     assert set(FACTORIES) == set(miners.OURS)
 
 
-def test_repr_shows_the_arguments():
-    shown = {name: repr(make(name)).partition("\n  (")[0] for name in miners.OURS}
-    assert shown == {
-        "ConcordanceMiner": "ConcordanceMiner(\n  type_of_triplets='discordant', margin=0.2",
-        "DisjointTripletMiner": "DisjointTripletMiner(\n  seed=0",
-        "HPHNMiner": "HPHNMiner(",
-        "LoOpMiner": "LoOpMiner(\n  pairing='consecutive', geometry='arc'",
-    }
-
-
 @every_miner
 def test_is_a_pml_miner_and_repeats_itself(name):
     miner, (x, labels) = make(name), batch()

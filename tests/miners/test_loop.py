@@ -1,5 +1,6 @@
 import pytest
 import torch
+from pytest import approx
 from pytorch_metric_learning import distances, miners
 
 from pml_ext.miners import LoOpMiner
@@ -29,8 +30,8 @@ def test_hardest_negatives_are_those_of_the_oracle(pairing):
     assert sorted(set(anchors.tolist())) == [0, 1, 2, 3, 4, 5, 6, 8, 9]  # sample 7 is alone in its class
     for a, p, n in zip(anchors.tolist(), positives.tolist(), negatives.tolist(), strict=True):
         others = [i for i in range(len(LABELS)) if LABELS[i] != LABELS[a]]
-        assert d[a][n] == pytest.approx(min(d[a][i] for i in others), abs=1e-6)
-        assert d[a][p] == pytest.approx(
+        assert d[a][n] == approx(min(d[a][i] for i in others), abs=1e-6)
+        assert d[a][p] == approx(
             max(d[a][i] for i in range(len(LABELS)) if i != a and LABELS[i] == LABELS[a]), abs=1e-9
         )
 

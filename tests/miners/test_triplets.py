@@ -2,14 +2,15 @@ from collections import Counter
 
 import pytest
 import torch
+from pytest import approx
 from pytorch_metric_learning import distances, miners, reducers
+from torch.testing import assert_close
 
 from pml_ext.functional import concordance_index
 from pml_ext.losses import CITLoss
-from pml_ext.miners import ConcordanceMiner, DisjointTripletMiner, HPHNMiner, LoOpMiner
+from pml_ext.miners import ConcordanceMiner, DisjointTripletMiner, LoOpMiner
 from tests.oracles.arcs import loop_distances
 from tests.oracles.concordance import triplets
-from tests.oracles.triplets import distance, hphn_triplets, unit
 from tests.refusals import refusals
 
 LABELS = [0, 1, 0, 2, 1, 0, 1, 3, 0, 2]
@@ -24,10 +25,6 @@ DISTANCES = [
 def batch():
     labels = torch.tensor(LABELS)
     return (torch.randn(4, 5)[labels] + torch.randn(len(LABELS), 5)).double(), labels
-
-
-def as_list(mined):
-    return list(zip(*(i.tolist() for i in mined), strict=True))
 
 
 def as_set(mined):
@@ -60,7 +57,7 @@ def test_counts_of_all_kinds_are_recorded_whichever_is_asked_for():
     assert 0 < counts["discordant"] < counts["hard"]
     total = counts["hard"] + counts["semihard"] + counts["easy"]
     index = 1 - (counts["discordant"] + counts["hard"]) / (2 * total)
-    assert concordance_index(distances.CosineSimilarity()(x), labels).item() == pytest.approx(index, abs=1e-6)
+    assert concordance_index(distances.CosineSimilarity()(x), labels).item() == approx(index, abs=1e-6)
     miner(x[:2], labels[:2])
     assert miner.num_discordant == miner.num_hard == 0  # of the last batch only
 
@@ -69,7 +66,7 @@ def test_cit_has_no_event_loss_beyond_the_discordant_triplets():
     x, labels = batch()
     loss = CITLoss(reducer=reducers.SumReducer())
     total = loss(x, labels)
-    torch.testing.assert_close(loss(x, labels, ConcordanceMiner()(x, labels)), total)
+    assert_close(loss(x, labels, ConcordanceMiner()(x, labels)), total)
     assert total > 0
 
 
@@ -136,19 +133,6 @@ def test_a_reference_set_gives_positives_and_negatives_once_each():
     used = torch.cat([p, n])
     assert len(used) == len(used.unique())
     assert (labels[a] == ref_labels[p]).all() and (labels[a] != ref_labels[n]).all()
-
-
-@pytest.mark.parametrize("measure", [distances.LpDistance(), distances.CosineSimilarity()])
-@pytest.mark.parametrize("with_ref", [False, True])
-def test_triplets_by_loops(measure, with_ref):
-    x, labels = batch()
-    ref = torch.randn(7, 5).double() if with_ref else x
-    rows, others = [unit(row) for row in x.tolist()], [unit(row) for row in ref.tolist()]
-    d = [[distance(v, w) for w in others] for v in rows]
-    expected = hphn_triplets(d, LABELS, REF_LABELS if with_ref else None)
-    given = (ref, torch.tensor(REF_LABELS)) if with_ref else ()
-    assert as_list(HPHNMiner(distance=measure)(x, labels, *given)) == expected
-    assert len(expected) == 9
 
 
 REFUSED = [

@@ -7,7 +7,9 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from pytest import approx
 from pytorch_metric_learning.distances import CosineSimilarity
+from torch.testing import assert_close
 
 from pml_ext import losses
 from tests.losses.test_contract import NAMES, WITHOUT_REFERENCES
@@ -71,10 +73,10 @@ def test_label_names_types_and_strides_do_not_matter(name, data):
     assume(fits(name, batch))
     value = value_of(make(name, batch), batch)
     plain = Batch(batch.embeddings.contiguous(), batch.labels)
-    torch.testing.assert_close(value_of(make(name, batch), plain), value)
+    assert_close(value_of(make(name, batch), plain), value)
     if name not in WITHOUT_REFERENCES:
         renamed = Batch(batch.embeddings, 5 - 3 * batch.labels)
-        torch.testing.assert_close(value_of(make(name, batch), renamed), value)
+        assert_close(value_of(make(name, batch), renamed), value)
 
 
 def unit(x):
@@ -130,7 +132,7 @@ def test_cit(batch, options, data):
     value = value_of(losses.CITLoss(**options), batch, indices)
     gamma, hinge = options["gamma"], options["hinge_partial_likelihood"]
     expected = concordance_oracle.cit(s, s_ref, chosen, gamma, hinge) if chosen else 0.0
-    assert float(value) == pytest.approx(expected, abs=1e-9)
+    assert float(value) == approx(expected, abs=1e-9)
 
 
 @given(
@@ -149,7 +151,7 @@ def test_tcm(batch, form, plus, minus, weights, collect_stats):
     shortfall, excess = tcm_oracle.terms(positives, negatives, plus, minus, **form)
     distance = CosineSimilarity(collect_stats=collect_stats)
     loss = losses.TCMLoss(*weights, plus, minus, **form, distance=distance)
-    assert float(value_of(loss, batch)) == pytest.approx(weights[0] * shortfall + weights[1] * excess, abs=1e-9)
+    assert float(value_of(loss, batch)) == approx(weights[0] * shortfall + weights[1] * excess, abs=1e-9)
 
 
 @given(batch=exact, ks=st.sampled_from([(1,), (1, 2, 4), (3, 50)]))
@@ -162,4 +164,4 @@ def test_recall_at_k(batch, ks):
         assert value == 0
     else:
         expected = rank_oracle.smooth_recall_loss(cosines, labels, ref_labels, ks, 0.1, 0.5)
-        assert float(value) == pytest.approx(expected, abs=1e-9)
+        assert float(value) == approx(expected, abs=1e-9)

@@ -2,10 +2,10 @@
 
 import math
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pytest import approx
 
 from pml_ext import functional
 from tests.oracles import metrics as oracle
@@ -32,7 +32,7 @@ def test_tar_at_far(pairs, far):
         return
     points = verification_oracle.operating_points(scores.tolist(), same.tolist())
     best = max(accepts for _, accepts, false in points if false / impostors <= far)
-    assert value == pytest.approx(best / int(same.sum()), abs=1e-12)
+    assert value == approx(best / int(same.sum()), abs=1e-12)
     point = functional.operating_point(functional.roc_curve(scores, same), far)
     assert float(point.tar) == value
     accepted = scores >= point.threshold
@@ -49,4 +49,4 @@ def test_clustering_f1(pairs):
     elif not all(together) or not {(c, y) for c, y in pairs if pairs.count((c, y)) > 1}:
         assert value == 0
     else:
-        assert value == pytest.approx(oracle.clustering_f1(clusters, labels), abs=1e-12)
+        assert value == approx(oracle.clustering_f1(clusters, labels), abs=1e-12)

@@ -3,6 +3,8 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.autograd import gradcheck
+from torch.testing import assert_close
 
 from pml_ext.functional import arc_distance, closest_on_arcs, closest_on_segments, segment_distance
 from tests.oracles.arcs import brute_force_arcs, brute_force_segments
@@ -67,19 +69,19 @@ def test_weights_give_the_closest_points(kind):
         p, q = w1 * x1 + w2 * x2, v1 * y1 + v2 * y2
         if closest is closest_on_arcs:
             expected = 1 - brute_force_arcs(x1, x2, y1, y2).square() / 2
-            torch.testing.assert_close((p * q).sum(1), expected, rtol=0, atol=1e-9)
-            torch.testing.assert_close(p.norm(dim=1) * q.norm(dim=1), torch.ones(200).double())
+            assert_close((p * q).sum(1), expected, rtol=0, atol=1e-9)
+            assert_close(p.norm(dim=1) * q.norm(dim=1), torch.ones(200).double())
         else:
             expected = brute_force_segments(x1, x2, y1, y2).square()
-            torch.testing.assert_close((p - q).square().sum(1), expected, rtol=0, atol=1e-7)
-            torch.testing.assert_close(torch.stack([w1 + w2, v1 + v2]), torch.ones(2, 200, 1).double())
-        torch.testing.assert_close(value, expected, rtol=0, atol=1e-7)
+            assert_close((p - q).square().sum(1), expected, rtol=0, atol=1e-7)
+            assert_close(torch.stack([w1 + w2, v1 + v2]), torch.ones(2, 200, 1).double())
+        assert_close(value, expected, rtol=0, atol=1e-7)
 
 
 def test_antipodal_ends_count_as_two_points():
     x, _, y1, y2 = four(60, 7)
     by_point = torch.minimum(arc_distance(x, x, y1, y2), arc_distance(-x, -x, y1, y2))
-    torch.testing.assert_close(arc_distance(x, -x, y1, y2), by_point)
+    assert_close(arc_distance(x, -x, y1, y2), by_point)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 16])
@@ -97,8 +99,8 @@ def test_segments_equal_brute_force(size, kind, device):
 
 def test_gradients_equal_finite_differences():
     for ends in (four(12, 6), four(12, 6, 0.5)):
-        assert torch.autograd.gradcheck(arc_distance, [end.requires_grad_() for end in ends])
-    assert torch.autograd.gradcheck(segment_distance, [end.requires_grad_() for end in four_points(12, 4)])
+        assert gradcheck(arc_distance, [end.requires_grad_() for end in ends])
+    assert gradcheck(segment_distance, [end.requires_grad_() for end in four_points(12, 4)])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

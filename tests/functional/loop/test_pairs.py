@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch.autograd import gradcheck
 from torch.nn.functional import normalize
+from torch.testing import assert_close
 
 from pml_ext.functional import loop_pairs
 from pml_ext.functional.loop.cosine_kernel import loop_cosines
@@ -48,7 +50,7 @@ def test_a_batch_equals_the_oracle_and_its_gradient_that_of_itself_as_reference(
     found = [loop_pairs(x @ x.T, labels, pairing=pairing)]
     if pairing == "consecutive":
         found.append(loop_cosines(x, labels))
-        torch.testing.assert_close(found[1][~negative], (x @ x.T)[~negative], rtol=0, atol=1e-14)
+        assert_close(found[1][~negative], (x @ x.T)[~negative], rtol=0, atol=1e-14)
     distances = torch.tensor(loop_distances(x.detach().cpu(), LABELS, x.detach().cpu(), LABELS, pairing))
     between = loop_pairs(x @ x.T, labels, labels, points=x, ref_points=x, pairing=pairing)
     weight = torch.randn(between.shape, dtype=torch.float64).to(device) * negative  # not symmetric
@@ -56,12 +58,12 @@ def test_a_batch_equals_the_oracle_and_its_gradient_that_of_itself_as_reference(
     for cosines in found:
         assert (2 - 2 * cosines - distances.to(cosines).square())[negative].abs().max() <= 1e-6
         (gradient,) = torch.autograd.grad((cosines * weight).sum(), x, retain_graph=True)
-        torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-9)
+        assert_close(gradient, expected, rtol=0, atol=1e-9)
 
 
 def test_the_kernel_in_float32():
     x, labels = unit(len(LABELS)), torch.tensor(LABELS)
-    torch.testing.assert_close(loop_cosines(x.float(), labels).double(), loop_cosines(x, labels), rtol=0, atol=2e-6)
+    assert_close(loop_cosines(x.float(), labels).double(), loop_cosines(x, labels), rtol=0, atol=2e-6)
 
 
 @every_pairing
@@ -92,8 +94,8 @@ def test_gradient_equals_finite_differences(pairing, geometry):
         return found[labels[:, None] != ref_labels]
 
     given = [torch.randn(n, 4, dtype=torch.float64, requires_grad=True) for n in (6, 5)]
-    assert torch.autograd.gradcheck(of, given)
-    assert torch.autograd.gradcheck(lambda x: loop_cosines(normalize(x, dim=1), labels), given[:1])
+    assert gradcheck(of, given)
+    assert gradcheck(lambda x: loop_cosines(normalize(x, dim=1), labels), given[:1])
 
 
 LOOPS = {

@@ -2,7 +2,10 @@
 
 import pytest
 import torch
+from pytest import approx
+from torch.autograd import gradcheck, gradgradcheck
 from torch.nn.functional import normalize
+from torch.testing import assert_close
 
 from pml_ext.functional import concordance_index
 from pml_ext.functional.losses import cit
@@ -64,8 +67,8 @@ def test_value_equals_the_loops_and_gradient_autograd(labels, gamma, kind, hinge
         monkeypatch.setattr(cit, "LARGEST_CLASS", 1)
     for loss in (plain, fast_concordance_loss):
         value = loss(x, ids, gamma, kind, hinge)
-        assert value.item() == pytest.approx(expected, abs=1e-12)
-        torch.testing.assert_close(torch.autograd.grad(value, x)[0], by_autograd, rtol=1e-10, atol=1e-12)
+        assert value.item() == approx(expected, abs=1e-12)
+        assert_close(torch.autograd.grad(value, x)[0], by_autograd, rtol=1e-10, atol=1e-12)
     single = x.detach().float().requires_grad_()
     (gradient,) = torch.autograd.grad(fast_concordance_loss(single, ids, gamma, kind, hinge), single)
     assert (gradient - by_autograd).norm() <= 1e-5 * by_autograd.norm()
@@ -75,8 +78,8 @@ def test_value_equals_the_loops_and_gradient_autograd(labels, gamma, kind, hinge
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0])
 def test_derivatives_and_nan(loss, gamma):
     x, labels = normalize(vectors(7)).detach().requires_grad_(), torch.tensor([0, 1, 0, 1, 2, 0, 2])
-    assert torch.autograd.gradcheck(lambda x: loss(x, labels, gamma), x)
-    assert torch.autograd.gradgradcheck(lambda x: loss(x, labels, gamma), x)
+    assert gradcheck(lambda x: loss(x, labels, gamma), x)
+    assert gradgradcheck(lambda x: loss(x, labels, gamma), x)
     x.data[3] = torch.nan
     assert loss(x, labels, gamma).isnan()
 
@@ -96,5 +99,5 @@ def test_concordance_index_counts_ties_as_half(ref_labels):
     s = torch.tensor([[9, 5, 5, 1], [5, 9, 2, 2], [5, 2, 9, 8], [1, 2, 8, 9]]).float() / 10
     expected = oracle.concordance(s.tolist(), oracle.triplets([0, 0, 1, 1], ref_labels))
     got = concordance_index(s, torch.tensor([0, 0, 1, 1]), ref_labels and torch.tensor(ref_labels))
-    assert got.item() == pytest.approx(expected) and 0 < expected < 1
+    assert got.item() == approx(expected) and 0 < expected < 1
     assert concordance_index(s, torch.zeros(4, dtype=torch.long)).isnan()

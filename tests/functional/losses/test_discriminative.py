@@ -5,7 +5,10 @@ import itertools
 
 import pytest
 import torch
+from pytest import approx
+from torch.autograd import gradcheck, gradgradcheck
 from torch.nn.functional import normalize
+from torch.testing import assert_close
 
 from pml_ext.functional import (
     discriminative_loss,
@@ -47,10 +50,10 @@ def test_value_near_and_far_from_the_own_centroid(dtype, spread, one_hot, device
     value = discriminative_loss(*on_device)
     assert value.dtype == dtype
     wanted = expected(x, labels, centroids)
-    torch.testing.assert_close(value.double().cpu(), wanted, rtol=0, atol=TOLERANCES[dtype])
+    assert_close(value.double().cpu(), wanted, rtol=0, atol=TOLERANCES[dtype])
     if one_hot and dtype in (torch.float32, torch.float64):
         value = one_hot_discriminative_loss(3 * on_device[0], on_device[1])
-        torch.testing.assert_close(value.double().cpu(), wanted, rtol=0, atol=1e-5 if dtype == torch.float32 else 1e-7)
+        assert_close(value.double().cpu(), wanted, rtol=0, atol=1e-5 if dtype == torch.float32 else 1e-7)
 
 
 @pytest.mark.parametrize("block", [1, 3 * 9, 4 * 9, 2**18])
@@ -69,8 +72,8 @@ def test_blocks_do_not_change_value_or_gradient(block, one_hot, blocks_of):
     if one_hot:
         values.append(one_hot_discriminative_loss(x, labels))
     for value in values:
-        torch.testing.assert_close(value, plain)
-        torch.testing.assert_close(torch.autograd.grad(value @ weights, x)[0], gradient)
+        assert_close(value, plain)
+        assert_close(torch.autograd.grad(value @ weights, x)[0], gradient)
 
 
 @one_hot_or_not
@@ -81,7 +84,7 @@ def test_gradcheck_and_second_derivative(one_hot):
     if one_hot:
         losses.append(lambda x: one_hot_discriminative_loss(x, labels))
     for loss in losses:
-        assert torch.autograd.gradcheck(loss, x) and torch.autograd.gradgradcheck(loss, x)
+        assert gradcheck(loss, x) and gradgradcheck(loss, x)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-7)])
@@ -95,19 +98,19 @@ def test_no_gradient_from_a_centroid_at_the_sample(one_hot, label, dtype, tolera
     weights = torch.full((4, 1), -1 / 9, dtype=dtype)
     weights[label] = 1
     gradient = (weights * away).sum(0, keepdim=True)
-    torch.testing.assert_close(torch.autograd.grad(value, x)[0], gradient, rtol=0, atol=tolerance)
+    assert_close(torch.autograd.grad(value, x)[0], gradient, rtol=0, atol=tolerance)
     if one_hot:
         (gradient,) = torch.autograd.grad(one_hot_discriminative_loss(2 * x, torch.tensor([label])), x)
         expected = torch.tensor([1, 0, 1, 1]) / (9 * 2**0.5)
         expected[label] = -(2**-0.5) if label == 2 else 0
-        assert gradient[0].tolist() == pytest.approx(expected.tolist(), abs=1e-3)
+        assert gradient[0].tolist() == approx(expected.tolist(), abs=1e-3)
 
 
 def test_zero_rows_are_equally_far_from_all_centroids():
     x = torch.zeros(2, 5, requires_grad=True)
     value = one_hot_discriminative_loss(x, torch.tensor([0, 3]))
-    torch.testing.assert_close(value, torch.full((2,), 2 / 3))
-    torch.testing.assert_close(value, discriminative_loss(x, torch.tensor([0, 3]), None))
+    assert_close(value, torch.full((2,), 2 / 3))
+    assert_close(value, discriminative_loss(x, torch.tensor([0, 3]), None))
     assert torch.autograd.grad(value.sum(), x)[0].isfinite().all()
 
 
@@ -124,7 +127,7 @@ def test_simplex_is_regular(num_classes, size):
     assert centroids.shape == (num_classes, size) and centroids.dtype == torch.float32
     cosines = centroids.double() @ centroids.double().T
     target = torch.full_like(cosines, -1 / (num_classes - 1)).fill_diagonal_(1.0)
-    torch.testing.assert_close(cosines, target, rtol=0, atol=2e-7)
+    assert_close(cosines, target, rtol=0, atol=2e-7)
 
 
 def without(monkeypatch, *packages):
@@ -145,12 +148,12 @@ def test_kmeans_is_deterministic_unit_and_spread(monkeypatch, missing):
     state = torch.get_rng_state()
     first, again, other = (kmeans_centroids(8, 6, seed) for seed in (3, 3, 4))
     assert torch.equal(state, torch.get_rng_state())  # the global random state is unchanged
-    torch.testing.assert_close(first, again)
+    assert_close(first, again)
     assert (first - other).norm() > 0.1 and first.shape == (8, 6) and first.dtype == torch.float32
-    torch.testing.assert_close(first.norm(dim=1), torch.ones(8))
+    assert_close(first.norm(dim=1), torch.ones(8))
     assert torch.pdist(first).min() > 0.8
     distances = torch.pdist(kmeans_centroids(100, 100))  # the paper: from 1.21 to 1.63, 1.418 ± 0.061
-    assert (distances.mean().item(), distances.std().item()) == pytest.approx((1.418, 0.061), abs=0.004)
+    assert (distances.mean().item(), distances.std().item()) == approx((1.418, 0.061), abs=0.004)
     without(monkeypatch, "faiss", "sklearn")
     with pytest.raises(ImportError, match="pip install faiss-cpu"):
         kmeans_centroids(3, 4)
@@ -186,11 +189,11 @@ def test_lemma_3_1(kind, spread):
     between = [oracle.distance(a, b) for a, b in itertools.combinations(rows, 2)]
     epsilon = 2 * max(oracle.distance(p, rows[y]) for p, y in zip(points, ids, strict=True))
     mean, bound = oracle.triplet_sum(points, ids) / triplets, oracle.eq_8(points, ids, rows) / triplets
-    assert found == pytest.approx((mean, bound, epsilon, min(between), max(between), triplets), abs=1e-12)
-    assert found.limit == pytest.approx(max(between) - min(between) + 3 * epsilon, abs=1e-12)
+    assert found == approx((mean, bound, epsilon, min(between), max(between), triplets), abs=1e-12)
+    assert found.limit == approx(max(between) - min(between) + 3 * epsilon, abs=1e-12)
     assert -1e-12 <= bound - mean <= found.limit + 1e-12
     if spread == 0 and kind != "sphere":  # the bound is tight
-        assert bound == pytest.approx(mean, abs=1e-6) and found.limit == pytest.approx(0, abs=1e-6)
+        assert bound == approx(mean, abs=1e-6) and found.limit == approx(0, abs=1e-6)
 
 
 def test_only_classes_of_the_batch_count():
@@ -198,7 +201,7 @@ def test_only_classes_of_the_batch_count():
     some = torch.tensor([2, 7, 4])
     x = normalize(centroids[some][labels] + 0.3 * torch.randn(9, 5))
     of_batch = discriminative_tightness(x, labels, centroids[some])
-    assert discriminative_tightness(x, some[labels], centroids) == pytest.approx(of_batch)
+    assert discriminative_tightness(x, some[labels], centroids) == approx(of_batch)
 
 
 def test_the_loss_measures_after_its_projection():
@@ -206,8 +209,8 @@ def test_the_loss_measures_after_its_projection():
     x, labels = 3 * torch.randn(12, 8), torch.arange(12) % 6
     found = loss.tightness(x, labels)
     behind = normalize(x @ loss.projection.weight.T)
-    assert found == pytest.approx(discriminative_tightness(behind, labels, loss.centroids), abs=1e-5)
+    assert found == approx(discriminative_tightness(behind, labels, loss.centroids), abs=1e-5)
     # over the classes of the batch, all classes here, the bound is the loss's own value
-    assert found.upper_bound == pytest.approx(3 * loss(x, labels).item(), abs=1e-5)
+    assert found.upper_bound == approx(3 * loss(x, labels).item(), abs=1e-5)
     with pytest.raises(ValueError, match="embeddings must have 8 columns"):
         loss.tightness(x[:, :5], labels)

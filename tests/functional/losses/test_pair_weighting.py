@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from pml_ext.functional import WEIGHTINGS
 from tests.oracles.pair_weights import ANCHOR_LOSSES, total_loss
@@ -57,7 +58,7 @@ def test_weights_are_the_derivatives_of_the_loss(name, options, dtype, tolerance
         assert weights.dtype == dtype
         assert (weights >= 0).all() and (weights[~(masks[0] | masks[1])] == 0).all()
         signed = torch.where(positive, -weights, weights).double()
-        torch.testing.assert_close(signed, expected, rtol=tolerance, atol=tolerance)
+        assert_close(signed, expected, rtol=tolerance, atol=tolerance)
     weights = WEIGHTINGS[name](similarity, positive, negative, **options)
     assert (weights[positive] > 0).any() and (weights[negative] > 0).any()
 

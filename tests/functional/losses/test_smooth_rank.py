@@ -4,6 +4,9 @@ import math
 
 import pytest
 import torch
+from pytest import approx
+from torch.autograd import gradcheck, gradgradcheck
+from torch.testing import assert_close
 
 from pml_ext.functional import smooth_recall_at_k
 from pml_ext.functional.losses.smooth_rank import smooth_average_precision, smooth_ranks
@@ -32,8 +35,8 @@ def test_recall_and_average_precision_equal_the_loops(block, blocks_of, device):
     for q, row in enumerate(similarities.tolist()):
         relevant, ranked = positive[q].nonzero().flatten().tolist(), [z for z in range(11) if row[z] > -2]
         expected = [smooth_recall(row, relevant, ranked, k, 0.1, 0.7) for k in KS]
-        assert recalls[q].tolist() == pytest.approx(expected, abs=1e-12)
-        assert precisions[q].item() == pytest.approx(smooth_precision(row, relevant, ranked, 0.2), abs=1e-12)
+        assert recalls[q].tolist() == approx(expected, abs=1e-12)
+        assert precisions[q].item() == approx(smooth_precision(row, relevant, ranked, 0.2), abs=1e-12)
 
 
 @pytest.mark.parametrize("block", [1, 20, 2**18])
@@ -47,10 +50,10 @@ def test_gradients_equal_finite_differences_for_any_block_size(block, marked, bl
     def ranks(s):
         return smooth_ranks(s, *pairs, 0.3, positive if marked else None)
 
-    assert torch.autograd.gradcheck(ranks, similarities) and torch.autograd.gradgradcheck(ranks, similarities)
-    assert torch.autograd.gradcheck(lambda s: smooth_recall_at_k(s, positive, (1, 2, 4), 0.3, 1.0), similarities)
+    assert gradcheck(ranks, similarities) and gradgradcheck(ranks, similarities)
+    assert gradcheck(lambda s: smooth_recall_at_k(s, positive, (1, 2, 4), 0.3, 1.0), similarities)
     by_func = torch.func.grad(lambda s: ranks(s)[0].sum())(similarities.detach())
-    torch.testing.assert_close(by_func, torch.autograd.grad(ranks(similarities)[0].sum(), similarities)[0])
+    assert_close(by_func, torch.autograd.grad(ranks(similarities)[0].sum(), similarities)[0])
 
 
 def test_an_item_at_minus_infinity_has_no_gradient():
@@ -74,7 +77,7 @@ def test_rows_without_positives_are_nan_and_ties_share_ranks():
     assert smooth_average_precision(similarities, positive, 0.01).isnan().tolist() == [True, False]
     # many tied positives can exceed one
     value = smooth_recall_at_k(similarities.new_zeros(1, 10), torch.ones(1, 10, dtype=torch.bool), (6,))
-    assert value.item() == pytest.approx(10 * 0.6224593312018546 / 6, abs=1e-12)
+    assert value.item() == approx(10 * 0.6224593312018546 / 6, abs=1e-12)
 
 
 @pytest.mark.parametrize("ks", [(), (0,), (1.5,), "12", (True,)])

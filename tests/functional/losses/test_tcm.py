@@ -4,7 +4,10 @@ from math import sqrt
 
 import pytest
 import torch
+from pytest import approx
+from torch.autograd import gradcheck, gradgradcheck
 from torch.nn.functional import normalize
+from torch.testing import assert_close
 
 from pml_ext.functional import margins_from_distance_range, shortfall_and_excess
 from pml_ext.functional.losses import tcm
@@ -58,9 +61,9 @@ def test_value_equals_the_loops_and_gradient_autograd(labels, margins, form, pat
     expected = oracle.terms(*oracle.split(cosines, labels), *margins, **form)
     values = [loss(x, ids, 0.7, 1.9, *margins, **form) for loss in (plain, fast_threshold_consistency)]
     for value in values:
-        assert value.item() == pytest.approx(0.7 * expected[0] + 1.9 * expected[1], abs=1e-12)
+        assert value.item() == approx(0.7 * expected[0] + 1.9 * expected[1], abs=1e-12)
     by_autograd, gradient = (torch.autograd.grad(value, x)[0] for value in values)
-    torch.testing.assert_close(gradient, by_autograd, rtol=0, atol=1e-12)
+    assert_close(gradient, by_autograd, rtol=0, atol=1e-12)
     # Few margins are close to a float32 cosine, apart from those at the ends.
     if abs(margins[0]) < 1:
         single = x.detach().float().requires_grad_()
@@ -85,8 +88,8 @@ def test_no_pairs_give_zero_with_a_gradient_path():
 @both
 def test_gradcheck_and_second_derivative(loss, form):
     x, labels = normalize(vectors(6)).detach().requires_grad_(), torch.tensor([0, 1, 0, 1, 2, 2])
-    assert torch.autograd.gradcheck(lambda x: loss(x, labels, **form), x)
-    assert torch.autograd.gradgradcheck(lambda x: loss(x, labels, **form), x)
+    assert gradcheck(lambda x: loss(x, labels, **form), x)
+    assert gradgradcheck(lambda x: loss(x, labels, **form), x)
 
 
 @both
@@ -99,7 +102,7 @@ def test_nan_is_not_hidden(loss, labels, path):
 
 def test_margins_from_distance_range_inverts_the_paper():
     low, high = sqrt(2 - 2 * 0.9), sqrt(2 - 2 * 0.5)
-    assert margins_from_distance_range(low, high) == pytest.approx((0.9, 0.5))
+    assert margins_from_distance_range(low, high) == approx((0.9, 0.5))
     assert margins_from_distance_range(0, 2) == (1, -1)
 
 

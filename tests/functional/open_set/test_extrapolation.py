@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from pytest import approx
 from scipy.stats import betabinom, norm
 
 from pml_ext.functional import extrapolate_fpir, identification
@@ -39,7 +40,7 @@ def test_a_population_of_known_rates(unevenness, far, enrolled):
     np.fill_diagonal(scores, -9)
     found = extrapolated_rate(high_scores(scores, threshold), threshold, enrolled)
     assert found.low <= known <= found.high
-    assert found.rate == pytest.approx(known, abs=0.25)
+    assert found.rate == approx(known, abs=0.25)
 
 
 def test_the_beta_model_is_the_most_likely_one():
@@ -54,7 +55,7 @@ def test_the_beta_model_is_the_most_likely_one():
     ]
     _, a, b = max(grid)
     exact = 1 - math.exp(math.lgamma(b + 1e4) + math.lgamma(a + b) - math.lgamma(a + b + 1e4) - math.lgamma(b))
-    assert found == pytest.approx(exact, abs=0.005)
+    assert found == approx(exact, abs=0.005)
 
 
 @pytest.mark.parametrize("shape", [0.5, 30.0, 5e8])
@@ -62,10 +63,10 @@ def test_the_beta_model_is_the_most_likely_one():
 def test_chances_of_a_beta_distribution_near_a_point(shape, odds):
     a, b, enrolled, hits = shape, shape * odds, 400, 3
     none = math.fsum(-math.log1p(a / (b + i)) for i in range(enrolled))
-    assert extrapolation.log_beta_ratio(a, b, 0, enrolled) == pytest.approx(none, rel=1e-9)
+    assert extrapolation.log_beta_ratio(a, b, 0, enrolled) == approx(none, rel=1e-9)
     some = math.fsum([math.log((a + i) / (a + b + i)) for i in range(hits)])
     some += math.fsum(math.log((b + i) / (a + b + hits + i)) for i in range(enrolled))
-    assert extrapolation.log_beta_ratio(a, b, hits, enrolled) == pytest.approx(some, rel=1e-9)
+    assert extrapolation.log_beta_ratio(a, b, hits, enrolled) == approx(some, rel=1e-9)
 
 
 def test_probes_that_are_all_alike():

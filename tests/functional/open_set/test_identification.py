@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from pytest import approx
 from scipy.stats import hypergeom
 from torch.nn.functional import normalize
 
@@ -33,7 +34,7 @@ def test_rates_equal_every_gallery_enumerated(size, threshold, rank, blocks_of, 
     expected = oracle.identification(x.tolist(), LABELS, size, threshold, rank)
     for given in (x.to(device), x.float()):
         found = identification(given, IDS, gallery_size=size, threshold=threshold, rank=rank)
-        assert found == pytest.approx((threshold, *expected), abs=1e-12)
+        assert found == approx((threshold, *expected), abs=1e-12)
 
 
 @pytest.mark.parametrize("template", ["best", "mean"])
@@ -44,12 +45,12 @@ def test_templates_and_cameras_equal_every_gallery_enumerated(template, cameras,
     for size in (2, 5):
         expected = oracle.identification(x.tolist(), LABELS, size, threshold, 1, known, template)
         options = {"gallery_size": size, "threshold": threshold, "cameras": cameras, "template": template}
-        assert identification(x, IDS, **options)[1:] == pytest.approx(expected, abs=1e-12)
+        assert identification(x, IDS, **options)[1:] == approx(expected, abs=1e-12)
 
 
 def test_equal_scores_count_against_the_own_identity():
     x, labels = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0, 1, 2])
-    assert identification(x, labels, gallery_size=2, threshold=0.5).fnir == pytest.approx(0.5)
+    assert identification(x, labels, gallery_size=2, threshold=0.5).fnir == approx(0.5)
     assert identification(x, labels, gallery_size=2, threshold=0.5, rank=2).fnir == 0
     of_one_each = identification(torch.eye(3), torch.arange(3), gallery_size=1, threshold=0.5)
     assert math.isnan(of_one_each.fnir) and of_one_each.fpir == 0
@@ -61,7 +62,7 @@ def test_the_threshold_is_the_lowest_that_meets_the_rate(fpir, size):
     x = samples()
     found = identification(x, IDS, gallery_size=size, fpir=fpir)
     assert found.fpir <= fpir + 1e-12
-    assert found == pytest.approx(identification(x, IDS, gallery_size=size, threshold=found.threshold), abs=1e-12)
+    assert found == approx(identification(x, IDS, gallery_size=size, threshold=found.threshold), abs=1e-12)
     cosines = normalize(x) @ normalize(x).T
     best = [cosines[i, other == IDS].max() for i, own in enumerate(LABELS) for other in {*LABELS} - {own}]
     next_below = max(float(score) for score in best if score < found.threshold)
@@ -80,12 +81,12 @@ def test_of_many_probes_the_trial_leaves_no_score_out():
 @pytest.mark.parametrize("enrolled", [0, 1, 3, 7])
 def test_the_laws_are_hypergeometric_and_finite_for_large_galleries(enrolled):
     above = torch.arange(8)
-    assert share_with_any(above, 7, enrolled).tolist() == pytest.approx(hypergeom.sf(0, 7, above, enrolled))
+    assert share_with_any(above, 7, enrolled).tolist() == approx(hypergeom.sf(0, 7, above, enrolled))
     for rank in (1, 2, 5):
         found = share_with_fewer(above, 7, enrolled, rank)
-        assert found.tolist() == pytest.approx(hypergeom.cdf(rank - 1, 7, above, enrolled))
+        assert found.tolist() == approx(hypergeom.cdf(rank - 1, 7, above, enrolled))
     shares = share_with_any(torch.tensor([0, 1, 10, 10**7 - 1]), 10**7, 10**6)
-    assert shares.tolist() == pytest.approx([0, 0.1, 1 - 0.9**10, 1], rel=1e-5, abs=1e-6)
+    assert shares.tolist() == approx([0, 0.1, 1 - 0.9**10, 1], rel=1e-5, abs=1e-6)
 
 
 REFUSED = [
@@ -123,9 +124,9 @@ def test_intervals_come_from_leaving_identities_out(enrolled, rank):
     probes = [LABELS.count(label) for label in sorted(set(LABELS))]
     mated = [number if number > 1 else 0 for number in probes]
     fpir, fnir, _ = zip(*fewer, strict=True)
-    assert found.fpir == pytest.approx((rates[0], *ends(rates[0], fpir, probes)), abs=1e-9)
-    assert found.fnir == pytest.approx((rates[1], *ends(rates[1], fnir, mated)), abs=1e-9)
-    assert found.selectivity.rate == pytest.approx(rates[2], abs=1e-12)
+    assert found.fpir == approx((rates[0], *ends(rates[0], fpir, probes)), abs=1e-9)
+    assert found.fnir == approx((rates[1], *ends(rates[1], fnir, mated)), abs=1e-9)
+    assert found.selectivity.rate == approx(rates[2], abs=1e-12)
     # The CMC is what is found at any threshold.
     loops = [1 - oracle.identification(x, LABELS, enrolled, -2.0, n)[1] for n in (1, 2, 3, 4)]
-    assert found.cmc == pytest.approx(loops, abs=1e-12)
+    assert found.cmc == approx(loops, abs=1e-12)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch.testing import assert_close
 
 from pml_ext.functional import PairDistances, opis
 from pml_ext.functional.operating_points import counting
@@ -78,7 +79,7 @@ def test_similar_negative_pairs_are_found_once_in_any_share(bottom):
         rows, columns = found[1].long(), found[2].long()
         order = (rows * 700 + columns).argsort()
         assert torch.equal(torch.stack([rows, columns], dim=1)[order], expected)
-        torch.testing.assert_close(found[0], cosines[rows, columns])
+        assert_close(found[0], cosines[rows, columns])
 
 
 @pytest.mark.parametrize("labels", [[0, 1], [0, 0], [0, 0, 0, 1, 1]])

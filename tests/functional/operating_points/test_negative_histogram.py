@@ -4,6 +4,8 @@ from functools import partial
 
 import pytest
 import torch
+from pytest import approx
+from torch.testing import assert_close
 
 from pml_ext.functional import PairDistances, epsilon_opis_of_curves, opis_of_curves, utility_curves
 from pml_ext.functional.operating_points.calibration import calibrated_curves
@@ -30,12 +32,12 @@ def curves_over(x, y, *far_ranges, exact=False):
 
 
 def assert_near(found, exact, rel=1e-5, floor=0.0):
-    assert opis_of_curves(found).item() == pytest.approx(opis_of_curves(exact).item(), rel=rel, abs=floor)
+    assert opis_of_curves(found).item() == approx(opis_of_curves(exact).item(), rel=rel, abs=floor)
     for epsilon in (0.1, 0.2, 0.5):
         gaps = [epsilon_opis_of_curves(curves, epsilon).item() for curves in (found, exact)]
-        assert gaps[0] == pytest.approx(gaps[1], rel=2 * rel, abs=floor)
+        assert gaps[0] == approx(gaps[1], rel=2 * rel, abs=floor)
     ranges = [curves.calibration_range.double() for curves in (found, exact)]
-    torch.testing.assert_close(*ranges, rtol=2e-5, atol=0)
+    assert_close(*ranges, rtol=2e-5, atol=0)
 
 
 FOUR = torch.arange(COUNT) // 4
@@ -55,7 +57,7 @@ def test_one_pass_in_bins_is_near_exact_counts(make, rel, floor, device):
     x, y = make()
     (found,), exact = curves_over(x.to(device), y, USUAL), utility_curves(x.to(device), y, exact=True)
     assert not torch.equal(found.tnr, exact.tnr)
-    assert opis_of_curves(found).item() == pytest.approx(opis_of_curves(exact).item(), rel=rel, abs=floor)
+    assert opis_of_curves(found).item() == approx(opis_of_curves(exact).item(), rel=rel, abs=floor)
     assert_near(found, exact, 1e-3, floor)
 
 

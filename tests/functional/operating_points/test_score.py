@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from pytest import approx
+from torch.testing import assert_close
 
 from pml_ext.functional import (
     PairDistances,
@@ -34,23 +36,23 @@ def test_equals_the_loops(far_range, grid, device):
     given, options = (x.to(device), y.to(device)), {"far_range": far_range, "grid": grid}
     loops = x.numpy(), y.tolist(), far_range, grid
     score = opis(*given, **options).item()
-    assert score == pytest.approx(oracle.opis(*loops), rel=1e-9)
+    assert score == approx(oracle.opis(*loops), rel=1e-9)
     for epsilon in (0.1, 0.3, 0.4, 0.45, 1.0):
         gap = epsilon_opis(*given, epsilon=epsilon, **options).item()
-        assert gap == pytest.approx(oracle.epsilon_opis(*loops, epsilon), rel=1e-9, abs=1e-15)
+        assert gap == approx(oracle.epsilon_opis(*loops, epsilon), rel=1e-9, abs=1e-15)
     rows = opis_sensitivity(*given, far_ranges=[far_range, (0.05, 0.3), far_range], epsilon=0.45, grid=grid)
     assert [row.far_range for row in rows] == [far_range, (0.05, 0.3), far_range] and rows[0] == rows[2] != rows[1]
     gap = oracle.epsilon_opis(*loops, 0.45)
-    assert rows[0][1:3] == pytest.approx((score, gap), rel=1e-9, abs=1e-15)
+    assert rows[0][1:3] == approx((score, gap), rel=1e-9, abs=1e-15)
     ends = oracle.calibration_range(oracle.all_pairs(*loops[:2]), far_range)
-    assert rows[0][3:] == pytest.approx(ends, rel=1e-9)
+    assert rows[0][3:] == approx(ends, rel=1e-9)
 
 
 @pytest.mark.parametrize(("dtype", "rel"), [(torch.float32, 1e-5), (torch.float16, 5e-3), (torch.bfloat16, 5e-3)])
 def test_narrow_types_are_measured_in_float32(dtype, rel):
     x, y = a_set()
     expected = oracle.opis(x.to(dtype).double().numpy(), y.tolist(), (1e-2, 1e-1), 20)
-    assert opis(x.to(dtype), y, grid=20).item() == pytest.approx(expected, rel=rel)
+    assert opis(x.to(dtype), y, grid=20).item() == approx(expected, rel=rel)
 
 
 def test_curves_equal_the_loops():
@@ -60,10 +62,10 @@ def test_curves_equal_the_loops():
     expected = oracle.rates(pairs, thresholds.tolist())
     assert curves.classes.tolist() == list(expected) and y[-1] not in curves.classes  # it has no positive pair
     tpr, tnr = torch.tensor(list(expected.values()), dtype=torch.float64).unbind(1)
-    torch.testing.assert_close((curves.tpr, curves.tnr, curves.thresholds), (tpr, tnr, thresholds))
+    assert_close((curves.tpr, curves.tnr, curves.thresholds), (tpr, tnr, thresholds))
     utilities = [*map(oracle.harmonic, tpr.flatten().tolist(), tnr.flatten().tolist())]
-    assert curves.utilities.flatten().tolist() == pytest.approx(utilities) and 0 in utilities
-    assert curves.calibration_range.tolist() == pytest.approx(oracle.calibration_range(pairs, (1e-2, 1e-1)), rel=1e-12)
+    assert curves.utilities.flatten().tolist() == approx(utilities) and 0 in utilities
+    assert curves.calibration_range.tolist() == approx(oracle.calibration_range(pairs, (1e-2, 1e-1)), rel=1e-12)
 
 
 def test_the_weight_of_equation_1():
@@ -71,8 +73,8 @@ def test_the_weight_of_equation_1():
     rates = torch.tensor([[1.0], [0.5]], dtype=torch.float64)
     for tpr, tnr, worse in ((rates, torch.ones_like(rates), 2.5 / 4.5), (torch.ones_like(rates), rates, 2.5 / 3)):
         curves = UtilityCurves(torch.tensor([0.5]), torch.tensor([0, 1]), tpr, tnr, 2 * tpr * tnr / (tpr + tnr), rates)
-        assert opis_of_curves(curves, c=2).item() == pytest.approx(((1 - worse) / 2) ** 2, rel=1e-12)
-        assert epsilon_opis_of_curves(curves, 0.5, c=2).item() == pytest.approx((1 - worse) ** 2, rel=1e-12)
+        assert opis_of_curves(curves, c=2).item() == approx(((1 - worse) / 2) ** 2, rel=1e-12)
+        assert epsilon_opis_of_curves(curves, 0.5, c=2).item() == approx((1 - worse) ** 2, rel=1e-12)
         assert opis_of_curves(curves).item() == opis_of_curves(curves, c=1).item()
     with pytest.raises(ValueError, match="c must be"):
         opis_of_curves(curves, c=0)
@@ -101,7 +103,7 @@ def test_classes_that_behave_alike_collapsed_embeddings_and_zero_rows():
     assert 0 < opis(x, y).item() <= 0.25
     # Negative distances are all sqrt(2): the first reaches both rates, and with it all are accepted.
     curves = utility_curves(torch.eye(4, dtype=torch.float64)[y], y)
-    assert curves.calibration_range.tolist() == pytest.approx([2**0.5] * 2) and curves.tnr.max() == 0
+    assert curves.calibration_range.tolist() == approx([2**0.5] * 2) and curves.tnr.max() == 0
 
 
 def test_rates_below_one_pair_are_errors():

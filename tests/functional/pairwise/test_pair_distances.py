@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from pytest import approx
 from torch.nn.functional import normalize
+from torch.testing import assert_close
 
 from pml_ext.functional import (
     PairDistances,
@@ -56,7 +58,7 @@ def test_order_statistics_of_the_negative_distances(block_rows):
     ranks = [1, 2, 50, 50, len(ordered) // 2, len(ordered)]
     pairs = PairDistances(x, y, block_rows=block_rows)
     kept = pairs.negative_distances_at(ranks)
-    assert kept.tolist() == pytest.approx([ordered[k - 1] for k in ranks], abs=3e-8)
+    assert kept.tolist() == approx([ordered[k - 1] for k in ranks], abs=3e-8)
     pairs._most_kept = 0
     assert torch.equal(pairs.negative_distances_at(ranks), kept)
     for wrong in ([0], [pairs.total_negative_pairs + 1], [1.5], []):
@@ -70,7 +72,7 @@ def test_equal_values_are_merged(monkeypatch):
     y = torch.arange(40) % 4
     pairs = PairDistances(torch.eye(4, dtype=F64)[y], y, block_rows=8)
     pairs._most_kept = 0
-    assert pairs.negative_distances_at([1, 300, 600]).tolist() == pytest.approx([2**0.5] * 3)
+    assert pairs.negative_distances_at([1, 300, 600]).tolist() == approx([2**0.5] * 3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
@@ -150,7 +152,7 @@ def test_sampled_rates_approximate_those_of_all_pairs_and_the_seed_determines_th
     expected = utility_curves(x, y, thresholds=thresholds)
     found = utility_curves(x, y, thresholds=thresholds, negatives_per_positive=200)
     assert torch.equal(found.tpr, expected.tpr) and (found.tnr != expected.tnr).any()
-    torch.testing.assert_close(found.tnr, expected.tnr, atol=0.02, rtol=0)
+    assert_close(found.tnr, expected.tnr, atol=0.02, rtol=0)
     for metric in (opis, epsilon_opis):
         first, again, other = (metric(x, y, negatives_per_positive=10, seed=seed) for seed in (1, 1, 2))
         assert first == again != other
@@ -176,11 +178,11 @@ def test_pairs_count_scores_less_both_offsets():
         assert torch.equal(positives[label], within[mine][:, mine].sum((0, 1)) // 2)
         assert torch.equal(negatives[label], within[mine][:, ~mine].sum((0, 1)))
     different = distances[(labels[:, None] != labels).triu()].sort().values
-    torch.testing.assert_close(pairs.negative_distances_at([1, 100, 300]), different[[0, 99, 299]])
+    assert_close(pairs.negative_distances_at([1, 100, 300]), different[[0, 99, 299]])
     sampled = SampledPairDistances(embeddings, labels, negatives_per_positive=50, seed=0, offsets=offsets)
     drawn = sampled.negative_distances_at(range(1, sampled.total_negative_pairs + 1))
     assert (drawn[:, None] - different).abs().min(dim=1).values.max() < 1e-12
-    assert drawn.mean() == pytest.approx(float(different.mean()), abs=0.02)
+    assert drawn.mean() == approx(float(different.mean()), abs=0.02)
 
 
 def test_opis_in_bins_takes_offsets():
@@ -188,4 +190,4 @@ def test_opis_in_bins_takes_offsets():
     exact = utility_curves(embeddings, labels, exact=True, offsets=offsets)
     pairs = PairDistances(embeddings, labels, offsets=offsets)
     (binned,) = calibrated_curves(pairs, far_ranges=[(1e-2, 1e-1)], grid=100, exact_up_to=0)
-    assert float(opis_of_curves(binned)) == pytest.approx(float(opis_of_curves(exact)), rel=1e-4)
+    assert float(opis_of_curves(binned)) == approx(float(opis_of_curves(exact)), rel=1e-4)

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch.nn.functional import normalize
+from torch.testing import assert_close
 
 from pml_ext.functional.retrieval.feature_distances import (
     have_unit_rows,
@@ -15,7 +16,7 @@ def test_a_set_compared_with_itself_is_copied_once(metric):
     rows, columns = prepare_features(x, x, metric)
     assert rows is columns
     for expected in prepare_features(x.clone(), x, metric):
-        torch.testing.assert_close(rows, expected)
+        assert_close(rows, expected)
 
 
 def test_unit_rows_and_features_far_from_the_origin_are_detected():

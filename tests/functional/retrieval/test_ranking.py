@@ -4,7 +4,9 @@ import math
 
 import pytest
 import torch
+from pytest import approx
 from torch.nn.functional import cosine_similarity
+from torch.testing import assert_close
 
 from pml_ext.functional import cumulative_matches, rank_matches, rank_matches_from_distances
 from pml_ext.functional.retrieval import ranking
@@ -33,7 +35,7 @@ def assert_equals_loops(found, expected):
         if row is None:
             assert found.matches[q] == 0 and all(math.isnan(field[q]) for field in found[1:])
         else:
-            assert [float(field[q]) for field in found] == pytest.approx(row, rel=1e-12)
+            assert [float(field[q]) for field in found] == approx(row, rel=1e-12)
 
 
 def assert_equal(found, expected):
@@ -107,9 +109,7 @@ def test_cumulative_matches():
     found = rank_matches(**features(), **a_protocol())
     first = found.first_match_rank[found.matches > 0]
     assert len(first) < 23
-    assert cumulative_matches(found).tolist() == pytest.approx(
-        [float((first <= k).double().mean()) for k in (1, 5, 10)]
-    )
+    assert cumulative_matches(found).tolist() == approx([float((first <= k).double().mean()) for k in (1, 5, 10)])
     for ranks, message in (((0, 1), "at least 1; got 0"), ((), "at least one"), ((2.5,), "a whole number")):
         with pytest.raises(ValueError, match=f"ranks must (be|have) {message}"):
             cumulative_matches(found, ranks)
@@ -137,7 +137,7 @@ def test_euclidean_distances_are_precise_far_from_the_origin_and_integer_types_m
     assert_equal(rank_matches(**given, metric="euclidean", **protocol), expected)
     far = {name: x + 512 for name, x in given.items()}
     found = rank_matches(**far, metric="euclidean", **protocol).average_precision
-    torch.testing.assert_close(found, expected.average_precision, equal_nan=True, rtol=0.01, atol=0)
+    assert_close(found, expected.average_precision, equal_nan=True, rtol=0.01, atol=0)
 
 
 @pytest.mark.parametrize(("few", "compared"), [(0, 0), (6, 0), (1000, 0), (6, 2), (6, 6)])

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from pml_ext.functional import expand_features, rerank, rerank_blocks
 from tests.oracles import reranking as oracle
@@ -26,11 +27,11 @@ def test_rerank_equals_the_loops(definition, metric, k1, k2, lambda_, entries, b
     expected = torch.tensor(loops, dtype=torch.float64)
     options = {"k1": k1, "k2": k2, "lambda_": lambda_, "metric": metric, "definition": definition}
     found = rerank(query.to(device), gallery.to(device), **options).cpu()
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    assert_close(found, expected, rtol=0, atol=1e-10)
     blocks = list(rerank_blocks(query, gallery, **options))
     assert len(blocks) == (3 if entries == 100 else 1) and torch.cat(blocks).shape == found.shape
     single = rerank(query.float(), gallery.float(), **options)
-    torch.testing.assert_close(single, expected.float(), rtol=0, atol=1e-4 if metric == "euclidean" else 1e-5)
+    assert_close(single, expected.float(), rtol=0, atol=1e-4 if metric == "euclidean" else 1e-5)
 
 
 @pytest.mark.parametrize(("k", "alpha", "times"), [(5, 3.0, 1), (1, 2.0, 1), (4, 0.0, 2), (12, 0.5, 1), (30, 2.5, 1)])
@@ -42,7 +43,7 @@ def test_query_expansion_equals_the_loops(k, alpha, times, entries, blocks_of, d
     for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
         given = (x.to(device, dtype) for x in (query, gallery))
         found = torch.cat(expand_features(*given, k=k, alpha=alpha, times=times)).cpu()
-        torch.testing.assert_close(found, expected.to(dtype), rtol=0, atol=tolerance)
+        assert_close(found, expected.to(dtype), rtol=0, atol=tolerance)
 
 
 def test_one_neighbour_is_the_feature_itself():
@@ -61,7 +62,7 @@ def test_degenerate_features_stay_finite(definition):
 def test_features_too_large_to_square():
     query, gallery = clusters()
     large = query * 2.0**520, gallery * 2.0**520
-    torch.testing.assert_close(rerank(*large, metric="euclidean"), rerank(query, gallery, metric="euclidean"))
+    assert_close(rerank(*large, metric="euclidean"), rerank(query, gallery, metric="euclidean"))
     with pytest.raises(ValueError, match=r"exceed the range of torch\.float64: scale the features down"):
         rerank(*large, metric="euclidean", definition="fastreid")
 

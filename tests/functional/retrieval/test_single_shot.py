@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from pytest import approx
 from torch.nn.functional import normalize
 
 from pml_ext.functional import (
@@ -27,8 +28,8 @@ def test_the_mean_over_draws_approaches_the_expectation():
     ranks = [1 + sum(other <= match for other in (two, 4)) for match in (2, 5) for two in (1, 3)]  # equally likely
     for rank in (1, 2, 3):
         share = (ranking.first_match_rank == rank).double().mean().item()
-        assert share == pytest.approx(ranks.count(rank) / 4, abs=0.05)
-    assert ranking.average_precision.mean().item() == pytest.approx(sum(1 / r for r in ranks) / 4, abs=0.04)
+        assert share == approx(ranks.count(rank) / 4, abs=0.05)
+    assert ranking.average_precision.mean().item() == approx(sum(1 / r for r in ranks) / 4, abs=0.04)
     assert torch.equal(ranking.average_precision, 1 / ranking.first_match_rank)
 
 

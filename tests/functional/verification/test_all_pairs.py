@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from pytest import approx
+from torch.testing import assert_close
 
 from pml_ext.functional import (
     PairDistances,
@@ -43,7 +45,7 @@ def test_pairs_equal_the_loops(block_rows):
     expected = sorted((oracle.cosine(x[i].tolist(), x[j].tolist()), bool(labels[i] == labels[j])) for i, j in pairs)
     scores, same = zip(*expected, strict=True)
     order = found[0].argsort()
-    torch.testing.assert_close(found[0][order], torch.tensor(scores, dtype=torch.float64))
+    assert_close(found[0][order], torch.tensor(scores, dtype=torch.float64))
     assert found[1][order].tolist() == list(same)
 
 
@@ -96,8 +98,8 @@ def test_scores_of_binary_embeddings_are_tied_though_rounding_parts_them(samples
     exact = roc_curve((x @ x.T)[one, other], labels[one] == labels[other])
     for embeddings in (x, x.double()):
         found = labelled_pairs_roc(embeddings, labels, fars=(1e-2, 1e-3))
-        assert float(roc_auc(found)) == pytest.approx(float(roc_auc(exact)), abs=1e-12)
-        assert float(equal_error_rate(found).far) == pytest.approx(float(equal_error_rate(exact).far), abs=1e-12)
+        assert float(roc_auc(found)) == approx(float(roc_auc(exact)), abs=1e-12)
+        assert float(equal_error_rate(found).far) == approx(float(equal_error_rate(exact).far), abs=1e-12)
         for far in (1e-2, 1e-3):
             assert operating_point(found, far)[1:] == operating_point(exact, far)[1:]
 

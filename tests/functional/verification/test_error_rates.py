@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from pytest import approx
 
 from pml_ext.functional import PairDistances, contiguous_folds, errors_at, fold_accuracy
 from pml_ext.functional.verification.errors_by_group import group_errors
@@ -18,7 +19,7 @@ def test_errors_at_thresholds_equal_the_loops(dtype):
     for threshold, accepts, false_accepts in oracle.operating_points(scores.tolist(), same.tolist()):
         found = errors_at(scores, same, threshold)
         assert (30 - int(found.false_rejects), int(found.false_accepts)) == (accepts, false_accepts)
-        assert (found.far.item(), found.frr.item()) == pytest.approx((false_accepts / 60, 1 - accepts / 30))
+        assert (found.far.item(), found.frr.item()) == approx((false_accepts / 60, 1 - accepts / 30))
     # float16 would round this threshold to a score.
     assert errors_at(scores, same, float(scores.max()) + 1e-6).false_accepts == 0
     with pytest.raises(ValueError, match="thresholds must be numbers; got nan"):
@@ -37,10 +38,10 @@ def test_fold_accuracy_equals_the_loops(ties, dtype):
     found = fold_accuracy(scores, same, folds)
     expected = oracle.fold_accuracies(scores.tolist(), same.tolist(), folds.tolist())
     for ours, theirs in zip((found.accuracies, found.thresholds), zip(*expected, strict=True), strict=True):
-        assert ours.tolist() == pytest.approx(theirs, rel=1e-12)
+        assert ours.tolist() == approx(theirs, rel=1e-12)
     mean = sum(accuracy for accuracy, _ in expected) / 4
     deviation = math.sqrt(sum((accuracy - mean) ** 2 for accuracy, _ in expected) / 3)
-    assert (found.mean.item(), found.standard_error.item()) == pytest.approx((mean, deviation / 2))
+    assert (found.mean.item(), found.standard_error.item()) == approx((mean, deviation / 2))
 
 
 WRONG = torch.tensor([0.0, 0, 0, 1] * 2)  # the genuine pair below: accepting nothing is best, or everything

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from pytest import approx
 
 from pml_ext.functional import (
     ScoreHistogram,
@@ -43,7 +44,7 @@ def test_bounds_contain_the_exact_values(spread, dtype, tolerance, device):
         point = operating_point(binned, far)
         at_threshold = errors_at(scores, same, point.threshold)
         assert point.tar == lower and at_threshold.far == point.far <= far
-        assert 1 - at_threshold.frr == pytest.approx(lower.item())
+        assert 1 - at_threshold.frr == approx(lower.item())
     for bounds, value in ((auc_bounds, roc_auc), (eer_bounds, lambda roc: equal_error_rate(roc).far)):
         lower, upper = bounds(binned)
         for found in (value(exact), value(binned)):
@@ -64,7 +65,7 @@ def test_scores_are_on_the_right_side_of_edges(dtype):
 def test_scores_outside_the_range_still_count():
     scores, same = torch.tensor([-5.0, -1.5, 0.2, 1.00001, 7.0]), torch.tensor([0, 1, 0, 0, 1]).bool()
     roc = counted(scores - 1, same, low=-2, high=0).roc()
-    assert roc.thresholds.tolist() == [torch.inf, 0.0, pytest.approx(-0.8, abs=2e-6), -torch.inf]
+    assert roc.thresholds.tolist() == [torch.inf, 0.0, approx(-0.8, abs=2e-6), -torch.inf]
     assert (roc.false_accepts.tolist(), roc.true_accepts.tolist()) == ([0, 1, 2, 3], [0, 1, 1, 2])
     for far in (0.34, 0.67, 1.0):
         lower, upper = tar_bounds(roc, far)

@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from pytest import approx
 from scipy.stats import beta, binomtest
 
 from pml_ext.functional import PairDistances, bootstrap_tar_at_far, rate_interval, tar_at_far
@@ -17,12 +18,12 @@ def test_equals_scipy(confidence):
     found = zip(*rate_interval(errors, trials, confidence), errors.tolist(), trials.tolist(), strict=True)
     for low, high, k, n in found:
         expected = binomtest(k, n).proportion_ci(confidence, method="exact")
-        assert (low.item(), high.item()) == pytest.approx((expected.low, expected.high), rel=1e-9)
+        assert (low.item(), high.item()) == approx((expected.low, expected.high), rel=1e-9)
 
 
 def test_shapes_broadcast_integers_are_accepted_and_no_trials_are_nan():
     lower, upper = rate_interval(0, 100)
-    assert lower == 0 and upper.item() == pytest.approx(1 - 0.025**0.01)
+    assert lower == 0 and upper.item() == approx(1 - 0.025**0.01)
     assert rate_interval(torch.tensor([[1], [2]]), torch.tensor([5, 6, 7]))[1].shape == (2, 3)
     for end in rate_interval(torch.tensor([0, 0]), torch.tensor([0, 10])):
         assert end.isnan().tolist() == [True, False]
@@ -45,7 +46,7 @@ def test_effective_pairs_come_from_leaving_classes_out(kind):
     rate = sum(errors) / sum(pairs)
     trials = rate * (1 - rate) / oracle.jackknife_variance(errors, pairs, share)
     assert trials < sum(pairs) / share, "pairs do depend on each other here"
-    assert found == pytest.approx(oracle.jeffreys(rate, trials, pairs)) and found[0] < rate < found[1]
+    assert found == approx(oracle.jeffreys(rate, trials, pairs)) and found[0] < rate < found[1]
 
 
 def of_classes(errors, pairs, span=False, **options):
@@ -54,14 +55,14 @@ def of_classes(errors, pairs, span=False, **options):
 
 def of_trials(wrong, right):
     """The ends without a prior."""
-    return pytest.approx([beta.ppf(0.025, wrong, right + 1), beta.ppf(0.975, wrong + 1, right)])
+    return approx([beta.ppf(0.025, wrong, right + 1), beta.ppf(0.975, wrong + 1, right)])
 
 
 def test_classes_that_say_little():
-    assert of_classes([3] * 10, [30] * 10) == pytest.approx(oracle.jeffreys(0.1, 300, [30] * 10))  # all are alike
+    assert of_classes([3] * 10, [30] * 10) == approx(oracle.jeffreys(0.1, 300, [30] * 10))  # all are alike
     for errors in (0, 30):  # without errors each class is one trial; five classes have one sample
         found = of_classes([errors] * 10 + [0] * 5, [30] * 10 + [0] * 5, confidence=0.9)
-        assert found == pytest.approx([float(end) for end in rate_interval(errors // 3, 10, 0.9)])
+        assert found == approx([float(end) for end in rate_interval(errors // 3, 10, 0.9)])
     assert of_classes([10, 0], [100, 0]) == of_trials(0.1, 0.9)  # one class: nobody knows how it differs from others
     assert of_classes([5, 5], [20, 20], span=True) == of_trials(0.5, 1.5)  # each of the two is in all impostor pairs
     low, high = of_classes([1, 0], [500, 500])
@@ -84,7 +85,7 @@ def test_coverage_where_class_sizes_are_pareto_distributed(tail, unevenness, cov
         odds = 1 / unevenness - 1
         low, high = of_classes(rng.binomial(pairs, rng.beta(0.05 * odds, 0.95 * odds, 100)), pairs)
         held += low <= 0.05 <= high
-    assert held / 400 == pytest.approx(coverage, abs=0.005)
+    assert held / 400 == approx(coverage, abs=0.005)
 
 
 def all_pairs(subjects, images, spread):
@@ -110,7 +111,7 @@ def test_the_bootstrap_is_a_percentile_of_resampled_subjects():
     for far, confidence in ((0.2, 0.8), (0.03, 0.8), (0.03, 0.2)):
         found = bootstrap_tar_at_far(scores, 10 * a - 3, 10 * b - 3, far, resamples=40, confidence=confidence, seed=5)
         expected = np.quantile(rates[far], [(1 - confidence) / 2, (1 + confidence) / 2])
-        assert [end.item() for end in found] == pytest.approx(expected.tolist()) and found[0] < found[1]
+        assert [end.item() for end in found] == approx(expected.tolist()) and found[0] < found[1]
 
 
 SCORES, A, B = all_pairs(4, 2, 0.0)

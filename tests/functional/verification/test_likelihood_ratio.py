@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from pytest import approx
 from sklearn.isotonic import IsotonicRegression
 
 from pml_ext.functional import cllr, min_cllr
@@ -20,7 +21,7 @@ def test_the_cost_equals_the_loops(dtype, tolerance, device):
     for ratio, kind in zip(ratios.tolist(), same.tolist(), strict=True):
         costs[kind].append(math.log2(1 + math.exp(-ratio if kind else ratio)))
     expected = sum(sum(of_kind) / len(of_kind) for of_kind in costs.values()) / 2
-    assert float(cllr(ratios.to(device, dtype), same.to(device))) == pytest.approx(expected, abs=tolerance)
+    assert float(cllr(ratios.to(device, dtype), same.to(device))) == approx(expected, abs=tolerance)
 
 
 def test_the_least_cost_is_that_of_isotonic_regression_and_no_rising_function_costs_less():
@@ -30,7 +31,7 @@ def test_the_least_cost_is_that_of_isotonic_regression_and_no_rising_function_co
     prior = float(same.double().mean())
     ratios = torch.logit(torch.from_numpy(share)) - math.log(prior / (1 - prior))
     least = float(min_cllr(scores, same))
-    assert least == pytest.approx(float(cllr(ratios, same)), abs=1e-12)
+    assert least == approx(float(cllr(ratios, same)), abs=1e-12)
     for rising in (scores, 2 * scores, scores - 0.5, scores**3, scores.sign(), 0 * scores):
         assert least <= float(cllr(rising, same)) + 1e-12
 

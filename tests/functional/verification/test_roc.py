@@ -5,6 +5,7 @@ import math
 import pytest
 import sklearn.metrics
 import torch
+from pytest import approx
 
 from pml_ext.functional import (
     equal_error_rate,
@@ -30,14 +31,14 @@ def test_equals_the_loops_and_scikit_learn(ties, dtype, device):
     listed = scores.tolist(), same.tolist()
     roc = roc_curve(scores.to(device), same.to(device))
     assert list(zip(*(column.tolist() for column in roc), strict=True)) == oracle.operating_points(*listed)
-    assert roc_auc(roc).item() == pytest.approx(sklearn.metrics.roc_auc_score(same.numpy(), scores.double().numpy()))
-    assert equal_error_rate(roc).far.item() == pytest.approx(oracle.equal_error_rate(*listed), rel=1e-12)
+    assert roc_auc(roc).item() == approx(sklearn.metrics.roc_auc_score(same.numpy(), scores.double().numpy()))
+    assert equal_error_rate(roc).far.item() == approx(oracle.equal_error_rate(*listed), rel=1e-12)
 
 
 def test_equal_error_rate_where_rounding_hides_the_crossing():
     # 3 of 10 on both sides, and 1 - 0.7 > 0.3 in float64
     scores = torch.tensor([0.9] * 7 + [0.1] * 3 + [0.8] * 3 + [0.2] * 7)
-    assert equal_error_rate(roc_curve(scores, torch.arange(20) < 10)).threshold.item() == pytest.approx(0.8)
+    assert equal_error_rate(roc_curve(scores, torch.arange(20) < 10)).threshold.item() == approx(0.8)
 
 
 def test_too_few_pairs_are_nan():

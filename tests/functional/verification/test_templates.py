@@ -1,5 +1,7 @@
 import pytest
 import torch
+from pytest import approx
+from torch.testing import assert_close
 
 from pml_ext.functional import Templates, pair_cosines, template_embeddings
 from tests.oracles import verification as oracle
@@ -14,7 +16,7 @@ def test_templates_equal_the_loops(dtype, tolerance, device):
     expected = oracle.templates(x.tolist(), templates.tolist(), media.tolist())
     assert found.ids.tolist() == list(expected)
     rows = torch.tensor(list(expected.values()), dtype=torch.float64)
-    torch.testing.assert_close(found.embeddings.double().cpu(), rows, atol=tolerance, rtol=0)
+    assert_close(found.embeddings.double().cpu(), rows, atol=tolerance, rtol=0)
     assert found.rows(found.ids.flip(0)).tolist() == list(range(len(expected)))[::-1]
 
 
@@ -29,7 +31,7 @@ def test_pair_cosines_equal_the_loops(entries, blocks_of):
     x, y = torch.randn(9, 4).double(), torch.randn(6, 4).double()
     rows, others = torch.randint(0, 9, (30,)), torch.randint(0, 6, (30,))
     expected = [oracle.cosine(x[i].tolist(), y[j].tolist()) for i, j in zip(rows, others, strict=True)]
-    assert pair_cosines(x, y, rows, others).tolist() == pytest.approx(expected, rel=1e-12)
+    assert pair_cosines(x, y, rows, others).tolist() == approx(expected, rel=1e-12)
     assert pair_cosines(x, y, rows[:0], others[:0]).shape == (0,)
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pytest import approx
 
 from pml_ext.functional import PairDistances
 from pml_ext.functional.verification.threshold import (
@@ -62,7 +63,7 @@ def test_tied_impostors_are_rejected_together():
     threshold = middle(measured, threshold_at_far(measured, 3 / 14))
     assert oracle.rates(pairs, threshold)[0] == 1 / 14
     at = 2 * torch.tensor([10.0, 40.0]).div(2).deg2rad().sin()
-    assert threshold == pytest.approx(float(at.mean()), abs=1e-6), "the middle between the two pairs"
+    assert threshold == approx(float(at.mean()), abs=1e-6), "the middle between the two pairs"
 
 
 def test_copies_in_two_classes_allow_no_threshold():

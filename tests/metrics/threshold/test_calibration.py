@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from torch.nn.functional import normalize
+from torch.testing import assert_close
 
 from pml_ext.metrics import ScoreCalibration, ThresholdReport
 
@@ -16,13 +18,13 @@ def embeddings():
 def test_the_report_has_calibrated_probabilities():
     report = ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.01)
     assert "times as likely for pairs of one class" in report.summary()
-    unit = torch.nn.functional.normalize(embeddings())
+    unit = normalize(embeddings())
     rows, columns = torch.triu_indices(600, 600, 1)
     calibration = ScoreCalibration((unit @ unit.T)[rows, columns], LABELS[rows] == LABELS[columns])
     scores = torch.linspace(-1, 1, 21)
     for prior in (0.5, 0.01):  # of all pairs, where the report takes a sample
         expected = calibration.probability(scores, prior=prior)
-        torch.testing.assert_close(report.probability(scores, prior=prior), expected, atol=0.05, rtol=0)
+        assert_close(report.probability(scores, prior=prior), expected, atol=0.05, rtol=0)
     with pytest.raises(ValueError, match=r"prior must be in \(0, 1\)"):
         report.probability(torch.tensor(0.3), prior=1.0)
 

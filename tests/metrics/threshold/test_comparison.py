@@ -5,7 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from pytest import approx
 from scipy.stats import t
+from torch.nn.functional import normalize
 
 from pml_ext.functional import identification, tar_at_far
 from pml_ext.metrics import SearchPlan, ThresholdReport
@@ -23,7 +25,7 @@ def test_a_worse_model_misses_more_at_the_same_far():
     found = compare_models({"old": model(0.5), "new": model(0.6)}, LABELS, far=0.01)
     (difference,) = found.differences
     old, new = (ThresholdReport.from_embeddings(model(spread), LABELS, far=0.01) for spread in (0.5, 0.6))
-    assert difference.value == pytest.approx(new.frr.rate - old.frr.rate)
+    assert difference.value == approx(new.frr.rate - old.frr.rate)
     assert 0 < difference.low < difference.value < difference.high
     assert difference.verdict == "new misses more than old"
     growth = {a.label: b.frr - a.frr for a, b in zip(old.classes, new.classes, strict=True)}
@@ -38,14 +40,14 @@ def test_the_interval_is_that_of_thresholds_chosen_without_each_identity():
     (difference,) = compare_models(models, LABELS, far=0.02).differences
     rows, columns = torch.triu_indices(len(LABELS), len(LABELS), 1)
     same = LABELS[rows] == LABELS[columns]
-    units = [torch.nn.functional.normalize(x.double()) for x in models.values()]
+    units = [normalize(x.double()) for x in models.values()]
     old, new = ((unit @ unit.T)[rows, columns] for unit in units)
     values = []
     for label in range(100):
         kept = (LABELS[rows] != label) & (LABELS[columns] != label)
         values.append(float(tar_at_far(old[kept], same[kept], 0.02) - tar_at_far(new[kept], same[kept], 0.02)))
     spread = math.sqrt(np.var(values) * 99)
-    assert difference.high - difference.value == pytest.approx(t.ppf(0.975, 99) * spread, rel=0.25)
+    assert difference.high - difference.value == approx(t.ppf(0.975, 99) * spread, rel=0.25)
 
 
 def test_searches_at_the_same_fpir():
@@ -59,9 +61,9 @@ def test_searches_at_the_same_fpir():
         old, new = (identification(x[kept], LABELS[kept], **at).fnir for x in models.values())
         values.append(new - old)
     spread = math.sqrt(np.var(values) * 99)
-    assert difference.high - difference.value == pytest.approx(t.ppf(0.975, 99) * spread, rel=0.25)
+    assert difference.high - difference.value == approx(t.ppf(0.975, 99) * spread, rel=0.25)
     rates = [r.searches.planned.fnir for r in found.reports.values() if r.searches]
-    assert difference.misses == "FNIR" and difference.value == pytest.approx(rates[1].rate - rates[0].rate)
+    assert difference.misses == "FNIR" and difference.value == approx(rates[1].rate - rates[0].rate)
     assert 0 < difference.low < difference.value < difference.high
     assert "among 50" in found.summary()
 

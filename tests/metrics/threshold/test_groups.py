@@ -6,6 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
+from pytest import approx
 from scipy.stats import t
 
 from pml_ext.metrics import ThresholdReport
@@ -72,7 +73,7 @@ def test_the_ratio_of_the_extremes_is_that_of_loops(report):
         spread = sum(rows[:, kind].var() * (len(rows) - 1) for rows in (without[:16], without[16:]))
         half = t.ppf(0.975, 15) * math.sqrt(spread)
         expected = [math.exp(sign * value[kind] + end * half) for end in (0, -1, 1)]
-        assert (found.value, found.low, found.high) == pytest.approx(expected, rel=1e-10)
+        assert (found.value, found.low, found.high) == approx(expected, rel=1e-10)
 
 
 def test_identities_in_several_groups():

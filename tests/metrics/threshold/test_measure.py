@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pytest import approx
 
 from pml_ext.functional import PairDistances
 from pml_ext.metrics import SampleSource, ThresholdReport
@@ -27,7 +28,7 @@ def test_worst_pairs_are_the_first_and_the_last_of_all(block_rows):
     cosines, same = torch.cosine_similarity(FEW[one], FEW[other]), FEW_LABELS[one] == FEW_LABELS[other]
     for kind, shown in ((False, found.impostors), (True, found.genuine)):
         first = torch.where(same == kind, cosines, 2.0 if kind else -2.0).argsort(descending=not kind)[:6]
-        assert [pair.cosine for pair in shown] == pytest.approx(cosines[first].tolist())
+        assert [pair.cosine for pair in shown] == approx(cosines[first].tolist())
         assert [sorted([pair.one.row, pair.other.row]) for pair in shown] == torch.stack([one, other], 1)[
             first
         ].tolist()

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from pytest import approx
+from torch.nn.functional import normalize
 
 from pml_ext import __version__
 from pml_ext.functional import epsilon_opis, opis
@@ -35,7 +37,7 @@ def test_every_number_is_that_of_the_loops(target):
     embeddings = clustered().float()
     found = report(embeddings, **target)
     pairs = oracle.pair_distances(embeddings, LABELS.tolist())
-    assert found.distance == pytest.approx(math.sqrt(2 - 2 * found.cosine), abs=1e-15)
+    assert found.distance == approx(math.sqrt(2 - 2 * found.cosine), abs=1e-15)
     assert (found.far.rate, found.frr.rate) == oracle.rates(pairs, found.distance)
     if "far" in target:
         assert found.far.rate <= target["far"]
@@ -60,16 +62,16 @@ def test_every_number_is_that_of_the_loops(target):
 
 def test_consistency_is_that_of_the_functional():
     found = report(far=0.05, opis=OPISSettings((0.05, 0.3), 20, 0.5)).consistency
-    assert found.opis == pytest.approx(float(opis(clustered(), LABELS, far_range=(0.05, 0.3), grid=20)))
+    assert found.opis == approx(float(opis(clustered(), LABELS, far_range=(0.05, 0.3), grid=20)))
     expected = epsilon_opis(clustered(), LABELS, far_range=(0.05, 0.3), grid=20, epsilon=0.5)
-    assert found.epsilon_opis == pytest.approx(float(expected))
+    assert found.epsilon_opis == approx(float(expected))
 
 
 def test_the_target_holds_where_float32_computes_the_scores_anew():
     labels = torch.arange(40).repeat_interleave(10)
     embeddings = torch.randn(40, 16)[labels] + torch.randn(400, 16)
     found = report(embeddings, labels, far=2e-3)
-    unit = torch.nn.functional.normalize(embeddings, dim=1)
+    unit = normalize(embeddings, dim=1)
     different = labels[:, None] != labels
     accepted = found.accept(unit @ unit.T)
     assert accepted.dtype == torch.bool

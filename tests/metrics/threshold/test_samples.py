@@ -7,6 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
+from pytest import approx
 
 from pml_ext.metrics import CohortNormalization, GalleryCohort, SearchPlan, ThresholdReport
 from tests.metrics.test_normalization import crowded
@@ -136,7 +137,7 @@ def test_searches_and_groups_are_of_normalised_scores(tmp_path):
         others = [float(scores[i, labels == name].max()) for name in labels.unique() if name != own]
         number = sum(score >= report.cosine for score in others)
         reached.append(1 - math.comb(len(others) - number, 10) / math.comb(len(others), 10))
-    assert report.searches.planned.fpir.rate == pytest.approx(sum(reached) / len(reached), abs=1e-9)
+    assert report.searches.planned.fpir.rate == approx(sum(reached) / len(reached), abs=1e-9)
     assert 0.1 < report.searches.planned.fpir.rate <= 0.2
     report.save_page(tmp_path / "page.html")
     assert "cosine" not in (tmp_path / "page.html").read_text(encoding="utf-8").replace("cosine similarity", "")

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pytest import approx
 
 from pml_ext.functional import identification
 from pml_ext.metrics import SearchPlan, ThresholdReport
@@ -23,19 +24,19 @@ def report():
 def test_the_threshold_meets_the_rate_at_the_planned_size(report):
     assert [one.enrolled for one in report.searches.sizes] == [2, 4, 10, 20, 40, 100]
     expected = identification(embeddings(), LABELS, gallery_size=20, fpir=0.2)
-    assert report.cosine == pytest.approx(expected.threshold)
-    assert report.searches.planned.fpir.rate == pytest.approx(expected.fpir)
+    assert report.cosine == approx(expected.threshold)
+    assert report.searches.planned.fpir.rate == approx(expected.fpir)
     assert expected.fpir <= 0.2 and (report.target.kind, report.target.value) == ("fpir", 0.2)
 
 
 def test_every_size_has_its_rates_and_its_own_threshold(report):
     for one in report.searches.sizes:
         at = identification(embeddings(), LABELS, gallery_size=one.enrolled, threshold=report.cosine)
-        assert (one.fpir.rate, one.fnir.rate) == pytest.approx((at.fpir, at.fnir), abs=1e-9)
+        assert (one.fpir.rate, one.fnir.rate) == approx((at.fpir, at.fnir), abs=1e-9)
         assert one.fpir.low <= one.fpir.rate <= one.fpir.high
         of_size = identification(embeddings(), LABELS, gallery_size=one.enrolled, fpir=0.2)
-        assert (one.cosine, one.cosine_fnir) == pytest.approx((of_size.threshold, of_size.fnir))
-        assert one.cmc == pytest.approx(
+        assert (one.cosine, one.cosine_fnir) == approx((of_size.threshold, of_size.fnir))
+        assert one.cmc == approx(
             [
                 1 - identification(embeddings(), LABELS, gallery_size=one.enrolled, threshold=-1.0, rank=rank).fnir
                 for rank in (1, 5, 10, 20)
@@ -64,7 +65,7 @@ def test_a_pair_threshold_has_rates_of_searches_too():
         embeddings(), LABELS, gallery_size=50, threshold=found.cosine, template="mean", rank=2, cameras=CAMERAS
     )
     planned = found.searches.planned
-    assert planned.fpir.rate == pytest.approx(expected.fpir)
+    assert planned.fpir.rate == approx(expected.fpir)
     assert planned.cosine is None
     with pytest.raises(ValueError, match="chosen for pairs alone: make the report with a SearchPlan"):
         ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.01).for_gallery(3)

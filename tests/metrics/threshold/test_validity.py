@@ -10,6 +10,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
+from pytest import approx
 
 from pml_ext.metrics import ThresholdReport
 from pml_ext.metrics.threshold import check
@@ -151,7 +152,7 @@ def test_no_errors_at_all_need_as_many_identities_as_the_report():
     many = report.check(points, labels=labels).frr
     assert (few.verdict, many.verdict) == ("cannot be told", "holds")
     # (1 − limit)^n is half of 1 − confidence
-    assert few.groups_needed == pytest.approx(np.log((1 - 0.984802) / 2) / np.log(1 - report.frr.high), abs=1.5)
+    assert few.groups_needed == approx(np.log((1 - 0.984802) / 2) / np.log(1 - report.frr.high), abs=1.5)
 
 
 def test_rates_across_cameras_are_checked_across_cameras():
