@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# `as` says that a name is exported: type checkers do not read __all__, which is made below.
+# `as` marks a name as exported: type checkers cannot read the computed __all__ below.
 if TYPE_CHECKING:
     from pml_ext.metrics.calculator import AccuracyCalculator as AccuracyCalculator
     from pml_ext.metrics.identification import IdentificationEvaluator as IdentificationEvaluator
@@ -58,7 +58,7 @@ __all__ = sorted(_HOMES)
 if not TYPE_CHECKING:  # else any name would be one
 
     def __getattr__(name: str) -> Any:
-        """Imports a metric when it is first asked for: config checks read the names alone, without loading torch."""
+        """Imports a metric on first access, so that config checks can read the names without loading torch."""
         if name in _HOMES:
             return getattr(import_module(f"pml_ext.metrics.{_HOMES[name]}"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

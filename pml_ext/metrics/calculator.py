@@ -1,4 +1,4 @@
-"""PML's AccuracyCalculator with this package's metrics, aware of cameras."""
+"""PML's AccuracyCalculator with this package's metrics and camera support."""
 
 import logging
 from collections.abc import Collection, Sequence
@@ -23,54 +23,54 @@ log = logging.getLogger("pml_ext")
 
 
 _OWN = "calculate_"
-"""Starts the name of a metric's method in a subclass of a user."""
+"""Prefix of a metric's method in a user's subclass."""
 
 
 class AccuracyCalculator:
-    """Every metric of PML's calculator, and: opis, epsilon_opis, cmc_rank_<r>, mean_inverse_negative_penalty,
+    """PML's calculator with further metrics: opis, epsilon_opis, cmc_rank_<r>, mean_inverse_negative_penalty,
     reid_mean_average_precision, tar_at_far_1e-2/3/4, verification_auc, equal_error_rate, f1 (of the clustering),
     spectral_variance.
 
-    Without cameras PML's own metrics are PML's, number for number, on the embeddings as handed in (PML's default
-    neighbours are by L2 distance). They follow from the ranks of the matches, in blocks of memory, without a list of
-    neighbours. Where distances tie PML's order is arbitrary; here a non-match comes first.
-    Where all tie, as after a collapse, precision_at_1 is 0, and PML's is the chance of a match. Ours normalise the
-    embeddings. What each is taken over:
+    Without cameras, PML's metrics equal those of PML's calculator, on the embeddings as given (PML's default neighbours
+    are by L2 distance). They are computed from the ranks of the matches, in blocks, without a list of neighbours. PML
+    orders tied distances arbitrarily; here a non-match ranks before a match. If all distances tie, as after a collapse,
+    precision_at_1 is 0, while PML returns the probability of a random match. This package's metrics normalise the
+    embeddings. They cover:
 
     - cmc, inverse negative penalty, reid mAP: queries against references (`functional.rank_matches`); queries
       without a match are not counted.
     - opis, epsilon_opis, tar_at_far, verification_auc (see `functional.labelled_pairs_roc`), equal_error_rate: all
-      pairs of queries and references together, of the classes that have a query. Verification knows no cameras:
+      pairs of the union of queries and references, of the classes that have a query. Verification ignores cameras:
       pairs of one camera count.
     - f1, NMI, AMI, spectral_variance: the queries.
 
-    A class of one sample has no match, so its query is not counted by the first group; OPIS has no utility for it. Its
-    pairs with other classes count as impostors everywhere. A metric without any pair is nan, with a warning.
+    A class of one sample has no match: the first group skips its query, and OPIS skips the class. Its pairs with other
+    classes count as impostor pairs in every metric. A metric without any pair is nan, with a warning.
 
-    PML's hooks keep the epoch with the highest value. For them `include` also takes negative_opis,
-    negative_epsilon_opis, negative_equal_error_rate and negative_spectral_variance, which rise as the embeddings get
-    better, and tar_at_far_1em2/3/4, names that need no quotes in SQL.
+    PML's hooks keep the epoch with the highest value. `include` therefore also accepts negative_opis,
+    negative_epsilon_opis, negative_equal_error_rate and negative_spectral_variance, which increase as the embeddings
+    improve, and tar_at_far_1em2/3/4, names that need no quotes in SQL.
 
-    With knn_func or label_comparison_fn PML's neighbour metrics are computed by PML itself, which lists k neighbours
-    of every query. A subclass may define calculate_<name>(**kwargs), as with PML's calculator, and add the name to
-    what requires_knn() or requires_clustering() returns.
+    With knn_func or label_comparison_fn, PML computes its neighbour metrics itself, from k neighbours of every query.
+    As with PML's calculator, a subclass may define calculate_<name>(**kwargs) and add the name to the return value of
+    requires_knn() or requires_clustering().
 
-    Where `include` does not name them, our metrics are left out of calls that they do not fit: all of them under a
-    label_comparison_fn, which they cannot honour, and f1 where neither NMI nor AMI clusters the queries.
+    Unless `include` names them, this package's metrics are skipped in calls that do not support them: all of them with
+    a label_comparison_fn, and f1 if neither NMI nor AMI clusters the queries.
 
-    With cameras, references of the query's identity and camera are removed and identity −1 is junk and left out; PML's
-    neighbour metrics are then computed by this package's ranking (cosine) and none ignores the cameras.
+    With cameras, references of the query's identity and camera are removed, and identity −1 is junk and removed. PML's
+    neighbour metrics then use this package's ranking (cosine), so that no metric ignores the cameras.
 
     Args:
         include, exclude, avg_of_avgs, return_per_class, k, label_comparison_fn, device, knn_func, kmeans_func:
-            as PML's; faiss's k-means without advice. Per-class values and their average exist for ranking metrics.
-        far_range, grid, epsilon, negatives_per_positive, seed: of opis and epsilon_opis, see `functional.epsilon_opis`.
-        ranks: of the CMC; cmc_rank_5 is the share of queries with a match among the first 5.
-        normalize: rank and decide by normalised scores instead of distances, by a `CohortNormalization` or, with a
-            `GalleryCohort`, by the references themselves. Clusterings and spectral_variance are about the embeddings
-            and stay. None: no.
+            see PML; k-means of faiss without its warnings. Only ranking metrics have per-class values and averages.
+        far_range, grid, epsilon, negatives_per_positive, seed: settings of OPIS, see `functional.epsilon_opis`.
+        ranks: CMC ranks; cmc_rank_5 is the share of queries with a match among the first 5.
+        normalize: use normalised scores instead of distances, by a `CohortNormalization`, or by the references
+            themselves with a `GalleryCohort`. Clusterings and spectral_variance use the embeddings in any case. None:
+            no normalisation.
     Attributes:
-        opis_settings: those five.
+        opis_settings: the five settings of OPIS.
 
     >>> x, y = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.9, 0.4]]), torch.tensor([0, 0, 1, 1])
     >>> calculator = AccuracyCalculator(include=("precision_at_1", "reid_mean_average_precision"))
@@ -126,7 +126,7 @@ class AccuracyCalculator:
 
     @property
     def _own(self) -> list[str]:
-        """The metrics that a subclass computes in calculate_<name>(**kwargs), as with PML's calculator."""
+        """Returns the metrics that a subclass computes in calculate_<name>(**kwargs), as with PML's calculator."""
         return [name.removeprefix(_OWN) for name in dir(type(self)) if name.startswith(_OWN)]
 
     @property
@@ -134,19 +134,19 @@ class AccuracyCalculator:
         return self.label_comparison_fn is not torch.eq
 
     def requires_knn(self) -> list[str]:
-        """Names of the metrics that get the neighbours; a subclass adds its own."""
+        """Returns the names of metrics that need neighbours; a subclass adds its own."""
         return keys.names_of(keys.NeighborMetric)
 
     def requires_clustering(self) -> list[str]:
-        """Names of the metrics that get the clusters; a subclass adds its own."""
+        """Returns the names of metrics that need clusters; a subclass adds its own."""
         return keys.names_of(keys.ClusterMetric)
 
     def get_curr_metrics(self) -> list[str]:
-        """Names of the metrics that `get_accuracy` returns; PML's hooks look for their primary_metric here."""
+        """Returns the names of the metrics of `get_accuracy`; PML's hooks look up their primary_metric here."""
         return self._chosen()
 
     def description(self) -> str:
-        """For the names that PML's testers give their records."""
+        """Returns the description that PML's testers put into record names."""
         return "avg_of_avgs" if self.avg_of_avgs else ""
 
     def _check_names(self, known: Collection[str], include: Sequence[str], exclude: Sequence[str]) -> None:
@@ -165,11 +165,11 @@ class AccuracyCalculator:
         equal_only = [name for name in names if name in self._known and name not in honours]
         if self._compares_labels and equal_only:
             raise NotImplementedError(
-                f"{', '.join(equal_only)} compare labels for equality, not by label_comparison_fn: leave them out"
+                f"{', '.join(equal_only)} compare labels for equality, not by label_comparison_fn. Exclude them"
             )
 
     def _chosen(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> list[str]:
-        """The metrics of a call; f1 if it is named, or if NMI or AMI cluster the queries anyway."""
+        """Returns the metrics of a call, with f1 if it is named or if NMI or AMI cluster the queries anyway."""
         chosen = [name for name in self._names if name in (include or self._names) and name not in exclude]
         clustered = {keys.NMI, keys.AMI, *include, *self._named} & {*chosen}
         return [name for name in chosen if name != keys.F1 or clustered & {*keys.names_of(keys.ClusterMetric)}]
@@ -188,24 +188,24 @@ class AccuracyCalculator:
         reference_cameras: Any = None,
         group: dist.ProcessGroup | None = None,
     ) -> dict[str, Any]:
-        """Measure.
+        """Computes the metrics.
 
         Args:
-            query, reference: (Q, D) and (R, D) embeddings, tensors or numpy arrays, finite. reference None: the
-                queries themselves, each without itself.
+            query, reference: (Q, D) and (R, D) embeddings, tensors or numpy arrays, finite. reference None: search
+                within the queries, excluding self-matches.
             query_labels, reference_labels: (Q,) and (R,) class ids of any size.
-            ref_includes_query: reference starts with the queries.
-            include, exclude: names to take or leave among those of the constructor.
-            query_cameras, reference_cameras: (Q,) and (R,) integers, both or (without reference) the first alone.
-            group: the ranks that share the work, each with the same arguments, exchanging tensors of `device`; all get
-                the result, which is that of one process. They divide ranks of matches, OPIS and verification; each
-                computes whole clusterings, spectral_variance, and neighbours by knn_func or label_comparison_fn. None:
-                this process alone.
+            ref_includes_query: whether reference starts with the queries.
+            include, exclude: names to select from those of the constructor.
+            query_cameras, reference_cameras: (Q,) and (R,) integers, both; without reference, query_cameras alone.
+            group: process group that shares the work; its ranks pass the same arguments and exchange tensors on
+                `device`, and all get the result of one process. Match ranks, OPIS and verification are sharded;
+                clusterings, spectral_variance, and neighbours by knn_func or label_comparison_fn are computed by every
+                rank. None: this process alone.
         Returns:
-            name to fraction (never × 100), or to a list by class, ordered by class id, with return_per_class.
+            Dict of name to fraction (never × 100); with return_per_class, to a list ordered by class id.
         Raises:
-            ValueError: unknown names; lengths that differ; values that are not finite; a metric without per-class
-                values under return_per_class or avg_of_avgs; with cameras, a metric that cannot respect them.
+            ValueError: unknown names; different lengths; values that are not finite; a metric without per-class
+                values with return_per_class or avg_of_avgs; with cameras, a metric that does not support them.
             NotImplementedError: one of our metrics, or cameras, with a custom label_comparison_fn.
         """
         if reference is None and (reference_labels is not None or reference_cameras is not None):
@@ -249,7 +249,7 @@ class AccuracyCalculator:
         return {name: results[name] for name in names}
 
     def _mean_over_queries(self, values: Tensor, measured: EvaluationSet) -> float | list[float]:
-        """The mean over queries with a match, or the means by class, ordered by class id as in PML."""
+        """Returns the mean over queries with a match, or the means by class, ordered by class id as in PML."""
         has_match = measured.matches > 0
         if not bool(has_match.any()):
             classes = len(torch.unique(measured.query_labels, dim=0))
@@ -263,7 +263,7 @@ class AccuracyCalculator:
         return by_class.tolist() if self.return_per_class else float(by_class.mean())
 
     def _is_by_pml(self, name: str) -> bool:
-        """Whether PML's calculator computes a metric: with the user's functions, or in a subclass."""
+        """Returns whether PML's calculator computes a metric: with the user's functions, or in a subclass."""
         has_functions = self.knn_func is not None or self._compares_labels
         return name in self._own or (has_functions and name in keys.names_of(keys.NeighborMetric))
 
@@ -290,24 +290,24 @@ class AccuracyCalculator:
     def _warn_of_small_k(self, names: Collection[str], measured: EvaluationSet) -> None:
         at_r = {keys.R_PRECISION, keys.MEAN_AVERAGE_PRECISION_AT_R} & {*names}
         if at_r and isinstance(self.k, int) and self.k < (most := int(measured.matches.max())):
-            log.warning("%s: k=%d is less than the %d matches of a query: pass k='max_bin_count'", at_r, self.k, most)
+            log.warning("%s: k=%d is less than the %d matches of a query. Pass k='max_bin_count'", at_r, self.k, most)
 
     def _check_selection(self, names: list[str], by_camera: bool, named: Sequence[str]) -> None:
-        """Refuse what the chosen metrics cannot honour."""
+        """Raise for options that the chosen metrics do not support."""
         if by_camera and self._compares_labels:
             raise NotImplementedError("cameras cannot be combined with label_comparison_fn")
         if self.return_per_class or self.avg_of_avgs:
             option = "return_per_class" if self.return_per_class else "avg_of_avgs"
-            # NMI and AMI give their one value, as in PML, and so does what nobody asked for by name.
+            # NMI and AMI return one value, as in PML; so do metrics that `include` does not name.
             asked = [name for name in names if name in named and name not in (keys.NMI, keys.AMI, *self._own)]
             if single := [name for name in asked if not keys.metric_of(name).is_per_query]:
                 raise ValueError(
-                    f"{option} needs metrics with a value per class, such as precision_at_1; got {', '.join(single)}: "
-                    "exclude them"
+                    f"{option} needs metrics with a value per class, such as precision_at_1; got {', '.join(single)}. "
+                    "Exclude them"
                 )
         if by_camera or self.normalize is not None:
             what = "cameras" if by_camera else "normalised scores"
             if blind := [name for name in names if self._is_by_pml(name)]:
                 raise ValueError(
-                    f"{', '.join(blind)} cannot take {what} into account by knn_func or in a subclass: exclude them"
+                    f"{', '.join(blind)} cannot take {what} into account by knn_func or in a subclass. Exclude them"
                 )

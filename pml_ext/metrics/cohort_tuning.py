@@ -1,4 +1,4 @@
-"""Chooses k and strength of a cohort normalisation on validation classes, and says whether it does good there."""
+"""Tunes k and strength of a cohort normalisation on validation classes, and reports whether it helps."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from pml_ext.metrics.keys import rate
 
 @dataclass(frozen=True)
 class NormalizationTrial:
-    """One k and strength on validation classes; strength 0 is the plain cosine.
+    """Results of one k and strength on validation classes; strength 0 is the plain cosine.
 
     >>> NormalizationTrial(k=10, strength=1.0, tar=0.8, opis=0.001).helps_over(NormalizationTrial(10, 0.0, 0.7, 0.002))
     True
@@ -35,16 +35,16 @@ class NormalizationTrial:
     opis: float
 
     def helps_over(self, plain: "NormalizationTrial") -> bool:
-        """Lower OPIS, and a TAR that is not lower."""
+        """Returns whether OPIS is lower and TAR is not lower."""
         return self.opis < plain.opis and self.tar >= plain.tar
 
 
 @dataclass(frozen=True)
 class NormalizationTrials:
-    """What `CohortNormalization.tune` tried.
+    """The trials of `CohortNormalization.tune`.
 
-    plain: cosines; trials: by k and strength; far: of TAR; classes, samples: of the validation set; cohort: its
-    samples.
+    plain: results of cosines; trials: results by k and strength; far: FAR of the TAR; classes, samples: numbers in the
+    validation set; cohort: number of cohort samples.
 
     >>> plain, one = NormalizationTrial(5, 0.0, 0.7, 0.002), NormalizationTrial(5, 1.0, 0.8, 0.001)
     >>> print(NormalizationTrials(plain, (one,), far=0.001, classes=40, samples=400, cohort=400).summary())
@@ -61,11 +61,11 @@ class NormalizationTrials:
 
     @property
     def best(self) -> NormalizationTrial | None:
-        """The lowest OPIS among the trials that lower it without lowering TAR; None where every trial does harm."""
+        """The trial with the lowest OPIS among those that lower OPIS and not TAR; None if there is none."""
         return min((t for t in self.trials if t.helps_over(self.plain)), key=lambda t: t.opis, default=None)
 
     def summary(self) -> str:
-        """What the recommended trial did to OPIS and TAR, or that none is recommended and what the best one did."""
+        """Returns the change in OPIS and TAR of the recommended trial, or of the best one if none is recommended."""
         plain = self.plain
         shown = self.best or min(self.trials, key=lambda t: t.opis)
         said = "recommended:" if self.best else "not recommended, it does harm here; the most even trial was"
@@ -77,7 +77,7 @@ class NormalizationTrials:
 
 
 class MeasuredPairs(NamedTuple):
-    """Curves of OPIS, and (T, F) genuine and false accepts of each class at F false accept rates."""
+    """OPIS curves, and (T, F) genuine and false accepts of each class at F false accept rates."""
 
     curves: UtilityCurves
     genuine: Tensor
@@ -93,7 +93,7 @@ class MeasuredPairs(NamedTuple):
 def measure_pairs(
     pairs: PairDistances, fars: Sequence[float], far_range: tuple[float, float], grid: int = 100
 ) -> MeasuredPairs:
-    """All of it from one search of thresholds and one count, exactly; pairs at the first refused distance are out."""
+    """Measure with one threshold search and one exact count; pairs at the first rejected distance are excluded."""
     total = pairs.total_negative_pairs
     refused = [largest_count_within(far, total) + 1 for far in fars]
     if not pairs.total_positive_pairs or min(refused) < 2 or max(refused) > total:
@@ -122,7 +122,7 @@ def try_normalizations(
     far: float,
     far_range: tuple[float, float],
 ) -> NormalizationTrials:
-    """OPIS and TAR at one FAR of plain cosines and of every k and strength; k beyond the cohort are skipped."""
+    """Measure OPIS and TAR at one FAR for cosines and for every k and strength; k above the cohort size is skipped."""
     check_fraction(far, "far")
     check_not_collapsed(embeddings)
     check_far_range_and_grid(far_range, 100)

@@ -1,4 +1,4 @@
-"""What one call of the accuracy calculator measures, with the work that several metrics share done once."""
+"""The data of one calculator call, with cached intermediate results that several metrics share."""
 
 import math
 import warnings
@@ -32,7 +32,7 @@ from pml_ext.metrics.undefined import lacking_pairs
 
 @dataclass
 class EvaluationSet:
-    """Queries and references with classes numbered 0, 1, … in the order of their ids, junk already left out."""
+    """Queries and references without junk, with classes numbered 0, 1, … in the order of their ids."""
 
     query: Tensor
     query_labels: Tensor
@@ -50,7 +50,7 @@ class EvaluationSet:
 
     @cached_property
     def offsets(self) -> tuple[Tensor, Tensor] | None:
-        """Of queries and references under normalised scores."""
+        """Offsets of queries and references for normalised scores."""
         if self.normalize is None:
             return None
         return offsets_of_search(self.normalize, self.query, self.reference, self.ref_includes_query, self.group)
@@ -74,21 +74,21 @@ class EvaluationSet:
 
     @cached_property
     def _by_cosine(self) -> list[Ranking]:
-        """The ranking of all references, and that within `limit`, from one pass."""
+        """The ranking of all references and the ranking within `limit`, from one pass."""
         return self._ranked([None], "cosine") * 2 if self.limit is None else self._ranked([None, self.limit], "cosine")
 
     @cached_property
     def ranking(self) -> Ranking:
-        """Of all references, by cosine."""
-        if self.query_cameras is not None and isinstance(self.k, str):  # the limit depends on what cameras leave
+        """The ranking of all references, by cosine."""
+        if self.query_cameras is not None and isinstance(self.k, str):  # the limit depends on the remaining matches
             return self._ranked([None], "cosine")[0]
         return self._from_one_product[0] if self._one_product_serves else self._by_cosine[0]
 
     @cached_property
     def nearest(self) -> Ranking:
-        """Within the k that PML looks at: by cosine under cameras, else by Euclidean distance as PML's neighbours.
+        """The ranking within PML's k: by cosine with cameras, else by Euclidean distance like PML's neighbours.
 
-        On unit rows both distances rank alike, and `ranking` has done the work.
+        For unit rows both distances rank alike, so `ranking` is reused.
         """
         if self._one_product_serves:
             return self._from_one_product[1]
@@ -102,7 +102,7 @@ class EvaluationSet:
 
     @cached_property
     def _one_product_serves(self) -> bool:
-        """Whether both distances are wanted and differ, and both can be had from one product."""
+        """Whether both distances are needed, differ, and can be computed from one product."""
         wanted = self.ranks_both_ways and self.query_cameras is None and not self._of_unit_rows
         return wanted and is_spread_around_origin(self.reference)
 
@@ -120,7 +120,7 @@ class EvaluationSet:
 
     @cached_property
     def matches(self) -> Tensor:
-        """(Q,) how many references are a match of each query."""
+        """(Q,) number of matches of each query among the references."""
         if self.query_cameras is not None:
             return self.ranking.matches
         classes = 1 + int(max(self.query_labels.max(), self.reference_labels.max()))
@@ -134,7 +134,7 @@ class EvaluationSet:
 
     @cached_property
     def _with_query(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Embeddings, labels and offsets of samples whose class has a query: distractors are no class of their own."""
+        """Embeddings, labels and offsets of samples whose class has a query; distractors are left out."""
         offsets = None
         if self.ref_includes_query:
             embeddings, labels = self.reference, self.reference_labels
@@ -150,13 +150,13 @@ class EvaluationSet:
 
     @property
     def reciprocal_rank(self) -> Tensor:
-        """(Q,) 0 where the first match lies beyond the k nearest references."""
+        """(Q,) reciprocal rank of the first match; 0 if it is not among the k nearest references."""
         first = self.nearest.first_match_rank
         return torch.where(first <= (self.limit or len(self.reference)), 1 / first, 0.0)
 
     @cached_property
     def roc(self) -> ROC:
-        """Of the cosines of the same pairs; its equal error rate and its rates at `keys.FARS` are exact."""
+        """The ROC of the cosines of the same pairs; exact at the equal error rate and at `keys.FARS`."""
         embeddings, labels, offsets = self._with_query
         return labelled_pairs_roc(embeddings, labels, fars=keys.FARS, offsets=offsets, group=self.group)
 
@@ -177,7 +177,7 @@ class EvaluationSet:
 
     @cached_property
     def curves(self) -> UtilityCurves | TooFewClassesError:
-        """Of OPIS; the error where the set has too few classes to compare, or too few pairs for far_range."""
+        """Utility curves of OPIS, or the error if the set has too few classes, or too few pairs for far_range."""
         try:
             pairs = self.opis_settings.pairs(*self._with_query, self.group)
             return curves_of_pairs(pairs, far_range=self.opis_settings.far_range, grid=self.opis_settings.grid)
@@ -186,7 +186,7 @@ class EvaluationSet:
 
     @property
     def opis(self) -> Tensor | float:
-        """nan without curves, as `epsilon_opis`."""
+        """OPIS; nan without curves, like `epsilon_opis`."""
         if isinstance(self.curves, TooFewClassesError):
             return math.nan
         return opis_of_curves(self.curves)
@@ -199,8 +199,8 @@ class EvaluationSet:
 
     @cached_property
     def clusters(self) -> Any:
-        """(Q,) as many clusters as classes, by kmeans_func; a tensor or, as of scikit-learn, an array."""
-        # From C++, faiss warns of fewer than 39 samples per class.
+        """(Q,) cluster ids by kmeans_func, as many clusters as classes; a tensor, or an array from scikit-learn."""
+        # faiss warns from C++ about fewer than 39 samples per class.
         cluster = self.kmeans_func or FaissKMeans(min_points_per_centroid=1)
         return cluster(self.query, len(torch.unique(self.query_labels)))
 
@@ -239,7 +239,7 @@ def make_evaluation_set(
 ) -> EvaluationSet:
     """Check and align embeddings, labels and cameras (or None) of the queries and of the references.
 
-    The settings are fields of the set. Labels that are ids are numbered: PML compares labels as float32, in which ids
+    The settings are fields of the set. Label ids are renumbered, because PML compares labels as float32, in which ids
     above 2^24 collide.
     """
     reference = query if reference is None else reference
@@ -274,12 +274,12 @@ def make_evaluation_set(
 def _tensors(
     name: str, data: tuple[Any, Any, Any], device: torch.device, *, is_id: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Tensors on the device; a label (a class id, or what a label_comparison_fn compares) and a camera a row."""
+    """Returns tensors on the device; labels are class ids or the values that a label_comparison_fn compares."""
     embeddings, labels, cameras = data
     x = _tensor(embeddings, device, name)
     if x.is_complex() or x.dtype == torch.bool or (x.is_floating_point() and x.dtype.itemsize < 2):
         raise ValueError(f"{name} must be real numbers, floats of 16 bits or more; got {x.dtype}")
-    x = (x if x.dtype in (torch.float32, torch.float64) else x.float()).contiguous()  # faiss takes no other
+    x = (x if x.dtype in (torch.float32, torch.float64) else x.float()).contiguous()  # faiss accepts no other type
     if x.ndim != 2 or not x.shape[1]:
         raise ValueError(f"{name} must have shape (N, D), one row per sample; got {tuple(x.shape)}")
     check_finite(x, name)
@@ -294,11 +294,11 @@ def _tensors(
 
 
 def _tensor(values: Any, device: torch.device, name: str) -> Tensor:
-    """A tensor of the same memory where it can be: an array on disk stays there."""
+    """Returns a tensor that shares the values' memory if possible, so that a memory-mapped array stays on disk."""
     if isinstance(values, Tensor):
         check_tensor(values, name, "(N, …)")
     with warnings.catch_warnings():
-        # Of an array that cannot be written to; nothing is written here.
+        # torch's warning about a read-only array; nothing is written here.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         try:
             return torch.as_tensor(values, device=device)
@@ -310,4 +310,4 @@ def _check_start(query: Tensor, reference: Tensor, name: str) -> None:
     start = reference[: len(query)]
     equal = torch.isclose if query.is_floating_point() else torch.eq
     if start.shape != query.shape or not bool(equal(start, query).all()):
-        raise ValueError(f"{name} must start with the query's entries when ref_includes_query is True; it does not")
+        raise ValueError(f"{name} must start with the query's entries if ref_includes_query is True; it does not")

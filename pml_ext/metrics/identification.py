@@ -19,12 +19,12 @@ FPIRS = (1e-1, 1e-2, 1e-3)
 class IdentificationEvaluator:
     """Computes TPIR at FPIR and rank-k rates of 1:N searches, as in IJB-B and IJB-C.
 
-    Every probe searches every gallery. A probe is mated if the gallery contains its subject, otherwise it is non-mated.
+    Every probe searches every gallery. A probe is mated if the gallery contains its subject, else non-mated.
     The rates are means over the galleries, as fractions:
 
-    - tpir_at_fpir_1e-2 (one for each rate): share of mated probes whose subject comes first, with a score at or above
-      the lowest threshold at which at most 1 % of the non-mated probes get a match. nan with too few of these.
-    - rank_5 (one for each rank): share of mated probes whose subject is among the first 5.
+    - tpir_at_fpir_1e-2 (one per rate): share of mated probes whose subject ranks first with a score at or above the
+      lowest threshold at which at most 1 % of the non-mated probes have a match. nan if there are too few of these.
+    - rank_5 (one per rank): share of mated probes whose subject is among the first 5.
     - mated, non_mated: numbers of searches, summed over the galleries.
 
     Ties count against a probe.
@@ -58,14 +58,14 @@ class IdentificationEvaluator:
     def of_templates(
         self, embeddings: Tensor, template_ids: Tensor, media_ids: Tensor, protocol: SearchProtocol
     ) -> dict[str, float]:
-        """Templates are means over each medium, then over the template.
+        """Computes the rates of templates, which are averaged over each medium, then over the template.
 
         Args:
             embeddings, template_ids, media_ids: (N, D), (N,), (N,): see `functional.template_embeddings`.
-            protocol: lists from `read_template_subjects`, or tensors of one's own.
+            protocol: lists from `read_template_subjects`, or your own tensors.
         Raises:
-            ValueError: as of `functional.template_embeddings`; a list with another number of subjects; a listed
-                template without an image; a gallery that has the subject of no probe, or of every probe.
+            ValueError: see `functional.template_embeddings`; a list with a different number of subjects; a listed
+                template without an image; a gallery with no probe's subject, or with every probe's subject.
         """
         if not protocol.galleries:
             raise ValueError("protocol must have at least one gallery; got none")
@@ -84,7 +84,7 @@ class IdentificationEvaluator:
             mated = int(scores.mated.sum())
             if not 0 < mated < len(probes):
                 raise ValueError(
-                    f"gallery {number} must have the subjects of some probes and not of others; got those of {mated} "
+                    f"gallery {number} must have the subjects of some but not all probes; got those of {mated} "
                     f"of {len(probes)}"
                 )
             counts += torch.tensor([mated, len(probes) - mated])
@@ -101,19 +101,19 @@ class IdentificationEvaluator:
         cameras: Tensor | None = None,
         verification: StreamingVerification | None = None,
     ) -> dict[str, float]:
-        """Probes that search one gallery, which may be larger than memory: MegaFace's million distractors, say.
+        """Computes the rates of one gallery, which may exceed memory (e.g. MegaFace's million distractors).
 
-        Ranks count subjects, and a subject has the best score of its rows. TPIR is nan if every probe is mated.
+        Ranks count subjects; a subject's score is the best score of its rows. TPIR is nan if every probe is mated.
 
         Args:
             probes, subjects: (P, D) finite embeddings, normalised here, and (P,) integers.
-            gallery: blocks of (n, D) embeddings, normalised here, and (n,) subjects; a distractor's is no probe's. With
-                cameras (n,) cameras, too, which blocks of distractors need not have.
-            cameras: (P,) integers: rows of the probe's subject and camera are left out. A probe whose subject has no
-                other row is not mated. None: cameras are ignored.
-            verification: counts every pair of a probe and a row of the gallery too; its `compute` has TAR at FAR.
+            gallery: blocks of (n, D) embeddings, normalised here, and (n,) subjects; distractors have other
+                subjects than the probes. With cameras, also (n,) cameras, which blocks of distractors may omit.
+            cameras: (P,) integers. Rows of the probe's subject and camera are left out; a probe whose subject has no
+                other row is non-mated. None: cameras are ignored.
+            verification: also counts every pair of a probe and a gallery row; its `compute` returns TAR at FAR.
         Raises:
-            ValueError: shapes that do not fit, values that are not finite, a gallery with no probe's subject.
+            ValueError: mismatched shapes, values that are not finite, a gallery without any probe's subject.
         Source: Kemelmacher-Shlizerman et al., The MegaFace Benchmark, CVPR 2016.
 
         >>> faces = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1], [0.2, 0.8]])

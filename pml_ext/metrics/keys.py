@@ -1,4 +1,4 @@
-"""The metrics by key: what tables call each, which direction is better, and how it follows from a measured set.
+"""Registry of metrics by key: table heading, better direction, and computation from a measured set.
 
 Keys on one line are the same quantity under the name that its field uses. All values are fractions, never × 100.
 
@@ -12,12 +12,12 @@ Keys on one line are the same quantity under the name that its field uses. All v
 | equal error rate | equal_error_rate | | eer | |
 | spread of the classes' utilities | opis, epsilon_opis | | | opis, epsilon_opis |
 
-normalized_<name>, in the runner, is a metric of normalised scores (`TEST.NORMALIZE`).
+normalized_<name>, in the runner, is the metric computed from normalised scores (`TEST.NORMALIZE`).
 
-mean_average_precision and precision_at_1 are PML's: the same as ours where k is None or larger than the gallery, up to
-ties (`functional.rank_matches` counts them against the query).
+mean_average_precision and precision_at_1 are PML's. They equal this package's, apart from ties, if k is None or larger
+than the gallery (`functional.rank_matches` counts ties against the query).
 
-Nothing here imports torch: a config is checked without it.
+This module does not import torch, so that configs can be checked without it.
 """
 
 from collections.abc import Callable
@@ -109,7 +109,7 @@ def normalized(name: str) -> str:
 
 
 def plain(name: str) -> str:
-    """The metric of which this is one of normalised scores, or itself."""
+    """Returns the name without the normalized_ prefix."""
     return name.removeprefix(_NORMALIZED)
 
 
@@ -118,12 +118,12 @@ NO_MATCH = "no query has a match to find"
 
 @dataclass(frozen=True)
 class Metric:
-    """What tables say of a metric.
+    """A metric's table entry.
 
-    heading: what they call it; "" where the runner does not offer it.
-    lower_is_better: None where neither is.
-    is_rate: a fraction that people read in percent.
-    standard: whether a run measures it by default.
+    heading: column heading; "" if the runner does not offer the metric.
+    lower_is_better: None if the metric has no better direction.
+    is_rate: whether the value is a fraction, shown in percent.
+    standard: whether a run computes it by default.
     """
 
     heading: str
@@ -134,24 +134,24 @@ class Metric:
 
 @dataclass(frozen=True, kw_only=True)
 class CalculatorMetric(Metric):
-    """A metric of the calculator. Each subclass is a pass over the set that its metrics share.
+    """A metric of the calculator. The metrics of a subclass share one pass over the set.
 
-    compute: (Q,) values of the queries, or one value.
+    compute: function of the set that returns (Q,) per-query values, or one value.
     """
 
     compute: Callable[["EvaluationSet"], Any]
 
     is_per_query: ClassVar[bool] = False
     follows_scores: ClassVar[bool] = True
-    """Whether normalised scores change it; clusterings and the spectrum are about the embeddings."""
+    """Whether normalised scores change the metric; clusterings and the spectrum depend on the embeddings only."""
 
     def why_undefined(self, measured: "EvaluationSet") -> str:
-        """Why the value is nan; "" where a rate needs more pairs."""
+        """Returns the reason for a nan value; "" if a rate needs more pairs."""
         raise NotImplementedError
 
 
 class RankMetric(CalculatorMetric):
-    """Of the ranks of all matches."""
+    """Metric of the ranks of all matches."""
 
     is_per_query = True
 
@@ -160,11 +160,11 @@ class RankMetric(CalculatorMetric):
 
 
 class NeighborMetric(RankMetric):
-    """PML's metrics of ranks: within its k, and by its label_comparison_fn."""
+    """PML's rank metric: limited to its k, and by its label_comparison_fn."""
 
 
 class ClusterMetric(CalculatorMetric):
-    """Of a clustering of the queries."""
+    """Metric of a clustering of the queries."""
 
     follows_scores = False
 
@@ -173,7 +173,7 @@ class ClusterMetric(CalculatorMetric):
 
 
 class SpectrumMetric(CalculatorMetric):
-    """Of the singular values of the queries."""
+    """Metric of the singular values of the queries."""
 
     follows_scores = False
 
@@ -182,14 +182,14 @@ class SpectrumMetric(CalculatorMetric):
 
 
 class ClassMetric(CalculatorMetric):
-    """Of the utility curves of the classes."""
+    """Metric of the utility curves of the classes."""
 
     def why_undefined(self, measured: "EvaluationSet") -> str:
         return str(measured.curves)  # the error
 
 
 class AllPairsMetric(CalculatorMetric):
-    """Of the ROC of all pairs."""
+    """Metric of the ROC of all pairs."""
 
     def why_undefined(self, measured: "EvaluationSet") -> str:
         return measured.lacking_pairs
@@ -242,21 +242,21 @@ LISTED_PAIRS = {
 }
 """The metrics of `VerificationEvaluator` that the runner shows."""
 METRICS: dict[str, Metric] = {**CALCULATED, **LISTED_PAIRS}
-"""By key, in the order in which tables show them; cmc_rank_<r> and other rates of tar_at_far are named as needed."""
+"""Metrics by key, in table order; keys of cmc_rank_<r> and further tar_at_far rates are created on demand."""
 
 _FALLING = [name for name, metric in CALCULATED.items() if metric.lower_is_better]
 _SQL_NAMES = {tar_at_far(far).replace("-", "m"): tar_at_far(far) for far in FARS}
 OTHER_SPELLINGS = (*(f"{_NEGATIVE}{name}" for name in _FALLING), *_SQL_NAMES)
-"""Keys that the calculator also takes: negative_opis rises where opis falls; tar_at_far_1em3 is a column in SQL."""
+"""Further keys of the calculator: negative_opis rises as opis falls; tar_at_far_1em3 is a valid SQL column."""
 
 
 def names_of(kind: type[CalculatorMetric]) -> list[str]:
-    """The calculator's keys of this kind."""
+    """Returns the calculator's keys of this kind."""
     return [name for name, metric in CALCULATED.items() if isinstance(metric, kind)]
 
 
 def metric_of(name: str) -> CalculatorMetric:
-    """The metric of a key of the calculator, also of cmc_rank_<r> and of the other spellings."""
+    """Returns the metric of a calculator key, including cmc_rank_<r> and the alternative spellings."""
     if name.startswith(_CMC_RANK):
         within = int(name.removeprefix(_CMC_RANK))
         return RankMetric(f"R@{within}", compute=lambda measured: measured.ranking.first_match_rank <= within)
@@ -267,5 +267,5 @@ def metric_of(name: str) -> CalculatorMetric:
 
 
 def follows_scores(name: str) -> bool:
-    """Whether normalised scores change a metric."""
+    """Returns whether normalised scores change a metric."""
     return metric_of(name).follows_scores

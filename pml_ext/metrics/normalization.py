@@ -105,9 +105,10 @@ class CohortNormalization:
             far: FAR at which TAR is measured, at least 1 / impostor pairs.
             far_range: calibration range of OPIS, see `functional.opis`.
         Returns:
-            all trials. `best` has the lowest OPIS among those that do not lower TAR; if it is None, do not normalise.
+            NormalizationTrials. `best` has the lowest OPIS among trials that do not lower TAR; if None, do not
+            normalise.
         Warns:
-            UserWarning: the cohort is of another kind than the samples, see `agreement`.
+            UserWarning: the cohort does not resemble the samples, see `agreement`.
 
         >>> generator = torch.Generator().manual_seed(0)
         >>> labels = torch.arange(300) % 60
@@ -125,14 +126,14 @@ class CohortNormalization:
             given, embeddings, labels, rows=rows, ks=ks, strengths=strengths, far=far, far_range=far_range
         )
         if not own:
-            warn_of_another_kind(given, trials.trials[0].k, embeddings)
+            warn_if_unsuitable(given, trials.trials[0].k, embeddings)
         return trials
 
     def with_checkpoint(self, path: str | Path) -> "CohortNormalization":
         """Returns a copy with the name and SHA-256 of the model file that computed the cohort.
 
         Raises:
-            OSError: a file that cannot be read.
+            OSError: the file cannot be read.
         """
         bound = copy(self)
         bound.checkpoint = checkpoint_of(Path(path))
@@ -140,36 +141,36 @@ class CohortNormalization:
 
     @property
     def record(self) -> "CohortRecord":
-        """k, strength, the cohort's SHA-256 and its checkpoint."""
+        """Returns k, strength, the cohort's SHA-256 and its checkpoint."""
         samples, dim = self.cohort.shape
         return CohortRecord(self.k, self.strength, samples, dim, self.sha256, self.checkpoint)
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 of the cohort's numbers, which identifies the cohort."""
+        """SHA-256 of the cohort's numbers; identifies the cohort."""
         return checksum(self.cohort)
 
     def save(self, path: str | Path, *, checkpoint: str | Path | None = None) -> None:
         """Writes an .npz file with the cohort's numbers, k, strength and checkpoint.
 
         Args:
-            checkpoint: the model file that the cohort is of; its SHA-256 is kept, and `load` compares it.
+            checkpoint: model file that computed the cohort. Its SHA-256 is stored, and `load` compares it.
         """
         bound = self if checkpoint is None else self.with_checkpoint(checkpoint)
         write_cohort(Path(path), bound.cohort, bound.record)
 
     @classmethod
     def load(cls, path: str | Path, *, checkpoint: str | Path | None = None) -> "CohortNormalization":
-        """Reads a file that `save` has written.
+        """Reads a file written by `save`.
 
         Args:
-            checkpoint: the model file in use; it must be the one that the cohort is of.
+            checkpoint: model file in use; must be the one that computed the cohort.
         Warns:
-            UserWarning: a cohort of a checkpoint, and none to compare it with.
+            UserWarning: the cohort records a checkpoint, and none is given.
         Raises:
             FileNotFoundError: no such file.
-            ValueError: not such a file, or a changed one; a cohort of another checkpoint, or of none where one is
-                given.
+            ValueError: not a saved cohort, or a modified one; the cohort records another checkpoint, or none although
+                one is given.
 
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -182,35 +183,34 @@ class CohortNormalization:
             require_checkpoint(record.checkpoint, Path(checkpoint), Path(path))
         elif record.checkpoint is not None:
             warn_caller(
-                f"{path} is of the checkpoint {record.checkpoint.file}, which was compared with nothing: give "
-                "checkpoint=, the model file in use"
+                f"{path} was computed by {record.checkpoint.file}, which was not compared with the model in use: "
+                "pass checkpoint="
             )
         found = cls(cohort, record.k, record.strength, checkpoint=record.checkpoint)
-        found.cohort = cohort  # to the bit: its checksum is that of the file
+        found.cohort = cohort  # bit by bit, as the checksum is that of the file
         return found
 
     def agreement(self, embeddings: Tensor) -> float:
-        """Correlation of m by the cohort with m by the samples themselves, over up to 2,000 of them; needs no labels.
+        """Returns the correlation of m(x) by the cohort with m(x) by the samples themselves; needs no labels.
 
-        Near 1 the cohort knows which samples lie in a crowded region. Cohorts of another kind were below 0.7, and did
-        harm; cohorts that helped were above 0.8.
+        Up to 2,000 samples are used. A value near 1 means that the cohort is dense in the same regions as the samples.
+        In our measurements cohorts below 0.7 reduced accuracy, and cohorts above 0.8 improved it.
 
         Args:
             embeddings: (N, D), not in the cohort.
         Returns:
-            in [−1, 1]; nan for one sample, or where all are equally close.
+            A float in [−1, 1]; nan for one sample, or if all are equally close.
         """
         return cohort_agreement(self.cohort, self.k, embeddings)
 
     def offsets(
         self, embeddings: Tensor, *, rows: Tensor | None = None, group: dist.ProcessGroup | None = None
     ) -> Tensor:
-        """m(x) of each sample.
+        """Returns m(x) of each sample.
 
         Args:
             embeddings: (N, D), finite; normalised here.
-            rows: (N,) places of the samples themselves in the cohort, which leave themselves out; None: they are not
-                in it.
+            rows: (N,) rows of the samples in the cohort; each sample skips its own. None: the samples are not in it.
             group: the ranks that share the samples.
         Returns:
             (N,), see `functional.cohort_offsets`.
@@ -218,11 +218,11 @@ class CohortNormalization:
         return cohort_offsets(embeddings, self.cohort, self.k, rows=rows, group=group)
 
     def scores(self, a: Tensor, b: Tensor, *, rows_a: Tensor | None = None, rows_b: Tensor | None = None) -> Tensor:
-        """Normalised scores of every pair.
+        """Returns the normalised scores of every pair.
 
         Args:
             a, b: (A, D) and (B, D).
-            rows_a, rows_b: their places in the cohort, see `offsets`.
+            rows_a, rows_b: their rows in the cohort, see `offsets`.
         Returns:
             (A, B), in [−1 − 2 strength, 1 + 2 strength].
         """
@@ -233,21 +233,21 @@ class CohortNormalization:
     def augment(
         self, embeddings: Tensor, side: Literal["query", "gallery"] = "query", *, rows: Tensor | None = None
     ) -> Tensor:
-        """Vectors whose inner products, query with gallery, are the normalised scores.
+        """Returns vectors whose inner products, query with gallery, are the normalised scores.
 
         Args:
             embeddings: (N, D).
             side: "query" appends (−½ strength m, 1), "gallery" (1, −½ strength m).
             rows: see `offsets`.
         Returns:
-            (N, D + 2). Search them by inner product; their cosines mean nothing.
+            (N, D + 2). Search them by inner product; their cosines are meaningless.
         """
         check_choice(side, ("query", "gallery"), "side")
         half = 0.5 * self.strength * self.offsets(embeddings, rows=rows)
         return both_sides(unit_rows(embeddings).to(half.dtype), half)[side == "gallery"]
 
     def distance(self) -> "CohortSimilarity":
-        """The normalised score as a similarity of pytorch-metric-learning, for its losses, miners and calculators."""
+        """Returns the normalised score as a PML similarity, for PML's losses, miners and calculators."""
         return CohortSimilarity(self.offsets, self.strength)
 
 
@@ -257,7 +257,7 @@ Strength = Annotated[float, Meta(ge=0, le=2)]
 
 @dataclass(frozen=True)
 class CohortRecord:
-    """What is known of a normalisation beside the cohort's numbers; sha256: of these, see `checksum`."""
+    """Settings of a saved normalisation; sha256: `checksum` of the cohort's numbers."""
 
     k: CountAbove0
     strength: Strength
@@ -270,7 +270,7 @@ class CohortRecord:
 
 
 def checksum(cohort: Tensor) -> str:
-    """SHA-256 of type, shape and numbers."""
+    """Returns the SHA-256 of a cohort's type, shape and numbers."""
     values = _little_endian(cohort)
     return hashlib.sha256(f"{values.dtype.str} {values.shape}".encode() + values.tobytes()).hexdigest()
 
@@ -284,7 +284,7 @@ def write_cohort(path: Path, cohort: Tensor, record: CohortRecord) -> None:
 
 
 def read_cohort(path: Path) -> tuple[Tensor, CohortRecord]:
-    """What `write_cohort` wrote; ValueError for another or a changed file."""
+    """Reads a file of `write_cohort`; raises ValueError for any other or a modified file."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             found, text = torch.from_numpy(arrays["cohort"]), str(arrays["record"])
@@ -295,7 +295,7 @@ def read_cohort(path: Path) -> tuple[Tensor, CohortRecord]:
         what = f"it has no {error}" if isinstance(error, KeyError) else error
         raise ValueError(f"{path} is not a saved cohort normalization: {what}") from error
     if checksum(found) != record.sha256:
-        raise ValueError(f"{path} was changed after it was written: its cohort's checksum is another. Save it again")
+        raise ValueError(f"{path} was modified after it was saved (the checksum differs). Save the cohort again")
     return found, record
 
 
@@ -305,9 +305,9 @@ def _little_endian(cohort: Tensor) -> np.ndarray:
 
 
 _SAMPLED = 2000
-_FEWEST = 50  # samples, below which a correlation says little
-# Training samples as a cohort: 0.83 to 0.94 on Emoji and Grocery, where they help, 0.27 to 0.67 on Omniglot and Glyphs,
-# where they do harm. Half of a gallery for the other half: 0.88 to 1.
+_FEWEST = 50  # minimum number of samples for a meaningful correlation
+# Training samples as cohort: 0.83 to 0.94 on Emoji and Grocery, where they help; 0.27 to 0.67 on Omniglot and Glyphs,
+# where they reduce accuracy. One half of a gallery for the other half: 0.88 to 1.
 _LOWEST = 0.75
 
 
@@ -322,21 +322,21 @@ def cohort_agreement(cohort: Tensor, k: int, embeddings: Tensor) -> float:
     return float((centred[0] * centred[1]).sum() / (centred[0].norm() * centred[1].norm()))
 
 
-def warn_of_another_kind(cohort: Tensor, k: int, embeddings: Tensor) -> None:
-    """Warn if the agreement is lower than that of cohorts which help."""
+def warn_if_unsuitable(cohort: Tensor, k: int, embeddings: Tensor) -> None:
+    """Warn if the agreement is lower than that of useful cohorts."""
     if len(embeddings) >= _FEWEST and (agreement := cohort_agreement(cohort, k, embeddings)) < _LOWEST:
         warn_caller(
-            f"the cohort is of another kind than the embeddings, and may do harm: which of them are close to it and "
-            f"which to each other agree by {agreement:.2f} (1: fully); take a cohort of what is compared at work"
+            f"the cohort does not resemble the embeddings (correlation {agreement:.2f}, expected at least "
+            f"{_LOWEST}); normalisation may reduce accuracy. Use a cohort of samples like those to compare"
         )
 
 
 class CohortSimilarity(BaseDistance):
     """`CohortNormalization.scores` as a distance object of pytorch-metric-learning; larger is closer.
 
-    Offsets have no gradient; the samples count as not being in the cohort.
+    Offsets have no gradient. The samples are assumed not to be in the cohort.
 
-    offsets: (N, D) to m(x) of each row, (N,).
+    offsets: function from (N, D) rows to their (N,) m(x).
 
     >>> import torch
     >>> from pml_ext.metrics import CohortNormalization
@@ -351,13 +351,13 @@ class CohortSimilarity(BaseDistance):
         self.offsets, self.strength = offsets, strength
 
     def compute_mat(self, query_emb: Tensor, ref_emb: Tensor | None) -> Tensor:
-        """(Q, R) normalised scores of normalised embeddings."""
+        """Returns the (Q, R) normalised scores of normalised embeddings."""
         reference = query_emb if ref_emb is None else ref_emb
         offset, other = (self._half(points) for points in (query_emb, reference))
         return query_emb @ reference.T - offset[:, None] - other
 
     def pairwise_distance(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
-        """(P,) normalised scores of row i with row i."""
+        """Returns the (P,) normalised scores of row i with row i."""
         return (query_emb * ref_emb).sum(dim=1) - self._half(query_emb) - self._half(ref_emb)
 
     def _half(self, points: Tensor) -> Tensor:
@@ -366,7 +366,7 @@ class CohortSimilarity(BaseDistance):
 
 @dataclass(frozen=True)
 class GalleryCohort:
-    """The samples that are searched or compared are the cohort themselves; each leaves itself out.
+    """Normalisation with the searched or compared samples as the cohort; each sample is excluded from its own.
 
     Args:
         k, strength: see `CohortNormalization`.
@@ -384,7 +384,7 @@ class GalleryCohort:
         check_in_range(self.strength, 0, 2, "strength")
 
     def fit(self, gallery: Tensor) -> CohortNormalization:
-        """The normalisation by one gallery, (M, D)."""
+        """Returns the normalisation by one gallery, (M, D)."""
         return CohortNormalization.fit(gallery, self.k, self.strength)
 
 
@@ -402,7 +402,7 @@ def check_normalize(normalize: object) -> None:
 def offsets_of_pairs(
     normalize: Normalization | None, embeddings: Tensor, group: dist.ProcessGroup | None = None
 ) -> Tensor | None:
-    """(N,) what is subtracted from the cosines of each sample when all are compared; warns of another kind's cohort."""
+    """Returns (N,) offsets for comparing all samples with each other; warns about an unsuitable cohort."""
     return None if normalize is None else offsets_of_search(normalize, embeddings, embeddings, True, group)[1]
 
 
@@ -413,13 +413,13 @@ def offsets_of_search(
     gallery_includes_query: bool,
     group: dist.ProcessGroup | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The same of queries and of the gallery."""
+    """Returns the offsets of queries and of the gallery."""
     rows = None
     if isinstance(normalize, GalleryCohort):
         fitted, rows = normalize.fit(gallery), torch.arange(len(gallery), device=gallery.device)
     else:
         fitted = normalize
-        warn_of_another_kind(fitted.cohort, fitted.k, gallery)
+        warn_if_unsuitable(fitted.cohort, fitted.k, gallery)
     of_gallery = 0.5 * fitted.strength * fitted.offsets(gallery, rows=rows, group=group)
     if gallery_includes_query:
         return of_gallery[: len(query)], of_gallery

@@ -1,4 +1,4 @@
-"""OPIS as a torchmetrics metric that accumulates batches, on one process or several."""
+"""OPIS as a torchmetrics metric that accumulates batches, in one process or several."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -40,19 +40,19 @@ class OPIS(Metric):
     >>> round(found["opis"], 4), found["classes"]
     (0.0235, 3)
 
-    Where torch.distributed is initialised, every rank updates with its own batches, and `compute`, called on all of
-    them, gathers the embeddings, shares the pairs among the ranks and returns the same result on each. Calling the
-    object (torchmetrics' forward) measures one batch and copies all earlier ones: use `update` in a loop.
+    If torch.distributed is initialised, every rank updates with its own batches. `compute`, called on all ranks,
+    gathers the embeddings, shards the pairs and returns the same result on each rank. Calling the object (torchmetrics'
+    forward) measures one batch and copies all earlier ones; use `update` in loops.
 
     Args:
         far_range, grid, negatives_per_positive, seed, exact: see `functional.utility_curves`.
         epsilon: see `functional.epsilon_opis`.
-        normalize: measure normalised scores, by a `CohortNormalization` or, with a `GalleryCohort`, by all samples
-            themselves. None: cosines.
-        device: where the batches are kept and compared; None: where the first one is.
-        sync_on_compute: False: each rank's own batches alone.
-        process_group: the ranks that compute together; None: all.
-        options: other options of torchmetrics.Metric.
+        normalize: use normalised scores, by a `CohortNormalization`, or by all samples themselves with a
+            `GalleryCohort`. None: cosines.
+        device: device on which batches are stored and compared; None: device of the first batch.
+        sync_on_compute: False: use each rank's own batches only.
+        process_group: process group of the ranks that compute together; None: all ranks.
+        options: further options of torchmetrics.Metric.
     Raises:
         ValueError: far_range, grid, epsilon or negatives_per_positive out of range.
     """
@@ -78,11 +78,11 @@ class OPIS(Metric):
         process_group: dist.ProcessGroup | None = None,
         **options: Any,
     ) -> None:
-        OPISSettings(far_range, grid, epsilon, negatives_per_positive, seed)  # raises where one is out of range
+        OPISSettings(far_range, grid, epsilon, negatives_per_positive, seed)  # raises if a value is out of range
         check_switch(exact, "exact")
         check_normalize(normalize)
         check_switch(sync_on_compute, "sync_on_compute")
-        # A cached result would miss states that were merged.
+        # A cached result would ignore merged states.
         options = {"compute_with_cache": False} | options
         super().__init__(sync_on_compute=sync_on_compute, process_group=process_group, **options)
         self.far_range, self.grid, self.epsilon = far_range, grid, epsilon
@@ -101,10 +101,10 @@ class OPIS(Metric):
         """Adds a batch.
 
         Args:
-            embeddings: (n, D) floating, finite; need not be normalised. Kept in their precision.
+            embeddings: (n, D) floating, finite; need not be normalised. Stored in their precision.
             labels: (n,) integer class ids.
         Raises:
-            ValueError: other shapes or types, another D than before, NaN or infinity.
+            ValueError: wrong shapes or types, a different D than before, NaN or infinity.
         """
         check_embeddings(embeddings)
         labels = check_labels(labels, len(embeddings))
@@ -112,7 +112,7 @@ class OPIS(Metric):
         assert isinstance(self.embeddings, list) and isinstance(self.labels, list)
         if self.embeddings and embeddings.shape[1] != self.embeddings[0].shape[1]:
             raise ValueError(
-                f"embeddings must have {self.embeddings[0].shape[1]} columns as in the batches before; "
+                f"embeddings must have {self.embeddings[0].shape[1]} columns like earlier batches; "
                 f"got {embeddings.shape[1]}. Call reset() before measuring another model"
             )
         device = self.embeddings[0].device if self.embeddings else self._kept_on or embeddings.device
@@ -121,15 +121,16 @@ class OPIS(Metric):
         self.labels.append(labels.detach().to(device, torch.int64, copy=True))
 
     def compute(self) -> dict[str, Any]:
-        """Computes the scores over all batches so far.
+        """Computes the scores over all batches.
 
         Returns:
-            opis, epsilon_opis, d_min, d_max: floats, the last two the distances that bound the calibration range;
-            classes: how many were compared; samples: how many there were, of all ranks;
-            curves: `UtilityCurves` behind the scores, on the device.
-            With fewer than two classes with positive and negative pairs, or too few negative pairs for far_range, the
-            floats are nan, with a warning, curves None and classes 0. A warning, too, where a low value is no merit:
-            no threshold tells the classes apart.
+            opis, epsilon_opis: floats;
+            d_min, d_max: floats, distances that bound the calibration range;
+            classes, samples: numbers of compared classes and of samples, over all ranks;
+            curves: `UtilityCurves` of the scores, on the device.
+            If fewer than two classes have positive and negative pairs, or far_range needs more negative pairs, warns
+            and returns nan, curves None and classes 0. Also warns if a low value is meaningless, because no threshold
+            separates the classes.
         Raises:
             RuntimeError: before any update.
         """
@@ -153,7 +154,7 @@ class OPIS(Metric):
         return found | scores | {"d_min": d_min, "d_max": d_max, "classes": len(curves.classes), "curves": curves}
 
     def sensitivity(self, far_ranges: Sequence[tuple[float, float]]) -> list[OPISAtRange]:
-        """The scores over several calibration ranges, and errors, as of `functional.opis_sensitivity`."""
+        """Returns the scores over several calibration ranges; see `functional.opis_sensitivity`, also for errors."""
         with self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=self.sync_on_compute):
             embeddings, labels, group = self._collected()
             options = {"offsets": offsets_of_pairs(self.normalize, embeddings, group), **self._options}
@@ -162,21 +163,21 @@ class OPIS(Metric):
             )
 
     def _collected(self) -> tuple[Tensor, Tensor, dist.ProcessGroup | None]:
-        """All samples, of all ranks where torchmetrics has gathered them, and then the group of these ranks."""
+        """Returns all samples (of all ranks after torchmetrics' gathering), and the process group of these ranks."""
         if not len(self.embeddings):
             raise RuntimeError("compute() needs at least one update(embeddings, labels) before it; got none")
         group = (self.process_group or dist.group.WORLD) if self._is_synced else None
         return dim_zero_cat(self.embeddings), dim_zero_cat(self.labels), group
 
     def _sync_dist(self, dist_sync_fn: Any = gather_all_tensors, process_group: Any = None) -> None:
-        """torchmetrics' gathering, of tensors in the columns and the type that all ranks agree on."""
+        """Gather like torchmetrics, with the number of columns and the type that all ranks share."""
         self.embeddings, self.labels = self._own(process_group or self.process_group or dist.group.WORLD)
         super()._sync_dist(dist_sync_fn, process_group)
 
     def _own(self, group: Any) -> tuple[list[Tensor], list[Tensor]]:
-        """This rank's samples, ready to be gathered; it may have none."""
+        """Returns this rank's samples (possibly none) for gathering."""
         kept = dim_zero_cat(self.embeddings) if len(self.embeddings) else None
-        # Where a rank without data takes part in the exchange.
+        # Device of a rank without data, for the exchange.
         elsewhere = self._kept_on or torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
         device = elsewhere if kept is None else kept.device
         shape = [0, 0] if kept is None else [kept.shape[1], int(kept.dtype == torch.float64)]

@@ -1,4 +1,4 @@
-"""Settings of OPIS, without torchmetrics, which thresholds do not need."""
+"""Settings of OPIS; does not import torchmetrics."""
 
 from dataclasses import dataclass
 
@@ -17,13 +17,13 @@ from pml_ext.functional.pairwise.pair_distances import (
 
 @dataclass(frozen=True)
 class OPISSettings:
-    """Settings of OPIS and ε-OPIS; two scores can be compared only if these are equal.
+    """Settings of OPIS and ε-OPIS. Scores are comparable only if they have equal settings.
 
     Args:
-        far_range, grid: false accept rates between which utilities are compared, and at how many thresholds.
-        epsilon: of ε-OPIS, see `functional.epsilon_opis`.
+        far_range, grid: range of false accept rates in which utilities are compared, and number of thresholds.
+        epsilon: share of classes of ε-OPIS, see `functional.epsilon_opis`.
         negatives_per_positive: negative pairs drawn per positive pair; None: all negative pairs.
-        seed: of the draw.
+        seed: seed of the draw.
     Raises:
         ValueError: a number out of range.
 
@@ -50,11 +50,11 @@ class OPISSettings:
         offsets: Tensor | None = None,
         group: dist.ProcessGroup | None = None,
     ) -> PairDistances:
-        """The pairs that are compared: all of them, or all positive ones and a draw of negative ones."""
+        """Returns the compared pairs: all pairs, or all positive and randomly drawn negative pairs."""
         return all_or_sampled_pairs(embeddings, labels, self.negatives_per_positive, self.seed, group, offsets)
 
     def curves_at(self, thresholds: Tensor, embeddings: Tensor, labels: Tensor) -> UtilityCurves:
-        """The curves of these pairs at given thresholds, beside the calibration range."""
+        """Returns the curves of these pairs at given thresholds, with the calibration range."""
         return utility_curves(
             embeddings,
             labels,

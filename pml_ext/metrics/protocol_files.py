@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class ImagePairs(NamedTuple):
-    """P pairs of images named by key, "name/number".
+    """P pairs of images, identified by keys "name/number".
 
     first, second: P keys each. same: (P,) bool, True for pairs of one subject. fold_ids: (P,) int64 from 0.
 
@@ -60,7 +60,7 @@ _DIFFERENT = "'name1 n1 name2 n2'", re.compile(r"(\S+) (\d+) (\S+) (\d+)", re.AS
 
 
 def read_lfw_pairs(path: str | PathLike[str]) -> ImagePairs:
-    """LFW's pairs.txt (10 folds), or pairsDevTrain.txt and pairsDevTest.txt (one fold).
+    """Reads LFW's pairs.txt (10 folds), or pairsDevTrain.txt and pairsDevTest.txt (one fold).
 
     The first line is "folds pairs", or "pairs" for one fold. Each fold lists `pairs` lines "name n1 n2" of one
     subject, then as many lines "name1 n1 name2 n2" of two. Fields are separated by tabs or spaces.
@@ -68,7 +68,7 @@ def read_lfw_pairs(path: str | PathLike[str]) -> ImagePairs:
     Returns:
         ImagePairs with keys such as "Aaron_Eckhart/1".
     Raises:
-        ValueError: with the number of the line that does not fit its place in the list.
+        ValueError: a malformed line (the message has its number).
         OSError: the file cannot be read.
 
     >>> import tempfile
@@ -110,10 +110,10 @@ def read_lfw_pairs(path: str | PathLike[str]) -> ImagePairs:
 
 
 def read_template_pairs(path: str | PathLike[str]) -> TemplatePairs:
-    """An IJB list of template pairs: lines "template1 template2 label", label 1 for one subject and 0 for two.
+    """Reads an IJB list of template pairs: lines "template1 template2 label", label 1 for one subject and 0 for two.
 
     Raises:
-        ValueError: another form, with the row; an empty file.
+        ValueError: a malformed row (the message has its number); an empty file.
         OSError: the file cannot be read.
 
     >>> import tempfile
@@ -130,10 +130,10 @@ def read_template_pairs(path: str | PathLike[str]) -> TemplatePairs:
 
 
 def read_template_media(path: str | PathLike[str]) -> TemplateMedia:
-    """An IJB list of the templates' images: lines "image template medium".
+    """Reads an IJB list of the templates' images: lines "image template medium".
 
     Raises:
-        ValueError: another form, with the row; an empty file.
+        ValueError: a malformed row (the message has its number); an empty file.
         OSError: the file cannot be read.
 
     >>> import tempfile
@@ -153,7 +153,7 @@ def read_template_media(path: str | PathLike[str]) -> TemplateMedia:
 
 
 def _table(path: str | PathLike[str], dtype: type, columns: str) -> np.ndarray:
-    """(N, C) fields of a file's lines, separated by white space; ValueError for other columns than these C."""
+    """Returns the (N, C) whitespace-separated fields of a file; ValueError for a different number of columns."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # for an empty file
@@ -166,7 +166,7 @@ def _table(path: str | PathLike[str], dtype: type, columns: str) -> np.ndarray:
 
 
 def _is_count(field: str) -> bool:
-    """Whether it is digits only and fits into 64 bits; int() would also accept 1_0."""
+    """Returns whether a field is digits only and fits into 64 bits; int() would also accept 1_0."""
     return field.isascii() and field.isdigit() and len(field) <= 18
 
 
@@ -189,7 +189,7 @@ class TemplateSubjects(NamedTuple):
 
 
 class SearchProtocol(NamedTuple):
-    """Probes, and galleries that are searched one after the other; the galleries' subjects differ.
+    """Probes, and galleries with disjoint subjects that are searched one after the other.
 
     >>> one, other = (TemplateSubjects(torch.tensor([t]), torch.tensor([t])) for t in (1, 2))
     >>> probes = TemplateSubjects(torch.tensor([3, 4]), torch.tensor([1, 2]))
@@ -203,13 +203,13 @@ class SearchProtocol(NamedTuple):
 
 
 def read_template_subjects(path: str | PathLike[str]) -> TemplateSubjects:
-    """A list of the 1:N protocol, such as ijbc_1N_gallery_G1.csv: a line for each image of a template.
+    """Reads a list of the 1:N protocol, such as ijbc_1N_gallery_G1.csv: one line per image of a template.
 
-    The header names the columns; TEMPLATE_ID and SUBJECT_ID are read, others are ignored.
+    The file has a header; columns other than TEMPLATE_ID and SUBJECT_ID are ignored.
 
     Raises:
-        ValueError: a file without these columns or without templates; with the number of its line, an id that is no
-            whole number, or a template of two subjects.
+        ValueError: missing columns, no templates, an id that is not an integer, or a template with two subjects (the
+            message has the line number).
         OSError: the file cannot be read.
 
     >>> import tempfile
@@ -234,7 +234,7 @@ def read_template_subjects(path: str | PathLike[str]) -> TemplateSubjects:
             template, subject = map(int, fields)
             if subjects.setdefault(template, subject) != subject:
                 raise ValueError(
-                    f"{path}, line {lines.line_num}: expected one subject a template; {template} is of "
+                    f"{path}, line {lines.line_num}: expected one subject per template; {template} is of "
                     f"{subjects[template]} and of {subject}"
                 )
     if not subjects:

@@ -32,12 +32,12 @@ class ReIDEvaluator:
     Args:
         ranks: CMC ranks to report.
         metric: "cosine" or "euclidean" distance of the features.
-        rerank: options of `functional.rerank` (k1, k2, lambda_, definition), {} for its defaults; None to skip.
-        query_expansion: options of `functional.expand_features` (k, alpha, times), {} for its defaults; None for
-            none. Before re-ranking.
-        shots: "multi", the whole gallery, or "single", one random image an identity, see
+        rerank: options of `functional.rerank` (k1, k2, lambda_, definition), {} for its defaults; None: no re-ranking.
+        query_expansion: options of `functional.expand_features` (k, alpha, times), {} for its defaults; None:
+            no expansion. Applied before re-ranking.
+        shots: "multi": the full gallery; "single": one random image per identity, see
             `functional.rank_single_shot`.
-        repeats, seed: the draws of "single".
+        repeats, seed: number and seed of the draws of "single".
 
     >>> import torch
     >>> x = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.9, 0.4]])
@@ -84,14 +84,14 @@ class ReIDEvaluator:
         gallery_ids: Tensor,
         gallery_cameras: Tensor | None,
     ) -> dict[str, float]:
-        """Evaluate.
+        """Computes the metrics.
 
         Args:
             query, gallery: (Q, D) and (G, D) features, finite.
             query_ids, gallery_ids: (Q,) and (G,) integer identities.
-            query_cameras, gallery_cameras: (Q,) and (G,) integers; None for both: nothing is removed by camera.
+            query_cameras, gallery_cameras: (Q,) and (G,) integers; None for both: no removal by camera.
         Returns:
-            `summary` of `per_query`.
+            The `summary` of `per_query`.
         Raises:
             ValueError: see `functional.rank_matches`, `functional.rerank` and `functional.expand_features`.
         """
@@ -132,7 +132,7 @@ class ReIDEvaluator:
             ValueError: the evaluator re-ranks or expands queries, which needs features.
         """
         if self.rerank is not None or self.query_expansion is not None:
-            raise ValueError("rerank and query_expansion need features; got distances: leave the two out")
+            raise ValueError("rerank and query_expansion need features, not distances. Leave both out")
         cameras = {"query_cameras": query_cameras, "gallery_cameras": gallery_cameras}
         return self._rank_distances(distances, query_ids, gallery_ids, **cameras)
 
@@ -144,7 +144,7 @@ class ReIDEvaluator:
         gallery_ids: Tensor,
         gallery_cameras: Tensor | None,
     ) -> dict[str, float]:
-        """`summary` of `per_query_from_distances`."""
+        """Returns the `summary` of `per_query_from_distances`."""
         ranking = self.per_query_from_distances(distances, query_ids, query_cameras, gallery_ids, gallery_cameras)
         return self.summary(ranking, query_ids)
 
@@ -152,12 +152,11 @@ class ReIDEvaluator:
         """Returns the means over the queries with a match.
 
         Args:
-            ranking: of `per_query` or `per_query_from_distances`.
+            ranking: from `per_query` or `per_query_from_distances`.
             query_ids: (Q,) identities.
         Returns:
-            rank_1, rank_5, … , mAP, mINP (fractions, means over the draws of single shots; nan, with a warning, where
-            no query has a match), and how many queries count (queries) and how many had no match left
-            (queries_without_match).
+            Dict of rank_1, rank_5, … , mAP, mINP (fractions, averaged over the draws of single shots; nan, with a
+            warning, if no query has a match), queries (number of queries that count) and queries_without_match.
         """
         counted = ranking.matches > 0
         if not bool(counted.any()):

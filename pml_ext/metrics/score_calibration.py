@@ -1,4 +1,4 @@
-"""Score calibration: from scores to likelihood ratios, and to probabilities given a prior."""
+"""Score calibration: maps scores to likelihood ratios, and to probabilities for a given prior."""
 
 import math
 
@@ -16,10 +16,10 @@ class ScoreCalibration:
     Fit it on some classes and check it on others: `functional.cllr` of its ratios against `functional.min_cllr`.
 
     Args:
-        scores: (P,) of pairs, larger is closer, finite.
-        same: (P,) bool, genuine pairs; both kinds must be there.
+        scores: (P,) pair scores, larger is closer, finite.
+        same: (P,) bool, True for genuine pairs; both kinds are required.
     Attributes:
-        slope, intercept: of the line.
+        slope, intercept: parameters of the line.
     Raises:
         ValueError: only one kind of pairs.
 
@@ -45,7 +45,7 @@ class ScoreCalibration:
         Args:
             scores: any shape.
         Returns:
-            the same shape, float64: log p(score | same) − log p(score | different).
+            Float64 tensor of the same shape: log p(score | same) − log p(score | different).
         """
         check_tensor(scores, "scores", "(...)")
         return self.slope * scores.double() + self.intercept
@@ -55,26 +55,26 @@ class ScoreCalibration:
 
         Args:
             scores: any shape.
-            prior: share of genuine pairs among those that are compared, in (0, 1): 1 / (N + 1) where each of N + 1
-                people is as likely.
+            prior: share of genuine pairs among the compared pairs, in (0, 1); e.g. 1 / (N + 1) for N + 1 equally
+                likely people.
         Returns:
-            the same shape, float64.
+            Float64 tensor of the same shape.
         """
         check_fraction(prior, "prior")
         return torch.sigmoid(self.log_ratio(scores) + math.log(prior / (1 - prior)))
 
 
 def _line(scores: np.ndarray, same: np.ndarray) -> tuple[float, float]:
-    """Slope and intercept of the logistic regression; both kinds weigh alike, so its logit is the log ratio."""
+    """Fit slope and intercept by logistic regression; equal weights of both kinds make the logit the log ratio."""
     from scipy.optimize import minimize  # a dependency of pytorch-metric-learning's scikit-learn
     from scipy.special import expit
 
     centre, width = scores.mean(), scores.std() or 1.0
     x, sign = (scores - centre) / width, np.where(same, -1.0, 1.0)
     weight = np.where(same, 0.5 / same.sum(), 0.5 / (~same).sum())
-    ridge = 1e-6 / len(x)  # keeps the slope finite where one score parts the kinds
+    ridge = 1e-6 / len(x)  # keeps the slope finite if a threshold separates the kinds
 
-    # Two numbers need few steps of Newton's; scikit-learn's LogisticRegression took three times as long.
+    # Newton's method needs few steps for two parameters; scikit-learn's LogisticRegression took three times as long.
     def loss(line: np.ndarray) -> tuple[float, np.ndarray]:
         wrong = sign * (line[0] * x + line[1])
         error = weight * sign * expit(wrong)

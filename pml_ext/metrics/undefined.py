@@ -1,6 +1,6 @@
-"""The warnings about metrics that are undefined (nan: no pairs) or mislead (OPIS of classes that look alike).
+"""Warnings about undefined metrics (nan: no pairs) and misleading ones (OPIS of indistinguishable classes).
 
-`AccuracyCalculator` documents what is undefined.
+For undefined metrics see `AccuracyCalculator`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,14 +11,14 @@ from pml_ext.functional.verification.roc import ROC
 
 
 def lacking_pairs(roc: ROC) -> str:
-    """Which kind of pair a curve lacks; "" where it has both."""
+    """Returns the kinds of pairs that a curve lacks, as a clause; "" if it has both."""
     counts = {"genuine": roc.genuine, "impostor": roc.impostors}
     lacking = " and ".join(f"no {kind} pair" for kind, count in counts.items() if not count)
     return lacking and f"there is {lacking}"
 
 
 def warn_undefined(undefined: Iterable[tuple[str, str]]) -> None:
-    """One warning, at the caller of this package, for (name, reason) of metrics that are nan; none for none."""
+    """Warn the caller of this package about nan metrics, given as (name, reason); one warning for all."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in undefined:
         by_reason.setdefault(reason, []).append(name)
@@ -31,6 +31,6 @@ def warn_undefined(undefined: Iterable[tuple[str, str]]) -> None:
 
 
 def warn_meaningless_opis(names: Sequence[str], curves: UtilityCurves) -> None:
-    """A warning that OPIS, under these names, says nothing of classes that no threshold tells apart."""
+    """Warn that OPIS, under these names, is meaningless because no threshold separates the classes."""
     if names and (reason := why_opis_says_nothing(curves)):
         warn_caller(f"a low {' or '.join(names)} is no merit here: {reason}")

@@ -27,12 +27,12 @@ class VerificationEvaluator:
     All methods return a dictionary of floats, with rates as fractions:
 
     - tar_at_far_1e-3, threshold_at_far_1e-3 (one of each per rate): the largest true accept rate whose false accept
-      rate is at most 10^-3, and its threshold (a cosine); a pair is accepted when its score >= threshold. nan where
-      there are too few impostor pairs to support the rate, i.e. below smallest_far = 1 / impostors. See
+      rate is at most 10^-3, and its threshold (a cosine); a pair is accepted if its score >= threshold. nan for
+      rates below smallest_far = 1 / impostors, which need more impostor pairs. See
       `functional.operating_point`.
     - auc, eer, eer_threshold: see `functional.roc_auc`, `functional.equal_error_rate`.
     - accuracy, accuracy_std, accuracy_standard_error: mean over folds, sample standard deviation, and the latter
-      divided by sqrt(folds), which LFW reports. Only for pairs that come in folds. See `functional.fold_accuracy`.
+      divided by sqrt(folds), which LFW reports. Only for pairs with folds. See `functional.fold_accuracy`.
     - genuine, impostors: numbers of pairs. If one of them is 0, all other values are nan, with a warning.
 
     Args:
@@ -62,15 +62,15 @@ class VerificationEvaluator:
         *,
         fold_ids: Tensor | None = None,
     ) -> dict[str, float]:
-        """Pairs of rows. AgeDB-30, CFP-FP and others list embeddings in consecutive pairs: x[0::2] and x[1::2].
+        """Computes the rates of pairs of rows. For consecutive pairs (AgeDB-30, CFP-FP), pass x[0::2] and x[1::2].
 
         Args:
-            embeddings_a, embeddings_b: (P, D) each, finite; row p of the one is compared with row p of the other.
+            embeddings_a, embeddings_b: (P, D) each, finite; row p of one is compared with row p of the other.
             same: (P,) bool, True for pairs of one subject.
             fold_ids: (P,) integers; None: `folds` contiguous blocks.
         Raises:
-            ValueError: shapes that differ, values that are not finite, folds that hold only one kind of pair of a
-                list with both (pass fold_ids, or folds=None for no accuracy).
+            ValueError: different shapes, values that are not finite, folds with only one kind of pair although the list
+                has both (pass fold_ids, or folds=None to skip the accuracy).
         """
         for name, x in (("embeddings_a", embeddings_a), ("embeddings_b", embeddings_b)):
             check_embeddings(x, name)
@@ -90,9 +90,9 @@ class VerificationEvaluator:
 
         Args:
             scores: (P,), finite.
-            same, fold_ids: as in `__call__`.
+            same, fold_ids: see `__call__`.
         Raises:
-            ValueError: as in `__call__`.
+            ValueError: see `__call__`.
         """
         same = torch.as_tensor(same, device=scores.device)
         accuracies = () if fold_ids is None and self.folds is None else _ACCURACIES
@@ -111,10 +111,10 @@ class VerificationEvaluator:
         """Computes the rates of a list of image pairs such as LFW's (`read_lfw_pairs`), in the list's folds.
 
         Args:
-            embeddings: key ("name/number") to (D,) embedding: a mapping, or a function called once for each key.
-            pairs: list of pairs.
+            embeddings: mapping from key ("name/number") to (D,) embedding, or a function called once per key.
+            pairs: list of pairs. A list with one fold gives no accuracy.
         Raises:
-            ValueError: a key is missing in the mapping; and as in `__call__`. A list of one fold has no accuracy.
+            ValueError: a key is missing in the mapping; see also `__call__`.
         """
         keys = list(dict.fromkeys([*pairs.first, *pairs.second]))
         if isinstance(embeddings, Mapping):
@@ -140,9 +140,9 @@ class VerificationEvaluator:
 
         Args:
             embeddings, template_ids, media_ids: (N, D), (N,), (N,): see `functional.template_embeddings`.
-            pairs: `read_template_pairs`, or tensors of one's own.
+            pairs: from `read_template_pairs`, or your own tensors.
         Raises:
-            ValueError: as of `functional.template_embeddings`; a pair of a template without an image.
+            ValueError: see `functional.template_embeddings`; a pair with a template without an image.
         """
         if not isinstance(pairs, TemplatePairs):
             raise TypeError(f"pairs must be TemplatePairs; got {type(pairs).__name__}")
@@ -151,20 +151,20 @@ class VerificationEvaluator:
     def of_all_pairs(self, embeddings: Tensor, labels: Tensor) -> dict[str, float]:
         """Computes the rates over every unordered pair of a labelled set, without storing scores; no folds.
 
-        TARs, thresholds and the equal error rate are exact, the AUC within the pairs that share a bin of 1.9e-6: see
-        `functional.labelled_pairs_roc`.
+        TARs, thresholds and the equal error rate are exact; the AUC is exact up to pairs that share a bin of 1.9e-6.
+        See `functional.labelled_pairs_roc`.
 
         Args:
             embeddings: (N, D), finite.
             labels: (N,) integer ids of the subjects.
         Raises:
-            ValueError: embeddings or labels of another shape or type.
+            ValueError: embeddings or labels of a wrong shape or type.
         """
         return rates_of(labelled_pairs_roc(embeddings, labels, fars=self.fars), self.fars)
 
 
 def roc_of_templates(embeddings: Tensor, template_ids: Tensor, media_ids: Tensor, pairs: TemplatePairs) -> ROC:
-    """The curve of `VerificationEvaluator.of_templates`."""
+    """Returns the ROC of `VerificationEvaluator.of_templates`."""
     templates = template_embeddings(embeddings, template_ids, media_ids)
     rows = (templates.rows(pairs.first), templates.rows(pairs.second))
     scores = pair_cosines(templates.embeddings, templates.embeddings, *rows)
@@ -181,7 +181,7 @@ def checked_fars(fars: Sequence[float]) -> tuple[float, ...]:
 
 
 def rates_of(roc: ROC, fars: Sequence[float], others: Sequence[str] = ()) -> dict[str, float]:
-    """A ROC's metrics; where it lacks a kind of pair, these and the `others` asked for are nan, with a warning."""
+    """Returns a ROC's metrics; if it lacks a kind of pair, these and the `others` are nan, with a warning."""
     results = {}
     for far in fars:
         point = operating_point(roc, far)
@@ -202,10 +202,10 @@ def rates_of(roc: ROC, fars: Sequence[float], others: Sequence[str] = ()) -> dic
 class StreamingVerification(Metric):
     """Computes `VerificationEvaluator`'s rates batch by batch, in constant memory (17 MB for cosines).
 
-    A torchmetrics.Metric. Scores are counted in bins of 2^-19 (1.9e-6). A reported threshold is a bin's edge, its TAR
-    is exact over all pairs, and its FAR never exceeds the target; a TAR larger by some pairs of one bin may have been
-    missed: `bounds` tells by how many at most. Where torch.distributed is initialised,
-    every rank counts its own pairs, and `compute`, called on all of them, sums the counts.
+    A torchmetrics.Metric. Scores are counted in bins of 2^-19 (1.9e-6). A reported threshold is a bin edge; its TAR is
+    exact over all pairs, and its FAR never exceeds the target. The optimal TAR can be higher by pairs of one bin, which
+    `bounds` limits. If torch.distributed is initialised, every rank counts its own pairs, and `compute`, called on all
+    ranks, sums the counts.
 
     Args:
         fars: false accept rates to report, in (0, 1].
@@ -234,17 +234,17 @@ class StreamingVerification(Metric):
         device: torch.device | str = "cpu",
         **options: Any,
     ) -> None:
-        # A cached result would miss what was merged.
+        # A cached result would ignore merged counts.
         super().__init__(**{"compute_with_cache": False} | options)
         self.fars = checked_fars(fars)
         self.histogram = ScoreHistogram(low, high, device=device)
         self.add_state("counts", self.histogram.counts, dist_reduce_fx="sum")
-        # Zeros to reset to, without 17 MB for them.
+        # Zeros for reset(), expanded to avoid storing 17 MB.
         self._defaults["counts"] = self.counts.new_zeros(()).expand_as(self.counts)
 
     @property
     def counts(self) -> Tensor:
-        """The state that torchmetrics sums, moves and resets: the histogram's counts."""
+        """The histogram's counts, the state that torchmetrics sums, moves and resets."""
         return self.histogram.counts
 
     @counts.setter
@@ -261,14 +261,14 @@ class StreamingVerification(Metric):
         self._update_count += other._update_count
 
     def compute(self) -> dict[str, float]:
-        """The keys of `VerificationEvaluator` but for the accuracies; nan, with a warning, without pairs of a kind."""
+        """Returns `VerificationEvaluator`'s keys except accuracies; nan, with a warning, without pairs of a kind."""
         return rates_of(self.histogram.roc(), self.fars)
 
     def bounds(self) -> dict[str, tuple[float, float]]:
-        """Between which values tar_at_far_…, auc and eer of the exact scores lie: (lower, upper); nan as the rates.
+        """Returns (lower, upper) bounds of the exact tar_at_far_…, auc and eer; nan if the rate is nan.
 
-        compute() reports the lower bound of a TAR, which is reached, and for auc and eer a value between the two. Of
-        the pairs that this process counted.
+        The bounds cover the pairs of this process. compute() returns the lower bound of a TAR, which is attained, and a
+        value between the bounds of auc and eer.
         """
         roc = self.histogram.roc()
         found = {keys.tar_at_far(far): tar_bounds(roc, far) for far in self.fars}

@@ -21,7 +21,7 @@ from pml_ext.search.cohorts import USUAL_GALLERY
 from tests.cli.embedding_files import CAMERAS, DIGITS, X, Y, failure, file
 from tests.metrics.test_normalization import crowded
 
-pytestmark = pytest.mark.filterwarnings("ignore:the cohort is of another kind")
+pytestmark = pytest.mark.filterwarnings("ignore:the cohort does not resemble")
 
 COUNT = 160
 RANKING = (

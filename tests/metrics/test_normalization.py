@@ -127,10 +127,10 @@ def test_a_cohort_is_bound_to_its_weights(tmp_path):
     assert CohortNormalization.load(path, checkpoint=weights).checkpoint is not None
     with pytest.raises(ValueError, match=r"is of the checkpoint weights.pt with .*: it is not this model's"):
         CohortNormalization.load(path, checkpoint=other)
-    with pytest.warns(UserWarning, match="compared with nothing: give checkpoint="):
+    with pytest.warns(UserWarning, match="not compared with the model in use: pass checkpoint="):
         CohortNormalization.load(path)
     _, unbound = saved(tmp_path)
-    with pytest.raises(ValueError, match="names no checkpoint to compare"):
+    with pytest.raises(ValueError, match="records no checkpoint to compare"):
         CohortNormalization.load(unbound, checkpoint=weights)
 
 
@@ -139,7 +139,7 @@ def test_other_and_changed_files_are_refused(tmp_path):
     with np.load(path) as arrays:
         content = dict(arrays)
     changes = {
-        "checksum is another": {"cohort": content["cohort"] + np.float32(1e-6)},
+        "checksum differs": {"cohort": content["cohort"] + np.float32(1e-6)},
         "Invalid enum value": {"record": np.array(str(content["record"]).replace("normalization 1", "9"))},
         "k must be from 1 to 30": {"record": np.array(str(content["record"]).replace('"k":4', '"k":99'))},
         "allow_pickle": {"cohort": np.array([{}], dtype=object)},
@@ -189,7 +189,7 @@ def switches():
     return [GalleryCohort(k=15), CohortNormalization.fit(crowded(seed=1)[0], k=15, strength=0.7)]
 
 
-@pytest.mark.filterwarnings("ignore:the cohort is of another kind")
+@pytest.mark.filterwarnings("ignore:the cohort does not resemble")
 @pytest.mark.parametrize(("which", "cameras"), [(0, False), (1, True)])
 def test_the_calculator_ranks_and_decides_by_normalised_scores(which, cameras):
     normalize = switches()[which]
@@ -225,7 +225,7 @@ def test_the_calculator_ranks_and_decides_by_normalised_scores(which, cameras):
 
 
 @pytest.mark.parametrize("which", [0, 1])
-@pytest.mark.filterwarnings("ignore:the cohort is of another kind")
+@pytest.mark.filterwarnings("ignore:the cohort does not resemble")
 def test_a_set_that_searches_itself(which):
     normalize = switches()[which]
     embeddings, labels = crowded()
@@ -250,7 +250,7 @@ def crowded(classes=60, each=5, seed=0):
     return centres[labels] + 0.5 * torch.randn(len(labels), 16, generator=generator), labels
 
 
-@pytest.mark.filterwarnings("ignore:the cohort is of another kind")
+@pytest.mark.filterwarnings("ignore:the cohort does not resemble")
 @pytest.mark.parametrize("own", [True, False])
 def test_trials_say_what_opis_and_tar_are(own):
     embeddings, labels = crowded()
@@ -272,7 +272,7 @@ def test_a_cohort_that_does_harm_is_not_recommended():
     embeddings, labels = crowded()
     even = embeddings - embeddings.mean(dim=0)
     far_away = torch.eye(16)[1:4].repeat(10, 1) * torch.linspace(0.5, 1, 30)[:, None] + torch.eye(16)[5]
-    with pytest.warns(UserWarning, match="the cohort is of another kind than the embeddings, and may do harm"):
+    with pytest.warns(UserWarning, match="the cohort does not resemble the embeddings"):
         trials = CohortNormalization.tune(far_away, even, labels, ks=(5,), far=1e-2)
     assert trials.best is None
     assert trials.summary().startswith("not recommended, it does harm here; the most even trial was k = 5")

@@ -63,7 +63,7 @@ def test_errors():
     for batch, message in (
         ((x, y[1:]), "labels must have shape"),
         ((x.log(), y), "embeddings must be finite"),
-        ((x[:, :5], y), "must have 6 columns as in the batches before; got 5. Call reset"),
+        ((x[:, :5], y), "must have 6 columns like earlier batches; got 5. Call reset"),
     ):
         with pytest.raises(ValueError, match=message):
             metric.update(*batch)

@@ -102,7 +102,7 @@ def test_lists_are_read_by_their_columns(tmp_path):
         ("TEMPLATE_ID,SUBJECT_ID\n", "expected at least one template"),
         ("TEMPLATE_ID,SUBJECT_ID\n1,2\n1,x\n", r"line 3: expected whole numbers as ids; got \['1', 'x'\]"),
         ("TEMPLATE_ID,SUBJECT_ID\n1\n", "line 2: expected whole numbers"),
-        ("TEMPLATE_ID,SUBJECT_ID\n1,2\n1,3\n", "line 3: expected one subject a template; 1 is of 2 and of 3"),
+        ("TEMPLATE_ID,SUBJECT_ID\n1,2\n1,3\n", "line 3: expected one subject per template; 1 is of 2 and of 3"),
     ],
 )
 def test_damaged_lists_are_errors(text, message, tmp_path):

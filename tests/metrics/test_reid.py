@@ -83,5 +83,5 @@ def test_errors():
     ):
         with pytest.raises(ValueError, match=message):
             ReIDEvaluator(**options)
-    with pytest.raises(ValueError, match="rerank and query_expansion need features; got distances"):
+    with pytest.raises(ValueError, match="rerank and query_expansion need features, not distances"):
         ReIDEvaluator(rerank={}).from_distances(torch.rand(20, 70), ids, cameras, gallery_ids, gallery_cameras)

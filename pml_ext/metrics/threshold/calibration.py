@@ -9,7 +9,7 @@ from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.metrics.score_calibration import ScoreCalibration
 from pml_ext.metrics.threshold.structures import Calibration
 
-_MAX_PAIRS = 40_000  # of each kind
+_MAX_PAIRS = 40_000  # most pairs of each kind
 _MIN_CLASSES = 4
 
 
@@ -24,7 +24,7 @@ def calibrate_pairs(pairs: PairDistances, *, seed: int) -> Calibration | None:
 
 
 def _sample_pairs(pairs: PairDistances, seed: int) -> tuple[Tensor, Tensor]:
-    """Cosines of genuine pairs, and of as many draws of pairs of two classes; at most _MAX_PAIRS of each."""
+    """Returns cosines of genuine pairs and of as many random impostor pairs, at most _MAX_PAIRS of each."""
     generator = torch.Generator().manual_seed(seed)
     label, device = pairs.index.cpu(), pairs.unit.device
     blocks = []

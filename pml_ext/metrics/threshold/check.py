@@ -1,4 +1,4 @@
-"""Whether a threshold still holds: today's error rates against those of its report."""
+"""Tests whether a threshold is still valid: compares new error rates with those of its report."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,9 +26,9 @@ from pml_ext.metrics.threshold.structures import ErrorRate, ThresholdFields
 Verdict = Literal["holds", "does not hold", "cannot be told"]
 
 _WORST_FIRST: tuple[Verdict, ...] = ("does not hold", "cannot be told", "holds")
-_TOLERANCE = 2.0  # times the report's odds, up to which a rate holds
+_TOLERANCE = 2.0  # factor on the report's odds up to which a rate holds
 _LABELS_SHOWN = 5
-# Of doubtful labels.
+# Thresholds for doubtful labels.
 _SHARE_BY_CHANCE = 0.05
 _SIGNIFICANCE = 0.01
 _BLOCK_ROWS = 1024
@@ -36,13 +36,13 @@ _BLOCK_ROWS = 1024
 
 @dataclass(frozen=True)
 class RateToday:
-    """One error rate, then and now.
+    """One error rate in the report and on new data.
 
-    promised: of the report; limit: up to where the rate counts as kept; today: with the interval of the verdict.
-    is_bound: today's rate bounds the true one from above: all pairs were taken for impostor pairs.
+    promised: the report's rate; limit: largest rate that still holds; today: the new rate, with the verdict's interval.
+    is_bound: the new rate is an upper bound, because every pair was counted as an impostor pair.
     verdict: "holds" if the interval lies at or below the limit, "does not hold" if it lies above.
-    groups, unit: number of identities (or "frames", "tracks", "samples") that the pairs are from.
-    groups_needed: about how many would decide; None if it is decided, or no number would.
+    groups, unit: number of identities (or "frames", "tracks", "samples") of the pairs.
+    groups_needed: approximate number for a decision; None if decided, or if no number is enough.
     """
 
     name: str
@@ -65,11 +65,11 @@ class RateToday:
         if self.verdict != "cannot be told":
             return text
         if self.limit == 1:
-            return f"{text}; no rate exceeds the report's interval: choose a threshold on more identities"
+            return f"{text}; the report's interval excludes no rate. Choose a threshold on more identities"
         if self.groups_needed is not None:
-            return f"{text}; about {self.groups_needed:,} {self.unit} would tell"
+            return f"{text}; about {self.groups_needed:,} {self.unit} would decide"
         if self.is_bound:
-            return f"{text}; some of these pairs may be of one person: name frames (samples known to be different)"
+            return f"{text}; some of these pairs may be genuine. Give frames (samples known to be different)"
         return text
 
 
@@ -77,8 +77,8 @@ class RateToday:
 class DoubtfulLabel:
     """A sample that looks mislabelled.
 
-    row: of the embeddings, or of their file; score: mean with the other samples of its label; likely_label: the class
-    that it matches best; likely_score: mean with that class.
+    row: row in the embeddings or their file; score: mean score with the other samples of its label; likely_label:
+    best matching class; likely_score: mean score with that class.
     """
 
     row: int
@@ -99,10 +99,10 @@ class DoubtfulLabel:
 class ThresholdCheck:
     """Result of `ThresholdReport.check`.
 
-    far, frr: None if the data has no pairs known to be different, or the same.
+    far, frr: None if the data has no pairs known to be impostor pairs, or genuine pairs.
     look: which of repeated checks this was; confidence: of the intervals, all checks together 95 %.
-    doubtful_labels: samples that look mislabelled, the clearest first, if the verdict is better without them; else
-    empty. without_doubtful: the check without these samples, or None.
+    doubtful_labels: samples that look mislabelled, clearest first, if the verdict improves without them; else empty.
+    without_doubtful: the check without these samples, or None.
     """
 
     far: RateToday | None
@@ -114,10 +114,10 @@ class ThresholdCheck:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict of the rates, with two exceptions that cannot be told.
+        """The worst verdict of the rates, except for two cases that are "cannot be told".
 
-        These are a threshold that does not hold because of doubtful labels, and one at which genuine pairs may be
-        accepted no more often than impostor pairs, though that is what the report promised.
+        1. The threshold does not hold, but it does without the doubtful labels.
+        2. The rates hold, but genuine pairs may be accepted no more often than impostor pairs.
         """
         is_uncertain = self._worst == "holds" and self._may_be_chance
         is_label_problem = self._worst == "does not hold" and self.without_doubtful is not None
@@ -129,7 +129,7 @@ class ThresholdCheck:
         return {"holds": 0, "does not hold": 1, "cannot be told": 3}[self.verdict]
 
     def summary(self) -> str:
-        """The verdict in the first line, then a line for each rate and for the clearest doubtful labels."""
+        """Returns the verdict, then one line per rate, and the clearest doubtful labels."""
         lines = [self._first_line()]
         lines += [rate.summary() for rate in self._rates]
         lines += [sample.summary() for sample in self.doubtful_labels[:_LABELS_SHOWN]]
@@ -141,7 +141,7 @@ class ThresholdCheck:
         sentences = {
             "holds": "The threshold holds.",
             "does not hold": "The threshold does not hold. Choose a new one on recent data.",
-            "cannot be told": "Too few identities to tell whether the threshold holds.",
+            "cannot be told": "Too few identities to decide whether the threshold holds.",
         }
         text = sentences[self.verdict]
         if self.without_doubtful is not None:
@@ -155,9 +155,9 @@ class ThresholdCheck:
         elif self._may_be_chance and self._worst != "cannot be told":
             text += " Genuine pairs are not accepted measurably more often than impostor pairs."
         if self.frr is None:
-            text += " FRR was not checked: no pairs are known to be the same."
+            text += " FRR was not checked: no pairs are known to be genuine."
         if self.far is None:
-            text += " FAR was not checked: no pairs are known to be different."
+            text += " FAR was not checked: no pairs are known to be impostor pairs."
         return text
 
     @property
@@ -170,24 +170,24 @@ class ThresholdCheck:
 
     @property
     def _may_be_chance(self) -> bool:
-        """Whether the intervals allow that genuine pairs are accepted no more often than impostor pairs."""
+        """Returns whether, within the intervals, genuine pairs may be accepted no more often than impostor pairs."""
         accepted = 0.0 if self.far is None else self.far.today.high
         return self.frr is not None and 1 - self.frr.today.high <= accepted
 
 
 @dataclass(frozen=True)
 class _NewData:
-    """Samples of today, each a class of its own, and (N,) ids of labels, frames, tracks and cameras if known."""
+    """New samples, each its own class, and (N,) ids of labels, frames, tracks and cameras if known."""
 
     samples: Samples
     ids: Mapping[str, Tensor]
 
     def subset(self, mask: Tensor) -> "_NewData":
-        """Some of them, by a mask."""
+        """Returns the samples selected by a mask."""
         return _NewData(self.samples.subset(mask), {name: ids[mask] for name, ids in self.ids.items()})
 
     def pairs(self, group: str, told_apart: str) -> PairDistances:
-        """Positive pairs are those of one group, and where known, of two of `told_apart`."""
+        """Returns pairs whose positives are of one group, and of two values of `told_apart` if that is known."""
         return replace(self.samples, ids=self.ids[group], cameras=self.ids.get(told_apart)).pairs()
 
 
@@ -211,7 +211,7 @@ def check_threshold(
     normalization: CohortNormalization | None,
     rows: Sequence[int] | None,
 ) -> ThresholdCheck:
-    """Does the work of `ThresholdReport.check`; known: its labels, frames, tracks and cameras."""
+    """Implements `ThresholdReport.check`; known: its labels, frames, tracks and cameras."""
     vectors: Tensor = as_tensor(embeddings)
     require_embeddings(vectors, "embeddings", report.embedding_dim)
     check_whole(look, "look", 1)
@@ -219,9 +219,9 @@ def check_threshold(
     if "labels" in given and given & {"frames", "tracks"}:
         raise ValueError("give labels, or frames and tracks; got both")
     if report.is_across_cameras and "labels" in given and "cameras" not in given:
-        raise ValueError("the report's FRR is of genuine pairs across cameras: give cameras, one per embedding")
+        raise ValueError("the report's FRR is of genuine pairs across cameras. Give cameras, one per embedding")
     if "cameras" in given and not report.is_across_cameras:
-        raise ValueError("the report's FRR counts genuine pairs of one camera too: leave cameras out")
+        raise ValueError("the report's FRR includes genuine pairs of one camera. Leave cameras out")
     ids, names = dict[str, Tensor](), dict[str, tuple[int | str, ...]]()
     for kind, values in known.items():
         if values is not None:
@@ -250,7 +250,7 @@ def check_threshold(
 
 
 def _rates(report: ThresholdFields, data: _NewData, confidence: float) -> tuple[RateToday | None, RateToday | None]:
-    """FAR and FRR of the pairs that are known to be different, and the same; None without any."""
+    """Returns FAR of known impostor pairs and FRR of known genuine pairs; None if there are none."""
     far = frr = None
     at = torch.tensor([report.distance], dtype=torch.float64)
     if "labels" in data.ids:
@@ -283,20 +283,20 @@ def _rates(report: ThresholdFields, data: _NewData, confidence: float) -> tuple[
 def _judge(
     name: str, promised: ErrorRate | None, classes: int, counts: _Counts | None, confidence: float
 ) -> RateToday | None:
-    """classes: that the promised rate is from. None if there is nothing to compare."""
+    """Returns one rate's verdict, or None without pairs. classes: number of classes of the promised rate."""
     if promised is None or counts is None or not int(counts.pairs.sum()):
         return None
     share = 2 if counts.is_shared else 1
     errors, pairs = int(counts.errors.sum()) // share, int(counts.pairs.sum()) // share
     groups = int((counts.pairs > 0).sum())
     trials = _independent_trials(promised)
-    # As many per pair as in the report, but no more per identity.
+    # Independent trials per pair as in the report, but not more per identity.
     trials_today = trials * min(pairs / promised.pairs, groups / max(1, classes))
     if 0 < errors < pairs:
         low, high = class_rate_interval(
             counts.errors.cpu(), counts.pairs.cpu(), pairs_span_classes=counts.is_shared, confidence=confidence
         )
-    else:  # only the report's errors show how errors cluster
+    else:  # without new errors, only the report's errors show their clustering
         low, high = interval_of_share(trials_today * (errors > 0), trials_today, confidence)
     today = ErrorRate(errors, pairs, float(low), float(high))
     # In odds, so that a rate of 50 % has a limit below 100 % too.
@@ -328,7 +328,7 @@ def _judge(
 
 
 def _times_the_data(today: ErrorRate, limit: float, trials: float, confidence: float) -> float:
-    """How many times as many groups would decide, if today's rate remains; trials: independent pairs of today."""
+    """Returns the factor of groups needed for a decision at today's rate; trials: today's independent pairs."""
     if today.errors in (0, today.pairs):
         kept = limit if today.errors else 1 - limit
         return math.log((1 - confidence) / 2) / math.log(kept) / trials
@@ -337,7 +337,7 @@ def _times_the_data(today: ErrorRate, limit: float, trials: float, confidence: f
 
 
 def _independent_trials(rate: ErrorRate) -> float:
-    """How many independent pairs have the rate's 95 % interval."""
+    """Returns the number of independent pairs that gives the rate's 95 % interval."""
     if rate.errors in (0, rate.pairs):
         return math.log(0.025) / math.log1p(-min(rate.high - rate.low, 0.975))
     deviation = (rate.high - rate.low) / (2 * 1.96)
@@ -351,18 +351,18 @@ def _find_doubtful_labels(
     threshold: float,
     rows: Sequence[int] | None,
 ) -> tuple[tuple[DoubtfulLabel, ...], Tensor]:
-    """Find the samples whose mean score with their class is below the threshold, and with another at or above it.
+    """Find samples whose mean score is below the threshold with their own class, and at or above it with another.
 
-    The other match must be rare: as strong as the top 5 % of such matches of samples that their own class accepts. If
-    images became harder instead, a rejected sample matches another class so well in about 5 % of cases. Unless
-    significantly more do (binomial, 1 %), no label is doubtful.
+    The score with the other class must be in the top 5 % of such scores among samples that their own class accepts. If
+    images only became harder, about 5 % of the rejected samples would reach that score. Labels are doubtful only if
+    significantly more do (binomial test, 1 %).
 
     Args:
-        ids, names: (N,) as the pairs were made from, and the name of each id.
+        ids, names: (N,) ids of the pairs' samples, and the name of each id.
         threshold: a score.
-        rows: N numbers that name the samples; None: 0, 1, …
+        rows: N row numbers of the samples; None: 0, 1, …
     Returns:
-        the doubtful ones, the best match first; an (N,) mask of all others, on the CPU.
+        Doubtful labels, best match first, and an (N,) mask of all other samples, on the CPU.
     """
     from scipy.special import bdtrc  # a dependency of pytorch-metric-learning's scikit-learn
 
@@ -395,9 +395,9 @@ def _find_doubtful_labels(
 
 
 def _best_other_class(pairs: PairDistances, is_member: Tensor) -> tuple[Tensor, Tensor]:
-    """(N,) mean score with the other class that each sample matches best, and that class.
+    """Returns (N,) mean scores with each sample's best other class, and that class.
 
-    is_member: (N,) samples that count in the mean of their class. Wrong labels would blur it.
+    is_member: (N,) mask of the samples in their class's mean, so that wrong labels can be excluded.
     """
     index, classes = pairs.index, len(pairs.classes)
     members = index[is_member]

@@ -1,4 +1,4 @@
-"""Models on the same samples, each at its own threshold for one target: how much more one of them misses, and where."""
+"""Compares models on the same samples, each at its own threshold for one target."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ from pml_ext.metrics.threshold.samples import Labels, Samples, SampleSource, num
 from pml_ext.metrics.threshold.searches import SearchPlan
 from pml_ext.metrics.threshold.structures import ClassErrors
 
-_AROUND = 1.5  # the slope of misses is measured between the target divided and multiplied by this
+_AROUND = 1.5  # the slope of the miss rate is measured between target / factor and target × factor
 _LISTED = 10
 
 
 @dataclass(frozen=True)
 class ModelDifference:
-    """Misses of a model less those of the first one, at the same rate of false accepts; a paired 95 % interval.
+    """Miss rate of a model minus that of the first, at the same FAR or FPIR, with a paired 95 % interval.
 
-    misses: "FRR" at the same FAR, or "FNIR" at the same FPIR. lost: the classes whose FRR grew most, as they are under
-    the first model and under this one.
+    misses: "FRR" at the same FAR, or "FNIR" at the same FPIR. lost: classes with the largest increase of FRR, each
+    under the first model and under this one.
     """
 
     model: str
@@ -42,7 +42,7 @@ class ModelDifference:
     def verdict(self) -> str:
         """In words."""
         if self.low <= 0 <= self.high:
-            return f"no difference between {self.model} and {self.first} can be told"
+            return f"no significant difference between {self.model} and {self.first}"
         return f"{self.model} misses {'more' if self.value > 0 else 'less'} than {self.first}"
 
     def summary(self) -> str:
@@ -52,13 +52,13 @@ class ModelDifference:
 
 @dataclass(frozen=True)
 class ModelComparison:
-    """A threshold report of each model, and the differences to the first."""
+    """Threshold reports by model, and differences to the first model."""
 
     reports: Mapping[str, ThresholdReport]
     differences: tuple[ModelDifference, ...]
 
     def summary(self) -> str:
-        """A line for each model, and one for each difference."""
+        """Returns one line per model and one per difference."""
         width = max(map(len, self.reports))
         lines = []
         for name, report in self.reports.items():
@@ -74,7 +74,7 @@ class ModelComparison:
 
 @dataclass(frozen=True)
 class _Misses:
-    """FRR or FNIR of a model, and (T,) its values without each class at a threshold moved back to the target."""
+    """FRR or FNIR of a model, and (T,) values with each class left out and the threshold readjusted to the target."""
 
     rate: float
     without: np.ndarray
@@ -88,20 +88,20 @@ def compare_models(
     search: SearchPlan | None = None,
     cameras: Labels | None = None,
 ) -> ModelComparison:
-    """Compares models at the same FAR, or at the same FPIR in galleries of a size.
+    """Compares models at the same FAR, or at the same FPIR for a gallery size.
 
-    Intervals are for identities like the set's: each is left out of both models, and each model's threshold is then
-    moved back to the target, to first order.
+    Intervals are for identities like the set's, by a jackknife: each identity is left out of both models, and each
+    model's threshold is readjusted to the target, to first order.
 
     Args:
         models: at least two names, each with the (N, D) embeddings of the same N samples; D may differ.
         labels, far, search, cameras: see `ThresholdReport.from_embeddings`.
     Raises:
         TypeError: neither far nor the fpir of a search, or both.
-        ValueError: fewer than two models; another number of samples.
+        ValueError: fewer than two models; different numbers of samples.
     """
     if len(models) < 2:
-        raise ValueError(f"models must be two or more; got {len(models)}")
+        raise ValueError(f"models must contain two or more; got {len(models)}")
     count = len(next(iter(models.values())))
     for name, embeddings in models.items():
         check_embeddings(embeddings, name)
@@ -140,7 +140,7 @@ def compare_models(
 
 
 def _lost_classes(first: ThresholdReport, second: ThresholdReport) -> tuple[tuple[ClassErrors, ClassErrors], ...]:
-    """The classes whose FRR grew, most first, under both models."""
+    """Returns the classes with increased FRR, largest increase first, under both models."""
     grown = []
     for before, after in zip(first.classes, second.classes, strict=True):
         growth = (after.frr or 0.0) - (before.frr or 0.0)

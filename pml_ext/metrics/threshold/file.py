@@ -13,7 +13,7 @@ from pml_ext.metrics.threshold.structures import Checkpoint, ClassErrors, Cosine
 
 FORMAT = "pml_ext threshold report 2"
 _LEFT_OUT_IF_NONE = ("searches", "groups", "calibration", "normalization")
-_NOT_A_KEY = ("cosine", "curves", "worst_pairs")  # under "threshold", or on the page only
+_NOT_A_KEY = ("cosine", "curves", "worst_pairs")  # stored under "threshold", or shown on the page only
 
 
 def write_report(report: ThresholdFields, path: Path) -> None:
@@ -34,13 +34,13 @@ def write_report(report: ThresholdFields, path: Path) -> None:
 
 
 def read_report(path: Path, checkpoint: str | Path | None) -> ThresholdFields:
-    """Read a report; compares the checkpoint's hash if one is given."""
+    """Read a report, and compare the checkpoint's hash if one is given."""
     try:
         content = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         if content.get("format") != FORMAT:
             raise ValueError(f'expected the format "{FORMAT}", got {content.get("format")!r:.80}')
         if content.get("checksum") != _checksum(content):
-            raise ValueError("it was changed after it was written, as its checksum shows. Make the report again")
+            raise ValueError("it was modified after it was saved (the checksum differs). Create the report again")
         cosine = msgspec.convert(content["threshold"]["cosine"], Cosine)
         report = msgspec.convert({**content, "cosine": cosine}, ThresholdFields)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -51,14 +51,14 @@ def read_report(path: Path, checkpoint: str | Path | None) -> ThresholdFields:
 
 
 def checkpoint_of(path: Path) -> Checkpoint:
-    """The name and the hash of a model file."""
+    """Returns the name and the hash of a model file."""
     return Checkpoint(path.name, sha256_of(path))
 
 
 def require_checkpoint(expected: Checkpoint | None, path: Path, source: Path) -> None:
     """Raise unless the model file at `path` is the one that the file `source` records."""
     if expected is None:
-        raise ValueError(f"{source} names no checkpoint to compare {path} with: save it with checkpoint=")
+        raise ValueError(f"{source} records no checkpoint to compare {path} with. Save it with checkpoint=")
     given = checkpoint_of(path)
     if given.sha256 != expected.sha256:
         raise ValueError(
@@ -68,7 +68,7 @@ def require_checkpoint(expected: Checkpoint | None, path: Path, source: Path) ->
 
 
 def _as_json(value: Any) -> Any:
-    """Dicts and lists, with the rates that follow from counts."""
+    """Returns dicts and lists, with rates computed from the counts."""
     if isinstance(value, (tuple, list)):
         return [_as_json(entry) for entry in value]
     if not is_dataclass(value):
@@ -82,7 +82,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _checksum(content: dict[str, Any]) -> str:
-    """SHA-256 of all other fields, however they are laid out in the file."""
+    """Returns the SHA-256 of all other fields, independent of the file's layout."""
     rest = {name: value for name, value in content.items() if name != "checksum"}
     text = json.dumps(
         rest,

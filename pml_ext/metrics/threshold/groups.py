@@ -1,4 +1,4 @@
-"""Error rates of a threshold by group of samples, and how far the groups lie apart."""
+"""Error rates of a threshold by group of samples, and ratios between groups."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -12,7 +12,7 @@ from pml_ext.metrics.threshold.samples import pooled_rate
 from pml_ext.metrics.threshold.structures import ErrorRate, Group, GroupComparison, GroupPair, Groups
 
 _MAX_GROUPS = 50
-_EXPECTED_ERRORS = 5  # at the pooled rate, below which a group's rate says nothing
+_EXPECTED_ERRORS = 5  # expected errors at the pooled rate; a group with fewer gets no rate
 
 
 def measure_groups(
@@ -22,10 +22,10 @@ def measure_groups(
     rates: tuple[ErrorRate, ErrorRate],
     cosine: float,
 ) -> Groups:
-    """Rates of (N,) groups 0, 1, … in the order of the pairs' samples; rates: FAR and FRR of all pairs."""
+    """Measure the rates of (N,) groups 0, 1, …, in the order of the pairs' samples; rates: FAR and FRR of all pairs."""
     count = len(names)
     if not 2 <= count <= _MAX_GROUPS:
-        raise ValueError(f"groups must name 2 to {_MAX_GROUPS} groups of samples; got {count}")
+        raise ValueError(f"groups must have 2 to {_MAX_GROUPS} different values; got {count}")
     errors = group_errors(pairs, groups, count, cosine)
     label, groups = pairs.index.cpu(), groups.cpu()
     members = torch.zeros((len(pairs.classes), count), dtype=torch.int64)
@@ -55,7 +55,7 @@ def measure_groups(
     between = []
     for a, b in combinations(range(count), 2):
         between.append(GroupPair((names[a], names[b]), far_of(a, b), impostor_pairs(a, b)))
-    # Identities of one group each are a sample of that group; otherwise all are one sample.
+    # If each identity has one group, groups are separate strata; otherwise there is one stratum.
     stratum = torch.zeros(len(members), dtype=torch.int64)
     if bool(((members > 0).sum(dim=1) == 1).all()):
         stratum = members.argmax(dim=1)
@@ -75,12 +75,12 @@ def measure_groups(
 
 
 def _pairs_needed(pooled: ErrorRate) -> float:
-    """As many pairs as would give a few errors at the rate of all pairs."""
+    """Returns the number of pairs with a few expected errors at the pooled rate."""
     return _EXPECTED_ERRORS / max(pooled.rate, 1 / pooled.pairs)
 
 
 def _rate(errors: Tensor, pairs: Tensor, needed: float, *, share: int) -> ErrorRate | None:
-    """See `pooled_rate`; None for fewer pairs than needed. share: number of classes that count a pair."""
+    """Returns the `pooled_rate`, or None for too few pairs. share: number of classes that count a pair."""
     if int(pairs.sum()) // share < needed:
         return None
     return pooled_rate(errors, pairs, is_shared=share == 2)
@@ -94,9 +94,9 @@ def _extreme_ratio(
     share: int,
     stratum: Tensor,
 ) -> tuple[GroupComparison, ...]:
-    """The highest rate of a group to the lowest; empty without two rates, or without an error.
+    """Returns the ratio of the highest to the lowest group rate; empty without two rates, or without an error.
 
-    errors, pairs: (T, G) of each class; share: see `_rate`.
+    errors, pairs: (T, G) counts per class; share: see `_rate`.
     """
     places = [place for place, rate in enumerate(rates) if rate is not None]
     measured = [rate for rate in rates if rate is not None]
@@ -106,7 +106,7 @@ def _extreme_ratio(
     high, low = int(values.argmax()), int(values.argmin())
     one, to = names[places[high]], names[places[low]]
     if not measured[low].errors:
-        # Both ends hold in 97.5 % of all sets, and so in 95 % together.
+        # Each rate's interval has 97.5 % confidence, so both together have 95 %.
         return (GroupComparison(one, to, None, measured[high].low / measured[low].high, None),)
     ratio = (values[high] / values[low]).log()[None]
     ratio_without = (without[:, high] / without[:, low]).log()[:, None]

@@ -1,4 +1,4 @@
-"""From embeddings to the contents of a threshold report: the threshold, and error rates of all pairs of the set."""
+"""Computes a threshold report from embeddings: the threshold, and the error rates of all pairs of the set."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -58,13 +58,13 @@ from pml_ext.metrics.threshold.structures import (
 )
 
 _STEPS = 6
-_ONE_THREAD = 4096  # samples whose pairs one thread measures in seconds
+_ONE_THREAD = 4096  # number of samples whose pairs take one thread seconds
 _CURVE_POINTS = 301
-_WORST_PAIRS = 6  # of each kind
+_WORST_PAIRS = 6  # listed pairs of each kind
 
 
 def choose_target(far: float | None, frr: float | None, target: str | None, fpir: float | None) -> Target:
-    """The one target that is given; TypeError for none or several."""
+    """Returns the given target; TypeError for none or several."""
     if sum(given is not None for given in (far, frr, target, fpir)) != 1:
         raise TypeError(
             f'exactly one of far=, frr=, target="utility" and the fpir of search= must be given; got {far=}, {frr=}, '
@@ -95,7 +95,7 @@ def measure_threshold(
     normalize: Normalization | None,
     source: SampleSource,
 ) -> ThresholdFields:
-    """Does the work of `ThresholdReport.from_embeddings`; see there."""
+    """Implements `ThresholdReport.from_embeddings`."""
     check_embeddings(embeddings)
     count = len(embeddings)
     with one_thread(if_small=count <= _ONE_THREAD), show_steps(_STEPS) as begin:
@@ -103,7 +103,7 @@ def measure_threshold(
         check_directions(embeddings, "embeddings")
         check_not_collapsed(embeddings)
         if opis.negatives_per_positive is not None:
-            raise ValueError("a threshold report counts all pairs: leave negatives_per_positive of opis out")
+            raise ValueError("a threshold report counts all pairs. Leave negatives_per_positive out of opis")
         source.check(count)
         ids, names = number_classes(labels, count)
         camera_ids = None if cameras is None else number_classes(cameras, count, "cameras")[0]
@@ -115,8 +115,8 @@ def measure_threshold(
         copies = _count_copies(embeddings)
         if copies:
             warn_caller(
-                f"{copies} of {count} embeddings are copies of others: their pairs at distance 0 make the rates "
-                "look better than they are; leave copies out"
+                f"{copies} of {count} embeddings are copies of others; pairs at distance 0 make the rates look "
+                "better than they are. Remove the copies"
             )
         begin("choosing the threshold")
         planned = None if search is None else PlannedSearch(search, samples)
@@ -168,7 +168,7 @@ def measure_threshold(
 
 
 def threshold_for(target: Target, pairs: PairDistances) -> float:
-    """The L2 distance that meets a target of pairs; ValueError for too few pairs."""
+    """Returns the L2 distance that meets a target for pairs; ValueError for too few pairs."""
     if target.kind == "utility":
         return threshold_of_best_utility(pairs)
     assert target.value is not None
@@ -180,7 +180,7 @@ def threshold_for(target: Target, pairs: PairDistances) -> float:
 def error_rates(
     pairs: PairDistances, labels: Sequence[int | str], distance: float
 ) -> tuple[ErrorRate, ErrorRate, tuple[ClassErrors, ...]]:
-    """FAR, FRR and errors by class at a distance; labels: names of pairs.classes."""
+    """Returns FAR, FRR and errors by class at a distance; labels: names of pairs.classes."""
     at = torch.tensor([distance], dtype=torch.float64)
     accepted, false_accepts = (counts[:, 0] for counts in pairs.accepted(at))
     false_rejects = pairs.positive_pairs - accepted
@@ -193,9 +193,9 @@ def error_rates(
 
 
 def worst_pairs(pairs: PairDistances, ids: Tensor, names: Sequence[int | str], source: SampleSource) -> WorstPairs:
-    """The impostor pairs of the highest cosine and the genuine pairs of the lowest, worst first.
+    """Returns the impostor pairs with the highest cosines and the genuine pairs with the lowest, worst first.
 
-    ids, names: (N,) as the pairs were made from, and the name of each id. Genuine pairs are those that `pairs` counts.
+    ids, names: (N,) ids of the pairs' samples, and the name of each id. Genuine pairs are those that `pairs` counts.
     """
     impostors, genuine = _SmallestPairs(), _SmallestPairs()
     with full_precision(pairs.unit.device):
@@ -222,7 +222,7 @@ def worst_pairs(pairs: PairDistances, ids: Tensor, names: Sequence[int | str], s
 
 
 class _SmallestPairs:
-    """The pairs of the smallest values over all blocks: (value, place of one sample, place of the other), ascending."""
+    """The pairs with the smallest values over all blocks: (value, index of one sample, of the other), ascending."""
 
     def __init__(self) -> None:
         self.found: list[tuple[float, int, int]] = []
@@ -234,7 +234,7 @@ class _SmallestPairs:
 
 
 def _require_pairs(pairs: PairDistances, names: Sequence[int | str]) -> None:
-    """Raise unless the set has impostor pairs and genuine ones."""
+    """Raise unless the set has impostor pairs and genuine pairs."""
     count = len(pairs.index)
     if not pairs.total_negative_pairs:
         raise ValueError(f"a threshold needs impostor pairs; all {count} samples are of class {names[0]!r}")
@@ -242,10 +242,10 @@ def _require_pairs(pairs: PairDistances, names: Sequence[int | str]) -> None:
         return
     if isinstance(pairs, CameraPairs) and pairs.of_one_camera().total_positive_pairs:
         raise ValueError(
-            "a threshold needs genuine pairs of two cameras; no class is seen by two of them. Leave cameras out to "
-            "count pairs of one camera"
+            "a threshold needs genuine pairs across cameras; every class has one camera. Leave cameras out to count "
+            "pairs of one camera"
         )
-    raise ValueError(f"a threshold needs genuine pairs; each of the {count} samples is a class of its own")
+    raise ValueError(f"a threshold needs genuine pairs; each of the {count} samples has its own class")
 
 
 def _far(pairs: PairDistances, false_accepts: Tensor) -> ErrorRate:
@@ -257,7 +257,7 @@ def _frr(pairs: PairDistances, accepted: Tensor) -> ErrorRate:
 
 
 def _camera_rates(pairs: PairDistances, cameras: Tensor | None, distance: float) -> CameraRates | None:
-    """FRR of both kinds of genuine pairs; impostor pairs are not computed."""
+    """Returns the FRR of genuine pairs across and within cameras, without computing impostor pairs."""
     if cameras is None or not isinstance(pairs, CameraPairs):
         return None
     at = torch.tensor([distance], dtype=torch.float64)
@@ -285,7 +285,7 @@ def _consistency(pairs: PairDistances, opis: OPISSettings) -> Consistency | None
 
 
 def _curves(pairs: PairDistances) -> ThresholdCurves:
-    """Curves of all pairs of a set, in two passes: the first finds the range of distances, the second counts in it."""
+    """Compute curves over all pairs, in two passes: one for the distance range, one for the counts."""
     coarse = torch.linspace(0, 2, 65, dtype=torch.float64)
     genuine, impostors = count_accepted(pairs, coarse)
     accepted = (genuine + impostors).cpu()

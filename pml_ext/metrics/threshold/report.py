@@ -1,4 +1,4 @@
-"""One threshold for a deployed matcher, and how unevenly it treats the classes."""
+"""Decision threshold of a deployed matcher, with its error rates overall and by class."""
 
 import math
 from collections.abc import Sequence
@@ -35,31 +35,31 @@ _ENTRIES = 2**20  # numbers of a block of embeddings
 
 @dataclass(frozen=True)
 class ThresholdReport(ThresholdFields):
-    """A decision threshold from validation embeddings, and what it does to each class.
+    """A decision threshold from validation embeddings, with its error rates for each class.
 
-    A pair is accepted when its cosine >= `cosine`, which is when the L2 distance of the normalised embeddings
-    <= `distance` = sqrt(2 − 2 cosine). All pairs of the set are counted, in blocks and in float64.
+    A pair is accepted if its cosine >= `cosine`, or equivalently if the L2 distance of the normalised embeddings is at
+    most `distance` = sqrt(2 − 2 cosine). Rates are over all pairs of the set, computed in blocks in float64.
 
-    Make one with `from_embeddings` or `load`.
+    Create a report with `from_embeddings` or `load`.
 
     Attributes:
         cosine: the threshold.
-        far, frr: pooled over all pairs, with 95 % intervals for other classes of the same kind. A pair's errors
-            depend on its classes, and an interval that took pairs for independent would be far too narrow.
-        classes: by class, in the order of the labels.
-        consistency: None with fewer than two classes that have a genuine and an impostor pair.
-        samples, embedding_dim: of the set.
-        copies: samples whose embedding equals that of an earlier one.
-        version: of pml_ext.
-        checkpoint: None where none was named, see `with_checkpoint`.
-        cameras: genuine pairs across cameras and within one; None where cameras are not known.
+        far, frr: pooled over all pairs, with 95 % intervals for other classes of the same kind. The intervals account
+            for the dependence between pairs of a class.
+        classes: errors by class, in the order of the labels.
+        consistency: OPIS; None if fewer than two classes have genuine and impostor pairs.
+        samples, embedding_dim: size of the set.
+        copies: number of samples whose embedding equals that of an earlier sample.
+        version: version of pml_ext.
+        checkpoint: model file, see `with_checkpoint`; None if not recorded.
+        cameras: FRR across cameras and within a camera; None if cameras are unknown.
         groups: rates by group of samples; None without groups.
-        calibration: from cosine to likelihood ratio, see `probability`; None with too few classes.
+        calibration: maps cosine to likelihood ratio, see `probability`; None for too few classes.
         normalization: the cohort that normalised the scores; `cosine` is then a threshold of normalised scores,
             `distance` sqrt(2 − 2 score), and scores beyond [−1, 1] count as −1 or 1. None: plain cosines.
         searches: rates in galleries of several sizes; None without a planned size.
-        data, made: what the embeddings are of; when the report was made (UTC).
-        curves, worst_pairs: what figure and page show; not kept in the file.
+        data, made: name of the data; creation time of the report (UTC).
+        curves, worst_pairs: contents of figure and page; not saved in the file.
 
     >>> import torch
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.6, 0.8]])
@@ -88,29 +88,29 @@ class ThresholdReport(ThresholdFields):
     ) -> "ThresholdReport":
         """Choose the threshold for exactly one target, and measure it on all pairs.
 
-        Pairs whose cosines differ by less than 1e-6 count as tied, so that the target is met in float32 too. Of
-        all thresholds that decide alike the middle one is taken.
+        Pairs whose cosines differ by less than 1e-6 count as tied, so that the target is also met in float32. Among
+        thresholds with equal decisions, the middle one is chosen.
 
         Args:
-            embeddings: (N, D) of one or more samples a class, finite, no zero rows; normalised here.
+            embeddings: (N, D), one or more samples per class, finite, no zero rows; normalised here.
             labels: (N,) class ids, integers or strings.
-            far: the largest threshold (in distance) whose FAR is at most this, at least 1 / impostor pairs.
-            frr: the smallest threshold (in distance) whose FRR is at most this, at least 1 / genuine pairs.
-            target: "utility": the largest harmonic mean of 1 − FAR and 1 − FRR.
+            far: choose the largest distance threshold with a FAR of at most this, at least 1 / impostor pairs.
+            frr: choose the smallest distance threshold with an FRR of at most this, at least 1 / genuine pairs.
+            target: "utility": choose the largest harmonic mean of 1 − FAR and 1 − FRR.
             cameras: (N,) integers or strings: the camera of each sample. Genuine pairs of one camera are easier than
-                those that a deployed matcher sees: where cameras are known, threshold, FRR and OPIS are of genuine
-                pairs across cameras, and both FRRs are reported.
-            groups: (N,) integers or strings, 2 to 50 different: rates by group and pair of groups.
-            search: rates in galleries; with its `fpir`, the target is that of searches.
+                pairs in deployment. With cameras, threshold, FRR and OPIS use genuine pairs across cameras, and both
+                FRRs are reported.
+            groups: (N,) integers or strings, 2 to 50 different values: report rates by group and pair of groups.
+            search: report rates in galleries; its `fpir` is the target if given.
             opis: FAR range, grid and epsilon, see `functional.epsilon_opis`; its seed is also that of the pairs
                 that the calibration draws. None: `OPISSettings()`.
-            normalize: decide by normalised scores instead of cosines, by a `CohortNormalization` or, with a
-                `GalleryCohort`, by the embeddings themselves. The report keeps k, strength and the cohort's SHA-256.
+            normalize: use normalised scores instead of cosines, by a `CohortNormalization`, or by the embeddings
+                themselves with a `GalleryCohort`. The report stores k, strength and the cohort's SHA-256.
             source: names and images of the samples, for the page.
         Raises:
             TypeError: embeddings neither a tensor nor an array; none or several targets.
-            ValueError: input that does not fit; no genuine or no impostor pair, or none of two cameras; a target out
-                of range or that needs more pairs.
+            ValueError: mismatched input; no genuine or no impostor pairs, or none across cameras; a target out of
+                range, or one that needs more pairs.
         Warns:
             UserWarning: samples that are copies of others.
         """
@@ -133,15 +133,14 @@ class ThresholdReport(ThresholdFields):
     @overload
     def accept(self, scores: np.ndarray | float, *, normalized: bool = ...) -> np.ndarray: ...
     def accept(self, scores: Tensor | np.ndarray | float, *, normalized: bool = False) -> Tensor | np.ndarray:
-        """Decide about cosine similarities.
+        """Returns the decisions for cosine similarities.
 
         Args:
-            scores: any shape, finite, in [−1, 1] (to 1 %, as 16 bits round); normalised ones may exceed that by the
-                strength.
-            normalized: True for a report on normalised scores, which plain cosines are not: `accept_pairs` normalises
-                them.
+            scores: any shape, finite, in [−1, 1] (with 1 % tolerance for 16-bit rounding); normalised scores may exceed
+                that by the strength.
+            normalized: pass True if the report uses normalised scores; `accept_pairs` normalises cosines.
         Returns:
-            bool of the same shape, a tensor for a tensor: score >= cosine, compared in float64.
+            Bool of the same shape (a tensor for a tensor): score >= cosine, compared in float64.
         Raises:
             ValueError: values out of range, such as distances or NaN; normalised scores for a report on cosines, or
                 cosines for one on normalised scores.
@@ -150,13 +149,13 @@ class ThresholdReport(ThresholdFields):
         return accepted
 
     def _scores(self, scores: Tensor | np.ndarray | float, normalized: bool) -> Any:
-        """Scores in float64, after checks."""
+        """Returns checked scores in float64."""
         if normalized != (self.normalization is not None):
             if normalized:
-                raise ValueError("the threshold is of plain cosines: leave normalized out")
+                raise ValueError("the threshold is for cosines. Leave normalized out")
             raise ValueError(
-                "the threshold is of normalised scores, not of cosines: normalise them and give normalized=True, "
-                "or give accept_pairs the embeddings and the cohort"
+                "the threshold is for normalised scores, not cosines. Normalise the scores and pass normalized=True, "
+                "or pass embeddings and cohort to accept_pairs"
             )
         wide: Any = scores.double() if isinstance(scores, Tensor) else np.asarray(scores, dtype=np.float64)
         limit = 1.0 if self.normalization is None else 1.0 + self.normalization.strength
@@ -177,16 +176,16 @@ class ThresholdReport(ThresholdFields):
     def accept_pairs(
         self, a: Tensor | np.ndarray, b: Tensor | np.ndarray, *, normalization: CohortNormalization | None = None
     ) -> Tensor | np.ndarray:
-        """Decide about pairs of embeddings, in blocks of rows.
+        """Returns the decisions for pairs of embeddings, computed in blocks of rows.
 
         Args:
-            a, b: (P, D), row i of one against row i of the other; D as of the embeddings that the threshold is from.
-            normalization: of a report on normalised scores: that of the report, or with the gallery as cohort, today's
-                gallery with the report's k and strength. a and b count as not being in the cohort.
+            a, b: (P, D); row i of one is compared with row i of the other. D must be the report's.
+            normalization: required for a report on normalised scores: the report's cohort, or if the gallery is the
+                cohort, the current gallery with the report's k and strength. a and b are assumed not to be in it.
         Returns:
             (P,) bool, an array for arrays.
         Raises:
-            ValueError: another D or P; rows that are zero or not finite; another normalization.
+            ValueError: different D or P; rows that are zero or not finite; a different normalization.
         """
         one, other = as_tensor(a), as_tensor(b)
         require_embeddings(one, "a", self.embedding_dim)
@@ -195,7 +194,7 @@ class ThresholdReport(ThresholdFields):
             raise ValueError(f"a and b must have the same number of rows; got {len(one)} and {len(other)}")
         require_cohort(self.normalization, normalization)
         size = min(len(one), max(1, _ENTRIES // self.embedding_dim))
-        # Memory of their own, block by block, took most of the time.
+        # New memory for each block took most of the time.
         memory = one.new_empty((2, size, self.embedding_dim), dtype=torch.float64)
         scores = []
         for x, y in zip(one.split(size), other.split(size), strict=True):
@@ -212,22 +211,22 @@ class ThresholdReport(ThresholdFields):
     def probability(
         self, scores: Tensor | np.ndarray | float, *, prior: float, normalized: bool = False
     ) -> Tensor | np.ndarray:
-        """Probability that pairs are of one identity, by the report's calibration.
+        """Returns the probability that pairs are genuine, by the report's calibration.
 
         Args:
-            scores, normalized: as for `accept`.
-            prior: share of genuine pairs among those that are compared, in (0, 1): 1 / (N + 1) where each of N + 1
-                people is as likely.
+            scores, normalized: see `accept`.
+            prior: share of genuine pairs among the compared pairs, in (0, 1); e.g. 1 / (N + 1) for N + 1 equally
+                likely people.
         Returns:
-            the same shape, float64, a tensor for a tensor.
+            Float64 of the same shape, a tensor for a tensor.
         Raises:
-            ValueError: scores that `accept` refuses; a prior out of range; a report without calibration: too few
-                classes, or from before it had one.
+            ValueError: scores that `accept` rejects; a prior out of range; a report without calibration (too few
+                classes, or an older version).
         """
         check_fraction(prior, "prior")
         if self.calibration is None:
             raise ValueError(
-                "the report has no calibration: make it again, with genuine pairs of at least four classes"
+                "the report has no calibration. Create it again, with genuine pairs of at least four classes"
             )
         ratio = self.calibration.slope * self._scores(scores, normalized) + self.calibration.intercept
         chance = torch.sigmoid(torch.as_tensor(ratio + math.log(prior / (1 - prior))))
@@ -247,31 +246,31 @@ class ThresholdReport(ThresholdFields):
     ) -> ThresholdCheck:
         """Compare today's FAR and FRR at this threshold with the report's.
 
-        At work labels are unknown, but samples of one frame (image, moment) are different people, and samples of one
-        track are the same. Without any of them every pair counts as an impostor pair: its acceptance rate bounds FAR
-        from above, so that it can confirm the threshold but not refute it. Intervals take classes, frames or tracks
-        for independent: leave out most of many frames that show the same people.
+        In production labels are unknown, but samples of one frame (image, moment) are different people, and samples of
+        one track are the same person. Without labels, frames and tracks, every pair counts as an impostor pair. The
+        accept rate is then an upper bound of FAR, which can confirm the threshold but not refute it. Intervals assume
+        independent classes, frames or tracks: subsample frames that show the same people.
 
         A rate holds up to twice the report's odds, or up to the report's interval if that is wider. Odds are
         rate / (1 − rate): a rate of 1 % holds up to nearly 2 %, one of 50 % up to 67 %.
 
-        Without any error today, the interval is of as many independent pairs as the report's errors show, per pair and
-        at most per identity. If the threshold fails only with samples that match another class and not their own, the
-        verdict is "cannot be told" and `doubtful_labels` has them.
+        If the new data has no errors, the number of independent pairs is estimated from the clustering of the report's
+        errors. If the threshold fails only because of samples that match another class and not their own, the verdict
+        is "cannot be told", and `doubtful_labels` lists them.
 
         Args:
-            embeddings: (N, D) of the same weights.
-            labels: (N,) integers or strings, identities.
-            frames, tracks: (N,) instead of labels; one of them is enough.
-            cameras: (N,) integers or strings, if the report's FRR is across cameras: with labels they are required.
+            embeddings: (N, D), computed with the same weights.
+            labels: (N,) identities, integers or strings.
+            frames, tracks: (N,) ids, instead of labels; one of both is enough.
+            cameras: (N,) integers or strings; required with labels if the report's FRR is across cameras.
                 Tracks without cameras are compared with the report's FRR within a camera.
-            look: 1 for the first check, 2 for the second, …: the n-th is made with an error rate of 0.05 · 6 / (π n)²,
-                so that over all checks a threshold that holds is refuted with a probability of at most 5 %.
-            normalization: see `accept_pairs`; None: of a report with the gallery as cohort, these embeddings are it.
-            rows: N numbers that name the samples in `doubtful_labels`; None: 0, 1, …
+            look: number of this check, 1 for the first, 2 for the second, … The n-th check has an error rate of
+                0.05 · 6 / (π n)², so that a series of checks raises a false alarm in at most 5 % of cases.
+            normalization: see `accept_pairs`; None: if the gallery is the report's cohort, use these embeddings.
+            rows: N row numbers of the samples, for `doubtful_labels`; None: 0, 1, …
         Raises:
-            ValueError: another D; zero rows; no pair known to be the same or different; labels beside frames or tracks;
-                cameras missing, or given for a report that counts all genuine pairs; another normalization.
+            ValueError: different D; zero rows; no pair with a known relation; labels combined with frames or tracks;
+                cameras missing, or given for a report that counts all genuine pairs; a different normalization.
 
         >>> import torch
         >>> generator = torch.Generator().manual_seed(0)
@@ -286,38 +285,38 @@ class ThresholdReport(ThresholdFields):
         return check_threshold(self, embeddings, known, look=look, normalization=normalization, rows=rows)
 
     def with_checkpoint(self, path: str | Path) -> "ThresholdReport":
-        """The same report, with the name and the hash of the model file that the embeddings are from.
+        """Returns a copy with the name and the hash of the model file that computed the embeddings.
 
         Raises:
-            OSError: a file that cannot be read.
+            OSError: the file cannot be read.
         """
         return replace(self, checkpoint=checkpoint_of(Path(path)))
 
     def save(self, path: str | Path, *, checkpoint: str | Path | None = None) -> None:
-        """Write JSON, best beside the checkpoint.
+        """Write a JSON file, preferably next to the checkpoint.
 
         Args:
-            checkpoint: the model file, as `with_checkpoint`; its hash is kept, and `load` compares it.
+            checkpoint: model file, see `with_checkpoint`. Its hash is stored, and `load` compares it.
         """
         write_report(self if checkpoint is None else self.with_checkpoint(checkpoint), Path(path))
 
     @classmethod
     def load(cls, path: str | Path, *, checkpoint: str | Path | None = None) -> "ThresholdReport":
-        """Read what `save` wrote.
+        """Read a file written by `save`.
 
         Args:
-            checkpoint: the model file in use; it must be the one that the report was saved with.
+            checkpoint: model file in use; must be the one recorded in the report.
         Warns:
-            UserWarning: a report of a checkpoint, and none to compare it with.
+            UserWarning: the report records a checkpoint, and none is given.
         Raises:
             FileNotFoundError: no such file.
-            ValueError: not such a report; a report of another checkpoint, or of none where one is given.
+            ValueError: not a report; the report records another checkpoint, or none although one is given.
         """
         report = cls(**vars(read_report(Path(path), checkpoint)))
         if checkpoint is None and report.checkpoint is not None:
             warn_caller(
-                f"{path} is of the checkpoint {report.checkpoint.file}, which was compared with nothing: give "
-                "checkpoint=, the model file in use"
+                f"{path} records the checkpoint {report.checkpoint.file}, which was not compared with the model in "
+                "use: pass checkpoint="
             )
         return report
 
@@ -336,7 +335,7 @@ class ThresholdReport(ThresholdFields):
         write_atomically(path, page_of(self, threshold_figures(self)))
 
     def summary(self) -> str:
-        """The report as lines of text."""
+        """Returns the report as lines of text."""
         from pml_ext.reports.threshold_text import summary_lines
 
         rows = summary_lines(self)

@@ -1,4 +1,4 @@
-"""Samples of a threshold: classes, cameras, pairs, and the cohort that normalises their scores."""
+"""Samples of a threshold report: classes, cameras, pairs, and the cohort that normalises their scores."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -23,11 +23,11 @@ Labels = Tensor | np.ndarray | Sequence[int] | Sequence[str]
 
 @dataclass(frozen=True)
 class Samples:
-    """Embeddings of N samples with what decides which of them form genuine pairs.
+    """Embeddings of N samples, with the ids that define genuine pairs.
 
     embeddings: (N, D).
     ids: (N,) class ids 0, 1, …, on the CPU.
-    cameras: (N,) ids; with them only genuine pairs of two cameras count. None where unknown.
+    cameras: (N,) ids; with them only genuine pairs across cameras count. None if unknown.
     offsets: (N,), subtracted from each cosine of the sample, see `CohortNormalization`. None for plain cosines.
     """
 
@@ -37,29 +37,29 @@ class Samples:
     offsets: Tensor | None = None
 
     def subset(self, mask: Tensor) -> "Samples":
-        """Some of them, by a (N,) mask on the CPU."""
+        """Returns the samples selected by a (N,) mask on the CPU."""
         on_device = mask.to(self.embeddings.device)
         cameras = None if self.cameras is None else self.cameras[mask]
         offsets = None if self.offsets is None else self.offsets[on_device]
         return Samples(self.embeddings[on_device], self.ids[mask], cameras, offsets)
 
     def in_float32(self) -> "Samples":
-        """The same, for measurements that need no float64."""
+        """Returns the samples in float32."""
         return replace(self, embeddings=self.embeddings.float())
 
     def pairs(self) -> PairDistances:
-        """The pairs that a deployed matcher sees: all, or where cameras are known, genuine ones of two cameras."""
+        """Returns the pairs of a deployed matcher: all pairs, or with cameras, only genuine pairs across cameras."""
         if self.cameras is None:
             return PairDistances(self.embeddings, self.ids, offsets=self.offsets)
         return CameraPairs(self.embeddings, self.ids, self.cameras, offsets=self.offsets)
 
     def best_scores(self, template: Template) -> BestScores:
-        """The scores that decide about searches."""
+        """Returns the scores of searches."""
         return BestScores(self.embeddings, self.ids, self.cameras, template, offsets=self.offsets)
 
 
 class CameraPairs(PairDistances):
-    """`PairDistances` whose positive pairs are of two cameras each, by (N,) integers; its negative pairs are all."""
+    """`PairDistances` with positive pairs across cameras only, by (N,) integers, and all negative pairs."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class CameraPairs(PairDistances):
     ) -> None:
         super().__init__(embeddings, labels, offsets=offsets)
         cameras = check_labels(cameras, len(embeddings), "cameras")
-        order = torch.argsort(labels.to(self.unit.device), stable=True)  # as the samples are sorted
+        order = torch.argsort(labels.to(self.unit.device), stable=True)  # in the order of the sorted samples
         self._camera = cameras.to(self.unit.device)[order]
         cells, sizes = torch.unique(torch.stack([self.index, self._camera]), dim=1, return_counts=True)
         within = torch.zeros_like(self.positive_pairs)
@@ -81,13 +81,13 @@ class CameraPairs(PairDistances):
         self._one_camera = False
 
     def of_one_camera(self) -> "CameraPairs":
-        """The same set, whose positive pairs are those of one camera."""
+        """Returns the same set with positive pairs within a camera."""
         other = copy(self)
         other.positive_pairs = self._within
         other._one_camera = True
         return other
 
-    # Every count of positive pairs takes them from here.
+    # All counts of positive pairs use this method.
     def _positive_places(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
         flat, row, column = super()._positive_places(block)
         same = self._camera[block.rows][row] == self._camera[block.columns][column]
@@ -100,8 +100,8 @@ class SampleSource:
     """Where the samples of a `ThresholdReport` come from, for its page.
 
     Args:
-        rows: N numbers that name the samples, such as their rows in a file; None: 0, 1, …
-        paths: N image files of the samples (None for one without), which the page shows of the worst pairs.
+        rows: N row numbers of the samples, such as rows in a file; None: 0, 1, …
+        paths: N image files (None for a sample without one); the page shows those of the worst pairs.
         data: name of the data set or file.
 
     >>> SampleSource(rows=[7, 9], data="val.npz").row(1)
@@ -113,23 +113,23 @@ class SampleSource:
     data: str | None = None
 
     def check(self, count: int) -> None:
-        """Raise unless rows and paths are of `count` samples."""
+        """Raise unless rows and paths have `count` entries."""
         for name, values in (("rows", self.rows), ("paths", self.paths)):
             if values is not None and len(values) != count:
-                raise ValueError(f"{name} must have {count} entries, one an embedding; got {len(values)}")
+                raise ValueError(f"{name} must have {count} entries, one per embedding; got {len(values)}")
 
     def row(self, place: int) -> int:
-        """The number of the sample at a place of the embeddings."""
+        """Returns the row number of a sample, given its index in the embeddings."""
         return place if self.rows is None else int(self.rows[place])
 
     def sample(self, place: int, label: int | str) -> Sample:
-        """The sample at a place of the embeddings."""
+        """Returns the sample at an index in the embeddings."""
         path = None if self.paths is None else self.paths[place]
         return Sample(self.row(place), label, None if path is None else str(path))
 
 
 def number_classes(labels: Labels, count: int, name: str = "labels") -> tuple[Tensor, tuple[int | str, ...]]:
-    """(count,) int64 ids on the CPU, in the order of the classes' names; the name of each id. name: for messages."""
+    """Returns (count,) int64 ids on the CPU, in the order of the class names, and each id's name. name: for errors."""
     if isinstance(labels, Tensor):
         labels = check_labels(labels, count, name)
         values = labels.cpu().numpy()
@@ -146,28 +146,28 @@ def number_classes(labels: Labels, count: int, name: str = "labels") -> tuple[Te
 
 
 def pooled_rate(errors: Tensor, pairs: Tensor, *, is_shared: bool) -> ErrorRate:
-    """The rate of (T,) errors and pairs of each class; is_shared: both classes of an (impostor) pair count it."""
+    """Returns the pooled rate of (T,) errors and pairs per class; is_shared: each pair counts for two classes."""
     share = 2 if is_shared else 1
     interval = class_rate_interval(errors, pairs, pairs_span_classes=is_shared)
     return ErrorRate(int(errors.sum()) // share, int(pairs.sum()) // share, *interval)
 
 
 def as_tensor(rows: Any) -> Any:
-    """A NumPy array as a tensor that shares its memory; anything else as it is."""
+    """Returns a NumPy array as a tensor that shares its memory; anything else unchanged."""
     if isinstance(rows, np.ndarray):
         return torch.from_numpy(np.require(rows, requirements=["C", "W"]))
     return rows
 
 
 def check_directions(rows: Tensor, name: str) -> None:
-    """No zero rows: they have no direction, and no cosine."""
+    """Raise for zero rows, which have no cosine."""
     zero = int((~rows.any(dim=1)).sum())
     if zero:
         raise ValueError(f"{name} must not be zero vectors, which have no cosine; got {zero} of {len(rows)} rows")
 
 
 def require_embeddings(rows: Tensor, name: str, dim: int) -> None:
-    """Raise unless they are finite rows of `dim` columns, none of them zero."""
+    """Raise unless rows are finite, non-zero, and have `dim` columns."""
     check_embeddings(rows, name)
     if rows.shape[1] != dim:
         raise ValueError(
@@ -179,7 +179,7 @@ def require_embeddings(rows: Tensor, name: str, dim: int) -> None:
 
 
 def describe_cohort(normalize: Normalization | None, samples: int) -> NormalizationRecord | None:
-    """The record that a report keeps; samples: size of the set, which may be its own cohort."""
+    """Returns the normalisation record of a report; samples: size of the set, which may be its own cohort."""
     if normalize is None:
         return None
     if isinstance(normalize, GalleryCohort):
@@ -194,17 +194,17 @@ def describe_cohort(normalize: Normalization | None, samples: int) -> Normalizat
 
 
 def require_cohort(expected: NormalizationRecord | None, given: CohortNormalization | None) -> None:
-    """Raise unless the given normalisation makes the scores of a report with `expected`."""
+    """Raise unless the given normalisation computes the scores of a report with `expected`."""
     if expected is None:
         if given is not None:
-            raise ValueError("the threshold is of plain cosines: leave normalization out")
+            raise ValueError("the threshold is for cosines. Leave normalization out")
         return
     numbers = f"k = {expected.k} and strength = {expected.strength:g}"
     wanted = f"fitted to the gallery with {numbers}"
     if expected.cohort == "samples":
         wanted = f"that of the report, with {numbers} and the cohort {str(expected.sha256)[:12]}…"
     if given is None:
-        raise ValueError(f"the threshold is of normalised scores: give normalization, {wanted}")
+        raise ValueError(f"the threshold is for normalised scores. Pass normalization, {wanted}")
     differs = (given.k, given.strength) != (expected.k, expected.strength)
     if differs or (expected.cohort == "samples" and given.sha256 != expected.sha256):
         raise ValueError(
@@ -216,7 +216,7 @@ def require_cohort(expected: NormalizationRecord | None, given: CohortNormalizat
 def offsets_for(
     expected: NormalizationRecord | None, given: CohortNormalization | None, embeddings: Tensor
 ) -> Tensor | None:
-    """Offsets of new samples for the scores of a report; a gallery is its own cohort unless one is given."""
+    """Returns the offsets of new samples for a report's scores; a gallery is its own cohort unless one is given."""
     if expected is not None and expected.cohort == "gallery" and given is None:
         return offsets_of_pairs(GalleryCohort(expected.k, expected.strength), embeddings)
     require_cohort(expected, given)
@@ -224,7 +224,7 @@ def offsets_for(
 
 
 def pair_scores(a: Tensor, b: Tensor, normalization: CohortNormalization | None) -> Tensor:
-    """(P,) scores of row i with row i, of unit rows in float64."""
+    """Returns (P,) scores of row i with row i, for unit rows in float64."""
     cosines = (a * b).sum(dim=1)
     if normalization is None:
         return cosines

@@ -1,4 +1,4 @@
-"""Searches in galleries of a planned size: their threshold, and their rates from a tenth to ten times that size."""
+"""Searches in galleries of a planned size: the threshold, and the rates from a tenth to ten times that size."""
 
 from dataclasses import dataclass, replace
 
@@ -14,17 +14,17 @@ from pml_ext.functional.open_set.identification import RateWithInterval, search_
 from pml_ext.metrics.threshold.samples import Samples
 from pml_ext.metrics.threshold.structures import CMC_RANKS, GalleryRates, MeanRate, Searches
 
-_SIZES = (0.1, 0.2, 0.5, 1, 2, 5, 10)  # times the planned one
+_SIZES = (0.1, 0.2, 0.5, 1, 2, 5, 10)  # factors of the planned size
 
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """Searches that a `ThresholdReport` is planned for.
+    """Planned searches of a `ThresholdReport`.
 
     Args:
-        gallery_size: identities to be enrolled.
-        fpir: choose the smallest cosine whose false positive identification rate is at most this in searches of
-            `gallery_size` identities; None: the threshold has another target, and searches are measured at it.
+        gallery_size: number of identities to enrol.
+        fpir: choose the smallest cosine with at most this false positive identification rate in searches of
+            `gallery_size` identities. None: the report has another target, and searches use its threshold.
         rank, template: see `functional.identification`.
     Raises:
         ValueError: a number out of range.
@@ -47,7 +47,7 @@ class SearchPlan:
 
 
 class PlannedSearch:
-    """The scores of a set that decide about its searches, and the threshold of a plan."""
+    """The search scores of a set, and the threshold of a plan."""
 
     def __init__(self, plan: SearchPlan, samples: Samples) -> None:
         self.plan = plan
@@ -56,29 +56,29 @@ class PlannedSearch:
         self._measurable = self._scores.identities - 1  # the largest gallery
         if plan.gallery_size > self._measurable:
             raise ValueError(
-                f"gallery_size must be at most {self._measurable}, one less than the identities of the set; got "
-                f"{plan.gallery_size}: measure at least {plan.gallery_size + 1} identities"
+                f"gallery_size must be at most {self._measurable}, one less than the set's identities; got "
+                f"{plan.gallery_size}. Measure at least {plan.gallery_size + 1} identities"
             )
         sizes = {max(1, round(factor * plan.gallery_size)) for factor in _SIZES}
         self._sizes = sorted(size for size in sizes if size <= self._measurable)
-        self._high: HighScores | None = None  # where each size has a threshold of its own
+        self._high: HighScores | None = None  # each size has its own threshold
 
     def threshold(self) -> float:
-        """The lowest cosine with the plan's FPIR at its size."""
+        """Returns the lowest cosine with the plan's FPIR at its size."""
         plan = self.plan
         assert plan.fpir is not None
         self._high = scores_for_rate(self._scores, self._sizes[0], plan.fpir)
         cosine = threshold_for_rate(self._high, plan.gallery_size, plan.fpir)
-        assert cosine is not None  # as the scores are enough for the smallest size
+        assert cosine is not None  # not None: the scores are enough for the smallest size
         if cosine > 1:
             raise ValueError(
-                f"no threshold meets fpir={plan.fpir:g}: too many probes have the embedding of another identity. "
-                "Does one sample have several labels?"
+                f"no threshold meets fpir={plan.fpir:g}: too many probes equal a sample of another identity. "
+                "Check for samples with several labels"
             )
         return cosine
 
     def rates(self, cosine: float) -> Searches:
-        """Rates at a threshold, and the thresholds of all sizes."""
+        """Returns the rates at a threshold, and the thresholds of all sizes."""
         plan, scores = self.plan, self._scores
         high = scores_from(scores, cosine) if self._high is None else self._high
         sizes = tuple(self._rates_of_size(high, cosine, size) for size in self._sizes)
@@ -109,5 +109,5 @@ class PlannedSearch:
 
 
 def _mean_rate(rate: RateWithInterval) -> MeanRate:
-    middle = max(0.0, rate.rate)  # rounding may leave it below 0
+    middle = max(0.0, rate.rate)  # rounding can make it negative
     return MeanRate(middle, max(0.0, min(rate.low, middle)), max(rate.high, middle))

@@ -1,4 +1,4 @@
-"""Contents of a threshold report as typed records; the JSON file, the page and the figures are made from them."""
+"""Contents of a threshold report as typed records, the source of the JSON file, the page and the figures."""
 
 import math
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from pml_ext._checks import check_choice, check_whole
 from pml_ext._version import __version__
 from pml_ext.functional.open_set.best_scores import Template
 
-# Ranges that the decoder checks when a file is read.
+# Ranges that the decoder checks on reading.
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 CountAbove0 = Annotated[int, Meta(gt=0, le=2**63 - 1)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
@@ -23,7 +23,7 @@ Distance = Annotated[float, Meta(ge=0, le=2)]
 Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 WORST = 10
-"""Classes in each list of those with the highest error rates."""
+"""Length of the lists of classes with the highest error rates."""
 CMC_RANKS = (1, 5, 10, 20)
 
 
@@ -31,7 +31,7 @@ CMC_RANKS = (1, 5, 10, 20)
 class ErrorRate:
     """Errors among the pairs of a set, and the 95 % interval of the rate for classes like the set's.
 
-    low, high: a jackknife over classes; the threshold is taken as given, not as chosen on these pairs.
+    low, high: by a jackknife over classes; the threshold counts as fixed, not as chosen on these pairs.
     """
 
     errors: Count
@@ -49,7 +49,7 @@ class ErrorRate:
 
 @dataclass(frozen=True)
 class MeanRate:
-    """An expected rate, or another mean that is not negative, and its 95 % interval for identities like the set's."""
+    """An expected rate or another non-negative mean, with its 95 % interval for identities like the set's."""
 
     rate: NotNegative
     low: NotNegative
@@ -61,7 +61,7 @@ class MeanRate:
 
 @dataclass(frozen=True)
 class Target:
-    """What the threshold was chosen for: kind "far", "frr" or "fpir" with the rate it must not exceed, or "utility"."""
+    """Target of the threshold: kind "far", "frr" or "fpir" with a maximum rate, or "utility"."""
 
     kind: Literal["far", "frr", "utility", "fpir"]
     value: OpenFraction | None = None
@@ -69,7 +69,7 @@ class Target:
 
 @dataclass(frozen=True)
 class ClassErrors:
-    """One class: an impostor pair is one sample of it and one outside it, a genuine pair two samples of it."""
+    """Errors of one class: impostor pairs have one sample of the class, genuine pairs two."""
 
     label: int | str
     samples: CountAbove0
@@ -84,13 +84,13 @@ class ClassErrors:
 
     @property
     def frr(self) -> float | None:
-        """None for a class of one sample: it has no genuine pair."""
+        """False reject rate; None for a class of one sample, which has no genuine pair."""
         return self.false_rejects / self.genuine_pairs if self.genuine_pairs else None
 
 
 @dataclass(frozen=True)
 class Consistency:
-    """OPIS and ε-OPIS of the set, and the range of FAR and of L2 distances they are computed over."""
+    """OPIS and ε-OPIS of the set, with their FAR range and L2 distance range."""
 
     opis: Fraction
     epsilon_opis: Fraction
@@ -101,7 +101,7 @@ class Consistency:
 
 @dataclass(frozen=True)
 class CameraRates:
-    """Genuine pairs by camera: FRR across two cameras, and within one; None where the set has no such pair."""
+    """FRR of genuine pairs across cameras and within a camera; None if the set has no such pair."""
 
     cameras: Count
     across: ErrorRate | None
@@ -110,7 +110,7 @@ class CameraRates:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The natural log-likelihood ratio of a pair is slope · cosine + intercept; see `ScoreCalibration`."""
+    """Maps a cosine to a natural log-likelihood ratio, slope · cosine + intercept; see `ScoreCalibration`."""
 
     slope: float
     intercept: float
@@ -118,7 +118,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The model file that the embeddings come from: its name and the SHA-256 of its content."""
+    """Name and SHA-256 of the model file that computed the embeddings."""
 
     file: str
     sha256: Sha256
@@ -126,7 +126,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class NormalizationRecord:
-    """The cohort that normalised the scores: the gallery itself ("gallery"), or samples with this SHA-256."""
+    """The cohort that normalised the scores: the gallery itself ("gallery"), or samples with a SHA-256."""
 
     cohort: Literal["gallery", "samples"]
     k: CountAbove0
@@ -137,10 +137,10 @@ class NormalizationRecord:
 
 @dataclass(frozen=True)
 class Group:
-    """Samples of one group, such as a sex, a site, a product line.
+    """Rates of one group, such as a sex, a site or a product line.
 
-    far: over impostor pairs of two of its samples; frr: over genuine pairs with a sample of it; None where the group
-    has too few pairs, see `Groups`.
+    far: over impostor pairs inside the group; frr: over genuine pairs with a sample of the group. None if the group has
+    too few pairs, see `Groups`.
     """
 
     label: int | str
@@ -154,7 +154,7 @@ class Group:
 
 @dataclass(frozen=True)
 class GroupPair:
-    """far: over impostor pairs of a sample of each group; None where there are too few."""
+    """Rate of a pair of groups. far: over impostor pairs with a sample of each group; None for too few pairs."""
 
     labels: tuple[int | str, int | str]
     far: ErrorRate | None
@@ -163,9 +163,9 @@ class GroupPair:
 
 @dataclass(frozen=True)
 class GroupComparison:
-    """The rate of group `one` divided by that of group `to`, and its 95 % interval for identities like the set's.
+    """Rate of group `one` divided by that of group `to`, with its 95 % interval for identities like the set's.
 
-    value, high: None for a ratio to a rate without errors, of which only the low end is known.
+    value, high: None if the lower rate has no errors, so that only the low end is known.
     """
 
     one: int | str
@@ -179,8 +179,8 @@ class GroupComparison:
 class Groups:
     """Error rates by group at the report's threshold.
 
-    needed_impostor_pairs, needed_genuine_pairs: from how many pairs on a rate is given.
-    far_ratios, frr_ratios: the highest rate to the lowest, last; empty without two rates, or without an error.
+    needed_impostor_pairs, needed_genuine_pairs: minimum number of pairs of a reported rate.
+    far_ratios, frr_ratios: ratio of the highest to the lowest rate (last); empty without two rates or without errors.
     """
 
     groups: tuple[Group, ...]
@@ -195,9 +195,9 @@ class Groups:
 class GalleryRates:
     """Searches in galleries of `enrolled` identities, at the report's threshold; see `functional.Identification`.
 
-    fnir, cmc: None, and empty, where no probe is mated; cmc: shares found among the first CMC_RANKS, at any threshold.
-    cosine, cosine_fnir: the lowest threshold with the target's FPIR in galleries of this size, and its FNIR; None
-        without such a target.
+    fnir: None without mated probes. cmc: CMC at ranks up to CMC_RANKS, at any threshold; empty without mated probes.
+    cosine, cosine_fnir: the lowest threshold with the target's FPIR for this gallery size, and its FNIR; None without
+        an FPIR target.
     """
 
     enrolled: CountAbove0
@@ -210,10 +210,11 @@ class GalleryRates:
 
 @dataclass(frozen=True)
 class Searches:
-    """One probe against the enrolled identities of a gallery, for galleries of several sizes.
+    """Rates of searches in galleries of several sizes.
 
-    gallery_size: the planned one; template: "best" sample of an identity or its "mean"; rank: the own identity must be
-    among this many; identities, probes, mated: of the set; sizes: ascending, from a tenth to ten times the planned one.
+    gallery_size: planned size; template: "best" sample of an identity or its "mean"; rank: a search succeeds if the own
+    identity is among the first `rank`; identities, probes, mated: numbers in the set; sizes: ascending, from a tenth to
+    ten times the planned size.
     """
 
     gallery_size: CountAbove0
@@ -232,7 +233,7 @@ class Searches:
 
 @dataclass(frozen=True)
 class Sample:
-    """A sample: its row where it comes from, its class, and its image where that is known."""
+    """A sample: its source row, its class, and its image if known."""
 
     row: int
     label: int | str
@@ -248,17 +249,17 @@ class WorstPair:
 
 @dataclass(frozen=True)
 class WorstPairs:
-    """impostors: of two classes, the highest cosine first; genuine: of one class, the lowest first."""
+    """The worst pairs. impostors: highest cosine first; genuine: lowest cosine first."""
 
     impostors: tuple[WorstPair, ...]
     genuine: tuple[WorstPair, ...]
 
 
 class ThresholdCurves(NamedTuple):
-    """Over (M,) ascending distance thresholds, from where no pair is accepted to where all are; on the CPU.
+    """Curves over (M,) ascending distance thresholds, from accepting no pair to accepting all; on the CPU.
 
-    genuine, impostors: (M,) int64, accepted pairs of all classes.
-    utilities: (T, M) of the classes with a genuine and an impostor pair.
+    genuine, impostors: (M,) int64, numbers of accepted pairs.
+    utilities: (T, M) utilities of the classes with genuine and impostor pairs.
     """
 
     distances: Tensor
@@ -299,33 +300,33 @@ class ThresholdFields:
 
     @property
     def score_name(self) -> str:
-        """The name of the scores that are compared with the threshold."""
+        """Name of the scores that the threshold applies to."""
         return "cosine" if self.normalization is None else "normalised score"
 
     @property
     def is_across_cameras(self) -> bool:
-        """Whether the FRR is of genuine pairs across cameras alone."""
+        """Whether the FRR counts genuine pairs across cameras only."""
         return self.cameras is not None
 
     def for_gallery(self, identities: int) -> GalleryRates:
-        """The rates of the smallest measured gallery of at least so many identities.
+        """Returns the rates of the smallest reported gallery with at least this many identities.
 
         Raises:
-            ValueError: a report without searches, or a gallery larger than those measured.
+            ValueError: a report without searches, or a gallery larger than the reported ones.
         """
         if self.searches is None:
-            raise ValueError("the threshold was chosen for pairs alone: make the report with a SearchPlan")
+            raise ValueError("the report has no searches. Create it with a SearchPlan")
         check_whole(identities, "identities", 1)
         sizes = [size for size in self.searches.sizes if size.enrolled >= identities]
         if not sizes:
             raise ValueError(
-                f"the report knows galleries of up to {self.searches.sizes[-1].enrolled:,} identities; got "
-                f"{identities:,}: make it with a larger gallery_size"
+                f"the report has galleries of up to {self.searches.sizes[-1].enrolled:,} identities; got "
+                f"{identities:,}. Create it with a larger gallery_size"
             )
         return sizes[0]
 
     def worst_classes(self, rate: Literal["far", "frr"], count: int = WORST) -> tuple[ClassErrors, ...]:
-        """The classes with the highest FAR or FRR, highest first; of equals those with more errors, then in order."""
+        """Returns the classes with the highest FAR or FRR, highest first; ties: more errors first, then in order."""
         check_choice(rate, ("far", "frr"), "rate")
         check_whole(count, "count", 0)
         errors = "false_accepts" if rate == "far" else "false_rejects"
@@ -335,5 +336,5 @@ class ThresholdFields:
 
 
 def distance_of(cosine: float) -> float:
-    """The L2 distance of unit rows with this cosine."""
+    """Returns the L2 distance of unit rows with this cosine."""
     return math.sqrt(2 - 2 * cosine)

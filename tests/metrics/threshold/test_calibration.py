@@ -34,5 +34,5 @@ def test_without_calibration_a_probability_is_an_error():
         ThresholdReport.from_embeddings(torch.randn(4 * n, 8), torch.arange(4 * n) // 4, frr=0.5) for n in (3, 4)
     )
     assert 0 < enough.probability(torch.tensor(0.3), prior=0.1) < 1
-    with pytest.raises(ValueError, match="the report has no calibration: make it again"):
+    with pytest.raises(ValueError, match=r"the report has no calibration\. Create it again"):
         few.probability(torch.tensor(0.3), prior=0.1)

@@ -71,7 +71,7 @@ def test_searches_at_the_same_fpir():
 def test_models_of_other_samples_are_refused():
     with pytest.raises(ValueError, match=r"new must have the 400 samples of the first model; got 399"):
         compare_models({"old": model(0.5), "new": model(0.5)[1:]}, LABELS, far=0.01)
-    with pytest.raises(ValueError, match="models must be two or more; got 1"):
+    with pytest.raises(ValueError, match="models must contain two or more; got 1"):
         compare_models({"old": model(0.5)}, LABELS, far=0.01)
     with pytest.raises(TypeError, match="exactly one of far="):
         compare_models({"old": model(0.5), "new": model(0.5)}, LABELS)

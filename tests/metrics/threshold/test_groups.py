@@ -100,7 +100,7 @@ def test_a_group_with_too_few_pairs_says_so_and_has_no_number():
     ("groups", "message"),
     [
         (SEX[:-1], r"groups must have shape \(160,\), one label per embedding; got \(159,\)"),
-        (list(range(160)), "groups must name 2 to 50 groups of samples; got 160"),
+        (list(range(160)), "groups must have 2 to 50 different values; got 160"),
         (np.zeros(160), "groups must be integers"),
     ],
 )

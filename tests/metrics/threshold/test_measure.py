@@ -48,7 +48,7 @@ def test_rows_paths_and_copies_are_named_as_given():
         for sample in (pair.one, pair.other):
             assert sample.path == paths[sample.row - 1000]
     for name, given in (("rows", rows[:5]), ("paths", paths[:5])):
-        with pytest.raises(ValueError, match=f"{name} must have 42 entries, one an embedding; got 5"):
+        with pytest.raises(ValueError, match=f"{name} must have 42 entries, one per embedding; got 5"):
             ThresholdReport.from_embeddings(x, labels, far=0.1, source=SampleSource(**{name: given}))
 
 

@@ -94,7 +94,7 @@ def test_strings_name_the_classes():
     ("given", "error", "message"),
     [
         ({"labels": 0 * LABELS}, ValueError, "needs impostor pairs; all 30 samples are of class 0"),
-        ({"labels": torch.arange(30)}, ValueError, "needs genuine pairs; each of the 30 samples is a class of its own"),
+        ({"labels": torch.arange(30)}, ValueError, "needs genuine pairs; each of the 30 samples has its own class"),
         ({"embeddings": torch.eye(30, 5)}, ValueError, "not be zero vectors, which have no cosine; got 25 of 30"),
         ({"labels": ["a", "b"]}, ValueError, r"labels must have shape \(30,\), one label per embedding; got \(2,\)"),
         ({"labels": ["a", 1] * 15}, ValueError, "all integers or all strings; got several types"),
@@ -105,7 +105,7 @@ def test_strings_name_the_classes():
         ({"target": "eer"}, ValueError, 'target must be "utility"'),
         ({"far": 0}, ValueError, r"far must be in \(0, 1\); got 0"),
         ({"far": 1e-6}, ValueError, "far=1e-06 needs at least 1000000 impostor pairs.*; the set has 352"),
-        ({"far": 0.1, "opis": OPISSettings(negatives_per_positive=4)}, ValueError, "leave negatives_per_positive"),
+        ({"far": 0.1, "opis": OPISSettings(negatives_per_positive=4)}, ValueError, "Leave negatives_per_positive"),
     ],
 )
 def test_what_cannot_be_reported_is_an_error(given, error, message):
@@ -165,12 +165,12 @@ def test_a_report_comes_back_from_its_file_and_belongs_to_its_checkpoint(tmp_pat
         assert dataclasses.replace(loaded, checkpoint=None) == found and loaded.version == __version__
     with pytest.raises(ValueError, match=f"model.ckpt with SHA-256 {hashes[0]}.*other.ckpt has {hashes[1]}"):
         ThresholdReport.load(file, checkpoint=other)
-    with pytest.warns(UserWarning, match="compared with nothing"):
+    with pytest.warns(UserWarning, match="not compared with the model in use"):
         loaded = ThresholdReport.load(file)
     with pytest.raises(ValueError, match="a loaded report has no curves"):
         loaded.save_page(tmp_path / "r.html")
     found.save(file)
-    with pytest.raises(ValueError, match="names no checkpoint"):
+    with pytest.raises(ValueError, match="records no checkpoint"):
         ThresholdReport.load(file, checkpoint=model)
 
 
