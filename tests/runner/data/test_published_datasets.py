@@ -1,15 +1,12 @@
 """Every published data set, in a small copy of its layout: one contract over the registry."""
 
-import zipfile
 from pathlib import Path
 
 import pytest
-import torch
 
 from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TemplateSet, data_set, load
 from pml_ext.runner.registry import DATASET_REGISTRY
-from tests.conftest import real_data
 from tests.runner.data.published_layouts import ALL_LAYOUTS, LAYOUTS, Layout, write
 
 ON_DISK = [name for name in DATASET_REGISTRY if not data_set(name).is_made]
@@ -48,18 +45,6 @@ def test_a_wrong_layout_says_what_was_expected_and_what_is_there(name: str, tmp_
     with pytest.raises(UserError, match=r"something_else") as error:
         load(name, tmp_path, False)
     assert str(tmp_path) in str(error.value) and str(error.value).startswith(f"{name}: ")
-
-
-def test_market1501_of_real_images(tmp_path: Path) -> None:
-    with zipfile.ZipFile(real_data("emoji_reid") / "emoji_reid.zip") as archive:
-        archive.extractall(tmp_path)
-    data = load("Market1501", tmp_path, False)
-    assert isinstance(data, OpenSet) and data.gallery is not None
-    assert (len(data.train), len(data.query), len(data.gallery)) == (4140, 1140, 3000)
-    assert (len(set(data.train.identities)), len(set(data.query.identities))) == (690, 570)
-    assert int((data.gallery.identities == -1).sum()) == 120
-    assert set(data.train.cameras) == {1, 2, 3, 4}
-    assert data.train.images[0].shape == (3, 64, 64) and data.train.images[0].dtype == torch.uint8
 
 
 def test_the_root_may_be_the_folder_of_market1501(tmp_path: Path) -> None:

@@ -1,15 +1,32 @@
+"""The module that Lightning trains, the trainer that a config describes, chunks and precise batch norm."""
+
+import logging
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import lightning
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from pml_ext._errors import UserError
+from pml_ext.losses import SoftTripleLoss
+from pml_ext.runner.checks.supported import LOGGER_NAMES
+from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
+from pml_ext.runner.data.loaders import collate
+from pml_ext.runner.data.transforms import BatchStep, Transform
 from pml_ext.runner.engine import training_module
+from pml_ext.runner.engine.data_module import DataModule
+from pml_ext.runner.engine.large_batches import loss_in_chunks
+from pml_ext.runner.engine.precise_bn import recompute_statistics
+from pml_ext.runner.engine.trainer import LOGGERS, build_loggers, build_trainer
 from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.evaluation.evaluate import Evaluation
+from pml_ext.runner.launch import Launch
 from tests.distributed.test_evaluation import a_test_set
 from tests.pretend_device import ROOT
 from tests.runner.modeling.networks import module_of
@@ -49,3 +66,136 @@ def test_compile_reaches_the_network(module: TrainingModule, monkeypatch: pytest
     monkeypatch.setattr(torch.nn.Module, "compile", lambda part: compiled.append(part))
     module.on_fit_start()
     assert compiled == list(module.model.children()) != []
+
+
+@pytest.mark.filterwarnings("ignore:.*exists and is not empty")
+def test_amp_on_the_cpu_computes_in_32_bits_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cfg = get_cfg()
+    cfg.MODEL.DEVICE, cfg.SOLVER.AMP.ENABLED = "cpu", True
+    with caplog.at_level(logging.WARNING, "pml_ext"):
+        assert build_trainer(cfg, Launch(), tmp_path, None).precision == "32-true"
+        assert not caplog.messages, "evaluation has nothing to say about it"
+        assert build_trainer(cfg, Launch(), tmp_path, tmp_path / "checkpoints").precision == "32-true"
+    assert caplog.messages == ["SOLVER.AMP is for CUDA devices; on the CPU all is computed in 32 bits"]
+
+
+def test_what_a_gpu_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reaches Lightning and torch where there is a CUDA device."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(lightning, "Trainer", SimpleNamespace)
+    precisions: list[str] = []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", precisions.append)
+    cfg = get_cfg()
+    cfg.SOLVER.AMP.ENABLED, cfg.SOLVER.MATMUL_PRECISION, cfg.LOGGERS = True, "high", ()
+    half = build_trainer(cfg, Launch(2), tmp_path, tmp_path / "checkpoints")
+    assert half.precision == "16-mixed" and precisions == ["high"]
+    assert half.strategy._ddp_kwargs["gradient_as_bucket_view"]
+    cfg.SOLVER.AMP.DTYPE = "bfloat16"
+    measuring = build_trainer(cfg, Launch(), tmp_path, None)
+    assert measuring.precision == "bf16-mixed" and precisions == ["high"], "measurements are exact"
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ModuleNotFoundError("wandb"), "LOGGERS: wandb needs a package .*: pip install wandb"),
+        (RuntimeError("no such project"), "LOGGERS: wandb cannot begin: no such project"),
+    ],
+)
+def test_a_logger_that_cannot_begin_is_one_message(
+    error: Exception, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("pml_ext.runner.engine.trainer.WandbLogger", refuse)
+    with pytest.raises(UserError, match=message):
+        build_loggers(["wandb"], tmp_path)
+
+
+def test_mlflow_writes_to_its_server_or_into_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr("pml_ext.runner.engine.trainer.MLFlowLogger", lambda **options: made.append(options))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    build_loggers(["mlflow"], tmp_path / "run")
+    assert made[0]["tracking_uri"] == f"sqlite:///{tmp_path}/run/mlflow.db"
+    assert made[0]["artifact_location"] == f"file://{tmp_path}/run/mlartifacts"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    build_loggers(["mlflow"], tmp_path / "run")
+    assert made[1] == {"run_name": "run", "tracking_uri": "http://127.0.0.1:1"}
+
+
+def test_check_config_knows_the_loggers() -> None:
+    assert set(LOGGER_NAMES) == set(LOGGERS)
+
+
+def test_a_scaled_loss_gives_scaled_gradients() -> None:
+    torch.manual_seed(0)
+    network, loss = nn.Linear(6, 4), SoftTripleLoss(3, 4)
+    inputs, labels = torch.randn(9, 6), torch.arange(9) % 3
+    expected = torch.autograd.grad(
+        loss(network(inputs), labels), parameters := [*network.parameters(), *loss.parameters()]
+    )
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    value = loss_in_chunks(
+        lambda batch: {"features": network(batch["images"])}, {"images": inputs, "targets": labels},
+        lambda outputs: loss(outputs["features"], outputs["targets"]),
+        chunk=4, modules=[network], loss_parameters=loss.parameters(), scaler=scaler,
+    )  # fmt: skip
+    scaler.scale(value).backward()
+    torch.testing.assert_close([p.grad for p in parameters], [64 * gradient for gradient in expected])
+
+
+class EpochBatches(torch.utils.data.BatchSampler):
+    """Two batches of two; the second epoch in another order."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.sampler = range(4) if epoch % 2 == 0 else [0, 2, 1, 3]
+
+
+class Doubled(BatchStep):
+    def draw(self, image: Tensor) -> np.ndarray:
+        return np.zeros(0)
+
+    def apply(self, images: Tensor, draws: np.ndarray) -> Tensor:
+        return images * 2
+
+
+class Data:
+    transform = Transform([Doubled()])
+    on_after_batch_transfer = DataModule.on_after_batch_transfer
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(2, momentum=0.3)
+
+    def compute_outputs(self, batch: dict[str, Any]) -> dict[str, Tensor]:
+        return {"features": self.norm(batch["images"])}
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_statistics_are_the_plain_averages_over_batches_and_processes(
+    others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other processes found statistics of 1."""
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: others > 0)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1 + others)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda average: average.add_(others))
+    images, model = torch.randn(4, 2, 3, 3), Model()
+    loader = DataLoader(
+        [{"images": image / 2, "draws": [np.zeros(0)]} for image in images],  # type: ignore[arg-type]
+        batch_sampler=EpochBatches(range(4), batch_size=2, drop_last=False),
+        collate_fn=collate,
+    )
+    model.norm(torch.randn(2, 2, 3, 3))  # a moving average to be replaced
+    recompute_statistics(model, Data(), loader, 3, torch.device("cpu"))
+    batches = [images[[0, 1]], images[[2, 3]], images[[0, 2]]]
+    mean = sum(batch.mean(dim=(0, 2, 3)) for batch in batches) / 3
+    variance = sum(batch.var(dim=(0, 2, 3)) for batch in batches) / 3
+    torch.testing.assert_close(model.norm.running_mean, (mean + others) / (1 + others))
+    torch.testing.assert_close(model.norm.running_var, (variance + others) / (1 + others))
+    assert model.norm.momentum == 0.3

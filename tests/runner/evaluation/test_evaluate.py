@@ -1,13 +1,16 @@
 """What a run measures, against the evaluators it is made of, and end to end for faces."""
 
 import json
+import logging
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch import distributed as dist
 from torch.nn.functional import normalize
 
 from pml_ext.cli import main
@@ -16,7 +19,7 @@ from pml_ext.metrics import AccuracyCalculator, GalleryCohort, ReIDEvaluator, Ve
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet
-from pml_ext.runner.evaluation.evaluate import Evaluation, query_and_gallery_embeddings
+from pml_ext.runner.evaluation.evaluate import Evaluation, device_with_room, query_and_gallery_embeddings
 from pml_ext.runner.evaluation.results import (
     ALL_PAIRS,
     LOWER_IS_BETTER,
@@ -24,6 +27,7 @@ from pml_ext.runner.evaluation.results import (
     label_of,
     results_table,
 )
+from tests.distributed.test_evaluation import EVALUATED, evaluate
 from tests.runner.data import published_layouts as layouts
 from tests.runner.modeling.networks import module_of
 
@@ -204,3 +208,42 @@ def test_normalised_scores_are_measured_beside_cosines() -> None:
     lines = results_table({"people": both}, {"metrics": Path("metrics.json")}).splitlines()
     assert lines[2].startswith("people ") and lines[3].startswith("people, normalised scores ")
     assert label_of("normalized_cmc_rank_5") == "R@5 norm." and "normalized_opis" in LOWER_IS_BETTER
+
+
+GPU = torch.device("cuda", 0)
+
+
+def test_what_torch_keeps_and_does_not_use_is_free(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = {"mem_get_info": (2**32, 2**34), "memory_reserved": 2**22, "memory_allocated": 2**20}
+    functions = {name: lambda _, value=value: value for name, value in told.items()}
+    monkeypatch.setattr(torch, "get_device_module", lambda _: SimpleNamespace(**functions))
+    fitting, larger = (torch.empty(size, device="meta") for size in (2**17, 2**18))
+    with caplog.at_level(logging.INFO, "pml_ext"):
+        assert device_with_room([fitting], GPU, None) == GPU and not caplog.text
+        assert device_with_room([larger], GPU, None) == torch.device("cpu")
+    assert "computed on the CPU: they need 4102 MB, more than cuda:0 has free" in caplog.text
+
+
+def on_gpus(rank: int, ranks: int, folder: str) -> None:
+    """Each kind of test set, divided over ranks through NCCL, alone and on the CPU."""
+    torch.cuda.set_device(rank)
+    device = torch.device("cuda", rank)
+    dist.init_process_group("nccl", f"file://{folder}/group", rank=rank, world_size=ranks, device_id=device)
+    group = dist.group.WORLD
+    sizes = {2**20: device, 2**40: torch.device("cpu")}
+    for size, chosen in sizes.items():
+        assert device_with_room([torch.empty(size, device="meta")], device, group) == chosen
+    for kind in EVALUATED:
+        divided, alone = (evaluate(kind, among, device) for among in (group, None))
+        assert alone == pytest.approx(evaluate(kind, None), rel=1e-3, nan_ok=True)
+        assert rank or repr(divided) == repr(alone), "exactly, nan where it is nan"
+    dist.destroy_process_group()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_gpus_measure_what_the_cpu_does(tmp_path: object) -> None:
+    ranks = min(2, torch.cuda.device_count())
+    torch.multiprocessing.spawn(on_gpus, (ranks, str(tmp_path)), nprocs=ranks)

@@ -1,13 +1,27 @@
-"""How numbers are written for people."""
+"""Tables and files of results, baselines beside them, and the metric that a run goes by."""
 
 import json
 import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
-from pml_ext.runner.evaluation.results import as_text, read_results, results_table, write_metrics
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.evaluation.baselines import raw_pixels
+from pml_ext.runner.evaluation.evaluator import columns_of_first, columns_of_queries
+from pml_ext.runner.evaluation.results import (
+    ALL_PAIRS,
+    STANDARD_METRICS,
+    STANDARD_RANKS,
+    as_text,
+    named_metrics,
+    read_results,
+    results_table,
+    write_metrics,
+)
 
 
 @pytest.mark.parametrize(
@@ -54,3 +68,33 @@ def test_metrics_come_back_from_a_file_that_is_json(tmp_path: Path) -> None:
         "A": {"mAP": 0.25},
         "B": {"auc": 1.0, "eer_threshold": -math.inf},
     }
+
+
+def test_raw_pixels_are_the_image_as_a_unit_vector_of_at_most_32_by_32() -> None:
+    images = torch.randn(2, 3, 5, 4)
+    for row, image in zip(raw_pixels(images), images, strict=True):
+        np.testing.assert_allclose(row, image.numpy().ravel() / np.linalg.norm(image.numpy()), rtol=1e-5)
+    assert torch.equal(raw_pixels(torch.zeros(1, 1, 2, 2)), torch.zeros(1, 4)), "a blank image is not nan"
+    images = torch.randn(1, 2, 64, 16)
+    halves = (images[:, :, 0::2] + images[:, :, 1::2]) / 2
+    expected = (halves / halves.norm()).flatten(1)
+    torch.testing.assert_close(raw_pixels(images), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"), [("Market1501", "NMI"), ("LFW", "accuracy"), ("IJBC", "eer"), ("file:people.csv", "NMI")]
+)
+def test_the_main_metric_is_that_of_the_first_test_set(name: str, metric: str) -> None:
+    cfg = get_cfg()
+    cfg.TEST.METRICS, cfg.DATASETS.TESTS = ("NMI", "cmc"), (name, "Digits")
+    assert columns_of_first(cfg.DATASETS, cfg.TEST)[0] == metric
+    cfg.DATASETS.ALIASES = (f"{name}=file:people.csv",)
+    assert columns_of_first(cfg.DATASETS, cfg.TEST)[0] == "NMI"
+
+
+def test_a_config_that_says_nothing_has_the_standard_columns() -> None:
+    test = get_cfg().TEST
+    assert columns_of_queries(test) == named_metrics(STANDARD_METRICS, STANDARD_RANKS)
+    assert columns_of_queries(test)[:3] == ["precision_at_1", "cmc_rank_5", "cmc_rank_10"]
+    test.ROC.ENABLED = True
+    assert columns_of_queries(test)[-len(ALL_PAIRS) :] == list(ALL_PAIRS)

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -6,7 +8,7 @@ from yacs.config import CfgNode
 from pml_ext.losses import DiscriminativeLoss
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.registry import OPTIMIZER_REGISTRY
-from pml_ext.runner.solver.optimizer import build_optimizer, fit_restored_state
+from pml_ext.runner.solver.optimizer import build_optimizer, clip_gradients, fit_restored_state
 
 
 def config(**solver: object) -> CfgNode:
@@ -84,3 +86,22 @@ def test_steps_are_fused_but_for_gradients_that_a_scaler_has_scaled(name: str) -
     assert not any(group["fused"] for group in resumed.param_groups)
     solver.AMP.DTYPE = "bfloat16"
     assert build_optimizer(solver, nn.Linear(2, 2)).defaults["fused"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"CLIP_VALUE": 6.0}, [3.0, -4.0]),
+        ({"CLIP_VALUE": 3.5, "NORM_TYPE": 1.0}, [1.5, -2.0]),
+        ({"CLIP_VALUE": 0.35, "CLIP_TYPE": "value"}, [0.35, -0.35]),
+        ({"CLIP_VALUE": 0.1, "ENABLED": False}, [3.0, -4.0]),
+    ],
+)
+def test_the_gradient_of_a_parameter(options: dict[str, Any], expected: list[float]) -> None:
+    clip, parameter = get_cfg().SOLVER.CLIP_GRADIENTS, nn.Parameter(torch.zeros(2))
+    clip.update({"ENABLED": True, **options})
+    clip_gradients(clip, parameter)
+    assert parameter.grad is None
+    parameter.grad = torch.tensor([3.0, -4.0])
+    clip_gradients(clip, parameter)
+    torch.testing.assert_close(parameter.grad, torch.tensor(expected))
