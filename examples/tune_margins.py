@@ -53,7 +53,7 @@ for pair in itertools.product(given.plus, given.minus):
             margins = [f"{TCM}PLUS", pair[0], f"{TCM}MINUS", pair[1]]
             cfg.merge_from_list([*DATA, *TEST, *margins, "SEED", seed, "OUTPUT_DIR", folder])
             runs.append(train(cfg, Launch())[NAME])
-    found[pair] = [float(np.mean([run[metric] for run in runs])) for metric in ("precision_at_1", "opis")]
+    found[pair] = np.mean([(run["precision_at_1"], run["opis"]) for run in runs], axis=0)
     print(f"{pair[0]:5.2f}  {pair[1]:5.2f}  {100 * found[pair][0]:5.2f} %  {found[pair][1]:.3e}", flush=True)
 plus, minus = min(found, key=lambda pair: (-found[pair][0], np.nan_to_num(found[pair][1], nan=np.inf)))
 print(f"chosen: {TCM}PLUS {plus} {TCM}MINUS {minus}")

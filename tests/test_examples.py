@@ -20,7 +20,7 @@ from pml_ext.runner.config.stock import OF_THE_REPOSITORY
 _WITH_ARGUMENTS = ("tracker", "decide_with_numpy", "ported_project")
 FOLDER = Path(__file__).parents[1] / "examples"
 OTHERS = (  # with tests of their own
-    "smooth_ap_of_any_batch", "verification", "fastreid_metric_faults", "opis_far_range", "threshold_report",
+    "smooth_ap_of_any_batch", "verification", "fastreid_metric_faults", "opis_far_range",
     "tune_margins", "tune_with_optuna", "with_distributed_wrapper", *OF_THE_REPOSITORY, *_WITH_ARGUMENTS,
 )  # fmt: skip
 TRAINING = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in OTHERS)
@@ -106,17 +106,6 @@ def test_opis_depends_on_the_calibration_range(printed_by: PrintedBy) -> None:
     for *_, opis, epsilon_opis, sampled in rows:
         assert opis < epsilon_opis
         assert sampled == pytest.approx(opis, rel=0.02)
-
-
-def test_the_threshold_generalises_to_other_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed_by: PrintedBy
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    shown = printed_by("threshold_report")
-    asked, on_validation, elsewhere = map(float, re.findall(r"\d\.\d{3}", shown.partition("\nFAR: ")[2]))
-    assert on_validation <= asked == 0.01
-    assert elsewhere == pytest.approx(asked, rel=0.3)
-    assert all(f"highest {rate}" in shown for rate in ("FAR", "FRR"))
 
 
 @pytest.mark.slow
