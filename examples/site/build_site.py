@@ -48,6 +48,14 @@ TOPICS = {
     "pairwise": "Pair distances",
     "spectrum": "Spread of embeddings",
 }
+# class -> what its picture, examples/pictures/CLASS.png, shows
+PICTURES = {
+    "CITLoss": "Weights that CIT gives the pairs of a batch (the size of the gradient by their similarity).",
+    "DiscriminativeLoss": "The distance to the own centroid minus a third of the mean distance to the others.",
+    "TCMLoss": "The two hinges, at the default margins.",
+    "LoOp": "Arcs of two classes. The solid line is LoOp's distance, the dotted line that of two samples.",
+    "PairWeightingLoss": "Weights that three weightings give the pairs of a batch.",
+}
 # file of the repository -> page of the site
 TEXTS = {
     name: "index.md" if name == "README.md" else name
@@ -73,14 +81,23 @@ _LINK = re.compile(r"\]\((?!data:)([^)\s#]+)(#[^)\s]*)?\)")
 
 
 class Sections(griffe.Extension):
-    """Sections as the parser wants them: a blank line before each, doctests under Examples."""
+    """Sections as the parser wants them: a blank line before each, doctests under Examples; and a class's picture."""
 
     def on_object(self, *, obj: griffe.Object, **_: object) -> None:
         if obj.docstring:
             text = re.sub(r"^Source: (.*(?:\n {4}.*)*)", _source, obj.docstring.value, flags=re.M)
             text = re.sub(r"\n(?=(?:Args|Attributes|Raises|Returns|Yields):$)", "\n\n", text, flags=re.M)
             text = re.sub(r"^>>> .*?(?=\n\n(?!>>> )|\Z)", _examples, text, flags=re.M | re.S)
+            if obj.is_class and obj.name in PICTURES:
+                formula, end, below = text.rpartition("$$\n\n")
+                symbols, gap, rest = below.partition("\n\n")
+                text = formula + end + symbols + gap + _figure(obj.name) + rest
             obj.docstring.value = text
+
+
+def _figure(name: str) -> str:
+    image = f'<img src="../../../examples/pictures/{name}.png" alt="">'
+    return f"<figure>{image}<figcaption>{PICTURES[name]}</figcaption></figure>\n\n"
 
 
 def _examples(found: re.Match[str]) -> str:
@@ -154,23 +171,35 @@ def _mathml(found: re.Match[str]) -> str:
 
 def _reference(module: str) -> Iterator[tuple[str, str]]:
     """The pages of a module and their texts: an index, and a page for each name or, of functions, for each topic."""
-    pages: dict[str, str] = {}
-    rows: dict[str, list[str]] = {}
-    for name in PUBLIC[module]:
-        title = _title_of(module, name)
-        page = _titles(module)[title]
-        heading = f"# {title}\n\n" if title != name else ""
-        level = 2 if heading else 1
-        pages.setdefault(page, heading)
-        pages[page] += f"::: {module}.{name}\n    options: {{heading_level: {level}}}\n\n"
-        link = f"[`{name}`]({os.path.basename(page)}#{module}.{name})"
-        rows.setdefault(title if heading else "", []).append(f"| {link} | {_summary(module, name)} |")
-    text = f"# {module}\n\n{inspect.getdoc(import_module(module))}\n\n"
-    for title, lines in rows.items():
-        text += f"## {title}\n\n" if title else ""
-        text += "| name | summary |\n|---|---|\n" + "\n".join(lines) + "\n\n"
-    yield _index_of(module), text
-    yield from pages.items()
+    index = f"# {module}\n\n{inspect.getdoc(import_module(module))}\n\n"
+    if module != "pml_ext.functional":
+        yield _index_of(module), index + _rows(module, {name: f"{name}.md" for name in PUBLIC[module]})
+        for name, page in _titles(module).items():
+            yield page, _entry(f"{module}.{name}", 1) + _weightings(name)
+        return
+    for title, page in _titles(module).items():
+        names = [name for name in PUBLIC[module] if TOPICS[_topic(name)] == title]
+        index += f"## {title}\n\n" + _rows(module, dict.fromkeys(names, os.path.basename(page)))
+        yield page, f"# {title}\n\n" + "".join(_entry(f"{module}.{name}", 2) for name in names)
+    yield _index_of(module), index
+
+
+def _rows(module: str, pages: dict[str, str]) -> str:
+    """A table of names, each with a link to its page, and what they are."""
+    rows = [f"| [`{name}`]({page}#{module}.{name}) | {_summary(module, name)} |\n" for name, page in pages.items()]
+    return "| name | summary |\n|---|---|\n" + "".join(rows) + "\n"
+
+
+def _entry(name: str, level: int) -> str:
+    return f"::: {name}\n    options: {{heading_level: {level}}}\n\n"
+
+
+def _weightings(name: str) -> str:
+    """What PairWeightingLoss's page has below its docstring."""
+    if name != "PairWeightingLoss":
+        return ""
+    weightings = functional.WEIGHTINGS.values()
+    return "## Weightings\n\n" + "".join(_entry(f"{one.__module__}.{one.__name__}", 3) for one in weightings)
 
 
 def _index_of(module: str) -> str:
@@ -185,17 +214,18 @@ def _titles(module: str) -> dict[str, str]:
     return {name: f"{folder}/{name}.md" for name in PUBLIC[module]}
 
 
-def _title_of(module: str, name: str) -> str:
-    """The title of the page that has a name."""
-    if module != "pml_ext.functional":
-        return name
+def _topic(name: str) -> str:
+    """The part of pml_ext.functional that has a name."""
     home = getattr(getattr(functional, name), "__module__", "pml_ext.functional.losses")  # WEIGHTINGS is a dict
-    return TOPICS[home.split(".")[2]]
+    return home.split(".")[2]
 
 
 def _summary(module: str, name: str) -> str:
     """The first paragraph of a docstring, for a cell of a table."""
-    text = inspect.getdoc(getattr(import_module(module), name)) or ""
+    thing = getattr(import_module(module), name)
+    if not callable(thing):
+        return f"a {type(thing).__name__}"
+    text = inspect.getdoc(thing) or ""
     return text.partition("\n\n")[0].replace("\n", " ").replace("|", "\\|")
 
 
