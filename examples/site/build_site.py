@@ -57,12 +57,11 @@ PICTURES = {
     "PairWeightingLoss": "Weights that three weightings give the pairs of a batch.",
 }
 # file of the repository -> page of the site
-TEXTS = {
-    name: "index.md" if name == "README.md" else name
-    for path in (*ROOT.glob("*.md"), *(ROOT / "examples").rglob("*.md"))
-    if not {"site", "pictures"} & set(path.parts[len(ROOT.parts) :])
-    for name in [str(path.relative_to(ROOT))]
-}
+TEXTS = {"README.md": "index.md"}
+for _path in (*ROOT.glob("*.md"), *(ROOT / "examples").rglob("*.md")):
+    _name = _path.relative_to(ROOT)
+    if not {"site", "pictures"} & set(_name.parts):
+        TEXTS.setdefault(str(_name), str(_name))
 NOTEBOOKS = {f"examples/{name}": f"examples/{name[:-6]}.md" for name in EXAMPLES.names() if name.endswith(".ipynb")}
 OWN = {f"examples/site/pages/{path.name}": path.name for path in (ROOT / "examples" / "site" / "pages").glob("*.md")}
 PAGES = {**TEXTS, **NOTEBOOKS, **OWN}
@@ -287,7 +286,9 @@ def _table(title: str, folder: str, *names: str) -> str:
     for name in names:
         with (EXAMPLES.folder / folder / name).open(encoding="utf-8", newline="") as file:
             columns, *rows = csv.reader(file)
-        body += "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>\n" for row in rows)
+        for row in rows:
+            cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in row)
+            body += f"<tr>{cells}</tr>\n"
     head = "".join(f"<th>{column.replace('_', ' ')}</th>" for column in columns)
     table = f"<table id='rows'><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
     field = "<input id='filter' placeholder='Filter, e.g. emoji tcm opis' oninput='filterRows(this.value)'>"
