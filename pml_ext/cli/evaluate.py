@@ -36,7 +36,7 @@ _ARGUMENTS: Arguments = [
         Argument(
             "--normalize COHORT",
             "Also measure scores normalised by a cohort: `gallery` for the samples themselves (k and strength as in "
-            "TEST.NORMALIZE), a saved cohort.npz, or a threshold.json [default: only cosines]",
+            "TEST.NORMALIZE) or a saved cohort.npz [default: only cosines]",
         ),
         required=False,
     ),

@@ -41,25 +41,15 @@ def choose_normalization(
 
 
 def cohort_for_measuring(given: str, checkpoint: str | None) -> Normalization:
-    """A saved cohort, that of a threshold report on a gallery, or the gallery itself with TEST.NORMALIZE's defaults.
-
-    Nothing is chosen on the samples that are measured.
-    """
+    """A saved cohort, or the gallery itself with TEST.NORMALIZE's defaults: nothing is chosen on what is measured."""
     if given == GALLERY:
         return USUAL_GALLERY
-    if is_saved_cohort(given):
-        return load_cohort(given, checkpoint)
-    advice = "pml-ext threshold choose --normalize chooses k and strength on validation classes"
-    if Path(given).suffix != ".json":
-        raise UserError(f"--normalize {given}: give a cohort.npz, a threshold.json or the word gallery; {advice}")
-    try:
-        found = ThresholdReport.load(given, checkpoint=checkpoint).normalization
-    except (OSError, ValueError) as error:
-        raise UserError(f"--normalize {given}: {error}") from error
-    if found is None or found.cohort != GALLERY:
-        which = "plain cosines" if found is None else "a cohort of its own: give the cohort.npz next to it"
-        raise UserError(f"--normalize {given}: the report is of {which}; {advice}")
-    return GalleryCohort(found.k, found.strength)
+    if not is_saved_cohort(given):
+        raise UserError(
+            f"--normalize {given}: give a cohort.npz or the word gallery; pml-ext threshold choose --normalize chooses "
+            "k and strength on validation classes"
+        )
+    return load_cohort(given, checkpoint)
 
 
 def is_saved_cohort(given: str) -> bool:

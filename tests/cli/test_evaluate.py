@@ -14,7 +14,7 @@ from PIL import Image
 
 from pml_ext._files import sha256_of
 from pml_ext.cli import main
-from pml_ext.metrics import OPIS, AccuracyCalculator, CohortNormalization, GalleryCohort, ThresholdReport
+from pml_ext.metrics import OPIS, AccuracyCalculator, CohortNormalization, GalleryCohort
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.evaluation.evaluate import gallery_cohort
 from pml_ext.search.cohorts import USUAL_GALLERY
@@ -127,9 +127,6 @@ def test_normalised_scores_next_to_cosines(tmp_path: Path, capsys: pytest.Captur
     expected = OPIS(normalize=GalleryCohort(20))(embeddings.double(), labels)["opis"]
     assert found["results"]["test.npz"]["normalized_opis"] == pytest.approx(float(expected), rel=1e-6)
     assert "normalized_NMI" not in found["results"]["test.npz"]
-    report = ThresholdReport.from_embeddings(embeddings, labels, far=0.01, normalize=GalleryCohort(7, 0.5))
-    report.save(tmp_path / "threshold.json", checkpoint=weights)
-    assert measured(tmp_path / "threshold.json")["normalize"]["k"] == 7
     cohort = CohortNormalization.fit(embeddings, 7, 0.5)
     cohort.save(tmp_path / "cohort.npz", checkpoint=weights)
     assert measured(tmp_path / "cohort.npz")["normalize"]["sha256"] == cohort.sha256
@@ -165,7 +162,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file(folder, "cameras.npz", cameras=CAMERAS)
     file(folder, "narrow.npz", embeddings=X[:, :20])
     file(folder, "small.npz", embeddings=np.eye(16, dtype=np.float32), labels=np.arange(16) // 2)
-    ThresholdReport.from_embeddings(X, Y, far=0.01).save(folder / "plain.json")
     return folder
 
 
@@ -177,8 +173,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("e.npz --gallery cameras.npz", "in both files or in none; only the gallery has them"),
         ("e.npz --distractors narrow.npz", "narrow.npz must have 64 dimensions, as e.npz; got 20"),
         ("e.npz --distractors e.npz", "e.npz must have other identities than e.npz and its gallery; got 0"),
-        ("e.npz --normalize e.npz", "give a cohort.npz, a threshold.json or the word gallery"),
-        ("e.npz --normalize plain.json", "the report is of plain cosines"),
+        ("e.npz --normalize e.npz", "give a cohort.npz or the word gallery"),
         ("small.npz --normalize gallery", "k must be from 1 to 16"),
     ],
 )

@@ -110,7 +110,7 @@ def _found_by_building(cfg: CN, wrong: Iterable[str]) -> list[str]:
         if cfg.INPUT.get(entry.node, {}).get("ENABLED"):
             read = f"INPUT.{entry.node}", "INPUT.SIZE", "INPUT.INTERPOLATION"
             attempt(partial(require_image, cfg.INPUT, entry, len(model.PIXEL_MEAN)), *read)
-    attempt(lambda: require_callable(cfg.DATALOADER), "DATALOADER.SAMPLER_TRAIN", "DATALOADER.SET_WEIGHT")
+    attempt(lambda: require_callable(cfg.DATALOADER), "DATALOADER.SAMPLER_TRAIN")
     network = attempt(lambda: _network(cfg), *_SHAPING)
     of_classes = _SHAPING[:3] if model.HEADS.PFC.ENABLED else ()
     losses = attempt(lambda: _losses(cfg, network), "MODEL.LOSSES", *of_classes)

@@ -132,39 +132,6 @@ def identities_across_cameras(items: Items, batch_size: int, instances: int, ran
             yield [row for identity in order[start : start + count] for row in rows_of(identity)]
 
 
-@SAMPLER_REGISTRY.register("SetReWeightSampler", flat="SET_WEIGHT")
-def identities_by_camera(
-    items: Items, batch_size: int, instances: int, random: Random, set_weight: Sequence[int]
-) -> Batches:
-    """P×K, SET_WEIGHT identities of each camera.
-
-    A turn has set_weight[c] identities of camera c (in order of ids), a batch whole turns. An identity is drawn with a
-    chance proportional to its number of images; its images are of any camera. FastReID's own never yields: it asks for
-    a batch that is larger than, and equal to, one turn.
-    """
-    members, labels, known = items.members, items.labels, np.unique(items.cameras)
-    turn = sum(set_weight) * instances
-    if len(set_weight) != len(known) or min(set_weight) < 0 or turn == 0 or batch_size % turn:
-        raise UserError(
-            f"DATALOADER.SET_WEIGHT must give a number of identities for each of the {len(known)} cameras, and "
-            f"SOLVER.IMS_PER_BATCH be a multiple of their sum × NUM_INSTANCE; got {list(set_weight)} and {batch_size}"
-        )
-    pools = [np.unique(labels[items.cameras == camera]) for camera in known]
-    for camera, pool, weight in zip(known, pools, set_weight, strict=True):
-        if len(pool) < weight:
-            raise UserError(
-                f"DATALOADER.SET_WEIGHT asks for {weight} identities of camera {camera}: it saw {len(pool)}"
-            )
-    sizes = members.sizes
-    while True:
-        batch: list[int] = []
-        for _ in range(batch_size // turn):
-            for pool, weight in zip(pools, set_weight, strict=True):
-                for c in random.choice(pool, weight, replace=False, p=sizes[pool] / sizes[pool].sum()):
-                    batch += _at_least(instances, random.permutation(members[c]))[:instances]
-        yield batch
-
-
 @SAMPLER_REGISTRY.register("UniformIdentitySampler")
 def identities_equally_often(items: Items, batch_size: int, instances: int, random: Random) -> Batches:
     """P×K, identities equally likely (ours).

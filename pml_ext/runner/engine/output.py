@@ -22,7 +22,7 @@ UNREADABLE = "unreadable_images.txt"
 LOCK = ".lock"
 # Results, which are wrong as soon as the weights change.
 _RESULTS = (
-    "metrics.json", "eval_metrics.json", "report.html", "curves_*.json", "threshold_*.*", "utility_*.png",
+    "metrics.json", "eval_metrics.json", "report.html", "curves_*.json", "threshold_*.*",
     "pictures/*.png",
 )  # fmt: skip
 # What else a run leaves. Its log files are appended to.

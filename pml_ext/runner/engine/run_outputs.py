@@ -8,10 +8,9 @@ import lightning
 import torch
 from yacs.config import CfgNode as CN
 
-from pml_ext._files import in_file_name, write_atomically
+from pml_ext._files import in_file_name
 from pml_ext._version import __version__
 from pml_ext.metrics import keys
-from pml_ext.reports.drawing import as_png
 from pml_ext.reports.run_report import Utility, measure_utility, notes_on_opis, write_report
 from pml_ext.reports.run_threshold import write_threshold
 from pml_ext.runner.data.datasets import OpenSet
@@ -52,9 +51,6 @@ def report_run(
     for name, data in embedded.items():
         if isinstance(data, OpenSet):
             in_file = in_file_name(name)
-            if utility[name].figure.panels:
-                file = files[f"figure {name}"] = output / f"utility_{in_file}.png"
-                write_atomically(file, as_png(utility[name].figure.pixels))
             if cfg.TEST.THRESHOLD.ENABLED:
                 stem = output / f"threshold_{in_file}"
                 files |= write_threshold(

@@ -18,7 +18,6 @@ from pml_ext.functional.verification.templates import pair_cosines
 from pml_ext.metrics import (
     AccuracyCalculator,
     GalleryCohort,
-    IdentificationEvaluator,
     ReIDEvaluator,
     VerificationEvaluator,
     keys,
@@ -91,10 +90,7 @@ class Evaluation:
             pairs = features[0]
             return self.verification(pairs[0::2], pairs[1::2], torch.from_numpy(data.same))
         templates = features[0], data.media.template_ids, data.media.media_ids
-        results = self.verification.of_templates(*templates, data.pairs)
-        if data.searches is not None:
-            results |= IdentificationEvaluator().of_templates(*templates, data.searches)
-        return results
+        return self.verification.of_templates(*templates, data.pairs)
 
     def _retrieval(
         self, data: OpenSet, features: Features, is_first: bool, group: dist.ProcessGroup | None, device: torch.device

@@ -103,8 +103,3 @@ def ijb(root: Path, name: str = "IJBC") -> None:
     (meta / f"{lower}_template_pair_label.txt").write_text("1 2 1\n1 3 0\n2 3 0\n")
     points = "38.3 51.7 73.5 51.5 56.0 71.7 41.5 92.4 70.7 92.2"
     (meta / f"{lower}_name_5pts_score.txt").write_text("".join(f"{row[0]} {points} 0.99\n" for row in rows))
-    letter = "S" if name == "IJBB" else "G"
-    lists = {"probe_mixed": ((2, 7), (4, 8)), f"gallery_{letter}1": ((1, 7),), f"gallery_{letter}2": ((3, 8),)}
-    for part, templates in lists.items():
-        lines = "".join(f"{template},{subject},img/{template}.png,1,1\n" for template, subject in templates)
-        (meta / f"{lower}_1N_{part}.csv").write_text(f"TEMPLATE_ID,SUBJECT_ID,FILENAME,FACE_X,FACE_Y\n{lines}")

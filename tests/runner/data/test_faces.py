@@ -101,20 +101,10 @@ def test_verification_files_of_insightface(images: list, same: list, tmp_path: P
 def test_ijb_templates(name: str, tmp_path: Path) -> None:
     layouts.ijb(tmp_path, name)
     data = load(name, tmp_path, False)
-    assert isinstance(data, TemplateSet) and data.searches is not None
+    assert isinstance(data, TemplateSet)
     assert data.media.template_ids.tolist() == [1, 1, 1, 2, 3, 4]
     assert data.pairs.same.tolist() == [True, False, False]
     assert data.images.images[4].shape == (3, 112, 112)
-    assert data.searches.probes.template_ids.tolist() == [2, 4]
-    assert [gallery.subjects.tolist() for gallery in data.searches.galleries] == [[7], [8]]
-    lists = sorted((tmp_path / name / "meta").glob("*_1N_*.csv"))
-    lists[0].unlink()
-    with pytest.raises(UserError, match=lists[0].name):
-        load(name, tmp_path, False)
-    for path in lists[1:]:
-        path.unlink()
-    data = load(name, tmp_path, False)
-    assert isinstance(data, TemplateSet) and data.searches is None
 
 
 def test_ijb_lists_that_do_not_fit(tmp_path: Path) -> None:

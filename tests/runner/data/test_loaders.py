@@ -29,7 +29,7 @@ TRANSFORM = Transform([PadAndCrop((10, 8), 3, "constant"), RandomErasing(0.5, [2
 
 
 def loader(workers: int, *, seed: int = 0, rank: int = 0, world_size: int = 1):
-    sampling = {"SAMPLER_TRAIN": "NaiveIdentitySampler", "NUM_INSTANCE": 4, "SET_WEIGHT": []}
+    sampling = {"SAMPLER_TRAIN": "NaiveIdentitySampler", "NUM_INSTANCE": 4}
     options = CN(sampling | {"NUM_WORKERS": workers, "PREFETCH_FACTOR": 2})
     return train_loader(options, IMAGES, TRANSFORM, batch_size=16, seed=seed, rank=rank, world_size=world_size)
 

@@ -15,7 +15,7 @@ CAMERAS = np.arange(len(LABELS)) % 3
 
 
 def sampler_of(name, *, labels=LABELS, cameras=CAMERAS, batch_size=24, instances=4, seed=0, rank=0, world_size=1):
-    options = CN({"SAMPLER_TRAIN": name, "NUM_INSTANCE": instances, "SET_WEIGHT": [1, 2, 3], "NUM_WORKERS": 0})
+    options = CN({"SAMPLER_TRAIN": name, "NUM_INSTANCE": instances, "NUM_WORKERS": 0})
     images = ImageSet(labels, labels + 7, cameras, labels.astype(str))
     return build_sampler(options, images, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size)
 
@@ -38,8 +38,7 @@ def test_a_batch_holds_p_identities_with_k_images(name: str) -> None:
         rows = np.array(batch).reshape(6, 4)
         identities = LABELS[rows[:, 0]]
         assert (LABELS[rows] == identities[:, None]).all(), "an identity's images stand next to each other"
-        if name != "SetReWeightSampler":  # two cameras may draw the same identity
-            assert len(set(identities)) == 6
+        assert len(set(identities)) == 6
         if name != "BalancedIdentitySampler":  # whose other images are of other cameras
             assert [len(set(own)) for own in rows] == np.minimum(4, np.bincount(LABELS)[identities]).tolist()
 
@@ -127,23 +126,10 @@ def test_few_identities_fill_a_uniform_batch_in_turns() -> None:
         assert sorted(np.bincount(groups[:, 0])) == [3, 3, 4]
 
 
-def test_set_weight_gives_each_camera_its_identities() -> None:
-    labels = np.repeat(np.arange(12), 5)
-    cameras = np.repeat([0, 1, 2], 20)  # each identity in one camera only
-    for batch in islice(sampler_of("SetReWeightSampler", labels=labels, cameras=cameras).draw(_random()), 20):
-        assert np.bincount(cameras[batch]).tolist() == [4, 8, 12]
-
-
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
         ("NaiveIdentitySampler", {"instances": 1}, r"= 24 identities; the training set has 12"),
-        ("SetReWeightSampler", {"cameras": CAMERAS % 2}, r"for each of the 2 cameras.*got \[1, 2, 3\]"),
-        (
-            "SetReWeightSampler",
-            {"cameras": np.where(LABELS == 3, 2, CAMERAS % 2)},
-            "asks for 3 identities of camera 2: it saw 1",
-        ),
     ],
 )
 def test_errors(name: str, options: dict, message: str) -> None:

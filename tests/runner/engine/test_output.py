@@ -54,7 +54,7 @@ def test_a_restart_does_not_go_on_from_the_run_that_is_replaced(tmp_path: Path) 
 def test_what_is_no_longer_true_is_removed_and_named(
     whole_run: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    results = ["metrics.json", "threshold_A.html", "threshold_A.json", "threshold_A.png", "utility_A.png"]
+    results = ["metrics.json", "threshold_A.html", "threshold_A.json", "threshold_A.png"]
     run = ["checkpoints/best.ckpt", "csv/version_0", "tensorboard/events.1"]
     others = ["checkpoints/notes.txt", "config.yaml", "mine.json", "train.log"]
     drafts = [".0123456789ab.part", "checkpoints/.0123456789ab.part"]

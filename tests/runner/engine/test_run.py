@@ -80,7 +80,7 @@ def test_a_run_learns_and_leaves_its_files(trained: Path) -> None:
     log = (trained / "train.log").read_text()
     assert "901 images of 5 identities, 11 steps an epoch" in log and "ε-OPIS" in log
     assert {"loss", "loss/SmoothAPLoss", "loss/TCMLoss", "opis"} <= {name for _, name, _ in recorded(trained)}
-    assert list((trained / "tensorboard").glob("events*")) and (trained / "utility_Digits.png").is_file()
+    assert list((trained / "tensorboard").glob("events*"))
 
 
 def test_eval_repeats_the_numbers_exactly(trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

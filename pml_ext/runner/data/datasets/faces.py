@@ -23,8 +23,6 @@ from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages, PairSet
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pml_ext.metrics.protocol_files import SearchProtocol
-
 # --- pairs of images ---
 
 PAIR_FOLDERS = ("", "faces_emore_val", "faces_emore", "faces_webface_112x112", "val")
@@ -143,8 +141,7 @@ def template_set(root: Path, grey: bool, *, name: str) -> TemplateSet:
     """insightface's copy of IJB-B or IJB-C: `IJBC/meta/…` and the images in `IJBC/loose_crop/`.
 
     Faces are aligned by the landmarks of `meta/ijbc_name_5pts_score.txt`. The detector's scores in that file are not
-    used: every image of a medium weighs the same. With the lists of the 1:N protocol in `meta/`, templates are searched
-    for in both galleries too.
+    used: every image of a medium weighs the same.
     """
     from pml_ext.metrics.protocol_files import read_template_media, read_template_pairs  # import torch
 
@@ -165,20 +162,7 @@ def template_set(root: Path, grey: bool, *, name: str) -> TemplateSet:
         faces.append((crops / image, landmarks[image]))
     nobody, names = np.zeros(len(faces), dtype=np.int64), [str(path) for path, _ in faces]
     images = ImageSet(LazyImages(faces, partial(_aligned_face, grey)), nobody, np.arange(len(faces)), names)
-    return TemplateSet(images, media, pairs, _searches(meta, prefix))
-
-
-def _searches(meta: Path, prefix: str) -> "SearchProtocol | None":
-    """`meta/ijbc_1N_probe_mixed.csv` and the galleries `G1`, `G2` beside it (IJB-B: `S1`, `S2`); None without any."""
-    from pml_ext.metrics.protocol_files import SearchProtocol, read_template_subjects  # import torch
-
-    letter = "S" if prefix == "ijbb" else "G"
-    parts = ("probe_mixed", f"gallery_{letter}1", f"gallery_{letter}2")
-    files = [meta / f"{prefix}_1N_{part}.csv" for part in parts]
-    if not any(path.is_file() for path in files):
-        return None
-    probes, *enrolled = map(read_template_subjects, files)
-    return SearchProtocol(probes, tuple(enrolled))
+    return TemplateSet(images, media, pairs)
 
 
 def _aligned_face(grey: bool, face: tuple[Path, np.ndarray]) -> "Tensor":

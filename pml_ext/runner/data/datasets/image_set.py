@@ -14,7 +14,7 @@ from pml_ext.runner.registry import DATASET_REGISTRY
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pml_ext.metrics.protocol_files import SearchProtocol, TemplateMedia, TemplatePairs
+    from pml_ext.metrics.protocol_files import TemplateMedia, TemplatePairs
 
 
 Item = TypeVar("Item")
@@ -133,15 +133,11 @@ class PairSet:
 
 @dataclass(frozen=True)
 class TemplateSet:
-    """N images, the template and medium of each, and which templates are compared; the identities mean nothing.
-
-    searches: which templates are searched for in which; None if the set has no such lists.
-    """
+    """N images, the template and medium of each, and which templates are compared; the identities mean nothing."""
 
     images: ImageSet
     media: "TemplateMedia"
     pairs: "TemplatePairs"
-    searches: "SearchProtocol | None" = None
 
     @property
     def parts(self) -> list[ImageSet]:
