@@ -40,37 +40,36 @@ class Mined(nn.Module):
         return value
 
 
-def cases() -> dict[str, Callable[[], nn.Module]]:
-    mean = {"reducer": MeanReducer()}
-    return {
-        "CITLoss": losses.CITLoss,
-        "CITLoss(gamma=0.5)": lambda: losses.CITLoss(gamma=0.5),
-        "TCMLoss": losses.TCMLoss,
-        "TCMLoss(divide_by='all')": lambda: losses.TCMLoss(divide_by="all"),
-        "LoOp(TripletMarginLoss, mean)": lambda: losses.LoOp(losses.TripletMarginLoss(**mean)),
-        "LoOp(TripletMarginLoss)": lambda: losses.LoOp(losses.TripletMarginLoss()),
-        "LoOp(MultiSimilarityLoss)": lambda: losses.LoOp(losses.MultiSimilarityLoss()),
-        "LoOp(pairing='all')": lambda: losses.LoOp(losses.TripletMarginLoss(), pairing="all"),
-        "DiscriminativeLoss": lambda: losses.DiscriminativeLoss(CLASSES, SIZE, centroid_size=CLASSES),
-        "DiscriminativeLoss(kmeans)": lambda: losses.DiscriminativeLoss(CLASSES, SIZE, centroids="kmeans"),
-        "PairWeightingLoss": losses.PairWeightingLoss,
-        "PairWeightingLoss(mining=0.1)": lambda: losses.PairWeightingLoss(mining=0.1),
-        "RecallAtKSurrogateLoss": losses.RecallAtKSurrogateLoss,
-        "HPHNTripletLoss": losses.HPHNTripletLoss,
-        "LiftedHingeLoss": losses.LiftedHingeLoss,
-        "CentroidTripletLoss": losses.CentroidTripletLoss,
-        "SmoothAPLoss": losses.SmoothAPLoss,
-        "TCMRegularizer(TripletMarginLoss)": lambda: losses.TCMRegularizer(losses.TripletMarginLoss()),
-        "CrossBatchMemory(CITLoss)": lambda: losses.CrossBatchMemory(losses.CITLoss(), SIZE, memory_size=64),
-        "TripletMarginLoss, ConcordanceMiner": lambda: Mined(losses.TripletMarginLoss(), miners.ConcordanceMiner()),
-        "TripletMarginLoss, HPHNMiner": lambda: Mined(losses.TripletMarginLoss(), miners.HPHNMiner()),
-        "TripletMarginLoss, DisjointTripletMiner": lambda: Mined(
-            losses.TripletMarginLoss(margin=1.0), miners.DisjointTripletMiner(seed=0)
-        ),
-        "MultiSimilarityLoss, LoOpMiner": lambda: Mined(
-            losses.MultiSimilarityLoss(), miners.LoOpMiner(miners.MultiSimilarityMiner())
-        ),
-    }
+MEAN = {"reducer": MeanReducer()}
+CASES: dict[str, Callable[[], nn.Module]] = {
+    "CITLoss": losses.CITLoss,
+    "CITLoss(gamma=0.5)": lambda: losses.CITLoss(gamma=0.5),
+    "TCMLoss": losses.TCMLoss,
+    "TCMLoss(divide_by='all')": lambda: losses.TCMLoss(divide_by="all"),
+    "LoOp(TripletMarginLoss, mean)": lambda: losses.LoOp(losses.TripletMarginLoss(**MEAN)),
+    "LoOp(TripletMarginLoss)": lambda: losses.LoOp(losses.TripletMarginLoss()),
+    "LoOp(MultiSimilarityLoss)": lambda: losses.LoOp(losses.MultiSimilarityLoss()),
+    "LoOp(pairing='all')": lambda: losses.LoOp(losses.TripletMarginLoss(), pairing="all"),
+    "DiscriminativeLoss": lambda: losses.DiscriminativeLoss(CLASSES, SIZE, centroid_size=CLASSES),
+    "DiscriminativeLoss(kmeans)": lambda: losses.DiscriminativeLoss(CLASSES, SIZE, centroids="kmeans"),
+    "PairWeightingLoss": losses.PairWeightingLoss,
+    "PairWeightingLoss(mining=0.1)": lambda: losses.PairWeightingLoss(mining=0.1),
+    "RecallAtKSurrogateLoss": losses.RecallAtKSurrogateLoss,
+    "HPHNTripletLoss": losses.HPHNTripletLoss,
+    "LiftedHingeLoss": losses.LiftedHingeLoss,
+    "CentroidTripletLoss": losses.CentroidTripletLoss,
+    "SmoothAPLoss": losses.SmoothAPLoss,
+    "TCMRegularizer(TripletMarginLoss)": lambda: losses.TCMRegularizer(losses.TripletMarginLoss()),
+    "CrossBatchMemory(CITLoss)": lambda: losses.CrossBatchMemory(losses.CITLoss(), SIZE, memory_size=64),
+    "TripletMarginLoss, ConcordanceMiner": lambda: Mined(losses.TripletMarginLoss(), miners.ConcordanceMiner()),
+    "TripletMarginLoss, HPHNMiner": lambda: Mined(losses.TripletMarginLoss(), miners.HPHNMiner()),
+    "TripletMarginLoss, DisjointTripletMiner": lambda: Mined(
+        losses.TripletMarginLoss(margin=1.0), miners.DisjointTripletMiner(seed=0)
+    ),
+    "MultiSimilarityLoss, LoOpMiner": lambda: Mined(
+        losses.MultiSimilarityLoss(), miners.LoOpMiner(miners.MultiSimilarityMiner())
+    ),
+}
 
 
 def batch(classes: int = CLASSES, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
@@ -99,12 +98,11 @@ def on_both(make: Callable[[], nn.Module], embeddings: Tensor, labels: Tensor, *
             there.backward()
     assert isinstance(there, PretendTensor)
     assert y.grad is not None and x.grad is not None
-    return {
-        "value": float((values(there.detach()) - value.detach()).abs()),
-        "gradient": float((values(y.grad) - x.grad).abs().max()),
-        "size": float(x.grad.abs().max()),
-        "waits": [f"{wait.what} at {wait.file}:{wait.line}" for wait in found.elements()],
-    }
+    value_error = (values(there.detach()) - value.detach()).abs()
+    gradient_error = (values(y.grad) - x.grad).abs().max()
+    places = [f"{wait.what} at {wait.file}:{wait.line}" for wait in found.elements()]
+    errors = {"value": float(value_error), "gradient": float(gradient_error)}
+    return {**errors, "size": float(x.grad.abs().max()), "waits": places}
 
 
 class TrainingStep(nn.Module):
@@ -158,7 +156,7 @@ def main() -> None:
     with pretend_device():
         pass
     report: dict[str, Any] = {"losses": {}, "detected": of_the_device_itself()}
-    for name, make in cases().items():
+    for name, make in CASES.items():
         of_case: dict[str, Any] = {}
         ways = {"labels on the device": (batch(), False), "labels on the host": (batch(), True)}
         ways["float16"] = batch(dtype=torch.float16), False

@@ -77,10 +77,8 @@ def test_smooth_ap_is_close_to_exact_in_any_batch(printed_by: PrintedBy) -> None
 def test_verification_rates_need_enough_impostors(printed_by: PrintedBy) -> None:
     shown = printed_by("verification")
     rows = dict(re.findall(r"^(.+? pairs|all pairs, streamed) +(\S.*)$", shown, re.M))
-    listed, exact, streamed = (
-        [float(number) for number in rows[name].split()]
-        for name in ("6000 listed pairs", "all pairs", "all pairs, streamed")
-    )
+    names = ("6000 listed pairs", "all pairs", "all pairs, streamed")
+    listed, exact, streamed = (list(map(float, rows[name].split())) for name in names)
     assert exact == pytest.approx(streamed, abs=2e-4)
     assert math.isnan(listed[3]) and exact[:4] == sorted(exact[:4], reverse=True)
     assert listed[:3] == pytest.approx(exact[:3], abs=0.05)
@@ -100,7 +98,8 @@ def test_faults_of_other_metrics_are_shown(printed_by: PrintedBy) -> None:
 
 
 def test_opis_depends_on_the_calibration_range(printed_by: PrintedBy) -> None:
-    rows = [[float(number) for number in line.split()] for line in printed_by("opis_far_range").splitlines()[1:]]
+    lines = printed_by("opis_far_range").splitlines()[1:]
+    rows = [list(map(float, line.split())) for line in lines]
     scores = [row[4] for row in rows]
     assert len(rows) == 6 and max(scores) > 1.5 * min(scores) > 0
     for *_, opis, epsilon_opis, sampled in rows:

@@ -35,7 +35,12 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
 def test_readers_never_see_a_partial_file(tmp_path: Path) -> None:
     path, contents = tmp_path / "f", {letter * 200_000 for letter in (b"a", b"b", b"c")}
     write_atomically(path, b"a" * 200_000)
-    threads = [threading.Thread(target=lambda c=c: [write_atomically(path, c) for _ in range(4)]) for c in contents]
+
+    def write(content: bytes) -> None:
+        for _ in range(4):
+            write_atomically(path, content)
+
+    threads = [threading.Thread(target=write, args=(content,)) for content in contents]
     for thread in threads:
         thread.start()
     seen = [path.read_bytes() for _ in range(50)]

@@ -37,8 +37,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def frame(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
     """Six emoji images as one BGR frame of about 96 × 128."""
     images = [cv2.imread(str(path)) for path in extract(tmp_path_factory.mktemp("images"), 6)]
-    rows = [np.hstack([cv2.resize(image, (44, 50)) for image in images[i : i + 3]]) for i in (0, 3)]
-    return np.vstack(rows)
+    tiles = [cv2.resize(image, (44, 50)) for image in images]
+    return np.vstack([np.hstack(tiles[:3]), np.hstack(tiles[3:])])
 
 
 def features(model: tuple[Path, Path], crops: list[np.ndarray]) -> torch.Tensor:

@@ -27,7 +27,9 @@ class Shop:
         images = extract(folder / "images", 120)
         self.images = {"cohort": images[:60], "validation": images[60:90], "gallery": images[90:]}
         embedder = Embedder.from_config(self.config, self.weights, device="cpu")
-        rows = {name: embedder([Image.open(path) for path in paths]) for name, paths in self.images.items()}
+        rows = {}
+        for name, paths in self.images.items():
+            rows[name] = embedder([Image.open(path) for path in paths])
         self.rows = {name: value.numpy() for name, value in rows.items()}
         cohort = CohortNormalization.fit(rows["cohort"], 12, 1.0).with_checkpoint(self.weights)
         cohort.save(folder / "cohort.npz")

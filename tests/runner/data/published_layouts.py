@@ -42,7 +42,9 @@ class Layout:
         self.others = entry.get("others", "").splitlines()
         self.sets: dict[str, list[list[Row]]] = {}
         for names, parts in entry["sets"].items():
-            rows = [[Row(*line.rsplit(maxsplit=2)) for line in part.splitlines()] for part in parts.values()]
+            rows = []
+            for part in parts.values():
+                rows.append([Row(*line.rsplit(maxsplit=2)) for line in part.splitlines()])
             self.sets |= dict.fromkeys(names.split(), rows)
 
     def __call__(self, root: Path) -> None:

@@ -197,6 +197,10 @@ def test_digits_split_by_class() -> None:
     assert pixels.shape == (901, 1, 8, 8) and (pixels.min(), pixels.max()) == (0, 255)
 
 
+def alphabet(name: str) -> str:
+    return name.split("/")[-3]
+
+
 def test_omniglot_in_its_published_archives() -> None:
     data = omniglot_set(real_data("omniglot"), True)
     for part, images, characters in ((data.train, 2720, 136), (data.query, 2120, 106)):
@@ -204,8 +208,8 @@ def test_omniglot_in_its_published_archives() -> None:
         pairs = set(zip(part.identities.tolist(), part.cameras.tolist(), strict=True))
         assert len(pairs) == len(part), "one drawing per drawer and character"
         assert set(part.cameras) == set(range(1, 21))
-    alphabets = [{name.split("/")[-3] for name in part.names} for part in (data.train, data.query)]
-    assert not alphabets[0] & alphabets[1]
+    trained, tested = (set(map(alphabet, part.names)) for part in (data.train, data.query))
+    assert not trained & tested
     assert data.train.images[0].shape == (1, 105, 105) and data.train.called(0) == "Balinese/01"
 
 

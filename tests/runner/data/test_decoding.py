@@ -38,13 +38,13 @@ def test_16_bits_become_8(kind: str) -> None:
 def test_exif_turns_the_image_upright(orientation: int) -> None:
     upright = np.arange(6, dtype=np.uint8).reshape(2, 3) * 40
     # what a camera stores so that a viewer, turning it as told, shows it upright
-    stored = {
+    every = {
         1: upright, 2: upright[:, ::-1], 3: upright[::-1, ::-1], 4: upright[::-1], 5: upright.T,
         6: np.rot90(upright), 7: np.rot90(upright, 2).T, 8: np.rot90(upright, -1),
-    }[orientation]  # fmt: skip
+    }  # fmt: skip
     exif = Image.Exif()
     exif[0x0112] = orientation
-    content = file(Image.fromarray(np.ascontiguousarray(stored)), exif=exif)
+    content = file(Image.fromarray(np.ascontiguousarray(every[orientation])), exif=exif)
     assert decode_image(content, "x", True)[0].tolist() == upright.tolist()
 
 
@@ -172,7 +172,9 @@ def test_nothing_is_read_that_pillow_refuses_or_reads_otherwise(kind: str) -> No
     places = partial(chance.randrange, 2, len(whole))
     damaged = [whole[: places()] for _ in range(60)] + [whole[:-1], whole[:-2]]
     damaged += [whole[: places()] + b"\xff\xd9" for _ in range(60)]
-    damaged += [whole[:place] + whole[place + 3 :] for place in (places() for _ in range(60))]
+    for _ in range(60):
+        place = places()
+        damaged.append(whole[:place] + whole[place + 3 :])
     for _ in range(200):
         wrong = bytearray(whole)
         wrong[places()] = chance.randrange(256)

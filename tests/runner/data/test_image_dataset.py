@@ -50,12 +50,10 @@ def read(*parts: Any, root: Path = Path(), **attributes: Any) -> OpenSet:
 def test_paths_bytes_and_functions_of_texts_and_numbers(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     grey_image(7).save(path)
-    found = read(
-        [(str(path), "Warehouse_3", "dock"), (path, "Warehouse_1", "gate")],
-        lambda: [(encoded(8), 40, 0, "a column more"), [encoded(9), -1, 1]],
-        [(lambda: grey_image(10), 40, 1)],
-        _junk_pids=[-1],
-    )
+    train = [(str(path), "Warehouse_3", "dock"), (path, "Warehouse_1", "gate")]
+    query = [(encoded(8), 40, 0, "a column more"), [encoded(9), -1, 1]]
+    gallery = [(lambda: grey_image(10), 40, 1)]
+    found = read(train, lambda: query, gallery, _junk_pids=[-1])
     assert found.train.identities.tolist() == [1, 0] and found.train.called(1) == "Warehouse_3"
     assert found.train.cameras.tolist() == [2, 3] and found.query.cameras.tolist() == [0, 1]
     assert found.query.identities.tolist() == [40, -1] and found.gallery is not None

@@ -118,7 +118,11 @@ def classes(root: Path, name: str, **more: object) -> list[str]:
     """The classes of the training images, queries and gallery."""
     given = options(root, (name,), (name,), **more)
     train, (test,) = load_train_set(given, grey=False), load_test_sets(given, grey=False).values()
-    return [" ".join(sorted({Path(path).parent.name for path in part.names})) for part in (train, *test.parts)]
+    found = []
+    for part in (train, *test.parts):
+        names = {Path(path).parent.name for path in part.names}
+        found.append(" ".join(sorted(names)))
+    return found
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.5, 3), (0.01, 1), (0.99, 4)])

@@ -80,10 +80,8 @@ def test_launchers_start_two_processes(
 ) -> None:
     losses, chunk, _ = RUNS[name]
     words = [str(tmp_path / word) if word == "logs" else word for word in launcher]
-    done = subprocess.run(
-        [sys.executable, *words, *arguments(tmp_path / "two", losses, *flags), "SOLVER.CHUNK", chunk],
-        capture_output=True, text=True, timeout=300,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PET_LOG_DIR": str(tmp_path / "torchrun")},
-    )  # fmt: skip
+    command = [sys.executable, *words, *arguments(tmp_path / "two", losses, *flags), "SOLVER.CHUNK", chunk]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PET_LOG_DIR": str(tmp_path / "torchrun")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     require_equal_runs(tmp_path, name)

@@ -259,7 +259,7 @@ def test_a_non_local_block_is_the_identity_at_first_and_then_attends() -> None:
     expected = x.clone()
     for b in range(2):
         theta, phi, g = (layer(x[b : b + 1]).flatten() for layer in (block.theta, block.phi, block.g))
-        mixed = torch.stack([sum(theta[i] * phi[j] * g[j] for j in range(6)) / 6 for i in range(6)])  # type: ignore[arg-type]
+        mixed = theta * (phi @ g) / 6
         expected[b] += block.W(mixed.reshape(1, 1, 3, 2))[0]
     torch.testing.assert_close(block(x), expected)
 

@@ -27,18 +27,22 @@ def test_biases_norms_and_heads_have_their_own_rates_and_decays() -> None:
     model["backbone"].append(nn.InstanceNorm1d(2, affine=True))
     model["backbone"][1].weight.requires_grad_(False)
     groups = build_optimizer(cfg.SOLVER, model).param_groups
-    found = {id(p): (g["lr"], g["weight_decay"]) for g in groups for p in g["params"]}
-    backbone, norm, instance_norm = model["backbone"]
-    assert found == {
-        id(backbone.weight): (1.0, 0.1),
-        id(backbone.bias): (2.0, 0.3),
-        id(norm.bias): (2.0, 0.3),  # a bias, as in FastReID
-        id(instance_norm.weight): (1.0, 0.2),
-        id(instance_norm.bias): (2.0, 0.3),
-        id(model["heads"].weight): (3.0, 0.1),
-        id(model["heads"].bias): (6.0, 0.3),
-        id(model["losses"]["DiscriminativeLoss"].projection.weight): (3.0, 0.1),
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    found = {}
+    for group in groups:
+        for parameter in group["params"]:
+            found[names[id(parameter)]] = (group["lr"], group["weight_decay"])
+    expected = {
+        "backbone.0.weight": (1.0, 0.1),
+        "backbone.0.bias": (2.0, 0.3),
+        "backbone.1.bias": (2.0, 0.3),  # a bias, as in FastReID
+        "backbone.2.weight": (1.0, 0.2),
+        "backbone.2.bias": (2.0, 0.3),
+        "heads.weight": (3.0, 0.1),
+        "heads.bias": (6.0, 0.3),
+        "losses.DiscriminativeLoss.projection.weight": (3.0, 0.1),
     }
+    assert found == expected
 
 
 @pytest.mark.parametrize("name", OPTIMIZER_REGISTRY)

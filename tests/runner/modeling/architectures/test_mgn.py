@@ -87,11 +87,8 @@ def test_losses_are_means_over_heads_and_features(training: tuple[TrainingModule
     ce, triplet = CrossEntropyLoss(epsilon=0.1), TripletLoss(margin=0.0, hard_mining=True)
     expected = 2 * 0.125 * sum(ce(head["cls_outputs"], labels) for head in heads.values())
     torch.testing.assert_close(values["CrossEntropyLoss"], expected)
-    features = [
-        heads["b1_head"]["features"], heads["b2_head"]["features"], heads["b3_head"]["features"],
-        torch.cat([heads["b21_head"]["features"], heads["b22_head"]["features"]], dim=1),
-        torch.cat([heads["b31_head"]["features"], heads["b32_head"]["features"], heads["b33_head"]["features"]], dim=1),
-    ]  # fmt: skip
+    parts = [heads[name]["features"] for name in HEADS]
+    features = [*parts[:3], torch.cat(parts[3:5], dim=1), torch.cat(parts[5:], dim=1)]
     torch.testing.assert_close(values["TripletLoss"], 3 * 0.2 * sum(triplet(part, labels) for part in features))
     assert outputs["pred_class_logits"] is heads["b1_head"]["pred_class_logits"]
     sum(values.values()).backward()  # type: ignore[union-attr]

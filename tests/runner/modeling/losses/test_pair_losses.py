@@ -62,8 +62,9 @@ def test_circle_weights_have_no_gradient() -> None:
 def test_histogram_is_the_definition(bins: int, dtype: torch.dtype) -> None:
     x = features(dtype)
     unit, same = torch.nn.functional.normalize(x.double()), LABELS[:, None] == LABELS
-    columns = [[row.nonzero().flatten().tolist() for row in mask] for mask in (same.triu(1), (~same).triu())]
-    expected = histogram(unit @ unit.T, *columns, bins=bins).item()
+    positives = [row.nonzero().flatten().tolist() for row in same.triu(1)]
+    negatives = [row.nonzero().flatten().tolist() for row in (~same).triu()]
+    expected = histogram(unit @ unit.T, positives, negatives, bins=bins).item()
     assert HistogramLoss(bins=bins)(x, LABELS).item() == pytest.approx(expected, rel=TOLERANCES[dtype])
 
 
