@@ -1,7 +1,7 @@
 """The `pml-ext` command: its parser and its exit statuses.
 
-Each command is one module here, or a part of one, with its arguments, help, example and body. torch takes seconds to
-import, so these modules import it, and the rooms that need it, inside their functions: help and errors are quick.
+Each command is one module, or a part of one, with its arguments, help, example and body. torch takes seconds to import,
+so these modules import it, and packages that need it, inside their functions. Help and errors stay fast.
 """
 
 import logging
@@ -35,12 +35,12 @@ GROUPS = {
 }
 COMMANDS = {command.name: command for group in GROUPS.values() for command in group}
 
-STDOUT_CLOSED = 128 + 13  # as a shell has it for SIGPIPE
+STDOUT_CLOSED = 128 + 13  # as shells report SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; an error in its input prints one line to stderr and exits with status 2."""
-    # Before torch is loaded: threads that wait actively starve each other next to a busy process.
+    # Set before torch is loaded: actively waiting threads starve each other next to a busy process.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         status = _run(sys.argv[1:] if argv is None else argv)
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _is_stdout_closed(probe: str = "") -> bool:
-    """Whether the reader of stdout, such as `head`, has ended; if so, Python's flush at exit goes to nowhere."""
+    """Returns whether the reader of stdout, such as `head`, has ended; then redirects stdout to the null device."""
     try:
         print(end=probe, flush=True)
     except BrokenPipeError:
@@ -94,7 +94,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def parse(words: Sequence[str]) -> tuple[Command, Namespace]:
-    """The command and its arguments; `overrides` are its KEY VALUE pairs, between which options may stand."""
+    """Returns the command and its arguments; `overrides` are its KEY VALUE pairs, which may surround options."""
     whole, parsers = parsers_of_commands()
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
@@ -116,7 +116,7 @@ def parse(words: Sequence[str]) -> tuple[Command, Namespace]:
 
 
 def _explain(words: Sequence[str], whole: ArgumentParser) -> NoReturn:
-    """Show the help, the version or an error for words that name no command, and exit."""
+    """Show the help, the version, or an error for an unknown command, and exit."""
     groups = {name.partition(" ")[0] for name in COMMANDS}
     if words and not words[0].startswith("-") and words[0] not in groups:
         whole.error(f"no command {words[0]!r}{hint(words[0], COMMANDS, str)}")
@@ -125,7 +125,7 @@ def _explain(words: Sequence[str], whole: ArgumentParser) -> NoReturn:
 
 
 class _WholeParser(ArgumentParser):
-    """The parser of the whole command line, whose help lists the commands by group."""
+    """The main parser, whose help lists the commands by group."""
 
     def format_help(self) -> str:
         lines = [self.format_usage(), f"{self.description}\n"]
@@ -138,7 +138,7 @@ class _WholeParser(ArgumentParser):
 
 
 def parsers_of_commands() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
-    """The parser of the whole command line, and those of the commands."""
+    """Returns the main parser and the parsers of the commands."""
     whole = _WholeParser(
         "pml-ext",
         usage="pml-ext [--version] COMMAND …",

@@ -1,4 +1,4 @@
-"""How a command is declared, the arguments that several commands share, and the words that lead to a config."""
+"""Declarations of commands, shared arguments, and the parsing of words into a config."""
 
 import logging
 import re
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pml_ext.runner.launch import Launch
 
 KEY = re.compile(r"[A-Z][A-Z0-9_]*(\.[A-Z0-9_]+)*")
-# Next to names of images, such as DSC_0001.JPG.
+# Distinguishes keys from image names such as DSC_0001.JPG.
 KEY_AMONG_FILES = re.compile(r"(MODEL|INPUT|DATALOADER|TEST|SOLVER|DATASETS|KD)(\.[A-Z0-9_]+)+")
 CONFIG_FOR_IMAGES = "OwnImages/base.yml"
 
@@ -41,9 +41,9 @@ class Argument:
     """One argument of a command.
 
     Args:
-        spec: `FILE`, a positional; `--far RATE`, an option with a value; `--half`, a switch.
-        about: for the help, which adds the default.
-        settings: more arguments of argparse's add_argument.
+        spec: `FILE`: positional; `--far RATE`: option with a value; `--half`: switch.
+        about: help text; the default is appended.
+        settings: further arguments of argparse's add_argument.
     """
 
     def __init__(self, spec: str, about: str, **settings: Any) -> None:
@@ -64,7 +64,7 @@ class Argument:
 
 
 class OneOf:
-    """Arguments of which a command takes at most one, or exactly one."""
+    """Mutually exclusive arguments, one of them possibly required."""
 
     def __init__(self, *arguments: Argument, required: bool) -> None:
         self.arguments, self.required = arguments, required
@@ -87,8 +87,8 @@ class Command:
         about: one sentence, for the help.
         run: called with the parsed arguments; returns the exit status, None for 0.
         example: a command line that ends the help.
-        notes: what the help says before the example.
-        key: matches the KEYs of KEY VALUE pairs, which become `overrides`; None for a command without them.
+        notes: text of the help before the example.
+        key: pattern of the KEYs of KEY VALUE pairs, which become `overrides`; None: the command takes no pairs.
         resume_hint: what to do after Ctrl-C.
     """
 
@@ -154,16 +154,16 @@ IMAGE_FOLDER = Argument("--images FOLDER", "Folder that the file's paths are rel
 
 
 def launch_of(options: Namespace) -> "Launch":
-    """The processes that PROCESSES declare."""
+    """Returns the launch described by PROCESSES."""
     from pml_ext.runner.launch import Launch
 
     return Launch(**{name: getattr(options, name) for name in Launch.__dataclass_fields__})
 
 
 def split_pairs(words: Sequence[str], parser: ArgumentParser, key: re.Pattern[str]) -> tuple[list[str], list[str]]:
-    """The words without KEY VALUE pairs, and the pairs.
+    """Returns the words without KEY VALUE pairs, and the pairs.
 
-    A key is known by its capitals, so the value after it may begin with a minus, as -1e-3 does.
+    A key is recognised by its capitals, so its value may start with a minus sign, such as -1e-3.
     """
     flags = {name for action in parser._actions if action.nargs == 0 for name in action.option_strings}
     rest, pairs = list[str](), list[str]()
@@ -180,7 +180,7 @@ def split_pairs(words: Sequence[str], parser: ArgumentParser, key: re.Pattern[st
 
 
 def training_config(options: Namespace) -> tuple[str, list[str]]:
-    """The config file and the overrides of a command that trains: of a FILE, a run to resume, or images."""
+    """Returns config file and overrides of a training command: from a FILE, a run to resume, or images."""
     settings = _take_images(options)
     config_file, run = _config_file(options, "a folder of images")
     if run is not None:
@@ -189,7 +189,7 @@ def training_config(options: Namespace) -> tuple[str, list[str]]:
 
 
 def trained_config(options: Namespace) -> tuple[str, list[str]]:
-    """The config file and the overrides of a command on a trained model: of a FILE, or a run with its weights."""
+    """Returns config file and overrides of a command on a trained model: from a FILE, or a run with its weights."""
     config_file, run = _config_file(options, "a run")
     settings = list[str]()
     if run is not None:
@@ -198,7 +198,7 @@ def trained_config(options: Namespace) -> tuple[str, list[str]]:
 
 
 def config_files(options: Namespace) -> tuple[list[str], list[str]]:
-    """The config files and the overrides of a command that only reads them: of FILEs, runs and images."""
+    """Returns config files and overrides of a read-only command: from FILEs, runs and images."""
     settings = _take_images(options)
     files = list(options.words)
     if options.config_file is not None:
@@ -208,7 +208,7 @@ def config_files(options: Namespace) -> tuple[list[str], list[str]]:
 
 
 def _config_file(options: Namespace, other: str) -> tuple[str, str | None]:
-    """--config-file, or else the first of the words, which is removed; and the run if it is one."""
+    """Returns --config-file, or else the first word (removed from the words), and the run if it is one."""
     if options.config_file is not None:
         word = str(options.config_file)
     elif options.words:
@@ -235,7 +235,7 @@ def _all_overrides(options: Namespace, settings: list[str]) -> list[str]:
 
 
 def _take_images(options: Namespace) -> list[str]:
-    """Remove the folder of images or the table from the words; returns the settings that train and test on it."""
+    """Remove the image folder or table from the words; returns the settings that train and test on it."""
     word = next(filter(_is_images, options.words), None)
     if word is None:
         return []

@@ -1,4 +1,4 @@
-"""`pml-ext embed`: make a gallery agree with images, by one process or several."""
+"""`pml-ext embed`: embeds images into a gallery, in one process or several."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _embed(options: Namespace) -> None:
     launch = launch_of(options).joined()
     options.output = Path(options.output).expanduser()
     if options.output.suffix in SUFFIXES or options.output.is_file():
-        raise UserError(f"--output is a gallery, which is a folder; got {options.output}")
+        raise UserError(f"--output must be a gallery folder; got {options.output}")
     if launch.needs_agent:
         start(launch, partial(embed_in_process, options))
     else:
@@ -57,7 +57,7 @@ def _embed(options: Namespace) -> None:
 
 
 def embed_in_process(options: Namespace, launch: Launch) -> None:
-    """Embed this process's share of the images that are not in the gallery yet, or whose content has changed."""
+    """Embed this process's share of the images that are new or whose content has changed."""
     from pml_ext.runner.failures import one_message
     from pml_ext.search.images import embed_folder
 
@@ -75,7 +75,7 @@ def embed_in_process(options: Namespace, launch: Launch) -> None:
 
 
 def _load_model(options: Namespace) -> tuple[CN, Embedder]:
-    """The config to run with, and the model on this process's device."""
+    """Returns the config, and the model on this process's device."""
     from pml_ext.runner.checks.supported import require_network
     from pml_ext.runner.config.network_keys import load_for_embedding
     from pml_ext.runner.config.run_folder import config_of_run, weights_of_run
@@ -106,7 +106,7 @@ def _require_no_model_keys(options: Namespace) -> None:
 
 
 def _device(cfg: CN) -> str:
-    """MODEL.DEVICE; each of several processes of a machine has its own GPU."""
+    """Returns MODEL.DEVICE, with this process's GPU if a machine runs several processes."""
     device = str(cfg.MODEL.DEVICE)
     kind = device.partition(":")[0]
     if kind == "cpu" or int(os.environ.get("LOCAL_WORLD_SIZE", 1)) == 1:
@@ -116,7 +116,7 @@ def _device(cfg: CN) -> str:
 
 @contextmanager
 def _process_group(timeout: float) -> Iterator[None]:
-    """In the block, processes that were started together are a group."""
+    """Join the processes that were started together into a group during the block."""
     from torch import distributed
 
     if not distributed.is_torchelastic_launched():

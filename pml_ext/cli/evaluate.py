@@ -1,4 +1,4 @@
-"""`pml-ext evaluate`: the metrics, and the report, of precomputed embeddings."""
+"""`pml-ext evaluate`: metrics and report of precomputed embeddings."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ def _evaluate(options: Namespace) -> None:
 
 @dataclass(frozen=True)
 class _Part:
-    """A file, and its labels and cameras as numbers that mean the same in both files; JUNK is ignored.
+    """A file, with labels and cameras as numbers that both files share; JUNK is ignored.
 
-    identity_names: the user's names of the labels.
+    identity_names: original label of each number.
     """
 
     file: str
@@ -107,15 +107,15 @@ class _Part:
     identity_names: dict[int, str]
 
     def without_junk(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Embeddings, labels and cameras."""
+        """Returns embeddings, labels and cameras."""
         rows = self.labels != JUNK
         return self.data.embeddings.float()[rows], self.labels[rows], self.cameras[rows]
 
 
 def _read_parts(file: str, gallery_file: str | None) -> list[_Part]:
-    """The queries, and the gallery if there is one; without cameras each sample has its own.
+    """Read the queries, and the gallery if given; without cameras each sample has its own.
 
-    UserError: files that do not fit each other.
+    UserError: the files are inconsistent.
     """
     import numpy as np
     import torch
@@ -134,7 +134,7 @@ def _read_parts(file: str, gallery_file: str | None) -> list[_Part]:
     if given_cameras and len(given_cameras) < len(sets):
         owner = "gallery has" if sets[0].cameras is None else "queries have"
         raise UserError(f"cameras must be in both files or in none; only the {owner} them")
-    if not given_cameras:  # then the camera rule must remove nothing
+    if not given_cameras:  # so that the camera rule removes nothing
         counts = np.cumsum([len(ids) for ids in labels])
         given_cameras = np.split(np.arange(counts[-1]), counts[:-1])
     cameras, _ = _number("cameras", given_cameras)
@@ -143,7 +143,7 @@ def _read_parts(file: str, gallery_file: str | None) -> list[_Part]:
 
 
 def _number(what: str, arrays: Sequence[np.ndarray]) -> tuple[list[Tensor], np.ndarray]:
-    """Replace the integers or strings of all arrays by 0, 1, …, equal values by equal numbers; and these values."""
+    """Number the integers or strings of all arrays 0, 1, … consistently; returns the numbers and the values."""
     import numpy as np
     import torch
 
@@ -156,10 +156,9 @@ def _number(what: str, arrays: Sequence[np.ndarray]) -> tuple[list[Tensor], np.n
 
 
 def _measure_all(parts: Sequence[_Part], cohort: Normalization | None) -> dict[str, float]:
-    """The standard metrics of queries against a gallery, or against each other; with a cohort those of normalised
-    scores too.
+    """Compute the standard metrics of queries against a gallery or each other, with a cohort also of normalised scores.
 
-    Gallery items of the query's label and camera are ignored, as is junk.
+    Gallery items with the query's label and camera are ignored, as is junk.
     """
     from pml_ext.metrics import keys
     from pml_ext.runner.evaluation.results import STANDARD_METRICS, STANDARD_RANKS, named_metrics
@@ -197,11 +196,11 @@ def _measure(parts: Sequence[_Part], names: list[str], **options: Any) -> dict[s
 
 
 def _measure_among_distractors(query: _Part, gallery: _Part, distractors: str) -> dict[str, float]:
-    """TAR at FAR over all pairs of a query and a gallery row, TPIR at FPIR, and ranks of identities.
+    """Compute TAR at FAR over all pairs of a query and a gallery row, TPIR at FPIR, and ranks of identities.
 
-    Gallery rows of the query's identity and camera are ignored, as is junk; so is the query itself in its own set.
+    Gallery rows with the query's identity and camera are ignored, as are junk and the query itself.
 
-    UserError: files that do not fit; and as `_distractor_blocks`.
+    UserError: the files are inconsistent; see also `_distractor_blocks`.
     """
     from pml_ext.metrics import IdentificationEvaluator, StreamingVerification
 
@@ -220,9 +219,9 @@ def _measure_among_distractors(query: _Part, gallery: _Part, distractors: str) -
 
 
 def _distractor_blocks(path: str, query: _Part) -> Iterator[tuple[Tensor, Tensor]]:
-    """Embeddings and identities of a file's rows, which are no query's; without labels each row is one of its own.
+    """Yield embeddings and identities of distractors; without labels each row is its own identity.
 
-    UserError: other dimensions, and an identity that the queries or their gallery have.
+    UserError: different dimensions, or an identity of the queries or their gallery.
     """
     import torch
 
@@ -234,7 +233,7 @@ def _distractor_blocks(path: str, query: _Part) -> Iterator[tuple[Tensor, Tensor
     known, numbers = set(query.identity_names.values()), dict[str, int]()
     first = max(query.identity_names) + 1
     for row, vectors in target.vectors():
-        embeddings = vectors[:, :dim]  # without the columns of normalised scores
+        embeddings = vectors[:, :dim]  # without the extra columns of normalised scores
         labels = target.describe(range(row, row + len(vectors)))[1]
         if labels is None:
             ids = torch.arange(first, first + len(embeddings))
@@ -250,7 +249,7 @@ def _distractor_blocks(path: str, query: _Part) -> Iterator[tuple[Tensor, Tensor
 def _write_report(
     folder: Path, name: str, parts: Sequence[_Part], values: dict[str, float], notes: list[str], images: str | None
 ) -> tuple[Path, list[str]]:
-    """Write report.html and its images; returns its path, and the notes with those of the report."""
+    """Write report.html and its figures; returns its path, and the notes including those of the report."""
     import torch
 
     from pml_ext._ops.normalize import unit_rows

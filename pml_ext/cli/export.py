@@ -1,4 +1,4 @@
-"""`pml-ext export`: a model as one file for other programs."""
+"""`pml-ext export`: writes a model as one file for other programs."""
 
 from argparse import Namespace
 

@@ -1,4 +1,4 @@
-"""`pml-ext list`, `configs`, `examples` and `copy`: what comes with the package."""
+"""`pml-ext list`, `configs`, `examples` and `copy`: the contents of the package."""
 
 from argparse import Namespace
 from pathlib import Path

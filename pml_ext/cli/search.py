@@ -1,4 +1,4 @@
-"""`pml-ext search` and `pml-ext index`: the images of a gallery that are most similar to a query."""
+"""`pml-ext search` and `pml-ext index`: similarity search in a gallery."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _search(options: Namespace) -> None:
 
 @dataclass(frozen=True)
 class _Queries:
-    """Names, unit vectors (Q, D), and images."""
+    """Names, unit vectors (Q, D) and images of the queries."""
 
     names: list[str]
     embeddings: np.ndarray
@@ -127,7 +127,7 @@ def _read_queries(query: str, target: Target, gallery: str) -> _Queries:
 
 
 def _load_embedder(record: ModelRecord | None, gallery: str, overrides: Sequence[str]) -> Embedder:
-    """The model that a record names; overrides: MODEL.WEIGHTS if its file has moved, MODEL.DEVICE."""
+    """Load a record's model; overrides: MODEL.WEIGHTS if its file has moved, MODEL.DEVICE."""
     from pml_ext.runner.config.network_keys import config_of
     from pml_ext.search.embedder import Embedder
 
@@ -160,12 +160,12 @@ def _load_embedder(record: ModelRecord | None, gallery: str, overrides: Sequence
 
 
 def _load_threshold(path: str, gallery: str, target: Target) -> ThresholdReport:
-    """The threshold report; a UserError unless it is about the scores of the gallery."""
+    """Load a threshold report; UserError unless it applies to the gallery's scores."""
     from pml_ext.search.cohorts import describe_scores, is_same_cohort, load_report_of
 
     report = load_report_of(path, target.record)
     if target.record is None:
-        log.warning("%s does not say which model made it: make sure that it is the one of %s", gallery, path)
+        log.warning("%s does not record its model. Make sure that it is the model of %s", gallery, path)
         if report.embedding_dim != target.dim:
             raise UserError(
                 f"{path} is about embeddings of {report.embedding_dim} dimensions; {gallery} has {target.dim}"
@@ -181,7 +181,7 @@ def _load_threshold(path: str, gallery: str, target: Target) -> ThresholdReport:
 
 
 def _least_score(report: ThresholdReport, path: str, target: Target, kind: str) -> tuple[float | None, str]:
-    """The least score of an accepted hit, and a line that describes it."""
+    """Returns the lowest accepted score, and a line that describes it."""
     if report.target.kind == "fpir":
         return _least_score_of_size(report, path, target)
     chosen = str(report.target.kind)
@@ -195,7 +195,7 @@ def _least_score(report: ThresholdReport, path: str, target: Target, kind: str) 
 
 
 def _least_score_of_size(report: ThresholdReport, path: str, target: Target) -> tuple[float | None, str]:
-    """As `_least_score`, of a report for searches: the threshold depends on the gallery's size."""
+    """Returns `_least_score` of a report for searches, whose threshold depends on the gallery size."""
     identities, enrolled = target.identities(), "identities"
     if identities is None:
         identities, enrolled = target.rows, "rows, each taken for an identity"
@@ -209,7 +209,7 @@ def _least_score_of_size(report: ThresholdReport, path: str, target: Target) -> 
 
 
 def _hits_of_rows(target: Target, neighbours: Neighbours, options: Namespace) -> dict[int, tuple[str, Path | None]]:
-    """The path and label of each row that was found, and the image to show if a page is written."""
+    """Returns path and label of each hit, and the image if a page is written."""
     import numpy as np
 
     from pml_ext.search.readers import images_inside

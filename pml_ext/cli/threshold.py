@@ -88,7 +88,7 @@ def _choose(options: Namespace) -> None:
 
 
 def _normalization(options: Namespace, data: EmbeddingSet) -> tuple[Normalization | None, list[str]]:
-    """The normalisation of --normalize, and what was chosen in words."""
+    """Returns the normalisation of --normalize, and a description of the choice."""
     from pml_ext.search.cohorts import GALLERY, choose_normalization, is_saved_cohort, load_cohort
     from pml_ext.search.readers import read_embeddings
 
@@ -123,7 +123,7 @@ def _report_of(
 
 
 def _search_plan(options: Namespace, data: EmbeddingSet) -> SearchPlan | None:
-    """The searches that the options describe; None if no option is about searches."""
+    """Returns the searches that the options describe; None without such options."""
     from pml_ext.metrics import SearchPlan
 
     given: dict[str, Any] = {name: getattr(options, name, None) for name in ("fpir", "rank", "template")}
@@ -132,12 +132,12 @@ def _search_plan(options: Namespace, data: EmbeddingSet) -> SearchPlan | None:
     if size is None and not given:
         return None
     if size is None:
-        size = max(1, len(set(data.labels.tolist())) - 1)  # the one that is searched for is not enrolled
+        size = max(1, len(set(data.labels.tolist())) - 1)  # the probe's identity is not enrolled
     return SearchPlan(size, **given)
 
 
 def _image_paths(data: EmbeddingSet, options: Namespace) -> list[Path | None] | None:
-    """The samples' images, None for those outside the folder."""
+    """Returns the samples' images, None for images outside the folder."""
     from pml_ext.search.readers import images_inside
 
     if data.paths is not None:
@@ -218,7 +218,7 @@ CHECK = Command(
     _check,
     _CHECK_ARGUMENTS,
     "pml-ext threshold check report/threshold.json today.npz",
-    notes=f"Exit status: 0 holds, 1 does not hold, 3 the data cannot tell.\n{_SEE_FILES}",
+    notes=f"Exit status: 0 holds, 1 does not hold, 3 undecided.\n{_SEE_FILES}",
 )
 
 
@@ -250,7 +250,7 @@ def _compare(options: Namespace) -> None:
 
 
 def _read_models(files: list[str]) -> dict[str, EmbeddingSet]:
-    """The files by name, or by path if two have the same name, without junk; the first one's labels count."""
+    """Read the files by name (by path if names repeat), without junk; the labels are those of the first."""
     import numpy as np
 
     from pml_ext.search.readers import read_embeddings

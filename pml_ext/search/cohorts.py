@@ -20,9 +20,9 @@ USUAL_GALLERY = GalleryCohort(k=20, strength=1.0)  # TEST.NORMALIZE's defaults, 
 def choose_normalization(
     given: str, cohort: Tensor | None, embeddings: Tensor, labels: Labels, *, far: float | None
 ) -> tuple[Normalization, str]:
-    """Choose k and strength on validation embeddings. Returns the normalisation, and what was chosen in words.
+    """Choose k and strength on validation embeddings. Returns the normalisation, and a description of the choice.
 
-    Raises UserError if every choice does harm.
+    Raises UserError if no choice improves the scores.
 
     Args:
         given: the option's value, for messages.
@@ -41,7 +41,10 @@ def choose_normalization(
 
 
 def cohort_for_measuring(given: str, checkpoint: str | None) -> Normalization:
-    """A saved cohort, or the gallery itself with TEST.NORMALIZE's defaults: nothing is chosen on what is measured."""
+    """Returns a saved cohort, or the gallery itself with TEST.NORMALIZE's defaults.
+
+    k and strength are never chosen on the evaluated samples.
+    """
     if given == GALLERY:
         return USUAL_GALLERY
     if not is_saved_cohort(given):
@@ -53,7 +56,7 @@ def cohort_for_measuring(given: str, checkpoint: str | None) -> Normalization:
 
 
 def is_saved_cohort(given: str) -> bool:
-    """Whether it is a file that `CohortNormalization.save` wrote, rather than one of embeddings."""
+    """Returns whether a file was written by `CohortNormalization.save`, as opposed to a file of embeddings."""
     if not Path(given).is_file() or not is_zipfile(given):
         return False
     with ZipFile(given) as file:
@@ -61,7 +64,7 @@ def is_saved_cohort(given: str) -> bool:
 
 
 def load_cohort(path: str | Path, checkpoint: str | None = None) -> CohortNormalization:
-    """Read a saved cohort, whose weights must be the checkpoint's if there is one."""
+    """Read a saved cohort; if a checkpoint is given, the cohort must record it."""
     try:
         return CohortNormalization.load(path, checkpoint=checkpoint)
     except FileNotFoundError as error:
@@ -71,9 +74,9 @@ def load_cohort(path: str | Path, checkpoint: str | None = None) -> CohortNormal
 
 
 def load_cohort_of(path: str | Path, record: ModelRecord) -> CohortNormalization:
-    """Read a saved cohort; UserError if it is of another model than the record's."""
+    """Read a saved cohort; UserError if another model computed it."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the record is the checkpoint that `load` misses
+        warnings.simplefilter("ignore")  # about the checkpoint, which `require` compares
         cohort = load_cohort(Path(path).expanduser())
     advice = "make it by pml-ext threshold choose --normalize with --checkpoint, the file of weights"
     record.require(path, cohort.cohort.shape[1], cohort.checkpoint, advice)
@@ -81,7 +84,7 @@ def load_cohort_of(path: str | Path, record: ModelRecord) -> CohortNormalization
 
 
 def load_report_of(path: str | Path, record: ModelRecord | None) -> ThresholdReport:
-    """Read a threshold report; UserError if it is of another model than the record's."""
+    """Read a threshold report; UserError if it belongs to another model."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -95,14 +98,14 @@ def load_report_of(path: str | Path, record: ModelRecord | None) -> ThresholdRep
 
 
 def is_same_cohort(one: Any, other: Any) -> bool:
-    """Whether two normalisations, as cohorts or as records, are the same; None is that of plain cosines."""
+    """Returns whether two normalisations (cohorts or records) are equal; None stands for cosines."""
     if one is None or other is None:
         return one is other
     return bool((one.k, one.strength, one.sha256) == (other.k, other.strength, other.sha256))
 
 
 def describe_scores(cohort: Any) -> str:
-    """Name the scores of a normalisation, given as a cohort or as a record; None is that of plain cosines."""
+    """Describe the scores of a normalisation (cohort or record); None stands for cosines."""
     if cohort is None:
         return "plain cosines"
     which = "the gallery itself" if cohort.sha256 is None else f"SHA-256 {cohort.sha256[:12]}…"

@@ -47,15 +47,15 @@ class Embedder:
         module: maps standardised images (B, C, H, W) to embeddings (B, D) of any length. It is moved to the device and
             put into evaluation mode.
         size: height and width that crops are resized to.
-        mean, std: of each channel, in units of pixels from 0 to 255; images become (pixels − mean) / std. Three values
+        mean, std: per channel, in pixel units from 0 to 255; images become (pixels − mean) / std. Three values
             for RGB, one for grey images.
-        device: as for `from_config`.
+        device: see `from_config`.
         batch_size: maximum number of crops per forward pass.
     Raises:
         UserError: the module does not return (B, D) for B images; a missing device.
         ValueError: an invalid size, mean or std.
 
-    A gallery names the model by a hash of its weights, with size, mean and std.
+    A gallery identifies the model by a hash of its weights, with size, mean and std.
 
     ```python
     embedder = pml_ext.Embedder.from_config("config.yaml", "last.ckpt", device="cuda", half=True)
@@ -88,7 +88,7 @@ class Embedder:
             raise ValueError(f"mean and std must have 3 values each, or 1 for grey images; got {mean} and {std}")
         if min(std) < 1:
             raise ValueError(
-                f"mean and std must be in units of pixels from 0 to 255; got std {std}: multiply both by 255"
+                f"mean and std must be in units of pixels from 0 to 255; got std {std}. Multiply both by 255"
             )
         where = _device(device)
         network = _StandardisedModule(module, mean, std).eval().to(where)
@@ -117,7 +117,7 @@ class Embedder:
         device: torch.device,
         batch_size: int,
     ) -> None:
-        """network: maps (B, C, H, W) float32 pixels in 0–255, on the device, to (B, D) of unit length."""
+        """Initialise. network: maps (B, C, H, W) float32 pixels in 0–255 on the device to (B, D) unit vectors."""
         check_whole(batch_size, "batch_size", 1)
         self.network, self.record, self.device, self.batch_size = network, record, device, batch_size
         cfg = config_of(record.config)
@@ -143,17 +143,17 @@ class Embedder:
         elsewhere.
 
         Args:
-            config_file: as for training, for example a run's own config.yaml.
-            weights: None: the config's MODEL.WEIGHTS.
-            device: cpu, cuda, cuda:1 … or such a torch.device; or auto: a CUDA device if there is one.
-            half: compute all but the heads in 16 bits, which is faster on CUDA devices and slower on a CPU.
-            flip: average the features of a crop and of its mirror image; None: the config's TEST.FLIP.ENABLED.
-            overrides: KEY VALUE words that replace values of the YAML.
+            config_file: config file as for training, for example a run's config.yaml.
+            weights: checkpoint; None: the config's MODEL.WEIGHTS.
+            device: cpu, cuda, cuda:1 …, or a torch.device; auto: a CUDA device if available.
+            half: use 16-bit precision except in the heads; faster on CUDA devices, slower on a CPU.
+            flip: average the features of a crop and its mirror image; None: the config's TEST.FLIP.ENABLED.
+            overrides: KEY VALUE words that override the config.
             imports: modules that register the model's parts, imported first, as `--import` does.
         Raises:
-            UserError: a YAML that cannot be read, a key under MODEL that is not known, an option that is not built, a
-                device that is not there; weights that cannot be read, or of another model.
-            ValueError: an argument of another type.
+            UserError: unreadable config, unknown key under MODEL, unsupported option, missing device; unreadable
+                weights, or weights of another model.
+            ValueError: an argument of a wrong type.
         """
         check_items(overrides, "overrides", "KEY VALUE words")
         check_items(imports, "imports", "module names")
@@ -173,15 +173,15 @@ class Embedder:
         """Loads the model of a `pml-ext train` run from its OUTPUT_DIR: the config and the best checkpoint.
 
         Args:
-            options: as for `from_config`; `weights` for another checkpoint, such as run/checkpoints/last.ckpt.
+            options: see `from_config`; `weights` selects another checkpoint, such as run/checkpoints/last.ckpt.
         Raises:
-            UserError: not the folder of a run with a checkpoint; as for `from_config`.
+            UserError: not the folder of a run with a checkpoint; see also `from_config`.
         """
         return cls.from_config(config_of_run(run), **{"weights": weights_of_run(run), **options})
 
     @classmethod
     def of(cls, cfg: CN, *, device: str | torch.device, half: bool, batch_size: int) -> "Embedder":
-        """`from_config` for a config that `load_for_embedding` has read."""
+        """Loads a model from a config that `load_for_embedding` has read."""
         check_switch(half, "half")
         if not cfg.MODEL.WEIGHTS:
             raise UserError("weights must name a checkpoint, or the config's MODEL.WEIGHTS; got none")
@@ -200,10 +200,10 @@ class Embedder:
         """Loads a file of `pml-ext export`, with the flip test and precision of the export.
 
         Args:
-            device: cpu, cuda, cuda:1 … or such a torch.device; or auto: a CUDA device if onnxruntime sees one.
+            device: cpu, cuda, cuda:1 …, or a torch.device; auto: a CUDA device if onnxruntime supports it.
         Raises:
-            UserError: onnxruntime is not installed, or cannot read the file; a file of another program, or changed
-                after it was exported; a device that is not there.
+            UserError: onnxruntime is not installed, or cannot read the file; the file is from another program, or was
+                modified after its export; missing device.
         """
         model = OnnxModel(path, str(device))
         record = replace(model.record, onnx=_absolute(path))
@@ -216,7 +216,7 @@ class Embedder:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width that crops are resized to; a UserError where INPUT.SIZE_TEST is no height and width."""
+        """Height and width that crops are resized to; UserError if INPUT.SIZE_TEST is not a height and width."""
         if len(self._size) != 2 or min(self._size) < 1:
             raise UserError(f"INPUT.SIZE_TEST must be height and width to give every crop one size; got {self._size}")
         return self._size[0], self._size[1]
@@ -227,7 +227,7 @@ class Embedder:
         Args:
             crops: each a uint8 array (h, w), (h, w, 1) or (h, w, 3), a uint8 tensor (1 or 3, h, w), or a Pillow image;
                 in a list, or of one size in an array (N, h, w, 1 or 3) or tensor (N, 1 or 3, h, w).
-            order: RGB or BGR (OpenCV's), of the channels of arrays and tensors.
+            order: channel order of arrays and tensors, RGB or BGR (as in OpenCV).
         Returns:
             (N, D) float32 on the CPU, rows of unit length; N = 1 for one crop.
         Raises:
@@ -242,7 +242,7 @@ class Embedder:
         return embeddings
 
     def embed_prepared(self, pixels: Sequence[Tensor]) -> Tensor:
-        """Embed N images (C, H, W) that `prepare` has made, those of one size together: (N, D) on the CPU."""
+        """Embed N images (C, H, W) from `prepare`, images of one size together. Returns (N, D) on the CPU."""
         embeddings = torch.empty(len(pixels), self.embedding_dim)
         rows_by_size: dict[torch.Size, list[int]] = {}
         for row, image in enumerate(pixels):
@@ -261,7 +261,7 @@ def _absolute(path: str | Path) -> str:
 
 
 def _device(name: str | torch.device) -> torch.device:
-    """The device of a name such as cuda:1, or auto; a UserError where it does not exist."""
+    """Returns the device of a name such as cuda:1, or auto; UserError if it does not exist."""
     kind, index = kind_and_index(str(name))
     if kind == "cpu" or (kind == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
@@ -271,7 +271,7 @@ def _device(name: str | torch.device) -> torch.device:
 
 
 class _StandardisedModule(nn.Module):
-    """Pixels in 0–255 to embeddings of unit length by a module that takes standardised images."""
+    """Maps pixels in 0–255 to unit embeddings, by a module that takes standardised images."""
 
     mean: Tensor
     std: Tensor
@@ -291,7 +291,7 @@ class _StandardisedModule(nn.Module):
 
 
 def _hash_of(module: nn.Module) -> str:
-    """The SHA-256 of the names, types, shapes and values of a module's weights and buffers."""
+    """Returns the SHA-256 of the names, types, shapes and values of a module's weights and buffers."""
     digest = hashlib.sha256()
     for name, value in module.state_dict().items():
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
@@ -300,7 +300,7 @@ def _hash_of(module: nn.Module) -> str:
 
 
 def _crop_tensors(crops: Crop | Sequence[Crop], *, order: str, grey: bool) -> list[Tensor]:
-    """Convert the crops that `Embedder` takes to tensors of 1 channel (grey) or 3 (RGB); errors say which is wrong."""
+    """Convert crops to tensors of 1 channel (grey) or 3 (RGB); errors have the index of the crop."""
     if order not in ("RGB", "BGR"):
         raise ValueError(f"order must be RGB or BGR; got {order!r}")
     several = isinstance(crops, Sequence) or (isinstance(crops, (np.ndarray, Tensor)) and crops.ndim == 4)

@@ -6,8 +6,8 @@
     gallery/cohort.npz         the cohort of the offsets
     gallery/unreadable.txt     images of the last run that could not be embedded
 
-Parts never change. A part and the manifest that names it are written atomically, under a lock. So a killed process
-leaves a complete gallery, and several processes may add parts at the same time.
+Parts never change. A part and its manifest entry are written atomically, under a lock. A killed process therefore
+leaves a consistent gallery, and several processes may add parts concurrently.
 """
 
 import os
@@ -36,7 +36,7 @@ _MANIFEST, _COHORT = "manifest.json", "cohort.npz"
 
 @dataclass(frozen=True)
 class Part:
-    """rows: their number. vectors_at: the byte at which their embeddings begin, which are contiguous float32."""
+    """rows: number of rows. vectors_at: byte offset of their embeddings, contiguous float32."""
 
     rows: int
     vectors_at: int
@@ -44,10 +44,10 @@ class Part:
 
 @dataclass(frozen=True)
 class IndexRecord:
-    """An index of these parts, in this order.
+    """A search index of these parts, in this order.
 
-    A query visits `probes` of `lists`, which found `recall` of the 10 nearest neighbours of sampled rows. probes None:
-    the recall was too low even with all lists, and there is no file.
+    A query visits `probes` of `lists`, with a `recall` of the 10 nearest neighbours of sampled rows. probes None: the
+    recall was too low even with all lists, and no index file exists.
     """
 
     file: str
@@ -59,7 +59,7 @@ class IndexRecord:
 
 @dataclass
 class Manifest:
-    """What manifest.json holds."""
+    """Contents of manifest.json."""
 
     model: ModelRecord
     has_labels: bool
@@ -70,9 +70,9 @@ class Manifest:
 
 
 class Gallery:
-    """A gallery as it was when it was opened; rows are numbered from 0 through the parts, in the manifest's order.
+    """A snapshot of a gallery; rows are numbered from 0 across the parts, in the manifest's order.
 
-    indices: the content of the index file that was read last by its name, see index.py.
+    indices: cache of the index file that was read last, by its name; see index.py.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
@@ -98,7 +98,7 @@ class Gallery:
             folder.mkdir(parents=True, exist_ok=True)
             others = {path.name for path in folder.iterdir() if not path.name.startswith(".")} - {_COHORT}
             if others:
-                raise UserError(f"{folder} is a folder with other files ({min(others)}): give --output a new folder")
+                raise UserError(f"{folder} is a folder with other files ({min(others)}). Give --output a new folder")
         with lock_of(folder):
             if not is_gallery(folder):
                 (folder / "parts").mkdir(exist_ok=True)
@@ -128,7 +128,7 @@ class Gallery:
 
     @property
     def base(self) -> Path:
-        """The folder that paths are relative to."""
+        """Folder that paths are relative to."""
         return Path(os.path.abspath(self.folder)).parent
 
     @property
@@ -152,7 +152,7 @@ class Gallery:
         return self.folder / "parts" / name
 
     def first_rows(self) -> dict[str, int]:
-        """The number of each part's first row."""
+        """Returns the number of each part's first row."""
         row, rows = 0, dict[str, int]()
         for name, part in self.manifest.parts.items():
             rows[name] = row
@@ -160,27 +160,27 @@ class Gallery:
         return rows
 
     def column(self, name: str) -> list[Any]:
-        """The values of a column but the embeddings."""
+        """Returns the values of a column other than the embeddings."""
         return [value for part in self.manifest.parts for value in self._read(part, [name])[name].to_pylist()]
 
     def vectors(self) -> Iterator[tuple[int, np.ndarray]]:
-        """First row numbers and vectors whose inner product with `as_queries` is the score: (n, D), or (n, D + 2)."""
+        """Yield first row numbers and vectors, (n, D) or (n, D + 2); scores are inner products with `as_queries`."""
         first_rows = self.first_rows()
         for name in self.manifest.parts:
             yield first_rows[name], self._vectors_of(name)
 
     def take_vectors(self, rows: np.ndarray) -> np.ndarray:
-        """The vectors of some rows, which must be sorted; only these are read."""
+        """Returns the vectors of sorted rows, reading only these."""
         return np.concatenate([self._vectors_of(name, rows_inside) for name, rows_inside in self._by_part(rows)])
 
     def as_queries(self, embeddings: np.ndarray) -> np.ndarray:
-        """Unit rows (n, D) as queries of a search for `vectors`."""
+        """Returns unit rows (n, D) as queries for `vectors`."""
         if self.cohort is None:
             return embeddings
         return self.cohort.augment(torch.from_numpy(embeddings)).float().numpy()
 
     def describe(self, rows: Sequence[int]) -> tuple[list[str], list[str] | None]:
-        """Paths, relative to the folder that the gallery is in, and labels of some sorted rows."""
+        """Returns paths, relative to the gallery's parent folder, and labels of sorted rows."""
         names = ["path", "label"] if self.manifest.has_labels else ["path"]
         texts: dict[str, list[str]] = {name: [] for name in names}
         for part, rows_inside in self._by_part(np.asarray(rows, dtype=np.int64)):
@@ -190,7 +190,7 @@ class Gallery:
         return texts["path"], texts.get("label")
 
     def identities(self) -> int | None:
-        """The number of different labels; None if there are none."""
+        """Number of different labels; None without labels."""
         return len(set(self.column("label"))) if self.manifest.has_labels else None
 
     def add(self, paths: list[str], labels: list[str], hashes: list[str], embeddings: np.ndarray) -> None:
@@ -209,7 +209,7 @@ class Gallery:
             self._write_part(manifest, pyarrow.table(columns, metadata={KEY: self.record.as_json()}))
 
     def keep(self, stays: np.ndarray) -> None:
-        """Keep the rows where stays, of shape (rows,), is true: parts with others are written again without them."""
+        """Keep the rows with stays, (rows,), True; parts with other rows are rewritten."""
         masks = {name: stays[row : row + self.manifest.parts[name].rows] for name, row in self.first_rows().items()}
         with self._changing() as manifest:
             for name, mask in masks.items():
@@ -219,7 +219,7 @@ class Gallery:
                         self._write_part(manifest, self._read(name, None).filter(mask))
 
     def keep_index(self, record: IndexRecord, write: Callable[[IO[bytes]], object] | None) -> None:
-        """Replace the index; write None: it has no file."""
+        """Replace the index; write None: no index file."""
         with self._changing() as manifest:
             if write is not None:
                 with replacing(self.folder / record.file) as file:
@@ -227,7 +227,7 @@ class Gallery:
             manifest.index = record
 
     def _write_part(self, manifest: Manifest, table: Any) -> None:
-        """Write a table whose first column is the embeddings: uncompressed, in one page, to read them as an array."""
+        """Write a table with embeddings in its first column, uncompressed and in one page, readable as an array."""
         from pyarrow import parquet
 
         name = f"{secrets.token_hex(8)}.parquet"
@@ -246,7 +246,7 @@ class Gallery:
 
     @contextmanager
     def _changing(self) -> Iterator[Manifest]:
-        """The present manifest, which is written after the block; then files that it does not name are removed."""
+        """Yield the current manifest, write it after the block, and remove files that it does not list."""
         with lock_of(self.folder):
             manifest = _read_manifest(self.folder)
             yield manifest
@@ -258,18 +258,18 @@ class Gallery:
             found = [path for pattern in ("parts/*", "index.*", ".*.part") for path in self.folder.glob(pattern)]
             for path in found:
                 if path not in kept:
-                    with suppress(OSError):  # Windows keeps a file that another process has open
+                    with suppress(OSError):  # Windows does not remove a file that another process has open
                         path.unlink()
 
     def _by_part(self, rows: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-        """Parts with some of the sorted rows, and the numbers of these rows inside the part."""
+        """Yield parts with some of the sorted rows, and these rows' numbers inside the part."""
         for name, first in self.first_rows().items():
             start, stop = np.searchsorted(rows, [first, first + self.manifest.parts[name].rows])
             if start < stop:
                 yield name, rows[start:stop] - first
 
     def _vectors_of(self, name: str, rows: Any = slice(None)) -> np.ndarray:
-        """`vectors` of some rows of a part, mapped into memory."""
+        """Returns the vectors of some rows of a part, memory-mapped."""
         part = self.manifest.parts[name]
         with _readable(self.part(name)):
             file = np.memmap(self.part(name), np.float32, "r", part.vectors_at, (part.rows, self.dim))
@@ -280,7 +280,7 @@ class Gallery:
         return np.column_stack([embeddings, np.ones_like(half), -half])
 
     def _read(self, part: str, columns: list[str] | None) -> Any:
-        """Columns of a part as a pyarrow Table; None: all."""
+        """Returns columns of a part as a pyarrow Table; None: all."""
         with open_part(self.part(part)) as file:
             return file.read(columns)
 
@@ -296,11 +296,11 @@ def is_gallery(folder: str | Path) -> bool:
 
 @contextmanager
 def open_part(path: Path) -> Iterator[Any]:
-    """An open Parquet file; what pyarrow raises in the block becomes a UserError."""
+    """Open a Parquet file; errors of pyarrow in the block become UserErrors."""
     import_library("pyarrow", needed_for=f"{path}: a Parquet file", install="pyarrow")
     from pyarrow.parquet import ParquetFile
 
-    # pre_buffer would read the whole file into memory, and without buffer_size a whole row group
+    # pre_buffer would read the complete file into memory, and no buffer_size a complete row group
     options = {"page_checksum_verification": True, "pre_buffer": False, "buffer_size": 2**20}
     with _readable(path), ParquetFile(path, **options) as file:
         yield file
@@ -308,12 +308,12 @@ def open_part(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Any error in the block as a UserError about a Parquet file."""
+    """Convert any error in the block to a UserError about a Parquet file."""
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # what pyarrow raises is not documented
+    except Exception as error:  # pyarrow does not document its errors
         advice = "is it complete?"
         if is_gallery(path.parent.parent):
             advice = (

@@ -1,6 +1,6 @@
-"""Images to galleries: files are listed, decoded and sent through the network batch by batch.
+"""Embeds images into galleries: lists and decodes files, and runs the network batch by batch.
 
-`embed_folder` makes a gallery agree with images, by one process or by those of a process group.
+`embed_folder` updates a gallery from image files, in one process or in a process group.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ log = logging.getLogger("pml_ext")
 
 T = TypeVar("T")
 
-PART_SECONDS = 60.0  # the most work that a killed process loses
+PART_SECONDS = 60.0  # limits the work that a killed process loses
 
 
 def embed_folder(
@@ -44,19 +44,19 @@ def embed_folder(
     normalize: str | Path | None = None,
     workers: int = 0,
 ) -> Gallery:
-    """Make a gallery agree with images: embed those that it lacks, or whose content has changed. Returns the gallery.
+    """Update a gallery: embed images that are new or whose content has changed. Returns the gallery.
 
-    An interrupted call can be repeated: finished parts are not computed again.
+    Repeat an interrupted call to resume; finished parts are kept.
 
     Args:
-        embedder: of the model that made the gallery, if there is one already.
+        embedder: the model; must be that of an existing gallery.
         images: image files, and folders that are searched with their subfolders.
         output: the gallery's folder, created if needed.
         label_by_folder: label each image by the name of its folder.
         prune: remove the rows of images that no longer exist.
-        normalize: a cohort of `CohortNormalization.save`, whose mean cosines with each image are kept, so that searches
-            have normalised scores.
-        workers: processes that decode images.
+        normalize: file of `CohortNormalization.save`. Stores each image's mean cosine with the cohort, so that searches
+            use normalised scores.
+        workers: number of processes that decode images.
     Raises:
         UserError: no images, or none that can be embedded; a gallery of another model or kind.
 
@@ -87,7 +87,7 @@ def embed_folder(
 
 
 class Listed(NamedTuple):
-    """An image: its absolute path, its name in the gallery, and the name of its folder."""
+    """An image file: absolute path, name in the gallery, and folder name."""
 
     path: Path
     name: str
@@ -95,12 +95,12 @@ class Listed(NamedTuple):
 
 
 def list_images(words: Sequence[str], beside: Path) -> list[Listed]:
-    """The images among `words` and those below the folders among them, sorted, each once.
+    """Returns the images in `words` and below its folders, sorted, without duplicates.
 
     Names are relative to `beside`; images outside it have absolute names.
     """
     if not words:
-        raise UserError("no images to embed: name image files, or folders with some")
+        raise UserError("no images to embed. Give image files, or folders with images")
     found = dict[Path, Listed]()
     base = beside.resolve()
     for word in words:
@@ -118,12 +118,12 @@ def list_images(words: Sequence[str], beside: Path) -> list[Listed]:
 
 
 def hash_of(content: bytes) -> str:
-    """The size and the BLAKE2b hash of a file's content, as text."""
+    """Returns the size and the BLAKE2b hash of a file's content, as text."""
     return f"{len(content)}-{hashlib.blake2b(content, digest_size=16).hexdigest()}"
 
 
 def is_unchanged(path: Path, content_hash: str) -> bool:
-    """Whether a file has the content of a hash."""
+    """Returns whether a file's content matches a hash."""
     try:
         return hash_of(path.read_bytes()) == content_hash
     except OSError:
@@ -161,7 +161,7 @@ def embed_images(
             bar.update(len(batch))
 
 
-_Item = tuple[Listed, Tensor | None, str]  # the pixels for the network and the content hash; or None and why
+_Item = tuple[Listed, Tensor | None, str]  # network input and content hash, or None and the reason
 
 
 class _Decoded(Dataset[_Item]):
@@ -207,7 +207,7 @@ def _in_folder(folder: Path) -> list[Path]:
 def _remove_stale_rows(gallery: Gallery, listed: Sequence[Listed], *, prune: bool) -> list[Listed]:
     """Remove rows of changed images, with `prune` of images that no longer exist; returns the images to embed."""
     paths, hashes = gallery.column("path"), gallery.column("content_hash")
-    row_of = {path: row for row, path in enumerate(paths)}  # two commands may have embedded an image: the last counts
+    row_of = {path: row for row, path in enumerate(paths)}  # if two commands embedded an image, the last counts
     known = [image for image in listed if image.name in row_of]
     with ThreadPoolExecutor(min(8, 2 * (os.cpu_count() or 1))) as pool:
         same = pool.map(lambda image: is_unchanged(image.path, hashes[row_of[image.name]]), known)
@@ -232,7 +232,7 @@ def _remove_stale_rows(gallery: Gallery, listed: Sequence[Listed], *, prune: boo
 def _embed_missing(
     gallery: Gallery, embedder: Embedder, missing: Sequence[Listed], workers: int, *, show: bool
 ) -> list[str]:
-    """Embed images and add a part whenever it is large enough or a minute has passed; returns the problems."""
+    """Embed images, adding a part when it is large enough or a minute has passed; returns the problems."""
     problems, pending, rows, begun = list[str](), list[Embedded](), 0, time.monotonic()
     for batch in embed_images(embedder, missing, workers=workers, show=show):
         problems += batch.problems
@@ -266,7 +266,7 @@ def _report(gallery: Gallery, problems: Sequence[str], count: int) -> None:
 
 
 def _exchange(value: list[T]) -> list[list[T]]:
-    """The values of all processes of the group."""
+    """Returns the values of all processes of the group."""
     if not torch.distributed.is_initialized():
         return [value]
     values: list[Any] = [None] * torch.distributed.get_world_size()

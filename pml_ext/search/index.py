@@ -1,8 +1,8 @@
 """Nearest-neighbour search in a gallery: exact up to EXACT_UP_TO rows, with a faiss index above that.
 
 The index is an inverted file of 4-bit product codes. It proposes candidates, which are rescored exactly with their
-rows in the gallery. The first search that needs an index builds it and stores it in the gallery, and so does
-the first one after the gallery has changed.
+rows in the gallery. The first search that needs an index builds it and stores it in the gallery. The first search
+after a change of the gallery rebuilds it.
 """
 
 import logging
@@ -20,18 +20,18 @@ from pml_ext.search.readers import EmbeddingSet
 
 log = logging.getLogger("pml_ext")
 
-EXACT_UP_TO = 200_000  # rows; comparing as many of 128 dimensions takes 0.05 s, and building their index 6 s
-RECALL = 0.97  # on sampled rows, so that it is above 0.95 on others
+EXACT_UP_TO = 200_000  # rows; comparing this many of 128 dimensions takes 0.05 s, building their index 6 s
+RECALL = 0.97  # on sampled rows; gives more than 0.95 on other rows
 _MOST_LISTS = 1024
-_TRAINED_ON = 64  # rows for each list
-_CANDIDATES = 50  # for each neighbour; on 1,000,000 rows whose variance falls as 1/j, 10 of them lose 3 %, and 50 0.2 %
-_QUERIES, _NEIGHBOURS = 200, 10  # rows that recall is measured on, and how many neighbours of each
+_TRAINED_ON = 64  # rows per list
+_CANDIDATES = 50  # per neighbour; on 1,000,000 rows with variance falling as 1/j, 10 candidates lose 3 %, 50 lose 0.2 %
+_QUERIES, _NEIGHBOURS = 200, 10  # rows on which recall is measured, and neighbours per row
 _RANKED_AT_ONCE = 2**26  # floats
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Scores and row numbers (Q, k), the closest first; the row is −1 where the index finds fewer. how: in words."""
+    """Scores and row numbers (Q, k), closest first; −1 if the index finds fewer. how: description of the search."""
 
     scores: np.ndarray
     rows: np.ndarray
@@ -45,7 +45,7 @@ def _load_faiss() -> Any:
 def search(
     target: Gallery | EmbeddingSet, queries: np.ndarray, k: int, *, exact_up_to: int = EXACT_UP_TO
 ) -> Neighbours:
-    """Find the k rows that are closest to each of `target.as_queries` (Q, D), all if there are fewer."""
+    """Find the k rows closest to each query, (Q, D) from `target.as_queries`; all rows if there are fewer."""
     k = min(k, target.rows)
     if isinstance(target, Gallery) and target.rows > exact_up_to:
         index = _open_index(target)
@@ -76,7 +76,7 @@ def _search_index(gallery: Gallery, record: IndexRecord, index: Any, queries: np
 
 
 def _candidates(index: Any, queries: np.ndarray, k: int, probes: int | None) -> np.ndarray:
-    """The rows (Q, C) that may be the k closest; −1 if the index finds fewer."""
+    """Returns candidate rows (Q, C) for the k closest; −1 if the index finds fewer."""
     faiss = _load_faiss()
     of_lists = faiss.SearchParametersIVF(nprobe=probes)
     params = faiss.SearchParametersPreTransform(index_params=of_lists)
@@ -87,7 +87,7 @@ def _candidates(index: Any, queries: np.ndarray, k: int, probes: int | None) -> 
 
 
 def _rank(gallery: Gallery, queries: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Exact scores and rows (Q, k) of the best among candidates (Q, C)."""
+    """Returns exact scores and rows (Q, k) of the best candidates among (Q, C)."""
     scores = np.empty(rows.shape, np.float32)
     step = max(1, _RANKED_AT_ONCE // (rows.shape[1] * queries.shape[1]))
     for start in range(0, len(rows), step):
@@ -105,7 +105,7 @@ def _best(scores: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.
 
 
 def _open_index(gallery: Gallery) -> tuple[IndexRecord, Any] | None:
-    """The gallery's index, built if needed; None if all lists hold too few neighbours, or if it cannot be written."""
+    """Returns the gallery's index, built if needed; None if its recall is too low or it cannot be written."""
     record = gallery.manifest.index
     if record is not None and record.parts == [*gallery.manifest.parts]:
         if record.probes is None:
@@ -124,7 +124,7 @@ def _open_index(gallery: Gallery) -> tuple[IndexRecord, Any] | None:
 
 
 def _read_index(gallery: Gallery, record: IndexRecord) -> Any:
-    """The index; None for a missing or damaged one."""
+    """Returns the index; None if it is missing or damaged."""
     if record.file not in gallery.indices:
         try:
             gallery.indices = {record.file: _load_faiss().read_index(str(gallery.folder / record.file))}
@@ -135,14 +135,14 @@ def _read_index(gallery: Gallery, record: IndexRecord) -> Any:
 
 
 def build_index(gallery: Gallery) -> IndexRecord:
-    """Build the index, measure how many lists a query must visit for RECALL, and keep both in the gallery."""
+    """Build the index, choose the number of lists that reaches RECALL, and store both in the gallery."""
     faiss = _load_faiss()
     parts = [*gallery.manifest.parts]
     lists = min(round(math.sqrt(gallery.rows)), _MOST_LISTS)
     sampled = np.arange(0, gallery.rows, max(1, gallery.rows // (lists * _TRAINED_ON)))
     sample = gallery.take_vectors(sampled)
     dim = sample.shape[1]
-    width = 2 if dim <= 256 else 4  # dimensions of a code
+    width = 2 if dim <= 256 else 4  # dimensions per code
     codes = math.ceil(dim / width)
     # The random rotation spreads the variance over the codes.
     index = faiss.index_factory(dim, f"RR{codes * width},IVF{lists},PQ{codes}x4fs", faiss.METRIC_INNER_PRODUCT)
@@ -151,7 +151,7 @@ def build_index(gallery: Gallery) -> IndexRecord:
     queries = sample[chosen]
     if gallery.cohort is not None:
         queries[:, -2:] = queries[:, :-3:-1]  # the same rows as queries
-    best = faiss.ResultHeap(len(queries), _NEIGHBOURS + 1, keep_max=True)  # the row itself may be among them
+    best = faiss.ResultHeap(len(queries), _NEIGHBOURS + 1, keep_max=True)  # results may include the row itself
     for first, vectors in gallery.vectors():
         index.add(vectors)
         count = min(_NEIGHBOURS + 1, len(vectors))
@@ -171,7 +171,7 @@ def build_index(gallery: Gallery) -> IndexRecord:
 def _choose_probes(
     index: Any, lists: int, queries: np.ndarray, truth: np.ndarray, own: np.ndarray
 ) -> tuple[int | None, float]:
-    """The fewest lists, to about 1/8, that reach RECALL, and the recall; None if all lists do not."""
+    """Returns the fewest lists (to about 1/8) that reach RECALL, and the recall; None if all lists are not enough."""
     recall = 0.0
     for probes in np.unique(np.geomspace(1, lists, 60).round().astype(int)).tolist():
         candidates = _candidates(index, queries, _NEIGHBOURS, probes)

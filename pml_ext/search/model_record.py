@@ -1,4 +1,4 @@
-"""The model that made an embedding, as galleries and exported files record it, and the files that must be of it."""
+"""Record of the model that computed embeddings, stored in galleries and exported files, with compatibility checks."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -12,17 +12,17 @@ from pml_ext._files import sha256_of
 from pml_ext._version import __version__
 from pml_ext.metrics.threshold.structures import Checkpoint, CountAbove0, Sha256
 
-KEY = "pml_ext"  # the record's name in a file's metadata
+KEY = "pml_ext"  # name of the record in a file's metadata
 INPUT, OUTPUT = "images", "embeddings"  # of an exported model
 
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """The config keys that shape the network and its input, and the checkpoint.
+    """Config keys that define the network and its input, and the checkpoint.
 
-    weights: the checkpoint's name or absolute path, or the class of a user's module; sha256: of the file's content, or
-    of the module's weights; precision float16: all but the heads; onnx: the absolute path of the exported file, None
-    for the network.
+    weights: the checkpoint's name or absolute path, or the class of a user's module; sha256: hash of the file, or of
+    the module's weights; precision: float16 excludes the heads; onnx: absolute path of the exported file, None for a
+    network.
     """
 
     config: dict[str, Any]
@@ -35,21 +35,21 @@ class ModelRecord:
 
     @classmethod
     def of(cls, config: dict[str, Any], weights: str | Path, *, embedding_dim: int, half: bool) -> "ModelRecord":
-        """The record of a checkpoint and the keys that `runner.config.network_keys.shaping` gives."""
+        """Returns the record of a checkpoint and the keys that `runner.config.network_keys.shaping` gives."""
         path = Path(weights).expanduser()
         return cls(config, path.name, sha256_of(path), embedding_dim, "float16" if half else "float32")
 
     @property
     def is_of_a_module(self) -> bool:
-        """Whether the model is a user's module, which only the user's own code can load."""
+        """Whether the model is a user's module, which only the user's code can load."""
         return "MODEL.BACKBONE.NAME" not in self.config
 
     def same_model(self, other: "ModelRecord") -> bool:
-        """Whether both give an image the same embedding, apart from rounding."""
+        """Returns whether both compute the same embedding of an image, apart from rounding."""
         return self.sha256 == other.sha256 and _comparable(self.config) == _comparable(other.config)
 
     def as_json(self) -> str:
-        """The fields, and what other programs need to know about the input and the output."""
+        """Returns the fields as JSON, with a description of input and output for other programs."""
         config = self.config
         size = config["INPUT.CROP.SIZE"] if config["INPUT.CROP.ENABLED"] else config["INPUT.SIZE_TEST"]
         about = {
@@ -65,7 +65,7 @@ class ModelRecord:
 
     @classmethod
     def from_json(cls, text: str | bytes, source: str | Path) -> "ModelRecord":
-        """Read what `as_json` wrote; `source` is the file, for messages."""
+        """Read the JSON of `as_json`; `source`: file name for messages."""
         try:
             return msgspec.json.decode(text, type=cls)
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -74,13 +74,13 @@ class ModelRecord:
             ) from error
 
     def require(self, what: str | Path, dim: int, checkpoint: Checkpoint | None, advice: str) -> None:
-        """Raise UserError unless a file about embeddings is of this model."""
+        """Raise UserError unless a file about embeddings belongs to this model."""
         if dim != self.embedding_dim:
             raise UserError(
                 f"{what} is about embeddings of {dim} dimensions; the model's embeddings have {self.embedding_dim}"
             )
         if checkpoint is None:
-            raise UserError(f"{what} names no model, so it may be another model's: {advice}")
+            raise UserError(f"{what} records no model, so it may belong to another one: {advice}")
         if checkpoint.sha256 != self.sha256:
             raise UserError(
                 f"{what} is of the model {checkpoint.file} (SHA-256 {checkpoint.sha256[:12]}…), the embeddings are of "
@@ -89,7 +89,7 @@ class ModelRecord:
 
 
 def _comparable(config: dict[str, Any]) -> dict[str, str]:
-    """Values as text: tuples become lists in JSON. FEAT_DIM may be left to the backbone; the weights have the size."""
+    """Returns values as text, as JSON turns tuples into lists, without FEAT_DIM, which the weights define."""
     texts = {key: str(list(value) if isinstance(value, (list, tuple)) else value) for key, value in config.items()}
     texts.pop("MODEL.BACKBONE.FEAT_DIM", None)
     return texts

@@ -1,4 +1,4 @@
-"""An exported ONNX file, run by onnxruntime."""
+"""Runs an exported ONNX file with onnxruntime."""
 
 import hashlib
 from pathlib import Path
@@ -11,13 +11,13 @@ from pml_ext._files import sha256_of
 from pml_ext.runner.modeling.cuda import kind_and_index
 from pml_ext.search.model_record import INPUT, KEY, OUTPUT, ModelRecord
 
-_SHA256 = f"{KEY}_sha256"  # of everything before this entry, the last of the file
+_SHA256 = f"{KEY}_sha256"  # checksum of everything before this entry, the last one in the file
 
 
 class OnnxModel:
-    """A file of `pml-ext export`: (B, C, H, W) float32 in 0–255 to (B, D) of unit length.
+    """A file of `pml-ext export`; maps (B, C, H, W) float32 in 0–255 to (B, D) of unit length.
 
-    The device is cpu, cuda, cuda:1 …, or auto. On a CPU it takes as many threads as torch does.
+    The device is cpu, cuda, cuda:1 …, or auto. On a CPU it uses as many threads as torch.
     """
 
     def __init__(self, path: str | Path, device: str) -> None:
@@ -36,7 +36,7 @@ class OnnxModel:
         try:
             self._session = runtime.InferenceSession(str(file), options, providers=[*cuda, "CPUExecutionProvider"])
             metadata = self._session.get_modelmeta().custom_metadata_map
-        except Exception as error:  # what onnxruntime raises on damaged input is not documented
+        except Exception as error:  # onnxruntime does not document its errors on damaged input
             raise UserError(f"{path} is not an ONNX file that onnxruntime can run: {error}") from error
         if KEY not in metadata:
             raise UserError(f"{path} has no record of its model: write it with pml-ext export")
@@ -60,9 +60,9 @@ def append_record(file: Path, record: ModelRecord) -> None:
 
 
 def _entry(name: str, text: str) -> bytes:
-    """An entry of a model's metadata: protobuf's field 14 of ModelProto, of two texts, 1 and 2.
+    """Returns a metadata entry, protobuf's field 14 of ModelProto with the text fields 1 and 2.
 
-    Protobuf reads messages that follow each other as one, so an entry may be appended to the file.
+    Protobuf merges concatenated messages, so an entry can be appended to the file.
     """
     return _field(14, _field(1, name.encode()) + _field(2, text.encode()))
 

@@ -1,4 +1,4 @@
-"""Embeddings, labels, cameras and paths of images from a gallery or a file of any program."""
+"""Reads embeddings, labels, cameras and image paths from a gallery or a file of any program."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +27,7 @@ _BLOCK = 16_384  # rows
 class EmbeddingSet:
     """embeddings: (N, D) floating, on the CPU. labels, cameras: (N,) arrays of int64 or strings; paths: of strings.
 
-    also: arrays like labels that were requested by name.
+    also: further arrays like labels, by name.
     """
 
     embeddings: Tensor
@@ -44,7 +44,7 @@ class EmbeddingSet:
 
     @property
     def is_junk(self) -> np.ndarray:
-        """(N,) whether a sample has the label −1, which ReID ignores, in a set with cameras."""
+        """(N,) mask of junk: label −1 in a set with cameras, which ReID ignores."""
         if self.cameras is None or self.labels.dtype.kind == "U":
             return np.zeros(len(self.labels), dtype=bool)
         junk: np.ndarray = self.labels == JUNK
@@ -59,7 +59,7 @@ class EmbeddingSet:
         return self.embeddings.shape[1]
 
     def take(self, rows: np.ndarray) -> "EmbeddingSet":
-        """The samples of some rows."""
+        """Returns the samples of some rows."""
         taken: dict[str, Any] = {"embeddings": self.embeddings[rows], "labels": self.labels[rows]}
         if self.cameras is not None:
             taken["cameras"] = self.cameras[rows]
@@ -68,7 +68,7 @@ class EmbeddingSet:
         return replace(self, **taken, also={name: values[rows] for name, values in self.also.items()})
 
     def vectors(self) -> Iterator[tuple[int, np.ndarray]]:
-        """First row numbers and unit rows (n, D) as float32."""
+        """Yield first row numbers and unit rows (n, D) as float32."""
         for row in range(0, self.rows, _BLOCK):
             yield row, unit_rows(self.embeddings[row : row + _BLOCK].float()).numpy()
 
@@ -76,33 +76,33 @@ class EmbeddingSet:
         return embeddings
 
     def describe(self, rows: Sequence[int]) -> tuple[list[str], list[str] | None]:
-        """Paths, empty where the file has none, and labels of some rows."""
+        """Returns paths (empty if the file has none) and labels of some rows."""
         paths = [""] * len(rows) if self.paths is None else self.paths[rows].tolist()
         return paths, self.labels[rows].astype(str).tolist() if self.has_labels else None
 
     def identities(self) -> int | None:
-        """The number of different labels; None if there are none."""
+        """Number of different labels; None without labels."""
         return len(np.unique(self.labels)) if self.has_labels else None
 
 
 def open_embeddings(path: str | Path) -> Gallery | EmbeddingSet:
-    """A gallery, whose embeddings are not read yet, or a file, labels optional."""
+    """Open a gallery without reading its embeddings, or read a file; labels are optional."""
     return Gallery.open(path) if is_gallery(path) else read_embeddings(path, need_labels=False)
 
 
 def is_readable(path: str | Path) -> bool:
-    """Whether a path is that of a gallery, or has the suffix of a file of embeddings."""
+    """Returns whether a path is a gallery, or has the suffix of a file of embeddings."""
     return is_gallery(path) or Path(path).suffix in SUFFIXES
 
 
 def read_embeddings(path: str | Path, *, need_labels: bool = True, also: Sequence[str] = ()) -> EmbeddingSet:
     """Read a gallery or a file (see `pml-ext evaluate --help`).
 
-    Raises UserError if something is missing, damaged or does not fit.
+    Raises UserError if something is missing, damaged or inconsistent.
 
     Args:
         need_labels: False: missing labels are empty strings.
-        also: names of more arrays or columns of integers or strings.
+        also: names of further arrays or columns of integers or strings.
     """
     path = Path(os.path.expanduser(path))  # leaves ~nobody as it is
     gallery = Gallery.open(path) if is_gallery(path) else None
@@ -129,28 +129,28 @@ def read_embeddings(path: str | Path, *, need_labels: bool = True, also: Sequenc
 
 
 def images_inside(paths: Iterable[str], folder: str | Path) -> list[Path | None]:
-    """The images in a folder or below it; None for others, after a warning.
+    """Returns the images in a folder or below it, and None for others, with a warning.
 
-    A file from elsewhere must not put images from outside this folder on a page.
+    A file from an untrusted source must not put images from outside this folder on a page.
     """
     root = Path(folder).expanduser().resolve()
     found = [(root / path).resolve() for path in paths]
     inside = [path if path.is_relative_to(root) else None for path in found]
     if outside := inside.count(None):
         warn_caller(
-            f"{outside} of {len(found)} images lie outside {root} and are not shown: give --images their folder"
+            f"{outside} of {len(found)} images lie outside {root} and are not shown. Give --images their folder"
         )
     return inside
 
 
 def _require_names(path: Path, content: dict[str, Any], columns: dict[str, str], required: Sequence[str]) -> None:
-    """content: with all names of the file."""
+    """Raise unless the file has the required names. content: all names in the file."""
     if missing := [columns.get(name, name) for name in required if name not in content]:
         found = ", ".join(columns.get(name, name) for name in content) or "nothing"
         hint = "; `pml-ext embed --label-by-folder` labels images by their folders" if "labels" not in content else ""
         raise UserError(f"{path} lacks {', '.join(missing)}; it holds {found}{hint}")
     others = [name for name in content if name.lower().startswith("cam")]
-    if others and "cameras" not in content:  # to ignore them would change every result
+    if others and "cameras" not in content:  # ignoring misspelt cameras would change every result
         expected = columns.get("cameras", "cameras")
         raise UserError(
             f"{path} has no {expected}, but {', '.join(others)}: name it {expected}, or remove it if cameras do not "
@@ -159,7 +159,7 @@ def _require_names(path: Path, content: dict[str, Any], columns: dict[str, str],
 
 
 def _read_file(path: Path, also: Sequence[str]) -> dict[str, Any]:
-    """All names in a file; the arrays of NAMES and of `also` are read, others may be None."""
+    """Returns all names in a file, with the arrays of NAMES and of `also`; other values may be None."""
     if path.suffix not in SUFFIXES:
         raise UserError(
             f"{path} is no gallery, and a file of embeddings must end in {', '.join(SUFFIXES)}; got {path.suffix!r}"
@@ -174,21 +174,21 @@ def _read_file(path: Path, also: Sequence[str]) -> dict[str, Any]:
         return _read_tensors(path)
     except UserError:
         raise
-    except Exception as error:  # what readers raise on damaged input is not documented
+    except Exception as error:  # the readers do not document their errors on damaged input
         raise UserError(
             f"{path} is not a readable {path.suffix} file of arrays, without pickled objects; is it complete? ({error})"
         ) from error
 
 
 def _read_npz(path: Path, names: Sequence[str]) -> dict[str, Any]:
-    # Opened here: numpy leaves a file open that it cannot read.
+    # Opened here, because numpy does not close a file that it cannot read.
     with path.open("rb") as opened:
         file = np.load(opened, allow_pickle=False)
         return {name: file[name] if name in names else None for name in file.files}
 
 
 def _read_tensors(path: Path) -> dict[str, Any]:
-    """Tensors as arrays, bfloat16 as float32."""
+    """Returns tensors as arrays, bfloat16 as float32."""
     content = import_library("safetensors.torch", needed_for=str(path), install="safetensors").load_file(path)
     arrays = dict[str, Any]()
     for name, value in content.items():
@@ -197,7 +197,7 @@ def _read_tensors(path: Path) -> dict[str, Any]:
 
 
 def _read_parquet(files: Sequence[Path], path: Path, also: Sequence[str]) -> dict[str, Any]:
-    """The rows of Parquet files with the same columns; path: for messages."""
+    """Returns the rows of Parquet files with equal columns; path: for messages."""
     import_library("pyarrow", needed_for=f"{path}: reading it", install="pyarrow")
     import pyarrow
 
@@ -229,7 +229,7 @@ def _check_floats(values: Any, path: Path) -> Tensor:
     if not isinstance(values, np.ndarray) or values.dtype.kind != "f":
         given = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
         raise UserError(f"{path}: embeddings must be an array of floating type; got {given}")
-    # torch needs the machine's byte order, at most 64 bits, and memory that it may write to.
+    # torch needs native byte order, at most 64 bits, and writable memory.
     x = torch.from_numpy(np.require(values, f"f{min(values.dtype.itemsize, 8)}", ["C", "W"]))
     if x.ndim != 2 or 0 in x.shape:
         raise UserError(f"{path}: embeddings must have shape (N, D), one row per sample; got {tuple(x.shape)}")
@@ -241,7 +241,7 @@ def _check_floats(values: Any, path: Path) -> Tensor:
 
 
 def _check_ids(values: Any, count: int, what: str) -> np.ndarray:
-    """Labels, cameras or paths as an array (N,) of int64 or of strings."""
+    """Returns labels, cameras or paths as an array (N,) of int64 or strings."""
     if isinstance(values, (list, tuple)):
         kinds = sorted({type(value).__name__ for value in values})
         if len(kinds) > 1:  # numpy would turn [1, "a"] into strings

@@ -167,7 +167,7 @@ def test_mistakes_are_named(shop: Shop, words: list[str], tmp_path: Path, capfd:
             [*words, str(tmp_path / "DSC_0001.JPG")],
             f"none of 1 images could be embedded: image {tmp_path}/DSC_0001.JPG",
         ),
-        ([*config, "f.npz"], "--output is a gallery, which is a folder; got f.npz"),
+        ([*config, "f.npz"], "--output must be a gallery folder; got f.npz"),
         ([*config, str(tmp_path / "h")], "config's MODEL.WEIGHTS; got none"),
         ([*words, image, "TEST.IMS_PER_BATCH", "0"], "TEST.IMS_PER_BATCH = 0: must be "),
     ):

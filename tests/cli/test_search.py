@@ -89,7 +89,7 @@ def test_a_file_of_another_program_needs_no_model(tmp_path: Path, capsys: pytest
     unit = x.astype(float) / np.linalg.norm(x.astype(float), axis=1, keepdims=True)
     order = (-(unit @ unit[9])).argsort()
     assert [path for _, _, path in hits(shown.out)] == [f"row {row}  [{row // 2}]" for row in order]
-    assert "does not say which model made it: make sure that it is the one of" in shown.err
+    assert "does not record its model. Make sure that it is the model of" in shown.err
 
 
 @pytest.mark.filterwarnings("default")

@@ -165,7 +165,7 @@ def test_other_kinds_are_refused(tmp_path: Path) -> None:
         Gallery.open(folder)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").touch()
-    with pytest.raises(UserError, match=r"is a folder with other files \(notes.txt\): give --output a new folder"):
+    with pytest.raises(UserError, match=r"is a folder with other files \(notes.txt\)\. Give --output a new folder"):
         create(tmp_path / "other", 8)
 
 
@@ -201,7 +201,7 @@ def test_images_of_a_command_line_in_order_and_once(tmp_path: Path, monkeypatch:
     assert [image.name for image in found] == [*names, "near.bmp"]
     assert [image.folder for image in found] == ["b", "in", "a", "b", "out"]
     for words, message in (
-        ([], "name image files, or folders with some"),
+        ([], "Give image files, or folders with images"),
         (["MODL.WEIGHTS"], r"no image or folder at MODL\.WEIGHTS"),
         (["no"], "no images in this folder or below it; known are .jpg"),
     ):

@@ -95,7 +95,7 @@ class _TwoOutputs(nn.Module):
         (nn.Identity(), {}, r"one embedding per image, shape \(2, D\); got \(2, 3, 32, 24\)"),
         (_TwoOutputs(), {}, r"one embedding per image, shape \(2, D\); got tuple"),
         (nn.Flatten(), {"mean": (0, 0)}, "must have 3 values each, or 1 for grey images"),
-        (nn.Flatten(), {"std": (0.229, 0.224, 0.225)}, "pixels from 0 to 255; .* multiply both by 255"),
+        (nn.Flatten(), {"std": (0.229, 0.224, 0.225)}, "pixels from 0 to 255; .* Multiply both by 255"),
     ],
 )
 def test_mistakes_are_named(module: nn.Module, change: dict[str, object], message: str) -> None:
