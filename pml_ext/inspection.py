@@ -23,7 +23,7 @@ _PROBES = 16
 def pair_weights(
     loss: BaseMetricLossFunction, embeddings: Tensor, labels: Tensor, indices_tuple: tuple[Tensor, ...] | None = None
 ) -> Tensor:
-    """Returns the weight |∂L/∂S_ij| of every pair, for any loss that computes its pairs by `self.distance`.
+    r"""Returns the weight |∂L/∂S_ij| of every pair, for any loss that computes its pairs by `self.distance`.
 
     S is the loss's own matrix, including the power of its distance: the cosine for CosineSimilarity, and −d for a
     distance d. For L2 on unit vectors, divide by d_ij to get the weight with respect to the cosine. (i, j) and (j, i)
@@ -40,8 +40,8 @@ def pair_weights(
     Raises:
         TypeError: the loss has class weights, does not compare pairs or wraps another loss, or its reducer does not
             return a scalar.
-    Source: Wang et al., CVPR 2019, eqs. 1 to 3: Σ_N w S − Σ_P w S with these w held constant has the loss's
-        gradient if no pair of the loss has a derivative of the other sign.
+    Source: Wang et al., CVPR 2019, eqs. 1 to 3: $\sum_n w S - \sum_p w S$ with these w held constant has the
+        loss's gradient if no pair of the loss has a derivative of the other sign.
 
     >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
     >>> pair_weights(PairWeightingLoss("contrastive"), x, labels)[0]
@@ -98,12 +98,13 @@ def similarity_dependence(
         TypeError: see `pair_weights`.
         ValueError: a batch without positive or without negative pairs, or no negative pair with a weight.
     Source: Wang et al., CVPR 2019, section 3 and Table 1. Paper: by argument; here: by perturbation of a loss's real
-        gradient. They agree but for N-pairs: Paper: N; here: N and P, as e^(S_in − S_ip) compares with the positive;
-        and in Table 2 for binomial deviance with mining: Paper: S and P; here: N too, as eq. 10 divides by N_i, the
-        number of negatives that are mined. Histogram is P in both: a negative's weight is the share of positives at its
-        own similarity. It reads as SP where a shift takes a similarity past 1, where the histogram ends, and where the
-        shift is no whole number of bins (2/bins wide), so that the pairs change places between their bins' nodes; both
-        are of the histogram, which stands still when the similarities move, not of the weighting.
+        gradient. They agree but for N-pairs: Paper: N; here: N and P, as $e^{S_{in} - S_{ip}}$ compares with the
+        positive; and in Table 2 for binomial deviance with mining: Paper: S and P; here: N too, as eq. 10 divides by
+        N_i, the number of negatives that are mined. Histogram is P in both: a negative's weight is the share of
+        positives at its own similarity. It reads as SP where a shift takes a similarity past 1, where the histogram
+        ends, and where the shift is no whole number of bins (2/bins wide), so that the pairs change places between
+        their bins' nodes; both are of the histogram, which stands still when the similarities move, not of the
+        weighting.
 
     >>> x = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]])
     >>> similarity_dependence("multi_similarity", x, torch.tensor([0, 0, 1, 1])).kinds

@@ -6,9 +6,10 @@ from types import ModuleType
 
 import pytest
 
-from pml_ext import distributed, functional, inspection, large_batch, losses, metrics, miners
+from pml_ext import distances, distributed, functional, inspection, large_batch, losses, metrics, miners
 
 OURS: dict[ModuleType, list[str]] = {
+    distances: distances.__all__,
     distributed: distributed.__all__,
     functional: functional.__all__,
     inspection: ["pair_weights", "similarity_dependence"],

@@ -45,6 +45,11 @@ class InjectedDistance(BaseDistance):
     """Answers every call with a given matrix. `inject` makes it.
 
     It is also an instance of the distance's own class with all its settings, so that its methods and type checks work.
+
+    >>> from pytorch_metric_learning.distances import CosineSimilarity
+    >>> distance = inject(CosineSimilarity(), torch.eye(2))
+    >>> isinstance(distance, InjectedDistance), isinstance(distance, CosineSimilarity), distance.was_read
+    (True, True, False)
     """
 
     matrix: Tensor
@@ -85,10 +90,17 @@ def inject(
 ) -> InjectedDistance:
     """A stand-in for the distance, unchanged itself, that returns the matrix; `was_read` says whether it was called.
 
-    matrix: (B, R), in the distance's own measure, with its power already applied.
-    points: (B, D), (R, D) of its rows and columns, for losses that ask for some of them (N-pairs); of identical ones
-        the first is taken. None: the whole matrix is to be asked for.
-    two_sets: the matrix is between embeddings and a ref_emb; asking for one inside a set then is an error.
+    Args:
+        distance: the distance that is replaced.
+        matrix: (B, R), in the distance's own measure, with its power already applied.
+        points: (B, D), (R, D) of its rows and columns, for losses that ask for some of them (N-pairs); of identical
+            ones the first is taken. None: the whole matrix is to be asked for.
+        two_sets: the matrix is between embeddings and a ref_emb; asking for one inside a set then is an error.
+
+    >>> from pytorch_metric_learning.distances import CosineSimilarity
+    >>> inject(CosineSimilarity(), torch.tensor([[1.0, 0.3], [0.3, 1.0]]))(torch.eye(2))
+    tensor([[1.0000, 0.3000],
+            [0.3000, 1.0000]])
     """
     kind = _injected_class(type(distance))
     twin: InjectedDistance = kind.__new__(kind)
@@ -122,6 +134,13 @@ def run_with_distance(module: nn.Module, distance: BaseDistance, *args: Any, **k
 
     The call runs on a shallow copy, which shares parameters and buffers: threads do not see each other's distance, and
     an exception leaves nothing behind. What the call records (statistics, histograms) is written back on success.
+
+    >>> from pml_ext.losses import TripletMarginLoss
+    >>> x, labels = torch.eye(3), torch.tensor([0, 0, 1])
+    >>> loss = TripletMarginLoss(margin=0.2)
+    >>> distances = torch.tensor([[0, 1.0, 1.1], [1.0, 0, 1.2], [1.1, 1.2, 0]])
+    >>> round(run_with_distance(loss, inject(loss.distance, distances), x, labels).item(), 3)
+    0.1
     """
     twin = twin_of(module, {"distance": distance})
     before = dict(vars(twin))

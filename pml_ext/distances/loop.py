@@ -22,7 +22,10 @@ _ACCEPTED = {
 
 
 def check_loop_distance(distance: BaseDistance, geometry: str) -> None:
-    """Raises a TypeError unless LoOp's distances can be expressed in the measure of this distance."""
+    """Raises a TypeError unless LoOp's distances can be expressed in the measure of this distance.
+
+    >>> check_loop_distance(CosineSimilarity(), "arc")
+    """
     if distance._forward_pre_hooks:
         raise TypeError(
             f"{type(distance).__name__} has a forward pre-hook, which could change the embeddings after LoOp has read "
@@ -43,10 +46,22 @@ def loop_matrix(
     distance: BaseDistance, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None,
     ref_labels: Tensor | None = None, *, pairing: Pairing, geometry: Curve,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """(B, R) the distance's own matrix with LoOp's distances at the negative entries, and which entries are negative.
+    """The distance's own matrix with LoOp's distances at the negative entries, and which entries are negative.
 
-    All are in the distance's measure and power; check_loop_distance has accepted it. embeddings, labels: (B, D), (B,).
-    ref_emb, ref_labels: (R, D), (R,), else the batch itself. Labels on the CPU, pairing, geometry: as in loop_pairs.
+    Args:
+        distance: one that check_loop_distance accepts.
+        embeddings, labels: (B, D) and (B,).
+        ref_emb, ref_labels: (R, D) and (R,); None: the batch itself.
+        pairing, geometry: see `functional.loop_pairs`, also for labels on the CPU.
+    Returns:
+        (B, R) in the distance's measure and power, and a (B, R) mask.
+
+    >>> x = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0.8, 0, 0.6], [0, 0.8, 0.6]])
+    >>> labels = torch.tensor([0, 0, 1, 1])
+    >>> options = {"pairing": "consecutive", "geometry": "arc"}
+    >>> matrix, is_negative = loop_matrix(CosineSimilarity(), x, labels, **options)
+    >>> matrix[0].round(decimals=3), is_negative[0]
+    (tensor([1.0000, 0.0000, 0.8000, 0.8000]), tensor([False, False,  True,  True]))
     """
     if pairing != "consecutive":
         return _matrix(distance, embeddings, labels, ref_emb, ref_labels, pairing, geometry)

@@ -24,11 +24,12 @@ ADVICE_ON_COLLAPSE = (
 class EmbeddingSpread(NamedTuple):
     """How much embeddings vary, after their rows are scaled to length 1.
 
-    mean_cosine: mean over all pairs of two rows, in [-1, 1].
-    largest_share: share of the variance along the direction that has most of it, in [1 / D, 1].
-    effective_rank: number of directions that the variance uses, in [1, D]: e to the entropy of their shares (Roy and
-        Vetterli, EUSIPCO 2007).
-    shape: (N, D).
+    Attributes:
+        mean_cosine: mean over all pairs of two rows, in [-1, 1].
+        largest_share: share of the variance along the direction that has most of it, in [1 / D, 1].
+        effective_rank: number of directions that the variance uses, in [1, D]: e to the entropy of their shares (Roy
+            and Vetterli, EUSIPCO 2007).
+        shape: (N, D).
 
     largest_share and effective_rank are nan if all rows are equal to the precision of their type.
 

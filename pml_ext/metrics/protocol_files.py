@@ -15,7 +15,10 @@ from torch import Tensor
 class ImagePairs(NamedTuple):
     """P pairs of images, identified by keys "name/number".
 
-    first, second: P keys each. same: (P,) bool, True for pairs of one subject. fold_ids: (P,) int64 from 0.
+    Attributes:
+        first, second: P keys each.
+        same: (P,) bool, True for pairs of one subject.
+        fold_ids: (P,) int64 from 0.
 
     >>> same, folds = torch.tensor([True, False]), torch.tensor([0, 0])
     >>> pairs = ImagePairs(("Ann/1", "Ann/1"), ("Ann/2", "Bob/1"), same, folds)

@@ -173,7 +173,9 @@ def n_pairs_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, s
 
 
 def histogram_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, bins: int = 100) -> Tensor:
-    """Returns B × the derivative of Σ_r h⁻_r Σ_{q<=r} h⁺_q, the overlap of the positive and negative histograms.
+    r"""Returns B × the derivative of the overlap of the positive and negative histograms, h⁺ and h⁻.
+
+    $$\sum_r h^-_r \sum_{q ≤ r} h^+_q$$
 
     A pair is split linearly between the two nearest of bins + 1 nodes on [−1, 1]. This loss is
     a mean over pairs; the factor B makes it a mean over anchors like the other losses.

@@ -24,8 +24,9 @@ _WEIGHTS = np.exp(-(_NODES**2) / 2) / np.exp(-(_NODES**2) / 2).sum()
 class ExtrapolatedRate(NamedTuple):
     """An extrapolated FPIR with its 95 % interval, and the estimates of two models.
 
-    is_known: False if the interval reaches below 1 % and above 99 %. The scores are then not informative, and reports
-        omit the number.
+    Attributes:
+        is_known: False if the interval reaches below 1 % and above 99 %. The scores are then not informative, and
+            reports omit the number.
 
     >>> ExtrapolatedRate(0.1, 0.05, 0.2, beta=0.09, logit_normal=0.11).high
     0.2
@@ -54,7 +55,7 @@ def extrapolate_fpir(
 ) -> ExtrapolatedRate:
     """Estimate the FPIR of searches in a gallery of any size, including more identities than the set has.
 
-    Each probe has its own rate f of matching a random identity, and FPIR is the mean of 1 − (1 − f)^N. Two
+    Each probe has its own rate f of matching a random identity, and FPIR is the mean of $1 - (1 - f)^N$. Two
     distributions of f are fitted to the probes' counts by maximum likelihood: beta, and normal in log f / (1 − f).
     The two differ in the share of probes that resemble no identity, which the counts hardly constrain. The rate is the
     geometric mean of their −log(1 − FPIR), and the interval covers both intervals.

@@ -130,10 +130,11 @@ def _without_each(law: _Law, identities: int) -> tuple[float, Tensor]:
 class Identification(NamedTuple):
     """Error rates of a search, as fractions, averaged over all galleries of a size.
 
-    threshold: a match is reported if its cosine is at least this.
-    fpir: share of non-mated probes with at least one reported identity.
-    fnir: share of mated probes whose own identity is not among the first `rank` reported; nan without mated probes.
-    selectivity: mean number of identities reported for a non-mated probe.
+    Attributes:
+        threshold: a match is reported if its cosine is at least this.
+        fpir: share of non-mated probes with at least one reported identity.
+        fnir: share of mated probes whose own identity is not among the first `rank` reported; nan without mated probes.
+        selectivity: mean number of identities reported for a non-mated probe.
 
     >>> Identification(threshold=0.4, fpir=0.01, fnir=0.05, selectivity=0.01).fnir
     0.05
@@ -156,12 +157,13 @@ def identification(
     cameras: Tensor | None = None,
     template: Template = "best",
 ) -> Identification:
-    """Compute the exact error rates of searches in a gallery of N identities, from a set with more identities.
+    r"""Compute the exact error rates of searches in a gallery of N identities, from a set with more identities.
 
     Every sample is a probe, once non-mated (N of the other M − 1 identities are enrolled) and, if its identity has
     another sample, once mated (its own and N − 1 others are). If m other identities reach the threshold, a random
-    gallery has at least one of them with probability 1 − C(M − 1 − m, N) / C(M − 1, N), so the mean over all galleries
-    needs no sampling.
+    gallery has at least one of them with this probability, so the mean over all galleries needs no sampling:
+
+    $$1 - \binom{M - 1 - m}{N} / \binom{M - 1}{N}$$
 
     Args:
         embeddings: (N, D), finite; normalised here.

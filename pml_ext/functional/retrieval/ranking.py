@@ -223,12 +223,13 @@ def count_up_to(rows: Tensor, limits: Tensor, used: Tensor) -> Tensor:
 class Ranking(NamedTuple):
     """Per-query results, (Q,) float64, fractions; nan if a query has no match (`matches` 0).
 
-    matches: (Q,) int64, R: number of gallery items of the query's identity that count.
-    first_match_rank: rank of the closest match, from 1.
-    average_precision: mean over the matches of (matches so far) / rank.
-    inverse_negative_penalty: R / rank of the farthest match.
-    average_precision_at_r: the average precision's sum over ranks up to R, divided by R.
-    r_precision: share of matches among the first R ranks (or the first `within`, if fewer).
+    Attributes:
+        matches: (Q,) int64, R: number of gallery items of the query's identity that count.
+        first_match_rank: rank of the closest match, from 1.
+        average_precision: mean over the matches of (matches so far) / rank.
+        inverse_negative_penalty: R / rank of the farthest match.
+        average_precision_at_r: the average precision's sum over ranks up to R, divided by R.
+        r_precision: share of matches among the first R ranks (or the first `within`, if fewer).
 
     >>> distances = torch.tensor([[0.1, 0.2, 0.3]])
     >>> ranking = rank_matches_from_distances(distances, torch.tensor([7]), torch.tensor([7, 5, 7]))

@@ -40,7 +40,11 @@ _MOST_TIMES = 100
 def expand_features(
     query: Tensor, gallery: Tensor, *, k: int = 5, alpha: float = 3.0, times: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """Replace each feature by (1/k) Σ_j cosine_j^alpha · feature_j over its k nearest features, itself included.
+    r"""Replace each feature by the weighted sum of its k nearest features, itself included.
+
+    $$\frac{1}{k} \sum_j c_j^α x_j$$
+
+    c_j is the cosine with neighbour x_j.
 
     Neighbours come from the union of queries and gallery, without a (Q + G)² matrix. Like FastReID, divides the sum by
     k, not by the sum of weights; this changes a feature's length, not its direction.
@@ -48,7 +52,7 @@ def expand_features(
     Args:
         query, gallery: (Q, D) and (G, D), finite; compared by cosine, averaged without normalisation.
         k: neighbours averaged, itself included; at most Q + G.
-        alpha: 0 (plain average) or more.
+        alpha: α, 0 (plain average) or more.
         times: number of expansions.
     Returns:
         (Q, D) and (G, D) in float32 or better, not normalised.

@@ -12,8 +12,9 @@ from pml_ext.functional.verification.roc import ROC, check_scores, roc_curve
 class VerificationErrors(NamedTuple):
     """Errors at thresholds, as counts and as fractions (nan without such pairs).
 
-    false_accepts, false_rejects: int64 counts of impostor pairs accepted and of genuine pairs rejected.
-    impostors, genuine: number of pairs of each kind.
+    Attributes:
+        false_accepts, false_rejects: int64 counts of impostor pairs accepted and of genuine pairs rejected.
+        impostors, genuine: number of pairs of each kind.
 
     >>> errors = VerificationErrors(torch.tensor(1), torch.tensor(3), impostors=10, genuine=4)
     >>> float(errors.far), float(errors.frr)
@@ -66,7 +67,8 @@ def errors_at(scores: Tensor, same: Tensor, thresholds: Tensor | float) -> Verif
 class FoldAccuracy(NamedTuple):
     """The accuracy of each of F folds, and the threshold chosen on the other folds.
 
-    accuracies, thresholds: (F,) float64, by ascending fold id; a pair is accepted if its score >= threshold.
+    Attributes:
+        accuracies, thresholds: (F,) float64, by ascending fold id; a pair is accepted if its score >= threshold.
 
     >>> found = FoldAccuracy(torch.tensor([0.9, 1.0]), torch.tensor([0.4, 0.5]))
     >>> round(float(found.mean), 3), round(float(found.standard_error), 3)

@@ -26,9 +26,10 @@ def check_far(far: float) -> None:
 class ROC(NamedTuple):
     """Operating points from the strictest threshold to the laxest; a pair is accepted if its score >= threshold.
 
-    thresholds: (K,) descending, in the unit of the scores. The first is inf, which accepts nothing; the last accepts
-        everything.
-    true_accepts, false_accepts: (K,) int64, genuine and impostor pairs accepted, ascending.
+    Attributes:
+        thresholds: (K,) descending, in the unit of the scores. The first is inf, which accepts nothing; the last
+            accepts everything.
+        true_accepts, false_accepts: (K,) int64, genuine and impostor pairs accepted, ascending.
 
     >>> from pml_ext.functional import roc_curve
     >>> roc = roc_curve(torch.tensor([0.9, 0.7, 0.4, 0.1]), torch.tensor([True, False, True, False]))

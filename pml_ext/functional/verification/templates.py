@@ -13,7 +13,9 @@ from pml_ext.functional.pairwise.pair_blocks import listed_cosines
 class Templates(NamedTuple):
     """Template embeddings by id.
 
-    ids: (T,) int64 template ids, ascending. embeddings: (T, D) of length 1, float32 (float64 for float64).
+    Attributes:
+        ids: (T,) int64 template ids, ascending.
+        embeddings: (T, D) of length 1, float32 (float64 for float64).
 
     >>> templates = Templates(torch.tensor([3, 7]), torch.eye(2))
     >>> templates.rows(torch.tensor([7, 3, 7])).tolist()
