@@ -16,7 +16,6 @@ from pml_ext._files import sha256_of
 from pml_ext.cli import main
 from pml_ext.metrics import OPIS, AccuracyCalculator, CohortNormalization, GalleryCohort
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.evaluation.evaluate import gallery_cohort
 from pml_ext.search.cohorts import USUAL_GALLERY
 from tests.cli.embedding_files import CAMERAS, DIGITS, X, Y, failure, file
 from tests.metrics.test_normalization import crowded
@@ -130,7 +129,8 @@ def test_normalised_scores_next_to_cosines(tmp_path: Path, capsys: pytest.Captur
     cohort = CohortNormalization.fit(embeddings, 7, 0.5)
     cohort.save(tmp_path / "cohort.npz", checkpoint=weights)
     assert measured(tmp_path / "cohort.npz")["normalize"]["sha256"] == cohort.sha256
-    assert gallery_cohort(get_cfg().TEST.NORMALIZE) == USUAL_GALLERY
+    defaults = get_cfg().TEST.NORMALIZE
+    assert GalleryCohort(defaults.K, defaults.STRENGTH) == USUAL_GALLERY
 
 
 def test_the_report_of_embeddings(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from pml_ext.runner.checks.supported import unsupported
 from pml_ext.runner.config.load import ReadConfig, accepted, read_config
 from pml_ext.runner.data.samplers import require_callable
 from pml_ext.runner.data.transforms import require_image
-from pml_ext.runner.evaluation.evaluate import gallery_cohort, opis_settings, verification_evaluator
+from pml_ext.runner.evaluation.evaluate import Evaluation
 from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.backbones.registration import ImageSizes
 from pml_ext.runner.modeling.heads import build_partial_fc
@@ -120,9 +120,7 @@ def _found_by_building(cfg: CN, wrong: Iterable[str]) -> list[str]:
         attempt(lambda: _require_matches(model.FREEZE_LAYERS, names), *_FREEZING)
     attempt(lambda: build_miner(model.MINER), "MODEL.MINER")
     attempt(lambda: _build_solver(cfg.SOLVER), *_SOLVING)
-    attempt(lambda: opis_settings(cfg.TEST.OPIS), "TEST.OPIS")
-    attempt(lambda: gallery_cohort(cfg.TEST.NORMALIZE), "TEST.NORMALIZE")
-    attempt(lambda: verification_evaluator(cfg.TEST.VERIFICATION), "TEST.VERIFICATION")
+    attempt(lambda: Evaluation(cfg.TEST), "TEST")
     return found
 
 

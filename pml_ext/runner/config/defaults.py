@@ -57,7 +57,6 @@ _SOLVER: dict[str, Any] = {
     "WARMUP_FACTOR": 0.1, "WARMUP_ITERS": 1000,
     "WARMUP_EPOCHS": 0.0,  # FastReID 1.0's; above 0 in place of WARMUP_ITERS, a new rate every iteration
     "WARMUP_METHOD": "linear",
-    "POLY_POWER": 1.0,  # ours, of PolynomialLR
     # ours: torch's OneCycleLR, its defaults
     "ONECYCLE": {"PCT_START": 0.3, "DIV_FACTOR": 25.0, "FINAL_DIV_FACTOR": 1e4, "CYCLE_MOMENTUM": True},
     "CHECKPOINT_PERIOD": 20,

@@ -48,16 +48,24 @@ class Evaluation:
         self.user_metrics, self.ranks = user_metrics(test), tuple(test.RANKS)
         self.columns = [name for name in columns_of_queries(test) if name not in self.user_metrics]
         options: dict[str, Any] = {"device": _CPU, "ranks": self.ranks}
-        options |= asdict(opis_settings(test.OPIS))
+        opis = test.OPIS
+        settings = OPISSettings(
+            far_range=tuple(opis.FAR_RANGE),
+            grid=opis.GRID,
+            epsilon=opis.EPSILON,
+            negatives_per_positive=opis.NEGATIVES_PER_POSITIVE or None,
+            seed=opis.SEED,
+        )
+        options |= asdict(settings)
         self.calculator = AccuracyCalculator(include=self.columns, **options)
         calculator = user_calculator(test)
         self.user_calculator = calculator(include=self.user_metrics, device=_CPU) if calculator else None
         self.by_scores = [name for name in self.columns if keys.follows_scores(name)]
         self.normalized = None
         if test.NORMALIZE.ENABLED:
-            normalize = gallery_cohort(test.NORMALIZE)
+            normalize = GalleryCohort(test.NORMALIZE.K, test.NORMALIZE.STRENGTH)
             self.normalized = AccuracyCalculator(include=self.by_scores, normalize=normalize, **options)
-        self.verification = verification_evaluator(test.VERIFICATION)
+        self.verification = VerificationEvaluator(tuple(test.VERIFICATION.FARS), test.VERIFICATION.FOLDS)
         expansion = {"k": test.AQE.QE_K, "alpha": test.AQE.ALPHA, "times": test.AQE.QE_TIME}
         rerank = {"k1": test.RERANK.K1, "k2": test.RERANK.K2, "lambda_": test.RERANK.LAMBDA, "definition": "fastreid"}
         self.refined = None
@@ -138,27 +146,6 @@ def roc_of_listed_pairs(data: PairSet | TemplateSet, features: Features) -> ROC:
     first, second = features[0][0::2], features[0][1::2]
     rows = torch.arange(len(first))
     return roc_curve(pair_cosines(first, second, rows, rows), torch.from_numpy(data.same))
-
-
-def gallery_cohort(options: CN) -> GalleryCohort:
-    """What normalises scores, from the config's TEST.NORMALIZE."""
-    return GalleryCohort(options.K, options.STRENGTH)
-
-
-def opis_settings(options: CN) -> OPISSettings:
-    """What OPIS is measured with, from the config's TEST.OPIS."""
-    return OPISSettings(
-        far_range=tuple(options.FAR_RANGE),
-        grid=options.GRID,
-        epsilon=options.EPSILON,
-        negatives_per_positive=options.NEGATIVES_PER_POSITIVE or None,
-        seed=options.SEED,
-    )
-
-
-def verification_evaluator(options: CN) -> VerificationEvaluator:
-    """What measures pairs, from the config's TEST.VERIFICATION."""
-    return VerificationEvaluator(tuple(options.FARS), options.FOLDS)
 
 
 def query_and_gallery_embeddings(data: OpenSet, features: Features) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,6 @@
 """What the values under a config's TEST must be."""
 
 from pml_ext.runner.config.rules import Rule, at_least_one, fits, must, not_negative, one_of
-from pml_ext.runner.evaluation.results import ALL_PAIRS, CMC, METRICS
 
 TEST_RULES: list[Rule] = [
     one_of(
@@ -27,12 +26,6 @@ TEST_RULES: list[Rule] = [
             else None
         ),
     ),
-    must(
-        "RANKS",
-        "must be one or more different whole numbers from 1",
-        lambda ranks: ranks and all(type(k) is int and k >= 1 for k in ranks) and len({*ranks}) == len(ranks),
-    ),
-    one_of("METRICS", (CMC, *METRICS, *ALL_PAIRS)),
     must("METRICS", "must name one or more metrics", len),
     must("OPIS.SEED", "must be in [0, 2^32)", lambda value: 0 <= value < 2**32),
 ]

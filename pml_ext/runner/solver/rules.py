@@ -13,7 +13,7 @@ SOLVER_RULES: list[Rule] = [
     one_of("WARMUP_METHOD", ("linear", "constant", "exp")),
     one_of("CLIP_GRADIENTS.CLIP_TYPE", ("norm", "value")),
     at_least_one("MAX_EPOCH CHECKPOINT_PERIOD"),
-    positive("BASE_LR GAMMA POLY_POWER CLIP_GRADIENTS.CLIP_VALUE ONECYCLE.DIV_FACTOR ONECYCLE.FINAL_DIV_FACTOR"),
+    positive("BASE_LR GAMMA CLIP_GRADIENTS.CLIP_VALUE ONECYCLE.DIV_FACTOR ONECYCLE.FINAL_DIV_FACTOR"),
     must("CLIP_GRADIENTS.NORM_TYPE", "must be above 0; inf is the largest value", lambda value: value > 0),
     below_one("MOMENTUM"),
     not_negative(

@@ -62,22 +62,6 @@ def _by_epochs(
     return LambdaLR(optimizer, [by_step(group["lr"]) for group in optimizer.param_groups])
 
 
-@SCHEDULER_REGISTRY.register("PolynomialLR", flat="POLY_POWER")
-def polynomial(
-    optimizer: Optimizer, max_epochs: int, steps_per_epoch: int, warmup_steps: int, poly_power: float
-) -> LRScheduler:
-    """(1 − share of the steps after the warm-up)^POLY_POWER, a new rate every iteration (ours)."""
-    steps = max_epochs * steps_per_epoch
-
-    def factor(step: int) -> float:
-        if step < warmup_steps:
-            return 1.0
-        left = max(steps - step, 0) / max(steps - warmup_steps, 1)  # asked for after the last step too
-        return float(left**poly_power)
-
-    return LambdaLR(optimizer, factor)
-
-
 @SCHEDULER_REGISTRY.register("OneCycleLR", node="ONECYCLE")
 def one_cycle(
     optimizer: Optimizer,

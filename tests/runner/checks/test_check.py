@@ -57,7 +57,7 @@ def test_all_that_stops_a_file_is_named_in_one_order(tmp_path: Path) -> None:
         "  DATASETS.NAMES = 'PA100K': unknown. Known: ",
         "  SOLVER.GAMMA = 0.0: must be above 0",
         "  INPUT.FLIP: PROB must be in [0, 1]; got 2",
-        "  TEST.OPIS: grid must be",
+        "  TEST: grid must be",
     ]
     for line, start in zip(lines, starts, strict=True):
         assert line.startswith(start)

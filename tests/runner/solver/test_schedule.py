@@ -82,14 +82,6 @@ def test_one_cycle_is_torchs_at_the_rate_of_each_group() -> None:
         require_supported(cfg)
 
 
-def test_the_polynomial_falls_from_the_end_of_the_warm_up_to_0() -> None:
-    seen = rates(config(SCHED="PolynomialLR", WARMUP_EPOCHS=2, WARMUP_FACTOR=0.0, POLY_POWER=2.0))
-    assert seen[:20] == pytest.approx([step / 20 for step in range(20)])
-    assert seen[20:] == pytest.approx([(1 - (step - 20) / 180) ** 2 for step in range(20, 200)])
-    with pytest.raises(UserError, match="DELAY_EPOCHS = 3: delays MultiStepLR and CosineAnnealingLR only"):
-        require_supported(config(SCHED="PolynomialLR", DELAY_EPOCHS=3))
-
-
 def _chained(optimizer: Optimizer) -> LRScheduler:
     return ChainedScheduler([StepLR(optimizer, 4, 0.5), ExponentialLR(optimizer, 0.9)])
 
