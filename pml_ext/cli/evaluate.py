@@ -88,7 +88,7 @@ def _evaluate(options: Namespace) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     files = {"metrics": folder / "metrics.json"}
     if options.report:
-        files["report"], notes = _write_report(folder, name, parts, values, notes, options.images)
+        files["report"] = _write_report(folder, name, parts, values, notes, options.images)
     write_metrics(files["metrics"], {name: values}, **about, notes=notes)
     print(results_table({name: values}, files, notes=notes))
 
@@ -248,14 +248,14 @@ def _distractor_blocks(path: str, query: _Part) -> Iterator[tuple[Tensor, Tensor
 
 def _write_report(
     folder: Path, name: str, parts: Sequence[_Part], values: dict[str, float], notes: list[str], images: str | None
-) -> tuple[Path, list[str]]:
-    """Write report.html and its figures; returns its path, and the notes including those of the report."""
+) -> Path:
+    """Write report.html and its figures; returns its path."""
     import torch
 
     from pml_ext._ops.normalize import unit_rows
     from pml_ext._version import __version__
     from pml_ext.metrics.opis_settings import OPISSettings
-    from pml_ext.reports.run_report import measure_utility, notes_on_opis, write_report
+    from pml_ext.reports.run_report import write_report
     from pml_ext.runner.data.datasets.image_set import OpenSet
     from pml_ext.runner.evaluation.baselines import Measured
 
@@ -264,8 +264,6 @@ def _write_report(
     image_sets = [_image_set(part, images) for part in parts]
     test_sets = {name: OpenSet(image_sets[0].subset([]), *image_sets)}
     features = {name: [unit_rows(part.without_junk()[0]) for part in parts]}
-    utility = measure_utility(test_sets, features, OPISSettings())
-    notes = [*notes, *notes_on_opis(utility, {name: "".join(notes)})]
     facts = {
         "embeddings": parts[0].file,
         "searched": parts[1].file if len(parts) > 1 else "each other",
@@ -273,8 +271,9 @@ def _write_report(
         "made by": f"pml_ext {__version__}, torch {torch.__version__}",
     }
     measured = Measured({name: values}, features)
-    page = write_report(folder, test_sets, measured, {}, far=_FAR, utility=utility, seed=0, notes=notes, facts=facts)
-    return page, notes
+    return write_report(
+        folder, test_sets, measured, {}, far=_FAR, opis=OPISSettings(), seed=0, notes=notes, facts=facts
+    )
 
 
 def _image_set(part: _Part, images: str | None) -> ImageSet:

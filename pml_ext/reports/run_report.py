@@ -1,10 +1,9 @@
 """report.html: figures of a run's test sets and of its training."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -39,20 +38,12 @@ from pml_ext.reports.threshold_figures import error_figure, utility_figure
 from pml_ext.reports.threshold_page import class_tables
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TemplateSet, TestSet
 from pml_ext.runner.evaluation.baselines import RAW_PIXELS, Measured
-from pml_ext.runner.evaluation.collapse import describe_opis
 from pml_ext.runner.evaluation.evaluate import Features, query_and_gallery_embeddings, roc_of_listed_pairs
 
 _QUERIES = 5
 _CONFUSIONS = 9
 _DISTANCES = 401
 TRAINED = "trained"
-
-
-class Utility(NamedTuple):
-    """A test set's utility by threshold, and its figure."""
-
-    curves: Callable[[], UtilityCurves]
-    figure: ReportFigure
 
 
 def write_report(
@@ -62,7 +53,7 @@ def write_report(
     baselines: Mapping[str, Measured],
     *,
     far: float,
-    utility: Mapping[str, Utility],
+    opis: OPISSettings,
     seed: int,
     facts: Mapping[str, str],
     notes: Sequence[str] = (),
@@ -70,12 +61,12 @@ def write_report(
     """Write report.html and its figures into the run's folder; returns the page's path.
 
     test_sets of pairs or templates have a table and their ROC; far: of the operating point, 1 / impostor pairs where
-    those are fewer; utility: of `measure_utility`; notes: the first paragraphs.
+    those are fewer; opis: of the utility figure; notes: the first paragraphs.
     """
     figures: list[ReportFigure] = []
     for name, data in test_sets.items():
         if isinstance(data, OpenSet):
-            panels = _panels_of_set(run, name, data, trained, baselines, utility[name], far=far, seed=seed)
+            panels = _panels_of_set(run, name, data, trained, baselines, opis, far=far, seed=seed)
         else:
             models = {**baselines, TRAINED: trained}
             panels = {"ROC of the pairs": partial(_roc_of_pairs, run, name, data, models)}
@@ -103,33 +94,12 @@ def write_report(
     return path
 
 
-def measure_utility(
-    test_sets: Mapping[str, TestSet], features: Mapping[str, Features], opis: OPISSettings
-) -> dict[str, Utility]:
-    """Utility against threshold of each set with queries, measured once."""
+def _curves_of_set(data: OpenSet, features: Features, opis: OPISSettings) -> UtilityCurves:
     distances = torch.linspace(0, 2, _DISTANCES, dtype=torch.float64)
-    found = {}
-    for name, data in test_sets.items():
-        if isinstance(data, OpenSet):
-            measure = cache(partial(opis.curves_at, distances, *query_and_gallery_embeddings(data, features[name])))
-            show = partial(_utility_of_set, data, measure, opis.far_range)
-            found[name] = Utility(measure, *drawn({"Utility of each class": show}, of=name))
-    return found
+    return opis.curves_at(distances, *query_and_gallery_embeddings(data, features))
 
 
-def notes_on_opis(utility: Mapping[str, Utility], noted: Mapping[str, str]) -> list[str]:
-    """A sentence for each set of which OPIS says nothing, except for those that have a note."""
-    notes = []
-    for name, found in utility.items():
-        if found.figure.panels and not noted[name]:
-            notes.append(describe_opis(name, found.curves()))
-    return notes
-
-
-def _utility_of_set(
-    data: OpenSet, measure: Callable[[], UtilityCurves], far_range: tuple[float, float]
-) -> list[ReportFigure]:
-    curves = measure()
+def _utility_of_set(data: OpenSet, curves: UtilityCurves, far_range: tuple[float, float]) -> list[ReportFigure]:
     names = [data.query.called(identity) for identity in curves.classes.tolist()]
     low, high = curves.calibration_range.tolist()
     return [utility_figure(curves.thresholds, curves.utilities, names, (low, high), far_range)]
@@ -141,7 +111,7 @@ def _panels_of_set(
     data: OpenSet,
     trained: Measured,
     baselines: Mapping[str, Measured],
-    utility: Utility,
+    opis: OPISSettings,
     *,
     far: float,
     seed: int,
@@ -151,12 +121,13 @@ def _panels_of_set(
     if RAW_PIXELS in baselines:
         searched = {RAW_PIXELS: baselines[RAW_PIXELS].features[name], TRAINED: features}
     lists = cache(lambda: {model: first_results(data, found) for model, found in searched.items()})
+    curves = cache(partial(_curves_of_set, data, features, opis))
     file, every = curves_file(run, name), ImageSet.concatenated(data.parts)
     panels: FigureMakers = {
         "What queries find": lambda: _results_of_queries(data, lists(), seed),
         "Most confused classes": lambda: _confusions(data, lists()[TRAINED]),
-        "Utility of each class": lambda: [utility.figure],
-        "One threshold for all pairs": lambda: _threshold_figures(file, data, features, utility.curves(), far),
+        "Utility of each class": lambda: _utility_of_set(data, curves(), opis.far_range),
+        "One threshold for all pairs": lambda: _threshold_figures(file, data, features, curves(), far),
         "A map of the embeddings": lambda: [map_figure(every, torch.cat(features), seed=seed)],
     }
     return panels

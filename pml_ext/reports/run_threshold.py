@@ -1,39 +1,19 @@
 """The threshold reports of a run's test sets."""
 
 import logging
-import math
 from pathlib import Path
 
 import numpy as np
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
-from pml_ext.functional.verification.roc import largest_count_within
 from pml_ext.metrics import OPISSettings, SampleSource, ThresholdReport
 from pml_ext.reports.page import thumbnail
 from pml_ext.reports.threshold_page import write_files
-from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
+from pml_ext.runner.data.datasets import ImageSet, OpenSet
 from pml_ext.runner.evaluation.evaluate import Features, query_and_gallery_embeddings
 
 log = logging.getLogger("pml_ext")
-
-
-def check_thresholds(wanted: CN, test_sets: dict[str, TestSet]) -> None:
-    """Before any work: a UserError for a test set of pairs or templates, or with too few impostor pairs for the FAR."""
-    far = wanted.FAR
-    for name, data in test_sets.items() if wanted.ENABLED else ():
-        if not isinstance(data, OpenSet):
-            raise UserError(f"TEST.THRESHOLD needs test sets with queries; {name} has pairs or templates")
-        everybody = np.concatenate([part.identities for part in data.parts])
-        known = np.isin(everybody, data.query.identities) & (everybody != JUNK)
-        sizes = np.unique(everybody[known], return_counts=True)[1]
-        impostors = int(sizes.sum() ** 2 - (sizes**2).sum()) // 2
-        if not largest_count_within(far, impostors):
-            raise UserError(
-                f"TEST.THRESHOLD.FAR {far:g} needs at least {math.ceil(1 / far)} impostor pairs; {name} has "
-                f"{impostors}. Set a higher rate, or TEST.THRESHOLD.ENABLED False"
-            )
 
 
 def write_threshold(

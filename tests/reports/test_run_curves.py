@@ -9,7 +9,7 @@ import torch
 from pml_ext._errors import UserError
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.reports.run_curves import compared_curves, curves_file, read_curves
-from pml_ext.reports.run_report import measure_utility, write_report
+from pml_ext.reports.run_report import write_report
 from pml_ext.runner.evaluation.baselines import Measured
 from tests.oracles import metrics as oracle
 from tests.reports.small_set import overhang, small_set
@@ -24,9 +24,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folders = {}
     for name, of_run in found.items():
         folders[name] = run(tmp_path_factory.mktemp("runs") / name, 0.5, "0.1")
-        utility = measure_utility({"Set": data}, {"Set": of_run}, OPISSettings())
         trained = Measured({"Set": {"precision_at_1": 0.5}}, {"Set": of_run})
-        write_report(folders[name], {"Set": data}, trained, {}, far=1e-2, utility=utility, seed=0, facts={})
+        write_report(folders[name], {"Set": data}, trained, {}, far=1e-2, opis=OPISSettings(), seed=0, facts={})
     return folders
 
 

@@ -27,7 +27,7 @@ from pml_ext.reports.run_curves import (
     tars_at_fars,
     training_curves,
 )
-from pml_ext.reports.run_report import _threshold_figures, measure_utility, write_report
+from pml_ext.reports.run_report import _curves_of_set, _threshold_figures, _utility_of_set, write_report
 from pml_ext.runner.data.datasets import OpenSet, PairSet
 from pml_ext.runner.evaluation.baselines import Measured
 from pml_ext.runner.evaluation.evaluate import roc_of_listed_pairs
@@ -52,7 +52,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     baselines = {"raw pixels": measured(raw, 0.25), "untrained": measured([f.roll(1, 0) for f in features], 0.3)}
     return write_report(
         run, {"Set": data}, measured(features, 0.75), baselines,
-        far=1e-2, utility=measure_utility({"Set": data}, {"Set": features}, OPISSettings()), seed=0,
+        far=1e-2, opis=OPISSettings(), seed=0,
         facts={"weights": HOSTILE},
     )  # fmt: skip
 
@@ -113,7 +113,7 @@ def test_pairs_of_images_have_a_table_and_their_roc(tmp_path: Path) -> None:
     same = np.array([True, False] * 4)
     data = PairSet(image_set(np.zeros(16, int), np.zeros(16, int)), same)
     trained = Measured({"LFW": {"accuracy": 0.5}}, {"LFW": [torch.randn(16, 4)]})
-    options = {"far": 1e-3, "utility": {}, "seed": 0, "facts": {}}
+    options = {"far": 1e-3, "opis": OPISSettings(), "seed": 0, "facts": {}}
     page = write_report(tmp_path, {"LFW": data}, trained, {}, **options)
     assert {*figures_of(page)} == {"pair_roc"}
     assert read_curves(curves_file(tmp_path, "LFW")) == curves_of_pairs(
@@ -137,7 +137,7 @@ def test_a_set_with_too_few_classes_has_the_other_figures(tmp_path: Path, caplog
     with caplog.at_level("WARNING", logger="pml_ext"):
         page = write_report(
             tmp_path, {"Set": one}, measured(kept, 0.5), {}, far=1e-2, seed=0, facts={},
-            utility=measure_utility({"Set": one}, {"Set": kept}, OPISSettings()),
+            opis=OPISSettings(),
         )  # fmt: skip
     assert "figure 'Utility of each class' of Set was not drawn: " in caplog.text
     assert {*figures_of(page)} == {"map"}
@@ -186,18 +186,16 @@ def test_identities_are_called_as_the_data_calls_them_and_no_name_is_cut(tmp_pat
     data, features = small_set()
     names = {int(identity): name.format(identity) for identity in np.unique(data.query.identities)}
     named = OpenSet(*(replace(part, identity_names=names) for part in (data.train, data.query, data.gallery)))
-    utility = measure_utility({"Set": named}, {"Set": features}, OPISSettings())["Set"]
-    curves = utility.curves()
+    curves = _curves_of_set(named, features, OPISSettings())
+    (utility,) = _utility_of_set(named, curves, OPISSettings().far_range)
     worst = int(curves.classes[curves.utilities.mean(dim=1).argmin()])
-    assert names[worst][:5] in drawn_texts(utility.figure)
+    assert names[worst][:5] in drawn_texts(utility)
     confused = confused_identities(named, [Confusion(1, 3, places=2, of=10, query=0, result=0)])
     assert drawn_texts(confused).split("\n") == [names[0], names[0]], "of the images shown, whole"
-    rates = _threshold_figures(tmp_path / "curves.json", named, features, utility.curves(), 1e-2)
+    rates = _threshold_figures(tmp_path / "curves.json", named, features, curves, 1e-2)
     series = {f"loss/{names[1]}": ([1.0, 2.0], [1e-4, 2e-4]), "loss/A": ([1.0], [1e-4]), "opis": ([2.0], [1e-3])}
-    assert [overhang(figure) <= 0.01 for figure in (utility.figure, *rates, *training_curves({"run": series}))] == 4 * [
-        True
-    ]
-    assert utility.figure.svgs and utility.figure.pixels.size, "drawn without a warning"
+    assert [overhang(figure) <= 0.01 for figure in (utility, *rates, *training_curves({"run": series}))] == 4 * [True]
+    assert utility.svgs and utility.pixels.size, "drawn without a warning"
 
 
 def test_each_result_has_its_class_its_score_and_whether_it_is_right() -> None:

@@ -9,13 +9,11 @@ import torch
 from torch.utils.data import DataLoader
 from yacs.config import CfgNode as CN
 
-from pml_ext.reports.run_threshold import check_thresholds
 from pml_ext.runner.config.network_keys import is_grey
 from pml_ext.runner.data.datasets import ImageCheck, ImageSet, TestSet, load_test_sets, load_train_set
 from pml_ext.runner.data.loaders import Sample, SeededImages, TrainingSample, collate, evaluation_loader, train_loader
 from pml_ext.runner.data.samplers import Drawn, JointBatchSampler
 from pml_ext.runner.data.transforms import build_transform
-from pml_ext.runner.evaluation.evaluator import replaces_metrics
 
 
 class DataModule(lightning.LightningDataModule):
@@ -40,8 +38,6 @@ class DataModule(lightning.LightningDataModule):
         self.train_set: ImageSet | None = load_train_set(cfg.DATASETS, **read) if training else None
         self.test_sets: dict[str, TestSet] = load_test_sets(cfg.DATASETS, **read)
         check.conclude(unreadable)
-        if not replaces_metrics(cfg.TEST):
-            check_thresholds(cfg.TEST.THRESHOLD, self.test_sets)
         self.transform = build_transform(cfg.INPUT, training=True)
         self.first = (0, 0)
         """The epoch and the step that training begins with."""

@@ -11,7 +11,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._files import in_file_name
 from pml_ext._version import __version__
 from pml_ext.metrics import keys
-from pml_ext.reports.run_report import Utility, measure_utility, notes_on_opis, write_report
+from pml_ext.reports.run_report import write_report
 from pml_ext.reports.run_threshold import write_threshold
 from pml_ext.runner.data.datasets import OpenSet
 from pml_ext.runner.engine.output import RESULTS
@@ -34,30 +34,22 @@ def report_run(
         return {}
     files = {"metrics": output / metrics_file, "weights": weights}
     compared = {name: measured.results for name, measured in baselines.items()}
-    opis = module.evaluation.calculator.opis_settings
     about: dict[str, Any] = {"baselines": compared} if compared else {}
     if any(keys.OPIS in found or keys.EPSILON_OPIS in found for found in module.results.values()):
-        about["opis"] = asdict(opis)
+        about["opis"] = asdict(module.evaluation.calculator.opis_settings)
     # A user's evaluator measures other things than embeddings.
     embedded = {name: data for name, data in module.test_sets.items() if name in module.features}
-    utility = measure_utility(embedded, module.features, opis)
-    notes = [
-        module.losses_of_epoch.problem,
-        *module.collapse.values(),
-        *notes_on_opis(utility, module.collapse),
-    ]
+    notes = [module.losses_of_epoch.problem, *module.collapse.values()]
     about["notes"] = notes = list(filter(None, notes))
     write_metrics(files["metrics"], module.results, weights=str(weights), seed=cfg.SEED, **about)
     for name, data in embedded.items():
-        if isinstance(data, OpenSet):
-            in_file = in_file_name(name)
-            if cfg.TEST.THRESHOLD.ENABLED:
-                stem = output / f"threshold_{in_file}"
-                files |= write_threshold(
-                    stem, data, module.features[name], cfg.TEST, weights=weights.expanduser(), seed=cfg.SEED
-                )
+        if cfg.TEST.THRESHOLD.ENABLED and isinstance(data, OpenSet):
+            stem = output / f"threshold_{in_file_name(name)}"
+            files |= write_threshold(
+                stem, data, module.features[name], cfg.TEST, weights=weights.expanduser(), seed=cfg.SEED
+            )
     if cfg.TEST.REPORT and embedded:
-        files["report"] = _write_page(cfg, module, output, weights, baselines, utility, notes)
+        files["report"] = _write_page(cfg, module, output, weights, baselines, notes)
     if embedded:
         table = results_table(module.results, files, compared, notes)
     else:
@@ -78,7 +70,6 @@ def _write_page(
     output: Path,
     weights: Path,
     baselines: dict[str, Measured],
-    utility: dict[str, Utility],
     notes: list[str],
 ) -> Path:
     """Write report.html, and its figures next to it."""
@@ -100,7 +91,7 @@ def _write_page(
         Measured(module.results, module.features),
         baselines,
         far=cfg.TEST.THRESHOLD.FAR,
-        utility=utility,
+        opis=module.evaluation.calculator.opis_settings,
         seed=cfg.SEED,
         facts=facts,
         notes=notes,

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from pml_ext._ops.normalize import unit_rows
-from pml_ext.functional.operating_points.utility import UtilityCurves, why_opis_says_nothing
 from pml_ext.functional.spectrum import ADVICE_ON_COLLAPSE, embedding_spread
 
 log = logging.getLogger("pml_ext")
@@ -26,12 +25,6 @@ def describe_collapse(name: str, embeddings: Tensor, labels: Tensor | None) -> s
         return ""
     about_opis = "" if labels is None else ", so a low OPIS or ε-OPIS is no merit"
     return f"{name}: {problem}{about_opis}; {ADVICE_ON_COLLAPSE}."
-
-
-def describe_opis(name: str, curves: UtilityCurves) -> str:
-    """One sentence if OPIS says nothing of a set, whose classes no threshold tells apart; else ""."""
-    reason = why_opis_says_nothing(curves)
-    return f"{name}: a low OPIS or ε-OPIS is no merit: {reason}." if reason else ""
 
 
 # A loss may pass this value by chance, so that the embeddings of the batch must be close to equal, too. Measured on
