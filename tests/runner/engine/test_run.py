@@ -313,10 +313,9 @@ def test_a_collapsed_run_ends_with_a_report_that_says_so(
     values = "TripletLoss stayed at 0.3 and CrossEntropyLoss stayed at 1.609"
     assert stuck.startswith(f"In epoch 2 {values}, the value if all embeddings are equal; try")
     assert equal.startswith("Digits: all embeddings are equal, so a low OPIS")
-    printed, page = capfd.readouterr(), (tmp_path / "report.html").read_text()
-    assert printed.err.count("In epoch") == 1, "once, not in every epoch"
-    assert all(note in printed.out and f'<p class="lead">{note}</p>' in page for note in (stuck, equal))
-    assert "all embeddings are equal" in re.findall("Not drawn: ([^<]*)", page)
+    assert capfd.readouterr().err.count("In epoch") == 1, "once, not in every epoch"
+    page = (tmp_path / "report.html").read_text()
+    assert all(f'<p class="lead">{note}</p>' in page for note in (stuck, equal))
 
 
 def test_nan_stops_with_step_batch_and_loss_and_keeps_the_last_good_checkpoint(
