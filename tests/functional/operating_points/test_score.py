@@ -16,7 +16,7 @@ from pml_ext.functional import (
     utility_curves,
 )
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, TooFewPairsError
-from pml_ext.functional.operating_points.utility import why_opis_says_nothing
+from pml_ext.functional.operating_points.utility import utility_of_rates, why_opis_says_nothing
 from tests.oracles import metrics as oracle
 from tests.refusals import refusals
 
@@ -76,6 +76,7 @@ def test_the_weight_of_equation_1():
         assert opis_of_curves(curves, c=2).item() == approx(((1 - worse) / 2) ** 2, rel=1e-12)
         assert epsilon_opis_of_curves(curves, 0.5, c=2).item() == approx((1 - worse) ** 2, rel=1e-12)
         assert opis_of_curves(curves).item() == opis_of_curves(curves, c=1).item()
+    assert not utility_of_rates(0 * rates, 0 * rates).any(), "0 for 0/0"
     with pytest.raises(ValueError, match="c must be"):
         opis_of_curves(curves, c=0)
 
