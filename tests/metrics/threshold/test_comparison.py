@@ -61,7 +61,7 @@ def test_searches_at_the_same_fpir():
         old, new = (identification(x[kept], LABELS[kept], **at).fnir for x in models.values())
         values.append(new - old)
     spread = math.sqrt(np.var(values) * 99)
-    assert difference.high - difference.value == approx(t.ppf(0.975, 99) * spread, rel=0.25)
+    assert difference.high - difference.value == approx(t.ppf(0.975, 99) * spread, rel=0.1)
     rates = [r.searches.planned.fnir for r in found.reports.values() if r.searches]
     assert difference.misses == "FNIR" and difference.value == approx(rates[1].rate - rates[0].rate)
     assert 0 < difference.low < difference.value < difference.high
