@@ -3,14 +3,14 @@
     pml_ext.losses        our losses and PML's: CITLoss, TCMLoss, LoOp, ..., TripletMarginLoss, ...
     pml_ext.miners        our miners and PML's
     pml_ext.metrics       AccuracyCalculator, OPIS, ThresholdReport, ReIDEvaluator, ...
-    pml_ext.functional    the maths of all of it, tensors in and tensors out
+    pml_ext.functional    pure functions of tensors, behind losses and metrics
     pml_ext.distances     distances that stand in for another one
-    pml_ext.inspection    which pairs a loss looks at
+    pml_ext.inspection    pair weights of a loss
     pml_ext.large_batch   training steps on batches that do not fit into memory
     pml_ext.distributed   ShardedLoss, PartialFC: one loss over the batches of all ranks
     pml_ext.Embedder      images to embeddings, with a trained model
     pml_ext.register      our losses and miners under PML's own names; unregister() undoes it
-    pml_ext.UserError     what an error in the user's input raises
+    pml_ext.UserError     raised for mistakes in the user's input
 
 On the command line: `pml-ext --help`. Each name has its own help and an example: help(pml_ext.losses.CITLoss).
 """
@@ -50,7 +50,7 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:  # else any name would be one
 
     def __getattr__(name: str) -> Any:
-        """What is imported when it is asked for: torch alone takes longer than a command's help should."""
+        """Imports a module on first access, because importing torch would slow down the commands' help."""
         if name in ("register", "unregister"):
             return getattr(import_module("pml_ext.registration"), name)
         if name == "Embedder":

@@ -1,4 +1,4 @@
-"""Checks of arguments. Each raises unless its docstring holds; the message says what was expected and given."""
+"""Argument checks. Each docstring describes the valid value; any other raises an error."""
 
 import math
 import sys
@@ -89,7 +89,7 @@ def check_labels_below(labels: Tensor, num_classes: int, name: str = "labels") -
 
 
 def check_finite(values: Tensor, name: str = "embeddings") -> None:
-    """No NaN and no infinity, which would give wrong measurements. Reads the values."""
+    """No NaN and no infinity, which would give wrong results. Reads the values."""
     # aminmax propagates NaN and infinity without a mask of the values' size.
     if values.numel() and not bool(torch.isfinite(torch.stack(torch.aminmax(values))).all()):
         bad = int((~torch.isfinite(values)).reshape(len(values), -1).any(dim=1).sum())
@@ -102,7 +102,7 @@ def check_not_collapsed(embeddings: Tensor) -> None:
     if len(rows) > 1 and bool((torch.cosine_similarity(rows, rows[:1]) > 1 - 1e-6).all()):
         raise ValueError(
             f"all {len(embeddings)} embeddings are (nearly) equal, so no threshold separates them: the model has "
-            "collapsed. Train it again, or check how the embeddings were made"
+            "collapsed. Train it again, or check how the embeddings were computed"
         )
 
 
@@ -202,7 +202,7 @@ def check_above_zero(value: float, name: str) -> None:
 
 
 def is_whole(value: object) -> bool:
-    """Whether it is an integer, of NumPy too; not 2.0, True or an array."""
+    """Returns whether a value is an integer (also of NumPy); not 2.0, True or an array."""
     return isinstance(value, (Integral, torch.SymInt)) and not isinstance(value, bool)
 
 
@@ -243,7 +243,7 @@ def warn_once(owner: object, message: str) -> None:
 
 
 def warn_caller(message: str) -> None:
-    """A UserWarning at the line outside of this package that led here, past the libraries that call it back."""
+    """Warn at the user's line of code, skipping this package and libraries that call it back."""
     frame, level = sys._getframe(1), 2
     while frame.f_back and str(frame.f_globals.get("__name__")).partition(".")[0] in _CALLED_THROUGH:
         frame, level = frame.f_back, level + 1

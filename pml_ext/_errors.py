@@ -1,28 +1,28 @@
-"""The error for mistakes in a user's input or setup, and the end by SIGTERM."""
+"""Exceptions for mistakes in a user's input or setup, and for SIGTERM."""
 
 from importlib import import_module
 from typing import Any
 
 
 class UserError(ValueError):
-    """A mistake that its message explains; the command line prints it without a traceback."""
+    """A mistake in the input or setup, explained by its message; the command line prints no traceback."""
 
 
 class Terminated(SystemExit):
-    """SIGTERM has ended a run."""
+    """Raised when SIGTERM ends a run."""
 
-    STATUS = 128 + 15  # of the process, as a shell has it for that signal
+    STATUS = 128 + 15  # exit status of the process, as shells report SIGTERM
 
     def __init__(self) -> None:
         super().__init__(self.STATUS)
 
 
 def import_library(name: str, *, needed_for: str, install: str) -> Any:
-    """Import a library that is not always installed.
+    """Import an optional library.
 
     Args:
-        needed_for: what needs it, for the message.
-        install: what to give to pip.
+        needed_for: feature that needs it, for the message.
+        install: argument of pip install, for the message.
     Raises:
         UserError: it is not installed.
     """

@@ -50,7 +50,7 @@ def write_atomically(path: str | Path, content: str | bytes) -> None:
 
 
 def sha256_of(path: str | Path) -> str:
-    """The SHA-256 of a file, read piece by piece."""
+    """Returns the SHA-256 of a file, read in pieces."""
     digest = hashlib.sha256()
     with Path(path).open("rb") as file:
         while piece := file.read(2**20):
@@ -59,17 +59,17 @@ def sha256_of(path: str | Path) -> str:
 
 
 def sha256_record(path: Path) -> Path:
-    """The file beside a checkpoint that has its SHA-256, as `sha256sum --check` reads it."""
+    """Returns the file next to a checkpoint with its SHA-256, in the format of `sha256sum --check`."""
     return path.with_name(f"{path.name}.sha256")
 
 
 def require_recorded_sha256(path: Path) -> None:
-    """Raise a UserError if a checkpoint has another SHA-256 than is recorded beside it; a copy may have no record."""
+    """Raise a UserError if a checkpoint's SHA-256 differs from the recorded one; a copy may have no record."""
     record = sha256_record(path)
     if record.is_file() and record.read_bytes().split()[:1] != [sha256_of(path).encode()]:
         raise UserError(
-            f"{path} is damaged or not the file that was written: its SHA-256 is not the one in {record.name} beside "
-            f"it. Take an earlier copy; if the file was replaced on purpose, remove {record.name}"
+            f"{path} is damaged or was replaced: its SHA-256 differs from {record.name} next to it. "
+            f"Use an earlier copy; if the file was replaced on purpose, remove {record.name}"
         )
 
 
@@ -87,5 +87,5 @@ def require_regular(path: str | Path) -> None:
 
 
 def in_file_name(text: str) -> str:
-    """A name, as of a test set, where some characters cannot stand in a file's name."""
+    """Returns a name, e.g. of a test set, with characters replaced that file names cannot have."""
     return re.sub("[^A-Za-z0-9_.-]", "_", text)

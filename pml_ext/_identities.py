@@ -1,4 +1,4 @@
-"""Numbers that stand for no identity."""
+"""Reserved identity numbers."""
 
 JUNK = -1
-"""A gallery item that counts neither as a match nor as a mistake, as in Market-1501."""
+"""Identity of junk: gallery items that count neither as a match nor as an error, as in Market-1501."""

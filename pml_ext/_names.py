@@ -1,4 +1,4 @@
-"""What an error says about names and values: the closest known names, the class of a part, the shape of a tensor."""
+"""Parts of error messages: closest known names, class names, tensor shapes."""
 
 import difflib
 from collections.abc import Callable, Iterable
@@ -7,12 +7,12 @@ from typing import Any
 
 _LONGEST = 60
 FEW = 8
-"""Names that an error lists in any case."""
+"""Number of names up to which an error lists all."""
 _MANY = 60
 
 
 def closest(value: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """Known names that a misspelt or shortened one may stand for, the closest first; none if none is close.
+    """Returns known names similar to a misspelt or shortened one, closest first; empty if none is close.
 
     Case, hyphens and underscores are ignored. MOT17 is not MSMT17, and MAX_ITER not WARMUP_ITERS.
     """
@@ -27,7 +27,7 @@ def closest(value: str, known: Iterable[str], count: int = 3) -> list[str]:
 
 
 def closest_path(path: Path) -> Path | None:
-    """What stands where the path's first missing part should be, under a name that is likely meant."""
+    """Returns the existing path with a name similar to the path's first missing part, or None."""
     missing = next((part for part in (*reversed(path.parents), path) if not part.exists()), path)
     try:
         close = closest(missing.name, sorted(entry.name for entry in missing.parent.iterdir()), 1)
@@ -37,7 +37,7 @@ def closest_path(path: Path) -> Path | None:
 
 
 def hint(value: object, known: Iterable[str], show: Callable[[str], str] = repr) -> str:
-    """The end of an error about an unknown name: `; did you mean 'a' or 'b'?`, `. Known: 'a', 'b'`, or both.
+    """Returns the end of an error about an unknown name: `; did you mean 'a' or 'b'?`, `. Known: 'a', 'b'`, or both.
 
     All names are listed if they are few, or if none is close.
     """
@@ -63,7 +63,7 @@ def class_name(part: object) -> str:
 
 
 def described(value: Any) -> str:
-    """`shape (2, 3)` of a tensor, else the name of the value's type."""
+    """Returns `shape (2, 3)` for a tensor, else the name of the value's type."""
     return f"shape {tuple(value.shape)}" if hasattr(value, "shape") else type(value).__name__
 
 

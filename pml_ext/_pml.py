@@ -1,7 +1,7 @@
-"""The only door to pytorch-metric-learning (PML), and the only file that knows which major version is installed.
+"""All imports of pytorch-metric-learning (PML), and all code that depends on its major version.
 
-The package speaks version 3's conventions: a loss gets ref_emb None for the batch itself and may have no term. What is
-not known of version 3 is refused in one sentence, not guessed.
+The package uses version 3's conventions: a loss gets ref_emb None for the batch itself and may have no term. Features
+of version 3 that are not documented yet raise an error.
 """
 
 import copy
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-# `as` says that a name is exported.
+# `as` marks a name as exported.
 from pytorch_metric_learning import distances as distances
 from pytorch_metric_learning import losses as losses
 from pytorch_metric_learning import miners as miners
@@ -53,10 +53,10 @@ if TYPE_CHECKING:
 
 
 class _Facts(NamedTuple):
-    """Of PML's own losses in a major version.
+    """Facts about PML's own losses in a major version.
 
-    term_of_each_anchor: of Circle, MultiSimilarity and SupCon an anchor without a pair counts as a term of 0.
-    arc_margin: ArcFace's margin, from degrees.
+    term_of_each_anchor: whether Circle, MultiSimilarity and SupCon count an anchor without a pair as a term of 0.
+    arc_margin: function from degrees to ArcFace's margin.
     """
 
     term_of_each_anchor: bool
@@ -75,10 +75,10 @@ _KNOWN_REDUCERS = (MeanReducer, AvgNonZeroReducer, reducers.SumReducer)
 def term(
     losses: Tensor | int, indices: Tensor | tuple[Tensor, ...] | None = None, *, of_negatives: bool = False
 ) -> dict[str, Any]:
-    """A term of a loss as PML's reducers take it.
+    """Returns a loss term in the format of PML's reducers.
 
-    losses, indices: (T,) values, and of which samples each is: (T,), two (T,) for pairs, three for triplets. None: a
-    value that is reduced already. of_negatives: the pairs are negative ones.
+    losses, indices: (T,) values, and their samples: (T,), two (T,) for pairs, three for triplets; None for a value that
+    is already reduced. of_negatives: True for negative pairs.
     """
     if IS_3:
         return {"losses": losses, "indices": indices}
@@ -94,12 +94,12 @@ def term(
 
 
 def no_terms() -> dict[str, Any]:
-    """The terms of a loss that has nothing to compare."""
+    """Returns the terms of a loss without anything to compare."""
     return {} if IS_3 else {"loss": term(0)}
 
 
 def reducer_of_terms(reducer: Any, names: tuple[str, ...]) -> Any:
-    """A user's reducer for a loss of several terms, of which each needs its own in version 2; the mean sums them up."""
+    """Returns a user's reducer for a loss with several terms; in version 2 each term needs its own reducer."""
     if IS_3 or type(reducer) is MeanReducer or not isinstance(reducer, nn.Module):
         return reducer
     if isinstance(reducer, (reducers.MultipleReducers, reducers.DoNothingReducer)):
@@ -108,7 +108,7 @@ def reducer_of_terms(reducer: Any, names: tuple[str, ...]) -> Any:
 
 
 class Recorded(nn.Module):
-    """A base before PML's own: settings and statistics, which PML's record keeper finds where there is one."""
+    """Base class in front of PML's: settings and statistics for PML's record keeper."""
 
     collect_stats: bool = False
     add_to_recordable_attributes: Any
@@ -135,14 +135,14 @@ class Recorded(nn.Module):
 
 
 def is_similarity(distance: Any) -> bool:
-    """Whether the distance is larger for samples that are more alike."""
+    """Returns whether larger values mean more similar samples."""
     if IS_3:
         return isinstance(distance, (CosineSimilarity, DotProductSimilarity))
     return bool(distance.is_inverted)
 
 
 def normalized(distance: Any, x: Tensor) -> Tensor:
-    """(N, D) as the distance compares them: on the sphere where it normalises."""
+    """Returns (N, D) as the distance compares them: normalised if it normalises."""
     if not IS_3:
         points: Tensor = distance.maybe_normalize(x)
         return points
@@ -156,7 +156,7 @@ def normalized(distance: Any, x: Tensor) -> Tensor:
 
 
 def gathering_code() -> tuple[Any, ...]:
-    """The functions of PML that call a loss, a miner or a memory with what they have gathered from all ranks."""
+    """Returns PML's functions that call a loss, miner or memory with tensors gathered from all ranks."""
     if IS_3:
         raise TypeError(
             "the order of the samples in the distributed wrappers of pytorch-metric-learning 3 is not known, so "
@@ -167,7 +167,7 @@ def gathering_code() -> tuple[Any, ...]:
 
 
 def retrieval_dataset(name: str) -> Any:
-    """PML's data set class of a name, imported only when asked for."""
+    """Returns PML's data set class by name, imported on demand."""
     if IS_3:
         raise UserError(
             f"{name} is read by pytorch-metric-learning 2, and version 3 has no data sets: pip install "
@@ -179,7 +179,7 @@ def retrieval_dataset(name: str) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    """On demand, as they bring faiss and scikit-learn, which a training loop does without."""
+    """Imports names on demand that need faiss and scikit-learn, which a training loop does not need."""
     if name not in ("AccuracyCalculator", "FaissKMeans"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if IS_3:

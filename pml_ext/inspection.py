@@ -89,22 +89,21 @@ def similarity_dependence(
     makes each weight depend on all pairs; use a SumReducer to measure the weighting alone.
 
     Args:
-        loss: as for `pair_weights`, or the name of a weighting of PairWeightingLoss.
+        loss: see `pair_weights`, or the name of a weighting of PairWeightingLoss.
         embeddings: (B, D), labels: (B,) with positive and negative pairs.
         shift: change of the similarities, in [1e-6, 2].
     Returns:
-        a SimilarityDependence; `kinds` is the loss's row in the paper's Table 1.
+        SimilarityDependence; `kinds` is the loss's row in the paper's Table 1.
     Raises:
         TypeError: see `pair_weights`.
         ValueError: a batch without positive or without negative pairs, or no negative pair with a weight.
     Source: Wang et al., CVPR 2019, section 3 and Table 1. Paper: by argument; here: by perturbation of a loss's real
-        gradient. They agree but for N-pairs: Paper: N; here: N and P, as $e^{S_{in} - S_{ip}}$ compares with the
+        gradient. They agree except for N-pairs: Paper: N; here: N and P, as $e^{S_{in} - S_{ip}}$ compares with the
         positive; and in Table 2 for binomial deviance with mining: Paper: S and P; here: N too, as eq. 10 divides by
         N_i, the number of negatives that are mined. Histogram is P in both: a negative's weight is the share of
-        positives at its own similarity. It reads as SP where a shift takes a similarity past 1, where the histogram
-        ends, and where the shift is no whole number of bins (2/bins wide), so that the pairs change places between
-        their bins' nodes; both are of the histogram, which stands still when the similarities move, not of the
-        weighting.
+        positives at its own similarity. It reads as SP if a shift moves a similarity past 1, the end of the histogram, or
+        if the shift is not a multiple of the bin width (2/bins), so that pairs move between the nodes of their bins.
+        Both effects come from the fixed bins, not from the weighting.
 
     >>> x = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]])
     >>> similarity_dependence("multi_similarity", x, torch.tensor([0, 0, 1, 1])).kinds
@@ -145,7 +144,7 @@ def similarity_dependence(
 
 def _largest_change(before: Tensor, after: Tensor, among: Tensor) -> float:
     either = torch.maximum(before, after)
-    # Below that, rounding in losses that compute in float32 would pass for a response.
+    # Smaller changes may be float32 rounding.
     counted = among & (either > 1e-4 * either.max())
     return float(((after - before).abs() / either)[counted].max()) if counted.any() else 0.0
 
@@ -171,12 +170,12 @@ def _weights_at(
     labels: Tensor,
     indices_tuple: tuple[Tensor, ...] | None,
 ) -> Tensor:
-    """The weights for a given matrix of the loss."""
+    """Returns the weights for a given matrix of the loss."""
     matrix = matrix.detach().requires_grad_()
-    # A gradient path of their own, on which PML's zero losses stand.
+    # A separate gradient path, which PML's zero losses need.
     points = at_least_float32(embeddings.detach()).clone().requires_grad_()
     injected = inject(loss.distance, matrix, points=(points, points))
-    own = _copy(loss)  # the caller's statistics and warnings stay as they are
+    own = _copy(loss)  # leaves the caller's statistics and warnings unchanged
     with torch.enable_grad(), torch.autocast(embeddings.device.type, enabled=False):
         value = run_with_distance(own, injected, points, labels.to(points.device), indices_tuple)
         if not isinstance(value, Tensor) or value.ndim:
@@ -193,6 +192,6 @@ def _weights_at(
 
 
 def _copy(loss: BaseMetricLossFunction) -> BaseMetricLossFunction:
-    """A deep copy; tensors of the last step that the loss keeps (DynamicSoftMarginLoss) are cut from its graph."""
+    """Returns a deep copy, with stored tensors of the last step (DynamicSoftMarginLoss) detached from its graph."""
     kept = [value for part in loss.modules() for value in vars(part).values() if isinstance(value, Tensor)]
     return copy.deepcopy(loss, {id(value): value.detach().clone() for value in kept if not value.is_leaf})

@@ -1,4 +1,4 @@
-"""Runs a batch through a network in chunks, with memory for the graph of one chunk."""
+"""Runs a batch through a network in chunks, with the memory of one chunk's graph."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -15,15 +15,15 @@ RandomStates = list[tuple[torch.device | None, Tensor]]
 class ChunkedPass:
     """Embeds a batch `chunk` rows at a time and backpropagates the outputs' gradients (Gao et al., arXiv 2101.06983).
 
-    All chunks but the last are embedded without a graph, then a second time with the same random numbers and buffers.
-    Afterwards buffers are as after one pass. Paper: embeds all chunks twice; here: the last one only once.
+    All chunks except the last are embedded without a graph, then again with the same random numbers and buffers.
+    Buffers end up as after one pass. Paper: embeds all chunks twice; here: the last one only once.
 
     Args:
         network: returns a tensor (n, …), or tuples of such tensors and None.
-        modules: those whose buffers the network changes.
+        modules: modules whose buffers the network changes.
         without_graph: network for the pass without a graph, if different: the ranks of DistributedDataParallel must
             agree on which calls have a graph.
-        alone: makes contexts without gradient exchange between ranks.
+        alone: creates contexts without gradient exchange between ranks.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ChunkedPass:
 
     @contextmanager
     def _restore(self) -> Iterator[None]:
-        """Use copies of the buffers from before the first pass, then put buffers and random states back.
+        """Use copies of the buffers from before the first pass, then restore buffers and random states.
 
         Copies, because a buffer that a graph has saved must not change.
         """
@@ -115,7 +115,7 @@ def _embed(network: Callable[..., Any], part: Sequence[Tensor]) -> Any:
 
 
 def _random_states(devices: Iterable[torch.device]) -> RandomStates:
-    """The random states of the CPU (None) and of other devices."""
+    """Returns the random states of the CPU (None) and of other devices."""
     others = [(device, torch.get_device_module(device.type).get_rng_state(device)) for device in devices]
     return [(None, torch.get_rng_state()), *others]
 
@@ -156,7 +156,7 @@ def _flatten_checked(output: Any, rows: int) -> list[Tensor | None]:
 
 
 def _concatenate(parts: list[Tensor]) -> Tensor:
-    """The batch's rows as a leaf of the loss's graph, if the last chunk has a graph."""
+    """Returns the batch's rows as a leaf of the loss's graph, if the last chunk has a graph."""
     return torch.cat([part.detach() for part in parts]).requires_grad_(parts[-1].requires_grad)
 
 

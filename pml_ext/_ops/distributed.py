@@ -14,21 +14,21 @@ Item = TypeVar("Item")
 
 
 def rank_and_ranks() -> tuple[int, int]:
-    """This process in the default process group; (0, 1) without one."""
+    """Returns rank and world size of the default process group; (0, 1) without one."""
     if not (dist.is_available() and dist.is_initialized()):
         return 0, 1
     return dist.get_rank(), dist.get_world_size()
 
 
 def own_share(items: Iterable[Item], group: dist.ProcessGroup | None) -> Iterator[Item]:
-    """Every world_size-th item, beginning at this rank."""
+    """Returns every world_size-th item, starting at this rank."""
     if group is None:
         return iter(items)
     return islice(items, dist.get_rank(group), None, dist.get_world_size(group))
 
 
 def own_rows(count: int, size: int, group: dist.ProcessGroup | None) -> tuple[slice, list[int]]:
-    """This rank's part of `count` rows, and the length of each rank's: whole blocks of `size` rows, shared evenly."""
+    """Returns this rank's part of `count` rows and all part lengths; parts are equal numbers of `size`-row blocks."""
     if group is None:
         return slice(0, count), [count]
     blocks, ranks, rank = -(-count // size), dist.get_world_size(group), dist.get_rank(group)
@@ -44,7 +44,7 @@ def sum_over_ranks(values: Tensor, group: dist.ProcessGroup | None) -> Tensor:
 
 
 def norm_over_ranks(values: Tensor, order: float, group: dist.ProcessGroup | None) -> Tensor:
-    """The norm of all ranks' values together, of a sparse tensor too."""
+    """Returns the norm over all ranks' values, which may be sparse."""
     norm: Tensor = torch.linalg.vector_norm(values.coalesce().values() if values.is_sparse else values, order)
     if group is None:
         return norm
@@ -81,10 +81,10 @@ def gather_in_order(
     everywhere: bool,
     step: int = 2**16,
 ) -> Tensor:
-    """(N, …) rows of all ranks in the order of their numbers; if not `everywhere`, on rank 0 alone (0 rows elsewhere).
+    """Returns (N, …) rows of all ranks, ordered by number; unless `everywhere`, only rank 0 gets them (others 0 rows).
 
-    rows: (n, …), only n may differ; numbers: (n,) int64, on all ranks together 0 … N − 1. device: by which they
-    travel, None: their own; step: rows of each rank sent at a time, to limit the memory there.
+    rows: (n, …), only n may differ; numbers: (n,) int64, on all ranks together 0 … N − 1. device: communication
+    device, None: that of the rows; step: rows sent per rank at a time, to limit the memory on the device.
     """
     device = device or rows.device
     sizes = lengths_of_ranks(numbers.to(device), group)
@@ -110,14 +110,14 @@ def gather_in_order(
 
 
 def lengths_of_ranks(rows: Tensor, group: dist.ProcessGroup) -> list[int]:
-    """The number of rows of each rank."""
+    """Returns the number of rows of each rank."""
     counts = [torch.zeros(1, dtype=torch.int64, device=rows.device) for _ in range(dist.get_world_size(group))]
     dist.all_gather(counts, torch.tensor([len(rows)], device=rows.device), group=group)
     return [int(count) for count in torch.cat(counts).tolist()]
 
 
 def texts_of_ranks(text: str, group: dist.ProcessGroup, device: torch.device) -> list[str]:
-    """What each rank says, in rank order, cut to 512 bytes; one collective on `device`."""
+    """Returns each rank's text, in rank order, cut to 512 bytes; one collective on `device`."""
     padded = bytearray(text.encode()[:512].ljust(512, b"\0"))
     written = torch.frombuffer(padded, dtype=torch.uint8).to(device)
     said = written.new_empty(dist.get_world_size(group), 512)
@@ -126,9 +126,9 @@ def texts_of_ranks(text: str, group: dist.ProcessGroup, device: torch.device) ->
 
 
 def sum_of_own_rows(rows: Tensor, lengths: Sequence[int], group: dist.ProcessGroup) -> Tensor:
-    """Of the sum of all ranks' tensors (N, D), the rows that are this rank's when they are dealt out by `lengths`.
+    """Returns this rank's rows (by `lengths`) of the sum of all ranks' (N, D) tensors.
 
-    Half of what a sum for everybody would send.
+    Sends half as much as an all-reduce.
     """
     own = lengths[dist.get_rank(group)]
     received = rows.new_empty(len(lengths) * own, *rows.shape[1:])

@@ -13,7 +13,7 @@ from pml_ext._ops.own_gradient import under_transform
 
 
 def to_sphere(embeddings: Tensor) -> Tensor:
-    """(..., D) of norm 1, zero rows stay zero: `torch.nn.functional.normalize` with a gradient three times as fast.
+    """Returns (..., D) of norm 1 (or zero): `torch.nn.functional.normalize` with a gradient three times as fast.
 
     Differentiable any number of times.
     """
@@ -22,12 +22,12 @@ def to_sphere(embeddings: Tensor) -> Tensor:
 
 
 def unit_rows(embeddings: Tensor) -> Tensor:
-    """(N, D) rows scaled to length 1 in float32 or better; zero rows stay zero (cosine 0 with everything)."""
+    """Returns (N, D) rows scaled to length 1 in float32 or better; zero rows stay zero (cosine 0 with everything)."""
     return normalise_(embeddings.detach().to(torch.promote_types(embeddings.dtype, torch.float32), copy=True))
 
 
 def normalise_(x: Tensor) -> Tensor:
-    """`unit_rows` in place, for float32 or float64."""
+    """Apply `unit_rows` in place, for float32 or float64."""
     # Divide by the largest entry first, to keep the squares of tiny and huge rows in range. vector_norm of order
     # infinity takes ten times as long on the CPU.
     largest = torch.maximum(x.amax(dim=1, keepdim=True), x.amin(dim=1, keepdim=True).neg_())
@@ -37,13 +37,13 @@ def normalise_(x: Tensor) -> Tensor:
 
 
 def unit_and_inverse_norms(x: Tensor) -> tuple[Tensor, Tensor]:
-    """(N, D) normalised rows and their (N, 1) factors, for kernels with their own gradient."""
+    """Returns (N, D) normalised rows and their (N, 1) factors, for kernels with their own gradient."""
     inverse = inverse_norms(x)
     return x * inverse, inverse
 
 
 def inverse_norms(x: Tensor) -> Tensor:
-    """(N, 1): 1/‖x‖ of each row, at most 1e12."""
+    """Returns (N, 1) inverse norms 1/‖x‖, at most 1e12."""
     return _norms(x).reciprocal_()
 
 

@@ -1,4 +1,4 @@
-"""How large tensors are multiplied: block sizes, precision, threads, and products of rows."""
+"""Products of large tensors: block sizes, precision and threads."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -10,17 +10,17 @@ from torch import Tensor
 from pml_ext._ops.own_gradient import under_transform
 
 ENTRIES = 2**18
-"""Of one block on the CPU: a few tensors of this size fit in the cache."""
+"""Entries of a block on the CPU: a few tensors of this size fit in the cache."""
 
 ENTRIES_ON_A_DEVICE = 2**22
-"""Of one block on a GPU, where it only bounds the memory, as launches cost more than memory access."""
+"""Entries of a block on a GPU; only limits the memory, because launches cost more than memory access."""
 
 SIDE = 1024
 """Rows and columns of one block of a matrix product over all pairs of a data set."""
 
 
 def rows_of_a_block(width: int, device: torch.device, *, entries: int | None = None) -> int:
-    """The number of rows of `width` entries in one block, at least 1; entries: None for the device's block size."""
+    """Returns the number of `width`-entry rows in one block, at least 1; entries: None for the device's block size."""
     if entries is None:
         entries = ENTRIES if device.type == "cpu" else ENTRIES_ON_A_DEVICE
     return max(1, entries // max(1, width))
@@ -60,9 +60,9 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def one_thread(if_small: bool) -> Iterator[None]:
-    """Compute in this thread alone where the work is small: threads that wait for each other would keep cores busy.
+    """Use a single thread for small work: threads that wait for each other would keep cores busy.
 
-    On a machine whose cores have other work, every operation would wait until all threads had their turn.
+    On a busy machine every operation would wait until all threads have been scheduled.
     """
     threads = torch.get_num_threads()
     if if_small:
@@ -79,13 +79,13 @@ BLOCK_SIDE = 256
 
 
 def inner_products(x: Tensor) -> Tensor:
-    """(N, N): x xᵀ of (N, D), with a gradient that takes one matrix product. Differentiable any number of times."""
+    """Returns (N, N) x xᵀ of (N, D); the gradient takes one matrix product. Differentiable any number of times."""
     products: Tensor = x @ x.T if under_transform() else _InnerProducts.apply(x)
     return products
 
 
 def gram(x: Tensor, scale: float = 1.0, *, out: Tensor | None = None) -> Tensor:
-    """scale · x xᵀ without a gradient; on the CPU, blocks below the diagonal are copied from above."""
+    """Returns scale · x xᵀ without a gradient; on the CPU, blocks below the diagonal are copied from above."""
     side = len(x) if x.is_cuda else BLOCK_SIDE
     products = x.new_empty(len(x), len(x)) if out is None else out
     for first in range(0, len(x), side):
@@ -97,7 +97,7 @@ def gram(x: Tensor, scale: float = 1.0, *, out: Tensor | None = None) -> Tensor:
 
 
 def gram_of_rows(x: Tensor, rows: slice, scale: float = 1.0) -> Tensor:
-    """scale · x[rows] xᵀ without a gradient, using `gram` for the square part."""
+    """Returns scale · x[rows] xᵀ without a gradient, using `gram` for the square part."""
     own = x[rows]
     products = x.new_empty(len(own), len(x))
     for others in (slice(0, rows.start), slice(rows.stop, None)):
@@ -107,7 +107,7 @@ def gram_of_rows(x: Tensor, rows: slice, scale: float = 1.0) -> Tensor:
 
 
 def add_transpose_(square: Tensor) -> Tensor:
-    """square + squareᵀ in place, in blocks that are transposed first, which makes it 4 times faster."""
+    """Compute square + squareᵀ in place, in blocks that are transposed first, which makes it 4 times faster."""
     side = len(square) if square.is_cuda else BLOCK_SIDE
     blocks = [slice(first, first + side) for first in range(0, len(square), side)]
     for i, rows in enumerate(blocks):
@@ -120,7 +120,7 @@ def add_transpose_(square: Tensor) -> Tensor:
 
 
 def add_transposed_(x: Tensor, y: Tensor) -> Tensor:
-    """x (M, N) + yᵀ, y (N, M), in place and in blocks like `add_transpose_`."""
+    """Compute x (M, N) + yᵀ, y (N, M), in place and in blocks like `add_transpose_`."""
     side = max(x.shape) if x.is_cuda else BLOCK_SIDE
     for i in range(0, x.shape[0], side):
         for j in range(0, x.shape[1], side):

@@ -1,4 +1,4 @@
-"""Distances that stand in for another one."""
+"""Distances that replace another one."""
 
 from pml_ext.distances.injected import InjectedDistance, inject, run_with_distance
 from pml_ext.distances.loop import check_loop_distance, loop_matrix

@@ -1,4 +1,4 @@
-"""A distance that gives the loss or miner inside a wrapper a matrix computed before; and what a distance is."""
+"""Replaces a wrapped loss's or miner's distance by a precomputed matrix, and describes distances."""
 
 import copy
 import sys
@@ -16,24 +16,24 @@ _NAMES = ("normalize_embeddings", "p", "power")
 
 
 def is_plain_cosine(distance: BaseDistance) -> bool:
-    """A CosineSimilarity as it is made: not a subclass or stand-in, no statistics of norms, no hooks."""
+    """Returns whether this is an unmodified CosineSimilarity: no subclass or replacement, norm statistics or hooks."""
     return type(distance) is CosineSimilarity and {**vars(distance), "training": True} == _AS_MADE
 
 
 def settings_of(distance: BaseDistance) -> tuple[Any, ...]:
-    """Whether it normalises, the order of its norm, and its power; None where it does not say."""
+    """Returns whether it normalises, the order of its norm, and its power; None for missing attributes."""
     if is_plain_cosine(distance):
         return (True, 2, 1)
     return tuple(getattr(distance, name, None) for name in _NAMES)
 
 
 def is_on_sphere(distance: BaseDistance, *kinds: type) -> bool:
-    """Whether it is of one of these kinds, plain (p=2, power=1), between unit vectors."""
+    """Returns whether it is one of these classes, with p=2 and power=1, on unit vectors."""
     return isinstance(distance, kinds) and settings_of(distance) == (True, 2, 1)
 
 
 def describe_distance(distance: BaseDistance) -> str:
-    """For messages: LpDistance(normalize_embeddings=True, p=2, power=1)."""
+    """Returns a description such as LpDistance(normalize_embeddings=True, p=2, power=1)."""
     shown = [f"{name}={getattr(distance, name)!r}" for name in _NAMES if hasattr(distance, name)]
     return f"{type(distance).__name__}({', '.join(shown)})"
 
@@ -42,9 +42,9 @@ _CLASSES: dict[type, type] = {}  # one stand-in class for each class of distance
 
 
 class InjectedDistance(BaseDistance):
-    """Answers every call with a given matrix. `inject` makes it.
+    """Returns a given matrix for every call; created by `inject`.
 
-    It is also an instance of the distance's own class with all its settings, so that its methods and type checks work.
+    It is also an instance of the distance's class with its settings, so that its methods and type checks work.
 
     >>> from pytorch_metric_learning.distances import CosineSimilarity
     >>> distance = inject(CosineSimilarity(), torch.eye(2))
@@ -58,9 +58,9 @@ class InjectedDistance(BaseDistance):
     was_read: bool
 
     def forward(self, query_emb: Tensor, ref_emb: Tensor | None = None) -> Tensor:
-        """Return a copy of the given matrix, since several losses write into theirs.
+        """Return a copy of the matrix, because several losses modify theirs.
 
-        Raises ValueError for other numbers of embeddings, unless each is a row of the points that the matrix is of.
+        Raises ValueError for other numbers of embeddings, unless each is a row of the matrix's points.
         """
         if self.two_sets and (ref_emb is None or ref_emb is query_emb):
             raise ValueError(
@@ -88,14 +88,14 @@ class InjectedDistance(BaseDistance):
 def inject(
     distance: BaseDistance, matrix: Tensor, *, points: tuple[Tensor, Tensor] | None = None, two_sets: bool = False
 ) -> InjectedDistance:
-    """A stand-in for the distance, unchanged itself, that returns the matrix; `was_read` says whether it was called.
+    """Returns a replacement of the (unchanged) distance that returns the matrix; `was_read`: whether it was called.
 
     Args:
         distance: the distance that is replaced.
         matrix: (B, R), in the distance's own measure, with its power already applied.
-        points: (B, D), (R, D) of its rows and columns, for losses that ask for some of them (N-pairs); of identical
-            ones the first is taken. None: the whole matrix is to be asked for.
-        two_sets: the matrix is between embeddings and a ref_emb; asking for one inside a set then is an error.
+        points: (B, D), (R, D) of its rows and columns, for losses that request a subset (N-pairs); the first of
+            identical points counts. None: only the complete matrix may be requested.
+        two_sets: the matrix is between embeddings and a ref_emb; requesting one inside a set is an error.
 
     >>> from pytorch_metric_learning.distances import CosineSimilarity
     >>> inject(CosineSimilarity(), torch.tensor([[1.0, 0.3], [0.3, 1.0]]))(torch.eye(2))
@@ -109,7 +109,7 @@ def inject(
 
 
 def _injected_class(base: type) -> Any:
-    if issubclass(base, InjectedDistance):  # a loss that runs on a stand-in hands on another to its miner
+    if issubclass(base, InjectedDistance):  # a loss with an injected distance may inject another into its miner
         return base
     if base not in _CLASSES:
         _CLASSES[base] = type(f"Injected{base.__name__}", (InjectedDistance, base), {})
@@ -117,10 +117,10 @@ def _injected_class(base: type) -> Any:
 
 
 def _rows_of(part: Tensor, whole: Tensor) -> Tensor | None:
-    """Where the rows of a part stand in the whole; None where one does not."""
+    """Returns the indices of a part's rows in the whole; None if one is missing."""
     if part.shape[1:] != whole.shape[1:] or part.dtype != whole.dtype:
         return None
-    # Compared as bits, in which nan equals itself; sorted, so that nothing of size part × whole × D arises.
+    # Compared as bits, so that nan equals itself; sorted, to avoid a tensor of size part × whole × D.
     bits = torch.cat([whole, part]).detach().contiguous().view(torch.uint8)
     group = torch.unique(bits, dim=0, return_inverse=True)[1]
     first = torch.full_like(group, len(whole))
@@ -130,10 +130,10 @@ def _rows_of(part: Tensor, whole: Tensor) -> Tensor | None:
 
 
 def run_with_distance(module: nn.Module, distance: BaseDistance, *args: Any, **kwargs: Any) -> Any:
-    """Calls a loss or miner with another distance; the module keeps its own.
+    """Calls a loss or miner with another distance; the module itself is unchanged.
 
-    The call runs on a shallow copy, which shares parameters and buffers: threads do not see each other's distance, and
-    an exception leaves nothing behind. What the call records (statistics, histograms) is written back on success.
+    The call runs on a shallow copy with shared parameters and buffers, for thread and exception safety. Records of the
+    call (statistics, histograms) are copied back on success.
 
     >>> from pml_ext.losses import TripletMarginLoss
     >>> x, labels = torch.eye(3), torch.tensor([0, 0, 1])
@@ -151,7 +151,7 @@ def run_with_distance(module: nn.Module, distance: BaseDistance, *args: Any, **k
 
 
 def twin_of(module: nn.Module, parts: dict[str, nn.Module]) -> Any:
-    """A shallow copy of a PML loss or miner with other submodules (parts); it shares parameters."""
+    """Returns a shallow copy of a PML loss or miner with other submodules (parts); it shares parameters."""
     twin = copy.copy(module)
     twin._modules = {**module._modules, **parts}
     for name, value in vars(module).items():
@@ -162,10 +162,10 @@ def twin_of(module: nn.Module, parts: dict[str, nn.Module]) -> Any:
 
 
 def orders_if_gathered(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
-    """The samples of embeddings and of ref_emb in the order of the ranks; None where they were not gathered.
+    """Returns the samples of embeddings and ref_emb in rank order; None if they were not gathered.
 
     PML's wrappers put a rank's own samples first, so "the first and second sample of a class" differ between ranks. The
-    tensors do not show this, so we look for the wrappers among the calling functions. labels, ref_labels: (B,), (R,).
+    tensors do not show this; therefore the call stack is searched for the wrappers. labels, ref_labels: (B,), (R,).
     """
     rank, world = (0, 1) if torch.compiler.is_compiling() else rank_and_ranks()
     if world == 1:
@@ -179,7 +179,7 @@ def orders_if_gathered(labels: Tensor, ref_labels: Tensor | None = None) -> tupl
     if frame.f_code is codes[-1]:  # for a memory
         _check_memory(ref_labels, len(labels) // world)
         return None, None
-    # Where each rank's samples are: this rank's come first.
+    # Offsets of the ranks' samples: this rank's come first.
     blocks = [*range(1, rank + 1), 0, *range(rank + 1, world)]
 
     def order(ids: Tensor) -> Tensor:

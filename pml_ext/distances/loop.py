@@ -1,4 +1,4 @@
-"""The matrix that LoOp hands to a loss or miner: its own distances, with the negative ones replaced."""
+"""The matrix that LoOp injects into a loss or miner: its distances, with those of negative pairs replaced."""
 
 import torch
 from torch import Tensor
@@ -46,10 +46,10 @@ def loop_matrix(
     distance: BaseDistance, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None = None,
     ref_labels: Tensor | None = None, *, pairing: Pairing, geometry: Curve,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The distance's own matrix with LoOp's distances at the negative entries, and which entries are negative.
+    """Returns the matrix of the distance with LoOp's distances for negative pairs, and the negative mask.
 
     Args:
-        distance: one that check_loop_distance accepts.
+        distance: a distance that check_loop_distance accepts.
         embeddings, labels: (B, D) and (B,).
         ref_emb, ref_labels: (R, D) and (R,); None: the batch itself.
         pairing, geometry: see `functional.loop_pairs`, also for labels on the CPU.
@@ -83,14 +83,14 @@ def _matrix(
     distance: BaseDistance, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None, ref_labels: Tensor | None,
     pairing: Pairing, geometry: Curve,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """`loop_matrix` of samples in the order in which they pair up."""
+    """Compute `loop_matrix` for samples in pairing order."""
     other = labels if ref_emb is None or ref_labels is None else ref_labels
     moved, other = (ids.to(embeddings.device, non_blocking=True) for ids in (labels, other))
     is_negative = moved.unsqueeze(1) != other.unsqueeze(0)
     is_plain = ref_emb is None and is_plain_cosine(distance)
     if is_plain and pairing == "consecutive" and len(embeddings) >= _FOR_THE_KERNEL:
         return loop_cosines(to_sphere(embeddings), labels), is_negative
-    # By `forward`, without hooks: they run once, when the loss calls the injected distance.
+    # Calls `forward` to skip hooks, which run when the loss calls the injected distance.
     own = inner_products(to_sphere(embeddings)) if is_plain else distance.forward(embeddings, ref_emb)
     points, ref_points = (None, None) if ref_emb is None else (embeddings, ref_emb)
     if points is not None and ref_points is not None:

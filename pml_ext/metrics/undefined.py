@@ -33,4 +33,4 @@ def warn_undefined(undefined: Iterable[tuple[str, str]]) -> None:
 def warn_meaningless_opis(names: Sequence[str], curves: UtilityCurves) -> None:
     """Warn that OPIS, under these names, is meaningless because no threshold separates the classes."""
     if names and (reason := why_opis_says_nothing(curves)):
-        warn_caller(f"a low {' or '.join(names)} is no merit here: {reason}")
+        warn_caller(f"a low {' or '.join(names)} is meaningless here: {reason}")

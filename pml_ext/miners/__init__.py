@@ -1,6 +1,6 @@
 """Miners of this package, and every miner of pytorch-metric-learning under the same import path."""
 
-# `as` says that a name is exported: type checkers do not read __all__, which is made below.
+# `as` marks a name as exported: type checkers cannot read the computed __all__ below.
 import inspect
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _PML_MINERS = {name: miner for name, miner in vars(_pml.miners).items() if inspect.isclass(miner)}
 globals().update(_PML_MINERS)
 
-# Ours; each also registers into PML, see pml_ext.registration.
+# Miners of this package; each also registers into PML, see pml_ext.registration.
 OURS: list[str] = ["LoOpMiner", "ConcordanceMiner", "HPHNMiner", "DisjointTripletMiner"]
 
 __all__ = [*OURS, *sorted(_PML_MINERS)]

@@ -14,7 +14,7 @@ from pml_ext.losses._batch import Labels, Reference, checked_batch
 
 
 class PMLArguments(TypedDict, total=False):
-    """What every miner of pytorch-metric-learning takes."""
+    """Arguments of every miner of pytorch-metric-learning."""
 
     distance: BaseDistance | None
     collect_stats: bool | None

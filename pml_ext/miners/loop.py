@@ -16,10 +16,10 @@ from pml_ext.losses._base import SettingsOfTheWrapped, is_empty
 from pml_ext.losses._batch import on_host
 from pml_ext.miners._base import EmbeddingMiner, batch_to_mine, count_mined
 
-# Miners that LoOp cannot serve, by class name, and why.
+# Reasons why LoOp does not support a miner, by class name.
 _REFUSED = {
     "AngularMiner": "it measures angles between embeddings, not pair distances",
-    "EmbeddingsAlreadyPackagedAsTriplets": "it takes the triplets as they come",
+    "EmbeddingsAlreadyPackagedAsTriplets": "it does not compare distances",
 }
 
 
@@ -31,10 +31,10 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
 
     Args:
         miner: a miner of PML or this package that computes its pairs by `self.distance`: cosine similarity, or
-            LpDistance(p=2) with power 1 or 2. It keeps its statistics; num_triplets and the like are set here too.
-        pairing, geometry: as in LoOp.
+            LpDistance(p=2) with power 1 or 2. It keeps its statistics; num_triplets etc. are also set on this object.
+        pairing, geometry: see LoOp.
     Attributes:
-        distance: that of the wrapped miner, also when set.
+        distance: the wrapped miner's distance, also when set.
     Raises:
         TypeError: a miner that does not use pair distances, or a distance without a LoOp form.
     Source: Vasudeva et al., "LoOp: Looking for Optimal Hard Negative Embeddings", ICCV 2021. The paper's
@@ -77,7 +77,7 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
             none: tuple[Tensor, ...] = self.miner(embeddings[:0], labels[:0])
             return none
         embeddings, labels, ref_emb, ref_labels = batch_to_mine(embeddings, labels, ref_emb, ref_labels)
-        check_loop_distance(self.distance, self.geometry)  # it may have changed since
+        check_loop_distance(self.distance, self.geometry)  # the miner may have changed
         ids, ref_ids = on_host(labels).cpu(), None if ref_labels is None else on_host(ref_labels).cpu()
         with torch.no_grad(), no_autocast(embeddings.device):
             matrix, _ = loop_matrix(
@@ -86,7 +86,7 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
             injected = inject(self.distance, matrix, two_sets=ref_emb is not None)
             mined: tuple[Tensor, ...] = run_with_distance(self.miner, injected, embeddings, labels, ref_emb, ref_labels)
             if len(mined) == 4:
-                plain = copy.copy(self.miner)(embeddings, labels, ref_emb, ref_labels)  # a copy: it counts its pairs
+                plain = copy.copy(self.miner)(embeddings, labels, ref_emb, ref_labels)  # a copy, as it counts
                 mined = *plain[:2], *mined[2:]
         count_mined(self, mined)
         return mined

@@ -1,4 +1,4 @@
-"""Miners of triplets: discordant or semi-hard ones, hardest ones, and disjoint ones."""
+"""Triplet miners: by kind (discordant, semi-hard, …), hardest, and disjoint."""
 
 import torch
 from torch import Tensor
@@ -130,7 +130,7 @@ class DisjointTripletMiner(EmbeddingMiner):
 
 
 def _random_pairs(order: list[int], ids: list[int]) -> tuple[list[tuple[int, int]], list[int]]:
-    """Pairs of one class, in the order in which they are complete, and the samples left over."""
+    """Returns same-class pairs, in order of completion, and the remaining samples."""
     waiting: dict[int, int] = {}
     pairs = []
     for sample in order:
@@ -163,7 +163,7 @@ def _with_negatives(pairs: list[tuple[int, int]], single: list[int], ids: list[i
 def _with_references(
     order: list[int], ids: list[int], free: list[int], ref_ids: list[int]
 ) -> list[tuple[int, int, int]]:
-    """Each anchor takes the first positive and the first negative that are free, where there are both."""
+    """Assign the first free positive and negative to each anchor, if both exist."""
     triplets = []
     for anchor in order:
         positive = next((sample for sample in free if ref_ids[sample] == ids[anchor]), None)

@@ -121,7 +121,7 @@ def test_opis_of_classes_that_look_alike_says_nothing():
     perfect = torch.eye(4, 8)[labels]
     poor = perfect + 0.6 * torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
     for measure in (lambda x: opis(labels, x), lambda x: calculator(include=("epsilon_opis",)).get_accuracy(x, labels)):
-        with pytest.warns(UserWarning, match="epsilon_opis is no merit here: the classes cannot be told apart"):
+        with pytest.warns(UserWarning, match="epsilon_opis is meaningless here: the classes cannot be told apart"):
             assert measure(torch.ones(40, 8))["epsilon_opis"] == 0
         assert measure(poor)["epsilon_opis"] > 0
         assert measure(perfect)["epsilon_opis"] == 0

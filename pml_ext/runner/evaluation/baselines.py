@@ -1,4 +1,4 @@
-"""What a trained model is compared with: the pixels themselves, and the network before training."""
+"""Baselines of a trained model: raw pixels, and the network before training."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from pml_ext.runner.data.loaders import Sample
 from pml_ext.runner.evaluation.evaluate import Evaluation, Features
 
 RAW_PIXELS, UNTRAINED, BEFORE = "raw pixels", "untrained", "before training"
-"""The rows of the table; UNTRAINED where the weights are random, BEFORE where they come from elsewhere."""
+"""Row names in the results table; UNTRAINED for random weights, BEFORE for pretrained weights."""
 
 _LARGEST_SIDE = 32
 
 Loaders = Sequence[Iterable[Sample]]
-"""A loader for each part of each test set: every image once, in order."""
+"""One loader per part of each test set, with every image once, in order."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Measured:
 
 
 def raw_pixels(images: Tensor) -> Tensor:
-    """(B, C, H, W) images as the network gets them to (B, C·h·w) vectors of unit norm.
+    """Returns (B, C·h·w) unit vectors of (B, C, H, W) network inputs.
 
-    Sides of more than 32 pixels are shrunk to 32 by averaging: a gallery of large images would not fit in memory,
-    and finer detail tells more about where things lie in the image than about what they are.
+    Sides of more than 32 pixels are reduced to 32 by averaging: a gallery of large images would not fit in memory,
+    and finer detail depends more on alignment than on content.
     """
     height, width = (min(side, _LARGEST_SIDE) for side in images.shape[-2:])
     return unit_rows(adaptive_avg_pool2d(images, (height, width)).flatten(1))
@@ -44,7 +44,7 @@ def raw_pixels(images: Tensor) -> Tensor:
 def measure_raw_pixels(
     options: CN, evaluation: Evaluation, test_sets: dict[str, TestSet], loaders: Loaders
 ) -> Measured:
-    """The test sets measured by `raw_pixels` of the images, standardised as the config's MODEL says, in one process."""
+    """Evaluate `raw_pixels` on the test sets, standardised by the config's MODEL keys, in one process."""
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (options.PIXEL_MEAN, options.PIXEL_STD))
     parts, features = iter(loaders), dict[str, Features]()
     for name, data in test_sets.items():

@@ -1,4 +1,4 @@
-"""Measure a test set: retrieval under the camera protocol, threshold consistency and clustering, or verification."""
+"""Evaluates a test set: retrieval under the camera protocol, threshold consistency and clustering, or verification."""
 
 import logging
 from collections.abc import Sequence
@@ -32,16 +32,15 @@ log = logging.getLogger("pml_ext")
 _CPU = torch.device("cpu")
 
 Features = list[Tensor]
-"""Unit-norm embeddings (N, D) of each of a test set's parts."""
+"""Unit-norm embeddings (N, D) of each part of a test set."""
 
 
 class Evaluation:
-    """What TEST asks to be measured.
+    """Computes the metrics that the config's TEST section requests.
 
-    Gallery items of the query's identity and camera do not count, for any of the retrieval metrics. With TEST.AQE and
-    TEST.RERANK the ranks are those after query expansion and re-ranking (FastReID's definition of it); OPIS and NMI
-    stay about the embeddings. Sets with queries are measured by `columns_of_queries`. UserError: an option outside its
-    range, an unknown metric.
+    All retrieval metrics ignore gallery items with the query's identity and camera. With TEST.AQE and TEST.RERANK,
+    ranks are those after query expansion and re-ranking (FastReID's definition); OPIS and NMI still use the embeddings.
+    Sets with queries get the metrics of `columns_of_queries`. UserError: an option out of range, an unknown metric.
     """
 
     def __init__(self, test: CN) -> None:
@@ -81,11 +80,11 @@ class Evaluation:
         group: dist.ProcessGroup | None = None,
         device: torch.device = _CPU,
     ) -> dict[str, float]:
-        """Every metric of a test set by name, rates as fractions; of a `group`, on its first rank.
+        """Returns every metric of a test set by name, rates as fractions; with a `group`, on its first rank.
 
-        The ranks of a group call it alike and divide what `AccuracyCalculator` divides: sets with queries need their
-        features on every rank. All else the first rank measures alone; the others give what they took part in. The
-        calculators compute on `device`, whose tensors the group exchanges; all else is computed where features are.
+        All ranks of the group make the same call and share the work of `AccuracyCalculator`, so sets with queries need
+        their features on every rank. Rank 0 computes all other metrics; other ranks return only the shared ones. The
+        calculators compute and communicate on `device`; everything else is computed on the features' device.
         """
         is_first = group is None or dist.get_rank(group) == 0
         for part in features:
@@ -109,7 +108,7 @@ class Evaluation:
             reference = {"reference": features[1], "reference_labels": gallery[0], "reference_cameras": gallery[1]}
 
         def measure(calculator: AccuracyCalculator, names: list[str]) -> dict[str, float]:
-            if not names:  # which the calculator would take for all of its own
+            if not names:  # an empty list would select all metrics of the calculator
                 return {}
             calculator.device = device
             asked: dict[str, Any] = {"include": names, "query_cameras": query[1], "group": group}
@@ -119,7 +118,7 @@ class Evaluation:
         results = measure(self.calculator, self.columns if is_first else self.by_scores)
         if self.refined is not None and is_first:
             if data.gallery is None:
-                raise ValueError("TEST.AQE and TEST.RERANK need a gallery beside the queries: set both to False")
+                raise ValueError("TEST.AQE and TEST.RERANK need a separate gallery. Set both to False")
             refined = _of_ranking(self.refined.per_query(features[0], *query, features[1], *gallery), self.ranks)
             results |= {name: value for name, value in refined.items() if name in results}
         if self.normalized is not None:
@@ -130,7 +129,7 @@ class Evaluation:
         return results
 
     def _of_user(self, calculator: AccuracyCalculator, data: OpenSet, features: Features) -> dict[str, float]:
-        """The metrics of a user's calculator, as PML's testers call it: without cameras, of all images but junk."""
+        """Returns the metrics of a user's calculator, called like by PML's testers: without cameras, without junk."""
         samples: list[Tensor] = []
         for embeddings, part in zip(features, data.parts, strict=True):
             identities = torch.from_numpy(part.identities)
@@ -140,7 +139,7 @@ class Evaluation:
 
 
 def roc_of_listed_pairs(data: PairSet | TemplateSet, features: Features) -> ROC:
-    """The curve behind `Evaluation` of a set of pairs or templates."""
+    """Returns the ROC of a set of pairs or templates."""
     if isinstance(data, TemplateSet):
         return roc_of_templates(features[0], data.media.template_ids, data.media.media_ids, data.pairs)
     first, second = features[0][0::2], features[0][1::2]
@@ -149,7 +148,7 @@ def roc_of_listed_pairs(data: PairSet | TemplateSet, features: Features) -> ROC:
 
 
 def query_and_gallery_embeddings(data: OpenSet, features: Features) -> tuple[Tensor, Tensor]:
-    """Embeddings and identities of a test set: of identities with a query, without junk (−1) and distractors."""
+    """Returns embeddings and identities of a test set, without junk (−1) and distractors."""
     embeddings, identities = torch.cat(features), torch.cat([torch.from_numpy(part.identities) for part in data.parts])
     wanted = torch.isin(identities, torch.from_numpy(data.query.identities)) & (identities != JUNK)
     return embeddings[wanted], identities[wanted]
@@ -160,7 +159,7 @@ def _identities_and_cameras(part: ImageSet) -> tuple[Tensor, Tensor]:
 
 
 def _of_ranking(ranking: Ranking, ranks: Sequence[int]) -> dict[str, float]:
-    """The metrics that are about ranks, under the calculator's names."""
+    """Returns the rank metrics under the calculator's names."""
     counted = ranking.matches > 0
     first = ranking.first_match_rank
     per_query = {
@@ -175,19 +174,19 @@ def _of_ranking(ranking: Ranking, ranks: Sequence[int]) -> dict[str, float]:
     return {name: float(values[counted].mean()) for name, values in per_query.items()}
 
 
-# Measured: 5 copies of the embeddings under TEST.NORMALIZE and 0.25 GB of blocks; more of these where most pairs tie.
+# Measured: 5 copies of the embeddings with TEST.NORMALIZE and 0.25 GB of blocks, or more if most pairs tie.
 _COPIES, _BLOCKS = 6, 2**32
 
 
 def device_with_room(features: Features, device: torch.device, group: dist.ProcessGroup | None) -> torch.device:
-    """`device` if its free memory is enough to measure embeddings, on every rank of a group; else the CPU."""
+    """Returns `device` if it has enough free memory for the evaluation on every rank of a group, else the CPU."""
     if device.type == "cpu":
         return device
     module, needed = torch.get_device_module(device), _BLOCKS + _COPIES * sum(part.nbytes for part in features)
-    # What torch keeps from earlier tensors is free for new ones.
+    # Memory that torch has cached is free for new tensors.
     free = module.mem_get_info(device)[0] + module.memory_reserved(device) - module.memory_allocated(device)
     lacks = needed - free
-    if group is not None:  # all ranks need the same answer
+    if group is not None:  # all ranks must choose the same device
         most = torch.tensor(lacks, device=device)
         dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
         lacks = int(most)

@@ -1,4 +1,4 @@
-"""The evaluator of a config: TEST.METRICS, or a user's TEST.EVALUATOR. `evaluate.py` measures a test set.
+"""Selects the metrics of a config: TEST.METRICS, or a user's TEST.EVALUATOR. `evaluate.py` computes them.
 
 To add a metric to the table, give it a key and heading in `metrics/keys.py`.
 """
@@ -21,14 +21,14 @@ from pml_ext.runner.evaluation.results import ALL_PAIRS, TEMPLATES, VERIFICATION
 from pml_ext.runner.registry import DATASET_REGISTRY, EVALUATOR_REGISTRY
 
 LAST = "last"
-"""The value of TEST.BEST that keeps no best checkpoint."""
+"""Value of TEST.BEST that keeps no best checkpoint."""
 
 _MEAN_AVERAGE_PRECISIONS = (keys.REID_MEAN_AVERAGE_PRECISION, keys.MEAN_AVERAGE_PRECISION_AT_R)
-_METHOD = "calculate_"  # starts the name of a metric's method in a subclass of AccuracyCalculator, as in PML
+_METHOD = "calculate_"  # prefix of a metric's method in a subclass of AccuracyCalculator, as in PML
 
 
 def user_calculator(test: CN) -> type[AccuracyCalculator] | None:
-    """The subclass of AccuracyCalculator that TEST.EVALUATOR names; None if it names another evaluator, or none."""
+    """Returns the subclass of AccuracyCalculator in TEST.EVALUATOR; None for another evaluator, or none."""
     if test.EVALUATOR not in EVALUATOR_REGISTRY:
         return None
     part = EVALUATOR_REGISTRY.get(test.EVALUATOR)
@@ -36,24 +36,24 @@ def user_calculator(test: CN) -> type[AccuracyCalculator] | None:
 
 
 def replaces_metrics(test: CN) -> bool:
-    """Whether TEST.EVALUATOR names an evaluator with FastReID's interface, which measures in place of TEST.METRICS."""
+    """Returns whether TEST.EVALUATOR is an evaluator with FastReID's interface, which replaces TEST.METRICS."""
     return bool(test.EVALUATOR) and user_calculator(test) is None
 
 
 def user_metrics(test: CN) -> list[str]:
-    """The metrics that a user's calculator adds: `x` for each of its methods `calculate_x`."""
+    """Returns the metrics that a user's calculator adds: `x` for each method `calculate_x`."""
     methods = dir(user_calculator(test) or object)
     return [method.removeprefix(_METHOD) for method in methods if method.startswith(_METHOD)]
 
 
 def columns_of_queries(test: CN) -> list[str]:
-    """Of test sets with queries: TEST.METRICS, those of all pairs with TEST.ROC.ENABLED, and a user's."""
+    """Returns the metrics of test sets with queries: TEST.METRICS, verification with TEST.ROC.ENABLED, and a user's."""
     metrics = [*test.METRICS, *ALL_PAIRS] if test.ROC.ENABLED else test.METRICS
     return list(dict.fromkeys([*named_metrics(metrics, test.RANKS), *user_metrics(test)]))
 
 
 def columns_of_first(datasets: CN, test: CN) -> list[str]:
-    """Of the first of DATASETS.TESTS, the main metric first."""
+    """Returns the metrics of the first of DATASETS.TESTS, the main metric first."""
     name = read_as(next(iter(datasets.TESTS), ""), datasets.ALIASES)
     kind = data_set(name).kind if name in DATASET_REGISTRY else OpenSet
     if kind is TemplateSet:
@@ -62,9 +62,9 @@ def columns_of_first(datasets: CN, test: CN) -> list[str]:
 
 
 def best_metric(datasets: CN, test: CN) -> str:
-    """The metric of the first test set that chooses the best checkpoint: TEST.BEST, or mAP, or the set's first metric.
+    """Returns the metric of the first test set that selects the best checkpoint: TEST.BEST, mAP, or the first metric.
 
-    If TEST.BEST is "last", the metric that it would have been without.
+    If TEST.BEST is "last", returns the default metric.
     """
     if test.BEST not in ("", LAST) or replaces_metrics(test):
         return str(test.BEST)
@@ -73,7 +73,7 @@ def best_metric(datasets: CN, test: CN) -> str:
 
 
 Rows = dict[str, Any]
-"""Column -> a tensor (N, …), or a list of N."""
+"""Maps a column to a tensor (N, …) or a list of N."""
 
 
 class OwnEvaluator:
@@ -87,14 +87,14 @@ class OwnEvaluator:
         self.evaluator, self.name = evaluator, class_name(evaluator)
 
     def process(self, batch: Mapping[str, Any], outputs: Any) -> Rows:
-        """What the evaluator keeps of a batch, on the CPU; a UserError if it is not one row an image."""
+        """Returns the evaluator's rows of a batch, on the CPU; UserError unless there is one row per image."""
         found, count = self.evaluator.process(batch, outputs), len(batch["rows"])
         if not isinstance(found, dict) or any(len(column) != count for column in found.values()):
-            raise UserError(f"{self.name}.process must return a dict of columns with {count} rows, one for each image")
+            raise UserError(f"{self.name}.process must return a dict of columns with {count} rows, one per image")
         return {name: column.cpu() if isinstance(column, Tensor) else list(column) for name, column in found.items()}
 
     def measure(self, parts: list[Rows]) -> dict[str, float]:
-        """The numbers of all rows: those of the queries, then those of the gallery."""
+        """Returns the results over all rows, queries first, then the gallery."""
         found = self.evaluator.evaluate(_joined(parts))
         if not isinstance(found, dict) or not found:
             raise UserError(f"{self.name}.evaluate must return a dict of numbers; got {found!r:.100}")
@@ -102,7 +102,7 @@ class OwnEvaluator:
 
 
 def build_evaluators(cfg: CN, test_sets: Mapping[str, TestSet]) -> dict[str, OwnEvaluator]:
-    """A user's evaluator of each test set; none if the package's metrics are measured."""
+    """Returns a user's evaluator for each test set; empty if the package's metrics are used."""
     if not replaces_metrics(cfg.TEST):
         return {}
     make = EVALUATOR_REGISTRY.get(cfg.TEST.EVALUATOR)
@@ -110,9 +110,9 @@ def build_evaluators(cfg: CN, test_sets: Mapping[str, TestSet]) -> dict[str, Own
 
 
 def rows_in_order(collected: list[tuple[Tensor, Rows]], group: ProcessGroup | None) -> Rows:
-    """The rows of all ranks in the order of the image set.
+    """Returns the rows of all ranks in the order of the image set.
 
-    collected: for each batch, rows of the image set (B,) and what `process` returned for them.
+    collected: per batch, (B,) rows of the image set, and the return value of `process`.
     """
     batches = collected
     if group is not None:
@@ -127,7 +127,7 @@ def rows_in_order(collected: list[tuple[Tensor, Rows]], group: ProcessGroup | No
 
 
 def _joined(parts: list[Rows]) -> Rows:
-    """The columns of all parts, one after the other."""
+    """Concatenate the columns of all parts."""
     joined: Rows = {}
     for name, first in parts[0].items():
         columns = [part[name] for part in parts]

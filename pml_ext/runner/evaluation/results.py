@@ -1,4 +1,4 @@
-"""Measured numbers as a table and as a file."""
+"""Writes metrics as a table and as a file."""
 
 import json
 import math
@@ -13,14 +13,14 @@ Results = dict[str, dict[str, float]]
 """Metrics by test set, rates as fractions."""
 
 CMC = "cmc"
-"""In a list of metrics: all ranks."""
+"""Stands for all CMC ranks in a list of metrics."""
 
 
 def _with_normalized(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(each for name in names for each in (name, keys.normalized(name)))
 
 
-# The name in metrics.json -> what the table calls it; cmc_rank_5 is R@5, tar_at_far_1e-3 TAR@1e-3.
+# Name in metrics.json -> label in the table; cmc_rank_5 is R@5, tar_at_far_1e-3 TAR@1e-3.
 _HEADINGS = {name: metric.heading for name, metric in keys.METRICS.items() if metric.heading}
 VERIFICATION = {name: _HEADINGS[name] for name in keys.LISTED_PAIRS}
 ALL_PAIRS = {name: _HEADINGS[name] for name in keys.names_of(keys.AllPairsMetric)}
@@ -29,7 +29,7 @@ TEMPLATES = {name: _HEADINGS[name] for name in (keys.EER, keys.AUC)}
 
 STANDARD_METRICS = (CMC, *(name for name, metric in keys.METRICS.items() if metric.standard))
 STANDARD_RANKS = (1, 5, 10)
-"""What is measured where nobody says otherwise, see `named_metrics`."""
+"""Default metrics, see `named_metrics`."""
 
 LOWER_IS_BETTER = _with_normalized(name for name, metric in keys.METRICS.items() if metric.lower_is_better)
 NO_RATES = _with_normalized(name for name, metric in keys.METRICS.items() if not metric.is_rate)
@@ -42,14 +42,14 @@ _ONLY_IN_FILES = (
 
 
 def named_metrics(metrics: Sequence[str], ranks: Sequence[int]) -> list[str]:
-    """Metrics by name, in which "cmc" stands for the shares of queries with a match among the first of each rank."""
+    """Returns metrics by name, with "cmc" expanded to one metric per rank."""
     of_ranks = [keys.PRECISION_AT_1 if rank == 1 else keys.cmc_rank(rank) for rank in ranks]
     names = [name for metric in metrics for name in (of_ranks if metric == CMC else [metric])]
     return list(dict.fromkeys(names))
 
 
 def as_text(name: str, value: float) -> str:
-    """A metric as people read it: four significant digits, rates in percent."""
+    """Format a metric: four significant digits, rates in percent."""
     if math.isnan(value):
         return "nan"
     if name == keys.SPECTRAL_VARIANCE or _is_of_user(keys.plain(name)):
@@ -58,12 +58,12 @@ def as_text(name: str, value: float) -> str:
 
 
 def is_better(name: str, value: float, than: float) -> bool:
-    """Whether a value of a metric is better than another one."""
+    """Returns whether a metric's value is better than another."""
     return value < than if name in LOWER_IS_BETTER else value > than
 
 
 def heading(name: str, label: str) -> str:
-    """The metric's label, with an arrow to where it is better."""
+    """Returns the metric's label, with an arrow in the better direction."""
     if name in _NEITHER:
         return label
     return f"{label} {'↓' if name in LOWER_IS_BETTER else '↑'}"
@@ -72,9 +72,9 @@ def heading(name: str, label: str) -> str:
 def results_table(
     results: Results, files: dict[str, Path], baselines: dict[str, Results] | None = None, notes: Sequence[str] = ()
 ) -> str:
-    """Notes on the results, the metrics of every test set, and where the `files` are, by what they are.
+    """Returns notes, the metrics of every test set, and the paths of the `files`.
 
-    There is a table for each kind of set, with a row for each set, below those of its baselines.
+    Each kind of set has a table, with the rows of baselines above each set's row.
     """
     lines = [f"{note}\n" for note in notes]
     tables: dict[tuple[str, ...], Results] = {}
@@ -93,13 +93,13 @@ def results_table(
 
 
 def write_metrics(path: Path, results: Results, **about: Any) -> None:
-    """JSON of the metrics by test set (fractions); null for nan, "Infinity" for a threshold that accepts nothing."""
+    """Write metrics by test set as JSON: fractions, null for nan, "Infinity" for a threshold that accepts nothing."""
     content = _as_json({**about, "results": results})
     write_atomically(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def read_results(path: Path) -> Results:
-    """The metrics of `write_metrics`; ValueError, KeyError, TypeError, AttributeError for another file."""
+    """Read a file of `write_metrics`; ValueError, KeyError, TypeError or AttributeError for another file."""
     results: Results = json.loads(path.read_text(encoding="utf-8"))["results"]
     for values in results.values():
         for metric, value in values.items():
@@ -108,12 +108,12 @@ def read_results(path: Path) -> Results:
 
 
 def read_notes(path: Path) -> list[str]:
-    """The notes of a file that `read_results` has read; none in files of earlier versions."""
+    """Read the notes of a file of `write_metrics`; files of earlier versions have none."""
     return [str(note) for note in json.loads(path.read_text(encoding="utf-8")).get("notes", ())]
 
 
 def _as_json(value: Any) -> Any:
-    """JSON has neither nan nor infinity: null, and the threshold that accepts nothing (or all) as a word."""
+    """Convert nan to null and infinities to words, because JSON has neither."""
     if isinstance(value, dict):
         return {name: _as_json(of) for name, of in value.items()}
     if not isinstance(value, float) or math.isfinite(value):
@@ -124,16 +124,16 @@ def _as_json(value: Any) -> Any:
 
 
 def labels_of(values: Mapping[str, float]) -> dict[str, str]:
-    """What is shown of a test set's metrics, in their order, and how it is called.
+    """Returns the labels of the metrics shown for a test set, in order.
 
-    Of pairs and templates the main metrics come first, and thresholds and counts are in the file alone.
+    For pairs and templates the main metrics come first; thresholds and counts are in the file only.
     """
     names = dict.fromkeys([*(name for name in VERIFICATION if name in values), *values])
     return {name: label for name in names if (label := label_of(name)) is not None}
 
 
 def label_of(name: str) -> str | None:
-    """What the table calls a metric, a user's by its name; None where it does not show it."""
+    """Returns a metric's table label (a user's metric keeps its name); None if it is not shown."""
     plain = keys.plain(name)
     if plain != name:
         label = label_of(plain)
@@ -145,13 +145,13 @@ def label_of(name: str) -> str | None:
 
 
 def _is_of_user(name: str) -> bool:
-    """Whether a metric is of a user's calculator (TEST.EVALUATOR)."""
+    """Returns whether a metric is from a user's calculator (TEST.EVALUATOR)."""
     known = (*(start for start, _ in _LABELS), *_ONLY_IN_FILES)
     return name not in keys.METRICS and not name.startswith(known)
 
 
 def _of_both_scores(rows: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, dict[str, float]]]:
-    """Metrics of normalised scores as a row below that of cosines."""
+    """Move metrics of normalised scores to a row below that of cosines."""
     for name, values in rows.items():
         normalized = {keys.plain(key): value for key, value in values.items() if keys.plain(key) != key}
         yield name, {key: value for key, value in values.items() if keys.plain(key) == key}
@@ -160,7 +160,7 @@ def _of_both_scores(rows: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[s
 
 
 def text_table(corner: str, rows: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Metrics by row as the lines of a table for the terminal."""
+    """Returns the lines of a terminal table of metrics by row."""
     shown = dict(_of_both_scores(rows))
     labels = labels_of(next(iter(shown.values())))
     table = [[corner, *(heading(*item) for item in labels.items())]]

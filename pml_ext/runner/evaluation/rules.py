@@ -1,17 +1,15 @@
-"""What the values under a config's TEST must be."""
+"""Validation rules of the config's TEST section."""
 
 from pml_ext.runner.config.rules import Rule, at_least_one, fits, must, not_negative, one_of
 
 TEST_RULES: list[Rule] = [
-    one_of(
-        "METRIC", ("cosine",), not_built={"euclidean": "distances of features of any length are not built; set cosine"}
-    ),
+    one_of("METRIC", ("cosine",), not_built={"euclidean": "unnormalised features are not supported; set cosine"}),
     one_of(
         "NORMALIZE.COHORT",
         ("gallery",),
         not_built={
-            "train": "a cohort of training samples lowered TAR on two of four sets though validation classes advised "
-            "it; set gallery, or embed them and measure with pml-ext evaluate --normalize cohort.npz"
+            "train": "a cohort of training samples lowered TAR on two of four sets although validation favoured "
+            "it; set gallery, or embed the cohort and use pml-ext evaluate --normalize cohort.npz"
         },
     ),
     at_least_one("IMS_PER_BATCH PRECISE_BN.NUM_ITER AQE.QE_K AQE.QE_TIME RERANK.K1 RERANK.K2"),

@@ -40,7 +40,7 @@ def test_a_changed_checkpoint_is_not_loaded_and_a_copy_without_a_record_is(tmp_p
     flipped = bytearray(file.read_bytes())
     flipped[-1] ^= 1  # the length of a comment, which zip's own checksums do not see
     file.write_bytes(flipped)
-    with pytest.raises(UserError, match=r"last\.ckpt is damaged or not the file that was written: its SHA-256"):
+    with pytest.raises(UserError, match=r"last\.ckpt is damaged or was replaced: its SHA-256"):
         read_state_dict(file)
 
 
@@ -85,7 +85,7 @@ def test_a_damaged_or_foreign_file_of_class_vectors_is_an_error(tmp_path: Path) 
     checkpoint, file = saved(tmp_path, step=5), tmp_path / "classes_5_of_1" / "0_to_50.safetensors"
     for content in (file.read_bytes()[:-20], save({"weight": torch.zeros(50, 3)})):
         file.write_bytes(content)
-        with pytest.raises(UserError, match=r"0_to_50.safetensors is damaged or not the file that was written"):
+        with pytest.raises(UserError, match=r"0_to_50.safetensors is damaged or was replaced"):
             load_classes(checkpoint, VECTORS, PartialFC(3, 50), tmp_path)
 
 

@@ -276,7 +276,7 @@ def test_resume_of_another_model_and_of_nothing(
     assert "resuming from nothing" in capfd.readouterr().err
     (tmp_path / "checkpoints" / "last.ckpt").write_bytes(b"cut")
     assert train(tmp_path, flags=("--resume",)) == 2
-    assert "last.ckpt.sha256 beside it. Take an earlier copy" in capfd.readouterr().err
+    assert "last.ckpt.sha256 next to it. Use an earlier copy" in capfd.readouterr().err
 
 
 def test_a_run_into_the_folder_of_another_is_refused_before_any_work(

@@ -133,7 +133,7 @@ def test_pairs_of_images_are_verified_in_folds() -> None:
         ("RERANK.K1", 84, 2, "k1 must be from 1 to 83, fewer than queries and gallery items; got 84"),
         ("AQE.QE_K", 85, 2, "k must be from 1 to the 84 queries and gallery items; got 85"),
         ("NORMALIZE.K", 60, 2, "k must be from 1 to 55, the cohort size; got 60"),
-        ("AQE.QE_K", 5, 1, "TEST.AQE and TEST.RERANK need a gallery beside the queries: set both to False"),
+        ("AQE.QE_K", 5, 1, "TEST.AQE and TEST.RERANK need a separate gallery. Set both to False"),
     ],
 )
 def test_what_a_test_set_is_too_small_for_is_one_message(key: str, value: int, parts: int, message: str) -> None:
