@@ -101,7 +101,7 @@ def similarity_dependence(
         gradient. They agree except for N-pairs: Paper: N; here: N and P, as $e^{S_{in} - S_{ip}}$ compares with the
         positive; and in Table 2 for binomial deviance with mining: Paper: S and P; here: N too, as eq. 10 divides by
         N_i, the number of negatives that are mined. Histogram is P in both: a negative's weight is the share of
-        positives at its own similarity. It reads as SP if a shift moves a similarity past 1, the end of the histogram, or
+        positives at its own similarity. It reads as SP if a shift moves a similarity past 1 (the last bin), or
         if the shift is not a multiple of the bin width (2/bins), so that pairs move between the nodes of their bins.
         Both effects come from the fixed bins, not from the weighting.
 
