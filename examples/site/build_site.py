@@ -87,6 +87,7 @@ class Sections(griffe.Extension):
             text = re.sub(r"^Source: (.*(?:\n {4}.*)*)", _source, obj.docstring.value, flags=re.M)
             text = re.sub(r"\n(?=(?:Args|Attributes|Raises|Returns|Yields):$)", "\n\n", text, flags=re.M)
             text = re.sub(r"^>>> .*?(?=\n\n(?!>>> )|\Z)", _examples, text, flags=re.M | re.S)
+            text = re.sub(r"(^ *|: )>= ", r"\1≥ ", text, flags=re.M)  # > would begin a quotation
             # Several names of one entry: the parser would take what follows a space for a type.
             text = re.sub(r"^ {4}\w+(, \w+)+(?=: )", lambda names: names[0].replace(", ", ",\u00a0"), text, flags=re.M)
             if obj.is_class and obj.name in PICTURES:
