@@ -106,7 +106,6 @@ def test_opis_depends_on_the_calibration_range(printed_by: PrintedBy) -> None:
         assert sampled == pytest.approx(opis, rel=0.02)
 
 
-@pytest.mark.slow
 def test_margins_are_chosen_on_held_out_classes(printed_by: PrintedBy) -> None:
     pytest.importorskip("faiss")
     digits = str(FOLDER.parent / "fastreid_configs" / "Digits" / "sap_tcm.yml")
@@ -122,7 +121,6 @@ def test_margins_are_chosen_on_held_out_classes(printed_by: PrintedBy) -> None:
     assert shown.splitlines()[-1] == chosen
 
 
-@pytest.mark.slow
 def test_losses_are_tuned_on_classes_that_neither_train_nor_test(printed_by: PrintedBy) -> None:
     shown = printed_by("tune_with_optuna")
     training, validation, test = (set(line.split()) for line in re.findall(r"^\w+ classes: (.+)$", shown, re.M))

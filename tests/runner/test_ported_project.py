@@ -34,9 +34,19 @@ pytestmark = [
 DIGITS = ["MODEL.DEVICE", "cpu", "DATALOADER.NUM_WORKERS", "0", "SOLVER.WARMUP_ITERS", "0"]
 
 
-@pytest.mark.slow
-def test_the_ported_project_trains_on_two_processes(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def ported(folder: Path) -> None:
     (folder / "ported_project.py").write_text((EXAMPLES / "ported_project.py").read_text(encoding="utf-8"))
+
+
+@pytest.mark.usefixtures("ported")
+def test_the_ported_project_can_run() -> None:
+    assert main(["check-config", "--import", "ported_project", str(EXAMPLES / "ported_project.yml")]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ported")
+def test_the_ported_project_trains_on_two_processes(capfd: pytest.CaptureFixture[str]) -> None:
     words = ["train", "--import", "ported_project", "--config-file", str(EXAMPLES / "ported_project.yml")]
     assert main([*words, "--num-gpus", "2", "SOLVER.MAX_EPOCH", "2", "DATALOADER.NUM_WORKERS", "1"]) == 0
     shown = capfd.readouterr()
