@@ -234,7 +234,6 @@ def _compare(options: Namespace) -> None:
             {name: data.embeddings for name, data in sets.items()},
             first.labels,
             far=options.far,
-            search=_search_plan(options, first),
             cameras=first.cameras,
         )
     except ValueError as error:
@@ -276,8 +275,7 @@ COMPARE_MODELS = Command(
     _compare,
     [
         Argument("FILE", "Embeddings of the same samples by two or more models.", dest="files", nargs="+"),
-        OneOf(_FAR, _FPIR, required=True),
-        _GALLERY_SIZE,
+        OneOf(_FAR, required=True),
         Argument("--output FOLDER", "Folder for the page models.html [default: only print]"),
     ],
     "pml-ext threshold compare old.npz new.npz --far 0.001 --output report/",

@@ -138,18 +138,16 @@ def write_model_page(path: Path, comparison: ModelComparison) -> None:
     """One HTML page: the models, their differences, and the classes that lose most."""
     first = next(iter(comparison.reports.values()))
     heads = ["model", "cosine at least", "FAR", "FRR", "OPIS"]
-    if first.searches:
-        heads += ["FPIR", "FNIR"]
     models = [_model_row(name, report) for name, report in comparison.reports.items()]
     rows, lost = list[list[str]](), list[Table]()
     for difference in comparison.differences:
         points = [f"{100 * value:+.2f}" for value in (difference.value, difference.low, difference.high)]
-        rows.append([difference.verdict, difference.misses, *points])
+        rows.append([difference.verdict, *points])
         lost.append(_lost_classes(difference))
-    tables = [(heads, models), (["", "misses", "points", "from (95 %)", "to (95 %)"], rows), *lost]
+    tables = [(heads, models), (["", "FRR, points", "from (95 %)", "to (95 %)"], rows), *lost]
     facts = {
         "in words": "; ".join(difference.summary() for difference in comparison.differences),
-        "target": f"{first.target.kind.upper()} <= {first.target.value:g}" if first.target.value else "",
+        "target": f"FAR <= {first.target.value:g}",
         "measured on": f"{first.samples} samples, {len(first.classes)} classes",
         "intervals": "paired, for identities like these; each model has a threshold of its own",
     }
@@ -159,11 +157,7 @@ def write_model_page(path: Path, comparison: ModelComparison) -> None:
 
 def _model_row(name: str, report: ThresholdReport) -> list[str]:
     opis = "–" if report.consistency is None else f"{report.consistency.opis:.3e}"
-    row = [name, f"{report.cosine:.4f}", with_interval(report.far), with_interval(report.frr), opis]
-    if report.searches:
-        for rate in (report.searches.planned.fpir, report.searches.planned.fnir):
-            row.append("–" if rate is None else with_interval(rate))
-    return row
+    return [name, f"{report.cosine:.4f}", with_interval(report.far), with_interval(report.frr), opis]
 
 
 def _lost_classes(difference: ModelDifference) -> Table:

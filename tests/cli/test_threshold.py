@@ -245,4 +245,3 @@ def test_three_models_on_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[
     page = (tmp_path / "out" / "models.html").read_text(encoding="utf-8")
     assert "classes that lose most with c.npz" in page and "c.npz misses more than a.npz" in page
     assert "b&lt;i&gt;.npz" in page and "<i>" not in page
-    assert main([*compare[:4], "--fpir", "0.1"]) == 0 and "FNIR" in capsys.readouterr().out

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -77,17 +76,6 @@ def search_rates(
     before = high.before[high.own > -torch.inf]
     cmc = (float(share_with_fewer(before, others, enrolled - 1, r + 1).mean()) for r in range(ranks))
     return SearchRates(enrolled, interval(hit), interval(miss), selectivity, tuple(cmc))
-
-
-def rates_without_each(
-    high: HighScores, threshold: float, enrolled: int, *, rank: int = 1
-) -> tuple[tuple[float, np.ndarray], tuple[float, np.ndarray]]:
-    """Returns FPIR and FNIR, each with its (M,) values with each identity left out."""
-    hit, _, miss = _laws(high, threshold, enrolled, rank)
-    if miss is None:
-        raise ValueError("FNIR needs identities with two samples; each has one")
-    (fpir, hits), (fnir, misses) = (_without_each(law, high.identities) for law in (hit, miss))
-    return (fpir, hits.numpy()), (fnir, misses.numpy())
 
 
 def _laws(high: HighScores, threshold: float, enrolled: int, rank: int) -> tuple[_Law, _Law, _Law | None]:

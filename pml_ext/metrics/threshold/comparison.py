@@ -8,14 +8,12 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_embeddings
-from pml_ext.functional.open_set.best_scores import scores_for_rate, threshold_for_rate
-from pml_ext.functional.open_set.identification import rates_without_each
+from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.intervals import half_width
 from pml_ext.functional.verification.threshold import thresholds_at_far
 from pml_ext.metrics.threshold.measure import error_rates
 from pml_ext.metrics.threshold.report import ThresholdReport
 from pml_ext.metrics.threshold.samples import Labels, Samples, SampleSource, number_classes
-from pml_ext.metrics.threshold.searches import SearchPlan
 from pml_ext.metrics.threshold.structures import ClassErrors
 
 _AROUND = 1.5  # the slope of the miss rate is measured between target / factor and target × factor
@@ -24,15 +22,13 @@ _LISTED = 10
 
 @dataclass(frozen=True)
 class ModelDifference:
-    """Miss rate of a model minus that of the first, at the same FAR or FPIR, with a paired 95 % interval.
+    """Miss rate of a model minus that of the first, at the same FAR, with a paired 95 % interval.
 
-    misses: "FRR" at the same FAR, or "FNIR" at the same FPIR. lost: classes with the largest increase of FRR, each
-    under the first model and under this one.
+    lost: classes with the largest increase, each under the first model and under this one.
     """
 
     model: str
     first: str
-    misses: str
     value: float
     low: float
     high: float
@@ -47,7 +43,7 @@ class ModelDifference:
 
     def summary(self) -> str:
         """One line."""
-        return f"{self.verdict}: {self.misses} {self.value:+.4f} [{self.low:+.4f}, {self.high:+.4f}]"
+        return f"{self.verdict}: FRR {self.value:+.4f} [{self.low:+.4f}, {self.high:+.4f}]"
 
 
 @dataclass(frozen=True)
@@ -63,10 +59,6 @@ class ModelComparison:
         lines = []
         for name, report in self.reports.items():
             rates = f"FAR {report.far.rate:.3g}, FRR {report.frr.rate:.4g}"
-            if report.searches and report.searches.planned.fnir:
-                planned = report.searches.planned
-                assert planned.fnir is not None
-                rates += f", FPIR {planned.fpir.rate:.3g}, FNIR {planned.fnir.rate:.4g} among {planned.enrolled:,}"
             lines.append(f"{name.ljust(width)}  cosine >= {report.cosine:.4f}, {rates}")
         lines += [difference.summary() for difference in self.differences]
         return "\n".join(lines)
@@ -74,30 +66,24 @@ class ModelComparison:
 
 @dataclass(frozen=True)
 class _Misses:
-    """FRR or FNIR of a model, and (T,) values with each class left out and the threshold readjusted to the target."""
+    """FRR of a model, and (T,) values with each class left out and the threshold readjusted to the target."""
 
     rate: float
     without: np.ndarray
 
 
 def compare_models(
-    models: Mapping[str, Tensor],
-    labels: Labels,
-    *,
-    far: float | None = None,
-    search: SearchPlan | None = None,
-    cameras: Labels | None = None,
+    models: Mapping[str, Tensor], labels: Labels, *, far: float, cameras: Labels | None = None
 ) -> ModelComparison:
-    """Compares models at the same FAR, or at the same FPIR for a gallery size.
+    """Compares models at the same FAR.
 
     Intervals are for identities like the set's, by a jackknife: each identity is left out of both models, and each
     model's threshold is readjusted to the target, to first order.
 
     Args:
         models: at least two names, each with the (N, D) embeddings of the same N samples; D may differ.
-        labels, far, search, cameras: see `ThresholdReport.from_embeddings`.
+        labels, far, cameras: see `ThresholdReport.from_embeddings`.
     Raises:
-        TypeError: neither far nor the fpir of a search, or both.
         ValueError: fewer than two models; different numbers of samples.
     """
     if len(models) < 2:
@@ -112,13 +98,11 @@ def compare_models(
     reports, misses = dict[str, ThresholdReport](), dict[str, _Misses]()
     for name, embeddings in models.items():
         report = ThresholdReport.from_embeddings(
-            embeddings, labels, far=far, search=search, cameras=cameras, source=SampleSource(data=name)
+            embeddings, labels, far=far, cameras=cameras, source=SampleSource(data=name)
         )
-        samples = Samples(embeddings, ids, camera_ids)
         reports[name] = report
-        misses[name] = _fnir_misses(report, samples) if far is None else _frr_misses(report, samples, far)
+        misses[name] = _misses(report, Samples(embeddings.double(), ids, camera_ids).pairs(), far)
     first, *others = models
-    kind = "FNIR" if far is None else "FRR"
     differences = []
     for name in others:
         value = misses[name].rate - misses[first].rate
@@ -126,15 +110,7 @@ def compare_models(
         half = half_width(without[without.isfinite()])
         lost = _lost_classes(reports[first], reports[name])
         differences.append(
-            ModelDifference(
-                model=name,
-                first=first,
-                misses=kind,
-                value=value,
-                low=value - half,
-                high=value + half,
-                lost=lost,
-            )
+            ModelDifference(model=name, first=first, value=value, low=value - half, high=value + half, lost=lost)
         )
     return ModelComparison(reports, tuple(differences))
 
@@ -150,8 +126,7 @@ def _lost_classes(first: ThresholdReport, second: ThresholdReport) -> tuple[tupl
     return tuple((before, after) for _, before, after in grown[:_LISTED])
 
 
-def _frr_misses(report: ThresholdReport, samples: Samples, far: float) -> _Misses:
-    pairs = Samples(samples.embeddings.double(), samples.ids, samples.cameras).pairs()
+def _misses(report: ThresholdReport, pairs: PairDistances, far: float) -> _Misses:
     low, high = thresholds_at_far(pairs, (far / _AROUND, min(far * _AROUND, 0.999)))
     slope = 0.0
     if low is not None and high is not None:
@@ -165,21 +140,3 @@ def _frr_misses(report: ThresholdReport, samples: Samples, far: float) -> _Misse
     frr_without = (report.frr.errors - rejects) / (report.frr.pairs - genuine)
     far_without = (report.far.errors - accepts) / (report.far.pairs - impostors)
     return _Misses(report.frr.rate, frr_without + slope * (report.far.rate - far_without))
-
-
-def _fnir_misses(report: ThresholdReport, samples: Samples) -> _Misses:
-    searches, fpir = report.searches, report.target.value
-    assert searches is not None and fpir is not None
-    enrolled, high_fpir = searches.gallery_size, min(0.999, fpir * _AROUND)
-    scores = samples.in_float32().best_scores(searches.template)
-    high = scores_for_rate(scores, max(1, round(enrolled / _AROUND)), high_fpir)
-    ends = [threshold_for_rate(high, enrolled, rate) for rate in (fpir / _AROUND, high_fpir)]
-    assert ends[0] is not None and ends[1] is not None
-    (less_fpir, _), (less_fnir, _) = rates_without_each(high, ends[0], enrolled, rank=searches.rank)
-    (more_fpir, _), (more_fnir, _) = rates_without_each(high, ends[1], enrolled, rank=searches.rank)
-    slope = 0.0
-    if more_fpir > less_fpir:
-        slope = (more_fnir - less_fnir) / (more_fpir - less_fpir)
-    at_threshold = rates_without_each(high, report.cosine, enrolled, rank=searches.rank)
-    (rate, fpir_without), (fnir, fnir_without) = at_threshold
-    return _Misses(fnir, fnir_without + slope * (rate - fpir_without))
