@@ -76,6 +76,13 @@ def test_equal_values_are_merged(monkeypatch):
     assert pairs.negative_distances_at([1, 300, 600]).tolist() == approx([2**0.5] * 3)
 
 
+def test_pairs_at_the_last_threshold_are_accepted():
+    accepted = PairDistances(torch.eye(4, dtype=F64), torch.arange(4) // 2).accepted(
+        torch.tensor([1, 2**0.5], dtype=F64)
+    )
+    assert [counts.tolist() for counts in accepted] == [[[0, 1]] * 2, [[0, 4]] * 2]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 def test_copies_have_distance_zero(dtype):
     x, y = torch.randn(200, 64).to(dtype), torch.randint(0, 6, (200,))
