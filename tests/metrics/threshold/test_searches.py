@@ -52,7 +52,7 @@ def test_a_gallery_has_the_threshold_of_the_size_above(report):
         report.for_gallery(101)
     assert "among 20" in report.summary()
     small = ThresholdReport.from_embeddings(embeddings(), LABELS, search=SearchPlan(2, fpir=0.2))
-    assert [one.enrolled for one in small.searches.sizes] == [1, 2, 4, 10]
+    assert [one.enrolled for one in small.searches.sizes] == [1, 2, 4, 10, 20]
 
 
 def test_a_pair_threshold_has_rates_of_searches_too():
