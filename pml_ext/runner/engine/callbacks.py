@@ -1,4 +1,4 @@
-"""Lightning callbacks of a training run: layers that stay frozen, what the loggers record, and a line per epoch."""
+"""Lightning callbacks of a training run: frozen layers, logged values, and one line per epoch."""
 
 import logging
 import re
@@ -21,15 +21,15 @@ from pml_ext.runner.evaluation.results import as_text, heading, labels_of
 log = logging.getLogger("pml_ext")
 
 STEPS_BETWEEN_ENTRIES = 10
-"""Steps from one entry of the loggers to the next."""
+"""Number of steps between logged values."""
 
 
 class FreezeLayers(lightning.Callback):
     """Skips parameters in the optimizer's first steps.
 
-    As in FastReID, a pattern is matched from the start of a parameter's name, and a part of the model whose whole
-    name is given (`backbone`, not `backbone.conv1`) is in evaluation mode meanwhile, with fixed batch statistics.
-    Weight decay and momentum leave a frozen parameter alone too.
+    As in FastReID, a pattern is matched from the start of a parameter's name, and a top-level module given by its full
+    name (`backbone`, not `backbone.conv1`) is in evaluation mode, with fixed batch statistics. Weight decay and
+    momentum do not change a frozen parameter.
     """
 
     def __init__(self, patterns: list[str], iterations: int) -> None:
@@ -52,21 +52,21 @@ class FreezeLayers(lightning.Callback):
 
 
 def freeze_callbacks(patterns: Sequence[str], solver: CN, *, steps_per_epoch: int) -> list[FreezeLayers]:
-    """The callback for MODEL.FREEZE_LAYERS, if any; an empty pattern is FastReID's old "nothing"."""
+    """Returns the callback for MODEL.FREEZE_LAYERS, if any; an empty pattern is FastReID's old "nothing"."""
     iterations = int(solver.FREEZE_ITERS + round(solver.FREEZE_EPOCHS * steps_per_epoch))
     wanted = [pattern for pattern in patterns if pattern]
     if wanted and not iterations:
-        log.warning("MODEL.FREEZE_LAYERS %s: nothing is frozen, SOLVER.FREEZE_ITERS is 0", wanted)
+        log.warning("MODEL.FREEZE_LAYERS %s: nothing is frozen, because SOLVER.FREEZE_ITERS is 0", wanted)
     return [FreezeLayers(wanted, iterations)] if wanted and iterations else []
 
 
 def is_recorded(trainer: lightning.Trainer) -> bool:
-    """Whether the loggers record the current step."""
+    """Returns whether the loggers record the current step."""
     return (trainer.global_step + 1) % STEPS_BETWEEN_ENTRIES == 0
 
 
 class Monitor(lightning.Callback):
-    """Logs the learning rate, the norm of all gradients before clipping, and images per second of all processes."""
+    """Logs the learning rate, the gradient norm before clipping, and images per second over all processes."""
 
     def __init__(self, images_per_batch: int, hyperparameters: dict[str, Any]) -> None:
         self.images_per_batch, self.hyperparameters = images_per_batch, hyperparameters
@@ -101,9 +101,9 @@ class Monitor(lightning.Callback):
 
 @torch.no_grad()
 def bound_statistics(loss: DiscriminativeLoss, embeddings: Tensor, labels: Tensor) -> dict[str, float]:
-    """Both sides of the discriminative loss's Lemma 3.1 on a batch, the largest possible gap, ε and the κ.
+    """Returns both sides of the discriminative loss's Lemma 3.1 on a batch, the largest possible gap, ε and the κ.
 
-    The lemma assumes classes of equal size: only as many samples of each class count as the smallest class has.
+    The lemma assumes equal class sizes, so each class is cut to the size of the smallest.
     """
     same_before = (labels[:, None] == labels).tril(-1).sum(dim=1)
     kept = same_before < labels.unique(return_counts=True)[1].min()
@@ -112,7 +112,7 @@ def bound_statistics(loss: DiscriminativeLoss, embeddings: Tensor, labels: Tenso
 
 
 class Progress(lightning.Callback):
-    """Logs a line per epoch: its mean losses, the learning rate of its last step, and its validation's score."""
+    """Logs one line per epoch: mean losses, learning rate of the last step, and validation score."""
 
     def __init__(self) -> None:
         self._rate = 0.0
@@ -139,7 +139,7 @@ class Progress(lightning.Callback):
 
 
 def _main_metrics(values: dict[str, float]) -> str:
-    """The first metric of a test set, and mAP and OPIS where they are measured."""
+    """Returns the first metric of a test set, and mAP and OPIS if available, as text."""
     labels = labels_of(values)
     also = (keys.REID_MEAN_AVERAGE_PRECISION, keys.OPIS)
     shown = [name for i, name in enumerate(labels) if i == 0 or name in also]

@@ -1,10 +1,10 @@
-"""Checkpoints are written whole or not at all; checks that a run can resume one. `trainer.py` chooses the best.
+"""Writes checkpoints atomically, and checks that a run can resume one. `trainer.py` chooses the best.
 
 There is no random state to restore: `TrainingModule.on_train_batch_start` seeds each step from SEED, epoch, step and
 rank.
 
-Class vectors of Partial FC are in files of safetensors beside last.ckpt: each rank writes its own rows, and any number
-of ranks reads them. A checkpoint names their folder, which is complete before the checkpoint is written.
+Class vectors of Partial FC are in .safetensors files next to last.ckpt: each rank writes its own rows, and any number
+of ranks can read them. A checkpoint records their folder, which is complete before the checkpoint is written.
 """
 
 import shutil
@@ -27,8 +27,8 @@ from pml_ext.distributed import PartialFC
 from pml_ext.distributed.partial_fc import has_rows
 from pml_ext.runner.config.run_folder import CHECKPOINTS, LAST
 
-# What a resumed run must have as before: what is trained, with which losses and on what, and the state of the optimizer
-# and the schedule, where a change in the config would have no effect.
+# Keys that a resumed run must not change: network, losses and data, and those of optimizer and schedule, whose restored
+# state would override the config.
 _HELD = (
     "MODEL.META_ARCHITECTURE", "MODEL.BACKBONE.NAME", "MODEL.BACKBONE.DEPTH", "MODEL.HEADS.NAME", "MODEL.LOSSES.NAME",
     "DATASETS.NAMES",
@@ -38,16 +38,16 @@ _HELD = (
 )  # fmt: skip
 _HELD_BY_ONE_CYCLE = ("SOLVER.ONECYCLE", "SOLVER.MAX_EPOCH", "SOLVER.IMS_PER_BATCH")
 CONFIG = "config"
-"""The key of the config's YAML in a checkpoint."""
+"""Key of the config's YAML in a checkpoint."""
 CLASSES = "classes"
-"""The key of what a checkpoint says of its class vectors' files."""
+"""Key of the description of class vector files in a checkpoint."""
 CLASS_FOLDERS = "classes_*_of_*"
 
 
 def save_whole(write: Callable[[IO[bytes]], Any], path: Path) -> None:
-    """Replace a file atomically, in a folder that is made where it is missing; a UserError where that fails.
+    """Replace a file atomically, creating its folder if needed; UserError on failure.
 
-    Its SHA-256 is beside it; for a moment there is none, never that of another file.
+    Its SHA-256 is in a file next to it, which may be missing for a moment but never belongs to another file.
     """
     record = sha256_record(path)
     try:
@@ -63,7 +63,7 @@ def save_whole(write: Callable[[IO[bytes]], Any], path: Path) -> None:
 
 
 class WholeCheckpoints(TorchCheckpointIO):
-    """Replaces a checkpoint atomically, and removes the class vectors of the one before."""
+    """Replaces a checkpoint atomically, and removes the class vectors of the previous one."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         path = Path(path)
@@ -77,8 +77,8 @@ class WholeCheckpoints(TorchCheckpointIO):
 def save_classes(checkpoint: dict[str, Any], name: str, loss: PartialFC, optimizer: Optimizer, folder: Path) -> None:
     """Move this rank's class vectors and their optimizer state from a checkpoint to a file.
 
-    Weights alone, without an optimizer, lose them: no one resumes these, and embedding needs no classes.
-    name: of the vectors in the model.
+    Weights without an optimizer drop them: they cannot be resumed, and embedding needs no classes.
+    name: parameter name of the vectors in the model.
     """
     rows = {"weight": checkpoint["state_dict"].pop(name)}
     if "optimizer_states" not in checkpoint:
@@ -96,7 +96,7 @@ def save_classes(checkpoint: dict[str, Any], name: str, loss: PartialFC, optimiz
 
 
 def load_classes(checkpoint: dict[str, Any], name: str, loss: PartialFC, folder: Path) -> None:
-    """Put into a checkpoint the class vectors and optimizer state of this rank, which other ranks may have written."""
+    """Add this rank's class vectors and optimizer state, which other ranks may have written, to a checkpoint."""
     stored, own = checkpoint[CLASSES], loss.classes
     if tuple(stored["shape"]) != _shape(loss):
         raise UserError(f"{LAST} has classes × embedding size {tuple(stored['shape'])}; the config {_shape(loss)}")
@@ -121,18 +121,18 @@ def _shape(loss: PartialFC) -> tuple[int, int]:
 
 
 def last_checkpoint(output: Path) -> Path | None:
-    """The checkpoint in OUTPUT_DIR from which a run resumes; None if there is none yet."""
+    """Returns the checkpoint in OUTPUT_DIR from which a run resumes; None if there is none."""
     last = output.expanduser() / CHECKPOINTS / LAST
     return last if last.exists() else None
 
 
 def steps_of(checkpoint: Path) -> int:
-    """The number of training steps behind a checkpoint."""
+    """Returns the number of training steps of a checkpoint."""
     return int(_read(checkpoint)["global_step"])
 
 
 def check_resumable(cfg: CN, checkpoint: Path) -> tuple[int, int]:
-    """The whole epochs behind a checkpoint, and the steps of the next one; they must go with the config."""
+    """Returns a checkpoint's complete epochs and steps of the next epoch; raises unless the config fits."""
     content = _read(checkpoint)
     if not {"loops", "optimizer_states", CONFIG} <= content.keys():
         raise UserError(f"{checkpoint} holds weights alone: start anew from them with MODEL.WEIGHTS")

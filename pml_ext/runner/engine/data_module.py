@@ -1,4 +1,4 @@
-"""The data of a config as a LightningDataModule: its training and test sets, and this process's batches of them."""
+"""The data of a config as a LightningDataModule: training and test sets, and this process's batches."""
 
 from functools import partial
 from pathlib import Path
@@ -23,11 +23,11 @@ class DataModule(lightning.LightningDataModule):
     (B,) of the image set, and the data set's further columns.
 
     Args:
-        cfg: of `load_config`.
+        cfg: config from `load_config`.
         training: whether to read the training set.
-        unreadable: the file for the list of images that cannot be read; None: it is not written.
+        unreadable: file for the list of unreadable images; None: no file.
     Raises:
-        UserError: data are missing, or cannot be measured as TEST asks.
+        UserError: data are missing, or do not support the metrics of TEST.
     """
 
     def __init__(self, cfg: CN, *, training: bool = True, unreadable: Path | None = None) -> None:
@@ -40,19 +40,19 @@ class DataModule(lightning.LightningDataModule):
         check.conclude(unreadable)
         self.transform = build_transform(cfg.INPUT, training=True)
         self.first = (0, 0)
-        """The epoch and the step that training begins with."""
+        """First epoch and step of the training."""
 
     def train_dataloader(self) -> DataLoader[TrainingSample]:
-        """This process's part of every joint batch of the training set."""
+        """Returns this process's part of every joint batch of the training set."""
         assert self.train_set is not None
         loader = self.loader_of(self.train_set)
         epoch, step = self.first
-        # Lightning begins the first epoch's loading before it tells the sampler which epoch it is.
+        # Lightning starts loading the first epoch before it sets the sampler's epoch.
         cast(JointBatchSampler, loader.batch_sampler).set_epoch(epoch, first=step)
         return loader
 
     def loader_of(self, images: ImageSet) -> DataLoader[TrainingSample]:
-        """Batches of images with the transforms and the sampler of training."""
+        """Returns batches of images with the training transforms and sampler."""
         rank, world_size = self._rank_and_ranks
         return train_loader(
             self.cfg.DATALOADER,
@@ -65,11 +65,11 @@ class DataModule(lightning.LightningDataModule):
         )
 
     def val_dataloader(self) -> list[DataLoader[Sample]]:
-        """Of each part of each test set what this process embeds."""
+        """Returns a loader for this process's share of each part of each test set."""
         return self.evaluation_loaders(*self._rank_and_ranks)
 
     def evaluation_loaders(self, rank: int = 0, world_size: int = 1) -> list[DataLoader[Sample]]:
-        """Of each part of each test set what one of several processes embeds."""
+        """Returns a loader for one process's share of each part of each test set."""
         load = partial(
             evaluation_loader,
             self.cfg.DATALOADER,
@@ -81,14 +81,14 @@ class DataModule(lightning.LightningDataModule):
         return [load(part) for data in self.test_sets.values() for part in data.parts]
 
     def on_after_batch_transfer(self, batch: dict[str, Any], dataloader_idx: int) -> dict[str, Any]:
-        """Apply to training images what their transform left for the device."""
+        """Apply the part of the training transforms that runs on the device."""
         draws = batch.pop("draws", None)
         if draws is not None:
             batch["images"] = self.transform.finish(batch["images"], draws)
         return batch
 
     def example(self) -> dict[str, Any]:
-        """A batch of two training images."""
+        """Returns a batch of two training images."""
         assert self.train_set is not None
         images = SeededImages(self.train_set, self.transform)
         rows = torch.arange(2) % len(self.train_set)

@@ -1,4 +1,4 @@
-"""A trained model as one file for other programs: pixels in, unit-length embeddings out."""
+"""Exports a trained model as one file for other programs: pixels in, unit-length embeddings out."""
 
 import logging
 from pathlib import Path
@@ -17,15 +17,16 @@ from pml_ext.search.onnx_model import OnnxModel, append_record
 
 log = logging.getLogger("pml_ext")
 
-TOLERANCE, HALF_TOLERANCE = 1e-4, 5e-3  # of a coordinate of a unit vector, in 32 and in 16 bits
+TOLERANCE, HALF_TOLERANCE = 1e-4, 5e-3  # largest difference of a unit vector's coordinates, in 32 and in 16 bits
 
 
 def export(cfg: CN, output: str | Path, *, half: bool = False) -> float:
     """Write MODEL.WEIGHTS as an ONNX file, after comparing the file's embeddings with the model's.
 
-    The file takes batches of any size, of images of INPUT.SIZE_TEST (or INPUT.CROP.SIZE), TEST.FLIP included, and holds
-    a record for `Embedder.from_onnx`. half: all but the heads in 16 bits. Returns the largest absolute
-    difference of a coordinate; above TOLERANCE (16 bits: HALF_TOLERANCE) an error, which leaves no file.
+    The file accepts batches of any size, with images of INPUT.SIZE_TEST (or INPUT.CROP.SIZE), applies TEST.FLIP, and
+    has a record for `Embedder.from_onnx`. half: 16-bit precision except in the heads. Returns the largest absolute
+    difference of a coordinate. If it exceeds TOLERANCE (16 bits: HALF_TOLERANCE), raises a UserError and writes no
+    file.
     """
     if not cfg.MODEL.WEIGHTS:
         raise UserError("export needs MODEL.WEIGHTS: the checkpoint to write")
@@ -37,7 +38,7 @@ def export(cfg: CN, output: str | Path, *, half: bool = False) -> float:
     model = PixelsToEmbedding.load(cfg)
     generator = torch.Generator().manual_seed(cfg.SEED)
     images = torch.rand(3, len(cfg.MODEL.PIXEL_MEAN), size[0], size[-1], generator=generator) * 255
-    # Renamed at the end, so that a file that failed the comparison never has the output's name.
+    # Renamed at the end, so that a file that fails the comparison never has the output's name.
     draft = output.with_name(f".{output.name}.draft")
     try:
         with torch.no_grad():

@@ -21,12 +21,12 @@ def loss_in_chunks(
     loss_parameters: Iterable[nn.Parameter],
     scaler: torch.amp.GradScaler | None,
 ) -> Tensor:
-    """The loss of the batch, whose backward does what is left to do: one chunk, and the loss's own parameters.
+    """Returns the loss of the batch, whose backward covers the last chunk and the loss's own parameters.
 
-    The gradients of all other chunks have been added to the parameters' by then. DistributedDataParallel begins to
-    exchange gradients after the training step has returned, so it sends the sums of all chunks, once.
-    `network` maps the columns of a batch to named outputs, among which columns may be; `chunk` and `modules` are as
-    ChunkedPass takes them; Lightning will scale by `scaler`.
+    The gradients of all other chunks have been added to the parameters by then. DistributedDataParallel exchanges
+    gradients after the training step has returned, so it sends the sums over all chunks once. `network` maps the
+    columns of a batch to named outputs, possibly including columns; `chunk`, `modules`: see ChunkedPass; `scaler`:
+    Lightning's gradient scaler.
     """
     names: list[str] = []
 

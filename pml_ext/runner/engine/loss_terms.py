@@ -1,4 +1,4 @@
-"""The losses of MODEL.LOSSES.NAME on a batch, over one process or several."""
+"""Computes the losses of MODEL.LOSSES.NAME on a batch, in one process or several."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -25,27 +25,27 @@ class JointBatch(NamedTuple):
 class LossTerms:
     """Computes the terms of MODEL.LOSSES.NAME.
 
-    On several ranks the metric losses see the joint batch, and DDP's mean gives the gradient of one process on it, for
-    the losses' own parameters too. A loss that can be divided is (`ShardedLoss`); for others, and for those that get
-    a miner's tuples, embeddings are gathered with their gradient and every rank computes the same loss.
+    On several ranks the metric losses see the joint batch, and DDP's mean equals the gradient of one process on it,
+    also for the losses' own parameters. Losses are sharded (`ShardedLoss`) if they support it. For other losses, and
+    for those with a miner's tuples, embeddings are gathered with their gradient and every rank computes the same loss.
     """
 
     def __init__(self, terms: Sequence[LossTerm], losses: nn.ModuleDict, miner: nn.Module | None) -> None:
         self.terms, self.losses, self.miner = terms, losses, miner
         self.batch: JointBatch | None = None
-        """The last batch; None if the architecture did not ask for these losses."""
+        """The last batch; None if the architecture did not request these losses."""
         self._ranks = 1
         self._gather: Callable[[Tensor], Tensor] = lambda rows: rows
         self._shared: dict[str, ShardedLoss] = {}
         self.class_vectors = {
             f"losses.{name}.weight": loss for name, loss in losses.items() if isinstance(loss, PartialFC)
         }
-        """The name of the parameter that ranks divide, if there is one, and the loss that has it."""
+        """Name of the sharded parameter, if there is one, and its loss."""
 
     def divide(self, ranks: int, gather: Callable[[Tensor], Tensor]) -> None:
-        """Choose the metric losses of which each rank computes a part; it computes the others whole.
+        """Shard the metric losses that support it; every rank computes the others completely.
 
-        gather: (B, …) of this rank to (ranks × B, …) of all, in rank order, with the gradient.
+        gather: function from this rank's (B, …) to all ranks' (ranks × B, …), in rank order, with gradient.
         """
         self._ranks, self._gather = ranks, gather
         of_classes = [name for name, loss in self.losses.items() if isinstance(loss, PartialFC)]
@@ -54,12 +54,12 @@ class LossTerms:
         self._shared = {name: ShardedLoss(self.losses[name]) for name in names}
         whole = [term.name for term in metric if term.name not in names]
         log.info(
-            "divided over %d processes: %s; whole on each: %s",
+            "sharded over %d processes: %s; computed by each: %s",
             ranks, ", ".join(of_classes + names) or "nothing", ", ".join(whole) or "nothing",
         )  # fmt: skip
 
     def __call__(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
-        """The losses by name of an architecture's outputs, and the labels (B,) of this rank."""
+        """Returns losses by name, from an architecture's outputs and this rank's labels (B,)."""
         features, joint_labels = [self._gather(part) for part in parts_of(outputs, "features")], self._gather(labels)
         mined = [None if self.miner is None else self.miner(part, joint_labels) for part in features]
         self.batch = JointBatch(features, joint_labels, mined)
@@ -67,8 +67,8 @@ class LossTerms:
 
     @torch.no_grad()
     def of_collapsed(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
-        """Each loss of the last batch if all of its embeddings, and all class scores, were equal to their mean."""
-        if self.batch is None or self.class_vectors:  # Partial FC counts its calls, which draw the classes of a step
+        """Returns the losses of the last batch if all embeddings and class scores equalled their mean."""
+        if self.batch is None or self.class_vectors:  # Partial FC counts its calls, which seed the class sampling
             return {}
         collapsed = {name: tuple(map(self._collapsed, parts_of(outputs, name))) for name in ("features", "cls_outputs")}
         joint = self.batch._replace(features=[self._collapsed(part) for part in self.batch.features])
@@ -102,7 +102,7 @@ class LossTerms:
         return mean.expand_as(part).contiguous()
 
     def _value_of_one(self, share: Tensor) -> Tensor:
-        """A loss times the number of ranks, for the mean of their gradients, as its value to be logged and added up."""
+        """Returns the value to log of a loss share, which is scaled by the number of ranks for DDP's mean."""
         return share - (1 - 1 / self._ranks) * share.detach()
 
 

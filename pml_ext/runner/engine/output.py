@@ -20,12 +20,12 @@ log = logging.getLogger("pml_ext")
 
 UNREADABLE = "unreadable_images.txt"
 LOCK = ".lock"
-# Results, which are wrong as soon as the weights change.
+# Results, which become invalid when the weights change.
 _RESULTS = (
     "metrics.json", "eval_metrics.json", "report.html", "curves_*.json", "threshold_*.*",
     "pictures/*.png",
 )  # fmt: skip
-# What else a run leaves. Its log files are appended to.
+# Other outputs of a run. Log files are appended to.
 _OF_A_RUN = (f"{CHECKPOINTS}/*.ckpt*", f"{CHECKPOINTS}/{CLASS_FOLDERS}", "csv/*", "tensorboard/*")
 TO_BE_REPLACED = ".to_be_replaced"
 """Exists until a run that overwrites another has removed it: a restart must not resume from it."""
@@ -35,8 +35,8 @@ _DRAFTS = (".*.part", f"{CHECKPOINTS}/.*.part", TO_BE_REPLACED)
 
 @contextmanager
 def output_folder(configured: str, *, first: bool) -> Iterator[Path]:
-    """OUTPUT_DIR, made where it is missing, and this run's alone until the block or the process ends.
-    The first process of a run holds the folder for the others too.
+    """Create OUTPUT_DIR if needed and lock it for this run until the block or the process ends.
+    The first process locks it for all processes of the run.
     """
     output = Path(configured).expanduser()
     lock = FileLock(output / LOCK)
@@ -57,9 +57,9 @@ def output_folder(configured: str, *, first: bool) -> Iterator[Path]:
 
 
 def with_absolute_paths(cfg: CN) -> CN:
-    """The config with absolute paths in place of relative ones that exist, so that it works from any folder.
+    """Returns the config with existing relative paths made absolute, so that it works from any folder.
 
-    Names of data sets, which are in results and curves, stay: DATASETS.ALIASES says what file: and folder: stand for.
+    Data set names, which are in results and curves, stay; DATASETS.ALIASES resolves file: and folder:.
     """
     found = cfg.clone()
     found.defrost()
@@ -80,7 +80,7 @@ def with_absolute_paths(cfg: CN) -> CN:
 
 
 def _absolute(name: str, root: Path = Path()) -> str:
-    """The absolute path of a file in the current folder, or else in `root`; the name if neither holds it."""
+    """Returns the absolute path of a file in the current folder, or else in `root`; the name if neither has it."""
     for folder in (Path(), root):
         path = folder / Path(name).expanduser()
         if name and path.exists():
@@ -89,7 +89,7 @@ def _absolute(name: str, root: Path = Path()) -> str:
 
 
 def prepare_folder(output: Path, *, resume: bool, overwrite: bool) -> None:
-    """Check, before a run's first start, that its checkpoints do not replace those of another run."""
+    """Check before a run's first start that it does not overwrite another run's checkpoints."""
     found = sorted((output / CHECKPOINTS).glob("*.ckpt"))
     if overwrite:
         (output / TO_BE_REPLACED).touch()
@@ -102,8 +102,8 @@ def prepare_folder(output: Path, *, resume: bool, overwrite: bool) -> None:
 
 
 def remove_earlier(output: Path, *, whole_run: bool) -> None:
-    """Remove what an earlier run left and what will not be true any more once the weights change; the log names it.
-    With `whole_run` its checkpoints and curves too, not only its results.
+    """Remove the results of an earlier run, which become invalid when the weights change, and log them.
+    With `whole_run`, also remove its checkpoints and curves.
     """
     patterns = [*_RESULTS, *(f"{EVALUATION}/{pattern}" for pattern in _RESULTS), *(_OF_A_RUN if whole_run else ())]
     found = sorted(path for pattern in patterns for path in output.glob(pattern))

@@ -1,4 +1,4 @@
-"""Checkpoints within an epoch, and the one that a run leaves when SIGTERM or Ctrl-C ends it."""
+"""Checkpoints within an epoch, and on SIGTERM or Ctrl-C."""
 
 import logging
 import signal
@@ -19,8 +19,8 @@ log = logging.getLogger("pml_ext")
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM raises Terminated in the block; while `Preemption` trains, after a checkpoint."""
-    if current_thread() is not main_thread():  # which alone gets signals
+    """Make SIGTERM raise Terminated in the block; under `Preemption`, after saving a checkpoint."""
+    if current_thread() is not main_thread():  # only the main thread gets signals
         yield
         return
 
@@ -35,9 +35,9 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 class Preemption(Checkpoint):
-    """Saves `file` every `period` steps (0: never), and when SIGTERM or Ctrl-C asks a rank to stop; then ends the run.
+    """Saves `file` every `period` steps (0: never), and before SIGTERM or Ctrl-C ends the run.
 
-    A checkpoint lies between two steps, and after the validation and the end of the epoch that come between them.
+    A checkpoint is saved between two steps, after any validation and epoch end between them.
 
     Raises Terminated after SIGTERM and KeyboardInterrupt after Ctrl-C. A second Ctrl-C raises at once, without saving.
     """

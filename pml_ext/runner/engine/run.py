@@ -63,15 +63,15 @@ def train(
     profile: bool = False,
     callbacks: Sequence[lightning.Callback] = (),
 ) -> dict[str, dict[str, float]]:
-    """Train and evaluate a config; all output is in its OUTPUT_DIR.
+    """Train and evaluate a config; writes all output to its OUTPUT_DIR.
 
     Args:
-        cfg: of `load_config`.
-        launch: the processes; None: this one alone.
-        resume: continue from OUTPUT_DIR's last checkpoint, if there is one.
-        overwrite: replace the run that is in OUTPUT_DIR.
+        cfg: config from `load_config`.
+        launch: processes to start; None: this process alone.
+        resume: resume from the last checkpoint in OUTPUT_DIR, if there is one.
+        overwrite: overwrite an existing run in OUTPUT_DIR.
         profile: log the table of Lightning's SimpleProfiler.
-        callbacks: Lightning's, beside those of the config's CALLBACKS; with several processes they are pickled.
+        callbacks: Lightning callbacks, in addition to the config's CALLBACKS; pickled for several processes.
     Returns:
         Metrics of the final model by test set; none on ranks other than 0.
     Raises:
@@ -79,7 +79,7 @@ def train(
     """
     launch = launch or Launch()
     if resume and overwrite:
-        raise UserError("--resume goes on with the run in OUTPUT_DIR and --overwrite replaces it: give one of them")
+        raise UserError("--resume continues the run in OUTPUT_DIR and --overwrite replaces it: give one of them")
     require_supported(cfg, processes=launch.processes)
     with _said_how_to_resume(cfg):
         if launch.needs_agent:
@@ -144,13 +144,13 @@ def _train(
 
 
 def _conclude(cfg: CN, trainer: lightning.Trainer, module: TrainingModule, data: DataModule, checkpoints: Path) -> Path:
-    """Save the last checkpoint, load the best one and measure it; which file that is."""
+    """Save the last checkpoint, load and evaluate the best one; returns its file."""
     best, weights = checkpoints / BEST, checkpoints / LAST
     if trainer.current_epoch < cfg.SOLVER.MAX_EPOCH:
         which = best_metric(cfg.DATASETS, cfg.TEST)
         log.info("stopped early: %s has not improved in %d validations", label_of(which) or which, cfg.TEST.PATIENCE)
     trainer.save_checkpoint(weights)
-    # EVAL_PERIOD may be 0 only if nothing is measured yet, or steps are counted.
+    # EVAL_PERIOD is 0 only if nothing has been evaluated, or if steps are counted.
     was_measured = bool(module.results) and not (cfg.TEST.EVAL_STEPS or trainer.current_epoch % cfg.TEST.EVAL_PERIOD)
     if not was_measured:
         trainer.validate(module, datamodule=data, verbose=False)
@@ -173,21 +173,21 @@ def _conclude(cfg: CN, trainer: lightning.Trainer, module: TrainingModule, data:
 
 
 def _is_better_than_best(cfg: CN, trainer: lightning.Trainer, module: TrainingModule) -> bool:
-    """Whether the network just measured is better than the best checkpoint."""
+    """Returns whether the last evaluated network is better than the best checkpoint."""
     saving = trainer.checkpoint_callback
     assert isinstance(saving, ModelCheckpoint)
-    if saving.best_model_score is None:  # of a run that was moved to another folder
+    if saving.best_model_score is None:  # the run was moved to another folder
         return False
     metric, best = best_metric(cfg.DATASETS, cfg.TEST), float(saving.best_model_score)
     return is_better(metric, next(iter(module.results.values()))[metric], best)
 
 
 def evaluate(cfg: CN, launch: Launch | None = None) -> dict[str, dict[str, float]]:
-    """Measure MODEL.WEIGHTS on DATASETS.TESTS; eval_metrics.json, the report and figures are in OUTPUT_DIR.
+    """Evaluate MODEL.WEIGHTS on DATASETS.TESTS; writes eval_metrics.json, report and figures to OUTPUT_DIR.
 
     Args:
-        cfg: of `load_config`.
-        launch: the processes; None: this one alone.
+        cfg: config from `load_config`.
+        launch: processes to start; None: this process alone.
     Returns:
         Metrics by test set; none on ranks other than 0.
     Raises:
@@ -214,7 +214,7 @@ def evaluate(cfg: CN, launch: Launch | None = None) -> dict[str, dict[str, float
 
 @contextmanager
 def _said_how_to_resume(cfg: CN) -> Iterator[None]:
-    """When a signal ends training, log which checkpoint --resume continues from."""
+    """If a signal ends training, log the checkpoint that --resume continues from."""
     try:
         yield
     except (KeyboardInterrupt, Terminated):
@@ -237,7 +237,7 @@ def _in_output_folder(cfg: CN, log_file: str) -> Iterator[Path]:
 
 
 def report_of_run(run: Path) -> Path:
-    """Write report.html of a run, whose best checkpoint is measured again."""
+    """Evaluate the best checkpoint of a run again, and write report.html."""
     config = config_of_run(run)
     opts = ["OUTPUT_DIR", str(run), "MODEL.WEIGHTS", weights_of_run(run), "TEST.REPORT", "True"]
     evaluate(load_config(config, opts), Launch())
@@ -245,7 +245,7 @@ def report_of_run(run: Path) -> Path:
 
 
 def _measured_before_training(module: TrainingModule, trainer: lightning.Trainer, data: DataModule) -> Measured:
-    """The test sets measured by the network as it is; nothing is logged, and training draws the same random numbers."""
+    """Evaluate the test sets before training, without logging or changing the random state."""
     loggers, trainer.loggers = trainer.loggers, []
     with torch.random.fork_rng(devices=[]):
         trainer.validate(module, datamodule=data, verbose=False)
@@ -258,7 +258,7 @@ def _measured_before_training(module: TrainingModule, trainer: lightning.Trainer
 def _baselines(
     module: TrainingModule, trainer: lightning.Trainer, data: DataModule, before: Measured, *, row: str
 ) -> dict[str, Measured]:
-    """The rows of TEST.BASELINES by name, in the first process alone; `row` is that of the network before training."""
+    """Returns the rows of TEST.BASELINES by name, on rank 0 only; `row`: name of the row before training."""
     cfg = module.cfg
     if not cfg.TEST.BASELINES or not before.results or not trainer.is_global_zero:
         return {}
@@ -269,7 +269,7 @@ def _baselines(
 
 
 def _recompute_statistics(cfg: CN, module: TrainingModule, data: DataModule, trainer: lightning.Trainer) -> None:
-    """Apply TEST.PRECISE_BN to the training images of its data set, with the transforms and batches of training."""
+    """Apply TEST.PRECISE_BN on the images of its data set, with training transforms and batches."""
     cfg = cfg.clone()
     cfg.defrost()
     cfg.DATASETS.NAMES, cfg.DATASETS.REC_PATH = (cfg.TEST.PRECISE_BN.DATASET,), ""

@@ -29,7 +29,7 @@ def report_run(
     metrics_file: str,
     baselines: dict[str, Measured],
 ) -> dict[str, dict[str, float]]:
-    """Write, print and return the results of what was measured, `weights`; ranks other than the first do nothing."""
+    """Write, print and return the results of `weights`; ranks other than 0 do nothing."""
     if not trainer.is_global_zero:
         return {}
     files = {"metrics": output / metrics_file, "weights": weights}
@@ -37,7 +37,7 @@ def report_run(
     about: dict[str, Any] = {"baselines": compared} if compared else {}
     if any(keys.OPIS in found or keys.EPSILON_OPIS in found for found in module.results.values()):
         about["opis"] = asdict(module.evaluation.calculator.opis_settings)
-    # A user's evaluator measures other things than embeddings.
+    # A user's evaluator may not use embeddings.
     embedded = {name: data for name, data in module.test_sets.items() if name in module.features}
     notes = [module.losses_of_epoch.problem, *module.collapse.values()]
     about["notes"] = notes = list(filter(None, notes))

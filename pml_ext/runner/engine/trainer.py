@@ -1,4 +1,4 @@
-"""Lightning's trainer as a config and a launch describe it."""
+"""Builds Lightning's trainer from a config and a launch."""
 
 import logging
 import os
@@ -40,7 +40,7 @@ def build_trainer(
     *callbacks: Callback,
     profiler: Profiler | None = None,
 ) -> lightning.Trainer:
-    """The trainer of a run: to train where there is a folder for checkpoints, else to evaluate only."""
+    """Returns the trainer of a run; without a folder for checkpoints it only evaluates."""
     launch = launch.joined()
     solver, test = cfg.SOLVER, cfg.TEST
     options = _devices(cfg.MODEL.DEVICE, launch)
@@ -50,7 +50,7 @@ def build_trainer(
     if checkpoints is None:
         return _trainer(cfg, output, logger=False, enable_checkpointing=False, callbacks=[Progress()], **options)
     if solver.AMP.ENABLED and not on_gpu:
-        log.warning("SOLVER.AMP is for CUDA devices; on the CPU all is computed in 32 bits")
+        log.warning("SOLVER.AMP has no effect on the CPU, which computes in 32 bits")
     if on_gpu:
         torch.set_float32_matmul_precision(solver.MATMUL_PRECISION)
     # Lightning saves an epoch's best checkpoint before its last one, in the order of these.
@@ -90,7 +90,7 @@ def _trainer(cfg: CN, output: Path, **options: Any) -> lightning.Trainer:
 
 
 def _devices(name: str, launch: Launch) -> dict[str, Any]:
-    """The devices of MODEL.DEVICE, and how processes exchange gradients; a UserError if they are missing."""
+    """Returns the devices of MODEL.DEVICE and the strategy for gradients; UserError if devices are missing."""
     if missing := missing_device(name):
         raise UserError(f"MODEL.DEVICE = {missing}")
     kind, _, index = name.partition(":")
@@ -98,7 +98,7 @@ def _devices(name: str, launch: Launch) -> dict[str, Any]:
     options: dict[str, Any] = {"accelerator": "gpu" if on_gpu else "cpu", "devices": launch.num_gpus}
     options["num_nodes"] = launch.num_machines
     if launch.processes > 1:
-        # Gradients are views of the buckets that ranks exchange: no copy of them, and no second memory for them.
+        # Gradients are views of DDP's buckets, which saves a copy and its memory.
         options["strategy"] = DDPStrategy(timeout=timedelta(seconds=launch.timeout), gradient_as_bucket_view=True)
     elif on_gpu and index:
         options["devices"] = [int(index)]
@@ -106,18 +106,18 @@ def _devices(name: str, launch: Launch) -> dict[str, Any]:
 
 
 def _choosing_best(folder: Path, test: CN, datasets: CN, *, are_classes_divided: bool) -> list[Callback]:
-    """The best checkpoint of a training run, and its end when that stays the best."""
+    """Returns the callbacks for the best checkpoint and early stopping."""
     chooses_nothing = replaces_metrics(test) and not test.BEST
     if test.BEST == KEEP_LAST or chooses_nothing:
         return []
     metric = best_metric(datasets, test)
     monitor = metric if len(datasets.TESTS) == 1 else f"{datasets.TESTS[0]}/{metric}"
     mode = "min" if metric in LOWER_IS_BETTER else "max"
-    # Class vectors that ranks divide are written for last.ckpt alone.
+    # Sharded class vectors are written for last.ckpt only.
     best = _saving("best", folder, monitor=monitor, mode=mode, save_weights_only=are_classes_divided)
     if not test.PATIENCE:
         return [best]
-    # A metric may be nan at first, as mAP without a query that has a match: such a validation is no improvement.
+    # A metric may be nan at first (mAP if no query has a match); this does not count as an improvement.
     stopping = EarlyStopping(
         monitor, patience=test.PATIENCE, mode=mode, check_finite=False, check_on_train_epoch_end=False
     )
@@ -129,7 +129,7 @@ def _saving(name: str, folder: Path, **options: Any) -> ModelCheckpoint:
 
 
 def _mlflow(output: Path) -> MLFlowLogger:
-    """Logs to $MLFLOW_TRACKING_URI, else to a database in the folder: mlflow 3 refuses a store of plain files."""
+    """Returns a logger to $MLFLOW_TRACKING_URI, else to a database in the folder (mlflow 3 rejects plain files)."""
     uri = os.environ.get("MLFLOW_TRACKING_URI")
     if uri:
         return MLFlowLogger(run_name=output.name, tracking_uri=uri)
@@ -143,17 +143,17 @@ LOGGERS: dict[str, Callable[[Path], Logger]] = {
     "wandb": lambda output: WandbLogger(name=output.name, save_dir=output),
     "mlflow": _mlflow,
 }
-"""The loggers by name."""
+"""Loggers by name."""
 
 
 def build_loggers(names: Sequence[str], output: Path) -> list[Logger]:
-    """The loggers of these names, which write to the folder of the run."""
+    """Returns the named loggers, which write to the run's folder."""
     loggers = []
     for name in names:
         try:
             loggers.append(LOGGERS[name](output))
         except ModuleNotFoundError as error:
             raise UserError(f"LOGGERS: {name} needs a package that is not installed: pip install {name}") from error
-        except Exception as error:  # each of these packages has errors of its own
+        except Exception as error:  # each of these packages has its own errors
             raise UserError(f"LOGGERS: {name} cannot begin: {error}") from error
     return loggers

@@ -48,20 +48,20 @@ _BEFORE = "before_training"  # a key in a checkpoint
 
 
 class TrainingModule(lightning.LightningModule):
-    """An architecture (`model`) with the losses of MODEL.LOSSES.NAME, as Lightning trains and tests it.
+    """An architecture (`model`) with the losses of MODEL.LOSSES.NAME, for Lightning.
 
-    With SOLVER.CHUNK a process embeds that many images at once, and the losses see its whole batch all the same.
+    With SOLVER.CHUNK a process embeds that many images at a time, while the losses still see the full batch.
     Batch norm then uses per-chunk statistics; FrozenBN and GN are unaffected.
-    With MODEL.HEADS.PFC each rank has its own part of the class vectors, which DDP does not synchronise.
+    With MODEL.HEADS.PFC class vectors are sharded over ranks, and DDP does not synchronise them.
 
     Args:
         cfg: of `load_config`.
-        data: its data; without a training set the module only evaluates.
-        pretrained: whether MODEL.BACKBONE.PRETRAIN counts; False if a checkpoint replaces all weights.
+        data: data module; without a training set the module only evaluates.
+        pretrained: use MODEL.BACKBONE.PRETRAIN; False if a checkpoint replaces all weights.
     Attributes:
         results, features: metrics and embeddings by test set, of the last validation.
         before_training: the metrics before the first step, if they were measured; checkpoints keep them.
-        class_vectors: the name of the parameter that ranks divide, if there is one, and the loss that has it.
+        class_vectors: name of the sharded parameter, if there is one, and its loss.
 
     ```python
     data = DataModule(cfg)
@@ -134,7 +134,7 @@ class TrainingModule(lightning.LightningModule):
         return super().load_state_dict(own, strict, assign)
 
     def ranks_of(self, parameter: nn.Parameter) -> ProcessGroup | None:
-        """The ranks that each have a part of a parameter; None where every rank has all of it."""
+        """Returns the group over which a parameter is sharded; None if it is not sharded."""
         is_divided = any(loss.weight is parameter for loss in self.class_vectors.values())
         return torch.distributed.group.WORLD if is_divided and self.trainer.world_size > 1 else None
 
@@ -143,7 +143,7 @@ class TrainingModule(lightning.LightningModule):
             return self._total(self.model(batch), batch)
         if not self.cfg.SOLVER.CHUNK:
             return self._loss(self.model.compute_outputs(batch), batch)
-        # Before the step and not, as Lightning does, after it: the gradients of all chunks but one are part of it.
+        # Before the step, not after it as in Lightning: the step adds the gradients of all chunks but one.
         for parameter in self.parameters():
             parameter.grad = None
         return loss_in_chunks(
@@ -157,7 +157,7 @@ class TrainingModule(lightning.LightningModule):
         )
 
     def _loss(self, outputs: Outputs, batch: Batch) -> Tensor:
-        """The sum of the architecture's losses of its outputs, in 32 bits."""
+        """Returns the sum of the architecture's losses, in 32 bits."""
         labels = batch["targets"]
         # Sums over pairs lose all digits in 16 bits.
         with torch.autocast(labels.device.type, enabled=False), exact_products():
@@ -172,7 +172,7 @@ class TrainingModule(lightning.LightningModule):
         return total
 
     def _total(self, values: Any, batch: Batch) -> Tensor:
-        """The sum of all losses, logged; a UserError where one is no scalar or not finite."""
+        """Log and return the sum of all losses; UserError if one is not a finite scalar."""
         architecture = class_name(self.model)
         if not isinstance(values, dict) or not values:
             raise UserError(f"{architecture} must return a dict of losses in training; got {type(values).__name__}")
@@ -180,7 +180,7 @@ class TrainingModule(lightning.LightningModule):
             if not isinstance(value, Tensor) or value.ndim:
                 raise UserError(f"the loss {name} of {architecture} must be a scalar tensor; got {described(value)}")
         total = torch.stack(list(values.values())).sum()
-        if not torch.isfinite(total):  # one look for all: each makes the host wait for the device
+        if not torch.isfinite(total):  # one check for all, because each check synchronises with the device
             wrong = [(name, value) for name, value in values.items() if not torch.isfinite(value)]
             name, value = wrong[0] if wrong else ("the sum", total)
             raise UserError(
@@ -194,7 +194,7 @@ class TrainingModule(lightning.LightningModule):
         return total
 
     def _log_batch(self, outputs: Outputs, labels: Tensor) -> None:
-        """Log what is measured on the batch; of several features, on the first."""
+        """Log the batch metrics; of several features, the first is used."""
         for loss in self.class_vectors.values():
             self.log("accuracy", loss.accuracy)
         scores = outputs.get("pred_class_logits")
@@ -213,7 +213,7 @@ class TrainingModule(lightning.LightningModule):
         return gathered.flatten(0, 1)
 
     def setup(self, stage: str) -> None:
-        # The layout that fast convolutions want: a step of a small network takes a fifth less time on a CPU, too.
+        # The layout of fast convolutions; a step of a small network takes 20 % less time on a CPU, too.
         self.to(memory_format=torch.channels_last)
 
     def on_fit_start(self) -> None:
@@ -251,26 +251,26 @@ class TrainingModule(lightning.LightningModule):
         self._collected.setdefault(dataloader_idx, []).append((batch["rows"].cpu(), kept))
 
     def on_validation_epoch_end(self) -> None:
-        if self.trainer.sanity_checking:  # of a user's trainer, which looks at two batches before training
+        if self.trainer.sanity_checking:  # sanity check of a user's trainer
             self._collected = {}
             return
         measure = self._evaluate_own if self.evaluators else self._evaluate
         for name, data in self.test_sets.items():
             own = [number for number, of in enumerate(self._loaders) if of == name]
-            # All need the numbers, to choose the same best checkpoint.
+            # All ranks need the numbers, to choose the same best checkpoint.
             self.results[name] = self.trainer.strategy.broadcast(measure(name, data, own))
             prefix = "" if len(self.test_sets) == 1 else f"{name}/"
             self.log_dict({prefix + k: v for k, v in self.results[name].items()}, rank_zero_only=False)
 
     def _evaluate_own(self, name: str, data: TestSet, loaders: list[int]) -> dict[str, float]:
-        """The numbers of a user's evaluator, on the first rank."""
+        """Returns the results of a user's evaluator, on rank 0."""
         parts = [rows_in_order(self._collected.pop(loader), self._exchanging_on_cpu) for loader in loaders]
         if not self.trainer.is_global_zero:
             return {}
         return self.evaluators[name].measure(parts)
 
     def _evaluate(self, name: str, data: TestSet, loaders: list[int]) -> dict[str, float]:
-        # Of pairs and templates one rank measures all.
+        # Rank 0 alone evaluates pairs and templates.
         features = [self._gathered(loader, everywhere=isinstance(data, OpenSet)) for loader in loaders]
         everyone, device = torch.distributed.group.WORLD, self.trainer.strategy.root_device
         chosen = device_with_room(features, device, everyone)
@@ -290,7 +290,7 @@ class TrainingModule(lightning.LightningModule):
 
     @cached_property
     def _exchanging_on_cpu(self) -> ProcessGroup | None:
-        """All ranks, for tensors of the CPU where the run's own group exchanges those of GPUs: NCCL has no others."""
+        """Returns a group of all ranks for CPU tensors, which NCCL does not support."""
         strategy = self.trainer.strategy
         if not isinstance(strategy, DDPStrategy):
             return None
@@ -299,7 +299,7 @@ class TrainingModule(lightning.LightningModule):
         return group
 
     def _gathered(self, dataloader_idx: int, *, everywhere: bool) -> Tensor:
-        """Embeddings of one loader from all ranks, in the order of the image set, on every rank or the first alone."""
+        """Gather one loader's embeddings in image set order, on every rank or on rank 0 only."""
         rows, embeddings = (torch.cat(parts) for parts in zip(*self._collected.pop(dataloader_idx), strict=True))
         everyone, device = torch.distributed.group.WORLD, self.trainer.strategy.root_device
         if everyone is None:
@@ -315,7 +315,7 @@ class TrainingModule(lightning.LightningModule):
             clip_gradients(self.cfg.SOLVER.CLIP_GRADIENTS, parameter, ranks=self.ranks_of(parameter))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        for name, parameter in self.named_parameters():  # which a step can spoil after its loss was fine
+        for name, parameter in self.named_parameters():  # a step can make weights infinite although its loss was finite
             if not torch.isfinite(parameter).all():
                 raise UserError(
                     f"the weights {name.removeprefix('model.')} are not finite after step {self.global_step} (epoch "
@@ -344,7 +344,7 @@ class TrainingModule(lightning.LightningModule):
 
 
 def _output_sizes(model: Any, data: DataModule) -> Callable[[str], int]:
-    """Columns of an architecture's outputs in training, measured on two images if a loss asks for them."""
+    """Returns the columns of an architecture's training outputs, from two images if a loss needs them."""
 
     @cache
     def outputs() -> Outputs:
@@ -362,7 +362,7 @@ def _in_32_bits(output: Any) -> Any:
 
 
 def _num_classes(configured: int, train_set: ImageSet) -> int:
-    """MODEL.HEADS.NUM_CLASSES, or the training set's identities where it is 0."""
+    """Returns MODEL.HEADS.NUM_CLASSES, or the number of training identities if it is 0."""
     identities = int(train_set.labels.max()) + 1
     if 0 < configured < identities:
         raise UserError(

@@ -76,7 +76,7 @@ def test_amp_on_the_cpu_computes_in_32_bits_and_says_so(tmp_path: Path, caplog: 
         assert build_trainer(cfg, Launch(), tmp_path, None).precision == "32-true"
         assert not caplog.messages, "evaluation has nothing to say about it"
         assert build_trainer(cfg, Launch(), tmp_path, tmp_path / "checkpoints").precision == "32-true"
-    assert caplog.messages == ["SOLVER.AMP is for CUDA devices; on the CPU all is computed in 32 bits"]
+    assert caplog.messages == ["SOLVER.AMP has no effect on the CPU, which computes in 32 bits"]
 
 
 def test_what_a_gpu_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
