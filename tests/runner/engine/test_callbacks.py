@@ -56,7 +56,7 @@ def test_frozen_parameters_stay_for_so_many_steps_and_statistics_only_of_a_whole
 def test_iterations_and_epochs_add_up_and_nothing_is_frozen_for_none(caplog: pytest.LogCaptureFixture) -> None:
     solver = get_cfg().SOLVER
     assert freeze_callbacks(["backbone"], solver, steps_per_epoch=8) == []
-    assert caplog.messages == ["MODEL.FREEZE_LAYERS ['backbone']: nothing is frozen, SOLVER.FREEZE_ITERS is 0"]
+    assert caplog.messages == ["MODEL.FREEZE_LAYERS ['backbone']: nothing is frozen, because SOLVER.FREEZE_ITERS is 0"]
     solver.FREEZE_ITERS, solver.FREEZE_EPOCHS = 5, 2.5
     assert freeze_callbacks([""], solver, steps_per_epoch=8) == []
     (callback,) = freeze_callbacks(["", "backbone"], solver, steps_per_epoch=8)
