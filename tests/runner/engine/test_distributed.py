@@ -37,12 +37,12 @@ RUNS = {
     "four_losses": (
         '("CITLoss","TCMLoss","DiscriminativeLoss","CrossEntropyLoss")',
         "0",
-        "TCMLoss, DiscriminativeLoss; whole on each: nothing",
+        "TCMLoss, DiscriminativeLoss; computed by each: nothing",
     ),
     "by_chunks": (
         '("SmoothAPLoss","LoOp","TripletLoss","SoftTripleLoss","ArcFaceLoss")',
         "70",
-        "SmoothAPLoss, LoOp, SoftTripleLoss, ArcFaceLoss; whole on each: TripletLoss",
+        "SmoothAPLoss, LoOp, SoftTripleLoss, ArcFaceLoss; computed by each: TripletLoss",
     ),
 }
 
