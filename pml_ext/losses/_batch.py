@@ -10,7 +10,7 @@ from pml_ext._ops.distributed import texts_of_ranks
 from pml_ext.functional.tuples import Tuples as Tuples
 
 Labels = Tensor | None
-"""(B,) class ids; None where an indices_tuple says everything."""
+"""(B,) class ids; None if an indices_tuple replaces them."""
 Reference = Tensor | None
 """(R, D) embeddings to compare the batch with; None: the batch itself."""
 

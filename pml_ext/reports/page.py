@@ -131,7 +131,7 @@ def data_uri(content: bytes, kind: str = "png") -> str:
 
 
 def thumbnail(image: str | Path | Tensor | None) -> str | None:
-    """An image of at most 112 pixels a side as the source of an <img>; None where it cannot be read.
+    """An image of at most 112 pixels a side as the source of an <img>; None if it cannot be read.
 
     A file (regular, up to Pillow's own limit of pixels) or (1 or 3, h, w) uint8 pixels.
     """

@@ -6,7 +6,7 @@
 1
 
 `train(cfg)` then trains, and returns {test set: {metric: value}}. `TrainingModule(cfg, data)` and `DataModule(cfg)` go
-into a `lightning.Trainer` of one's own. Parts of one's own register in `pml_ext.runner.registry`.
+into your own `lightning.Trainer`. Register your own parts in `pml_ext.runner.registry`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         triplet_loss,
     )
 
-# Imported when they are asked for: torch and Lightning take seconds.
+# Imported on first access: torch and Lightning take seconds.
 _MODULES = {
     "CN": "yacs.config",
     "LossFacts": "pml_ext.losses._facts",

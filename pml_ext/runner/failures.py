@@ -1,4 +1,4 @@
-"""One message for each failure from outside: unreadable data, a killed worker, a lost folder or process."""
+"""Messages for external failures: unreadable data, a killed worker, a lost folder or process."""
 
 import os
 import time
@@ -10,7 +10,7 @@ from torch.distributed import DistError
 
 from pml_ext._errors import Terminated, UserError
 
-_PATIENCE = 5.0  # seconds in which the launcher finds the process that failed first
+_PATIENCE = 5.0  # seconds for the launcher to find the process that failed first
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def one_message(output: Path) -> Iterator[None]:
         yield
     except Terminated:
         raise
-    except SystemExit as stop:  # what Lightning makes of Ctrl-C
+    except SystemExit as stop:  # Lightning raises it on Ctrl-C
         raise KeyboardInterrupt from stop
     except Exception as error:
         message = _message(error, output)
@@ -30,7 +30,7 @@ def one_message(output: Path) -> Iterator[None]:
 
 
 def _message(error: Exception, output: Path) -> str | None:
-    """The message of an error whose text is enough; None for a bug."""
+    """Returns the message of an expected error; None for a bug."""
     # torch raises this one in a signal handler: whatever runs at that moment may raise an error of its own over it.
     killed = [str(each).strip() for each in _chain(error) if str(each).strip().startswith("DataLoader worker")]
     reason = str(error).strip()
@@ -53,14 +53,14 @@ def _message(error: Exception, output: Path) -> str | None:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, and those that it came out of."""
+    """Yield an error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def _lost_contact(reason: str) -> str:
-    """The message of a process that others have left, or do not answer; the launcher prefers the message of those."""
+    """Returns the message of a process that lost the others; the launcher prefers their messages."""
     lost = "has lost the other processes"
     if "timed out" in reason.lower() or "timeout" in reason.lower():
         lost = "has waited --timeout seconds for the other processes: one of them is stopped or hangs"

@@ -1,4 +1,4 @@
-"""The processes of a run: started, watched and ended by torch's elastic agent, the engine of torchrun."""
+"""Starts and monitors the processes of a run with torch's elastic agent, the engine of torchrun."""
 
 import logging
 import multiprocessing.util
@@ -30,10 +30,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Launch:
-    """Processes of a run, FastReID's command-line names.
+    """Processes of a run, with FastReID's command-line names.
 
-    num_gpus: processes a machine, also on CPUs; machine_rank: from 0; dist_url: tcp://address:port of machine 0, or
-    "auto" for a free port here; timeout: seconds a process waits for others; max_restarts: from the last checkpoint.
+    num_gpus: number of processes per machine (also for CPU runs); machine_rank: from 0; dist_url: tcp://address:port of
+    machine 0, or "auto" for a free port of this machine; timeout: timeout of collective operations, in seconds;
+    max_restarts: number of restarts from the last checkpoint.
     """
 
     num_gpus: int = 1
@@ -52,7 +53,7 @@ class Launch:
             _host_and_port(self.dist_url)
 
     def joined(self) -> "Launch":
-        """With the counts of the agent or torchrun that has started this process."""
+        """Returns the launch with the counts of the agent or torchrun that started this process."""
         if not torch.distributed.is_torchelastic_launched():
             return self
         _need_no_host_name()
@@ -67,37 +68,37 @@ class Launch:
 
     @property
     def processes(self) -> int:
-        """The processes of all machines."""
+        """Number of processes on all machines."""
         launch = self.joined()
         return launch.num_gpus * launch.num_machines
 
     @property
     def needs_agent(self) -> bool:
-        """Whether `start` must start the processes: not one alone, or with restarts, and no torchrun."""
+        """Whether `start` must start processes: several or with restarts, and not under torchrun."""
         wanted = (self.num_gpus, self.num_machines) != (1, 1) or self.max_restarts > 0
         return wanted and not torch.distributed.is_torchelastic_launched()
 
 
 def is_first() -> bool:
-    """Whether this process has rank 0."""
+    """Returns whether this process has rank 0."""
     return rank_and_ranks()[0] == 0
 
 
 def restarts() -> int:
-    """How many times the agent has restarted the processes of this run."""
+    """Returns the number of restarts of this run by the agent."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
 
 
 def start(launch: Launch, work: Callable[..., T]) -> T | None:
     """Call `work(launch=…)` in each process of this machine, until all have returned or one has failed.
 
-    Gives what rank 0 returned, None on machines without it; `work` and that can be pickled. Raises the first failure:
-    a UserError where its message is enough, a RuntimeError with the traceback of a process otherwise, a
-    KeyboardInterrupt or, after SIGTERM, Terminated where a signal has ended this process.
+    Returns rank 0's result, None on machines without it. `work` and its result must be picklable. Raises the first
+    failure: a UserError for expected errors, else a RuntimeError with the process's traceback. Raises
+    KeyboardInterrupt or, after SIGTERM, Terminated if a signal ended this process.
     """
     with tempfile.TemporaryDirectory(prefix="pml_ext_") as folder:
         config = _configured(launch, DefaultLogsSpecs(log_dir=folder))
-        # A store for each attempt: in a shared one, restarted ranks can read where ranks of the last attempt listened.
+        # A new store for each attempt: in a shared store, restarted ranks could read addresses of the last attempt.
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
         try:
             with _quiet_agent(folder):
@@ -115,7 +116,7 @@ def start(launch: Launch, work: Callable[..., T]) -> T | None:
 
 
 def _configured(launch: Launch, logs: DefaultLogsSpecs) -> LaunchConfig:
-    # torch's static rendezvous keeps the ranks of the machines; the other takes a free port
+    # torch's static rendezvous keeps the machines' ranks; c10d takes a free port
     met: dict[str, Any] = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "local_addr": "localhost"}
     settings = {"timeout": max(1, round(launch.timeout))}
     if launch.dist_url != "auto":
@@ -139,9 +140,9 @@ def _configured(launch: Launch, logs: DefaultLogsSpecs) -> LaunchConfig:
 
 
 def _need_no_host_name() -> None:
-    """Let the processes of one machine meet where its name does not resolve, as in many containers.
+    """Make rendezvous work on a machine whose host name does not resolve, as in many containers.
 
-    Several machines use what gloo and torchrun find; a GLOO_SOCKET_IFNAME that is set stays.
+    Several machines use the defaults of gloo and torchrun; an existing GLOO_SOCKET_IFNAME is kept.
     """
     if os.environ["WORLD_SIZE"] != os.environ["LOCAL_WORLD_SIZE"]:
         return
@@ -151,8 +152,8 @@ def _need_no_host_name() -> None:
 
 @contextmanager
 def _quiet_agent(folder: str) -> Iterator[None]:
-    """Hides what the agent and multiprocessing log about a failure, and restores the signal handlers it replaces."""
-    multiprocessing.util.get_temp_dir()  # made now: it outlives the folder
+    """Hides the agent's and multiprocessing's logs of a failure, and restores replaced signal handlers."""
+    multiprocessing.util.get_temp_dir()  # created here, because it outlives the folder
     temporary, tempfile.tempdir = tempfile.tempdir, folder
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     warned = os.environ.get("PYTHONWARNINGS", "")
@@ -170,7 +171,7 @@ def _quiet_agent(folder: str) -> Iterator[None]:
 
 
 def _call(work: Callable[..., T], timeout: float, level: int, imports: tuple[str, ...]) -> T:
-    """What each process runs: rank 0 speaks for all, and the agent reads errors from a file."""
+    """Entry point of each process: only rank 0 logs, and the agent reads errors from a file."""
     log.handlers, log.propagate = [logging.StreamHandler()], False
     log.setLevel(level if is_first() else logging.ERROR)
     try:
@@ -181,7 +182,7 @@ def _call(work: Callable[..., T], timeout: float, level: int, imports: tuple[str
 
 
 def _explained(rank: int, failure: ProcessFailure) -> BaseException:
-    """The error of the rank that failed first."""
+    """Returns the error of the rank that failed first."""
     if failure.exitcode == Terminated.STATUS:
         return Terminated()
     told = failure.message
@@ -198,7 +199,7 @@ def _explained(rank: int, failure: ProcessFailure) -> BaseException:
 
 
 def _host_and_port(url: str) -> tuple[str, int]:
-    """Of tcp://address:port, with an IPv6 address in brackets."""
+    """Parse tcp://address:port, with an IPv6 address in brackets."""
     host, port, rest = None, None, url
     with suppress(ValueError):  # of an open bracket, or a port that is no number below 2^16
         parts = urlsplit(url)

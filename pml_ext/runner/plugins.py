@@ -1,4 +1,4 @@
-"""Modules of a user that register parts: those of `--import`, and those of installed packages."""
+"""Imports modules that register parts: those of `--import`, and plug-ins of installed packages."""
 
 import importlib
 import logging
@@ -23,7 +23,7 @@ def import_modules(names: Iterable[str]) -> None:
     """Import modules from the current folder or the environment, so that their parts register.
 
     Raises:
-        UserError: a module is not there, or cannot be imported.
+        UserError: a module is missing, or cannot be imported.
     """
     here = os.getcwd()
     if here not in sys.path:
@@ -33,7 +33,7 @@ def import_modules(names: Iterable[str]) -> None:
             importlib.import_module(name)
         except UserError:
             raise
-        except Exception as error:  # whatever a user's module raises
+        except Exception as error:  # a user's module may raise anything
             raise UserError(f"--import {name}: {_explained(name, error)}") from error
         if name not in _imported:
             _imported.append(name)
@@ -48,12 +48,12 @@ def _explained(name: str, error: Exception) -> str:
 
 
 def imported() -> tuple[str, ...]:
-    """The modules of `--import` so far."""
+    """Returns the modules imported by `--import` so far."""
     return tuple(_imported)
 
 
 def require_imported(names: Iterable[str], source: str) -> None:
-    """Raise a UserError if a run was made with modules that were not imported now."""
+    """Raise a UserError if a run used modules that are not imported."""
     missing = [name for name in names if name not in _imported]
     if missing:
         options = " ".join(f"--import {name}" for name in missing)

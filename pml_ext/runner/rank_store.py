@@ -12,14 +12,14 @@ _calls = count()
 
 
 def rank_and_ranks() -> tuple[int, int]:
-    """This process's rank and how many there are, as torch's elastic agent says; (0, 1) for a process alone."""
+    """Returns rank and world size from torch's elastic agent; (0, 1) for a single process."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return 0, 1
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 def exchange(text: str) -> list[str]:
-    """What each rank says, in rank order; every rank calls it as often as the others."""
+    """Returns each rank's text, in rank order; a collective call."""
     rank, ranks = rank_and_ranks()
     if ranks == 1:
         return [text]

@@ -1,6 +1,6 @@
-"""The registries of the trainer's parts: what the names in a config stand for.
+"""Registries of the trainer's parts, which map names in a config to classes and functions.
 
-The package's own parts register as a user's do:
+The package's own parts register like a user's:
 
 >>> from torch import nn
 >>> @LOSS_REGISTRY.register()
@@ -39,13 +39,13 @@ class Entry:
     name: str
     part: Any
     module: str
-    """The module that registered it."""
+    """Module that registered the part."""
     node: str
-    """The part's node in the config, below that of its registry."""
+    """Config node of the part, below that of its registry."""
     keys: Mapping[str, str]
-    """Keys of the node -> arguments of the part, where a key is not the argument in capitals."""
+    """Maps keys of the node to arguments, if a key is not the argument in capitals."""
     flat: tuple[str, ...]
-    """Keys of the registry's own node that are arguments too."""
+    """Keys of the registry's node that are arguments too."""
     before: str
     after: str
     """The node of the part next to which it acts, for transforms."""
@@ -61,10 +61,9 @@ class Registry:
     """Parts of one kind by their names.
 
     Args:
-        key: the config key that takes the names; `parent`, if the nodes themselves are the names.
-        built_in: the module that registers the package's own parts, if there are any; it is imported when the registry
-            is first read.
-        parent: the config node that has the parts' nodes; empty: they take no keys.
+        key: config key with the names; `parent`, if the nodes themselves are the names.
+        built_in: module that registers the package's own parts, if any; imported on first access.
+        parent: config node of the parts' nodes; empty: parts have no keys.
         nodes: name -> node, of the package's own parts whose nodes are not their names in capitals.
         given: arguments that the trainer gives to a part whose signature has them without a default.
         switches: keys of every node that are not arguments, with their defaults.
@@ -95,11 +94,11 @@ class Registry:
         before: str = "",
         after: str = "",
     ) -> Callable[[Part], Part]:
-        """A decorator that registers a class or a function.
+        """Returns a decorator that registers a class or a function.
 
         Args:
-            name: what a config calls it; None: its own name.
-            node: its node in the config, where that is not the name in capitals.
+            name: name in configs; None: the name of the class or function.
+            node: config node, if not the name in capitals.
             keys: keys of the node -> arguments of the part, where a key is not the argument in capitals.
             flat: keys of the registry's own node, with spaces between them, that are arguments in capitals too.
             before, after: a transform's place, next to the node of another one; default: before REA.
@@ -114,7 +113,7 @@ class Registry:
             if self.key == self.parent:
                 called = its_node
             entry = Entry(self, called, part, module, its_node, dict(keys or {}), tuple(flat.split()), before, after)
-            if not entry.is_ours:  # the package's own parts are on their way
+            if not entry.is_ours:  # the package's own parts are being registered
                 self._load()
             self._require_free(entry)
             others = [other for other in self._entries.values() if other.name != called]
@@ -134,27 +133,27 @@ class Registry:
                 )
 
     def _place(self, entry: Entry, others: list[Entry]) -> int:
-        """Where among the others, in their order, a part belongs."""
+        """Returns the position of a part among the others."""
         nodes = [other.node for other in others]
         wanted = entry.after or entry.before
         if wanted and wanted not in nodes:
             raise UserError(f"{entry.name} of {entry.module}: no part has the node {wanted}{hint(wanted, nodes)}")
         if entry.after:
-            # Those that users have registered for this place come first.
+            # Parts that users registered for this place come first.
             earlier = sum(other.after == entry.after and not other.is_ours for other in others)
             return nodes.index(entry.after) + 1 + earlier
         before = entry.before or self.before
         return nodes.index(before) if before in nodes else len(nodes)
 
     def entry(self, name: str) -> Entry:
-        """All that is known of a part; a UserError with the closest names if there is none."""
+        """Returns the entry of a part; UserError with the closest names if there is none."""
         self._load()
         if name not in self._entries:
             raise UserError(f"{self.key}: unknown value {name!r}{hint(name, self._entries)}")
         return self._entries[name]
 
     def get(self, name: str) -> Any:
-        """The part of a name; a UserError with the closest names if there is none."""
+        """Returns the part of a name; UserError with the closest names if there is none."""
         return self.entry(name).part
 
     def __contains__(self, name: object) -> bool:
@@ -172,7 +171,7 @@ class Registry:
     def _load(self) -> None:
         if self._is_loaded:
             return
-        self._is_loaded = True  # before the imports, whose parts register here
+        self._is_loaded = True  # set before the imports, which register parts here
         if self.built_in:
             importlib.import_module(self.built_in)
         import_installed()

@@ -1,4 +1,4 @@
-"""Whether a config can run, found out without data, weights or training."""
+"""Checks whether a config can run, without data, weights or training."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -35,9 +35,9 @@ _SOLVING = ("SOLVER.OPT", "SOLVER.SCHED", "SOLVER.MOMENTUM", "SOLVER.BASE_LR", "
 
 
 def problems(cfg: CN, *, processes: int = 1, wrong: Iterable[str] = ()) -> list[str]:
-    """What keeps a config from running with processes that share a batch, a line each.
+    """Returns the problems of a config, one line each; processes: number of processes that share a batch.
 
-    wrong: keys whose values were refused, so that they have their defaults.
+    wrong: keys with rejected values, which have their defaults instead.
     """
     found = unsupported(cfg, processes=processes)
     wrong = [*wrong, *(problem.key for problem in found)]
@@ -45,12 +45,12 @@ def problems(cfg: CN, *, processes: int = 1, wrong: Iterable[str] = ()) -> list[
 
 
 def require_supported(cfg: CN, *, processes: int = 1) -> None:
-    """Raise one UserError with everything that keeps a config from running."""
+    """Raise one UserError with all problems of a config."""
     _refuse(problems(cfg, processes=processes))
 
 
 def load_checked(config_file: str | Path, overrides: list[str]) -> CN:
-    """As load_config, but the error about wrong keys also lists everything else that keeps the config from running."""
+    """Load a config; unlike load_config, one error lists wrong keys and all other problems."""
     read = read_config(config_file, overrides)
     if read.mistakes:
         _refuse(_all_problems(read))
@@ -58,7 +58,7 @@ def load_checked(config_file: str | Path, overrides: list[str]) -> CN:
 
 
 def check_files(files: Sequence[str], overrides: Sequence[str], *, processes: int = 1) -> tuple[str, int]:
-    """A report on config files, each with the same KEY VALUE… overrides, and the exit status."""
+    """Returns a report on config files, all with the same KEY VALUE… overrides, and the exit status."""
     if not files or not all(file.endswith((".yml", ".yaml")) for file in files):
         got = " ".join([*files, *overrides]) or "nothing"
         raise UserError(f"check-config needs one or more .yml or .yaml files, and KEY VALUE pairs; got {got}")
@@ -92,7 +92,7 @@ def _refuse(lines: Sequence[str]) -> None:
 
 
 def _found_by_building(cfg: CN, wrong: Iterable[str]) -> list[str]:
-    """What the constructors of the parts say; parts that depend on keys with a known problem (wrong) are not built."""
+    """Returns the errors of the parts' constructors; parts that depend on keys in `wrong` are not built."""
     model, found = cfg.MODEL, list[str]()
 
     def attempt(build: Callable[[], T], *depends_on: str) -> T | None:
@@ -125,7 +125,7 @@ def _found_by_building(cfg: CN, wrong: Iterable[str]) -> list[str]:
 
 
 def _network(cfg: CN) -> nn.Module:
-    """The architecture on torch's meta device: shapes without memory, weights or arithmetic.
+    """Build the architecture on torch's meta device: shapes without memory, weights or arithmetic.
 
     It embeds an image of each fixed size, unless it reads further columns of a batch.
     """
@@ -150,7 +150,7 @@ def _losses(cfg: CN, network: nn.Module | None) -> nn.ModuleDict:
 
 
 def _output_sizes(cfg: CN, network: Any) -> dict[str, int]:
-    """Columns of the architecture's `features` and `cls_outputs` in training, or a guess from the config."""
+    """Returns the columns of the architecture's `features` and `cls_outputs` in training, or an estimate."""
     size = ImageSizes.of(cfg.INPUT).train
     guess = cfg.MODEL.HEADS.EMBEDDING_DIM or cfg.MODEL.BACKBONE.FEAT_DIM or 2048
     sizes = {"features": guess, "cls_outputs": guess}
@@ -164,7 +164,7 @@ def _output_sizes(cfg: CN, network: Any) -> dict[str, int]:
 
 
 def _run(network: nn.Module, cfg: CN, size: list[int], *, count: int, method: str = "__call__") -> Any:
-    """Outputs of a batch; None if the network cannot run without data: it has no shapes, or reads further columns."""
+    """Returns the outputs of a batch; None if the network cannot run without data."""
     images = torch.zeros(count, len(cfg.MODEL.PIXEL_MEAN), size[0], size[-1])
     numbers = torch.zeros(count, dtype=torch.long)
     batch = {"images": images, "targets": numbers, "camids": numbers, "img_paths": [""] * count}

@@ -1,4 +1,4 @@
-"""What a config can name, for `pml-ext list`."""
+"""Lists the names that a config can use, for `pml-ext list`."""
 
 import inspect
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ _OF_ALL = ("DISTANCE", "REDUCER", "EMBEDDING_REG", "WEIGHT_REG")
 
 
 def list_names(kind: str | None) -> str:
-    """A line for each name of a kind, under the config key that takes it; None: the kinds."""
+    """Returns one line per name of a kind, below its config key; None: the kinds."""
     if kind is None:
         return "\n".join(KINDS)
     require(kind, KINDS, "list")
@@ -68,7 +68,7 @@ def list_names(kind: str | None) -> str:
 def _table(registry: Registry) -> dict[str, str]:
     """Name -> what it is, the keys of its node with their defaults, and another package's name."""
     if registry is DATASET_REGISTRY:
-        from pml_ext.runner.data.datasets import data_set  # takes seconds, and the other lists need nothing of it
+        from pml_ext.runner.data.datasets import data_set  # takes seconds; other lists do not need it
 
         return {**{name: data_set(name).about for name in registry}, **OWN_DATA}
     tree = value_of(get_cfg(), registry.parent)

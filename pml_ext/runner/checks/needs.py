@@ -14,7 +14,7 @@ from pml_ext.runner.registry import DATASET_REGISTRY
 
 
 def missing_here(cfg: CN) -> list[str]:
-    """What this machine lacks for a config that can run elsewhere, a line each."""
+    """Returns what this machine lacks for a config that can run elsewhere, one line each."""
     model, data = cfg.MODEL, cfg.DATASETS
     found = list(norms_of_other_devices(model))
     if device := missing_device(model.DEVICE):

@@ -368,7 +368,7 @@ class RandomPatch:
         return image
 
     def _cut(self, image: Tensor) -> Tensor | None:
-        """A random patch; None where the image is too small for one."""
+        """A random patch; None if the image is too small for one."""
         for _ in range(100):
             area = torch.empty(()).uniform_(*self.AREA).item()
             ratio = torch.empty(()).uniform_(*self.HEIGHT_TO_WIDTH).item()

@@ -15,7 +15,7 @@ def kind_and_index(device: str) -> tuple[str, int]:
 
 
 def missing_device(device: str) -> str | None:
-    """A message about a CUDA device that torch does not see; None where it does."""
+    """A message about a CUDA device that torch does not see; None if it does."""
     kind, index = kind_and_index(device)
     if kind != "cuda" or index < (devices := torch.cuda.device_count()):
         return None

@@ -75,7 +75,7 @@ def _divided(partial_fc: Callable[..., nn.Module], **arguments: Any) -> nn.Modul
 
 
 def build_miner(options: CN) -> nn.Module | None:
-    """The miner of MODEL.MINER.NAME, None where that is empty; a UserError for an argument that it refuses."""
+    """The miner of MODEL.MINER.NAME, None if that is empty; a UserError for an argument that it refuses."""
     return _build_miner(options, options.NAME) if options.NAME else None
 
 

@@ -112,7 +112,7 @@ def _torchvision_url(name: str) -> str:
 
 
 def why_no_weights(options: CN) -> str | None:
-    """Why PRETRAIN has no file to load for a backbone of this package; None where it has one."""
+    """Why PRETRAIN has no file to load for a backbone of this package; None if it has one."""
     if not options.PRETRAIN or not is_built_in(options.NAME) or weights_location(options):
         return None
     return f"no weights for this backbone are published; set {ALTERNATIVES}"

@@ -16,7 +16,7 @@ SUFFIXES = (".pth", ".pt", ".safetensors")
 
 
 def local_file(path: str | Path) -> Path | None:
-    """The file of a path, `~` expanded; None where there is none."""
+    """The file of a path, `~` expanded; None if there is none."""
     try:
         file = Path(path).expanduser()
         return file if file.is_file() else None
