@@ -174,7 +174,7 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
 
         Args:
             embeddings: (B, D), need not be normalised.
-            labels: (B,) integer class ids; may be None if indices_tuple is given. With embeddings on a
+            labels: (B,) integer class ids; may be None if the loss needs only indices_tuple. If embeddings are on a
                 GPU they may stay on the CPU: then the host need not wait for the GPU to read them.
             indices_tuple: a miner's (anchor, positive, negative) or (anchor, positive, anchor, negative) indices.
             ref_emb, ref_labels: (R, D) and (R,): positives and negatives are taken from here instead.
