@@ -21,7 +21,7 @@ log = logging.getLogger("pml_ext")
 
 
 def compare(runs: Sequence[Path], output: Path) -> Path:
-    """Write a page: a table for each test set, curves, and where settings differ.
+    """Write a page with a table per test set, curves, and differing settings.
 
     Prints the tables and the path of the page.
 
@@ -60,7 +60,7 @@ def compare(runs: Sequence[Path], output: Path) -> Path:
 
 
 def _shared_test_sets(results: Mapping[str, Results]) -> list[str]:
-    """The test sets that all runs have; logs the others, and raises a UserError if there is none."""
+    """Returns the test sets that all runs have and logs the others; UserError if there is none."""
     shared = list(next(iter(results.values())))
     for found in results.values():
         shared = [name for name in shared if name in found]
@@ -76,7 +76,7 @@ def _shared_test_sets(results: Mapping[str, Results]) -> list[str]:
 
 
 def _differences_table(settings: Mapping[str, Mapping[str, str]]) -> Table:
-    """The config keys in which runs differ, a row each."""
+    """Returns a table of the config keys in which runs differ."""
     rows = []
     for key in dict.fromkeys(key for values in settings.values() for key in values):
         row = [values.get(key, "") for values in settings.values()]
@@ -117,7 +117,7 @@ def _flat(tree: Any, prefix: str) -> list[tuple[str, str]]:
 
 
 def _short_names(runs: Sequence[Path]) -> list[str]:
-    """Names of the folders, or where two are alike, paths below their common parent.
+    """Returns folder names, or paths below their common parent if two names are equal.
 
     UserError: one folder given twice.
     """
@@ -135,7 +135,7 @@ def _short_names(runs: Sequence[Path]) -> list[str]:
 
 
 def write_model_page(path: Path, comparison: ModelComparison) -> None:
-    """One HTML page: the models, their differences, and the classes that lose most."""
+    """Write an HTML page with the models, their differences, and the classes that lose most."""
     first = next(iter(comparison.reports.values()))
     heads = ["model", "cosine at least", "FAR", "FRR", "OPIS"]
     models = [_model_row(name, report) for name, report in comparison.reports.items()]

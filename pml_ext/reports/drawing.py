@@ -1,4 +1,4 @@
-"""Figures in colours that differ in grey and for colour-blind readers."""
+"""Draws figures in colours that remain distinct in grey and for colour-blind readers."""
 
 import io
 import logging
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pml_ext")
 
-# Okabe and Ito's palette; these colours differ in lightness too. Shapes and strokes repeat what colours say.
+# Okabe and Ito's palette, whose colours also differ in lightness. Shapes and strokes are redundant with colours.
 BLUE, ORANGE, SKY, BLACK, PALE = "#0072B2", "#D55E00", "#56B4E9", "#000000", "#DDDDDD"
 COLOURS = (BLUE, ORANGE, BLACK, "#009E73", "#CC79A7")
 LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
@@ -45,8 +45,8 @@ FigureMakers = Mapping[str, Callable[[], Iterable["ReportFigure"]]]
 class ReportFigure:
     """A figure of a report, with a caption that explains how to read it.
 
-    panels: drawn side by side if there is room, else below each other. None of them: the figure is the caption and
-        `extra`, which is HTML.
+    panels: drawn side by side if there is room, else stacked. Without panels, the figure is the caption and `extra`,
+        which is HTML.
     height: inches of a panel without its legend.
     """
 
@@ -64,7 +64,7 @@ class ReportFigure:
 
     @cached_property
     def svgs(self) -> list[bytes]:
-        """The panels for pages. Texts stay texts: the reader's fonts have scripts that matplotlib's font lacks."""
+        """The panels for pages. Text stays text, because browser fonts cover scripts that matplotlib's font lacks."""
         import matplotlib
 
         # Without a salt, ids in the file are random.
@@ -122,7 +122,7 @@ def as_png(*images: np.ndarray) -> bytes:
 
 
 def look(place: int) -> dict[str, Any]:
-    """Colour, stroke and marker of a line among others; 25 lines differ by colour and stroke."""
+    """Returns colour, stroke and marker of the line at an index; 25 lines differ by colour and stroke."""
     stroke = place + place // len(COLOURS)
     return {
         "color": COLOURS[place % len(COLOURS)],
@@ -132,7 +132,7 @@ def look(place: int) -> dict[str, Any]:
 
 
 def shorten(name: str, most: int = 24) -> str:
-    """At most so many columns, both ends of a longer name: names often differ in their last characters alone."""
+    """Shorten a name to `most` columns, keeping both ends: names often differ in their last characters only."""
     width = _columns(name)
     if width <= most:
         return name
@@ -141,12 +141,12 @@ def shorten(name: str, most: int = 24) -> str:
 
 
 def in_legend(name: str) -> str:
-    """A name of any length; matplotlib leaves out labels that begin with an underscore."""
+    """Returns a legend label; matplotlib ignores labels that begin with an underscore."""
     return shorten(f" {name}" if name.startswith("_") else name)
 
 
 def add_legend(axes: "Axes") -> None:
-    """A legend below the axes, where it covers no curve; the figure grows by its height."""
+    """Add a legend below the axes; the figure grows by its height."""
     handles, names = axes.get_legend_handles_labels()
     labels = [shorten(name, _LONGEST) for name in names]
     columns = 2 if max(map(_columns, labels)) <= _LONGEST_OF_TWO else 1
@@ -166,7 +166,7 @@ def add_legend(axes: "Axes") -> None:
 
 
 def format_axis(axis: "Axis", metric: str) -> None:
-    """A few ticks, written as the tables write the metric: rates in percent, OPIS with its power of ten."""
+    """Set a few ticks, formatted as in the tables: rates in percent, OPIS with its power of ten."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 
     axis.set_major_locator(MaxNLocator(5))
@@ -177,7 +177,7 @@ def format_axis(axis: "Axis", metric: str) -> None:
 
 
 def format_roc(axes: "Axes", impostor_pairs: int) -> None:
-    """Axes of true accept rate against false accept rate, from one false accept on."""
+    """Set up axes of true accept rate against false accept rate, starting at one false accept."""
     axes.set(xlabel="false accept rate (FAR)", ylabel="true accept rate (TAR = 1 − FRR)")
     axes.set(xscale="log", ylim=(0, 1.02))
     axes.set_xlim(min(1 / impostor_pairs, 0.1), 1)
@@ -186,12 +186,12 @@ def format_roc(axes: "Axes", impostor_pairs: int) -> None:
 
 
 def label_above(axes: "Axes", label: str) -> None:
-    """The label of the vertical axis, written above: turned by a quarter, an arrow in it would point sideways."""
+    """Write the label of the vertical axis above it; rotated, an arrow in it would point sideways."""
     axes.set_title(shorten(label, _LONGEST), loc="left", fontsize=10, parse_math=False)
 
 
 def _columns(text: str) -> int:
-    """Columns of a terminal: two for a Chinese character."""
+    """Returns the number of terminal columns; a Chinese character takes two."""
     wide = sum(east_asian_width(character) in "WF" for character in text)
     return len(text) + wide
 
@@ -206,7 +206,7 @@ def _draw(panel: Panel, height: float) -> "Figure":
     with _ignore_missing_glyphs():
         panel(figure.add_subplot())
         figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # everything has its place now
+    figure.set_layout_engine("none")  # the layout is final
     return figure
 
 
@@ -229,6 +229,6 @@ def _pixels(figure: "Figure") -> np.ndarray:
 
 
 def _padded(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """With white below it and to its right."""
+    """Pad an image with white below and to the right."""
     rows, columns = height - image.shape[0], width - image.shape[1]
     return np.pad(image, ((0, rows), (0, columns), (0, 0)), constant_values=255)

@@ -1,4 +1,4 @@
-"""What a search has found, as one HTML page."""
+"""Writes the results of a search as one HTML page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ MOST = 100
 
 @dataclass(frozen=True)
 class Hit:
-    """A row that was found: its path in the index, its image file, and the threshold's decision (both optional)."""
+    """A hit: its path in the index, its image file, and the threshold's decision (both optional)."""
 
     row: int
     cosine: float

@@ -25,7 +25,7 @@ _MARK = b'<meta name="generator" content="pml_ext">'  # in base.html
 _SIDE = 112  # pixels of a thumbnail
 
 Table = tuple[list[str], list[list[str]]]
-"""Heads and rows."""
+"""Column headings and rows."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,17 @@ def _templates() -> Environment:
 
 
 def render(template: str, **values: Any) -> str:
-    """A template of the folder `templates`, filled in."""
+    """Render a template of the folder `templates`."""
     return _templates().get_template(template).render(values)
 
 
 def as_html(*, cards: Mapping[str, Sequence[Card]] | None = None, tables: Sequence[Table] = ()) -> str:
-    """Rows of cards below their headings, then tables, for `ReportFigure.extra`."""
+    """Returns rows of cards below their headings, then tables, for `ReportFigure.extra`."""
     return render("extra.html", cards=cards or {}, tables=tables)
 
 
 def require_page(path: Path) -> None:
-    """Raise a UserError if the file exists and is not a page of ours: a slip in a name must not overwrite anything."""
+    """Raise a UserError if the file exists and is not a pml_ext page, so that a typo overwrites no other file."""
     if not path.is_file():
         return
     with path.open("rb") as file:
@@ -71,7 +71,7 @@ def require_page(path: Path) -> None:
 
 
 def write_html(path: Path, text: str) -> None:
-    """Write a page, over one of ours at most."""
+    """Write a page; overwrites only pml_ext pages."""
     require_page(path)
     write_atomically(path, text)
 
@@ -115,7 +115,7 @@ def write_page(
 
 
 def metrics_table(corner: str, rows: Mapping[str, Mapping[str, float]]) -> Table:
-    """Metrics by row, written as on the terminal."""
+    """Returns a table of metrics by row, formatted as on the terminal."""
     labels = labels_of(next(iter(rows.values())))
     heads = [corner, *(heading(*item) for item in labels.items())]
     cells = []
@@ -126,12 +126,12 @@ def metrics_table(corner: str, rows: Mapping[str, Mapping[str, float]]) -> Table
 
 
 def data_uri(content: bytes, kind: str = "png") -> str:
-    """The content of an image file as the source of an <img>."""
+    """Returns the content of an image file as the source of an <img>."""
     return f"data:image/{kind};base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def thumbnail(image: str | Path | Tensor | None) -> str | None:
-    """An image of at most 112 pixels a side as the source of an <img>; None if it cannot be read.
+    """Returns a thumbnail of at most 112 pixels per side as the source of an <img>; None for unreadable images.
 
     A file (regular, up to Pillow's own limit of pixels) or (1 or 3, h, w) uint8 pixels.
     """
@@ -155,7 +155,7 @@ def thumbnail(image: str | Path | Tensor | None) -> str | None:
 
 
 def shrink(image: Tensor, side: int) -> np.ndarray:
-    """(1 or 3, h, w) uint8 to (h', w', 3) uint8 with no side above `side`."""
+    """Shrink (1 or 3, h, w) uint8 to (h', w', 3) uint8 with no side above `side`."""
     from PIL import Image
 
     pixels = image.permute(1, 2, 0).expand(-1, -1, 3)
@@ -165,7 +165,7 @@ def shrink(image: Tensor, side: int) -> np.ndarray:
 
 
 def why_no_images(images: "ImageSet") -> str | None:
-    """Why a set has embeddings only; None for one with images."""
+    """Returns the reason why a set has no images; None if it has images."""
     try:
         _ = images.images[0]
     except UserError as error:

@@ -50,7 +50,7 @@ class Confusion:
 
 
 def first_results(data: OpenSet, features: Features) -> RankedLists:
-    """The first ten results of every query, without those of its own identity and camera, and without junk."""
+    """Returns the first ten results of every query, without its own identity and camera, and without junk."""
     query, gallery = data.parts[0], data.parts[-1]
     query_vectors, gallery_vectors = unit_rows(features[0]), unit_rows(features[-1])
     query_ids, query_cameras = torch.from_numpy(query.identities), torch.from_numpy(query.cameras)
@@ -83,7 +83,7 @@ def first_results(data: OpenSet, features: Features) -> RankedLists:
 
 
 def confusions(data: OpenSet, lists: RankedLists, most: int) -> list[Confusion]:
-    """The most confused pairs: those where one identity takes most of the first ten places of the other's queries."""
+    """Returns the identity pairs with the largest share of one in the other's first ten results."""
     query_ids, gallery_ids = data.query.identities, data.parts[-1].identities
     queries, places = np.nonzero(lists.counts & ~lists.right)
     items = lists.items[queries, places]
@@ -106,7 +106,7 @@ def worst_and_random(
     count: int,
     seed: int,
 ) -> tuple[list[int], list[int]]:
-    """Queries of the lowest average precision, one an identity, and random others."""
+    """Returns the queries with the lowest average precision, one per identity, and random others."""
     countable = np.flatnonzero(~np.isnan(lists.average_precision))
     ascending = countable[np.argsort(lists.average_precision[countable], kind="stable")]
     _, firsts = np.unique(identities[ascending], return_index=True)
@@ -125,7 +125,7 @@ def results_figure(
     title: str,
     caption: str,
 ) -> ReportFigure:
-    """Queries, given by their places, with their first ten results by each model."""
+    """Returns a figure of queries, given by index, with their first ten results by each model."""
     cameras = data.parts[-1].cameras
     has_cameras = 1 < len(np.unique(cameras)) < len(cameras)  # else one for all, or one of its own for each image
     rows = {}

@@ -1,4 +1,4 @@
-"""Curves of runs: over the training, and of a run's test sets, which it keeps in its folder."""
+"""Training curves of runs, and curves of test sets, which are stored in a run's folder."""
 
 import csv
 import math
@@ -60,7 +60,7 @@ def curves_of_pairs(roc: ROC) -> RunCurves:
 
 
 def curves_of_set(curves: ThresholdCurves, genuine: int, impostors: int) -> RunCurves:
-    """Curves of all pairs of a set; genuine, impostors: how many there are."""
+    """Returns the curves of all pairs of a set; genuine, impostors: numbers of pairs."""
     has_far = curves.impostors > 0
     fars = curves.impostors[has_far] / impostors
     tars = curves.genuine[has_far] / genuine
@@ -85,17 +85,17 @@ def tars_at_fars(roc: ROC) -> tuple[Tensor, Tensor]:
 
 
 def curves_file(run: Path, test_set: str) -> Path:
-    """The file in which a run keeps the curves of a test set."""
+    """Returns the file with a run's curves of a test set."""
     return run / f"curves_{in_file_name(test_set)}.json"
 
 
 def save_curves(path: Path, curves: RunCurves) -> None:
-    """Write the JSON that `read_curves` reads."""
+    """Write curves as JSON."""
     write_atomically(path, msgspec.json.encode(curves))
 
 
 def read_curves(path: Path) -> RunCurves:
-    """UserError: not a file of `save_curves`."""
+    """Read a file of `save_curves`; UserError for any other file."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=RunCurves)
     except (OSError, msgspec.DecodeError) as error:

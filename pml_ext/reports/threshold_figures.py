@@ -1,4 +1,4 @@
-"""The figures of one threshold: utility by class, ROC, distances of pairs, and gallery sizes."""
+"""Figures of a threshold report: utility by class, ROC, distances of pairs, and gallery sizes."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -19,7 +19,7 @@ _DISTANCE = "distance of two embeddings (0: equal)"
 
 
 def threshold_figures(report: ThresholdFields) -> list[ReportFigure]:
-    """Every figure of a report; ValueError for a loaded one, whose file has no curves."""
+    """Returns the figures of a report; ValueError for a loaded report, whose file has no curves."""
     curves, consistency = _curves(report), report.consistency
     figures = []
     if consistency is not None:
