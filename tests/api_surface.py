@@ -9,8 +9,6 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Iterator
-from typing import Any
 
 import pml_ext
 import pml_ext.distributed
@@ -26,12 +24,12 @@ from pml_ext.cli import parsers_of_commands
 from pml_ext.runner.config.defaults import get_cfg
 
 
-def surface() -> dict[str, str]:
+def surface():
     """Dotted name -> signature of what users import, type on the command line, or write into a YAML."""
     return dict(sorted([*_python(), *_command_line(), *_config_keys()]))
 
 
-def _python() -> Iterator[tuple[str, str]]:
+def _python():
     ours = {
         pml_ext: pml_ext.__all__,
         pml_ext.losses: [*pml_ext.losses.OURS, *pml_ext.losses.CORRECTED, "ArcPairReducer"],
@@ -59,7 +57,7 @@ def _python() -> Iterator[tuple[str, str]]:
                 yield from _members(f"{module.__name__}.{name}", thing)
 
 
-def _members(owner: str, kind: type) -> Iterator[tuple[str, str]]:
+def _members(owner, kind):
     """The methods, properties and fields that a class adds to other libraries' bases, and its forward."""
     foreign = {name for base in kind.__mro__ if not base.__module__.startswith("pml_ext") for name in vars(base)}
     ours = {
@@ -80,7 +78,7 @@ def _members(owner: str, kind: type) -> Iterator[tuple[str, str]]:
             yield f"{owner}.{name}", _signature(member)
 
 
-def _signature(thing: Any) -> str:
+def _signature(thing):
     if not callable(thing):
         return type(thing).__name__
     # Modules may move; the names in them may not.
@@ -95,7 +93,7 @@ def _signature(thing: Any) -> str:
 _INSIDE = r"(?:[^\[\]]|\[[^\[\]]*\])*"
 
 
-def _command_line() -> Iterator[tuple[str, str]]:
+def _command_line():
     for command, its_parser in parsers_of_commands()[1].items():
         for action in its_parser._actions:
             name = " ".join(action.option_strings) or action.dest
@@ -104,8 +102,8 @@ def _command_line() -> Iterator[tuple[str, str]]:
             yield f"pml-ext {command} {name}", f"default={action.default!r}, required={required}"
 
 
-def _config_keys() -> Iterator[tuple[str, str]]:
-    def leaves(node: Any, prefix: str) -> Iterator[tuple[str, str]]:
+def _config_keys():
+    def leaves(node, prefix):
         for key, value in node.items():
             if isinstance(value, type(node)):
                 yield from leaves(value, f"{prefix}.{key}")

@@ -2,7 +2,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,17 +18,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)][: 1 + torch.cuda.is_available()])
-def device(request: pytest.FixtureRequest) -> torch.device:
+def device(request):
     """The CPU, and a GPU where there is one: pytest -m gpu."""
     return torch.device(request.param)
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
+def _seeded():
     torch.manual_seed(0)
 
 
-def real_data(name: str) -> Path:
+def real_data(name):
     """The folder of a real data set; skip if it is missing."""
     folder = DATA / name
     if not folder.is_dir():
@@ -38,13 +37,13 @@ def real_data(name: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
+def made_once(tmp_path_factory):
     """(name, make) -> a folder that `make` fills once for all of pytest's processes."""
     of_all = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         of_all = of_all.parent
 
-    def get(name: str, make: Callable[[Path], None]) -> Path:
+    def get(name, make):
         folder = of_all / name
         with FileLock(f"{folder}.lock"):
             if not folder.exists():
@@ -57,12 +56,12 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callab
 
 
 @pytest.fixture(scope="session")
-def installed(made_once: Callable[[str, Callable[[Path], None]], Path]) -> Path:
+def installed(made_once):
     """A folder with the wheel of this tree, installed."""
     return made_once("wheel", _install) / "installed"
 
 
-def _install(folder: Path) -> None:
+def _install(folder):
     root = Path(__file__).parents[1]
     copy = shutil.copytree(root, folder / "copy", ignore=shutil.ignore_patterns(".*", "__pycache__", "logs", "build"))
     pip = [sys.executable, "-m", "pip"]

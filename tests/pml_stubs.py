@@ -10,7 +10,6 @@ import inspect
 import textwrap
 from inspect import Parameter
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from torch import nn
@@ -29,7 +28,7 @@ _TYPES = {
 }
 
 
-def stub(room: ModuleType) -> str:
+def stub(room):
     """The text of the stub of PML's losses or miners."""
     name = room.__name__.split(".")[-1]
     result = "Tensor" if room is _pml.losses else "tuple[Tensor, ...]"
@@ -48,13 +47,13 @@ def stub(room: ModuleType) -> str:
     return "\n".join(lines) + "\n"
 
 
-def classes_of(room: ModuleType) -> dict[str, type]:
+def classes_of(room):
     """Those that pml_ext exports."""
     found = {name: kind for name, kind in sorted(vars(room).items()) if inspect.isclass(kind)}
     return {name: kind for name, kind in found.items() if name not in losses.CORRECTED}
 
 
-def arguments_of(kind: type) -> list[Parameter]:
+def arguments_of(kind):
     """What a constructor takes, and what it hands on by *args and **kwargs to the constructors of its bases."""
     found: dict[str, Parameter] = {}
     passed: set[str] = set()  # a constructor's own arguments to its base, which a caller cannot give as well
@@ -77,7 +76,7 @@ def arguments_of(kind: type) -> list[Parameter]:
     return sorted(found.values(), key=lambda one: one.kind)
 
 
-def _written(parameters: list[Parameter]) -> str:
+def _written(parameters):
     written = [f"{one.name}: {_type_of(one)}{'' if one.default is one.empty else ' = ...'}" for one in parameters]
     keywords = sum(one.kind is one.KEYWORD_ONLY for one in parameters)
     if keywords:
@@ -85,7 +84,7 @@ def _written(parameters: list[Parameter]) -> str:
     return "".join(f", {text}" for text in written)
 
 
-def _type_of(one: Parameter) -> str:
+def _type_of(one):
     if isinstance(one.default, bool):
         return "bool"
     # Text may stand for a number or an object, as in triplets_per_anchor="all".

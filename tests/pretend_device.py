@@ -7,10 +7,9 @@ tensors through gloo, and, as with NCCL, no others.
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -48,16 +47,16 @@ FREE = 2**30
 
 
 class _Module(getattr(backend_registration, "_DummyBackendModule", object)):  # type: ignore[misc]
-    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+    def get_amp_supported_dtype(self):
         return [torch.float16, torch.bfloat16]
 
-    def mem_get_info(self, device: torch.device) -> tuple[int, int]:
+    def mem_get_info(self, device):
         return FREE, 2**34
 
-    def memory_reserved(self, device: torch.device) -> int:
+    def memory_reserved(self, device):
         return FREE + 2**20
 
-    def memory_allocated(self, device: torch.device) -> int:
+    def memory_allocated(self, device):
         return 2**20
 
 
@@ -75,7 +74,7 @@ class PretendTensor(Tensor):
     raw: Tensor
 
     @staticmethod
-    def __new__(cls, raw: Tensor) -> "PretendTensor":
+    def __new__(cls, raw):
         made = torch.Tensor._make_wrapper_subclass(
             cls,
             raw.shape,
@@ -88,24 +87,24 @@ class PretendTensor(Tensor):
         made.raw = raw
         return made
 
-    def __repr__(self) -> str:  # type: ignore[override]
+    def __repr__(self):  # type: ignore[override]
         return f"pretend({self.raw!r})"
 
-    def tolist(self) -> Any:
+    def tolist(self):
         _wrote_down("tolist")
         return self.raw.tolist()
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
         return _run(function, args, kwargs or {})
 
 
 _WAITED: list[Wait] = []
 
 
-def _wrote_down(what: str) -> None:
+def _wrote_down(what):
     frame = sys._getframe(1)
     here = Path(__file__)
     while frame is not None:
@@ -118,7 +117,7 @@ def _wrote_down(what: str) -> None:
     _WAITED.append(Wait(what, "the backward pass", 0))
 
 
-def _run(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def _run(function, args, kwargs):
     flat, _ = tree_flatten((args, kwargs))
     ours = [value for value in flat if isinstance(value, PretendTensor)]
     plain = [value for value in flat if isinstance(value, Tensor) and not isinstance(value, PretendTensor)]
@@ -149,14 +148,14 @@ def _run(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return args[0]
     by_raw = {id(value.raw): value for value in ours}
 
-    def wrapped(value: Tensor) -> Tensor:
+    def wrapped(value):
         known = by_raw.get(id(value))
         return PretendTensor(value) if known is None else known
 
     return tree_map_only(Tensor, wrapped, found)
 
 
-def _look_for_a_wait(function: Any, packet: Any, args: Any, kwargs: dict[str, Any], to_device: bool) -> None:
+def _look_for_a_wait(function, packet, args, kwargs, to_device):
     leaves_device = packet is aten._to_copy and kwargs.get("device") is not None and not to_device
     if packet in _WAITS:
         _wrote_down(_WAITS[packet])
@@ -175,7 +174,7 @@ def _look_for_a_wait(function: Any, packet: Any, args: Any, kwargs: dict[str, An
 class _FromData(TorchFunctionMode):
     """Routes torch.tensor(data, device=…) and new_tensor through the CPU, as torch does for a GPU."""
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
         wanted = kwargs.get("device")
         if function is torch.tensor and wanted is not None and torch.device(wanted).type == NAME:
@@ -188,12 +187,12 @@ class _FromData(TorchFunctionMode):
 class _Factories(TorchDispatchMode):
     """Routes operators that create tensors on the device to it."""
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         return _run(function, args, kwargs or {})
 
 
 @contextmanager
-def pretend_device() -> Iterator[torch.device]:
+def pretend_device():
     """The device, inside the block."""
     if torch._C._get_privateuse1_backend_name() != NAME:
         backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
@@ -203,7 +202,7 @@ def pretend_device() -> Iterator[torch.device]:
 
 
 @contextmanager
-def waits() -> Iterator[Counter[Wait]]:
+def waits():
     """The synchronisations inside the block, available after it."""
     found: Counter[Wait] = Counter()
     before = len(_WAITED)
@@ -211,7 +210,7 @@ def waits() -> Iterator[Counter[Wait]]:
     found.update(_WAITED[before:])
 
 
-def values(tensor: Tensor) -> Tensor:
+def values(tensor):
     """A device tensor on the CPU, without counting."""
     assert isinstance(tensor, PretendTensor)
     return tensor.raw

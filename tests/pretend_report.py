@@ -31,11 +31,11 @@ LARGE = {"TCMLoss": 34, "TCMLoss(divide_by='all')": 34, "CITLoss": 34, "LoOp(Mul
 class Mined(nn.Module):
     """A loss with a miner."""
 
-    def __init__(self, loss: nn.Module, miner: nn.Module) -> None:
+    def __init__(self, loss, miner):
         super().__init__()
         self.loss, self.miner = loss, miner
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, embeddings, labels):
         value: Tensor = self.loss(embeddings, labels, self.miner(embeddings, labels))
         return value
 
@@ -72,14 +72,14 @@ CASES: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def batch(classes: int = CLASSES, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+def batch(classes=CLASSES, dtype=torch.float32):
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(classes).repeat_interleave(PER_CLASS)
     embeddings = torch.randn(classes, SIZE, generator=generator)[labels]
     return (embeddings + torch.randn(len(labels), SIZE, generator=generator)).to(dtype), labels
 
 
-def on_both(make: Callable[[], nn.Module], embeddings: Tensor, labels: Tensor, *, on_host: bool) -> dict[str, Any]:
+def on_both(make, embeddings, labels, *, on_host):
     """Differences of value and gradient between CPU and device, and the synchronisations."""
     torch.manual_seed(0)
     loss = make()
@@ -108,7 +108,7 @@ def on_both(make: Callable[[], nn.Module], embeddings: Tensor, labels: Tensor, *
 class TrainingStep(nn.Module):
     """One step of the runner without a trainer."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.module = module_of(DIGITS, load_train_set(DIGITS.DATASETS, grey=True)).train()
         trainer = SimpleNamespace(world_size=1, global_step=1, current_epoch=0, log_every_n_steps=50, loggers=[])
@@ -116,18 +116,18 @@ class TrainingStep(nn.Module):
         self.module._trainer = trainer  # type: ignore[assignment]
         self.module.log = self.module.log_dict = lambda *_, **__: None  # type: ignore[method-assign,assignment]
 
-    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, images, labels):
         batch = {"images": images, "targets": labels, "camids": labels, "rows": labels, "img_paths": [""] * 32}
         value: Tensor = self.module.training_step(batch, 0)
         return value
 
 
-def of_a_training_step() -> dict[str, Any]:
+def of_a_training_step():
     images, labels = 255 * torch.rand(32, 1, 8, 8), torch.arange(32) % 5
     return on_both(TrainingStep, images, labels, on_host=False)
 
 
-def of_the_device_itself() -> dict[str, Any]:
+def of_the_device_itself():
     """The synchronisations of operations that wait and of some that do not, and the error of mixed devices."""
     with pretend_device() as device:
         x = torch.arange(4.0).to(device, non_blocking=True)
@@ -151,7 +151,7 @@ def of_the_device_itself() -> dict[str, Any]:
     raise AssertionError("mixed devices are no error")
 
 
-def main() -> None:
+def main():
     warnings.simplefilter("ignore")
     with pretend_device():
         pass

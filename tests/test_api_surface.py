@@ -8,7 +8,7 @@ from tests.api_surface import surface
 COMMITTED = Path(__file__).with_name("api_surface.json")
 
 
-def test_the_public_interface_matches_the_committed_list() -> None:
+def test_the_public_interface_matches_the_committed_list():
     before, now = json.loads(COMMITTED.read_text(encoding="utf-8")), surface()
     changed = [f"gone: {name} {before[name]}" for name in before if name not in now]
     changed += [f"new: {name} {now[name]}" for name in now if name not in before]

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(not hasattr(pytorch_metric_learning.losses, "Smo
 SCRIPT = Path(__file__).parents[1] / "examples" / "benchmarks" / "losses.py"
 
 
-def output_of(script: str, *words: str) -> str:
+def output_of(script, *words):
     command = [sys.executable, str(SCRIPT.with_name(script)), *words]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -20,7 +20,7 @@ def output_of(script: str, *words: str) -> str:
     return done.stdout
 
 
-def test_a_table_replaces_its_older_values(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_table_replaces_its_older_values(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(SCRIPT.parent)
     from measure import show_table
 
@@ -44,6 +44,6 @@ def test_a_table_replaces_its_older_values(monkeypatch: pytest.MonkeyPatch, tmp_
         ("pipeline.py", "--images 2 --seconds 0.01", "| decode only | "),
     ],
 )
-def test_the_script_runs(script: str, words: str, shown: str, tmp_path: Path) -> None:
+def test_the_script_runs(script, words, shown, tmp_path):
     folder = ["--folder", str(tmp_path)] if script == "search.py" else []
     assert shown in output_of(script, *words.split(), *folder)

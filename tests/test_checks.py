@@ -1,5 +1,3 @@
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,7 @@ from pml_ext import functional, losses, metrics, miners
 from pml_ext._checks import check_indices_tuple, check_labels, check_number, check_switch, check_whole
 
 
-def test_booleans_and_whole_numbers_become_int64() -> None:
+def test_booleans_and_whole_numbers_become_int64():
     for dtype in (torch.bool, torch.bfloat16, torch.float64):
         ids = check_labels(torch.tensor([0, 1, 1]).to(dtype), 3)
         assert ids.dtype == torch.int64 and ids.tolist() == [0, 1, 1]
@@ -20,14 +18,14 @@ def test_booleans_and_whole_numbers_become_int64() -> None:
 
 
 @pytest.mark.parametrize("wrong", [0.5, torch.nan, torch.inf, -torch.inf, 1e30])
-def test_fractional_labels_are_errors_that_quote_the_first(wrong: float) -> None:
+def test_fractional_labels_are_errors_that_quote_the_first(wrong):
     with pytest.raises(ValueError, match=r"^cameras must be of integer type.*whole numbers; got torch\.float64 with"):
         check_labels(torch.tensor([0.0, wrong], dtype=torch.float64), 2, "cameras")
     with pytest.raises(ValueError, match=r"got torch\.complex64"):
         check_labels(torch.zeros(2, dtype=torch.complex64), 2)
 
 
-def test_indices() -> None:
+def test_indices():
     a, p, n = torch.tensor([0, 1]), torch.tensor([5, 0]), torch.tensor([0, 0, 3])
     check_indices_tuple((a, p, p), 2, 6)
     check_indices_tuple((a, p, n, n), 4, 6)
@@ -51,26 +49,26 @@ def test_indices() -> None:
         (check_switch, ["no", 1], "True or False"),
     ],
 )
-def test_values_of_another_kind_are_errors(check: Callable[..., None], values: list[object], expected: str) -> None:
+def test_values_of_another_kind_are_errors(check, values, expected):
     for value in values:
         with pytest.raises(ValueError, match=f"^option must be {expected}.*; got "):
             check(value, "option")
 
 
-def test_numpy_and_torch_scalars_are_numbers() -> None:
+def test_numpy_and_torch_scalars_are_numbers():
     scores, same = torch.tensor([0.9, 0.1]), torch.tensor([True, False])
     for far in (np.float32(1), np.int64(1), torch.tensor(1.0), 1):
         assert functional.tar_at_far(scores, same, far) == 1
 
 
-def test_excessive_sizes_are_errors_that_state_the_bound() -> None:
+def test_excessive_sizes_are_errors_that_state_the_bound():
     with pytest.raises(ValueError, match=r"at most 128 apart \(1075 MB\).*Divide wider scores"):
         functional.ScoreHistogram(-1, 10**9)
     with pytest.raises(ValueError, match=r"must fit in half the memory, \d+ GB; got 3 × 10{12}, which take 12000 GB"):
         losses.DiscriminativeLoss(3, 10**12)
 
 
-def test_references_of_another_width_or_type_are_errors() -> None:
+def test_references_of_another_width_or_type_are_errors():
     x, labels = torch.randn(6, 4), torch.arange(6) // 2
     for wrong in (torch.randn(6, 3), torch.randn(6, 4).double()):
         for compare in (losses.TCMLoss(), losses.LoOp("TripletMarginLoss"), losses.RecallAtKSurrogateLoss()):
@@ -80,7 +78,7 @@ def test_references_of_another_width_or_type_are_errors() -> None:
             miners.LoOpMiner(MultiSimilarityMiner())(x, labels, wrong, labels)
 
 
-def test_arguments_of_the_wrong_type_give_clear_errors() -> None:
+def test_arguments_of_the_wrong_type_give_clear_errors():
     scores, same = torch.rand(4), torch.tensor([True, False, True, False])
     x = torch.eye(4)
     for call, message in {
@@ -93,7 +91,7 @@ def test_arguments_of_the_wrong_type_give_clear_errors() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16])
-def test_indices_of_unsupported_integer_types_are_errors(dtype: torch.dtype) -> None:
+def test_indices_of_unsupported_integer_types_are_errors(dtype):
     x, labels = torch.randn(4, 2), torch.tensor([0, 0, 1, 1])
     indices = tuple(torch.tensor([i], dtype=dtype) for i in (0, 1, 2))
     for loss in (losses.CITLoss(), losses.HPHNTripletLoss()):
@@ -105,7 +103,7 @@ def test_indices_of_unsupported_integer_types_are_errors(dtype: torch.dtype) -> 
 
 
 @pytest.mark.parametrize("kind", [losses.CITLoss, losses.SmoothAPLoss, miners.HPHNMiner])
-def test_wrong_arguments_of_pml_are_refused_at_once(kind: type) -> None:
+def test_wrong_arguments_of_pml_are_refused_at_once(kind):
     wrong = {"distance": "cosine", "collect_stats": "yes"}
     if kind is not miners.HPHNMiner:
         wrong |= {"reducer": MeanReducer, "embedding_reg_weight": torch.nan}

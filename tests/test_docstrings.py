@@ -1,7 +1,6 @@
 """Everything public has an example in its docstring, which pytest runs (--doctest-modules)."""
 
 import inspect
-from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
@@ -20,7 +19,7 @@ OURS: dict[ModuleType, list[str]] = {
 }
 
 
-def public() -> Iterator[tuple[str, object]]:
+def public():
     for module, names in OURS.items():
         for name in names:
             thing = getattr(module, name)
@@ -29,10 +28,10 @@ def public() -> Iterator[tuple[str, object]]:
 
 
 @pytest.mark.parametrize(("name", "thing"), list(public()), ids=[name for name, _ in public()])
-def test_has_an_example(name: str, thing: object) -> None:
+def test_has_an_example(name, thing):
     text = inspect.getdoc(thing) or ""
     assert ">>> " in text, f"{name} has no example in its docstring"
 
 
-def test_public_names_were_found() -> None:
+def test_public_names_were_found():
     assert len(list(public())) > 70

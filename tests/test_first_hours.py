@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,7 +44,7 @@ pml = PMLCalculator(include=("precision_at_1",), k=1).get_accuracy(embeddings, l
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_trainer_of_pml_with_memory_miner_and_calculator() -> None:
+def test_a_trainer_of_pml_with_memory_miner_and_calculator():
     """Our loss in PML's memory in PML's trainer, without register()."""
     found: dict[str, Any] = {}
     exec(TRAINER, found)
@@ -55,7 +54,7 @@ def test_a_trainer_of_pml_with_memory_miner_and_calculator() -> None:
 
 
 @pytest.mark.slow
-def test_a_wheel_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
+def test_a_wheel_in_an_empty_folder(installed, tmp_path):
     """Installed without a clone: a config by name, trained; types are tested in test_typing.py."""
     for command in (
         ["copy", "swap_in_a_torch_loop.py"],

@@ -1,6 +1,5 @@
 import copy
 import pickle
-from typing import Any
 
 import pytest
 import torch
@@ -44,24 +43,24 @@ ALL = {**OF_ONE_SIGN, "FastAPLoss": losses.FastAPLoss, "SupConLoss": losses.SupC
 quiet = pytest.mark.filterwarnings("ignore:Using a non-tuple sequence:UserWarning")  # PML's HistogramLoss
 
 
-def batch(seed: int = 0, spread: float = 1.0) -> tuple[Tensor, Tensor]:
+def batch(seed=0, spread=1.0):
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(5).repeat_interleave(3)
     centres, noise = torch.randn(2, 15, 6, dtype=torch.float64, generator=generator)
     return 1.2 * centres[labels] + spread * noise, labels
 
 
-def similarity(loss: Any, x: Tensor) -> Tensor:
+def similarity(loss, x):
     matrix: Tensor = loss.distance(x)
     return matrix if loss.distance.is_inverted else -matrix
 
 
-def masks(labels: Tensor) -> tuple[Tensor, Tensor]:
+def masks(labels):
     same = labels[:, None] == labels
     return same & ~torch.eye(len(labels), dtype=torch.bool), ~same
 
 
-def general_pair_weighting_error(name: str, seed: int) -> float:
+def general_pair_weighting_error(name, seed):
     """Relative difference between the loss's gradient and that of F = Σ_N w S − Σ_P w S with constant w."""
     x, labels = batch(seed)
     loss = ALL[name]()
@@ -75,7 +74,7 @@ def general_pair_weighting_error(name: str, seed: int) -> float:
 
 @quiet
 @pytest.mark.parametrize("name", OF_ONE_SIGN)
-def test_weights_reproduce_the_gradient_of_the_loss(name: str) -> None:
+def test_weights_reproduce_the_gradient_of_the_loss(name):
     assert max(general_pair_weighting_error(name, seed) for seed in range(2)) < 1e-6
 
 
@@ -83,14 +82,14 @@ def test_weights_reproduce_the_gradient_of_the_loss(name: str) -> None:
     "name",
     ["MultiSimilarityLoss", "SupConLoss", "FastAPLoss", "CITLoss", "SmoothAPLoss"],
 )
-def test_weights_equal_finite_differences(name: str) -> None:
+def test_weights_equal_finite_differences(name):
     x, labels = batch()
     loss = ALL[name]()
     matrix = loss.distance(x)
 
-    def value(moved: Tensor) -> float:
+    def value(moved):
         class Fixed(type(loss.distance)):  # type: ignore[misc]
-            def forward(self, *args: Any) -> Tensor:
+            def forward(self, *args):
                 return moved.clone()
 
         twin = copy.deepcopy(loss)
@@ -106,7 +105,7 @@ def test_weights_equal_finite_differences(name: str) -> None:
         assert float(weights[i, j]) == pytest.approx(abs(slope), rel=1e-5, abs=1e-8), (i, j)
 
 
-def test_weights_of_distance_losses_refer_to_distances() -> None:
+def test_weights_of_distance_losses_refer_to_distances():
     x, labels = batch()
     loss = losses.ContrastiveLoss(pos_margin=0.1, neg_margin=1.1, reducer=reducers.SumReducer())
     d = torch.cdist(normalize(x), normalize(x))
@@ -118,7 +117,7 @@ def test_weights_of_distance_losses_refer_to_distances() -> None:
     assert torch.equal(pair_weights(squared, x, labels), 12.0 * positive + 2.0 * negative)
 
 
-def test_mined_pairs_only() -> None:
+def test_mined_pairs_only():
     x, labels = batch()
     mined = miners.MultiSimilarityMiner(0.1)(x, labels)
     weights = pair_weights(losses.MultiSimilarityLoss(), x, labels, mined)
@@ -131,7 +130,7 @@ def test_mined_pairs_only() -> None:
 
 @quiet
 @pytest.mark.parametrize("name", ["DynamicSoftMarginLoss", "MarginLoss", "CITLoss"])
-def test_the_loss_is_left_unchanged(name: str) -> None:
+def test_the_loss_is_left_unchanged(name):
     x, labels = batch()
     x.requires_grad_()
     loss = ALL[name]()
@@ -148,7 +147,7 @@ def test_the_loss_is_left_unchanged(name: str) -> None:
     assert pickle.dumps(loss) == before
 
 
-def test_warnings_of_the_loss_are_not_consumed() -> None:
+def test_warnings_of_the_loss_are_not_consumed():
     loss, x = TCMLoss(), torch.randn(3, 4)
     with pytest.warns(UserWarning, match="no positive"):
         pair_weights(loss, x, torch.arange(3))
@@ -157,7 +156,7 @@ def test_warnings_of_the_loss_are_not_consumed() -> None:
 
 
 class Blind(losses.BaseMetricLossFunction):
-    def compute_loss(self, embeddings: Tensor, *args: Any) -> dict[str, Any]:
+    def compute_loss(self, embeddings, *args):
         return {"loss": {"losses": embeddings.sum(), "indices": None, "reduction_type": "already_reduced"}}
 
 
@@ -181,7 +180,7 @@ TABLE_1 = {
 DIFFERENT = {("n_pairs", None): "NP", ("binomial_deviance", 0.1): "SNP", ("uniform", None): ""}
 
 
-def trained_batch() -> tuple[Tensor, Tensor]:
+def trained_batch():
     """Overlapping classes: positives from 0.20, negatives up to 0.88, nothing beyond 0.9 that a shift would clip."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(5).repeat_interleave(4)
@@ -190,14 +189,14 @@ def trained_batch() -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize(("weighting", "mining"), [*TABLE_1, *DIFFERENT])
-def test_table_1(weighting: str, mining: float | None) -> None:
+def test_table_1(weighting, mining):
     found = similarity_dependence(PairWeightingLoss(weighting, mining), *trained_batch())
     assert found.kinds == {**TABLE_1, **DIFFERENT}[weighting, mining], found
     if mining is None:
         assert similarity_dependence(weighting, *trained_batch()) == found
 
 
-def test_similarity_is_the_negative_of_a_distance() -> None:
+def test_similarity_is_the_negative_of_a_distance():
     loss = losses.ContrastiveLoss(neg_margin=1.0, reducer=reducers.SumReducer())
     found = similarity_dependence(loss, *trained_batch(), shift=0.2)
     assert found.kinds == "S" and found.self_similarity == 1.0
@@ -205,7 +204,7 @@ def test_similarity_is_the_negative_of_a_distance() -> None:
     assert similarity_dependence(triplet, *trained_batch()).kinds == "P"
 
 
-def test_the_histogram_loss_depends_on_the_level_only_through_bins() -> None:
+def test_the_histogram_loss_depends_on_the_level_only_through_bins():
     """Paper: P. A shift by whole bins moves pairs and histograms equally, up to the last bin."""
     x, labels = trained_batch()
     bins = 2 / 100
@@ -216,7 +215,7 @@ def test_the_histogram_loss_depends_on_the_level_only_through_bins() -> None:
     assert between_nodes.kinds == "SP" and between_nodes.self_similarity > 0.1
 
 
-def test_16_bits_and_autocast() -> None:
+def test_16_bits_and_autocast():
     x, labels = batch()
     loss = losses.MultiSimilarityLoss(beta=5)
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
@@ -235,13 +234,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("loss", "message"), REFUSED, ids=lambda value: type(value).__name__)
-def test_losses_without_pair_weights(loss: Any, message: str) -> None:
+def test_losses_without_pair_weights(loss, message):
     for inspect in (pair_weights, similarity_dependence):
         with pytest.raises(TypeError, match=message):
             inspect(loss, *batch())
 
 
-def test_errors() -> None:
+def test_errors():
     x, labels = batch()
     loss, blunt = losses.MultiSimilarityLoss(), PairWeightingLoss("contrastive", neg_margin=1.0)
     for given, options, message in (

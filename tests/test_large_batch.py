@@ -2,7 +2,6 @@
 
 import copy
 import weakref
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,29 +14,29 @@ from pml_ext.losses import LoOp, PairWeightingLoss, RecallAtKSurrogateLoss, Soft
 Gradients = dict[str, Tensor]
 
 
-def network(*, dropout: float = 0.0, norm: bool = False) -> nn.Sequential:
+def network(*, dropout=0.0, norm=False):
     torch.manual_seed(0)
     middle: list[nn.Module] = [nn.BatchNorm1d(24)] if norm else []
     return nn.Sequential(nn.Linear(12, 24), *middle, nn.ReLU(), nn.Dropout(dropout), nn.Linear(24, 8))
 
 
-def batch(size: int = 24) -> tuple[Tensor, Tensor]:
+def batch(size=24):
     torch.manual_seed(5)
     return torch.randn(size, 12), torch.arange(size) % 6
 
 
-def gradients(*modules: nn.Module) -> Gradients:
+def gradients(*modules):
     return {f"{n}.{name}": p.grad for n, module in enumerate(modules) for name, p in module.named_parameters()}
 
 
-def assert_equal_in_norm(found: Gradients, expected: Gradients) -> None:
+def assert_equal_in_norm(found, expected):
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
         error = (found[name] - gradient).norm() / gradient.norm()
         assert error < 1e-5, f"{name}: {error:.1e}"
 
 
-def undivided(model: nn.Module, loss: nn.Module, size: int = 24) -> tuple[Tensor, Gradients]:
+def undivided(model, loss, size=24):
     model, loss = copy.deepcopy(model), copy.deepcopy(loss)
     inputs, labels = batch(size)
     value = loss(model(inputs), labels)
@@ -50,7 +49,7 @@ def undivided(model: nn.Module, loss: nn.Module, size: int = 24) -> tuple[Tensor
     "make_loss",
     [RecallAtKSurrogateLoss, lambda: LoOp(PairWeightingLoss()), lambda: SoftTripleLoss(6, 8)],
 )
-def test_gradients_are_those_of_the_undivided_batch(make_loss: Callable[[], nn.Module], chunk: int) -> None:
+def test_gradients_are_those_of_the_undivided_batch(make_loss, chunk):
     torch.manual_seed(1)
     model, loss = network(), make_loss()
     expected, by_name = undivided(model, loss)
@@ -66,17 +65,17 @@ def test_gradients_are_those_of_the_undivided_batch(make_loss: Callable[[], nn.M
 class Noted(nn.Module):
     """Notes what the module in it gives."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module):
         super().__init__()
         self.module, self.outputs = module, list[tuple[bool, Tensor]]()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         output: Tensor = self.module(x)
         self.outputs.append((output.requires_grad, output.detach().clone()))
         return output
 
 
-def test_dropout_draws_the_same_again() -> None:
+def test_dropout_draws_the_same_again():
     model = Noted(network(dropout=0.5))
     torch.manual_seed(9)
     step(model, batch(), PairWeightingLoss(), chunk=10)
@@ -92,10 +91,10 @@ def test_dropout_draws_the_same_again() -> None:
     assert torch.equal(after, torch.rand(3)), "what follows goes on behind the first pass"
 
 
-def test_autocast_around_it() -> None:
+def test_autocast_around_it():
     model, loss, seen = network(), PairWeightingLoss(), []
 
-    def noted(x: Tensor, y: Tensor) -> Tensor:
+    def noted(x, y):
         seen.append(x.dtype)
         value: Tensor = loss(x, y)
         return value
@@ -107,7 +106,7 @@ def test_autocast_around_it() -> None:
     torch.testing.assert_close(gradients(model), expected, rtol=4e-2, atol=1e-3)
 
 
-def test_a_gradient_scaler() -> None:
+def test_a_gradient_scaler():
     model, loss = network(), SoftTripleLoss(6, 8)
     _, expected = undivided(model, loss)
     scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
@@ -119,7 +118,7 @@ def test_a_gradient_scaler() -> None:
     assert_equal_in_norm(gradients(model, loss), expected)
 
 
-def test_batch_norm_goes_by_chunks_and_says_so_once() -> None:
+def test_batch_norm_goes_by_chunks_and_says_so_once():
     model, other = network(norm=True), network(norm=True)
     with pytest.warns(UserWarning, match="batch norm sees the statistics of 8 samples at a time"):
         step(model, batch(), PairWeightingLoss(), chunk=8)
@@ -133,7 +132,7 @@ def test_batch_norm_goes_by_chunks_and_says_so_once() -> None:
         torch.testing.assert_close(model.get_buffer(name), buffer)
 
 
-def test_spectral_norms_buffers_are_replayed() -> None:
+def test_spectral_norms_buffers_are_replayed():
     torch.manual_seed(0)
     model = Noted(nn.utils.parametrizations.spectral_norm(nn.Linear(12, 8)))
     step(model, batch(), PairWeightingLoss(), chunk=8)
@@ -148,17 +147,17 @@ class Found(NamedTuple):
 
 
 class WithScores(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.body, self.scores = network(), nn.Linear(8, 6)
 
-    def forward(self, x: Tensor, weight: Tensor) -> Found:
+    def forward(self, x, weight):
         features = self.body(x) * weight[:, None]
         return Found((features, features[:, :4]), None, self.scores(features))
 
 
-def test_several_inputs_and_outputs() -> None:
-    def loss(found: Found, labels: Tensor) -> Tensor:
+def test_several_inputs_and_outputs():
+    def loss(found, labels):
         assert found.nothing is None
         value: Tensor = sum(PairWeightingLoss()(part, labels) for part in found.features) + nn.functional.cross_entropy(
             found.scores, labels
@@ -177,11 +176,11 @@ def test_several_inputs_and_outputs() -> None:
     assert model.scores.weight.grad is None and model.body[0].weight.grad is not None  # which has no part in the loss
 
 
-def test_graphs_do_not_grow_with_the_batch() -> None:
-    def most_kept(size: int) -> int:
+def test_graphs_do_not_grow_with_the_batch():
+    def most_kept(size):
         alive, most = weakref.WeakSet[Tensor](), [0]
 
-        def keep(x: Tensor) -> Tensor:
+        def keep(x):
             kept = x.detach().clone()
             alive.add(kept)
             most[0] = max(most[0], sum(len(one) for one in alive))
@@ -191,7 +190,7 @@ def test_graphs_do_not_grow_with_the_batch() -> None:
         inside = nn.Sequential(*model, nn.Tanh())
 
         class Counted(nn.Module):
-            def forward(self, x: Tensor) -> Tensor:
+            def forward(self, x):
                 with torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: kept):
                     output: Tensor = inside(x)
                 return output
@@ -203,7 +202,7 @@ def test_graphs_do_not_grow_with_the_batch() -> None:
 
 
 class Named(nn.Module):
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
+    def forward(self, x):
         return {"embeddings": x}
 
 
@@ -219,13 +218,13 @@ class Named(nn.Module):
         ({"model": Named()}, TypeError, "a tuple of tensors and None; got dict"),
     ],
 )
-def test_errors(change: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_errors(change, error, message):
     given: dict[str, Any] = {"model": network(), "batch": batch(), "loss": PairWeightingLoss(), "chunk": 10} | change
     with pytest.raises(error, match=message):
         step(given.pop("model"), given.pop("batch"), given.pop("loss"), **given)
 
 
 @pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
-def test_a_step_without_gradients_says_so(without: Any) -> None:
+def test_a_step_without_gradients_says_so(without):
     with without(), pytest.raises(ValueError, match=r"switched off here; call it outside of torch\.no_grad"):
         step(network(), batch(), PairWeightingLoss(), chunk=10)

@@ -18,11 +18,11 @@ FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CORE = ("functional", "losses", "miners", "distances", "distributed", "metrics")
 
 
-def room_of(module: str) -> str:
+def room_of(module):
     return module.split(".")[1] if "." in module else ""
 
 
-def imports_of(module: str, *, inside_functions: bool = False) -> set[str]:
+def imports_of(module, *, inside_functions=False):
     tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
     nodes = ast.walk(tree) if inside_functions else tree.body
     froms = [node for node in nodes if isinstance(node, ast.ImportFrom)]
@@ -31,7 +31,7 @@ def imports_of(module: str, *, inside_functions: bool = False) -> set[str]:
     return {name for name in found if name in MODULES} - {module}
 
 
-def test_imports_run_down_without_circles() -> None:
+def test_imports_run_down_without_circles():
     arrows = {module: imports_of(module) for module in MODULES}
     tuple(TopologicalSorter(arrows).static_order())  # a CycleError names the circle
     floors = {module: FLOOR.get(room_of(module), -1) for module in MODULES}
@@ -39,12 +39,12 @@ def test_imports_run_down_without_circles() -> None:
     assert not up, "imports from a room above"
 
 
-def test_the_core_never_imports_the_trainer() -> None:
+def test_the_core_never_imports_the_trainer():
     core = [module for module in MODULES if room_of(module) in CORE]
     imported = {found for module in core for found in imports_of(module, inside_functions=True)}
     assert not {found for found in imported if room_of(found) in ("runner", "search", "cli")}
 
 
-def test_import_pml_ext_is_light() -> None:
+def test_import_pml_ext_is_light():
     code = "import sys, pml_ext; sys.exit(bool({'torch', 'numpy', 'pytorch_metric_learning'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

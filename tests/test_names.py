@@ -16,11 +16,11 @@ from pml_ext.runner.config.defaults import get_cfg
         ("x" * 10**6, ["x"], []),
     ],
 )
-def test_close_names_are_slips_of_the_finger_and_parts(value: str, known: list[str], expected: list[str]) -> None:
+def test_close_names_are_slips_of_the_finger_and_parts(value, known, expected):
     assert closest(value, known) == expected
 
 
-def test_a_hint_lists_all_names_only_if_they_are_few_or_none_is_close() -> None:
+def test_a_hint_lists_all_names_only_if_they_are_few_or_none_is_close():
     few, many = ["csv", "wandb"], [f"name{i}" for i in range(70)]
     assert hint("wandbb", few) == "; did you mean 'wandb'? Known: 'csv', 'wandb'"
     assert hint(5, few) == ". Known: 'csv', 'wandb'"

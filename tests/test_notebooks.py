@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,12 +28,12 @@ nbformat.write(notebook, sys.argv[2])
 """
 
 
-def last_output(notebook: dict[str, Any]) -> dict[str, Any]:
+def last_output(notebook):
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     return code[-1]["outputs"][-1]
 
 
-def shortened(notebook: dict[str, Any], words: str, instead: str) -> dict[str, Any]:
+def shortened(notebook, words, instead):
     """The notebook with some words replaced."""
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert any(words in line for cell in code for line in cell["source"]), words
@@ -46,7 +45,7 @@ def shortened(notebook: dict[str, Any], words: str, instead: str) -> dict[str, A
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_runs_and_ends_with_a_figure(path: Path, tmp_path: Path) -> None:
+def test_notebook_runs_and_ends_with_a_figure(path, tmp_path):
     pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     if path.stem == "choose_a_threshold":

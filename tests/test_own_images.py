@@ -5,7 +5,6 @@ import shlex
 import zipfile
 from pathlib import Path
 
-import pytest
 import torch
 from PIL import Image
 
@@ -19,7 +18,7 @@ SMALL = ["INPUT.SIZE_TRAIN", "[32,32]", "INPUT.SIZE_TEST", "[32,32]", "SOLVER.MA
 SMALL += ["SOLVER.IMS_PER_BATCH", "16", "DATALOADER.NUM_WORKERS", "0"]
 
 
-def unpack(folder: Path) -> None:
+def unpack(folder):
     """Class folders of 8 kinds with 16 photographs, queries of another kind, and 8 new kinds with 6."""
     with zipfile.ZipFile(real_data("grocery") / "grocery.zip") as archive:
         images = [name for name in sorted(archive.namelist()) if name.endswith(".jpg")]
@@ -32,7 +31,7 @@ def unpack(folder: Path) -> None:
     (folder / "products" / every[::9][-1]).rename(folder / "queries")
 
 
-def test_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_guide(tmp_path, monkeypatch, capfd):
     unpack(tmp_path)
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```sh\n(.*?)```", GUIDE.read_text("utf-8"), re.S)

@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,12 +26,12 @@ ROWS = headers.all_rows()
 FROM_SCRATCH = ["MODEL.BACKBONE.PRETRAIN", "False"]
 
 
-def test_the_pages_are_up_to_date() -> None:
+def test_the_pages_are_up_to_date():
     done = subprocess.run([sys.executable, str(EXAMPLES / "write_pages.py"), "--check"], capture_output=True, text=True)
     assert done.returncode == 0, f"run python examples/papers/write_pages.py: {done.stderr}"
 
 
-def test_every_config_of_a_paper_is_on_its_page() -> None:
+def test_every_config_of_a_paper_is_on_its_page():
     papers_of = {CONFIGS / base: key for key, paper in write_pages.read_papers().items() for base in paper["bases"]}
     assert [base for base in papers_of if not base.is_file()] == []
     checked = 0
@@ -46,13 +45,13 @@ def test_every_config_of_a_paper_is_on_its_page() -> None:
     assert checked > 20
 
 
-def test_no_duplicate_rows() -> None:
+def test_no_duplicate_rows():
     keys = [(row.paper, row.experiment, row.name, row.data) for row in ROWS]
     assert [key for key in keys if keys.count(key) > 1] == []
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.overrides], ids=lambda row: f"{row.config} {row.overrides}")
-def test_overrides_of_rows_can_run(row: Any) -> None:
+def test_overrides_of_rows_can_run(row):
     cfg = load_config(CONFIGS / row.config, FROM_SCRATCH + row.opts())
     assert [str(problem) for problem in unsupported(cfg)] == []
     build_losses(cfg.MODEL.LOSSES, num_classes=100, output_size=lambda _: 512)
@@ -75,7 +74,7 @@ _BASE_: Base.yml
 """
 
 
-def config(folder: Path, monkeypatch: pytest.MonkeyPatch, header: str) -> Path:
+def config(folder, monkeypatch, header):
     monkeypatch.setattr(headers, "CONFIGS", folder / "configs")
     (folder / "configs").mkdir()
     (folder / "configs" / "Base.yml").write_text("# Differs: the epochs\nSEED: 1\n", encoding="utf-8")
@@ -84,7 +83,7 @@ def config(folder: Path, monkeypatch: pytest.MonkeyPatch, header: str) -> Path:
     return path
 
 
-def test_a_header_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_header_is_read(tmp_path, monkeypatch):
     first, second = headers.rows_of(config(tmp_path, monkeypatch, HEADER))
     of_the_file = ["the epochs", "Paper: one network; here: another"]
     assert first == headers.Row(
@@ -104,15 +103,13 @@ def test_a_header_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ("2026-01-31; ", "", "Ours needs numbers; data; YYYY-MM-DD; commit; got"),
     ],
 )
-def test_malformed_headers_are_errors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, message: str
-) -> None:
+def test_malformed_headers_are_errors(tmp_path, monkeypatch, old, new, message):
     assert old in HEADER
     with pytest.raises(headers.HeaderError, match=message):
         headers.rows_of(config(tmp_path, monkeypatch, HEADER.replace(old, new)))
 
 
-def row(name: str = "MS", experiment: str = "Table 2", data: str = "CUB", **others: Any) -> headers.Row:
+def row(name="MS", experiment="Table 2", data="CUB", **others):
     return headers.Row("it.yml", "LoOp", experiment, name, data, **{"reported": "R@1 50.9"} | others)
 
 
@@ -123,12 +120,12 @@ def row(name: str = "MS", experiment: str = "Table 2", data: str = "CUB", **othe
         ([*ROWS, row(name="MSS")], r"`rows` of Table 2 of LoOp and the configs differ in \['MSS'\]"),
     ],
 )
-def test_pages_have_exactly_the_listed_rows(rows: list[headers.Row], message: str) -> None:
+def test_pages_have_exactly_the_listed_rows(rows, message):
     with pytest.raises(headers.HeaderError, match=message):
         write_pages.pages(rows)
 
 
-def test_configs_whose_weights_are_not_the_published_ones_say_which_file_they_need() -> None:
+def test_configs_whose_weights_are_not_the_published_ones_say_which_file_they_need():
     for config in {row.config for row in ROWS}:
         backbone = load_config(CONFIGS / config).MODEL.BACKBONE
         # Without a tag, timm loads weights that were fine-tuned on ImageNet-1k.
@@ -137,7 +134,7 @@ def test_configs_whose_weights_are_not_the_published_ones_say_which_file_they_ne
         assert {"PRETRAIN_PATH" in row.needs for row in ROWS if row.config == config} == {needs_file}, config
 
 
-def test_files_in_commands_exist() -> None:
+def test_files_in_commands_exist():
     experiments = [one for paper in write_pages.read_papers().values() for one in paper["experiments"].values()]
     commands = [one["command"] for one in experiments if "command" in one]
     files = [file for command in commands for file in re.findall(r"(?:tests|examples|fastreid_configs)/\S+", command)]

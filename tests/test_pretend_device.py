@@ -48,7 +48,7 @@ BUDGET = {
 
 
 @pytest.fixture(scope="module")
-def report() -> dict[str, Any]:
+def report():
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.pretend_report"]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -57,12 +57,12 @@ def report() -> dict[str, Any]:
     return found
 
 
-def test_each_case_has_a_budget(report: dict[str, Any]) -> None:
+def test_each_case_has_a_budget(report):
     assert report["losses"].keys() == BUDGET.keys()
 
 
 @pytest.mark.parametrize("name", BUDGET)
-def test_values_and_gradients_equal_the_cpu(report: dict[str, Any], name: str) -> None:
+def test_values_and_gradients_equal_the_cpu(report, name):
     for way, found in report["losses"][name].items():
         assert found["size"] > 0, way
         assert found["value"] <= 1e-6, way
@@ -70,7 +70,7 @@ def test_values_and_gradients_equal_the_cpu(report: dict[str, Any], name: str) -
 
 
 @pytest.mark.parametrize("name", BUDGET)
-def test_the_host_waits_no_more_than_allowed(report: dict[str, Any], name: str) -> None:
+def test_the_host_waits_no_more_than_allowed(report, name):
     for way, allowed in zip((ON_DEVICE, ON_HOST), BUDGET[name], strict=True):
         found = report["losses"][name][way]["waits"]
         assert len(found) <= allowed, f"{way}: {len(found)} waits, {allowed} allowed: {'; '.join(found)}"
@@ -78,7 +78,7 @@ def test_the_host_waits_no_more_than_allowed(report: dict[str, Any], name: str) 
         assert len(report["losses"][name]["large"]["waits"]) <= BUDGET[name][1]
 
 
-def test_a_training_step_of_the_runner(report: dict[str, Any]) -> None:
+def test_a_training_step_of_the_runner(report):
     found = report["training step"]
     assert found["size"] > 0
     assert found["value"] <= 1e-6
@@ -87,7 +87,7 @@ def test_a_training_step_of_the_runner(report: dict[str, Any]) -> None:
     assert len(found["waits"]) <= 5, found["waits"]
 
 
-def test_the_device_detects_what_a_gpu_would(report: dict[str, Any]) -> None:
+def test_the_device_detects_what_a_gpu_would(report):
     """Mixed devices raise, and synchronisations are counted; otherwise the budgets above would be meaningless."""
     expected = ["boolean index", "copy to the CPU", *2 * ["copy to the device"], "item", "item", "nonzero", "tolist"]
     assert report["detected"]["waits"] == [*expected, "unique"]

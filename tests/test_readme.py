@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from email.parser import BytesParser
 from pathlib import Path
 
@@ -27,7 +26,7 @@ PRINTED = dict(re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", READM
 
 
 @pytest.fixture
-def _unregistered() -> Iterator[None]:
+def _unregistered():
     yield
     pml_ext.unregister()
 
@@ -35,9 +34,7 @@ def _unregistered() -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("_unregistered")
 @pytest.mark.parametrize(("page", "code"), RUN_HERE, ids=[f"{page}-{i}" for i, (page, _) in enumerate(RUN_HERE)])
-def test_python_blocks_run(
-    page: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_python_blocks_run(page, code, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(defaults._TEST, "REPORT", False)  # tests/reports has them
     exec(code, {"__name__": "__main__"})
@@ -45,9 +42,7 @@ def test_python_blocks_run(
     assert code not in PRINTED or capsys.readouterr().out == PRINTED[code]
 
 
-def test_the_threshold_is_the_one_that_the_readme_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_threshold_is_the_one_that_the_readme_shows(tmp_path, monkeypatch, capsys):
     """With the file that THRESHOLDS.md writes; the numbers of a line, as its words may be wrapped."""
     (code,) = [code for page, code in PYTHON if page == "examples/THRESHOLDS.md" and "np.savez" in code]
     command, lines = re.findall(r"^\$ pml-ext (threshold [^\n]+)\n(.*?)^```$", README, re.M | re.S)[0]
@@ -59,7 +54,7 @@ def test_the_threshold_is_the_one_that_the_readme_shows(
         assert printed[label] == pytest.approx(numbers, rel=1e-3), label
 
 
-def numbers_by_label(lines: str) -> dict[str, list[float]]:
+def numbers_by_label(lines):
     """First word of a line -> its numbers."""
     found = {}
     for line in lines.splitlines():
@@ -68,14 +63,14 @@ def numbers_by_label(lines: str) -> dict[str, list[float]]:
     return found
 
 
-def anchors(text: str) -> set[str]:
+def anchors(text):
     """GitHub's anchors of the headings."""
     headings = re.findall(r"^#+ (.+)$", _FENCED.sub("", text), re.M)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", TEXTS)
-def test_links_and_named_files_exist(page: str) -> None:
+def test_links_and_named_files_exist(page):
     configs = set(re.findall(r"fastreid_configs/[\w./-]+\.yml", TEXTS[page]))
     assert [path for path in sorted(configs) if not (ROOT / path).is_file()] == []
     links = _LINK.findall(re.sub(r"`[^`\n]*`", "", _FENCED.sub("", TEXTS[page])))
@@ -86,7 +81,7 @@ def test_links_and_named_files_exist(page: str) -> None:
         assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), link
 
 
-def test_a_wheels_description_has_absolute_links(tmp_path: Path) -> None:
+def test_a_wheels_description_has_absolute_links(tmp_path):
     pytest.importorskip("setuptools", minversion="77")  # the oldest that builds
     code = "import sys; from setuptools.build_meta import *; prepare_metadata_for_build_wheel(sys.argv[1])"
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
@@ -101,7 +96,7 @@ def test_a_wheels_description_has_absolute_links(tmp_path: Path) -> None:
     assert f"({repository}/raw/main/examples/pictures/one_threshold.png)" in description
 
 
-def test_the_readmes_tables_are_up_to_date() -> None:
+def test_the_readmes_tables_are_up_to_date():
     script = ROOT / "examples" / "readme_tables.py"
     done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, f"run python examples/readme_tables.py: {done.stderr}"

@@ -1,7 +1,6 @@
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 import pytorch_metric_learning.losses
@@ -15,17 +14,17 @@ PML_LOSSES, PML_MINERS = pytorch_metric_learning.losses, pytorch_metric_learning
 
 
 @pytest.fixture(autouse=True)
-def _unregistered() -> Iterator[None]:
+def _unregistered():
     pml_ext.unregister()
     yield
     pml_ext.unregister()
 
 
-def state() -> tuple[object, ...]:
+def state():
     return set(vars(PML_LOSSES)), set(vars(PML_MINERS))
 
 
-def test_names_are_registered_once_and_removed() -> None:
+def test_names_are_registered_once_and_removed():
     before = state()
     assert pml_ext.register() == [*losses.OURS, *miners.OURS]
     for name in losses.OURS:
@@ -40,7 +39,7 @@ def test_names_are_registered_once_and_removed() -> None:
     assert pml_ext.register() != []
 
 
-def test_name_conflicts_are_errors_without_side_effects(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_conflicts_are_errors_without_side_effects(monkeypatch):
     monkeypatch.setattr(PML_LOSSES, "DiscriminativeLoss", torch.nn.MSELoss, raising=False)
     before = state()
     with pytest.raises(ValueError, match=r"is already .*torch\.nn\.modules\.loss\.MSELoss.*pml_ext\.losses\.disc"):
@@ -50,7 +49,7 @@ def test_name_conflicts_are_errors_without_side_effects(monkeypatch: pytest.Monk
     assert PML_LOSSES.DiscriminativeLoss is torch.nn.MSELoss
 
 
-def test_import_leaves_pml_as_it_is_and_loads_nothing_else() -> None:
+def test_import_leaves_pml_as_it_is_and_loads_nothing_else():
     """Everything in its modules and in their classes, and that a memory then takes an unpickled loss of ours."""
     code = """
 import pickle, sys
@@ -80,7 +79,7 @@ pml.CrossBatchMemory(pickle.loads(bytes.fromhex(sys.argv[1])), embedding_size=4)
     assert (done.stdout.split("\n"), done.stderr) == (["set()", "[]", ""], "")
 
 
-def test_without_an_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_extra_the_error_says_what_to_install(monkeypatch):
     for loaded in ("pml_ext.search.embedder", "pml_ext.runner.modeling.losses.factory"):
         monkeypatch.delitem(sys.modules, loaded, raising=False)
     monkeypatch.setitem(sys.modules, "yacs.config", None)
@@ -88,7 +87,7 @@ def test_without_an_extra_the_error_says_what_to_install(monkeypatch: pytest.Mon
         _ = pml_ext.Embedder
 
 
-def test_the_package_lists_its_parts() -> None:
+def test_the_package_lists_its_parts():
     assert {"Embedder", "register", "losses", "miners", "metrics", "functional", "UserError"} <= set(dir(pml_ext))
     assert not {"Any", "import_module", "TYPE_CHECKING"} & set(dir(pml_ext))
     contents = str(pml_ext.__doc__)

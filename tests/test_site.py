@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def site(tmp_path_factory):
     """The text of each page, without tags."""
     folder = tmp_path_factory.mktemp("site")
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
@@ -34,7 +34,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {name: html.unescape(re.sub(r"<[^>]+>", "", page)) for name, page in pages.items()}
 
 
-def test_everything_public_has_its_example(site: dict[str, str]) -> None:
+def test_everything_public_has_its_example(site):
     for name, thing in public():
         module, _, own = name.rpartition(".")
         folder = f"api/{module.rpartition('.')[2]}"
@@ -47,12 +47,12 @@ def test_everything_public_has_its_example(site: dict[str, str]) -> None:
         assert own in site[folder], name
 
 
-def test_formulas_are_set(site: dict[str, str]) -> None:
+def test_formulas_are_set(site):
     for page, text in site.items():
         assert not re.search(r"\$\$\w|\\(frac|sum|sqrt|max)\b", text), page
 
 
-def test_pages_are_the_repositorys_own(site: dict[str, str]) -> None:
+def test_pages_are_the_repositorys_own(site):
     assert "Choose a threshold" in site["."]
     assert "PairWeightingLoss" in site["examples/LOSSES"]
     assert "Swap one loss in a PML loop" in site["examples/notebooks/swap_one_loss"]

@@ -2,7 +2,6 @@
 
 import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ CORNERS = np.array([[3.7, 2.2, 40.9, 60.4, 0.9], [-5.0, -3.0, 25.5, 30.5, 0.8], 
 
 
 @pytest.fixture(scope="module")
-def tracker() -> ModuleType:
+def tracker():
     spec = importlib.util.spec_from_file_location("tracker", SCRIPT)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -29,25 +28,25 @@ def tracker() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def model(tmp_path_factory):
     return small_model(tmp_path_factory.mktemp("model"), INPUT__SIZE_TRAIN=[24, 16], INPUT__SIZE_TEST=[24, 16])
 
 
 @pytest.fixture(scope="module")
-def frame(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
+def frame(tmp_path_factory):
     """Six emoji images as one BGR frame of about 96 × 128."""
     images = [cv2.imread(str(path)) for path in extract(tmp_path_factory.mktemp("images"), 6)]
     tiles = [cv2.resize(image, (44, 50)) for image in images]
     return np.vstack([np.hstack(tiles[:3]), np.hstack(tiles[3:])])
 
 
-def features(model: tuple[Path, Path], crops: list[np.ndarray]) -> torch.Tensor:
+def features(model, crops):
     """Of float RGB crops (h, w, 3) in 0–255: FastReID's models standardise inside, and the interfaces normalise."""
     batch = torch.from_numpy(np.stack(crops)).permute(0, 3, 1, 2)
     return by_hand(*network_of(*model), batch)
 
 
-def test_bot_sort(tracker: ModuleType, model: tuple[Path, Path], frame: np.ndarray) -> None:
+def test_bot_sort(tracker, model, frame):
     height, width = frame.shape[:2]
     crops = []
     for box in CORNERS:
@@ -61,7 +60,7 @@ def test_bot_sort(tracker: ModuleType, model: tuple[Path, Path], frame: np.ndarr
     assert interface.inference(frame, np.zeros((0, 5))) == [] == interface.inference(frame, None)
 
 
-def test_deep_oc_sort(tracker: ModuleType, model: tuple[Path, Path], frame: np.ndarray) -> None:
+def test_deep_oc_sort(tracker, model, frame):
     height, width = frame.shape[:2]
     boxes = np.round(CORNERS[:, :4]).astype(np.int32)
     boxes[:, [0, 2]] = boxes[:, [0, 2]].clip(0, width)
@@ -73,7 +72,7 @@ def test_deep_oc_sort(tracker: ModuleType, model: tuple[Path, Path], frame: np.n
     torch.testing.assert_close(torch.from_numpy(found), features(model, crops), atol=1e-5, rtol=0)
 
 
-def test_strongsort(tracker: ModuleType, model: tuple[Path, Path], frame: np.ndarray) -> None:
+def test_strongsort(tracker, model, frame):
     image = Image.fromarray(np.ascontiguousarray(frame[:, :, ::-1]))
     boxes = np.array([[3.7, 2.2, 40.4, 60.6], [-5.0, -3.0, 25.5, 30.5], [100.0, 60.0, 50.0, 90.0]])
     crops = [image.crop((b[0], b[1], b[0] + b[2], b[1] + b[3])) for b in boxes]
@@ -83,9 +82,7 @@ def test_strongsort(tracker: ModuleType, model: tuple[Path, Path], frame: np.nda
     torch.testing.assert_close(torch.from_numpy(found), expected, atol=1e-5, rtol=0)
 
 
-def test_the_script(
-    tracker: ModuleType, model: tuple[Path, Path], frame: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_script(tracker, model, frame, tmp_path, capsys):
     cv2.imwrite(str(tmp_path / "frame.png"), frame)
     tracker.main(*map(str, model), str(tmp_path / "frame.png"))
     assert -1 <= float(capsys.readouterr().out.removeprefix("cosine of the frame's halves ")) <= 1

@@ -50,7 +50,7 @@ WRONG = {
 
 
 @pytest.mark.slow
-def test_a_script_on_the_installed_wheel_passes_mypy_but_for_what_is_wrong(installed: Path, tmp_path: Path) -> None:
+def test_a_script_on_the_installed_wheel_passes_mypy_but_for_what_is_wrong(installed, tmp_path):
     first = SCRIPT.count("\n") + 1
     (tmp_path / "script.py").write_text("\n".join([SCRIPT + next(iter(WRONG)), *list(WRONG)[1:], ""]), encoding="utf-8")
     result = subprocess.run(
@@ -64,7 +64,7 @@ def test_a_script_on_the_installed_wheel_passes_mypy_but_for_what_is_wrong(insta
 
 
 @pytest.mark.slow
-def test_an_editable_install_is_a_path_that_type_checkers_follow(installed: Path) -> None:
+def test_an_editable_install_is_a_path_that_type_checkers_follow(installed):
     (wheel,) = installed.parent.glob("*editable*.whl")
     with zipfile.ZipFile(wheel) as archive:
         (path,) = (archive.read(name).decode() for name in archive.namelist() if name.endswith(".pth"))
@@ -72,13 +72,13 @@ def test_an_editable_install_is_a_path_that_type_checkers_follow(installed: Path
 
 
 @pytest.mark.parametrize("path", ROOMS, ids=lambda path: path.parent.name)
-def test_types_of_pml_are_those_of_its_constructors(path: Path) -> None:
+def test_types_of_pml_are_those_of_its_constructors(path):
     assert path.read_text(encoding="utf-8") == stub(ROOMS[path]), "run `python -m tests.pml_stubs`"
 
 
 @pytest.mark.filterwarnings("ignore:__array_wrap__")  # PML's LargeMarginSoftmaxLoss
 @pytest.mark.parametrize("room", ROOMS.values(), ids=lambda room: room.__name__)
-def test_pml_takes_the_arguments_that_the_types_name(room: object) -> None:
+def test_pml_takes_the_arguments_that_the_types_name(room):
     """At their defaults; the stub is right where no constructor finds one unknown or given twice."""
     needed = {"num_classes": 3, "embedding_size": 4, "loss": losses.TripletMarginLoss(), "losses": [losses.CITLoss()]}
     needed |= {"l": 3, "margin": 0.5, "Tn": 1.0, "mat_based_loss": True, "descriptors_dim": 4}
@@ -92,6 +92,6 @@ def test_pml_takes_the_arguments_that_the_types_name(room: object) -> None:
 
 
 @pytest.mark.parametrize("room", [distances, functional, losses, metrics, miners], ids=lambda room: room.__name__)
-def test_dir_lists_the_public_names_only(room: object) -> None:
+def test_dir_lists_the_public_names_only(room):
     assert dir(room) == sorted(room.__all__)  # type: ignore[attr-defined]
     assert all(getattr(room, name) is not None for name in dir(room))

@@ -11,11 +11,11 @@ FOLDER = Path(__file__).parents[1] / "examples" / "evidence"
 
 
 @pytest.fixture(autouse=True)
-def modules(monkeypatch: pytest.MonkeyPatch) -> None:
+def modules(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
 
 
-def test_methods_have_equal_trials_and_configs_accept_them() -> None:
+def test_methods_have_equal_trials_and_configs_accept_them():
     from whole import config_of, words
     from whole_grid import METHODS, SETS, TRIAL_SCHEDULE, WHOLE_SCHEDULE
 
@@ -27,14 +27,14 @@ def test_methods_have_equal_trials_and_configs_accept_them() -> None:
                 assert points[0]["SOLVER.BASE_LR"] == cfg.SOLVER.BASE_LR
 
 
-def test_compared_methods_are_run() -> None:
+def test_compared_methods_are_run():
     from whole_grid import ADDED, COMPARISONS, METHODS
 
     for base, method, _ in COMPARISONS:
         assert {base, method} <= METHODS.keys() | ADDED.keys()
 
 
-def test_runs_are_identified_by_their_full_config() -> None:
+def test_runs_are_identified_by_their_full_config():
     from store import TEST
     from whole import made
 
@@ -50,7 +50,7 @@ def test_runs_are_identified_by_their_full_config() -> None:
         assert made("glyphs", TEST, "triplet", {"SOLVER.BASE_LR": 0.01} | more, 0).fingerprint == run.fingerprint
 
 
-def test_validation_classes_are_not_trained_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_validation_classes_are_not_trained_on(monkeypatch, tmp_path):
     import torch
     import whole
 
@@ -70,7 +70,7 @@ def test_validation_classes_are_not_trained_on(monkeypatch: pytest.MonkeyPatch, 
     assert values == list(range(30))
 
 
-def _store_tests(folder: Path, set_name: str, methods: dict[str, np.ndarray]) -> None:
+def _store_tests(folder, set_name, methods):
     """(S, 3, C) of each method."""
     from store import TEST, Run, Store
 
@@ -83,7 +83,7 @@ def _store_tests(folder: Path, set_name: str, methods: dict[str, np.ndarray]) ->
             store.add(run, {"r1": r1, "map_at_r": map_at_r, "opis": opis, "epsilon_opis": opis})
 
 
-def _page(folder: Path) -> str:
+def _page(folder):
     from store import Store
     from whole_report import write_report
 
@@ -91,7 +91,7 @@ def _page(folder: Path) -> str:
     return (folder / "WHOLE_NETWORKS.md").read_text()
 
 
-def test_the_page_is_written_from_stored_runs(tmp_path: Path) -> None:
+def test_the_page_is_written_from_stored_runs(tmp_path):
     values = np.random.default_rng(0).random((3, 3, 20))
     _store_tests(tmp_path / "whole", "glyphs", {"triplet": values, "triplet_tcm": 0.8 * values})
     page = _page(tmp_path)
@@ -100,7 +100,7 @@ def test_the_page_is_written_from_stored_runs(tmp_path: Path) -> None:
     assert "trained twice" not in page
 
 
-def test_configs_have_the_validated_settings() -> None:
+def test_configs_have_the_validated_settings():
     from store import Store
     from whole import RESULTS, best_point, config_of, trials
     from whole_grid import METHODS, SETS

@@ -19,12 +19,12 @@ class Shop(NamedTuple):
     images: list[Path]
 
     @property
-    def model(self) -> list[str]:
+    def model(self):
         return ["--model", str(self.config), "MODEL.WEIGHTS", str(self.weights), "MODEL.DEVICE", "cpu"]
 
 
 @pytest.fixture(scope="session")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
+def shop(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shop")
     made = Shop(folder, *small_model(folder / "model"), extract(folder, 24))
     assert main(["embed", *made.model, *map(str, made.images), "--output", str(folder / "g")]) == 0

@@ -1,11 +1,8 @@
 """Files of embeddings, and what a command says about them."""
 
 import re
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pytest
 from sklearn.datasets import load_digits
 
 from pml_ext.cli import main
@@ -16,13 +13,13 @@ X = X - X.mean(axis=0)
 CAMERAS = np.arange(300) % 3
 
 
-def file(folder: Path, name: str = "e.npz", **arrays: Any) -> str:
+def file(folder, name="e.npz", **arrays):
     """300 scanned digits; `arrays` replace theirs, or are more."""
     np.savez(folder / name, **({"embeddings": X, "labels": Y} | arrays))
     return str(folder / name)
 
 
-def failure(capfd: pytest.CaptureFixture[str], *words: str) -> str:
+def failure(capfd, *words):
     """The one error of a command that ends with exit status 2, after lines about weights."""
     assert main(list(words)) == 2, words
     shown = capfd.readouterr().err.strip()
@@ -31,7 +28,7 @@ def failure(capfd: pytest.CaptureFixture[str], *words: str) -> str:
     return lines[0]
 
 
-def hits(shown: str) -> list[tuple[float, str, str]]:
+def hits(shown):
     """(score, decision, path) of each line of a search."""
     found = re.findall(r"^ +\d+ +(-?\d\.\d+)(?:  (accept|reject))?  (.+)$", shown, re.M)
     return [(float(score), decision, path) for score, decision, path in found]

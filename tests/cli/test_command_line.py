@@ -26,7 +26,7 @@ MISSING = {
 }  # fmt: skip
 
 
-def shown_by(words: list[str], capsys: pytest.CaptureFixture[str], status: int = 2) -> str:
+def shown_by(words, capsys, status=2):
     """The error, or the output, of a command that ends with this exit status."""
     try:
         ended = main(words)
@@ -38,9 +38,7 @@ def shown_by(words: list[str], capsys: pytest.CaptureFixture[str], status: int =
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_keeps_the_contract(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_keeps_the_contract(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     command, parser = COMMANDS[name], parsers_of_commands()[1][name]
     example, options = parse(shlex.split(command.example)[1:])
@@ -58,7 +56,7 @@ def test_every_command_keeps_the_contract(
         assert re.fullmatch(r"error: .*none.*\n", said), said
 
 
-def test_the_help_lists_every_command_by_group(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_lists_every_command_by_group(capsys):
     text = shown_by([], capsys, 0)
     assert text == shown_by(["--help"], capsys, 0) == shown_by(["help"], capsys, 0)
     assert re.findall(r"^(\w.*):$", text, re.M) == [*GROUPS] == ["train", "use", "thresholds", "look up"]
@@ -74,13 +72,13 @@ def test_the_help_lists_every_command_by_group(capsys: pytest.CaptureFixture[str
         [*EXPORT[:2], "my.yml", *EXPORT[2:], "MODEL.WEIGHTS", "last.ckpt"],
     ],
 )
-def test_options_stand_before_and_after_overrides(words: list[str]) -> None:
+def test_options_stand_before_and_after_overrides(words):
     options = parse(["export", *words])[1]
     assert options.output == "model.onnx"
     assert trained_config(options) == ("my.yml", ["MODEL.WEIGHTS", "last.ckpt"])
 
 
-def test_words_that_look_like_options_keys_and_files() -> None:
+def test_words_that_look_like_options_keys_and_files():
     words = ["train", "my.yml", "MODEL.HEADS.MARGIN", "-1e-3", "MODEL.LOSSES.CE.EPSILON", "-1", "MODEL.WEIGHTS", "A"]
     train = parse([*words, "--num-gpus", "2", "--resume"])[1]
     assert (train.num_gpus, train.resume) == (2, True) and training_config(train) == ("my.yml", words[2:])
@@ -110,11 +108,11 @@ def test_words_that_look_like_options_keys_and_files() -> None:
         ("list loses", "error: list: unknown value 'loses'; did you mean 'losses'?"),
     ],
 )
-def test_mistakes_are_named(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_named(words, message, capsys):
     assert message in shown_by(words.split(), capsys)
 
 
-def test_the_command_lines_of_all_pages_are_parsed() -> None:
+def test_the_command_lines_of_all_pages_are_parsed():
     pages = [ROOT / "README.md", *(ROOT / "examples").rglob("*.md")]
     blocks = [block for page in pages for block in _FENCED.findall(page.read_text(encoding="utf-8"))]
     lines = [line.removeprefix("$ ") for block in blocks for line in block.replace("\\\n", " ").splitlines()]
@@ -124,7 +122,7 @@ def test_the_command_lines_of_all_pages_are_parsed() -> None:
 
 
 @pytest.mark.parametrize(("command", "unbuffered"), [("list", ""), ("configs", "1")])
-def test_a_closed_pipe_ends_a_listing_quietly(command: str, unbuffered: str) -> None:
+def test_a_closed_pipe_ends_a_listing_quietly(command, unbuffered):
     read, write = os.pipe()
     os.close(read)
     env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
@@ -133,14 +131,14 @@ def test_a_closed_pipe_ends_a_listing_quietly(command: str, unbuffered: str) -> 
     assert (ended.returncode, ended.stderr) == (STDOUT_CLOSED, b"")
 
 
-def test_threads_wait_passively_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_wait_passively_unless_the_user_says_otherwise(monkeypatch):
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     assert main(["list"]) == 0 and os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     assert main(["list"]) == 0 and os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
 
 
-def test_help_errors_and_lists_wait_for_no_library() -> None:
+def test_help_errors_and_lists_wait_for_no_library():
     """Of all commands, in one process; the list of data sets reads NumPy's files."""
     code = (
         "import sys; from pml_ext.cli import COMMANDS, main\n"
@@ -156,11 +154,9 @@ def test_help_errors_and_lists_wait_for_no_library() -> None:
     assert version.stdout.startswith("0.")
 
 
-def test_a_missing_package_is_named_and_a_module_of_python_is_none(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def lack(module: str) -> None:
-        def list_names(kind: str | None) -> None:
+def test_a_missing_package_is_named_and_a_module_of_python_is_none(monkeypatch, capsys):
+    def lack(module):
+        def list_names(kind):
             raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
         monkeypatch.setattr(listing, "list_names", list_names)

@@ -14,23 +14,22 @@ from pml_ext.cli import main
 from pml_ext.search import images
 from pml_ext.search.gallery import Gallery
 from pml_ext.search.readers import read_embeddings
-from tests.cli.conftest import Shop
 from tests.cli.embedding_files import failure
 from tests.search.images import extract
 
 
 @pytest.fixture
-def words(shop: Shop, tmp_path: Path) -> list[str]:
+def words(shop, tmp_path):
     """Of the command, but for the images and options."""
     return ["embed", *shop.model, "--output", str(tmp_path / "g")]
 
 
 @pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def decoded(monkeypatch):
     """The names of the images that are decoded."""
     names, decode = list[str](), images._Decoded.__getitem__
 
-    def counted(self: images._Decoded, row: int) -> images._Item:
+    def counted(self, row):
         names.append(self.listed[row].path.name)
         return decode(self, row)
 
@@ -38,7 +37,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def agrees(folder: Path, shop: Shop, images: list[Path]) -> bool:
+def agrees(folder, shop, images):
     """Whether the gallery has each image once, with the embedding of its present content."""
     found = read_embeddings(folder / "g", need_labels=False)
     assert found.paths is not None
@@ -51,9 +50,7 @@ def agrees(folder: Path, shop: Shop, images: list[Path]) -> bool:
 
 
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_processes_embed_a_folder_with_damaged_images(
-    processes: int, shop: Shop, words: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_processes_embed_a_folder_with_damaged_images(processes, shop, words, tmp_path, capfd):
     images = extract(tmp_path / "images", 21)
     folder = images[0].parent
     (folder / "0000.jpg").write_text("no image")
@@ -74,9 +71,7 @@ def test_processes_embed_a_folder_with_damaged_images(
     assert main([*words, str(folder)]) == 0 and not unreadable.exists()
 
 
-def test_changes_of_one_percent(
-    shop: Shop, words: list[str], tmp_path: Path, decoded: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_changes_of_one_percent(shop, words, tmp_path, decoded, capsys):
     *images, new = extract(tmp_path / "images", 41)
     content = new.read_bytes()
     new.unlink()
@@ -121,9 +116,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_killed_run_is_resumed(
-    shop: Shop, words: list[str], tmp_path: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_is_resumed(shop, words, tmp_path, decoded, monkeypatch):
     images = sorted(extract(tmp_path / "images", 50))
     words += [str(tmp_path / "images"), "TEST.IMS_PER_BATCH", "10"]
     killed = subprocess.run([sys.executable, "-c", KILLED, *words], capture_output=True, text=True, check=False)
@@ -134,10 +127,8 @@ def test_a_killed_run_is_resumed(
     assert {*(tmp_path / "g" / "parts").iterdir()} == parts
 
 
-def test_a_run_that_is_stopped_says_how_to_resume(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def stopped(*_: object, **__: object) -> None:
+def test_a_run_that_is_stopped_says_how_to_resume(words, tmp_path, monkeypatch, capsys):
+    def stopped(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(images, "embed_images", stopped)
@@ -145,9 +136,7 @@ def test_a_run_that_is_stopped_says_how_to_resume(
     assert "run the same command again to resume" in capsys.readouterr().err
 
 
-def test_images_are_labelled_by_their_folders(
-    words: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_images_are_labelled_by_their_folders(words, tmp_path, capfd):
     images = [*map(str, extract(tmp_path / "images", 12))]
     assert main([*words, "--label-by-folder", *images[:8]]) == 0
     assert main([*words, "--label-by-folder", *images]) == 0
@@ -158,7 +147,7 @@ def test_images_are_labelled_by_their_folders(
     assert "with this config cannot be compared" in failure(capfd, *words, *images, *other)
 
 
-def test_mistakes_are_named(shop: Shop, words: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_named(shop, words, tmp_path, capfd):
     image = str(extract(tmp_path / "images", 1)[0])
     (tmp_path / "DSC_0001.JPG").write_bytes(b"no image")
     config = ["embed", "--model", str(shop.config), image, "--output"]

@@ -28,20 +28,18 @@ RANKING = (
 )  # fmt: skip
 
 
-def content(folder: Path) -> dict[str, Any]:
+def content(folder):
     found: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
     return found
 
 
-def metrics(folder: Path, name: str = "e.npz") -> dict[str, float]:
+def metrics(folder, name="e.npz"):
     found: dict[str, float] = content(folder)["results"][name]
     return found
 
 
 @pytest.mark.parametrize(("with_cameras", "with_gallery"), [(True, True), (True, False), (False, True)])
-def test_the_metrics_are_those_of_the_calculator(
-    with_cameras: bool, with_gallery: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_metrics_are_those_of_the_calculator(with_cameras, with_gallery, tmp_path, capsys):
     labels = np.where(Y == 0, -1, Y)  # junk with cameras, a class as others without
     query, gallery = (slice(0, 60), slice(60, 300)) if with_gallery else (slice(0, 300), slice(0, 300))
     parts = []
@@ -70,7 +68,7 @@ def test_the_metrics_are_those_of_the_calculator(
 
 
 @pytest.mark.parametrize(("labelled", "same_camera"), [(False, ()), (True, (3, 8))])
-def test_queries_among_distractors(tmp_path: Path, labelled: bool, same_camera: tuple[int, ...]) -> None:
+def test_queries_among_distractors(tmp_path, labelled, same_camera):
     """12 queries, of which the last two are not in the gallery."""
     generator = np.random.default_rng(3)
     people, noise = generator.standard_normal((12, 5)), generator.standard_normal((24, 5))
@@ -97,7 +95,7 @@ def test_queries_among_distractors(tmp_path: Path, labelled: bool, same_camera: 
     assert (found["genuine"], found["impostors"]) == (len(mated), 12 * 60 - 10)
 
 
-def test_a_set_among_distractors_leaves_each_query_out(tmp_path: Path) -> None:
+def test_a_set_among_distractors_leaves_each_query_out(tmp_path):
     """Each sample is closest to itself, then to one of the other identity."""
     embeddings = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.1, 0.9]])
     np.savez(tmp_path / "d.npz", embeddings=-embeddings)
@@ -107,14 +105,14 @@ def test_a_set_among_distractors_leaves_each_query_out(tmp_path: Path) -> None:
     assert (found["rank_1"], found["rank_5"], found["genuine"]) == (0, 1, 4)
 
 
-def test_normalised_scores_next_to_cosines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_normalised_scores_next_to_cosines(tmp_path, capsys):
     embeddings, labels = crowded(seed=1)
     tested = file(tmp_path, "test.npz", embeddings=embeddings.numpy(), labels=labels.numpy())
     weights = tmp_path / "weights.pt"
     weights.write_bytes(b"weights")
     words = ["evaluate", tested, "--output", str(tmp_path), "--checkpoint", str(weights), "--normalize"]
 
-    def measured(cohort: object) -> dict[str, Any]:
+    def measured(cohort):
         assert main([*words, str(cohort)]) == 0
         return content(tmp_path)
 
@@ -132,7 +130,7 @@ def test_normalised_scores_next_to_cosines(tmp_path: Path, capsys: pytest.Captur
     assert GalleryCohort(defaults.K, defaults.STRENGTH) == USUAL_GALLERY
 
 
-def test_the_report_of_embeddings(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_report_of_embeddings(tmp_path, capfd):
     names = [f"{row}_{digit}.png" for row, digit in enumerate(Y[:COUNT].tolist())]
     for name, image in zip(names, DIGITS.images, strict=False):
         Image.fromarray((image * 15).astype(np.uint8)).save(tmp_path / name)
@@ -153,7 +151,7 @@ def test_the_report_of_embeddings(tmp_path: Path, capfd: pytest.CaptureFixture[s
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(tmp_path_factory):
     """A folder with files that do not fit each other, and a report on plain cosines."""
     folder = tmp_path_factory.mktemp("files")
     file(folder)
@@ -176,15 +174,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("small.npz --normalize gallery", "k must be from 1 to 16"),
     ],
 )
-def test_mistakes_are_one_line(
-    files: Path, words: str, message: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mistakes_are_one_line(files, words, message, capfd, monkeypatch):
     monkeypatch.chdir(files)
     assert message in failure(capfd, "evaluate", *words.split())
     assert not Path("metrics.json").exists() and not Path("report.html").exists()
 
 
-def test_no_runner_is_imported_and_drawing_needs_no_display(tmp_path: Path) -> None:
+def test_no_runner_is_imported_and_drawing_needs_no_display(tmp_path):
     source = file(tmp_path, embeddings=X[:60], labels=Y[:60])
     words = [source, "--output", str(tmp_path)]
     code = (

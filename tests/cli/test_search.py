@@ -16,7 +16,6 @@ from pml_ext.runner.engine.exporting import export
 from pml_ext.search import index
 from pml_ext.search.gallery import Gallery
 from pml_ext.search.readers import read_embeddings
-from tests.cli.conftest import Shop
 from tests.cli.embedding_files import failure, hits
 from tests.search.galleries import add, clustered, create
 from tests.search.models import small_model
@@ -26,13 +25,13 @@ EMBEDDINGS = torch.randn(80, 6, generator=torch.Generator().manual_seed(0)) + 3
 LABELS = torch.arange(80) // 2
 
 
-def report_of(path: Path, weights: Path | None) -> ThresholdReport:
+def report_of(path, weights):
     report = ThresholdReport.from_embeddings(EMBEDDINGS, LABELS, far=0.3)
     report.save(path, checkpoint=weights)
     return report
 
 
-def test_a_image_finds_its_like(shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_image_finds_its_like(shop, tmp_path, capsys):
     data = read_embeddings(shop.folder / "g", need_labels=False)
     assert data.paths is not None
     cosines = data.embeddings @ data.embeddings[5]
@@ -57,9 +56,7 @@ def test_a_image_finds_its_like(shop: Shop, tmp_path: Path, capsys: pytest.Captu
             assert text.count("<b>accept</b>") + text.count("<b>reject</b>") == 24
 
 
-def test_a_search_takes_the_threshold_of_its_size(
-    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_search_takes_the_threshold_of_its_size(shop, tmp_path, capsys):
     report = ThresholdReport.from_embeddings(EMBEDDINGS, LABELS, search=SearchPlan(12, 0.3))
     report.save(tmp_path / "t.json", checkpoint=shop.weights)
     labelled = create(tmp_path / "labelled", 6, sha256=sha256_of(shop.weights), labels=True)
@@ -78,7 +75,7 @@ def test_a_search_takes_the_threshold_of_its_size(
             assert decision == ("accept" if cosine >= chosen.cosine else "reject") or abs(cosine - chosen.cosine) < 1e-4
 
 
-def test_a_file_of_another_program_needs_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_another_program_needs_no_model(tmp_path, capsys):
     x, file = EMBEDDINGS.numpy(), tmp_path / "own.npz"
     np.savez(file, embeddings=x, labels=LABELS)
     np.savez(tmp_path / "q.npz", embeddings=x[9:10])
@@ -93,7 +90,7 @@ def test_a_file_of_another_program_needs_no_model(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.filterwarnings("default")
-def test_names_of_images_do_no_harm(shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_of_images_do_no_harm(shop, tmp_path, capsys):
     names = ["\x1b[2Jcls.jpg", "two\nlines.jpg", "d/" * 2500 + "deep.jpg", "right\u202eto left.jpg", "<script>.jpg"]
     names += [str(shop.images[0]), "../../etc/passwd"]
     file, page = tmp_path / "f.npz", tmp_path / "hits.html"
@@ -112,9 +109,7 @@ def test_names_of_images_do_no_harm(shop: Shop, tmp_path: Path, capsys: pytest.C
     assert page.read_text().count("data:image") == 1
 
 
-def test_the_model_may_have_moved_and_may_be_an_exported_one(
-    shop: Shop, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_model_may_have_moved_and_may_be_an_exported_one(shop, tmp_path, capfd):
     pytest.importorskip("onnxscript", reason="pip install 'pml_ext[export]'")
     report_of(tmp_path / "t.json", shop.weights)
     file = tmp_path / "model.onnx"
@@ -137,7 +132,7 @@ def test_the_model_may_have_moved_and_may_be_an_exported_one(
     assert "is not the model of the gallery: its weights have SHA-256" in said
 
 
-def test_mistakes_are_named(shop: Shop, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_named(shop, tmp_path, capfd):
     wide, bad, image = str(tmp_path / "wide.npz"), str(tmp_path / "bad.jpg"), str(shop.images[0])
     np.savez(wide, embeddings=np.ones((2, 7)))
     Path(bad).write_text("no image")
@@ -156,9 +151,7 @@ def test_mistakes_are_named(shop: Shop, tmp_path: Path, capfd: pytest.CaptureFix
         assert message in failure(capfd, "search", *words)
 
 
-def test_the_index_is_built_before_the_first_search(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_index_is_built_before_the_first_search(tmp_path, monkeypatch, capsys):
     folder = add(create(tmp_path / "g", 8), clustered(900)).folder
     assert main(["index", str(folder)]) == 0
     assert "g: 900 rows; no index is needed, as a search compares all rows of up to 200,000" in capsys.readouterr().out

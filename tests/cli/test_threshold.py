@@ -2,7 +2,6 @@
 
 import json
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,11 +16,11 @@ from tests.metrics.test_normalization import crowded
 pytestmark = pytest.mark.filterwarnings("ignore:the cohort does not resemble")
 
 
-def choose(source: str, *words: str) -> int:
+def choose(source, *words):
     return main(["threshold", "choose", source, *words])
 
 
-def test_a_report_is_written_only_if_requested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_is_written_only_if_requested(tmp_path, capsys):
     model, folder = tmp_path / "last.ckpt", tmp_path / "out"
     model.write_bytes(b"weights")
     words = [file(tmp_path), "--far", "1e-3", "--checkpoint", str(model)]
@@ -41,7 +40,7 @@ def test_a_report_is_written_only_if_requested(tmp_path: Path, capsys: pytest.Ca
     assert float((impostors >= found.cosine).double().mean()) == found.far.rate <= 1e-3
 
 
-def test_options_of_searches(tmp_path: Path) -> None:
+def test_options_of_searches(tmp_path):
     names = np.arange(300) % 100
     source = file(
         tmp_path, embeddings=X + 20 * np.random.default_rng(0).standard_normal((100, 64))[names], labels=names
@@ -53,7 +52,7 @@ def test_options_of_searches(tmp_path: Path) -> None:
     assert (found.searches.rank, found.searches.template, found.searches.gallery_size) == (5, "mean", 30)
 
 
-def test_groups_and_names_of_classes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_groups_and_names_of_classes(tmp_path, capfd):
     source = file(tmp_path, sex=np.where(Y < 4, "f", "m"), labels=np.array([f"digit {y}" for y in Y]))
     assert choose(source, "--frr", "0.1", "--output", str(tmp_path), "--groups", "sex") == 0
     shown = capfd.readouterr().out
@@ -63,7 +62,7 @@ def test_groups_and_names_of_classes(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert found.target.kind == "frr" and [c.label for c in found.classes] == [f"digit {i}" for i in range(10)]
 
 
-def test_images_are_opened_inside_the_files_folder_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_images_are_opened_inside_the_files_folder_alone(tmp_path, capfd):
     inside, outside = tmp_path / "in", tmp_path / "out"
     for folder, grey in ((inside, 60), (outside, 200)):
         folder.mkdir()
@@ -78,7 +77,7 @@ def test_images_are_opened_inside_the_files_folder_alone(tmp_path: Path, capfd: 
     assert choose(*words, "--images", str(outside)) == 0
 
 
-def test_warnings_are_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_warnings_are_one_line(tmp_path, capfd):
     source = file(tmp_path, embeddings=X[np.arange(300) % 2])
     with warnings.catch_warnings():
         warnings.simplefilter("always")
@@ -91,7 +90,7 @@ def test_warnings_are_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(tmp_path_factory):
     """A folder with a report, and with files that do not fit each other."""
     folder = tmp_path_factory.mktemp("files")
     assert choose(file(folder), "--far", "0.1", "--output", str(folder)) == 0
@@ -114,9 +113,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("compare e.npz rolled.npz --far 0.1", "rolled.npz must hold the samples of e.npz, in the same order: their l"),
     ],
 )
-def test_mistakes_are_one_line(
-    files: Path, words: str, message: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mistakes_are_one_line(files, words, message, capfd, monkeypatch):
     monkeypatch.chdir(files)
     assert message in failure(capfd, "threshold", *words.split())
 
@@ -124,13 +121,13 @@ def test_mistakes_are_one_line(
 # Cohorts
 
 
-def crowd(path: Path, seed: int = 0) -> str:
+def crowd(path, seed=0):
     embeddings, labels = crowded(seed=seed)
     np.savez(path, embeddings=embeddings.numpy(), labels=labels.numpy())
     return str(path)
 
 
-def test_the_gallery_is_the_cohort(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_gallery_is_the_cohort(tmp_path, capsys):
     source, report = crowd(tmp_path / "validation.npz"), tmp_path / "threshold.json"
     assert choose(source, "--far", "0.01", "--normalize", "gallery", "--output", str(tmp_path)) == 0
     printed = capsys.readouterr().out
@@ -141,9 +138,7 @@ def test_the_gallery_is_the_cohort(tmp_path: Path, capsys: pytest.CaptureFixture
     assert f", {found['far']['errors']} of 44,250 pairs" in capsys.readouterr().out
 
 
-def test_a_cohort_is_saved_with_the_report_and_needed_to_check(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cohort_is_saved_with_the_report_and_needed_to_check(tmp_path, capsys):
     source, cohort = crowd(tmp_path / "validation.npz"), crowd(tmp_path / "others.npz", seed=1)
     weights = tmp_path / "weights.pt"
     weights.write_bytes(b"weights")
@@ -158,7 +153,7 @@ def test_a_cohort_is_saved_with_the_report_and_needed_to_check(
     assert "it is not this model's" in failure(capsys, "threshold", "choose", *words, str(saved))
 
 
-def test_a_cohort_that_does_harm_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cohort_that_does_harm_is_an_error(tmp_path, capsys):
     harmful = np.eye(16, dtype=np.float32)[1:4].repeat(10, 0) * np.linspace(0.5, 1, 30, dtype=np.float32)[:, None]
     np.savez(tmp_path / "harmful.npz", embeddings=harmful + np.eye(16, dtype=np.float32)[5])
     words = [crowd(tmp_path / "v.npz"), "--far", "0.01", "--output", str(tmp_path / "out"), "--normalize"]
@@ -170,7 +165,7 @@ def test_a_cohort_that_does_harm_is_an_error(tmp_path: Path, capsys: pytest.Capt
 # Checks
 
 
-def people(seed: int, spread: float, count: int = 400) -> tuple[torch.Tensor, np.ndarray]:
+def people(seed, spread, count=400):
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(4 * count) % count
     centres = torch.randn(count, 16, generator=generator)
@@ -178,20 +173,18 @@ def people(seed: int, spread: float, count: int = 400) -> tuple[torch.Tensor, np
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def saved(tmp_path_factory):
     path = tmp_path_factory.mktemp("report") / "threshold.json"
     embeddings, labels = people(0, 0.5)
     ThresholdReport.from_embeddings(embeddings, torch.from_numpy(labels), far=0.01).save(path)
     return path
 
 
-def check(report: Path, source: Path, *words: str) -> int:
+def check(report, source, *words):
     return main(["threshold", "check", str(report), str(source), *words])
 
 
-def test_exit_status_and_sentence_say_whether_it_holds(
-    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_exit_status_and_sentence_say_whether_it_holds(saved, tmp_path, capsys):
     for name, spread, status, sentence in (("same", 0.5, 0, "holds."), ("drifted", 1.5, 1, "does not hold")):
         source = tmp_path / f"{name}.npz"
         embeddings, labels = people(1, spread)
@@ -201,7 +194,7 @@ def test_exit_status_and_sentence_say_whether_it_holds(
         assert out.startswith("The threshold") and sentence in out and out.count("\n") == 3 + status
 
 
-def test_frames_and_tracks(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_frames_and_tracks(saved, tmp_path, capsys):
     embeddings, person = people(2, 0.5)
     source = tmp_path / "seen.npz"
     np.savez(source, embeddings=embeddings.numpy(), frame=np.arange(1600) // 40, track=person)
@@ -210,7 +203,7 @@ def test_frames_and_tracks(saved: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert "FRR was not checked" in capsys.readouterr().out
 
 
-def test_the_files_labels_and_cameras_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_files_labels_and_cameras_count(tmp_path, capsys):
     embeddings, labels = people(1, 0.5)
     junk, cameras = np.where(np.arange(1600) < 20, -1, labels), np.arange(1600) // 400 % 2
     source, report_file = tmp_path / "cameras.npz", tmp_path / "threshold.json"
@@ -230,7 +223,7 @@ def test_the_files_labels_and_cameras_count(tmp_path: Path, capsys: pytest.Captu
 # Comparisons
 
 
-def test_three_models_on_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_three_models_on_one_page(tmp_path, capsys):
     labels = np.arange(200) % 50
     centres = np.random.default_rng(0).standard_normal((50, 8))[labels]
     noise = np.random.default_rng(1).standard_normal((200, 8))

@@ -20,12 +20,12 @@ FOLDER = os.environ.get("PML_EXT_PML3", str(Path(__file__).parent))
 pytestmark = pytest.mark.skipif(_pml.IS_3, reason="compares with version 2")
 
 
-def run(*command: str, **environment: str) -> "subprocess.CompletedProcess[bytes]":
+def run(*command, **environment):
     environment = {**os.environ, "PYTHONPATH": FOLDER, "PML_EXT_TRY_PML3": "1", **environment}
     return subprocess.run([sys.executable, *command], env=environment, capture_output=True, check=False)
 
 
-def test_the_values_of_version_2() -> None:
+def test_the_values_of_version_2():
     done = run("-m", "tests.pml3.values")
     assert done.returncode == 0, done.stderr.decode()
     theirs = pickle.loads(done.stdout)
@@ -38,13 +38,13 @@ def test_the_values_of_version_2() -> None:
                 np.testing.assert_allclose(part, other, rtol=1e-5, atol=1e-6, err_msg=f"{name}, {title}")
 
 
-def test_without_the_switch_the_import_says_which_versions_work() -> None:
+def test_without_the_switch_the_import_says_which_versions_work():
     done = run("-c", "import pml_ext.functional, pml_ext.losses", PML_EXT_TRY_PML3="")
     said = done.stderr.decode().splitlines()[-1]
     assert "pml_ext works with pytorch-metric-learning 2.8 and 2.9, and version 3 is installed: pip install" in said
 
 
-def test_what_is_not_known_is_refused() -> None:
+def test_what_is_not_known_is_refused():
     """And the facts of PML's losses are those of version 3; a name of both is ours here, and stays PML's there."""
     code = """
 import math, warnings, torch

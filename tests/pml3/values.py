@@ -18,7 +18,7 @@ MAKE = {**FACTORIES, "mining": lambda **pml: losses.PairWeightingLoss(mining=0.3
 MINE = {**MINERS, "LoOpMiner": lambda: miners.LoOpMiner(miners.ConcordanceMiner(collect_stats=True))}
 
 
-def of_losses(make: Any, x: Any, other: Any) -> dict[str, Any]:
+def of_losses(make, x, other):
     """A call for each way in which a trainer or a wrapper of PML's calls a loss."""
     both = {"labels": LABELS, "ref_emb": other, "ref_labels": OTHER_LABELS}
     penalty = {"embedding_regularizer": LpRegularizer(), "embedding_reg_weight": 0.5}
@@ -45,7 +45,7 @@ def of_losses(make: Any, x: Any, other: Any) -> dict[str, Any]:
     return results
 
 
-def found() -> dict[str, Any]:
+def found():
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
     x, other = torch.randn(12, 8, requires_grad=True), torch.randn(7, 8)

@@ -4,20 +4,18 @@ import warnings
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn.functional import normalize
 
-from pml_ext.reports.drawing import ReportFigure
 from pml_ext.runner.data.datasets import ImageSet, OpenSet
 
 
-def image_set(identities: np.ndarray, cameras: np.ndarray, name: str = "image") -> ImageSet:
+def image_set(identities, cameras, name="image"):
     shades = torch.from_numpy(20 * (identities % 12) + 10).to(torch.uint8)
     images = [shade.expand(1, 8, 8).clone() for shade in shades]
     return ImageSet(images, identities, cameras, [f"{name}_{i}.png" for i in range(len(identities))])
 
 
-def overhang(figure: ReportFigure) -> float:
+def overhang(figure):
     """Inches by which what is drawn reaches beyond the edges of a panel."""
     beyond = [0.0]
     for panel in figure.panel_figures:
@@ -29,7 +27,7 @@ def overhang(figure: ReportFigure) -> float:
     return max(beyond)
 
 
-def small_set(name: str = "image") -> tuple[OpenSet, list[Tensor]]:
+def small_set(name="image"):
     """12 identities, of which a gallery holds 8 images each beside five of junk; and embeddings of both parts."""
     random = np.random.default_rng(0)
     query = image_set(np.repeat(np.arange(12), 3), random.integers(0, 3, 36), name)

@@ -14,7 +14,7 @@ from pml_ext.reports.run_curves import read_series, training_curves
 from pml_ext.runner.evaluation.results import write_metrics
 
 
-def run(folder: Path, accuracy: float, rate: str, test_set: str = "Set") -> Path:
+def run(folder, accuracy, rate, test_set="Set"):
     (folder / "csv" / "version_0").mkdir(parents=True)
     metrics = {"results": {test_set: {"precision_at_1": accuracy, "opis": 0.01}}}
     (folder / "metrics.json").write_text(json.dumps(metrics))
@@ -24,12 +24,12 @@ def run(folder: Path, accuracy: float, rate: str, test_set: str = "Set") -> Path
     return folder
 
 
-def rows_of(text: str) -> set[tuple[str, ...]]:
+def rows_of(text):
     """The texts of each row of the page's tables."""
     return {tuple(re.findall("<td[^>]*>(.*?)</td>", row)) for row in re.findall("<tr[^>]*>(.*?)</tr>", text)}
 
 
-def test_a_row_for_each_run_and_the_settings_that_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_row_for_each_run_and_the_settings_that_differ(tmp_path, capsys):
     runs = [run(tmp_path / "first", 0.5, "0.1"), run(tmp_path / "second", 0.25, "0.2")]
     output = tmp_path / "out" / "page.html"
     output.parent.mkdir()
@@ -45,7 +45,7 @@ def test_a_row_for_each_run_and_the_settings_that_differ(tmp_path: Path, capsys:
 
 
 @pytest.mark.parametrize("names", [("a/run", "b/run", "b/other"), ("_a", "costs $1$ or $\\frac$")])
-def test_runs_of_one_name_are_told_apart_by_their_parents(tmp_path: Path, names: tuple[str, ...]) -> None:
+def test_runs_of_one_name_are_told_apart_by_their_parents(tmp_path, names):
     """Nor is a name left out of a legend, or drawn as a formula."""
     runs = [run(tmp_path / name, 0.5, "0.1") for name in names]
     text = compare(runs, tmp_path / "page.html").read_text(encoding="utf-8")
@@ -53,7 +53,7 @@ def test_runs_of_one_name_are_told_apart_by_their_parents(tmp_path: Path, names:
     assert set(zip(names, map(str, runs), strict=True)) <= rows_of(text)
 
 
-def test_a_run_with_itself_or_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_with_itself_or_alone(tmp_path, monkeypatch):
     folder = run(tmp_path / "run", 0.5, "0.1")
     monkeypatch.chdir(tmp_path)
     for runs, message in (
@@ -66,20 +66,20 @@ def test_a_run_with_itself_or_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("content", ['{"results": {"Set": {"opis": "x"}}}', '{"results": ' + 100_000 * "["])
-def test_files_of_another_form_are_refused(tmp_path: Path, content: str) -> None:
+def test_files_of_another_form_are_refused(tmp_path, content):
     folder = run(tmp_path / "run", 0.5, "0.1")
     (folder / "metrics.json").write_text(content)
     with pytest.raises(UserError, match=r"metrics\.json is not a file that a run writes"):
         compare([folder], tmp_path / "page.html")
 
 
-def test_runs_without_a_common_test_set(tmp_path: Path) -> None:
+def test_runs_without_a_common_test_set(tmp_path):
     runs = [run(tmp_path / "a", 0.5, "0.1"), run(tmp_path / "b", 0.5, "0.1", "Other")]
     with pytest.raises(UserError, match=r"no test set is in all runs: a has Set; b has Other"):
         compare(runs, tmp_path / "page.html")
 
 
-def test_test_sets_that_not_all_runs_have_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_test_sets_that_not_all_runs_have_are_named(tmp_path, caplog):
     runs = [run(tmp_path / "a", 0.5, "0.1"), run(tmp_path / "b", 0.5, "0.1")]
     values = {"precision_at_1": 0.25, "opis": 0.1}
     write_metrics(runs[1] / "metrics.json", {"Set": values, "file:people.csv": values, "Other": values})
@@ -87,7 +87,7 @@ def test_test_sets_that_not_all_runs_have_are_named(tmp_path: Path, caplog: pyte
     assert "not compared, because not all runs have them: b has file:people.csv, Other" in caplog.text
 
 
-def test_nothing_but_a_page_is_replaced(tmp_path: Path) -> None:
+def test_nothing_but_a_page_is_replaced(tmp_path):
     runs = [run(tmp_path / "a", 0.5, "0.1"), run(tmp_path / "b", 0.25, "0.1")]
     theirs = tmp_path / "theirs.html"
     theirs.write_text("<!doctype html><title>My page</title>")
@@ -101,7 +101,7 @@ def test_nothing_but_a_page_is_replaced(tmp_path: Path) -> None:
         compare(runs, page)
 
 
-def test_curves_of_each_loss_and_of_map(tmp_path: Path) -> None:
+def test_curves_of_each_loss_and_of_map(tmp_path):
     """Terms of a sum have panels of their own, metrics too; a run that lacks one has no line there."""
     columns = "step,epoch,loss,loss/CITLoss,loss/CrossEntropyLoss,precision_at_1"
     runs = [run(tmp_path / "a", 0.5, "0.1"), run(tmp_path / "b", 0.25, "0.1")]
@@ -116,7 +116,7 @@ def test_curves_of_each_loss_and_of_map(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"step,loss\n1,1,1\n"])
-def test_a_damaged_log_costs_the_curves_alone(tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_log_costs_the_curves_alone(tmp_path, content, caplog):
     runs = [run(tmp_path / "a", 0.5, "0.1"), run(tmp_path / "b", 0.25, "0.1")]
     log = runs[1] / "csv" / "version_0" / "metrics.csv"
     log.write_bytes(content)
@@ -126,7 +126,7 @@ def test_a_damaged_log_costs_the_curves_alone(tmp_path: Path, content: bytes, ca
     assert "Traceback" not in caplog.text
 
 
-def test_series_are_those_of_the_newest_version(tmp_path: Path) -> None:
+def test_series_are_those_of_the_newest_version(tmp_path):
     assert read_series(tmp_path) == {}
     for version, value in ((2, 0.5), (10, 0.25)):
         (tmp_path / "csv" / f"version_{version}").mkdir(parents=True)

@@ -1,21 +1,19 @@
 import base64
 import io
 import os
-from pathlib import Path
 
-import pytest
 import torch
 from PIL import Image
 
 from pml_ext.reports.page import thumbnail
 
 
-def decoded(source: str | None) -> Image.Image:
+def decoded(source):
     assert source is not None and source.startswith("data:image/jpeg;base64,")
     return Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2])))
 
 
-def test_an_image_becomes_small_and_upright(tmp_path: Path) -> None:
+def test_an_image_becomes_small_and_upright(tmp_path):
     wide = Image.new("RGB", (400, 200), (200, 30, 30))
     exif = Image.Exif()
     exif[0x0112] = 6  # turned by a quarter
@@ -27,14 +25,14 @@ def test_an_image_becomes_small_and_upright(tmp_path: Path) -> None:
     assert decoded(thumbnail(torch.full((1, 200, 400), 90, dtype=torch.uint8))).getpixel((0, 0)) == (90, 90, 90)
 
 
-def test_what_is_no_image_is_none(tmp_path: Path) -> None:
+def test_what_is_no_image_is_none(tmp_path):
     (tmp_path / "text.png").write_text("no image")
     os.mkfifo(tmp_path / "fifo.png")
     for name in ("text.png", "fifo.png", "none.png", "."):
         assert thumbnail(str(tmp_path / name)) is None
 
 
-def test_a_bomb_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bomb_is_not_decoded(tmp_path, monkeypatch):
     Image.new("L", (400, 400)).save(tmp_path / "big.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     assert thumbnail(str(tmp_path / "big.png")) is None

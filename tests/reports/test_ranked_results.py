@@ -10,7 +10,7 @@ from pml_ext.runner.data.datasets import OpenSet
 from tests.reports.small_set import image_set, small_set
 
 
-def ranked_by_loops(data: OpenSet, query: torch.Tensor, items: torch.Tensor) -> list[list[int]]:
+def ranked_by_loops(data, query, items):
     """Every place in the order of its distance, without junk and what shares identity and camera with the query."""
     searched, found = data.parts[-1], []
     for q in range(len(query)):
@@ -24,7 +24,7 @@ def ranked_by_loops(data: OpenSet, query: torch.Tensor, items: torch.Tensor) -> 
     return found
 
 
-def test_first_results_of_a_gallery() -> None:
+def test_first_results_of_a_gallery():
     data, (query, items) = small_set()
     expected, found = ranked_by_loops(data, query, items), first_results(data, [query, items])
     searched = data.parts[-1].identities
@@ -37,7 +37,7 @@ def test_first_results_of_a_gallery() -> None:
         np.testing.assert_allclose(found.average_precision[q], np.mean(precisions), rtol=1e-9)
 
 
-def test_queries_that_search_each_other_never_find_themselves() -> None:
+def test_queries_that_search_each_other_never_find_themselves():
     identities = np.repeat(np.arange(4), 3)
     data = OpenSet(image_set(identities, identities), image_set(identities, np.arange(12)))
     features = [torch.nn.functional.normalize(torch.randn(12, 4))]
@@ -46,7 +46,7 @@ def test_queries_that_search_each_other_never_find_themselves() -> None:
     assert not (found.items == np.arange(12)[:, None]).any()
 
 
-def test_fewer_results_than_places_are_told_apart() -> None:
+def test_fewer_results_than_places_are_told_apart():
     identities, cameras = np.array([0, 0, 1]), np.array([0, 1, 0])
     data = OpenSet(image_set(identities, cameras), image_set(identities, cameras))
     found = first_results(data, [torch.eye(3)])
@@ -54,7 +54,7 @@ def test_fewer_results_than_places_are_told_apart() -> None:
     assert np.isnan(found.average_precision[2]), "no other image of its identity"
 
 
-def test_confusions_are_counted_over_the_first_ten_places() -> None:
+def test_confusions_are_counted_over_the_first_ten_places():
     data, features = small_set()
     lists = first_results(data, features)
     wrong: Counter[tuple[int, int]] = Counter()
@@ -72,7 +72,7 @@ def test_confusions_are_counted_over_the_first_ten_places() -> None:
         assert data.parts[-1].identities[c.result] == c.taken_for
 
 
-def test_the_worst_queries_are_of_different_identities() -> None:
+def test_the_worst_queries_are_of_different_identities():
     data, features = small_set()
     lists = first_results(data, features)
     identities = data.query.identities

@@ -1,7 +1,5 @@
 """The curves that a run keeps, and several runs in one figure."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -17,7 +15,7 @@ from tests.reports.test_comparison import run
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def runs(tmp_path_factory):
     """Of the small set: as it is, and with more noise."""
     data, features = small_set()
     found = {"first": features, "_second $": [f + 0.3 * torch.randn_like(f) for f in features]}
@@ -29,7 +27,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return folders
 
 
-def test_the_rates_and_utilities_are_those_of_loops_over_all_pairs(runs: dict[str, Path]) -> None:
+def test_the_rates_and_utilities_are_those_of_loops_over_all_pairs(runs):
     kept = read_curves(curves_file(runs["first"], "Set"))
     data, features = small_set()
     labels = np.concatenate([part.identities for part in data.parts])
@@ -49,7 +47,7 @@ def test_the_rates_and_utilities_are_those_of_loops_over_all_pairs(runs: dict[st
         assert [row[step] for row in kept.utilities] == pytest.approx(np.quantile(utilities, (0.1, 0.5, 0.9)), abs=5e-3)
 
 
-def test_one_figure_has_the_lines_of_all_runs(runs: dict[str, Path]) -> None:
+def test_one_figure_has_the_lines_of_all_runs(runs):
     (figure,) = compared_curves("Set", runs)
     assert overhang(figure) < 0.01
     utility, roc = (panel.axes[0] for panel in figure.panel_figures)
@@ -60,14 +58,14 @@ def test_one_figure_has_the_lines_of_all_runs(runs: dict[str, Path]) -> None:
     assert len(utility.collections) == 2, "a band for each"
 
 
-def test_a_run_without_curves_is_named(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_a_run_without_curves_is_named(runs, tmp_path):
     other = run(tmp_path / "other", 0.5, "0.1")
     with pytest.raises(ValueError, match=r"^other: no curves_Set\.json, which a run with TEST.REPORT writes"):
         compared_curves("Set", {**runs, "other": other})
 
 
 @pytest.mark.parametrize("content", ["{", "{}"])
-def test_a_damaged_file_is_refused(content: str, tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused(content, tmp_path):
     (tmp_path / "curves_Set.json").write_text(content)
     with pytest.raises(UserError, match=r"curves_Set\.json is not a file that a run writes"):
         read_curves(tmp_path / "curves_Set.json")

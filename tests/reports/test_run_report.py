@@ -7,7 +7,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from html import unescape
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -18,7 +17,7 @@ from PIL import Image
 
 from pml_ext.functional.verification.roc import ROC
 from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.reports.drawing import ReportFigure, drawn
+from pml_ext.reports.drawing import drawn
 from pml_ext.reports.ranked_results import Confusion, confused_identities, first_results, results_figure
 from pml_ext.reports.run_curves import (
     curves_file,
@@ -36,12 +35,12 @@ from tests.reports.small_set import image_set, overhang, small_set
 HOSTILE = "<script>alert(1)</script>&\"'"
 
 
-def measured(features: list[torch.Tensor], score: float) -> Measured:
+def measured(features, score):
     return Measured({"Set": {"precision_at_1": score, "opis": 1e-3}}, {"Set": features})
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(tmp_path_factory):
     run = tmp_path_factory.mktemp("run")
     (run / "csv" / "version_0").mkdir(parents=True)
     rows = ["step,epoch,loss,loss/A,learning_rate,precision_at_1,opis"]
@@ -57,12 +56,12 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
 
 
-def figures_of(page: Path) -> dict[str, Path]:
+def figures_of(page):
     """The PNGs beside a page, by name."""
     return {path.stem: path for path in (page.parent / "pictures").iterdir()}
 
 
-def test_every_figure_is_there(page: Path) -> None:
+def test_every_figure_is_there(page):
     files = figures_of(page)
     assert {*files} == {"utility", "roc", "map", "curves"}
     text = page.read_text(encoding="utf-8")
@@ -74,7 +73,7 @@ def test_every_figure_is_there(page: Path) -> None:
             assert len(np.unique(np.asarray(image.convert("L")))) >= 10, f"{name} is empty"
 
 
-def test_the_page_needs_nothing_but_itself(page: Path) -> None:
+def test_the_page_needs_nothing_but_itself(page):
     text = page.read_text(encoding="utf-8")
     sources = re.findall(r'(?:src|srcset|href)="([^"]{0,40})', text)
     assert sources and all(
@@ -89,7 +88,7 @@ def test_the_page_needs_nothing_but_itself(page: Path) -> None:
         Image.open(io.BytesIO(base64.b64decode(content))).verify()
 
 
-def test_the_table_has_three_rows_in_one_notation(page: Path) -> None:
+def test_the_table_has_three_rows_in_one_notation(page):
     text = page.read_text(encoding="utf-8")
     assert "<th>R@1 ↑</th><th>OPIS ↓</th>" in text
     cells = (
@@ -101,7 +100,7 @@ def test_the_table_has_three_rows_in_one_notation(page: Path) -> None:
     ]  # fmt: skip
 
 
-def test_names_of_files_stay_text(page: Path) -> None:
+def test_names_of_files_stay_text(page):
     text = page.read_text(encoding="utf-8")
     assert "&lt;script&gt;alert(1)&lt;/script&gt;&amp;&#34;&#39;" in text, "in the table of the run"
     names = re.findall(r'<i title="([^"]*)"', text)
@@ -109,7 +108,7 @@ def test_names_of_files_stay_text(page: Path) -> None:
     assert unescape(names[0]) == "0: script>&\"'_0.png"
 
 
-def test_pairs_of_images_have_a_table_and_their_roc(tmp_path: Path) -> None:
+def test_pairs_of_images_have_a_table_and_their_roc(tmp_path):
     same = np.array([True, False] * 4)
     data = PairSet(image_set(np.zeros(16, int), np.zeros(16, int)), same)
     trained = Measured({"LFW": {"accuracy": 0.5}}, {"LFW": [torch.randn(16, 4)]})
@@ -122,14 +121,14 @@ def test_pairs_of_images_have_a_table_and_their_roc(tmp_path: Path) -> None:
     assert '<td data-name="LFW">trained</td><td data-name="accuracy ↑">50.00 %</td>' in page.read_text(encoding="utf-8")
 
 
-def test_the_curve_of_many_impostors_ends_at_all_of_them() -> None:
+def test_the_curve_of_many_impostors_ends_at_all_of_them():
     roc = ROC(torch.tensor([torch.inf, 1.0, 0.0]), torch.tensor([0, 1, 2]), torch.tensor([0, 3, 8_010_270]))
     fars, tars = tars_at_fars(roc)
     assert fars[0] == 1 / 8_010_270 and fars[-1] == tars[-1] == 1 and len(fars) <= 400
     assert tars.tolist() == [0.5 if far >= 3 / 8_010_270 else 0.0 for far in fars[:-1].tolist()] + [1.0]
 
 
-def test_a_set_with_too_few_classes_has_the_other_figures(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_set_with_too_few_classes_has_the_other_figures(tmp_path, caplog):
     data, features = small_set()
     only = data.query.identities == 0
     one = type(data)(data.train, data.query.subset(np.flatnonzero(only)), data.gallery)
@@ -144,14 +143,14 @@ def test_a_set_with_too_few_classes_has_the_other_figures(tmp_path: Path, caplog
     assert not_drawn(page).keys() == {"Utility of each class", "One threshold for all pairs"}
 
 
-def not_drawn(page: Path) -> dict[str, str]:
+def not_drawn(page):
     """Heading and reason of each figure that the page does without."""
     found = re.findall(r'<h2 id="[^"]*">([^<]*)</h2>\n<figure><figcaption>Not drawn: ([^<]+)<', page.read_text("utf-8"))
     return dict(found)
 
 
-def test_an_unforeseen_error_costs_one_figure_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    def fails() -> list[ReportFigure]:
+def test_an_unforeseen_error_costs_one_figure_and_is_logged(caplog):
+    def fails():
         raise TypeError("unforeseen")
 
     found = {figure.name: figure.caption for figure in drawn({"A figure": fails, "Another": lambda: []}, of="Set")}
@@ -159,7 +158,7 @@ def test_an_unforeseen_error_costs_one_figure_and_is_logged(caplog: pytest.LogCa
     assert "figure 'A figure' of Set was not drawn" in caplog.text and "Traceback" in caplog.text
 
 
-def test_a_map_of_equal_embeddings_is_no_figure_and_ends_no_process() -> None:
+def test_a_map_of_equal_embeddings_is_no_figure_and_ends_no_process():
     program = """
 import numpy as np, torch
 from pml_ext.reports.embedding_map import map_figure
@@ -176,13 +175,13 @@ for n, d in ((200, 64), (120, 4)):  # with which t-SNE ended the process
     assert ended.stdout == 4 * "all embeddings are equal\n"
 
 
-def drawn_texts(figure: ReportFigure) -> str:
+def drawn_texts(figure):
     texts = [text.get_text() for panel in figure.panel_figures for text in panel.findobj(Text)]
     return "\n".join([*texts, *map(unescape, re.findall('<span title="([^"]*)"', figure.extra))])
 
 
 @pytest.mark.parametrize("name", ["$\\frac$ of the identity {:09}", "{}有機栽培の赤いりんごジュース果汁百パーセ"])
-def test_identities_are_called_as_the_data_calls_them_and_no_name_is_cut(tmp_path: Path, name: str) -> None:
+def test_identities_are_called_as_the_data_calls_them_and_no_name_is_cut(tmp_path, name):
     data, features = small_set()
     names = {int(identity): name.format(identity) for identity in np.unique(data.query.identities)}
     named = OpenSet(*(replace(part, identity_names=names) for part in (data.train, data.query, data.gallery)))
@@ -198,7 +197,7 @@ def test_identities_are_called_as_the_data_calls_them_and_no_name_is_cut(tmp_pat
     assert utility.svgs and utility.pixels.size, "drawn without a warning"
 
 
-def test_each_result_has_its_class_its_score_and_whether_it_is_right() -> None:
+def test_each_result_has_its_class_its_score_and_whether_it_is_right():
     data, features = small_set()
     lists = first_results(data, features)
     html = results_figure(data, {"trained": lists}, [0], "name", "title", "").extra
@@ -212,7 +211,7 @@ def test_each_result_has_its_class_its_score_and_whether_it_is_right() -> None:
 
 
 @pytest.mark.parametrize("kind", ["several", "one"])
-def test_cameras_are_named_only_if_there_are_several(kind: str) -> None:
+def test_cameras_are_named_only_if_there_are_several(kind):
     data, features = small_set()
     cameras = [part.cameras for part in data.parts]
     if kind == "one":

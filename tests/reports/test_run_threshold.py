@@ -20,7 +20,7 @@ PEOPLE = ["ben", "anna", "anna", "ben", "carl", "carl"]
 
 
 @pytest.fixture
-def people(tmp_path: Path) -> OpenSet:
+def people(tmp_path):
     """A table whose gallery has somebody that no query looks for."""
     rows = ["path,identity,camera,split"]
     for i, (name, split) in enumerate(zip(PEOPLE, ["query", "query", *["gallery"] * 4], strict=True)):
@@ -32,7 +32,7 @@ def people(tmp_path: Path) -> OpenSet:
     return data
 
 
-def test_the_page_has_the_users_names_and_the_images(people: OpenSet, tmp_path: Path) -> None:
+def test_the_page_has_the_users_names_and_the_images(people, tmp_path):
     test = get_cfg().TEST
     test.THRESHOLD.FAR = 0.5
     features = [torch.eye(4)[:2], torch.tensor([[0.2, 1.0, 0, 0], [1.0, 0.1, 0, 0], [0, 0, 1.0, 0], [0, 0.1, 1.0, 0]])]
@@ -51,13 +51,13 @@ def test_the_page_has_the_users_names_and_the_images(people: OpenSet, tmp_path: 
 DIGITS_RUN = Path(__file__).parents[2] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
 
 
-def run(output: Path, *opts: str) -> int:
+def run(output, *opts):
     quick = ["SOLVER.MAX_EPOCH", "1", "TEST.EVAL_PERIOD", "1", "SOLVER.CHECKPOINT_PERIOD", "1", "MODEL.DEVICE", "cpu"]
     opts = ("OUTPUT_DIR", str(output), *quick, "TEST.THRESHOLD.ENABLED", "True", *opts)
     return main(["train", "--config-file", str(DIGITS_RUN), *opts])
 
 
-def test_a_run_leaves_the_report_of_its_checkpoint(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_run_leaves_the_report_of_its_checkpoint(tmp_path, capfd):
     assert run(tmp_path, "TEST.THRESHOLD.FAR", "0.01") == 0
     best = tmp_path / "checkpoints" / "best.ckpt"
     found = ThresholdReport.load(tmp_path / "threshold_Digits.json", checkpoint=best)
@@ -70,7 +70,7 @@ def test_a_run_leaves_the_report_of_its_checkpoint(tmp_path: Path, capfd: pytest
     assert all(str(tmp_path / f"threshold_Digits.{kind}") in shown for kind in ("json", "html", "png"))
 
 
-def test_a_run_that_cannot_have_its_report_has_a_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_cannot_have_its_report_has_a_warning(tmp_path, capfd):
     assert run(tmp_path, "TEST.THRESHOLD.FAR", "1e-9") == 0
     assert "no report threshold_Digits: far=1e-09 needs at least 1000000000 impostor pairs" in capfd.readouterr().err
     assert (tmp_path / "metrics.json").is_file() and not list(tmp_path.glob("threshold_*"))

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import torch
 from PIL import Image
 
@@ -11,27 +9,27 @@ LABELS = torch.arange(20).repeat_interleave(6)
 PEOPLE = torch.arange(60).repeat_interleave(4)
 
 
-def embeddings() -> torch.Tensor:
+def embeddings():
     generator = torch.Generator().manual_seed(0)
     return torch.randn(20, 6, generator=generator)[LABELS] + 0.6 * torch.randn(120, 6, generator=generator)
 
 
-def report(**options: object) -> ThresholdReport:
+def report(**options):
     return ThresholdReport.from_embeddings(embeddings(), LABELS, **{"far": 1e-2, **options})
 
 
-def saved_page(found: ThresholdReport, folder: Path) -> str:
+def saved_page(found, folder):
     found.save_page(folder / "r.html")
     return (folder / "r.html").read_text(encoding="utf-8")
 
 
-def test_the_page_begins_with_the_sentence(tmp_path: Path) -> None:
+def test_the_page_begins_with_the_sentence(tmp_path):
     found = report()
     text = saved_page(found, tmp_path)
     assert text.index(meaning(found)) < text.index("<table")
 
 
-def test_the_worst_pairs_are_shown_with_their_images_and_rows(tmp_path: Path) -> None:
+def test_the_worst_pairs_are_shown_with_their_images_and_rows(tmp_path):
     paths: list[str | None] = []
     for i in range(120):
         path = tmp_path / f"{i}.png"
@@ -50,14 +48,14 @@ def test_the_worst_pairs_are_shown_with_their_images_and_rows(tmp_path: Path) ->
     assert text.count(">✗ wrongly rejected<") == sum(pair.cosine < found.cosine for pair in worst.genuine) > 0
 
 
-def report_by(groups: list[str] | None) -> ThresholdReport:
+def report_by(groups):
     generator = torch.Generator().manual_seed(0)
     noise = torch.where(PEOPLE % 2 == 0, 0.4, 0.9)[:, None] * torch.randn(240, 8, generator=generator)
     x = torch.randn(60, 8, generator=generator)[PEOPLE] + noise
     return ThresholdReport.from_embeddings(x, PEOPLE, far=0.05, groups=groups)
 
 
-def test_rates_by_group_and_by_pair_of_groups(tmp_path: Path) -> None:
+def test_rates_by_group_and_by_pair_of_groups(tmp_path):
     found = report_by([("<Oslo>", "Rome")[label % 2] for label in PEOPLE.tolist()])
     assert found.groups is not None
     (heads, rows), (_, of_pairs) = group_tables(found)
@@ -74,7 +72,7 @@ def test_rates_by_group_and_by_pair_of_groups(tmp_path: Path) -> None:
     assert f"The rate of false rejects of {found.groups.frr_ratios[0].one} is" in text.replace("&lt;Oslo&gt;", "<Oslo>")
 
 
-def test_a_group_of_few_pairs_has_no_rate() -> None:
+def test_a_group_of_few_pairs_has_no_rate():
     names = ["many"] * 236 + ["few"] * 4
     rows = {row[0]: row for row in group_tables(report_by(names))[0][1]}
     assert rows["few"][3].startswith("too few pairs: 0 of ")

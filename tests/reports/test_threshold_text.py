@@ -10,7 +10,7 @@ from pml_ext.reports.threshold_text import as_counts, meaning, percent, rejected
 LABELS = torch.arange(8).repeat_interleave(5)
 
 
-def report(**options: object) -> ThresholdReport:
+def report(**options):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(8, 4, generator=generator)[LABELS] + 0.5 * torch.randn(40, 4, generator=generator)
     return ThresholdReport.from_embeddings(x, LABELS, **{"far": 0.05, **options})
@@ -25,11 +25,11 @@ def report(**options: object) -> ThresholdReport:
         (0.0, 352, (0, 352)),
     ],
 )
-def test_a_rate_as_counts(rate: float, trials: int, counts: tuple[int, int]) -> None:
+def test_a_rate_as_counts(rate, trials, counts):
     assert as_counts(rate, trials) == counts
 
 
-def test_a_threshold_for_searches_is_headed_by_searches() -> None:
+def test_a_threshold_for_searches_is_headed_by_searches():
     found = report(far=None, search=SearchPlan(5, fpir=0.4))
     assert found.searches is not None
     planned = GalleryRates(5, MeanRate(0.2, 0.1, 0.3), MeanRate(0.0, 0.0, 0.1), ())
@@ -40,7 +40,7 @@ def test_a_threshold_for_searches_is_headed_by_searches() -> None:
     )
 
 
-def test_the_sentence_for_the_person_who_decides() -> None:
+def test_the_sentence_for_the_person_who_decides():
     found = dataclasses.replace(report(), far=ErrorRate(100, 100_000, 0.0, 0.1), frr=ErrorRate(633, 1000, 0.5, 0.7))
     assert meaning(found) == (
         "Of 1,000 comparisons of two different identities, about 1 is wrongly accepted; "
@@ -66,11 +66,11 @@ def test_the_sentence_for_the_person_who_decides() -> None:
         (0.0, "4 of 5 classes have more than 0.1 % of their genuine pairs rejected"),
     ],
 )
-def test_classes_that_are_refused_often_are_counted(rate: float, text: str) -> None:
+def test_classes_that_are_refused_often_are_counted(rate, text):
     classes = tuple(ClassErrors(k, 5, 175, 9, 10 * (k > 0), refused) for k, refused in enumerate((0, 0, 1, 3, 6, 10)))
     found = dataclasses.replace(report(), classes=classes, frr=ErrorRate(round(50 * rate), 50, 0.0, 1.0))
     assert rejected_in_words(found) == text and text in found.summary()
 
 
-def test_percent_has_three_digits_and_no_exponent() -> None:
+def test_percent_has_three_digits_and_no_exponent():
     assert [percent(v) for v in (0.633, 1e-3, 1.2345e-6, 1.0, 0.0)] == ["63.3 %", "0.1 %", "0.000123 %", "100 %", "0 %"]

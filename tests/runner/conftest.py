@@ -1,7 +1,6 @@
 """What the tests of runs have in common."""
 
 import resource
-from collections.abc import Iterator
 
 import pytest
 
@@ -9,7 +8,7 @@ from pml_ext.runner.config import defaults
 
 
 @pytest.fixture(scope="package", autouse=True)
-def _no_report_unless_asked_for() -> Iterator[None]:
+def _no_report_unless_asked_for():
     """TEST.REPORT is off: its figures take longer than the short runs of most tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(defaults._TEST, "REPORT", False)
@@ -17,7 +16,7 @@ def _no_report_unless_asked_for() -> Iterator[None]:
 
 
 @pytest.fixture
-def full_disk() -> Iterator[None]:
+def full_disk():
     """No file may grow above 4 KiB meanwhile."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from yacs.config import CfgNode as CN
 
 from pml_ext.cli import main
 from pml_ext.runner.checks.check import problems
@@ -32,7 +31,7 @@ FROM_SCRATCH = ["MODEL.BACKBONE.PRETRAIN", "False"]
 _known: dict[str, list[str]] = {}
 
 
-def problems_of(cfg: CN) -> list[str]:
+def problems_of(cfg):
     """What keeps a config from running; its model is built once for all configs that have the same."""
     parts = "".join(cfg[part].dump() for part in ("MODEL", "INPUT", "TEST"))
     if parts not in _known:
@@ -41,11 +40,11 @@ def problems_of(cfg: CN) -> list[str]:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_it_can_run(name: str) -> None:
+def test_it_can_run(name):
     assert problems_of(load_config(CONFIGS / name, FROM_SCRATCH)) == []
 
 
-def test_each_has_an_output_of_its_own() -> None:
+def test_each_has_an_output_of_its_own():
     outputs = [load_config(CONFIGS / name).OUTPUT_DIR for name in LEAVES]
     assert len(set(outputs)) == len(outputs)
 
@@ -62,21 +61,21 @@ def test_each_has_an_output_of_its_own() -> None:
         ("Market1501/bagtricks_R50.yml", "R@1 R@5 R@10 mAP@R mAP mINP OPIS ε-OPIS NMI"),
     ],
 )
-def test_a_papers_configs_have_its_columns(name: str, columns: str) -> None:
+def test_a_papers_configs_have_its_columns(name, columns):
     test = load_config(CONFIGS / name).TEST
     assert [label_of(metric) for metric in columns_of_queries(test)] == columns.split()
     sampled = 10 if name.startswith(("SOP/tcm", "INaturalist2018/tcm")) else 0
     assert sampled == test.OPIS.NEGATIVES_PER_POSITIVE
 
 
-def faces(root: Path) -> None:
+def faces(root):
     LAYOUTS["CASIAWebFace"](root)
     for name in ("lfw", "agedb_30", "cfp_fp"):
         face_bin(root / "faces_emore" / f"{name}.bin", [True, False] * 2)
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory):
     """The data sets of the configs that train."""
     folder = tmp_path_factory.mktemp("datasets")
     for layout in (LAYOUTS["Market1501"], LAYOUTS["CUB"], faces):
@@ -91,7 +90,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.filterwarnings("ignore:epsilon_opis, opis are nan")  # so few images
 @pytest.mark.parametrize("name", OF_A_KIND)
-def test_it_trains_and_evaluates(name: str, root: Path, tmp_path: Path) -> None:
+def test_it_trains_and_evaluates(name, root, tmp_path):
     cfg = load_config(CONFIGS / name)
     opts = [*FROM_SCRATCH, "MODEL.DEVICE", "cpu", "OUTPUT_DIR", str(tmp_path), "SOLVER.MAX_EPOCH", "1"]
     opts += ["DATALOADER.NUM_WORKERS", "0", "TEST.VERIFICATION.FOLDS", "2"]

@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,15 +26,15 @@ from tests.runner.data.published_layouts import MAGIC, encoded_image, records
 Made = list[str]
 
 
-def train_on(name: str, folder: Path) -> Made:
+def train_on(name, folder):
     return ["DATASETS.ROOT", str(folder), "DATASETS.NAMES", f'("{name}",)']
 
 
 # --- tables ---
 
 
-def table(content: str | bytes, *, suffix: str = ".csv") -> Callable[[Path], Made]:
-    def make(folder: Path) -> Made:
+def table(content, *, suffix=".csv"):
+    def make(folder):
         (folder / "good.png").write_bytes(encoded_image())
         file = folder / f"people{suffix}"
         file.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -43,18 +43,18 @@ def table(content: str | bytes, *, suffix: str = ".csv") -> Callable[[Path], Mad
     return make
 
 
-def pipe_as_table(folder: Path) -> Made:
+def pipe_as_table(folder):
     os.mkfifo(folder / "people.csv")
     return train_on("file:people.csv", folder)
 
 
-def pipe_as_image(folder: Path) -> Made:
+def pipe_as_image(folder):
     os.mkfifo(folder / "pipe.png")
     return table("path,identity,split\npipe.png,1,train\ngood.png,1,train\n")(folder)
 
 
-def image(content: bytes) -> Callable[[Path], Made]:
-    def make(folder: Path) -> Made:
+def image(content):
+    def make(folder):
         (folder / "bad.png").write_bytes(content)
         return table("path,identity,split\nbad.png,1,train\ngood.png,1,train\n")(folder)
 
@@ -64,8 +64,8 @@ def image(content: bytes) -> Callable[[Path], Made]:
 # --- records ---
 
 
-def record(labels: list[float], *, header: list[float] | None = None, index: str | None = None) -> Callable:
-    def make(folder: Path) -> Made:
+def record(labels, *, header=None, index=None):
+    def make(folder):
         records(folder / "train.rec", [encoded_image(10 * i) for i in range(len(labels))], labels)
         if header is not None:
             content = bytearray((folder / "train.rec").read_bytes())
@@ -79,7 +79,7 @@ def record(labels: list[float], *, header: list[float] | None = None, index: str
     return make
 
 
-def pipe_as_record(folder: Path) -> Made:
+def pipe_as_record(folder):
     record([0.0, 1.0])(folder)
     (folder / "train.rec").unlink()
     os.mkfifo(folder / "train.rec")
@@ -89,8 +89,8 @@ def pipe_as_record(folder: Path) -> Made:
 # --- Omniglot's archives ---
 
 
-def archives(change: Callable[[Path], None]) -> Callable[[Path], Made]:
-    def make(folder: Path) -> Made:
+def archives(change):
+    def make(folder):
         for name in ARCHIVES:
             with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as archive:
                 archive.writestr("images/Greek/character01/0394_01.png", encoded_image() + bytes(3000))
@@ -100,14 +100,14 @@ def archives(change: Callable[[Path], None]) -> Callable[[Path], Made]:
     return make
 
 
-def break_deflate(path: Path) -> None:
+def break_deflate(path):
     content = bytearray(path.read_bytes())
     start = 30 + len("images/Greek/character01/0394_01.png")
     content[start : start + 40] = b"\xff" * 40
     path.write_bytes(content)
 
 
-def encrypt(path: Path) -> None:
+def encrypt(path):
     content = bytearray(path.read_bytes())
     content[6] |= 1
     content[content.index(b"PK\1\2") + 8] |= 1
@@ -120,31 +120,31 @@ _DTYPE = b"cnumpy\ndtype\n(Vu1\nK\x00K\x01tR"
 _ARRAY = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tC\x01btR"
 
 
-def pickled_array(dtype: bytes, length: int, raw: bytes) -> bytes:
+def pickled_array(dtype, length, raw):
     """A pickle of ([array], [True])."""
     state = b"(K\x01(J" + struct.pack("<i", length) + b"t" + dtype + b"\x89B" + struct.pack("<I", len(raw)) + raw + b"t"
     return b"\x80\x03(](" + _ARRAY + state + b"be](\x88et."
 
 
-def object_dtype() -> bytes:
+def object_dtype():
     """numpy's dtype of objects, its flags set to 0, so that bytes of the file would be taken as pointers."""
     dtype = b"cnumpy\ndtype\n(VO8\nK\x00K\x01tR(K\x03V|\nNNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
     return pickled_array(dtype, 8, b"\x10" * 8)
 
 
-def far_field() -> bytes:
+def far_field():
     """A dtype whose only field lies 10^8 bytes behind its 8."""
     field = b"}Va\n(" + _DTYPE + b"J" + struct.pack("<i", 10**8) + b"ts"
     dtype = _DTYPE + b"(K\x03V|\nN(Va\nt" + field + b"K\x08K\x01K\x00tb"
     return pickled_array(dtype, 8, bytes(8))
 
 
-def deep(levels: int) -> bytes:
+def deep(levels):
     """Tuples in tuples, as the name of a dtype."""
     return b"\x80\x03cnumpy\ndtype\n(" + b")" + b"\x85" * levels + b"K\x00K\x01tR."
 
 
-def laughter() -> bytes:
+def laughter():
     """Thirty lists, each ten times the one before, as the flags."""
     content = b"\x80\x03(](C\x01aC\x01ae]q\x00"
     for i in range(30):
@@ -153,7 +153,7 @@ def laughter() -> bytes:
 
 
 class Command:
-    def __reduce__(self) -> tuple:
+    def __reduce__(self):
         return os.system, ("touch hostile_pickle_was_run",)
 
 
@@ -210,10 +210,10 @@ DIGITS = Path(__file__).parents[2] / "fastreid_configs" / "Digits" / "sap_tcm.ym
 
 
 @pytest.fixture
-def bounded() -> Iterator[None]:
+def bounded():
     """What hangs is a failure."""
 
-    def stop(*_: object) -> None:
+    def stop(*_):
         raise TimeoutError("hangs")
 
     before = signal.signal(signal.SIGALRM, stop)
@@ -225,7 +225,7 @@ def bounded() -> Iterator[None]:
 
 @pytest.mark.usefixtures("bounded")
 @pytest.mark.parametrize("name", DAMAGED)
-def test_a_damaged_file_is_one_message(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_file_is_one_message(name, tmp_path, capfd):
     make, message = DAMAGED[name]
     (tmp_path / "data").mkdir()
     overrides = ["MODEL.DEVICE", "cpu", "OUTPUT_DIR", str(tmp_path / "out"), *make(tmp_path / "data")]
@@ -238,7 +238,7 @@ def test_a_damaged_file_is_one_message(name: str, tmp_path: Path, capfd: pytest.
     assert len(errors[0]) < 2000
 
 
-def test_identities_beyond_64_bits_are_names_like_any_other(tmp_path: Path) -> None:
+def test_identities_beyond_64_bits_are_names_like_any_other(tmp_path):
     rows = "".join(f"good.png,{2**63 + i},train\n" for i in range(2))
     table(f"path,identity,split\n{rows}")(tmp_path)
     assert table_set(tmp_path / "people.csv", False).train.identities.tolist() == [0, 1]
@@ -258,7 +258,7 @@ for path in map(Path, sys.argv[1:]):
 """
 
 
-def test_hostile_verification_files_build_and_run_nothing(tmp_path: Path) -> None:
+def test_hostile_verification_files_build_and_run_nothing(tmp_path):
     """In a process of its own, which a pointer out of a file would end."""
     paths = []
     for i, (content, _) in enumerate(HOSTILE_PICKLES.values()):

@@ -9,7 +9,6 @@ import time
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -25,7 +24,7 @@ from pml_ext.runner.rank_store import exchange
 DIGITS = Path(__file__).parents[2] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
 
 
-def meet(fault: str, folder: Path, launch: Launch) -> int:
+def meet(fault, folder, launch):
     """Sums over the ranks; the fault of rank 1 is in its second sum."""
     ranks = [str(rank) for rank in range(launch.processes)]
     assert [exchange(os.environ["RANK"]), exchange("again")] == [ranks, ["again"] * len(ranks)]
@@ -48,12 +47,12 @@ def meet(fault: str, folder: Path, launch: Launch) -> int:
     return int(total) + launch.processes
 
 
-def without_gloo(shown: str) -> str:
+def without_gloo(shown):
     """Without what gloo of torch 2.8 says of each group."""
     return "".join(line for line in shown.splitlines(keepends=True) if not line.startswith("[Gloo]"))
 
 
-def happen(fault: str) -> None:
+def happen(fault):
     if fault in ("SIGKILL", "SIGSTOP"):
         os.kill(os.getpid(), getattr(signal, fault))
     if fault == "killed once" and restarts() == 0:
@@ -64,7 +63,7 @@ def happen(fault: str) -> None:
         raise ZeroDivisionError("in the code")
 
 
-def test_a_restarted_run_returns_what_rank_0_returned(tmp_path: Path) -> None:
+def test_a_restarted_run_returns_what_rank_0_returned(tmp_path):
     before = signal.getsignal(signal.SIGTERM)
     assert start(Launch(2, timeout=20, max_restarts=1), partial(meet, "killed once", tmp_path)) == 4
     assert signal.getsignal(signal.SIGTERM) is before
@@ -85,9 +84,9 @@ def test_a_restarted_run_returns_what_rank_0_returned(tmp_path: Path) -> None:
     ],
 )
 def test_a_rank_that_fails_ends_all(
-    fault: str, kind: type, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    fault, kind, message, tmp_path, monkeypatch,
+    capfd,
+):  # fmt: skip
     close = PContext.close  # which gives a stopped process 30 seconds to end before it kills it
     monkeypatch.setattr(PContext, "close", lambda ranks, death_sig=None, timeout=30: close(ranks, death_sig, 1))
     with pytest.raises(kind, match=message) as caught:
@@ -117,24 +116,24 @@ def test_a_rank_that_fails_ends_all(
         ),
     ],
 )
-def test_a_launch_that_makes_no_sense(options: dict[str, Any], message: str) -> None:
+def test_a_launch_that_makes_no_sense(options, message):
     with pytest.raises(UserError, match=message):
         Launch(**options)
 
 
-def test_machines_need_an_address(tmp_path: Path) -> None:
+def test_machines_need_an_address(tmp_path):
     with pytest.raises(UserError, match="several machines need --dist-url tcp://address:port"):
         start(Launch(num_machines=2), partial(meet, "none", tmp_path))
 
 
-def test_a_port_in_use_is_one_message(tmp_path: Path) -> None:
+def test_a_port_in_use_is_one_message(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(UserError, match=rf"--dist-url: cannot listen at tcp://127.0.0.1:{port}: .*in use"):
             start(Launch(2, dist_url=f"tcp://127.0.0.1:{port}"), partial(meet, "none", tmp_path))
 
 
-def test_two_machines_meet_at_an_address(tmp_path: Path) -> None:
+def test_two_machines_meet_at_an_address(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"tcp://127.0.0.1:{free.getsockname()[1]}"
     code = f"""
@@ -151,7 +150,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_by_itself_to_its_end(tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_by_itself_to_its_end(tmp_path):
     short = f"{DIGITS} MODEL.DEVICE cpu SOLVER.MAX_EPOCH 3 TEST.EVAL_PERIOD 3 SOLVER.CHECKPOINT_PERIOD 1".split()
     short += ["TEST.REPORT", "False"]
     command = [sys.executable, "-m", "pml_ext", "train", "--max-restarts", "1", "--overwrite", *short]
@@ -176,7 +175,7 @@ def test_a_killed_run_goes_on_by_itself_to_its_end(tmp_path: Path) -> None:
 KILLED = "DataLoader worker (pid 7) is killed by signal: Killed. "
 
 
-def fail_while_torch_reports_it(*, chained: bool) -> None:
+def fail_while_torch_reports_it(*, chained):
     try:
         raise RuntimeError(KILLED)
     except RuntimeError as error:
@@ -186,19 +185,19 @@ def fail_while_torch_reports_it(*, chained: bool) -> None:
 
 
 @pytest.mark.parametrize("chained", [True, False])
-def test_a_killed_worker_is_found_behind_another_error(chained: bool, tmp_path: Path) -> None:
+def test_a_killed_worker_is_found_behind_another_error(chained, tmp_path):
     message = r"a process that loads images was .*\(DataLoader worker \(pid 7\) is killed"
     with pytest.raises(UserError, match=message), one_message(tmp_path):
         fail_while_torch_reports_it(chained=chained)
 
 
-def test_a_broken_connection_to_a_worker_is_that_of_a_killed_one(tmp_path: Path) -> None:
+def test_a_broken_connection_to_a_worker_is_that_of_a_killed_one(tmp_path):
     message = r"a process that loads images was ended from outside.*\(\[Errno 104\] Connection reset by peer\)"
     with pytest.raises(UserError, match=message), one_message(tmp_path):
         raise ConnectionResetError(104, "Connection reset by peer")
 
 
-def test_a_bug_stays_what_it_is(tmp_path: Path) -> None:
+def test_a_bug_stays_what_it_is(tmp_path):
     error = ZeroDivisionError("in the code")
     with pytest.raises(ZeroDivisionError) as caught, one_message(tmp_path):
         raise error

@@ -5,9 +5,7 @@ import pickle
 import re
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import lightning
 import numpy as np
@@ -48,12 +46,12 @@ class Unread:
 """
 
 
-def blocks(language: str) -> list[str]:
+def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.S)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path, monkeypatch):
     """The current folder, whose modules are forgotten afterwards."""
     before = set(sys.modules)
     monkeypatch.chdir(tmp_path)
@@ -68,9 +66,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def test_the_guides_project_trains_and_the_run_names_its_module(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_guides_project_trains_and_the_run_names_its_module(folder, monkeypatch, capfd):
     (folder / "my_project.py").write_text("".join(blocks("python")[:3]), encoding="utf-8")
     (command,), (tree,) = blocks("sh"), blocks("yaml")
     words = shlex.split(command.replace("\\\n", ""))
@@ -97,9 +93,9 @@ def test_the_guides_project_trains_and_the_run_names_its_module(
     assert all(row[-2:] == ["(of", "my_project)"] for row in rows if row[0] in ("STRIPE", "BLUR"))
 
 
-def test_a_function_as_a_loss_with_a_node_and_keys_of_its_own(folder: Path) -> None:
+def test_a_function_as_a_loss_with_a_node_and_keys_of_its_own(folder):
     @LOSS_REGISTRY.register(node="LENGTH", keys={"TARGET": "length"})
-    def length_loss(embeddings: torch.Tensor, labels: torch.Tensor, length: float = 1.0) -> torch.Tensor:
+    def length_loss(embeddings, labels, length=1.0):
         return (embeddings.norm(dim=1) - length).square().mean()
 
     keys = ["MODEL.LOSSES.LENGTH.TARGET", 3, "MODEL.LOSSES.LENGTH.SCALE", 0.5, "MODEL.MINER.NAME", "BatchHardMiner"]
@@ -110,14 +106,14 @@ def test_a_function_as_a_loss_with_a_node_and_keys_of_its_own(folder: Path) -> N
     assert "MODEL.MINER.NAME = 'BatchHardMiner': none of the losses length_loss takes a miner" in problems(cfg)
 
 
-def test_training_from_python_with_callbacks_by_name_and_as_objects(folder: Path) -> None:
+def test_training_from_python_with_callbacks_by_name_and_as_objects(folder):
     seen: list[str] = []
 
     class Seen(lightning.Callback):
-        def __init__(self, name: str = "registered") -> None:
+        def __init__(self, name="registered"):
             self.name = name
 
-        def on_train_epoch_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        def on_train_epoch_end(self, trainer, module):
             seen.append(self.name)
 
     CALLBACK_REGISTRY.register()(Seen)
@@ -140,7 +136,7 @@ def test_training_from_python_with_callbacks_by_name_and_as_objects(folder: Path
         (TAKEN, "CITLoss of own_losses has the name or node of CITLoss, which pml_ext"),
     ],
 )
-def test_a_module_that_cannot_be_imported_is_one_line(folder: Path, text: str | None, message: str) -> None:
+def test_a_module_that_cannot_be_imported_is_one_line(folder, text, message):
     (folder / "own_loss.py").touch()
     if text is not None:
         (folder / "own_losses.py").write_text(text, encoding="utf-8")
@@ -172,9 +168,7 @@ class OtherCalculator:
 """
 
 
-def test_a_metric_of_a_users_calculator_is_a_column_and_chooses_the_best_checkpoint(
-    folder: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_metric_of_a_users_calculator_is_a_column_and_chooses_the_best_checkpoint(folder, capfd):
     (folder / "own_metric.py").write_text(OWN_METRIC, encoding="utf-8")
     options = ["TEST.EVALUATOR", "WithSecondPlace", "TEST.BEST", "second_place", "TEST.METRICS", '("cmc",)']
     options += ["TEST.RANKS", "(1,)", "MODEL.DEVICE", "cpu", "SOLVER.MAX_EPOCH", "1", "TEST.REPORT", "False"]
@@ -195,7 +189,7 @@ def test_a_metric_of_a_users_calculator_is_a_column_and_chooses_the_best_checkpo
         assert line in capfd.readouterr().out
 
 
-def test_a_users_metric_ignores_cameras_and_junk(folder: Path) -> None:
+def test_a_users_metric_ignores_cameras_and_junk(folder):
     (folder / "own_metric.py").write_text(OWN_METRIC, encoding="utf-8")
     plugins.import_modules(["own_metric"])
     cfg = load_config(
@@ -278,7 +272,7 @@ SCHEDULER_REGISTRY.register()(ReduceLROnPlateau)
         ),
     ],
 )
-def test_what_is_wrong_with_own_parts_is_one_line(folder: Path, overrides: list[Any], line: str) -> None:
+def test_what_is_wrong_with_own_parts_is_one_line(folder, overrides, line):
     (folder / "own_parts.py").write_text(OWN_PARTS, encoding="utf-8")
     plugins.import_modules(["own_parts"])
     read = read_config("Digits/sap_tcm.yml", ["MODEL.DEVICE", "cpu", *overrides])
@@ -286,7 +280,7 @@ def test_what_is_wrong_with_own_parts_is_one_line(folder: Path, overrides: list[
     assert re.search(line, told), told
 
 
-def test_own_transforms_act_in_their_place_and_travel_to_workers(folder: Path) -> None:
+def test_own_transforms_act_in_their_place_and_travel_to_workers(folder):
     (folder / "own_parts.py").write_text(OWN_PARTS, encoding="utf-8")
     plugins.import_modules(["own_parts"])
     turned = ["INPUT.TURN.ENABLED", True, "INPUT.TURN.DEGREES", 20]
@@ -304,14 +298,14 @@ def test_own_transforms_act_in_their_place_and_travel_to_workers(folder: Path) -
         ({"after": "FLOP"}, "TURN of tests.runner.test_plugins: no part has the node FLOP; did you mean 'FLIP'"),
     ],
 )
-def test_a_transform_needs_a_node_and_a_place_of_its_own(folder: Path, place: dict[str, str], message: str) -> None:
+def test_a_transform_needs_a_node_and_a_place_of_its_own(folder, place, message):
     with pytest.raises(UserError, match=message):
         TRANSFORM_REGISTRY.register(**{"node": "TURN", **place})(v2.RandomRotation)
 
 
-def test_keys_of_a_project_are_its_own(folder: Path) -> None:
+def test_keys_of_a_project_are_its_own(folder):
     @CONFIG_REGISTRY.register()
-    def add_my_config(cfg: CN) -> None:
+    def add_my_config(cfg):
         cfg.MODEL.LOSSES.SAP.LEVEL = 1
         cfg.MODEL.BACKBONES = CN({"NAMES": ("a",), "PATH": None})
         cfg.INPUT.FLIP.ENABLED = True
@@ -330,9 +324,9 @@ def test_keys_of_a_project_are_its_own(folder: Path) -> None:
         load_config("Digits/sap_tcm.yml", ["MY.RATES", 1])
 
 
-def test_a_function_that_breaks_the_config_is_named(folder: Path) -> None:
+def test_a_function_that_breaks_the_config_is_named(folder):
     @CONFIG_REGISTRY.register()
-    def add_my_config(cfg: CN) -> None:
+    def add_my_config(cfg):
         cfg.MODEL.MINE = object()
 
     with pytest.raises(
@@ -341,9 +335,7 @@ def test_a_function_that_breaks_the_config_is_named(folder: Path) -> None:
         load_config("Digits/sap_tcm.yml")
 
 
-def test_plug_ins_of_installed_packages_register_and_a_broken_one_is_a_warning(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_plug_ins_of_installed_packages_register_and_a_broken_one_is_a_warning(folder, monkeypatch, caplog):
     for name, text in (("good_plugin", TAKEN.replace("CITLoss", "OwnLoss")), ("bad_plugin", "1 / 0")):
         (folder / f"{name}.py").write_text(text, encoding="utf-8")
         info = folder / f"{name}-1.0.dist-info"
@@ -361,7 +353,7 @@ def test_plug_ins_of_installed_packages_register_and_a_broken_one_is_a_warning(
     assert not caplog.text
 
 
-def test_a_name_again_from_the_same_module_replaces_the_part() -> None:
+def test_a_name_again_from_the_same_module_replaces_the_part():
     registry = Registry("KEY")
     first = registry.register("part")(lambda: 1)
     second = registry.register("part")(lambda: 2)

@@ -1,7 +1,6 @@
 """The example that ports a FastReID project, and the errors of a project's parts."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ import lightning
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
@@ -35,18 +34,18 @@ DIGITS = ["MODEL.DEVICE", "cpu", "DATALOADER.NUM_WORKERS", "0", "SOLVER.WARMUP_I
 
 
 @pytest.fixture
-def ported(folder: Path) -> None:
+def ported(folder):
     (folder / "ported_project.py").write_text((EXAMPLES / "ported_project.py").read_text(encoding="utf-8"))
 
 
 @pytest.mark.usefixtures("ported")
-def test_the_ported_project_can_run() -> None:
+def test_the_ported_project_can_run():
     assert main(["check-config", "--import", "ported_project", str(EXAMPLES / "ported_project.yml")]) == 0
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ported")
-def test_the_ported_project_trains_on_two_processes(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_ported_project_trains_on_two_processes(capfd):
     words = ["train", "--import", "ported_project", "--config-file", str(EXAMPLES / "ported_project.yml")]
     assert main([*words, "--num-gpus", "2", "SOLVER.MAX_EPOCH", "2", "DATALOADER.NUM_WORKERS", "1"]) == 0
     shown = capfd.readouterr()
@@ -60,7 +59,7 @@ def test_the_ported_project_trains_on_two_processes(capfd: pytest.CaptureFixture
     assert config.MODEL.CAMERA.WEIGHT == 0.2 and config.MODEL.HEADS.NUM_CLASSES == 5
 
 
-def _train(*words: object) -> TrainingModule:
+def _train(*words):
     """By a Lightning trainer of one's own."""
     cfg = load_config("Digits/sap_tcm.yml", [*DIGITS, *words])
     data = DataModule(cfg)
@@ -71,15 +70,15 @@ def _train(*words: object) -> TrainingModule:
 
 
 class Columns(ImageDataset):
-    def __init__(self, root: str, **kwargs: object) -> None:
+    def __init__(self, root, **kwargs):
         items = [(lambda: None, row // 2, 0, row / 2, f"view {row}") for row in range(4)]
         super().__init__(items, items, [])  # type: ignore[arg-type]
 
-    def extras(self, item: Any) -> dict[str, Any]:
+    def extras(self, item):
         return {"height": item[3], "view": item[4], "mask": np.full((2, 2), item[3])}
 
 
-def test_further_columns_of_a_batch_keep_their_rows() -> None:
+def test_further_columns_of_a_batch_keep_their_rows():
     read: Any = data_set_of(Columns).read(Path(), False)
     images = replace(read.train.subset([3, 1]), images=[torch.zeros(3, 2, 2, dtype=torch.uint8)] * 2)
     samples = LabelledImages(images, Transform([]))
@@ -92,35 +91,35 @@ def test_further_columns_of_a_batch_keep_their_rows() -> None:
 
 
 class NoFeatures(nn.Module):
-    def __init__(self, cfg: object) -> None:
+    def __init__(self, cfg):
         super().__init__()
 
-    def forward(self, features: Tensor, targets: Tensor | None = None) -> Any:
+    def forward(self, features, targets=None):
         return {"embedding": features.mean(dim=(2, 3))} if self.training else features
 
 
 class Vector(Baseline):
-    def losses(self, outputs: Any, gt_labels: Tensor) -> dict[str, Tensor]:
+    def losses(self, outputs, gt_labels):
         return {"loss_vector": outputs["features"].sum(dim=1)}
 
 
 class Reads(Baseline):
-    def compute_outputs(self, batch: Any) -> Any:
+    def compute_outputs(self, batch):
         return {**super().compute_outputs(batch), "seen": batch["camids"]}
 
 
 class OwnForward(nn.Module):
-    def __init__(self, cfg: object) -> None:
+    def __init__(self, cfg):
         super().__init__()
         self.layer = nn.Linear(64, 8)
 
-    def forward(self, batch: Any) -> Any:
+    def forward(self, batch):
         features = self.layer(batch["images"].float().flatten(1))
         return {"loss_size": features.square().mean()} if self.training else features
 
 
 @pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+def registered(monkeypatch):
     for registry, parts in ((META_ARCH_REGISTRY, (Vector, Reads, OwnForward)), (REID_HEADS_REGISTRY, (NoFeatures,))):
         list(registry)
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
@@ -139,12 +138,12 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
         (("MODEL.HEADS.NAME", "NoFeatures"), r"head .*NoFeatures must return a tensor \(B, D\) in tests; got shape"),
     ],
 )
-def test_parts_that_break_their_contract_are_named(registered: None, words: tuple[str, ...], message: str) -> None:
+def test_parts_that_break_their_contract_are_named(registered, words, message):
     with pytest.raises(UserError, match=message):
         _train(*words)
 
 
-def test_an_architecture_with_its_own_forward_trains_without_chunks(registered: None) -> None:
+def test_an_architecture_with_its_own_forward_trains_without_chunks(registered):
     own = ("MODEL.META_ARCHITECTURE", "OwnForward")
     assert _train(*own).results["Digits"]["precision_at_1"] > 0.3
     found = problems(load_config("Digits/sap_tcm.yml", [*DIGITS, *own, "SOLVER.CHUNK", 8]))
@@ -153,14 +152,14 @@ def test_an_architecture_with_its_own_forward_trains_without_chunks(registered: 
     ]
 
 
-def test_images_alone_are_refused_by_an_architecture_that_reads_more(registered: None) -> None:
+def test_images_alone_are_refused_by_an_architecture_that_reads_more(registered):
     cfg = load_config("Digits/sap_tcm.yml", [*DIGITS, "MODEL.META_ARCHITECTURE", "Reads"])
     with pytest.raises(UserError, match=r"\.Reads reads camids of a batch, so that images alone cannot be embedded"):
         PixelsToEmbedding(cfg).eval()(torch.zeros(2, 1, 8, 8))
     assert problems(cfg) == []
 
 
-def test_a_map_without_feat_dim_channels_is_named_without_data() -> None:
+def test_a_map_without_feat_dim_channels_is_named_without_data():
     words = ["MODEL.BACKBONE.FEAT_DIM", "32"]
     cfg = load_config("Digits/sap_tcm.yml", DIGITS)
     assert problems(cfg) == [] and build_model(cfg).cfg.MODEL.BACKBONE.FEAT_DIM == 64
@@ -175,9 +174,7 @@ def test_a_map_without_feat_dim_channels_is_named_without_data() -> None:
         (lambda batch, outputs: {"a": [1, 2]}, lambda rows: None, r"evaluate must return a dict of numbers; got None"),
     ],
 )
-def test_evaluators_that_break_their_contract_are_named(
-    process: Callable[..., Any], evaluate: Callable[..., Any], message: str
-) -> None:
+def test_evaluators_that_break_their_contract_are_named(process, evaluate, message):
     made: Any = SimpleNamespace(process=process, evaluate=evaluate)
     own = OwnEvaluator(made)
     with pytest.raises(UserError, match=message):

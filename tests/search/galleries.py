@@ -1,6 +1,5 @@
 """Galleries without a network or images."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ CONFIG: dict[str, Any] = {
 }  # fmt: skip
 
 
-def clustered(count: int, dim: int = 8, seed: int = 0) -> np.ndarray:
+def clustered(count, dim=8, seed=0):
     """Unit rows around one of 60 centres."""
     generator = np.random.default_rng(seed)
     centres = np.random.default_rng(5).standard_normal((60, dim))
@@ -23,13 +22,11 @@ def clustered(count: int, dim: int = 8, seed: int = 0) -> np.ndarray:
     return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
 
 
-def create(
-    folder: Path, dim: int, *, sha256: str = "0" * 64, labels: bool = False, cohort: Path | None = None
-) -> Gallery:
+def create(folder, dim, *, sha256="0" * 64, labels=False, cohort=None):
     return Gallery.create(folder, ModelRecord(CONFIG, "w", sha256, dim), has_labels=labels, cohort=cohort)
 
 
-def create_with_cohort(folder: Path, size: int, k: int) -> tuple[Gallery, CohortNormalization]:
+def create_with_cohort(folder, size, k):
     """An empty gallery of normalised scores, and the cohort of so many rows."""
     (folder / "w").write_bytes(b"weights")
     cohort = CohortNormalization.fit(torch.from_numpy(clustered(size, seed=2)), k).with_checkpoint(folder / "w")
@@ -38,7 +35,7 @@ def create_with_cohort(folder: Path, size: int, k: int) -> tuple[Gallery, Cohort
     return create(folder / "g", 8, sha256=cohort.checkpoint.sha256, cohort=folder / "cohort.npz"), cohort
 
 
-def add(gallery: Gallery, x: np.ndarray, *, first: int = 0, parts: int = 1) -> Gallery:
+def add(gallery, x, *, first=0, parts=1):
     """Rows of images first.jpg, …, as so many parts."""
     for rows in np.array_split(np.arange(len(x)), parts):
         names = [f"{first + row}.jpg" for row in rows]

@@ -1,17 +1,13 @@
 """A small network with weights, as a run leaves them."""
 
-from pathlib import Path
-from typing import Any
-
 import torch
-from torch import Tensor, nn
-from yacs.config import CfgNode as CN
+from torch import nn
 
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 
 
-def small_model(folder: Path, **values: Any) -> tuple[Path, Path]:
+def small_model(folder, **values):
     """config.yml and last.ckpt of a convnet with 6 channels on images of 12×8."""
     folder.mkdir(exist_ok=True)
     cfg = get_cfg()
@@ -30,7 +26,7 @@ def small_model(folder: Path, **values: Any) -> tuple[Path, Path]:
     return folder / "config.yml", folder / "last.ckpt"
 
 
-def network_of(config: Path, weights: Path) -> tuple[CN, PixelsToEmbedding]:
+def network_of(config, weights):
     """The config and the network with its weights, put together without the package's loading."""
     cfg = get_cfg()
     cfg.merge_from_file(str(config))
@@ -39,7 +35,7 @@ def network_of(config: Path, weights: Path) -> tuple[CN, PixelsToEmbedding]:
     return cfg, net
 
 
-def by_hand(cfg: CN, net: PixelsToEmbedding, images: Tensor, *, flip: bool = False) -> Tensor:
+def by_hand(cfg, net, images, *, flip=False):
     """Unit embeddings (B, D) of pixels (B, C, H, W) from 0 to 255; flip: the mean with the mirror image."""
     mean, std = (torch.tensor(value)[:, None, None] for value in (cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD))
     views = [images, images.flip(-1)] if flip else [images]

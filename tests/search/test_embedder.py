@@ -25,7 +25,7 @@ Model = tuple[Path, Path]
 
 
 @pytest.fixture(scope="module")
-def images() -> list[np.ndarray]:
+def images():
     """Images of emoji as RGB arrays, each cut to another size."""
     with zipfile.ZipFile(real_data("emoji_reid") / "emoji_reid.zip") as archive:
         names = [name for name in archive.namelist() if name.endswith((".jpg", ".png"))][:7]
@@ -33,7 +33,7 @@ def images() -> list[np.ndarray]:
     return [np.ascontiguousarray(p[: p.shape[0] - i, i % 3 :]) for i, p in enumerate(found)]
 
 
-def by_hand(config: Path, weights: Path, images: list[np.ndarray], *, flip: bool = False) -> torch.Tensor:
+def by_hand(config, weights, images, *, flip=False):
     """The runner's definition: resize to SIZE_TEST (bicubic, antialiased), standardise, mean with the mirror image."""
     resize = v2.Resize([12, 8], interpolation=InterpolationMode.BICUBIC)
     resized = [resize(torch.from_numpy(pixels).permute(2, 0, 1)) for pixels in images]
@@ -41,11 +41,11 @@ def by_hand(config: Path, weights: Path, images: list[np.ndarray], *, flip: bool
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+def model(tmp_path_factory):
     return small_model(tmp_path_factory.mktemp("model"))
 
 
-def test_crops_of_any_size_and_kind(model: Model, images: list[np.ndarray]) -> None:
+def test_crops_of_any_size_and_kind(model, images):
     flipped = Embedder.from_config(*model, device="cpu", flip=True)(images)
     torch.testing.assert_close(flipped, by_hand(*model, images, flip=True), atol=1e-5, rtol=0)
     embedder = Embedder.from_config(*model, device=torch.device("cpu"), batch_size=3)
@@ -70,7 +70,7 @@ def test_crops_of_any_size_and_kind(model: Model, images: list[np.ndarray]) -> N
     torch.testing.assert_close(torch.cat(found), expected.repeat(8, 1), atol=1e-5, rtol=0)
 
 
-def test_grey_models_and_grey_crops(model: Model, images: list[np.ndarray], tmp_path: Path) -> None:
+def test_grey_models_and_grey_crops(model, images, tmp_path):
     pixels = images[0]
     grey = np.asarray(Image.fromarray(pixels).convert("L"))
     colour = Embedder.from_config(*model, device="cpu")
@@ -83,7 +83,7 @@ def test_grey_models_and_grey_crops(model: Model, images: list[np.ndarray], tmp_
     torch.testing.assert_close(of_grey(pixels[:, :, ::-1], order="BGR"), of_grey(Image.fromarray(pixels)))
 
 
-def test_sizes_that_stay_as_they_are(images: list[np.ndarray], tmp_path: Path) -> None:
+def test_sizes_that_stay_as_they_are(images, tmp_path):
     config, weights = small_model(tmp_path, INPUT__SIZE_TRAIN=[0], INPUT__SIZE_TEST=[0])
     embedder = Embedder.from_config(config, weights, device="cpu")
     crops = [images[0][:20, :12], images[1][:24, :16], images[2][:20, :12]]
@@ -94,9 +94,7 @@ def test_sizes_that_stay_as_they_are(images: list[np.ndarray], tmp_path: Path) -
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_16_bits_are_close(
-    model: Model, images: list[np.ndarray], device: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_16_bits_are_close(model, images, device, caplog):
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     with caplog.at_level(logging.WARNING, logger="pml_ext"):
@@ -109,7 +107,7 @@ def test_16_bits_are_close(
 
 
 @pytest.mark.parametrize("half", [False, True])
-def test_an_onnx_file_is_enough(model: Model, images: list[np.ndarray], tmp_path: Path, half: bool) -> None:
+def test_an_onnx_file_is_enough(model, images, tmp_path, half):
     pytest.importorskip("onnxscript", reason="pip install 'pml_ext[export]'")
     cfg = load_for_embedding(model[0], ["MODEL.WEIGHTS", str(model[1]), "TEST.FLIP.ENABLED", "True"])
     file = tmp_path / "model.onnx"
@@ -128,7 +126,7 @@ def test_an_onnx_file_is_enough(model: Model, images: list[np.ndarray], tmp_path
             Embedder.from_onnx(file, device="cpu")
 
 
-def test_files_that_are_no_export_of_ours(tmp_path: Path) -> None:
+def test_files_that_are_no_export_of_ours(tmp_path):
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy")
@@ -166,7 +164,7 @@ PIXELS = np.zeros((5, 4, 3), dtype=np.uint8)
         (["a.jpg"], TypeError, "crop 0 must be an array, a tensor or a Pillow image; got str"),
     ],
 )
-def test_crops_that_do_not_fit(model: Model, crops: object, kind: type[Exception], message: str) -> None:
+def test_crops_that_do_not_fit(model, crops, kind, message):
     with pytest.raises(kind, match=message):
         Embedder.from_config(*model, device="cpu")(crops)  # type: ignore[arg-type]
 
@@ -182,12 +180,12 @@ def test_crops_that_do_not_fit(model: Model, crops: object, kind: type[Exception
         ({"imports": ["no_such_module"]}, "--import no_such_module: no module of that name"),
     ],
 )
-def test_arguments_that_do_not_fit(model: Model, arguments: dict[str, object], message: str) -> None:
+def test_arguments_that_do_not_fit(model, arguments, message):
     with pytest.raises(ValueError, match=message):
         Embedder.from_config(model[0], **{"weights": model[1], "device": "cpu", **arguments})  # type: ignore[arg-type]
 
 
-def test_an_embedding_that_is_not_finite_is_an_error(model: Model, tmp_path: Path) -> None:
+def test_an_embedding_that_is_not_finite_is_an_error(model, tmp_path):
     state = torch.load(model[1], weights_only=True)["state_dict"]
     state["heads.bottleneck.0.running_mean"] *= torch.inf
     torch.save(state, tmp_path / "bad.pth")

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,19 +19,19 @@ from pml_ext.search.readers import read_embeddings
 from tests.search.galleries import add, clustered, create, create_with_cohort
 
 
-def contents(gallery: Gallery) -> dict[int, np.ndarray]:
+def contents(gallery):
     """The vectors by the number in the image's name."""
     vectors = np.concatenate([block for _, block in gallery.vectors()])
     return dict(zip((int(name.removesuffix(".jpg")) for name in gallery.column("path")), vectors, strict=True))
 
 
-def has_rows(gallery: Gallery, x: np.ndarray, rows: list[int]) -> bool:
+def has_rows(gallery, x, rows):
     found = contents(gallery)
     return sorted(found) == rows and all(np.array_equal(x[row], vector) for row, vector in found.items())
 
 
 @pytest.mark.parametrize("labels", [False, True])
-def test_rows_come_back(tmp_path: Path, labels: bool) -> None:
+def test_rows_come_back(tmp_path, labels):
     x = clustered(50)
     add(create(tmp_path / "g", 8, labels=labels), x, parts=3)
     gallery = Gallery.open(tmp_path / "g")
@@ -49,7 +48,7 @@ def test_rows_come_back(tmp_path: Path, labels: bool) -> None:
     assert found.has_labels == labels
 
 
-def test_parts_are_plain_parquet_with_the_model(tmp_path: Path) -> None:
+def test_parts_are_plain_parquet_with_the_model(tmp_path):
     add(create(tmp_path / "g", 8, labels=True), clustered(5))
     (part,) = (tmp_path / "g" / "parts").iterdir()
     table = pyarrow.parquet.read_table(part)
@@ -60,7 +59,7 @@ def test_parts_are_plain_parquet_with_the_model(tmp_path: Path) -> None:
     assert (record.weights, record.embedding_dim) == ("w", 8)
 
 
-def test_rows_are_removed(tmp_path: Path) -> None:
+def test_rows_are_removed(tmp_path):
     x = clustered(40)
     gallery = add(create(tmp_path / "g", 8), x, parts=4)
     before = [gallery.part(name) for name in gallery.manifest.parts]
@@ -73,11 +72,11 @@ def test_rows_are_removed(tmp_path: Path) -> None:
     assert {*gallery.folder.glob("parts/*")} == {gallery.part(name) for name in gallery.manifest.parts}
 
 
-def test_what_a_killed_process_leaves_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_killed_process_leaves_is_removed(tmp_path, monkeypatch):
     x = clustered(30)
     gallery = add(create(tmp_path / "g", 8), x[:10])
 
-    def killed(*_: object) -> None:
+    def killed(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:  # after the part, before the manifest
@@ -103,7 +102,7 @@ add(gallery, clustered(60)[first : first + 30], first=first, parts=15)
 """
 
 
-def test_two_processes_add_parts_at_the_same_time(tmp_path: Path) -> None:
+def test_two_processes_add_parts_at_the_same_time(tmp_path):
     create(tmp_path / "g", 8)
     command = [sys.executable, "-c", ADD, str(tmp_path / "g")]
     writers = [subprocess.Popen([*command, first], cwd=Path(__file__).parents[2]) for first in ("0", "30")]
@@ -111,7 +110,7 @@ def test_two_processes_add_parts_at_the_same_time(tmp_path: Path) -> None:
     assert has_rows(Gallery.open(tmp_path / "g"), clustered(60), [*range(60)])
 
 
-def cut(path: Path) -> None:
+def cut(path):
     path.write_bytes(path.read_bytes()[:200])
 
 
@@ -124,9 +123,7 @@ def cut(path: Path) -> None:
         ("manifest.json", lambda path: path.write_bytes(b"\xff"), "is damaged, or of another version"),
     ],
 )
-def test_a_damaged_gallery_is_one_message(
-    tmp_path: Path, file: str, damage: Callable[[Path], object], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_gallery_is_one_message(tmp_path, file, damage, message, capsys):
     folder = tmp_path / "g"
     add(create(folder, 8, labels=True), clustered(20))
     damage(next(folder.glob(file)))
@@ -144,7 +141,7 @@ def test_a_damaged_gallery_is_one_message(
         assert add(create(folder, 8, labels=True), clustered(20)).rows == 20
 
 
-def test_a_changed_bit_is_noticed_when_embeddings_are_read(tmp_path: Path) -> None:
+def test_a_changed_bit_is_noticed_when_embeddings_are_read(tmp_path):
     add(create(tmp_path / "g", 8, labels=True), clustered(20))
     (part,) = (tmp_path / "g").glob("parts/*")
     content = bytearray(part.read_bytes())
@@ -154,7 +151,7 @@ def test_a_changed_bit_is_noticed_when_embeddings_are_read(tmp_path: Path) -> No
         read_embeddings(tmp_path / "g")
 
 
-def test_other_kinds_are_refused(tmp_path: Path) -> None:
+def test_other_kinds_are_refused(tmp_path):
     folder = tmp_path / "g"
     create(folder, 8)
     with pytest.raises(UserError, match=r"g is of w \(SHA-256 000000000000…\): its embeddings and those of w \(1111"):
@@ -169,7 +166,7 @@ def test_other_kinds_are_refused(tmp_path: Path) -> None:
         create(tmp_path / "other", 8)
 
 
-def test_offsets_follow_their_rows(tmp_path: Path) -> None:
+def test_offsets_follow_their_rows(tmp_path):
     x = clustered(30)
     made, cohort = create_with_cohort(tmp_path, 40, 5)
     gallery = add(made, x, parts=2)
@@ -183,7 +180,7 @@ def test_offsets_follow_their_rows(tmp_path: Path) -> None:
     np.testing.assert_allclose(gallery.take_vectors(np.array([0, 19])), searched[[0, 19]])
 
 
-def test_images_of_a_command_line_in_order_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_of_a_command_line_in_order_and_once(tmp_path, monkeypatch):
     for name in (
         "in/b/2.jpg",
         "in/b/1.PNG",

@@ -1,14 +1,12 @@
 """The closest rows, against comparing all of them in float64; and when an index is built, kept and built again."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
 from pml_ext.search import index
-from pml_ext.search.gallery import Gallery, IndexRecord
-from pml_ext.search.index import Neighbours, search
+from pml_ext.search.gallery import Gallery
+from pml_ext.search.index import search
 from pml_ext.search.readers import read_embeddings
 from tests.search.galleries import add, clustered, create, create_with_cohort
 
@@ -17,11 +15,11 @@ QUERIES = clustered(60, seed=1)
 
 
 @pytest.fixture
-def builds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def builds(monkeypatch):
     """The numbers of rows of the indices that are built; they are built from 500 rows on."""
     built, build = list[int](), index.build_index
 
-    def counted(gallery: Gallery) -> IndexRecord:
+    def counted(gallery):
         built.append(gallery.rows)
         return build(gallery)
 
@@ -29,15 +27,15 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return built
 
 
-def find(gallery: Gallery, queries: np.ndarray = QUERIES) -> Neighbours:
+def find(gallery, queries=QUERIES):
     return search(gallery, queries, 10, exact_up_to=500)
 
 
-def scores_of(x: np.ndarray, queries: np.ndarray = QUERIES) -> np.ndarray:
+def scores_of(x, queries=QUERIES):
     return queries.astype(np.float64) @ x.T.astype(np.float64)
 
 
-def recall(found: Neighbours, expected: np.ndarray) -> float:
+def recall(found, expected):
     """The share of the true ten; expected: scores (Q, N). Scores of hits are compared, too."""
     np.testing.assert_allclose(found.scores, np.take_along_axis(expected, found.rows, 1), atol=1e-6)
     assert (np.diff(found.scores, axis=1) <= 0).all()
@@ -47,11 +45,11 @@ def recall(found: Neighbours, expected: np.ndarray) -> float:
     )
 
 
-def rows_in_order(gallery: Gallery) -> np.ndarray:
+def rows_in_order(gallery):
     return np.array([int(name.removesuffix(".jpg")) for name in gallery.column("path")])
 
 
-def test_few_rows_are_all_compared(tmp_path: Path, builds: list[int]) -> None:
+def test_few_rows_are_all_compared(tmp_path, builds):
     x = clustered(40)
     gallery = add(create(tmp_path / "g", 8), x, parts=3)
     found = find(gallery)
@@ -63,7 +61,7 @@ def test_few_rows_are_all_compared(tmp_path: Path, builds: list[int]) -> None:
 
 
 @pytest.mark.parametrize("damage", ["none", "cut", "gone"])
-def test_an_index_is_built_once_unless_it_is_damaged(tmp_path: Path, damage: str, builds: list[int]) -> None:
+def test_an_index_is_built_once_unless_it_is_damaged(tmp_path, damage, builds):
     x = clustered(1200)
     gallery = add(create(tmp_path / "g", 8), x, parts=4)
     assert "of 35 lists, which hold 9" in find(gallery).how
@@ -80,7 +78,7 @@ def test_an_index_is_built_once_unless_it_is_damaged(tmp_path: Path, damage: str
     assert [path.name for path in gallery.folder.glob("index*")] == [record.file]
 
 
-def test_the_index_of_a_changed_gallery_is_built_again(tmp_path: Path, builds: list[int]) -> None:
+def test_the_index_of_a_changed_gallery_is_built_again(tmp_path, builds):
     x = clustered(1200)
     gallery = add(create(tmp_path / "g", 8), x[:1000], parts=10)
     find(gallery)
@@ -96,9 +94,7 @@ def test_the_index_of_a_changed_gallery_is_built_again(tmp_path: Path, builds: l
     assert len([*gallery.folder.glob("index*")]) == 1, "the older index is removed"
 
 
-def test_all_rows_are_compared_if_all_lists_find_too_few(
-    tmp_path: Path, builds: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_rows_are_compared_if_all_lists_find_too_few(tmp_path, builds, monkeypatch):
     monkeypatch.setattr(index, "_CANDIDATES", 1)
     x = clustered(700)
     add(create(tmp_path / "g", 8), x)
@@ -108,21 +104,21 @@ def test_all_rows_are_compared_if_all_lists_find_too_few(
     assert builds == [700] and not [*(tmp_path / "g").glob("index*")]
 
 
-def test_an_index_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+def test_an_index_that_cannot_be_written(tmp_path, monkeypatch):
+    def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Gallery, "keep_index", full)
     assert find(add(create(tmp_path / "g", 8), clustered(700))).how == "all 700 rows compared"
 
 
-def test_collapsed_embeddings(tmp_path: Path) -> None:
+def test_collapsed_embeddings(tmp_path):
     x = np.repeat(clustered(1), 700, axis=0)
     found = find(add(create(tmp_path / "g", 8), x), x[:3])
     np.testing.assert_allclose(found.scores, 1, atol=1e-6)
 
 
-def test_an_index_of_normalised_scores(tmp_path: Path, builds: list[int]) -> None:
+def test_an_index_of_normalised_scores(tmp_path, builds):
     x = clustered(1500)
     made, cohort = create_with_cohort(tmp_path, 300, 10)
     gallery = add(made, x, parts=3)

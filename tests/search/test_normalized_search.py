@@ -1,7 +1,5 @@
 """Normalised scores at work: a cohort through embed and search."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -21,7 +19,7 @@ pytest.importorskip("faiss")
 class Shop:
     """A model, images of emoji for a cohort, for validation and for a gallery, and galleries and reports of them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         self.config, self.weights = small_model(folder / "model")
         images = extract(folder / "images", 120)
@@ -42,19 +40,17 @@ class Shop:
         assert main([*self.embed, "--output", str(folder / "p")]) == 0
         assert main([*self.embed, "--normalize", str(folder / "cohort.npz"), "--output", str(folder / "n")]) == 0
 
-    def search(self, query: str | Path, gallery: str, report: str) -> list[str]:
+    def search(self, query, gallery, report):
         words = ["search", str(query), "--gallery", str(self.folder / gallery), "-k", "30"]
         return [*words, "--threshold", str(self.folder / f"{report}.json")]
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
+def shop(tmp_path_factory):
     return Shop(tmp_path_factory.mktemp("shop"))
 
 
-def test_a_search_has_normalised_scores_and_decides_by_them(
-    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_search_has_normalised_scores_and_decides_by_them(shop, tmp_path, capsys):
     kept = Gallery.open(shop.folder / "n").column("offset")
     cohort = CohortNormalization.load(shop.folder / "cohort.npz", checkpoint=shop.weights)
     gallery = torch.from_numpy(shop.rows["gallery"]).double()
@@ -75,7 +71,7 @@ def test_a_search_has_normalised_scores_and_decides_by_them(
         assert "k = 12, strength = 1, SHA-256" in shown and "1. score " in page.read_text()
 
 
-def test_scores_that_do_not_belong_together(shop: Shop, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_scores_that_do_not_belong_together(shop, tmp_path, capfd):
     cohort = torch.from_numpy(shop.rows["cohort"])
     (tmp_path / "other.pth").write_bytes(b"another model")
     CohortNormalization.fit(cohort, 12).save(tmp_path / "other.npz", checkpoint=tmp_path / "other.pth")

@@ -1,13 +1,12 @@
 """A module of the user's own: crops in, unit rows out, a gallery and searches, without a config or a run."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import nn
 from torchvision.models import squeezenet1_1
 from torchvision.transforms import InterpolationMode, v2
 
@@ -26,13 +25,13 @@ MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 SETTINGS: dict[str, Any] = {"size": (32, 24), "mean": MEAN, "std": STD, "device": "cpu", "batch_size": 5}
 
 
-def untrained(seed: int = 0) -> nn.Module:
+def untrained(seed=0):
     """The first layers of a torchvision network, pooled: 64 channels."""
     torch.manual_seed(seed)
     return nn.Sequential(squeezenet1_1().features[:3], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(64))
 
 
-def by_hand(module: nn.Module, images: list[Path]) -> Tensor:
+def by_hand(module, images):
     """torchvision's preprocessing to 32×24, one image at a time."""
     resize = v2.Resize([32, 24], interpolation=InterpolationMode.BICUBIC)
     normalize = v2.Normalize([value / 255 for value in MEAN], [value / 255 for value in STD])
@@ -44,7 +43,7 @@ def by_hand(module: nn.Module, images: list[Path]) -> Tensor:
     return nn.functional.normalize(torch.stack(rows))
 
 
-def test_a_torchvision_network_embeds_and_searches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_torchvision_network_embeds_and_searches(tmp_path, capsys):
     images = extract(tmp_path / "images", 12)
     module = untrained()
     embedder = Embedder(module, **SETTINGS)
@@ -69,7 +68,7 @@ def test_a_torchvision_network_embeds_and_searches(tmp_path: Path, capsys: pytes
     assert embed_folder(same, [tmp_path / "images"], tmp_path / "g", label_by_folder=True, prune=True).rows == 11
 
 
-def test_a_gallery_tells_modules_apart(tmp_path: Path) -> None:
+def test_a_gallery_tells_modules_apart(tmp_path):
     (image,) = extract(tmp_path / "images", 1)
     embed_folder(Embedder(untrained(), **SETTINGS), image, tmp_path / "g")
     buffer = untrained()
@@ -85,7 +84,7 @@ def test_a_gallery_tells_modules_apart(tmp_path: Path) -> None:
 
 
 class _TwoOutputs(nn.Module):
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, images):
         return images.mean((2, 3)), images
 
 
@@ -98,12 +97,12 @@ class _TwoOutputs(nn.Module):
         (nn.Flatten(), {"std": (0.229, 0.224, 0.225)}, "pixels from 0 to 255; .* Multiply both by 255"),
     ],
 )
-def test_mistakes_are_named(module: nn.Module, change: dict[str, object], message: str) -> None:
+def test_mistakes_are_named(module, change, message):
     with pytest.raises(ValueError, match=message):
         Embedder(module, **SETTINGS | change)
 
 
-def test_modules_that_a_run_was_made_with_are_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_that_a_run_was_made_with_are_imported(tmp_path, monkeypatch):
     config, weights = small_model(tmp_path / "model")
     config.write_text(config.read_text("utf-8").replace("IMPORTS: []", "IMPORTS: [own_parts_of_search]"), "utf-8")
     (tmp_path / "own_parts_of_search.py").touch()

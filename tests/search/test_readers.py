@@ -2,9 +2,7 @@
 
 import pickle
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,22 +20,22 @@ NAMES = np.array(["anna", "anna", "ben", "çelik"])
 SHORT = {"labels": "label", "cameras": "camera", "paths": "path"}
 
 
-def npz(path: Path, **arrays: Any) -> Path:
+def npz(path, **arrays):
     np.savez(path / "e.npz", **arrays)
     return path / "e.npz"
 
 
-def tensors(path: Path, **arrays: np.ndarray) -> Path:
+def tensors(path, **arrays):
     save_file({name: torch.from_numpy(value) for name, value in arrays.items()}, path / "e.safetensors")
     return path / "e.safetensors"
 
 
-def table(path: Path, columns: dict[str, Any]) -> Path:
+def table(path, columns):
     pq.write_table(pa.table(columns), path / "e.parquet")
     return path / "e.parquet"
 
 
-def list_column(path: Path, **arrays: np.ndarray) -> Path:
+def list_column(path, **arrays):
     x = arrays.pop("embeddings")
     return table(path, {SHORT[name]: values for name, values in arrays.items()} | {"embedding": list(x)})
 
@@ -46,7 +44,7 @@ WRITERS = [npz, tensors, list_column]
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_every_format_gives_the_same(write: Callable[..., Path], tmp_path: Path) -> None:
+def test_every_format_gives_the_same(write, tmp_path):
     found = read_embeddings(write(tmp_path, embeddings=X, labels=Y, cameras=CAMERAS))
     assert torch.equal(found.embeddings, torch.from_numpy(X))
     assert found.labels.dtype == np.int64 and found.labels.tolist() == Y.tolist()
@@ -61,7 +59,7 @@ def test_every_format_gives_the_same(write: Callable[..., Path], tmp_path: Path)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ">f4", np.longdouble])
-def test_floats_of_any_width_and_byte_order(dtype: Any, tmp_path: Path) -> None:
+def test_floats_of_any_width_and_byte_order(dtype, tmp_path):
     found = read_embeddings(npz(tmp_path, embeddings=X.astype(dtype), labels=Y.astype(np.uint8)))
     assert found.embeddings.tolist() == X.tolist()
     halves = {"embeddings": torch.from_numpy(X).bfloat16(), "labels": torch.from_numpy(Y)}
@@ -69,7 +67,7 @@ def test_floats_of_any_width_and_byte_order(dtype: Any, tmp_path: Path) -> None:
     assert read_embeddings(tmp_path / "e.safetensors").embeddings.tolist() == X.tolist()
 
 
-def refused(path: Path, message: str) -> None:
+def refused(path, message):
     with pytest.raises(UserError, match=message):
         read_embeddings(path)
 
@@ -87,7 +85,7 @@ def refused(path: Path, message: str) -> None:
         ({"camids": CAMERAS}, "but camids: name it cameras, or remove it if"),
     ],
 )
-def test_arrays_that_do_not_fit(arrays: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_arrays_that_do_not_fit(arrays, message, tmp_path):
     given = {} if "features" in arrays else {"embeddings": X, "labels": Y}
     refused(npz(tmp_path, **given | arrays), message)
 
@@ -101,12 +99,12 @@ def test_arrays_that_do_not_fit(arrays: dict[str, Any], message: str, tmp_path: 
         ({"label": Y, "embedding": [[1.0], [2.0], [3.0], None]}, r"same length in every row; got \[1, None\]"),
     ],
 )
-def test_tables_that_do_not_fit(columns: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_tables_that_do_not_fit(columns, message, tmp_path):
     refused(table(tmp_path, columns), message)
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_cut_and_empty_files(write: Callable[..., Path], tmp_path: Path) -> None:
+def test_cut_and_empty_files(write, tmp_path):
     path = write(tmp_path, embeddings=X, labels=Y)
     whole = path.read_bytes()
     for content in (whole[: len(whole) // 2], whole[:-1], b"", b"plain text"):
@@ -115,12 +113,12 @@ def test_cut_and_empty_files(write: Callable[..., Path], tmp_path: Path) -> None
 
 
 class _Runs:
-    def __reduce__(self) -> tuple[object, tuple[str]]:
+    def __reduce__(self):
         return (exec, ("raise SystemExit('code from the file ran')",))
 
 
 @pytest.mark.parametrize("name", ["e.npz", "e.safetensors", "e.parquet"])
-def test_files_stay_data(name: str, tmp_path: Path) -> None:
+def test_files_stay_data(name, tmp_path):
     (tmp_path / name).write_bytes(pickle.dumps({"embeddings": _Runs()}, protocol=2))
     refused(tmp_path / name, "not a readable")
     if name == "e.npz":
@@ -130,7 +128,7 @@ def test_files_stay_data(name: str, tmp_path: Path) -> None:
     refused(tmp_path / name, "not a readable")
 
 
-def test_names_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_files(tmp_path, monkeypatch):
     refused(tmp_path / "e.csv", r"must end in \.npz, \.safetensors, \.parquet; got '\.csv'")
     refused(tmp_path / "e.npz", "no file of embeddings at")
     refused(Path("~nouser/e.npz"), r"no file of embeddings at ~nouser/e\.npz")

@@ -1,10 +1,8 @@
-from typing import Any
-
 from torch import nn
 
 
 class DistributedLossWrapper(nn.Module):
-    def forward(self, embeddings: Any, labels: Any = None, indices_tuple: Any = None) -> Any:
+    def forward(self, embeddings, labels=None, indices_tuple=None):
         raise NotImplementedError
 
 

@@ -3,7 +3,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .distances import BaseDistance, LpDistance
+from .distances import LpDistance
 from .reducers import AvgNonZeroReducer, MeanReducer
 from .types import every_pair, every_triplet, typed
 
@@ -12,31 +12,31 @@ Terms = dict[str, dict[str, Any]]
 
 class BaseMetricLossFunction(nn.Module):
     def __init__(
-        self, *, distance: Any = None, reducer: Any = None, embedding_regularizer: Any = None,
-        embedding_reg_weight: float = 1.0,
-    ) -> None:  # fmt: skip
+        self, *, distance = None, reducer = None, embedding_regularizer = None,
+        embedding_reg_weight = 1.0,
+    ):  # fmt: skip
         super().__init__()
         self.distance = self.default_distance() if distance is None else distance
         self.reducer = self.default_reducer() if reducer is None else reducer
         self.embedding_regularizer, self.embedding_reg_weight = embedding_regularizer, embedding_reg_weight
 
-    def default_distance(self) -> BaseDistance:
+    def default_distance(self):
         return LpDistance()
 
-    def default_reducer(self) -> nn.Module:
+    def default_reducer(self):
         return MeanReducer()
 
-    def compute_loss(self, embeddings: Any, labels: Any, indices_tuple: Any, ref_emb: Any, ref_labels: Any) -> Terms:
+    def compute_loss(self, embeddings, labels, indices_tuple, ref_emb, ref_labels):
         raise NotImplementedError
 
     def objective_terms(
         self,
-        embeddings: Any,
-        labels: Any = None,
-        indices_tuple: Any = None,
-        ref_emb: Any = None,
-        ref_labels: Any = None,
-    ) -> Terms:
+        embeddings,
+        labels=None,
+        indices_tuple=None,
+        ref_emb=None,
+        ref_labels=None,
+    ):
         if ref_emb is embeddings or (ref_emb is None) != (ref_labels is None and ref_emb is None):
             raise ValueError("ref_emb must be another set, or None for the batch itself")
         for x, ids in ((embeddings, labels), (ref_emb, ref_labels)):
@@ -53,7 +53,7 @@ class BaseMetricLossFunction(nn.Module):
                 raise ValueError("one index a loss")
         return terms
 
-    def regularization_terms(self, embeddings: Tensor) -> Terms:
+    def regularization_terms(self, embeddings):
         if self.embedding_regularizer is None:
             return {}
         penalty = self.embedding_reg_weight * self.embedding_regularizer(embeddings)
@@ -61,12 +61,12 @@ class BaseMetricLossFunction(nn.Module):
 
     def forward(
         self,
-        embeddings: Any,
-        labels: Any = None,
-        indices_tuple: Any = None,
-        ref_emb: Any = None,
-        ref_labels: Any = None,
-    ) -> Tensor:
+        embeddings,
+        labels=None,
+        indices_tuple=None,
+        ref_emb=None,
+        ref_labels=None,
+    ):
         value = 0 * embeddings.sum()
         for term in self.objective_terms(embeddings, labels, indices_tuple, ref_emb, ref_labels).values():
             value = value + (term["losses"] if term["indices"] is None else self.reducer.reduce(term["losses"]))
@@ -76,14 +76,14 @@ class BaseMetricLossFunction(nn.Module):
 
 
 class TripletMarginLoss(BaseMetricLossFunction):
-    def __init__(self, margin: float = 0.2, **options: Any) -> None:
+    def __init__(self, margin=0.2, **options):
         super().__init__(**options)
         self.margin = margin
 
-    def default_reducer(self) -> nn.Module:
+    def default_reducer(self):
         return AvgNonZeroReducer()
 
-    def compute_loss(self, embeddings: Any, labels: Any, indices_tuple: Any, ref_emb: Any, ref_labels: Any) -> Terms:
+    def compute_loss(self, embeddings, labels, indices_tuple, ref_emb, ref_labels):
         a, p, n = every_triplet(every_pair(labels, ref_labels) if indices_tuple is None else indices_tuple)
         if len(a) == 0:
             return {}

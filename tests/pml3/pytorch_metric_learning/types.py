@@ -19,13 +19,13 @@ class TripletIndices(NamedTuple):
     negatives: Tensor
 
 
-def typed(indices: tuple[Tensor, ...]) -> PairIndices | TripletIndices:
+def typed(indices):
     if not all(isinstance(part, Tensor) and part.dtype in INDICES and part.ndim == 1 for part in indices):
         raise TypeError("indices must be 1-D tensors of int64 or int32")
     return {3: TripletIndices, 4: PairIndices}[len(indices)](*indices)
 
 
-def every_pair(labels: Tensor, ref_labels: Tensor | None) -> PairIndices:
+def every_pair(labels, ref_labels):
     """In the batch itself without each row's own copy."""
     same = labels[:, None] == (labels if ref_labels is None else ref_labels)
     different = ~same
@@ -34,7 +34,7 @@ def every_pair(labels: Tensor, ref_labels: Tensor | None) -> PairIndices:
     return PairIndices(*same.nonzero(as_tuple=True), *different.nonzero(as_tuple=True))
 
 
-def every_triplet(indices: PairIndices | TripletIndices) -> TripletIndices:
+def every_triplet(indices):
     if isinstance(indices, TripletIndices):
         return indices
     pair, other = (indices.pos_anchors[:, None] == indices.neg_anchors).nonzero(as_tuple=True)

@@ -1,7 +1,5 @@
 """check-config: one complete answer, in one order, and "runs" only where it does."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -28,16 +26,16 @@ BAGTRICKS = "Market1501/bagtricks_R50.yml"
 
 
 @pytest.fixture
-def digits(tmp_path: Path) -> Path:
+def digits(tmp_path):
     (tmp_path / "digits.yml").write_text(DIGITS)
     return tmp_path / "digits.yml"
 
 
-def told(file: Path, *opts: str, processes: int = 1) -> list[str]:
+def told(file, *opts, processes=1):
     return check_files([str(file)], opts, processes=processes)[0].splitlines()
 
 
-def test_all_that_stops_a_file_is_named_in_one_order(tmp_path: Path) -> None:
+def test_all_that_stops_a_file_is_named_in_one_order(tmp_path):
     file = tmp_path / "c.yml"
     file.write_text(
         "MODEL: {META_ARCHITECTURE: MoCo, HEADS: {SCALE: big, POOL: a}, BACKBONE: {DEPTH: 20x}}\n"
@@ -112,7 +110,7 @@ def test_all_that_stops_a_file_is_named_in_one_order(tmp_path: Path) -> None:
         ("SEED -1", "SEED = -1: must be in [0, 2^32)"),
     ],
 )
-def test_what_would_not_run_is_refused(digits: Path, opts: str, expected: str) -> None:
+def test_what_would_not_run_is_refused(digits, opts, expected):
     text, status = check_files([str(digits)], opts.split())
     lines = text.splitlines()
     assert lines[0] == f"{digits}: cannot run:"
@@ -120,13 +118,13 @@ def test_what_would_not_run_is_refused(digits: Path, opts: str, expected: str) -
     assert status == CANNOT_RUN
 
 
-def test_weights_that_nobody_publishes() -> None:
+def test_weights_that_nobody_publishes():
     words = ["MODEL.BACKBONE.PRETRAIN", "True", "MODEL.BACKBONE.WITH_SE", "True"]
     assert "PRETRAIN = True: no weights for this" in "\n".join(problems(load_config(BAGTRICKS, words)))
     assert problems(load_config(BAGTRICKS, [*words, "MODEL.WEIGHTS", "model.pth"])) == []
 
 
-def test_processes_share_a_batch(digits: Path) -> None:
+def test_processes_share_a_batch(digits):
     opts = ["SOLVER.IMS_PER_BATCH", "8", "DATALOADER.SAMPLER_TRAIN", "NaiveIdentitySampler"]
     assert told(digits, *opts, processes=2) == [f"{digits}: runs"]
     assert "NUM_INSTANCE × processes = 4 × 3" in told(digits, *opts, processes=3)[1]
@@ -142,11 +140,11 @@ def test_processes_share_a_batch(digits: Path) -> None:
         "MODEL.HEADS.PFC.SAMPLE_RATE 0.5 KD.EMA.MOMENTUM 0.5 MODEL.QUEUE_SIZE 10 TEST.PRECISE_BN.DATASET None",
     ],
 )
-def test_harmless_values_run(digits: Path, opts: str) -> None:
+def test_harmless_values_run(digits, opts):
     assert told(digits, *opts.split()) == [f"{digits}: runs"]
 
 
-def test_the_defaults_run() -> None:
+def test_the_defaults_run():
     assert unsupported(get_cfg()) == []
 
 
@@ -165,7 +163,7 @@ def test_the_defaults_run() -> None:
         (["DATASETS.REC_PATH", "none.rec"], "DATASETS.REC_PATH: no file none.rec"),
     ],
 )
-def test_what_is_not_here_is_named(digits: Path, tmp_path: Path, opts: list[str], expected: str) -> None:
+def test_what_is_not_here_is_named(digits, tmp_path, opts, expected):
     text, status = check_files([str(digits)], [*opts, "DATASETS.ROOT", str(tmp_path)])
     verdict, reason = text.splitlines()
     assert verdict == f"{digits}: can run, but not here as it is:"
@@ -173,13 +171,13 @@ def test_what_is_not_here_is_named(digits: Path, tmp_path: Path, opts: list[str]
     assert status == LACKS_SOMETHING
 
 
-def test_replaced_spellings_are_told_too(digits: Path) -> None:
+def test_replaced_spellings_are_told_too(digits):
     digits.write_text(DIGITS.replace("INPUT: {", "INPUT: {DO_FLIP: False, "))
     lines = told(digits, "MODEL.BACKBONE.PRETRAIN", "False")
     assert lines[:2] == [f"{digits}: runs", f"  ({digits}: INPUT.DO_FLIP is INPUT.FLIP.ENABLED False today)"]
 
 
-def test_every_file_is_reported(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_file_is_reported(digits, capsys):
     wrong = digits.with_name("wrong.yml")
     wrong.write_text("MODEL: {LOSES: 1}")
     assert main(["check-config", str(wrong), str(digits), "MODEL.HEADS.NAME", "AttrHead"]) == 1
@@ -202,25 +200,25 @@ def test_every_file_is_reported(digits: Path, capsys: pytest.CaptureFixture[str]
         ("transforms", ["REA      Fills a rectangle with one colour", "VALUE [123.675"]),
     ],
 )
-def test_list(kind: str, names: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_list(kind, names, capsys):
     assert main(["list", kind]) == 0
     shown = capsys.readouterr().out
     assert [name for name in names if name not in shown] == []
 
 
-def test_list_of_something_else(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_of_something_else(capsys):
     assert main(["list", "loss"]) == 2
     assert "list: unknown value 'loss'; did you mean 'losses'?" in capsys.readouterr().err
 
 
-def missing(root: Path, *names: str, aliases: tuple[str, ...] = ()) -> list[str]:
+def missing(root, *names, aliases=()):
     cfg = get_cfg()
     cfg.MODEL.DEVICE = "cpu"
     cfg.DATASETS.update({"ROOT": str(root), "NAMES": names, "TESTS": names, "ALIASES": aliases})
     return missing_here(cfg)
 
 
-def test_an_alias_is_looked_for_where_it_points(tmp_path: Path) -> None:
+def test_an_alias_is_looked_for_where_it_points(tmp_path):
     (tmp_path / "people.csv").write_text("path,identity,split\n1.png,7,train\n1.png,8,query\n1.png,8,gallery\n")
     (tmp_path / "1.png").touch()
     assert missing(tmp_path, "NAIC", aliases=("NAIC=file:people.csv",)) == []
@@ -229,6 +227,6 @@ def test_an_alias_is_looked_for_where_it_points(tmp_path: Path) -> None:
     assert "none.csv" in line
 
 
-def test_a_retrieval_set_that_is_not_there(tmp_path: Path) -> None:
+def test_a_retrieval_set_that_is_not_there(tmp_path):
     (line,) = missing(tmp_path, "CUB")
     assert f"CUB: not the published files in {tmp_path} (no CUB_200_2011/image_class_labels.txt)" in line

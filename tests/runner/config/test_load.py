@@ -15,13 +15,13 @@ from pml_ext.runner.config.network_keys import config_of, load_for_embedding, sh
 from pml_ext.runner.config.stock import CONFIGS, EXAMPLES
 
 
-def write(path: Path, text: str) -> Path:
+def write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def test_a_base_chain_is_overlaid_from_the_bottom_up(tmp_path: Path) -> None:
+def test_a_base_chain_is_overlaid_from_the_bottom_up(tmp_path):
     write(tmp_path / "base" / "a.yml", "SEED: 1\nSOLVER: {MAX_EPOCH: 5, BASE_LR: 0.1}\n")
     write(tmp_path / "b.yml", "_BASE_: base/a.yml\nSOLVER: {MAX_EPOCH: 6}\n")
     top = write(tmp_path / "top" / "c.yml", "_BASE_: ../b.yml\nSEED: 3\n")
@@ -41,7 +41,7 @@ def test_a_base_chain_is_overlaid_from_the_bottom_up(tmp_path: Path) -> None:
         ("INPUT: {FLIP: {ENABLED: 'false'}}", "INPUT.FLIP.ENABLED", False),  # as on the command line
     ],
 )
-def test_values_take_the_type_of_the_default(tmp_path: Path, text: str, key: str, expected: object) -> None:
+def test_values_take_the_type_of_the_default(tmp_path, text, key, expected):
     value = load_config(write(tmp_path / "c.yml", text))
     for part in key.split("."):
         value = value[part]
@@ -69,12 +69,12 @@ def test_values_take_the_type_of_the_default(tmp_path: Path, text: str, key: str
         ("_BASE_: c.yml", r"_BASE_ cycle: .*c\.yml -> .*c\.yml"),
     ],
 )
-def test_a_mistake_is_an_error_that_names_it(tmp_path: Path, text: str, message: str) -> None:
+def test_a_mistake_is_an_error_that_names_it(tmp_path, text, message):
     with pytest.raises(UserError, match=message):
         load_config(write(tmp_path / "c.yml", text))
 
 
-def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
+def test_every_mistake_is_named_at_once(tmp_path):
     write(tmp_path / "base.yml", "TEST: {SAVE_DISTMAT: True}")
     text = "_BASE_: base.yml\nSEEDS: 1\nMODEL: {HEADS: {NECK: after, SCALE: big}, BACKBONE: resnet}"
     with pytest.raises(UserError) as caught:
@@ -91,12 +91,12 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
         assert line.startswith(start)
 
 
-def test_overrides_come_in_pairs(tmp_path: Path) -> None:
+def test_overrides_come_in_pairs(tmp_path):
     with pytest.raises(UserError, match="KEY VALUE pairs; got an odd number of words: SEED"):
         load_config(write(tmp_path / "c.yml", ""), ["SEED"])
 
 
-def test_the_dump_reads_back_the_same(tmp_path: Path) -> None:
+def test_the_dump_reads_back_the_same(tmp_path):
     cfg = load_config("Omniglot/smoothap_tcm.yml", ["SOLVER.BASE_LR", "3e-05"])
     again = load_config(write(tmp_path / "c.yml", cfg.dump()))
     assert again == cfg
@@ -125,7 +125,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("text, message", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_file_is_refused_in_a_short_message(tmp_path: Path, text: str, message: str) -> None:
+def test_a_hostile_file_is_refused_in_a_short_message(tmp_path, text, message):
     file = tmp_path / "c.yml"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(UserError) as caught:
@@ -134,7 +134,7 @@ def test_a_hostile_file_is_refused_in_a_short_message(tmp_path: Path, text: str,
     assert max(map(len, str(caught.value).splitlines())) < 2000
 
 
-def test_an_anchor_bomb_takes_little_memory(tmp_path: Path) -> None:
+def test_an_anchor_bomb_takes_little_memory(tmp_path):
     file = tmp_path / "c.yml"
     file.write_text(f"{BOMB}MODEL: {{HEADS: *i}}")
     tracemalloc.start()
@@ -146,7 +146,7 @@ def test_an_anchor_bomb_takes_little_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-def test_a_pipe_as_config_or_as_its_base_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_as_config_or_as_its_base_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "base.yml")
     (tmp_path / "c.yml").write_text("_BASE_: base.yml")
     for name in ("base.yml", "c.yml"):
@@ -154,7 +154,7 @@ def test_a_pipe_as_config_or_as_its_base_is_not_waited_for(tmp_path: Path) -> No
             load_config(tmp_path / name)
 
 
-def test_a_path_that_is_nearly_right_is_named(tmp_path: Path) -> None:
+def test_a_path_that_is_nearly_right_is_named(tmp_path):
     (tmp_path / "Glyphs").mkdir()
     (tmp_path / "Glyphs" / "smoothap_tcm.yml").write_text("SEED: 1")
     for wrong, near in (("Glyph/triplet.yml", "Glyphs"), ("Glyphs/smothap_tcm.yml", "Glyphs/smoothap_tcm.yml")):
@@ -176,12 +176,12 @@ TEST: {IMS_PER_BATCH: 5}
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Path:
+def config(tmp_path):
     (tmp_path / "a.yml").write_text(TEXT)
     return tmp_path / "a.yml"
 
 
-def test_only_what_is_needed_is_taken(config: Path) -> None:
+def test_only_what_is_needed_is_taken(config):
     cfg = load_for_embedding(config, ["INPUT.SIZE_TEST", "[48, 24]", "MODEL.DEVICE", "cpu"])
     assert (cfg.MODEL.BACKBONE.DEPTH, cfg.MODEL.HEADS.EMBEDDING_DIM, cfg.INPUT.SIZE_TEST) == ("18x", 64, [48, 24])
     assert (cfg.TEST.IMS_PER_BATCH, cfg.MODEL.DEVICE) == (5, "cpu")
@@ -190,7 +190,7 @@ def test_only_what_is_needed_is_taken(config: Path) -> None:
     assert (cfg.MODEL.HEADS.CLS_LAYER, cfg.MODEL.HEADS.NUM_CLASSES) == ("Linear", 0)
 
 
-def test_a_record_of_it_gives_it_back(config: Path) -> None:
+def test_a_record_of_it_gives_it_back(config):
     cfg = load_for_embedding(config)
     kept = shaping(cfg)
     assert kept["MODEL.BACKBONE.DEPTH"] == "18x" and kept["INPUT.SIZE_TEST"] == [64, 32]
@@ -200,7 +200,7 @@ def test_a_record_of_it_gives_it_back(config: Path) -> None:
         config_of({**kept, "MODEL.BACKBONE.NEW": 1})
 
 
-def test_mistakes_elsewhere_are_one_warning(config: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_mistakes_elsewhere_are_one_warning(config, caplog):
     overrides = ["SOLVER.NEW", "1", "KD.EMA.ENABLED", "perhaps", "MODEL.LOSSES.MINE.SCALE", "2"]
     with caplog.at_level(logging.WARNING, logger="pml_ext"):
         load_for_embedding(config, overrides)
@@ -218,14 +218,12 @@ def test_mistakes_elsewhere_are_one_warning(config: Path, caplog: pytest.LogCapt
         ("INPUT", "3", "INPUT holds the keys"),
     ],
 )
-def test_mistakes_in_what_is_needed_are_errors(config: Path, key: str, value: str, message: str) -> None:
+def test_mistakes_in_what_is_needed_are_errors(config, key, value, message):
     with pytest.raises(UserError, match=message):
         load_for_embedding(config, [key, value])
 
 
-def test_a_config_is_found_by_its_name_and_a_file_of_ones_own_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_config_is_found_by_its_name_and_a_file_of_ones_own_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("Glyphs/smoothap_tcm.yml", "fastreid_configs/Glyphs/smoothap_tcm.yml"):
         assert load_config(name).DATASETS.NAMES == ("Glyphs",)
@@ -234,17 +232,17 @@ def test_a_config_is_found_by_its_name_and_a_file_of_ones_own_first(
     assert load_config("Glyphs/smoothap_tcm.yml").SEED == 3
 
 
-def test_names_do_not_leave_the_folder() -> None:
+def test_names_do_not_leave_the_folder():
     assert CONFIGS.find("../pyproject.toml") is None and CONFIGS.find(str(Path(__file__).absolute())) is None
 
 
-def test_the_list_has_every_config_to_run_with_what_it_is() -> None:
+def test_the_list_has_every_config_to_run_with_what_it_is():
     lines = CONFIGS.listing().splitlines()
     assert any(line.startswith("Market1501/bagtricks_R50.yml  ") and "model zoo" in line for line in lines)
     assert not any("Base-" in line.split()[0] for line in lines)
 
 
-def test_a_copy_brings_its_bases_and_loads_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_copy_brings_its_bases_and_loads_alike(tmp_path, capsys):
     name = "Market1501/bagtricks_R50.yml"
     assert main(["copy", name, "--output", str(tmp_path)]) == 0
     *lines, next_step = capsys.readouterr().out.splitlines()
@@ -257,14 +255,14 @@ def test_a_copy_brings_its_bases_and_loads_alike(tmp_path: Path, capsys: pytest.
         CONFIGS.copy(name, tmp_path)
 
 
-def test_an_unknown_name_says_which_is_close(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_says_which_is_close(capfd):
     assert main(["copy", "Market1501/bagtrick_R50.yml"]) == 2
     assert "did you mean Market1501/bagtricks_R50.yml" in capfd.readouterr().err
     assert main(["check-config", "none/such.yml"]) == 1
     assert "`pml-ext configs` lists those that come with pml_ext" in capfd.readouterr().out
 
 
-def test_examples_are_listed_and_copied_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_are_listed_and_copied_alike(tmp_path, capsys):
     assert main(["examples"]) == 0
     about = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert about["swap_in_a_torch_loop.py"] == "One training loop, one changed line: the loss."

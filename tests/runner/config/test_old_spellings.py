@@ -1,12 +1,10 @@
 """Configs in the spellings of FastReID before 1.1, each beside what it meant there in today's."""
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.config.load import load_config, read_config
@@ -109,10 +107,10 @@ OLDER: dict[str, tuple[str, str]] = {
 }
 
 
-def merged(*texts: str) -> dict[str, Any]:
+def merged(*texts):
     tree: dict[str, Any] = {}
 
-    def overlay(below: dict[str, Any], above: dict[str, Any]) -> None:
+    def overlay(below, above):
         for key, value in above.items():
             if isinstance(value, dict) and isinstance(below.get(key), dict):
                 overlay(below[key], value)
@@ -124,26 +122,26 @@ def merged(*texts: str) -> dict[str, Any]:
     return tree
 
 
-def loaded(folder: Path, name: str, text: str) -> CN:
+def loaded(folder, name, text):
     (folder / name).write_text(text, encoding="utf-8")
     return load_config(folder / name)
 
 
 @pytest.mark.parametrize("name", OLD | OLDER)
-def test_an_old_spelling_means_what_it_meant(tmp_path: Path, name: str) -> None:
+def test_an_old_spelling_means_what_it_meant(tmp_path, name):
     old, today = (OLD | OLDER)[name]
     defaults = [OF_OLD, OF_0_2] if name in OLDER else [OF_OLD]
     assert loaded(tmp_path, "old.yml", old) == loaded(tmp_path, "today.yml", yaml.safe_dump(merged(*defaults, today)))
 
 
-def test_todays_spelling_keeps_todays_defaults(tmp_path: Path) -> None:
+def test_todays_spelling_keeps_todays_defaults(tmp_path):
     read = read_config(_written(tmp_path, "MODEL: {BACKBONE: {DEPTH: 50x}, FREEZE_LAYERS: ['']}\nSOLVER: {SWA: {}}"))
     assert read.notes == [f"{tmp_path / 'c.yml'}: SOLVER.SWA asks for nothing and is left out"]
     assert not read.cfg.INPUT.FLIP.ENABLED
     assert read_config(_written(tmp_path, "INPUT: {FLIP: {ENABLED: True}}")).notes == []
 
 
-def test_old_keys_of_a_chain_are_read_together(tmp_path: Path) -> None:
+def test_old_keys_of_a_chain_are_read_together(tmp_path):
     (tmp_path / "base.yml").write_text("DATALOADER: {PK_SAMPLER: True}\nSOLVER: {STEPS: [30, 50], WARMUP_ITERS: 3}")
     top = "_BASE_: base.yml\nDATALOADER: {NAIVE_WAY: True}\nSOLVER: {MAX_ITER: 60}\nINPUT: {DO_PAD: True}"
     cfg = load_config(_written(tmp_path, top), ["INPUT.DO_PAD", "False", "SOLVER.MAX_ITER", "90"])
@@ -154,7 +152,7 @@ def test_old_keys_of_a_chain_are_read_together(tmp_path: Path) -> None:
     assert cfg.DATALOADER.SAMPLER_TRAIN == "TrainingSampler"
 
 
-def test_iterations_are_refused_once_however_long_the_chain(tmp_path: Path) -> None:
+def test_iterations_are_refused_once_however_long_the_chain(tmp_path):
     (tmp_path / "base.yml").write_text("SOLVER: {MAX_ITER: 120, SCHED: WarmupMultiStepLR, LOG_PERIOD: 100}")
     with pytest.raises(UserError) as caught:
         load_config(_written(tmp_path, "_BASE_: base.yml\nSOLVER: {MAX_ITER: 28600, DELAY_ITERS: 90}"))
@@ -164,7 +162,7 @@ def test_iterations_are_refused_once_however_long_the_chain(tmp_path: Path) -> N
     ]
 
 
-def test_each_replacement_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_replacement_is_said_once(tmp_path, caplog):
     text = "INPUT: {DO_PAD: True, REA: {MEAN: [1., 2., 3.]}}\nMODEL: {HEADS: {POOL_LAYER: avgpool}}"
     with caplog.at_level(logging.INFO, "pml_ext"):
         load_config(_written(tmp_path, text))
@@ -190,24 +188,24 @@ def test_each_replacement_is_said_once(tmp_path: Path, caplog: pytest.LogCapture
         ("MODEL: &m {MODEL: *m}", "unknown key MODEL.MODEL. Known"),
     ],
 )
-def test_what_has_no_meaning_here_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_what_has_no_meaning_here_is_refused(tmp_path, text, message):
     with pytest.raises(UserError) as caught:
         load_config(_written(tmp_path, text))
     assert message in str(caught.value)
 
 
-def _written(folder: Path, text: str) -> Path:
+def _written(folder, text):
     (folder / "c.yml").write_text(text, encoding="utf-8")
     return folder / "c.yml"
 
 
-def test_fastretris_recalls_are_ranks_and_change_nothing_else(tmp_path: Path) -> None:
+def test_fastretris_recalls_are_ranks_and_change_nothing_else(tmp_path):
     read = read_config(_written(tmp_path, "TEST: {RECALLS: [1, 2, 4]}"))
     assert read.notes == [f"{tmp_path / 'c.yml'}: TEST.RECALLS is TEST.RANKS [1, 2, 4] today"]
     assert read.cfg == loaded(tmp_path, "plain.yml", "TEST: {RANKS: [1, 2, 4]}"), "no old default comes with it"
 
 
-def test_an_old_spelling_on_the_command_line_does_not_make_a_file_old() -> None:
+def test_an_old_spelling_on_the_command_line_does_not_make_a_file_old():
     name = "Market1501/bagtricks_R50.yml"
     plain, deep = load_config(name), read_config(name, ["MODEL.BACKBONE.DEPTH", "101"])
     assert deep.notes == ["the command line: MODEL.BACKBONE.DEPTH '101' is MODEL.BACKBONE.DEPTH '101x' today"]

@@ -4,7 +4,7 @@ import io
 import pickle
 import struct
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import yaml
@@ -13,13 +13,13 @@ from PIL import Image
 MAGIC = 0xCED7230A
 
 
-def encoded_image(value: int = 128, kind: str = "JPEG", size: tuple[int, int] = (6, 12)) -> bytes:
+def encoded_image(value=128, kind="JPEG", size=(6, 12)):
     content = io.BytesIO()
     Image.fromarray(np.full((size[1], size[0], 3), value, dtype=np.uint8)).save(content, kind)
     return content.getvalue()
 
 
-def write(folder: Path, *names: str, content: bytes | None = None) -> None:
+def write(folder, *names, content=None):
     for name in names:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ class Row(NamedTuple):
 class Layout:
     """An entry of published_layouts.yml."""
 
-    def __init__(self, entry: dict[str, Any]) -> None:
+    def __init__(self, entry):
         self.folder, self.lists = entry["folder"], entry.get("lists", {})
         self.others = entry.get("others", "").splitlines()
         self.sets: dict[str, list[list[Row]]] = {}
@@ -47,7 +47,7 @@ class Layout:
                 rows.append([Row(*line.rsplit(maxsplit=2)) for line in part.splitlines()])
             self.sets |= dict.fromkeys(names.split(), rows)
 
-    def __call__(self, root: Path) -> None:
+    def __call__(self, root):
         folder, parts = root / self.folder, [part for parts in self.sets.values() for part in parts]
         write(folder, "readme.txt", *self.others, *(row.path for part in parts for row in part))
         for name, text in self.lists.items():
@@ -62,7 +62,7 @@ LAYOUTS = {name: layout for layout in reversed(ALL_LAYOUTS) for name in layout.s
 """Name of a set -> the first of its layouts."""
 
 
-def records(path: Path, contents: list[bytes], labels: list[float], *, identities: int = 2) -> None:
+def records(path, contents, labels, *, identities=2):
     """insightface's layout: record 0 says where images end; then the images; then a record for each identity."""
     path.parent.mkdir(parents=True, exist_ok=True)
     count = len(contents)
@@ -72,7 +72,7 @@ def records(path: Path, contents: list[bytes], labels: list[float], *, identitie
     path.with_suffix(".idx").write_text("".join(f"{key}\t{offset}\n" for key, offset in enumerate(offsets)))
 
 
-def write_records(path: Path, bodies: list[tuple[list[float], bytes]]) -> list[int]:
+def write_records(path, bodies):
     """Writes records of (labels, image) and returns their offsets."""
     content, offsets = bytearray(), []
     for labels, image in bodies:
@@ -88,13 +88,13 @@ def write_records(path: Path, bodies: list[tuple[list[float], bytes]]) -> list[i
     return offsets
 
 
-def face_bin(path: Path, same: list[bool]) -> None:
+def face_bin(path, same):
     path.parent.mkdir(parents=True, exist_ok=True)
     images = [encoded_image(10 * i, size=(8, 8)) for i in range(2 * len(same))]
     path.write_bytes(pickle.dumps((images, same), protocol=2))
 
 
-def ijb(root: Path, name: str = "IJBC") -> None:
+def ijb(root, name="IJBC"):
     """Two templates of each of two people, enrolled and a probe; template 1 has a video of two frames."""
     folder, lower = root / name, name.lower()
     rows = [("1.jpg", 1, 10), ("2.jpg", 1, 11), ("3.jpg", 1, 11), ("4.jpg", 2, 12), ("5.jpg", 3, 13), ("6.jpg", 4, 14)]

@@ -28,7 +28,7 @@ from tests.conftest import real_data
 from tests.runner.data.published_layouts import LAYOUTS, encoded_image, face_bin, write
 
 
-def config(root: Path, names: tuple = (), tests: tuple = (), **options):
+def config(root, names=(), tests=(), **options):
     cfg = get_cfg()
     cfg.DATASETS.update({"ROOT": str(root), "NAMES": names, "TESTS": tests, **options})
     return cfg.DATASETS
@@ -37,7 +37,7 @@ def config(root: Path, names: tuple = (), tests: tuple = (), **options):
 # --- several sets, and parts of sets ---
 
 
-def test_sets_are_joined_and_tests_can_be_trained_on_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_sets_are_joined_and_tests_can_be_trained_on_too(tmp_path, caplog):
     LAYOUTS["Market1501"](tmp_path)
     LAYOUTS["DukeMTMC"](tmp_path)
     with caplog.at_level(logging.INFO, logger="pml_ext"):
@@ -50,14 +50,14 @@ def test_sets_are_joined_and_tests_can_be_trained_on_too(tmp_path: Path, caplog:
     assert len(set(combined.labels)) == 3 + 2
 
 
-def test_identities_of_one_image_can_be_left_out(tmp_path: Path) -> None:
+def test_identities_of_one_image_can_be_left_out(tmp_path):
     write(tmp_path / "mine", "anna/1.jpg", "ben/1.jpg", "ben/2.jpg", "carla/1.jpg", "dora/1.jpg", "dora/2.jpg")
     kept = load_train_set(config(tmp_path, ("folder:mine",), RM_LT=True), grey=False)
     assert [Path(name).parent.name for name in kept.names] == ["ben", "ben", "dora", "dora"]
     assert kept.labels.tolist() == [0, 0, 1, 1]
 
 
-def test_sets_that_only_train_or_only_test(tmp_path: Path) -> None:
+def test_sets_that_only_train_or_only_test(tmp_path):
     LAYOUTS["CASIAWebFace"](tmp_path)
     LAYOUTS["OccludedREID"](tmp_path)
     face_bin(tmp_path / "lfw.bin", [True])
@@ -70,7 +70,7 @@ def test_sets_that_only_train_or_only_test(tmp_path: Path) -> None:
         load_train_set(config(tmp_path, ("Digit",)), grey=False)
 
 
-def test_the_root_is_the_config_then_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_root_is_the_config_then_the_environment(monkeypatch):
     monkeypatch.delenv("FASTREID_DATASETS", raising=False)
     monkeypatch.delenv("PML_EXT_DATA", raising=False)
     assert dataset_root("") == Path("datasets")
@@ -84,7 +84,7 @@ def test_the_root_is_the_config_then_the_environment(monkeypatch: pytest.MonkeyP
 # --- aliases ---
 
 
-def test_an_alias_is_read_from_ones_own_table_under_its_name(tmp_path: Path) -> None:
+def test_an_alias_is_read_from_ones_own_table_under_its_name(tmp_path):
     write(tmp_path, "1.png")
     (tmp_path / "people.csv").write_text("path,identity,split\n1.png,7,train\n1.png,8,query\n1.png,8,gallery\n")
     for name in ("NAIC", "Market1501"):  # the latter has layout, distractors and columns of its own, which do not count
@@ -102,13 +102,13 @@ def test_an_alias_is_read_from_ones_own_table_under_its_name(tmp_path: Path) -> 
         (("A=file:x.csv", "A=file:y.csv"), "must name each data set once"),
     ],
 )  # fmt: skip
-def test_aliases_that_mean_nothing(aliases: tuple, message: str) -> None:
+def test_aliases_that_mean_nothing(aliases, message):
     cfg = get_cfg()
     cfg.DATASETS.ALIASES = aliases
     assert any(message in str(problem) for problem in unsupported(cfg))
 
 
-def test_the_command_line_names_ones_own_data_for_a_config_as_it_is(tmp_path: Path) -> None:
+def test_the_command_line_names_ones_own_data_for_a_config_as_it_is(tmp_path):
     path = tmp_path / "theirs.yml"
     precise = "TEST: {PRECISE_BN: {ENABLED: true, DATASET: NAICReID}}"
     path.write_text(f"DATASETS: {{NAMES: [NAICReID], TESTS: [NAICReID]}}\n{precise}")
@@ -124,7 +124,7 @@ def test_the_command_line_names_ones_own_data_for_a_config_as_it_is(tmp_path: Pa
 # --- images that cannot be decoded ---
 
 
-def test_unreadable_images_are_skipped_listed_and_limited(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_images_are_skipped_listed_and_limited(tmp_path, caplog):
     LAYOUTS["Market1501"](tmp_path)
     damaged = tmp_path / "Market-1501-v15.09.15" / "bounding_box_train" / "0007_c2s1_000070_02.jpg"
     damaged.write_bytes(encoded_image()[:-30])
@@ -147,18 +147,18 @@ def test_unreadable_images_are_skipped_listed_and_limited(tmp_path: Path, caplog
         unchecked.images[unchecked.names.index(str(damaged))]
 
 
-def test_ranks_divide_the_files_and_share_what_they_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_divide_the_files_and_share_what_they_find(tmp_path, monkeypatch):
     files = [tmp_path / f"{i}.jpg" for i in range(11)]
     for i, file in enumerate(files):
         file.write_bytes(b"" if i in (3, 4, 9) else encoded_image())
     images = image_sets([[ImageFile(file, i) for i, file in enumerate(files)]], grey=False)[0]
     said, decoded, read = list[str](), list[str](), image_check.require_image
 
-    def exchange(text: str) -> list[str]:
+    def exchange(text):
         said.append(text)
         return said
 
-    def counted(path: str) -> None:
+    def counted(path):
         decoded.append(path)
         read(path)
 
@@ -176,7 +176,7 @@ def test_ranks_divide_the_files_and_share_what_they_find(tmp_path: Path, monkeyp
 # --- Digits and Omniglot ---
 
 
-def archives(folder: Path, damaged: dict[str, bytes] | None = None) -> None:
+def archives(folder, damaged=None):
     """The two published archives in small: every alphabet with two characters of two drawers."""
     folder.mkdir(parents=True, exist_ok=True)
     halves = (TRAIN_ALPHABETS, ("Greek", "Latin", *TEST_ALPHABETS))  # Greek and Latin are in both
@@ -188,7 +188,7 @@ def archives(folder: Path, damaged: dict[str, bytes] | None = None) -> None:
                     file.writestr(name, (damaged or {}).get(name, encoded_image()))
 
 
-def test_digits_split_by_class() -> None:
+def test_digits_split_by_class():
     data = digits_set(Path(), True)
     assert set(data.train.identities) == {0, 1, 2, 3, 4}
     assert set(data.query.identities) == {5, 6, 7, 8, 9}
@@ -197,11 +197,11 @@ def test_digits_split_by_class() -> None:
     assert pixels.shape == (901, 1, 8, 8) and (pixels.min(), pixels.max()) == (0, 255)
 
 
-def alphabet(name: str) -> str:
+def alphabet(name):
     return name.split("/")[-3]
 
 
-def test_omniglot_in_its_published_archives() -> None:
+def test_omniglot_in_its_published_archives():
     data = omniglot_set(real_data("omniglot"), True)
     for part, images, characters in ((data.train, 2720, 136), (data.query, 2120, 106)):
         assert (len(part), len(set(part.identities))) == (images, characters)
@@ -213,10 +213,10 @@ def test_omniglot_in_its_published_archives() -> None:
     assert data.train.images[0].shape == (1, 105, 105) and data.train.called(0) == "Balinese/01"
 
 
-def test_omniglot_reads_torchvisions_folder_and_downloads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_omniglot_reads_torchvisions_folder_and_downloads_it(tmp_path, monkeypatch):
     calls = []
 
-    def download(root: str, background: bool, download: bool) -> None:
+    def download(root, background, download):
         calls.append((root, background, download))
         for alphabet in (*TRAIN_ALPHABETS, *TEST_ALPHABETS):
             write(
@@ -232,8 +232,8 @@ def test_omniglot_reads_torchvisions_folder_and_downloads_it(tmp_path: Path, mon
     assert calls == [(str(tmp_path), True, True)], "what is there is not downloaded again"
 
 
-def test_a_missing_or_damaged_omniglot_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def download(root: str, background: bool, download: bool) -> None:
+def test_a_missing_or_damaged_omniglot_says_what_to_do(tmp_path, monkeypatch):
+    def download(root, background, download):
         raise OSError("no network")
 
     monkeypatch.setattr(torchvision.datasets, "Omniglot", download)

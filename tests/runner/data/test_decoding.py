@@ -2,7 +2,6 @@
 
 import io
 import random
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -14,7 +13,7 @@ from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets.decoding import decode_image, decode_plain_jpeg, pixels_of, require_decodable
 
 
-def file(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
+def file(image, kind="PNG", **options):
     content = io.BytesIO()
     image.save(content, kind, **options)
     return content.getvalue()
@@ -25,7 +24,7 @@ RAMP_IN_8_BITS = torch.from_numpy((RAMP / 257).round().astype(np.uint8))
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "TIFF of the other byte order"])
-def test_16_bits_become_8(kind: str) -> None:
+def test_16_bits_become_8(kind):
     native, swapped = Image.fromarray(RAMP), Image.frombytes("I;16B", (8, 8), RAMP.astype(">u2").tobytes())
     content = file(swapped if "other" in kind else native, kind.split()[0])
     for grey in (True, False):
@@ -35,7 +34,7 @@ def test_16_bits_become_8(kind: str) -> None:
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_turns_the_image_upright(orientation: int) -> None:
+def test_exif_turns_the_image_upright(orientation):
     upright = np.arange(6, dtype=np.uint8).reshape(2, 3) * 40
     # what a camera stores so that a viewer, turning it as told, shows it upright
     every = {
@@ -49,14 +48,14 @@ def test_exif_turns_the_image_upright(orientation: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["RGBA", "LA", "P"])
-def test_what_is_transparent_shows_white_and_the_rest_as_it_is(kind: str) -> None:
+def test_what_is_transparent_shows_white_and_the_rest_as_it_is(kind):
     image = Image.new("RGBA", (2, 1), (10, 10, 10, 255))
     image.putpixel((1, 0), (0, 0, 0, 0))
     content = file(image.quantize() if kind == "P" else image.convert(kind))
     assert decode_image(content, "x", False)[:, 0].T.tolist() == [[10, 10, 10], [255, 255, 255]]
 
 
-def test_palettes_and_cmyk_become_rgb() -> None:
+def test_palettes_and_cmyk_become_rgb():
     image = Image.new("RGB", (16, 16), (250, 30, 60))
     assert decode_image(file(image.quantize()), "x", False)[:, 5, 5].tolist() == [250, 30, 60]
     cmyk = decode_image(file(image.convert("CMYK"), "JPEG", quality=95), "x", False)[:, 5, 5]
@@ -66,13 +65,13 @@ def test_palettes_and_cmyk_become_rgb() -> None:
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.int32])
-def test_pixels_of_no_known_range_are_refused(kind: type) -> None:
+def test_pixels_of_no_known_range_are_refused(kind):
     content = file(Image.fromarray(np.ones((4, 4), dtype=kind)), "TIFF")
     with pytest.raises(UserError, match=r"image a\.tif cannot be decoded .*mode [FI], of no known range: save it in 8"):
         decode_image(content, "a.tif", False)
 
 
-def refusal(read: Callable[..., object], *arguments: object) -> str:
+def refusal(read, *arguments):
     """The UserError's message, or nothing."""
     try:
         read(*arguments)
@@ -82,7 +81,7 @@ def refusal(read: Callable[..., object], *arguments: object) -> str:
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
-def test_the_check_refuses_what_the_decoder_refuses(kind: str) -> None:
+def test_the_check_refuses_what_the_decoder_refuses(kind):
     noise = np.random.default_rng(0).integers(0, 255, (40, 24, 3), dtype=np.uint8)
     whole = file(Image.fromarray(noise), kind)
     refused = 0
@@ -110,11 +109,11 @@ PLAIN = {
 }
 
 
-def jpeg(image: Image.Image = IMAGE, **options: object) -> bytes:
+def jpeg(image=IMAGE, **options):
     return file(image, "JPEG", **options)
 
 
-def by_pillow(content: bytes, grey: bool) -> torch.Tensor | None:
+def by_pillow(content, grey):
     """Without Exif's orientation; None where Pillow refuses."""
     try:
         with Image.open(io.BytesIO(content)) as image:
@@ -125,7 +124,7 @@ def by_pillow(content: bytes, grey: bool) -> torch.Tensor | None:
 
 @pytest.mark.parametrize("kind", PLAIN)
 @pytest.mark.parametrize("grey", [False, True])
-def test_pixels_are_pillows_bit_for_bit(kind: str, grey: bool) -> None:
+def test_pixels_are_pillows_bit_for_bit(kind, grey):
     grey_file = kind != "RGB"  # a grey file too, which has no colours to keep
     for image in [IMAGE, IMAGE.convert("L")] if grey_file else [IMAGE]:
         content = jpeg(image, **PLAIN[kind])
@@ -140,7 +139,7 @@ def test_pixels_are_pillows_bit_for_bit(kind: str, grey: bool) -> None:
 
 
 @pytest.mark.parametrize("orientation", [2, 6, 8])
-def test_what_exif_or_xmp_turns_is_left_to_pillow(orientation: int) -> None:
+def test_what_exif_or_xmp_turns_is_left_to_pillow(orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     xmp = f'<x:xmpmeta><rdf:Description tiff:Orientation="{orientation}"/></x:xmpmeta>'.encode()
@@ -151,12 +150,12 @@ def test_what_exif_or_xmp_turns_is_left_to_pillow(orientation: int) -> None:
         assert decode_image(content, "x", False).shape == (3, *sides)
 
 
-def test_other_colours_and_formats_are_left_to_pillow() -> None:
+def test_other_colours_and_formats_are_left_to_pillow():
     for content in (b"", file(IMAGE), jpeg(IMAGE.convert("CMYK")), b"\xff\xd8\xff", b"\xff\xd8\xff\xe0\0\0" * 5):
         assert decode_plain_jpeg(content, False) is None
 
 
-def test_a_small_file_of_too_many_pixels_is_refused_before_memory_is_taken() -> None:
+def test_a_small_file_of_too_many_pixels_is_refused_before_memory_is_taken():
     content = bytearray(jpeg())
     frame = content.index(b"\xff\xc0")
     content[frame + 5 : frame + 9] = b"\xff\xdc\xff\xdc"  # 65,500 × 65,500
@@ -166,7 +165,7 @@ def test_a_small_file_of_too_many_pixels_is_refused_before_memory_is_taken() -> 
 
 
 @pytest.mark.parametrize("kind", ["baseline", "progressive"])
-def test_nothing_is_read_that_pillow_refuses_or_reads_otherwise(kind: str) -> None:
+def test_nothing_is_read_that_pillow_refuses_or_reads_otherwise(kind):
     """Files cut off, cut out of, closed too early, and with wrong bytes."""
     whole, chance = jpeg(**PLAIN[kind]), random.Random(0)
     places = partial(chance.randrange, 2, len(whole))

@@ -3,7 +3,6 @@
 import io
 import pickle
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from tests.runner.data.published_layouts import MAGIC, encoded_image, records, w
 # --- records ---
 
 
-def test_headers_are_those_of_each_record(tmp_path: Path) -> None:
+def test_headers_are_those_of_each_record(tmp_path):
     random = np.random.default_rng(0)
     bodies = [
         (random.integers(2**24, size=1 + i % 4).astype(float).tolist(), random.bytes(i * 7 % 30)) for i in range(200)
@@ -35,7 +34,7 @@ def test_headers_are_those_of_each_record(tmp_path: Path) -> None:
             file.headers(np.append(offsets, wrong))
 
 
-def test_images_of_records_in_any_order_of_the_index(tmp_path: Path) -> None:
+def test_images_of_records_in_any_order_of_the_index(tmp_path):
     values = [10, 120, 250, 60, 90]
     path, index = tmp_path / "train.rec", tmp_path / "train.idx"
     records(path, [encoded_image(value, "PNG") for value in values], [0.0, 7.0, 7.0, 2.0, 5.0])
@@ -49,7 +48,7 @@ def test_images_of_records_in_any_order_of_the_index(tmp_path: Path) -> None:
     assert torch.equal(again[2], data.images[2])
 
 
-def test_a_record_that_holds_the_magic_number_is_put_together(tmp_path: Path) -> None:
+def test_a_record_that_holds_the_magic_number_is_put_together(tmp_path):
     # A bitmap keeps its pixels as they are: the magic number comes twice.
     pixels = np.frombuffer(struct.pack("<I", MAGIC) * 3, dtype=np.uint8).reshape(2, 2, 3)[:, :, ::-1]
     content = io.BytesIO()
@@ -58,7 +57,7 @@ def test_a_record_that_holds_the_magic_number_is_put_together(tmp_path: Path) ->
     assert record_set(tmp_path / "train.rec", False).images[0].permute(1, 2, 0).tolist() == pixels.tolist()
 
 
-def test_truncated_and_damaged_records(tmp_path: Path) -> None:
+def test_truncated_and_damaged_records(tmp_path):
     path = tmp_path / "train.rec"
     records(path, [encoded_image(9), encoded_image(200)], [0.0, 1.0], identities=0)
     whole = path.read_bytes()
@@ -86,7 +85,7 @@ ARRAYS = [np.frombuffer(encoded_image(10 * i, "PNG"), dtype=np.uint8) for i in r
         (ARRAYS, (1, 0)),
     ],
 )
-def test_verification_files_of_insightface(images: list, same: list, tmp_path: Path) -> None:
+def test_verification_files_of_insightface(images, same, tmp_path):
     (tmp_path / "faces_emore").mkdir()
     (tmp_path / "faces_emore" / "lfw.bin").write_bytes(pickle.dumps((images, same), protocol=2))
     data = load("LFW", tmp_path, False)
@@ -98,7 +97,7 @@ def test_verification_files_of_insightface(images: list, same: list, tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["IJBB", "IJBC"])
-def test_ijb_templates(name: str, tmp_path: Path) -> None:
+def test_ijb_templates(name, tmp_path):
     layouts.ijb(tmp_path, name)
     data = load(name, tmp_path, False)
     assert isinstance(data, TemplateSet)
@@ -107,7 +106,7 @@ def test_ijb_templates(name: str, tmp_path: Path) -> None:
     assert data.images.images[4].shape == (3, 112, 112)
 
 
-def test_ijb_lists_that_do_not_fit(tmp_path: Path) -> None:
+def test_ijb_lists_that_do_not_fit(tmp_path):
     layouts.ijb(tmp_path)
     points = tmp_path / "IJBC" / "meta" / "ijbc_name_5pts_score.txt"
     good = points.read_text()
@@ -125,7 +124,7 @@ def test_ijb_lists_that_do_not_fit(tmp_path: Path) -> None:
         load("IJBC", tmp_path, False)
 
 
-def test_alignment_undoes_a_turn_a_shift_and_a_scale() -> None:
+def test_alignment_undoes_a_turn_a_shift_and_a_scale():
     rows, columns = torch.meshgrid(torch.arange(112.0), torch.arange(112.0), indexing="ij")
     face = torch.stack([rows + columns, 2 * rows, 2 * columns]).to(torch.uint8)
     assert (align(face, LANDMARKS).int() - face.int()).abs().max() <= 1, "landmarks in their places change nothing"

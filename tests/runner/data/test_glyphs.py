@@ -6,23 +6,23 @@ import numpy as np
 import pytest
 
 from pml_ext._errors import UserError
-from pml_ext.runner.data.datasets import ImageSet, OpenSet
-from pml_ext.runner.data.datasets.glyphs import GlyphTable, Typeface, draw, glyphs_set, identities_of_looks
+from pml_ext.runner.data.datasets import ImageSet
+from pml_ext.runner.data.datasets.glyphs import Typeface, draw, glyphs_set, identities_of_looks
 
 LETTERS = list("HOoÅß") + list("ΗΔΩ") + list("НЖж") + ["Ա", "ა"]
 
 
 @pytest.fixture(scope="module")
-def table() -> GlyphTable:
+def table():
     return draw(LETTERS)
 
 
 @pytest.fixture(scope="module")
-def whole() -> OpenSet:
+def whole():
     return glyphs_set(Path("nowhere"), True)
 
 
-def test_latin_trains_and_other_scripts_test(whole: OpenSet) -> None:
+def test_latin_trains_and_other_scripts_test(whole):
     train, test = whole.train, whole.query
     assert whole.gallery is None
     # What FreeType's version may change is which images are equal, and so a few of them.
@@ -35,7 +35,7 @@ def test_latin_trains_and_other_scripts_test(whole: OpenSet) -> None:
 
 
 @pytest.mark.parametrize("part", ["train", "query"])
-def test_every_letter_is_in_several_families_and_no_image_twice_in_one(whole: OpenSet, part: str) -> None:
+def test_every_letter_is_in_several_families_and_no_image_twice_in_one(whole, part):
     images: ImageSet = getattr(whole, part)
     families: dict[int, set[int]] = {}
     seen = set()
@@ -46,14 +46,14 @@ def test_every_letter_is_in_several_families_and_no_image_twice_in_one(whole: Op
     assert all({0, 1, 2} <= found for found in families.values()) and len(seen) == len(images)
 
 
-def test_characters_that_look_the_same_are_one_letter(table: GlyphTable) -> None:
+def test_characters_that_look_the_same_are_one_letter(table):
     letters = table.identities[np.isin(table.characters, list("HΗН"))]
     assert len(set(letters.tolist())) == 1, "of Latin, Greek and Cyrillic"
     for letter in "OoΔЖж":
         assert set(table.characters[table.identities == table.identities[table.characters == letter][0]]) == {letter}
 
 
-def test_identities_against_nested_loops() -> None:
+def test_identities_against_nested_loops():
     random = np.random.default_rng(0)
     looks = random.integers(0, 256, (3, 8, 4, 4)).astype(np.uint8)
     near = 255 - np.round((255.0 - looks[:, 5]) * 0.8).astype(np.uint8)  # the same direction of ink
@@ -70,7 +70,7 @@ def test_identities_against_nested_loops() -> None:
     assert identities_of_looks(looks).tolist() == expected
 
 
-def test_other_fonts_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_other_fonts_are_refused(monkeypatch, tmp_path):
     with pytest.raises(
         UserError, match=r"another font than the data set is made of \(SHA-256 [0-9a-f]{12}…, expected 0"
     ):

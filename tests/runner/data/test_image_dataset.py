@@ -3,7 +3,6 @@
 import io
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,24 +17,24 @@ from pml_ext.runner.registry import DATASET_REGISTRY
 
 
 @pytest.fixture(autouse=True)
-def restored(monkeypatch: pytest.MonkeyPatch) -> None:
+def restored(monkeypatch):
     list(DATASET_REGISTRY)
     monkeypatch.setattr(DATASET_REGISTRY, "_entries", dict(DATASET_REGISTRY._entries))
 
 
-def grey_image(value: int) -> Image.Image:
+def grey_image(value):
     return Image.fromarray(np.full((6, 4, 3), value, dtype=np.uint8))
 
 
-def encoded(value: int) -> bytes:
+def encoded(value):
     stream = io.BytesIO()
     grey_image(value).save(stream, "PNG")
     return stream.getvalue()
 
 
-def read(*parts: Any, root: Path = Path(), **attributes: Any) -> OpenSet:
+def read(*parts, root=Path(), **attributes):
     class Warehouse(ImageDataset):
-        def __init__(self, root: str = "datasets", **kwargs: Any) -> None:
+        def __init__(self, root="datasets", **kwargs):
             self.root = root
             super().__init__(*parts, **kwargs)
 
@@ -47,7 +46,7 @@ def read(*parts: Any, root: Path = Path(), **attributes: Any) -> OpenSet:
     return found
 
 
-def test_paths_bytes_and_functions_of_texts_and_numbers(tmp_path: Path) -> None:
+def test_paths_bytes_and_functions_of_texts_and_numbers(tmp_path):
     path = tmp_path / "a.png"
     grey_image(7).save(path)
     train = [(str(path), "Warehouse_3", "dock"), (path, "Warehouse_1", "gate")]
@@ -63,7 +62,7 @@ def test_paths_bytes_and_functions_of_texts_and_numbers(tmp_path: Path) -> None:
     assert all(image.shape == (3, 6, 4) and image.dtype == torch.uint8 for image in images)
 
 
-def test_queries_search_each_other_where_the_gallery_is_empty() -> None:
+def test_queries_search_each_other_where_the_gallery_is_empty():
     found = read([], [(encoded(1), "cup", 0), (encoded(2), "bowl", 0), (encoded(3), "cup", 1)], [])
     assert found.gallery is None and not len(found.train)
     assert found.query.identities.tolist() == [1, 0, 1]
@@ -77,6 +76,6 @@ def test_queries_search_each_other_where_the_gallery_is_empty() -> None:
         (lambda: 1 / 0, "Warehouse cannot be read: ZeroDivisionError: division by zero"),
     ],
 )
-def test_a_wrong_item_is_named_with_the_class(items: Any, message: str) -> None:
+def test_a_wrong_item_is_named_with_the_class(items, message):
     with pytest.raises(UserError, match=rf"test_image_dataset\.read\.<locals>\.Warehouse.*{re.escape(message[-40:])}"):
         read([], items, [])

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
@@ -21,7 +20,7 @@ a/5.jpg,dora,hall,gallery
 """
 
 
-def read(name: str, root: Path, text: str = "") -> OpenSet:
+def read(name, root, text=""):
     if text:
         write(root, name.removeprefix("file:"), content=text.encode())
     data = load(name, root, False)
@@ -29,7 +28,7 @@ def read(name: str, root: Path, text: str = "") -> OpenSet:
     return data
 
 
-def options(root: Path, names: tuple[str, ...], tests: tuple[str, ...], **more: object) -> CN:
+def options(root, names, tests, **more):
     found = get_cfg().DATASETS
     found.update({"ROOT": str(root), "NAMES": names, "TESTS": tests, "CHECK_IMAGES": False, **more})
     return found
@@ -38,7 +37,7 @@ def options(root: Path, names: tuple[str, ...], tests: tuple[str, ...], **more: 
 # --- tables ---
 
 
-def test_a_csv(tmp_path: Path) -> None:
+def test_a_csv(tmp_path):
     write(tmp_path, *(f"a/{i}.jpg" for i in range(1, 6)))
     data = read("file:people.csv", tmp_path, TABLE)
     assert data.gallery is not None
@@ -51,13 +50,13 @@ def test_a_csv(tmp_path: Path) -> None:
     assert data.train.images[0].shape == (3, 12, 6)
 
 
-def test_without_cameras_or_gallery_queries_search_each_other(tmp_path: Path) -> None:
+def test_without_cameras_or_gallery_queries_search_each_other(tmp_path):
     data = read("file:people.csv", tmp_path, "split,path,identity\nquery,1.jpg,7\nquery,2.jpg,7\n")
     assert data.gallery is None and len(data.train) == 0
     assert len(set(data.query.cameras.tolist())) == 2, "nothing is removed by camera"
 
 
-def test_a_parquet_file(tmp_path: Path) -> None:
+def test_a_parquet_file(tmp_path):
     pyarrow = pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
     from pyarrow.parquet import write_table
 
@@ -87,15 +86,13 @@ def test_a_parquet_file(tmp_path: Path) -> None:
         ("people.csv", "", "no people.csv in the current folder .*, nor in DATASETS.ROOT .*; . holds"),
     ],
 )
-def test_a_bad_table_names_row_and_reason(name: str, text: str, message: str, tmp_path: Path) -> None:
+def test_a_bad_table_names_row_and_reason(name, text, message, tmp_path):
     with pytest.raises(UserError, match=message):
         read(f"file:{name}", tmp_path, text)
 
 
 @pytest.mark.parametrize("kind", ["file:people.csv", "folder:people"])
-def test_ones_own_data_is_read_beside_the_user_before_the_root(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_ones_own_data_is_read_beside_the_user_before_the_root(kind, tmp_path, monkeypatch, caplog):
     here, root = tmp_path / "here", tmp_path / "root"
     for count, folder in ((1, root), (2, here)):
         names = [f"people/{split}/anna/{i}.jpg" for split in ("train", "query") for i in range(count)]
@@ -114,7 +111,7 @@ def test_ones_own_data_is_read_beside_the_user_before_the_root(
 FLAT = [f"{name}/{i}.jpg" for name in ("kiwi", "apple", "lime", "fig", "date") for i in range(2)]
 
 
-def classes(root: Path, name: str, **more: object) -> list[str]:
+def classes(root, name, **more):
     """The classes of the training images, queries and gallery."""
     given = options(root, (name,), (name,), **more)
     train, (test,) = load_train_set(given, grey=False), load_test_sets(given, grey=False).values()
@@ -126,9 +123,7 @@ def classes(root: Path, name: str, **more: object) -> list[str]:
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.5, 3), (0.01, 1), (0.99, 4)])
-def test_a_folder_of_classes_is_split_by_name(
-    tmp_path: Path, share: float, count: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_of_classes_is_split_by_name(tmp_path, share, count, caplog):
     caplog.set_level("INFO", logger="pml_ext")
     write(tmp_path / "fruit", *FLAT, "kiwi/._0.jpg", ".ipynb_checkpoints/0.jpg", "kiwi/notes.txt", "kiwi/list")
     names = ["apple", "date", "fig", "kiwi", "lime"]
@@ -139,7 +134,7 @@ def test_a_folder_of_classes_is_split_by_name(
     assert len(list_images([str(tmp_path / "fruit")], tmp_path)) == len(FLAT)
 
 
-def test_a_folder_in_one_role_is_used_whole(tmp_path: Path) -> None:
+def test_a_folder_in_one_role_is_used_whole(tmp_path):
     write(tmp_path / "a", *FLAT)
     write(tmp_path / "b", "kiwi/0.jpg", "plum/0.jpg")
     given = options(tmp_path, ("folder:a",), ("own",), ALIASES=("own=folder:b",), COMBINEALL=True)
@@ -157,7 +152,7 @@ def test_a_folder_in_one_role_is_used_whole(tmp_path: Path) -> None:
         (["test/1.jpg", "train/1.jpg"], ["test", "train"]),  # classes of this name, not parts
     ],
 )
-def test_parts(tmp_path: Path, files: list[str], expected: list[str]) -> None:
+def test_parts(tmp_path, files, expected):
     write(tmp_path / "x", *files)
     assert classes(tmp_path, "folder:x") == expected
 
@@ -173,9 +168,7 @@ def test_parts(tmp_path: Path, files: list[str], expected: list[str]) -> None:
         (["train/a/1.jpg", "query/.x", "gallery/b/1.jpg"], "query: there are no class folders with images", "x/query"),
     ],
 )
-def test_another_layout_is_one_message_with_both_layouts(
-    tmp_path: Path, files: list[str], problem: str, found: str
-) -> None:
+def test_another_layout_is_one_message_with_both_layouts(tmp_path, files, problem, found):
     (tmp_path / "x").mkdir()
     write(tmp_path / "x", *files)
     with pytest.raises(UserError) as caught:

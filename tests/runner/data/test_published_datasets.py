@@ -1,20 +1,18 @@
 """Every published data set, in a small copy of its layout: one contract over the registry."""
 
-from pathlib import Path
-
 import pytest
 
 from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TemplateSet, data_set, load
 from pml_ext.runner.registry import DATASET_REGISTRY
-from tests.runner.data.published_layouts import ALL_LAYOUTS, LAYOUTS, Layout, write
+from tests.runner.data.published_layouts import ALL_LAYOUTS, LAYOUTS, write
 
 ON_DISK = [name for name in DATASET_REGISTRY if not data_set(name).is_made]
 OF_IMAGES = [name for name in ON_DISK if data_set(name).kind not in (PairSet, TemplateSet)]
 
 
 @pytest.mark.parametrize("name", OF_IMAGES)
-def test_images_identities_and_cameras(name: str, tmp_path: Path) -> None:
+def test_images_identities_and_cameras(name, tmp_path):
     layouts = [layout for layout in ALL_LAYOUTS if name in layout.sets]
     assert layouts, f"a small copy of {name} belongs in published_layouts.yml"
     for i, layout in enumerate(layouts):
@@ -22,7 +20,7 @@ def test_images_identities_and_cameras(name: str, tmp_path: Path) -> None:
         check(name, layout, tmp_path / str(i))
 
 
-def check(name: str, layout: Layout, root: Path) -> None:
+def check(name, layout, root):
     data = load(name, root, False)
     assert type(data) is data_set(name).kind
     parts = [data.train, *data.parts] if isinstance(data, OpenSet) else [data]
@@ -40,14 +38,14 @@ def check(name: str, layout: Layout, root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ON_DISK)
-def test_a_wrong_layout_says_what_was_expected_and_what_is_there(name: str, tmp_path: Path) -> None:
+def test_a_wrong_layout_says_what_was_expected_and_what_is_there(name, tmp_path):
     (tmp_path / "something_else").mkdir()
     with pytest.raises(UserError, match=r"something_else") as error:
         load(name, tmp_path, False)
     assert str(tmp_path) in str(error.value) and str(error.value).startswith(f"{name}: ")
 
 
-def test_the_root_may_be_the_folder_of_market1501(tmp_path: Path) -> None:
+def test_the_root_may_be_the_folder_of_market1501(tmp_path):
     LAYOUTS["Market1501"](tmp_path)
     data = load("Market1501", tmp_path / "Market-1501-v15.09.15", False)
     assert isinstance(data, OpenSet) and len(data.train) == 12
@@ -71,14 +69,14 @@ def test_the_root_may_be_the_folder_of_market1501(tmp_path: Path) -> None:
         ("NAIC20_R1", "2020_NAIC/chusai/train/label.txt", "", "label.txt names no images"),
     ],
 )
-def test_a_damaged_list_names_its_line(name: str, file: str, text: str, message: str, tmp_path: Path) -> None:
+def test_a_damaged_list_names_its_line(name, file, text, message, tmp_path):
     LAYOUTS[name](tmp_path)
     (tmp_path / LAYOUTS[name].folder / file).write_text(text)
     with pytest.raises(UserError, match=message):
         load(name, tmp_path, False)
 
 
-def test_the_first_lines_of_naics_list_count(tmp_path: Path) -> None:
+def test_the_first_lines_of_naics_list_count(tmp_path):
     LAYOUTS["NAIC20_R1"](tmp_path)
     lines = "".join(f"{i % 4:08}.png:{i % 3}\n" for i in range(40200))
     write(tmp_path, "naic/2020_NAIC/chusai/train/label.txt", content=lines.encode())

@@ -20,11 +20,11 @@ def sampler_of(name, *, labels=LABELS, cameras=CAMERAS, batch_size=24, instances
     return build_sampler(options, images, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size)
 
 
-def rows_of(batch: list) -> list[int]:
+def rows_of(batch):
     return [sample.row for sample in batch]
 
 
-def batches(name: str, epoch: int = 0, **options) -> list[list[int]]:
+def batches(name, epoch=0, **options):
     sampler = sampler_of(name, **options)
     sampler.set_epoch(epoch)
     drawn = [rows_of(batch) for batch in sampler]
@@ -33,7 +33,7 @@ def batches(name: str, epoch: int = 0, **options) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("name", BY_IDENTITY)
-def test_a_batch_holds_p_identities_with_k_images(name: str) -> None:
+def test_a_batch_holds_p_identities_with_k_images(name):
     for batch in [*batches(name), *batches(name, 1)]:
         rows = np.array(batch).reshape(6, 4)
         identities = LABELS[rows[:, 0]]
@@ -44,20 +44,20 @@ def test_a_batch_holds_p_identities_with_k_images(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLER_REGISTRY)
-def test_an_epoch_follows_from_seed_and_epoch_alone(name: str) -> None:
+def test_an_epoch_follows_from_seed_and_epoch_alone(name):
     assert batches(name, 3) == batches(name, 3)
     different = [batches(name, 3), batches(name, 4), batches(name, 3, seed=1)]
     assert all(a != b for a, b in pairwise(different))
 
 
 @pytest.mark.parametrize("name", SAMPLER_REGISTRY)
-def test_ranks_share_the_joint_batch_in_order(name: str) -> None:
+def test_ranks_share_the_joint_batch_in_order(name):
     joint = batches(name)
     ranks = [batches(name, rank=r, world_size=2) for r in range(2)]
     assert [a + b for a, b in zip(*ranks, strict=True)] == joint
 
 
-def test_a_set_smaller_than_a_batch_fills_one() -> None:
+def test_a_set_smaller_than_a_batch_fills_one():
     whole = [row for batch in batches("TrainingSampler", batch_size=16) for row in batch]
     assert len(whole) == len(set(whole)) == 96, "without identities every image comes once"
     (batch,) = list(sampler_of("TrainingSampler", labels=np.zeros(3, dtype=int), cameras=np.zeros(3), batch_size=8))
@@ -65,14 +65,14 @@ def test_a_set_smaller_than_a_batch_fills_one() -> None:
     assert {sample.row for sample in batch} == {0, 1, 2}
 
 
-def test_imbalanced_draws_identities_and_their_images_equally_often() -> None:
+def test_imbalanced_draws_identities_and_their_images_equally_often():
     sampler = sampler_of("ImbalancedDatasetSampler", batch_size=12_000)
     counts = np.bincount(next(sampler.draw(_random())), minlength=len(LABELS))
     expected = 1000 / np.bincount(LABELS)[LABELS]
     assert (abs(counts - expected) < 5 * np.sqrt(expected)).all(), counts
 
 
-def test_naive_rounds_follow_the_definition() -> None:
+def test_naive_rounds_follow_the_definition():
     sizes = np.random.default_rng(1).integers(1, 20, size=30)
     labels = np.random.default_rng(2).permutation(np.repeat(np.arange(30), sizes))
     rounds, left, seen = 0, np.zeros(0, dtype=int), set[int]()
@@ -91,7 +91,7 @@ def test_naive_rounds_follow_the_definition() -> None:
 
 
 @pytest.mark.parametrize("name", ["UniformIdentitySampler", "NaiveIdentitySampler"])
-def test_the_first_batches_of_many_seeds_hold_each_identity_and_image_equally_often(name: str) -> None:
+def test_the_first_batches_of_many_seeds_hold_each_identity_and_image_equally_often(name):
     sampler, seeds = sampler_of(name), 1500
     rows = np.array([next(sampler.draw(np.random.default_rng(seed))) for seed in range(seeds)]).ravel()
     sizes = np.bincount(LABELS)
@@ -100,7 +100,7 @@ def test_the_first_batches_of_many_seeds_hold_each_identity_and_image_equally_of
     assert (abs(counts - seeds * chances) < 4.5 * np.sqrt(seeds * chances * (1 - chances) + 1e-9)).all(), counts
 
 
-def test_balanced_takes_every_identity_once_a_round_from_other_cameras() -> None:
+def test_balanced_takes_every_identity_once_a_round_from_other_cameras():
     draw = sampler_of("BalancedIdentitySampler", batch_size=12, instances=3).draw(_random())
     first_round = np.array(list(islice(draw, 3))).reshape(-1, 3)
     assert sorted(LABELS[first_round[:, 0]]) == list(range(12))
@@ -108,7 +108,7 @@ def test_balanced_takes_every_identity_once_a_round_from_other_cameras() -> None
         assert all(CAMERAS[row] != CAMERAS[first] for row in further)
 
 
-def test_balanced_falls_back_to_the_same_camera_and_then_to_the_same_image() -> None:
+def test_balanced_falls_back_to_the_same_camera_and_then_to_the_same_image():
     labels = np.array([0, 0, 1])
     draw = sampler_of("BalancedIdentitySampler", labels=labels, cameras=np.zeros(3), batch_size=4, instances=2).draw(
         _random()
@@ -118,7 +118,7 @@ def test_balanced_falls_back_to_the_same_camera_and_then_to_the_same_image() -> 
         assert pairs == {(0, 1), (2, 2)}
 
 
-def test_few_identities_fill_a_uniform_batch_in_turns() -> None:
+def test_few_identities_fill_a_uniform_batch_in_turns():
     labels = np.repeat(np.arange(3), [9, 2, 30])
     for batch in islice(sampler_of("UniformIdentitySampler", labels=labels, batch_size=40).draw(_random()), 5):
         groups = labels[batch].reshape(10, 4)  # 10 groups of 4 images
@@ -132,7 +132,7 @@ def test_few_identities_fill_a_uniform_batch_in_turns() -> None:
         ("NaiveIdentitySampler", {"instances": 1}, r"= 24 identities; the training set has 12"),
     ],
 )
-def test_errors(name: str, options: dict, message: str) -> None:
+def test_errors(name, options, message):
     with pytest.raises(UserError, match=message):
         sampler_of(name, **options)
 
@@ -145,9 +145,7 @@ def test_errors(name: str, options: dict, message: str) -> None:
         ([], "it gave no more batches"),
     ],
 )
-def test_a_sampler_gives_joint_batches_without_end(
-    given: object, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sampler_gives_joint_batches_without_end(given, message, monkeypatch):
     monkeypatch.setattr(SAMPLER_REGISTRY, "_entries", dict(SAMPLER_REGISTRY._entries))
     SAMPLER_REGISTRY.register("own")(lambda items, batch_size, instances, random: given)
     must = "must give lists of SOLVER.IMS_PER_BATCH = 24 rows, each from 0 to 101, without end"
@@ -155,15 +153,15 @@ def test_a_sampler_gives_joint_batches_without_end(
         sampler_of("own")
 
 
-def test_items_have_the_columns_of_the_data_set() -> None:
+def test_items_have_the_columns_of_the_data_set():
     images = ImageSet(range(3), np.array([5, 0, 5]), np.array([1, 1, 2]), ["a.jpg", "b.jpg", "c.jpg"], {5: "Ann"})
     assert list(Items(images)) == [("a.jpg", "Ann", 1), ("b.jpg", 0, 1), ("c.jpg", "Ann", 2)]
     assert Items(images).labels.tolist() == [1, 0, 1]
 
 
-def _seeds_by_row(rows: np.ndarray) -> list[list[int]]:
+def _seeds_by_row(rows):
     return [(np.flatnonzero(rows == row) // 24).tolist() for row in range(len(LABELS))]
 
 
-def _random() -> np.random.Generator:
+def _random():
     return np.random.default_rng(0)

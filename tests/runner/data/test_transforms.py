@@ -2,10 +2,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
-from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.checks.check import require_supported
@@ -22,7 +20,7 @@ from pml_ext.runner.registry import TRANSFORM_REGISTRY
 SIZE = [32, 16]
 
 
-def config(channels: int = 3, **options) -> CN:
+def config(channels=3, **options):
     """The default INPUT with some switches on, and values of their nodes."""
     node = get_cfg().INPUT
     node.update({"SIZE_TRAIN": SIZE, "SIZE_TEST": SIZE})
@@ -35,14 +33,14 @@ def config(channels: int = 3, **options) -> CN:
     return node
 
 
-def colour_image(height: int = 40, width: int = 30, channels: int = 3) -> Tensor:
+def colour_image(height=40, width=30, channels=3):
     """An image of every colour, in memory as decoders give it."""
     noise = torch.rand(1, channels, 5, 4, generator=torch.Generator().manual_seed(height * width)) * 300 - 20
     smooth = torch.nn.functional.interpolate(noise, (height, width), mode="bicubic").clamp(0, 255).to(torch.uint8)[0]
     return smooth.permute(1, 2, 0).contiguous().permute(2, 0, 1)
 
 
-def test_tests_only_resize_as_pillow_does_and_keep_the_range() -> None:
+def test_tests_only_resize_as_pillow_does_and_keep_the_range():
     image = colour_image()
     result = build_transform(config(FLIP={"PROB": 1.0}, REA={"PROB": 1.0}), training=False)(image)
     assert result.dtype == torch.uint8
@@ -52,7 +50,7 @@ def test_tests_only_resize_as_pillow_does_and_keep_the_range() -> None:
         assert build_transform(config(SIZE_TEST=size), training=False)(image).shape == shape
 
 
-def test_crop_is_random_in_training_and_central_in_tests() -> None:
+def test_crop_is_random_in_training_and_central_in_tests():
     cfg = config(SIZE_TRAIN=[30], SIZE_TEST=[30], CROP={"SIZE": [24]})
     train = build_transform(cfg, training=True)
     assert train(colour_image()).shape == (3, 24, 24)
@@ -61,7 +59,7 @@ def test_crop_is_random_in_training_and_central_in_tests() -> None:
     assert torch.equal(build_transform(cfg, training=False)(colour_image()), expected)
 
 
-def test_a_crop_of_one_share_and_ratio_is_cut_out_and_not_resized() -> None:
+def test_a_crop_of_one_share_and_ratio_is_cut_out_and_not_resized():
     """227²/256² of 256×256 at ratio 1, as LoOp's configs have it."""
     crop = {"SIZE": [227, 227], "SCALE": [0.7863, 0.7863], "RATIO": [1.0, 1.0]}
     options = config(SIZE_TRAIN=[256, 256], CROP=crop)
@@ -74,7 +72,7 @@ def test_a_crop_of_one_share_and_ratio_is_cut_out_and_not_resized() -> None:
 
 @pytest.mark.parametrize("name", TRANSFORM_REGISTRY)
 @pytest.mark.parametrize("channels", [1, 3])
-def test_every_switch_acts_in_training_only_and_follows_the_seed(name: str, channels: int) -> None:
+def test_every_switch_acts_in_training_only_and_follows_the_seed(name, channels):
     options = config(channels, **{name: {"PROB": 1.0} if "PROB" in config()[name] else {}})
     image, runs = colour_image(channels=channels), []
     for _ in range(2):
@@ -89,7 +87,7 @@ def test_every_switch_acts_in_training_only_and_follows_the_seed(name: str, chan
         assert torch.equal(build_transform(options, training=False)(image), plain)
 
 
-def by_torchvision(options: CN, image: Tensor) -> Tensor:
+def by_torchvision(options, image):
     """What torchvision's classes alone make of an image, and of the random numbers."""
     jitter = v2.ColorJitter(options.CJ.BRIGHTNESS, options.CJ.CONTRAST, options.CJ.SATURATION, options.CJ.HUE)
     steps = {
@@ -103,7 +101,7 @@ def by_torchvision(options: CN, image: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(("mode", "channels"), [("constant", 1), ("edge", 3), ("reflect", 3), ("symmetric", 1)])
-def test_shifts_mirror_images_and_erasing_are_torchvisions(mode: str, channels: int) -> None:
+def test_shifts_mirror_images_and_erasing_are_torchvisions(mode, channels):
     options = config(channels, PADDING={"MODE": mode}, FLIP={}, REA={})
     transform, image = build_transform(options, training=True), colour_image(channels=channels)
     for seed in range(20):
@@ -124,7 +122,7 @@ def test_shifts_mirror_images_and_erasing_are_torchvisions(mode: str, channels: 
         {"BRIGHTNESS": 0, "CONTRAST": 0, "HUE": 0.5},
     ],
 )
-def test_jitter_is_torchvisions_to_one_of_255(ranges: dict, channels: int) -> None:
+def test_jitter_is_torchvisions_to_one_of_255(ranges, channels):
     options = config(channels, CJ={"PROB": 0.8} | ranges)
     transform, image = build_transform(options, training=True), colour_image(channels=channels)
     near, allowed = [], 2 if not ranges else 1  # rounded the other way before the contrast is raised
@@ -138,7 +136,7 @@ def test_jitter_is_torchvisions_to_one_of_255(ranges: dict, channels: int) -> No
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_jitter_of_a_gpu_is_that_of_the_cpu(channels: int) -> None:
+def test_jitter_of_a_gpu_is_that_of_the_cpu(channels):
     torch.manual_seed(0)
     jitter = ColourJitter(prob=0.7, brightness=0.15, contrast=0.15, saturation=0.1, hue=0.5)
     each = torch.stack([colour_image(40, width, channels)[..., :20] for width in range(20, 52)]).float()
@@ -149,7 +147,7 @@ def test_jitter_of_a_gpu_is_that_of_the_cpu(channels: int) -> None:
     assert (each - groups).abs().max() <= 2 and (each != groups).float().mean() < 1e-3
 
 
-def test_bytes_leave_the_worker_and_the_batch_ends_as_each_image_would(device: torch.device) -> None:
+def test_bytes_leave_the_worker_and_the_batch_ends_as_each_image_would(device):
     transform = build_transform(config(PADDING={}, FLIP={}, CJ={}, REA={}), training=True)
     images = [colour_image(), colour_image(64, 20), colour_image(32, 16)] * 4
     torch.manual_seed(0)
@@ -169,20 +167,20 @@ def test_bytes_leave_the_worker_and_the_batch_ends_as_each_image_would(device: t
     ("later", "left"),
     [("", ["RandomFlip", "ColourJitter", "RandomErasing"]), ("AFFINE", ["RandomErasing"]), ("RPT", [])],
 )
-def test_what_comes_before_a_step_of_one_image_runs_where_that_step_does(later: str, left: list[str]) -> None:
+def test_what_comes_before_a_step_of_one_image_runs_where_that_step_does(later, left):
     options = config(FLIP={}, CJ={"PROB": 1.0}, REA={}, **({later: {}} if later else {}))
     transform = build_transform(options, training=True)
     assert [type(step).__name__ for step in transform.of_batch] == left
     assert transform(colour_image()).shape == (3, *SIZE)
 
 
-def test_a_padded_image_smaller_than_the_crop_is_refused() -> None:
+def test_a_padded_image_smaller_than_the_crop_is_refused():
     options = config(CROP={"SIZE": [10]}, PADDING={"SIZE": 2})
     with pytest.raises(ValueError, match=r"crops to INPUT.SIZE_TRAIN \[32, 16\]; a padded image has \[14, 14\]"):
         build_transform(options, training=True)(colour_image())
 
 
-def test_random_patch_waits_for_its_pool_then_pastes_parts_of_other_images() -> None:
+def test_random_patch_waits_for_its_pool_then_pastes_parts_of_other_images():
     torch.manual_seed(0)
     patch = RandomPatch(1.0)
     for value in range(RandomPatch.ENOUGH - 1):
@@ -208,7 +206,7 @@ def test_random_patch_waits_for_its_pool_then_pastes_parts_of_other_images() -> 
         ({"REA": {"VALUE": [0.0]}}, r"REA.VALUE = \[0.0\]: must have one value for each of the 3 channels"),
     ],
 )
-def test_errors(options: dict, message: str) -> None:
+def test_errors(options, message):
     cfg = get_cfg()
     cfg.INPUT = config(**options)
     with pytest.raises(UserError, match=message):

@@ -17,7 +17,7 @@ Command = tuple[int, list[str]]
 """The number of ranks, and the words after pml-ext."""
 
 
-def run_on_ranks(*commands: Command) -> None:
+def run_on_ranks(*commands):
     """Run commands, each on so many ranks."""
     done = subprocess.run(
         [sys.executable, "-m", __name__, json.dumps(commands)],
@@ -26,7 +26,7 @@ def run_on_ranks(*commands: Command) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def _rank(rank: int, port: int, ranks: int, words: list[str]) -> None:
+def _rank(rank, port, ranks, words):
     os.environ |= {
         "TORCHELASTIC_RUN_ID": "forked", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "GROUP_RANK": "0",
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
@@ -34,7 +34,7 @@ def _rank(rank: int, port: int, ranks: int, words: list[str]) -> None:
     assert main(words) == 0
 
 
-def _free_port() -> int:
+def _free_port():
     with socket.create_server(("localhost", 0)) as server:
         port: int = server.getsockname()[1]
     return port

@@ -32,7 +32,7 @@ pytestmark = [
 ]
 
 
-def test_frozen_parameters_stay_for_so_many_steps_and_statistics_only_of_a_whole_named_part() -> None:
+def test_frozen_parameters_stay_for_so_many_steps_and_statistics_only_of_a_whole_named_part():
     module: Any = nn.ModuleDict({"model": nn.Module()})
     module.model.backbone = backbone = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
     module.model.heads = heads = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
@@ -53,7 +53,7 @@ def test_frozen_parameters_stay_for_so_many_steps_and_statistics_only_of_a_whole
         assert stays == (frozen | {"heads.1.bias"} if is_frozen else set())
 
 
-def test_iterations_and_epochs_add_up_and_nothing_is_frozen_for_none(caplog: pytest.LogCaptureFixture) -> None:
+def test_iterations_and_epochs_add_up_and_nothing_is_frozen_for_none(caplog):
     solver = get_cfg().SOLVER
     assert freeze_callbacks(["backbone"], solver, steps_per_epoch=8) == []
     assert caplog.messages == ["MODEL.FREEZE_LAYERS ['backbone']: nothing is frozen, because SOLVER.FREEZE_ITERS is 0"]
@@ -64,7 +64,7 @@ def test_iterations_and_epochs_add_up_and_nothing_is_frozen_for_none(caplog: pyt
 
 
 class Terminal(io.StringIO):
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
 
@@ -74,8 +74,8 @@ SCORE = rf"; R@1 ↑ {NUMBER} %, mAP ↑ {NUMBER} %, OPIS ↓ {NUMBER}"
 
 
 def test_a_run_on_a_terminal_has_a_line_per_epoch_and_its_loggers_what_each_tenth_step_was_like(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     losses = "('SmoothAPLoss', 'DiscriminativeLoss')"
@@ -98,7 +98,7 @@ def test_a_run_on_a_terminal_has_a_line_per_epoch_and_its_loggers_what_each_tent
     assert "BASE_LR: 0.0001" in (tmp_path / "csv" / "version_0" / "hparams.yaml").read_text()
 
 
-def test_the_line_has_the_rate_of_the_last_step_and_a_score_of_its_own_epoch(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_line_has_the_rate_of_the_last_step_and_a_score_of_its_own_epoch(caplog):
     progress, group = Progress(), {"lr": 0.1}
     trainer: Any = SimpleNamespace(
         max_epochs=2, current_epoch=0, is_global_zero=True,
@@ -122,7 +122,7 @@ def test_the_line_has_the_rate_of_the_last_step_and_a_score_of_its_own_epoch(cap
     ]
 
 
-def test_the_bound_is_measured_on_classes_of_one_size() -> None:
+def test_the_bound_is_measured_on_classes_of_one_size():
     loss = DiscriminativeLoss(4, 6)
     embeddings, labels = torch.randn(9, 6), torch.tensor([3, 0, 0, 3, 0, 2, 3, 2, 3])
     kept = torch.tensor([0, 1, 2, 3, 5, 7])  # the first two of each class

@@ -1,7 +1,6 @@
 """Checkpoint files; `tests/distributed/test_class_shares.py` has class vectors of several ranks."""
 
 import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from pml_ext.runner.modeling.weights.read import read_state_dict
 VECTORS = "losses.CrossEntropyLoss.weight"
 
 
-def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, request):
     file = tmp_path / "folder" / "last.ckpt"
     WholeCheckpoints().save_checkpoint({"x": torch.ones(3)}, file)
     request.getfixturevalue("full_disk")
@@ -32,7 +31,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, request: pytes
         saved(tmp_path, step=5, classes=2000)
 
 
-def test_a_changed_checkpoint_is_not_loaded_and_a_copy_without_a_record_is(tmp_path: Path) -> None:
+def test_a_changed_checkpoint_is_not_loaded_and_a_copy_without_a_record_is(tmp_path):
     file, copy = tmp_path / "last.ckpt", tmp_path / "copy.ckpt"
     WholeCheckpoints().save_checkpoint({"x": torch.ones(3)}, file)
     shutil.copyfile(file, copy)
@@ -44,7 +43,7 @@ def test_a_changed_checkpoint_is_not_loaded_and_a_copy_without_a_record_is(tmp_p
         read_state_dict(file)
 
 
-def saved(folder: Path, step: int, *, classes: int = 50, part: tuple[int, int] = (0, 1)) -> dict[str, Any]:
+def saved(folder, step, *, classes=50, part=(0, 1)):
     """The checkpoint of a rank after a step of Adam."""
     loss = PartialFC(3, classes, part=part)
     optimizer = torch.optim.Adam([loss.weight])
@@ -59,7 +58,7 @@ def saved(folder: Path, step: int, *, classes: int = 50, part: tuple[int, int] =
     return state
 
 
-def test_class_vectors_of_weights_alone_are_not_written(tmp_path: Path) -> None:
+def test_class_vectors_of_weights_alone_are_not_written(tmp_path):
     loss = PartialFC(3, 50)
     checkpoint = {"state_dict": {VECTORS: loss.weight}}
     save_classes(checkpoint, VECTORS, loss, torch.optim.SGD([loss.weight]), tmp_path)
@@ -74,14 +73,12 @@ def test_class_vectors_of_weights_alone_are_not_written(tmp_path: Path) -> None:
         (PartialFC(3, 50), (1, 2), r"classes_6_of_2 lacks class vectors: copy it with the checkpoint"),
     ],
 )
-def test_class_vectors_of_other_sizes_or_ranks_are_an_error(
-    loss: PartialFC, part: tuple[int, int], message: str, tmp_path: Path
-) -> None:
+def test_class_vectors_of_other_sizes_or_ranks_are_an_error(loss, part, message, tmp_path):
     with pytest.raises(UserError, match=message):
         load_classes(saved(tmp_path, step=6, part=part), VECTORS, loss, tmp_path)
 
 
-def test_a_damaged_or_foreign_file_of_class_vectors_is_an_error(tmp_path: Path) -> None:
+def test_a_damaged_or_foreign_file_of_class_vectors_is_an_error(tmp_path):
     checkpoint, file = saved(tmp_path, step=5), tmp_path / "classes_5_of_1" / "0_to_50.safetensors"
     for content in (file.read_bytes()[:-20], save({"weight": torch.zeros(50, 3)})):
         file.write_bytes(content)
@@ -89,14 +86,14 @@ def test_a_damaged_or_foreign_file_of_class_vectors_is_an_error(tmp_path: Path) 
             load_classes(checkpoint, VECTORS, PartialFC(3, 50), tmp_path)
 
 
-def test_class_vectors_that_a_new_checkpoint_replaces_are_removed(tmp_path: Path) -> None:
+def test_class_vectors_that_a_new_checkpoint_replaces_are_removed(tmp_path):
     for step, part in ((4, (0, 2)), (5, (0, 2))):
         saved(tmp_path, step, part=part)
     WholeCheckpoints().save_checkpoint(saved(tmp_path, step=5), tmp_path / "last.ckpt")
     assert [file.name for file in tmp_path.glob("classes*")] == ["classes_5_of_1"]
 
 
-def resumable(folder: Path, before: list[Any], now: list[Any], *, steps: int = 0) -> tuple[int, int]:
+def resumable(folder, before, now, *, steps=0):
     """What a run with the keys `now` finds in a checkpoint of a run with the keys `before`, after three epochs."""
     cfgs = [get_cfg(), get_cfg()]
     for cfg, changes in zip(cfgs, (before, now), strict=True):
@@ -110,7 +107,7 @@ def resumable(folder: Path, before: list[Any], now: list[Any], *, steps: int = 0
     return check_resumable(cfgs[1], folder / "last.ckpt")
 
 
-def test_a_checkpoint_says_where_its_run_was(tmp_path: Path) -> None:
+def test_a_checkpoint_says_where_its_run_was(tmp_path):
     free = ["SOLVER.MAX_EPOCH", 200, "SOLVER.CHECKPOINT_PERIOD", 1, "MODEL.LOSSES.CE.EPSILON", 0.1]
     assert resumable(tmp_path, [], [*free, "SOLVER.IMS_PER_BATCH", 32]) == (3, 0)
     assert resumable(tmp_path, [], free, steps=5) == (3, 5)
@@ -132,8 +129,6 @@ ONE_CYCLE = ["SOLVER.SCHED", "OneCycleLR"]
         ([], ["SOLVER.MAX_EPOCH", 2], 0, "SOLVER.MAX_EPOCH is 2; .*last.ckpt has 3 epochs behind it"),
     ],
 )
-def test_what_the_optimizer_and_the_schedule_hold_must_stay(
-    tmp_path: Path, before: list[Any], now: list[Any], steps: int, lines: str
-) -> None:
+def test_what_the_optimizer_and_the_schedule_hold_must_stay(tmp_path, before, now, steps, lines):
     with pytest.raises(UserError, match=lines):
         resumable(tmp_path, before, now, steps=steps)

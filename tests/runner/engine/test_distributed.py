@@ -19,7 +19,7 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--local-addr", "loca
 TORCHRUN += ("--log-dir", "logs", *MODULE)
 
 
-def arguments(output: Path, losses: str, *flags: str) -> list[str]:
+def arguments(output, losses, *flags):
     # One step of plain SGD is the gradient. Batch norm would see each rank's own part of the batch.
     opts = f"""MODEL.DEVICE cpu MODEL.BACKBONE.NORM GN MODEL.HEADS.NORM GN MODEL.LOSSES.DISC.CENTROIDS simplex
         MODEL.LOSSES.DISC.CENTROID_SIZE 8 MODEL.LOSSES.LOOP.LOSS MultiSimilarityLoss SOLVER.OPT SGD
@@ -29,7 +29,7 @@ def arguments(output: Path, losses: str, *flags: str) -> list[str]:
     return ["train", "--config-file", str(CONFIG), *flags, *opts, "MODEL.LOSSES.NAME", losses]
 
 
-def weights(output: Path) -> dict[str, torch.Tensor]:
+def weights(output):
     return torch.load(output / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
 
 
@@ -47,7 +47,7 @@ RUNS = {
 }
 
 
-def require_equal_runs(folder: Path, name: str) -> None:
+def require_equal_runs(folder, name):
     """One process in folder/one, two in folder/two."""
     losses, _, told = RUNS[name]
     assert main(arguments(folder / "one", losses)) == 0
@@ -62,7 +62,7 @@ def require_equal_runs(folder: Path, name: str) -> None:
     ), "every test image is measured once"
 
 
-def test_two_processes_train_as_one_on_the_joint_batch(tmp_path: Path) -> None:
+def test_two_processes_train_as_one_on_the_joint_batch(tmp_path):
     commands = []
     for name, (losses, chunk, _) in RUNS.items():
         commands.append((2, [*arguments(tmp_path / name / "two", losses), "SOLVER.CHUNK", chunk]))
@@ -75,9 +75,7 @@ def test_two_processes_train_as_one_on_the_joint_batch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("launcher", "flags", "name"), [(MODULE, ("--num-gpus", "2"), "four_losses"), (TORCHRUN, (), "by_chunks")]
 )
-def test_launchers_start_two_processes(
-    tmp_path: Path, launcher: tuple[str, ...], flags: tuple[str, ...], name: str
-) -> None:
+def test_launchers_start_two_processes(tmp_path, launcher, flags, name):
     losses, chunk, _ = RUNS[name]
     words = [str(tmp_path / word) if word == "logs" else word for word in launcher]
     command = [sys.executable, *words, *arguments(tmp_path / "two", losses, *flags), "SOLVER.CHUNK", chunk]

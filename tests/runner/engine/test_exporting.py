@@ -1,10 +1,7 @@
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from yacs.config import CfgNode
 
 from pml_ext._errors import UserError
 from pml_ext.runner.engine import exporting
@@ -15,7 +12,7 @@ from tests.search.models import by_hand, network_of, small_model
 
 
 @pytest.fixture
-def trained(tmp_path: Path) -> CfgNode:
+def trained(tmp_path):
     """A config with weights, as a run leaves them."""
     config, weights = small_model(tmp_path)
     cfg = network_of(config, weights)[0]
@@ -24,13 +21,13 @@ def trained(tmp_path: Path) -> CfgNode:
     return cfg
 
 
-def expected(cfg: CfgNode, images: torch.Tensor) -> torch.Tensor:
+def expected(cfg, images):
     net = PixelsToEmbedding(cfg).eval()
     net.model.load_state_dict(torch.load(cfg.MODEL.WEIGHTS, weights_only=True)["state_dict"], strict=False)
     return by_hand(cfg, net, images)
 
 
-def test_the_file_takes_pixels_and_gives_unit_embeddings(trained: CfgNode, tmp_path: Path) -> None:
+def test_the_file_takes_pixels_and_gives_unit_embeddings(trained, tmp_path):
     path = tmp_path / "model.onnx"
     assert export(trained, path) < 1e-5
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["last.ckpt", path.name])
@@ -47,11 +44,9 @@ def test_the_file_takes_pixels_and_gives_unit_embeddings(trained: CfgNode, tmp_p
         (lambda found: found * torch.nan, r"from the model's by nan"),
     ],
 )
-def test_a_file_that_differs_is_not_left(
-    trained: CfgNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: Any, message: str
-) -> None:
+def test_a_file_that_differs_is_not_left(trained, tmp_path, monkeypatch, broken, message):
     class Broken(OnnxModel):
-        def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        def __call__(self, images):
             return broken(super().__call__(images))
 
     monkeypatch.setattr(exporting, "OnnxModel", Broken)
@@ -60,7 +55,7 @@ def test_a_file_that_differs_is_not_left(
     assert [p.name for p in tmp_path.iterdir()] == ["last.ckpt"]
 
 
-def test_16_bits_and_the_flip_test_are_in_the_file(trained: CfgNode, tmp_path: Path) -> None:
+def test_16_bits_and_the_flip_test_are_in_the_file(trained, tmp_path):
     images = torch.randint(0, 256, (3, 3, 12, 8)).float()
     plain = expected(trained, images)
     assert export(trained, tmp_path / "half.onnx", half=True) < 5e-3
@@ -75,14 +70,14 @@ def test_16_bits_and_the_flip_test_are_in_the_file(trained: CfgNode, tmp_path: P
     assert (found - plain).abs().max() > 1e-3
 
 
-def test_the_input_is_what_the_crop_leaves_and_the_file_says_so(trained: CfgNode, tmp_path: Path) -> None:
+def test_the_input_is_what_the_crop_leaves_and_the_file_says_so(trained, tmp_path):
     trained.INPUT.CROP.ENABLED, trained.INPUT.CROP.SIZE = True, [10, 6]
     export(trained, tmp_path / "m.onnx")
     record = OnnxModel(tmp_path / "m.onnx", "cpu").record
     assert (record.config["INPUT.CROP.SIZE"], record.embedding_dim) == ([10, 6], 6)
 
 
-def test_mistakes_are_named(trained: CfgNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_are_named(trained, tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"m.onnx cannot be written: .*No such file"):
         export(trained, tmp_path / "nowhere" / "m.onnx")
     monkeypatch.setitem(sys.modules, "onnxscript", None)

@@ -2,7 +2,6 @@
 
 import io
 import logging
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ from pml_ext.runner.engine.output import (
 )
 
 
-def test_a_folder_is_one_runs_until_it_ends(tmp_path: Path) -> None:
+def test_a_folder_is_one_runs_until_it_ends(tmp_path):
     folder = str(tmp_path / "out")
     with output_folder(folder, first=True):
         refused = pytest.raises(UserError, match="is in use by another run: wait for")
@@ -30,7 +29,7 @@ def test_a_folder_is_one_runs_until_it_ends(tmp_path: Path) -> None:
         pass
 
 
-def test_checkpoints_of_another_run_are_not_written_over(tmp_path: Path) -> None:
+def test_checkpoints_of_another_run_are_not_written_over(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     prepare_folder(tmp_path, resume=False, overwrite=False)
     for name in ("last.ckpt", "best.ckpt"):
@@ -43,7 +42,7 @@ def test_checkpoints_of_another_run_are_not_written_over(tmp_path: Path) -> None
         prepare_folder(tmp_path, resume=False, overwrite=False)
 
 
-def test_a_restart_does_not_go_on_from_the_run_that_is_replaced(tmp_path: Path) -> None:
+def test_a_restart_does_not_go_on_from_the_run_that_is_replaced(tmp_path):
     prepare_folder(tmp_path, resume=False, overwrite=True)
     assert (tmp_path / TO_BE_REPLACED).exists()
     remove_earlier(tmp_path, whole_run=True)
@@ -51,9 +50,7 @@ def test_a_restart_does_not_go_on_from_the_run_that_is_replaced(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("whole_run", [False, True])
-def test_what_is_no_longer_true_is_removed_and_named(
-    whole_run: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_no_longer_true_is_removed_and_named(whole_run, tmp_path, caplog):
     results = ["metrics.json", "threshold_A.html", "threshold_A.json", "threshold_A.png"]
     run = ["checkpoints/best.ckpt", "csv/version_0", "tensorboard/events.1"]
     others = ["checkpoints/notes.txt", "config.yaml", "mine.json", "train.log"]
@@ -69,7 +66,7 @@ def test_what_is_no_longer_true_is_removed_and_named(
     assert caplog.messages == [f"removed what an earlier run left in {tmp_path}: {', '.join(gone)}"]
 
 
-def test_messages_for_the_file_stay_off_the_terminal(tmp_path: Path) -> None:
+def test_messages_for_the_file_stay_off_the_terminal(tmp_path):
     log, screen = logging.getLogger("pml_ext"), io.StringIO()
     handler = logging.StreamHandler(screen)
     log.addHandler(handler)

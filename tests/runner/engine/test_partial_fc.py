@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 
 from pml_ext.cli import main
 from pml_ext.runner.checks.check import require_supported
@@ -20,7 +19,7 @@ DRAWN = """MODEL.HEADS.PFC.SAMPLE_RATE 0.3 SOLVER.OPT Adam SOLVER.BASE_LR 0.001 
     SOLVER.IMS_PER_BATCH 90 TEST.EVAL_PERIOD 2"""
 
 
-def options(output: Path, *more: str) -> list[str]:
+def options(output, *more):
     # Batch norm would see each rank's own part of the batch. 50 classes, of which five have images.
     words = f"""MODEL.DEVICE cpu MODEL.BACKBONE.NORM GN MODEL.HEADS.NORM GN MODEL.LOSSES.NAME ('CrossEntropyLoss',)
         MODEL.HEADS.PFC.ENABLED True MODEL.HEADS.PFC.SAMPLE_RATE 1.0 MODEL.HEADS.CLS_LAYER CosSoftmax
@@ -32,28 +31,28 @@ def options(output: Path, *more: str) -> list[str]:
     return [*words, *more]
 
 
-def command(output: Path, epochs: int, *more: str) -> list[str]:
+def command(output, epochs, *more):
     return ["train", "--config-file", str(CONFIG), *options(output, "SOLVER.MAX_EPOCH", str(epochs), *more)]
 
 
-def train(output: Path, epochs: int, *more: str, flags: tuple[str, ...] = ()) -> None:
+def train(output, epochs, *more, flags=()):
     assert main([*command(output, epochs, *more), *flags]) == 0
 
 
-def shares(run: Path) -> list[dict[str, Tensor]]:
+def shares(run):
     return [load_file(file) for file in sorted(run.glob("checkpoints/classes_*/*.safetensors"))]
 
 
-def weights(run: Path, name: str = "last") -> dict[str, Tensor]:
+def weights(run, name="last"):
     return torch.load(run / "checkpoints" / f"{name}.ckpt", weights_only=True)["state_dict"]
 
 
-def named(loss: str) -> tuple[str, str]:
+def named(loss):
     return "MODEL.LOSSES.NAME", f"('{loss}',)"
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_two_ranks_then_three_are_one_process(tmp_path: Path, loss: str) -> None:
+def test_two_ranks_then_three_are_one_process(tmp_path, loss):
     one, several = tmp_path / "one", tmp_path / "several"
     begin, resume = command(several, 1, *named(loss)), [*command(several, 2, *named(loss)), "--resume"]
     run_on_ranks((2, begin), (3, resume))
@@ -71,7 +70,7 @@ def test_two_ranks_then_three_are_one_process(tmp_path: Path, loss: str) -> None
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_drawn_classes_resume_bit_for_bit(tmp_path: Path, loss: str) -> None:
+def test_drawn_classes_resume_bit_for_bit(tmp_path, loss):
     more = [*DRAWN.split(), *named(loss)]
     train(tmp_path / "whole", 2, *more)
     train(tmp_path / "parts", 1, *more)
@@ -92,11 +91,11 @@ def test_drawn_classes_resume_bit_for_bit(tmp_path: Path, loss: str) -> None:
         ("MODEL.META_ARCHITECTURE MGN", "does not fit MGN, which has eight classifiers"),
     ],
 )
-def test_what_is_refused(tmp_path: Path, words: str, message: str) -> None:
+def test_what_is_refused(tmp_path, words, message):
     cfg = load_config(CONFIG, options(tmp_path, *words.split()))
     with pytest.raises(Exception, match=message):
         require_supported(cfg)
 
 
-def test_a_classifier_is_checked_without_its_memory(tmp_path: Path) -> None:
+def test_a_classifier_is_checked_without_its_memory(tmp_path):
     require_supported(load_config(CONFIG, options(tmp_path, "MODEL.HEADS.NUM_CLASSES", "2000000000")))

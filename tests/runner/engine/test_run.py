@@ -9,9 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -27,29 +25,29 @@ DIGITS = CONFIGS / "Digits" / "sap_tcm.yml"
 QUICK = ["SOLVER.MAX_EPOCH", "2", "TEST.EVAL_PERIOD", "2", "SOLVER.CHECKPOINT_PERIOD", "1", "MODEL.DEVICE", "cpu"]
 
 
-def train(output: Path, *opts: str, flags: tuple[str, ...] = (), config: Path = DIGITS) -> int:
+def train(output, *opts, flags=(), config=DIGITS):
     return main(["train", "--config-file", str(config), *flags, "OUTPUT_DIR", str(output), *QUICK, *opts])
 
 
-def written(output: Path, file: str = "metrics.json") -> dict[str, Any]:
+def written(output, file="metrics.json"):
     return json.loads((output / file).read_text())
 
 
-def metrics(output: Path, file: str = "metrics.json") -> dict[str, Any]:
+def metrics(output, file="metrics.json"):
     return written(output, file)["results"]["Digits"]
 
 
-def checkpoint(output: Path, file: str = "last.ckpt") -> dict[str, Any]:
+def checkpoint(output, file="last.ckpt"):
     return torch.load(output / "checkpoints" / file, weights_only=True)
 
 
-def require_same_weights(one: Path, other: Path, file: str = "last.ckpt") -> None:
+def require_same_weights(one, other, file="last.ckpt"):
     first, second = (checkpoint(run, file)["state_dict"] for run in (one, other))
     assert first.keys() == second.keys()
     assert all(torch.equal(value, second[name]) for name, value in first.items())
 
 
-def recorded(output: Path) -> list[tuple[str, str, str]]:
+def recorded(output):
     """(step, name, value) of what the CSV files of all starts have, but for speeds."""
     rows = [row for file in output.glob("csv/*/metrics.csv") for row in csv.DictReader(file.read_text().splitlines())]
     return sorted(
@@ -61,13 +59,13 @@ def recorded(output: Path) -> list[tuple[str, str, str]]:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory):
     output = tmp_path_factory.mktemp("run") / "out"
     assert train(output) == 0
     return output
 
 
-def test_a_run_learns_and_leaves_its_files(trained: Path) -> None:
+def test_a_run_learns_and_leaves_its_files(trained):
     found = metrics(trained)
     assert list(found) == [
         "precision_at_1", "cmc_rank_5", "cmc_rank_10", "mean_average_precision_at_r", "reid_mean_average_precision",
@@ -83,7 +81,7 @@ def test_a_run_learns_and_leaves_its_files(trained: Path) -> None:
     assert list((trained / "tensorboard").glob("events*"))
 
 
-def test_eval_repeats_the_numbers_exactly(trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_eval_repeats_the_numbers_exactly(trained, tmp_path, capfd):
     opts = ["OUTPUT_DIR", str(tmp_path), *QUICK, "MODEL.WEIGHTS", str(trained / "checkpoints" / "last.ckpt")]
     opts += ["TEST.BASELINES", "True"]
     assert main(["eval", "--config-file", str(DIGITS), *opts]) == 0
@@ -112,7 +110,7 @@ BY_STEPS = ("TEST.EVAL_STEPS", "8")
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Path]:
+def whole(tmp_path_factory):
     """Runs that nothing stops, with a validation after the second of three epochs and each eight steps."""
     folder = tmp_path_factory.mktemp("whole")
     runs = {(): folder / "epochs", BY_STEPS: folder / "steps"}
@@ -122,18 +120,18 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Pat
 
 
 @pytest.fixture
-def ctrl_c() -> Iterator[None]:
+def ctrl_c():
     """Ctrl-C reaches this process also where a script started the tests in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-def ask(patch: pytest.MonkeyPatch, hook: str, step: int, *numbers: int) -> None:
+def ask(patch, hook, step, *numbers):
     """Send signals to this process, once, before so many steps, in a hook; without any, it is killed there."""
     method, to_send = getattr(TrainingModule, hook), list(numbers)
 
-    def asked(module: TrainingModule, *given: Any, **options: Any) -> Any:
+    def asked(module, *given, **options):
         if module.global_step == step:
             if not numbers:
                 raise KilledError
@@ -155,9 +153,9 @@ def ask(patch: pytest.MonkeyPatch, hook: str, step: int, *numbers: int) -> None:
     ],
 )
 def test_a_signal_ends_a_run_that_resumes_bit_for_bit(
-    number: signal.Signals, hook: str, step: int, saved_at: int, opts: tuple[str, ...],
-    whole: dict[tuple[str, ...], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    number, hook, step, saved_at, opts,
+    whole, tmp_path, capfd,
+):  # fmt: skip
     """Eleven steps an epoch: the signal comes within an epoch, at the end of one, and in a validation."""
     expected = whole[opts if opts in whole else ()]
     with pytest.MonkeyPatch.context() as patch:
@@ -172,9 +170,7 @@ def test_a_signal_ends_a_run_that_resumes_bit_for_bit(
     assert best[0]["global_step"] == best[1]["global_step"]
 
 
-def test_a_killed_run_resumes_from_a_checkpoint_between_epochs_or_steps(
-    whole: dict[tuple[str, ...], Path], tmp_path: Path
-) -> None:
+def test_a_killed_run_resumes_from_a_checkpoint_between_epochs_or_steps(whole, tmp_path):
     opts = (*STATEFUL, "SOLVER.CHECKPOINT_STEPS", "7", "SOLVER.CHECKPOINT_PERIOD", "3")
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KilledError):
         ask(patch, "configure_gradient_clipping", 18)
@@ -185,9 +181,7 @@ def test_a_killed_run_resumes_from_a_checkpoint_between_epochs_or_steps(
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_a_second_ctrl_c_stops_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_ctrl_c_stops_at_once(tmp_path, monkeypatch, capfd):
     ask(monkeypatch, "training_step", 2, signal.SIGINT, signal.SIGINT)
     assert train(tmp_path) == 130
     assert not (tmp_path / "checkpoints" / "last.ckpt").exists()
@@ -195,7 +189,7 @@ def test_a_second_ctrl_c_stops_at_once(
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_several_processes_with_a_message(tmp_path: Path) -> None:
+def test_ctrl_c_ends_several_processes_with_a_message(tmp_path):
     opts = ["TEST.EVAL_PERIOD", "500", "SOLVER.MAX_EPOCH", "500", "SOLVER.IMS_PER_BATCH", "64"]
     command = [sys.executable, "-m", "pml_ext", "train", "--config-file", str(DIGITS), "--num-gpus", "2", *QUICK, *opts]
     with subprocess.Popen(
@@ -216,7 +210,7 @@ def test_ctrl_c_ends_several_processes_with_a_message(tmp_path: Path) -> None:
     assert "stopped before the end" in message and "continue with --resume" in message and "Traceback" not in message
 
 
-def test_results_are_of_the_best_checkpoint_of_a_run_that_stops_early(tmp_path: Path) -> None:
+def test_results_are_of_the_best_checkpoint_of_a_run_that_stops_early(tmp_path):
     """A learning rate that spoils the weights after a first good epoch."""
     opts = (
         "SOLVER.MAX_EPOCH", "6", "TEST.EVAL_PERIOD", "1", "TEST.PATIENCE", "2", "SOLVER.BASE_LR", "0.05",
@@ -232,9 +226,7 @@ def test_results_are_of_the_best_checkpoint_of_a_run_that_stops_early(tmp_path: 
     assert Path(written(tmp_path)["weights"]).name == "best.ckpt"
 
 
-def test_precise_statistics_are_of_the_best_weights_also_when_a_finished_run_is_resumed(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_precise_statistics_are_of_the_best_weights_also_when_a_finished_run_is_resumed(tmp_path, capfd):
     opts = (
         "SOLVER.MAX_EPOCH", "3", "TEST.EVAL_PERIOD", "1", "SOLVER.BASE_LR", "0.1",
         "TEST.PRECISE_BN.ENABLED", "True", "TEST.PRECISE_BN.DATASET", "Digits", "TEST.PRECISE_BN.NUM_ITER", "5",
@@ -254,7 +246,7 @@ def test_precise_statistics_are_of_the_best_weights_also_when_a_finished_run_is_
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.filterwarnings("default")  # of torch's compiler
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_a_gpu_trains_in_16_bits_compiled_and_resumes(dtype: str, tmp_path: Path) -> None:
+def test_a_gpu_trains_in_16_bits_compiled_and_resumes(dtype, tmp_path):
     opts = (
         "MODEL.DEVICE", "cuda", "SOLVER.AMP.ENABLED", "True", "SOLVER.AMP.DTYPE", dtype, "MODEL.COMPILE", "True",
         "SOLVER.MATMUL_PRECISION", "high",
@@ -264,9 +256,7 @@ def test_a_gpu_trains_in_16_bits_compiled_and_resumes(dtype: str, tmp_path: Path
     assert metrics(tmp_path)["precision_at_1"] > 0.9
 
 
-def test_resume_of_another_model_and_of_nothing(
-    trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_resume_of_another_model_and_of_nothing(trained, tmp_path, capfd):
     shutil.copytree(trained, tmp_path / "other")
     assert train(tmp_path / "other", "MODEL.HEADS.EMBEDDING_DIM", "32", flags=("--resume",)) == 2
     assert "last.ckpt is of another architecture than the config's model" in capfd.readouterr().err
@@ -279,9 +269,7 @@ def test_resume_of_another_model_and_of_nothing(
     assert "last.ckpt.sha256 next to it. Use an earlier copy" in capfd.readouterr().err
 
 
-def test_a_run_into_the_folder_of_another_is_refused_before_any_work(
-    trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_into_the_folder_of_another_is_refused_before_any_work(trained, tmp_path, capfd):
     output = tmp_path / "out"
     shutil.copytree(trained, output)
     (output / "threshold_Digits.json").write_text("{}")
@@ -296,12 +284,10 @@ def test_a_run_into_the_folder_of_another_is_refused_before_any_work(
 
 
 @pytest.mark.filterwarnings("ignore:a low")
-def test_a_collapsed_run_ends_with_a_report_that_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_collapsed_run_ends_with_a_report_that_says_so(tmp_path, monkeypatch, capfd):
     compute_outputs = Baseline.compute_outputs
 
-    def collapsed(self: Any, batch: Any) -> Any:
+    def collapsed(self, batch):
         outputs = compute_outputs(self, batch)
         scores = {name: 0 * outputs[name] for name in ("cls_outputs", "pred_class_logits") if name in outputs}
         return {**outputs, **scores, "features": 0 * outputs["features"] + 1}
@@ -318,12 +304,10 @@ def test_a_collapsed_run_ends_with_a_report_that_says_so(
     assert all(f'<p class="lead">{note}</p>' in page for note in (stuck, equal))
 
 
-def test_nan_stops_with_step_batch_and_loss_and_keeps_the_last_good_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_nan_stops_with_step_batch_and_loss_and_keeps_the_last_good_checkpoint(tmp_path, monkeypatch, capfd):
     loss = TrainingModule._loss
 
-    def spoiled(self: Any, outputs: Any, batch: Any) -> Any:
+    def spoiled(self, outputs, batch):
         if self.global_step == 13:
             outputs["features"] = outputs["features"] * torch.nan
         return loss(self, outputs, batch)
@@ -335,10 +319,8 @@ def test_nan_stops_with_step_batch_and_loss_and_keeps_the_last_good_checkpoint(
     assert checkpoint(tmp_path)["global_step"] == 11
 
 
-def test_weights_that_are_not_finite_are_never_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def spoil(self: Any, *_: Any) -> None:
+def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch, capfd):
+    def spoil(self, *_):
         self.model.backbone[0].weight.data.mul_(torch.nan)
 
     monkeypatch.setattr(TrainingModule, "on_train_epoch_end", spoil)
@@ -348,12 +330,10 @@ def test_weights_that_are_not_finite_are_never_saved(
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
-def test_a_resumed_run_needs_no_pretrained_weights_and_keeps_the_numbers_before_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_needs_no_pretrained_weights_and_keeps_the_numbers_before_training(tmp_path, monkeypatch):
     asked: list[bool] = []
 
-    def build(cfg: Any, *, pretrained: bool = False, **options: Any) -> torch.nn.Module:
+    def build(cfg, *, pretrained=False, **options):
         asked.append(pretrained)
         return build_model(cfg, **options)
 

@@ -1,7 +1,6 @@
 """The module that Lightning trains, the trainer that a config describes, chunks and precise batch norm."""
 
 import logging
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +8,7 @@ import lightning
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader
 
 from pml_ext._errors import UserError
@@ -24,7 +23,6 @@ from pml_ext.runner.engine.data_module import DataModule
 from pml_ext.runner.engine.large_batches import loss_in_chunks
 from pml_ext.runner.engine.precise_bn import recompute_statistics
 from pml_ext.runner.engine.trainer import LOGGERS, build_loggers, build_trainer
-from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.evaluation.evaluate import Evaluation
 from pml_ext.runner.launch import Launch
 from tests.distributed.test_evaluation import a_test_set
@@ -35,15 +33,15 @@ GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
 
 
 @pytest.fixture
-def module() -> TrainingModule:
+def module():
     return module_of(load_config(ROOT / "fastreid_configs" / "Digits" / "sap_tcm.yml", ["MODEL.COMPILE", "True"]))
 
 
 @pytest.mark.parametrize(("of_network", "chosen", "group"), [(GPU, GPU, None), (GPU, CPU, "gloo"), (CPU, CPU, None)])
 def test_ranks_get_another_group_only_for_metrics_that_a_gpu_has_no_room_for(
-    of_network: torch.device, chosen: torch.device, group: object, module: TrainingModule,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    of_network, chosen, group, module,
+    monkeypatch,
+):  # fmt: skip
     strategy = SimpleNamespace(root_device=of_network)
     module._trainer = SimpleNamespace(strategy=strategy, is_global_zero=False)  # type: ignore[assignment]
     module.__dict__["_exchanging_on_cpu"] = "gloo"
@@ -56,12 +54,12 @@ def test_ranks_get_another_group_only_for_metrics_that_a_gpu_has_no_room_for(
     assert asked == [(group, chosen)]
 
 
-def test_too_few_classes_are_one_message() -> None:
+def test_too_few_classes_are_one_message():
     with pytest.raises(UserError, match="NUM_CLASSES is 3, but the training set has 5 identities"):
         training_module._num_classes(3, SimpleNamespace(labels=np.arange(5)))  # type: ignore[arg-type]
 
 
-def test_compile_reaches_the_network(module: TrainingModule, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_reaches_the_network(module, monkeypatch):
     compiled: list[torch.nn.Module] = []
     monkeypatch.setattr(torch.nn.Module, "compile", lambda part: compiled.append(part))
     module.on_fit_start()
@@ -69,7 +67,7 @@ def test_compile_reaches_the_network(module: TrainingModule, monkeypatch: pytest
 
 
 @pytest.mark.filterwarnings("ignore:.*exists and is not empty")
-def test_amp_on_the_cpu_computes_in_32_bits_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_amp_on_the_cpu_computes_in_32_bits_and_says_so(tmp_path, caplog):
     cfg = get_cfg()
     cfg.MODEL.DEVICE, cfg.SOLVER.AMP.ENABLED = "cpu", True
     with caplog.at_level(logging.WARNING, "pml_ext"):
@@ -79,7 +77,7 @@ def test_amp_on_the_cpu_computes_in_32_bits_and_says_so(tmp_path: Path, caplog: 
     assert caplog.messages == ["SOLVER.AMP has no effect on the CPU, which computes in 32 bits"]
 
 
-def test_what_a_gpu_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_gpu_gets(tmp_path, monkeypatch):
     """What reaches Lightning and torch where there is a CUDA device."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -103,10 +101,8 @@ def test_what_a_gpu_gets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         (RuntimeError("no such project"), "LOGGERS: wandb cannot begin: no such project"),
     ],
 )
-def test_a_logger_that_cannot_begin_is_one_message(
-    error: Exception, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(**_: object) -> None:
+def test_a_logger_that_cannot_begin_is_one_message(error, message, tmp_path, monkeypatch):
+    def refuse(**_):
         raise error
 
     monkeypatch.setattr("pml_ext.runner.engine.trainer.WandbLogger", refuse)
@@ -114,7 +110,7 @@ def test_a_logger_that_cannot_begin_is_one_message(
         build_loggers(["wandb"], tmp_path)
 
 
-def test_mlflow_writes_to_its_server_or_into_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_writes_to_its_server_or_into_the_folder(tmp_path, monkeypatch):
     made: list[dict[str, Any]] = []
     monkeypatch.setattr("pml_ext.runner.engine.trainer.MLFlowLogger", lambda **options: made.append(options))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -126,11 +122,11 @@ def test_mlflow_writes_to_its_server_or_into_the_folder(tmp_path: Path, monkeypa
     assert made[1] == {"run_name": "run", "tracking_uri": "http://127.0.0.1:1"}
 
 
-def test_check_config_knows_the_loggers() -> None:
+def test_check_config_knows_the_loggers():
     assert set(LOGGER_NAMES) == set(LOGGERS)
 
 
-def test_a_scaled_loss_gives_scaled_gradients() -> None:
+def test_a_scaled_loss_gives_scaled_gradients():
     torch.manual_seed(0)
     network, loss = nn.Linear(6, 4), SoftTripleLoss(3, 4)
     inputs, labels = torch.randn(9, 6), torch.arange(9) % 3
@@ -150,15 +146,15 @@ def test_a_scaled_loss_gives_scaled_gradients() -> None:
 class EpochBatches(torch.utils.data.BatchSampler):
     """Two batches of two; the second epoch in another order."""
 
-    def set_epoch(self, epoch: int) -> None:
+    def set_epoch(self, epoch):
         self.sampler = range(4) if epoch % 2 == 0 else [0, 2, 1, 3]
 
 
 class Doubled(BatchStep):
-    def draw(self, image: Tensor) -> np.ndarray:
+    def draw(self, image):
         return np.zeros(0)
 
-    def apply(self, images: Tensor, draws: np.ndarray) -> Tensor:
+    def apply(self, images, draws):
         return images * 2
 
 
@@ -168,18 +164,16 @@ class Data:
 
 
 class Model(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.norm = nn.BatchNorm2d(2, momentum=0.3)
 
-    def compute_outputs(self, batch: dict[str, Any]) -> dict[str, Tensor]:
+    def compute_outputs(self, batch):
         return {"features": self.norm(batch["images"])}
 
 
 @pytest.mark.parametrize("others", [0, 2])
-def test_statistics_are_the_plain_averages_over_batches_and_processes(
-    others: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_statistics_are_the_plain_averages_over_batches_and_processes(others, monkeypatch):
     """The other processes found statistics of 1."""
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: others > 0)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1 + others)

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from torch import distributed as dist
 from torch.nn.functional import normalize
 
@@ -34,14 +33,14 @@ from tests.runner.modeling.networks import module_of
 CPU = torch.device("cpu")
 
 
-def part(identities: list[int] | np.ndarray, cameras: list[int] | np.ndarray) -> ImageSet:
+def part(identities, cameras):
     count = len(identities)
     return ImageSet(
         [torch.zeros(3, 4, 4, dtype=torch.uint8)] * count, np.asarray(identities), np.asarray(cameras), [""] * count
     )
 
 
-def open_set() -> tuple[OpenSet, list[Tensor]]:
+def open_set():
     random = np.random.default_rng(0)
     query = part(np.repeat(np.arange(8), 3), random.integers(0, 3, 24))
     gallery = part(np.concatenate([np.repeat(np.arange(8), 6), [-1] * 5, [100] * 7]), random.integers(0, 3, 60))
@@ -50,17 +49,17 @@ def open_set() -> tuple[OpenSet, list[Tensor]]:
     return OpenSet(part([], []), query, gallery), features
 
 
-def config(*options: tuple[str, object]):
+def config(*options):
     cfg = get_cfg()
     cfg.merge_from_list([word for pair in options for word in pair])
     return cfg
 
 
-def of(data: OpenSet) -> list[Tensor]:
+def of(data):
     return [torch.from_numpy(ids) for p in data.parts for ids in (p.identities, p.cameras)]
 
 
-def test_reranking_and_query_expansion_change_the_ranks_and_nothing_else() -> None:
+def test_reranking_and_query_expansion_change_the_ranks_and_nothing_else():
     data, features = open_set()
     plain = Evaluation(config().TEST)(data, features)
     query_ids, query_cameras, gallery_ids, gallery_cameras = of(data)
@@ -83,7 +82,7 @@ def test_reranking_and_query_expansion_change_the_ranks_and_nothing_else() -> No
             assert results["reid_mean_average_precision"] != plain["reid_mean_average_precision"]
 
 
-def test_every_metric_that_a_config_can_name_is_measured() -> None:
+def test_every_metric_that_a_config_can_name_is_measured():
     data, features = open_set()
     names = ("cmc", *METRICS, *ALL_PAIRS)
     results = Evaluation(config(("TEST.METRICS", names)).TEST)(data, features)
@@ -99,7 +98,7 @@ def test_every_metric_that_a_config_can_name_is_measured() -> None:
     assert {"f1", "spectral_variance", "verification_auc", "opis"} <= {n for n in results if found[n] == results[n]}
 
 
-def test_opis_is_measured_as_the_config_says() -> None:
+def test_opis_is_measured_as_the_config_says():
     data, features = open_set()
     plain = Evaluation(config().TEST)(data, features)
     embeddings, labels = query_and_gallery_embeddings(data, features)
@@ -116,7 +115,7 @@ def test_opis_is_measured_as_the_config_says() -> None:
     assert of_half["epsilon_opis"] < plain["epsilon_opis"] and of_half["opis"] == plain["opis"]
 
 
-def test_pairs_of_images_are_verified_in_folds() -> None:
+def test_pairs_of_images_are_verified_in_folds():
     same = np.arange(40) % 2 == 0
     first = normalize(torch.randn(40, 8))
     second = normalize(torch.where(torch.from_numpy(same)[:, None], first, 0) + 0.2 * torch.randn(40, 8))
@@ -136,7 +135,7 @@ def test_pairs_of_images_are_verified_in_folds() -> None:
         ("AQE.QE_K", 5, 1, "TEST.AQE and TEST.RERANK need a separate gallery. Set both to False"),
     ],
 )
-def test_what_a_test_set_is_too_small_for_is_one_message(key: str, value: int, parts: int, message: str) -> None:
+def test_what_a_test_set_is_too_small_for_is_one_message(key, value, parts, message):
     data, features = open_set()
     data = OpenSet(data.train, *data.parts[:parts])
     test = config((f"TEST.{key.partition('.')[0]}.ENABLED", True), (f"TEST.{key}", value)).TEST
@@ -144,14 +143,14 @@ def test_what_a_test_set_is_too_small_for_is_one_message(key: str, value: int, p
         Evaluation(test)(data, features[:parts])
 
 
-def test_embeddings_that_are_not_finite_are_one_message() -> None:
+def test_embeddings_that_are_not_finite_are_one_message():
     data, features = open_set()
     features[1][4] = math.nan
     with pytest.raises(ValueError, match="finite; got NaN or infinity in 1 of 60 rows"):
         Evaluation(get_cfg().TEST)(data, features)
 
 
-def test_flipped_tests_average_an_image_and_its_mirror_image() -> None:
+def test_flipped_tests_average_an_image_and_its_mirror_image():
     digits = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
     module = module_of(load_config(digits, ["TEST.FLIP.ENABLED", "True"])).eval()
     images = 255 * torch.rand(3, 1, 8, 8)
@@ -162,7 +161,7 @@ def test_flipped_tests_average_an_image_and_its_mirror_image() -> None:
     torch.testing.assert_close(found, normalize(both))
 
 
-def test_a_face_model_is_trained_from_records_and_verified(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_face_model_is_trained_from_records_and_verified(tmp_path, capfd):
     images = [layouts.encoded_image(20 * i, size=(8, 8)) for i in range(12)]
     layouts.records(tmp_path / "train.rec", images, [float(i // 2) for i in range(12)])
     layouts.face_bin(tmp_path / "agedb_30.bin", [True, False] * 4)
@@ -191,7 +190,7 @@ OUTPUT_DIR: {tmp_path}/logs
     assert (tmp_path / "logs" / "checkpoints" / "best.ckpt").is_file()
 
 
-def test_normalised_scores_are_measured_beside_cosines() -> None:
+def test_normalised_scores_are_measured_beside_cosines():
     data, features = open_set()
     plain = Evaluation(config().TEST)(data, features)
     options = (("TEST.NORMALIZE.ENABLED", True), ("TEST.NORMALIZE.K", 5), ("TEST.NORMALIZE.STRENGTH", 0.5))
@@ -212,9 +211,7 @@ def test_normalised_scores_are_measured_beside_cosines() -> None:
 GPU = torch.device("cuda", 0)
 
 
-def test_what_torch_keeps_and_does_not_use_is_free(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_torch_keeps_and_does_not_use_is_free(monkeypatch, caplog):
     told = {"mem_get_info": (2**32, 2**34), "memory_reserved": 2**22, "memory_allocated": 2**20}
     functions = {name: lambda _, value=value: value for name, value in told.items()}
     monkeypatch.setattr(torch, "get_device_module", lambda _: SimpleNamespace(**functions))
@@ -225,7 +222,7 @@ def test_what_torch_keeps_and_does_not_use_is_free(
     assert "computed on the CPU: they need 4102 MB, more than cuda:0 has free" in caplog.text
 
 
-def on_gpus(rank: int, ranks: int, folder: str) -> None:
+def on_gpus(rank, ranks, folder):
     """Each kind of test set, divided over ranks through NCCL, alone and on the CPU."""
     torch.cuda.set_device(rank)
     device = torch.device("cuda", rank)
@@ -243,6 +240,6 @@ def on_gpus(rank: int, ranks: int, folder: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_gpus_measure_what_the_cpu_does(tmp_path: object) -> None:
+def test_gpus_measure_what_the_cpu_does(tmp_path):
     ranks = min(2, torch.cuda.device_count())
     torch.multiprocessing.spawn(on_gpus, (ranks, str(tmp_path)), nprocs=ranks)

@@ -33,11 +33,11 @@ from pml_ext.runner.evaluation.results import (
         ("spectral_variance", 0.44371, "0.4437"),
     ],
 )
-def test_four_significant_digits(name: str, value: float, text: str) -> None:
+def test_four_significant_digits(name, value, text):
     assert as_text(name, value) == text
 
 
-def test_a_table_for_each_kind_of_set_with_the_main_metrics_first_and_baselines_above() -> None:
+def test_a_table_for_each_kind_of_set_with_the_main_metrics_first_and_baselines_above():
     rates = {"tar_at_far_1e-1": 0.9, "threshold_at_far_1e-1": 0.5, "tar_at_far_1e-2": 0.8}
     searched = {"NMI": 0.5, "precision_at_1": 0.5, "cmc_rank_10": 1.0, "opis": 1e-3, "spectral_variance": 1, "own": 2}
     results = {
@@ -53,11 +53,11 @@ def test_a_table_for_each_kind_of_set_with_the_main_metrics_first_and_baselines_
     assert lines[10].split()[3:5] == ["25.00", "%"]
 
 
-def test_metrics_come_back_from_a_file_that_is_json(tmp_path: Path) -> None:
+def test_metrics_come_back_from_a_file_that_is_json(tmp_path):
     results = {"A": {"opis": math.nan, "mAP": 0.25}, "B": {"auc": 1.0, "eer_threshold": -math.inf}}
     write_metrics(tmp_path / "m.json", results, weights="w.ckpt", baselines={"raw": {"A": {"opis": math.nan}}})
 
-    def refuse(constant: str) -> None:
+    def refuse(constant):
         raise AssertionError(constant)
 
     content = json.loads((tmp_path / "m.json").read_text(), parse_constant=refuse)
@@ -70,7 +70,7 @@ def test_metrics_come_back_from_a_file_that_is_json(tmp_path: Path) -> None:
     }
 
 
-def test_raw_pixels_are_the_image_as_a_unit_vector_of_at_most_32_by_32() -> None:
+def test_raw_pixels_are_the_image_as_a_unit_vector_of_at_most_32_by_32():
     images = torch.randn(2, 3, 5, 4)
     for row, image in zip(raw_pixels(images), images, strict=True):
         np.testing.assert_allclose(row, image.numpy().ravel() / np.linalg.norm(image.numpy()), rtol=1e-5)
@@ -84,7 +84,7 @@ def test_raw_pixels_are_the_image_as_a_unit_vector_of_at_most_32_by_32() -> None
 @pytest.mark.parametrize(
     ("name", "metric"), [("Market1501", "NMI"), ("LFW", "accuracy"), ("IJBC", "eer"), ("file:people.csv", "NMI")]
 )
-def test_the_main_metric_is_that_of_the_first_test_set(name: str, metric: str) -> None:
+def test_the_main_metric_is_that_of_the_first_test_set(name, metric):
     cfg = get_cfg()
     cfg.TEST.METRICS, cfg.DATASETS.TESTS = ("NMI", "cmc"), (name, "Digits")
     assert columns_of_first(cfg.DATASETS, cfg.TEST)[0] == metric
@@ -92,7 +92,7 @@ def test_the_main_metric_is_that_of_the_first_test_set(name: str, metric: str) -
     assert columns_of_first(cfg.DATASETS, cfg.TEST)[0] == "NMI"
 
 
-def test_a_config_that_says_nothing_has_the_standard_columns() -> None:
+def test_a_config_that_says_nothing_has_the_standard_columns():
     test = get_cfg().TEST
     assert columns_of_queries(test) == named_metrics(STANDARD_METRICS, STANDARD_RANKS)
     assert columns_of_queries(test)[:3] == ["precision_at_1", "cmc_rank_5", "cmc_rank_10"]

@@ -3,8 +3,6 @@
 from types import SimpleNamespace
 from typing import Any
 
-from yacs.config import CfgNode as CN
-
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.modeling.architectures import build_model
@@ -12,17 +10,17 @@ from pml_ext.runner.modeling.backbones import build_backbone
 from pml_ext.runner.modeling.heads import EmbeddingHead
 
 
-def backbone_of(cfg: CN) -> Any:
+def backbone_of(cfg):
     return build_backbone(cfg)
 
 
-def head_of(cfg: CN, num_classes: int = 0) -> EmbeddingHead:
+def head_of(cfg, num_classes=0):
     model: Any = build_model(cfg, num_classes=num_classes)
     head: EmbeddingHead = model.heads
     return head
 
 
-def module_of(cfg: CN, train_set: Any = None) -> TrainingModule:
+def module_of(cfg, train_set=None):
     """A TrainingModule of a training set alone, or of no data at all."""
     transform = build_transform(cfg.INPUT, training=True)
     data: Any = SimpleNamespace(train_set=train_set, test_sets={}, transform=transform)

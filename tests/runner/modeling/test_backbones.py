@@ -1,5 +1,4 @@
 import hashlib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,7 +6,6 @@ import torch
 import torchvision
 from timm.layers import FrozenBatchNormAct2d
 from torch import nn
-from yacs.config import CfgNode
 
 from pml_ext._errors import UserError
 from pml_ext.runner.checks.check import require_supported
@@ -26,7 +24,7 @@ from tests.oracles import fastreid_networks
 from tests.runner.modeling.networks import backbone_of
 
 
-def config(name: str, **backbone: object) -> CfgNode:
+def config(name, **backbone):
     cfg = get_cfg()
     cfg.MODEL.DEVICE = "cpu"
     cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [64, 32]
@@ -36,13 +34,13 @@ def config(name: str, **backbone: object) -> CfgNode:
     return cfg
 
 
-def build_on_meta(cfg: CfgNode) -> Any:
+def build_on_meta(cfg):
     """Names and shapes without the work of initialising."""
     with torch.device("meta"):
         return build_fresh(cfg)
 
 
-def build_fresh(cfg: CfgNode) -> Any:
+def build_fresh(cfg):
     cfg = cfg.clone()
     cfg.MODEL.BACKBONE.PRETRAIN = False
     return build_backbone(cfg)
@@ -67,7 +65,7 @@ def build_fresh(cfg: CfgNode) -> Any:
         ("torchvision:mnasnet0_5", {}, (1280, 2, 1)),
     ],
 )
-def test_maps(name: str, options: dict[str, Any], size: tuple[int, ...]) -> None:
+def test_maps(name, options, size):
     with torch.device("meta"):
         model: Any = build_model(config(name, **options)).eval()
         assert model.heads.feat_dim == size[0], "unless it is set, FEAT_DIM is the backbone's"
@@ -78,7 +76,7 @@ def test_maps(name: str, options: dict[str, Any], size: tuple[int, ...]) -> None
     ("name", "channels", "pooled"),
     [("test_vit", 64, lambda tokens: tokens[:, 0]), ("test_vit4", 96, lambda tokens: tokens[:, 1:].mean(1))],
 )
-def test_tokens_of_timm_are_pooled_as_their_network_does(name: str, channels: int, pooled: Any) -> None:
+def test_tokens_of_timm_are_pooled_as_their_network_does(name, channels, pooled):
     cfg = config(f"timm:{name}", FEAT_DIM=channels)
     cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [160, 160]
     backbone = backbone_of(cfg).eval()
@@ -92,7 +90,7 @@ def test_tokens_of_timm_are_pooled_as_their_network_does(name: str, channels: in
         backbone_of(cfg)
 
 
-def test_the_vision_transformer() -> None:
+def test_the_vision_transformer():
     cfg = config("build_vit_backbone", DEPTH="base", FEAT_DIM=768)
     assert build_on_meta(cfg).pos_embed.shape == (1, 1 + 4 * 2, 768)
     cfg.MODEL.BACKBONE.STRIDE_SIZE = (12, 10)
@@ -110,12 +108,12 @@ def test_the_vision_transformer() -> None:
         require_supported(cfg)
 
 
-def tiny_vit(size: tuple[int, int] = (64, 32), stride: int = 16) -> ViT:
+def tiny_vit(size=(64, 32), stride=16):
     shape = {"depth": 1, "num_heads": 12, "mlp_ratio": 0.1, "qkv_bias": True}
     return ViT(size, 3, stride=(stride, stride), drop=0.0, attention_drop=0.0, path_drop=0.0, **shape)
 
 
-def test_a_vision_transformer_gives_its_class_token_and_refuses_other_sizes() -> None:
+def test_a_vision_transformer_gives_its_class_token_and_refuses_other_sizes():
     net = tiny_vit(stride=8).eval()
     images = torch.randn(2, 3, 64, 32)
     tokens = net.patch_embed(images)
@@ -127,7 +125,7 @@ def test_a_vision_transformer_gives_its_class_token_and_refuses_other_sizes() ->
         net(torch.zeros(1, 3, 64, 64))
 
 
-def test_position_embeddings_of_another_grid_are_interpolated() -> None:
+def test_position_embeddings_of_another_grid_are_interpolated():
     net = tiny_vit()  # 4 × 2 patches
     state = tiny_vit((64, 64)).state_dict()  # 4 × 4
     adapted = net.adapt(state)["pos_embed"]
@@ -154,7 +152,7 @@ STATES = [
 
 
 @pytest.mark.parametrize(("name", "options", "count", "digits"), STATES)
-def test_states_are_fastreids_name_for_name(name: str, options: dict[str, Any], count: int, digits: str) -> None:
+def test_states_are_fastreids_name_for_name(name, options, count, digits):
     state = build_on_meta(config(name, **options)).state_dict()
     lines = [f"{key} {tuple(value.shape)}" for key, value in state.items()]
     assert len(lines) == count
@@ -180,7 +178,7 @@ TO_FASTREIDS = {
 }  # fmt: skip
 
 
-def fastreids(name: str, backbone: Any) -> dict[str, torch.Tensor]:
+def fastreids(name, backbone):
     """The state of a network of timm under FastReID's names."""
     found = {}
     for key, value in backbone.net.state_dict().items():
@@ -191,7 +189,7 @@ def fastreids(name: str, backbone: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(("name", "depth", "count", "digits"), STATES_OF_TIMM)
-def test_fastreids_names_of_networks_of_timm(name: str, depth: str, count: int, digits: str) -> None:
+def test_fastreids_names_of_networks_of_timm(name, depth, count, digits):
     backbone = build_on_meta(config(name, DEPTH=depth))
     state = fastreids(name, backbone)
     lines = sorted(f"{key} {tuple(value.shape)}" for key, value in state.items())
@@ -209,9 +207,7 @@ def test_fastreids_names_of_networks_of_timm(name: str, depth: str, count: int, 
         ("build_repvgg_backbone", "A0", fastreid_networks.repvgg, 1, ""),
     ],
 )
-def test_fastreids_weights_give_fastreids_maps(
-    name: str, depth: str, oracle: Any, stride: int, prefix: str, tmp_path: Path
-) -> None:
+def test_fastreids_weights_give_fastreids_maps(name, depth, oracle, stride, prefix, tmp_path):
     backbone = build_fresh(config(name, DEPTH=depth, LAST_STRIDE=stride)).eval()
     state = {key: value.clone() for key, value in fastreids(name, backbone).items()}
     for key, value in state.items():
@@ -229,14 +225,14 @@ def test_fastreids_weights_give_fastreids_maps(
         torch.testing.assert_close(backbone(images), oracle(state, images, stride))
 
 
-def test_grey_images_go_into_small_networks() -> None:
+def test_grey_images_go_into_small_networks():
     for name, depth in [("build_mobilenetv3_backbone", "Small"), ("build_osnet_backbone", "x0_25")]:
         cfg = config(name, DEPTH=depth)
         cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD = [128.0], [64.0]
         assert build_fresh(cfg).eval()(torch.zeros(1, 1, 32, 32)).ndim == 4
 
 
-def test_non_local_blocks_follow_the_last_blocks_of_a_stage() -> None:
+def test_non_local_blocks_follow_the_last_blocks_of_a_stage():
     net: Any = backbone_of(config("build_resnet_backbone", WITH_NL=True)).eval()
     order: list[str] = []
     for name, module in net.named_modules():
@@ -248,7 +244,7 @@ def test_non_local_blocks_follow_the_last_blocks_of_a_stage() -> None:
     assert order[11:18] == ["layer3.2", "layer3.3", "NL_3.0", "layer3.4", "NL_3.1", "layer3.5", "NL_3.2"]
 
 
-def test_a_non_local_block_is_the_identity_at_first_and_then_attends() -> None:
+def test_a_non_local_block_is_the_identity_at_first_and_then_attends():
     for norm in ("GN", "FrozenBN", "none"):
         x = torch.randn(2, 6, 3, 2)
         torch.testing.assert_close(NonLocal(6, norm)(x), x)
@@ -264,7 +260,7 @@ def test_a_non_local_block_is_the_identity_at_first_and_then_attends() -> None:
     torch.testing.assert_close(block(x), expected)
 
 
-def test_squeeze_excitation_and_ibn() -> None:
+def test_squeeze_excitation_and_ibn():
     x = torch.randn(3, 32, 4, 2)
     block = SqueezeExcitation(32)
     gates = torch.sigmoid((x.mean((2, 3)) @ block.fc[0].weight.T).relu() @ block.fc[2].weight.T)
@@ -277,7 +273,7 @@ def test_squeeze_excitation_and_ibn() -> None:
 
 @pytest.mark.parametrize("name", ["build_convnet_backbone", "timm:repvgg_a0"])
 @pytest.mark.parametrize("norm", ["BN", "GN", "FrozenBN", "none"])
-def test_norms(norm: str, name: str) -> None:
+def test_norms(norm, name):
     """Layers of timm activate behind their norm."""
     backbone = build_fresh(config(name, DEPTH="2x", FEAT_DIM=6, NORM=norm))
     images = torch.randn(4, 3, 32, 64)
@@ -287,14 +283,14 @@ def test_norms(norm: str, name: str) -> None:
     assert alone == (norm != "BN"), "only batch norm lets the batch matter"
 
 
-def test_norms_of_the_batch_keep_the_networks_eps() -> None:
+def test_norms_of_the_batch_keep_the_networks_eps():
     """It is 1e-3 in this network, and torch's default is 1e-5."""
     for norm, kind in (("syncBN", nn.SyncBatchNorm), ("FrozenBN", FrozenBatchNormAct2d)):
         net = build_on_meta(config("timm:tf_efficientnet_lite0", NORM=norm))
         assert {module.eps for module in net.modules() if isinstance(module, kind)} == {1e-3}
 
 
-def test_norms_reach_every_layer() -> None:
+def test_norms_reach_every_layer():
     for name in ("build_resnet_backbone", "timm:resnet18", "timm:tf_efficientnet_lite0", "torchvision:resnet18"):
         modules = list(build_on_meta(config(name, DEPTH="18x", NORM="GN")).modules())
         assert any(isinstance(module, nn.GroupNorm) for module in modules)
@@ -307,7 +303,7 @@ def test_norms_reach_every_layer() -> None:
     assert backbone_of(cfg).eval()(torch.zeros(1, 3, 64, 32)).shape == (1, 512, 4, 2), "to test with it is fine"
 
 
-def test_mistakes_are_named() -> None:
+def test_mistakes_are_named():
     for options, message in [
         ({"NAME": "timm:resnet_10t"}, r"has no model 'resnet_10t'; did you mean 'resnet10t'"),
         ({"NAME": "torchvision:gogglenet"}, r"torchvision .* has no model 'gogglenet'; did you mean 'googlenet'"),
@@ -328,7 +324,7 @@ def test_mistakes_are_named() -> None:
     assert not {*BACKBONE_REGISTRY} & names.BACKBONES_NOT_BUILT.keys()
 
 
-def test_torchvisions_network_is_whole_up_to_its_pooling() -> None:
+def test_torchvisions_network_is_whole_up_to_its_pooling():
     """Pooled and classified, the map gives what the library's own network does, GoogLeNet's change of contrast too."""
     options = {"aux_logits": False, "transform_input": True, "init_weights": False}
     whole = torchvision.models.get_model("googlenet", weights=None, **options).eval()
@@ -339,7 +335,7 @@ def test_torchvisions_network_is_whole_up_to_its_pooling() -> None:
         torch.testing.assert_close(whole.fc(backbone(images).mean(dim=(2, 3))), whole(images))
 
 
-def test_torchvisions_networks_are_for_rgb() -> None:
+def test_torchvisions_networks_are_for_rgb():
     cfg = config("torchvision:resnet18", FEAT_DIM=512)
     cfg.MODEL.PIXEL_MEAN = cfg.MODEL.PIXEL_STD = [127.5]
     with pytest.raises(UserError, match=r"torchvision:resnet18 is for RGB images, and MODEL\.PIXEL_MEAN has 1 value"):

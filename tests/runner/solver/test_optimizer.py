@@ -1,9 +1,6 @@
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
-from yacs.config import CfgNode
 
 from pml_ext.losses import DiscriminativeLoss
 from pml_ext.runner.config.defaults import get_cfg
@@ -11,14 +8,14 @@ from pml_ext.runner.registry import OPTIMIZER_REGISTRY
 from pml_ext.runner.solver.optimizer import build_optimizer, clip_gradients, fit_restored_state
 
 
-def config(**solver: object) -> CfgNode:
+def config(**solver):
     cfg = get_cfg()
     for key, value in ({"BASE_LR": 1.0, "MAX_EPOCH": 20, "WARMUP_ITERS": 0} | solver).items():
         cfg.SOLVER[key] = value
     return cfg
 
 
-def test_biases_norms_and_heads_have_their_own_rates_and_decays() -> None:
+def test_biases_norms_and_heads_have_their_own_rates_and_decays():
     model = nn.ModuleDict({"backbone": nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), "heads": nn.Linear(2, 2)})
     cfg = config(
         BIAS_LR_FACTOR=2.0, HEADS_LR_FACTOR=3.0, WEIGHT_DECAY=0.1, WEIGHT_DECAY_NORM=0.2, WEIGHT_DECAY_BIAS=0.3
@@ -46,7 +43,7 @@ def test_biases_norms_and_heads_have_their_own_rates_and_decays() -> None:
 
 
 @pytest.mark.parametrize("name", OPTIMIZER_REGISTRY)
-def test_every_optimizer_trains_with_rates_and_decays_by_group(name: str) -> None:
+def test_every_optimizer_trains_with_rates_and_decays_by_group(name):
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     before = [p.detach().clone() for p in model.parameters()]
     optimizer = build_optimizer(config(OPT=name, BASE_LR=0.01, WEIGHT_DECAY=0.1, BIAS_LR_FACTOR=2.0).SOLVER, model)
@@ -58,10 +55,10 @@ def test_every_optimizer_trains_with_rates_and_decays_by_group(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["Adam", "AdamW", "SGD"])
-def test_a_state_of_another_layout_steps_as_if_it_had_the_weights(name: str) -> None:
+def test_a_state_of_another_layout_steps_as_if_it_had_the_weights(name):
     """A fused step of weights and states in different layouts is silently wrong."""
 
-    def stepped(*, restored: bool) -> torch.Tensor:
+    def stepped(*, restored):
         torch.manual_seed(0)
         layer, images = nn.Conv2d(3, 4, 3), torch.randn(2, 3, 5, 5)
         optimizer = build_optimizer(config(OPT=name, BASE_LR=0.1).SOLVER, layer)
@@ -78,7 +75,7 @@ def test_a_state_of_another_layout_steps_as_if_it_had_the_weights(name: str) -> 
 
 
 @pytest.mark.parametrize("name", ["Adam", "AdamW", "SGD"])
-def test_steps_are_fused_but_for_gradients_that_a_scaler_has_scaled(name: str) -> None:
+def test_steps_are_fused_but_for_gradients_that_a_scaler_has_scaled(name):
     solver = config(OPT=name).SOLVER
     fused = build_optimizer(solver, nn.Linear(2, 2))
     assert fused.defaults["fused"]
@@ -101,7 +98,7 @@ def test_steps_are_fused_but_for_gradients_that_a_scaler_has_scaled(name: str) -
         ({"CLIP_VALUE": 0.1, "ENABLED": False}, [3.0, -4.0]),
     ],
 )
-def test_the_gradient_of_a_parameter(options: dict[str, Any], expected: list[float]) -> None:
+def test_the_gradient_of_a_parameter(options, expected):
     clip, parameter = get_cfg().SOLVER.CLIP_GRADIENTS, nn.Parameter(torch.zeros(2))
     clip.update({"ENABLED": True, **options})
     clip_gradients(clip, parameter)

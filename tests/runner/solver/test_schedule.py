@@ -4,9 +4,7 @@ import math
 import pytest
 import torch
 from torch import nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import ChainedScheduler, ExponentialLR, LRScheduler, StepLR
-from yacs.config import CfgNode
+from torch.optim.lr_scheduler import ChainedScheduler, ExponentialLR, StepLR
 
 from pml_ext._errors import UserError
 from pml_ext.runner.checks.check import require_supported
@@ -15,12 +13,12 @@ from pml_ext.runner.solver.schedule import build_schedule
 from tests.runner.solver.test_optimizer import config
 
 
-def started(cfg: CfgNode) -> tuple[Optimizer, LRScheduler]:
+def started(cfg):
     optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=cfg.SOLVER.BASE_LR)
     return optimizer, build_schedule(cfg.SOLVER, optimizer, steps_per_epoch=10)
 
 
-def stepped(optimizer: Optimizer, schedule: LRScheduler, steps: int) -> list[float]:
+def stepped(optimizer, schedule, steps):
     """The rates of these steps."""
     seen = []
     for _ in range(steps):
@@ -30,7 +28,7 @@ def stepped(optimizer: Optimizer, schedule: LRScheduler, steps: int) -> list[flo
     return seen
 
 
-def rates(cfg: CfgNode) -> list[float]:
+def rates(cfg):
     return stepped(*started(cfg), cfg.SOLVER.MAX_EPOCH * 10)
 
 
@@ -42,16 +40,16 @@ def rates(cfg: CfgNode) -> list[float]:
         ("exp", [0.2 ** (1 - i / 8) for i in range(9)]),
     ],
 )
-def test_warm_up(method: str, expected: list[float]) -> None:
+def test_warm_up(method, expected):
     assert rates(config(WARMUP_ITERS=8, WARMUP_FACTOR=0.2, WARMUP_METHOD=method))[:9] == pytest.approx(expected)
 
 
-def test_a_warm_up_in_epochs_is_one_of_their_iterations() -> None:
+def test_a_warm_up_in_epochs_is_one_of_their_iterations():
     in_epochs = rates(config(WARMUP_EPOCHS=3, WARMUP_ITERS=1000, SCHED="CosineAnnealingLR"))
     assert in_epochs == rates(config(WARMUP_ITERS=30, SCHED="CosineAnnealingLR"))
 
 
-def test_multi_step_counts_epochs_that_end_after_the_warm_up() -> None:
+def test_multi_step_counts_epochs_that_end_after_the_warm_up():
     # 12 iterations of warm-up end in the second epoch, which counts; with 20 it does not
     for warm_up, first in ((12, 60), (20, 70)):
         seen = rates(config(WARMUP_ITERS=warm_up, STEPS=[5, 9], GAMMA=0.1))
@@ -61,7 +59,7 @@ def test_multi_step_counts_epochs_that_end_after_the_warm_up() -> None:
     assert delayed[79:81] == pytest.approx([1.0, 0.1])
 
 
-def test_the_cosine_falls_once_an_epoch_from_the_delay_to_the_floor() -> None:
+def test_the_cosine_falls_once_an_epoch_from_the_delay_to_the_floor():
     seen = rates(config(SCHED="CosineAnnealingLR", DELAY_EPOCHS=4, ETA_MIN_LR=0.1))
     assert seen[:50] == pytest.approx([1.0] * 50)
     assert seen[120:130] == pytest.approx([0.1 + 0.9 / 2] * 10)
@@ -72,7 +70,7 @@ def test_the_cosine_falls_once_an_epoch_from_the_delay_to_the_floor() -> None:
     assert seen[-1] == pytest.approx(0.1)
 
 
-def test_one_cycle_is_torchs_at_the_rate_of_each_group() -> None:
+def test_one_cycle_is_torchs_at_the_rate_of_each_group():
     cfg = config(SCHED="OneCycleLR", MAX_EPOCH=3)
     cfg.SOLVER.ONECYCLE.update({"PCT_START": 1 / 3, "DIV_FACTOR": 10.0, "CYCLE_MOMENTUM": False})
     seen = rates(cfg)
@@ -82,12 +80,12 @@ def test_one_cycle_is_torchs_at_the_rate_of_each_group() -> None:
         require_supported(cfg)
 
 
-def _chained(optimizer: Optimizer) -> LRScheduler:
+def _chained(optimizer):
     return ChainedScheduler([StepLR(optimizer, 4, 0.5), ExponentialLR(optimizer, 0.9)])
 
 
 @pytest.mark.parametrize("name", ["chained", "MultiStepLR"])
-def test_the_warm_up_multiplies_any_schedule_and_resumes_within(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_warm_up_multiplies_any_schedule_and_resumes_within(name, monkeypatch):
     monkeypatch.setattr(SCHEDULER_REGISTRY, "_entries", dict(SCHEDULER_REGISTRY._entries))
     SCHEDULER_REGISTRY.register("chained")(_chained)
     warmed = config(SCHED=name, MAX_EPOCH=2, WARMUP_ITERS=8, WARMUP_FACTOR=0.2)

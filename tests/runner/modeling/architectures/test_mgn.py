@@ -1,17 +1,14 @@
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from yacs.config import CfgNode as CN
 
 from pml_ext.runner.checks.check import problems
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import ImageSet
-from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.losses.fastreid_losses import CrossEntropyLoss, TripletLoss
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING
@@ -25,11 +22,11 @@ SMALL = [
 HEADS = ("b1_head", "b2_head", "b3_head", "b21_head", "b22_head", "b31_head", "b32_head", "b33_head")
 
 
-def small(*opts: str) -> CN:
+def small(*opts):
     return load_config(CONFIG, [*SMALL, *opts])
 
 
-def test_names_and_shapes_are_fastreids() -> None:
+def test_names_and_shapes_are_fastreids():
     """The hash of a line `name shape` for each of the 728 parts of FastReID's MGN on ResNet-50 with IBN."""
     with torch.device("meta"):
         state = build_model(small(), num_classes=5).state_dict()
@@ -39,7 +36,7 @@ def test_names_and_shapes_are_fastreids() -> None:
     assert {f"{head}.weight" for head in HEADS} <= {*ONLY_FOR_TRAINING}
 
 
-def test_the_branches_begin_with_the_same_weights() -> None:
+def test_the_branches_begin_with_the_same_weights():
     model: Any = build_model(small("MODEL.BACKBONE.LAST_STRIDE", "2"))
     for name, value in model.b1.state_dict().items():
         assert torch.equal(value, model.b2.state_dict()[name]) and torch.equal(value, model.b3.state_dict()[name])
@@ -47,7 +44,7 @@ def test_the_branches_begin_with_the_same_weights() -> None:
     assert model.b2[1][0].conv2.stride == model.b3[1][0].downsample[0].stride == (1, 1)
 
 
-def test_the_embedding_is_whole_then_halves_then_thirds() -> None:
+def test_the_embedding_is_whole_then_halves_then_thirds():
     torch.manual_seed(0)
     module: Any = build_model(small()).eval()
     images = torch.randint(0, 256, (2, 3, 96, 16)).float()  # a map of 6 rows
@@ -66,7 +63,7 @@ def test_the_embedding_is_whole_then_halves_then_thirds() -> None:
 
 
 @pytest.fixture
-def training() -> Iterator[tuple[TrainingModule, torch.Tensor, torch.Tensor]]:
+def training():
     labels = torch.tensor([0, 0, 1, 1, 2, 2])
     images = [torch.zeros(3, 4, 4, dtype=torch.uint8)] * 6
     people = ImageSet(images, labels.numpy(), np.zeros(6, dtype=np.int64), [""] * 6)
@@ -76,7 +73,7 @@ def training() -> Iterator[tuple[TrainingModule, torch.Tensor, torch.Tensor]]:
     yield module, torch.randint(0, 256, (6, 3, 48, 16)).float(), labels
 
 
-def test_losses_are_means_over_heads_and_features(training: tuple[TrainingModule, torch.Tensor, torch.Tensor]) -> None:
+def test_losses_are_means_over_heads_and_features(training):
     module, images, labels = training
     heads: dict[str, Any] = {}
     for name in HEADS:
@@ -109,7 +106,7 @@ def test_losses_are_means_over_heads_and_features(training: tuple[TrainingModule
         ),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_refused(opts: list[str], expected: list[str]) -> None:
+def test_what_does_not_fit_is_refused(opts, expected):
     lines = problems(small(*opts))
     assert len(lines) == len(expected), lines
     assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True))

@@ -2,7 +2,6 @@ import math
 
 import pytest
 import torch
-from torch import nn
 from yacs.config import CfgNode as CN
 
 import pml_ext.losses
@@ -14,7 +13,7 @@ from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
 from pml_ext.runner.registry import LOSS_REGISTRY, MINER_REGISTRY
 
 
-def built(cfg: CN) -> nn.ModuleDict:
+def built(cfg):
     return build_losses(cfg.MODEL.LOSSES, num_classes=4, output_size=lambda _: 4)[1]
 
 
@@ -26,7 +25,7 @@ NEEDED = {  # by constructors without defaults
 
 @pytest.mark.filterwarnings("ignore:__array_wrap__:DeprecationWarning")  # of PML 2.9's SphereFace, in NumPy 2
 @pytest.mark.parametrize("name", LOSS_REGISTRY)
-def test_every_loss_is_made_from_its_defaults_and_trains(name: str) -> None:
+def test_every_loss_is_made_from_its_defaults_and_trains(name):
     cfg = get_cfg()
     cfg.MODEL.LOSSES.NAME = (name,)
     cfg.MODEL.LOSSES.update({node: CN(options) for node, options in NEEDED.get(name, {}).items()})
@@ -46,7 +45,7 @@ def test_every_loss_is_made_from_its_defaults_and_trains(name: str) -> None:
         ("CentroidTripletLoss", "CTL", {"MARGIN": 0.3, "NEGATIVES": "all"}),
     ],
 )
-def test_the_options_of_a_node_reach_the_loss(name: str, node: str, options: dict[str, object]) -> None:
+def test_the_options_of_a_node_reach_the_loss(name, node, options):
     cfg = get_cfg()
     cfg.MODEL.LOSSES.NAME = (name,)
     cfg.MODEL.LOSSES[node].update(options)
@@ -55,7 +54,7 @@ def test_the_options_of_a_node_reach_the_loss(name: str, node: str, options: dic
     assert {key: getattr(modules[name], key.lower()) for key in options} == options
 
 
-def test_n_pairs_of_dot_products_and_of_cosines() -> None:
+def test_n_pairs_of_dot_products_and_of_cosines():
     """The cross-entropy of the first pair of each class, and the mean squared length times its weight."""
     cfg = get_cfg()
     cfg.MODEL.LOSSES.NAME = ("NPairsLoss",)
@@ -76,7 +75,7 @@ def test_n_pairs_of_dot_products_and_of_cosines() -> None:
         built(cfg)
 
 
-def test_what_a_loss_refuses_is_named_by_its_node() -> None:
+def test_what_a_loss_refuses_is_named_by_its_node():
     cfg = get_cfg()
     cfg.MODEL.LOSSES.NAME = ("RecallAtKSurrogateLoss",)
     cfg.MODEL.LOSSES.RSK.KS = (0,)
@@ -93,7 +92,7 @@ def test_what_a_loss_refuses_is_named_by_its_node() -> None:
 
 
 @pytest.mark.parametrize(("base", "pairing"), [("TripletMarginLoss", "all"), ("HPHNTripletLoss", "consecutive")])
-def test_loop_on_segments_with_each_of_its_papers_losses(base: str, pairing: str) -> None:
+def test_loop_on_segments_with_each_of_its_papers_losses(base, pairing):
     """The loss inside measures where the segments lie: in the space, not on the sphere."""
     cfg = get_cfg()
     cfg.MODEL.LOSSES.NAME = ("LoOp",)
@@ -108,7 +107,7 @@ def test_loop_on_segments_with_each_of_its_papers_losses(base: str, pairing: str
 
 
 @pytest.mark.parametrize("name", MINER_REGISTRY)
-def test_every_miner_is_made_from_its_defaults_and_mines(name: str) -> None:
+def test_every_miner_is_made_from_its_defaults_and_mines(name):
     cfg = get_cfg()
     cfg.MODEL.MINER.NAME = name
     miner = build_miner(cfg.MODEL.MINER)
@@ -117,7 +116,7 @@ def test_every_miner_is_made_from_its_defaults_and_mines(name: str) -> None:
     assert len(mined) in (3, 4)
 
 
-def test_a_loss_without_a_node_of_its_own_takes_its_constructors_arguments() -> None:
+def test_a_loss_without_a_node_of_its_own_takes_its_constructors_arguments():
     settings = {
         "NAME": '("MarginLoss", "CosFaceLoss", "ContrastiveLoss")',
         "MARGINLOSS.NU": "0.5",
@@ -144,19 +143,19 @@ def test_a_loss_without_a_node_of_its_own_takes_its_constructors_arguments() -> 
         ("MARGINLOSS.NU", "half", "MODEL.LOSSES.MARGINLOSS.NU must be of type int, such as 0; got 'half'"),
     ],
 )
-def test_a_wrong_key_of_such_a_node_is_named(key: str, value: str, message: str) -> None:
+def test_a_wrong_key_of_such_a_node_is_named(key, value, message):
     (line,) = read_config(None, [f"MODEL.LOSSES.{key}", value]).lines
     assert message in line
 
 
 @pytest.mark.parametrize("value", ["LpDistanse", "LpDistance(1)", "LpDistance(p=)", "LpDistance(q=1)"])
-def test_a_wrong_distance_is_named(value: str) -> None:
+def test_a_wrong_distance_is_named(value):
     cfg = read_config(None, ["MODEL.LOSSES.NAME", "('NTXentLoss',)", "MODEL.LOSSES.NTXENTLOSS.DISTANCE", value]).cfg
     with pytest.raises(UserError, match="LpDistance"):
         built(cfg)
 
 
-def test_loops_miner_is_around_another_one_with_that_ones_options() -> None:
+def test_loops_miner_is_around_another_one_with_that_ones_options():
     cfg = get_cfg()
     cfg.MODEL.MINER.NAME = "LoOpMiner"
     cfg.MODEL.MINER.MS.EPSILON = -0.02

@@ -2,7 +2,7 @@ from itertools import product
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from pml_ext.runner.modeling.losses.fastreid_losses import CircleLoss, CosfaceLoss, HistogramLoss, TripletLoss
 from tests.oracles import fastreid_losses as oracle
@@ -14,14 +14,14 @@ TRIPLETS = [TripletLoss(margin=m, norm_feat=n, hard_mining=h) for m, n, h in pro
 OVER_ANCHORS = [CircleLoss(margin=0.3, gamma=16.0), CosfaceLoss(margin=0.2, gamma=8.0)]
 
 
-def features(dtype: torch.dtype = torch.float64, scale: float = 1.0) -> Tensor:
+def features(dtype=torch.float64, scale=1.0):
     return scale * torch.randn(len(LABELS), 6, dtype=dtype)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("scale", [0.2, 8.0])
 @pytest.mark.parametrize("loss", TRIPLETS, ids=str)
-def test_triplet_is_the_definition(loss: TripletLoss, scale: float, dtype: torch.dtype) -> None:
+def test_triplet_is_the_definition(loss, scale, dtype):
     x = features(dtype, scale)
     options = (loss.margin, loss.norm_feat, loss.hard_mining)
     expected = oracle.triplet(x.tolist(), LABELS.tolist(), *options)
@@ -30,7 +30,7 @@ def test_triplet_is_the_definition(loss: TripletLoss, scale: float, dtype: torch
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("loss", OVER_ANCHORS, ids=str)
-def test_circle_and_cosface_are_their_definitions(loss: CircleLoss | CosfaceLoss, dtype: torch.dtype) -> None:
+def test_circle_and_cosface_are_their_definitions(loss, dtype):
     x = features(dtype)
     definition = oracle.circle if isinstance(loss, CircleLoss) else oracle.cosface
     expected = definition(x.tolist(), LABELS.tolist(), loss.margin, loss.gamma)
@@ -39,11 +39,11 @@ def test_circle_and_cosface_are_their_definitions(loss: CircleLoss | CosfaceLoss
 
 # The circle loss holds its weights constant in the gradient, so finite differences would not agree.
 @pytest.mark.parametrize("loss", [*TRIPLETS, OVER_ANCHORS[1], HistogramLoss(bins=5)], ids=str)
-def test_gradients_are_those_of_finite_differences(loss: nn.Module) -> None:
+def test_gradients_are_those_of_finite_differences(loss):
     assert torch.autograd.gradcheck(lambda x: loss(x, LABELS), features().requires_grad_())
 
 
-def test_circle_weights_have_no_gradient() -> None:
+def test_circle_weights_have_no_gradient():
     x, same = features().requires_grad_(), LABELS[:, None] == LABELS
     s = nn.functional.normalize(x) @ nn.functional.normalize(x).T
     weights = torch.where(same, s - 1.3, (s + 0.3).clamp(min=0)).detach()
@@ -59,7 +59,7 @@ def test_circle_weights_have_no_gradient() -> None:
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("bins", [1, 10, 100])
-def test_histogram_is_the_definition(bins: int, dtype: torch.dtype) -> None:
+def test_histogram_is_the_definition(bins, dtype):
     x = features(dtype)
     unit, same = torch.nn.functional.normalize(x.double()), LABELS[:, None] == LABELS
     positives = [row.nonzero().flatten().tolist() for row in same.triu(1)]
@@ -68,7 +68,7 @@ def test_histogram_is_the_definition(bins: int, dtype: torch.dtype) -> None:
     assert HistogramLoss(bins=bins)(x, LABELS).item() == pytest.approx(expected, rel=TOLERANCES[dtype])
 
 
-def test_histogram_of_classes_far_apart_and_of_one_point() -> None:
+def test_histogram_of_classes_far_apart_and_of_one_point():
     """Positives in the last bin and negatives in the first do not overlap; all at one place overlap wholly."""
     x = torch.tensor([[1.0, 0], [1, 0], [-1, 0], [-1, 0]])
     assert HistogramLoss()(x, torch.tensor([0, 0, 1, 1])) == 0
@@ -78,7 +78,7 @@ def test_histogram_of_classes_far_apart_and_of_one_point() -> None:
 
 
 @pytest.mark.parametrize("loss", [*TRIPLETS, *OVER_ANCHORS, HistogramLoss()], ids=str)
-def test_order_and_names_of_classes_do_not_matter(loss: nn.Module) -> None:
+def test_order_and_names_of_classes_do_not_matter(loss):
     x, order = features(), torch.randperm(len(LABELS))
     torch.testing.assert_close(loss(x[order], 7 - LABELS[order]), loss(x, LABELS))
 
@@ -86,7 +86,7 @@ def test_order_and_names_of_classes_do_not_matter(loss: nn.Module) -> None:
 @pytest.mark.parametrize("loss", [*TRIPLETS, *OVER_ANCHORS, HistogramLoss()], ids=str)
 @pytest.mark.parametrize("labels", [torch.zeros(4, dtype=torch.long), torch.arange(4)], ids=["one class", "singletons"])
 @pytest.mark.parametrize("spread", [0.0, 1.0, 1e4])
-def test_degenerate_batches_have_finite_values_and_gradients(loss: nn.Module, labels: Tensor, spread: float) -> None:
+def test_degenerate_batches_have_finite_values_and_gradients(loss, labels, spread):
     x = (1 + spread * torch.randn(4, 3)).requires_grad_()
     value = loss(x, labels)
     value.backward()
@@ -96,7 +96,7 @@ def test_degenerate_batches_have_finite_values_and_gradients(loss: nn.Module, la
         assert value == 0, "no negatives, no loss"
 
 
-def test_options_out_of_range_are_errors() -> None:
+def test_options_out_of_range_are_errors():
     with pytest.raises(ValueError, match=r"margin must be in \[0, inf\]; got -0.1"):
         TripletLoss(margin=-0.1)
     with pytest.raises(ValueError, match=r"bins must be .*got 0"):
