@@ -72,11 +72,11 @@ def test_the_losses_of_all_methods_can_be_built_and_have_a_gradient():
 
 def test_validation_splits_differ_and_keep_the_cameras():
     import torch
-    from image_sets import Features, Pictures, of_validation
+    from image_sets import Features, ImageFeatures, of_validation
 
     labels = torch.arange(40) // 2
-    pictures = Pictures(torch.randn(2, 40, 3), labels, torch.arange(40) % 2)
-    splits = [Features(pictures, pictures, None).validation(split) for split in range(3)]
+    images = ImageFeatures(torch.randn(2, 40, 3), labels, torch.arange(40) % 2)
+    splits = [Features(images, images, None).validation(split) for split in range(3)]
     assert len({tuple(of_validation(labels, split).tolist()) for split in range(3)}) == 3
     for split in splits:
         assert (len(split.query.labels), len(split.train.labels)) == (12, 28)

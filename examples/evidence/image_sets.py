@@ -51,7 +51,7 @@ SOURCES = {
 
 
 @dataclass(frozen=True)
-class Pictures:
+class ImageFeatures:
     """Images as features of the frozen network.
 
     features: (V, N, 1280), V views of each image, the first without crop or flip.
@@ -63,19 +63,19 @@ class Pictures:
     labels: Tensor
     cameras: Tensor | None
 
-    def of(self, rows: Tensor, *, renumbered: bool) -> "Pictures":
+    def of(self, rows: Tensor, *, renumbered: bool) -> "ImageFeatures":
         labels = self.labels[rows]
         labels = torch.unique(labels, return_inverse=True)[1] if renumbered else labels
-        return Pictures(self.features[:, rows], labels, None if self.cameras is None else self.cameras[rows])
+        return ImageFeatures(self.features[:, rows], labels, None if self.cameras is None else self.cameras[rows])
 
 
 @dataclass(frozen=True)
 class Features:
     """One set: training images, queries, and the gallery (None: the queries search each other)."""
 
-    train: Pictures
-    query: Pictures
-    gallery: Pictures | None
+    train: ImageFeatures
+    query: ImageFeatures
+    gallery: ImageFeatures | None
 
     def validation(self, split: int = 0) -> "Features":
         """The same with 30 % of the training classes, chosen by a seed for each split, as the test set.
@@ -85,7 +85,7 @@ class Features:
         held_out = of_validation(self.train.labels, split)
         train = self.train.of((~held_out).nonzero()[:, 0], renumbered=True)
         query = self.train.of(held_out.nonzero()[:, 0], renumbered=True)
-        return Features(train, Pictures(query.features[:1], query.labels, query.cameras), None)
+        return Features(train, ImageFeatures(query.features[:1], query.labels, query.cameras), None)
 
 
 def of_validation(labels: Tensor, split: int = 0) -> Tensor:
@@ -109,7 +109,7 @@ def features_of(name: str, classes: int | None = None) -> Features:
         torch.save(parts, path.with_suffix(".tmp"))
         path.with_suffix(".tmp").replace(path)
     parts = torch.load(path, weights_only=True, mmap=True)
-    return Features(*(None if part is None else Pictures(*part) for part in parts))
+    return Features(*(None if part is None else ImageFeatures(*part) for part in parts))
 
 
 def _computed(name: str, classes: int | None) -> list[tuple[Tensor, Tensor, Tensor | None] | None]:
@@ -153,8 +153,8 @@ def _of_identities(images: ImageSet, identities: np.ndarray) -> ImageSet:
 def _embedded(network: torch.nn.Module, images: ImageSet, view: torch.nn.Module) -> Tensor:
     found = []
     for start in range(0, len(images), 256):
-        pictures = [view(images.images[row]) for row in range(start, min(start + 256, len(images)))]
-        batch = torch.stack([p.expand(3, -1, -1) for p in pictures]).float()
+        views = [view(images.images[row]) for row in range(start, min(start + 256, len(images)))]
+        batch = torch.stack([p.expand(3, -1, -1) for p in views]).float()
         found.append(network((batch - 127.5) / 127.5).half())
     return torch.cat(found)
 

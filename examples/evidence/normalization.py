@@ -21,7 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
-from image_sets import SOURCES, Features, Pictures, features_of
+from image_sets import SOURCES, Features, ImageFeatures, features_of
 from methods import SEEDS
 from normalization_tables import FOLDER, KINDS, best_kind, choice_for, compared
 from store import Run, Store
@@ -40,9 +40,9 @@ KS, STRENGTHS, FAR, FAR_OF_CLASSES = (5, 10, 20, 50, 100, 200), (0.5, 1.0), 1e-3
 FAR_RANGE = (1e-2, 1e-1)
 
 
-def embedded(head: torch.nn.Linear, pictures: Pictures) -> Tensor:
+def embedded(head: torch.nn.Linear, images: ImageFeatures) -> Tensor:
     with torch.inference_mode():
-        return normalize(head(pictures.features[0].float()))
+        return normalize(head(images.features[0].float()))
 
 
 def offsets(samples: Tensor, cohort: Tensor, k: int, strength: float) -> Tensor:
@@ -51,7 +51,7 @@ def offsets(samples: Tensor, cohort: Tensor, k: int, strength: float) -> Tensor:
     return 0.5 * strength * cohort_offsets(samples, cohort, min(k, len(cohort) - 1), rows=rows)
 
 
-def measured(parts: list[Pictures], embeddings: list[Tensor], half: list[Tensor] | None) -> Any:
+def measured(parts: list[ImageFeatures], embeddings: list[Tensor], half: list[Tensor] | None) -> Any:
     """Metrics, and (4, C) by class: R@1, mAP@R, OPIS, and TAR as a share whose mean is the pooled one.
 
     OPIS, TAR at FAR 0.1 % and the highest FAR of a class at a pooled 1 % are over all pairs of classes with a query.

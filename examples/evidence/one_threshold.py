@@ -1,4 +1,4 @@
-"""Draws the README's first picture: each class's FAR at one threshold, by cosines and by normalised scores.
+"""Draws the README's first figure: each class's FAR at one threshold, by cosines and by normalised scores.
 
     python examples/evidence/one_threshold.py
 
@@ -33,7 +33,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 SET, LOSS, SEED = "fruits", "smoothap", 0
-PICTURES = Path(__file__).parents[1] / "pictures"
+FIGURES = Path(__file__).parents[1] / "pictures"
 
 
 def rates_of_classes(samples: Tensor, labels: Tensor, half: Tensor | None) -> np.ndarray:
@@ -81,11 +81,11 @@ def main() -> None:
         "cosines": rates_of_classes(samples, labels, None),
         "normalised scores": rates_of_classes(samples, labels, half_of_samples),
     }
-    draw(rates, PICTURES / "one_threshold.png")
+    draw(rates, FIGURES / "one_threshold.png")
     kept = {}
     for title, values in rates.items():
         kept[title] = [float(f"{value:.4g}") for value in values]
-    write_atomically(PICTURES / "one_threshold.json", json.dumps(kept) + "\n")
+    write_atomically(FIGURES / "one_threshold.json", json.dumps(kept) + "\n")
 
 
 if __name__ == "__main__":

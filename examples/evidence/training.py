@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from image_sets import Features, Pictures
+from image_sets import Features, ImageFeatures
 from methods import BATCH, DIMENSION, PER_CLASS, SEEDS, STEPS
 from terms import Settings, Sizes, of_method
 from torch import Tensor, nn
@@ -54,7 +54,7 @@ def measured_head(head: nn.Linear, data: Features) -> Measured:
     return measured([normalize(head(part.features[0].float())) for part in parts], parts)
 
 
-def train(name: str, settings: Settings, seed: int, data: Pictures) -> nn.Linear:
+def train(name: str, settings: Settings, seed: int, data: ImageFeatures) -> nn.Linear:
     """The trained layer."""
     torch.manual_seed(seed)
     head = nn.Linear(data.features.shape[-1], DIMENSION)
@@ -75,7 +75,7 @@ def train(name: str, settings: Settings, seed: int, data: Pictures) -> nn.Linear
     return head
 
 
-def batches(data: Pictures, seed: int, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(data: ImageFeatures, seed: int, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches of random classes with PER_CLASS random images each, in random views."""
     generator = torch.Generator().manual_seed(seed)
     of_class = [(data.labels == label).nonzero()[:, 0] for label in range(int(data.labels.max()) + 1)]
@@ -90,7 +90,7 @@ def batches(data: Pictures, seed: int, steps: int) -> Iterator[tuple[Tensor, Ten
         yield data.features[view, chosen].float(), data.labels[chosen]
 
 
-def measured(embeddings: list[Tensor], parts: list[Pictures]) -> Measured:
+def measured(embeddings: list[Tensor], parts: list[ImageFeatures]) -> Measured:
     """All metrics of queries against the gallery (or each other); matches from the query's camera do not count.
 
     OPIS is over all pairs of queries and gallery together, of the classes that have a query.
@@ -102,7 +102,7 @@ def measured(embeddings: list[Tensor], parts: list[Pictures]) -> Measured:
     return Measured(metrics, torch.cat([of_queries, opis_by_class(curves, torch.unique(labels))[None]]))
 
 
-def rank_queries(sides: Sequence[Tensor], parts: list[Pictures], **metric: str) -> tuple[dict[str, float], Tensor]:
+def rank_queries(sides: Sequence[Tensor], parts: list[ImageFeatures], **metric: str) -> tuple[dict[str, float], Tensor]:
     """R@1 and mAP@R, and (2, C) their means by class; nan for a class none of whose queries has a match.
 
     Args:
@@ -126,7 +126,7 @@ def rank_queries(sides: Sequence[Tensor], parts: list[Pictures], **metric: str) 
     return {"r1": r1, "map_at_r": map_at_r}, sums / torch.bincount(index, minlength=len(classes))
 
 
-def samples_of_queries(values: Tensor, parts: list[Pictures]) -> tuple[Tensor, Tensor]:
+def samples_of_queries(values: Tensor, parts: list[ImageFeatures]) -> tuple[Tensor, Tensor]:
     """The rows of all parts together whose class has a query, and their labels."""
     labels = torch.cat([part.labels for part in parts])
     wanted = torch.isin(labels, parts[0].labels)

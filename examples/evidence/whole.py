@@ -34,7 +34,7 @@ from torch import Tensor
 from torchvision.transforms.functional import to_pil_image
 
 sys.path.insert(0, str(Path(__file__).parent))
-from image_sets import CACHE, DATA, Pictures, of_validation
+from image_sets import CACHE, DATA, ImageFeatures, of_validation
 from store import TEST, VALIDATION, Run, Store
 from training import measured
 from whole_grid import (
@@ -166,7 +166,7 @@ def do(run: Run) -> Run:
     return run
 
 
-def trained(run: Run) -> tuple[list[Tensor], list[Pictures], int]:
+def trained(run: Run) -> tuple[list[Tensor], list[ImageFeatures], int]:
     """The test images of a run, embedded by its last checkpoint, and the CPU time of its training."""
     output = CACHE / "whole" / run.key
     shutil.rmtree(output, ignore_errors=True)
@@ -195,7 +195,7 @@ def trained(run: Run) -> tuple[list[Tensor], list[Pictures], int]:
     labels, cameras = torch.from_numpy(images.labels), torch.from_numpy(images.cameras)
     embeddings = embedder(list(images.images))
     shutil.rmtree(output)
-    return [embeddings], [Pictures(torch.empty(0), labels, cameras)], seconds
+    return [embeddings], [ImageFeatures(torch.empty(0), labels, cameras)], seconds
 
 
 @cache
@@ -216,8 +216,8 @@ def validation_table(set_name: str) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     rows = ["path,identity,camera,split"]
-    for row, picture in enumerate(images.images):
-        to_pil_image(picture).save(folder / f"{row}.png")
+    for row, image in enumerate(images.images):
+        to_pil_image(image).save(folder / f"{row}.png")
         split = "query" if held_out[row] else "train"
         rows.append(f"{row}.png,{images.labels[row]},{images.cameras[row]},{split}")
     write_atomically(table, "\n".join(rows) + "\n")

@@ -30,9 +30,9 @@ METHODS = ("triplet", "triplet_tcm_added", "smoothap", "smoothap_tcm_added", "ms
 def choose(run: Run) -> dict[str, Any]:
     """k and strength for a test run, by the validation classes."""
     settings = TRIAL_SCHEDULE[run.set] | best_point(run.set, run.method, Store(RESULTS))
-    (samples,), (pictures,), _ = trained(made(run.set, VALIDATION, run.method, settings, 0))
+    (samples,), (images,), _ = trained(made(run.set, VALIDATION, run.method, settings, 0))
     ks = {"rows": torch.arange(len(samples)), "ks": KS, "strengths": STRENGTHS}
-    trials = try_normalizations(samples, samples, pictures.labels, **ks, far=FAR, far_range=FAR_RANGE)
+    trials = try_normalizations(samples, samples, images.labels, **ks, far=FAR, far_range=FAR_RANGE)
     return {"gallery": described(trials)}
 
 
@@ -41,13 +41,13 @@ def run_test(run: Run) -> None:
     store = Store(RESULTS / FOLDER)
     choice = store.get(choice_for(run)) or store.add(choice_for(run), {}, chosen=choose(run))
     chosen = choice["chosen"]["gallery"]
-    (samples,), pictures, _ = trained(run)
+    (samples,), images, _ = trained(run)
     k, strength = chosen["used"][:2]
     half = offsets(samples, samples, int(k), strength)
     metrics: dict[str, Any] = {}
     by_class = []
     for name, given in (("plain", None), ("gallery", [half])):
-        metrics[name], values = measured(pictures, [samples], given)
+        metrics[name], values = measured(images, [samples], given)
         by_class.append(values)
     if not chosen["recommended"]:
         by_class[1] = by_class[0]

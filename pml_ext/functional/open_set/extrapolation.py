@@ -101,11 +101,11 @@ def extrapolated_rate(high: HighScores, threshold: float, enrolled: int, *, seed
     with_part = torch.zeros((parts, len(number)), dtype=torch.int64)
     with_part.index_put_((part[identity], probe), torch.ones_like(probe), accumulate=True)
     sizes = torch.bincount(part)
-    logs = [_of_both(number, high.others, enrolled)]
+    logs = [_model_log_rates(number, high.others, enrolled)]
     for one in range(parts):
         kept = part[high.label] != one
         counts = (number - with_part[one])[kept]
-        logs.append(_of_both(counts, high.others - int(sizes[one]), enrolled))
+        logs.append(_model_log_rates(counts, high.others - int(sizes[one]), enrolled))
     values, *without = torch.tensor(logs, dtype=torch.float64)
     widths = torch.stack([values.new_tensor(half_width(of_model)) for of_model in torch.stack(without).T])
     low, high_end = (values - widths).min(), (values + widths).max()
@@ -113,7 +113,7 @@ def extrapolated_rate(high: HighScores, threshold: float, enrolled: int, *, seed
     return ExtrapolatedRate(*rates)
 
 
-def _of_both(counts: Tensor, others: int, enrolled: int) -> tuple[float, float]:
+def _model_log_rates(counts: Tensor, others: int, enrolled: int) -> tuple[float, float]:
     """Returns log(−log(1 − FPIR)) of each model: log(gallery size) + log(rate of a comparison) if probes are alike."""
     hits, times = (of.double().numpy() for of in torch.unique(counts, return_counts=True))
     a, b = _likeliest_beta(hits, times, others)
