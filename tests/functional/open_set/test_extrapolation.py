@@ -46,7 +46,7 @@ def test_a_population_of_known_rates(unevenness, far, enrolled):
 def test_the_beta_model_is_the_most_likely_one():
     counts = betabinom.rvs(500, 0.5, 300, size=2000, random_state=0)
     values, times = np.unique(counts, return_counts=True)
-    log_log, _ = extrapolation._of_both(torch.from_numpy(counts), 500, 10_000)
+    log_log, _ = extrapolation._model_log_rates(torch.from_numpy(counts), 500, 10_000)
     found = -math.expm1(-math.exp(log_log))
     grid = [
         (sum(times * betabinom.logpmf(values, 500, a, b)), a, b)
