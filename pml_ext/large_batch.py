@@ -26,15 +26,15 @@ def step(
     parameters; `optimizer.zero_grad()`, gradient clipping and `optimizer.step()` stay in your code.
 
     The model embeds the batch chunk by chunk without a graph, the loss receives all embeddings, and the model embeds
-    each chunk again to backpropagate. Memory holds the graph of one chunk, the inputs, the embeddings and what the loss
-    needs.
+    each chunk again to backpropagate. Memory holds the graph of one chunk, the inputs, the embeddings and the loss's
+    intermediate results.
 
     Dropout and other random numbers from torch's generators are the same in both passes; Python's, NumPy's and your own
     generators are not replayed. Autocast around the call applies to the embeddings and the loss. On several ranks
     (DistributedDataParallel, or any model with `no_sync`) gradients are exchanged once, with the last chunk.
 
     Batch norm in training mode uses per-chunk statistics and updates its running averages once per chunk. In evaluation
-    mode (frozen) the gradients equal those of the undivided batch.
+    mode (frozen) the gradients equal those of a single pass over the batch.
 
     Args:
         model: called with the inputs of a chunk; returns (n, D) embeddings, or a tuple of tensors with n rows and None.
@@ -59,15 +59,15 @@ def step(
     """
     check_whole(chunk, "chunk", 1)
     if not torch.is_grad_enabled():
-        raise ValueError("step computes gradients, which are switched off here; call it outside of torch.no_grad()")
+        raise ValueError("step computes gradients, but they are disabled; call it outside of torch.no_grad()")
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, whose buffers are kept in step; got {type(model).__name__}")
+        raise TypeError(f"model must be a torch.nn.Module; got {type(model).__name__}")
     inputs, labels = _checked(batch)
     if chunk < len(inputs[0]) and norms_by_chunk([model]):
         warn_once(
             model,
-            f"batch norm sees the statistics of {chunk} samples at a time, not of the whole batch; in evaluation mode "
-            "(frozen) it would not",
+            f"batch norm uses the statistics of chunks of {chunk} samples, not of the complete batch. Freeze it "
+            "(evaluation mode) to avoid this",
         )
     alone = getattr(model, "no_sync", nullcontext)
     bare = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
@@ -75,10 +75,10 @@ def step(
     value = loss(chunks.outputs, labels)
     if not isinstance(value, Tensor) or value.numel() != 1:
         got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(f"loss must give a scalar tensor; got {got}")
+        raise ValueError(f"loss must return a scalar tensor; got {got}")
     if not value.requires_grad:
         raise ValueError(
-            "loss must depend on a parameter that needs a gradient, of the model or of the loss; none does"
+            "loss must depend on a parameter of the model or of the loss that requires a gradient; it depends on none"
         )
     with no_autocast(value.device):
         (value if scaler is None else scaler.scale(value)).backward()
@@ -89,7 +89,7 @@ def step(
 
 
 def norms_by_chunk(modules: Iterable[nn.Module]) -> bool:
-    """Whether any batch norm in these modules uses the statistics of its input."""
+    """Returns whether any batch norm in these modules uses the statistics of its input."""
     norms = (
         norm for module in modules for norm in module.modules() if isinstance(norm, nn.modules.batchnorm._BatchNorm)
     )
@@ -105,5 +105,5 @@ def _checked(batch: Any) -> tuple[tuple[Tensor, ...], Any]:
         raise TypeError(f"the inputs of batch must be a tensor or a tuple of tensors; got {type(batch[0]).__name__}")
     lengths = [len(part) if part.ndim else 0 for part in inputs]
     if min(lengths) == 0 or len(set(lengths)) > 1:
-        raise ValueError(f"the inputs of batch must have a row for each sample, equally many; got lengths {lengths}")
+        raise ValueError(f"the inputs of batch must be non-empty and have equal length; got lengths {lengths}")
     return inputs, batch[1]

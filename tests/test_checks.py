@@ -72,9 +72,9 @@ def test_references_of_another_width_or_type_are_errors():
     x, labels = torch.randn(6, 4), torch.arange(6) // 2
     for wrong in (torch.randn(6, 3), torch.randn(6, 4).double()):
         for compare in (losses.TCMLoss(), losses.LoOp("TripletMarginLoss"), losses.RecallAtKSurrogateLoss()):
-            with pytest.raises(ValueError, match="ref_emb must have the 4 columns of embeddings, and a type that goes"):
+            with pytest.raises(ValueError, match="ref_emb must have 4 columns, like embeddings, and a type compatible"):
                 compare(x, labels, ref_emb=wrong, ref_labels=labels)
-        with pytest.raises(ValueError, match="ref_emb must have the 4 columns"):
+        with pytest.raises(ValueError, match="ref_emb must have 4 columns, like embeddings"):
             miners.LoOpMiner(MultiSimilarityMiner())(x, labels, wrong, labels)
 
 

@@ -120,7 +120,7 @@ def test_a_gradient_scaler():
 
 def test_batch_norm_goes_by_chunks_and_says_so_once():
     model, other = network(norm=True), network(norm=True)
-    with pytest.warns(UserWarning, match="batch norm sees the statistics of 8 samples at a time"):
+    with pytest.warns(UserWarning, match="batch norm uses the statistics of chunks of 8 samples"):
         step(model, batch(), PairWeightingLoss(), chunk=8)
     step(model, batch(), PairWeightingLoss(), chunk=8)
     step(network(norm=True), batch(), PairWeightingLoss(), chunk=24)  # the whole batch: no warning
@@ -210,11 +210,11 @@ class Named(nn.Module):
     ("change", "error", "message"),
     [
         ({"chunk": 0}, ValueError, "chunk must be at least 1; got 0"),
-        ({"loss": lambda x, y: x}, ValueError, r"loss must give a scalar tensor; got shape \(24, 8\)"),
+        ({"loss": lambda x, y: x}, ValueError, r"loss must return a scalar tensor; got shape \(24, 8\)"),
         ({"batch": ({"x": 1}, None)}, TypeError, "a tensor or a tuple of tensors; got dict"),
         ({"batch": ((torch.ones(3, 12), torch.ones(2)), None)}, ValueError, r"got lengths \[3, 2\]"),
         ({"model": nn.Flatten(0)}, ValueError, r"one row for each of the 10 samples of a chunk; got shape \(120,\)"),
-        ({"loss": lambda x, y: x.detach().sum()}, ValueError, "a parameter that needs a gradient.*none does"),
+        ({"loss": lambda x, y: x.detach().sum()}, ValueError, "depend on a parameter .* that requires a gradient"),
         ({"model": Named()}, TypeError, "a tuple of tensors and None; got dict"),
     ],
 )
@@ -226,5 +226,5 @@ def test_errors(change, error, message):
 
 @pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
 def test_a_step_without_gradients_says_so(without):
-    with without(), pytest.raises(ValueError, match=r"switched off here; call it outside of torch\.no_grad"):
+    with without(), pytest.raises(ValueError, match=r"they are disabled; call it outside of torch\.no_grad"):
         step(network(), batch(), PairWeightingLoss(), chunk=10)

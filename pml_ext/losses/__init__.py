@@ -1,6 +1,6 @@
 """Losses of this package, and every loss of pytorch-metric-learning under the same import path."""
 
-# `as` says that a name is exported: type checkers do not read __all__, which is made below.
+# `as` marks a name as exported: type checkers do not read __all__, which is computed below.
 import inspect
 from typing import TYPE_CHECKING
 
@@ -22,10 +22,10 @@ from pml_ext.losses.triplets import HPHNTripletLoss as HPHNTripletLoss
 if TYPE_CHECKING:
     from pml_ext.losses._of_pml import *  # noqa: F403
 
-# Ours in place of PML's of the same name, where PML 2.9 computes something else; PML's own module keeps its own.
+# Losses that replace PML's losses of the same name, because PML 2.9 computes something else; PML's module is unchanged.
 CORRECTED: list[str] = ["SmoothAPLoss"]
 
-# Ours; each also registers into PML, see pml_ext.registration.
+# Losses of this package; each also registers into PML, see pml_ext.registration.
 OURS: list[str] = [
     "CITLoss", "TCMLoss", "TCMRegularizer", "LoOp", "DiscriminativeLoss", "PairWeightingLoss",
     "RecallAtKSurrogateLoss", "HPHNTripletLoss", "LiftedHingeLoss", "CentroidTripletLoss",

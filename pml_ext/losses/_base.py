@@ -1,6 +1,6 @@
-"""The base of every loss, and the settings of losses and miners.
+"""Base class of every loss, and the settings of losses and miners.
 
-They are shown by repr; a wrapper's distance, reducer and regularizer are those of the wrapped loss.
+repr shows the settings. A wrapper's distance, reducer and regularizer are those of the wrapped loss.
 """
 
 import inspect
@@ -37,13 +37,13 @@ SETTINGS = ("distance", "reducer", "embedding_regularizer", "embedding_reg_weigh
 
 
 def arguments_of(kind: type) -> list[str]:
-    """Names of the constructor's own arguments."""
+    """Returns the names of the constructor's arguments, without **kwargs."""
     parameters = inspect.signature(kind).parameters.items()
     return [name for name, parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
 
 
 class ShowsArguments:
-    """Base of a loss or miner whose repr shows the constructor's numbers, texts and switches."""
+    """Base of a loss or miner whose repr shows the constructor's numbers, strings and booleans."""
 
     def extra_repr(self) -> str:
         values = {name: getattr(self, name, None) for name in arguments_of(type(self))}
@@ -52,10 +52,10 @@ class ShowsArguments:
 
 
 class EmbeddingModule(ShowsArguments, Recorded):
-    """Base of a loss or miner that makes its own distance.
+    """Base of a loss or miner with a default distance.
 
     Attributes:
-        default_distance: makes the distance where none is given.
+        default_distance: creates the distance if none is given.
     """
 
     default_distance: Callable[[], BaseDistance] = staticmethod(partial(LpDistance, normalize_embeddings=True))
@@ -63,18 +63,18 @@ class EmbeddingModule(ShowsArguments, Recorded):
     reducer: Any
 
     def get_default_distance(self) -> BaseDistance:
-        """PML 2's name for it."""
+        """Returns a new default distance; the name is PML 2's."""
         return type(self).default_distance()
 
 
 class SettingsOfTheWrapped(ShowsArguments, nn.Module):
-    """Base of a loss or miner around another one; its constructor ends with `_wrap`."""
+    """Base of a loss or miner that wraps another one; its constructor ends with `_wrap`."""
 
     WRAPPED = "loss"
-    """The attribute that holds the other one."""
+    """Name of the attribute that holds the wrapped module."""
 
     def _wrap(self, module: nn.Module) -> None:
-        """Keeps the module and drops the settings that PML's constructor has made, in favour of the module's."""
+        """Stores the module and drops the settings that PML's constructor created: the module's settings apply."""
         for name in SETTINGS:
             self._modules.pop(name, None)
             self.__dict__.pop(name, None)
@@ -86,7 +86,7 @@ class SettingsOfTheWrapped(ShowsArguments, nn.Module):
         else:
             super().__setattr__(name, value)
 
-    def __getattr__(self, name: str) -> Any:  # called where the instance has no such attribute
+    def __getattr__(self, name: str) -> Any:  # called only if normal lookup fails
         if name in SETTINGS and self._holds():
             return getattr(self._modules[self.WRAPPED], name)
         return super().__getattr__(name)
@@ -96,7 +96,7 @@ class SettingsOfTheWrapped(ShowsArguments, nn.Module):
 
 
 class OurLoss(BaseMetricLossFunction):
-    """Base of every loss of this package. The first one that is made, or unpickled, is the first that wrappers meet."""
+    """Base of every loss of this package. Creating or unpickling the first one patches PML 2's wrappers."""
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         if not IS_3:
@@ -126,13 +126,13 @@ def _open_wrappers() -> None:
 
 
 Terms = dict[str, dict[str, Any]]
-"""Name -> what `term` makes."""
+"""Sub-loss name -> result of `term`."""
 
 NO_TRIPLET = "this batch has no triplet (two samples of a class and one of another)"
 
 
 class PMLArguments(TypedDict, total=False):
-    """What every loss of pytorch-metric-learning takes."""
+    """Constructor arguments of every loss of pytorch-metric-learning."""
 
     distance: BaseDistance | None
     reducer: "reducers.BaseReducer | None"
@@ -149,11 +149,11 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
     """A PML loss that checks its input before any work and computes in float32 or better.
 
     Sums over thousands of pairs lose all digits in 16 bits: half-precision embeddings become float32, autocast is off.
-    The loss then is float32, gradients keep the input's type. A subclass defines `_terms`, and `_value_at_once` if it
-    has a kernel for the most used case.
+    The loss then is float32; gradients keep the input's type. A subclass defines `_terms`, and `_value_at_once` if it
+    has a kernel for the common case.
 
     Attributes:
-        labels_because: why labels are needed even beside an indices_tuple; empty where it can replace them.
+        labels_because: why labels are needed in addition to an indices_tuple; empty if a tuple can replace them.
         over_all_pairs: accepts an indices_tuple, since trainers pass one, and ignores it.
         reference_begins_with_batch: the first rows of ref_emb are the anchors, which do not pair with themselves.
     """
@@ -170,17 +170,16 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
         self, embeddings: Tensor, labels: Labels = None, indices_tuple: Tuples | None = None,
         ref_emb: Tensor | None = None, ref_labels: Labels = None,
     ) -> Tensor:  # fmt: skip
-        """The loss of a batch.
+        """Returns the loss of a batch.
 
         Args:
             embeddings: (B, D), need not be normalised.
-            labels: (B,) integer class ids; may be None if the loss needs only indices_tuple. If embeddings are on a
-                GPU they may stay on the CPU: then the host need not wait for the GPU to read them.
+            labels: (B,) integer class ids; may be None if the loss needs only indices_tuple. They may stay on the CPU
+                if embeddings are on a GPU. The host then reads them without waiting for the GPU.
             indices_tuple: a miner's (anchor, positive, negative) or (anchor, positive, anchor, negative) indices.
-            ref_emb, ref_labels: (R, D) and (R,): positives and negatives are taken from here instead.
+            ref_emb, ref_labels: (R, D) and (R,), the source of positives and negatives. Default: the batch itself.
         Returns:
-            what the reducer makes of it: a scalar by default. 0 for an empty batch or ref_emb, as in PML, with a
-            warning.
+            The reducer's result, a scalar by default. 0 with a warning, as in PML, if the batch or ref_emb is empty.
         """
         if is_nothing_to_compare(self, embeddings, ref_emb):
             return at_least_float32(embeddings)[:0].sum()
@@ -188,8 +187,8 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
         has_labels = labels is not None and (ref_emb is None or ref_labels is not None)
         if not has_labels and (self.labels_because or indices_tuple is None):
             raise ValueError(
-                "labels (and ref_labels where ref_emb is given) must be tensors of class ids; got None. "
-                + (self.labels_because or "Give them, or a miner's indices_tuple to choose from")
+                "labels (and ref_labels if ref_emb is given) must be tensors of class ids; got None. "
+                + (self.labels_because or "Pass them, or a miner's indices_tuple")
             )
         if self.over_all_pairs:
             indices_tuple = None
@@ -205,7 +204,7 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
     def compute_loss(
         self, embeddings: Tensor, labels: Labels, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
     ) -> Terms:
-        """The terms for PML's `forward`, whose version 2 names the batch as its own reference and needs a term."""
+        """Returns the terms for PML's `forward`. Version 2 passes the batch as its own ref_emb and needs a term."""
         if ref_emb is embeddings and ref_labels is labels:
             ref_emb = ref_labels = None
         if labels is not None and indices_tuple is None and ref_emb is None and is_mean_of_cosines(self):
@@ -217,21 +216,21 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
     def _terms(
         self, embeddings: Tensor, labels: Any, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Any
     ) -> Terms:
-        """The terms by name, none where there is nothing to compare. ref_emb None: the batch itself.
+        """Returns the terms by name, or none if there is nothing to compare. ref_emb None: the batch itself.
 
-        labels, ref_labels: (B,) and (R,); None, beside an indices_tuple, only where `labels_because` is empty.
+        labels, ref_labels: (B,) and (R,); None only if indices_tuple is given and `labels_because` is empty.
         """
         raise NotImplementedError
 
     def _value_at_once(self, embeddings: Tensor, labels: Tensor) -> Tensor | None:
-        """The loss of a batch compared with itself by cosines; None to go on with `_terms`."""
+        """Returns the loss of a batch compared with itself by cosines, or None to use `_terms` instead."""
         return None
 
     def _check_labels(self, labels: Tensor) -> None:
-        """Raises for labels that are whole numbers and still do not fit."""
+        """Raises for integer labels that the loss does not accept."""
 
     def _no_terms(self, what: str, indices_tuple: Tuples | None = None) -> Terms:
-        """Warns once of what is missing, unless a miner chose the terms."""
+        """Returns no terms. Warns once about the missing pairs, unless a miner selected them."""
         if indices_tuple is None:
             self._warn(f"{what}, so its loss is 0")
         return {}
@@ -242,7 +241,7 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
 
 
 def is_nothing_to_compare(loss: nn.Module, embeddings: Tensor, ref_emb: Reference) -> bool:
-    """Whether the batch or ref_emb is empty, with a warning then."""
+    """Returns whether the batch or ref_emb is empty; warns if so."""
     for name, rows in (("the batch", embeddings), ("ref_emb", ref_emb)):
         if is_empty(rows):
             warn_once(loss, f"{type(loss).__name__}: {name} is empty, so its loss is 0")
@@ -251,30 +250,30 @@ def is_nothing_to_compare(loss: nn.Module, embeddings: Tensor, ref_emb: Referenc
 
 
 def is_empty(embeddings: object) -> bool:
-    """Whether it is a batch of no rows, for which PML's losses are 0."""
+    """Returns whether this is a batch without rows; PML's losses are 0 for it."""
     return isinstance(embeddings, Tensor) and embeddings.ndim == 2 and len(embeddings) == 0
 
 
 def is_mean_of_cosines(loss: BaseMetricLossFunction) -> bool:
-    """Whether the loss is a plain mean over cosines, so that neither distance nor reducer must see its terms."""
+    """Returns whether the loss is a plain mean over cosines, so that distance and reducer need not see its terms."""
     return reduces_by_mean(loss) and is_plain_cosine(loss.distance)
 
 
 def undivided_unless_mean_of_cosines(loss: BaseMetricLossFunction) -> str:
-    """For `LossFacts.undivided` of a loss whose sums go by its kernel."""
-    return "" if is_mean_of_cosines(loss) else "it is divided with CosineSimilarity and MeanReducer only"
+    """For `LossFacts.undivided` of a loss whose kernel computes its sums."""
+    return "" if is_mean_of_cosines(loss) else "it is divided only with CosineSimilarity and MeanReducer"
 
 
 def reduces_by_mean(loss: BaseMetricLossFunction) -> bool:
-    """Whether PML's MeanReducer reduces every term."""
-    reducer, found = loss.reducer, [loss.reducer]
+    """Returns whether PML's MeanReducer reduces every term."""
+    reducer, term_reducers = loss.reducer, [loss.reducer]
     if isinstance(reducer, reducers.MultipleReducers):
-        found = [*reducer.reducers.values(), reducer.default_reducer]
-    return all(type(one) is MeanReducer for one in found)
+        term_reducers = [*reducer.reducers.values(), reducer.default_reducer]
+    return all(type(term_reducer) is MeanReducer for term_reducer in term_reducers)
 
 
 def check_pml_arguments(kind: type, given: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Raises for an argument that PML does not know, or would keep until it fails in training."""
+    """Raises for an argument that PML does not accept, or whose value would fail only in training."""
     for name in sorted(set(given) - set(known)):
         raise TypeError(
             f"{kind.__name__} got unknown argument {name!r}{hint(name, [*arguments_of(kind), *known], str)}"

@@ -1,4 +1,4 @@
-"""The input of a loss or miner, checked and in float32 or better."""
+"""Checks the input of a loss or miner and converts it to float32 or better."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ def checked_batch(
 ) -> tuple[Tensor, Labels, Reference, Labels]:
     """Checks and converts the input of a loss or miner; only checks the indices_tuple.
 
-    Drops a ref_emb that is the batch itself; other tensors that are given twice stay one object.
+    Drops a ref_emb that is the batch itself. Other tensors that are passed twice stay one object.
     """
     check_embeddings(embeddings)
     if ref_emb is not None:
@@ -38,7 +38,7 @@ def checked_batch(
     ref_points = points if ref_emb is embeddings else at_least_float32(ref_emb)
     if ref_points.shape[1] != points.shape[1] or ref_points.dtype != points.dtype:
         raise ValueError(
-            f"ref_emb must have the {embeddings.shape[1]} columns of embeddings, and a type that goes with "
+            f"ref_emb must have {embeddings.shape[1]} columns, like embeddings, and a type compatible with "
             f"{embeddings.dtype}; got {ref_emb.shape[1]} columns of {ref_emb.dtype}"
         )
     if ref_labels is None:
@@ -48,7 +48,7 @@ def checked_batch(
 
 
 def _beside(embeddings: Tensor, labels: Tensor) -> Tensor:
-    """The labels on the device of the embeddings; they remember those on the CPU, for `on_host`."""
+    """Returns the labels on the embeddings' device. They keep a reference to the CPU labels, for `on_host`."""
     moved = labels.to(embeddings.device, non_blocking=True)
     if labels.is_cpu and moved is not labels and not torch.compiler.is_compiling():
         moved.on_host = labels  # type: ignore[attr-defined]
@@ -56,13 +56,13 @@ def _beside(embeddings: Tensor, labels: Tensor) -> Tensor:
 
 
 def on_host(labels: Tensor) -> Tensor:
-    """The same labels on the CPU where the user gave them there: reading them then does not wait for the device."""
+    """Returns the CPU labels if the user passed labels on the CPU; reading them does not wait for the device."""
     host: Tensor = getattr(labels, "on_host", labels)
     return host
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Converts 16-bit floats to float32, where a row of zeros gets no gradient; in 16 bits it gets an infinite one."""
+    """Converts 16-bit floats to float32. A row of zeros gets no gradient, because in 16 bits it would be infinite."""
     if x.dtype not in (torch.float16, torch.bfloat16):
         return x
     wide = x.float()
@@ -70,9 +70,10 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def checked_labels(embeddings: Tensor, labels: Tensor, must_be_none: tuple[object, ...], because: str) -> Tensor:
-    """The labels of a batch, checked; must_be_none: what trainers pass beside them, and losses over ranks do not take.
+    """Returns the checked labels of a batch.
 
-    because: what the loss compares instead, and what to use.
+    must_be_none: arguments that trainers pass but losses over ranks do not accept.
+    because: for the error, what the loss compares instead, and which loss to use.
     """
     if any(given is not None for given in must_be_none):
         raise ValueError(f"indices_tuple, ref_emb and ref_labels must be None: {because}")
@@ -83,9 +84,9 @@ def checked_labels(embeddings: Tensor, labels: Tensor, must_be_none: tuple[objec
 
 
 def agree(check: Callable[[], Tensor], loss: nn.Module, embeddings: Tensor) -> tuple[Tensor, list[int]]:
-    """The checked labels, and the number of samples of each rank; raises on all ranks what one of them refuses.
+    """Returns the checked labels, and the number of samples of each rank.
 
-    One collective of 512 bytes a rank.
+    If the check fails on one rank, all ranks raise its error. Needs one collective of 512 bytes per rank.
     """
     labels = None
     try:
@@ -95,27 +96,30 @@ def agree(check: Callable[[], Tensor], loss: nn.Module, embeddings: Tensor) -> t
         said = f"{len(embeddings)}\n{type(loss).__name__} of {kind}"
     except Exception as error:
         problem, said = in_words(error), "0\n"
-    of_ranks = [text.split("\n", 2) for text in _tell(f"{said}\n{problem}", embeddings)]
+    of_ranks = [text.split("\n", 2) for text in _texts_of_all_ranks(f"{said}\n{problem}", embeddings)]
     _raise_first([problem for *_, problem in of_ranks])
     kinds = [kind for _, kind, _ in of_ranks]
     if len(set(kinds)) > 1:
         listed = "; ".join(f"rank {rank}: {kind}" for rank, kind in enumerate(kinds[:16]))
-        raise ValueError(f"all ranks must give embeddings of one type, size and use to the same loss; got {listed}")
+        raise ValueError(
+            "all ranks must pass embeddings of the same type and size, with a gradient on all or none, to the same "
+            f"loss; got {listed}"
+        )
     assert labels is not None
     return labels, [int(rows) for rows, *_ in of_ranks]
 
 
 def raise_of_all_ranks(problem: str, embeddings: Tensor) -> None:
-    """Raises the first problem of all ranks; one of them has one."""
-    _raise_first(_tell(problem, embeddings))
+    """Raises the first problem of any rank; at least one rank has one."""
+    _raise_first(_texts_of_all_ranks(problem, embeddings))
 
 
 def in_words(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _tell(text: str, embeddings: object) -> list[str]:
-    """What each rank says; also where the embeddings are no tensor."""
+def _texts_of_all_ranks(text: str, embeddings: object) -> list[str]:
+    """Returns each rank's text; also works if the embeddings are not a tensor."""
     everyone = distributed.group.WORLD
     assert everyone is not None
     device = torch.device("cuda" if distributed.get_backend() == "nccl" else "cpu")

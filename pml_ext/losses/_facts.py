@@ -1,4 +1,4 @@
-"""The facts about each loss, and the loss inside another one: an object, a name, or a name with arguments."""
+"""Facts about each loss, and `loss_by_name` for a loss that wraps another one."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from pml_ext._names import class_name, closest, hint
 from pml_ext._pml import BaseMetricLossFunction
 
 KNOWN: dict[str, type[nn.Module]] = {}
-"""Every loss of this package and of PML; pml_ext.losses fills it."""
+"""Every loss of this package and of PML, by name; pml_ext.losses fills it."""
 
 _PACKAGES = ("", "pml_ext.losses", "pytorch_metric_learning.losses")
 
 
 def loss_by_name(loss: nn.Module | str | Mapping[str, Any]) -> Any:
-    """The object itself, whatever its type, or a new loss of pml_ext.losses from its name or jsonargparse's mapping.
+    """Returns a new loss of pml_ext.losses from its name or jsonargparse's mapping, and any other object unchanged.
 
     The mapping is {"class_path": "TripletMarginLoss", "init_args": {"margin": 0.1}}. The name may start with
-    "pml_ext.losses." or "pytorch_metric_learning.losses.". Nothing else is imported.
+    "pml_ext.losses." or "pytorch_metric_learning.losses."; other packages are not imported.
     """
     if isinstance(loss, str):
         loss = {"class_path": loss}
@@ -42,7 +42,7 @@ def loss_by_name(loss: nn.Module | str | Mapping[str, Any]) -> Any:
 
 
 class Part(NamedTuple):
-    """The anchors of every rank: whole classes, as the embeddings of all ranks are sorted by class."""
+    """The anchors of every rank: complete classes, because the embeddings of all ranks are sorted by class."""
 
     of_ranks: list[slice]
     rank: int
@@ -62,23 +62,23 @@ Sums = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class LossFacts:
-    """The class attribute `facts` of a loss; the defaults are those of a loss over the pairs of a batch.
+    """The class attribute `facts` of a loss. The defaults fit a loss over the pairs of a batch.
 
-    A subclass inherits them, but for `sums`: it may compute something else, and says so itself if ranks can divide it.
+    A subclass inherits all facts except `sums`: it may compute something else, so it must set its own `sums`.
 
-    compares: a sample with other "samples"; with learned or fixed "class vectors" (the constructor then takes
-        num_classes and embedding_size); with "class scores": the runner's identity losses.
-    takes_all_positives: why an indices_tuple does not choose the positives, so the runner gives no miner; or empty.
-    reads_no_pairs: why LoOp cannot replace the distances of its pairs; empty where it can.
-    makes_triplets: it turns an indices_tuple into triplets (PML's conversion from pairs needs B³ memory).
+    compares: what a sample is compared with: other "samples"; learned or fixed "class vectors" (the constructor then
+        takes num_classes and embedding_size); or "class scores", for the runner's identity losses.
+    takes_all_positives: why an indices_tuple does not select the positives, so the runner passes no miner; or empty.
+    reads_no_pairs: why LoOp cannot replace the pair distances; empty if it can.
+    makes_triplets: the loss converts an indices_tuple to triplets (PML's conversion from pairs needs B³ memory).
     sums: (loss, embeddings and labels of all ranks, the anchors) -> one rank's share of the loss; every rank calls it.
         None: the anchors depend on each other, so ranks cannot divide the loss.
     term_of_each_anchor: an anchor without a pair counts as a term of 0.
-    undivided: why ranks cannot divide a loss with these settings; empty where they can.
+    undivided: why ranks cannot divide a loss with these settings; empty if they can.
     arguments: (a YAML node's options, keys in lower case; build) -> arguments of the constructor.
-        build(name, **arguments) makes another loss of the config.
-    partial_fc: (these options) -> arguments of the `PartialFC` that divides its classes among ranks; a ValueError where
-        it cannot with them. None: it never can.
+        build(name, **arguments) builds another loss of the config.
+    partial_fc: (these options) -> arguments of the `PartialFC` that shards its classes over ranks. Raises ValueError
+        if these options prevent it. None: the loss cannot be sharded.
     """
 
     compares: Literal["samples", "class vectors", "class scores"] = "samples"
@@ -97,7 +97,7 @@ class LossFacts:
 
 
 def needs(**settings: Any) -> Callable[[Any], str]:
-    """For `undivided`: ranks divide a loss only where its attributes have these values."""
+    """For `undivided`: ranks divide a loss only if its attributes have these values."""
 
     def undivided(loss: Any) -> str:
         for name, needed in settings.items():
@@ -109,24 +109,24 @@ def needs(**settings: Any) -> Callable[[Any], str]:
 
 
 PML_FACTS: dict[type, LossFacts] = {}
-"""Of pytorch-metric-learning's losses; `_shares` fills it."""
+"""Facts about pytorch-metric-learning's losses; `_shares` fills it."""
 
 
 def facts_of(kind: type) -> LossFacts:
-    """The facts of a class of losses: its own, or those of the nearest class that it derives from."""
+    """Returns the facts of a loss class: its own, or those of its nearest base class."""
     return next((facts for base in kind.__mro__ if (facts := own_facts(base))), LossFacts())
 
 
 def own_facts(kind: type) -> LossFacts | None:
-    """The facts that are said of exactly this class."""
+    """Returns the facts of exactly this class, without those of its base classes."""
     facts: LossFacts | None = vars(kind).get("facts", PML_FACTS.get(kind))
     return facts
 
 
 def check_tuple_loss(loss: object, *, cannot: str, nested: str) -> None:
-    """Raises a TypeError with the reason unless the loss compares pairs of samples through its own distance.
+    """Raises a TypeError with the reason unless the loss compares pairs of samples by its `distance`.
 
-    cannot: begins the message ("LoOp cannot wrap"); nested: what to do with a loss that contains another one.
+    cannot: start of the message ("LoOp cannot wrap"); nested: advice for a loss that contains another one.
     """
     name = type(loss).__name__
     parts = list(loss.modules())[1:] if isinstance(loss, nn.Module) else []

@@ -1,4 +1,4 @@
-"""Whether the ranks of a process group can divide a loss by anchors, and each one's share: sums, and their summands."""
+"""Which losses the ranks of a process group can divide by anchors, and the share of each rank: sums and counts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,12 +24,12 @@ from pml_ext.losses._facts import KNOWN, PML_FACTS, LossFacts, Part, Sums, facts
 
 
 def sample_sums(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums:
-    """Of a loss that compares each sample with class vectors."""
+    """Returns the sums of a loss that compares each sample with class vectors."""
     return sums_of_terms(loss, x, part, lambda twin: twin(x[part.own], labels[part.own]))
 
 
 def tuple_sums(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums:
-    """Of a loss of pairs or triplets: those of the anchors with all samples."""
+    """Returns the sums of a pair or triplet loss: its anchors with all samples."""
 
     def call(twin: Any) -> Any:
         same, different = pair_masks_of(labels, part)
@@ -40,9 +40,9 @@ def tuple_sums(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums:
 
 
 def anchors_first_sums(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums:
-    """Of a loss of ours that needs no list of pairs, which for PairWeightingLoss was a third of the memory.
+    """Returns the sums of a loss of this package that needs no pair list (a third of PairWeightingLoss's memory).
 
-    The anchors come first in the reference, so that their comparisons with themselves are on the diagonal.
+    The anchors come first in ref_emb, so that their comparisons with themselves are on the diagonal.
     """
 
     def call(twin: Any) -> Any:
@@ -55,21 +55,24 @@ def anchors_first_sums(loss: Any, x: Tensor, labels: Tensor, part: Part) -> Sums
 
 
 def pair_masks_of(labels: Tensor, part: Part) -> tuple[Tensor, Tensor]:
-    """(anchors, B) masks of the anchors' positive and negative pairs."""
+    """Returns the (anchors, B) masks of the anchors' positive and negative pairs."""
     same, different = same_and_different(labels[part.own], labels)
     same[:, part.own].fill_diagonal_(False)
     return same, different
 
 
 def tuples_for(loss: Any, anchors: Tensor, positives: Tensor, different: Tensor) -> tuple[Tensor, ...]:
-    """Pairs, or for a loss of triplets each positive pair with every negative of its anchor."""
+    """Returns pairs, or for a triplet loss each positive pair with every negative of its anchor."""
     if not facts_of(type(loss)).makes_triplets:
         return anchors, positives, *different.nonzero(as_tuple=True)
     return every_triplet(anchors, positives, different)
 
 
 def sums_of_terms(loss: Any, x: Tensor, part: Part, call: Callable[[Any], dict[str, Any]]) -> Sums:
-    """The sums that a loss hands to its reducer; `call` calls a copy that reduces nothing, with the anchors."""
+    """Returns the sums of the values that a loss passes to its reducer.
+
+    call: calls a copy of the loss, which reduces nothing, on the anchors.
+    """
     names = loss.sub_loss_names()
     if not part.size:
         none = x.new_zeros(len(names))
@@ -87,40 +90,40 @@ def sums_of_terms(loss: Any, x: Tensor, part: Part, call: Callable[[Any], dict[s
             sums.append(values.sum())
             counts.append(len(values))
         else:
-            found = values > 0
-            sums.append(torch.where(found, values, 0).sum())
-            counts.append(found.sum())
+            is_counted = values > 0
+            sums.append(torch.where(is_counted, values, 0).sum())
+            counts.append(is_counted.sum())
     return torch.stack(sums), torch.stack([torch.as_tensor(count, device=x.device) for count in counts]).to(x.dtype)
 
 
 def reducers_of(loss: Any) -> list[Any]:
-    """The reducer of each term."""
-    several = loss.reducer
-    if not isinstance(several, reducers.MultipleReducers):
-        return [several]
-    named = dict(several.reducers.items())
-    return [named.get(name, several.default_reducer) for name in loss.sub_loss_names()]
+    """Returns the reducer of each term."""
+    reducer = loss.reducer
+    if not isinstance(reducer, reducers.MultipleReducers):
+        return [reducer]
+    named = dict(reducer.reducers.items())
+    return [named.get(name, reducer.default_reducer) for name in loss.sub_loss_names()]
 
 
 def require_divisible(loss: nn.Module) -> None:
-    """Raises a TypeError with the reason if the loss, or a setting of it, mixes the anchors."""
+    """Raises a TypeError with the reason if ranks cannot divide the loss or one of its settings."""
     if why := why_undivided(loss):
         raise TypeError(
-            f"{type(loss).__name__} cannot be divided over ranks: {why}. What can: {', '.join(divisible())}, with "
-            "MeanReducer or AvgNonZeroReducer and without a regularizer of embeddings or weights; PML's "
-            "DistributedLossWrapper takes any loss, and computes all of it on every rank"
+            f"{type(loss).__name__} cannot be divided over ranks: {why}. Losses that can be: "
+            f"{', '.join(divisible())}, with MeanReducer or AvgNonZeroReducer and without an embedding or weight "
+            "regularizer. PML's DistributedLossWrapper accepts any loss, and computes all of it on every rank"
         )
 
 
 def divisible() -> list[str]:
-    """Names of the losses that ranks can divide."""
+    """Returns the names of the losses that ranks can divide."""
     return sorted(name for name, kind in KNOWN.items() if (own_facts(kind) or LossFacts()).sums)
 
 
 def why_undivided(loss: Any) -> str:
-    """Why ranks cannot divide a loss; empty where they can."""
+    """Returns why ranks cannot divide a loss; empty if they can."""
     if IS_3:
-        return "the terms of losses in pytorch-metric-learning 3 are not known here"
+        return "pytorch-metric-learning 3 is not supported"
     facts = own_facts(type(loss))
     if facts is None or facts.sums is None:
         return "its anchors are not known to be independent of each other"
@@ -136,7 +139,7 @@ def why_undivided(loss: Any) -> str:
 
 
 def why_inner_undivided(wrapper: Any) -> str:
-    """As `why_undivided`, of the loss in a wrapper."""
+    """Like `why_undivided`, for the loss in a wrapper."""
     name = type(wrapper.loss).__name__
     if not isinstance(wrapper.loss, BaseMetricLossFunction):
         return f"it contains {name}"
@@ -145,7 +148,7 @@ def why_inner_undivided(wrapper: Any) -> str:
 
 
 def sums_of(loss: nn.Module, x: Tensor, labels: Tensor, part: Part) -> Sums:
-    """A rank's share of a loss that can be divided."""
+    """Returns a rank's share of a loss that can be divided."""
     facts = own_facts(type(loss))
     assert facts is not None and facts.sums is not None
     return facts.sums(loss, x, labels, part)
@@ -209,5 +212,5 @@ _BY_NAME = {
     ),
     "VICRegLoss": LossFacts(reads_no_pairs="it has no labels and no pair distances"),
 }
-# Version 2.8 lacks some of them.
+# PML 2.8 lacks some of these losses.
 PML_FACTS.update({getattr(losses, name): facts for name, facts in _BY_NAME.items() if hasattr(losses, name)})

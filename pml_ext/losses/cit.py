@@ -131,7 +131,7 @@ class CITLoss(EmbeddingLoss):
 
     def _value_at_once(self, embeddings: Tensor, labels: Tensor) -> Tensor | None:
         options = (self.gamma, self.similarity, self.hinge_partial_likelihood)
-        if self.collect_stats:  # which need the similarities
+        if self.collect_stats:  # the statistics need the similarities
             return None
         if torch.compiler.is_compiling():  # reading the sizes of classes would break the graph
             return fast_concordance_loss(embeddings, labels, *options)

@@ -27,7 +27,7 @@ from pml_ext.losses._batch import Labels, Reference, Tuples, at_least_float32
 from pml_ext.losses._facts import LossFacts, needs
 from pml_ext.losses._shares import sample_sums
 
-_NORM_TOLERANCE = 1e-3  # what rounding to 16 bits does to a unit vector
+_NORM_TOLERANCE = 1e-3  # covers the rounding of a unit vector to 16 bits
 
 
 def make_centroids(
@@ -59,7 +59,7 @@ def make_centroids(
 
 
 def _arguments(options: dict[str, Any], build: object) -> dict[str, Any]:
-    own = {name: value for name, value in options.items() if name != "tightness"}  # which is for the log
+    own = {name: value for name, value in options.items() if name != "tightness"}  # for the log only
     return {**own, "centroid_size": options["centroid_size"] or None}
 
 
@@ -92,8 +92,8 @@ class DiscriminativeLoss(EmbeddingLoss):
 
     On several ranks, with embeddings from a differentiable all_gather and averaged gradients, the projection gets the
     gradient of a single process. PML's DistributedLossWrapper multiplies the loss by the world size, which corrects for
-    its plain all_gather. The projection has seen the whole batch and needs no correction. Undo it before you wrap the
-    loss in DistributedDataParallel:
+    its plain all_gather. The projection has seen the complete batch and needs no correction. Undo it before you wrap
+    the loss in DistributedDataParallel:
 
         for p in loss.parameters():
             p.register_hook(lambda grad: grad / torch.distributed.get_world_size())

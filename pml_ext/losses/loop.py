@@ -79,7 +79,7 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
 
     A sample x_i and its partner x_j of the same class span an arc A_ij on the sphere. The distance of a negative pair
     (i, k) becomes the smallest distance between the arcs of its two samples. Positive distances do not change. The
-    wrapped loss receives both in its own measure.
+    wrapped loss receives both in the measure of its distance.
 
     Args:
         loss: a loss of PML or this package that computes its pairs by `self.distance`: cosine similarity, or
@@ -142,14 +142,14 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
     ) -> Tensor:  # fmt: skip
         """Returns the wrapped loss; arguments as for every loss. Negatives and their arcs are those of ref_emb."""
         if labels is None or (ref_emb is not None and ref_labels is None):
-            raise ValueError("LoOp needs labels (and ref_labels beside ref_emb): its arcs lie inside the classes")
+            raise ValueError("LoOp needs labels (and ref_labels if ref_emb is given): its arcs join samples of a class")
         check_loop_distance(self.distance, self.geometry)  # it may have changed since
         if is_nothing_to_compare(self, embeddings, ref_emb):
             zero: Tensor = self.loss(at_least_float32(embeddings)[:0], labels[:0])
             return zero
         embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
         assert labels is not None
-        # Read once: the labels alone say where the arcs lie, which is found on the CPU.
+        # Copied once: the labels alone determine the arcs, which are computed on the CPU.
         ids = on_host(labels).cpu()
         ref_ids = None if ref_labels is None else on_host(ref_labels).cpu()
         is_mined = indices_tuple is not None
@@ -184,7 +184,7 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
         __call__ = forward
 
     def _tuples_on_arcs(self, labels: Tensor, indices_tuple: Tuples | None, is_negative: Tensor) -> tuple[Tensor, ...]:
-        """Returns the given tuples, or all tuples, whose positive pair is an arc."""
+        """Returns the tuples whose positive pair is joined by an arc: those of indices_tuple, or all."""
         device = is_negative.device
         ends = consecutive_pairs(labels, orders_if_gathered(labels)[0])
         anchors, positives = (index.to(device, non_blocking=True) for index in ends)

@@ -37,7 +37,7 @@ def pair_masks(like: Tensor, labels: Labels, ref_labels: Labels, indices_tuple: 
 
 
 def consecutive_among(positive: Tensor, labels: Tensor | None, *, with_itself: bool) -> tuple[Tensor, Tensor]:
-    """(anchors, positives): consecutive samples of a class among the (B, B) mask of positive pairs."""
+    """Returns (anchors, positives): the positive pairs of the (B, B) mask that are consecutive samples of a class."""
     if not with_itself or labels is None:
         raise ValueError(
             "positives='consecutive' needs labels and no ref_emb: its pairs are consecutive samples of the batch; "
@@ -55,7 +55,7 @@ def _arguments(options: dict[str, Any], build: object) -> dict[str, Any]:
 def _undivided(loss: "PairWeightingLoss") -> str:
     if loss.mining is not None:
         return f"mining must be None; it is {loss.mining!r}"
-    return "the weighting 'histogram' is of all pairs together" if loss.weighting == "histogram" else ""
+    return "the weighting 'histogram' depends on all pairs together" if loss.weighting == "histogram" else ""
 
 
 class PairWeightingLoss(EmbeddingLoss):

@@ -34,8 +34,8 @@ class SmoothAPLoss(EmbeddingLoss):
         temperature: τ, temperature of the sigmoids, above 0.
         **pml: distance (CosineSimilarity), reducer, embedding_regularizer, embedding_reg_weight, collect_stats.
     Source: Brown et al., "Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval", ECCV 2020, eq. 7.
-        As in the authors' code, a sample is one of its own positives when the batch is ranked. A sample without another
-        one of its class is ranked but is not a query.
+        As in the authors' code, a sample is one of its own positives if the batch is ranked. A sample that is alone in
+        its class is ranked but is not a query.
 
     >>> import torch
     >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
@@ -48,7 +48,7 @@ class SmoothAPLoss(EmbeddingLoss):
         takes_all_positives="it ranks all positives of a sample; a tuple only weights the samples",
         sums=anchors_first_sums,
     )
-    labels_because = "SmoothAPLoss needs labels: it ranks the whole batch, whatever a miner picked"
+    labels_because = "SmoothAPLoss needs labels: it ranks the complete batch, whatever a miner selected"
 
     def __init__(self, temperature: float = 0.01, **pml: Unpack[PMLArguments]) -> None:
         super().__init__(**pml)
@@ -114,7 +114,7 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
         takes_all_positives="it ranks all positives of a sample; a tuple only weights the samples",
         sums=anchors_first_sums,
     )
-    labels_because = "RecallAtKSurrogateLoss ranks everything, an indices_tuple does not replace them"
+    labels_because = "RecallAtKSurrogateLoss ranks the complete batch, so an indices_tuple does not replace them"
 
     def __init__(
         self, *, ks: Sequence[int] = (1, 2, 4, 8, 16), temperature: float = 0.01, rank_temperature: float = 1.0,

@@ -109,8 +109,8 @@ class TCMLoss(EmbeddingLoss):
         sums=_sums,
         undivided=undivided_unless_mean_of_cosines,
     )
-    labels_because = "TCM is defined over all pairs, an indices_tuple does not replace them"
-    over_all_pairs = True  # whatever a miner picked
+    labels_because = "TCM is defined over all pairs, so an indices_tuple does not replace them"
+    over_all_pairs = True
 
     def __init__(
         self, lambda_plus: float = 1.0, lambda_minus: float = 1.0, margin_plus: float = 0.9, margin_minus: float = 0.5,
@@ -170,7 +170,7 @@ class TCMLoss(EmbeddingLoss):
             if len(losses):
                 terms[name] = term(losses, listed, of_negatives=pairs is different)
         if terms and reduces_by_mean(self):
-            return {"loss": term(sum(one["losses"].mean() for one in terms.values()))}
+            return {"loss": term(sum(sub_loss["losses"].mean() for sub_loss in terms.values()))}
         return terms
 
     def _losses(
@@ -193,7 +193,7 @@ class TCMLoss(EmbeddingLoss):
 
     def _warn_of_missing_pairs(self, *, positives: bool, negatives: bool) -> None:
         kinds = ("positive", positives, self.lambda_plus), ("negative", negatives, self.lambda_minus)
-        missing = [kind for kind, there, weight in kinds if weight > 0 and not there]
+        missing = [kind for kind, is_present, weight in kinds if weight > 0 and not is_present]
         if missing:
             self._warn(f"this batch has no {' and no '.join(missing)} pair, so that term is 0")
 
@@ -219,8 +219,8 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
 
     Args:
         loss: any loss of pytorch-metric-learning or of this package, with parameters or without; MultipleLosses;
-            CrossBatchMemory; or a module of your own whose forward is (embeddings, labels) and, if it takes them,
-            indices_tuple, ref_emb and ref_labels.
+            CrossBatchMemory; or any module whose forward accepts (embeddings, labels) and optionally indices_tuple,
+            ref_emb and ref_labels.
             Or a name, "TripletMarginLoss", or {"class_path": name, "init_args": {"margin": 0.1}}.
             Its parameters are in state_dict under "loss.".
         lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by: see TCMLoss.
@@ -282,7 +282,7 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
         if not isinstance(base, Tensor):
             raise TypeError(
                 f"{type(self.loss).__name__} must return a tensor that TCM can be added to; got "
-                f"{type(base).__name__}. Give it another reducer than DoNothingReducer"
+                f"{type(base).__name__}. Use a reducer other than DoNothingReducer"
             )
         value: Tensor = base + tcm
         return value

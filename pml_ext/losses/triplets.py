@@ -29,7 +29,7 @@ def means_of_others(embeddings: Tensor, classes: Tensor, num_classes: int) -> Te
 
 
 def class_counts(classes: Tensor, num_classes: int) -> Tensor:
-    """(C,) number of samples of each class. Unlike bincount it does not synchronise with the GPU."""
+    """Returns the (C,) number of samples of each class. Unlike bincount it does not synchronise with the GPU."""
     return classes.new_zeros(num_classes).index_add_(0, classes, torch.ones_like(classes))
 
 
@@ -54,7 +54,7 @@ class CentroidTripletLoss(EmbeddingLoss):
     With an indices_tuple, c_own is the mean of the sample's mined positives, and the other centroids are those of the
     classes of its mined negatives. Labels are still needed.
 
-    LoOp and other wrappers that replace pair distances cannot wrap this loss, because it compares no pairs of samples.
+    LoOp and other wrappers that replace pair distances cannot wrap this loss, because it does not compare samples.
 
     Args:
         margin: >= 0, in the measure of the distance.
@@ -84,7 +84,7 @@ class CentroidTripletLoss(EmbeddingLoss):
 
     facts = LossFacts(reads_no_pairs="it compares samples with centroids, not with samples", arguments=_arguments)
     default_distance = staticmethod(partial(LpDistance, power=2, normalize_embeddings=True))
-    labels_because = "Centroids are of classes, an indices_tuple does not replace them"
+    labels_because = "Centroids are class means, so an indices_tuple does not replace them"
 
     def __init__(
         self, margin: float = 0.5, swap: bool = False, smooth_loss: bool = False, *, negatives: str = "hardest",

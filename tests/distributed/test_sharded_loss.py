@@ -183,7 +183,7 @@ def test_without_ranks_it_is_the_loss():
             "its reducer is neither MeanReducer nor",
         ),
         (CITLoss(distance=distances.LpDistance()), "with CosineSimilarity and MeanReducer only"),
-        (PairWeightingLoss("histogram"), "'histogram' is of all pairs together"),
+        (PairWeightingLoss("histogram"), "'histogram' depends on all pairs together"),
         (LoOp(HPHNTripletLoss()), r"the HPHNTripletLoss in it cannot \(its anchors"),
         (TCMRegularizer(losses.CrossBatchMemory(losses.ContrastiveLoss(), 4)), "it contains CrossBatchMemory"),
     ],
