@@ -1,6 +1,6 @@
-"""Losses over the batches of all ranks of a process group: their samples divided, or their classes.
+"""Losses over the joint batch of all ranks of a process group.
 
-`ShardedLoss` divides the anchors of a loss, `PartialFC` the classes of a softmax.
+`ShardedLoss` divides the anchors of a loss over the ranks, `PartialFC` the classes of a softmax.
 """
 
 from pml_ext.distributed.partial_fc import PartialFC, step_by_rows

@@ -1,4 +1,4 @@
-"""A softmax over classes that ranks divide, and of which each step may draw a sample."""
+"""A softmax whose classes are sharded over ranks, with optional sampling of classes in each step."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -27,44 +27,51 @@ from pml_ext.functional.losses.class_softmax import (
 )
 from pml_ext.losses._batch import agree, checked_labels
 
-_BLOCK = 1024  # classes whose vectors are initialised by one generator, on whichever rank they are
+_BLOCK = 1024  # number of classes per random generator, so that initial vectors do not depend on the number of ranks
 
 
 class PartialFC(nn.Module):
-    """Cross-entropy over classes that are divided among the ranks of a process group, each step over a sample of them.
+    """Cross-entropy with classes sharded over the ranks of a process group, optionally over a sample of them.
 
-    Rank r of R has the vectors, gradients and optimizer state of C // R classes, one more for r < C mod R, and scores
-    the samples of all ranks against them. No rank ever has a score for every class. With sample_rate below 1 a training
-    step uses the classes of the joint batch. Where these are fewer than that share of a rank's classes (rounded down,
-    and two classes in all at least) it draws others, too. Then wrap the optimizer in `step_by_rows`, since the weight's
-    gradient has only their rows. In evaluation mode all classes are used.
+    Each rank stores the vectors, gradients and optimizer state of its own classes: rank r of R has C // R of them, one
+    more for r < C mod R. It scores the samples of all ranks against these classes. No rank ever stores the scores of
+    all classes.
 
-    As with `ShardedLoss`, the loss is multiplied by the number of ranks, for DistributedDataParallel's mean of the
-    network's gradients. The weight's gradient is not: leave this module out of DistributedDataParallel, and update it
-    on each rank with what that rank has. The loss is the mean over all samples of all ranks. With one process it is the
-    plain loss.
+    With sample_rate below 1, a training step uses the classes of the joint batch. If these are fewer than that share of
+    a rank's classes, it adds random ones. (The share is rounded down; at least two classes are used in all.) The
+    weight's gradient then contains only the rows of these classes: wrap the optimizer in `step_by_rows`. In evaluation
+    mode all classes are used.
 
-    After a call `accuracy` is the fraction of the joint batch whose own class has the largest score of the classes
-    used, without the margin. Initial vectors (normal, deviation 0.01) depend on `seed` and not on the number of ranks.
+    The loss is the mean over the samples of all ranks. As with `ShardedLoss`, it is multiplied by the number of ranks,
+    which corrects for DistributedDataParallel's mean of the network's gradients. The weight's gradient is not
+    multiplied: leave this module out of DistributedDataParallel, and update it on each rank with that rank's gradient.
+    With one process this is the plain loss.
+
+    The initial vectors (normal, standard deviation 0.01) depend on `seed` and not on the number of ranks.
 
     Args:
         embedding_size: D.
-        num_classes: C, 2 or more and at least one a rank.
-        margin: "softmax" (inner products), or of cosines "cosface", "arcface", "circle". "discriminative": no
-            softmax, but `DiscriminativeLoss` with one-hot centroids; the vectors are its projection, the last layer. It
-            has no m, scale, epsilon or filter, and where classes are drawn these are its C.
-        scale: of the logits; None: 64, for "softmax" 1.
-        m: the margin; None: cosface 0.4, arcface 0.5 (radians), circle 0.25; softmax has none.
+        num_classes: C, 2 or more and at least one per rank.
+        margin: "softmax" uses inner products; "cosface", "arcface" and "circle" use cosines. "discriminative" replaces
+            the softmax by `DiscriminativeLoss` with one-hot centroids; the vectors are its projection, the last layer.
+            It accepts no m, scale, epsilon or filter. Its C is the number of classes used in the step.
+        scale: scale of the logits. None: 64, or 1 for "softmax".
+        m: the margin. None: 0.4 for cosface, 0.5 (radians) for arcface, 0.25 for circle; softmax has none.
         sample_rate: in (0, 1], share of a rank's classes used in a training step.
-        epsilon: label smoothing, in [0, 1): the target of all other classes together.
-        filter_above: in [0, 1]; where the cosine to another class is larger, that class's logit is 0 (insightface's
-            filter of classes that may be of one identity). 0: no filter; "softmax" has none.
-        seed: of the initial vectors and of what is drawn, which follows from seed, rank and the number of the step.
-        part: (rank, ranks), where the process group is created later; None: of the default process group.
+        epsilon: label smoothing, in [0, 1): total target probability of all other classes.
+        filter_above: in [0, 1]. If the cosine to another class is larger, that class's logit is 0 (insightface's filter
+            for classes that may be the same identity). 0 turns the filter off; "softmax" has none.
+        seed: seed of the initial vectors and of the sampled classes, which depend on seed, rank and step number.
+        part: (rank, ranks), for a process group that is created later. None: the default process group's.
+    Attributes:
+        weight: (C of this rank, D) class vectors.
+        classes: range of this rank's class ids.
+        accuracy: after a call, the fraction of the joint batch whose class has the largest score among the classes
+            used, without the margin.
     Raises:
-        ValueError: an argument out of its range; in the call, on all ranks: what `ShardedLoss` raises, class ids
-            outside [0, C), another rank or number of ranks than in `part`.
-    Source: An et al., arXiv 2203.15565. Paper: SGD with momentum; here: those of `step_by_rows`.
+        ValueError: an argument out of range. When called, on all ranks: the errors of `ShardedLoss`, class ids
+            outside [0, C), or a rank or number of ranks that differs from `part`.
+    Source: An et al., arXiv 2203.15565. Paper: SGD with momentum; here: any optimizer that `step_by_rows` accepts.
         discriminative: Do et al., CVPR 2019, eq. 8.
 
     >>> loss = PartialFC(embedding_size=2, num_classes=3, margin="cosface")
@@ -88,7 +95,7 @@ class PartialFC(nn.Module):
             raise ValueError(f'm must be None for margin="{margin}", which has none; got {m}')
         if margin == "discriminative" and (scale is not None or epsilon or filter_above):
             raise ValueError(
-                'scale, epsilon and filter_above are of a softmax: leave them out for margin="discriminative"; got '
+                'scale, epsilon and filter_above apply to a softmax: omit them for margin="discriminative"; got '
                 f"{scale}, {epsilon} and {filter_above}"
             )
         self.rank, self.ranks = part or rank_and_ranks()
@@ -114,7 +121,7 @@ class PartialFC(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Fill this rank's vectors: those that one process would have."""
+        """Initialises this rank's vectors to the values that they would have with a single process."""
         if self.weight.is_meta:
             return
         first, end = self.classes.start, self.classes.stop
@@ -135,12 +142,12 @@ class PartialFC(nn.Module):
         ref_emb: None = None,
         ref_labels: None = None,
     ) -> Tensor:
-        """The mean loss of all ranks' samples, times the number of ranks.
+        """Returns the mean loss of all ranks' samples, times the number of ranks.
 
         Args:
-            embeddings: (n, D) of this rank; n may be another one on each.
+            embeddings: (n, D), this rank's batch; n may differ between ranks.
             labels: (n,) class ids in [0, C).
-            indices_tuple, ref_emb, ref_labels: None, for trainers that pass them.
+            indices_tuple, ref_emb, ref_labels: must be None; accepted because trainers pass them.
         """
 
         def check() -> Tensor:
@@ -148,8 +155,8 @@ class PartialFC(nn.Module):
             checked = checked_labels(embeddings, labels, others, "PartialFC compares with classes")
             if (here := rank_and_ranks()) != (self.rank, self.ranks):
                 raise ValueError(
-                    f"PartialFC was made for rank {self.rank} of {self.ranks}; this process is rank {here[0]} of "
-                    f"{here[1]}. Create the process group first, or say `part`"
+                    f"PartialFC was created for rank {self.rank} of {self.ranks}; this process is rank {here[0]} of "
+                    f"{here[1]}. Create the process group first, or pass `part`"
                 )
             if embeddings.shape[1] != self.weight.shape[1]:
                 raise ValueError(f"embeddings must have {self.weight.shape[1]} columns; got {embeddings.shape[1]}")
@@ -167,7 +174,7 @@ class PartialFC(nn.Module):
         ids[(ids < 0) | (ids >= len(self.weight))] = -1
         drawn = self._draw(ids[ids >= 0].unique()) if self.training and self.sample_rate < 1 else None
         own = ids if drawn is None else torch.where(ids < 0, -1, torch.searchsorted(drawn, ids))
-        # Without gradients no rank computes any, whatever its embeddings say of themselves.
+        # Without gradients no rank computes any, even if its embeddings have requires_grad.
         given = embeddings if torch.is_grad_enabled() else x
         with no_autocast(x.device):
             value: Tensor = _Loss.apply(given, self.weight, x, own, drawn, lengths, group, self)
@@ -177,7 +184,7 @@ class PartialFC(nn.Module):
         __call__ = forward
 
     def _draw(self, present: Tensor) -> Tensor:
-        """This rank's rows of the step, ascending: those present, filled up by others at random."""
+        """Returns this rank's rows for the step in ascending order: those present, filled up with random ones."""
         seed = (1_000_003 * self.seed + 10_007 * int(self.steps) + self.rank) % 2**63
         self.steps += 1
         wanted = max(2 if self.ranks == 1 else 1, int(self.sample_rate * len(self.weight)))
@@ -191,16 +198,17 @@ class PartialFC(nn.Module):
 
 
 def classes_of_rank(num_classes: int, rank: int, ranks: int) -> range:
-    """The classes of a rank: num_classes // ranks in a row, one more for the first num_classes % ranks ranks."""
+    """Returns a rank's classes: num_classes // ranks consecutive ones, one more on the first num_classes % ranks."""
     each, more = divmod(num_classes, ranks)
     first = each * rank + min(rank, more)
     return range(first, first + each + (rank < more))
 
 
 class _Loss(torch.autograd.Function):
-    """The samples' gradient is summed over ranks in the forward pass; that of the classes waits for the backward pass.
+    """Sums the samples' gradient over ranks in the forward pass, computes the classes' gradient in the backward pass.
 
-    So it takes no memory before, and is scaled with no copy of it; and the backward pass does not communicate.
+    The classes' gradient then takes no memory before the backward pass and is scaled without a copy. The backward pass
+    does not communicate.
     """
 
     @staticmethod
@@ -210,22 +218,22 @@ class _Loss(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         rows = (weight if drawn is None else weight.index_select(0, drawn)).to(x.dtype)
         if settings.margin is None:
-            found = divided_one_hot(x, rows, own, group=group)
+            result = divided_one_hot(x, rows, own, group=group)
         else:
-            found = divided_softmax(
+            result = divided_softmax(
                 x, rows, own, margin=settings.margin, m=settings.m, scale=settings.scale, epsilon=settings.epsilon,
                 filter_above=settings.filter_above, group=group,
             )  # fmt: skip
-        settings.accuracy = found.is_right.to(x.dtype).mean()
-        ctx.found, ctx.drawn, ctx.by_sample = found, drawn, None
+        settings.accuracy = result.is_right.to(x.dtype).mean()
+        ctx.result, ctx.drawn, ctx.by_sample = result, drawn, None
         ctx.of_weight, ctx.ranks, ctx.type = weight.shape, len(lengths), embeddings.dtype
         if ctx.needs_input_grad[0]:
-            by_sample = len(lengths) * gradient_by_samples(found, rows)
+            by_sample = len(lengths) * gradient_by_samples(result, rows)
             ctx.by_sample = by_sample if group is None else sum_of_own_rows(by_sample, lengths, group)
-            if ctx.type in (torch.float16, torch.bfloat16):  # where a row of zeros would get an infinite gradient
+            if ctx.type in (torch.float16, torch.bfloat16):  # a row of zeros would get an infinite gradient
                 ctx.by_sample *= (embeddings != 0).any(dim=1, keepdim=True)
         ctx.save_for_backward(rows)
-        return len(lengths) * found.losses.mean()
+        return len(lengths) * result.losses.mean()
 
     @staticmethod
     @once_differentiable
@@ -235,7 +243,7 @@ class _Loss(torch.autograd.Function):
             by_sample = (ctx.by_sample * factor).to(ctx.type)
         if ctx.needs_input_grad[1]:
             (rows,) = ctx.saved_tensors
-            by_class = gradient_by_classes(ctx.found, rows, factor)
+            by_class = gradient_by_classes(ctx.result, rows, factor)
             if ctx.drawn is not None:
                 by_class = torch.sparse_coo_tensor(
                     ctx.drawn[None], by_class, ctx.of_weight, is_coalesced=True, check_invariants=False
@@ -244,20 +252,21 @@ class _Loss(torch.autograd.Function):
 
 
 def step_by_rows(optimizer: Optimizer) -> Optimizer:
-    """Let an optimizer of torch update only the rows of a parameter that a row-sparse gradient has.
+    """Makes a torch optimizer update only those rows of a parameter that its row-sparse gradient contains.
 
-    Weight decay, momentum and moments of other rows stay as they are. The state is kept whole, a row for each row of
-    the parameter; what is one number there, as Adam's count of steps, is that of all rows. Parameters with a dense
-    gradient are updated as ever.
+    Other rows are unchanged: no weight decay, momentum or moment update applies to them. The optimizer state has a row
+    for each row of the parameter. Single numbers in the state, such as Adam's step count, are shared by all rows.
+    Parameters with a dense gradient are updated as usual.
 
     Args:
-        optimizer: one whose state is zeros at first, a row for each row of the parameter, or single numbers: SGD, Adam
-            and the like. Rprop's begins with the rate, so its rows of later steps move too little.
+        optimizer: an optimizer whose state has the parameter's shape and starts at zero, or is a single number: SGD,
+            Adam and similar ones. Rprop's state starts at the learning rate, so rows that first occur in a later step
+            move too little.
     Returns:
-        the same optimizer.
+        The same optimizer.
     Raises:
-        TypeError: in a step, a state of other shapes (Adafactor, LBFGS).
-    Source: An et al., arXiv 2203.15565: "partially updated" class vectors, there for SGD with momentum.
+        TypeError: in `optimizer.step()`, if the state has other shapes (Adafactor, LBFGS).
+    Source: An et al., arXiv 2203.15565, "partially updated" class vectors. Paper: SGD with momentum; here: also others.
 
     >>> weight = nn.Parameter(torch.ones(3, 2))
     >>> optimizer = step_by_rows(torch.optim.SGD([weight], lr=1.0, momentum=0.9, weight_decay=0.5))
@@ -313,7 +322,7 @@ def step_by_rows(optimizer: Optimizer) -> Optimizer:
 
 
 def _rows_and_values(gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """Each row once; without a copy where they are so already, which autograd does not tell us."""
+    """Returns each row once, without a copy if rows are already unique; autograd does not mark them as coalesced."""
     rows = gradient._indices()[0]
     if not bool((rows[1:] > rows[:-1]).all()):
         gradient = gradient.coalesce()
@@ -321,12 +330,12 @@ def _rows_and_values(gradient: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def has_rows(value: Any, parameter: Tensor) -> bool:
-    """Whether a value of an optimizer's state has a row for each row of its parameter; others are single numbers."""
+    """Returns whether a value of an optimizer's state has its parameter's shape; others are single numbers."""
     return isinstance(value, Tensor) and value.shape == parameter.shape
 
 
 def _call_closure(args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Arguments of a step whose closure, which computes the gradients, has been called."""
+    """Calls a step's closure, which computes the gradients, and returns step arguments that reuse its loss."""
     closure = args[1] if len(args) > 1 else kwargs.get("closure")
     if closure is None:
         return args, kwargs

@@ -1,4 +1,4 @@
-"""A loss over the batches of all ranks of a process group; each rank computes the part of its anchors."""
+"""A loss over the joint batch of all ranks of a process group; each rank computes the terms of its anchors."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -18,28 +18,28 @@ from pml_ext.losses._shares import require_divisible, sums_of, why_undivided
 
 
 class ShardedLoss(nn.Module):
-    """A loss over the batches of all ranks together; each rank computes the part of its anchors.
+    """A loss over the joint batch of all ranks; each rank computes the terms of its anchors.
 
-    Replaces PML's DistributedLossWrapper, with which every rank computes the whole loss. Embeddings are gathered
-    once, gradients summed once, both in the forward pass; the backward pass does not communicate. The ranks' batches
-    may differ in length. First each rank says in 512 bytes what it has, so that all raise the same error.
+    Replaces PML's DistributedLossWrapper, with which every rank computes the complete loss. The forward pass gathers
+    the embeddings once and sums the gradients once; the backward pass does not communicate. The ranks' batches may
+    differ in length. The ranks first exchange 512 bytes each, so that all raise the same error.
     "Batch order", which defines LoOp's consecutive pairs, is the order of the ranks.
 
-    As with PML's wrapper, the loss is multiplied by the number of ranks, so that after DistributedDataParallel's mean
-    the model gets the gradient of one process with the joint batch. Unlike with PML's wrapper, the same holds for the
-    loss's own parameters (each rank has its part of their gradient): wrap this in DistributedDataParallel too, and do
-    not scale their gradients.
-    Without a process group, or with one rank, it is the plain loss.
+    As with PML's wrapper, the loss is multiplied by the number of ranks. After DistributedDataParallel's mean the model
+    then gets the gradient of one process with the joint batch. Unlike with PML's wrapper, the same holds for the loss's
+    parameters, because each rank has its share of their gradient: wrap this module in DistributedDataParallel too, and
+    do not scale their gradients.
 
-    A batch without a positive or without a negative pair is not divided.
+    Without a process group, or with one rank, this is the plain loss. A batch without positive or without negative
+    pairs is not divided.
 
     Args:
-        loss: one whose anchors are independent of each other, with MeanReducer or AvgNonZeroReducer and without
-            regularizers. The error lists these losses; a class of your own says in its `facts` how it is divided.
+        loss: a loss whose anchors are independent of each other, with MeanReducer or AvgNonZeroReducer and without
+            regularizers. The error lists these losses. Your own class defines in its `facts` how it is divided.
     Raises:
-        TypeError: a loss, or a setting of it, that cannot be divided; it lists what can.
-        ValueError: indices_tuple, ref_emb or ref_labels, which are PML's wrapper's. With several ranks on all of them,
-            with the rank and its error: a batch that one rank cannot use, embeddings of different types or sizes, with
+        TypeError: a loss that cannot be divided, or not with its settings; the message lists the losses that can.
+        ValueError: indices_tuple, ref_emb or ref_labels, which only PML's wrapper accepts. On all ranks, with the rank
+            and its error: a batch that one rank cannot use, embeddings of different types or sizes, or embeddings with
             a gradient on some ranks only.
 
     >>> from pml_ext.losses import CITLoss
@@ -61,16 +61,16 @@ class ShardedLoss(nn.Module):
         ref_emb: None = None,
         ref_labels: None = None,
     ) -> Tensor:
-        """The loss of all ranks' batches, times the number of ranks.
+        """Returns the loss of the joint batch, times the number of ranks.
 
         Args:
-            embeddings: (n, D) of this rank; n may be another one on each.
+            embeddings: (n, D), this rank's batch; n may differ between ranks.
             labels: (n,) class ids.
-            indices_tuple, ref_emb, ref_labels: None, for trainers that pass them.
+            indices_tuple, ref_emb, ref_labels: must be None; accepted because trainers pass them.
         """
 
         def check() -> Tensor:
-            because = "ShardedLoss compares all samples of all ranks. PML's DistributedLossWrapper takes them"
+            because = "ShardedLoss compares all samples of all ranks. PML's DistributedLossWrapper accepts them"
             return checked_labels(embeddings, labels, (indices_tuple, ref_emb, ref_labels), because)
 
         rank, ranks = rank_and_ranks()
@@ -88,7 +88,7 @@ class ShardedLoss(nn.Module):
 
 
 def is_divisible(loss: nn.Module) -> bool:
-    """Whether `ShardedLoss` takes a loss.
+    """Returns whether `ShardedLoss` accepts a loss.
 
     >>> from pml_ext.losses import CITLoss, HPHNTripletLoss
     >>> is_divisible(CITLoss()), is_divisible(HPHNTripletLoss())
@@ -105,7 +105,7 @@ def _of_all_ranks(loss: nn.Module, embeddings: Tensor, labels: Tensor, lengths: 
     if is_gathered:
         labels = gather_rows(labels.to(own.device, torch.int64), everyone, lengths=lengths)
         sizes = class_sizes(labels)
-        divides = 1 < max(sizes) < sum(sizes)  # else it lacks positive or negative pairs, which no rank sees of its own
+        divides = 1 < max(sizes) < sum(sizes)  # otherwise positive or negative pairs are missing
         own = gather_rows(own, everyone, lengths=lengths)
         if divides:
             labels, order = labels.sort(stable=True)
@@ -113,7 +113,7 @@ def _of_all_ranks(loss: nn.Module, embeddings: Tensor, labels: Tensor, lengths: 
     x = own.to(torch.promote_types(own.dtype, torch.float32)).requires_grad_(is_learning and embeddings.requires_grad)
     del own
     named = {f"loss.{name}": parameter for name, parameter in loss.named_parameters()}
-    # Leaves in their place, so that hooks on the parameters run once, in the backward pass.
+    # Leaves replace the parameters, so that the parameters' hooks run once, in the backward pass.
     leaves = {name: p.detach().requires_grad_(is_learning and p.requires_grad) for name, p in named.items()}
     if divides:
         value, total = _divided(loss, leaves, x, labels, part)
@@ -132,7 +132,7 @@ def _of_all_ranks(loss: nn.Module, embeddings: Tensor, labels: Tensor, lengths: 
         by_sample = gradients.pop(0)
         if divides and is_gathered:
             by_sample = sum_of_own_rows(torch.empty_like(by_sample).index_copy_(0, order, by_sample), lengths, everyone)
-        elif is_gathered:  # the same on every rank, as are the gradients of the loss's parameters
+        elif is_gathered:  # equal on all ranks, like the gradients of the loss's parameters
             by_sample = by_sample.split(lengths)[rank]
     if divides:
         gradients = [ranks * gradient for gradient in gradients]
@@ -155,9 +155,9 @@ class _Calls(nn.Module):
 def _divided(
     loss: nn.Module, leaves: dict[str, Tensor], x: Tensor, labels: Tensor, part: Part
 ) -> tuple[Tensor, Tensor]:
-    """This rank's part of the loss, with a graph where it has anchors, and the loss."""
+    """Returns this rank's share of the loss, with a graph if it has anchors, and the loss."""
     problem, calls = "", _Calls(loss, sums_of)
-    # Of class vectors a rank may have an id that the others do not see; they wait for its sums.
+    # With class vectors, one rank may have an invalid class id. The others wait for its sums, so it must not raise yet.
     may_fail_alone = any(facts_of(type(module)).compares != "samples" for module in loss.modules())
     try:
         sums, counts = torch.func.functional_call(calls, leaves, (x, labels, part))
@@ -175,7 +175,7 @@ def _divided(
 
 
 def _anchors(labels: Tensor, ranks: int) -> list[slice]:
-    """The anchors of each rank: whole classes, about as many samples for each. labels: in order."""
+    """Returns the anchors of each rank: complete classes, with about equally many samples. labels: sorted."""
     wanted = torch.arange(ranks, device=labels.device) * len(labels) // ranks
     begins = [*torch.searchsorted(labels, labels[wanted]).tolist(), len(labels)]
     return [slice(begin, end) for begin, end in pairwise(begins)]
@@ -188,7 +188,7 @@ def _gradients(value: Tensor, leaves: list[Tensor]) -> list[Tensor]:
 
 
 def _as_given(gradient: Tensor, embeddings: Tensor) -> Tensor:
-    """In the embeddings' type; 0 at 16-bit rows of zeros, whose gradient would be infinite."""
+    """Converts the gradient to the embeddings' type; 0 for 16-bit rows of zeros, where it would be infinite."""
     if embeddings.dtype in (torch.float16, torch.bfloat16):
         gradient = gradient * (embeddings.detach() != 0).any(dim=1, keepdim=True)
     return gradient.to(embeddings.dtype)

@@ -274,7 +274,7 @@ REFUSED = [
     ({"m": 0.1}, 'm must be None for margin="softmax"'),
     (
         {"margin": "discriminative", "epsilon": 0.1},
-        "epsilon and filter_above are of a softmax.*got None, 0.1 and 0",
+        "epsilon and filter_above apply to a softmax.*got None, 0.1 and 0",
     ),
     ({"sample_rate": 0.0}, r"sample_rate must be in \(0, 1\]; got 0"),
     ({"filter_above": 0.4}, 'filter_above must be 0 for margin="softmax"'),
