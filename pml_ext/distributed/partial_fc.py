@@ -270,7 +270,7 @@ def step_by_rows(optimizer: Optimizer) -> Optimizer:
 
     >>> weight = nn.Parameter(torch.ones(3, 2))
     >>> optimizer = step_by_rows(torch.optim.SGD([weight], lr=1.0, momentum=0.9, weight_decay=0.5))
-    >>> weight.grad = torch.sparse_coo_tensor(torch.tensor([[1]]), torch.ones(1, 2), (3, 2))
+    >>> weight.grad = torch.sparse_coo_tensor(torch.tensor([[1]]), torch.ones(1, 2), (3, 2), check_invariants=True)
     >>> optimizer.step()
     >>> weight.tolist()
     [[1.0, 1.0], [-0.5, -0.5], [1.0, 1.0]]

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 _MOST, _IMAGES = 800, 260
 _PERPLEXITY = 20.0
 _MIN_FOR_TSNE = 80
-_SIDE = 0.055  # of an image, as a share of the map
+_SIDE = 0.055  # side of an image, as a share of the map
 
 
 def map_figure(images: ImageSet, embeddings: Tensor, *, seed: int) -> ReportFigure:
-    """t-SNE of up to 800 images of whole identities; of fewer than 80 images, their first two principal components.
+    """Returns a t-SNE map of up to 800 images of complete identities, or a PCA map of fewer than 80 images.
 
-    embeddings: (N, D), unit norm. The seed is that of the choice of identities and of t-SNE. ValueError: all are equal.
+    embeddings: (N, D), unit norm; raises ValueError if all are equal. seed: seed of the chosen identities and of t-SNE.
     """
     rows = _some_identities(images.identities, seed)
     chosen = unit_rows(embeddings[torch.from_numpy(rows)])
     if np.isnan(embedding_spread(chosen).largest_share):
-        raise ValueError("all embeddings are equal")  # t-SNE would divide by their deviation, and end the process
+        raise ValueError("all embeddings are equal")  # t-SNE would divide by their deviation of 0 and crash the process
     places, how = _places(chosen.numpy(), seed)
     missing = why_no_images(images)
     classes, numbers = np.unique(images.identities[rows], return_inverse=True)
@@ -37,7 +37,7 @@ def map_figure(images: ImageSet, embeddings: Tensor, *, seed: int) -> ReportFigu
     def draw(axes: "Axes") -> None:
         axes.set(xlim=(0, 1), ylim=(1, 0))
         axes.axis("off")
-        axes.set_position((0, 0, 1, 1))  # all of the figure: the page has names above these places
+        axes.set_position((0, 0, 1, 1))  # fills the figure: the page overlays names at these positions
         axes.scatter(places[:, 0], places[:, 1], s=14, c=numbers % 10, cmap="tab10", zorder=1)
         if not missing:
             for row in _spread_out(places, _IMAGES):
@@ -57,18 +57,18 @@ def map_figure(images: ImageSet, embeddings: Tensor, *, seed: int) -> ReportFigu
 
 
 def _places(embeddings: np.ndarray, seed: int) -> tuple[np.ndarray, str]:
-    """(N, 2) places inside the unit square, and how they were found."""
+    """Returns (N, 2) positions inside the unit square, and a description of the method."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
     if len(embeddings) < _MIN_FOR_TSNE:
         pca = PCA(2)
         places, share = pca.fit_transform(embeddings), pca.explained_variance_ratio_.sum()
-        how = f"their first two principal components, which hold {100 * share:.3g} % of the variance"
+        how = f"their first two principal components, which explain {100 * share:.3g} % of the variance"
     else:
         tsne = TSNE(perplexity=_PERPLEXITY, init="pca", random_state=seed, max_iter=500)
         places = tsne.fit_transform(embeddings)
-        how = f"t-SNE, perplexity {_PERPLEXITY:g}: neighbours stay neighbours, large distances mean little"
+        how = f"t-SNE, perplexity {_PERPLEXITY:g}: it preserves neighbours, but not large distances"
     low, high = places.min(axis=0), places.max(axis=0)
     places = (places - low) / np.maximum(high - low, 1e-9)
     return _SIDE / 2 + (1 - _SIDE) * places, how
@@ -84,7 +84,7 @@ def _draw_image(axes: "Axes", pixels: np.ndarray, place: np.ndarray) -> None:
 
 
 def _some_identities(identities: np.ndarray, seed: int) -> np.ndarray:
-    """Rows of random whole identities, up to about 800 of them."""
+    """Returns up to 800 rows, all rows of each of some random identities."""
     ids, counts = np.unique(identities, return_counts=True)
     order = np.random.default_rng(seed).permutation(len(ids))
     totals = np.cumsum(counts[order])
@@ -93,7 +93,7 @@ def _some_identities(identities: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _spread_out(places: np.ndarray, most: int) -> list[int]:
-    """Rows whose images do not cover each other."""
+    """Returns rows whose images do not overlap, at most `most`."""
     kept: list[int] = []
     for row, place in enumerate(places):
         if len(kept) == most:

@@ -1,4 +1,4 @@
-"""report.html: figures of a run's test sets and of its training."""
+"""Writes report.html: figures for a run's test sets and its training."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -58,10 +58,13 @@ def write_report(
     facts: Mapping[str, str],
     notes: Sequence[str] = (),
 ) -> Path:
-    """Write report.html and its figures into the run's folder; returns the page's path.
+    """Writes report.html and its figures into the run's folder; returns the page's path.
 
-    test_sets of pairs or templates have a table and their ROC; far: of the operating point, 1 / impostor pairs where
-    those are fewer; opis: of the utility figure; notes: the first paragraphs.
+    Test sets of pairs or templates get a table and a ROC only.
+
+    far: FAR of the operating point, at least 1 / impostor pairs.
+    opis: settings of the utility figure.
+    notes: paragraphs at the top of the page.
     """
     figures: list[ReportFigure] = []
     for name, data in test_sets.items():
@@ -70,11 +73,11 @@ def write_report(
         else:
             models = {**baselines, TRAINED: trained}
             panels = {"ROC of the pairs": partial(_roc_of_pairs, run, name, data, models)}
-        found = [*drawn(panels, of=name)]
+        set_figures = [*drawn(panels, of=name)]
         if len(test_sets) > 1:
             suffix = "_" + in_file_name(name)
-            found = [replace(p, name=p.name + suffix, title=f"{name}: {p.title}") for p in found]
-        figures += found
+            set_figures = [replace(p, name=p.name + suffix, title=f"{name}: {p.title}") for p in set_figures]
+        figures += set_figures
     figures += drawn({"Over the training": partial(_curves_of_run, run)}, of=str(run))
     tables = []
     for name, values in trained.results.items():
@@ -145,9 +148,9 @@ def _roc_of_pairs(
 
 def _results_of_queries(data: OpenSet, lists: Mapping[str, RankedLists], seed: int) -> Iterator[ReportFigure]:
     worst, others = worst_and_random(lists[TRAINED], data.query.identities, _QUERIES, seed)
-    caption = "Queries chosen at random, and the first ten results of each."
+    caption = "Random queries and the first ten results of each."
     yield results_figure(data, lists, others, "ranked_random", "What random queries find", caption)
-    caption = "The queries with the lowest average precision by the trained model, at most one of each class."
+    caption = "The queries with the lowest average precision of the trained model, at most one of each class."
     trained = {TRAINED: lists[TRAINED]}
     yield results_figure(data, trained, worst, "ranked_worst", "The worst queries", caption)
 
@@ -164,7 +167,7 @@ def _curves_of_run(run: Path) -> list[ReportFigure]:
 def _threshold_figures(
     file: Path, data: OpenSet, features: Features, curves: UtilityCurves, far: float
 ) -> list[ReportFigure]:
-    """Cameras are ignored here. The curves are kept in `file`, also where no threshold meets the FAR."""
+    """Ignores cameras. Saves the curves in `file`, even if no threshold meets the FAR."""
     embeddings, identities = query_and_gallery_embeddings(data, features)
     pairs = PairDistances(embeddings, identities)
     counts = ThresholdCurves(curves.thresholds, *count_accepted(pairs, curves.thresholds), curves.utilities)
@@ -174,7 +177,7 @@ def _threshold_figures(
     distance = threshold_at_far(pairs, far)
     names = [data.query.called(identity) for identity in identities.unique().tolist()]
     far_rate, frr_rate, errors = error_rates(pairs, names, distance)
-    found = ThresholdFields(
+    fields = ThresholdFields(
         target=Target("far", far),
         cosine=1 - distance**2 / 2,
         far=far_rate,
@@ -186,8 +189,8 @@ def _threshold_figures(
         copies=0,
         curves=counts,
     )
-    caption = "The highest false accept and false reject rates at the threshold: a rate of few pairs is uncertain."
+    caption = "The highest false accept and false reject rates at the threshold; rates of few pairs are uncertain."
     worst = ReportFigure(
-        "worst_classes", "Classes with the most errors", caption, extra=as_html(tables=class_tables(found))
+        "worst_classes", "Classes with the most errors", caption, extra=as_html(tables=class_tables(fields))
     )
-    return [error_figure(found), worst]
+    return [error_figure(fields), worst]

@@ -25,9 +25,9 @@ def write_threshold(
     weights: Path,
     seed: int,
 ) -> dict[str, Path]:
-    """Write the threshold report as <stem>.json, .html and .png, with the hash of the weights, by name.
+    """Writes the threshold report as <stem>.json, .html and .png, with the weights' hash; returns the paths by name.
 
-    test is the config's TEST. Where no threshold meets the target, there are no files, and the log has a warning.
+    test is the config's TEST. If no threshold meets the target, logs a warning and writes no files.
     """
     everything = ImageSet.concatenated(data.parts)
     is_known = np.isin(everything.identities, data.query.identities)
@@ -36,7 +36,7 @@ def write_threshold(
     names = everything.identity_names
     labels = [names[identity] for identity in identities.tolist()] if names else identities
     cameras = everything.cameras[rows]
-    has_cameras = 1 < len(np.unique(cameras)) < len(cameras)  # else all images have one, or each its own
+    has_cameras = 1 < len(np.unique(cameras)) < len(cameras)  # otherwise all images share a camera, or no two do
     paths = [everything.names[row] for row in rows.tolist()]
     source = SampleSource(rows.tolist(), paths, stem.name.removeprefix("threshold_"))
     opis = OPISSettings(

@@ -29,7 +29,7 @@ from pml_ext.reports.threshold_text import (
 )
 
 ImageOf = Callable[[Sample], str | None]
-"""A sample's image as the source of an <img>."""
+"""Returns a sample's image as the source of an <img>, or None."""
 
 
 def _thumbnail_of_path(sample: Sample) -> str | None:
@@ -37,14 +37,14 @@ def _thumbnail_of_path(sample: Sample) -> str | None:
 
 
 def page_of(report: ThresholdFields, figures: list[ReportFigure], image_of: ImageOf = _thumbnail_of_path) -> str:
-    """The page as text, with the `threshold_figures` of the report."""
+    """Returns the HTML page of a report and its `threshold_figures`."""
     cards = {}
     if (pairs := report.worst_pairs) is not None:
         cards["Most similar samples of different classes"] = _cards(report, pairs.impostors, "accepted", image_of)
         cards["Least similar samples of one class"] = _cards(report, pairs.genuine, "rejected", image_of)
     sentences = [cameras_in_words(report), f"{rejected_in_words(report)}."]
     texts = {
-        "title": "One threshold, and what it does to each class",
+        "title": "One threshold and its errors in each class",
         "meaning": meaning(report),
         "score": score_in_words(report),
         "chosen": target_in_words(report),
@@ -67,10 +67,10 @@ def png_of(figures: list[ReportFigure]) -> bytes:
 
 
 def write_files(report: ThresholdFields, stem: Path, image_of: ImageOf = _thumbnail_of_path) -> list[Path]:
-    """The report as <stem>.json, .html and .png; each is complete or missing."""
+    """Writes the report as <stem>.json, .html and .png; returns the paths. Each file is complete or missing."""
     json, html, png = (stem.with_name(f"{stem.name}{suffix}") for suffix in (".json", ".html", ".png"))
     require_page(html)
-    # All are made before the first is written: a report that cannot be drawn leaves no files.
+    # All contents are created before the first file is written: a report that cannot be drawn leaves no files.
     figures = threshold_figures(report)
     text, pixels = page_of(report, figures, image_of), png_of(figures)
     write_report(report, json)
@@ -100,7 +100,7 @@ def _cards(
 
 
 def class_tables(report: ThresholdFields) -> list[Table]:
-    """The classes with the highest FAR, then those with the highest FRR."""
+    """Returns two tables: the classes with the highest FAR, and the classes with the highest FRR."""
     accepted, rejected = list[list[str]](), list[list[str]]()
     for c in report.worst_classes("far"):
         name, count = str(c.label), f"{c.false_accepts:,} of {c.impostor_pairs:,}"
@@ -115,7 +115,7 @@ def class_tables(report: ThresholdFields) -> list[Table]:
 
 
 def group_tables(report: ThresholdFields) -> list[Table]:
-    """A row for each group, then one for each pair of them, the highest FAR first; empty where none were named."""
+    """Returns a table of the groups, and one of their pairs, highest FAR first; empty without groups."""
     groups = report.groups
     if groups is None:
         return []
@@ -140,7 +140,7 @@ def _group_rate(rate: ErrorRate | None, pairs: int, needed: int) -> str:
 
 
 def _ratios(report: ThresholdFields) -> list[str]:
-    """The ratio between groups, one sentence per kind of error."""
+    """Returns the ratio between groups, one sentence per kind of error."""
     groups = report.groups
     if groups is None:
         return []
@@ -149,7 +149,7 @@ def _ratios(report: ThresholdFields) -> list[str]:
 
 
 def searches_table(report: ThresholdFields) -> Table | None:
-    """A row for each size of gallery."""
+    """Returns a table with a row for each gallery size; None without searches."""
     searches = report.searches
     if searches is None:
         return None

@@ -21,19 +21,19 @@ _ROUND_RATES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 
 def percent(value: float) -> str:
-    """Three significant digits: 0.1 %, 63.3 %, 0.00123 %."""
+    """Formats a fraction with three significant digits: 0.1 %, 63.3 %, 0.00123 %."""
     return f"{Decimal(f'{100 * value:.3g}'):f} %"
 
 
 def with_interval(rate: ErrorRate | MeanRate) -> str:
-    """The rate with its 95 % interval."""
+    """Formats a rate with its 95 % interval."""
     return f"{percent(rate.rate)} ({percent(rate.low)} to {percent(rate.high)})"
 
 
 def as_counts(rate: float, trials: int) -> tuple[int, int]:
-    """(a, b): the rate as a of b trials, b the smallest power of ten for which a is right within a tenth.
+    """Returns (a, b): the rate as a of b trials. b is the smallest power of ten for which a is right within a tenth.
 
-    The same holds for the share of the rest. If the rate is 0 or 1, b is the number of trials.
+    The same holds for b − a. If the rate is 0 or 1, b is the number of trials.
     """
     if rate in (0, 1):
         return round(rate) * trials, trials
@@ -48,7 +48,7 @@ def _is_close(share: float, total: int) -> bool:
 
 
 def meaning(report: ThresholdFields) -> str:
-    """One sentence for a reader who does not know FAR; of searches if the threshold was chosen for them."""
+    """Returns the error rates in one sentence without jargon; about searches if the threshold was chosen for them."""
     if report.searches is not None and report.target.kind == "fpir":
         return _meaning_of_searches(report.searches)
     far, frr = report.far, report.frr
@@ -75,7 +75,7 @@ def _share(rate: float, trials: int, kind: str, outcome: str) -> str:
 
 
 def target_in_words(report: ThresholdFields) -> str:
-    """The target of the threshold, for a reader who does not know FAR."""
+    """Returns the threshold's target without jargon."""
     kind, value = report.target.kind, report.target.value
     if value is None:
         return "so that both kinds of errors together are fewest"
@@ -86,7 +86,7 @@ def target_in_words(report: ThresholdFields) -> str:
 
 
 def cameras_in_words(report: ThresholdFields) -> str:
-    """The error rates of genuine pairs by camera, as a sentence; empty if cameras are unknown."""
+    """Returns the error rates of genuine pairs by camera as a sentence; empty if cameras are unknown."""
     cameras = report.cameras
     if cameras is None or not cameras.across:
         return ""
@@ -97,7 +97,7 @@ def cameras_in_words(report: ThresholdFields) -> str:
 
 
 def rejected_in_words(report: ThresholdFields) -> str:
-    """How many classes are rejected more than twice as often as all pairs are, that rate rounded up to a simple one."""
+    """Returns how many classes have more than twice the overall FRR, rounded up to a simple rate."""
     rates = [c.frr for c in report.classes if c.frr is not None]
     limit = next((rate for rate in _ROUND_RATES if rate >= 2 * report.frr.rate), _ROUND_RATES[-1])
     rejected = sum(rate > limit for rate in rates)
@@ -106,7 +106,7 @@ def rejected_in_words(report: ThresholdFields) -> str:
 
 
 def score_in_words(report: ThresholdFields) -> str:
-    """What is compared with the threshold, for a reader of the page."""
+    """Returns a description of the score that is compared with the threshold."""
     cohort = report.normalization
     if cohort is None:
         return "cosine similarity"
@@ -116,14 +116,14 @@ def score_in_words(report: ThresholdFields) -> str:
 
 
 def ratio_in_words(ratio: GroupComparison) -> str:
-    """How many times the rate of one group is that of another."""
+    """Returns the ratio of two groups' rates in words."""
     if ratio.value is None or ratio.high is None:
         return f"of {ratio.one} is at least {ratio.low:.3g} times that of {ratio.to}, which has no error"
     return f"of {ratio.one} is {ratio.value:.3g} times that of {ratio.to} [{ratio.low:.3g}, {ratio.high:.3g}]"
 
 
 def summary_lines(report: ThresholdFields) -> list[Line]:
-    """The report line by line."""
+    """Returns the lines of the text report."""
     genuine = "genuine, across cameras," if report.is_across_cameras else "genuine"
     highest_far = [f"{c.label} ({c.far:.3g})" for c in report.worst_classes("far", _SHOWN)]
     highest_frr = [f"{c.label} ({c.frr:.3g})" for c in report.worst_classes("frr", _SHOWN)]
@@ -150,7 +150,7 @@ def summary_lines(report: ThresholdFields) -> list[Line]:
 
 
 def origin_lines(report: ThresholdFields) -> list[Line]:
-    """The data behind the report, and its certainty."""
+    """Returns the lines about the calibration, the data, the checkpoint and the version."""
     checkpoint = report.checkpoint
     copied = f", {report.copies} of them copies" if report.copies else ""
     samples = f"{report.samples} samples{copied}, {len(report.classes)} classes, {report.embedding_dim} dimensions"
@@ -183,7 +183,7 @@ def _rate(rate: ErrorRate, kind: str) -> str:
 
 
 def _search(rates: GalleryRates) -> str:
-    """What a search in a gallery of a size gives."""
+    """Returns the rates of searches in a gallery of one size."""
     text = f"FPIR {rates.fpir}"
     if rates.fnir:
         text += f", FNIR {rates.fnir}"
@@ -197,7 +197,7 @@ def _search(rates: GalleryRates) -> str:
 
 
 def _groups(report: ThresholdFields) -> list[Line]:
-    """One line per group, and one with their ratio."""
+    """Returns one line per group, and one with the largest ratios."""
     groups = report.groups
     if groups is None:
         return []
@@ -210,7 +210,7 @@ def _groups(report: ThresholdFields) -> list[Line]:
     for name, ratios in (("FAR", groups.far_ratios), ("FRR", groups.frr_ratios)):
         if ratios:
             apart.append(f"{name} {ratio_in_words(ratios[-1])}")
-    lines.append(("groups", "; ".join(apart) or "no two of them have enough pairs"))
+    lines.append(("groups", "; ".join(apart) or "no two groups have enough pairs"))
     return lines
 
 
