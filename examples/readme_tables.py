@@ -60,9 +60,9 @@ def which_loss() -> str:
             f"OPIS {-gains['TCM'][0]:.0f} % lower, but still {with_tcm[0]:.1f} to {with_tcm[-1]:.1f} × 10⁻³",
         ],
         [
-            "an identity loss, and no margin to tune",
-            "`CITLoss` in addition",
-            f"never alone: mAP@R {-gains['CIT'][0]:.1f} points below a triplet loss",
+            "a classification loss, and no margin to tune",
+            "`CITLoss` in addition, never alone",
+            f"alone: mAP@R {-gains['CIT'][0]:.1f} points below a triplet loss",
         ],
         ["a loss on a few random triplets", "`LoOp(loss)`", f"mAP@R {gains['LoOp'][0]:.1f} points higher"],
     ]
@@ -72,7 +72,7 @@ def which_loss() -> str:
         f"OPIS {opis(triplet):.1f} × 10⁻³ but only {accuracy(triplet)}. Classification losses have a higher OPIS and a "
         "lower mAP@R even with TCM. At a FAR of 0.1 %, normalised scores accept more genuine pairs in "
         f"{normalised['tar_higher']} of {normalised['combinations']} combinations of loss and image set, "
-        f"fewer in {normalised['tar_lower'] or 'none'}. Choose their threshold again when the gallery has doubled."
+        f"fewer in {normalised['tar_lower'] or 'none'}."
     )
     return f"{table(['you have', 'use', 'measured'], rows)}\n{about}\n"
 

@@ -66,7 +66,8 @@ budget and five seeds. Neighbours often differ by less than their intervals.
 [OPIS](../OPIS.md) is the variance of the classes' utility at one threshold: 2 × 10⁻³ is a spread of \
 about ±4.5 points. Rejecting every pair lowers it, too, so read it with mAP@R.
 
-- **Normalised scores.** Use the gallery as cohort. Choose the threshold again when the gallery has doubled.
+- **Normalised scores.** Use the gallery as cohort. A growing gallery shifts the scores: [check the \
+threshold](../CHECK_A_THRESHOLD.md).
 - **TCM.** On [whole networks](WHOLE_NETWORKS.md) it lowered OPIS in some cases and raised it in others.
 - **CIT.** Do not use it alone: whole networks lost {cit_loss:.0f} points of R@1 against a triplet loss.
 

@@ -60,7 +60,7 @@ class RateToday:
         today, at_most = self.today, "at most " if self.is_bound else ""
         rate = f"{self.name} {at_most}{today.rate:.3g} today [{today.low:.3g}, {today.high:.3g}]"
         pairs = f"{today.errors:,} of {today.pairs:,} pairs of {self.groups:,} {self.unit}"
-        promise = f"{self.promised.rate:.3g} in the report, kept up to {self.limit:.3g}"
+        promise = f"{self.promised.rate:.3g} in the report, limit {self.limit:.3g}"
         text = f"{rate}, {pairs}; {promise}: {self.verdict}"
         if self.verdict != "cannot be told":
             return text
@@ -153,7 +153,7 @@ class ThresholdCheck:
         if self.frr is not None and self.frr.today.errors == self.frr.today.pairs:
             text += f" All {self.frr.today.pairs:,} genuine pairs are rejected."
         elif self._may_be_chance and self._worst != "cannot be told":
-            text += " Genuine pairs are not accepted measurably more often than impostor pairs."
+            text += " Genuine pairs are not significantly more likely to be accepted than impostor pairs."
         if self.frr is None:
             text += " FRR was not checked: no pairs are known to be genuine."
         if self.far is None:
