@@ -263,12 +263,12 @@ SCHEDULER_REGISTRY.register()(ReduceLROnPlateau)
         ),
         (["INPUT.FAILING.ENABLED", True], r"INPUT.FAILING: FAILING of own_parts: KeyError\(3\)"),
         (["INPUT.SCALED.ENABLED", True], r"must turn a uint8 image \(1, H, W\).*; it gives torch.float32 \(1, 8, 8\)"),
-        (["SOLVER.OPT", "Momentum"], "SOLVER.MOMENTUM is a key already: register Momentum of own_parts with another"),
-        (["SOLVER.OPT", "nothing"], "nothing of own_parts must be a torch.optim.Optimizer; it makes a NoneType"),
+        (["SOLVER.OPT", "Momentum"], "SOLVER.MOMENTUM is already a key: register Momentum of own_parts with another"),
+        (["SOLVER.OPT", "nothing"], "nothing of own_parts must be a torch.optim.Optimizer; it returns a NoneType"),
         (["SOLVER.ADAM.BETA", 0.9], "unknown key SOLVER.ADAM.BETA; did you mean SOLVER.ADAM.BETAS"),
         (
             ["SOLVER.SCHED", "ReduceLROnPlateau"],
-            "ReduceLROnPlateau of own_parts must give an LRScheduler of torch that is stepped without a metric",
+            "ReduceLROnPlateau of own_parts must return an LRScheduler of torch that is stepped without a metric",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Read FastReID-style YAML into a checked config: `_BASE_` chains, KEY VALUE overrides, errors that name the file."""
+"""Reads FastReID-style YAML into a checked config: `_BASE_` chains, KEY VALUE overrides, errors with the file name."""
 
 import ast
 import logging
@@ -25,19 +25,21 @@ COMMAND_LINE = "the command line"
 
 
 def load_config(config_file: str | Path, overrides: Sequence[Any] | None = None) -> CN:
-    """The defaults, overlaid with a YAML file, its `_BASE_` files and KEY VALUE pairs (["SOLVER.MAX_EPOCH", 10, …]).
+    """Returns the defaults, overridden by `_BASE_` files, a YAML file and KEY VALUE pairs.
 
-    The file may be one of the package, such as Market1501/bagtricks_R50.yml; `_BASE_` is relative to it. Spellings
-    before FastReID 1.1 keep their meanings, and are logged.
+    The file may be a bundled config such as Market1501/bagtricks_R50.yml. `_BASE_` is relative to its file. Spellings
+    from before FastReID 1.1 keep their meanings and are logged.
 
+    Args:
+        overrides: keys and values in turn, such as ["SOLVER.MAX_EPOCH", 10].
     Raises:
-        UserError: names every wrong key, its file and the closest known keys.
+        UserError: the config has mistakes; lists each wrong key, its file and the closest known keys.
     """
     return accepted(read_config(config_file, overrides))
 
 
 class Mistake(NamedTuple):
-    """A line about a key, or about the value of a known key."""
+    """Error line about a key, or about the value of a known key."""
 
     key: str
     line: str
@@ -45,7 +47,7 @@ class Mistake(NamedTuple):
 
 
 class ReadConfig(NamedTuple):
-    """A config, the mistakes in it (wrong keys first), and a line for each old spelling that was replaced."""
+    """A config, its mistakes (wrong keys first), and a line for each old spelling that was replaced."""
 
     cfg: CN
     mistakes: list[Mistake]
@@ -57,12 +59,12 @@ class ReadConfig(NamedTuple):
 
     @property
     def wrong(self) -> list[str]:
-        """Keys with wrong values; they have their defaults."""
+        """Keys with wrong values, which have their defaults in `cfg`."""
         return [mistake.key for mistake in self.mistakes if mistake.is_of_value]
 
 
 def accepted(read: ReadConfig) -> CN:
-    """Log each old spelling and return the config; raise a UserError that lists all mistakes if there are any."""
+    """Logs each old spelling and returns the config; raises a UserError that lists all mistakes if there are any."""
     if read.mistakes:
         raise UserError("\n".join(read.lines))
     for note in read.notes:
@@ -71,12 +73,12 @@ def accepted(read: ReadConfig) -> CN:
 
 
 def read_config(config_file: str | Path | None, overrides: Sequence[Any] | None = None) -> ReadConfig:
-    """As load_config, but return the mistakes with the config. None: overrides alone."""
+    """Like load_config, but returns the mistakes with the config. config_file None: only overrides."""
     cfg, overrides, mistakes = get_cfg(), overrides or [], list[Mistake]()
     trees = [] if config_file is None else _read_chain(str(config_file), Path(), (), mistakes)
     files = [File(source, dict(_flat(cfg, tree, ""))) for source, tree in trees]
     if len(overrides) % 2:
-        line = f"overrides must be KEY VALUE pairs; got an odd number of words: {' '.join(map(str, overrides))}"
+        line = f"overrides must be KEY VALUE pairs; got an odd number of arguments: {' '.join(map(str, overrides))}"
         mistakes.append(Mistake("", line))
     words = {}
     for key, value in zip(overrides[::2], overrides[1::2], strict=False):
@@ -99,9 +101,9 @@ def read_config(config_file: str | Path | None, overrides: Sequence[Any] | None 
 def _read_chain(
     name: str, folder: Path, seen: tuple[Path, ...], mistakes: list[Mistake]
 ) -> list[tuple[str, dict[str, Any]]]:
-    """The files of a `_BASE_` chain, the base first; a name is relative to the folder of the last file in `seen`."""
+    """Returns the files of a `_BASE_` chain, base first. `name` is relative to the folder of the last of `seen`."""
     named_by = f" ({BASE_KEY} of {seen[-1]})" if seen else ""
-    path = folder / os.path.expanduser(name)  # unlike pathlib's, these accept every text
+    path = folder / os.path.expanduser(name)  # unlike pathlib, os.path accepts any string
     if not seen and not os.path.exists(path):
         path = CONFIGS.find(name) or path
     resolved = Path(os.path.abspath(path))
@@ -117,7 +119,7 @@ def _read_chain(
 
 
 def _flat(node: CN, tree: dict[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Keys with dots and their values. Only known nodes are opened: anchors can make others endless."""
+    """Yields dotted keys and their values. Opens only known nodes, because anchors can make others endless."""
     for key, value in tree.items():
         name = f"{prefix}{key if isinstance(key, str) else shown(key)}"
         below = node.get(key)
@@ -130,14 +132,14 @@ def _flat(node: CN, tree: dict[Any, Any], prefix: str) -> Iterator[tuple[str, An
 
 
 def _node(cfg: CN, key: str) -> Any:
-    """The value of a key with dots."""
+    """Returns the value of a dotted key, or None."""
     for part in key.split("."):
         cfg = cfg.get(part) if isinstance(cfg, CN) else None
     return cfg
 
 
 def _set(cfg: CN, name: str, value: Any, source: str) -> list[Mistake]:
-    """Set one key; the mistake if it is unknown."""
+    """Sets one key; returns a mistake if it is unknown."""
     if name in WITHOUT_MEANING and _node(cfg, name) is None:
         return [Mistake(name, f"{source}: {name} = {shown(value)}: {WITHOUT_MEANING[name]}")]
     path, node = "", cfg
@@ -149,7 +151,9 @@ def _set(cfg: CN, name: str, value: Any, source: str) -> list[Mistake]:
             return [_unknown(node, path, part, source)]
         node, path = node[part], f"{path}{part}."
     if isinstance(node.get(key), CN):
-        raise UserError(f"{source}: {name} holds the keys {', '.join(sorted(node[key]))}; got {shown(value)}")
+        raise UserError(
+            f"{source}: {name} must be a mapping of the keys {', '.join(sorted(node[key]))}; got {shown(value)}"
+        )
     known = {**node} if key in node else keys_of_node(path[:-1])
     if key not in known:
         return [_unknown(node, path, key, source)]
@@ -169,7 +173,7 @@ def _unknown(node: CN, path: str, key: str, source: str) -> Mistake:
 
 
 def _coerce(value: Any, default: Any, name: str, source: str) -> Any:
-    """The value in the default's type: a string is read as a literal, int serves as float, list and tuple convert."""
+    """Returns the value in the default's type: parses strings as literals, converts int to float and list to tuple."""
     given = value
     if not isinstance(default, str):
         value = _literal(value.capitalize() if isinstance(default, bool) and isinstance(value, str) else value)
@@ -179,7 +183,7 @@ def _coerce(value: Any, default: Any, name: str, source: str) -> Any:
         types = {str} if default and isinstance(default[0], str) else {int, float}
         if default and not {type(entry) for entry in value} <= types:
             kind = " or ".join(sorted(each.__name__ for each in types))
-            raise UserError(f"{source}: {name} must hold {kind}, such as {default!r}; got {shown(given)}")
+            raise UserError(f"{source}: {name} must contain {kind}, such as {default!r}; got {shown(given)}")
         return type(default)(value)
     if type(value) is not type(default) and default is not None:
         as_tuple = f'; a tuple of one is written ("{shown(value)[1:-1]}",)' if isinstance(default, tuple) else ""
@@ -191,16 +195,16 @@ def _coerce(value: Any, default: Any, name: str, source: str) -> Any:
 
 
 def _literal(value: Any) -> Any:
-    """A text's value in Python, or the text."""
+    """Parses a string as a Python literal; returns it unchanged if it is none."""
     if not isinstance(value, str):
         return value
     try:
         return ast.literal_eval(value)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: nested too deep
+    except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two: nested too deeply
         return value
 
 
 def require(value: object, known: Collection[str], name: str) -> None:
-    """Raise a UserError unless a config value is one of the known ones."""
+    """Raises a UserError unless a config value is a known one."""
     if value not in known:
         raise UserError(f"{name}: unknown value {value!r}{hint(value, known)}")

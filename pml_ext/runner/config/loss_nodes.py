@@ -1,6 +1,6 @@
-"""Losses and miners that a config can name, and the key of each one's node.
+"""Losses and miners that can be used in a config, and the key of each one's node.
 
-The keys of a node are the constructor's arguments in capitals, unless the loss's `facts` say otherwise; SCALE is added.
+The keys of a node are the constructor's arguments in capitals, unless the loss's `facts` define others, plus SCALE.
 """
 
 from typing import Any
@@ -42,7 +42,7 @@ MINER_NODES = {
     "LoOpMiner": "LOOP",
 }
 DEFAULTS: dict[str, dict[str, Any]] = {
-    # AvgNonZeroReducer: over triplets with a loss; MeanReducer: over all; ArcPairReducer: in LoOp, its eq. 15
+    # AvgNonZeroReducer: mean over triplets with a loss; MeanReducer: over all; ArcPairReducer: in LoOp, its eq. 15
     "TripletMarginLoss": {"REDUCER": "AvgNonZeroReducer"},
     # Dot products and a penalty on the mean squared length, as in Sohn, NIPS 2016; PML's defaults are cosines and none
     "NPairsLoss": {"NORMALIZE": False, "REG_WEIGHT": 0.002},
@@ -52,6 +52,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     # POWER 2: squared Euclidean distances, 1: plain ones
     "CentroidTripletLoss": {"POWER": 2, "REDUCER": "MeanReducer"},
     "PairWeightingLoss": {"MINING": 0.0},  # 0: none
-    "LoOpMiner": {"MINER": "MultiSimilarityMiner"},  # with that miner's node
+    "LoOpMiner": {"MINER": "MultiSimilarityMiner"},  # options in that miner's node
 }
-"""Keys that are no argument of the constructor, or whose default is another one."""
+"""Keys that are not constructor arguments, or whose default differs from the constructor's."""

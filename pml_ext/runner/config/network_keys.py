@@ -1,4 +1,4 @@
-"""The part of a config that embedding needs: what shapes the network, and how an image becomes its input."""
+"""The config keys that embedding needs: the network and its input transform."""
 
 import logging
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ SHAPING = (
     "MODEL.META_ARCHITECTURE", "MODEL.BACKBONE", "MODEL.HEADS", "MODEL.PIXEL_MEAN", "MODEL.PIXEL_STD",
     "INPUT.SIZE_TRAIN", "INPUT.SIZE_TEST", "INPUT.INTERPOLATION", "INPUT.CROP", "TEST.FLIP.ENABLED",
 )  # fmt: skip
-"""Keys whose values make an embedding what it is."""
+"""Keys whose values determine an embedding."""
 
 HOW_FAST = ("TEST.IMS_PER_BATCH", "DATALOADER.NUM_WORKERS")
 _RUNNING = ("MODEL.DEVICE", "MODEL.WEIGHTS", *HOW_FAST)
@@ -25,23 +25,23 @@ _ONLY_FOR_TRAINING = ("MODEL.LOSSES", "MODEL.MINER", "MODEL.FREEZE_LAYERS", "MOD
 
 
 def is_grey(cfg: CN) -> bool:
-    """Whether images are read as grey."""
+    """Returns whether images are read as grey."""
     return len(cfg.MODEL.PIXEL_MEAN) == 1
 
 
 def load_for_embedding(config_file: str | Path | None, overrides: list[str] | None = None) -> CN:
-    """A config with the keys that embedding needs, and defaults for all others; nothing is pretrained.
+    """Returns a config with the keys that embedding needs, and defaults for all others; loads no pretrained weights.
 
-    Mistakes in keys that shape no network (SOLVER, DATASETS, the augmentation in INPUT, MODEL.LOSSES and so on) are one
-    warning, where load_config refuses the file.
+    Mistakes in other keys (SOLVER, DATASETS, the augmentation in INPUT, MODEL.LOSSES and so on) give a single warning,
+    whereas load_config raises an error.
     """
     read = read_config(config_file, overrides)
     needed = [mistake for mistake in read.mistakes if _is_needed(mistake.key)]
     given = accepted(read._replace(mistakes=needed))
     if read.mistakes:
-        log.warning("not needed to embed, so left out: %s", "; ".join(read.lines))
+        log.warning("ignored, because embedding does not need it: %s", "; ".join(read.lines))
     cfg = get_cfg()
-    given.defrost()  # its nodes become this one's
+    given.defrost()  # its nodes are moved into cfg
     for key in (*_shaping_keys(), *_RUNNING):
         node, _, name = key.rpartition(".")
         value_of(cfg, node)[name] = value_of(given, key)
@@ -53,23 +53,23 @@ def load_for_embedding(config_file: str | Path | None, overrides: list[str] | No
 
 
 def shaping(cfg: CN) -> dict[str, Any]:
-    """The keys that make an embedding what it is, with their values."""
+    """Returns the keys that determine an embedding, with their values."""
     keys = _shaping_keys()
     return {key: value for key, value in leaves(cfg) if key.startswith(keys) and not key.endswith("_OPTIONAL")}
 
 
 def config_of(keys: Mapping[str, Any]) -> CN:
-    """The config for embedding from which `shaping` took these keys."""
+    """Returns the config for embedding with the keys that `shaping` returned."""
     return load_for_embedding(None, [word for key, value in keys.items() for word in (str(key), str(value))])
 
 
 def _shaping_keys() -> tuple[str, ...]:
-    """SHAPING, and the keys of MODEL and the nodes beside it that a project has added."""
+    """Returns SHAPING, and the keys that a project has added to MODEL or in new nodes."""
     return (*SHAPING, *(key for key in projects_keys() if not key.startswith(_ONLY_FOR_TRAINING)))
 
 
 def _is_needed(key: str) -> bool:
-    """Whether a mistake in a key may be about the network; without a key, it is about the file."""
+    """Returns whether a mistake in this key may concern the network. An empty key concerns the file."""
     needed = ("MODEL", *_shaping_keys(), *_RUNNING)
     is_parent = any(other.startswith(f"{key}.") for other in needed)
     return not key or is_parent or (key.startswith(needed) and not key.startswith(_ONLY_FOR_TRAINING))

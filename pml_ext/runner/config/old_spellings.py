@@ -1,4 +1,4 @@
-"""FastReID's spellings before version 1.1, read with the meanings that they had there.
+"""Converts FastReID's spellings from before version 1.1, keeping their meanings.
 
 | version | until | recognised by |
 |---|---|---|
@@ -13,7 +13,7 @@ from pml_ext.runner.config.yaml_file import shown
 
 
 class File(NamedTuple):
-    """The keys of a file, or of the command line."""
+    """The keys of a file, or those on the command line."""
 
     source: str
     keys: dict[str, Any]
@@ -27,13 +27,13 @@ class Setting(NamedTuple):
 
 
 Settings = dict[str, Setting]
-"""Keys with dots -> settings, in the order in which they were set last."""
+"""Dotted key -> setting, in the order in which they were last set."""
 
 RENAMED = {
     "INPUT.DO_FLIP": "INPUT.FLIP.ENABLED",
     "INPUT.FLIP_PROB": "INPUT.FLIP.PROB",
     "INPUT.DO_PAD": "INPUT.PADDING.ENABLED",
-    "INPUT.PADDING": "INPUT.PADDING.SIZE",  # a number of pixels; today it is a node
+    "INPUT.PADDING": "INPUT.PADDING.SIZE",  # formerly a number of pixels, now a node
     "INPUT.PADDING_MODE": "INPUT.PADDING.MODE",
     "INPUT.DO_AFFINE": "INPUT.AFFINE.ENABLED",
     "INPUT.DO_AUTOAUG": "INPUT.AUTOAUG.ENABLED",
@@ -47,7 +47,7 @@ RENAMED = {
     "SOLVER.AMP_ENABLED": "SOLVER.AMP.ENABLED",
     "TEST.ROC_ENABLED": "TEST.ROC.ENABLED",
     "TEST.FLIP_ENABLED": "TEST.FLIP.ENABLED",
-    "TEST.RECALLS": "TEST.RANKS",  # FastRetri's, whose Recall@K is a query's first match at rank K or before
+    "TEST.RECALLS": "TEST.RANKS",  # FastRetri's; its Recall@K counts queries with a match at rank K or before
 }
 # In version 0.2 these counted epochs; before July 2020, iterations.
 IN_EPOCHS = {
@@ -70,11 +70,11 @@ NAMES = {
     },
     "SOLVER.SCHED": {"WarmupMultiStepLR": "MultiStepLR", "WarmupCosineAnnealingLR": "CosineAnnealingLR"},
 }  # fmt: skip
-"""Key -> old name -> today's."""
+"""Key -> old name -> current name."""
 _TRAINED_POWER = {"MODEL.HEADS.POOL_LAYER": {"gempool": "GeneralizedMeanPoolingP"}}  # in 0.1
 HEADS = {"BNneckHead": True, "LinearHead": False, "ReductionHead": True}
 """Head of version 0.1 -> whether it has a BNNeck."""
-# Keys without a meaning here. With a value, those of the second kind stay, and are refused as unknown.
+# Keys without a meaning here. The second kind is ignored only without a value; with one it is an unknown key.
 _IGNORED = ("MODEL.BACKBONE.NORM_SPLIT", "MODEL.HEADS.NORM_SPLIT", "SOLVER.LOG_PERIOD")  # the first two: GhostBN's
 _IGNORED_IF_FALSE = (
     "SOLVER.FREEZE_FC_ITERS", "MODEL.LOSSES.TRI.USE_COSINE_DIST", "SOLVER.SWA", "KD.MODEL_CONFIG", "KD.MODEL_WEIGHTS",
@@ -82,11 +82,11 @@ _IGNORED_IF_FALSE = (
 WITHOUT_MEANING = {
     "SOLVER.MAX_ITER": "counts iterations, as before FastReID 0.2; set SOLVER.MAX_EPOCH, STEPS and WARMUP_EPOCHS",
     "SOLVER.DELAY_ITERS": "counts iterations, as before FastReID 0.2; set SOLVER.DELAY_EPOCHS",
-    "SOLVER.SWA": "stochastic weight averaging is not built",
-    "SOLVER.FREEZE_FC_ITERS": "is not built; MODEL.FREEZE_LAYERS ['heads.weight'] freezes the classifier",
-    "MODEL.OPEN_LAYERS": "must be backbone, heads or both; today MODEL.FREEZE_LAYERS names what does not train",
+    "SOLVER.SWA": "stochastic weight averaging is not supported",
+    "SOLVER.FREEZE_FC_ITERS": "is not supported; use MODEL.FREEZE_LAYERS ['heads.weight'] to freeze the classifier",
+    "MODEL.OPEN_LAYERS": "must be backbone, heads or both; use MODEL.FREEZE_LAYERS, the parts that do not train",
 }
-"""Old keys that stay -> why; others are unknown."""
+"""Old keys that are rejected -> reason for the error."""
 
 DEFAULTS: dict[str, Any] = {
     "INPUT.FLIP.ENABLED": True,
@@ -98,7 +98,7 @@ DEFAULTS: dict[str, Any] = {
     "SOLVER.WEIGHT_DECAY_BIAS": 0.0,
     "SOLVER.WARMUP_EPOCHS": 10,
 }
-"""Defaults before version 1.1 that are others today."""
+"""Defaults from before version 1.1 that have changed since."""
 _WITH_MARGIN: dict[str, Any] = {"MODEL.HEADS.SCALE": 128, "MODEL.HEADS.MARGIN": 0.15}
 _UNTIL_0_2: dict[str, Any] = {
     "INPUT.REA.VALUE": [0.596 * 255, 0.558 * 255, 0.497 * 255],
@@ -113,13 +113,13 @@ _SIZE, _SAMPLER = "MODEL.HEADS.EMBEDDING_DIM", "DATALOADER.SAMPLER_TRAIN"
 
 
 def modernise(files: list[File], command_line: str) -> tuple[Settings, list[str]]:
-    """The keys of all files, later ones first, in today's spelling; a note for each replacement, if any is old.
+    """Returns the keys of all files in the current spelling, and a note for each replacement. Later files override.
 
-    An old key whose value has no meaning here stays, and is refused as unknown.
+    An old key whose value has no meaning here is kept, and later rejected as unknown.
 
     Args:
-        files: the base first.
-        command_line: the source whose old spellings do not make a config old.
+        files: base first.
+        command_line: source whose old spellings do not make a config old.
     """
     old = _Old(files, command_line)
     for file in files:
@@ -137,14 +137,14 @@ def modernise(files: list[File], command_line: str) -> tuple[Settings, list[str]
 
 
 class _Old:
-    """Settings on the way to today's spelling."""
+    """Settings during conversion to the current spelling."""
 
     def __init__(self, files: list[File], command_line: str) -> None:
         self.settings: Settings = {}
         self.notes: list[str] = []
         self.command_line = command_line
         self.is_old = False
-        """Whether a file has an old spelling, so that the old defaults count."""
+        """Whether a file has an old spelling, so that the old defaults apply."""
 
         def given(*keys: str) -> list[Any]:
             return [file.keys[key] for key in keys for file in files if file.keys.get(key) is not None]
@@ -163,20 +163,20 @@ class _Old:
         return default if setting is None or setting.value is None else setting.value
 
     def put(self, key: str, value: Any, source: str, was: str = "") -> None:
-        """Set a key; `was` is what the file says, where that is an old spelling."""
+        """Sets a key; was: the file's spelling, if it is an old one."""
         self.settings.pop(key, None)
         self.settings[key] = Setting(value, source)
         if was:
-            self.notes.append(f"{source}: {was} is {key} {shown(value)} today")
+            self.notes.append(f"{source}: {was} is now {key} {shown(value)}")
             self.is_old |= source != self.command_line and was != "TEST.RECALLS"  # FastRetri's
 
     def fill(self, key: str, value: Any, source: str, was: str) -> None:
-        """Set a key unless a file has it in today's spelling."""
+        """Sets a key unless a file has it in the current spelling."""
         if self.value(key) is None:
             self.put(key, value, source, was)
 
     def read(self, key: str, value: Any, source: str) -> None:
-        """Take one key of a file."""
+        """Reads one key of a file."""
         if key in self.renamed and value is not None:
             self.put(self.renamed[key], value, source, key)
             return
@@ -201,24 +201,24 @@ class _Old:
             if value is not None and (key in _IGNORED or not is_on):
                 source = self.settings.pop(key).source
                 if not key.startswith("KD."):  # FastReID's default
-                    self.notes.append(f"{source}: {key} asks for nothing and is left out")
+                    self.notes.append(f"{source}: {key} has no effect and is ignored")
 
     def read_heads(self) -> None:
-        """Version 0.1 had a head for each neck."""
+        """Converts the heads of version 0.1, which had one for each neck."""
         name, size = self.value(_HEAD), self.settings.pop(_REDUCED, None)
         if name in [*HEADS]:
             source = self.settings[_HEAD].source
             self.fill("MODEL.HEADS.WITH_BNNECK", HEADS[name], source, f"{_HEAD} {name}")
             self.put(_HEAD, "EmbeddingHead", source)
             size = size or Setting(512, source)
-        if size and name in ("ReductionHead", "EmbeddingHead", None):  # others' had no effect
+        if size and name in ("ReductionHead", "EmbeddingHead", None):  # it had no effect on other heads
             self.fill(_SIZE, *size, _REDUCED)
 
     def read_sampler(self) -> None:
-        """PK_SAMPLER and NAIVE_WAY, which may stand in two files, became one name."""
+        """Converts PK_SAMPLER and NAIVE_WAY, possibly from two files, to one sampler name."""
         keys = "DATALOADER.PK_SAMPLER", "DATALOADER.NAIVE_WAY"
         given = [key for key in self.settings if key in keys]
-        # NAIVE_WAY's default was False until 1.0, which alone had WARMUP_EPOCHS.
+        # NAIVE_WAY's default was False before 1.0. Only 1.0 had WARMUP_EPOCHS.
         is_1_0 = self.value("SOLVER.WARMUP_EPOCHS") is not None and not self.by_epochs
         by_identity, naive = self.value(keys[0], True), self.value(keys[1], is_1_0)
         if given and isinstance(by_identity, bool) and isinstance(naive, bool):
@@ -228,7 +228,7 @@ class _Old:
             self.fill(_SAMPLER, name if by_identity else "TrainingSampler", source, was)
 
     def read_steps(self) -> None:
-        """Version 0.2's STEPS were counted from the beginning, today's are from the end of the warm-up."""
+        """Converts version 0.2's STEPS, counted from the start, to steps counted from the end of the warm-up."""
         if self.value("SOLVER.SCHED", "MultiStepLR") != "MultiStepLR":
             return
         delay = self.settings.get("SOLVER.DELAY_EPOCHS")
@@ -237,17 +237,17 @@ class _Old:
         steps, source = self.settings.get("SOLVER.STEPS", ([30, 55], "FastReID's old defaults"))
         warm_up = self.value("SOLVER.WARMUP_EPOCHS", 10)
         if isinstance(steps, list | tuple) and all(isinstance(number, int) for number in (warm_up, *steps)):
-            was = f"SOLVER.STEPS {list(steps)}, counted from the beginning and not from the end of the warm-up,"
+            was = f"SOLVER.STEPS {list(steps)}, counted from the start and not from the end of the warm-up,"
             self.put("SOLVER.STEPS", [max(step - warm_up, 0) for step in steps], source, was)
 
     def read_scale_of_linear(self) -> None:
-        """The linear layer had no SCALE, but files set it."""
+        """Resets SCALE of a linear layer, which had none although files set it."""
         scale = self.settings.get(_SCALE)
         if scale and scale.value != 1 and self.value(_LAYER, "Linear") == "Linear":
             self.put(_SCALE, 1.0, scale.source, f"{_SCALE} {shown(scale.value)} of a linear layer, without effect,")
 
     def set_defaults(self) -> None:
-        """Set the old defaults of keys that an old config leaves out."""
+        """Sets the old defaults of keys that an old config does not set."""
         wanted = DEFAULTS | {"SOLVER.WEIGHT_DECAY_NORM": self.value("SOLVER.WEIGHT_DECAY", 0.0005)}
         if self.value("SOLVER.WARMUP_ITERS") is not None:
             del wanted["SOLVER.WARMUP_EPOCHS"]
@@ -265,4 +265,4 @@ class _Old:
         missing = {key: value for key, value in wanted.items() if self.value(key) is None}
         self.settings |= {key: Setting(value, "FastReID's old defaults") for key, value in missing.items()}
         named = ", ".join(f"{key} {value}" for key, value in missing.items())
-        self.notes.append(f"keys that are not set have the defaults of FastReID before 1.1: {named}")
+        self.notes.append(f"missing keys have the defaults of FastReID before 1.1: {named}")

@@ -1,4 +1,4 @@
-"""Keys of a registered part's node in the config: the arguments of its constructor, in capitals."""
+"""Config keys of a registered part's node: its constructor arguments, in capitals."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -9,30 +9,30 @@ from pml_ext.runner.registry import LOSS_REGISTRY, WITH_NODES, Entry, Registry
 
 GIVEN = LOSS_REGISTRY.given
 REQUIRED = inspect.Parameter.empty
-# Objects that no YAML holds; `distance`, `reducer` and the regularizers are built from names.
+# YAML cannot represent these objects; `distance`, `reducer` and the regularizers are built from names.
 _NO_KEYS = ("collect_stats", "weight_init_func", "allowed_pos_range", "allowed_neg_range")
 
 
 def keys_of(entry: Entry) -> dict[str, tuple[str, Any]]:
-    """Key -> (argument, default or REQUIRED) of a part's node."""
+    """Returns key -> (argument, default or REQUIRED) for a part's node."""
     renamed = {argument: key for key, argument in entry.keys.items()}
     elsewhere = (*entry.registry.given, *_NO_KEYS, *map(str.lower, entry.flat))
     try:
         arguments = arguments_of(entry.part, entry.registry)
     except (ValueError, TypeError) as error:
         raise UserError(f"the arguments of {entry.name} of {entry.module} cannot be read: {error}") from error
-    found = {}
+    keys = {}
     for name, default in arguments.items():
         key = renamed.get(name, name.upper())
-        if key == "SCALE" and key in entry.registry.switches:  # the weight of a loss among the others
+        if key == "SCALE" and key in entry.registry.switches:  # SCALE is the loss's weight in the sum
             key = "LOGIT_SCALE"
         if name not in elsewhere:
-            found[key] = (name, default)
-    return found
+            keys[key] = (name, default)
+    return keys
 
 
 def arguments_of(part: Callable[..., Any], registry: Registry = LOSS_REGISTRY) -> dict[str, Any]:
-    """Argument -> default or REQUIRED; those of base classes too, where the constructor passes keywords on."""
+    """Returns argument -> default or REQUIRED; includes base classes if the constructor passes keywords on."""
     of_class, of_function = registry.positional
     if not inspect.isclass(part):
         return dict(_named(part)[of_function:])
@@ -42,7 +42,7 @@ def arguments_of(part: Callable[..., Any], registry: Registry = LOSS_REGISTRY) -
         if constructor is None:
             continue
         for name, default in _named(constructor)[1 + of_class :]:
-            # A base class's argument without a default is given by the class that derives from it.
+            # The subclass passes a base class's argument that has no default.
             if default is not REQUIRED or kind is part or name in registry.given:
                 found.setdefault(name, default)
         kinds = [parameter.kind for parameter in inspect.signature(constructor).parameters.values()]
@@ -59,9 +59,9 @@ def _named(function: Callable[..., Any]) -> list[tuple[str, Any]]:
 
 
 def arguments_from(options: Mapping[str, Any], entry: Entry, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The arguments of a part: the keys of its node, its flat keys, and those of `given` that its signature requires.
+    """Returns the arguments of a part, from its node, its flat keys, and the part of `given` that it requires.
 
-    Keys of the node that are not in the signature are a project's own.
+    Ignores keys of the node that are not in the signature: projects add them for their own code.
 
     Args:
         options: the config node of the registry, `Registry.parent`.
@@ -70,7 +70,7 @@ def arguments_from(options: Mapping[str, Any], entry: Entry, given: Mapping[str,
     """
     node, where = options.get(entry.node, {}), f"{entry.registry.parent}.{entry.node}"
     if not isinstance(node, Mapping):
-        raise UserError(f"{where} is a key already: register {entry.name} of {entry.module} with another node")
+        raise UserError(f"{where} is already a key: register {entry.name} of {entry.module} with another node")
     arguments = {key.lower(): options[key] for key in entry.flat}
     for key, (name, default) in keys_of(entry).items():
         if key in node:
@@ -82,19 +82,19 @@ def arguments_from(options: Mapping[str, Any], entry: Entry, given: Mapping[str,
 
 
 def construct(entry: Entry, where: str, *positional: Any, **arguments: Any) -> Any:
-    """Call a part; a UserError about the key `where` with what it said."""
+    """Calls a part; converts its errors to a UserError about the key `where`."""
     try:
         return entry.part(*positional, **arguments)
     except UserError:
         raise
-    except Exception as error:  # whatever a user's part raises
+    except Exception as error:  # a user's part may raise anything
         said = str(error) if isinstance(error, (ValueError, TypeError)) else repr(error)
         whose = "" if entry.is_ours else f"{entry.name} of {entry.module}: "
         raise UserError(f"{where}: {whose}{' '.join(said.split())}") from error
 
 
 def keys_of_node(name: str) -> dict[str, Any]:
-    """Key -> default of the part whose node has this name, such as MODEL.LOSSES.SUPCONLOSS; none if it is no part's."""
+    """Returns key -> default of the part with this node, such as MODEL.LOSSES.SUPCONLOSS; empty if there is none."""
     parent, _, node = name.rpartition(".")
     for entry in _entries_in(parent):
         if entry.node == node:
@@ -103,7 +103,7 @@ def keys_of_node(name: str) -> dict[str, Any]:
 
 
 def nodes_in(parent: str) -> list[str]:
-    """The nodes of registered parts below a node of the config, such as MODEL.LOSSES."""
+    """Returns the nodes of registered parts below a node of the config, such as MODEL.LOSSES."""
     return [entry.node for entry in _entries_in(parent)]
 
 

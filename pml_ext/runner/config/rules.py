@@ -1,7 +1,7 @@
-"""Rules for the values of config keys, in a list for each node; they are applied once, before a run.
+"""Rules for the values of config keys, one list per node, applied once before a run.
 
 They cover what no constructor checks: names, relations between keys, and values that a library accepts silently.
-Whatever else is wrong with a value, building the part finds out.
+All other errors are raised when the part is built.
 """
 
 import math
@@ -16,7 +16,7 @@ from pml_ext._names import hint
 
 @dataclass(frozen=True)
 class Problem:
-    """A key whose value keeps a config from running."""
+    """A key with a value that a run cannot use."""
 
     key: str
     value: object
@@ -36,17 +36,17 @@ def _always(options: CN) -> bool:
 
 
 def problems_of(cfg: CN, node: str, rules: Iterable[Rule]) -> list[Problem]:
-    """The problems that the rules find in a node such as MODEL.HEADS (empty: the whole config), with full keys."""
+    """Returns the problems in a node such as MODEL.HEADS (empty: the complete config), with full keys."""
     prefix, options = (f"{node}." if node else ""), value_of(cfg, node)
-    return [replace(found, key=f"{prefix}{found.key}") for rule in rules for found in rule(options)]
+    return [replace(problem, key=f"{prefix}{problem.key}") for rule in rules for problem in rule(options)]
 
 
 def one_of(
     key: str, known: Collection[str], *, not_built: Mapping[str, str] | None = None, where: Condition = _always
 ) -> Rule:
-    """A key, or each entry of a key's list, holds one of the known names, in nodes `where` the key matters.
+    """Requires that a key, or each entry of its list, is a known name.
 
-    not_built: names that FastReID knows and we do not, and why.
+    not_built: name in FastReID that we do not support -> reason. where: checks only options for which this is true.
     """
 
     def rule(options: CN) -> Iterator[Problem]:
@@ -61,7 +61,7 @@ def one_of(
 
 
 def must(keys: str, reason: str, holds: Callable[[Any], object], *, where: Condition = _always) -> Rule:
-    """`holds` is true for the value of each key (names with spaces between them); the reason says how."""
+    """Requires that `holds` is true for the value of each key (space-separated); reason: the requirement in words."""
 
     def rule(options: CN) -> Iterator[Problem]:
         for key in keys.split():
@@ -73,7 +73,7 @@ def must(keys: str, reason: str, holds: Callable[[Any], object], *, where: Condi
 
 
 def fits(key: str, complaint: Callable[[CN], str | None]) -> Rule:
-    """A key's value goes with the other keys of the node; the complaint says why not, and is None if it does."""
+    """Requires that a key's value is consistent with the node's other keys; complaint: returns the reason or None."""
 
     def rule(options: CN) -> Iterator[Problem]:
         if reason := complaint(options):
@@ -99,7 +99,7 @@ def below_one(keys: str) -> Rule:
 
 
 def leaves(node: CN, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Keys with dots and their values."""
+    """Yields dotted keys and their values."""
     for name, value in node.items():
         if isinstance(value, CN):
             yield from leaves(value, f"{prefix}{name}.")
@@ -108,7 +108,7 @@ def leaves(node: CN, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def value_of(options: CN, key: str) -> Any:
-    """The value of a key with dots; without a key, the options themselves."""
+    """Returns the value of a dotted key; for an empty key, the options themselves."""
     for part in filter(None, key.split(".")):
         options = options[part]
     return options

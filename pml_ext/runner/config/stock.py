@@ -1,4 +1,4 @@
-"""Configs and examples that come with the package: in a clone its own folders, in a wheel copies in pml_ext/shipped."""
+"""Bundled configs and examples: folders of the repository in a clone, copies in pml_ext/shipped in a wheel."""
 
 import ast
 import json
@@ -10,54 +10,54 @@ from pml_ext._errors import UserError
 from pml_ext._files import write_atomically
 from pml_ext._names import hint
 
-_PACKAGE = Path(__file__).resolve().parents[2]  # resolved, as the paths of bases are
+_PACKAGE = Path(__file__).resolve().parents[2]  # resolved, like the paths of bases
 _SHIPPED = _PACKAGE / "shipped"
 _ROOT = _SHIPPED if _SHIPPED.is_dir() else _PACKAGE.parent
-# They write the tables, the schema and the wheel of the repository.
+# Scripts that write the repository's tables, schema and wheel; not listed as examples.
 OF_THE_REPOSITORY = ("build_wheel", "first_run", "readme_tables", "threshold_schema")
 
 
 class Stock(NamedTuple):
-    """Files of one kind, which a command of `pml-ext` lists."""
+    """Bundled files of one kind, which a `pml-ext` command lists."""
 
     command: str
     folder: Path
     patterns: tuple[str, ...]
 
     def find(self, name: str) -> Path | None:
-        """The file of a name such as Market1501/bagtricks_R50.yml, with or without the folder's name before it."""
+        """Returns the file with a name such as Market1501/bagtricks_R50.yml, with or without the folder's name."""
         path = self.folder / Path(name.removeprefix(f"{self.folder.name}/"))
         return path if not Path(name).is_absolute() and ".." not in path.parts and os.path.isfile(path) else None
 
     def names(self) -> list[str]:
-        """The files in the list, those for own images first."""
+        """Returns the names of the files, configs for your own images first."""
         paths = [path for pattern in self.patterns for path in self.folder.glob(pattern)]
         listed = [path for path in paths if not path.stem.startswith(("Base-", *OF_THE_REPOSITORY))]
         names = sorted(path.relative_to(self.folder).as_posix() for path in listed)
         return sorted(names, key=lambda name: not name.startswith("OwnImages/"))
 
     def listing(self) -> str:
-        """A line for each file: its name, and what it is."""
+        """Returns a line for each file: its name and description."""
         names = self.names()
         width = max(map(len, names), default=0)
         return "\n".join(f"{name:{width}}  {_about(self.folder / name)}".rstrip() for name in names)
 
     def copy(self, name: str, folder: Path) -> list[Path]:
-        """Copy a file and its bases, in their own subfolders.
+        """Copies a file and its bases, keeping their subfolders.
 
         Returns:
             The paths of the copies, the file itself first.
         Raises:
-            UserError: there is no such file, or a copy with other text exists.
+            UserError: there is no such file, or the target exists with different content.
         """
         source = self.find(name)
         if source is None:
-            raise UserError(f"no {name} among `pml-ext {self.command}`{hint(name, self.names(), str)}")
+            raise UserError(f"{name} is not in the list of `pml-ext {self.command}`{hint(name, self.names(), str)}")
         copies = []
         while source is not None:
             copy, content = folder / source.relative_to(self.folder), source.read_bytes()
             if copy.exists() and copy.read_bytes() != content:
-                raise UserError(f"{copy} is there already, with other text: remove it, or name another folder")
+                raise UserError(f"{copy} already exists with different content: remove it, or choose another folder")
             copy.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(copy, content)
             copies.append(copy)
@@ -66,7 +66,7 @@ class Stock(NamedTuple):
 
 
 def _about(path: Path) -> str:
-    """A config's first comment, a notebook's title or the first line of a script's docstring."""
+    """Returns a config's first comment, a notebook's title or the first line of a script's docstring."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".yml":
         return next((line.lstrip("# ") for line in text.splitlines() if line.startswith("#")), "")
@@ -78,7 +78,7 @@ def _about(path: Path) -> str:
 def _base(config: Path) -> Path | None:
     if config.suffix != ".yml":
         return None
-    import yaml  # of the extra `runner`; a list needs none of it
+    import yaml  # only in the extra `runner`, which listing does not need
 
     base = yaml.safe_load(config.read_text(encoding="utf-8")).get("_BASE_")
     return (config.parent / base).resolve() if base else None

@@ -1,4 +1,4 @@
-"""One YAML file as a tree of keys: data only, whatever the file says."""
+"""Reads a YAML file as a tree of keys; loads plain data only, never Python objects."""
 
 import reprlib
 from pathlib import Path
@@ -15,24 +15,24 @@ _short.maxlevel, _short.maxstring, _short.maxother = 2, 120, 120
 
 
 def shown(value: object) -> str:
-    """A value as a message shows it: its beginning, for a few hundred bytes of anchors can stand for gigabytes."""
+    """Shortens a value for a message: a few hundred bytes of anchors can expand to gigabytes."""
     try:
         return _short.repr(value)
-    except ValueError as error:  # a number of thousands of digits
+    except ValueError as error:  # an integer with thousands of digits
         return f"a value that cannot be shown ({error})"
 
 
 def read_tree(path: Path, *, named_by: str = "") -> tuple[dict[str, Any], list[str]]:
-    """The mapping in a YAML file, and a line for each key that is there twice; a UserError where there is no mapping.
+    """Returns the mapping in a YAML file, and a line for each duplicate key. Raises UserError if it has no mapping.
 
-    named_by: for the message about a file that cannot be read.
+    named_by: where the file is referenced, for the error if it cannot be read.
     """
     try:
         text = read_regular(path).decode("utf-8")
-    except (OSError, ValueError) as error:  # the latter: bytes that are no text, a NUL in the name
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the name
         near = closest_path(path) if isinstance(error, FileNotFoundError) else None
         hint = f"; did you mean {near}?" if near else ""
-        hint += " (`pml-ext configs` lists those that come with pml_ext)" if not near and not named_by else ""
+        hint += " (`pml-ext configs` lists the bundled ones)" if not near and not named_by else ""
         raise UserError(f"cannot read config file {shown(str(path))[1:-1]}{named_by}: {error}{hint}") from error
     try:
         loader = _StrictLoader(text)
@@ -47,7 +47,7 @@ def read_tree(path: Path, *, named_by: str = "") -> tuple[dict[str, Any], list[s
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that finds duplicate keys (the last would win unseen) and knows a plain tuple tag."""
+    """SafeLoader that reports duplicate keys (SafeLoader silently uses the last one) and accepts the tuple tag."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

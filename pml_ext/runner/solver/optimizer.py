@@ -1,4 +1,4 @@
-"""Optimizer and gradient clipping, with FastReID's keys and their meanings."""
+"""Optimizer and gradient clipping, with FastReID's keys and semantics."""
 
 import torch
 from torch import Tensor, nn
@@ -10,23 +10,23 @@ from pml_ext._ops.distributed import norm_over_ranks
 from pml_ext.runner.config.part_keys import arguments_from, construct
 from pml_ext.runner.registry import OPTIMIZER_REGISTRY
 
-_NORM_TYPES = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)  # the first: batch and instance norms
+_NORM_TYPES = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)  # _NormBase: batch and instance norms
 
-# Of torch.optim: all that take rates and decays by group and train dense weights without a closure.
+# All optimizers of torch.optim with rates and decays per group that train dense weights without a closure.
 for _name in ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop"):
     OPTIMIZER_REGISTRY.register(_name)(getattr(torch.optim, _name))
 OPTIMIZER_REGISTRY.register(flat="MOMENTUM NESTEROV")(torch.optim.SGD)
 
-# A fifth of the time of Adam's separate passes over ResNet-50 on one core.
+# A fused Adam step on ResNet-50 takes a fifth of the time on one core.
 _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
 
 def build_optimizer(options: CN, model: nn.Module) -> torch.optim.Optimizer:
-    """SOLVER.OPT over the trainable parameters, with the rates and decays of biases, norms and heads.
+    """Builds SOLVER.OPT for the trainable parameters, with separate rates and decays for biases, norms and heads.
 
-    A norm's bias counts as a bias, as in FastReID; what the losses train counts as heads, where FastReID has its class
-    weights. HEADS_LR_FACTOR has no effect on heads of other names (MGN's), as in FastReID. MOMENTUM and NESTEROV are
-    SGD's; a node with the optimizer's name has its other arguments.
+    A norm's bias counts as a bias, as in FastReID. Parameters of losses count as heads, like FastReID's class weights.
+    HEADS_LR_FACTOR has no effect on heads with other names (MGN's), as in FastReID. MOMENTUM and NESTEROV apply to SGD
+    only. A node with the optimizer's name holds its other arguments.
     """
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for module_name, module in model.named_modules():
@@ -44,22 +44,22 @@ def build_optimizer(options: CN, model: nn.Module) -> torch.optim.Optimizer:
     entry = OPTIMIZER_REGISTRY.entry(options.OPT)
     arguments = arguments_from(options, entry, {"lr": options.BASE_LR, "weight_decay": options.WEIGHT_DECAY})
     if entry.part in _FUSED:
-        # A fused step takes the scaler's factor out of the gradients itself, after they are clipped and logged.
+        # A fused step would divide by the scaler's factor itself, after gradients are clipped and logged.
         arguments["fused"] = not (options.AMP.ENABLED and options.AMP.DTYPE == "float16")
     by_rate = [{"params": p, "lr": rate, "weight_decay": decay} for (rate, decay), p in groups.items()]
     optimizer = construct(entry, OPTIMIZER_REGISTRY.key, by_rate, **arguments)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise UserError(
             f"SOLVER.OPT: {entry.name} of {entry.module} must be a torch.optim.Optimizer; "
-            f"it makes a {type(optimizer).__name__}"
+            f"it returns a {type(optimizer).__name__}"
         )
     return optimizer
 
 
 def fit_restored_state(optimizer: torch.optim.Optimizer) -> None:
-    """Give each state the memory layout of its weights: fused steps walk both side by side and check no layout.
+    """Gives each state the memory layout of its weights: fused steps assume equal layouts without checking.
 
-    A checkpoint can be of another layout, and of a run whose steps could be fused.
+    A checkpoint may have another layout, or come from a run with fused steps that this run cannot use.
     """
     for group in optimizer.param_groups:
         if not optimizer.defaults.get("fused"):
@@ -72,11 +72,11 @@ def fit_restored_state(optimizer: torch.optim.Optimizer) -> None:
 
 @torch.no_grad()
 def clip_gradients(options: CN, parameter: nn.Parameter, *, ranks: ProcessGroup | None = None) -> None:
-    """As in FastReID one parameter at a time: its values, or the norm of its gradient (SOLVER.CLIP_GRADIENTS).
+    """Clips the values or the norm of one parameter's gradient, as in FastReID (SOLVER.CLIP_GRADIENTS).
 
-    ranks: those that each have a part of the parameter; the norm is that of all parts.
+    ranks: process group whose ranks each hold a part of the parameter; the norm is over all parts.
     """
-    if not options.ENABLED or parameter.grad is None:  # frozen, or without a part in the loss
+    if not options.ENABLED or parameter.grad is None:  # frozen, or not used by the loss
         return
     if parameter.grad.is_sparse:
         parameter.grad = parameter.grad.coalesce()

@@ -1,11 +1,11 @@
-"""The names that a config's SOLVER can hold, and what its values must be."""
+"""Rules for the names and values in a config's SOLVER."""
 
 from typing import Literal
 
 from pml_ext.runner.config.rules import Rule, at_least_one, below_one, must, not_negative, one_of, positive
 
 AMP_TYPES: dict[str, Literal["16-mixed", "bf16-mixed"]] = {"float16": "16-mixed", "bfloat16": "bf16-mixed"}
-"""Lightning's names of them."""
+"""SOLVER.AMP.DTYPE -> Lightning's name."""
 
 SOLVER_RULES: list[Rule] = [
     one_of("AMP.DTYPE", AMP_TYPES),
@@ -17,7 +17,7 @@ SOLVER_RULES: list[Rule] = [
     must("CLIP_GRADIENTS.NORM_TYPE", "must be above 0; inf is the largest value", lambda value: value > 0),
     below_one("MOMENTUM"),
     not_negative(
-        # torch's optimizers accept negative rates and decays of groups
+        # torch's optimizers accept negative rates and decays in groups
         "HEADS_LR_FACTOR BIAS_LR_FACTOR WEIGHT_DECAY WEIGHT_DECAY_NORM WEIGHT_DECAY_BIAS ETA_MIN_LR DELAY_EPOCHS "
         "WARMUP_FACTOR WARMUP_ITERS WARMUP_EPOCHS FREEZE_ITERS FREEZE_EPOCHS CHUNK CHECKPOINT_STEPS"
     ),
@@ -29,7 +29,7 @@ SOLVER_RULES: list[Rule] = [
     ),
     must(
         "WARMUP_ITERS WARMUP_EPOCHS",
-        "OneCycleLR begins with a warm-up of its own; set 0",
+        "OneCycleLR has its own warm-up; set 0",
         lambda value: value == 0,
         where=lambda options: options.SCHED == "OneCycleLR",
     ),

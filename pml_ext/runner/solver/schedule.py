@@ -1,4 +1,4 @@
-"""The learning rate of every step, with FastReID's keys and their meanings."""
+"""Learning rate schedules, with FastReID's keys and semantics."""
 
 import math
 from bisect import bisect_right
@@ -13,14 +13,14 @@ from pml_ext._errors import UserError
 from pml_ext.runner.config.part_keys import arguments_from, construct
 from pml_ext.runner.registry import SCHEDULER_REGISTRY
 
-# The package's own schedules keep the rate during the warm-up, whose factor `build_schedule` multiplies in.
+# The schedules of this package keep the rate constant during the warm-up; `build_schedule` multiplies by its factor.
 
 
 @SCHEDULER_REGISTRY.register("MultiStepLR", flat="GAMMA STEPS DELAY_EPOCHS")
 def multi_step(
     optimizer: Optimizer, steps_per_epoch: int, warmup_steps: int, gamma: float, steps: list[int], delay_epochs: int
 ) -> LRScheduler:
-    """× GAMMA after each of STEPS epochs, counted from the end of the warm-up."""
+    """Multiplies the rate by GAMMA after each of STEPS epochs, counted from the end of the warm-up."""
 
     def factor(epochs: int, rate: float) -> float:
         return float(gamma ** bisect_right(sorted(steps), epochs))
@@ -32,7 +32,7 @@ def multi_step(
 def cosine(
     optimizer: Optimizer, max_epochs: int, steps_per_epoch: int, warmup_steps: int, eta_min_lr: float, delay_epochs: int
 ) -> LRScheduler:
-    """Half a cosine from the end of the warm-up down to ETA_MIN_LR, a new rate every epoch."""
+    """Decays the rate along half a cosine from the end of the warm-up to ETA_MIN_LR, updated every epoch."""
     length = max(max_epochs - max(math.ceil(warmup_steps / steps_per_epoch), delay_epochs), 1)
 
     def factor(epochs: int, rate: float) -> float:
@@ -49,10 +49,10 @@ def _by_epochs(
     warmup_steps: int,
     delay_epochs: int,
 ) -> LRScheduler:
-    """A factor of each group's rate by the number of epochs since the warm-up and DELAY_EPOCHS.
+    """Multiplies each group's rate by a factor of the number of epochs since the warm-up and DELAY_EPOCHS.
 
-    FastReID's schedule moves at the end of every epoch that lies after the warm-up and after DELAY_EPOCHS. An epoch
-    that the warm-up only begins counts; the cosine's length leaves it out all the same.
+    FastReID's schedule advances at the end of every epoch after the warm-up and after DELAY_EPOCHS. The epoch in which
+    the warm-up ends counts, although the cosine's length excludes it.
     """
     before_first = max(warmup_steps // steps_per_epoch, delay_epochs)
 
@@ -72,7 +72,7 @@ def one_cycle(
     final_div_factor: float,
     cycle_momentum: bool,
 ) -> LRScheduler:
-    """torch's: up to the rate and down again, a new rate every iteration (ours)."""
+    """torch's OneCycleLR: up to the rate and down again, updated every iteration (ours)."""
     return OneCycleLR(
         optimizer,
         [group["lr"] for group in optimizer.param_groups],
@@ -85,7 +85,7 @@ def one_cycle(
 
 
 class WarmUp(LRScheduler):
-    """Multiplies the rates of a schedule by a factor of the step; the schedule itself never sees the product.
+    """Multiplies the rates of a schedule by a factor of the step; the schedule itself works on unmultiplied rates.
 
     The state is the schedule's, plus the number of steps.
     """
@@ -95,7 +95,7 @@ class WarmUp(LRScheduler):
         self._multiply()
 
     def step(self, epoch: int | None = None) -> None:
-        """The next iteration."""
+        """Advances to the next iteration."""
         self._set(self.schedule.get_last_lr())
         self.schedule.step()
         self.steps += 1
@@ -107,7 +107,7 @@ class WarmUp(LRScheduler):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         state = dict(state_dict)
         self.steps = state.pop("warm_up_steps")
-        self.schedule.load_state_dict(state)  # the optimizer's state has the rates
+        self.schedule.load_state_dict(state)  # the optimizer's state contains the rates
 
     def _multiply(self) -> None:
         self._set([rate * self.factor(self.steps) for rate in self.schedule.get_last_lr()])
@@ -119,15 +119,15 @@ class WarmUp(LRScheduler):
 
 
 def build_schedule(options: CN, optimizer: Optimizer, *, steps_per_epoch: int) -> LRScheduler:
-    """SOLVER.SCHED, times the warm-up; stepped once an iteration."""
+    """Builds SOLVER.SCHED multiplied by the warm-up; step it once per iteration."""
     entry = SCHEDULER_REGISTRY.entry(options.SCHED)
     warmup_steps = round(options.WARMUP_EPOCHS * steps_per_epoch) or options.WARMUP_ITERS
     given = {"max_epochs": options.MAX_EPOCH, "steps_per_epoch": steps_per_epoch, "warmup_steps": warmup_steps}
     schedule = construct(entry, SCHEDULER_REGISTRY.key, optimizer, **arguments_from(options, entry, given))
     if not isinstance(schedule, LRScheduler) or isinstance(schedule, ReduceLROnPlateau):
         raise UserError(
-            f"SOLVER.SCHED: {entry.name} of {entry.module} must give an LRScheduler of torch that is stepped without a "
-            f"metric; it gives a {type(schedule).__name__}"
+            f"SOLVER.SCHED: {entry.name} of {entry.module} must return an LRScheduler of torch that is stepped without "
+            f"a metric; it returns a {type(schedule).__name__}"
         )
     if not warmup_steps:
         return schedule
@@ -141,7 +141,7 @@ def build_schedule(options: CN, optimizer: Optimizer, *, steps_per_epoch: int) -
 
 
 def _warm_up(method: str, factor: float, done: float) -> float:
-    """Multiple of the rate with a share `done` of the warm-up behind."""
+    """Returns the factor of the rate after a share `done` of the warm-up."""
     if method == "constant":
         return factor
     return float(factor ** (1 - done)) if method == "exp" else factor * (1 - done) + done

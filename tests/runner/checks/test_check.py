@@ -85,7 +85,7 @@ def test_all_that_stops_a_file_is_named_in_one_order(tmp_path):
         ("TEST.BEST recall", "TEST.BEST = 'recall': Digits is measured by "),
         ("TEST.PATIENCE 2 SOLVER.MAX_EPOCH 5", "TEST.PATIENCE = 2: counts validations during training"),
         ("TEST.RERANK.ENABLED True TEST.RERANK.K2 21", "TEST.RERANK.K2 = 21: must be at most TEST.RERANK.K1, 20"),
-        ("SOLVER.SCHED OneCycleLR", "SOLVER.WARMUP_ITERS = 1000: OneCycleLR begins with a warm-up of its own"),
+        ("SOLVER.SCHED OneCycleLR", "SOLVER.WARMUP_ITERS = 1000: OneCycleLR has its own warm-up"),
         ("TEST.PRECISE_BN.ENABLED True TEST.PRECISE_BN.DATASET None", "PRECISE_BN.DATASET = 'None': unknown. Known"),
         # what constructors say
         (

@@ -56,13 +56,13 @@ def test_values_take_the_type_of_the_default(tmp_path, text, key, expected):
             "MODEL: {LOSES: {}}",
             r"c\.yml: unknown key MODEL\.LOSES; did you mean MODEL\.LOSSES\?",
         ),
-        ("SOLVER: 3", r"c\.yml: SOLVER holds the keys AMP.*got 3"),
+        ("SOLVER: 3", r"c\.yml: SOLVER must be a mapping of the keys AMP.*got 3"),
         ("SOLVER: {MAX_EPOCH: ten}", r"SOLVER\.MAX_EPOCH must be of type int, such as 120; got 'ten' of type str"),
         (
             'MODEL:\n  LOSSES:\n    NAME: ("CITLoss")',
             r'NAME must be of type tuple.*a tuple of one is written \("CITLoss",\)',
         ),
-        ("SOLVER: {STEPS: [a]}", r"SOLVER\.STEPS must hold float or int"),
+        ("SOLVER: {STEPS: [a]}", r"SOLVER\.STEPS must contain float or int"),
         ("SEED: !!python/object/apply:os.system ['true']", r"c\.yml: not a usable YAML file: could not determine"),
         ("- 1", r"c\.yml: expected a mapping of config keys; got list"),
         ("_BASE_: none.yml", r"cannot read config file .*none\.yml \(_BASE_ of .*c\.yml\)"),
@@ -85,14 +85,14 @@ def test_every_mistake_is_named_at_once(tmp_path):
         f"{tmp_path}/c.yml: unknown key MODEL.HEADS.NECK",
         "the command line: unknown key SOLVER.LR",
         f"{tmp_path}/c.yml: MODEL.HEADS.SCALE must be of type float",
-        f"{tmp_path}/c.yml: MODEL.BACKBONE holds the keys ",
+        f"{tmp_path}/c.yml: MODEL.BACKBONE must be a mapping of the keys ",
     ]
     for line, start in zip(str(caught.value).splitlines(), starts, strict=True):
         assert line.startswith(start)
 
 
 def test_overrides_come_in_pairs(tmp_path):
-    with pytest.raises(UserError, match="KEY VALUE pairs; got an odd number of words: SEED"):
+    with pytest.raises(UserError, match="KEY VALUE pairs; got an odd number of arguments: SEED"):
         load_config(write(tmp_path / "c.yml", ""), ["SEED"])
 
 
@@ -107,8 +107,8 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 # text, what the message says
 HOSTILE = {
-    "aliases that stand for 9^9 words": (f"{BOMB}MODEL: {{HEADS: *i}}", "MODEL.HEADS holds the keys"),
-    "an alias of itself": ("SOLVER: {STEPS: &s [*s]}", "SOLVER.STEPS must hold float or int"),
+    "aliases that stand for 9^9 words": (f"{BOMB}MODEL: {{HEADS: *i}}", "MODEL.HEADS must be a mapping of the keys"),
+    "an alias of itself": ("SOLVER: {STEPS: &s [*s]}", "SOLVER.STEPS must contain float or int"),
     "a 13th month": ("SEED: 2021-13-45", "not a usable YAML file: month must be"),
     "5,000 digits": (f"SEED: {'9' * 5000}", "not a usable YAML file"),
     "deep nesting": ("[" * 20_000, "not a usable YAML file: maximum recursion depth"),
@@ -206,7 +206,7 @@ def test_mistakes_elsewhere_are_one_warning(config, caplog):
         load_for_embedding(config, overrides)
     (record,) = caplog.records
     said = record.getMessage()
-    assert said.startswith("not needed to embed, so left out: ")
+    assert said.startswith("ignored, because embedding does not need it: ")
     assert all(key in said for key in ("SOLVER.NEW", "KD.EMA.ENABLED", "MODEL.LOSSES.MINE"))
 
 
@@ -215,7 +215,7 @@ def test_mistakes_elsewhere_are_one_warning(config, caplog):
     [
         ("MODEL.NECK", "1", "unknown key MODEL.NECK"),
         ("TEST.FLIP.ENABLED", "perhaps", "TEST.FLIP.ENABLED must be of type bool"),
-        ("INPUT", "3", "INPUT holds the keys"),
+        ("INPUT", "3", "INPUT must be a mapping of the keys"),
     ],
 )
 def test_mistakes_in_what_is_needed_are_errors(config, key, value, message):
@@ -251,7 +251,7 @@ def test_a_copy_brings_its_bases_and_loads_alike(tmp_path, capsys):
     assert copies[0] == tmp_path / name and tmp_path / "Base-bagtricks.yml" in copies
     assert load_config(copies[0]) == load_config(name)
     copies[0].write_text("SEED: 3\n")
-    with pytest.raises(UserError, match="is there already, with other text"):
+    with pytest.raises(UserError, match="already exists with different content"):
         CONFIGS.copy(name, tmp_path)
 
 
@@ -259,7 +259,7 @@ def test_an_unknown_name_says_which_is_close(capfd):
     assert main(["copy", "Market1501/bagtrick_R50.yml"]) == 2
     assert "did you mean Market1501/bagtricks_R50.yml" in capfd.readouterr().err
     assert main(["check-config", "none/such.yml"]) == 1
-    assert "`pml-ext configs` lists those that come with pml_ext" in capfd.readouterr().out
+    assert "`pml-ext configs` lists the bundled ones" in capfd.readouterr().out
 
 
 def test_examples_are_listed_and_copied_alike(tmp_path, capsys):

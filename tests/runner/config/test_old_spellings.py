@@ -136,7 +136,7 @@ def test_an_old_spelling_means_what_it_meant(tmp_path, name):
 
 def test_todays_spelling_keeps_todays_defaults(tmp_path):
     read = read_config(_written(tmp_path, "MODEL: {BACKBONE: {DEPTH: 50x}, FREEZE_LAYERS: ['']}\nSOLVER: {SWA: {}}"))
-    assert read.notes == [f"{tmp_path / 'c.yml'}: SOLVER.SWA asks for nothing and is left out"]
+    assert read.notes == [f"{tmp_path / 'c.yml'}: SOLVER.SWA has no effect and is ignored"]
     assert not read.cfg.INPUT.FLIP.ENABLED
     assert read_config(_written(tmp_path, "INPUT: {FLIP: {ENABLED: True}}")).notes == []
 
@@ -168,18 +168,21 @@ def test_each_replacement_is_said_once(tmp_path, caplog):
         load_config(_written(tmp_path, text))
     file = tmp_path / "c.yml"
     assert caplog.messages[:3] == [
-        f"{file}: INPUT.DO_PAD is INPUT.PADDING.ENABLED True today",
-        f"{file}: INPUT.REA.MEAN is INPUT.REA.VALUE [1.0, 2.0, 3.0] today",
-        f"{file}: MODEL.HEADS.POOL_LAYER 'avgpool' is MODEL.HEADS.POOL_LAYER 'GlobalAvgPool' today",
+        f"{file}: INPUT.DO_PAD is now INPUT.PADDING.ENABLED True",
+        f"{file}: INPUT.REA.MEAN is now INPUT.REA.VALUE [1.0, 2.0, 3.0]",
+        f"{file}: MODEL.HEADS.POOL_LAYER 'avgpool' is now MODEL.HEADS.POOL_LAYER 'GlobalAvgPool'",
     ]
-    assert caplog.messages[3].startswith("keys that are not set have the defaults of FastReID before 1.1: INPUT.FLIP")
+    assert caplog.messages[3].startswith("missing keys have the defaults of FastReID before 1.1: INPUT.FLIP")
     assert len(caplog.messages) == 4
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("SOLVER: {SWA: {ENABLED: True}}", "SOLVER.SWA = {'ENABLED': True}: stochastic weight averaging is not built"),
+        (
+            "SOLVER: {SWA: {ENABLED: True}}",
+            "SOLVER.SWA = {'ENABLED': True}: stochastic weight averaging is not supported",
+        ),
         ("MODEL: {OPEN_LAYERS: [layer4]}", "MODEL.OPEN_LAYERS = ['layer4']: must be backbone, heads or both"),
         ("INPUT: {DO_PAD: 3}", "INPUT.PADDING.ENABLED must be of type bool"),
         ("DATALOADER: {PK_SAMPLER: maybe}", "unknown key DATALOADER.PK_SAMPLER. Known"),
@@ -201,14 +204,14 @@ def _written(folder, text):
 
 def test_fastretris_recalls_are_ranks_and_change_nothing_else(tmp_path):
     read = read_config(_written(tmp_path, "TEST: {RECALLS: [1, 2, 4]}"))
-    assert read.notes == [f"{tmp_path / 'c.yml'}: TEST.RECALLS is TEST.RANKS [1, 2, 4] today"]
+    assert read.notes == [f"{tmp_path / 'c.yml'}: TEST.RECALLS is now TEST.RANKS [1, 2, 4]"]
     assert read.cfg == loaded(tmp_path, "plain.yml", "TEST: {RANKS: [1, 2, 4]}"), "no old default comes with it"
 
 
 def test_an_old_spelling_on_the_command_line_does_not_make_a_file_old():
     name = "Market1501/bagtricks_R50.yml"
     plain, deep = load_config(name), read_config(name, ["MODEL.BACKBONE.DEPTH", "101"])
-    assert deep.notes == ["the command line: MODEL.BACKBONE.DEPTH '101' is MODEL.BACKBONE.DEPTH '101x' today"]
+    assert deep.notes == ["the command line: MODEL.BACKBONE.DEPTH '101' is now MODEL.BACKBONE.DEPTH '101x'"]
     deep.cfg.defrost()
     deep.cfg.MODEL.BACKBONE.DEPTH = "50x"
     assert deep.cfg == plain
