@@ -161,12 +161,12 @@ HOSTILE_PICKLES: dict[str, tuple[bytes, str]] = {
     "objects": (object_dtype(), "got 1 images for 1 pairs"),
     "a far field": (far_field(), "got 1 images for 1 pairs"),
     "no content": (b"\x80\x03(](" + _ARRAY + b"e](\x88et.", "got 1 images for 1 pairs"),
-    "a command": (pickle.dumps(([Command()], [True])), r"it asks for posix\.system, and only arrays and bytes"),
+    "a command": (pickle.dumps(([Command()], [True])), r"it contains posix\.system, but only arrays and bytes"),
     "three images": (pickle.dumps(([b"image"] * 3, [True])), "expected two images a pair; got 3 images for 1 pairs"),
     "texts": (pickle.dumps((["no bytes"] * 2, [True])), "an image must be bytes; got str"),
     "a cut file": (pickle.dumps(([b"image"] * 2, [True]))[:-4], "or damaged"),
     "an attribute for a function": (b"c_codecs\nencode\n}Vx\nK\x01sb.", "or damaged"),
-    "an instance": (b"\x80\x03(ios\nsystem\n.", r"it asks for os\.system"),
+    "an instance": (b"\x80\x03(ios\nsystem\n.", r"it contains os\.system"),
     "depth": (deep(200_000), "or damaged"),
     "laughter": (laughter(), "or damaged"),
     "a far place": (b"\x80\x02]r\xff\xff\xff\x7f.", "or damaged"),
@@ -179,7 +179,10 @@ HOSTILE_PICKLES: dict[str, tuple[bytes, str]] = {
 DAMAGED: dict[str, tuple[Callable[[Path], Made], str]] = {
     "table: NUL": (table("path,identity,split\na\0b.png,1,train\n"), r"embedded null byte"),
     "table: more cells": (table("path,identity,split\n1.png,1,train,5\n"), r"Row #2: Expected 3 columns, got 4"),
-    "table: a column twice": (table("path,identity,split,path\n1,1,train,2\n"), "names a column twice: path, identity"),
+    "table: a column twice": (
+        table("path,identity,split,path\n1,1,train,2\n"),
+        "has a duplicate column: path, identity",
+    ),
     "table: pipe": (pipe_as_table, r"people\.csv cannot be read: .*not a regular file"),
     "table: not UTF-8": (
         table(b"path,identity,split\n\xff.png,1,train\n"),
@@ -189,19 +192,22 @@ DAMAGED: dict[str, tuple[Callable[[Path], Made], str]] = {
     "image: pipe": (pipe_as_image, r"pipe\.png cannot be read: .*not a regular file"),
     "image: cut": (image(encoded_image()[:-60]), r"bad\.png cannot be decoded"),
     **{
-        f"record: label {value}": (record([0.0, value]), rf"the identity of record 2 must be a whole .*; got {shown}")
+        f"record: label {value}": (
+            record([0.0, value]),
+            rf"the identity of record 2 must be an integer .*; got {shown}",
+        )
         for value, shown in ((np.nan, "nan"), (3e38, r"3e\+38"), (1.5, r"1\.5"), (-3.0, "-3"))
     },
     "record: a count of 10^10": (
         record([0.0, 1.0], header=[1e10, 1e10]),
         r"its first record announces 10000000000 images; its index has 2",
     ),
-    "record: empty index": (record([0.0], index=""), r"train\.rec holds no images"),
+    "record: empty index": (record([0.0], index=""), r"train\.rec contains no images"),
     "record: no number in the index": (record([0.0], index="0\t0\n1\t1.5\n"), r"train\.idx cannot be read"),
     "record: negative place": (record([0.0, 1.0], index="0\t-5\n1\t0\n"), "no record at byte -5"),
     "record: place beyond 2^63": (record([0.0], index=f"0\t{2**63}\n"), "no record at byte"),
     "record: pipe": (pipe_as_record, r"train\.rec cannot be read"),
-    "Omniglot: deflate": (archives(break_deflate), rf"{ARCHIVES[0]} is damaged \(.*\): fetch it again"),
+    "Omniglot: deflate": (archives(break_deflate), rf"{ARCHIVES[0]} is damaged \(.*\): download it again"),
     "Omniglot: password": (archives(encrypt), rf"{ARCHIVES[0]} is damaged \(.*encrypted"),
 }
 """name -> (maker, the message); the exit status is 2."""

@@ -262,7 +262,10 @@ SCHEDULER_REGISTRY.register()(ReduceLROnPlateau)
             "DATALOADER.CHANCE.SHARE must be set: chance of own_parts has no default for it",
         ),
         (["INPUT.FAILING.ENABLED", True], r"INPUT.FAILING: FAILING of own_parts: KeyError\(3\)"),
-        (["INPUT.SCALED.ENABLED", True], r"must turn a uint8 image \(1, H, W\).*; it gives torch.float32 \(1, 8, 8\)"),
+        (
+            ["INPUT.SCALED.ENABLED", True],
+            r"must map a uint8 image \(1, H, W\).*; it returned torch.float32 \(1, 8, 8\)",
+        ),
         (["SOLVER.OPT", "Momentum"], "SOLVER.MOMENTUM is already a key: register Momentum of own_parts with another"),
         (["SOLVER.OPT", "nothing"], "nothing of own_parts must be a torch.optim.Optimizer; it returns a NoneType"),
         (["SOLVER.ADAM.BETA", 0.9], "unknown key SOLVER.ADAM.BETA; did you mean SOLVER.ADAM.BETAS"),

@@ -1,4 +1,4 @@
-"""Data loaders of a run."""
+"""Data loaders for training and evaluation."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ Sample = dict[str, Any]
 """`images` (C, H, W), `targets` (the class), `camids`, `img_paths`, `rows`, and the data set's further columns."""
 
 TrainingSample = dict[str, Any]
-"""A Sample whose image lacks the transform's batch steps, with what these drew as `draws`."""
+"""A Sample before the transform's batch steps, with their random numbers as `draws`."""
 
 
 class LabelledImages(Dataset[Sample]):
@@ -38,7 +38,7 @@ class LabelledImages(Dataset[Sample]):
 
 
 class SeededImages(Dataset[TrainingSample]):
-    """What a sampler drew of an image set; the sampler's seed decides the transform's random numbers."""
+    """Samples drawn from an image set by a sampler, whose seeds determine the transform's random numbers."""
 
     def __init__(self, images: ImageSet, transform: Transform) -> None:
         self.images, self.labels, self.transform = images, images.labels, transform
@@ -62,17 +62,16 @@ def _columns(images: ImageSet, labels: np.ndarray, row: int) -> dict[str, Any]:
 
 
 def collate(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Images (B, C, H, W), numbers (B,), tensors (B, …), lists of all else; `draws` (B, K) of each step.
+    """Collates images to (B, C, H, W), numbers to (B,), tensors to (B, …), all else to lists; `draws` (B, K) per step.
 
-    Images lie in memory as decoders give them, (B, H, W, C): turning them round takes the worker as long as all else
-    that it does to them.
+    Images keep the decoders' memory layout, (B, H, W, C): converting it would double the worker's time.
     """
     batch: dict[str, Any] = {}
     for name in samples[0]:
         try:
             values = [sample[name] for sample in samples]
         except KeyError:
-            raise UserError(f"the data set gives the column {name} to some images of a batch only") from None
+            raise UserError(f"the data set returns the column {name} for some images of a batch only") from None
         if name == "images":
             batch[name] = default_collate([image.permute(1, 2, 0) for image in values]).permute(0, 3, 1, 2)
         elif name == "draws":
@@ -88,15 +87,15 @@ def _workers(options: CN) -> dict[str, Any]:
     if not options.NUM_WORKERS:
         return {"num_workers": 0}  # torch refuses the others without workers
     ahead = {"prefetch_factor": options.PREFETCH_FACTOR, "worker_init_fn": outlive_sigterm}
-    # To start eight processes takes 0.3 s of each epoch, and as much of each part of a test set.
+    # Starting eight processes would take 0.3 s in each epoch and for each part of a test set.
     return {"num_workers": options.NUM_WORKERS, "persistent_workers": True, **ahead}
 
 
 def outlive_sigterm(_: int) -> None:
-    """Let only the parent end this worker by SIGTERM.
+    """Ignores SIGTERM in this worker unless the parent sent it.
 
-    Schedulers send it to all processes at once; the run still needs this one to come to its checkpoint. Where the
-    system does not say who has sent a signal (macOS), the worker ends.
+    Schedulers send SIGTERM to all processes at once, but the run needs its workers until it has saved a checkpoint. If
+    the system does not report a signal's sender (macOS), the worker ends.
     """
     if hasattr(signal, "sigwaitinfo"):
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -112,7 +111,7 @@ def _end_by_parent() -> None:
 def train_loader(
     options: CN, images: ImageSet, transform: Transform, *, batch_size: int, seed: int, rank: int, world_size: int
 ) -> DataLoader[TrainingSample]:
-    """This rank's part of every joint batch, of batch_size images; the same for any number of workers."""
+    """Returns a loader of this rank's share of every joint batch of batch_size images; equal for any NUM_WORKERS."""
     sampler = build_sampler(options, images, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size)
     return DataLoader(
         SeededImages(images, transform),
@@ -127,9 +126,9 @@ def train_loader(
 def evaluation_loader(
     options: CN, images: ImageSet, transform: Transform, *, batch_size: int, rank: int, world_size: int
 ) -> DataLoader[Sample]:
-    """Every world_size-th image, from this rank's on: no image twice, none left out. batch_size is of one rank.
+    """Returns a loader of every world_size-th image, starting at `rank`: each image is on exactly one rank.
 
-    UserError, on all ranks: fewer images than ranks, of which one would have no embeddings to give to the first.
+    batch_size is per rank. Raises UserError on all ranks if there are fewer images than ranks.
     """
     if len(images) < world_size:
         raise UserError(

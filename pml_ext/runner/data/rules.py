@@ -1,4 +1,4 @@
-"""What the values under a config's INPUT, DATASETS and DATALOADER can be, and what its names of data sets mean."""
+"""Rules for a config's INPUT, DATASETS and DATALOADER, and the resolution of its data set names."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -11,17 +11,17 @@ from pml_ext.runner.registry import DATASET_REGISTRY
 
 INTERPOLATIONS = ("bicubic", "bilinear", "nearest")
 OF_IMAGES = ("TrainingSampler", "ImbalancedDatasetSampler")
-"""Samplers that do not choose by identity."""
+"""Samplers that draw images regardless of identity."""
 BY_IDENTITY = ("NaiveIdentitySampler", "BalancedIdentitySampler", "UniformIdentitySampler")
-"""Samplers of P identities with NUM_INSTANCE images each."""
+"""Samplers that draw P identities with NUM_INSTANCE images each."""
 OWN_DATA = {
     "file:": "file:<table>, a .csv or .parquet with the columns path (inside the table's folder), identity, camera, "
     "split",
     "folder:": "folder:<path>, images in a folder per class: split into training and test classes (DATASETS.SPLIT), or "
     "in sub-folders train and val (or test), or train, query and gallery",
 }
-"""Names with a path in them, which is looked for in the current folder and then in DATASETS.ROOT."""
-_SMALLEST, _LARGEST = 4, 2**16  # side of an image in pixels; of one pixel nothing is left
+"""Prefixes of names that contain a path, relative to the current folder or else to DATASETS.ROOT."""
+_SMALLEST, _LARGEST = 4, 2**16  # side of an image in pixels; networks downsample a single pixel to nothing
 _AS_OWN_DATA = (
     "To use your own data, pass file:people.csv (a table) or folder:PATH (a folder per class), see `pml-ext list "
     "datasets`; --dataset NAME=file:people.csv keeps a name"
@@ -29,7 +29,7 @@ _AS_OWN_DATA = (
 
 
 def aliases_of(entries: Iterable[object]) -> dict[str, str]:
-    """DATASETS.ALIASES: name -> what it stands for, of entries NAME=file:people.csv or NAME=folder:path.
+    """Returns name -> target of DATASETS.ALIASES, whose entries are NAME=file:people.csv or NAME=folder:path.
 
     >>> aliases_of(["NAIC=file:naic/people.csv"])
     {'NAIC': 'file:naic/people.csv'}
@@ -39,7 +39,7 @@ def aliases_of(entries: Iterable[object]) -> dict[str, str]:
 
 
 def read_as(name: str, aliases: Iterable[object]) -> str:
-    """What a name of DATASETS.NAMES or TESTS is read as: itself, or what DATASETS.ALIASES says."""
+    """Returns the target of a name in DATASETS.NAMES or TESTS if it is an alias, otherwise the name."""
     return aliases_of(aliases).get(name, name)
 
 
@@ -67,7 +67,7 @@ INPUT_RULES: list[Rule] = [
 
 
 def data_set(key: str, name: str, aliases: Mapping[str, str]) -> Iterator[Problem]:
-    """The problem with a key that names a data set, by itself or by an alias."""
+    """Yields a problem if `name` is neither a known data set nor an alias."""
     is_own = name in aliases or name.startswith(tuple(OWN_DATA))
     if not is_own and name not in DATASET_REGISTRY:
         yield Problem(key, name, f"unknown{hint(name, DATASET_REGISTRY)}. {_AS_OWN_DATA}")
@@ -77,7 +77,7 @@ def _names(options: CN) -> Iterator[Problem]:
     for key in ("NAMES", "TESTS"):
         names = options[key]
         if not names or len(set(names)) < len(names):
-            yield Problem(key, names, "must name one or more different data sets")
+            yield Problem(key, names, "must be one or more different data sets")
         for name in dict.fromkeys(names):
             yield from data_set(key, name, aliases_of(options.ALIASES))
 
@@ -89,7 +89,7 @@ def _aliases(options: CN) -> Iterator[Problem]:
         if not name or not target.startswith(tuple(OWN_DATA)):
             yield Problem("ALIASES", entry, "must be NAME=file:people.csv or NAME=folder:path")
     if len(aliases_of(entries)) < len(entries):
-        yield Problem("ALIASES", list(entries), "must name each data set once")
+        yield Problem("ALIASES", list(entries), "must contain each name once")
 
 
 DATASETS_RULES: list[Rule] = [
@@ -101,7 +101,9 @@ DATASETS_RULES: list[Rule] = [
 DATALOADER_RULES: list[Rule] = [
     at_least_one("NUM_INSTANCE"),
     must(
-        "SET_WEIGHT", "is of SetReWeightSampler, which is not built: FastReID's gives no batch", lambda value: not value
+        "SET_WEIGHT",
+        "belongs to SetReWeightSampler, which is not supported: FastReID's yields no batch",
+        lambda value: not value,
     ),
     not_negative("NUM_WORKERS"),
     at_least_one("PREFETCH_FACTOR"),

@@ -1,6 +1,6 @@
-"""How the joint batches of an epoch are drawn (DATALOADER.SAMPLER_TRAIN), and each rank's part of them.
+"""Samplers of joint batches (DATALOADER.SAMPLER_TRAIN), and each rank's share of a batch.
 
-A sampler is called with (items, batch_size, instances, random) and yields lists of rows. It registers by a decorator.
+A sampler is called with (items, batch_size, instances, random) and yields lists of rows. A decorator registers it.
 """
 
 import copy
@@ -21,12 +21,12 @@ from pml_ext.runner.data.datasets.image_set import ImageSet
 from pml_ext.runner.registry import SAMPLER_REGISTRY
 
 Batches = Iterator[list[int]]
-"""Joint batches of rows, without end."""
+"""Infinite iterator over joint batches of rows."""
 Random = np.random.Generator
 
 
 class Members:
-    """The rows of each identity, in the order of the identities: views of one array, and no object an identity."""
+    """The rows of each identity, in identity order, as views of one array instead of an object per identity."""
 
     def __init__(self, labels: np.ndarray) -> None:
         """labels: (N,) class ids."""
@@ -42,20 +42,19 @@ class Members:
         return self._rows[end - self.sizes[identity] : end]
 
     def copy(self) -> "Members":
-        """One whose rows can be shuffled."""
-        own = copy.copy(self)
-        own._rows = self._rows.copy()
-        return own
+        """Returns a copy whose rows can be shuffled."""
+        members = copy.copy(self)
+        members._rows = self._rows.copy()
+        return members
 
     def draw(self, identities: np.ndarray, random: Random) -> np.ndarray:
-        """A row of each of the identities, all of its rows equally likely."""
+        """Returns a random row of each of the identities; its rows are equally likely."""
         rows: np.ndarray = self._rows[self._ends[identities] - 1 - random.integers(self.sizes[identities])]
         return rows
 
 
 class Items(Sequence[tuple[Any, ...]]):
-    """The training set as samplers see it: (image name, identity, camera, *more) of each row, made when
-    asked for.
+    """The training set for samplers: (image name, identity, camera, *more) of each row, created on access.
 
     `labels` (N,) are class ids from 0 on, `cameras` (N,) integers.
     """
@@ -79,9 +78,9 @@ class Items(Sequence[tuple[Any, ...]]):
 
 @SAMPLER_REGISTRY.register("TrainingSampler")
 def shuffled(items: Items, batch_size: int, instances: int, random: Random) -> Batches:
-    """Every image once an epoch, shuffled.
+    """Draws every image once per epoch in random order.
 
-    The last images that fill no batch are left out; a set that is smaller than a batch repeats.
+    The last incomplete batch is dropped. A set that is smaller than a batch repeats.
     """
     while True:
         order = random.permutation(len(items))
@@ -91,7 +90,7 @@ def shuffled(items: Items, batch_size: int, instances: int, random: Random) -> B
 
 @SAMPLER_REGISTRY.register("ImbalancedDatasetSampler")
 def balanced_by_frequency(items: Items, batch_size: int, instances: int, random: Random) -> Batches:
-    """Images with replacement, identities equally likely."""
+    """Draws images with replacement, with equally likely identities."""
     members = items.members
     while True:
         yield members.draw(random.integers(len(members), size=batch_size), random).tolist()
@@ -99,9 +98,9 @@ def balanced_by_frequency(items: Items, batch_size: int, instances: int, random:
 
 @SAMPLER_REGISTRY.register("NaiveIdentitySampler")
 def identities_by_size(items: Items, batch_size: int, instances: int, random: Random) -> Batches:
-    """P×K, identities about as often as they have images.
+    """Draws P×K images, identities about in proportion to their number of images.
 
-    An identity with fewer than K unused images leaves the round, which ends when fewer than P are left.
+    An identity with fewer than K unused images leaves the round. The round ends when fewer than P are left.
     """
     count = _identities_a_batch(items.members, batch_size, instances)
     return _from_decks(items.members, count, instances, random, until_used_up=True)
@@ -109,10 +108,10 @@ def identities_by_size(items: Items, batch_size: int, instances: int, random: Ra
 
 @SAMPLER_REGISTRY.register("BalancedIdentitySampler")
 def identities_across_cameras(items: Items, batch_size: int, instances: int, random: Random) -> Batches:
-    """P×K, every identity once a round, images of different cameras.
+    """Draws P×K images, every identity once per round, from different cameras.
 
-    The K − 1 further images are of the first one's camera only where the identity was seen by no other, and repeat
-    where there are too few. Identities that fill no batch wait for the next round's shuffle.
+    The other K − 1 images are from other cameras than the first image, unless the identity has only one camera. They
+    repeat if there are too few. Identities that do not fill a batch are reshuffled in the next round.
     """
     members, cameras = items.members, items.cameras
     count = _identities_a_batch(members, batch_size, instances)
@@ -134,18 +133,18 @@ def identities_across_cameras(items: Items, batch_size: int, instances: int, ran
 
 @SAMPLER_REGISTRY.register("UniformIdentitySampler")
 def identities_equally_often(items: Items, batch_size: int, instances: int, random: Random) -> Batches:
-    """P×K, identities equally likely (ours).
+    """Draws P×K images, with equally likely identities (ours).
 
-    A deck that is used up is shuffled anew. With fewer than P identities, each is drawn equally often, or once more
-    than others. Source: Hermans et al., arXiv 1703.07737.
+    An exhausted deck is reshuffled. With fewer than P identities, their counts in a batch differ by at most one.
+    Source: Hermans et al., arXiv 1703.07737.
     """
     return _from_decks(items.members, batch_size // instances, instances, random, until_used_up=False)
 
 
 def _from_decks(members: Members, count: int, instances: int, random: Random, *, until_used_up: bool) -> Batches:
-    """`count` different identities a batch, each with the next K images of its deck, a shuffle of all its images.
+    """Draws `count` different identities per batch, each with the next K images of its deck, its shuffled images.
 
-    Fewer than K left over are skipped. Images repeat where an identity has fewer than K.
+    A remainder of fewer than K images is skipped. Images repeat if an identity has fewer than K.
     """
 
     def places_of_batch(remaining: int) -> list[int]:
@@ -172,7 +171,7 @@ def _from_decks(members: Members, count: int, instances: int, random: Random, *,
                 used[c] = start + instances
                 if until_used_up and start + 2 * instances > len(deck):
                     used_up.append(place)
-            # Moving the last into each gap takes 0.01 ms a batch of 128; np.setdiff1d took 30 ms of 500,000.
+            # Moving the last into each gap takes 0.01 ms per batch of 128; np.setdiff1d took 30 ms for 500,000.
             for place in sorted(used_up, reverse=True):
                 remaining -= 1
                 left[place] = left[remaining]
@@ -180,9 +179,9 @@ def _from_decks(members: Members, count: int, instances: int, random: Random, *,
 
 
 def _at_least(count: int, rows: np.ndarray) -> list[int]:
-    """The rows, over and over until there are `count` of them."""
-    whole: list[int] = np.tile(rows, max(1, -(-count // len(rows)))).tolist()
-    return whole
+    """Repeats the rows until there are at least `count` of them."""
+    repeated: list[int] = np.tile(rows, max(1, -(-count // len(rows)))).tolist()
+    return repeated
 
 
 def _identities_a_batch(members: Members, batch_size: int, instances: int) -> int:
@@ -196,18 +195,18 @@ def _identities_a_batch(members: Members, batch_size: int, instances: int) -> in
 
 
 class Drawn(NamedTuple):
-    """One sample of a batch: a row of the image set, and the seed of all that is random about it."""
+    """One sample of a batch: a row of the image set, and the seed of its transform."""
 
     row: int
     seed: int
 
 
 class JointBatchSampler(Sampler[list[Drawn]]):
-    """Batches of an epoch, a function of (seed, epoch) alone, split among ranks in order.
+    """Batches of an epoch, which depend only on (seed, epoch), split among ranks in order.
 
-    Concatenating the ranks' batches in rank order gives the batch that one process would draw. Every sample brings
-    its own seed, so that its transforms come out the same in whichever process it is loaded and after whichever others.
-    An epoch has `steps` batches; batch_size is of the joint batch.
+    Concatenating the ranks' batches in rank order gives the batch that a single process would draw. Every sample has
+    its own seed, so its transform does not depend on the process or on the samples loaded before it. An epoch has
+    `steps` batches; batch_size is the size of the joint batch.
     """
 
     def __init__(
@@ -222,11 +221,11 @@ class JointBatchSampler(Sampler[list[Drawn]]):
     ) -> None:
         self.draw, self.steps, self.seed = draw, steps, seed
         self.share, self.rank, self.epoch, self.first = batch_size // world_size, rank, 0, 0
-        # The loader takes a number from here each time it begins, instead of one of the model's.
+        # The loader draws its base seed from here and not from the model's generator.
         self.generator = torch.Generator()
 
     def set_epoch(self, epoch: int, *, first: int = 0) -> None:
-        """Draw the batches of an epoch from the first-th on; those before are drawn too, but not given out."""
+        """Sets the epoch and the first batch to yield; the batches before it are drawn and skipped."""
         self.epoch, self.first = epoch, first
 
     def __len__(self) -> int:
@@ -243,16 +242,16 @@ class JointBatchSampler(Sampler[list[Drawn]]):
 
 
 def steps_per_epoch(images: int, batch_size: int) -> int:
-    """Joint batches of an epoch: whole ones only, but at least one."""
+    """Returns the number of complete joint batches in an epoch, at least 1."""
     return max(1, images // batch_size)
 
 
 def build_sampler(
     options: CN, images: ImageSet, *, batch_size: int, seed: int, rank: int = 0, world_size: int = 1
 ) -> JointBatchSampler:
-    """The sampler that the options, DATALOADER of the config, name; batch_size is of the joint batch of all ranks.
+    """Builds the sampler of the options, DATALOADER of the config; batch_size is the size of the joint batch.
 
-    A first batch is drawn at once, for the sampler's errors.
+    Draws a first batch at once, so that the sampler's errors are raised here.
     """
     entry, items = SAMPLER_REGISTRY.entry(options.SAMPLER_TRAIN), Items(images)
     arguments = arguments_from(options, entry)
@@ -269,27 +268,27 @@ def build_sampler(
 
 
 def require_callable(options: CN) -> None:
-    """Raise a UserError if a sampler's keys are incomplete, or it cannot be called with what samplers are given."""
+    """Raises a UserError if a sampler's keys are incomplete, or if it does not accept the samplers' arguments."""
     entry = SAMPLER_REGISTRY.entry(options.SAMPLER_TRAIN)
     given = "items", "batch_size", "instances", "random"
     try:
         inspect.signature(entry.part).bind(*given, **arguments_from(options, entry))
     except TypeError as error:
         name = f"{SAMPLER_REGISTRY.key}: {entry.name} of {entry.module}"
-        raise UserError(f"{name} must take ({', '.join(given)}): {error}") from error
+        raise UserError(f"{name} must accept ({', '.join(given)}): {error}") from error
 
 
 def _checked(batches: Any, of: str, batch_size: int, images: int) -> Batches:
-    """The batches of a sampler; a UserError that begins with `of` for anything else."""
-    must = f"{of} must give lists of SOLVER.IMS_PER_BATCH = {batch_size} rows, each from 0 to {images - 1}, without end"
+    """Yields the batches of a sampler; raises a UserError that starts with `of` if one is not valid."""
+    must = f"{of} must yield lists of SOLVER.IMS_PER_BATCH = {batch_size} rows from 0 to {images - 1}, without end"
     if not isinstance(batches, Iterable):
-        raise UserError(f"{must}; it gave {batches!r:.100}")
+        raise UserError(f"{must}; it returned {batches!r:.100}")
     for batch in batches:
         try:
             rows = list(map(operator.index, batch))
         except TypeError as error:
-            raise UserError(f"{must}; it gave {batch!r:.100}") from error
+            raise UserError(f"{must}; it yielded {batch!r:.100}") from error
         if len(rows) != batch_size or min(rows) < 0 or max(rows) >= images:
-            raise UserError(f"{must}; it gave {len(rows)} rows: {rows!r:.100}")
+            raise UserError(f"{must}; it yielded {len(rows)} rows: {rows!r:.100}")
         yield rows
-    raise UserError(f"{must}; it gave no more batches")
+    raise UserError(f"{must}; it yielded no more batches")

@@ -1,6 +1,6 @@
-"""Image transforms in training, in FastReID's order; images stay bytes, and the model subtracts PIXEL_MEAN.
+"""Image transforms for training, in FastReID's order; images stay uint8, and the model subtracts PIXEL_MEAN.
 
-Each registers with its node below INPUT. Those of this file act in the order in which they stand here.
+Each is registered with its node below INPUT. The transforms of this file are applied in the order of their definition.
 """
 
 import math
@@ -24,30 +24,30 @@ from pml_ext.runner.config.part_keys import arguments_from, construct
 from pml_ext.runner.registry import TRANSFORM_REGISTRY, Entry
 
 Draws = Sequence[np.ndarray]
-"""What each step of a batch drew, (K,) of an image or (B, K) of a batch; arrays, because tensors go to the device."""
+"""Random numbers of each batch step, (K,) per image or (B, K) per batch; arrays, because tensors go to the device."""
 
 
 class BatchStep(ABC):
-    """A step that draws its random numbers where an image is read, and changes whole batches where the network is.
+    """A step that draws random numbers in the data loader and changes complete batches on the network's device.
 
-    What it does to an image is a function of the image and of what was drawn for it alone.
+    Its effect on an image depends only on that image and its random numbers.
     """
 
     def __init__(self, prob: float = 0.5) -> None:
-        """prob: of changing an image."""
+        """prob: probability of changing an image."""
         check_in_range(prob, 0, 1, "PROB")
         self.probability = prob
 
     @abstractmethod
     def draw(self, image: Tensor) -> np.ndarray:
-        """(K,) random numbers for an image (C, H, W), from torch's generator."""
+        """Returns (K,) random numbers for an image (C, H, W), from torch's generator."""
 
     @abstractmethod
     def apply(self, images: Tensor, draws: np.ndarray) -> Tensor:
-        """The images (B, C, H, W) in 0–255, changed as (B, K) numbers say."""
+        """Returns the images (B, C, H, W) in 0–255, changed according to the (B, K) random numbers."""
 
     def __call__(self, image: Tensor) -> Tensor:
-        """Both at once, of one image (C, H, W)."""
+        """Draws and applies the step for one image (C, H, W)."""
         return self.apply(image[None], self.draw(image)[None])[0]
 
 
@@ -55,9 +55,9 @@ Step = Callable[[Tensor], Tensor]
 
 
 class Transform:
-    """Steps in their order; the batch steps at their end wait for the device, so that bytes travel and not floats.
+    """A sequence of steps. The batch steps at its end run on the device, so that uint8 is copied there, not floats.
 
-    Called with an image (C, h, w) it does all steps at once. `prepare` and `finish` do the same in two places.
+    Calling it with an image (C, h, w) applies all steps. `prepare` and `finish` do the same in two stages.
     """
 
     def __init__(self, steps: Sequence[Step]) -> None:
@@ -67,13 +67,13 @@ class Transform:
         self.of_image, self.of_batch = list(steps[:end]), [s for s in steps[end:] if isinstance(s, BatchStep)]
 
     def prepare(self, image: Tensor) -> tuple[Tensor, Draws]:
-        """The steps before the batch steps, and what the batch steps drew."""
+        """Applies the steps before the batch steps; returns the image and the batch steps' random numbers."""
         for step in self.of_image:
             image = step(image)
         return image, [step.draw(image) for step in self.of_batch]
 
     def finish(self, images: Tensor, draws: Draws) -> Tensor:
-        """The batch steps on prepared images (B, C, H, W) and what was drawn for each."""
+        """Applies the batch steps to prepared images (B, C, H, W) with their random numbers."""
         for step, drawn in zip(self.of_batch, draws, strict=True):
             images = step.apply(images, drawn)
         return images
@@ -85,7 +85,7 @@ class Transform:
 
 @TRANSFORM_REGISTRY.register(node="AUTOAUG")
 class AutoAugment(v2.RandomApply):
-    """Applies AutoAugment, the ImageNet policy (torchvision's; its ranges of rotation and colour are the paper's)."""
+    """Applies AutoAugment with the ImageNet policy (torchvision's, with the paper's ranges of rotation and colour)."""
 
     def __init__(self, prob: float) -> None:
         super().__init__([v2.AutoAugment()], prob)
@@ -107,7 +107,7 @@ class RandomResizedCrop(v2.RandomResizedCrop):
 
 @TRANSFORM_REGISTRY.register(node="PADDING", keys={"SIZE": "padding"})
 class PadAndCrop:
-    """Pads every side, then crops to SIZE_TRAIN at random, as v2.Pad and RandomCrop.
+    """Pads every side, then crops to SIZE_TRAIN at random, like v2.Pad and RandomCrop.
 
     size_train: [height, width]. mode: constant (black), edge, reflect or symmetric.
     """
@@ -132,9 +132,9 @@ class PadAndCrop:
         return padded[..., top : top + self.size[0], left : left + self.size[1]]
 
     def _on_black(self, image: Tensor, top: int, left: int) -> Tensor:
-        """The part of `size` from (top, left) on, black outside of the image.
+        """Returns a crop of `size` at (top, left), black outside of the image.
 
-        Without a padded image in between, and in the layout of decoders, it takes a fraction of the time.
+        Much faster than padding first, because it creates no padded image and keeps the decoders' memory layout.
         """
         channels, height, width = image.shape
         part = image.new_zeros(*self.size, channels).permute(2, 0, 1)
@@ -148,10 +148,10 @@ class PadAndCrop:
 
 @TRANSFORM_REGISTRY.register(node="FLIP")
 class RandomFlip(BatchStep):
-    """Flips horizontally, as v2.RandomHorizontalFlip."""
+    """Flips horizontally, like v2.RandomHorizontalFlip."""
 
     def draw(self, image: Tensor) -> np.ndarray:
-        """Whether to mirror it."""
+        """Returns whether to mirror the image."""
         return np.array([torch.rand(1).item() < self.probability])
 
     def apply(self, images: Tensor, draws: np.ndarray) -> Tensor:
@@ -171,9 +171,9 @@ _HUE_SCALE = 255.999 / 255  # v2 turns [0, 1] into bytes by rounding 255.999 tim
 class ColourJitter(BatchStep):
     """Changes brightness, contrast, saturation and hue in random order.
 
-    Draws the random numbers of v2.ColorJitter. The batch becomes float32, of whole numbers. v2 computes the same ones
-    from bytes, but for 1 of 255 if saturation or hue round the other way: fewer than 1 in 1,000 values. Grey images
-    keep saturation and hue.
+    Draws the random numbers of v2.ColorJitter. The batch becomes float32 with integer values. They equal v2's results
+    on uint8, except that saturation or hue may round differently, by 1 of 255 in fewer than 1 in 1,000 values.
+    Saturation and hue of grey images are unchanged.
     """
 
     def __init__(self, prob: float, brightness: float, contrast: float, saturation: float, hue: float) -> None:
@@ -182,11 +182,11 @@ class ColourJitter(BatchStep):
         self.ranges = (ranges.brightness, ranges.contrast, ranges.saturation, ranges.hue)
 
     def __call__(self, image: Tensor) -> Tensor:
-        """As bytes where they were bytes: AugMix, which comes after it, takes floats for 0–1."""
+        """Keeps the image's type: AugMix, which follows, interprets floats as 0–1."""
         return super().__call__(image).to(image.dtype)
 
     def draw(self, image: Tensor) -> np.ndarray:
-        """The numbers of the four changes in their order, −1 for none, then the factor of each change."""
+        """Returns the four changes' numbers in random order, −1 for none, then the factor of each change."""
         drawn = np.full(8, -1.0)
         if torch.rand(1) >= self.probability:
             return drawn
@@ -204,7 +204,7 @@ class ColourJitter(BatchStep):
 
 
 def change_each(images: Tensor, draws: np.ndarray) -> None:
-    """Jitter float32 images in place, one after the other: each stays in the processor's cache."""
+    """Jitters float32 images in place, one at a time, so that each stays in the processor's cache."""
     changes = _changes_of(images)
     for row in np.flatnonzero((draws[:, :4] >= 0).any(axis=1)).tolist():
         for number in map(int, draws[row, :4]):
@@ -213,7 +213,7 @@ def change_each(images: Tensor, draws: np.ndarray) -> None:
 
 
 def change_in_groups(images: Tensor, draws: np.ndarray) -> None:
-    """The same by 16 groups of images whose next change is the same: a GPU starts few kernels."""
+    """Like change_each, but in 16 groups of images with the same next change, so that a GPU runs few kernels."""
     factors = torch.from_numpy(draws[:, 4:]).to(images, non_blocking=True)
     for place in range(4):
         for number, change in enumerate(_changes_of(images)):
@@ -226,11 +226,11 @@ def change_in_groups(images: Tensor, draws: np.ndarray) -> None:
 
 
 def _changes_of(images: Tensor) -> list[Callable[[Tensor, Factor], None]]:
-    """By their numbers; grey images have no colour to change."""
+    """Returns the changes by number; grey images have no colour changes."""
     return [_brighten, _contrast, *([_saturate, _turn_hue] if images.shape[1] == 3 else [])]
 
 
-# Each changes float32 images (n, C, H, W) of whole numbers in 0–255 in place, by a factor or (n, 1, 1, 1) of them.
+# Each changes float32 images (n, C, H, W) with integer values in 0–255 in place, by a factor or (n, 1, 1, 1) factors.
 
 
 def _brighten(images: Tensor, factor: Factor) -> None:
@@ -258,9 +258,9 @@ def _grey(images: Tensor) -> Tensor:
 
 
 def _turn_hue(images: Tensor, turn: Factor) -> None:
-    """Add `turn`, in circles, to the hue of RGB images; the largest channel and the range of the three stay.
+    """Adds `turn`, in full circles, to the hue of RGB images; keeps the largest channel and the range of the channels.
 
-    Masks are 0.0 and 1.0: torch.where takes ten times as long on a CPU.
+    Masks are 0.0 and 1.0, because torch.where takes ten times as long on a CPU.
     """
     red, green, blue = images.split(1, dim=1)
     largest = torch.maximum(red, green).clamp_(min=blue)
@@ -299,8 +299,8 @@ class AugMix(v2.RandomApply):
 class RandomErasing(BatchStep):
     """Fills a rectangle with one colour (random erasing).
 
-    The batch becomes float32. Draws the random numbers of v2.RandomErasing. Source: Zhong et al., AAAI 2020.
-    value: of each channel, in 0–255; MODEL.PIXEL_MEAN, of which the network sees 0, is no whole number.
+    The batch becomes float32, because MODEL.PIXEL_MEAN (0 for the network) is not an integer. Draws the random numbers
+    of v2.RandomErasing. Source: Zhong et al., AAAI 2020. value: fill value of each channel, in 0–255.
     """
 
     AREA = (0.02, 0.33)
@@ -313,7 +313,7 @@ class RandomErasing(BatchStep):
         self._log_ratio = torch.log(torch.tensor(self.HEIGHT_TO_WIDTH)).tolist()
 
     def draw(self, image: Tensor) -> np.ndarray:
-        """top, bottom, left and right of the rectangle; zeros for none."""
+        """Returns top, bottom, left and right of the rectangle; zeros for none."""
         for _ in range(self.ATTEMPTS if torch.rand(1) < self.probability else 0):
             area = torch.empty(1).uniform_(*self.AREA).item()
             ratio = torch.empty(1).uniform_(*self._log_ratio).exp().item()
@@ -336,13 +336,13 @@ class RandomErasing(BatchStep):
 class RandomPatch:
     """Pastes parts of earlier images, half of them mirrored (random patch).
 
-    Each process that loads data has its own pool. The pool is no part of a checkpoint: a resumed run starts with an
-    empty one, so it does not repeat an uninterrupted run exactly. Source: Zhou et al., ICCV 2019.
+    Each loader process has its own pool. Checkpoints do not contain the pool: a resumed run starts with an empty one,
+    so it does not repeat an uninterrupted run exactly. Source: Zhou et al., ICCV 2019.
     """
 
-    POOL = 50_000  # the newest patches, which are kept
-    ENOUGH = 100  # patches to have seen before the first is pasted
-    AREA = (0.01, 0.5)  # of a patch, as a share of the image
+    POOL = 50_000  # largest number of patches; the newest are kept
+    ENOUGH = 100  # number of patches in the pool before the first is pasted
+    AREA = (0.01, 0.5)  # area of a patch, as a share of the image
     HEIGHT_TO_WIDTH = (0.1, 10.0)
 
     def __init__(self, prob: float) -> None:
@@ -368,7 +368,7 @@ class RandomPatch:
         return image
 
     def _cut(self, image: Tensor) -> Tensor | None:
-        """A random patch; None if the image is too small for one."""
+        """Returns a random patch; None if the image is too small."""
         for _ in range(100):
             area = torch.empty(()).uniform_(*self.AREA).item()
             ratio = torch.empty(()).uniform_(*self.HEIGHT_TO_WIDTH).item()
@@ -380,7 +380,7 @@ class RandomPatch:
 
 
 def _sides(image: Tensor, area: float, ratio: float) -> tuple[int, int]:
-    """Height and width of a rectangle with a share of an image's area."""
+    """Returns height and width of a rectangle with a share of an image's area."""
     pixels = image.shape[-2] * image.shape[-1] * area
     return round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
 
@@ -391,7 +391,7 @@ def _corner(image: Tensor, height: int, width: int) -> tuple[int, int]:
 
 
 def build_step(options: CN, entry: Entry) -> Step:
-    """A transform from its node; a UserError with what its constructor says. options: INPUT of the config."""
+    """Builds a transform from its node; converts its constructor's errors to UserError. options: the config's INPUT."""
     interpolation = InterpolationMode(options.INTERPOLATION)
     given = {"size_train": list(options.SIZE_TRAIN), "resize_interpolation": interpolation}
     arguments = arguments_from(options, entry, given)
@@ -402,7 +402,7 @@ def build_step(options: CN, entry: Entry) -> Step:
 
 
 def require_image(options: CN, entry: Entry, channels: int) -> None:
-    """Raise a UserError if a user's transform does not turn an image of SIZE_TRAIN into another one."""
+    """Raises a UserError if a user's transform does not map an image of SIZE_TRAIN to a uint8 image."""
     step = build_step(options, entry)
     if entry.is_ours:
         return
@@ -414,13 +414,13 @@ def require_image(options: CN, entry: Entry, channels: int) -> None:
     shape = tuple(getattr(changed, "shape", ()))
     if kind != torch.uint8 or len(shape) != 3 or shape[0] != channels:
         raise UserError(
-            f"INPUT.{entry.node}: {entry.name} of {entry.module} must turn a uint8 image ({channels}, H, W) into "
-            f"another one; it gives {kind} {shape}"
+            f"INPUT.{entry.node}: {entry.name} of {entry.module} must map a uint8 image ({channels}, H, W) to "
+            f"another one; it returned {kind} {shape}"
         )
 
 
 def build_transform(options: CN, *, training: bool) -> Transform:
-    """uint8 (C, h, w) to uint8 (C, H, W); in training with the random steps, to SIZE_TRAIN and perhaps float32."""
+    """Returns the transform of uint8 (C, h, w) to uint8 (C, H, W); in training random steps may return float32."""
     size = list(options.SIZE_TRAIN if training else options.SIZE_TEST)
     resize = partial(F.resize, size=size, interpolation=InterpolationMode(options.INTERPOLATION))
     steps: list[Step] = []
@@ -435,5 +435,5 @@ def build_transform(options: CN, *, training: bool) -> Transform:
 
 
 def build_transforms(cfg: CN, is_train: bool = True) -> Transform:
-    """The transform of a config's INPUT, for training or for tests (FastReID's function)."""
+    """Returns the transform of a config's INPUT, for training or for tests (FastReID's function)."""
     return build_transform(cfg.INPUT, training=is_train)

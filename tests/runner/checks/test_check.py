@@ -105,7 +105,7 @@ def test_all_that_stops_a_file_is_named_in_one_order(tmp_path):
         ("KD.MODEL_CONFIG ['teacher.yml']", "KD.MODEL_CONFIG = ['teacher.yml']: knowledge distillation is not"),
         ("INPUT.SIZE_TRAIN [1099511627776,8]", "INPUT.SIZE_TRAIN = [1099511627776, 8]: must be [height, width]"),
         ("SOLVER.BASE_LR 1e999", "SOLVER.BASE_LR = inf: must be above 0 and finite"),
-        ("DATALOADER.SET_WEIGHT [0.5,1]", "DATALOADER.SET_WEIGHT = [0.5, 1]: is of SetReWeightSampler"),
+        ("DATALOADER.SET_WEIGHT [0.5,1]", "DATALOADER.SET_WEIGHT = [0.5, 1]: belongs to SetReWeightSampler"),
         ("SOLVER.OPT Adan", "SOLVER.OPT: unknown value 'Adan'; did you mean 'Adam'"),
         ("SEED -1", "SEED = -1: must be in [0, 2^32)"),
     ],

@@ -99,7 +99,7 @@ def test_an_alias_is_read_from_ones_own_table_under_its_name(tmp_path):
     ("aliases", "message"),
     [
         *(((entry,), "must be NAME=file:people.csv or") for entry in ("A=B", "=file:x", 5)),
-        (("A=file:x.csv", "A=file:y.csv"), "must name each data set once"),
+        (("A=file:x.csv", "A=file:y.csv"), "must contain each name once"),
     ],
 )  # fmt: skip
 def test_aliases_that_mean_nothing(aliases, message):
@@ -133,7 +133,7 @@ def test_unreadable_images_are_skipped_listed_and_limited(tmp_path, caplog):
     assert len(train) == 11 and str(damaged) not in train.names
     found = "1 of 12 images of Market1501, train cannot be read"
     assert f"{found}; they are skipped (the first: image {damaged} cannot be decoded" in caplog.text
-    said = rf"^{found} \(.*\). Set DATASETS.MAX_UNREADABLE 0.09 to go on"
+    said = rf"^{found} \(.*\). Set DATASETS.MAX_UNREADABLE 0.09 to continue"
     with pytest.raises(UserError, match=said):
         load_train_set(config(tmp_path, ("Market1501",)), grey=False)
     combined = config(tmp_path, ("Market1501",), MAX_UNREADABLE=0.09, COMBINEALL=True)

@@ -111,7 +111,7 @@ def test_ijb_lists_that_do_not_fit(tmp_path):
     points = tmp_path / "IJBC" / "meta" / "ijbc_name_5pts_score.txt"
     good = points.read_text()
     for text, message in (
-        (good.replace("5.jpg", "7.jpg"), "name_5pts_score.txt has no landmarks of 5.jpg"),
+        (good.replace("5.jpg", "7.jpg"), "name_5pts_score.txt has no landmarks for 5.jpg"),
         ("1.jpg 3 4\n", "line 1: expected `image x1 y1"),
     ):
         points.write_text(text)
@@ -120,7 +120,7 @@ def test_ijb_lists_that_do_not_fit(tmp_path):
     media = points.with_name("ijbc_face_tid_mid.txt")
     points.write_text(good.replace("5.jpg", "../5.jpg"))
     media.write_text(media.read_text().replace("5.jpg", "../5.jpg"))
-    with pytest.raises(UserError, match=r"ijbc_face_tid_mid.txt: paths must lie inside .*got '../5.jpg'"):
+    with pytest.raises(UserError, match=r"ijbc_face_tid_mid.txt: paths must be inside .*got '../5.jpg'"):
         load("IJBC", tmp_path, False)
 
 

@@ -79,11 +79,11 @@ def test_a_parquet_file(tmp_path):
         ("people.csv", "path,identity,split\n", "has no rows below its heading"),
         ("people.csv", "path,identity,split\n1.jpg,7,test\n", "row 1: split must be one of .* got 'test'"),
         ("people.csv", "path,identity,split\n1.jpg,,train\n", "row 1: identity is empty"),
-        ("people.csv", "path,identity,split\n../../etc/passwd,7,train\n", "row 1: paths must lie inside .*'../../etc"),
-        ("people.csv", "path,identity,split\n1.jpg,7,train\n/etc/passwd,7,train\n", "row 2: paths must lie inside"),
+        ("people.csv", "path,identity,split\n../../etc/passwd,7,train\n", "row 1: paths must be inside .*'../../etc"),
+        ("people.csv", "path,identity,split\n1.jpg,7,train\n/etc/passwd,7,train\n", "row 2: paths must be inside"),
         ("people.csv", 'path,identity,split\n"1.jpg,7,train\n', "cannot be read"),
         ("people.txt", TABLE, "table .*people.txt: expected a file that ends in .csv or .parquet"),
-        ("people.csv", "", "no people.csv in the current folder .*, nor in DATASETS.ROOT .*; . holds"),
+        ("people.csv", "", "no people.csv in the current folder .*, nor in DATASETS.ROOT .*; . contains"),
     ],
 )
 def test_a_bad_table_names_row_and_reason(name, text, message, tmp_path):
@@ -103,7 +103,7 @@ def test_ones_own_data_is_read_beside_the_user_before_the_root(kind, tmp_path, m
         monkeypatch.chdir(folder)
         caplog.clear()
         assert len(read(kind, root).query) == expected
-        assert ("the first is read" in caplog.text) == warned
+        assert ("using the former" in caplog.text) == warned
 
 
 # --- folders ---
@@ -129,7 +129,7 @@ def test_a_folder_of_classes_is_split_by_name(tmp_path, share, count, caplog):
     names = ["apple", "date", "fig", "kiwi", "lime"]
     assert classes(tmp_path, "folder:fruit", SPLIT=share) == [" ".join(names[:count]), " ".join(names[count:])]
     assert caplog.text.count(f"the first {count} of 5 classes by name train") == 1
-    assert "fruit: 2 files are left out, no images by their names (.txt, list)" in caplog.text
+    assert "fruit: ignored 2 files without an image suffix (.txt, list)" in caplog.text
     # `embed` sees the same images.
     assert len(list_images([str(tmp_path / "fruit")], tmp_path)) == len(FLAT)
 
@@ -160,11 +160,15 @@ def test_parts(tmp_path, files, expected):
 @pytest.mark.parametrize(
     ("files", "problem", "found"),
     [
-        ([], "no class folders with images", "x holds nothing"),
-        (["1.jpg", "a.txt"], "no class folders with images", "x holds 1.jpg, a.txt"),
-        (["fruit/apple/1.jpg", "fruit/fig/1.jpg"], "no class folders with images", "x/fruit holds apple, fig"),
-        (["train/a/1.jpg"], "no test images beside train", "x/train holds a"),
-        (["train/a/1.jpg", "val/b/1.jpg", "gallery/b/1.jpg"], "a gallery needs queries", "x holds gallery, train, val"),
+        ([], "no class folders with images", "x contains nothing"),
+        (["1.jpg", "a.txt"], "no class folders with images", "x contains 1.jpg, a.txt"),
+        (["fruit/apple/1.jpg", "fruit/fig/1.jpg"], "no class folders with images", "x/fruit contains apple, fig"),
+        (["train/a/1.jpg"], "no test images next to train", "x/train contains a"),
+        (
+            ["train/a/1.jpg", "val/b/1.jpg", "gallery/b/1.jpg"],
+            "a gallery needs queries",
+            "x contains gallery, train, val",
+        ),
         (["train/a/1.jpg", "query/.x", "gallery/b/1.jpg"], "query: there are no class folders with images", "x/query"),
     ],
 )

@@ -55,7 +55,7 @@ def test_the_root_may_be_the_folder_of_market1501(tmp_path):
     ("name", "file", "text", "message"),
     [
         ("MSMT17", "list_query.txt", "0000_x.jpg", r"list_query.txt, line 1: expected `0000/0000_000_01"),
-        ("VeRiWild", "train_test_split/train_list.txt", "00009/77.jpg", "00009/77.jpg, and vehicle_info.txt does not"),
+        ("VeRiWild", "train_test_split/train_list.txt", "00009/77.jpg", "00009/77.jpg, but vehicle_info.txt does not"),
         ("CUB", "images.txt", "1", "not the published files"),
         ("CUBSharedClasses", "train_test_split.txt", "1 1\n2 yes\n", "line 2: expected `an image's number and 0 or 1`"),
         ("CUBSharedClasses", "train_test_split.txt", "1 1\n", "has no line for image 2 of images.txt"),
@@ -66,7 +66,7 @@ def test_the_root_may_be_the_folder_of_market1501(tmp_path):
             "0.png,3",
             "label.txt, line 1: expected `00040591.png:15178`",
         ),
-        ("NAIC20_R1", "2020_NAIC/chusai/train/label.txt", "", "label.txt names no images"),
+        ("NAIC20_R1", "2020_NAIC/chusai/train/label.txt", "", "label.txt contains no images"),
     ],
 )
 def test_a_damaged_list_names_its_line(name, file, text, message, tmp_path):

@@ -140,15 +140,15 @@ def test_errors(name, options, message):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([[0] * 20], r"it gave 20 rows: \[0, 0"),
-        ([[102] + [0] * 23], r"it gave 24 rows: \[102, 0"),
-        ([], "it gave no more batches"),
+        ([[0] * 20], r"it yielded 20 rows: \[0, 0"),
+        ([[102] + [0] * 23], r"it yielded 24 rows: \[102, 0"),
+        ([], "it yielded no more batches"),
     ],
 )
 def test_a_sampler_gives_joint_batches_without_end(given, message, monkeypatch):
     monkeypatch.setattr(SAMPLER_REGISTRY, "_entries", dict(SAMPLER_REGISTRY._entries))
     SAMPLER_REGISTRY.register("own")(lambda items, batch_size, instances, random: given)
-    must = "must give lists of SOLVER.IMS_PER_BATCH = 24 rows, each from 0 to 101, without end"
+    must = "must yield lists of SOLVER.IMS_PER_BATCH = 24 rows from 0 to 101, without end"
     with pytest.raises(UserError, match=rf"SAMPLER_TRAIN: own of {__name__} {must}; {message}"):
         sampler_of("own")
 

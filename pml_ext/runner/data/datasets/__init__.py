@@ -1,4 +1,4 @@
-"""The data sets that DATASETS.NAMES and DATASETS.TESTS know."""
+"""Loads the data sets in DATASETS.NAMES and DATASETS.TESTS."""
 
 import logging
 from collections.abc import Iterator
@@ -42,15 +42,15 @@ __all__ = [
 
 
 def data_set(name: str) -> DataSet:
-    """What is known of a registered data set; a UserError with the closest names if there is none."""
-    found = DATASET_REGISTRY.get(name)
-    return found if isinstance(found, DataSet) else data_set_of(found)
+    """Returns a registered data set; raises UserError with the closest names if there is none."""
+    registered = DATASET_REGISTRY.get(name)
+    return registered if isinstance(registered, DataSet) else data_set_of(registered)
 
 
 def load_train_set(options: CN, *, grey: bool, check: ImageCheck | None = None) -> ImageSet:
-    """The training images of DATASETS.NAMES, or of DATASETS.REC_PATH; identities of different sets stay different.
+    """Returns the training images of DATASETS.NAMES or DATASETS.REC_PATH; identities of different sets stay distinct.
 
-    check: to be concluded by the caller, who reads other sets too.
+    check: shared image check, which the caller concludes after reading other sets. None: checks this set alone.
     """
     own_check = check or ImageCheck(options)
     if options.REC_PATH:
@@ -66,14 +66,14 @@ def load_train_set(options: CN, *, grey: bool, check: ImageCheck | None = None) 
     if not options.RM_LT:
         return images
     several = (np.bincount(images.labels)[images.labels] > 1).nonzero()[0]
-    log.info("DATASETS.RM_LT: %d images whose identity has no other are left out", len(images) - len(several))
+    log.info("DATASETS.RM_LT: excluded %d images of identities with one image", len(images) - len(several))
     if not len(several):
-        raise UserError("DATASETS.RM_LT leaves no images: every identity has one; set it to False")
+        raise UserError("DATASETS.RM_LT excludes all images: every identity has only one; set it to False")
     return images.subset(several)
 
 
 def _train_parts(name: str, data: Loaded, options: CN, check: ImageCheck) -> Iterator[ImageSet]:
-    """The training images of a set; with DATASETS.COMBINEALL those to test on too, but for nobody's."""
+    """Yields the training images of a set; with DATASETS.COMBINEALL also its test images that have an identity."""
     nobody = _nobody(name, options)
     train = data.train if isinstance(data, OpenSet) else data
     if not isinstance(train, ImageSet) or not len(train):
@@ -86,7 +86,7 @@ def _train_parts(name: str, data: Loaded, options: CN, check: ImageCheck) -> Ite
 
 
 def load_test_sets(options: CN, *, grey: bool, check: ImageCheck | None = None) -> dict[str, TestSet]:
-    """The test sets of DATASETS.TESTS by name; check: as of `load_train_set`."""
+    """Returns the test sets of DATASETS.TESTS by name; check: see `load_train_set`."""
     own_check = check or ImageCheck(options)
     sets: dict[str, TestSet] = {}
     for name, data in _load_named(options, "TESTS", grey).items():
@@ -99,7 +99,7 @@ def load_test_sets(options: CN, *, grey: bool, check: ImageCheck | None = None) 
             data = OpenSet(data.train, *(_readable(name, part, images, nobody, own_check) for part, images in parts))
         else:
             same = data.same if isinstance(data, PairSet) else data.pairs.same
-            log.info("%s: %d pairs, %d of one person", name, len(same), int(same.sum()))
+            log.info("%s: %d pairs, %d of the same person", name, len(same), int(same.sum()))
         sets[name] = data
     if check is None:
         own_check.conclude()
@@ -107,7 +107,7 @@ def load_test_sets(options: CN, *, grey: bool, check: ImageCheck | None = None) 
 
 
 def load(name: str, root: Path, grey: bool, share: float = 0) -> Loaded:
-    """The data set of a name, or of a path behind one of OWN_DATA's prefixes; share: as for `own_folder`."""
+    """Loads a data set by name, or by a path with one of OWN_DATA's prefixes; share: see `own_folder`."""
     with _named_errors(name, root):
         if name.startswith("file:"):
             return table_set(own_path(name.removeprefix("file:"), root), grey)
@@ -117,7 +117,7 @@ def load(name: str, root: Path, grey: bool, share: float = 0) -> Loaded:
 
 
 def training_share(name: str, options: CN) -> float:
-    """Share of the classes that train in a folder of classes without parts: all, if it is only trained on."""
+    """Returns the share of training classes in a class folder without parts; 1 if it is used only for training."""
     aliases = aliases_of(options.ALIASES)
     trained = name in [aliases.get(other, other) for other in options.NAMES]
     tested = name in [aliases.get(other, other) for other in options.TESTS]
@@ -126,14 +126,14 @@ def training_share(name: str, options: CN) -> float:
 
 @contextmanager
 def _named_errors(name: str, root: Path) -> Iterator[None]:
-    """Puts the name of a published set before the messages of its reader."""
+    """Adds the name of a published set to its reader's errors."""
     try:
         yield
     except UserError as error:
         if name not in DATASET_REGISTRY:
             raise
         raise UserError(f"{name}: {error}") from error
-    except (OSError, OverflowError, ValueError) as error:  # a folder that may not be read, a number of 5,000 digits
+    except (OSError, OverflowError, ValueError) as error:  # no permission to read a folder, a number of 5,000 digits
         raise UserError(f"{name} at {root} cannot be read: {error}") from error
 
 
@@ -151,12 +151,12 @@ def _nobody(name: str, options: CN) -> tuple[int, ...]:
 
 
 def _readable(name: str, part: str, images: ImageSet, nobody: tuple[int, ...], check: ImageCheck) -> ImageSet:
-    """The readable images; logs how many images, identities and cameras there are."""
+    """Returns the readable images; logs the numbers of images, identities and cameras."""
     images = check.readable(f"{name}, {part}", images)
     known = images.identities[~np.isin(images.identities, nobody)]
     counts = [f"{len(images)} images", f"{len(np.unique(known))} identities"]
     cameras = len(np.unique(images.cameras))
-    if 1 < cameras < len(images):  # else there is one, or each image has its own
+    if 1 < cameras < len(images):  # otherwise all images share a camera, or no two do
         counts.append(f"{cameras} cameras")
     if len(known) < len(images):
         counts.append(f"{len(images) - len(known)} junk or distractor images (no identity)")

@@ -1,4 +1,4 @@
-"""Image files as 8-bit pixels, turned upright."""
+"""Decodes image files to 8-bit pixels, in upright orientation."""
 
 import io
 from collections.abc import Iterator
@@ -15,16 +15,16 @@ from pml_ext._errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
-ORIENTATION = 0x0112  # of Exif; 1 is upright
+ORIENTATION = 0x0112  # Exif tag; 1 is upright
 _START, _EXIF_OR_XMP, _SCAN = b"\xff\xd8\xff", 0xFFE1, 0xFFDA
 _FRAMES = (0xFFC0, 0xFFC1, 0xFFC2)  # baseline, extended and progressive; the others are rare
 
 
 def decode_image(content: bytes, name: str, grey: bool) -> "Tensor":
-    """Bytes of an image file as a uint8 (1 or 3, h, w) tensor, turned as its Exif orientation says, as in FastReID.
+    """Decodes an image file to a uint8 (1 or 3, h, w) tensor and applies its Exif orientation, as in FastReID.
 
-    16 bits are divided by 257; what is transparent shows white; CMYK and palettes become RGB. A UserError: damaged
-    content, or pixels of no known range (floating-point, 32-bit integers).
+    16-bit values are divided by 257. Transparent pixels become white. CMYK and palettes become RGB. Raises UserError
+    for damaged content, or pixels without a known range (floating-point, 32-bit integers).
     """
     pixels = decode_plain_jpeg(content, grey)
     if pixels is not None:
@@ -35,9 +35,9 @@ def decode_image(content: bytes, name: str, grey: bool) -> "Tensor":
 
 
 def require_decodable(content: bytes, name: str) -> None:
-    """Raises the UserError that `decode_image` raises.
+    """Raises a UserError if `decode_image` would.
 
-    A JPEG is read whole, but decoded at an eighth of its sides only: a crop of 128×64 takes a tenth of the time.
+    Reads the complete JPEG but decodes it at an eighth of its size: a crop of 128×64 takes a tenth of the time.
     """
     with _opened(content, name) as image:
         image.getexif()
@@ -47,29 +47,29 @@ def require_decodable(content: bytes, name: str) -> None:
 
 @contextmanager
 def _opened(content: bytes, name: str) -> Iterator[Image.Image]:
-    """Whatever Pillow finds wrong with a file, now or while its pixels are read, becomes a UserError."""
+    """Opens a file with Pillow; converts errors on opening it and on reading its pixels to UserError."""
     try:
         with Image.open(io.BytesIO(content)) as image:
             if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):
-                raise ValueError(f"its pixels are of Pillow's mode {image.mode}, of no known range: save it in 8 bits")
+                raise ValueError(f"its pixels have Pillow's mode {image.mode} without a known range: save it in 8 bits")
             yield image
     except UnidentifiedImageError as error:
-        reason = "none of the formats that Pillow reads" if content else "the file is empty"
+        reason = "not a format that Pillow reads" if content else "the file is empty"
         raise UserError(f"image {name} cannot be decoded ({reason})") from error
     except Exception as error:  # what Pillow raises on damaged input is not documented
         raise UserError(f"image {name} cannot be decoded ({error}): is the file truncated or not an image?") from error
 
 
 def pixels_of(image: Image.Image, grey: bool) -> "Tensor":
-    """An image that stands upright as a uint8 (1 or 3, h, w) tensor, its colours as in `decode_image`."""
-    import torch  # only where images are read: the names and files of a set are checked without it
+    """Converts an upright image to a uint8 (1 or 3, h, w) tensor, with the colours of `decode_image`."""
+    import torch  # imported late: checking the names and files of a set does not need it
 
     pixels = np.array(_in_8_bits(image).convert("L" if grey else "RGB"))
     return torch.from_numpy(pixels[None] if grey else pixels.transpose(2, 0, 1).copy())
 
 
 def _in_8_bits(image: Image.Image) -> Image.Image:
-    """The image with 8 bits a channel and nothing transparent."""
+    """Converts an image to 8 bits per channel without transparency."""
     if image.mode.startswith("I"):
         return Image.fromarray(((np.asarray(image).astype(np.uint32) + 128) // 257).astype(np.uint8))
     if image.has_transparency_data:
@@ -78,20 +78,20 @@ def _in_8_bits(image: Image.Image) -> Image.Image:
     return image
 
 
-# --- JPEG files as most data sets have them, read by libjpeg-turbo without Pillow ---
+# --- common JPEG files, decoded by libjpeg-turbo without Pillow ---
 
 
 def decode_plain_jpeg(content: bytes, grey: bool) -> "Tensor | None":
-    """Pillow's pixels of a JPEG file in half its time, a uint8 (1 or 3, h, w) tensor that lies in memory as (h, w, C).
+    """Decodes a JPEG file to Pillow's pixels in half the time: uint8 (1 or 3, h, w), with memory layout (h, w, C).
 
-    None where Pillow must look itself: another format, CMYK, an image that Exif or XMP may turn, colours that become
-    grey, more pixels than `Image.MAX_IMAGE_PIXELS`, anything that libjpeg finds wrong (it reads on; strict does not).
+    Returns None if Pillow must decode the file: another format, CMYK, a possible Exif or XMP rotation, colour to grey,
+    more pixels than `Image.MAX_IMAGE_PIXELS`, or any libjpeg warning (strict mode makes them errors).
     """
     try:
         if not _is_plain(content, grey):
             return None
         pixels = simplejpeg.decode_jpeg(content, "GRAY" if grey else "RGB", strict=True)
-    except Exception:  # of a damaged file, about which Pillow says more
+    except Exception:  # a damaged file, for which Pillow's error says more
         return None
     import torch  # as in pixels_of
 
@@ -99,7 +99,7 @@ def decode_plain_jpeg(content: bytes, grey: bool) -> "Tensor | None":
 
 
 def _is_plain(content: bytes, grey: bool) -> bool:
-    """What the markers before the first scan say."""
+    """Returns whether the markers before the first scan are those of a file that `decode_plain_jpeg` supports."""
     if not content.startswith(_START):
         return False
     place, plain = 2, False

@@ -1,4 +1,4 @@
-"""Face verification: insightface's pairs of images, and IJB's pairs of templates of several images."""
+"""Face verification sets: insightface's image pairs, and IJB's pairs of templates of several images."""
 
 import io
 import pickle
@@ -38,7 +38,7 @@ PAIRS = {
 
 
 def pair_set(root: Path, grey: bool, *, name: str) -> PairSet:
-    """insightface's `<name>.bin` from the root or one of the folders it is published in."""
+    """Reads insightface's `<name>.bin` from the root or one of the folders it is published in."""
     file = f"{name.lower()}.bin"
     for folder in PAIR_FOLDERS:
         if (root / folder / file).is_file():
@@ -50,11 +50,11 @@ def pair_set(root: Path, grey: bool, *, name: str) -> PairSet:
 
 
 def read_bin(path: Path, grey: bool) -> PairSet:
-    """An insightface verification file: a pickle of (images as file contents, whether each pair is the same)."""
+    """Reads an insightface verification file: a pickle of (image files as bytes, whether each pair is the same)."""
     try:
         contents, flags = _Unpickler(io.BytesIO(read_regular(path)), encoding="bytes").load()
         images, same = list(map(_content, contents)), list(map(_flag, flags))
-    except Exception as error:  # what a damaged or hostile pickle raises has no common class
+    except Exception as error:  # errors of a damaged or hostile pickle have no common class
         raise UserError(f"{path} is not a verification file of insightface, or damaged: {error!s:.200}") from error
     if len(images) != 2 * len(same) or not same:
         raise UserError(f"{path}: expected two images a pair; got {len(images)} images for {len(same)} pairs")
@@ -69,10 +69,10 @@ def _decode(grey: bool, image: tuple[bytes, str]) -> "Tensor":
 
 
 class _Array:
-    """NumPy's arrays, scalars and dtypes in a pickle, as their bytes: a real array of a hostile dtype has pointers."""
+    """The bytes of NumPy arrays, scalars and dtypes in a pickle: a real array of a hostile dtype contains pointers."""
 
     def __init__(self, *arguments: Any) -> None:
-        self.content = arguments[-1]  # of a scalar
+        self.content = arguments[-1]  # for a scalar
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.content = state[-1]
@@ -82,13 +82,13 @@ class _Array:
 
 
 class _Encode(_Array):
-    """`_codecs.encode`, with which Python 3 writes bytes for Python 2."""
+    """`_codecs.encode`, which Python 3 uses to write bytes for Python 2."""
 
     def __new__(cls, text: str, encoding: str) -> bytes:  # type: ignore[misc]
         return text.encode("latin1")
 
 
-# Classes, because a pickle can give attributes to a function; those of _Array refuse a state.
+# Classes, because a pickle can set attributes of a function; those of _Array refuse a state.
 _CALLED = {
     "_codecs.encode": _Encode,
     "numpy.ndarray": _Array,
@@ -99,15 +99,15 @@ _CALLED = {
 
 
 class _Unpickler(pickle._Unpickler):
-    """Builds lists, tuples, numbers, bytes and flat arrays, and calls nothing that a file names but _CALLED.
+    """Builds lists, tuples, numbers, bytes and flat arrays, and calls only the functions in _CALLED.
 
-    It is the unpickler in Python: that in C takes memory for whatever place of its memo a file names.
+    Uses the Python unpickler, because the C one allocates memory for any memo index in a file.
     """
 
     def find_class(self, module: str, name: str) -> Any:
         full = f"{module.replace('numpy._core', 'numpy.core')}.{name}"
         if full not in _CALLED:
-            raise ValueError(f"it asks for {full[:80]}, and only arrays and bytes are taken from a pickle")
+            raise ValueError(f"it contains {full[:80]}, but only arrays and bytes are allowed in the pickle")
         return _CALLED[full]
 
 
@@ -138,10 +138,10 @@ LANDMARKS = np.array(
 
 
 def template_set(root: Path, grey: bool, *, name: str) -> TemplateSet:
-    """insightface's copy of IJB-B or IJB-C: `IJBC/meta/…` and the images in `IJBC/loose_crop/`.
+    """Reads insightface's copy of IJB-B or IJB-C: `IJBC/meta/…` and the images in `IJBC/loose_crop/`.
 
-    Faces are aligned by the landmarks of `meta/ijbc_name_5pts_score.txt`. The detector's scores in that file are not
-    used: every image of a medium weighs the same.
+    Faces are aligned by the landmarks in `meta/ijbc_name_5pts_score.txt`. The detector's scores in that file are not
+    used: all images of a medium have the same weight.
     """
     from pml_ext.metrics.protocol_files import read_template_media, read_template_pairs  # import torch
 
@@ -158,7 +158,7 @@ def template_set(root: Path, grey: bool, *, name: str) -> TemplateSet:
     for image in media.images:
         require_inside(image, crops, str(meta / f"{prefix}_face_tid_mid.txt"))
         if image not in landmarks:
-            raise UserError(f"{meta / prefix}_name_5pts_score.txt has no landmarks of {image}")
+            raise UserError(f"{meta / prefix}_name_5pts_score.txt has no landmarks for {image}")
         faces.append((crops / image, landmarks[image]))
     nobody, names = np.zeros(len(faces), dtype=np.int64), [str(path) for path, _ in faces]
     images = ImageSet(LazyImages(faces, partial(_aligned_face, grey)), nobody, np.arange(len(faces)), names)
@@ -171,7 +171,7 @@ def _aligned_face(grey: bool, face: tuple[Path, np.ndarray]) -> "Tensor":
 
 
 def align(image: "Tensor", landmarks: np.ndarray) -> "Tensor":
-    """uint8 (C, 112, 112): the image under the similarity transform that fits its landmarks best.
+    """Returns the aligned face, uint8 (C, 112, 112): the image after the best similarity transform of its landmarks.
 
     landmarks: (5, 2) x and y of the left eye, the right eye, the nose, and the left and right corner of the mouth.
     Source: the least-squares similarity of Umeyama, TPAMI 1991, from the crop to the image.

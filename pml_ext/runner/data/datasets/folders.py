@@ -1,4 +1,4 @@
-"""A folder per identity: CASIA-WebFace, the clean MS-Celeb-1M, or a user's own images."""
+"""Data sets with a folder per identity: CASIA-WebFace, the cleaned MS-Celeb-1M, or your own images."""
 
 import logging
 from functools import partial
@@ -26,7 +26,7 @@ _LAYOUTS = """\
 
 
 def folder_per_identity(root: Path, grey: bool, *, name: str) -> ImageSet:
-    """Every sub-folder of root/name with images is an identity, numbered in the order of their names; no cameras."""
+    """Reads root/name, where every sub-folder with images is an identity, numbered by name; no cameras."""
     require_folder(root / name, f"{root / name}/<identity>/<image>.jpg")
     return image_sets([_images(root / name)], grey)[0]
 
@@ -39,16 +39,16 @@ for _name, _folder, _about in (
 
 
 def own_folder(folder: Path, grey: bool, share: float) -> OpenSet:
-    """Class folders with images; or the parts train and val (or test), or train, query and gallery, of class folders.
+    """Reads class folders with images, optionally in the parts train and val (or test), or train, query and gallery.
 
-    A class has the same name in all parts. Without a gallery, test images search each other. There are no cameras: no
-    image is left out of a search for its camera.
+    A class has the same name in all parts. Without a gallery, test images search each other. There are no cameras, so
+    no image is excluded from a search because of its camera.
 
     Args:
-        share: share of the classes that train if the folder has no parts: the first by name, as for CUB and Cars196. 1
-            if the folder is only trained on, 0 if it is only tested on.
+        share: share of the classes (first by name) that train if the folder has no parts, as for CUB and Cars196. 1 if
+            the folder is used only for training, 0 if only for tests.
     Raises:
-        UserError: another layout; the message shows the expected folders and those found.
+        UserError: another layout; the message lists the expected folders and those found.
     """
     require_folder(folder, f"{folder}/<class>/<image>")
     parts = {}
@@ -62,7 +62,7 @@ def own_folder(folder: Path, grey: bool, share: float) -> OpenSet:
     if "gallery" in parts and test != "query":
         raise _other_layout(folder, "a gallery needs queries")
     if not test and share < 1:
-        raise _other_layout(folder, "there are no test images beside train")
+        raise _other_layout(folder, "there are no test images next to train")
     if "train" not in parts and share > 0:
         raise _other_layout(folder, "there are no training images")
     used = [part for part in ("train", test, "gallery") if part in parts]
@@ -75,7 +75,7 @@ def own_folder(folder: Path, grey: bool, share: float) -> OpenSet:
 def _split_by_class(folder: Path, grey: bool, share: float) -> OpenSet:
     files = _images(folder)
     names = sorted({str(file.identity) for file in files})
-    count = int(share * len(names) + 0.5)  # of an odd number the middle one trains, as in validation_set
+    count = int(share * len(names) + 0.5)  # if the number is odd, the middle class trains, as in validation_set
     note = ""
     if 0 < share < 1:
         if len(names) < 2:
@@ -90,7 +90,7 @@ def _split_by_class(folder: Path, grey: bool, share: float) -> OpenSet:
 
 
 def _images(folder: Path) -> list[ImageFile]:
-    """The images in the class folders of a folder."""
+    """Returns the images in the class folders of a folder."""
     entries = [path for each in entries_of(folder)[0] for path in entries_of(each)[1]]
     files = [ImageFile(path, path.parent.name) for path in entries if is_image(path)]
     if not files:
@@ -98,7 +98,7 @@ def _images(folder: Path) -> list[ImageFile]:
     if len(entries) > len(files):
         others = sorted({path.suffix or path.name for path in entries if not is_image(path)})
         log.info(
-            "%s: %d files are left out, no images by their names (%s)",
+            "%s: ignored %d files without an image suffix (%s)",
             folder,
             len(entries) - len(files),
             ", ".join(others),

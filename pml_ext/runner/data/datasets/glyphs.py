@@ -1,4 +1,4 @@
-"""Glyphs: letters in the typefaces that come with matplotlib; a letter is to be found in another typeface family."""
+"""Glyphs: letters in the typefaces bundled with matplotlib; a query searches its letter in other typeface families."""
 
 import unicodedata
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from pml_ext._files import sha256_of
 from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet, published
 
 SAME_LOOK = 0.985
-"""Cosine of the ink of two characters in the three DejaVu families together, above which they are one identity."""
+"""Cosine of two characters' ink in the three DejaVu families together, above which they are one identity."""
 SIDE = 32
 _POINTS, _BASELINE = 22, 24
 
@@ -47,46 +47,46 @@ TYPEFACES: dict[str, dict[str, str]] = {
 
 
 def font_path(file: str, sha256: str) -> Path:
-    """A font among matplotlib's; a UserError if it is missing, or not the one that the data set is made of."""
+    """Returns the path of a matplotlib font; raises UserError if it is missing or differs from the data set's font."""
     import matplotlib  # takes a moment, and only Glyphs needs it
 
     path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / file
     try:
         found = sha256_of(path)
     except OSError as error:
-        raise UserError(f"Glyphs needs matplotlib's font {file}: {error}; install matplotlib again") from error
+        raise UserError(f"Glyphs needs matplotlib's font {file}: {error}; reinstall matplotlib") from error
     if found != sha256:
         raise UserError(
-            f"Glyphs: {path} is another font than the data set is made of (SHA-256 {found[:12]}…, expected "
-            f"{sha256[:12]}…): install a matplotlib of 3.6 to 3.11"
+            f"Glyphs: {path} differs from the data set's font (SHA-256 {found[:12]}…, expected {sha256[:12]}…): "
+            "install matplotlib 3.6 to 3.11"
         )
     return path
 
 
 @lru_cache(maxsize=64)
 def _font(path: Path, points: int) -> ImageFont.FreeTypeFont:
-    # The other layout engine is not in every build of Pillow.
+    # Not every build of Pillow has the other layout engine.
     return ImageFont.truetype(str(path), points, layout_engine=ImageFont.Layout.BASIC)
 
 
 class Typeface:
-    """One style of a family; errors as of `font_path`."""
+    """One style of a family; raises the errors of `font_path`."""
 
     def __init__(self, file: str, sha256: str) -> None:
-        from matplotlib.ft2font import FT2Font  # the fonts are checked without it
+        from matplotlib.ft2font import FT2Font  # imported late: checking the fonts does not need it
 
         self.path = font_path(file, sha256)
         self.characters = frozenset(map(chr, FT2Font(self.path).get_charmap()))
 
     def image(self, character: str) -> np.ndarray:
-        """(32, 32) uint8, black on white, on one baseline; in a smaller size where the character would not fit."""
+        """Draws a character, (32, 32) uint8, black on white, on a fixed baseline; smaller if it would not fit."""
         for points in range(_POINTS, 4, -1):
             font = _font(self.path, points)
             left, top, right, bottom = font.getbbox(character, anchor="ms")
             if right - left <= SIDE and top >= -_BASELINE and bottom <= SIDE - _BASELINE:
                 break
         canvas = Image.new("L", (SIDE, SIDE), 255)
-        # In the middle by its ink: the space that a typeface leaves around a character says which typeface it is.
+        # Centred by its ink: the space around a character would reveal the typeface.
         at = ((SIDE - round(left + right)) // 2, _BASELINE)
         ImageDraw.Draw(canvas).text(at, character, fill=0, font=font, anchor="ms")
         return np.array(canvas)
@@ -94,12 +94,12 @@ class Typeface:
 
 @published("Glyphs", "letters in the typefaces of matplotlib; Latin ones train", is_made=True)
 def glyphs_set(root: Path, grey: bool) -> OpenSet:
-    """Latin letters train, those of Greek, Cyrillic, Armenian, Georgian and letter-like symbols test (32×32).
+    """Draws the set: Latin letters train; Greek, Cyrillic, Armenian and Georgian ones and symbols test (32×32).
 
-    An identity is a letter, or several that look the same (A of Latin, Greek and Cyrillic: such an identity trains
-    where one of them is Latin); the camera is the typeface family (DejaVu Sans, DejaVu Sans Mono, DejaVu Serif, STIX),
-    and the family's styles are the images. Drawn anew in each run, which takes a second; another version of
-    FreeType may smooth edges differently.
+    An identity is a letter, or several letters that look the same, such as A in Latin, Greek and Cyrillic. It trains if
+    one of them is Latin. The camera is the typeface family (DejaVu Sans, DejaVu Sans Mono, DejaVu Serif, STIX); the
+    images are the family's styles. The set is drawn in each run, which takes a second. Another version of FreeType may
+    smooth edges differently.
     """
     import torch  # as in pixels_of
 
@@ -111,7 +111,7 @@ def glyphs_set(root: Path, grey: bool) -> OpenSet:
     for identity, character, font in zip(table.identities.tolist(), table.characters, table.fonts, strict=True):
         name = unicodedata.name(character, f"U+{ord(character):04X}")
         names.append(f"{font}: {character} ({name})")
-        called.setdefault(identity, str(character))  # of characters that look the same the first one
+        called.setdefault(identity, str(character))  # the first of the characters that look the same
         if name.startswith("LATIN"):
             latin.add(identity)
     whole = ImageSet(list(images), table.identities, table.families, names, called)
@@ -121,19 +121,19 @@ def glyphs_set(root: Path, grey: bool) -> OpenSet:
 
 @dataclass(frozen=True)
 class GlyphTable:
-    """Every image, with what it shows."""
+    """All images and their characters."""
 
     images: np.ndarray  # (N, 32, 32) uint8, black on white
     identities: np.ndarray  # (N,) int64, characters that look the same have one
-    families: np.ndarray  # (N,) int64, a family's place in TYPEFACES
+    families: np.ndarray  # (N,) int64, index of the family in TYPEFACES
     characters: np.ndarray  # (N,) str
     fonts: np.ndarray  # (N,) str, the font's file without its ending
 
 
 def draw(characters: list[str] | None = None) -> GlyphTable:
-    """All images of some characters; without any, of every letter that the three DejaVu families have.
+    """Draws all images of some characters; default: every letter that all three DejaVu families have.
 
-    An image that equals another one of its identity and family to the pixel is left out.
+    An image that is identical to another one of its identity and family is dropped.
     """
     faces: list[list[Typeface]] = []
     for files in TYPEFACES.values():
@@ -160,10 +160,10 @@ def draw(characters: list[str] | None = None) -> GlyphTable:
 
 
 def identities_of_looks(looks: np.ndarray) -> np.ndarray:
-    """(F, N, h, w) uint8 of N characters in F families, black on white, to (N,) identities.
+    """Returns (N,) identities of N characters from (F, N, h, w) uint8 images in F families, black on white.
 
-    Two characters are one where the cosine of their ink over all families is above SAME_LOOK, or where a third joins
-    them. An identity is the place of its first character.
+    Two characters are one identity if the cosine of their ink over all families is above SAME_LOOK, or if others
+    connect them. An identity is the index of its first character.
     """
     ink = 255.0 - looks.transpose(1, 0, 2, 3).reshape(looks.shape[1], -1)
     ink /= np.maximum(np.linalg.norm(ink, axis=1, keepdims=True), 1e-12)

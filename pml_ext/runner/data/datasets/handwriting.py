@@ -17,11 +17,11 @@ from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet, published
 
 @published("Digits", "scikit-learn's digits: 0–4 train, 5–9 test", is_made=True)
 def digits_set(root: Path, grey: bool) -> OpenSet:
-    """Classes 0–4 train (901 images, 8×8), classes 5–9 test (896): real images that come with scikit-learn.
+    """Reads scikit-learn's digits: classes 0–4 train (901 images, 8×8), classes 5–9 test (896).
 
-    The set does not say who wrote an image, so each image is its own camera: a query searches all others.
+    The writers are unknown, so each image is its own camera: a query searches all others.
     """
-    import torch  # these take seconds, and few runs need the second
+    import torch  # imported late: both imports take seconds, and few runs need the second
     from sklearn.datasets import load_digits
 
     data = load_digits()
@@ -48,15 +48,15 @@ _DRAWING = re.compile(r"(?:^|[/:])([^/:]+)/character(\d+)/\d+_(\d+)\.png$")
     is_made=True,
 )
 def omniglot_set(root: Path, grey: bool) -> OpenSet:
-    """Five alphabets train (136 characters), three others test (106); the drawer is the camera.
+    """Reads Omniglot: five alphabets train (136 characters), three others test (106); the drawer is the camera.
 
-    Reads `images_background_small1.zip` and `…small2.zip` in place, from the root or its `omniglot/`; else
-    torchvision's folder `omniglot-py/images_background`, which torchvision downloads where it is missing.
+    Reads `images_background_small1.zip` and `…small2.zip` without unpacking, from the root or its `omniglot/`.
+    Otherwise reads torchvision's folder `omniglot-py/images_background`, which torchvision downloads if missing.
     """
     archives = (folder / name for folder in (root, root / "omniglot") for name in ARCHIVES)
     if not (root / _EXTRACTED).is_dir() and not any(archive.is_file() for archive in archives):
         _download(root)
-    # The archives share alphabets: the same drawing comes twice, and counts once.
+    # The archives share alphabets: a drawing that is in both counts once.
     drawings = {place: (name, content) for place, name, content in _drawings(root)}
     found = {place[0] for place in drawings}
     if missing := [alphabet for alphabet in TRAIN_ALPHABETS + TEST_ALPHABETS if alphabet not in found]:
@@ -74,7 +74,7 @@ def omniglot_set(root: Path, grey: bool) -> OpenSet:
 
 
 def _drawings(root: Path) -> Iterator[tuple[tuple[str, int, int], str, bytes]]:
-    """(alphabet, character, drawer), name and content of every drawing."""
+    """Yields (alphabet, character, drawer), name and content of every drawing."""
     for name, content in _files(root):
         if match := _DRAWING.search(name):
             yield (match[1], int(match[2]), int(match[3])), name, content
@@ -84,7 +84,7 @@ def _files(root: Path) -> Iterator[tuple[str, bytes]]:
     for folder in (root, root / "omniglot"):
         archives = [folder / name for name in ARCHIVES if (folder / name).is_file()]
         if len(archives) == 1:
-            raise UserError(f"needs both {' and '.join(ARCHIVES)}; {folder} holds only {archives[0].name}")
+            raise UserError(f"needs both {' and '.join(ARCHIVES)}; {folder} contains only {archives[0].name}")
         for archive in archives:
             yield from _zipped(archive)
         if archives:
@@ -100,7 +100,7 @@ def _zipped(archive: Path) -> Iterator[tuple[str, bytes]]:
                 yield f"{archive}:{name}", members.read(name)
     # RuntimeError: a member with a password; NotImplementedError: another compression
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError) as error:
-        raise UserError(f"{archive} is damaged ({error}): fetch it again") from error
+        raise UserError(f"{archive} is damaged ({error}): download it again") from error
 
 
 def _download(root: Path) -> None:
@@ -110,7 +110,7 @@ def _download(root: Path) -> None:
         Omniglot(str(root), background=True, download=True)
     except (OSError, RuntimeError) as error:
         raise UserError(
-            f"nothing at {root.resolve()} and torchvision could not download it ({error}). Put "
-            f"{' and '.join(ARCHIVES)} there, or set DATASETS.ROOT (or the environment's FASTREID_DATASETS) "
-            f"to the folder that has them"
+            f"no Omniglot in {root.resolve()}, and torchvision could not download it ({error}). Put "
+            f"{' and '.join(ARCHIVES)} there, or set DATASETS.ROOT (or the environment variable FASTREID_DATASETS) "
+            f"to their folder"
         ) from error

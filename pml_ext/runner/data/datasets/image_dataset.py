@@ -1,4 +1,4 @@
-"""A user's own data set in Python, with FastReID's interface."""
+"""Base class of user-defined data sets, with FastReID's interface."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,18 +24,18 @@ _PARTS = ("train", "query", "gallery")
 
 
 class ImageDataset:
-    """Images of training, queries and gallery, each a list of (image, identity, camera).
+    """Training, query and gallery images, each a list of (image, identity, camera).
 
-    Items may have more columns; `extras` says what a batch gets of them.
+    Items may have more columns; `extras` selects those that are added to a batch.
 
     Args:
         train, query, gallery: a list of tuples, or a function without arguments that returns one. The image is a path,
             the bytes of an image file, or a function without arguments that returns a PIL image. Identity and camera
-            are integers or texts, the same in query and gallery. A part that no run asks for may be empty; with an
-            empty gallery the queries search each other.
+            are integers or strings, the same in query and gallery. A part that no run uses may be empty. With an empty
+            gallery the queries search each other.
         kwargs: ignored, as in FastReID.
 
-    Identities in `_junk_pids` are never right and never wrong answers.
+    Results with identities in `_junk_pids` are ignored: they count neither as right nor as wrong.
 
     >>> from pml_ext.runner.registry import DATASET_REGISTRY
     >>> @DATASET_REGISTRY.register()
@@ -51,15 +51,15 @@ class ImageDataset:
         self.train, self.query, self.gallery = train, query, gallery
 
     def extras(self, item: Item) -> dict[str, Any]:
-        """Further columns of a batch, of an item with more than (image, identity, camera); called where it is read.
+        """Returns further batch columns of an item with more than (image, identity, camera); called on loading it.
 
-        Numbers, arrays and tensors are stacked, all else stays a list. An architecture finds them in its batch.
+        Numbers, arrays and tensors are stacked; all else becomes a list. An architecture gets them in its batch.
         """
         return {}
 
 
 def data_set_of(kind: Callable[..., Any]) -> DataSet:
-    """A registered class as the trainer reads it."""
+    """Returns the DataSet of a registered class."""
     about = qualified_name(kind)
     return DataSet(partial(_read, kind, about), about)
 
@@ -71,13 +71,13 @@ def _read(kind: Callable[..., Any], about: str, root: Path, grey: bool) -> OpenS
         parts = [items() if callable(items) else items for items in given]
     except UserError:
         raise
-    except Exception as error:  # whatever a user's class raises
+    except Exception as error:  # a user's class may raise anything
         raise UserError(f"{about} cannot be read: {type(error).__name__}: {error}") from error
     for name, items in zip(_PARTS, parts, strict=True):
         for row, item in enumerate(items):
             _require_item(item, f"{about}, {name}: item {row}")
     train, query, gallery = parts
-    # Training identities and those of tests are numbered apart: the first may be integers and the others texts.
+    # Training and test identities are numbered separately: the former may be integers and the latter strings.
     trained, train_names = numbered([item[1] for item in train])
     tested, test_names = numbered([item[1] for item in [*query, *gallery]])
     cameras, _ = numbered([item[2] for items in parts for item in items])
@@ -95,7 +95,7 @@ def _require_item(item: Any, where: str) -> None:
         raise UserError(f"{where} must be (image, identity, camera); got {item!r:.100}")
     for value in item[1:3]:
         if not isinstance(value, (int, np.integer, str)):
-            raise UserError(f"{where}: identity and camera must be integers or texts; got {value!r:.100}")
+            raise UserError(f"{where}: identity and camera must be integers or strings; got {value!r:.100}")
 
 
 def _image_set(
@@ -114,10 +114,10 @@ def _image_set(
     images: Sequence[Tensor] = ImageFiles(names, grey)
     if not all(isinstance(source, (str, Path)) for source in sources):
         images = Lazy(list(zip(sources, names, strict=True)), partial(_image, grey=grey))
-    found = ImageSet(images, identities, cameras, names, identity_names)
+    image_set = ImageSet(images, identities, cameras, names, identity_names)
     if len(items) and len(items[0]) > 3 and hasattr(made, "extras"):
-        found = replace(found, extras=Lazy(items, made.extras), more=Lazy(items, _further_columns))
-    return found
+        image_set = replace(image_set, extras=Lazy(items, made.extras), more=Lazy(items, _further_columns))
+    return image_set
 
 
 def _further_columns(item: Item) -> tuple[Any, ...]:

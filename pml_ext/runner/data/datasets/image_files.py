@@ -1,4 +1,4 @@
-"""Image files of data sets: listed in folders and lists, and read when they are needed."""
+"""Image files of data sets: found in folders and lists, and read on access."""
 
 import logging
 import os
@@ -24,7 +24,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif")
 
 
 class ImageFile(NamedTuple):
-    """One image: where it is, whose it is, and what took it, if that is known."""
+    """One image: its path, identity, and camera if known."""
 
     path: str | Path
     identity: int | str
@@ -32,34 +32,34 @@ class ImageFile(NamedTuple):
 
 
 class ImageFiles(Lazy["Tensor"]):
-    """uint8 (1 or 3, h, w) tensors, decoded when they are asked for."""
+    """uint8 (1 or 3, h, w) tensors, decoded on access."""
 
     def __init__(self, paths: Sequence[str], grey: bool) -> None:
         super().__init__(paths, partial(read_image, grey=grey))
 
 
 def read_image(path: str | Path, grey: bool) -> "Tensor":
-    """An image file as `decode_image` gives it; a UserError where it cannot be read or decoded."""
+    """Reads an image file like `decode_image`; raises UserError if it cannot be read or decoded."""
     return decode_image(read_content(path), str(path), grey)
 
 
 def require_image(path: str | Path) -> None:
-    """Raises a UserError for a file that `read_image` refuses, in a fraction of the time."""
+    """Raises a UserError for a file that `read_image` rejects, in a fraction of the time."""
     require_decodable(read_content(path), str(path))
 
 
 def read_content(path: str | Path) -> bytes:
-    """The bytes of an image file; a UserError where it cannot be read."""
+    """Returns the bytes of an image file; raises UserError if it cannot be read."""
     try:
         return read_regular(path)
-    except (OSError, ValueError) as error:  # the latter: a NUL in the name
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise UserError(f"image {path} cannot be read: {error}") from error
 
 
 def image_sets(parts: Sequence[Sequence[ImageFile]], grey: bool) -> list[ImageSet]:
-    """Sets of files whose identities and cameras mean the same; a file without a camera gets one of its own.
+    """Returns image sets with common identities and cameras. A file without a camera gets a unique one.
 
-    A camera of its own lets the camera protocol remove nothing.
+    With unique cameras the camera protocol removes nothing.
     """
     files = [file for part in parts for file in part]
     ends = np.cumsum([len(part) for part in parts])[:-1]
@@ -73,12 +73,12 @@ def image_sets(parts: Sequence[Sequence[ImageFile]], grey: bool) -> list[ImageSe
 
 
 def open_set(parts: Sequence[Sequence[ImageFile]], grey: bool, *, note: str = "") -> OpenSet:
-    """The data set of training images, queries and, unless the queries search each other, the gallery."""
+    """Returns a data set of training images, queries and a gallery; without a gallery, queries search each other."""
     return OpenSet(*image_sets(parts, grey), note=note)
 
 
 def numbered(values: Sequence[int | str]) -> tuple[np.ndarray, dict[int, str]]:
-    """Integers as they are; if one value is a text, places in the order of all texts, and the text of each place."""
+    """Returns integers unchanged. If any value is a string, returns indices in sorted order, and index -> string."""
     if not any(isinstance(value, str) for value in values):
         return np.array(values, dtype=np.int64), {}
     texts = sorted({str(value) for value in values})
@@ -87,15 +87,15 @@ def numbered(values: Sequence[int | str]) -> tuple[np.ndarray, dict[int, str]]:
 
 
 def paths_of(paths: Iterable[str]) -> Sequence[str]:
-    """Paths in one array of bytes, each decoded when it is asked for.
+    """Returns paths in one array of bytes, each decoded on access.
 
-    A list would cost each worker that reads it 70 bytes a path: to look at a text is to write its count of references.
+    A list would cost each worker 70 bytes per path, because reading a string writes its reference count.
     """
     return Lazy(np.array([os.fsencode(path) for path in paths], dtype=bytes), _decoded_path)
 
 
 def _decoded_path(path: bytes) -> str:
-    """As os.fsdecode, which cannot be pickled for a loader's workers."""
+    """Wraps os.fsdecode, which cannot be pickled for a loader's workers."""
     return os.fsdecode(path)
 
 
@@ -103,13 +103,13 @@ def _decoded_path(path: bytes) -> str:
 
 
 def dataset_root(configured: str) -> Path:
-    """DATASETS.ROOT, else $FASTREID_DATASETS, else $PML_EXT_DATA, else ./datasets."""
+    """Returns DATASETS.ROOT, else $FASTREID_DATASETS, else $PML_EXT_DATA, else ./datasets."""
     root = configured or os.environ.get("FASTREID_DATASETS") or os.environ.get("PML_EXT_DATA") or "datasets"
     return Path(root).expanduser()
 
 
 def own_path(name: str, root: Path) -> Path:
-    """The user's own table or folder: in the current folder, else in DATASETS.ROOT."""
+    """Returns the path of the user's table or folder: in the current folder, else in DATASETS.ROOT."""
     here = Path(name).expanduser()
     there = root / here
     if not here.exists() and not there.exists():
@@ -117,30 +117,30 @@ def own_path(name: str, root: Path) -> Path:
             f"no {name} in the current folder {Path.cwd()}, nor in DATASETS.ROOT {root}; {found_in(Path())}"
         )
     if here.exists() and there.exists() and not here.samefile(there):
-        log.warning("%s is in the current folder and in DATASETS.ROOT %s: the first is read", name, root)
+        log.warning("%s is in the current folder and in DATASETS.ROOT %s: using the former", name, root)
     return here if here.exists() else there
 
 
 def require_folder(folder: Path, expected: str) -> None:
-    """Raises a UserError unless the folder is there."""
+    """Raises a UserError unless the folder exists."""
     if not folder.is_dir():
         above = next((parent for parent in folder.parents if parent.is_dir()), Path.cwd())
         raise UserError(
-            f"no folder {folder}. Expected {expected}; {found_in(above)}. DATASETS.ROOT (or the environment's "
-            "FASTREID_DATASETS) names the folder that holds the data set"
+            f"no folder {folder}. Expected {expected}; {found_in(above)}. Set DATASETS.ROOT (or the environment "
+            "variable FASTREID_DATASETS) to the folder that contains the data set"
         )
 
 
 def require_inside(path: str, folder: Path, where: str) -> None:
-    """Raise a UserError if a listed path is absolute or has a part "..": it must lie in its folder."""
+    """Raises a UserError if a listed path is absolute or contains "..": it must be inside its folder."""
     if path.startswith("/") or ".." in path.split("/"):
-        raise UserError(f"{where}: paths must lie inside {folder}; got {path!r}")
+        raise UserError(f"{where}: paths must be inside {folder}; got {path!r}")
 
 
 def entries_of(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The sub-folders and the files of a folder by name, without hidden ones.
+    """Returns the sub-folders and the files of a folder, sorted by name, without hidden ones.
 
-    macOS leaves a ._1.jpg next to each 1.jpg that it copies, and notebooks leave .ipynb_checkpoints.
+    macOS creates a ._1.jpg for each 1.jpg that it copies, and notebooks create .ipynb_checkpoints.
     """
     with os.scandir(folder) as entries:
         found = sorted((entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith("."))
@@ -148,25 +148,25 @@ def entries_of(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def is_image(path: Path) -> bool:
-    """Whether a file has the name of an image."""
+    """Returns whether a file has an image suffix."""
     return path.suffix.lower() in SUFFIXES
 
 
 def found_in(folder: Path) -> str:
-    """`… holds a, b, c`."""
+    """Returns `… contains a, b, c`, for errors."""
     try:
         names = sorted(entry.name for entry in folder.iterdir())
     except OSError as error:
         return f"{folder} cannot be read ({error.strerror})"
     shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-    return f"{folder} holds {shown or 'nothing'}"
+    return f"{folder} contains {shown or 'nothing'}"
 
 
 def matching_files(folder: Path, form: str, example: str) -> list[tuple[Path, re.Match[str]]]:
-    """The files anywhere in a folder whose path in it has a form; others (Thumbs.db) are skipped.
+    """Returns all files below a folder whose relative path matches `form`; skips others (Thumbs.db).
 
-    form is a regular expression of the whole path, with / between its parts. A UserError with the example if there is
-    no such file.
+    form: regular expression of the complete relative path, with / as separator. Raises UserError with the example if
+    no file matches.
     """
     depth, found = len(folder.parts), list[tuple[Path, re.Match[str]]]()
     for path in sorted(folder.rglob("*")):
@@ -178,7 +178,7 @@ def matching_files(folder: Path, form: str, example: str) -> list[tuple[Path, re
 
 
 def lines_of(path: Path) -> list[str]:
-    """The non-empty lines of a text file, stripped; a UserError where it cannot be read or is not text."""
+    """Returns the stripped non-empty lines of a text file; raises UserError if it cannot be read or is not text."""
     try:
         text = read_regular(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -187,9 +187,9 @@ def lines_of(path: Path) -> list[str]:
 
 
 def matching_lines(listing: Path, form: str, expected: str, *, skip: int = 0) -> Iterator[re.Match[str]]:
-    """The non-empty lines of a list below its heading of `skip` lines, all of which must have a form.
+    """Yields matches of the non-empty lines of a list, without its heading of `skip` lines.
 
-    A UserError, with the number of the line and the example `expected`, where one has not.
+    Raises UserError, with the line number and the example `expected`, if a line does not match `form`.
     """
     pattern = re.compile(form)
     for number, line in enumerate(lines_of(listing)[skip:], start=skip + 1):

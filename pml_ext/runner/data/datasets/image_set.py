@@ -1,4 +1,4 @@
-"""Labelled images, and the data sets that they make up."""
+"""Sets of labelled images, and the data sets that consist of them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,10 +22,10 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, eq=False)
 class Lazy(Sequence[Item]):
-    """Items that are made each time they are asked for."""
+    """Items that are created on each access."""
 
     sources: Sequence[Any] | np.ndarray
-    make: Callable[[Any], Item]  # an item of one source; the workers of a loader get it pickled
+    make: Callable[[Any], Item]  # source -> item; pickled for a loader's workers
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -45,25 +45,25 @@ class ImageSet:
     images: Sequence["Tensor"]  # uint8 (C, h, w)
     identities: np.ndarray  # (N,) int64, the data set's own ids
     cameras: np.ndarray  # (N,) int64
-    names: Sequence[str]  # (N,) where each image came from, for messages
-    identity_names: Mapping[int, str] = field(default_factory=dict)  # what the user calls it, where that is not its id
-    extras: Sequence[Mapping[str, Any]] | None = None  # (N,) further columns of a batch, made where an image is read
-    more: Sequence[tuple[Any, ...]] | None = None  # (N,) what follows the camera in a user's items, for samplers
+    names: Sequence[str]  # (N,) source of each image, for messages
+    identity_names: Mapping[int, str] = field(default_factory=dict)  # id -> the user's name, if it differs from the id
+    extras: Sequence[Mapping[str, Any]] | None = None  # (N,) further columns of a batch, created on loading an image
+    more: Sequence[tuple[Any, ...]] | None = None  # (N,) columns after the camera in a user's items, for samplers
 
     def __len__(self) -> int:
         return len(self.images)
 
     @cached_property
     def labels(self) -> np.ndarray:
-        """(N,) class ids 0 … C − 1 in the order of the identities."""
+        """(N,) class ids 0 … C − 1, in identity order."""
         return np.unique(self.identities, return_inverse=True)[1]
 
     def called(self, identity: int) -> str:
-        """What the user calls an identity."""
+        """Returns the user's name of an identity."""
         return self.identity_names.get(identity, str(identity))
 
     def subset(self, rows: Sequence[int] | np.ndarray) -> "ImageSet":
-        """Some of the images, in the order of the rows."""
+        """Returns the images of these rows, in their order."""
         chosen = np.asarray(rows, dtype=np.int64)
         columns: dict[str, Any] = {name: getattr(self, name)[chosen] for name in _ARRAYS}
         for name in _SEQUENCES:
@@ -73,7 +73,7 @@ class ImageSet:
 
     @staticmethod
     def concatenated(sets: Sequence["ImageSet"]) -> "ImageSet":
-        """One set of several that share their identities."""
+        """Concatenates sets with common identities."""
         names: dict[int, str] = {}
         for images in sets:
             names.update(images.identity_names)
@@ -86,7 +86,7 @@ class ImageSet:
 
     @staticmethod
     def joined(sets: Sequence["ImageSet"]) -> "ImageSet":
-        """One set of several; identities are renumbered so that those of different sets never meet."""
+        """Concatenates sets; renumbers identities so that different sets have none in common."""
         if len(sets) == 1:
             return sets[0]
         shifted, shift = [], 0
@@ -97,15 +97,15 @@ class ImageSet:
 
 
 def _chained(parts: Sequence[Any]) -> Any:
-    """One sequence of several, without a copy; None if one of them is None."""
-    from torch.utils.data import ConcatDataset  # the names and files of a set are checked without torch
+    """Chains sequences without a copy; returns None if one of them is None."""
+    from torch.utils.data import ConcatDataset  # imported late: checking the names and files of a set needs no torch
 
     return None if any(part is None for part in parts) else ConcatDataset(parts)
 
 
 @dataclass(frozen=True)
 class OpenSet:
-    """A data set for retrieval; in most, training and test identities do not meet."""
+    """A data set for retrieval; training and test identities are usually disjoint."""
 
     train: ImageSet
     query: ImageSet
@@ -114,26 +114,26 @@ class OpenSet:
 
     @property
     def parts(self) -> list[ImageSet]:
-        """What a test embeds."""
+        """Image sets that a test embeds."""
         return [self.query] if self.gallery is None else [self.query, self.gallery]
 
 
 @dataclass(frozen=True)
 class PairSet:
-    """Images 2i and 2i + 1 are a pair; their identities mean nothing."""
+    """Image pairs: images 2i and 2i + 1 are pair i. Their identities have no meaning."""
 
     images: ImageSet
-    same: np.ndarray  # (N,) bool, whether pair i shows one person
+    same: np.ndarray  # (N,) bool, whether both images of pair i show the same person
 
     @property
     def parts(self) -> list[ImageSet]:
-        """What a test embeds."""
+        """Image sets that a test embeds."""
         return [self.images]
 
 
 @dataclass(frozen=True)
 class TemplateSet:
-    """N images, the template and medium of each, and which templates are compared; the identities mean nothing."""
+    """N images, the template and medium of each, and the template pairs to compare. The identities have no meaning."""
 
     images: ImageSet
     media: "TemplateMedia"
@@ -141,15 +141,15 @@ class TemplateSet:
 
     @property
     def parts(self) -> list[ImageSet]:
-        """What a test embeds."""
+        """Image sets that a test embeds."""
         return [self.images]
 
 
 TestSet = OpenSet | PairSet | TemplateSet
-"""Queries and what they search, pairs of images, or pairs of templates."""
+"""Queries and gallery, image pairs, or template pairs."""
 
 Loaded = TestSet | ImageSet
-"""A test set (an OpenSet trains too), or images to train on only."""
+"""A test set (an OpenSet also has training images), or training images only."""
 
 Reader = Callable[[Path, bool], Loaded]
 """Reads (folder of all data sets, grey); raises UserError for missing or damaged files."""
@@ -157,10 +157,12 @@ Reader = Callable[[Path, bool], Loaded]
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set as the trainer reads it, and what is known of it before.
+    """Reader of a data set, and facts about it that are known without reading it.
 
-    read: returns a `kind`; about: a line for `pml-ext list`; nobody: identities of junk and distractors; is_made:
-    whether `read` draws, downloads or unpacks the images.
+    read: returns a `kind`.
+    about: line for `pml-ext list`.
+    nobody: identities of junk and distractors.
+    is_made: whether `read` draws, downloads or unpacks the images.
     """
 
     read: Reader
@@ -171,7 +173,7 @@ class DataSet:
 
 
 def published(name: str, about: str, **facts: Any) -> Callable[[Reader], Reader]:
-    """A decorator that registers the reader of a published data set; facts: the other fields of its DataSet."""
+    """Returns a decorator that registers a published data set's reader; facts: the other fields of its DataSet."""
 
     def add(read: Reader) -> Reader:
         DATASET_REGISTRY.register(name)(DataSet(read, about, **facts))

@@ -1,4 +1,4 @@
-"""MXNet RecordIO files of face images (insightface's train.rec and train.idx), read without MXNet."""
+"""Reads MXNet RecordIO files of face images (insightface's train.rec and train.idx) without MXNet."""
 
 import mmap
 import struct
@@ -22,12 +22,12 @@ _PART = struct.Struct("<II")  # magic; kind of part (3 bits) and length (29 bits
 _HEADER = struct.Struct("<IfQQ")  # number of further labels, label, id, second id
 _LENGTH_BITS = 29
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
-_FURTHER = (_PART.size + _HEADER.size) // 4  # the place of the first of the further labels, in words of 4 bytes
+_FURTHER = (_PART.size + _HEADER.size) // 4  # offset of the first further label, in 4-byte words
 _AT_A_TIME = 2**16
 
 
 class RecordFile:
-    """Records of a .rec file by their offset. The file is mapped into memory, which processes and threads share."""
+    """Records of a .rec file by their offset. The file is memory-mapped and shared by processes and threads."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -35,16 +35,16 @@ class RecordFile:
             require_regular(path)
             with path.open("rb") as file:
                 self._content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:  # the latter: an empty file
+        except (OSError, ValueError) as error:  # ValueError: an empty file
             raise UserError(f"record file {path} cannot be read: {error}") from error
         if hasattr(mmap, "MADV_RANDOM"):
-            self._content.madvise(mmap.MADV_RANDOM)  # or the system reads the images between the headers too
+            self._content.madvise(mmap.MADV_RANDOM)  # otherwise the system also reads the images between the headers
 
     def __reduce__(self) -> tuple[type["RecordFile"], tuple[Path]]:
         return RecordFile, (self.path,)  # another process opens the file itself
 
     def headers(self, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The first label of each record, (N,) float32, and whether an image follows, (N,) bool."""
+        """Returns the first label of each record, (N,) float32, and whether it has an image, (N,) bool."""
         parts = np.split(offsets, range(_AT_A_TIME, len(offsets), _AT_A_TIME))
         labels, has_image = zip(*map(self._some_headers, parts), strict=True)
         return np.concatenate(labels), np.concatenate(has_image)
@@ -64,8 +64,8 @@ class RecordFile:
         return np.where(count > 0, further, label).view("<f4"), (kind == _FIRST) | (image_length > 0)
 
     def image(self, offset: int) -> bytes:
-        """What follows the labels of a record: an image file."""
-        # Where a record holds the magic number it is cut there into parts.
+        """Returns the image file of a record, which follows its labels."""
+        # A record that contains the magic number is split there into parts.
         kind, content = self._part(offset)
         parts = [content]
         while kind in (_FIRST, _MIDDLE):
@@ -85,21 +85,21 @@ class RecordFile:
 
 
 def record_set(path: Path, grey: bool) -> ImageSet:
-    """The images of a .rec file, beside which its .idx file lies, with their identities; no cameras."""
+    """Reads the images and identities of a .rec file with its .idx file in the same folder; no cameras."""
     keys, offsets = _index(path.with_suffix(".idx"))
     file = RecordFile(path)
     if not len(keys):
-        raise UserError(f"{path} holds no images: its index is empty")
+        raise UserError(f"{path} contains no images: its index is empty")
     labels, has_image = file.headers(offsets)
-    # insightface's record 0 says where the images end; behind them are records of whole identities, without an image.
+    # insightface's record 0 contains the end of the images; the records after it describe identities, without an image.
     end = np.float32(has_image.sum() + 1)
     if keys[0] == 0 and not has_image[0] and labels[0] != end:
         raise UserError(f"{path}: its first record announces {labels[0] - 1:.0f} images; its index has {end - 1:.0f}")
     keys, offsets, labels = keys[has_image], offsets[has_image], labels[has_image]
-    # A float of 32 bits tells whole numbers apart only below 2^24.
+    # A 32-bit float distinguishes integers only below 2^24.
     for row in np.flatnonzero(~((labels >= 0) & (labels < 2**24) & (labels == np.floor(labels))))[:1].tolist():
         raise UserError(
-            f"{path}: the identity of record {keys[row]} must be a whole number from 0 to 2^24 - 1; got {labels[row]:g}"
+            f"{path}: the identity of record {keys[row]} must be an integer from 0 to 2^24 - 1; got {labels[row]:g}"
         )
     names = Lazy(keys, partial("{}[{}]".format, path))
     return ImageSet(Lazy(offsets, partial(_image, file, grey)), labels.astype(np.int64), np.arange(len(keys)), names)
@@ -115,10 +115,10 @@ def _image(file: RecordFile, grey: bool, offset: np.int64) -> "Tensor":
 
 
 def _index(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """The keys of an .idx file in order, and the offset of each: lines of `key<tab>offset`."""
+    """Returns the sorted keys of an .idx file and their offsets; the file has lines of `key<tab>offset`."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", DeprecationWarning)  # what NumPy says of a text that is not all numbers
+            warnings.simplefilter("error", DeprecationWarning)  # NumPy's response to text that is not all numbers
             numbers = np.fromstring(read_regular(path).decode("ascii"), dtype=np.int64, sep=" ")
         keys, offsets = numbers.reshape(-1, 2).T
     except (OSError, ValueError, DeprecationWarning) as error:

@@ -28,24 +28,24 @@ BOXES = ("bounding_box_train", "query", "bounding_box_test")
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a set's images are.
+    """Location of a set's images.
 
-    image is a regular expression of an image's path in the folder, or in each of its parts, with the groups `identity`
-    and, if the set names them, `camera` and `scene` (which has identities and cameras of its own). Of a set with parts
-    that names no cameras, each part is one.
+    image: regular expression of an image's path in the folder, or in each of its parts, with the groups `identity` and
+    optionally `camera` and `scene` (each scene has its own identities and cameras). Without cameras, each part counts
+    as a camera.
     """
 
     about: str
     folder: str
     image: str
     example: str
-    shared: int | None = None  # identities up to this number are the same in all cameras, above it each has its own
-    parts: tuple[str, ...] = ()  # folders of training images, queries and gallery, or the last two; none: all train
+    shared: int | None = None  # identities up to this number are common to all cameras, others to a single one
+    parts: tuple[str, ...] = ()  # folders of training images, queries and gallery, or of the last two; empty: all train
     nobody: tuple[int, ...] = (JUNK,)
 
 
-# Published arrangements. In Partial REID and Partial-iLIDS the number behind an image's identity counts as its camera,
-# as in FastReID.
+# Published layouts. In Partial REID and Partial-iLIDS the number after an image's identity counts as its camera, as in
+# FastReID.
 _NAMED, _NUMBERED = r"(?P<identity>-?\d+)_c(?P<camera>\d+)[^/]*", r"(?P<identity>-?\d+)_(?P<camera>\d+)[^/]*\.jpg"
 LAYOUTS = {
     "Market1501": Layout("Market-1501 (Zheng et al., ICCV 2015): 6 cameras", "Market-1501-v15.09.15",
@@ -69,7 +69,7 @@ LAYOUTS = {
         parts=("occluded_body_images", "whole_body_images")),
     "VIPeR": Layout("Gray and Tao, ECCV 2008", "VIPeR",
         r"cam_(?P<camera>[ab])/(?P<identity>\d+)_\d+\.bmp", "cam_a/000_45.bmp"),
-    # 0000 are passers-by whom nobody looks for
+    # 0000 are passers-by without an identity
     "GRID": Layout("Loy, Xiang and Gong, CVPR 2009", "underground_reid",
         r"(?:probe|gallery|images)/(?!0000_)(?P<identity>\d{4})_(?P<camera>\d+)_.+\.jpe?g",
         "probe/0001_1_25004_169_98_82_214.jpeg"),
@@ -107,7 +107,7 @@ LAYOUTS = {
 
 
 def read_layout(root: Path, grey: bool, *, layout: Layout) -> OpenSet | ImageSet:
-    """A set with identity and camera of every image in its path; the root may be the set's own folder."""
+    """Reads a set with the identity and camera in each image's path; the root may be the set's folder itself."""
     folder = root / layout.folder
     if layout.parts and not folder.is_dir() and (root / layout.parts[0]).is_dir():
         folder = root
@@ -142,21 +142,21 @@ for _name, _layout in LAYOUTS.items():
 
 
 def read_list(listing: Path, form: str, example: str, folder: Path, suffix: str = "") -> list[ImageFile]:
-    """The files of a list's lines. form: with the groups image, identity and, if the set has cameras, camera."""
+    """Reads the files in a list. form: regular expression with the groups image, identity and optionally camera."""
     files = []
     for line in matching_lines(listing, form, example):
         groups = line.groupdict()
-        path = groups["image"].replace("\\", "/") + suffix  # Airport's list has the paths of Windows
+        path = groups["image"].replace("\\", "/") + suffix  # Airport's list has Windows paths
         camera = int(groups["camera"]) if "camera" in groups else None
         files.append(ImageFile(folder / path, int(groups["identity"]), camera))
     if not files:
-        raise UserError(f"{listing} names no images")
+        raise UserError(f"{listing} contains no images")
     return files
 
 
 @published("MSMT17", "MSMT17 (Wei et al., CVPR 2018): 15 cameras")
 def msmt17(root: Path, grey: bool) -> OpenSet:
-    """MSMT17 by its list files. The lists' validation part is left out."""
+    """Reads MSMT17 by its list files, without their validation part."""
     folder, masked = root / "MSMT17_V1", ""
     if not folder.is_dir():
         folder, masked = root / "MSMT17_V2", "mask_{}_v2"
@@ -173,10 +173,10 @@ def msmt17(root: Path, grey: bool) -> OpenSet:
 
 
 def vehicle_id(root: Path, grey: bool, *, identities: int) -> OpenSet:
-    """PKU VehicleID, tested on its list of so many identities.
+    """Reads PKU VehicleID with its test list of `identities` identities.
 
-    One image of each identity, drawn once with a fixed seed, is the gallery; the others are queries. It has no
-    cameras: nothing is removed from a query's gallery.
+    One image of each identity, drawn with a fixed seed, is the gallery; the others are queries. The set has no cameras,
+    so nothing is removed from a query's gallery.
     """
     images, splits = root / "vehicleid" / "image", root / "vehicleid" / "train_test_split"
     require_folder(images, f"{images} and {splits}/train_list.txt")
@@ -192,7 +192,7 @@ def vehicle_id(root: Path, grey: bool, *, identities: int) -> OpenSet:
 
 
 def veri_wild(root: Path, grey: bool, *, identities: int) -> OpenSet:
-    """VERI-Wild, tested on its lists of so many identities; vehicle_info.txt has the cameras."""
+    """Reads VERI-Wild with its test lists of `identities` identities; vehicle_info.txt contains the cameras."""
     images, splits = root / "VERI-Wild" / "images", root / "VERI-Wild" / "train_test_split"
     require_folder(images, f"{images} and {splits}/vehicle_info.txt")
     form = r"(\d+/[^;/]+?)(?:\.jpg)?;(\d+)(?:;.*)?"
@@ -204,7 +204,7 @@ def veri_wild(root: Path, grey: bool, *, identities: int) -> OpenSet:
         files = read_list(splits / f"{name}.txt", form, "identity/image.jpg", images, ".jpg")
         for file in files:
             if file.path not in cameras:
-                raise UserError(f"{splits}/{name}.txt names {file.path}, and vehicle_info.txt does not")
+                raise UserError(f"{splits}/{name}.txt contains {file.path}, but vehicle_info.txt does not")
         parts.append([file._replace(camera=cameras[Path(file.path)]) for file in files])
     return open_set(parts, grey)
 
@@ -225,7 +225,7 @@ for _size, _vehicles, _wild in (
 
 @published("AirportALERT", "Airport (Karanam et al., TPAMI 2019): to train on, 6 cameras", kind=ImageSet)
 def airport_alert(root: Path, grey: bool) -> ImageSet:
-    """Airport's training images by its list filepath.txt; identities below 11001 are nobody's."""
+    """Reads Airport's training images by its list filepath.txt, without the distractors (identities below 11001)."""
     folder = root / "AirportALERT"
     require_folder(folder, f"{folder}/filepath.txt")
     form = r"(?P<image>\D*(?P<camera>\d+)\\(?P<identity>\d+)\\.*)"
@@ -236,10 +236,10 @@ def airport_alert(root: Path, grey: bool) -> ImageSet:
 def naic(
     root: Path, grey: bool, *, folder: str, lists: list[str], images: str, between: str = ":", first: int | None = None
 ) -> OpenSet | ImageSet:
-    """A round of NAIC by the lists of FastReID's project NAIC20: training images, and perhaps queries and gallery.
+    """Reads a round of NAIC by the lists of FastReID's project NAIC20: training images, optionally queries and gallery.
 
-    `between` stands between an image's name and its identity; the `first` lines of the training list count. Training
-    images have no cameras, queries and gallery are of two.
+    between: separator between an image's name and its identity. first: number of lines of the training list to use.
+    Training images have no cameras; queries and gallery count as two cameras.
     """
     require_folder(root / folder, f"{root / folder}/{lists[0]}")
     form, example = rf"(?P<image>.+){between}(?P<identity>\d+)", f"00040591.png{between}15178"

@@ -7,7 +7,7 @@ from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets.image_files import ImageFile, found_in, lines_of, matching_lines, open_set
 from pml_ext.runner.data.datasets.image_set import OpenSet, published
 
-# name -> FastReID's folder, PML's class, the first of the published files that it reads, and what it is
+# name -> FastReID's folder, PML's class, the first published file that it reads, and a description
 RETRIEVAL_SETS = {
     "CUB": ("CUB_200_2011", "CUB", "CUB_200_2011/image_class_labels.txt",
         "CUB-200-2011 (Wah et al., 2011): birds, the first 100 classes train"),
@@ -20,10 +20,10 @@ RETRIEVAL_SETS = {
 
 
 def retrieval_set(root: Path, grey: bool, *, name: str) -> OpenSet:
-    """One set whose test images search each other, none of them removed.
+    """Reads a set whose test images search each other; no image is removed by camera.
 
-    Read from FastReID's lists (`train.txt` and `test.txt`, lines of `path,label`) where they are, else from the
-    published files as pytorch-metric-learning reads them, in the root or in a folder of the set's name.
+    Reads FastReID's lists (`train.txt` and `test.txt`, lines of `path,label`) if they exist. Otherwise reads the
+    published files like pytorch-metric-learning, in the root or in a folder with the set's name.
     """
     return open_set([_part(root, name, part) for part in ("train", "test")], grey)
 
@@ -34,10 +34,10 @@ for _name, (*_, _about) in RETRIEVAL_SETS.items():
 
 @published("CUBValidation", "the training classes of CUB alone, half of them to test on")
 def cub_validation(root: Path, grey: bool) -> OpenSet:
-    """The training classes of CUB alone: the first half of them trains, the other half is the test set.
+    """Reads only CUB's training classes: the first half of them trains, the other half is the test set.
 
-    For choosing an epoch or an option without a look at the test classes. The classes are halved in the order in which
-    the lists name them first; of an odd number the middle one trains.
+    Use it to choose an epoch or an option without seeing the test classes. The classes are split in the order of their
+    first occurrence in the lists. If their number is odd, the middle class trains.
     """
     files = _part(root, "CUB", "train")
     classes = list(dict.fromkeys(file.identity for file in files))
@@ -47,12 +47,12 @@ def cub_validation(root: Path, grey: bool) -> OpenSet:
 
 @published("CUBSharedClasses", "CUB-200-2011 with every class in training and test")
 def cub_shared_classes(root: Path, grey: bool) -> OpenSet:
-    """CUB in its published split for classification; the test images search each other.
+    """Reads CUB in its published classification split; the test images search each other.
 
     FastReID's lists, which split the classes, are not read. Source: the main tables of Zhang et al., arXiv 2307.04047.
     """
     files = _by_pml(root, "CUB", "train+test")
-    folder = Path(files[0].path).parents[2]  # of images/<class>/<image>
+    folder = Path(files[0].path).parents[2]  # contains images/<class>/<image>
     listing = folder / "train_test_split.txt"
     lines = matching_lines(listing, r"(\S+)\s+([01])", "an image's number and 0 or 1")
     trains = {line[1]: line[2] == "1" for line in lines}
@@ -68,7 +68,7 @@ def cub_shared_classes(root: Path, grey: bool) -> OpenSet:
 
 @published("Cars196SharedClasses", "Cars196 with every class in training and test")
 def cars196_shared_classes(root: Path, grey: bool) -> OpenSet:
-    """Cars196 in its published split for classification; the test images search each other.
+    """Reads Cars196 in its published classification split; the test images search each other.
 
     Paper (Zhang et al., arXiv 2307.04047): 8,054 and 8,131 images, the sizes of the split by classes; here: the
     published 8,144 and 8,041.
@@ -79,10 +79,10 @@ def cars196_shared_classes(root: Path, grey: bool) -> OpenSet:
 
 @published("InShop", "In-shop Clothes Retrieval (Liu et al., CVPR 2016)")
 def in_shop(root: Path, grey: bool) -> OpenSet:
-    """Train, query and gallery of In-shop; nothing is removed by camera.
+    """Reads train, query and gallery of In-shop; nothing is removed by camera.
 
-    Read from FastReID's lists (`train.txt`, `test_query.txt`, `test_gallery.txt`) where they are, else from the
-    published `list_eval_partition.txt`, in the root or its folder InShop.
+    Reads FastReID's lists (`train.txt`, `test_query.txt`, `test_gallery.txt`) if they exist, otherwise the published
+    `list_eval_partition.txt`, in the root or its folder InShop.
     """
     for folder in (root / "InShop", root):
         lists = [folder / f"{part}.txt" for part in ("train", "test_query", "test_gallery")]
@@ -98,7 +98,7 @@ def in_shop(root: Path, grey: bool) -> OpenSet:
 
 
 def _partition(listing: Path, folder: Path) -> list[list[ImageFile]]:
-    """The published list: a count, a heading, then `image item status`."""
+    """Reads the published list: a count, a heading, then lines of `image item status`."""
     form = r"(\S+)\s+(id_\d+)\s+(train|query|gallery)"
     parts: dict[str, list[ImageFile]] = {"train": [], "query": [], "gallery": []}
     for line in matching_lines(listing, form, "img/….jpg id_00000002 train", skip=2):
@@ -107,7 +107,7 @@ def _partition(listing: Path, folder: Path) -> list[list[ImageFile]]:
 
 
 def _split(files: list[ImageFile], trains: list[bool], grey: bool) -> OpenSet:
-    """The files that train, and the others."""
+    """Splits the files into training and test files."""
     parts: list[list[ImageFile]] = [[], []]
     for file, is_trained in zip(files, trains, strict=True):
         parts[0 if is_trained else 1].append(file)
@@ -122,18 +122,18 @@ def _part(root: Path, name: str, part: str) -> list[ImageFile]:
 
 
 def _labelled(listing: Path) -> list[ImageFile]:
-    """Lines of `path,label`; labels are any text."""
+    """Reads lines of `path,label`; labels are any text."""
     lines = matching_lines(listing, r"(.*\S)\s*,\s*([^,]+)", "path,label")
     return [ImageFile(listing.parent / line[1], line[2]) for line in lines]
 
 
 def _by_pml(root: Path, name: str, part: str) -> list[ImageFile]:
-    """The images of one part of a published set ("train", "test" or "train+test")."""
+    """Returns the images of one part of a published set ("train", "test" or "train+test")."""
     folder, kind, first, _ = RETRIEVAL_SETS[name]
     place = next((place for place in (root, root / name, root / folder) if (place / first).is_file()), None)
     if place is None:
         raise UserError(f"not the published files in {root} (no {first}); {found_in(root)}")
-    from pml_ext._pml import retrieval_dataset  # imports torch, which the error above does without
+    from pml_ext._pml import retrieval_dataset  # imported late: it imports torch, which the error above does not need
 
     try:
         data = retrieval_dataset(kind)(str(place), split=part)

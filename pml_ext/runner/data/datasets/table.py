@@ -1,4 +1,4 @@
-"""A user's own data from one table: CSV or Parquet with the columns path, identity, camera (optional) and split."""
+"""Reads the user's data from a table, CSV or Parquet, with the columns path, identity, camera (optional) and split."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,22 +12,23 @@ from pml_ext.runner.data.datasets.image_files import ImageFiles, paths_of, requi
 from pml_ext.runner.data.datasets.image_set import ImageSet, Lazy, OpenSet
 
 SPLITS = ("train", "query", "gallery")
-COLUMNS = ("path", "identity", "split")  # and, where known:
+COLUMNS = ("path", "identity", "split")  # and optionally:
 CAMERA = "camera"
 
 
 def table_set(file: Path, grey: bool) -> OpenSet:
-    """The data set of a .csv (UTF-8, with a heading) or .parquet table, a row an image; a UserError names a wrong row.
+    """Reads a .csv (UTF-8, with a heading) or .parquet table with a row per image.
 
-    Columns: `path`, relative to the table's folder and inside it; `identity`, the same in every split; `camera`, if
-    any; `split`: train, query or gallery. Without gallery rows every query searches all other queries.
+    Columns: `path`, relative to the table's folder and inside it; `identity`, the same in every split; `camera`
+    (optional); `split`: train, query or gallery. Without gallery rows every query searches all other queries. Raises
+    UserError with the number of the first invalid row.
     """
     table = read_table(file)
     _require_cells(table, file)
     paths = paths_of(_paths(table, file))
     names, identities = _numbered(table["identity"])
     splits, split_of_row = _numbered(table["split"])
-    # Without cameras each image gets one of its own, so that the camera protocol removes nothing.
+    # Without cameras each image gets a unique one, so that the camera protocol removes nothing.
     cameras = _numbered(table[CAMERA])[1] if CAMERA in table.column_names else np.arange(len(paths))
     parts = []
     for split in SPLITS if "gallery" in splits else SPLITS[:2]:
@@ -39,9 +40,9 @@ def table_set(file: Path, grey: bool) -> OpenSet:
 
 
 def read_table(file: Path) -> Any:
-    """The known columns of a table as a pyarrow Table of texts, "" where there is no value; a UserError without them.
+    """Returns a table's known columns as a pyarrow Table of strings, "" for null; raises UserError if one is missing.
 
-    7 of Parquet and "7" of a CSV are the same. Other columns of a Parquet file may hold the images themselves.
+    7 in Parquet and "7" in CSV are the same. Does not read other columns: in Parquet they may contain the images.
     """
     if file.suffix not in (".csv", ".parquet"):
         raise UserError(f"table {file}: expected a file that ends in .csv or .parquet")
@@ -67,7 +68,7 @@ def _read_csv(file: Path) -> Any:
     types = dict.fromkeys((*COLUMNS, CAMERA), pyarrow.string())
     table = csv.read_csv(
         file,
-        csv.ReadOptions(use_threads=False),  # whose errors name the row
+        csv.ReadOptions(use_threads=False),  # errors then contain the row
         parse_options=csv.ParseOptions(newlines_in_values=True),
         convert_options=csv.ConvertOptions(column_types=types),
     )
@@ -87,15 +88,15 @@ def _read_parquet(file: Path) -> Any:
 
 def _require_columns(heading: list[str]) -> None:
     if len(set(heading)) < len(heading):
-        raise ValueError(f"its heading names a column twice: {', '.join(heading)}")
+        raise ValueError(f"its heading has a duplicate column: {', '.join(heading)}")
     if not set(COLUMNS) <= set(heading):
         raise ValueError(
-            f"expected the columns {', '.join(COLUMNS)} and, where known, {CAMERA}; it has {', '.join(heading)}"
+            f"expected the columns {', '.join(COLUMNS)} and optionally {CAMERA}; it has {', '.join(heading)}"
         )
 
 
 def _require_cells(table: Any, file: Path) -> None:
-    """Raise a UserError with the number of the first row that has an empty cell or an unknown split."""
+    """Raises a UserError with the number of the first row that has an empty cell or an unknown split."""
     import pyarrow
     from pyarrow import compute
 
@@ -119,7 +120,7 @@ def _paths(table: Any, file: Path) -> Iterator[str]:
 
 
 def _numbered(column: Any) -> tuple[list[str], np.ndarray]:
-    """The different texts of a column in order, and each row's place among them."""
+    """Returns the sorted unique strings of a column, and each row's index among them."""
     encoded = column.combine_chunks().dictionary_encode()
     texts = encoded.dictionary.to_pylist()
     names = sorted(texts)
