@@ -103,7 +103,7 @@ def test_a_function_as_a_loss_with_a_node_and_keys_of_its_own(folder):
     (term,), losses = build_losses(cfg.MODEL.LOSSES, num_classes=3, output_size=lambda _: 2)
     assert losses["length_loss"](torch.tensor([[1.0, 0], [0, 5]]), torch.arange(2)).item() == 4
     assert (term.scale, term.is_mined) == (0.5, False)
-    assert "MODEL.MINER.NAME = 'BatchHardMiner': none of the losses length_loss takes a miner" in problems(cfg)
+    assert "MODEL.MINER.NAME = 'BatchHardMiner': none of the losses length_loss accepts a miner" in problems(cfg)
 
 
 def test_training_from_python_with_callbacks_by_name_and_as_objects(folder):
@@ -255,7 +255,7 @@ SCHEDULER_REGISTRY.register()(ReduceLROnPlateau)
         ),
         (
             ["DATALOADER.SAMPLER_TRAIN", "short"],
-            r"short of own_parts must take \(items, batch_size, instances, random\): too many positional arguments",
+            r"short of own_parts must accept \(items, batch_size, instances, random\): too many positional arguments",
         ),
         (
             ["DATALOADER.SAMPLER_TRAIN", "chance"],

@@ -154,7 +154,7 @@ def test_an_architecture_with_its_own_forward_trains_without_chunks(registered):
 
 def test_images_alone_are_refused_by_an_architecture_that_reads_more(registered):
     cfg = load_config("Digits/sap_tcm.yml", [*DIGITS, "MODEL.META_ARCHITECTURE", "Reads"])
-    with pytest.raises(UserError, match=r"\.Reads reads camids of a batch, so that images alone cannot be embedded"):
+    with pytest.raises(UserError, match=r"\.Reads reads camids from a batch, so it cannot embed images alone"):
         PixelsToEmbedding(cfg).eval()(torch.zeros(2, 1, 8, 8))
     assert problems(cfg) == []
 

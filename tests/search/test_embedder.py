@@ -172,7 +172,7 @@ def test_crops_that_do_not_fit(model, crops, kind, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"device": "cuda:99"}, r"device = cuda.*: torch sees .* here; take cpu, or auto"),
+        ({"device": "cuda:99"}, r"device = cuda.*: torch sees .* here; use cpu or auto"),
         ({"weights": None}, r"weights must name a checkpoint, or the config.s MODEL\.WEIGHTS"),
         ({"weights": "nowhere.pth"}, "no weights file at nowhere"),
         ({"half": "yes"}, "half must be True or False; got 'yes'"),

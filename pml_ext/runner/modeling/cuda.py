@@ -1,4 +1,4 @@
-"""The CUDA devices that torch sees, and config values that only they can have."""
+"""Checks of CUDA devices, and of config values that need one."""
 
 import torch
 from yacs.config import CfgNode as CN
@@ -7,7 +7,7 @@ from pml_ext._errors import UserError
 
 
 def kind_and_index(device: str) -> tuple[str, int]:
-    """("cuda", 1) of "cuda:1", ("cuda", 0) of "cuda", ("cpu", 0) and ("auto", 0); UserError on another name."""
+    """Parses a device: "cuda:1" to ("cuda", 1), "cuda", "cpu" and "auto" to index 0; raises UserError on others."""
     kind, _, index = device.partition(":")
     if kind not in ("auto", "cpu", "cuda") or (index and not index.isdecimal()):
         raise UserError(f"device must be cpu, cuda, cuda:1 and so on, or auto; got {device!r}")
@@ -15,22 +15,22 @@ def kind_and_index(device: str) -> tuple[str, int]:
 
 
 def missing_device(device: str) -> str | None:
-    """A message about a CUDA device that torch does not see; None if it does."""
+    """Returns a message if a CUDA device is not available to torch, otherwise None."""
     kind, index = kind_and_index(device)
     if kind != "cuda" or index < (devices := torch.cuda.device_count()):
         return None
     sees = f"{devices} CUDA devices" if devices else "no CUDA device"
-    return f"{device}: torch sees {sees} here; take cpu, or auto"
+    return f"{device}: torch sees {sees} here; use cpu or auto"
 
 
 def norms_of_other_devices(options: CN) -> list[str]:
-    """A line for each key that is syncBN without a GPU: torch refuses its training there at the first step."""
+    """Returns a message for each key that is syncBN without a GPU: torch fails then at the first training step."""
     norms = {"BACKBONE": options.BACKBONE.NORM, "HEADS": options.HEADS.NORM if options.HEADS.WITH_BNNECK else ""}
     nodes = [node for node, norm in norms.items() if norm == "syncBN"]
     if not nodes or (options.DEVICE != "cpu" and torch.cuda.device_count()):
         return []
     return [
-        f"MODEL.{node}.NORM is syncBN, which torch has for CUDA devices only; here set MODEL.{node}.NORM BN (the same "
-        "weights fit, and one process computes the same)"
+        f"MODEL.{node}.NORM is syncBN, which torch supports on CUDA devices only; set MODEL.{node}.NORM BN (the same "
+        "weights fit, and the result is the same with one process)"
         for node in nodes
     ]

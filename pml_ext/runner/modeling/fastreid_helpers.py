@@ -1,4 +1,4 @@
-"""FastReID's helpers for a project's own parts: `configurable` constructors, norms and initial weights."""
+"""FastReID's helpers for user-defined parts: `configurable` constructors, norms and initial weights."""
 
 import inspect
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from pml_ext.runner.modeling.backbones.norms import build_norm
 
 
 def configurable(init: Callable[..., None]) -> Callable[..., None]:
-    """Decorate an `__init__`: called with a config, it gets the arguments that `from_config(cfg)` returns.
+    """Decorates an `__init__`: if called with a config, it receives the arguments that `from_config(cfg)` returns.
 
     >>> class Scale:
     ...     @configurable
@@ -40,7 +40,7 @@ def configurable(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def get_norm(norm: str, out_channels: int) -> nn.Module:
-    """FastReID's name of `build_norm`; an empty name is no normalisation."""
+    """FastReID's name for `build_norm`; an empty name means no normalisation."""
     return build_norm(norm or "none", out_channels)
 
 
@@ -48,7 +48,7 @@ _NORMS = (nn.modules.batchnorm._BatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d)
 
 
 def weights_init_kaiming(module: nn.Module) -> None:
-    """Kaiming normal weights of linear layers and convolutions, zero biases; norms of scale N(1, 0.02²)."""
+    """Initialises linear layers and convolutions with Kaiming normal weights, norms with N(1, 0.02²); zero biases."""
     if isinstance(module, nn.Linear):
         nn.init.kaiming_normal_(module.weight, mode="fan_out")
     elif isinstance(module, (nn.Conv1d, nn.Conv2d)):
@@ -62,7 +62,7 @@ def weights_init_kaiming(module: nn.Module) -> None:
 
 
 def weights_init_classifier(module: nn.Module) -> None:
-    """Normal weights of deviation 0.001 of linear layers, zero biases."""
+    """Initialises linear layers with normal weights of standard deviation 0.001 and zero biases."""
     if isinstance(module, nn.Linear):
         nn.init.normal_(module.weight, std=0.001)
         if module.bias is not None:

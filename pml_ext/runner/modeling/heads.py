@@ -1,4 +1,4 @@
-"""Heads: feature map to embedding and class scores, with FastReID's pooling and classification layers."""
+"""Heads, which map feature maps to embeddings and class scores, with FastReID's pooling and classification layers."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,14 +21,14 @@ __all__ = ["CLS_LAYERS", "POOL_LAYERS", "EmbeddingHead", "build_heads", "build_p
 
 
 class GeneralizedMean(nn.Module):
-    """(mean over places of x^p)^(1/p), x at least 1e-6 (GeM; Radenović et al., TPAMI 2019); p may be trained."""
+    """GeM pooling, (mean over positions of x^p)^(1/p), x ≥ 1e-6 (Radenović et al., TPAMI 2019); p may be trained."""
 
     def __init__(self, p: float = 3.0, *, trained: bool = False) -> None:
         super().__init__()
         self.p = nn.Parameter(torch.tensor([p])) if trained else p
 
     def forward(self, x: Tensor) -> Tensor:
-        """Computed in 32 bits or more: the cube of an activation overflows 16 bits."""
+        """Pools in 32 bits or more, because the cube of an activation overflows 16 bits."""
         with no_autocast(x.device):
             x = x.to(torch.promote_types(x.dtype, torch.float32)).clamp(min=1e-6)
             return x.pow(self.p).mean(dim=(2, 3), keepdim=True).pow(1 / self.p)
@@ -63,32 +63,32 @@ POOL_LAYERS: dict[str, Callable[[], nn.Module]] = {
 
 
 class Linear(nn.Module):
-    """scale · ⟨x, w_c⟩, no bias; the margin is for the layers below."""
+    """Logits scale · ⟨x, w_c⟩ without a bias; only subclasses use the margin."""
 
     margin_name = "softmax"
-    """In MARGINS, and PartialFC's."""
+    """Key in MARGINS, and PartialFC's margin."""
 
     def __init__(self, *, scale: float, margin: float, filter_above: float = 0.0) -> None:
         super().__init__()
         self.s, self.m, self.filter_above = scale, margin, filter_above
 
     def similarities(self, embeddings: Tensor, weight: Tensor) -> Tensor:
-        """(B, C) products of embeddings (B, D) and class vectors (C, D)."""
+        """Returns (B, C) inner products of embeddings (B, D) and class vectors (C, D)."""
         return nn.functional.linear(embeddings, weight)
 
     def forward(self, similarities: Tensor, targets: Tensor | None) -> Tensor:
-        """The ID loss's logits (B, C) of similarities (B, C); targets (B,) from 0 are not needed here."""
+        """Returns the ID loss's logits (B, C) for similarities (B, C); targets (B,) from 0 are not needed here."""
         return self.s * similarities
 
 
 class _CosineMargin(Linear):
-    """scale · cosine, the own class's and the others' each changed; in 32 bits at least.
+    """Logits scale · cosine, with a margin on the cosines of the own and of other classes; in 32 bits or more.
 
-    With filter_above, others of a larger cosine have a logit of 0, as with PartialFC.
+    With filter_above, other classes with a larger cosine have a logit of 0, as with PartialFC.
     """
 
     def similarities(self, embeddings: Tensor, weight: Tensor) -> Tensor:
-        """(B, C) cosines of embeddings (B, D) and class vectors (C, D)."""
+        """Returns (B, C) cosines of embeddings (B, D) and class vectors (C, D)."""
         with no_autocast(embeddings.device):
             x = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
             return nn.functional.linear(nn.functional.normalize(x), nn.functional.normalize(weight))
@@ -116,8 +116,8 @@ class CosSoftmax(_CosineMargin):
 class ArcSoftmax(_CosineMargin):
     """Own class: cos(θ + margin), margin in radians (ArcFace; Deng et al., CVPR 2019, eq. 3).
 
-    As in FastReID, nothing keeps θ + margin under π. In FastReID the arc cosine is nan for a cosine that
-    rounding put over 1, and its gradient infinite at ±1; here both are finite.
+    As in FastReID, θ + margin is not limited to π. In FastReID the arc cosine is nan for a cosine that is rounded to
+    above 1, and its gradient is infinite at ±1; here both are finite.
     """
 
     margin_name = "arcface"
@@ -137,16 +137,16 @@ CLS_LAYERS = {layer.__name__: layer for layer in (Linear, CosSoftmax, ArcSoftmax
 
 @REID_HEADS_REGISTRY.register()
 class EmbeddingHead(nn.Module):
-    """Pool, optional reduction to EMBEDDING_DIM (through HIDDEN_DIM or at once), optional BNNeck, optional classifier.
+    """Pooling, optional reduction to EMBEDDING_DIM (optionally through HIDDEN_DIM), optional BNNeck and classifier.
 
-    Made from a config, or from arguments. `weight` (num_classes, D) are the class vectors, None without a classifier;
-    `cls_layer` turns similarities into logits.
+    Built from a config or from arguments. `weight` (num_classes, D) contains the class vectors, None without a
+    classifier; `cls_layer` converts similarities to logits.
 
     Args:
         feat_dim: channels of the pooled map (Flatten: channels × height × width).
-        embedding_dim, hidden_dim, num_classes: 0 leaves that layer out.
-        scale, margin, filter_above: of the classification layer.
-        partial_fc: the loss has the class vectors, and takes the neck's output as `cls_outputs`.
+        embedding_dim, hidden_dim, num_classes: 0 omits that layer.
+        scale, margin, filter_above: options of the classification layer.
+        partial_fc: True if the loss has the class vectors; it then receives the neck's output as `cls_outputs`.
     """
 
     @configurable
@@ -190,7 +190,7 @@ class EmbeddingHead(nn.Module):
 
     @classmethod
     def from_config(cls, cfg: CN) -> dict[str, Any]:
-        """The arguments of a config; MODEL.BACKBONE.FEAT_DIM and MODEL.HEADS.NUM_CLASSES are filled in by then."""
+        """Returns a config's arguments; MODEL.BACKBONE.FEAT_DIM and MODEL.HEADS.NUM_CLASSES must be set."""
         heads = cfg.MODEL.HEADS
         if not cfg.MODEL.BACKBONE.FEAT_DIM:
             raise UserError(f"MODEL.BACKBONE.FEAT_DIM must be the channels of the map that {cls.__name__} gets; got 0")
@@ -211,7 +211,7 @@ class EmbeddingHead(nn.Module):
         }
 
     def forward(self, features: Tensor, targets: Tensor | None = None) -> Tensor | dict[str, Tensor]:
-        """Embeddings of maps in tests; in training what the losses see.
+        """Returns embeddings of maps in tests, and the inputs of the losses in training.
 
         Args:
             features: (B, C, h, w).
@@ -221,7 +221,7 @@ class EmbeddingHead(nn.Module):
             neck or after both (NECK_FEAT); with a classifier `cls_outputs`, the ID loss's logits (with the margin),
             and `pred_class_logits`, the class scores without a margin.
         Raises:
-            UserError: maps of another size than the config says.
+            UserError: the maps' size differs from the config's.
         """
         pool_feat = self.pool_layer(features)
         if pool_feat.shape[2:] != (1, 1):
@@ -250,7 +250,7 @@ REID_HEADS_REGISTRY.register("FaceHead")(EmbeddingHead)
 
 
 def build_heads(cfg: CN) -> nn.Module:
-    """The head of MODEL.HEADS.NAME; for several heads, call it with a clone of the config for each."""
+    """Builds the head of MODEL.HEADS.NAME; for several heads, call it with a clone of the config for each."""
     head: nn.Module = REID_HEADS_REGISTRY.get(cfg.MODEL.HEADS.NAME)(cfg)
     return head
 
@@ -265,9 +265,10 @@ def build_partial_fc(
     margin: str = "",
     epsilon: float = 0.0,
 ) -> PartialFC:
-    """The loss whose classes ranks divide by the config's MODEL.HEADS, for a rank of so many.
+    """Builds the loss whose classes are sharded over ranks, from the config's MODEL.HEADS.
 
-    margin: PartialFC's, of a loss that does without CLS_LAYER; else it is the cross-entropy of that layer's scores.
+    part: (rank, ranks).
+    margin: PartialFC's margin for a loss that does not use CLS_LAYER. Empty: cross-entropy of that layer's scores.
     """
     of_layer: dict[str, Any] = {}
     if not margin:

@@ -1,55 +1,55 @@
-"""The names that MODEL of a config can hold, and what each is; the packages beside this module build them."""
+"""Names that a config's MODEL can contain, and the reasons why others are not supported."""
 
 from pml_ext.runner.registry import BACKBONE_REGISTRY
 
 ARCHITECTURES_NOT_BUILT = {
-    "Distiller": "knowledge distillation is not built",
-    "PartialBaseline": "partial ReID's spatial reconstruction is not built",
-    "MoCo": "momentum contrast and its queue are not built",
-    "AttrBaseline": "attribute recognition is not built",
-    "DSRBaseline": "partial ReID's spatial reconstruction is not built",
+    "Distiller": "knowledge distillation is not supported",
+    "PartialBaseline": "partial ReID's spatial reconstruction is not supported",
+    "MoCo": "momentum contrast and its queue are not supported",
+    "AttrBaseline": "attribute recognition is not supported",
+    "DSRBaseline": "partial ReID's spatial reconstruction is not supported",
 }
 MGN_HEADS = ("b1_head", "b2_head", "b3_head", "b21_head", "b22_head", "b31_head", "b32_head", "b33_head")
-"""In the order of the embedding."""
+"""MGN's heads, in the order of the embedding."""
 
 
 TIMM = "timm:"
 TORCHVISION = "torchvision:"
 LIBRARIES = (TIMM, TORCHVISION)
-"""Starts of names whose rest is a library's own name of a network."""
+"""Prefixes of names that continue with a library's name of a network."""
 
 
 def registered_name(name: str) -> str:
-    """The registered name of MODEL.BACKBONE.NAME: `timm:resnet18` is built by `timm:<model>`."""
+    """Returns the registered name of MODEL.BACKBONE.NAME: `timm:resnet18` is built by `timm:<model>`."""
     library = next((start for start in LIBRARIES if name.startswith(start)), None)
     return f"{library}<model>" if library else name
 
 
 def is_built_in(name: str) -> bool:
-    """Whether MODEL.BACKBONE.NAME names a backbone of this package, rather than a user's or none."""
+    """Returns whether MODEL.BACKBONE.NAME is a backbone of this package, not a user's and not unknown."""
     registered = registered_name(name)
     return registered in BACKBONE_REGISTRY and BACKBONE_REGISTRY.entry(registered).is_ours
 
 
 def depths_of(name: str) -> tuple[str, ...]:
-    """The values that MODEL.BACKBONE.DEPTH can have with a backbone; empty if any can."""
+    """Returns the valid values of MODEL.BACKBONE.DEPTH for a backbone; empty if it accepts any."""
     registered = registered_name(name)
     backbone = BACKBONE_REGISTRY.get(registered) if registered in BACKBONE_REGISTRY else None
     return getattr(backbone, "depths", ())
 
 
 _OTHER_NAMES = "its parameters have other names in timm, so FastReID's weights would not load"
-# FastReID's other backbones -> why not, and what instead
+# FastReID's other backbones -> why they are not supported, and an alternative
 BACKBONES_NOT_BUILT = {
-    "build_effnet_backbone": f"{_OTHER_NAMES}; to train from other weights: timm:efficientnet_b0 and the like",
-    "build_resnetIR_backbone": "FastFace's config names it, but FastFace has no such backbone",
+    "build_effnet_backbone": f"{_OTHER_NAMES}; to train from other weights, use timm:efficientnet_b0 or similar",
+    "build_resnetIR_backbone": "FastFace's config uses it, but FastFace has no such backbone",
 }
 NORMS = ("BN", "syncBN", "FrozenBN", "GN", "none")
-NORMS_NOT_BUILT = {"GhostBN": "batch norm over parts of the batch is not built"}
+NORMS_NOT_BUILT = {"GhostBN": "batch norm over parts of the batch is not supported"}
 HEADS_NOT_BUILT = {
     "ClasHead": "it tests class scores, not embeddings",
-    "AttrHead": "attribute recognition is not built",
-    "DSRHead": "partial ReID's spatial reconstruction is not built",
+    "AttrHead": "attribute recognition is not supported",
+    "DSRHead": "partial ReID's spatial reconstruction is not supported",
 }
 NECK_FEATS = ("before", "after")
-LOSSES_NOT_BUILT = {"BinaryCrossEntropyLoss": "attribute recognition is not built"}
+LOSSES_NOT_BUILT = {"BinaryCrossEntropyLoss": "attribute recognition is not supported"}

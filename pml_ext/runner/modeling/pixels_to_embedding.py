@@ -1,6 +1,6 @@
-"""The trained model as one function: pixels in 0–255 to embeddings of length 1.
+"""The trained model as one function that maps pixels in 0–255 to embeddings of length 1.
 
-Training, validation, evaluation, export and `Embedder` all compute their embeddings here.
+Training, validation, evaluation, export and `Embedder` all use it to compute embeddings.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
 
 
 def unit_embeddings(model: nn.Module, batch: Batch, *, flip: bool = False) -> Tensor:
-    """Embeddings (B, D) of length 1 of a batch, by an architecture in evaluation mode.
+    """Returns a batch's embeddings (B, D) of length 1, by an architecture in evaluation mode.
 
     flip: average the features of an image and of its mirror image.
     """
@@ -30,7 +30,7 @@ def unit_embeddings(model: nn.Module, batch: Batch, *, flip: bool = False) -> Te
 
 
 def averaged(network: Callable[[Batch], Any], batch: Batch, *, flip: bool) -> Any:
-    """The outputs of a batch; flip: the mean of those of the images and of their mirror images."""
+    """Returns the outputs for a batch; flip: their mean over the images and their mirror images."""
     outputs = network(batch)
     if not flip:
         return outputs
@@ -45,7 +45,7 @@ def _features(model: nn.Module, batch: Batch) -> Tensor:
 
 
 class _ImagesOnly(dict[str, Any]):
-    """A batch without the columns of a data set."""
+    """A batch that has only images; reading another column raises a UserError."""
 
     def __init__(self, images: Tensor, model: nn.Module) -> None:
         super().__init__(images=images)
@@ -53,13 +53,13 @@ class _ImagesOnly(dict[str, Any]):
 
     def __missing__(self, column: str) -> Any:
         raise UserError(
-            f"{self._reader} reads {column} of a batch, so that images alone cannot "
-            "be embedded: it can be trained and evaluated, and neither exported nor used by embed, search and Embedder"
+            f"{self._reader} reads {column} from a batch, so it cannot embed images alone: "
+            "it can be trained and evaluated, but neither exported nor used by embed, search and Embedder"
         )
 
 
 class PixelsToEmbedding(nn.Module):
-    """An architecture whose images are embedded without any other column of a data set.
+    """An architecture that embeds images without any other column of a data set.
 
     flip: average the features of an image and of its mirror image.
     """
@@ -71,18 +71,18 @@ class PixelsToEmbedding(nn.Module):
 
     @classmethod
     def load(cls, cfg: CN) -> "PixelsToEmbedding":
-        """The model with MODEL.WEIGHTS, in evaluation mode; a UserError where they are another model's."""
+        """Loads the model with MODEL.WEIGHTS, in evaluation mode; raises UserError if they do not fit."""
         network = cls(cfg, flip=cfg.TEST.FLIP.ENABLED)
         load_weights(network.model, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
         return network.eval()
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W) in 0–255, RGB or grey as trained, to embeddings (B, D) of length 1."""
+        """Maps images (B, C, H, W) in 0–255, RGB or grey as trained, to embeddings (B, D) of length 1."""
         return unit_embeddings(self.model, _ImagesOnly(images, self.model), flip=self.flip)
 
     @cached_property
     def embedding_dim(self) -> int:
-        """D, measured on an image of INPUT.SIZE_TEST, or of 224 × 224 where that is not fixed."""
+        """D, measured on an image of INPUT.SIZE_TEST, or of 224 × 224 if that is not fixed."""
         heads = self._cfg.MODEL.HEADS
         if ImageSizes.of(self._cfg.INPUT).test[0] == 0 and heads.POOL_LAYER == "Flatten":  # of images of unknown size
             return int(heads.EMBEDDING_DIM or self._cfg.MODEL.BACKBONE.FEAT_DIM)
@@ -93,13 +93,14 @@ class PixelsToEmbedding(nn.Module):
         return int(rows.shape[1])
 
     def to_float16(self) -> "PixelsToEmbedding":
-        """Convert this model, except its heads and pixel normalisation, to float16.
+        """Converts this model, except its heads and pixel normalisation, to float16; returns the model.
 
-        GeM pooling takes powers, the heads divide by small deviations: 16 bits hold neither, and neither takes time.
+        GeM pooling computes powers, and the heads divide by small deviations. Both would overflow 16 bits, and both are
+        fast in 32 bits.
         """
         model = self.model
         if not isinstance(model, Baseline):
-            raise UserError(f"{class_name(model)} is no Baseline: it computes in 32 bits only")
+            raise UserError(f"{class_name(model)} is not a Baseline: it supports only 32 bits")
         mean, std = model.pixel_mean, model.pixel_std
         model.half()
         model.pixel_mean, model.pixel_std, model.compute_dtype = mean, std, torch.float16

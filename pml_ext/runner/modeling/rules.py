@@ -1,4 +1,4 @@
-"""What the values under a config's MODEL and KD must be."""
+"""Rules for the values in a config's MODEL and KD."""
 
 import math
 import re
@@ -29,8 +29,8 @@ from pml_ext.runner.registry import (
     REID_HEADS_REGISTRY,
 )
 
-_DISTILLATION = "knowledge distillation is not built"
-_PATCH = 16  # of build_vit_backbone
+_DISTILLATION = "knowledge distillation is not supported"
+_PATCH = 16  # patch size of build_vit_backbone
 
 
 def _depth(options: CN) -> str | None:
@@ -47,7 +47,7 @@ BACKBONE_RULES: list[Rule] = [
     ),
     one_of("NORM", names.NORMS, not_built=names.NORMS_NOT_BUILT),
     fits("DEPTH", _depth),
-    # FastReID's YAMLs inherit switches that its backbones ignore; ours are asked for by name.
+    # FastReID's YAMLs inherit switches that its backbones ignore, so this applies only to our backbones.
     must(
         "WITH_IBN WITH_SE WITH_NL",
         "is not an option of this backbone; set it to False",
@@ -80,7 +80,7 @@ HEADS_RULES: list[Rule] = [
     must("FILTER_COSINE", "must be in [0, 1]", lambda value: 0 <= value <= 1),
     must(
         "FILTER_COSINE",
-        "is of cosines; Linear has none: set another CLS_LAYER, or 0",
+        "filters by cosine, which Linear does not compute: set another CLS_LAYER, or 0",
         lambda value: not value,
         where=lambda options: options.CLS_LAYER == "Linear",
     ),
@@ -96,7 +96,7 @@ def _loss_scales(options: CN) -> Iterator[Problem]:
 
 
 LOSSES_RULES: list[Rule] = [
-    must("NAME", "must name one or more different losses", lambda names: names and len({*names}) == len(names)),
+    must("NAME", "must be one or more different losses", lambda names: names and len({*names}) == len(names)),
     one_of("NAME", LOSS_REGISTRY, not_built=names.LOSSES_NOT_BUILT),
     _loss_scales,
 ]
@@ -110,12 +110,12 @@ def _pixels(options: CN) -> str | None:
 
 
 def _untrained_reduction(options: CN) -> str | None:
-    """A BNNeck alone normalises without training, as in FastReID; a reduction would stay as it was initialised."""
+    """Returns the problem if no loss trains the reduction; a BNNeck alone works without training, as in FastReID."""
     heads, compared = options.HEADS, [facts_of_name(name).compares for name in options.LOSSES.NAME]
     if heads.NECK_FEAT != "before" or heads.EMBEDDING_DIM <= 0 or "class scores" in compared:
         return None
     return (
-        "the losses do not train the reduction to EMBEDDING_DIM that tests use: set it to after, or add "
+        "the losses do not train the reduction to EMBEDDING_DIM, which tests use: set it to after, or add "
         "CrossEntropyLoss to MODEL.LOSSES.NAME"
     )
 
@@ -123,7 +123,7 @@ def _untrained_reduction(options: CN) -> str | None:
 def _miner_without_a_loss(options: CN) -> str | None:
     if not options.MINER.NAME or any(facts_of_name(name).takes_miner for name in options.LOSSES.NAME):
         return None
-    return f"none of the losses {', '.join(options.LOSSES.NAME)} takes a miner"
+    return f"none of the losses {', '.join(options.LOSSES.NAME)} accepts a miner"
 
 
 def _partial_fc(options: CN) -> str | None:
@@ -135,7 +135,7 @@ def _partial_fc(options: CN) -> str | None:
     of_classes = [each.partial_fc for each in facts if each.partial_fc or each.compares == "class scores"]
     if len(of_classes) != 1 or not of_classes[0]:
         known = " or ".join(name for name in LOSS_REGISTRY if facts_of_name(name).partial_fc)
-        return f"divides the classes of {known}: MODEL.LOSSES.NAME must have exactly one of these, and no FocalLoss"
+        return f"shards the classes of {known}: MODEL.LOSSES.NAME must have exactly one of these, and no FocalLoss"
     return None
 
 
@@ -147,7 +147,7 @@ def _class_vectors(options: CN) -> str | None:
     wrong = [name for name in options.LOSSES.NAME if facts_of_name(name).compares == "class vectors"]
     if not _is_mgn(options) or not wrong:
         return None
-    return f"{wrong[0]} learns vectors of one size for the identities, and MGN's features have several sizes"
+    return f"{wrong[0]} learns identity vectors of one size, but MGN's features have several sizes"
 
 
 MODEL_RULES: list[Rule] = [
@@ -160,13 +160,13 @@ MODEL_RULES: list[Rule] = [
     ),
     must(
         "HEADS.POOL_LAYER",
-        "does not fit MGN, whose heads see maps of several sizes; the other POOL_LAYERs do",
+        "does not fit MGN, whose heads get maps of several sizes; use another POOL_LAYER",
         lambda pool: pool not in ("Identity", "Flatten"),
         where=_is_mgn,
     ),
     fits("LOSSES.NAME", _class_vectors),
     fits("PIXEL_MEAN", _pixels),
-    must("PIXEL_STD", "must be above 0, pixels are divided by it", lambda value: min(value, default=1) > 0),
+    must("PIXEL_STD", "must be above 0, because pixels are divided by it", lambda value: min(value, default=1) > 0),
     must("DEVICE", "must be cuda, cuda:0 and so on, cpu or auto", re.compile(r"cuda(:\d+)?|cpu|auto").fullmatch),
     fits("HEADS.NECK_FEAT", _untrained_reduction),
     fits("MINER.NAME", _miner_without_a_loss),

@@ -157,7 +157,7 @@ def test_the_defaults_run():
             "package:no-such: no installed package of this name; try pip install no-such",
         ),
         (["MODEL.DEVICE", f"cuda:{torch.cuda.device_count()}"], "torch sees"),
-        (["MODEL.HEADS.NORM", "syncBN"], "MODEL.HEADS.NORM is syncBN, which torch has for CUDA devices only"),
+        (["MODEL.HEADS.NORM", "syncBN"], "MODEL.HEADS.NORM is syncBN, which torch supports on CUDA devices only"),
         (["DATASETS.NAMES", "('file:none.csv',)"], "file:none.csv"),
         (["DATASETS.TESTS", "('Market1501',)"], "Market1501: no folder"),
         (["DATASETS.REC_PATH", "none.rec"], "DATASETS.REC_PATH: no file none.rec"),
@@ -174,7 +174,7 @@ def test_what_is_not_here_is_named(digits, tmp_path, opts, expected):
 def test_replaced_spellings_are_told_too(digits):
     digits.write_text(DIGITS.replace("INPUT: {", "INPUT: {DO_FLIP: False, "))
     lines = told(digits, "MODEL.BACKBONE.PRETRAIN", "False")
-    assert lines[:2] == [f"{digits}: runs", f"  ({digits}: INPUT.DO_FLIP is INPUT.FLIP.ENABLED False today)"]
+    assert lines[:2] == [f"{digits}: runs", f"  ({digits}: INPUT.DO_FLIP is now INPUT.FLIP.ENABLED False)"]
 
 
 def test_every_file_is_reported(digits, capsys):
@@ -182,7 +182,7 @@ def test_every_file_is_reported(digits, capsys):
     wrong.write_text("MODEL: {LOSES: 1}")
     assert main(["check-config", str(wrong), str(digits), "MODEL.HEADS.NAME", "AttrHead"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    refused = "  MODEL.HEADS.NAME = 'AttrHead': attribute recognition is not built"
+    refused = "  MODEL.HEADS.NAME = 'AttrHead': attribute recognition is not supported"
     assert lines == [f"{wrong}: cannot run:", lines[1], refused, f"{digits}: cannot run:", refused]
     assert "unknown key MODEL.LOSES" in lines[1]
     assert main(["check-config", "SOLVER.OPT", "SGD"]) == 2

@@ -71,9 +71,7 @@ def test_identities_against_nested_loops():
 
 
 def test_other_fonts_are_refused(monkeypatch, tmp_path):
-    with pytest.raises(
-        UserError, match=r"differs from the data set's font \(SHA-256 [0-9a-f]{12}…, expected 0"
-    ):
+    with pytest.raises(UserError, match=r"differs from the data set's font \(SHA-256 [0-9a-f]{12}…, expected 0"):
         Typeface("DejaVuSans.ttf", "0" * 64)
     monkeypatch.setattr("matplotlib.get_data_path", lambda: str(tmp_path))
     with pytest.raises(UserError, match=r"needs matplotlib's font DejaVuSans\.ttf: .*reinstall matplotlib"):

@@ -85,7 +85,7 @@ def test_drawn_classes_resume_bit_for_bit(tmp_path, loss):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("MODEL.LOSSES.NAME ('TripletLoss',)", "PFC.ENABLED = True: divides the classes of CrossEntropyLoss or Disc"),
+        ("MODEL.LOSSES.NAME ('TripletLoss',)", "PFC.ENABLED = True: shards the classes of CrossEntropyLoss or Disc"),
         ("MODEL.LOSSES.NAME ('CrossEntropyLoss','FocalLoss')", "must have exactly one of these, and no FocalLoss"),
         (f"{DISC} MODEL.LOSSES.DISC.CENTROIDS kmeans", "centroids .* must be 'one_hot' .* got 'kmeans'. .*all ranks"),
         ("MODEL.META_ARCHITECTURE MGN", "does not fit MGN, which has eight classifiers"),

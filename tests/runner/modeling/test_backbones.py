@@ -299,7 +299,7 @@ def test_norms_reach_every_layer():
     cfg = config("build_resnet_backbone", NORM="syncBN", DEPTH="18x")
     cfg.MODEL.HEADS.NORM = "syncBN"  # without a BNNeck: not built
     (line,) = norms_of_other_devices(cfg.MODEL)
-    assert "MODEL.BACKBONE.NORM is syncBN, which torch has for CUDA devices only; here set MODEL.BACKBONE" in line
+    assert "MODEL.BACKBONE.NORM is syncBN, which torch supports on CUDA devices only; set MODEL.BACKBONE" in line
     assert backbone_of(cfg).eval()(torch.zeros(1, 3, 64, 32)).shape == (1, 512, 4, 2), "to test with it is fine"
 
 
@@ -311,7 +311,7 @@ def test_mistakes_are_named():
         ({"NAME": "torchvision:resnet18", "WITH_SE": True}, r"WITH_SE = True: is not an option of this backbone"),
         ({"DEPTH": "18x", "FEAT_DIM": 2048}, r"FEAT_DIM must be 512 for build_resnet_backbone; got 2048"),
         ({"LAST_STRIDE": 3}, r"LAST_STRIDE = 3: must be 1 or 2"),
-        ({"NORM": "GhostBN"}, r"NORM = 'GhostBN': batch norm over parts of the batch is not built"),
+        ({"NORM": "GhostBN"}, r"NORM = 'GhostBN': batch norm over parts of the batch is not supported"),
         ({"NAME": "build_resnt_backbone"}, r"unknown; did you mean 'build_resnet_backbone'"),
         ({"NAME": "build_osnet_backbone"}, r"DEPTH = '50x': unknown.* Known: 'x1_0', 'x0_75', 'x0_5', 'x0_25'"),
         ({"NAME": "build_effnet_backbone"}, r"NAME = 'build_effnet_backbone': its parameters have other names in timm"),

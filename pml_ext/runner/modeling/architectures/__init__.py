@@ -1,4 +1,4 @@
-"""Architectures (MODEL.META_ARCHITECTURE): the parts of a network, how they work together, and its losses."""
+"""Architectures (MODEL.META_ARCHITECTURE), which connect a network's parts and compute its losses."""
 
 from torch import nn
 from yacs.config import CfgNode as CN
@@ -13,10 +13,10 @@ META_ARCH_REGISTRY.register("FaceBaseline")(Baseline)
 
 
 def build_model(cfg: CN, *, num_classes: int | None = None, pretrained: bool = False) -> nn.Module:
-    """The architecture of MODEL.META_ARCHITECTURE.
+    """Builds the architecture of MODEL.META_ARCHITECTURE.
 
-    num_classes: MODEL.HEADS.NUM_CLASSES for it; None: that of the config for parts of a user, else no classifier.
-    pretrained: whether MODEL.BACKBONE.PRETRAIN counts, as only where training begins.
+    num_classes: replaces MODEL.HEADS.NUM_CLASSES. None: the config's value for user-defined parts, else no classifier.
+    pretrained: whether to apply MODEL.BACKBONE.PRETRAIN; only at the start of training.
     """
     if num_classes is None:
         num_classes = cfg.MODEL.HEADS.NUM_CLASSES if has_own_parts(cfg) else 0
@@ -28,13 +28,13 @@ def build_model(cfg: CN, *, num_classes: int | None = None, pretrained: bool = F
 
 
 def has_own_forward(name: str) -> bool:
-    """Whether an architecture does without Baseline's `forward`, so that the trainer sees its losses only."""
+    """Returns whether an architecture replaces Baseline's `forward`, so that the trainer gets only its losses."""
     architecture = META_ARCH_REGISTRY.get(name)
     return not isinstance(architecture, type) or getattr(architecture, "forward", None) is not Baseline.forward
 
 
 def has_own_parts(cfg: CN) -> bool:
-    """Whether the architecture or the head is a user's, which may want NUM_CLASSES for losses of its own."""
+    """Returns whether the architecture or head is user-defined; its own losses may then need NUM_CLASSES."""
     model = cfg.MODEL
     entries = [META_ARCH_REGISTRY.entry(model.META_ARCHITECTURE), REID_HEADS_REGISTRY.entry(model.HEADS.NAME)]
     return any(not entry.is_ours for entry in entries)

@@ -1,4 +1,4 @@
-"""META_ARCHITECTURE Baseline: a backbone and a head on it."""
+"""META_ARCHITECTURE Baseline: a backbone with one head."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -21,17 +21,17 @@ Batch = Mapping[str, Any]
 further columns."""
 
 Outputs = dict[str, Any]
-"""`features` (B, D) of the metric losses, `cls_outputs` (B, classes) of the ID losses, `pred_class_logits` for the
-accuracy, and the columns of the batch. Several features or outputs are a tuple: a loss is the mean over them."""
+"""`features` (B, D) for the metric losses, `cls_outputs` (B, classes) for the ID losses, `pred_class_logits` for the
+accuracy, and the columns of the batch. Several features or outputs form a tuple; a loss is the mean over them."""
 
 
 @META_ARCH_REGISTRY.register()
 class Baseline(nn.Module):
-    """One feature for the metric losses, the logits of one classifier for the ID losses.
+    """A network with one feature for the metric losses and one classifier's logits for the ID losses.
 
-    Subclass it to change the architecture: override `losses` for terms of your own, `compute_outputs` for other parts
-    of the network, or `forward`. The first two keep joint batches over processes, SOLVER.CHUNK and Partial FC for the
-    losses of MODEL.LOSSES.NAME. `cfg` is the config with MODEL.BACKBONE.FEAT_DIM filled in.
+    Subclass it to change the architecture: override `losses` to add loss terms, `compute_outputs` to change the
+    network, or `forward`. With the first two, joint batches over processes, SOLVER.CHUNK and Partial FC still work for
+    the losses of MODEL.LOSSES.NAME. `cfg` is the config with MODEL.BACKBONE.FEAT_DIM set.
 
     >>> from pml_ext.runner import Baseline
     >>> class CameraAware(Baseline):
@@ -44,9 +44,9 @@ class Baseline(nn.Module):
     pixel_mean: Tensor
     pixel_std: Tensor
     compute_dtype = torch.float32
-    """Of the images that the backbone gets."""
+    """Type of the backbone's input."""
     loss_terms: Callable[[Outputs, Tensor], dict[str, Tensor]] | None = None
-    """The losses of MODEL.LOSSES.NAME, which the trainer sets."""
+    """Computes the losses of MODEL.LOSSES.NAME; set by the trainer."""
 
     def __init__(self, cfg: CN) -> None:
         super().__init__()
@@ -60,36 +60,36 @@ class Baseline(nn.Module):
             self.register_buffer(name, torch.tensor(values).view(1, -1, 1, 1), persistent=False)
 
     def forward(self, batch: Batch) -> Any:
-        """The losses by name in training, embeddings (B, D) in tests."""
+        """Returns the losses by name in training, embeddings (B, D) in tests."""
         outputs = self.compute_outputs(batch)
         return self.losses(outputs, batch["targets"]) if self.training else outputs["features"]
 
     def preprocess_image(self, batch: Batch) -> Tensor:
-        """The batch's images as the backbone gets them: minus PIXEL_MEAN, divided by PIXEL_STD."""
+        """Returns the backbone's input: the batch's images minus PIXEL_MEAN, divided by PIXEL_STD."""
         images: Tensor = batch["images"]
         if images.dtype == torch.uint8:
             images = images.to(self.pixel_mean.dtype, memory_format=torch.contiguous_format)
         return ((images - self.pixel_mean) / self.pixel_std).to(self.compute_dtype)
 
     def compute_outputs(self, batch: Batch) -> Outputs:
-        """What the losses see of a batch, and its columns; in tests `features` are the embeddings."""
+        """Returns the inputs of the losses and the batch's columns; in tests `features` are the embeddings."""
         maps = self.backbone(self.preprocess_image(batch))
         return columns_of(batch) | outputs_of_head(self.heads, maps, batch.get("targets"))
 
     def losses(self, outputs: Outputs, gt_labels: Tensor) -> dict[str, Tensor]:
-        """The losses of MODEL.LOSSES.NAME by name, scalars that the trainer logs and adds up."""
+        """Returns the losses of MODEL.LOSSES.NAME by name, scalars that the trainer logs and sums."""
         if self.loss_terms is None:
             raise RuntimeError("the losses of MODEL.LOSSES.NAME are set by the trainer: use TrainingModule(cfg, data)")
         return self.loss_terms(outputs, gt_labels)
 
 
 def columns_of(batch: Batch) -> Outputs:
-    """Every column of a batch but its images."""
+    """Returns all columns of a batch except its images."""
     return {name: column for name, column in batch.items() if name != "images"}
 
 
 def outputs_of_head(head: nn.Module, maps: Any, targets: Tensor | None) -> Outputs:
-    """A head's outputs; a UserError if it returns no `features` in training, or no (B, D) tensor in tests."""
+    """Returns a head's outputs; raises UserError without `features` in training or a (B, D) tensor in tests."""
     outputs = head(maps, targets)
     if isinstance(outputs, Tensor) and outputs.ndim == 2 and not head.training:
         return {"features": outputs}
@@ -101,9 +101,9 @@ def outputs_of_head(head: nn.Module, maps: Any, targets: Tensor | None) -> Outpu
 
 
 def with_feature_size(cfg: CN, backbone: nn.Module) -> CN:
-    """The config with MODEL.BACKBONE.FEAT_DIM for a head on the backbone's map; a UserError if it has another one.
+    """Returns the config with MODEL.BACKBONE.FEAT_DIM set for the backbone's map; raises UserError if it conflicts.
 
-    It is channels × height × width with POOL_LAYER Flatten, FastReID's meaning.
+    With POOL_LAYER Flatten it is channels × height × width, as in FastReID.
     """
     options = cfg.MODEL.BACKBONE
     channels = getattr(backbone, "num_features", None)
@@ -123,7 +123,7 @@ def with_feature_size(cfg: CN, backbone: nn.Module) -> CN:
 
 
 def example_image(cfg: CN) -> Tensor:
-    """A black image (1, C, H, W) of INPUT.SIZE_TEST, or of 224 × 224 where that is not fixed."""
+    """Returns a black image (1, C, H, W) of INPUT.SIZE_TEST, or of 224 × 224 if that is not fixed."""
     size = ImageSizes.of(cfg.INPUT).test
     height, width = (size[0], size[-1]) if size[0] > 0 else (224, 224)
     return torch.zeros(1, len(cfg.MODEL.PIXEL_MEAN), height, width)
@@ -131,13 +131,13 @@ def example_image(cfg: CN) -> Tensor:
 
 @torch.no_grad()
 def map_shape(cfg: CN, backbone: nn.Module) -> tuple[int, ...]:
-    """(channels, height, width) of the backbone's map of an image."""
+    """Returns (channels, height, width) of the backbone's map of an image."""
     was_training = backbone.training
     maps = backbone.eval()(example_image(cfg))
     backbone.train(was_training)
     if not isinstance(maps, Tensor) or maps.ndim != 4:
         raise UserError(
-            f"MODEL.BACKBONE.NAME {cfg.MODEL.BACKBONE.NAME} must give maps (B, FEAT_DIM, h, w) to "
-            f"{cfg.MODEL.META_ARCHITECTURE}, which pools them; got {described(maps)}"
+            f"MODEL.BACKBONE.NAME {cfg.MODEL.BACKBONE.NAME} must return maps (B, FEAT_DIM, h, w), which "
+            f"{cfg.MODEL.META_ARCHITECTURE} pools; got {described(maps)}"
         )
     return tuple(maps.shape[1:])

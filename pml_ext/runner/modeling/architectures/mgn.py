@@ -1,4 +1,4 @@
-"""META_ARCHITECTURE MGN: three branches that look at the whole person, at halves and at thirds."""
+"""META_ARCHITECTURE MGN: three branches for the complete person, halves and thirds."""
 
 import copy
 from typing import Any
@@ -25,16 +25,16 @@ from pml_ext.runner.registry import META_ARCH_REGISTRY
 
 @META_ARCH_REGISTRY.register()
 class MGN(Baseline):
-    """FastReID's form of the Multiple Granularity Network, with its names of weights.
+    """FastReID's Multiple Granularity Network, with its parameter names.
 
-    The ResNet's first stages up to the first block of the third are shared. Each branch (b1, b2, b3) has the rest of
-    the third stage and the fourth as its own, in b2 and b3 without the last stride. A head is on each branch's whole
-    map, on b2's two horizontal stripes and on b3's three. An ID loss is the mean over the eight heads; a metric loss
-    over five features: those of the three whole maps, of the two stripes joined, and of the three stripes joined. The
-    embedding is all eight features joined.
+    The branches share the ResNet up to the first block of the third stage. Each branch (b1, b2, b3) has its own copy of
+    the rest of the third stage and of the fourth; b2 and b3 omit the last stride. There is a head for each branch's
+    complete map, for b2's two horizontal stripes and for b3's three. An ID loss is the mean over the eight heads. A
+    metric loss is the mean over five features: the three complete maps, the two stripes concatenated, and the three
+    stripes concatenated. The embedding is all eight features concatenated.
 
-    Paper: the triplet loss sees whole maps only, and the ID loss their features before the reduction; FastReID and
-    here: as above. FastReID adds nothing for CircleLoss and Cosface; here they are added as TripletLoss is.
+    Paper: the triplet loss uses complete maps only, and the ID loss their features before the reduction; FastReID and
+    here: as above. FastReID ignores CircleLoss and Cosface here; this class treats them like TripletLoss.
 
     Source: Wang et al., arXiv 1804.01438.
     """
@@ -56,7 +56,7 @@ class MGN(Baseline):
             self.add_module(name, build_heads(self.cfg))
 
     def compute_outputs(self, batch: Batch) -> Outputs:
-        """As Baseline's, with five features and eight `cls_outputs` in training."""
+        """Like Baseline's, with five features and eight `cls_outputs` in training."""
         shared = self.backbone(self.preprocess_image(batch))
         b1, b2, b3 = self.b1(shared), self.b2(shared), self.b3(shared)
         # in the order of MGN_HEADS
@@ -68,20 +68,20 @@ class MGN(Baseline):
         if not self.training:
             return columns_of(batch) | {"features": torch.cat(features, dim=1)}
         joined = (torch.cat(features[3:5], dim=1), torch.cat(features[5:], dim=1))
-        found: Outputs = columns_of(batch) | {"features": (*features[:3], *joined)}
+        combined: Outputs = columns_of(batch) | {"features": (*features[:3], *joined)}
         if "cls_outputs" in outputs[0]:
-            found["cls_outputs"] = tuple(output["cls_outputs"] for output in outputs)
-            found["pred_class_logits"] = outputs[0]["pred_class_logits"]
-        return found
+            combined["cls_outputs"] = tuple(output["cls_outputs"] for output in outputs)
+            combined["pred_class_logits"] = outputs[0]["pred_class_logits"]
+        return combined
 
 
 def _stripes(feature_map: Tensor, count: int) -> tuple[Tensor, ...]:
-    """The map cut into horizontal stripes of equal height, the last may be lower."""
-    found = feature_map.chunk(count, dim=2)
-    if len(found) < count:
+    """Splits the map into horizontal stripes of equal height; the last may be lower."""
+    stripes = feature_map.chunk(count, dim=2)
+    if len(stripes) < count:
         raise UserError(
             f"MODEL.META_ARCHITECTURE MGN cuts its maps into {count} stripes of equal height; they are "
             f"{feature_map.shape[2]} high for images of this size: set INPUT.SIZE_TRAIN and SIZE_TEST to a height of "
             "48 to 63, or 80 or more"
         )
-    return found
+    return stripes

@@ -1,4 +1,4 @@
-"""Backbones: images (B, C, H, W) to feature maps (B, channels, h, w)."""
+"""Backbones, which map images (B, C, H, W) to feature maps (B, channels, h, w)."""
 
 from torch import nn
 from yacs.config import CfgNode as CN
@@ -20,12 +20,12 @@ __all__ = ["build_backbone", "build_resnet_backbone"]
 
 
 def build_backbone(cfg: CN) -> nn.Module:
-    """The backbone of MODEL.BACKBONE.NAME, with its pretrained weights if PRETRAIN is true."""
+    """Builds the backbone of MODEL.BACKBONE.NAME, with its pretrained weights if PRETRAIN is True."""
     backbone: nn.Module = BACKBONE_REGISTRY.get(registered_name(cfg.MODEL.BACKBONE.NAME))(cfg)
     return backbone
 
 
 def build_resnet_backbone(cfg: CN) -> nn.Module:
-    """FastReID's ResNet of MODEL.BACKBONE, for a backbone of one's own around it."""
+    """Builds FastReID's ResNet of MODEL.BACKBONE, for user-defined backbones that contain it."""
     backbone: nn.Module = BACKBONE_REGISTRY.get("build_resnet_backbone")(cfg)
     return backbone

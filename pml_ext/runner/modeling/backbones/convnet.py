@@ -8,9 +8,9 @@ from pml_ext.runner.modeling.backbones.registration import built_in
 
 @built_in("build_convnet_backbone", depths=[f"{blocks}x" for blocks in range(1, 9)])
 class ConvNet(nn.Sequential):
-    """DEPTH blocks of convolution 3×3 to FEAT_DIM channels, batch norm, ReLU and 2×2 max-pool, trained from scratch.
+    """DEPTH blocks of 3×3 convolution to FEAT_DIM channels, batch norm, ReLU and 2×2 max-pool; no pretrained weights.
 
-    Pooling stops where a side would fall under 2, so even images of 8×8 pass through four blocks.
+    A block does not pool if a side would fall below 2, so 8×8 images can pass through any number of blocks.
     """
 
     only_in_files: tuple[str, ...] = ()

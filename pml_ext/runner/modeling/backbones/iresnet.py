@@ -15,7 +15,7 @@ _STAGES = {
 
 
 class IResNetBlock(nn.Module):
-    """norm, conv 3×3, norm, PReLU, conv 3×3 with the stride, norm; plus the input."""
+    """Residual block: norm, 3×3 conv, norm, PReLU, 3×3 conv with the stride, norm; plus the input."""
 
     def __init__(self, in_channels: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class IResNetBlock(nn.Module):
 
 @built_in("build_iresnet_backbone", depths=_STAGES)
 class IResNet(nn.Module):
-    """Every stage halves the size; the stem does not, so 112×112 faces give 7×7 maps; dropout is on the last map."""
+    """iresnet whose stages halve the size but not its stem: 112×112 faces give 7×7 maps. Dropout is on the last map."""
 
     only_in_files = ("fc.", "features.")  # insightface's own head: MODEL.WEIGHTS loads it into MODEL.HEADS
     num_features = 512
@@ -60,7 +60,7 @@ class IResNet(nn.Module):
                 nn.init.normal_(module.weight, std=0.1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images (B, C, H, W) to maps (B, 512, H / 16, W / 16), rounded up."""
+        """Maps images (B, C, H, W) to maps (B, 512, H / 16, W / 16), rounded up."""
         x = self.prelu(self.bn1(self.conv1(x)))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))  # type: ignore[operator]
         maps: Tensor = self.dropout(self.bn2(x))

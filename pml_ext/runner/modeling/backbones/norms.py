@@ -1,4 +1,4 @@
-"""Normalisation layers of backbones and heads, by FastReID's names."""
+"""Normalisation layers of backbones and heads, with FastReID's names."""
 
 from typing import Any
 
@@ -20,17 +20,19 @@ _NORMS: dict[str, Any] = {
 
 
 def build_norm(name: str, channels: int) -> nn.Module:
-    """One normalisation layer: BN; syncBN (batch statistics over all GPU ranks); FrozenBN (statistics and scale as
-    loaded); GN (FastReID's 32 groups, one where 32 does not divide the channels); none (ours).
+    """Builds a normalisation layer.
+
+    name: BN; syncBN (batch statistics over all GPU ranks); FrozenBN (fixed statistics and scale); GN (32 groups as in
+    FastReID, or 1 if 32 does not divide the channels); none (ours).
     """
     norm: nn.Module = _NORMS[name](channels)
     return norm
 
 
 def replace_batch_norms(net: nn.Module, name: str) -> None:
-    """Replace every batch norm of a new network by the norm `name`; UserError where there is none.
+    """Replaces every batch norm of a new network by the norm `name`; raises UserError if there is none.
 
-    syncBN and FrozenBN keep its eps and momentum, which weights do not hold: GoogLeNet's eps is 100 times torch's.
+    syncBN and FrozenBN keep eps and momentum, which weights files do not contain: GoogLeNet's eps is 100 times torch's.
     """
     if name == "BN":
         return
@@ -46,7 +48,7 @@ def replace_batch_norms(net: nn.Module, name: str) -> None:
 
 def _replace_by_one_of_ours(net: nn.Module, name: str) -> None:
     for child_name, child in net.named_children():
-        if isinstance(child, BatchNormAct2d):  # timm's, which drops and activates too
+        if isinstance(child, BatchNormAct2d):  # timm's, which includes dropout and activation
             setattr(net, child_name, _with_activation(name, child))
         elif isinstance(child, nn.BatchNorm2d):
             setattr(net, child_name, build_norm(name, child.num_features))
@@ -76,5 +78,5 @@ class IBN(nn.Module):
         self.BN = nn.BatchNorm2d(channels - self.split)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, channels, h, w) of the same shape."""
+        """Normalises (B, channels, h, w); returns the same shape."""
         return torch.cat([self.IN(x[:, : self.split].contiguous()), self.BN(x[:, self.split :].contiguous())], dim=1)

@@ -96,13 +96,13 @@ class OSNet(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images (B, C, H, W) to maps (B, num_features, H / 16, W / 16)."""
+        """Maps images (B, C, H, W) to maps (B, num_features, H / 16, W / 16)."""
         x = self.maxpool(self.conv1(x))
         maps: Tensor = self.conv5(self.conv4(self.conv3(self.conv2(x))))
         return maps
 
 
 def _stage(channels: int, out: int, *, instance_norm: bool = False, shrink: bool = False) -> nn.Sequential:
-    """Two blocks, then to half the height and width."""
+    """Builds a stage of two blocks; shrink: then halves height and width."""
     blocks = [Block(c, out, instance_norm=instance_norm) for c in (channels, out)]
     return nn.Sequential(*blocks, *([nn.Sequential(conv_norm(out, out), nn.AvgPool2d(2))] if shrink else []))

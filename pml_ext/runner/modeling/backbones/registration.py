@@ -1,4 +1,4 @@
-"""How the package's own backbones register, and what they are built from."""
+"""Registration of this package's backbones, and the inputs of their builders."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -21,14 +21,14 @@ Builder = TypeVar("Builder", bound=Callable[..., nn.Module])
 
 
 class ImageSizes(NamedTuple):
-    """Height and width in pixels, for training and for tests; one number: the shorter side; 0: as they are."""
+    """Height and width in pixels, for training and for tests; one number: the shorter side; 0: unchanged."""
 
     train: list[int]
     test: list[int]
 
     @classmethod
     def of(cls, options: CN) -> "ImageSizes":
-        """From the config's INPUT; CROP's size if CROP is enabled."""
+        """Reads the sizes from the config's INPUT; CROP's size if CROP is enabled."""
         if options.CROP.ENABLED:
             size = [options.CROP.SIZE[0], options.CROP.SIZE[-1]]
             return cls(size, size)
@@ -36,7 +36,7 @@ class ImageSizes(NamedTuple):
 
 
 def built_in(name: str, *, depths: Iterable[str] = ()) -> Callable[[Builder], Builder]:
-    """A decorator that registers a builder of this package under FastReID's name.
+    """Returns a decorator that registers a builder of this package under FastReID's name.
 
     The builder gets MODEL.BACKBONE, the number of `channels` of an image, and the image `sizes`. Its network has
     `num_features` (channels of its map) and `only_in_files` (starts of names that it and a pretrained file need not
@@ -52,7 +52,7 @@ def built_in(name: str, *, depths: Iterable[str] = ()) -> Callable[[Builder], Bu
             channels = len(cfg.MODEL.PIXEL_MEAN)
             backbone = build(options, channels=channels, sizes=ImageSizes.of(cfg.INPUT))
             replace_batch_norms(backbone, options.NORM)
-            if options.PRETRAIN and not cfg.MODEL.WEIGHTS:  # which replace every weight afterwards
+            if options.PRETRAIN and not cfg.MODEL.WEIGHTS:  # MODEL.WEIGHTS replace every weight afterwards
                 _load_weights(backbone, options, channels)
             return backbone
 
@@ -64,10 +64,10 @@ def built_in(name: str, *, depths: Iterable[str] = ()) -> Callable[[Builder], Bu
 
 
 def _load_weights(backbone: Any, options: CN, channels: int) -> None:
-    """Fill a backbone from PRETRAIN_PATH, or else from its published ImageNet file."""
+    """Loads a backbone's weights from PRETRAIN_PATH, or else from its published ImageNet file."""
     path, is_download = fetch(options)
     log.info("backbone %s: weights from %s", options.NAME, path)
-    if options.NAME.startswith(TIMM) and is_download:  # timm fits its own files to the number of channels
+    if options.NAME.startswith(TIMM) and is_download:  # timm adapts its files to the number of channels
         name, file = options.NAME.removeprefix(TIMM), {"file": path}
         net: Any = timm.create_model(name, True, pretrained_cfg_overlay=file, in_chans=channels, num_classes=0)
         fill(backbone.net, net.state_dict(), path, backbone.only_in_files)
