@@ -182,7 +182,7 @@ def test_without_ranks_it_is_the_loss():
             losses.MultiSimilarityLoss(reducer=reducers.SumReducer()),
             "its reducer is neither MeanReducer nor",
         ),
-        (CITLoss(distance=distances.LpDistance()), "with CosineSimilarity and MeanReducer only"),
+        (CITLoss(distance=distances.LpDistance()), "only with CosineSimilarity and MeanReducer"),
         (PairWeightingLoss("histogram"), "'histogram' depends on all pairs together"),
         (LoOp(HPHNTripletLoss()), r"the HPHNTripletLoss in it cannot \(its anchors"),
         (TCMRegularizer(losses.CrossBatchMemory(losses.ContrastiveLoss(), 4)), "it contains CrossBatchMemory"),
@@ -229,7 +229,7 @@ CASES = {
     ),
     "a classifier of other ranks": (
         lambda x: (PartialFC(4, 3, part=(0, 3)), x, LABELS),
-        "rank 1 of 2.*made for rank 0 of 3; this process is rank 1 of 2",
+        "rank 1 of 2.*created for rank 0 of 3; this process is rank 1 of 2",
     ),
     "other integers": (lambda x: (CITLoss(), x, LABELS.int()), ""),
 }

@@ -164,7 +164,7 @@ REFUSED = [
     (
         TCMRegularizer(ContrastiveLoss(reducer=_pml.reducers.DoNothingReducer())),
         {"embeddings": X, "labels": LABELS_OF_BOTH},
-        "another reducer than DoNothingReducer",
+        "a reducer other than DoNothingReducer",
     ),
 ]
 test_errors = refusals(REFUSED)

@@ -338,5 +338,5 @@ def test_torchvisions_network_is_whole_up_to_its_pooling():
 def test_torchvisions_networks_are_for_rgb():
     cfg = config("torchvision:resnet18", FEAT_DIM=512)
     cfg.MODEL.PIXEL_MEAN = cfg.MODEL.PIXEL_STD = [127.5]
-    with pytest.raises(UserError, match=r"torchvision:resnet18 is for RGB images, and MODEL\.PIXEL_MEAN has 1 value"):
+    with pytest.raises(UserError, match=r"torchvision:resnet18 needs RGB images, but MODEL\.PIXEL_MEAN has 1 value"):
         backbone_of(cfg)

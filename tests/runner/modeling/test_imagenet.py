@@ -113,7 +113,7 @@ def test_a_web_page_in_place_of_a_file_is_not_kept(cache, monkeypatch):
         Path(file).write_bytes(b"<html>Sign in</html>")
 
     monkeypatch.setattr(torch.hub, "download_url_to_file", answer)
-    with pytest.raises(UserError, match=r"the answer is a web page: fetch the file with a browser"):
+    with pytest.raises(UserError, match=r"the server returned a web page: download the file with a browser"):
         build_backbone(config(NAME="build_osnet_backbone", DEPTH="x1_0"))
     assert not list(cache.iterdir())
 
@@ -139,7 +139,7 @@ def test_the_file_of_a_backbone(options, file):
 
 def test_a_network_without_published_weights_is_refused(cache):
     (line,) = problems(config(NAME="timm:botnet50ts_256", FEAT_DIM=2048))
-    assert "PRETRAIN = True: no weights for this backbone are published; set a local file" in line
+    assert "PRETRAIN = True: no weights for this backbone are published; set MODEL.BACKBONE.PRETRAIN_PATH" in line
 
 
 def test_check_config_downloads_nothing(cache, tmp_path, capsys):

@@ -43,7 +43,7 @@ def test_a_score_of_numpys_beside_the_weights_is_passed_over(tmp_path):
     torch.save(content, tmp_path / "w.pth.tar")
     assert read_state_dict(tmp_path / "w.pth.tar").keys() == model().state_dict().keys()
     torch.save({**content, "features": np.ones(2)}, tmp_path / "w.pth.tar")
-    with pytest.raises(UserError, match="holds objects besides tensors"):
+    with pytest.raises(UserError, match="contains objects other than tensors"):
         read_state_dict(tmp_path / "w.pth.tar")
 
 
@@ -82,12 +82,15 @@ def test_files_stay_data(tmp_path):
     torch.save([1, 2], tmp_path / "list.pth")
     (tmp_path / "text.ckpt").write_bytes(b".plain text")
     for name, message in [
-        ("evil.pth", "evil.pth is not a readable weights file: .* objects besides tensors, which are code to run and"),
-        ("evil2.pth", "not a readable weights file: it is damaged, or holds objects"),
+        (
+            "evil.pth",
+            "evil.pth is not a readable weights file: .* objects other than tensors, which could run",
+        ),
+        ("evil2.pth", "not a readable weights file: it is damaged, or contains objects"),
         ("cut.pth", "not a readable weights file"),
         ("cut.safetensors", "not a readable weights file"),
         ("text.ckpt", "not a readable weights file"),
-        ("list.pth", "holds no state_dict"),
+        ("list.pth", "contains no state_dict"),
         ("none.pth", "no weights file at"),
     ]:
         with pytest.raises(UserError, match=message):
@@ -101,7 +104,7 @@ def test_a_changed_byte_is_seen(tmp_path):
     content = file.read_bytes()
     place = content.index(torch.arange(100).numpy().tobytes())
     file.write_bytes(content[:place] + b"\1" + content[place + 1 :])
-    with pytest.raises(UserError, match=r"changed\.pth is damaged: its content does not fit the checksums in it"):
+    with pytest.raises(UserError, match=r"changed\.pth is damaged: its content does not match its checksums"):
         read_state_dict(file)
 
 
@@ -266,12 +269,12 @@ def test_a_whole_model_gives_its_own_embeddings(prefix, more, resnet, tmp_path):
 @pytest.mark.parametrize(
     ("options", "names", "message"),
     [
-        (OSNET, ["conv2.0.conv2a.conv1.weight", "fc.0.weight"], r"has a layer \(fc\) behind .*PRETRAIN_PATH"),
+        (OSNET, ["conv2.0.conv2a.conv1.weight", "fc.0.weight"], r"has a layer \(fc\) after .*PRETRAIN_PATH"),
         (
             {"DEPTH": "18x", "FEAT_DIM": 512}, ["layer4.0.conv1.weight", "conv1.weight"],
-            r"a ResNet whose max-pool pads, which FastReID's does not: set MODEL.BACKBONE.NAME to torchvision:resnet50",
+            r"a ResNet whose max-pool pads, unlike FastReID's: set MODEL.BACKBONE.NAME to a torchvision network",
         ),
-        (RESNET, ["something.else"], r"of another architecture[\s\S]*unexpected \(1\): backbone.net.something.else"),
+        (RESNET, ["something.else"], r"not fit the architecture[\s\S]*unexpected \(1\): backbone.net.something.else"),
     ],
 )  # fmt: skip
 def test_what_does_not_map_is_refused_by_name(options, names, message, tmp_path):

@@ -39,8 +39,8 @@ def built_in(name: str, *, depths: Iterable[str] = ()) -> Callable[[Builder], Bu
     """Returns a decorator that registers a builder of this package under FastReID's name.
 
     The builder gets MODEL.BACKBONE, the number of `channels` of an image, and the image `sizes`. Its network has
-    `num_features` (channels of its map) and `only_in_files` (starts of names that it and a pretrained file need not
-    have in common). What is registered is a function of the whole config, as a user's is.
+    `num_features` (channels of its map) and `only_in_files` (prefixes of names that need not be in both the network
+    and a pretrained file). The registered function takes the complete config, like a user's.
 
     depths: the values of DEPTH; none: it has no effect.
     """

@@ -32,10 +32,10 @@ class SqueezeExcitation(nn.Module):
 
 
 class NonLocal(nn.Module):
-    """x + W(softmax-free attention of all places), Wang et al. (CVPR 2018), "dot product" with division by N.
+    """x + W(softmax-free attention over all positions), Wang et al. (CVPR 2018), "dot product" with division by N.
 
-    FastReID's version embeds a place in one number (its reduction divides 2 by 2). W's norm starts at 0, so the
-    block is the identity at first.
+    FastReID's version embeds a position in one number (its reduction divides 2 by 2). W's norm starts at 0, so the
+    block is initially the identity.
     """
 
     def __init__(self, channels: int, norm: str) -> None:
@@ -63,7 +63,7 @@ RESNEXT_NON_LOCAL = {"50x": (0, 2, 3, 0), "101x": (0, 2, 3, 0)}
 
 
 class ResNet(resnet.ResNet):
-    """A ResNet's last feature map; `ibn_stages`: how many of the first stages have IBN, for WITH_IBN."""
+    """ResNet up to its last feature map; `ibn_stages`: number of first stages with IBN if WITH_IBN is set."""
 
     layer1: nn.Sequential
     layer2: nn.Sequential
@@ -95,7 +95,7 @@ class ResNet(resnet.ResNet):
         return self.layer1, self.layer2, self.layer3, self.layer4
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images (B, C, H, W) to maps (B, num_features, h, w)."""
+        """Maps images (B, C, H, W) to maps (B, num_features, h, w)."""
         x = self.maxpool(self.act1(self.bn1(self.conv1(x))))
         for stage, attention in zip(self.stages, (self.NL_1, self.NL_2, self.NL_3, self.NL_4), strict=True):
             first = len(stage) - len(attention)
@@ -109,9 +109,9 @@ class ResNet(resnet.ResNet):
 @built_in("build_resnet_backbone_distill", depths=("18x", "34x", "50x", "101x"))
 @built_in("build_resnet_backbone", depths=("18x", "34x", "50x", "101x"))
 def build_resnet(options: CN, *, channels: int, **_: object) -> ResNet:
-    """ResNet, with IBN in stages 1 to 3.
+    """Builds a ResNet, with IBN in stages 1 to 3.
 
-    FastDistill's has no WITH_NL: its blocks begin with the ReLU that others end with.
+    FastDistill's ResNet ignores WITH_NL: its blocks start with the ReLU with which other blocks end.
     """
     non_local = {} if options.NAME == "build_resnet_backbone_distill" else RESNET_NON_LOCAL
     net = ResNet(options, channels, non_local=non_local, ibn_stages=3)
@@ -126,12 +126,12 @@ def build_resnet(options: CN, *, channels: int, **_: object) -> ResNet:
 
 @built_in("build_resnext_backbone", depths=("50x", "101x", "152x"))
 def build_resnext(options: CN, *, channels: int, **_: object) -> ResNet:
-    """ResNeXt 32×4d, with IBN in all stages."""
+    """Builds a ResNeXt 32×4d, with IBN in all stages."""
     return ResNet(options, channels, non_local=RESNEXT_NON_LOCAL, ibn_stages=4, cardinality=32, base_width=4)
 
 
 def remove_stride(block: nn.Module) -> None:
-    """Change strides of 2 into 1, without dilation."""
+    """Changes strides of 2 to 1, without dilation."""
     for module in block.modules():
         if isinstance(module, nn.Conv2d) and module.stride == (2, 2):
             module.stride = (1, 1)

@@ -1,4 +1,4 @@
-"""ShuffleNetV2 with FastReID's parameter names, those of its authors; torchvision's differ."""
+"""ShuffleNetV2 with the parameter names of FastReID and of its authors; torchvision's differ."""
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +17,9 @@ _STEM, _BLOCKS = 24, (4, 8, 4)
 
 
 class Block(nn.Module):
-    """Two branches: one computes, the other passes its channels on; at stride 2 both compute on all channels.
+    """Two branches: one computes, the other passes its channels on; with stride 2 both compute on all channels.
 
-    `channels` go into a branch; `out` come out of both together.
+    channels: inputs of a branch; out: outputs of both branches together.
     """
 
     def __init__(self, channels: int, out: int, *, stride: int) -> None:
@@ -67,7 +67,7 @@ class ShuffleNetV2(nn.Module):
                 nn.init.constant_(module.bias, 0.0001)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images (B, C, H, W) to maps (B, num_features, H / 32, W / 32)."""
+        """Maps images (B, C, H, W) to maps (B, num_features, H / 32, W / 32)."""
         maps: Tensor = self.conv_last(self.features(self.maxpool(self.first_conv(x))))
         return maps
 

@@ -1,4 +1,4 @@
-"""timm's networks as backbones, and FastReID's RegNet, RepVGG and ResNeSt, which are timm's under other names."""
+"""timm's networks as backbones, and FastReID's RegNet, RepVGG and ResNeSt, built from timm's."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -18,10 +18,10 @@ from pml_ext.runner.modeling.names import TIMM
 
 
 class TimmBackbone(nn.Module):
-    """The network's feature map before pooling; for a network of tokens, its pooled token.
+    """A timm network up to its feature map before pooling; for a network with tokens, up to its pooled token.
 
-    In `other_names` are regular expressions of names in other projects' files, and what replaces them; in
-    `only_in_files` starts of names that are in such files only.
+    other_names: regular expression of names in other projects' files -> replacement.
+    only_in_files: prefixes of names that only such files contain.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class TimmBackbone(nn.Module):
         self.only_in_files = (*(f"{name}." for name in classifiers), *only_in_files)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images (B, C, H, W) to maps (B, num_features, h, w); h and w are 1 where the network makes tokens."""
+        """Maps images (B, C, H, W) to maps (B, num_features, h, w); h and w are 1 for a network with tokens."""
         features = cast(Callable[[Tensor], Tensor], self.net.forward_features)(x)
         if features.ndim == 3:  # (B, tokens, C): the class token, or their mean
             pooled = cast(Callable[..., Tensor], self.net.forward_head)(features, pre_logits=True)
@@ -64,7 +64,7 @@ class TimmBackbone(nn.Module):
 
 @built_in("timm:<model>")
 def build_timm(options: CN, *, channels: int, sizes: ImageSizes) -> TimmBackbone:
-    """Any network of timm, convolutional or vision transformer (ours)."""
+    """Builds any timm network, convolutional or vision transformer (ours)."""
     backbone = TimmBackbone(options.NAME.removeprefix(TIMM), channels)
     size = backbone.image_size
     if size is not None and not list(size) == list(sizes.train) == list(sizes.test):
@@ -76,7 +76,7 @@ def build_timm(options: CN, *, channels: int, sizes: ImageSizes) -> TimmBackbone
 
 
 def reset_parameters(net: nn.Module) -> None:
-    """Initialise every layer with torch's defaults instead of timm's."""
+    """Initialises every layer with torch's defaults instead of timm's."""
     module: Any
     for module in net.modules():
         if hasattr(module, "reset_parameters"):
@@ -106,7 +106,7 @@ _REGNET_SIZES = (200, 400, 800, 1600, 3200, 4000, 6400)
     depths=[*(f"{size}x" for size in _REGNET_SIZES), *(f"{size}y" for size in _REGNET_SIZES)],
 )
 def build_regnet(options: CN, *, channels: int, **_: object) -> TimmBackbone:
-    """DEPTH is millions of multiplications, and x or y (with squeeze-and-excitation)."""
+    """Builds a RegNet. DEPTH is millions of multiplications, and x or y (with squeeze-and-excitation)."""
     size, kind = int(options.DEPTH[:-1]), options.DEPTH[-1]
     backbone = TimmBackbone(f"regnet{kind}_{size // 100:03}", channels, other_names=_REGNET_NAMES)
     net = backbone.net
@@ -133,7 +133,7 @@ _REPVGG_NAMES = {
     depths=("A0", "A1", "A2", "B0", "B1", "B1g2", "B1g4", "B2", "B2g2", "B2g4", "B3", "B3g2", "B3g4"),
 )
 def build_repvgg(options: CN, *, channels: int, **_: object) -> TimmBackbone:
-    """DEPTH is the paper's name of the network; g2 and g4 are groups of the convolutions of every second block."""
+    """Builds a RepVGG. DEPTH is the paper's name of the network; g2, g4: convolution groups in every second block."""
     name, groups = f"repvgg_{options.DEPTH[:2].lower()}", int(options.DEPTH[3:] or 0)
     blocks: Any = model_cfgs[name].blocks
     if groups:  # timm has no g2
@@ -147,7 +147,7 @@ def build_repvgg(options: CN, *, channels: int, **_: object) -> TimmBackbone:
 
 @built_in("build_resnest_backbone", depths=("50x", "101x", "200x", "269x"))
 def build_resnest(options: CN, *, channels: int, **_: object) -> TimmBackbone:
-    """LAST_STRIDE 1 dilates the last stage, as FastReID does for this network only."""
+    """Builds a ResNeSt. LAST_STRIDE 1 dilates the last stage, as FastReID does only for this network."""
     name = "resnest50d" if options.DEPTH == "50x" else f"resnest{options.DEPTH[:-1]}e"
     stride = 32 if options.LAST_STRIDE == 2 else 16
     backbone = TimmBackbone(name, channels, output_stride=stride, zero_init_last=False)

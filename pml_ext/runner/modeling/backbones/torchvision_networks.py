@@ -19,11 +19,11 @@ from pml_ext.runner.modeling.names import TORCHVISION
 # classifiers are for training only.
 _OF_INCEPTIONS = {"aux_logits": False, "transform_input": True, "init_weights": True}
 _INCEPTIONS = ("googlenet", "inception_v3")
-_POOLING = ("avgpool", "adaptive_avg_pool2d", "mean")  # what torchvision's networks call the step after their last map
+_POOLING = ("avgpool", "adaptive_avg_pool2d", "mean")  # names of the step after the last map in torchvision
 
 
 class TorchvisionBackbone(nn.Module):
-    """The feature map that the network pools."""
+    """A torchvision network up to the feature map that it pools."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -46,18 +46,18 @@ class TorchvisionBackbone(nn.Module):
         self.num_features = int(without_numbers(torch.empty(1, 3, 224, 224, device="meta"))["map"].shape[1])
 
     def forward(self, x: Tensor) -> Tensor:
-        """RGB images (B, 3, H, W) to maps (B, num_features, h, w)."""
+        """Maps RGB images (B, 3, H, W) to maps (B, num_features, h, w)."""
         feature_map: Tensor = self.net(x)["map"]
         return feature_map
 
 
 @built_in("torchvision:<model>")
 def build_torchvision(options: CN, *, channels: int, **_: object) -> TorchvisionBackbone:
-    """Any convolutional network of torchvision, for RGB images (ours)."""
+    """Builds any convolutional network of torchvision, for RGB images (ours)."""
     if channels != 3:
         raise UserError(
-            f"MODEL.BACKBONE.NAME: {options.NAME} is for RGB images, and MODEL.PIXEL_MEAN has {channels} value; give "
-            "PIXEL_MEAN and PIXEL_STD three (grey images are read as RGB then)"
+            f"MODEL.BACKBONE.NAME: {options.NAME} needs RGB images, but MODEL.PIXEL_MEAN has {channels} value; set "
+            "three values of PIXEL_MEAN and PIXEL_STD (grey images are then read as RGB)"
         )
     return TorchvisionBackbone(options.NAME.removeprefix(TORCHVISION))
 
@@ -67,7 +67,7 @@ _MOBILENET_V3 = {"Large": (models.mobilenet_v3_large, 1280), "Small": (models.mo
 
 
 class MobileNet(nn.Module):
-    """torchvision's blocks, the first of which is the stem; then a 1×1 convolution, its norm and its activation."""
+    """MobileNet from torchvision's blocks (the first is the stem), then a 1×1 convolution, its norm and activation."""
 
     def __init__(self, features: nn.Sequential, last: Any, in_channels: int, *, only_in_files: tuple[str, ...]) -> None:
         super().__init__()
@@ -79,14 +79,14 @@ class MobileNet(nn.Module):
             nn.init.kaiming_normal_(stem[0].weight, mode="fan_out")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images (B, C, H, W) to maps (B, num_features, H / 32, W / 32)."""
+        """Maps images (B, C, H, W) to maps (B, num_features, H / 32, W / 32)."""
         maps: Tensor = self.conv(self.features(x))
         return maps
 
 
 @built_in("build_mobilenetv2_backbone", depths=("1.0x", "0.75x", "0.5x", "0.35x", "0.25x", "0.1x"))
 def build_mobilenetv2(options: CN, *, channels: int, **_: object) -> MobileNet:
-    """DEPTH is the width: the factor of all channels but the last map's."""
+    """Builds a MobileNetV2. DEPTH is the width: the factor of all channels except the last map's."""
     width = float(options.DEPTH.removesuffix("x"))
     *features, last = models.MobileNetV2(width_mult=width, round_nearest=4 if width == 0.1 else 8).features
     for block in features[1:]:  # FastReID's blocks are flat

@@ -22,7 +22,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 class OverlappingPatches(nn.Module):
-    """Patches of 16×16 pixels, one every `stride` (vertical, horizontal) pixels, to tokens (B, patches, width).
+    """Embeds 16×16 patches, one every `stride` (vertical, horizontal) pixels, as tokens (B, patches, width).
 
     timm passes `kwargs` to its own patch layer; they are not used here.
     """
@@ -43,7 +43,7 @@ class OverlappingPatches(nn.Module):
 
 
 class ViT(VisionTransformer):
-    """The class token after the last norm, as a map (B, width, 1, 1), of images of a fixed size (height, width)."""
+    """Vision transformer for a fixed image size; returns the class token after the last norm, (B, width, 1, 1)."""
 
     cls_token: nn.Parameter
     pos_embed: nn.Parameter
@@ -77,7 +77,7 @@ class ViT(VisionTransformer):
         nn.init.trunc_normal_(self.cls_token, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # no masks
-        """Images (B, C, H, W) of the fixed size to (B, 768, 1, 1)."""
+        """Maps images (B, C, H, W) of the fixed size to (B, 768, 1, 1)."""
         if tuple(x.shape[2:]) != self.patch_embed.img_size:
             raise UserError(
                 f"the ViT was built for images of INPUT.SIZE_TRAIN {list(self.patch_embed.img_size)}; "
@@ -86,7 +86,7 @@ class ViT(VisionTransformer):
         return self.forward_features(x)[:, 0, :, None, None]
 
     def adapt(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """A file's weights with its position embeddings resized (bilinear, as FastReID) to this net's patches."""
+        """Returns a file's weights with position embeddings resized (bilinear, as in FastReID) to this net's size."""
         positions = state.get("pos_embed")
         if positions is None or positions.ndim != 3:
             return state
@@ -107,7 +107,7 @@ class ViT(VisionTransformer):
 
 @built_in("build_vit_backbone", depths=SIZES)
 def build_vit(options: CN, *, channels: int, sizes: ImageSizes) -> ViT:
-    """Vision transformer for images of one size. SIE_COE has no effect, as in FastReID: its network gets no cameras."""
+    """Builds a vision transformer for one image size. As in FastReID, SIE_COE has no effect: it gets no cameras."""
     if len(sizes.train) != 2 or sizes.train != sizes.test or min(sizes.train) < PATCH:
         raise UserError(
             f"{options.NAME} needs one image size of {PATCH}×{PATCH} or more; got {sizes.train}, and {sizes.test} in "

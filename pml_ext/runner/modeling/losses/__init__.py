@@ -1,4 +1,4 @@
-"""Losses and miners of a config. FastReID's, pytorch-metric-learning's and ours register here."""
+"""Registers the losses and miners of FastReID, pytorch-metric-learning and this package for configs."""
 
 from types import ModuleType
 from typing import Any
@@ -10,7 +10,7 @@ from pml_ext.runner.config.part_keys import REQUIRED, arguments_of
 from pml_ext.runner.modeling.losses import fastreid_losses
 from pml_ext.runner.registry import LOSS_REGISTRY, MINER_REGISTRY, Registry
 
-# FastReID's by FastReID's names, which pytorch-metric-learning gives to other losses; HistogramLoss is ours.
+# FastReID's losses and names; pytorch-metric-learning uses some of the names for other losses. HistogramLoss is ours.
 LOSS_REGISTRY.register()(fastreid_losses.CrossEntropyLoss)
 LOSS_REGISTRY.register()(fastreid_losses.FocalLoss)
 LOSS_REGISTRY.register()(fastreid_losses.TripletLoss)
@@ -19,7 +19,7 @@ LOSS_REGISTRY.register("Cosface")(fastreid_losses.CosfaceLoss)
 LOSS_REGISTRY.register()(fastreid_losses.HistogramLoss)
 
 
-# Other losses by FastReID's names, base classes, losses that take no labels, a miner of batches that are triplets.
+# Excluded: other losses with FastReID's names, base classes, losses without labels, a miner for batches of triplets.
 _LEFT_OUT = (
     "CircleLoss", "HistogramLoss", "BaseMetricLossFunction", "GenericPairLoss", "ManifoldLoss", "VICRegLoss",
     "BaseMiner", "EmbeddingsAlreadyPackagedAsTriplets",
@@ -27,7 +27,7 @@ _LEFT_OUT = (
 
 
 def _is_made_from_values(part: Any) -> bool:
-    """Whether the constructor needs nothing but what a YAML holds: no other loss, miner or function."""
+    """Returns whether the constructor needs only values that YAML can represent: no other loss, miner or function."""
     needed = {name for name, default in arguments_of(part).items() if default is REQUIRED}
     return not needed & {"loss", "losses", "miner"}
 

@@ -1,4 +1,4 @@
-"""From LOSSES and MINER nodes to loss and miner objects."""
+"""Builds losses and miners from a config's LOSSES and MINER nodes."""
 
 import ast
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from pml_ext.runner.registry import LOSS_REGISTRY, MINER_REGISTRY, Entry
 
 
 def facts_of_name(name: str) -> LossFacts:
-    """The facts of a loss by its name in the config; the defaults for an unknown name, which is refused elsewhere."""
+    """Returns a loss's facts by its config name; the defaults for an unknown name, which is rejected elsewhere."""
     if name not in LOSS_REGISTRY:
         return LossFacts()
     loss = LOSS_REGISTRY.get(name)
@@ -31,7 +31,7 @@ def facts_of_name(name: str) -> LossFacts:
 
 @dataclass(frozen=True)
 class LossTerm:
-    """One summand of the training loss."""
+    """One term of the training loss."""
 
     name: str
     scale: float
@@ -46,10 +46,11 @@ def build_losses(
     output_size: Callable[[str], int],
     partial_fc: Callable[..., nn.Module] | None = None,
 ) -> tuple[list[LossTerm], nn.ModuleDict]:
-    """The terms of MODEL.LOSSES.NAME and their modules by name; a UserError for an argument that a loss refuses.
+    """Builds the terms of MODEL.LOSSES.NAME and their modules by name; raises UserError if a loss rejects an argument.
 
-    num_classes: identities of the training set. output_size: gives the columns of the architecture's `features` or
-    `cls_outputs`. partial_fc: makes what stands in for a loss whose classes ranks divide; None: they divide no classes.
+    num_classes: number of identities in the training set.
+    output_size: returns the number of columns of the architecture's `features` or `cls_outputs`.
+    partial_fc: builds the replacement of a loss whose classes are sharded over ranks. None: classes are not sharded.
     """
     terms, modules = [], nn.ModuleDict()
     sizes: dict[str, Callable[[], int]]
@@ -75,7 +76,7 @@ def _divided(partial_fc: Callable[..., nn.Module], **arguments: Any) -> nn.Modul
 
 
 def build_miner(options: CN) -> nn.Module | None:
-    """The miner of MODEL.MINER.NAME, None if that is empty; a UserError for an argument that it refuses."""
+    """Builds the miner of MODEL.MINER.NAME, None if that is empty; raises UserError if it rejects an argument."""
     return _build_miner(options, options.NAME) if options.NAME else None
 
 
@@ -83,7 +84,7 @@ def _build_miner(miners: CN, name: str) -> nn.Module:
     entry = MINER_REGISTRY.entry(name)
     where = f"MODEL.MINER.{entry.node}"
     arguments = _arguments(miners, entry)
-    if "miner" in arguments:  # around another one
+    if "miner" in arguments:  # it wraps another miner
         require(arguments["miner"], [n for n in MINER_REGISTRY if n != name], f"{where}.MINER")
         arguments["miner"] = _build_miner(miners, arguments["miner"])
     miner: nn.Module = construct(entry, where, **arguments)
@@ -112,18 +113,18 @@ def _build_loss(losses: CN, name: str, sizes: Mapping[str, Callable[[], int]], *
 
 
 class FunctionLoss(nn.Module):
-    """A registered function of embeddings and labels as a loss."""
+    """Wraps a registered function of embeddings and labels as a loss."""
 
     def __init__(self, function: Callable[..., Tensor], arguments: dict[str, Any]) -> None:
         super().__init__()
         self.function = partial(function, **arguments)
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """embeddings (B, D), labels (B,); a scalar."""
+        """Returns the scalar loss of embeddings (B, D) with labels (B,)."""
         return self.function(embeddings, labels)
 
 
-# Arguments that a node gives as the name of one of PML's parts, such as "LpDistance(p=1)" -> where it is.
+# Arguments that are set to the name of a PML class, such as "LpDistance(p=1)" -> the known classes.
 _NAMED_PARTS = {
     "distance": vars(distances),
     "reducer": vars(reducers) | {"ArcPairReducer": ArcPairReducer},
@@ -133,7 +134,7 @@ _NAMED_PARTS = {
 
 
 def _arguments(nodes: CN, entry: Entry) -> dict[str, Any]:
-    """The arguments that a part's node sets, and the node's further keys that a loss's facts turn into arguments."""
+    """Returns the arguments in a part's node, and the node's other keys, which a loss's facts convert to arguments."""
     where, node = f"{entry.registry.parent}.{entry.node}", nodes.get(entry.node, {})
     known = keys_of(entry)
     further = {key.lower(): node[key] for key in DEFAULTS.get(entry.name, {}) if key not in known}
@@ -145,7 +146,7 @@ def _arguments(nodes: CN, entry: Entry) -> dict[str, Any]:
 
 
 def _named_part(text: str, package: Mapping[str, Any], key: str) -> Any:
-    """An object from its class's name, or its name with arguments, such as LpDistance(p=1, power=2)."""
+    """Builds an object from its class name, optionally with arguments, such as LpDistance(p=1, power=2)."""
     name, _, rest = text.partition("(")
     known = {name: kind for name, kind in package.items() if isinstance(kind, type)}
     require(name, known, key)

@@ -1,4 +1,4 @@
-"""FastReID's losses on class scores and on all pairs of a batch, as classes and functions; the histogram loss."""
+"""FastReID's losses on class scores and on all pairs of a batch, as classes and functions, and the histogram loss."""
 
 import torch
 from torch import Tensor, nn
@@ -9,10 +9,10 @@ from pml_ext.losses._facts import LossFacts
 
 
 class CrossEntropyLoss(nn.Module):
-    """Softmax cross-entropy, smoothed: 1 − ε for the own class, ε / (C − 1) for each other.
+    """Softmax cross-entropy with label smoothing: 1 − ε for the own class, ε / (C − 1) for each other class.
 
-    The mean is over the rows whose loss is not exactly 0, as in FastReID. epsilon: in [0, 1); or −1: ε is alpha (in [0,
-    1]) × the own class's probability, row by row, without a gradient.
+    The mean is over the rows whose loss is not exactly 0, as in FastReID. epsilon: in [0, 1). −1: adaptive; ε of a row
+    is alpha (in [0, 1]) × the own class's probability, without a gradient.
     """
 
     facts = LossFacts(compares="class scores", partial_fc=lambda options: {"epsilon": options["epsilon"]})
@@ -25,7 +25,7 @@ class CrossEntropyLoss(nn.Module):
         self.epsilon, self.alpha = epsilon, alpha
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """logits (B, C), labels (B,) in [0, C); a scalar, 0 where every row's loss is."""
+        """Returns the scalar loss of logits (B, C) and labels (B,) in [0, C); 0 if every row's loss is 0."""
         log_probabilities = logits.log_softmax(dim=1)
         own = log_probabilities.gather(1, labels[:, None]).squeeze(1)
         if self.epsilon == 0:
@@ -38,7 +38,7 @@ class CrossEntropyLoss(nn.Module):
 
 
 class FocalLoss(nn.Module):
-    """−alpha (1 − p)^gamma log p of the own class's probability p, averaged over the rows; alpha > 0, gamma ≥ 0.
+    """Focal loss: mean over rows of −alpha (1 − p)^gamma log p, p the own class's probability; alpha > 0, gamma ≥ 0.
 
     Source: Lin et al., arXiv 1708.02002, eq. 5, with one alpha for all classes.
     """
@@ -52,7 +52,7 @@ class FocalLoss(nn.Module):
         self.alpha, self.gamma = alpha, gamma
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """logits (B, C), labels (B,) in [0, C); a scalar."""
+        """Returns the scalar loss of logits (B, C) and labels (B,) in [0, C)."""
         own = logits.log_softmax(dim=1).gather(1, labels[:, None]).squeeze(1)
         # For gamma below 1 the power of an exact 0 has an infinite gradient.
         doubt = (-own.expm1()).clamp_min(torch.finfo(own.dtype).tiny)
@@ -63,12 +63,13 @@ _PAIR_FACTS = LossFacts(takes_all_positives="it compares all samples of the batc
 
 
 class TripletLoss(nn.Module):
-    """One positive and one negative distance for each anchor (itself a positive, at 0), kept apart by a margin.
+    """Triplet loss with a margin between one positive and one negative distance per anchor (itself a positive, at 0).
 
-    margin 0: log(1 + e^(positive − negative)) for the hinge; norm_feat: distances 2 − 2 cos, else Euclidean.
-    hard_mining: the farthest positive, the nearest negative (arXiv 1703.07737); else means weighted by e^d and e^−d
-    (2001.04193). As in FastReID the sums of weights have 1e-6 added: of negatives farther than about 14 they are
-    visibly below 1.
+    margin: 0 uses log(1 + e^(positive − negative)) instead of the hinge.
+    norm_feat: True uses distances 2 − 2 cos, False Euclidean ones.
+    hard_mining: True uses the farthest positive and the nearest negative (arXiv 1703.07737), False means weighted by
+        e^d and e^−d (2001.04193). As in FastReID, 1e-6 is added to the sums of weights, so for negatives farther than
+        about 14 the weights sum to visibly less than 1.
     """
 
     facts = _PAIR_FACTS
@@ -79,7 +80,7 @@ class TripletLoss(nn.Module):
         self.margin, self.norm_feat, self.hard_mining = margin, norm_feat, hard_mining
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
-        """features (B, D), labels (B,); a scalar. An anchor without negatives adds 0."""
+        """Returns the scalar loss of features (B, D) and labels (B,). An anchor without negatives adds 0."""
         distances = 2 - 2 * _cosines(features) if self.norm_feat else _euclidean(features)
         same = labels[:, None] == labels
         if self.hard_mining:
@@ -104,14 +105,14 @@ class _MarginAndScale(nn.Module):
 
 
 class CircleLoss(_MarginAndScale):
-    """All positive against all negative cosines of an anchor, each weighted by how far it is from its optimum.
+    """Circle loss: all positive against all negative cosines of an anchor, weighted by their distance from the optimum.
 
-    Sun et al., arXiv 2002.10857, eq. 6 with softplus, anchor by anchor; 0 without positives or negatives. margin in [0,
-    1]: optima 1 + margin and −margin, decision thresholds 1 − margin and margin; gamma > 0: scale of the logits.
+    Sun et al., arXiv 2002.10857, eq. 6 with softplus, per anchor; 0 without positives or negatives. margin in [0, 1]:
+    optima 1 + margin and −margin, decision thresholds 1 − margin and margin; gamma > 0: scale of the logits.
     """
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
-        """features (B, D), labels (B,); a scalar."""
+        """Returns the scalar loss of features (B, D) and labels (B,)."""
         cosines = _cosines(features)
         positive_weights = (1 + self.margin - cosines.detach()).clamp_min(0)
         negative_weights = (cosines.detach() + self.margin).clamp_min(0)
@@ -123,23 +124,22 @@ class CircleLoss(_MarginAndScale):
 
 
 class CosfaceLoss(_MarginAndScale):
-    """All positive against all negative cosines of an anchor, the negatives raised by a margin (0 or more).
+    """Pairwise CosFace: all positive against all negative cosines of an anchor, plus a margin (0 or more) on negatives.
 
-    Sun et al., arXiv 2002.10857, eq. 1, anchor by anchor; 0 without positives or negatives. gamma > 0: scale of the
-    logits.
+    Sun et al., arXiv 2002.10857, eq. 1, per anchor; 0 without positives or negatives. gamma > 0: scale of the logits.
     """
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
-        """features (B, D), labels (B,); a scalar."""
+        """Returns the scalar loss of features (B, D) and labels (B,)."""
         cosines = _cosines(features)
         return _over_anchors(-self.gamma * cosines, self.gamma * (cosines + self.margin), labels)
 
 
 class HistogramLoss(nn.Module):
-    """The overlap of the histograms of all positive and all negative cosines, between bins + 1 nodes on [−1, 1].
+    """Histogram loss: overlap of the histograms of all positive and all negative cosines, bins + 1 nodes on [−1, 1].
 
-    Ustinova and Lempitsky, NIPS 2016. PML's loss of the same name makes all triplets, so that it has no negative pairs
-    of two classes without a positive pair, and fails where a cosine is 1.
+    Ustinova and Lempitsky, NIPS 2016. PML's loss of the same name forms all triplets. It therefore omits negative pairs
+    of two classes without a positive pair, and it fails if a cosine is 1.
     """
 
     facts = _PAIR_FACTS
@@ -150,7 +150,7 @@ class HistogramLoss(nn.Module):
         self.bins = bins
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
-        """features (B, D), labels (B,); a scalar. 0 without positives or negatives."""
+        """Returns the scalar loss of features (B, D) and labels (B,); 0 without positives or negatives."""
         same = labels[:, None] == labels
         return histogram_overlap(_cosines(features), _without_itself(same), ~same, bins=self.bins)
 
@@ -160,7 +160,7 @@ def _without_itself(same: Tensor) -> Tensor:
 
 
 def _over_anchors(positive_logits: Tensor, negative_logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean over rows of log(1 + Σ_positives e^logit · Σ_negatives e^logit)."""
+    """Computes the mean over rows of log(1 + Σ_positives e^logit · Σ_negatives e^logit)."""
     same = labels[:, None] == labels
     positive = positive_logits.masked_fill(~_without_itself(same), -torch.inf).logsumexp(dim=1)
     negative = negative_logits.masked_fill(same, -torch.inf).logsumexp(dim=1)
@@ -168,7 +168,7 @@ def _over_anchors(positive_logits: Tensor, negative_logits: Tensor, labels: Tens
 
 
 def _weighted(distances: Tensor, exponents: Tensor, among: Tensor) -> Tensor:
-    """(B,) means of the rows' distances where `among` is true, weighted by e^exponent."""
+    """Returns (B,) means of each row's distances with `among` true, weighted by e^exponent."""
     weights = exponents.masked_fill(~among, -torch.inf).exp()
     return (distances * weights).sum(dim=1) / (weights.sum(dim=1) + 1e-6)
 
@@ -179,30 +179,30 @@ def _cosines(features: Tensor) -> Tensor:
 
 
 def _euclidean(features: Tensor) -> Tensor:
-    """(B, B) distances; those under 1e-6 are 1e-6, so that the root has a finite gradient."""
+    """Returns (B, B) distances, at least 1e-6 so that the root has a finite gradient."""
     squares = features.square().sum(dim=1)
     return (squares[:, None] + squares - 2 * features @ features.mT).clamp_min(1e-12).sqrt()
 
 
 def cross_entropy_loss(pred_class_outputs: Tensor, gt_classes: Tensor, eps: float, alpha: float = 0.2) -> Tensor:
-    """Smoothed softmax cross-entropy of logits (B, C) and classes (B,); eps −1: as much as alpha × own probability."""
+    """Computes CrossEntropyLoss of logits (B, C) and classes (B,); eps −1: adaptive smoothing by alpha."""
     loss: Tensor = CrossEntropyLoss(epsilon=eps, alpha=alpha)(pred_class_outputs, gt_classes)
     return loss
 
 
 def triplet_loss(embedding: Tensor, targets: Tensor, margin: float, norm_feat: bool, hard_mining: bool) -> Tensor:
-    """Triplet loss of embeddings (B, D) and labels (B,); margin 0: soft margin."""
+    """Computes TripletLoss of embeddings (B, D) and labels (B,); margin 0: soft margin."""
     loss: Tensor = TripletLoss(margin=margin, norm_feat=norm_feat, hard_mining=hard_mining)(embedding, targets)
     return loss
 
 
 def pairwise_circleloss(embedding: Tensor, targets: Tensor, margin: float, gamma: float) -> Tensor:
-    """Circle loss of all pairs of embeddings (B, D) and labels (B,)."""
+    """Computes CircleLoss of embeddings (B, D) and labels (B,)."""
     loss: Tensor = CircleLoss(margin=margin, gamma=gamma)(embedding, targets)
     return loss
 
 
 def pairwise_cosface(embedding: Tensor, targets: Tensor, margin: float, gamma: float) -> Tensor:
-    """Pairwise CosFace of embeddings (B, D) and labels (B,)."""
+    """Computes CosfaceLoss of embeddings (B, D) and labels (B,)."""
     loss: Tensor = CosfaceLoss(margin=margin, gamma=gamma)(embedding, targets)
     return loss

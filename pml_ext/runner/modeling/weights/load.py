@@ -1,4 +1,4 @@
-"""Fill a model from a file, and report every difference."""
+"""Loads a model's weights from a file, and reports every difference."""
 
 import logging
 from collections.abc import Callable
@@ -14,30 +14,32 @@ from pml_ext.runner.modeling.weights.read import PACKAGE, given_file, read_state
 
 log = logging.getLogger("pml_ext")
 
-# May be in only one of checkpoint and model, when only embeddings are needed.
+# May be in only one of checkpoint and model if only embeddings are needed.
 ONLY_FOR_TRAINING = ("heads.weight", "heads.bias", *(f"{head}.weight" for head in MGN_HEADS), "losses.", "miner.")
 SHOWN = 8  # keys listed per kind of difference
-# Counts steps for batch norms without momentum, which are not used here; files before 2018 lack it.
+# Step count for batch norms without momentum, which are not used here; missing in files from before 2018.
 _COUNTER = "num_batches_tracked"
 _PIXELS = ("pixel_mean", "pixel_std")  # FastReID 1.0 saved them
 
 
 def load_weights(module: nn.Module, path: str | Path, *, optional: tuple[str, ...] = ()) -> None:
-    """Fill a module from a file, completely or not at all: a UserError lists the keys that differ.
+    """Loads a module's weights from a file, completely or not at all; raises UserError with the keys that differ.
 
-    The names of FastReID, insightface, torchreid and Open Metric Learning are known. `optional` are starts of names
-    that may be in only one of file and module; the log names these, unless one is given whole.
+    Accepts names of FastReID, insightface, torchreid and Open Metric Learning.
+
+    optional: prefixes of names that may be in only one of file and module. Such names are logged, unless `optional`
+        contains the full name.
     """
-    model = getattr(module, "model", module)  # of a TrainingModule, which has the losses too
+    model = getattr(module, "model", module)  # a TrainingModule also has the losses
     state = whole_names(model, read_state_dict(path), path)
     fill(module, _without_pixels(model, state, path), path, optional)
 
 
 def load_pretrained(backbone: nn.Module, path: str, *, optional: tuple[str, ...] = ()) -> None:
-    """Fill a backbone from a backbone's file (FastReID, timm, torchvision, insightface, torchreid) or a whole model's.
+    """Loads a backbone from a backbone's file (FastReID, timm, torchvision, insightface, torchreid) or a full model's.
 
     The path may be `package:<name>`, the weights file of an installed Python package, whose tensors are matched by
-    order where their names are others. The backbone's method `adapt(state)`, if any, fits tensors to its own sizes.
+    order if their names differ. The backbone's method `adapt(state)`, if any, converts tensors to its sizes.
     """
     net = getattr(backbone, "net", backbone)
     state = backbone_names(backbone, read_state_dict(given_file(path)))
@@ -48,7 +50,7 @@ def load_pretrained(backbone: nn.Module, path: str, *, optional: tuple[str, ...]
 
 
 def fill(module: nn.Module, found: dict[str, Tensor], path: str | Path, optional: tuple[str, ...]) -> None:
-    """Copy a file's tensors into a module; a UserError lists those that differ. Names may begin as `optional` ones."""
+    """Copies a file's tensors into a module; raises UserError with all differences outside of `optional` prefixes."""
     expected = module.state_dict()
     differences: dict[str, list[str]] = {"missing": [], "unexpected": [], "of another shape": []}
     left_out: dict[str, list[str]] = {"not used": [], "not in it, as initialised": []}
@@ -70,7 +72,7 @@ def fill(module: nn.Module, found: dict[str, Tensor], path: str | Path, optional
             differences["of another shape"].append(f"{name} (file {tuple(value.shape)}, model {tuple(own.shape)})")
     if any(differences.values()):
         table = [f"  {kind} ({len(names)}): {_shown(names)}" for kind, names in differences.items() if names]
-        raise UserError(f"{path} is of another architecture than the config's model:\n" + "\n".join(table))
+        raise UserError(f"{path} does not fit the architecture of the config's model:\n" + "\n".join(table))
     module.load_state_dict(usable, strict=False)
     for kind, names in left_out.items():
         logged = sorted(n for n in names if n not in optional)
@@ -79,9 +81,9 @@ def fill(module: nn.Module, found: dict[str, Tensor], path: str | Path, optional
 
 
 def _by_order(module: nn.Module, found: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The file's tensors under the module's names, where each is of the same kind (weight, bias, running_mean, …).
+    """Renames the file's tensors to the module's names by order, if they are of the same kind (weight, bias, …).
 
-    After the module's last tensor the file may have the weight and the bias of a classifier.
+    After the module's last tensor the file may contain a classifier's weight and bias.
     """
     expected = module.state_dict()
     if found.keys() & expected.keys():
@@ -97,7 +99,7 @@ def _by_order(module: nn.Module, found: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _without_pixels(module: nn.Module, found: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
-    """The tensors without the pixel statistics, which must be the config's."""
+    """Returns the tensors without the pixel statistics, which must equal the config's."""
     for name in _PIXELS:
         own, value = getattr(module, name, None), found.get(name)
         if value is None or own is None:

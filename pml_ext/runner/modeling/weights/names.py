@@ -1,4 +1,4 @@
-"""Parameter names of FastReID, insightface, torchreid and Open Metric Learning, turned into ours."""
+"""Converts parameter names of FastReID, insightface, torchreid and Open Metric Learning to ours."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from pml_ext._errors import UserError
 
 _PREFIXES = ("module.", "encoder.", "model.", "extractor.", "model.")  # DataParallel; MoCo; Open Metric Learning
-# FastReID 0.x -> today's, and ours
+# FastReID 0.x -> current FastReID, and ours
 _OLD_HEADS = {
     r"^(heads|b\d+_head)\.classifier\.weight": r"\1.weight",
     r"^(heads|b\d+_head)\.bnneck\.": r"\1.bottleneck.0.",
@@ -18,10 +18,10 @@ _AFTER_POOLING = ("fc.", "projection.")  # layers of an embedding, with a bias o
 
 
 def whole_names(model: nn.Module, state: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
-    """A whole model's weights under this package's names.
+    """Converts a complete model's weights to this package's names.
 
-    Knows FastReID's (today's and its 0.x heads, saved from DataParallel or not) and insightface's networks. torchreid
-    and Open Metric Learning name a backbone's weights without a prefix, and compare pooled maps in tests, so that the
+    Accepts FastReID's models (also with 0.x heads, saved from DataParallel or not) and insightface's networks.
+    torchreid and Open Metric Learning do not prefix a backbone's weights and compare pooled maps in tests, so the
     config's head must have no reduction and no BNNeck.
     """
     own, parts = model.state_dict(), [name for name, _ in model.named_children()]
@@ -40,7 +40,7 @@ def _begins_with(parts: list[str], state: dict[str, Tensor]) -> bool:
 
 
 def backbone_names(backbone: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A backbone's weights from a whole model's file, or from a file that prefixes all names."""
+    """Returns a backbone's weights from a complete model's file, or from a file that prefixes all names."""
     state = bare_names(state)
     for prefix in ("backbone.", "net."):  # FastReID's models and ours; ours around timm's nets
         inside = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
@@ -50,7 +50,7 @@ def backbone_names(backbone: nn.Module, state: dict[str, Tensor]) -> dict[str, T
 
 
 def bare_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A state without the prefixes common to all names, and without the losses of Open Metric Learning."""
+    """Removes the prefixes common to all names, and the losses of Open Metric Learning."""
     state = {name: value for name, value in state.items() if not name.startswith("criterion.")}
     for prefix in _PREFIXES:
         if all(name.startswith(prefix) for name in state):
@@ -59,9 +59,9 @@ def bare_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def library_names(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A whole model's state with FastReID's names of a library's network (`backbone.net`) turned into the library's.
+    """Converts FastReID's names of a library's network (`backbone.net`) to the library's, in a complete model's state.
 
-    `backbone.other_names` has what replaces which regular expressions.
+    `backbone.other_names`: regular expression -> replacement.
     """
     backbone = getattr(model, "backbone", None)
     if not hasattr(backbone, "net"):
@@ -82,10 +82,10 @@ def _replaced(name: str, patterns: Mapping[str, str]) -> str:
 
 
 def _with_a_face_head(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """insightface's last layers, `fc` and a batch norm `features`, as a 1×1 convolution without a bias and the BNNeck.
+    """Converts insightface's last layers, `fc` and the batch norm `features`, to a 1×1 convolution and the BNNeck.
 
-    Batch norm subtracts its running mean, so a linear layer's bias goes in there: norm(Wx + b) with mean m is
-    norm(Wx) with mean m − b.
+    The convolution has no bias. Batch norm subtracts its running mean, which absorbs the linear layer's bias:
+    norm(Wx + b) with mean m is norm(Wx) with mean m − b.
     """
     renamed = {}
     for name, value in state.items():
@@ -104,14 +104,14 @@ def _of_backbone_and_classifier(model: nn.Module, state: dict[str, Tensor], path
     behind = sorted({name.split(".")[0] for name in state if name.startswith(_AFTER_POOLING)})
     if behind:
         raise UserError(
-            f"{path} has a layer ({', '.join(behind)}) behind its pooling that no head here has; to begin a training "
-            "with its backbone, give the file as MODEL.BACKBONE.PRETRAIN_PATH with PRETRAIN True"
+            f"{path} has a layer ({', '.join(behind)}) after its pooling that no head here has; to start training from "
+            "its backbone, set MODEL.BACKBONE.PRETRAIN_PATH to the file, with PRETRAIN True"
         )
     pool = getattr(getattr(model, "backbone", None), "maxpool", None)
     if getattr(pool, "ceil_mode", False):
         raise UserError(
-            f"{path} is a ResNet whose max-pool pads, which FastReID's does not: set MODEL.BACKBONE.NAME to "
-            "torchvision:resnet50 and its like"
+            f"{path} is a ResNet whose max-pool pads, unlike FastReID's: set MODEL.BACKBONE.NAME to a torchvision "
+            "network such as torchvision:resnet50"
         )
     renamed = {}
     for name, value in state.items():

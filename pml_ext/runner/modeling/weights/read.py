@@ -1,4 +1,4 @@
-"""Find weights files, and read their tensors; no code in a file is run."""
+"""Finds weights files and reads their tensors, without running code in a file."""
 
 import importlib.util
 import zipfile
@@ -16,7 +16,7 @@ SUFFIXES = (".pth", ".pt", ".safetensors")
 
 
 def local_file(path: str | Path) -> Path | None:
-    """The file of a path, `~` expanded; None if there is none."""
+    """Returns the file at a path, with `~` expanded; None if there is none."""
     try:
         file = Path(path).expanduser()
         return file if file.is_file() else None
@@ -25,7 +25,7 @@ def local_file(path: str | Path) -> Path | None:
 
 
 def given_file(path: str) -> Path:
-    """The file of a path or of package:<name>; a UserError where there is none."""
+    """Returns the file at a path or in package:<name>; raises UserError if there is none."""
     if path.startswith(PACKAGE):
         return packaged_file(path.removeprefix(PACKAGE))
     file = local_file(path)
@@ -35,13 +35,13 @@ def given_file(path: str) -> Path:
 
 
 def packaged_file(name: str) -> Path:
-    """The one weights file inside an installed Python package, which is not imported."""
+    """Returns the single weights file in an installed Python package, without importing the package."""
     module = name.replace("-", "_")
     spec = importlib.util.find_spec(module) if module.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise UserError(
             f"{PACKAGE}{name}: no installed package of this name; "
-            f"try pip install {name.replace('_', '-')}, or give a local file"
+            f"try pip install {name.replace('_', '-')}, or set a local file"
         )
     folder = Path(spec.submodule_search_locations[0])
     files = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
@@ -51,7 +51,7 @@ def packaged_file(name: str) -> Path:
 
 
 def read_state_dict(given: str | Path) -> dict[str, Tensor]:
-    """The tensors of a .pt, .pth, .ckpt or .safetensors file, also under `state_dict`, `model`, `model_state` in it."""
+    """Reads the tensors of a .pt, .pth, .ckpt or .safetensors file, also in `state_dict`, `model` or `model_state`."""
     path = local_file(given)
     if path is None:
         raise UserError(f"no weights file at {given}")
@@ -67,8 +67,8 @@ def read_state_dict(given: str | Path) -> dict[str, Tensor]:
                 content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch's message recommends loading the file as code; others are not documented
         raise UserError(
-            f"{path} is not a readable weights file: it is damaged, or holds objects besides tensors, which are code "
-            "to run and are not loaded"
+            f"{path} is not a readable weights file: it is damaged, or contains objects other than tensors, which "
+            "could run code and are not loaded"
         ) from error
     for nest in ("state_dict", "model", "model_state"):
         if isinstance(content, dict) and isinstance(content.get(nest), dict):
@@ -76,12 +76,12 @@ def read_state_dict(given: str | Path) -> dict[str, Tensor]:
     named = content.items() if isinstance(content, dict) else ()
     tensors = {name: value for name, value in named if isinstance(name, str) and isinstance(value, Tensor)}
     if not tensors:
-        raise UserError(f"{path} holds no state_dict: expected names with tensors; got {type(content).__name__}")
+        raise UserError(f"{path} contains no state_dict: expected names with tensors; got {type(content).__name__}")
     return tensors
 
 
 class _Nothing:
-    """Stands in for objects of a file that nobody reads."""
+    """Placeholder for objects in a file that are not needed."""
 
     def __init__(self, *_: object) -> None:
         pass
@@ -90,7 +90,7 @@ class _Nothing:
         pass
 
 
-# torchreid saves a score, a NumPy number, beside its weights. It is skipped without calling NumPy's code.
+# torchreid saves a score, a NumPy number, next to its weights. It is skipped without calling NumPy's code.
 _OF_NUMBERS: list[Any] = [
     type(name, (_Nothing,), {"__module__": module, "__qualname__": name})
     for module, name in (("numpy.core.multiarray", "scalar"), ("numpy._core.multiarray", "scalar"), ("numpy", "dtype"))
@@ -98,11 +98,11 @@ _OF_NUMBERS: list[Any] = [
 
 
 def _require_whole(path: Path) -> None:
-    """Check a zip archive, as torch saves it, by its own checksums, which torch.load does not."""
+    """Verifies the checksums of a zip archive, torch's format, which torch.load does not check."""
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
     except Exception:  # not an archive, or too damaged even for torch.load
         return
     if damaged is not None:
-        raise UserError(f"{path} is damaged: its content does not fit the checksums in it; download or copy it again")
+        raise UserError(f"{path} is damaged: its content does not match its checksums; download or copy it again")
