@@ -39,7 +39,7 @@ def step(
     Args:
         model: called with the inputs of a chunk; returns (n, D) embeddings, or a tuple of tensors with n rows and None.
         batch: (inputs, labels). The inputs are a tensor (B, …), or a tuple of them, the model's arguments.
-        loss: called with the model's outputs for the whole batch and with the labels; returns a scalar.
+        loss: called with the model's outputs for the complete batch and with the labels; returns a scalar.
         chunk: number of samples to embed at once, 1 or more. A batch of at most this size is embedded once.
         scaler: torch's gradient scaler for float16: the gradients come out scaled, for its `unscale_` and `step`.
     Returns:

@@ -51,7 +51,7 @@ class ArcPairReducer(MeanReducer):
 
 
 def _sums(loss: "LoOp", x: Tensor, labels: Tensor, part: Part) -> Sums:
-    """A rank's anchors are whole classes, so both ends of an arc are on one rank."""
+    """A rank's anchors are complete classes, so both ends of an arc are on one rank."""
 
     def call(inner: Any) -> Any:
         same, different = pair_masks_of(labels, part)

@@ -59,12 +59,13 @@ LAYOUTS = {
     "VeRi": Layout("VeRi-776 (Liu et al., ECCV 2016): vehicles, 20 cameras", "veri",
         rf"{_NAMED}\.jpg", "0001_c001_00016450_0.jpg", parts=("image_train", "image_query", "image_test")),
     "PartialREID": Layout(
-        "Partial REID (Zheng et al., ICCV 2015): parts of people, searched among whole ones; tests only",
+        "Partial REID (Zheng et al., ICCV 2015): partial images as queries, complete persons as gallery; tests only",
         "Partial_REID", _NUMBERED, "001_001.jpg", parts=("partial_body_images", "whole_body_images")),
     "PartialiLIDS": Layout(
-        "Partial-iLIDS (He et al., CVPR 2018): parts of people, searched among whole ones; tests only",
+        "Partial-iLIDS (He et al., CVPR 2018): partial images as queries, complete persons as gallery; tests only",
         "PartialiLIDS", _NUMBERED, "001_001.jpg", parts=("query", "gallery")),
-    "OccludedREID": Layout("Occluded-REID (Zhuo et al., ICME 2018): occluded people among whole ones; tests only",
+    "OccludedREID": Layout(
+        "Occluded-REID (Zhuo et al., ICME 2018): occluded persons as queries, complete ones as gallery; tests only",
         "Occluded_REID", r"[^/]+/(?P<identity>\d{3})_\d+\.tif", "001/001_01.tif",
         parts=("occluded_body_images", "whole_body_images")),
     "VIPeR": Layout("Gray and Tao, ECCV 2008", "VIPeR",
@@ -80,7 +81,7 @@ LAYOUTS = {
         r"(?:.+/)?(?P<identity>\d{4})\d{3}\.jpg", "0001001.jpg"),
     "CAVIARa": Layout("Cheng et al., BMVC 2011", "CAVIARa",
         r"(?:.+/)?(?P<identity>\d{4})\d{3}\.jpg", "0001001.jpg"),
-    "LPW": Layout("Song et al., AAAI 2018: three scenes with people of their own", "pep_256x128/data_slim",
+    "LPW": Layout("Song et al., AAAI 2018: three scenes with disjoint identities", "pep_256x128/data_slim",
         r"(?P<scene>scen\d+)/(?P<camera>view\d+)/(?P<identity>\d+)/\d+\.jpg", "scen1/view1/1/0001.jpg"),
     "SenseReID": Layout("Zhao et al., CVPR 2017", "SenseReID",
         r"(?:.+/)?test_(?:probe?|gallery)/(?P<identity>\d+)_(?P<camera>\d+)\.jpg", "test_probe/00001_00.jpg"),

@@ -152,7 +152,7 @@ def build_resnest(options: CN, *, channels: int, **_: object) -> TimmBackbone:
     stride = 32 if options.LAST_STRIDE == 2 else 16
     backbone = TimmBackbone(name, channels, output_stride=stride, zero_init_last=False)
     if options.LAST_STRIDE == 1:
-        # The original averages 3×3 in the first block of a stage even where that block keeps the size, …
+        # The original averages 3×3 in the first block of a stage even if that block keeps the size, …
         first: Any = backbone.net.layer4[0]
         first.avd_last = nn.AvgPool2d(3, stride=1, padding=1)
         # … and does not pool in its shortcut, where timm averages 2×2.

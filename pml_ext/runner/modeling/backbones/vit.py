@@ -126,6 +126,6 @@ def build_vit(options: CN, *, channels: int, sizes: ImageSizes) -> ViT:
     if options.DEPTH == "small":
         block: Any
         for block in net.blocks:
-            # FastReID scales by the whole width, which the fused kernel cannot do.
+            # FastReID scales by the complete width, which the fused kernel cannot do.
             block.attn.scale, block.attn.fused_attn = WIDTH**-0.5, False
     return net
