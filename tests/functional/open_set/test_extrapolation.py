@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from pytest import approx
-from scipy.stats import betabinom, norm
+from scipy.stats import betabinom, norm, t
 
 from pml_ext.functional import extrapolate_fpir, identification
 from pml_ext.functional.open_set import extrapolation
@@ -77,6 +77,24 @@ def test_probes_that_are_all_alike():
         found = extrapolated_rate(high_scores(np.where(hit, 1.0, -1.0), 0.0), 0.0, 400)
         assert found.low <= 0.0344 <= found.high
         assert 0.015 < found.rate < 0.08 and found.high < 0.3
+
+
+def test_the_interval_is_that_of_rates_without_each_twentieth_of_the_identities():
+    rng = np.random.default_rng(1)
+    h = 0.3 * rng.standard_normal(200)
+    scores = h[:, None] + h + rng.standard_normal((200, 200))
+    np.fill_diagonal(scores, -9)
+
+    def of_models(some):
+        found = extrapolated_rate(high_scores(scores[np.ix_(some, some)], 2.5), 2.5, 1000)
+        return found, np.log(-np.log1p([-found.beta, -found.logit_normal]))
+
+    part = torch.randperm(200, generator=torch.Generator().manual_seed(0)).numpy() % 20
+    found, values = of_models(part >= 0)
+    without = np.array([of_models(part != one)[1] for one in range(20)])
+    widths = t.isf(0.025, 19) * np.sqrt(19 / 20 * ((without - without.mean(0)) ** 2).sum(0))
+    ends = np.array([(values - widths).min(), (values + widths).max()])
+    assert [found.low, found.high] == approx(-np.expm1(-np.exp(ends)), rel=1e-6)
 
 
 def test_held_out_identities():
