@@ -260,6 +260,11 @@ def test_every_ranking_metric_is_that_of_the_loops_and_respects_cameras(case):
     assert {name: found[name] for name in expected} == approx({n: v.mean() for n, v in expected.items()})
 
 
+def test_float64_is_not_rounded():
+    x, y = torch.tensor([[5.0], [5.0 + 1e-8], [5.0 + 3e-8]], dtype=torch.float64), torch.tensor([0, 0, 1])
+    assert calculator(include=("precision_at_1",)).get_accuracy(x, y) == {"precision_at_1": 1.0}
+
+
 def test_per_class_values():
     x, y, _ = a_set()
     by_class = calculator(return_per_class=True, include=(*KNN, *PER_QUERY)).get_accuracy(x, y)
