@@ -226,7 +226,7 @@ def _hits_of_rows(target: Target, neighbours: Neighbours, options: Namespace) ->
 
 
 def _line(number: int, hit: Hit) -> str:
-    decision = "" if hit.accepted is None else f"  {'accept' if hit.accepted else 'reject'}"
+    decision = {None: "", True: "  accept", False: "  reject"}[hit.accepted]
     return f"{number:4d}  {hit.cosine:7.4f}{decision}  {printable(hit.path)}"
 
 
