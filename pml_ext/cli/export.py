@@ -11,10 +11,7 @@ def _export(options: Namespace) -> None:
 
     cfg = load_checked(*trained_config(options))
     exporting.export(cfg, options.output, half=options.half)
-    if options.format == "onnx":
-        print(f"use it with pml-ext embed IMAGES --model {options.output} --output GALLERY")
-    else:
-        print(f"load it with torch.jit.load({options.output!r})")
+    print(f"use it with pml-ext embed IMAGES --model {options.output} --output GALLERY")
 
 
 EXPORT = Command(

@@ -81,6 +81,22 @@ def test_a_run_learns_and_leaves_its_files(trained):
     assert list((trained / "tensorboard").glob("events*"))
 
 
+def test_the_command_exports_a_run(trained, tmp_path, capfd):
+    pytest.importorskip("onnxscript", reason="pip install 'pml_ext[export]'")
+    file = tmp_path / "model.onnx"
+    assert main(["export", str(trained), "--output", str(file)]) == 0
+    assert file.stat().st_size > 0
+    assert f"pml-ext embed IMAGES --model {file} --output GALLERY" in capfd.readouterr().out
+
+
+def test_the_command_writes_a_runs_report_again(trained, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    (run / "report.html").unlink()
+    assert main(["report", str(run)]) == 0
+    assert "Digits" in (run / "report.html").read_text()
+
+
 def test_eval_repeats_the_numbers_exactly(trained, tmp_path, capfd):
     opts = ["OUTPUT_DIR", str(tmp_path), *QUICK, "MODEL.WEIGHTS", str(trained / "checkpoints" / "last.ckpt")]
     opts += ["TEST.BASELINES", "True"]
