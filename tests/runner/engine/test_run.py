@@ -89,10 +89,10 @@ def test_the_command_exports_a_run(trained, tmp_path, capfd):
     assert f"pml-ext embed IMAGES --model {file} --output GALLERY" in capfd.readouterr().out
 
 
-def test_the_command_writes_a_runs_report_again(trained, tmp_path):
+def test_the_command_writes_a_runs_report(trained, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(trained, run)
-    (run / "report.html").unlink()
+    assert not (run / "report.html").exists()
     assert main(["report", str(run)]) == 0
     assert "Digits" in (run / "report.html").read_text()
 
