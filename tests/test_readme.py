@@ -38,7 +38,7 @@ def test_python_blocks_run(page, code, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(defaults._TEST, "REPORT", False)  # tests/reports has them
     exec(code, {"__name__": "__main__"})
-    assert len(PRINTED) == 2
+    assert len(PRINTED) == 1
     assert code not in PRINTED or capsys.readouterr().out == PRINTED[code]
 
 
@@ -93,7 +93,7 @@ def test_a_wheels_description_has_absolute_links(tmp_path):
     expected = sorted(link for link in _LINK.findall(README) if "://" not in link)
     paths = re.findall(rf"\]\({re.escape(repository)}/(?:blob|raw)/main/([^)]+)\)", description)
     assert sorted(paths) == expected and len(expected) > 10
-    assert f"({repository}/raw/main/examples/pictures/one_threshold.png)" in description
+    assert f"({repository}/raw/main/examples/pictures/threshold.png)" in description
 
 
 def test_the_readmes_tables_are_up_to_date():

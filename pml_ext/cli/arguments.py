@@ -102,6 +102,11 @@ class Command:
     resume_hint: str = ""
 
 
+COHORT = Argument(
+    "--cohort COHORT",
+    "Normalise scores by a cohort of other identities: a file of embeddings, a saved cohort.npz, or a share of FILE's "
+    "identities to set aside, e.g. 0.3 [default: plain cosines]",
+)
 IMPORT = Argument(
     "--import MODULE",
     "Import a module that registers losses, data sets and other parts of the config. Repeatable.",

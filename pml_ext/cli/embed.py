@@ -34,7 +34,7 @@ _ARGUMENTS = [
     Argument("--prune", "Remove the rows of images that no longer exist."),
     Argument("--label-by-folder", "Label each image with its folder's name."),
     Argument(
-        "--normalize COHORT",
+        "--cohort FILE",
         "cohort.npz of `pml-ext threshold choose`; searches then rank by normalised scores [default: plain cosines]",
     ),
     IMPORT,
@@ -69,7 +69,7 @@ def embed_in_process(options: Namespace, launch: Launch) -> None:
             options.output,
             label_by_folder=options.label_by_folder,
             prune=options.prune,
-            normalize=options.normalize,
+            cohort=options.cohort,
             workers=cfg.DATALOADER.NUM_WORKERS,
         )
 

@@ -11,13 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 from pml_ext._errors import UserError, import_library
 from pml_ext._identities import JUNK
-from pml_ext.cli.arguments import EMBEDDING_FILES, IMAGE_FOLDER, Argument, Arguments, Command, OneOf, plain_warnings
+from pml_ext.cli.arguments import (
+    COHORT,
+    EMBEDDING_FILES,
+    IMAGE_FOLDER,
+    Argument,
+    Arguments,
+    Command,
+    OneOf,
+    plain_warnings,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from pml_ext.metrics.normalization import Normalization
+    from pml_ext.metrics import CohortNormalization
     from pml_ext.runner.data.datasets.image_set import ImageSet
     from pml_ext.search.readers import EmbeddingSet
 
@@ -33,16 +42,12 @@ _ARGUMENTS: Arguments = [
             "More gallery embeddings, of identities that neither file has. Only TAR at FAR and searches "
             "are then measured [default: none]",
         ),
-        Argument(
-            "--normalize COHORT",
-            "Also measure scores normalised by a cohort: `gallery` for the samples themselves (k and strength as in "
-            "TEST.NORMALIZE) or a saved cohort.npz [default: only cosines]",
-        ),
+        COHORT,
         required=False,
     ),
     Argument(
         "--checkpoint FILE",
-        "Model file of the embeddings; metrics.json keeps its hash, and --normalize must be of the same model "
+        "Model file of the embeddings; metrics.json keeps its hash, and a saved cohort must be of the same model "
         "[default: not compared]",
     ),
     Argument("--report", "Write an HTML report, too."),
@@ -56,11 +61,12 @@ def _evaluate(options: Namespace) -> None:
     import torch
 
     from pml_ext._files import sha256_of
+    from pml_ext.cli.cohort_option import FILE, take_cohort
     from pml_ext.metrics.opis_settings import OPISSettings
     from pml_ext.metrics.threshold.samples import describe_cohort
     from pml_ext.runner.evaluation.collapse import describe_collapse
     from pml_ext.runner.evaluation.results import results_table, write_metrics
-    from pml_ext.search.cohorts import cohort_for_measuring
+    from pml_ext.search.readers import read_embeddings
 
     about: dict[str, Any] = {
         "embeddings": options.file,
@@ -70,27 +76,32 @@ def _evaluate(options: Namespace) -> None:
     }
     if options.checkpoint is not None:
         about["checkpoint"] = {"file": Path(options.checkpoint).name, "sha256": sha256_of(options.checkpoint)}
-    parts = _read_parts(options.file, options.gallery)
+    files = [options.file] if options.gallery is None else [options.file, options.gallery]
+    sets, cohort, notes = [read_embeddings(name) for name in files], None, list[str]()
+    if options.cohort is not None:
+        cohort, rows, line = take_cohort(options.cohort, sets, options.checkpoint)
+        sets = [data.take(measured) for data, measured in zip(sets, rows, strict=True)]
+        notes.append(line)
+        about["normalize"] = asdict(describe_cohort(cohort))
+    parts = _number_parts(files, sets)
     if options.distractors is not None:
         values = _measure_among_distractors(parts[0], parts[-1], options.distractors)
-    elif options.normalize is None:
-        values = _measure_all(parts, None)
     else:
-        cohort = cohort_for_measuring(options.normalize, options.checkpoint)
         values = _measure_all(parts, cohort)
-        described = describe_cohort(cohort, len(parts[-1].labels))
-        about["normalize"] = described and asdict(described)
     name = Path(options.file).name
     embeddings = torch.cat([part.data.embeddings for part in parts])
     collapse = describe_collapse(name, embeddings, torch.cat([part.labels for part in parts]))
-    notes = [collapse] if collapse else []
+    notes += [collapse] if collapse else []
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
-    files = {"metrics": folder / "metrics.json"}
+    written = {"metrics": folder / "metrics.json"}
+    if cohort is not None:
+        written["cohort"] = folder / FILE
+        cohort.save(written["cohort"], checkpoint=options.checkpoint)
     if options.report:
-        files["report"] = _write_report(folder, name, parts, values, notes, options.images)
-    write_metrics(files["metrics"], {name: values}, **about, notes=notes)
-    print(results_table({name: values}, files, notes=notes))
+        written["report"] = _write_report(folder, name, parts, values, notes, options.images)
+    write_metrics(written["metrics"], {name: values}, **about, notes=notes)
+    print(results_table({name: values}, written, notes=notes))
 
 
 @dataclass(frozen=True)
@@ -112,21 +123,17 @@ class _Part:
         return self.data.embeddings.float()[rows], self.labels[rows], self.cameras[rows]
 
 
-def _read_parts(file: str, gallery_file: str | None) -> list[_Part]:
-    """Read the queries, and the gallery if given; without cameras each sample has its own.
+def _number_parts(files: Sequence[str], sets: Sequence[EmbeddingSet]) -> list[_Part]:
+    """Number the labels and cameras of the queries and, if given, the gallery; without cameras each sample has its own.
 
     UserError: the files are inconsistent.
     """
     import numpy as np
     import torch
 
-    from pml_ext.search.readers import read_embeddings
-
-    files = [file] if gallery_file is None else [file, gallery_file]
-    sets = [read_embeddings(name) for name in files]
     dims = [given.dim for given in sets]
     if dims[-1] != dims[0]:
-        raise UserError(f"{gallery_file} must have {dims[0]} dimensions, as {file}; got {dims[-1]}")
+        raise UserError(f"{files[-1]} must have {dims[0]} dimensions, as {files[0]}; got {dims[-1]}")
     labels, names = _number("labels", [given.labels for given in sets])
     for ids, given in zip(labels, sets, strict=True):
         ids[torch.from_numpy(given.is_junk)] = JUNK
@@ -155,18 +162,27 @@ def _number(what: str, arrays: Sequence[np.ndarray]) -> tuple[list[Tensor], np.n
     return list(torch.split(numbers, [len(values) for values in arrays])), names
 
 
-def _measure_all(parts: Sequence[_Part], cohort: Normalization | None) -> dict[str, float]:
+def _measure_all(parts: Sequence[_Part], cohort: CohortNormalization | None) -> dict[str, float]:
     """Compute the standard metrics of queries against a gallery or each other, with a cohort also of normalised scores.
 
     Gallery items with the query's label and camera are ignored, as is junk.
     """
-    from pml_ext.metrics import keys
+    import numpy as np
+    import torch
+
+    from pml_ext.metrics import CohortNormalization, keys
     from pml_ext.runner.evaluation.results import STANDARD_METRICS, STANDARD_RANKS, named_metrics
 
     import_library("faiss", needed_for="the clustering behind NMI", install="faiss-cpu")
     names = named_metrics(STANDARD_METRICS, STANDARD_RANKS)
     values = _measure(parts, names)
     if cohort is not None:
+        labels = np.concatenate([part.data.labels.astype(str) for part in parts])
+        try:
+            cohort.require_others(torch.cat([part.data.embeddings for part in parts]), labels)
+        except ValueError as error:
+            raise UserError(f"{parts[0].file}: {error}") from error
+        cohort = CohortNormalization.fit(cohort.cohort, cohort.k, cohort.strength)  # the parts' labels are renumbered
         names = [name for name in names if keys.follows_scores(name)]
         for name, value in _measure(parts, names, normalize=cohort).items():
             values[keys.normalized(name)] = value

@@ -174,7 +174,7 @@ def _load_threshold(path: str, gallery: str, target: Target) -> ThresholdReport:
     if not is_same_cohort(cohort, wanted):
         raise UserError(
             f"{path} is of scores that are {describe_scores(wanted)}, those of {gallery} are "
-            f"{describe_scores(cohort)}: embed into another gallery with --normalize and the cohort.npz next to the "
+            f"{describe_scores(cohort)}: embed into another gallery with --cohort and the cohort.npz next to the "
             "report, or make the report with the gallery's cohort"
         )
     return report

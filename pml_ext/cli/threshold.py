@@ -8,13 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pml_ext._errors import UserError
-from pml_ext.cli.arguments import EMBEDDING_FILES, IMAGE_FOLDER, Argument, Arguments, Command, OneOf, plain_warnings
+from pml_ext.cli.arguments import (
+    COHORT,
+    EMBEDDING_FILES,
+    IMAGE_FOLDER,
+    Argument,
+    Arguments,
+    Command,
+    OneOf,
+    plain_warnings,
+)
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from pml_ext.metrics import SearchPlan, ThresholdReport
-    from pml_ext.metrics.normalization import Normalization
+    from pml_ext.metrics import CohortNormalization, SearchPlan, ThresholdReport
     from pml_ext.search.readers import EmbeddingSet
 
 _SEE_FILES = "See `pml-ext evaluate --help` for the layout of files.\n"
@@ -46,64 +54,49 @@ _CHOOSE_ARGUMENTS: Arguments = [
         choices=["best", "mean"],
     ),
     Argument("--groups NAME", "Array or column with groups of samples; compares their rates [default: none]"),
-    Argument(
-        "--normalize COHORT",
-        "Normalise scores by a cohort: `gallery` for the samples themselves, a file of embeddings, or a saved "
-        "cohort.npz [default: plain cosines]",
-    ),
+    COHORT,
     Argument("--checkpoint FILE", "Model file of the embeddings; the report keeps its hash [default: none]"),
     IMAGE_FOLDER,
-    Argument("--output FOLDER", "Folder for the report: page, figure and JSON [default: only print]"),
+    Argument("--output FOLDER", "Folder for the report: page, figure, JSON and cohort [default: only print]"),
 ]
 
 
 @plain_warnings()
 def _choose(options: Namespace) -> None:
-    from pml_ext.metrics import CohortNormalization
+    from pml_ext.cli.cohort_option import FILE, compare_with_cosines, take_cohort
     from pml_ext.reports.threshold_page import write_files
-    from pml_ext.search.cohorts import is_saved_cohort
     from pml_ext.search.readers import read_embeddings
 
     if options.checkpoint is not None:
         Path(options.checkpoint).stat()  # a missing file ends the command before the work
     data = read_embeddings(options.file, also=[] if options.groups is None else [options.groups])
     rows = (~data.is_junk).nonzero()[0]
-    data = data.take(rows)
-    cohort, chosen = _normalization(options, data)
+    data, cohort, about = data.take(rows), None, list[str]()
+    if options.cohort is not None:
+        cohort, (measured,), line = take_cohort(options.cohort, [data], options.checkpoint)
+        data, rows = data.take(measured), rows[measured]
+        about.append(line)
     try:
         report = _report_of(options, data, rows, cohort)
     except ValueError as error:
         raise UserError(f"{options.file}: {error}") from error
-    print(*chosen, report.summary(), sep="\n\n", end="\n\n")
+    if cohort is not None:
+        about.append(compare_with_cosines(cohort, data, options.far))
+    print(*about, report.summary(), sep="\n\n", end="\n\n")
     if options.output is None:
         print("nothing was written; --output FOLDER writes the report as page, figure and JSON")
         return
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
     files = write_files(report, folder / "threshold")
-    if isinstance(cohort, CohortNormalization) and not is_saved_cohort(options.normalize):
-        files.append(folder / "cohort.npz")
+    if cohort is not None:
+        files.append(folder / FILE)
         cohort.save(files[-1], checkpoint=options.checkpoint)
     print(*files, f"open {folder / 'threshold.html'}", sep="\n")
 
 
-def _normalization(options: Namespace, data: EmbeddingSet) -> tuple[Normalization | None, list[str]]:
-    """Returns the normalisation of --normalize, and a description of the choice."""
-    from pml_ext.search.cohorts import GALLERY, choose_normalization, is_saved_cohort, load_cohort
-    from pml_ext.search.readers import read_embeddings
-
-    given = options.normalize
-    if given is None:
-        return None, []
-    if is_saved_cohort(given):
-        return load_cohort(given, options.checkpoint), [f"normalised by {given}"]
-    others = None if given == GALLERY else read_embeddings(given, need_labels=False).embeddings
-    cohort, chosen = choose_normalization(given, others, data.embeddings, data.labels, far=options.far)
-    return cohort, [chosen]
-
-
 def _report_of(
-    options: Namespace, data: EmbeddingSet, rows: np.ndarray, cohort: Normalization | None
+    options: Namespace, data: EmbeddingSet, rows: np.ndarray, cohort: CohortNormalization | None
 ) -> ThresholdReport:
     from pml_ext.metrics import SampleSource, ThresholdReport
 
@@ -172,18 +165,15 @@ _CHECK_ARGUMENTS: Arguments = [
         "--tracks NAME",
         "Array or column with each sample's track; samples of one track are the same person [default: none]",
     ),
-    Argument(
-        "--normalize COHORT",
-        "cohort.npz that normalises the report's scores, if it has one [default: as in the report]",
-    ),
+    Argument("--cohort FILE", "cohort.npz of a report on normalised scores [default: the one next to REPORT]"),
     Argument("--checkpoint FILE", "Model file in use; must be the report's [default: not compared]"),
 ]
 
 
 @plain_warnings()
 def _check(options: Namespace) -> int:
+    from pml_ext.cli.cohort_option import cohort_of_report, rows_outside
     from pml_ext.metrics import ThresholdReport
-    from pml_ext.search.cohorts import load_cohort
     from pml_ext.search.readers import read_embeddings
 
     columns = {name: getattr(options, name) for name in ("labels", "frames", "tracks")}
@@ -194,19 +184,21 @@ def _check(options: Namespace) -> int:
     elif not columns and data.has_labels:
         columns["labels"] = ""
     rows = (~data.is_junk).nonzero()[0]
-    data = data.take(rows)
-    known: dict[str, Any] = {name: data.also.get(column, data.labels) for name, column in columns.items()}
-    cohort = None if options.normalize is None else load_cohort(options.normalize, options.checkpoint)
     try:
         report = ThresholdReport.load(options.report, checkpoint=options.checkpoint)
-        if cohort is None and report.normalization is not None and report.normalization.cohort == "samples":
-            raise UserError(f"{options.report} is of normalised scores: give --normalize the cohort.npz next to it")
+        cohort = cohort_of_report(report, options.report, options.cohort, options.checkpoint)
+        notes = list[str]()
+        if cohort is not None and "labels" in columns:
+            measured, notes = rows_outside(cohort, data.take(rows), options.file)
+            rows = rows[measured]
+        data = data.take(rows)
+        known: dict[str, Any] = {name: data.also.get(column, data.labels) for name, column in columns.items()}
         if "labels" in known and report.is_across_cameras:
             known["cameras"] = data.cameras
         check = report.check(data.embeddings, **known, normalization=cohort, rows=rows.tolist())
     except ValueError as error:
         raise UserError(f"{options.file}: {error}") from error
-    print(check.summary())
+    print(check.summary(), *notes, sep="\n")
     if check.verdict == "does not hold":
         print("choose a new threshold with pml-ext threshold choose RECENT.npz --output FOLDER")
     return check.status

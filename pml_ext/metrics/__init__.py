@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 # `as` marks a name as exported: type checkers cannot read the computed __all__ below.
 if TYPE_CHECKING:
     from pml_ext.metrics.calculator import AccuracyCalculator as AccuracyCalculator
+    from pml_ext.metrics.cohort_tuning import cohort_mask as cohort_mask
     from pml_ext.metrics.identification import IdentificationEvaluator as IdentificationEvaluator
+    from pml_ext.metrics.normalization import CSLS as CSLS
     from pml_ext.metrics.normalization import CohortNormalization as CohortNormalization
-    from pml_ext.metrics.normalization import GalleryCohort as GalleryCohort
     from pml_ext.metrics.opis import OPIS as OPIS
     from pml_ext.metrics.opis_settings import OPISSettings as OPISSettings
     from pml_ext.metrics.protocol_files import ImagePairs as ImagePairs
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AccuracyCalculator": "calculator",
+    "CSLS": "normalization",
     "CohortNormalization": "normalization",
-    "GalleryCohort": "normalization",
     "IdentificationEvaluator": "identification",
     "ImagePairs": "protocol_files",
     "OPIS": "opis",
@@ -47,6 +48,7 @@ _HOMES = {
     "TemplateSubjects": "protocol_files",
     "ThresholdReport": "threshold.report",
     "VerificationEvaluator": "verification",
+    "cohort_mask": "cohort_tuning",
     "read_lfw_pairs": "protocol_files",
     "read_template_media": "protocol_files",
     "read_template_pairs": "protocol_files",

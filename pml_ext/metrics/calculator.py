@@ -15,7 +15,7 @@ from pml_ext.functional.operating_points.utility import UtilityCurves
 from pml_ext.functional.retrieval.ranking import check_ranks
 from pml_ext.metrics import keys
 from pml_ext.metrics.evaluation_set import EvaluationSet, make_evaluation_set
-from pml_ext.metrics.normalization import Normalization, check_normalize
+from pml_ext.metrics.normalization import CSLS, CohortNormalization, check_normalize
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.undefined import warn_meaningless_opis, warn_undefined
 
@@ -66,9 +66,9 @@ class AccuracyCalculator:
             see PML; k-means of faiss without its warnings. Only ranking metrics have per-class values and averages.
         far_range, grid, epsilon, negatives_per_positive, seed: settings of OPIS, see `functional.epsilon_opis`.
         ranks: CMC ranks; cmc_rank_5 is the share of queries with a match among the first 5.
-        normalize: use normalised scores instead of distances, by a `CohortNormalization`, or by the references
-            themselves with a `GalleryCohort`. Clusterings and spectral_variance use the embeddings in any case. None:
-            no normalisation.
+        normalize: use normalised scores instead of distances, with a `CohortNormalization` of other identities, or rank
+            by `CSLS`, which has ranking metrics only. Clusterings and spectral_variance use the embeddings in any case.
+            None: no normalisation.
     Attributes:
         opis_settings: the five settings of OPIS.
 
@@ -96,11 +96,12 @@ class AccuracyCalculator:
         negatives_per_positive: int | None = None,
         seed: int = 0,
         ranks: Sequence[int] = (1, 5, 10),
-        normalize: Normalization | None = None,
+        normalize: CohortNormalization | CSLS | None = None,
     ) -> None:
         self.opis_settings = OPISSettings(far_range, grid, epsilon, negatives_per_positive, seed)
         check_ranks(ranks)
-        check_normalize(normalize)
+        if not isinstance(normalize, CSLS):
+            check_normalize(normalize)
         check_switch(avg_of_avgs, "avg_of_avgs")
         check_switch(return_per_class, "return_per_class")
         if avg_of_avgs and return_per_class:
@@ -118,6 +119,13 @@ class AccuracyCalculator:
         by_default = {*keys.CALCULATED, *map(keys.cmc_rank, ranks), *self._own}
         self._known = {*by_default, *keys.OTHER_SPELLINGS}
         self._check_names(self._known, include, exclude)
+        if isinstance(normalize, CSLS):
+            by_default = {name for name in by_default if name not in self._own and keys.is_ranking(name)}
+            if others := [name for name in include if name not in by_default]:
+                raise ValueError(
+                    f"CSLS has ranking metrics only; got {', '.join(others)}. For metrics of pairs and thresholds pass "
+                    "normalize a CohortNormalization of other identities"
+                )
         if self._compares_labels:
             by_default &= {*keys.names_of(keys.NeighborMetric), keys.NMI, keys.AMI, *self._own}
         self._named = tuple(include)

@@ -1,14 +1,15 @@
-"""Tunes k and strength of a cohort normalisation on validation classes, and reports whether it helps."""
+"""Chooses a cohort, and k and strength of a normalisation: on some identities, judged on others."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_fraction, check_not_collapsed
+from pml_ext._checks import check_fraction, check_not_collapsed, warn_caller
 from pml_ext.functional.operating_points.calibration import (
     check_far_range_and_grid,
     find_measurable,
@@ -16,64 +17,191 @@ from pml_ext.functional.operating_points.calibration import (
 )
 from pml_ext.functional.operating_points.utility import UtilityCurves, curves_of_counts, opis_of_curves
 from pml_ext.functional.pairwise.pair_distances import PairDistances
-from pml_ext.functional.retrieval.cohort import offsets_for
+from pml_ext.functional.retrieval.cohort import cohort_offsets, offsets_for
+from pml_ext.functional.verification.intervals import half_width
 from pml_ext.functional.verification.roc import largest_count_within
 from pml_ext.metrics.keys import rate
+from pml_ext.metrics.labels import Labels, names_of_samples, number_classes
+
+if TYPE_CHECKING:
+    from pml_ext.metrics.normalization import CohortNormalization
+
+FEWEST_IDENTITIES = 50
+"""A smaller cohort is not recommended: with a few dozen identities, normalised scores were worse than cosines."""
+_GROUPS = 10  # of the identities of a half, each left out once for the intervals
+_TINY = 1e-12  # OPIS of a set without errors
+_SPLITS = 5  # of the identities, for the agreement
+_UNLIKE = 0.25  # below the expected correlation; cohorts of the same population were at most 0.15 below it
+_FEWEST_SAMPLES = 50  # for a meaningful correlation
+
+
+def cohort_mask(labels: Labels, share: float) -> Tensor:
+    """Returns which samples belong to the identities that are set aside as a cohort.
+
+    The choice depends on the identities' names only, so that the same names are set aside in every file and process.
+
+    Args:
+        labels: (N,) integers or strings.
+        share: share of the identities, in (0, 1); rounded to a whole number.
+    Returns:
+        (N,) bool, on the CPU.
+
+    >>> cohort_mask(["anna", "anna", "ben", "carla"], 0.34).tolist()
+    [False, False, True, False]
+    """
+    check_fraction(share, "share")
+    names = names_of_samples(labels, len(labels))
+    ordered = sorted(set(names.tolist()), key=lambda name: blake2b(name.encode(), digest_size=8).digest())
+    aside = {*ordered[: round(share * len(ordered))]}
+    return torch.tensor([name in aside for name in names.tolist()])
+
+
+class Agreement(NamedTuple):
+    """Correlation of m(x) by the cohort with m(x) by other identities of the set.
+
+    cohort: the correlation; expected: that of a cohort of the same size and kind. nan for fewer than _FEWEST_SAMPLES
+    samples in the cohort or a third of the set.
+
+    >>> Agreement(cohort=0.3, expected=0.8).is_unlike
+    True
+    """
+
+    cohort: float
+    expected: float
+
+    @property
+    def is_unlike(self) -> bool:
+        """Whether the cohort is dense in other regions than the set."""
+        return self.cohort < self.expected - _UNLIKE
+
+
+def agreement_of(cohort: Tensor, k: int, embeddings: Tensor, ids: Tensor) -> Agreement:
+    """Implements `CohortNormalization.agreement`; ids: (N,) class ids 0, 1, …"""
+    generator = torch.Generator().manual_seed(0)
+    correlations = []
+    for _ in range(_SPLITS):
+        third = torch.randperm(int(ids.max()) + 1, generator=generator)[ids] % 3
+        judged, one, other = (embeddings[(third == part).to(embeddings.device)] for part in range(3))
+        size = min(len(one), len(other), len(cohort))
+        if min(size, len(judged)) < _FEWEST_SAMPLES:
+            return Agreement(math.nan, math.nan)
+        of_one, of_other, of_cohort = (
+            cohort_offsets(judged, _spread(samples, size), min(k, size)) for samples in (one, other, cohort)
+        )
+        expected = _correlation(of_one, of_other)
+        correlations.append([(_correlation(of_cohort, of_one) + _correlation(of_cohort, of_other)) / 2, expected])
+    return Agreement(*torch.tensor(correlations).mean(dim=0).tolist())
+
+
+def warn_if_unlike(agreement: Agreement) -> None:
+    """Warn about a cohort that does not resemble the embeddings."""
+    if agreement.is_unlike:
+        warn_caller(f"{_unlike(agreement)}; normalisation may do harm. Use samples of the kind to compare")
+
+
+def _unlike(agreement: Agreement) -> str:
+    return (
+        f"the cohort does not resemble the embeddings (correlation {agreement.cohort:.2f}; a cohort of the same kind "
+        f"would have {agreement.expected:.2f})"
+    )
+
+
+def _spread(samples: Tensor, count: int) -> Tensor:
+    """Returns `count` rows at equal distances."""
+    return samples[torch.linspace(0, len(samples) - 1, count).long().to(samples.device)]
+
+
+def _correlation(one: Tensor, other: Tensor) -> float:
+    centred = [values - values.mean() for values in (one, other)]
+    return float((centred[0] * centred[1]).sum() / (centred[0].norm() * centred[1].norm()))
+
+
+class Change(NamedTuple):
+    """Change from cosines to normalised scores, with its 95 % interval for identities like those judged."""
+
+    value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
 class NormalizationTrial:
-    """Results of one k and strength on validation classes; strength 0 is the plain cosine.
-
-    >>> NormalizationTrial(k=10, strength=1.0, tar=0.8, opis=0.001).helps_over(NormalizationTrial(10, 0.0, 0.7, 0.002))
-    True
-    """
+    """Results of one k and strength, means over both halves of the identities; strength 0 is the plain cosine."""
 
     k: int
     strength: float
     tar: float
     opis: float
 
-    def helps_over(self, plain: "NormalizationTrial") -> bool:
-        """Returns whether OPIS is lower and TAR is not lower."""
-        return self.opis < plain.opis and self.tar >= plain.tar
-
 
 @dataclass(frozen=True)
 class NormalizationTrials:
-    """The trials of `CohortNormalization.tune`.
+    """Result of `CohortNormalization.tune`.
 
-    plain: results of cosines; trials: results by k and strength; far: FAR of the TAR; classes, samples: numbers in the
-    validation set; cohort: number of cohort samples.
+    plain: results of cosines; trials: results by k and strength; chosen: the trial with the lowest OPIS, among those
+        that do not lower TAR if there are any.
+    opis_change: logarithm of the ratio of OPIS, and tar_change: difference of TAR, each of what one half of the
+        identities chose, measured on the other half.
+    far: FAR of the TAR; classes, samples: numbers in the set; cohort: number of cohort samples; identities: number of
+        its identities, None if unknown; agreement: how well the cohort resembles the set.
 
     >>> plain, one = NormalizationTrial(5, 0.0, 0.7, 0.002), NormalizationTrial(5, 1.0, 0.8, 0.001)
-    >>> print(NormalizationTrials(plain, (one,), far=0.001, classes=40, samples=400, cohort=400).summary())
-    recommended: k = 5, strength = 1; OPIS 0.002 → 0.001 (-50 %), TAR at FAR 1e-3 70.00 % → 80.00 %
-    on 400 samples of 40 classes, with a cohort of 400 samples
+    >>> lower, higher, like = Change(-0.69, -0.9, -0.4), Change(0.1, 0.05, 0.15), Agreement(0.8, 0.8)
+    >>> print(NormalizationTrials(plain, (one,), one, lower, higher, 0.001, 40, 400, 400, 100, like).summary())
+    recommended: k = 5, strength = 1
+    OPIS -50 % [-59, -33], TAR at FAR 1e-3 +10.0 points [+5.0, +15.0] against plain cosines
+    on 400 samples of 40 classes that are not in the cohort of 400 samples of 100 identities
     """
 
     plain: NormalizationTrial
     trials: tuple[NormalizationTrial, ...]
+    chosen: NormalizationTrial
+    opis_change: Change
+    tar_change: Change
     far: float
     classes: int
     samples: int
     cohort: int
+    identities: int | None
+    agreement: Agreement
 
     @property
     def best(self) -> NormalizationTrial | None:
-        """The trial with the lowest OPIS among those that lower OPIS and not TAR; None if there is none."""
-        return min((t for t in self.trials if t.helps_over(self.plain)), key=lambda t: t.opis, default=None)
+        """The chosen trial if it is recommended, else None."""
+        is_better = self.opis_change.high < 0 or self.tar_change.low > 0
+        is_worse = self.opis_change.value > 0 or self.tar_change.value < 0
+        is_cohort = not self.is_small and not self.agreement.is_unlike
+        return self.chosen if is_cohort and is_better and not is_worse else None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the cohort has fewer than FEWEST_IDENTITIES identities, or samples if these are unknown."""
+        return (self.cohort if self.identities is None else self.identities) < FEWEST_IDENTITIES
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        if self.best is not None:
+            return "recommended"
+        if self.is_small:
+            return f"not recommended, the cohort has fewer than {FEWEST_IDENTITIES} identities"
+        if self.agreement.is_unlike:
+            return f"not recommended, {_unlike(self.agreement)}"
+        if self.opis_change.low > 0 or self.tar_change.high < 0:
+            return "not recommended, normalised scores do harm here"
+        return "not recommended, no significant gain"
 
     def summary(self) -> str:
-        """Returns the change in OPIS and TAR of the recommended trial, or of the best one if none is recommended."""
-        plain = self.plain
-        shown = self.best or min(self.trials, key=lambda t: t.opis)
-        said = "recommended:" if self.best else "not recommended, it does harm here; the most even trial was"
-        change = 100 * (shown.opis / plain.opis - 1) if plain.opis else math.nan
-        opis = f"OPIS {plain.opis:.3g} → {shown.opis:.3g} ({change:+.0f} %)"
-        tar = f"TAR at FAR {rate(self.far)} {100 * plain.tar:.2f} % → {100 * shown.tar:.2f} %"
-        data = f"on {self.samples} samples of {self.classes} classes, with a cohort of {self.cohort} samples"
-        return f"{said} k = {shown.k}, strength = {shown.strength:g}; {opis}, {tar}\n{data}"
+        """Returns verdict, changes and data."""
+        opis = "OPIS {:+.0f} % [{:+.0f}, {:+.0f}]".format(*(100 * math.expm1(end) for end in self.opis_change))
+        tar = "{:+.1f} points [{:+.1f}, {:+.1f}]".format(*(100 * end for end in self.tar_change))
+        identities = "" if self.identities is None else f" of {self.identities} identities"
+        return (
+            f"{self.verdict}: k = {self.chosen.k}, strength = {self.chosen.strength:g}\n"
+            f"{opis}, TAR at FAR {rate(self.far)} {tar} against plain cosines\n"
+            f"on {self.samples} samples of {self.classes} classes that are not in the cohort of {self.cohort} "
+            f"samples{identities}"
+        )
 
 
 class MeasuredPairs(NamedTuple):
@@ -111,33 +239,114 @@ def measure_pairs(
     return MeasuredPairs(curves, positives[:, grid:], negatives[:, grid:], pairs.total_positive_pairs)
 
 
-def try_normalizations(
-    cohort: Tensor,
+class _Measured(NamedTuple):
+    """OPIS and TAR of a set."""
+
+    opis: float
+    tar: float
+
+
+@dataclass(frozen=True)
+class _Half:
+    """One half of the identities: embeddings, (N,) ids, and (K, N) mean cosines with the cohort for each k."""
+
+    embeddings: Tensor
+    ids: Tensor
+    means: Tensor
+    far: float
+    far_range: tuple[float, float]
+
+    def subset(self, mask: Tensor) -> "_Half":
+        """Returns the samples selected by an (N,) mask."""
+        on_device = mask.to(self.embeddings.device)
+        return replace(self, embeddings=self.embeddings[on_device], ids=self.ids[mask], means=self.means[:, on_device])
+
+    def measure(self, place: int, strength: float) -> _Measured:
+        """Measure by the k at a place among the tried ones; strength 0: by cosines."""
+        offsets = 0.5 * strength * self.means[place] if strength else None
+        measured = measure_pairs(PairDistances(self.embeddings, self.ids, offsets=offsets), (self.far,), self.far_range)
+        return _Measured(float(opis_of_curves(measured.curves)), float(measured.tar[0]))
+
+    def change(self, place: int, strength: float) -> tuple[float, float]:
+        """Returns the logarithm of the ratio of OPIS, and the difference of TAR, from cosines to normalised scores."""
+        plain, normalized = self.measure(0, 0.0), self.measure(place, strength)
+        return math.log(max(normalized.opis, _TINY) / max(plain.opis, _TINY)), normalized.tar - plain.tar
+
+    def changes(self, place: int, strength: float) -> tuple[Change, Change]:
+        """Returns `change` with intervals, by a jackknife over groups of identities."""
+        group = torch.unique(self.ids, return_inverse=True)[1] % _GROUPS
+        without = [self.subset(group != left_out).change(place, strength) for left_out in range(_GROUPS)]
+        changes = []
+        for value, left in zip(self.change(place, strength), torch.tensor(without).T, strict=True):
+            half = half_width(left)
+            changes.append(Change(value, value - half, value + half))
+        return changes[0], changes[1]
+
+
+def tune_normalization(
+    normalization: "CohortNormalization",
     embeddings: Tensor,
-    labels: Tensor,
+    labels: Labels,
     *,
-    rows: Tensor | None,
     ks: Sequence[int],
     strengths: Sequence[float],
     far: float,
     far_range: tuple[float, float],
 ) -> NormalizationTrials:
-    """Measure OPIS and TAR at one FAR for cosines and for every k and strength; k above the cohort size is skipped."""
+    """Implements `CohortNormalization.tune`."""
     check_fraction(far, "far")
     check_not_collapsed(embeddings)
     check_far_range_and_grid(far_range, 100)
-    most = len(cohort) - (rows is not None)
-    fitting = sorted({k for k in ks if k <= most})
+    cohort = normalization.cohort
+    fitting = sorted({k for k in ks if k <= len(cohort)})
     if not fitting or not len(strengths):
-        raise ValueError(f"ks must have a number up to the cohort size {most}, and strengths a number; got {ks}")
-
-    def measure(k: int, strength: float, offsets: Tensor | None) -> NormalizationTrial:
-        found = measure_pairs(PairDistances(embeddings, labels, offsets=offsets), (far,), far_range)
-        return NormalizationTrial(k, float(strength), float(found.tar[0]), float(opis_of_curves(found.curves)))
-
-    plain = measure(fitting[0], 0.0, None)
-    means = offsets_for(embeddings, cohort, fitting, rows=rows)
+        raise ValueError(f"ks must have a number up to the cohort size {len(cohort)}, and strengths a number; got {ks}")
+    normalization.require_others(embeddings, labels)
+    ids = number_classes(labels, len(embeddings))[0]
+    whole = _Half(embeddings, ids, torch.stack(offsets_for(embeddings, cohort, fitting)), far, far_range)
+    first = cohort_mask(labels, 0.5)
+    halves = whole.subset(first), whole.subset(~first)
+    settings = [(place, float(strength)) for place in range(len(fitting)) for strength in strengths]
+    measured = [[half.measure(*setting) for setting in settings] for half in halves]
+    plain = [half.measure(0, 0.0) for half in halves]
+    of_plain = _mean_trial(fitting[0], 0.0, plain)
     trials = []
-    for k, mean in zip(fitting, means, strict=True):
-        trials += [measure(k, strength, 0.5 * strength * mean) for strength in strengths]
-    return NormalizationTrials(plain, tuple(trials), far, len(torch.unique(labels)), len(embeddings), len(cohort))
+    for (place, strength), pair in zip(settings, zip(*measured, strict=True), strict=True):
+        trials.append(_mean_trial(fitting[place], strength, pair))
+    changes = []
+    for chooser, judge in ((0, 1), (1, 0)):
+        choice = settings[_choose(plain[chooser], measured[chooser])]
+        changes.append(halves[judge].changes(*choice))
+    of_opis, of_tar = zip(*changes, strict=True)
+    chosen = trials[_choose(of_plain, trials)]
+    return NormalizationTrials(
+        plain=of_plain,
+        trials=tuple(trials),
+        chosen=chosen,
+        opis_change=_mean_change(of_opis),
+        tar_change=_mean_change(of_tar),
+        far=far,
+        classes=int(ids.max()) + 1,
+        samples=len(embeddings),
+        cohort=len(cohort),
+        identities=normalization.identities,
+        agreement=agreement_of(cohort, chosen.k, embeddings, ids),
+    )
+
+
+def _mean_trial(k: int, strength: float, halves: Sequence[_Measured]) -> NormalizationTrial:
+    tar = sum(half.tar for half in halves) / len(halves)
+    return NormalizationTrial(k, strength, tar, sum(half.opis for half in halves) / len(halves))
+
+
+def _choose(plain: "_Measured | NormalizationTrial", trials: Sequence["_Measured | NormalizationTrial"]) -> int:
+    """Returns the place of the trial with the lowest OPIS, among those that do not lower TAR if there are any."""
+    kept = [place for place, trial in enumerate(trials) if trial.tar >= plain.tar] or range(len(trials))
+    return min(kept, key=lambda place: trials[place].opis)
+
+
+def _mean_change(changes: Sequence[Change]) -> Change:
+    """Returns the mean of independent changes."""
+    value = sum(change.value for change in changes) / len(changes)
+    half = math.hypot(*(change.high - change.value for change in changes)) / len(changes)
+    return Change(value, value - half, value + half)

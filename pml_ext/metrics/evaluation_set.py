@@ -25,7 +25,7 @@ from pml_ext.functional.spectrum import spectral_variance
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
 from pml_ext.functional.verification.roc import ROC, equal_error_rate, operating_point, roc_auc
 from pml_ext.metrics import keys
-from pml_ext.metrics.normalization import Normalization, offsets_of_search
+from pml_ext.metrics.normalization import CSLS, CohortNormalization
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.undefined import lacking_pairs
 
@@ -45,20 +45,19 @@ class EvaluationSet:
     opis_settings: OPISSettings
     kmeans_func: Callable[[Tensor, int], Any] | None = None
     ranks_both_ways: bool = False
-    normalize: Normalization | None = None
+    normalize: CohortNormalization | CSLS | None = None
     group: dist.ProcessGroup | None = None
 
     @cached_property
-    def offsets(self) -> tuple[Tensor, Tensor] | None:
-        """Offsets of queries and references for normalised scores."""
-        if self.normalize is None:
-            return None
-        return offsets_of_search(self.normalize, self.query, self.reference, self.ref_includes_query, self.group)
+    def _reference_corrections(self) -> Tensor:
+        """(R,) numbers to subtract from the cosines with each reference."""
+        assert self.normalize is not None
+        return self.normalize.corrections(self.reference, group=self.group)
 
     def _ranked(self, limits: Sequence[int | None], metric: str) -> list[Ranking]:
         query, reference = self.query, self.reference
-        if self.offsets is not None:
-            query, reference = sides_of_distance(unit_rows(query), unit_rows(reference), self.offsets[1])
+        if self.normalize is not None:
+            query, reference = sides_of_distance(unit_rows(query), unit_rows(reference), self._reference_corrections)
             metric = "euclidean"
         return rankings_within(
             limits,
@@ -138,13 +137,13 @@ class EvaluationSet:
         offsets = None
         if self.ref_includes_query:
             embeddings, labels = self.reference, self.reference_labels
-            if self.offsets is not None:
-                offsets = self.offsets[1]
         else:
             embeddings = torch.cat([self.query, self.reference])
             labels = torch.cat([self.query_labels, self.reference_labels])
-            if self.offsets is not None:
-                offsets = torch.cat(self.offsets)
+        if isinstance(self.normalize, CohortNormalization):
+            offsets = self._reference_corrections
+            if not self.ref_includes_query:
+                offsets = torch.cat([self.normalize.corrections(self.query, group=self.group), offsets])
         wanted = torch.isin(labels, self.query_labels)
         return embeddings[wanted], labels[wanted], None if offsets is None else offsets[wanted]
 
@@ -235,6 +234,7 @@ def make_evaluation_set(
     *,
     device: torch.device,
     is_id: bool,
+    normalize: CohortNormalization | CSLS | None,
     **settings: Any,
 ) -> EvaluationSet:
     """Check and align embeddings, labels and cameras (or None) of the queries and of the references.
@@ -259,6 +259,10 @@ def make_evaluation_set(
         if cameras is not None and ref_cameras is not None:
             _check_start(cameras, ref_cameras, "reference_cameras")
     ids, ref_ids = labels, ref_labels
+    if isinstance(normalize, CohortNormalization):
+        judged = [(ref_x, ref_labels)] if ref_includes_query else [(x, labels), (ref_x, ref_labels)]
+        for embeddings, names in judged:
+            normalize.require_others(embeddings, names)
     if is_id:
         numbered = torch.unique(torch.cat([labels, ref_labels]), return_inverse=True)[1]
         ids, ref_ids = numbered[: len(labels)], numbered[len(labels) :]
@@ -268,7 +272,8 @@ def make_evaluation_set(
         ref_x, ref_ids, ref_cameras = ref_x[ref_known], ref_ids[ref_known], ref_cameras[ref_known]
     if not len(x) or not len(ref_x):
         raise ValueError(f"query and reference must not be empty; got {len(x)} and {len(ref_x)} samples")
-    return EvaluationSet(x, ids, ref_x, ref_ids, ref_includes_query, cameras, ref_cameras, **settings)
+    parts = x, ids, ref_x, ref_ids, ref_includes_query, cameras, ref_cameras
+    return EvaluationSet(*parts, normalize=normalize, **settings)
 
 
 def _tensors(

@@ -12,7 +12,7 @@ Keys on one line are the same quantity under the name that its field uses. All v
 | equal error rate | equal_error_rate | | eer | |
 | spread of the classes' utilities | opis, epsilon_opis | | | opis, epsilon_opis |
 
-normalized_<name>, in the runner, is the metric computed from normalised scores (`TEST.NORMALIZE`).
+normalized_<name> is the metric by normalised scores (`pml-ext evaluate --cohort`), csls_<name> by CSLS (`TEST.CSLS`).
 
 mean_average_precision and precision_at_1 are PML's. They equal this package's, apart from ties, if k is None or larger
 than the gallery (`functional.rank_matches` counts ties against the query).
@@ -70,7 +70,9 @@ SPECTRAL_VARIANCE = "spectral_variance"
 
 _CMC_RANK = "cmc_rank_"
 _NEGATIVE = "negative_"
-_NORMALIZED = "normalized_"
+_NORMALIZED, _CSLS = "normalized_", "csls_"
+OTHER_SCORES = {_NORMALIZED: "normalised scores", _CSLS: "CSLS"}
+"""Prefixes of metrics that are not by cosines, and their names in tables."""
 
 
 def cmc_rank(rank: int) -> str:
@@ -108,9 +110,14 @@ def normalized(name: str) -> str:
     return f"{_NORMALIZED}{name}"
 
 
+def csls(name: str) -> str:
+    """csls_precision_at_1: the same metric of a ranking by CSLS."""
+    return f"{_CSLS}{name}"
+
+
 def plain(name: str) -> str:
-    """Returns the name without the normalized_ prefix."""
-    return name.removeprefix(_NORMALIZED)
+    """Returns the name without the prefix of OTHER_SCORES."""
+    return name.removeprefix(_NORMALIZED).removeprefix(_CSLS)
 
 
 NO_MATCH = "no query has a match to find"
@@ -264,6 +271,11 @@ def metric_of(name: str) -> CalculatorMetric:
         falling = CALCULATED[name.removeprefix(_NEGATIVE)]
         return replace(falling, compute=lambda measured: -falling.compute(measured), lower_is_better=False)
     return CALCULATED[_SQL_NAMES.get(name, name)]
+
+
+def is_ranking(name: str) -> bool:
+    """Returns whether a metric depends on the ranks of matches only."""
+    return isinstance(metric_of(name), RankMetric)
 
 
 def follows_scores(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Score normalisation by a cohort: makes cosines comparable between samples, without training or labels."""
+"""Score normalisation: corrects cosines by how crowded the surroundings of both samples are, without training."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -6,7 +6,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from zipfile import BadZipFile
 
 import msgspec
@@ -24,7 +24,14 @@ from pml_ext._pml import BaseDistance
 from pml_ext._version import __version__
 from pml_ext.functional.pairwise.pair_blocks import both_sides
 from pml_ext.functional.retrieval.cohort import cohort_offsets
-from pml_ext.metrics.cohort_tuning import NormalizationTrials, try_normalizations
+from pml_ext.metrics.cohort_tuning import (
+    Agreement,
+    NormalizationTrials,
+    agreement_of,
+    tune_normalization,
+    warn_if_unlike,
+)
+from pml_ext.metrics.labels import Labels, names_of_samples, number_classes
 from pml_ext.metrics.threshold.file import checkpoint_of, require_checkpoint
 from pml_ext.metrics.threshold.structures import Checkpoint, CountAbove0, Sha256
 
@@ -39,35 +46,46 @@ class CohortNormalization:
     s' is the inner product of vectors with two more columns (`augment`), so any index for inner products can search
     by it.
 
-    The cohort must resemble the samples to compare; unlabelled gallery samples do. It needs more than a few dozen
-    identities, and k should exceed the number of samples per identity. A cohort that does not resemble the samples
-    reduces accuracy. Choose cohort, k and strength on validation classes.
+    A cohort is a fixed set of samples whose identities are judged nowhere: no report, metric or check may contain
+    them. An identity's own samples in the cohort raise its m(x) and lower its scores, which the scores of a stranger
+    are not; error rates measured so are too low. Reports and metrics therefore raise a ValueError for a cohort that
+    holds a judged sample or, if it has labels, a judged identity. `cohort_mask` sets identities aside by name.
+
+    Whether normalised scores help depends on the data, and a cohort of a few dozen identities did harm. `tune` measures
+    it on identities that are in no cohort.
 
     Args:
         cohort: (M, D), finite; normalised here. `fit` is an alias of the constructor.
         k: number of nearest cohort samples to average, 1 to M.
         strength: 0 leaves cosines unchanged, 1 subtracts the full mean.
+        labels: (M,) identities of the cohort, integers or strings. None: unknown, so that only copies of judged samples
+            can be refused.
         checkpoint: model file that computed the cohort, see `with_checkpoint`.
     Attributes:
         cohort: (M, D), of length 1.
+        labels: (M,) strings, or None.
     Raises:
-        ValueError: fewer than k samples in the cohort; values out of range.
-    Source: see `pml_ext.functional.cohort_offsets`. Paper (AS-norm): also divides by the standard deviation; here: no
-        division, which makes the classes more equal.
+        ValueError: fewer than k samples in the cohort; values out of range; labels of another length.
+    Source: see `pml_ext.functional.cohort_offsets`. Paper (AS-norm, Matějka et al., 2017): also divides by the standard
+        deviation; here: no division.
 
     >>> generator = torch.Generator().manual_seed(0)
-    >>> gallery = torch.randn(100, 8, generator=generator)
-    >>> queries = torch.randn(5, 8, generator=generator)
-    >>> normalization = CohortNormalization.fit(gallery, k=10)
-    >>> rows = torch.arange(100)  # the gallery is the cohort
-    >>> indexed = normalization.augment(gallery, "gallery", rows=rows)
-    >>> scores = normalization.scores(queries, gallery, rows_b=rows)
-    >>> torch.allclose(normalization.augment(queries) @ indexed.T, scores, atol=1e-6)
+    >>> others = torch.randn(100, 8, generator=generator)  # of people who are neither query nor gallery
+    >>> queries, gallery = torch.randn(5, 8, generator=generator), torch.randn(20, 8, generator=generator)
+    >>> normalization = CohortNormalization.fit(others, k=10)
+    >>> scores = normalization.scores(queries, gallery)
+    >>> torch.allclose(normalization.augment(queries) @ normalization.augment(gallery, "gallery").T, scores, atol=1e-6)
     True
     """
 
     def __init__(
-        self, cohort: Tensor, k: int = 10, strength: float = 1.0, *, checkpoint: Checkpoint | None = None
+        self,
+        cohort: Tensor,
+        k: int = 10,
+        strength: float = 1.0,
+        *,
+        labels: Labels | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
         check_embeddings(cohort, "cohort")
         check_finite(cohort, "cohort")
@@ -76,57 +94,68 @@ class CohortNormalization:
             raise ValueError(f"k must be from 1 to {len(cohort)}, the cohort size; got {k}")
         check_in_range(strength, 0, 2, "strength")
         self.cohort, self.k, self.strength = unit_rows(cohort.detach()), k, float(strength)
+        self.labels = None if labels is None else names_of_samples(labels, len(cohort))
         self.checkpoint = checkpoint
 
     @classmethod
-    def fit(cls, cohort: Tensor, k: int = 10, strength: float = 1.0) -> "CohortNormalization":
+    def fit(
+        cls, cohort: Tensor, k: int = 10, strength: float = 1.0, *, labels: Labels | None = None
+    ) -> "CohortNormalization":
         """Creates a normalisation from a cohort; nothing is trained."""
-        return cls(cohort, k, strength)
+        return cls(cohort, k, strength, labels=labels)
 
     @staticmethod
     def tune(
-        cohort: Tensor | None,
+        cohort: Tensor,
         embeddings: Tensor,
-        labels: Tensor,
+        labels: Labels,
         *,
+        cohort_labels: Labels | None = None,
         ks: Sequence[int] = (5, 10, 20, 50, 100, 200),
         strengths: Sequence[float] = (0.5, 1.0),
         far: float = 1e-3,
         far_range: tuple[float, float] = (1e-2, 1e-1),
     ) -> NormalizationTrials:
-        """Tries values of k and strength on validation classes, and measures OPIS and TAR for each.
+        """Tries values of k and strength on identities outside the cohort, and judges the choice on yet others.
+
+        The identities are split in halves. The values that one half chooses are judged on the other half, and the
+        reverse (cross-fitting), so that the reported changes are those of people who neither are in the cohort nor had
+        a say.
 
         Args:
-            cohort: (M, D). None uses the validation samples as the cohort, like a gallery in production; each sample
-                is excluded from its own cohort.
-            embeddings, labels: (N, D) and (N,) integers, of classes that the model was not trained on.
+            cohort: (M, D).
+            embeddings, labels: (N, D) and (N,) integers or strings, of other identities than the cohort's, and of
+                classes that the model was not trained on.
+            cohort_labels: (M,), see `CohortNormalization`.
             ks: values of k; those above the cohort size are skipped.
             strengths: values of strength, from 0 to 2.
-            far: FAR at which TAR is measured, at least 1 / impostor pairs.
+            far: FAR at which TAR is measured, at least 1 / impostor pairs of a half.
             far_range: calibration range of OPIS, see `functional.opis`.
         Returns:
-            NormalizationTrials. `best` has the lowest OPIS among trials that do not lower TAR; if None, do not
-            normalise.
+            NormalizationTrials. `best` is None unless OPIS or TAR is better by more than its 95 % interval, and the
+            other is not worse.
+        Raises:
+            ValueError: the cohort holds a judged sample or identity; too few pairs.
         Warns:
             UserWarning: the cohort does not resemble the samples, see `agreement`.
 
+        >>> from pml_ext.metrics import cohort_mask
         >>> generator = torch.Generator().manual_seed(0)
-        >>> labels = torch.arange(300) % 60
-        >>> crowding = torch.linspace(0, 3, 60)[:, None] * torch.eye(1, 16)
-        >>> classes = torch.randn(60, 16, generator=generator) + crowding
-        >>> embeddings = classes[labels] + 0.5 * torch.randn(300, 16, generator=generator)
-        >>> trials = CohortNormalization.tune(None, embeddings, labels, ks=(5, 20))
-        >>> trials.best.k, trials.best.strength, trials.best.opis < trials.plain.opis
+        >>> labels = torch.arange(1600) % 400
+        >>> crowding = torch.rand(400, 1, generator=generator) * 3 * torch.eye(1, 16)
+        >>> people = torch.randn(400, 16, generator=generator) + crowding
+        >>> embeddings = people[labels] + 0.5 * torch.randn(1600, 16, generator=generator)
+        >>> aside = cohort_mask(labels, 0.5)
+        >>> trials = CohortNormalization.tune(
+        ...     embeddings[aside], embeddings[~aside], labels[~aside], cohort_labels=labels[aside], ks=(5, 20)
+        ... )
+        >>> trials.best.k, trials.best.strength, trials.opis_change.high < 0
         (20, 1.0, True)
         """
-        own = cohort is None
-        rows = torch.arange(len(embeddings), device=embeddings.device) if own else None
-        given = embeddings if cohort is None else cohort
-        trials = try_normalizations(
-            given, embeddings, labels, rows=rows, ks=ks, strengths=strengths, far=far, far_range=far_range
-        )
-        if not own:
-            warn_if_unsuitable(given, trials.trials[0].k, embeddings)
+        normalization = CohortNormalization.fit(cohort, 1, labels=cohort_labels)
+        options: dict[str, Any] = {"ks": ks, "strengths": strengths, "far": far, "far_range": far_range}
+        trials = tune_normalization(normalization, embeddings, labels, **options)
+        warn_if_unlike(trials.agreement)
         return trials
 
     def with_checkpoint(self, path: str | Path) -> "CohortNormalization":
@@ -147,17 +176,22 @@ class CohortNormalization:
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 of the cohort's numbers; identifies the cohort."""
-        return checksum(self.cohort)
+        """SHA-256 of the cohort's numbers and labels; identifies the cohort."""
+        return checksum(self.cohort, self.labels)
+
+    @property
+    def identities(self) -> int | None:
+        """Number of different labels; None without labels."""
+        return None if self.labels is None else len(set(self.labels.tolist()))
 
     def save(self, path: str | Path, *, checkpoint: str | Path | None = None) -> None:
-        """Writes an .npz file with the cohort's numbers, k, strength and checkpoint.
+        """Writes an .npz file with the cohort's numbers, labels, k, strength and checkpoint.
 
         Args:
             checkpoint: model file that computed the cohort. Its SHA-256 is stored, and `load` compares it.
         """
         bound = self if checkpoint is None else self.with_checkpoint(checkpoint)
-        write_cohort(Path(path), bound.cohort, bound.record)
+        write_cohort(Path(path), bound.cohort, bound.labels, bound.record)
 
     @classmethod
     def load(cls, path: str | Path, *, checkpoint: str | Path | None = None) -> "CohortNormalization":
@@ -178,7 +212,7 @@ class CohortNormalization:
         ...     CohortNormalization.load(f"{folder}/cohort.npz").offsets(torch.eye(4)[:1])
         tensor([0.5000])
         """
-        cohort, record = read_cohort(Path(path))
+        cohort, labels, record = read_cohort(Path(path))
         if checkpoint is not None:
             require_checkpoint(record.checkpoint, Path(checkpoint), Path(path))
         elif record.checkpoint is not None:
@@ -186,78 +220,111 @@ class CohortNormalization:
                 f"{path} was computed by {record.checkpoint.file}, which was not compared with the model in use: "
                 "pass checkpoint="
             )
-        found = cls(cohort, record.k, record.strength, checkpoint=record.checkpoint)
-        found.cohort = cohort  # bit by bit, as the checksum is that of the file
-        return found
+        normalization = cls(cohort, record.k, record.strength, labels=labels, checkpoint=record.checkpoint)
+        normalization.cohort = cohort  # bit by bit, as the checksum is that of the file
+        return normalization
 
-    def agreement(self, embeddings: Tensor) -> float:
-        """Returns the correlation of m(x) by the cohort with m(x) by the samples themselves; needs no labels.
+    def agreement(self, embeddings: Tensor, labels: Labels) -> Agreement:
+        """Returns how well the cohort resembles the samples: whether both are dense in the same regions.
 
-        Up to 2,000 samples are used. A value near 1 means that the cohort is dense in the same regions as the samples.
-        In our measurements cohorts below 0.7 reduced accuracy, and cohorts above 0.8 improved it.
+        It is the correlation of m(x) by the cohort with m(x) by other identities of the set. The identities are split
+        in three: m(x) of the first part by the second and by the third gives the correlation that a cohort of the same
+        kind would have. All three cohorts have the same number of samples.
 
         Args:
-            embeddings: (N, D), not in the cohort.
+            embeddings: (N, D), of other identities than the cohort's.
+            labels: (N,) integers or strings.
         Returns:
-            A float in [−1, 1]; nan for one sample, or if all are equally close.
+            Agreement, of cohort and expected. `is_unlike` if the cohort's is clearly lower.
         """
-        return cohort_agreement(self.cohort, self.k, embeddings)
+        ids = number_classes(labels, len(embeddings))[0]
+        return agreement_of(self.cohort, self.k, embeddings, ids)
 
-    def offsets(
-        self, embeddings: Tensor, *, rows: Tensor | None = None, group: dist.ProcessGroup | None = None
-    ) -> Tensor:
+    def require_others(
+        self, embeddings: Tensor, labels: Labels | None = None, *, rows: Sequence[int] | None = None
+    ) -> None:
+        """Raises ValueError if the cohort holds a judged sample or a judged identity.
+
+        Args:
+            embeddings: (N, D), the judged samples.
+            labels: (N,) their identities; None, or a cohort without labels: only copies are looked for.
+            rows: N row numbers for messages; None: 0, 1, …
+        """
+        if labels is not None and self.labels is not None:
+            judged = names_of_samples(labels, len(embeddings))
+            if common := sorted({*judged.tolist()} & {*self.labels.tolist()}):
+                raise ValueError(
+                    f"the cohort must hold other identities than those that are judged; {len(common)} are in both: "
+                    f"{_first_five(common)}. Remove them from the cohort"
+                )
+        closest = cohort_offsets(embeddings.double(), self.cohort.double(), 1)
+        copies = torch.nonzero(closest > 1 - _ROUNDING).flatten().tolist()
+        if copies:
+            numbers = copies if rows is None else [rows[place] for place in copies]
+            raise ValueError(
+                f"the cohort must hold other samples than those that are judged; {len(copies)} judged rows are copies "
+                f"of cohort samples: rows {_first_five(numbers)}. Remove them from the cohort"
+            )
+
+    def offsets(self, embeddings: Tensor, *, group: dist.ProcessGroup | None = None) -> Tensor:
         """Returns m(x) of each sample.
 
         Args:
             embeddings: (N, D), finite; normalised here.
-            rows: (N,) rows of the samples in the cohort; each sample skips its own. None: the samples are not in it.
             group: the ranks that share the samples.
         Returns:
             (N,), see `functional.cohort_offsets`.
         """
-        return cohort_offsets(embeddings, self.cohort, self.k, rows=rows, group=group)
+        return cohort_offsets(embeddings, self.cohort, self.k, group=group)
 
-    def scores(self, a: Tensor, b: Tensor, *, rows_a: Tensor | None = None, rows_b: Tensor | None = None) -> Tensor:
+    def corrections(self, embeddings: Tensor, *, group: dist.ProcessGroup | None = None) -> Tensor:
+        """Returns ½ strength m(x), (N,): what the scores of a sample subtract from its cosines."""
+        return 0.5 * self.strength * self.offsets(embeddings, group=group)
+
+    def scores(self, a: Tensor, b: Tensor) -> Tensor:
         """Returns the normalised scores of every pair.
 
         Args:
             a, b: (A, D) and (B, D).
-            rows_a, rows_b: their rows in the cohort, see `offsets`.
         Returns:
             (A, B), in [−1 − 2 strength, 1 + 2 strength].
         """
-        query, gallery = self.augment(a, rows=rows_a), self.augment(b, "gallery", rows=rows_b)
+        query, gallery = self.augment(a), self.augment(b, "gallery")
         with full_precision(query.device):
             return query @ gallery.T
 
-    def augment(
-        self, embeddings: Tensor, side: Literal["query", "gallery"] = "query", *, rows: Tensor | None = None
-    ) -> Tensor:
+    def augment(self, embeddings: Tensor, side: Literal["query", "gallery"] = "query") -> Tensor:
         """Returns vectors whose inner products, query with gallery, are the normalised scores.
 
         Args:
             embeddings: (N, D).
             side: "query" appends (−½ strength m, 1), "gallery" (1, −½ strength m).
-            rows: see `offsets`.
         Returns:
             (N, D + 2). Search them by inner product; their cosines are meaningless.
         """
         check_choice(side, ("query", "gallery"), "side")
-        half = 0.5 * self.strength * self.offsets(embeddings, rows=rows)
+        half = self.corrections(embeddings)
         return both_sides(unit_rows(embeddings).to(half.dtype), half)[side == "gallery"]
 
     def distance(self) -> "CohortSimilarity":
         """Returns the normalised score as a PML similarity, for PML's losses, miners and calculators."""
-        return CohortSimilarity(self.offsets, self.strength)
+        return CohortSimilarity(self.corrections)
 
 
-Format = Literal["pml_ext cohort normalization 1"]
+Format = Literal["pml_ext cohort normalization 2"]
 Strength = Annotated[float, Meta(ge=0, le=2)]
+_ROUNDING = 1e-12  # of the cosine of a sample with its copy, in float64
+_SHOWN = 5
+
+
+def _first_five(values: Sequence[object]) -> str:
+    shown = ", ".join(map(str, values[:_SHOWN]))
+    return f"{shown}, …" if len(values) > _SHOWN else shown
 
 
 @dataclass(frozen=True)
 class CohortRecord:
-    """Settings of a saved normalisation; sha256: `checksum` of the cohort's numbers."""
+    """Settings of a saved normalisation; sha256: `checksum` of the cohort."""
 
     k: CountAbove0
     strength: Strength
@@ -266,37 +333,44 @@ class CohortRecord:
     sha256: Sha256
     checkpoint: Checkpoint | None = None
     version: str = __version__
-    format: Format = "pml_ext cohort normalization 1"
+    format: Format = "pml_ext cohort normalization 2"
 
 
-def checksum(cohort: Tensor) -> str:
-    """Returns the SHA-256 of a cohort's type, shape and numbers."""
+def checksum(cohort: Tensor, labels: np.ndarray | None) -> str:
+    """Returns the SHA-256 of a cohort's type, shape, numbers and labels."""
     values = _little_endian(cohort)
-    return hashlib.sha256(f"{values.dtype.str} {values.shape}".encode() + values.tobytes()).hexdigest()
+    digest = hashlib.sha256(f"{values.dtype.str} {values.shape}".encode() + values.tobytes())
+    if labels is not None:
+        digest.update("\0".join(labels.tolist()).encode())
+    return digest.hexdigest()
 
 
-def write_cohort(path: Path, cohort: Tensor, record: CohortRecord) -> None:
+def write_cohort(path: Path, cohort: Tensor, labels: np.ndarray | None, record: CohortRecord) -> None:
     """Write the file atomically; any program with NumPy can read it."""
     if path.suffix != ".npz":
         raise ValueError(f"a cohort is saved as .npz; got {path.name}")
+    arrays: dict[str, Any] = {"cohort": _little_endian(cohort)}
+    if labels is not None:
+        arrays["labels"] = labels
     with replacing(path) as file:
-        np.savez(file, cohort=_little_endian(cohort), record=np.array(msgspec.json.encode(record).decode()))
+        np.savez(file, record=np.array(msgspec.json.encode(record).decode()), **arrays)
 
 
-def read_cohort(path: Path) -> tuple[Tensor, CohortRecord]:
+def read_cohort(path: Path) -> tuple[Tensor, np.ndarray | None, CohortRecord]:
     """Reads a file of `write_cohort`; raises ValueError for any other or a modified file."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            found, text = torch.from_numpy(arrays["cohort"]), str(arrays["record"])
+            cohort, text = torch.from_numpy(arrays["cohort"]), str(arrays["record"])
+            labels = arrays["labels"] if "labels" in arrays.files else None
         record = msgspec.json.decode(text, type=CohortRecord)
     except FileNotFoundError:
         raise
     except (BadZipFile, KeyError, ValueError, TypeError, AttributeError, EOFError, RecursionError) as error:
         what = f"it has no {error}" if isinstance(error, KeyError) else error
         raise ValueError(f"{path} is not a saved cohort normalization: {what}") from error
-    if checksum(found) != record.sha256:
+    if checksum(cohort, labels) != record.sha256:
         raise ValueError(f"{path} was modified after it was saved (the checksum differs). Save the cohort again")
-    return found, record
+    return cohort, labels, record
 
 
 def _little_endian(cohort: Tensor) -> np.ndarray:
@@ -304,39 +378,12 @@ def _little_endian(cohort: Tensor) -> np.ndarray:
     return np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
 
 
-_SAMPLED = 2000
-_FEWEST = 50  # minimum number of samples for a meaningful correlation
-# Training samples as cohort: 0.83 to 0.94 on Emoji and Grocery, where they help; 0.27 to 0.67 on Omniglot and Glyphs,
-# where they reduce accuracy. One half of a gallery for the other half: 0.88 to 1.
-_LOWEST = 0.75
-
-
-def cohort_agreement(cohort: Tensor, k: int, embeddings: Tensor) -> float:
-    """See `CohortNormalization.agreement`."""
-    some = embeddings[torch.linspace(0, len(embeddings) - 1, min(len(embeddings), _SAMPLED)).long()]
-    if len(some) < 2:
-        return float("nan")
-    rows = torch.arange(len(some), device=some.device)
-    both = cohort_offsets(some, cohort, k), cohort_offsets(some, some, min(k, len(some) - 1), rows=rows)
-    centred = [of - of.mean() for of in both]
-    return float((centred[0] * centred[1]).sum() / (centred[0].norm() * centred[1].norm()))
-
-
-def warn_if_unsuitable(cohort: Tensor, k: int, embeddings: Tensor) -> None:
-    """Warn if the agreement is lower than that of useful cohorts."""
-    if len(embeddings) >= _FEWEST and (agreement := cohort_agreement(cohort, k, embeddings)) < _LOWEST:
-        warn_caller(
-            f"the cohort does not resemble the embeddings (correlation {agreement:.2f}, expected at least "
-            f"{_LOWEST}); normalisation may reduce accuracy. Use a cohort of samples like those to compare"
-        )
-
-
 class CohortSimilarity(BaseDistance):
     """`CohortNormalization.scores` as a distance object of pytorch-metric-learning; larger is closer.
 
-    Offsets have no gradient. The samples are assumed not to be in the cohort.
+    Corrections have no gradient.
 
-    offsets: function from (N, D) rows to their (N,) m(x).
+    corrections: function from (N, D) rows to (N,) numbers that are subtracted from their cosines.
 
     >>> import torch
     >>> from pml_ext.metrics import CohortNormalization
@@ -346,9 +393,9 @@ class CohortSimilarity(BaseDistance):
             [0., 1.]])
     """
 
-    def __init__(self, offsets: Callable[[Tensor], Tensor], strength: float) -> None:
+    def __init__(self, corrections: Callable[[Tensor], Tensor]) -> None:
         super().__init__(is_inverted=True)
-        self.offsets, self.strength = offsets, strength
+        self.corrections = corrections
 
     def compute_mat(self, query_emb: Tensor, ref_emb: Tensor | None) -> Tensor:
         """Returns the (Q, R) normalised scores of normalised embeddings."""
@@ -361,66 +408,54 @@ class CohortSimilarity(BaseDistance):
         return (query_emb * ref_emb).sum(dim=1) - self._half(query_emb) - self._half(ref_emb)
 
     def _half(self, points: Tensor) -> Tensor:
-        return (0.5 * self.strength * self.offsets(points.detach())).to(points.dtype)
+        return self.corrections(points.detach()).to(points.dtype)
 
 
 @dataclass(frozen=True)
-class GalleryCohort:
-    """Normalisation with the searched or compared samples as the cohort; each sample is excluded from its own.
+class CSLS:
+    """Ranks by cross-domain similarity local scaling: gallery samples with many similar neighbours rank lower.
+
+    The searched gallery is its own cohort: each gallery sample's cosine with a query is reduced by half the mean of its
+    k highest cosines with the other gallery samples. That is right for ranks only: for a threshold, error rates need a
+    cohort of other identities (`CohortNormalization`).
 
     Args:
-        k, strength: see `CohortNormalization`.
+        k: number of nearest gallery samples to average.
+    Source: Conneau et al., arXiv 1710.04087, eq. 3. Paper: the mean is over the k nearest queries; here: over the k
+        nearest gallery samples, so that the ranks of one query do not depend on the others.
 
-    >>> gallery = torch.eye(4)
-    >>> GalleryCohort(k=2, strength=1.0).fit(gallery).offsets(gallery, rows=torch.arange(4)).tolist()
-    [0.0, 0.0, 0.0, 0.0]
+    >>> gallery = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
+    >>> CSLS(k=1).corrections(gallery).tolist()
+    [0.4000000059604645, 0.4000000059604645, 0.30000001192092896]
     """
 
     k: int = 10
-    strength: float = 1.0
 
     def __post_init__(self) -> None:
         check_whole(self.k, "k", 1)
-        check_in_range(self.strength, 0, 2, "strength")
 
-    def fit(self, gallery: Tensor) -> CohortNormalization:
-        """Returns the normalisation by one gallery, (M, D)."""
-        return CohortNormalization.fit(gallery, self.k, self.strength)
-
-
-Normalization = CohortNormalization | GalleryCohort
+    def corrections(self, gallery: Tensor, *, group: dist.ProcessGroup | None = None) -> Tensor:
+        """Returns (M,) numbers to subtract from the cosines with each gallery sample, (M, D)."""
+        rows = torch.arange(len(gallery), device=gallery.device)
+        return 0.5 * cohort_offsets(gallery, gallery, self.k, rows=rows, group=group)
 
 
 def check_normalize(normalize: object) -> None:
-    """Raise unless it is None, a CohortNormalization or a GalleryCohort."""
-    if normalize is not None and not isinstance(normalize, Normalization):
-        raise TypeError(
-            f"normalize must be a CohortNormalization, a GalleryCohort or None; got {type(normalize).__name__}"
-        )
+    """Raise unless it is None or a CohortNormalization."""
+    if normalize is not None and not isinstance(normalize, CohortNormalization):
+        raise TypeError(f"normalize must be a CohortNormalization or None; got {type(normalize).__name__}")
 
 
 def offsets_of_pairs(
-    normalize: Normalization | None, embeddings: Tensor, group: dist.ProcessGroup | None = None
-) -> Tensor | None:
-    """Returns (N,) offsets for comparing all samples with each other; warns about an unsuitable cohort."""
-    return None if normalize is None else offsets_of_search(normalize, embeddings, embeddings, True, group)[1]
-
-
-def offsets_of_search(
-    normalize: Normalization,
-    query: Tensor,
-    gallery: Tensor,
-    gallery_includes_query: bool,
+    normalize: CohortNormalization | None,
+    embeddings: Tensor,
+    labels: Labels | None = None,
+    *,
+    rows: Sequence[int] | None = None,
     group: dist.ProcessGroup | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Returns the offsets of queries and of the gallery."""
-    rows = None
-    if isinstance(normalize, GalleryCohort):
-        fitted, rows = normalize.fit(gallery), torch.arange(len(gallery), device=gallery.device)
-    else:
-        fitted = normalize
-        warn_if_unsuitable(fitted.cohort, fitted.k, gallery)
-    of_gallery = 0.5 * fitted.strength * fitted.offsets(gallery, rows=rows, group=group)
-    if gallery_includes_query:
-        return of_gallery[: len(query)], of_gallery
-    return 0.5 * fitted.strength * fitted.offsets(query, group=group), of_gallery
+) -> Tensor | None:
+    """Returns (N,) numbers to subtract from the cosines with each sample; ValueError for a cohort of judged samples."""
+    if normalize is None:
+        return None
+    normalize.require_others(embeddings, labels, rows=rows)
+    return normalize.corrections(embeddings, group=group)

@@ -16,7 +16,7 @@ from pml_ext.functional.operating_points.calibration import TooFewClassesError, 
 from pml_ext.functional.operating_points.score import OPISAtRange, opis_sensitivity
 from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves
 from pml_ext.metrics import keys
-from pml_ext.metrics.normalization import Normalization, check_normalize, offsets_of_pairs
+from pml_ext.metrics.normalization import CohortNormalization, check_normalize, offsets_of_pairs
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.undefined import warn_meaningless_opis, warn_undefined
 
@@ -47,14 +47,14 @@ class OPIS(Metric):
     Args:
         far_range, grid, negatives_per_positive, seed, exact: see `functional.utility_curves`.
         epsilon: see `functional.epsilon_opis`.
-        normalize: use normalised scores, by a `CohortNormalization`, or by all samples themselves with a
-            `GalleryCohort`. None: cosines.
+        normalize: use normalised scores, with a cohort of other identities. None: cosines.
         device: device on which batches are stored and compared; None: device of the first batch.
         sync_on_compute: False: use each rank's own batches only.
         process_group: process group of the ranks that compute together; None: all ranks.
         options: further options of torchmetrics.Metric.
     Raises:
-        ValueError: far_range, grid, epsilon or negatives_per_positive out of range.
+        ValueError: far_range, grid, epsilon or negatives_per_positive out of range; in `compute`, a cohort that holds a
+            measured sample or identity.
     """
 
     higher_is_better = False
@@ -72,7 +72,7 @@ class OPIS(Metric):
         negatives_per_positive: int | None = None,
         seed: int = 0,
         exact: bool = False,
-        normalize: Normalization | None = None,
+        normalize: CohortNormalization | None = None,
         device: torch.device | str | None = None,
         sync_on_compute: bool = True,
         process_group: dist.ProcessGroup | None = None,
@@ -137,7 +137,7 @@ class OPIS(Metric):
         embeddings, labels, group = self._collected()
         found: dict[str, Any] = dict.fromkeys((keys.OPIS, keys.EPSILON_OPIS, "d_min", "d_max"), float("nan"))
         found |= {"classes": 0, "samples": len(labels), "curves": None}
-        offsets = offsets_of_pairs(self.normalize, embeddings, group)
+        offsets = offsets_of_pairs(self.normalize, embeddings, labels, group=group)
         try:
             curves = utility_curves(
                 embeddings, labels, far_range=self.far_range, group=group, offsets=offsets, **self._options
@@ -157,9 +157,15 @@ class OPIS(Metric):
         """Returns the scores over several calibration ranges; see `functional.opis_sensitivity`, also for errors."""
         with self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=self.sync_on_compute):
             embeddings, labels, group = self._collected()
-            options = {"offsets": offsets_of_pairs(self.normalize, embeddings, group), **self._options}
+            offsets = offsets_of_pairs(self.normalize, embeddings, labels, group=group)
             return opis_sensitivity(
-                embeddings, labels, far_ranges=far_ranges, epsilon=self.epsilon, group=group, **options
+                embeddings,
+                labels,
+                far_ranges=far_ranges,
+                epsilon=self.epsilon,
+                group=group,
+                offsets=offsets,
+                **self._options,
             )
 
     def _collected(self) -> tuple[Tensor, Tensor, dist.ProcessGroup | None]:

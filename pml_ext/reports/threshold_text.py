@@ -8,6 +8,7 @@ from pml_ext.metrics.threshold.structures import (
     GalleryRates,
     GroupComparison,
     MeanRate,
+    NormalizationRecord,
     Searches,
     ThresholdFields,
 )
@@ -110,8 +111,7 @@ def score_in_words(report: ThresholdFields) -> str:
     cohort = report.normalization
     if cohort is None:
         return "cosine similarity"
-    samples = "the gallery" if cohort.cohort == "gallery" else f"a cohort of {cohort.samples:,}"
-    nearest = f"{cohort.k} nearest samples of {samples}"
+    nearest = f"{cohort.k} nearest samples of a cohort of {cohort.samples:,}"
     return f"normalised score (cosine similarity less how close both are to their {nearest})"
 
 
@@ -159,6 +159,8 @@ def origin_lines(report: ThresholdFields) -> list[Line]:
         ratio = report.calibration.slope * report.cosine + report.calibration.intercept
         times = f"{math.exp(min(ratio, 700.0)):.3g} times as likely"
         lines.append(("evidence", f"a score at the threshold is {times} for pairs of one class as for other pairs"))
+    if report.normalization is not None:
+        lines.append(("cohort", _cohort(report.normalization)))
     lines += [
         ("measured on", samples),
         ("data", report.data or "not named"),
@@ -172,9 +174,14 @@ def _threshold(report: ThresholdFields) -> str:
     cohort = report.normalization
     if cohort is None:
         return f"cosine >= {report.cosine:.6f}, which is L2 distance <= {report.distance:.6f}"
-    source = "the gallery itself" if cohort.cohort == "gallery" else f"a cohort, SHA-256 {str(cohort.sha256)[:12]}…"
-    samples = f"the {cohort.k} nearest of {cohort.samples} samples of {source}"
+    samples = f"the {cohort.k} nearest of {cohort.samples} samples of a cohort, SHA-256 {cohort.sha256[:12]}…"
     return f"normalised score >= {report.cosine:.6f}, by {samples}; strength {cohort.strength:g}"
+
+
+def _cohort(cohort: NormalizationRecord) -> str:
+    if cohort.identities is None:
+        return f"{cohort.samples:,} samples without labels: whether it holds measured identities is not known"
+    return f"{cohort.samples:,} samples of {cohort.identities:,} identities, none of which is measured here"
 
 
 def _rate(rate: ErrorRate, kind: str) -> str:

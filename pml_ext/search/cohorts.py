@@ -1,58 +1,13 @@
-"""Scores normalised by a cohort: the option --normalize, and the cohorts of galleries and threshold reports."""
+"""Saved cohorts and threshold reports of a model: reading and comparing them."""
 
 import warnings
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile, is_zipfile
 
-from torch import Tensor
-
 from pml_ext._errors import UserError
-from pml_ext.metrics import CohortNormalization, GalleryCohort, ThresholdReport
-from pml_ext.metrics.normalization import Normalization
-from pml_ext.metrics.threshold.samples import Labels, number_classes
+from pml_ext.metrics import CohortNormalization, ThresholdReport
 from pml_ext.search.model_record import ModelRecord
-
-GALLERY = "gallery"
-USUAL_GALLERY = GalleryCohort(k=20, strength=1.0)  # TEST.NORMALIZE's defaults, without an import of the runner
-
-
-def choose_normalization(
-    given: str, cohort: Tensor | None, embeddings: Tensor, labels: Labels, *, far: float | None
-) -> tuple[Normalization, str]:
-    """Choose k and strength on validation embeddings. Returns the normalisation, and a description of the choice.
-
-    Raises UserError if no choice improves the scores.
-
-    Args:
-        given: the option's value, for messages.
-        cohort: (M, D); None: the gallery is the cohort.
-    """
-    ids = number_classes(labels, len(embeddings))[0]
-    try:
-        trials = CohortNormalization.tune(cohort, embeddings, ids, far=1e-3 if far is None else far)
-    except ValueError as error:
-        raise UserError(f"--normalize {given}: {error}") from error
-    if (best := trials.best) is None:
-        raise UserError(f"--normalize {given}: {trials.summary()}: leave --normalize out, or give another cohort")
-    if cohort is None:
-        return GalleryCohort(best.k, best.strength), trials.summary()
-    return CohortNormalization.fit(cohort, best.k, best.strength), trials.summary()
-
-
-def cohort_for_measuring(given: str, checkpoint: str | None) -> Normalization:
-    """Returns a saved cohort, or the gallery itself with TEST.NORMALIZE's defaults.
-
-    k and strength are never chosen on the evaluated samples.
-    """
-    if given == GALLERY:
-        return USUAL_GALLERY
-    if not is_saved_cohort(given):
-        raise UserError(
-            f"--normalize {given}: give a cohort.npz or the word gallery; pml-ext threshold choose --normalize chooses "
-            "k and strength on validation classes"
-        )
-    return load_cohort(given, checkpoint)
 
 
 def is_saved_cohort(given: str) -> bool:
@@ -78,7 +33,7 @@ def load_cohort_of(path: str | Path, record: ModelRecord) -> CohortNormalization
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the checkpoint, which `require` compares
         cohort = load_cohort(Path(path).expanduser())
-    advice = "make it by pml-ext threshold choose --normalize with --checkpoint, the file of weights"
+    advice = "make it by pml-ext threshold choose --cohort with --checkpoint, the file of weights"
     record.require(path, cohort.cohort.shape[1], cohort.checkpoint, advice)
     return cohort
 
@@ -108,5 +63,4 @@ def describe_scores(cohort: Any) -> str:
     """Describe the scores of a normalisation (cohort or record); None stands for cosines."""
     if cohort is None:
         return "plain cosines"
-    which = "the gallery itself" if cohort.sha256 is None else f"SHA-256 {cohort.sha256[:12]}…"
-    return f"normalised by a cohort (k = {cohort.k}, strength = {cohort.strength:g}, {which})"
+    return f"normalised by a cohort (k = {cohort.k}, strength = {cohort.strength:g}, SHA-256 {cohort.sha256[:12]}…)"

@@ -122,9 +122,7 @@ class Gallery:
             advice = "give --label-by-folder" if manifest.has_labels else "leave out --label-by-folder"
             raise UserError(f"{self.folder} has {'' if manifest.has_labels else 'no '}labels: {advice}")
         if cohort is not None and not is_same_cohort(self.cohort, cohort):
-            raise UserError(
-                f"{self.folder} was made without this cohort: leave out --normalize, or give another --output"
-            )
+            raise UserError(f"{self.folder} was made without this cohort: leave out --cohort, or give another --output")
 
     @property
     def base(self) -> Path:

@@ -41,7 +41,7 @@ def embed_folder(
     *,
     label_by_folder: bool = False,
     prune: bool = False,
-    normalize: str | Path | None = None,
+    cohort: str | Path | None = None,
     workers: int = 0,
 ) -> Gallery:
     """Update a gallery: embed images that are new or whose content has changed. Returns the gallery.
@@ -54,7 +54,7 @@ def embed_folder(
         output: the gallery's folder, created if needed.
         label_by_folder: label each image by the name of its folder.
         prune: remove the rows of images that no longer exist.
-        normalize: file of `CohortNormalization.save`. Stores each image's mean cosine with the cohort, so that searches
+        cohort: file of `CohortNormalization.save`. Stores each image's mean cosine with the cohort, so that searches
             use normalised scores.
         workers: number of processes that decode images.
     Raises:
@@ -69,12 +69,12 @@ def embed_folder(
     words = [images] if isinstance(images, (str, Path)) else images
     output = Path(output).expanduser()
     listed = list_images([*map(str, words)], Path(os.path.abspath(output)).parent)
-    cohort = None if normalize is None else Path(normalize).expanduser()
+    cohort_file = None if cohort is None else Path(cohort).expanduser()
     is_alone = not torch.distributed.is_initialized()
     rank = 0 if is_alone else torch.distributed.get_rank()
     missing = list[Listed]()
     if rank == 0:
-        gallery = Gallery.create(output, embedder.record, has_labels=label_by_folder, cohort=cohort)
+        gallery = Gallery.create(output, embedder.record, has_labels=label_by_folder, cohort=cohort_file)
         missing = _remove_stale_rows(gallery, listed, prune=prune)
     missing = _exchange(missing)[0]
     gallery = Gallery.open(output, may_be_empty=True)

@@ -104,7 +104,7 @@ def test_words_that_look_like_options_keys_and_files():
         ("trian", "no command 'trian'; did you mean train?"),
         ("threshold chose e.npz", "pml-ext threshold: error: argument {choose,check,compare}: invalid choice: 'chose'"),
         ("threshold choose e.npz", "one of the arguments --far --frr --fpir is required"),
-        ("evaluate e.npz --distractors d --normalize gallery", "not allowed with argument --distractors"),
+        ("evaluate e.npz --distractors d --cohort c.npz", "not allowed with argument --distractors"),
         ("list loses", "error: list: unknown value 'loses'; did you mean 'losses'?"),
     ],
 )

@@ -14,9 +14,7 @@ from PIL import Image
 
 from pml_ext._files import sha256_of
 from pml_ext.cli import main
-from pml_ext.metrics import OPIS, AccuracyCalculator, CohortNormalization, GalleryCohort
-from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.search.cohorts import USUAL_GALLERY
+from pml_ext.metrics import OPIS, AccuracyCalculator, CohortNormalization, cohort_mask
 from tests.cli.embedding_files import CAMERAS, DIGITS, X, Y, failure, file
 from tests.metrics.test_normalization import crowded
 
@@ -108,26 +106,46 @@ def test_a_set_among_distractors_leaves_each_query_out(tmp_path):
 def test_normalised_scores_next_to_cosines(tmp_path, capsys):
     embeddings, labels = crowded(seed=1)
     tested = file(tmp_path, "test.npz", embeddings=embeddings.numpy(), labels=labels.numpy())
+    others = crowded(seed=2)[0]
+    np.savez(tmp_path / "others.npz", embeddings=others.numpy())
     weights = tmp_path / "weights.pt"
     weights.write_bytes(b"weights")
-    words = ["evaluate", tested, "--output", str(tmp_path), "--checkpoint", str(weights), "--normalize"]
+    words = ["evaluate", tested, "--output", str(tmp_path), "--checkpoint", str(weights), "--cohort"]
 
     def measured(cohort):
         assert main([*words, str(cohort)]) == 0
         return content(tmp_path)
 
-    found = measured("gallery")
-    assert "normalised scores" in capsys.readouterr().out
+    found = measured(tmp_path / "others.npz")
+    shown = capsys.readouterr().out
+    assert "normalised scores" in shown and "it has no labels: make sure that none of its identities" in shown
     assert found["checkpoint"] == {"file": "weights.pt", "sha256": sha256_of(weights)}
-    assert (found["normalize"]["cohort"], found["normalize"]["k"], found["normalize"]["strength"]) == ("gallery", 20, 1)
-    expected = OPIS(normalize=GalleryCohort(20))(embeddings.double(), labels)["opis"]
+    assert (found["normalize"]["k"], found["normalize"]["strength"], found["normalize"]["identities"]) == (10, 1, None)
+    expected = OPIS(normalize=CohortNormalization.fit(others))(embeddings.double(), labels)["opis"]
     assert found["results"]["test.npz"]["normalized_opis"] == pytest.approx(float(expected), rel=1e-6)
     assert "normalized_NMI" not in found["results"]["test.npz"]
-    cohort = CohortNormalization.fit(embeddings, 7, 0.5)
-    cohort.save(tmp_path / "cohort.npz", checkpoint=weights)
-    assert measured(tmp_path / "cohort.npz")["normalize"]["sha256"] == cohort.sha256
-    defaults = get_cfg().TEST.NORMALIZE
-    assert GalleryCohort(defaults.K, defaults.STRENGTH) == USUAL_GALLERY
+    cohort = CohortNormalization.fit(others, 7, 0.5)
+    cohort.save(tmp_path / "tuned.npz", checkpoint=weights)
+    assert measured(tmp_path / "tuned.npz")["normalize"]["sha256"] == cohort.sha256
+    assert CohortNormalization.load(tmp_path / "cohort.npz", checkpoint=weights).sha256 == cohort.sha256
+
+
+def test_a_share_of_the_identities_is_no_part_of_any_metric(tmp_path, capsys):
+    embeddings, labels = crowded(classes=200)
+    half = np.arange(1000) < 500
+    query = file(tmp_path, "q.npz", embeddings=embeddings.numpy()[half], labels=labels.numpy()[half])
+    gallery = file(tmp_path, "g.npz", embeddings=embeddings.numpy()[~half], labels=labels.numpy()[~half])
+    assert main(["evaluate", query, "--gallery", gallery, "--cohort", "0.3", "--output", str(tmp_path)]) == 0
+    assert "60 of 200 identities (300 of 1,000 samples), set aside by name" in capsys.readouterr().out
+    aside, first = cohort_mask(labels, 0.3), torch.from_numpy(half)
+    cohort = torch.cat([embeddings[aside & first], embeddings[aside & ~first]])
+    parts = [~aside & first, ~aside & ~first]
+    x, y = ([of[part] for part in parts] for of in (embeddings.double(), labels))
+    calculator = AccuracyCalculator(include=("precision_at_1", "opis"), normalize=CohortNormalization.fit(cohort))
+    expected = calculator.get_accuracy(x[0], y[0], x[1], y[1])
+    found = content(tmp_path)["results"]["q.npz"]
+    for name, value in expected.items():
+        assert found[f"normalized_{name}"] == pytest.approx(value, rel=1e-6), name
 
 
 def test_the_report_of_embeddings(tmp_path, capfd):
@@ -158,6 +176,7 @@ def files(tmp_path_factory):
     file(folder, "strings.npz", labels=Y.astype(str))
     file(folder, "cameras.npz", cameras=CAMERAS)
     file(folder, "narrow.npz", embeddings=X[:, :20])
+    np.savez(folder / "unlabelled.npz", embeddings=X[:60])
     file(folder, "small.npz", embeddings=np.eye(16, dtype=np.float32), labels=np.arange(16) // 2)
     return folder
 
@@ -170,8 +189,11 @@ def files(tmp_path_factory):
         ("e.npz --gallery cameras.npz", "in both files or in none; only the gallery has them"),
         ("e.npz --distractors narrow.npz", "narrow.npz must have 64 dimensions, as e.npz; got 20"),
         ("e.npz --distractors e.npz", "e.npz must have other identities than e.npz and its gallery; got 0"),
-        ("e.npz --normalize e.npz", "give a cohort.npz or the word gallery"),
-        ("small.npz --normalize gallery", "k must be from 1 to 16"),
+        ("e.npz --cohort e.npz", "a cohort needs at least 50 identities; got 10 identities"),
+        ("e.npz --cohort 0.5", "--cohort 0.5: a cohort needs at least 50 identities; got 5 identities"),
+        ("e.npz --cohort 1.5", "--cohort must be a file, or a share of the identities between 0 and 1; got 1.5"),
+        ("e.npz --cohort unlabelled.npz", "e.npz: the cohort must hold other samples than those that are judged"),
+        ("e.npz --cohort gallery", "is no gallery, and a file of embeddings must end in"),
     ],
 )
 def test_mistakes_are_one_line(files, words, message, capfd, monkeypatch):

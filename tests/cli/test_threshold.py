@@ -1,6 +1,7 @@
 """`pml-ext threshold choose`, `check` and `compare`."""
 
 import json
+import re
 import warnings
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from PIL import Image
 
 from pml_ext.cli import main
-from pml_ext.metrics import ThresholdReport
+from pml_ext.metrics import CohortNormalization, ThresholdReport, cohort_mask
 from tests.cli.embedding_files import X, Y, failure, file
 from tests.metrics.test_normalization import crowded
 
@@ -121,44 +122,72 @@ def test_mistakes_are_one_line(files, words, message, capfd, monkeypatch):
 # Cohorts
 
 
-def crowd(path, seed=0):
-    embeddings, labels = crowded(seed=seed)
-    np.savez(path, embeddings=embeddings.numpy(), labels=labels.numpy())
+def crowd(path, seed=0, classes=200, first=0):
+    embeddings, labels = crowded(classes, seed=seed)
+    np.savez(path, embeddings=embeddings.numpy(), labels=np.array([f"person {first + i}" for i in labels]))
     return str(path)
 
 
-def test_the_gallery_is_the_cohort(tmp_path, capsys):
-    source, report = crowd(tmp_path / "validation.npz"), tmp_path / "threshold.json"
-    assert choose(source, "--far", "0.01", "--normalize", "gallery", "--output", str(tmp_path)) == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith("recommended: k = ") and "normalised score >=" in printed
-    found = json.loads(report.read_text())
-    assert found["normalization"]["cohort"] == "gallery" and not (tmp_path / "cohort.npz").exists()
-    assert main(["threshold", "check", str(report), source]) == 3  # too few identities
-    assert f", {found['far']['errors']} of 44,250 pairs" in capsys.readouterr().out
+def test_a_share_of_the_identities_becomes_the_cohort(tmp_path, capsys):
+    source, folder = crowd(tmp_path / "validation.npz"), tmp_path / "report"
+    assert choose(source, "--far", "0.01", "--cohort", "0.3", "--output", str(folder)) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("cohort: 60 of 200 identities (300 of 1,000 samples), set aside by name and not measured\n\n")
+    assert re.search(r"recommended.*: k = 10, strength = 1\nOPIS .* against plain cosines\n", out)
+    assert "normalised score >=" in out and f"{folder / 'cohort.npz'}" in out
+    cohort = CohortNormalization.load(folder / "cohort.npz")
+    report = ThresholdReport.load(folder / "threshold.json")
+    judged = {c.label for c in report.classes}
+    assert len(judged) == 140 and not judged & set(cohort.labels) and len(set(cohort.labels)) == 60
+    data = np.load(source)
+    mask = cohort_mask(data["labels"].tolist(), 0.3).numpy()
+    assert set(data["labels"][mask]) == set(cohort.labels)
+    expected = ThresholdReport.from_embeddings(
+        data["embeddings"][~mask], data["labels"][~mask], far=0.01, normalize=cohort
+    )
+    assert (expected.cosine, expected.far, expected.normalization) == (report.cosine, report.far, report.normalization)
+    # The same file again: the cohort beside the report is used, and its people do not count.
+    assert main(["threshold", "check", str(folder / "threshold.json"), source]) == 0
+    shown = capsys.readouterr().out
+    assert f", {report.far.errors:,} of {report.far.pairs:,} pairs of 140 identities" in shown
+    assert "left out: 300 samples of 60 identities that are in the cohort: person 0, " in shown
 
 
-def test_a_cohort_is_saved_with_the_report_and_needed_to_check(tmp_path, capsys):
-    source, cohort = crowd(tmp_path / "validation.npz"), crowd(tmp_path / "others.npz", seed=1)
+def test_a_cohort_in_a_file_is_saved_with_the_report_and_needed_to_check(tmp_path, capsys):
+    source, cohort = crowd(tmp_path / "validation.npz"), crowd(tmp_path / "others.npz", seed=1, first=1000)
     weights = tmp_path / "weights.pt"
     weights.write_bytes(b"weights")
-    words = (source, "--far", "0.01", "--checkpoint", str(weights), "--output", str(tmp_path), "--normalize")
+    words = (source, "--far", "0.01", "--checkpoint", str(weights), "--output", str(tmp_path), "--cohort")
     assert choose(*words, cohort) == 0
     saved, report = tmp_path / "cohort.npz", tmp_path / "threshold.json"
-    assert str(saved) in capsys.readouterr().out
-    check = ("threshold", "check", str(report), source, "--checkpoint", str(weights))
-    assert "give --normalize the cohort.npz next to it" in failure(capsys, *check)
-    assert main([*check, "--normalize", str(saved)]) == 3
+    first = json.loads(report.read_text())
+    assert str(saved) in capsys.readouterr().out and first["normalization"]["identities"] == 200
+    check = ["threshold", "check", str(report), source, "--checkpoint", str(weights)]
+    assert main(check) == main([*check, "--cohort", str(saved)]) == 0
+    assert choose(*words, str(saved)) == 0, "a saved cohort is one, too"
+    assert json.loads(report.read_text())["normalization"] == first["normalization"]
+    kept = saved.rename(tmp_path / "kept.npz")
+    capsys.readouterr()
+    assert "give --cohort its cohort.npz; there is none next to it" in failure(capsys, *check)
+    other = CohortNormalization.fit(crowded(seed=5)[0])
+    other.save(saved, checkpoint=weights)
+    assert "normalization must be that of the report" in failure(capsys, *check)
     weights.write_bytes(b"other weights")
-    assert "it is not this model's" in failure(capsys, "threshold", "choose", *words, str(saved))
+    assert "it is not this model's" in failure(capsys, "threshold", "choose", *words, str(kept))
 
 
-def test_a_cohort_that_does_harm_is_an_error(tmp_path, capsys):
-    harmful = np.eye(16, dtype=np.float32)[1:4].repeat(10, 0) * np.linspace(0.5, 1, 30, dtype=np.float32)[:, None]
-    np.savez(tmp_path / "harmful.npz", embeddings=harmful + np.eye(16, dtype=np.float32)[5])
-    words = [crowd(tmp_path / "v.npz"), "--far", "0.01", "--output", str(tmp_path / "out"), "--normalize"]
-    assert choose(*words, str(tmp_path / "harmful.npz")) == 2
-    assert "not recommended, it does harm here" in capsys.readouterr().err
+def test_a_cohort_that_shares_identities_or_samples_is_refused(tmp_path, capsys):
+    source, overlapping = crowd(tmp_path / "v.npz"), crowd(tmp_path / "last_year.npz", seed=1, first=193)
+    words = [source, "--far", "0.01", "--output", str(tmp_path / "out"), "--cohort"]
+    assert choose(*words, overlapping) == 2
+    shown = capsys.readouterr().err
+    assert "7 are in both: person 193, person 194, person 195, person 196, person 197, …" in shown
+    data = np.load(source)
+    np.savez(tmp_path / "copies.npz", embeddings=data["embeddings"][:100], labels=np.arange(100))
+    assert choose(*words, str(tmp_path / "copies.npz")) == 2
+    assert "100 judged rows are copies of cohort samples: rows 0, 1, 2, 3, 4, …" in capsys.readouterr().err
+    assert choose(*words, "0.1") == 2
+    assert "a cohort needs at least 50 identities; got 20 identities" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

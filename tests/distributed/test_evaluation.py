@@ -17,7 +17,7 @@ from pml_ext.functional import cohort_offsets, rank_matches
 from pml_ext.functional.operating_points.negative_histogram import make_negative_histogram
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.all_pairs import count_scores, roc_of_all_pairs
-from pml_ext.metrics import AccuracyCalculator, GalleryCohort
+from pml_ext.metrics import AccuracyCalculator, CohortNormalization
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet
 from pml_ext.runner.evaluation.evaluate import Evaluation, device_with_room
@@ -122,7 +122,8 @@ def measure(of, group):
     options = {"include": (*NAMES, *PAIRS), "device": torch.device("cpu"), "ranks": (5,)}
     given = SEARCHES[of] | {"group": group}
     if kind == "normalised":
-        options |= {"normalize": GalleryCohort(k=3), "negatives_per_positive": 2}
+        others = torch.randn(300, given["query"].shape[1], generator=torch.Generator().manual_seed(9))
+        options |= {"normalize": CohortNormalization.fit(others, k=3), "negatives_per_positive": 2}
     if kind == "per class":
         options |= {"include": NAMES[:4], "return_per_class": True, "k": "max_bin_count"}
     if kind != "cameras":
@@ -151,8 +152,8 @@ def a_test_set(kind):
     return OpenSet(part(np.arange(0)), query, gallery if kind == "gallery" else None), features
 
 
-EVERYTHING = "TEST.ROC.ENABLED True TEST.NORMALIZE.ENABLED True TEST.RERANK.ENABLED True TEST.AQE.ENABLED True"
-EVALUATED = {"gallery": EVERYTHING, "queries": "TEST.METRICS ('NMI',) TEST.NORMALIZE.ENABLED True", "pairs": ""}
+EVERYTHING = "TEST.ROC.ENABLED True TEST.CSLS.ENABLED True TEST.RERANK.ENABLED True TEST.AQE.ENABLED True"
+EVALUATED = {"gallery": EVERYTHING, "queries": "TEST.METRICS ('NMI',) TEST.CSLS.ENABLED True", "pairs": ""}
 
 
 def evaluate(kind, group, device=CPU):
@@ -271,7 +272,7 @@ def require_shares(by_rank, kind, expected):
     for other in others:
         assert bool(other) == (kind == "gallery")
         assert "NMI" not in other and all(other[name] != first[name] for name in refined)
-        assert all(other[name] == first[name] for name in other if "normalized" in name or "opis" in name)
+        assert all(other[name] == first[name] for name in other if "csls" in name or "opis" in name)
 
 
 @needs_it

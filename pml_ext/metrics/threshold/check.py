@@ -12,13 +12,12 @@ from torch import Tensor
 from pml_ext._checks import check_whole
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.intervals import class_rate_interval, interval_of_share
-from pml_ext.metrics.normalization import CohortNormalization
+from pml_ext.metrics.labels import Labels, number_classes
+from pml_ext.metrics.normalization import CohortNormalization, offsets_of_pairs
 from pml_ext.metrics.threshold.samples import (
-    Labels,
     Samples,
     as_tensor,
-    number_classes,
-    offsets_for,
+    require_cohort,
     require_embeddings,
 )
 from pml_ext.metrics.threshold.structures import ErrorRate, ThresholdFields
@@ -226,7 +225,8 @@ def check_threshold(
     for kind, values in known.items():
         if values is not None:
             ids[kind], names[kind] = number_classes(values, len(vectors), kind)
-    offsets = offsets_for(report.normalization, normalization, vectors)
+    require_cohort(report.normalization, normalization)
+    offsets = offsets_of_pairs(normalization, vectors, known.get("labels"), rows=rows)
     data = _NewData(Samples(vectors.double(), torch.arange(len(vectors)), offsets=offsets), ids)
     # Spent over all looks: Σ 6 / (π² n²) = 1. Two rates share it.
     confidence = 1 - 0.05 * 6 / (math.pi * look) ** 2 / 2

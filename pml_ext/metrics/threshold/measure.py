@@ -28,18 +28,18 @@ from pml_ext.functional.verification.threshold import (
     threshold_at_frr,
     threshold_of_best_utility,
 )
-from pml_ext.metrics.normalization import Normalization, check_normalize, offsets_of_pairs
+from pml_ext.metrics.cohort_tuning import warn_if_unlike
+from pml_ext.metrics.labels import Labels, number_classes
+from pml_ext.metrics.normalization import CohortNormalization, check_normalize, offsets_of_pairs
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.calibration import calibrate_pairs
 from pml_ext.metrics.threshold.groups import measure_groups
 from pml_ext.metrics.threshold.samples import (
     CameraPairs,
-    Labels,
     Samples,
     SampleSource,
     check_directions,
     describe_cohort,
-    number_classes,
     pooled_rate,
 )
 from pml_ext.metrics.threshold.searches import PlannedSearch, SearchPlan
@@ -92,7 +92,7 @@ def measure_threshold(
     groups: Labels | None,
     search: SearchPlan | None,
     opis: OPISSettings,
-    normalize: Normalization | None,
+    normalize: CohortNormalization | None,
     source: SampleSource,
 ) -> ThresholdFields:
     """Implements `ThresholdReport.from_embeddings`."""
@@ -109,7 +109,10 @@ def measure_threshold(
         camera_ids = None if cameras is None else number_classes(cameras, count, "cameras")[0]
         group_ids, group_names = (None, ()) if groups is None else number_classes(groups, count, "groups")
         check_normalize(normalize)
-        samples = Samples(embeddings.double(), ids, camera_ids, offsets_of_pairs(normalize, embeddings))
+        offsets = offsets_of_pairs(normalize, embeddings, labels, rows=source.rows)
+        if normalize is not None:
+            warn_if_unlike(normalize.agreement(embeddings, labels))
+        samples = Samples(embeddings.double(), ids, camera_ids, offsets)
         pairs = samples.pairs()
         _require_pairs(pairs, names)
         copies = _count_copies(embeddings)
@@ -163,7 +166,7 @@ def measure_threshold(
             searches=searches,
             groups=by_group,
             calibration=calibrate_pairs(pairs, seed=opis.seed),
-            normalization=describe_cohort(normalize, count),
+            normalization=None if normalize is None else describe_cohort(normalize),
         )
 
 

@@ -14,13 +14,13 @@ from pml_ext._checks import check_fraction, warn_caller
 from pml_ext._files import write_atomically
 from pml_ext._ops.normalize import normalise_
 from pml_ext._text import printable
-from pml_ext.metrics.normalization import CohortNormalization, Normalization
+from pml_ext.metrics.labels import Labels
+from pml_ext.metrics.normalization import CohortNormalization
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.check import ThresholdCheck, check_threshold
 from pml_ext.metrics.threshold.file import checkpoint_of, read_report, write_report
 from pml_ext.metrics.threshold.measure import choose_target, measure_threshold
 from pml_ext.metrics.threshold.samples import (
-    Labels,
     SampleSource,
     as_tensor,
     pair_scores,
@@ -83,7 +83,7 @@ class ThresholdReport(ThresholdFields):
         groups: Labels | None = None,
         search: SearchPlan | None = None,
         opis: OPISSettings | None = None,
-        normalize: Normalization | None = None,
+        normalize: CohortNormalization | None = None,
         source: SampleSource | None = None,
     ) -> "ThresholdReport":
         """Choose the threshold for exactly one target, and measure it on all pairs.
@@ -104,15 +104,15 @@ class ThresholdReport(ThresholdFields):
             search: report rates in galleries; its `fpir` is the target if given.
             opis: FAR range, grid and epsilon, see `functional.epsilon_opis`; its seed is also that of the pairs
                 that the calibration draws. None: `OPISSettings()`.
-            normalize: use normalised scores instead of cosines, by a `CohortNormalization`, or by the embeddings
-                themselves with a `GalleryCohort`. The report stores k, strength and the cohort's SHA-256.
+            normalize: use normalised scores instead of cosines, with a cohort of other identities. The report stores k,
+                strength and the cohort's SHA-256.
             source: names and images of the samples, for the page.
         Raises:
             TypeError: embeddings neither a tensor nor an array; none or several targets.
             ValueError: mismatched input; no genuine or no impostor pairs, or none across cameras; a target out of
-                range, or one that needs more pairs.
+                range, or one that needs more pairs; a cohort that holds a judged sample or identity.
         Warns:
-            UserWarning: samples that are copies of others.
+            UserWarning: samples that are copies of others; a cohort that does not resemble the samples.
         """
         chosen = choose_target(far, frr, target, None if search is None else search.fpir)
         fields = measure_threshold(
@@ -180,8 +180,7 @@ class ThresholdReport(ThresholdFields):
 
         Args:
             a, b: (P, D); row i of one is compared with row i of the other. D must be the report's.
-            normalization: required for a report on normalised scores: the report's cohort, or if the gallery is the
-                cohort, the current gallery with the report's k and strength. a and b are assumed not to be in it.
+            normalization: the report's cohort, required for a report on normalised scores.
         Returns:
             (P,) bool, an array for arrays.
         Raises:
@@ -266,11 +265,12 @@ class ThresholdReport(ThresholdFields):
                 Tracks without cameras are compared with the report's FRR within a camera.
             look: number of this check, 1 for the first, 2 for the second, … The n-th check has an error rate of
                 0.05 · 6 / (π n)², so that a series of checks raises a false alarm in at most 5 % of cases.
-            normalization: see `accept_pairs`; None: if the gallery is the report's cohort, use these embeddings.
+            normalization: see `accept_pairs`. It must hold none of these samples and labels.
             rows: N row numbers of the samples, for `doubtful_labels`; None: 0, 1, …
         Raises:
             ValueError: different D; zero rows; no pair with a known relation; labels combined with frames or tracks;
-                cameras missing, or given for a report that counts all genuine pairs; a different normalization.
+                cameras missing, or given for a report that counts all genuine pairs; a different normalization, or a
+                cohort that holds one of these samples or labels.
 
         >>> import torch
         >>> generator = torch.Generator().manual_seed(0)

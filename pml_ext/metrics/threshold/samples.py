@@ -15,10 +15,8 @@ from pml_ext.functional.open_set.best_scores import BestScores, Template
 from pml_ext.functional.pairwise.pair_blocks import Block
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.intervals import class_rate_interval
-from pml_ext.metrics.normalization import CohortNormalization, GalleryCohort, Normalization, offsets_of_pairs
+from pml_ext.metrics.normalization import CohortNormalization
 from pml_ext.metrics.threshold.structures import ErrorRate, NormalizationRecord, Sample
-
-Labels = Tensor | np.ndarray | Sequence[int] | Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -128,23 +126,6 @@ class SampleSource:
         return Sample(self.row(place), label, None if path is None else str(path))
 
 
-def number_classes(labels: Labels, count: int, name: str = "labels") -> tuple[Tensor, tuple[int | str, ...]]:
-    """Returns (count,) int64 ids on the CPU, in the order of the class names, and each id's name. name: for errors."""
-    if isinstance(labels, Tensor):
-        labels = check_labels(labels, count, name)
-        values = labels.cpu().numpy()
-    else:
-        if isinstance(labels, Sequence) and len({type(label) for label in labels}) > 1:
-            raise ValueError(f"{name} must be all integers or all strings; got several types")
-        values = np.asarray(labels)
-    if values.shape != (count,):
-        raise ValueError(f"{name} must have shape ({count},), one label per embedding; got {values.shape}")
-    if values.dtype.kind not in "iuU":
-        raise ValueError(f"{name} must be integers (class ids) or strings; got {values.dtype}")
-    names, ids = np.unique(values, return_inverse=True)
-    return torch.from_numpy(ids.astype(np.int64)), tuple(names.tolist())
-
-
 def pooled_rate(errors: Tensor, pairs: Tensor, *, is_shared: bool) -> ErrorRate:
     """Returns the pooled rate of (T,) errors and pairs per class; is_shared: each pair counts for two classes."""
     share = 2 if is_shared else 1
@@ -178,19 +159,10 @@ def require_embeddings(rows: Tensor, name: str, dim: int) -> None:
     check_directions(rows, name)
 
 
-def describe_cohort(normalize: Normalization | None, samples: int) -> NormalizationRecord | None:
-    """Returns the normalisation record of a report; samples: size of the set, which may be its own cohort."""
-    if normalize is None:
-        return None
-    if isinstance(normalize, GalleryCohort):
-        return NormalizationRecord("gallery", normalize.k, normalize.strength, samples)
-    return NormalizationRecord(
-        "samples",
-        normalize.k,
-        normalize.strength,
-        len(normalize.cohort),
-        normalize.sha256,
-    )
+def describe_cohort(normalize: CohortNormalization) -> NormalizationRecord:
+    """Returns the normalisation record of a report."""
+    samples = len(normalize.cohort)
+    return NormalizationRecord(normalize.k, normalize.strength, samples, normalize.identities, normalize.sha256)
 
 
 def require_cohort(expected: NormalizationRecord | None, given: CohortNormalization | None) -> None:
@@ -200,27 +172,14 @@ def require_cohort(expected: NormalizationRecord | None, given: CohortNormalizat
             raise ValueError("the threshold is for cosines. Leave normalization out")
         return
     numbers = f"k = {expected.k} and strength = {expected.strength:g}"
-    wanted = f"fitted to the gallery with {numbers}"
-    if expected.cohort == "samples":
-        wanted = f"that of the report, with {numbers} and the cohort {str(expected.sha256)[:12]}…"
+    wanted = f"that of the report, with {numbers} and the cohort {expected.sha256[:12]}…"
     if given is None:
         raise ValueError(f"the threshold is for normalised scores. Pass normalization, {wanted}")
-    differs = (given.k, given.strength) != (expected.k, expected.strength)
-    if differs or (expected.cohort == "samples" and given.sha256 != expected.sha256):
+    if (given.k, given.strength, given.sha256) != (expected.k, expected.strength, expected.sha256):
         raise ValueError(
             f"normalization must be {wanted}; got k = {given.k}, strength = {given.strength:g} and the cohort "
             f"{given.sha256[:12]}…"
         )
-
-
-def offsets_for(
-    expected: NormalizationRecord | None, given: CohortNormalization | None, embeddings: Tensor
-) -> Tensor | None:
-    """Returns the offsets of new samples for a report's scores; a gallery is its own cohort unless one is given."""
-    if expected is not None and expected.cohort == "gallery" and given is None:
-        return offsets_of_pairs(GalleryCohort(expected.k, expected.strength), embeddings)
-    require_cohort(expected, given)
-    return offsets_of_pairs(given, embeddings)
 
 
 def pair_scores(a: Tensor, b: Tensor, normalization: CohortNormalization | None) -> Tensor:
@@ -228,5 +187,4 @@ def pair_scores(a: Tensor, b: Tensor, normalization: CohortNormalization | None)
     cosines = (a * b).sum(dim=1)
     if normalization is None:
         return cosines
-    half = 0.5 * normalization.strength
-    return cosines - half * (normalization.offsets(a) + normalization.offsets(b)).to(torch.float64)
+    return cosines - (normalization.corrections(a) + normalization.corrections(b)).to(torch.float64)

@@ -126,13 +126,13 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class NormalizationRecord:
-    """The cohort that normalised the scores: the gallery itself ("gallery"), or samples with a SHA-256."""
+    """The cohort that normalised the scores. identities: None for a cohort without labels."""
 
-    cohort: Literal["gallery", "samples"]
     k: CountAbove0
     strength: Annotated[float, Meta(ge=0, le=2)]
     samples: CountAbove0
-    sha256: Sha256 | None = None
+    identities: CountAbove0 | None
+    sha256: Sha256
 
 
 @dataclass(frozen=True)

@@ -71,8 +71,8 @@ _TEST: dict[str, Any] = {
     "EVALUATOR": "",  # ours: a registered evaluator that replaces METRICS, or a calculator in addition to them
     "IMS_PER_BATCH": 64, "METRIC": "cosine", "ROC": {"ENABLED": False}, "FLIP": {"ENABLED": False},
     "AQE": {"ENABLED": False, "ALPHA": 3.0, "QE_TIME": 1, "QE_K": 5},
-    # ours: also evaluate ranking and decisions by normalised scores; the gallery is the cohort
-    "NORMALIZE": {"ENABLED": False, "COHORT": "gallery", "K": 20, "STRENGTH": 1.0},
+    # ours: also rank by CSLS: similar neighbours in the gallery lower an image's rank; K: how many of them count
+    "CSLS": {"ENABLED": False, "K": 10},
     "RERANK": {"ENABLED": False, "K1": 20, "K2": 6, "LAMBDA": 0.3},
     "PRECISE_BN": {"ENABLED": False, "DATASET": "Market1501", "NUM_ITER": 300},
     # ours: metrics of test sets with queries; "cmc" stands for R@k for each k in RANKS

@@ -15,13 +15,7 @@ from pml_ext._identities import JUNK
 from pml_ext.functional.retrieval.ranking import Ranking
 from pml_ext.functional.verification.roc import ROC, roc_curve
 from pml_ext.functional.verification.templates import pair_cosines
-from pml_ext.metrics import (
-    AccuracyCalculator,
-    GalleryCohort,
-    ReIDEvaluator,
-    VerificationEvaluator,
-    keys,
-)
+from pml_ext.metrics import CSLS, AccuracyCalculator, ReIDEvaluator, VerificationEvaluator, keys
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.verification import roc_of_templates
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TemplateSet, TestSet
@@ -60,10 +54,10 @@ class Evaluation:
         calculator = user_calculator(test)
         self.user_calculator = calculator(include=self.user_metrics, device=_CPU) if calculator else None
         self.by_scores = [name for name in self.columns if keys.follows_scores(name)]
-        self.normalized = None
-        if test.NORMALIZE.ENABLED:
-            normalize = GalleryCohort(test.NORMALIZE.K, test.NORMALIZE.STRENGTH)
-            self.normalized = AccuracyCalculator(include=self.by_scores, normalize=normalize, **options)
+        self.by_rank = [name for name in self.columns if keys.is_ranking(name)]
+        self.csls = None
+        if test.CSLS.ENABLED and self.by_rank:
+            self.csls = AccuracyCalculator(include=self.by_rank, normalize=CSLS(test.CSLS.K), **options)
         self.verification = VerificationEvaluator(tuple(test.VERIFICATION.FARS), test.VERIFICATION.FOLDS)
         expansion = {"k": test.AQE.QE_K, "alpha": test.AQE.ALPHA, "times": test.AQE.QE_TIME}
         rerank = {"k1": test.RERANK.K1, "k2": test.RERANK.K2, "lambda_": test.RERANK.LAMBDA, "definition": "fastreid"}
@@ -121,9 +115,8 @@ class Evaluation:
                 raise ValueError("TEST.AQE and TEST.RERANK need a separate gallery. Set both to False")
             refined = _of_ranking(self.refined.per_query(features[0], *query, features[1], *gallery), self.ranks)
             results |= {name: value for name, value in refined.items() if name in results}
-        if self.normalized is not None:
-            found = measure(self.normalized, self.by_scores)
-            results |= {keys.normalized(name): value for name, value in found.items()}
+        if self.csls is not None:
+            results |= {keys.csls(name): value for name, value in measure(self.csls, self.by_rank).items()}
         if self.user_calculator is not None and is_first:
             results |= self._of_user(self.user_calculator, data, features)
         return results
@@ -174,7 +167,7 @@ def _of_ranking(ranking: Ranking, ranks: Sequence[int]) -> dict[str, float]:
     return {name: float(values[counted].mean()) for name, values in per_query.items()}
 
 
-# Measured: 5 copies of the embeddings with TEST.NORMALIZE and 0.25 GB of blocks, or more if most pairs tie.
+# Measured: 5 copies of the embeddings with TEST.CSLS and 0.25 GB of blocks, or more if most pairs tie.
 _COPIES, _BLOCKS = 6, 2**32
 
 

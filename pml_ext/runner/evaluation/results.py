@@ -16,8 +16,8 @@ CMC = "cmc"
 """Stands for all CMC ranks in a list of metrics."""
 
 
-def _with_normalized(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(each for name in names for each in (name, keys.normalized(name)))
+def _of_all_scores(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(prefix + name for name in names for prefix in ("", *keys.OTHER_SCORES))
 
 
 # Name in metrics.json -> label in the table; cmc_rank_5 is R@5, tar_at_far_1e-3 TAR@1e-3.
@@ -31,8 +31,8 @@ STANDARD_METRICS = (CMC, *(name for name, metric in keys.METRICS.items() if metr
 STANDARD_RANKS = (1, 5, 10)
 """Default metrics, see `named_metrics`."""
 
-LOWER_IS_BETTER = _with_normalized(name for name, metric in keys.METRICS.items() if metric.lower_is_better)
-NO_RATES = _with_normalized(name for name, metric in keys.METRICS.items() if not metric.is_rate)
+LOWER_IS_BETTER = _of_all_scores(name for name, metric in keys.METRICS.items() if metric.lower_is_better)
+NO_RATES = _of_all_scores(name for name, metric in keys.METRICS.items() if not metric.is_rate)
 _NEITHER = tuple(name for name, metric in keys.METRICS.items() if metric.lower_is_better is None)
 _LABELS = (("cmc_rank_", "R@"), ("rank_", "R@"), ("tar_at_far_", "TAR@"), ("tpir_at_fpir_", "TPIR@"))
 _ONLY_IN_FILES = (
@@ -137,7 +137,7 @@ def label_of(name: str) -> str | None:
     plain = keys.plain(name)
     if plain != name:
         label = label_of(plain)
-        return f"{label} norm." if label else None
+        return f"{label} {name.removesuffix(plain).rstrip('_')}" if label else None
     for start, short in _LABELS:
         if name.startswith(start):
             return short + name.removeprefix(start)
@@ -150,18 +150,19 @@ def _is_of_user(name: str) -> bool:
     return name not in keys.METRICS and not name.startswith(known)
 
 
-def _of_both_scores(rows: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, dict[str, float]]]:
-    """Move metrics of normalised scores to a row below that of cosines."""
+def _row_per_score(rows: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, dict[str, float]]]:
+    """Move metrics of other scores to rows below that of cosines."""
     for name, values in rows.items():
-        normalized = {keys.plain(key): value for key, value in values.items() if keys.plain(key) != key}
         yield name, {key: value for key, value in values.items() if keys.plain(key) == key}
-        if normalized:
-            yield f"{name}, normalised scores".removeprefix(", "), normalized
+        for prefix, scores in keys.OTHER_SCORES.items():
+            by_scores = {key.removeprefix(prefix): value for key, value in values.items() if key.startswith(prefix)}
+            if by_scores:
+                yield f"{name}, {scores}".removeprefix(", "), by_scores
 
 
 def text_table(corner: str, rows: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Returns the lines of a terminal table of metrics by row."""
-    shown = dict(_of_both_scores(rows))
+    shown = dict(_row_per_score(rows))
     labels = labels_of(next(iter(shown.values())))
     table = [[corner, *(heading(*item) for item in labels.items())]]
     for name, values in shown.items():

@@ -4,14 +4,6 @@ from pml_ext.runner.config.rules import Rule, at_least_one, fits, must, not_nega
 
 TEST_RULES: list[Rule] = [
     one_of("METRIC", ("cosine",), not_built={"euclidean": "unnormalised features are not supported; set cosine"}),
-    one_of(
-        "NORMALIZE.COHORT",
-        ("gallery",),
-        not_built={
-            "train": "a cohort of training samples lowered TAR on two of four sets although validation favoured "
-            "it; set gallery, or embed the cohort and use pml-ext evaluate --normalize cohort.npz"
-        },
-    ),
     at_least_one("IMS_PER_BATCH PRECISE_BN.NUM_ITER AQE.QE_K AQE.QE_TIME RERANK.K1 RERANK.K2"),
     not_negative("AQE.ALPHA EVAL_PERIOD EVAL_STEPS PATIENCE"),
     must("RERANK.LAMBDA", "must be in [0, 1]", lambda value: 0 <= value <= 1),

@@ -4,6 +4,7 @@ import json
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -102,13 +103,39 @@ def test_every_report_fits_the_schema_and_a_damaged_one_does_not(of_each_kind):
         assert list(validator.iter_errors(content))
 
 
-@pytest.mark.parametrize("name", ["plain", "normalised"])
-def test_numpy_decides_as_accept_does(name, of_each_kind):
-    file, (a, b) = of_each_kind / f"{name}.json", torch.triu_indices(400, 400, 1)
-    x, cohort = embeddings(0), embeddings(1) if name == "normalised" else None
-    fitted = None if cohort is None else CohortNormalization.fit(cohort, 20, 0.9)
-    expected = ThresholdReport.load(file).accept_pairs(x[a], x[b], normalization=fitted)
-    numpy_cohort = None if cohort is None else cohort.numpy()
-    found = example("decide_with_numpy").decide(str(file), x[a].numpy(), x[b].numpy(), numpy_cohort)
+@pytest.mark.parametrize(
+    ("name", "labels"), [("plain", None), ("normalised", None), ("normalised", [f"other {i}" for i in MANY.tolist()])]
+)
+def test_numpy_decides_as_accept_does(name, labels, tmp_path):
+    x, (a, b), fitted, cohort_file = embeddings(0), torch.triu_indices(400, 400, 1), None, None
+    if name == "normalised":
+        fitted, cohort_file = CohortNormalization.fit(embeddings(1), 20, 0.9, labels=labels), tmp_path / "cohort.npz"
+        fitted.save(cohort_file)
+    report = ThresholdReport.from_embeddings(x, MANY, far=0.01, normalize=fitted)
+    report.save(tmp_path / "threshold.json")
+    expected = report.accept_pairs(x[a], x[b], normalization=fitted)
+    arguments = (tmp_path / "threshold.json", x[a].numpy(), x[b].numpy(), cohort_file)
+    found = example("decide_with_numpy").decide(*arguments)
     assert found.tolist() == expected.tolist() and 0 < int(found.sum()) < len(found)
     assert "torch" not in (EXAMPLES / "decide_with_numpy.py").read_text(encoding="utf-8").split('"""')[2]
+
+
+def test_numpy_refuses_a_missing_another_and_a_modified_cohort(of_each_kind, tmp_path):
+    decide, rows = example("decide_with_numpy").decide, embeddings(0)[:2].numpy()
+    own, path = CohortNormalization.fit(embeddings(1), 20, 0.9), tmp_path / "cohort.npz"
+    own.save(path)
+    assert len(decide(of_each_kind / "normalised.json", rows, rows, path)) == 2
+    for name, given in (("normalised", None), ("plain", path)):
+        with pytest.raises(ValueError, match="cohort_file must be given for a report on normalised scores, and for no"):
+            decide(of_each_kind / f"{name}.json", rows, rows, given)
+    with pytest.raises(FileNotFoundError):
+        decide(of_each_kind / "normalised.json", rows, rows, tmp_path / "none.npz")
+    with np.load(path) as file:
+        arrays = dict(file)
+    arrays["cohort"][0] = arrays["cohort"][1]
+    np.savez(tmp_path / "edited.npz", **arrays)
+    CohortNormalization.fit(embeddings(2), 20, 0.9).save(tmp_path / "another.npz")
+    CohortNormalization.fit(embeddings(1), 20, 0.9, labels=MANY).save(tmp_path / "labelled.npz")
+    for name in ("edited", "another", "labelled"):
+        with pytest.raises(ValueError, match="is not the report's cohort, or was modified: its SHA-256 must be"):
+            decide(of_each_kind / "normalised.json", rows, rows, tmp_path / f"{name}.npz")

@@ -193,4 +193,4 @@ def test_collapsed_embeddings_are_named(options):
     with pytest.raises(ValueError, match=r"all 60 embeddings are \(nearly\) equal, so no threshold separates them"):
         ThresholdReport.from_embeddings(x, torch.arange(60) // 3, **options)
     with pytest.raises(ValueError, match=r"all 60 embeddings are \(nearly\) equal"):
-        CohortNormalization.tune(None, x, torch.arange(60) // 3, far=0.01)
+        CohortNormalization.tune(torch.randn(60, 8), x, torch.arange(60) // 3, ks=(5,), far=0.01)

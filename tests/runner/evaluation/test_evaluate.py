@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from pml_ext.cli import main
 from pml_ext.functional import opis
-from pml_ext.metrics import AccuracyCalculator, GalleryCohort, ReIDEvaluator, VerificationEvaluator
+from pml_ext.metrics import CSLS, AccuracyCalculator, ReIDEvaluator, VerificationEvaluator
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet
@@ -131,7 +131,7 @@ def test_pairs_of_images_are_verified_in_folds():
     [
         ("RERANK.K1", 84, 2, "k1 must be from 1 to 83, fewer than queries and gallery items; got 84"),
         ("AQE.QE_K", 85, 2, "k must be from 1 to the 84 queries and gallery items; got 85"),
-        ("NORMALIZE.K", 60, 2, "k must be from 1 to 55, the cohort size; got 60"),
+        ("CSLS.K", 60, 2, "k must be from 1 to 54, the cohort size minus the own sample; got 60"),
         ("AQE.QE_K", 5, 1, "TEST.AQE and TEST.RERANK need a separate gallery. Set both to False"),
     ],
 )
@@ -190,22 +190,22 @@ OUTPUT_DIR: {tmp_path}/logs
     assert (tmp_path / "logs" / "checkpoints" / "best.ckpt").is_file()
 
 
-def test_normalised_scores_are_measured_beside_cosines():
+def test_csls_is_measured_beside_cosines():
     data, features = open_set()
     plain = Evaluation(config().TEST)(data, features)
-    options = (("TEST.NORMALIZE.ENABLED", True), ("TEST.NORMALIZE.K", 5), ("TEST.NORMALIZE.STRENGTH", 0.5))
-    both = Evaluation(config(*options).TEST)(data, features)
+    both = Evaluation(config(("TEST.CSLS.ENABLED", True), ("TEST.CSLS.K", 5)).TEST)(data, features)
     assert {name: both[name] for name in plain} == pytest.approx(plain, nan_ok=True)
     query_ids, query_cameras, gallery_ids, gallery_cameras = of(data)
-    names = ("opis", "precision_at_1", "reid_mean_average_precision")
-    expected = AccuracyCalculator(include=names, normalize=GalleryCohort(5, 0.5)).get_accuracy(
+    names = ("precision_at_1", "reid_mean_average_precision")
+    expected = AccuracyCalculator(include=names, normalize=CSLS(5)).get_accuracy(
         features[0], query_ids, features[1], gallery_ids, query_cameras=query_cameras, reference_cameras=gallery_cameras
     )
-    assert {name: both[f"normalized_{name}"] for name in names} == pytest.approx(expected)
-    assert "normalized_NMI" not in both and both["normalized_opis"] != both["opis"]
+    assert {name: both[f"csls_{name}"] for name in names} == pytest.approx(expected)
+    assert "csls_opis" not in both and "csls_NMI" not in both
     lines = results_table({"people": both}, {"metrics": Path("metrics.json")}).splitlines()
-    assert lines[2].startswith("people ") and lines[3].startswith("people, normalised scores ")
-    assert label_of("normalized_cmc_rank_5") == "R@5 norm." and "normalized_opis" in LOWER_IS_BETTER
+    assert lines[2].startswith("people ") and lines[3].startswith("people, CSLS ")
+    assert label_of("csls_cmc_rank_5") == "R@5 csls" and label_of("normalized_opis") == "OPIS normalized"
+    assert "normalized_opis" in LOWER_IS_BETTER
 
 
 GPU = torch.device("cuda", 0)

@@ -1,0 +1,116 @@
+"""The option --cohort: scores normalised by a cohort of other identities than those that a command measures."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pml_ext._errors import UserError
+from pml_ext.metrics import CohortNormalization, ThresholdReport, cohort_mask
+from pml_ext.metrics.cohort_tuning import FEWEST_IDENTITIES, tune_normalization
+from pml_ext.search.cohorts import is_saved_cohort, load_cohort
+from pml_ext.search.readers import EmbeddingSet, read_embeddings
+
+FILE = "cohort.npz"
+"""Name of the cohort's file next to a threshold report."""
+_SHOWN = 5
+
+
+def take_cohort(
+    given: str, sets: Sequence[EmbeddingSet], checkpoint: str | None
+) -> tuple[CohortNormalization, list[np.ndarray], str]:
+    """Returns the cohort that --cohort names, the rows of each set that are measured, and a line about the cohort.
+
+    A saved cohort has k and strength; others get the defaults of `CohortNormalization`.
+
+    Raises UserError for fewer than FEWEST_IDENTITIES identities.
+    """
+    share = _as_share(given)
+    rows = [np.arange(data.rows) for data in sets]
+    if share is not None:
+        normalization, rows, line = _set_aside(share, sets)
+    elif is_saved_cohort(given):
+        normalization, line = load_cohort(given, checkpoint), f"cohort: {given}"
+    else:
+        file = read_embeddings(given, need_labels=False)
+        file = file.take(np.flatnonzero(~file.is_junk))
+        labels = file.labels if file.has_labels else None
+        normalization = CohortNormalization.fit(file.embeddings, k=min(10, file.rows), labels=labels)
+        line = f"cohort: {given}, {file.rows:,} samples"
+    identities, kind = normalization.identities, "identities"
+    if identities is None:
+        identities, kind = len(normalization.cohort), "samples"
+        line += "; it has no labels: make sure that none of its identities is measured"
+    if identities < FEWEST_IDENTITIES:
+        raise UserError(
+            f"--cohort {given}: a cohort needs at least {FEWEST_IDENTITIES} identities; got {identities} {kind}. With "
+            "few, normalised scores were worse than plain cosines. Give more identities, or leave --cohort out"
+        )
+    return normalization, rows, line
+
+
+def _as_share(given: str) -> float | None:
+    """Returns the value as a number; None for a file. UserError for a number outside (0, 1)."""
+    try:
+        share = float(given)
+    except ValueError:
+        return None
+    if not 0 < share < 1:
+        raise UserError(f"--cohort must be a file, or a share of the identities between 0 and 1; got {given}")
+    return share
+
+
+def _set_aside(share: float, sets: Sequence[EmbeddingSet]) -> tuple[CohortNormalization, list[np.ndarray], str]:
+    labels = [data.labels.astype(str) for data in sets]
+    names = np.concatenate([values[~data.is_junk] for values, data in zip(labels, sets, strict=True)])
+    chosen = np.unique(names[cohort_mask(names, share).numpy()])
+    aside = [np.isin(values, chosen) for values in labels]
+    vectors = [data.embeddings[torch.from_numpy(mask)] for data, mask in zip(sets, aside, strict=True)]
+    cohort_labels = np.concatenate([values[mask] for values, mask in zip(labels, aside, strict=True)])
+    k = max(1, min(10, len(cohort_labels)))
+    normalization = CohortNormalization.fit(torch.cat(vectors), k, labels=cohort_labels)
+    line = (
+        f"cohort: {len(chosen):,} of {len(np.unique(names)):,} identities ({len(cohort_labels):,} of {len(names):,} "
+        "samples), set aside by name and not measured"
+    )
+    return normalization, [np.flatnonzero(~mask) for mask in aside], line
+
+
+def compare_with_cosines(normalization: CohortNormalization, data: EmbeddingSet, far: float | None) -> str:
+    """Returns the change from cosines to normalised scores, measured on identities outside the cohort."""
+    options: dict[str, Any] = {"ks": (normalization.k,), "strengths": (normalization.strength,)}
+    options |= {"far": 1e-3 if far is None else far, "far_range": (1e-2, 1e-1)}
+    try:
+        return tune_normalization(normalization, data.embeddings, data.labels, **options).summary()
+    except ValueError as error:
+        return f"normalised scores were not compared with plain cosines: {error}"
+
+
+def cohort_of_report(
+    report: ThresholdReport, path: str | Path, given: str | None, checkpoint: str | None
+) -> CohortNormalization | None:
+    """Returns the cohort of a report: the file given, or the one next to the report; None for plain cosines."""
+    if given is not None:
+        return load_cohort(given, checkpoint)
+    if report.normalization is None:
+        return None
+    beside = Path(path).parent / FILE
+    if not beside.is_file():
+        raise UserError(f"{path} is of normalised scores: give --cohort its cohort.npz; there is none next to it")
+    return load_cohort(beside, checkpoint)
+
+
+def rows_outside(cohort: CohortNormalization, data: EmbeddingSet, name: str) -> tuple[np.ndarray, list[str]]:
+    """Returns the rows whose identity is not in the cohort, and lines about the others; UserError if none is left."""
+    labels = data.labels.astype(str)
+    inside = np.zeros(data.rows, dtype=bool) if cohort.labels is None else np.isin(labels, cohort.labels)
+    if inside.all():
+        raise UserError(f"{name} has no identity outside the cohort. Those inside must not be measured")
+    lines = []
+    if inside.any():
+        names = np.unique(labels[inside]).tolist()
+        shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+        lines.append(f"left out: {inside.sum():,} samples of {len(names):,} identities that are in the cohort: {shown}")
+    return np.flatnonzero(~inside), lines
