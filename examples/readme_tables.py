@@ -39,8 +39,7 @@ def first_run() -> str:
 def which_loss() -> str:
     """The loss for each case, with what was measured."""
     measured = json.loads((HERE / "evidence" / "results" / "guide.json").read_text(encoding="utf-8"))
-    losses, gains, normalised = measured["losses"], measured["gains"], measured["normalised"]
-    lower = sorted(-change for change in normalised["opis"].values())
+    losses, gains = measured["losses"], measured["gains"]
     with_tcm = sorted(opis(losses[name]) for name in CLASSIFIERS)
     start = losses["ms"]
     rows = [
@@ -48,11 +47,6 @@ def which_loss() -> str:
             "no loss yet",
             "PML's `MultiSimilarityLoss` with its miner",
             f"OPIS {opis(start):.1f} × 10⁻³; {accuracy(start)}",
-        ],
-        [
-            "any loss, and one threshold for all classes",
-            "`CohortNormalization`",
-            f"OPIS {lower[0]:.0f} to {lower[-1]:.0f} % lower",
         ],
         [
             "a classification loss",
@@ -70,9 +64,7 @@ def which_loss() -> str:
     about = (
         "Means over five image sets, for linear layers on frozen features. PML's `TripletMarginLoss()` has "
         f"OPIS {opis(triplet):.1f} × 10⁻³ but only {accuracy(triplet)}. Classification losses have a higher OPIS and a "
-        "lower mAP@R even with TCM. At a FAR of 0.1 %, normalised scores accept more genuine pairs in "
-        f"{normalised['tar_higher']} of {normalised['combinations']} combinations of loss and image set, "
-        f"fewer in {normalised['tar_lower'] or 'none'}."
+        "lower mAP@R even with TCM."
     )
     return f"{table(['you have', 'use', 'measured'], rows)}\n{about}\n"
 

@@ -100,6 +100,15 @@ def test_the_page_is_written_from_stored_runs(tmp_path):
     assert "trained twice" not in page
 
 
+def test_a_seed_that_was_trained_twice_has_the_mean_of_both_runs(tmp_path):
+    values = np.random.default_rng(0).random((3, 3, 20))
+    _store_tests(tmp_path / "whole", "glyphs", {"triplet": values, "triplet_tcm": 0.8 * values})
+    _store_tests(tmp_path / "whole" / "repeats", "glyphs", {"triplet_tcm": 0.6 * values})
+    page = _page(tmp_path)
+    assert "|glyphs|triplet|triplet_tcm|OPIS|-30.0 % [-30.0, -30.0]|" in page
+    assert "- `triplet_tcm` were trained twice with the same seeds" in page
+
+
 def test_configs_have_the_validated_settings():
     from store import Store
     from whole import RESULTS, best_point, config_of, trials

@@ -2,14 +2,13 @@
 
 import csv
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
 from claims import AVERAGES, Comparison
-from normalization_tables import summary
 from statistics_of_pairs import HOLDS, REVERSED, Difference, Spread, sum_of
 from tested import Judged, Tested, Verdicts
 
@@ -42,9 +41,6 @@ PAGE = """# Which loss
 |---|---|---|
 |no loss yet|PML's `MultiSimilarityLoss` with `MultiSimilarityMiner`, or `TripletMarginLoss()`|OPIS {opis[ms]} and \
 {opis[triplet@0.05]}, mAP@R {accuracy[ms]} and {accuracy[triplet@0.05]}|
-|any loss, one threshold|[`CohortNormalization`](../NORMALISED_SCORES.md) by the unlabelled gallery|OPIS {lower[0]} to \
-{lower[1]} % lower; TAR at FAR 0.1 % {tar[0]} to {tar[1]} points higher (decided in {normalised[tar_higher]} of \
-{normalised[combinations]} combinations of loss and set, lower in {none_lower})|
 |ArcFace, ProxyNCA or normalised softmax|`TCMRegularizer(loss)`|OPIS {gain[TCM]} %, yet {with_tcm[0]} to \
 {with_tcm[1]}: above the first row|
 |an identity loss, no margin tuned|`CITLoss(gamma=1)` beside it|alone {gain[CIT]} points of mAP@R against \
@@ -66,8 +62,8 @@ budget and five seeds. Neighbours often differ by less than their intervals.
 [OPIS](../OPIS.md) is the variance of the classes' utility at one threshold: 2 × 10⁻³ is a spread of \
 about ±4.5 points. Rejecting every pair lowers it, too, so read it with mAP@R.
 
-- **Normalised scores.** Use the gallery as cohort. A growing gallery shifts the scores: [check the \
-threshold](../CHECK_A_THRESHOLD.md).
+- **Normalised scores.** The gains stated here earlier were wrong and are being measured again \
+([why](../NORMALISED_SCORES.md)).
 - **TCM.** On [whole networks](WHOLE_NETWORKS.md) it lowered OPIS in some cases and raised it in others.
 - **CIT.** Do not use it alone: whole networks lost {cit_loss:.0f} points of R@1 against a triplet loss.
 
@@ -110,8 +106,7 @@ def write_guide(folder: Path, verdicts: Verdicts, sets: Sequence[str]) -> None:
             found = [judged.verdict for of_set in by_set for judged in of_set]
             counts[name] = [found.count(HOLDS), found.count(REVERSED), len(found)]
     losses = _over_sets(verdicts.results, sets)
-    normalised = summary(verdicts.results, sets)
-    numbers = {"losses": losses, "gains": gains, "counts": counts, "normalised": normalised}
+    numbers = {"losses": losses, "gains": gains, "counts": counts}
     write_atomically(folder / "results" / "guide.json", json.dumps(numbers, indent=1) + "\n")
     (folder / "figures").mkdir(exist_ok=True)
     draw_losses(losses, folder / "figures" / FIGURE)
@@ -131,16 +126,21 @@ def _over_sets(results: Tested, sets: Sequence[str]) -> dict[str, dict[str, floa
 
 
 def _page(numbers: Mapping[str, Any], sets: Sequence[str]) -> str:
-    losses, normalised = numbers["losses"], numbers["normalised"]
+    losses = numbers["losses"]
     opis = {name: f"{1000 * means['opis']:.1f}" for name, means in losses.items()}
     accuracy = {name: f"{100 * means['map_at_r']:.1f} %" for name, means in losses.items()}
     gain = {name: f"{values[0]:+.1f}" for name, values in numbers["gains"].items()}
-    lower = _ends(-change for change in normalised["opis"].values())
     with_tcm = sorted((opis[name] for name in losses if "+ tcm" in name), key=float)
-    values = {"opis": opis, "accuracy": accuracy, "gain": gain, "lower": lower, "with_tcm": (with_tcm[0], with_tcm[-1])}
-    values |= {"counts": numbers["counts"], "normalised": normalised, "sets": ", ".join(sets), "figure": FIGURE}
-    values["cit_loss"] = _points_that_cit_loses()
-    return PAGE.format(tar=_ends(normalised["tar"].values()), none_lower=normalised["tar_lower"] or "none", **values)
+    return PAGE.format(
+        opis=opis,
+        accuracy=accuracy,
+        gain=gain,
+        with_tcm=(with_tcm[0], with_tcm[-1]),
+        counts=numbers["counts"],
+        sets=", ".join(sets),
+        figure=FIGURE,
+        cit_loss=_points_that_cit_loses(),
+    )
 
 
 def _points_that_cit_loses() -> float:
@@ -149,12 +149,6 @@ def _points_that_cit_loses() -> float:
         rows = list(csv.DictReader(file))
     wanted = {"study": "whole networks", "method": "cit", "base": "triplet", "measure": "r1"}
     return -float(np.mean([float(row["value"]) for row in rows if wanted.items() <= row.items()]))
-
-
-def _ends(values: Iterable[float]) -> tuple[str, str]:
-    """The smallest and the largest, as whole numbers."""
-    ascending = sorted(values)
-    return f"{ascending[0]:.0f}", f"{ascending[-1]:.0f}"
 
 
 def draw_losses(losses: Mapping[str, Mapping[str, float]], path: Path) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 from claims import AVERAGES, CLAIMS, Claim
 from guide import write_guide
 from methods import HEADLINES, METHODS, SPLITS, TRIALS
-from normalization_tables import normalization_rows
 from rows import Row, means, of_difference, write_rows
 from statistics_of_pairs import HEADINGS, HOLDS, OPEN, REVERSED
 from store import Store, split_of
@@ -79,7 +78,7 @@ def write_report(folder: Path, store: Store, sets: Sequence[str]) -> None:
     sets = [name for name in sets if name in results.sets]
     verdicts = Verdicts(results, sets)
     comparisons = [*_of_claims(verdicts, sets), *_of_averages(verdicts, sets)]
-    write_rows(folder / "results" / "comparisons.csv", [*comparisons, *normalization_rows(results, sets)])
+    write_rows(folder / "results" / "comparisons.csv", comparisons)
     write_rows(folder / "results" / "methods.csv", _methods(folder / "results", results, sets))
     write_rows(folder / "results" / "tunings.csv", _tunings(results, sets))
     write_atomically(folder / "EVIDENCE.md", _page(verdicts, sets))

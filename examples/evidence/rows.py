@@ -13,8 +13,8 @@ from statistics_of_pairs import Difference
 
 from pml_ext._files import write_atomically
 
-SCALES = {"r1": 100, "map_at_r": 100, "tar": 100, "opis": 1000}
-UNITS = {"r1": "%", "map_at_r": "%", "tar": "%", "opis": "x1000"}
+SCALES = {"r1": 100, "map_at_r": 100, "opis": 1000}
+UNITS = {"r1": "%", "map_at_r": "%", "opis": "x1000"}
 
 
 class Row(NamedTuple):

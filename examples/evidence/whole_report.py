@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from normalization_tables import WORST, read_whole, whole_rows
 from rows import Row, means, of_difference, write_rows
-from statistics_of_pairs import HEADINGS, OPEN, verdict
-from store import Store
+from statistics_of_pairs import HEADINGS, MEASURES, OPEN, verdict
+from store import Store, run_of
 from tested import Result, Tested
 from whole_grid import ADDED, COMPARISONS, METHODS, SETS
 
@@ -16,7 +15,7 @@ from pml_ext._files import write_atomically
 
 PAGE = """# Do the results carry over to whole networks?
 
-Partly. Normalised scores help here, too; what TCM does to OPIS depends on loss and set.
+Partly: what TCM does to OPIS depends on loss and set.
 
 The trainer trained small convolutional networks from scratch with its own configs, on images of 16 × 16 pixels. Each \
 method had {trials} short trials on validation classes (30 % of the training classes), judged by mAP@R; its best \
@@ -33,7 +32,7 @@ Differences from the base, with 95 % intervals by Student's t over seeds and tes
 all of them. In `triplet_tcm` and `smoothap_tcm` TCM's margins and the learning \
 rate were tuned; in `…_added` the base keeps its own best settings.
 
-{normalised}## How far to trust it
+## How far to trust it
 
 - Intervals contain neither the spread of tuning (each method was tuned once) nor a correction for their number.
 - Trials of about 90 steps favour losses that learn fast: `discriminative` had hardly started on Glyphs.
@@ -43,18 +42,8 @@ rate were tuned; in `…_added` the base keeps its own best settings.
 ## Rerun
 
 ```sh
-python examples/evidence/whole.py                  # trains, and writes this page
-python examples/evidence/whole_normalization.py    # trains again for normalised scores
+python examples/evidence/whole.py    # trains, and writes this page
 ```
-"""
-NORMALISED = """## Normalised scores
-
-With the unlabelled test images as cohort (`CohortNormalization`), in {combinations} combinations of loss and set:
-
-- OPIS changes by {opis}.
-- TAR at FAR 0.1 % changes by {tar}.
-- The highest FAR of a class at a pooled FAR of 1 % is lower in {better} of {combinations}.
-
 """
 REPEATS = """\
 - {methods} were trained twice with the same seeds, before and after the identity sampler was rewritten. Runs changed \
@@ -63,24 +52,37 @@ by up to {r1:.1f} points of R@1 and {opis:.0f} % of OPIS; a seed's value is the 
 
 
 class Networks(Tested):
-    """The tests; where whole_normalization.py trained again, a seed's value is the mean of both runs."""
+    """The tests; if they were trained a second time, a seed's value is the mean of both runs.
+
+    second: the second runs by set and method, from the folder `repeats`.
+    """
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self.second = {(name, method): found for name in SETS for method, found in read_whole(self, name).items()}
+        self.repeats = Store(store.folder / "repeats")
+        self.second: dict[tuple[str, str], list[Result]] = {}
+        for which, runs in self.tests.items():
+            again = [found for run in runs if (found := self.repeats.get(run_of(run))) is not None]
+            if again:
+                self.second[which] = again
 
     def values(self, set_name: str, method: str, metric: str) -> np.ndarray:
         first = super().values(set_name, method, metric)
         if (set_name, method) not in self.second:
             return first
-        mean: np.ndarray = (first + self.second[set_name, method].values(metric)) / 2
+        mean: np.ndarray = (first + self.repeated_values(set_name, method, metric)) / 2
         return mean
+
+    def repeated_values(self, set_name: str, method: str, metric: str) -> np.ndarray:
+        """Of the second runs, by seed."""
+        return np.array([result["metrics"][metric] for result in self.second[set_name, method]])
 
     def by_class(self, results: list[Result], metric: str) -> np.ndarray:
         first, which = super().by_class(results, metric), (results[0]["set"], results[0]["method"])
         if which not in self.second:
             return first
-        mean: np.ndarray = (first + self.second[which].plain(metric)) / 2
+        again = [self.repeats.by_class(result["key"], result["set"]) for result in self.second[which]]
+        mean: np.ndarray = (first + np.stack(again)[:, MEASURES[metric]]) / 2
         return mean
 
 
@@ -89,10 +91,9 @@ def write_report(folder: Path, store: Store) -> None:
     results = Networks(store)
     sets = [name for name in SETS if name in results.sets]
     compared = [row for name in sets for row in _comparisons(name, results)]
-    normalised = [*whole_rows(results, sets)]
     methods = [row for name in sets for row in _methods(name, results)]
     (folder / "results").mkdir(exist_ok=True)
-    write_rows(folder / "results" / "whole_networks.csv", [*compared, *normalised, *methods])
+    write_rows(folder / "results" / "whole_networks.csv", [*compared, *methods])
     decided = [row for row in compared if row.verdict != OPEN]
     lines = [f"|{row.set}|{row.base}|{row.method}|{HEADINGS[row.measure]}|{shown(row)}|\n" for row in decided]
     page = PAGE.format(
@@ -100,7 +101,6 @@ def write_report(folder: Path, store: Store) -> None:
         differences="".join(lines),
         undecided=len(compared) - len(decided),
         compared=len(compared),
-        normalised=_normalised(normalised),
         repeats=_repeats(results),
     )
     write_atomically(folder / "WHOLE_NETWORKS.md", page)
@@ -110,26 +110,14 @@ def shown(row: Row) -> str:
     return f"{row.value:+.1f} {row.unit} [{row.low:+.1f}, {row.high:+.1f}]"
 
 
-def _normalised(rows: list[Row]) -> str:
-    if not rows:
-        return ""
-    ranges = {}
-    for measure in ("opis", "tar"):
-        changes = sorted(row.value for row in rows if row.measure == measure)
-        unit = next(row.unit for row in rows if row.measure == measure)
-        ranges[measure] = f"{changes[0]:+.0f} to {changes[-1]:+.0f} {unit}"
-    far = [row for row in rows if row.measure == WORST]
-    return NORMALISED.format(combinations=len(far), better=sum(row.value < row.base_value for row in far), **ranges)
-
-
 def _repeats(results: Networks) -> str:
     """How far repeated runs are apart."""
     if not results.second:
         return ""
     r1, opis = [], []
-    for which, second in results.second.items():
-        r1 += [*np.abs(second.values("r1") - Tested.values(results, *which, "r1"))]
-        opis += [*np.abs(second.values("opis") / Tested.values(results, *which, "opis") - 1)]
+    for which in results.second:
+        r1 += [*np.abs(results.repeated_values(*which, "r1") - Tested.values(results, *which, "r1"))]
+        opis += [*np.abs(results.repeated_values(*which, "opis") / Tested.values(results, *which, "opis") - 1)]
     methods = dict.fromkeys(f"`{method}`" for _, method in results.second)
     return REPEATS.format(methods=", ".join(methods), r1=100 * max(r1), opis=100 * max(opis))
 
