@@ -10,12 +10,12 @@ import torch
 from pml_ext._errors import UserError
 from pml_ext.metrics import CohortNormalization, ThresholdReport, cohort_mask
 from pml_ext.metrics.cohort_tuning import FEWEST_IDENTITIES, tune_normalization
+from pml_ext.metrics.normalization import first_five
 from pml_ext.search.cohorts import is_saved_cohort, load_cohort
 from pml_ext.search.readers import EmbeddingSet, read_embeddings
 
 FILE = "cohort.npz"
 """Name of the cohort's file next to a threshold report."""
-_SHOWN = 5
 
 
 def take_cohort(
@@ -102,15 +102,22 @@ def cohort_of_report(
     return load_cohort(beside, checkpoint)
 
 
-def rows_outside(cohort: CohortNormalization, data: EmbeddingSet, name: str) -> tuple[np.ndarray, list[str]]:
-    """Returns the rows whose identity is not in the cohort, and lines about the others; UserError if none is left."""
-    labels = data.labels.astype(str)
-    inside = np.zeros(data.rows, dtype=bool) if cohort.labels is None else np.isin(labels, cohort.labels)
-    if inside.all():
+def rows_outside(
+    cohort: CohortNormalization, data: EmbeddingSet, name: str, *, has_labels: bool
+) -> tuple[np.ndarray, list[str]]:
+    """Returns the rows of identities and samples that are not in the cohort, and lines about the others.
+
+    UserError if none is left.
+    """
+    labels = data.labels.astype(str) if has_labels else None
+    inside, is_copy = (mask.numpy() for mask in cohort.overlap(data.embeddings, labels))
+    if (inside | is_copy).all():
         raise UserError(f"{name} has no identity outside the cohort. Those inside must not be measured")
     lines = []
-    if inside.any():
+    if labels is not None and inside.any():
         names = np.unique(labels[inside]).tolist()
-        shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
-        lines.append(f"left out: {inside.sum():,} samples of {len(names):,} identities that are in the cohort: {shown}")
-    return np.flatnonzero(~inside), lines
+        count = f"{inside.sum():,} samples of {len(names):,} identities"
+        lines.append(f"left out: {count} that are in the cohort: {first_five(names)}")
+    if others := np.flatnonzero(is_copy & ~inside).tolist():
+        lines.append(f"left out: {len(others):,} copies of cohort samples: rows {first_five(others)}")
+    return np.flatnonzero(~inside & ~is_copy), lines

@@ -188,10 +188,10 @@ def _check(options: Namespace) -> int:
         report = ThresholdReport.load(options.report, checkpoint=options.checkpoint)
         cohort = cohort_of_report(report, options.report, options.cohort, options.checkpoint)
         notes = list[str]()
-        if cohort is not None and "labels" in columns:
-            measured, notes = rows_outside(cohort, data.take(rows), options.file)
-            rows = rows[measured]
         data = data.take(rows)
+        if cohort is not None:
+            measured, notes = rows_outside(cohort, data, options.file, has_labels="labels" in columns)
+            data, rows = data.take(measured), rows[measured]
         known: dict[str, Any] = {name: data.also.get(column, data.labels) for name, column in columns.items()}
         if "labels" in known and report.is_across_cameras:
             known["cameras"] = data.cameras

@@ -240,6 +240,22 @@ class CohortNormalization:
         ids = number_classes(labels, len(embeddings))[0]
         return agreement_of(self.cohort, self.k, embeddings, ids)
 
+    def overlap(self, embeddings: Tensor, labels: Labels | None = None) -> tuple[Tensor, Tensor]:
+        """Returns which samples the cohort must not be used for.
+
+        Args:
+            embeddings: (N, D).
+            labels: (N,) their identities; None if unknown.
+        Returns:
+            Two (N,) bool masks on the CPU: samples of an identity of the cohort (none if either side has no labels),
+            and copies of cohort samples.
+        """
+        inside = torch.zeros(len(embeddings), dtype=torch.bool)
+        if labels is not None and self.labels is not None:
+            inside = torch.from_numpy(np.isin(names_of_samples(labels, len(embeddings)), self.labels))
+        closest = cohort_offsets(embeddings.double(), self.cohort.double(), 1)
+        return inside, (closest > 1 - _ROUNDING).cpu()
+
     def require_others(
         self, embeddings: Tensor, labels: Labels | None = None, *, rows: Sequence[int] | None = None
     ) -> None:
@@ -250,20 +266,19 @@ class CohortNormalization:
             labels: (N,) their identities; None, or a cohort without labels: only copies are looked for.
             rows: N row numbers for messages; None: 0, 1, …
         """
-        if labels is not None and self.labels is not None:
-            judged = names_of_samples(labels, len(embeddings))
-            if common := sorted({*judged.tolist()} & {*self.labels.tolist()}):
-                raise ValueError(
-                    f"the cohort must hold other identities than those that are judged; {len(common)} are in both: "
-                    f"{_first_five(common)}. Remove them from the cohort"
-                )
-        closest = cohort_offsets(embeddings.double(), self.cohort.double(), 1)
-        copies = torch.nonzero(closest > 1 - _ROUNDING).flatten().tolist()
+        inside, is_copy = self.overlap(embeddings, labels)
+        if labels is not None and bool(inside.any()):
+            common = np.unique(names_of_samples(labels, len(embeddings))[inside.numpy()]).tolist()
+            raise ValueError(
+                f"the cohort must hold other identities than those that are judged; {len(common)} are in both: "
+                f"{first_five(common)}. Remove them on one side"
+            )
+        copies = torch.nonzero(is_copy).flatten().tolist()
         if copies:
             numbers = copies if rows is None else [rows[place] for place in copies]
             raise ValueError(
                 f"the cohort must hold other samples than those that are judged; {len(copies)} judged rows are copies "
-                f"of cohort samples: rows {_first_five(numbers)}. Remove them from the cohort"
+                f"of cohort samples: rows {first_five(numbers)}. Remove them on one side"
             )
 
     def offsets(self, embeddings: Tensor, *, group: dist.ProcessGroup | None = None) -> Tensor:
@@ -317,7 +332,8 @@ _ROUNDING = 1e-12  # of the cosine of a sample with its copy, in float64
 _SHOWN = 5
 
 
-def _first_five(values: Sequence[object]) -> str:
+def first_five(values: Sequence[object]) -> str:
+    """Returns the first values as text."""
     shown = ", ".join(map(str, values[:_SHOWN]))
     return f"{shown}, …" if len(values) > _SHOWN else shown
 

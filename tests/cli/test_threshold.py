@@ -151,6 +151,11 @@ def test_a_share_of_the_identities_becomes_the_cohort(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert f", {report.far.errors:,} of {report.far.pairs:,} pairs of 140 identities" in shown
     assert "left out: 300 samples of 60 identities that are in the cohort: person 0, " in shown
+    unnamed = tmp_path / "unnamed.npz"
+    np.savez(unnamed, embeddings=data["embeddings"])
+    assert main(["threshold", "check", str(folder / "threshold.json"), str(unnamed)]) == 0
+    shown = capsys.readouterr().out
+    assert "left out: 300 copies of cohort samples: rows 0, 1, " in shown and "pairs of 700 samples" in shown
 
 
 def test_a_cohort_in_a_file_is_saved_with_the_report_and_needed_to_check(tmp_path, capsys):
