@@ -1,20 +1,25 @@
-"""Pair weights of a loss, and the similarities that they depend on."""
+"""Pair weights of a loss, the similarities that they depend on, and the gradient share of each term of a sum."""
 
 import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from functools import partial
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pml_ext._checks import check_embeddings, check_in_range, check_indices_tuple, check_labels
 from pml_ext._pml import BaseMetricLossFunction, is_similarity
+from pml_ext._pml import losses as pml_losses
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.functional.losses.pair_weighting import Weighting
 from pml_ext.functional.tuples import same_and_different
 from pml_ext.losses._batch import at_least_float32
 from pml_ext.losses._facts import check_tuple_loss
 from pml_ext.losses.pair_weighting import PairWeightingLoss
+from pml_ext.losses.tcm import TCMRegularizer
 
 # Negative pairs that similarity_dependence perturbs; each costs two runs of the loss.
 _PROBES = 16
@@ -195,3 +200,100 @@ def _copy(loss: BaseMetricLossFunction) -> BaseMetricLossFunction:
     """Returns a deep copy, with stored tensors of the last step (DynamicSoftMarginLoss) detached from its graph."""
     kept = [value for part in loss.modules() for value in vars(part).values() if isinstance(value, Tensor)]
     return copy.deepcopy(loss, {id(value): value.detach().clone() for value in kept if not value.is_leaf})
+
+
+def gradient_shares(
+    losses: nn.Module | Mapping[str, nn.Module],
+    embeddings: Tensor,
+    labels: Tensor,
+    indices_tuple: tuple[Tensor, ...] | None = None,
+) -> dict[str, float]:
+    """Returns each term's share of the gradient on the embeddings of a batch.
+
+    A share is the norm of the term's gradient, divided by the sum of all terms' norms. A term with a share below about
+    1 % hardly changes the training, whatever its value: raise its weight.
+
+    Args:
+        losses: losses by name, whose values are added; or a TCMRegularizer or PML's MultipleLosses, which are split
+            into their terms, also inside one another.
+        embeddings: (B, D).
+        labels: (B,) integer class ids.
+        indices_tuple: a miner's pairs or triplets, for the losses that accept them.
+    Returns:
+        Name to fraction; they add up to 1, or are 0 if no term has a gradient.
+
+    >>> from pml_ext.losses import ArcFaceLoss, TCMRegularizer
+    >>> _ = torch.manual_seed(0)
+    >>> labels = torch.arange(8).repeat_interleave(4)
+    >>> embeddings = torch.randn(8, 16)[labels] + torch.randn(32, 16)
+    >>> loss = TCMRegularizer(ArcFaceLoss(8, 16))
+    >>> {name: round(share, 3) for name, share in gradient_shares(loss, embeddings, labels).items()}
+    {'ArcFaceLoss': 0.968, 'TCM': 0.032}
+    """
+    check_embeddings(embeddings)
+    labels = check_labels(labels, len(embeddings))
+    inputs = embeddings.detach().clone().requires_grad_()
+    values = {name: term.value(inputs, labels, indices_tuple) for name, term in _terms_of(losses).items()}
+    return shares_of_values(values, [inputs])
+
+
+@dataclass(frozen=True)
+class _Term:
+    """A loss in a sum, its weight, and the function (embeddings, labels, tuples) that returns the loss's tuples."""
+
+    loss: nn.Module
+    weight: float
+    tuples: Callable[..., Any]
+
+    def value(self, embeddings: Tensor, labels: Tensor, indices_tuple: Any) -> Tensor:
+        tuples = self.tuples(embeddings, labels, indices_tuple)
+        value: Tensor = self.loss(embeddings, labels) if tuples is None else self.loss(embeddings, labels, tuples)
+        return self.weight * value
+
+
+def _given(embeddings: Tensor, labels: Tensor, indices_tuple: Any) -> Any:
+    return indices_tuple
+
+
+def _all_pairs(*_: Any) -> None:
+    """Returns no tuples: TCM is over all pairs, whatever a miner chose."""
+
+
+def _terms_of(
+    losses: nn.Module | Mapping[str, nn.Module], weight: float = 1.0, tuples: Callable[..., Any] = _given
+) -> dict[str, _Term]:
+    """Returns the terms of a sum by name."""
+    if isinstance(losses, Mapping):
+        parts = [(name, loss, weight, tuples) for name, loss in losses.items()]
+    elif isinstance(losses, TCMRegularizer):
+        return _terms_of(losses.loss, weight, tuples) | {"TCM": _Term(losses.tcm, weight, _all_pairs)}
+    elif isinstance(losses, pml_losses.MultipleLosses):
+        parts = []
+        for name, loss in losses.losses.named_children():
+            key = name if losses.is_dict else int(name)
+            shown = name if losses.is_dict else f"{name} {type(loss).__name__}"
+            parts.append((shown, loss, weight * losses.weights[key], partial(losses.get_indices_tuple, key)))
+    else:
+        return {type(losses).__name__: _Term(losses, weight, tuples)}
+    terms = dict[str, _Term]()
+    for name, loss, of_loss, chosen in parts:
+        inside = _terms_of(loss, of_loss, chosen)
+        for inner, term in inside.items():
+            terms[name if len(inside) == 1 else f"{name}: {inner}"] = term
+    return terms
+
+
+def shares_of_values(values: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> dict[str, float]:
+    """Returns `gradient_shares` of computed losses.
+
+    values: scalars by name, with their graphs; inputs: the tensors that they were computed from.
+    """
+    norms = {}
+    for name, value in values.items():
+        gradients: Sequence[Tensor | None] = []
+        if value.requires_grad:
+            gradients = torch.autograd.grad(value, list(inputs), retain_graph=True, allow_unused=True)
+        squares = [float(gradient.double().square().sum()) for gradient in gradients if gradient is not None]
+        norms[name] = math.sqrt(sum(squares))
+    total = sum(norms.values())
+    return {name: norm / total if total else 0.0 for name, norm in norms.items()}

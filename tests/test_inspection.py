@@ -7,7 +7,7 @@ from pytorch_metric_learning import distances, losses, miners, reducers
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pml_ext.inspection import pair_weights, similarity_dependence
+from pml_ext.inspection import gradient_shares, pair_weights, similarity_dependence
 from pml_ext.losses import (
     CITLoss,
     HPHNTripletLoss,
@@ -15,6 +15,7 @@ from pml_ext.losses import (
     PairWeightingLoss,
     SmoothAPLoss,
     TCMLoss,
+    TCMRegularizer,
 )
 
 # Losses with pair weights whose derivatives all have the right sign.
@@ -251,3 +252,47 @@ def test_errors():
     ):
         with pytest.raises(ValueError, match=message):
             similarity_dependence(*given, **options)
+
+
+def sum_of_norms(**gradients):
+    norms = {name: float(gradient.norm()) for name, gradient in gradients.items()}
+    return {name: norm / sum(norms.values()) for name, norm in norms.items()}
+
+
+def gradient(loss, x, labels, tuples=None):
+    x = x.clone().requires_grad_()
+    value = loss(x, labels) if tuples is None else loss(x, labels, tuples)
+    return torch.autograd.grad(value, x)[0]
+
+
+def test_gradient_shares_are_those_of_each_loss_alone():
+    x, labels = batch()
+    torch.manual_seed(0)
+    arcface, cit, tcm = losses.ArcFaceLoss(5, 6).double(), CITLoss(), TCMLoss()
+    alone = {name: gradient(loss, x, labels) for name, loss in (("a", arcface), ("c", cit), ("t", tcm))}
+    expected = sum_of_norms(a=alone["a"], c=alone["c"])
+    assert gradient_shares({"a": arcface, "c": cit}, x, labels) == pytest.approx(expected, rel=1e-5)
+    expected = sum_of_norms(ArcFaceLoss=alone["a"], TCM=alone["t"])
+    assert gradient_shares(TCMRegularizer(arcface), x, labels) == pytest.approx(expected, rel=1e-5)
+    expected = sum_of_norms(**{"id: ArcFaceLoss": 3 * alone["a"], "id: TCM": 3 * alone["t"], "cit": 0.5 * alone["c"]})
+    both = losses.MultipleLosses({"id": TCMRegularizer(arcface), "cit": cit}, weights={"id": 3, "cit": 0.5})
+    assert gradient_shares(both, x, labels) == pytest.approx(expected, rel=1e-5)
+
+
+def test_gradient_shares_with_miners_and_tuples():
+    x, labels = batch()
+    triplet, miner = losses.TripletMarginLoss(), miners.BatchHardMiner()
+    mined = miner(x, labels)
+    alone = {"hard": gradient(triplet, x, labels, mined), "all": gradient(triplet, x, labels)}
+    listed = losses.MultipleLosses([triplet, losses.TripletMarginLoss()], miners=[miner, None])
+    expected = sum_of_norms(**{"0 TripletMarginLoss": alone["hard"], "1 TripletMarginLoss": alone["all"]})
+    assert gradient_shares(listed, x, labels) == pytest.approx(expected, rel=1e-5)
+    expected = sum_of_norms(TripletMarginLoss=alone["hard"], TCM=gradient(TCMLoss(), x, labels))
+    assert gradient_shares(TCMRegularizer(triplet), x, labels, mined) == pytest.approx(expected, rel=1e-5)
+
+
+def test_terms_without_a_gradient_have_no_share():
+    x, labels = torch.eye(6)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
+    terms = {"satisfied": losses.TripletMarginLoss(margin=0.1), "tcm": TCMLoss(margin_minus=-0.5)}
+    assert gradient_shares(terms, x, labels) == {"satisfied": 0.0, "tcm": 1.0}
+    assert gradient_shares({"satisfied": terms["satisfied"]}, x, labels) == {"satisfied": 0.0}

@@ -132,6 +132,9 @@ class Progress(lightning.Callback):
         if trainer.is_global_zero and means:
             means["loss"] = sum(means.values())
             parts = [f"{name} {value:.4g}" for name, value in means.items()]
+            shares = [f"{name} {100 * share:.2g} %" for name, share in module.losses_of_epoch.shares.items()]
+            if shares:
+                parts.append(f"gradient shares {' / '.join(shares)}")
             numbers = ", ".join([*parts, f"learning rate {self._rate:.3g}"])
             with tqdm.external_write_mode(file=sys.stderr):  # above the bar
                 log.info("epoch %d of %s: %s%s", trainer.current_epoch + 1, trainer.max_epochs, numbers, self._score)

@@ -40,6 +40,8 @@ def report_run(
     # A user's evaluator may not use embeddings.
     embedded = {name: data for name, data in module.test_sets.items() if name in module.features}
     notes = [module.losses_of_epoch.problem, *module.collapse.values()]
+    if module.losses_of_epoch.shares:
+        about["gradient_shares"] = module.losses_of_epoch.shares
     about["notes"] = notes = list(filter(None, notes))
     write_metrics(files["metrics"], module.results, weights=str(weights), seed=cfg.SEED, **about)
     for name, data in embedded.items():
@@ -73,10 +75,12 @@ def _write_page(
     notes: list[str],
 ) -> Path:
     """Write report.html, and its figures next to it."""
+    shares = module.losses_of_epoch.shares
     facts = {
         "backbone": cfg.MODEL.BACKBONE.NAME,
         "image size": " × ".join(map(str, cfg.INPUT.SIZE_TRAIN)),
         "losses": ", ".join(cfg.MODEL.LOSSES.NAME),
+        "gradient shares": ", ".join(f"{name} {100 * share:.3g} %" for name, share in shares.items()) or "one loss",
         "batch": f"{cfg.SOLVER.IMS_PER_BATCH} images",
         "learning rate": f"{cfg.SOLVER.BASE_LR:g}",
         "trained on": ", ".join(cfg.DATASETS.NAMES),

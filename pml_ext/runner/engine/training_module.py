@@ -20,6 +20,7 @@ from pml_ext._names import class_name, described
 from pml_ext._ops.distributed import gather_in_order
 from pml_ext._ops.numerics import exact_products
 from pml_ext.distributed import PartialFC, step_by_rows
+from pml_ext.inspection import shares_of_values
 from pml_ext.losses import DiscriminativeLoss
 from pml_ext.runner.config.run_folder import CHECKPOINTS
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
@@ -36,7 +37,7 @@ from pml_ext.runner.modeling.architectures import build_model, has_own_forward, 
 from pml_ext.runner.modeling.architectures.baseline import Batch, Outputs
 from pml_ext.runner.modeling.cuda import norms_of_other_devices
 from pml_ext.runner.modeling.heads import build_partial_fc
-from pml_ext.runner.modeling.losses.factory import build_losses, build_miner, facts_of_name
+from pml_ext.runner.modeling.losses.factory import build_losses, build_miner, facts_of_name, weight_keys
 from pml_ext.runner.modeling.pixels_to_embedding import averaged, unit_embeddings
 from pml_ext.runner.rank_store import rank_and_ranks
 from pml_ext.runner.solver.optimizer import build_optimizer, clip_gradients, fit_restored_state
@@ -87,7 +88,7 @@ class TrainingModule(lightning.LightningModule):
         self.before_training: dict[str, dict[str, float]] = {}
         self.features: dict[str, Features] = {}
         self.collapse: dict[str, str] = {}  # by test set, the sentence about it or ""
-        self.losses_of_epoch = EpochLosses()
+        self.losses_of_epoch = EpochLosses(weight_keys(cfg.MODEL.LOSSES))
         self._loaders = [name for name, data in self.test_sets.items() for _ in data.parts]
         self._collected: dict[int, list[tuple[Tensor, Any]]] = {}  # by loader, rows of the set and what is kept of them
 
@@ -161,6 +162,7 @@ class TrainingModule(lightning.LightningModule):
         labels = batch["targets"]
         # Sums over pairs lose all digits in 16 bits.
         with torch.autocast(labels.device.type, enabled=False), exact_products():
+            features = [part for part in parts_of(outputs, "features") if part.requires_grad]
             outputs = {name: _in_32_bits(output) for name, output in outputs.items()}
             self.loss_terms.batch = None
             values = self.model.losses(outputs, labels)
@@ -168,8 +170,17 @@ class TrainingModule(lightning.LightningModule):
             if self.trainer.is_last_batch:
                 embeddings = parts_of(outputs, "features")[0]
                 self.losses_of_epoch.compare(embeddings, self.loss_terms.of_collapsed(outputs, labels))
+                self._log_gradient_shares(values, features)
         self._log_batch(outputs, labels)
         return total
+
+    def _log_gradient_shares(self, values: dict[str, Tensor], features: list[Tensor]) -> None:
+        """Log each loss's share of the gradient on the embeddings, if there are several losses."""
+        if len(values) > 1 and features:
+            shares = shares_of_values(values, features)
+            self.losses_of_epoch.shares = shares
+            logged = {f"gradient_share/{name}": share for name, share in shares.items()}
+            self.log_dict(logged, on_step=False, on_epoch=True, batch_size=1)
 
     def _total(self, values: Any, batch: Batch) -> Tensor:
         """Log and return the sum of all losses; UserError if one is not a finite scalar."""

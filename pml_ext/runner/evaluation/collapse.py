@@ -33,14 +33,22 @@ def describe_collapse(name: str, embeddings: Tensor, labels: Tensor | None) -> s
 _VARIANCE, _DEVIATION = 0.01, 0.01
 
 
+SMALLEST_SHARE = 0.01
+"""Share of the gradient below which a loss hardly changes the training."""
+
+
 class EpochLosses:
     """Mean losses of an epoch, compared with the losses of its last batch for equal embeddings.
 
-    problem: a sentence about the last epoch; "" if no loss was stuck.
+    weight_keys: config key of each loss's weight, by the loss's name.
+    problem: a sentence about the last epoch; "" if no loss was stuck or without effect.
+    shares: each loss's share of the gradient on the embeddings of the last epoch's last batch; empty for one loss.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, weight_keys: Mapping[str, str] | None = None) -> None:
         self.problem = ""
+        self.shares: dict[str, float] = {}
+        self._weight_keys = weight_keys or {}
         self._sums: dict[str, Tensor] = {}
         self._collapsed: dict[str, Tensor] = {}
         self._steps = 0
@@ -75,6 +83,13 @@ class EpochLosses:
             self.problem = (
                 f"{' and '.join(zero)} was exactly 0 in all of epoch {epoch}, so it had no effect; try a "
                 "larger margin, a miner of harder tuples, or more identities in a batch."
+            )
+        elif small := [name for name, share in self.shares.items() if share < SMALLEST_SHARE]:
+            shown = " and ".join(f"{name} had {100 * self.shares[name]:.2g} %" for name in small)
+            keys = [self._weight_keys[name] for name in small if name in self._weight_keys]
+            self.problem = (
+                f"In epoch {epoch} {shown} of the gradient on the embeddings, so that it hardly changes the training; "
+                f"raise {' and '.join(keys) or 'its weight'}, or leave it out."
             )
         if is_first and self.problem and not was_stuck:
             log.warning("%s", self.problem)

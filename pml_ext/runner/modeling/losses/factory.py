@@ -68,6 +68,12 @@ def build_losses(
     return terms, modules
 
 
+def weight_keys(options: CN) -> dict[str, str]:
+    """Returns the config key of the weight of each term of MODEL.LOSSES.NAME, by name."""
+    known = [name for name in options.NAME if name in LOSS_REGISTRY]
+    return {name: f"MODEL.LOSSES.{LOSS_REGISTRY.entry(name).node}.SCALE" for name in known}
+
+
 def _divided(partial_fc: Callable[..., nn.Module], **arguments: Any) -> nn.Module:
     try:
         return partial_fc(**arguments)
