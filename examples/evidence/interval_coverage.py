@@ -120,6 +120,13 @@ def measure(people: int, gallery: int, sets: int, population: Population) -> tup
     return {name: f"{100 * inside[name] / count:.1f} %" for name, count in known.items()}, refuted
 
 
+def with_other_section(page: str, path: Path) -> str:
+    """Returns the page with the section that strangers.py wrote into the file, if there is one."""
+    previous = path.read_text(encoding="utf-8") if path.exists() else ""
+    _, marker, section = previous.partition("<!-- strangers.py -->")
+    return f"{page}\n{marker}{section}" if marker else page
+
+
 def line_of(name: str, cells: list[str]) -> str:
     return f"| {name} | {' | '.join(cells)} |\n"
 
@@ -153,7 +160,7 @@ def main() -> None:
         "refuted": line_of("refuted", [f"{100 * count / arguments.sets:.1f} %" for _, count in columns]),
     }
     page = PAGE.format(**values)
-    arguments.output.write_text(page, encoding="utf-8")
+    arguments.output.write_text(with_other_section(page, arguments.output), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from pml_ext import losses, miners
 from pml_ext._pml import CosineSimilarity, LpDistance, reducers
+from pml_ext.functional.loop.partners import consecutive_pairs
 
 Settings = Mapping[str, Any]
 
@@ -35,6 +36,15 @@ class Mined(nn.Module):
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         value: Tensor = self.loss(embeddings, labels, self.miner(embeddings, labels))
         return value
+
+
+class ConsecutivePairs(nn.Module):
+    """Triplets of LoOp's positive pairs, both ways, with all negatives: 1st and 2nd image of a class, 3rd and 4th, …"""
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        anchors, positives = consecutive_pairs(labels)
+        triplet, negatives = (labels[anchors][:, None] != labels).nonzero(as_tuple=True)
+        return anchors[triplet], positives[triplet], negatives
 
 
 class Softmax(nn.Module):
@@ -87,6 +97,8 @@ def _term(name: str, options: dict[str, Any], sizes: Sizes) -> nn.Module:
     if name == "triplet_semihard":
         miner = miners.TripletMarginMiner(options["margin"], type_of_triplets="semihard")
         return Mined(losses.TripletMarginLoss(**options), miner)
+    if name == "triplet_consecutive":  # the positive pairs of LoOp's arcs
+        return Mined(losses.TripletMarginLoss(**options), ConsecutivePairs())
     if name == "triplet_disjoint":
         return Mined(losses.TripletMarginLoss(**options), miners.DisjointTripletMiner(seed=sizes.seed))
     if name.startswith("loop_"):
@@ -106,6 +118,8 @@ def _loss(name: str, options: dict[str, Any], sizes: Sizes) -> nn.Module:
             return losses.HPHNTripletLoss(positives="consecutive", **options)
         case "lifted":
             return losses.LiftedHingeLoss(positives="consecutive", **options)
+        case "npair":  # of cosines with a temperature
+            return losses.NTXentLoss(**options)
         case "smoothap":
             return losses.SmoothAPLoss(**options)
         case "recall":

@@ -170,17 +170,10 @@ class TrainingModule(lightning.LightningModule):
             if self.trainer.is_last_batch:
                 embeddings = parts_of(outputs, "features")[0]
                 self.losses_of_epoch.compare(embeddings, self.loss_terms.of_collapsed(outputs, labels))
-                self._log_gradient_shares(values, features)
+                if len(values) > 1 and features:
+                    self.losses_of_epoch.shares = shares_of_values(values, features)
         self._log_batch(outputs, labels)
         return total
-
-    def _log_gradient_shares(self, values: dict[str, Tensor], features: list[Tensor]) -> None:
-        """Log each loss's share of the gradient on the embeddings, if there are several losses."""
-        if len(values) > 1 and features:
-            shares = shares_of_values(values, features)
-            self.losses_of_epoch.shares = shares
-            logged = {f"gradient_share/{name}": share for name, share in shares.items()}
-            self.log_dict(logged, on_step=False, on_epoch=True, batch_size=1)
 
     def _total(self, values: Any, batch: Batch) -> Tensor:
         """Log and return the sum of all losses; UserError if one is not a finite scalar."""

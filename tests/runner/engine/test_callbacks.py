@@ -69,7 +69,8 @@ class Terminal(io.StringIO):
 
 
 NUMBER = r"[\d.e-]+"
-LOSSES = f"SmoothAPLoss {NUMBER}, DiscriminativeLoss {NUMBER}, loss {NUMBER}, learning rate {NUMBER}"
+SHARES = f"gradient shares SmoothAPLoss {NUMBER} % / DiscriminativeLoss {NUMBER} %"
+LOSSES = f"SmoothAPLoss {NUMBER}, DiscriminativeLoss {NUMBER}, loss {NUMBER}, {SHARES}, learning rate {NUMBER}"
 SCORE = rf"; R@1 ↑ {NUMBER} %, mAP ↑ {NUMBER} %, OPIS ↓ {NUMBER}"
 
 
