@@ -105,7 +105,8 @@ class Command:
 COHORT = Argument(
     "--cohort COHORT",
     "Normalise scores by a cohort of other identities: a file of embeddings, a saved cohort.npz, or a share of FILE's "
-    "identities to set aside, e.g. 0.3 [default: plain cosines]",
+    "identities to set aside, e.g. 0.3. Repeatable: training samples and a share together [default: plain cosines]",
+    action="append",
 )
 IMPORT = Argument(
     "--import MODULE",

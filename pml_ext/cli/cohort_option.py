@@ -19,36 +19,63 @@ FILE = "cohort.npz"
 
 
 def take_cohort(
-    given: str, sets: Sequence[EmbeddingSet], checkpoint: str | None
-) -> tuple[CohortNormalization, list[np.ndarray], str]:
-    """Returns the cohort that --cohort names, the rows of each set that are measured, and a line about the cohort.
+    given: Sequence[str], sets: Sequence[EmbeddingSet], checkpoint: str | None
+) -> tuple[CohortNormalization, list[np.ndarray], list[str]]:
+    """Returns the cohort that --cohort names, the rows of each set that are measured, and lines about the cohort.
 
-    A saved cohort has k and strength; others get the defaults of `CohortNormalization`.
+    Several values together are one cohort. A saved cohort has k and strength, and stands alone; others get the defaults
+    of `CohortNormalization`.
 
     Raises UserError for fewer than FEWEST_IDENTITIES identities.
     """
-    share = _as_share(given)
+    option = " ".join(f"--cohort {value}" for value in given)
     rows = [np.arange(data.rows) for data in sets]
-    if share is not None:
-        normalization, rows, line = _set_aside(share, sets)
-    elif is_saved_cohort(given):
-        normalization, line = load_cohort(given, checkpoint), f"cohort: {given}"
+    saved = [value for value in given if is_saved_cohort(value)]
+    if saved and len(given) > 1:
+        raise UserError(f"{option}: {saved[0]} is a saved cohort, which cannot be joined with others")
+    if saved:
+        normalization, lines = load_cohort(saved[0], checkpoint), [f"cohort: {saved[0]}"]
     else:
-        file = read_embeddings(given, need_labels=False)
-        file = file.take(np.flatnonzero(~file.is_junk))
-        labels = file.labels if file.has_labels else None
-        normalization = CohortNormalization.fit(file.embeddings, k=min(10, file.rows), labels=labels)
-        line = f"cohort: {given}, {file.rows:,} samples"
+        parts, lines = [], []
+        for value in given:
+            share = _as_share(value)
+            if share is None:
+                part, line = _read(value)
+            else:
+                part, rows, line = _set_aside(share, sets)
+            parts.append(part)
+            lines.append(line)
+        normalization = _join(parts)
     identities, kind = normalization.identities, "identities"
     if identities is None:
         identities, kind = len(normalization.cohort), "samples"
-        line += "; it has no labels: make sure that none of its identities is measured"
+        lines.append("the cohort has samples without labels: make sure that none of its identities is measured")
     if identities < FEWEST_IDENTITIES:
         raise UserError(
-            f"--cohort {given}: a cohort needs at least {FEWEST_IDENTITIES} identities; got {identities} {kind}. With "
-            "few, normalised scores were worse than plain cosines. Give more identities, or leave --cohort out"
+            f"{option}: a cohort needs at least {FEWEST_IDENTITIES} identities; got {identities} {kind}. With few, "
+            "normalised scores were worse than plain cosines. Give more identities, or leave --cohort out"
         )
-    return normalization, rows, line
+    return normalization, rows, lines
+
+
+_Part = tuple[torch.Tensor, np.ndarray | None]
+"""Embeddings (M, D) of a part of the cohort, and labels, None if unknown."""
+
+
+def _join(parts: Sequence[_Part]) -> CohortNormalization:
+    if len(dims := {vectors.shape[1] for vectors, _ in parts}) > 1:
+        raise UserError(f"the parts of a cohort must have the same dimensions; got {sorted(dims)}")
+    labels = [names for _, names in parts if names is not None]
+    vectors = torch.cat([vectors.double() for vectors, _ in parts])
+    joined = np.concatenate(labels) if len(labels) == len(parts) else None
+    return CohortNormalization.fit(vectors.float(), max(1, min(10, len(vectors))), labels=joined)
+
+
+def _read(path: str) -> tuple[_Part, str]:
+    file = read_embeddings(path, need_labels=False)
+    file = file.take(np.flatnonzero(~file.is_junk))
+    labels = file.labels.astype(str) if file.has_labels else None
+    return (file.embeddings, labels), f"cohort: {path}, {file.rows:,} samples"
 
 
 def _as_share(given: str) -> float | None:
@@ -62,20 +89,18 @@ def _as_share(given: str) -> float | None:
     return share
 
 
-def _set_aside(share: float, sets: Sequence[EmbeddingSet]) -> tuple[CohortNormalization, list[np.ndarray], str]:
+def _set_aside(share: float, sets: Sequence[EmbeddingSet]) -> tuple[_Part, list[np.ndarray], str]:
     labels = [data.labels.astype(str) for data in sets]
     names = np.concatenate([values[~data.is_junk] for values, data in zip(labels, sets, strict=True)])
     chosen = np.unique(names[cohort_mask(names, share).numpy()])
     aside = [np.isin(values, chosen) for values in labels]
     vectors = [data.embeddings[torch.from_numpy(mask)] for data, mask in zip(sets, aside, strict=True)]
     cohort_labels = np.concatenate([values[mask] for values, mask in zip(labels, aside, strict=True)])
-    k = max(1, min(10, len(cohort_labels)))
-    normalization = CohortNormalization.fit(torch.cat(vectors), k, labels=cohort_labels)
     line = (
         f"cohort: {len(chosen):,} of {len(np.unique(names)):,} identities ({len(cohort_labels):,} of {len(names):,} "
         "samples), set aside by name and not measured"
     )
-    return normalization, [np.flatnonzero(~mask) for mask in aside], line
+    return (torch.cat(vectors), cohort_labels), [np.flatnonzero(~mask) for mask in aside], line
 
 
 def compare_with_cosines(normalization: CohortNormalization, data: EmbeddingSet, far: float | None) -> str:

@@ -79,9 +79,8 @@ def _evaluate(options: Namespace) -> None:
     files = [options.file] if options.gallery is None else [options.file, options.gallery]
     sets, cohort, notes = [read_embeddings(name) for name in files], None, list[str]()
     if options.cohort is not None:
-        cohort, rows, line = take_cohort(options.cohort, sets, options.checkpoint)
+        cohort, rows, notes = take_cohort(options.cohort, sets, options.checkpoint)
         sets = [data.take(measured) for data, measured in zip(sets, rows, strict=True)]
-        notes.append(line)
         about["normalize"] = asdict(describe_cohort(cohort))
     parts = _number_parts(files, sets)
     if options.distractors is not None:

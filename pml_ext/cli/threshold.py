@@ -73,16 +73,15 @@ def _choose(options: Namespace) -> None:
     rows = (~data.is_junk).nonzero()[0]
     data, cohort, about = data.take(rows), None, list[str]()
     if options.cohort is not None:
-        cohort, (measured,), line = take_cohort(options.cohort, [data], options.checkpoint)
+        cohort, (measured,), about = take_cohort(options.cohort, [data], options.checkpoint)
         data, rows = data.take(measured), rows[measured]
-        about.append(line)
     try:
         report = _report_of(options, data, rows, cohort)
     except ValueError as error:
         raise UserError(f"{options.file}: {error}") from error
     if cohort is not None:
         about.append(compare_with_cosines(cohort, data, options.far))
-    print(*about, report.summary(), sep="\n\n", end="\n\n")
+    print(*about, *[""] * bool(about), report.summary(), sep="\n", end="\n\n")
     if options.output is None:
         print("nothing was written; --output FOLDER writes the report as page, figure and JSON")
         return

@@ -118,7 +118,7 @@ def test_normalised_scores_next_to_cosines(tmp_path, capsys):
 
     found = measured(tmp_path / "others.npz")
     shown = capsys.readouterr().out
-    assert "normalised scores" in shown and "it has no labels: make sure that none of its identities" in shown
+    assert "normalised scores" in shown and "without labels: make sure that none of its identities" in shown
     assert found["checkpoint"] == {"file": "weights.pt", "sha256": sha256_of(weights)}
     assert (found["normalize"]["k"], found["normalize"]["strength"], found["normalize"]["identities"]) == (10, 1, None)
     expected = OPIS(normalize=CohortNormalization.fit(others))(embeddings.double(), labels)["opis"]

@@ -132,7 +132,7 @@ def test_a_share_of_the_identities_becomes_the_cohort(tmp_path, capsys):
     source, folder = crowd(tmp_path / "validation.npz"), tmp_path / "report"
     assert choose(source, "--far", "0.01", "--cohort", "0.3", "--output", str(folder)) == 0
     out = capsys.readouterr().out
-    assert out.startswith("cohort: 60 of 200 identities (300 of 1,000 samples), set aside by name and not measured\n\n")
+    assert out.startswith("cohort: 60 of 200 identities (300 of 1,000 samples), set aside by name and not measured\n")
     assert re.search(r"recommended.*: k = 10, strength = 1\nOPIS .* against plain cosines\n", out)
     assert "normalised score >=" in out and f"{folder / 'cohort.npz'}" in out
     cohort = CohortNormalization.load(folder / "cohort.npz")
@@ -179,6 +179,23 @@ def test_a_cohort_in_a_file_is_saved_with_the_report_and_needed_to_check(tmp_pat
     assert "normalization must be that of the report" in failure(capsys, *check)
     weights.write_bytes(b"other weights")
     assert "it is not this model's" in failure(capsys, "threshold", "choose", *words, str(kept))
+
+
+def test_training_samples_and_a_share_are_one_cohort(tmp_path, capsys):
+    source, training = crowd(tmp_path / "validation.npz"), crowd(tmp_path / "train.npz", seed=1, first=1000)
+    words = [source, "--far", "0.01", "--output", str(tmp_path), "--cohort", training, "--cohort"]
+    assert choose(*words, "0.3") == 0
+    out = capsys.readouterr().out
+    assert "train.npz, 1,000 samples\ncohort: 60 of 200 identities (300 of 1,000 samples), set aside" in out
+    assert "1,300 samples of 260 identities, none of which is measured here" in out
+    cohort = CohortNormalization.load(tmp_path / "cohort.npz")
+    assert (len(cohort.cohort), cohort.identities) == (1300, 260)
+    assert len(ThresholdReport.load(tmp_path / "threshold.json").classes) == 140
+    assert choose(*words, str(tmp_path / "cohort.npz")) == 2
+    assert "is a saved cohort, which cannot be joined with others" in capsys.readouterr().err
+    np.savez(tmp_path / "narrow.npz", embeddings=np.eye(7))
+    assert choose(*words, str(tmp_path / "narrow.npz")) == 2
+    assert "must have the same dimensions; got [7, 16]" in capsys.readouterr().err
 
 
 def test_a_cohort_that_shares_identities_or_samples_is_refused(tmp_path, capsys):
