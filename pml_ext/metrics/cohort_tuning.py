@@ -15,7 +15,7 @@ from pml_ext.functional.operating_points.calibration import (
     find_measurable,
     ranks_of_rates,
 )
-from pml_ext.functional.operating_points.utility import UtilityCurves, curves_of_counts, opis_of_curves
+from pml_ext.functional.operating_points.utility import curves_of_counts, opis_of_curves
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.retrieval.cohort import cohort_offsets, offsets_for
 from pml_ext.functional.verification.intervals import half_width
@@ -204,46 +204,31 @@ class NormalizationTrials:
         )
 
 
-class MeasuredPairs(NamedTuple):
-    """OPIS curves, and (T, F) genuine and false accepts of each class at F false accept rates."""
-
-    curves: UtilityCurves
-    genuine: Tensor
-    false_accepts: Tensor
-    total_genuine: int
-
-    @property
-    def tar(self) -> Tensor:
-        """(F,) pooled true accept rates."""
-        return self.genuine.sum(dim=0) / self.total_genuine
-
-
-def measure_pairs(
-    pairs: PairDistances, fars: Sequence[float], far_range: tuple[float, float], grid: int = 100
-) -> MeasuredPairs:
-    """Measure with one threshold search and one exact count; pairs at the first rejected distance are excluded."""
-    total = pairs.total_negative_pairs
-    refused = [largest_count_within(far, total) + 1 for far in fars]
-    if not pairs.total_positive_pairs or min(refused) < 2 or max(refused) > total:
-        raise ValueError(
-            f"TAR at FAR {min(fars):g} needs genuine pairs and at least {math.ceil(1 / min(fars))} impostor pairs; got "
-            f"{pairs.total_positive_pairs} and {total}"
-        )
-    kept = find_measurable(pairs)
-    found = pairs.negative_distances_at([*ranks_of_rates(pairs, far_range, required=True), *refused])
-    thresholds = torch.lerp(found[0], found[1], torch.linspace(0, 1, grid).to(found))
-    below = torch.nextafter(found[2:], torch.zeros_like(found[2:]))
-    merged, place = torch.unique(torch.cat([thresholds, below]), return_inverse=True)
-    positives, negatives = (counts[:, place] for counts in pairs.accepted(merged))
-    curves = curves_of_counts(pairs, kept, thresholds, positives[kept, :grid], negatives[kept, :grid], found[:2])
-    return MeasuredPairs(curves, positives[:, grid:], negatives[:, grid:], pairs.total_positive_pairs)
-
-
 class _Measured(NamedTuple):
     """OPIS and TAR of a set."""
 
     opis: float
     tar: float
+
+
+def _measure(pairs: PairDistances, far: float, far_range: tuple[float, float], grid: int = 100) -> _Measured:
+    """Measure with one threshold search and one exact count; pairs at the first rejected distance are excluded."""
+    total = pairs.total_negative_pairs
+    refused = largest_count_within(far, total) + 1
+    if not pairs.total_positive_pairs or not 2 <= refused <= total:
+        raise ValueError(
+            f"TAR at FAR {far:g} needs genuine pairs and at least {math.ceil(1 / far)} impostor pairs in each half of "
+            f"the identities; got {pairs.total_positive_pairs} and {total}"
+        )
+    kept = find_measurable(pairs)
+    found = pairs.negative_distances_at([*ranks_of_rates(pairs, far_range, required=True), refused])
+    thresholds = torch.lerp(found[0], found[1], torch.linspace(0, 1, grid).to(found))
+    below = torch.nextafter(found[2:], torch.zeros_like(found[2:]))
+    merged, place = torch.unique(torch.cat([thresholds, below]), return_inverse=True)
+    positives, negatives = (counts[:, place] for counts in pairs.accepted(merged))
+    curves = curves_of_counts(pairs, kept, thresholds, positives[kept, :grid], negatives[kept, :grid], found[:2])
+    tar = positives[:, grid].sum() / pairs.total_positive_pairs
+    return _Measured(float(opis_of_curves(curves)), float(tar))
 
 
 @dataclass(frozen=True)
@@ -264,8 +249,7 @@ class _Half:
     def measure(self, place: int, strength: float) -> _Measured:
         """Measure by the k at a place among the tried ones; strength 0: by cosines."""
         offsets = 0.5 * strength * self.means[place] if strength else None
-        measured = measure_pairs(PairDistances(self.embeddings, self.ids, offsets=offsets), (self.far,), self.far_range)
-        return _Measured(float(opis_of_curves(measured.curves)), float(measured.tar[0]))
+        return _measure(PairDistances(self.embeddings, self.ids, offsets=offsets), self.far, self.far_range)
 
     def change(self, place: int, strength: float) -> tuple[float, float]:
         """Returns the logarithm of the ratio of OPIS, and the difference of TAR, from cosines to normalised scores."""
