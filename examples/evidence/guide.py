@@ -41,13 +41,16 @@ PAGE = """# Which loss
 |---|---|---|
 |no loss yet|PML's `MultiSimilarityLoss` with `MultiSimilarityMiner`, or `TripletMarginLoss()`|OPIS {opis[ms]} and \
 {opis[triplet@0.05]}, mAP@R {accuracy[ms]} and {accuracy[triplet@0.05]}|
-|ArcFace, ProxyNCA or normalised softmax|`TCMRegularizer(loss)`|OPIS {gain[TCM]} %, yet {with_tcm[0]} to \
-{with_tcm[1]}: above the first row|
-|an identity loss, no margin tuned|`CITLoss(gamma=1)` beside it|alone {gain[CIT]} points of mAP@R against \
-`TripletMarginLoss()`; beside the identity loss better than it on {counts[CIT beside][0]} and worse on \
-{counts[CIT beside][1]} of {counts[CIT beside][2]} sets|
-|few random triplets|`LoOp(loss)`|mAP@R {gain[LoOp]} points; around losses that use the whole batch \
-{gain[LoOp, whole batch]}|
+|any loss, one threshold|[`CohortNormalization`](../NORMALISED_SCORES.md); cohort: training samples and other \
+identities|{normalised}|
+|normalised softmax|`TCMLoss` beside it, both tuned|{beside[TCM beside]}|
+|the same|`TripletMarginLoss` beside it, both tuned|{beside[triplet beside]}|
+|the same|`CITLoss` beside it, both tuned|{beside[CIT beside]}; alone mAP@R {gain[CIT]} points against \
+`TripletMarginLoss()`|
+|ArcFace, ProxyNCA or normalised softmax, tuned|`TCMRegularizer(loss)`, margins tuned|OPIS {gain[TCM]} %, yet \
+{with_tcm[0]} to {with_tcm[1]}: above the first row|
+|a tuple loss|`LoOp(loss)` on the same tuples|mAP@R {gain[LoOp]} points; {counts[LoOp][0]} of {counts[LoOp][2]} \
+comparisons decided for it, {counts[LoOp][1]} against it|
 |no class weights to learn|`DiscriminativeLoss`|mAP@R {gain[Discriminative]} points against softmax; cost linear in \
 the batch|
 |your own pair weights|`PairWeightingLoss`|with MultiSimilarity's weights OPIS {opis[gpw@weighting]}, mAP@R \
@@ -62,9 +65,13 @@ budget and five seeds. Neighbours often differ by less than their intervals.
 [OPIS](../OPIS.md) is the variance of the classes' utility at one threshold: 2 × 10⁻³ is a spread of \
 about ±4.5 points. Rejecting every pair lowers it, too, so read it with mAP@R.
 
-- **Normalised scores.** The gains stated here earlier were wrong and are being measured again \
-([why](../NORMALISED_SCORES.md)).
-- **TCM.** On [whole networks](WHOLE_NETWORKS.md) it lowered OPIS in some cases and raised it in others.
+- **Normalised scores.** [All cohorts](NORMALISED.md). Gains stated here earlier were measured with \
+judged \
+identities in the cohort, and were wrong.
+- **TCM.** On [whole networks](WHOLE_NETWORKS.md) it lowered OPIS in some cases and raised it in others. At its \
+default \
+weights it hardly acts beside a loss with large gradients: [measure its \
+share](../LOSSES.md#see-whether-every-term-of-a-sum-acts).
 - **CIT.** Do not use it alone: whole networks lost {cit_loss:.0f} points of R@1 against a triplet loss.
 
 [EVIDENCE.md](EVIDENCE.md) has the method and the papers' claims, [results/](results/README.md) every comparison.
@@ -96,21 +103,24 @@ def _judged(verdicts: Verdicts, comparisons: Sequence[Comparison], sets: Sequenc
     return [of_set for of_set in by_set if len(of_set) == most > 0]
 
 
-def write_guide(folder: Path, verdicts: Verdicts, sets: Sequence[str]) -> None:
+def write_guide(folder: Path, verdicts: Verdicts, sets: Sequence[str], normalised: Mapping[str, Any]) -> None:
     """Write WHICH_LOSS.md and its figure, and the numbers of both tables to results/guide.json."""
     gains, counts = {}, {}
     for name, comparisons in AVERAGES.items():
-        by_set = _judged(verdicts, comparisons, sets)
-        if by_set:
-            gains[name] = mean_of(by_set).shown()
-            found = [judged.verdict for of_set in by_set for judged in of_set]
-            counts[name] = [found.count(HOLDS), found.count(REVERSED), len(found)]
+        for measure, key in (("opis", f"{name}, OPIS"), ("map_at_r", name)):
+            by_set = []
+            for of_set in _judged(verdicts, comparisons, sets):
+                by_set.append([judged for judged in of_set if judged.measure == measure])
+            if all(by_set) and by_set:
+                gains[key] = mean_of(by_set).shown()
+                found = [judged.verdict for of_set in by_set for judged in of_set]
+                counts[key] = [found.count(HOLDS), found.count(REVERSED), len(found)]
     losses = _over_sets(verdicts.results, sets)
-    numbers = {"losses": losses, "gains": gains, "counts": counts}
+    numbers = {"losses": losses, "gains": gains, "counts": counts, "normalised": normalised}
     write_atomically(folder / "results" / "guide.json", json.dumps(numbers, indent=1) + "\n")
     (folder / "figures").mkdir(exist_ok=True)
     draw_losses(losses, folder / "figures" / FIGURE)
-    if losses.keys() == NAMES.keys():
+    if losses.keys() == NAMES.keys() and normalised:
         write_atomically(folder / "WHICH_LOSS.md", _page(numbers, sets))
 
 
@@ -134,12 +144,33 @@ def _page(numbers: Mapping[str, Any], sets: Sequence[str]) -> str:
     return PAGE.format(
         opis=opis,
         accuracy=accuracy,
-        gain=gain,
+        gain=gain | {"TCM": gain["TCM, OPIS"]},
+        beside={name: _beside(numbers, name) for name in ("TCM beside", "triplet beside", "CIT beside")},
+        normalised=_of_normalised(numbers["normalised"]),
         with_tcm=(with_tcm[0], with_tcm[-1]),
         counts=numbers["counts"],
         sets=", ".join(sets),
         figure=FIGURE,
         cit_loss=_points_that_cit_loses(),
+    )
+
+
+def _beside(numbers: Mapping[str, Any], name: str) -> str:
+    """What a term beside an identity loss changes."""
+    texts = []
+    for key, unit, measure in ((f"{name}, OPIS", "%", "OPIS"), (name, "points", "mAP@R")):
+        better, worse, total = numbers["counts"][key]
+        change = f"{numbers['gains'][key][0]:+.1f} {unit}"
+        texts.append(f"{measure} {change} (better on {better}, worse on {worse} of {total} sets)")
+    return ", ".join(texts)
+
+
+def _of_normalised(numbers: Mapping[str, Any]) -> str:
+    opis, tar, total = numbers["opis"], numbers["tar"], numbers["combinations"]
+    return (
+        f"OPIS {opis[0]} to {opis[-1]} % lower (decided in {numbers['opis_better']} of {total} combinations of loss "
+        f"and set, higher in {numbers['opis_worse']}), TAR at FAR 0.1 % {tar[0]} to {tar[-1]} points higher "
+        f"(decided in {numbers['tar_better']}, lower in {numbers['tar_worse']})"
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from claims import AVERAGES, CLAIMS, Claim
 from guide import write_guide
 from methods import HEADLINES, METHODS, SPLITS, TRIALS
+from normalised_tables import write_normalised
 from rows import Row, means, of_difference, write_rows
 from statistics_of_pairs import HEADINGS, HOLDS, OPEN, REVERSED
 from store import Store, split_of
@@ -82,7 +83,7 @@ def write_report(folder: Path, store: Store, sets: Sequence[str]) -> None:
     write_rows(folder / "results" / "methods.csv", _methods(folder / "results", results, sets))
     write_rows(folder / "results" / "tunings.csv", _tunings(results, sets))
     write_atomically(folder / "EVIDENCE.md", _page(verdicts, sets))
-    write_guide(folder, verdicts, sets)
+    write_guide(folder, verdicts, sets, write_normalised(folder, results, sets))
 
 
 def _page(verdicts: Verdicts, sets: Sequence[str]) -> str:

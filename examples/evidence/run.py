@@ -33,7 +33,7 @@ from tuning import Plan, check_again, run_method
 
 HERE = Path(__file__).parent
 QUICK = Plan(trials=2, seeds=(0, 1), shortened={"steps": 20, "classes": 60})
-QUICK_METHODS = ("triplet", "loop_triplet", "smoothap", "smoothap + tcm")
+QUICK_METHODS = ("triplet_consecutive", "loop_triplet", "smoothap", "smoothap + tcm")
 
 
 def work(folder: Path, set_name: str, method: str, plan: Plan) -> None:
