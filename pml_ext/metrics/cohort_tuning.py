@@ -195,13 +195,15 @@ class NormalizationTrials:
         """Returns verdict, changes and data."""
         opis = "OPIS {:+.0f} % [{:+.0f}, {:+.0f}]".format(*(100 * math.expm1(end) for end in self.opis_change))
         tar = "{:+.1f} points [{:+.1f}, {:+.1f}]".format(*(100 * end for end in self.tar_change))
-        identities = "" if self.identities is None else f" of {self.identities} identities"
-        return (
-            f"{self.verdict}: k = {self.chosen.k}, strength = {self.chosen.strength:g}\n"
-            f"{opis}, TAR at FAR {rate(self.far)} {tar} against plain cosines\n"
-            f"on {self.samples} samples of {self.classes} classes that are not in the cohort of {self.cohort} "
-            f"samples{identities}"
-        )
+        cohort = f"the cohort of {self.cohort} samples"
+        if self.identities is not None:
+            cohort += f" of {self.identities} identities"
+        lines = [
+            f"{self.verdict}: k = {self.chosen.k}, strength = {self.chosen.strength:g}",
+            f"{opis}, TAR at FAR {rate(self.far)} {tar} against plain cosines",
+            f"on {self.samples} samples of {self.classes} classes that are not in {cohort}",
+        ]
+        return "\n".join(lines)
 
 
 class _Measured(NamedTuple):
@@ -291,8 +293,10 @@ def tune_normalization(
     first = cohort_mask(labels, 0.5)
     halves = whole.subset(first), whole.subset(~first)
     settings = [(place, float(strength)) for place in range(len(fitting)) for strength in strengths]
-    measured = [[half.measure(*setting) for setting in settings] for half in halves]
-    plain = [half.measure(0, 0.0) for half in halves]
+    measured, plain = [], []
+    for half in halves:
+        measured.append([half.measure(*setting) for setting in settings])
+        plain.append(half.measure(0, 0.0))
     of_plain = _mean_trial(fitting[0], 0.0, plain)
     trials = []
     for (place, strength), pair in zip(settings, zip(*measured, strict=True), strict=True):
@@ -301,20 +305,21 @@ def tune_normalization(
     for chooser, judge in ((0, 1), (1, 0)):
         choice = settings[_choose(plain[chooser], measured[chooser])]
         changes.append(halves[judge].changes(*choice))
-    of_opis, of_tar = zip(*changes, strict=True)
+    opis_change, tar_change = (_mean_change(of_measure) for of_measure in zip(*changes, strict=True))
     chosen = trials[_choose(of_plain, trials)]
+    agreement = agreement_of(cohort, chosen.k, embeddings, ids)
     return NormalizationTrials(
         plain=of_plain,
         trials=tuple(trials),
         chosen=chosen,
-        opis_change=_mean_change(of_opis),
-        tar_change=_mean_change(of_tar),
+        opis_change=opis_change,
+        tar_change=tar_change,
         far=far,
-        classes=int(ids.max()) + 1,
+        classes=len(torch.unique(ids)),
         samples=len(embeddings),
         cohort=len(cohort),
         identities=normalization.identities,
-        agreement=agreement_of(cohort, chosen.k, embeddings, ids),
+        agreement=agreement,
     )
 
 

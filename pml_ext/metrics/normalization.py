@@ -271,7 +271,7 @@ class CohortNormalization:
             common = np.unique(names_of_samples(labels, len(embeddings))[inside.numpy()]).tolist()
             raise ValueError(
                 f"the cohort must hold other identities than those that are judged; {len(common)} are in both: "
-                f"{first_five(common)}. Remove them on one side"
+                f"{first_five(common)}. Remove them on one side, or rename labels that mean other identities there"
             )
         copies = torch.nonzero(is_copy).flatten().tolist()
         if copies:
