@@ -118,7 +118,6 @@ _ARCFACE = {
         (16.0, 32.0, 64.0), (8.0,), (128.0,), (4.0, 2.0, 1.0, 0.5, 0.25, 0.12, 0.06), (256.0, 512.0, 1024.0, 2048.0)
     ),
 }
-_NPAIR = Axis((0.03, 0.05, 0.1, 0.2), (0.02,), (0.4,), (0.01,), (0.8, 1.6))
 _PROXY_NCA = {"scale": Axis((3.0, 8.0, 16.0), (1.0,), (32.0,), (0.5, 0.25, 0.12), (64.0, 128.0, 256.0))}
 _CONTRASTIVE = {
     "pos_margin": Axis((0.8, 0.9, 1.0), (0.7,), farther_below=(0.6, 0.5)),
@@ -156,8 +155,6 @@ _OWN: dict[str, dict[str, Axis]] = {  # the axes of each term
         "gamma": Axis((32.0, 80.0, 256.0), (16.0,), (512.0,), (8.0, 4.0, 2.0), (1024.0,)),
     },
     "centroid_triplet": _TRIPLET,
-    "npair": {"temperature": _NPAIR},
-    "loop_npair": {"temperature": _NPAIR},
     "soft_triple": {
         "la": Axis((8.0, 20.0, 40.0), (4.0,), (80.0,), (2.0, 1.0, 0.5), (160.0,)),
         "gamma": Axis((0.05, 0.1, 0.2), (0.02,), (0.4,), (0.01,), (0.8, 1.6)),
@@ -189,11 +186,6 @@ def _all() -> Iterator[Method]:
         if name not in ("gpw", "discriminative", "cit"):  # named with a variant below
             yield _method(name)
     yield _method("discriminative@one_hot", {"discriminative.centroids": "one_hot"})
-
-    # LoOp's paper has two images of a class in a batch: both sides then have the same positive pairs
-    for name in ("triplet", "lifted", "hphn", "ms", "npair"):
-        for side in (name, f"loop_{name}"):
-            yield _method(f"{side}@2", {"per_class": 2})
 
     for base in ("smoothap", "recall", "triplet", "ms", "proxy_nca", "arcface", "id"):
         yield _method(f"{base} + tcm")

@@ -118,8 +118,6 @@ def _loss(name: str, options: dict[str, Any], sizes: Sizes) -> nn.Module:
             return losses.HPHNTripletLoss(positives="consecutive", **options)
         case "lifted":
             return losses.LiftedHingeLoss(positives="consecutive", **options)
-        case "npair":  # of cosines with a temperature
-            return losses.NTXentLoss(**options)
         case "smoothap":
             return losses.SmoothAPLoss(**options)
         case "recall":
