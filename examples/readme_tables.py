@@ -70,7 +70,8 @@ def which_loss() -> str:
     triplet = losses["triplet@0.05"]
     about = (
         "Means over five image sets, for linear layers on frozen features. PML's `TripletMarginLoss()` has "
-        f"OPIS {opis(triplet):.1f} × 10⁻³ but only {accuracy(triplet)}. The cohort holds no judged identity."
+        f"OPIS {opis(triplet):.1f} × 10⁻³ but only {accuracy(triplet)}. The cohort holds no judged identity; its "
+        "row is of three seeds, the others of five."
     )
     return f"{table(['you have', 'use', 'measured'], rows)}\n{about}\n"
 

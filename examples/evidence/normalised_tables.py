@@ -44,6 +44,8 @@ set, and 10 \
 or 25 did harm.
 - *Training samples alone*: OPIS fell on every set, but TAR fell on glyphs and omniglot.
 
+Whole networks have not been measured this way.
+
 Each of {losses} losses trained a linear layer on frozen ImageNet features, with {seeds} seeds. The test identities \
 are \
 split in halves: each half is judged, and the other half is the cohort. OPIS and TAR are means over losses and seeds.
