@@ -198,3 +198,55 @@ def test_both_sides_of_loops_claims_have_the_same_tuples():
             values.append(of_method(name, of_name, Sizes(6, 8, 0))(points, labels).item())
         assert values[0] == pytest.approx(values[1], rel=1e-4), (base, method)
         assert values[0] > 0
+
+
+def test_normalised_scores_are_measured_like_opis_and_tar():
+    from normalised import Samples, Scores
+
+    from pml_ext.functional import opis, tar_at_far
+    from pml_ext.metrics import CohortNormalization
+
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(240) % 40
+    x = torch.nn.functional.normalize(torch.randn(40, 8, generator=generator)[labels] + torch.randn(240, 8) / 2)
+    others = torch.nn.functional.normalize(torch.randn(90, 8, generator=generator))
+    scores, cohort = Scores(Samples(x, labels)), Samples(others, torch.arange(90) // 3)
+    half = CohortNormalization.fit(others, 10, 0.7).corrections(x)
+    one, other = torch.triu_indices(240, 240, 1)
+    for matrix, offsets in ((scores.plain, None), (scores.by(cohort, 10, 0.7), half)):
+        found = scores.measure(matrix)
+        assert found.opis == pytest.approx(float(opis(x, labels, offsets=offsets)), rel=1e-2)
+        expected = float(tar_at_far(matrix[one, other], labels[one] == labels[other], 1e-3))
+        assert found.tar == pytest.approx(expected, abs=2e-3)
+        assert found.by_class.mean(axis=1) == pytest.approx([found.opis, found.tar], rel=1e-4)
+    judged = scores.by(cohort, 10, 1.0)
+    assert cohort.fewer(identities=7, images=2).labels.tolist() == torch.arange(7).repeat_interleave(2).tolist()
+    assert not torch.equal(judged, scores.divided(cohort, 50))
+
+
+def test_no_cohort_of_the_evidence_has_a_judged_identity():
+    from normalised import Samples, cohorts_of, halves, strangers
+
+    labels = torch.arange(120) % 30
+    x = torch.nn.functional.normalize(torch.randn(30, 8)[labels] + torch.randn(120, 8) / 2)
+    training = Samples(x.flip(0), labels)
+    judged_once = []
+    for judged, others in halves(Samples(x, labels)):
+        judged_once += judged.labels.unique().tolist()
+        assert not set(judged.labels.tolist()) & set(others.labels.tolist())
+        both = cohorts_of(others, training)["both"].labels
+        assert both.tolist() == [*others.labels.tolist(), *(training.labels + 10**6).tolist()]
+    assert sorted(judged_once) == list(range(30))
+    assert strangers(Samples(x, labels), training).keys() == {"plain", "others", "training", "both", "the judged"}
+
+
+def test_the_page_of_normalised_scores_is_written_from_the_stored_runs(tmp_path):
+    from image_sets import SOURCES
+    from normalised_tables import write_normalised
+    from store import Store
+    from tested import Tested
+
+    (tmp_path / "results").mkdir()
+    numbers = write_normalised(tmp_path, Tested(Store(FOLDER / "results")), list(SOURCES))
+    assert (tmp_path / "NORMALISED.md").read_text("utf-8") == (FOLDER / "NORMALISED.md").read_text("utf-8")
+    assert numbers == json.loads((FOLDER / "results" / "guide.json").read_text("utf-8"))["normalised"]

@@ -196,10 +196,9 @@ def choose(head: torch.nn.Linear, data: Features) -> dict[str, list[float]]:
                     tried.setdefault(kind, {}).setdefault((k, strength), []).append(found)
     chosen = {}
     for kind, of_kind in tried.items():
-        means = {key: (np.mean([m.opis for m in of]), np.mean([m.tar for m in of])) for key, of in of_kind.items()}
-        least = np.mean([m.tar for m in plain])
-        kept = [key for key, (_, tar) in means.items() if tar >= least] or list(means)
-        chosen[kind] = list(min(kept, key=lambda key: means[key][0]))
+        opis = {key: mean_of(of_key, "opis") for key, of_key in of_kind.items()}
+        kept = [key for key, of_key in of_kind.items() if mean_of(of_key, "tar") >= mean_of(plain, "tar")] or list(opis)
+        chosen[kind] = list(min(kept, key=lambda key: opis[key]))
     return chosen
 
 
@@ -288,15 +287,19 @@ def work(folder: Path, run: Run) -> None:
     samples = test_samples(head, data)
     training = Samples(embedded(head, data.train), data.train.labels)
     found = tested_run(samples, training, choice["chosen"])
-    metrics = {kind: {name: rounded(of, name) for name in ("opis", "tar", "worst")} for kind, of in found.items()}
-    by_class = [np.concatenate([half.by_class for half in found[kind]], axis=1) for kind in STORED]
+    metrics, by_class = {}, []
+    for kind, of_halves in found.items():
+        metrics[kind] = {name: float(f"{mean_of(of_halves, name):.6g}") for name in ("opis", "tar", "worst")}
+    for kind in STORED:
+        one, other = found[kind]
+        by_class.append(np.concatenate([one.by_class, other.by_class], axis=1))
     store.keep_by_class(run, np.stack(by_class))
     fars = {kind: float(f"{far:.5g}") for kind, far in strangers(samples, training).items()}
     store.add(run, metrics, strangers=fars)
 
 
-def rounded(halves: Sequence[Measured], name: str) -> float:
-    return float(f"{np.mean([getattr(half, name) for half in halves]):.6g}")
+def mean_of(of_halves: Sequence[Measured], name: str) -> float:
+    return float(np.mean([getattr(half, name) for half in of_halves]))
 
 
 def jobs(sets: list[str]) -> Iterator[Run]:

@@ -126,7 +126,8 @@ def write_normalised(folder: Path, results: Tested, sets: Sequence[str]) -> dict
     found = read(results, sets)
     if not found:
         return {}
-    sets = [name for name in sets if any(key[0] == name for key in found)]
+    tested = {set_name for set_name, _ in found}
+    sets = [name for name in sets if name in tested]
     differences = {}
     for key, runs in found.items():
         for kind in STORED[1:]:
@@ -218,7 +219,8 @@ def _by_cohort(
     lines = []
     for set_name in sets:
         of_losses = of_set(found, set_name)
-        opis, tar = (np.mean([runs.mean("plain", measure) for runs in of_losses]) for measure in MEASURES)
+        opis = np.mean([runs.mean("plain", "opis") for runs in of_losses])
+        tar = np.mean([runs.mean("plain", "tar") for runs in of_losses])
         line = [set_name, str(of_losses[0].by_class.shape[-1] // 2), f"{1000 * opis:.1f}", f"{100 * tar:.1f} %"]
         for kind in KINDS:
             counts = [_counts(differences, level, set_name, kind, measure) for measure in MEASURES]
@@ -261,6 +263,9 @@ def _strangers(found: Mapping[tuple[str, str], Runs], sets: Sequence[str]) -> st
     }
     lines = []
     for kind, name in names.items():
-        rates = [np.mean([runs.strangers(kind) for runs in of_set(found, set_name)]) for set_name in sets]
-        lines.append([name, *(f"{100 * rate:.2f} %" for rate in rates)])
+        line = [name]
+        for set_name in sets:
+            rates = [runs.strangers(kind) for runs in of_set(found, set_name)]
+            line.append(f"{100 * np.mean(rates):.2f} %")
+        lines.append(line)
     return _table(["scores", *sets], lines)
