@@ -33,6 +33,8 @@ def take_cohort(
     saved = [value for value in given if is_saved_cohort(value)]
     if saved and len(given) > 1:
         raise UserError(f"{option}: {saved[0]} is a saved cohort, which cannot be joined with others")
+    if sum(_as_share(value) is not None for value in given) > 1:
+        raise UserError(f"{option}: give one share of the identities")
     if saved:
         normalization, lines = load_cohort(saved[0], checkpoint), [f"cohort: {saved[0]}"]
     else:

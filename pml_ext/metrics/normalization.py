@@ -377,7 +377,7 @@ def read_cohort(path: Path) -> tuple[Tensor, np.ndarray | None, CohortRecord]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             cohort, text = torch.from_numpy(arrays["cohort"]), str(arrays["record"])
-            labels = arrays["labels"] if "labels" in arrays.files else None
+            labels = arrays["labels"].astype(str) if "labels" in arrays.files else None
         record = msgspec.json.decode(text, type=CohortRecord)
     except FileNotFoundError:
         raise

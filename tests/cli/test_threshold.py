@@ -193,6 +193,8 @@ def test_training_samples_and_a_share_are_one_cohort(tmp_path, capsys):
     assert len(ThresholdReport.load(tmp_path / "threshold.json").classes) == 140
     assert choose(*words, str(tmp_path / "cohort.npz")) == 2
     assert "is a saved cohort, which cannot be joined with others" in capsys.readouterr().err
+    assert choose(*words, "0.3", "--cohort", "0.4") == 2
+    assert "give one share of the identities" in capsys.readouterr().err
     np.savez(tmp_path / "narrow.npz", embeddings=np.eye(7))
     assert choose(*words, str(tmp_path / "narrow.npz")) == 2
     assert "must have the same dimensions; got [7, 16]" in capsys.readouterr().err

@@ -195,6 +195,7 @@ def test_other_and_changed_files_are_refused(tmp_path):
     changes = {
         "checksum differs": {"cohort": content["cohort"] + np.float32(1e-6)},
         r"was modified after it was saved \(the checksum": {"labels": content["labels"][::-1]},
+        "was modified": {"labels": np.arange(30)},
         "Invalid enum value": {"record": np.array(str(content["record"]).replace("normalization 2", "9"))},
         "k must be from 1 to 30": {"record": np.array(str(content["record"]).replace('"k":4', '"k":99'))},
         "allow_pickle": {"cohort": np.array([{}], dtype=object)},

@@ -52,11 +52,11 @@ def cohort_offsets(
     return gather_rows(offsets, group, lengths=lengths)
 
 
-def offsets_for(embeddings: Tensor, cohort: Tensor, ks: Sequence[int], *, rows: Tensor | None = None) -> list[Tensor]:
+def offsets_for(embeddings: Tensor, cohort: Tensor, ks: Sequence[int]) -> list[Tensor]:
     """Compute `cohort_offsets` for several k, from one matrix product."""
-    unit, others = _prepare(embeddings, cohort, max(ks), rows)
+    unit, others = _prepare(embeddings, cohort, max(ks), None)
     means = unit.new_empty(len(ks), len(unit))
-    for part, cosines in _blocks(unit, others, rows):
+    for part, cosines in _blocks(unit, others, None):
         sums = _highest(cosines, max(ks)).sort(dim=1, descending=True).values.cumsum(dim=1)
         for of_k, k in zip(means, ks, strict=True):
             of_k[part] = sums[:, k - 1] / k
