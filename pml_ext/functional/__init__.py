@@ -25,7 +25,6 @@ from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.retrieval.cohort import cohort_offsets
 from pml_ext.functional.retrieval.ranking import Ranking, cumulative_matches, rank_matches, rank_matches_from_distances
 from pml_ext.functional.retrieval.reranking import expand_features, rerank, rerank_blocks
-from pml_ext.functional.retrieval.single_shot import rank_single_shot, rank_single_shot_from_distances
 from pml_ext.functional.spectrum import EmbeddingSpread, embedding_spread, spectral_variance
 from pml_ext.functional.tuples import count_triplet_kinds, hardest_triplets, triplets_of_kind
 from pml_ext.functional.verification.all_pairs import labelled_pairs, labelled_pairs_roc
@@ -107,8 +106,6 @@ __all__ = [
     "pair_cosines",
     "rank_matches",
     "rank_matches_from_distances",
-    "rank_single_shot",
-    "rank_single_shot_from_distances",
     "rate_interval",
     "rerank",
     "rerank_blocks",

@@ -1,12 +1,11 @@
 """Metrics of person re-identification: CMC, mAP and mINP."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from pml_ext._checks import check_choice, check_seed
+from pml_ext._checks import check_choice
 from pml_ext._identities import JUNK
 from pml_ext.functional.retrieval.feature_distances import METRICS
 from pml_ext.functional.retrieval.ranking import (
@@ -17,7 +16,6 @@ from pml_ext.functional.retrieval.ranking import (
     rank_matches_from_distances,
 )
 from pml_ext.functional.retrieval.reranking import expand_features, rerank_blocks
-from pml_ext.functional.retrieval.single_shot import check_repeats, rank_single_shot, rank_single_shot_from_distances
 from pml_ext.metrics import keys
 from pml_ext.metrics.undefined import warn_undefined
 
@@ -35,9 +33,6 @@ class ReIDEvaluator:
         rerank: options of `functional.rerank` (k1, k2, lambda_, definition), {} for its defaults; None: no re-ranking.
         query_expansion: options of `functional.expand_features` (k, alpha, times), {} for its defaults; None:
             no expansion. Applied before re-ranking.
-        shots: "multi": the full gallery; "single": one random image per identity, see
-            `functional.rank_single_shot`.
-        repeats, seed: number and seed of the draws of "single".
 
     >>> import torch
     >>> x = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.9, 0.4]])
@@ -55,25 +50,14 @@ class ReIDEvaluator:
         metric: str = "cosine",
         rerank: Mapping[str, Any] | None = None,
         query_expansion: Mapping[str, Any] | None = None,
-        shots: str = "multi",
-        repeats: int = 10,
-        seed: int = 0,
     ) -> None:
         check_ranks(ranks)
         check_choice(metric, METRICS, "metric")
-        check_choice(shots, ("multi", "single"), "shots")
-        check_repeats(repeats)
-        check_seed(seed)
         self.ranks, self.metric = tuple(ranks), metric
         if rerank is not None and not isinstance(rerank, Mapping):
             raise TypeError(f"rerank must be a mapping of k1, k2, lambda_ and definition; got {rerank!r}")
         self.rerank = None if rerank is None else dict(rerank)
         self.query_expansion = None if query_expansion is None else dict(query_expansion)
-        self._rank: Callable[..., Ranking] = rank_matches
-        self._rank_distances: Callable[..., Ranking] = rank_matches_from_distances
-        if shots == "single":
-            self._rank = partial(rank_single_shot, repeats=repeats, seed=seed)
-            self._rank_distances = partial(rank_single_shot_from_distances, repeats=repeats, seed=seed)
 
     def __call__(
         self,
@@ -107,7 +91,7 @@ class ReIDEvaluator:
         gallery_ids: Tensor,
         gallery_cameras: Tensor | None,
     ) -> Ranking:
-        """Returns per-query values, (Q,), or (repeats, Q) for single shots. Arguments as in `__call__`."""
+        """Returns per-query values, (Q,). Arguments as in `__call__`."""
         if self.query_expansion is not None:
             query, gallery = expand_features(query, gallery, **self.query_expansion)
         cameras = {"query_cameras": query_cameras, "gallery_cameras": gallery_cameras}
@@ -115,8 +99,8 @@ class ReIDEvaluator:
             blocks = rerank_blocks(query, gallery, metric=self.metric, **self.rerank)
             # Blocks lie on the device of the labels.
             ids = query_ids.to(query.device), gallery_ids.to(query.device)
-            return self._rank_distances(blocks, *ids, **cameras)
-        return self._rank(query, query_ids, gallery, gallery_ids, metric=self.metric, **cameras)
+            return rank_matches_from_distances(blocks, *ids, **cameras)
+        return rank_matches(query, query_ids, gallery, gallery_ids, metric=self.metric, **cameras)
 
     def per_query_from_distances(
         self,
@@ -134,7 +118,7 @@ class ReIDEvaluator:
         if self.rerank is not None or self.query_expansion is not None:
             raise ValueError("rerank and query_expansion need features, not distances. Leave both out")
         cameras = {"query_cameras": query_cameras, "gallery_cameras": gallery_cameras}
-        return self._rank_distances(distances, query_ids, gallery_ids, **cameras)
+        return rank_matches_from_distances(distances, query_ids, gallery_ids, **cameras)
 
     def from_distances(
         self,
@@ -155,8 +139,8 @@ class ReIDEvaluator:
             ranking: from `per_query` or `per_query_from_distances`.
             query_ids: (Q,) identities.
         Returns:
-            Dict of rank_1, rank_5, … , mAP, mINP (fractions, averaged over the draws of single shots; nan, with a
-            warning, if no query has a match), queries (number of queries that count) and queries_without_match.
+            Dict of rank_1, rank_5, … , mAP, mINP (fractions; nan, with a warning, if no query has a match), queries (number
+            of queries that count) and queries_without_match.
         """
         counted = ranking.matches > 0
         if not bool(counted.any()):
@@ -166,7 +150,6 @@ class ReIDEvaluator:
         results = {keys.rank(rank): float(share) for rank, share in zip(self.ranks, shares, strict=True)}
         results[keys.MAP] = float(ranking.average_precision[counted].mean())
         results[keys.MINP] = float(ranking.inverse_negative_penalty[counted].mean())
-        has_match = counted if counted.ndim == 1 else counted[0]
-        results[keys.QUERIES] = float(has_match.sum())
-        results[keys.QUERIES_WITHOUT_MATCH] = float((~has_match & (query_ids.to(has_match.device) != JUNK)).sum())
+        results[keys.QUERIES] = float(counted.sum())
+        results[keys.QUERIES_WITHOUT_MATCH] = float((~counted & (query_ids.to(counted.device) != JUNK)).sum())
         return results

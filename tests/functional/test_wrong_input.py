@@ -17,7 +17,6 @@ CALLS = {
     F.labelled_pairs_roc: SET,
     F.identification: SET | {"gallery_size": 1, "threshold": 0.5},
     F.rank_matches: SEARCH,
-    F.rank_single_shot: SEARCH,
     F.rerank: {"query": X, "gallery": X},
     F.expand_features: {"query": X, "gallery": X},
     F.spectral_variance: {"embeddings": X},

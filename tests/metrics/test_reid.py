@@ -58,28 +58,11 @@ def test_expansion_comes_before_reranking_by_the_evaluators_metric():
     assert found["euclidean"] != found["cosine"]
 
 
-@pytest.mark.parametrize("options", [{}, {"rerank": {}}])
-def test_single_shots(options):
-    data = a_set()
-    evaluator = ReIDEvaluator(shots="single", repeats=4, seed=3, **options)
-    ranking = evaluator.per_query(*data)
-    assert ranking.first_match_rank.shape == (4, 20)
-    found = evaluator(*data)
-    first = ranking.first_match_rank[:, 2:]
-    assert found["rank_1"] == approx(float((first == 1).double().mean()))
-    assert found["mAP"] == found["mINP"] == approx(float((1 / first).mean()))
-    assert found["queries"] == 18
-    assert found["queries_without_match"] == 1
-    assert found == evaluator(*data)
-    assert found != ReIDEvaluator(shots="single", repeats=4, seed=4, **options)(*data)
-
-
 def test_errors():
     _, ids, cameras, _, gallery_ids, gallery_cameras = a_set()
     for options, message in (
         ({"ranks": (0, 1)}, "ranks must be at least 1; got 0"),
         ({"metric": "l2"}, "metric must be one of 'cosine', 'euclidean'; got 'l2'"),
-        ({"shots": "single", "repeats": 0}, "repeats must be at least 1; got 0"),
     ):
         with pytest.raises(ValueError, match=message):
             ReIDEvaluator(**options)

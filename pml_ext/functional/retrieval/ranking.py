@@ -374,7 +374,7 @@ def cumulative_matches(ranking: Ranking, ranks: Sequence[int] = (1, 5, 10)) -> T
     """Returns the CMC: the share of queries whose closest match has rank k or better, among queries with a match.
 
     Args:
-        ranking: from `rank_matches`, or from `rank_single_shot` for the mean over its repeats.
+        ranking: from `rank_matches`.
         ranks: the ranks k, from 1.
     Returns:
         (len(ranks),) float64; nan if no query has a match.

@@ -42,6 +42,8 @@ _OTHER_NAMES = "its parameters have other names in timm, so FastReID's weights w
 # FastReID's other backbones -> why they are not supported, and an alternative
 BACKBONES_NOT_BUILT = {
     "build_effnet_backbone": f"{_OTHER_NAMES}; to train from other weights, use timm:efficientnet_b0 or similar",
+    "build_osnet_backbone": "OSNet is not built; use timm:efficientnet_lite0 or another small network of timm",
+    "build_shufflenetv2_backbone": "its parameters have other names in torchvision; use torchvision:shufflenet_v2_x1_0",
     "build_resnetIR_backbone": "FastFace's config uses it, but FastFace has no such backbone",
 }
 NORMS = ("BN", "syncBN", "FrozenBN", "GN", "none")

@@ -54,10 +54,8 @@ def build_fresh(cfg):
         ("build_resnext_backbone", {"WITH_IBN": True}, (2048, 4, 2)),
         ("build_resnest_backbone", {"LAST_STRIDE": 1}, (2048, 4, 2)),
         ("build_iresnet_backbone", {"DEPTH": "18x"}, (512, 4, 2)),
-        ("build_osnet_backbone", {"DEPTH": "x0_25", "WITH_IBN": True}, (128, 4, 2)),
         ("build_mobilenetv2_backbone", {"DEPTH": "0.1x"}, (1280, 2, 1)),
         ("build_mobilenetv3_backbone", {"DEPTH": "Small"}, (1024, 2, 1)),
-        ("build_shufflenetv2_backbone", {"DEPTH": "0.5x"}, (1024, 2, 1)),
         ("build_regnet_backbone", {"DEPTH": "200x", "LAST_STRIDE": 2}, (368, 2, 1)),
         ("build_repvgg_backbone", {"DEPTH": "A0", "LAST_STRIDE": 1}, (1280, 4, 2)),
         ("build_convnet_backbone", {"DEPTH": "3x", "FEAT_DIM": 8}, (8, 8, 4)),
@@ -140,12 +138,9 @@ def test_position_embeddings_of_another_grid_are_interpolated():
 
 # From the modules of FastReID's last public code: how many names, and a hash of "name shape", a line each, in order.
 STATES = [
-    ("build_osnet_backbone", {"DEPTH": "x1_0"}, 558, "ef4b6a3e996d3531"),
-    ("build_osnet_backbone", {"DEPTH": "x1_0", "WITH_IBN": True}, 559, "2259be487813ec96"),
     ("build_mobilenetv2_backbone", {"DEPTH": "0.1x"}, 312, "c1a9d4279ecf13e3"),
     ("build_mobilenetv3_backbone", {"DEPTH": "Large"}, 314, "2fb1a4aeb05daa9d"),
     ("build_mobilenetv3_backbone", {"DEPTH": "Small"}, 246, "b2c2f052a62728d1"),
-    ("build_shufflenetv2_backbone", {"DEPTH": "2.0x"}, 336, "8bf8f46945e4eb5c"),
     ("build_resnet_backbone", {"WITH_IBN": True, "WITH_SE": True, "WITH_NL": True}, 441, "94b18acaec4669e3"),
     ("build_iresnet_backbone", {"DEPTH": "100x"}, 918, "bbf9b4e62e4a1704"),
 ]
@@ -226,10 +221,9 @@ def test_fastreids_weights_give_fastreids_maps(name, depth, oracle, stride, pref
 
 
 def test_grey_images_go_into_small_networks():
-    for name, depth in [("build_mobilenetv3_backbone", "Small"), ("build_osnet_backbone", "x0_25")]:
-        cfg = config(name, DEPTH=depth)
-        cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD = [128.0], [64.0]
-        assert build_fresh(cfg).eval()(torch.zeros(1, 1, 32, 32)).ndim == 4
+    cfg = config("build_mobilenetv3_backbone", DEPTH="Small")
+    cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD = [128.0], [64.0]
+    assert build_fresh(cfg).eval()(torch.zeros(1, 1, 32, 32)).ndim == 4
 
 
 def test_non_local_blocks_follow_the_last_blocks_of_a_stage():
@@ -313,7 +307,8 @@ def test_mistakes_are_named():
         ({"LAST_STRIDE": 3}, r"LAST_STRIDE = 3: must be 1 or 2"),
         ({"NORM": "GhostBN"}, r"NORM = 'GhostBN': batch norm over parts of the batch is not supported"),
         ({"NAME": "build_resnt_backbone"}, r"unknown; did you mean 'build_resnet_backbone'"),
-        ({"NAME": "build_osnet_backbone"}, r"DEPTH = '50x': unknown.* Known: 'x1_0', 'x0_75', 'x0_5', 'x0_25'"),
+        ({"NAME": "build_mobilenetv3_backbone"}, r"DEPTH = '50x': unknown.* Known: 'Large', 'Small'"),
+        ({"NAME": "build_osnet_backbone"}, r"NAME = 'build_osnet_backbone': OSNet is not built; use timm:"),
         ({"NAME": "build_effnet_backbone"}, r"NAME = 'build_effnet_backbone': its parameters have other names in timm"),
         ({"NAME": "timm:convnext_atto", "NORM": "GN"}, r"NORM GN .* network has no batch norms: set BN"),
     ]:

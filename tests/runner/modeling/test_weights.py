@@ -221,7 +221,6 @@ def test_a_path_without_a_file_is_named(path):
 
 
 # torchreid and Open Metric Learning
-OSNET = {"NAME": "build_osnet_backbone", "DEPTH": "x0_25", "FEAT_DIM": 128}
 RESNET = {"NAME": "torchvision:resnet18", "FEAT_DIM": 512}
 
 
@@ -269,7 +268,7 @@ def test_a_whole_model_gives_its_own_embeddings(prefix, more, resnet, tmp_path):
 @pytest.mark.parametrize(
     ("options", "names", "message"),
     [
-        (OSNET, ["conv2.0.conv2a.conv1.weight", "fc.0.weight"], r"has a layer \(fc\) after .*PRETRAIN_PATH"),
+        (RESNET, ["layer1.0.conv1.weight", "fc.0.weight"], r"has a layer \(fc\) after .*PRETRAIN_PATH"),
         (
             {"DEPTH": "18x", "FEAT_DIM": 512}, ["layer4.0.conv1.weight", "conv1.weight"],
             r"a ResNet whose max-pool pads, unlike FastReID's: set MODEL.BACKBONE.NAME to a torchvision network",

@@ -6,9 +6,7 @@ from yacs.config import CfgNode as CN
 from pml_ext.runner.modeling.backbones import (  # noqa: F401  # register
     convnet,
     iresnet,
-    osnet,
     resnet,
-    shufflenetv2,
     timm_networks,
     torchvision_networks,
     vit,

@@ -20,10 +20,9 @@ log = logging.getLogger("pml_ext")
 _TORCHVISION = "https://download.pytorch.org/models/"
 _IBN_NET = "https://github.com/XingangPan/IBN-Net/releases/download/v1.0/"
 _RESNEST = "https://github.com/zhanghang1989/ResNeSt/releases/download/weights_step1/"
-_DRIVE = "https://drive.google.com/uc?id="  # OSNet's; what follows # is FastReID's name of the file
 _PYCLS = "https://dl.fbaipublicfiles.com/pycls/dds_baselines/"  # FastReID's address for 800x is of another network
 # MODEL.BACKBONE.NAME, DEPTH after its switches -> FastReID's URL. File names end in the first 8 digits of the SHA-256,
-# except OSNet's and RegNet's.
+# except RegNet's.
 URLS = {
     ("build_resnet_backbone", "18x"): f"{_TORCHVISION}resnet18-5c106cde.pth",
     ("build_resnet_backbone", "34x"): f"{_TORCHVISION}resnet34-333f7ec4.pth",
@@ -37,11 +36,6 @@ URLS = {
     ("build_resnext_backbone", "ibn_101x"): f"{_IBN_NET}resnext101_ibn_a-6ace051d.pth",
     ("build_mobilenetv3_backbone", "Large"): f"{_TORCHVISION}mobilenet_v3_large-8738ca79.pth",
     ("build_mobilenetv3_backbone", "Small"): f"{_TORCHVISION}mobilenet_v3_small-047dcff4.pth",
-    ("build_osnet_backbone", "x1_0"): f"{_DRIVE}1LaG1EJpHrxdAxKnSCJ_i0u-nbxSAeiFY#/osnet_x1_0_imagenet.pth",
-    ("build_osnet_backbone", "x0_75"): f"{_DRIVE}1uwA9fElHOk3ZogwbeY5GkLI6QPTX70Hq#/osnet_x0_75_imagenet.pth",
-    ("build_osnet_backbone", "x0_5"): f"{_DRIVE}16DGLbZukvVYgINws8u8deSaOqjybZ83i#/osnet_x0_5_imagenet.pth",
-    ("build_osnet_backbone", "x0_25"): f"{_DRIVE}1rb8UN5ZzPKRc_xvtHlyDh-cSz88YX9hs#/osnet_x0_25_imagenet.pth",
-    ("build_osnet_backbone", "ibn_x1_0"): f"{_DRIVE}1sr90V6irlYYDd4_4ISU2iruoRG8J__6l#/osnet_ibn_x1_0_imagenet.pth",
     ("build_regnet_backbone", "800y"): f"{_PYCLS}160906567/RegNetY-800MF_dds_8gpu.pyth",
     ("build_regnet_backbone", "1600x"): f"{_PYCLS}160990626/RegNetX-1.6GF_dds_8gpu.pyth",
     ("build_regnet_backbone", "1600y"): f"{_PYCLS}160906681/RegNetY-1.6GF_dds_8gpu.pyth",
