@@ -94,13 +94,22 @@ class ReIDEvaluator:
         """Returns per-query values, (Q,). Arguments as in `__call__`."""
         if self.query_expansion is not None:
             query, gallery = expand_features(query, gallery, **self.query_expansion)
-        cameras = {"query_cameras": query_cameras, "gallery_cameras": gallery_cameras}
         if self.rerank is not None:
             blocks = rerank_blocks(query, gallery, metric=self.metric, **self.rerank)
             # Blocks lie on the device of the labels.
             ids = query_ids.to(query.device), gallery_ids.to(query.device)
-            return rank_matches_from_distances(blocks, *ids, **cameras)
-        return rank_matches(query, query_ids, gallery, gallery_ids, metric=self.metric, **cameras)
+            return rank_matches_from_distances(
+                blocks, *ids, query_cameras=query_cameras, gallery_cameras=gallery_cameras
+            )
+        return rank_matches(
+            query,
+            query_ids,
+            gallery,
+            gallery_ids,
+            metric=self.metric,
+            query_cameras=query_cameras,
+            gallery_cameras=gallery_cameras,
+        )
 
     def per_query_from_distances(
         self,
@@ -117,8 +126,9 @@ class ReIDEvaluator:
         """
         if self.rerank is not None or self.query_expansion is not None:
             raise ValueError("rerank and query_expansion need features, not distances. Leave both out")
-        cameras = {"query_cameras": query_cameras, "gallery_cameras": gallery_cameras}
-        return rank_matches_from_distances(distances, query_ids, gallery_ids, **cameras)
+        return rank_matches_from_distances(
+            distances, query_ids, gallery_ids, query_cameras=query_cameras, gallery_cameras=gallery_cameras
+        )
 
     def from_distances(
         self,
@@ -139,8 +149,8 @@ class ReIDEvaluator:
             ranking: from `per_query` or `per_query_from_distances`.
             query_ids: (Q,) identities.
         Returns:
-            Dict of rank_1, rank_5, … , mAP, mINP (fractions; nan, with a warning, if no query has a match), queries (number
-            of queries that count) and queries_without_match.
+            Dict of rank_1, rank_5, … , mAP, mINP (fractions; nan, with a warning, if no query has a match), queries
+            (number of queries that count) and queries_without_match.
         """
         counted = ranking.matches > 0
         if not bool(counted.any()):
