@@ -2,16 +2,16 @@
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pml_ext._errors import UserError, import_library
-from pml_ext._files import sha256_of
 from pml_ext.runner.modeling.cuda import kind_and_index
 from pml_ext.search.model_record import INPUT, KEY, OUTPUT, ModelRecord
 
-_SHA256 = f"{KEY}_sha256"  # checksum of everything before this entry, the last one in the file
+_SHA256 = f"{KEY}_sha256"  # checksum of the model and its record
 
 
 class OnnxModel:
@@ -41,9 +41,7 @@ class OnnxModel:
         if KEY not in metadata:
             raise UserError(f"{path} has no record of its model: write it with pml-ext export")
         self.record = ModelRecord.from_json(metadata[KEY], path)
-        sha256 = metadata.get(_SHA256, "")
-        content, end = file.read_bytes(), _entry(_SHA256, sha256)
-        if not content.endswith(end) or hashlib.sha256(content[: -len(end)]).hexdigest() != sha256:
+        if not _is_unchanged(file, metadata):
             raise UserError(f"{file} was changed after it was exported: its checksum is another. Export it again")
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -51,25 +49,20 @@ class OnnxModel:
         return torch.from_numpy(embeddings)
 
 
-def append_record(file: Path, record: ModelRecord) -> None:
-    """Append the record to an ONNX file, then the checksum of the file."""
-    with file.open("ab") as opened:
-        opened.write(_entry(KEY, record.as_json()))
-    with file.open("ab") as opened:
-        opened.write(_entry(_SHA256, sha256_of(file)))
+def add_record(model: Any, record: ModelRecord) -> None:
+    """Store the record, and a checksum of model and record, in the metadata of an onnx.ModelProto."""
+    properties = {KEY: record.as_json()}
+    import_onnx().helper.set_model_props(model, properties)
+    properties[_SHA256] = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
+    import_onnx().helper.set_model_props(model, properties)
 
 
-def _entry(name: str, text: str) -> bytes:
-    """Returns a metadata entry, protobuf's field 14 of ModelProto with the text fields 1 and 2.
-
-    Protobuf merges concatenated messages, so an entry can be appended to the file.
-    """
-    return _field(14, _field(1, name.encode()) + _field(2, text.encode()))
+def import_onnx() -> Any:
+    """Import onnx, an optional dependency."""
+    return import_library("onnx", needed_for="ONNX", install="'pml_ext[export]'")
 
 
-def _field(number: int, content: bytes) -> bytes:
-    length, left = bytearray(), len(content)
-    while left >= 128:
-        length.append(left % 128 + 128)
-        left //= 128
-    return bytes([number * 8 + 2, *length, left]) + content
+def _is_unchanged(path: Path, properties: dict[str, str]) -> bool:
+    model = import_onnx().load(path)
+    import_onnx().helper.set_model_props(model, {KEY: properties[KEY]})
+    return hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest() == properties.get(_SHA256)

@@ -13,7 +13,7 @@ from pml_ext.runner.config.network_keys import shaping
 from pml_ext.runner.modeling.backbones.registration import ImageSizes
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.search.model_record import INPUT, OUTPUT, ModelRecord
-from pml_ext.search.onnx_model import OnnxModel, append_record
+from pml_ext.search.onnx_model import OnnxModel, add_record, import_onnx
 
 log = logging.getLogger("pml_ext")
 
@@ -74,5 +74,6 @@ def _write_onnx(model: nn.Module, images: Tensor, record: ModelRecord, path: Pat
     except torch.onnx.errors.OnnxExporterError as error:
         raise UserError(f"torch cannot write this model as ONNX: {error}") from error
     assert program is not None
-    program.save(str(path), external_data=False)
-    append_record(path, record)
+    proto = program.model_proto
+    add_record(proto, record)
+    import_onnx().save(proto, path)
