@@ -11,12 +11,19 @@ from pml_ext._checks import check_choice, check_floating, check_in_range, check_
 from pml_ext._ops.numerics import rows_of_a_block
 
 
-def same_and_different(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Returns two (B, R) masks: same-class and different-class pairs. Without ref_labels: (B, B), no self-pairs."""
+def same_and_different(
+    labels: Tensor, ref_labels: Tensor | None = None, copies: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Returns two (B, R) masks: same-class and different-class pairs. Without ref_labels: (B, B), no self-pairs.
+
+    copies: (B,) columns that hold the batch itself; a sample does not pair with its own copy.
+    """
     same = labels[:, None] == (labels if ref_labels is None else ref_labels)[None, :]
     different = ~same
     if ref_labels is None:
         same.fill_diagonal_(0)  # torch.jit.trace rejects False
+    elif copies is not None:
+        same.scatter_(1, copies[:, None], False)
     return same, different
 
 

@@ -154,7 +154,7 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
 
     Attributes:
         labels_because: why labels are needed in addition to an indices_tuple; empty if a tuple can replace them.
-        over_all_pairs: accepts an indices_tuple, since trainers pass one, and ignores it.
+        over_all_pairs: accepts an indices_tuple, since trainers pass one, but does not restrict the pairs to it.
         reference_begins_with_batch: the first rows of ref_emb are the anchors, which do not pair with themselves.
     """
 
@@ -190,7 +190,7 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
                 "labels (and ref_labels if ref_emb is given) must be tensors of class ids; got None. "
                 + (self.labels_because or "Pass them, or a miner's indices_tuple")
             )
-        if self.over_all_pairs:
+        if self.over_all_pairs and ref_emb is None:
             indices_tuple = None
         if labels is not None:
             self._check_labels(on_host(labels))

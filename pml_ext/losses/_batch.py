@@ -47,6 +47,29 @@ def checked_batch(
     return points, ids, ref_points, ids if ref_labels is labels else ref_ids
 
 
+def copies_in_reference(
+    embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
+) -> Tensor | None:
+    """Returns the (B,) rows of ref_emb that hold the batch itself, or None if ref_emb does not contain it.
+
+    PML's CrossBatchMemory and efficient wrappers put the batch into consecutive rows of ref_emb, and leave the pairs of
+    a sample with its own copy out of the indices_tuple. A miner's tuple leaves out other pairs, too. Therefore the rows
+    must also equal the batch, in its order. Without an indices_tuple, as in SelfSupervisedLoss, ref_emb is another set.
+    """
+    if indices_tuple is None or ref_emb is None or ref_labels is None:
+        return None
+    anchors, positives = indices_tuple[:2]
+    steps = torch.arange(len(labels), device=labels.device)
+    starts = (ref_emb == embeddings[0]).all(dim=1).nonzero()
+    candidates = (starts + steps) % len(ref_labels)
+    candidates = candidates[(ref_labels[candidates] == labels).all(dim=1)]
+    for rows in candidates.unbind():  # several if embeddings have collapsed
+        is_listed = (rows[anchors] == positives).any()
+        if torch.equal(ref_emb[rows], embeddings) and not is_listed:
+            return rows
+    return None
+
+
 def _beside(embeddings: Tensor, labels: Tensor) -> Tensor:
     """Returns the labels on the embeddings' device. They keep a reference to the CPU labels, for `on_host`."""
     moved = labels.to(embeddings.device, non_blocking=True)

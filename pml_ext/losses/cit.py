@@ -12,8 +12,8 @@ from pml_ext._pml import CosineSimilarity, DotProductSimilarity, LpDistance, is_
 from pml_ext.distances.injected import describe_distance, is_on_sphere
 from pml_ext.functional.losses.cit import (
     LARGEST_CLASS,
-    concordance_index,
     concordance_loss,
+    concordance_of_pairs,
     concordance_sum_of_rows,
     fast_concordance_loss,
     triplet_losses,
@@ -27,7 +27,7 @@ from pml_ext.losses._base import (
     reduces_by_mean,
     undivided_unless_mean_of_cosines,
 )
-from pml_ext.losses._batch import Labels, Reference, Tuples, on_host
+from pml_ext.losses._batch import Labels, Reference, Tuples, copies_in_reference, on_host
 from pml_ext.losses._facts import LossFacts, Part, Sums
 
 
@@ -148,7 +148,9 @@ class CITLoss(EmbeddingLoss):
         if self.collect_stats:
             self.concordance_index = math.nan
             if labels is not None and (ref_emb is None or ref_labels is not None):
-                self.concordance_index = concordance_index(similarities, labels, ref_labels).item()
+                copies = copies_in_reference(embeddings, labels, indices_tuple, ref_emb, ref_labels)
+                pairs = same_and_different(labels, ref_labels, copies)
+                self.concordance_index = concordance_of_pairs(similarities, *pairs).item()
         if indices_tuple is None and reduces_by_mean(self):
             assert labels is not None
             same, different = same_and_different(labels, ref_labels)

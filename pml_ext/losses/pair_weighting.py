@@ -7,19 +7,21 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range
+from pml_ext._ops.numerics import row_blocks
 from pml_ext._pml import CosineSimilarity, is_similarity, term
-from pml_ext.distances.injected import describe_distance, orders_if_gathered
+from pml_ext.distances.injected import InjectedDistance, describe_distance, orders_if_gathered
 from pml_ext.functional.loop.partners import consecutive_pairs
 from pml_ext.functional.losses.pair_weighting import (
     WEIGHTINGS,
     Weighting,
     hinges_of_pairs,
     multi_similarity_mining,
+    nearest_negatives,
     weighted_sums,
 )
 from pml_ext.functional.tuples import pairs_of, same_and_different
 from pml_ext.losses._base import EmbeddingLoss, PMLArguments, Terms
-from pml_ext.losses._batch import Labels, Reference, Tuples
+from pml_ext.losses._batch import Labels, Reference, Tuples, copies_in_reference
 from pml_ext.losses._facts import LossFacts
 from pml_ext.losses._shares import anchors_first_sums
 
@@ -150,7 +152,9 @@ class PairWeightingLoss(EmbeddingLoss):
             return self._no_terms("this batch has no positive or no negative pair")
         if self.mining is not None:
             assert labels is not None
-            kept = multi_similarity_mining(similarity.detach(), *same_and_different(labels, ref_labels), self.mining)
+            copies = copies_in_reference(embeddings, labels, indices_tuple, ref_emb, ref_labels)
+            pairs = same_and_different(labels, ref_labels, copies)
+            kept = multi_similarity_mining(similarity.detach(), *pairs, self.mining)
             positive, negative = positive & kept[0], negative & kept[1]
 
         def weigh(similarity: Tensor) -> Tensor:
@@ -168,12 +172,15 @@ class LiftedHingeLoss(EmbeddingLoss):
 
     P are the positive pairs, m is the margin, n runs over the negatives.
 
-    Inside LoOp the minimum is the distance between the arc i–j and the nearest other arc.
+    With ref_emb, j and n are in ref_emb, and the distances within it are computed in blocks.
+
+    Inside LoOp the minimum is the distance between the arc i–j and the nearest other arc; with ref_emb, only arcs
+    through i count.
 
     Args:
         margin: >= 0, in the measure of the distance.
-        positives: "all" uses every pair of a class; with ref_emb, the negatives are those of the anchor. "consecutive"
-            uses the 1st and 2nd sample of a class, the 3rd and 4th, …, in batch order. LoOp selects these pairs itself.
+        positives: "all" uses every pair of a class. "consecutive" uses the 1st and 2nd sample of a class, the 3rd and
+            4th, …, in batch order. LoOp selects these pairs itself.
         **pml: distance (any; LpDistance, on normalised embeddings, is the default), reducer (MeanReducer, over the
             pairs), embedding_regularizer, embedding_reg_weight, collect_stats.
             An indices_tuple restricts the loss to its positive and negative pairs.
@@ -210,5 +217,21 @@ class LiftedHingeLoss(EmbeddingLoss):
         if len(anchors) == 0 or not bool(negative.any()):
             return self._no_terms("this batch has no positive or no negative pair", indices_tuple)
         distances = -matrix if is_similarity(self.distance) else matrix
-        losses = hinges_of_pairs(distances, anchors, positives, negative, self.margin, with_itself)
+        nearest = nearest_negatives(distances, negative)
+        ref_nearest = nearest if ref_emb is None else self._nearest_in_reference(ref_emb, positive, negative)
+        losses = hinges_of_pairs(distances, anchors, positives, nearest, ref_nearest, self.margin)
         return {"loss": term(losses, (anchors, positives))}
+
+    def _nearest_in_reference(self, ref_emb: Tensor, positive: Tensor, negative: Tensor) -> Tensor | None:
+        """Returns the (R,) distance of each positive in ref_emb to the nearest negative of its anchors, in blocks."""
+        if isinstance(self.distance, InjectedDistance):  # has no distances within ref_emb
+            return None
+        sign = -1 if is_similarity(self.distance) else 1
+        nearest = ref_emb.new_full(ref_emb.shape[:1], torch.inf)
+        used = positive.any(dim=0).nonzero().squeeze(1)
+        for block in row_blocks(len(used), len(ref_emb), ref_emb.device):
+            rows = used[block]
+            is_negative = positive[:, rows].T.to(ref_emb.dtype) @ negative.to(ref_emb.dtype) > 0
+            distances = sign * self.distance(ref_emb[rows], ref_emb)
+            nearest = nearest.index_copy(0, rows, nearest_negatives(distances, is_negative))
+        return nearest

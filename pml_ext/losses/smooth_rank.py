@@ -12,7 +12,7 @@ from pml_ext.distances.injected import describe_distance
 from pml_ext.functional.losses.smooth_rank import check_short_lists, smooth_average_precision, smooth_recall_at_k
 from pml_ext.functional.tuples import weights_of
 from pml_ext.losses._base import EmbeddingLoss, PMLArguments, Terms
-from pml_ext.losses._batch import Labels, Reference, Tuples
+from pml_ext.losses._batch import Labels, Reference, Tuples, copies_in_reference
 from pml_ext.losses._facts import LossFacts
 from pml_ext.losses._shares import anchors_first_sums
 
@@ -61,7 +61,8 @@ class SmoothAPLoss(EmbeddingLoss):
     def _terms(
         self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
     ) -> Terms:
-        with_itself = self.reference_begins_with_batch or ref_emb is None
+        copies = copies_in_reference(embeddings, labels, indices_tuple, ref_emb, ref_labels)
+        with_itself = self.reference_begins_with_batch or ref_emb is None or copies is not None
         positive = labels[:, None] == (labels if ref_labels is None else ref_labels)
         # The precision of a sample that is alone in its class is 1 for any embedding.
         queries = (positive.sum(dim=1) > int(with_itself)).nonzero().squeeze(1)
@@ -73,7 +74,7 @@ class SmoothAPLoss(EmbeddingLoss):
         if len(queries) < len(labels):
             similarities, positive = similarities[queries], positive[queries]
         precision = smooth_average_precision(similarities, positive, self.temperature)
-        weights = weights_of(indices_tuple, labels, precision.dtype, with_itself=with_itself)
+        weights = weights_of(indices_tuple, labels, precision.dtype, with_itself=ref_emb is None)
         losses = (1 - precision) * weights[queries]
         return {"loss": term(losses, queries)}
 
@@ -134,14 +135,15 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
     def _terms(
         self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
     ) -> Terms:
-        with_itself = self.reference_begins_with_batch or ref_emb is None
+        copies = copies_in_reference(embeddings, labels, indices_tuple, ref_emb, ref_labels)
+        if self.reference_begins_with_batch or ref_emb is None:
+            copies = torch.arange(len(labels), device=labels.device)
         positive = labels[:, None] == (labels if ref_labels is None else ref_labels)
         one_class = bool(positive.all())
         similarities = self.distance(embeddings, ref_emb)
-        if with_itself:
-            positive.fill_diagonal_(0)
-            itself = torch.eye(*positive.shape, dtype=torch.bool, device=labels.device)
-            similarities = similarities.masked_fill(itself, -torch.inf)
+        if copies is not None:
+            positive.scatter_(1, copies[:, None], False)
+            similarities = similarities.scatter(1, copies[:, None], -torch.inf)
         queries = positive.any(dim=1).nonzero().squeeze(1)
         if one_class or len(queries) == 0:
             missing = "no sample of another class" if one_class else "no two samples of a class"
@@ -149,6 +151,6 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
         if len(queries) < len(labels):
             similarities, positive = similarities[queries], positive[queries]
         recalls = smooth_recall_at_k(similarities, positive, self.ks, self.temperature, self.rank_temperature)
-        weights = weights_of(indices_tuple, labels, recalls.dtype, with_itself=with_itself)
+        weights = weights_of(indices_tuple, labels, recalls.dtype, with_itself=ref_emb is None)
         losses = (1 - recalls.mean(dim=1)) * weights[queries]
         return {"loss": term(losses, queries)}

@@ -38,7 +38,15 @@ from pml_ext.losses._base import (
     reduces_by_mean,
     undivided_unless_mean_of_cosines,
 )
-from pml_ext.losses._batch import Labels, Reference, Tuples, at_least_float32, checked_batch, on_host
+from pml_ext.losses._batch import (
+    Labels,
+    Reference,
+    Tuples,
+    at_least_float32,
+    checked_batch,
+    copies_in_reference,
+    on_host,
+)
 from pml_ext.losses._facts import LossFacts, Part, Sums, loss_by_name
 from pml_ext.losses._shares import sums_of, why_inner_undivided
 
@@ -62,6 +70,7 @@ class TCMLoss(EmbeddingLoss):
 
     A term without pairs is 0. The loss uses *all* pairs of the batch, or of batch × ref_emb if ref_emb is given. It
     accepts an indices_tuple, because trainers pass one, but ignores it: in the paper TCM does not depend on mining.
+    In a CrossBatchMemory a sample does not pair with its own copy.
 
     The paper's ablations are TCM⁺ (lambda_minus=0), TCM⁻ (lambda_plus=0), TCM′ (indicator=False) and ROADMAP's
     regularizer (divide_by="all").
@@ -158,7 +167,8 @@ class TCMLoss(EmbeddingLoss):
         self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
     ) -> Terms:
         cosines = self.distance(embeddings, ref_emb)
-        same, different = same_and_different(labels, ref_labels)
+        copies = copies_in_reference(embeddings, labels, indices_tuple, ref_emb, ref_labels)
+        same, different = same_and_different(labels, ref_labels, copies)
         self._warn_of_missing_pairs(positives=bool(same.any()), negatives=bool(different.any()))
         kinds = (
             ("pos_loss", -self.lambda_plus, self.margin_plus, same, hard_positives(cosines, self.margin_plus)),
@@ -271,7 +281,7 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
             none, no_labels = at_least_float32(embeddings)[:0], None if labels is None else labels[:0]
             return self._sum(self.loss(none, no_labels), self.tcm(none, no_labels))
         embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
-        tcm = self.tcm(embeddings, labels, None, ref_emb, ref_labels)
+        tcm = self.tcm(embeddings, labels, None if ref_emb is None else indices_tuple, ref_emb, ref_labels)
         given = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_labels}
         return self._sum(self.loss(embeddings, labels, **{name: given[name] for name in self._takes}), tcm)
 

@@ -10,6 +10,8 @@ from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._pml import BaseDistance, LpDistance, is_similarity, normalized, term
+from pml_ext.distances.injected import InjectedDistance
+from pml_ext.functional.losses.pair_weighting import nearest_negatives
 from pml_ext.functional.tuples import hardest_of_pairs, hardest_triplets, pairs_of, same_and_different
 from pml_ext.losses._base import NO_TRIPLET, EmbeddingLoss, PMLArguments, Terms
 from pml_ext.losses._batch import Labels, Reference, Tuples
@@ -167,9 +169,11 @@ class HPHNTripletLoss(EmbeddingLoss):
     $$L = \frac{1}{B} \sum_a \max(0, d_{ap} - \min_n \min(d_{an}, d_{pn}) + m)$$
 
     p is the positive that is farthest from a, n runs over the negatives, m is the margin. If the nearest negative is
-    closer to p than to a, p is the triplet's anchor. With ref_emb, only negatives of a count.
+    closer to p than to a, p is the triplet's anchor. With ref_emb, p and n are in ref_emb, and the distances of each p
+    to ref_emb are computed, too.
 
-    HPHNMiner selects the same triplets. LoOp(HPHNTripletLoss()) measures the negatives between arcs.
+    HPHNMiner selects the same triplets without ref_emb. LoOp(HPHNTripletLoss()) measures the negatives between arcs;
+    with ref_emb, only negatives of a count.
 
     Args:
         margin: >= 0, in the measure of the distance.
@@ -208,7 +212,8 @@ class HPHNTripletLoss(EmbeddingLoss):
     ) -> Terms:
         with_itself = ref_emb is None
         matrix = self.distance(embeddings, ref_emb)
-        distances = -matrix if is_similarity(self.distance) else matrix
+        sign = -1 if is_similarity(self.distance) else 1
+        distances = sign * matrix
         positive, negative = pair_masks(matrix, labels, ref_labels, indices_tuple)
         if self.positives == "consecutive":
             i, j = consecutive_among(positive, labels, with_itself=with_itself)
@@ -220,5 +225,9 @@ class HPHNTripletLoss(EmbeddingLoss):
             b = a
         if len(a) == 0 or not bool(negative.any()):
             return self._no_terms(NO_TRIPLET, indices_tuple)
-        losses = torch.relu(self.distance.margin(matrix[a, p], matrix[b, n]) + self.margin)
+        to_negative = matrix[b, n]
+        if ref_emb is not None and not isinstance(self.distance, InjectedDistance):  # has none within ref_emb
+            nearest = nearest_negatives(sign * self.distance(ref_emb[p], ref_emb), negative[a])
+            to_negative = sign * torch.minimum(sign * to_negative, nearest)
+        losses = torch.relu(self.distance.margin(matrix[a, p], to_negative) + self.margin)
         return {"loss": term(losses, tuples)}

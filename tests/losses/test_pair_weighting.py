@@ -186,10 +186,12 @@ def test_hinges_equal_the_loops(positives, kind):
 def test_hinges_with_another_reference_set():
     x, labels = hinge_batch()
     ref, ref_labels = torch.randn(7, 4, dtype=torch.float64), torch.tensor([1, 0, 5, 1, 0, 0, 2])
-    d = torch.cdist(*(normalize(t, dim=1) for t in (x, ref)))
+    unit, ref_unit = (normalize(t, dim=1) for t in (x, ref))
+    d, within = torch.cdist(unit, ref_unit), torch.cdist(ref_unit, ref_unit)
     terms = []
     for i, j in (labels[:, None] == ref_labels).nonzero().tolist():
-        terms.append(max(0.0, float(d[i, j] + 0.5 - d[i][ref_labels != labels[i]].min())))
+        nearest = torch.stack([d[i], within[j]])[:, ref_labels != labels[i]].min()
+        terms.append(max(0.0, float(d[i, j] + 0.5 - nearest)))
     value = LiftedHingeLoss(margin=0.5)(x, labels, ref_emb=ref, ref_labels=ref_labels)
     assert value.item() == approx(sum(terms) / len(terms), abs=1e-9)
 

@@ -121,17 +121,36 @@ def pair_distances(x, ref=None):
 
 
 @pytest.mark.parametrize("kind", DISTANCES)
-@pytest.mark.parametrize("with_ref", [False, True])
-def test_equals_the_triplet_loss_of_the_miners_triplets(kind, with_ref):
+def test_equals_the_triplet_loss_of_the_miners_triplets(kind):
     x, labels = batch()
     options = {"margin": 0.3, "distance": DISTANCES[kind], "reducer": reducers.MeanReducer()}
-    ref = (torch.randn(7, 5, dtype=torch.float64), torch.tensor([1, 0, 5, 1, 0, 0, 2])) if with_ref else ()
-    triplets = HPHNMiner(distance=DISTANCES[kind])(x, labels, *ref)
-    expected = losses.TripletMarginLoss(**options)(x, labels, triplets, *ref)
+    triplets = HPHNMiner(distance=DISTANCES[kind])(x, labels)
+    expected = losses.TripletMarginLoss(**options)(x, labels, triplets)
     assert expected > 0
-    assert_close(HPHNTripletLoss(**options)(x, labels, None, *ref), expected)
+    assert_close(HPHNTripletLoss(**options)(x, labels), expected)
     loss = HPHNTripletLoss(margin=9, distance=DISTANCES[kind])
-    assert gradcheck(lambda x: loss(x, labels, None, *ref), (x.requires_grad_(),))
+    assert gradcheck(lambda x: loss(x, labels), (x.requires_grad_(),))
+
+
+@pytest.mark.parametrize("kind", DISTANCES)
+def test_hardest_positive_and_negative_of_another_reference_set(kind):
+    """The negative is the nearest one to the sample or to its positive in the set."""
+    x, labels = batch()
+    ref, ref_labels = torch.randn(7, 5, dtype=torch.float64), torch.tensor([1, 0, 5, 1, 0, 0, 2])
+    sign = -1 if kind == "cosine" else 1
+    d, within = (sign * DISTANCES[kind](points, ref) for points in (x, ref))
+    terms = []
+    for a in range(len(x)):
+        positives = [p for p in range(7) if ref_labels[p] == labels[a]]
+        negatives = [n for n in range(7) if ref_labels[n] != labels[a]]
+        if positives:
+            p = max(positives, key=lambda i: d[a, i])
+            nearest = min(row[n] for row in (d[a], within[p]) for n in negatives)
+            terms.append(max(0.0, float(d[a, p] - nearest + 0.3)))
+    loss = HPHNTripletLoss(margin=0.3, distance=DISTANCES[kind])
+    assert loss(x, labels, None, ref, ref_labels).item() == approx(sum(terms) / len(terms), abs=1e-9)
+    steep = HPHNTripletLoss(margin=9, distance=DISTANCES[kind])
+    assert gradcheck(lambda x: steep(x, labels, None, ref, ref_labels), (x.requires_grad_(),))
 
 
 def test_indices_tuple_limits_the_choice():

@@ -44,7 +44,11 @@ def concordance_index(similarities: Tensor, labels: Tensor, ref_labels: Tensor |
         ref_labels = check_labels(ref_labels, columns, "ref_labels")
     elif rows != columns:
         raise ValueError(f"similarities must have shape (B, B) if ref_labels is None; got ({rows}, {columns})")
-    same, different = same_and_different(labels, ref_labels)
+    return concordance_of_pairs(similarities, *same_and_different(labels, ref_labels))
+
+
+def concordance_of_pairs(similarities: Tensor, same: Tensor, different: Tensor) -> Tensor:
+    """Compute `concordance_index` for (B, R) masks of positive and negative pairs."""
     negatives, _ = _sort_negatives(similarities.detach(), different)
     wanted = similarities.detach().contiguous()
     below = torch.searchsorted(negatives, wanted)

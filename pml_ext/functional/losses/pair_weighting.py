@@ -335,15 +335,23 @@ def lifted_hinges(
     rows, columns = distances.shape
     check_positions(anchors, rows, "anchors")
     check_positions(positives, min(rows, columns) if among_themselves else columns, "positives", like=anchors)
-    return hinges_of_pairs(distances, anchors, positives, negative, margin, among_themselves)
+    nearest = nearest_negatives(distances, negative)
+    return hinges_of_pairs(distances, anchors, positives, nearest, nearest if among_themselves else None, margin)
+
+
+def nearest_negatives(distances: Tensor, negative: Tensor) -> Tensor:
+    """Returns the smallest distance of each row to a negative, inf without a negative."""
+    return distances.masked_fill(~negative, torch.inf).amin(dim=1)
 
 
 def hinges_of_pairs(
-    distances: Tensor, anchors: Tensor, positives: Tensor, negative: Tensor, margin: float, among_themselves: bool
+    distances: Tensor, anchors: Tensor, positives: Tensor, nearest: Tensor, ref_nearest: Tensor | None, margin: float
 ) -> Tensor:
-    """Compute `lifted_hinges` without the checks, which read the indices and so synchronise with the GPU."""
-    nearest = distances.masked_fill(~negative, torch.inf).amin(dim=1)
+    """Compute `lifted_hinges` without the checks, which read the indices and so synchronise with the GPU.
+
+    nearest, ref_nearest: (B,) and (R,) distances of rows and columns to their nearest negative; None: unknown.
+    """
     nearest_of_pair = nearest[anchors]
-    if among_themselves:
-        nearest_of_pair = torch.minimum(nearest_of_pair, nearest[positives])
+    if ref_nearest is not None:
+        nearest_of_pair = torch.minimum(nearest_of_pair, ref_nearest[positives])
     return torch.relu(distances[anchors, positives] + margin - nearest_of_pair)

@@ -1,0 +1,117 @@
+"""A CrossBatchMemory that holds exactly the batch gives every loss the value and gradient of the batch alone."""
+
+from functools import partial
+
+import pytest
+import torch
+from pytorch_metric_learning import losses as pml_losses
+from pytorch_metric_learning import miners
+from pytorch_metric_learning.distances import CosineSimilarity, LpDistance
+from pytorch_metric_learning.losses import CrossBatchMemory, SelfSupervisedLoss, TripletMarginLoss
+from pytorch_metric_learning.utils.distributed import get_indices_tuple
+from torch.testing import assert_close
+
+from pml_ext import losses
+from pml_ext.functional import WEIGHTINGS
+from tests.losses.test_contract import FACTORIES, NAMES, WITHOUT_REFERENCES
+
+LOSSES = {name: FACTORIES[name] for name in NAMES if name not in WITHOUT_REFERENCES}
+# In a memory LoOp uses all positives, because samples of earlier batches are on no arc of this one.
+LOSSES["LoOp"] = partial(losses.LoOp, TripletMarginLoss(), positives="all")
+LOSSES |= {
+    "CentroidTripletLoss, all": partial(losses.CentroidTripletLoss, negatives="all", swap=True),
+    "CITLoss, gamma=1": losses.CITLoss,
+    "HPHNTripletLoss, cosine": partial(losses.HPHNTripletLoss, distance=CosineSimilarity()),
+    "LiftedHingeLoss, cosine": partial(losses.LiftedHingeLoss, distance=CosineSimilarity()),
+    "LiftedHingeLoss, not normalised": partial(losses.LiftedHingeLoss, distance=LpDistance(normalize_embeddings=False)),
+    "LoOp of all pairs": partial(losses.LoOp, pml_losses.MultiSimilarityLoss(), pairing="all"),
+    "LoOp of TCM": partial(losses.LoOp, losses.TCMLoss(margin_plus=1.0), positives="all"),
+    "TCMLoss, divided by all": partial(losses.TCMLoss, divide_by="all"),
+    "TCMLoss, no indicator": partial(losses.TCMLoss, indicator=False),
+    "TCMLoss, margin_plus=1": partial(losses.TCMLoss, margin_plus=1.0),
+    "TCMRegularizer, margin_plus=1": partial(losses.TCMRegularizer, TripletMarginLoss(), margin_plus=1.0),
+    **{f"PairWeightingLoss, {name}": partial(losses.PairWeightingLoss, name, 0.1) for name in WEIGHTINGS},
+}
+every_loss = pytest.mark.parametrize("name", LOSSES)
+LABELS = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2, 3])  # one sample is alone in its class
+
+
+def batch(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(10, 6, dtype=torch.float64, generator=generator).requires_grad_(), LABELS
+
+
+def in_reference(loss, x, labels):
+    """The loss with a reference that is the batch, through which the gradient flows, too."""
+    pairs = get_indices_tuple(labels, labels.clone())
+    return loss(x, labels, pairs, x.clone(), labels.clone())
+
+
+@every_loss
+def test_value_and_gradient_with_the_batch_as_its_reference(name):
+    x, labels = batch()
+    plain = LOSSES[name]()(x, labels)
+    (expected,) = torch.autograd.grad(plain, x)
+    value = in_reference(LOSSES[name](), x, labels)
+    (gradient,) = torch.autograd.grad(value, x)
+    assert_close(value, plain)
+    assert_close(gradient, expected)
+
+
+@every_loss
+@pytest.mark.parametrize("start", [0, 3])
+def test_value_in_a_memory_of_the_batch(name, start):
+    """The queue may wrap inside the batch."""
+    x, labels = batch()
+    memory = CrossBatchMemory(LOSSES[name](), embedding_size=6, memory_size=10)
+    memory.queue_idx = start
+    assert_close(memory(x, labels), LOSSES[name]()(x, labels))
+
+
+@every_loss
+def test_the_gradient_in_a_memory_is_that_of_constant_references(name):
+    x, labels = batch()
+    memory = CrossBatchMemory(LOSSES[name](), embedding_size=6, memory_size=10)
+    pairs = get_indices_tuple(labels, labels.clone())
+    expected = LOSSES[name]()(x, labels, pairs, x.detach().clone(), labels.clone())
+    assert_close(torch.autograd.grad(memory(x, labels), x), torch.autograd.grad(expected, x))
+
+
+@every_loss
+@pytest.mark.parametrize("point", ["zero", "one direction", "one class"])
+def test_collapsed_embeddings_in_a_memory(name, point):
+    """Other samples equal the own copy bit by bit, and still are pairs."""
+    if "margin_plus=1" in name and point == "one class":
+        pytest.skip("cosines of equal rows are 1 up to rounding, which decides whether they are hard")
+    x, labels = batch()
+    rows = {"zero": 0 * x, "one direction": torch.ones_like(x), "one class": x}[point].detach().clone()
+    rows[labels == 2] = rows[5].clone()
+    memory = CrossBatchMemory(LOSSES[name](), embedding_size=6, memory_size=30)
+    assert_close(memory(rows.requires_grad_(), labels), LOSSES[name]()(rows, labels))
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if name.startswith("TCMLoss")])
+@pytest.mark.parametrize("miner", [miners.BatchHardMiner(), miners.MultiSimilarityMiner(), miners.BatchEasyHardMiner()])
+def test_a_miner_in_the_memory(name, miner):
+    """TCM uses all pairs but those with its own copy, whatever the miner selects."""
+    x, labels = batch()
+    others, _ = batch(seed=1)
+    values = []
+    for used in (miner, None):
+        memory = CrossBatchMemory(LOSSES[name](), embedding_size=6, memory_size=30, miner=used)
+        memory(others, labels)
+        value = memory(x, labels)
+        values.append((value, *torch.autograd.grad(value, x)))
+    assert_close(*values)
+
+
+@every_loss
+def test_an_equal_row_of_another_set_is_a_positive(name):
+    """Views of an untrained network without random augmentation are equal; each is the other's only positive."""
+    x, _ = batch()
+    alone = torch.arange(10)
+    loss = LOSSES[name]()
+    value = SelfSupervisedLoss(loss, symmetric=False)(x, x.detach().clone())
+    expected = loss(x, alone, None, x.detach().clone(), alone.clone())
+    assert_close(value, expected)
+    assert not loss.__dict__.get("_has_warned")
