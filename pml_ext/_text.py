@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections.abc import Sequence
 
 # Line breaks, escape sequences, changes of the writing direction and halves of characters.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -10,6 +11,12 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udff
 def printable(text: object) -> str:
     r"""Text with control characters as escapes such as \n and \x1b: names of files and classes may hold any."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
+
+
+def first_five(values: Sequence[object]) -> str:
+    """Returns the first values as text."""
+    shown = ", ".join(map(str, values[:5]))
+    return f"{shown}, …" if len(values) > 5 else shown
 
 
 class PrintableFormatter(logging.Formatter):

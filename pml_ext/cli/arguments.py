@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pml_ext._errors import UserError
+from pml_ext._identities import TABLE_SUFFIXES
 from pml_ext._names import closest_path
 from pml_ext.runner.config.run_folder import config_of_run, is_run, weights_of_run
 
@@ -31,9 +32,11 @@ EMBEDDING_FILES = """FILE is a gallery of `pml-ext embed`, or a file of any prog
                 numbers) and, optionally, `camera` and `path`
 
 Embeddings are finite floating-point numbers, and no row is zero. Labels and
-cameras are integers or strings. With cameras, samples of label −1 are junk and
-ignored. Paths are relative to the file's folder; no image outside it is opened.
-Other names are ignored, except misspelt cameras, which are an error.
+cameras are integers or strings, and none is missing. Samples of label −1 are
+junk and ignored. Paths are relative to the file's folder; no image outside it
+is opened. Plural or singular, identity or pid for label, and camid for camera
+are the same. Other names are ignored, except misspelt labels and cameras,
+which are an error.
 """
 
 
@@ -263,7 +266,7 @@ def _is_config(word: str) -> bool:
 
 def _is_images(word: str) -> bool:
     path = Path(word).expanduser()
-    return path.suffix in (".csv", ".parquet") or (path.is_dir() and not is_run(path))
+    return path.suffix.lower() in TABLE_SUFFIXES or (path.is_dir() and not is_run(path))
 
 
 @contextmanager

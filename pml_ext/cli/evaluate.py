@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pml_ext._errors import UserError, import_library
-from pml_ext._identities import JUNK
+from pml_ext._identities import JUNK, is_junk
 from pml_ext.cli.arguments import (
     COHORT,
     EMBEDDING_FILES,
@@ -234,10 +234,11 @@ def _measure_among_distractors(query: _Part, gallery: _Part, distractors: str) -
 
 
 def _distractor_blocks(path: str, query: _Part) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield embeddings and identities of distractors; without labels each row is its own identity.
+    """Yield embeddings and identities of distractors; without labels each row is its own identity. Junk is left out.
 
     UserError: different dimensions, or an identity of the queries or their gallery.
     """
+    import numpy as np
     import torch
 
     from pml_ext.search.readers import open_embeddings
@@ -250,6 +251,9 @@ def _distractor_blocks(path: str, query: _Part) -> Iterator[tuple[Tensor, Tensor
     for row, vectors in target.vectors():
         embeddings = vectors[:, :dim]  # without the extra columns of normalised scores
         labels = target.describe(range(row, row + len(vectors)))[1]
+        if labels is not None:
+            known_rows = ~is_junk(np.array(labels))
+            embeddings, labels = embeddings[known_rows], np.array(labels)[known_rows].tolist()
         if labels is None:
             ids = torch.arange(first, first + len(embeddings))
             first += len(ids)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_labels
+from pml_ext._identities import read_ids
 
 Labels = Tensor | np.ndarray | Sequence[int] | Sequence[str]
 
@@ -26,11 +27,4 @@ def _values_of(labels: Labels, count: int, name: str) -> np.ndarray:
     """Returns (count,) integers or strings."""
     if isinstance(labels, Tensor):
         return check_labels(labels, count, name).cpu().numpy()
-    if isinstance(labels, Sequence) and len({type(label) for label in labels}) > 1:
-        raise ValueError(f"{name} must be all integers or all strings; got several types")
-    values = np.asarray(labels)
-    if values.shape != (count,):
-        raise ValueError(f"{name} must have shape ({count},), one label per embedding; got {values.shape}")
-    if values.dtype.kind not in "iuU":
-        raise ValueError(f"{name} must be integers (class ids) or strings; got {values.dtype}")
-    return values
+    return read_ids(labels, count, name)

@@ -21,6 +21,7 @@ from pml_ext._files import replacing
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.numerics import full_precision
 from pml_ext._pml import BaseDistance
+from pml_ext._text import first_five
 from pml_ext._version import __version__
 from pml_ext.functional.pairwise.pair_blocks import both_sides
 from pml_ext.functional.retrieval.cohort import cohort_offsets
@@ -329,13 +330,6 @@ class CohortNormalization:
 Format = Literal["pml_ext cohort normalization 2"]
 Strength = Annotated[float, Meta(ge=0, le=2)]
 _ROUNDING = 1e-12  # of the cosine of a sample with its copy, in float64
-_SHOWN = 5
-
-
-def first_five(values: Sequence[object]) -> str:
-    """Returns the first values as text."""
-    shown = ", ".join(map(str, values[:_SHOWN]))
-    return f"{shown}, …" if len(values) > _SHOWN else shown
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Reads embeddings, labels, cameras and image paths from a gallery or a file of any program."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,15 @@ from torch import Tensor
 
 from pml_ext._checks import warn_caller
 from pml_ext._errors import UserError, import_library
-from pml_ext._identities import JUNK
+from pml_ext._identities import find_columns, is_junk, read_ids
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.search.gallery import Gallery, is_gallery, open_part
 from pml_ext.search.model_record import ModelRecord
 
-NAMES = ("embeddings", "labels", "cameras", "paths")
 SUFFIXES = (".npz", ".safetensors", ".parquet")
-_COLUMNS = {"embeddings": "embedding", "labels": "label", "cameras": "camera", "paths": "path"}
+NAMES = {"embedding": "embeddings", "identity": "labels", "camera": "cameras", "path": "paths"}
+_COLUMNS = {"embedding": "embedding", "identity": "label", "camera": "camera", "path": "path"}
+"""Documented names of columns, in arrays and in Parquet; see COLUMN_NAMES for others."""
 _BLOCK = 16_384  # rows
 
 
@@ -44,11 +46,8 @@ class EmbeddingSet:
 
     @property
     def is_junk(self) -> np.ndarray:
-        """(N,) mask of junk: label −1 in a set with cameras, which ReID ignores."""
-        if self.cameras is None or self.labels.dtype.kind == "U":
-            return np.zeros(len(self.labels), dtype=bool)
-        junk: np.ndarray = self.labels == JUNK
-        return junk
+        """(N,) mask of junk: label −1, which ReID ignores."""
+        return is_junk(self.labels)
 
     @property
     def rows(self) -> int:
@@ -92,7 +91,7 @@ def open_embeddings(path: str | Path) -> Gallery | EmbeddingSet:
 
 def is_readable(path: str | Path) -> bool:
     """Returns whether a path is a gallery, or has the suffix of a file of embeddings."""
-    return is_gallery(path) or Path(path).suffix in SUFFIXES
+    return is_gallery(path) or Path(path).suffix.lower() in SUFFIXES
 
 
 def read_embeddings(path: str | Path, *, need_labels: bool = True, also: Sequence[str] = ()) -> EmbeddingSet:
@@ -106,22 +105,26 @@ def read_embeddings(path: str | Path, *, need_labels: bool = True, also: Sequenc
     """
     path = Path(os.path.expanduser(path))  # leaves ~nobody as it is
     gallery = Gallery.open(path) if is_gallery(path) else None
+    columns = _COLUMNS if gallery is not None or path.suffix.lower() == ".parquet" else NAMES
+    required = ("embedding", "identity")[: 1 + need_labels]
+    choose = partial(find_columns, path, columns=columns, required=required, also=also)
     if gallery is None:
-        content = _read_file(path, also)
+        content = _read_file(path, choose, also)
     else:
-        content = _read_parquet([gallery.part(name) for name in gallery.manifest.parts], path, also)
-    columns = _COLUMNS if gallery is not None or path.suffix == ".parquet" else {}
-    _require_names(path, content, columns, [*NAMES[: 1 + need_labels], *also])
-    embeddings = _check_floats(content["embeddings"], path)
-    given = [name for name in (*NAMES[1:], *also) if name in content]
-    ids = {name: _check_ids(content[name], len(embeddings), f"{path}: {name}") for name in given}
-    paths = ids.get("paths")
-    if paths is not None and paths.dtype.kind != "U":
-        raise UserError(f"{path}: paths must be strings; got {paths.dtype}")
+        content = _read_parquet([gallery.part(name) for name in gallery.manifest.parts], choose, also)
+    embeddings = _check_floats(content.pop("embedding"), path)
+    paths = content.pop("path", None)
+    if paths is not None:
+        paths = _check_paths(paths, len(embeddings), f"{path}: {columns['path']}")
+    ids = dict[str, np.ndarray]()
+    for name, values in content.items():
+        what = f"{path}: {columns.get(name, name)}"
+        # A gallery's labels are the names of folders, which the user may call None or nan.
+        ids[name] = np.array(values) if gallery is not None else read_ids(values, len(embeddings), what)
     return EmbeddingSet(
         embeddings,
-        ids.get("labels", np.full(len(embeddings), "")),
-        ids.get("cameras"),
+        ids.get("identity", np.full(len(embeddings), "")),
+        ids.get("camera"),
         paths,
         {name: ids[name] for name in also},
         None if gallery is None else gallery.record,
@@ -143,35 +146,23 @@ def images_inside(paths: Iterable[str], folder: str | Path) -> list[Path | None]
     return inside
 
 
-def _require_names(path: Path, content: dict[str, Any], columns: dict[str, str], required: Sequence[str]) -> None:
-    """Raise unless the file has the required names. content: all names in the file."""
-    if missing := [columns.get(name, name) for name in required if name not in content]:
-        found = ", ".join(columns.get(name, name) for name in content) or "nothing"
-        hint = "; `pml-ext embed --label-by-folder` labels images by their folders" if "labels" not in content else ""
-        raise UserError(f"{path} lacks {', '.join(missing)}; it holds {found}{hint}")
-    others = [name for name in content if name.lower().startswith("cam")]
-    if others and "cameras" not in content:  # ignoring misspelt cameras would change every result
-        expected = columns.get("cameras", "cameras")
-        raise UserError(
-            f"{path} has no {expected}, but {', '.join(others)}: name it {expected}, or remove it if cameras do not "
-            "matter"
-        )
+Choose = Callable[[Iterable[str]], dict[str, str]]
+"""Names in a file -> column -> its name in the file."""
 
 
-def _read_file(path: Path, also: Sequence[str]) -> dict[str, Any]:
-    """Returns all names in a file, with the arrays of NAMES and of `also`; other values may be None."""
-    if path.suffix not in SUFFIXES:
+def _read_file(path: Path, choose: Choose, also: Sequence[str]) -> dict[str, Any]:
+    """Returns column -> values, and those of `also` by their names."""
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
         raise UserError(
             f"{path} is no gallery, and a file of embeddings must end in {', '.join(SUFFIXES)}; got {path.suffix!r}"
         )
     if not path.is_file():
         raise UserError(f"no file of embeddings at {path}")
     try:
-        if path.suffix == ".npz":
-            return _read_npz(path, (*NAMES, *also))
-        if path.suffix == ".parquet":
-            return _read_parquet([path], path, also)
-        return _read_tensors(path)
+        if suffix == ".parquet":
+            return _read_parquet([path], choose, also)
+        return _read_npz(path, choose, also) if suffix == ".npz" else _read_tensors(path, choose, also)
     except UserError:
         raise
     except Exception as error:  # the readers do not document their errors on damaged input
@@ -180,40 +171,38 @@ def _read_file(path: Path, also: Sequence[str]) -> dict[str, Any]:
         ) from error
 
 
-def _read_npz(path: Path, names: Sequence[str]) -> dict[str, Any]:
+def _read_npz(path: Path, choose: Choose, also: Sequence[str]) -> dict[str, Any]:
     # Opened here, because numpy does not close a file that it cannot read.
     with path.open("rb") as opened:
         file = np.load(opened, allow_pickle=False)
-        return {name: file[name] if name in names else None for name in file.files}
+        places = choose(file.files) | {name: name for name in also}
+        return {column: file[name] for column, name in places.items()}
 
 
-def _read_tensors(path: Path) -> dict[str, Any]:
+def _read_tensors(path: Path, choose: Choose, also: Sequence[str]) -> dict[str, Any]:
     """Returns tensors as arrays, bfloat16 as float32."""
     content = import_library("safetensors.torch", needed_for=str(path), install="safetensors").load_file(path)
     arrays = dict[str, Any]()
-    for name, value in content.items():
-        arrays[name] = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+    for column, name in (choose(content) | {name: name for name in also}).items():
+        value = content[name]
+        arrays[column] = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
     return arrays
 
 
-def _read_parquet(files: Sequence[Path], path: Path, also: Sequence[str]) -> dict[str, Any]:
-    """Returns the rows of Parquet files with equal columns; path: for messages."""
-    import_library("pyarrow", needed_for=f"{path}: reading it", install="pyarrow")
+def _read_parquet(files: Sequence[Path], choose: Choose, also: Sequence[str]) -> dict[str, Any]:
+    """Returns the rows of Parquet files with equal columns."""
+    import_library("pyarrow", needed_for=f"{files[0]}: reading it", install="pyarrow")
     import pyarrow
 
     with open_part(files[0]) as file:
-        columns = file.schema_arrow.names
-    texts = {"label": "labels", "camera": "cameras", "path": "paths"} | {name: name for name in also}
-    wanted = [name for name in columns if name in texts or name == "embedding"]
+        places = choose(file.schema_arrow.names) | {name: name for name in also}
     tables = []
     for part in files:
         with open_part(part) as file:
-            tables.append(file.read(columns=wanted))
+            tables.append(file.read(columns=list(places.values())))
     table = pyarrow.concat_tables(tables)
-    content = {texts.get(name, name): table[name].to_pylist() if name in texts else None for name in columns}
-    if "embedding" in columns:
-        content["embeddings"] = _rows_of_lists(table["embedding"].combine_chunks(), path)
-    return content
+    content = {column: table[name].to_pylist() for column, name in places.items() if column != "embedding"}
+    return content | {"embedding": _rows_of_lists(table[places["embedding"]].combine_chunks(), files[0])}
 
 
 def _rows_of_lists(lists: Any, path: Path) -> np.ndarray:
@@ -240,17 +229,8 @@ def _check_floats(values: Any, path: Path) -> Tensor:
     return x
 
 
-def _check_ids(values: Any, count: int, what: str) -> np.ndarray:
-    """Returns labels, cameras or paths as an array (N,) of int64 or strings."""
-    if isinstance(values, (list, tuple)):
-        kinds = sorted({type(value).__name__ for value in values})
-        if len(kinds) > 1:  # numpy would turn [1, "a"] into strings
-            raise UserError(f"{what} must be all integers or all strings; got {', '.join(kinds)}")
-    ids = np.asarray(values)
-    if ids.shape != (count,):
-        raise UserError(f"{what} must have shape ({count},), one per embedding; got {ids.shape}")
-    if ids.dtype.kind not in "iuU":
-        raise UserError(f"{what} must be integers or strings; got {ids.dtype}")
-    if ids.dtype == np.uint64 and (ids > np.iinfo(np.int64).max).any():
-        raise UserError(f"{what} must be below 2^63; got {ids.max()}")
-    return ids if ids.dtype.kind == "U" else ids.astype(np.int64)
+def _check_paths(values: Any, count: int, what: str) -> np.ndarray:
+    paths = np.asarray(values)
+    if paths.shape != (count,) or paths.dtype.kind != "U":
+        raise UserError(f"{what} must be {count} strings, one per embedding; got {paths.dtype} {paths.shape}")
+    return paths

@@ -38,7 +38,7 @@ def metrics(folder, name="e.npz"):
 
 @pytest.mark.parametrize(("with_cameras", "with_gallery"), [(True, True), (True, False), (False, True)])
 def test_the_metrics_are_those_of_the_calculator(with_cameras, with_gallery, tmp_path, capsys):
-    labels = np.where(Y == 0, -1, Y)  # junk with cameras, a class as others without
+    labels = np.where(Y == 0, -1, Y)  # junk, with and without cameras
     query, gallery = (slice(0, 60), slice(60, 300)) if with_gallery else (slice(0, 300), slice(0, 300))
     parts = []
     for rows, name in ((query, "e.npz"), (gallery, "g.npz")):
@@ -47,7 +47,7 @@ def test_the_metrics_are_those_of_the_calculator(with_cameras, with_gallery, tmp
     search = ["--gallery", parts[1]] if with_gallery else []
     report = ["--report"] if with_gallery and not with_cameras else []
     assert main(["evaluate", parts[0], *search, *report, "--output", str(tmp_path)]) == 0
-    x, ids = torch.from_numpy(X), torch.from_numpy(labels if with_cameras else Y)
+    x, ids = torch.from_numpy(X), torch.from_numpy(labels)
     numbers = torch.from_numpy(CAMERAS if with_cameras else np.arange(300))
     given = {"query": x[query], "query_labels": ids[query], "query_cameras": numbers[query]}
     if with_gallery:

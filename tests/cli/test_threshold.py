@@ -106,7 +106,7 @@ def files(tmp_path_factory):
         ("choose e.npz --far 1e-9", "e.npz: far=1e-09 needs at least 1000000000 impostor"),
         ("choose e.npz --far 0.1 --checkpoint none.ckpt", "none.ckpt"),
         ("choose e.npz --far 0.1 --groups sx", "e.npz lacks sx; it holds"),
-        ("choose short.npz --far 0.1 --groups sex", "sex must have shape (300,), one per embedding; got (299,)"),
+        ("choose short.npz --far 0.1 --groups sex", "sex must have shape (300,), one label per embedding; got (299,)"),
         ("choose e.npz --fpir 0.01 --gallery-size 5000", "e.npz: gallery_size must be at most 9"),
         ("check threshold.json e.npz --labels persons", "e.npz lacks persons; it holds embeddings, labels"),
         ("check threshold.json e.npz --labels labels --frames labels", "give labels, or frames and tracks; got both"),

@@ -181,7 +181,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], Made], str]] = {
     "table: more cells": (table("path,identity,split\n1.png,1,train,5\n"), r"Row #2: Expected 3 columns, got 4"),
     "table: a column twice": (
         table("path,identity,split,path\n1,1,train,2\n"),
-        "has a duplicate column: path, identity",
+        r"people\.csv: path, path all mean path: keep one of them",
     ),
     "table: pipe": (pipe_as_table, r"people\.csv cannot be read: .*not a regular file"),
     "table: not UTF-8": (

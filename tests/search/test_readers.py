@@ -51,7 +51,7 @@ def test_every_format_gives_the_same(write, tmp_path):
     assert found.cameras is not None and found.cameras.tolist() == CAMERAS.tolist()
     assert found.is_junk.tolist() == [False, False, True, False]
     without = read_embeddings(write(tmp_path, embeddings=X, labels=Y))
-    assert without.cameras is None and not without.is_junk.any(), "without cameras -1 is a label as others"
+    assert without.cameras is None and without.is_junk.tolist() == [False, False, True, False]
     if write is not tensors:
         named = read_embeddings(write(tmp_path, embeddings=X, labels=NAMES, cameras=NAMES[::-1].copy(), paths=NAMES))
         assert named.cameras is not None and named.paths is not None and not named.is_junk.any()
@@ -77,12 +77,14 @@ def refused(path, message):
     [
         ({"features": X, "ids": Y}, "lacks embeddings, labels; it holds features, ids"),
         ({"embeddings": X[0]}, r"must have shape \(N, D\), one row per sample; got \(3,\)"),
-        ({"labels": Y[:3]}, r"labels must have shape \(4,\), one per embedding; got \(3,\)"),
-        ({"paths": Y}, "paths must be strings; got int64"),
+        ({"labels": Y[:3]}, r"labels must have shape \(4,\), one label per embedding; got \(3,\)"),
+        ({"paths": Y}, r"paths must be 4 strings, one per embedding; got int64 \(4,\)"),
         ({"embeddings": np.where(X == 5, np.nan, X)}, "1 of 4 embeddings are not finite, first row 1"),
         ({"embeddings": np.where(X > 6, 0, X)}, "2 of 4 embeddings are zero, first row 2"),
         ({"labels": NAMES.astype(object)}, "file of arrays, without pickled objects"),
-        ({"camids": CAMERAS}, "but camids: name it cameras, or remove it if"),
+        ({"camra": CAMERAS}, "has no cameras, but camra: name it cameras, or remove it if"),
+        ({"cam": CAMERAS, "camids": CAMERAS}, "cam, camids all mean cameras: keep one of them"),
+        ({"cameras": np.where(CAMERAS, 0.5, np.nan)}, r"cameras: no value in 2 of 4 rows \(nan\), rows 0, 2"),
     ],
 )
 def test_arrays_that_do_not_fit(arrays, message, tmp_path):
@@ -95,7 +97,7 @@ def test_arrays_that_do_not_fit(arrays, message, tmp_path):
     [
         ({"embedding": list(X)}, "lacks label; it holds embedding"),
         ({"label": Y, "f0": X[:, 0]}, "lacks embedding; it holds label, f0"),
-        ({"label": [1, 2, None, 3], "embedding": list(X)}, "must be all integers or all strings; got NoneType, int"),
+        ({"label": [1, 2, None, 3], "embedding": list(X)}, r"label: no value in 1 of 4 rows \(None\), rows 2"),
         ({"label": Y, "embedding": [[1.0], [2.0], [3.0], None]}, r"same length in every row; got \[1, None\]"),
     ],
 )

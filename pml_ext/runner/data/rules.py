@@ -15,8 +15,8 @@ OF_IMAGES = ("TrainingSampler", "ImbalancedDatasetSampler")
 BY_IDENTITY = ("NaiveIdentitySampler", "BalancedIdentitySampler", "UniformIdentitySampler")
 """Samplers that draw P identities with NUM_INSTANCE images each."""
 OWN_DATA = {
-    "file:": "file:<table>, a .csv or .parquet with the columns path (inside the table's folder), identity, camera, "
-    "split",
+    "file:": "file:<table>, a .csv, .tsv or .parquet with the columns path (inside the table's folder), identity, "
+    "camera, split",
     "folder:": "folder:<path>, images in a folder per class: split into training and test classes (DATASETS.SPLIT), or "
     "in sub-folders train and val (or test), or train, query and gallery",
 }

@@ -74,15 +74,15 @@ def test_a_parquet_file(tmp_path):
         (
             "people.csv",
             "path,id,split\n1.jpg,7,train\n",
-            "expected the columns path, identity, split .*path, id, split",
+            "people.csv lacks identity; it holds path, id, split. Expected: path, identity, split, camera",
         ),
         ("people.csv", "path,identity,split\n", "has no rows below its heading"),
         ("people.csv", "path,identity,split\n1.jpg,7,test\n", "row 1: split must be one of .* got 'test'"),
-        ("people.csv", "path,identity,split\n1.jpg,,train\n", "row 1: identity is empty"),
+        ("people.csv", "path,identity,split\n1.jpg,,train\n", r"identity: no value in 1 of 1 rows \(''\), rows 1"),
         ("people.csv", "path,identity,split\n../../etc/passwd,7,train\n", "row 1: paths must be inside .*'../../etc"),
         ("people.csv", "path,identity,split\n1.jpg,7,train\n/etc/passwd,7,train\n", "row 2: paths must be inside"),
         ("people.csv", 'path,identity,split\n"1.jpg,7,train\n', "cannot be read"),
-        ("people.txt", TABLE, "table .*people.txt: expected a file that ends in .csv or .parquet"),
+        ("people.txt", TABLE, "table .*people.txt: expected a file that ends in .csv, .tsv, .parquet"),
         ("people.csv", "", "no people.csv in the current folder .*, nor in DATASETS.ROOT .*; . contains"),
     ],
 )

@@ -55,7 +55,7 @@ def load_train_set(options: CN, *, grey: bool, check: ImageCheck | None = None) 
     own_check = check or ImageCheck(options)
     if options.REC_PATH:
         whole = record_set(Path(options.REC_PATH).expanduser(), grey)
-        images = _readable("REC_PATH", "train", whole, (JUNK,), own_check)
+        images = _without_junk(_readable("REC_PATH", "train", whole, (JUNK,), own_check))
     else:
         loaded = _load_named(options, "NAMES", grey).items()
         images = ImageSet.joined(
@@ -78,11 +78,21 @@ def _train_parts(name: str, data: Loaded, options: CN, check: ImageCheck) -> Ite
     train = data.train if isinstance(data, OpenSet) else data
     if not isinstance(train, ImageSet) or not len(train):
         raise UserError(f"DATASETS.NAMES: {name} has no training images")
-    yield _readable(name, "train", train, nobody, check)
+    yield _without_junk(_readable(name, "train", train, nobody, check))
     if options.COMBINEALL and isinstance(data, OpenSet) and len(data.query):
         parts = zip(("query", "gallery"), data.parts, strict=False)
         tests = ImageSet.concatenated([_readable(name, part, images, nobody, check) for part, images in parts])
         yield tests.subset(np.flatnonzero(~np.isin(tests.identities, nobody)))
+
+
+def _without_junk(images: ImageSet) -> ImageSet:
+    """Returns the images that can train: junk is of no identity."""
+    known = np.flatnonzero(images.identities != JUNK)
+    if len(known) == len(images):
+        return images
+    if not len(known):
+        raise UserError(f"all {len(images)} training images are junk (identity {JUNK})")
+    return images.subset(known)
 
 
 def load_test_sets(options: CN, *, grey: bool, check: ImageCheck | None = None) -> dict[str, TestSet]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from pml_ext._errors import UserError
 from pml_ext._files import read_regular
+from pml_ext._identities import JUNK, is_junk
 from pml_ext.runner.data.datasets.decoding import decode_image, require_decodable
 from pml_ext.runner.data.datasets.image_set import ImageSet, Lazy, OpenSet
 
@@ -64,6 +65,7 @@ def image_sets(parts: Sequence[Sequence[ImageFile]], grey: bool) -> list[ImageSe
     files = [file for part in parts for file in part]
     ends = np.cumsum([len(part) for part in parts])[:-1]
     identities, names = numbered([file.identity for file in files])
+    identities[is_junk(np.array([file.identity for file in files], dtype=str))] = JUNK
     cameras, _ = numbered([i if file.camera is None else file.camera for i, file in enumerate(files)])
     sets = []
     for part, ids, cams in zip(parts, np.split(identities, ends), np.split(cameras, ends), strict=True):

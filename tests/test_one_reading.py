@@ -1,0 +1,160 @@
+"""Odd tables through every reader: the same identities and cameras, or the same refusal."""
+
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from pml_ext._errors import UserError
+from pml_ext.cli import main
+from pml_ext.metrics.labels import number_classes
+from pml_ext.runner.data.datasets import OpenSet, load
+from pml_ext.search.readers import read_embeddings
+
+NFC, NFD = (unicodedata.normalize(form, "Zoë") for form in ("NFC", "NFD"))
+
+
+def text_table(folder, suffix, between, identities, cameras, camera):
+    rows = [("path", "identity", "split", camera)]
+    rows += [("a.png", identity, "query", number) for identity, number in zip(identities, cameras, strict=True)]
+    lines = [between.join("" if cell is None else str(cell) for cell in row) for row in rows]
+    (folder / f"t{suffix}").write_text("\n".join(lines) + "\n", encoding="utf-8-sig")
+    return rows_of_images(folder, f"t{suffix}")
+
+
+def csv(folder, *columns):
+    return text_table(folder, ".csv", ",", *columns)
+
+
+def tsv(folder, *columns):
+    return text_table(folder, ".TSV", "\t", *columns)
+
+
+def parquet(folder, identities, cameras, camera):
+    count = len(identities)
+    table = {"path": ["a.png"] * count, "split": [" Query"] * count, "pid": identities, camera: cameras}
+    pq.write_table(pa.table(table), folder / "t.parquet")
+    return rows_of_images(folder, "t.parquet")
+
+
+def rows_of_images(folder, name):
+    Image.new("RGB", (8, 8)).save(folder / "a.png")
+    data = load(f"file:{name}", folder, False)
+    assert isinstance(data, OpenSet)
+    cameras = data.query.cameras.tolist()
+    return [data.query.called(number) for number in data.query.identities.tolist()], partition(cameras)
+
+
+def npz(folder, identities, cameras, camera):
+    np.savez(folder / "e.npz", embeddings=np.eye(len(identities)), labels=identities, **{camera: cameras})
+    return rows_of_embeddings(folder / "e.npz")
+
+
+def embedding_table(folder, identities, cameras, camera):
+    vectors = list(np.eye(len(identities)))
+    pq.write_table(pa.table({"embedding": vectors, "label": identities, camera: cameras}), folder / "e.parquet")
+    return rows_of_embeddings(folder / "e.parquet")
+
+
+def rows_of_embeddings(path):
+    data = read_embeddings(path)
+    assert data.cameras is not None
+    assert data.is_junk.tolist() == [str(label) == "-1" for label in data.labels]
+    return data.labels.astype(str).tolist(), partition(data.cameras.tolist())
+
+
+def python(_, identities, cameras, camera):
+    ids, names = number_classes(identities, len(identities))
+    return [str(names[number]) for number in ids], partition(
+        number_classes(cameras, len(cameras), "cameras")[0].tolist()
+    )
+
+
+def partition(values):
+    """The values numbered in the order of their first rows."""
+    first = list(dict.fromkeys(values))
+    return [first.index(value) for value in values]
+
+
+IMAGES = [csv, tsv, parquet]
+EMBEDDINGS = [npz, embedding_table]
+READERS = [*IMAGES, *EMBEDDINGS, python]
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("camera", ["camera", "camid", "Cameras", "CAM", "cam_id", "Camera ID"])
+def test_a_column_of_cameras_by_any_name(read, camera, tmp_path):
+    assert read(tmp_path, ["anna", "anna", "ben"], [3, 5, 3], camera) == (["anna", "anna", "ben"], [0, 1, 0])
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize(
+    ("identities", "expected"),
+    [
+        (["003 ", "003", " 4"], ["003", "003", "4"]),
+        ([NFC, NFD, "Zoe"], [NFC, NFC, "Zoe"]),
+        ([7, 7, -1], ["7", "7", "-1"]),
+        (["7", "-1", "07"], ["7", "-1", "07"]),
+    ],
+)
+def test_identities(read, identities, expected, tmp_path):
+    assert read(tmp_path, identities, ["in ", "in", "out"], "camera") == (expected, [0, 0, 1])
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("missing", ["", " ", "nan", "NaN", "NULL", "None", "N/A", "<NA>"])
+def test_a_missing_value_is_refused_with_its_row(read, missing, tmp_path):
+    first = 1 if read in IMAGES else 0
+    for column, values in (("identity|label", (["a", missing], [0, 1])), ("camera", (["a", "b"], ["x", missing]))):
+        with pytest.raises(UserError, match=f"({column})s?: no value in 1 of 2 rows .*, rows {first + 1}"):
+            read(tmp_path, *values, "camera")
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_a_null_is_missing(read, tmp_path):
+    empty = float("nan") if read is npz else None
+    with pytest.raises(UserError, match="no value in 2 of 3 rows"):
+        read(tmp_path, [empty, 7.0, empty] if read is npz else [empty, "7", empty], [0, 0, 1], "camera")
+
+
+@pytest.mark.parametrize("read", [*IMAGES, *EMBEDDINGS])
+@pytest.mark.parametrize("camera", ["kamera", "camra", "cam_name"])
+def test_a_misspelt_column_is_refused(read, camera, tmp_path):
+    with pytest.raises(UserError, match=f"has no cameras?, but {camera}: name it camera"):
+        read(tmp_path, ["a", "b"], [0, 1], camera)
+
+
+@pytest.mark.parametrize("read", [parquet, *EMBEDDINGS, python])
+def test_numbers_that_are_no_ids(read, tmp_path):
+    with pytest.raises(UserError, match=r"must be integers .* or strings; got float"):
+        read(tmp_path, [0.5, 1.5], [0, 1], "camera")
+
+
+COMMANDS = {
+    "train": ["train", "t.csv", "OUTPUT_DIR", "out"],
+    "evaluate": ["evaluate", "e.npz"],
+    "evaluate --gallery": ["evaluate", "good.npz", "--gallery", "e.npz"],
+    "threshold choose": ["threshold", "choose", "e.npz", "--far", "0.1"],
+    "search": ["search", "good.npz", "--gallery", "e.npz"],
+}
+REFUSED = [
+    (["a", "nan"], "camera", "no value in 1 of 2 rows ('nan')"),
+    (["a", "b"], "kamera", "kamera: name it camera"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("identities", "camera", "message"), REFUSED)
+def test_commands_refuse_the_same(command, identities, camera, message, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    for write in (csv, npz):
+        with pytest.raises(UserError):
+            write(tmp_path, identities, [0, 1], camera)
+    np.savez("good.npz", embeddings=np.eye(2), labels=["a", "b"], cameras=[0, 1])
+    assert main(COMMANDS[command]) == 2
+    assert message in capfd.readouterr().err
+    assert not Path("metrics.json").exists()
