@@ -20,6 +20,7 @@ from pml_ext.metrics.threshold.structures import (
     Groups,
     NormalizationRecord,
     Searches,
+    Support,
     Target,
 )
 
@@ -46,6 +47,7 @@ SOMETIMES: dict[str, Any] = {
     "groups": Groups,
     "calibration": Calibration,
     "normalization": NormalizationRecord,
+    "support": Support,
 }
 
 

@@ -4,7 +4,8 @@ Each draw of a condition takes a set of judged people and a cohort from a popula
 report. The true rates at this threshold are then measured on new people (strangers), who are in neither set, and on new
 images of the judged people (enrolled).
 
-`python examples/evidence/strangers.py` writes its section of INTERVALS.md and results/strangers.csv.
+`python examples/evidence/strangers.py` writes its section of INTERVALS.md and results/strangers.csv. With
+`--confidence` it writes the section on targets that are chosen with a confidence, and results/confidence.csv.
 """
 
 import argparse
@@ -22,9 +23,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext.functional import cohort_offsets
+from pml_ext.functional import PairDistances, cohort_offsets
 from pml_ext.metrics import CohortNormalization, SearchPlan, ThresholdReport
 from pml_ext.metrics.threshold import measure, searches
+from pml_ext.metrics.threshold.structures import Target
+from pml_ext.metrics.threshold.targets import threshold_for
 
 DIM, K, FAR = 64, 10, 0.001
 COHORT_IMAGES, HIDDEN = 4, 0.05
@@ -56,6 +59,25 @@ too. The threshold is chosen on the judged set, so that the true FAR tends to ex
 cosines, by more for fewer people.
 
 [strangers.csv](results/strangers.csv) also has the rates of new images of the judged people.
+"""
+
+
+CONFIDENCE, TARGETS, PEOPLE = 0.95, (1e-2, 1e-3, 1e-4, 1e-5), (60, 300, 1200)
+REFERENCE_SETS, REFERENCE_PEOPLE, BINS = 40, 2000, 200_000
+CONFIDENCE_START = "<!-- strangers.py --confidence -->"
+CONFIDENCE_SECTION = """## Does a target that is chosen with a confidence hold?
+
+`python examples/evidence/strangers.py --confidence --draws {draws}` writes this section. For each cell it draws people
+with {images} images each {draws} times ({fewer} times for 1,200 people) and chooses a threshold for the FAR of the
+column with confidence {confidence:g}. It then computes the true FAR of strangers at this threshold, from {pairs:.0f}
+million pairs of the population. Each cell has the share of draws whose true FAR was at most the target, and the median
+of true FAR / target. By chance, shares differ from 95 % by ±{chance:.0f} points (±{more:.0f} for 1,200 people). A draw
+with too few independent errors for the target is refused; (n) is the number of draws that were not. Without a
+confidence, {point_low:.0f} to {point_high:.0f} % of the true rates were at most the target.
+
+| people | {heads} |
+|---|{rule}
+{rows}
 """
 
 
@@ -328,30 +350,117 @@ def section_of(rows: list[dict[str, Any]], draws: int) -> str:
     )
 
 
-def replace_section(page: Path, section: str) -> None:
+class TrueRates:
+    """FAR of strangers of a population at any cosine, from counts of pairs of many sets of people."""
+
+    def __init__(self, population: str, sets: int) -> None:
+        generator = torch.Generator().manual_seed(12345)
+        counts = np.zeros(BINS)
+        for _ in range(sets):
+            people = draw_people(population, REFERENCE_PEOPLE, 1, generator).flatten(0, 1)
+            samples = torch.nn.functional.normalize(people)
+            cosines = (samples @ samples.T)[tuple(torch.triu_indices(len(samples), len(samples), 1))]
+            counts += torch.histc(cosines, BINS, -1, 1).double().numpy()
+        self._edges = np.linspace(-1, 1, BINS + 1)
+        self._accepted = 1 - np.concatenate([[0], counts.cumsum()]) / counts.sum()
+
+    def far(self, cosine: float) -> float:
+        return float(np.interp(cosine, self._edges, self._accepted))
+
+
+def far_with_confidence(population: str, people: int, true: TrueRates, draws: int) -> list[dict[str, Any]]:
+    """Returns the lines of the CSV file, a target each; the ratio is nan where every draw was refused."""
+    ratios: dict[tuple[float, bool], list[float]] = {(far, sure): [] for far in TARGETS for sure in (True, False)}
+    for seed in range(draws):
+        generator = torch.Generator().manual_seed(seed)
+        images = draw_people(population, people, BASE.images, generator).flatten(0, 1)
+        pairs = PairDistances(images, torch.arange(people).repeat_interleave(BASE.images))
+        for far, sure in ratios:
+            try:
+                distance, _ = threshold_for(Target("far", far, CONFIDENCE if sure else None), pairs)
+            except ValueError as error:
+                if "needs at least" not in str(error):
+                    raise
+            else:
+                ratios[far, sure].append(true.far(1 - distance**2 / 2) / far)
+    rows = []
+    for far in TARGETS:
+        chosen, point = np.array(ratios[far, True]), np.array(ratios[far, False])
+        row = {"population": population, "people": people, "target": far, "draws": draws, "chosen": len(chosen)}
+        row |= {"held": int((chosen <= 1).sum()), "ratio": f"{np.median(chosen):.2f}" if len(chosen) else "nan"}
+        rows.append(row | {"chosen without": len(point), "held without": int((point <= 1).sum())})
+    return rows
+
+
+def confidence_section(rows: list[dict[str, Any]]) -> str:
+    """Returns the section of the page."""
+    lines: dict[str, list[str]] = {}
+    for row in rows:
+        draws, chosen = int(row["draws"]), int(row["chosen"])
+        cell = "refused"
+        if chosen:
+            cell = f"{100 * int(row['held']) / chosen:.0f} %, {float(row['ratio']):.2f}"
+            cell += f" ({chosen})" if chosen < draws else ""
+        lines.setdefault(f"{row['population']}, {int(row['people']):,}", []).append(cell)
+    shares = [
+        100 * int(row["held without"]) / int(row["draws"]) for row in rows if row["chosen without"] == row["draws"]
+    ]
+    draws, fewer = (choose(int(row["draws"]) for row in rows) for choose in (max, min))
+    return CONFIDENCE_SECTION.format(
+        draws=draws,
+        fewer=fewer,
+        images=BASE.images,
+        confidence=CONFIDENCE,
+        pairs=REFERENCE_SETS * math.comb(REFERENCE_PEOPLE, 2) / 1e6,
+        chance=196 * math.sqrt(0.05 * 0.95 / draws),
+        more=196 * math.sqrt(0.05 * 0.95 / fewer),
+        point_low=min(shares),
+        point_high=max(shares),
+        heads=" | ".join(f"FAR {far:g}" for far in TARGETS),
+        rule="---|" * len(TARGETS),
+        rows="\n".join(f"| {name} | {' | '.join(cells)} |" for name, cells in lines.items()),
+    )
+
+
+def replace_section(page: Path, section: str, start: str = START) -> None:
     """Write the section between its markers, at the end of a page that has none."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(START)
+    before, _, rest = page.read_text(encoding="utf-8").partition(start)
     after = rest.partition(END)[2]
-    page.write_text(f"{before.rstrip()}\n\n{START}\n{section}{END}{after or chr(10)}", encoding="utf-8")
+    page.write_text(f"{before.rstrip()}\n\n{start}\n{section}{END}{after or chr(10)}", encoding="utf-8")
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=100)
     parser.add_argument("--page", type=Path, default=HERE / "INTERVALS.md")
-    parser.add_argument("--results", type=Path, default=HERE / "results" / "strangers.csv")
+    parser.add_argument("--results", type=Path, help="default: strangers.csv or confidence.csv in results")
+    parser.add_argument("--confidence", action="store_true", help="the section on targets chosen with a confidence")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rows: list[dict[str, Any]] = []
+    if arguments.confidence:
+        for population in ("crowded", "heavy-tailed"):
+            true = TrueRates(population, REFERENCE_SETS)
+            for people in PEOPLE:
+                draws = arguments.draws if people < 1000 else max(1, arguments.draws // 3)
+                rows += far_with_confidence(population, people, true, draws)
+                print(*rows[-len(TARGETS) :], sep="\n", flush=True)
+        write_csv(arguments.results or HERE / "results" / "confidence.csv", rows)
+        replace_section(arguments.page, confidence_section(rows), CONFIDENCE_START)
+        return
     for condition in CONDITIONS:
         start, draws = time.perf_counter(), max(1, round(condition.share * arguments.draws))
         rows += rows_of(condition, draws, run(condition, draws))
         cells = [f"{row['rate']} {row['coverage']} {row['ratio']}" for row in rows[-2 * len(RATES) :]]
         print(f"{condition.name} ({time.perf_counter() - start:.0f} s): {', '.join(cells)}", flush=True)
-    with arguments.results.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(arguments.results or HERE / "results" / "strangers.csv", rows)
     replace_section(arguments.page, section_of(rows, arguments.draws))
 
 

@@ -46,6 +46,11 @@ _GALLERY_SIZE = Argument(
 _CHOOSE_ARGUMENTS: Arguments = [
     Argument("FILE", "Embeddings of validation samples, see below."),
     OneOf(_FAR, _FRR, _FPIR, required=True),
+    Argument(
+        "--confidence P",
+        "Choose so that new identities meet RATE with probability P, e.g. 0.95 [default: only the file's samples do]",
+        type=float,
+    ),
     _GALLERY_SIZE,
     Argument("--rank R", "Count a search as correct if the right identity is in the top R [default: 1]", type=int),
     Argument(
@@ -105,6 +110,7 @@ def _report_of(
         data.labels,
         far=options.far,
         frr=options.frr,
+        confidence=options.confidence,
         cameras=data.cameras,
         groups=data.also.get(options.groups),
         search=_search_plan(options, data),

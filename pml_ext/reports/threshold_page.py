@@ -24,6 +24,7 @@ from pml_ext.reports.threshold_text import (
     ratio_in_words,
     rejected_in_words,
     score_in_words,
+    support_in_words,
     target_in_words,
     with_interval,
 )
@@ -42,7 +43,8 @@ def page_of(report: ThresholdFields, figures: list[ReportFigure], image_of: Imag
     if (pairs := report.worst_pairs) is not None:
         cards["Most similar samples of different classes"] = _cards(report, pairs.impostors, "accepted", image_of)
         cards["Least similar samples of one class"] = _cards(report, pairs.genuine, "rejected", image_of)
-    sentences = [cameras_in_words(report), f"{rejected_in_words(report)}."]
+    sentences = [f"{text}." for text in (support_in_words(report), rejected_in_words(report)) if text]
+    sentences.insert(1, cameras_in_words(report))
     texts = {
         "title": "One threshold and its errors in each class",
         "meaning": meaning(report),

@@ -10,6 +10,7 @@ from pml_ext.metrics.threshold.structures import (
     MeanRate,
     NormalizationRecord,
     Searches,
+    Target,
     ThresholdFields,
 )
 
@@ -17,6 +18,7 @@ Line = tuple[str, str]
 """Name and text."""
 
 _SHOWN = 3  # classes in a line
+_ERRORS = {"far": "false accepts", "frr": "false rejects", "fpir": "searches with a wrong match"}
 _ROUNDING = 0.1  # relative error of a share that is written as "a of b"
 _ROUND_RATES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
@@ -77,13 +79,30 @@ def _share(rate: float, trials: int, kind: str, outcome: str) -> str:
 
 def target_in_words(report: ThresholdFields) -> str:
     """Returns the threshold's target without jargon."""
-    kind, value = report.target.kind, report.target.value
+    kind, value, sure = report.target.kind, report.target.value, _sure(report.target)
     if value is None:
         return "so that both kinds of errors together are fewest"
     if report.searches is not None and kind == "fpir":
         unknown = f"identities not in the gallery ({report.searches.gallery_size:,} enrolled)"
-        return f"so that at most {percent(value)} of searches for {unknown} return a match"
-    return f"so that at most {percent(value)} are wrongly {'accepted' if kind == 'far' else 'rejected'}"
+        return f"so that at most {percent(value)} of searches for {unknown} return a match{sure}"
+    return f"so that at most {percent(value)} are wrongly {'accepted' if kind == 'far' else 'rejected'}{sure}"
+
+
+def _sure(target: Target) -> str:
+    sure = target.confidence
+    return "" if sure is None else f", for other identities with {percent(sure)} confidence"
+
+
+def support_in_words(report: ThresholdFields) -> str:
+    """Returns what the choice of the threshold rests on; empty for utility."""
+    support, target = report.support, report.target
+    if support is None or target.value is None:
+        return ""
+    limit, confidence = percent(target.value), target.confidence
+    errors = f"{support.errors:,.0f} {_ERRORS[target.kind]}, as many as {support.independent:.3g} independent ones"
+    if confidence is None:
+        return f"{errors}. Other identities exceed {limit} about as often as not, unless a confidence is given"
+    return f"{errors}. Other identities exceed {limit} in at most {percent(1 - confidence)} of cases"
 
 
 def cameras_in_words(report: ThresholdFields) -> str:
@@ -131,10 +150,12 @@ def summary_lines(report: ThresholdFields) -> list[Line]:
     lines = [
         ("in words", meaning(report)),
         ("threshold", _threshold(report)),
-        ("chosen for", "the best utility" if target.value is None else f"{target.kind.upper()} <= {target.value:g}"),
+        ("chosen for", _target(target)),
         ("FAR", _rate(report.far, "impostor")),
         ("FRR", _rate(report.frr, genuine)),
     ]
+    if support := support_in_words(report):
+        lines.insert(3, ("rests on", support))
     if cameras := cameras_in_words(report):
         lines.append(("cameras", cameras))
     if report.searches is not None:
@@ -168,6 +189,12 @@ def origin_lines(report: ThresholdFields) -> list[Line]:
         ("made", f"{report.made or 'at an unknown time'} by pml_ext {report.version}"),
     ]
     return lines
+
+
+def _target(target: Target) -> str:
+    if target.value is None:
+        return "the best utility"
+    return f"{target.kind.upper()} <= {target.value:g}{_sure(target)}"
 
 
 def _threshold(report: ThresholdFields) -> str:

@@ -78,6 +78,12 @@ def search_rates(
     return SearchRates(enrolled, interval(hit), interval(miss), selectivity, tuple(cmc))
 
 
+def fpir_without_each(high: HighScores, threshold: float, enrolled: int) -> tuple[float, Tensor]:
+    """Returns the FPIR, and (M,) values with each identity left out as probe and from galleries."""
+    rate, without = _without_each(_laws(high, threshold, enrolled, 1)[0], high.identities)
+    return rate, without[~without.isnan()]
+
+
 def _laws(high: HighScores, threshold: float, enrolled: int, rank: int) -> tuple[_Law, _Law, _Law | None]:
     """Returns FPIR, the pooled rate, and FNIR (None without mated probes)."""
     above = reported(high, threshold)

@@ -68,13 +68,21 @@ def class_rate_interval(
     A `jackknife_interval`, because pairs of a class share samples. An impostor pair is counted by both of its classes.
     """
     share = 2 if pairs_span_classes else 1
+    rate, without = rate_without_each(errors, pairs, share)
+    return jackknife_interval(rate, without, int(pairs.sum()) // share, confidence, effective_number(pairs))
+
+
+def rate_without_each(errors: Tensor, pairs: Tensor, share: int) -> tuple[float, Tensor]:
+    """Returns the pooled rate of (T,) counts, and the rates with each class left out, for classes with pairs.
+
+    share: number of classes that count a pair.
+    """
     wrong, total = int(errors.sum()) // share, int(pairs.sum()) // share
     if not total:
         raise ValueError("a rate needs at least one pair; got none")
     counted = pairs > 0
     # nan if all pairs have a sample of the class: no pair is left without it
-    without = (wrong - errors[counted]).double() / (total - pairs[counted])
-    return jackknife_interval(wrong / total, without, total, confidence, effective_number(pairs))
+    return wrong / total, (wrong - errors[counted]).double() / (total - pairs[counted])
 
 
 def effective_number(weights: Tensor) -> float:
@@ -121,6 +129,45 @@ def jackknife_interval(
 def jackknife_variance(without: Tensor) -> Tensor:
     """Returns the variances of statistics, from their (T, …) values with each class left out."""
     return (without - without.mean(dim=0)).square().sum(dim=0) * (1 - 1 / len(without))
+
+
+def independent_trials(rate: float, without: Tensor, trials: int, confidence: float) -> float:
+    """Returns the number of independent trials that know a rate in (0, 1) as well as the pairs do, with (T,) `without`.
+
+    It is that of `jackknife_interval`, but where few classes have most of the errors, the variance is uncertain, too:
+    Student's t has as many degrees of freedom as the classes' shares in the variance tell.
+
+    Source: Satterthwaite, Biometrics Bulletin 2 (1946), degrees of freedom of a variance.
+    """
+    from scipy.special import ndtri, stdtrit
+
+    squares = (without - without.mean()).square()
+    variance = float(jackknife_variance(without)) if len(without) > 1 else math.nan
+    if math.isnan(variance):
+        return float(min(len(without), trials))
+    if not variance:
+        return float(trials)
+    excess = float(squares.square().sum() / squares.sum() ** 2) - 1 / len(squares)
+    freedom = min(max(2 / max(excess, 1e-12), 1.0), len(squares) - 1.0)
+    wider = float(stdtrit(freedom, confidence) / ndtri(confidence))
+    return min(trials, rate * (1 - rate) / variance) / wider**2
+
+
+def rate_with_limit(limit: float, trials: float, confidence: float) -> float | None:
+    """Returns the rate whose one-sided upper Clopper-Pearson limit is `limit`; None if no error at all is too many.
+
+    trials: `independent_trials` at the threshold whose observed rate is `limit`, where the true rate is tested.
+    """
+    from scipy.optimize import brentq
+    from scipy.special import betainc
+
+    if (1 - limit) ** trials > 1 - confidence:
+        return None
+
+    def excess(errors: float) -> float:
+        return float(betainc(errors + 1, trials - errors, limit)) - confidence
+
+    return float(brentq(excess, 0, trials * limit)) / trials
 
 
 def half_width(without: Tensor, confidence: float = 0.95) -> float:

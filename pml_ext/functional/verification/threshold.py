@@ -26,16 +26,21 @@ _GRID_OF_ALL = 2**14
 def threshold_at_far(pairs: PairDistances, far: float) -> float:
     """Returns the largest distance threshold whose pooled FAR is at most `far`, in (0, 1). Ties are rejected."""
     check_fraction(far, "far")
-    rank = first_refused(far, pairs.total_negative_pairs)
-    if rank is None:
+    allowed = largest_count_within(far, pairs.total_negative_pairs)
+    if not allowed:
         raise _too_few_error(far, pairs.total_negative_pairs, "far", "impostor")
-    threshold = thresholds_at_far(pairs, [far])[0]
-    if threshold is None:
+    return threshold_accepting(pairs, allowed)
+
+
+def threshold_accepting(pairs: PairDistances, impostors: int) -> float:
+    """Returns the largest distance threshold that accepts at most so many impostor pairs, but not all."""
+    square = float(pairs.negative_distances_at([impostors + 1])) ** 2 - _TIED
+    if square <= 0:
         raise ValueError(
-            f"no threshold meets far={far:g}: it allows {rank - 1} of {pairs.total_negative_pairs} impostor pairs, but "
-            "more pairs have equal embeddings. Check for a collapsed model, and for samples with several labels"
+            f"no threshold meets the target: it allows {impostors} of {pairs.total_negative_pairs} impostor pairs, but "
+            "more have equal embeddings. Check for a collapsed model, and for samples with several labels"
         )
-    return threshold
+    return math.sqrt(square)
 
 
 def thresholds_at_far(pairs: PairDistances, fars: Sequence[float]) -> list[float | None]:
@@ -58,7 +63,12 @@ def threshold_at_frr(pairs: PairDistances, frr: float) -> float:
     allowed = largest_count_within(frr, total)
     if not allowed:
         raise _too_few_error(frr, total, "frr", "genuine")
-    last_accepted = _bracket_positive(pairs, total - allowed)[1]
+    return threshold_rejecting(pairs, allowed)
+
+
+def threshold_rejecting(pairs: PairDistances, genuine: int) -> float:
+    """Returns the smallest distance threshold that rejects at most so many genuine pairs."""
+    last_accepted = _bracket_positive(pairs, pairs.total_positive_pairs - genuine)[1]
     return min(2.0, math.sqrt(last_accepted**2 + _TIED))
 
 

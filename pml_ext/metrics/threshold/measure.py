@@ -12,7 +12,6 @@ from torch import Tensor
 from pml_ext._checks import (
     check_embeddings,
     check_finite,
-    check_fraction,
     check_not_collapsed,
     warn_caller,
 )
@@ -21,13 +20,7 @@ from pml_ext._progress import show_steps
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
 from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves, utility_of_rates
 from pml_ext.functional.pairwise.pair_distances import PairDistances, count_accepted
-from pml_ext.functional.verification.threshold import (
-    grid_size,
-    middle_of_gap,
-    threshold_at_far,
-    threshold_at_frr,
-    threshold_of_best_utility,
-)
+from pml_ext.functional.verification.threshold import grid_size, middle_of_gap
 from pml_ext.metrics.cohort_tuning import warn_if_unlike
 from pml_ext.metrics.labels import Labels, number_classes
 from pml_ext.metrics.normalization import CohortNormalization, check_normalize, offsets_of_pairs
@@ -49,6 +42,7 @@ from pml_ext.metrics.threshold.structures import (
     Consistency,
     ErrorRate,
     Sample,
+    Support,
     Target,
     ThresholdCurves,
     ThresholdFields,
@@ -56,31 +50,12 @@ from pml_ext.metrics.threshold.structures import (
     WorstPairs,
     distance_of,
 )
+from pml_ext.metrics.threshold.targets import support_of_pairs, threshold_for
 
 _STEPS = 6
 _ONE_THREAD = 4096  # number of samples whose pairs take one thread seconds
 _CURVE_POINTS = 301
 _WORST_PAIRS = 6  # listed pairs of each kind
-
-
-def choose_target(far: float | None, frr: float | None, target: str | None, fpir: float | None) -> Target:
-    """Returns the given target; TypeError for none or several."""
-    if sum(given is not None for given in (far, frr, target, fpir)) != 1:
-        raise TypeError(
-            f'exactly one of far=, frr=, target="utility" and the fpir of search= must be given; got {far=}, {frr=}, '
-            f"{target=}, {fpir=}"
-        )
-    if far is not None:
-        check_fraction(far, "far")
-        return Target("far", float(far))
-    if frr is not None:
-        check_fraction(frr, "frr")
-        return Target("frr", float(frr))
-    if fpir is not None:
-        return Target("fpir", float(fpir))
-    if target != "utility":
-        raise ValueError(f'target must be "utility" (or give far= or frr=); got {target!r}')
-    return Target("utility")
 
 
 def measure_threshold(
@@ -123,14 +98,17 @@ def measure_threshold(
             )
         begin("choosing the threshold")
         planned = None if search is None else PlannedSearch(search, samples)
+        support: Support | None
         if target.kind == "fpir":
             assert planned is not None
-            cosine = planned.threshold()
+            cosine, support = planned.threshold(target)
         else:
-            cosine = 1 - middle_of_gap(pairs, threshold_for(target, pairs)) ** 2 / 2
+            at, support = threshold_for(target, pairs)
+            cosine = 1 - middle_of_gap(pairs, at) ** 2 / 2
         begin("counting the errors of each class")
         distance = distance_of(cosine)
         far, frr, classes = error_rates(pairs, names, distance)
+        support = support or _support(target, classes)
         begin("measuring OPIS")
         consistency = _consistency(pairs, opis)
         made = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -146,6 +124,7 @@ def measure_threshold(
             copies=copies,
             data=source.data,
             made=made,
+            support=support,
         )
         begin("counting pairs at all thresholds")
         curves = _curves(pairs)
@@ -170,16 +149,6 @@ def measure_threshold(
         )
 
 
-def threshold_for(target: Target, pairs: PairDistances) -> float:
-    """Returns the L2 distance that meets a target for pairs; ValueError for too few pairs."""
-    if target.kind == "utility":
-        return threshold_of_best_utility(pairs)
-    assert target.value is not None
-    if target.kind == "far":
-        return threshold_at_far(pairs, target.value)
-    return threshold_at_frr(pairs, target.value)
-
-
 def error_rates(
     pairs: PairDistances, labels: Sequence[int | str], distance: float
 ) -> tuple[ErrorRate, ErrorRate, tuple[ClassErrors, ...]]:
@@ -193,6 +162,16 @@ def error_rates(
     for label, row in zip(labels, torch.stack(columns, dim=1).tolist(), strict=True):
         classes.append(ClassErrors(label, *row))
     return _far(pairs, false_accepts), _frr(pairs, accepted), tuple(classes)
+
+
+def _support(target: Target, classes: Sequence[ClassErrors]) -> Support | None:
+    """Returns what the choice of a threshold with these errors rests on; None for utility."""
+    if target.value is None:
+        return None
+    counts = [(c.false_rejects, c.genuine_pairs) for c in classes]
+    if target.kind == "far":
+        counts = [(c.false_accepts, c.impostor_pairs) for c in classes]
+    return support_of_pairs(target, *torch.tensor(counts).unbind(1))[1]
 
 
 def worst_pairs(pairs: PairDistances, ids: Tensor, names: Sequence[int | str], source: SampleSource) -> WorstPairs:

@@ -19,7 +19,7 @@ from pml_ext.metrics.normalization import CohortNormalization
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.check import ThresholdCheck, check_threshold
 from pml_ext.metrics.threshold.file import checkpoint_of, read_report, write_report
-from pml_ext.metrics.threshold.measure import choose_target, measure_threshold
+from pml_ext.metrics.threshold.measure import measure_threshold
 from pml_ext.metrics.threshold.samples import (
     SampleSource,
     as_tensor,
@@ -29,6 +29,7 @@ from pml_ext.metrics.threshold.samples import (
 )
 from pml_ext.metrics.threshold.searches import SearchPlan
 from pml_ext.metrics.threshold.structures import ThresholdFields
+from pml_ext.metrics.threshold.targets import choose_target
 
 _ENTRIES = 2**20  # numbers of a block of embeddings
 
@@ -57,6 +58,7 @@ class ThresholdReport(ThresholdFields):
         calibration: maps cosine to likelihood ratio, see `probability`; None for too few classes.
         normalization: the cohort that normalised the scores; `cosine` is then a threshold of normalised scores,
             `distance` sqrt(2 − 2 score), and scores beyond [−1, 1] count as −1 or 1. None: plain cosines.
+        support: errors that the choice rests on; None for utility.
         searches: rates in galleries of several sizes; None without a planned size.
         data, made: name of the data; creation time of the report (UTC).
         curves, worst_pairs: contents of figure and page; not saved in the file.
@@ -79,6 +81,7 @@ class ThresholdReport(ThresholdFields):
         far: float | None = None,
         frr: float | None = None,
         target: Literal["utility"] | None = None,
+        confidence: float | None = None,
         cameras: Labels | None = None,
         groups: Labels | None = None,
         search: SearchPlan | None = None,
@@ -97,6 +100,9 @@ class ThresholdReport(ThresholdFields):
             far: choose the largest distance threshold with a FAR of at most this, at least 1 / impostor pairs.
             frr: choose the smallest distance threshold with an FRR of at most this, at least 1 / genuine pairs.
             target: "utility": choose the largest harmonic mean of 1 − FAR and 1 − FRR.
+            confidence: choose so that other identities like the set's meet the maximum rate with this probability, in
+                (0, 1): its upper limit, clustered by identity, is at most the target. None: only the set meets it;
+                other identities then exceed it about as often as not.
             cameras: (N,) integers or strings: the camera of each sample. Genuine pairs of one camera are easier than
                 pairs in deployment. With cameras, threshold, FRR and OPIS use genuine pairs across cameras, and both
                 FRRs are reported.
@@ -110,11 +116,11 @@ class ThresholdReport(ThresholdFields):
         Raises:
             TypeError: embeddings neither a tensor nor an array; none or several targets.
             ValueError: mismatched input; no genuine or no impostor pairs, or none across cameras; a target out of
-                range, or one that needs more pairs; a cohort that holds a judged sample or identity.
+                range, or one that needs more pairs or identities; a cohort that holds a judged sample or identity.
         Warns:
             UserWarning: samples that are copies of others; a cohort that does not resemble the samples.
         """
-        chosen = choose_target(far, frr, target, None if search is None else search.fpir)
+        chosen = choose_target(far, frr, target, None if search is None else search.fpir, confidence)
         fields = measure_threshold(
             as_tensor(embeddings),
             labels,

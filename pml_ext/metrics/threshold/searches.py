@@ -10,9 +10,17 @@ from pml_ext.functional.open_set.best_scores import (
     scores_from,
     threshold_for_rate,
 )
-from pml_ext.functional.open_set.identification import RateWithInterval, search_rates
+from pml_ext.functional.open_set.identification import RateWithInterval, fpir_without_each, search_rates
 from pml_ext.metrics.threshold.samples import Samples
-from pml_ext.metrics.threshold.structures import CMC_RANKS, GalleryRates, MeanRate, Searches
+from pml_ext.metrics.threshold.structures import (
+    CMC_RANKS,
+    GalleryRates,
+    MeanRate,
+    Searches,
+    Support,
+    Target,
+)
+from pml_ext.metrics.threshold.targets import limited_rate, support_at
 
 _SIZES = (0.1, 0.2, 0.5, 1, 2, 5, 10)  # factors of the planned size
 
@@ -63,19 +71,25 @@ class PlannedSearch:
         self._sizes = sorted(size for size in sizes if size <= self._measurable)
         self._high: HighScores | None = None  # each size has its own threshold
 
-    def threshold(self) -> float:
-        """Returns the lowest cosine with the plan's FPIR at its size."""
-        plan = self.plan
+    def threshold(self, target: Target) -> tuple[float, Support]:
+        """Returns the lowest cosine that meets the target at the plan's size, and what it rests on."""
+        plan, scores = self.plan, self._scores
         assert plan.fpir is not None
-        self._high = scores_for_rate(self._scores, self._sizes[0], plan.fpir)
+        self._high = scores_for_rate(scores, self._sizes[0], plan.fpir)
         cosine = threshold_for_rate(self._high, plan.gallery_size, plan.fpir)
         assert cosine is not None  # not None: the scores are enough for the smallest size
+        rate, without = fpir_without_each(self._high, cosine, plan.gallery_size)
+        trials, support = support_at(target, rate, without, scores.samples, errors=rate * scores.samples)
+        if target.confidence is not None:
+            allowed = limited_rate(target, trials, support, scores.identities)
+            cosine = threshold_for_rate(self._high, plan.gallery_size, allowed)
+            assert cosine is not None
         if cosine > 1:
             raise ValueError(
                 f"no threshold meets fpir={plan.fpir:g}: too many probes equal a sample of another identity. "
                 "Check for samples with several labels"
             )
-        return cosine
+        return cosine, support
 
     def rates(self, cosine: float) -> Searches:
         """Returns the rates at a threshold, and the thresholds of all sizes."""

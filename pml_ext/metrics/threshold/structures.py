@@ -59,12 +59,31 @@ class MeanRate:
         return f"{self.rate:.3g} [{self.low:.3g}, {self.high:.3g}]"
 
 
+RateKind = Literal["far", "frr", "fpir"]
+
+
 @dataclass(frozen=True)
 class Target:
-    """Target of the threshold: kind "far", "frr" or "fpir" with a maximum rate, or "utility"."""
+    """Target of the threshold: kind "far", "frr" or "fpir" with a maximum rate, or "utility".
 
-    kind: Literal["far", "frr", "utility", "fpir"]
+    confidence: probability with which the rate is at most `value` for other identities; None if only the set's rate is.
+    """
+
+    kind: RateKind | Literal["utility"]
     value: OpenFraction | None = None
+    confidence: OpenFraction | None = None
+
+
+@dataclass(frozen=True)
+class Support:
+    """Errors that the choice of the threshold rests on.
+
+    errors: at the target's rate, of pairs or (expected) of searches; independent: errors of independent trials that
+    would tell as much, fewer because the pairs of an identity are alike.
+    """
+
+    errors: NotNegative
+    independent: NotNegative
 
 
 @dataclass(frozen=True)
@@ -292,6 +311,7 @@ class ThresholdFields:
     groups: Groups | None = None
     calibration: Calibration | None = None
     normalization: NormalizationRecord | None = None
+    support: Support | None = None
 
     @property
     def distance(self) -> float:
