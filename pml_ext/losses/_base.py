@@ -42,8 +42,35 @@ def arguments_of(kind: type) -> list[str]:
     return [name for name, parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
 
 
+def check_positional(kind: type, args: tuple[Any, ...]) -> None:
+    """Raises a TypeError that names the options for positional arguments that must be passed by name."""
+    parameters = list(inspect.signature(kind).parameters.values())
+    positional = [each for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    by_name = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    extra = args[len(positional) :]
+    if extra and len(extra) <= len(by_name):
+        options = ", ".join(f"{name}={value!r}" for name, value in zip(by_name, extra, strict=False))
+        raise TypeError(f"{kind.__name__} takes its options by name: pass {options}")
+
+
 class ShowsArguments:
-    """Base of a loss or miner whose repr shows the constructor's numbers, strings and booleans."""
+    """Base of a loss or miner whose repr shows the constructor's numbers, strings and booleans.
+
+    Attributes:
+        fixed: settings that only the constructor reads, so setting them later is an error.
+    """
+
+    fixed: tuple[str, ...] = ()
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        check_positional(cls, args)
+        new: Self = super().__new__(cls)
+        return new
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.fixed and name in vars(self):
+            raise AttributeError(f"{name} of {type(self).__name__} cannot be changed; create a new object")
+        super().__setattr__(name, value)
 
     def extra_repr(self) -> str:
         values = {name: getattr(self, name, None) for name in arguments_of(type(self))}
@@ -73,6 +100,9 @@ class SettingsOfTheWrapped(ShowsArguments, nn.Module):
     WRAPPED = "loss"
     """Name of the attribute that holds the wrapped module."""
 
+    OPTIONS_OF: Mapping[str, str] = {}
+    """Option -> name of the attribute that holds another module with this option."""
+
     def _wrap(self, module: nn.Module) -> None:
         """Stores the module and drops the settings that PML's constructor created: the module's settings apply."""
         for name in SETTINGS:
@@ -81,18 +111,21 @@ class SettingsOfTheWrapped(ShowsArguments, nn.Module):
         self.add_module(self.WRAPPED, module)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in SETTINGS and self._holds():
-            setattr(self._modules[self.WRAPPED], name, value)
-        else:
+        holder = self._holder(name)
+        if holder is None:
             super().__setattr__(name, value)
+        else:
+            setattr(holder, name, value)
 
     def __getattr__(self, name: str) -> Any:  # called only if normal lookup fails
-        if name in SETTINGS and self._holds():
-            return getattr(self._modules[self.WRAPPED], name)
-        return super().__getattr__(name)
+        holder = self._holder(name)
+        return super().__getattr__(name) if holder is None else getattr(holder, name)
 
-    def _holds(self) -> bool:
-        return self.WRAPPED in self.__dict__.get("_modules", {})
+    def _holder(self, name: str) -> nn.Module | None:
+        """Returns the module that a setting belongs to; None for this object's own."""
+        attribute = self.WRAPPED if name in SETTINGS else self.OPTIONS_OF.get(name)
+        modules: dict[str, nn.Module] = self.__dict__.get("_modules", {})
+        return modules.get(attribute) if attribute else None
 
 
 class OurLoss(BaseMetricLossFunction):

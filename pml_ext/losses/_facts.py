@@ -134,7 +134,9 @@ def check_tuple_loss(loss: object, *, cannot: str, nested: str) -> None:
         raise TypeError(f"{name} contains another loss; {nested}")
     if not isinstance(loss, BaseMetricLossFunction):
         raise TypeError(
-            f"loss must be a loss of pml_ext.losses, with a `distance` (BaseMetricLossFunction); got {class_name(loss)}"
+            "loss must compare pairs by a `distance`: a loss of pml_ext.losses or pytorch-metric-learning, or your own "
+            "subclass of BaseMetricLossFunction whose compute_loss calls self.distance(embeddings, ref_emb); got "
+            f"{class_name(loss)}"
         )
     if why := facts_of(type(loss)).reads_no_pairs:
         raise TypeError(f"{cannot} {name}: {why}")

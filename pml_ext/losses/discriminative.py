@@ -147,6 +147,7 @@ class DiscriminativeLoss(EmbeddingLoss):
         arguments=_arguments,
         partial_fc=_partial_fc,
     )
+    fixed = ("num_classes", "embedding_size", "paper_scale", "seed")
     labels_because = "DiscriminativeLoss needs labels: it compares each sample with the centroid of its class"
 
     def __init__(

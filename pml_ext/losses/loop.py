@@ -56,7 +56,7 @@ def _sums(loss: "LoOp", x: Tensor, labels: Tensor, part: Part) -> Sums:
     def call(inner: Any) -> Any:
         same, different = pair_masks_of(labels, part)
         anchors, positives = same.nonzero(as_tuple=True)
-        if loss.positives == "arc" and loss.pairing == "consecutive":
+        if loss.positives != "all" and loss.pairing == "consecutive":
             anchors, partners = consecutive_pairs(labels[part.own])
             positives = part.own.start + partners
         tuples = tuples_for(inner, anchors, positives, different)
@@ -69,7 +69,7 @@ def _sums(loss: "LoOp", x: Tensor, labels: Tensor, part: Part) -> Sums:
 def _arguments(options: dict[str, Any], build: Any) -> dict[str, Any]:
     # Segments lie in the space itself, so the loss in LoOp measures there.
     measure = {"distance": LpDistance(normalize_embeddings=False)} if options["geometry"] == "segment" else {}
-    return {**options, "loss": build(options["loss"], **measure)}
+    return {**options, "positives": options["positives"] or None, "loss": build(options["loss"], **measure)}
 
 
 class LoOp(SettingsOfTheWrapped, OurLoss):
@@ -89,9 +89,10 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
             every pair of a class; of the arcs through a sample the closest one counts. A sample without a partner is
             its own arc. In PML's DistributedLossWrapper, the batch order is that of the ranks, on every rank.
         geometry: "arc" for distances that normalise, "segment" (straight, in the space itself) for those that do not.
-        positives: "arc" uses only positive pairs that are joined by an arc, and drops other tuples of an indices_tuple.
-            "all" uses the same positives as without LoOp. Both are equal for two samples per class and for
-            pairing="all". With ref_emb no arc joins a positive pair, and all count.
+        positives: "arc" uses only positive pairs that are joined by an arc. It drops a miner's other tuples, and warns
+            once with their number. "all" uses the same positives as without LoOp. None is "arc" without a miner's
+            indices_tuple and "all" with one. All are equal for two samples per class and for pairing="all". With
+            ref_emb no arc joins a positive pair, and all count.
     Attributes:
         distance, reducer, embedding_regularizer, embedding_reg_weight: those of the wrapped loss, also when set.
     Raises:
@@ -102,8 +103,11 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
     Source: Vasudeva et al., "LoOp: Looking for Optimal Hard Negative Embeddings", ICCV 2021, algorithm 1; eq. 15 is
         LoOp(TripletMarginLoss(reducer=ArcPairReducer())), eq. 16 LoOp(LiftedHingeLoss()).
         Paper: consecutive pairs, an even number of samples per class; here: any number, `pairing="all"` and
-        `positives="all"`. Paper: with the multi-similarity loss only negative mining uses the arcs, as in LoOpMiner;
-        here: LoOp(MultiSimilarityLoss()) also uses them for its weights.
+        `positives="all"`. Paper: algorithm 1 forms its tuples from the arcs, and mining for the multi-similarity loss
+        keeps its positives; here: the same without a miner, and all tuples of a miner. With four samples per class a
+        third of the positive pairs are arcs, as in 6 of 32 triplets of BatchHardMiner in one batch.
+        Paper: with the multi-similarity loss only negative mining uses the arcs, as in LoOpMiner; here:
+        LoOp(MultiSimilarityLoss()) also uses them for its weights.
 
     >>> from pml_ext.losses import TripletMarginLoss
     >>> x, labels = torch.eye(4) + 0.1, torch.tensor([0, 0, 1, 1])
@@ -115,20 +119,19 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
 
     def __init__(
         self, loss: BaseMetricLossFunction | str | Mapping[str, Any], *, pairing: Pairing = "consecutive",
-        geometry: Curve = "arc", positives: Literal["arc", "all"] = "arc",
+        geometry: Curve = "arc", positives: Literal["arc", "all"] | None = None,
     ) -> None:  # fmt: skip
         check_choice(pairing, PAIRINGS, "pairing")
         check_choice(geometry, GEOMETRIES, "geometry")
-        check_choice(positives, ("arc", "all"), "positives")
+        if positives is not None:
+            check_choice(positives, ("arc", "all"), "positives")
         loss = loss_by_name(loss)
         around = f"put LoOp around that one: {type(loss).__name__}(LoOp(...))"
         nested = "the distances are replaced already" if isinstance(loss, LoOp) else around
         check_tuple_loss(loss, cannot="LoOp cannot wrap", nested=nested)
         fixed = facts_of(type(loss)).takes_all_positives
-        if fixed and positives == "arc" and pairing == "consecutive":
-            raise TypeError(
-                f"LoOp(positives='arc') cannot wrap {type(loss).__name__}: {fixed}. Use LoOp(..., positives='all')"
-            )
+        if fixed and positives != "all" and pairing == "consecutive":
+            raise TypeError(f"LoOp cannot wrap {type(loss).__name__} without positives='all': {fixed}")
         check_loop_distance(loss.distance, geometry)
         super().__init__(distance=loss.distance)
         self.pairing = pairing
@@ -145,8 +148,7 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
             raise ValueError("LoOp needs labels (and ref_labels if ref_emb is given): its arcs join samples of a class")
         check_loop_distance(self.distance, self.geometry)  # it may have changed since
         if is_nothing_to_compare(self, embeddings, ref_emb):
-            zero: Tensor = self.loss(at_least_float32(embeddings)[:0], labels[:0])
-            return zero
+            return at_least_float32(embeddings)[:0].sum()
         embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
         assert labels is not None
         # Copied once: the labels alone determine the arcs, which are computed on the CPU.
@@ -158,7 +160,8 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
                 self.distance, embeddings, ids, ref_emb, ref_ids, pairing=self.pairing, geometry=self.geometry
             )
             positives, negatives = count_pairs(ids, ref_ids)
-            is_tied = self.positives == "arc" and self.pairing == "consecutive" and ref_emb is None
+            positives_of = self.positives or ("all" if is_mined else "arc")
+            is_tied = positives_of == "arc" and self.pairing == "consecutive" and ref_emb is None
             if is_tied and negatives and positives:
                 indices_tuple = self._tuples_on_arcs(ids, indices_tuple, is_negative)
             points = (embeddings, embeddings if ref_emb is None else ref_emb)
@@ -191,11 +194,12 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
         if indices_tuple is not None:
             partner = torch.full((len(labels),), -1, device=device).scatter_(0, anchors, positives)
             on_arc = partner[indices_tuple[0]] == indices_tuple[1]
-            if len(on_arc) and not bool(on_arc.any()):
+            used, kind = int(on_arc.sum()), "triplets" if len(indices_tuple) == 3 else "positive pairs"
+            if used < len(on_arc):
                 warn_once(
                     self,
-                    "LoOp: no positive pair of the indices_tuple is an arc, so none of its tuples is used; the miner "
-                    "must choose consecutive samples of a class, or use LoOp(..., positives='all')",
+                    f"LoOp(positives='arc') used {used} of {len(on_arc)} {kind} of the indices_tuple: those whose "
+                    "positive pair is an arc, that is, consecutive samples of a class. Omit positives to use all",
                 )
             count = 3 if len(indices_tuple) == 3 else 2
             return *(part[on_arc] for part in indices_tuple[:count]), *indices_tuple[count:]

@@ -60,6 +60,9 @@ def _undivided(loss: "PairWeightingLoss") -> str:
     return "the weighting 'histogram' depends on all pairs together" if loss.weighting == "histogram" else ""
 
 
+_OPTIONS = ("alpha", "beta", "base", "bounded", "scale", "margin", "neg_margin", "bins")
+
+
 class PairWeightingLoss(EmbeddingLoss):
     r"""General pair weighting: a weighted sum of pair similarities with the gradient of any pair-based loss.
 
@@ -110,11 +113,6 @@ class PairWeightingLoss(EmbeddingLoss):
         bins: int | None = None, **pml: Unpack[PMLArguments],
     ) -> None:  # fmt: skip
         check_choice(weighting, WEIGHTINGS, "weighting")
-        named = {
-            "alpha": alpha, "beta": beta, "base": base, "bounded": bounded, "scale": scale, "margin": margin,
-            "neg_margin": neg_margin, "bins": bins,
-        }  # fmt: skip
-        options = {name: value for name, value in named.items() if value is not None}
         if mining is not None:
             check_in_range(mining, 0, float("inf"), "mining")
         super().__init__(**pml)
@@ -125,15 +123,26 @@ class PairWeightingLoss(EmbeddingLoss):
             )
         self.weighting = weighting
         self.mining = mining
-        if mining is not None:
-            self.labels_because = "Only an indices_tuple without mining replaces them"
-        self.options = options
+        self.alpha = alpha
+        self.beta = beta
+        self.base = base
+        self.bounded = bounded
+        self.scale = scale
+        self.margin = margin
+        self.neg_margin = neg_margin
+        self.bins = bins
         self.weights(torch.zeros(1, 1), *torch.zeros(2, 1, 1, dtype=torch.bool))  # rejects wrong options
         self._record("weighting", "mining")
 
-    def extra_repr(self) -> str:
-        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
-        return ", ".join(filter(None, [super().extra_repr(), options]))
+    @property
+    def labels_because(self) -> str:  # type: ignore[override]
+        return "" if self.mining is None else "Only an indices_tuple without mining replaces them"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the weighting's function that are not None."""
+        values = {name: getattr(self, name) for name in _OPTIONS}
+        return {name: value for name, value in values.items() if value is not None}
 
     def weights(self, similarity: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """Returns the (B, R) weights w of a similarity matrix and its pair masks, without mining or gradient."""

@@ -146,8 +146,8 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
             similarities = similarities.scatter(1, copies[:, None], -torch.inf)
         queries = positive.any(dim=1).nonzero().squeeze(1)
         if one_class or len(queries) == 0:
-            missing = "no sample of another class" if one_class else "no two samples of a class"
-            return self._no_terms(f"there is {missing} to rank")
+            is_missing = "is no sample of another class" if one_class else "are no two samples of a class"
+            return self._no_terms(f"there {is_missing} to rank")
         if len(queries) < len(labels):
             similarities, positive = similarities[queries], positive[queries]
         recalls = smooth_recall_at_k(similarities, positive, self.ks, self.temperature, self.rank_temperature)

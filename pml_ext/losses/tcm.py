@@ -11,6 +11,7 @@ from typing_extensions import Unpack
 from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._pml import (
     BaseMetricLossFunction,
+    BaseMiner,
     CosineSimilarity,
     DistributedLossWrapper,
     DotProductSimilarity,
@@ -34,7 +35,8 @@ from pml_ext.losses._base import (
     PMLArguments,
     SettingsOfTheWrapped,
     Terms,
-    is_empty,
+    arguments_of,
+    is_nothing_to_compare,
     reduces_by_mean,
     undivided_unless_mean_of_cosines,
 )
@@ -136,7 +138,6 @@ class TCMLoss(EmbeddingLoss):
                 f"margin_plus must not be below margin_minus; got {margin_plus} and {margin_minus}. Positive pairs "
                 "should be closer than negative ones"
             )
-        pml["reducer"] = reducer_of_terms(pml.get("reducer"), ("pos_loss", "neg_loss"))
         super().__init__(**pml)
         if not is_on_sphere(self.distance, CosineSimilarity, DotProductSimilarity):
             raise TypeError(
@@ -150,6 +151,9 @@ class TCMLoss(EmbeddingLoss):
         self.indicator = indicator
         self.divide_by = divide_by
         self._record("lambda_plus", "lambda_minus", "margin_plus", "margin_minus")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, reducer_of_terms(value, ("pos_loss", "neg_loss")) if name == "reducer" else value)
 
     def _value_at_once(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """The weighted sum of both terms."""
@@ -235,7 +239,8 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
             Its parameters are in state_dict under "loss.".
         lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by: see TCMLoss.
     Attributes:
-        tcm: the TCMLoss; you can change its options.
+        tcm: the TCMLoss.
+        lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by: those of tcm, also when set.
         distance, reducer, embedding_regularizer, embedding_reg_weight: those of the wrapped loss, also when set.
     Raises:
         TypeError: not a loss, a loss that does not return a tensor (DoNothingReducer), or an unknown argument.
@@ -250,6 +255,7 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
     """
 
     facts = LossFacts(sums=_sums_of_both, undivided=why_inner_undivided)
+    OPTIONS_OF = dict.fromkeys(arguments_of(TCMLoss), "tcm")
 
     def __init__(
         self,
@@ -260,7 +266,7 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
     ) -> None:  # fmt: skip
         wrapped: Any = loss_by_name(loss)
         super().__init__()
-        self._takes = _arguments_of(wrapped)
+        self._takes = _optional_arguments(wrapped)
         self._wrap(wrapped)
         margins = lambda_plus, lambda_minus, margin_plus, margin_minus
         self.tcm = TCMLoss(*margins, indicator=indicator, divide_by=divide_by)
@@ -277,9 +283,8 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
                 raise ValueError(
                     f"{name} must be None with {kind}, which does not accept it; got {type(value).__name__}"
                 )
-        if is_empty(embeddings) or is_empty(ref_emb):
-            none, no_labels = at_least_float32(embeddings)[:0], None if labels is None else labels[:0]
-            return self._sum(self.loss(none, no_labels), self.tcm(none, no_labels))
+        if is_nothing_to_compare(self, embeddings, ref_emb):
+            return at_least_float32(embeddings)[:0].sum()  # of class weights PML's mean would be nan
         embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
         tcm = self.tcm(embeddings, labels, None if ref_emb is None else indices_tuple, ref_emb, ref_labels)
         given = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_labels}
@@ -298,12 +303,13 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
         return value
 
 
-def _arguments_of(loss: Any) -> tuple[str, ...]:
+def _optional_arguments(loss: Any) -> tuple[str, ...]:
     """Names of the optional arguments after (embeddings, labels) that a loss accepts; TypeError if it is not a loss."""
     if isinstance(loss, (DistributedLossWrapper, SelfSupervisedLoss)):
         name = type(loss).__name__
         raise TypeError(f"TCMRegularizer cannot wrap {name}; use {name}(TCMRegularizer(...))")
-    names = list(inspect.signature(loss.forward).parameters) if isinstance(loss, nn.Module) else []
+    is_loss = isinstance(loss, nn.Module) and not isinstance(loss, BaseMiner)
+    names = list(inspect.signature(loss.forward).parameters) if is_loss else []
     if names[:2] != ["embeddings", "labels"]:
         raise TypeError(
             "loss must be a loss of pytorch-metric-learning or pml_ext, or a module with forward(embeddings, labels); "

@@ -2,8 +2,8 @@
 
     python -m tests.losses.compatibility > examples/COMPATIBILITY.md
 
-A cell says "yes" where the value and its gradient are finite and the gradient is not zero, and otherwise points to the
-error that was raised.
+A cell says "yes" where the value and its gradient are finite and the gradient is not zero; "used" or "ignored" where
+the value also does or does not depend on what the column adds; and otherwise the number of the error that was raised.
 """
 
 import copy
@@ -33,7 +33,12 @@ PML_WRAPPERS = ("CrossBatchMemory", "MultipleLosses", "SelfSupervisedLoss")
 INTRODUCTION = """# What works with what
 
 `python -m tests.losses.compatibility > examples/COMPATIBILITY.md` runs every combination on a small batch and writes
-this page. "yes": value and gradient are finite. A number: refused, with the error of that number.
+this page.
+
+- yes: value and gradient are finite.
+- used: the value also depends on this argument, on the samples in the memory or on those of other ranks.
+- ignored: accepted, without an effect on the value.
+- A number: refused, with the error of that number.
 
 - torch 2.14 and newer. With 2.8 to 2.13 all losses work; `torch.compile` in one graph, `torch.compile` of LoOp and
   second derivatives over LpDistance need 2.14, `torch.func` of our losses needs 2.11.
@@ -58,20 +63,35 @@ def check(value, x):
     return value
 
 
+def used_or_ignored(value, other):
+    """Whether what makes the difference between two values of a loss has an effect."""
+    return "ignored" if torch.allclose(value, other) else "used"
+
+
 def with_reference(make):
-    torch.manual_seed(0)
-    run(make(), None, torch.randn(7, 8), torch.arange(7) % 3)
+    value = run(make(), None, torch.randn(7, 8), torch.arange(7) % 3)
+    return used_or_ignored(value, run(make()))
 
 
 def in_memory(make):
+    x, labels = batch()
     memory = CrossBatchMemory(make(), embedding_size=8, memory_size=30)
-    for _ in range(3):
-        run(memory)
+    memory(torch.randn(12, 8), labels)
+    return used_or_ignored(check(memory(x, labels), x), run(make()))
 
 
 def self_supervised(make):
     x, _ = batch()
-    check(SelfSupervisedLoss(make())(x, x.detach() + 2 * torch.randn(12, 8)), x)
+    views = x.detach() + 2 * torch.randn(2, 12, 8)
+    return used_or_ignored(*(check(SelfSupervisedLoss(make())(x, view), x) for view in views))
+
+
+def in_two_ranks(make):
+    """What DistributedLossWrapper hands to the loss of a rank: its own samples, then those of the others."""
+    loss, (x, labels) = DistributedLossWrapper(make()).loss, batch()
+    own, own_labels = x[::2], labels[::2]
+    both, both_labels = torch.cat([own, x[1::2].detach()]), torch.cat([own_labels, labels[1::2]])
+    return used_or_ignored(check(loss(both, both_labels), x), loss(own, own_labels))
 
 
 def efficient(make):
@@ -79,7 +99,12 @@ def efficient(make):
     loss, (x, labels) = DistributedLossWrapper(make(), efficient=True).loss, batch()
     own, own_labels = x[::2], labels[::2]
     both, both_labels = torch.cat([own, x[1::2].detach()]), torch.cat([own_labels, labels[1::2]])
-    check(loss(own, own_labels, get_indices_tuple(own_labels, both_labels), both, both_labels), x)
+    value = loss(own, own_labels, get_indices_tuple(own_labels, both_labels), both, both_labels)
+    return used_or_ignored(check(value, x), loss(own, own_labels))
+
+
+def with_tuples(*indices, labelled=True):
+    return lambda make: used_or_ignored(run(make(), indices, labelled=labelled), run(make()))
 
 
 def one_graph(make):
@@ -130,7 +155,7 @@ WITH_WRAPPERS = {
     "CrossBatchMemory": in_memory,
     "SelfSupervisedLoss": self_supervised,
     "MultipleLosses": lambda make: run(MultipleLosses([make(), TripletMarginLoss()])),
-    "DistributedLossWrapper": lambda make: run(DistributedLossWrapper(make())),
+    "DistributedLossWrapper": in_two_ranks,
     "… efficient": efficient,
     "LoOp": lambda make: run(LoOp(make())),
     "LoOp, all positives": lambda make: run(LoOp(make(), positives="all")),
@@ -161,10 +186,10 @@ TABLES = {
         "embedding_regularizer": made(embedding_regularizer=LpRegularizer()),
     },
     "indices_tuple": {
-        "pairs": given((A, P, A, N)),
-        "triplets": given((A, P, N)),
-        "pairs, no labels": given((A, P, A, N), labelled=False),
-        "triplets, no labels": given((A, P, N), labelled=False),
+        "pairs": with_tuples(A, P, A, N),
+        "triplets": with_tuples(A, P, N),
+        "pairs, no labels": with_tuples(A, P, A, N, labelled=False),
+        "triplets, no labels": with_tuples(A, P, N, labelled=False),
     },
     "Numbers, copies, compilation": {
         "float16": given(dtype=torch.float16),
@@ -178,6 +203,7 @@ TABLES = {
 }
 AROUND_PML = {
     "alone": lambda make: run(make()),
+    "indices_tuple": with_tuples(A, P, N),
     "LoOp": WITH_WRAPPERS["LoOp"],
     "LoOp, all positives": WITH_WRAPPERS["LoOp, all positives"],
     "LoOp, ref_emb": WITH_WRAPPERS["LoOp, ref_emb"],
@@ -217,7 +243,7 @@ def table(title, makes, columns):
 
 
 def cell(name, make, check, reasons):
-    """ "yes", or the number of the reason, which is added where it is new."""
+    """ "yes", what the check returns, or the number of the reason, which is added where it is new."""
 
     def seeded(**options):
         torch.manual_seed(1)
@@ -226,7 +252,7 @@ def cell(name, make, check, reasons):
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            check(seeded)
+            result = check(seeded)
     except AssertionError:
         raise
     except Exception as error:
@@ -237,7 +263,7 @@ def cell(name, make, check, reasons):
         if reason not in reasons:
             reasons.append(reason)
         return str(1 + reasons.index(reason))
-    return "yes"
+    return result if isinstance(result, str) else "yes"
 
 
 def reason_of(name, error):

@@ -120,7 +120,7 @@ MISSING = {
     "LiftedHingeLoss": "this batch has no positive or no negative pair",
     "LoOp": r"positive and .* negative pairs",
     "PairWeightingLoss": "this batch has no positive or no negative pair",
-    "RecallAtKSurrogateLoss": "there is no (sample of another class|two samples of a class) to rank",
+    "RecallAtKSurrogateLoss": "there (is no sample of another class|are no two samples of a class) to rank",
     "SmoothAPLoss": "no sample of the batch has a positive|the batch has no negatives",
     "TCMLoss": "this batch has no (positive|negative)",
     "TCMRegularizer": "this batch has no (positive|negative)",

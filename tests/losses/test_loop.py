@@ -1,3 +1,4 @@
+import contextlib
 import copy
 
 import pytest
@@ -222,13 +223,20 @@ def test_indices_tuple_is_handed_on():
     triplets = list(zip(*(t.tolist() for t in mined), strict=True))
     on_arcs = [t for t in triplets if t[1] in partners(LABELS, "consecutive")[t[0]]]
     assert 0 < len(on_arcs) < len(triplets)
-    for positives, kept in (("all", triplets), ("arc", on_arcs)):
+    used = f"used {len(on_arcs)} of {len(triplets)} triplets of the indices_tuple"
+    for positives, kept in ((None, triplets), ("all", triplets), ("arc", on_arcs)):
         expected = [max(0, d[i][j] - d[i][k] + 5) for i, j, k in kept]
-        value = LoOp(losses.TripletMarginLoss(margin=5), positives=positives)(x, labels, mined)
-        assert value.item() == approx(sum(expected) / len(expected), abs=1e-6)
+        loss = LoOp(losses.TripletMarginLoss(margin=5), positives=positives)
+        warned = pytest.warns(UserWarning, match=used) if positives == "arc" else contextlib.nullcontext()
+        for _ in range(2):
+            with warned:
+                value = loss(x, labels, mined)
+            assert value.item() == approx(sum(expected) / len(expected), abs=1e-6)
+            warned = contextlib.nullcontext()
     not_an_arc = torch.tensor([0]), torch.tensor([5]), torch.tensor([4])
-    with pytest.warns(UserWarning, match=r"no positive pair of the indices_tuple is an arc"):
-        assert loss(x, labels, not_an_arc).item() == 0
+    loss = LoOp(losses.TripletMarginLoss(margin=5), positives="arc")
+    with pytest.warns(UserWarning, match=r"used 0 of 1 positive pairs of the indices_tuple"):
+        assert loss(x, labels, (*not_an_arc[:2], *not_an_arc[::2])).item() == 0
 
 
 def test_hooks_of_the_distance_run_once_on_what_the_loss_gets():

@@ -1,0 +1,108 @@
+"""A setting that is changed after construction acts like the constructor's argument, or cannot be changed."""
+
+import inspect
+from functools import partial
+
+import pytest
+import torch
+from pytorch_metric_learning import miners, reducers
+from pytorch_metric_learning.losses import ArcFaceLoss, BaseMetricLossFunction, ContrastiveLoss, TripletMarginLoss
+from torch.testing import assert_close
+
+from pml_ext import losses
+from pml_ext.losses import LoOp, TCMRegularizer
+from tests.losses.test_contract import NAMES
+
+MAKERS = {name: getattr(losses, name) for name in NAMES}
+MAKERS["DiscriminativeLoss"] = partial(losses.DiscriminativeLoss, 3, 8)
+MAKERS["LoOp"] = partial(LoOp, TripletMarginLoss())
+MAKERS["TCMRegularizer"] = partial(TCMRegularizer, TripletMarginLoss())
+OTHER_VALUES = {
+    "alpha": 3.0, "base": 0.1, "beta": 7.0, "bins": 12, "bounded": True, "divide_by": "all", "gamma": 0.3,
+    "hinge_partial_likelihood": True, "indicator": False, "ks": (1,), "lambda_minus": 3.0, "lambda_plus": 2.0,
+    "margin": 0.7, "margin_minus": 0.1, "margin_plus": 0.8, "mining": 0.1, "neg_margin": 0.3, "negatives": "all",
+    "pairing": "all", "paper_scale": True, "positives": "consecutive", "rank_temperature": 0.5, "scale": 4.0,
+    "seed": 1, "similarity": "cosine", "smooth_loss": True, "swap": True, "temperature": 0.05, "unit_means": False,
+    "weighting": "lifted_star",
+}  # fmt: skip
+# The weighting that an option of PairWeightingLoss belongs to.
+WEIGHTINGS = {"bins": "histogram", "bounded": "bin_lifted", "margin": "triplet", "scale": "nca"}
+WEIGHTINGS["neg_margin"] = "contrastive"
+FIXED = ("paper_scale", "seed")
+
+
+def settings():
+    for name, make in MAKERS.items():
+        for argument in inspect.signature(make).parameters:
+            if argument in OTHER_VALUES:
+                yield name, argument
+
+
+def test_every_setting_has_another_value():
+    named = {argument for make in MAKERS.values() for argument in inspect.signature(make).parameters}
+    assert named - {"pml", "loss", "geometry", "centroids", "centroid_size"} == set(OTHER_VALUES)
+
+
+@pytest.mark.parametrize(("name", "argument"), list(settings()))
+def test_a_setting_acts_after_construction(name, argument):
+    torch.manual_seed(0)
+    x, labels = torch.randn(12, 8), torch.arange(3).repeat_interleave(4)
+    options = {"weighting": WEIGHTINGS[argument]} if name == "PairWeightingLoss" and argument in WEIGHTINGS else {}
+    if argument == "hinge_partial_likelihood":  # which acts on L_p
+        options = {"gamma": 0.5, "similarity": "cosine"}
+    value = "all" if (name, argument) == ("LoOp", "positives") else OTHER_VALUES[argument]
+    loss = MAKERS[name](**options)
+    before = loss(x, labels)
+    if argument in FIXED:
+        with pytest.raises(AttributeError, match=f"{argument} of {name} cannot be changed; create a new object"):
+            setattr(loss, argument, value)
+        return
+    setattr(loss, argument, value)
+    changed = loss(x, labels)
+    assert changed != before
+    assert_close(changed, MAKERS[name](**options, **{argument: value})(x, labels))
+    assert f"{argument}={value!r}" in repr(loss)
+
+
+def test_a_reducer_acts_after_construction():
+    x, labels = torch.randn(12, 8), torch.arange(3).repeat_interleave(4)
+    loss = losses.TCMLoss()
+    loss.reducer = reducers.SumReducer()
+    assert_close(loss(x, labels), losses.TCMLoss(reducer=reducers.SumReducer())(x, labels))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: losses.CITLoss(0.5), "CITLoss takes its options by name: pass gamma=0.5"),
+        (lambda: LoOp(TripletMarginLoss(), "all", "arc"), "pass pairing='all', geometry='arc'"),
+        (lambda: TCMRegularizer(miners.BatchHardMiner()), "loss must be a loss .*; got BatchHardMiner"),
+        (lambda: LoOp(lambda embeddings, labels: 0), "your own subclass of BaseMetricLossFunction .*; got .*function"),
+        (lambda: LoOp(torch.nn.Linear(2, 2)), "your own subclass of BaseMetricLossFunction .*; got .*Linear"),
+    ],
+)
+def test_wrong_arguments(make, message):
+    with pytest.raises(TypeError, match=message):
+        make()
+
+
+def test_a_subclass_of_pmls_base_class_in_loop():
+    class Mine(BaseMetricLossFunction):
+        def compute_loss(self, embeddings, labels, indices_tuple, ref_emb, ref_labels):
+            a, p, b, n = indices_tuple
+            matrix = self.distance(embeddings, ref_emb)
+            value = matrix[a, p].mean() - matrix[b, n].mean()
+            return {"loss": {"losses": value, "indices": None, "reduction_type": "already_reduced"}}
+
+    x, labels = torch.randn(12, 8), torch.arange(3).repeat_interleave(4)
+    of_pml = ContrastiveLoss(pos_margin=0, neg_margin=9, reducer=reducers.MeanReducer())
+    assert_close(LoOp(Mine())(x, labels), LoOp(of_pml)(x, labels) - 9)
+
+
+def test_an_empty_batch_with_class_weights_has_a_loss_of_0():
+    x, labels = torch.randn(12, 8).requires_grad_(), torch.arange(3).repeat_interleave(4)
+    loss = TCMRegularizer(ArcFaceLoss(3, 8))
+    with pytest.warns(UserWarning, match="TCMRegularizer: the batch is empty, so its loss is 0"):
+        value = loss(x[:0], labels[:0])
+    value.backward()
+    assert value == 0 and not x.grad.any()
