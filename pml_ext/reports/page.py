@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from torch import Tensor
 
 from pml_ext._errors import UserError
-from pml_ext._files import write_atomically
+from pml_ext._files import read_regular, write_atomically
 from pml_ext.reports.drawing import ReportFigure, as_png
 from pml_ext.runner.evaluation.results import as_text, heading, labels_of
 
@@ -135,22 +135,19 @@ def thumbnail(image: str | Path | Tensor | None) -> str | None:
 
     A file (regular, up to Pillow's own limit of pixels) or (1 or 3, h, w) uint8 pixels.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image
 
-    content = io.BytesIO()
-    try:
-        if isinstance(image, Tensor):
-            small = Image.fromarray(shrink(image, _SIDE))
-        elif image is None or not os.path.isfile(image):
+    from pml_ext._images import decode
+
+    if not isinstance(image, Tensor):
+        if image is None or not os.path.isfile(image):
             return None
-        else:
-            with Image.open(image) as opened:
-                opened.draft("RGB", (_SIDE, _SIDE))
-                small = ImageOps.exif_transpose(opened).convert("RGB")
-                small.thumbnail((_SIDE, _SIDE))
-        small.save(content, "JPEG", quality=85)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning):
-        return None
+        try:
+            image = decode(read_regular(image), str(image), least_side=_SIDE)
+        except (OSError, UserError):
+            return None
+    content = io.BytesIO()
+    Image.fromarray(shrink(image, _SIDE)).save(content, "JPEG", quality=85)
     return data_uri(content.getvalue(), "jpeg")
 
 

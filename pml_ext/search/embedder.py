@@ -8,11 +8,10 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
@@ -23,7 +22,7 @@ from pml_ext._ops.normalize import unit_rows
 from pml_ext.runner.checks.supported import require_network
 from pml_ext.runner.config.network_keys import config_of, is_grey, load_for_embedding, shaping
 from pml_ext.runner.config.run_folder import config_of_run, weights_of_run
-from pml_ext.runner.data.datasets.decoding import pixels_of
+from pml_ext.runner.data.datasets.image_files import Source, read_image
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.modeling.cuda import kind_and_index, missing_device
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
@@ -32,8 +31,6 @@ from pml_ext.search.model_record import ModelRecord
 from pml_ext.search.onnx_model import OnnxModel
 
 log = logging.getLogger("pml_ext")
-
-Crop: TypeAlias = np.ndarray | Tensor | Image.Image
 
 
 class Embedder:
@@ -221,24 +218,30 @@ class Embedder:
             raise UserError(f"INPUT.SIZE_TEST must be height and width to give every crop one size; got {self._size}")
         return self._size[0], self._size[1]
 
-    def __call__(self, crops: Crop | Sequence[Crop], *, order: str = "RGB") -> Tensor:
-        """Embeds one or several crops of any size.
+    def __call__(self, crops: "Source | Sequence[Source]", *, order: str = "RGB") -> Tensor:
+        """Embeds one or several images or crops of any size.
+
+        All are read as in training: turned as their Exif data say, transparent pixels white, 16-bit grey divided by
+        257. Crop and turn a Pillow image after `PIL.ImageOps.exif_transpose`, which removes the turn from its data.
 
         Args:
-            crops: each a uint8 array (h, w), (h, w, 1) or (h, w, 3), a uint8 tensor (1 or 3, h, w), or a Pillow image;
-                in a list, or of one size in an array (N, h, w, 1 or 3) or tensor (N, 1 or 3, h, w).
+            crops: each a path, the bytes of an image file, a Pillow image, an array (h, w) or (h, w, C) or a tensor
+                (C, h, w); in a list, or of one size in an array (N, h, w, C) or tensor (N, C, h, w). C is 1 to 4: grey,
+                grey and alpha, colours, colours and alpha. Values are uint8, or uint16 from 0 to 65535.
             order: channel order of arrays and tensors, RGB or BGR (as in OpenCV).
         Returns:
             (N, D) float32 on the CPU, rows of unit length; N = 1 for one crop.
         Raises:
-            TypeError, ValueError: a value that is not a crop; an embedding that is not finite.
+            TypeError: a value that is not an image.
+            ValueError: an image that cannot be decoded, or pixels without a known range, such as floating-point; an
+                embedding that is zero or not finite.
         """
-        pixels = [self.prepare(crop) for crop in _crop_tensors(crops, order=order, grey=self.is_grey)]
+        pixels = [self.prepare(crop) for crop in _read_crops(crops, order=order, grey=self.is_grey)]
         embeddings = self.embed_prepared(pixels)
-        bad = (~torch.isfinite(embeddings).all(dim=1)).nonzero().flatten().tolist()
-        if bad:
+        if bad := embedding_faults(embeddings):
+            place, fault = next(iter(bad.items()))
             advice = "; 16 bits may be too few for this model" if self.record.precision == "float16" else ""
-            raise ValueError(f"the embeddings of {len(bad)} crops are not finite, first of crop {bad[0]}{advice}")
+            raise ValueError(f"{len(bad)} images cannot be embedded: the embedding of image {place} is {fault}{advice}")
         return embeddings
 
     def embed_prepared(self, pixels: Sequence[Tensor]) -> Tensor:
@@ -254,6 +257,15 @@ class Embedder:
                     images = torch.stack([pixels[row] for row in batch]).to(self.device).float()
                     embeddings[torch.tensor(batch)] = self.network(images).cpu()
         return embeddings
+
+
+def embedding_faults(embeddings: Tensor) -> dict[int, str]:
+    """Returns the rows that are no unit vectors, and what they are: zero or not finite."""
+    faults = {}
+    for row, length in enumerate(embeddings.norm(dim=1).tolist()):
+        if not 0.5 < length < 2:  # 16 bits are precise to 0.001
+            faults[row] = "zero" if length <= 0.5 else "not finite"
+    return faults
 
 
 def _absolute(path: str | Path) -> str:
@@ -299,36 +311,11 @@ def _hash_of(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _crop_tensors(crops: Crop | Sequence[Crop], *, order: str, grey: bool) -> list[Tensor]:
-    """Convert crops to tensors of 1 channel (grey) or 3 (RGB); errors have the index of the crop."""
+def _read_crops(crops: "Source | Sequence[Source]", *, order: str, grey: bool) -> list[Tensor]:
+    """Reads crops to (1 or 3, h, w) uint8; errors have the index of the crop."""
     if order not in ("RGB", "BGR"):
         raise ValueError(f"order must be RGB or BGR; got {order!r}")
-    several = isinstance(crops, Sequence) or (isinstance(crops, (np.ndarray, Tensor)) and crops.ndim == 4)
+    is_batch = isinstance(crops, (np.ndarray, Tensor)) and crops.ndim == 4
+    several = is_batch or (isinstance(crops, Sequence) and not isinstance(crops, (str, bytes)))
     each: Any = crops if several else [crops]
-    names = (f"crop {place}" if several else "the crop" for place in range(len(each)))
-    return [_to_tensor(crop, name, order, grey) for crop, name in zip(each, names, strict=True)]
-
-
-def _to_tensor(crop: Crop, name: str, order: str, grey: bool) -> Tensor:
-    if not isinstance(crop, (np.ndarray, Tensor, Image.Image)):
-        raise TypeError(f"{name} must be an array, a tensor or a Pillow image; got {type(crop).__name__}")
-    image = crop if isinstance(crop, Image.Image) else _to_image(crop, name, order)
-    if 0 in image.size:
-        raise ValueError(f"{name} is empty, {image.height}×{image.width}: is the box outside of the frame?")
-    return pixels_of(image, grey)
-
-
-def _to_image(crop: np.ndarray | Tensor, name: str, order: str) -> Image.Image:
-    if crop.dtype not in (torch.uint8, np.uint8):
-        raise ValueError(f"{name} must hold pixels from 0 to 255 as uint8; got {crop.dtype}")
-    if isinstance(crop, Tensor):
-        expected = "a tensor of shape (1 or 3, h, w)"
-        array = np.moveaxis(crop.detach().cpu().numpy(), 0, -1)
-    else:
-        expected = "an array of shape (h, w), (h, w, 1) or (h, w, 3)"
-        array = crop[:, :, None] if crop.ndim == 2 else crop
-    if array.ndim != 3 or array.shape[2] not in (1, 3):
-        raise ValueError(f"{name} must be {expected}; got {tuple(crop.shape)}")
-    if array.shape[2] == 1:
-        return Image.fromarray(array[:, :, 0])
-    return Image.fromarray(array[:, :, ::-1] if order == "BGR" else array)
+    return [read_image(crop, grey, name=str(place), order=order) for place, crop in enumerate(each)]

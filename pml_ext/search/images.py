@@ -22,9 +22,10 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from pml_ext._errors import UserError
+from pml_ext._images import SUFFIXES
 from pml_ext.runner.data.datasets.decoding import decode_image
-from pml_ext.runner.data.datasets.image_files import SUFFIXES, entries_of, is_image, read_content
-from pml_ext.search.embedder import Embedder
+from pml_ext.runner.data.datasets.image_files import entries_of, is_image, log_ignored, read_content
+from pml_ext.search.embedder import Embedder, embedding_faults
 from pml_ext.search.gallery import PART_ROWS, Gallery
 
 log = logging.getLogger("pml_ext")
@@ -107,7 +108,9 @@ def list_images(words: Sequence[str], beside: Path) -> list[Listed]:
         start = Path(word).expanduser()
         if not start.exists():
             raise UserError(f"no image or folder at {word}")
-        paths = _in_folder(start) if start.is_dir() else [start]
+        files = _in_folder(start) if start.is_dir() else []
+        paths = [*filter(is_image, files)] if start.is_dir() else [start]
+        log_ignored(start, files)
         if not paths:
             raise UserError(f"{word}: no images in this folder or below it; known are {', '.join(SUFFIXES)}")
         for path in paths:
@@ -187,21 +190,17 @@ def _embed_batch(embedder: Embedder, batch: Sequence[_Item]) -> Embedded:
     problems = [text for _, pixels, text in batch if pixels is None]
     decoded = [(image, pixels, text) for image, pixels, text in batch if pixels is not None]
     embeddings = embedder.embed_prepared([pixels for _, pixels, _ in decoded])
-    is_finite = torch.isfinite(embeddings).all(dim=1)
-    images, hashes = list[Listed](), list[str]()
-    for (image, _, content_hash), finite in zip(decoded, is_finite.tolist(), strict=True):
-        if finite:
-            images.append(image)
-            hashes.append(content_hash)
-        else:
-            problems.append(f"image {image.path}: its embedding is not finite")
-    return Embedded(images, embeddings[is_finite].numpy(), hashes, problems)
+    faults = embedding_faults(embeddings)
+    problems += [f"image {decoded[row][0].path}: its embedding is {fault}" for row, fault in faults.items()]
+    rows = [row for row in range(len(decoded)) if row not in faults]
+    images, hashes = [decoded[row][0] for row in rows], [decoded[row][2] for row in rows]
+    return Embedded(images, embeddings[rows].numpy(), hashes, problems)
 
 
 def _in_folder(folder: Path) -> list[Path]:
     folders, files = entries_of(folder)
     below = [path for each in folders if not each.is_symlink() for path in _in_folder(each)]
-    return [*filter(is_image, files), *below]
+    return [*files, *below]
 
 
 def _remove_stale_rows(gallery: Gallery, listed: Sequence[Listed], *, prune: bool) -> list[Listed]:

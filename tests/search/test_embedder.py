@@ -158,10 +158,15 @@ PIXELS = np.zeros((5, 4, 3), dtype=np.uint8)
 @pytest.mark.parametrize(
     ("crops", "kind", "message"),
     [
-        ([PIXELS, PIXELS.astype(np.float32)], ValueError, "crop 1 must hold pixels from 0 to 255 as uint8; got float"),
-        ([PIXELS, PIXELS[:0]], ValueError, "crop 1 is empty, 0×4: is the box outside of the frame"),
-        (np.zeros((5, 4, 4), dtype=np.uint8), ValueError, r"the crop must be an array of shape .*; got \(5, 4, 4\)"),
-        (["a.jpg"], TypeError, "crop 0 must be an array, a tensor or a Pillow image; got str"),
+        (
+            [PIXELS, PIXELS.astype(np.float32)],
+            ValueError,
+            r"image 1 has pixels without a known range \(float32\): pass 8 bits",
+        ),
+        ([PIXELS, PIXELS[:0]], ValueError, "image 1 is empty, 0×4: is the box outside of the frame"),
+        (np.zeros((5, 4, 5), dtype=np.uint8), ValueError, r"image 0 must be an array of shape .*; got \(5, 4, 5\)"),
+        (["a.jpg"], ValueError, r"image a\.jpg cannot be read: .*No such file"),
+        ([PIXELS, None], TypeError, "image 1 must be a path, the bytes of an image file, .*; got NoneType"),
     ],
 )
 def test_crops_that_do_not_fit(model, crops, kind, message):
@@ -190,7 +195,7 @@ def test_an_embedding_that_is_not_finite_is_an_error(model, tmp_path):
     state["heads.bottleneck.0.running_mean"] *= torch.inf
     torch.save(state, tmp_path / "bad.pth")
     embedder = Embedder.from_config(model[0], tmp_path / "bad.pth", device="cpu")
-    with pytest.raises(ValueError, match="the embeddings of 2 crops are not finite, first of crop 0"):
+    with pytest.raises(ValueError, match="2 images cannot be embedded: the embedding of image 0 is not finite"):
         embedder([PIXELS, PIXELS])
     with pytest.raises(ValueError, match="order must be RGB or BGR; got 'rgb'"):
         embedder(PIXELS, order="rgb")

@@ -1,6 +1,5 @@
 """Data sets with a folder per identity: CASIA-WebFace, the cleaned MS-Celeb-1M, or your own images."""
 
-import logging
 from functools import partial
 from pathlib import Path
 
@@ -11,12 +10,11 @@ from pml_ext.runner.data.datasets.image_files import (
     found_in,
     image_sets,
     is_image,
+    log_ignored,
     open_set,
     require_folder,
 )
 from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet, published
-
-log = logging.getLogger("pml_ext")
 
 _TEST_PARTS = ("query", "val", "valid", "validation", "test")
 _LAYOUTS = """\
@@ -95,14 +93,7 @@ def _images(folder: Path) -> list[ImageFile]:
     files = [ImageFile(path, path.parent.name) for path in entries if is_image(path)]
     if not files:
         raise _other_layout(folder, "there are no class folders with images")
-    if len(entries) > len(files):
-        others = sorted({path.suffix or path.name for path in entries if not is_image(path)})
-        log.info(
-            "%s: ignored %d files without an image suffix (%s)",
-            folder,
-            len(entries) - len(files),
-            ", ".join(others),
-        )
+    log_ignored(folder, entries)
     return files
 
 

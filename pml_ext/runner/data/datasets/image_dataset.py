@@ -11,7 +11,6 @@ import numpy as np
 from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
 from pml_ext._names import qualified_name
-from pml_ext.runner.data.datasets.decoding import decode_image, pixels_of
 from pml_ext.runner.data.datasets.image_files import ImageFiles, numbered, read_image
 from pml_ext.runner.data.datasets.image_set import DataSet, ImageSet, Lazy, OpenSet
 
@@ -30,9 +29,9 @@ class ImageDataset:
 
     Args:
         train, query, gallery: a list of tuples, or a function without arguments that returns one. The image is a path,
-            the bytes of an image file, or a function without arguments that returns a PIL image. Identity and camera
-            are integers or strings, the same in query and gallery. A part that no run uses may be empty. With an empty
-            gallery the queries search each other.
+            the bytes of an image file, or a function without arguments that returns a Pillow image or an array.
+            Identity and camera are integers or strings, the same in query and gallery. A part that no run uses may be
+            empty. With an empty gallery the queries search each other.
         kwargs: ignored, as in FastReID.
 
     Results with identities in `_junk_pids` are ignored: they count neither as right nor as wrong.
@@ -126,8 +125,4 @@ def _further_columns(item: Item) -> tuple[Any, ...]:
 
 def _image(source: tuple[Any, str], grey: bool) -> "Tensor":
     image, name = source
-    if isinstance(image, (str, Path)):
-        return read_image(image, grey)
-    if isinstance(image, bytes):
-        return decode_image(image, name, grey)
-    return pixels_of(image(), grey)
+    return read_image(image() if callable(image) else image, grey, name=name)

@@ -6,13 +6,15 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
+from PIL import Image
 
 from pml_ext._errors import UserError
 from pml_ext._files import read_regular
 from pml_ext._identities import JUNK, is_junk
+from pml_ext._images import SUFFIXES, image_of, pixels_of
 from pml_ext.runner.data.datasets.decoding import decode_image, require_decodable
 from pml_ext.runner.data.datasets.image_set import ImageSet, Lazy, OpenSet
 
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pml_ext")
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif")
+Source: TypeAlias = "str | Path | bytes | Image.Image | np.ndarray | Tensor"
+"""An image: its path, the content of its file, a Pillow image, or its pixels."""
 
 
 class ImageFile(NamedTuple):
@@ -39,9 +42,24 @@ class ImageFiles(Lazy["Tensor"]):
         super().__init__(paths, partial(read_image, grey=grey))
 
 
-def read_image(path: str | Path, grey: bool) -> "Tensor":
-    """Reads an image file like `decode_image`; raises UserError if it cannot be read or decoded."""
-    return decode_image(read_content(path), str(path), grey)
+def read_image(source: Source, grey: bool, *, name: str = "", order: str = "RGB") -> "Tensor":
+    """Reads an image to uint8 (1 or 3, h, w), from every source by the rules of `pml_ext._images.pixels_of`.
+
+    name: of a source other than a path, for messages. order: of an array's or tensor's colours, RGB or BGR.
+    Raises UserError for an image that cannot be read or decoded, TypeError for another object.
+    """
+    if isinstance(source, (str, Path)):
+        return decode_image(read_content(source), str(source), grey)
+    if isinstance(source, bytes):
+        return decode_image(source, name, grey)
+    if not isinstance(source, Image.Image) and hasattr(source, "dtype"):
+        source = image_of(source, f"image {name}", order)
+    if not isinstance(source, Image.Image):
+        raise TypeError(
+            f"image {name} must be a path, the bytes of an image file, a Pillow image, an array or a tensor; got "
+            f"{type(source).__name__}"
+        )
+    return pixels_of(source, f"image {name}", grey=grey)
 
 
 def require_image(path: str | Path) -> None:
@@ -152,6 +170,16 @@ def entries_of(folder: Path) -> tuple[list[Path], list[Path]]:
 def is_image(path: Path) -> bool:
     """Returns whether a file has an image suffix."""
     return path.suffix.lower() in SUFFIXES
+
+
+def log_ignored(folder: Path, files: Iterable[Path]) -> None:
+    """Logs the number and the suffixes of the files that are no images, in one line."""
+    others = [path.suffix.lower() or path.name for path in files if not is_image(path)]
+    if not others:
+        return
+    suffixes = ", ".join(sorted(set(others)))
+    advice = "; pip install pillow-heif to read HEIC" if {".heic", ".heif"} & set(others) else ""
+    log.info("%s: ignored %d files without an image suffix (%s)%s", folder, len(others), suffixes, advice)
 
 
 def found_in(folder: Path) -> str:
