@@ -159,9 +159,9 @@ def _orientation_of(image: Image.Image) -> int:
     exif = image.info.get("exif")
     if exif is None:  # Exif data in other places, or none
         try:
-            found = image.getexif().get(ORIENTATION)
+            found = image.getexif().get(ORIENTATION, 1)
         except Exception:  # as in _readable
-            found = None
+            return 1
         return int(found) if found in range(1, 9) else 1
     xmp = image.info.get("xmp") or image.info.get("XML:com.adobe.xmp") or b""
     in_xmp = _XMP_ORIENTATION.search(xmp.encode() if isinstance(xmp, str) else xmp)
