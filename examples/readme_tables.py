@@ -39,10 +39,10 @@ def first_run() -> str:
 def which_loss() -> str:
     """The loss for each case, with what was measured."""
     measured = json.loads((HERE / "evidence" / "results" / "guide.json").read_text(encoding="utf-8"))
-    losses, gains, counts, normalised = (measured[name] for name in ("losses", "gains", "counts", "normalised"))
+    losses, averages, normalised = (measured[name] for name in ("losses", "averages", "normalised"))
     lower, higher = normalised["opis"], normalised["tar"]
     with_tcm = sorted(opis(losses[name]) for name in CLASSIFIERS)
-    start, beside = losses["ms"], counts["TCM beside, OPIS"]
+    start, tcm, triplet_term = losses["ms"], averages["id + tcm"], averages["id + triplet"]
     rows = [
         [
             "no loss yet",
@@ -57,14 +57,15 @@ def which_loss() -> str:
         [
             "an identity loss (normalised softmax)",
             "`TCMLoss` or PML's triplet loss beside it, both tuned",
-            f"OPIS {-gains['TCM beside, OPIS'][0]:.0f} and {-gains['triplet beside, OPIS'][0]:.0f} % lower, mAP@R "
-            f"{gains['TCM beside'][0]:.1f} and {gains['triplet beside'][0]:.1f} points higher; OPIS decided on "
-            f"{beside[0]} of {beside[2]} sets each",
+            f"OPIS {-tcm['opis']['mean']:.0f} and {-triplet_term['opis']['mean']:.0f} % lower, mAP@R "
+            f"{tcm['map_at_r']['mean']:.1f} and {triplet_term['map_at_r']['mean']:.1f} points higher; OPIS decided on "
+            f"{tcm['opis']['better']} of {tcm['opis']['of']} sets each",
         ],
         [
             "a tuned classification loss",
             "`TCMRegularizer(loss)`, margins tuned",
-            f"OPIS {-gains['TCM, OPIS'][0]:.0f} % lower, but still {with_tcm[0]:.1f} to {with_tcm[-1]:.1f} × 10⁻³",
+            f"OPIS {-averages['TCM']['opis']['mean']:.0f} % lower, but still {with_tcm[0]:.1f} to "
+            f"{with_tcm[-1]:.1f} × 10⁻³",
         ],
     ]
     triplet = losses["triplet@0.05"]

@@ -171,11 +171,56 @@ def test_the_page_has_the_current_claims():
     assert not stale, "write the pages: python examples/evidence/run.py --tables"
 
 
-def loop_comparisons():
+def comparisons():
     from claims import AVERAGES, CLAIMS
 
-    listed = [*AVERAGES["LoOp"], *(c for claim in CLAIMS if "same tuples" in claim.sentence for c in claim.comparisons)]
-    return sorted({(comparison.base, comparison.method) for comparison in listed})
+    listed = [c for claim in CLAIMS for c in claim.comparisons] + [c for listed in AVERAGES.values() for c in listed]
+    return {(c.base, c.method): c for c in listed}
+
+
+def unclaimed(base, method, part):
+    """What two sides differ in, beyond the part."""
+    from sides import differing, parts_of
+
+    found = differing(parts_of(base), parts_of(method))
+    assert found, (base, method)
+    return [name for name in found if not name.startswith(part.keys)]
+
+
+def test_both_sides_of_each_claim_differ_in_the_claimed_part_only():
+    for (base, method), comparison in comparisons().items():
+        assert unclaimed(base, method, comparison.part) == [], (base, method)
+
+
+@pytest.mark.parametrize(
+    ("base", "method", "beyond"),
+    [
+        ("triplet_disjoint", "loop_triplet", ["term 1 miner", "term 1 pairs"]),
+        ("triplet", "loop_triplet", ["term 1 pairs"]),
+        ("triplet_semihard", "loop_triplet", ["term 1 miner", "term 1 miner.margin"]),
+        ("triplet@0.05", "loop_triplet", ["term 1 loss.margin"]),
+        ("triplet_random", "loop_triplet", ["term 1 loss.triplets_per_anchor"]),
+        ("hphn", "loop_triplet", ["term 1 loss"]),
+        ("id", "loop_triplet", ["term 1 loss.rate of its parameters"]),
+        ("triplet_consecutive", "id + triplet", ["term 2 loss"]),
+    ],
+)
+def test_a_pair_that_differs_in_more_is_refused(base, method, beyond):
+    from claims import NEGATIVES
+
+    assert set(beyond) <= set(unclaimed(base, method, NEGATIVES))
+
+
+def test_the_page_names_both_sides_of_each_claim():
+    from claims import CLAIMS
+    from sides import in_full
+
+    page = (FOLDER / "EVIDENCE.md").read_text(encoding="utf-8")
+    for number, claim in enumerate(CLAIMS, 1):
+        for base, method, part, _ in claim.comparisons:
+            assert f"|{number}|{part.name}|{in_full(base)}|{in_full(method)}|" in page
+    assert in_full("triplet@0.05") == "TripletMarginLoss(margin 0.05 (default)); all pairs"
+    assert "MultiSimilarityMiner(epsilon tuned); all pairs; negatives: closest points of arcs" in in_full("loop_ms")
 
 
 def test_both_sides_of_loops_claims_have_the_same_tuples():
@@ -187,7 +232,9 @@ def test_both_sides_of_loops_claims_have_the_same_tuples():
     labels = torch.arange(6).repeat_interleave(4)
     points = (0.4 * torch.randn(6, 8, generator=generator))[labels] + torch.randn(24, 8, generator=generator)
     points[1::2] = points[::2]
-    for base, method in loop_comparisons():
+    loop = [pair for pair in comparisons() if pair[1].startswith("loop_")]
+    assert len(loop) == 4
+    for base, method in loop:
         settings = METHODS[method].trials()[0]
         if f"{method}.margin" in settings:
             settings[f"{method}.margin"] = 1.5  # so that pairs of one point still have a loss

@@ -17,21 +17,31 @@ def modules(monkeypatch):
 
 def test_methods_have_equal_trials_and_configs_accept_them():
     from whole import config_of, words
-    from whole_grid import METHODS, SETS, TRIAL_SCHEDULE, WHOLE_SCHEDULE
+    from whole_grid import IDENTITY, METHODS, SETS, TRIAL_SCHEDULE, WHOLE_SCHEDULE
 
-    for method, points in METHODS.items():
-        assert len({repr(point) for point in points}) == len(METHODS["triplet"])
+    for method, points in (METHODS | IDENTITY).items():
+        before = 6 if method == "ce_cit" else 0  # run before the others
+        assert len({repr(point) for point in points}) == before + (4 if method in IDENTITY else 6)
         for set_name in SETS:
             for schedule in (TRIAL_SCHEDULE, WHOLE_SCHEDULE):
                 cfg = load_config(config_of(set_name, method), words(schedule[set_name] | points[0]))
                 assert points[0]["SOLVER.BASE_LR"] == cfg.SOLVER.BASE_LR
 
 
-def test_compared_methods_are_run():
-    from whole_grid import ADDED, COMPARISONS, METHODS
+@pytest.mark.parametrize("set_name", ["glyphs", "omniglot"])
+def test_both_sides_of_each_comparison_differ_in_the_claimed_part_only(set_name):
+    from whole import changed_keys
+    from whole_grid import ADDED, ADDED_MARGINS, COMPARISONS, IDENTITY, METHODS, TERM
 
-    for base, method, _ in COMPARISONS:
-        assert {base, method} <= METHODS.keys() | ADDED.keys()
+    for base, method, part, _ in COMPARISONS:
+        points = {name: (METHODS | IDENTITY).get(name, ADDED_MARGINS) for name in (base, method)}
+        tuned = {key for name in points for point in points[name] for key in point} - {"MODEL.LOSSES.NAME"}
+        one, other = (changed_keys(set_name, name, points[name][0]) for name in (base, method))
+        differing = {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
+        assert [key for key in differing - tuned if not key.startswith(part.keys)] == [], (base, method)
+        if part == TERM:
+            assert method not in ADDED or ADDED[method].base == base
+            assert other["MODEL.LOSSES.NAME"][:-1] == one.get("MODEL.LOSSES.NAME", ("CrossEntropyLoss",))
 
 
 def test_runs_are_identified_by_their_full_config():
@@ -71,7 +81,7 @@ def test_validation_classes_are_not_trained_on(monkeypatch, tmp_path):
 
 
 def _store_tests(folder, set_name, methods):
-    """(S, 3, C) of each method."""
+    """(S, 4, C) of each method."""
     from store import TEST, Run, Store
 
     store = Store(folder)
@@ -79,8 +89,7 @@ def _store_tests(folder, set_name, methods):
         for seed, of_seed in enumerate(values):
             run = Run(set_name, TEST, method, {"SOLVER.BASE_LR": 0.1}, seed, "x")
             store.keep_by_class(run, of_seed)
-            r1, map_at_r, opis = of_seed.mean(axis=1).tolist()
-            store.add(run, {"r1": r1, "map_at_r": map_at_r, "opis": opis, "epsilon_opis": opis})
+            store.add(run, dict(zip(("r1", "map_at_r", "opis", "tar"), of_seed.mean(axis=1).tolist(), strict=True)))
 
 
 def _page(folder):
@@ -92,21 +101,14 @@ def _page(folder):
 
 
 def test_the_page_is_written_from_stored_runs(tmp_path):
-    values = np.random.default_rng(0).random((3, 3, 20))
-    _store_tests(tmp_path / "whole", "glyphs", {"triplet": values, "triplet_tcm": 0.8 * values})
+    values = np.random.default_rng(0).random((3, 4, 20))
+    methods = {"triplet": values, "triplet_tcm": 0.8 * values, "ce": values, "ce_tcm": values + 0.1}
+    _store_tests(tmp_path / "whole", "glyphs", methods)
     page = _page(tmp_path)
     assert "|glyphs|triplet|triplet_tcm|OPIS|-20.0 % [-20.0, -20.0]|" in page
+    assert f"|glyphs|cross-entropy|{100 * values[:, 0].mean():.1f}|" in page
+    assert "||+ TCM|**+10.0 points [+10.0, +10.0]**|**+10.0 points" in page
     assert "|smoothap" not in page
-    assert "trained twice" not in page
-
-
-def test_a_seed_that_was_trained_twice_has_the_mean_of_both_runs(tmp_path):
-    values = np.random.default_rng(0).random((3, 3, 20))
-    _store_tests(tmp_path / "whole", "glyphs", {"triplet": values, "triplet_tcm": 0.8 * values})
-    _store_tests(tmp_path / "whole" / "repeats", "glyphs", {"triplet_tcm": 0.6 * values})
-    page = _page(tmp_path)
-    assert "|glyphs|triplet|triplet_tcm|OPIS|-30.0 % [-30.0, -30.0]|" in page
-    assert "- `triplet_tcm` were trained twice with the same seeds" in page
 
 
 def test_configs_have_the_validated_settings():

@@ -8,11 +8,23 @@ from statistics_of_pairs import HIGHER, KEPT, LOWER, SAME
 Expected = tuple[tuple[str, str], ...]  # measures, and the direction of each if the claim is true
 
 
+class Part(NamedTuple):
+    """What two sides may differ in.
+
+    name: in words.
+    keys: how the keys of sides.parts_of begin that it covers; for whole networks the keys of a config.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+
+
 class Comparison(NamedTuple):
-    """A method and its base."""
+    """A method and its base, which differ in one part."""
 
     base: str
     method: str
+    part: Part
     expected: Expected
 
 
@@ -33,16 +45,23 @@ STEADIER: Expected = (("opis", LOWER), ("r1", KEPT))
 BETTER: Expected = (("r1", HIGHER), ("map_at_r", HIGHER))
 ON_PAR: Expected = (("r1", KEPT), ("map_at_r", KEPT))
 ALIKE: Expected = (("r1", SAME), ("map_at_r", SAME))
+TERM = Part("added term", ("term 2",))
+LOSS = Part("loss", ("term 1 loss",))
+LOSS_AND_TUPLES = Part("loss, with its own tuples", ("term 1 loss", "term 1 pairs", "term 1 miner"))
+ADDED_LOSS = Part("loss of the added term", ("term 2 loss",))
+NEGATIVES = Part("negative distances", ("term 1 negatives",))
+NEGATIVES_OF_MS = Part("negative distances of the miner, and its ε", ("term 1 negatives", "term 1 miner.epsilon"))
+WEIGHTING = Part("weighting", tuple(f"term 1 loss.{key}" for key in ("weighting", "alpha", "beta", "base", "mining")))
 TCM_BASES = ("smoothap", "recall", "triplet", "ms", "proxy_nca", "arcface", "id")
 CLASSIFIERS = ("proxy_nca", "arcface", "id")
 
 
-def _over_bases(bases: tuple[str, ...], method: str, expected: Expected) -> tuple[Comparison, ...]:
-    return tuple(Comparison(base, method, expected) for base in bases)
+def _over_bases(bases: tuple[str, ...], method: str, part: Part, expected: Expected) -> tuple[Comparison, ...]:
+    return tuple(Comparison(base, method, part, expected) for base in bases)
 
 
 def _with_term(bases: tuple[str, ...], term: str, expected: Expected) -> tuple[Comparison, ...]:
-    return tuple(Comparison(base, f"{base} + {term}", expected) for base in bases)
+    return tuple(Comparison(base, f"{base} + {term}", TERM, expected) for base in bases)
 
 
 def _with_loop(bases: tuple[str, ...], expected: Expected) -> tuple[Comparison, ...]:
@@ -50,7 +69,11 @@ def _with_loop(bases: tuple[str, ...], expected: Expected) -> tuple[Comparison, 
 
     LoOp's positive pairs are consecutive images of a class: for the triplet loss triplet_consecutive has the same.
     """
-    return tuple(Comparison(base, f"loop_{base.removesuffix('_consecutive')}", expected) for base in bases)
+    found = []
+    for base in bases:
+        part = NEGATIVES_OF_MS if base == "ms" else NEGATIVES
+        found.append(Comparison(base, f"loop_{base.replace('_consecutive', '')}", part, expected))
+    return tuple(found)
 
 
 CLAIMS = (
@@ -69,27 +92,27 @@ CLAIMS = (
     Claim(
         "CIT, which has no margin, equals the other losses at their best margins.",
         "CIT paper, Tables 1 and 7",
-        _over_bases(("triplet", "angular", "circle", "centroid_triplet"), "cit@1.0", ON_PAR),
+        _over_bases(("triplet", "angular", "circle", "centroid_triplet"), "cit@1.0", LOSS, ON_PAR),
     ),
     Claim(
         "CIT is better than margin losses whose margin was not tuned.",
         "CIT paper, Tables 1, 7 and 8",
-        _over_bases(("triplet@0.05", "angular@40", "circle@0.4", "centroid_triplet@0.05"), "cit@1.0", BETTER),
+        _over_bases(("triplet@0.05", "angular@40", "circle@0.4", "centroid_triplet@0.05"), "cit@1.0", LOSS, BETTER),
     ),
     Claim(
         "CIT is better than SoftTriple, the other loss without a margin.",
         "CIT paper, Table 1",
-        _over_bases(("soft_triple",), "cit@1.0", BETTER),
+        _over_bases(("soft_triple",), "cit@1.0", LOSS_AND_TUPLES, BETTER),
     ),
     Claim(
         "γ hardly changes the accuracy.",
         "CIT paper, Table 3",
-        tuple(Comparison("cit@1.0", f"cit@{gamma}", ALIKE) for gamma in GAMMAS[:-1]),
+        tuple(Comparison("cit@1.0", f"cit@{gamma}", Part("γ", ("term 1 loss.gamma",)), ALIKE) for gamma in GAMMAS[:-1]),
     ),
     Claim(
         "With an ID loss, CIT does as well as the triplet loss (not a claim of the paper).",
         "ours",
-        _over_bases(("id + triplet",), "id + cit", ON_PAR),
+        _over_bases(("id + triplet",), "id + cit", ADDED_LOSS, ON_PAR),
     ),
     Claim(
         "On the same tuples, LoOp raises R@1 and mAP@R of the triplet, HPHN, lifted structure and MS losses.",
@@ -97,37 +120,38 @@ CLAIMS = (
         _with_loop(("triplet_consecutive", "hphn", "lifted", "ms"), BETTER),
     ),
     Claim(
-        "LoOp is better than semi-hard sampling.",
-        "LoOp paper, Table 3",
-        _over_bases(("triplet_semihard",), "loop_triplet", BETTER),
-    ),
-    Claim(
         "The discriminative loss is better than softmax and semi-hard triplets.",
         "Discriminative loss paper, Tables 4 and 5",
-        _over_bases(("softmax", "triplet_semihard"), "discriminative@one_hot", BETTER),
+        _over_bases(("softmax", "triplet_semihard"), "discriminative@one_hot", LOSS_AND_TUPLES, BETTER),
     ),
     Claim(
         "Each kind of similarity added to the weights helps, and MS with all three is best.",
         "MS paper, Table 2",
         (
-            Comparison("gpw@binomial", "gpw@binomial+mining", BETTER),
-            Comparison("gpw@lifted_star", "gpw@lifted_star+mining", BETTER),
+            Comparison("gpw@binomial", "gpw@binomial+mining", WEIGHTING, BETTER),
+            Comparison("gpw@lifted_star", "gpw@lifted_star+mining", WEIGHTING, BETTER),
             *_over_bases(
                 ("gpw@weighting", "gpw@binomial", "gpw@lifted_star", "gpw@mining", "gpw@bin_lifted"),
                 "gpw@weighting+mining",
+                WEIGHTING,
                 BETTER,
             ),
         ),
     ),
 )
 
-# The averages of WHICH_LOSS.md and the README; OPIS in per cent of the base's value, mAP@R in points.
+# The averages of WHICH_LOSS.md and the README; OPIS in per cent of the base's value, others in points.
+ALL: Expected = (("r1", HIGHER), ("map_at_r", HIGHER), ("opis", LOWER), ("tar", HIGHER))
+NEXT_TO = ("triplet", "cit", "tcm")
+# Stated settings, not tuned: CIT's weight and γ; TCM's weight, or its gradient's norm over the base's.
+CIT_GRID = tuple(f"{weight},{gamma}" for weight in (1, 3, 10) for gamma in (0.5, 1.0))
+TCM_WEIGHTS = ("weight 1.0", "ratio 0.1", "ratio 0.5")
 AVERAGES = {
     "TCM": _with_term(CLASSIFIERS, "tcm@added", (("opis", LOWER),)),
-    "TCM beside": _with_term(("id",), "tcm", (("opis", LOWER), ("map_at_r", HIGHER))),
-    "triplet beside": _over_bases(("id",), "id + triplet", (("opis", LOWER), ("map_at_r", HIGHER))),
-    "CIT": _over_bases(("triplet@0.05",), "cit@1.0", (("map_at_r", HIGHER),)),
-    "CIT beside": _over_bases(("id",), "id + cit", (("opis", LOWER), ("map_at_r", HIGHER))),
+    "CIT": _over_bases(("triplet@0.05",), "cit@1.0", LOSS, (("map_at_r", HIGHER),)),
     "LoOp": _with_loop(("triplet_consecutive", "hphn", "lifted", "ms"), (("map_at_r", HIGHER),)),
-    "Discriminative": _over_bases(("softmax",), "discriminative@one_hot", (("map_at_r", HIGHER),)),
+    "Discriminative": _over_bases(("softmax",), "discriminative@one_hot", LOSS, (("map_at_r", HIGHER),)),
+    **{f"id + {term}": _with_term(("id",), term, ALL) for term in NEXT_TO},
+    **{f"cit@{cell}": _with_term(("softmax",), f"cit@{cell}", ALL) for cell in CIT_GRID},
+    **{f"tcm@{weight}": _with_term(("softmax",), f"tcm@{weight}", ALL) for weight in TCM_WEIGHTS},
 }

@@ -1,4 +1,4 @@
-"""Writes WHICH_LOSS.md and its figure, and the numbers of the README's table, from the stored results."""
+"""Writes WHICH_LOSS.md, and the numbers of the README's table, from the stored results."""
 
 import csv
 import json
@@ -6,35 +6,40 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
-from claims import AVERAGES, Comparison
-from statistics_of_pairs import HOLDS, REVERSED, Difference, Spread, sum_of
+from claims import AVERAGES, CIT_GRID, TCM_WEIGHTS, Comparison
+from rows import SCALES
+from statistics_of_pairs import HEADINGS, HOLDS, MEASURES, REVERSED, Difference, Spread, sum_of
 from tested import Judged, Tested, Verdicts
 
-from pml_ext._files import replacing, write_atomically
+from pml_ext._files import write_atomically
 
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
-
-FIGURE = "opis_and_accuracy.png"
 WHOLE_NETWORKS = Path(__file__).parent / "results" / "whole_networks.csv"
-# method -> its name in the figure, and where that stands: points to the right and up
+# method -> its name in the table of losses
 NAMES = {
-    "triplet@0.05": ("triplet, default margin", (8, -4)),
-    "ms": ("MultiSimilarity with miner", (-40, 10)),
-    "gpw@weighting": ("PairWeighting", (-10, 9)),
-    "circle": ("Circle", (4, -16)),
-    "smoothap": ("SmoothAP", (8, -4)),
-    "cit@1.0": ("CIT", (8, -4)),
-    "discriminative@one_hot": ("Discriminative", (8, -12)),
-    "id": ("normalised softmax", (-60, -16)),
-    "proxy_nca": ("ProxyNCA", (8, -10)),
-    "arcface": ("ArcFace", (8, 4)),
-    "id + tcm@added": ("normalised softmax + TCM", (-150, -14)),
-    "proxy_nca + tcm@added": ("ProxyNCA + TCM", (8, 4)),
-    "arcface + tcm@added": ("ArcFace + TCM", (-94, -6)),
+    "ms": "MultiSimilarity with its miner",
+    "gpw@weighting": "PairWeighting with its weights",
+    "circle": "Circle",
+    "smoothap": "SmoothAP",
+    "tcm": "TCM",
+    "contrastive": "contrastive on cosines",
+    "triplet": "triplet",
+    "triplet@0.05": "triplet, default margin",
+    "softmax": "cross-entropy of a linear layer",
+    "id": "normalised softmax",
+    "arcface": "ArcFace",
+    "proxy_nca": "ProxyNCA",
+    "cit@1.0": "CIT",
+    "discriminative@one_hot": "Discriminative",
+    "id + tcm@added": "normalised softmax, TCM added",
+    "proxy_nca + tcm@added": "ProxyNCA, TCM added",
+    "arcface + tcm@added": "ArcFace, TCM added",
+    "id + triplet": "normalised softmax + triplet",
+    "id + cit": "normalised softmax + CIT",
+    "id + tcm": "normalised softmax + TCM",
 }
+TERMS = {"triplet": "`TripletMarginLoss`", "cit": "`CITLoss`", "tcm": "`TCMLoss`"}
+SUFFIXES = {"r1": ", %", "map_at_r": ", %", "opis": " × 1000", "tar": " at FAR 0.1 %, %"}
 PAGE = """# Which loss
 
 |you have|use|measured|
@@ -43,36 +48,56 @@ PAGE = """# Which loss
 {opis[triplet@0.05]}, mAP@R {accuracy[ms]} and {accuracy[triplet@0.05]}|
 |any loss, one threshold|[`CohortNormalization`](../NORMALISED_SCORES.md); cohort: training samples and other \
 identities|{normalised}|
-|normalised softmax|`TCMLoss` beside it, both tuned|{beside[TCM beside]}|
-|the same|`TripletMarginLoss` beside it, both tuned|{beside[triplet beside]}|
-|the same|`CITLoss` beside it, both tuned|{beside[CIT beside]}; alone mAP@R {gain[CIT]} points against \
-`TripletMarginLoss()`|
-|ArcFace, ProxyNCA or normalised softmax, tuned|`TCMRegularizer(loss)`, margins tuned|OPIS {gain[TCM]} %, yet \
+|an identity loss|PML's `TripletMarginLoss` or `TCMLoss` next to it, tuned|[below](#next-to-an-identity-loss)|
+|ArcFace, ProxyNCA or normalised softmax, tuned|`TCMRegularizer(loss)`, margins tuned|OPIS {TCM[opis]}, yet \
 {with_tcm[0]} to {with_tcm[1]}: above the first row|
-|a tuple loss|`LoOp(loss)` on the same tuples|mAP@R {gain[LoOp]} points; {counts[LoOp][0]} of {counts[LoOp][2]} \
-comparisons decided for it, {counts[LoOp][1]} against it|
-|no class weights to learn|`DiscriminativeLoss`|mAP@R {gain[Discriminative]} points against softmax; cost linear in \
-the batch|
+|a tuple loss|`LoOp(loss)` on the same tuples|mAP@R {LoOp[map_at_r]}|
+|no class weights to learn|`DiscriminativeLoss`|mAP@R {Discriminative[map_at_r]} against a cross-entropy; cost linear \
+in the batch|
 |your own pair weights|`PairWeightingLoss`|with MultiSimilarity's weights OPIS {opis[gpw@weighting]}, mAP@R \
 {accuracy[gpw@weighting]}|
 |a ranking metric as loss|`SmoothAPLoss`|OPIS {opis[smoothap]}, mAP@R {accuracy[smoothap]}|
 
 Means over {sets}; OPIS × 1000. Each loss trained a linear layer on frozen ImageNet features, with the same tuning \
-budget and five seeds. Neighbours often differ by less than their intervals.
-
-![mAP@R against OPIS of thirteen losses](figures/{figure})
+budget and five seeds. In brackets: of how many comparisons the change is decided better / worse. Neighbours often \
+differ by less than their intervals.
 
 [OPIS](../OPIS.md) is the variance of the classes' utility at one threshold: 2 × 10⁻³ is a spread of \
 about ±4.5 points. Rejecting every pair lowers it, too, so read it with mAP@R.
 
-- **Normalised scores.** [All cohorts](NORMALISED.md). Gains stated here earlier were measured with \
-judged \
+## Next to an identity loss
+
+The identity loss is PML's `NormalizedSoftmaxLoss`. All settings of both terms were tuned. The first row has values, \
+those below it changes.
+
+{identity}
+
+Both terms are as good without the identity loss: mAP@R {accuracy[triplet]} for the tuned triplet loss alone, \
+{accuracy[tcm]} for TCM alone and {accuracy[contrastive]} for `ContrastiveLoss` on cosines, which has TCM's form and \
+was tuned on its own. With the identity loss: {accuracy[id + triplet]} and {accuracy[id + tcm]}. [Whole \
+networks](WHOLE_NETWORKS.md) were trained with a cross-entropy.
+
+## How strong a term has to be
+
+The base is a cross-entropy of a linear layer, with its own tuned rates. The terms are added at stated settings.
+
+{strength}
+
+A ratio is the norm of TCM's gradient on the embeddings of the first batch over the base's. With margins 0.9 and 0.5, \
+the defaults. [How to set λ by it](../LOSSES.md#see-whether-every-term-of-a-sum-acts).
+
+## All losses
+
+Means over the sets; margins, temperatures and scales tuned. “TCM added”: the loss keeps its own best settings.
+
+{all}
+
+## More
+
+- **Normalised scores.** [All cohorts](NORMALISED.md). Gains stated here earlier were measured with judged \
 identities in the cohort, and were wrong.
-- **TCM.** On [whole networks](WHOLE_NETWORKS.md) it lowered OPIS in some cases and raised it in others. At its \
-default \
-weights it hardly acts beside a loss with large gradients: [measure its \
-share](../LOSSES.md#see-whether-every-term-of-a-sum-acts).
-- **CIT.** Do not use it alone: whole networks lost {cit_loss:.0f} points of R@1 against a triplet loss.
+- **CIT.** Do not use it alone: mAP@R {CIT[map_at_r]} against `TripletMarginLoss()`, and whole networks lost \
+{cit_loss:.0f} points of R@1 against a triplet loss.
 
 [EVIDENCE.md](EVIDENCE.md) has the method and the papers' claims, [results/](results/README.md) every comparison.
 """
@@ -94,75 +119,100 @@ def mean_of(by_set: Sequence[Sequence[Judged]]) -> Difference:
     return by_set[0][0].difference._replace(mean=float(np.mean(means)), spread=sum_of(*parts))
 
 
-def _judged(verdicts: Verdicts, comparisons: Sequence[Comparison], sets: Sequence[str]) -> list[list[Judged]]:
-    """The comparisons by set, without the sets on which fewer of them were run."""
-    by_set = []
-    for set_name in sets:
-        by_set.append([judged for comparison in comparisons for judged in verdicts.of(set_name, comparison)])
-    most = max(map(len, by_set))
-    return [of_set for of_set in by_set if len(of_set) == most > 0]
+def _average(verdicts: Verdicts, comparisons: Sequence[Comparison], sets: Sequence[str]) -> dict[str, Any]:
+    """By measure: the mean change with its interval, and of how many comparisons it is decided each way.
+
+    Without the sets on which fewer of the comparisons were run.
+    """
+    averages = {}
+    for measure in MEASURES:
+        by_set = []
+        for set_name in sets:
+            judged = [judged for comparison in comparisons for judged in verdicts.of(set_name, comparison)]
+            by_set.append([of for of in judged if of.measure == measure])
+        most = max(map(len, by_set))
+        if most:
+            by_set = [of_set for of_set in by_set if len(of_set) == most]
+            decided = [judged.verdict for of_set in by_set for judged in of_set]
+            mean, low, high = mean_of(by_set).shown()
+            counts = {"better": decided.count(HOLDS), "worse": decided.count(REVERSED), "of": len(decided)}
+            averages[measure] = {"mean": mean, "low": low, "high": high, **counts}
+    return averages
 
 
 def write_guide(folder: Path, verdicts: Verdicts, sets: Sequence[str], normalised: Mapping[str, Any]) -> None:
-    """Write WHICH_LOSS.md and its figure, and the numbers of both tables to results/guide.json."""
-    gains, counts = {}, {}
-    for name, comparisons in AVERAGES.items():
-        for measure, key in (("opis", f"{name}, OPIS"), ("map_at_r", name)):
-            by_set = []
-            for of_set in _judged(verdicts, comparisons, sets):
-                by_set.append([judged for judged in of_set if judged.measure == measure])
-            if all(by_set) and by_set:
-                gains[key] = mean_of(by_set).shown()
-                found = [judged.verdict for of_set in by_set for judged in of_set]
-                counts[key] = [found.count(HOLDS), found.count(REVERSED), len(found)]
+    """Write WHICH_LOSS.md, and the numbers of both tables to results/guide.json."""
+    averages = {name: found for name, of in AVERAGES.items() if (found := _average(verdicts, of, sets))}
     losses = _over_sets(verdicts.results, sets)
-    numbers = {"losses": losses, "gains": gains, "counts": counts, "normalised": normalised}
+    numbers = {"losses": losses, "averages": averages, "normalised": normalised}
     write_atomically(folder / "results" / "guide.json", json.dumps(numbers, indent=1) + "\n")
-    (folder / "figures").mkdir(exist_ok=True)
-    draw_losses(losses, folder / "figures" / FIGURE)
     if losses.keys() == NAMES.keys() and normalised:
         write_atomically(folder / "WHICH_LOSS.md", _page(numbers, sets))
 
 
 def _over_sets(results: Tested, sets: Sequence[str]) -> dict[str, dict[str, float]]:
-    """OPIS (geometric mean) and mAP@R (mean) over the sets, of methods that were tested on all of them."""
-    means = {}
+    """The measures over the sets (OPIS: geometric mean), of methods that were tested on all of them."""
+    means: dict[str, dict[str, float]] = {}
     for method in NAMES:
-        if all((name, method) in results.tests for name in sets):
-            opis = [results.values(name, method, "opis").mean() for name in sets]
-            map_at_r = [results.values(name, method, "map_at_r").mean() for name in sets]
-            means[method] = {"opis": float(np.exp(np.log(opis).mean())), "map_at_r": float(np.mean(map_at_r))}
+        for measure in MEASURES:
+            by_set = [results.values(name, method, measure) for name in sets if (name, method) in results.tests]
+            if len(by_set) == len(sets) and all(map(len, by_set)):
+                of_sets = [by_seed.mean() for by_seed in by_set]
+                mean = np.exp(np.log(of_sets).mean()) if measure == "opis" else np.mean(of_sets)
+                means.setdefault(method, {})[measure] = float(mean)
     return means
 
 
 def _page(numbers: Mapping[str, Any], sets: Sequence[str]) -> str:
-    losses = numbers["losses"]
+    losses, averages = numbers["losses"], numbers["averages"]
     opis = {name: f"{1000 * means['opis']:.1f}" for name, means in losses.items()}
-    accuracy = {name: f"{100 * means['map_at_r']:.1f} %" for name, means in losses.items()}
-    gain = {name: f"{values[0]:+.1f}" for name, values in numbers["gains"].items()}
-    with_tcm = sorted((opis[name] for name in losses if "+ tcm" in name), key=float)
+    with_tcm = sorted((opis[name] for name in losses if "+ tcm@" in name), key=float)
+    changes = {}
+    for name in ("TCM", "LoOp", "Discriminative", "CIT"):
+        changes[name] = {measure: _change(averages[name], measure) for measure in averages[name]}
     return PAGE.format(
         opis=opis,
-        accuracy=accuracy,
-        gain=gain | {"TCM": gain["TCM, OPIS"]},
-        beside={name: _beside(numbers, name) for name in ("TCM beside", "triplet beside", "CIT beside")},
+        accuracy={name: f"{100 * means['map_at_r']:.1f} %" for name, means in losses.items()},
         normalised=_of_normalised(numbers["normalised"]),
         with_tcm=(with_tcm[0], with_tcm[-1]),
-        counts=numbers["counts"],
         sets=", ".join(sets),
-        figure=FIGURE,
+        all=_table(["loss"], {NAMES[name]: _values(means) for name, means in losses.items()}),
         cit_loss=_points_that_cit_loses(),
+        identity=_changes(losses["id"], {f"+ {TERMS[term]}": averages[f"id + {term}"] for term in TERMS}),
+        strength=_changes(losses["softmax"], _strengths(averages)),
+        **changes,
     )
 
 
-def _beside(numbers: Mapping[str, Any], name: str) -> str:
-    """What a term beside an identity loss changes."""
-    texts = []
-    for key, unit, measure in ((f"{name}, OPIS", "%", "OPIS"), (name, "points", "mAP@R")):
-        better, worse, total = numbers["counts"][key]
-        change = f"{numbers['gains'][key][0]:+.1f} {unit}"
-        texts.append(f"{measure} {change} (better on {better}, worse on {worse} of {total} sets)")
-    return ", ".join(texts)
+def _strengths(averages: Mapping[str, Any]) -> dict[str, Any]:
+    """The rows that were run."""
+    words = {f"cit@{cell}": "+ {} × CIT, γ {}".format(*cell.split(",")) for cell in CIT_GRID}
+    words |= {f"tcm@{weight}": f"+ TCM, {weight.replace('weight', 'λ')}" for weight in TCM_WEIGHTS}
+    return {shown: averages[name] for name, shown in words.items() if name in averages}
+
+
+def _values(means: Mapping[str, float]) -> list[str]:
+    return [f"{SCALES[measure] * means[measure]:.1f}" if measure in means else "" for measure in HEADINGS]
+
+
+def _changes(base: Mapping[str, float], rows: Mapping[str, Mapping[str, Any]]) -> str:
+    changes = {name: [_change(average, measure) for measure in HEADINGS] for name, average in rows.items()}
+    return _table([""], {"alone": _values(base), **changes})
+
+
+def _table(first: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
+    headings = [*first, *(heading + SUFFIXES[measure] for measure, heading in HEADINGS.items())]
+    lines = [headings, ["---"] * len(headings), *([name, *cells] for name, cells in rows.items())]
+    return "\n".join(f"|{'|'.join(line)}|" for line in lines)
+
+
+def _change(average: Mapping[str, Any], measure: str) -> str:
+    """The mean change, and in brackets of how many comparisons it is decided better / worse."""
+    if measure not in average:
+        return ""
+    found = average[measure]
+    unit = " %" if measure == "opis" else " points"
+    return f"{found['mean']:+.1f}{unit} ({found['better']} / {found['worse']} of {found['of']})"
 
 
 def _of_normalised(numbers: Mapping[str, Any]) -> str:
@@ -180,26 +230,3 @@ def _points_that_cit_loses() -> float:
         rows = list(csv.DictReader(file))
     wanted = {"study": "whole networks", "method": "cit", "base": "triplet", "measure": "r1"}
     return -float(np.mean([float(row["value"]) for row in rows if wanted.items() <= row.items()]))
-
-
-def draw_losses(losses: Mapping[str, Mapping[str, float]], path: Path) -> None:
-    """A point for each loss, and an arrow from a loss to the same with TCM."""
-    figure, axes = plt.subplots(figsize=(9, 5), layout="constrained")
-    places = {name: (1000 * means["opis"], 100 * means["map_at_r"]) for name, means in losses.items()}
-    for name, place in places.items():
-        base = name.partition(" + tcm")[0]
-        has_term = base != name
-        if has_term and base in places:
-            style = {"arrowstyle": "->", "color": "#d55e00", "shrinkA": 4, "shrinkB": 4}
-            axes.annotate("", place, places[base], arrowprops=style)
-        words, offset = NAMES[name]
-        axes.plot(*place, "^" if has_term else "o", color="#d55e00" if has_term else "#0072b2", markersize=7)
-        axes.annotate(words, place, offset, textcoords="offset points", fontsize=10)
-    axes.set_xlabel("OPIS × 1000 (left: one threshold serves the classes more evenly)")
-    axes.set_ylabel("mAP@R, % (up: more accurate)")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.3)
-    axes.margins(0.12)
-    with replacing(path) as file:
-        figure.savefig(file, dpi=110)
-    plt.close(figure)

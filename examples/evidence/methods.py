@@ -27,6 +27,8 @@ HEADLINES = (
     *("smoothap", "smoothap + tcm", "contrastive", "tcm", "cit@1.0", "discriminative@one_hot", "id", "recall"),
 )
 SPLITS, FINALISTS = 3, 3
+# Compared in TAR too. Runs from before TAR was measured are repeated for it.
+WITH_TAR = ("id", "id + triplet", "id + cit", "id + tcm", "softmax")
 # They are also tuned once on each split, with its own draw of the trials and its seed: the spread of tuning.
 REPEATED_SEEDS = (0, 1)
 
@@ -196,6 +198,14 @@ def _all() -> Iterator[Method]:
     # CIT with and without an ID loss; γ; other losses with untuned margins
     yield _method("id + triplet", triplet__weight=_ADDED)
     yield _method("id + cit", cit__weight=_ADDED)
+    # A term at stated settings on a cross-entropy with unchanged settings: CIT's scale and γ; TCM's weight, by a rule
+    for weight, gamma in product((1.0, 3.0, 10.0), (0.5, 1.0)):
+        settings = {"cit.weight": weight, "cit.gamma": gamma}
+        yield Method(f"softmax + cit@{weight:g},{gamma}", {}, settings, on="softmax")
+    for weight in ({"tcm.weight": 1.0}, {"tcm.ratio": 0.1}, {"tcm.ratio": 0.5}):
+        ((key, value),) = weight.items()
+        settings = {"tcm.margin_plus": 0.9, "tcm.margin_minus": 0.5, **weight}
+        yield Method(f"softmax + tcm@{key.removeprefix('tcm.')} {value}", {}, settings, on="softmax")
     for gamma in GAMMAS:
         yield _method(f"cit@{gamma}", {"cit.gamma": gamma})
     yield _method("triplet@0.05", {"triplet.margin": 0.05})

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 from claims import AVERAGES, CLAIMS, Claim
 from guide import write_guide
-from methods import HEADLINES, METHODS, SPLITS, TRIALS
+from methods import BATCH, HEADLINES, METHODS, PER_CLASS, SPLITS, TRIALS
 from normalised_tables import write_normalised
 from rows import Row, means, of_difference, write_rows
+from sides import in_full
 from statistics_of_pairs import HEADINGS, HOLDS, OPEN, REVERSED
 from store import Store, split_of
 from tested import MADE, Judged, Tested, Verdicts
@@ -70,6 +71,15 @@ python examples/evidence/run.py --tables    # writes this page and the tables fr
 ```
 
 All comparisons, settings and tunings are in [results/](results/README.md).
+
+## Both sides of each comparison
+
+All of them: batches of {batch} images, {per_class} of a class; learning rates tuned. Unnamed settings are the \
+constructors' defaults.
+
+|claim|differs in|base|against it|
+|---|---|---|---|
+{sides}
 """
 
 
@@ -102,6 +112,9 @@ def _page(verdicts: Verdicts, sets: Sequence[str]) -> str:
         "choices": len(results.tests),
         "results": "\n".join(_results(verdicts, sets)),
         "repeated": _repeated(results.store),
+        "batch": BATCH,
+        "per_class": PER_CLASS,
+        "sides": "\n".join(_sides()),
     }
     return PAGE.format(**values)
 
@@ -117,6 +130,12 @@ def _results(verdicts: Verdicts, sets: Sequence[str]) -> Iterator[str]:
     for group, lines in groups.items():
         if lines:
             yield from (f"### {GROUPS[group]}", "", "|claim||hold|reversed|of|", "|---|---|---|---|---|", *lines, "")
+
+
+def _sides() -> Iterator[str]:
+    for number, claim in enumerate(CLAIMS, 1):
+        for base, method, part, _ in claim.comparisons:
+            yield f"|{number}|{part.name}|{in_full(base)}|{in_full(method)}|"
 
 
 def _group(counts: Counter[str]) -> str:
@@ -187,7 +206,8 @@ def _methods(folder: Path, results: Tested, sets: Sequence[str]) -> Iterator[Row
             yield from means("heads", set_name, "untrained layer", values, "no training")
         for method in METHODS:
             if (set_name, method) in results.tests:
-                values = {measure: results.values(set_name, method, measure) for measure in HEADINGS}
+                by_measure = {measure: results.values(set_name, method, measure) for measure in HEADINGS}
+                values = {measure: of_seeds for measure, of_seeds in by_measure.items() if len(of_seeds)}
                 yield from means("heads", set_name, method, values, json.dumps(results.settings(set_name, method)))
 
 

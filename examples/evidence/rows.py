@@ -14,7 +14,7 @@ from statistics_of_pairs import Difference
 from pml_ext._files import write_atomically
 
 SCALES = {"r1": 100, "map_at_r": 100, "opis": 1000, "tar": 100}
-UNITS = {"r1": "%", "map_at_r": "%", "opis": "x1000"}
+UNITS = {"r1": "%", "map_at_r": "%", "opis": "x1000", "tar": "%"}
 
 
 class Row(NamedTuple):

@@ -2,13 +2,14 @@
 
     python examples/evidence/run.py                 # all methods on all sets
     python examples/evidence/run.py --sets emoji    # on some sets
+    python examples/evidence/run.py --methods id    # some methods
     python examples/evidence/run.py --quick         # a trial run in a separate folder
     python examples/evidence/run.py --check         # repeat a random tenth of the stored tests, compare and store
     python examples/evidence/run.py --check 0.01    # or another share
     python examples/evidence/run.py --tables        # only write the tables from stored results
 
-It can be stopped at any time and continues where it was. Results are stored in examples/evidence/results, tables and
-figures in this folder.
+It can be stopped at any time and continues where it was. Results are stored in examples/evidence/results, pages in this
+folder.
 """
 
 import argparse
@@ -59,6 +60,7 @@ def run_all(folder: Path, sets: list[str], methods: list[str], plan: Plan, proce
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", nargs="+", choices=list(SOURCES), default=list(SOURCES))
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS), metavar="METHOD")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--check", nargs="?", const=0.1, type=float, metavar="SHARE")
@@ -76,7 +78,7 @@ def main() -> None:
             print((folder / "EVIDENCE.md").read_text(encoding="utf-8"))
         return
     if not given.tables:
-        run_all(HERE / "results", given.sets, list(METHODS), Plan(), given.processes)
+        run_all(HERE / "results", given.sets, given.methods, Plan(), given.processes)
     store = Store(HERE / "results")
     store.pack(given.sets)
     write_report(HERE, store, list(SOURCES))

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-R1, MAP_AT_R, OPIS = range(3)
-MEASURES = {"r1": R1, "map_at_r": MAP_AT_R, "opis": OPIS}  # the rows of Measured.by_class
-HEADINGS = {"r1": "R@1", "map_at_r": "mAP@R", "opis": "OPIS"}
+R1, MAP_AT_R, OPIS, TAR = range(4)
+MEASURES = {"r1": R1, "map_at_r": MAP_AT_R, "opis": OPIS, "tar": TAR}  # the rows of Measured.by_class
+HEADINGS = {"r1": "R@1", "map_at_r": "mAP@R", "opis": "OPIS", "tar": "TAR"}
 LOWER, HIGHER, KEPT, SAME = "lower", "higher", "kept", "same"
 TOLERANCE = {"r1": 0.01, "map_at_r": 0.01}  # the largest loss that counts as kept, and difference that is none
 HOLDS, REVERSED, OPEN = "holds", "reversed", "not decided"

@@ -1,7 +1,8 @@
 """The losses that the runs compare, by name, built from a run's settings.
 
 A method's name is one term or a sum, "smoothap + tcm". A term takes the settings that begin with its name:
-"tcm.margin_plus" is margin_plus of the term tcm. A term's weight in the sum is "tcm.weight", 1 where it is not set.
+"tcm.margin_plus" is margin_plus of the term tcm. A term's weight in the sum is "tcm.weight", 1 where it is not set; or
+"tcm.ratio", the norm of its gradient over the first term's, on the first batch.
 """
 
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from torch.nn.functional import cross_entropy
 from pml_ext import losses, miners
 from pml_ext._pml import CosineSimilarity, LpDistance, reducers
 from pml_ext.functional.loop.partners import consecutive_pairs
+from pml_ext.inspection import gradient_shares
 
 Settings = Mapping[str, Any]
 
@@ -47,7 +49,7 @@ class ConsecutivePairs(nn.Module):
         return anchors[triplet], positives[triplet], negatives
 
 
-class Softmax(nn.Module):
+class LinearCrossEntropy(nn.Module):
     """Cross-entropy of a linear layer with bias on unnormalised embeddings."""
 
     def __init__(self, classes: int, dimension: int) -> None:
@@ -59,14 +61,27 @@ class Softmax(nn.Module):
 
 
 class Sum(nn.Module):
-    """The weighted sum of the terms."""
+    """The weighted sum of the terms.
 
-    def __init__(self, terms: list[tuple[float, nn.Module]]) -> None:
+    ratios: by a term's number, the norm of its weighted gradient over the first term's, on the first batch.
+    """
+
+    def __init__(self, terms: list[tuple[float, nn.Module]], ratios: dict[int, float]) -> None:
         super().__init__()
         self.weights = [weight for weight, _ in terms]
         self.terms = nn.ModuleList(term for _, term in terms)
+        self.ratios = ratios
+
+    def _weigh(self, embeddings: Tensor, labels: Tensor) -> None:
+        losses = {str(number): term for number, term in enumerate(self.terms)}
+        shares = gradient_shares(losses, embeddings, labels)
+        for number, ratio in self.ratios.items():
+            self.weights[number] = ratio * shares["0"] / shares[str(number)]
+        self.ratios = {}
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        if self.ratios:
+            self._weigh(embeddings, labels)
         total = embeddings.new_zeros(())
         for weight, term in zip(self.weights, self.terms, strict=True):
             total = total + weight * term(embeddings, labels)
@@ -79,12 +94,14 @@ def of_method(name: str, settings: Settings, sizes: Sizes) -> Sum:
     Raises:
         SystemExit: an unknown term.
     """
-    terms = []
-    for part in name.split("@")[0].split(" + "):
+    terms, ratios = [], {}
+    for number, part in enumerate(name.split("@")[0].split(" + ")):
         own = {key.removeprefix(f"{part}."): value for key, value in settings.items() if key.startswith(f"{part}.")}
         weight = own.pop("weight", 1.0)
+        if "ratio" in own:
+            ratios[number] = own.pop("ratio")
         terms.append((weight, _term(part, own, sizes)))
-    return Sum(terms)
+    return Sum(terms, ratios)
 
 
 def _term(name: str, options: dict[str, Any], sizes: Sizes) -> nn.Module:
@@ -129,7 +146,7 @@ def _loss(name: str, options: dict[str, Any], sizes: Sizes) -> nn.Module:
         case "id":
             return losses.NormalizedSoftmaxLoss(*over_classes, **options)
         case "softmax":
-            return Softmax(*over_classes)
+            return LinearCrossEntropy(*over_classes)
         case "soft_triple":
             return losses.SoftTripleLoss(*over_classes, centers_per_class=2, margin=0.01, **options)
         case "discriminative":  # the paper's last layer always has C nodes

@@ -54,8 +54,8 @@ class Tested:
         self.tuning = cache(self._tuning)
 
     def values(self, set_name: str, method: str, metric: str) -> np.ndarray:
-        """By seed."""
-        return np.array([result["metrics"][metric] for result in self.tests[set_name, method]])
+        """By seed; none if it was not measured."""
+        return np.array([result["metrics"][metric] for result in _with(metric, self.tests[set_name, method])])
 
     def settings(self, set_name: str, method: str) -> dict[str, Any]:
         """The settings that validation chose."""
@@ -64,8 +64,7 @@ class Tested:
 
     def by_class(self, results: list[Result], metric: str) -> np.ndarray:
         """(S, C)"""
-        kept = [self.store.by_class(result["key"], result["set"]) for result in results]
-        return np.stack(kept)[:, MEASURES[metric]]
+        return np.stack([self.store.by_class(result["key"], result["set"])[MEASURES[metric]] for result in results])
 
     def _difference(self, set_name: str, base: str, method: str, metric: str) -> Difference | None:
         """The difference of two methods, cached; None unless both were run with the same seeds.
@@ -76,6 +75,7 @@ class Tested:
         is_added = method in METHODS and METHODS[method].on == base
         if is_added and of_method:
             of_base = self._at_settings(set_name, base, of_method[0]["settings"])
+        of_base, of_method = _with(metric, of_base), _with(metric, of_method)
         if not of_base or [r["seed"] for r in of_base] != [r["seed"] for r in of_method]:
             return None
         tuned = [method] if is_added else [base, method]
@@ -122,12 +122,16 @@ class Tested:
         stages = self._stages.get((set_name, method), {})
         values = []
         for draw in range(SPLITS):
-            groups = _by_settings(stages.get(test_of_draw(draw), []))
+            groups = _by_settings(_with(metric, stages.get(test_of_draw(draw), [])))
             if not groups or len(groups[-1]) < len(REPEATED_SEEDS):
                 return None
             mean = float(np.nanmean(self.by_class(groups[-1], metric)))
             values.append(np.log(mean) if metric == "opis" else mean)
         return Spread(float(np.var(values, ddof=1)), len(values) - 1)
+
+
+def _with(metric: str, results: Sequence[Result]) -> list[Result]:
+    return [result for result in results if metric in result["metrics"]]
 
 
 def _by_settings(results: list[Result]) -> list[list[Result]]:
@@ -168,7 +172,7 @@ class Verdicts:
         asked += [comparison for comparisons in AVERAGES.values() for comparison in comparisons]
         family = {}
         for set_name in sets:
-            for base, method, expected in asked:
+            for base, method, _, expected in asked:
                 for measure, direction in expected:
                     difference = results.difference(set_name, base, method, measure)
                     if difference is not None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from image_sets import Features, ImageFeatures
 from methods import BATCH, DIMENSION, PER_CLASS, SEEDS, STEPS
@@ -16,13 +17,15 @@ from pml_ext._files import write_atomically
 from pml_ext.functional import opis_of_curves, rank_matches, utility_curves
 from pml_ext.functional.operating_points.utility import UtilityCurves
 
+FAR = 1e-3  # of TAR
+
 
 class Measured(NamedTuple):
     """The results of a run.
 
-    metrics: r1, map_at_r and opis as fractions.
-    by_class: (3, C) float, each class's mean R@1 and mAP@R over its queries, and its share of OPIS, whose mean is
-        OPIS; nan if a class cannot be measured.
+    metrics: r1, map_at_r, opis and tar as fractions.
+    by_class: (4, C) float, each class's mean R@1 and mAP@R over its queries, and its shares of OPIS and of TAR, whose
+        means are these; nan if a class cannot be measured.
     """
 
     metrics: dict[str, float]
@@ -93,13 +96,15 @@ def batches(data: ImageFeatures, seed: int, steps: int) -> Iterator[tuple[Tensor
 def measured(embeddings: list[Tensor], parts: list[ImageFeatures]) -> Measured:
     """All metrics of queries against the gallery (or each other); matches from the query's camera do not count.
 
-    OPIS is over all pairs of queries and gallery together, of the classes that have a query.
+    OPIS and TAR are over all pairs of queries and gallery together, of the classes that have a query.
     """
     metrics, of_queries = rank_queries(embeddings, parts)
     samples, labels = samples_of_queries(torch.cat(embeddings), parts)
     curves = utility_curves(samples, labels)
+    of_pairs = torch.stack([opis_by_class(curves, torch.unique(labels)), tar_by_class(samples, labels)])
     metrics["opis"] = float(opis_of_curves(curves))
-    return Measured(metrics, torch.cat([of_queries, opis_by_class(curves, torch.unique(labels))[None]]))
+    metrics["tar"] = float(of_pairs[1].nanmean())
+    return Measured(metrics, torch.cat([of_queries, of_pairs]))
 
 
 def rank_queries(sides: Sequence[Tensor], parts: list[ImageFeatures], **metric: str) -> tuple[dict[str, float], Tensor]:
@@ -139,3 +144,21 @@ def opis_by_class(curves: UtilityCurves, classes: Tensor) -> Tensor:
     of_class = (curves.utilities - curves.utilities.mean(dim=0)).square().mean(dim=1)
     shares[torch.searchsorted(classes, curves.classes)] = of_class.double()
     return shares
+
+
+def tar_by_class(samples: Tensor, labels: Tensor, far: float = FAR) -> Tensor:
+    """(C,) accepted genuine pairs of each class at a pooled FAR, over the mean number of pairs: their mean is TAR.
+
+    nan for classes of one sample.
+    """
+    cosines = samples @ samples.T
+    same = labels[:, None] == labels
+    impostors = cosines[~same].numpy()
+    place = len(impostors) - 1 - int(far * len(impostors))
+    accepted = (cosines > float(np.partition(impostors, place)[place])) & same
+    accepted.fill_diagonal_(False)
+    index = torch.unique(labels, return_inverse=True)[1]
+    sizes = torch.bincount(index).double()
+    counts = torch.zeros_like(sizes).index_add_(0, index, accepted.sum(dim=1).double())
+    pairs = sizes * (sizes - 1)
+    return torch.where(pairs > 0, counts / pairs[pairs > 0].mean(), torch.nan)

@@ -6,7 +6,7 @@
 
 A method is a config of fastreid_configs/Glyphs or Omniglot. Each gets the same number of trials with fewer epochs on
 validation classes (30 % of the training classes), judged by mAP@R; then its best settings are trained on all training
-classes with three seeds and tested once. It can be stopped at any time and continues where it was: finished runs are
+classes with several seeds and tested once. It can be stopped at any time and continues where it was: finished runs are
 kept in results/whole.
 """
 
@@ -40,6 +40,9 @@ from training import measured
 from whole_grid import (
     ADDED,
     ADDED_MARGINS,
+    IDENTITY,
+    IDENTITY_CONFIG,
+    IDENTITY_SEEDS,
     METHODS,
     SEEDS,
     SETS,
@@ -77,7 +80,7 @@ def main() -> None:
     if not given.tables:
         for set_name in given.sets:
             validation_table(set_name)
-            for methods in (METHODS, ADDED):  # the latter start from the settings chosen for the former
+            for methods in (METHODS | IDENTITY, ADDED):  # the latter start from the settings chosen for the former
                 store = Store(RESULTS)
                 run_all([run for method in methods for run in trials(set_name, method, store)], given.processes)
             run_all(tests(set_name, Store(RESULTS)), given.processes)
@@ -99,8 +102,8 @@ def run_all(runs: list[Run], processes: int) -> None:
 
 def points(set_name: str, method: str, store: Store) -> list[Settings]:
     """The settings to try."""
-    if method in METHODS:
-        return METHODS[method]
+    if method not in ADDED:
+        return (METHODS | IDENTITY)[method]
     base = best_point(set_name, ADDED[method].base, store)
     return [base | margins for margins in ADDED_MARGINS]
 
@@ -112,9 +115,11 @@ def trials(set_name: str, method: str, store: Store) -> list[Run]:
 
 def tests(set_name: str, store: Store) -> list[Run]:
     """Every method with the settings that were best on the validation classes, one seed after another."""
-    methods = [*METHODS, *ADDED]
-    chosen = {method: WHOLE_SCHEDULE[set_name] | best_point(set_name, method, store) for method in methods}
-    return [made(set_name, TEST, method, chosen[method], seed) for seed in SEEDS for method in methods]
+    runs = []
+    for methods, seeds in (((*METHODS, *ADDED), SEEDS), (IDENTITY, IDENTITY_SEEDS)):
+        chosen = {method: WHOLE_SCHEDULE[set_name] | best_point(set_name, method, store) for method in methods}
+        runs += [made(set_name, TEST, method, chosen[method], seed) for seed in seeds for method in methods]
+    return runs
 
 
 def best_point(set_name: str, method: str, store: Store) -> Settings:
@@ -124,7 +129,14 @@ def best_point(set_name: str, method: str, store: Store) -> Settings:
 
 def made(set_name: str, stage: str, method: str, settings: Mapping[str, Any], seed: int) -> Run:
     """A run identified by what its config has other than the defaults, so that it is repeated if the config changes and
-    not if there are new keys; what other losses have does not count."""
+    not if there are new keys."""
+    changed = changed_keys(set_name, method, settings)
+    fingerprint = hashlib.sha256(repr(sorted(changed.items())).encode()).hexdigest()[:16]
+    return Run(set_name, stage, method, dict(settings), seed, fingerprint)
+
+
+def changed_keys(set_name: str, method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a method's config has other than the defaults; what other losses have does not count."""
     cfg = load_checked(config_of(set_name, method), words(settings))
     own = {"NAME", *(LOSS_NODES[name] for name in cfg.MODEL.LOSSES.NAME)}
     ignored = [*WITHOUT_EFFECT, *(f"MODEL.LOSSES.{node}" for node in cfg.MODEL.LOSSES.keys() - own)]
@@ -134,8 +146,7 @@ def made(set_name: str, stage: str, method: str, settings: Mapping[str, Any], se
         is_ignored = any(f"{key}.".startswith(f"{node}.") for node in ignored)
         if value != defaults[key] and not is_ignored:
             changed[key] = value
-    fingerprint = hashlib.sha256(repr(sorted(changed.items())).encode()).hexdigest()[:16]
-    return Run(set_name, stage, method, dict(settings), seed, fingerprint)
+    return changed
 
 
 def _values(node: CN, start: str = "") -> Iterator[tuple[str, Any]]:
@@ -145,7 +156,9 @@ def _values(node: CN, start: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def config_of(set_name: str, method: str) -> Path:
-    name = ADDED[method].config if method in ADDED else SETS[set_name].configs.get(method, method)
+    name = ADDED[method].config if method in ADDED else method
+    name = IDENTITY_CONFIG if method in IDENTITY else name
+    name = SETS[set_name].configs.get(name, name)
     return CONFIGS / SETS[set_name].folder / f"{name}.yml"
 
 

@@ -7,7 +7,7 @@ validation chose for linear heads and its defaults. Every method has six trials;
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from claims import BETTER, ON_PAR, STEADIER, Comparison
+from claims import ALL, BETTER, ON_PAR, STEADIER, Comparison, Part
 
 Settings = dict[str, Any]  # config key to value
 
@@ -47,8 +47,8 @@ WHOLE_SCHEDULE: dict[str, Settings] = {
 _RATES = (0.005, 0.015, 0.04)
 
 
-def _grid(*own: Settings) -> list[Settings]:
-    return [{"SOLVER.BASE_LR": rate, **settings} for rate in _RATES for settings in own]
+def _grid(*own: Settings, rates: tuple[float, ...] = _RATES) -> list[Settings]:
+    return [{"SOLVER.BASE_LR": rate, **settings} for rate in rates for settings in own]
 
 
 _RATES_ONLY = [{"SOLVER.BASE_LR": rate} for rate in (0.001, 0.002, *_RATES, 0.1)]
@@ -65,9 +65,25 @@ METHODS: dict[str, list[Settings]] = {
         {"MODEL.LOSSES.MS.BETA": 50.0, "MODEL.LOSSES.MS.BASE": 0.5},
         {"MODEL.LOSSES.MS.BETA": 20.0, "MODEL.LOSSES.MS.BASE": 0.7},
     ),
-    "ce_cit": _grid({"MODEL.LOSSES.CIT.SCALE": 1.0}, {"MODEL.LOSSES.CIT.SCALE": 0.3}),
     "cit": _RATES_ONLY,
     "discriminative": _RATES_ONLY,
+}
+# An identity loss alone and with a term, on the config `ce_cit`: batch-norm neck, P×K batches. The losses are set here.
+IDENTITY_CONFIG, IDENTITY_SEEDS = "ce_cit", tuple(range(10))
+_LOSSES, _WITH = "MODEL.LOSSES.NAME", '("CrossEntropyLoss", "{}")'
+_TRIPLET = [
+    {_LOSSES: _WITH.format("TripletMarginLoss"), "MODEL.LOSSES.TRIPLETMARGIN.MARGIN": margin} for margin in (0.1, 0.3)
+]
+_CIT = [
+    {"MODEL.LOSSES.CIT.GAMMA": gamma, "MODEL.LOSSES.CIT.SCALE": scale} for gamma, scale in ((1.0, 10.0), (0.5, 3.0))
+]
+_TCM = [{_LOSSES: _WITH.format("TCMLoss"), **margins} for margins in (_TCM_LOOSE, _TCM_TIGHT)]
+_WEAK_CIT = [{"MODEL.LOSSES.CIT.SCALE": scale} for scale in (1.0, 0.3)]  # run before the four were compared
+IDENTITY: dict[str, list[Settings]] = {
+    "ce": [{"SOLVER.BASE_LR": rate, _LOSSES: '("CrossEntropyLoss",)'} for rate in (0.002, 0.005, 0.015, 0.04)],
+    "ce_triplet": _grid(*_TRIPLET, rates=_RATES[:2]),
+    "ce_tcm": _grid(*_TCM, rates=_RATES[:2]),
+    "ce_cit": [*_grid(*_WEAK_CIT), *_grid(*_CIT, rates=_RATES[:2])],
 }
 
 
@@ -93,14 +109,17 @@ ADDED_MARGINS: list[Settings] = [
     for minus in (0.3, 0.4, 0.5)
 ]
 
+LOSS, LOSS_AND_MINER = Part("loss", ("MODEL.LOSSES",)), Part("loss and its miner", ("MODEL.LOSSES", "MODEL.MINER"))
+TERM = Part("added term", ("MODEL.LOSSES",))
 COMPARISONS = (
-    Comparison("triplet", "triplet_tcm", STEADIER),
-    Comparison("smoothap", "smoothap_tcm", STEADIER),
-    Comparison("triplet", "triplet_tcm_added", STEADIER),
-    Comparison("smoothap", "smoothap_tcm_added", STEADIER),
-    Comparison("triplet", "loop_triplet", BETTER),
-    Comparison("triplet", "cit", ON_PAR),
-    Comparison("triplet", "ce_cit", ON_PAR),
-    Comparison("triplet", "ms", BETTER),
-    Comparison("triplet", "discriminative", BETTER),
+    Comparison("ce", "ce_triplet", TERM, ALL),
+    Comparison("ce", "ce_cit", TERM, ALL),
+    Comparison("ce", "ce_tcm", TERM, ALL),
+    Comparison("triplet", "triplet_tcm", TERM, STEADIER),
+    Comparison("smoothap", "smoothap_tcm", TERM, STEADIER),
+    Comparison("triplet", "triplet_tcm_added", TERM, STEADIER),
+    Comparison("smoothap", "smoothap_tcm_added", TERM, STEADIER),
+    Comparison("triplet", "cit", LOSS, ON_PAR),
+    Comparison("triplet", "ms", LOSS_AND_MINER, BETTER),
+    Comparison("triplet", "discriminative", LOSS, BETTER),
 )
