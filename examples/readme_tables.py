@@ -1,11 +1,12 @@
 """Write the README's tables from measurements; --check tells whether they are up to date.
 
 Each table is between a line `<!-- written by examples/readme_tables.py: NAME -->` and `<!-- end -->`. The data is in
-examples/first_run.json (written by examples/first_run.py), examples/evidence/results/guide.json (written by
-examples/evidence/run.py) and examples/benchmarks/RESULTS.md.
+examples/first_run.json (written by examples/first_run.py), examples/evidence/results (guide.json, written by
+examples/evidence/run.py, and whole_networks.csv, by whole.py) and examples/benchmarks/RESULTS.md.
 """
 
 import argparse
+import csv
 import json
 import re
 import sys
@@ -21,7 +22,10 @@ COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
     "mean_average_precision_at_r": ("mAP@R ↑", lambda value: f"{100 * value:.1f} %"),
     "opis": ("OPIS × 1000 ↓", lambda value: f"{1000 * value:.1f}"),
 }
-CLASSIFIERS = ("id + tcm@added", "proxy_nca + tcm@added", "arcface + tcm@added")
+RESULTS = HERE / "evidence" / "results"
+NEXT_TO = {"triplet": "PML's `TripletMarginLoss`", "tcm": "`TCMLoss`", "cit": "`CITLoss`"}
+NETWORKS = {"omniglot": "networks, Omniglot", "glyphs": "networks, Glyphs"}
+ABOUT = "ABOUT"
 
 
 def first_run() -> str:
@@ -37,44 +41,61 @@ def first_run() -> str:
 
 
 def which_loss() -> str:
-    """The loss for each case, with what was measured."""
-    measured = json.loads((HERE / "evidence" / "results" / "guide.json").read_text(encoding="utf-8"))
+    """What terms next to an identity loss change, and the advice for the other cases."""
+    measured = json.loads((RESULTS / "guide.json").read_text(encoding="utf-8"))
     losses, averages, normalised = (measured[name] for name in ("losses", "averages", "normalised"))
+    networks = networks_next_to_identity()
+    heads = losses["id"]
+    rows = [["identity loss alone", *(f"{100 * heads['map_at_r']:.1f} % / {opis(heads):.1f}", *networks["ce"])]]
+    for term, name in NEXT_TO.items():
+        change = averages[f"id + {term}"]
+        of_heads = f"{signed(change, 'map_at_r')} / {signed(change, 'opis')}"
+        rows.append([f"+ {name}", of_heads, *networks[f"ce_{term}"]])
+    headings = ["tuned at equal cost, mAP@R / OPIS × 1000", "linear layers, 5 sets", *NETWORKS.values()]
     lower, higher = normalised["opis"], normalised["tar"]
-    with_tcm = sorted(opis(losses[name]) for name in CLASSIFIERS)
-    start, tcm, triplet_term = losses["ms"], averages["id + tcm"], averages["id + triplet"]
-    rows = [
+    other = [
         [
             "no loss yet",
             "PML's `MultiSimilarityLoss` with its miner",
-            f"OPIS {opis(start):.1f} × 10⁻³; {accuracy(start)}",
+            f"OPIS {opis(losses['ms']):.1f} × 10⁻³; {accuracy(losses['ms'])}",
         ],
         [
             "any loss, and one threshold for all classes",
             "`CohortNormalization`, its cohort training samples and other identities",
             f"OPIS {lower[0]} to {lower[-1]} % lower; TAR at FAR 0.1 % {higher[0]} to {higher[-1]} points higher",
         ],
-        [
-            "an identity loss (normalised softmax)",
-            "`TCMLoss` or PML's triplet loss beside it, both tuned",
-            f"OPIS {-tcm['opis']['mean']:.0f} and {-triplet_term['opis']['mean']:.0f} % lower, mAP@R "
-            f"{tcm['map_at_r']['mean']:.1f} and {triplet_term['map_at_r']['mean']:.1f} points higher; OPIS decided on "
-            f"{tcm['opis']['better']} of {tcm['opis']['of']} sets each",
-        ],
-        [
-            "a tuned classification loss",
-            "`TCMRegularizer(loss)`, margins tuned",
-            f"OPIS {-averages['TCM']['opis']['mean']:.0f} % lower, but still {with_tcm[0]:.1f} to "
-            f"{with_tcm[-1]:.1f} × 10⁻³",
-        ],
     ]
-    triplet = losses["triplet@0.05"]
-    about = (
-        "Means over five image sets, for linear layers on frozen features. PML's `TripletMarginLoss()` has "
-        f"OPIS {opis(triplet):.1f} × 10⁻³ but only {accuracy(triplet)}. The cohort holds no judged identity; its "
-        "row is of three seeds, the others of five."
-    )
-    return f"{table(['you have', 'use', 'measured'], rows)}\n{about}\n"
+    return f"{table(headings, rows)}\n{ABOUT}\n\n{table(['you have', 'use', 'measured'], other)}"
+
+
+def signed(change: Mapping[str, Mapping[str, float]], measure: str) -> str:
+    """A mean change, bold where it is decided on at least two sets, all in the same direction."""
+    found = change[measure]
+    text = f"{found['mean']:+.1f} points" if measure == "map_at_r" else f"{found['mean']:+.0f} %"
+    is_decided = max(found["better"], found["worse"]) >= 2 and min(found["better"], found["worse"]) == 0
+    return f"**{text}**" if is_decided else text
+
+
+def networks_next_to_identity() -> dict[str, list[str]]:
+    """Values and changes of mAP@R and OPIS by method, a cell for each set; bold where the interval excludes 0."""
+    with (RESULTS / "whole_networks.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    cells: dict[str, list[str]] = {}
+    for method in ("ce", *(f"ce_{term}" for term in NEXT_TO)):
+        for name in NETWORKS:
+            base = "" if method == "ce" else "ce"
+            wanted = {"set": name, "method": method, "base": base}
+            by_measure = {row["measure"]: row for row in rows if wanted.items() <= row.items()}
+            cells.setdefault(method, []).append(" / ".join(cell(by_measure[m]) for m in ("map_at_r", "opis")))
+    return cells
+
+
+def cell(row: Mapping[str, str]) -> str:
+    value, low, high = (float(row[name]) for name in ("value", "low", "high"))
+    if not row["base"]:
+        return f"{value:.1f} %" if row["measure"] == "map_at_r" else f"{value:.1f}"
+    text = f"{value:+.1f} points" if row["measure"] == "map_at_r" else f"{value:+.0f} %"
+    return f"**{text}**" if low * high > 0 else text
 
 
 def opis(means: Mapping[str, float]) -> float:

@@ -22,7 +22,8 @@ PYTHON = [
     (page, code) for page, text in TEXTS.items() for language, code in _FENCED.findall(text) if language == "python"
 ]
 RUN_HERE = [(page, code) for page, code in PYTHON if page != "examples/EXTENDING.md"]  # runner/test_plugins.py runs it
-PRINTED = dict(re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", README, re.M | re.S))
+_PRINTED = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", re.M | re.S)
+PRINTED = {code: lines for text in TEXTS.values() for code, lines in _PRINTED.findall(text)}
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def test_python_blocks_run(page, code, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(defaults._TEST, "REPORT", False)  # tests/reports has them
     exec(code, {"__name__": "__main__"})
-    assert len(PRINTED) == 1
+    assert len(PRINTED) == 2
     assert code not in PRINTED or capsys.readouterr().out == PRINTED[code]
 
 

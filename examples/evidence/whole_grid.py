@@ -69,7 +69,8 @@ METHODS: dict[str, list[Settings]] = {
     "discriminative": _RATES_ONLY,
 }
 # An identity loss alone and with a term, on the config `ce_cit`: batch-norm neck, P×K batches. The losses are set here.
-IDENTITY_CONFIG, IDENTITY_SEEDS = "ce_cit", tuple(range(10))
+# Tuned on one set only: the other shows whether the settings carry over.
+IDENTITY_CONFIG, IDENTITY_SEEDS, IDENTITY_TUNED_ON = "ce_cit", tuple(range(10)), "omniglot"
 _LOSSES, _WITH = "MODEL.LOSSES.NAME", '("CrossEntropyLoss", "{}")'
 _TRIPLET = [
     {_LOSSES: _WITH.format("TripletMarginLoss"), "MODEL.LOSSES.TRIPLETMARGIN.MARGIN": margin} for margin in (0.1, 0.3)
