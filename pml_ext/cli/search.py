@@ -253,11 +253,11 @@ def _index(options: Namespace) -> None:
         print(next_step)
         return
     record = build_index(gallery)
-    found = f"{record.recall:.1%} of the true ten neighbours"
-    if record.probes is None:
-        print(f"{about}; an index finds only {found}, so searches compare all rows")
-    else:
-        print(f"{about}; a query visits {record.probes:,} of {record.lists:,} lists, which hold {found}")
+    if not record.depths:
+        print(f"{about}; an index misses too many neighbours, so searches compare all rows")
+    for depth in record.depths:
+        visited = f"a query for {depth.neighbours} neighbours visits {depth.probes:,} of {record.lists:,} lists"
+        print(f"{about}; {visited}, which hold {depth.recall:.1%} of them")
     print(next_step)
 
 
@@ -267,5 +267,5 @@ INDEX = Command(
     _index,
     [Argument("GALLERY", "Gallery of `pml-ext embed`.")],
     "pml-ext index gallery",
-    notes="Without this command, the first search builds the index.\n",
+    notes="Without it, the first search builds the index. A search for more than 100 hits compares all rows.\n",
 )

@@ -11,7 +11,15 @@ from pml_ext._checks import check_embeddings, check_finite, check_items, check_w
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
 from pml_ext.functional.verification.error_rates import contiguous_folds, fold_accuracy
 from pml_ext.functional.verification.histogram import ScoreHistogram, auc_bounds, eer_bounds, tar_bounds
-from pml_ext.functional.verification.roc import ROC, check_far, equal_error_rate, operating_point, roc_auc, roc_curve
+from pml_ext.functional.verification.roc import (
+    ROC,
+    check_far,
+    equal_error_rate,
+    nearest_to_equal_errors,
+    operating_point,
+    roc_auc,
+    roc_curve,
+)
 from pml_ext.functional.verification.templates import pair_cosines, template_embeddings
 from pml_ext.metrics import keys
 from pml_ext.metrics.protocol_files import ImagePairs, TemplatePairs
@@ -30,7 +38,9 @@ class VerificationEvaluator:
       rate is at most 10^-3, and its threshold (a cosine); a pair is accepted if its score >= threshold. nan for
       rates below smallest_far = 1 / impostors, which need more impostor pairs. See
       `functional.operating_point`.
-    - auc, eer, eer_threshold: see `functional.roc_auc`, `functional.equal_error_rate`.
+    - auc, eer: see `functional.roc_auc`, `functional.equal_error_rate`.
+    - eer_threshold, far_at_eer_threshold, frr_at_eer_threshold: the threshold with the smallest difference between the
+      false accept and the false reject rate, and these rates. Tied scores can make them differ.
     - accuracy, accuracy_std, accuracy_standard_error: mean over folds, sample standard deviation, and the latter
       divided by sqrt(folds), which LFW reports. Only for pairs with folds. See `functional.fold_accuracy`.
     - genuine, impostors: numbers of pairs. If one of them is 0, all other values are nan, with a warning.
@@ -187,8 +197,13 @@ def rates_of(roc: ROC, fars: Sequence[float], others: Sequence[str] = ()) -> dic
         point = operating_point(roc, far)
         results[keys.tar_at_far(far)] = float(point.tar)
         results[keys.threshold_at_far(far)] = float(point.threshold)
-    equal = equal_error_rate(roc)
-    results |= {keys.AUC: float(roc_auc(roc)), keys.EER: float(equal.far), keys.EER_THRESHOLD: float(equal.threshold)}
+    nearest = nearest_to_equal_errors(roc)
+    results |= {keys.AUC: float(roc_auc(roc)), keys.EER: float(equal_error_rate(roc).far)}
+    results |= {
+        keys.EER_THRESHOLD: float(nearest.threshold),
+        keys.FAR_AT_EER_THRESHOLD: float(nearest.far),
+        keys.FRR_AT_EER_THRESHOLD: float(1 - nearest.tar),
+    }
     if lacking := lacking_pairs(roc):
         results |= dict.fromkeys(others, float("nan"))
         warn_undefined((name, lacking) for name in results)

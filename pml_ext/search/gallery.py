@@ -43,18 +43,26 @@ class Part:
 
 
 @dataclass(frozen=True)
+class IndexDepth:
+    """A query for up to `neighbours` rows visits `probes` lists, with this `recall` of sampled rows' neighbours."""
+
+    neighbours: int
+    probes: int
+    recall: float
+
+
+@dataclass
 class IndexRecord:
     """A search index of these parts, in this order.
 
-    A query visits `probes` of `lists`, with a `recall` of the 10 nearest neighbours of sampled rows. probes None: the
-    recall was too low even with all lists, and no index file exists.
+    depths: by ascending number of neighbours; empty if the recall was too low even with all lists, and no index file
+    exists.
     """
 
     file: str
     parts: list[str]
     lists: int
-    probes: int | None
-    recall: float
+    depths: list[IndexDepth]
 
 
 @dataclass

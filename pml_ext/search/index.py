@@ -1,8 +1,8 @@
 """Nearest-neighbour search in a gallery: exact up to EXACT_UP_TO rows, with a faiss index above that.
 
-The index is an inverted file of 4-bit product codes. It proposes candidates, which are rescored exactly with their
-rows in the gallery. The first search that needs an index builds it and stores it in the gallery. The first search
-after a change of the gallery rebuilds it.
+A search for more than 100 hits is exact, too. The index is an inverted file of 4-bit product codes. It proposes
+candidates, which are rescored exactly with their rows in the gallery. The first search that needs an index builds it
+and stores it in the gallery. The first search after a change of the gallery rebuilds it.
 """
 
 import logging
@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from pml_ext._errors import import_library
-from pml_ext.search.gallery import Gallery, IndexRecord
+from pml_ext.search.gallery import Gallery, IndexDepth, IndexRecord
 from pml_ext.search.readers import EmbeddingSet
 
 log = logging.getLogger("pml_ext")
@@ -25,7 +25,7 @@ RECALL = 0.97  # on sampled rows; gives more than 0.95 on other rows
 _MOST_LISTS = 1024
 _TRAINED_ON = 64  # rows per list
 _CANDIDATES = 50  # per neighbour; on 1,000,000 rows with variance falling as 1/j, 10 candidates lose 3 %, 50 lose 0.2 %
-_QUERIES, _NEIGHBOURS = 200, 10  # rows on which recall is measured, and neighbours per row
+_QUERIES, _NEIGHBOURS = 200, (10, 100)  # rows on which recall is measured, and neighbours per row
 _RANKED_AT_ONCE = 2**26  # floats
 
 
@@ -47,10 +47,11 @@ def search(
 ) -> Neighbours:
     """Find the k rows closest to each query, (Q, D) from `target.as_queries`; all rows if there are fewer."""
     k = min(k, target.rows)
-    if isinstance(target, Gallery) and target.rows > exact_up_to:
-        index = _open_index(target)
-        if index is not None:
-            return _search_index(target, *index, queries, k)
+    if isinstance(target, Gallery) and target.rows > exact_up_to and k <= _NEIGHBOURS[-1]:
+        record, index = _open_index(target)
+        depths = [] if record is None else [depth for depth in record.depths if k <= depth.neighbours]
+        if record is not None and depths:
+            return _search_index(target, record.lists, depths[0], index, queries, k)
     scores, rows = search_all(target.vectors(), queries, k)
     return Neighbours(scores, rows, f"all {target.rows:,} rows compared")
 
@@ -66,23 +67,27 @@ def search_all(blocks: Iterable[tuple[int, np.ndarray]], queries: np.ndarray, k:
     return best.D, best.I
 
 
-def _search_index(gallery: Gallery, record: IndexRecord, index: Any, queries: np.ndarray, k: int) -> Neighbours:
-    rows = _candidates(index, queries, k, record.probes)
+def _search_index(
+    gallery: Gallery, lists: int, depth: IndexDepth, index: Any, queries: np.ndarray, k: int
+) -> Neighbours:
+    rows = _candidates(index, queries, k, depth.probes)
     scores, rows = _rank(gallery, queries, rows, k)
     how = (
-        f"index, {record.probes:,} of {record.lists:,} lists, which hold {record.recall:.1%} of the true ten neighbours"
+        f"index, {depth.probes:,} of {lists:,} lists, which hold {depth.recall:.1%} of the true "
+        f"{depth.neighbours} neighbours"
     )
     return Neighbours(scores, rows, how)
 
 
-def _candidates(index: Any, queries: np.ndarray, k: int, probes: int | None) -> np.ndarray:
+def _candidates(index: Any, queries: np.ndarray, k: int, probes: int) -> np.ndarray:
     """Returns candidate rows (Q, C) for the k closest; −1 if the index finds fewer."""
     faiss = _load_faiss()
     of_lists = faiss.SearchParametersIVF(nprobe=probes)
     params = faiss.SearchParametersPreTransform(index_params=of_lists)
     # PML imports faiss.contrib.torch_utils, whose search takes no params.
     search_index = getattr(index, "search_numpy", index.search)
-    rows: np.ndarray = search_index(np.ascontiguousarray(queries), _CANDIDATES * k, params=params)[1]
+    count = _CANDIDATES * max(k, _NEIGHBOURS[0])
+    rows: np.ndarray = search_index(np.ascontiguousarray(queries), count, params=params)[1]
     return rows
 
 
@@ -104,12 +109,12 @@ def _best(scores: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.
     return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
 
 
-def _open_index(gallery: Gallery) -> tuple[IndexRecord, Any] | None:
-    """Returns the gallery's index, built if needed; None if its recall is too low or it cannot be written."""
+def _open_index(gallery: Gallery) -> tuple[IndexRecord | None, Any]:
+    """Returns the gallery's index, built if needed; (None, None) if its recall is too low or it cannot be written."""
     record = gallery.manifest.index
     if record is not None and record.parts == [*gallery.manifest.parts]:
-        if record.probes is None:
-            return None
+        if not record.depths:
+            return None, None
         index = _read_index(gallery, record)
         if index is not None:
             return record, index
@@ -118,9 +123,9 @@ def _open_index(gallery: Gallery) -> tuple[IndexRecord, Any] | None:
         record = build_index(gallery)
     except OSError as error:
         log.warning("the index cannot be written: %s", error)
-        return None
-    index = _read_index(gallery, record) if record.probes else None
-    return None if index is None else (record, index)
+        return None, None
+    index = _read_index(gallery, record) if record.depths else None
+    return (None, None) if index is None else (record, index)
 
 
 def _read_index(gallery: Gallery, record: IndexRecord) -> Any:
@@ -151,35 +156,47 @@ def build_index(gallery: Gallery) -> IndexRecord:
     queries = sample[chosen]
     if gallery.cohort is not None:
         queries[:, -2:] = queries[:, :-3:-1]  # the same rows as queries
-    best = faiss.ResultHeap(len(queries), _NEIGHBOURS + 1, keep_max=True)  # results may include the row itself
+    most = min(_NEIGHBOURS[-1] + 1, gallery.rows)  # results may include the row itself
+    best = faiss.ResultHeap(len(queries), most, keep_max=True)
     for first, vectors in gallery.vectors():
         index.add(vectors)
-        count = min(_NEIGHBOURS + 1, len(vectors))
+        count = min(most, len(vectors))
         scores, found = faiss.knn(queries, vectors, count, metric=faiss.METRIC_INNER_PRODUCT)
         best.add_result(scores, found + first)
     best.finalize()
-    probes, recall = _choose_probes(index, lists, queries, best.I, own=sampled[chosen])
-    record = IndexRecord(f"index.{secrets.token_hex(6)}.faiss", parts, lists, probes, recall)
+    depths = _choose_depths(index, lists, queries, best.I, sampled[chosen])
+    record = IndexRecord(f"index.{secrets.token_hex(6)}.faiss", parts, lists, depths)
 
     def write(file: IO[bytes]) -> None:
         faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
 
-    gallery.keep_index(record, None if probes is None else write)
+    gallery.keep_index(record, write if depths else None)
     return record
 
 
-def _choose_probes(
-    index: Any, lists: int, queries: np.ndarray, truth: np.ndarray, own: np.ndarray
-) -> tuple[int | None, float]:
-    """Returns the fewest lists (to about 1/8) that reach RECALL, and the recall; None if all lists are not enough."""
-    recall = 0.0
-    for probes in np.unique(np.geomspace(1, lists, 60).round().astype(int)).tolist():
-        candidates = _candidates(index, queries, _NEIGHBOURS, probes)
-        shares = list[float]()
-        for hits, neighbours, row in zip(candidates.tolist(), truth.tolist(), own.tolist(), strict=True):
-            others = set(neighbours) - {row}
-            shares.append(len(others.intersection(hits)) / len(others))
-        recall = float(np.mean(shares))
-        if recall >= RECALL:
-            return probes, recall
-    return None, recall
+def _choose_depths(
+    index: Any, lists: int, queries: np.ndarray, nearest: np.ndarray, rows: np.ndarray
+) -> list[IndexDepth]:
+    """Returns the fewest lists (to about 1/8) that reach RECALL, by number of neighbours; none if all are not enough.
+
+    queries: (Q, D); nearest, rows: (Q, N) nearest rows of each query, and (Q,) its own.
+    """
+    steps = np.unique(np.geomspace(1, lists, 60).round().astype(int)).tolist()
+    depths = list[IndexDepth]()
+    for neighbours in _NEIGHBOURS:
+        for probes in steps:
+            candidates = _candidates(index, queries, neighbours, probes)
+            recall = _recall(candidates, nearest[:, : neighbours + 1], rows)
+            if recall >= RECALL:
+                depths.append(IndexDepth(neighbours, probes, recall))
+                break
+    return depths
+
+
+def _recall(candidates: np.ndarray, nearest: np.ndarray, rows: np.ndarray) -> float:
+    """Returns the share of the nearest rows, without the query's own, among the candidates."""
+    shares = list[float]()
+    for hits, neighbours, row in zip(candidates.tolist(), nearest.tolist(), rows.tolist(), strict=True):
+        others = set(neighbours) - {row}
+        shares.append(len(others.intersection(hits)) / len(others))
+    return float(np.mean(shares))

@@ -158,10 +158,11 @@ def test_the_index_is_built_before_the_first_search(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(index, "EXACT_UP_TO", 500)
     assert main(["index", str(folder)]) == 0
     record = Gallery.open(folder).manifest.index
-    assert record is not None and record.recall >= index.RECALL
-    lists = f"{record.probes} of {record.lists} lists"
+    assert record is not None and record.depths[0].recall >= index.RECALL
+    lists = f"{record.depths[0].probes} of {record.lists} lists"
     printed = capsys.readouterr().out
-    assert f"g: 900 rows; a query visits {lists}, which hold {record.recall:.1%}" in printed
+    visited = f"a query for 10 neighbours visits {lists}, which hold {record.depths[0].recall:.1%} of them"
+    assert f"g: 900 rows; {visited}" in printed
     assert printed.endswith(f"search it with pml-ext search IMAGE --gallery {folder}\n")
     monkeypatch.delattr(index, "build_index")  # the search builds nothing
     found = index.search(Gallery.open(folder), clustered(3, seed=1), 5, exact_up_to=500)

@@ -29,8 +29,8 @@ def test_the_published_keys():
         "rank_1", "rank_7", "mAP", "mINP", "queries", "queries_without_match",
     }  # fmt: skip
     rates = {
-        "tar_at_far_2.5e-3", "threshold_at_far_2.5e-3", "auc", "eer", "eer_threshold", "smallest_far", "genuine",
-        "impostors",
+        "tar_at_far_2.5e-3", "threshold_at_far_2.5e-3", "auc", "eer", "eer_threshold", "far_at_eer_threshold",
+        "frr_at_eer_threshold", "smallest_far", "genuine", "impostors",
     }  # fmt: skip
     evaluator = VerificationEvaluator(fars=(0.0025,), folds=2)
     assert set(evaluator.of_all_pairs(X, Y)) == rates

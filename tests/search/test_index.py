@@ -35,13 +35,13 @@ def scores_of(x, queries=QUERIES):
     return queries.astype(np.float64) @ x.T.astype(np.float64)
 
 
-def recall(found, expected):
-    """The share of the true ten; expected: scores (Q, N). Scores of hits are compared, too."""
+def recall(found, expected, k=10):
+    """The share of the true k; expected: scores (Q, N). Scores of hits are compared, too."""
     np.testing.assert_allclose(found.scores, np.take_along_axis(expected, found.rows, 1), atol=1e-6)
     assert (np.diff(found.scores, axis=1) <= 0).all()
-    true = np.argsort(-expected, axis=1)[:, :10]
+    true = np.argsort(-expected, axis=1)[:, :k]
     return float(
-        np.mean([len({*hits} & {*row}) / 10 for hits, row in zip(found.rows.tolist(), true.tolist(), strict=True)])
+        np.mean([len({*hits} & {*row}) / k for hits, row in zip(found.rows.tolist(), true.tolist(), strict=True)])
     )
 
 
@@ -74,8 +74,18 @@ def test_an_index_is_built_once_unless_it_is_damaged(tmp_path, damage, builds):
     assert recall(find(gallery), scores_of(x)) >= 0.95
     assert builds == ([1200] if damage == "none" else [1200, 1200])
     record = gallery.manifest.index
-    assert record is not None and record.recall >= 0.95 and record.probes is not None and record.probes < record.lists
+    assert record is not None and [depth.neighbours for depth in record.depths] == [10, 100]
+    assert all(depth.recall >= 0.95 and depth.probes < record.lists for depth in record.depths)
     assert [path.name for path in gallery.folder.glob("index*")] == [record.file]
+
+
+@pytest.mark.parametrize("k", [1, 10, 100, 500, 1000])
+def test_any_number_of_hits_is_complete(tmp_path, k):
+    x = clustered(3000)
+    found = search(add(create(tmp_path / "g", 8), x, parts=2), QUERIES, k, exact_up_to=500)
+    assert found.rows.shape == (60, k) and (found.rows >= 0).all()
+    assert recall(found, scores_of(x), k) >= 0.95
+    assert ("lists" in found.how) == (k <= 100)
 
 
 def test_the_index_of_a_changed_gallery_is_built_again(tmp_path, builds):

@@ -128,23 +128,35 @@ def equal_error_rate(roc: ROC) -> OperatingPoint:
     """Returns the point at which FAR equals FRR, linearly interpolated between operating points.
 
     Returns:
-        OperatingPoint with far = 1 − tar = the equal error rate, and the threshold of the first point with FAR >= FRR
-        (its actual rates may differ); all nan without genuine or impostor pairs.
+        OperatingPoint with far = 1 − tar = the equal error rate, and the threshold whose actual FAR and FRR are closest
+        to each other (they may differ from the rate); all nan without genuine or impostor pairs.
 
     >>> roc = roc_curve(torch.tensor([0.9, 0.7, 0.4, 0.1]), torch.tensor([True, False, True, False]))
     >>> float(equal_error_rate(roc).far)
     0.5
     """
     check_roc(roc)
+    nearest = nearest_to_equal_errors(roc)
+    if not roc.genuine or not roc.impostors:
+        return nearest
+    tar, far = roc.tar, roc.far
+    after = place_at_equal_errors(roc)
+    excess = far + tar - 1  # FAR − FRR, −1 at the first point, 1 at the last
+    share = -excess[after - 1] / (excess[after] - excess[after - 1])
+    rate = far[after - 1] + share * (far[after] - far[after - 1])
+    return OperatingPoint(nearest.threshold, 1 - rate, rate)
+
+
+def nearest_to_equal_errors(roc: ROC) -> OperatingPoint:
+    """Returns the point with the smallest |FAR − FRR|, the laxer one of two; all nan without pairs of both kinds."""
     tar, far = roc.tar, roc.far
     if not roc.genuine or not roc.impostors:
         nothing = torch.full((), torch.nan, dtype=torch.float64, device=far.device)
         return OperatingPoint(nothing, nothing, nothing)
     after = place_at_equal_errors(roc)
-    excess = far + tar - 1  # FAR − FRR, −1 at the first point, 1 at the last
-    share = -excess[after - 1] / (excess[after] - excess[after - 1])
-    rate = far[after - 1] + share * (far[after] - far[after - 1])
-    return OperatingPoint(roc.thresholds[after], 1 - rate, rate)
+    before_excess, excess = (far + tar - 1)[after - 1 : after + 1].abs().tolist()
+    place = after if excess <= before_excess else after - 1
+    return OperatingPoint(roc.thresholds[place], tar[place], far[place])
 
 
 def place_at_equal_errors(roc: ROC) -> int:

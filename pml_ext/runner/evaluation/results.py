@@ -36,8 +36,8 @@ NO_RATES = _of_all_scores(name for name, metric in keys.METRICS.items() if not m
 _NEITHER = tuple(name for name, metric in keys.METRICS.items() if metric.lower_is_better is None)
 _LABELS = (("cmc_rank_", "R@"), ("rank_", "R@"), ("tar_at_far_", "TAR@"), ("tpir_at_fpir_", "TPIR@"))
 _ONLY_IN_FILES = (
-    "threshold_at_far_", keys.EER_THRESHOLD, keys.SMALLEST_FAR, keys.GENUINE, keys.IMPOSTORS, keys.MATED,
-    keys.NON_MATED, keys.ACCURACY_STANDARD_ERROR,
+    "threshold_at_far_", keys.EER_THRESHOLD, keys.FAR_AT_EER_THRESHOLD, keys.FRR_AT_EER_THRESHOLD, keys.SMALLEST_FAR,
+    keys.GENUINE, keys.IMPOSTORS, keys.MATED, keys.NON_MATED, keys.ACCURACY_STANDARD_ERROR,
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from pml_ext.functional import (
     roc_curve,
     tar_at_far,
 )
-from pml_ext.functional.verification.roc import first_refused
+from pml_ext.functional.verification.roc import first_refused, nearest_to_equal_errors
 from tests.oracles import verification as oracle
 
 
@@ -39,6 +39,18 @@ def test_equal_error_rate_where_rounding_hides_the_crossing():
     # 3 of 10 on both sides, and 1 - 0.7 > 0.3 in float64
     scores = torch.tensor([0.9] * 7 + [0.1] * 3 + [0.8] * 3 + [0.2] * 7)
     assert equal_error_rate(roc_curve(scores, torch.arange(20) < 10)).threshold.item() == approx(0.8)
+
+
+def test_the_threshold_at_equal_errors_is_the_nearest_attainable_one_of_tied_scores():
+    # Of 5,050 impostors 5,000 tie at 0, so accepting the tie accepts all.
+    impostors = torch.cat([torch.zeros(5000), torch.linspace(0.01, 0.2, 50)])
+    genuine = torch.cat([torch.zeros(3), torch.linspace(0.3, 0.9, 97)])
+    scores, same = torch.cat([impostors, genuine]), torch.arange(5150) >= 5050
+    points = oracle.operating_points(scores.tolist(), same.tolist())
+    expected = min(points, key=lambda point: abs(point[2] / 5050 - (1 - point[1] / 100)))
+    nearest = nearest_to_equal_errors(roc_curve(scores, same))
+    assert nearest.threshold.item() == equal_error_rate(roc_curve(scores, same)).threshold.item() == expected[0]
+    assert (nearest.tar.item(), nearest.far.item()) == (0.97, 50 / 5050)
 
 
 def test_too_few_pairs_are_nan():
