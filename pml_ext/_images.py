@@ -58,10 +58,12 @@ def opened(content: bytes, what: str) -> Iterator[Image.Image]:
 
 
 def _hide_exif(content: bytes) -> tuple[bytes, bytes]:
-    """Returns a JPEG or AVIF file without its Exif data, of which Pillow warns, or fails, where they are damaged.
+    """Returns a JPEG, PNG or AVIF file without its Exif data, and the data: Pillow warns of damaged ones, or fails.
 
-    Also returns the Exif data of a JPEG. Those of AVIF do not turn the image: other parts of the file do.
+    The data of AVIF are dropped. They do not turn the image: other parts of the file do.
     """
+    if content.startswith(b"\x89PNG"):
+        return _cut_out_png_exif(content)
     place = content.find(b"Exif", 0, 2**16)
     is_jpeg = content.startswith(b"\xff\xd8") and content[place - 4 : place - 2] == b"\xff\xe1"
     is_avif = content[4:8] == b"ftyp" and content[place - 12 : place - 8] == b"infe"
@@ -84,6 +86,18 @@ def _readable(what: str, has_content: bool = True) -> Iterator[None]:
         raise UserError(f"{what} cannot be decoded ({reason})") from error
     except Exception as error:
         raise UserError(f"{what} cannot be decoded ({error}): is the file truncated or not an image?") from error
+
+
+def _cut_out_png_exif(content: bytes) -> tuple[bytes, bytes]:
+    """Returns a PNG file without an eXIf chunk before its pixels, and the chunk's data."""
+    start = 8
+    while (kind := content[start + 4 : start + 8]) not in (b"IDAT", b""):
+        data = start + 8
+        end = data + int.from_bytes(content[start : start + 4], "big")
+        if kind == b"eXIf":
+            return content[:start] + content[end + 4 :], content[data:end]
+        start = end + 4
+    return content, b""
 
 
 def _require_known_range(image: Image.Image, what: str) -> None:

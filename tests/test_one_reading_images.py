@@ -5,26 +5,31 @@
 
 import base64
 import io
+import json
 import logging
+import re
 import struct
 import warnings
 import zlib
 from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageOps, features
+from PIL import Image, ImageOps, UnidentifiedImageError, features
 
 from pml_ext import Embedder
 from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.reports.page import thumbnail
 from pml_ext.runner import ImageDataset
+from pml_ext.runner.config.network_keys import load_for_embedding
 from pml_ext.runner.data.datasets.folders import own_folder
 from pml_ext.runner.data.datasets.image_dataset import data_set_of
 from pml_ext.runner.data.datasets.image_files import require_image
+from pml_ext.runner.engine.exporting import export
 from pml_ext.search.images import embed_folder
 from tests.cli.embedding_files import hits
 from tests.search.models import small_model
@@ -73,9 +78,9 @@ def stored(orientation):
     return Image.fromarray(np.ascontiguousarray(turned[orientation]))
 
 
-def with_exif(content, image=RGB):
+def with_exif(content, image=RGB, wrong=0):
     name, png = b"eXIf", file(image)
-    check = struct.pack(">I", zlib.crc32(name + content))
+    check = struct.pack(">I", zlib.crc32(name + content) ^ wrong)
     return png[:33] + struct.pack(">I", len(content)) + name + content + check + png[33:]
 
 
@@ -162,6 +167,7 @@ CASES = {
     "turned WebP": Case(COLOURS, file(stored(8), "WEBP", lossless=True, exif=exif_of(8)), ".webp"),
     "turned TIFF": Case(COLOURS, file(stored(6), "TIFF", compression="tiff_lzw", exif=exif_of(6)), ".tiff"),
     "turned by XMP": Case(COLOURS, file(stored(8), "JPEG", **FINE, xmp=XMP), ".jpg", 3),
+    "turned, wrong checksum": Case(COLOURS, with_exif(exif_of(6).tobytes()[6:], stored(6), wrong=1)),
     "turned, the rest damaged": Case(COLOURS, with_exif(TURN_AND_TEXT, stored(6))),
     "turned JPEG, the rest damaged": Case(
         COLOURS, file(stored(6), "JPEG", **FINE, exif=b"Exif\0\0" + TURN_AND_TEXT), ".jpg", 3
@@ -221,8 +227,8 @@ def pillow(case):
         warnings.filterwarnings("ignore", module="PIL")  # Pillow's own of damaged Exif data
         try:
             return Image.open(io.BytesIO(case.source))
-        except ValueError:
-            return pytest.skip("Pillow opens no AVIF file with damaged Exif data")
+        except (ValueError, UnidentifiedImageError):
+            return pytest.skip("Pillow does not open this file with damaged Exif data")
 
 
 def written(case, folder):
@@ -399,3 +405,38 @@ def test_an_embedding_of_zeros_is_listed_and_not_stored(tmp_path, caplog):
     np.testing.assert_allclose(np.linalg.norm(next(gallery.vectors())[1], axis=1), 1, atol=1e-5)
     with pytest.raises(ValueError, match="1 images cannot be embedded: the embedding of image 1 is zero"):
         dark([tmp_path / "images" / "1.png", tmp_path / "images" / "2.png"])
+
+
+ORDINARY = [
+    "colours",
+    "grey",
+    "16 bits",
+    "RGBA",
+    "LA",
+    "palette, one entry transparent",
+    "CMYK",
+    "turned JPEG",
+    "turned 8",
+]
+
+
+def test_the_guides_lines_for_onnx_agree(tmp_path):
+    """Block "ONNX without this package" of USING_A_MODEL.md, and the words in the file."""
+    onnx = pytest.importorskip("onnx")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript", reason="pip install 'pml_ext[export]'")
+    page = (Path(__file__).parents[1] / "examples" / "USING_A_MODEL.md").read_text(encoding="utf-8")
+    (block,) = [code for code in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S) if "onnxruntime" in code]
+    guide = {}
+    exec(block, guide)
+    config, weights = small_model(tmp_path / "model")
+    file = tmp_path / "model.onnx"
+    export(load_for_embedding(config, ["MODEL.WEIGHTS", str(weights)]), file)
+    session, embedder = onnxruntime.InferenceSession(str(file)), Embedder.from_config(config, weights, device="cpu")
+    for place, name in enumerate(ORDINARY):
+        path = tmp_path / f"{place}{CASES[name].suffix}"
+        path.write_bytes(CASES[name].source)
+        np.testing.assert_allclose(guide["embed"](session, str(path)), embedder(path)[0].numpy(), atol=1e-3)
+    record = json.loads({entry.key: entry.value for entry in onnx.load(file).metadata_props}["pml_ext"])
+    for words in ("Exif", "transparent pixels white", "height 12 and width 8 with bicubic", "RGB", "0 to 255"):
+        assert words in record["preprocessing"]

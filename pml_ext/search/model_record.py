@@ -57,6 +57,7 @@ class ModelRecord:
             "size": size,
             "pixel_order": "grey" if len(config["MODEL.PIXEL_MEAN"]) == 1 else "RGB",
             "pixel_range": (0, 255),
+            "preprocessing": preprocessing(config),
             "flip_test": config["TEST.FLIP.ENABLED"],
             "input": INPUT,
             "output": OUTPUT,
@@ -86,6 +87,26 @@ class ModelRecord:
                 f"{what} is of the model {checkpoint.file} (SHA-256 {checkpoint.sha256[:12]}…), the embeddings are of "
                 f"{self.weights} ({self.sha256[:12]}…): {advice}"
             )
+
+
+def preprocessing(config: dict[str, Any]) -> str:
+    """Returns how to turn an image file into the network's input, in words for other programs."""
+    colours, channels = ("grey", 1) if len(config["MODEL.PIXEL_MEAN"]) == 1 else ("RGB", 3)
+    steps = [
+        "Turn the image upright as its Exif data say, divide 16-bit grey values by 257, paint transparent pixels "
+        f"white, and convert it to {colours} with 8 bits"
+    ]
+    size, crop = config["INPUT.SIZE_TEST"], config.get("INPUT.CROP.SIZE")
+    if size[0] > 0:
+        target = f"height {size[0]} and width {size[1]}" if len(size) == 2 else f"a shorter side of {size[0]}"
+        interpolation = config.get("INPUT.INTERPOLATION", "bicubic")
+        steps.append(f"Resize it to {target} with {interpolation} interpolation and antialiasing, as Pillow does")
+    if config["INPUT.CROP.ENABLED"] and crop:
+        steps.append(f"Cut out the central {crop[0]} × {crop[-1]} pixels")
+    steps.append(
+        f"Pass float32 values from 0 to 255, shape (batch, {channels}, height, width); the model normalises them"
+    )
+    return ". ".join(steps) + "."
 
 
 def _comparable(config: dict[str, Any]) -> dict[str, str]:

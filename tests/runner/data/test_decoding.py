@@ -24,7 +24,7 @@ RAMP = np.linspace(0, 65535, 64).round().astype(np.uint16).reshape(8, 8)
 RAMP_IN_8_BITS = torch.from_numpy((RAMP / 257).round().astype(np.uint8))
 
 
-@pytest.mark.parametrize("kind", ["PNG", "TIFF", "TIFF of the other byte order"])
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "TIFF of the other byte order", "PPM"])
 def test_16_bits_become_8(kind):
     native, swapped = Image.fromarray(RAMP), Image.frombytes("I;16B", (8, 8), RAMP.astype(">u2").tobytes())
     content = file(swapped if "other" in kind else native, kind.split()[0])
