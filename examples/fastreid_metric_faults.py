@@ -47,6 +47,12 @@ optimistic = float((found * found.cumsum(0) / torch.arange(1, 2001)).sum() / 40)
 right = float(rank_matches_from_distances(distances.half()[None], torch.tensor([1]), is_match.long()).average_precision)
 show("FastReID mAP, distances in 16 bits, matches first in the gallery", optimistic, right)
 
+# FastReID's TEST.FLIP mirrors the images that the network has normalised in place, and normalises them again.
+pixels, mean, deviation = torch.tensor([120.0]), 100.0, 50.0
+pixels.sub_(mean).div_(deviation)  # by the network, for the image itself
+mirrored = float((pixels - mean) / deviation)
+show("FastReID TEST.FLIP, normalised pixel of the mirrored image", mirrored, (120 - mean) / deviation)
+
 # torchmetrics: a match with a negative score does not count, and negated distances are negative.
 given = average_precision_score(is_match, -distances) * float((is_match & (-distances > 0)).any())
 show("torchmetrics retrieval AP of negated distances", given, average_precision_score(is_match, -distances))

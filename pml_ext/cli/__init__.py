@@ -69,10 +69,8 @@ def _run(words: Sequence[str]) -> int:
     log.handlers[0].setFormatter(PrintableFormatter())
     command, options = parse(words)
     try:
-        if modules := getattr(options, "imports", None):
-            from pml_ext.runner.plugins import import_modules
-
-            import_modules(modules)
+        if hasattr(options, "imports"):
+            return _run_with_parts(command, options)
         return command.run(options) or 0
     except ModuleNotFoundError as error:
         package = (error.name or "pml_ext").partition(".")[0]
@@ -91,6 +89,17 @@ def _run(words: Sequence[str]) -> int:
         log.error("stopped by SIGTERM%s", command.resume_hint)
         return Terminated.STATUS
     return 2
+
+
+def _run_with_parts(command: Command, options: Namespace) -> int:
+    """Runs a command that may use parts of the modules of --import."""
+    from pml_ext.runner.part_errors import TRACEBACKS, named_part_errors
+    from pml_ext.runner.plugins import import_modules
+
+    TRACEBACKS.propagate = options.traceback
+    import_modules(options.imports or ())
+    with named_part_errors():
+        return command.run(options) or 0
 
 
 def parse(words: Sequence[str]) -> tuple[Command, Namespace]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pml_ext._errors import UserError
-from pml_ext.cli.arguments import HALF, IMPORT, KEY_AMONG_FILES, PROCESSES, Argument, Command, launch_of
+from pml_ext.cli.arguments import HALF, IMPORTS, KEY_AMONG_FILES, PROCESSES, Argument, Command, launch_of
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode as CN
@@ -37,7 +37,7 @@ _ARGUMENTS = [
         "--cohort FILE",
         "cohort.npz of `pml-ext threshold choose`; searches then rank by normalised scores [default: plain cosines]",
     ),
-    IMPORT,
+    *IMPORTS,
     *PROCESSES,
 ]
 

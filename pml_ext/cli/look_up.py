@@ -3,7 +3,7 @@
 from argparse import Namespace
 from pathlib import Path
 
-from pml_ext.cli.arguments import IMPORT, Argument, Command
+from pml_ext.cli.arguments import IMPORTS, Argument, Command
 
 
 def _list(options: Namespace) -> None:
@@ -16,7 +16,10 @@ LIST = Command(
     "list",
     "List the names that a config can use.",
     _list,
-    [Argument("KIND", "losses, backbones, datasets, … [default: list the kinds]", nargs="?"), IMPORT],
+    [
+        Argument("KIND", "losses, backbones, datasets, fastreid-names, … [default: list the kinds]", nargs="?"),
+        *IMPORTS,
+    ],
     "pml-ext list losses",
 )
 

@@ -3,7 +3,7 @@
 from argparse import Namespace
 from pathlib import Path
 
-from pml_ext.cli.arguments import IMPORT, Argument, Command
+from pml_ext.cli.arguments import IMPORTS, Argument, Command
 
 
 def _report(options: Namespace) -> None:
@@ -16,7 +16,7 @@ REPORT = Command(
     "report",
     "Write the HTML report of a finished run.",
     _report,
-    [Argument("RUN", "OUTPUT_DIR of the run."), IMPORT],
+    [Argument("RUN", "OUTPUT_DIR of the run."), *IMPORTS],
     "pml-ext report logs/glyphs",
     notes="Evaluates the run again and writes RUN/report.html.\n",
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pml_ext._errors import UserError
 from pml_ext._text import printable
-from pml_ext.cli.arguments import IMPORT, KEY_AMONG_FILES, Argument, Command, plain_warnings
+from pml_ext.cli.arguments import IMPORTS, KEY_AMONG_FILES, Argument, Command, plain_warnings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +36,7 @@ _ARGUMENTS = [
     Argument("--threshold FILE", "Threshold report of the model: accept or reject each hit [default: only rank]"),
     Argument("--images FOLDER", "Folder that the gallery's paths are relative to [default: the folder it is in]"),
     Argument("--output FILE", "HTML page to write, with the images [default: only print]"),
-    IMPORT,
+    *IMPORTS,
 ]
 
 

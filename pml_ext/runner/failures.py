@@ -9,6 +9,7 @@ from pathlib import Path
 from torch.distributed import DistError
 
 from pml_ext._errors import Terminated, UserError
+from pml_ext.runner.part_errors import part_message
 
 _PATIENCE = 5.0  # seconds for the launcher to find the process that failed first
 
@@ -44,6 +45,8 @@ def _message(error: Exception, output: Path) -> str | None:
     if isinstance(error, UserError):
         # A worker's comes with the worker's traceback before the message.
         return reason.rpartition("UserError: ")[2].strip()
+    if message := part_message(error):
+        return message
     if isinstance(error, OSError):
         gone = "" if output.is_dir() else f" OUTPUT_DIR {output} was removed while the run went on."
         return f"a file cannot be read or written: {error}.{gone}"

@@ -20,6 +20,7 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from pml_ext._errors import Terminated, UserError
+from pml_ext.runner.part_errors import TRACEBACKS
 from pml_ext.runner.plugins import import_modules, imported
 from pml_ext.runner.rank_store import rank_and_ranks
 
@@ -102,7 +103,7 @@ def start(launch: Launch, work: Callable[..., T]) -> T | None:
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
         try:
             with _quiet_agent(folder):
-                given = (work, launch.timeout, log.getEffectiveLevel(), imported())
+                given = (work, launch.timeout, log.getEffectiveLevel(), imported(), TRACEBACKS.propagate)
                 results: dict[int, T] = elastic_launch(config, _call)(*given)
         except ChildFailedError as error:
             raise _explained(*error.get_first_failure()) from None
@@ -170,12 +171,13 @@ def _quiet_agent(folder: str) -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def _call(work: Callable[..., T], timeout: float, level: int, imports: tuple[str, ...]) -> T:
+def _call(work: Callable[..., T], timeout: float, level: int, imports: tuple[str, ...], shows_tracebacks: bool) -> T:
     """Entry point of each process: only rank 0 logs, and the agent reads errors from a file."""
     log.handlers, log.propagate = [logging.StreamHandler()], False
-    log.setLevel(level if is_first() else logging.ERROR)
+    TRACEBACKS.propagate = shows_tracebacks
     try:
         import_modules(imports)
+        log.setLevel(level if is_first() else logging.ERROR)  # the first process has logged what the imports do
         return work(launch=Launch(timeout=timeout))
     except UserError as error:
         raise UserError(str(error)) from error  # the file has the name of the class, which may be a subclass

@@ -18,6 +18,7 @@ True
 """
 
 import importlib
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ from pml_ext._errors import UserError
 from pml_ext._names import hint
 from pml_ext.runner.config.loss_nodes import LOSS_NODES, MINER_NODES
 from pml_ext.runner.plugins import import_installed
+
+log = logging.getLogger("pml_ext")
 
 Part = TypeVar("Part")
 
@@ -93,6 +96,7 @@ class Registry:
         flat: str = "",
         before: str = "",
         after: str = "",
+        replace: bool = False,
     ) -> Callable[[Part], Part]:
         """Returns a decorator that registers a class or a function.
 
@@ -102,6 +106,7 @@ class Registry:
             keys: keys of the node -> arguments of the part, where a key is not the argument in capitals.
             flat: keys of the registry's own node, with spaces between them, that are arguments in capitals too.
             before, after: a transform's place, next to the node of another one; default: before REA.
+            replace: replace the part of this name that another module has registered; the log names both modules.
         Raises:
             UserError: another module has registered this name or node, or no part has the node `before` or `after`.
         """
@@ -115,22 +120,28 @@ class Registry:
             entry = Entry(self, called, part, module, its_node, dict(keys or {}), tuple(flat.split()), before, after)
             if not entry.is_ours:  # the package's own parts are being registered
                 self._load()
-            self._require_free(entry)
+            self._require_free(entry, replace=replace)
+            names = list(self._entries)
             others = [other for other in self._entries.values() if other.name != called]
-            others.insert(self._place(entry, others), entry)
+            keeps_place = called in names and not (before or after)
+            others.insert(names.index(called) if keeps_place else self._place(entry, others), entry)
             self._entries = {other.name: other for other in others}
             return part
 
         return add
 
-    def _require_free(self, entry: Entry) -> None:
+    def _require_free(self, entry: Entry, *, replace: bool) -> None:
         for other in self._entries.values():
             is_same = other.name == entry.name or (self.parent and other.node == entry.node)
-            if is_same and other.module != entry.module:
+            if not is_same or other.module == entry.module:
+                continue
+            if not replace or other.name != entry.name:
                 raise UserError(
                     f"{self.key}: {entry.name} of {entry.module} has the name or node of {other.name}, which "
-                    f"{other.module} registered; register it under another one"
+                    f"{other.module} registered; register it under another one, or with replace=True if it is to "
+                    f"replace {other.name}"
                 )
+            log.info("%s: %s of %s replaces that of %s", self.key, entry.name, entry.module, other.module)
 
     def _place(self, entry: Entry, others: list[Entry]) -> int:
         """Returns the position of a part among the others."""
@@ -233,6 +244,19 @@ CALLBACK_REGISTRY = Registry("CALLBACKS")
 """Lightning's callbacks, made without arguments."""
 CONFIG_REGISTRY = Registry("CONFIG_REGISTRY")
 """Functions that add a project's own keys to a fresh config."""
+
+_ALL = (
+    LOSS_REGISTRY, MINER_REGISTRY, DATASET_REGISTRY, BACKBONE_REGISTRY, REID_HEADS_REGISTRY, META_ARCH_REGISTRY,
+    SAMPLER_REGISTRY, TRANSFORM_REGISTRY, OPTIMIZER_REGISTRY, SCHEDULER_REGISTRY, EVALUATOR_REGISTRY, CALLBACK_REGISTRY,
+    CONFIG_REGISTRY,
+)  # fmt: skip
+
+
+def user_modules() -> set[str]:
+    """Returns the modules outside of this package that have registered parts."""
+    entries = [entry for registry in _ALL for entry in registry._entries.values()]
+    return {entry.module for entry in entries if not entry.is_ours}
+
 
 WITH_NODES = (
     LOSS_REGISTRY, MINER_REGISTRY, SAMPLER_REGISTRY, TRANSFORM_REGISTRY, OPTIMIZER_REGISTRY, SCHEDULER_REGISTRY,

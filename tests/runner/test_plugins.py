@@ -133,7 +133,7 @@ def test_training_from_python_with_callbacks_by_name_and_as_objects(folder):
         (None, "no module of that name in .* or the environment; did you mean own_loss"),
         ("import nothing_like_this", "ModuleNotFoundError: .*nothing_like_this.* line 1"),
         (UNREAD, "the arguments of Unread of own_losses cannot be read: "),
-        (TAKEN, "CITLoss of own_losses has the name or node of CITLoss, which pml_ext"),
+        (TAKEN, "CITLoss of own_losses has the name or node of CITLoss, which pml_ext.*, or with replace=True"),
     ],
 )
 def test_a_module_that_cannot_be_imported_is_one_line(folder, text, message):

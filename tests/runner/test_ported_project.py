@@ -55,6 +55,8 @@ def test_the_ported_project_trains_on_two_processes(capfd):
     assert values["first_hit"] > 0.8 and {"first_hit_dark", "first_hit_bright"} < values.keys()
     half = (values["first_hit_dark"] + values["first_hit_bright"]) / 2
     assert abs(half - values["first_hit"]) < 0.02, "rows are in the order of the set"
+    lines = Path("logs/ported_project/submission.csv").read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("query 0,gallery ") and "submission logs/ported_project/submission.csv" in shown.err
     config = load_config("logs/ported_project/config.yaml")
     assert config.MODEL.CAMERA.WEIGHT == 0.2 and config.MODEL.HEADS.NUM_CLASSES == 5
 
@@ -70,12 +72,14 @@ def _train(*words):
 
 
 class Columns(ImageDataset):
+    columns = ("height", "view")
+
     def __init__(self, root, **kwargs):
         items = [(lambda: None, row // 2, 0, row / 2, f"view {row}") for row in range(4)]
         super().__init__(items, items, [])  # type: ignore[arg-type]
 
     def extras(self, item):
-        return {"height": item[3], "view": item[4], "mask": np.full((2, 2), item[3])}
+        return {"mask": np.full((2, 2), item[3])}
 
 
 def test_further_columns_of_a_batch_keep_their_rows():
@@ -135,7 +139,7 @@ def registered(monkeypatch):
             ("MODEL.META_ARCHITECTURE", "Vector"),
             r"loss_vector of .*\.Vector must be a scalar tensor; got shape \(80,\)",
         ),
-        (("MODEL.HEADS.NAME", "NoFeatures"), r"head .*NoFeatures must return a tensor \(B, D\) in tests; got shape"),
+        (("MODEL.HEADS.NAME", "NoFeatures"), r"head .*NoFeatures must return a tensor \(B, D\) in tests"),
     ],
 )
 def test_parts_that_break_their_contract_are_named(registered, words, message):
@@ -171,7 +175,11 @@ def test_a_map_without_feat_dim_channels_is_named_without_data():
     ("process", "evaluate", "message"),
     [
         (lambda batch, outputs: {"a": [1]}, None, r"process must return a dict of columns with 2 rows"),
-        (lambda batch, outputs: {"a": [1, 2]}, lambda rows: None, r"evaluate must return a dict of numbers; got None"),
+        (
+            lambda batch, outputs: {"a": [1, 2]},
+            lambda rows: [1],
+            r"must return a dict of numbers and texts; got",
+        ),
     ],
 )
 def test_evaluators_that_break_their_contract_are_named(process, evaluate, message):

@@ -1,13 +1,14 @@
 """Checks whether a config can run, without data, weights or training."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
@@ -17,10 +18,13 @@ from pml_ext.runner.config.load import ReadConfig, accepted, read_config
 from pml_ext.runner.data.samplers import require_callable
 from pml_ext.runner.data.transforms import require_image
 from pml_ext.runner.evaluation.evaluate import Evaluation
+from pml_ext.runner.modeling import heads
 from pml_ext.runner.modeling.architectures import build_model
+from pml_ext.runner.modeling.architectures.baseline import parts_of
 from pml_ext.runner.modeling.backbones.registration import ImageSizes
 from pml_ext.runner.modeling.heads import build_partial_fc
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
+from pml_ext.runner.part_errors import part_message
 from pml_ext.runner.registry import TRANSFORM_REGISTRY
 from pml_ext.runner.solver.optimizer import build_optimizer
 from pml_ext.runner.solver.schedule import build_schedule
@@ -29,6 +33,7 @@ T = TypeVar("T")
 RUNS, CANNOT_RUN, LACKS_SOMETHING = 0, 1, 3
 """Exit statuses of `pml-ext check-config`; the last: data, a device or weights are missing on this machine."""
 
+_WITHOUT_KEY = (ValueError, TypeError, RuntimeError, OverflowError, MemoryError)
 _SHAPING = ("MODEL.BACKBONE", "MODEL.HEADS", "MODEL.META_ARCHITECTURE", "MODEL.PIXEL", "MODEL.DEVICE", "INPUT")
 _FREEZING = ("MODEL.FREEZE_LAYERS", "MODEL.META_ARCHITECTURE", "SOLVER.FREEZE_ITERS", "SOLVER.FREEZE_EPOCHS")
 _SOLVING = ("SOLVER.OPT", "SOLVER.SCHED", "SOLVER.MOMENTUM", "SOLVER.BASE_LR", "SOLVER.MAX_EPOCH")
@@ -102,8 +107,11 @@ def _found_by_building(cfg: CN, wrong: Iterable[str]) -> list[str]:
             return build()
         except UserError as error:
             found.extend(str(error).splitlines())
-        except (ValueError, TypeError, RuntimeError, OverflowError, MemoryError) as error:  # without the key
-            found.append(f"{depends_on[0]}: {error}")
+        except Exception as error:  # a user's part may raise anything
+            message = part_message(error)
+            if message is None and not isinstance(error, _WITHOUT_KEY):
+                raise
+            found.append(message or f"{_key_of(error, depends_on[0])}: {error}")
         return None
 
     for entry in map(TRANSFORM_REGISTRY.entry, TRANSFORM_REGISTRY):
@@ -111,9 +119,9 @@ def _found_by_building(cfg: CN, wrong: Iterable[str]) -> list[str]:
             read = f"INPUT.{entry.node}", "INPUT.SIZE", "INPUT.INTERPOLATION"
             attempt(partial(require_image, cfg.INPUT, entry, len(model.PIXEL_MEAN)), *read)
     attempt(lambda: require_callable(cfg.DATALOADER), "DATALOADER.SAMPLER_TRAIN")
-    network = attempt(lambda: _network(cfg), *_SHAPING)
+    network, sizes = attempt(lambda: _network(cfg), *_SHAPING) or (None, _guessed_sizes(cfg))
     of_classes = _SHAPING[:3] if model.HEADS.PFC.ENABLED else ()
-    losses = attempt(lambda: _losses(cfg, network), "MODEL.LOSSES", *of_classes)
+    losses = attempt(lambda: _losses(cfg, sizes), "MODEL.LOSSES", *of_classes)
     if network is not None and losses is not None and (cfg.SOLVER.FREEZE_ITERS or cfg.SOLVER.FREEZE_EPOCHS):
         parts = nn.ModuleDict({"losses": losses}).named_parameters()
         names = [name for name, _ in (*network.named_parameters(), *parts)]
@@ -124,54 +132,64 @@ def _found_by_building(cfg: CN, wrong: Iterable[str]) -> list[str]:
     return found
 
 
-def _network(cfg: CN) -> nn.Module:
-    """Build the architecture on torch's meta device: shapes without memory, weights or arithmetic.
+def _key_of(error: Exception, key: str) -> str:
+    """Returns MODEL.HEADS for an error of our head, which the backbone's maps cause; otherwise `key`."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    return "MODEL.HEADS" if heads.__file__ in files else key
 
-    It embeds an image of each fixed size, unless it reads further columns of a batch.
+
+def _network(cfg: CN) -> tuple[nn.Module, dict[str, int]]:
+    """Returns the architecture and the columns of its outputs in training, after images in tests and in training.
+
+    It is built on torch's meta device: shapes without memory, weights or arithmetic. A part may need values, such as
+    `tensor.item()`; it is then built on the CPU.
     """
-    with torch.device("meta"):
-        network = build_model(cfg, num_classes=max(cfg.MODEL.HEADS.NUM_CLASSES, 2)).eval()
-        for size in ImageSizes.of(cfg.INPUT):
-            if size[0] > 0:
-                _run(network, cfg, size, count=1)
-    return network
-
-
-def _losses(cfg: CN, network: nn.Module | None) -> nn.ModuleDict:
-    heads, classes = cfg.MODEL.HEADS, max(cfg.MODEL.HEADS.NUM_CLASSES, 2)
-
-    def partial_fc(**of_loss: Any) -> nn.Module:
+    try:
         with torch.device("meta"):
-            return build_partial_fc(heads, num_classes=classes, seed=0, part=(0, 1), **of_loss)
+            return _dry_run(cfg)
+    except UserError:
+        raise
+    except Exception:  # refused only if the CPU refuses it, too
+        return _dry_run(cfg)
 
-    size = _output_sizes(cfg, network).__getitem__
-    divided = partial_fc if heads.PFC.ENABLED else None
-    return build_losses(cfg.MODEL.LOSSES, num_classes=classes, output_size=size, partial_fc=divided)[1]
 
-
-def _output_sizes(cfg: CN, network: Any) -> dict[str, int]:
-    """Returns the columns of the architecture's `features` and `cls_outputs` in training, or an estimate."""
-    size = ImageSizes.of(cfg.INPUT).train
-    guess = cfg.MODEL.HEADS.EMBEDDING_DIM or cfg.MODEL.BACKBONE.FEAT_DIM or 2048
-    sizes = {"features": guess, "cls_outputs": guess}
+def _dry_run(cfg: CN) -> tuple[nn.Module, dict[str, int]]:
+    network = build_model(cfg, num_classes=max(cfg.MODEL.HEADS.NUM_CLASSES, 2)).eval()
+    for size in ImageSizes.of(cfg.INPUT):
+        if size[0] > 0:
+            _run(network, cfg, size, count=1)
+    sizes, size = _guessed_sizes(cfg), ImageSizes.of(cfg.INPUT).train
     if hasattr(network, "compute_outputs") and size[0] > 0:
-        with torch.device("meta"):
-            outputs = _run(network.train(), cfg, size, count=2, method="compute_outputs") or {}
-        for name in sizes.keys() & outputs.keys():
-            first = outputs[name] if isinstance(outputs[name], Tensor) else outputs[name][0]
-            sizes[name] = int(first.shape[1])
-    return sizes
+        outputs = _run(network.train(), cfg, size, count=2, method="compute_outputs") or {}
+        sizes |= {name: int(parts_of(outputs, name)[0].shape[1]) for name in sizes.keys() & outputs.keys()}
+    return network, sizes
+
+
+def _guessed_sizes(cfg: CN) -> dict[str, int]:
+    guess = cfg.MODEL.HEADS.EMBEDDING_DIM or cfg.MODEL.BACKBONE.FEAT_DIM or 2048
+    return {"features": guess, "cls_outputs": guess}
 
 
 def _run(network: nn.Module, cfg: CN, size: list[int], *, count: int, method: str = "__call__") -> Any:
-    """Returns the outputs of a batch; None if the network cannot run without data."""
+    """Returns the outputs of a batch; None if the network reads a column that only data have."""
     images = torch.zeros(count, len(cfg.MODEL.PIXEL_MEAN), size[0], size[-1])
     numbers = torch.zeros(count, dtype=torch.long)
     batch = {"images": images, "targets": numbers, "camids": numbers, "img_paths": [""] * count}
     try:
         return getattr(network, method)(batch)
-    except (NotImplementedError, KeyError):
+    except KeyError:
         return None
+
+
+def _losses(cfg: CN, sizes: Mapping[str, int]) -> nn.ModuleDict:
+    options, classes = cfg.MODEL.HEADS, max(cfg.MODEL.HEADS.NUM_CLASSES, 2)
+
+    def partial_fc(**of_loss: Any) -> nn.Module:
+        with torch.device("meta"):
+            return build_partial_fc(options, num_classes=classes, seed=0, part=(0, 1), **of_loss)
+
+    divided = partial_fc if options.PFC.ENABLED else None
+    return build_losses(cfg.MODEL.LOSSES, num_classes=classes, output_size=sizes.__getitem__, partial_fc=divided)[1]
 
 
 def _build_solver(options: CN) -> None:

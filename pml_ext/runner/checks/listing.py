@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping
+from importlib.resources import files
 
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import require
@@ -40,7 +41,9 @@ _REGISTRIES = {
     "evaluators": EVALUATOR_REGISTRY,
     "callbacks": CALLBACK_REGISTRY,
 }
-KINDS = tuple(_REGISTRIES)
+FASTREID_NAMES = "fastreid-names"
+"""Kind of FastReID's imports."""
+KINDS = (*_REGISTRIES, FASTREID_NAMES)
 # Keys of every loss of pytorch-metric-learning
 _OF_ALL = ("DISTANCE", "REDUCER", "EMBEDDING_REG", "WEIGHT_REG")
 
@@ -50,6 +53,8 @@ def list_names(kind: str | None) -> str:
     if kind is None:
         return "\n".join(KINDS)
     require(kind, KINDS, "list")
+    if kind == FASTREID_NAMES:
+        return "\n".join(map(_line_of_import, fastreid_names()))
     registry = _REGISTRIES[kind]
     tables: dict[str, Mapping[str, str]] = {registry.key: _table(registry)}
     if kind == "heads":
@@ -63,6 +68,17 @@ def list_names(kind: str | None) -> str:
         lines.append(key)
         lines += [f"  {name:{width}}  {about}".rstrip() for name, about in names.items()]
     return "\n".join(lines)
+
+
+def fastreid_names() -> list[list[str]]:
+    """Returns FastReID's import, ours or "", and what to write instead or "", for each name that projects import."""
+    text = files("pml_ext.runner.checks").joinpath("fastreid_names.tsv").read_text(encoding="utf-8")
+    return [line.split("\t") for line in text.splitlines()]
+
+
+def _line_of_import(row: list[str]) -> str:
+    theirs, ours, note = row
+    return f"{theirs:52}  {ours or note}{f' ({note})' if ours and note else ''}"
 
 
 def _table(registry: Registry) -> dict[str, str]:

@@ -31,7 +31,7 @@ def missing_here(cfg: CN) -> list[str]:
         if path in DATASET_REGISTRY and data_set(path).is_made:
             continue
         try:
-            load(path, root, is_grey(cfg), training_share(path, data))
+            load(path, root, is_grey(cfg), training_share(path, data), cfg)
         except (UserError, OSError) as error:
             found.append(f"{name}: {str(error).removeprefix(f'{path}: ')}")
     return found

@@ -13,6 +13,7 @@ from pml_ext._errors import UserError
 from pml_ext.runner.config.loss_nodes import DEFAULTS
 from pml_ext.runner.config.part_keys import REQUIRED, keys_of
 from pml_ext.runner.config.rules import leaves
+from pml_ext.runner.part_errors import reason_of
 from pml_ext.runner.registry import CONFIG_REGISTRY, LOSS_REGISTRY, MINER_REGISTRY, Registry
 
 _MODEL: dict[str, Any] = {
@@ -62,6 +63,7 @@ _SOLVER: dict[str, Any] = {
     "CHECKPOINT_PERIOD": 20,
     "CHECKPOINT_STEPS": 0,  # ours, in addition to CHECKPOINT_PERIOD: steps between checkpoints; 0: none
     "IMS_PER_BATCH": 64,
+    "FIND_UNUSED_PARAMETERS": False,  # ours: needed by several processes if a loss does not use some trained parameters
     "CHUNK": 0,  # ours: number of images embedded at once, for batches larger than memory; 0: the complete batch
     "CLIP_GRADIENTS": {"ENABLED": False, "CLIP_TYPE": "norm", "CLIP_VALUE": 5.0, "NORM_TYPE": 2.0},
 }  # fmt: skip
@@ -151,7 +153,7 @@ def get_cfg() -> CN:
             entry.part(cfg)
             cfg.dump()
         except Exception as error:  # user functions may raise anything; yacs rejects values that YAML cannot represent
-            raise UserError(f"{entry.name} of {entry.module} cannot extend the config: {error!r}") from error
+            raise UserError(f"{entry.name} of {entry.module} cannot extend the config: {reason_of(error)}") from error
     return cfg
 
 
@@ -165,12 +167,12 @@ def _own_defaults() -> CN:
 def _nodes(registry: Registry) -> dict[str, CN]:
     """Returns the nodes of our parts in the registry: constructor defaults without PML's distances and penalties."""
     nodes = {}
-    for name, node in registry.nodes.items():
-        keys = dict(registry.switches)
-        for key, (_, default) in keys_of(registry.entry(name)).items():
+    for name in registry.nodes:
+        entry, keys = registry.entry(name), dict(registry.switches)
+        for key, (_, default) in keys_of(entry).items():
             if default not in (None, REQUIRED) and not key.endswith("_REG_WEIGHT"):
                 keys[key] = default
-        nodes[node] = CN(keys | DEFAULTS.get(name, {}))
+        nodes[entry.node] = CN(keys | (DEFAULTS.get(name, {}) if entry.is_ours else {}))
     return nodes
 
 

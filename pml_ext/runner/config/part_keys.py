@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pml_ext._errors import UserError
+from pml_ext.runner.part_errors import reason_of
 from pml_ext.runner.registry import LOSS_REGISTRY, WITH_NODES, Entry, Registry
 
 GIVEN = LOSS_REGISTRY.given
@@ -88,9 +89,10 @@ def construct(entry: Entry, where: str, *positional: Any, **arguments: Any) -> A
     except UserError:
         raise
     except Exception as error:  # a user's part may raise anything
-        said = str(error) if isinstance(error, (ValueError, TypeError)) else repr(error)
+        is_plain = isinstance(error, (ValueError, TypeError))
+        said = " ".join(str(error).split()) if is_plain else reason_of(error)
         whose = "" if entry.is_ours else f"{entry.name} of {entry.module}: "
-        raise UserError(f"{where}: {whose}{' '.join(said.split())}") from error
+        raise UserError(f"{where}: {whose}{said}") from error
 
 
 def keys_of_node(name: str) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def one_of(
             return
         value, reasons = value_of(options, key), not_built or {}
         for name in [value] if isinstance(value, str) else value:
-            if name not in known or name in reasons:
+            if name not in known:
                 yield Problem(key, name, reasons.get(name) or f"unknown{hint(name, known)}")
 
     return rule

@@ -16,6 +16,7 @@ from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets import ImageSet
 from pml_ext.runner.data.samplers import Drawn, build_sampler
 from pml_ext.runner.data.transforms import Transform
+from pml_ext.runner.part_errors import named_part_errors
 
 Sample = dict[str, Any]
 """`images` (C, H, W), `targets` (the class), `camids`, `img_paths`, `rows`, and the data set's further columns."""
@@ -34,7 +35,8 @@ class LabelledImages(Dataset[Sample]):
         return len(self.images)
 
     def __getitem__(self, row: int) -> Sample:
-        return {"images": self.transform(self.images.images[row]), **_columns(self.images, self.labels, row)}
+        with named_part_errors():
+            return {"images": self.transform(self.images.images[row]), **_columns(self.images, self.labels, row)}
 
 
 class SeededImages(Dataset[TrainingSample]):
@@ -44,21 +46,24 @@ class SeededImages(Dataset[TrainingSample]):
         self.images, self.labels, self.transform = images, images.labels, transform
 
     def __getitem__(self, drawn: Drawn) -> TrainingSample:
-        image = self.images.images[drawn.row]
-        state = torch.get_rng_state()  # fork_rng takes three times as long
-        try:
-            torch.default_generator.manual_seed(drawn.seed)  # torch.manual_seed would set the GPUs' too
-            prepared, draws = self.transform.prepare(image)
-        finally:
-            torch.set_rng_state(state)
-        return {"images": prepared, "draws": draws, **_columns(self.images, self.labels, drawn.row)}
+        with named_part_errors():
+            image = self.images.images[drawn.row]
+            state = torch.get_rng_state()  # fork_rng takes three times as long
+            try:
+                torch.default_generator.manual_seed(drawn.seed)  # torch.manual_seed would set the GPUs' too
+                prepared, draws = self.transform.prepare(image)
+            finally:
+                torch.set_rng_state(state)
+            return {"images": prepared, "draws": draws, **_columns(self.images, self.labels, drawn.row)}
 
 
 def _columns(images: ImageSet, labels: np.ndarray, row: int) -> dict[str, Any]:
-    columns = dict(images.extras[row]) if images.extras is not None else {}
-    columns["targets"], columns["camids"] = int(labels[row]), int(images.cameras[row])
-    columns["img_paths"], columns["rows"] = images.names[row], row
-    return columns
+    own: dict[str, Any] = {"targets": int(labels[row]), "camids": int(images.cameras[row])}
+    own |= {"img_paths": images.names[row], "rows": row}
+    further = {} if images.extras is None else images.extras[row]
+    if taken := further.keys() & {"images", "draws", *own}:
+        raise UserError(f"a data set's further column cannot be called {taken.pop()}: a batch has one; rename it")
+    return {**further, **own}
 
 
 def collate(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -67,7 +72,7 @@ def collate(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
     Images keep the decoders' memory layout, (B, H, W, C): converting it would double the worker's time.
     """
     batch: dict[str, Any] = {}
-    for name in samples[0]:
+    for name in dict.fromkeys(name for sample in samples for name in sample):
         try:
             values = [sample[name] for sample in samples]
         except KeyError:

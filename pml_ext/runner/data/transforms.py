@@ -4,6 +4,7 @@ Each is registered with its node below INPUT. The transforms of this file are ap
 """
 
 import math
+import random
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
+from timm.data import auto_augment
 from torch import Tensor
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F
@@ -84,11 +86,28 @@ class Transform:
 
 
 @TRANSFORM_REGISTRY.register(node="AUTOAUG")
-class AutoAugment(v2.RandomApply):
-    """Applies AutoAugment with the ImageNet policy (torchvision's, with the paper's ranges of rotation and colour)."""
+class AutoAugment:
+    """Applies AutoAugment with the ImageNet policy, with FastReID's strengths and grey fill, which are timm's."""
 
     def __init__(self, prob: float) -> None:
-        super().__init__([v2.AutoAugment()], prob)
+        check_in_range(prob, 0, 1, "PROB")
+        self.probability = prob
+
+    def __call__(self, image: Tensor) -> Tensor:
+        """image (C, H, W)."""
+        if torch.rand(()) >= self.probability:
+            return image
+        options = {"translate_const": 57, "img_mean": (128,) * len(image)}
+        policy = auto_augment.auto_augment_policy("original", options)  # type: ignore[no-untyped-call]
+        augment = auto_augment.AutoAugment(policy)  # type: ignore[no-untyped-call]
+        state = random.getstate()
+        random.seed(int(torch.randint(2**31, ())))  # timm draws from Python's generator, and samples have torch's seed
+        try:
+            changed = augment(F.to_pil_image(image))
+        finally:
+            random.setstate(state)
+        pixels: Tensor = F.pil_to_tensor(changed)
+        return pixels
 
 
 @TRANSFORM_REGISTRY.register(node="CROP")

@@ -123,8 +123,9 @@ class Progress(lightning.Callback):
 
     def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         results = getattr(pl_module, "results", {})
-        if trainer.state.fn == "fit" and results:
-            self._score = f"; {_main_metrics(next(iter(results.values())))}"
+        values: dict[str, float] = next(iter(results.values()), {})
+        if trainer.state.fn == "fit" and values:
+            self._score = f"; {_main_metrics(values)}"
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         module: Any = pl_module

@@ -14,13 +14,14 @@ from pml_ext.runner.data.datasets import ImageCheck, ImageSet, TestSet, load_tes
 from pml_ext.runner.data.loaders import Sample, SeededImages, TrainingSample, collate, evaluation_loader, train_loader
 from pml_ext.runner.data.samplers import Drawn, JointBatchSampler
 from pml_ext.runner.data.transforms import build_transform
+from pml_ext.runner.modeling.architectures.baseline import as_float
 
 
 class DataModule(lightning.LightningDataModule):
     """The images of DATASETS.NAMES and DATASETS.TESTS, in batches.
 
-    A batch is a dict: `images` (B, C, H, W) in 0–255, `targets` (B,) classes from 0, `camids` (B,), `img_paths`, `rows`
-    (B,) of the image set, and the data set's further columns.
+    A batch is a dict: `images` (B, C, H, W), float32 in 0–255, `targets` (B,) classes from 0, `camids` (B,),
+    `img_paths`, `rows` (B,) of the image set, and the data set's further columns.
 
     Args:
         cfg: config from `load_config`.
@@ -34,7 +35,7 @@ class DataModule(lightning.LightningDataModule):
         super().__init__()
         self.cfg = cfg
         check = ImageCheck(cfg.DATASETS)
-        read: dict[str, Any] = {"grey": is_grey(cfg), "check": check}
+        read: dict[str, Any] = {"grey": is_grey(cfg), "check": check, "cfg": cfg}
         self.train_set: ImageSet | None = load_train_set(cfg.DATASETS, **read) if training else None
         self.test_sets: dict[str, TestSet] = load_test_sets(cfg.DATASETS, **read)
         check.conclude(unreadable)
@@ -81,11 +82,11 @@ class DataModule(lightning.LightningDataModule):
         return [load(part) for data in self.test_sets.values() for part in data.parts]
 
     def on_after_batch_transfer(self, batch: dict[str, Any], dataloader_idx: int) -> dict[str, Any]:
-        """Apply the part of the training transforms that runs on the device."""
-        draws = batch.pop("draws", None)
+        """Convert images to float32, and apply the part of the training transforms that runs on the device."""
+        draws, images = batch.pop("draws", None), batch["images"]
         if draws is not None:
-            batch["images"] = self.transform.finish(batch["images"], draws)
-        return batch
+            images = self.transform.finish(images, draws)
+        return {**batch, "images": as_float(images)}
 
     def example(self) -> dict[str, Any]:
         """Returns a batch of two training images."""

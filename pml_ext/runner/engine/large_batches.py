@@ -32,7 +32,7 @@ def loss_in_chunks(
 
     def network_of_rows(images: Tensor, rows: Tensor) -> tuple[Any, ...]:
         columns = {name: _rows_of(column, rows) for name, column in batch.items() if name != "images"}
-        outputs = network({"images": images, **columns})
+        outputs = network({"images": images.clone(), **columns})  # a network that changes them in place runs twice
         names[:] = [name for name in outputs if name not in columns]
         return tuple(outputs[name] for name in names)
 

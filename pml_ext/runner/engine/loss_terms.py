@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from pml_ext._errors import UserError
+from pml_ext._names import described
 from pml_ext.distributed import PartialFC, ShardedLoss, is_divisible
-from pml_ext.runner.modeling.architectures.baseline import Outputs
+from pml_ext.runner.modeling.architectures.baseline import Outputs, parts_of
 from pml_ext.runner.modeling.losses.factory import LossTerm
 
 log = logging.getLogger("pml_ext")
@@ -93,6 +95,9 @@ class LossTerms:
                 found = [loss(part, joint.labels, tuples) for part, tuples in pairs]
             else:
                 found = [loss(part, joint.labels) for part in joint.features]
+            for value in found:
+                if not isinstance(value, Tensor) or value.ndim:
+                    raise UserError(f"the loss {term.name} must return a scalar tensor; got {described(value)}")
             total: Any = sum(found)
             values[term.name] = term.scale * total / len(found)
         return values
@@ -104,10 +109,3 @@ class LossTerms:
     def _value_of_one(self, share: Tensor) -> Tensor:
         """Returns the value to log of a loss share, which is scaled by the number of ranks for DDP's mean."""
         return share - (1 - 1 / self._ranks) * share.detach()
-
-
-def parts_of(outputs: Outputs, name: str) -> tuple[Tensor, ...]:
-    part = outputs.get(name)
-    if part is None:
-        return ()
-    return tuple(part) if isinstance(part, (tuple, list)) else (part,)

@@ -15,6 +15,7 @@ from pml_ext.runner.config.run_folder import CHECKPOINTS, EVALUATION
 from pml_ext.runner.data.datasets.image_files import dataset_root
 from pml_ext.runner.data.rules import OWN_DATA, aliases_of
 from pml_ext.runner.engine.checkpoints import CLASS_FOLDERS
+from pml_ext.runner.part_errors import TRACEBACKS
 
 log = logging.getLogger("pml_ext")
 
@@ -144,8 +145,9 @@ def logged(output: Path, file: str) -> Iterator[None]:
     """Write our messages and warnings to a file, too; show only fitting warnings and errors of Lightning."""
     handler = logging.FileHandler(output / file, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    log.addHandler(handler)
-    RESULTS.addHandler(handler)
+    loggers = (log, RESULTS, TRACEBACKS)
+    for each in loggers:
+        each.addHandler(handler)
     levels = {each: each.level for each in map(logging.getLogger, ("lightning.pytorch", "lightning.fabric"))}
     for each in levels:
         each.setLevel(logging.WARNING)
@@ -159,6 +161,6 @@ def logged(output: Path, file: str) -> Iterator[None]:
     finally:
         for each, level in levels.items():
             each.setLevel(level)
-        log.removeHandler(handler)
-        RESULTS.removeHandler(handler)
+        for each in loggers:
+            each.removeHandler(handler)
         handler.close()

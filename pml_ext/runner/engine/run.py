@@ -273,6 +273,6 @@ def _recompute_statistics(cfg: CN, module: TrainingModule, data: DataModule, tra
     cfg = cfg.clone()
     cfg.defrost()
     cfg.DATASETS.NAMES, cfg.DATASETS.REC_PATH = (cfg.TEST.PRECISE_BN.DATASET,), ""
-    loader = data.loader_of(load_train_set(cfg.DATASETS, grey=is_grey(cfg)))
+    loader = data.loader_of(load_train_set(cfg.DATASETS, grey=is_grey(cfg), cfg=cfg))
     lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
     recompute_statistics(module.model, data, loader, cfg.TEST.PRECISE_BN.NUM_ITER, trainer.strategy.root_device)

@@ -63,7 +63,8 @@ def report_run(
 
 def _line_of_evaluator(result: tuple[str, dict[str, float]]) -> str:
     name, values = result
-    return f"{name}: {', '.join(f'{metric} {value:.4g}' for metric, value in values.items())}"
+    numbers = ", ".join(f"{metric} {value:.4g}" for metric, value in values.items())
+    return f"{name}: {numbers or 'no numbers'}"
 
 
 def _write_page(

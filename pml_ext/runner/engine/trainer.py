@@ -43,7 +43,7 @@ def build_trainer(
     """Returns the trainer of a run; without a folder for checkpoints it only evaluates."""
     launch = launch.joined()
     solver, test = cfg.SOLVER, cfg.TEST
-    options = _devices(cfg.MODEL.DEVICE, launch)
+    options = _devices(cfg.MODEL.DEVICE, launch, may_be_unused=solver.FIND_UNUSED_PARAMETERS)
     on_gpu = options["accelerator"] == "gpu"
     if solver.AMP.ENABLED and on_gpu:
         options["precision"] = AMP_TYPES[solver.AMP.DTYPE]
@@ -89,7 +89,7 @@ def _trainer(cfg: CN, output: Path, **options: Any) -> lightning.Trainer:
     )
 
 
-def _devices(name: str, launch: Launch) -> dict[str, Any]:
+def _devices(name: str, launch: Launch, *, may_be_unused: bool) -> dict[str, Any]:
     """Returns the devices of MODEL.DEVICE and the strategy for gradients; UserError if devices are missing."""
     if missing := missing_device(name):
         raise UserError(f"MODEL.DEVICE = {missing}")
@@ -98,8 +98,11 @@ def _devices(name: str, launch: Launch) -> dict[str, Any]:
     options: dict[str, Any] = {"accelerator": "gpu" if on_gpu else "cpu", "devices": launch.num_gpus}
     options["num_nodes"] = launch.num_machines
     if launch.processes > 1:
-        # Gradients are views of DDP's buckets, which saves a copy and its memory.
-        options["strategy"] = DDPStrategy(timeout=timedelta(seconds=launch.timeout), gradient_as_bucket_view=True)
+        options["strategy"] = DDPStrategy(
+            timeout=timedelta(seconds=launch.timeout),
+            gradient_as_bucket_view=True,  # gradients are views of DDP's buckets, which saves a copy and its memory
+            find_unused_parameters=may_be_unused,
+        )
     elif on_gpu and index:
         options["devices"] = [int(index)]
     return options

@@ -16,7 +16,7 @@ from torch.distributed import ProcessGroup
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext._names import class_name, described
+from pml_ext._names import FEW, class_name, described
 from pml_ext._ops.distributed import gather_in_order
 from pml_ext._ops.numerics import exact_products
 from pml_ext.distributed import PartialFC, step_by_rows
@@ -29,12 +29,12 @@ from pml_ext.runner.engine.callbacks import bound_statistics, is_recorded
 from pml_ext.runner.engine.checkpoints import CONFIG, load_classes, save_classes
 from pml_ext.runner.engine.data_module import DataModule
 from pml_ext.runner.engine.large_batches import loss_in_chunks
-from pml_ext.runner.engine.loss_terms import LossTerms, parts_of
+from pml_ext.runner.engine.loss_terms import LossTerms
 from pml_ext.runner.evaluation.collapse import EpochLosses, describe_collapse
 from pml_ext.runner.evaluation.evaluate import Evaluation, Features, device_with_room
-from pml_ext.runner.evaluation.evaluator import build_evaluators, rows_in_order
+from pml_ext.runner.evaluation.evaluator import LAST, build_evaluators, rows_in_order
 from pml_ext.runner.modeling.architectures import build_model, has_own_forward, has_own_parts
-from pml_ext.runner.modeling.architectures.baseline import Batch, Outputs
+from pml_ext.runner.modeling.architectures.baseline import Batch, Outputs, parts_of
 from pml_ext.runner.modeling.cuda import norms_of_other_devices
 from pml_ext.runner.modeling.heads import build_partial_fc
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner, facts_of_name, weight_keys
@@ -45,6 +45,8 @@ from pml_ext.runner.solver.schedule import build_schedule
 
 log = logging.getLogger("pml_ext")
 
+FASTFACE_NORM = 5.0
+"""FastFace clips the norm of all gradients but the class vectors' to this in every step with Partial FC."""
 _BEFORE = "before_training"  # a key in a checkpoint
 
 
@@ -53,7 +55,8 @@ class TrainingModule(lightning.LightningModule):
 
     With SOLVER.CHUNK a process embeds that many images at a time, while the losses still see the full batch.
     Batch norm then uses per-chunk statistics; FrozenBN and GN are unaffected.
-    With MODEL.HEADS.PFC class vectors are sharded over ranks, and DDP does not synchronise them.
+    With MODEL.HEADS.PFC class vectors are sharded over ranks, and DDP does not synchronise them. Without
+    SOLVER.CLIP_GRADIENTS, the norm of all other gradients together is then limited to 5, as in FastFace.
 
     Args:
         cfg: of `load_config`.
@@ -241,6 +244,19 @@ class TrainingModule(lightning.LightningModule):
         place = [self.cfg.SEED, self.current_epoch, batch_idx, self.global_rank]
         torch.manual_seed(int(np.random.SeedSequence(place).generate_state(1, np.uint64)[0]))
 
+    def on_after_backward(self) -> None:
+        # Without this, DistributedDataParallel fails in the next step, with numbers for names.
+        if self.trainer.world_size == 1 or self.cfg.SOLVER.FIND_UNUSED_PARAMETERS:
+            return
+        unused = [name for name, each in self.named_parameters() if each.requires_grad and each.grad is None]
+        if unused:
+            names = ", ".join(name.removeprefix("model.") for name in unused[:FEW])
+            more = f" and {len(unused) - FEW} more" if len(unused) > FEW else ""
+            raise UserError(
+                f"the losses do not use the parameters {names}{more}, which several processes need: set "
+                "SOLVER.FIND_UNUSED_PARAMETERS True, or requires_grad of these parameters to False"
+            )
+
     def on_train_epoch_end(self) -> None:
         self.losses_of_epoch.end_epoch(self.current_epoch + 1, is_first=self.trainer.is_global_zero)
 
@@ -263,6 +279,10 @@ class TrainingModule(lightning.LightningModule):
             own = [number for number, of in enumerate(self._loaders) if of == name]
             # All ranks need the numbers, to choose the same best checkpoint.
             self.results[name] = self.trainer.strategy.broadcast(measure(name, data, own))
+            best = self.cfg.TEST.BEST if self.evaluators and name == self.cfg.DATASETS.TESTS[0] else ""
+            if best not in ("", LAST, *self.results[name]):
+                names = ", ".join(self.results[name]) or "no numbers"
+                raise UserError(f"TEST.BEST = {best!r}: {self.evaluators[name].name} returns {names}")
             prefix = "" if len(self.test_sets) == 1 else f"{name}/"
             self.log_dict({prefix + k: v for k, v in self.results[name].items()}, rank_zero_only=False)
 
@@ -315,8 +335,14 @@ class TrainingModule(lightning.LightningModule):
             super().optimizer_zero_grad(epoch, batch_idx, optimizer)
 
     def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, *_: Any, **__: Any) -> None:
-        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-            clip_gradients(self.cfg.SOLVER.CLIP_GRADIENTS, parameter, ranks=self.ranks_of(parameter))
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        options = self.cfg.SOLVER.CLIP_GRADIENTS
+        if self.class_vectors and not options.ENABLED:
+            sharded = {loss.weight for loss in self.class_vectors.values()}
+            others = [parameter for parameter in parameters if parameter not in sharded]
+            nn.utils.clip_grad_norm_(others, FASTFACE_NORM)
+        for parameter in parameters:
+            clip_gradients(options, parameter, ranks=self.ranks_of(parameter))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         for name, parameter in self.named_parameters():  # a step can make weights infinite although its loss was finite

@@ -3,6 +3,7 @@
 To add a metric to the table, give it a key and heading in `metrics/keys.py`.
 """
 
+import logging
 from collections.abc import Mapping
 from itertools import chain
 from typing import Any
@@ -19,6 +20,8 @@ from pml_ext.runner.data.datasets import OpenSet, PairSet, TemplateSet, TestSet,
 from pml_ext.runner.data.rules import read_as
 from pml_ext.runner.evaluation.results import ALL_PAIRS, TEMPLATES, VERIFICATION, named_metrics
 from pml_ext.runner.registry import DATASET_REGISTRY, EVALUATOR_REGISTRY
+
+log = logging.getLogger("pml_ext")
 
 LAST = "last"
 """Value of TEST.BEST that keeps no best checkpoint."""
@@ -80,7 +83,8 @@ class OwnEvaluator:
     """A user's evaluator of one test set, with FastReID's interface.
 
     Args:
-        evaluator: has `process(batch, outputs) -> dict of rows` and `evaluate(rows) -> dict[str, float]`.
+        evaluator: has `process(batch, outputs) -> dict of rows` and `evaluate(rows)`, which returns a dict of numbers
+            and texts, or None.
     """
 
     def __init__(self, evaluator: Any) -> None:
@@ -94,11 +98,21 @@ class OwnEvaluator:
         return {name: column.cpu() if isinstance(column, Tensor) else list(column) for name, column in found.items()}
 
     def measure(self, parts: list[Rows]) -> dict[str, float]:
-        """Returns the results over all rows, queries first, then the gallery."""
+        """Returns the numbers of the results over all rows, queries first, then the gallery; logs their texts."""
         found = self.evaluator.evaluate(_joined(parts))
-        if not isinstance(found, dict) or not found:
-            raise UserError(f"{self.name}.evaluate must return a dict of numbers; got {found!r:.100}")
-        return {str(name): float(value) for name, value in found.items()}
+        if found is not None and not isinstance(found, Mapping):
+            raise UserError(f"{self.name}.evaluate must return a dict of numbers and texts; got {found!r:.100}")
+        results = {}
+        for name, value in (found or {}).items():
+            if isinstance(value, str):
+                log.info("%s: %s %s", self.name, name, value)
+                continue
+            try:
+                results[str(name)] = float(value)
+            except (TypeError, ValueError) as error:
+                got = f"{name} {value!r:.100}"
+                raise UserError(f"{self.name}.evaluate must return numbers and texts; got {got}") from error
+        return results
 
 
 def build_evaluators(cfg: CN, test_sets: Mapping[str, TestSet]) -> dict[str, OwnEvaluator]:

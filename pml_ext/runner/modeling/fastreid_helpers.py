@@ -39,22 +39,28 @@ def configurable(init: Callable[..., None]) -> Callable[..., None]:
     return made
 
 
-def get_norm(norm: str, out_channels: int) -> nn.Module:
-    """FastReID's name for `build_norm`; an empty name means no normalisation."""
-    return build_norm(norm or "none", out_channels)
+def get_norm(norm: str, out_channels: int, *, bias_freeze: bool = False) -> nn.Module:
+    """FastReID's name for `build_norm`; an empty name means no normalisation.
 
-
-_NORMS = (nn.modules.batchnorm._BatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d)
+    bias_freeze: do not train the bias, as in a BNNeck.
+    """
+    module = build_norm(norm or "none", out_channels)
+    if bias_freeze and isinstance(bias := getattr(module, "bias", None), nn.Parameter):
+        bias.requires_grad_(False)
+    return module
 
 
 def weights_init_kaiming(module: nn.Module) -> None:
-    """Initialises linear layers and convolutions with Kaiming normal weights, norms with N(1, 0.02²); zero biases."""
+    """Initialises convolutions (Kaiming normal, fan out), linear layers (N(0, 0.01²)), batch norms (1); zero biases.
+
+    As in FastReID 1.3.
+    """
     if isinstance(module, nn.Linear):
-        nn.init.kaiming_normal_(module.weight, mode="fan_out")
+        nn.init.normal_(module.weight, std=0.01)
     elif isinstance(module, (nn.Conv1d, nn.Conv2d)):
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-    elif isinstance(module, _NORMS) and module.affine:
-        nn.init.normal_(module.weight, 1.0, 0.02)
+    elif isinstance(module, nn.modules.batchnorm._BatchNorm) and module.affine:
+        nn.init.ones_(module.weight)
     else:
         return
     if module.bias is not None:

@@ -14,7 +14,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext._names import class_name, described
 from pml_ext.runner.modeling.architectures import Baseline, build_model
-from pml_ext.runner.modeling.architectures.baseline import Batch, example_image
+from pml_ext.runner.modeling.architectures.baseline import Batch, as_float, example_image
 from pml_ext.runner.modeling.backbones.registration import ImageSizes
 from pml_ext.runner.modeling.heads import EmbeddingHead
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
@@ -31,14 +31,19 @@ def unit_embeddings(model: nn.Module, batch: Batch, *, flip: bool = False) -> Te
 
 def averaged(network: Callable[[Batch], Any], batch: Batch, *, flip: bool) -> Any:
     """Returns the outputs for a batch; flip: their mean over the images and their mirror images."""
-    outputs = network(batch)
     if not flip:
-        return outputs
-    return (outputs + network({**batch, "images": batch["images"].flip(-1)})) / 2
+        return network(batch)
+    mirrored = {**batch, "images": batch["images"].flip(-1)}  # before the network, which may change images in place
+    outputs, others = network(batch), network(mirrored)
+    if isinstance(outputs, tuple):
+        return tuple((output + other) / 2 for output, other in zip(outputs, others, strict=True))
+    return (outputs + others) / 2
 
 
 def _features(model: nn.Module, batch: Batch) -> Tensor:
     features = model(batch)
+    if isinstance(features, tuple):  # of a head that returns more than the embeddings
+        features = features[0]
     if not isinstance(features, Tensor) or features.ndim != 2:
         raise UserError(f"{class_name(model)} must return embeddings (B, D) in tests; got {described(features)}")
     return features.float()
@@ -78,7 +83,7 @@ class PixelsToEmbedding(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Maps images (B, C, H, W) in 0–255, RGB or grey as trained, to embeddings (B, D) of length 1."""
-        return unit_embeddings(self.model, _ImagesOnly(images, self.model), flip=self.flip)
+        return unit_embeddings(self.model, _ImagesOnly(as_float(images), self.model), flip=self.flip)
 
     @cached_property
     def embedding_dim(self) -> int:

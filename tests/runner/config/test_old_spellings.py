@@ -58,13 +58,18 @@ OLD: dict[str, tuple[str, str]] = {
         "SOLVER: {FREEZE_FC_ITERS: 0, SWA: {ENABLED: False}}\nKD: {MODEL_CONFIG: '', MODEL_WEIGHTS: ''}",
         "",
     ),
-    "warm-up in iterations of 0.3": (
-        "INPUT: {DO_PAD: True}\nSOLVER: {MAX_EPOCH: 60, WARMUP_ITERS: 2000}",
-        "SOLVER: {MAX_EPOCH: 60, WARMUP_ITERS: 2000, WARMUP_EPOCHS: 0}",
+    "warm-up in iterations after 1.0": (
+        "INPUT: {DO_PAD: True}\nSOLVER: {OPT: SGD, MAX_EPOCH: 60, WARMUP_ITERS: 2000}",
+        "SOLVER: {OPT: SGD, MAX_EPOCH: 60, WARMUP_ITERS: 2000, WARMUP_EPOCHS: 0, NESTEROV: True}\n"
+        "DATALOADER: {SAMPLER_TRAIN: NaiveIdentitySampler}",
     ),
     "1.0 with its warm-up in epochs": (
-        "INPUT: {DO_PAD: True}\nSOLVER: {WARMUP_EPOCHS: 5}",
-        "SOLVER: {WARMUP_EPOCHS: 5, NESTEROV: True}\nDATALOADER: {SAMPLER_TRAIN: NaiveIdentitySampler}",
+        "INPUT: {DO_PAD: True}\nSOLVER: {OPT: SGD, WARMUP_EPOCHS: 5}",
+        "SOLVER: {OPT: SGD, WARMUP_EPOCHS: 5, NESTEROV: True}\nDATALOADER: {SAMPLER_TRAIN: NaiveIdentitySampler}",
+    ),
+    "SGD with Nesterov's momentum turned off": (
+        "INPUT: {DO_PAD: True}\nSOLVER: {OPT: SGD, WARMUP_EPOCHS: 5, NESTEROV: False}",
+        "SOLVER: {OPT: SGD, WARMUP_EPOCHS: 5}\nDATALOADER: {SAMPLER_TRAIN: NaiveIdentitySampler}",
     ),
     "one decay for norms and the rest": (
         "INPUT: {DO_PAD: True}\nSOLVER: {WEIGHT_DECAY: 0.01}",
@@ -85,6 +90,10 @@ OLDER: dict[str, tuple[str, str]] = {
     "a cosine after a delay": (
         "SOLVER: {MAX_ITER: 60, SCHED: WarmupCosineAnnealingLR, DELAY_ITERS: 30}",
         "SOLVER: {MAX_EPOCH: 60, SCHED: CosineAnnealingLR, DELAY_EPOCHS: 30}",
+    ),
+    "colour jitter of 0.2": (
+        "INPUT: {CJ: {ENABLED: True}}\nSOLVER: {SCHED: WarmupCosineAnnealingLR}",
+        "INPUT: {CJ: {ENABLED: True, PROB: 0.8}}\nSOLVER: {SCHED: CosineAnnealingLR}",
     ),
     "AutoAugment of 0.2": (
         "INPUT: {DO_AUTOAUG: True, DO_AUGMIX: True}\nSOLVER: {SCHED: WarmupCosineAnnealingLR}",
@@ -139,6 +148,27 @@ def test_todays_spelling_keeps_todays_defaults(tmp_path):
     assert read.notes == [f"{tmp_path / 'c.yml'}: SOLVER.SWA has no effect and is ignored"]
     assert not read.cfg.INPUT.FLIP.ENABLED
     assert read_config(_written(tmp_path, "INPUT: {FLIP: {ENABLED: True}}")).notes == []
+
+
+SGD = "SOLVER: {OPT: SGD, MAX_EPOCH: 2, WARMUP_ITERS: 10}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_nesterov"),
+    [
+        (SGD, True),
+        (SGD.replace("OPT", "MOMENTUM: 0.9, OPT"), True),
+        (SGD.replace("OPT", "MOMENTUM: 0, OPT"), False),
+        (SGD.replace("SGD", "Adam"), False),
+        (SGD.replace("SGD", "SGD, NESTEROV: False"), False),
+        (SGD + "INPUT: {FLIP: {ENABLED: True}}", False),  # since 1.1
+        (SGD + "DATALOADER: {SAMPLER_TRAIN: TrainingSampler}", False),
+        (SGD + "TEST: {REPORT: True}", False),  # ours
+    ],
+)
+def test_nesterov_of_sgd_in_a_file_that_may_be_older_than_1_1(tmp_path, text, is_nesterov):
+    read = read_config(_written(tmp_path, text))
+    assert is_nesterov == read.cfg.SOLVER.NESTEROV == any("SOLVER.NESTEROV is missing" in note for note in read.notes)
 
 
 def test_old_keys_of_a_chain_are_read_together(tmp_path):

@@ -3,6 +3,7 @@
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ import torch
 from PIL import Image
 
 from pml_ext._errors import UserError
+from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import load
-from pml_ext.runner.data.datasets.image_dataset import ImageDataset
-from pml_ext.runner.data.datasets.image_set import OpenSet
+from pml_ext.runner.data.datasets.image_dataset import ImageDataset, data_set_of
+from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet
+from pml_ext.runner.data.samplers import Items
 from pml_ext.runner.registry import DATASET_REGISTRY
 
 
@@ -50,7 +53,7 @@ def test_paths_bytes_and_functions_of_texts_and_numbers(tmp_path):
     path = tmp_path / "a.png"
     grey_image(7).save(path)
     train = [(str(path), "Warehouse_3", "dock"), (path, "Warehouse_1", "gate")]
-    query = [(encoded(8), 40, 0, "a column more"), [encoded(9), -1, 1]]
+    query = [(encoded(8), 40, 0), [encoded(9), -1, 1]]
     gallery = [(lambda: grey_image(10), 40, 1)]
     found = read(train, lambda: query, gallery, _junk_pids=[-1])
     assert found.train.identities.tolist() == [1, 0] and found.train.called(1) == "Warehouse_3"
@@ -60,6 +63,45 @@ def test_paths_bytes_and_functions_of_texts_and_numbers(tmp_path):
     images = [*found.train.images, *found.query.images, *found.gallery.images]
     assert [image.unique().tolist() for image in images] == [[7], [7], [8], [9], [10]]
     assert all(image.shape == (3, 6, 4) and image.dtype == torch.uint8 for image in images)
+
+
+def test_further_columns_are_in_batches_and_in_the_samplers_items():
+    items = [(encoded(row), row, 0, f"view {row}", row / 2) for row in range(3)]
+    found = read(items, [item[:3] for item in items], [], columns=("view", "height"))
+    assert found.train.extras is not None and found.train.extras[2] == {"view": "view 2", "height": 1.0}
+    assert Items(found.train)[1] == ("train 1", 1, 0, "view 1", 0.5)
+    assert found.query.extras is None and found.query.more is None
+
+
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_items_with_columns_that_the_class_does_not_name_are_refused_in_every_part(part):
+    parts = [[(encoded(1), 1, 0)] for _ in range(3)]
+    parts[part] = [(encoded(1), 1, 0, "night")]  # type: ignore[list-item]
+    message = r"item 0 has 4 columns, and the class names image, identity, camera: .*columns = \(\"view\",\)"
+    with pytest.raises(UserError, match=message):
+        read(*parts)
+    with pytest.raises(UserError, match="4 columns, and the class names image, identity, camera, view, mask: "):
+        read(*parts, columns=("view", "mask"))
+
+
+def test_sets_with_and_without_further_columns_are_not_joined():
+    with_view = read([(encoded(1), 1, 0, "day")], [], [], columns=("view",)).train
+    without = read([(encoded(1), 1, 0)], [], []).train
+    with pytest.raises(UserError, match="must all have the same columns"):
+        ImageSet.joined([with_view, without])
+
+
+def test_a_constructor_gets_the_config_if_it_asks_for_it_and_checks_its_files(tmp_path):
+    class Asks(ImageDataset):
+        def __init__(self, root, cfg):
+            self.check_before_run([root])
+            super().__init__([(encoded(1), f"seed {cfg.SEED}", 0)], [], [])
+
+    cfg = load_config("Digits/sap_tcm.yml", ["SEED", 7])
+    found: Any = data_set_of(Asks, cfg).read(tmp_path, False)
+    assert found.train.called(0) == "seed 7"
+    with pytest.raises(UserError, match=r"Asks: .*missing is missing"):
+        data_set_of(Asks, cfg).read(tmp_path / "missing", False)
 
 
 def test_queries_search_each_other_where_the_gallery_is_empty():

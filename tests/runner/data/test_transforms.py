@@ -1,3 +1,5 @@
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from pml_ext._errors import UserError
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.transforms import (
+    AutoAugment,
     ColourJitter,
     RandomPatch,
     build_transform,
@@ -211,3 +214,23 @@ def test_errors(options, message):
     cfg.INPUT = config(**options)
     with pytest.raises(UserError, match=message):
         require_supported(cfg)
+
+
+def test_autoaugment_fills_with_grey_and_follows_the_samples_seed():
+    """With black fill, 18.7 % of person images have more than 5 % black pixels; in FastReID 2.2 %."""
+    augment = AutoAugment(prob=1.0)
+    state = random.getstate()
+    torch.manual_seed(0)
+    image = torch.randint(60, 200, (3, 64, 32), dtype=torch.uint8)
+    changed = []
+    for seed in range(200):
+        torch.manual_seed(seed)
+        changed.append(augment(image))
+    black = torch.stack([each.eq(0).all(dim=0).float().mean() for each in changed])
+    grey = torch.stack([each.eq(128).all(dim=0).float().mean() for each in changed])
+    assert (black > 0.05).float().mean() < 0.03 and (grey > 0.05).float().mean() > 0.05
+    torch.manual_seed(3)
+    assert torch.equal(augment(image), changed[3]) and random.getstate() == state
+    torch.manual_seed(0)
+    assert torch.equal(AutoAugment(prob=0.0)(image), image)
+    assert augment(image[:1]).shape == (1, 64, 32)

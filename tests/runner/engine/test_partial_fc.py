@@ -2,6 +2,8 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from safetensors.torch import load_file
 from pml_ext.cli import main
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.load import load_config
+from pml_ext.runner.engine.training_module import TrainingModule
 from tests.runner.engine.forked_ranks import run_on_ranks
 
 CONFIG = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
@@ -99,3 +102,15 @@ def test_what_is_refused(tmp_path, words, message):
 
 def test_a_classifier_is_checked_without_its_memory(tmp_path):
     require_supported(load_config(CONFIG, options(tmp_path, "MODEL.HEADS.NUM_CLASSES", "2000000000")))
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_all_gradients_but_the_class_vectors_are_clipped_together_as_in_fastface(enabled):
+    cfg = load_config(CONFIG, ["SOLVER.CLIP_GRADIENTS.ENABLED", enabled, "SOLVER.CLIP_GRADIENTS.CLIP_VALUE", 100.0])
+    one, other, vectors = (torch.nn.Parameter(torch.zeros(1)) for _ in range(3))
+    for parameter, gradient in ((one, 30.0), (other, -40.0), (vectors, 70.0)):
+        parameter.grad = torch.tensor([gradient])
+    net: Any = SimpleNamespace(cfg=cfg, class_vectors={"": SimpleNamespace(weight=vectors)}, ranks_of=lambda _: None)
+    TrainingModule.configure_gradient_clipping(net, torch.optim.SGD([one, other, vectors]))
+    found = [parameter.grad.item() for parameter in (one, other, vectors)]  # type: ignore[union-attr]
+    assert found == pytest.approx([30, -40, 70] if enabled else [3, -4, 70], rel=1e-5)

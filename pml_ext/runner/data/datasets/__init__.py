@@ -41,23 +41,27 @@ __all__ = [
 ]
 
 
-def data_set(name: str) -> DataSet:
-    """Returns a registered data set; raises UserError with the closest names if there is none."""
+def data_set(name: str, cfg: CN | None = None) -> DataSet:
+    """Returns a registered data set; raises UserError with the closest names if there is none.
+
+    cfg: the config for a user's class that has an argument of this name.
+    """
     registered = DATASET_REGISTRY.get(name)
-    return registered if isinstance(registered, DataSet) else data_set_of(registered)
+    return registered if isinstance(registered, DataSet) else data_set_of(registered, cfg)
 
 
-def load_train_set(options: CN, *, grey: bool, check: ImageCheck | None = None) -> ImageSet:
+def load_train_set(options: CN, *, grey: bool, check: ImageCheck | None = None, cfg: CN | None = None) -> ImageSet:
     """Returns the training images of DATASETS.NAMES or DATASETS.REC_PATH; identities of different sets stay distinct.
 
     check: shared image check, which the caller concludes after reading other sets. None: checks this set alone.
+    cfg: the complete config, for users' data sets that ask for it.
     """
     own_check = check or ImageCheck(options)
     if options.REC_PATH:
         whole = record_set(Path(options.REC_PATH).expanduser(), grey)
         images = _without_junk(_readable("REC_PATH", "train", whole, (JUNK,), own_check))
     else:
-        loaded = _load_named(options, "NAMES", grey).items()
+        loaded = _load_named(options, "NAMES", grey, cfg).items()
         images = ImageSet.joined(
             [part for name, data in loaded for part in _train_parts(name, data, options, own_check)]
         )
@@ -95,11 +99,13 @@ def _without_junk(images: ImageSet) -> ImageSet:
     return images.subset(known)
 
 
-def load_test_sets(options: CN, *, grey: bool, check: ImageCheck | None = None) -> dict[str, TestSet]:
+def load_test_sets(
+    options: CN, *, grey: bool, check: ImageCheck | None = None, cfg: CN | None = None
+) -> dict[str, TestSet]:
     """Returns the test sets of DATASETS.TESTS by name; check: see `load_train_set`."""
     own_check = check or ImageCheck(options)
     sets: dict[str, TestSet] = {}
-    for name, data in _load_named(options, "TESTS", grey).items():
+    for name, data in _load_named(options, "TESTS", grey, cfg).items():
         if isinstance(data, ImageSet) or (isinstance(data, OpenSet) and not len(data.query)):
             raise UserError(f"DATASETS.TESTS: {name} has no test images")
         if isinstance(data, OpenSet):
@@ -116,14 +122,14 @@ def load_test_sets(options: CN, *, grey: bool, check: ImageCheck | None = None) 
     return sets
 
 
-def load(name: str, root: Path, grey: bool, share: float = 0) -> Loaded:
+def load(name: str, root: Path, grey: bool, share: float = 0, cfg: CN | None = None) -> Loaded:
     """Loads a data set by name, or by a path with one of OWN_DATA's prefixes; share: see `own_folder`."""
     with _named_errors(name, root):
         if name.startswith("file:"):
             return table_set(own_path(name.removeprefix("file:"), root), grey)
         if name.startswith("folder:"):
             return folders.own_folder(own_path(name.removeprefix("folder:"), root), grey, share)
-        return data_set(name).read(root, grey)
+        return data_set(name, cfg).read(root, grey)
 
 
 def training_share(name: str, options: CN) -> float:
@@ -147,11 +153,11 @@ def _named_errors(name: str, root: Path) -> Iterator[None]:
         raise UserError(f"{name} at {root} cannot be read: {error}") from error
 
 
-def _load_named(options: CN, key: str, grey: bool) -> dict[str, Loaded]:
+def _load_named(options: CN, key: str, grey: bool, cfg: CN | None) -> dict[str, Loaded]:
     root, found = dataset_root(options.ROOT), dict[str, Loaded]()
     for name in options[key]:
         path = read_as(name, options.ALIASES)
-        found[name] = load(path, root, grey, training_share(path, options))
+        found[name] = load(path, root, grey, training_share(path, options), cfg)
     return found
 
 

@@ -1,5 +1,6 @@
 """Base class of user-defined data sets, with FastReID's interface."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -7,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
 from pml_ext._names import qualified_name
 from pml_ext.runner.data.datasets.image_files import ImageFiles, numbered, read_image
 from pml_ext.runner.data.datasets.image_set import DataSet, ImageSet, Lazy, OpenSet
+from pml_ext.runner.part_errors import reason_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,7 +28,8 @@ _PARTS = ("train", "query", "gallery")
 class ImageDataset:
     """Training, query and gallery images, each a list of (image, identity, camera).
 
-    Items may have more columns; `extras` selects those that are added to a batch.
+    Items have the further columns that the class names in `columns`. A batch has them under these names, and samplers
+    get them in the items. A part of the set whose items lack all of them is left without.
 
     Args:
         train, query, gallery: a list of tuples, or a function without arguments that returns one. The image is a path,
@@ -45,22 +49,32 @@ class ImageDataset:
     """
 
     _junk_pids: Sequence[int | str] = ()
+    columns: Sequence[str] = ()
+    """Names of the items' columns after (image, identity, camera), such as ("view",)."""
 
     def __init__(self, train: Items, query: Items, gallery: Items, **kwargs: Any) -> None:
         self.train, self.query, self.gallery = train, query, gallery
 
     def extras(self, item: Item) -> dict[str, Any]:
-        """Returns further batch columns of an item with more than (image, identity, camera); called on loading it.
+        """Returns batch columns that are computed from an item on loading it, such as a mask read from its path.
 
-        Numbers, arrays and tensors are stacked; all else becomes a list. An architecture gets them in its batch.
+        In a batch, numbers, arrays and tensors of all columns are stacked; all else becomes a list.
         """
         return {}
 
+    def check_before_run(self, required_files: str | Sequence[str]) -> None:
+        """Raises a UserError if one of the files or folders is missing."""
+        files = [required_files] if isinstance(required_files, str) else required_files
+        for file in files:
+            if not Path(file).exists():
+                raise UserError(f"{qualified_name(type(self))}: {file} is missing")
 
-def data_set_of(kind: Callable[..., Any]) -> DataSet:
-    """Returns the DataSet of a registered class."""
+
+def data_set_of(kind: Callable[..., Any], cfg: CN | None = None) -> DataSet:
+    """Returns the DataSet of a registered class, whose constructor gets the config if it has an argument `cfg`."""
     about = qualified_name(kind)
-    return DataSet(partial(_read, kind, about), about)
+    options = {"cfg": cfg} if "cfg" in inspect.signature(kind).parameters else {}
+    return DataSet(partial(_read, partial(kind, **options), about), about)
 
 
 def _read(kind: Callable[..., Any], about: str, root: Path, grey: bool) -> OpenSet:
@@ -71,10 +85,11 @@ def _read(kind: Callable[..., Any], about: str, root: Path, grey: bool) -> OpenS
     except UserError:
         raise
     except Exception as error:  # a user's class may raise anything
-        raise UserError(f"{about} cannot be read: {type(error).__name__}: {error}") from error
+        raise UserError(f"{about} cannot be read: {reason_of(error)}") from error
+    further = tuple(getattr(made, "columns", ()))
     for name, items in zip(_PARTS, parts, strict=True):
         for row, item in enumerate(items):
-            _require_item(item, f"{about}, {name}: item {row}")
+            _require_item(item, further, f"{about}, {name}: item {row}")
     train, query, gallery = parts
     # Training and test identities are numbered separately: the former may be integers and the latter strings.
     trained, train_names = numbered([item[1] for item in train])
@@ -88,10 +103,16 @@ def _read(kind: Callable[..., Any], about: str, root: Path, grey: bool) -> OpenS
     return OpenSet(*sets[: 3 if len(gallery) else 2])
 
 
-def _require_item(item: Any, where: str) -> None:
+def _require_item(item: Any, further: tuple[str, ...], where: str) -> None:
     is_right = isinstance(item, (tuple, list)) and len(item) >= 3
     if not is_right or not (isinstance(item[0], (str, Path, bytes)) or callable(item[0])):
         raise UserError(f"{where} must be (image, identity, camera); got {item!r:.100}")
+    if len(item) not in (3, 3 + len(further)):
+        names = ", ".join(("image", "identity", "camera", *further))
+        raise UserError(
+            f"{where} has {len(item)} columns, and the class names {names}: name all others, which batches then have, "
+            'such as columns = ("view",)'
+        )
     for value in item[1:3]:
         if not isinstance(value, (int, np.integer, str)):
             raise UserError(f"{where}: identity and camera must be integers or strings; got {value!r:.100}")
@@ -114,13 +135,21 @@ def _image_set(
     if not all(isinstance(source, (str, Path)) for source in sources):
         images = Lazy(list(zip(sources, names, strict=True)), partial(_image, grey=grey))
     image_set = ImageSet(images, identities, cameras, names, identity_names)
-    if len(items) and len(items[0]) > 3 and hasattr(made, "extras"):
-        image_set = replace(image_set, extras=Lazy(items, made.extras), more=Lazy(items, _further_columns))
+    if len(items) and len(items[0]) > 3:
+        image_set = replace(image_set, more=Lazy(items, _further_columns))
+    has_extras = getattr(type(made), "extras", ImageDataset.extras) is not ImageDataset.extras
+    if image_set.more is not None or has_extras:
+        image_set = replace(image_set, extras=Lazy(items, partial(_batch_columns, made)))
     return image_set
 
 
 def _further_columns(item: Item) -> tuple[Any, ...]:
     return tuple(item[3:])
+
+
+def _batch_columns(made: Any, item: Item) -> dict[str, Any]:
+    named = dict(zip(made.columns, item[3:], strict=True)) if len(item) > 3 else {}
+    return named | (made.extras(item) if hasattr(made, "extras") else {})
 
 
 def _image(source: tuple[Any, str], grey: bool) -> "Tensor":

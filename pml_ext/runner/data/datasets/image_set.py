@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
 from pml_ext.runner.registry import DATASET_REGISTRY
 
@@ -97,10 +98,17 @@ class ImageSet:
 
 
 def _chained(parts: Sequence[Any]) -> Any:
-    """Chains sequences without a copy; returns None if one of them is None."""
+    """Chains sequences without a copy; returns None if all are None. Raises a UserError if only some are."""
     from torch.utils.data import ConcatDataset  # imported late: checking the names and files of a set needs no torch
 
-    return None if any(part is None for part in parts) else ConcatDataset(parts)
+    if all(part is None for part in parts):
+        return None
+    if any(part is None for part in parts):
+        raise UserError(
+            "some of the images to train on have columns after (image, identity, camera), and others have none: "
+            "DATASETS.NAMES, and with DATASETS.COMBINEALL their queries and galleries, must all have the same columns"
+        )
+    return ConcatDataset(parts)
 
 
 @dataclass(frozen=True)

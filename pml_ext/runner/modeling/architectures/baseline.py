@@ -1,7 +1,7 @@
 """META_ARCHITECTURE Baseline: a backbone with one head."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,8 +17,8 @@ from pml_ext.runner.modeling.heads import build_heads
 from pml_ext.runner.registry import META_ARCH_REGISTRY
 
 Batch = Mapping[str, Any]
-"""`images` (B, C, H, W) in 0–255; in training and tests also `targets`, `camids`, `img_paths` and the data set's
-further columns."""
+"""`images` (B, C, H, W), float32 in 0–255; in training and tests also `targets`, `camids`, `img_paths` and the data
+set's further columns."""
 
 Outputs = dict[str, Any]
 """`features` (B, D) for the metric losses, `cls_outputs` (B, classes) for the ID losses, `pred_class_logits` for the
@@ -31,7 +31,15 @@ class Baseline(nn.Module):
 
     Subclass it to change the architecture: override `losses` to add loss terms, `compute_outputs` to change the
     network, or `forward`. With the first two, joint batches over processes, SOLVER.CHUNK and Partial FC still work for
-    the losses of MODEL.LOSSES.NAME. `cfg` is the config with MODEL.BACKBONE.FEAT_DIM set.
+    the losses of MODEL.LOSSES.NAME.
+
+    Built from a config, which the attribute `cfg` then holds with MODEL.BACKBONE.FEAT_DIM set, or from the arguments of
+    `from_config`, as by a subclass with a `configurable` constructor.
+
+    Args:
+        backbone, heads: modules.
+        pixel_mean, pixel_std: a number for each channel.
+        loss_kwargs: FastReID's dict of `loss_names` and of each loss's arguments, for subclasses.
 
     >>> from pml_ext.runner import Baseline
     >>> class CameraAware(Baseline):
@@ -48,16 +56,45 @@ class Baseline(nn.Module):
     loss_terms: Callable[[Outputs, Tensor], dict[str, Tensor]] | None = None
     """Computes the losses of MODEL.LOSSES.NAME; set by the trainer."""
 
-    def __init__(self, cfg: CN) -> None:
+    def __init__(self, cfg: CN | None = None, **parts: Any) -> None:
         super().__init__()
-        self._register_pixels(cfg.MODEL)
-        self.backbone = build_backbone(cfg)
-        self.cfg = with_feature_size(cfg, self.backbone)
-        self.heads = build_heads(self.cfg)
+        if cfg is not None:
+            parts = self.from_config(cfg)
+            self.cfg = with_feature_size(cfg, parts["backbone"])
+        self._set_parts(**parts)
 
-    def _register_pixels(self, options: CN) -> None:
-        for name, values in (("pixel_mean", options.PIXEL_MEAN), ("pixel_std", options.PIXEL_STD)):
+    @classmethod
+    def from_config(cls, cfg: CN) -> dict[str, Any]:
+        """Returns the arguments of a config."""
+        backbone = build_backbone(cfg)
+        return {
+            "backbone": backbone,
+            "heads": build_heads(with_feature_size(cfg, backbone)),
+            "pixel_mean": cfg.MODEL.PIXEL_MEAN,
+            "pixel_std": cfg.MODEL.PIXEL_STD,
+            "loss_kwargs": _loss_kwargs(cfg.MODEL.LOSSES),
+        }
+
+    def _set_parts(
+        self,
+        *,
+        backbone: nn.Module,
+        heads: nn.Module,
+        pixel_mean: Sequence[float],
+        pixel_std: Sequence[float],
+        loss_kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        self._register_pixels(pixel_mean, pixel_std)
+        self.backbone, self.heads, self.loss_kwargs = backbone, heads, loss_kwargs
+
+    def _register_pixels(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        for name, values in (("pixel_mean", mean), ("pixel_std", std)):
             self.register_buffer(name, torch.tensor(values).view(1, -1, 1, 1), persistent=False)
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the weights."""
+        return self.pixel_mean.device
 
     def forward(self, batch: Batch) -> Any:
         """Returns the losses by name in training, embeddings (B, D) in tests."""
@@ -67,8 +104,6 @@ class Baseline(nn.Module):
     def preprocess_image(self, batch: Batch) -> Tensor:
         """Returns the backbone's input: the batch's images minus PIXEL_MEAN, divided by PIXEL_STD."""
         images: Tensor = batch["images"]
-        if images.dtype == torch.uint8:
-            images = images.to(self.pixel_mean.dtype, memory_format=torch.contiguous_format)
         return ((images - self.pixel_mean) / self.pixel_std).to(self.compute_dtype)
 
     def compute_outputs(self, batch: Batch) -> Outputs:
@@ -83,19 +118,46 @@ class Baseline(nn.Module):
         return self.loss_terms(outputs, gt_labels)
 
 
+def _loss_kwargs(options: CN) -> dict[str, Any]:
+    """Returns the names of the losses, and the arguments of FastReID's losses by their nodes in lower case."""
+    arguments: dict[str, Any] = {"loss_names": options.NAME}
+    for node in ("CE", "TRI", "CIRCLE", "COSFACE"):
+        arguments[node.lower()] = {key.lower(): value for key, value in options[node].items()}
+    arguments["ce"]["eps"] = arguments["ce"].pop("epsilon")
+    return arguments
+
+
+def as_float(images: Tensor) -> Tensor:
+    """Returns images (B, C, H, W) as an architecture gets them, in float32."""
+    return images.to(torch.float32, memory_format=torch.contiguous_format)
+
+
 def columns_of(batch: Batch) -> Outputs:
     """Returns all columns of a batch except its images."""
     return {name: column for name, column in batch.items() if name != "images"}
 
 
+def parts_of(outputs: Outputs, name: str) -> tuple[Tensor, ...]:
+    """Returns the tensors of an output, which may be missing, one tensor or several."""
+    part = outputs.get(name)
+    if part is None:
+        return ()
+    return tuple(part) if isinstance(part, (tuple, list)) else (part,)
+
+
 def outputs_of_head(head: nn.Module, maps: Any, targets: Tensor | None) -> Outputs:
-    """Returns a head's outputs; raises UserError without `features` in training or a (B, D) tensor in tests."""
+    """Returns a head's outputs; raises UserError without `features` in training, or a (B, D) tensor in tests.
+
+    A tuple in tests begins with the embeddings; an evaluator gets all of it.
+    """
     outputs = head(maps, targets)
-    if isinstance(outputs, Tensor) and outputs.ndim == 2 and not head.training:
+    first = outputs[0] if isinstance(outputs, tuple) and outputs else outputs
+    if isinstance(first, Tensor) and first.ndim == 2 and not head.training:
         return {"features": outputs}
     if isinstance(outputs, dict) and "features" in outputs:
         return outputs
-    expected = "a dict with features in training" if head.training else "a tensor (B, D) in tests"
+    in_tests = "a tensor (B, D) in tests, or a tuple that begins with one"
+    expected = "a dict with features in training" if head.training else in_tests
     got = f"a dict with {', '.join(map(str, outputs))}" if isinstance(outputs, dict) else described(outputs)
     raise UserError(f"the head {class_name(head)} must return {expected}; got {got}")
 

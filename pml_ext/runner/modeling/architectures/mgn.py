@@ -41,7 +41,7 @@ class MGN(Baseline):
 
     def __init__(self, cfg: CN) -> None:
         nn.Module.__init__(self)
-        self._register_pixels(cfg.MODEL)
+        self._register_pixels(cfg.MODEL.PIXEL_MEAN, cfg.MODEL.PIXEL_STD)
         net: Any = build_backbone(cfg)
         self.cfg = with_feature_size(cfg, net)
         whole, striped = net.layer4, copy.deepcopy(net.layer4)

@@ -94,6 +94,11 @@ class ResNet(resnet.ResNet):
     def stages(self) -> tuple[nn.Sequential, ...]:
         return self.layer1, self.layer2, self.layer3, self.layer4
 
+    @property
+    def relu(self) -> nn.Module:
+        """FastReID's name for the activation after `bn1`."""
+        return self.act1
+
     def forward(self, x: Tensor) -> Tensor:
         """Maps images (B, C, H, W) to maps (B, num_features, h, w)."""
         x = self.maxpool(self.act1(self.bn1(self.conv1(x))))

@@ -1,6 +1,7 @@
 """Builds losses and miners from a config's LOSSES and MINER nodes."""
 
 import ast
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -112,22 +113,26 @@ def _build_loss(losses: CN, name: str, sizes: Mapping[str, Callable[[], int]], *
         for argument, default in arguments_of(entry.part).items():
             if argument in GIVEN and default is REQUIRED:
                 arguments[argument] = sizes[argument]()
-        return entry.part(**arguments) if isinstance(entry.part, type) else FunctionLoss(entry.part, arguments)
+        if isinstance(entry.part, type):
+            loss, arguments = entry.part(**arguments), {}
+        else:
+            loss = copy.deepcopy(entry.part)  # an object that was registered; a function is not copied
+        return loss if isinstance(loss, nn.Module) else CallableLoss(loss, arguments)
 
     loss: nn.Module = construct(replace(entry, part=make), where)
     return loss
 
 
-class FunctionLoss(nn.Module):
-    """Wraps a registered function of embeddings and labels as a loss."""
+class CallableLoss(nn.Module):
+    """Wraps a callable of embeddings and labels as a loss: a function, or an object that is not a module."""
 
     def __init__(self, function: Callable[..., Tensor], arguments: dict[str, Any]) -> None:
         super().__init__()
-        self.function = partial(function, **arguments)
+        self.function, self.arguments = function, arguments
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Returns the scalar loss of embeddings (B, D) with labels (B,)."""
-        return self.function(embeddings, labels)
+        return self.function(embeddings, labels, **self.arguments)
 
 
 # Arguments that are set to the name of a PML class, such as "LpDistance(p=1)" -> the known classes.
@@ -143,7 +148,8 @@ def _arguments(nodes: CN, entry: Entry) -> dict[str, Any]:
     """Returns the arguments in a part's node, and the node's other keys, which a loss's facts convert to arguments."""
     where, node = f"{entry.registry.parent}.{entry.node}", nodes.get(entry.node, {})
     known = keys_of(entry)
-    further = {key.lower(): node[key] for key in DEFAULTS.get(entry.name, {}) if key not in known}
+    defaults = DEFAULTS.get(entry.name, {}) if entry.is_ours else {}
+    further = {key.lower(): node[key] for key in defaults if key not in known}
     arguments = further | arguments_from(nodes, entry)
     for name, package in _NAMED_PARTS.items():
         if name in arguments:
