@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ NAMES = {
     "id + cit": "normalised softmax + CIT",
     "id + tcm": "normalised softmax + TCM",
 }
+SHOWN = ("r1", "map_at_r", "opis")  # measured for all of them
 TERMS = {"triplet": "`TripletMarginLoss`", "cit": "`CITLoss`", "tcm": "`TCMLoss`"}
 SUFFIXES = {"r1": ", %", "map_at_r": ", %", "opis": " × 1000", "tar": " at FAR 0.1 %, %"}
 PAGE = """# Which loss
@@ -68,7 +69,7 @@ about ±4.5 points. Rejecting every pair lowers it, too, so read it with mAP@R.
 ## Next to an identity loss
 
 The identity loss is PML's `NormalizedSoftmaxLoss`. All settings of both terms were tuned. The first row has values, \
-those below it changes.
+those below it changes. TAR is of three seeds.
 
 {identity}
 
@@ -79,7 +80,8 @@ networks](WHOLE_NETWORKS.md) were trained with a cross-entropy.
 
 ## How strong a term has to be
 
-The base is a cross-entropy of a linear layer, with its own tuned rates. The terms are added at stated settings.
+The base is a cross-entropy of a linear layer, with its own tuned rates. The terms are added at stated settings, on \
+{strength_sets}, with three seeds.
 
 {strength}
 
@@ -144,7 +146,9 @@ def write_guide(folder: Path, verdicts: Verdicts, sets: Sequence[str], normalise
     """Write WHICH_LOSS.md, and the numbers of both tables to results/guide.json."""
     averages = {name: found for name, of in AVERAGES.items() if (found := _average(verdicts, of, sets))}
     losses = _over_sets(verdicts.results, sets)
-    numbers = {"losses": losses, "averages": averages, "normalised": normalised}
+    added = [name for name in sets if (name, f"softmax + tcm@{TCM_WEIGHTS[0]}") in verdicts.results.tests]
+    strength = {"sets": added, "alone": _over_sets(verdicts.results, added).get("softmax")}
+    numbers = {"losses": losses, "averages": averages, "strength": strength, "normalised": normalised}
     write_atomically(folder / "results" / "guide.json", json.dumps(numbers, indent=1) + "\n")
     if losses.keys() == NAMES.keys() and normalised:
         write_atomically(folder / "WHICH_LOSS.md", _page(numbers, sets))
@@ -156,7 +160,7 @@ def _over_sets(results: Tested, sets: Sequence[str]) -> dict[str, dict[str, floa
     for method in NAMES:
         for measure in MEASURES:
             by_set = [results.values(name, method, measure) for name in sets if (name, method) in results.tests]
-            if len(by_set) == len(sets) and all(map(len, by_set)):
+            if 0 < len(by_set) == len(sets) and all(map(len, by_set)):
                 of_sets = [by_seed.mean() for by_seed in by_set]
                 mean = np.exp(np.log(of_sets).mean()) if measure == "opis" else np.mean(of_sets)
                 means.setdefault(method, {})[measure] = float(mean)
@@ -176,10 +180,11 @@ def _page(numbers: Mapping[str, Any], sets: Sequence[str]) -> str:
         normalised=_of_normalised(numbers["normalised"]),
         with_tcm=(with_tcm[0], with_tcm[-1]),
         sets=", ".join(sets),
-        all=_table(["loss"], {NAMES[name]: _values(means) for name, means in losses.items()}),
+        all=_table("loss", {NAMES[name]: _values(means, SHOWN) for name, means in losses.items()}, SHOWN),
         cit_loss=_points_that_cit_loses(),
         identity=_changes(losses["id"], {f"+ {TERMS[term]}": averages[f"id + {term}"] for term in TERMS}),
-        strength=_changes(losses["softmax"], _strengths(averages)),
+        strength_sets=", ".join(numbers["strength"]["sets"]),
+        strength=_changes(numbers["strength"]["alone"], _strengths(averages)),
         **changes,
     )
 
@@ -191,17 +196,17 @@ def _strengths(averages: Mapping[str, Any]) -> dict[str, Any]:
     return {shown: averages[name] for name, shown in words.items() if name in averages}
 
 
-def _values(means: Mapping[str, float]) -> list[str]:
-    return [f"{SCALES[measure] * means[measure]:.1f}" if measure in means else "" for measure in HEADINGS]
+def _values(means: Mapping[str, float], measures: Iterable[str]) -> list[str]:
+    return [f"{SCALES[measure] * means[measure]:.1f}" if measure in means else "" for measure in measures]
 
 
 def _changes(base: Mapping[str, float], rows: Mapping[str, Mapping[str, Any]]) -> str:
     changes = {name: [_change(average, measure) for measure in HEADINGS] for name, average in rows.items()}
-    return _table([""], {"alone": _values(base), **changes})
+    return _table("", {"alone": _values(base, HEADINGS), **changes}, HEADINGS)
 
 
-def _table(first: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
-    headings = [*first, *(heading + SUFFIXES[measure] for measure, heading in HEADINGS.items())]
+def _table(first: str, rows: Mapping[str, Sequence[str]], measures: Iterable[str]) -> str:
+    headings = [first, *(HEADINGS[measure] + SUFFIXES[measure] for measure in measures)]
     lines = [headings, ["---"] * len(headings), *([name, *cells] for name, cells in rows.items())]
     return "\n".join(f"|{'|'.join(line)}|" for line in lines)
 

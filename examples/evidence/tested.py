@@ -67,7 +67,7 @@ class Tested:
         return np.stack([self.store.by_class(result["key"], result["set"])[MEASURES[metric]] for result in results])
 
     def _difference(self, set_name: str, base: str, method: str, metric: str) -> Difference | None:
-        """The difference of two methods, cached; None unless both were run with the same seeds.
+        """The difference of two methods, cached; over the seeds of both; None if there are none.
 
         A method that was added to a base is compared with the base's runs at the same settings.
         """
@@ -76,8 +76,10 @@ class Tested:
         if is_added and of_method:
             of_base = self._at_settings(set_name, base, of_method[0]["settings"])
         of_base, of_method = _with(metric, of_base), _with(metric, of_method)
-        if not of_base or [r["seed"] for r in of_base] != [r["seed"] for r in of_method]:
+        seeds = {result["seed"] for result in of_base} & {result["seed"] for result in of_method}
+        if not seeds:
             return None
+        of_base, of_method = ([result for result in side if result["seed"] in seeds] for side in (of_base, of_method))
         tuned = [method] if is_added else [base, method]
         sides = [side for name in tuned if (side := self.tuning_of(set_name, name, metric)) is not None]
         find = paired_log_ratio if metric == "opis" else paired_difference
