@@ -24,7 +24,7 @@ COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
 }
 RESULTS = HERE / "evidence" / "results"
 NEXT_TO = {"triplet": "PML's `TripletMarginLoss`", "tcm": "`TCMLoss`", "cit": "`CITLoss`"}
-NETWORKS = {"omniglot": "networks, Omniglot"}
+NETWORKS = {"omniglot": "networks, Omniglot", "glyphs": "networks, Glyphs"}
 ABOUT = (
     "Changes from the first row, all settings tuned at equal cost. Linear layers: on frozen features, normalised "
     "softmax, five seeds; bold if decided on two sets. Networks: from scratch, cross-entropy, tuned on Omniglot, three "

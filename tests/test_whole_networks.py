@@ -89,7 +89,11 @@ def _store_tests(folder, set_name, methods):
         for seed, of_seed in enumerate(values):
             run = Run(set_name, TEST, method, {"SOLVER.BASE_LR": 0.1}, seed, "x")
             store.keep_by_class(run, of_seed)
-            store.add(run, dict(zip(("r1", "map_at_r", "opis", "tar"), of_seed.mean(axis=1).tolist(), strict=True)))
+            store.add(
+                run,
+                dict(zip(("r1", "map_at_r", "opis", "tar"), of_seed.mean(axis=1).tolist(), strict=True)),
+                cpu_seconds=60,
+            )
 
 
 def _page(folder):
