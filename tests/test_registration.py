@@ -65,7 +65,6 @@ def state():
     return found
 
 before = state()
-sys.modules["numba"] = None  # optional
 import pml_ext.losses, pml_ext.miners, pml_ext.functional
 print({"lightning", "yacs", "timm", "torchvision", "matplotlib", "faiss", "sklearn"} & set(sys.modules))
 import pml_ext.inspection, pml_ext.distributed, pml_ext.metrics

@@ -26,7 +26,7 @@ from pml_ext.metrics import AccuracyCalculator
 DIM, PER_CLASS, BLOCK = 512, 4, 1024
 PER_IDENTITY, CAMERAS, MARKET = 21, 6, (3368, 15_913)
 ALL_PRODUCTS, HALF = "products of all with all", "half matmul"
-OPIS = "opis" if find_spec("numba") else "opis without numba"
+OPIS = "opis"
 OURS, SORT, CYTHON = "pml_ext", "numpy sort of every row", "FastReID Cython"
 
 Protocol = dict[str, Tensor]

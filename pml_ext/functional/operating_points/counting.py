@@ -1,30 +1,13 @@
-"""Counts of negative pairs in bins of cosine, in one pass over the blocks; large sets use compiled loops."""
+"""Counts of negative pairs in bins of cosine, in one pass over the blocks."""
 
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext.functional.pairwise.compiled_loops import Loops, compile_loops
 from pml_ext.functional.pairwise.pair_blocks import Block
 from pml_ext.functional.pairwise.pair_distances import PairDistances
-
-
-@lru_cache
-def compiled_count_rows(cosine: np.dtype[Any], by_class: np.dtype[Any], pooled: np.dtype[Any]) -> Loops | None:
-    """`counting_kernel.count_rows` for these dtypes; None if it cannot be compiled."""
-
-    def count_one_pair(count_rows: Loops) -> None:
-        cells, counters = np.zeros(1, np.int32), (np.zeros(1, by_class), np.zeros(1, pooled))
-        numbers = map(cosine.type, (0, 1, 0, 0))
-        count_rows(np.ones((1, 1), cosine), np.zeros(1, np.int64), *numbers, np.uint32(0), cells, cells, *counters)
-        if [counter.item() for counter in counters] != [2, 1]:
-            raise RuntimeError(f"one pair was counted as {counters[0].item() / 2:g} and {counters[1].item()}")
-
-    return compile_loops("pml_ext.functional.operating_points.counting_kernel", "count_rows", count_one_pair)
-
 
 # np.flatnonzero is three times faster on a mask with more than a tenth of true entries, so the search below adds some.
 # Below _SPARSE that no longer pays.
@@ -95,10 +78,6 @@ class SimilarPairFinder:
         return found[:count]
 
 
-# Number of samples from which two or three calls repay the loading of the compiled loops (0.3 s; 1.5 s the first time).
-_WORTH_LOADING = 10_000
-
-
 class Bins(NamedTuple):
     """Bins of cosine, the most similar first: bin 0 has all pairs more similar than top."""
 
@@ -123,33 +102,6 @@ def count_pairs(pairs: PairDistances, bins: Bins, cells: Tensor, by_class: Tenso
     by_class: (classes × bins,); pooled: (bins × parts of a bin,).
     cells: (N,) int32, index in by_class of the first counter of each sample's class, in the order of `pairs.unit`.
     """
-    count_rows = None
-    if pairs.unit.device.type == "cpu" and len(pairs.unit) >= _WORTH_LOADING:
-        cosine, *counters = (each[:0].numpy().dtype for each in (pairs.unit, by_class, pooled))
-        count_rows = compiled_count_rows(cosine, *counters)
-    if count_rows is None:
-        count_by_search(pairs, bins, cells, by_class, pooled)
-    else:
-        count_by_loops(count_rows, pairs, bins, cells, by_class, pooled)
-
-
-def count_by_loops(
-    count_rows: Loops, pairs: PairDistances, bins: Bins, cells: Tensor, by_class: Tensor, pooled: Tensor
-) -> None:
-    """Run `count_pairs` by compiled loops on the CPU."""
-    number = pairs.unit.numpy().dtype.type
-    numbers = tuple(map(number, (bins.bottom, -bins.scale, bins.shift, len(pooled) - 1)))
-    counters, cell_of = (by_class.numpy(), pooled.numpy()), cells.numpy()
-    for block in pairs.blocks():
-        first = np.zeros(len(block.cosines), np.int64)
-        if block.mixed:
-            first = (pairs.class_end[block.rows] - block.columns.start).clamp_min_(0).numpy()
-        cell = cell_of[block.rows], cell_of[block.columns]
-        count_rows(block.cosines.numpy(), first, *numbers, np.uint32(bins.log_parts), *cell, *counters)
-
-
-def count_by_search(pairs: PairDistances, bins: Bins, cells: Tensor, by_class: Tensor, pooled: Tensor) -> None:
-    """Run `count_pairs` by torch and numpy operators on any device."""
     finder = SimilarPairFinder(pairs, bins.bottom, cells)
     ones, ones_by_class = torch.ones_like(pooled[:0]), torch.ones_like(by_class[:0])
     for block in pairs.blocks():

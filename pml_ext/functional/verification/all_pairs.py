@@ -1,8 +1,6 @@
 """Verification over all pairs of a labelled set, without storing their scores."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -14,79 +12,16 @@ from pml_ext._ops.distributed import gather_rows, lengths_of_ranks, sum_over_ran
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.numerics import SIDE, full_precision
 from pml_ext.functional.operating_points.negative_histogram import calibration_brackets
-from pml_ext.functional.pairwise.compiled_loops import Loops, compile_loops
 from pml_ext.functional.pairwise.pair_blocks import Block
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.histogram import ScoreHistogram
 from pml_ext.functional.verification.roc import ROC, check_far, place_at_equal_errors, place_at_far, roc_curve
-
-_AT_ONCE = 1024
-
-
-def count_and_find(  # type: ignore[no-untyped-def]
-    cosines, first, lows, highs, low, high, bins_per_unit, counts, row_classes, column_classes, scores, same
-):
-    """Count the (r, c) cosines from column first[row] on, and write those that lie in a range, with their class match.
-
-    The bins are those of `ScoreHistogram`. first: (r,) int64; lows, highs: ends of the ranges, low <= cosine < high;
-    low, high, bins_per_unit and the range ends have the type of the cosines, float32 or float64; counts, row_classes,
-    column_classes: int64; scores (type of the cosines), same (bool): output buffers, large enough for all pairs.
-    Returns the number of pairs written.
-    """
-    places, near = np.empty(_AT_ONCE, np.int32), np.empty(_AT_ONCE + 1, np.int32)
-    shift = np.int32(low * bins_per_unit)
-    lowest = lows.min()
-    found = 0
-    for i in range(cosines.shape[0]):
-        row, row_class = cosines[i], row_classes[i]
-        for start in range(first[i], row.size, _AT_ONCE):
-            piece, classes = row[start : start + _AT_ONCE], column_classes[start : start + _AT_ONCE]
-            for j in range(piece.size):  # vectorised
-                # Scaling by a power of two and floor are exact, so is the shift of the integers.
-                places[j] = np.int32(np.floor(min(max(piece[j], low), high) * bins_per_unit)) - shift
-            for j in range(piece.size):
-                counts[np.uint32(places[j])] += 1
-            count = np.uint32(0)
-            for j in range(piece.size):  # without a branch, which a processor could not predict
-                near[count] = j
-                count += np.uint32(piece[j] >= lowest)
-            for k in range(count):
-                j = near[k]
-                inside = False
-                for r in range(lows.size):
-                    inside |= (piece[j] >= lows[r]) & (piece[j] < highs[r])
-                if inside:
-                    scores[found], same[found] = piece[j], classes[j] == row_class
-                    found += 1
-    return found
-
-
-@lru_cache
-def compiled_count_and_find(score: np.dtype[Any]) -> Loops | None:
-    """`count_and_find` for this dtype; None if it cannot be compiled."""
-
-    def count_two_pairs(loops: Loops) -> None:
-        counts = np.zeros(3, np.int64)
-        scores = np.zeros(1, score)
-        same = np.ones(1, np.bool_)
-        cosines = np.array([[9, -0.5, 0.5]], score)
-        classes = np.arange(3)
-        ends = np.array([[0], [1]], score)
-        sides = map(score.type, (-1, 1, 1))
-        found = loops(cosines, np.ones(1, np.int64), *ends, *sides, counts, classes[:1], classes, scores, same)
-        if (found, scores[0], same[0], *counts) != (1, 0.5, False, 1, 1, 0):
-            raise RuntimeError(f"two pairs were counted as {counts.tolist()}, and {found} found")
-
-    return compile_loops(__name__, "count_and_find", count_two_pairs)
-
 
 Range = tuple[float, float]
 """low <= score < high."""
 Kept = tuple[Tensor, Tensor]
 """(P,) scores, and a bool mask of the genuine pairs."""
 
-# From this size compiled loops save more time than loading them costs within two or three calls of a process.
-_WORTH_LOADING = 8000
 _SEARCHED_AT_ONCE = 2**16  # temporaries stay in the cache
 
 
@@ -97,7 +32,6 @@ def count_scores(pairs: PairDistances, ranges: Sequence[Range], *, most: int) ->
     take a quarter of the product's time.
     """
     histogram = ScoreHistogram(device=pairs.unit.device)
-    count = _counter(pairs, histogram)
     kept: list[Kept] | None = []
     room = most
     with full_precision(pairs.unit.device):
@@ -105,7 +39,7 @@ def count_scores(pairs: PairDistances, ranges: Sequence[Range], *, most: int) ->
             if block.mixed:
                 genuine = block.cosines.view(-1)[pairs._positive_places(block)[0]]
                 histogram.update(genuine, torch.ones_like(genuine, dtype=torch.bool))
-            found = count(block, [] if kept is None else ranges)
+            found = _count_block(pairs, histogram, block, [] if kept is None else ranges)
             room -= len(found[0])
             if room < 0:
                 kept = None
@@ -116,34 +50,8 @@ def count_scores(pairs: PairDistances, ranges: Sequence[Range], *, most: int) ->
     return histogram, _of_all_ranks(kept, pairs, most)
 
 
-def _counter(pairs: PairDistances, histogram: ScoreHistogram) -> Callable[[Block, Sequence[Range]], Kept]:
-    """Returns a function that counts a block's pairs as impostor pairs, and returns those in some ranges."""
-    if pairs.unit.device.type == "cpu" and len(pairs.unit) >= _WORTH_LOADING:
-        loops = compiled_count_and_find(pairs.unit[:0].numpy().dtype)
-        if loops is not None:
-            room = pairs.unit.new_empty(pairs._block_rows**2)
-            return partial(count_by_loops, loops, (room, torch.empty_like(room, dtype=torch.bool)), pairs, histogram)
-    return partial(count_by_search, pairs, histogram)
-
-
-def count_by_loops(
-    loops: Loops, room: Kept, pairs: PairDistances, histogram: ScoreHistogram, block: Block, ranges: Sequence[Range]
-) -> Kept:
-    """Count by compiled loops on the CPU. room: buffers for the pairs of the largest block, overwritten."""
-    cosines, classes = block.cosines.numpy(), pairs.index.numpy()
-    first = np.zeros(len(cosines), np.int64)
-    if block.rows.start == block.columns.start:
-        first += np.arange(1, len(cosines) + 1)
-    ends = np.array(ranges or [(np.inf, np.inf)], cosines.dtype).T.copy()
-    sides = map(cosines.dtype.type, (histogram.low, histogram.high, histogram.BINS_PER_UNIT))
-    of_sides = classes[block.rows], classes[block.columns]
-    scores, same = room
-    found = loops(cosines, first, *ends, *sides, histogram.counts[0].numpy(), *of_sides, scores.numpy(), same.numpy())
-    return scores[:found].clone(), same[:found].clone()
-
-
-def count_by_search(pairs: PairDistances, histogram: ScoreHistogram, block: Block, ranges: Sequence[Range]) -> Kept:
-    """Count by torch and numpy operators on any device."""
+def _count_block(pairs: PairDistances, histogram: ScoreHistogram, block: Block, ranges: Sequence[Range]) -> Kept:
+    """Count a block's pairs as impostor pairs, and return those in some ranges."""
     flat, width = block.cosines.view(-1), block.cosines.shape[1]
     if block.rows.start == block.columns.start:
         square = block.cosines[:, : len(block.cosines)]

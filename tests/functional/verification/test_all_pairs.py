@@ -1,4 +1,4 @@
-"""The curve of all pairs, counted in bins by compiled loops or by search, against all scores at once."""
+"""The curve of all pairs, counted in bins, against all scores at once."""
 
 import math
 
@@ -19,8 +19,8 @@ from pml_ext.functional import (
     tar_at_far,
     tar_bounds,
 )
-from pml_ext.functional.verification import all_pairs
 from pml_ext.functional.verification.all_pairs import count_scores, roc_of_all_pairs
+from pml_ext.functional.verification.histogram import ScoreHistogram
 from tests.functional.operating_points.test_counting import LABELS, SETS
 from tests.oracles import verification as oracle
 from tests.refusals import refusals
@@ -123,30 +123,32 @@ RANGES = {
 }
 
 
-@pytest.fixture
-def loops(monkeypatch):
-    """Sets of any size are counted by loops, until `undo`."""
-    pytest.importorskip("numba")
-    monkeypatch.setattr(all_pairs, "_WORTH_LOADING", 0)
-    monkeypatch.setattr(all_pairs, "count_by_search", lambda *_: pytest.fail("searched"))
-    return monkeypatch
-
-
 @pytest.mark.parametrize("ranges", RANGES.values(), ids=RANGES)
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize(("dtype", "block_rows"), [(torch.float32, None), (torch.float64, 37)])
-def test_loops_find_what_search_finds(name, ranges, dtype, block_rows, loops):
+def test_counts_and_kept_pairs_are_those_of_all_scores(name, ranges, dtype, block_rows):
     pairs = PairDistances(SETS[name].to(dtype), LABELS, block_rows=block_rows, offsets=torch.linspace(0, 1, 700))
     found, kept = count_scores(pairs, ranges, most=2**24)
-    loops.undo()
-    expected, kept_by_search = count_scores(pairs, ranges, most=2**24)
-    assert torch.equal(found.counts, expected.counts) and all(map(torch.equal, kept, kept_by_search))
+    scores, same = [], []
+    for block in pairs.blocks():
+        is_pair = torch.ones_like(block.cosines, dtype=torch.bool)
+        if block.rows.start == block.columns.start:
+            is_pair = is_pair.triu(1)
+        alike = pairs.index[block.rows][:, None] == pairs.index[block.columns]
+        scores.append(block.cosines[is_pair])
+        same.append(alike[is_pair])
+    scores, same = torch.cat(scores), torch.cat(same)
+    expected = ScoreHistogram()
+    expected.update(scores, same)
+    assert torch.equal(found.counts, expected.counts)
+    inside = torch.zeros_like(same)
+    for low, high in ranges:
+        inside |= (scores >= low) & (scores < high)
+    assert torch.equal(kept[0], scores[inside]) and torch.equal(kept[1], same[inside])
 
 
-def test_too_many_are_not_kept(loops):
+def test_too_many_are_not_kept():
     pairs = PairDistances(SETS["random"], LABELS)
     every = pairs.total_negative_pairs + pairs.total_positive_pairs
-    for _ in range(2):  # by loops, then by search
-        kept = [count_scores(pairs, RANGES["all"], most=most)[1] for most in (every, every - 1)]
-        assert kept[0] is not None and kept[1] is None
-        loops.undo()
+    kept = [count_scores(pairs, RANGES["all"], most=most)[1] for most in (every, every - 1)]
+    assert kept[0] is not None and kept[1] is None
