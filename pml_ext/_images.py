@@ -151,7 +151,8 @@ def _on_white(image: Image.Image, grey: bool) -> np.ndarray:
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     if image.mode == "LAB":  # Pillow converts it to colours only
         image = image.convert("RGB")
-    pixels = np.array(image.convert("L" if grey else "RGB"))
+    mode = "L" if grey else "RGB"
+    pixels = np.array(image if image.mode == mode else image.convert(mode))  # convert() always copies
     if is_clear is not None:
         pixels[is_clear if is_clear.ndim == 2 else is_clear.all(axis=2)] = 255
     return pixels
