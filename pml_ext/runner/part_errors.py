@@ -55,7 +55,7 @@ def reason_of(error: Exception) -> str:
         key = f"{_path_of(node, frames)}{error}"
         return f"the config has no key {key}; add it in a function of CONFIG_REGISTRY"
     said = " ".join(str(error).split())
-    if isinstance(error, KeyError):
+    if isinstance(error, KeyError) and said.startswith("'"):  # of a name
         return (
             f"there is no {said}; add a config key in a function of CONFIG_REGISTRY, and a column of batches in the "
             "`columns` of the data set"

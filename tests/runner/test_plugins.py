@@ -261,7 +261,7 @@ SCHEDULER_REGISTRY.register()(ReduceLROnPlateau)
             ["DATALOADER.SAMPLER_TRAIN", "chance"],
             "DATALOADER.CHANCE.SHARE must be set: chance of own_parts has no default for it",
         ),
-        (["INPUT.FAILING.ENABLED", True], r"INPUT.FAILING: FAILING of own_parts: KeyError\(3\)"),
+        (["INPUT.FAILING.ENABLED", True], r"INPUT.FAILING: FAILING of own_parts: KeyError: 3"),
         (
             ["INPUT.SCALED.ENABLED", True],
             r"must map a uint8 image \(1, H, W\).*; it returned torch.float32 \(1, 8, 8\)",
