@@ -132,6 +132,36 @@ def is_junk(ids: np.ndarray) -> np.ndarray:
     return mask
 
 
+def require_matches(
+    name: str, query: tuple[np.ndarray, np.ndarray], gallery: tuple[np.ndarray, np.ndarray] | None
+) -> None:
+    """Raises UserError for a test that no model can pass or fail: one identity only, or no query with a match.
+
+    Args:
+        name: name of the test set, for the message.
+        query: (Q,) identities and cameras, integers.
+        gallery: (G,) identities and cameras; None: every query searches all others.
+    """
+    searched = query if gallery is None else gallery
+    both = np.concatenate([query[0], searched[0]])
+    known = np.unique(both[both != JUNK])
+    if len(known) < 2:
+        raise UserError(
+            f"{name}: all test images are of one identity, so every answer is right; a test needs images of two or more"
+        )
+    cameras = dict[int, set[int]]()
+    for identity, camera in zip(*(values.tolist() for values in searched), strict=True):
+        cameras.setdefault(identity, set()).add(camera)
+    cameras.pop(JUNK, None)
+    pairs = zip(*(values.tolist() for values in query), strict=True)
+    if not any(cameras.get(identity, set()) - {camera} for identity, camera in pairs):
+        where = "another query" if gallery is None else "a gallery image"
+        raise UserError(
+            f"{name}: no query can have a match: a match is {where} of its identity and another camera. Are the "
+            "identities of both sides the same names?"
+        )
+
+
 def _plain(name: str) -> str:
     return re.sub(r"[\W_]", "", name).lower()
 

@@ -1,5 +1,7 @@
-"""Odd tables through every reader: the same identities and cameras, or the same refusal."""
+"""Odd tables and folders through every reader: the same images, identities and cameras, or the same refusal."""
 
+import os
+import shlex
 import unicodedata
 from pathlib import Path
 
@@ -12,8 +14,11 @@ from PIL import Image
 from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.metrics.labels import number_classes
-from pml_ext.runner.data.datasets import OpenSet, load
+from pml_ext.runner.data.datasets import OpenSet, data_set, load
+from pml_ext.runner.registry import DATASET_REGISTRY
+from pml_ext.search.images import list_images
 from pml_ext.search.readers import read_embeddings
+from tests.runner.data.published_layouts import LAYOUTS
 
 NFC, NFD = (unicodedata.normalize(form, "Zoë") for form in ("NFC", "NFD"))
 
@@ -158,3 +163,88 @@ def test_commands_refuse_the_same(command, identities, camera, message, tmp_path
     assert main(COMMANDS[command]) == 2
     assert message in capfd.readouterr().err
     assert not Path("metrics.json").exists()
+
+
+# --- folders ---
+
+
+def image(path, value=0):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (8, 8), (value, 0, 0)).save(path)
+
+
+@pytest.fixture
+def products(tmp_path):
+    """Class folders with sub-folders, links, a loop, names in several forms, and what is no image."""
+    folder = tmp_path / "products"
+    for name in ("c0/1.png", "c0/side/back/2.PNG", "c1/3.png", f"{NFC}/4.png", f"{NFD}/5.png", "c2 /6.png", "c2/7.png"):
+        image(folder / name)
+    image(tmp_path / "disk" / "8.png")
+    (folder / "linked").symlink_to(tmp_path / "disk")
+    (folder / "c1" / "9.png").symlink_to(tmp_path / "disk" / "8.png")
+    (folder / "c0" / "side" / "loop").symlink_to(folder)
+    for name in ("c0/.hidden.png", "c0/notes.txt", "c1/more.TXT", "overview.png"):
+        image(tmp_path / "products.png")
+        (folder / name).write_bytes((tmp_path / "products.png").read_bytes())
+    return folder
+
+
+def trained(folder):
+    data = load(f"folder:{folder.name}", folder.parent, False, 0.5)
+    assert isinstance(data, OpenSet)
+    parts = [part for part in (data.train, *data.parts) if len(part)]
+    return {
+        os.path.relpath(path, folder): part.called(identity)
+        for part in parts
+        for path, identity in zip(part.names, part.identities.tolist(), strict=True)
+    }
+
+
+def embedded(folder):
+    listed = list_images([str(folder)], folder.parent, label_by_folder=True)
+    return {os.path.relpath(found.path, folder): found.label for found in listed}
+
+
+@pytest.mark.parametrize("read", [trained, embedded])
+def test_images_of_a_folder(read, products, caplog):
+    caplog.set_level("INFO", logger="pml_ext")
+    assert read(products) == {
+        "c0/1.png": "c0", "c0/side/back/2.PNG": "c0", "c1/3.png": "c1", "c1/9.png": "c1", f"{NFC}/4.png": NFC,
+        f"{NFD}/5.png": NFC, "c2 /6.png": "c2", "c2/7.png": "c2", "linked/8.png": "linked",
+    }  # fmt: skip
+    ignored = "2 .txt, 1 hidden, 1 images outside class folders, 1 links to a folder above"
+    assert [line for line in caplog.messages if "left out" in line] == [f"{products}: left out: {ignored}"]
+
+
+@pytest.mark.parametrize("read", [trained, embedded])
+def test_parts_of_a_folder(read, tmp_path):
+    expected = {}
+    for part in ("train", "val"):
+        for name in ("a", "b/deeper"):
+            for number in range(2):
+                image(tmp_path / "x" / part / name / f"{number}.png")
+                expected[f"{part}/{name}/{number}.png"] = name[0]
+    assert read(tmp_path / "x") == expected
+
+
+@pytest.mark.parametrize("read", [trained, embedded])
+def test_folders_of_folders_of_classes_are_refused(read, tmp_path):
+    for name in ("fruit/apple/1.png", "fruit/fig/1.png", "tools/saw/1.png"):
+        image(tmp_path / "x" / name)
+    with pytest.raises(UserError, match=r"the images lie deeper, such as .*/x/fruit/apple/1\.png"):
+        read(tmp_path / "x")
+
+
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if name in DATASET_REGISTRY and data_set(name).marks])
+def test_a_published_set_is_recognised(name, tmp_path):
+    LAYOUTS[name](tmp_path)
+    folder = tmp_path / data_set(name).folder
+    if not folder.is_dir():
+        folder = tmp_path / LAYOUTS[name].folder
+    message = f"has the layout of .*{name}.*Train it by its name: pml-ext train"
+    for read in (trained, embedded):
+        with pytest.raises(UserError, match=message) as caught:
+            read(folder)
+    words = shlex.split(str(caught.value).split("pml-ext train ")[1])
+    assert words[1] == "DATASETS.ROOT" and words[3] == "DATASETS.NAMES"
+    load(words[4].strip("(',)"), Path(words[2]), False)

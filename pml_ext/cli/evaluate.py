@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pml_ext._errors import UserError, import_library
-from pml_ext._identities import JUNK, is_junk
+from pml_ext._identities import JUNK, is_junk, require_matches
 from pml_ext.cli.arguments import (
     COHORT,
     EMBEDDING_FILES,
@@ -173,6 +173,8 @@ def _measure_all(parts: Sequence[_Part], cohort: CohortNormalization | None) -> 
     from pml_ext.runner.evaluation.results import STANDARD_METRICS, STANDARD_RANKS, named_metrics
 
     import_library("faiss", needed_for="the clustering behind NMI", install="faiss-cpu")
+    query, *gallery = [(part.labels.numpy(), part.cameras.numpy()) for part in parts]
+    require_matches(parts[0].file, query, gallery[0] if gallery else None)
     names = named_metrics(STANDARD_METRICS, STANDARD_RANKS)
     values = _measure(parts, names)
     if cohort is not None:

@@ -22,9 +22,11 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from pml_ext._errors import UserError
+from pml_ext._identities import clean_id
 from pml_ext._images import SUFFIXES
 from pml_ext.runner.data.datasets.decoding import decode_image
-from pml_ext.runner.data.datasets.image_files import entries_of, is_image, log_ignored, read_content
+from pml_ext.runner.data.datasets.folders import labelled_images
+from pml_ext.runner.data.datasets.image_files import FolderImages, ImageFile, read_content
 from pml_ext.search.embedder import Embedder, embedding_faults
 from pml_ext.search.gallery import PART_ROWS, Gallery
 
@@ -53,7 +55,7 @@ def embed_folder(
         embedder: the model; must be that of an existing gallery.
         images: image files, and folders that are searched with their subfolders.
         output: the gallery's folder, created if needed.
-        label_by_folder: label each image by the name of its folder.
+        label_by_folder: label each image by its class folder, as `pml-ext train` reads the folder.
         prune: remove the rows of images that no longer exist.
         cohort: file of `CohortNormalization.save`. Stores each image's mean cosine with the cohort, so that searches
             use normalised scores.
@@ -69,7 +71,7 @@ def embed_folder(
     """
     words = [images] if isinstance(images, (str, Path)) else images
     output = Path(output).expanduser()
-    listed = list_images([*map(str, words)], Path(os.path.abspath(output)).parent)
+    listed = list_images([*map(str, words)], Path(os.path.abspath(output)).parent, label_by_folder=label_by_folder)
     cohort_file = None if cohort is None else Path(cohort).expanduser()
     is_alone = not torch.distributed.is_initialized()
     rank = 0 if is_alone else torch.distributed.get_rank()
@@ -88,36 +90,44 @@ def embed_folder(
 
 
 class Listed(NamedTuple):
-    """An image file: absolute path, name in the gallery, and folder name."""
+    """An image file: absolute path, name in the gallery, and class folder."""
 
     path: Path
     name: str
-    folder: str
+    label: str
 
 
-def list_images(words: Sequence[str], beside: Path) -> list[Listed]:
+def list_images(words: Sequence[str], beside: Path, *, label_by_folder: bool = False) -> list[Listed]:
     """Returns the images in `words` and below its folders, sorted, without duplicates.
 
-    Names are relative to `beside`; images outside it have absolute names.
+    Names are relative to `beside`; images outside it have absolute names. label_by_folder: see `embed_folder`.
     """
     if not words:
         raise UserError("no images to embed. Give image files, or folders with images")
-    found = dict[Path, Listed]()
+    listed = dict[Path, Listed]()
     base = beside.resolve()
     for word in words:
         start = Path(word).expanduser()
         if not start.exists():
             raise UserError(f"no image or folder at {word}")
-        files = _in_folder(start) if start.is_dir() else []
-        paths = [*filter(is_image, files)] if start.is_dir() else [start]
-        log_ignored(start, files)
-        if not paths:
+        files = _images_at(start, label_by_folder=label_by_folder)
+        if not files:
             raise UserError(f"{word}: no images in this folder or below it; known are {', '.join(SUFFIXES)}")
-        for path in paths:
-            whole = Path(os.path.abspath(path))
+        for file in files:
+            whole = Path(os.path.abspath(file.path))
             name = whole.relative_to(base) if whole.is_relative_to(base) else whole
-            found.setdefault(whole, Listed(whole, str(name), whole.parent.name))
-    return list(found.values())
+            listed.setdefault(whole, Listed(whole, str(name), str(file.identity)))
+    return list(listed.values())
+
+
+def _images_at(path: Path, *, label_by_folder: bool) -> list[ImageFile]:
+    if not path.is_dir():
+        return [ImageFile(path, clean_id(Path(os.path.abspath(path)).parent.name))]
+    if label_by_folder:
+        return labelled_images(path)
+    content = FolderImages(path)
+    content.log_ignored()
+    return [ImageFile(path / image, "") for image in content.images]
 
 
 def hash_of(content: bytes) -> str:
@@ -197,12 +207,6 @@ def _embed_batch(embedder: Embedder, batch: Sequence[_Item]) -> Embedded:
     return Embedded(images, embeddings[rows].numpy(), hashes, problems)
 
 
-def _in_folder(folder: Path) -> list[Path]:
-    folders, files = entries_of(folder)
-    below = [path for each in folders if not each.is_symlink() for path in _in_folder(each)]
-    return [*files, *below]
-
-
 def _remove_stale_rows(gallery: Gallery, listed: Sequence[Listed], *, prune: bool) -> list[Listed]:
     """Remove rows of changed images, with `prune` of images that no longer exist; returns the images to embed."""
     paths, hashes = gallery.column("path"), gallery.column("content_hash")
@@ -247,7 +251,7 @@ def _embed_missing(
 def _add_part(gallery: Gallery, batches: Sequence[Embedded]) -> None:
     if any(batch.images for batch in batches):
         images, embeddings, hashes, _ = join_batches(batches)
-        gallery.add([image.name for image in images], [image.folder for image in images], hashes, embeddings)
+        gallery.add([image.name for image in images], [image.label for image in images], hashes, embeddings)
 
 
 def _report(gallery: Gallery, problems: Sequence[str], count: int) -> None:

@@ -196,7 +196,9 @@ def test_images_of_a_command_line_in_order_and_once(tmp_path, monkeypatch):
     found = list_images(["in/b/2.jpg", "in", "out", "in/b"], tmp_path / "out")
     names = [f"{tmp_path.resolve()}/in/{name}" for name in ("b/2.jpg", "z.jpeg", "a/x.webp", "b/1.PNG")]
     assert [image.name for image in found] == [*names, "near.bmp"]
-    assert [image.folder for image in found] == ["b", "in", "a", "b", "out"]
+    labelled = list_images(["in/b/2.jpg", "in", "out", "in/b"], tmp_path / "out", label_by_folder=True)
+    assert [Path(image.name).name for image in labelled] == ["2.jpg", "x.webp", "1.PNG", "near.bmp"], "z is of no class"
+    assert [image.label for image in labelled] == ["b", "a", "b", "out"]
     for words, message in (
         ([], "Give image files, or folders with images"),
         (["MODL.WEIGHTS"], r"no image or folder at MODL\.WEIGHTS"),

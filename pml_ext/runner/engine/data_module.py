@@ -9,11 +9,13 @@ import torch
 from torch.utils.data import DataLoader
 from yacs.config import CfgNode as CN
 
+from pml_ext._identities import require_matches
 from pml_ext.runner.config.network_keys import is_grey
-from pml_ext.runner.data.datasets import ImageCheck, ImageSet, TestSet, load_test_sets, load_train_set
+from pml_ext.runner.data.datasets import ImageCheck, ImageSet, OpenSet, TestSet, load_test_sets, load_train_set
 from pml_ext.runner.data.loaders import Sample, SeededImages, TrainingSample, collate, evaluation_loader, train_loader
 from pml_ext.runner.data.samplers import Drawn, JointBatchSampler
 from pml_ext.runner.data.transforms import build_transform
+from pml_ext.runner.evaluation.evaluator import replaces_metrics
 from pml_ext.runner.modeling.architectures.baseline import as_float
 
 
@@ -39,6 +41,8 @@ class DataModule(lightning.LightningDataModule):
         self.train_set: ImageSet | None = load_train_set(cfg.DATASETS, **read) if training else None
         self.test_sets: dict[str, TestSet] = load_test_sets(cfg.DATASETS, **read)
         check.conclude(unreadable)
+        if not replaces_metrics(cfg.TEST):
+            _require_matches(self.test_sets)
         self.transform = build_transform(cfg.INPUT, training=True)
         self.first = (0, 0)
         """First epoch and step of the training."""
@@ -100,3 +104,10 @@ class DataModule(lightning.LightningDataModule):
     def _rank_and_ranks(self) -> tuple[int, int]:
         trainer = self.trainer
         return (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
+
+
+def _require_matches(test_sets: dict[str, TestSet]) -> None:
+    for name, data in test_sets.items():
+        if isinstance(data, OpenSet):
+            query, *gallery = [(part.identities, part.cameras) for part in data.parts]
+            require_matches(name, query, gallery[0] if gallery else None)

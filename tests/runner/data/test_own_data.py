@@ -129,7 +129,7 @@ def test_a_folder_of_classes_is_split_by_name(tmp_path, share, count, caplog):
     names = ["apple", "date", "fig", "kiwi", "lime"]
     assert classes(tmp_path, "folder:fruit", SPLIT=share) == [" ".join(names[:count]), " ".join(names[count:])]
     assert caplog.text.count(f"the first {count} of 5 classes by name train") == 1
-    assert "fruit: ignored 2 files without an image suffix (.txt, list)" in caplog.text
+    assert "fruit: left out: 1 .txt, 2 hidden, 1 list" in caplog.text
     # `embed` sees the same images.
     assert len(list_images([str(tmp_path / "fruit")], tmp_path)) == len(FLAT)
 

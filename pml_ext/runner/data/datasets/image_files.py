@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -157,29 +158,48 @@ def require_inside(path: str, folder: Path, where: str) -> None:
         raise UserError(f"{where}: paths must be inside {folder}; got {path!r}")
 
 
-def entries_of(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Returns the sub-folders and the files of a folder, sorted by name, without hidden ones.
+class FolderImages:
+    """The images in a folder and its sub-folders, and what is left out of them. Links are followed.
 
-    macOS creates a ._1.jpg for each 1.jpg that it copies, and notebooks create .ipynb_checkpoints.
+    Attributes:
+        images: paths relative to the folder, with / as separator: those in the folder first, others by sub-folder.
+        ignored: reason -> number of files and folders that are left out.
     """
-    with os.scandir(folder) as entries:
-        found = sorted((entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith("."))
-    return [folder / name for name, is_dir in found if is_dir], [folder / name for name, is_dir in found if not is_dir]
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.images: list[str] = []
+        self.ignored = Counter[str]()
+        self._collect("", ())
+
+    def log_ignored(self) -> None:
+        """Log what is left out, in one line."""
+        if self.ignored:
+            counts = ", ".join(f"{count} {reason}" for reason, count in sorted(self.ignored.items()))
+            advice = "; pip install pillow-heif to read HEIC" if {".heic", ".heif"} & self.ignored.keys() else ""
+            log.info("%s: left out: %s%s", self.folder, counts, advice)
+
+    def _collect(self, inside: str, above: tuple[str, ...]) -> None:
+        here = os.path.realpath(self.folder / inside)
+        if here in above:
+            self.ignored["links to a folder above"] += 1
+            return
+        with os.scandir(self.folder / inside) as entries:
+            found = sorted((entry.is_dir(), entry.name) for entry in entries)
+        for is_dir, name in found:
+            if name.startswith("."):  # macOS creates a ._1.jpg for each 1.jpg that it copies
+                self.ignored["hidden"] += 1
+            elif is_dir:
+                self._collect(f"{inside}{name}/", (*above, here))
+            elif Path(name).suffix.lower() in SUFFIXES:
+                self.images.append(inside + name)
+            else:
+                self.ignored[Path(name).suffix.lower() or name] += 1
 
 
-def is_image(path: Path) -> bool:
-    """Returns whether a file has an image suffix."""
-    return path.suffix.lower() in SUFFIXES
-
-
-def log_ignored(folder: Path, files: Iterable[Path]) -> None:
-    """Logs the number and the suffixes of the files that are no images, in one line."""
-    others = [path.suffix.lower() or path.name for path in files if not is_image(path)]
-    if not others:
-        return
-    suffixes = ", ".join(sorted(set(others)))
-    advice = "; pip install pillow-heif to read HEIC" if {".heic", ".heif"} & set(others) else ""
-    log.info("%s: ignored %d files without an image suffix (%s)%s", folder, len(others), suffixes, advice)
+def sub_folders(folder: Path) -> list[Path]:
+    """Returns the sub-folders of a folder, sorted by name, without hidden ones."""
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def found_in(folder: Path) -> str:

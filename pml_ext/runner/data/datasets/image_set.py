@@ -171,6 +171,8 @@ class DataSet:
     about: line for `pml-ext list`.
     nobody: identities of junk and distractors.
     is_made: whether `read` draws, downloads or unpacks the images.
+    folder: the set's folder in the folder of all data sets.
+    marks: files and folders in the set's folder that together show its layout, if its folders are not classes.
     """
 
     read: Reader
@@ -178,6 +180,8 @@ class DataSet:
     kind: type[Loaded] = OpenSet
     nobody: tuple[int, ...] = (JUNK,)
     is_made: bool = False
+    folder: str = ""
+    marks: tuple[str, ...] = ()
 
 
 def published(name: str, about: str, **facts: Any) -> Callable[[Reader], Reader]:

@@ -42,6 +42,7 @@ class Layout:
     shared: int | None = None  # identities up to this number are common to all cameras, others to a single one
     parts: tuple[str, ...] = ()  # folders of training images, queries and gallery, or of the last two; empty: all train
     nobody: tuple[int, ...] = (JUNK,)
+    marks: tuple[str, ...] = ()  # see DataSet; empty: the parts
 
 
 # Published layouts. In Partial REID and Partial-iLIDS the number after an image's identity counts as its camera, as in
@@ -63,32 +64,34 @@ LAYOUTS = {
         "Partial_REID", _NUMBERED, "001_001.jpg", parts=("partial_body_images", "whole_body_images")),
     "PartialiLIDS": Layout(
         "Partial-iLIDS (He et al., CVPR 2018): partial images as queries, complete persons as gallery; tests only",
-        "PartialiLIDS", _NUMBERED, "001_001.jpg", parts=("query", "gallery")),
+        "PartialiLIDS", _NUMBERED, "001_001.jpg", parts=("query", "gallery"), marks=("gallery/001_001.jpg",)),
     "OccludedREID": Layout(
         "Occluded-REID (Zhuo et al., ICME 2018): occluded persons as queries, complete ones as gallery; tests only",
         "Occluded_REID", r"[^/]+/(?P<identity>\d{3})_\d+\.tif", "001/001_01.tif",
         parts=("occluded_body_images", "whole_body_images")),
     "VIPeR": Layout("Gray and Tao, ECCV 2008", "VIPeR",
-        r"cam_(?P<camera>[ab])/(?P<identity>\d+)_\d+\.bmp", "cam_a/000_45.bmp"),
+        r"cam_(?P<camera>[ab])/(?P<identity>\d+)_\d+\.bmp", "cam_a/000_45.bmp", marks=("cam_a", "cam_b")),
     # 0000 are passers-by without an identity
     "GRID": Layout("Loy, Xiang and Gong, CVPR 2009", "underground_reid",
         r"(?:probe|gallery|images)/(?!0000_)(?P<identity>\d{4})_(?P<camera>\d+)_.+\.jpe?g",
-        "probe/0001_1_25004_169_98_82_214.jpeg"),
+        "probe/0001_1_25004_169_98_82_214.jpeg", marks=("probe", "gallery")),
     "PRID": Layout("Hirzer et al., SCIA 2011", "prid_2011",
         r"single_shot/cam_(?P<camera>[ab])/person_(?P<identity>\d+)\.png", "single_shot/cam_a/person_0001.png",
-        shared=200),
+        shared=200, marks=("single_shot",)),
     "iLIDS": Layout("Zheng, Gong and Xiang, BMVC 2009", "iLIDS",
         r"(?:.+/)?(?P<identity>\d{4})\d{3}\.jpg", "0001001.jpg"),
     "CAVIARa": Layout("Cheng et al., BMVC 2011", "CAVIARa",
         r"(?:.+/)?(?P<identity>\d{4})\d{3}\.jpg", "0001001.jpg"),
     "LPW": Layout("Song et al., AAAI 2018: three scenes with disjoint identities", "pep_256x128/data_slim",
-        r"(?P<scene>scen\d+)/(?P<camera>view\d+)/(?P<identity>\d+)/\d+\.jpg", "scen1/view1/1/0001.jpg"),
+        r"(?P<scene>scen\d+)/(?P<camera>view\d+)/(?P<identity>\d+)/\d+\.jpg", "scen1/view1/1/0001.jpg",
+        marks=("scen1",)),
     "SenseReID": Layout("Zhao et al., CVPR 2017", "SenseReID",
-        r"(?:.+/)?test_(?:probe?|gallery)/(?P<identity>\d+)_(?P<camera>\d+)\.jpg", "test_probe/00001_00.jpg"),
+        r"(?:.+/)?test_(?:probe?|gallery)/(?P<identity>\d+)_(?P<camera>\d+)\.jpg", "test_probe/00001_00.jpg",
+        marks=("test_probe",)),
     "PKU": Layout("Ma et al., Neurocomputing 2017", "PKUv1a_128x48",
         r"(?P<identity>\d+)_(?P<camera>\d+)_\d+\.png", "001_01_01.png"),
     "SYSU_mm": Layout("Wu et al., ICCV 2017: the visible cameras, without the infrared 3 and 6", "SYSU-MM01",
-        r"(?P<camera>cam[1245])/(?P<identity>\d{4})/\d+\.jpg", "cam1/0001/0001.jpg"),
+        r"(?P<camera>cam[1245])/(?P<identity>\d{4})/\d+\.jpg", "cam1/0001/0001.jpg", marks=("cam1", "cam2")),
     "PRAI": Layout("Zhang et al., IEEE Transactions on Multimedia 2020", "PRAI-1581",
         r"images/(?P<identity>\d+)_(?P<camera>\d+)_\d+\.jpg", "images/00000001_0000_00000020.jpg"),
     "PeS3D": Layout("3DPeS (Baltieri, Vezzani and Cucchiara, J-HGBU 2011), in a folder for each person", "3DPeS",
@@ -137,7 +140,14 @@ def _image(path: Path, match: re.Match[str], layout: Layout, part: int) -> Image
 
 for _name, _layout in LAYOUTS.items():
     _kind, _use = (OpenSet, "") if _layout.parts else (ImageSet, "to train on: ")
-    published(_name, f"{_use}{_layout.about}", kind=_kind, nobody=_layout.nobody)(partial(read_layout, layout=_layout))
+    published(
+        _name,
+        f"{_use}{_layout.about}",
+        kind=_kind,
+        nobody=_layout.nobody,
+        folder=_layout.folder,
+        marks=_layout.marks or _layout.parts,
+    )(partial(read_layout, layout=_layout))
 
 # --- images in lists ---
 
@@ -155,7 +165,12 @@ def read_list(listing: Path, form: str, example: str, folder: Path, suffix: str 
     return files
 
 
-@published("MSMT17", "MSMT17 (Wei et al., CVPR 2018): 15 cameras")
+@published(
+    "MSMT17",
+    "MSMT17 (Wei et al., CVPR 2018): 15 cameras",
+    folder="MSMT17_V1",
+    marks=("list_train.txt", "list_query.txt"),
+)
 def msmt17(root: Path, grey: bool) -> OpenSet:
     """Reads MSMT17 by its list files, without their validation part."""
     folder, masked = root / "MSMT17_V1", ""
@@ -216,15 +231,27 @@ for _size, _vehicles, _wild in (
     ("Medium", 1600, 5000),
     ("Large", 2400, 10000),
 ):
-    published(f"{_size}VehicleID", f"PKU VehicleID (Liu et al., CVPR 2016): {_vehicles:,} test identities, no cameras")(
-        partial(vehicle_id, identities=_vehicles)
-    )
     published(
-        f"{_size}VeRiWild", f"VERI-Wild (Lou et al., CVPR 2019): vehicles, 174 cameras, {_wild:,} test identities"
+        f"{_size}VehicleID",
+        f"PKU VehicleID (Liu et al., CVPR 2016): {_vehicles:,} test identities, no cameras",
+        folder="vehicleid",
+        marks=("image", f"train_test_split/test_list_{_vehicles}.txt"),
+    )(partial(vehicle_id, identities=_vehicles))
+    published(
+        f"{_size}VeRiWild",
+        f"VERI-Wild (Lou et al., CVPR 2019): vehicles, 174 cameras, {_wild:,} test identities",
+        folder="VERI-Wild",
+        marks=("images", f"train_test_split/test_{_wild}.txt"),
     )(partial(veri_wild, identities=_wild))
 
 
-@published("AirportALERT", "Airport (Karanam et al., TPAMI 2019): to train on, 6 cameras", kind=ImageSet)
+@published(
+    "AirportALERT",
+    "Airport (Karanam et al., TPAMI 2019): to train on, 6 cameras",
+    kind=ImageSet,
+    folder="AirportALERT",
+    marks=("filepath.txt",),
+)
 def airport_alert(root: Path, grey: bool) -> ImageSet:
     """Reads Airport's training images by its list filepath.txt, without the distractors (identities below 11001)."""
     folder = root / "AirportALERT"

@@ -28,8 +28,9 @@ def retrieval_set(root: Path, grey: bool, *, name: str) -> OpenSet:
     return open_set([_part(root, name, part) for part in ("train", "test")], grey)
 
 
-for _name, (*_, _about) in RETRIEVAL_SETS.items():
-    published(_name, _about)(partial(retrieval_set, name=_name))
+for _name, (*_, _first, _about) in RETRIEVAL_SETS.items():
+    _folder, _, _mark = _first.rpartition("/")
+    published(_name, _about, folder=_folder or _name, marks=(_mark,))(partial(retrieval_set, name=_name))
 
 
 @published("CUBValidation", "the training classes of CUB alone, half of them to test on")
@@ -77,7 +78,9 @@ def cars196_shared_classes(root: Path, grey: bool) -> OpenSet:
     return _split(files, [Path(file.path).parents[1].name == "train" for file in files], grey)  # train/<class>/<image>
 
 
-@published("InShop", "In-shop Clothes Retrieval (Liu et al., CVPR 2016)")
+@published(
+    "InShop", "In-shop Clothes Retrieval (Liu et al., CVPR 2016)", folder="InShop", marks=("list_eval_partition.txt",)
+)
 def in_shop(root: Path, grey: bool) -> OpenSet:
     """Reads train, query and gallery of In-shop; nothing is removed by camera.
 
