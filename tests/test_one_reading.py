@@ -14,7 +14,9 @@ from PIL import Image
 from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.metrics.labels import number_classes
+from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.datasets import OpenSet, data_set, load
+from pml_ext.runner.engine.data_module import DataModule
 from pml_ext.runner.registry import DATASET_REGISTRY
 from pml_ext.search.images import list_images
 from pml_ext.search.readers import read_embeddings
@@ -248,3 +250,83 @@ def test_a_published_set_is_recognised(name, tmp_path):
     words = shlex.split(str(caught.value).split("pml-ext train ")[1])
     assert words[1] == "DATASETS.ROOT" and words[3] == "DATASETS.NAMES"
     load(words[4].strip("(',)"), Path(words[2]), False)
+
+
+# --- tests that say nothing: copies, one identity, no match ---
+
+
+def config_of(folder, name):
+    cfg = get_cfg()
+    cfg.DATASETS.update({"ROOT": str(folder), "NAMES": (name,), "TESTS": (name,)})
+    return cfg
+
+
+def test_copies_across_training_queries_and_gallery(tmp_path, caplog):
+    for number in range(12):
+        image(tmp_path / f"{number}.png", number)
+    (tmp_path / "renamed.png").write_bytes((tmp_path / "0.png").read_bytes())  # of a training image
+    (tmp_path / "link.png").symlink_to(tmp_path / "4.png")  # of a query
+    rows = [("0.png", "a", "train", 1), ("1.png", "b", "train", 2)]
+    rows += [("4.png", "c", "query", 1), ("5.png", "d", "query", 1)]
+    rows += [("link.png", "c", "gallery", 2), ("5.png", "d", "gallery", 1), ("6.png", "d", "gallery", 2)]
+    rows += [("renamed.png", "e", "gallery", 2)]
+    lines = ["path,identity,split,camera", *(",".join(map(str, row)) for row in rows)]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    copies = DataModule(config_of(tmp_path, "file:t.csv")).copies
+    assert [line.partition(", which makes")[0].replace(f"{tmp_path}/", "") for line in copies] == [
+        "1 of 2 query images of file:t.csv are copies of its gallery images (4.png = link.png)",
+        "1 of 4 gallery images of file:t.csv are copies of training images (renamed.png = 0.png)",
+    ], "5.png is of the query's camera, so no search finds it"
+    assert all(line in caplog.text for line in copies)
+
+
+def embeddings(folder, name, rows, **more):
+    random = np.random.default_rng(0)
+    x = random.normal(size=(60, 8)) + 2 * np.repeat(random.normal(size=(10, 8)), 6, axis=0)
+    np.savez(folder / name, embeddings=x[rows], labels=np.arange(60)[rows] // 6, **more)
+
+
+def test_copies_in_files_of_embeddings(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    query, gallery = np.arange(0, 60, 6), np.arange(60)
+    embeddings(tmp_path, "query.npz", query)
+    embeddings(tmp_path, "all.npz", gallery)
+    embeddings(tmp_path, "others.npz", np.setdiff1d(gallery, query))
+    embeddings(tmp_path, "twice.npz", [*range(59), 0])
+    shown = "row 0 = row 0, row 1 = row 6, row 2 = row 12, row 3 = row 18, row 4 = row 24, …"
+    for words in (["evaluate", "query.npz", "--gallery"], ["search", "query.npz", "--gallery"]):
+        assert main([*words, "all.npz"]) == 0
+        assert f"10 of 10 queries are copies of gallery rows ({shown})" in "".join(capfd.readouterr())
+        assert main([*words, "others.npz"]) == 0
+        assert "copies" not in "".join(capfd.readouterr())
+    for words, what in (
+        (["evaluate", "twice.npz"], "queries are copies of each other"),
+        (["threshold", "choose", "twice.npz", "--far", "0.1"], "embeddings are copies of others"),
+    ):
+        assert main(words) == 0
+        assert f"1 of 60 {what} (row 59 = row 0)" in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("query", "gallery", "message"),
+    [
+        (["a", "a"], ["a", "a"], "all test images are of one identity"),
+        (["a", "b"], ["c", "d"], "no query can have a match"),
+        (["a", "b"], ["-1", "-1"], "no query can have a match"),
+        (["a", "b"], [], "no query can have a match"),
+        (["a", "a"], [], "all test images are of one identity"),
+    ],
+)
+def test_a_test_set_without_a_possible_match(query, gallery, message, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    for number in range(5):
+        image(tmp_path / f"{number}.png", number)
+    rows = [(identity, "query") for identity in query] + [(identity, "gallery") for identity in gallery]
+    lines = [f"{number}.png,{identity},{split}" for number, (identity, split) in enumerate(rows)]
+    (tmp_path / "t.csv").write_text("\n".join(["path,identity,split", *lines, "4.png,z,train"]))
+    with pytest.raises(UserError, match=f"file:t.csv: {message}"):
+        DataModule(config_of(tmp_path, "file:t.csv"))
+    np.savez("q.npz", embeddings=np.eye(2), labels=query)
+    np.savez("g.npz", embeddings=np.eye(2), labels=gallery or query)
+    assert main(["evaluate", "q.npz", *(["--gallery", "g.npz"] if gallery else [])]) == 2
+    assert f"q.npz: {message}" in capfd.readouterr().err

@@ -32,7 +32,7 @@ _ARGUMENTS = [
     Argument("--output GALLERY", "Folder of a new or an existing gallery.", required=True),
     HALF,
     Argument("--prune", "Remove the rows of images that no longer exist."),
-    Argument("--label-by-folder", "Label each image with its folder's name."),
+    Argument("--label-by-folder", "Label each image with its class folder's name."),
     Argument(
         "--cohort FILE",
         "cohort.npz of `pml-ext threshold choose`; searches then rank by normalised scores [default: plain cosines]",

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pml_ext")
 
+_ROUNDING = 1e-6  # of the cosine of copies, in float32
+
 _ARGUMENTS = [
     Argument("QUERY", "Image, folder of images, gallery or file of embeddings."),
     Argument("--gallery GALLERY", "Gallery of `pml-ext embed`, or file of embeddings.", required=True),
@@ -63,6 +65,7 @@ def _search(options: Namespace) -> None:
     if report is not None:
         least, facts["threshold"] = _least_score(report, options.threshold, target, kind)
     rows = _hits_of_rows(target, neighbours, options)
+    _warn_of_copies(queries.names, neighbours, {row: name for row, (name, _) in rows.items()}, target)
     lines, answers = list[str](), list[Answer]()
     for place, query in enumerate(queries.names):
         hits = list[Hit]()
@@ -223,6 +226,17 @@ def _hits_of_rows(target: Target, neighbours: Neighbours, options: Namespace) ->
     if labels is not None:
         names = [f"{name}  [{label}]" for name, label in zip(names, labels, strict=True)]
     return dict(zip(rows, zip(names, images, strict=True), strict=True))
+
+
+def _warn_of_copies(queries: Sequence[str], neighbours: Neighbours, hits: dict[int, str], target: Target) -> None:
+    """Warns of queries that find a copy of themselves: a hit with the same embedding, up to rounding."""
+    from pml_ext._copies import describe_copies
+
+    if target.cohort is None:
+        first = zip(neighbours.rows[:, 0].tolist(), neighbours.scores[:, 0].tolist(), strict=True)
+        copies = [(place, row) for place, (row, score) in enumerate(first) if row >= 0 and score > 1 - _ROUNDING]
+        if copies:
+            log.warning("%s", describe_copies(copies, "queries", "gallery rows", queries, hits))
 
 
 def _line(number: int, hit: Hit) -> str:

@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from hashlib import blake2b
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +13,7 @@ from pml_ext._checks import (
     check_not_collapsed,
     warn_caller,
 )
+from pml_ext._copies import describe_copies, find_copies, vector_keys
 from pml_ext._ops.numerics import full_precision, one_thread
 from pml_ext._progress import show_steps
 from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
@@ -90,12 +89,10 @@ def measure_threshold(
         samples = Samples(embeddings.double(), ids, camera_ids, offsets)
         pairs = samples.pairs()
         _require_pairs(pairs, names)
-        copies = _count_copies(embeddings)
+        copies = find_copies(vector_keys(embeddings.detach().double().cpu().numpy()))
         if copies:
-            warn_caller(
-                f"{copies} of {count} embeddings are copies of others; pairs at distance 0 make the rates look "
-                "better than they are. Remove the copies"
-            )
+            rows = [f"row {source.row(place)}" for place in range(count)]
+            warn_caller(describe_copies(copies, "embeddings", "others", rows, rows))
         begin("choosing the threshold")
         planned = None if search is None else PlannedSearch(search, samples)
         support: Support | None
@@ -121,7 +118,7 @@ def measure_threshold(
             consistency=consistency,
             samples=count,
             embedding_dim=embeddings.shape[1],
-            copies=copies,
+            copies=len(copies),
             data=source.data,
             made=made,
             support=support,
@@ -285,10 +282,3 @@ def _curves(pairs: PairDistances) -> ThresholdCurves:
         impostors=impostors.sum(dim=0).cpu() // 2,
         utilities=utility_of_rates(tpr, tnr).cpu(),
     )
-
-
-def _count_copies(embeddings: Tensor) -> int:
-    """The number of samples with the embedding of an earlier one."""
-    values: np.ndarray = embeddings.detach().double().cpu().numpy() + 0.0  # −0 and 0 are equal
-    hashes = {blake2b(value.tobytes(), digest_size=16).digest() for value in values}
-    return len(values) - len(hashes)

@@ -1,5 +1,6 @@
 """The data of a config as a LightningDataModule: training and test sets, and this process's batches."""
 
+import logging
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -12,11 +13,16 @@ from yacs.config import CfgNode as CN
 from pml_ext._identities import require_matches
 from pml_ext.runner.config.network_keys import is_grey
 from pml_ext.runner.data.datasets import ImageCheck, ImageSet, OpenSet, TestSet, load_test_sets, load_train_set
+from pml_ext.runner.data.datasets.image_check import find_copies_of_images
 from pml_ext.runner.data.loaders import Sample, SeededImages, TrainingSample, collate, evaluation_loader, train_loader
 from pml_ext.runner.data.samplers import Drawn, JointBatchSampler
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.evaluation.evaluator import replaces_metrics
+from pml_ext.runner.evaluation.evaluator import replaces_metrics
 from pml_ext.runner.modeling.architectures.baseline import as_float
+from pml_ext.runner.rank_store import rank_and_ranks
+
+log = logging.getLogger("pml_ext")
 
 
 class DataModule(lightning.LightningDataModule):
@@ -41,8 +47,15 @@ class DataModule(lightning.LightningDataModule):
         self.train_set: ImageSet | None = load_train_set(cfg.DATASETS, **read) if training else None
         self.test_sets: dict[str, TestSet] = load_test_sets(cfg.DATASETS, **read)
         check.conclude(unreadable)
+        searched = {name: data for name, data in self.test_sets.items() if isinstance(data, OpenSet)}
         if not replaces_metrics(cfg.TEST):
-            _require_matches(self.test_sets)
+            _require_matches(searched)
+        self.copies: list[str] = []
+        """Sentences about images that are in two parts of the data."""
+        if cfg.DATASETS.CHECK_IMAGES and rank_and_ranks()[0] == 0:
+            self.copies = find_copies_of_images(None if cfg.DATASETS.COMBINEALL else self.train_set, searched)
+        for sentence in self.copies:
+            log.warning("%s", sentence)
         self.transform = build_transform(cfg.INPUT, training=True)
         self.first = (0, 0)
         """First epoch and step of the training."""
@@ -106,8 +119,7 @@ class DataModule(lightning.LightningDataModule):
         return (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
 
 
-def _require_matches(test_sets: dict[str, TestSet]) -> None:
+def _require_matches(test_sets: dict[str, OpenSet]) -> None:
     for name, data in test_sets.items():
-        if isinstance(data, OpenSet):
-            query, *gallery = [(part.identities, part.cameras) for part in data.parts]
-            require_matches(name, query, gallery[0] if gallery else None)
+        query, *gallery = [(part.identities, part.cameras) for part in data.parts]
+        require_matches(name, query, gallery[0] if gallery else None)

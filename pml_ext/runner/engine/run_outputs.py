@@ -39,7 +39,7 @@ def report_run(
         about["opis"] = asdict(module.evaluation.calculator.opis_settings)
     # A user's evaluator may not use embeddings.
     embedded = {name: data for name, data in module.test_sets.items() if name in module.features}
-    notes = [module.losses_of_epoch.problem, *module.collapse.values()]
+    notes = [module.losses_of_epoch.problem, *module.collapse.values(), *module.copies]
     if module.losses_of_epoch.shares:
         about["gradient_shares"] = module.losses_of_epoch.shares
     about["notes"] = notes = list(filter(None, notes))

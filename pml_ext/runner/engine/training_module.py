@@ -77,6 +77,7 @@ class TrainingModule(lightning.LightningModule):
         super().__init__()
         self.model: Any
         self.cfg, self.train_set, self.test_sets = cfg, data.train_set, data.test_sets
+        self.copies = data.copies
         self.evaluators = build_evaluators(cfg, data.test_sets)
         self.evaluation = Evaluation(cfg.TEST)
         self.run_config = cfg

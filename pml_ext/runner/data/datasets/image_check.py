@@ -3,16 +3,18 @@
 import json
 import logging
 import os
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 from yacs.config import CfgNode as CN
 
+from pml_ext._copies import MOST_FILES, describe_copies, file_keys, find_copies
 from pml_ext._errors import UserError
 from pml_ext._files import write_atomically
 from pml_ext.runner.data.datasets.image_files import ImageFiles, require_image
-from pml_ext.runner.data.datasets.image_set import ImageSet
+from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet
 from pml_ext.runner.rank_store import exchange, rank_and_ranks
 
 log = logging.getLogger("pml_ext")
@@ -62,6 +64,43 @@ class ImageCheck:
         enough = np.ceil(100 * self._largest_share) / 100
         advice = f". Set DATASETS.MAX_UNREADABLE {enough:g} to continue without them" if enough < 1 else ""
         raise UserError(f"{', '.join(self.skipped)} ({details}){advice}")
+
+
+def find_copies_of_images(train: ImageSet | None, tests: Mapping[str, OpenSet]) -> list[str]:
+    """Returns a sentence for each two parts of the data that share images: tests and training, queries and gallery.
+
+    Images are the same if their files have the same content. Gallery images of a query's identity and camera do not
+    count, as no search finds them.
+    """
+    parts = [images for data in tests.values() for images in data.parts]
+    room = MOST_FILES - sum(map(len, parts))
+    if train is not None and len(train) <= room:
+        parts.append(train)
+    if room < 0:
+        return []
+    keys = file_keys([path for images in parts for path in images.names])
+    ends = np.cumsum([len(images) for images in parts]).tolist()
+    keys_of = {id(images): keys[end - len(images) : end] for images, end in zip(parts, ends, strict=True)}
+    lines = []
+    for name, data in tests.items():
+        query, gallery = data.query, data.parts[-1]
+        copies = find_copies(keys_of[id(query)], None if data.gallery is None else keys_of[id(gallery)])
+        copies = [(row, other) for row, other in copies if _is_searched(query, row, gallery, other)]
+        of = "each other" if data.gallery is None else "its gallery images"
+        if copies:
+            lines.append(describe_copies(copies, f"query images of {name}", of, query.names, gallery.names))
+        for images, part in zip(data.parts, ("query", "gallery"), strict=False):
+            if train is not None and id(train) in keys_of:
+                copies = find_copies(keys_of[id(images)], keys_of[id(train)])
+                if copies:
+                    what = f"{part} images of {name}"
+                    lines.append(describe_copies(copies, what, "training images", images.names, train.names))
+    return lines
+
+
+def _is_searched(query: ImageSet, row: int, gallery: ImageSet, other: int) -> bool:
+    same_identity = query.identities[row] == gallery.identities[other]
+    return not (same_identity and query.cameras[row] == gallery.cameras[other])
 
 
 def _unreadable(images: ImageFiles) -> dict[int, str]:

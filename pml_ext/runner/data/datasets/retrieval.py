@@ -1,5 +1,6 @@
 """Image retrieval sets: CUB-200-2011, Cars196, Stanford Online Products, iNaturalist 2018, In-shop."""
 
+import os
 from functools import partial
 from pathlib import Path
 
@@ -29,8 +30,8 @@ def retrieval_set(root: Path, grey: bool, *, name: str) -> OpenSet:
 
 
 for _name, (*_, _first, _about) in RETRIEVAL_SETS.items():
-    _folder, _, _mark = _first.rpartition("/")
-    published(_name, _about, folder=_folder or _name, marks=(_mark,))(partial(retrieval_set, name=_name))
+    _above, _mark = os.path.split(_first)
+    published(_name, _about, folder=_above or _name, marks=(_mark,))(partial(retrieval_set, name=_name))
 
 
 @published("CUBValidation", "the training classes of CUB alone, half of them to test on")
