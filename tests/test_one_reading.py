@@ -286,6 +286,7 @@ def embeddings(folder, name, rows, **more):
     np.savez(folder / name, embeddings=x[rows], labels=np.arange(60)[rows] // 6, **more)
 
 
+@pytest.mark.filterwarnings("default:.*copies")
 def test_copies_in_files_of_embeddings(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     query, gallery = np.arange(0, 60, 6), np.arange(60)

@@ -385,8 +385,8 @@ def test_other_suffixes_are_counted_in_one_line(embedder, tmp_path, caplog):
     with caplog.at_level(logging.INFO, logger="pml_ext"):
         embed_folder(embedder, tmp_path / "fruit", tmp_path / "fruit" / "gallery")
         own_folder(tmp_path, False, 1)
-    lines = [text for text in caplog.messages if "ignored" in text]
-    assert len(lines) == 2 and all("ignored 3 files without an image suffix (.cr2, .txt)" in text for text in lines)
+    lines = [text for text in caplog.messages if "left out" in text]
+    assert len(lines) == 2 and all("2 .cr2, 1 .txt" in text for text in lines)
 
 
 def test_an_embedding_of_zeros_is_listed_and_not_stored(tmp_path, caplog):

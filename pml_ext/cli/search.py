@@ -65,7 +65,7 @@ def _search(options: Namespace) -> None:
     if report is not None:
         least, facts["threshold"] = _least_score(report, options.threshold, target, kind)
     rows = _hits_of_rows(target, neighbours, options)
-    _warn_of_copies(queries.names, neighbours, {row: name for row, (name, _) in rows.items()}, target)
+    _warn_of_copies(queries.names, neighbours, target)
     lines, answers = list[str](), list[Answer]()
     for place, query in enumerate(queries.names):
         hits = list[Hit]()
@@ -228,15 +228,19 @@ def _hits_of_rows(target: Target, neighbours: Neighbours, options: Namespace) ->
     return dict(zip(rows, zip(names, images, strict=True), strict=True))
 
 
-def _warn_of_copies(queries: Sequence[str], neighbours: Neighbours, hits: dict[int, str], target: Target) -> None:
+def _warn_of_copies(queries: Sequence[str], neighbours: Neighbours, target: Target) -> None:
     """Warns of queries that find a copy of themselves: a hit with the same embedding, up to rounding."""
     from pml_ext._copies import describe_copies
 
-    if target.cohort is None:
-        first = zip(neighbours.rows[:, 0].tolist(), neighbours.scores[:, 0].tolist(), strict=True)
-        copies = [(place, row) for place, (row, score) in enumerate(first) if row >= 0 and score > 1 - _ROUNDING]
-        if copies:
-            log.warning("%s", describe_copies(copies, "queries", "gallery rows", queries, hits))
+    if target.cohort is not None:  # normalised scores of copies differ
+        return
+    first = zip(neighbours.rows[:, 0].tolist(), neighbours.scores[:, 0].tolist(), strict=True)
+    copies = [(place, row) for place, (row, score) in enumerate(first) if row >= 0 and score > 1 - _ROUNDING]
+    if copies:
+        rows = sorted({row for _, row in copies})
+        paths = zip(rows, target.describe(rows)[0], strict=True)
+        names = {row: path or f"row {row}" for row, path in paths}
+        log.warning("%s", describe_copies(copies, "queries", "gallery rows", queries, names))
 
 
 def _line(number: int, hit: Hit) -> str:
