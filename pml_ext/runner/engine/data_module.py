@@ -18,7 +18,6 @@ from pml_ext.runner.data.loaders import Sample, SeededImages, TrainingSample, co
 from pml_ext.runner.data.samplers import Drawn, JointBatchSampler
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.evaluation.evaluator import replaces_metrics
-from pml_ext.runner.evaluation.evaluator import replaces_metrics
 from pml_ext.runner.modeling.architectures.baseline import as_float
 from pml_ext.runner.rank_store import rank_and_ranks
 
