@@ -69,7 +69,7 @@ about ±4.5 points. Rejecting every pair lowers it, too, so read it with mAP@R.
 ## Next to an identity loss
 
 The identity loss is PML's `NormalizedSoftmaxLoss`. All settings of both terms were tuned. The first row has values, \
-those below it changes. TAR is of three seeds.
+those below it changes. TAR is of three seeds, and its verdicts leave out the spread of tuning.
 
 {identity}
 
