@@ -59,6 +59,7 @@ class PairDistances(PairBlocks):
         """Returns order statistics of the pooled negative distances: the k-th smallest for each k.
 
         For many pairs, a histogram locates each rank's bin, and a second pass collects the values in these bins.
+        Further ranks in these bins need no pass.
 
         Args:
             ranks: ranks k, from 1 to total_negative_pairs.
@@ -71,19 +72,36 @@ class PairDistances(PairBlocks):
             raise ValueError(f"ranks must be from 1 to {total}, the number of negative pairs; got {list(ranks)}")
         wanted = torch.tensor(list(ranks), device=self.unit.device)
         with full_precision(self.unit.device):
-            if total <= self._most_kept and self.group is None and self.unit.device.type == "cpu":
+            if self._is_stored:
                 self._all_negatives.numpy().partition([*{int(k) - 1 for k in ranks}])
                 return self._all_negatives[wanted - 1]
-            up_to = torch.cumsum(sum_over_ranks(self._histogram(), self.group), dim=0)
-            bins = torch.searchsorted(up_to, wanted)
-            below = torch.where(bins > 0, up_to[bins - 1], 0)
-            values, counts = self._values_in(torch.unique(bins))
-            bin_of_value = (values * _BINS_PER_UNIT).long()
+            bins = torch.searchsorted(self._up_to, wanted)
+            values_of = self._values_in(torch.unique(bins).tolist())
             found = []
-            for k, bin_, before in zip(wanted, bins, below, strict=True):
-                inside = bin_of_value == bin_
-                found.append(values[inside][torch.searchsorted(before + counts[inside].cumsum(0), k)])
+            for k, bin_ in zip(wanted, bins.tolist(), strict=True):
+                values, counts = values_of[bin_]
+                below = self._up_to[bin_ - 1] if bin_ else 0
+                found.append(values[torch.searchsorted(below + counts.cumsum(0), k)])
         return torch.stack(found)
+
+    def negatives_within(self, distance: float) -> int:
+        """Returns the number of negative pairs at this distance or closer."""
+        limit = torch.tensor(distance, dtype=self.unit.dtype, device=self.unit.device)
+        with full_precision(self.unit.device):
+            if self._is_stored:
+                return int((self._all_negatives <= limit).sum())
+            bin_ = int(limit * _BINS_PER_UNIT)
+            below, up_to = (int(self._up_to[place]) if place >= 0 else 0 for place in (bin_ - 1, bin_))
+            if up_to == below:
+                return below
+            values, counts = self._values_in([bin_])[bin_]
+        return below + int(counts[values <= limit].sum())
+
+    @property
+    def _is_stored(self) -> bool:
+        """Whether all negative distances are stored."""
+        is_small = self.total_negative_pairs <= self._most_kept
+        return is_small and self.group is None and self.unit.device.type == "cpu"
 
     def accepted(self, thresholds: Tensor, *, positives_only: bool = False) -> tuple[Tensor, Tensor]:
         """Count the pairs of each class within each threshold (distance <= threshold).
@@ -101,20 +119,21 @@ class PairDistances(PairBlocks):
         device = self.unit.device
         thresholds = thresholds.to(device=device, dtype=self.unit.dtype).contiguous()
         counts = torch.zeros((2, len(self.classes), len(thresholds)), dtype=torch.int64, device=device)
+        search = _Thresholds(thresholds)
         with full_precision(device):
             for block in self.blocks(positives_only=positives_only):
                 distances = _distances(block)
                 if block.mixed:
-                    self._count(counts[0], distances, self._positive_places(block), thresholds, [block.rows])
+                    self._count(counts[0], distances, self._positive_places(block), search, [block.rows])
                 if not positives_only:
                     accepted = distances <= thresholds[-1]
                     if block.mixed:
                         accepted &= self._negative(block)
                     if 2 * int(accepted.sum()) > accepted.numel():
-                        self._count_most(counts[1], distances, accepted, thresholds, block)
+                        self._count_most(counts[1], distances, accepted, search, block)
                     else:
                         sides = [block.rows, block.columns]
-                        self._count(counts[1], distances, true_places(accepted), thresholds, sides)
+                        self._count(counts[1], distances, true_places(accepted), search, sides)
         positives, negatives = sum_over_ranks(counts, self.group).cumsum(2)
         return positives, negatives
 
@@ -133,78 +152,97 @@ class PairDistances(PairBlocks):
         into: Tensor,
         distances: Tensor,
         places: tuple[Tensor, Tensor, Tensor],
-        thresholds: Tensor,
+        thresholds: "_Thresholds",
         sides: list[slice],
     ) -> None:
         """Count pairs of a block by class, at the first threshold that accepts them."""
         flat, *of_side = places
         width = into.shape[1] + 1  # the last column is for pairs that no threshold accepts
-        first = torch.bucketize(distances.view(-1)[flat], thresholds)
+        first = thresholds.first_reached(distances.view(-1)[flat])
         for side, place in zip(sides, of_side, strict=False):
             low, high = self.classes_of(side)
             counts = torch.bincount((self.index[side] - low)[place] * width + first, minlength=(high - low) * width)
             into[low:high] += counts.view(high - low, width)[:, :-1]
 
-    def _count_most(self, into: Tensor, distances: Tensor, accepted: Tensor, thresholds: Tensor, block: Block) -> None:
+    def _count_most(
+        self, into: Tensor, distances: Tensor, accepted: Tensor, thresholds: "_Thresholds", block: Block
+    ) -> None:
         """Run `_count` for negative pairs that are mostly accepted; searching for them would take twice as long."""
         width = into.shape[1] + 1
-        first = torch.bucketize(distances, thresholds, out_int32=True).masked_fill_(~accepted, width - 1)
+        first = thresholds.first_reached(distances.view(-1)).view_as(distances).masked_fill_(~accepted, width - 1)
         for across, side in ((1, block.rows), (0, block.columns)):
             low, high = self.classes_of(side)
             places = first + ((self.index[side] - low) * width).int().unsqueeze(across)
             counts = torch.bincount(places.view(-1), minlength=(high - low) * width)
             into[low:high] += counts.view(-1, width)[:, :-1]
 
-    def _histogram(self) -> Tensor:
-        """Returns counts of negative distances in bins of 1 / _BINS_PER_UNIT from 0 to 2."""
+    @cached_property
+    def _up_to(self) -> Tensor:
+        """Returns the numbers of negative distances up to the end of each bin of 1 / _BINS_PER_UNIT from 0 to 2."""
         bins = 2 * _BINS_PER_UNIT + 1
         histogram = torch.zeros(bins, dtype=torch.int64, device=self.unit.device)
         for block in self.blocks():
-            histogram += torch.bincount((self._negatives_of(block) * _BINS_PER_UNIT).int(), minlength=bins)
-        return histogram
+            histogram += torch.bincount(_bins_of(self._negatives_of(block)), minlength=bins)
+        return sum_over_ranks(histogram, self.group).cumsum(0)
 
     def _negatives_of(self, block: Block) -> Tensor:
         """Returns a block's negative distances; if it has no other pairs, a view that the next block overwrites."""
         distances = _distances(block)
         return distances[self._negative(block)] if block.mixed else distances.view(-1)
 
-    def _values_in(self, bins: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the distinct negative distances in some bins, ascending, and their counts."""
-        edges = [(int(b) / _BINS_PER_UNIT, (int(b) + 1) / _BINS_PER_UNIT) for b in bins]
+    @cached_property
+    def _known_bins(self) -> dict[int, tuple[Tensor, Tensor]]:
+        """Returns the bins that `_values_in` has collected."""
+        return {}
+
+    def _values_in(self, bins: list[int]) -> dict[int, tuple[Tensor, Tensor]]:
+        """Returns the distinct negative distances in some bins, ascending, and their counts; one pass for new bins."""
+        missing = [bin_ for bin_ in bins if bin_ not in self._known_bins]
+        if not missing:
+            return self._known_bins
+        is_wanted = torch.zeros(2 * _BINS_PER_UNIT + 1, dtype=torch.bool, device=self.unit.device)
+        is_wanted[missing] = True
         values = torch.empty(0, dtype=self.unit.dtype, device=self.unit.device)
         counts = torch.empty(0, dtype=torch.int64, device=self.unit.device)
         pending: list[Tensor] = []
         for block in self.blocks():
             d = _distances(block)
-            for low, high in edges:
-                inside = (d >= low) & (d < high)
-                if block.mixed:
-                    inside &= self._negative(block)
-                pending.append(d.view(-1)[true_places(inside)[0]])
+            inside = is_wanted.index_select(0, _bins_of(d)).view_as(d)
+            if block.mixed:
+                inside &= self._negative(block)
+            pending.append(d.view(-1)[true_places(inside)[0]])
             # Merging equal distances (collapsed embeddings) bounds the memory.
             if sum(map(len, pending)) > ENTRIES_ON_A_DEVICE:
                 values, counts = _merge(values, counts, pending)
                 pending = []
         values, counts = _merge(values, counts, pending)
-        if self.group is None:
-            return values, counts
-        values, counts = gather_rows(values, self.group), gather_rows(counts, self.group)
-        return _merge(values, counts, [])
+        if self.group is not None:
+            values, counts = gather_rows(values, self.group), gather_rows(counts, self.group)
+            values, counts = _merge(values, counts, [])
+        bins_of_values = _bins_of(values)
+        for bin_ in missing:
+            inside = bins_of_values == bin_
+            self._known_bins[bin_] = values[inside], counts[inside]
+        return self._known_bins
 
 
-def count_accepted(pairs: PairDistances, thresholds: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns (M,) int64 counts of positive and negative pairs of all classes within each of M ascending distances."""
+def count_accepted(pairs: PairDistances, thresholds: Tensor, *, positives_only: bool = False) -> tuple[Tensor, Tensor]:
+    """Returns (M,) int64 counts of positive and negative pairs of all classes within each of M ascending distances.
+
+    positives_only: leave the negative counts at 0, as in `PairDistances.accepted`.
+    """
     check_thresholds(thresholds)
     device = pairs.unit.device
     limits = thresholds.to(device=device, dtype=pairs.unit.dtype).contiguous()
     counts = torch.zeros((2, len(limits)), dtype=torch.int64, device=device)
     with full_precision(device):
-        for block in pairs.blocks():
-            negatives = distances = _distances(block)
+        for block in pairs.blocks(positives_only=positives_only):
+            distances = _distances(block)
             if block.mixed:
                 _add_first_reached(counts[0], distances.view(-1)[pairs._positive_places(block)[0]], limits)
-                negatives = distances[pairs._negative(block)]
-            _add_first_reached(counts[1], negatives.view(-1), limits)
+            if not positives_only:
+                negatives = distances[pairs._negative(block)] if block.mixed else distances.view(-1)
+                _add_first_reached(counts[1], negatives, limits)
     positives, negatives = sum_over_ranks(counts, pairs.group).cumsum(1)
     return positives, negatives
 
@@ -217,6 +255,34 @@ def check_thresholds(thresholds: Tensor) -> None:
         raise ValueError(
             f"thresholds must be an ascending, non-empty (M,) tensor of numbers; got shape {tuple(thresholds.shape)}"
         )
+
+
+def _bins_of(distances: Tensor) -> Tensor:
+    """Returns the flat bins of 1 / _BINS_PER_UNIT, int32."""
+    return (distances.view(-1) * _BINS_PER_UNIT).int()
+
+
+class _Thresholds:
+    """Finds the first of M ascending thresholds that reaches a distance.
+
+    A table of bins takes a third of the time of a search; it needs bins of at most two thresholds.
+    """
+
+    def __init__(self, thresholds: Tensor) -> None:
+        self._thresholds = thresholds
+        starts = torch.arange(2 * _BINS_PER_UNIT + 2, device=thresholds.device).to(thresholds) / _BINS_PER_UNIT
+        self._below = torch.searchsorted(thresholds, starts, out_int32=True)  # of each bin
+        self._steps = int(self._below.diff().max())
+        self._padded = torch.cat([thresholds, thresholds.new_full((1,), torch.inf)])
+
+    def first_reached(self, distances: Tensor) -> Tensor:
+        """Returns (P,) places of the thresholds, M beyond the last, for (P,) distances."""
+        if self._steps > 2:
+            return torch.bucketize(distances, self._thresholds, out_int32=True)
+        first = self._below.index_select(0, _bins_of(distances))
+        for _ in range(self._steps):
+            first += self._padded.index_select(0, first) < distances
+        return first
 
 
 def _distances(block: Block) -> Tensor:
@@ -291,6 +357,9 @@ class SampledPairDistances(PairDistances):
 
     def negative_distances_at(self, ranks: Sequence[int]) -> Tensor:
         return self._negatives.sort().values[torch.tensor(list(ranks), device=self.unit.device) - 1]
+
+    def negatives_within(self, distance: float) -> int:
+        return int((self._negatives <= distance).sum())
 
     def accepted(self, thresholds: Tensor, *, positives_only: bool = False) -> tuple[Tensor, Tensor]:
         positives, negatives = super().accepted(thresholds, positives_only=True)

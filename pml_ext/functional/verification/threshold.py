@@ -109,11 +109,11 @@ def middle_of_gap(pairs: PairDistances, threshold: float) -> float:
     """
     at = torch.tensor([threshold], dtype=torch.float64)
     # Use only positives_only passes for positive pairs: others cut different blocks, which round differently.
-    positives = int(pairs.accepted(at, positives_only=True)[0].sum())
+    positives = int(count_accepted(pairs, at, positives_only=True)[0])
     low, high = _bracket_positive(pairs, positives, threshold)[1], 2.0
     if positives < pairs.total_positive_pairs:
         high = _bracket_positive(pairs, positives + 1)[0]
-    accepted, total = int(pairs.accepted(at)[1].sum()) // 2, pairs.total_negative_pairs
+    accepted, total = pairs.negatives_within(threshold), pairs.total_negative_pairs
     accepted_end, refused_end = pairs.negative_distances_at([max(1, accepted), min(total, accepted + 1)]).tolist()
     low = max(low, accepted_end) if accepted else low
     high = min(high, refused_end) if accepted < total else high
@@ -140,8 +140,8 @@ def _bracket_positive(pairs: PairDistances, rank: int, high: float = 2.0) -> tup
     if not rank:
         return low, low
     while high - low > _RESOLUTION:
-        grid = torch.linspace(low, high, grid_size(pairs), dtype=torch.float64)
-        within = pairs.accepted(grid, positives_only=True)[0].sum(dim=0).cpu()
+        grid = torch.linspace(low, high, _GRID_OF_ALL, dtype=torch.float64)
+        within = count_accepted(pairs, grid, positives_only=True)[0].cpu()
         first = int(torch.searchsorted(within, rank))
         if not first:  # low is 0 and already has `rank` pairs, of copies of one sample
             return low, low

@@ -1,8 +1,10 @@
 """Computes a threshold report from embeddings: the threshold, and the error rates of all pairs of the set."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,9 +18,15 @@ from pml_ext._checks import (
 from pml_ext._copies import describe_copies, find_copies, vector_keys
 from pml_ext._ops.numerics import full_precision, one_thread
 from pml_ext._progress import show_steps
-from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
-from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves, utility_of_rates
+from pml_ext.functional.operating_points.calibration import TooFewClassesError, find_measurable, ranks_of_rates
+from pml_ext.functional.operating_points.utility import (
+    curves_of_counts,
+    epsilon_opis_of_curves,
+    opis_of_curves,
+    utility_of_rates,
+)
 from pml_ext.functional.pairwise.pair_distances import PairDistances, count_accepted
+from pml_ext.functional.verification.roc import largest_count_within
 from pml_ext.functional.verification.threshold import grid_size, middle_of_gap
 from pml_ext.metrics.cohort_tuning import warn_if_unlike
 from pml_ext.metrics.labels import Labels, number_classes
@@ -51,7 +59,7 @@ from pml_ext.metrics.threshold.structures import (
 )
 from pml_ext.metrics.threshold.targets import support_of_pairs, threshold_for
 
-_STEPS = 6
+_STEPS = 4
 _ONE_THREAD = 4096  # number of samples whose pairs take one thread seconds
 _CURVE_POINTS = 301
 _WORST_PAIRS = 6  # listed pairs of each kind
@@ -95,6 +103,7 @@ def measure_threshold(
             warn_caller(describe_copies(copies, "embeddings", "others", rows, rows))
         begin("choosing the threshold")
         planned = None if search is None else PlannedSearch(search, samples)
+        _read_ranks(pairs, target, opis)
         support: Support | None
         if target.kind == "fpir":
             assert planned is not None
@@ -102,12 +111,11 @@ def measure_threshold(
         else:
             at, support = threshold_for(target, pairs)
             cosine = 1 - middle_of_gap(pairs, at) ** 2 / 2
-        begin("counting the errors of each class")
+        begin("counting pairs at all thresholds")
         distance = distance_of(cosine)
-        far, frr, classes = error_rates(pairs, names, distance)
+        counts = _count_pairs(pairs, distance, opis)
+        far, frr, classes = rates_of_counts(pairs, names, *counts.at(distance))
         support = support or _support(target, classes)
-        begin("measuring OPIS")
-        consistency = _consistency(pairs, opis)
         made = datetime.now(timezone.utc).isoformat(timespec="seconds")
         measured = ThresholdFields(
             target=target,
@@ -115,7 +123,7 @@ def measure_threshold(
             far=far,
             frr=frr,
             classes=classes,
-            consistency=consistency,
+            consistency=_consistency(pairs, opis, counts),
             samples=count,
             embedding_dim=embeddings.shape[1],
             copies=len(copies),
@@ -123,8 +131,6 @@ def measure_threshold(
             made=made,
             support=support,
         )
-        begin("counting pairs at all thresholds")
-        curves = _curves(pairs)
         begin("measuring searches")
         searches = None if planned is None else planned.rates(cosine)
         by_group = None
@@ -136,7 +142,7 @@ def measure_threshold(
         begin("looking for the hardest pairs")
         return replace(
             measured,
-            curves=curves,
+            curves=_curves(pairs, counts),
             cameras=camera_rates,
             worst_pairs=worst_pairs(pairs, ids, names, source),
             searches=searches,
@@ -152,6 +158,13 @@ def error_rates(
     """Returns FAR, FRR and errors by class at a distance; labels: names of pairs.classes."""
     at = torch.tensor([distance], dtype=torch.float64)
     accepted, false_accepts = (counts[:, 0] for counts in pairs.accepted(at))
+    return rates_of_counts(pairs, labels, accepted, false_accepts)
+
+
+def rates_of_counts(
+    pairs: PairDistances, labels: Sequence[int | str], accepted: Tensor, false_accepts: Tensor
+) -> tuple[ErrorRate, ErrorRate, tuple[ClassErrors, ...]]:
+    """Returns `error_rates` from (T,) numbers of accepted genuine and impostor pairs per class."""
     false_rejects = pairs.positive_pairs - accepted
     samples = torch.bincount(pairs.index).to(accepted)
     columns = samples, pairs.negative_pairs, false_accepts, pairs.positive_pairs, false_rejects
@@ -159,6 +172,62 @@ def error_rates(
     for label, row in zip(labels, torch.stack(columns, dim=1).tolist(), strict=True):
         classes.append(ClassErrors(label, *row))
     return _far(pairs, false_accepts), _frr(pairs, accepted), tuple(classes)
+
+
+class _Counts(NamedTuple):
+    """Accepted pairs per class at every distance that a report counts at, from one pass.
+
+    distances: (M,) ascending; curve: (C,) those of the figures; opis: (G,) those of OPIS, None if it is not measurable;
+    genuine, impostors: (T, M).
+    """
+
+    distances: Tensor
+    curve: Tensor
+    opis: Tensor | None
+    genuine: Tensor
+    impostors: Tensor
+
+    def at(self, distances: Tensor | float) -> tuple[Tensor, Tensor]:
+        """Returns the columns of some of the distances."""
+        place = torch.searchsorted(self.distances, torch.as_tensor(distances, dtype=torch.float64))
+        place = place.to(self.genuine.device)
+        return self.genuine[:, place], self.impostors[:, place]
+
+
+def _count_pairs(pairs: PairDistances, distance: float, opis: OPISSettings) -> _Counts:
+    coarse = torch.linspace(0, 2, 65, dtype=torch.float64)
+    genuine = count_accepted(pairs, coarse, positives_only=True)[0].cpu()
+    closest, farthest = pairs.negative_distances_at([1, pairs.total_negative_pairs]).tolist()
+    first = min(int(torch.searchsorted(coarse, closest)), int(torch.searchsorted(genuine, 1)))
+    last = max(int(torch.searchsorted(coarse, farthest)), int(torch.searchsorted(genuine, genuine[-1])))
+    low, high = float(coarse[max(0, first - 1)]), float(coarse[last])
+    curve = torch.linspace(low, high, min(_CURVE_POINTS, grid_size(pairs)), dtype=torch.float64)
+    grid = None
+    if ranks := _calibration_ranks(pairs, opis):
+        ends = pairs.negative_distances_at(ranks).cpu()
+        grid = torch.lerp(*ends, torch.linspace(0, 1, opis.grid, dtype=torch.float64))
+    at = torch.tensor([distance], dtype=torch.float64)
+    distances = torch.unique(torch.cat([at, curve] if grid is None else [at, curve, grid]))
+    return _Counts(distances, curve, grid, *pairs.accepted(distances))
+
+
+def _calibration_ranks(pairs: PairDistances, opis: OPISSettings) -> list[int]:
+    """Returns the ranks of the negative distances that OPIS's thresholds lie between; empty for too few classes."""
+    try:
+        find_measurable(pairs)
+        return ranks_of_rates(pairs, opis.far_range, required=True)
+    except TooFewClassesError:
+        return []
+
+
+def _read_ranks(pairs: PairDistances, target: Target, opis: OPISSettings) -> None:
+    """Read all negative distances that a report most likely needs in one pass; `pairs` keeps them."""
+    total = pairs.total_negative_pairs
+    ranks = [1, total, *_calibration_ranks(pairs, opis)]
+    if target.kind == "far" and target.value is not None:
+        allowed = largest_count_within(target.value, total)
+        ranks += [max(1, allowed), min(allowed + 1, total)]
+    pairs.negative_distances_at(ranks)
 
 
 def _support(target: Target, classes: Sequence[ClassErrors]) -> Support | None:
@@ -185,6 +254,8 @@ def worst_pairs(pairs: PairDistances, ids: Tensor, names: Sequence[int | str], s
                 genuine.add(block.cosines.reshape(-1)[flat], row + first_row, column + first_column)
                 block.cosines.masked_fill_(~pairs._negative(block), -torch.inf)
             flat_cosines, width = block.cosines.reshape(-1), block.cosines.shape[1]
+            if -float(flat_cosines.max()) > impostors.limit:
+                continue
             best, place = flat_cosines.topk(min(_WORST_PAIRS, len(flat_cosines)))
             is_pair = best > -torch.inf
             best, place = best[is_pair], place[is_pair]
@@ -205,6 +276,11 @@ class _SmallestPairs:
 
     def __init__(self) -> None:
         self.found: list[tuple[float, int, int]] = []
+
+    @property
+    def limit(self) -> float:
+        """Smallest value that is too large."""
+        return self.found[-1][0] if len(self.found) == _WORST_PAIRS else math.inf
 
     def add(self, values: Tensor, one: Tensor, other: Tensor) -> None:
         smallest, place = values.topk(min(_WORST_PAIRS, len(values)), largest=False)
@@ -247,12 +323,13 @@ def _camera_rates(pairs: PairDistances, cameras: Tensor | None, distance: float)
     return CameraRates(len(torch.unique(cameras)), across=rates[0], within=rates[1])
 
 
-def _consistency(pairs: PairDistances, opis: OPISSettings) -> Consistency | None:
-    try:
-        curves = curves_of_pairs(pairs, far_range=opis.far_range, grid=opis.grid)
-    except TooFewClassesError:
+def _consistency(pairs: PairDistances, opis: OPISSettings, counts: _Counts) -> Consistency | None:
+    if counts.opis is None:
         return None
-    low, high = curves.calibration_range.tolist()
+    kept, ends = find_measurable(pairs), counts.opis[[0, -1]]
+    accepted = (of_kind[kept] for of_kind in counts.at(counts.opis))
+    curves = curves_of_counts(pairs, kept, counts.opis, *accepted, ends)
+    low, high = ends.tolist()
     far_range = float(opis.far_range[0]), float(opis.far_range[1])
     return Consistency(
         opis=float(opis_of_curves(curves)),
@@ -263,21 +340,13 @@ def _consistency(pairs: PairDistances, opis: OPISSettings) -> Consistency | None
     )
 
 
-def _curves(pairs: PairDistances) -> ThresholdCurves:
-    """Compute curves over all pairs, in two passes: one for the distance range, one for the counts."""
-    coarse = torch.linspace(0, 2, 65, dtype=torch.float64)
-    genuine, impostors = count_accepted(pairs, coarse)
-    accepted = (genuine + impostors).cpu()
-    first = int(torch.searchsorted(accepted, 1))
-    last = int(torch.searchsorted(accepted, pairs.total_positive_pairs + pairs.total_negative_pairs))
-    low, high = float(coarse[max(0, first - 1)]), float(coarse[last])
-    distances = torch.linspace(low, high, min(_CURVE_POINTS, grid_size(pairs)), dtype=torch.float64)
-    genuine, impostors = pairs.accepted(distances)
+def _curves(pairs: PairDistances, counts: _Counts) -> ThresholdCurves:
+    genuine, impostors = counts.at(counts.curve)
     kept = (pairs.positive_pairs > 0) & (pairs.negative_pairs > 0)
     tpr = genuine[kept].double() / pairs.positive_pairs[kept, None]
     tnr = 1 - impostors[kept].double() / pairs.negative_pairs[kept, None]
     return ThresholdCurves(
-        distances=distances,
+        distances=counts.curve,
         genuine=genuine.sum(dim=0).cpu(),
         impostors=impostors.sum(dim=0).cpu() // 2,
         utilities=utility_of_rates(tpr, tnr).cpu(),
