@@ -19,9 +19,11 @@ from pml_ext.metrics.threshold.structures import (
     ErrorRate,
     Groups,
     NormalizationRecord,
+    OperatingPoint,
     Searches,
     Support,
     Target,
+    WorstPairs,
 )
 
 ALWAYS: dict[str, Any] = {
@@ -32,6 +34,7 @@ ALWAYS: dict[str, Any] = {
     "cameras": CameraRates | None,
     "consistency": Consistency | None,
     "classes": list[ClassErrors],
+    "points": list[OperatingPoint],
     "worst_by_far": list[int | str],
     "worst_by_frr": list[int | str],
     "version": str,
@@ -48,6 +51,7 @@ SOMETIMES: dict[str, Any] = {
     "calibration": Calibration,
     "normalization": NormalizationRecord,
     "support": Support,
+    "worst_pairs": WorstPairs,
 }
 
 

@@ -176,11 +176,11 @@ def format_axis(axis: "Axis", metric: str) -> None:
         axis.set_major_formatter(PercentFormatter(1, symbol=" %"))
 
 
-def format_roc(axes: "Axes", impostor_pairs: int) -> None:
-    """Set up axes of true accept rate against false accept rate, starting at one false accept."""
-    axes.set(xlabel="false accept rate (FAR)", ylabel="true accept rate (TAR = 1 − FRR)")
-    axes.set(xscale="log", ylim=(0, 1.02))
+def format_det(axes: "Axes", impostor_pairs: int) -> None:
+    """Set up logarithmic axes of false reject rate against false accept rate, starting at one false accept."""
+    axes.set(xlabel="false accept rate (FAR)", ylabel="false reject rate (FRR)", xscale="log", yscale="log")
     axes.set_xlim(min(1 / impostor_pairs, 0.1), 1)
+    axes.set_ylim(top=1.1)
     axes.minorticks_off()  # a third of the time to draw the figure
     axes.grid(color=PALE)
 

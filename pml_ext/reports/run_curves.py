@@ -137,8 +137,8 @@ def pair_roc_figure(rocs: Mapping[str, ROC]) -> ReportFigure:
 def _draw_rocs(curves: Mapping[str, RunCurves], drawstyle: str, axes: "Axes") -> None:
     for place, (label, found) in enumerate(curves.items()):
         style = drawing.look(place) | {"marker": "", "linewidth": 1.8, "drawstyle": drawstyle}
-        axes.plot(found.fars, found.tars, label=label, **style)
-    drawing.format_roc(axes, max(found.impostors for found in curves.values()))
+        axes.plot(found.fars, 1 - np.asarray(found.tars), label=label, **style)
+    drawing.format_det(axes, max(found.impostors for found in curves.values()))
     drawing.add_legend(axes)
 
 

@@ -1,4 +1,4 @@
-"""Figures of a threshold report: utility by class, ROC, distances of pairs, and gallery sizes."""
+"""Figures of a threshold report: utility by class, DET curve, distances of pairs, and gallery sizes."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -39,7 +39,9 @@ def utility_figure(
     *,
     threshold: ThresholdFields | None = None,
 ) -> ReportFigure:
-    """Utility against distance: median and middle of the classes, the five worst, the calibration range.
+    """Utility against distance: median and middle of the classes, the calibration range, the five worst classes.
+
+    The worst are those at the chosen threshold, or without one, in the calibration range.
 
     distances: (M,) thresholds, ascending; utilities: (T, M), on the CPU; calibration_range, far_range: the distances
     that OPIS is taken between, and the FAR there; threshold: the chosen one, to be marked.
@@ -49,7 +51,10 @@ def utility_figure(
     in_range = ~((distances < low) | (distances > high))
     if not in_range.any():
         in_range[(distances - low).abs().argmin()] = True
-    means = utilities[:, in_range].mean(dim=1)
+    shown_at = in_range
+    if threshold is not None:
+        shown_at = (distances - threshold.distance).abs().argmin()[None]
+    means = utilities[:, shown_at].mean(dim=1)
     worst = means.argsort(stable=True)[:_NAMED_CLASSES].tolist()
 
     def draw(axes: "Axes") -> None:
@@ -74,23 +79,24 @@ def utility_figure(
     caption = (
         f"One threshold for all {len(names)} classes. The utility of a class is 1 where none of its pairs is decided "
         "wrongly, and 0 where all pairs of one kind are. Where the band is wide, or a class lies far below the median, "
-        "no threshold suits every class. The classes with the lowest mean utility in the grey range are named."
+        "no threshold suits every class. The classes with the lowest utility "
+        f"{'in the grey range' if threshold is None else 'at the threshold'} are named. OPIS measures the spread in "
+        "the grey range."
     )
-    if threshold is None:
-        caption += " OPIS measures the spread in that range."
     return ReportFigure("utility", "Utility of each class", caption, [draw])
 
 
 def error_figure(report: ThresholdFields) -> ReportFigure:
-    """ROC, and the distances of all pairs."""
+    """DET curve with its bands, and the distances of all pairs."""
     curves = _curves(report)
     caption = (
-        "True accepts against false accepts, the threshold marked; then the distances of the pairs behind them. "
+        "False rejects against false accepts, the threshold marked; then the distances of the pairs behind them. The "
+        "band has the 95 % intervals of both rates, for other classes of the same kind. "
         f"Pairs left of the dashed line are accepted. There are {report.far.pairs:,} pairs of different classes "
         f"and {report.frr.pairs:,} of one class."
     )
-    panels = [partial(_draw_roc, report, curves), partial(_draw_distances, report, curves)]
-    return ReportFigure("roc", "One threshold for all pairs", caption, panels)
+    panels = [partial(_draw_det, report, curves), partial(_draw_distances, report, curves)]
+    return ReportFigure("det", "One threshold for all pairs", caption, panels)
 
 
 def _curves(report: ThresholdFields) -> ThresholdCurves:
@@ -99,17 +105,23 @@ def _curves(report: ThresholdFields) -> ThresholdCurves:
     return report.curves
 
 
-def _draw_roc(report: ThresholdFields, curves: ThresholdCurves, axes: "Axes") -> None:
-    far, tar = curves.impostors / report.far.pairs, curves.genuine / report.frr.pairs
-    chosen_far, chosen_tar = report.far.rate, 1 - report.frr.rate
-    label = f"threshold: FAR {chosen_far:.3g}, TAR {100 * chosen_tar:.4g} %"
-    axes.plot(far[far > 0], tar[far > 0], color=BLUE, linewidth=1.8)
-    if report.far.errors:
-        style: dict[str, Any] = {"marker": "D", "markersize": 9, "color": ORANGE, "markeredgecolor": BLACK}
-        axes.plot(chosen_far, chosen_tar, linestyle="", label=label, **style)
-    else:
-        axes.axhline(chosen_tar, color=ORANGE, linestyle="--", label=label)
-    drawing.format_roc(axes, report.far.pairs)
+def _draw_det(report: ThresholdFields, curves: ThresholdCurves, axes: "Axes") -> None:
+    far, frr = curves.impostors / report.far.pairs, 1 - curves.genuine / report.frr.pairs
+    is_error = (far > 0) & (frr > 0)
+    axes.plot(far[is_error], frr[is_error], color=BLUE, linewidth=1.8)
+    fars, frrs = ([getattr(point, name) for point in report.points] for name in ("far", "frr"))
+    lowest = 0.5 / report.frr.pairs  # keeps zeros on the logarithmic axis
+    band: dict[str, Any] = {"color": SKY, "alpha": 0.4, "linewidth": 0}
+    lower, upper = [max(rate.low, lowest) for rate in frrs], [rate.high for rate in frrs]
+    axes.fill_between([rate.rate for rate in fars], lower, upper, label="95 % intervals", **band)
+    lower, upper = [rate.low for rate in fars], [rate.high for rate in fars]
+    axes.fill_betweenx([max(rate.rate, lowest) for rate in frrs], lower, upper, **band)
+    chosen = max(report.far.rate, 1 / report.far.pairs), max(report.frr.rate, lowest)
+    style: dict[str, Any] = {"marker": "D", "markersize": 9, "color": ORANGE, "markeredgecolor": BLACK}
+    label = f"threshold: FAR {report.far.rate:.3g}, FRR {report.frr.rate:.3g}"
+    axes.plot(*chosen, linestyle="", label=label, **style)
+    drawing.format_det(axes, report.far.pairs)
+    axes.set_ylim(bottom=lowest)
     add_legend(axes)
 
 

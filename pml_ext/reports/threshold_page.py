@@ -18,6 +18,7 @@ from pml_ext.reports.page import Card, Table, render, require_page, thumbnail, w
 from pml_ext.reports.threshold_figures import threshold_figures
 from pml_ext.reports.threshold_text import (
     cameras_in_words,
+    consistency_in_words,
     meaning,
     origin_lines,
     percent,
@@ -43,8 +44,9 @@ def page_of(report: ThresholdFields, figures: list[ReportFigure], image_of: Imag
     if (pairs := report.worst_pairs) is not None:
         cards["Most similar samples of different classes"] = _cards(report, pairs.impostors, "accepted", image_of)
         cards["Least similar samples of one class"] = _cards(report, pairs.genuine, "rejected", image_of)
-    sentences = [f"{text}." for text in (support_in_words(report), rejected_in_words(report)) if text]
-    sentences.insert(1, cameras_in_words(report))
+    support = support_in_words(report)
+    sentences = [f"The choice rests on {support}." if support else "", cameras_in_words(report)]
+    sentences.append(f"{rejected_in_words(report)}.")
     texts = {
         "title": "One threshold and its errors in each class",
         "meaning": meaning(report),
@@ -52,9 +54,12 @@ def page_of(report: ThresholdFields, figures: list[ReportFigure], image_of: Imag
         "chosen": target_in_words(report),
         "ratios": _ratios(report),
         "about": "What was measured",
+        "opis": consistency_in_words(report),
         "facts": origin_lines(report),
     }
     tables = {
+        "rates": rates_table(report),
+        "points": points_table(report),
         "searches": searches_table(report),
         "groups": group_tables(report),
         "classes": class_tables(report),
@@ -99,6 +104,31 @@ def _cards(
             sides.append((image_of(sample), lines))
         cards.append(Card(sides, f"{report.score_name} {pair.cosine:.4f}", verdict))
     return cards
+
+
+def rates_table(report: ThresholdFields) -> Table:
+    """Returns a table with the error rates at the threshold, and the counts behind them."""
+    rows = []
+    for name, rate in (("FAR (FMR), wrongly accepted", report.far), ("FRR (FNMR), wrongly rejected", report.frr)):
+        rows.append([name, percent(rate.rate), _interval(rate), f"{rate.errors:,}", f"{rate.pairs:,}"])
+    return ["at the threshold", "rate", "95 % interval", "errors", "of pairs"], rows
+
+
+def points_table(report: ThresholdFields) -> Table:
+    """Returns a table of thresholds, strictest first."""
+    heads = [report.score_name, "FAR (FMR)", "FAR, 95 % interval", "false accepts"]
+    heads += ["FRR (FNMR)", "FRR, 95 % interval", "false rejects"]
+    rows = []
+    for point in report.points:
+        cells = [f"{point.cosine:.4f}"]
+        for rate in (point.far, point.frr):
+            cells += [percent(rate.rate), _interval(rate), f"{rate.errors:,}"]
+        rows.append(cells)
+    return heads, rows
+
+
+def _interval(rate: ErrorRate) -> str:
+    return f"{percent(rate.low)} to {percent(rate.high)}"
 
 
 def class_tables(report: ThresholdFields) -> list[Table]:

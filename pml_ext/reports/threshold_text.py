@@ -55,26 +55,27 @@ def meaning(report: ThresholdFields) -> str:
     if report.searches is not None and report.target.kind == "fpir":
         return _meaning_of_searches(report.searches)
     far, frr = report.far, report.frr
-    accepted = _share(far.rate, far.pairs, "comparisons of two different identities", "wrongly accepted")
-    rejected = _share(frr.rate, frr.pairs, "comparisons of the same identity", "wrongly rejected")
+    accepted = _share(far, far.pairs, "comparisons of two different identities", "wrongly accepted")
+    rejected = _share(frr, frr.pairs, "comparisons of the same identity", "wrongly rejected")
     return f"Of {accepted}; of {rejected}."
 
 
 def _meaning_of_searches(searches: Searches) -> str:
     planned = searches.planned
     unknown = f"searches for identities not in the gallery ({planned.enrolled:,} enrolled)"
-    sentence = f"Of {_share(planned.fpir.rate, searches.probes, unknown, 'answered with a wrong match')}"
+    sentence = f"Of {_share(planned.fpir, searches.probes, unknown, 'answered with a wrong match')}"
     if planned.fnir is not None:
-        sentence += f"; of {_share(planned.fnir.rate, searches.mated, 'searches for enrolled identities', 'missed')}"
+        sentence += f"; of {_share(planned.fnir, searches.mated, 'searches for enrolled identities', 'missed')}"
     return f"{sentence}."
 
 
-def _share(rate: float, trials: int, kind: str, outcome: str) -> str:
-    count, total = as_counts(rate, trials)
+def _share(rate: ErrorRate | MeanRate, trials: int, kind: str, outcome: str) -> str:
+    count, total = as_counts(rate.rate, trials)
     shown = f"about {count:,}"
     if count in (0, total):
         shown = f"{count:,}" if count else "none"
-    return f"{total:,} {kind}, {shown} {'is' if count <= 1 else 'are'} {outcome}"
+    interval = f"95 % interval {percent(rate.low)} to {percent(rate.high)}"
+    return f"{total:,} {kind}, {shown} {'is' if count <= 1 else 'are'} {outcome} ({interval})"
 
 
 def target_in_words(report: ThresholdFields) -> str:
@@ -143,7 +144,6 @@ def ratio_in_words(ratio: GroupComparison) -> str:
 
 def summary_lines(report: ThresholdFields) -> list[Line]:
     """Returns the lines of the text report."""
-    genuine = "genuine, across cameras," if report.is_across_cameras else "genuine"
     highest_far = [f"{c.label} ({c.far:.3g})" for c in report.worst_classes("far", _SHOWN)]
     highest_frr = [f"{c.label} ({c.frr:.3g})" for c in report.worst_classes("frr", _SHOWN)]
     target = report.target
@@ -152,7 +152,7 @@ def summary_lines(report: ThresholdFields) -> list[Line]:
         ("threshold", _threshold(report)),
         ("chosen for", _target(target)),
         ("FAR", _rate(report.far, "impostor")),
-        ("FRR", _rate(report.frr, genuine)),
+        ("FRR", _rate(report.frr, "genuine", across=report.is_across_cameras)),
     ]
     if support := support_in_words(report):
         lines.insert(3, ("rests on", support))
@@ -165,7 +165,7 @@ def summary_lines(report: ThresholdFields) -> list[Line]:
         ("highest FAR", ", ".join(highest_far)),
         ("highest FRR", ", ".join(highest_frr)),
         ("rejected", rejected_in_words(report)),
-        ("OPIS", _consistency(report)),
+        ("OPIS", consistency_in_words(report)),
     ]
     return lines + origin_lines(report)
 
@@ -211,9 +211,10 @@ def _cohort(cohort: NormalizationRecord) -> str:
     return f"{cohort.samples:,} samples of {cohort.identities:,} identities, none of which is measured here"
 
 
-def _rate(rate: ErrorRate, kind: str) -> str:
+def _rate(rate: ErrorRate, kind: str, *, across: bool = False) -> str:
     interval = f"95 % interval {rate.low:.3g} to {rate.high:.3g} for other classes"
-    return f"{rate.rate:.4g} ({rate.errors} of {rate.pairs} {kind} pairs; {interval})"
+    cameras = " across cameras" if across else ""
+    return f"{rate.rate:.4g} ({rate.errors} of {rate.pairs} {kind} pairs{cameras}; {interval})"
 
 
 def _search(rates: GalleryRates) -> str:
@@ -254,7 +255,8 @@ def _group_rate(name: str, rate: ErrorRate | None, pairs: int, needed: int) -> s
     return f"{name} {rate}"
 
 
-def _consistency(report: ThresholdFields) -> str:
+def consistency_in_words(report: ThresholdFields) -> str:
+    """Returns OPIS and ε-OPIS with their range, or why they are not known."""
     consistency = report.consistency
     if consistency is None:
         return "not measurable: fewer than two classes have a genuine and an impostor pair"

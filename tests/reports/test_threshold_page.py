@@ -1,9 +1,13 @@
+import html
+import json
+import re
+
 import torch
 from PIL import Image
 
-from pml_ext.metrics import SampleSource, ThresholdReport
+from pml_ext.metrics import SampleSource, SearchPlan, ThresholdReport
 from pml_ext.reports.threshold_page import group_tables
-from pml_ext.reports.threshold_text import meaning, with_interval
+from pml_ext.reports.threshold_text import as_counts, meaning, percent, with_interval
 
 LABELS = torch.arange(20).repeat_interleave(6)
 PEOPLE = torch.arange(60).repeat_interleave(4)
@@ -77,3 +81,80 @@ def test_a_group_of_few_pairs_has_no_rate():
     rows = {row[0]: row for row in group_tables(report_by(names))[0][1]}
     assert rows["few"][3].startswith("too few pairs: 0 of ")
     assert group_tables(report_by(None)) == []
+
+
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
+FIXED = {
+    "95",
+    "2",
+    "1",
+    "0",
+    "5",
+    "50",
+    "20",
+    "10",
+}  # 95 % intervals, L2, utility from 0 to 1, limits of rejected classes
+
+
+def numbers_of(value):
+    """All numbers of a JSON file, as a page may write them."""
+    if isinstance(value, dict):
+        parts = [numbers_of(one) for one in value.values()]
+        if {"rate", "pairs"} <= value.keys():
+            parts.append({f"{count:,}" for count in as_counts(value["rate"], value["pairs"])})
+        return set().union(*parts)
+    if isinstance(value, list):
+        return set().union({f"{len(value):,}", str(len(value))}, *map(numbers_of, value))
+    if isinstance(value, bool) or value is None:
+        return set()
+    if isinstance(value, str):
+        return set(NUMBER.findall(value))
+    forms = [
+        f"{value:,.0f}",
+        f"{value:.4f}",
+        f"{value:.3f}",
+        f"{value:.3g}",
+        f"{value:.4g}",
+        f"{value:.3e}",
+        f"{value:g}",
+    ]
+    return set().union(*(NUMBER.findall(form) for form in [*forms, str(value), percent(value)]))
+
+
+def test_every_number_of_the_page_is_in_the_file(tmp_path):
+    names = [("<Oslo>", "Rome")[label % 2] for label in PEOPLE.tolist()]
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 8, generator=generator)[PEOPLE] + 0.6 * torch.randn(240, 8, generator=generator)
+    cameras = torch.arange(240) % 2
+    source = SampleSource(data="val.npz")
+    found = ThresholdReport.from_embeddings(
+        x, PEOPLE, far=0.02, confidence=0.9, groups=names, cameras=cameras, search=SearchPlan(20), source=source
+    )
+    found.save(tmp_path / "r.json")
+    text = saved_page(found, tmp_path)
+    shown = html.unescape(re.sub(r"<style>.*?</style>|<[^>]*>", " ", text, flags=re.DOTALL))
+    content = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
+    rejected = sum((one["frr"] or 0) > 0.5 for one in content["classes"])
+    calibration = content["calibration"]
+    ratio = torch.tensor(calibration["slope"] * content["threshold"]["cosine"] + calibration["intercept"]).exp()
+    derived = {str(rejected), f"{ratio:.3g}", percent(1 - content["target"]["confidence"]).split()[0]}
+    assert set(NUMBER.findall(shown)) - numbers_of(content) - FIXED - derived == set()
+
+
+def test_the_page_shows_both_rates_with_their_intervals_and_counts(tmp_path):
+    found = report()
+    text = saved_page(found, tmp_path)
+    for rate in (found.far, found.frr):
+        cells = (
+            percent(rate.rate),
+            f"{percent(rate.low)} to {percent(rate.high)}",
+            f"{rate.errors:,}",
+            f"{rate.pairs:,}",
+        )
+        assert re.search(r"<td[^>]*>" + r"</td><td[^>]*>".join(map(re.escape, cells)) + "</td>", text)
+    assert f"OPIS {found.consistency.opis:.3e}" in text
+    assert len(found.points) == 6 and [point.cosine for point in found.points] == sorted(
+        (point.cosine for point in found.points), reverse=True
+    )
+    for point in found.points:
+        assert f"{point.cosine:.4f}" in text and point.far.errors >= 1

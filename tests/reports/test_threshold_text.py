@@ -35,16 +35,16 @@ def test_a_threshold_for_searches_is_headed_by_searches():
     planned = GalleryRates(5, MeanRate(0.2, 0.1, 0.3), MeanRate(0.0, 0.0, 0.1), ())
     found = dataclasses.replace(found, searches=dataclasses.replace(found.searches, sizes=(planned,)))
     assert meaning(found) == (
-        "Of 10 searches for identities not in the gallery (5 enrolled), about 2 are answered with a wrong match; "
-        "of 40 searches for enrolled identities, none is missed."
+        "Of 10 searches for identities not in the gallery (5 enrolled), about 2 are answered with a wrong match "
+        "(95 % interval 10 % to 30 %); of 40 searches for enrolled identities, none is missed (95 % interval 0 % to 10 %)."
     )
 
 
 def test_the_sentence_for_the_person_who_decides():
     found = dataclasses.replace(report(), far=ErrorRate(100, 100_000, 0.0, 0.1), frr=ErrorRate(633, 1000, 0.5, 0.7))
     assert meaning(found) == (
-        "Of 1,000 comparisons of two different identities, about 1 is wrongly accepted; "
-        "of 10 comparisons of the same identity, about 6 are wrongly rejected."
+        "Of 1,000 comparisons of two different identities, about 1 is wrongly accepted (95 % interval 0 % to "
+        "10 %); of 10 comparisons of the same identity, about 6 are wrongly rejected (95 % interval 50 % to 70 %)."
     )
     found = dataclasses.replace(
         found,
@@ -53,8 +53,8 @@ def test_the_sentence_for_the_person_who_decides():
         classes=(ClassErrors(0, 9, 99, 0, 9, 9),),
     )
     assert meaning(found) == (
-        "Of 2,000 comparisons of two different identities, none is wrongly accepted; "
-        "of 9 comparisons of the same identity, 9 are wrongly rejected."
+        "Of 2,000 comparisons of two different identities, none is wrongly accepted (95 % interval 0 % to "
+        "10 %); of 9 comparisons of the same identity, 9 are wrongly rejected (95 % interval 50 % to 100 %)."
     )
 
 

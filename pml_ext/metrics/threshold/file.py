@@ -12,8 +12,8 @@ from pml_ext._files import sha256_of, write_atomically
 from pml_ext.metrics.threshold.structures import Checkpoint, ClassErrors, Cosine, ErrorRate, ThresholdFields
 
 FORMAT = "pml_ext threshold report 2"
-_LEFT_OUT_IF_NONE = ("searches", "groups", "calibration", "normalization", "support")
-_NOT_A_KEY = ("cosine", "curves", "worst_pairs")  # stored under "threshold", or shown on the page only
+_LEFT_OUT_IF_NONE = ("searches", "groups", "calibration", "normalization", "support", "worst_pairs")
+_NOT_A_KEY = ("cosine", "curves")  # stored under "threshold", or shown in figures only
 
 
 def write_report(report: ThresholdFields, path: Path) -> None:

@@ -27,7 +27,7 @@ from pml_ext.functional.operating_points.utility import (
 )
 from pml_ext.functional.pairwise.pair_distances import PairDistances, count_accepted
 from pml_ext.functional.verification.roc import largest_count_within
-from pml_ext.functional.verification.threshold import grid_size, middle_of_gap
+from pml_ext.functional.verification.threshold import grid_size, middle_of_gap, thresholds_at_far
 from pml_ext.metrics.cohort_tuning import warn_if_unlike
 from pml_ext.metrics.labels import Labels, number_classes
 from pml_ext.metrics.normalization import CohortNormalization, check_normalize, offsets_of_pairs
@@ -48,6 +48,7 @@ from pml_ext.metrics.threshold.structures import (
     ClassErrors,
     Consistency,
     ErrorRate,
+    OperatingPoint,
     Sample,
     Support,
     Target,
@@ -62,6 +63,7 @@ from pml_ext.metrics.threshold.targets import support_of_pairs, threshold_for
 _STEPS = 4
 _ONE_THREAD = 4096  # number of samples whose pairs take one thread seconds
 _CURVE_POINTS = 301
+_POINTS = (0.1, *(float(f"{digit}e-{power}") for power in range(2, 9) for digit in (3, 1)))  # FAR of the table
 _WORST_PAIRS = 6  # listed pairs of each kind
 
 
@@ -130,6 +132,7 @@ def measure_threshold(
             data=source.data,
             made=made,
             support=support,
+            points=_points(pairs, counts),
         )
         begin("measuring searches")
         searches = None if planned is None else planned.rates(cosine)
@@ -177,13 +180,14 @@ def rates_of_counts(
 class _Counts(NamedTuple):
     """Accepted pairs per class at every distance that a report counts at, from one pass.
 
-    distances: (M,) ascending; curve: (C,) those of the figures; opis: (G,) those of OPIS, None if it is not measurable;
-    genuine, impostors: (T, M).
+    distances: (M,) ascending; curve: (C,) those of the figures; opis: (G,) those of OPIS, empty if it is not
+    measurable; points: (P,) those of the table; genuine, impostors: (T, M).
     """
 
     distances: Tensor
     curve: Tensor
-    opis: Tensor | None
+    opis: Tensor
+    points: Tensor
     genuine: Tensor
     impostors: Tensor
 
@@ -202,13 +206,15 @@ def _count_pairs(pairs: PairDistances, distance: float, opis: OPISSettings) -> _
     last = max(int(torch.searchsorted(coarse, farthest)), int(torch.searchsorted(genuine, genuine[-1])))
     low, high = float(coarse[max(0, first - 1)]), float(coarse[last])
     curve = torch.linspace(low, high, min(_CURVE_POINTS, grid_size(pairs)), dtype=torch.float64)
-    grid = None
+    grid = torch.empty(0, dtype=torch.float64)
     if ranks := _calibration_ranks(pairs, opis):
         ends = pairs.negative_distances_at(ranks).cpu()
         grid = torch.lerp(*ends, torch.linspace(0, 1, opis.grid, dtype=torch.float64))
-    at = torch.tensor([distance], dtype=torch.float64)
-    distances = torch.unique(torch.cat([at, curve] if grid is None else [at, curve, grid]))
-    return _Counts(distances, curve, grid, *pairs.accepted(distances))
+    at_rates = [at for at in thresholds_at_far(pairs, _POINTS) if at is not None]
+    points = torch.tensor(at_rates, dtype=torch.float64).unique()
+    chosen = torch.tensor([distance], dtype=torch.float64)
+    distances = torch.unique(torch.cat([chosen, curve, grid, points]))
+    return _Counts(distances, curve, grid, points, *pairs.accepted(distances))
 
 
 def _calibration_ranks(pairs: PairDistances, opis: OPISSettings) -> list[int]:
@@ -224,9 +230,10 @@ def _read_ranks(pairs: PairDistances, target: Target, opis: OPISSettings) -> Non
     """Read all negative distances that a report most likely needs in one pass; `pairs` keeps them."""
     total = pairs.total_negative_pairs
     ranks = [1, total, *_calibration_ranks(pairs, opis)]
-    if target.kind == "far" and target.value is not None:
-        allowed = largest_count_within(target.value, total)
-        ranks += [max(1, allowed), min(allowed + 1, total)]
+    for far in [*_POINTS, target.value if target.kind == "far" else None]:
+        allowed = largest_count_within(far or 0.0, total)
+        if allowed:
+            ranks += [allowed, min(allowed + 1, total)]
     pairs.negative_distances_at(ranks)
 
 
@@ -324,7 +331,7 @@ def _camera_rates(pairs: PairDistances, cameras: Tensor | None, distance: float)
 
 
 def _consistency(pairs: PairDistances, opis: OPISSettings, counts: _Counts) -> Consistency | None:
-    if counts.opis is None:
+    if not len(counts.opis):
         return None
     kept, ends = find_measurable(pairs), counts.opis[[0, -1]]
     accepted = (of_kind[kept] for of_kind in counts.at(counts.opis))
@@ -338,6 +345,14 @@ def _consistency(pairs: PairDistances, opis: OPISSettings, counts: _Counts) -> C
         far_range=far_range,
         distances=(low, high),
     )
+
+
+def _points(pairs: PairDistances, counts: _Counts) -> tuple[OperatingPoint, ...]:
+    points = []
+    genuine, impostors = counts.at(counts.points)
+    for distance, accepted, false_accepts in zip(counts.points.tolist(), genuine.T, impostors.T, strict=True):
+        points.append(OperatingPoint(1 - distance**2 / 2, _far(pairs, false_accepts), _frr(pairs, accepted)))
+    return tuple(points)
 
 
 def _curves(pairs: PairDistances, counts: _Counts) -> ThresholdCurves:

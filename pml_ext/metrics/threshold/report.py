@@ -61,7 +61,9 @@ class ThresholdReport(ThresholdFields):
         support: errors that the choice rests on; None for utility.
         searches: rates in galleries of several sizes; None without a planned size.
         data, made: name of the data; creation time of the report (UTC).
-        curves, worst_pairs: contents of figure and page; not saved in the file.
+        points: rates at other thresholds, from few false accepts to a FAR of 10 %.
+        worst_pairs: the most similar impostors and the least similar genuine pairs.
+        curves: contents of the figures; not saved in the file.
 
     >>> import torch
     >>> embeddings = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.6, 0.8]])

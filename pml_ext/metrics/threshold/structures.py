@@ -87,6 +87,15 @@ class Support:
 
 
 @dataclass(frozen=True)
+class OperatingPoint:
+    """Error rates at another threshold, a cosine or a normalised score."""
+
+    cosine: Score
+    far: ErrorRate
+    frr: ErrorRate
+
+
+@dataclass(frozen=True)
 class ClassErrors:
     """Errors of one class: impostor pairs have one sample of the class, genuine pairs two."""
 
@@ -306,12 +315,13 @@ class ThresholdFields:
     cameras: CameraRates | None = None
     data: str | None = None
     made: str = field(default="", compare=False)
-    worst_pairs: WorstPairs | None = field(default=None, repr=False, compare=False)
+    worst_pairs: WorstPairs | None = field(default=None, repr=False)
     searches: Searches | None = None
     groups: Groups | None = None
     calibration: Calibration | None = None
     normalization: NormalizationRecord | None = None
     support: Support | None = None
+    points: tuple[OperatingPoint, ...] = ()
 
     @property
     def distance(self) -> float:
