@@ -105,14 +105,30 @@ def _set_aside(share: float, sets: Sequence[EmbeddingSet]) -> tuple[_Part, list[
     return (torch.cat(vectors), cohort_labels), [np.flatnonzero(~mask) for mask in aside], line
 
 
-def compare_with_cosines(normalization: CohortNormalization, data: EmbeddingSet, far: float | None) -> str:
-    """Returns the change from cosines to normalised scores, measured on identities outside the cohort."""
+def chosen_scores(
+    normalization: CohortNormalization, data: EmbeddingSet, rows: np.ndarray, far: float | None
+) -> tuple[CohortNormalization | None, list[str]]:
+    """Returns the normalisation, or None where plain cosines are to be preferred, and lines that say why.
+
+    The scores are compared on identities outside the cohort, by `NormalizationTrials.best`; rows: row of each sample in
+    the file.
+
+    Raises:
+        UserError: a cohort that holds a judged sample or identity.
+    """
+    try:
+        normalization.require_others(data.embeddings, data.labels, rows=rows.tolist())
+    except ValueError as error:
+        raise UserError(str(error)) from error
     options: dict[str, Any] = {"ks": (normalization.k,), "strengths": (normalization.strength,)}
     options |= {"far": 1e-3 if far is None else far, "far_range": (1e-2, 1e-1)}
     try:
-        return tune_normalization(normalization, data.embeddings, data.labels, **options).summary()
+        trials = tune_normalization(normalization, data.embeddings, data.labels, **options)
     except ValueError as error:
-        return f"normalised scores were not compared with plain cosines: {error}"
+        return None, [f"plain cosines are used: normalised scores could not be compared with them: {error}"]
+    if trials.best is None:
+        return None, [trials.summary(), f"plain cosines are used: {trials.reason}"]
+    return normalization, [trials.summary(), f"normalised scores are used: {trials.reason}"]
 
 
 def cohort_of_report(

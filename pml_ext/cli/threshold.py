@@ -37,8 +37,9 @@ _FPIR = Argument(
 )
 _GALLERY_SIZE = Argument(
     "--gallery-size N",
-    "Enrolled identities in a search. With --fpir, the threshold is chosen for this number; otherwise searches "
-    "are only reported [default: with --fpir all of the file but one, otherwise no searches]",
+    "Enrolled identities in a search; if the file has fewer, rates are extrapolated. With --fpir, the threshold is "
+    "chosen for this number; otherwise searches are only reported [default: with --fpir all of the file but one, "
+    "otherwise no searches]",
     type=int,
 )
 
@@ -68,7 +69,7 @@ _CHOOSE_ARGUMENTS: Arguments = [
 
 @plain_warnings()
 def _choose(options: Namespace) -> None:
-    from pml_ext.cli.cohort_option import FILE, compare_with_cosines, take_cohort
+    from pml_ext.cli.cohort_option import FILE, chosen_scores, take_cohort
     from pml_ext.reports.threshold_page import write_files
     from pml_ext.search.readers import read_embeddings
 
@@ -80,12 +81,12 @@ def _choose(options: Namespace) -> None:
     if options.cohort is not None:
         cohort, (measured,), about = take_cohort(options.cohort, [data], options.checkpoint)
         data, rows = data.take(measured), rows[measured]
+        cohort, lines = chosen_scores(cohort, data, rows, options.far)
+        about += lines
     try:
         report = _report_of(options, data, rows, cohort)
     except ValueError as error:
         raise UserError(f"{options.file}: {error}") from error
-    if cohort is not None:
-        about.append(compare_with_cosines(cohort, data, options.far))
     print(*about, *[""] * bool(about), report.summary(), sep="\n", end="\n\n")
     if options.output is None:
         print("nothing was written; --output FOLDER writes the report as page, figure and JSON")

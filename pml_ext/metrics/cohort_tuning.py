@@ -167,11 +167,18 @@ class NormalizationTrials:
 
     @property
     def best(self) -> NormalizationTrial | None:
-        """The chosen trial if it is recommended, else None."""
+        """The chosen trial if it is recommended, else None.
+
+        It is if OPIS or TAR is decidedly better, by its interval, and the other one not decidedly worse; the cohort
+        must also have enough identities and resemble the samples.
+        """
         is_better = self.opis_change.high < 0 or self.tar_change.low > 0
-        is_worse = self.opis_change.value > 0 or self.tar_change.value < 0
         is_cohort = not self.is_small and not self.agreement.is_unlike
-        return self.chosen if is_cohort and is_better and not is_worse else None
+        return self.chosen if is_cohort and is_better and not self._is_worse else None
+
+    @property
+    def _is_worse(self) -> bool:
+        return self.opis_change.low > 0 or self.tar_change.high < 0
 
     @property
     def is_small(self) -> bool:
@@ -179,17 +186,24 @@ class NormalizationTrials:
         return (self.cohort if self.identities is None else self.identities) < FEWEST_IDENTITIES
 
     @property
+    def reason(self) -> str:
+        """Why the chosen trial is recommended or not."""
+        if self.is_small:
+            return f"the cohort has fewer than {FEWEST_IDENTITIES} identities"
+        if self.agreement.is_unlike:
+            return _unlike(self.agreement)
+        if self._is_worse:
+            worse = "OPIS" if self.opis_change.low > 0 else "TAR"
+            return f"{worse} is decidedly worse with normalised scores"
+        if self.best is None:
+            return "neither OPIS nor TAR is decidedly better with normalised scores"
+        better = "OPIS" if self.opis_change.high < 0 else "TAR"
+        return f"{better} is decidedly better, and {'TAR' if better == 'OPIS' else 'OPIS'} not decidedly worse"
+
+    @property
     def verdict(self) -> str:
         """In words."""
-        if self.best is not None:
-            return "recommended"
-        if self.is_small:
-            return f"not recommended, the cohort has fewer than {FEWEST_IDENTITIES} identities"
-        if self.agreement.is_unlike:
-            return f"not recommended, {_unlike(self.agreement)}"
-        if self.opis_change.low > 0 or self.tar_change.high < 0:
-            return "not recommended, normalised scores do harm here"
-        return "not recommended, no significant gain"
+        return "recommended" if self.best is not None else f"not recommended, {self.reason}"
 
     def summary(self) -> str:
         """Returns verdict, changes and data."""

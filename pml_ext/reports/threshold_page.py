@@ -196,7 +196,7 @@ def searches_table(report: ThresholdFields) -> Table | None:
 def _size_row(size: GalleryRates, planned: int) -> list[str]:
     enrolled = f"{size.enrolled:,}"
     if size.enrolled == planned:
-        enrolled += " (planned)"
+        enrolled += " (planned, extrapolated)" if size.is_extrapolated else " (planned)"
     fnir = with_interval(size.fnir) if size.fnir else "–"
     first = percent(size.cmc[0]) if size.cmc else "–"
     cosine = "–" if size.cosine is None else f"{size.cosine:.4f}"

@@ -219,7 +219,7 @@ def _rate(rate: ErrorRate, kind: str, *, across: bool = False) -> str:
 
 def _search(rates: GalleryRates) -> str:
     """Returns the rates of searches in a gallery of one size."""
-    text = f"FPIR {rates.fpir}"
+    text = f"{'extrapolated: ' if rates.is_extrapolated else ''}FPIR {rates.fpir}"
     if rates.fnir:
         text += f", FNIR {rates.fnir}"
     if rates.cmc:

@@ -107,7 +107,8 @@ def files(tmp_path_factory):
         ("choose e.npz --far 0.1 --checkpoint none.ckpt", "none.ckpt"),
         ("choose e.npz --far 0.1 --groups sx", "e.npz lacks sx; it holds"),
         ("choose short.npz --far 0.1 --groups sex", "sex must have shape (300,), one label per embedding; got (299,)"),
-        ("choose e.npz --fpir 0.01 --gallery-size 5000", "e.npz: gallery_size must be at most 9"),
+        ("choose e.npz --fpir 0.01 --gallery-size 5000", "e.npz: fpir=0.01 in galleries of 5,000 needs a threshold"),
+        ("choose e.npz --far 0.001 --confidence 0.95", "e.npz: far=0.001 with confidence 0.95 needs at least 3.0"),
         ("check threshold.json e.npz --labels persons", "e.npz lacks persons; it holds embeddings, labels"),
         ("check threshold.json e.npz --labels labels --frames labels", "give labels, or frames and tracks; got both"),
         ("compare e.npz --far 0.1", "needs two or more different files; got e.npz"),
@@ -134,6 +135,7 @@ def test_a_share_of_the_identities_becomes_the_cohort(tmp_path, capsys):
     out = capsys.readouterr().out
     assert out.startswith("cohort: 60 of 200 identities (300 of 1,000 samples), set aside by name and not measured\n")
     assert re.search(r"recommended.*: k = 10, strength = 1\nOPIS .* against plain cosines\n", out)
+    assert "normalised scores are used: OPIS is decidedly better, and TAR not decidedly worse" in out
     assert "normalised score >=" in out and f"{folder / 'cohort.npz'}" in out
     cohort = CohortNormalization.load(folder / "cohort.npz")
     report = ThresholdReport.load(folder / "threshold.json")
@@ -198,6 +200,19 @@ def test_training_samples_and_a_share_are_one_cohort(tmp_path, capsys):
     np.savez(tmp_path / "narrow.npz", embeddings=np.eye(7))
     assert choose(*words, str(tmp_path / "narrow.npz")) == 2
     assert "must have the same dimensions; got [7, 16]" in capsys.readouterr().err
+
+
+def test_plain_cosines_are_chosen_where_a_cohort_does_not_help(tmp_path, capsys):
+    generator = np.random.default_rng(0)
+    labels = np.arange(600) % 150
+    embeddings = generator.normal(size=(150, 32))[labels] + 0.8 * generator.normal(size=(600, 32))
+    np.savez(tmp_path / "uniform.npz", embeddings=embeddings, labels=labels)
+    words = [str(tmp_path / "uniform.npz"), "--far", "0.01", "--cohort", "0.4", "--output", str(tmp_path / "out")]
+    assert choose(*words) == 0
+    shown = capsys.readouterr().out
+    assert "not recommended" in shown and "\nplain cosines are used: " in shown and "threshold  " in shown
+    report = ThresholdReport.load(tmp_path / "out" / "threshold.json")
+    assert report.normalization is None and report.samples == 360 and not (tmp_path / "out" / "cohort.npz").exists()
 
 
 def test_a_cohort_that_shares_identities_or_samples_is_refused(tmp_path, capsys):

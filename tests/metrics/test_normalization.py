@@ -417,4 +417,4 @@ def test_harm_is_said():
     crowd = torch.cat([torch.randn(60, 64, generator=generator), torch.randn(60, 64, generator=generator) / 3 + 1])
     trials = CohortNormalization.tune(crowd, embeddings, labels, ks=(5,), strengths=(1.0,))
     assert trials.best is None and trials.opis_change.low > 0
-    assert trials.summary().startswith("not recommended, normalised scores do harm here: k = 5")
+    assert trials.summary().startswith("not recommended, OPIS is decidedly worse with normalised scores: k = 5")

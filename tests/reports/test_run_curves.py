@@ -50,11 +50,11 @@ def test_the_rates_and_utilities_are_those_of_loops_over_all_pairs(runs):
 def test_one_figure_has_the_lines_of_all_runs(runs):
     (figure,) = compared_curves("Set", runs)
     assert overhang(figure) < 0.01
-    utility, roc = (panel.axes[0] for panel in figure.panel_figures)
+    utility, det = (panel.axes[0] for panel in figure.panel_figures)
     for place, folder in enumerate(runs.values()):
         kept = read_curves(curves_file(folder, "Set"))
         np.testing.assert_array_equal(utility.lines[place].get_xydata().T, [kept.distances, kept.utilities[1]])
-        np.testing.assert_array_equal(roc.lines[place].get_xydata().T, [kept.fars, kept.tars])
+        np.testing.assert_array_equal(det.lines[place].get_xydata().T, [kept.fars, 1 - np.array(kept.tars)])
     assert len(utility.collections) == 2, "a band for each"
 
 

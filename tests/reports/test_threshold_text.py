@@ -36,7 +36,8 @@ def test_a_threshold_for_searches_is_headed_by_searches():
     found = dataclasses.replace(found, searches=dataclasses.replace(found.searches, sizes=(planned,)))
     assert meaning(found) == (
         "Of 10 searches for identities not in the gallery (5 enrolled), about 2 are answered with a wrong match "
-        "(95 % interval 10 % to 30 %); of 40 searches for enrolled identities, none is missed (95 % interval 0 % to 10 %)."
+        "(95 % interval 10 % to 30 %); of 40 searches for enrolled identities, none is missed (95 % interval 0 % to 10 "
+        "%)."
     )
 
 

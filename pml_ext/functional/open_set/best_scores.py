@@ -141,6 +141,12 @@ def share_with_fewer(above: Tensor, others: int, enrolled: int, rank: int) -> Te
     As in `share_with_any`: Σ_{j < rank} C(above, j) C(others − above, enrolled − j) / C(others, enrolled).
     """
     total = torch.zeros(above.shape, dtype=torch.float64, device=above.device)
+    if enrolled > others:  # a larger population of the same shares: drawn with replacement
+        share, size = above.double() / others, torch.tensor(float(enrolled), dtype=torch.float64)
+        for drawn in range(rank):
+            few = _log_choose(size, drawn) + torch.special.xlogy(drawn, share)
+            total += torch.exp(few + torch.special.xlog1py(enrolled - drawn, -share))
+        return total.clamp_(max=1)
     for drawn in range(min(rank, enrolled + 1)):
         ways = _log_choose(above, drawn) + _log_choose(others - above, enrolled - drawn)
         total += torch.exp(ways - _log_choose(torch.tensor(others), enrolled))

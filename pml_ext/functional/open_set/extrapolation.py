@@ -42,6 +42,11 @@ class ExtrapolatedRate(NamedTuple):
     def is_known(self) -> bool:
         return self.low >= _NOTHING_KNOWN or self.high <= 1 - _NOTHING_KNOWN
 
+    @property
+    def independent(self) -> float:
+        """Number of independent errors that give an interval as wide."""
+        return (2 * 1.96 / max(_log_log(self.high) - _log_log(self.low), 1e-9)) ** 2
+
 
 def extrapolate_fpir(
     embeddings: Tensor,
@@ -86,8 +91,33 @@ def extrapolate_fpir(
     return extrapolated_rate(high, threshold, gallery_size, seed=seed)
 
 
-def extrapolated_rate(high: HighScores, threshold: float, enrolled: int, *, seed: int = 0) -> ExtrapolatedRate:
-    """Run `extrapolate_fpir` for a threshold of at least `high.low`."""
+def extrapolated_threshold(high: HighScores, enrolled: int, fpir: float, confidence: float | None) -> float | None:
+    """Returns the lowest threshold whose extrapolated FPIR, or its upper limit, is at most this rate.
+
+    None if fewer than NEEDED scores reach that threshold.
+    """
+    values = high.value.unique()  # ascending
+
+    def exceeds(place: int) -> bool:
+        threshold = float(values[place])
+        if confidence is None:
+            number = torch.bincount(high.probe[reported(high, threshold)], minlength=len(high.own))
+            return _rate(sum(_model_log_rates(number, high.others, enrolled)) / 2) > fpir
+        return extrapolated_rate(high, threshold, enrolled, confidence=2 * confidence - 1).high > fpir
+
+    low, above = 0, int(torch.searchsorted(values, high.value.topk(min(NEEDED, len(high.value))).values[-1]))
+    if len(high.value) < NEEDED or exceeds(above):
+        return None
+    while low < above:
+        middle = (low + above) // 2
+        low, above = (middle + 1, above) if exceeds(middle) else (low, middle)
+    return float(values[above])
+
+
+def extrapolated_rate(
+    high: HighScores, threshold: float, enrolled: int, *, seed: int = 0, confidence: float = 0.95
+) -> ExtrapolatedRate:
+    """Run `extrapolate_fpir` for a threshold of at least `high.low`; confidence: of the interval."""
     above = reported(high, threshold)
     if int(above.sum()) < NEEDED:
         raise ValueError(
@@ -107,7 +137,7 @@ def extrapolated_rate(high: HighScores, threshold: float, enrolled: int, *, seed
         counts = (number - with_part[one])[kept]
         logs.append(_model_log_rates(counts, high.others - int(sizes[one]), enrolled))
     values, *without = torch.tensor(logs, dtype=torch.float64)
-    widths = torch.stack([values.new_tensor(half_width(of_model)) for of_model in torch.stack(without).T])
+    widths = torch.stack([values.new_tensor(half_width(column, confidence)) for column in torch.stack(without).T])
     low, high_end = (values - widths).min(), (values + widths).max()
     rates = [_rate(value) for value in (values.mean(), low, high_end, *values)]
     return ExtrapolatedRate(*rates)

@@ -98,8 +98,11 @@ def _laws(high: HighScores, threshold: float, enrolled: int, rank: int) -> tuple
     found = found_at(high, threshold) & mated
     better = above & found[high.probe] & (high.value >= high.own[high.probe])
 
+    def of_others(m: int) -> int:
+        return enrolled - 1 if enrolled > high.others else min(enrolled, m + 1) - 1
+
     def miss(n: Tensor, m: int) -> Tensor:
-        missed = 1 - share_with_fewer(n.clamp_min(0), m, min(enrolled, m + 1) - 1, rank)
+        missed = 1 - share_with_fewer(n.clamp_min(0), m, of_others(m), rank)
         return torch.where(n < 0, 1.0, missed)
 
     # −1: a probe below the threshold is missed in every gallery.
@@ -192,7 +195,7 @@ def identification(
     if not 1 <= gallery_size <= others:
         raise ValueError(
             f"gallery_size must be from 1 to {others}, one less than the set's identities; got {gallery_size}. "
-            "Measure a larger set"
+            "Measure a larger set, or use extrapolate_fpir"
         )
     if fpir is not None:
         check_fraction(fpir, "fpir")

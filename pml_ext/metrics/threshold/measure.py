@@ -204,12 +204,12 @@ def _count_pairs(pairs: PairDistances, distance: float, opis: OPISSettings) -> _
     closest, farthest = pairs.negative_distances_at([1, pairs.total_negative_pairs]).tolist()
     first = min(int(torch.searchsorted(coarse, closest)), int(torch.searchsorted(genuine, 1)))
     last = max(int(torch.searchsorted(coarse, farthest)), int(torch.searchsorted(genuine, genuine[-1])))
-    low, high = float(coarse[max(0, first - 1)]), float(coarse[last])
-    curve = torch.linspace(low, high, min(_CURVE_POINTS, grid_size(pairs)), dtype=torch.float64)
+    start, stop = float(coarse[max(0, first - 1)]), float(coarse[last])
+    curve = torch.linspace(start, stop, min(_CURVE_POINTS, grid_size(pairs)), dtype=torch.float64)
     grid = torch.empty(0, dtype=torch.float64)
     if ranks := _calibration_ranks(pairs, opis):
-        ends = pairs.negative_distances_at(ranks).cpu()
-        grid = torch.lerp(*ends, torch.linspace(0, 1, opis.grid, dtype=torch.float64))
+        low, high = pairs.negative_distances_at(ranks).cpu()
+        grid = torch.lerp(low, high, torch.linspace(0, 1, opis.grid, dtype=torch.float64))
     at_rates = [at for at in thresholds_at_far(pairs, _POINTS) if at is not None]
     points = torch.tensor(at_rates, dtype=torch.float64).unique()
     chosen = torch.tensor([distance], dtype=torch.float64)
@@ -334,8 +334,8 @@ def _consistency(pairs: PairDistances, opis: OPISSettings, counts: _Counts) -> C
     if not len(counts.opis):
         return None
     kept, ends = find_measurable(pairs), counts.opis[[0, -1]]
-    accepted = (of_kind[kept] for of_kind in counts.at(counts.opis))
-    curves = curves_of_counts(pairs, kept, counts.opis, *accepted, ends)
+    positives, negatives = (of_kind[kept] for of_kind in counts.at(counts.opis))
+    curves = curves_of_counts(pairs, kept, counts.opis, positives, negatives, ends)
     low, high = ends.tolist()
     far_range = float(opis.far_range[0]), float(opis.far_range[1])
     return Consistency(

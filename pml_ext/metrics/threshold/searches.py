@@ -6,10 +6,12 @@ from pml_ext._checks import check_choice, check_fraction, check_whole
 from pml_ext.functional.open_set.best_scores import (
     HighScores,
     Template,
+    reported,
     scores_for_rate,
     scores_from,
     threshold_for_rate,
 )
+from pml_ext.functional.open_set.extrapolation import extrapolated_rate, extrapolated_threshold
 from pml_ext.functional.open_set.identification import RateWithInterval, fpir_without_each, search_rates
 from pml_ext.metrics.threshold.samples import Samples
 from pml_ext.metrics.threshold.structures import (
@@ -30,7 +32,8 @@ class SearchPlan:
     """Planned searches of a `ThresholdReport`.
 
     Args:
-        gallery_size: number of identities to enrol.
+        gallery_size: number of identities to enrol. For more than the set has, less one, the rates are extrapolated by
+            `functional.extrapolate_fpir`.
         fpir: choose the smallest cosine with at most this false positive identification rate in searches of
             `gallery_size` identities. None: the report has another target, and searches use its threshold.
         rank, template: see `functional.identification`.
@@ -62,12 +65,9 @@ class PlannedSearch:
         self._samples = samples.in_float32()
         self._scores = self._samples.best_scores(plan.template)
         self._measurable = self._scores.identities - 1  # the largest gallery
-        if plan.gallery_size > self._measurable:
-            raise ValueError(
-                f"gallery_size must be at most {self._measurable}, one less than the set's identities; got "
-                f"{plan.gallery_size}. Measure at least {plan.gallery_size + 1} identities"
-            )
         sizes = {max(1, round(factor * plan.gallery_size)) for factor in _SIZES}
+        if plan.gallery_size > self._measurable:
+            sizes.add(self._measurable)
         self._sizes = sorted(size for size in sizes if size <= self._measurable)
         self._high: HighScores | None = None  # each size has its own threshold
 
@@ -76,6 +76,8 @@ class PlannedSearch:
         plan, scores = self.plan, self._scores
         assert plan.fpir is not None
         self._high = scores_for_rate(scores, self._sizes[0], plan.fpir)
+        if plan.gallery_size > self._measurable:
+            return self._extrapolated_threshold(self._high, target)
         cosine = threshold_for_rate(self._high, plan.gallery_size, plan.fpir)
         assert cosine is not None  # not None: the scores are enough for the smallest size
         rate, without = fpir_without_each(self._high, cosine, plan.gallery_size)
@@ -91,11 +93,27 @@ class PlannedSearch:
             )
         return cosine, support
 
+    def _extrapolated_threshold(self, high: HighScores, target: Target) -> tuple[float, Support]:
+        size, fpir = self.plan.gallery_size, self.plan.fpir
+        assert fpir is not None
+        cosine = extrapolated_threshold(high, size, fpir, target.confidence)
+        found = None if cosine is None else extrapolated_rate(high, cosine, size)
+        if cosine is None or found is None or not found.is_known:
+            raise ValueError(
+                f"fpir={fpir:g} in galleries of {size:,} needs a threshold that too few pairs of the set support: its "
+                f"{self._scores.identities:,} identities reach to galleries of {self._measurable:,}. Measure more "
+                "identities, or allow a higher rate"
+            )
+        pairs = int(reported(high, cosine).sum())
+        return cosine, Support(pairs, min(pairs, found.independent))
+
     def rates(self, cosine: float) -> Searches:
         """Returns the rates at a threshold, and the thresholds of all sizes."""
         plan, scores = self.plan, self._scores
         high = scores_from(scores, cosine) if self._high is None else self._high
-        sizes = tuple(self._rates_of_size(high, cosine, size) for size in self._sizes)
+        sizes = [self._rates_of_size(high, cosine, size) for size in self._sizes]
+        if plan.gallery_size > self._measurable:
+            sizes.append(self._extrapolated_rates(high, cosine))
         mated = int((high.own > float("-inf")).sum())
         return Searches(
             gallery_size=plan.gallery_size,
@@ -104,7 +122,7 @@ class PlannedSearch:
             identities=scores.identities,
             probes=scores.samples,
             mated=mated,
-            sizes=sizes,
+            sizes=tuple(sizes),
         )
 
     def _rates_of_size(self, high: HighScores, cosine: float, enrolled: int) -> GalleryRates:
@@ -120,6 +138,21 @@ class PlannedSearch:
             return gallery
         own = search_rates(high, own_cosine, enrolled, rank=rank).fnir
         return replace(gallery, cosine=own_cosine, cosine_fnir=None if own is None else own.rate)
+
+    def _extrapolated_rates(self, high: HighScores, cosine: float) -> GalleryRates:
+        plan = self.plan
+        found = extrapolated_rate(high, cosine, plan.gallery_size)
+        if not found.is_known:
+            raise ValueError(
+                f"the FPIR in galleries of {plan.gallery_size:,} cannot be extrapolated from "
+                f"{self._scores.identities:,} identities: at the threshold {cosine:.4f} it may be {found.low:.2g} to "
+                f"{found.high:.2g}. Measure more identities, or choose the threshold by FPIR"
+            )
+        fpir = MeanRate(found.rate, found.low, found.high)
+        fnir = search_rates(high, cosine, plan.gallery_size, rank=plan.rank).fnir
+        missed = None if fnir is None else _mean_rate(fnir)
+        own = {} if plan.fpir is None or fnir is None else {"cosine": cosine, "cosine_fnir": fnir.rate}
+        return GalleryRates(plan.gallery_size, fpir, missed, (), is_extrapolated=True, **own)
 
 
 def _mean_rate(rate: RateWithInterval) -> MeanRate:

@@ -226,6 +226,7 @@ class GalleryRates:
     fnir: None without mated probes. cmc: CMC at ranks up to CMC_RANKS, at any threshold; empty without mated probes.
     cosine, cosine_fnir: the lowest threshold with the target's FPIR for this gallery size, and its FNIR; None without
         an FPIR target.
+    is_extrapolated: whether the gallery is larger than any of the set; it then has no cmc.
     """
 
     enrolled: CountAbove0
@@ -234,6 +235,7 @@ class GalleryRates:
     cmc: tuple[Fraction, ...]
     cosine: Score | None = None
     cosine_fnir: Fraction | None = None
+    is_extrapolated: bool = False
 
 
 @dataclass(frozen=True)
@@ -315,7 +317,7 @@ class ThresholdFields:
     cameras: CameraRates | None = None
     data: str | None = None
     made: str = field(default="", compare=False)
-    worst_pairs: WorstPairs | None = field(default=None, repr=False)
+    worst_pairs: WorstPairs | None = field(default=None, repr=False, compare=False)
     searches: Searches | None = None
     groups: Groups | None = None
     calibration: Calibration | None = None

@@ -128,7 +128,7 @@ def test_two_classes_of_which_one_has_genuine_pairs():
     found = report(torch.randn(4, 3), torch.tensor([0, 0, 0, 1]), far=0.5)
     assert found.consistency is None
     assert "not measurable: fewer than two classes" in found.summary()
-    assert [figure.name for figure in threshold_figures(found) if figure.pixels.std()] == ["roc"]
+    assert [figure.name for figure in threshold_figures(found) if figure.pixels.std()] == ["det"]
 
 
 def test_tensors_and_arrays_are_decided_alike():

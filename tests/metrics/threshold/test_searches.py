@@ -4,7 +4,7 @@ import pytest
 import torch
 from pytest import approx
 
-from pml_ext.functional import identification
+from pml_ext.functional import extrapolate_fpir, identification
 from pml_ext.metrics import SearchPlan, ThresholdReport
 
 LABELS = torch.arange(480) % 120
@@ -73,8 +73,24 @@ def test_a_pair_threshold_has_rates_of_searches_too():
         ThresholdReport.from_embeddings(embeddings(), LABELS, far=0.01).for_gallery(3)
 
 
-def test_a_gallery_larger_than_the_set_is_an_error():
-    with pytest.raises(ValueError, match=r"at most 119, .* got 120\. Measure at least 121 identities"):
+def test_a_larger_gallery_is_extrapolated():
+    found = ThresholdReport.from_embeddings(embeddings(spread=1.0), LABELS, search=SearchPlan(600, fpir=0.3))
+    assert [(one.enrolled, one.is_extrapolated) for one in found.searches.sizes] == [
+        (60, False), (119, False), (600, True)
+    ]  # fmt: skip
+    planned = found.searches.planned
+    expected = extrapolate_fpir(embeddings(spread=1.0), LABELS, gallery_size=600, threshold=found.cosine)
+    assert (planned.fpir.rate, planned.fpir.low, planned.fpir.high) == approx(expected[:3])
+    assert planned.fpir.low < planned.fpir.rate <= 0.3 < planned.fpir.high
+    assert planned.cosine == found.cosine == found.for_gallery(500).cosine
+    assert found.searches.sizes[1].fnir.rate <= planned.fnir.rate
+    assert "extrapolated: FPIR" in found.summary()
+
+
+def test_a_gallery_that_no_pair_supports_is_refused():
+    with pytest.raises(ValueError, match=r"fpir=0\.01 in galleries of 100,000 needs a threshold that too few pairs"):
+        ThresholdReport.from_embeddings(embeddings(), LABELS, search=SearchPlan(100_000, fpir=0.01))
+    with pytest.raises(ValueError, match="extrapolation needs at least 10 scores"):
         ThresholdReport.from_embeddings(embeddings(), LABELS, far=2e-5, search=SearchPlan(120))
 
 
