@@ -5,7 +5,8 @@ report. The true rates at this threshold are then measured on new people (strang
 images of the judged people (enrolled).
 
 `python examples/evidence/strangers.py` writes its section of INTERVALS.md and results/strangers.csv. With
-`--confidence` it writes the section on targets that are chosen with a confidence, and results/confidence.csv.
+`--confidence` it writes the section on targets that are chosen with a confidence, and results/confidence.csv; with
+`--galleries` the section on galleries larger than the set.
 """
 
 import argparse
@@ -26,6 +27,8 @@ from torch import Tensor
 from pml_ext.functional import PairDistances, cohort_offsets
 from pml_ext.metrics import CohortNormalization, SearchPlan, ThresholdReport
 from pml_ext.metrics.threshold import measure, searches
+from pml_ext.metrics.threshold.samples import Samples
+from pml_ext.metrics.threshold.searches import PlannedSearch
 from pml_ext.metrics.threshold.structures import Target
 from pml_ext.metrics.threshold.targets import threshold_for
 
@@ -67,17 +70,34 @@ REFERENCE_SETS, REFERENCE_PEOPLE, BINS = 40, 2000, 200_000
 CONFIDENCE_START = "<!-- strangers.py --confidence -->"
 CONFIDENCE_SECTION = """## Does a target that is chosen with a confidence hold?
 
-`python examples/evidence/strangers.py --confidence --draws {draws}` writes this section. For each cell it draws people
-with {images} images each {draws} times ({fewer} times for 1,200 people) and chooses a threshold for the FAR of the
-column with confidence {confidence:g}. It then computes the true FAR of strangers at this threshold, from {pairs:.0f}
-million pairs of the population. Each cell has the share of draws whose true FAR was at most the target, and the median
-of true FAR / target. By chance, shares differ from 95 % by ±{chance:.0f} points (±{more:.0f} for 1,200 people). A draw
-with too few independent errors for the target is refused; (n) is the number of draws that were not. Without a
-confidence, {point_low:.0f} to {point_high:.0f} % of the true rates were at most the target.
+`python examples/evidence/strangers.py --confidence --draws {draws}` writes this section. Each row draws people with
+{images} images each, as often as it says, and chooses a threshold for the FAR of each column with confidence
+{confidence:g}. It then computes the true FAR of strangers at this threshold, from {pairs:.0f} million pairs of the
+population. Each cell has the share of draws whose true FAR was at most the target, and the median of true FAR / target.
+By chance, shares differ from 95 % by ±{chance:.0f} points in {draws} draws, and by ±{more:.0f} in {fewer}. A draw with
+too few independent errors for the target is refused; (n) is the number of draws that were not. Without a confidence,
+{point_low:.0f} to {point_high:.0f} % of the true rates were at most the target.
 
 | people | {heads} |
 |---|{rule}
 {rows}
+"""
+
+
+GALLERY_FPIR, GALLERY_PEOPLE, GALLERY_FACTORS, GALLERY_DRAWS = 0.3, 200, (10, 50), 40
+PROBES = 2000
+GALLERY_START = "<!-- strangers.py --galleries -->"
+GALLERY_SECTION = """## Does an extrapolated FPIR hold?
+
+`python examples/evidence/strangers.py --galleries` writes this section. It draws {people} people with {images} images
+each {draws} times, and chooses a threshold for an FPIR of {fpir:g} in galleries that are larger than the set. The true
+FPIR at this threshold is that of {probes:,} images of strangers in a gallery of this size.
+
+| population | enrolled | chosen | interval holds the true FPIR | median of true / extrapolated | 10 to 90 % of draws |
+|---|---|---|---|---|---|
+{rows}
+
+A draw that is not chosen was refused: too few pairs of the set support the threshold.
 """
 
 
@@ -401,7 +421,8 @@ def confidence_section(rows: list[dict[str, Any]]) -> str:
         if chosen:
             cell = f"{100 * int(row['held']) / chosen:.0f} %, {float(row['ratio']):.2f}"
             cell += f" ({chosen})" if chosen < draws else ""
-        lines.setdefault(f"{row['population']}, {int(row['people']):,}", []).append(cell)
+        name = f"{row['population']}, {int(row['people']):,} ({draws} draws)"
+        lines.setdefault(name, []).append(cell)
     shares = [
         100 * int(row["held without"]) / int(row["draws"]) for row in rows if row["chosen without"] == row["draws"]
     ]
@@ -420,6 +441,38 @@ def confidence_section(rows: list[dict[str, Any]]) -> str:
         rule="---|" * len(TARGETS),
         rows="\n".join(f"| {name} | {' | '.join(cells)} |" for name, cells in lines.items()),
     )
+
+
+def extrapolated_rows(population: str) -> list[str]:
+    """Returns the lines of the section, one for each gallery size."""
+    lines = []
+    for factor in GALLERY_FACTORS:
+        size, generator = factor * GALLERY_PEOPLE, torch.Generator().manual_seed(54321)
+        gallery = torch.nn.functional.normalize(draw_people(population, size, BASE.images, generator).flatten(0, 1))
+        probes = torch.nn.functional.normalize(draw_people(population, PROBES, 1, generator).flatten(0, 1))
+        best = torch.cat([(some @ gallery.T).amax(dim=1) for some in probes.split(100)])
+        ratios, is_covered = [], []
+        for seed in range(GALLERY_DRAWS):
+            generator = torch.Generator().manual_seed(seed)
+            images = draw_people(population, GALLERY_PEOPLE, BASE.images, generator).flatten(0, 1)
+            samples = Samples(images, torch.arange(GALLERY_PEOPLE).repeat_interleave(BASE.images))
+            planned = PlannedSearch(SearchPlan(size, fpir=GALLERY_FPIR), samples)
+            try:
+                cosine, _ = planned.threshold(Target("fpir", GALLERY_FPIR))
+            except ValueError as error:
+                if "too few pairs" not in str(error):
+                    raise
+                continue
+            rate, true = planned.extrapolated_fpir(cosine), float((best >= cosine).double().mean())
+            ratios.append(true / rate.rate)
+            is_covered.append(rate.low <= true <= rate.high)
+        cells = [population, f"{size:,}", f"{len(ratios)} of {GALLERY_DRAWS}", "–", "–", "–"]
+        if ratios:
+            low, middle, high = np.quantile(ratios, (0.1, 0.5, 0.9))
+            cells[3:] = f"{sum(is_covered)} of {len(ratios)}", f"{middle:.2f}", f"{low:.2f} to {high:.2f}"
+        lines.append(f"| {' | '.join(cells)} |")
+        print(lines[-1], flush=True)
+    return lines
 
 
 def replace_section(page: Path, section: str, start: str = START) -> None:
@@ -442,9 +495,16 @@ def main() -> None:
     parser.add_argument("--page", type=Path, default=HERE / "INTERVALS.md")
     parser.add_argument("--results", type=Path, help="default: strangers.csv or confidence.csv in results")
     parser.add_argument("--confidence", action="store_true", help="the section on targets chosen with a confidence")
+    parser.add_argument("--galleries", action="store_true", help="the section on galleries larger than the set")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rows: list[dict[str, Any]] = []
+    if arguments.galleries:
+        lines = [line for population in POPULATIONS for line in extrapolated_rows(population)]
+        setting = {"people": GALLERY_PEOPLE, "images": BASE.images, "draws": GALLERY_DRAWS, "probes": PROBES}
+        section = GALLERY_SECTION.format(**setting, fpir=GALLERY_FPIR, rows="\n".join(lines))
+        replace_section(arguments.page, section, GALLERY_START)
+        return
     if arguments.confidence:
         for population in ("crowded", "heavy-tailed"):
             true = TrueRates(population, REFERENCE_SETS)

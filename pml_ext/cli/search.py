@@ -192,9 +192,14 @@ def _least_score(report: ThresholdReport, path: str, target: Target, kind: str) 
         chosen += f" {report.target.value:g}"
     if report.data:
         chosen += f" on {report.data}"
-    rates = f"FAR {report.far.rate:.3g}, FRR {report.frr.rate:.3g}"
-    pairs = "of single comparisons; of searches among many more are wrong (pml-ext threshold choose --fpir)"
-    return report.cosine, f"{kind} {report.cosine:.4f}, chosen for {chosen}: {rates} {pairs}"
+    rates = (
+        f"it accepts {report.far.rate:.3g} of the pairs of two identities and rejects {report.frr.rate:.3g} of one's"
+    )
+    pairs = (
+        "A search compares a query with every identity, so that more queries without a match are accepted: choose a "
+        "threshold for searches by pml-ext threshold choose --fpir RATE"
+    )
+    return report.cosine, f"{kind} {report.cosine:.4f}, chosen for {chosen}: {rates}. {pairs}"
 
 
 def _least_score_of_size(report: ThresholdReport, path: str, target: Target) -> tuple[float | None, str]:

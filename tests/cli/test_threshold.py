@@ -130,17 +130,17 @@ def crowd(path, seed=0, classes=200, first=0):
 
 
 def test_a_share_of_the_identities_becomes_the_cohort(tmp_path, capsys):
-    source, folder = crowd(tmp_path / "validation.npz"), tmp_path / "report"
+    source, folder = crowd(tmp_path / "validation.npz", classes=500), tmp_path / "report"
     assert choose(source, "--far", "0.01", "--cohort", "0.3", "--output", str(folder)) == 0
     out = capsys.readouterr().out
-    assert out.startswith("cohort: 60 of 200 identities (300 of 1,000 samples), set aside by name and not measured\n")
+    assert out.startswith("cohort: 150 of 500 identities (750 of 2,500 samples), set aside by name and not measured\n")
     assert re.search(r"recommended.*: k = 10, strength = 1\nOPIS .* against plain cosines\n", out)
     assert "normalised scores are used: OPIS is decidedly better, and TAR not decidedly worse" in out
     assert "normalised score >=" in out and f"{folder / 'cohort.npz'}" in out
     cohort = CohortNormalization.load(folder / "cohort.npz")
     report = ThresholdReport.load(folder / "threshold.json")
     judged = {c.label for c in report.classes}
-    assert len(judged) == 140 and not judged & set(cohort.labels) and len(set(cohort.labels)) == 60
+    assert len(judged) == 350 and not judged & set(cohort.labels) and len(set(cohort.labels)) == 150
     data = np.load(source)
     mask = cohort_mask(data["labels"].tolist(), 0.3).numpy()
     assert set(data["labels"][mask]) == set(cohort.labels)
@@ -151,13 +151,13 @@ def test_a_share_of_the_identities_becomes_the_cohort(tmp_path, capsys):
     # The same file again: the cohort beside the report is used, and its people do not count.
     assert main(["threshold", "check", str(folder / "threshold.json"), source]) == 0
     shown = capsys.readouterr().out
-    assert f", {report.far.errors:,} of {report.far.pairs:,} pairs of 140 identities" in shown
-    assert "left out: 300 samples of 60 identities that are in the cohort: person 0, " in shown
+    assert f", {report.far.errors:,} of {report.far.pairs:,} pairs of 350 identities" in shown
+    assert "left out: 750 samples of 150 identities that are in the cohort: person 0, " in shown
     unnamed = tmp_path / "unnamed.npz"
     np.savez(unnamed, embeddings=data["embeddings"])
     assert main(["threshold", "check", str(folder / "threshold.json"), str(unnamed)]) == 0
     shown = capsys.readouterr().out
-    assert "left out: 300 copies of cohort samples: rows 0, 1, " in shown and "pairs of 700 samples" in shown
+    assert "left out: 750 copies of cohort samples: rows 0, 1, " in shown and "pairs of 1,750 samples" in shown
 
 
 def test_a_cohort_in_a_file_is_saved_with_the_report_and_needed_to_check(tmp_path, capsys):

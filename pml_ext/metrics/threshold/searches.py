@@ -11,7 +11,7 @@ from pml_ext.functional.open_set.best_scores import (
     scores_from,
     threshold_for_rate,
 )
-from pml_ext.functional.open_set.extrapolation import extrapolated_rate, extrapolated_threshold
+from pml_ext.functional.open_set.extrapolation import ExtrapolatedRate, extrapolated_rate, extrapolated_threshold
 from pml_ext.functional.open_set.identification import RateWithInterval, fpir_without_each, search_rates
 from pml_ext.metrics.threshold.samples import Samples
 from pml_ext.metrics.threshold.structures import (
@@ -97,7 +97,7 @@ class PlannedSearch:
         size, fpir = self.plan.gallery_size, self.plan.fpir
         assert fpir is not None
         cosine = extrapolated_threshold(high, size, fpir, target.confidence)
-        found = None if cosine is None else extrapolated_rate(high, cosine, size)
+        found = None if cosine is None else self.extrapolated_fpir(cosine)
         if cosine is None or found is None or not found.is_known:
             raise ValueError(
                 f"fpir={fpir:g} in galleries of {size:,} needs a threshold that too few pairs of the set support: its "
@@ -139,9 +139,13 @@ class PlannedSearch:
         own = search_rates(high, own_cosine, enrolled, rank=rank).fnir
         return replace(gallery, cosine=own_cosine, cosine_fnir=None if own is None else own.rate)
 
+    def extrapolated_fpir(self, cosine: float) -> ExtrapolatedRate:
+        """Returns the FPIR at the plan's size, which is larger than the set."""
+        high = scores_from(self._scores, cosine) if self._high is None else self._high
+        return extrapolated_rate(high, cosine, self.plan.gallery_size)
+
     def _extrapolated_rates(self, high: HighScores, cosine: float) -> GalleryRates:
-        plan = self.plan
-        found = extrapolated_rate(high, cosine, plan.gallery_size)
+        plan, found = self.plan, self.extrapolated_fpir(cosine)
         if not found.is_known:
             raise ValueError(
                 f"the FPIR in galleries of {plan.gallery_size:,} cannot be extrapolated from "

@@ -141,3 +141,11 @@ def test_a_target_with_confidence_holds_for_strangers_and_one_without_does_not(m
     (row,) = strangers.far_with_confidence("crowded", 60, true, 40)
     assert row["chosen"] == row["chosen without"] == 40
     assert row["held"] >= 36 and 10 <= row["held without"] <= 30
+
+
+def test_the_page_shows_the_results_of_targets_with_confidence():
+    with (PAGE.parent / "results" / "confidence.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 * len(strangers.PEOPLE) * len(strangers.TARGETS)
+    section = strangers.confidence_section(rows)
+    assert f"{strangers.CONFIDENCE_START}\n{section}{strangers.END}" in PAGE.read_text(encoding="utf-8")
