@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from pml_ext._ops.distributed import rank_and_ranks
-from pml_ext._pml import WITHOUT_STATISTICS, BaseDistance, CosineSimilarity, gathering_code
+from pml_ext._pml import BaseDistance, CosineSimilarity, gathering_code
 
-_AS_MADE = {**vars(CosineSimilarity(**WITHOUT_STATISTICS)), "training": True}
+_AS_MADE = {**vars(CosineSimilarity(collect_stats=False)), "training": True}
 _NAMES = ("normalize_embeddings", "p", "power")
 
 

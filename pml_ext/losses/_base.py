@@ -16,7 +16,6 @@ from pml_ext._checks import check_in_range, check_switch, warn_once
 from pml_ext._names import hint
 from pml_ext._ops.numerics import no_autocast
 from pml_ext._pml import (
-    IS_3,
     BaseDistance,
     BaseMetricLossFunction,
     CrossBatchMemory,
@@ -132,8 +131,7 @@ class OurLoss(BaseMetricLossFunction):
     """Base of every loss of this package. Creating or unpickling the first one patches PML 2's wrappers."""
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        if not IS_3:
-            _open_wrappers()
+        _open_wrappers()
         new: Self = super().__new__(cls)
         return new
 

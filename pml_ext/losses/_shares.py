@@ -8,8 +8,6 @@ from torch import Tensor, nn
 
 from pml_ext._checks import check_in_range, check_switch
 from pml_ext._pml import (
-    FACTS,
-    IS_3,
     AvgNonZeroReducer,
     BaseMetricLossFunction,
     DotProductSimilarity,
@@ -122,8 +120,6 @@ def divisible() -> list[str]:
 
 def why_undivided(loss: Any) -> str:
     """Returns why ranks cannot divide a loss; empty if they can."""
-    if IS_3:
-        return "pytorch-metric-learning 3 is not supported"
     facts = own_facts(type(loss))
     if facts is None or facts.sums is None:
         return "its anchors are not known to be independent of each other"
@@ -154,10 +150,6 @@ def sums_of(loss: nn.Module, x: Tensor, labels: Tensor, part: Part) -> Sums:
     return facts.sums(loss, x, labels, part)
 
 
-def _angular_margin(options: dict[str, Any], *_: Any) -> dict[str, Any]:
-    return {**options, "margin": FACTS.arc_margin(options["margin"])}
-
-
 def _dot_products(options: dict[str, Any], *_: Any) -> dict[str, Any]:
     check_switch(options["normalize"], "normalize")
     check_in_range(options["reg_weight"], 0, float("inf"), "reg_weight")
@@ -168,14 +160,14 @@ def _dot_products(options: dict[str, Any], *_: Any) -> dict[str, Any]:
     }
 
 
-_ANCHOR_BY_ANCHOR = LossFacts(sums=tuple_sums, term_of_each_anchor=FACTS.term_of_each_anchor)
+_ANCHOR_BY_ANCHOR = LossFacts(sums=tuple_sums, term_of_each_anchor=True)
 _PAIR_BY_PAIR = LossFacts(sums=tuple_sums)
 _CLASS_VECTORS = LossFacts(compares="class vectors", sums=sample_sums)
 _TRIPLETS = LossFacts(makes_triplets=True)
 
 _BY_NAME = {
     "AngularLoss": LossFacts(reads_no_pairs="it reads the embeddings themselves, not pair distances"),
-    "ArcFaceLoss": LossFacts(compares="class vectors", sums=sample_sums, arguments=_angular_margin),
+    "ArcFaceLoss": _CLASS_VECTORS,
     "CircleLoss": _ANCHOR_BY_ANCHOR,
     "ContrastiveLoss": _PAIR_BY_PAIR,
     "CosFaceLoss": _CLASS_VECTORS,

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from pml_ext._checks import check_choice
 from pml_ext._ops.numerics import no_autocast
-from pml_ext._pml import IS_3, BaseMiner
+from pml_ext._pml import BaseMiner
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, Curve, Pairing
 from pml_ext.losses._base import SettingsOfTheWrapped, is_empty
 from pml_ext.losses._batch import on_host
-from pml_ext.miners._base import EmbeddingMiner, batch_to_mine, count_mined
+from pml_ext.miners._base import batch_to_mine, count_mined
 
 # Reasons why LoOp does not support a miner, by class name.
 _REFUSED = {
@@ -58,8 +58,6 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
             raise TypeError(f"miner must be a miner with a `distance` (BaseMiner); got {name}")
         if isinstance(miner, LoOpMiner):
             raise TypeError("LoOpMiner cannot wrap LoOpMiner: the distances are replaced already")
-        if IS_3 and not isinstance(miner, EmbeddingMiner):
-            raise TypeError(f"how {name} of version 3 reads its distance is not known; use a miner of this package")
         for kind in type(miner).__mro__:
             if kind.__name__ in _REFUSED:
                 raise TypeError(f"LoOpMiner cannot wrap {name}: {_REFUSED[kind.__name__]}")

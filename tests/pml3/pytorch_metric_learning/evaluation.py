@@ -1,5 +1,0 @@
-"""Only here in version 3."""
-
-
-class AccuracyCalculator:
-    pass
