@@ -66,8 +66,8 @@ def _run(words: Sequence[str]) -> int:
     log.setLevel(logging.INFO)
     log.propagate = False
     log.handlers = [logging.StreamHandler()]
-    log.handlers[0].setFormatter(PrintableFormatter())
     command, options = parse(words)
+    log.handlers[0].setFormatter(PrintableFormatter(command.settings))
     try:
         if hasattr(options, "imports"):
             return _run_with_parts(command, options)

@@ -104,6 +104,17 @@ class Command:
     key: re.Pattern[str] | None = None
     resume_hint: str = ""
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """Maps arguments of Python functions to the options that set them, for errors."""
+        names = dict[str, str]()
+        for each in self.arguments:
+            for argument in each.arguments if isinstance(each, OneOf) else [each]:
+                option = argument.spec.partition(" ")[0]
+                if option.startswith("-"):
+                    names[option.lstrip("-").replace("-", "_")] = option
+        return names
+
 
 COHORT = Argument(
     "--cohort COHORT",

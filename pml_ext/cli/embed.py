@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from argparse import Namespace
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pml_ext.runner.launch import Launch
     from pml_ext.search.embedder import Embedder
 
+log = logging.getLogger("pml_ext")
 
 _ARGUMENTS = [
     Argument("IMAGES [KEY VALUE]…", "Image files and folders, and config overrides.", dest="images", nargs="*"),
@@ -59,9 +61,12 @@ def _embed(options: Namespace) -> None:
 def embed_in_process(options: Namespace, launch: Launch) -> None:
     """Embed this process's share of the images that are new or whose content has changed."""
     from pml_ext.runner.failures import one_message
+    from pml_ext.runner.modeling.cuda import describe_cpu_processes
     from pml_ext.search.images import embed_folder
 
     cfg, embedder = _load_model(options)
+    if line := describe_cpu_processes(cfg.MODEL.DEVICE, launch.joined().num_gpus):
+        log.info("%s", line)
     with one_message(options.output.parent), _process_group(launch.timeout):
         embed_folder(
             embedder,

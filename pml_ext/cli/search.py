@@ -66,6 +66,7 @@ def _search(options: Namespace) -> None:
         least, facts["threshold"] = _least_score(report, options.threshold, target, kind)
     rows = _hits_of_rows(target, neighbours, options)
     _warn_of_copies(queries.names, neighbours, target)
+    _warn_of_lost_images(target, neighbours)
     lines, answers = list[str](), list[Answer]()
     for place, query in enumerate(queries.names):
         hits = list[Hit]()
@@ -246,6 +247,26 @@ def _warn_of_copies(queries: Sequence[str], neighbours: Neighbours, target: Targ
         paths = zip(rows, target.describe(rows)[0], strict=True)
         names = {row: path or f"row {row}" for row, path in paths}
         log.warning("%s", describe_copies(copies, "queries", "gallery rows", queries, names))
+
+
+def _warn_of_lost_images(target: Target, neighbours: Neighbours) -> None:
+    """Log hits whose images were deleted or renamed since they were embedded."""
+    import numpy as np
+
+    from pml_ext.search.gallery import Gallery
+
+    if not isinstance(target, Gallery):
+        return
+    rows = np.unique(neighbours.rows[neighbours.rows >= 0]).tolist()
+    paths = [target.base / path for path in target.describe(rows)[0]]
+    lost = [path for path in paths if not path.exists()]
+    has_moved = len(lost) == len(paths) and not any(path.parent.exists() for path in lost)  # without its images
+    if lost and not has_moved:
+        log.warning(
+            "warning: %d of %d images found no longer exist (deleted or renamed), such as %s: remove their rows with "
+            "pml-ext embed --prune",
+            len(lost), len(paths), lost[0],
+        )  # fmt: skip
 
 
 def _line(number: int, hit: Hit) -> str:

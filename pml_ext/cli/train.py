@@ -1,7 +1,6 @@
 """`pml-ext train` and `pml-ext eval`: run a config."""
 
 from argparse import Namespace
-from pathlib import Path
 
 from pml_ext.cli.arguments import (
     CONFIG,
@@ -19,16 +18,9 @@ from pml_ext.cli.arguments import (
 def _train(options: Namespace) -> None:
     from pml_ext.runner.checks.check import load_checked
     from pml_ext.runner.engine import run
-    from pml_ext.runner.engine.checkpoints import last_checkpoint
-    from pml_ext.runner.modeling.weights.imagenet import settle
 
     cfg = load_checked(*training_config(options))
-    launch = launch_of(options)
-    if not (options.resume and last_checkpoint(Path(cfg.OUTPUT_DIR))):
-        cfg.defrost()
-        settle(cfg.MODEL)
-        cfg.freeze()
-    run.train(cfg, launch, resume=options.resume, overwrite=options.overwrite, profile=options.profile)
+    run.train(cfg, launch_of(options), resume=options.resume, overwrite=options.overwrite, profile=options.profile)
 
 
 TRAIN = Command(

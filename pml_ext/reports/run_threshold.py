@@ -7,6 +7,7 @@ import numpy as np
 from yacs.config import CfgNode as CN
 
 from pml_ext._identities import JUNK
+from pml_ext._names import name_settings
 from pml_ext.metrics import OPISSettings, SampleSource, ThresholdReport
 from pml_ext.reports.page import thumbnail
 from pml_ext.reports.threshold_page import write_files
@@ -58,6 +59,7 @@ def write_threshold(
             report.with_checkpoint(weights), stem, lambda sample: thumbnail(everything.images[sample.row])
         )
     except ValueError as error:
-        log.warning("no report %s: %s", stem.name, error)
+        reason = name_settings(str(error), {"far": "TEST.THRESHOLD.FAR"})
+        log.warning("no report %s: %s", stem.name, reason)
         return {}
     return {f"{stem.name}{file.suffix}": file for file in files}

@@ -217,7 +217,7 @@ def _remove_stale_rows(gallery: Gallery, listed: Sequence[Listed], *, prune: boo
         changed = {image.name for image, is_same in zip(known, same, strict=True) if not is_same}
     lost = {path for path in row_of if not (gallery.base / path).exists()}
     if lost:
-        does = "their rows are removed" if prune else "--prune removes their rows"
+        does = "their rows are removed" if prune else "searches still find them, --prune removes their rows"
         log.warning("%d images of %s no longer exist, such as %s: %s", len(lost), gallery.folder, min(lost), does)
     dropped = changed | lost if prune else changed
     stays = [row_of[path] == row and path not in dropped for row, path in enumerate(paths)]

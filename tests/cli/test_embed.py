@@ -88,7 +88,7 @@ def test_changes_of_one_percent(shop, words, tmp_path, decoded, capsys):
     lost.unlink()
     assert main(words) == 0 and sorted(decoded) == sorted([changed.name, new.name])
     said = capsys.readouterr().err
-    assert f"1 images of {tmp_path / 'g'} no longer exist, such as {lost.relative_to(tmp_path)}: --prune" in said
+    assert f"1 images of {tmp_path / 'g'} no longer exist, such as {lost.relative_to(tmp_path)}: searches still" in said
     assert Gallery.open(tmp_path / "g").rows == 41
     gallery = Gallery.open(tmp_path / "g")  # another command has embedded an image, too
     gallery.add(gallery.column("path")[:1], [], gallery.column("content_hash")[:1], next(gallery.vectors())[1][:1])

@@ -53,6 +53,35 @@ def test_options_of_searches(tmp_path):
     assert (found.searches.rank, found.searches.template, found.searches.gallery_size) == (5, "mean", 30)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--far 2", "--far must be in (0, 1)"),
+        ("--fpir 0.1 --gallery-size 500", "--gallery-size must be at most 9, one less than"),
+        ("--fpir 0.1 --gallery-size 0", "--gallery-size must be"),
+        ("--fpir 0.1 --rank 0", "--rank must be"),
+        ("--far 1e-9", "--far 1e-09"),
+    ],
+)
+def test_errors_name_options(tmp_path, capfd, words, said):
+    source = file(tmp_path, embeddings=X[np.arange(300) % 30])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert choose(source, *words.split()) == 2
+    assert said in capfd.readouterr().err
+
+
+def test_a_report_that_records_its_model_asks_for_the_option(tmp_path, capfd):
+    model, source = tmp_path / "last.ckpt", file(tmp_path)
+    model.write_bytes(b"weights")
+    assert choose(source, "--far", "0.01", "--checkpoint", str(model), "--output", str(tmp_path)) == 0
+    main(["threshold", "check", str(tmp_path / "threshold.json"), source])
+    assert "not compared with the model in use: pass --checkpoint\n" in capfd.readouterr().err
+    assert choose(source, "--far", "0.01", "--output", str(tmp_path)) == 0
+    assert main(["threshold", "check", str(tmp_path / "threshold.json"), source, "--checkpoint", str(model)]) == 2
+    assert "Save it with --checkpoint\n" in capfd.readouterr().err
+
+
 def test_groups_and_names_of_classes(tmp_path, capfd):
     source = file(tmp_path, sex=np.where(Y < 4, "f", "m"), labels=np.array([f"digit {y}" for y in Y]))
     assert choose(source, "--frr", "0.1", "--output", str(tmp_path), "--groups", "sex") == 0

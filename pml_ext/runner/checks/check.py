@@ -12,9 +12,11 @@ from torch import nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
+from pml_ext._names import name_settings
 from pml_ext.runner.checks.needs import missing_here
 from pml_ext.runner.checks.supported import unsupported
 from pml_ext.runner.config.load import ReadConfig, accepted, read_config
+from pml_ext.runner.config.rules import leaves, value_of
 from pml_ext.runner.data.samplers import require_callable
 from pml_ext.runner.data.transforms import require_image
 from pml_ext.runner.evaluation.evaluate import Evaluation
@@ -44,7 +46,8 @@ def problems(cfg: CN, *, processes: int = 1, wrong: Iterable[str] = ()) -> list[
 
     wrong: keys with rejected values, which have their defaults instead.
     """
-    found = unsupported(cfg, processes=processes)
+    wrong = list(wrong)
+    found = unsupported(cfg, processes=processes, rejected=wrong)
     wrong = [*wrong, *(problem.key for problem in found)]
     return [*map(str, found), *_found_by_building(cfg, wrong)]
 
@@ -111,7 +114,10 @@ def _found_by_building(cfg: CN, wrong: Iterable[str]) -> list[str]:
             message = part_message(error)
             if message is None and not isinstance(error, _WITHOUT_KEY):
                 raise
-            found.append(message or f"{_key_of(error, depends_on[0])}: {error}")
+            options = value_of(cfg, depends_on[0])
+            keys = [key for key, _ in leaves(options)] if isinstance(options, CN) else []
+            settings = {key.rpartition(".")[2].lower(): key for key in keys}
+            found.append(message or f"{_key_of(error, depends_on[0])}: {name_settings(str(error), settings)}")
         return None
 
     for entry in map(TRANSFORM_REGISTRY.entry, TRANSFORM_REGISTRY):

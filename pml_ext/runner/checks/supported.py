@@ -1,12 +1,13 @@
 """The rules for all nodes of a config: unknown names, keys that do not fit each other, features that are not built."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from functools import partial
 
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.config.network_keys import HOW_FAST, SHAPING
-from pml_ext.runner.config.rules import Problem, Rule, fits, must, one_of, problems_of, value_of
+from pml_ext.runner.config.rules import Problem, Rule, fits, must, one_of, problems_of, value_of, without_keys
 from pml_ext.runner.data.rules import (
     BY_IDENTITY,
     DATALOADER_RULES,
@@ -29,10 +30,29 @@ LOGGER_NAMES = ("csv", "tensorboard", "wandb", "mlflow")
 """What LOGGERS can name."""
 
 
-def unsupported(cfg: CN, *, processes: int = 1) -> list[Problem]:
-    """Every key or value of a config that is not supported with processes that share a batch."""
-    found = [problem for node, rules in RULES.items() for problem in problems_of(cfg, node, rules)]
-    return [*found, *fits("SOLVER.IMS_PER_BATCH", lambda cfg: _batch(cfg, processes))(cfg)]
+def unsupported(cfg: CN, *, processes: int = 1, rejected: Collection[str] = ()) -> list[Problem]:
+    """Returns the keys and values of a config that are not supported.
+
+    An unknown name is one problem: rules about other keys that read it are skipped.
+
+    Args:
+        processes: number of processes that share a batch.
+        rejected: keys whose values were not accepted, so that `cfg` has their defaults.
+    """
+    problems = _broken_rules(cfg, processes, rejected)
+    unknown = {problem.key for problem in problems if problem.is_unknown_name}
+    if not unknown:
+        return problems
+    of_others = _broken_rules(cfg, processes, {*rejected, *unknown})
+    return [problem for problem in problems if problem.key in unknown or problem in of_others]
+
+
+def _broken_rules(cfg: CN, processes: int, rejected: Collection[str]) -> list[Problem]:
+    cfg, problems = without_keys(cfg, rejected), list[Problem]()
+    batch = fits("SOLVER.IMS_PER_BATCH", partial(_batch, processes=processes))
+    for node, rules in [*RULES.items(), ("", [batch])]:
+        problems += problems_of(cfg, node, rules, rejected=rejected)
+    return problems
 
 
 def require_network(cfg: CN) -> None:
@@ -42,7 +62,7 @@ def require_network(cfg: CN) -> None:
         raise UserError("\n".join(found))
 
 
-def _batch(cfg: CN, processes: int) -> str | None:
+def _batch(cfg: CN, *, processes: int) -> str | None:
     """A batch holds something, and every process gets whole groups of NUM_INSTANCE images."""
     size, loader = cfg.SOLVER.IMS_PER_BATCH, cfg.DATALOADER
     instances = max(loader.NUM_INSTANCE, 1) if loader.SAMPLER_TRAIN in BY_IDENTITY else 1

@@ -21,6 +21,9 @@ from pml_ext.runner.plugins import imported, require_imported
 log = logging.getLogger("pml_ext")
 
 BASE_KEY = "_BASE_"
+_LOSSES, _MINER = "MODEL.LOSSES.NAME", "MODEL.MINER.NAME"
+_KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
+_LONGEST_EXAMPLE = 3
 COMMAND_LINE = "the command line"
 
 
@@ -84,10 +87,11 @@ def read_config(config_file: str | Path | None, overrides: Sequence[Any] | None 
     for key, value in zip(overrides[::2], overrides[1::2], strict=False):
         words[key] = _literal(value) if _node(cfg, key) is None else value
     files.append(File(COMMAND_LINE, words))
+    about_miner = _drop_miner_of_other_losses(files)
     settings, notes = modernise(files, COMMAND_LINE)
     if "IMPORTS" in settings:
         names = _coerce(settings["IMPORTS"].value, cfg.IMPORTS, "IMPORTS", "the config")
-        require_imported(names, str(config_file or "it"))
+        require_imported(map(str, names), str(config_file or "it"))
     for key, (value, source) in settings.items():
         try:
             mistakes += _set(cfg, key, value, source)
@@ -95,7 +99,33 @@ def read_config(config_file: str | Path | None, overrides: Sequence[Any] | None 
             mistakes.append(Mistake(key, str(error), is_of_value=True))
     cfg.IMPORTS = imported()
     cfg.freeze()
-    return ReadConfig(cfg, sorted(mistakes, key=lambda mistake: mistake.is_of_value), notes)
+    return ReadConfig(cfg, sorted(mistakes, key=lambda mistake: mistake.is_of_value), notes + about_miner)
+
+
+def _drop_miner_of_other_losses(files: Sequence[File]) -> list[str]:
+    """Removes a miner that was set for losses which a later file replaces; returns a note about it."""
+    losses, miner = set[str](), ""
+    note = list[str]()
+    for place, file in enumerate(files):
+        if _LOSSES in file.keys:
+            names = _names_in(file.keys[_LOSSES])
+            if miner and _MINER not in file.keys and not losses <= names:
+                for earlier in files[:place]:
+                    earlier.keys.pop(_MINER, None)
+                note = [
+                    f"{_MINER} {miner} was for {', '.join(sorted(losses))}, which {file.source} replaces: no miner is "
+                    f"used. Set {_MINER} to use one"
+                ]
+                miner = ""
+            losses = names
+        if _MINER in file.keys:
+            miner, note = str(file.keys[_MINER] or ""), []
+    return note
+
+
+def _names_in(value: object) -> set[str]:
+    names = _literal(value)
+    return {str(name) for name in names} if isinstance(names, (list, tuple)) else {str(names)}
 
 
 def _read_chain(
@@ -151,9 +181,8 @@ def _set(cfg: CN, name: str, value: Any, source: str) -> list[Mistake]:
             return [_unknown(node, path, part, source)]
         node, path = node[part], f"{path}{part}."
     if isinstance(node.get(key), CN):
-        raise UserError(
-            f"{source}: {name} must be a mapping of the keys {', '.join(sorted(node[key]))}; got {shown(value)}"
-        )
+        keys = [f"{name}.{each}" for each in ("NAME", *node[key]) if each in node[key]]
+        raise UserError(f"{source}: {name} is a group of keys, such as {keys[0]}; got {shown(value)}")
     known = {**node} if key in node else keys_of_node(path[:-1])
     if key not in known:
         return [_unknown(node, path, key, source)]
@@ -173,25 +202,44 @@ def _unknown(node: CN, path: str, key: str, source: str) -> Mistake:
 
 
 def _coerce(value: Any, default: Any, name: str, source: str) -> Any:
-    """Returns the value in the default's type: parses strings as literals, converts int to float and list to tuple."""
+    """Returns the value in the default's type.
+
+    Parses strings as literals, converts int to float, list to tuple, and a bare name to a tuple of one. An empty
+    default means that the key is not set, which "" and None also say.
+    """
     given = value
+    if isinstance(default, (str, tuple, list)) and not default and value in ("", "None", None):
+        return default
     if not isinstance(default, str):
         value = _literal(value.capitalize() if isinstance(default, bool) and isinstance(value, str) else value)
     if isinstance(default, float) and type(value) is int:
         return float(value)
-    if isinstance(default, (tuple, list)) and isinstance(value, (tuple, list)):
-        types = {str} if default and isinstance(default[0], str) else {int, float}
-        if default and not {type(entry) for entry in value} <= types:
-            kind = " or ".join(sorted(each.__name__ for each in types))
-            raise UserError(f"{source}: {name} must contain {kind}, such as {default!r}; got {shown(given)}")
-        return type(default)(value)
-    if type(value) is not type(default) and default is not None:
-        as_tuple = f'; a tuple of one is written ("{shown(value)[1:-1]}",)' if isinstance(default, tuple) else ""
-        raise UserError(
-            f"{source}: {name} must be of type {type(default).__name__}, such as {default!r}; "
-            f"got {shown(given)} of type {type(value).__name__}{as_tuple}"
-        )
-    return value
+    if isinstance(default, (tuple, list)):
+        types = _types_in(default)
+        if isinstance(value, str) and value and str in types:
+            value = (value,)
+        if isinstance(value, (tuple, list)) and {type(entry) for entry in value} <= types:
+            return type(default)(value)
+    elif type(value) is type(default) or default is None:
+        return value
+    raise UserError(f"{source}: {name} must be {_wanted(default)}, such as {_example(default)}; got {shown(given)}")
+
+
+def _types_in(default: Sequence[Any]) -> set[type]:
+    """Returns the types of a list's entries; an empty default may have names or numbers."""
+    types = {type(entry) for entry in default} or {str, int, float}
+    return types if str in types else {int, float}
+
+
+def _wanted(default: Any) -> str:
+    if not isinstance(default, (tuple, list)):
+        return _KINDS.get(type(default), f"of type {type(default).__name__}")
+    return "a list of names" if str in _types_in(default) else "a list of numbers"
+
+
+def _example(default: Any) -> str:
+    is_long = isinstance(default, (tuple, list)) and len(default) > _LONGEST_EXAMPLE
+    return repr(default[:1] if is_long else default)
 
 
 def _literal(value: Any) -> Any:

@@ -21,6 +21,7 @@ class Problem:
     key: str
     value: object
     reason: str
+    is_unknown_name: bool = False
 
     def __str__(self) -> str:
         return f"{self.key} = {self.value!r}: {self.reason}"
@@ -35,10 +36,32 @@ def _always(options: CN) -> bool:
     return True
 
 
-def problems_of(cfg: CN, node: str, rules: Iterable[Rule]) -> list[Problem]:
-    """Returns the problems in a node such as MODEL.HEADS (empty: the complete config), with full keys."""
-    prefix, options = (f"{node}." if node else ""), value_of(cfg, node)
-    return [replace(problem, key=f"{prefix}{problem.key}") for rule in rules for problem in rule(options)]
+def problems_of(cfg: CN, node: str, rules: Iterable[Rule], *, rejected: Collection[str] = ()) -> list[Problem]:
+    """Returns the problems in a node such as MODEL.HEADS (empty: the complete config), with full keys.
+
+    rejected: keys that `cfg` lacks because their values are wrong. Rules that read them are skipped.
+    """
+    prefix, problems = (f"{node}." if node else ""), list[Problem]()
+    missing = {key.rpartition(".")[2] for key in rejected}
+    for rule in rules:
+        try:
+            problems += [replace(problem, key=f"{prefix}{problem.key}") for problem in rule(value_of(cfg, node))]
+        except (AttributeError, KeyError) as error:
+            if error.args[0] not in missing:
+                raise
+    return problems
+
+
+def without_keys(cfg: CN, keys: Iterable[str]) -> CN:
+    """Returns a copy of a config without some of its keys."""
+    copy = cfg.clone()
+    for key in keys:
+        *parents, name = key.split(".")
+        node = copy
+        for parent in parents:
+            node = node.get(parent, CN())
+        node.pop(name, None)
+    return copy
 
 
 def one_of(
@@ -55,7 +78,7 @@ def one_of(
         value, reasons = value_of(options, key), not_built or {}
         for name in [value] if isinstance(value, str) else value:
             if name not in known:
-                yield Problem(key, name, reasons.get(name) or f"unknown{hint(name, known)}")
+                yield Problem(key, name, reasons.get(name) or f"unknown{hint(name, known)}", is_unknown_name=True)
 
     return rule
 

@@ -70,7 +70,7 @@ def data_set(key: str, name: str, aliases: Mapping[str, str]) -> Iterator[Proble
     """Yields a problem if `name` is neither a known data set nor an alias."""
     is_own = name in aliases or name.startswith(tuple(OWN_DATA))
     if not is_own and name not in DATASET_REGISTRY:
-        yield Problem(key, name, f"unknown{hint(name, DATASET_REGISTRY)}. {_AS_OWN_DATA}")
+        yield Problem(key, name, f"unknown{hint(name, DATASET_REGISTRY)}. {_AS_OWN_DATA}", is_unknown_name=True)
 
 
 def _names(options: CN) -> Iterator[Problem]:

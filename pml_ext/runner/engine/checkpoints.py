@@ -158,6 +158,17 @@ def check_resumable(cfg: CN, checkpoint: Path) -> tuple[int, int]:
     return epochs, steps
 
 
+def with_recorded_norm(cfg: CN, checkpoint: Path) -> CN:
+    """Returns the config of a resumed run: norms that it freezes stay trained if the run began from random weights."""
+    recorded = yaml.safe_load(_read(checkpoint).get(CONFIG, cfg.dump()))
+    norm = _value(recorded, "MODEL.BACKBONE.NORM")
+    if cfg.MODEL.BACKBONE.NORM != "FrozenBN" or norm != "BN":
+        return cfg
+    cfg = cfg.clone()
+    cfg.merge_from_list(["MODEL.BACKBONE.NORM", norm])
+    return cfg
+
+
 def _value(config: Any, key: str) -> Any:
     for name in key.split("."):
         config = config[name]

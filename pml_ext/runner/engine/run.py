@@ -21,7 +21,7 @@ from pml_ext.runner.config.run_folder import BEST, CHECKPOINTS, LAST, config_of_
 from pml_ext.runner.data.datasets import load_train_set
 from pml_ext.runner.data.samplers import steps_per_epoch
 from pml_ext.runner.engine.callbacks import freeze_callbacks
-from pml_ext.runner.engine.checkpoints import check_resumable, last_checkpoint, steps_of
+from pml_ext.runner.engine.checkpoints import check_resumable, last_checkpoint, steps_of, with_recorded_norm
 from pml_ext.runner.engine.data_module import DataModule
 from pml_ext.runner.engine.output import (
     TO_BE_REPLACED,
@@ -48,6 +48,7 @@ from pml_ext.runner.evaluation.evaluator import best_metric, replaces_metrics
 from pml_ext.runner.evaluation.results import is_better, label_of
 from pml_ext.runner.failures import one_message
 from pml_ext.runner.launch import Launch, is_first, restarts, start
+from pml_ext.runner.modeling.weights.imagenet import with_fetched_weights
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
 from pml_ext.runner.registry import CALLBACK_REGISTRY
 
@@ -83,6 +84,7 @@ def train(
     require_supported(cfg, processes=launch.processes)
     with _said_how_to_resume(cfg):
         if launch.needs_agent:
+            cfg = _with_weights(cfg, resume=resume)
             work = partial(train, cfg, resume=resume, overwrite=overwrite, profile=profile, callbacks=callbacks)
             return start(launch, work) or {}
         with _in_output_folder(cfg, "train.log") as output:
@@ -91,7 +93,14 @@ def train(
                 overwrite = not resume
             elif is_first():
                 prepare_folder(output, resume=resume, overwrite=overwrite)
+            cfg = _with_weights(cfg, resume=resume)
             return _train(cfg, launch, output, resume=resume, overwrite=overwrite, profile=profile, callbacks=callbacks)
+
+
+def _with_weights(cfg: CN, *, resume: bool) -> CN:
+    """Returns the config with the weights that a run can have here; those of a checkpoint replace all others."""
+    checkpoint = last_checkpoint(Path(cfg.OUTPUT_DIR)) if resume else None
+    return with_fetched_weights(cfg) if checkpoint is None else with_recorded_norm(cfg, checkpoint)
 
 
 def _train(
@@ -131,6 +140,8 @@ def _train(
         write_atomically(output / "config.yaml", with_absolute_paths(module.run_config).dump())
         identities = int(data.train_set.labels.max()) + 1
         log.info("%d images of %d identities, %d steps an epoch", len(data.train_set), identities, steps)
+        if resumed is None:
+            log.info("%s", module.describe_losses())
         if resume:
             log.info("resuming from %s", resumed or f"nothing: no {checkpoints / LAST}, so from the beginning")
     trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)

@@ -17,7 +17,8 @@ from pml_ext.runner.data.datasets import OpenSet
 from pml_ext.runner.engine.output import RESULTS
 from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.evaluation.baselines import Measured
-from pml_ext.runner.evaluation.results import results_table, write_metrics
+from pml_ext.runner.evaluation.evaluator import best_metric
+from pml_ext.runner.evaluation.results import results_table, worse_than_baselines, write_metrics
 
 
 def report_run(
@@ -39,7 +40,8 @@ def report_run(
         about["opis"] = asdict(module.evaluation.calculator.opis_settings)
     # A user's evaluator may not use embeddings.
     embedded = {name: data for name, data in module.test_sets.items() if name in module.features}
-    notes = [module.losses_of_epoch.problem, *module.collapse.values(), *module.copies]
+    worse = worse_than_baselines(module.results, compared, best_metric(cfg.DATASETS, cfg.TEST))
+    notes = [*worse, module.losses_of_epoch.problem, *module.collapse.values(), *module.copies]
     if module.losses_of_epoch.shares:
         about["gradient_shares"] = module.losses_of_epoch.shares
     about["notes"] = notes = list(filter(None, notes))
@@ -81,6 +83,7 @@ def _write_page(
         "backbone": cfg.MODEL.BACKBONE.NAME,
         "image size": " × ".join(map(str, cfg.INPUT.SIZE_TRAIN)),
         "losses": ", ".join(cfg.MODEL.LOSSES.NAME),
+        "miner": cfg.MODEL.MINER.NAME or "none",
         "gradient shares": ", ".join(f"{name} {100 * share:.3g} %" for name, share in shares.items()) or "one loss",
         "batch": f"{cfg.SOLVER.IMS_PER_BATCH} images",
         "learning rate": f"{cfg.SOLVER.BASE_LR:g}",

@@ -26,7 +26,7 @@ from pml_ext.runner.evaluation.evaluator import LAST as KEEP_LAST
 from pml_ext.runner.evaluation.evaluator import best_metric, replaces_metrics
 from pml_ext.runner.evaluation.results import LOWER_IS_BETTER
 from pml_ext.runner.launch import Launch
-from pml_ext.runner.modeling.cuda import missing_device
+from pml_ext.runner.modeling.cuda import describe_cpu_processes, missing_device
 from pml_ext.runner.solver.rules import AMP_TYPES
 
 log = logging.getLogger("pml_ext")
@@ -93,6 +93,8 @@ def _devices(name: str, launch: Launch, *, may_be_unused: bool) -> dict[str, Any
     """Returns the devices of MODEL.DEVICE and the strategy for gradients; UserError if devices are missing."""
     if missing := missing_device(name):
         raise UserError(f"MODEL.DEVICE = {missing}")
+    if line := describe_cpu_processes(name, launch.num_gpus):
+        log.info("%s", line)
     kind, _, index = name.partition(":")
     on_gpu = kind != "cpu" and torch.cuda.is_available()
     options: dict[str, Any] = {"accelerator": "gpu" if on_gpu else "cpu", "devices": launch.num_gpus}

@@ -39,6 +39,7 @@ from pml_ext.runner.modeling.cuda import norms_of_other_devices
 from pml_ext.runner.modeling.heads import build_partial_fc
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner, facts_of_name, weight_keys
 from pml_ext.runner.modeling.pixels_to_embedding import averaged, unit_embeddings
+from pml_ext.runner.modeling.weights.imagenet import with_trained_norms
 from pml_ext.runner.rank_store import rank_and_ranks
 from pml_ext.runner.solver.optimizer import build_optimizer, clip_gradients, fit_restored_state
 from pml_ext.runner.solver.schedule import build_schedule
@@ -76,6 +77,8 @@ class TrainingModule(lightning.LightningModule):
     def __init__(self, cfg: CN, data: DataModule, *, pretrained: bool = True) -> None:
         super().__init__()
         self.model: Any
+        if data.train_set is not None and pretrained:
+            cfg = with_trained_norms(cfg)
         self.cfg, self.train_set, self.test_sets = cfg, data.train_set, data.test_sets
         self.copies = data.copies
         self.evaluators = build_evaluators(cfg, data.test_sets)
@@ -122,6 +125,18 @@ class TrainingModule(lightning.LightningModule):
             self.model.loss_terms = self.loss_terms
         self.class_vectors = self.loss_terms.class_vectors
         self._ddp_params_and_buffers_to_ignore = list(self.class_vectors)
+
+    def describe_losses(self) -> str:
+        """Returns a line about the losses, the miner with the losses that use it, and the initial weights."""
+        model = self.cfg.MODEL
+        losses, miner = ", ".join(model.LOSSES.NAME), model.MINER.NAME or "none"
+        mined = [term.name for term in self.loss_terms.terms if term.is_mined]
+        if has_own_forward(model.META_ARCHITECTURE):
+            losses = f"those of {model.META_ARCHITECTURE}"
+        elif model.MINER.NAME and len(mined) < len(model.LOSSES.NAME):
+            miner += f", used by {' and '.join(mined)}"
+        weights = model.WEIGHTS or ("pretrained backbone" if model.BACKBONE.PRETRAIN else "random")
+        return f"losses: {losses}; miner: {miner}; initial weights: {weights}"
 
     # Weights have the names that they have in FastReID's checkpoints: `model.` is not part of them.
 

@@ -62,6 +62,27 @@ def is_better(name: str, value: float, than: float) -> bool:
     return value < than if name in LOWER_IS_BETTER else value > than
 
 
+def worse_than_baselines(results: Results, baselines: Mapping[str, Results], metric: str) -> list[str]:
+    """Returns a sentence for each test set on which the trained model is worse than a baseline, by `metric` or R@1."""
+    sentences = []
+    for name, values in results.items():
+        worse = []
+        for baseline, measured in baselines.items():
+            texts = []
+            for each in dict.fromkeys((metric, keys.PRECISION_AT_1)):
+                if each in values and is_better(each, measured[name][each], values[each]):
+                    before, after = as_text(each, measured[name][each]), as_text(each, values[each])
+                    texts.append(f"{label_of(each)} {after}, not {before}")
+            if texts:
+                worse.append(f"{baseline} ({'; '.join(texts)})")
+        if worse:
+            sentences.append(
+                f"{name}: the trained model is worse than {' and '.join(worse)}. Train longer or from pretrained "
+                "weights, and check the labels and SOLVER.BASE_LR."
+            )
+    return sentences
+
+
 def heading(name: str, label: str) -> str:
     """Returns the metric's label, with an arrow in the better direction."""
     if name in _NEITHER:

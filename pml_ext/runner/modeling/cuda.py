@@ -23,6 +23,17 @@ def missing_device(device: str) -> str | None:
     return f"{device}: torch sees {sees} here; use cpu or auto"
 
 
+def describe_cpu_processes(device: str, count: int) -> str:
+    """Returns a line if --num-gpus processes run on the CPU, "" otherwise; UserError if there are too few GPUs."""
+    devices = 0 if device == "cpu" else torch.cuda.device_count()
+    if count == 1 or count <= devices:
+        return ""
+    if devices:
+        raise UserError(f"--num-gpus {count}: torch sees {devices} CUDA devices here; use as many, or MODEL.DEVICE cpu")
+    reason = "as set by MODEL.DEVICE" if device == "cpu" else "because torch sees no CUDA device here"
+    return f"--num-gpus {count} runs {count} processes on the CPU, {reason}"
+
+
 def norms_of_other_devices(options: CN) -> list[str]:
     """Returns a message for each key that is syncBN without a GPU: torch fails then at the first training step."""
     norms = {"BACKBONE": options.BACKBONE.NORM, "HEADS": options.HEADS.NORM if options.HEADS.WITH_BNNECK else ""}

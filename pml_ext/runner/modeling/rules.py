@@ -106,13 +106,13 @@ MINER_RULES: list[Rule] = [one_of("NAME", MINER_REGISTRY, where=lambda options: 
 def _pixels(options: CN) -> str | None:
     if len(options.PIXEL_MEAN) == len(options.PIXEL_STD) and len(options.PIXEL_MEAN) in (1, 3):
         return None
-    return f"must both have 1 value (grey) or 3 (RGB); PIXEL_STD is {list(options.PIXEL_STD)}"
+    return f"must have 1 value (grey) or 3 (RGB), and PIXEL_STD as many; PIXEL_STD is {list(options.PIXEL_STD)}"
 
 
 def _untrained_reduction(options: CN) -> str | None:
     """Returns the problem if no loss trains the reduction; a BNNeck alone works without training, as in FastReID."""
     heads, compared = options.HEADS, [facts_of_name(name).compares for name in options.LOSSES.NAME]
-    if heads.NECK_FEAT != "before" or heads.EMBEDDING_DIM <= 0 or "class scores" in compared:
+    if heads.NECK_FEAT != "before" or heads.EMBEDDING_DIM <= 0 or not compared or "class scores" in compared:
         return None
     return (
         "the losses do not train the reduction to EMBEDDING_DIM, which tests use: set it to after, or add "
@@ -121,9 +121,10 @@ def _untrained_reduction(options: CN) -> str | None:
 
 
 def _miner_without_a_loss(options: CN) -> str | None:
-    if not options.MINER.NAME or any(facts_of_name(name).takes_miner for name in options.LOSSES.NAME):
+    losses = options.LOSSES.NAME
+    if not options.MINER.NAME or not losses or any(facts_of_name(name).takes_miner for name in losses):
         return None
-    return f"none of the losses {', '.join(options.LOSSES.NAME)} accepts a miner"
+    return f"none of the losses {', '.join(losses)} accepts a miner"
 
 
 def _partial_fc(options: CN) -> str | None:

@@ -49,19 +49,58 @@ def test_all_that_stops_a_file_is_named_in_one_order(tmp_path):
         f"  {file}: unknown key MODEL.HEADS.POOL; did you mean MODEL.HEADS.POOL_LAYER?",
         f"  {file}: unknown key INPUT.PAD. Known",
         f"  {file}: unknown key TEST_; did you mean TEST?",
-        f"  {file}: MODEL.HEADS.SCALE must be of type float",
+        f"  {file}: MODEL.HEADS.SCALE must be a number",
         "  MODEL.META_ARCHITECTURE = 'MoCo': momentum contrast",
         "  MODEL.BACKBONE.DEPTH = '20x': unknown",
         "  DATASETS.NAMES = 'PA100K': unknown. Known: ",
         "  SOLVER.GAMMA = 0.0: must be above 0",
         "  INPUT.FLIP: PROB must be in [0, 1]; got 2",
-        "  TEST: grid must be",
+        "  TEST: OPIS.GRID must be",
     ]
     for line, start in zip(lines, starts, strict=True):
         assert line.startswith(start)
     with pytest.raises(UserError) as caught:
         load_checked(file, [])
     assert str(caught.value).splitlines()[1:] == lines[1:]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("MODEL.LOSSES.NAME", "MultiSimilartyLoss"),
+        ("MODEL.LOSSES.NAME", "('CrossEntropyLos',)"),
+        ("MODEL.LOSSES.NAME", "[64, 64]"),
+        ("MODEL.LOSSES.NAME", "()"),
+        ("MODEL.MINER.NAME", "MultiSimilartyMiner"),
+        ("MODEL.META_ARCHITECTURE", "Baselin"),
+        ("MODEL.BACKBONE.NAME", "build_resnet_backbon"),
+        ("MODEL.BACKBONE.NAME", "timm:resnet18s"),
+        ("MODEL.BACKBONE.NORM", "BNN"),
+        ("MODEL.HEADS.NAME", "EmbeddingHeads"),
+        ("MODEL.HEADS.POOL_LAYER", "GlobalAvg"),
+        ("MODEL.HEADS.CLS_LAYER", "ArcSoftmx"),
+        ("MODEL.HEADS.NECK_FEAT", "befor"),
+        ("DATASETS.TESTS", "Market1502"),
+        ("DATALOADER.SAMPLER_TRAIN", "NaiveIdentitySampl"),
+        ("SOLVER.SCHED", "CosineAnnealing"),
+        ("SOLVER.OPT", "Adamm"),
+        ("TEST.BEST", "mAPP"),
+        ("TEST.EVALUATOR", "Evaluator"),
+        ("LOGGERS", "wand"),
+        ("CALLBACKS", "Callback"),
+        ("INPUT", "[64, 64]"),
+    ],
+)
+def test_a_wrong_value_is_one_problem(tmp_path, key, value):
+    """Rules about other keys, which read it, say nothing about it."""
+    file = tmp_path / "c.yml"
+    file.write_text(
+        "MODEL: {HEADS: {EMBEDDING_DIM: 8}, LOSSES: {NAME: [CrossEntropyLoss, MultiSimilarityLoss]}, "
+        "MINER: {NAME: MultiSimilarityMiner}}\nDATASETS: {TESTS: [Digits]}\n"
+        "DATALOADER: {SAMPLER_TRAIN: NaiveIdentitySampler}\nTEST: {BEST: mean_average_precision_at_r}\n"
+    )
+    (line,) = [line for line in told(file, key, value)[1:] if not line.startswith("  (")]
+    assert key in line
 
 
 @pytest.mark.parametrize(
@@ -98,7 +137,7 @@ def test_all_that_stops_a_file_is_named_in_one_order(tmp_path):
         ("SOLVER.OPT SGD SOLVER.NESTEROV True SOLVER.MOMENTUM 0.0", "SOLVER.OPT: Nesterov momentum requires"),
         ("SOLVER.SCHED Cosine", "SOLVER.SCHED: unknown value 'Cosine'; did you mean 'CosineAnnealingLR'"),
         ("DATALOADER.SAMPLER_TRAIN Naive", "SAMPLER_TRAIN: unknown value 'Naive'; did you mean 'NaiveIdentitySampler'"),
-        ("MODEL.LOSSES.NAME ('CrossEntropyLoss',) MODEL.LOSSES.CE.EPSILON 1.5", "MODEL.LOSSES.CE: epsilon must be in"),
+        ("MODEL.LOSSES.NAME ('CrossEntropyLoss',) MODEL.LOSSES.CE.EPSILON 1.5", "MODEL.LOSSES.CE: EPSILON must be in"),
         # rules about one key
         ("DATASETS.NAMES ('MOT17',)", "pass file:people.csv (a table) or folder:PATH (a folder per class)"),
         ("MODEL.DEVICE gpu", "MODEL.DEVICE = 'gpu': must be cuda, cuda:0 and so on, cpu or auto"),

@@ -214,10 +214,10 @@ def test_each_replacement_is_said_once(tmp_path, caplog):
             "SOLVER.SWA = {'ENABLED': True}: stochastic weight averaging is not supported",
         ),
         ("MODEL: {OPEN_LAYERS: [layer4]}", "MODEL.OPEN_LAYERS = ['layer4']: must be backbone, heads or both"),
-        ("INPUT: {DO_PAD: 3}", "INPUT.PADDING.ENABLED must be of type bool"),
+        ("INPUT: {DO_PAD: 3}", "INPUT.PADDING.ENABLED must be True or False"),
         ("DATALOADER: {PK_SAMPLER: maybe}", "unknown key DATALOADER.PK_SAMPLER. Known"),
-        ("MODEL: {HEADS: {NAME: [BNneckHead]}}", "MODEL.HEADS.NAME must be of type str"),
-        ("SOLVER: {MAX_ITER: 60, STEPS: {}}", "SOLVER.STEPS must be of type list"),
+        ("MODEL: {HEADS: {NAME: [BNneckHead]}}", "MODEL.HEADS.NAME must be text"),
+        ("SOLVER: {MAX_ITER: 60, STEPS: {}}", "SOLVER.STEPS must be a list of numbers"),
         ("MODEL: &m {MODEL: *m}", "unknown key MODEL.MODEL. Known"),
     ],
 )

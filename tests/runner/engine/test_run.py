@@ -78,6 +78,7 @@ def test_a_run_learns_and_leaves_its_files(trained):
     assert yaml.safe_load((trained / "config.yaml").read_text())["SOLVER"]["MAX_EPOCH"] == 2
     log = (trained / "train.log").read_text()
     assert "901 images of 5 identities, 11 steps an epoch" in log and "ε-OPIS" in log
+    assert "losses: SmoothAPLoss, TCMLoss; miner: none; initial weights: random" in log
     assert {"loss", "loss/SmoothAPLoss", "loss/TCMLoss", "opis"} <= {name for _, name, _ in recorded(trained)}
     assert list((trained / "tensorboard").glob("events*"))
 
@@ -373,6 +374,29 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch, capf
     assert train(tmp_path) == 2
     assert "the weights backbone.0.weight are not finite after step 11" in capfd.readouterr().err
     assert not list((tmp_path / "checkpoints").glob("*"))
+
+
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
+def test_a_run_from_random_weights_trains_frozen_norms_also_when_it_resumes(tmp_path):
+    opts = (
+        "MODEL.BACKBONE.NAME",
+        "timm:test_resnet",
+        "MODEL.BACKBONE.NORM",
+        "FrozenBN",
+        "MODEL.BACKBONE.FEAT_DIM",
+        "0",
+    )
+    opts += ("MODEL.LOSSES.NAME", "MultiSimilarityLoss", "MODEL.MINER.NAME", "MultiSimilarityMiner")
+    assert train(tmp_path, "SOLVER.MAX_EPOCH", "1", *opts) == 0
+    log = (tmp_path / "train.log").read_text()
+    assert "MODEL.BACKBONE.NORM FrozenBN needs loaded weights" in log
+    assert "losses: MultiSimilarityLoss; miner: MultiSimilarityMiner; initial weights: random" in log
+    assert yaml.safe_load((tmp_path / "config.yaml").read_text())["MODEL"]["BACKBONE"]["NORM"] == "BN"
+    before = checkpoint(tmp_path)["state_dict"]
+    assert train(tmp_path, *opts, flags=("--resume",)) == 0
+    after = checkpoint(tmp_path)["state_dict"]
+    norms = [name for name in before if name.endswith("bn2.weight") or name.endswith("bn3.weight")]
+    assert norms and not any(torch.equal(before[name], after[name]) for name in norms)
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")

@@ -20,6 +20,7 @@ from pml_ext.runner.evaluation.results import (
     named_metrics,
     read_results,
     results_table,
+    worse_than_baselines,
     write_metrics,
 )
 
@@ -51,6 +52,17 @@ def test_a_table_for_each_kind_of_set_with_the_main_metrics_first_and_baselines_
     names = ["LFW, raw pixels", "LFW", "Set, raw pixels", "Set", "Other, raw pixels", "Other"]
     assert [re.split("  +", line)[0] for line in (*lines[2:4], *lines[7:11])] == names
     assert lines[10].split()[3:5] == ["25.00", "%"]
+
+
+def test_a_result_below_a_baseline_is_said_in_words():
+    trained = {"A": {"precision_at_1": 0.5, "opis": 0.01}, "B": {"precision_at_1": 0.5, "opis": 0.01}}
+    raw = {"A": {"precision_at_1": 0.25, "opis": 0.02}, "B": {"precision_at_1": 0.5, "opis": math.nan}}
+    assert not worse_than_baselines(trained, {"raw pixels": raw}, "opis")
+    untrained = {"A": {"precision_at_1": 0.75, "opis": 0.01}, "B": {"precision_at_1": 0.4, "opis": 0.001}}
+    assert [line.partition(". ")[0] for line in worse_than_baselines(trained, {"untrained": untrained}, "opis")] == [
+        "A: the trained model is worse than untrained (R@1 50.00 %, not 75.00 %)",
+        "B: the trained model is worse than untrained (OPIS 1.000e-02, not 1.000e-03)",
+    ]
 
 
 def test_metrics_come_back_from_a_file_that_is_json(tmp_path):

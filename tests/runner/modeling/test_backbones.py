@@ -1,7 +1,9 @@
 import hashlib
+import re
 from typing import Any
 
 import pytest
+import timm
 import torch
 import torchvision
 from timm.layers import FrozenBatchNormAct2d
@@ -15,6 +17,7 @@ from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.backbones import build_backbone, torchvision_networks
 from pml_ext.runner.modeling.backbones.norms import IBN, build_norm
 from pml_ext.runner.modeling.backbones.resnet import NonLocal, SqueezeExcitation
+from pml_ext.runner.modeling.backbones.timm_networks import TimmBackbone
 from pml_ext.runner.modeling.backbones.vit import ViT
 from pml_ext.runner.modeling.cuda import norms_of_other_devices
 from pml_ext.runner.modeling.weights.load import load_pretrained, load_weights
@@ -86,6 +89,75 @@ def test_tokens_of_timm_are_pooled_as_their_network_does(name, channels, pooled)
     cfg.INPUT.SIZE_TEST = [192, 160]
     with pytest.raises(UserError, match=r"needs images of 160×160 in .*; got \[160, 160\] and \[192, 160\]"):
         backbone_of(cfg)
+
+
+@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "swinv2_cr_tiny_ns_224", "sequencer2d_s"])
+def test_maps_of_timm_have_their_channels_first(name):
+    """Whatever order the network has inside: their mean is what timm's own classifier gets."""
+    backbone: Any = TimmBackbone(name, 3).eval()
+    images = torch.randn(2, *backbone.net.default_cfg["input_size"])
+    with torch.no_grad():
+        maps, pooled = backbone(images), backbone.net(images)
+    assert maps.shape[:2] == (2, backbone.num_features) and min(maps.shape[2:]) > 1
+    torch.testing.assert_close(maps.mean((2, 3)), pooled, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["crossvit_tiny_240", "efficientvim_m1"])
+def test_several_outputs_of_timm_are_pooled_as_their_network_does(name):
+    backbone: Any = TimmBackbone(name, 3).eval()
+    images = torch.randn(2, *backbone.net.default_cfg["input_size"])
+    with torch.no_grad():
+        assert isinstance(backbone.net.forward_features(images), list)
+        torch.testing.assert_close(backbone(images).flatten(1), backbone.net(images))
+
+
+SMALL = re.findall(
+    r"\w+",
+    "test femto atto zepto pico nano 050 xxs xx_small xxtiny xs xtiny x_small mini tiny t0 s0 m0 b0 a0 small lite 11 s",
+)
+"""Words of a small network's name, smallest first."""
+
+
+def smallest_of(family):
+    def size(name):
+        words = re.split("[_.]", name)
+        sizes = [n for n, word in enumerate(SMALL) if any(re.fullmatch(rf"\w*{word}\d*", each) for each in words)]
+        return sizes[:1] or [len(SMALL)], len(name), name
+
+    return min(timm.list_models(module=family), key=size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", timm.list_modules())
+def test_every_family_of_timm_trains_or_is_refused_in_a_sentence(family):
+    """A step on torch's meta device: shapes and gradients without arithmetic."""
+    if not timm.list_models(module=family):
+        pytest.skip("timm lists no model of this module")
+    name = smallest_of(family)
+    cfg = config(f"timm:{name}")
+    _, *size = timm.get_pretrained_cfg(name).input_size
+    cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [min(side, 256) for side in size]
+
+    def step():
+        model: Any = build_model(cfg, num_classes=2).train()
+        outputs = model.compute_outputs({"images": torch.zeros(2, 3, *cfg.INPUT.SIZE_TRAIN), "targets": None})
+        outputs["cls_outputs"].sum().backward()
+        return model, outputs
+
+    try:
+        try:
+            with torch.device("meta"):
+                model, outputs = step()
+        except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+            if isinstance(error, UserError):
+                raise
+            model, outputs = step()
+    except UserError as error:
+        assert name in str(error) and len(str(error).splitlines()) == 1
+        return
+    assert outputs["features"].shape == (2, model.backbone.num_features)
+    without = [name for name, weight in model.backbone.named_parameters() if weight.grad is None]
+    assert len(without) < len([*model.backbone.parameters()]) / 4, without
 
 
 def test_the_vision_transformer():

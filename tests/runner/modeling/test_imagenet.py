@@ -88,12 +88,29 @@ def test_without_a_network_one_line_says_what_to_do(cache, caplog, options, part
     for part in (*parts, "no route to host", str(cache), "PRETRAIN_PATH", "package:<name>", "PRETRAIN False"):
         assert part in line
     with pytest.raises(UserError, match="cannot be downloaded"):
-        imagenet.settle(cfg.MODEL)
+        imagenet.with_fetched_weights(cfg)
     cfg.MODEL.BACKBONE.PRETRAIN_OPTIONAL = True
     with caplog.at_level("WARNING", logger="pml_ext"):
-        imagenet.settle(cfg.MODEL)
-    assert not cfg.MODEL.BACKBONE.PRETRAIN
+        assert not imagenet.with_fetched_weights(cfg).MODEL.BACKBONE.PRETRAIN
     assert "training starts from random weights" in caplog.text and parts[0] in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "weights", "norm"),
+    [
+        ({"PRETRAIN": False}, "", "BN"),
+        ({"PRETRAIN": True}, "", "FrozenBN"),
+        ({"PRETRAIN": False}, "w.pth", "FrozenBN"),
+    ],
+)
+def test_frozen_norms_need_loaded_weights(caplog, options, weights, norm):
+    cfg = config(NAME="timm:resnet10t", NORM="FrozenBN", **options)
+    cfg.MODEL.WEIGHTS = weights
+    with caplog.at_level("WARNING", logger="pml_ext"):
+        started = imagenet.with_trained_norms(cfg)
+    assert norm == started.MODEL.BACKBONE.NORM
+    assert ("The norms are trained: NORM BN" in caplog.text) == (norm == "BN")
+    assert cfg.MODEL.BACKBONE.NORM == "FrozenBN"
 
 
 def test_the_hash_in_a_name_is_checked(cache, tmp_path, monkeypatch):

@@ -8,6 +8,8 @@ import torchvision
 from safetensors.torch import save_file
 from sklearn.datasets import load_sample_image
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.optim.swa_utils import AveragedModel
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
@@ -120,7 +122,9 @@ def whole_model(*, classifier="Linear", pool="GeneralizedMeanPoolingP"):
     return whole
 
 
-@pytest.mark.parametrize(("wrapped", "old"), [("", False), ("module.", True)])
+@pytest.mark.parametrize(
+    ("wrapped", "old"), [("", False), ("module.", True), ("_orig_mod.module.", True), ("module._orig_mod.", False)]
+)
 def test_fastreids_names_of_a_whole_model(tmp_path, wrapped, old):
     source, target = whole_model(), whole_model()
     nn.init.constant_(source.heads.pool_layer.p, 4.5)  # type: ignore[union-attr, arg-type]
@@ -166,11 +170,32 @@ def test_insightfaces_linear_layer_and_norm_are_the_head(tmp_path):
         torch.testing.assert_close(ours.heads(ours.backbone(faces)), features(backbone(faces)))
 
 
-@pytest.mark.parametrize("prefix", ["", "module.encoder.", "backbone.net."])
+def test_torchs_own_wrappers_leave_their_names_in_a_file(tmp_path):
+    """Around the network, around its parts and around a single layer, as torch itself saves them."""
+    source, target = whole_model(), whole_model()
+    source.backbone = checkpoint_wrapper(source.backbone)
+    source.heads = torch.compile(source.heads)
+    averaged = AveragedModel(source)
+    torch.save(averaged.state_dict(), tmp_path / "w.pth")
+    assert "module.heads._orig_mod.weight" in averaged.state_dict() and "n_averaged" in averaged.state_dict()
+    load_weights(target, tmp_path / "w.pth")
+    assert torch.equal(target.backbone.weight, averaged.module.backbone.weight)
+    assert torch.equal(target.heads.weight, averaged.module.heads.weight)
+
+
+def test_a_users_part_may_be_called_module(tmp_path):
+    source, target = (nn.Sequential(nn.DataParallel(nn.Linear(2, 3))) for _ in range(2))
+    assert "0.module.weight" in source.state_dict()
+    torch.save(torch.compile(source).state_dict(), tmp_path / "w.pth")
+    load_weights(target, tmp_path / "w.pth")
+    assert torch.equal(source[0].module.weight, target[0].module.weight)
+
+
+@pytest.mark.parametrize("prefix", ["", "module.encoder.", "_orig_mod.backbone._orig_mod.net.", "backbone.net."])
 def test_a_backbone_comes_out_of_every_file(tmp_path, prefix):
     source, target = model(), model()
     state = {prefix + name: value for name, value in source.state_dict().items()}
-    if prefix.startswith("backbone."):
+    if "backbone." in prefix:
         state["heads.weight"] = torch.ones(3, 3)
     torch.save(state, tmp_path / "w.pth")
     load_pretrained(target, str(tmp_path / "w.pth"))
@@ -265,6 +290,12 @@ def test_a_whole_model_gives_its_own_embeddings(prefix, more, resnet, tmp_path):
         torch.testing.assert_close(unit_embeddings(net, {"images": images}), nn.functional.normalize(expected))
 
 
+_ANOTHER_NETWORK = (
+    r"weights of another network: none of its names is in the config's model.\n  names in the file \(2\): "
+    r"something.else, fc.weight\n  names in the model \(\d+\): backbone\.[\w.]+, backbone\.[\w.]+, backbone\.[\w.]+ …$"
+)
+
+
 @pytest.mark.parametrize(
     ("options", "names", "message"),
     [
@@ -273,7 +304,8 @@ def test_a_whole_model_gives_its_own_embeddings(prefix, more, resnet, tmp_path):
             {"DEPTH": "18x", "FEAT_DIM": 512}, ["layer4.0.conv1.weight", "conv1.weight"],
             r"a ResNet whose max-pool pads, unlike FastReID's: set MODEL.BACKBONE.NAME to a torchvision network",
         ),
-        (RESNET, ["something.else"], r"not fit the architecture[\s\S]*unexpected \(1\): backbone.net.something.else"),
+        (RESNET, ["something.else", "fc.weight"], _ANOTHER_NETWORK),
+        ({"DEPTH": "18x", "FEAT_DIM": 512}, ["something.else", "fc.weight"], _ANOTHER_NETWORK),
     ],
 )  # fmt: skip
 def test_what_does_not_map_is_refused_by_name(options, names, message, tmp_path):

@@ -1,11 +1,12 @@
 """timm's networks as backbones, and FastReID's RegNet, RepVGG and ResNeSt, built from timm's."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import timm
+import torch
 from timm.models.byobnet import model_cfgs
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
@@ -18,7 +19,7 @@ from pml_ext.runner.modeling.names import TIMM
 
 
 class TimmBackbone(nn.Module):
-    """A timm network up to its feature map before pooling; for a network with tokens, up to its pooled token.
+    """A timm network up to its feature map before pooling; for one with tokens or several maps, up to their pooling.
 
     other_names: regular expression of names in other projects' files -> replacement.
     only_in_files: prefixes of names that only such files contain.
@@ -34,6 +35,7 @@ class TimmBackbone(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
+        self.net: Any
         if not timm.is_model(name):
             raise UserError(
                 f"MODEL.BACKBONE.NAME: timm {timm.__version__} has no model {name!r}{hint(name, timm.list_models())}"
@@ -43,8 +45,9 @@ class TimmBackbone(nn.Module):
             net: Any = timm.create_model(name, pretrained=False, in_chans=in_channels, num_classes=0, **options)
         except RuntimeError as error:  # a tag after the dot that timm does not know
             raise UserError(f"MODEL.BACKBONE.NAME: timm {timm.__version__}: {error}") from error
-        self.net, self.other_names = net, other_names or {}
+        self.name, self.net, self.other_names = name, net, other_names or {}
         self.num_features = int(net.num_features)
+        self.is_channels_last = getattr(net, "output_fmt", None) == "NHWC"
         patches: Any = getattr(net, "patch_embed", None)
         self.image_size: tuple[int, int] | None = getattr(patches, "img_size", None)
         classifier = net.default_cfg["classifier"]
@@ -52,14 +55,25 @@ class TimmBackbone(nn.Module):
         self.only_in_files = (*(f"{name}." for name in classifiers), *only_in_files)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Maps images (B, C, H, W) to maps (B, num_features, h, w); h and w are 1 for a network with tokens."""
-        features = cast(Callable[[Tensor], Tensor], self.net.forward_features)(x)
-        if features.ndim == 3:  # (B, tokens, C): the class token, or their mean
-            pooled = cast(Callable[..., Tensor], self.net.forward_head)(features, pre_logits=True)
-            features = pooled[:, :, None, None]
-        if features.ndim != 4:
-            raise UserError(f"timm backbone gives {tuple(features.shape)} features; expected a map (B, C, h, w)")
-        return features
+        """Maps images (B, C, H, W) to maps (B, num_features, h, w); h and w are 1 if the network pools by itself."""
+        try:
+            features = self.net.forward_features(x)
+        except (AssertionError, RuntimeError, TypeError, ValueError) as error:  # timm's own checks of the size
+            if x.is_meta or isinstance(error, torch.OutOfMemoryError):  # a dry run goes on on the CPU
+                raise
+            size = "×".join(map(str, x.shape[2:]))
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise UserError(f"MODEL.BACKBONE.NAME: timm's {self.name} rejects images of {size}: {reason}") from error
+        if isinstance(features, Tensor) and features.ndim == 4:
+            maps = features.permute(0, 3, 1, 2) if self.is_channels_last else features
+        else:  # the class token, the mean of tokens (B, tokens, C), or what the network makes of several outputs
+            maps = self.net.forward_head(features, pre_logits=True)[:, :, None, None]
+        if maps.shape[1] != self.num_features:
+            raise UserError(
+                f"MODEL.BACKBONE.NAME: timm's {self.name} gives {maps.shape[1]} features where timm states "
+                f"{self.num_features}, so no head fits; choose another network"
+            )
+        return maps
 
 
 @built_in("timm:<model>")

@@ -145,22 +145,39 @@ def fetch(options: CN) -> FetchedWeights:
     return FetchedWeights(str(path), is_download=True)
 
 
-def settle(model: CN) -> None:
-    """Fetches PRETRAIN's weights before training. If that fails, turns an optional PRETRAIN off with a warning."""
-    options = model.BACKBONE
-    if model.WEIGHTS or not is_built_in(options.NAME):
-        return
+def with_fetched_weights(cfg: CN) -> CN:
+    """Fetches PRETRAIN's weights before training; returns the config, without an optional PRETRAIN that fails."""
+    options = cfg.MODEL.BACKBONE
+    if cfg.MODEL.WEIGHTS or not is_built_in(options.NAME):
+        return cfg
     if not options.PRETRAIN:
         if options.PRETRAIN_PATH:
             log.warning("%s", UNUSED_PATH)
-        return
+        return cfg
     try:
         fetch(options)
     except UserError as error:
         if not options.PRETRAIN_OPTIONAL:
             raise
         log.warning("warning: training starts from random weights, which takes far more images. %s", error)
-        options.PRETRAIN = False
+        cfg = cfg.clone()
+        cfg.merge_from_list(["MODEL.BACKBONE.PRETRAIN", False])
+    return cfg
+
+
+def with_trained_norms(cfg: CN) -> CN:
+    """Returns the config of a training from its first step: frozen norms of a random backbone become trained ones."""
+    options = cfg.MODEL.BACKBONE
+    is_random = not options.PRETRAIN and not cfg.MODEL.WEIGHTS and is_built_in(options.NAME)
+    if not is_random or options.NORM != "FrozenBN":
+        return cfg
+    log.warning(
+        "warning: MODEL.BACKBONE.NORM FrozenBN needs loaded weights: with random ones, residual branches that begin at "
+        "zero would stay zero. The norms are trained: NORM BN"
+    )
+    cfg = cfg.clone()
+    cfg.merge_from_list(["MODEL.BACKBONE.NORM", "BN"])
+    return cfg
 
 
 def _is_here(options: CN, location: str) -> bool:

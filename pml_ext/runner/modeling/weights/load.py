@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pml_ext._errors import UserError
 from pml_ext.runner.modeling.names import MGN_HEADS
-from pml_ext.runner.modeling.weights.names import backbone_names, whole_names
+from pml_ext.runner.modeling.weights.names import backbone_names, unwrapped_names, whole_names
 from pml_ext.runner.modeling.weights.read import PACKAGE, given_file, read_state_dict
 
 log = logging.getLogger("pml_ext")
@@ -25,13 +25,14 @@ _PIXELS = ("pixel_mean", "pixel_std")  # FastReID 1.0 saved them
 def load_weights(module: nn.Module, path: str | Path, *, optional: tuple[str, ...] = ()) -> None:
     """Loads a module's weights from a file, completely or not at all; raises UserError with the keys that differ.
 
-    Accepts names of FastReID, insightface, torchreid and Open Metric Learning.
+    Accepts names of FastReID, insightface, torchreid and Open Metric Learning, also inside torch's wrappers
+    (DataParallel's `module.`, torch.compile's `_orig_mod.`).
 
     optional: prefixes of names that may be in only one of file and module. Such names are logged, unless `optional`
         contains the full name.
     """
     model = getattr(module, "model", module)  # a TrainingModule also has the losses
-    state = whole_names(model, read_state_dict(path), path)
+    state = whole_names(model, unwrapped_names(module, read_state_dict(path)), path)
     fill(module, _without_pixels(model, state, path), path, optional)
 
 
@@ -42,7 +43,7 @@ def load_pretrained(backbone: nn.Module, path: str, *, optional: tuple[str, ...]
     order if their names differ. The backbone's method `adapt(state)`, if any, converts tensors to its sizes.
     """
     net = getattr(backbone, "net", backbone)
-    state = backbone_names(backbone, read_state_dict(given_file(path)))
+    state = backbone_names(backbone, unwrapped_names(backbone, read_state_dict(given_file(path))))
     if path.startswith(PACKAGE):
         state = _by_order(net, state)
     adapt = cast("Callable[[dict[str, Tensor]], dict[str, Tensor]] | None", getattr(backbone, "adapt", None))
@@ -52,6 +53,12 @@ def load_pretrained(backbone: nn.Module, path: str, *, optional: tuple[str, ...]
 def fill(module: nn.Module, found: dict[str, Tensor], path: str | Path, optional: tuple[str, ...]) -> None:
     """Copies a file's tensors into a module; raises UserError with all differences outside of `optional` prefixes."""
     expected = module.state_dict()
+    if not expected.keys() & found.keys():
+        raise UserError(
+            f"{path} has weights of another network: none of its names is in the config's model.\n"
+            f"  names in the file ({len(found)}): {_shown(list(found), 3)}\n"
+            f"  names in the model ({len(expected)}): {_shown(list(expected), 3)}"
+        )
     differences: dict[str, list[str]] = {"missing": [], "unexpected": [], "of another shape": []}
     left_out: dict[str, list[str]] = {"not used": [], "not in it, as initialised": []}
     usable = {}
@@ -112,5 +119,5 @@ def _without_pixels(module: nn.Module, found: dict[str, Tensor], path: str | Pat
     return {name: value for name, value in found.items() if name not in _PIXELS}
 
 
-def _shown(names: list[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (" …" if len(names) > SHOWN else "")
+def _shown(names: list[str], count: int = SHOWN) -> str:
+    return ", ".join(names[:count]) + (" …" if len(names) > count else "")

@@ -8,7 +8,10 @@ from torch import Tensor, nn
 
 from pml_ext._errors import UserError
 
-_PREFIXES = ("module.", "encoder.", "model.", "extractor.", "model.")  # DataParallel; MoCo; Open Metric Learning
+_PREFIXES = ("encoder.", "model.", "extractor.", "model.")  # MoCo; Open Metric Learning
+# Modules of torch around a network or a part of it: DataParallel and AveragedModel; torch.compile; checkpointing; FSDP
+_WRAPPERS = ("module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+_AVERAGED = "n_averaged"  # AveragedModel's counter
 # FastReID 0.x -> current FastReID, and ours
 _OLD_HEADS = {
     r"^(heads|b\d+_head)\.classifier\.weight": r"\1.weight",
@@ -30,7 +33,7 @@ def whole_names(model: nn.Module, state: dict[str, Tensor], path: str | Path) ->
         if "features.running_mean" in state and "fc.weight" in state:
             return _with_a_face_head(state)
         if "heads" in parts and not _begins_with(parts, state):
-            state = _of_backbone_and_classifier(model, state, path)
+            return _of_backbone_and_classifier(model, state, path)
     state = {name if name in own else _replaced(name, _OLD_HEADS): value for name, value in state.items()}
     return library_names(model, state)
 
@@ -47,6 +50,18 @@ def backbone_names(backbone: nn.Module, state: dict[str, Tensor]) -> dict[str, T
         state = inside or state
     other_names = getattr(backbone, "other_names", {})
     return {_replaced(name, other_names): value for name, value in state.items()}
+
+
+def unwrapped_names(model: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Removes torch's wrappers such as `module.` and `_orig_mod.` anywhere in names, unless the model has them."""
+    parts = {part for name, _ in model.named_modules() for part in name.split(".")}
+    wrappers = [name for name in _WRAPPERS if name not in parts]
+    renamed = {}
+    for name, value in state.items():
+        kept = [part for part in name.split(".") if part not in wrappers]
+        renamed[".".join(kept)] = value
+    renamed.pop(_AVERAGED, None)
+    return renamed
 
 
 def bare_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -101,6 +116,14 @@ def _with_a_face_head(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _of_backbone_and_classifier(model: nn.Module, state: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
+    """Adds the parts' names to a file without them; raises UserError if no config computes the file's embeddings."""
+    renamed = {}
+    for name, value in state.items():
+        part = "heads" if name.startswith("classifier.") else "backbone"
+        renamed[f"{part}.{name.removeprefix('classifier.')}"] = value
+    renamed = library_names(model, renamed)
+    if not model.state_dict().keys() & renamed.keys():
+        return state  # of another network; reported with the file's names
     behind = sorted({name.split(".")[0] for name in state if name.startswith(_AFTER_POOLING)})
     if behind:
         raise UserError(
@@ -113,8 +136,4 @@ def _of_backbone_and_classifier(model: nn.Module, state: dict[str, Tensor], path
             f"{path} is a ResNet whose max-pool pads, unlike FastReID's: set MODEL.BACKBONE.NAME to a torchvision "
             "network such as torchvision:resnet50"
         )
-    renamed = {}
-    for name, value in state.items():
-        part = "heads" if name.startswith("classifier.") else "backbone"
-        renamed[f"{part}.{name.removeprefix('classifier.')}"] = value
     return renamed

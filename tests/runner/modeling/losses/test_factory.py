@@ -71,7 +71,7 @@ def test_n_pairs_of_dot_products_and_of_cosines():
             expected += math.log(1 + others) / 3
         assert modules["NPairsLoss"](x, labels).item() == pytest.approx(expected)
     cfg.MODEL.LOSSES.NPAIRS.REG_WEIGHT = -1.0
-    with pytest.raises(UserError, match=r"MODEL\.LOSSES\.NPAIRS: reg_weight must be in \[0, inf\]; got -1"):
+    with pytest.raises(UserError, match=r"MODEL\.LOSSES\.NPAIRS: REG_WEIGHT must be in \[0, inf\]; got -1"):
         built(cfg)
 
 
@@ -79,11 +79,11 @@ def test_what_a_loss_refuses_is_named_by_its_node():
     cfg = get_cfg()
     cfg.MODEL.LOSSES.NAME = ("RecallAtKSurrogateLoss",)
     cfg.MODEL.LOSSES.RSK.KS = (0,)
-    with pytest.raises(UserError, match=r"MODEL\.LOSSES\.RSK: ks must be one or more integers"):
+    with pytest.raises(UserError, match=r"MODEL\.LOSSES\.RSK: KS must be one or more integers"):
         built(cfg)
     cfg.MODEL.LOSSES.NAME = ("TCMLoss",)
     cfg.MODEL.LOSSES.TCM.DIVIDE_BY = "hart"
-    with pytest.raises(UserError, match=r"MODEL\.LOSSES\.TCM: divide_by must be one of 'hard', 'all'; got 'hart'"):
+    with pytest.raises(UserError, match=r"MODEL\.LOSSES\.TCM: DIVIDE_BY must be one of 'hard', 'all'; got 'hart'"):
         built(cfg)
     cfg.MODEL.LOSSES.NAME = ("LoOp",)
     cfg.MODEL.LOSSES.LOOP.LOSS = "CentroidTripletLoss"
@@ -140,7 +140,7 @@ def test_a_loss_without_a_node_of_its_own_takes_its_constructors_arguments():
     [
         ("MARGINLOSS.NUU", "1", "unknown key MODEL.LOSSES.MARGINLOSS.NUU. Known: MODEL.LOSSES.MARGINLOSS.BETA"),
         ("MARGINLOS.NU", "1", "unknown key MODEL.LOSSES.MARGINLOS; did you mean MODEL.LOSSES.MARGINLOSS"),
-        ("MARGINLOSS.NU", "half", "MODEL.LOSSES.MARGINLOSS.NU must be of type int, such as 0; got 'half'"),
+        ("MARGINLOSS.NU", "half", "MODEL.LOSSES.MARGINLOSS.NU must be a whole number, such as 0; got 'half'"),
     ],
 )
 def test_a_wrong_key_of_such_a_node_is_named(key, value, message):
