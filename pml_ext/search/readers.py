@@ -105,6 +105,8 @@ def read_embeddings(path: str | Path, *, need_labels: bool = True, also: Sequenc
     """
     path = Path(os.path.expanduser(path))  # leaves ~nobody as it is
     gallery = Gallery.open(path) if is_gallery(path) else None
+    if need_labels and gallery is not None and not gallery.manifest.has_labels:
+        raise UserError(f"{path} has no labels: `pml-ext embed --label-by-folder` labels images by their folders")
     columns = _COLUMNS if gallery is not None or path.suffix.lower() == ".parquet" else NAMES
     required = ("embedding", "identity")[: 1 + need_labels]
     choose = partial(find_columns, path, columns=columns, required=required, also=also)
