@@ -16,6 +16,7 @@ from pml_ext.metrics.threshold.structures import (
     Checkpoint,
     ClassErrors,
     Consistency,
+    DoubtfulLabels,
     ErrorRate,
     Groups,
     NormalizationRecord,
@@ -52,6 +53,7 @@ SOMETIMES: dict[str, Any] = {
     "normalization": NormalizationRecord,
     "support": Support,
     "worst_pairs": WorstPairs,
+    "doubtful": DoubtfulLabels,
 }
 
 

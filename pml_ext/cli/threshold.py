@@ -88,6 +88,8 @@ def _choose(options: Namespace) -> None:
     except ValueError as error:
         raise UserError(f"{options.file}: {error}") from error
     print(*about, *[""] * bool(about), report.summary(), sep="\n", end="\n\n")
+    if report.doubtful is not None:
+        print(*report.doubtful.summary(), sep="\n", end="\n\n")
     if options.output is None:
         print("nothing was written; --output FOLDER writes the report as page, figure and JSON")
         return
@@ -173,13 +175,14 @@ _CHECK_ARGUMENTS: Arguments = [
     ),
     Argument("--cohort FILE", "cohort.npz of a report on normalised scores [default: the one next to REPORT]"),
     Argument("--checkpoint FILE", "Model file in use; must be the report's [default: not compared]"),
+    Argument("--output FILE", "JSON file for the check, with all doubtful labels [default: only print]"),
 ]
 
 
 @plain_warnings()
 def _check(options: Namespace) -> int:
     from pml_ext.cli.cohort_option import cohort_of_report, rows_outside
-    from pml_ext.metrics import ThresholdReport
+    from pml_ext.metrics import SampleSource, ThresholdReport
     from pml_ext.search.readers import read_embeddings
 
     columns = {name: getattr(options, name) for name in ("labels", "frames", "tracks")}
@@ -201,10 +204,13 @@ def _check(options: Namespace) -> int:
         known: dict[str, Any] = {name: data.also.get(column, data.labels) for name, column in columns.items()}
         if "labels" in known and report.is_across_cameras:
             known["cameras"] = data.cameras
-        check = report.check(data.embeddings, **known, normalization=cohort, rows=rows.tolist())
+        source = SampleSource(rows.tolist(), None if data.paths is None else data.paths.tolist())
+        check = report.check(data.embeddings, **known, normalization=cohort, source=source)
     except ValueError as error:
         raise UserError(f"{options.file}: {error}") from error
     print(check.summary(), *notes, sep="\n")
+    if options.output is not None:
+        check.save(options.output)
     if check.verdict == "does not hold":
         print("choose a new threshold with pml-ext threshold choose RECENT.npz --output FOLDER")
     return check.status

@@ -184,7 +184,7 @@ def test_a_share_of_the_identities_becomes_the_cohort(tmp_path, capsys):
     assert "left out: 750 samples of 150 identities that are in the cohort: person 0, " in shown
     unnamed = tmp_path / "unnamed.npz"
     np.savez(unnamed, embeddings=data["embeddings"])
-    assert main(["threshold", "check", str(folder / "threshold.json"), str(unnamed)]) == 0
+    assert main(["threshold", "check", str(folder / "threshold.json"), str(unnamed)]) == 3
     shown = capsys.readouterr().out
     assert "left out: 750 copies of cohort samples: rows 0, 1, " in shown and "pairs of 1,750 samples" in shown
 
@@ -288,7 +288,7 @@ def test_exit_status_and_sentence_say_whether_it_holds(saved, tmp_path, capsys):
         np.savez(source, embeddings=embeddings.numpy(), person=labels)
         assert check(saved, source, "--labels", "person") == status
         out = capsys.readouterr().out
-        assert out.startswith("The threshold") and sentence in out and out.count("\n") == 3 + status
+        assert out.startswith("The threshold") and sentence in out and out.count("\n") == 4 + status
 
 
 def test_frames_and_tracks(saved, tmp_path, capsys):
@@ -296,8 +296,32 @@ def test_frames_and_tracks(saved, tmp_path, capsys):
     source = tmp_path / "seen.npz"
     np.savez(source, embeddings=embeddings.numpy(), frame=np.arange(1600) // 40, track=person)
     assert check(saved, source, "--frames", "frame", "--tracks", "track") == 0
-    assert check(saved, source, "--frames", "frame") == 0
-    assert "FRR was not checked" in capsys.readouterr().out
+    assert check(saved, source, "--frames", "frame") == 3
+    assert "Only FAR was checked, and it holds. FRR was not checked" in capsys.readouterr().out
+    assert check(saved, source, "--tracks", "track") == 3
+    assert "Only FRR was checked, and it holds. FAR was not checked" in capsys.readouterr().out
+
+
+def test_doubtful_labels_are_listed_with_their_images_by_choose_and_check(saved, tmp_path, capsys):
+    embeddings, labels = people(3, 0.5)
+    labels[7::40] = labels[8::40]
+    paths = [f"{number:04}.png" for number in range(1600)]
+    source, written = tmp_path / "wrong.npz", tmp_path / "check.json"
+    np.savez(source, embeddings=embeddings.numpy(), labels=labels, paths=paths)
+    assert check(saved, source, "--output", written) in (0, 3)
+    line = re.compile(r"wrong label: row (\d+), (\d+)\.png: labelled \d+, looks like \d+ \(mean cosine 0\.\d+\)")
+    shown = capsys.readouterr().out
+    assert "doubtful labels; look at their images:" in shown and "without them: FRR" in shown
+    assert all(int(row) == int(image) and int(row) % 40 == 7 for row, image in line.findall(shown))
+    content = json.loads(written.read_text(encoding="utf-8"))
+    rows = {doubtful["samples"][0]["row"] for doubtful in content["doubtful_labels"]}
+    assert len(rows & set(range(7, 1600, 40))) >= 36 and content["verdict"] in shown.replace("holds.", "holds ")
+    assert choose(str(source), "--frr", "0.05", "--output", str(tmp_path)) == 0
+    shown = capsys.readouterr().out
+    assert len(line.findall(shown)) == 5 and re.search(r"without their \d+ samples: threshold 0\.\d+, FAR", shown)
+    report = ThresholdReport.load(tmp_path / "threshold.json")
+    assert {doubtful.samples[0].row for doubtful in report.doubtful.labels} == rows
+    assert report.cosine < report.doubtful.cosine and report.far.rate > report.doubtful.far.rate
 
 
 def test_the_files_labels_and_cameras_count(tmp_path, capsys):

@@ -1,8 +1,9 @@
 """Tests whether a threshold is still valid: compares new error rates with those of its report."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -14,34 +15,43 @@ from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.intervals import class_rate_interval, interval_of_share
 from pml_ext.metrics.labels import Labels, number_classes
 from pml_ext.metrics.normalization import CohortNormalization, offsets_of_pairs
+from pml_ext.metrics.threshold.doubtful_labels import find_doubtful_labels
+from pml_ext.metrics.threshold.file import as_json, write_json
 from pml_ext.metrics.threshold.samples import (
     Samples,
+    SampleSource,
     as_tensor,
     require_cohort,
     require_embeddings,
 )
-from pml_ext.metrics.threshold.structures import ErrorRate, ThresholdFields
+from pml_ext.metrics.threshold.structures import (
+    DoubtfulLabel,
+    ErrorRate,
+    ThresholdFields,
+    describe_doubtful,
+    distance_of,
+)
 
 Verdict = Literal["holds", "does not hold", "cannot be told"]
 
 _WORST_FIRST: tuple[Verdict, ...] = ("does not hold", "cannot be told", "holds")
-_TOLERANCE = 2.0  # factor on the report's odds up to which a rate holds
-_LABELS_SHOWN = 5
-# Thresholds for doubtful labels.
-_SHARE_BY_CHANCE = 0.05
-_SIGNIFICANCE = 0.01
-_BLOCK_ROWS = 1024
+_MARGIN = 3.0  # a rate holds if its odds are shown to be at most this many times the report's
+_CHANGED = 2.0  # a rate fails if its odds are this many times the report's, and more than by chance
+_BULK = 0.005  # FAR of the recorded thresholds at which impostor scores are compared
+_LEVEL, _POWER = 0.05, 0.9  # of the test that a rate holds
 
 
 @dataclass(frozen=True)
 class RateToday:
     """One error rate in the report and on new data.
 
-    promised: the report's rate; limit: largest rate that still holds; today: the new rate, with the verdict's interval.
+    promised: the report's rate; limit: largest rate that still holds; today: the new rate. Both have 95 % intervals.
     is_bound: the new rate is an upper bound, because every pair was counted as an impostor pair.
-    verdict: "holds" if the interval lies at or below the limit, "does not hold" if it lies above.
-    groups, unit: number of identities (or "frames", "tracks", "samples") of the pairs.
-    groups_needed: approximate number for a decision; None if decided, or if no number is enough.
+    is_below: the new rate is far below the report's.
+    verdict: "holds" if today's one-sided 95 % limit is at or below the limit. "does not hold" if the rate is above
+        the report's interval, with more than twice the odds, and not by chance; or if it is far below.
+    groups, unit: number of identities (or "frames", "tracks", "samples") of the pairs, which count as independent.
+    groups_needed: approximate number for a decision with a power of 90 %; None if decided, or if no number is enough.
     """
 
     name: str
@@ -49,6 +59,7 @@ class RateToday:
     limit: float
     today: ErrorRate
     is_bound: bool
+    is_below: bool
     verdict: Verdict
     groups: int
     unit: str
@@ -56,42 +67,19 @@ class RateToday:
 
     def summary(self) -> str:
         """One line."""
-        today, at_most = self.today, "at most " if self.is_bound else ""
-        rate = f"{self.name} {at_most}{today.rate:.3g} today [{today.low:.3g}, {today.high:.3g}]"
-        pairs = f"{today.errors:,} of {today.pairs:,} pairs of {self.groups:,} {self.unit}"
-        promise = f"{self.promised.rate:.3g} in the report, limit {self.limit:.3g}"
-        text = f"{rate}, {pairs}; {promise}: {self.verdict}"
+        at_most = "at most " if self.is_bound else ""
+        pairs = f"{self.today.errors:,} of {self.today.pairs:,} pairs of {self.groups:,} {self.unit}"
+        promise = f"{self.promised} in the report, limit {self.limit:.3g}"
+        text = f"{self.name} {at_most}{self.today} today, {pairs}; {promise}: {self.verdict}"
+        if self.is_below:
+            return f"{text}, far below the report"
         if self.verdict != "cannot be told":
             return text
         if self.limit == 1:
             return f"{text}; the report's interval excludes no rate. Choose a threshold on more identities"
         if self.groups_needed is not None:
-            return f"{text}; about {self.groups_needed:,} {self.unit} would decide"
-        if self.is_bound:
-            return f"{text}; some of these pairs may be genuine. Give frames (samples known to be different)"
-        return text
-
-
-@dataclass(frozen=True)
-class DoubtfulLabel:
-    """A sample that looks mislabelled.
-
-    row: row in the embeddings or their file; score: mean score with the other samples of its label; likely_label:
-    best matching class; likely_score: mean score with that class.
-    """
-
-    row: int
-    label: int | str
-    score: float
-    likely_label: int | str
-    likely_score: float
-
-    def summary(self) -> str:
-        """One line."""
-        return (
-            f"row {self.row}, labelled {self.label}: mean score {self.score:.3f} with {self.label}, "
-            f"{self.likely_score:.3f} with {self.likely_label}"
-        )
+            return f"{text}; about {self.groups_needed:,} {self.unit} would decide (power {_POWER:.0%})"
+        return f"{text}; some of these pairs may be genuine. Give frames (samples known to be different)"
 
 
 @dataclass(frozen=True)
@@ -99,73 +87,100 @@ class ThresholdCheck:
     """Result of `ThresholdReport.check`.
 
     far, frr: None if the data has no pairs known to be impostor pairs, or genuine pairs.
-    look: which of repeated checks this was; confidence: of the intervals, all checks together 95 %.
-    doubtful_labels: samples that look mislabelled, clearest first, if the verdict improves without them; else empty.
+    scores: share of impostor pairs at or above a score that the report records; the first one that is far below the
+        report's, or None.
+    look: which of repeated checks this was; level: probability of a false alarm in each rate, all checks together 5 %.
+    doubtful_labels: labels that look wrong, see `ThresholdReport`; empty without labels.
     without_doubtful: the check without these samples, or None.
     """
 
     far: RateToday | None
     frr: RateToday | None
+    scores: RateToday | None
     look: int
-    confidence: float
+    level: float
     doubtful_labels: tuple[DoubtfulLabel, ...] = ()
     without_doubtful: "ThresholdCheck | None" = None
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict of the rates, except for two cases that are "cannot be told".
+        """The worst verdict of the rates, except for three cases that are "cannot be told".
 
-        1. The threshold does not hold, but it does without the doubtful labels.
-        2. The rates hold, but genuine pairs may be accepted no more often than impostor pairs.
+        1. The rates hold, but one of them was not checked.
+        2. A rate does not hold, but doubtful labels explain at least half of the difference from the report.
+        3. The rates hold, but genuine pairs may be accepted no more often than impostor pairs.
         """
-        is_uncertain = self._worst == "holds" and self._may_be_chance
-        is_label_problem = self._worst == "does not hold" and self.without_doubtful is not None
-        return "cannot be told" if is_uncertain or is_label_problem else self._worst
+        is_uncertain = self._worst == "holds" and (self._unchecked is not None or self._may_be_chance)
+        return "cannot be told" if is_uncertain or self._is_label_problem else self._worst
 
     @property
     def status(self) -> int:
         """Exit status of the command: 0 holds, 1 does not hold, 3 cannot be told."""
         return {"holds": 0, "does not hold": 1, "cannot be told": 3}[self.verdict]
 
+    def save(self, path: str | Path) -> None:
+        """Write the verdict, the rates and all doubtful labels as a JSON file."""
+        write_json({"verdict": self.verdict, **as_json(self)}, Path(path))
+
     def summary(self) -> str:
-        """Returns the verdict, then one line per rate, and the clearest doubtful labels."""
+        """Returns the verdict, then one line per rate, and the first doubtful labels."""
         lines = [self._first_line()]
         lines += [rate.summary() for rate in self._rates]
-        lines += [sample.summary() for sample in self.doubtful_labels[:_LABELS_SHOWN]]
-        if len(self.doubtful_labels) > _LABELS_SHOWN:
-            lines.append(f"and {len(self.doubtful_labels) - _LABELS_SHOWN:,} more")
+        lines.append(f"Intervals: 95 %, for independent {self._rates[0].unit}. False alarm: {self.level:.2%} per rate.")
+        if self.doubtful_labels:
+            lines += describe_doubtful(self.doubtful_labels)
+        if self.without_doubtful is not None:
+            lines += [f"without them: {rate.summary()}" for rate in self.without_doubtful._rates]
         return "\n".join(lines)
 
     def _first_line(self) -> str:
-        sentences = {
-            "holds": "The threshold holds.",
-            "does not hold": "The threshold does not hold. Choose a new one on recent data.",
-            "cannot be told": "Too few identities to decide whether the threshold holds.",
-        }
-        text = sentences[self.verdict]
-        if self.without_doubtful is not None:
-            if self._worst == "does not hold":
-                text = "The threshold does not hold with these labels, some of which look wrong. Check them."
-            text += f" Without {len(self.doubtful_labels):,} of the samples: {self.without_doubtful._worst}."
-        elif self.verdict != self._worst:
+        checked, unchecked = [rate.name for rate in (self.far, self.frr) if rate is not None], self._unchecked
+        if self._is_label_problem:
+            text = "The threshold does not hold with these labels, some of which look wrong. Check them."
+        elif self._worst == "does not hold":
+            text = "The threshold does not hold. Choose a new one on recent data."
+            if any(rate.is_below for rate in self._rates):
+                text += " Impostor scores are far below the report's: is it the report's model?"
+        elif self._worst == "cannot be told":
+            text = "Too few identities to decide whether the threshold holds."
+        elif unchecked is not None:
+            text = f"Only {checked[0]} was checked, and it holds."
+        elif self._may_be_chance:
             text = "The threshold keeps the report's rates, but may be no better than chance."
+        else:
+            text = "The threshold holds."
         if self.frr is not None and self.frr.today.errors == self.frr.today.pairs:
             text += f" All {self.frr.today.pairs:,} genuine pairs are rejected."
-        elif self._may_be_chance and self._worst != "cannot be told":
-            text += " Genuine pairs are not significantly more likely to be accepted than impostor pairs."
-        if self.frr is None:
-            text += " FRR was not checked: no pairs are known to be genuine."
-        if self.far is None:
-            text += " FAR was not checked: no pairs are known to be impostor pairs."
-        return text
+        return text if unchecked is None else f"{text} {unchecked}"
 
     @property
     def _rates(self) -> list[RateToday]:
-        return [rate for rate in (self.far, self.frr) if rate is not None]
+        return [rate for rate in (self.far, self.frr, self.scores) if rate is not None]
 
     @property
     def _worst(self) -> Verdict:
         return min((rate.verdict for rate in self._rates), key=_WORST_FIRST.index)
+
+    @property
+    def _unchecked(self) -> str | None:
+        if self.frr is None:
+            return "FRR was not checked: no pairs are known to be genuine. Give labels or tracks."
+        if self.far is None or self.far.is_bound:
+            return "FAR was not checked: no pairs are known to be impostor pairs. Give labels or frames."
+        return None
+
+    @property
+    def _is_label_problem(self) -> bool:
+        """Returns whether doubtful labels explain half of each failed rate's difference from the report."""
+        if self.without_doubtful is None:
+            return False
+        failed = [rate for rate in self._rates if rate.verdict == "does not hold"]
+        without = {rate.name: rate.today.rate for rate in self.without_doubtful._rates}
+        explained = []
+        for rate in failed:
+            left = abs(without.get(rate.name, rate.promised.rate) - rate.promised.rate)
+            explained.append(left < abs(rate.today.rate - rate.promised.rate) / 2)
+        return bool(failed) and all(explained)
 
     @property
     def _may_be_chance(self) -> bool:
@@ -208,12 +223,13 @@ def check_threshold(
     *,
     look: int,
     normalization: CohortNormalization | None,
-    rows: Sequence[int] | None,
+    source: SampleSource,
 ) -> ThresholdCheck:
     """Implements `ThresholdReport.check`; known: its labels, frames, tracks and cameras."""
     vectors: Tensor = as_tensor(embeddings)
     require_embeddings(vectors, "embeddings", report.embedding_dim)
     check_whole(look, "look", 1)
+    source.check(len(vectors))
     given = {name for name, values in known.items() if values is not None}
     if "labels" in given and given & {"frames", "tracks"}:
         raise ValueError("give labels, or frames and tracks; got both")
@@ -226,65 +242,69 @@ def check_threshold(
         if values is not None:
             ids[kind], names[kind] = number_classes(values, len(vectors), kind)
     require_cohort(report.normalization, normalization)
-    offsets = offsets_of_pairs(normalization, vectors, known.get("labels"), rows=rows)
+    offsets = offsets_of_pairs(normalization, vectors, known.get("labels"), rows=source.rows)
     data = _NewData(Samples(vectors.double(), torch.arange(len(vectors)), offsets=offsets), ids)
-    # Spent over all looks: Σ 6 / (π² n²) = 1. Two rates share it.
-    confidence = 1 - 0.05 * 6 / (math.pi * look) ** 2 / 2
-    far, frr = _rates(report, data, confidence)
-    if far is None and frr is None:
+    check = _check_rates(report, data, look)
+    if not check._rates:
         raise ValueError("no pair of these samples is known to be the same or different: every group has one sample")
-    with_all = ThresholdCheck(far, frr, look, confidence)
-    if "labels" not in given or with_all.verdict == "holds":
-        return with_all
-    pairs = replace(data.samples, ids=ids["labels"]).pairs()
-    doubtful, kept = _find_doubtful_labels(pairs, ids["labels"], names["labels"], report.cosine, rows)
+    if "labels" not in given:
+        return check
+    doubtful, remaining = find_doubtful_labels(vectors, ids["labels"], names["labels"], source)
     if not doubtful:
-        return with_all
-    far, frr = _rates(report, data.subset(kept), confidence)
-    if (far is None, frr is None) != (with_all.far is None, with_all.frr is None):
-        return with_all
-    without = ThresholdCheck(far, frr, look, confidence)
-    if _WORST_FIRST.index(without._worst) <= _WORST_FIRST.index(with_all._worst):
-        return with_all
-    return replace(with_all, doubtful_labels=doubtful, without_doubtful=without)
+        return check
+    without = _check_rates(report, data.subset(remaining), look) if bool(remaining.any()) else None
+    return replace(check, doubtful_labels=doubtful, without_doubtful=without)
 
 
-def _rates(report: ThresholdFields, data: _NewData, confidence: float) -> tuple[RateToday | None, RateToday | None]:
-    """Returns FAR of known impostor pairs and FRR of known genuine pairs; None if there are none."""
-    far = frr = None
-    at = torch.tensor([report.distance], dtype=torch.float64)
+def _check_rates(report: ThresholdFields, data: _NewData, look: int) -> ThresholdCheck:
+    """Compares FAR of known impostor pairs and FRR of known genuine pairs; None if there are none."""
+    far, frr = list[_Counts](), None
+    # The report's threshold, and the scores at which it records the share of impostor pairs.
+    points = [point for point in report.points if point.far.rate >= _BULK]
+    cosines = [report.cosine, *(point.cosine for point in points)]
+    at = torch.tensor([distance_of(cosine) for cosine in cosines], dtype=torch.float64)
+    order = at.argsort()
+    at, place = at[order], order.argsort()
     if "labels" in data.ids:
         pairs = data.pairs("labels", "cameras")
-        genuine, impostors = (counts[:, 0] for counts in pairs.accepted(at))
-        far = _Counts(impostors, pairs.negative_pairs, "identities", is_shared=True)
-        frr = _Counts(pairs.positive_pairs - genuine, pairs.positive_pairs, "identities")
+        genuine, impostors = pairs.accepted(at)
+        far = [_Counts(impostors[:, i], pairs.negative_pairs, "identities", is_shared=True) for i in place]
+        frr = _Counts(pairs.positive_pairs - genuine[:, place[0]], pairs.positive_pairs, "identities")
     elif "frames" not in data.ids and "tracks" not in data.ids:
         pairs = data.samples.pairs()
-        impostors = pairs.accepted(at)[1][:, 0]
-        far = _Counts(impostors, pairs.negative_pairs, "samples", is_shared=True, is_bound=True)
+        impostors = pairs.accepted(at)[1]
+        count = pairs.negative_pairs
+        far = [_Counts(impostors[:, i], count, "samples", is_shared=True, is_bound=True) for i in place]
     if "frames" in data.ids:  # two crops of one track in a frame are one person
         pairs = data.pairs("frames", "tracks")
-        accepted = pairs.accepted(at, positives_only=True)[0][:, 0]
-        far = _Counts(accepted, pairs.positive_pairs, "frames")
+        accepted = pairs.accepted(at, positives_only=True)[0]
+        far = [_Counts(accepted[:, i], pairs.positive_pairs, "frames") for i in place]
     promised_frr: ErrorRate | None = report.frr
     if "tracks" in data.ids:
         pairs = data.pairs("tracks", "cameras")
-        genuine = pairs.accepted(at, positives_only=True)[0][:, 0]
+        genuine = pairs.accepted(at, positives_only=True)[0][:, place[0]]
         frr = _Counts(pairs.positive_pairs - genuine, pairs.positive_pairs, "tracks")
         if report.cameras is not None and report.is_across_cameras and "cameras" not in data.ids:
             promised_frr = report.cameras.within  # a track is of one camera
-    classes_with_genuine = sum(errors.genuine_pairs > 0 for errors in report.classes)
-    return (
-        _judge("FAR", report.far, len(report.classes), far, confidence),
-        _judge("FRR", promised_frr, classes_with_genuine, frr, confidence),
+    level = 0.05 * 6 / (math.pi * look) ** 2 / 2  # spent over all looks: Σ 6 / (π² n²) = 1. Two rates share it.
+    classes = len(report.classes)
+    with_genuine = sum(errors.genuine_pairs > 0 for errors in report.classes)
+    shares = []
+    for point, counts in zip(points, far[1:], strict=False):
+        name = f"share of impostor scores from {point.cosine:.3f} on"
+        shares.append(_judge(name, point.far, classes, counts, level))
+    return ThresholdCheck(
+        far=_judge("FAR", report.far, classes, far[0], level) if far else None,
+        frr=_judge("FRR", promised_frr, with_genuine, frr, level) if frr else None,
+        scores=next((share for share in shares if share is not None and share.is_below), None),
+        look=look,
+        level=level,
     )
 
 
-def _judge(
-    name: str, promised: ErrorRate | None, classes: int, counts: _Counts | None, confidence: float
-) -> RateToday | None:
+def _judge(name: str, promised: ErrorRate | None, classes: int, counts: _Counts, level: float) -> RateToday | None:
     """Returns one rate's verdict, or None without pairs. classes: number of classes of the promised rate."""
-    if promised is None or counts is None or not int(counts.pairs.sum()):
+    if promised is None or not int(counts.pairs.sum()):
         return None
     share = 2 if counts.is_shared else 1
     errors, pairs = int(counts.errors.sum()) // share, int(counts.pairs.sum()) // share
@@ -293,33 +313,32 @@ def _judge(
     # Independent trials per pair as in the report, but not more per identity.
     trials_today = trials * min(pairs / promised.pairs, groups / max(1, classes))
     if 0 < errors < pairs:
-        low, high = class_rate_interval(
-            counts.errors.cpu(), counts.pairs.cpu(), pairs_span_classes=counts.is_shared, confidence=confidence
-        )
+        low, high = class_rate_interval(counts.errors.cpu(), counts.pairs.cpu(), pairs_span_classes=counts.is_shared)
+        trials_today = _independent_trials(ErrorRate(errors, pairs, low, high))
     else:  # without new errors, only the report's errors show their clustering
-        low, high = interval_of_share(trials_today * (errors > 0), trials_today, confidence)
+        low, high = interval_of_share(trials_today * (errors > 0), trials_today, 0.95)
     today = ErrorRate(errors, pairs, float(low), float(high))
-    # In odds, so that a rate of 50 % has a limit below 100 % too.
-    odds = _TOLERANCE * promised.rate
-    limit = max(promised.high, odds / (1 - promised.rate + odds))
-    is_as_good = errors == promised.errors == 0 and trials_today >= trials
+    limit = max(promised.high, _at_odds(promised.rate, _MARGIN))
+    upper = float(interval_of_share(today.rate * trials_today, trials_today, 1 - 2 * _LEVEL)[1])
+    ratio, least, most = _odds_ratio(today.rate, trials_today, promised.rate, trials, level)
+    is_below = name != "FRR" and most < 1 / _CHANGED
+    is_above = least > 1 and ratio > _CHANGED and today.rate > promised.high and not counts.is_bound
     verdict: Verdict = "cannot be told"
-    if is_as_good or today.high <= limit < 1:
-        verdict = "holds"
-    elif today.low > limit and not counts.is_bound:
+    if is_below or is_above:
         verdict = "does not hold"
+    elif upper <= limit < 1:
+        verdict = "holds"
     needed = None
-    if verdict == "cannot be told":
-        could_decide = limit < 1 and today.rate != limit
-        could_confirm = today.rate <= limit or not counts.is_bound
-        if could_decide and could_confirm:
-            needed = math.ceil(groups * _times_the_data(today, limit, trials_today, confidence))
+    if verdict == "cannot be told" and limit < 1:
+        times = _times_the_data(today.rate, promised.rate, limit, trials_today, can_refute=not counts.is_bound)
+        needed = None if times is None else math.ceil(groups * times)
     return RateToday(
         name=name,
         promised=promised,
         limit=limit,
         today=today,
         is_bound=counts.is_bound,
+        is_below=is_below,
         verdict=verdict,
         groups=groups,
         unit=counts.unit,
@@ -327,13 +346,49 @@ def _judge(
     )
 
 
-def _times_the_data(today: ErrorRate, limit: float, trials: float, confidence: float) -> float:
-    """Returns the factor of groups needed for a decision at today's rate; trials: today's independent pairs."""
-    if today.errors in (0, today.pairs):
-        kept = limit if today.errors else 1 - limit
-        return math.log((1 - confidence) / 2) / math.log(kept) / trials
-    side = today.high - today.rate if today.rate < limit else today.rate - today.low
-    return (side / (limit - today.rate)) ** 2
+def _at_odds(rate: float, factor: float) -> float:
+    """Returns the rate with so many times the odds."""
+    return factor * rate / (1 - rate + factor * rate)
+
+
+def _odds_ratio(
+    rate: float, trials: float, other: float, other_trials: float, level: float
+) -> tuple[float, float, float]:
+    """Returns the ratio of the odds of two rates, and its lower and upper limit; each fails with probability `level`.
+
+    Source: Zou and Donner, Statistics in Medicine 27 (2008), limits of a difference from those of its parts; here for
+        log odds with Jeffreys' limits.
+    """
+    middle, low, high = _log_odds(rate, trials, level)
+    other_middle, other_low, other_high = _log_odds(other, other_trials, level)
+    difference = middle - other_middle
+    least = difference - math.hypot(middle - low, other_high - other_middle)
+    most = difference + math.hypot(high - middle, other_middle - other_low)
+    return math.exp(difference), math.exp(least), math.exp(most)
+
+
+def _log_odds(rate: float, trials: float, level: float) -> list[float]:
+    """Returns the median and the limits of the log odds, of Jeffreys' distribution."""
+    from scipy.special import betaincinv, logit  # a dependency of pytorch-metric-learning's scikit-learn
+
+    quantiles = betaincinv(rate * trials + 0.5, (1 - rate) * trials + 0.5, [0.5, level, 1 - level])
+    return [float(value) for value in logit(quantiles)]
+
+
+def _times_the_data(today: float, promised: float, limit: float, trials: float, *, can_refute: bool) -> float | None:
+    """Returns the factor of groups with which a rate is decided with the stated power; None if no factor is enough."""
+    from scipy.special import logit, ndtri
+
+    rate = min(max(today, promised), 1 - 0.5 / max(trials, 1))
+    if rate == 0:
+        return math.log(_LEVEL) / math.log1p(-limit) / trials
+    distance = logit(limit) - logit(rate)
+    if can_refute:
+        distance = max(distance, logit(rate) - logit(promised)) if promised else abs(distance)
+    if distance <= 0:
+        return None
+    needed = ((ndtri(1 - _LEVEL) + ndtri(_POWER)) / distance) ** 2 / (rate * (1 - rate))
+    return float(max(1.0, needed / trials))
 
 
 def _independent_trials(rate: ErrorRate) -> float:
@@ -342,73 +397,3 @@ def _independent_trials(rate: ErrorRate) -> float:
         return math.log(0.025) / math.log1p(-min(rate.high - rate.low, 0.975))
     deviation = (rate.high - rate.low) / (2 * 1.96)
     return min(rate.pairs, rate.rate * (1 - rate.rate) / max(deviation, 1e-9) ** 2)
-
-
-def _find_doubtful_labels(
-    pairs: PairDistances,
-    ids: Tensor,
-    names: Sequence[int | str],
-    threshold: float,
-    rows: Sequence[int] | None,
-) -> tuple[tuple[DoubtfulLabel, ...], Tensor]:
-    """Find samples whose mean score is below the threshold with their own class, and at or above it with another.
-
-    The score with the other class must be in the top 5 % of such scores among samples that their own class accepts. If
-    images only became harder, about 5 % of the rejected samples would reach that score. Labels are doubtful only if
-    significantly more do (binomial test, 1 %).
-
-    Args:
-        ids, names: (N,) ids of the pairs' samples, and the name of each id.
-        threshold: a score.
-        rows: N row numbers of the samples; None: 0, 1, …
-    Returns:
-        Doubtful labels, best match first, and an (N,) mask of all other samples, on the CPU.
-    """
-    from scipy.special import bdtrc  # a dependency of pytorch-metric-learning's scikit-learn
-
-    index, sizes = pairs.index, torch.bincount(pairs.index)
-    sums = pairs.other.new_zeros(len(sizes), pairs.other.shape[1])
-    sums.index_add_(0, index, pairs.other)
-    others = sums[index] - pairs.other
-    own = (others * pairs.unit).sum(dim=1) / (sizes[index] - 1)  # nan without other samples
-    is_rejected = own < threshold
-    best, likely = _best_other_class(pairs, ~is_rejected)
-    by_chance = best[own >= threshold].sort().values
-    level = threshold
-    if len(by_chance):
-        rare = by_chance[int((1 - _SHARE_BY_CHANCE) * len(by_chance))]
-        level = max(level, float(rare))
-    places = torch.nonzero(is_rejected & (best >= level)).flatten()
-    if bdtrc(len(places) - 1, int(is_rejected.sum()), _SHARE_BY_CHANCE) > _SIGNIFICANCE:
-        places = places[:0]
-    places = places[best[places].argsort(descending=True)]
-    samples = torch.argsort(ids, stable=True)[places.cpu()]
-    doubtful = []
-    for sample, place in zip(samples.tolist(), places.tolist(), strict=True):
-        row = sample if rows is None else int(rows[sample])
-        label, likely_label = names[int(ids[sample])], names[int(likely[place])]
-        score, likely_score = float(own[place]), float(best[place])
-        doubtful.append(DoubtfulLabel(row, label, score, likely_label, likely_score))
-    kept = torch.ones(len(ids), dtype=torch.bool)
-    kept[samples] = False
-    return tuple(doubtful), kept
-
-
-def _best_other_class(pairs: PairDistances, is_member: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns (N,) mean scores with each sample's best other class, and that class.
-
-    is_member: (N,) mask of the samples in their class's mean, so that wrong labels can be excluded.
-    """
-    index, classes = pairs.index, len(pairs.classes)
-    members = index[is_member]
-    counts = torch.bincount(members, minlength=classes)
-    sums = pairs.other.new_zeros(classes, pairs.other.shape[1])
-    means = sums.index_add(0, members, pairs.other[is_member]) / counts.clamp_min(1)[:, None]
-    blocks = []
-    for unit, own in zip(pairs.unit.split(_BLOCK_ROWS), index.split(_BLOCK_ROWS), strict=True):
-        scores = unit @ means.T
-        scores[:, counts == 0] = -torch.inf
-        scores.scatter_(1, own[:, None], -torch.inf)
-        blocks.append(scores.max(dim=1))
-    best, likely = (torch.cat(parts) for parts in zip(*blocks, strict=True))
-    return best, likely

@@ -11,8 +11,8 @@ import msgspec
 from pml_ext._files import sha256_of, write_atomically
 from pml_ext.metrics.threshold.structures import Checkpoint, ClassErrors, Cosine, ErrorRate, ThresholdFields
 
-FORMAT = "pml_ext threshold report 2"
-_LEFT_OUT_IF_NONE = ("searches", "groups", "calibration", "normalization", "support", "worst_pairs")
+FORMAT = "pml_ext threshold report 3"
+_LEFT_OUT_IF_NONE = ("searches", "groups", "calibration", "normalization", "support", "worst_pairs", "doubtful")
 _NOT_A_KEY = ("cosine", "curves")  # stored under "threshold", or shown in figures only
 
 
@@ -28,8 +28,13 @@ def write_report(report: ThresholdFields, path: Path) -> None:
         value = getattr(report, field.name)
         is_left_out = value is None and field.name in _LEFT_OUT_IF_NONE
         if field.name not in _NOT_A_KEY and not is_left_out:
-            content[field.name] = _as_json(value)
+            content[field.name] = as_json(value)
     content["checksum"] = _checksum(content)
+    write_json(content, path)
+
+
+def write_json(content: dict[str, Any], path: Path) -> None:
+    """Write a JSON file atomically."""
     write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
@@ -38,7 +43,10 @@ def read_report(path: Path, checkpoint: str | Path | None) -> ThresholdFields:
     try:
         content = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         if content.get("format") != FORMAT:
-            raise ValueError(f'expected the format "{FORMAT}", got {content.get("format")!r:.80}')
+            raise ValueError(
+                f'expected the format "{FORMAT}", got {content.get("format")!r:.80}. Create it again with `pml-ext '
+                "threshold choose`"
+            )
         if content.get("checksum") != _checksum(content):
             raise ValueError("it was modified after it was saved (the checksum differs). Create the report again")
         cosine = msgspec.convert(content["threshold"]["cosine"], Cosine)
@@ -67,13 +75,13 @@ def require_checkpoint(expected: Checkpoint | None, path: Path, source: Path) ->
         )
 
 
-def _as_json(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """Returns dicts and lists, with rates computed from the counts."""
     if isinstance(value, (tuple, list)):
-        return [_as_json(entry) for entry in value]
+        return [as_json(entry) for entry in value]
     if not is_dataclass(value):
         return value
-    content = {name: _as_json(entry) for name, entry in vars(value).items()}
+    content = {name: as_json(entry) for name, entry in vars(value).items()}
     if isinstance(value, ErrorRate):
         content["rate"] = value.rate
     if isinstance(value, ClassErrors):

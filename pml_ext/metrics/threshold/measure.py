@@ -33,6 +33,7 @@ from pml_ext.metrics.labels import Labels, number_classes
 from pml_ext.metrics.normalization import CohortNormalization, check_normalize, offsets_of_pairs
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.calibration import calibrate_pairs
+from pml_ext.metrics.threshold.doubtful_labels import find_doubtful_labels
 from pml_ext.metrics.threshold.groups import measure_groups
 from pml_ext.metrics.threshold.samples import (
     CameraPairs,
@@ -47,6 +48,7 @@ from pml_ext.metrics.threshold.structures import (
     CameraRates,
     ClassErrors,
     Consistency,
+    DoubtfulLabels,
     ErrorRate,
     OperatingPoint,
     Sample,
@@ -106,13 +108,7 @@ def measure_threshold(
         begin("choosing the threshold")
         planned = None if search is None else PlannedSearch(search, samples)
         _read_ranks(pairs, target, opis)
-        support: Support | None
-        if target.kind == "fpir":
-            assert planned is not None
-            cosine, support = planned.threshold(target)
-        else:
-            at, support = threshold_for(target, pairs)
-            cosine = 1 - middle_of_gap(pairs, at) ** 2 / 2
+        cosine, support = _cosine_for(target, pairs, planned)
         begin("counting pairs at all thresholds")
         distance = distance_of(cosine)
         counts = _count_pairs(pairs, distance, opis)
@@ -142,6 +138,8 @@ def measure_threshold(
             of_pairs = group_ids[torch.argsort(ids, stable=True)]
             by_group = measure_groups(pairs, of_pairs, group_names, (far, frr), cosine)
         camera_rates = _camera_rates(pairs, camera_ids, distance)
+        begin("looking for doubtful labels", 0)
+        doubtful = _doubtful_labels(samples, names, source, target, search)
         begin("looking for the hardest pairs")
         return replace(
             measured,
@@ -152,7 +150,35 @@ def measure_threshold(
             groups=by_group,
             calibration=calibrate_pairs(pairs, seed=opis.seed),
             normalization=None if normalize is None else describe_cohort(normalize),
+            doubtful=doubtful,
         )
+
+
+def _cosine_for(target: Target, pairs: PairDistances, planned: PlannedSearch | None) -> tuple[float, Support | None]:
+    """Returns the threshold that meets a target, and what the choice rests on."""
+    if target.kind == "fpir":
+        assert planned is not None
+        return planned.threshold(target)
+    distance, support = threshold_for(target, pairs)
+    return 1 - middle_of_gap(pairs, distance) ** 2 / 2, support
+
+
+def _doubtful_labels(
+    samples: Samples, names: Sequence[int | str], source: SampleSource, target: Target, search: SearchPlan | None
+) -> DoubtfulLabels | None:
+    """Returns labels that look wrong, with threshold and rates without their samples; None if there are none."""
+    labels, remaining = find_doubtful_labels(samples.embeddings, samples.ids, names, source)
+    if not labels:
+        return None
+    doubtful = DoubtfulLabels(labels, int((~remaining).sum()))
+    rest = samples.subset(remaining)
+    try:
+        pairs = rest.pairs()
+        cosine, _ = _cosine_for(target, pairs, None if search is None else PlannedSearch(search, rest))
+    except ValueError:  # too few pairs or identities for the target
+        return doubtful
+    far, frr, _ = error_rates(pairs, pairs.classes.tolist(), distance_of(cosine))
+    return replace(doubtful, cosine=cosine, far=far, frr=frr)
 
 
 def error_rates(

@@ -1,7 +1,6 @@
 """Decision threshold of a deployed matcher, with its error rates overall and by class."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -60,6 +59,8 @@ class ThresholdReport(ThresholdFields):
             `distance` sqrt(2 − 2 score), and scores beyond [−1, 1] count as −1 or 1. None: plain cosines.
         support: errors that the choice rests on; None for utility.
         searches: rates in galleries of several sizes; None without a planned size.
+        doubtful: labels that look wrong (wrong labels, one identity with two labels, two identities with one label,
+            copies with different labels), and the threshold and the rates without their samples; None without such.
         data, made: name of the data; creation time of the report (UTC).
         points: rates at other thresholds, from few false accepts to a FAR of 10 %.
         worst_pairs: the most similar impostors and the least similar genuine pairs.
@@ -249,21 +250,25 @@ class ThresholdReport(ThresholdFields):
         cameras: Labels | None = None,
         look: int = 1,
         normalization: CohortNormalization | None = None,
-        rows: Sequence[int] | None = None,
+        source: SampleSource | None = None,
     ) -> ThresholdCheck:
         """Compare today's FAR and FRR at this threshold with the report's.
 
         In production labels are unknown, but samples of one frame (image, moment) are different people, and samples of
         one track are the same person. Without labels, frames and tracks, every pair counts as an impostor pair. The
-        accept rate is then an upper bound of FAR, which can confirm the threshold but not refute it. Intervals assume
-        independent classes, frames or tracks: subsample frames that show the same people.
+        accept rate is then an upper bound of FAR. Intervals assume independent classes, frames, tracks or samples:
+        subsample frames that show the same people.
 
-        A rate holds up to twice the report's odds, or up to the report's interval if that is wider. Odds are
-        rate / (1 − rate): a rate of 1 % holds up to nearly 2 %, one of 50 % up to 67 %.
+        A rate holds if its one-sided 95 % limit is within three times the report's odds, or within the report's
+        interval if that is wider. It fails above the report's interval if the odds are more than twice the report's,
+        and more than by chance. Odds are rate / (1 − rate): three times the odds of 1 % are 2.9 %. A FAR far below the
+        report's fails too: its odds are less than half, beyond chance. So do the shares of impostor scores that the
+        report records, which show another model without a single false accept. If only one of FAR and FRR was checked
+        and it holds, the verdict is "cannot be told".
 
-        If the new data has no errors, the number of independent pairs is estimated from the clustering of the report's
-        errors. If the threshold fails only because of samples that match another class and not their own, the verdict
-        is "cannot be told", and `doubtful_labels` lists them.
+        Without errors in the new data, the number of independent pairs is estimated from the clustering of the report's
+        errors. With labels, `doubtful_labels` lists those that look wrong, and `without_doubtful` is the check without
+        them. If they explain a failed rate, the verdict is "cannot be told".
 
         Args:
             embeddings: (N, D), computed with the same weights.
@@ -274,7 +279,7 @@ class ThresholdReport(ThresholdFields):
             look: number of this check, 1 for the first, 2 for the second, … The n-th check has an error rate of
                 0.05 · 6 / (π n)², so that a series of checks raises a false alarm in at most 5 % of cases.
             normalization: see `accept_pairs`. It must hold none of these samples and labels.
-            rows: N row numbers of the samples, for `doubtful_labels`; None: 0, 1, …
+            source: names and images of the samples, for `doubtful_labels`.
         Raises:
             ValueError: different D; zero rows; no pair with a known relation; labels combined with frames or tracks;
                 cameras missing, or given for a report that counts all genuine pairs; a different normalization, or a
@@ -290,7 +295,9 @@ class ThresholdReport(ThresholdFields):
         ('holds', 'does not hold')
         """
         known = {"labels": labels, "frames": frames, "tracks": tracks, "cameras": cameras}
-        return check_threshold(self, embeddings, known, look=look, normalization=normalization, rows=rows)
+        return check_threshold(
+            self, embeddings, known, look=look, normalization=normalization, source=source or SampleSource()
+        )
 
     def with_checkpoint(self, path: str | Path) -> "ThresholdReport":
         """Returns a copy with the name and the hash of the model file that computed the embeddings.

@@ -1,6 +1,7 @@
 """Contents of a threshold report as typed records, the source of the JSON file, the page and the figures."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, NamedTuple
 
@@ -25,6 +26,7 @@ Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 WORST = 10
 """Length of the lists of classes with the highest error rates."""
 CMC_RANKS = (1, 5, 10, 20)
+_LABELS_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -285,6 +287,66 @@ class WorstPairs:
     genuine: tuple[WorstPair, ...]
 
 
+LabelError = Literal["wrong label", "one identity, two labels", "two identities, one label", "copies"]
+
+
+@dataclass(frozen=True)
+class DoubtfulLabel:
+    """Samples whose label looks wrong.
+
+    label, samples: the label and its doubtful samples; of copies, both samples. other: the label that fits instead;
+    None for two identities with one label. cosine: mean cosine with the other label, or between the two identities.
+    """
+
+    kind: LabelError
+    label: int | str
+    other: int | str | None
+    cosine: float
+    samples: tuple[Sample, ...]
+
+    def summary(self) -> str:
+        """One line."""
+        first = self.samples[0]
+        text = f"row {first.row}" if first.path is None else f"row {first.row}, {first.path}"
+        if len(self.samples) > 1:
+            text += f", and {len(self.samples) - 1:,} more"
+        fits = "" if self.other is None else f", looks like {self.other}"
+        return f"{self.kind}: {text}: labelled {self.label}{fits} (mean cosine {self.cosine:.3f})"
+
+
+@dataclass(frozen=True)
+class DoubtfulLabels:
+    """Labels that look wrong, and the threshold and rates without their samples.
+
+    left_out: number of samples left out. cosine, far, frr: None if the other samples are too few for the target.
+    """
+
+    labels: tuple[DoubtfulLabel, ...]
+    left_out: CountAbove0
+    cosine: Score | None = None
+    far: ErrorRate | None = None
+    frr: ErrorRate | None = None
+
+    def summary(self) -> list[str]:
+        """Returns lines of text: the first labels and the effect on the threshold."""
+        without = f"without their {self.left_out:,} samples: "
+        if self.cosine is None:
+            return [*describe_doubtful(self.labels), f"{without}too few samples for the target"]
+        return [
+            *describe_doubtful(self.labels),
+            f"{without}threshold {self.cosine:.4f}, FAR {self.far}, FRR {self.frr}",
+        ]
+
+
+def describe_doubtful(labels: Sequence[DoubtfulLabel]) -> list[str]:
+    """Returns lines of text: how many labels look wrong, and the first five."""
+    lines = [f"{len(labels):,} doubtful labels; look at their images:"]
+    lines += [f"  {label.summary()}" for label in labels[:_LABELS_SHOWN]]
+    if len(labels) > _LABELS_SHOWN:
+        lines.append(f"  and {len(labels) - _LABELS_SHOWN:,} more")
+    return lines
+
+
 class ThresholdCurves(NamedTuple):
     """Curves over (M,) ascending distance thresholds, from accepting no pair to accepting all; on the CPU.
 
@@ -324,6 +386,7 @@ class ThresholdFields:
     normalization: NormalizationRecord | None = None
     support: Support | None = None
     points: tuple[OperatingPoint, ...] = ()
+    doubtful: DoubtfulLabels | None = None
 
     @property
     def distance(self) -> float:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:the cohort does not resemble")
         (lambda c: c["classes"][2].update(samples=1.5), True, r"Expected `int`, got `float` - at `\$.classes\[2\]"),
         (lambda c: c["consistency"].update(opis=1e308), True, r"Expected `float` <= 1.0 - at `\$.consistency.opis"),
         (lambda c: c["threshold"].update(cosine=1.5), True, "Expected `float` <= 1.0"),
-        (lambda c: c.update(format="report 9"), True, "expected the format .* 2., got 'report 9'"),
+        (lambda c: c.update(format="report 9"), True, "expected the format .* 3., got 'report 9'. Create it again"),
     ],
 )
 def test_changed_reports_are_refused(change, is_signed, message, of_each_kind, tmp_path):
@@ -118,6 +118,42 @@ def test_numpy_decides_as_accept_does(name, labels, tmp_path):
     found = example("decide_with_numpy").decide(*arguments)
     assert found.tolist() == expected.tolist() and 0 < int(found.sum()) < len(found)
     assert "torch" not in (EXAMPLES / "decide_with_numpy.py").read_text(encoding="utf-8").split('"""')[2]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c["threshold"].update(cosine=-1.0), "was modified after it was saved"),
+        (lambda c: c.pop("checksum"), "was modified after it was saved"),
+        (lambda c: c.update(format="pml_ext threshold report 2"), "must have the format .* 3'; got .* 2'. Create it"),
+    ],
+)
+def test_numpy_refuses_other_and_modified_reports(change, message, of_each_kind, tmp_path):
+    content = json.loads((of_each_kind / "plain.json").read_text(encoding="utf-8"))
+    change(content)
+    (tmp_path / "t.json").write_text(json.dumps(content))
+    rows = embeddings(0)[:2].numpy()
+    with pytest.raises(ValueError, match=message):
+        example("decide_with_numpy").decide(tmp_path / "t.json", rows, rows)
+
+
+def test_numpy_refuses_other_embeddings_and_decides_in_blocks(of_each_kind, monkeypatch, tmp_path):
+    module, rows = example("decide_with_numpy"), embeddings(0).numpy()
+    plain = of_each_kind / "plain.json"
+    for wrong in (rows[:, :6], rows[:7], rows[0]):
+        with pytest.raises(ValueError, match=r"a and b must both have shape \(P, 12\)"):
+            module.decide(plain, rows, wrong)
+    for value in (np.nan, np.inf, 0.0):
+        damaged = rows.copy()
+        damaged[3] = value
+        with pytest.raises(ValueError, match="b must be finite, without rows of zeros"):
+            module.decide(plain, rows, damaged)
+    CohortNormalization.fit(embeddings(1), 20, 0.9).save(tmp_path / "cohort.npz")
+    arguments = of_each_kind / "normalised.json", rows, rows[::-1], tmp_path / "cohort.npz"
+    at_once = module.decide(*arguments)
+    monkeypatch.setattr(module, "ENTRIES", 2000)
+    assert (module.decide(*arguments) == at_once).all()
+    assert module.decide(plain, 1e-200 * rows.astype(np.float64), 1e200 * rows.astype(np.float64)).all()
 
 
 def test_numpy_refuses_a_missing_another_and_a_modified_cohort(of_each_kind, tmp_path):

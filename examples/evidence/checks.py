@@ -1,0 +1,253 @@
+"""What `threshold check` answers where the truth is known, and what labels it doubts.
+
+`python examples/evidence/checks.py` writes CHECKS.md beside it. --draws and --sizes for less.
+"""
+
+import argparse
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor
+
+from pml_ext.metrics import SampleSource, ThresholdReport
+from pml_ext.metrics.threshold.doubtful_labels import find_doubtful_labels
+
+LATENT, DIM, IMAGES, FAR, REPORTS = 32, 128, 4, 1e-3, 10
+SPREAD, CLEAR = 0.6, 0.15  # of the images of a person
+VERDICTS = ("holds", "cannot be told", "does not hold")
+MODEL = torch.randn(LATENT, DIM, generator=Generator().manual_seed(0))
+HERE = Path(__file__).parent
+PAGE = """# What does a check answer?
+
+`python examples/evidence/checks.py --draws {draws} --sizes {sizes}` writes this page.
+People are points of {latent} dimensions with {images} images each, which a linear model embeds in {dim}
+dimensions. {reports} reports of each size choose a threshold for FAR {far:g}, and are checked on new sets of the same
+size. Cells: how often the check said holds / cannot be told / does not hold.
+
+{verdicts}
+
+- *Without labels*: one image of each person, so that only FAR is checked. Such a check cannot say that the threshold
+  holds.
+- *No false accepts*: people who are far less alike than the report's.
+- *No false rejects*: such clear images that neither the report nor the new set has a false reject.
+- *Wrong labels* are permuted among a share of the images. *Enrolled twice*: half of a person's images have another
+  label.
+
+## Doubtful labels
+
+Of the wrong labels in these sets, so many were listed, and of the listed samples, so many had a wrong label:
+
+{doubts}
+
+Sets of 300 people with right labels in which a label was listed, of {draws} sets each:
+
+{clean}
+"""
+
+
+def draw(people: int, generator: Generator, spread: float = SPREAD, latent: int = LATENT) -> tuple[Tensor, Tensor]:
+    """Returns latent points of images, and the people."""
+    labels = torch.arange(IMAGES * people) % people
+    centres = torch.randn(people, latent, generator=generator)
+    return centres[labels] + spread * torch.randn(len(labels), latent, generator=generator), labels
+
+
+@cache
+def shift_of_four() -> float:
+    """Returns the common shift of all points with which four times as many impostor pairs reach the same cosine."""
+    points, _ = draw(1000, Generator().manual_seed(1))
+
+    def impostor_cosines(shift: float) -> Tensor:
+        unit = torch.nn.functional.normalize((points[:1000] + shift) @ MODEL)
+        return (unit @ unit.T)[tuple(torch.triu_indices(1000, 1000, 1))]
+
+    before = impostor_cosines(0.0)
+    cosine = before.kthvalue(int(len(before) * (1 - FAR))).values
+    low, high = 0.0, 1.0
+    for _ in range(12):
+        middle = (low + high) / 2
+        is_more = (impostor_cosines(middle) >= cosine).double().mean() > 4 * FAR
+        low, high = (low, middle) if is_more else (middle, high)
+    return low
+
+
+class NewData(NamedTuple):
+    """Embeddings, their labels, and the true labels."""
+
+    embeddings: Tensor
+    labels: Tensor
+    people: Tensor
+
+
+def same(people: int, generator: Generator) -> NewData:
+    points, labels = draw(people, generator)
+    return NewData(points @ MODEL, labels, labels)
+
+
+def four_times(people: int, generator: Generator) -> NewData:
+    points, labels = draw(people, generator)
+    return NewData((points + shift_of_four()) @ MODEL, labels, labels)
+
+
+def at_chance(people: int, generator: Generator) -> NewData:
+    new = same(people, generator)
+    return NewData(new.embeddings[torch.randperm(len(new.labels), generator=generator)], new.labels, new.labels)
+
+
+def noise(people: int, generator: Generator) -> NewData:
+    labels = torch.arange(IMAGES * people) % people
+    return NewData(torch.randn(len(labels), DIM, generator=generator), labels, labels)
+
+
+def no_false_accepts(people: int, generator: Generator) -> NewData:
+    points, labels = draw(people, generator, latent=DIM)
+    return NewData(points, labels, labels)
+
+
+def no_false_rejects(people: int, generator: Generator) -> NewData:
+    points, labels = draw(people, generator, CLEAR)
+    return NewData(points @ MODEL, labels, labels)
+
+
+def wrong_model(people: int, generator: Generator) -> NewData:
+    points, labels = draw(people, generator)
+    return NewData((points @ MODEL.flip(0)).relu(), labels, labels)
+
+
+def permuted(share: float) -> Callable[[int, Generator], NewData]:
+    def draw_set(people: int, generator: Generator) -> NewData:
+        new = same(people, generator)
+        wrong = torch.randperm(len(new.labels), generator=generator)[: round(share * len(new.labels))]
+        labels = new.labels.clone()
+        labels[wrong] = labels[wrong.roll(1)]
+        return NewData(new.embeddings, labels, new.people)
+
+    return draw_set
+
+
+def enrolled_twice(people: int, generator: Generator) -> NewData:
+    new = same(people, generator)
+    is_second = (new.people < people // 10) & (torch.arange(len(new.people)) >= 2 * people)
+    return NewData(new.embeddings, torch.where(is_second, new.people + people, new.people), new.people)
+
+
+CASES: dict[str, tuple[Callable[[int, Generator], NewData], bool]] = {  # and whether labels are known
+    "same": (same, True),
+    "FAR × 4": (four_times, True),
+    "at chance": (at_chance, True),
+    "noise without labels": (noise, False),
+    "same without labels": (same, False),
+    "no false accepts": (no_false_accepts, True),
+    "no false rejects": (no_false_rejects, True),
+    "5 % wrong labels": (permuted(0.05), True),
+    "10 % wrong labels": (permuted(0.1), True),
+    "10 % enrolled twice": (enrolled_twice, True),
+    "wrong model": (wrong_model, True),
+}
+
+
+def reports(people: int, spread: float) -> list[ThresholdReport]:
+    """Returns reports of different sets."""
+    chosen = []
+    for seed in range(REPORTS):
+        points, labels = draw(people, Generator().manual_seed(1000 * people + seed), spread)
+        chosen.append(ThresholdReport.from_embeddings(points @ MODEL, labels, far=FAR))
+    return chosen
+
+
+def verdicts(name: str, people: int, draws: int, known: dict[float, list[ThresholdReport]]) -> Counter[str]:
+    """Counts the verdicts of a case, and its labels that are wrong, listed, and listed rightly."""
+    draw_set, has_labels = CASES[name]
+    chosen = known[CLEAR if name == "no false rejects" else SPREAD]
+    counts = Counter[str]()
+    for number in range(draws):
+        new = draw_set(people, Generator().manual_seed(7919 * people + number))
+        if not has_labels:
+            first = torch.arange(people)  # one image of each person
+            counts[chosen[number % REPORTS].check(new.embeddings[first]).verdict] += 1
+            continue
+        check = chosen[number % REPORTS].check(new.embeddings, labels=new.labels)
+        counts[check.verdict] += 1
+        wrong = (new.labels != new.people).nonzero().flatten().tolist()
+        listed = {sample.row for doubtful in check.doubtful_labels for sample in doubtful.samples}
+        counts["wrong"] += len(wrong)
+        counts["listed"] += len(listed)
+        counts["right"] += len(listed & set(wrong))
+    return counts
+
+
+def clean_sets(kind: str, people: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Returns embeddings with right labels."""
+    latent = 8 if kind == "crowded" else LATENT
+    points, labels = draw(people, generator, latent=latent)
+    if kind == "heavy-tailed":
+        points[:, 0] += torch.randn(people, generator=generator)[labels].exp() * 2
+    if kind == "uneven quality":
+        noise = torch.randn(points.shape, generator=generator)
+        points += torch.randn(len(points), 1, generator=generator).exp() * 0.3 * noise
+    if kind == "siblings":
+        sibling = labels < people // 10
+        points[sibling] = 0.6 * points[sibling] + 0.8 * points[sibling.roll(people // 10)]
+    if kind == "noise":
+        points = torch.randn(points.shape, generator=generator)
+    return points @ MODEL[:latent], labels
+
+
+def listed_in_clean_sets(kind: str, draws: int) -> int:
+    """Returns the number of sets of 300 people with a doubtful label."""
+    count = 0
+    for number in range(draws):
+        embeddings, labels = clean_sets(kind, 300, Generator().manual_seed(number))
+        count += bool(find_doubtful_labels(embeddings, labels, range(300), SampleSource())[0])
+    return count
+
+
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draws", type=int, default=100)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[75, 300, 1200])
+    parser.add_argument("--output", type=Path, default=HERE / "CHECKS.md")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    cells = {name: [name] for name in CASES}
+    doubts = []
+    for people in arguments.sizes:
+        known = {spread: reports(people, spread) for spread in (SPREAD, CLEAR)}
+        for name in CASES:
+            counts = verdicts(name, people, arguments.draws, known)
+            cells[name].append(" / ".join(str(counts[verdict]) for verdict in VERDICTS))
+            print(people, cells[name], dict(counts), flush=True)
+            if counts["wrong"]:
+                shares = counts["right"] / counts["wrong"], counts["right"] / max(1, counts["listed"])
+                doubts.append([name, f"{people:,}", *(f"{100 * share:.0f} %" for share in shares)])
+    clean = []
+    for kind in ("as above", "crowded", "heavy-tailed", "uneven quality", "siblings", "noise"):
+        clean.append([kind, str(listed_in_clean_sets(kind, arguments.draws))])
+        print(clean[-1], flush=True)
+    page = PAGE.format(
+        draws=arguments.draws,
+        sizes=" ".join(str(size) for size in arguments.sizes),
+        latent=LATENT,
+        dim=DIM,
+        images=IMAGES,
+        far=FAR,
+        reports=REPORTS,
+        verdicts=table(["new data", *(f"{size:,} people" for size in arguments.sizes)], list(cells.values())),
+        doubts=table(["wrong labels", "people", "listed", "of the listed, wrong"], doubts),
+        clean=table(["clean set", "sets with a listed label"], clean),
+    )
+    arguments.output.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
