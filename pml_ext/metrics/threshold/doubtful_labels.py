@@ -238,7 +238,8 @@ class _Search:
         is_alike = deviations >= _ALIKE
         nearly = int((deviations >= _NEARLY_ALIKE).sum()) - int(is_alike.sum())
         by_chance = (self._best_other_labels(controls, others, ids)[2] >= _ALIKE).double().mean() * len(rejected)
-        if int(is_alike.sum()) <= max(nearly, _TIMES_CHANCE * float(by_chance)):
+        # A single one is often an image that resembles another identity.
+        if int(is_alike.sum()) <= 1 + max(nearly, _TIMES_CHANCE * float(by_chance)):
             return
         for place in is_alike.nonzero().flatten():
             row = rejected[place, None]
