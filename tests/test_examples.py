@@ -87,8 +87,9 @@ def test_faults_of_other_metrics_are_shown(printed_by):
     rows = re.findall(r"^(.+?) {2,}(\S+) +(\d\.\d{3})$", printed_by("fastreid_metric_faults"), re.M)
     given, right = zip(*(row[1:] for row in rows), strict=True)
     assert given[1] == "ValueError"
-    impostors_rejected, ties, negative_scores, equal_labels = (float(given[i]) for i in (0, 2, 3, 4))
-    genuine_accepted, rank_1, pessimistic, average_precision, precision = (float(value) for value in right)
+    impostors_rejected, ties, mirrored, negative_scores, equal_labels = (float(given[i]) for i in (0, 2, 3, 4, 5))
+    genuine_accepted, rank_1, pessimistic, pixel, average_precision, precision = (float(value) for value in right)
+    assert (mirrored, pixel) == (-1.992, 0.4)
     assert abs(impostors_rejected - genuine_accepted) > 0.1
     assert rank_1 == 0.5
     assert ties > pessimistic + 0.01

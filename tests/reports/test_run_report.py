@@ -63,7 +63,7 @@ def figures_of(page):
 
 def test_every_figure_is_there(page):
     files = figures_of(page)
-    assert {*files} == {"utility", "roc", "map", "curves"}
+    assert {*files} == {"utility", "det", "map", "curves"}
     text = page.read_text(encoding="utf-8")
     sections = {"ranked_random", "ranked_worst", "confusions", "worst_classes", *files}
     assert set(re.findall('<h2 id="([^"]*)"', text)) == sections

@@ -73,24 +73,29 @@ class PlannedSearch:
 
     def threshold(self, target: Target) -> tuple[float, Support]:
         """Returns the lowest cosine that meets the target at the plan's size, and what it rests on."""
+        assert self.plan.fpir is not None
+        self._high = scores_for_rate(self._scores, self._sizes[0], self.plan.fpir)
+        is_measurable = self.plan.gallery_size <= self._measurable
+        choose = self._measured_threshold if is_measurable else self._extrapolated_threshold
+        cosine, support = choose(self._high, target)
+        if cosine > 1:
+            raise ValueError(
+                f"no threshold meets fpir={self.plan.fpir:g}: too many probes equal a sample of another identity. "
+                "Check for samples with several labels"
+            )
+        return cosine, support
+
+    def _measured_threshold(self, high: HighScores, target: Target) -> tuple[float, Support]:
         plan, scores = self.plan, self._scores
         assert plan.fpir is not None
-        self._high = scores_for_rate(scores, self._sizes[0], plan.fpir)
-        if plan.gallery_size > self._measurable:
-            return self._extrapolated_threshold(self._high, target)
-        cosine = threshold_for_rate(self._high, plan.gallery_size, plan.fpir)
+        cosine = threshold_for_rate(high, plan.gallery_size, plan.fpir)
         assert cosine is not None  # not None: the scores are enough for the smallest size
-        rate, without = fpir_without_each(self._high, cosine, plan.gallery_size)
+        rate, without = fpir_without_each(high, cosine, plan.gallery_size)
         trials, support = support_at(target, rate, without, scores.samples, errors=rate * scores.samples)
         if target.confidence is not None:
             allowed = limited_rate(target, trials, support, scores.identities)
-            cosine = threshold_for_rate(self._high, plan.gallery_size, allowed)
+            cosine = threshold_for_rate(high, plan.gallery_size, allowed)
             assert cosine is not None
-        if cosine > 1:
-            raise ValueError(
-                f"no threshold meets fpir={plan.fpir:g}: too many probes equal a sample of another identity. "
-                "Check for samples with several labels"
-            )
         return cosine, support
 
     def _extrapolated_threshold(self, high: HighScores, target: Target) -> tuple[float, Support]:
