@@ -20,7 +20,48 @@ from pml_ext.losses.triplets import CentroidTripletLoss as CentroidTripletLoss
 from pml_ext.losses.triplets import HPHNTripletLoss as HPHNTripletLoss
 
 if TYPE_CHECKING:
-    from pml_ext.losses._of_pml import *  # noqa: F403
+    from pytorch_metric_learning.losses import AngularLoss as AngularLoss
+    from pytorch_metric_learning.losses import ArcFaceLoss as ArcFaceLoss
+    from pytorch_metric_learning.losses import BaseLossWrapper as BaseLossWrapper
+    from pytorch_metric_learning.losses import BaseMetricLossFunction as BaseMetricLossFunction
+    from pytorch_metric_learning.losses import CircleLoss as CircleLoss
+    from pytorch_metric_learning.losses import ContrastiveLoss as ContrastiveLoss
+    from pytorch_metric_learning.losses import CosFaceLoss as CosFaceLoss
+    from pytorch_metric_learning.losses import CrossBatchMemory as CrossBatchMemory
+    from pytorch_metric_learning.losses import DynamicSoftMarginLoss as DynamicSoftMarginLoss
+    from pytorch_metric_learning.losses import EmbeddingRegularizerMixin as EmbeddingRegularizerMixin
+    from pytorch_metric_learning.losses import FastAPLoss as FastAPLoss
+    from pytorch_metric_learning.losses import GeneralizedLiftedStructureLoss as GeneralizedLiftedStructureLoss
+    from pytorch_metric_learning.losses import GenericPairLoss as GenericPairLoss
+    from pytorch_metric_learning.losses import HistogramLoss as HistogramLoss
+    from pytorch_metric_learning.losses import InstanceLoss as InstanceLoss
+    from pytorch_metric_learning.losses import IntraPairVarianceLoss as IntraPairVarianceLoss
+    from pytorch_metric_learning.losses import LargeMarginSoftmaxLoss as LargeMarginSoftmaxLoss
+    from pytorch_metric_learning.losses import LiftedStructureLoss as LiftedStructureLoss
+    from pytorch_metric_learning.losses import ManifoldLoss as ManifoldLoss
+    from pytorch_metric_learning.losses import MarginLoss as MarginLoss
+    from pytorch_metric_learning.losses import MultipleLosses as MultipleLosses
+    from pytorch_metric_learning.losses import MultiSimilarityLoss as MultiSimilarityLoss
+    from pytorch_metric_learning.losses import NCALoss as NCALoss
+    from pytorch_metric_learning.losses import NormalizedSoftmaxLoss as NormalizedSoftmaxLoss
+    from pytorch_metric_learning.losses import NPairsLoss as NPairsLoss
+    from pytorch_metric_learning.losses import NTXentLoss as NTXentLoss
+    from pytorch_metric_learning.losses import P2SGradLoss as P2SGradLoss
+    from pytorch_metric_learning.losses import PNPLoss as PNPLoss
+    from pytorch_metric_learning.losses import ProxyAnchorLoss as ProxyAnchorLoss
+    from pytorch_metric_learning.losses import ProxyNCALoss as ProxyNCALoss
+    from pytorch_metric_learning.losses import RankedListLoss as RankedListLoss
+    from pytorch_metric_learning.losses import SelfSupervisedLoss as SelfSupervisedLoss
+    from pytorch_metric_learning.losses import SignalToNoiseRatioContrastiveLoss as SignalToNoiseRatioContrastiveLoss
+    from pytorch_metric_learning.losses import SoftTripleLoss as SoftTripleLoss
+    from pytorch_metric_learning.losses import SphereFaceLoss as SphereFaceLoss
+    from pytorch_metric_learning.losses import SubCenterArcFaceLoss as SubCenterArcFaceLoss
+    from pytorch_metric_learning.losses import SupConLoss as SupConLoss
+    from pytorch_metric_learning.losses import ThresholdConsistentMarginLoss as ThresholdConsistentMarginLoss
+    from pytorch_metric_learning.losses import TripletMarginLoss as TripletMarginLoss
+    from pytorch_metric_learning.losses import TupletMarginLoss as TupletMarginLoss
+    from pytorch_metric_learning.losses import VICRegLoss as VICRegLoss
+    from pytorch_metric_learning.losses import WeightRegularizerMixin as WeightRegularizerMixin
 
 # Losses that replace PML's losses of the same name, because PML 2.9 computes something else; PML's module is unchanged.
 CORRECTED: list[str] = ["SmoothAPLoss"]

@@ -11,7 +11,19 @@ from pml_ext.miners.triplets import DisjointTripletMiner as DisjointTripletMiner
 from pml_ext.miners.triplets import HPHNMiner as HPHNMiner
 
 if TYPE_CHECKING:
-    from pml_ext.miners._of_pml import *  # noqa: F403
+    from pytorch_metric_learning.miners import AngularMiner as AngularMiner
+    from pytorch_metric_learning.miners import BaseMiner as BaseMiner
+    from pytorch_metric_learning.miners import BatchEasyHardMiner as BatchEasyHardMiner
+    from pytorch_metric_learning.miners import BatchHardMiner as BatchHardMiner
+    from pytorch_metric_learning.miners import DistanceWeightedMiner as DistanceWeightedMiner
+    from pytorch_metric_learning.miners import (
+        EmbeddingsAlreadyPackagedAsTriplets as EmbeddingsAlreadyPackagedAsTriplets,
+    )
+    from pytorch_metric_learning.miners import HDCMiner as HDCMiner
+    from pytorch_metric_learning.miners import MultiSimilarityMiner as MultiSimilarityMiner
+    from pytorch_metric_learning.miners import PairMarginMiner as PairMarginMiner
+    from pytorch_metric_learning.miners import TripletMarginMiner as TripletMarginMiner
+    from pytorch_metric_learning.miners import UniformHistogramMiner as UniformHistogramMiner
 
 _PML_MINERS = {name: miner for name, miner in vars(_pml.miners).items() if inspect.isclass(miner)}
 globals().update(_PML_MINERS)

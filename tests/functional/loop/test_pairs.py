@@ -1,4 +1,4 @@
-"""LoOp over a batch: partners, `loop_pairs` and the kernel `loop_cosines`, against loops over brute-force distances."""
+"""LoOp over a batch: partners and `loop_pairs`, against loops over brute-force distances."""
 
 import pytest
 import torch
@@ -7,7 +7,6 @@ from torch.nn.functional import normalize
 from torch.testing import assert_close
 
 from pml_ext.functional import loop_pairs
-from pml_ext.functional.loop.cosine_kernel import loop_cosines
 from pml_ext.functional.loop.partners import class_pairings, consecutive_pairs
 from tests.oracles.arcs import loop_distances, partners
 from tests.refusals import refusals
@@ -47,23 +46,14 @@ def test_a_batch_equals_the_oracle_and_its_gradient_that_of_itself_as_reference(
     blocks_of(block)
     x, labels = unit(len(LABELS)).to(device).requires_grad_(), torch.tensor(LABELS, device=device)
     negative = is_negative(LABELS, LABELS).to(device)
-    found = [loop_pairs(x @ x.T, labels, pairing=pairing)]
-    if pairing == "consecutive":
-        found.append(loop_cosines(x, labels))
-        assert_close(found[1][~negative], (x @ x.T)[~negative], rtol=0, atol=1e-14)
+    cosines = loop_pairs(x @ x.T, labels, pairing=pairing)
     distances = torch.tensor(loop_distances(x.detach().cpu(), LABELS, x.detach().cpu(), LABELS, pairing))
     between = loop_pairs(x @ x.T, labels, labels, points=x, ref_points=x, pairing=pairing)
     weight = torch.randn(between.shape, dtype=torch.float64).to(device) * negative  # not symmetric
     (expected,) = torch.autograd.grad((between * weight).sum(), x, retain_graph=True)
-    for cosines in found:
-        assert (2 - 2 * cosines - distances.to(cosines).square())[negative].abs().max() <= 1e-6
-        (gradient,) = torch.autograd.grad((cosines * weight).sum(), x, retain_graph=True)
-        assert_close(gradient, expected, rtol=0, atol=1e-9)
-
-
-def test_the_kernel_in_float32():
-    x, labels = unit(len(LABELS)), torch.tensor(LABELS)
-    assert_close(loop_cosines(x.float(), labels).double(), loop_cosines(x, labels), rtol=0, atol=2e-6)
+    assert (2 - 2 * cosines - distances.to(cosines).square())[negative].abs().max() <= 1e-6
+    (gradient,) = torch.autograd.grad((cosines * weight).sum(), x)
+    assert_close(gradient, expected, rtol=0, atol=1e-9)
 
 
 @every_pairing
@@ -95,13 +85,11 @@ def test_gradient_equals_finite_differences(pairing, geometry):
 
     given = [torch.randn(n, 4, dtype=torch.float64, requires_grad=True) for n in (6, 5)]
     assert gradcheck(of, given)
-    assert gradcheck(lambda x: loop_cosines(normalize(x, dim=1), labels), given[:1])
 
 
 LOOPS = {
     "all": lambda x, labels: loop_pairs(x @ x.T, labels, pairing="all"),
     "consecutive": lambda x, labels: loop_pairs(x @ x.T, labels),
-    "kernel": loop_cosines,
 }
 every_loop = pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
 
