@@ -108,6 +108,7 @@ def _report_of(
     from pml_ext.metrics import SampleSource, ThresholdReport
 
     source = SampleSource(rows.tolist(), _image_paths(data, options), Path(options.file).name)
+    search, groups = _search_plan(options, data), data.also.get(options.groups)
     report = ThresholdReport.from_embeddings(
         data.embeddings,
         data.labels,
@@ -115,8 +116,8 @@ def _report_of(
         frr=options.frr,
         confidence=options.confidence,
         cameras=data.cameras,
-        groups=data.also.get(options.groups),
-        search=_search_plan(options, data),
+        groups=groups,
+        search=search,
         normalize=cohort,
         source=source,
     )

@@ -109,7 +109,7 @@ def _draw_det(report: ThresholdFields, curves: ThresholdCurves, axes: "Axes") ->
     far, frr = curves.impostors / report.far.pairs, 1 - curves.genuine / report.frr.pairs
     is_error = (far > 0) & (frr > 0)
     axes.plot(far[is_error], frr[is_error], color=BLUE, linewidth=1.8)
-    fars, frrs = ([getattr(point, name) for point in report.points] for name in ("far", "frr"))
+    fars, frrs = [point.far for point in report.points], [point.frr for point in report.points]
     lowest = 0.5 / report.frr.pairs  # keeps zeros on the logarithmic axis
     band: dict[str, Any] = {"color": SKY, "alpha": 0.4, "linewidth": 0}
     lower, upper = [max(rate.low, lowest) for rate in frrs], [rate.high for rate in frrs]

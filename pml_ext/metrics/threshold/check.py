@@ -293,13 +293,10 @@ def _check_rates(report: ThresholdFields, data: _NewData, look: int) -> Threshol
     for point, counts in zip(points, far[1:], strict=False):
         name = f"share of impostor scores from {point.cosine:.3f} on"
         shares.append(_judge(name, point.far, classes, counts, level))
-    return ThresholdCheck(
-        far=_judge("FAR", report.far, classes, far[0], level) if far else None,
-        frr=_judge("FRR", promised_frr, with_genuine, frr, level) if frr else None,
-        scores=next((share for share in shares if share is not None and share.is_below), None),
-        look=look,
-        level=level,
-    )
+    far_today = _judge("FAR", report.far, classes, far[0], level) if far else None
+    frr_today = _judge("FRR", promised_frr, with_genuine, frr, level) if frr else None
+    too_few = next((share for share in shares if share is not None and share.is_below), None)
+    return ThresholdCheck(far=far_today, frr=frr_today, scores=too_few, look=look, level=level)
 
 
 def _judge(name: str, promised: ErrorRate | None, classes: int, counts: _Counts, level: float) -> RateToday | None:

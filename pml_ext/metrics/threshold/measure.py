@@ -115,20 +115,21 @@ def measure_threshold(
         far, frr, classes = rates_of_counts(pairs, names, *counts.at(distance))
         support = support or _support(target, classes)
         made = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        consistency, points = _consistency(pairs, opis, counts), _points(pairs, counts)
         measured = ThresholdFields(
             target=target,
             cosine=cosine,
             far=far,
             frr=frr,
             classes=classes,
-            consistency=_consistency(pairs, opis, counts),
+            consistency=consistency,
             samples=count,
             embedding_dim=embeddings.shape[1],
             copies=len(copies),
             data=source.data,
             made=made,
             support=support,
-            points=_points(pairs, counts),
+            points=points,
         )
         begin("measuring searches")
         searches = None if planned is None else planned.rates(cosine)
@@ -141,15 +142,17 @@ def measure_threshold(
         begin("looking for doubtful labels", 0)
         doubtful = _doubtful_labels(samples, names, source, target, search)
         begin("looking for the hardest pairs")
+        hardest, calibration = worst_pairs(pairs, ids, names, source), calibrate_pairs(pairs, seed=opis.seed)
+        normalization = None if normalize is None else describe_cohort(normalize)
         return replace(
             measured,
             curves=_curves(pairs, counts),
             cameras=camera_rates,
-            worst_pairs=worst_pairs(pairs, ids, names, source),
+            worst_pairs=hardest,
             searches=searches,
             groups=by_group,
-            calibration=calibrate_pairs(pairs, seed=opis.seed),
-            normalization=None if normalize is None else describe_cohort(normalize),
+            calibration=calibration,
+            normalization=normalization,
             doubtful=doubtful,
         )
 

@@ -340,7 +340,8 @@ class DoubtfulLabels:
 
 def describe_doubtful(labels: Sequence[DoubtfulLabel]) -> list[str]:
     """Returns lines of text: how many labels look wrong, and the first five."""
-    lines = [f"{len(labels):,} doubtful labels; look at their images:"]
+    count = "1 doubtful label" if len(labels) == 1 else f"{len(labels):,} doubtful labels"
+    lines = [f"{count}; look at their images:"]
     lines += [f"  {label.summary()}" for label in labels[:_LABELS_SHOWN]]
     if len(labels) > _LABELS_SHOWN:
         lines.append(f"  and {len(labels) - _LABELS_SHOWN:,} more")

@@ -80,9 +80,13 @@ def parts_of(folder: Path) -> dict[str, FolderImages]:
     _require_own_layout(folder)
     paths = {path.name.lower(): path for path in sub_folders(folder) if path.name.lower() in _PARTS}
     contents = {name: FolderImages(path) for name, path in paths.items()}
-    # A class may have the name of a part; then images lie in it.
-    parts = {name: content for name, content in contents.items() if all("/" in image for image in content.images)}
+    parts = {name: content for name, content in contents.items() if not _is_class(content)}
     return parts or {WHOLE: FolderImages(folder)}
+
+
+def _is_class(content: FolderImages) -> bool:
+    """Returns whether images lie in the folder itself: a class may have the name of a part."""
+    return any("/" not in image for image in content.images)
 
 
 def classes_of(content: FolderImages) -> list[ImageFile]:
