@@ -12,6 +12,9 @@ from typing import IO
 
 from pml_ext._errors import UserError
 
+TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
+"""Suffixes of tables of images."""
+
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[IO[bytes]]:

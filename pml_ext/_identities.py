@@ -17,9 +17,6 @@ from pml_ext._text import first_five
 JUNK = -1
 """Identity of junk: gallery items that count neither as a match nor as an error, as in Market-1501."""
 
-TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
-"""Suffixes of tables of images."""
-
 COLUMN_NAMES = {
     "embedding": ("embedding", "embeddings"),
     "path": ("path", "paths", "imagepath", "imagepaths", "imgpath", "imgpaths"),

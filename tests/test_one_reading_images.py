@@ -378,12 +378,12 @@ def test_arrays_have_the_channels_of_opencv(embedder):
     assert (pixels_in(embedder(with_alpha, order="BGR")) == pixels_in(embedder(CASES["RGBA"].source))).all()
 
 
-def test_other_suffixes_are_counted_in_one_line(embedder, tmp_path, caplog):
+def test_other_suffixes_are_counted_in_one_line(embedder, tmp_path, tmp_path_factory, caplog):
     written(CASES["colours"], tmp_path)
     for name in ("a.CR2", "b.cr2", "c.heif.txt"):
         (tmp_path / "fruit" / name).touch()
     with caplog.at_level(logging.INFO, logger="pml_ext"):
-        embed_folder(embedder, tmp_path / "fruit", tmp_path / "fruit" / "gallery")
+        embed_folder(embedder, tmp_path / "fruit", tmp_path_factory.mktemp("embedded") / "gallery")
         own_folder(tmp_path, False, 1)
     lines = [text for text in caplog.messages if "left out" in text]
     assert len(lines) == 2 and all("2 .cr2, 1 .txt" in text for text in lines)

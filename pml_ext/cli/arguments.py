@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pml_ext._errors import UserError
-from pml_ext._identities import TABLE_SUFFIXES
+from pml_ext._files import TABLE_SUFFIXES
 from pml_ext._names import closest_path
 from pml_ext.runner.config.run_folder import config_of_run, is_run, weights_of_run
 

@@ -51,7 +51,8 @@ def test_a_torchvision_network_embeds_and_searches(tmp_path, capsys):
     expected = by_hand(module, images)
     found = embedder([Image.open(path) for path in images])
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-    gallery = embed_folder(embedder, tmp_path / "images", tmp_path / "g", label_by_folder=True)
+    classes = images[0].parents[1]
+    gallery = embed_folder(embedder, classes, tmp_path / "g", label_by_folder=True)
     hits = search(gallery, gallery.as_queries(found[:3].numpy()), 4)
     np.testing.assert_allclose(hits.scores, np.sort(expected[:3] @ expected.T)[:, ::-1][:, :4], atol=1e-5)
     best, labels = gallery.describe([hits.rows[0, 0]])
@@ -65,7 +66,7 @@ def test_a_torchvision_network_embeds_and_searches(tmp_path, capsys):
     assert "give a file of embeddings as QUERY" in said
     images[0].unlink()
     same = Embedder(untrained(), **SETTINGS)
-    assert embed_folder(same, [tmp_path / "images"], tmp_path / "g", label_by_folder=True, prune=True).rows == 11
+    assert embed_folder(same, [classes], tmp_path / "g", label_by_folder=True, prune=True).rows == 11
 
 
 def test_a_gallery_tells_modules_apart(tmp_path):

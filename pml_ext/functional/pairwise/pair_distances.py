@@ -201,7 +201,7 @@ class PairDistances(PairBlocks):
         if not missing:
             return self._known_bins
         is_wanted = torch.zeros(2 * _BINS_PER_UNIT + 1, dtype=torch.bool, device=self.unit.device)
-        is_wanted[missing] = True
+        is_wanted.index_fill_(0, torch.tensor(missing, device=self.unit.device), True)
         values = torch.empty(0, dtype=self.unit.dtype, device=self.unit.device)
         counts = torch.empty(0, dtype=torch.int64, device=self.unit.device)
         pending: list[Tensor] = []

@@ -160,6 +160,7 @@ def check_resumable(cfg: CN, checkpoint: Path) -> tuple[int, int]:
 
 def with_recorded_norm(cfg: CN, checkpoint: Path) -> CN:
     """Returns the config of a resumed run: norms that it freezes stay trained if the run began from random weights."""
+    require_recorded_sha256(checkpoint)
     recorded = yaml.safe_load(_read(checkpoint).get(CONFIG, cfg.dump()))
     norm = _value(recorded, "MODEL.BACKBONE.NORM")
     if cfg.MODEL.BACKBONE.NORM != "FrozenBN" or norm != "BN":

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from pml_ext._errors import UserError, import_library
-from pml_ext._files import require_regular
-from pml_ext._identities import TABLE_SUFFIXES, find_columns, read_ids
+from pml_ext._files import TABLE_SUFFIXES, require_regular
+from pml_ext._identities import find_columns, read_ids
 from pml_ext.runner.data.datasets.image_files import ImageFile, open_set, require_inside
 from pml_ext.runner.data.datasets.image_set import OpenSet
 
