@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pml_ext._copies import find_copies, vector_keys
 from pml_ext._ops.normalize import unit_rows
-from pml_ext.metrics.threshold.samples import SampleSource, first_copies
+from pml_ext.metrics.threshold.samples import SampleSource
 from pml_ext.metrics.threshold.structures import DoubtfulLabel, LabelError
 
 # Limits in standard deviations of a mean cosine.
@@ -132,11 +133,11 @@ class _Search:
         self.remaining[left_out] = False
 
     def _add_copies(self) -> None:
-        first = first_copies(self.embeddings)
-        is_copy = self.ids[first] != self.ids
-        for row in is_copy.nonzero().flatten():
-            rows = torch.stack([row, first[row]])
-            self._add("copies", rows, int(self.ids[first[row]]), 1.0, rows)
+        keys = vector_keys(self.embeddings.detach().double().cpu().numpy())
+        for row, first in find_copies(keys):
+            if self.ids[row] != self.ids[first]:
+                rows = torch.tensor([row, first])
+                self._add("copies", rows, int(self.ids[first]), 1.0, rows)
 
     def _reject(self) -> None:
         """Compare each sample with the others of its label, twice: the second time without those rejected first."""

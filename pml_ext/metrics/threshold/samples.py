@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -139,14 +138,6 @@ def as_tensor(rows: Any) -> Any:
     if isinstance(rows, np.ndarray):
         return torch.from_numpy(np.require(rows, requirements=["C", "W"]))
     return rows
-
-
-def first_copies(embeddings: Tensor) -> Tensor:
-    """Returns (N,) the first row that equals each row."""
-    values: np.ndarray = embeddings.detach().double().cpu().numpy() + 0.0  # −0 and 0 are equal
-    first: dict[bytes, int] = {}
-    rows = [first.setdefault(blake2b(row.tobytes(), digest_size=16).digest(), i) for i, row in enumerate(values)]
-    return torch.tensor(rows)
 
 
 def check_directions(rows: Tensor, name: str) -> None:
