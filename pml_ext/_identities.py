@@ -3,16 +3,19 @@
 Tables of images, files of embeddings, folders of classes and functions with labels all use these rules.
 """
 
+from __future__ import annotations
+
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from pml_ext._errors import UserError
 from pml_ext._names import closest
 from pml_ext._text import first_five
+
+if TYPE_CHECKING:
+    import numpy as np
 
 JUNK = -1
 """Identity of junk: gallery items that count neither as a match nor as an error, as in Market-1501."""
@@ -87,6 +90,8 @@ def read_ids(values: Any, count: int, name: str, *, first_row: int = 0) -> np.nd
     >>> read_ids(["003 ", "003"], 2, "identity").tolist()
     ['003', '003']
     """
+    import numpy as np  # here, as the commands' help needs only the names above
+
     ids = values if isinstance(values, np.ndarray) else np.array(list(values), dtype=object)
     if ids.shape != (count,):
         raise UserError(f"{name} must have shape ({count},), one label per embedding; got {ids.shape}")
@@ -139,6 +144,8 @@ def require_matches(
         query: (Q,) identities and cameras, integers.
         gallery: (G,) identities and cameras; None: every query searches all others.
     """
+    import numpy as np
+
     searched = query if gallery is None else gallery
     both = np.concatenate([query[0], searched[0]])
     known = np.unique(both[both != JUNK])

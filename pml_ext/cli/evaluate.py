@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pml_ext._errors import UserError, import_library
+from pml_ext._identities import JUNK, is_junk, require_matches
 from pml_ext.cli.arguments import (
     COHORT,
     EMBEDDING_FILES,
@@ -135,16 +136,12 @@ class _Part:
 
     def finds(self, row: int, gallery: _Part, other: int) -> bool:
         """Returns whether a search by a row ranks a gallery row: not junk, nor of its identity and camera."""
-        from pml_ext._identities import JUNK
-
         label, camera = self.labels[row], self.cameras[row]
         is_same = label == gallery.labels[other] and camera == gallery.cameras[other]
         return not is_same and JUNK not in (label, gallery.labels[other])
 
     def without_junk(self) -> tuple[Tensor, Tensor, Tensor]:
         """Returns embeddings, labels and cameras."""
-        from pml_ext._identities import JUNK
-
         rows = self.labels != JUNK
         return self.data.embeddings.float()[rows], self.labels[rows], self.cameras[rows]
 
@@ -156,8 +153,6 @@ def _number_parts(files: Sequence[str], sets: Sequence[EmbeddingSet]) -> list[_P
     """
     import numpy as np
     import torch
-
-    from pml_ext._identities import JUNK
 
     dims = [given.dim for given in sets]
     if dims[-1] != dims[0]:
@@ -224,7 +219,6 @@ def _measure_all(parts: Sequence[_Part], cohort: CohortNormalization | None) -> 
     import numpy as np
     import torch
 
-    from pml_ext._identities import require_matches
     from pml_ext.metrics import CohortNormalization, keys
     from pml_ext.runner.evaluation.results import STANDARD_METRICS, STANDARD_RANKS, named_metrics
 
@@ -299,7 +293,6 @@ def _distractor_blocks(path: str, query: _Part) -> Iterator[tuple[Tensor, Tensor
     import numpy as np
     import torch
 
-    from pml_ext._identities import is_junk
     from pml_ext.search.readers import open_embeddings
 
     target, dim = open_embeddings(path), query.data.dim
@@ -355,7 +348,6 @@ def _write_report(
 
 
 def _image_set(part: _Part, images: str | None) -> ImageSet:
-    from pml_ext._identities import JUNK
     from pml_ext.runner.data.datasets.image_files import read_image
     from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages
     from pml_ext.search.readers import images_inside
