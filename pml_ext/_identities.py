@@ -134,6 +134,18 @@ def is_junk(ids: np.ndarray) -> np.ndarray:
     return mask
 
 
+def is_ranked(query: tuple[int, int], item: tuple[int, int]) -> bool:
+    """Returns whether a search ranks a gallery item: neither is junk, and not both identity and camera are the query's.
+
+    Args:
+        query, item: identity and camera.
+
+    >>> is_ranked((7, 0), (7, 1)), is_ranked((7, 0), (7, 0)), is_ranked((7, 0), (JUNK, 1))
+    (True, False, False)
+    """
+    return query != item and JUNK not in (query[0], item[0])
+
+
 def require_matches(
     name: str, query: tuple[np.ndarray, np.ndarray], gallery: tuple[np.ndarray, np.ndarray] | None
 ) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pml_ext._errors import UserError, import_library
-from pml_ext._identities import JUNK, is_junk, require_matches
+from pml_ext._identities import JUNK, is_junk, is_ranked, require_matches
 from pml_ext.cli.arguments import (
     COHORT,
     EMBEDDING_FILES,
@@ -134,11 +134,9 @@ class _Part:
         """Paths as in the file, else row numbers."""
         return [f"row {row}" for row in range(self.data.rows)] if self.data.paths is None else self.data.paths.tolist()
 
-    def finds(self, row: int, gallery: _Part, other: int) -> bool:
-        """Returns whether a search by a row ranks a gallery row: not junk, nor of its identity and camera."""
-        label, camera = self.labels[row], self.cameras[row]
-        is_same = label == gallery.labels[other] and camera == gallery.cameras[other]
-        return not is_same and JUNK not in (label, gallery.labels[other])
+    def ids(self, row: int) -> tuple[int, int]:
+        """Returns a row's label and camera."""
+        return int(self.labels[row]), int(self.cameras[row])
 
     def without_junk(self) -> tuple[Tensor, Tensor, Tensor]:
         """Returns embeddings, labels and cameras."""
@@ -194,7 +192,7 @@ def _describe_copies(parts: Sequence[_Part]) -> list[str]:
     found = dict[int, int]()
     for kind in keys[0].keys() & keys[-1].keys():
         found |= find_copies(keys[0][kind], keys[1][kind] if len(parts) > 1 else None)
-    copies = [(row, other) for row, other in sorted(found.items()) if query.finds(row, gallery, other)]
+    copies = [(row, other) for row, other in sorted(found.items()) if is_ranked(query.ids(row), gallery.ids(other))]
     of = "gallery rows" if len(parts) > 1 else "each other"
     return [describe_copies(copies, "queries", of, query.names, gallery.names)] if copies else []
 

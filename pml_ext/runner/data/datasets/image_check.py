@@ -13,6 +13,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._copies import MOST_FILES, describe_copies, file_keys, find_copies
 from pml_ext._errors import UserError
 from pml_ext._files import write_atomically
+from pml_ext._identities import is_ranked
 from pml_ext.runner.data.datasets.image_files import ImageFiles, require_image
 from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet
 from pml_ext.runner.rank_store import exchange, rank_and_ranks
@@ -69,8 +70,8 @@ class ImageCheck:
 def find_copies_of_images(train: ImageSet | None, tests: Mapping[str, OpenSet]) -> list[str]:
     """Returns a sentence for each two parts of the data that share images: tests and training, queries and gallery.
 
-    Images are the same if their files have the same content. Gallery images of a query's identity and camera do not
-    count, as no search finds them.
+    Images are the same if their files have the same content. Gallery images that no search ranks do not count: junk,
+    and those of the query's identity and camera.
     """
     parts = [images for data in tests.values() for images in data.parts]
     room = MOST_FILES - sum(map(len, parts))
@@ -85,7 +86,7 @@ def find_copies_of_images(train: ImageSet | None, tests: Mapping[str, OpenSet]) 
     for name, data in tests.items():
         query, gallery = data.query, data.parts[-1]
         copies = find_copies(keys_of[id(query)], None if data.gallery is None else keys_of[id(gallery)])
-        copies = [(row, other) for row, other in copies if _is_searched(query, row, gallery, other)]
+        copies = [(row, other) for row, other in copies if is_ranked(_ids(query, row), _ids(gallery, other))]
         of = "each other" if data.gallery is None else "its gallery images"
         if copies:
             lines.append(describe_copies(copies, f"query images of {name}", of, query.names, gallery.names))
@@ -98,9 +99,8 @@ def find_copies_of_images(train: ImageSet | None, tests: Mapping[str, OpenSet]) 
     return lines
 
 
-def _is_searched(query: ImageSet, row: int, gallery: ImageSet, other: int) -> bool:
-    same_identity = query.identities[row] == gallery.identities[other]
-    return not (same_identity and query.cameras[row] == gallery.cameras[other])
+def _ids(images: ImageSet, row: int) -> tuple[int, int]:
+    return int(images.identities[row]), int(images.cameras[row])
 
 
 def _unreadable(images: ImageFiles) -> dict[int, str]:
