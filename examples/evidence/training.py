@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 
 from pml_ext._files import write_atomically
 from pml_ext.functional import opis_of_curves, rank_matches, utility_curves
-from pml_ext.functional.operating_points.utility import UtilityCurves
+from pml_ext.functional.opis.utility import UtilityCurves
 
 FAR = 1e-3  # of TAR
 

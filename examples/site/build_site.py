@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import re
+import sys
 import textwrap
 from collections.abc import Iterator
 from importlib import import_module
@@ -40,7 +41,7 @@ TOPICS = {
     "losses": "Losses and pair weights",
     "tuples": "Triplets",
     "loop": "Arcs of LoOp",
-    "operating_points": "OPIS and utility",
+    "opis": "OPIS and utility",
     "verification": "Verification",
     "open_set": "Open-set identification",
     "retrieval": "Retrieval",
@@ -182,14 +183,23 @@ def _reference(module: str) -> Iterator[tuple[str, str]]:
     for title, page in _titles(module).items():
         names = [name for name in PUBLIC[module] if TOPICS[_topic(name)] == title]
         index += f"## {title}\n\n" + _rows(module, dict.fromkeys(names, os.path.basename(page)))
-        yield page, f"# {title}\n\n" + "".join(_entry(f"{module}.{name}", 2) for name in names)
+        yield page, f"# {title}\n\n" + "".join(_entry(_address(module, name), 2) for name in names)
     yield _index_of(module), index
 
 
 def _rows(module: str, pages: dict[str, str]) -> str:
     """A table of names, each with a link to its page, and what they are."""
-    rows = [f"| [`{name}`]({page}#{module}.{name}) | {_summary(module, name)} |\n" for name, page in pages.items()]
+    rows = [
+        f"| [`{name}`]({page}#{_address(module, name)}) | {_summary(module, name)} |\n" for name, page in pages.items()
+    ]
     return "| name | summary |\n|---|---|\n" + "".join(rows) + "\n"
+
+
+def _address(module: str, name: str) -> str:
+    """The dotted name of an entry: where it is defined, if a folder has the same name, as functional/opis has."""
+    thing = getattr(import_module(module), name)
+    is_folder = f"{module}.{name}" in sys.modules
+    return f"{thing.__module__}.{name}" if is_folder else f"{module}.{name}"
 
 
 def _entry(name: str, level: int) -> str:

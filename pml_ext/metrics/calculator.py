@@ -11,7 +11,7 @@ from torch import distributed as dist
 
 from pml_ext._checks import check_items, check_switch, check_whole
 from pml_ext._names import hint
-from pml_ext.functional.operating_points.utility import UtilityCurves
+from pml_ext.functional.opis.utility import UtilityCurves
 from pml_ext.functional.retrieval.ranking import check_ranks
 from pml_ext.metrics import keys
 from pml_ext.metrics.evaluation_set import EvaluationSet, make_evaluation_set

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_fraction, check_not_collapsed, warn_caller
-from pml_ext.functional.operating_points.calibration import (
+from pml_ext.functional.opis.calibration_range import (
     check_far_range_and_grid,
     find_measurable,
     ranks_of_rates,
 )
-from pml_ext.functional.operating_points.utility import curves_of_counts, opis_of_curves
+from pml_ext.functional.opis.utility import curves_of_counts, opis_of_curves
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.retrieval.cohort import cohort_offsets, offsets_for
 from pml_ext.functional.verification.intervals import half_width

@@ -16,8 +16,8 @@ from pml_ext._identities import JUNK
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._pml import FaissKMeans
 from pml_ext.functional.clustering_metrics import adjusted_mutual_information, clustering_f1
-from pml_ext.functional.operating_points.calibration import TooFewClassesError, curves_of_pairs
-from pml_ext.functional.operating_points.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
+from pml_ext.functional.opis.calibration_range import TooFewClassesError, curves_of_pairs
+from pml_ext.functional.opis.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.pairwise.pair_blocks import sides_of_distance
 from pml_ext.functional.retrieval.feature_distances import have_unit_rows, is_spread_around_origin
 from pml_ext.functional.retrieval.ranking import Ranking, rank_by_both_metrics, rankings_within

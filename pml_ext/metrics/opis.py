@@ -12,9 +12,9 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 
 from pml_ext._checks import check_embeddings, check_finite, check_labels, check_switch
 from pml_ext._ops.distributed import gather_rows
-from pml_ext.functional.operating_points.calibration import TooFewClassesError, utility_curves
-from pml_ext.functional.operating_points.score import OPISAtRange, opis_sensitivity
-from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves
+from pml_ext.functional.opis.calibration_range import TooFewClassesError, utility_curves
+from pml_ext.functional.opis.score import OPISAtRange, opis_sensitivity
+from pml_ext.functional.opis.utility import epsilon_opis_of_curves, opis_of_curves
 from pml_ext.metrics import keys
 from pml_ext.metrics.normalization import CohortNormalization, check_normalize, offsets_of_pairs
 from pml_ext.metrics.opis_settings import OPISSettings

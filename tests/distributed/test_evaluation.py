@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from pml_ext._ops.distributed import gather_in_order
 from pml_ext.functional import cohort_offsets, rank_matches
-from pml_ext.functional.operating_points.negative_histogram import make_negative_histogram
+from pml_ext.functional.opis.negative_histogram import make_negative_histogram
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.all_pairs import count_scores, roc_of_all_pairs
 from pml_ext.metrics import AccuracyCalculator, CohortNormalization

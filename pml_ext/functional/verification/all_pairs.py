@@ -11,7 +11,7 @@ from pml_ext._checks import check_embeddings, check_finite, check_items, check_l
 from pml_ext._ops.distributed import gather_rows, lengths_of_ranks, sum_over_ranks
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.numerics import SIDE, full_precision
-from pml_ext.functional.operating_points.negative_histogram import calibration_brackets
+from pml_ext.functional.opis.negative_histogram import calibration_brackets
 from pml_ext.functional.pairwise.pair_blocks import Block
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.histogram import ScoreHistogram

@@ -18,8 +18,8 @@ from pml_ext._checks import (
 from pml_ext._copies import describe_copies, find_copies, vector_keys
 from pml_ext._ops.numerics import full_precision, one_thread
 from pml_ext._progress import show_steps
-from pml_ext.functional.operating_points.calibration import TooFewClassesError, find_measurable, ranks_of_rates
-from pml_ext.functional.operating_points.utility import (
+from pml_ext.functional.opis.calibration_range import TooFewClassesError, find_measurable, ranks_of_rates
+from pml_ext.functional.opis.utility import (
     curves_of_counts,
     epsilon_opis_of_curves,
     opis_of_curves,

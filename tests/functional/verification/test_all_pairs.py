@@ -21,7 +21,7 @@ from pml_ext.functional import (
 )
 from pml_ext.functional.verification.all_pairs import count_scores, roc_of_all_pairs
 from pml_ext.functional.verification.histogram import ScoreHistogram
-from tests.functional.operating_points.test_counting import LABELS, SETS
+from tests.functional.opis.test_counting import LABELS, SETS
 from tests.oracles import verification as oracle
 from tests.refusals import refusals
 

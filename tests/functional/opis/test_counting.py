@@ -6,7 +6,7 @@ import torch
 from torch.testing import assert_close
 
 from pml_ext.functional import PairDistances
-from pml_ext.functional.operating_points.counting import Bins, SimilarPairFinder, SimilarPairs, count_pairs
+from pml_ext.functional.opis.counting import Bins, SimilarPairFinder, SimilarPairs, count_pairs
 
 MADE = torch.Generator().manual_seed(0)
 LABELS = torch.randint(0, 40, (700,), generator=MADE)

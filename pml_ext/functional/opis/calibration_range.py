@@ -8,8 +8,8 @@ from torch import Tensor
 from torch import distributed as dist
 
 from pml_ext._checks import check_items, check_number, check_switch, check_whole
-from pml_ext.functional.operating_points.negative_histogram import NegativeHistogram, make_negative_histogram
-from pml_ext.functional.operating_points.utility import UtilityCurves, curves_of_counts, opis_of_curves
+from pml_ext.functional.opis.negative_histogram import NegativeHistogram, make_negative_histogram
+from pml_ext.functional.opis.utility import UtilityCurves, curves_of_counts, opis_of_curves
 from pml_ext.functional.pairwise.pair_distances import (
     PairDistances,
     SampledPairDistances,

@@ -13,7 +13,7 @@ from torch import distributed as dist
 
 from pml_ext._ops.distributed import sum_over_ranks
 from pml_ext._ops.numerics import SIDE, full_precision
-from pml_ext.functional.operating_points.counting import Bins, count_pairs
+from pml_ext.functional.opis.counting import Bins, count_pairs
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 
 _FEWEST_SAMPLED, _MOST_SAMPLED = 512, 2048

@@ -7,12 +7,12 @@ from torch import Tensor
 from torch import distributed as dist
 
 from pml_ext._checks import check_in_range, check_items, check_switch
-from pml_ext.functional.operating_points.calibration import (
+from pml_ext.functional.opis.calibration_range import (
     calibrated_curves,
     check_far_range_and_grid,
     utility_curves,
 )
-from pml_ext.functional.operating_points.utility import epsilon_opis_of_curves, opis_of_curves
+from pml_ext.functional.opis.utility import epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.pairwise.pair_distances import all_or_sampled_pairs
 
 
