@@ -13,7 +13,7 @@ MODULES = {
 }
 # From the bottom up. Modules that no floor names, such as pml_ext._files, are for all.
 FLOORS = [["functional"], ["distances", "metrics"], ["losses"], ["miners", "distributed"]]
-FLOORS += [["runner", "search", "reports"], ["cli"]]
+FLOORS += [["reports"], ["runner"], ["search"], ["cli"]]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 CORE = ("functional", "losses", "miners", "distances", "distributed", "metrics")
 
@@ -37,6 +37,27 @@ def test_imports_run_down_without_circles():
     floors = {module: FLOOR.get(room_of(module), -1) for module in MODULES}
     up = [(module, found) for module in MODULES for found in arrows[module] if floors[found] > floors[module] >= 0]
     assert not up, "imports from a room above"
+
+
+def test_rooms_of_one_floor_do_not_import_each_other():
+    arrows = {(room_of(module), room_of(other)) for module in MODULES for other in imports_of(module)}
+    assert not {(one, other) for one, other in arrows if one != other and FLOOR.get(one, -1) == FLOOR.get(other, -2)}
+
+
+def folders_where_they_part(module, other):
+    """Where the folders of two modules differ first, such as runner/data and runner/engine; None below one folder."""
+    parts = zip(MODULES[module].relative_to(ROOT).parts[:-1], MODULES[other].relative_to(ROOT).parts[:-1], strict=False)
+    common = []
+    for one, two in parts:
+        if one != two:
+            return (*common, one), (*common, two)
+        common.append(one)
+    return None
+
+
+def test_folders_import_each_other_in_one_direction_only():
+    arrows = {folders_where_they_part(module, other) for module in MODULES for other in imports_of(module)} - {None}
+    assert not {(one, other) for one, other in arrows if (other, one) in arrows}
 
 
 def test_the_core_never_imports_the_trainer():

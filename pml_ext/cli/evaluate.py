@@ -218,7 +218,7 @@ def _measure_all(parts: Sequence[_Part], cohort: CohortNormalization | None) -> 
     import torch
 
     from pml_ext.metrics import CohortNormalization, keys
-    from pml_ext.runner.evaluation.results import STANDARD_METRICS, STANDARD_RANKS, named_metrics
+    from pml_ext.metrics.headings import STANDARD_METRICS, STANDARD_RANKS, named_metrics
 
     import_library("faiss", needed_for="the clustering behind NMI", install="faiss-cpu")
     query, *gallery = [(part.labels.numpy(), part.cameras.numpy()) for part in parts]
@@ -243,8 +243,8 @@ def _measure(parts: Sequence[_Part], names: list[str], **options: Any) -> dict[s
 
     from pml_ext._ops.normalize import to_sphere
     from pml_ext.metrics import AccuracyCalculator
+    from pml_ext.metrics.headings import STANDARD_RANKS
     from pml_ext.metrics.opis_settings import OPISSettings
-    from pml_ext.runner.evaluation.results import STANDARD_RANKS
 
     settings = asdict(OPISSettings()) | options
     calculator = AccuracyCalculator(include=names, ranks=STANDARD_RANKS, device=torch.device("cpu"), **settings)
@@ -324,9 +324,9 @@ def _write_report(
     from pml_ext._ops.normalize import unit_rows
     from pml_ext._version import __version__
     from pml_ext.metrics.opis_settings import OPISSettings
-    from pml_ext.reports.run_report import write_report
     from pml_ext.runner.data.datasets.image_set import OpenSet
     from pml_ext.runner.evaluation.baselines import Measured
+    from pml_ext.runner.report.run_page import write_report
 
     if images is not None and all(part.data.paths is None for part in parts):
         raise UserError(f"--images needs the images' paths; {parts[0].file} has none")

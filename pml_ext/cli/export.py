@@ -7,7 +7,7 @@ from pml_ext.cli.arguments import CONFIG, HALF, KEY, TRAINED, Argument, Command,
 
 def _export(options: Namespace) -> None:
     from pml_ext.runner.checks.check import load_checked
-    from pml_ext.runner.engine import exporting
+    from pml_ext.search import exporting
 
     cfg = load_checked(*trained_config(options))
     exporting.export(cfg, options.output, half=options.half)

@@ -23,7 +23,7 @@ REPORT = Command(
 
 
 def _compare(options: Namespace) -> None:
-    from pml_ext.reports import comparison
+    from pml_ext.runner.report import comparison
 
     comparison.compare([Path(run) for run in options.runs], Path(options.output))
 

@@ -230,7 +230,7 @@ CHECK = Command(
 @plain_warnings()
 def _compare(options: Namespace) -> None:
     from pml_ext.metrics.threshold.comparison import compare_models
-    from pml_ext.reports.comparison import write_model_page
+    from pml_ext.reports.models_page import write_model_page
 
     sets = _read_models(options.files)
     first = next(iter(sets.values()))

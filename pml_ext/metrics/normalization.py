@@ -25,6 +25,7 @@ from pml_ext._text import first_five
 from pml_ext._version import __version__
 from pml_ext.functional.pairwise.pair_blocks import both_sides
 from pml_ext.functional.retrieval.cohort import cohort_offsets
+from pml_ext.metrics.checkpoint import Checkpoint, CountAbove0, Sha256, checkpoint_of, require_checkpoint
 from pml_ext.metrics.cohort_tuning import (
     Agreement,
     NormalizationTrials,
@@ -33,8 +34,6 @@ from pml_ext.metrics.cohort_tuning import (
     warn_if_unlike,
 )
 from pml_ext.metrics.labels import Labels, names_of_samples, number_classes
-from pml_ext.metrics.threshold.file import checkpoint_of, require_checkpoint
-from pml_ext.metrics.threshold.structures import Checkpoint, CountAbove0, Sha256
 
 
 class CohortNormalization:

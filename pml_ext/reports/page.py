@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -15,11 +15,8 @@ from torch import Tensor
 
 from pml_ext._errors import UserError
 from pml_ext._files import read_regular, write_atomically
+from pml_ext.metrics.headings import as_text, heading, labels_of
 from pml_ext.reports.drawing import ReportFigure, as_png
-from pml_ext.runner.evaluation.results import as_text, heading, labels_of
-
-if TYPE_CHECKING:
-    from pml_ext.runner.data.datasets.image_set import ImageSet
 
 _MARK = b'<meta name="generator" content="pml_ext">'  # in base.html
 _SIDE = 112  # pixels of a thumbnail
@@ -159,12 +156,3 @@ def shrink(image: Tensor, side: int) -> np.ndarray:
     small = Image.fromarray(pixels.contiguous().numpy())
     small.thumbnail((side, side))
     return np.asarray(small)
-
-
-def why_no_images(images: "ImageSet") -> str | None:
-    """Returns the reason why a set has no images; None if it has images."""
-    try:
-        _ = images.images[0]
-    except UserError as error:
-        return str(error)
-    return None

@@ -10,7 +10,7 @@ import msgspec
 from pml_ext._errors import UserError
 from pml_ext._files import sha256_of
 from pml_ext._version import __version__
-from pml_ext.metrics.threshold.structures import Checkpoint, CountAbove0, Sha256
+from pml_ext.metrics.checkpoint import Checkpoint, CountAbove0, Sha256
 
 KEY = "pml_ext"  # name of the record in a file's metadata
 INPUT, OUTPUT = "images", "embeddings"  # of an exported model

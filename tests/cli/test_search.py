@@ -12,8 +12,8 @@ from pml_ext._ops.normalize import unit_rows
 from pml_ext.cli import main
 from pml_ext.metrics import SearchPlan, ThresholdReport
 from pml_ext.runner.config.network_keys import load_for_embedding
-from pml_ext.runner.engine.exporting import export
 from pml_ext.search import index
+from pml_ext.search.exporting import export
 from pml_ext.search.gallery import Gallery
 from pml_ext.search.readers import read_embeddings
 from tests.cli.embedding_files import failure, hits

@@ -9,11 +9,11 @@ import pytest
 from PIL import Image
 
 from pml_ext.cli import main
+from pml_ext.metrics.headings import label_of
 from pml_ext.runner.checks.check import problems
 from pml_ext.runner.checks.supported import unsupported
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.evaluation.evaluator import columns_of_queries
-from pml_ext.runner.evaluation.results import label_of
 from tests.runner.data.published_layouts import LAYOUTS, face_bin
 
 CONFIGS = Path(__file__).parents[2] / "fastreid_configs"

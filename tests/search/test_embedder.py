@@ -15,8 +15,8 @@ from torchvision.transforms import InterpolationMode, v2
 
 from pml_ext import Embedder
 from pml_ext._errors import UserError
-from pml_ext.runner.engine.exporting import export
 from pml_ext.search.embedder import load_for_embedding
+from pml_ext.search.exporting import export
 from tests.conftest import real_data
 from tests.search import models
 from tests.search.models import network_of, small_model

@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
-from pml_ext._files import sha256_of, write_atomically
-from pml_ext.metrics.threshold.structures import Checkpoint, ClassErrors, Cosine, ErrorRate, ThresholdFields
+from pml_ext._files import write_atomically
+from pml_ext.metrics.checkpoint import require_checkpoint
+from pml_ext.metrics.threshold.structures import ClassErrors, Cosine, ErrorRate, ThresholdFields
 
 FORMAT = "pml_ext threshold report 3"
 _LEFT_OUT_IF_NONE = ("searches", "groups", "calibration", "normalization", "support", "worst_pairs", "doubtful")
@@ -56,23 +57,6 @@ def read_report(path: Path, checkpoint: str | Path | None) -> ThresholdFields:
     if checkpoint is not None:
         require_checkpoint(report.checkpoint, Path(checkpoint), path)
     return report
-
-
-def checkpoint_of(path: Path) -> Checkpoint:
-    """Returns the name and the hash of a model file."""
-    return Checkpoint(path.name, sha256_of(path))
-
-
-def require_checkpoint(expected: Checkpoint | None, path: Path, source: Path) -> None:
-    """Raise unless the model file at `path` is the one that the file `source` records."""
-    if expected is None:
-        raise ValueError(f"{source} records no checkpoint to compare {path} with. Save it with checkpoint=")
-    given = checkpoint_of(path)
-    if given.sha256 != expected.sha256:
-        raise ValueError(
-            f"{source} is of the checkpoint {expected.file} with SHA-256 {expected.sha256}; "
-            f"{path} has {given.sha256}: it is not this model's"
-        )
 
 
 def as_json(value: Any) -> Any:

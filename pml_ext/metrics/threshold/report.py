@@ -13,11 +13,12 @@ from pml_ext._checks import check_fraction, warn_caller
 from pml_ext._files import write_atomically
 from pml_ext._ops.normalize import normalise_
 from pml_ext._text import printable
+from pml_ext.metrics.checkpoint import checkpoint_of
 from pml_ext.metrics.labels import Labels
 from pml_ext.metrics.normalization import CohortNormalization
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.check import ThresholdCheck, check_threshold
-from pml_ext.metrics.threshold.file import checkpoint_of, read_report, write_report
+from pml_ext.metrics.threshold.file import read_report, write_report
 from pml_ext.metrics.threshold.measure import measure_threshold
 from pml_ext.metrics.threshold.samples import (
     SampleSource,

@@ -11,17 +11,16 @@ from torch import Tensor
 from pml_ext._checks import check_choice, check_whole
 from pml_ext._version import __version__
 from pml_ext.functional.open_set.best_scores import Template
+from pml_ext.metrics.checkpoint import Checkpoint, CountAbove0, Sha256
 
 # Ranges that the decoder checks on reading.
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-CountAbove0 = Annotated[int, Meta(gt=0, le=2**63 - 1)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 OpenFraction = Annotated[float, Meta(gt=0, lt=1)]
 NotNegative = Annotated[float, Meta(ge=0)]
 Cosine = Annotated[float, Meta(ge=-1, le=1)]
 Score = Annotated[float, Meta(ge=-3.1, le=3.1)]  # normalised scores exceed cosines
 Distance = Annotated[float, Meta(ge=0, le=2)]
-Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 WORST = 10
 """Length of the lists of classes with the highest error rates."""
@@ -144,14 +143,6 @@ class Calibration:
 
     slope: float
     intercept: float
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """Name and SHA-256 of the model file that computed the embeddings."""
-
-    file: str
-    sha256: Sha256
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._ops.distributed import norm_over_ranks
 from pml_ext.losses import DiscriminativeLoss
 from pml_ext.metrics import keys
-from pml_ext.runner.evaluation.results import as_text, heading, labels_of
+from pml_ext.metrics.headings import as_text, heading, labels_of
 
 log = logging.getLogger("pml_ext")
 

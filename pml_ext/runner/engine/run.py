@@ -14,6 +14,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import Terminated, UserError
 from pml_ext._files import write_atomically
+from pml_ext.metrics.headings import is_better, label_of
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.config.network_keys import is_grey
@@ -45,7 +46,6 @@ from pml_ext.runner.evaluation.baselines import (
     measure_raw_pixels,
 )
 from pml_ext.runner.evaluation.evaluator import best_metric, replaces_metrics
-from pml_ext.runner.evaluation.results import is_better, label_of
 from pml_ext.runner.failures import one_message
 from pml_ext.runner.launch import Launch, is_first, restarts, start
 from pml_ext.runner.modeling.weights.imagenet import with_fetched_weights

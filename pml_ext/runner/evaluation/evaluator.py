@@ -16,9 +16,14 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext._names import class_name
 from pml_ext.metrics import AccuracyCalculator, keys
+from pml_ext.metrics.headings import (
+    ALL_PAIRS,
+    TEMPLATES,
+    VERIFICATION,
+    named_metrics,
+)
 from pml_ext.runner.data.datasets import OpenSet, PairSet, TemplateSet, TestSet, data_set
 from pml_ext.runner.data.rules import read_as
-from pml_ext.runner.evaluation.results import ALL_PAIRS, TEMPLATES, VERIFICATION, named_metrics
 from pml_ext.runner.registry import DATASET_REGISTRY, EVALUATOR_REGISTRY
 
 log = logging.getLogger("pml_ext")

@@ -15,17 +15,17 @@ from torch.nn.functional import normalize
 from pml_ext.cli import main
 from pml_ext.functional import opis
 from pml_ext.metrics import CSLS, AccuracyCalculator, ReIDEvaluator, VerificationEvaluator
-from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.config.load import load_config
-from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet
-from pml_ext.runner.evaluation.evaluate import Evaluation, device_with_room, query_and_gallery_embeddings
-from pml_ext.runner.evaluation.results import (
+from pml_ext.metrics.headings import (
     ALL_PAIRS,
     LOWER_IS_BETTER,
     METRICS,
     label_of,
-    results_table,
 )
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.config.load import load_config
+from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet
+from pml_ext.runner.evaluation.evaluate import Evaluation, device_with_room, query_and_gallery_embeddings
+from pml_ext.runner.evaluation.results import results_table
 from tests.distributed.test_evaluation import EVALUATED, evaluate
 from tests.runner.data import published_layouts as layouts
 from tests.runner.modeling.networks import module_of

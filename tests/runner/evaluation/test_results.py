@@ -9,20 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.evaluation.baselines import raw_pixels
-from pml_ext.runner.evaluation.evaluator import columns_of_first, columns_of_queries
-from pml_ext.runner.evaluation.results import (
+from pml_ext.metrics.headings import (
     ALL_PAIRS,
     STANDARD_METRICS,
     STANDARD_RANKS,
     as_text,
     named_metrics,
-    read_results,
-    results_table,
-    worse_than_baselines,
-    write_metrics,
 )
+from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.evaluation.baselines import raw_pixels
+from pml_ext.runner.evaluation.evaluator import columns_of_first, columns_of_queries
+from pml_ext.runner.evaluation.results import read_results, results_table, worse_than_baselines, write_metrics
 
 
 @pytest.mark.parametrize(

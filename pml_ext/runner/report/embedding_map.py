@@ -6,10 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pml_ext._errors import UserError
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.functional.spectrum import embedding_spread
 from pml_ext.reports.drawing import ReportFigure
-from pml_ext.reports.page import render, shrink, why_no_images
+from pml_ext.reports.page import render, shrink
 from pml_ext.runner.data.datasets import ImageSet
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def map_figure(images: ImageSet, embeddings: Tensor, *, seed: int) -> ReportFigu
     if np.isnan(embedding_spread(chosen).largest_share):
         raise ValueError("all embeddings are equal")  # t-SNE would divide by their deviation of 0 and crash the process
     places, how = _places(chosen.numpy(), seed)
-    missing = why_no_images(images)
+    missing = _why_no_images(images)
     classes, numbers = np.unique(images.identities[rows], return_inverse=True)
 
     def draw(axes: "Axes") -> None:
@@ -102,3 +103,12 @@ def _spread_out(places: np.ndarray, most: int) -> list[int]:
         if (distances >= _SIDE).all():
             kept.append(row)
     return kept
+
+
+def _why_no_images(images: ImageSet) -> str | None:
+    """Returns the reason why a set has no images; None if it has images."""
+    try:
+        _ = images.images[0]
+    except UserError as error:
+        return str(error)
+    return None

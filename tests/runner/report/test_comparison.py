@@ -8,10 +8,10 @@ import pytest
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
-from pml_ext.reports.comparison import compare
 from pml_ext.reports.hits_page import write_hits
-from pml_ext.reports.run_curves import read_series, training_curves
 from pml_ext.runner.evaluation.results import write_metrics
+from pml_ext.runner.report.comparison import compare
+from pml_ext.runner.report.curves import read_series, training_curves
 
 
 def run(folder, accuracy, rate, test_set="Set"):

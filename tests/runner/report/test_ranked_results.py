@@ -5,9 +5,9 @@ from collections import Counter
 import numpy as np
 import torch
 
-from pml_ext.reports.ranked_results import confusions, first_results, worst_and_random
 from pml_ext.runner.data.datasets import OpenSet
-from tests.reports.small_set import image_set, small_set
+from pml_ext.runner.report.ranked_results import confusions, first_results, worst_and_random
+from tests.runner.report.small_set import image_set, small_set
 
 
 def ranked_by_loops(data, query, items):

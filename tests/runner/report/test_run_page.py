@@ -18,19 +18,19 @@ from PIL import Image
 from pml_ext.functional.verification.roc import ROC
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.reports.drawing import drawn
-from pml_ext.reports.ranked_results import Confusion, confused_identities, first_results, results_figure
-from pml_ext.reports.run_curves import (
+from pml_ext.runner.data.datasets import OpenSet, PairSet
+from pml_ext.runner.evaluation.baselines import Measured
+from pml_ext.runner.evaluation.evaluate import roc_of_listed_pairs
+from pml_ext.runner.report.curves import (
     curves_file,
     curves_of_pairs,
     read_curves,
     tars_at_fars,
     training_curves,
 )
-from pml_ext.reports.run_report import _curves_of_set, _threshold_figures, _utility_of_set, write_report
-from pml_ext.runner.data.datasets import OpenSet, PairSet
-from pml_ext.runner.evaluation.baselines import Measured
-from pml_ext.runner.evaluation.evaluate import roc_of_listed_pairs
-from tests.reports.small_set import image_set, overhang, small_set
+from pml_ext.runner.report.ranked_results import Confusion, confused_identities, first_results, results_figure
+from pml_ext.runner.report.run_page import _curves_of_set, _threshold_figures, _utility_of_set, write_report
+from tests.runner.report.small_set import image_set, overhang, small_set
 
 HOSTILE = "<script>alert(1)</script>&\"'"
 
@@ -161,8 +161,8 @@ def test_an_unforeseen_error_costs_one_figure_and_is_logged(caplog):
 def test_a_map_of_equal_embeddings_is_no_figure_and_ends_no_process():
     program = """
 import numpy as np, torch
-from pml_ext.reports.embedding_map import map_figure
-from tests.reports.small_set import image_set
+from pml_ext.runner.report.embedding_map import map_figure
+from tests.runner.report.small_set import image_set
 for n, d in ((200, 64), (120, 4)):  # with which t-SNE ended the process
   for embeddings in (torch.full((n, d), d**-0.5), torch.eye(d)[[3]].repeat(n, 1)):
     classes = np.arange(n) // 5

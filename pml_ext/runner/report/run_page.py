@@ -15,17 +15,13 @@ from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.measure import error_rates
 from pml_ext.metrics.threshold.structures import Target, ThresholdCurves, ThresholdFields
 from pml_ext.reports.drawing import FigureMakers, ReportFigure, drawn
-from pml_ext.reports.embedding_map import map_figure
 from pml_ext.reports.page import as_html, metrics_table, write_page
-from pml_ext.reports.ranked_results import (
-    RankedLists,
-    confused_identities,
-    confusions,
-    first_results,
-    results_figure,
-    worst_and_random,
-)
-from pml_ext.reports.run_curves import (
+from pml_ext.reports.threshold_figures import error_figure, utility_figure
+from pml_ext.reports.threshold_page import class_tables
+from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TemplateSet, TestSet
+from pml_ext.runner.evaluation.baselines import RAW_PIXELS, Measured
+from pml_ext.runner.evaluation.evaluate import Features, query_and_gallery_embeddings, roc_of_listed_pairs
+from pml_ext.runner.report.curves import (
     curves_file,
     curves_of_pairs,
     curves_of_set,
@@ -34,11 +30,15 @@ from pml_ext.reports.run_curves import (
     save_curves,
     training_curves,
 )
-from pml_ext.reports.threshold_figures import error_figure, utility_figure
-from pml_ext.reports.threshold_page import class_tables
-from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TemplateSet, TestSet
-from pml_ext.runner.evaluation.baselines import RAW_PIXELS, Measured
-from pml_ext.runner.evaluation.evaluate import Features, query_and_gallery_embeddings, roc_of_listed_pairs
+from pml_ext.runner.report.embedding_map import map_figure
+from pml_ext.runner.report.ranked_results import (
+    RankedLists,
+    confused_identities,
+    confusions,
+    first_results,
+    results_figure,
+    worst_and_random,
+)
 
 _QUERIES = 5
 _CONFUSIONS = 9

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from pml_ext._errors import UserError
-from pml_ext.runner.engine import exporting
-from pml_ext.runner.engine.exporting import export
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
+from pml_ext.search import exporting
+from pml_ext.search.exporting import export
 from pml_ext.search.onnx_model import OnnxModel
 from tests.search.models import by_hand, network_of, small_model
 

@@ -6,12 +6,12 @@ import torch
 
 from pml_ext._errors import UserError
 from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.reports.run_curves import compared_curves, curves_file, read_curves
-from pml_ext.reports.run_report import write_report
 from pml_ext.runner.evaluation.baselines import Measured
+from pml_ext.runner.report.curves import compared_curves, curves_file, read_curves
+from pml_ext.runner.report.run_page import write_report
 from tests.oracles import metrics as oracle
-from tests.reports.small_set import overhang, small_set
-from tests.reports.test_comparison import run
+from tests.runner.report.small_set import overhang, small_set
+from tests.runner.report.test_comparison import run
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from PIL import Image
 
 from pml_ext.cli import main
 from pml_ext.metrics import ThresholdReport
-from pml_ext.reports.run_threshold import write_threshold
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.datasets import OpenSet, load
+from pml_ext.runner.engine.run_outputs import write_threshold
 from tests.runner.data.published_layouts import encoded_image
 
 PEOPLE = ["ben", "anna", "anna", "ben", "carl", "carl"]
@@ -48,7 +48,7 @@ def test_the_page_has_the_users_names_and_the_images(people, tmp_path):
     Image.open(BytesIO(b64decode(images[0].split('"')[0]))).verify()
 
 
-DIGITS_RUN = Path(__file__).parents[2] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
+DIGITS_RUN = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
 
 
 def run(output, *opts):

@@ -1,0 +1,38 @@
+"""The model file that computed embeddings, as recorded in files about them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from pml_ext._files import sha256_of
+
+# Ranges that the decoder checks on reading.
+CountAbove0 = Annotated[int, Meta(gt=0, le=2**63 - 1)]
+Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Name and SHA-256 of the model file that computed the embeddings."""
+
+    file: str
+    sha256: Sha256
+
+
+def checkpoint_of(path: Path) -> Checkpoint:
+    """Returns the name and the hash of a model file."""
+    return Checkpoint(path.name, sha256_of(path))
+
+
+def require_checkpoint(expected: Checkpoint | None, path: Path, source: Path) -> None:
+    """Raise unless the model file at `path` is the one that the file `source` records."""
+    if expected is None:
+        raise ValueError(f"{source} records no checkpoint to compare {path} with. Save it with checkpoint=")
+    actual = checkpoint_of(path)
+    if actual.sha256 != expected.sha256:
+        raise ValueError(
+            f"{source} is of the checkpoint {expected.file} with SHA-256 {expected.sha256}; "
+            f"{path} has {actual.sha256}: it is not this model's"
+        )

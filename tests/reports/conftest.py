@@ -1,1 +1,0 @@
-from tests.runner.conftest import _no_report_unless_asked_for  # noqa: F401
