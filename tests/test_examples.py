@@ -12,15 +12,14 @@ import pytest
 import pytorch_metric_learning.losses
 
 import pml_ext
-from pml_ext.runner.config.stock import OF_THE_REPOSITORY
 
 # They need a model and a frame (tests/test_tracker_example.py), a report (tests/metrics/threshold/), a YAML file
 # (tests/runner/test_ported_project.py).
 _WITH_ARGUMENTS = ("tracker", "decide_with_numpy", "ported_project")
-FOLDER = Path(__file__).parents[1] / "examples"
+FOLDER = Path(__file__).parents[1] / "examples" / "scripts"
 OTHERS = (  # with tests of their own
     "smooth_ap_of_any_batch", "verification", "fastreid_metric_faults", "opis_far_range",
-    "tune_margins", "tune_with_optuna", "with_distributed_wrapper", *OF_THE_REPOSITORY, *_WITH_ARGUMENTS,
+    "tune_margins", "tune_with_optuna", "with_distributed_wrapper", *_WITH_ARGUMENTS,
 )  # fmt: skip
 TRAINING = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in OTHERS)
 NEEDS = {"swap_in_hydra_target": "hydra", "swap_in_lightning": "lightning", "tune_with_optuna": "optuna"}
@@ -109,7 +108,7 @@ def test_opis_depends_on_the_calibration_range(printed_by):
 
 def test_margins_are_chosen_on_held_out_classes(printed_by):
     pytest.importorskip("faiss")
-    digits = str(FOLDER.parent / "fastreid_configs" / "Digits" / "sap_tcm.yml")
+    digits = str(FOLDER.parents[1] / "fastreid_configs" / "Digits" / "sap_tcm.yml")
     of_digits = ["--config-file", digits, "--plus", "0.9", "0.7", "--minus", "0.5"]
     opts = ["--opts", "SOLVER.MAX_EPOCH", "1", "MODEL.DEVICE", "cpu", "SOLVER.IMS_PER_BATCH", "48"]
     shown = printed_by("tune_margins", *of_digits, "--share", "0.4", *opts)

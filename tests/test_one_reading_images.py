@@ -425,7 +425,7 @@ def test_the_guides_lines_for_onnx_agree(tmp_path):
     onnx = pytest.importorskip("onnx")
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript", reason="pip install 'pml_ext[export]'")
-    page = (Path(__file__).parents[1] / "examples" / "USING_A_MODEL.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[1] / "examples" / "guides" / "USING_A_MODEL.md").read_text(encoding="utf-8")
     (block,) = [code for code in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S) if "onnxruntime" in code]
     guide = {}
     exec(block, guide)

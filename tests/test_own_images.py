@@ -1,4 +1,4 @@
-"""examples/OWN_IMAGES.md: its commands, one after the other, on photographs in class folders."""
+"""examples/guides/OWN_IMAGES.md: its commands, one after the other, on photographs in class folders."""
 
 import re
 import shlex
@@ -13,7 +13,7 @@ from pml_ext.cli import main
 from pml_ext.search.readers import read_embeddings
 from tests.conftest import real_data
 
-GUIDE = Path(__file__).parents[1] / "examples" / "OWN_IMAGES.md"
+GUIDE = Path(__file__).parents[1] / "examples" / "guides" / "OWN_IMAGES.md"
 SMALL = ["INPUT.SIZE_TRAIN", "[32,32]", "INPUT.SIZE_TEST", "[32,32]", "SOLVER.MAX_EPOCH", "1"]
 SMALL += ["SOLVER.IMS_PER_BATCH", "16", "DATALOADER.NUM_WORKERS", "0"]
 

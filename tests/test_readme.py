@@ -21,7 +21,8 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 PYTHON = [
     (page, code) for page, text in TEXTS.items() for language, code in _FENCED.findall(text) if language == "python"
 ]
-RUN_HERE = [(page, code) for page, code in PYTHON if page != "examples/EXTENDING.md"]  # runner/test_plugins.py runs it
+# tests/runner/test_plugins.py runs the others.
+RUN_HERE = [(page, code) for page, code in PYTHON if page != "examples/guides/EXTENDING.md"]
 _PRINTED = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", re.M | re.S)
 PRINTED = {code: lines for text in TEXTS.values() for code, lines in _PRINTED.findall(text)}
 
@@ -45,7 +46,7 @@ def test_python_blocks_run(page, code, tmp_path, monkeypatch, capsys):
 
 def test_the_threshold_is_the_one_that_the_readme_shows(tmp_path, monkeypatch, capsys):
     """With the file that THRESHOLDS.md writes; the numbers of a line, as its words may be wrapped."""
-    (code,) = [code for page, code in PYTHON if page == "examples/THRESHOLDS.md" and "np.savez" in code]
+    (code,) = [code for page, code in PYTHON if page == "examples/guides/THRESHOLDS.md" and "np.savez" in code]
     command, lines = re.findall(r"^\$ pml-ext (threshold [^\n]+)\n(.*?)^```$", README, re.M | re.S)[0]
     monkeypatch.chdir(tmp_path)
     exec(code, {})
@@ -98,6 +99,6 @@ def test_a_wheels_description_has_absolute_links(tmp_path):
 
 
 def test_the_readmes_tables_are_up_to_date():
-    script = ROOT / "examples" / "readme_tables.py"
+    script = ROOT / "examples" / "tools" / "readme_tables.py"
     done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, f"run python examples/readme_tables.py: {done.stderr}"
+    assert done.returncode == 0, f"run python examples/tools/readme_tables.py: {done.stderr}"

@@ -54,6 +54,6 @@ def test_formulas_are_set(site):
 
 def test_pages_are_the_repositorys_own(site):
     assert "Choose a threshold" in site["."]
-    assert "PairWeightingLoss" in site["examples/LOSSES"]
+    assert "PairWeightingLoss" in site["examples/guides/LOSSES"]
     assert "Swap one loss in a PML loop" in site["examples/notebooks/swap_one_loss"]
     assert "IMS_PER_BATCH" in site["config_keys"]

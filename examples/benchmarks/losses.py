@@ -117,7 +117,7 @@ def cases_of(sizes: list[int], dim: int, per_class: int) -> dict[str, Case]:
         "CITLoss(gamma=1)": Method(embedding_step(CITLoss())),
         "PML TripletMarginLoss(all)": Method(embedding_step(TRIPLETS), needs=triplets_bytes),
     }
-    # The same value as TCM's, see examples/LOSSES.md
+    # The same value as TCM's, see examples/guides/LOSSES.md
     contrastive = pml.ContrastiveLoss(pos_margin=0.9, neg_margin=0.5, distance=CosineSimilarity())
     pml_tcm = embedding_step(pml.ThresholdConsistentMarginLoss())
     tcm = {

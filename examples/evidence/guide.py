@@ -47,7 +47,7 @@ PAGE = """# Which loss
 |---|---|---|
 |no loss yet|PML's `MultiSimilarityLoss` with `MultiSimilarityMiner`, or `TripletMarginLoss()`|OPIS {opis[ms]} and \
 {opis[triplet@0.05]}, mAP@R {accuracy[ms]} and {accuracy[triplet@0.05]}|
-|any loss, one threshold|[`CohortNormalization`](../NORMALISED_SCORES.md); cohort: training samples and other \
+|any loss, one threshold|[`CohortNormalization`](../guides/NORMALISED_SCORES.md); cohort: training samples and other \
 identities|{normalised}|
 |an identity loss|PML's `TripletMarginLoss` or `TCMLoss` next to it, tuned|[below](#next-to-an-identity-loss)|
 |ArcFace, ProxyNCA or normalised softmax, tuned|`TCMRegularizer(loss)`, margins tuned|OPIS {TCM[opis]}, yet \
@@ -63,7 +63,7 @@ Means over {sets}; OPIS × 1000. Each loss trained a linear layer on frozen Imag
 budget and five seeds. In brackets: of how many comparisons the change is decided better / worse. Neighbours often \
 differ by less than their intervals.
 
-[OPIS](../OPIS.md) is the variance of the classes' utility at one threshold: 2 × 10⁻³ is a spread of \
+[OPIS](../guides/OPIS.md) is the variance of the classes' utility at one threshold: 2 × 10⁻³ is a spread of \
 about ±4.5 points. Rejecting every pair lowers it, too, so read it with mAP@R.
 
 ## Next to an identity loss
@@ -86,7 +86,7 @@ The base is a cross-entropy of a linear layer, with its own tuned rates. The ter
 {strength}
 
 A ratio is the norm of TCM's gradient on the embeddings of the first batch over the base's. With margins 0.9 and 0.5, \
-the defaults. [How to set λ by it](../LOSSES.md#see-whether-every-term-of-a-sum-acts).
+the defaults. [How to set λ by it](../guides/LOSSES.md#see-whether-every-term-of-a-sum-acts).
 
 ## All losses
 

@@ -34,7 +34,7 @@ MEASURES = {"opis": (0, LOWER), "tar": (1, HIGHER)}
 SCALED = {"opis": 1000, "tar": 100}
 PAGE = """# What normalised scores change
 
-[Normalised scores](../NORMALISED_SCORES.md) against plain cosines, by cohorts that hold no judged identity.
+[Normalised scores](../guides/NORMALISED_SCORES.md) against plain cosines, by cohorts that hold no judged identity.
 
 - *Training samples and other identities together*: OPIS was {opis} % lower, and TAR at FAR 0.1 % {tar} points \
 higher, on \

@@ -20,7 +20,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from pml_ext import cli, distances, distributed, functional, losses, metrics, miners
-from pml_ext.runner.config.stock import EXAMPLES
+from pml_ext.runner.config.stock import NOTEBOOKS, SCRIPTS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,9 +63,9 @@ for _path in (*ROOT.glob("*.md"), *(ROOT / "examples").rglob("*.md")):
     _name = _path.relative_to(ROOT)
     if not {"site", "pictures"} & set(_name.parts):
         TEXTS.setdefault(str(_name), str(_name))
-NOTEBOOKS = {f"examples/{name}": f"examples/{name[:-6]}.md" for name in EXAMPLES.names() if name.endswith(".ipynb")}
+OF_NOTEBOOKS = {f"examples/notebooks/{name}": f"examples/notebooks/{name[:-6]}.md" for name in NOTEBOOKS.names()}
 OWN = {f"examples/site/pages/{path.name}": path.name for path in (ROOT / "examples" / "site" / "pages").glob("*.md")}
-PAGES = {**TEXTS, **NOTEBOOKS, **OWN}
+PAGES = {**TEXTS, **OF_NOTEBOOKS, **OWN}
 _WIDE = "---\nhide: [navigation]\n---\n"  # lines of 120 columns fit beside the table of contents alone
 # Shows the rows that contain every word.
 _FILTER = """<script>
@@ -130,7 +130,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for source, page in TEXTS.items():
         text = _relink((ROOT / source).read_text(encoding="utf-8"), source, page, repository)
         files.append(File.generated(config, page, content=text))
-    for source, page in NOTEBOOKS.items():
+    for source, page in OF_NOTEBOOKS.items():
         notebook = json.loads((ROOT / source).read_text(encoding="utf-8"))
         text = _WIDE + "\n\n".join(_cells(notebook["cells"]))
         files.append(File.generated(config, page, content=_relink(text, source, page, repository)))
@@ -272,9 +272,8 @@ def _cells(cells: list[dict[str, Any]]) -> Iterator[str]:
 def _scripts() -> str:
     """Every script, as `pml-ext copy` copies it."""
     parts = [f"{_WIDE}# Scripts", "`pml-ext copy NAME` copies one of them into the current folder."]
-    for name in EXAMPLES.names():
-        if name.endswith(".py"):
-            parts += [f"## {name}", _code((EXAMPLES.folder / name).read_text(encoding="utf-8"), "python")]
+    for name in SCRIPTS.names():
+        parts += [f"## {name}", _code((SCRIPTS.folder / name).read_text(encoding="utf-8"), "python")]
     return "\n\n".join(parts)
 
 
@@ -297,7 +296,7 @@ def _table(title: str, folder: str, *names: str) -> str:
     columns: list[str] = []
     body = ""
     for name in names:
-        with (EXAMPLES.folder / folder / name).open(encoding="utf-8", newline="") as file:
+        with (ROOT / "examples" / folder / name).open(encoding="utf-8", newline="") as file:
             columns, *rows = csv.reader(file)
         for row in rows:
             cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in row)

@@ -36,7 +36,7 @@ CONFIGS = Command("configs", "List the bundled configs.", _list_configs, [], "pm
 def _list_examples(_: Namespace) -> None:
     from pml_ext.runner.config import stock
 
-    print(stock.EXAMPLES.listing())
+    print(stock.SCRIPTS.listing(), stock.NOTEBOOKS.listing(), sep="\n")
 
 
 EXAMPLES = Command("examples", "List the bundled scripts and notebooks.", _list_examples, [], "pml-ext examples")
@@ -45,10 +45,9 @@ EXAMPLES = Command("examples", "List the bundled scripts and notebooks.", _list_
 def _copy(options: Namespace) -> None:
     from pml_ext.runner.config import stock
 
-    is_config = options.name.endswith(".yml")
-    files = stock.CONFIGS if is_config else stock.EXAMPLES
-    copies = files.copy(options.name, Path(options.output))
-    if is_config:
+    kinds = {".yml": stock.CONFIGS, ".ipynb": stock.NOTEBOOKS}
+    copies = kinds.get(Path(options.name).suffix, stock.SCRIPTS).copy(options.name, Path(options.output))
+    if copies[0].suffix == ".yml":
         next_step = f"train with pml-ext train {copies[0]}"
     elif copies[0].suffix == ".py":
         next_step = f"run it with python {copies[0]}"

@@ -1,6 +1,6 @@
 """What works with what, found out by running it.
 
-    python -m tests.losses.compatibility > examples/COMPATIBILITY.md
+    python -m tests.losses.compatibility > examples/guides/COMPATIBILITY.md
 
 A cell says "yes" where the value and its gradient are finite and the gradient is not zero; "used" or "ignored" where
 the value also does or does not depend on what the column adds; and otherwise the number of the error that was raised.
@@ -32,8 +32,8 @@ ABSTRACT = ("BaseLossWrapper", "BaseMetricLossFunction", "GenericPairLoss")
 PML_WRAPPERS = ("CrossBatchMemory", "MultipleLosses", "SelfSupervisedLoss")
 INTRODUCTION = """# What works with what
 
-`python -m tests.losses.compatibility > examples/COMPATIBILITY.md` runs every combination on a small batch and writes
-this page.
+`python -m tests.losses.compatibility > examples/guides/COMPATIBILITY.md` runs every combination on a small batch and
+writes this page.
 
 - yes: value and gradient are finite.
 - used: the value also depends on this argument, on the samples in the memory or on those of other ranks.
@@ -42,7 +42,7 @@ this page.
 
 - torch 2.14 and newer. With 2.8 to 2.13 all losses work; `torch.compile` in one graph, `torch.compile` of LoOp and
   second derivatives over LpDistance need 2.14, `torch.func` of our losses needs 2.11.
-- pytorch-metric-learning 2.9; the same holds for 2.8. [Version 3](site/pages/which_pml.md) is not supported.
+- pytorch-metric-learning 2.9; the same holds for 2.8. [Version 3](../site/pages/which_pml.md) is not supported.
 """
 
 

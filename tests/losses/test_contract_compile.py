@@ -8,7 +8,7 @@ from pml_ext import losses
 from tests.losses.test_contract import batch, every_loss, make
 
 # The default path of each, for batches of a fixed shape. The others choose by what they find in the batch, as PML's
-# own losses do, and the losses inside a wrapper too: examples/COMPATIBILITY.md says which.
+# own losses do, and the losses inside a wrapper too: examples/guides/COMPATIBILITY.md says which.
 ONE_GRAPH = {
     "CITLoss": lambda: losses.CITLoss(),
     "CITLoss, both terms": lambda: losses.CITLoss(gamma=0.5),

@@ -28,7 +28,7 @@ from pml_ext.runner.evaluation.evaluate import Evaluation
 from pml_ext.runner.modeling.losses.factory import build_losses
 from pml_ext.runner.registry import CALLBACK_REGISTRY, CONFIG_REGISTRY, LOSS_REGISTRY, TRANSFORM_REGISTRY, Registry
 
-GUIDE = Path(__file__).parents[2] / "examples" / "EXTENDING.md"
+GUIDE = Path(__file__).parents[2] / "examples" / "guides" / "EXTENDING.md"
 TAKEN = """
 from pml_ext.runner.registry import LOSS_REGISTRY
 

@@ -25,7 +25,7 @@ from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.runner.registry import META_ARCH_REGISTRY, REID_HEADS_REGISTRY
 from tests.runner.test_plugins import folder as folder
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "scripts"
 # What Lightning calls in torch, and its advice
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore:.*{text}") for text in ("LeafSpec", "many workers", "number of train")

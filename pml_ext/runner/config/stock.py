@@ -1,4 +1,4 @@
-"""Bundled configs and examples: folders of the repository in a clone, copies in pml_ext/shipped in a wheel."""
+"""Bundled configs, scripts and notebooks: in a clone the repository's, in a wheel copies in pml_ext/shipped."""
 
 import ast
 import json
@@ -13,8 +13,6 @@ from pml_ext._names import hint
 _PACKAGE = Path(__file__).resolve().parents[2]  # resolved, like the paths of bases
 _SHIPPED = _PACKAGE / "shipped"
 _ROOT = _SHIPPED if _SHIPPED.is_dir() else _PACKAGE.parent
-# Scripts that write the repository's tables, schema and wheel; not listed as examples.
-OF_THE_REPOSITORY = ("build_wheel", "first_run", "readme_tables", "threshold_schema")
 
 
 class Stock(NamedTuple):
@@ -22,7 +20,7 @@ class Stock(NamedTuple):
 
     command: str
     folder: Path
-    patterns: tuple[str, ...]
+    pattern: str
 
     def find(self, name: str) -> Path | None:
         """Returns the file with a name such as Market1501/bagtricks_R50.yml, with or without the folder's name."""
@@ -31,8 +29,7 @@ class Stock(NamedTuple):
 
     def names(self) -> list[str]:
         """Returns the names of the files, configs for your own images first."""
-        paths = [path for pattern in self.patterns for path in self.folder.glob(pattern)]
-        listed = [path for path in paths if not path.stem.startswith(("Base-", *OF_THE_REPOSITORY))]
+        listed = [path for path in self.folder.glob(self.pattern) if not path.stem.startswith("Base-")]
         names = sorted(path.relative_to(self.folder).as_posix() for path in listed)
         return sorted(names, key=lambda name: not name.startswith("OwnImages/"))
 
@@ -84,5 +81,6 @@ def _base(config: Path) -> Path | None:
     return (config.parent / base).resolve() if base else None
 
 
-CONFIGS = Stock("configs", _ROOT / "fastreid_configs", ("**/*.yml",))
-EXAMPLES = Stock("examples", _ROOT / "examples", ("*.py", "notebooks/*.ipynb"))
+CONFIGS = Stock("configs", _ROOT / "fastreid_configs", "**/*.yml")
+SCRIPTS = Stock("examples", _ROOT / "examples" / "scripts", "*.py")
+NOTEBOOKS = Stock("examples", _ROOT / "examples" / "notebooks", "*.ipynb")

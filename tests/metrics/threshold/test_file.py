@@ -51,7 +51,8 @@ def test_other_files_are_refused(content, of_each_kind, tmp_path):
 
 
 def example(name):
-    spec = spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    path = EXAMPLES / f"{name}.py"
+    spec = spec_from_file_location(path.stem, path)
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -85,14 +86,14 @@ def of_each_kind(tmp_path_factory):
 
 
 def test_the_schema_in_the_repository_is_that_of_the_fields():
-    assert json.loads((EXAMPLES / "threshold.schema.json").read_text(encoding="utf-8")) == json.loads(
-        json.dumps(example("threshold_schema").threshold_schema())
+    assert json.loads((EXAMPLES / "tools" / "threshold.schema.json").read_text(encoding="utf-8")) == json.loads(
+        json.dumps(example("tools/threshold_schema").threshold_schema())
     )
 
 
 def test_every_report_fits_the_schema_and_a_damaged_one_does_not(of_each_kind):
     jsonschema = pytest.importorskip("jsonschema")
-    schema = json.loads((EXAMPLES / "threshold.schema.json").read_text(encoding="utf-8"))
+    schema = json.loads((EXAMPLES / "tools" / "threshold.schema.json").read_text(encoding="utf-8"))
     validator = jsonschema.Draft202012Validator(schema)
     for file in of_each_kind.glob("*.json"):
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -115,9 +116,9 @@ def test_numpy_decides_as_accept_does(name, labels, tmp_path):
     report.save(tmp_path / "threshold.json")
     expected = report.accept_pairs(x[a], x[b], normalization=fitted)
     arguments = (tmp_path / "threshold.json", x[a].numpy(), x[b].numpy(), cohort_file)
-    found = example("decide_with_numpy").decide(*arguments)
+    found = example("scripts/decide_with_numpy").decide(*arguments)
     assert found.tolist() == expected.tolist() and 0 < int(found.sum()) < len(found)
-    assert "torch" not in (EXAMPLES / "decide_with_numpy.py").read_text(encoding="utf-8").split('"""')[2]
+    assert "torch" not in (EXAMPLES / "scripts" / "decide_with_numpy.py").read_text(encoding="utf-8").split('"""')[2]
 
 
 @pytest.mark.parametrize(
@@ -134,11 +135,11 @@ def test_numpy_refuses_other_and_modified_reports(change, message, of_each_kind,
     (tmp_path / "t.json").write_text(json.dumps(content))
     rows = embeddings(0)[:2].numpy()
     with pytest.raises(ValueError, match=message):
-        example("decide_with_numpy").decide(tmp_path / "t.json", rows, rows)
+        example("scripts/decide_with_numpy").decide(tmp_path / "t.json", rows, rows)
 
 
 def test_numpy_refuses_other_embeddings_and_decides_in_blocks(of_each_kind, monkeypatch, tmp_path):
-    module, rows = example("decide_with_numpy"), embeddings(0).numpy()
+    module, rows = example("scripts/decide_with_numpy"), embeddings(0).numpy()
     plain = of_each_kind / "plain.json"
     for wrong in (rows[:, :6], rows[:7], rows[0]):
         with pytest.raises(ValueError, match=r"a and b must both have shape \(P, 12\)"):
@@ -157,7 +158,7 @@ def test_numpy_refuses_other_embeddings_and_decides_in_blocks(of_each_kind, monk
 
 
 def test_numpy_refuses_a_missing_another_and_a_modified_cohort(of_each_kind, tmp_path):
-    decide, rows = example("decide_with_numpy").decide, embeddings(0)[:2].numpy()
+    decide, rows = example("scripts/decide_with_numpy").decide, embeddings(0)[:2].numpy()
     own, path = CohortNormalization.fit(embeddings(1), 20, 0.9), tmp_path / "cohort.npz"
     own.save(path)
     assert len(decide(of_each_kind / "normalised.json", rows, rows, path)) == 2

@@ -12,7 +12,7 @@ from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.config.network_keys import config_of, load_for_embedding, shaping
-from pml_ext.runner.config.stock import CONFIGS, EXAMPLES
+from pml_ext.runner.config.stock import CONFIGS, NOTEBOOKS, SCRIPTS
 
 
 def write(path, text):
@@ -303,8 +303,8 @@ def test_examples_are_listed_and_copied_alike(tmp_path, capsys):
     assert main(["examples"]) == 0
     about = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert about["swap_in_a_torch_loop.py"] == "One training loop, one changed line: the loss."
-    assert about["notebooks/swap_one_loss.ipynb"] == "Swap one loss in a PML loop"
-    assert "readme_tables.py" not in about and "papers/headers.py" not in about
-    for name in ("verification.py", "notebooks/swap_one_loss.ipynb"):
+    assert about["swap_one_loss.ipynb"] == "Swap one loss in a PML loop"
+    assert "readme_tables.py" not in about and "headers.py" not in about
+    for stock, name in ((SCRIPTS, "verification.py"), (NOTEBOOKS, "swap_one_loss.ipynb")):
         assert main(["copy", name, "--output", str(tmp_path)]) == 0
-        assert (tmp_path / name).read_bytes() == (EXAMPLES.folder / name).read_bytes()
+        assert (tmp_path / name).read_bytes() == (stock.folder / name).read_bytes()

@@ -1,6 +1,6 @@
 """Write the JSON Schema of threshold.json, which other programs can check the file with: threshold.schema.json.
 
-python examples/threshold_schema.py > examples/threshold.schema.json
+python examples/tools/threshold_schema.py > examples/tools/threshold.schema.json
 """
 
 import json

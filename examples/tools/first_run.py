@@ -1,8 +1,8 @@
 """Run the README's first command, and the same training without TCM, on one thread; write the results to a file.
 
-    python examples/first_run.py
+    python examples/tools/first_run.py
 
-Writes examples/first_run.json. `python examples/readme_tables.py` then writes the README's table.
+Writes examples/tools/first_run.json. `python examples/tools/readme_tables.py` then writes the README's table.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "fastreid_configs" / "Glyphs"
 OUTPUT = ROOT / "logs" / "first_run"
 RESULTS = Path(__file__).with_name("first_run.json")

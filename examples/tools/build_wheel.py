@@ -1,4 +1,4 @@
-"""Building a wheel: fastreid_configs/ and the examples go into pml_ext/shipped, README's links become absolute."""
+"""Building a wheel: configs, scripts and notebooks go into pml_ext/shipped, README's links become absolute."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 from setuptools.command.build_py import build_py
 from setuptools.command.egg_info import egg_info
 
-SHIPPED = ("fastreid_configs/**/*.yml", "examples/*.py", "examples/notebooks/*.ipynb")
+SHIPPED = ("fastreid_configs/**/*.yml", "examples/scripts/*.py", "examples/notebooks/*.ipynb")
 _RELATIVE_LINK = re.compile(r"(!?)(\[[^\]]*\])\((?![a-z]+:|#)([^)\s]+)\)")
 
 

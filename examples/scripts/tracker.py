@@ -3,7 +3,7 @@
 Each crops and resizes boxes like the tracker's own interface (bilinearly, by OpenCV or Pillow; evaluation of the model
 resizes bicubically), so that existing thresholds stay valid. `Embedder` does the rest.
 
-    python examples/tracker.py config.yaml last.ckpt frame.jpg
+    python examples/scripts/tracker.py config.yaml last.ckpt frame.jpg
 """
 
 import sys

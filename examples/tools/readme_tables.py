@@ -1,8 +1,8 @@
 """Write the README's tables from measurements; --check tells whether they are up to date.
 
-Each table is between a line `<!-- written by examples/readme_tables.py: NAME -->` and `<!-- end -->`. The data is in
-examples/first_run.json (written by examples/first_run.py), examples/evidence/results (guide.json, written by
-examples/evidence/run.py, and whole_networks.csv, by whole.py) and examples/benchmarks/RESULTS.md.
+Each table is between a line `<!-- written by examples/tools/readme_tables.py: NAME -->` and `<!-- end -->`. The data is
+in examples/tools/first_run.json (by first_run.py), examples/evidence/results (guide.json, by run.py, and
+whole_networks.csv, by whole.py) and examples/benchmarks/RESULTS.md.
 """
 
 import argparse
@@ -14,15 +14,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 HERE = Path(__file__).parent
-README = HERE.parent / "README.md"
-_BLOCK = re.compile(r"(<!-- written by examples/readme_tables\.py: ([\w ]+) -->\n)(.*?)(<!-- end -->)", re.S)
+EXAMPLES = HERE.parent
+README = EXAMPLES.parent / "README.md"
+_BLOCK = re.compile(r"(<!-- written by examples/tools/readme_tables\.py: ([\w ]+) -->\n)(.*?)(<!-- end -->)", re.S)
 # name in metrics.json -> heading with an arrow to the better side, and format
 COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
     "precision_at_1": ("R@1 ↑", lambda value: f"{100 * value:.1f} %"),
     "mean_average_precision_at_r": ("mAP@R ↑", lambda value: f"{100 * value:.1f} %"),
     "opis": ("OPIS × 1000 ↓", lambda value: f"{1000 * value:.1f}"),
 }
-RESULTS = HERE / "evidence" / "results"
+RESULTS = EXAMPLES / "evidence" / "results"
 NEXT_TO = {"triplet": "PML's `TripletMarginLoss`", "tcm": "`TCMLoss`", "cit": "`CITLoss`"}
 NETWORKS = {"omniglot": "networks, Omniglot", "glyphs": "networks, Glyphs"}
 ABOUT = (
@@ -113,7 +114,7 @@ def accuracy(means: Mapping[str, float]) -> str:
 
 def speed() -> str:
     """The time of a step with PML's losses and with ours, and the machine."""
-    text = (HERE / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
+    text = (EXAMPLES / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
     text = text.partition("## Beside PML, at a batch of 256\n")[2].partition("\n## ")[0]
     row = r"^\| \w+ \| (.+?) \| ([\d.]+) ms \|"
     took = {name: f"{float(f'{float(ms):.2g}'):g} ms" for name, ms in re.findall(row, text, re.M)}
