@@ -7,7 +7,7 @@
     pml_ext.distances     distances that stand in for another one
     pml_ext.inspection    pair weights of a loss
     pml_ext.large_batch   training steps on batches that do not fit into memory
-    pml_ext.distributed   ShardedLoss, PartialFC: one loss over the batches of all ranks
+    pml_ext.distributed   PartialFC: a softmax whose classes are sharded over ranks
     pml_ext.Embedder      images to embeddings, with a trained model
     pml_ext.register      our losses and miners under PML's own names; unregister() undoes it
     pml_ext.UserError     raised for mistakes in the user's input

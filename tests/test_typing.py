@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 import pml_ext
-from pml_ext.distributed import ShardedLoss
 from pml_ext.losses import CITLoss, CrossBatchMemory, DiscriminativeLoss, LoOp, ProxyNCALoss, SmoothAPLoss
 from pml_ext.losses import SubCenterArcFaceLoss, TCMRegularizer, TripletMarginLoss
 from pml_ext.miners import HPHNMiner, LoOpMiner, MultiSimilarityMiner
@@ -28,7 +27,7 @@ centres = SubCenterArcFaceLoss(num_classes=4, embedding_size=4)
 loss = TCMRegularizer(TripletMarginLoss(margin=0.1, distance=pml_ext.losses.CITLoss().distance), margin_plus=0.8)
 values: list[Tensor] = [
     proxies(x, y), centres(x, y), loss(x, y, MultiSimilarityMiner(epsilon=0.2)(x, y)), SmoothAPLoss(0.1)(x, y),
-    LoOp("TripletMarginLoss", pairing="all")(x, y, HPHNMiner()(x, y)), ShardedLoss(CITLoss(gamma=1))(x, y),
+    LoOp("TripletMarginLoss", pairing="all")(x, y, HPHNMiner()(x, y)), CITLoss(gamma=1)(x, y),
     CrossBatchMemory(CITLoss(collect_stats=True), embedding_size=4)(x, y), DiscriminativeLoss(4, 4, reducer=None)(x, y),
 ]
 indices: tuple[Tensor, ...] = LoOpMiner(MultiSimilarityMiner())(x, y)

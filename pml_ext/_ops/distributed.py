@@ -2,13 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
-
-from pml_ext._ops.numerics import add_transpose_, add_transposed_
 
 Item = TypeVar("Item")
 
@@ -72,6 +70,24 @@ def gather_rows(rows: Tensor, group: dist.ProcessGroup | None, *, lengths: Seque
     return torch.cat([part[:size] for part, size in zip(gathered, sizes, strict=True)])
 
 
+def gather_with_gradient(rows: Tensor, group: dist.ProcessGroup, *, lengths: Sequence[int] | None = None) -> Tensor:
+    """`gather_rows`, whose backward pass returns the sum of all ranks' gradients by this rank's rows."""
+    lengths = lengths_of_ranks(rows, group) if lengths is None else lengths
+    gathered: Tensor = _Gather.apply(rows, group, lengths)
+    return gathered
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, group: dist.ProcessGroup, lengths: Sequence[int]) -> Tensor:
+        ctx.group, ctx.lengths = group, lengths
+        return gather_rows(rows, group, lengths=lengths)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return sum_of_own_rows(grad, ctx.lengths, ctx.group), None, None
+
+
 def gather_in_order(
     rows: Tensor,
     numbers: Tensor,
@@ -116,15 +132,6 @@ def lengths_of_ranks(rows: Tensor, group: dist.ProcessGroup) -> list[int]:
     return [int(count) for count in torch.cat(counts).tolist()]
 
 
-def texts_of_ranks(text: str, group: dist.ProcessGroup, device: torch.device) -> list[str]:
-    """Returns each rank's text, in rank order, cut to 512 bytes; one collective on `device`."""
-    padded = bytearray(text.encode()[:512].ljust(512, b"\0"))
-    written = torch.frombuffer(padded, dtype=torch.uint8).to(device)
-    said = written.new_empty(dist.get_world_size(group), 512)
-    dist.all_gather(list(said.unbind()), written, group=group)
-    return [bytes(row.numpy()).rstrip(b"\0").decode(errors="ignore") for row in said.cpu()]
-
-
 def sum_of_own_rows(rows: Tensor, lengths: Sequence[int], group: dist.ProcessGroup) -> Tensor:
     """Returns this rank's rows (by `lengths`) of the sum of all ranks' (N, D) tensors.
 
@@ -134,33 +141,3 @@ def sum_of_own_rows(rows: Tensor, lengths: Sequence[int], group: dist.ProcessGro
     received = rows.new_empty(len(lengths) * own, *rows.shape[1:])
     dist.all_to_all_single(received, rows.contiguous(), [own] * len(lengths), list(lengths), group=group)
     return received.view(len(lengths), own, *rows.shape[1:]).sum(0)
-
-
-def add_transpose_of_ranks_(
-    rows: Tensor, parts: Sequence[slice], group: dist.ProcessGroup, *, step: int = 256
-) -> Tensor:
-    """Add the transpose of a square matrix to this rank's (A, N) rows of it, in place.
-
-    parts: the rows of each rank; step: rows exchanged at a time, to limit the size of messages.
-    """
-    rank = dist.get_rank(group)
-    own = parts[rank]
-    add_transpose_(rows[:, own])
-    for first in range(0, max(part.stop - part.start for part in parts), step):
-        # Two ranks swap blocks at the same time: each sends its block before it adds to it.
-        blocks = []
-        for other, part in enumerate(parts):
-            low = own if rank < other else part
-            some = slice(min(low.start + first, low.stop), min(low.start + first + step, low.stop))
-            if other == rank:
-                blocks.append(rows[:0])
-            else:
-                blocks.append(
-                    rows[some.start - own.start : some.stop - own.start, part] if low is own else rows[:, some]
-                )
-        sizes = [block.numel() for block in blocks]
-        received = rows.new_empty(sum(sizes))
-        dist.all_to_all_single(received, torch.cat([block.flatten() for block in blocks]), sizes, sizes, group=group)
-        for block, came in zip(blocks, received.split(sizes), strict=True):
-            add_transposed_(block, came.view(block.shape[::-1]))
-    return rows

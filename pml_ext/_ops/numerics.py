@@ -84,25 +84,15 @@ def inner_products(x: Tensor) -> Tensor:
     return products
 
 
-def gram(x: Tensor, scale: float = 1.0, *, out: Tensor | None = None) -> Tensor:
+def gram(x: Tensor, scale: float = 1.0) -> Tensor:
     """Returns scale · x xᵀ without a gradient; on the CPU, blocks below the diagonal are copied from above."""
     side = len(x) if x.is_cuda else BLOCK_SIDE
-    products = x.new_empty(len(x), len(x)) if out is None else out
+    products = x.new_empty(len(x), len(x))
     for first in range(0, len(x), side):
         rows, rest = slice(first, first + side), slice(first + side, None)
         products[rows, first:].addmm_(x[rows], x[first:].T, beta=0, alpha=scale)
         if first + side < len(x):
             products[rest, rows] = products[rows, rest].T
-    return products
-
-
-def gram_of_rows(x: Tensor, rows: slice, scale: float = 1.0) -> Tensor:
-    """Returns scale · x[rows] xᵀ without a gradient, using `gram` for the square part."""
-    own = x[rows]
-    products = x.new_empty(len(own), len(x))
-    for others in (slice(0, rows.start), slice(rows.stop, None)):
-        products[:, others].addmm_(own, x[others].T, beta=0, alpha=scale)
-    gram(own, scale, out=products[:, rows])
     return products
 
 
@@ -117,16 +107,6 @@ def add_transpose_(square: Tensor) -> Tensor:
             if rows != columns:
                 lower.copy_(upper.T)
     return square
-
-
-def add_transposed_(x: Tensor, y: Tensor) -> Tensor:
-    """Compute x (M, N) + yᵀ, y (N, M), in place and in blocks like `add_transpose_`."""
-    side = max(x.shape) if x.is_cuda else BLOCK_SIDE
-    for i in range(0, x.shape[0], side):
-        for j in range(0, x.shape[1], side):
-            block = y[j : j + side, i : i + side].T.clone(memory_format=torch.contiguous_format)
-            x[i : i + side, j : j + side].add_(block)
-    return x
 
 
 class _InnerProducts(torch.autograd.Function):

@@ -1,9 +1,5 @@
-"""Losses over the joint batch of all ranks of a process group.
-
-`ShardedLoss` divides the anchors of a loss over the ranks, `PartialFC` the classes of a softmax.
-"""
+"""`PartialFC` shards the classes of a softmax over the ranks of a process group."""
 
 from pml_ext.distributed.partial_fc import PartialFC, step_by_rows
-from pml_ext.distributed.sharded_loss import ShardedLoss, is_divisible
 
-__all__ = ["PartialFC", "ShardedLoss", "is_divisible", "step_by_rows"]
+__all__ = ["PartialFC", "step_by_rows"]

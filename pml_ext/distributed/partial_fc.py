@@ -16,7 +16,7 @@ from pml_ext._checks import (
     check_seed,
     check_whole,
 )
-from pml_ext._ops.distributed import gather_rows, rank_and_ranks, sum_of_own_rows
+from pml_ext._ops.distributed import gather_rows, lengths_of_ranks, rank_and_ranks, sum_of_own_rows
 from pml_ext._ops.numerics import no_autocast
 from pml_ext.functional.losses.class_softmax import (
     MARGINS,
@@ -25,7 +25,7 @@ from pml_ext.functional.losses.class_softmax import (
     gradient_by_classes,
     gradient_by_samples,
 )
-from pml_ext.losses._batch import agree, checked_labels
+from pml_ext.losses._batch import checked_batch
 
 _BLOCK = 1024  # number of classes per random generator, so that initial vectors do not depend on the number of ranks
 
@@ -42,10 +42,10 @@ class PartialFC(nn.Module):
     weight's gradient then contains only the rows of these classes: wrap the optimizer in `step_by_rows`. In evaluation
     mode all classes are used.
 
-    The loss is the mean over the samples of all ranks. As with `ShardedLoss`, it is multiplied by the number of ranks,
-    which corrects for DistributedDataParallel's mean of the network's gradients. The weight's gradient is not
-    multiplied: leave this module out of DistributedDataParallel, and update it on each rank with that rank's gradient.
-    With one process this is the plain loss.
+    The loss is the mean over the samples of all ranks, multiplied by the number of ranks, which corrects for
+    DistributedDataParallel's mean of the network's gradients. The weight's gradient is not multiplied: leave this
+    module out of DistributedDataParallel, and update it on each rank with that rank's gradient. With one process this
+    is the plain loss.
 
     The initial vectors (normal, standard deviation 0.01) depend on `seed` and not on the number of ranks.
 
@@ -69,8 +69,9 @@ class PartialFC(nn.Module):
         accuracy: after a call, the fraction of the joint batch whose class has the largest score among the classes
             used, without the margin.
     Raises:
-        ValueError: an argument out of range. When called, on all ranks: the errors of `ShardedLoss`, class ids
-            outside [0, C), or a rank or number of ranks that differs from `part`.
+        ValueError: an argument out of range. When called: embeddings or labels of wrong shape or type, class ids
+            outside [0, C), an indices_tuple or ref_emb, or a rank or number of ranks that differs from `part`.
+            If one rank raises, the other ranks raise, too, and name it.
     Source: An et al., arXiv 2203.15565. Paper: SGD with momentum; here: any optimizer that `step_by_rows` accepts.
         discriminative: Do et al., CVPR 2019, eq. 8.
 
@@ -150,25 +151,21 @@ class PartialFC(nn.Module):
             indices_tuple, ref_emb, ref_labels: must be None; accepted because trainers pass them.
         """
 
-        def check() -> Tensor:
-            others = (indices_tuple, ref_emb, ref_labels)
-            checked = checked_labels(embeddings, labels, others, "PartialFC compares with classes")
-            if (here := rank_and_ranks()) != (self.rank, self.ranks):
-                raise ValueError(
-                    f"PartialFC was created for rank {self.rank} of {self.ranks}; this process is rank {here[0]} of "
-                    f"{here[1]}. Create the process group first, or pass `part`"
-                )
-            if embeddings.shape[1] != self.weight.shape[1]:
-                raise ValueError(f"embeddings must have {self.weight.shape[1]} columns; got {embeddings.shape[1]}")
-            check_labels_below(checked, self.num_classes)
-            return checked.long()
-
         group = distributed.group.WORLD if rank_and_ranks()[1] > 1 else None
-        if group is None:
-            ids, lengths, x = check(), [len(embeddings)], embeddings.detach()
-        else:
-            ids, lengths = agree(check, self, embeddings)
-            ids, x = (gather_rows(each, group, lengths=lengths) for each in (ids, embeddings.detach()))
+        try:
+            if any(each is not None for each in (indices_tuple, ref_emb, ref_labels)):
+                raise ValueError("indices_tuple, ref_emb and ref_labels must be None: PartialFC compares with classes")
+            ids = self._checked_labels(embeddings, labels)
+        except (TypeError, ValueError):
+            if group is not None:  # a length of 0 tells the other ranks, which would wait for this one
+                lengths_of_ranks(self.weight[:0], group)
+            raise
+        lengths, x = [len(embeddings)], embeddings.detach()
+        if group is not None:
+            lengths = lengths_of_ranks(x, group)
+            if 0 in lengths:
+                raise ValueError(f"rank {lengths.index(0)} of {len(lengths)} cannot use its batch; see its error")
+            ids, x = (gather_rows(each, group, lengths=lengths) for each in (ids, x))
         x = x.to(torch.promote_types(torch.promote_types(x.dtype, self.weight.dtype), torch.float32))
         ids = ids - self.classes.start
         ids[(ids < 0) | (ids >= len(self.weight))] = -1
@@ -182,6 +179,21 @@ class PartialFC(nn.Module):
 
     if TYPE_CHECKING:
         __call__ = forward
+
+    def _checked_labels(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Returns the (n,) class ids as int64; raises for a batch that this loss or rank cannot use."""
+        if (here := rank_and_ranks()) != (self.rank, self.ranks):
+            raise ValueError(
+                f"PartialFC was created for rank {self.rank} of {self.ranks}; this process is rank {here[0]} of "
+                f"{here[1]}. Create the process group first, or pass `part`"
+            )
+        ids = checked_batch(embeddings, labels)[1]
+        if ids is None:
+            raise ValueError("labels must be a tensor of class ids; got None")
+        if embeddings.shape[1] != self.weight.shape[1]:
+            raise ValueError(f"embeddings must have {self.weight.shape[1]} columns; got {embeddings.shape[1]}")
+        check_labels_below(ids, self.num_classes)
+        return ids.long()
 
     def _draw(self, present: Tensor) -> Tensor:
         """Returns this rank's rows for the step in ascending order: those present, filled up with random ones."""

@@ -5,7 +5,7 @@ import inspect
 from typing import TYPE_CHECKING
 
 from pml_ext import _pml
-from pml_ext.losses import _facts, _shares  # noqa: F401
+from pml_ext.losses import _facts
 from pml_ext.losses.cit import CITLoss as CITLoss
 from pml_ext.losses.discriminative import DiscriminativeLoss as DiscriminativeLoss
 from pml_ext.losses.loop import ArcPairReducer as ArcPairReducer

@@ -186,12 +186,10 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
     Attributes:
         labels_because: why labels are needed in addition to an indices_tuple; empty if a tuple can replace them.
         over_all_pairs: accepts an indices_tuple, since trainers pass one, but does not restrict the pairs to it.
-        reference_begins_with_batch: the first rows of ref_emb are the anchors, which do not pair with themselves.
     """
 
     labels_because: str = ""
     over_all_pairs: bool = False
-    reference_begins_with_batch: bool = False
 
     def __init__(self, **pml: Unpack[PMLArguments]) -> None:
         check_pml_arguments(type(self), pml, PML_ARGUMENTS)
@@ -288,11 +286,6 @@ def is_empty(embeddings: object) -> bool:
 def is_mean_of_cosines(loss: BaseMetricLossFunction) -> bool:
     """Returns whether the loss is a plain mean over cosines, so that distance and reducer need not see its terms."""
     return reduces_by_mean(loss) and is_plain_cosine(loss.distance)
-
-
-def undivided_unless_mean_of_cosines(loss: BaseMetricLossFunction) -> str:
-    """For `LossFacts.undivided` of a loss whose kernel computes its sums."""
-    return "" if is_mean_of_cosines(loss) else "it is divided only with CosineSimilarity and MeanReducer"
 
 
 def reduces_by_mean(loss: BaseMetricLossFunction) -> bool:

@@ -1,12 +1,9 @@
 """Checks the input of a loss or miner and converts it to float32 or better."""
 
-from collections.abc import Callable
-
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_indices_tuple, check_labels
-from pml_ext._ops.distributed import texts_of_ranks
 from pml_ext.functional.tuples import Tuples as Tuples
 
 Labels = Tensor | None
@@ -90,68 +87,3 @@ def at_least_float32(x: Tensor) -> Tensor:
         return x
     wide = x.float()
     return torch.where((x != 0).any(dim=1, keepdim=True), wide, wide.detach()) if x.requires_grad else wide
-
-
-def checked_labels(embeddings: Tensor, labels: Tensor, must_be_none: tuple[object, ...], because: str) -> Tensor:
-    """Returns the checked labels of a batch.
-
-    must_be_none: arguments that trainers pass but losses over ranks do not accept.
-    because: for the error, what the loss compares instead, and which loss to use.
-    """
-    if any(given is not None for given in must_be_none):
-        raise ValueError(f"indices_tuple, ref_emb and ref_labels must be None: {because}")
-    checked = checked_batch(embeddings, labels)[1]
-    if checked is None:
-        raise ValueError("labels must be a tensor of class ids; got None")
-    return checked
-
-
-def agree(check: Callable[[], Tensor], loss: nn.Module, embeddings: Tensor) -> tuple[Tensor, list[int]]:
-    """Returns the checked labels, and the number of samples of each rank.
-
-    If the check fails on one rank, all ranks raise its error. Needs one collective of 512 bytes per rank.
-    """
-    labels = None
-    try:
-        labels, problem = check(), ""
-        gradient = "with" if embeddings.requires_grad and torch.is_grad_enabled() else "without"
-        kind = f"{embeddings.device.type} {embeddings.dtype}, {embeddings.shape[1]} columns, {gradient} gradient"
-        said = f"{len(embeddings)}\n{type(loss).__name__} of {kind}"
-    except Exception as error:
-        problem, said = in_words(error), "0\n"
-    of_ranks = [text.split("\n", 2) for text in _texts_of_all_ranks(f"{said}\n{problem}", embeddings)]
-    _raise_first([problem for *_, problem in of_ranks])
-    kinds = [kind for _, kind, _ in of_ranks]
-    if len(set(kinds)) > 1:
-        listed = "; ".join(f"rank {rank}: {kind}" for rank, kind in enumerate(kinds[:16]))
-        raise ValueError(
-            "all ranks must pass embeddings of the same type and size, with a gradient on all or none, to the same "
-            f"loss; got {listed}"
-        )
-    assert labels is not None
-    return labels, [int(rows) for rows, *_ in of_ranks]
-
-
-def raise_of_all_ranks(problem: str, embeddings: Tensor) -> None:
-    """Raises the first problem of any rank; at least one rank has one."""
-    _raise_first(_texts_of_all_ranks(problem, embeddings))
-
-
-def in_words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
-def _texts_of_all_ranks(text: str, embeddings: object) -> list[str]:
-    """Returns each rank's text; also works if the embeddings are not a tensor."""
-    everyone = distributed.group.WORLD
-    assert everyone is not None
-    device = torch.device("cuda" if distributed.get_backend() == "nccl" else "cpu")
-    if isinstance(embeddings, Tensor) and embeddings.device.type not in ("cpu", "meta"):
-        device = embeddings.device
-    return texts_of_ranks(text, everyone, device)
-
-
-def _raise_first(of_ranks: list[str]) -> None:
-    for rank, problem in enumerate(of_ranks):
-        if problem:
-            raise ValueError(f"rank {rank} of {len(of_ranks)} gave a batch that cannot be used: {problem}")

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from torch import Tensor, nn
+from torch import nn
 
+from pml_ext._checks import check_in_range, check_switch
 from pml_ext._names import class_name, closest, hint
-from pml_ext._pml import BaseMetricLossFunction
+from pml_ext._pml import BaseMetricLossFunction, DotProductSimilarity, losses, regularizers
 
 KNOWN: dict[str, type[nn.Module]] = {}
 """Every loss of this package and of PML, by name; pml_ext.losses fills it."""
@@ -41,40 +42,15 @@ def loss_by_name(loss: nn.Module | str | Mapping[str, Any]) -> Any:
     return KNOWN[name](**arguments)
 
 
-class Part(NamedTuple):
-    """The anchors of every rank: complete classes, because the embeddings of all ranks are sorted by class."""
-
-    of_ranks: list[slice]
-    rank: int
-
-    @property
-    def own(self) -> slice:
-        return self.of_ranks[self.rank]
-
-    @property
-    def size(self) -> int:
-        return int(self.own.stop - self.own.start)
-
-
-Sums = tuple[Tensor, Tensor]
-"""(T,) sums of the loss's T terms over a rank's anchors, with a graph, and (T,) the number of summands in each."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class LossFacts:
-    """The class attribute `facts` of a loss. The defaults fit a loss over the pairs of a batch.
-
-    A subclass inherits all facts except `sums`: it may compute something else, so it must set its own `sums`.
+    """The class attribute `facts` of a loss, inherited by subclasses. The defaults fit a loss over a batch's pairs.
 
     compares: what a sample is compared with: other "samples"; learned or fixed "class vectors" (the constructor then
         takes num_classes and embedding_size); or "class scores", for the runner's identity losses.
     takes_all_positives: why an indices_tuple does not select the positives, so the runner passes no miner; or empty.
     reads_no_pairs: why LoOp cannot replace the pair distances; empty if it can.
     makes_triplets: the loss converts an indices_tuple to triplets (PML's conversion from pairs needs B³ memory).
-    sums: (loss, embeddings and labels of all ranks, the anchors) -> one rank's share of the loss; every rank calls it.
-        None: the anchors depend on each other, so ranks cannot divide the loss.
-    term_of_each_anchor: an anchor without a pair counts as a term of 0.
-    undivided: why ranks cannot divide a loss with these settings; empty if they can.
     arguments: (a YAML node's options, keys in lower case; build) -> arguments of the constructor.
         build(name, **arguments) builds another loss of the config.
     partial_fc: (these options) -> arguments of the `PartialFC` that shards its classes over ranks. Raises ValueError
@@ -85,9 +61,6 @@ class LossFacts:
     takes_all_positives: str = ""
     reads_no_pairs: str = ""
     makes_triplets: bool = False
-    sums: Callable[[Any, Tensor, Tensor, Part], Sums] | None = None
-    term_of_each_anchor: bool = False
-    undivided: Callable[[Any], str] = lambda loss: ""
     arguments: Callable[[dict[str, Any], Callable[..., Any]], dict[str, Any]] = lambda options, build: options
     partial_fc: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
@@ -96,31 +69,57 @@ class LossFacts:
         return self.compares == "samples" and not self.takes_all_positives
 
 
-def needs(**settings: Any) -> Callable[[Any], str]:
-    """For `undivided`: ranks divide a loss only if its attributes have these values."""
-
-    def undivided(loss: Any) -> str:
-        for name, needed in settings.items():
-            if getattr(loss, name) != needed:
-                return f"{name} must be {needed!r}; it is {getattr(loss, name)!r}"
-        return ""
-
-    return undivided
+def _dot_products(options: dict[str, Any], *_: Any) -> dict[str, Any]:
+    check_switch(options["normalize"], "normalize")
+    check_in_range(options["reg_weight"], 0, float("inf"), "reg_weight")
+    return {
+        "distance": DotProductSimilarity(normalize_embeddings=options["normalize"]),
+        "embedding_regularizer": regularizers.LpRegularizer(power=2),
+        "embedding_reg_weight": options["reg_weight"],
+    }
 
 
-PML_FACTS: dict[type, LossFacts] = {}
-"""Facts about pytorch-metric-learning's losses; `_shares` fills it."""
+_CLASS_VECTORS = LossFacts(compares="class vectors")
+_TRIPLETS = LossFacts(makes_triplets=True)
+
+_BY_NAME = {
+    "AngularLoss": LossFacts(reads_no_pairs="it reads the embeddings themselves, not pair distances"),
+    "ArcFaceLoss": _CLASS_VECTORS,
+    "CosFaceLoss": _CLASS_VECTORS,
+    "DynamicSoftMarginLoss": _TRIPLETS,
+    "FastAPLoss": LossFacts(takes_all_positives="it ranks all positives of a sample; a tuple only weights the samples"),
+    "HistogramLoss": _TRIPLETS,
+    "InstanceLoss": LossFacts(reads_no_pairs="it reads column c of the matrix as class c, so it has no negative pairs"),
+    "LargeMarginSoftmaxLoss": _CLASS_VECTORS,
+    "MarginLoss": _TRIPLETS,
+    "NCALoss": LossFacts(takes_all_positives="it takes all positives of a sample; a tuple only weights the samples"),
+    "NormalizedSoftmaxLoss": _CLASS_VECTORS,
+    "NPairsLoss": LossFacts(arguments=_dot_products),
+    "P2SGradLoss": _CLASS_VECTORS,
+    "PNPLoss": LossFacts(takes_all_positives="it ranks all positives of a sample and takes no tuples"),
+    "ProxyAnchorLoss": _CLASS_VECTORS,
+    "ProxyNCALoss": _CLASS_VECTORS,
+    "RankedListLoss": LossFacts(takes_all_positives="it takes all positives of a sample and no tuples"),
+    "SmoothAPLoss": LossFacts(
+        takes_all_positives="it ranks all positives of a sample; a tuple only weights the samples"
+    ),
+    "SoftTripleLoss": _CLASS_VECTORS,
+    "SphereFaceLoss": _CLASS_VECTORS,
+    "SubCenterArcFaceLoss": _CLASS_VECTORS,
+    "ThresholdConsistentMarginLoss": LossFacts(
+        reads_no_pairs="it computes its cosines itself; TCMLoss is the same loss and works"
+    ),
+    "TripletMarginLoss": _TRIPLETS,
+    "VICRegLoss": LossFacts(reads_no_pairs="it has no labels and no pair distances"),
+}
+PML_FACTS = {getattr(losses, name): facts for name, facts in _BY_NAME.items() if hasattr(losses, name)}
+"""Facts about pytorch-metric-learning's losses, of which 2.8 lacks some."""
 
 
 def facts_of(kind: type) -> LossFacts:
     """Returns the facts of a loss class: its own, or those of its nearest base class."""
-    return next((facts for base in kind.__mro__ if (facts := own_facts(base))), LossFacts())
-
-
-def own_facts(kind: type) -> LossFacts | None:
-    """Returns the facts of exactly this class, without those of its base classes."""
-    facts: LossFacts | None = vars(kind).get("facts", PML_FACTS.get(kind))
-    return facts
+    known = (vars(base).get("facts", PML_FACTS.get(base)) for base in kind.__mro__)
+    return next((facts for facts in known if facts), LossFacts())
 
 
 def check_tuple_loss(loss: object, *, cannot: str, nested: str) -> None:

@@ -3,18 +3,16 @@
 import math
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range, check_switch
-from pml_ext._ops.distributed import add_transpose_of_ranks_
 from pml_ext._pml import CosineSimilarity, DotProductSimilarity, LpDistance, is_similarity, term
 from pml_ext.distances.injected import describe_distance, is_on_sphere
 from pml_ext.functional.losses.cit import (
     LARGEST_CLASS,
     concordance_loss,
     concordance_of_pairs,
-    concordance_sum_of_rows,
     fast_concordance_loss,
     triplet_losses,
 )
@@ -25,21 +23,9 @@ from pml_ext.losses._base import (
     PMLArguments,
     Terms,
     reduces_by_mean,
-    undivided_unless_mean_of_cosines,
 )
 from pml_ext.losses._batch import Labels, Reference, Tuples, copies_in_reference, on_host
-from pml_ext.losses._facts import LossFacts, Part, Sums
-
-
-def _sums(loss: "CITLoss", x: Tensor, labels: Tensor, part: Part) -> Sums:
-    spans, everyone = class_spans(labels), distributed.group.WORLD
-    assert everyone is not None
-    total = concordance_sum_of_rows(
-        x, part.own, spans, loss.gamma, loss.similarity, loss.hinge_partial_likelihood,
-        add_transpose=lambda rows: add_transpose_of_ranks_(rows, part.of_ranks, everyone),
-    )  # fmt: skip
-    size = spans.size[part.own]
-    return total.view(1), (size - 1).mul(len(labels) - size).sum().to(total.dtype).view(1)
+from pml_ext.losses._facts import LossFacts
 
 
 class CITLoss(EmbeddingLoss):
@@ -99,7 +85,7 @@ class CITLoss(EmbeddingLoss):
     """
 
     default_distance = CosineSimilarity
-    facts = LossFacts(makes_triplets=True, sums=_sums, undivided=undivided_unless_mean_of_cosines)
+    facts = LossFacts(makes_triplets=True)
 
     def __init__(
         self,

@@ -24,8 +24,7 @@ from pml_ext.functional.losses.discriminative import (
 from pml_ext.functional.tuples import weights_of
 from pml_ext.losses._base import EmbeddingLoss, PMLArguments, Terms
 from pml_ext.losses._batch import Labels, Reference, Tuples, at_least_float32
-from pml_ext.losses._facts import LossFacts, needs
-from pml_ext.losses._shares import sample_sums
+from pml_ext.losses._facts import LossFacts
 
 _NORM_TOLERANCE = 1e-3  # covers the rounding of a unit vector to 16 bits
 
@@ -142,8 +141,6 @@ class DiscriminativeLoss(EmbeddingLoss):
     facts = LossFacts(
         compares="class vectors",
         reads_no_pairs="it compares samples with class centroids, so it has no negative pairs",
-        sums=sample_sums,
-        undivided=needs(paper_scale=False),
         arguments=_arguments,
         partial_fc=_partial_fc,
     )

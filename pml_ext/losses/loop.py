@@ -9,14 +9,13 @@ from torch import Tensor
 from pml_ext._checks import check_choice, warn_once
 from pml_ext._ops.numerics import no_autocast
 from pml_ext._pml import BaseMetricLossFunction, LpDistance, MeanReducer
-from pml_ext.distances.injected import inject, orders_if_gathered, run_with_distance, twin_of
+from pml_ext.distances.injected import inject, orders_if_gathered, run_with_distance
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, Curve, Pairing, consecutive_pairs
 from pml_ext.functional.tuples import count_pairs, every_negative, same_and_different
 from pml_ext.losses._base import OurLoss, SettingsOfTheWrapped, is_nothing_to_compare
 from pml_ext.losses._batch import Labels, Tuples, at_least_float32, checked_batch, on_host
-from pml_ext.losses._facts import LossFacts, Part, Sums, check_tuple_loss, facts_of, loss_by_name
-from pml_ext.losses._shares import pair_masks_of, sums_of_terms, tuples_for, why_inner_undivided
+from pml_ext.losses._facts import LossFacts, check_tuple_loss, facts_of, loss_by_name
 
 
 class ArcPairReducer(MeanReducer):
@@ -48,22 +47,6 @@ class ArcPairReducer(MeanReducer):
         ends = torch.stack(indices[:2]).sort(dim=0).values
         count = int(ends.unique(dim=1).shape[1])
         return losses.sum() / (4 * count)
-
-
-def _sums(loss: "LoOp", x: Tensor, labels: Tensor, part: Part) -> Sums:
-    """A rank's anchors are complete classes, so both ends of an arc are on one rank."""
-
-    def call(inner: Any) -> Any:
-        same, different = pair_masks_of(labels, part)
-        anchors, positives = same.nonzero(as_tuple=True)
-        if loss.positives != "all" and loss.pairing == "consecutive":
-            anchors, partners = consecutive_pairs(labels[part.own])
-            positives = part.own.start + partners
-        tuples = tuples_for(inner, anchors, positives, different)
-        del same, different  # memory that the loss can use
-        return twin_of(loss, {"loss": inner})(x[part.own], labels[part.own], tuples, x, labels)
-
-    return sums_of_terms(loss.loss, x, part, call)
 
 
 def _arguments(options: dict[str, Any], build: Any) -> dict[str, Any]:
@@ -115,7 +98,7 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
     [0.05, 0.158]
     """
 
-    facts = LossFacts(sums=_sums, undivided=why_inner_undivided, arguments=_arguments)
+    facts = LossFacts(arguments=_arguments)
 
     def __init__(
         self, loss: BaseMetricLossFunction | str | Mapping[str, Any], *, pairing: Pairing = "consecutive",

@@ -23,7 +23,6 @@ from pml_ext.functional.tuples import pairs_of, same_and_different
 from pml_ext.losses._base import EmbeddingLoss, PMLArguments, Terms
 from pml_ext.losses._batch import Labels, Reference, Tuples, copies_in_reference
 from pml_ext.losses._facts import LossFacts
-from pml_ext.losses._shares import anchors_first_sums
 
 
 def pair_masks(like: Tensor, labels: Labels, ref_labels: Labels, indices_tuple: Tuples | None) -> tuple[Tensor, Tensor]:
@@ -52,12 +51,6 @@ def consecutive_among(positive: Tensor, labels: Tensor | None, *, with_itself: b
 
 def _arguments(options: dict[str, Any], build: object) -> dict[str, Any]:
     return {**options, "mining": options["mining"] or None}
-
-
-def _undivided(loss: "PairWeightingLoss") -> str:
-    if loss.mining is not None:
-        return f"mining must be None; it is {loss.mining!r}"
-    return "the weighting 'histogram' depends on all pairs together" if loss.weighting == "histogram" else ""
 
 
 _OPTIONS = ("alpha", "beta", "base", "bounded", "scale", "margin", "neg_margin", "bins")
@@ -104,7 +97,7 @@ class PairWeightingLoss(EmbeddingLoss):
     """
 
     default_distance = CosineSimilarity
-    facts = LossFacts(sums=anchors_first_sums, term_of_each_anchor=True, undivided=_undivided, arguments=_arguments)
+    facts = LossFacts(arguments=_arguments)
 
     def __init__(
         self, weighting: Weighting = "multi_similarity", mining: float | None = None, *,
@@ -155,9 +148,7 @@ class PairWeightingLoss(EmbeddingLoss):
     ) -> Terms:
         similarity = self.distance(embeddings, ref_emb)
         positive, negative = pair_masks(similarity, labels, ref_labels, indices_tuple)
-        if self.reference_begins_with_batch:
-            positive.fill_diagonal_(False)
-        elif indices_tuple is None and not positive.any() & negative.any():
+        if indices_tuple is None and not positive.any() & negative.any():
             return self._no_terms("this batch has no positive or no negative pair")
         if self.mining is not None:
             assert labels is not None

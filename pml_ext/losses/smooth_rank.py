@@ -14,7 +14,6 @@ from pml_ext.functional.tuples import weights_of
 from pml_ext.losses._base import EmbeddingLoss, PMLArguments, Terms
 from pml_ext.losses._batch import Labels, Reference, Tuples, copies_in_reference
 from pml_ext.losses._facts import LossFacts
-from pml_ext.losses._shares import anchors_first_sums
 
 
 class SmoothAPLoss(EmbeddingLoss):
@@ -44,10 +43,7 @@ class SmoothAPLoss(EmbeddingLoss):
     """
 
     default_distance = CosineSimilarity
-    facts = LossFacts(
-        takes_all_positives="it ranks all positives of a sample; a tuple only weights the samples",
-        sums=anchors_first_sums,
-    )
+    facts = LossFacts(takes_all_positives="it ranks all positives of a sample; a tuple only weights the samples")
     labels_because = "SmoothAPLoss needs labels: it ranks the complete batch, whatever a miner selected"
 
     def __init__(self, temperature: float = 0.01, **pml: Unpack[PMLArguments]) -> None:
@@ -62,7 +58,7 @@ class SmoothAPLoss(EmbeddingLoss):
         self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
     ) -> Terms:
         copies = copies_in_reference(embeddings, labels, indices_tuple, ref_emb, ref_labels)
-        with_itself = self.reference_begins_with_batch or ref_emb is None or copies is not None
+        with_itself = ref_emb is None or copies is not None
         positive = labels[:, None] == (labels if ref_labels is None else ref_labels)
         # The precision of a sample that is alone in its class is 1 for any embedding.
         queries = (positive.sum(dim=1) > int(with_itself)).nonzero().squeeze(1)
@@ -111,10 +107,7 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
     """
 
     default_distance = CosineSimilarity
-    facts = LossFacts(
-        takes_all_positives="it ranks all positives of a sample; a tuple only weights the samples",
-        sums=anchors_first_sums,
-    )
+    facts = LossFacts(takes_all_positives="it ranks all positives of a sample; a tuple only weights the samples")
     labels_because = "RecallAtKSurrogateLoss ranks the complete batch, so an indices_tuple does not replace them"
 
     def __init__(
@@ -136,7 +129,7 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
         self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
     ) -> Terms:
         copies = copies_in_reference(embeddings, labels, indices_tuple, ref_emb, ref_labels)
-        if self.reference_begins_with_batch or ref_emb is None:
+        if ref_emb is None:
             copies = torch.arange(len(labels), device=labels.device)
         positive = labels[:, None] == (labels if ref_labels is None else ref_labels)
         one_class = bool(positive.all())

@@ -26,7 +26,6 @@ from pml_ext.functional.losses.tcm import (
     fast_threshold_consistency,
     hard_negatives,
     hard_positives,
-    threshold_consistency_sums_of_rows,
 )
 from pml_ext.functional.tuples import class_sizes, class_spans, same_and_different
 from pml_ext.losses._base import (
@@ -38,7 +37,6 @@ from pml_ext.losses._base import (
     arguments_of,
     is_nothing_to_compare,
     reduces_by_mean,
-    undivided_unless_mean_of_cosines,
 )
 from pml_ext.losses._batch import (
     Labels,
@@ -49,18 +47,7 @@ from pml_ext.losses._batch import (
     copies_in_reference,
     on_host,
 )
-from pml_ext.losses._facts import LossFacts, Part, Sums, loss_by_name
-from pml_ext.losses._shares import sums_of, why_inner_undivided
-
-
-def _sums(loss: "TCMLoss", x: Tensor, labels: Tensor, part: Part) -> Sums:
-    spans, margins = class_spans(labels), (loss.margin_plus, loss.margin_minus)
-    sums, counts = threshold_consistency_sums_of_rows(x, part.own, spans, *margins, indicator=loss.indicator)
-    weights = sums.new_tensor([loss.lambda_plus, loss.lambda_minus])
-    if loss.divide_by == "all":
-        size = spans.size[part.own]
-        counts = torch.stack([(size - 1).sum(), (len(labels) - size).sum()]).to(sums.dtype)
-    return sums * weights, counts
+from pml_ext.losses._facts import LossFacts, loss_by_name
 
 
 class TCMLoss(EmbeddingLoss):
@@ -115,11 +102,7 @@ class TCMLoss(EmbeddingLoss):
     """
 
     default_distance = CosineSimilarity
-    facts = LossFacts(
-        takes_all_positives="it is defined over all positive pairs",
-        sums=_sums,
-        undivided=undivided_unless_mean_of_cosines,
-    )
+    facts = LossFacts(takes_all_positives="it is defined over all positive pairs")
     labels_because = "TCM is defined over all pairs, so an indices_tuple does not replace them"
     over_all_pairs = True
 
@@ -212,12 +195,6 @@ class TCMLoss(EmbeddingLoss):
             self._warn(f"this batch has no {' and no '.join(missing)} pair, so that term is 0")
 
 
-def _sums_of_both(loss: "TCMRegularizer", x: Tensor, labels: Tensor, part: Part) -> Sums:
-    both = zip(*(sums_of(one, x, labels, part) for one in (loss.loss, loss.tcm)), strict=True)
-    sums, counts = (torch.cat(parts) for parts in both)
-    return sums, counts
-
-
 class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
     """Adds the threshold-consistent margin (TCM) over all pairs of the batch to another loss.
 
@@ -254,7 +231,6 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
     (0.912, 0.6)
     """
 
-    facts = LossFacts(sums=_sums_of_both, undivided=why_inner_undivided)
     OPTIONS_OF = dict.fromkeys(arguments_of(TCMLoss), "tcm")
 
     def __init__(

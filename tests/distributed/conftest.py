@@ -7,7 +7,7 @@ import pytest
 import torch
 
 MODULES = (
-    "tests.distributed.test_sharded_loss",
+    "tests.distributed.test_joint_batch",
     "tests.distributed.test_partial_fc",
     "tests.distributed.test_evaluation",
     "tests.distributed.test_class_shares",
@@ -34,7 +34,7 @@ def _rank(rank, folder):
 @pytest.fixture(scope="session")
 def by_ranks(made_once):
     """What each rank got, of two and of three."""
-    folder = made_once("ranks_of_divided_losses", _start_ranks)
+    folder = made_once("ranks_of_joint_losses", _start_ranks)
     return {n: [torch.load(folder / f"{n}_{rank}.pt", weights_only=True) for rank in range(n)] for n in (2, 3)}
 
 

@@ -79,7 +79,38 @@ def on_rank(rank, ranks):
         ("drawn", margin): trained(ranks, rank, {"margin": margin, "sample_rate": RATE}, optimizer)
         for margin, optimizer in DRAWN.items()
     }
-    return drawn | {("all", name): trained(ranks, rank, *case) for name, case in CASES.items()}
+    found = drawn | {("all", name): trained(ranks, rank, *case) for name, case in CASES.items()}
+    return found | {("unusable", name): error_of_rank(rank, name) for name in UNUSABLE}
+
+
+X, LABELS = torch.randn(3, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2])
+# What is wrong with the second rank's batch, and its error.
+UNUSABLE = {
+    "no tensor": (X.tolist(), LABELS, "TypeError: embeddings must be a torch.Tensor"),
+    "too few labels": (X, LABELS[:2], "ValueError: labels must have shape (3,)"),
+    "class id": (X, LABELS + 1, "ValueError: labels must be class ids in [0, 3)"),
+}
+
+
+def error_of_rank(rank, name):
+    x, labels, _ = UNUSABLE[name] if rank == 1 else (X, LABELS, "")
+    try:
+        PartialFC(4, 3)(x, labels)
+    except (TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_all_ranks_raise_if_one_cannot_use_its_batch(found, name):
+    first, second, *_ = (of_rank["unusable", name] for of_rank in found)
+    assert first == f"ValueError: rank 1 of {len(found)} cannot use its batch; see its error"
+    assert second.startswith(UNUSABLE[name][2])
+
+
+def test_another_rank_than_at_construction():
+    with pytest.raises(ValueError, match="created for rank 0 of 3; this process is rank 0 of 1"):
+        PartialFC(4, 3, part=(0, 3))(X, LABELS)
 
 
 def dense(

@@ -1,4 +1,4 @@
-"""Whom the facts of a loss hold for: the class, and what of them its subclasses inherit."""
+"""Facts hold for a loss and its subclasses; losses by name."""
 
 import pytest
 from jsonargparse import ArgumentParser
@@ -7,28 +7,20 @@ from pytorch_metric_learning.losses import TripletMarginLoss
 from torch import nn
 
 from pml_ext import losses
-from pml_ext.distributed import is_divisible
 from pml_ext.losses import LoOp, SmoothAPLoss
-from pml_ext.losses._facts import KNOWN, LossFacts, facts_of, loss_by_name
-from pml_ext.losses._shares import _BY_NAME
+from pml_ext.losses._facts import _BY_NAME, KNOWN, LossFacts, facts_of, loss_by_name
 
 
 class OtherTriplets(TripletMarginLoss):
-    """It may compute what ranks cannot divide."""
-
-
-class SameTriplets(TripletMarginLoss):
-    facts = facts_of(TripletMarginLoss)
+    pass
 
 
 class OtherAP(SmoothAPLoss):
     pass
 
 
-def test_subclasses_inherit_all_but_their_division():
+def test_subclasses_inherit_the_facts():
     assert facts_of(OtherTriplets) is facts_of(TripletMarginLoss)
-    assert is_divisible(TripletMarginLoss()) and not is_divisible(OtherTriplets())
-    assert is_divisible(SameTriplets()), "it says itself that it can be divided"
     with pytest.raises(TypeError, match="OtherAP without positives='all': it ranks all positives of a sample"):
         LoOp(OtherAP())
 

@@ -3,18 +3,14 @@
 Exact, without a (B, B, B) tensor. cit_kernel.py is the fast version for the cosines of a batch with itself.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
 from pml_ext._checks import check_floating, check_labels
 from pml_ext._ops.normalize import through_sphere_, to_sphere, unit_and_inverse_norms
-from pml_ext._ops.numerics import add_transpose_, gram, gram_of_rows, row_blocks, rows_of_a_block
+from pml_ext._ops.numerics import add_transpose_, gram, row_blocks, rows_of_a_block
 from pml_ext._ops.own_gradient import ValueAndGradient, under_transform
 from pml_ext.functional.tuples import ClassSpans, class_columns, class_spans, count_triplets, same_and_different
 
@@ -215,42 +211,31 @@ def _value_and_gradient(
     return value / triplets, through_sphere_(symmetric @ unit, unit, inverse_norms.mul_(scale / triplets))
 
 
-def by_similarities(
-    unit: Tensor,
-    spans: ClassSpans,
-    gamma: float,
-    scale: float,
-    hinge: bool,
-    *,
-    rows: slice = slice(None),
-) -> tuple[Tensor, Tensor]:
-    """Returns the sum over the triplets of A anchors, and its (A, B) gradient by similarities, divided by `scale`.
-
-    unit: (B, D) of norm 1; rows: the anchors, consecutive and all samples of their classes.
-    """
-    same, is_positive = class_columns(spans, rows)
+def by_similarities(unit: Tensor, spans: ClassSpans, gamma: float, scale: float, hinge: bool) -> tuple[Tensor, Tensor]:
+    """Returns the sum over the triplets of (B, D) unit vectors; its (B, B) gradient by similarities, over `scale`."""
+    same, is_positive = class_columns(spans)
     valid = is_positive.to(unit.dtype)
-    negatives = len(unit) - spans.size[rows]
+    negatives = len(unit) - spans.size
     # `grown` holds e^S. γ = 1 needs only e^−S, so `grown` holds that and the gradient overwrites it (a separate matrix
     # takes 30 % longer at 256 samples, the same time at 1,024).
     signed = scale if gamma < 1 else -scale
-    grown = (gram(unit, signed) if rows == slice(None) else gram_of_rows(unit, rows, signed)).exp_()
+    grown = gram(unit, signed).exp_()
     gradient = grown if gamma == 1 else torch.empty_like(grown)
     value = unit.new_zeros(())
     if gamma < 1:
-        foremost = _one_of_each_class(spans, rows)
+        # The number of classes is known: nonzero would synchronise with the GPU.
+        foremost = spans.rank.squeeze(1).argsort(stable=True)[: len(spans.sizes)]
         members = same[foremost].roll(1, 1)
         there = pad(valid[foremost], (1, 0), value=1.0)
-        places = members - (rows.start or 0)
         classes = rows_of_a_block(spans.largest * len(unit), unit.device)
         for begin in range(0, len(members), classes):
             chosen = slice(begin, begin + classes)
             arguments = (negatives[foremost[chosen]], len(set(spans.sizes)) > 1, 1 - gamma, hinge)
-            value += _partial_likelihood(grown, members[chosen], places[chosen], there[chosen], *arguments, gradient)
+            value += _partial_likelihood(grown, members[chosen], there[chosen], *arguments, gradient)
     if gamma > 0 and spans.largest > LARGEST_CLASS:
-        same = spans.start[rows] == spans.start.T  # a class is identified by its first sample
+        same = spans.start == spans.start.T  # a class is identified by its first sample
         different = ~same
-        same[:, rows].fill_diagonal_(False)
+        same.fill_diagonal_(False)
         similarities = grown.log() if gamma < 1 else grown.log().neg_()
         found, by_similarity = discordance_by_sorting(similarities, same, different)
         value += gamma * found
@@ -260,13 +245,6 @@ def by_similarities(
             decay = grown[block] if gamma == 1 else grown[block].reciprocal()
             value += _discordance(decay, valid[block], same[block], gamma, gradient[block], added=gamma < 1)
     return value, gradient
-
-
-def _one_of_each_class(spans: ClassSpans, rows: slice) -> Tensor:
-    """Returns the row of the first sample of each class."""
-    if rows == slice(None):  # the number of classes is known: nonzero would synchronise with the GPU
-        return spans.rank.squeeze(1).argsort(stable=True)[: len(spans.sizes)]
-    return (spans.rank[rows] == 0).squeeze(1).nonzero().squeeze(1)
 
 
 def _plain(embeddings: Tensor, labels: Tensor, gamma: float, scale: float, hinge: bool) -> Tensor:
@@ -305,7 +283,6 @@ def _discordance(decay: Tensor, valid: Tensor, same: Tensor, weight: float, by_r
 def _partial_likelihood(
     grown: Tensor,
     members: Tensor,
-    places: Tensor,
     valid: Tensor,
     negatives: Tensor,
     padded: bool,
@@ -316,12 +293,12 @@ def _partial_likelihood(
     """Returns weight · Σ log(e^{S_an} + e^{S_pn}) − S_ap over the triplets whose positives belong to some classes.
 
     (a, p) and (p, a) share their logarithms, so each pair is visited once: members `step` places apart, for each step.
-    grown: (anchors, B) of e^S. members, places: (classes, K) samples of each class in the batch and among the anchors;
-    valid is 0 for padding (the first member again, at the end). negatives: (classes, 1) number per sample.
-    The members' rows of by_row get the gradient by their similarities.
+    grown: (B, B) of e^S. members: (classes, K) samples of each class; valid is 0 for padding (the first member again,
+    at the end). negatives: (classes, 1) number per sample. The members' rows of by_row get the gradient by their
+    similarities.
     """
     columns = members.unsqueeze(1).expand(-1, members.shape[1], -1)
-    rows = grown.index_select(0, places.reshape(-1)).view(*members.shape, -1)
+    rows = grown.index_select(0, members.reshape(-1)).view(*members.shape, -1)
     within = rows.gather(2, columns)
     counted = (negatives * valid).unsqueeze(2) * valid.unsqueeze(1)  # triplets of each pair that have a gradient
     counted.diagonal(0, 1, 2).zero_()
@@ -355,54 +332,5 @@ def _partial_likelihood(
     derivatives.scatter_add_(2, columns, counted.mul_(-weight))
     if padded:  # padding has the index of the first member, so it must write the same values
         derivatives += (1 - valid).unsqueeze(2) * derivatives[:, :1]
-    by_row.index_copy_(0, places.reshape(-1), derivatives.view(-1, derivatives.shape[2]))
+    by_row.index_copy_(0, members.reshape(-1), derivatives.view(-1, derivatives.shape[2]))
     return 2 * weight * value
-
-
-def concordance_sum_of_rows(
-    embeddings: Tensor,
-    rows: slice,
-    spans: ClassSpans,
-    gamma: float = 1.0,
-    similarity: str = "unit",
-    hinge_partial_likelihood: bool = False,
-    *,
-    add_transpose: Callable[[Tensor], Tensor],
-) -> Tensor:
-    """Sum the concordance loss over the triplets of consecutive anchors: all samples of some (or no) classes.
-
-    The gradient is that of the sum over all anchors by these rows, and 0 for other rows: the ranks' gradients add up.
-    It is computed together with the value; there is no second derivative.
-    add_transpose: adds to (A, B) rows of a (B, B) matrix the same rows of its transpose; called only for a gradient.
-    """
-    scale = 0.5 if similarity == "unit" else 1.0
-    options = (gamma, scale, hinge_partial_likelihood)
-    total: Tensor = _ConcordanceOfRows.apply(embeddings, rows, spans, options, add_transpose, torch.is_grad_enabled())
-    return total
-
-
-class _ConcordanceOfRows(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        embeddings: Tensor,
-        rows: slice,
-        spans: ClassSpans,
-        options: tuple[float, float, bool],
-        add_transpose: Callable[[Tensor], Tensor],
-        is_grad_on: bool,
-    ) -> Tensor:
-        unit, inverse_norms = unit_and_inverse_norms(embeddings)
-        value, by_pair = by_similarities(unit, spans, *options, rows=rows)
-        if is_grad_on and ctx.needs_input_grad[0]:
-            gradient = torch.zeros_like(unit)
-            torch.mm(add_transpose(by_pair), unit, out=gradient[rows])
-            through_sphere_(gradient[rows], unit[rows], inverse_norms[rows].mul_(options[1]))
-            ctx.save_for_backward(gradient)
-        return value
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, weight: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient,) = ctx.saved_tensors
-        return gradient.mul_(weight), None, None, None, None, None  # in place: backward runs once

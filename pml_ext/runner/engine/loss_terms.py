@@ -1,6 +1,5 @@
 """Computes the losses of MODEL.LOSSES.NAME on a batch, in one process or several."""
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -9,11 +8,9 @@ from torch import Tensor, nn
 
 from pml_ext._errors import UserError
 from pml_ext._names import described
-from pml_ext.distributed import PartialFC, ShardedLoss, is_divisible
+from pml_ext.distributed import PartialFC
 from pml_ext.runner.modeling.architectures.baseline import Outputs, parts_of
 from pml_ext.runner.modeling.losses.factory import LossTerm
-
-log = logging.getLogger("pml_ext")
 
 
 class JointBatch(NamedTuple):
@@ -27,9 +24,8 @@ class JointBatch(NamedTuple):
 class LossTerms:
     """Computes the terms of MODEL.LOSSES.NAME.
 
-    On several ranks the metric losses see the joint batch, and DDP's mean equals the gradient of one process on it,
-    also for the losses' own parameters. Losses are sharded (`ShardedLoss`) if they support it. For other losses, and
-    for those with a miner's tuples, embeddings are gathered with their gradient and every rank computes the same loss.
+    On several ranks the embeddings are gathered with their gradient, and every rank computes the metric losses of the
+    joint batch. DDP's mean then equals the gradient of one process on it, also for the losses' own parameters.
     """
 
     def __init__(self, terms: Sequence[LossTerm], losses: nn.ModuleDict, miner: nn.Module | None) -> None:
@@ -38,27 +34,17 @@ class LossTerms:
         """The last batch; None if the architecture did not request these losses."""
         self._ranks = 1
         self._gather: Callable[[Tensor], Tensor] = lambda rows: rows
-        self._shared: dict[str, ShardedLoss] = {}
         self.class_vectors = {
             f"losses.{name}.weight": loss for name, loss in losses.items() if isinstance(loss, PartialFC)
         }
         """Name of the sharded parameter, if there is one, and its loss."""
 
-    def divide(self, ranks: int, gather: Callable[[Tensor], Tensor]) -> None:
-        """Shard the metric losses that support it; every rank computes the others completely.
+    def use_joint_batch(self, ranks: int, gather: Callable[[Tensor], Tensor]) -> None:
+        """Computes the metric losses of all ranks' batches from now on.
 
         gather: function from this rank's (B, …) to all ranks' (ranks × B, …), in rank order, with gradient.
         """
         self._ranks, self._gather = ranks, gather
-        of_classes = [name for name, loss in self.losses.items() if isinstance(loss, PartialFC)]
-        metric = [term for term in self.terms if not term.is_id_loss and term.name not in of_classes]
-        names = [term.name for term in metric if is_divisible(self.losses[term.name]) and not self._is_mined(term)]
-        self._shared = {name: ShardedLoss(self.losses[name]) for name in names}
-        whole = [term.name for term in metric if term.name not in names]
-        log.info(
-            "sharded over %d processes: %s; computed by each: %s",
-            ranks, ", ".join(of_classes + names) or "nothing", ", ".join(whole) or "nothing",
-        )  # fmt: skip
 
     def __call__(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
         """Returns losses by name, from an architecture's outputs and this rank's labels (B,)."""
@@ -76,21 +62,18 @@ class LossTerms:
         joint = self.batch._replace(features=[self._collapsed(part) for part in self.batch.features])
         return self._values(collapsed, labels, joint)
 
-    def _is_mined(self, term: LossTerm) -> bool:
-        return term.is_mined and self.miner is not None
-
     def _values(self, outputs: Outputs, labels: Tensor, joint: JointBatch) -> dict[str, Tensor]:
         features, logits = parts_of(outputs, "features"), parts_of(outputs, "cls_outputs")
         values: dict[str, Tensor] = {}
         for term in self.terms:
-            loss = self._shared.get(term.name, self.losses[term.name])
+            loss = self.losses[term.name]
             parts = logits if term.is_id_loss else features
             found: list[Tensor]
-            if isinstance(loss, (PartialFC, ShardedLoss)):
+            if isinstance(loss, PartialFC):
                 found = [self._value_of_one(loss(part, labels)) for part in parts]
             elif term.is_id_loss:
                 found = [loss(part, labels) for part in parts]
-            elif self._is_mined(term):
+            elif term.is_mined and self.miner is not None:
                 pairs = zip(joint.features, joint.mined, strict=True)
                 found = [loss(part, joint.labels, tuples) for part, tuples in pairs]
             else:
