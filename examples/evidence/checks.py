@@ -1,6 +1,6 @@
 """What `threshold check` answers where the truth is known, and what labels it doubts.
 
-`python examples/evidence/checks.py` writes CHECKS.md beside it. --draws and --sizes for less.
+`python examples/evidence/checks.py` writes CHECKS.md beside it, anew after each size. --draws and --sizes for less.
 """
 
 import argparse
@@ -24,7 +24,7 @@ MODEL = torch.randn(LATENT, DIM, generator=Generator().manual_seed(0))
 HERE = Path(__file__).parent
 PAGE = """# What does a check answer?
 
-`python examples/evidence/checks.py --draws {draws} --sizes {sizes}` writes this page.
+`python examples/evidence/checks.py --sizes {sizes} --draws {draws}` writes this page.
 People are points of {latent} dimensions with {images} images each, which a linear model embeds in {dim}
 dimensions. {reports} reports of each size choose a threshold for FAR {far:g}, and are checked on new sets of the same
 size. Cells: how often the check said holds / cannot be told / does not hold.
@@ -44,7 +44,7 @@ Of the wrong labels in these sets, so many were listed, and of the listed sample
 
 {doubts}
 
-Sets of 300 people with right labels in which a label was listed, of {draws} sets each:
+Sets of 300 people with right labels in which a label was listed, of {clean_sets} sets each:
 
 {clean}
 """
@@ -214,39 +214,41 @@ def table(heads: list[str], rows: list[list[str]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=100)
     parser.add_argument("--sizes", type=int, nargs="+", default=[75, 300, 1200])
+    parser.add_argument("--draws", type=int, nargs="+", default=[100, 100, 30], help="one for each size")
     parser.add_argument("--output", type=Path, default=HERE / "CHECKS.md")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    cells = {name: [name] for name in CASES}
-    doubts = []
-    for people in arguments.sizes:
+    clean = []
+    for kind in ("as above", "crowded", "heavy-tailed", "uneven quality", "siblings", "noise"):
+        clean.append([kind, str(listed_in_clean_sets(kind, arguments.draws[0]))])
+        print(clean[-1], flush=True)
+    cells, doubts = {name: [name] for name in CASES}, []
+    heads = ["new data"]
+    for people, draws in zip(arguments.sizes, arguments.draws, strict=True):
+        heads.append(f"{people:,} people, {draws} draws")
         known = {spread: reports(people, spread) for spread in (SPREAD, CLEAR)}
         for name in CASES:
-            counts = verdicts(name, people, arguments.draws, known)
+            counts = verdicts(name, people, draws, known)
             cells[name].append(" / ".join(str(counts[verdict]) for verdict in VERDICTS))
             print(people, cells[name], dict(counts), flush=True)
             if counts["wrong"]:
                 shares = counts["right"] / counts["wrong"], counts["right"] / max(1, counts["listed"])
                 doubts.append([name, f"{people:,}", *(f"{100 * share:.0f} %" for share in shares)])
-    clean = []
-    for kind in ("as above", "crowded", "heavy-tailed", "uneven quality", "siblings", "noise"):
-        clean.append([kind, str(listed_in_clean_sets(kind, arguments.draws))])
-        print(clean[-1], flush=True)
-    page = PAGE.format(
-        draws=arguments.draws,
-        sizes=" ".join(str(size) for size in arguments.sizes),
-        latent=LATENT,
-        dim=DIM,
-        images=IMAGES,
-        far=FAR,
-        reports=REPORTS,
-        verdicts=table(["new data", *(f"{size:,} people" for size in arguments.sizes)], list(cells.values())),
-        doubts=table(["wrong labels", "people", "listed", "of the listed, wrong"], doubts),
-        clean=table(["clean set", "sets with a listed label"], clean),
-    )
-    arguments.output.write_text(page, encoding="utf-8")
+        page = PAGE.format(
+            draws=" ".join(str(number) for number in arguments.draws),
+            sizes=" ".join(str(size) for size in arguments.sizes),
+            clean_sets=arguments.draws[0],
+            latent=LATENT,
+            dim=DIM,
+            images=IMAGES,
+            far=FAR,
+            reports=REPORTS,
+            verdicts=table(heads, list(cells.values())),
+            doubts=table(["wrong labels", "people", "listed", "of the listed, wrong"], doubts),
+            clean=table(["clean set", "sets with a listed label"], clean),
+        )
+        arguments.output.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

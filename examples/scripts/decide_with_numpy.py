@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 
-FORMAT = "pml_ext threshold report 3"
+FORMAT = "pml_ext threshold report 4"
 ENTRIES = 2**20  # numbers in a block of rows, or of cosines with the cohort
 
 

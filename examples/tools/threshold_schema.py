@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
+from pml_ext.metrics.score_calibration import ScoreCalibration
 from pml_ext.metrics.threshold.file import FORMAT
 from pml_ext.metrics.threshold.structures import (
-    Calibration,
     CameraRates,
     Checkpoint,
     ClassErrors,
@@ -19,6 +19,7 @@ from pml_ext.metrics.threshold.structures import (
     DoubtfulLabels,
     ErrorRate,
     Groups,
+    MeanRate,
     NormalizationRecord,
     OperatingPoint,
     Searches,
@@ -49,7 +50,8 @@ ALWAYS: dict[str, Any] = {
 SOMETIMES: dict[str, Any] = {
     "searches": Searches,
     "groups": Groups,
-    "calibration": Calibration,
+    "calibration": ScoreCalibration,
+    "evidence": MeanRate,
     "normalization": NormalizationRecord,
     "support": Support,
     "worst_pairs": WorstPairs,

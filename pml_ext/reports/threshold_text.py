@@ -1,8 +1,8 @@
 """A threshold report as text: sentences for readers without background, and the summary lines."""
 
-import math
 from decimal import Decimal
 
+from pml_ext.metrics.score_calibration import ScoreCalibration
 from pml_ext.metrics.threshold.structures import (
     ErrorRate,
     GalleryRates,
@@ -177,9 +177,7 @@ def origin_lines(report: ThresholdFields) -> list[Line]:
     samples = f"{report.samples} samples{copied}, {len(report.classes)} classes, {report.embedding_dim} dimensions"
     lines = list[Line]()
     if report.calibration is not None:
-        ratio = report.calibration.slope * report.cosine + report.calibration.intercept
-        times = f"{math.exp(min(ratio, 700.0)):.3g} times as likely"
-        lines.append(("evidence", f"a score at the threshold is {times} for pairs of one class as for other pairs"))
+        lines.append(("evidence", _evidence(report.calibration, report.evidence)))
     if report.normalization is not None:
         lines.append(("cohort", _cohort(report.normalization)))
     lines += [
@@ -189,6 +187,17 @@ def origin_lines(report: ThresholdFields) -> list[Line]:
         ("made", f"{report.made or 'at an unknown time'} by pml_ext {report.version}"),
     ]
     return lines
+
+
+def _evidence(calibration: ScoreCalibration, evidence: MeanRate | None) -> str:
+    """Returns the likelihood ratio at the threshold, the range of likelihood ratios, and their cost."""
+    text = "the threshold lies outside the scores whose likelihood ratio the pairs support"
+    if evidence is not None:
+        times = f"{evidence.rate:.3g} times (95 % interval {evidence.low:.3g} to {evidence.high:.3g})"
+        text = f"a score at the threshold is {times} as likely for pairs of one class as for other pairs"
+    low, high = calibration.scores[0], calibration.scores[-1]
+    cost = f"C_llr {calibration.cllr:.3g}, at least {calibration.min_cllr:.3g} by any calibration"
+    return f"{text}. Likelihood ratios: scores {low:.4f} to {high:.4f}; {cost}"
 
 
 def _target(target: Target) -> str:

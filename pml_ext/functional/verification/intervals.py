@@ -131,25 +131,30 @@ def jackknife_variance(without: Tensor) -> Tensor:
     return (without - without.mean(dim=0)).square().sum(dim=0) * (1 - 1 / len(without))
 
 
+def jackknife_freedom(without: Tensor) -> Tensor:
+    """Returns the degrees of freedom of each `jackknife_variance`, from the shares that the T ≥ 2 classes have in it.
+
+    Source: Satterthwaite, Biometrics Bulletin 2 (1946).
+    """
+    squares = (without - without.mean(dim=0)).square()
+    excess = squares.square().sum(dim=0) / squares.sum(dim=0).square() - 1 / len(squares)
+    return (2 / excess.clamp_min(1e-12)).clamp(1, len(squares) - 1)
+
+
 def independent_trials(rate: float, without: Tensor, trials: int, confidence: float) -> float:
     """Returns the number of independent trials that know a rate in (0, 1) as well as the pairs do, with (T,) `without`.
 
     It is that of `jackknife_interval`, but where few classes have most of the errors, the variance is uncertain, too:
-    Student's t has as many degrees of freedom as the classes' shares in the variance tell.
-
-    Source: Satterthwaite, Biometrics Bulletin 2 (1946), degrees of freedom of a variance.
+    Student's t has the `jackknife_freedom`.
     """
     from scipy.special import ndtri, stdtrit
 
-    squares = (without - without.mean()).square()
     variance = float(jackknife_variance(without)) if len(without) > 1 else math.nan
     if math.isnan(variance):
         return float(min(len(without), trials))
     if not variance:
         return float(trials)
-    excess = float(squares.square().sum() / squares.sum() ** 2) - 1 / len(squares)
-    freedom = min(max(2 / max(excess, 1e-12), 1.0), len(squares) - 1.0)
-    wider = float(stdtrit(freedom, confidence) / ndtri(confidence))
+    wider = float(stdtrit(float(jackknife_freedom(without)), confidence) / ndtri(confidence))
     return min(trials, rate * (1 - rate) / variance) / wider**2
 
 
@@ -175,6 +180,14 @@ def half_width(without: Tensor, confidence: float = 0.95) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(len(without) - 1, (1 + confidence) / 2) * jackknife_variance(without).sqrt())
+
+
+def half_widths(without: Tensor, confidence: float = 0.95) -> Tensor:
+    """Returns the half widths of t intervals with `jackknife_freedom`, from (T, K) statistics without each class."""
+    from scipy.special import stdtrit
+
+    times = stdtrit(jackknife_freedom(without).numpy(), (1 + confidence) / 2)
+    return torch.from_numpy(times) * jackknife_variance(without).sqrt()
 
 
 def bootstrap_tar_at_far(

@@ -12,8 +12,17 @@ from pml_ext._files import write_atomically
 from pml_ext.metrics.checkpoint import require_checkpoint
 from pml_ext.metrics.threshold.structures import ClassErrors, Cosine, ErrorRate, ThresholdFields
 
-FORMAT = "pml_ext threshold report 3"
-_LEFT_OUT_IF_NONE = ("searches", "groups", "calibration", "normalization", "support", "worst_pairs", "doubtful")
+FORMAT = "pml_ext threshold report 4"
+_LEFT_OUT_IF_NONE = (
+    "searches",
+    "groups",
+    "calibration",
+    "evidence",
+    "normalization",
+    "support",
+    "worst_pairs",
+    "doubtful",
+)
 _NOT_A_KEY = ("cosine", "curves")  # stored under "threshold", or shown in figures only
 
 

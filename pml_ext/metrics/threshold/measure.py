@@ -32,7 +32,7 @@ from pml_ext.metrics.cohort_tuning import warn_if_unlike
 from pml_ext.metrics.labels import Labels, number_classes
 from pml_ext.metrics.normalization import CohortNormalization, check_normalize, offsets_of_pairs
 from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.metrics.threshold.calibration import calibrate_pairs
+from pml_ext.metrics.score_calibration import ScoreCalibration, calibrate_counts
 from pml_ext.metrics.threshold.doubtful_labels import find_doubtful_labels
 from pml_ext.metrics.threshold.groups import measure_groups
 from pml_ext.metrics.threshold.samples import (
@@ -50,6 +50,7 @@ from pml_ext.metrics.threshold.structures import (
     Consistency,
     DoubtfulLabels,
     ErrorRate,
+    MeanRate,
     OperatingPoint,
     Sample,
     Support,
@@ -142,7 +143,8 @@ def measure_threshold(
         begin("looking for doubtful labels", 0)
         doubtful = _doubtful_labels(samples, names, source, target, search)
         begin("looking for the hardest pairs")
-        hardest, calibration = worst_pairs(pairs, ids, names, source), calibrate_pairs(pairs, seed=opis.seed)
+        hardest = worst_pairs(pairs, ids, names, source)
+        calibration = _calibration(counts)
         normalization = None if normalize is None else describe_cohort(normalize)
         return replace(
             measured,
@@ -152,6 +154,7 @@ def measure_threshold(
             searches=searches,
             groups=by_group,
             calibration=calibration,
+            evidence=_evidence(calibration, cosine),
             normalization=normalization,
             doubtful=doubtful,
         )
@@ -374,6 +377,21 @@ def _consistency(pairs: PairDistances, opis: OPISSettings, counts: _Counts) -> C
         far_range=far_range,
         distances=(low, high),
     )
+
+
+def _calibration(counts: _Counts) -> ScoreCalibration | None:
+    """Returns the calibration of the pairs between two neighbouring distances of the curve."""
+    genuine, impostors = (of_kind.cpu().diff(dim=1).flip(1) for of_kind in counts.at(counts.curve))
+    squares = (counts.curve[1:] ** 2 + counts.curve[:-1] ** 2) / 2
+    return calibrate_counts((1 - squares / 2).flip(0), genuine, impostors)
+
+
+def _evidence(calibration: ScoreCalibration | None, score: float) -> MeanRate | None:
+    """Returns the likelihood ratio at the threshold; None outside the range that the pairs support."""
+    if calibration is None or not calibration.scores[0] <= score <= calibration.scores[-1]:
+        return None
+    ratios = calibration.log_ratio(torch.tensor(score, dtype=torch.float64))
+    return MeanRate(*(math.exp(ratio) for ratio in ratios))
 
 
 def _points(pairs: PairDistances, counts: _Counts) -> tuple[OperatingPoint, ...]:

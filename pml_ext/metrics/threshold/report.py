@@ -1,6 +1,5 @@
 """Decision threshold of a deployed matcher, with its error rates overall and by class."""
 
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -17,6 +16,7 @@ from pml_ext.metrics.checkpoint import checkpoint_of
 from pml_ext.metrics.labels import Labels
 from pml_ext.metrics.normalization import CohortNormalization
 from pml_ext.metrics.opis_settings import OPISSettings
+from pml_ext.metrics.score_calibration import Estimate
 from pml_ext.metrics.threshold.check import ThresholdCheck, check_threshold
 from pml_ext.metrics.threshold.file import read_report, write_report
 from pml_ext.metrics.threshold.measure import measure_threshold
@@ -55,7 +55,8 @@ class ThresholdReport(ThresholdFields):
         checkpoint: model file, see `with_checkpoint`; None if not recorded.
         cameras: FRR across cameras and within a camera; None if cameras are unknown.
         groups: rates by group of samples; None without groups.
-        calibration: maps cosine to likelihood ratio, see `probability`; None for too few classes.
+        calibration: likelihood ratios of scores, see `probability`; None if no score has enough pairs of both kinds.
+        evidence: likelihood ratio of a score at the threshold; None outside the calibration's range.
         normalization: the cohort that normalised the scores; `cosine` is then a threshold of normalised scores,
             `distance` sqrt(2 − 2 score), and scores beyond [−1, 1] count as −1 or 1. None: plain cosines.
         support: errors that the choice rests on; None for utility.
@@ -213,33 +214,27 @@ class ThresholdReport(ThresholdFields):
         accepted = self.accept(torch.cat(scores), normalized=normalization is not None)
         return accepted if isinstance(a, Tensor) else accepted.numpy()
 
-    @overload
-    def probability(self, scores: Tensor, *, prior: float, normalized: bool = ...) -> Tensor: ...
-    @overload
-    def probability(self, scores: np.ndarray | float, *, prior: float, normalized: bool = ...) -> np.ndarray: ...
-    def probability(
-        self, scores: Tensor | np.ndarray | float, *, prior: float, normalized: bool = False
-    ) -> Tensor | np.ndarray:
-        """Returns the probability that pairs are genuine, by the report's calibration.
+    def probability(self, scores: Tensor | np.ndarray | float, *, prior: float, normalized: bool = False) -> Estimate:
+        """Returns the probability that pairs are genuine, by the report's calibration, with its 95 % interval.
 
         Args:
-            scores, normalized: see `accept`.
+            scores, normalized: see `accept`; within the range of `calibration.scores`, which the set's pairs support.
             prior: share of genuine pairs among the compared pairs, in (0, 1); e.g. 1 / (N + 1) for N + 1 equally
                 likely people.
         Returns:
-            Float64 of the same shape, a tensor for a tensor.
+            value, low, high: float64 tensors of the scores' shape.
         Raises:
-            ValueError: scores that `accept` rejects; a prior out of range; a report without calibration (too few
-                classes, or an older version).
+            ValueError: scores that `accept` rejects, or outside the calibration's range; a prior out of range; a report
+                without calibration.
         """
         check_fraction(prior, "prior")
         if self.calibration is None:
             raise ValueError(
-                "the report has no calibration. Create it again, with genuine pairs of at least four classes"
+                "the report has no calibration: no score has genuine pairs of ten identities at or below it and "
+                "impostor pairs of ten at or above it. Create the report with more identities"
             )
-        ratio = self.calibration.slope * self._scores(scores, normalized) + self.calibration.intercept
-        chance = torch.sigmoid(torch.as_tensor(ratio + math.log(prior / (1 - prior))))
-        return chance if isinstance(scores, Tensor) else chance.numpy()
+        checked = torch.as_tensor(self._scores(scores, normalized))
+        return self.calibration.probability(checked, prior=prior)
 
     def check(
         self,

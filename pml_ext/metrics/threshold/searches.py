@@ -70,6 +70,7 @@ class PlannedSearch:
             sizes.add(self._measurable)
         self._sizes = sorted(size for size in sizes if size <= self._measurable)
         self._high: HighScores | None = None  # each size has its own threshold
+        self._extrapolated = dict[float, ExtrapolatedRate]()  # by cosine; each takes a second
 
     def threshold(self, target: Target) -> tuple[float, Support]:
         """Returns the lowest cosine that meets the target at the plan's size, and what it rests on."""
@@ -146,8 +147,10 @@ class PlannedSearch:
 
     def extrapolated_fpir(self, cosine: float) -> ExtrapolatedRate:
         """Returns the FPIR at the plan's size, which is larger than the set."""
-        high = scores_from(self._scores, cosine) if self._high is None else self._high
-        return extrapolated_rate(high, cosine, self.plan.gallery_size)
+        if cosine not in self._extrapolated:
+            high = scores_from(self._scores, cosine) if self._high is None else self._high
+            self._extrapolated[cosine] = extrapolated_rate(high, cosine, self.plan.gallery_size)
+        return self._extrapolated[cosine]
 
     def _extrapolated_rates(self, high: HighScores, cosine: float) -> GalleryRates:
         plan, found = self.plan, self.extrapolated_fpir(cosine)

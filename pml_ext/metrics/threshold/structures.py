@@ -12,6 +12,7 @@ from pml_ext._checks import check_choice, check_whole
 from pml_ext._version import __version__
 from pml_ext.functional.open_set.best_scores import Template
 from pml_ext.metrics.checkpoint import Checkpoint, CountAbove0, Sha256
+from pml_ext.metrics.score_calibration import ScoreCalibration
 
 # Ranges that the decoder checks on reading.
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -135,14 +136,6 @@ class CameraRates:
     cameras: Count
     across: ErrorRate | None
     within: ErrorRate | None
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """Maps a cosine to a natural log-likelihood ratio, slope · cosine + intercept; see `ScoreCalibration`."""
-
-    slope: float
-    intercept: float
 
 
 @dataclass(frozen=True)
@@ -374,7 +367,8 @@ class ThresholdFields:
     worst_pairs: WorstPairs | None = field(default=None, repr=False, compare=False)
     searches: Searches | None = None
     groups: Groups | None = None
-    calibration: Calibration | None = None
+    calibration: ScoreCalibration | None = None
+    evidence: MeanRate | None = None
     normalization: NormalizationRecord | None = None
     support: Support | None = None
     points: tuple[OperatingPoint, ...] = ()

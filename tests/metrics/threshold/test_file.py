@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:the cohort does not resemble")
         (lambda c: c["classes"][2].update(samples=1.5), True, r"Expected `int`, got `float` - at `\$.classes\[2\]"),
         (lambda c: c["consistency"].update(opis=1e308), True, r"Expected `float` <= 1.0 - at `\$.consistency.opis"),
         (lambda c: c["threshold"].update(cosine=1.5), True, "Expected `float` <= 1.0"),
-        (lambda c: c.update(format="report 9"), True, "expected the format .* 3., got 'report 9'. Create it again"),
+        (lambda c: c.update(format="report 9"), True, "expected the format .* 4., got 'report 9'. Create it again"),
     ],
 )
 def test_changed_reports_are_refused(change, is_signed, message, of_each_kind, tmp_path):
@@ -126,7 +126,7 @@ def test_numpy_decides_as_accept_does(name, labels, tmp_path):
     [
         (lambda c: c["threshold"].update(cosine=-1.0), "was modified after it was saved"),
         (lambda c: c.pop("checksum"), "was modified after it was saved"),
-        (lambda c: c.update(format="pml_ext threshold report 2"), "must have the format .* 3'; got .* 2'. Create it"),
+        (lambda c: c.update(format="pml_ext threshold report 2"), "must have the format .* 4'; got .* 2'. Create it"),
     ],
 )
 def test_numpy_refuses_other_and_modified_reports(change, message, of_each_kind, tmp_path):

@@ -1,7 +1,6 @@
 import dataclasses
 import hashlib
 import math
-from functools import partial
 
 import numpy as np
 import pytest
@@ -140,9 +139,8 @@ def test_tensors_and_arrays_are_decided_alike():
     assert decided.tolist() == found.accept_pairs(clustered()[:9], clustered()[1:10].flip(0)).tolist()
     scores = torch.tensor([[0.4999, 0.5], [1.0, -1.0]], dtype=torch.float64)
     found = dataclasses.replace(found, cosine=0.5)
-    for decide in (found.accept, partial(found.probability, prior=0.1)):
-        of_array = decide(scores.numpy())
-        assert isinstance(of_array, np.ndarray) and of_array.tolist() == decide(scores).tolist()
+    of_array = found.accept(scores.numpy())
+    assert isinstance(of_array, np.ndarray) and of_array.tolist() == found.accept(scores).tolist()
     assert found.accept(scores).tolist() == [[False, True], [True, False]]
     assert found.accept(scores.half()).tolist() == [[True, True], [True, False]] and bool(found.accept(0.7))
     for bad in (torch.tensor([1.2]), np.array([np.nan])):
