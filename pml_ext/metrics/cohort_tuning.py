@@ -16,7 +16,7 @@ from pml_ext.functional.opis.calibration_range import (
     ranks_of_rates,
 )
 from pml_ext.functional.opis.utility import curves_of_counts, opis_of_curves
-from pml_ext.functional.pairwise.pair_distances import PairDistances
+from pml_ext.functional.pairwise.pair_distances import ListedPairs, PairDistances
 from pml_ext.functional.retrieval.cohort import cohort_offsets, offsets_for
 from pml_ext.functional.verification.intervals import half_width
 from pml_ext.functional.verification.roc import largest_count_within
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 FEWEST_IDENTITIES = 50
 """A smaller cohort is not recommended: with a few dozen identities, normalised scores were worse than cosines."""
 _GROUPS = 10  # of the identities of a half, each left out once for the intervals
+_MOST_SAMPLES = 2**14  # judged; bounds the memory of the listed pairs to about 150 MB
 _TINY = 1e-12  # OPIS of a set without errors
 _SPLITS = 5  # of the identities, for the agreement
 _UNLIKE = 0.25  # below the expected correlation; cohorts of the same population were at most 0.15 below it
@@ -227,26 +228,6 @@ class _Measured(NamedTuple):
     tar: float
 
 
-def _measure(pairs: PairDistances, far: float, far_range: tuple[float, float], grid: int = 100) -> _Measured:
-    """Measure with one threshold search and one exact count; pairs at the first rejected distance are excluded."""
-    total = pairs.total_negative_pairs
-    refused = largest_count_within(far, total) + 1
-    if not pairs.total_positive_pairs or not 2 <= refused <= total:
-        raise ValueError(
-            f"TAR at FAR {far:g} needs genuine pairs and at least {math.ceil(1 / far)} impostor pairs in each half of "
-            f"the identities; got {pairs.total_positive_pairs} and {total}"
-        )
-    kept = find_measurable(pairs)
-    found = pairs.negative_distances_at([*ranks_of_rates(pairs, far_range, required=True), refused])
-    thresholds = torch.lerp(found[0], found[1], torch.linspace(0, 1, grid).to(found))
-    below = torch.nextafter(found[2:], torch.zeros_like(found[2:]))
-    merged, place = torch.unique(torch.cat([thresholds, below]), return_inverse=True)
-    positives, negatives = (counts[:, place] for counts in pairs.accepted(merged))
-    curves = curves_of_counts(pairs, kept, thresholds, positives[kept, :grid], negatives[kept, :grid], found[:2])
-    tar = positives[:, grid].sum() / pairs.total_positive_pairs
-    return _Measured(float(opis_of_curves(curves)), float(tar))
-
-
 @dataclass(frozen=True)
 class _Half:
     """One half of the identities: embeddings, (N,) ids, and (K, N) mean cosines with the cohort for each k."""
@@ -262,25 +243,70 @@ class _Half:
         on_device = mask.to(self.embeddings.device)
         return replace(self, embeddings=self.embeddings[on_device], ids=self.ids[mask], means=self.means[:, on_device])
 
-    def measure(self, place: int, strength: float) -> _Measured:
-        """Measure by the k at a place among the tried ones; strength 0: by cosines."""
+    def listed(self, place: int, strength: float) -> ListedPairs:
+        """Returns the pairs by the k at a place among the tried ones, as far as measured; strength 0: by cosines."""
         offsets = 0.5 * strength * self.means[place] if strength else None
-        return _measure(PairDistances(self.embeddings, self.ids, offsets=offsets), self.far, self.far_range)
+        pairs = PairDistances(self.embeddings, self.ids, offsets=offsets)
+        total, share = pairs.total_negative_pairs, max(self.far, *self.far_range)
+        needed, share = share * total + 1, min(1.0, 1.35 * share)
+        while True:
+            rank = max(1, int(share * total))
+            listed = pairs.listed(float(pairs.negative_distances_at([rank])))
+            if rank == total or _fewest_without_a_group(listed) >= needed:
+                return listed
+            share = min(1.0, 2 * share)
 
-    def change(self, place: int, strength: float) -> tuple[float, float]:
+    def measure(self, listed: ListedPairs, grid: int = 100) -> _Measured:
+        """Measure by this half's pairs; those at the first rejected distance are excluded from TAR."""
+        pairs = PairDistances(self.embeddings, self.ids)
+        total = pairs.total_negative_pairs
+        refused = largest_count_within(self.far, total) + 1
+        if not pairs.total_positive_pairs or not 2 <= refused <= total:
+            raise ValueError(
+                f"TAR at FAR {self.far:g} needs genuine pairs and at least {math.ceil(1 / self.far)} impostor pairs in "
+                f"each half of the identities; got {pairs.total_positive_pairs} and {total}"
+            )
+        kept = find_measurable(pairs)
+        places = torch.tensor([*ranks_of_rates(pairs, self.far_range, required=True), refused]) - 1
+        found = listed.negatives[places.to(listed.negatives.device)]
+        thresholds = torch.lerp(found[0], found[1], torch.linspace(0, 1, grid).to(found))
+        below = torch.nextafter(found[2:], torch.zeros_like(found[2:]))
+        merged, place = torch.unique(torch.cat([thresholds, below]), return_inverse=True)
+        positives, negatives = (counts[:, place] for counts in listed.accepted(merged, len(pairs.classes)))
+        curves = curves_of_counts(pairs, kept, thresholds, positives[kept, :grid], negatives[kept, :grid], found[:2])
+        tar = positives[:, grid].sum() / pairs.total_positive_pairs
+        return _Measured(float(opis_of_curves(curves)), float(tar))
+
+    def change(self, plain: ListedPairs, normalized: ListedPairs) -> tuple[float, float]:
         """Returns the logarithm of the ratio of OPIS, and the difference of TAR, from cosines to normalised scores."""
-        plain, normalized = self.measure(0, 0.0), self.measure(place, strength)
-        return math.log(max(normalized.opis, _TINY) / max(plain.opis, _TINY)), normalized.tar - plain.tar
+        before, after = self.measure(plain), self.measure(normalized)
+        return math.log(max(after.opis, _TINY) / max(before.opis, _TINY)), after.tar - before.tar
 
-    def changes(self, place: int, strength: float) -> tuple[Change, Change]:
+    def changes(self, plain: ListedPairs, normalized: ListedPairs) -> tuple[Change, Change]:
         """Returns `change` with intervals, by a jackknife over groups of identities."""
-        group = torch.unique(self.ids, return_inverse=True)[1] % _GROUPS
-        without = [self.subset(group != left_out).change(place, strength) for left_out in range(_GROUPS)]
+        classes, index = torch.unique(self.ids, return_inverse=True)
+        group = _group_of(torch.arange(len(classes)))
+        without = []
+        for left_out in range(_GROUPS):
+            is_out = (group == left_out).to(plain.inside.device)
+            rest = self.subset(_group_of(index) != left_out)
+            without.append(rest.change(plain.without(is_out), normalized.without(is_out)))
         changes = []
-        for value, left in zip(self.change(place, strength), torch.tensor(without).T, strict=True):
+        for value, left in zip(self.change(plain, normalized), torch.tensor(without).T, strict=True):
             half = half_width(left)
             changes.append(Change(value, value - half, value + half))
         return changes[0], changes[1]
+
+
+def _group_of(classes: Tensor) -> Tensor:
+    return classes % _GROUPS
+
+
+def _fewest_without_a_group(listed: ListedPairs) -> int:
+    """Returns the number of negative pairs that remain without one of the groups, of the group with the most pairs."""
+    one, other = _group_of(listed.one), _group_of(listed.other)
+    touched = torch.bincount(one, minlength=_GROUPS) + torch.bincount(other[one != other], minlength=_GROUPS)
+    return len(one) - int(touched.max())
 
 
 def tune_normalization(
@@ -293,7 +319,7 @@ def tune_normalization(
     far: float,
     far_range: tuple[float, float],
 ) -> NormalizationTrials:
-    """Implements `CohortNormalization.tune`."""
+    """Implements `CohortNormalization.tune`, for a cohort of identities that are not judged."""
     check_fraction(far, "far")
     check_not_collapsed(embeddings)
     check_far_range_and_grid(far_range, 100)
@@ -301,16 +327,23 @@ def tune_normalization(
     fitting = sorted({k for k in ks if k <= len(cohort)})
     if not fitting or not len(strengths):
         raise ValueError(f"ks must have a number up to the cohort size {len(cohort)}, and strengths a number; got {ks}")
-    normalization.require_others(embeddings, labels)
-    ids = number_classes(labels, len(embeddings))[0]
+    ids, names = number_classes(labels, len(embeddings))[0], names_of_samples(labels, len(embeddings))
+    if len(ids) > _MOST_SAMPLES:
+        kept = cohort_mask(names, _MOST_SAMPLES / len(ids))
+        embeddings, names = embeddings[kept.to(embeddings.device)], names[kept.numpy()]
+        ids = torch.unique(ids[kept], return_inverse=True)[1]
     whole = _Half(embeddings, ids, torch.stack(offsets_for(embeddings, cohort, fitting)), far, far_range)
-    first = cohort_mask(labels, 0.5)
+    first = cohort_mask(names, 0.5)
     halves = whole.subset(first), whole.subset(~first)
     settings = [(place, float(strength)) for place in range(len(fitting)) for strength in strengths]
-    measured, plain = [], []
-    for half in halves:
-        measured.append([half.measure(*setting) for setting in settings])
-        plain.append(half.measure(0, 0.0))
+    cosines = [half.listed(0, 0.0) for half in halves]
+    plain = [half.measure(listed) for half, listed in zip(halves, cosines, strict=True)]
+    measured: list[list[_Measured]] = [[], []]
+    last = list(cosines)
+    for number, half in enumerate(halves):
+        for setting in settings:
+            last[number] = half.listed(*setting)
+            measured[number].append(half.measure(last[number]))
     of_plain = _mean_trial(fitting[0], 0.0, plain)
     trials = []
     for (place, strength), pair in zip(settings, zip(*measured, strict=True), strict=True):
@@ -318,7 +351,8 @@ def tune_normalization(
     changes = []
     for chooser, judge in ((0, 1), (1, 0)):
         choice = settings[_choose(plain[chooser], measured[chooser])]
-        changes.append(halves[judge].changes(*choice))
+        listed = last[judge] if choice == settings[-1] else halves[judge].listed(*choice)
+        changes.append(halves[judge].changes(cosines[judge], listed))
     opis_change, tar_change = (_mean_change(of_measure) for of_measure in zip(*changes, strict=True))
     chosen = trials[_choose(of_plain, trials)]
     agreement = agreement_of(cohort, chosen.k, embeddings, ids)

@@ -153,6 +153,7 @@ class CohortNormalization:
         (20, 1.0, True)
         """
         normalization = CohortNormalization.fit(cohort, 1, labels=cohort_labels)
+        normalization.require_others(embeddings, labels)
         options: dict[str, Any] = {"ks": ks, "strengths": strengths, "far": far, "far_range": far_range}
         trials = tune_normalization(normalization, embeddings, labels, **options)
         warn_if_unlike(trials.agreement)

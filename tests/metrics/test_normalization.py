@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from pytest import approx
 
@@ -380,6 +381,38 @@ def test_a_half_is_judged_by_what_the_other_half_chose():
     assert trials.tar_change.value == approx(trials.chosen.tar - trials.plain.tar, abs=1e-9)
     for change in (trials.opis_change, trials.tar_change):
         assert change.low < change.value < change.high
+
+
+def test_intervals_are_a_jackknife_over_groups_of_identities():
+    """Against a new measurement of every set that lacks one tenth of the identities."""
+    embeddings, labels = crowding(torch.Generator().manual_seed(0), 0)
+    cohort = crowding(torch.Generator().manual_seed(1), 0)[0]
+    trials = CohortNormalization.tune(cohort, embeddings, labels, ks=(10,), strengths=(1.0,), far=1e-2)
+    offsets = 0.5 * cohort_offsets(embeddings, cohort, 10)
+    first = cohort_mask(labels, 0.5)
+    variances = []
+    for half in (first, ~first):
+        group = torch.unique(labels[half], return_inverse=True)[1] % 10
+        found = []
+        for left_out in range(10):
+            rows = half.nonzero()[:, 0][group != left_out]
+            x, y = embeddings[rows], labels[rows]
+            found.append(float((opis(x, y, offsets=offsets[rows]) / opis(x, y)).log()))
+        variances.append(0.9 * sum((value - sum(found) / 10) ** 2 for value in found))
+    expected = scipy.stats.t.ppf(0.975, 9) * sum(variances) ** 0.5 / 2
+    assert trials.opis_change.high - trials.opis_change.value == approx(expected, rel=1e-3)
+
+
+def test_more_samples_than_are_judged(monkeypatch):
+    monkeypatch.setattr("pml_ext.metrics.cohort_tuning._MOST_SAMPLES", 300)
+    embeddings, labels = crowding(torch.Generator().manual_seed(0), 0)
+    cohort = crowding(torch.Generator().manual_seed(1), 0)[0]
+    kept = cohort_mask(labels, 0.5)
+    one, other = (
+        CohortNormalization.tune(cohort, x, y, ks=(10,), far=1e-2)
+        for x, y in ((embeddings, labels), (embeddings[kept], labels[kept]))
+    )
+    assert one == other and one.samples == 300
 
 
 def tuned(seed, kind):
