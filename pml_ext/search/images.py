@@ -90,11 +90,12 @@ def embed_folder(
 
 
 class Listed(NamedTuple):
-    """An image file: absolute path, name in the gallery, and class folder."""
+    """An image file: absolute path, name in the gallery, label, and its content if it is in memory already."""
 
     path: Path
     name: str
     label: str
+    content: bytes | None = None
 
 
 def list_images(words: Sequence[str], beside: Path, *, label_by_folder: bool = False) -> list[Listed]:
@@ -188,7 +189,7 @@ class _Decoded(Dataset[_Item]):
         image = self.listed[row]
         try:
             image.name.encode("utf-8")
-            content = read_content(image.path)
+            content = read_content(image.path) if image.content is None else image.content
             return image, self.prepare(decode_image(content, str(image.path), self.is_grey)), hash_of(content)
         except UnicodeEncodeError:
             return image, None, f"image {os.fsencode(image.name)!r}: its name is no UTF-8 text; rename it"
@@ -242,13 +243,14 @@ def _embed_missing(
         pending.append(batch)
         rows += len(batch.images)
         if rows >= PART_ROWS or time.monotonic() - begun >= PART_SECONDS:
-            _add_part(gallery, pending)
+            add_part(gallery, pending)
             pending, rows, begun = [], 0, time.monotonic()
-    _add_part(gallery, pending)
+    add_part(gallery, pending)
     return problems
 
 
-def _add_part(gallery: Gallery, batches: Sequence[Embedded]) -> None:
+def add_part(gallery: Gallery, batches: Sequence[Embedded]) -> None:
+    """Add the images of some batches to a gallery as one part; nothing if there are none."""
     if any(batch.images for batch in batches):
         images, embeddings, hashes, _ = join_batches(batches)
         gallery.add([image.name for image in images], [image.label for image in images], hashes, embeddings)
