@@ -48,8 +48,8 @@ def assert_same_hits(milvus, gallery, queries, k=10):
     assert [len(each) for each in hits] == [k] * len(queries)
     np.testing.assert_allclose([[hit[0] for hit in each] for each in hits], exact.scores, atol=1e-5)
     paths, labels = gallery.describe(range(gallery.rows))
-    found = {path: label for each in hits for _, path, label in each}
-    assert found.items() <= dict(zip(paths, labels or [""] * len(paths), strict=True)).items()
+    label_of = {path: label for each in hits for _, path, label in each}
+    assert label_of.items() <= dict(zip(paths, labels or [""] * len(paths), strict=True)).items()
 
 
 @pytest.mark.parametrize("is_normalized", [False, True])
@@ -65,7 +65,7 @@ def test_the_collection_follows_the_gallery(milvus, tmp_path):
     module, client = milvus
     gallery = add(create(tmp_path / "g", 8, labels=True), clustered(600), parts=2)
     module.load(client, gallery)
-    first_part = [*gallery.manifest.parts][0]
+    first_part = next(iter(gallery.manifest.parts))
     client.delete(module.NAME, filter=f"part == {json.dumps(first_part)} and label == 'class 0'")  # as if interrupted
     gallery.keep(np.arange(600) % 5 != 0)
     add(gallery, clustered(70, seed=7), first=600)
@@ -127,35 +127,41 @@ def assert_same_rows(first, second):
         np.testing.assert_allclose(vector, second[key], atol=1e-6)
 
 
-OPTIONS = {"workers": 2, "gpus": 0, "rows": 8, "has_labels": True}
+def embed(script, images, run, output):
+    script.embed(str(images), str(run), output, workers=2, gpus=0, rows=8)
+    return Gallery.open(output)
 
 
-def test_folders_and_tables_equal_the_command(ray_script, run, tmp_path, capsys):
+def test_folders_and_tables_equal_the_command(ray_script, run, tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     write_images(tmp_path / "images", 50)
     expected = embed_folder(Embedder.from_run(run), tmp_path / "images", tmp_path / "g", label_by_folder=True)
-    gallery = ray_script.embed(str(tmp_path / "images"), str(run), tmp_path / "by_ray", **OPTIONS)
+    gallery = embed(ray_script, tmp_path / "images", run, tmp_path / "by_ray")
     assert_same_rows(gallery, expected)
     assert len(gallery.manifest.parts) == 7
-    assert "broken.png" in capsys.readouterr().out
-    paths = [path for path in (tmp_path / "images").rglob("*.png")]
+    assert "broken.png" in (gallery.folder / "unreadable.txt").read_text(encoding="utf-8")
+    paths = [*(tmp_path / "images").rglob("*.png")]
     columns = {
         "path": [str(path.relative_to(tmp_path)) for path in paths],
         "label": [path.parent.name for path in paths],
         "bytes": [path.read_bytes() for path in paths],
     }
     pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "images.parquet")
-    table = ray_script.embed(str(tmp_path / "images.parquet"), str(run), tmp_path / "of_table", **OPTIONS)
-    assert_same_rows(table, expected)
+    assert_same_rows(embed(ray_script, tmp_path / "images.parquet", run, tmp_path / "of_table"), expected)
 
 
 def test_a_repeated_command_adds_what_is_missing(ray_script, run, tmp_path):
-    write_images(tmp_path / "images", 20)
-    arguments = (str(tmp_path / "images"), str(run), tmp_path / "g")
-    parts = {*ray_script.embed(*arguments, **OPTIONS).manifest.parts}
-    write_images(tmp_path / "images", 30)
-    gallery = ray_script.embed(*arguments, **OPTIONS)
+    images, output = tmp_path / "images", tmp_path / "by_ray"
+    write_images(images, 20)
+    parts = {*embed(ray_script, images, run, output).manifest.parts}
+    write_images(images, 30)
+    gallery = embed(ray_script, images, run, output)
     assert gallery.rows == 30 and parts < {*gallery.manifest.parts}
+    Image.new("RGB", (16, 20), "red").save(images / "class 0" / "0.png")
+    assert_same_rows(
+        embed(ray_script, images, run, output),
+        embed_folder(Embedder.from_run(run), images, tmp_path / "g", label_by_folder=True),
+    )
 
 
 def test_a_killed_worker_costs_its_part_only(ray_script, run, tmp_path, monkeypatch):
@@ -167,15 +173,15 @@ def test_a_killed_worker_costs_its_part_only(ray_script, run, tmp_path, monkeypa
             if not marks[0].exists():
                 marks[0].touch()
                 os.kill(os.getpid(), signal.SIGKILL)
-            found = super().__call__(batch)
+            answer = super().__call__(batch)
             if not marks[1].exists():
                 marks[1].touch()
                 os.kill(os.getpid(), signal.SIGKILL)
-            return found
+            return answer
 
     monkeypatch.setattr(ray_script, "Worker", Dying)
     write_images(tmp_path / "images", 40)
-    gallery = ray_script.embed(str(tmp_path / "images"), str(run), tmp_path / "by_ray", **OPTIONS)
+    gallery = embed(ray_script, tmp_path / "images", run, tmp_path / "by_ray")
     assert (tmp_path / "died early").exists() and (tmp_path / "died late").exists()
     expected = embed_folder(Embedder.from_run(run), tmp_path / "images", tmp_path / "g", label_by_folder=True)
     assert_same_rows(gallery, expected)

@@ -1,9 +1,11 @@
 """Time and memory of `pml-ext search` in a gallery: writing, building the index, searching, and recall.
 
     python examples/benchmarks/search.py --rows 1000000 --dim 256 --folder /tmp/search
+    python examples/benchmarks/search.py --rows 1000000 --dim 256 --folder /tmp/search --milvus
 
-Seconds are CPU time. Each step runs in a separate process, to measure its peak memory. 20 rows lie around each centre,
-as do embeddings of 20 images of a person. 1,000,000 rows of 256 dimensions take 1.8 GB of disk.
+--milvus: an embedded Milvus, with the gallery of the first command. Seconds are CPU time. Each step runs in a separate
+process, to measure its peak memory. 20 rows lie around each centre, as do embeddings of 20 images of a person. A million
+rows of 256 dimensions take 1.8 GB of disk.
 """
 
 import json
@@ -11,8 +13,10 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from measure import Row, parser_of, show_table
@@ -64,11 +68,11 @@ def build(folder: Path, *_: int) -> dict[str, float]:
     gallery = Gallery.open(folder)
     begun = time.process_time()
     search(gallery, np.load(_queries(folder))[:1], 10)
-    found = {"building the index, s": time.process_time() - begun, "its peak memory, GB": peak()}
+    numbers = {"building the index, s": time.process_time() - begun, "its peak memory, GB": peak()}
     record = gallery.manifest.index
-    if record is not None and record.probes is not None:
-        found |= {"lists": record.lists, "lists visited": record.probes}
-    return found
+    if record is not None and record.depths:
+        numbers |= {"lists": record.lists, "lists visited": record.depths[0].probes}
+    return numbers
 
 
 def query(folder: Path, *_: int) -> dict[str, float]:
@@ -86,14 +90,59 @@ def query(folder: Path, *_: int) -> dict[str, float]:
     at_once = (time.process_time() - start) / _QUERIES
     memory = peak()
     _, rows = search_all(gallery.vectors(), queries, 10)
-    found = zip(together.rows.tolist(), rows.tolist(), strict=True)
-    recall = np.mean([len({*hits} & {*true}) / 10 for hits, true in found])
+    recall = recall_of(together.rows.tolist(), rows.tolist())
     return {
         "one query, ms": 1e3 * each,
         "of 200 at once, ms": 1e3 * at_once,
         "peak memory, GB": memory,
-        "recall of 10, %": 100 * float(recall),
+        "recall of 10, %": 100 * recall,
     }
+
+
+def recall_of(hits: Sequence[Sequence[object]], expected: Sequence[Sequence[object]]) -> float:
+    shares = [len({*answer} & {*true}) / len(true) for answer, true in zip(hits, expected, strict=True)]
+    return float(np.mean(shares))
+
+
+def load_into_milvus(folder: Path, *_: int) -> dict[str, float]:
+    """Copy the gallery into a database, which builds its index."""
+    with _milvus(folder) as (milvus, client):
+        begun = time.process_time()
+        milvus.load(client, Gallery.open(folder))
+        return {"loading, s": time.process_time() - begun, "its peak memory, GB": peak()}
+
+
+def query_milvus(folder: Path, *_: int) -> dict[str, float]:
+    """The same queries, by the number of lists visited."""
+    queries, gallery = np.load(_queries(folder)), Gallery.open(folder)
+    _, rows = search_all(gallery.vectors(), queries, 10)
+    expected = [[f"{row}.jpg" for row in each] for each in rows]
+    numbers = dict[str, float]()
+    with _milvus(folder) as (milvus, client):
+        milvus.search(client, gallery, queries[:1], 10)  # opens everything
+        for probes in (16, 32, 64, 128):
+            milvus.PROBES = probes
+            begun = time.process_time()
+            for one in queries:
+                milvus.search(client, gallery, one[None], 10)
+            numbers[f"{probes} lists: one query, ms"] = 1e3 * (time.process_time() - begun) / _QUERIES
+            answers = milvus.search(client, gallery, queries, 10)
+            numbers["recall of 10, %" + " " * len(numbers)] = 100 * recall_of(
+                [[path for _, path, _ in hits] for hits in answers], expected
+            )
+    return numbers | {"peak memory, GB": peak()}
+
+
+@contextmanager
+def _milvus(folder: Path) -> Iterator[tuple[Any, Any]]:
+    """The example script, and a client of the gallery's embedded database."""
+    sys.path.append(str(Path(__file__).parents[1] / "scale"))
+    import search_in_milvus
+    from pymilvus import MilvusClient
+
+    client = MilvusClient(f"{folder}.milvus.db")
+    yield search_in_milvus, client
+    client.close()
 
 
 def peak() -> float:
@@ -101,7 +150,9 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-_STEPS = {"write": write, "build": build, "query": query}
+_OURS = {"write": write, "build": build, "query": query}
+_OF_MILVUS = {"load_into_milvus": load_into_milvus, "query_milvus": query_milvus}
+_STEPS = {**_OURS, **_OF_MILVUS}
 
 
 def main() -> None:
@@ -109,6 +160,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--dim", type=int, default=256)
     parser.add_argument("--folder", type=Path, required=True, help="for the gallery")
+    parser.add_argument("--milvus", action="store_true", help="measure Milvus with the gallery that is there")
     parser.add_argument("--step", choices=_STEPS, help="one of them, in this process")
     options = parser.parse_args()
     path = options.folder / f"{options.rows}_{options.dim}"
@@ -117,13 +169,14 @@ def main() -> None:
         return
     options.folder.mkdir(parents=True, exist_ok=True)
     numbers: dict[str, float] = {}
-    for step in _STEPS:
+    for step in _OF_MILVUS if options.milvus else _OURS:
         done = subprocess.run([sys.executable, *sys.argv, "--step", step], capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(done.stderr)
         numbers |= json.loads(done.stdout)
     row: Row = (f"{options.rows:,} × {options.dim}", [f"{value:.3g}" for value in numbers.values()])
-    show_table("Search in a gallery", list(numbers), [row], options.results)
+    title = "Search in Milvus" if options.milvus else "Search in a gallery"
+    show_table(title, list(numbers), [row], options.results)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     pip install 'pml_ext[scale]'
     python examples/scale/search_in_milvus.py load gallery
     python examples/scale/search_in_milvus.py search photos/ --gallery gallery --model logs/products -k 5 \
-        --filter 'label != "mug"'
+        --filter 'label != "mug" and not (path like "camera_3/%")'
 
 Without --uri, Milvus is embedded and stores its data in GALLERY.milvus.db. With --uri http://HOST:19530 it is a server.
 `load` follows the gallery: it adds new parts and deletes those that `pml-ext embed` has replaced or removed. Scores are
@@ -99,8 +99,8 @@ def main() -> None:
     queries = join_batches([*embed_images(embedder, list_images([options.images], Path.cwd()))])
     for problem in queries.problems:
         print(f"skipped: {problem}")
-    found = search(client, gallery, queries.embeddings, options.k, options.filter)
-    for image, hits in zip(queries.images, found, strict=True):
+    answers = search(client, gallery, queries.embeddings, options.k, options.filter)
+    for image, hits in zip(queries.images, answers, strict=True):
         print(image.name)
         for score, path, label in hits:
             print(f"  {score:7.4f}  {path}  {label}")

@@ -7,6 +7,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,9 @@ class Embedder:
 
     A gallery identifies the model by a hash of its weights, with size, mean and std.
 
+    In another process, a model of `from_run`, `from_config` or `from_onnx` is loaded again from its files: a pickle holds
+    their paths.
+
     ```python
     embedder = pml_ext.Embedder.from_config("config.yaml", "last.ckpt", device="cuda", half=True)
     embeddings = embedder([frame[80:336, 40:168], frame[90:330, 300:410]], order="BGR")  # (2, D)
@@ -67,6 +71,7 @@ class Embedder:
     """
 
     network: Callable[[Tensor], Tensor]
+    _load: "Callable[[], Embedder] | None" = None  # from the model's files; None for a module
 
     def __init__(
         self,
@@ -163,7 +168,12 @@ class Embedder:
             check_switch(flip, "flip")
             words += ["TEST.FLIP.ENABLED", str(flip)]
         cfg = load_for_embedding(config_file, words)
-        return cls.of(cfg, device=device, half=half, batch_size=batch_size)
+        embedder = cls.of(cfg, device=device, half=half, batch_size=batch_size)
+        embedder._load = partial(
+            cls.from_config, _absolute(config_file), embedder.record.weights, device=device, half=half, flip=flip,
+            batch_size=batch_size, overrides=overrides, imports=imports,
+        )  # fmt: skip
+        return embedder
 
     @classmethod
     def from_run(cls, run: str | Path, **options: Any) -> "Embedder":
@@ -204,7 +214,12 @@ class Embedder:
         """
         model = OnnxModel(path, str(device))
         record = replace(model.record, onnx=_absolute(path))
-        return cls._of_network(model, record, torch.device("cpu"), batch_size)
+        embedder = cls._of_network(model, record, torch.device("cpu"), batch_size)
+        embedder._load = partial(cls.from_onnx, _absolute(path), device=device, batch_size=batch_size)
+        return embedder
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return super().__reduce_ex__(protocol) if self._load is None else (self._load, ())
 
     @property
     def embedding_dim(self) -> int:

@@ -85,7 +85,7 @@ def embed_folder(
     problems = _exchange(_embed_missing(gallery, embedder, missing[rank::processes], workers, show=rank == 0))
     gallery = Gallery.open(output, may_be_empty=True)
     if rank == 0:
-        _report(gallery, [*chain(*problems)], len(missing))
+        report_problems(gallery, [*chain(*problems)], len(missing))
     return gallery
 
 
@@ -96,6 +96,9 @@ class Listed(NamedTuple):
     name: str
     label: str
     content: bytes | None = None
+
+    def read(self) -> bytes:
+        return read_content(self.path) if self.content is None else self.content
 
 
 def list_images(words: Sequence[str], beside: Path, *, label_by_folder: bool = False) -> list[Listed]:
@@ -136,11 +139,11 @@ def hash_of(content: bytes) -> str:
     return f"{len(content)}-{hashlib.blake2b(content, digest_size=16).hexdigest()}"
 
 
-def is_unchanged(path: Path, content_hash: str) -> bool:
-    """Returns whether a file's content matches a hash."""
+def is_unchanged(image: Listed, content_hash: str) -> bool:
+    """Returns whether an image's content matches a hash."""
     try:
-        return hash_of(path.read_bytes()) == content_hash
-    except OSError:
+        return hash_of(image.read()) == content_hash
+    except UserError:  # unreadable
         return False
 
 
@@ -189,7 +192,7 @@ class _Decoded(Dataset[_Item]):
         image = self.listed[row]
         try:
             image.name.encode("utf-8")
-            content = read_content(image.path) if image.content is None else image.content
+            content = image.read()
             return image, self.prepare(decode_image(content, str(image.path), self.is_grey)), hash_of(content)
         except UnicodeEncodeError:
             return image, None, f"image {os.fsencode(image.name)!r}: its name is no UTF-8 text; rename it"
@@ -214,7 +217,7 @@ def _remove_stale_rows(gallery: Gallery, listed: Sequence[Listed], *, prune: boo
     row_of = {path: row for row, path in enumerate(paths)}  # if two commands embedded an image, the last counts
     known = [image for image in listed if image.name in row_of]
     with ThreadPoolExecutor(min(8, 2 * (os.cpu_count() or 1))) as pool:
-        same = pool.map(lambda image: is_unchanged(image.path, hashes[row_of[image.name]]), known)
+        same = pool.map(lambda image: is_unchanged(image, hashes[row_of[image.name]]), known)
         changed = {image.name for image, is_same in zip(known, same, strict=True) if not is_same}
     lost = {path for path in row_of if not (gallery.base / path).exists()}
     if lost:
@@ -256,7 +259,8 @@ def add_part(gallery: Gallery, batches: Sequence[Embedded]) -> None:
         gallery.add([image.name for image in images], [image.label for image in images], hashes, embeddings)
 
 
-def _report(gallery: Gallery, problems: Sequence[str], count: int) -> None:
+def report_problems(gallery: Gallery, problems: Sequence[str], count: int) -> None:
+    """Write the images that could not be embedded to unreadable.txt; UserError if none of `count` could."""
     file = gallery.folder / "unreadable.txt"
     file.unlink(missing_ok=True)
     if problems:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import pickle
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
@@ -106,6 +107,20 @@ def test_16_bits_are_close(model, images, device, caplog):
     assert not torch.equal(found, expected) and found.dtype == torch.float32
 
 
+def test_another_process_loads_the_model_from_its_files(model, images, tmp_path, monkeypatch):
+    monkeypatch.chdir(model[0].parent)
+    embedder = Embedder.from_config("config.yml", "last.ckpt", device="cpu", flip=True, batch_size=3)
+    text = pickle.dumps(embedder)
+    assert len(text) < 2_000
+    monkeypatch.chdir(tmp_path)
+    again = pickle.loads(text)
+    assert again.record == embedder.record and again.batch_size == 3
+    torch.testing.assert_close(again(images), embedder(images))
+    network = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten())
+    module = Embedder(network, size=(8, 8), mean=[0.0] * 3, std=[1.0] * 3, device="cpu")
+    torch.testing.assert_close(pickle.loads(pickle.dumps(module))(images), module(images))
+
+
 @pytest.mark.parametrize("half", [False, True])
 def test_an_onnx_file_is_enough(model, images, tmp_path, half):
     pytest.importorskip("onnxscript", reason="pip install 'pml_ext[export]'")
@@ -116,6 +131,7 @@ def test_an_onnx_file_is_enough(model, images, tmp_path, half):
     found = embedder([pixels[:, :, ::-1] for pixels in images], order="BGR")
     torch.testing.assert_close(found, by_hand(*model, images, flip=True), atol=5e-3 if half else 1e-5, rtol=0)
     assert embedder.record.same_model(Embedder.from_config(*model, device="cpu", flip=True).record)
+    torch.testing.assert_close(pickle.loads(pickle.dumps(embedder))(images), embedder(images))
     assert not embedder.record.same_model(Embedder.from_config(*model, device="cpu").record)
     whole = file.read_bytes()
     for place in range(1, 12, 3):  # a changed bit anywhere
