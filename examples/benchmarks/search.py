@@ -4,7 +4,7 @@
     python examples/benchmarks/search.py --rows 1000000 --dim 256 --folder /tmp/search --milvus
 
 --milvus: an embedded Milvus, with the gallery of the first command. Seconds are CPU time. Each step runs in a separate
-process, to measure its peak memory. 20 rows lie around each centre, as do embeddings of 20 images of a person. A million
+process to measure its peak memory. 20 rows lie around each centre, as do embeddings of 20 images of a person. 1,000,000
 rows of 256 dimensions take 1.8 GB of disk.
 """
 

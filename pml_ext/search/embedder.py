@@ -55,8 +55,7 @@ class Embedder:
 
     A gallery identifies the model by a hash of its weights, with size, mean and std.
 
-    In another process, a model of `from_run`, `from_config` or `from_onnx` is loaded again from its files: a pickle holds
-    their paths.
+    Another process loads a model of `from_run`, `from_config` or `from_onnx` from its files; a pickle holds their paths
 
     ```python
     embedder = pml_ext.Embedder.from_config("config.yaml", "last.ckpt", device="cuda", half=True)
