@@ -55,7 +55,7 @@ class Embedder:
 
     A gallery identifies the model by a hash of its weights, with size, mean and std.
 
-    Another process loads a model of `from_run`, `from_config` or `from_onnx` from its files; a pickle holds their paths
+    Pickles hold the paths of a model of `from_run`, `from_config` or `from_onnx`; loading them reads its files.
 
     ```python
     embedder = pml_ext.Embedder.from_config("config.yaml", "last.ckpt", device="cuda", half=True)
