@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pml_ext.runner.checks.supported import unsupported
+from pml_ext.runner.checks.rules import unsupported
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
 from pml_ext.runner.modeling.weights.imagenet import why_no_weights

@@ -58,11 +58,11 @@ from pml_ext import Embedder
 from pml_ext._files import write_atomically
 from pml_ext.runner.checks.check import load_checked
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.config.loss_nodes import LOSS_NODES
 from pml_ext.runner.data.datasets import ImageSet, OpenSet
 from pml_ext.runner.data.datasets import load as load_set
 from pml_ext.runner.engine.run import train
 from pml_ext.runner.launch import Launch
+from pml_ext.runner.registry import LOSS_NODES
 
 HERE = Path(__file__).parent
 CONFIGS = HERE.parents[1] / "fastreid_configs"

@@ -20,7 +20,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from pml_ext import cli, distances, distributed, functional, losses, metrics, miners
-from pml_ext.runner.config.stock import NOTEBOOKS, SCRIPTS
+from pml_ext.runner.config.bundled_files import NOTEBOOKS, SCRIPTS
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -17,7 +17,6 @@ from pml_ext._names import closest, hint
 from pml_ext._text import PrintableFormatter
 from pml_ext._version import __version__
 from pml_ext.cli.arguments import Command, split_pairs
-from pml_ext.cli.check_config import CHECK_CONFIG
 from pml_ext.cli.embed import EMBED
 from pml_ext.cli.evaluate import EVALUATE
 from pml_ext.cli.export import EXPORT
@@ -25,7 +24,7 @@ from pml_ext.cli.look_up import CONFIGS, COPY, EXAMPLES, LIST
 from pml_ext.cli.report import COMPARE, REPORT
 from pml_ext.cli.search import INDEX, SEARCH
 from pml_ext.cli.threshold import CHECK, CHOOSE, COMPARE_MODELS
-from pml_ext.cli.train import EVAL, TRAIN
+from pml_ext.cli.train import CHECK_CONFIG, EVAL, TRAIN
 
 GROUPS = {
     "train": [TRAIN, EVAL, REPORT, COMPARE, CHECK_CONFIG],

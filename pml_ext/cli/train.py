@@ -1,14 +1,17 @@
-"""`pml-ext train` and `pml-ext eval`: run a config."""
+"""`pml-ext train`, `pml-ext eval` and `pml-ext check-config`: run a config, or list every problem of it."""
 
 from argparse import Namespace
 
 from pml_ext.cli.arguments import (
     CONFIG,
     KEY,
+    NUM_GPUS,
+    NUM_MACHINES,
     PROCESSES,
     TRAINED,
     Argument,
     Command,
+    config_files,
     launch_of,
     trained_config,
     training_config,
@@ -66,5 +69,35 @@ EVAL = Command(
     "pml-ext eval logs/glyphs TEST.THRESHOLD.ENABLED True",
     notes="Set MODEL.WEIGHTS in the config or on the command line; a run has its own.\n"
     "For precomputed embeddings: `pml-ext evaluate`.\n",
+    key=KEY,
+)
+
+
+def _check(options: Namespace) -> int:
+    from pml_ext.runner.checks.check import check_files
+
+    files, overrides = config_files(options)
+    text, status = check_files(files, overrides, processes=options.num_gpus * options.num_machines)
+    print(text)
+    return status
+
+
+CHECK_CONFIG = Command(
+    "check-config",
+    "Check config files without training, and list every problem.",
+    _check,
+    [
+        Argument(
+            "FILE… [KEY VALUE]…",
+            "Config files, runs, images or tables, and config overrides.",
+            dest="words",
+            nargs="*",
+        ),
+        *CONFIG,
+        NUM_GPUS,
+        NUM_MACHINES,
+    ],
+    "pml-ext check-config Market1501/bagtricks_R50.yml DATASETS.ROOT datasets",
+    notes="Exit status: 0 runs, 1 cannot run, 3 can run, but something is missing here.\n",
     key=KEY,
 )

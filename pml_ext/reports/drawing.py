@@ -121,7 +121,7 @@ def as_png(*images: np.ndarray) -> bytes:
     return content.getvalue()
 
 
-def look(place: int) -> dict[str, Any]:
+def line_style(place: int) -> dict[str, Any]:
     """Returns colour, stroke and marker of the line at an index; 25 lines differ by colour and stroke."""
     stroke = place + place // len(COLOURS)
     return {

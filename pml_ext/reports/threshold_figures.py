@@ -67,7 +67,7 @@ def utility_figure(
         axes.plot(distances, median, color=BLACK, linewidth=2, label="median class")
         for place, row in enumerate(worst):
             # Marks at different places tell these lines apart where they lie close together.
-            style = drawing.look(place) | {"color": ORANGE, "markevery": (0.02 * place, 0.1), "linewidth": 1.3}
+            style = drawing.line_style(place) | {"color": ORANGE, "markevery": (0.02 * place, 0.1), "linewidth": 1.3}
             axes.plot(distances, utilities[row], label=shorten(names[row]), **style)
         if threshold is not None:
             _mark(axes, threshold)

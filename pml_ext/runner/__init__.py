@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from pml_ext.runner.engine.training_module import TrainingModule
     from pml_ext.runner.modeling.architectures import Baseline
     from pml_ext.runner.modeling.backbones import build_backbone, build_resnet_backbone
-    from pml_ext.runner.modeling.fastreid_helpers import (
+    from pml_ext.runner.modeling.heads import EmbeddingHead, build_heads
+    from pml_ext.runner.modeling.layers import (
         configurable,
         get_norm,
         weights_init_classifier,
         weights_init_kaiming,
     )
-    from pml_ext.runner.modeling.heads import EmbeddingHead, build_heads
     from pml_ext.runner.modeling.losses.fastreid_losses import (
         cross_entropy_loss,
         pairwise_circleloss,
@@ -53,12 +53,12 @@ _MODULES = {
     "Baseline": "pml_ext.runner.modeling.architectures",
     "build_backbone": "pml_ext.runner.modeling.backbones",
     "build_resnet_backbone": "pml_ext.runner.modeling.backbones",
-    "get_norm": "pml_ext.runner.modeling.fastreid_helpers",
-    "configurable": "pml_ext.runner.modeling.fastreid_helpers",
+    "get_norm": "pml_ext.runner.modeling.layers",
+    "configurable": "pml_ext.runner.modeling.layers",
     "EmbeddingHead": "pml_ext.runner.modeling.heads",
     "build_heads": "pml_ext.runner.modeling.heads",
-    "weights_init_classifier": "pml_ext.runner.modeling.fastreid_helpers",
-    "weights_init_kaiming": "pml_ext.runner.modeling.fastreid_helpers",
+    "weights_init_classifier": "pml_ext.runner.modeling.layers",
+    "weights_init_kaiming": "pml_ext.runner.modeling.layers",
     "cross_entropy_loss": "pml_ext.runner.modeling.losses.fastreid_losses",
     "pairwise_circleloss": "pml_ext.runner.modeling.losses.fastreid_losses",
     "pairwise_cosface": "pml_ext.runner.modeling.losses.fastreid_losses",

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError, import_library
-from pml_ext.runner.checks.supported import require_network
+from pml_ext.runner.checks.rules import require_network
 from pml_ext.runner.config.network_keys import shaping
 from pml_ext.runner.modeling.backbones.registration import ImageSizes
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding

@@ -11,7 +11,7 @@ from PIL import Image
 from pml_ext.cli import main
 from pml_ext.metrics.headings import label_of
 from pml_ext.runner.checks.check import problems
-from pml_ext.runner.checks.supported import unsupported
+from pml_ext.runner.checks.rules import unsupported
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.evaluation.evaluator import columns_of_queries
 from tests.runner.data.published_layouts import LAYOUTS, face_bin

@@ -19,9 +19,9 @@ from pml_ext.cli import main
 from pml_ext.runner import evaluate, load_config, plugins, train
 from pml_ext.runner import registry as registries
 from pml_ext.runner.checks.check import problems
+from pml_ext.runner.config.bundled_files import CONFIGS
 from pml_ext.runner.config.load import read_config
 from pml_ext.runner.config.network_keys import load_for_embedding, shaping
-from pml_ext.runner.config.stock import CONFIGS
 from pml_ext.runner.data.datasets import ImageSet, OpenSet
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.evaluation.evaluate import Evaluation

@@ -17,8 +17,8 @@ from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.evaluation.evaluator import OwnEvaluator
 from pml_ext.runner.modeling.architectures import Baseline, build_model
 from pml_ext.runner.modeling.backbones import build_resnet_backbone
-from pml_ext.runner.modeling.fastreid_helpers import configurable, get_norm, weights_init_kaiming
 from pml_ext.runner.modeling.heads import EmbeddingHead, build_heads
+from pml_ext.runner.modeling.layers import configurable, get_norm, weights_init_kaiming
 from pml_ext.runner.modeling.losses.factory import build_losses
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding, averaged
 from pml_ext.runner.registry import BACKBONE_REGISTRY, LOSS_REGISTRY, META_ARCH_REGISTRY, REID_HEADS_REGISTRY

@@ -1,4 +1,4 @@
-"""Checks whether a config can run, without data, weights or training."""
+"""Checks whether a config can run, without training, and what this machine lacks for it: device, weights, data."""
 
 import re
 import traceback
@@ -13,21 +13,27 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext._names import name_settings
-from pml_ext.runner.checks.needs import missing_here
-from pml_ext.runner.checks.supported import unsupported
+from pml_ext.runner.checks.rules import unsupported
 from pml_ext.runner.config.load import ReadConfig, accepted, read_config
-from pml_ext.runner.config.rules import leaves, value_of
+from pml_ext.runner.config.network_keys import is_grey
+from pml_ext.runner.config.requirements import leaves, value_of
+from pml_ext.runner.data.datasets import data_set, load, training_share
+from pml_ext.runner.data.datasets.image_files import dataset_root
 from pml_ext.runner.data.samplers import require_callable
+from pml_ext.runner.data.set_names import read_as
 from pml_ext.runner.data.transforms import require_image
 from pml_ext.runner.evaluation.evaluate import Evaluation
 from pml_ext.runner.modeling import heads
 from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.architectures.baseline import parts_of
 from pml_ext.runner.modeling.backbones.registration import ImageSizes
+from pml_ext.runner.modeling.cuda import missing_device, norms_of_other_devices
 from pml_ext.runner.modeling.heads import build_partial_fc
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
+from pml_ext.runner.modeling.weights.imagenet import missing_file
+from pml_ext.runner.modeling.weights.read import local_file
 from pml_ext.runner.part_errors import part_message
-from pml_ext.runner.registry import TRANSFORM_REGISTRY
+from pml_ext.runner.registry import DATASET_REGISTRY, TRANSFORM_REGISTRY
 from pml_ext.runner.solver.optimizer import build_optimizer
 from pml_ext.runner.solver.schedule import build_schedule
 
@@ -213,3 +219,27 @@ def _require_matches(patterns: list[str], names: list[str]) -> None:
         if not is_matched:
             known = ", ".join(sorted({name.split(".")[0] for name in names}))
             raise UserError(f"MODEL.FREEZE_LAYERS: {pattern!r} matches no parameter; names begin with {known}")
+
+
+def missing_here(cfg: CN) -> list[str]:
+    """Returns what this machine lacks for a config that can run elsewhere, one line each."""
+    model, data = cfg.MODEL, cfg.DATASETS
+    found = list(norms_of_other_devices(model))
+    if device := missing_device(model.DEVICE):
+        found.append(f"MODEL.DEVICE = {device}")
+    if model.WEIGHTS and not local_file(model.WEIGHTS):
+        found.append(f"MODEL.WEIGHTS = {model.WEIGHTS!r}: no such file")
+    if not model.WEIGHTS and not model.BACKBONE.PRETRAIN_OPTIONAL and (weights := missing_file(model.BACKBONE)):
+        found.append(weights)
+    if data.REC_PATH and not local_file(data.REC_PATH):
+        found.append(f"DATASETS.REC_PATH: no file {data.REC_PATH}")
+    root = dataset_root(data.ROOT)
+    for name in dict.fromkeys([*(() if data.REC_PATH else data.NAMES), *data.TESTS]):
+        path = read_as(name, data.ALIASES)
+        if path in DATASET_REGISTRY and data_set(path).is_made:
+            continue
+        try:
+            load(path, root, is_grey(cfg), training_share(path, data), cfg)
+        except (UserError, OSError) as error:
+            found.append(f"{name}: {str(error).removeprefix(f'{path}: ')}")
+    return found

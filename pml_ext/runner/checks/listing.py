@@ -7,8 +7,8 @@ from importlib.resources import files
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import require
 from pml_ext.runner.config.part_keys import REQUIRED, keys_of
-from pml_ext.runner.config.rules import value_of
-from pml_ext.runner.data.rules import OWN_DATA
+from pml_ext.runner.config.requirements import value_of
+from pml_ext.runner.data.set_names import OWN_DATA
 from pml_ext.runner.modeling.names import depths_of
 from pml_ext.runner.registry import (
     BACKBONE_REGISTRY,

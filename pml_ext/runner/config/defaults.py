@@ -10,11 +10,10 @@ from typing import Any
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.config.loss_nodes import DEFAULTS
 from pml_ext.runner.config.part_keys import REQUIRED, keys_of
-from pml_ext.runner.config.rules import leaves
+from pml_ext.runner.config.requirements import leaves
 from pml_ext.runner.part_errors import reason_of
-from pml_ext.runner.registry import CONFIG_REGISTRY, LOSS_REGISTRY, MINER_REGISTRY, Registry
+from pml_ext.runner.registry import CONFIG_REGISTRY, LOSS_REGISTRY, MINER_REGISTRY, NODE_DEFAULTS, Registry
 
 _MODEL: dict[str, Any] = {
     "DEVICE": "cuda",  # cuda, cpu, or (ours) auto: cuda if available
@@ -172,7 +171,7 @@ def _nodes(registry: Registry) -> dict[str, CN]:
         for key, (_, default) in keys_of(entry).items():
             if default not in (None, REQUIRED) and not key.endswith("_REG_WEIGHT"):
                 keys[key] = default
-        nodes[entry.node] = CN(keys | (DEFAULTS.get(name, {}) if entry.is_ours else {}))
+        nodes[entry.node] = CN(keys | (NODE_DEFAULTS.get(name, {}) if entry.is_ours else {}))
     return nodes
 
 

@@ -6,9 +6,8 @@ from typing import Any
 
 from pml_ext._errors import UserError
 from pml_ext._names import name_settings
-from pml_ext.runner.config.loss_nodes import DEFAULTS
 from pml_ext.runner.part_errors import reason_of
-from pml_ext.runner.registry import LOSS_REGISTRY, WITH_NODES, Entry, Registry
+from pml_ext.runner.registry import LOSS_REGISTRY, NODE_DEFAULTS, WITH_NODES, Entry, Registry
 
 GIVEN = LOSS_REGISTRY.given
 REQUIRED = inspect.Parameter.empty
@@ -94,7 +93,7 @@ def construct(entry: Entry, where: str, *positional: Any, **arguments: Any) -> A
         is_plain = isinstance(error, (ValueError, TypeError))
         said = " ".join(str(error).split()) if is_plain else reason_of(error)
         keys = keys_of(entry.registry.entry(entry.name))  # the part may stand for the registered one
-        settings = {key.lower(): key for key in DEFAULTS.get(entry.name, {})}
+        settings = {key.lower(): key for key in NODE_DEFAULTS.get(entry.name, {})}
         said = name_settings(said, settings | {argument: key for key, (argument, _) in keys.items()})
         whose = "" if entry.is_ours else f"{entry.name} of {entry.module}: "
         raise UserError(f"{where}: {whose}{said}") from error

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import lightning
 import torch
@@ -27,9 +27,11 @@ from pml_ext.runner.evaluation.evaluator import LAST as KEEP_LAST
 from pml_ext.runner.evaluation.evaluator import best_metric, replaces_metrics
 from pml_ext.runner.launch import Launch
 from pml_ext.runner.modeling.cuda import describe_cpu_processes, missing_device
-from pml_ext.runner.solver.rules import AMP_TYPES
 
 log = logging.getLogger("pml_ext")
+
+AMP_TYPES: dict[str, Literal["16-mixed", "bf16-mixed"]] = {"float16": "16-mixed", "bfloat16": "bf16-mixed"}
+"""SOLVER.AMP.DTYPE -> Lightning's name."""
 
 
 def build_trainer(

@@ -27,8 +27,8 @@ from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
 from pml_ext.runner.data.samplers import steps_per_epoch
 from pml_ext.runner.engine.callbacks import bound_statistics, is_recorded
 from pml_ext.runner.engine.checkpoints import CONFIG, load_classes, save_classes
+from pml_ext.runner.engine.chunked_loss import loss_in_chunks
 from pml_ext.runner.engine.data_module import DataModule
-from pml_ext.runner.engine.large_batches import loss_in_chunks
 from pml_ext.runner.engine.loss_terms import LossTerms
 from pml_ext.runner.evaluation.collapse import EpochLosses, describe_collapse
 from pml_ext.runner.evaluation.evaluate import Evaluation, Features, device_with_room

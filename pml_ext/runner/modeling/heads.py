@@ -13,8 +13,7 @@ from pml_ext._errors import UserError
 from pml_ext._ops.numerics import no_autocast
 from pml_ext.distributed import PartialFC
 from pml_ext.functional.losses.class_softmax import MARGINS
-from pml_ext.runner.modeling.backbones.norms import build_norm
-from pml_ext.runner.modeling.fastreid_helpers import configurable
+from pml_ext.runner.modeling.layers import build_norm, configurable
 from pml_ext.runner.registry import REID_HEADS_REGISTRY
 
 __all__ = ["CLS_LAYERS", "POOL_LAYERS", "EmbeddingHead", "build_heads", "build_partial_fc"]

@@ -136,7 +136,7 @@ def pair_roc_figure(rocs: Mapping[str, ROC]) -> ReportFigure:
 
 def _draw_rocs(curves: Mapping[str, RunCurves], drawstyle: str, axes: "Axes") -> None:
     for place, (label, found) in enumerate(curves.items()):
-        style = drawing.look(place) | {"marker": "", "linewidth": 1.8, "drawstyle": drawstyle}
+        style = drawing.line_style(place) | {"marker": "", "linewidth": 1.8, "drawstyle": drawstyle}
         axes.plot(found.fars, 1 - np.asarray(found.tars), label=label, **style)
     drawing.format_det(axes, max(found.impostors for found in curves.values()))
     drawing.add_legend(axes)
@@ -144,7 +144,7 @@ def _draw_rocs(curves: Mapping[str, RunCurves], drawstyle: str, axes: "Axes") ->
 
 def _draw_utilities(curves: Mapping[str, RunCurves], axes: "Axes") -> None:
     for place, (label, found) in enumerate(curves.items()):
-        style = drawing.look(place) | {"marker": "", "linewidth": 1.8}
+        style = drawing.line_style(place) | {"marker": "", "linewidth": 1.8}
         lower, median, upper = found.utilities
         axes.fill_between(found.distances, lower, upper, color=style["color"], alpha=0.2, linewidth=0)
         axes.plot(found.distances, median, label=label, **style)
@@ -202,7 +202,7 @@ def _draw_column(column: str, series: Mapping[str, Mapping[str, Series]], axes: 
     for place, (run, found) in enumerate(series.items()):
         steps, values = found.get(column, ([], []))
         marks = 1 if len(steps) < 20 else (0, len(steps))  # at each of a few points, or at the first of many
-        axes.plot(steps, values, label=drawing.in_legend(run), markevery=marks, **drawing.look(place))
+        axes.plot(steps, values, label=drawing.in_legend(run), markevery=marks, **drawing.line_style(place))
     axes.set(xlabel="step")
     prefix, _, metric = column.rpartition("/")
     if metric in METRICS:

@@ -5,9 +5,8 @@ import torch
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
-from pml_ext.runner.checks.check import CANNOT_RUN, LACKS_SOMETHING, check_files, load_checked, problems
-from pml_ext.runner.checks.needs import missing_here
-from pml_ext.runner.checks.supported import unsupported
+from pml_ext.runner.checks.check import CANNOT_RUN, LACKS_SOMETHING, check_files, load_checked, missing_here, problems
+from pml_ext.runner.checks.rules import unsupported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
 

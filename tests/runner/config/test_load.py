@@ -10,9 +10,9 @@ import pytest
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
+from pml_ext.runner.config.bundled_files import CONFIGS, NOTEBOOKS, SCRIPTS
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.config.network_keys import config_of, load_for_embedding, shaping
-from pml_ext.runner.config.stock import CONFIGS, NOTEBOOKS, SCRIPTS
 
 
 def write(path, text):
@@ -305,6 +305,6 @@ def test_examples_are_listed_and_copied_alike(tmp_path, capsys):
     assert about["swap_in_a_torch_loop.py"] == "One training loop, one changed line: the loss."
     assert about["swap_one_loss.ipynb"] == "Swap one loss in a PML loop"
     assert "readme_tables.py" not in about and "headers.py" not in about
-    for stock, name in ((SCRIPTS, "verification.py"), (NOTEBOOKS, "swap_one_loss.ipynb")):
+    for bundled, name in ((SCRIPTS, "verification.py"), (NOTEBOOKS, "swap_one_loss.ipynb")):
         assert main(["copy", name, "--output", str(tmp_path)]) == 0
-        assert (tmp_path / name).read_bytes() == (stock.folder / name).read_bytes()
+        assert (tmp_path / name).read_bytes() == (bundled.folder / name).read_bytes()

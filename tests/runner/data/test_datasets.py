@@ -12,7 +12,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext.cli import parse
 from pml_ext.cli.arguments import config_files, trained_config, training_config
-from pml_ext.runner.checks.supported import unsupported
+from pml_ext.runner.checks.rules import unsupported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import ImageCheck, image_check, load_test_sets, load_train_set

@@ -13,14 +13,14 @@ from torch.utils.data import DataLoader
 
 from pml_ext._errors import UserError
 from pml_ext.losses import SoftTripleLoss
-from pml_ext.runner.checks.supported import LOGGER_NAMES
+from pml_ext.runner.checks.rules import LOGGER_NAMES
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.loaders import collate
 from pml_ext.runner.data.transforms import BatchStep, Transform
 from pml_ext.runner.engine import training_module
+from pml_ext.runner.engine.chunked_loss import loss_in_chunks
 from pml_ext.runner.engine.data_module import DataModule
-from pml_ext.runner.engine.large_batches import loss_in_chunks
 from pml_ext.runner.engine.precise_bn import recompute_statistics
 from pml_ext.runner.engine.trainer import LOGGERS, build_loggers, build_trainer
 from pml_ext.runner.evaluation.evaluate import Evaluation

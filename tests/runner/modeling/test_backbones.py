@@ -15,11 +15,11 @@ from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.modeling import names
 from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.backbones import build_backbone, torchvision_networks
-from pml_ext.runner.modeling.backbones.norms import IBN, build_norm
 from pml_ext.runner.modeling.backbones.resnet import NonLocal, SqueezeExcitation
 from pml_ext.runner.modeling.backbones.timm_networks import TimmBackbone
 from pml_ext.runner.modeling.backbones.vit import ViT
 from pml_ext.runner.modeling.cuda import norms_of_other_devices
+from pml_ext.runner.modeling.layers import IBN, build_norm
 from pml_ext.runner.modeling.weights.load import load_pretrained, load_weights
 from pml_ext.runner.modeling.weights.names import backbone_names
 from pml_ext.runner.registry import BACKBONE_REGISTRY

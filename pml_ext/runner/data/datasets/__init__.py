@@ -17,7 +17,7 @@ from pml_ext.runner.data.datasets.image_files import dataset_root, own_path
 from pml_ext.runner.data.datasets.image_set import DataSet, ImageSet, Loaded, OpenSet, PairSet, TemplateSet, TestSet
 from pml_ext.runner.data.datasets.record_io import record_set
 from pml_ext.runner.data.datasets.table import table_set
-from pml_ext.runner.data.rules import aliases_of, read_as
+from pml_ext.runner.data.set_names import aliases_of, read_as
 from pml_ext.runner.registry import DATASET_REGISTRY
 
 log = logging.getLogger("pml_ext")

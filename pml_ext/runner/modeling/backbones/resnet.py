@@ -8,8 +8,8 @@ from timm.models import resnet
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.modeling.backbones.norms import IBN, build_norm
 from pml_ext.runner.modeling.backbones.registration import built_in
+from pml_ext.runner.modeling.layers import IBN, build_norm
 
 
 class SqueezeExcitation(nn.Module):

@@ -15,9 +15,8 @@ from pml_ext._pml import BaseMetricLossFunction, distances, reducers, regularize
 from pml_ext.losses import ArcPairReducer
 from pml_ext.losses._facts import LossFacts, facts_of
 from pml_ext.runner.config.load import require
-from pml_ext.runner.config.loss_nodes import DEFAULTS
 from pml_ext.runner.config.part_keys import GIVEN, REQUIRED, arguments_from, arguments_of, construct, keys_of
-from pml_ext.runner.registry import LOSS_REGISTRY, MINER_REGISTRY, Entry
+from pml_ext.runner.registry import LOSS_REGISTRY, MINER_REGISTRY, NODE_DEFAULTS, Entry
 
 
 def facts_of_name(name: str) -> LossFacts:
@@ -148,7 +147,7 @@ def _arguments(nodes: CN, entry: Entry) -> dict[str, Any]:
     """Returns the arguments in a part's node, and the node's other keys, which a loss's facts convert to arguments."""
     where, node = f"{entry.registry.parent}.{entry.node}", nodes.get(entry.node, {})
     known = keys_of(entry)
-    defaults = DEFAULTS.get(entry.name, {}) if entry.is_ours else {}
+    defaults = NODE_DEFAULTS.get(entry.name, {}) if entry.is_ours else {}
     further = {key.lower(): node[key] for key in defaults if key not in known}
     arguments = further | arguments_from(nodes, entry)
     for name, package in _NAMED_PARTS.items():

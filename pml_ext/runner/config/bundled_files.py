@@ -15,7 +15,7 @@ _SHIPPED = _PACKAGE / "shipped"
 _ROOT = _SHIPPED if _SHIPPED.is_dir() else _PACKAGE.parent
 
 
-class Stock(NamedTuple):
+class BundledFiles(NamedTuple):
     """Bundled files of one kind, which a `pml-ext` command lists."""
 
     command: str
@@ -81,6 +81,6 @@ def _base(config: Path) -> Path | None:
     return (config.parent / base).resolve() if base else None
 
 
-CONFIGS = Stock("configs", _ROOT / "fastreid_configs", "**/*.yml")
-SCRIPTS = Stock("examples", _ROOT / "examples" / "scripts", "*.py")
-NOTEBOOKS = Stock("examples", _ROOT / "examples" / "notebooks", "*.ipynb")
+CONFIGS = BundledFiles("configs", _ROOT / "fastreid_configs", "**/*.yml")
+SCRIPTS = BundledFiles("examples", _ROOT / "examples" / "scripts", "*.py")
+NOTEBOOKS = BundledFiles("examples", _ROOT / "examples" / "notebooks", "*.ipynb")

@@ -1,8 +1,4 @@
-"""Rules for the values of config keys, one list per node, applied once before a run.
-
-They cover what no constructor checks: names, relations between keys, and values that a library accepts silently.
-All other errors are raised when the part is built.
-"""
+"""What a rule about config values consists of: a requirement, and the problem if a value does not meet it."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -22,6 +18,8 @@ class Problem:
     value: object
     reason: str
     is_unknown_name: bool = False
+    is_relation: bool = False
+    """Whether the value is only wrong together with those of other keys."""
 
     def __str__(self) -> str:
         return f"{self.key} = {self.value!r}: {self.reason}"
@@ -36,32 +34,10 @@ def _always(options: CN) -> bool:
     return True
 
 
-def problems_of(cfg: CN, node: str, rules: Iterable[Rule], *, rejected: Collection[str] = ()) -> list[Problem]:
-    """Returns the problems in a node such as MODEL.HEADS (empty: the complete config), with full keys.
-
-    rejected: keys that `cfg` lacks because their values are wrong. Rules that read them are skipped.
-    """
-    prefix, problems = (f"{node}." if node else ""), list[Problem]()
-    missing = {key.rpartition(".")[2] for key in rejected}
-    for rule in rules:
-        try:
-            problems += [replace(problem, key=f"{prefix}{problem.key}") for problem in rule(value_of(cfg, node))]
-        except (AttributeError, KeyError) as error:
-            if error.args[0] not in missing:
-                raise
-    return problems
-
-
-def without_keys(cfg: CN, keys: Iterable[str]) -> CN:
-    """Returns a copy of a config without some of its keys."""
-    copy = cfg.clone()
-    for key in keys:
-        *parents, name = key.split(".")
-        node = copy
-        for parent in parents:
-            node = node.get(parent, CN())
-        node.pop(name, None)
-    return copy
+def problems_of(cfg: CN, node: str, rules: Iterable[Rule]) -> list[Problem]:
+    """Returns the problems in a node such as MODEL.HEADS (empty: the complete config), with full keys."""
+    prefix, options = (f"{node}." if node else ""), value_of(cfg, node)
+    return [replace(problem, key=f"{prefix}{problem.key}") for rule in rules for problem in rule(options)]
 
 
 def one_of(
@@ -78,7 +54,8 @@ def one_of(
         value, reasons = value_of(options, key), not_built or {}
         for name in [value] if isinstance(value, str) else value:
             if name not in known:
-                yield Problem(key, name, reasons.get(name) or f"unknown{hint(name, known)}", is_unknown_name=True)
+                reason = reasons.get(name) or f"unknown{hint(name, known)}"
+                yield Problem(key, name, reason, is_unknown_name=True)
 
     return rule
 
@@ -90,7 +67,7 @@ def must(keys: str, reason: str, holds: Callable[[Any], object], *, where: Condi
         for key in keys.split():
             value = value_of(options, key)
             if where(options) and not holds(value):
-                yield Problem(key, value, reason)
+                yield Problem(key, value, reason, is_relation=where is not _always)
 
     return rule
 
@@ -100,7 +77,7 @@ def fits(key: str, complaint: Callable[[CN], str | None]) -> Rule:
 
     def rule(options: CN) -> Iterator[Problem]:
         if reason := complaint(options):
-            yield Problem(key, value_of(options, key), reason)
+            yield Problem(key, value_of(options, key), reason, is_relation=True)
 
     return rule
 

@@ -1,0 +1,449 @@
+"""Rules for the values of a config: unknown names, keys that do not fit each other, features that are not supported.
+
+They cover what no constructor checks: names, relations between keys, and values that a library accepts silently. All
+other errors are raised when the part is built. A list for each node, in the order of the config, then those about
+several nodes.
+"""
+
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from yacs.config import CfgNode as CN
+
+from pml_ext._errors import UserError
+from pml_ext._names import hint
+from pml_ext.runner.config.network_keys import HOW_FAST, SHAPING
+from pml_ext.runner.config.requirements import (
+    Problem,
+    Rule,
+    at_least_one,
+    below_one,
+    fits,
+    must,
+    not_negative,
+    one_of,
+    positive,
+    problems_of,
+    value_of,
+)
+from pml_ext.runner.data.set_names import BY_IDENTITY, OF_IMAGES, OWN_DATA, aliases_of
+from pml_ext.runner.evaluation.evaluator import LAST, columns_of_first, replaces_metrics
+from pml_ext.runner.modeling import names
+from pml_ext.runner.modeling.architectures import has_own_forward
+from pml_ext.runner.modeling.heads import CLS_LAYERS, POOL_LAYERS
+from pml_ext.runner.modeling.losses.factory import facts_of_name
+from pml_ext.runner.modeling.weights.imagenet import why_no_weights
+from pml_ext.runner.registry import (
+    BACKBONE_REGISTRY,
+    CALLBACK_REGISTRY,
+    DATASET_REGISTRY,
+    EVALUATOR_REGISTRY,
+    LOSS_REGISTRY,
+    META_ARCH_REGISTRY,
+    MINER_REGISTRY,
+    REID_HEADS_REGISTRY,
+)
+
+LOGGER_NAMES = ("csv", "tensorboard", "wandb", "mlflow")
+"""What LOGGERS can name."""
+
+
+INTERPOLATIONS = ("bicubic", "bilinear", "nearest")
+_SMALLEST, _LARGEST = 4, 2**16  # side of an image in pixels; networks downsample a single pixel to nothing
+_AS_OWN_DATA = (
+    "To use your own data, pass file:people.csv (a table) or folder:PATH (a folder per class), see `pml-ext list "
+    "datasets`; --dataset NAME=file:people.csv keeps a name"
+)
+_DISTILLATION = "knowledge distillation is not supported"
+_PATCH = 16  # patch size of build_vit_backbone
+
+
+def _depth(options: CN) -> Iterator[Problem]:
+    depths = names.depths_of(options.NAME)
+    if depths and options.DEPTH not in depths:
+        yield Problem("DEPTH", options.DEPTH, f"unknown{hint(options.DEPTH, depths)}", is_unknown_name=True)
+
+
+BACKBONE_RULES: list[Rule] = [
+    one_of(
+        "NAME",
+        BACKBONE_REGISTRY,
+        not_built=names.BACKBONES_NOT_BUILT,
+        where=lambda options: not options.NAME.startswith(names.LIBRARIES),
+    ),
+    one_of("NORM", names.NORMS, not_built=names.NORMS_NOT_BUILT),
+    _depth,
+    # FastReID's YAMLs inherit switches that its backbones ignore, so this applies only to our backbones.
+    must(
+        "WITH_IBN WITH_SE WITH_NL",
+        "is not an option of this backbone; set it to False",
+        lambda value: not value,
+        where=lambda options: options.NAME.startswith(("build_convnet_backbone", *names.LIBRARIES)),
+    ),
+    must("LAST_STRIDE", "must be 1 or 2", lambda value: value in (1, 2)),
+    below_one("DROPOUT DROP_RATIO ATT_DROP_RATE DROP_PATH_RATIO"),
+    at_least_one("FEAT_DIM", where=lambda options: options.NAME == "build_convnet_backbone"),
+    must(
+        "STRIDE_SIZE",
+        f"must be two numbers from 1 to {_PATCH}",
+        lambda stride: len(stride) == 2 and all(1 <= side <= _PATCH for side in stride),
+    ),
+]
+HEADS_RULES: list[Rule] = [
+    one_of("NAME", REID_HEADS_REGISTRY, not_built=names.HEADS_NOT_BUILT),
+    one_of("NORM", names.NORMS, not_built=names.NORMS_NOT_BUILT, where=lambda options: options.WITH_BNNECK),
+    one_of("POOL_LAYER", POOL_LAYERS),
+    one_of("CLS_LAYER", CLS_LAYERS),
+    one_of("NECK_FEAT", names.NECK_FEATS),
+    not_negative("EMBEDDING_DIM HIDDEN_DIM NUM_CLASSES"),
+    must(
+        "HIDDEN_DIM",
+        "needs an EMBEDDING_DIM, the size of the layer after it",
+        lambda value: value <= 0,
+        where=lambda options: not options.EMBEDDING_DIM,
+    ),
+    positive("SCALE"),
+    must("FILTER_COSINE", "must be in [0, 1]", lambda value: 0 <= value <= 1),
+    must(
+        "FILTER_COSINE",
+        "filters by cosine, which Linear does not compute: set another CLS_LAYER, or 0",
+        lambda value: not value,
+        where=lambda options: options.CLS_LAYER == "Linear",
+    ),
+]
+
+
+def _loss_scales(options: CN) -> Iterator[Problem]:
+    for node in dict.fromkeys(LOSS_REGISTRY.entry(name).node for name in options.NAME if name in LOSS_REGISTRY):
+        scale = options.get(node, {}).get("SCALE", 1.0)
+        if not 0 <= scale < math.inf:
+            reason = "must be 0 or more and finite; a negative weight would maximise the loss"
+            yield Problem(f"{node}.SCALE", scale, reason)
+
+
+LOSSES_RULES: list[Rule] = [
+    must("NAME", "must be one or more different losses", lambda names: names and len({*names}) == len(names)),
+    one_of("NAME", LOSS_REGISTRY, not_built=names.LOSSES_NOT_BUILT),
+    _loss_scales,
+]
+MINER_RULES: list[Rule] = [one_of("NAME", MINER_REGISTRY, where=lambda options: options.NAME)]
+
+
+def _pixels(options: CN) -> str | None:
+    if len(options.PIXEL_MEAN) == len(options.PIXEL_STD) and len(options.PIXEL_MEAN) in (1, 3):
+        return None
+    return f"must have 1 value (grey) or 3 (RGB), and PIXEL_STD as many; PIXEL_STD is {list(options.PIXEL_STD)}"
+
+
+def _untrained_reduction(options: CN) -> str | None:
+    """Returns the problem if no loss trains the reduction; a BNNeck alone works without training, as in FastReID."""
+    heads, compared = options.HEADS, [facts_of_name(name).compares for name in options.LOSSES.NAME]
+    if heads.NECK_FEAT != "before" or heads.EMBEDDING_DIM <= 0 or not compared or "class scores" in compared:
+        return None
+    return (
+        "the losses do not train the reduction to EMBEDDING_DIM, which tests use: set it to after, or add "
+        "CrossEntropyLoss to MODEL.LOSSES.NAME"
+    )
+
+
+def _miner_without_a_loss(options: CN) -> str | None:
+    losses = options.LOSSES.NAME
+    if not options.MINER.NAME or not losses or any(facts_of_name(name).takes_miner for name in losses):
+        return None
+    return f"none of the losses {', '.join(losses)} accepts a miner"
+
+
+def _partial_fc(options: CN) -> str | None:
+    if not options.HEADS.PFC.ENABLED:
+        return None
+    if _is_mgn(options):
+        return "does not fit MGN, which has eight classifiers; set it to False"
+    facts = [facts_of_name(name) for name in options.LOSSES.NAME]
+    of_classes = [each.partial_fc for each in facts if each.partial_fc or each.compares == "class scores"]
+    if len(of_classes) != 1 or not of_classes[0]:
+        known = " or ".join(name for name in LOSS_REGISTRY if facts_of_name(name).partial_fc)
+        return f"shards the classes of {known}: MODEL.LOSSES.NAME must have exactly one of these, and no FocalLoss"
+    return None
+
+
+def _is_mgn(options: CN) -> bool:
+    return bool(options.META_ARCHITECTURE == "MGN")
+
+
+def _class_vectors(options: CN) -> str | None:
+    wrong = [name for name in options.LOSSES.NAME if facts_of_name(name).compares == "class vectors"]
+    if not _is_mgn(options) or not wrong:
+        return None
+    return f"{wrong[0]} learns identity vectors of one size, but MGN's features have several sizes"
+
+
+MODEL_RULES: list[Rule] = [
+    one_of("META_ARCHITECTURE", META_ARCH_REGISTRY, not_built=names.ARCHITECTURES_NOT_BUILT),
+    must(
+        "BACKBONE.NAME",
+        "must be build_resnet_backbone, whose stages MGN branches into",
+        lambda name: name == "build_resnet_backbone",
+        where=_is_mgn,
+    ),
+    must(
+        "HEADS.POOL_LAYER",
+        "does not fit MGN, whose heads get maps of several sizes; use another POOL_LAYER",
+        lambda pool: pool not in ("Identity", "Flatten"),
+        where=_is_mgn,
+    ),
+    fits("LOSSES.NAME", _class_vectors),
+    fits("PIXEL_MEAN", _pixels),
+    must("PIXEL_STD", "must be above 0, because pixels are divided by it", lambda value: min(value, default=1) > 0),
+    must("DEVICE", "must be cuda, cuda:0 and so on, cpu or auto", re.compile(r"cuda(:\d+)?|cpu|auto").fullmatch),
+    fits("HEADS.NECK_FEAT", _untrained_reduction),
+    fits("MINER.NAME", _miner_without_a_loss),
+    fits("HEADS.PFC.ENABLED", _partial_fc),
+]
+KD_RULES: list[Rule] = [
+    must("MODEL_CONFIG MODEL_WEIGHTS", _DISTILLATION, lambda value: not any(value)),
+    must("EMA.ENABLED", _DISTILLATION, lambda value: not value),
+]
+
+
+def _is_size(value: Any) -> bool:
+    return len(value) in (1, 2) and all(isinstance(side, int) and _SMALLEST <= side <= _LARGEST for side in value)
+
+
+INPUT_RULES: list[Rule] = [
+    must(
+        "SIZE_TRAIN SIZE_TEST",
+        f"must be [height, width] or [side] for the shorter side, from {_SMALLEST} to {_LARGEST}, or [0] to keep the "
+        "image's size",
+        lambda size: _is_size(size) or list(size) in ([0], [0, 0]),
+    ),
+    one_of("INTERPOLATION", INTERPOLATIONS),
+    must("CROP.SIZE", f"must be [height, width] or [side], from {_SMALLEST} to {_LARGEST}", _is_size),
+    must(
+        "CROP.SCALE CROP.RATIO",
+        "must be two ascending numbers above 0",
+        lambda given: len(given) == 2 and 0 < given[0] <= given[1],
+    ),
+    not_negative("PADDING.SIZE"),
+    one_of("PADDING.MODE", ("constant", "edge", "reflect", "symmetric")),
+]
+
+
+def data_set(key: str, name: str, aliases: Mapping[str, str]) -> Iterator[Problem]:
+    """Yields a problem if `name` is neither a known data set nor an alias."""
+    is_own = name in aliases or name.startswith(tuple(OWN_DATA))
+    if not is_own and name not in DATASET_REGISTRY:
+        yield Problem(key, name, f"unknown{hint(name, DATASET_REGISTRY)}. {_AS_OWN_DATA}", is_unknown_name=True)
+
+
+def _names(options: CN) -> Iterator[Problem]:
+    for key in ("NAMES", "TESTS"):
+        names = options[key]
+        if not names or len(set(names)) < len(names):
+            yield Problem(key, names, "must be one or more different data sets")
+        for name in dict.fromkeys(names):
+            yield from data_set(key, name, aliases_of(options.ALIASES))
+
+
+def _aliases(options: CN) -> Iterator[Problem]:
+    entries = options.ALIASES
+    for entry in entries:
+        name, _, target = str(entry).partition("=")
+        if not name or not target.startswith(tuple(OWN_DATA)):
+            yield Problem("ALIASES", entry, "must be NAME=file:people.csv or NAME=folder:path")
+    if len(aliases_of(entries)) < len(entries):
+        yield Problem("ALIASES", list(entries), "must contain each name once")
+
+
+DATASETS_RULES: list[Rule] = [
+    _aliases,
+    _names,
+    must("SPLIT", "must be between 0 and 1, both excluded", lambda value: 0 < value < 1),
+    must("MAX_UNREADABLE", "must be in [0, 1]", lambda value: 0 <= value <= 1),
+]
+DATALOADER_RULES: list[Rule] = [
+    at_least_one("NUM_INSTANCE"),
+    must(
+        "SET_WEIGHT",
+        "belongs to SetReWeightSampler, which is not supported: FastReID's yields no batch",
+        lambda value: not value,
+    ),
+    not_negative("NUM_WORKERS"),
+    at_least_one("PREFETCH_FACTOR"),
+]
+
+SOLVER_RULES: list[Rule] = [
+    one_of("AMP.DTYPE", ("float16", "bfloat16")),
+    one_of("MATMUL_PRECISION", ("highest", "high", "medium")),
+    one_of("WARMUP_METHOD", ("linear", "constant", "exp")),
+    one_of("CLIP_GRADIENTS.CLIP_TYPE", ("norm", "value")),
+    at_least_one("MAX_EPOCH CHECKPOINT_PERIOD"),
+    positive("BASE_LR GAMMA CLIP_GRADIENTS.CLIP_VALUE ONECYCLE.DIV_FACTOR ONECYCLE.FINAL_DIV_FACTOR"),
+    must("CLIP_GRADIENTS.NORM_TYPE", "must be above 0; inf is the largest value", lambda value: value > 0),
+    below_one("MOMENTUM"),
+    not_negative(
+        # torch's optimizers accept negative rates and decays in groups
+        "HEADS_LR_FACTOR BIAS_LR_FACTOR WEIGHT_DECAY WEIGHT_DECAY_NORM WEIGHT_DECAY_BIAS ETA_MIN_LR DELAY_EPOCHS "
+        "WARMUP_FACTOR WARMUP_ITERS WARMUP_EPOCHS FREEZE_ITERS FREEZE_EPOCHS CHUNK CHECKPOINT_STEPS"
+    ),
+    must(
+        "DELAY_EPOCHS",
+        "delays MultiStepLR and CosineAnnealingLR only; set 0",
+        lambda value: value == 0,
+        where=lambda options: options.SCHED not in ("MultiStepLR", "CosineAnnealingLR"),
+    ),
+    must(
+        "WARMUP_ITERS WARMUP_EPOCHS",
+        "OneCycleLR has its own warm-up; set 0",
+        lambda value: value == 0,
+        where=lambda options: options.SCHED == "OneCycleLR",
+    ),
+]
+TEST_RULES: list[Rule] = [
+    one_of("METRIC", ("cosine",), not_built={"euclidean": "unnormalised features are not supported; set cosine"}),
+    at_least_one("IMS_PER_BATCH PRECISE_BN.NUM_ITER AQE.QE_K AQE.QE_TIME RERANK.K1 RERANK.K2"),
+    not_negative("AQE.ALPHA EVAL_PERIOD EVAL_STEPS PATIENCE"),
+    must("RERANK.LAMBDA", "must be in [0, 1]", lambda value: 0 <= value <= 1),
+    must("THRESHOLD.FAR", "must be in (0, 1)", lambda value: 0 < value < 1),
+    fits(
+        "RERANK.K2",
+        lambda test: (
+            f"must be at most TEST.RERANK.K1, {test.RERANK.K1}"
+            if test.RERANK.ENABLED and test.RERANK.K2 > test.RERANK.K1
+            else None
+        ),
+    ),
+    must("METRICS", "must name one or more metrics", len),
+    must("OPIS.SEED", "must be in [0, 2^32)", lambda value: 0 <= value < 2**32),
+]
+
+
+def _batch(cfg: CN, *, processes: int) -> str | None:
+    """A batch holds something, and every process gets whole groups of NUM_INSTANCE images."""
+    size, loader = cfg.SOLVER.IMS_PER_BATCH, cfg.DATALOADER
+    instances = max(loader.NUM_INSTANCE, 1) if loader.SAMPLER_TRAIN in BY_IDENTITY else 1
+    if size < 1:
+        return "must be 1 or more"
+    if size % (instances * processes):
+        return f"must be a multiple of DATALOADER.NUM_INSTANCE × processes = {instances} × {processes}"
+    comparing = [name for name in cfg.MODEL.LOSSES.NAME if facts_of_name(name).compares == "samples"]
+    if size == instances and comparing:
+        return f"makes batches of one identity, and {comparing[0]} compares identities: set {2 * instances} or more"
+    return None
+
+
+def _weights(cfg: CN) -> str | None:
+    needed = not cfg.MODEL.WEIGHTS and not cfg.MODEL.BACKBONE.PRETRAIN_OPTIONAL
+    return why_no_weights(cfg.MODEL.BACKBONE) if needed else None
+
+
+def _erasing(cfg: CN) -> str | None:
+    channels = len(cfg.MODEL.PIXEL_MEAN)
+    if cfg.INPUT.REA.ENABLED and len(cfg.INPUT.REA.VALUE) != channels:
+        return f"must have one value for each of the {channels} channels of MODEL.PIXEL_MEAN"
+    return None
+
+
+def _evaluator(cfg: CN) -> str | None:
+    name = cfg.TEST.EVALUATOR
+    is_other = replaces_metrics(cfg.TEST) and name in EVALUATOR_REGISTRY
+    if is_other and hasattr(EVALUATOR_REGISTRY.get(name), "get_accuracy"):
+        return "must be a subclass of pml_ext.metrics.AccuracyCalculator; it is one of another calculator"
+    return None
+
+
+def _best(cfg: CN) -> str | None:
+    known = [] if replaces_metrics(cfg.TEST) else columns_of_first(cfg.DATASETS, cfg.TEST)
+    if known and cfg.TEST.BEST not in ("", LAST, *known):
+        return f"{cfg.DATASETS.TESTS[0]} is measured by {', '.join(known)}"
+    return None
+
+
+def _patience(cfg: CN) -> str | None:
+    test = cfg.TEST
+    is_measured = test.EVAL_STEPS or 0 < test.EVAL_PERIOD < cfg.SOLVER.MAX_EPOCH
+    if test.PATIENCE and (test.BEST == LAST or (replaces_metrics(test) and not test.BEST)):
+        return "stops when TEST.BEST no longer improves: name a metric there"
+    if test.PATIENCE and not is_measured:
+        return "counts validations during training: set TEST.EVAL_PERIOD to 1, for instance"
+    return None
+
+
+def _own_forward(cfg: CN) -> Iterator[Problem]:
+    """SOLVER.CHUNK and Partial FC need the outputs behind the losses, which an architecture's own forward keeps."""
+    name = cfg.MODEL.META_ARCHITECTURE
+    if name not in META_ARCH_REGISTRY or not has_own_forward(name):
+        return
+    for key in ("SOLVER.CHUNK", "MODEL.HEADS.PFC.ENABLED"):
+        if value := value_of(cfg, key):
+            reason = f"needs the losses of Baseline's forward, and {name} has a forward of its own"
+            yield Problem(key, value, reason, is_relation=True)
+
+
+def _tightness(cfg: CN) -> str | None:
+    is_on = "DiscriminativeLoss" in cfg.MODEL.LOSSES.NAME and cfg.MODEL.LOSSES.DISC.TIGHTNESS
+    if is_on and (cfg.DATALOADER.SAMPLER_TRAIN in OF_IMAGES or cfg.DATALOADER.NUM_INSTANCE < 2):
+        return f"needs 2 or more images of a class in a batch: set NUM_INSTANCE, and a sampler such as {BY_IDENTITY[0]}"
+    return None
+
+
+def _precise_bn(cfg: CN) -> Iterator[Problem]:
+    if cfg.TEST.PRECISE_BN.ENABLED:
+        aliases = aliases_of(cfg.DATASETS.ALIASES)
+        yield from data_set("TEST.PRECISE_BN.DATASET", cfg.TEST.PRECISE_BN.DATASET, aliases)
+
+
+RULES: dict[str, list[Rule]] = {
+    "MODEL": MODEL_RULES,
+    "MODEL.BACKBONE": BACKBONE_RULES,
+    "MODEL.HEADS": HEADS_RULES,
+    "MODEL.LOSSES": LOSSES_RULES,
+    "MODEL.MINER": MINER_RULES,
+    "KD": KD_RULES,
+    "INPUT": INPUT_RULES,
+    "DATASETS": DATASETS_RULES,
+    "DATALOADER": DATALOADER_RULES,
+    "SOLVER": SOLVER_RULES,
+    "TEST": TEST_RULES,
+    "": [  # about several nodes
+        one_of("LOGGERS", LOGGER_NAMES),
+        one_of("CALLBACKS", CALLBACK_REGISTRY),
+        one_of("TEST.EVALUATOR", EVALUATOR_REGISTRY, where=lambda cfg: cfg.TEST.EVALUATOR),
+        _own_forward,
+        must("SEED", "must be in [0, 2^32)", lambda value: 0 <= value < 2**32),
+        fits("MODEL.BACKBONE.PRETRAIN", _weights),
+        fits("INPUT.REA.VALUE", _erasing),
+        fits("TEST.EVALUATOR", _evaluator),
+        fits("TEST.BEST", _best),
+        fits("TEST.PATIENCE", _patience),
+        fits("MODEL.LOSSES.DISC.TIGHTNESS", _tightness),
+        _precise_bn,
+    ],
+}
+"""Node -> rules about its values, relative to it."""
+
+
+def unsupported(cfg: CN, *, processes: int = 1, rejected: Collection[str] = ()) -> list[Problem]:
+    """Returns the keys and values of a config that are not supported.
+
+    If a name is unknown or a value was rejected, relations to other keys are not checked.
+
+    Args:
+        processes: number of processes that share a batch.
+        rejected: keys whose values were not accepted, so that `cfg` has their defaults.
+    """
+    batch = fits("SOLVER.IMS_PER_BATCH", partial(_batch, processes=processes))
+    problems = [problem for node, rules in RULES.items() for problem in problems_of(cfg, node, rules)]
+    problems += problems_of(cfg, "", [batch])
+    if rejected or any(problem.is_unknown_name for problem in problems):
+        problems = [problem for problem in problems if problem.key not in rejected and not problem.is_relation]
+    return problems
+
+
+def require_network(cfg: CN) -> None:
+    """Raise one UserError about the keys that embedding needs; training and tests may be out of reach."""
+    found = [str(problem) for problem in unsupported(cfg) if problem.key.startswith((*SHAPING, *HOW_FAST))]
+    if found:
+        raise UserError("\n".join(found))
