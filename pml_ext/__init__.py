@@ -9,10 +9,10 @@
     pml_ext.large_batch   training steps on batches that do not fit into memory
     pml_ext.distributed   PartialFC: a softmax whose classes are sharded over ranks
     pml_ext.Embedder      images to embeddings, with a trained model
-    pml_ext.register      our losses and miners under PML's own names; unregister() undoes it
+    pml_ext.register      our losses and miners under PML's names; unregister() undoes it
     pml_ext.UserError     raised for mistakes in the user's input
 
-On the command line: `pml-ext --help`. Each name has its own help and an example: help(pml_ext.losses.CITLoss).
+On the command line: `pml-ext --help`. Each name has help with an example: help(pml_ext.losses.CITLoss).
 """
 
 from importlib import import_module

@@ -115,8 +115,8 @@ def read_ids(values: Any, count: int, name: str, *, first_row: int = 0) -> np.nd
     if isinstance(items[0], str):
         return np.array([cleaned[item] for item in items])
     if ids.dtype.kind != "O" or not isinstance(items[0], int | np.integer) or isinstance(items[0], bool):
-        given = kinds[0] if ids.dtype.kind == "O" else ids.dtype
-        raise UserError(f"{name} must be integers (class ids) or strings; got {given}")
+        kind = kinds[0] if ids.dtype.kind == "O" else ids.dtype
+        raise UserError(f"{name} must be integers (class ids) or strings; got {kind}")
     return read_ids(np.array(items), count, name)
 
 
@@ -134,16 +134,17 @@ def is_junk(ids: np.ndarray) -> np.ndarray:
     return mask
 
 
-def is_ranked(query: tuple[int, int], item: tuple[int, int]) -> bool:
+def is_ranked(query: tuple[Any, Any], item: tuple[Any, Any]) -> Any:
     """Returns whether a search ranks a gallery item: neither is junk, and not both identity and camera are the query's.
 
     Args:
-        query, item: identity and camera.
+        query, item: identity and camera, as numbers, or as arrays or tensors that broadcast.
 
     >>> is_ranked((7, 0), (7, 1)), is_ranked((7, 0), (7, 0)), is_ranked((7, 0), (JUNK, 1))
     (True, False, False)
     """
-    return query != item and JUNK not in (query[0], item[0])
+    differs = (query[0] != item[0]) | (query[1] != item[1])
+    return differs & (query[0] != JUNK) & (item[0] != JUNK)
 
 
 def require_matches(

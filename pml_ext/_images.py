@@ -174,10 +174,10 @@ def _orientation_of(image: Image.Image) -> int:
     exif = image.info.get("exif")
     if exif is None:  # Exif data in other places, or none
         try:
-            found = image.getexif().get(ORIENTATION, 1)
+            orientation = image.getexif().get(ORIENTATION, 1)
         except Exception:  # as in _readable
             return 1
-        return int(found) if found in range(1, 9) else 1
+        return int(orientation) if orientation in range(1, 9) else 1
     xmp = image.info.get("xmp") or image.info.get("XML:com.adobe.xmp") or b""
     in_xmp = _XMP_ORIENTATION.search(xmp.encode() if isinstance(xmp, str) else xmp)
     return exif_orientation(exif) or (int(in_xmp[1]) if in_xmp else 1)
@@ -195,8 +195,8 @@ def exif_orientation(exif: bytes) -> int | None:
         for entry in range(unpack_from(f"{order}H", exif, place)[0]):
             tag, kind = unpack_from(f"{order}HH", exif, place + 2 + 12 * entry)
             if tag == ORIENTATION:
-                (found,) = unpack_from(f"{order}{_INTEGERS[kind]}", exif, place + 10 + 12 * entry)
-                return found if 1 <= found <= 8 else None
+                (orientation,) = unpack_from(f"{order}{_INTEGERS[kind]}", exif, place + 10 + 12 * entry)
+                return orientation if 1 <= orientation <= 8 else None
     except (KeyError, StructError):
         pass
     return None

@@ -30,7 +30,7 @@ def pair_weights(
 ) -> Tensor:
     r"""Returns the weight |∂L/∂S_ij| of every pair, for any loss that computes its pairs by `self.distance`.
 
-    S is the loss's own matrix, including the power of its distance: the cosine for CosineSimilarity, and −d for a
+    S is the loss's matrix, including the power of its distance: the cosine for CosineSimilarity, and −d for a
     distance d. For L2 on unit vectors, divide by d_ij to get the weight with respect to the cosine. (i, j) and (j, i)
     are separate entries. L includes the division by the reducer, but no embedding regularizer. The loss and its
     statistics do not change.
@@ -65,7 +65,7 @@ class SimilarityDependence:
     0 means no change; 1 means that a weight drops to 0 or rises from 0.
 
     Attributes:
-        self_similarity: all similarities shift together, so that only the pair's own level changes (Similarity-S).
+        self_similarity: all similarities shift together, so that only the pair's level changes (Similarity-S).
         negative_relative: the other negative pairs shift (Similarity-N).
         positive_relative: the positive pairs shift (Similarity-P).
 
@@ -106,7 +106,7 @@ def similarity_dependence(
         gradient. They agree except for N-pairs: Paper: N; here: N and P, as $e^{S_{in} - S_{ip}}$ compares with the
         positive; and in Table 2 for binomial deviance with mining: Paper: S and P; here: N too, as eq. 10 divides by
         N_i, the number of negatives that are mined. Histogram is P in both: a negative's weight is the share of
-        positives at its own similarity. It reads as SP if a shift moves a similarity past 1 (the last bin), or
+        positives at its similarity. It reads as SP if a shift moves a similarity past 1 (the last bin), or
         if the shift is not a multiple of the bin width (2/bins), so that pairs move between the nodes of their bins.
         Both effects come from the fixed bins, not from the weighting.
 
@@ -175,14 +175,14 @@ def _weights_at(
     labels: Tensor,
     indices_tuple: tuple[Tensor, ...] | None,
 ) -> Tensor:
-    """Returns the weights for a given matrix of the loss."""
+    """Returns the weights for a matrix of the loss."""
     matrix = matrix.detach().requires_grad_()
     # A separate gradient path, which PML's zero losses need.
     points = at_least_float32(embeddings.detach()).clone().requires_grad_()
     injected = inject(loss.distance, matrix, points=(points, points))
-    own = _copy(loss)  # leaves the caller's statistics and warnings unchanged
+    copied_loss = _copy(loss)  # leaves the caller's statistics and warnings unchanged
     with torch.enable_grad(), torch.autocast(embeddings.device.type, enabled=False):
-        value = run_with_distance(own, injected, points, labels.to(points.device), indices_tuple)
+        value = run_with_distance(copied_loss, injected, points, labels.to(points.device), indices_tuple)
         if not isinstance(value, Tensor) or value.ndim:
             raise TypeError(f"the reducer of {type(loss).__name__} must return a scalar; got {type(value).__name__}")
         (gradient,) = torch.autograd.grad(value, matrix, allow_unused=True)
@@ -251,7 +251,7 @@ class _Term:
         return self.weight * value
 
 
-def _given(embeddings: Tensor, labels: Tensor, indices_tuple: Any) -> Any:
+def _unchanged(embeddings: Tensor, labels: Tensor, indices_tuple: Any) -> Any:
     return indices_tuple
 
 
@@ -260,7 +260,7 @@ def _all_pairs(*_: Any) -> None:
 
 
 def _terms_of(
-    losses: nn.Module | Mapping[str, nn.Module], weight: float = 1.0, tuples: Callable[..., Any] = _given
+    losses: nn.Module | Mapping[str, nn.Module], weight: float = 1.0, tuples: Callable[..., Any] = _unchanged
 ) -> dict[str, _Term]:
     """Returns the terms of a sum by name."""
     if isinstance(losses, Mapping):

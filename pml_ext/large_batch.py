@@ -29,7 +29,7 @@ def step(
     each chunk again to backpropagate. Memory holds the graph of one chunk, the inputs, the embeddings and the loss's
     intermediate results.
 
-    Dropout and other random numbers from torch's generators are the same in both passes; Python's, NumPy's and your own
+    Dropout and other random numbers from torch's generators are the same in both passes; Python's, NumPy's and other
     generators are not replayed. Autocast around the call applies to the embeddings and the loss. On several ranks
     (DistributedDataParallel, or any model with `no_sync`) gradients are exchanged once, with the last chunk.
 

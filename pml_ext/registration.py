@@ -1,4 +1,4 @@
-"""register(): our losses and miners under PML's own names, for code that finds them there; unregister() undoes it."""
+"""register(): our losses and miners under PML's names, for code that looks them up there; unregister() undoes it."""
 
 import warnings
 from typing import Any
@@ -27,7 +27,7 @@ def register() -> list[str]:
     for module, name, ours in _all_of_ours():
         present = getattr(module, name, ours)
         if present is not ours and str(getattr(present, "__module__", "")).startswith("pytorch_metric_learning."):
-            warnings.warn(f"{module.__name__}.{name} stays PML's own; ours is {ours!r}", stacklevel=2)
+            warnings.warn(f"{module.__name__}.{name} stays PML's; ours is {ours!r}", stacklevel=2)
         elif present is not ours:
             raise ValueError(
                 f"{module.__name__}.{name} is already {present!r}; register() would put {ours!r} "
@@ -56,5 +56,5 @@ def unregister() -> list[str]:
 
 def _all_of_ours() -> list[tuple[Any, str, Any]]:
     """PML's module, name and object of each of our losses and miners."""
-    found = [(_pml.losses, name, getattr(losses, name)) for name in losses.OURS]
-    return found + [(_pml.miners, name, getattr(miners, name)) for name in miners.OURS]
+    ours = [(_pml.losses, name, getattr(losses, name)) for name in losses.OURS]
+    return ours + [(_pml.miners, name, getattr(miners, name)) for name in miners.OURS]

@@ -26,7 +26,7 @@ from pml_ext.cli import main
 from pml_ext.reports.page import thumbnail
 from pml_ext.runner import ImageDataset
 from pml_ext.runner.config.network_keys import load_for_embedding
-from pml_ext.runner.data.datasets.folders import own_folder
+from pml_ext.runner.data.datasets.folders import users_folder
 from pml_ext.runner.data.datasets.image_dataset import data_set_of
 from pml_ext.runner.data.datasets.image_files import require_image
 from pml_ext.search.exporting import export
@@ -257,7 +257,7 @@ def by_embed(embedder, case, folder):
 
 def by_training(embedder, case, folder):
     path = written(case, folder)
-    return own_folder(path.parent.parent, False, 1).train.images[0]
+    return users_folder(path.parent.parent, False, 1).train.images[0]
 
 
 def by_check(embedder, case, folder):
@@ -384,7 +384,7 @@ def test_other_suffixes_are_counted_in_one_line(embedder, tmp_path, tmp_path_fac
         (tmp_path / "fruit" / name).touch()
     with caplog.at_level(logging.INFO, logger="pml_ext"):
         embed_folder(embedder, tmp_path / "fruit", tmp_path_factory.mktemp("embedded") / "gallery")
-        own_folder(tmp_path, False, 1)
+        users_folder(tmp_path, False, 1)
     lines = [text for text in caplog.messages if "left out" in text]
     assert len(lines) == 2 and all("2 .cr2, 1 .txt" in text for text in lines)
 

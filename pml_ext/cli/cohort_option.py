@@ -19,7 +19,7 @@ FILE = "cohort.npz"
 
 
 def take_cohort(
-    given: Sequence[str], sets: Sequence[EmbeddingSet], checkpoint: str | None
+    options: Sequence[str], sets: Sequence[EmbeddingSet], checkpoint: str | None
 ) -> tuple[CohortNormalization, list[np.ndarray], list[str]]:
     """Returns the cohort that --cohort names, the rows of each set that are measured, and lines about the cohort.
 
@@ -28,18 +28,18 @@ def take_cohort(
 
     Raises UserError for fewer than FEWEST_IDENTITIES identities.
     """
-    option = " ".join(f"--cohort {value}" for value in given)
+    option = " ".join(f"--cohort {value}" for value in options)
     rows = [np.arange(data.rows) for data in sets]
-    saved = [value for value in given if is_saved_cohort(value)]
-    if saved and len(given) > 1:
+    saved = [value for value in options if is_saved_cohort(value)]
+    if saved and len(options) > 1:
         raise UserError(f"{option}: {saved[0]} is a saved cohort, which cannot be joined with others")
-    if sum(_as_share(value) is not None for value in given) > 1:
+    if sum(_as_share(value) is not None for value in options) > 1:
         raise UserError(f"{option}: give one share of the identities")
     if saved:
         normalization, lines = load_cohort(saved[0], checkpoint), [f"cohort: {saved[0]}"]
     else:
         parts, lines = [], []
-        for value in given:
+        for value in options:
             share = _as_share(value)
             if share is None:
                 part, line = _read(value)
@@ -80,14 +80,14 @@ def _read(path: str) -> tuple[_Part, str]:
     return (file.embeddings, labels), f"cohort: {path}, {file.rows:,} samples"
 
 
-def _as_share(given: str) -> float | None:
+def _as_share(text: str) -> float | None:
     """Returns the value as a number; None for a file. UserError for a number outside (0, 1)."""
     try:
-        share = float(given)
+        share = float(text)
     except ValueError:
         return None
     if not 0 < share < 1:
-        raise UserError(f"--cohort must be a file, or a share of the identities between 0 and 1; got {given}")
+        raise UserError(f"--cohort must be a file, or a share of the identities between 0 and 1; got {text}")
     return share
 
 
@@ -132,11 +132,11 @@ def chosen_scores(
 
 
 def cohort_of_report(
-    report: ThresholdReport, path: str | Path, given: str | None, checkpoint: str | None
+    report: ThresholdReport, path: str | Path, option: str | None, checkpoint: str | None
 ) -> CohortNormalization | None:
-    """Returns the cohort of a report: the file given, or the one next to the report; None for plain cosines."""
-    if given is not None:
-        return load_cohort(given, checkpoint)
+    """Returns the cohort of a report: the option's file, or the one next to the report; None for plain cosines."""
+    if option is not None:
+        return load_cohort(option, checkpoint)
     if report.normalization is None:
         return None
     beside = Path(path).parent / FILE

@@ -126,8 +126,8 @@ class _Part:
     def paths(self) -> list[str] | None:
         """Absolute paths of the images."""
         folder = os.path.dirname(os.path.abspath(self.file))
-        given = self.data.paths
-        return None if given is None else [os.path.normpath(os.path.join(folder, path)) for path in given.tolist()]
+        paths = self.data.paths
+        return None if paths is None else [os.path.normpath(os.path.join(folder, path)) for path in paths.tolist()]
 
     @property
     def names(self) -> list[str]:
@@ -145,27 +145,27 @@ class _Part:
 
 
 def _number_parts(files: Sequence[str], sets: Sequence[EmbeddingSet]) -> list[_Part]:
-    """Number the labels and cameras of the queries and, if given, the gallery; without cameras each sample has its own.
+    """Number the labels and cameras of the queries and the gallery, if any; without cameras no two samples share one.
 
     UserError: the files are inconsistent.
     """
     import numpy as np
     import torch
 
-    dims = [given.dim for given in sets]
+    dims = [part.dim for part in sets]
     if dims[-1] != dims[0]:
         raise UserError(f"{files[-1]} must have {dims[0]} dimensions, as {files[0]}; got {dims[-1]}")
-    labels, names = _number("labels", [given.labels for given in sets])
-    for ids, given in zip(labels, sets, strict=True):
-        ids[torch.from_numpy(given.is_junk)] = JUNK
-    given_cameras = [given.cameras for given in sets if given.cameras is not None]
-    if given_cameras and len(given_cameras) < len(sets):
+    labels, names = _number("labels", [part.labels for part in sets])
+    for ids, part in zip(labels, sets, strict=True):
+        ids[torch.from_numpy(part.is_junk)] = JUNK
+    known_cameras = [part.cameras for part in sets if part.cameras is not None]
+    if known_cameras and len(known_cameras) < len(sets):
         owner = "gallery has" if sets[0].cameras is None else "queries have"
         raise UserError(f"cameras must be in both files or in none; only the {owner} them")
-    if not given_cameras:  # so that the camera rule removes nothing
+    if not known_cameras:  # so that the camera rule removes nothing
         counts = np.cumsum([len(ids) for ids in labels])
-        given_cameras = np.split(np.arange(counts[-1]), counts[:-1])
-    cameras, _ = _number("cameras", given_cameras)
+        known_cameras = np.split(np.arange(counts[-1]), counts[:-1])
+    cameras, _ = _number("cameras", known_cameras)
     identity_names = {number: str(name) for number, name in enumerate(names.tolist())}
     return [_Part(*part, identity_names) for part in zip(files, sets, labels, cameras, strict=True)]
 
@@ -176,8 +176,8 @@ def _number(what: str, arrays: Sequence[np.ndarray]) -> tuple[list[Tensor], np.n
     import torch
 
     if len({values.dtype.kind for values in arrays}) > 1:
-        given = " and ".join(str(values.dtype) for values in arrays)
-        raise UserError(f"{what} must be of the same kind in both files; got {given}")
+        kinds = " and ".join(str(values.dtype) for values in arrays)
+        raise UserError(f"{what} must be of the same kind in both files; got {kinds}")
     names, ids = np.unique(np.concatenate(arrays), return_inverse=True)
     numbers = torch.from_numpy(ids.astype(np.int64))
     return list(torch.split(numbers, [len(values) for values in arrays])), names
@@ -189,10 +189,12 @@ def _describe_copies(parts: Sequence[_Part]) -> list[str]:
 
     query, gallery = parts[0], parts[-1]
     keys = [_keys_of(part) for part in parts]
-    found = dict[int, int]()
+    copy_of_row = dict[int, int]()
     for kind in keys[0].keys() & keys[-1].keys():
-        found |= find_copies(keys[0][kind], keys[1][kind] if len(parts) > 1 else None)
-    copies = [(row, other) for row, other in sorted(found.items()) if is_ranked(query.ids(row), gallery.ids(other))]
+        copy_of_row |= find_copies(keys[0][kind], keys[1][kind] if len(parts) > 1 else None)
+    copies = [
+        (row, other) for row, other in sorted(copy_of_row.items()) if is_ranked(query.ids(row), gallery.ids(other))
+    ]
     of = "gallery rows" if len(parts) > 1 else "each other"
     return [describe_copies(copies, "queries", of, query.names, gallery.names)] if copies else []
 
@@ -284,7 +286,7 @@ def _measure_among_distractors(query: _Part, gallery: _Part, distractors: str) -
 
 
 def _distractor_blocks(path: str, query: _Part) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield embeddings and identities of distractors; without labels each row is its own identity. Junk is left out.
+    """Yield embeddings and identities of distractors, without junk; without labels no two rows share an identity.
 
     UserError: different dimensions, or an identity of the queries or their gallery.
     """

@@ -25,6 +25,6 @@ EXPORT = Command(
         HALF,
     ],
     "pml-ext export logs/glyphs --output model.onnx",
-    notes="Set MODEL.WEIGHTS in the config or on the command line; a run has its own.\n",
+    notes="Set MODEL.WEIGHTS in the config or on the command line; a run has one.\n",
     key=KEY,
 )

@@ -119,15 +119,15 @@ def _read_queries(query: str, target: Target, gallery: str) -> _Queries:
 
     from pml_ext.search.readers import read_embeddings
 
-    given = read_embeddings(query, need_labels=False)
-    if given.dim != target.dim:
-        raise UserError(f"{query} must have {target.dim} dimensions, as {gallery}; got {given.dim}")
-    if given.record and target.record and not given.record.same_model(target.record):
-        models = f"{given.record.weights} and {target.record.weights}"
+    data = read_embeddings(query, need_labels=False)
+    if data.dim != target.dim:
+        raise UserError(f"{query} must have {target.dim} dimensions, as {gallery}; got {data.dim}")
+    if data.record and target.record and not data.record.same_model(target.record):
+        models = f"{data.record.weights} and {target.record.weights}"
         raise UserError(f"{query} and {gallery} are of models that cannot be compared: {models}")
-    names = [f"row {row}" for row in range(given.rows)] if given.paths is None else given.paths.tolist()
-    embeddings = np.concatenate([vectors for _, vectors in given.vectors()])
-    return _Queries(names, embeddings, [None] * given.rows)
+    names = [f"row {row}" for row in range(data.rows)] if data.paths is None else data.paths.tolist()
+    embeddings = np.concatenate([vectors for _, vectors in data.vectors()])
+    return _Queries(names, embeddings, [None] * data.rows)
 
 
 def _load_embedder(record: ModelRecord | None, gallery: str, overrides: Sequence[str]) -> Embedder:
@@ -143,14 +143,14 @@ def _load_embedder(record: ModelRecord | None, gallery: str, overrides: Sequence
         )
     if len(overrides) % 2:
         raise UserError(f"{overrides[-1]} needs a value")
-    given = dict(zip(overrides[::2], overrides[1::2], strict=True))
-    if unknown := given.keys() - {"MODEL.WEIGHTS", "MODEL.DEVICE"}:
+    settings = dict(zip(overrides[::2], overrides[1::2], strict=True))
+    if unknown := settings.keys() - {"MODEL.WEIGHTS", "MODEL.DEVICE"}:
         others = ", ".join(sorted(unknown))
         raise UserError(f"{others}: search takes MODEL.WEIGHTS and MODEL.DEVICE; the gallery has the rest")
-    path = Path(given.get("MODEL.WEIGHTS") or record.onnx or record.weights).expanduser()
+    path = Path(settings.get("MODEL.WEIGHTS") or record.onnx or record.weights).expanduser()
     if not path.is_file():
         raise UserError(f"the gallery is of the model {path}, which does not exist: add MODEL.WEIGHTS and its new path")
-    device = given.get("MODEL.DEVICE", "auto")
+    device = settings.get("MODEL.DEVICE", "auto")
     if path.suffix == ".onnx":
         embedder = Embedder.from_onnx(path, device=device)
     else:

@@ -276,7 +276,7 @@ def _read_models(files: list[str]) -> dict[str, EmbeddingSet]:
 
 COMPARE_MODELS = Command(
     "threshold compare",
-    "Compare models by their embeddings, each at its own threshold.",
+    "Compare models by their embeddings, each at a separate threshold.",
     _compare,
     [
         Argument("FILE", "Embeddings of the same samples by two or more models.", dest="files", nargs="+"),

@@ -67,7 +67,7 @@ EVAL = Command(
     _evaluate,
     [TRAINED, *CONFIG, *PROCESSES],
     "pml-ext eval logs/glyphs TEST.THRESHOLD.ENABLED True",
-    notes="Set MODEL.WEIGHTS in the config or on the command line; a run has its own.\n"
+    notes="Set MODEL.WEIGHTS in the config or on the command line; a run has one.\n"
     "For precomputed embeddings: `pml-ext evaluate`.\n",
     key=KEY,
 )

@@ -23,7 +23,7 @@ def write_model_page(path: Path, comparison: ModelComparison) -> None:
         "in words": "; ".join(difference.summary() for difference in comparison.differences),
         "target": f"FAR <= {first.target.value:g}",
         "measured on": f"{first.samples} samples, {len(first.classes)} classes",
-        "intervals": "paired, for identities like these; each model has a threshold of its own",
+        "intervals": "paired, for identities like these; each model has a separate threshold",
     }
     title, about = "Models at the same rate of false accepts", "What was measured"
     write_page(path, title=title, about=about, facts=facts, tables=tables, figures=[])

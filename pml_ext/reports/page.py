@@ -130,7 +130,7 @@ def data_uri(content: bytes, kind: str = "png") -> str:
 def thumbnail(image: str | Path | Tensor | None) -> str | None:
     """Returns a thumbnail of at most 112 pixels per side as the source of an <img>; None for unreadable images.
 
-    A file (regular, up to Pillow's own limit of pixels) or (1 or 3, h, w) uint8 pixels.
+    A file (regular, up to Pillow's limit of pixels) or (1 or 3, h, w) uint8 pixels.
     """
     from PIL import Image
 

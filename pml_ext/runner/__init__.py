@@ -6,7 +6,7 @@
 1
 
 `train(cfg)` then trains, and returns {test set: {metric: value}}. `TrainingModule(cfg, data)` and `DataModule(cfg)` go
-into your own `lightning.Trainer`. Register your own parts in `pml_ext.runner.registry`.
+into a `lightning.Trainer`. Register your parts in `pml_ext.runner.registry`.
 """
 
 from typing import TYPE_CHECKING, Any

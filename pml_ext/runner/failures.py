@@ -32,7 +32,7 @@ def one_message(output: Path) -> Iterator[None]:
 
 def _message(error: Exception, output: Path) -> str | None:
     """Returns the message of an expected error; None for a bug."""
-    # torch raises this one in a signal handler: whatever runs at that moment may raise an error of its own over it.
+    # torch raises this one in a signal handler: whatever runs at that moment may replace it by another error.
     killed = [str(each).strip() for each in _chain(error) if str(each).strip().startswith("DataLoader worker")]
     reason = str(error).strip()
     if isinstance(error, ConnectionError):  # to a worker of which the system has not said yet that it is gone

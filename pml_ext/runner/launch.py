@@ -103,8 +103,8 @@ def start(launch: Launch, work: Callable[..., T]) -> T | None:
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
         try:
             with _quiet_agent(folder):
-                given = (work, launch.timeout, log.getEffectiveLevel(), imported(), TRACEBACKS.propagate)
-                results: dict[int, T] = elastic_launch(config, _call)(*given)
+                arguments = (work, launch.timeout, log.getEffectiveLevel(), imported(), TRACEBACKS.propagate)
+                results: dict[int, T] = elastic_launch(config, _call)(*arguments)
         except ChildFailedError as error:
             raise _explained(*error.get_first_failure()) from None
         except SignalException as error:

@@ -1,6 +1,6 @@
 """Registries of the trainer's parts, which map names in a config to classes and functions.
 
-The package's own parts register like a user's:
+The package's parts register like a user's:
 
 >>> from torch import nn
 >>> @LOSS_REGISTRY.register()
@@ -64,10 +64,10 @@ class Registry:
 
     Args:
         key: config key with the names; `parent`, if the nodes themselves are the names.
-        built_in: module that registers the package's own parts, if any; imported on first access.
+        built_in: module that registers the package's parts, if any; imported on first access.
         parent: config node of the parts' nodes; empty: parts have no keys.
-        nodes: name -> node, of the package's own parts whose nodes are not their names in capitals.
-        given: arguments that the trainer gives to a part whose signature has them without a default.
+        nodes: name -> node, of the package's parts whose nodes are not their names in capitals.
+        supplied: arguments that the trainer gives to a part whose signature has them without a default.
         switches: keys of every node that are not arguments, with their defaults.
         before: the node of the part before which others come, unless they say otherwise.
         positional: how many arguments the trainer passes by position, to a class and to a function.
@@ -77,7 +77,7 @@ class Registry:
     built_in: str = ""
     parent: str = ""
     nodes: Mapping[str, str] = field(default_factory=dict)
-    given: tuple[str, ...] = ()
+    supplied: tuple[str, ...] = ()
     switches: Mapping[str, Any] = field(default_factory=dict)
     before: str = ""
     positional: tuple[int, int] = (0, 0)
@@ -103,7 +103,7 @@ class Registry:
             name: name in configs; None: the name of the class or function.
             node: config node, if not the name in capitals.
             keys: keys of the node -> arguments of the part, where a key is not the argument in capitals.
-            flat: keys of the registry's own node, with spaces between them, that are arguments in capitals too.
+            flat: keys of the registry's node, with spaces between them, that are arguments in capitals too.
             before, after: a transform's place, next to the node of another one; default: before REA.
             replace: replace the part of this name that another module has registered; the log names both modules.
         Raises:
@@ -117,7 +117,7 @@ class Registry:
             if self.key == self.parent:
                 called = its_node
             entry = Entry(self, called, part, module, its_node, dict(keys or {}), tuple(flat.split()), before, after)
-            if not entry.is_ours:  # the package's own parts are being registered
+            if not entry.is_ours:  # the package's parts are being registered
                 self._load()
             self._require_free(entry, replace=replace)
             names = list(self._entries)
@@ -245,7 +245,7 @@ LOSS_REGISTRY = Registry(
     "pml_ext.runner.modeling.losses",
     parent="MODEL.LOSSES",
     nodes=LOSS_NODES,
-    given=("num_classes", "embedding_size"),
+    supplied=("num_classes", "embedding_size"),
     switches={"SCALE": 1.0},
     positional=(0, 2),
 )
@@ -268,7 +268,7 @@ TRANSFORM_REGISTRY = Registry(
     "INPUT",
     "pml_ext.runner.data.transforms",
     parent="INPUT",
-    given=("size_train", "resize_interpolation"),
+    supplied=("size_train", "resize_interpolation"),
     switches={"ENABLED": False},
     before="REA",
     positional=(0, 1),
@@ -278,15 +278,15 @@ OPTIMIZER_REGISTRY = Registry(
     "SOLVER.OPT",
     "pml_ext.runner.solver.optimizer",
     parent="SOLVER",
-    given=("lr", "weight_decay", "fused", "foreach", "maximize", "capturable", "differentiable"),
+    supplied=("lr", "weight_decay", "fused", "foreach", "maximize", "capturable", "differentiable"),
     positional=(1, 1),
 )
-"""Subclasses of torch.optim.Optimizer, called with groups of parameters that have their own `lr` and `weight_decay`."""
+"""Subclasses of torch.optim.Optimizer, called with groups of parameters with `lr` and `weight_decay`."""
 SCHEDULER_REGISTRY = Registry(
     "SOLVER.SCHED",
     "pml_ext.runner.solver.schedule",
     parent="SOLVER",
-    given=("max_epochs", "steps_per_epoch", "warmup_steps"),
+    supplied=("max_epochs", "steps_per_epoch", "warmup_steps"),
     positional=(1, 1),
 )
 """Called with the optimizer, they give an LRScheduler of torch, which is stepped once an iteration."""
@@ -295,7 +295,7 @@ EVALUATOR_REGISTRY = Registry("TEST.EVALUATOR")
 CALLBACK_REGISTRY = Registry("CALLBACKS")
 """Lightning's callbacks, made without arguments."""
 CONFIG_REGISTRY = Registry("CONFIG_REGISTRY")
-"""Functions that add a project's own keys to a fresh config."""
+"""Functions that add a project's keys to a fresh config."""
 
 _ALL = (
     LOSS_REGISTRY, MINER_REGISTRY, DATASET_REGISTRY, BACKBONE_REGISTRY, REID_HEADS_REGISTRY, META_ARCH_REGISTRY,

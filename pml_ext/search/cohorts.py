@@ -10,16 +10,16 @@ from pml_ext.metrics import CohortNormalization, ThresholdReport
 from pml_ext.search.model_record import ModelRecord
 
 
-def is_saved_cohort(given: str) -> bool:
+def is_saved_cohort(path: str) -> bool:
     """Returns whether a file was written by `CohortNormalization.save`, as opposed to a file of embeddings."""
-    if not Path(given).is_file() or not is_zipfile(given):
+    if not Path(path).is_file() or not is_zipfile(path):
         return False
-    with ZipFile(given) as file:
+    with ZipFile(path) as file:
         return {"cohort.npy", "record.npy"} <= set(file.namelist())
 
 
 def load_cohort(path: str | Path, checkpoint: str | None = None) -> CohortNormalization:
-    """Read a saved cohort; if a checkpoint is given, the cohort must record it."""
+    """Read a saved cohort; the cohort must record the checkpoint, if there is one."""
     try:
         return CohortNormalization.load(path, checkpoint=checkpoint)
     except FileNotFoundError as error:

@@ -311,8 +311,8 @@ class _StandardisedModule(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         embeddings = self.module((images - self.mean) / self.std)
         if not isinstance(embeddings, Tensor) or embeddings.ndim != 2 or len(embeddings) != len(images):
-            given = tuple(embeddings.shape) if isinstance(embeddings, Tensor) else type(embeddings).__name__
-            raise UserError(f"the module must return one embedding per image, shape ({len(images)}, D); got {given}")
+            shape = tuple(embeddings.shape) if isinstance(embeddings, Tensor) else type(embeddings).__name__
+            raise UserError(f"the module must return one embedding per image, shape ({len(images)}, D); got {shape}")
         return unit_rows(embeddings.float())
 
 

@@ -101,7 +101,7 @@ class Gallery:
     def create(cls, folder: Path, record: ModelRecord, *, has_labels: bool, cohort: Path | None) -> "Gallery":
         """Create a gallery, or open one for more embeddings of the same kind; cohort: for normalised scores."""
         import_library("pyarrow", needed_for=f"{folder}: a gallery", install="pyarrow")
-        given = None if cohort is None else load_cohort_of(cohort, record)
+        normalization = None if cohort is None else load_cohort_of(cohort, record)
         if not is_gallery(folder):
             folder.mkdir(parents=True, exist_ok=True)
             others = {path.name for path in folder.iterdir() if not path.name.startswith(".")} - {_COHORT}
@@ -114,7 +114,7 @@ class Gallery:
                     write_atomically(folder / _COHORT, cohort.read_bytes())
                 _write_manifest(folder, Manifest(record, has_labels, cohort is not None, {}))
         gallery = cls(folder, _read_manifest(folder))
-        gallery._require_same_kind(record, has_labels, given)
+        gallery._require_same_kind(record, has_labels, normalization)
         with gallery._changing() as manifest:
             manifest.parts = {name: part for name, part in manifest.parts.items() if gallery.part(name).is_file()}
         return gallery
@@ -261,8 +261,8 @@ class Gallery:
             kept = {*map(self.part, manifest.parts)}
             if manifest.index is not None:
                 kept.add(self.folder / manifest.index.file)
-            found = [path for pattern in ("parts/*", "index.*", ".*.part") for path in self.folder.glob(pattern)]
-            for path in found:
+            files = [path for pattern in ("parts/*", "index.*", ".*.part") for path in self.folder.glob(pattern)]
+            for path in files:
                 if path not in kept:
                     with suppress(OSError):  # Windows does not remove a file that another process has open
                         path.unlink()

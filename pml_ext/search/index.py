@@ -61,8 +61,8 @@ def search_all(blocks: Iterable[tuple[int, np.ndarray]], queries: np.ndarray, k:
     faiss = _load_faiss()
     best = faiss.ResultHeap(len(queries), k, keep_max=True)
     for first, vectors in blocks:
-        scores, found = faiss.knn(queries, vectors, min(k, len(vectors)), metric=faiss.METRIC_INNER_PRODUCT)
-        best.add_result(scores, found + first)
+        scores, rows = faiss.knn(queries, vectors, min(k, len(vectors)), metric=faiss.METRIC_INNER_PRODUCT)
+        best.add_result(scores, rows + first)
     best.finalize()
     return best.D, best.I
 
@@ -161,8 +161,8 @@ def build_index(gallery: Gallery) -> IndexRecord:
     for first, vectors in gallery.vectors():
         index.add(vectors)
         count = min(most, len(vectors))
-        scores, found = faiss.knn(queries, vectors, count, metric=faiss.METRIC_INNER_PRODUCT)
-        best.add_result(scores, found + first)
+        scores, rows = faiss.knn(queries, vectors, count, metric=faiss.METRIC_INNER_PRODUCT)
+        best.add_result(scores, rows + first)
     best.finalize()
     depths = _choose_depths(index, lists, queries, best.I, sampled[chosen])
     record = IndexRecord(f"index.{secrets.token_hex(6)}.faiss", parts, lists, depths)
@@ -179,7 +179,7 @@ def _choose_depths(
 ) -> list[IndexDepth]:
     """Returns the fewest lists (to about 1/8) that reach RECALL, by number of neighbours; none if all are not enough.
 
-    queries: (Q, D); nearest, rows: (Q, N) nearest rows of each query, and (Q,) its own.
+    queries: (Q, D); nearest, rows: (Q, N) nearest rows of each query, and (Q,) its row.
     """
     steps = np.unique(np.geomspace(1, lists, 60).round().astype(int)).tolist()
     depths = list[IndexDepth]()
@@ -194,7 +194,7 @@ def _choose_depths(
 
 
 def _recall(candidates: np.ndarray, nearest: np.ndarray, rows: np.ndarray) -> float:
-    """Returns the share of the nearest rows, without the query's own, among the candidates."""
+    """Returns the share of the nearest rows, without the query's row, among the candidates."""
     shares = list[float]()
     for hits, neighbours, row in zip(candidates.tolist(), nearest.tolist(), rows.tolist(), strict=True):
         others = set(neighbours) - {row}

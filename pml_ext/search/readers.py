@@ -139,11 +139,11 @@ def images_inside(paths: Iterable[str], folder: str | Path) -> list[Path | None]
     A file from an untrusted source must not put images from outside this folder on a page.
     """
     root = Path(folder).expanduser().resolve()
-    found = [(root / path).resolve() for path in paths]
-    inside = [path if path.is_relative_to(root) else None for path in found]
+    resolved = [(root / path).resolve() for path in paths]
+    inside = [path if path.is_relative_to(root) else None for path in resolved]
     if outside := inside.count(None):
         warn_caller(
-            f"{outside} of {len(found)} images lie outside {root} and are not shown. Give --images their folder"
+            f"{outside} of {len(resolved)} images lie outside {root} and are not shown. Give --images their folder"
         )
     return inside
 
@@ -218,8 +218,8 @@ def _rows_of_lists(lists: Any, path: Path) -> np.ndarray:
 
 def _check_floats(values: Any, path: Path) -> Tensor:
     if not isinstance(values, np.ndarray) or values.dtype.kind != "f":
-        given = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
-        raise UserError(f"{path}: embeddings must be an array of floating type; got {given}")
+        kind = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
+        raise UserError(f"{path}: embeddings must be an array of floating type; got {kind}")
     # torch needs native byte order, at most 64 bits, and writable memory.
     x = torch.from_numpy(np.require(values, f"f{min(values.dtype.itemsize, 8)}", ["C", "W"]))
     if x.ndim != 2 or 0 in x.shape:

@@ -19,7 +19,7 @@ from pml_ext.runner.checks.check import problems
 from pml_ext.runner.data.datasets.image_dataset import data_set_of
 from pml_ext.runner.data.loaders import LabelledImages, collate
 from pml_ext.runner.data.transforms import Transform
-from pml_ext.runner.evaluation.evaluator import OwnEvaluator
+from pml_ext.runner.evaluation.evaluator import UserEvaluator
 from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.runner.registry import META_ARCH_REGISTRY, REID_HEADS_REGISTRY
@@ -151,9 +151,7 @@ def test_an_architecture_with_its_own_forward_trains_without_chunks(registered):
     own = ("MODEL.META_ARCHITECTURE", "OwnForward")
     assert _train(*own).results["Digits"]["precision_at_1"] > 0.3
     found = problems(load_config("Digits/sap_tcm.yml", [*DIGITS, *own, "SOLVER.CHUNK", 8]))
-    assert found == [
-        "SOLVER.CHUNK = 8: needs the losses of Baseline's forward, and OwnForward has a forward of its own"
-    ]
+    assert found == ["SOLVER.CHUNK = 8: needs the losses of Baseline's forward, which OwnForward overrides"]
 
 
 def test_images_alone_are_refused_by_an_architecture_that_reads_more(registered):
@@ -184,6 +182,6 @@ def test_a_map_without_feat_dim_channels_is_named_without_data():
 )
 def test_evaluators_that_break_their_contract_are_named(process, evaluate, message):
     made: Any = SimpleNamespace(process=process, evaluate=evaluate)
-    own = OwnEvaluator(made)
+    own = UserEvaluator(made)
     with pytest.raises(UserError, match=message):
         own.measure([own.process({"rows": torch.arange(2)}, torch.zeros(2, 3))])

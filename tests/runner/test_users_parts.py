@@ -14,7 +14,7 @@ from pml_ext.runner import plugins
 from pml_ext.runner.checks.check import problems
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.engine.training_module import TrainingModule
-from pml_ext.runner.evaluation.evaluator import OwnEvaluator
+from pml_ext.runner.evaluation.evaluator import UserEvaluator
 from pml_ext.runner.modeling.architectures import Baseline, build_model
 from pml_ext.runner.modeling.backbones import build_resnet_backbone
 from pml_ext.runner.modeling.heads import EmbeddingHead, build_heads
@@ -268,12 +268,12 @@ def test_an_evaluator_returns_texts_or_nothing(caplog, monkeypatch):
     for found, expected in (({"file": "out.csv", "hits": 1}, {"hits": 1.0}), (None, {}), ({}, {})):
         made: Any = SimpleNamespace(evaluate=lambda rows, found=found: found)
         with caplog.at_level(logging.INFO):
-            assert OwnEvaluator(made).measure([{}]) == expected
+            assert UserEvaluator(made).measure([{}]) == expected
     assert "file out.csv" in caplog.text
     for wrong in ("text", {"hits": [1]}):
         made = SimpleNamespace(evaluate=lambda rows, found=wrong: found)
         with pytest.raises(UserError, match=r"evaluate must return .*numbers and texts; got"):
-            OwnEvaluator(made).measure([{}])
+            UserEvaluator(made).measure([{}])
 
 
 def test_parameters_without_a_gradient_are_named_with_the_key():

@@ -1,4 +1,4 @@
-"""Utility curves over OPIS's calibration range: the distances at which the pooled FAR spans a given range."""
+"""Utility curves over OPIS's calibration range: the distances at which the pooled FAR spans a range."""
 
 import math
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ def utility_curves(
     group: dist.ProcessGroup | None = None,
     offsets: Tensor | None = None,
 ) -> UtilityCurves:
-    """Compute the per-class utility over the calibration range, or at given thresholds.
+    """Compute the per-class utility over the calibration range, or at the thresholds.
 
     Args:
         embeddings: (N, D), finite; normalised here.
@@ -69,7 +69,7 @@ def utility_curves(
         exact: count every pair at every threshold, in three passes over the pairs. By default large sets take one
             pass: negative pairs are counted in narrow bins and interpolated. The relative error of OPIS is below 1e-5
             (absolute error below 2e-9 if OPIS is below 2e-4), apart from the rounding of distances. Pairs are counted
-            exactly if bins cannot guarantee that (few pairs, many equal distances). Positive pairs, given thresholds
+            exactly if bins cannot guarantee that (few pairs, many equal distances). Positive pairs, `thresholds`
             and sampled pairs are always counted exactly.
         group: the ranks that share the work (`torch.distributed.group.WORLD` for all); each passes the same embeddings
             and labels and gets the result. None: this process alone.
@@ -149,10 +149,10 @@ def curves_from_bins(
 
     ranks: ranks of the pooled negative distances that bound the ranges, two per range.
     """
-    found = [end for k in ranks if (end := histogram.distance_at(k)) is not None]
-    if len(found) < len(ranks):
+    reached = [end for k in ranks if (end := histogram.distance_at(k)) is not None]
+    if len(reached) < len(ranks):
         return None
-    ends, errors = torch.tensor(found, dtype=torch.float64, device=pairs.unit.device).view(-1, 2, 2).unbind(2)
+    ends, errors = torch.tensor(reached, dtype=torch.float64, device=pairs.unit.device).view(-1, 2, 2).unbind(2)
     grids, merged, places = merge_grids(ends, grid)
     positives = pairs.accepted(merged, positives_only=True)[0][histogram.kept]
     negatives = histogram.accepted(merged)

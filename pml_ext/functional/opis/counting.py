@@ -32,7 +32,7 @@ class SimilarPairFinder:
         self._bottom, self._values = bottom, values
         self._class_end = pairs.class_end  # first column of each row's negative pairs above the diagonal
         self._mask = np.empty(0, bool)
-        self._share = _DENSE  # share of the last block's pairs found, an estimate for the next block
+        self._share = _DENSE  # share of the last block's similar pairs, an estimate for the next block
 
     def find(self, block: Block) -> SimilarPairs:
         return self._find_on_host(block) if block.cosines.is_cpu else self._find_on_device(block)
@@ -50,16 +50,16 @@ class SimilarPairFinder:
     def _find_on_host(self, block: Block) -> SimilarPairs:
         height, width = block.cosines.shape
         cosines = block.cosines.numpy().reshape(-1)
-        found = self._search(cosines)
+        places = self._search(cosines)
         starts = np.arange(height + 1) * width
-        per_row = np.diff(np.searchsorted(found, starts))
-        column = found - np.repeat(starts[:-1], per_row)
+        per_row = np.diff(np.searchsorted(places, starts))
+        column = places - np.repeat(starts[:-1], per_row)
         values = self._values.numpy()
         row_value = np.repeat(values[block.rows], per_row)
         if block.mixed:
             negative = column >= np.repeat(self._class_end.numpy()[block.rows] - block.columns.start, per_row)
-            found, column, row_value = found[negative], column[negative], row_value[negative]
-        similar = cosines.take(found), row_value, values[block.columns].take(column)
+            places, column, row_value = places[negative], column[negative], row_value[negative]
+        similar = cosines.take(places), row_value, values[block.columns].take(column)
         return SimilarPairs(*(torch.from_numpy(each) for each in similar))
 
     def _search(self, cosines: np.ndarray) -> np.ndarray:
@@ -72,10 +72,10 @@ class SimilarPairFinder:
         if _SPARSE < self._share <= _DENSE:  # append true entries to make the mask dense
             filled += int((_DENSE - self._share) * size / (1 - _DENSE)) + 8
             self._mask[size:filled] = True
-        found = np.flatnonzero(self._mask[:filled])
-        count = len(found) - (filled - size)
+        places = np.flatnonzero(self._mask[:filled])
+        count = len(places) - (filled - size)
         self._share = count / size
-        return found[:count]
+        return places[:count]
 
 
 class Bins(NamedTuple):

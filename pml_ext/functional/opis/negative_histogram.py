@@ -42,12 +42,12 @@ def calibration_brackets(
     per_row = negative.sum(dim=1).clamp_min(1)
     cosines.masked_fill_(~negative, -torch.inf)
     ascending = values.sort().values
-    found = [_around(far_range, cosines, per_row, values, ascending) for far_range in far_ranges]
+    ranges = [_around(far_range, cosines, per_row, values, ascending) for far_range in far_ranges]
     if pairs.group is not None:  # all ranks need the same bins, even if their machines round differently
-        shared = torch.tensor(found, dtype=torch.float64, device=pairs.unit.device)
+        shared = torch.tensor(ranges, dtype=torch.float64, device=pairs.unit.device)
         dist.broadcast(shared, dist.get_global_rank(pairs.group, 0), group=pairs.group)
-        found = shared.tolist()
-    return [None if high == low else (high, low) for high, low in found]
+        ranges = shared.tolist()
+    return [None if high == low else (high, low) for high, low in ranges]
 
 
 def _around(

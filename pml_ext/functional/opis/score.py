@@ -50,7 +50,7 @@ def opis_sensitivity(
         far_ranges: pairs of false accept rates; they may overlap.
         epsilon, others: see `epsilon_opis` and `utility_curves`.
     Returns:
-        One row per range, in the given order.
+        One row per range, in their order.
     Raises:
         ValueError: no far_ranges; see `utility_curves`.
     Source: Zhang et al., arXiv 2307.04047, Fig. 8.

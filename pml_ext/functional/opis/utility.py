@@ -24,7 +24,7 @@ class UtilityCurves(NamedTuple):
         tpr, tnr: (T, M) sensitivity ψ and specificity φ, fractions, float64.
         utilities: (T, M) U, 0 where φ + ψ = 0.
         calibration_range: (2,) the distances d_min, d_max at which the pooled FAR reaches the ends of far_range; nan if
-            thresholds are given and the set has too few negative pairs for the rate.
+            `thresholds` was passed and the set has too few negative pairs for the rate.
 
     >>> from pml_ext.functional import utility_curves
     >>> labels = torch.tensor([0, 0, 1, 1])

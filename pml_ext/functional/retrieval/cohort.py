@@ -29,7 +29,7 @@ def cohort_offsets(
         embeddings: (N, D), finite; normalised here.
         cohort: (M, D), finite; normalised here. It needs no labels.
         k: number of cohort samples to average, from 1 to M (M − 1 with `rows`).
-        rows: (N,) int64, each sample's own row in the cohort, which is skipped. None: no sample is in the cohort.
+        rows: (N,) int64, each sample's row in the cohort, which is skipped. None: no sample is in the cohort.
         group: the ranks that share the samples, each with the same arguments; all get the result, which is that of one
             process. None: this process alone.
     Returns:
@@ -45,9 +45,9 @@ def cohort_offsets(
     """
     check_whole(k, "k")
     unit, others = _prepare(embeddings, cohort, k, rows)
-    own, lengths = own_rows(len(unit), rows_of_a_block(len(others), unit.device, entries=_ENTRIES), group)
-    offsets = unit.new_empty(own.stop - own.start)
-    for part, cosines in _blocks(unit[own], others, None if rows is None else rows[own]):
+    block, lengths = own_rows(len(unit), rows_of_a_block(len(others), unit.device, entries=_ENTRIES), group)
+    offsets = unit.new_empty(block.stop - block.start)
+    for part, cosines in _blocks(unit[block], others, None if rows is None else rows[block]):
         offsets[part] = _highest(cosines, k).mean(dim=1)
     return gather_rows(offsets, group, lengths=lengths)
 
@@ -76,7 +76,7 @@ def _prepare(embeddings: Tensor, cohort: Tensor, k: int, rows: Tensor | None) ->
     others = len(cohort) - (rows is not None)
     if not 1 <= k <= others:
         raise ValueError(
-            f"k must be from 1 to {others}, the cohort size{' minus the own sample' * (rows is not None)}; got {k}"
+            f"k must be from 1 to {others}, the cohort size{' minus the sample itself' * (rows is not None)}; got {k}"
         )
     if rows is not None:
         check_positions(rows, len(cohort), "rows")
@@ -112,6 +112,6 @@ def _highest(cosines: Tensor, k: int) -> Tensor:
         return cosines.topk(k, dim=1, sorted=False).values
     groups = cosines[:, : width * size].unflatten(1, (size, width))
     best = groups.amax(dim=1).topk(k, dim=1, sorted=False).indices
-    found = groups.gather(2, best[:, None].expand(-1, size, -1)).flatten(1)
-    candidates = torch.cat([found, cosines[:, width * size :]], dim=1)
+    highest = groups.gather(2, best[:, None].expand(-1, size, -1)).flatten(1)
+    candidates = torch.cat([highest, cosines[:, width * size :]], dim=1)
     return candidates.topk(k, dim=1, sorted=False).values

@@ -29,7 +29,7 @@ from pml_ext.functional.retrieval.feature_distances import (
 )
 
 
-class OwnIdentity(NamedTuple):
+class SameIdentity(NamedTuple):
     """The gallery items of each query's identity, (q, K), padded."""
 
     columns: Tensor  # columns in the distances
@@ -79,8 +79,8 @@ class GalleryProtocol:
         self._starts = torch.searchsorted(ordered, query_labels)
         self._sizes = torch.searchsorted(ordered, query_labels, right=True) - self._starts
 
-    def own_identity(self, block: slice) -> OwnIdentity:
-        """Returns the OwnIdentity of a block's queries; columns index the gallery without junk."""
+    def same_identity(self, block: slice) -> SameIdentity:
+        """Returns the SameIdentity of a block's queries; columns index the gallery without junk."""
         starts, sizes = self._starts[block, None], self._sizes[block, None]
         steps = torch.arange(int(sizes.max()), device=sizes.device)
         exists = steps < sizes
@@ -91,10 +91,10 @@ class GalleryProtocol:
             matches &= self._gallery_cameras[place] != self._query_cameras[block, None]
         if self._includes_query:
             matches &= place != torch.arange(block.start, block.stop, device=place.device)[:, None]
-        return OwnIdentity(columns, exists, matches)
+        return SameIdentity(columns, exists, matches)
 
     def drop_junk(self, distances: Tensor | Iterable[Tensor]) -> Iterator[Tensor]:
-        """Yield blocks of rows of a (Q, G) matrix, or the given blocks, without junk and in float32 or better."""
+        """Yield blocks of rows of a (Q, G) matrix, or the blocks passed, without junk and in float32 or better."""
         blocks = distances.split(rows_at_once(self._gallery)) if isinstance(distances, Tensor) else distances
         if not isinstance(blocks, Iterable):
             raise TypeError(f"distances must be a torch.Tensor or blocks of them; got {type(blocks).__name__}")
@@ -172,13 +172,13 @@ class MatchRanks(NamedTuple):
         return torch.arange(1, self.ranks.shape[1] + 1, device=self.ranks.device)
 
 
-def match_ranks_of(rows: Tensor, identity: OwnIdentity) -> MatchRanks:
+def match_ranks_of(rows: Tensor, identity: SameIdentity) -> MatchRanks:
     """Rank the matches among (q, G) distances: the j-th has rank j + the non-matches at its distance or closer."""
-    own, exists, matches = rows.gather(1, identity.columns), identity.exists, identity.matches
+    distances, exists, matches = rows.gather(1, identity.columns), identity.exists, identity.matches
     count = matches.sum(dim=1)
     beyond = torch.finfo(rows.dtype).max
-    matched = torch.where(matches, own, beyond).sort(dim=1).values[:, : int(count.max())].contiguous()
-    same = torch.where(exists, own, beyond).sort(dim=1).values
+    matched = torch.where(matches, distances, beyond).sort(dim=1).values[:, : int(count.max())].contiguous()
+    same = torch.where(exists, distances, beyond).sort(dim=1).values
     nth = torch.arange(1, matched.shape[1] + 1, device=rows.device)
     closer = count_up_to(rows, matched, count) - torch.searchsorted(same, matched, right=True)
     return MatchRanks(count, (nth + closer).double(), nth <= count[:, None], rows.shape[1])
@@ -270,7 +270,7 @@ def rank_matches(
         query_labels, gallery_labels: (Q,) and (G,) integer identities.
         query_cameras, gallery_cameras: (Q,) and (G,) integers, or None to ignore cameras.
         gallery_includes_query: the gallery starts with the queries in the same order; a query never finds itself.
-        within: matches beyond this rank count as not found in the three precisions; None: no limit.
+        within: matches beyond this rank do not count in the three precisions; None: no limit.
         metric: "cosine" (normalised here) or "euclidean" (not normalised).
         group: the ranks that share the queries, each with the same arguments; all get the result, which is that of one
             process, bit for bit on the same kind of machine with as many threads. None: this process alone.
@@ -306,9 +306,9 @@ def rankings_within(
     shape = (len(query), len(gallery))
     protocol = GalleryProtocol(shape, query_labels, gallery_labels, *cameras, gallery_includes_query, query.device)
     rows, columns = prepare_features(query, gallery if protocol.kept is None else gallery[protocol.kept], metric)
-    own, lengths = own_rows(len(rows), rows_at_once(len(columns)), group)
-    found = _rank(protocol, distance_blocks(rows[own], columns, metric), limits, own)
-    return _of_all_ranks(found, len(limits), lengths, query.device, group)
+    block, lengths = own_rows(len(rows), rows_at_once(len(columns)), group)
+    rankings = _rank(protocol, distance_blocks(rows[block], columns, metric), limits, block)
+    return _of_all_ranks(rankings, len(limits), lengths, query.device, group)
 
 
 def rank_by_both_metrics(
@@ -330,15 +330,15 @@ def rank_by_both_metrics(
     protocol = GalleryProtocol(shape, query_labels, gallery_labels, None, None, gallery_includes_query, query.device)
     kept = gallery if protocol.kept is None else gallery[protocol.kept]
     by_cosine, by_euclidean = [], []
-    own_queries, lengths = own_rows(len(query), rows_at_once(len(kept)), group)
-    begin = own_queries.start
-    for cosine, euclidean in both_distance_blocks(query if group is None else query[own_queries], kept):
-        own = protocol.own_identity(slice(begin, begin + len(cosine)))
-        by_cosine.append(ranking_of(match_ranks_of(cosine, own), None))
-        by_euclidean.append(ranking_of(match_ranks_of(euclidean, own), within))
+    queries_of_rank, lengths = own_rows(len(query), rows_at_once(len(kept)), group)
+    begin = queries_of_rank.start
+    for cosine, euclidean in both_distance_blocks(query if group is None else query[queries_of_rank], kept):
+        identity = protocol.same_identity(slice(begin, begin + len(cosine)))
+        by_cosine.append(ranking_of(match_ranks_of(cosine, identity), None))
+        by_euclidean.append(ranking_of(match_ranks_of(euclidean, identity), within))
         begin += len(cosine)
-    found = [joined(parts) for parts in (by_cosine, by_euclidean) if parts]
-    first, second = _of_all_ranks(found, 2, lengths, query.device, group)
+    rankings = [joined(parts) for parts in (by_cosine, by_euclidean) if parts]
+    first, second = _of_all_ranks(rankings, 2, lengths, query.device, group)
     return first, second
 
 
@@ -352,7 +352,7 @@ def rank_matches_from_distances(
     gallery_includes_query: bool = False,
     within: int | None = None,
 ) -> Ranking:
-    """Compute `rank_matches` for given finite distances, smaller is closer.
+    """Compute `rank_matches` from finite distances, smaller is closer.
 
     Args:
         distances: a (Q, G) matrix, or an iterable of blocks of its rows in order, on the labels' device; each is read
@@ -409,9 +409,9 @@ def _rank(
             check_whole(within, "within", 1)
     results: list[list[Ranking]] = [[] for _ in limits]
     for block, rows in protocol.number(blocks, part):
-        found = match_ranks_of(rows, protocol.own_identity(block))
+        ranks = match_ranks_of(rows, protocol.same_identity(block))
         for parts, within in zip(results, limits, strict=True):
-            parts.append(ranking_of(found, within))
+            parts.append(ranking_of(ranks, within))
     return [joined(parts) for parts in results if parts]
 
 
@@ -420,26 +420,26 @@ def joined(parts: Sequence[Ranking]) -> Ranking:
 
 
 def _of_all_ranks(
-    own: Sequence[Ranking], count: int, lengths: list[int], device: torch.device, group: dist.ProcessGroup | None
+    rankings: Sequence[Ranking], count: int, lengths: list[int], device: torch.device, group: dist.ProcessGroup | None
 ) -> list[Ranking]:
     """Gather `count` rankings of all queries from each rank's queries (possibly none), in one exchange."""
     if group is None:
-        return list(own)
+        return list(rankings)
     width = len(Ranking._fields)
-    fields = [field.double() for ranking in own for field in ranking]
+    fields = [field.double() for ranking in rankings for field in ranking]
     table = torch.stack(fields, dim=1) if fields else torch.empty(0, count * width, dtype=torch.float64, device=device)
     columns = gather_rows(table, group, lengths=lengths).T.contiguous().split(width)
     return [Ranking(matches.long(), *others) for matches, *others in columns]
 
 
-def ranking_of(found: MatchRanks, within: int | None) -> Ranking:
+def ranking_of(matches: MatchRanks, within: int | None) -> Ranking:
     """Returns the Ranking of a block of queries."""
-    count, ranks, real, columns = found
+    count, ranks, real, columns = matches
     if not ranks.shape[1]:  # no query of the block has a match
         nothing = torch.full_like(count, torch.nan, dtype=torch.float64)
         return Ranking(count, nothing, nothing, nothing, nothing, nothing)
     limit = within or max(1, columns)
-    precision = torch.where(real & (ranks <= limit), found.nth / ranks, 0.0)
+    precision = torch.where(real & (ranks <= limit), matches.nth / ranks, 0.0)
     total = count.double()  # 0 / 0 gives nan to queries without a match
     at_r = real & (ranks <= total[:, None])
     first = torch.where(count > 0, ranks[:, 0], torch.nan)

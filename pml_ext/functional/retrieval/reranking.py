@@ -25,8 +25,8 @@ def nearest_rows(features: Tensor, count: int, metric: str) -> tuple[Tensor, Ten
     begin = 0
     for rows in distance_blocks(features, features, metric):
         block = slice(begin, begin + len(rows))
-        own = torch.arange(len(rows), device=rows.device)
-        rows[own, begin + own] = -torch.inf
+        members = torch.arange(len(rows), device=rows.device)
+        rows[members, begin + members] = -torch.inf
         torch.topk(rows, count, dim=1, largest=False, out=(nearest[block], places[block]))
         torch.amax(rows, dim=1, out=largest[block])
         begin = block.stop
@@ -123,7 +123,7 @@ def rerank(
         (Q, G) distances in float32 or better.
     Raises:
         ValueError: features of different widths or not finite; an option outside its range.
-    Source: Zhong et al., CVPR 2017, eqs. 3 to 12. A sample is its own nearest neighbour even if it has duplicates.
+    Source: Zhong et al., CVPR 2017, eqs. 3 to 12. A sample's nearest neighbour is itself, even if it has duplicates.
 
     >>> query, gallery = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
     >>> [round(value, 2) for value in rerank(query, gallery, k1=1, k2=1)[0].tolist()]
@@ -200,7 +200,7 @@ def _neighborhoods(x: Tensor, places: np.ndarray, k1: int, k2: int, metric: str,
     from scipy import sparse
 
     near, half = _reciprocal(places), _reciprocal(places[:, : round(k1 / 2) + 1])
-    # A neighbour's own neighbours join if more than two thirds of them are neighbours already.
+    # A neighbour's neighbours join if more than two thirds of them are neighbours already.
     overlap = near.multiply(near @ half.T).tocoo()
     joins = 3 * overlap.data > 2 * half.sum(axis=1)[overlap.col]
     ones = np.ones(int(joins.sum()), dtype=np.int32)
@@ -229,22 +229,22 @@ def _reciprocal(places: np.ndarray) -> Any:
 def _distances_of(x: Tensor, one: np.ndarray, other: np.ndarray, metric: str, per_distance: Tensor) -> Tensor:
     """Returns the distances of pairs, each times the factor of its first sample."""
     left, right = (torch.from_numpy(places.astype(np.int64)).to(x.device) for places in (one, other))
-    found = []
+    distances = []
     for block in row_blocks(len(left), x.shape[1], x.device):
         i, j = left[block], right[block]
         if metric == "cosine":
-            found.append(1 - torch.linalg.vecdot(x[i], x[j]))
+            distances.append(1 - torch.linalg.vecdot(x[i], x[j]))
         else:
-            found.append((x[i] - x[j]).square_().sum(dim=1))
-    return torch.cat(found) * per_distance[left]
+            distances.append((x[i] - x[j]).square_().sum(dim=1))
+    return torch.cat(distances) * per_distance[left]
 
 
 def _jaccard(rows: Any, columns: Any) -> np.ndarray:
-    """Returns the (q, G) 1 − Σ min / Σ max of q sparse rows with G rows, which are given as sparse columns."""
+    """Returns the (q, G) 1 − Σ min / Σ max of q sparse rows with G rows, passed as sparse columns."""
     distances = np.empty((rows.shape[0], columns.shape[0]), dtype=columns.dtype)
     for q in range(rows.shape[0]):
-        own = slice(rows.indptr[q], rows.indptr[q + 1])
-        members, weights = rows.indices[own], rows.data[own]
+        of_query = slice(rows.indptr[q], rows.indptr[q + 1])
+        members, weights = rows.indices[of_query], rows.data[of_query]
         starts = columns.indptr[members]
         lengths = columns.indptr[members + 1] - starts
         ends = lengths.cumsum()

@@ -53,9 +53,9 @@ def problems(cfg: CN, *, processes: int = 1, wrong: Iterable[str] = ()) -> list[
     wrong: keys with rejected values, which have their defaults instead.
     """
     wrong = list(wrong)
-    found = unsupported(cfg, processes=processes, rejected=wrong)
-    wrong = [*wrong, *(problem.key for problem in found)]
-    return [*map(str, found), *_found_by_building(cfg, wrong)]
+    unsupported_values = unsupported(cfg, processes=processes, rejected=wrong)
+    wrong = [*wrong, *(problem.key for problem in unsupported_values)]
+    return [*map(str, unsupported_values), *_errors_of_building(cfg, wrong)]
 
 
 def require_supported(cfg: CN, *, processes: int = 1) -> None:
@@ -105,9 +105,9 @@ def _refuse(lines: Sequence[str]) -> None:
         raise UserError("the config cannot run as it is:\n" + "\n".join(f"  {line}" for line in lines))
 
 
-def _found_by_building(cfg: CN, wrong: Iterable[str]) -> list[str]:
+def _errors_of_building(cfg: CN, wrong: Iterable[str]) -> list[str]:
     """Returns the errors of the parts' constructors; parts that depend on keys in `wrong` are not built."""
-    model, found = cfg.MODEL, list[str]()
+    model, messages = cfg.MODEL, list[str]()
 
     def attempt(build: Callable[[], T], *depends_on: str) -> T | None:
         if any(key.startswith(depends_on) for key in wrong):
@@ -115,7 +115,7 @@ def _found_by_building(cfg: CN, wrong: Iterable[str]) -> list[str]:
         try:
             return build()
         except UserError as error:
-            found.extend(str(error).splitlines())
+            messages.extend(str(error).splitlines())
         except Exception as error:  # a user's part may raise anything
             message = part_message(error)
             if message is None and not isinstance(error, _WITHOUT_KEY):
@@ -123,7 +123,7 @@ def _found_by_building(cfg: CN, wrong: Iterable[str]) -> list[str]:
             options = value_of(cfg, depends_on[0])
             keys = [key for key, _ in leaves(options)] if isinstance(options, CN) else []
             settings = {key.rpartition(".")[2].lower(): key for key in keys}
-            found.append(message or f"{_key_of(error, depends_on[0])}: {name_settings(str(error), settings)}")
+            messages.append(message or f"{_key_of(error, depends_on[0])}: {name_settings(str(error), settings)}")
         return None
 
     for entry in map(TRANSFORM_REGISTRY.entry, TRANSFORM_REGISTRY):
@@ -141,7 +141,7 @@ def _found_by_building(cfg: CN, wrong: Iterable[str]) -> list[str]:
     attempt(lambda: build_miner(model.MINER), "MODEL.MINER")
     attempt(lambda: _build_solver(cfg.SOLVER), *_SOLVING)
     attempt(lambda: Evaluation(cfg.TEST), "TEST")
-    return found
+    return messages
 
 
 def _key_of(error: Exception, key: str) -> str:
@@ -224,15 +224,15 @@ def _require_matches(patterns: list[str], names: list[str]) -> None:
 def missing_here(cfg: CN) -> list[str]:
     """Returns what this machine lacks for a config that can run elsewhere, one line each."""
     model, data = cfg.MODEL, cfg.DATASETS
-    found = list(norms_of_other_devices(model))
+    missing = list(norms_of_other_devices(model))
     if device := missing_device(model.DEVICE):
-        found.append(f"MODEL.DEVICE = {device}")
+        missing.append(f"MODEL.DEVICE = {device}")
     if model.WEIGHTS and not local_file(model.WEIGHTS):
-        found.append(f"MODEL.WEIGHTS = {model.WEIGHTS!r}: no such file")
+        missing.append(f"MODEL.WEIGHTS = {model.WEIGHTS!r}: no such file")
     if not model.WEIGHTS and not model.BACKBONE.PRETRAIN_OPTIONAL and (weights := missing_file(model.BACKBONE)):
-        found.append(weights)
+        missing.append(weights)
     if data.REC_PATH and not local_file(data.REC_PATH):
-        found.append(f"DATASETS.REC_PATH: no file {data.REC_PATH}")
+        missing.append(f"DATASETS.REC_PATH: no file {data.REC_PATH}")
     root = dataset_root(data.ROOT)
     for name in dict.fromkeys([*(() if data.REC_PATH else data.NAMES), *data.TESTS]):
         path = read_as(name, data.ALIASES)
@@ -241,5 +241,5 @@ def missing_here(cfg: CN) -> list[str]:
         try:
             load(path, root, is_grey(cfg), training_share(path, data), cfg)
         except (UserError, OSError) as error:
-            found.append(f"{name}: {str(error).removeprefix(f'{path}: ')}")
-    return found
+            missing.append(f"{name}: {str(error).removeprefix(f'{path}: ')}")
+    return missing

@@ -8,7 +8,7 @@ from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import require
 from pml_ext.runner.config.part_keys import REQUIRED, keys_of
 from pml_ext.runner.config.requirements import value_of
-from pml_ext.runner.data.set_names import OWN_DATA
+from pml_ext.runner.data.set_names import USERS_DATA
 from pml_ext.runner.modeling.names import depths_of
 from pml_ext.runner.registry import (
     BACKBONE_REGISTRY,
@@ -86,7 +86,7 @@ def _table(registry: Registry) -> dict[str, str]:
     if registry is DATASET_REGISTRY:
         from pml_ext.runner.data.datasets import data_set  # takes seconds; other lists do not need it
 
-        return {**{name: data_set(name).about for name in registry}, **OWN_DATA}
+        return {**{name: data_set(name).about for name in registry}, **USERS_DATA}
     tree = value_of(get_cfg(), registry.parent)
     table = {}
     for entry in map(registry.entry, registry):

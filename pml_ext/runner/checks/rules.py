@@ -29,10 +29,10 @@ from pml_ext.runner.config.requirements import (
     problems_of,
     value_of,
 )
-from pml_ext.runner.data.set_names import BY_IDENTITY, OF_IMAGES, OWN_DATA, aliases_of
+from pml_ext.runner.data.set_names import BY_IDENTITY, OF_IMAGES, USERS_DATA, aliases_of
 from pml_ext.runner.evaluation.evaluator import LAST, columns_of_first, replaces_metrics
 from pml_ext.runner.modeling import names
-from pml_ext.runner.modeling.architectures import has_own_forward
+from pml_ext.runner.modeling.architectures import overrides_forward
 from pml_ext.runner.modeling.heads import CLS_LAYERS, POOL_LAYERS
 from pml_ext.runner.modeling.losses.factory import facts_of_name
 from pml_ext.runner.modeling.weights.imagenet import why_no_weights
@@ -53,7 +53,7 @@ LOGGER_NAMES = ("csv", "tensorboard", "wandb", "mlflow")
 
 INTERPOLATIONS = ("bicubic", "bilinear", "nearest")
 _SMALLEST, _LARGEST = 4, 2**16  # side of an image in pixels; networks downsample a single pixel to nothing
-_AS_OWN_DATA = (
+_AS_USERS_DATA = (
     "To use your own data, pass file:people.csv (a table) or folder:PATH (a folder per class), see `pml-ext list "
     "datasets`; --dataset NAME=file:people.csv keeps a name"
 )
@@ -224,7 +224,7 @@ INPUT_RULES: list[Rule] = [
     must(
         "CROP.SCALE CROP.RATIO",
         "must be two ascending numbers above 0",
-        lambda given: len(given) == 2 and 0 < given[0] <= given[1],
+        lambda bounds: len(bounds) == 2 and 0 < bounds[0] <= bounds[1],
     ),
     not_negative("PADDING.SIZE"),
     one_of("PADDING.MODE", ("constant", "edge", "reflect", "symmetric")),
@@ -233,9 +233,9 @@ INPUT_RULES: list[Rule] = [
 
 def data_set(key: str, name: str, aliases: Mapping[str, str]) -> Iterator[Problem]:
     """Yields a problem if `name` is neither a known data set nor an alias."""
-    is_own = name in aliases or name.startswith(tuple(OWN_DATA))
-    if not is_own and name not in DATASET_REGISTRY:
-        yield Problem(key, name, f"unknown{hint(name, DATASET_REGISTRY)}. {_AS_OWN_DATA}", is_unknown_name=True)
+    is_users = name in aliases or name.startswith(tuple(USERS_DATA))
+    if not is_users and name not in DATASET_REGISTRY:
+        yield Problem(key, name, f"unknown{hint(name, DATASET_REGISTRY)}. {_AS_USERS_DATA}", is_unknown_name=True)
 
 
 def _names(options: CN) -> Iterator[Problem]:
@@ -251,7 +251,7 @@ def _aliases(options: CN) -> Iterator[Problem]:
     entries = options.ALIASES
     for entry in entries:
         name, _, target = str(entry).partition("=")
-        if not name or not target.startswith(tuple(OWN_DATA)):
+        if not name or not target.startswith(tuple(USERS_DATA)):
             yield Problem("ALIASES", entry, "must be NAME=file:people.csv or NAME=folder:path")
     if len(aliases_of(entries)) < len(entries):
         yield Problem("ALIASES", list(entries), "must contain each name once")
@@ -296,7 +296,7 @@ SOLVER_RULES: list[Rule] = [
     ),
     must(
         "WARMUP_ITERS WARMUP_EPOCHS",
-        "OneCycleLR has its own warm-up; set 0",
+        "OneCycleLR includes a warm-up; set 0",
         lambda value: value == 0,
         where=lambda options: options.SCHED == "OneCycleLR",
     ),
@@ -371,14 +371,14 @@ def _patience(cfg: CN) -> str | None:
     return None
 
 
-def _own_forward(cfg: CN) -> Iterator[Problem]:
-    """SOLVER.CHUNK and Partial FC need the outputs behind the losses, which an architecture's own forward keeps."""
+def _overridden_forward(cfg: CN) -> Iterator[Problem]:
+    """SOLVER.CHUNK and Partial FC need the outputs behind the losses, which an overridden forward keeps."""
     name = cfg.MODEL.META_ARCHITECTURE
-    if name not in META_ARCH_REGISTRY or not has_own_forward(name):
+    if name not in META_ARCH_REGISTRY or not overrides_forward(name):
         return
     for key in ("SOLVER.CHUNK", "MODEL.HEADS.PFC.ENABLED"):
         if value := value_of(cfg, key):
-            reason = f"needs the losses of Baseline's forward, and {name} has a forward of its own"
+            reason = f"needs the losses of Baseline's forward, which {name} overrides"
             yield Problem(key, value, reason, is_relation=True)
 
 
@@ -411,7 +411,7 @@ RULES: dict[str, list[Rule]] = {
         one_of("LOGGERS", LOGGER_NAMES),
         one_of("CALLBACKS", CALLBACK_REGISTRY),
         one_of("TEST.EVALUATOR", EVALUATOR_REGISTRY, where=lambda cfg: cfg.TEST.EVALUATOR),
-        _own_forward,
+        _overridden_forward,
         must("SEED", "must be in [0, 2^32)", lambda value: 0 <= value < 2**32),
         fits("MODEL.BACKBONE.PRETRAIN", _weights),
         fits("INPUT.REA.VALUE", _erasing),
@@ -444,6 +444,6 @@ def unsupported(cfg: CN, *, processes: int = 1, rejected: Collection[str] = ()) 
 
 def require_network(cfg: CN) -> None:
     """Raise one UserError about the keys that embedding needs; training and tests may be out of reach."""
-    found = [str(problem) for problem in unsupported(cfg) if problem.key.startswith((*SHAPING, *HOW_FAST))]
-    if found:
-        raise UserError("\n".join(found))
+    problems = [str(problem) for problem in unsupported(cfg) if problem.key.startswith((*SHAPING, *HOW_FAST))]
+    if problems:
+        raise UserError("\n".join(problems))

@@ -28,7 +28,7 @@ class BundledFiles(NamedTuple):
         return path if not Path(name).is_absolute() and ".." not in path.parts and os.path.isfile(path) else None
 
     def names(self) -> list[str]:
-        """Returns the names of the files, configs for your own images first."""
+        """Returns the names of the files, configs for users' images first."""
         listed = [path for path in self.folder.glob(self.pattern) if not path.stem.startswith("Base-")]
         names = sorted(path.relative_to(self.folder).as_posix() for path in listed)
         return sorted(names, key=lambda name: not name.startswith("OwnImages/"))

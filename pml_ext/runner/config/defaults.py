@@ -1,6 +1,6 @@
-"""All config keys with their defaults: those of FastReID and FastFace, and our own, marked "ours".
+"""All config keys with their defaults: those of FastReID and FastFace, and those of this package, marked "ours".
 
-An unknown key is an error, and so is a value that is not supported (see the `rules.py` of each package): nothing in a
+An unknown key is an error, and so is a value that is not supported (see `checks/rules.py`): nothing in a
 YAML is silently ignored. A number that may have decimals, such as a scale, is a float here even if FastReID writes it
 as an integer.
 """
@@ -25,7 +25,7 @@ _MODEL: dict[str, Any] = {
     "PIXEL_STD": [0.229 * 255, 0.224 * 255, 0.225 * 255],
     "BACKBONE": {
         "NAME": "build_resnet_backbone", "DEPTH": "50x", "LAST_STRIDE": 1, "NORM": "BN",
-        "FEAT_DIM": 0,  # 0: the backbone's own; FastReID's default is 2048
+        "FEAT_DIM": 0,  # 0: the backbone's; FastReID's default is 2048
         "WITH_IBN": False, "WITH_SE": False, "WITH_NL": False, "PRETRAIN": False, "PRETRAIN_PATH": "",
         "PRETRAIN_OPTIONAL": False,  # ours: if no weights are available, start from random ones with a warning
         # vision transformer
@@ -146,7 +146,7 @@ _DEFAULTS: dict[str, Any] = {
 
 def get_cfg() -> CN:
     """Returns a new config tree with all defaults, including those of CONFIG_REGISTRY's functions."""
-    cfg = _own_defaults()
+    cfg = _package_defaults()
     for entry in map(CONFIG_REGISTRY.entry, CONFIG_REGISTRY):
         try:
             entry.part(cfg)
@@ -156,7 +156,7 @@ def get_cfg() -> CN:
     return cfg
 
 
-def _own_defaults() -> CN:
+def _package_defaults() -> CN:
     cfg = CN(_DEFAULTS)
     cfg.MODEL.LOSSES.update(_nodes(LOSS_REGISTRY))
     cfg.MODEL.MINER.update(_nodes(MINER_REGISTRY))
@@ -177,6 +177,6 @@ def _nodes(registry: Registry) -> dict[str, CN]:
 
 def projects_keys() -> list[str]:
     """Returns the keys that CONFIG_REGISTRY's functions have added below MODEL or in new nodes."""
-    known = dict(leaves(_own_defaults()))
+    known = dict(leaves(_package_defaults()))
     others = tuple(f"{node}." for node in _DEFAULTS if node != "MODEL")
     return [key for key, _ in leaves(get_cfg()) if key not in known and not key.startswith(others)]

@@ -207,7 +207,7 @@ def _coerce(value: Any, default: Any, name: str, source: str) -> Any:
     Parses strings as literals, converts int to float, list to tuple, and a bare name to a tuple of one. An empty
     default means that the key is not set, which "" and None also say.
     """
-    given = value
+    original = value
     if isinstance(default, (str, tuple, list)) and not default and value in ("", "None", None):
         return default
     if not isinstance(default, str):
@@ -222,7 +222,7 @@ def _coerce(value: Any, default: Any, name: str, source: str) -> Any:
             return type(default)(value)
     elif type(value) is type(default) or default is None:
         return value
-    raise UserError(f"{source}: {name} must be {_wanted(default)}, such as {_example(default)}; got {shown(given)}")
+    raise UserError(f"{source}: {name} must be {_wanted(default)}, such as {_example(default)}; got {shown(original)}")
 
 
 def _types_in(default: Sequence[Any]) -> set[type]:

@@ -37,14 +37,14 @@ def load_for_embedding(config_file: str | Path | None, overrides: list[str] | No
     """
     read = read_config(config_file, overrides)
     needed = [mistake for mistake in read.mistakes if _is_needed(mistake.key)]
-    given = accepted(read._replace(mistakes=needed))
+    accepted_config = accepted(read._replace(mistakes=needed))
     if read.mistakes:
         log.warning("ignored, because embedding does not need it: %s", "; ".join(read.lines))
     cfg = get_cfg()
-    given.defrost()  # its nodes are moved into cfg
+    accepted_config.defrost()  # its nodes are moved into cfg
     for key in (*_shaping_keys(), *_RUNNING):
         node, _, name = key.rpartition(".")
-        value_of(cfg, node)[name] = value_of(given, key)
+        value_of(cfg, node)[name] = value_of(accepted_config, key)
     cfg.MODEL.BACKBONE.PRETRAIN = False  # MODEL.WEIGHTS replace every weight, so nothing is downloaded
     classifier = get_cfg().MODEL.HEADS
     for name in ("CLS_LAYER", "NUM_CLASSES", "PFC", "MARGIN", "SCALE"):

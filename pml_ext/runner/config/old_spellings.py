@@ -160,14 +160,14 @@ class _Old:
         self.is_old = False
         """Whether a file has an old spelling, so that the old defaults apply."""
 
-        def given(*keys: str) -> list[Any]:
+        def values_of(*keys: str) -> list[Any]:
             return [file.keys[key] for key in keys for file in files if file.keys.get(key) is not None]
 
-        self.is_first = bool(given(_IN_FEAT, _REDUCED)) or any(name in [*HEADS] for name in given(_HEAD))
+        self.is_first = bool(values_of(_IN_FEAT, _REDUCED)) or any(name in [*HEADS] for name in values_of(_HEAD))
         """Whether this is version 0.1."""
-        iterations = given("SOLVER.MAX_ITER")[-1:]
-        has_old_schedule = any(name in [*NAMES["SOLVER.SCHED"]] for name in given("SOLVER.SCHED"))
-        counts = has_old_schedule or bool(iterations + given("SOLVER.DELAY_ITERS"))
+        iterations = values_of("SOLVER.MAX_ITER")[-1:]
+        has_old_schedule = any(name in [*NAMES["SOLVER.SCHED"]] for name in values_of("SOLVER.SCHED"))
+        counts = has_old_schedule or bool(iterations + values_of("SOLVER.DELAY_ITERS"))
         self.by_epochs = counts and all(isinstance(n, int | float) and n <= _MOST_EPOCHS for n in iterations)
         """Whether the schedule is in epochs, as in 0.2; before July 2020 it was in iterations."""
         self.renamed = RENAMED | (IN_EPOCHS if self.by_epochs else {})
@@ -238,11 +238,11 @@ class _Old:
     def read_sampler(self) -> None:
         """Converts PK_SAMPLER and NAIVE_WAY, possibly from two files, to one sampler name."""
         keys = "DATALOADER.PK_SAMPLER", "DATALOADER.NAIVE_WAY"
-        given = [key for key in self.settings if key in keys]
+        old_keys = [key for key in self.settings if key in keys]
         # NAIVE_WAY's default was False until December 2020.
         by_identity, naive = self.value(keys[0], True), self.value(keys[1], self.is_1_0)
-        if given and isinstance(by_identity, bool) and isinstance(naive, bool):
-            source = [self.settings.pop(key).source for key in given][-1]
+        if old_keys and isinstance(by_identity, bool) and isinstance(naive, bool):
+            source = [self.settings.pop(key).source for key in old_keys][-1]
             name = "NaiveIdentitySampler" if naive else "BalancedIdentitySampler"
             was = f"DATALOADER.PK_SAMPLER {by_identity} with NAIVE_WAY {naive}"
             self.fill(_SAMPLER, name if by_identity else "TrainingSampler", source, was)

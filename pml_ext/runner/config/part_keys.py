@@ -9,7 +9,7 @@ from pml_ext._names import name_settings
 from pml_ext.runner.part_errors import reason_of
 from pml_ext.runner.registry import LOSS_REGISTRY, NODE_DEFAULTS, WITH_NODES, Entry, Registry
 
-GIVEN = LOSS_REGISTRY.given
+SUPPLIED = LOSS_REGISTRY.supplied
 REQUIRED = inspect.Parameter.empty
 # YAML cannot represent these objects; `distance`, `reducer` and the regularizers are built from names.
 _NO_KEYS = ("collect_stats", "weight_init_func", "allowed_pos_range", "allowed_neg_range")
@@ -18,7 +18,7 @@ _NO_KEYS = ("collect_stats", "weight_init_func", "allowed_pos_range", "allowed_n
 def keys_of(entry: Entry) -> dict[str, tuple[str, Any]]:
     """Returns key -> (argument, default or REQUIRED) for a part's node."""
     renamed = {argument: key for key, argument in entry.keys.items()}
-    elsewhere = (*entry.registry.given, *_NO_KEYS, *map(str.lower, entry.flat))
+    elsewhere = (*entry.registry.supplied, *_NO_KEYS, *map(str.lower, entry.flat))
     try:
         arguments = arguments_of(entry.part, entry.registry)
     except (ValueError, TypeError) as error:
@@ -38,19 +38,19 @@ def arguments_of(part: Callable[..., Any], registry: Registry = LOSS_REGISTRY) -
     of_class, of_function = registry.positional
     if not inspect.isclass(part):
         return dict(_named(part)[of_function:])
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     for kind in part.__mro__:
         constructor = vars(kind).get("__init__")
         if constructor is None:
             continue
         for name, default in _named(constructor)[1 + of_class :]:
             # The subclass passes a base class's argument that has no default.
-            if default is not REQUIRED or kind is part or name in registry.given:
-                found.setdefault(name, default)
+            if default is not REQUIRED or kind is part or name in registry.supplied:
+                defaults.setdefault(name, default)
         kinds = [parameter.kind for parameter in inspect.signature(constructor).parameters.values()]
         if inspect.Parameter.VAR_KEYWORD not in kinds:
             break
-    return found
+    return defaults
 
 
 def _named(function: Callable[..., Any]) -> list[tuple[str, Any]]:
@@ -60,10 +60,12 @@ def _named(function: Callable[..., Any]) -> list[tuple[str, Any]]:
     ]
 
 
-def arguments_from(options: Mapping[str, Any], entry: Entry, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Returns the arguments of a part, from its node, its flat keys, and the part of `given` that it requires.
+def arguments_from(
+    options: Mapping[str, Any], entry: Entry, supplied: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Returns the arguments of a part, from its node, its flat keys, and the part of `supplied` that it requires.
 
-    Ignores keys of the node that are not in the signature: projects add them for their own code.
+    Ignores keys of the node that are not in the signature: projects add them for their code.
 
     Args:
         options: the config node of the registry, `Registry.parent`.
@@ -80,7 +82,7 @@ def arguments_from(options: Mapping[str, Any], entry: Entry, given: Mapping[str,
         elif default is REQUIRED:
             raise UserError(f"{where}.{key} must be set: {entry.name} of {entry.module} has no default for it")
     required = [name for name, default in arguments_of(entry.part, entry.registry).items() if default is REQUIRED]
-    return arguments | {name: value for name, value in (given or {}).items() if name in required}
+    return arguments | {name: value for name, value in (supplied or {}).items() if name in required}
 
 
 def construct(entry: Entry, where: str, *positional: Any, **arguments: Any) -> Any:

@@ -58,12 +58,12 @@ class SeededImages(Dataset[TrainingSample]):
 
 
 def _columns(images: ImageSet, labels: np.ndarray, row: int) -> dict[str, Any]:
-    own: dict[str, Any] = {"targets": int(labels[row]), "camids": int(images.cameras[row])}
-    own |= {"img_paths": images.names[row], "rows": row}
+    columns: dict[str, Any] = {"targets": int(labels[row]), "camids": int(images.cameras[row])}
+    columns |= {"img_paths": images.names[row], "rows": row}
     further = {} if images.extras is None else images.extras[row]
-    if taken := further.keys() & {"images", "draws", *own}:
+    if taken := further.keys() & {"images", "draws", *columns}:
         raise UserError(f"a data set's further column cannot be called {taken.pop()}: a batch has one; rename it")
-    return {**further, **own}
+    return {**further, **columns}
 
 
 def collate(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -117,11 +117,11 @@ def identities_across_cameras(items: Items, batch_size: int, instances: int, ran
     count = _identities_a_batch(members, batch_size, instances)
 
     def rows_of(identity: int) -> list[int]:
-        own = members[identity]
-        first = random.choice(own)
-        others = own[cameras[own] != cameras[first]]
+        rows = members[identity]
+        first = random.choice(rows)
+        others = rows[cameras[rows] != cameras[first]]
         if not len(others):
-            others = own[own != first] if len(own) > 1 else own
+            others = rows[rows != first] if len(rows) > 1 else rows
         further = random.choice(others, instances - 1, replace=len(others) < instances - 1)
         return [int(first), *further.tolist()]
 
@@ -205,7 +205,7 @@ class JointBatchSampler(Sampler[list[Drawn]]):
     """Batches of an epoch, which depend only on (seed, epoch), split among ranks in order.
 
     Concatenating the ranks' batches in rank order gives the batch that a single process would draw. Every sample has
-    its own seed, so its transform does not depend on the process or on the samples loaded before it. An epoch has
+    a seed, so its transform does not depend on the process or on the samples loaded before it. An epoch has
     `steps` batches; batch_size is the size of the joint batch.
     """
 
@@ -258,8 +258,8 @@ def build_sampler(
     of = f"{SAMPLER_REGISTRY.key}: {entry.name} of {entry.module}"
 
     def draw(random: Random) -> Batches:
-        given = items, batch_size, options.NUM_INSTANCE, random
-        batches = construct(entry, SAMPLER_REGISTRY.key, *given, **arguments)
+        arguments_by_place = items, batch_size, options.NUM_INSTANCE, random
+        batches = construct(entry, SAMPLER_REGISTRY.key, *arguments_by_place, **arguments)
         return _checked(batches, of, batch_size, len(items))
 
     next(draw(np.random.default_rng([seed, 0])))
@@ -270,12 +270,12 @@ def build_sampler(
 def require_callable(options: CN) -> None:
     """Raises a UserError if a sampler's keys are incomplete, or if it does not accept the samplers' arguments."""
     entry = SAMPLER_REGISTRY.entry(options.SAMPLER_TRAIN)
-    given = "items", "batch_size", "instances", "random"
+    arguments_by_place = "items", "batch_size", "instances", "random"
     try:
-        inspect.signature(entry.part).bind(*given, **arguments_from(options, entry))
+        inspect.signature(entry.part).bind(*arguments_by_place, **arguments_from(options, entry))
     except TypeError as error:
         name = f"{SAMPLER_REGISTRY.key}: {entry.name} of {entry.module}"
-        raise UserError(f"{name} must accept ({', '.join(given)}): {error}") from error
+        raise UserError(f"{name} must accept ({', '.join(arguments_by_place)}): {error}") from error
 
 
 def _checked(batches: Any, of: str, batch_size: int, images: int) -> Batches:

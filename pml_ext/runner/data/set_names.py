@@ -1,4 +1,4 @@
-"""Names that DATASETS and DATALOADER can contain: prefixes of your own data, aliases, and kinds of samplers."""
+"""Names that DATASETS and DATALOADER can contain: prefixes of users' data, aliases, and kinds of samplers."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ OF_IMAGES = ("TrainingSampler", "ImbalancedDatasetSampler")
 """Samplers that draw images regardless of identity."""
 BY_IDENTITY = ("NaiveIdentitySampler", "BalancedIdentitySampler", "UniformIdentitySampler")
 """Samplers that draw P identities with NUM_INSTANCE images each."""
-OWN_DATA = {
+USERS_DATA = {
     "file:": "file:<table>, a .csv, .tsv or .parquet with the columns path (inside the table's folder), identity, "
     "camera, split",
     "folder:": "folder:<path>, images in a folder per class: split into training and test classes (DATASETS.SPLIT), or "

@@ -291,7 +291,7 @@ def _turn_hue(images: Tensor, turn: Factor) -> None:
     hue = is_red.mul_(green - blue).addcmul_(is_green, blue - red).addcmul_(is_blue, red - green)
     hue.div_(span.clamp(min=1)).add_(is_green, alpha=2).add_(is_blue, alpha=4).add_(turn, alpha=6)
     hue.sub_(hue.div(6).floor_(), alpha=6)
-    # A channel is `largest` within a sixth of its own hue, and lacks all of `span` from two sixths on.
+    # A channel is `largest` within a sixth of its hue, and lacks all of `span` from two sixths on.
     lacks = ((red, 2 - (hue - 3).abs_()), (green, (hue - 2).abs_() - 1), (blue, (hue - 4).abs_() - 1))
     for channel, lacking in lacks:
         torch.sub(largest, lacking.clamp_(0, 1).mul_(span), out=channel).mul_(_HUE_SCALE).floor_()
@@ -355,7 +355,7 @@ class RandomErasing(BatchStep):
 class RandomPatch:
     """Pastes parts of earlier images, half of them mirrored (random patch).
 
-    Each loader process has its own pool. Checkpoints do not contain the pool: a resumed run starts with an empty one,
+    Each loader process has a separate pool, which checkpoints do not contain: a resumed run starts with an empty one,
     so it does not repeat an uninterrupted run exactly. Source: Zhou et al., ICCV 2019.
     """
 
@@ -412,8 +412,8 @@ def _corner(image: Tensor, height: int, width: int) -> tuple[int, int]:
 def build_step(options: CN, entry: Entry) -> Step:
     """Builds a transform from its node; converts its constructor's errors to UserError. options: the config's INPUT."""
     interpolation = InterpolationMode(options.INTERPOLATION)
-    given = {"size_train": list(options.SIZE_TRAIN), "resize_interpolation": interpolation}
-    arguments = arguments_from(options, entry, given)
+    supplied = {"size_train": list(options.SIZE_TRAIN), "resize_interpolation": interpolation}
+    arguments = arguments_from(options, entry, supplied)
     if not isinstance(entry.part, type):
         return partial(entry.part, **arguments)
     step: Step = construct(entry, f"INPUT.{entry.node}", **arguments)

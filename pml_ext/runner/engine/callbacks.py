@@ -27,8 +27,8 @@ STEPS_BETWEEN_ENTRIES = 10
 class FreezeLayers(lightning.Callback):
     """Skips parameters in the optimizer's first steps.
 
-    As in FastReID, a pattern is matched from the start of a parameter's name, and a top-level module given by its full
-    name (`backbone`, not `backbone.conv1`) is in evaluation mode, with fixed batch statistics. Weight decay and
+    As in FastReID, a pattern is matched from the start of a parameter's name, and a top-level module named in
+    full (`backbone`, not `backbone.conv1`) is in evaluation mode, with fixed batch statistics. Weight decay and
     momentum do not change a frozen parameter.
     """
 
@@ -107,8 +107,8 @@ def bound_statistics(loss: DiscriminativeLoss, embeddings: Tensor, labels: Tenso
     """
     same_before = (labels[:, None] == labels).tril(-1).sum(dim=1)
     kept = same_before < labels.unique(return_counts=True)[1].min()
-    found = loss.tightness(embeddings[kept], labels[kept])
-    return found._asdict() | {"bound_limit": found.limit}
+    bound = loss.tightness(embeddings[kept], labels[kept])
+    return bound._asdict() | {"bound_limit": bound.limit}
 
 
 class Progress(lightning.Callback):

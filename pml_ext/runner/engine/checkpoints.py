@@ -3,7 +3,7 @@
 There is no random state to restore: `TrainingModule.on_train_batch_start` seeds each step from SEED, epoch, step and
 rank.
 
-Class vectors of Partial FC are in .safetensors files next to last.ckpt: each rank writes its own rows, and any number
+Class vectors of Partial FC are in .safetensors files next to last.ckpt: each rank writes its rows, and any number
 of ranks can read them. A checkpoint records their folder, which is complete before the checkpoint is written.
 """
 
@@ -97,20 +97,20 @@ def save_classes(checkpoint: dict[str, Any], name: str, loss: PartialFC, optimiz
 
 def load_classes(checkpoint: dict[str, Any], name: str, loss: PartialFC, folder: Path) -> None:
     """Add this rank's class vectors and optimizer state, which other ranks may have written, to a checkpoint."""
-    stored, own = checkpoint[CLASSES], loss.classes
+    stored, classes = checkpoint[CLASSES], loss.classes
     if tuple(stored["shape"]) != _shape(loss):
         raise UserError(f"{LAST} has classes × embedding size {tuple(stored['shape'])}; the config {_shape(loss)}")
-    found: dict[str, list[Tensor]] = {}
+    columns: dict[str, list[Tensor]] = {}
     files = {int(file.name.partition("_")[0]): file for file in (folder / stored["folder"]).glob("*.safetensors")}
     for begin, file in sorted(files.items()):
-        first, after = max(begin, own.start), min(int(file.stem.rpartition("_")[2]), own.stop)
+        first, after = max(begin, classes.start), min(int(file.stem.rpartition("_")[2]), classes.stop)
         if first < after:
             require_recorded_sha256(file)
             with safe_open(file, "pt") as rows:
                 for key in rows.keys():  # noqa: SIM118
-                    found.setdefault(key, []).append(rows.get_slice(key)[first - begin : after - begin])
-    tensors = {key: torch.cat(parts) for key, parts in found.items()}
-    if len(tensors.get("weight", ())) != len(own):
+                    columns.setdefault(key, []).append(rows.get_slice(key)[first - begin : after - begin])
+    tensors = {key: torch.cat(parts) for key, parts in columns.items()}
+    if len(tensors.get("weight", ())) != len(classes):
         raise UserError(f"{folder / stored['folder']} lacks class vectors: copy it with the checkpoint that names it")
     checkpoint["state_dict"][name] = tensors.pop("weight")
     checkpoint["optimizer_states"][0]["state"][stored["place"]] |= tensors

@@ -21,7 +21,7 @@ def loss_in_chunks(
     loss_parameters: Iterable[nn.Parameter],
     scaler: torch.amp.GradScaler | None,
 ) -> Tensor:
-    """Returns the loss of the batch, whose backward covers the last chunk and the loss's own parameters.
+    """Returns the loss of the batch, whose backward covers the last chunk and the loss's parameters.
 
     The gradients of all other chunks have been added to the parameters by then. DistributedDataParallel exchanges
     gradients after the training step has returned, so it sends the sums over all chunks once. `network` maps the
@@ -43,13 +43,13 @@ def loss_in_chunks(
     value = loss({**columns, **dict(zip(names, chunks.outputs, strict=True))})
     scale = torch.ones_like(value) if scaler is None else scaler.scale(torch.ones_like(value))
     leaves = [leaf for leaf in chunks.leaves if leaf is not None and leaf.requires_grad]
-    own = [parameter for parameter in loss_parameters if parameter.requires_grad]
+    trainable = [parameter for parameter in loss_parameters if parameter.requires_grad]
     with no_autocast(value.device):
-        found = torch.autograd.grad(value * scale, [*leaves, *own], allow_unused=True)
-    by_leaf = iter(found)
+        all_gradients = torch.autograd.grad(value * scale, [*leaves, *trainable], allow_unused=True)
+    by_leaf = iter(all_gradients)
     gradients = [next(by_leaf) if leaf is not None and leaf.requires_grad else None for leaf in chunks.leaves]
     outputs, shares = chunks.send_back(gradients)
-    for parameter, gradient in zip(own, by_leaf, strict=True):
+    for parameter, gradient in zip(trainable, by_leaf, strict=True):
         if gradient is not None:
             outputs.append(parameter)
             shares.append(gradient)

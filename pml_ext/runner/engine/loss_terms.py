@@ -25,7 +25,7 @@ class LossTerms:
     """Computes the terms of MODEL.LOSSES.NAME.
 
     On several ranks the embeddings are gathered with their gradient, and every rank computes the metric losses of the
-    joint batch. DDP's mean then equals the gradient of one process on it, also for the losses' own parameters.
+    joint batch. DDP's mean then equals the gradient of one process on it, also for the losses' parameters.
     """
 
     def __init__(self, terms: Sequence[LossTerm], losses: nn.ModuleDict, miner: nn.Module | None) -> None:
@@ -68,21 +68,21 @@ class LossTerms:
         for term in self.terms:
             loss = self.losses[term.name]
             parts = logits if term.is_id_loss else features
-            found: list[Tensor]
+            part_values: list[Tensor]
             if isinstance(loss, PartialFC):
-                found = [self._value_of_one(loss(part, labels)) for part in parts]
+                part_values = [self._value_of_one(loss(part, labels)) for part in parts]
             elif term.is_id_loss:
-                found = [loss(part, labels) for part in parts]
+                part_values = [loss(part, labels) for part in parts]
             elif term.is_mined and self.miner is not None:
                 pairs = zip(joint.features, joint.mined, strict=True)
-                found = [loss(part, joint.labels, tuples) for part, tuples in pairs]
+                part_values = [loss(part, joint.labels, tuples) for part, tuples in pairs]
             else:
-                found = [loss(part, joint.labels) for part in joint.features]
-            for value in found:
+                part_values = [loss(part, joint.labels) for part in joint.features]
+            for value in part_values:
                 if not isinstance(value, Tensor) or value.ndim:
                     raise UserError(f"the loss {term.name} must return a scalar tensor; got {described(value)}")
-            total: Any = sum(found)
-            values[term.name] = term.scale * total / len(found)
+            total: Any = sum(part_values)
+            values[term.name] = term.scale * total / len(part_values)
         return values
 
     def _collapsed(self, part: Tensor) -> Tensor:

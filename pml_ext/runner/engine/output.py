@@ -13,7 +13,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext.runner.config.run_folder import CHECKPOINTS, EVALUATION
 from pml_ext.runner.data.datasets.image_files import dataset_root
-from pml_ext.runner.data.set_names import OWN_DATA, aliases_of
+from pml_ext.runner.data.set_names import USERS_DATA, aliases_of
 from pml_ext.runner.engine.checkpoints import CLASS_FOLDERS
 from pml_ext.runner.part_errors import TRACEBACKS
 
@@ -62,22 +62,29 @@ def with_absolute_paths(cfg: CN) -> CN:
 
     Data set names, which are in results and curves, stay; DATASETS.ALIASES resolves file: and folder:.
     """
-    found = cfg.clone()
-    found.defrost()
-    data = found.DATASETS
+    config = cfg.clone()
+    config.defrost()
+    data = config.DATASETS
     root = dataset_root(data.ROOT)
-    own = [name for name in (*data.NAMES, *data.TESTS) if name.startswith(tuple(OWN_DATA)) and "=" not in name]
-    aliases = {name: name for name in own} | aliases_of(data.ALIASES)
+    users_names = [
+        name for name in (*data.NAMES, *data.TESTS) if name.startswith(tuple(USERS_DATA)) and "=" not in name
+    ]
+    aliases = {name: name for name in users_names} | aliases_of(data.ALIASES)
     for name, target in aliases.items():
         kind, _, path = target.partition(":")
         aliases[name] = f"{kind}:{_absolute(path, root)}"
     data.ALIASES = tuple(f"{name}={target}" for name, target in aliases.items())
     if root.exists() and not root.is_absolute():
         data.ROOT = str(root.absolute())
-    model = found.MODEL
-    for node, key in ((data, "REC_PATH"), (found, "OUTPUT_DIR"), (model, "WEIGHTS"), (model.BACKBONE, "PRETRAIN_PATH")):
+    model = config.MODEL
+    for node, key in (
+        (data, "REC_PATH"),
+        (config, "OUTPUT_DIR"),
+        (model, "WEIGHTS"),
+        (model.BACKBONE, "PRETRAIN_PATH"),
+    ):
         node[key] = _absolute(node[key])
-    return found
+    return config
 
 
 def _absolute(name: str, root: Path = Path()) -> str:
@@ -91,11 +98,11 @@ def _absolute(name: str, root: Path = Path()) -> str:
 
 def prepare_folder(output: Path, *, resume: bool, overwrite: bool) -> None:
     """Check before a run's first start that it does not overwrite another run's checkpoints."""
-    found = sorted((output / CHECKPOINTS).glob("*.ckpt"))
+    checkpoints = sorted((output / CHECKPOINTS).glob("*.ckpt"))
     if overwrite:
         (output / TO_BE_REPLACED).touch()
-    elif found and not resume:
-        names = ", ".join(file.name for file in found)
+    elif checkpoints and not resume:
+        names = ", ".join(file.name for file in checkpoints)
         raise UserError(
             f"OUTPUT_DIR {output} holds the checkpoints of another run ({names}): go on with it by --resume, replace "
             "it by --overwrite, or set another OUTPUT_DIR"
@@ -107,14 +114,14 @@ def remove_earlier(output: Path, *, whole_run: bool) -> None:
     With `whole_run`, also remove its checkpoints and curves.
     """
     patterns = [*_RESULTS, *(f"{EVALUATION}/{pattern}" for pattern in _RESULTS), *(_OF_A_RUN if whole_run else ())]
-    found = sorted(path for pattern in patterns for path in output.glob(pattern))
-    for path in found:
+    removed = sorted(path for pattern in patterns for path in output.glob(pattern))
+    for path in removed:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-    if found:
-        names = ", ".join(str(path.relative_to(output)) for path in found)
+    if removed:
+        names = ", ".join(str(path.relative_to(output)) for path in removed)
         log.info("removed what an earlier run left in %s: %s", output, names)
     for draft in (draft for pattern in _DRAFTS for draft in output.glob(pattern)):
         draft.unlink(missing_ok=True)

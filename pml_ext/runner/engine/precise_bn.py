@@ -26,7 +26,7 @@ def recompute_statistics(
 ) -> None:
     """Replace every batch norm's running mean and variance by the plain averages over training batches.
 
-    Of several processes each takes its own part of the batches, and all get the average. The loader is begun anew as
+    Of several processes each takes its part of the batches, and all get the average. The loader is begun anew as
     often as so many batches take; `data` finishes its batches on the device.
     """
 

@@ -133,7 +133,7 @@ def _train(
     else:
         # Names the keys that differ if the checkpoint is of another model; Lightning then restores weights,
         # optimizer and schedule. The module seeds random state anew each step, from (SEED, epoch, step, rank).
-        load_weights(module, resumed, optional=tuple(module.class_vectors))  # read from files of their own, later
+        load_weights(module, resumed, optional=tuple(module.class_vectors))  # read later, from separate files
         data.first = check_resumable(cfg, resumed)
     if trainer.is_global_zero:
         remove_earlier(output, whole_run=overwrite)

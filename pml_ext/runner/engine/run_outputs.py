@@ -43,7 +43,7 @@ def report_run(
     files = {"metrics": output / metrics_file, "weights": weights}
     compared = {name: measured.results for name, measured in baselines.items()}
     about: dict[str, Any] = {"baselines": compared} if compared else {}
-    if any(keys.OPIS in found or keys.EPSILON_OPIS in found for found in module.results.values()):
+    if any(keys.OPIS in values or keys.EPSILON_OPIS in values for values in module.results.values()):
         about["opis"] = asdict(module.evaluation.calculator.opis_settings)
     # A user's evaluator may not use embeddings.
     embedded = {name: data for name, data in module.test_sets.items() if name in module.features}
@@ -92,13 +92,11 @@ def write_threshold(
     everything = ImageSet.concatenated(data.parts)
     is_known = np.isin(everything.identities, data.query.identities)
     rows = np.flatnonzero(is_known & (everything.identities != JUNK))
+    known = everything.subset(rows)
     embeddings, identities = query_and_gallery_embeddings(data, features)
     names = everything.identity_names
     labels = [names[identity] for identity in identities.tolist()] if names else identities
-    cameras = everything.cameras[rows]
-    has_cameras = 1 < len(np.unique(cameras)) < len(cameras)  # otherwise all images share a camera, or no two do
-    paths = [everything.names[row] for row in rows.tolist()]
-    source = SampleSource(rows.tolist(), paths, stem.name.removeprefix("threshold_"))
+    source = SampleSource(rows.tolist(), list(known.names), stem.name.removeprefix("threshold_"))
     opis = OPISSettings(
         tuple(test.OPIS.FAR_RANGE),
         test.OPIS.GRID,
@@ -110,7 +108,7 @@ def write_threshold(
             embeddings,
             labels,
             far=test.THRESHOLD.FAR,
-            cameras=cameras if has_cameras else None,
+            cameras=known.cameras if known.has_cameras else None,
             opis=opis,
             source=source,
         )

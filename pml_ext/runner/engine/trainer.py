@@ -161,6 +161,6 @@ def build_loggers(names: Sequence[str], output: Path) -> list[Logger]:
             loggers.append(LOGGERS[name](output))
         except ModuleNotFoundError as error:
             raise UserError(f"LOGGERS: {name} needs a package that is not installed: pip install {name}") from error
-        except Exception as error:  # each of these packages has its own errors
+        except Exception as error:  # each of these packages raises other errors
             raise UserError(f"LOGGERS: {name} cannot begin: {error}") from error
     return loggers

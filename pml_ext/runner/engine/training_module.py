@@ -33,7 +33,7 @@ from pml_ext.runner.engine.loss_terms import LossTerms
 from pml_ext.runner.evaluation.collapse import EpochLosses, describe_collapse
 from pml_ext.runner.evaluation.evaluate import Evaluation, Features, device_with_room
 from pml_ext.runner.evaluation.evaluator import LAST, build_evaluators, rows_in_order
-from pml_ext.runner.modeling.architectures import build_model, has_own_forward, has_own_parts
+from pml_ext.runner.modeling.architectures import build_model, has_users_parts, overrides_forward
 from pml_ext.runner.modeling.architectures.baseline import Batch, Outputs, parts_of
 from pml_ext.runner.modeling.cuda import norms_of_other_devices
 from pml_ext.runner.modeling.heads import build_partial_fc
@@ -106,7 +106,7 @@ class TrainingModule(lightning.LightningModule):
         identities = _num_classes(cfg.MODEL.HEADS.NUM_CLASSES, train_set)
         needs_scores = any(facts_of_name(name).compares == "class scores" for name in cfg.MODEL.LOSSES.NAME)
         num_classes = identities if needs_scores else 0
-        if has_own_parts(cfg):
+        if has_users_parts(cfg):
             num_classes = identities
             self.run_config = cfg.clone()
             self.run_config.merge_from_list(["MODEL.HEADS.NUM_CLASSES", identities])
@@ -131,7 +131,7 @@ class TrainingModule(lightning.LightningModule):
         model = self.cfg.MODEL
         losses, miner = ", ".join(model.LOSSES.NAME), model.MINER.NAME or "none"
         mined = [term.name for term in self.loss_terms.terms if term.is_mined]
-        if has_own_forward(model.META_ARCHITECTURE):
+        if overrides_forward(model.META_ARCHITECTURE):
             losses = f"those of {model.META_ARCHITECTURE}"
         elif model.MINER.NAME and len(mined) < len(model.LOSSES.NAME):
             miner += f", used by {' and '.join(mined)}"
@@ -147,11 +147,11 @@ class TrainingModule(lightning.LightningModule):
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
         """The reverse of `state_dict`."""
-        own = {}
+        prefixed = {}
         for name, value in state_dict.items():
             is_of_losses = name.startswith(("losses.", "miner."))
-            own[name if is_of_losses else f"model.{name}"] = value
-        return super().load_state_dict(own, strict, assign)
+            prefixed[name if is_of_losses else f"model.{name}"] = value
+        return super().load_state_dict(prefixed, strict, assign)
 
     def ranks_of(self, parameter: nn.Parameter) -> ProcessGroup | None:
         """Returns the group over which a parameter is sharded; None if it is not sharded."""
@@ -159,7 +159,7 @@ class TrainingModule(lightning.LightningModule):
         return torch.distributed.group.WORLD if is_divided and self.trainer.world_size > 1 else None
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
-        if has_own_forward(self.cfg.MODEL.META_ARCHITECTURE):
+        if overrides_forward(self.cfg.MODEL.META_ARCHITECTURE):
             return self._total(self.model(batch), batch)
         if not self.cfg.SOLVER.CHUNK:
             return self._loss(self.model.compute_outputs(batch), batch)
@@ -248,7 +248,7 @@ class TrainingModule(lightning.LightningModule):
         for optimizer in self.trainer.optimizers:
             fit_restored_state(optimizer)
         ranks = self.trainer.world_size
-        if ranks > 1 and not has_own_forward(self.cfg.MODEL.META_ARCHITECTURE):
+        if ranks > 1 and not overrides_forward(self.cfg.MODEL.META_ARCHITECTURE):
             self.loss_terms.use_joint_batch(ranks, self._gather_rows)
 
     def on_train_epoch_start(self) -> None:
@@ -290,11 +290,11 @@ class TrainingModule(lightning.LightningModule):
         if self.trainer.sanity_checking:  # sanity check of a user's trainer
             self._collected = {}
             return
-        measure = self._evaluate_own if self.evaluators else self._evaluate
+        measure = self._evaluate_by_user if self.evaluators else self._evaluate
         for name, data in self.test_sets.items():
-            own = [number for number, of in enumerate(self._loaders) if of == name]
+            loaders = [number for number, of in enumerate(self._loaders) if of == name]
             # All ranks need the numbers, to choose the same best checkpoint.
-            self.results[name] = self.trainer.strategy.broadcast(measure(name, data, own))
+            self.results[name] = self.trainer.strategy.broadcast(measure(name, data, loaders))
             best = self.cfg.TEST.BEST if self.evaluators and name == self.cfg.DATASETS.TESTS[0] else ""
             if best not in ("", LAST, *self.results[name]):
                 names = ", ".join(self.results[name]) or "no numbers"
@@ -302,7 +302,7 @@ class TrainingModule(lightning.LightningModule):
             prefix = "" if len(self.test_sets) == 1 else f"{name}/"
             self.log_dict({prefix + k: v for k, v in self.results[name].items()}, rank_zero_only=False)
 
-    def _evaluate_own(self, name: str, data: TestSet, loaders: list[int]) -> dict[str, float]:
+    def _evaluate_by_user(self, name: str, data: TestSet, loaders: list[int]) -> dict[str, float]:
         """Returns the results of a user's evaluator, on rank 0."""
         parts = [rows_in_order(self._collected.pop(loader), self._exchanging_on_cpu) for loader in loaders]
         if not self.trainer.is_global_zero:
@@ -395,8 +395,8 @@ def _output_sizes(model: Any, data: DataModule) -> Callable[[str], int]:
     @cache
     def outputs() -> Outputs:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            found: Outputs = copy.deepcopy(model).train().compute_outputs(data.example())
-        return found
+            named_outputs: Outputs = copy.deepcopy(model).train().compute_outputs(data.example())
+        return named_outputs
 
     return lambda name: int(parts_of(outputs(), name)[0].shape[1])
 

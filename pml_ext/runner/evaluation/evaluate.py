@@ -106,8 +106,8 @@ class Evaluation:
                 return {}
             calculator.device = device
             asked: dict[str, Any] = {"include": names, "query_cameras": query[1], "group": group}
-            found = calculator.get_accuracy(features[0], query[0], **asked, **reference)
-            return {name: float(found[name]) for name in names}
+            accuracies = calculator.get_accuracy(features[0], query[0], **asked, **reference)
+            return {name: float(accuracies[name]) for name in names}
 
         results = measure(self.calculator, self.columns if is_first else self.by_scores)
         if self.refined is not None and is_first:
@@ -127,8 +127,8 @@ class Evaluation:
         for embeddings, part in zip(features, data.parts, strict=True):
             identities = torch.from_numpy(part.identities)
             samples += [embeddings[identities != JUNK], identities[identities != JUNK]]
-        found = calculator.get_accuracy(*samples)  # type: ignore[arg-type]
-        return {name: float(found[name]) for name in self.user_metrics}
+        accuracies = calculator.get_accuracy(*samples)  # type: ignore[arg-type]
+        return {name: float(accuracies[name]) for name in self.user_metrics}
 
 
 def roc_of_listed_pairs(data: PairSet | TemplateSet, features: Features) -> ROC:

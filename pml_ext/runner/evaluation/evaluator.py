@@ -84,7 +84,7 @@ Rows = dict[str, Any]
 """Maps a column to a tensor (N, …) or a list of N."""
 
 
-class OwnEvaluator:
+class UserEvaluator:
     """A user's evaluator of one test set, with FastReID's interface.
 
     Args:
@@ -97,18 +97,18 @@ class OwnEvaluator:
 
     def process(self, batch: Mapping[str, Any], outputs: Any) -> Rows:
         """Returns the evaluator's rows of a batch, on the CPU; UserError unless there is one row per image."""
-        found, count = self.evaluator.process(batch, outputs), len(batch["rows"])
-        if not isinstance(found, dict) or any(len(column) != count for column in found.values()):
+        columns, count = self.evaluator.process(batch, outputs), len(batch["rows"])
+        if not isinstance(columns, dict) or any(len(column) != count for column in columns.values()):
             raise UserError(f"{self.name}.process must return a dict of columns with {count} rows, one per image")
-        return {name: column.cpu() if isinstance(column, Tensor) else list(column) for name, column in found.items()}
+        return {name: column.cpu() if isinstance(column, Tensor) else list(column) for name, column in columns.items()}
 
     def measure(self, parts: list[Rows]) -> dict[str, float]:
         """Returns the numbers of the results over all rows, queries first, then the gallery; logs their texts."""
-        found = self.evaluator.evaluate(_joined(parts))
-        if found is not None and not isinstance(found, Mapping):
-            raise UserError(f"{self.name}.evaluate must return a dict of numbers and texts; got {found!r:.100}")
+        values = self.evaluator.evaluate(_joined(parts))
+        if values is not None and not isinstance(values, Mapping):
+            raise UserError(f"{self.name}.evaluate must return a dict of numbers and texts; got {values!r:.100}")
         results = {}
-        for name, value in (found or {}).items():
+        for name, value in (values or {}).items():
             if isinstance(value, str):
                 log.info("%s: %s %s", self.name, name, value)
                 continue
@@ -120,12 +120,12 @@ class OwnEvaluator:
         return results
 
 
-def build_evaluators(cfg: CN, test_sets: Mapping[str, TestSet]) -> dict[str, OwnEvaluator]:
+def build_evaluators(cfg: CN, test_sets: Mapping[str, TestSet]) -> dict[str, UserEvaluator]:
     """Returns a user's evaluator for each test set; empty if the package's metrics are used."""
     if not replaces_metrics(cfg.TEST):
         return {}
     make = EVALUATOR_REGISTRY.get(cfg.TEST.EVALUATOR)
-    return {name: OwnEvaluator(make(cfg, len(data.parts[0]))) for name, data in test_sets.items()}
+    return {name: UserEvaluator(make(cfg, len(data.parts[0]))) for name, data in test_sets.items()}
 
 
 def rows_in_order(collected: list[tuple[Tensor, Rows]], group: ProcessGroup | None) -> Rows:
@@ -139,7 +139,7 @@ def rows_in_order(collected: list[tuple[Tensor, Rows]], group: ProcessGroup | No
         torch.distributed.all_gather_object(of_ranks, collected, group)
         batches = [batch for of_rank in of_ranks for batch in of_rank]
     order = torch.cat([rows for rows, _ in batches]).argsort()
-    columns = _joined([found for _, found in batches])
+    columns = _joined([rows_of_batch for _, rows_of_batch in batches])
     for name, column in columns.items():
         columns[name] = column[order] if isinstance(column, Tensor) else [column[row] for row in order.tolist()]
     return columns

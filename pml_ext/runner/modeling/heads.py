@@ -81,7 +81,7 @@ class Linear(nn.Module):
 
 
 class _CosineMargin(Linear):
-    """Logits scale · cosine, with a margin on the cosines of the own and of other classes; in 32 bits or more.
+    """Logits scale · cosine, with a margin on the cosines of the true and of other classes; in 32 bits or more.
 
     With filter_above, other classes with a larger cosine have a logit of 0, as with PartialFC.
     """
@@ -97,12 +97,12 @@ class _CosineMargin(Linear):
             raise ValueError(
                 f"{type(self).__name__} needs labels of shape ({len(similarities)},) in training; got None"
             )
-        cosines, own, rule = similarities, targets[:, None], MARGINS[self.margin_name]
+        cosines, true_class, rule = similarities, targets[:, None], MARGINS[self.margin_name]
         with no_autocast(cosines.device):
             logits = cosines if rule.others is None else rule.others(cosines, self.m)
             if self.filter_above:
                 logits = logits.masked_fill(cosines > self.filter_above, 0)
-            logits = logits.scatter(1, own, rule.own(cosines.gather(1, own), self.m))
+            logits = logits.scatter(1, true_class, rule.own(cosines.gather(1, true_class), self.m))
             return self.s * logits
 
 

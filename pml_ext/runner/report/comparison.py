@@ -23,19 +23,19 @@ def compare(runs: Sequence[Path], output: Path) -> Path:
 
     Prints the tables and the path of the page.
 
-    Each run is a folder with metrics.json (or eval_metrics.json) and config.yaml. UserError: one without them or given
+    Each run is a folder with metrics.json (or eval_metrics.json) and config.yaml. UserError: one without them or listed
     twice, a single run, or no test set that all runs have.
     """
     require_page(output)
     folders = dict(zip(_short_names(runs), runs, strict=True))
     results = {name: _results(run) for name, run in folders.items()}
     if len(runs) < 2:
-        raise UserError(f"compare needs two or more runs; got {runs[0]} alone. Its own page is its report.html")
+        raise UserError(f"compare needs two or more runs; got {runs[0]} alone. Its page is report.html")
     shared = _shared_test_sets(results)
     tables, texts = list[Table](), list[str]()
     makers: dict[str, Callable[[], Iterable[ReportFigure]]] = {}
     for test_set in shared:
-        rows = {name: found[test_set] for name, found in results.items()}
+        rows = {name: by_set[test_set] for name, by_set in results.items()}
         tables.append(metrics_table(test_set, rows))
         texts.append("\n".join(text_table(test_set, rows)))
         makers[f"{test_set}: utility and ROC"] = partial(compared_curves, test_set, folders)
@@ -60,11 +60,11 @@ def compare(runs: Sequence[Path], output: Path) -> Path:
 def _shared_test_sets(results: Mapping[str, Results]) -> list[str]:
     """Returns the test sets that all runs have and logs the others; UserError if there is none."""
     shared = list(next(iter(results.values())))
-    for found in results.values():
-        shared = [name for name in shared if name in found]
+    for by_set in results.values():
+        shared = [name for name in shared if name in by_set]
     left_out = []
-    for run, found in results.items():
-        if more := [name for name in found if name not in shared]:
+    for run, by_set in results.items():
+        if more := [name for name in by_set if name not in shared]:
             left_out.append(f"{run} has {', '.join(more)}")
     if not shared:
         raise UserError(f"no test set is in all runs: {'; '.join(left_out)}")
@@ -117,14 +117,14 @@ def _flat(tree: Any, prefix: str) -> list[tuple[str, str]]:
 def _short_names(runs: Sequence[Path]) -> list[str]:
     """Returns folder names, or paths below their common parent if two names are equal.
 
-    UserError: one folder given twice.
+    UserError: one folder listed twice.
     """
     paths = [run.resolve() for run in runs]
     for place, path in enumerate(paths):
         if path in paths[:place]:
             first = runs[paths.index(path)]
             also = "" if str(first) == str(runs[place]) else f", once as {first}"
-            raise UserError(f"{runs[place]} is given twice{also}; compare takes each run once")
+            raise UserError(f"{runs[place]} is listed twice{also}; compare takes each run once")
     names = [path.name for path in paths]
     if len(set(names)) == len(names):
         return names

@@ -114,7 +114,7 @@ def compared_curves(test_set: str, runs: Mapping[str, Path]) -> list[ReportFigur
     panels = [partial(_draw_rocs, curves, "default")]
     name = f"set_curves_{in_file_name(test_set)}"
     roc = "Accepted pairs of one class against accepted pairs of two"
-    if not all(found.utilities for found in curves.values()):
+    if not all(curve.utilities for curve in curves.values()):
         return [ReportFigure(name, f"{test_set}: ROC", f"{roc}, at every threshold.", panels)]
     caption = (
         "Utility against the threshold: the line is the median class, the band holds 10 to 90 % of the classes. "
@@ -135,19 +135,19 @@ def pair_roc_figure(rocs: Mapping[str, ROC]) -> ReportFigure:
 
 
 def _draw_rocs(curves: Mapping[str, RunCurves], drawstyle: str, axes: "Axes") -> None:
-    for place, (label, found) in enumerate(curves.items()):
+    for place, (label, curve) in enumerate(curves.items()):
         style = drawing.line_style(place) | {"marker": "", "linewidth": 1.8, "drawstyle": drawstyle}
-        axes.plot(found.fars, 1 - np.asarray(found.tars), label=label, **style)
-    drawing.format_det(axes, max(found.impostors for found in curves.values()))
+        axes.plot(curve.fars, 1 - np.asarray(curve.tars), label=label, **style)
+    drawing.format_det(axes, max(curve.impostors for curve in curves.values()))
     drawing.add_legend(axes)
 
 
 def _draw_utilities(curves: Mapping[str, RunCurves], axes: "Axes") -> None:
-    for place, (label, found) in enumerate(curves.items()):
+    for place, (label, curve) in enumerate(curves.items()):
         style = drawing.line_style(place) | {"marker": "", "linewidth": 1.8}
-        lower, median, upper = found.utilities
-        axes.fill_between(found.distances, lower, upper, color=style["color"], alpha=0.2, linewidth=0)
-        axes.plot(found.distances, median, label=label, **style)
+        lower, median, upper = curve.utilities
+        axes.fill_between(curve.distances, lower, upper, color=style["color"], alpha=0.2, linewidth=0)
+        axes.plot(curve.distances, median, label=label, **style)
     axes.set(ylim=(0, 1.02), xlabel="distance of two embeddings (0: equal)", ylabel="utility of a class (1: no errors)")
     drawing.add_legend(axes)
 
@@ -187,10 +187,10 @@ def training_curves(series: Mapping[str, Mapping[str, Series]]) -> list[ReportFi
 
     series: of each run, by column.
     """
-    columns = list(dict.fromkeys(column for found in series.values() for column in found))
+    columns = list(dict.fromkeys(column for columns_of_run in series.values() for column in columns_of_run))
     terms = [column for column in columns if column.startswith("loss/")]
     wanted = ["loss", *_RATES, *METRICS]
-    if any(len(found.keys() & terms) > 1 for found in series.values()):
+    if any(len(columns_of_run.keys() & terms) > 1 for columns_of_run in series.values()):
         wanted += terms
     shown = [column for column in columns if column in wanted or column.rpartition("/")[2] in METRICS]
     panels = [partial(_draw_column, column, series) for column in shown]
@@ -199,8 +199,8 @@ def training_curves(series: Mapping[str, Mapping[str, Series]]) -> list[ReportFi
 
 
 def _draw_column(column: str, series: Mapping[str, Mapping[str, Series]], axes: "Axes") -> None:
-    for place, (run, found) in enumerate(series.items()):
-        steps, values = found.get(column, ([], []))
+    for place, (run, columns_of_run) in enumerate(series.items()):
+        steps, values = columns_of_run.get(column, ([], []))
         marks = 1 if len(steps) < 20 else (0, len(steps))  # at each of a few points, or at the first of many
         axes.plot(steps, values, label=drawing.in_legend(run), markevery=marks, **drawing.line_style(place))
     axes.set(xlabel="step")

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from pml_ext._errors import UserError
-from pml_ext._identities import JUNK
+from pml_ext._identities import is_ranked
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.metrics import ReIDEvaluator
 from pml_ext.reports.drawing import ReportFigure
@@ -50,7 +50,7 @@ class Confusion:
 
 
 def first_results(data: OpenSet, features: Features) -> RankedLists:
-    """Returns the first ten results of every query, without its own identity and camera, and without junk."""
+    """Returns the first ten results of every query, without items of its identity and camera, and without junk."""
     query, gallery = data.parts[0], data.parts[-1]
     query_vectors, gallery_vectors = unit_rows(features[0]), unit_rows(features[-1])
     query_ids, query_cameras = torch.from_numpy(query.identities), torch.from_numpy(query.cameras)
@@ -60,8 +60,7 @@ def first_results(data: OpenSet, features: Features) -> RankedLists:
         rows = slice(start, start + _QUERIES_AT_ONCE)
         cosines = query_vectors[rows] @ gallery_vectors.T
         is_same = query_ids[rows, None] == ids
-        is_same_camera = query_cameras[rows, None] == cameras
-        cosines[(is_same & is_same_camera) | (ids == JUNK)] = -torch.inf
+        cosines[~is_ranked((query_ids[rows, None], query_cameras[rows, None]), (ids, cameras))] = -torch.inf
         values, places = cosines.topk(min(_SHOWN, len(gallery_vectors)), dim=1)
         blocks.append((places, values, is_same.gather(1, places), values > -torch.inf))
     items, cosines, right, counts = map(torch.cat, zip(*blocks, strict=True))
@@ -87,17 +86,17 @@ def confusions(data: OpenSet, lists: RankedLists, most: int) -> list[Confusion]:
     query_ids, gallery_ids = data.query.identities, data.parts[-1].identities
     queries, places = np.nonzero(lists.counts & ~lists.right)
     items = lists.items[queries, places]
-    asked, found_ids = query_ids[queries].tolist(), gallery_ids[items].tolist()
-    pairs = list(zip(asked, found_ids, strict=True))
+    asked, result_ids = query_ids[queries].tolist(), gallery_ids[items].tolist()
+    pairs = list(zip(asked, result_ids, strict=True))
     first: dict[tuple[int, int], tuple[int, int]] = {}
     hits = zip(pairs, queries.tolist(), items.tolist(), strict=True)
     for pair, query, item in hits:
         first.setdefault(pair, (query, item))
-    found = []
+    confusions_by_count = []
     for pair, count in Counter(pairs).most_common(most):
         total = int(lists.counts[query_ids == pair[0]].sum())
-        found.append(Confusion(*pair, count, total, *first[pair]))
-    return found
+        confusions_by_count.append(Confusion(*pair, count, total, *first[pair]))
+    return confusions_by_count
 
 
 def worst_and_random(
@@ -125,14 +124,13 @@ def results_figure(
     title: str,
     caption: str,
 ) -> ReportFigure:
-    """Returns a figure of queries, given by index, with their first ten results by each model."""
-    cameras = data.parts[-1].cameras
-    has_cameras = 1 < len(np.unique(cameras)) < len(cameras)  # else one for all, or one of its own for each image
+    """Returns a figure of queries, by index, with their first ten results by each model."""
+    has_cameras = data.parts[-1].has_cameras
     rows = {}
     for number, query in enumerate(queries, start=1):
         asked = _side(data.query, query, has_cameras)
-        for model, found in lists.items():
-            results = _results(data.parts[-1], found, query, has_cameras)
+        for model, ranked in lists.items():
+            results = _results(data.parts[-1], ranked, query, has_cameras)
             by_model = f", {model}" if len(lists) > 1 else ""
             rows[f"{number}. {asked[1][0]}{by_model}"] = [Card([asked], verdict="query", kind="query"), *results]
     caption += (
@@ -142,11 +140,11 @@ def results_figure(
     return ReportFigure(name, title, caption, extra=as_html(cards=rows))
 
 
-def confused_identities(data: OpenSet, found: Sequence[Confusion]) -> ReportFigure:
+def confused_identities(data: OpenSet, confused: Sequence[Confusion]) -> ReportFigure:
     """Pairs of identities, one of which appears in the other's results."""
     searched = data.parts[-1]
     cards = []
-    for confusion in found:
+    for confusion in confused:
         sides = [_side(data.query, confusion.query, False), _side(searched, confusion.result, False)]
         count = f"{confusion.places} of {confusion.of} results of the first are of the second"
         cards.append(Card(sides, count))

@@ -123,7 +123,7 @@ def _panels_of_set(
     searched = {TRAINED: features}
     if RAW_PIXELS in baselines:
         searched = {RAW_PIXELS: baselines[RAW_PIXELS].features[name], TRAINED: features}
-    lists = cache(lambda: {model: first_results(data, found) for model, found in searched.items()})
+    lists = cache(lambda: {model: first_results(data, part) for model, part in searched.items()})
     curves = cache(partial(_curves_of_set, data, features, opis))
     file, every = curves_file(run, name), ImageSet.concatenated(data.parts)
     panels: FigureMakers = {
@@ -155,8 +155,8 @@ def _results_of_queries(data: OpenSet, lists: Mapping[str, RankedLists], seed: i
     yield results_figure(data, trained, worst, "ranked_worst", "The worst queries", caption)
 
 
-def _confusions(data: OpenSet, found: RankedLists) -> Iterator[ReportFigure]:
-    if confused := confusions(data, found, _CONFUSIONS):
+def _confusions(data: OpenSet, lists: RankedLists) -> Iterator[ReportFigure]:
+    if confused := confusions(data, lists, _CONFUSIONS):
         yield confused_identities(data, confused)
 
 

@@ -122,8 +122,8 @@ def build_schedule(options: CN, optimizer: Optimizer, *, steps_per_epoch: int) -
     """Builds SOLVER.SCHED multiplied by the warm-up; step it once per iteration."""
     entry = SCHEDULER_REGISTRY.entry(options.SCHED)
     warmup_steps = round(options.WARMUP_EPOCHS * steps_per_epoch) or options.WARMUP_ITERS
-    given = {"max_epochs": options.MAX_EPOCH, "steps_per_epoch": steps_per_epoch, "warmup_steps": warmup_steps}
-    schedule = construct(entry, SCHEDULER_REGISTRY.key, optimizer, **arguments_from(options, entry, given))
+    supplied = {"max_epochs": options.MAX_EPOCH, "steps_per_epoch": steps_per_epoch, "warmup_steps": warmup_steps}
+    schedule = construct(entry, SCHEDULER_REGISTRY.key, optimizer, **arguments_from(options, entry, supplied))
     if not isinstance(schedule, LRScheduler) or isinstance(schedule, ReduceLROnPlateau):
         raise UserError(
             f"SOLVER.SCHED: {entry.name} of {entry.module} must return an LRScheduler of torch that is stepped without "

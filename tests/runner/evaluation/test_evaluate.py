@@ -131,7 +131,7 @@ def test_pairs_of_images_are_verified_in_folds():
     [
         ("RERANK.K1", 84, 2, "k1 must be from 1 to 83, fewer than queries and gallery items; got 84"),
         ("AQE.QE_K", 85, 2, "k must be from 1 to the 84 queries and gallery items; got 85"),
-        ("CSLS.K", 60, 2, "k must be from 1 to 54, the cohort size minus the own sample; got 60"),
+        ("CSLS.K", 60, 2, "k must be from 1 to 54, the cohort size minus the sample itself; got 60"),
         ("AQE.QE_K", 5, 1, "TEST.AQE and TEST.RERANK need a separate gallery. Set both to False"),
     ],
 )

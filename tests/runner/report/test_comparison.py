@@ -57,7 +57,7 @@ def test_a_run_with_itself_or_alone(tmp_path, monkeypatch):
     folder = run(tmp_path / "run", 0.5, "0.1")
     monkeypatch.chdir(tmp_path)
     for runs, message in (
-        ([folder, Path("run")], f"^run is given twice, once as {folder};"),
+        ([folder, Path("run")], f"^run is listed twice, once as {folder};"),
         ([folder], "needs two or more runs"),
     ):
         with pytest.raises(UserError, match=message):

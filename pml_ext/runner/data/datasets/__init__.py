@@ -13,7 +13,7 @@ from pml_ext._identities import JUNK
 from pml_ext.runner.data.datasets import faces, folders, glyphs, handwriting, reid, retrieval
 from pml_ext.runner.data.datasets.image_check import ImageCheck
 from pml_ext.runner.data.datasets.image_dataset import data_set_of
-from pml_ext.runner.data.datasets.image_files import dataset_root, own_path
+from pml_ext.runner.data.datasets.image_files import dataset_root, users_path
 from pml_ext.runner.data.datasets.image_set import DataSet, ImageSet, Loaded, OpenSet, PairSet, TemplateSet, TestSet
 from pml_ext.runner.data.datasets.record_io import record_set
 from pml_ext.runner.data.datasets.table import table_set
@@ -56,17 +56,17 @@ def load_train_set(options: CN, *, grey: bool, check: ImageCheck | None = None, 
     check: shared image check, which the caller concludes after reading other sets. None: checks this set alone.
     cfg: the complete config, for users' data sets that ask for it.
     """
-    own_check = check or ImageCheck(options)
+    image_check = check or ImageCheck(options)
     if options.REC_PATH:
         whole = record_set(Path(options.REC_PATH).expanduser(), grey)
-        images = _without_junk(_readable("REC_PATH", "train", whole, (JUNK,), own_check))
+        images = _without_junk(_readable("REC_PATH", "train", whole, (JUNK,), image_check))
     else:
         loaded = _load_named(options, "NAMES", grey, cfg).items()
         images = ImageSet.joined(
-            [part for name, data in loaded for part in _train_parts(name, data, options, own_check)]
+            [part for name, data in loaded for part in _train_parts(name, data, options, image_check)]
         )
     if check is None:
-        own_check.conclude()
+        image_check.conclude()
     if not options.RM_LT:
         return images
     several = (np.bincount(images.labels)[images.labels] > 1).nonzero()[0]
@@ -103,7 +103,7 @@ def load_test_sets(
     options: CN, *, grey: bool, check: ImageCheck | None = None, cfg: CN | None = None
 ) -> dict[str, TestSet]:
     """Returns the test sets of DATASETS.TESTS by name; check: see `load_train_set`."""
-    own_check = check or ImageCheck(options)
+    image_check = check or ImageCheck(options)
     sets: dict[str, TestSet] = {}
     for name, data in _load_named(options, "TESTS", grey, cfg).items():
         if isinstance(data, ImageSet) or (isinstance(data, OpenSet) and not len(data.query)):
@@ -112,23 +112,23 @@ def load_test_sets(
             if data.note:
                 log.info("%s", data.note)
             nobody, parts = _nobody(name, options), zip(("query", "gallery"), data.parts, strict=False)
-            data = OpenSet(data.train, *(_readable(name, part, images, nobody, own_check) for part, images in parts))
+            data = OpenSet(data.train, *(_readable(name, part, images, nobody, image_check) for part, images in parts))
         else:
             same = data.same if isinstance(data, PairSet) else data.pairs.same
             log.info("%s: %d pairs, %d of the same person", name, len(same), int(same.sum()))
         sets[name] = data
     if check is None:
-        own_check.conclude()
+        image_check.conclude()
     return sets
 
 
 def load(name: str, root: Path, grey: bool, share: float = 0, cfg: CN | None = None) -> Loaded:
-    """Loads a data set by name, or by a path with one of OWN_DATA's prefixes; share: see `own_folder`."""
+    """Loads a data set by name, or by a path with one of USERS_DATA's prefixes; share: see `users_folder`."""
     with _named_errors(name, root):
         if name.startswith("file:"):
-            return table_set(own_path(name.removeprefix("file:"), root), grey)
+            return table_set(users_path(name.removeprefix("file:"), root), grey)
         if name.startswith("folder:"):
-            return folders.own_folder(own_path(name.removeprefix("folder:"), root), grey, share)
+            return folders.users_folder(users_path(name.removeprefix("folder:"), root), grey, share)
         return data_set(name, cfg).read(root, grey)
 
 
@@ -154,11 +154,11 @@ def _named_errors(name: str, root: Path) -> Iterator[None]:
 
 
 def _load_named(options: CN, key: str, grey: bool, cfg: CN | None) -> dict[str, Loaded]:
-    root, found = dataset_root(options.ROOT), dict[str, Loaded]()
+    root, loaded = dataset_root(options.ROOT), dict[str, Loaded]()
     for name in options[key]:
         path = read_as(name, options.ALIASES)
-        found[name] = load(path, root, grey, training_share(path, options), cfg)
-    return found
+        loaded[name] = load(path, root, grey, training_share(path, options), cfg)
+    return loaded
 
 
 def _nobody(name: str, options: CN) -> tuple[int, ...]:
@@ -171,9 +171,8 @@ def _readable(name: str, part: str, images: ImageSet, nobody: tuple[int, ...], c
     images = check.readable(f"{name}, {part}", images)
     known = images.identities[~np.isin(images.identities, nobody)]
     counts = [f"{len(images)} images", f"{len(np.unique(known))} identities"]
-    cameras = len(np.unique(images.cameras))
-    if 1 < cameras < len(images):  # otherwise all images share a camera, or no two do
-        counts.append(f"{cameras} cameras")
+    if images.has_cameras:
+        counts.append(f"{len(np.unique(images.cameras))} cameras")
     if len(known) < len(images):
         counts.append(f"{len(images) - len(known)} junk or distractor images (no identity)")
     log.info("%s, %s: %s", name, part, ", ".join(counts))

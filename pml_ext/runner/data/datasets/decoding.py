@@ -58,8 +58,8 @@ def _plain_orientation(content: bytes, grey: bool) -> int | None:
     if not content.startswith(_START):
         return None
     place, is_plain, exif = 2, False, b""
-    while (found := unpack_from(">HH", content, place))[0] != _SCAN:
-        marker, length = found
+    while (header := unpack_from(">HH", content, place))[0] != _SCAN:
+        marker, length = header
         if marker == _EXIF_OR_XMP:
             segment = content[place + 4 : place + 2 + length]
             if segment.startswith(b"Exif\0\0"):

@@ -13,7 +13,7 @@ from pml_ext._errors import UserError
 from pml_ext._files import read_regular
 from pml_ext.runner.data.datasets.decoding import decode_image
 from pml_ext.runner.data.datasets.image_files import (
-    found_in,
+    listing_of,
     matching_lines,
     read_image,
     require_inside,
@@ -45,7 +45,7 @@ def pair_set(root: Path, grey: bool, *, name: str) -> PairSet:
             return read_bin(root / folder / file, grey)
     folders = ", ".join(str(root / folder) for folder in PAIR_FOLDERS)
     raise UserError(
-        f"no {file} in {folders}; {found_in(root)}. It is part of insightface's training sets (faces_emore)"
+        f"no {file} in {folders}; {listing_of(root)}. It is part of insightface's training sets (faces_emore)"
     )
 
 
@@ -147,7 +147,7 @@ def template_set(root: Path, grey: bool, *, name: str) -> TemplateSet:
 
     meta, crops, prefix = root / name / "meta", root / name / "loose_crop", name.lower()
     if not meta.is_dir() or not crops.is_dir():
-        raise UserError(f"expected {name}/meta and {name}/loose_crop in {root}; {found_in(root)}")
+        raise UserError(f"expected {name}/meta and {name}/loose_crop in {root}; {listing_of(root)}")
     media = read_template_media(meta / f"{prefix}_face_tid_mid.txt")
     pairs = read_template_pairs(meta / f"{prefix}_template_pair_label.txt")
     number = r"-?\d+(?:\.\d+)?"

@@ -1,4 +1,4 @@
-"""Data sets with a folder per identity: CASIA-WebFace, the cleaned MS-Celeb-1M, or your own images."""
+"""Data sets with a folder per identity: CASIA-WebFace, the cleaned MS-Celeb-1M, or users' images."""
 
 import os
 from functools import partial
@@ -10,8 +10,8 @@ from pml_ext._identities import clean_id
 from pml_ext.runner.data.datasets.image_files import (
     FolderImages,
     ImageFile,
-    found_in,
     image_sets,
+    listing_of,
     open_set,
     require_folder,
     sub_folders,
@@ -42,7 +42,7 @@ for _name, _folder, _about in (
     published(_name, _about, kind=ImageSet)(partial(folder_per_identity, name=_folder))
 
 
-def own_folder(folder: Path, grey: bool, share: float) -> OpenSet:
+def users_folder(folder: Path, grey: bool, share: float) -> OpenSet:
     """Reads class folders with images, optionally in the parts train and val (or test), or train, query and gallery.
 
     A class has the same name in all parts. Without a gallery, test images search each other. There are no cameras, so
@@ -52,7 +52,7 @@ def own_folder(folder: Path, grey: bool, share: float) -> OpenSet:
         share: share of the classes (first by name) that train if the folder has no parts, as for CUB and Cars196. 1 if
             the folder is used only for training, 0 if only for tests.
     Raises:
-        UserError: another layout; the message lists the expected folders and those found.
+        UserError: another layout; the message lists the expected and the existing folders.
     """
     require_folder(folder, f"{folder}/<class>/<image>")
     parts = parts_of(folder)
@@ -77,7 +77,7 @@ def parts_of(folder: Path) -> dict[str, FolderImages]:
 
     Raises UserError for the layout of a published set, whose folders are not classes.
     """
-    _require_own_layout(folder)
+    _require_users_layout(folder)
     paths = {path.name.lower(): path for path in sub_folders(folder) if path.name.lower() in _PARTS}
     contents = {name: FolderImages(path) for name, path in paths.items()}
     parts = {name: content for name, content in contents.items() if not _is_class(content)}
@@ -136,7 +136,7 @@ def _split_by_class(content: FolderImages, grey: bool, share: float) -> OpenSet:
     return open_set([train, test], grey, note=note)
 
 
-def _require_own_layout(folder: Path) -> None:
+def _require_users_layout(folder: Path) -> None:
     """Raises a UserError for the folders or lists of a published set, whose classes are not its folders."""
     place = Path(os.path.abspath(folder))
     names = [name for name in DATASET_REGISTRY if _has_marks(place, DATASET_REGISTRY.get(name))]
@@ -158,5 +158,5 @@ def _has_marks(folder: Path, data: object) -> bool:
 
 
 def _other_layout(folder: Path, problem: str) -> UserError:
-    found = "\n".join(f"  {found_in(path)}" for path in (folder, *sub_folders(folder)[:3]))
-    return UserError(f"{folder}: {problem}. Expected\n{_LAYOUTS.format(folder)}.\nFound\n{found}")
+    listing = "\n".join(f"  {listing_of(path)}" for path in (folder, *sub_folders(folder)[:3]))
+    return UserError(f"{folder}: {problem}. Expected\n{_LAYOUTS.format(folder)}.\nFound\n{listing}")

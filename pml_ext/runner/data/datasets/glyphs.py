@@ -52,12 +52,12 @@ def font_path(file: str, sha256: str) -> Path:
 
     path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / file
     try:
-        found = sha256_of(path)
+        actual = sha256_of(path)
     except OSError as error:
         raise UserError(f"Glyphs needs matplotlib's font {file}: {error}; reinstall matplotlib") from error
-    if found != sha256:
+    if actual != sha256:
         raise UserError(
-            f"Glyphs: {path} differs from the data set's font (SHA-256 {found[:12]}…, expected {sha256[:12]}…): "
+            f"Glyphs: {path} differs from the data set's font (SHA-256 {actual[:12]}…, expected {sha256[:12]}…): "
             "install matplotlib 3.6 to 3.11"
         )
     return path

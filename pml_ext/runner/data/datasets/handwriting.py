@@ -19,7 +19,7 @@ from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet, published
 def digits_set(root: Path, grey: bool) -> OpenSet:
     """Reads scikit-learn's digits: classes 0–4 train (901 images, 8×8), classes 5–9 test (896).
 
-    The writers are unknown, so each image is its own camera: a query searches all others.
+    The writers are unknown, so each image has a different camera: a query searches all others.
     """
     import torch  # imported late: both imports take seconds, and few runs need the second
     from sklearn.datasets import load_digits
@@ -58,9 +58,9 @@ def omniglot_set(root: Path, grey: bool) -> OpenSet:
         _download(root)
     # The archives share alphabets: a drawing that is in both counts once.
     drawings = {place: (name, content) for place, name, content in _drawings(root)}
-    found = {place[0] for place in drawings}
-    if missing := [alphabet for alphabet in TRAIN_ALPHABETS + TEST_ALPHABETS if alphabet not in found]:
-        raise UserError(f"no images of {', '.join(missing)} in {root}; found: {sorted(found) or 'none'}")
+    known = {place[0] for place in drawings}
+    if missing := [alphabet for alphabet in TRAIN_ALPHABETS + TEST_ALPHABETS if alphabet not in known]:
+        raise UserError(f"no images of {', '.join(missing)} in {root}; found: {sorted(known) or 'none'}")
     parts = []
     for alphabets in (TRAIN_ALPHABETS, TEST_ALPHABETS):
         places = sorted(place for place in drawings if place[0] in alphabets)

@@ -107,13 +107,13 @@ def _unreadable(images: ImageFiles) -> dict[int, str]:
     """Returns row -> error of images that cannot be decoded. Each rank decodes its share; all ranks get all errors."""
     rank, ranks = rank_and_ranks()
     rows = range(rank, len(images), ranks)
-    found: list[tuple[int, str]] = []
+    unreadable: list[tuple[int, str]] = []
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for start in range(0, len(rows), _AT_A_TIME):  # a pool keeps a kilobyte per submitted task
             some = rows[start : start + _AT_A_TIME]
             problems = zip(some, pool.map(_problem, (images.sources[row] for row in some)), strict=True)
-            found += [(row, message) for row, message in problems if message]
-    of_ranks = [json.loads(text) for text in exchange(json.dumps(found))]
+            unreadable += [(row, message) for row, message in problems if message]
+    of_ranks = [json.loads(text) for text in exchange(json.dumps(unreadable))]
     return dict(sorted((row, message) for problems in of_ranks for row, message in problems))
 
 

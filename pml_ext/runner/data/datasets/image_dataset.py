@@ -80,8 +80,8 @@ def data_set_of(kind: Callable[..., Any], cfg: CN | None = None) -> DataSet:
 def _read(kind: Callable[..., Any], about: str, root: Path, grey: bool) -> OpenSet:
     try:
         made = kind(root=str(root))
-        given = [getattr(made, part) for part in _PARTS]
-        parts = [items() if callable(items) else items for items in given]
+        items_of_parts = [getattr(made, part) for part in _PARTS]
+        parts = [items() if callable(items) else items for items in items_of_parts]
     except UserError:
         raise
     except Exception as error:  # a user's class may raise anything

@@ -1,4 +1,4 @@
-"""Image files of data sets: found in folders and lists, and read on access."""
+"""Image files of data sets: from folders and lists, and read on access."""
 
 import logging
 import os
@@ -129,13 +129,13 @@ def dataset_root(configured: str) -> Path:
     return Path(root).expanduser()
 
 
-def own_path(name: str, root: Path) -> Path:
+def users_path(name: str, root: Path) -> Path:
     """Returns the path of the user's table or folder: in the current folder, else in DATASETS.ROOT."""
     here = Path(name).expanduser()
     there = root / here
     if not here.exists() and not there.exists():
         raise UserError(
-            f"no {name} in the current folder {Path.cwd()}, nor in DATASETS.ROOT {root}; {found_in(Path())}"
+            f"no {name} in the current folder {Path.cwd()}, nor in DATASETS.ROOT {root}; {listing_of(Path())}"
         )
     if here.exists() and there.exists() and not here.samefile(there):
         log.warning("%s is in the current folder and in DATASETS.ROOT %s: using the former", name, root)
@@ -147,7 +147,7 @@ def require_folder(folder: Path, expected: str) -> None:
     if not folder.is_dir():
         above = next((parent for parent in folder.parents if parent.is_dir()), Path.cwd())
         raise UserError(
-            f"no folder {folder}. Expected {expected}; {found_in(above)}. Set DATASETS.ROOT (or the environment "
+            f"no folder {folder}. Expected {expected}; {listing_of(above)}. Set DATASETS.ROOT (or the environment "
             "variable FASTREID_DATASETS) to the folder that contains the data set"
         )
 
@@ -185,8 +185,8 @@ class FolderImages:
             self.ignored["links to a folder above"] += 1
             return
         with os.scandir(self.folder / inside) as entries:
-            found = sorted((entry.is_dir(), entry.name) for entry in entries)
-        for is_dir, name in found:
+            listing = sorted((entry.is_dir(), entry.name) for entry in entries)
+        for is_dir, name in listing:
             if name.startswith("."):  # macOS creates a ._1.jpg for each 1.jpg that it copies
                 self.ignored["hidden"] += 1
             elif is_dir:
@@ -202,7 +202,7 @@ def sub_folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def found_in(folder: Path) -> str:
+def listing_of(folder: Path) -> str:
     """Returns `… contains a, b, c`, for errors."""
     try:
         names = sorted(entry.name for entry in folder.iterdir())
@@ -218,13 +218,13 @@ def matching_files(folder: Path, form: str, example: str) -> list[tuple[Path, re
     form: regular expression of the complete relative path, with / as separator. Raises UserError with the example if
     no file matches.
     """
-    depth, found = len(folder.parts), list[tuple[Path, re.Match[str]]]()
+    depth, matches = len(folder.parts), list[tuple[Path, re.Match[str]]]()
     for path in sorted(folder.rglob("*")):
         if match := re.fullmatch(form, "/".join(path.parts[depth:])):
-            found.append((path, match))
-    if found:
-        return found
-    raise UserError(f"no image such as {example} in {folder}; {found_in(folder)}")
+            matches.append((path, match))
+    if matches:
+        return matches
+    raise UserError(f"no image such as {example} in {folder}; {listing_of(folder)}")
 
 
 def lines_of(path: Path) -> list[str]:
@@ -232,7 +232,7 @@ def lines_of(path: Path) -> list[str]:
     try:
         text = read_regular(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"list {path} cannot be read ({error}); {found_in(path.parent)}") from error
+        raise UserError(f"list {path} cannot be read ({error}); {listing_of(path.parent)}") from error
     return [stripped for line in text.splitlines() if (stripped := line.strip())]
 
 

@@ -44,7 +44,7 @@ class ImageSet:
     """Images with identities and cameras."""
 
     images: Sequence["Tensor"]  # uint8 (C, h, w)
-    identities: np.ndarray  # (N,) int64, the data set's own ids
+    identities: np.ndarray  # (N,) int64, ids of the data set
     cameras: np.ndarray  # (N,) int64
     names: Sequence[str]  # (N,) source of each image, for messages
     identity_names: Mapping[int, str] = field(default_factory=dict)  # id -> the user's name, if it differs from the id
@@ -58,6 +58,11 @@ class ImageSet:
     def labels(self) -> np.ndarray:
         """(N,) class ids 0 … C − 1, in identity order."""
         return np.unique(self.identities, return_inverse=True)[1]
+
+    @property
+    def has_cameras(self) -> bool:
+        """Whether cameras are known: not one for all images, nor a different one for each."""
+        return 1 < len(np.unique(self.cameras)) < len(self)
 
     def called(self, identity: int) -> str:
         """Returns the user's name of an identity."""

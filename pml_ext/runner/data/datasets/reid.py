@@ -31,7 +31,7 @@ class Layout:
     """Location of a set's images.
 
     image: regular expression of an image's path in the folder, or in each of its parts, with the groups `identity` and
-    optionally `camera` and `scene` (each scene has its own identities and cameras). Without cameras, each part counts
+    optionally `camera` and `scene` (each scene has separate identities and cameras). Without cameras, each part counts
     as a camera.
     """
 
@@ -118,8 +118,8 @@ def read_layout(root: Path, grey: bool, *, layout: Layout) -> OpenSet | ImageSet
     parts = []
     for number, part in enumerate(layout.parts or ("",)):
         require_folder(folder / part, f"{folder / part}/{layout.example}")
-        found = matching_files(folder / part, layout.image, layout.example)
-        parts.append([_image(path, match, layout, number) for path, match in found])
+        matches = matching_files(folder / part, layout.image, layout.example)
+        parts.append([_image(path, match, layout, number) for path, match in matches])
     if not layout.parts:
         return image_sets(parts, grey)[0]
     train = [file for file in parts[0] if file.identity != JUNK] if len(parts) == 3 else []

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from pml_ext._errors import UserError
-from pml_ext.runner.data.datasets.image_files import ImageFile, found_in, lines_of, matching_lines, open_set
+from pml_ext.runner.data.datasets.image_files import ImageFile, lines_of, listing_of, matching_lines, open_set
 from pml_ext.runner.data.datasets.image_set import OpenSet, published
 
 # name -> FastReID's folder, PML's class, the first published file that it reads, and a description
@@ -97,7 +97,7 @@ def in_shop(root: Path, grey: bool) -> OpenSet:
                 return open_set(_partition(published_list, folder), grey)
     raise UserError(
         f"expected InShop/list_eval_partition.txt (or FastReID's train.txt, test_query.txt and test_gallery.txt) in "
-        f"{root}; {found_in(root)}"
+        f"{root}; {listing_of(root)}"
     )
 
 
@@ -136,7 +136,7 @@ def _by_pml(root: Path, name: str, part: str) -> list[ImageFile]:
     folder, kind, first, _ = RETRIEVAL_SETS[name]
     place = next((place for place in (root, root / name, root / folder) if (place / first).is_file()), None)
     if place is None:
-        raise UserError(f"not the published files in {root} (no {first}); {found_in(root)}")
+        raise UserError(f"not the published files in {root} (no {first}); {listing_of(root)}")
     from pml_ext._pml import retrieval_dataset  # imported late: it imports torch, which the error above does not need
 
     try:

@@ -7,7 +7,7 @@ from pml_ext.runner.modeling.architectures.baseline import Baseline
 from pml_ext.runner.modeling.architectures.mgn import MGN
 from pml_ext.runner.registry import META_ARCH_REGISTRY, REID_HEADS_REGISTRY
 
-__all__ = ["MGN", "Baseline", "build_model", "has_own_forward", "has_own_parts"]
+__all__ = ["MGN", "Baseline", "build_model", "has_users_parts", "overrides_forward"]
 
 META_ARCH_REGISTRY.register("FaceBaseline")(Baseline)
 
@@ -19,7 +19,7 @@ def build_model(cfg: CN, *, num_classes: int | None = None, pretrained: bool = F
     pretrained: whether to apply MODEL.BACKBONE.PRETRAIN; only at the start of training.
     """
     if num_classes is None:
-        num_classes = cfg.MODEL.HEADS.NUM_CLASSES if has_own_parts(cfg) else 0
+        num_classes = cfg.MODEL.HEADS.NUM_CLASSES if has_users_parts(cfg) else 0
     cfg = cfg.clone()
     pretrained = pretrained and cfg.MODEL.BACKBONE.PRETRAIN
     cfg.merge_from_list(["MODEL.HEADS.NUM_CLASSES", num_classes, "MODEL.BACKBONE.PRETRAIN", pretrained])
@@ -27,14 +27,14 @@ def build_model(cfg: CN, *, num_classes: int | None = None, pretrained: bool = F
     return model
 
 
-def has_own_forward(name: str) -> bool:
+def overrides_forward(name: str) -> bool:
     """Returns whether an architecture replaces Baseline's `forward`, so that the trainer gets only its losses."""
     architecture = META_ARCH_REGISTRY.get(name)
     return not isinstance(architecture, type) or getattr(architecture, "forward", None) is not Baseline.forward
 
 
-def has_own_parts(cfg: CN) -> bool:
-    """Returns whether the architecture or head is user-defined; its own losses may then need NUM_CLASSES."""
+def has_users_parts(cfg: CN) -> bool:
+    """Returns whether the architecture or head is user-defined; its losses may then need NUM_CLASSES."""
     model = cfg.MODEL
     entries = [META_ARCH_REGISTRY.entry(model.META_ARCHITECTURE), REID_HEADS_REGISTRY.entry(model.HEADS.NAME)]
     return any(not entry.is_ours for entry in entries)

@@ -27,7 +27,7 @@ from pml_ext.runner.registry import META_ARCH_REGISTRY
 class MGN(Baseline):
     """FastReID's Multiple Granularity Network, with its parameter names.
 
-    The branches share the ResNet up to the first block of the third stage. Each branch (b1, b2, b3) has its own copy of
+    The branches share the ResNet up to the first block of the third stage. Each branch (b1, b2, b3) has a copy of
     the rest of the third stage and of the fourth; b2 and b3 omit the last stride. There is a head for each branch's
     complete map, for b2's two horizontal stripes and for b3's three. An ID loss is the mean over the eight heads. A
     metric loss is the mean over five features: the three complete maps, the two stripes concatenated, and the three

@@ -39,7 +39,7 @@ class IResNetBlock(nn.Module):
 class IResNet(nn.Module):
     """iresnet whose stages halve the size but not its stem: 112×112 faces give 7×7 maps. Dropout is on the last map."""
 
-    only_in_files = ("fc.", "features.")  # insightface's own head: MODEL.WEIGHTS loads it into MODEL.HEADS
+    only_in_files = ("fc.", "features.")  # insightface's head: MODEL.WEIGHTS loads it into MODEL.HEADS
     num_features = 512
 
     def __init__(self, options: CN, *, channels: int, **_: object) -> None:

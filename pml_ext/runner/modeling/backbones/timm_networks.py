@@ -58,7 +58,7 @@ class TimmBackbone(nn.Module):
         """Maps images (B, C, H, W) to maps (B, num_features, h, w); h and w are 1 if the network pools by itself."""
         try:
             features = self.net.forward_features(x)
-        except (AssertionError, RuntimeError, TypeError, ValueError) as error:  # timm's own checks of the size
+        except (AssertionError, RuntimeError, TypeError, ValueError) as error:  # timm's checks of the size
             if x.is_meta or isinstance(error, torch.OutOfMemoryError):  # a dry run goes on on the CPU
                 raise
             size = "×".join(map(str, x.shape[2:]))

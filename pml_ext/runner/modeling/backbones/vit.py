@@ -24,7 +24,7 @@ SIZES: dict[str, dict[str, Any]] = {
 class OverlappingPatches(nn.Module):
     """Embeds 16×16 patches, one every `stride` (vertical, horizontal) pixels, as tokens (B, patches, width).
 
-    timm passes `kwargs` to its own patch layer; they are not used here.
+    timm passes `kwargs` to its patch layer; they are not used here.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from pml_ext._pml import BaseMetricLossFunction, distances, reducers, regularize
 from pml_ext.losses import ArcPairReducer
 from pml_ext.losses._facts import LossFacts, facts_of
 from pml_ext.runner.config.load import require
-from pml_ext.runner.config.part_keys import GIVEN, REQUIRED, arguments_from, arguments_of, construct, keys_of
+from pml_ext.runner.config.part_keys import REQUIRED, SUPPLIED, arguments_from, arguments_of, construct, keys_of
 from pml_ext.runner.registry import LOSS_REGISTRY, MINER_REGISTRY, NODE_DEFAULTS, Entry
 
 
@@ -110,7 +110,7 @@ def _build_loss(losses: CN, name: str, sizes: Mapping[str, Callable[[], int]], *
     def make() -> nn.Module:
         arguments = facts.arguments(_arguments(losses, entry), build) | more
         for argument, default in arguments_of(entry.part).items():
-            if argument in GIVEN and default is REQUIRED:
+            if argument in SUPPLIED and default is REQUIRED:
                 arguments[argument] = sizes[argument]()
         if isinstance(entry.part, type):
             loss, arguments = entry.part(**arguments), {}

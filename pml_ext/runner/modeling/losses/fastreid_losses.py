@@ -9,10 +9,10 @@ from pml_ext.losses._facts import LossFacts
 
 
 class CrossEntropyLoss(nn.Module):
-    """Softmax cross-entropy with label smoothing: 1 − ε for the own class, ε / (C − 1) for each other class.
+    """Softmax cross-entropy with label smoothing: 1 − ε for the true class, ε / (C − 1) for each other class.
 
     The mean is over the rows whose loss is not exactly 0, as in FastReID. epsilon: in [0, 1). −1: adaptive; ε of a row
-    is alpha (in [0, 1]) × the own class's probability, without a gradient.
+    is alpha (in [0, 1]) × the true class's probability, without a gradient.
     """
 
     facts = LossFacts(compares="class scores", partial_fc=lambda options: {"epsilon": options["epsilon"]})
@@ -27,18 +27,18 @@ class CrossEntropyLoss(nn.Module):
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Returns the scalar loss of logits (B, C) and labels (B,) in [0, C); 0 if every row's loss is 0."""
         log_probabilities = logits.log_softmax(dim=1)
-        own = log_probabilities.gather(1, labels[:, None]).squeeze(1)
+        log_p = log_probabilities.gather(1, labels[:, None]).squeeze(1)
         if self.epsilon == 0:
-            rows = -own
+            rows = -log_p
         else:
-            others = (log_probabilities.sum(dim=1) - own) / (logits.shape[1] - 1)
-            epsilon = self.alpha * own.detach().exp() if self.epsilon == -1 else self.epsilon
-            rows = -(1 - epsilon) * own - epsilon * others
+            others = (log_probabilities.sum(dim=1) - log_p) / (logits.shape[1] - 1)
+            epsilon = self.alpha * log_p.detach().exp() if self.epsilon == -1 else self.epsilon
+            rows = -(1 - epsilon) * log_p - epsilon * others
         return rows.sum() / (rows != 0).sum().clamp(min=1)
 
 
 class FocalLoss(nn.Module):
-    """Focal loss: mean over rows of −alpha (1 − p)^gamma log p, p the own class's probability; alpha > 0, gamma ≥ 0.
+    """Focal loss: mean over rows of −alpha (1 − p)^gamma log p, p the true class's probability; alpha > 0, gamma ≥ 0.
 
     Source: Lin et al., arXiv 1708.02002, eq. 5, with one alpha for all classes.
     """
@@ -53,10 +53,10 @@ class FocalLoss(nn.Module):
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Returns the scalar loss of logits (B, C) and labels (B,) in [0, C)."""
-        own = logits.log_softmax(dim=1).gather(1, labels[:, None]).squeeze(1)
+        log_p = logits.log_softmax(dim=1).gather(1, labels[:, None]).squeeze(1)
         # For gamma below 1 the power of an exact 0 has an infinite gradient.
-        doubt = (-own.expm1()).clamp_min(torch.finfo(own.dtype).tiny)
-        return (-self.alpha * doubt**self.gamma * own).mean()
+        doubt = (-log_p.expm1()).clamp_min(torch.finfo(log_p.dtype).tiny)
+        return (-self.alpha * doubt**self.gamma * log_p).mean()
 
 
 _PAIR_FACTS = LossFacts(takes_all_positives="it compares all samples of the batch and takes no tuples")

@@ -13,7 +13,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.modeling.names import TIMM, TORCHVISION, is_built_in
-from pml_ext.runner.modeling.weights.read import PACKAGE, given_file, packaged_file
+from pml_ext.runner.modeling.weights.read import PACKAGE, existing_file, packaged_file
 
 log = logging.getLogger("pml_ext")
 
@@ -117,7 +117,7 @@ def missing_file(options: CN) -> str | None:
     if not options.PRETRAIN or not options.PRETRAIN_PATH:
         return None
     try:
-        given_file(options.PRETRAIN_PATH)
+        existing_file(options.PRETRAIN_PATH)
     except UserError as error:
         return f"MODEL.BACKBONE.PRETRAIN_PATH = {error}"
     return None

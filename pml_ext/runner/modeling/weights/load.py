@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from pml_ext._errors import UserError
 from pml_ext.runner.modeling.names import MGN_HEADS
 from pml_ext.runner.modeling.weights.names import backbone_names, unwrapped_names, whole_names
-from pml_ext.runner.modeling.weights.read import PACKAGE, given_file, read_state_dict
+from pml_ext.runner.modeling.weights.read import PACKAGE, existing_file, read_state_dict
 
 log = logging.getLogger("pml_ext")
 
@@ -43,28 +43,28 @@ def load_pretrained(backbone: nn.Module, path: str, *, optional: tuple[str, ...]
     order if their names differ. The backbone's method `adapt(state)`, if any, converts tensors to its sizes.
     """
     net = getattr(backbone, "net", backbone)
-    state = backbone_names(backbone, unwrapped_names(backbone, read_state_dict(given_file(path))))
+    state = backbone_names(backbone, unwrapped_names(backbone, read_state_dict(existing_file(path))))
     if path.startswith(PACKAGE):
         state = _by_order(net, state)
     adapt = cast("Callable[[dict[str, Tensor]], dict[str, Tensor]] | None", getattr(backbone, "adapt", None))
     fill(net, adapt(state) if adapt else state, path, optional)
 
 
-def fill(module: nn.Module, found: dict[str, Tensor], path: str | Path, optional: tuple[str, ...]) -> None:
+def fill(module: nn.Module, state: dict[str, Tensor], path: str | Path, optional: tuple[str, ...]) -> None:
     """Copies a file's tensors into a module; raises UserError with all differences outside of `optional` prefixes."""
     expected = module.state_dict()
-    if not expected.keys() & found.keys():
+    if not expected.keys() & state.keys():
         raise UserError(
             f"{path} has weights of another network: none of its names is in the config's model.\n"
-            f"  names in the file ({len(found)}): {_shown(list(found), 3)}\n"
+            f"  names in the file ({len(state)}): {_shown(list(state), 3)}\n"
             f"  names in the model ({len(expected)}): {_shown(list(expected), 3)}"
         )
     differences: dict[str, list[str]] = {"missing": [], "unexpected": [], "of another shape": []}
     left_out: dict[str, list[str]] = {"not used": [], "not in it, as initialised": []}
     usable = {}
-    for name in {**expected, **found}:
-        own, value = expected.get(name), found.get(name)
-        if own is not None and value is not None and own.shape == value.shape:
+    for name in {**expected, **state}:
+        parameter, value = expected.get(name), state.get(name)
+        if parameter is not None and value is not None and parameter.shape == value.shape:
             usable[name] = value
         elif name.endswith(_COUNTER):
             continue
@@ -73,10 +73,12 @@ def fill(module: nn.Module, found: dict[str, Tensor], path: str | Path, optional
             left_out[kind].append(name)
         elif value is None:
             differences["missing"].append(name)
-        elif own is None:
+        elif parameter is None:
             differences["unexpected"].append(name)
         else:
-            differences["of another shape"].append(f"{name} (file {tuple(value.shape)}, model {tuple(own.shape)})")
+            differences["of another shape"].append(
+                f"{name} (file {tuple(value.shape)}, model {tuple(parameter.shape)})"
+            )
     if any(differences.values()):
         table = [f"  {kind} ({len(names)}): {_shown(names)}" for kind, names in differences.items() if names]
         raise UserError(f"{path} does not fit the architecture of the config's model:\n" + "\n".join(table))
@@ -87,36 +89,38 @@ def fill(module: nn.Module, found: dict[str, Tensor], path: str | Path, optional
             log.info("weights from %s: %s (%d): %s", path, kind, len(logged), _shown(logged))
 
 
-def _by_order(module: nn.Module, found: dict[str, Tensor]) -> dict[str, Tensor]:
+def _by_order(module: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Renames the file's tensors to the module's names by order, if they are of the same kind (weight, bias, …).
 
     After the module's last tensor the file may contain a classifier's weight and bias.
     """
     expected = module.state_dict()
-    if found.keys() & expected.keys():
-        return found
-    own_names = [name for name in expected if not name.endswith(_COUNTER)]
-    others = [name for name in found if not name.endswith(_COUNTER)]
+    if state.keys() & expected.keys():
+        return state
+    expected_names = [name for name in expected if not name.endswith(_COUNTER)]
+    others = [name for name in state if not name.endswith(_COUNTER)]
     renamed = {}
-    for own, other in zip(own_names, others, strict=False):
-        is_same_kind = own.rpartition(".")[2] == other.rpartition(".")[2]
-        renamed[own if is_same_kind else other] = found[other]
-    beyond_classifier = others[len(own_names) + 2 :]
-    return renamed | {name: found[name] for name in beyond_classifier}
+    for name, other in zip(expected_names, others, strict=False):
+        is_same_kind = name.rpartition(".")[2] == other.rpartition(".")[2]
+        renamed[name if is_same_kind else other] = state[other]
+    beyond_classifier = others[len(expected_names) + 2 :]
+    return renamed | {name: state[name] for name in beyond_classifier}
 
 
-def _without_pixels(module: nn.Module, found: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
+def _without_pixels(module: nn.Module, state: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
     """Returns the tensors without the pixel statistics, which must equal the config's."""
     for name in _PIXELS:
-        own, value = getattr(module, name, None), found.get(name)
-        if value is None or own is None:
+        buffer, value = getattr(module, name, None), state.get(name)
+        if value is None or buffer is None:
             continue
-        if value.numel() != own.numel() or not value.flatten().to(own.dtype).allclose(own.flatten().cpu(), rtol=1e-3):
+        if value.numel() != buffer.numel() or not value.flatten().to(buffer.dtype).allclose(
+            buffer.flatten().cpu(), rtol=1e-3
+        ):
             raise UserError(
                 f"{path} was trained with MODEL.{name.upper()} {value.flatten()[:SHOWN].tolist()}; "
-                f"the config has {own.flatten().tolist()}"
+                f"the config has {buffer.flatten().tolist()}"
             )
-    return {name: value for name, value in found.items() if name not in _PIXELS}
+    return {name: value for name, value in state.items() if name not in _PIXELS}
 
 
 def _shown(names: list[str], count: int = SHOWN) -> str:

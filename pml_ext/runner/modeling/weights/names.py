@@ -27,14 +27,14 @@ def whole_names(model: nn.Module, state: dict[str, Tensor], path: str | Path) ->
     torchreid and Open Metric Learning do not prefix a backbone's weights and compare pooled maps in tests, so the
     config's head must have no reduction and no BNNeck.
     """
-    own, parts = model.state_dict(), [name for name, _ in model.named_children()]
+    expected, parts = model.state_dict(), [name for name, _ in model.named_children()]
     if not _begins_with(parts, state):
         state = bare_names(state)
         if "features.running_mean" in state and "fc.weight" in state:
             return _with_a_face_head(state)
         if "heads" in parts and not _begins_with(parts, state):
             return _of_backbone_and_classifier(model, state, path)
-    state = {name if name in own else _replaced(name, _OLD_HEADS): value for name, value in state.items()}
+    state = {name if name in expected else _replaced(name, _OLD_HEADS): value for name, value in state.items()}
     return library_names(model, state)
 
 

@@ -24,7 +24,7 @@ def local_file(path: str | Path) -> Path | None:
         return None
 
 
-def given_file(path: str) -> Path:
+def existing_file(path: str) -> Path:
     """Returns the file at a path or in package:<name>; raises UserError if there is none."""
     if path.startswith(PACKAGE):
         return packaged_file(path.removeprefix(PACKAGE))
@@ -50,11 +50,11 @@ def packaged_file(name: str) -> Path:
     return files[0]
 
 
-def read_state_dict(given: str | Path) -> dict[str, Tensor]:
+def read_state_dict(file: str | Path) -> dict[str, Tensor]:
     """Reads the tensors of a .pt, .pth, .ckpt or .safetensors file, also in `state_dict`, `model` or `model_state`."""
-    path = local_file(given)
+    path = local_file(file)
     if path is None:
-        raise UserError(f"no weights file at {given}")
+        raise UserError(f"no weights file at {file}")
     require_recorded_sha256(path)
     _require_whole(path)
     try:
