@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -180,121 +179,12 @@ class RandomFlip(BatchStep):
         return mirrored
 
 
-Factor: TypeAlias = Tensor | float
-
-_GREY = (0.2989, 0.587, 0.114)
-_HUE_SCALE = 255.999 / 255  # v2 turns [0, 1] into bytes by rounding 255.999 times the value down
-
-
 @TRANSFORM_REGISTRY.register(node="CJ")
-class ColourJitter(BatchStep):
-    """Changes brightness, contrast, saturation and hue in random order.
-
-    Draws the random numbers of v2.ColorJitter. The batch becomes float32 with integer values. They equal v2's results
-    on uint8, except that saturation or hue may round differently, by 1 of 255 in fewer than 1 in 1,000 values.
-    Saturation and hue of grey images are unchanged.
-    """
+class ColourJitter(v2.RandomApply):
+    """Changes brightness, contrast, saturation and hue in random order, like v2.ColorJitter."""
 
     def __init__(self, prob: float, brightness: float, contrast: float, saturation: float, hue: float) -> None:
-        super().__init__(prob)
-        ranges = v2.ColorJitter(brightness, contrast, saturation, hue)
-        self.ranges = (ranges.brightness, ranges.contrast, ranges.saturation, ranges.hue)
-
-    def __call__(self, image: Tensor) -> Tensor:
-        """Keeps the image's type: AugMix, which follows, interprets floats as 0–1."""
-        return super().__call__(image).to(image.dtype)
-
-    def draw(self, image: Tensor) -> np.ndarray:
-        """Returns the four changes' numbers in random order, −1 for none, then the factor of each change."""
-        drawn = np.full(8, -1.0)
-        if torch.rand(1) >= self.probability:
-            return drawn
-        order = torch.randperm(4).tolist()
-        for change, between in enumerate(self.ranges):
-            if between is not None:
-                drawn[order.index(change)] = change
-                drawn[4 + change] = torch.empty(1).uniform_(*between).item()
-        return drawn
-
-    def apply(self, images: Tensor, draws: np.ndarray) -> Tensor:
-        jittered = images.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
-        (change_each if jittered.is_cpu else change_in_groups)(jittered, draws)
-        return jittered
-
-
-def change_each(images: Tensor, draws: np.ndarray) -> None:
-    """Jitters float32 images in place, one at a time, so that each stays in the processor's cache."""
-    changes = _changes_of(images)
-    for row in np.flatnonzero((draws[:, :4] >= 0).any(axis=1)).tolist():
-        for number in map(int, draws[row, :4]):
-            if 0 <= number < len(changes):
-                changes[number](images[row : row + 1], float(draws[row, 4 + number]))
-
-
-def change_in_groups(images: Tensor, draws: np.ndarray) -> None:
-    """Like change_each, but in 16 groups of images with the same next change, so that a GPU runs few kernels."""
-    factors = torch.from_numpy(draws[:, 4:]).to(images, non_blocking=True)
-    for place in range(4):
-        for number, change in enumerate(_changes_of(images)):
-            rows = np.flatnonzero(draws[:, place] == number)
-            if len(rows):
-                chosen = torch.from_numpy(rows).to(images.device, non_blocking=True)
-                part = images[chosen]
-                change(part, factors[chosen, number].view(-1, 1, 1, 1))
-                images[chosen] = part
-
-
-def _changes_of(images: Tensor) -> list[Callable[[Tensor, Factor], None]]:
-    """Returns the changes by number; grey images have no colour changes."""
-    return [_brighten, _contrast, *([_saturate, _turn_hue] if images.shape[1] == 3 else [])]
-
-
-# Each changes float32 images (n, C, H, W) with integer values in 0–255 in place, by a factor or (n, 1, 1, 1) factors.
-
-
-def _brighten(images: Tensor, factor: Factor) -> None:
-    images.mul_(factor).clamp_(max=255).floor_()
-
-
-def _contrast(images: Tensor, factor: Factor) -> None:
-    _blend(images, _grey(images).mean((-2, -1), keepdim=True), factor)
-
-
-def _saturate(images: Tensor, factor: Factor) -> None:
-    _blend(images, _grey(images), factor)
-
-
-def _blend(images: Tensor, others: Tensor, factor: Factor) -> None:
-    images.mul_(factor).add_(others * (1 - factor)).clamp_(0, 255).floor_()
-
-
-def _grey(images: Tensor) -> Tensor:
-    if images.shape[1] == 1:
-        return images
-    red, green, blue = images.split(1, dim=1)
-    grey: Tensor = red.mul(_GREY[0]).add_(green, alpha=_GREY[1]).add_(blue, alpha=_GREY[2]).floor_()
-    return grey
-
-
-def _turn_hue(images: Tensor, turn: Factor) -> None:
-    """Adds `turn`, in full circles, to the hue of RGB images; keeps the largest channel and the range of the channels.
-
-    Masks are 0.0 and 1.0, because torch.where takes ten times as long on a CPU.
-    """
-    red, green, blue = images.split(1, dim=1)
-    largest = torch.maximum(red, green).clamp_(min=blue)
-    span = largest - torch.minimum(red, green).clamp_(max=blue)
-    is_red = torch.eq(largest, red, out=torch.empty_like(red))
-    is_green = torch.eq(largest, green, out=torch.empty_like(red)).mul_(1 - is_red)
-    is_blue = 1 - is_red - is_green
-    # The hue in sixths of a circle: red is 0, green 2, blue 4.
-    hue = is_red.mul_(green - blue).addcmul_(is_green, blue - red).addcmul_(is_blue, red - green)
-    hue.div_(span.clamp(min=1)).add_(is_green, alpha=2).add_(is_blue, alpha=4).add_(turn, alpha=6)
-    hue.sub_(hue.div(6).floor_(), alpha=6)
-    # A channel is `largest` within a sixth of its hue, and lacks all of `span` from two sixths on.
-    lacks = ((red, 2 - (hue - 3).abs_()), (green, (hue - 2).abs_() - 1), (blue, (hue - 4).abs_() - 1))
-    for channel, lacking in lacks:
-        torch.sub(largest, lacking.clamp_(0, 1).mul_(span), out=channel).mul_(_HUE_SCALE).floor_()
+        super().__init__([v2.ColorJitter(brightness, contrast, saturation, hue)], prob)
 
 
 @TRANSFORM_REGISTRY.register(node="AFFINE")

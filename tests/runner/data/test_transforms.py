@@ -12,11 +12,8 @@ from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.transforms import (
     AutoAugment,
-    ColourJitter,
     RandomPatch,
     build_transform,
-    change_each,
-    change_in_groups,
 )
 from pml_ext.runner.registry import TRANSFORM_REGISTRY
 
@@ -104,8 +101,8 @@ def by_torchvision(options, image):
 
 
 @pytest.mark.parametrize(("mode", "channels"), [("constant", 1), ("edge", 3), ("reflect", 3), ("symmetric", 1)])
-def test_shifts_mirror_images_and_erasing_are_torchvisions(mode, channels):
-    options = config(channels, PADDING={"MODE": mode}, FLIP={}, REA={})
+def test_shifts_mirror_images_jitter_and_erasing_are_torchvisions(mode, channels):
+    options = config(channels, PADDING={"MODE": mode}, FLIP={}, CJ={"PROB": 0.8}, REA={})
     transform, image = build_transform(options, training=True), colour_image(channels=channels)
     for seed in range(20):
         torch.manual_seed(seed)
@@ -116,42 +113,8 @@ def test_shifts_mirror_images_and_erasing_are_torchvisions(mode, channels):
         assert torch.rand(1) == after, "as many random numbers"
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize(
-    "ranges",
-    [
-        {},
-        {"SATURATION": 0, "HUE": 0},
-        {"BRIGHTNESS": 0, "CONTRAST": 0, "HUE": 0.5},
-    ],
-)
-def test_jitter_is_torchvisions_to_one_of_255(ranges, channels):
-    options = config(channels, CJ={"PROB": 0.8} | ranges)
-    transform, image = build_transform(options, training=True), colour_image(channels=channels)
-    near, allowed = [], 2 if not ranges else 1  # rounded the other way before the contrast is raised
-    for seed in range(20):
-        torch.manual_seed(seed)
-        expected = by_torchvision(options, image)
-        torch.manual_seed(seed)
-        near.append((transform(image) - expected.float()).abs())
-    assert torch.stack(near).max() <= allowed
-    assert (torch.stack(near) > 0).float().mean() < 1e-3
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_jitter_of_a_gpu_is_that_of_the_cpu(channels):
-    torch.manual_seed(0)
-    jitter = ColourJitter(prob=0.7, brightness=0.15, contrast=0.15, saturation=0.1, hue=0.5)
-    each = torch.stack([colour_image(40, width, channels)[..., :20] for width in range(20, 52)]).float()
-    groups, draws = each.clone(), np.stack([jitter.draw(image) for image in each])
-    change_each(each, draws)
-    change_in_groups(groups, draws)
-    assert (each == groups).all((1, 2, 3)).sum() > 0
-    assert (each - groups).abs().max() <= 2 and (each != groups).float().mean() < 1e-3
-
-
 def test_bytes_leave_the_worker_and_the_batch_ends_as_each_image_would(device):
-    transform = build_transform(config(PADDING={}, FLIP={}, CJ={}, REA={}), training=True)
+    transform = build_transform(config(PADDING={}, FLIP={}, REA={}), training=True)
     images = [colour_image(), colour_image(64, 20), colour_image(32, 16)] * 4
     torch.manual_seed(0)
     alone = [transform(image) for image in images]
@@ -161,17 +124,16 @@ def test_bytes_leave_the_worker_and_the_batch_ends_as_each_image_would(device):
     batch = torch.stack(prepared)
     before = batch.clone()
     finished = transform.finish(batch.to(device), [np.stack(drawn) for drawn in zip(*draws, strict=True)])
-    error = (finished.cpu() - torch.stack(alone)).abs()
-    assert error.max() <= (0 if device.type == "cpu" else 2) and (error > 0).float().mean() < 1e-3
+    assert torch.equal(finished.cpu(), torch.stack(alone))
     assert torch.equal(batch, before)
 
 
 @pytest.mark.parametrize(
     ("later", "left"),
-    [("", ["RandomFlip", "ColourJitter", "RandomErasing"]), ("AFFINE", ["RandomErasing"]), ("RPT", [])],
+    [("", ["RandomFlip", "RandomErasing"]), ("CJ", ["RandomErasing"]), ("RPT", [])],
 )
 def test_what_comes_before_a_step_of_one_image_runs_where_that_step_does(later, left):
-    options = config(FLIP={}, CJ={"PROB": 1.0}, REA={}, **({later: {}} if later else {}))
+    options = config(FLIP={}, REA={}, **({later: {}} if later else {}))
     transform = build_transform(options, training=True)
     assert [type(step).__name__ for step in transform.of_batch] == left
     assert transform(colour_image()).shape == (3, *SIZE)
