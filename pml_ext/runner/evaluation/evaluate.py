@@ -1,17 +1,22 @@
-"""Evaluates a test set: retrieval under the camera protocol, threshold consistency and clustering, or verification."""
+"""Evaluates a test set: retrieval under the camera protocol, threshold consistency and clustering, or verification.
+
+Also the embeddings of a baseline, raw pixels.
+"""
 
 import logging
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.nn.functional import adaptive_avg_pool2d
 from yacs.config import CfgNode as CN
 
 from pml_ext._checks import check_finite
 from pml_ext._identities import JUNK
+from pml_ext._ops.normalize import unit_rows
 from pml_ext.functional.retrieval.ranking import Ranking
 from pml_ext.functional.verification.roc import ROC, roc_curve
 from pml_ext.functional.verification.templates import pair_cosines
@@ -19,6 +24,7 @@ from pml_ext.metrics import CSLS, AccuracyCalculator, ReIDEvaluator, Verificatio
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.verification import roc_of_templates
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TemplateSet, TestSet
+from pml_ext.runner.data.loaders import Sample
 from pml_ext.runner.evaluation.evaluator import columns_of_queries, user_calculator, user_metrics
 
 log = logging.getLogger("pml_ext")
@@ -187,3 +193,45 @@ def device_with_room(features: Features, device: torch.device, group: dist.Proce
         return device
     log.info("metrics are computed on the CPU: they need %d MB, more than %s has free", needed >> 20, device)
     return _CPU
+
+
+RAW_PIXELS, UNTRAINED, BEFORE = "raw pixels", "untrained", "before training"
+"""Row names in the results table; UNTRAINED for random weights, BEFORE for pretrained weights."""
+
+_LARGEST_SIDE = 32
+
+Loaders = Sequence[Iterable[Sample]]
+"""One loader per part of each test set, with every image once, in order."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Metrics and embeddings by test set."""
+
+    results: dict[str, dict[str, float]]
+    features: dict[str, Features]
+
+
+def raw_pixels(images: Tensor) -> Tensor:
+    """Returns (B, C·h·w) unit vectors of (B, C, H, W) network inputs.
+
+    Sides of more than 32 pixels are reduced to 32 by averaging: a gallery of large images would not fit in memory,
+    and finer detail depends more on alignment than on content.
+    """
+    height, width = (min(side, _LARGEST_SIDE) for side in images.shape[-2:])
+    return unit_rows(adaptive_avg_pool2d(images, (height, width)).flatten(1))
+
+
+@torch.no_grad()
+def measure_raw_pixels(
+    options: CN, evaluation: Evaluation, test_sets: dict[str, TestSet], loaders: Loaders
+) -> Measured:
+    """Evaluate `raw_pixels` on the test sets, standardised by the config's MODEL keys, in one process."""
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (options.PIXEL_MEAN, options.PIXEL_STD))
+    parts, features = iter(loaders), dict[str, Features]()
+    for name, data in test_sets.items():
+        features[name] = []
+        for _ in data.parts:
+            rows = [raw_pixels((batch["images"] - mean) / std) for batch in next(parts)]
+            features[name].append(torch.cat(rows))
+    return Measured({name: evaluation(data, features[name]) for name, data in test_sets.items()}, features)

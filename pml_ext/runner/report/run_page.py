@@ -19,8 +19,13 @@ from pml_ext.reports.page import as_html, metrics_table, write_page
 from pml_ext.reports.threshold_figures import error_figure, utility_figure
 from pml_ext.reports.threshold_page import class_tables
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TemplateSet, TestSet
-from pml_ext.runner.evaluation.evaluate import Features, query_and_gallery_embeddings, roc_of_listed_pairs
-from pml_ext.runner.evaluation.results import RAW_PIXELS, Measured
+from pml_ext.runner.evaluation.evaluate import (
+    RAW_PIXELS,
+    Features,
+    Measured,
+    query_and_gallery_embeddings,
+    roc_of_listed_pairs,
+)
 from pml_ext.runner.report.curves import (
     curves_file,
     curves_of_pairs,

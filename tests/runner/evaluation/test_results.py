@@ -17,14 +17,9 @@ from pml_ext.metrics.headings import (
     named_metrics,
 )
 from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.evaluation.evaluate import raw_pixels
 from pml_ext.runner.evaluation.evaluator import columns_of_first, columns_of_queries
-from pml_ext.runner.evaluation.results import (
-    raw_pixels,
-    read_results,
-    results_table,
-    worse_than_baselines,
-    write_metrics,
-)
+from pml_ext.runner.evaluation.results import read_results, results_table, worse_than_baselines, write_metrics
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import torch
 
 from pml_ext._errors import UserError
 from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.runner.evaluation.results import Measured
+from pml_ext.runner.evaluation.evaluate import Measured
 from pml_ext.runner.report.curves import compared_curves, curves_file, read_curves
 from pml_ext.runner.report.run_page import write_report
 from tests.oracles import metrics as oracle
