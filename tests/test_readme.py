@@ -1,16 +1,14 @@
 """README and the pages in examples/: their code runs and prints what they say, and their links lead somewhere."""
 
+import os
 import re
 import subprocess
 import sys
 from email.parser import BytesParser
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
-
-import pml_ext
-from pml_ext.cli import main
-from pml_ext.runner.config import defaults
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "examples").rglob("*.md"))]
@@ -21,48 +19,52 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 PYTHON = [
     (page, code) for page, text in TEXTS.items() for language, code in _FENCED.findall(text) if language == "python"
 ]
-# tests/runner/test_plugins.py runs the others.
-RUN_HERE = [(page, code) for page, code in PYTHON if page != "examples/guides/EXTENDING.md"]
-_PRINTED = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", re.M | re.S)
-PRINTED = {code: lines for text in TEXTS.values() for code, lines in _PRINTED.findall(text)}
+_OUTPUTS = ROOT / "examples" / "tools" / "page_outputs.py"
+_spec = spec_from_file_location("page_outputs", _OUTPUTS)
+page_outputs = module_from_spec(_spec)
+_spec.loader.exec_module(page_outputs)
 
 
-@pytest.fixture
-def _unregistered():
-    yield
-    pml_ext.unregister()
+def _page(path):
+    """A page whose blocks run; one that trains takes long."""
+    name, text = str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+    is_slow = "$ pml-ext train" in text or "$ python tune" in text
+    return pytest.param(name, id=name, marks=pytest.mark.slow if is_slow else ())
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.usefixtures("_unregistered")
-@pytest.mark.parametrize(("page", "code"), RUN_HERE, ids=[f"{page}-{i}" for i, (page, _) in enumerate(RUN_HERE)])
-def test_python_blocks_run(page, code, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(defaults._TEST, "REPORT", False)  # tests/reports has them
-    exec(code, {"__name__": "__main__"})
-    assert len(PRINTED) == 2
-    assert code not in PRINTED or capsys.readouterr().out == PRINTED[code]
+RUN = [_page(path) for path in page_outputs.PAGES if re.search("^```(python|console)", path.read_text("utf-8"), re.M)]
 
 
-def test_the_threshold_is_the_one_that_the_readme_shows(tmp_path, monkeypatch, capsys):
-    """With the file that THRESHOLDS.md writes; the numbers of a line, as its words may be wrapped."""
-    (code,) = [code for page, code in PYTHON if page == "examples/guides/THRESHOLDS.md" and "np.savez" in code]
-    command, lines = re.findall(r"^\$ pml-ext (threshold [^\n]+)\n(.*?)^```$", README, re.M | re.S)[0]
-    monkeypatch.chdir(tmp_path)
-    exec(code, {})
-    assert main(command.split()) == 0
-    printed = numbers_by_label(capsys.readouterr().out)
-    for label, numbers in numbers_by_label(lines).items():
-        assert printed[label] == pytest.approx(numbers, rel=1e-3), label
+@pytest.mark.parametrize("page", RUN)
+def test_the_blocks_of_a_page_print_what_it_shows(page, tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PML_EXT_DATA": "/nonexistent", "TMPDIR": str(tmp_path)}
+    command = [sys.executable, str(_OUTPUTS), page, "--check"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"run python examples/tools/page_outputs.py {page}: {done.stderr[-3000:]}"
 
 
-def numbers_by_label(lines):
-    """First word of a line -> its numbers."""
-    found = {}
-    for line in lines.splitlines():
-        label, _, rest = line.partition(" ")
-        found[label] = [float(number) for number in re.findall(r"\d+(?:\.\d+)?", rest)]
-    return found
+@pytest.mark.parametrize(
+    ("shown", "printed", "is_equal"),
+    [
+        ("R@1 0.50\n", "R@1 0.505\n", True),
+        ("R@1 0.50\n", "R@1 0.52\n", False),
+        ("a  1\n", "a 1\n", True),
+        ("first\n…\nlast\n", "first\n2\n3\nlast\n", True),
+        ("first\n…\n", "second\n", False),
+        ("took … s\n", "took 12 s\n", True),
+        ("−0.1 dB\n", "-0.1 dB\n", True),
+        ("", "words\n", False),
+    ],
+)
+def test_outputs_agree_up_to_small_differences_and_ellipses(shown, printed, is_equal):
+    assert page_outputs.agree(shown, printed) == is_equal
+
+
+def test_every_python_block_prints():
+    """Except those that become files, which another block uses."""
+    for page, code in PYTHON:
+        follows = TEXTS[page].partition(f"```python\n{code}```\n")[2]
+        assert follows.startswith("\n```text\n") or re.match(r"# [\w./]+\.py", code), f"{page}: {code}"
 
 
 def anchors(text):

@@ -5,7 +5,6 @@ Comments come before the first key; continuation lines are indented by three spa
     # Paper: LoOp, Table 2, row "LoOp (triplet)", CUB
     # Reported: NMI 59.9, F1 26.5, R@1 50.3        (the paper's numbers; or `a plot: what it shows`)
     # With: MODEL.LOSSES.TRIPLETMARGIN.MARGIN 0.1  (KEY VALUE pairs that the row needs in addition)
-    # Ours: R@1 49.8; CUB; 2026-11-22; 1f2e3d4     (numbers; data; date; commit)
     # Needs: `MODEL.BACKBONE.PRETRAIN_PATH FILE`   (KEY VALUE pairs that only the user can give)
     # Differs: Paper: …; here: …
 
@@ -24,11 +23,10 @@ from pathlib import Path
 from typing import Any
 
 CONFIGS = Path(__file__).parents[2] / "fastreid_configs"
-_FIELD = re.compile(r"# (Paper|Reported|With|Ours|Needs|Differs|Beside): +(\S.*)")
+_FIELD = re.compile(r"# (Paper|Reported|With|Needs|Differs|Beside): +(\S.*)")
 _ROW = re.compile(r'(\w+), ([^,"]+), row "([^"]+)", (\S.*)')
 _BASE = re.compile(r"""^_BASE_: *["']?([^"'\s]+)""", re.M)
 _BESIDE = re.compile(r"(\w+), (\S.*)")
-_OURS = re.compile(r"[^;]+; [^;]+; \d{4}-\d\d-\d\d; [0-9a-f]{7,40}")
 
 
 class HeaderError(Exception):
@@ -46,7 +44,6 @@ class Row:
     data: str
     reported: str = ""
     overrides: str = ""
-    ours: str = ""
     needs: str = ""
     differs: list[str] = field(default_factory=list)
 
@@ -83,14 +80,10 @@ def rows_of(config: Path) -> list[Row]:
             found[-1].reported = text
         elif label == "Needs":
             found[-1].needs = text
-        elif label == "With":
+        else:
             if len(shlex.split(text)) % 2:
                 _fail(config, f"With needs KEY VALUE pairs; got {text!r}")
             found[-1].overrides = text
-        else:
-            if not _OURS.fullmatch(text):
-                _fail(config, f"Ours needs numbers; data; YYYY-MM-DD; commit; got {text!r}")
-            found[-1].ours = text
     for row in found:
         if not row.reported:
             _fail(config, f"the row {row.name!r} of {row.experiment} needs a line Reported")

@@ -22,14 +22,13 @@ HERE = Path(__file__).parent
 _INDEX = """# The papers' experiments
 
 Each paper has a page: what each table and figure shows, what reruns it, and what differs.
-[rows.csv](rows.csv) lists every row with its config, the paper's numbers and ours; what differs is in the config's
-comments.
+[rows.csv](rows.csv) lists every row with its config and the paper's numbers; what differs is in the config's comments.
 [papers.bib](papers.bib) has the citations.
 
 |page|paper|rows with a config|
 |---|---|---|
 {papers}
-Of these {rows} rows, {run} were run here: the papers' data sets were not available.
+None of these {rows} rows was run here: the papers' data sets were not available.
 [EVIDENCE.md](../evidence/EVIDENCE.md) tests the papers' claims on other data.
 
 ## Run a row
@@ -70,8 +69,7 @@ def pages(rows: list[Row]) -> dict[str, str]:
     for key, paper in papers.items():
         mine = [row for row in rows if row.paper == key]
         lines += f"|[{key}]({key}.md)|{paper['title']}|{len(mine)}|\n"
-    run = sum(bool(row.ours) for row in rows) or "none"
-    index = _INDEX.format(papers=lines, rows=len(rows), run=run)
+    index = _INDEX.format(papers=lines, rows=len(rows))
     return {"README.md": index, "rows.csv": _table(rows)} | {
         f"{key}.md": _page(key, papers[key], rows) for key in papers
     }
@@ -134,10 +132,9 @@ def _table(rows: list[Row]) -> str:
     """All rows as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["paper", "experiment", "row", "data", "config", "key value", "reported", "ours"])
+    writer.writerow(["paper", "experiment", "row", "data", "config", "key value", "reported"])
     for row in rows:
-        run = [row.config, row.overrides, row.reported, row.ours]
-        writer.writerow([row.paper, row.experiment, row.name, row.data, *run])
+        writer.writerow([row.paper, row.experiment, row.name, row.data, row.config, row.overrides, row.reported])
     return text.getvalue()
 
 

@@ -34,6 +34,8 @@ GROUPS = {
 }
 COMMANDS = {command.name: command for group in GROUPS.values() for command in group}
 
+GUIDES = "https://github.com/pml-ext/pml_ext/tree/main/examples"
+
 STDOUT_CLOSED = 128 + 13  # as shells report SIGPIPE
 
 
@@ -142,7 +144,12 @@ class _WholeParser(ArgumentParser):
             for command in commands:
                 lines += wrap(command.about, 80, initial_indent=f"  {command.name:17}  ", subsequent_indent=" " * 21)
             lines.append("")
-        return "\n".join([*lines, "See `pml-ext COMMAND --help`.\n"])
+        return "\n".join([*lines, f"See `pml-ext COMMAND --help`.\nGuides: {GUIDES}\n"])
+
+
+def _examples(command: Command) -> str:
+    lines = command.example.splitlines()
+    return "\n  ".join(["examples:" if lines[1:] else "example:", *lines])
 
 
 def parsers_of_commands() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
@@ -165,7 +172,7 @@ def parsers_of_commands() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
             name,
             help=command.about,
             description=command.about,
-            epilog=f"{command.notes}\nexample:\n  {command.example}".lstrip(),
+            epilog=f"{command.notes}\n{_examples(command)}\n\nGuides: {GUIDES}".lstrip(),
             formatter_class=RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )

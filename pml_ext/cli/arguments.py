@@ -61,8 +61,9 @@ class Argument:
             settings["metavar"] = metavar
         elif "choices" not in settings:
             settings["action"] = "store_true"
-        if settings.get("default") is not None:
-            about += f" [default: {settings['default']}]"
+        default = settings.get("default")
+        if default is not None:
+            about += f" [default: {default:g}]" if isinstance(default, float) else f" [default: {default}]"
         parser.add_argument(name, help=about, **settings)
 
 
@@ -89,7 +90,7 @@ class Command:
         name: one word, or two for a command of a group such as `threshold choose`.
         about: one sentence, for the help.
         run: called with the parsed arguments; returns the exit status, None for 0.
-        example: a command line that ends the help.
+        example: command lines that end the help, each possibly with a comment.
         notes: text of the help before the example.
         key: pattern of the KEYs of KEY VALUE pairs, which become `overrides`; None: the command takes no pairs.
         resume_hint: what to do after Ctrl-C.
@@ -162,12 +163,15 @@ PROCESSES = (
         default="auto",
     ),
     Argument(
-        "--timeout SECONDS", "Time that a process waits for the others before the run fails", type=float, default=1800.0
+        "--timeout SECONDS",
+        "Seconds that a process waits for the others before the run fails",
+        type=float,
+        default=1800.0,
     ),
     Argument("--max-restarts N", "Restart a failed run from its last checkpoint up to N times", type=int, default=0),
 )
 TRAINED = Argument(
-    "RUN | FILE [KEY VALUE]…",
+    "RUN | FILE [KEY VALUE]",
     "A run (its OUTPUT_DIR) or a config file, then config overrides.",
     dest="words",
     nargs="*",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("pml_ext")
 
 _ARGUMENTS = [
-    Argument("IMAGES [KEY VALUE]…", "Image files and folders, and config overrides.", dest="images", nargs="*"),
+    Argument("IMAGES [KEY VALUE]", "Image files and folders, and config overrides.", dest="images", nargs="*"),
     Argument(
         "--model MODEL",
         "OUTPUT_DIR of a run, file of `pml-ext export`, or config file; set MODEL.WEIGHTS in the "

@@ -370,7 +370,7 @@ def _image_set(part: _Part, images: str | None) -> ImageSet:
 
 EVALUATE = Command(
     "evaluate",
-    "Evaluate precomputed embeddings.",
+    "Evaluate a file of embeddings (for a trained model: eval).",
     _evaluate,
     _ARGUMENTS,
     "pml-ext evaluate query.npz --gallery gallery.npz --report --output report/",

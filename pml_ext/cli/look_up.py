@@ -9,7 +9,7 @@ from pml_ext.cli.arguments import IMPORTS, Argument, Command
 def _list(options: Namespace) -> None:
     from pml_ext.runner.checks import listing
 
-    print(listing.list_names(options.kind))
+    print(listing.list_names(options.kind, has_own_parts=bool(options.imports)))
 
 
 LIST = Command(
@@ -17,7 +17,7 @@ LIST = Command(
     "List the names that a config can use.",
     _list,
     [
-        Argument("KIND", "losses, backbones, datasets, fastreid-names, … [default: list the kinds]", nargs="?"),
+        Argument("KIND", "losses, backbones, datasets or another kind [default: list the kinds]", nargs="?"),
         *IMPORTS,
     ],
     "pml-ext list losses",

@@ -32,7 +32,7 @@ TRAIN = Command(
     _train,
     [
         Argument(
-            "IMAGES | FILE [KEY VALUE]…",
+            "IMAGES | FILE [KEY VALUE]",
             "Folder of images, table or config file, and config overrides.",
             dest="words",
             nargs="*",
@@ -43,7 +43,10 @@ TRAIN = Command(
         Argument("--overwrite", "Overwrite an existing run in OUTPUT_DIR."),
         Argument("--profile", "Print a time profile."),
     ],
-    "pml-ext train --config-file Glyphs/triplet_tcm.yml OUTPUT_DIR logs/glyphs",
+    "pml-ext train products                          # a folder with a folder of images per class\n"
+    "pml-ext train Glyphs/triplet.yml SEED 1         # a config and an override\n"
+    "pml-ext train logs/glyphs/triplet --resume      # continue a run\n"
+    "pml-ext train Market1501/bagtricks_R50.yml --num-gpus 4",
     key=KEY,
 )
 
@@ -63,12 +66,11 @@ def _evaluate(options: Namespace) -> None:
 
 EVAL = Command(
     "eval",
-    "Evaluate a trained model on the test sets of its config.",
+    "Evaluate a trained model on its test sets (for a file of embeddings: evaluate).",
     _evaluate,
     [TRAINED, *CONFIG, *PROCESSES],
     "pml-ext eval logs/glyphs TEST.THRESHOLD.ENABLED True",
-    notes="Set MODEL.WEIGHTS in the config or on the command line; a run has one.\n"
-    "For precomputed embeddings: `pml-ext evaluate`.\n",
+    notes="Set MODEL.WEIGHTS in the config or on the command line; a run has one.\n",
     key=KEY,
 )
 
@@ -88,7 +90,7 @@ CHECK_CONFIG = Command(
     _check,
     [
         Argument(
-            "FILE… [KEY VALUE]…",
+            "FILE [KEY VALUE]",
             "Config files, runs, images or tables, and config overrides.",
             dest="words",
             nargs="*",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pml_ext.cli import COMMANDS, GROUPS, STDOUT_CLOSED, main, parse, parsers_of_commands
+from pml_ext.cli import COMMANDS, GROUPS, GUIDES, STDOUT_CLOSED, main, parse, parsers_of_commands
 from pml_ext.cli.arguments import config_files, trained_config, training_config
 from pml_ext.runner.checks import listing
 
@@ -41,15 +41,24 @@ def shown_by(words, capsys, status=2):
 def test_every_command_keeps_the_contract(name, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     command, parser = COMMANDS[name], parsers_of_commands()[1][name]
-    example, options = parse(shlex.split(command.example)[1:])
-    assert example is command and command.about.endswith(".")
-    assert command.key is None or all(command.key.fullmatch(key) for key in options.overrides[::2])
+    examples = [shlex.split(line, comments=True)[1:] for line in command.example.splitlines()]
+    for words in examples:
+        example, options = parse(words)
+        assert example is command and command.about.endswith((".", ")."))
+        assert command.key is None or all(command.key.fullmatch(key) for key in options.overrides[::2])
     text = shown_by([*name.split(), "--help"], capsys, 0)
     assert text == shown_by(["help", *name.split()], capsys, 0)
-    assert text.startswith(f"usage: pml-ext {name} [-h]") and text.endswith(f"example:\n  {command.example}\n")
+    assert (
+        text.startswith(f"usage: pml-ext {name} [-h]")
+        and "……" not in text
+        and "… ..." not in text
+        and ".0]" not in text
+    )
+    indented = command.example.replace("\n", "\n  ")
+    assert text.endswith(f":\n  {indented}\n\nGuides: {GUIDES}\n")
     reads_a_config = {"words", "run", "overrides"} & {action.dest for action in parser._actions}
     assert not (reads_a_config or command.key) or hasattr(options, "imports")
-    assert "unrecognized arguments: --nonsense" in shown_by([*shlex.split(command.example)[1:], "--nonsense"], capsys)
+    assert "unrecognized arguments: --nonsense" in shown_by([*examples[0], "--nonsense"], capsys)
     monkeypatch.chdir(tmp_path)
     if name in MISSING:
         said = shown_by([*name.split(), *MISSING[name].split()], capsys)
@@ -61,7 +70,9 @@ def test_the_help_lists_every_command_by_group(capsys):
     assert text == shown_by(["--help"], capsys, 0) == shown_by(["help"], capsys, 0)
     assert re.findall(r"^(\w.*):$", text, re.M) == [*GROUPS] == ["train", "use", "thresholds", "look up"]
     assert re.findall(r"^  (\S+(?: \S+)?)  ", text, re.M) == [*COMMANDS]
-    assert text.endswith("\nSee `pml-ext COMMAND --help`.\n") and max(map(len, text.splitlines())) <= 80
+    assert (
+        text.endswith(f"\nSee `pml-ext COMMAND --help`.\nGuides: {GUIDES}\n") and max(map(len, text.splitlines())) <= 80
+    )
 
 
 @pytest.mark.parametrize(
@@ -146,7 +157,7 @@ def test_help_errors_and_lists_wait_for_no_library():
         "run('--help'); run('train', '--epochs'); run('list')\n"
         "for name in COMMANDS: run(*name.split(), '--help')\n"
         "print([name for name in ('torch', 'numpy', 'lightning', 'timm') if name in sys.modules])\n"
-        "run('list', 'datasets'); print('torch' in sys.modules)"
+        "run('list', 'datasets'); run('list', 'losses'); print('torch' in sys.modules)"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "[]" in shown.splitlines() and shown.splitlines()[-1] == "False"
@@ -156,7 +167,7 @@ def test_help_errors_and_lists_wait_for_no_library():
 
 def test_a_missing_package_is_named_and_a_module_of_python_is_none(monkeypatch, capsys):
     def lack(module):
-        def list_names(kind):
+        def list_names(kind, **_):
             raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
         monkeypatch.setattr(listing, "list_names", list_names)

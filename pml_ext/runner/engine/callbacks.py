@@ -9,6 +9,7 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.pytorch.callbacks import TQDMProgressBar
 from torch import Tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
 from yacs.config import CfgNode as CN
@@ -140,6 +141,35 @@ class Progress(lightning.Callback):
             with tqdm.external_write_mode(file=sys.stderr):  # above the bar
                 log.info("epoch %d of %s: %s%s", trainer.current_epoch + 1, trainer.max_epochs, numbers, self._score)
         self._score = ""
+
+
+class RunBar(TQDMProgressBar):
+    """A bar of the whole run, with the run's remaining time; counts epochs as the log does."""
+
+    def get_metrics(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule
+    ) -> dict[str, int | str | float | dict[str, float]]:
+        metrics = super().get_metrics(trainer, pl_module)
+        metrics.pop("v_num", None)
+        return metrics
+
+    def on_train_epoch_start(self, trainer: lightning.Trainer, *_: Any) -> None:
+        bar, done = self.train_progress_bar, self._steps_before(trainer)
+        if bar.total is None:  # the first epoch here; a resumed run has done others
+            bar.reset(self._steps_of_epoch() * (trainer.max_epochs or 1))
+            bar.initial = bar.n = done
+        bar.set_description(f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}")
+
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, self._steps_before(trainer) + batch_idx)
+
+    def _steps_of_epoch(self) -> int:
+        return int(self.total_train_batches)
+
+    def _steps_before(self, trainer: lightning.Trainer) -> int:
+        return trainer.current_epoch * self._steps_of_epoch()
 
 
 def _main_metrics(values: dict[str, float]) -> str:

@@ -22,7 +22,7 @@ from pml_ext.runner.engine.output import RESULTS
 from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.evaluation.evaluate import Features, Measured, query_and_gallery_embeddings
 from pml_ext.runner.evaluation.evaluator import best_metric
-from pml_ext.runner.evaluation.results import results_table, worse_than_baselines, write_metrics
+from pml_ext.runner.evaluation.results import conclusions, results_table, write_metrics
 from pml_ext.runner.report.run_page import write_report
 
 log = logging.getLogger("pml_ext")
@@ -47,8 +47,8 @@ def report_run(
         about["opis"] = asdict(module.evaluation.calculator.opis_settings)
     # A user's evaluator may not use embeddings.
     embedded = {name: data for name, data in module.test_sets.items() if name in module.features}
-    worse = worse_than_baselines(module.results, compared, best_metric(cfg.DATASETS, cfg.TEST))
-    notes = [*worse, module.losses_of_epoch.problem, *module.collapse.values(), *module.copies]
+    compares = conclusions(module.results, compared, best_metric(cfg.DATASETS, cfg.TEST))
+    notes = [*compares, module.losses_of_epoch.problem, *module.collapse.values(), *module.copies]
     if module.losses_of_epoch.shares:
         about["gradient_shares"] = module.losses_of_epoch.shares
     about["notes"] = notes = list(filter(None, notes))

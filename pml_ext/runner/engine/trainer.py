@@ -20,7 +20,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext.metrics.headings import LOWER_IS_BETTER
 from pml_ext.runner.config.run_folder import LAST
-from pml_ext.runner.engine.callbacks import STEPS_BETWEEN_ENTRIES, Monitor, Progress
+from pml_ext.runner.engine.callbacks import STEPS_BETWEEN_ENTRIES, Monitor, Progress, RunBar
 from pml_ext.runner.engine.checkpoints import WholeCheckpoints
 from pml_ext.runner.engine.preemption import Preemption
 from pml_ext.runner.evaluation.evaluator import LAST as KEEP_LAST
@@ -76,15 +76,17 @@ def build_trainer(
     )
 
 
-def _trainer(cfg: CN, output: Path, **options: Any) -> lightning.Trainer:
+def _trainer(cfg: CN, output: Path, *, callbacks: list[Callback], **options: Any) -> lightning.Trainer:
+    shows_bar = sys.stdout.isatty()
     return lightning.Trainer(
+        callbacks=[*callbacks, RunBar()] if shows_bar else callbacks,
         max_epochs=cfg.SOLVER.MAX_EPOCH,
         num_sanity_val_steps=0,
         benchmark=cfg.CUDNN_BENCHMARK,
         use_distributed_sampler=False,
         default_root_dir=output,
         plugins=[WholeCheckpoints()],
-        enable_progress_bar=sys.stdout.isatty(),
+        enable_progress_bar=shows_bar,
         enable_model_summary=False,
         log_every_n_steps=STEPS_BETWEEN_ENTRIES,
         **options,
@@ -136,12 +138,17 @@ def _saving(name: str, folder: Path, **options: Any) -> ModelCheckpoint:
 
 
 def _mlflow(output: Path) -> MLFlowLogger:
-    """Returns a logger to $MLFLOW_TRACKING_URI, else to a database in the folder (mlflow 3 rejects plain files)."""
-    uri = os.environ.get("MLFLOW_TRACKING_URI")
-    if uri:
-        return MLFlowLogger(run_name=output.name, tracking_uri=uri)
-    database, files = output.absolute() / "mlflow.db", (output.absolute() / "mlartifacts").as_uri()
-    return MLFlowLogger(run_name=output.name, tracking_uri=f"sqlite:///{database}", artifact_location=files)
+    """Returns a logger to $MLFLOW_TRACKING_URI, else to a database next to the run's folder, which all its runs share.
+
+    The experiment has the run's name, so that repeated runs are side by side. MLflow 3 rejects plain files.
+    """
+    if uri := os.environ.get("MLFLOW_TRACKING_URI"):
+        return MLFlowLogger(output.name, run_name=output.name, tracking_uri=uri)
+    runs = output.absolute().parent
+    files = (runs / "mlartifacts").as_uri()
+    return MLFlowLogger(
+        output.name, run_name=output.name, tracking_uri=f"sqlite:///{runs / 'mlflow.db'}", artifact_location=files
+    )
 
 
 LOGGERS: dict[str, Callable[[Path], Logger]] = {

@@ -14,24 +14,29 @@ Results = dict[str, dict[str, float]]
 """Metrics by test set, rates as fractions."""
 
 
-def worse_than_baselines(results: Results, baselines: Mapping[str, Results], metric: str) -> list[str]:
-    """Returns a sentence for each test set on which the trained model is worse than a baseline, by `metric` or R@1."""
+def conclusions(results: Results, baselines: Mapping[str, Results], metric: str) -> list[str]:
+    """Returns a sentence for each test set: is the trained model better than the baselines, by `metric` and R@1?"""
     sentences = []
     for name, values in results.items():
-        worse = []
+        worse, better = list[str](), list[str]()
         for baseline, measured in baselines.items():
-            texts = []
+            lost, won = list[str](), list[str]()
             for each in dict.fromkeys((metric, keys.PRECISION_AT_1)):
-                if each in values and is_better(each, measured[name][each], values[each]):
-                    before, after = as_text(each, measured[name][each]), as_text(each, values[each])
-                    texts.append(f"{label_of(each)} {after}, not {before}")
-            if texts:
-                worse.append(f"{baseline} ({'; '.join(texts)})")
-        if worse:
-            sentences.append(
-                f"{name}: the trained model is worse than {' and '.join(worse)}. Train longer or from pretrained "
-                "weights, and check the labels and SOLVER.BASE_LR."
-            )
+                if each not in values:
+                    continue
+                before, after = measured[name][each], values[each]
+                text = f"{label_of(each)} {as_text(each, after)}, not {as_text(each, before)}"
+                if is_better(each, before, after):
+                    lost.append(text)
+                elif is_better(each, after, before):
+                    won.append(text)
+            worse += [f"{baseline} ({'; '.join(lost)})"] if lost else []
+            better += [f"{baseline} ({'; '.join(won)})"] if won else []
+        said = [f"worse than {' and '.join(worse)}"] if worse else []
+        said += [f"better than {' and '.join(better)}"] if better else []
+        advice = " Train longer or from pretrained weights, and check the labels and SOLVER.BASE_LR." if worse else ""
+        if said:
+            sentences.append(f"{name}: the trained model is {', but '.join(said)}.{advice}")
     return sentences
 
 

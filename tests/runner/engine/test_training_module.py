@@ -110,16 +110,18 @@ def test_a_logger_that_cannot_begin_is_one_message(error, message, tmp_path, mon
         build_loggers(["wandb"], tmp_path)
 
 
-def test_mlflow_writes_to_its_server_or_into_the_folder(tmp_path, monkeypatch):
+def test_mlflow_writes_to_its_server_or_next_to_the_runs(tmp_path, monkeypatch):
     made: list[dict[str, Any]] = []
-    monkeypatch.setattr("pml_ext.runner.engine.trainer.MLFlowLogger", lambda **options: made.append(options))
+    monkeypatch.setattr(
+        "pml_ext.runner.engine.trainer.MLFlowLogger", lambda name, **options: made.append({"name": name, **options})
+    )
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     build_loggers(["mlflow"], tmp_path / "run")
-    assert made[0]["tracking_uri"] == f"sqlite:///{tmp_path}/run/mlflow.db"
-    assert made[0]["artifact_location"] == f"file://{tmp_path}/run/mlartifacts"
+    assert made[0]["tracking_uri"] == f"sqlite:///{tmp_path}/mlflow.db"
+    assert made[0]["artifact_location"] == f"file://{tmp_path}/mlartifacts"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
     build_loggers(["mlflow"], tmp_path / "run")
-    assert made[1] == {"run_name": "run", "tracking_uri": "http://127.0.0.1:1"}
+    assert made[1] == {"name": "run", "run_name": "run", "tracking_uri": "http://127.0.0.1:1"}
 
 
 def test_check_config_knows_the_loggers():

@@ -19,7 +19,7 @@ from pml_ext.metrics.headings import (
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.evaluation.evaluate import raw_pixels
 from pml_ext.runner.evaluation.evaluator import columns_of_first, columns_of_queries
-from pml_ext.runner.evaluation.results import read_results, results_table, worse_than_baselines, write_metrics
+from pml_ext.runner.evaluation.results import conclusions, read_results, results_table, write_metrics
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,18 @@ def test_a_table_for_each_kind_of_set_with_the_main_metrics_first_and_baselines_
     assert lines[10].split()[3:5] == ["25.00", "%"]
 
 
-def test_a_result_below_a_baseline_is_said_in_words():
+def test_a_comparison_with_baselines_is_said_in_words():
     trained = {"A": {"precision_at_1": 0.5, "opis": 0.01}, "B": {"precision_at_1": 0.5, "opis": 0.01}}
     raw = {"A": {"precision_at_1": 0.25, "opis": 0.02}, "B": {"precision_at_1": 0.5, "opis": math.nan}}
-    assert not worse_than_baselines(trained, {"raw pixels": raw}, "opis")
+    assert conclusions(trained, {"raw pixels": raw}, "opis") == [
+        "A: the trained model is better than raw pixels (OPIS 1.000e-02, not 2.000e-02; R@1 50.00 %, not 25.00 %)."
+    ]  # B is equal in R@1, and nothing can be said of nan
     untrained = {"A": {"precision_at_1": 0.75, "opis": 0.01}, "B": {"precision_at_1": 0.4, "opis": 0.001}}
-    assert [line.partition(". ")[0] for line in worse_than_baselines(trained, {"untrained": untrained}, "opis")] == [
-        "A: the trained model is worse than untrained (R@1 50.00 %, not 75.00 %)",
-        "B: the trained model is worse than untrained (OPIS 1.000e-02, not 1.000e-03)",
+    advice = " Train longer or from pretrained weights, and check the labels and SOLVER.BASE_LR."
+    assert conclusions(trained, {"untrained": untrained}, "opis") == [
+        f"A: the trained model is worse than untrained (R@1 50.00 %, not 75.00 %).{advice}",
+        "B: the trained model is worse than untrained (OPIS 1.000e-02, not 1.000e-03), but better than untrained "
+        f"(R@1 50.00 %, not 40.00 %).{advice}",
     ]
 
 
