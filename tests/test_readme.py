@@ -46,8 +46,8 @@ def test_the_blocks_of_a_page_print_what_it_shows(page, tmp_path):
 @pytest.mark.parametrize(
     ("shown", "printed", "is_equal"),
     [
-        ("R@1 0.50\n", "R@1 0.505\n", True),
-        ("R@1 0.50\n", "R@1 0.52\n", False),
+        ("R@1 0.50\n", "R@1 0.51\n", True),
+        ("R@1 0.50\n", "R@1 0.55\n", False),
         ("a  1\n", "a 1\n", True),
         ("first\n…\nlast\n", "first\n2\n3\nlast\n", True),
         ("first\n…\n", "second\n", False),
