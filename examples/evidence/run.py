@@ -73,8 +73,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as temporary:
             folder = given.output or Path(temporary)
             (folder / "results").mkdir(parents=True, exist_ok=True)
-            run_all(folder / "results", ["emoji"], list(QUICK_METHODS), QUICK, given.processes)
-            write_report(folder, Store(folder / "results"), ["emoji"])
+            run_all(folder / "results", ["glyphs"], list(QUICK_METHODS), QUICK, given.processes)
+            write_report(folder, Store(folder / "results"), ["glyphs"])
             print((folder / "EVIDENCE.md").read_text(encoding="utf-8"))
         return
     if not given.tables:

@@ -110,7 +110,9 @@ def run_command(command: str) -> str:
 
     printed = StringIO()
     with redirect_stdout(printed):
-        main(words[1:])
+        status = main(words[1:])
+    if status == 2:
+        raise RuntimeError(f"{command} failed")
     return printed.getvalue()
 
 

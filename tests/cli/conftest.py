@@ -1,4 +1,4 @@
-"""A small model, and a gallery of EmojiReID by it, for all tests of commands."""
+"""A small model, and a gallery of photographs by it, for all tests of commands."""
 
 from pathlib import Path
 from typing import NamedTuple

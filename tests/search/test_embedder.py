@@ -3,9 +3,7 @@
 import json
 import logging
 import pickle
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -18,19 +16,17 @@ from pml_ext import Embedder
 from pml_ext._errors import UserError
 from pml_ext.search.embedder import load_for_embedding
 from pml_ext.search.exporting import export
-from tests.conftest import real_data
 from tests.search import models
+from tests.search.images import extract
 from tests.search.models import network_of, small_model
 
 Model = tuple[Path, Path]
 
 
 @pytest.fixture(scope="module")
-def images():
-    """Images of emoji as RGB arrays, each cut to another size."""
-    with zipfile.ZipFile(real_data("emoji_reid") / "emoji_reid.zip") as archive:
-        names = [name for name in archive.namelist() if name.endswith((".jpg", ".png"))][:7]
-        found = [np.array(Image.open(BytesIO(archive.read(name))).convert("RGB")) for name in names]
+def images(tmp_path_factory):
+    """Photographs as RGB arrays, each cut to another size."""
+    found = [np.array(Image.open(path)) for path in extract(tmp_path_factory.mktemp("images"), 7)]
     return [np.ascontiguousarray(p[: p.shape[0] - i, i % 3 :]) for i, p in enumerate(found)]
 
 

@@ -17,7 +17,7 @@ pytest.importorskip("faiss")
 
 
 class Shop:
-    """A model, images of emoji for a cohort, for validation and for a gallery, and galleries and reports of them."""
+    """A model, photographs for a cohort, for validation and for a gallery, and galleries and reports of them."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -28,8 +28,6 @@ class Shop:
         rows = {}
         for name, paths in self.images.items():
             rows[name] = embedder([Image.open(path) for path in paths])
-        is_copy = (rows["cohort"] @ rows["validation"].T > 1 - 1e-5).any(dim=1)  # some makers share an emoji
-        rows["cohort"] = rows["cohort"][~is_copy]
         self.rows = {name: value.numpy() for name, value in rows.items()}
         cohort = CohortNormalization.fit(rows["cohort"], 12, 1.0).with_checkpoint(self.weights)
         cohort.save(folder / "cohort.npz")
