@@ -14,7 +14,7 @@ import csv
 import math
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,13 +70,13 @@ REFERENCE_SETS, REFERENCE_PEOPLE, BINS = 40, 2000, 200_000
 CONFIDENCE_START = "<!-- strangers.py --confidence -->"
 CONFIDENCE_SECTION = """## Does a target that is chosen with a confidence hold?
 
-`python examples/evidence/strangers.py --confidence --draws {draws}` writes this section. Each row draws people with
-{images} images each, as often as it says, and chooses a threshold for the FAR of each column with confidence
-{confidence:g}. It then computes the true FAR of strangers at this threshold, from {pairs:.0f} million pairs of the
-population. Each cell has the share of draws whose true FAR was at most the target, and the median of true FAR / target.
-By chance, shares differ from 95 % by ±{chance:.0f} points in {draws} draws, and by ±{more:.0f} in {fewer}. A draw with
-too few independent errors for the target is refused; (n) is the number of draws that were not. Without a confidence,
-{point_low:.0f} to {point_high:.0f} % of the true rates were at most the target.
+`python examples/evidence/strangers.py --confidence` writes this section. Each cell draws people with {images} images
+each, and chooses a threshold for the FAR of the column with confidence {confidence:g}. It then computes the true FAR of
+strangers at this threshold, from {pairs:.0f} million pairs of the population. A cell has the share of thresholds whose
+true FAR was at most the target, the median of true FAR / target, and (thresholds / draws): a draw with too few
+independent errors for the target is refused. By chance, shares differ from 95 % by ±{chance:.0f} points in 100 draws,
+and by ±{more:.0f} in {fewer}. Without a confidence, {point_low:.0f} to {point_high:.0f} % of the true rates were at
+most the target.
 
 | people | {heads} |
 |---|{rule}
@@ -388,9 +388,11 @@ class TrueRates:
         return float(np.interp(cosine, self._edges, self._accepted))
 
 
-def far_with_confidence(population: str, people: int, true: TrueRates, draws: int) -> list[dict[str, Any]]:
+def far_with_confidence(
+    population: str, people: int, true: TrueRates, draws: int, targets: Sequence[float]
+) -> list[dict[str, Any]]:
     """Returns the lines of the CSV file, a target each; the ratio is nan where every draw was refused."""
-    ratios: dict[tuple[float, bool], list[float]] = {(far, sure): [] for far in TARGETS for sure in (True, False)}
+    ratios: dict[tuple[float, bool], list[float]] = {(far, sure): [] for far in targets for sure in (True, False)}
     for seed in range(draws):
         generator = torch.Generator().manual_seed(seed)
         images = draw_people(population, people, BASE.images, generator).flatten(0, 1)
@@ -404,7 +406,7 @@ def far_with_confidence(population: str, people: int, true: TrueRates, draws: in
             else:
                 ratios[far, sure].append(true.far(1 - distance**2 / 2) / far)
     rows = []
-    for far in TARGETS:
+    for far in targets:
         chosen, point = np.array(ratios[far, True]), np.array(ratios[far, False])
         row = {"population": population, "people": people, "target": far, "draws": draws, "chosen": len(chosen)}
         row |= {"held": int((chosen <= 1).sum()), "ratio": f"{np.median(chosen):.2f}" if len(chosen) else "nan"}
@@ -417,24 +419,20 @@ def confidence_section(rows: list[dict[str, Any]]) -> str:
     lines: dict[str, list[str]] = {}
     for row in rows:
         draws, chosen = int(row["draws"]), int(row["chosen"])
-        cell = "refused"
-        if chosen:
-            cell = f"{100 * int(row['held']) / chosen:.0f} %, {float(row['ratio']):.2f}"
-            cell += f" ({chosen})" if chosen < draws else ""
-        name = f"{row['population']}, {int(row['people']):,} ({draws} draws)"
+        share = f"{100 * int(row['held']) / chosen:.0f} %, {float(row['ratio']):.2f}" if chosen else "refused"
+        cell, name = f"{share} ({chosen}/{draws})", f"{row['population']}, {int(row['people']):,}"
         lines.setdefault(name, []).append(cell)
     shares = [
         100 * int(row["held without"]) / int(row["draws"]) for row in rows if row["chosen without"] == row["draws"]
     ]
-    draws, fewer = (choose(int(row["draws"]) for row in rows) for choose in (max, min))
+    draws = sorted({int(row["draws"]) for row in rows})
     return CONFIDENCE_SECTION.format(
-        draws=draws,
-        fewer=fewer,
         images=BASE.images,
         confidence=CONFIDENCE,
         pairs=REFERENCE_SETS * math.comb(REFERENCE_PEOPLE, 2) / 1e6,
-        chance=196 * math.sqrt(0.05 * 0.95 / draws),
-        more=196 * math.sqrt(0.05 * 0.95 / fewer),
+        fewer=draws[0],
+        more=196 * math.sqrt(0.05 * 0.95 / draws[0]),
+        chance=196 * math.sqrt(0.05 * 0.95 / 100),
         point_low=min(shares),
         point_high=max(shares),
         heads=" | ".join(f"FAR {far:g}" for far in TARGETS),
@@ -489,12 +487,27 @@ def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
         writer.writerows(rows)
 
 
+def with_other_rows(rows: list[dict[str, Any]], path: Path) -> list[dict[str, Any]]:
+    """Returns the rows of the CSV file, with those of the same cells replaced."""
+    cells = {}
+    if path.exists():
+        with path.open(encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                cells[row["population"], int(row["people"]), float(row["target"])] = row
+    for row in rows:
+        cells[row["population"], row["people"], row["target"]] = row
+    return list(cells.values())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=100)
     parser.add_argument("--page", type=Path, default=HERE / "INTERVALS.md")
     parser.add_argument("--results", type=Path, help="default: strangers.csv or confidence.csv in results")
     parser.add_argument("--confidence", action="store_true", help="the section on targets chosen with a confidence")
+    parser.add_argument("--populations", nargs="+", default=["crowded", "heavy-tailed"], help="of --confidence")
+    parser.add_argument("--people", type=int, nargs="+", default=PEOPLE, help="of --confidence")
+    parser.add_argument("--targets", type=float, nargs="+", default=TARGETS, help="of --confidence")
     parser.add_argument("--galleries", action="store_true", help="the section on galleries larger than the set")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -506,13 +519,14 @@ def main() -> None:
         replace_section(arguments.page, section, GALLERY_START)
         return
     if arguments.confidence:
-        for population in ("crowded", "heavy-tailed"):
+        for population in arguments.populations:
             true = TrueRates(population, REFERENCE_SETS)
-            for people in PEOPLE:
-                draws = arguments.draws if people < 1000 else max(1, arguments.draws // 3)
-                rows += far_with_confidence(population, people, true, draws)
-                print(*rows[-len(TARGETS) :], sep="\n", flush=True)
-        write_csv(arguments.results or HERE / "results" / "confidence.csv", rows)
+            for people in arguments.people:
+                rows += far_with_confidence(population, people, true, arguments.draws, arguments.targets)
+                print(*rows[-len(arguments.targets) :], sep="\n", flush=True)
+        results = arguments.results or HERE / "results" / "confidence.csv"
+        rows = with_other_rows(rows, results)
+        write_csv(results, rows)
         replace_section(arguments.page, confidence_section(rows), CONFIDENCE_START)
         return
     for condition in CONDITIONS:

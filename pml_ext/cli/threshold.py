@@ -138,12 +138,11 @@ def _search_plan(options: Namespace, data: EmbeddingSet) -> SearchPlan | None:
     return SearchPlan(size, **given)
 
 
-def _image_paths(data: EmbeddingSet, options: Namespace) -> list[Path | None] | None:
-    """Returns the samples' images, None for images outside the folder."""
-    from pml_ext.search.readers import images_inside
-
+def _image_paths(data: EmbeddingSet, options: Namespace) -> list[Path] | None:
+    """Returns the samples' images, wherever they lie; relative paths start at the folder."""
     if data.paths is not None:
-        return images_inside(data.paths.tolist(), options.images or Path(options.file).parent)
+        folder = Path(options.images or Path(options.file).parent)
+        return [folder / path for path in data.paths.tolist()]
     if options.images is not None:
         raise UserError(f"--images needs the images' paths; {options.file} has none")
     return None

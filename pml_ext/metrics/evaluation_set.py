@@ -17,6 +17,7 @@ from pml_ext._ops.normalize import unit_rows
 from pml_ext._pml import FaissKMeans
 from pml_ext.functional.clustering_metrics import adjusted_mutual_information, clustering_f1
 from pml_ext.functional.opis.calibration_range import TooFewClassesError, curves_of_pairs
+from pml_ext.functional.opis.noise_floor import opis_noise_floor
 from pml_ext.functional.opis.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.pairwise.pair_blocks import sides_of_distance
 from pml_ext.functional.retrieval.feature_distances import have_unit_rows, is_spread_around_origin
@@ -195,6 +196,12 @@ class EvaluationSet:
         if isinstance(self.curves, TooFewClassesError):
             return math.nan
         return epsilon_opis_of_curves(self.curves, self.opis_settings.epsilon)
+
+    @property
+    def opis_noise_floor(self) -> float:
+        if isinstance(self.curves, TooFewClassesError):
+            return math.nan
+        return opis_noise_floor(self.opis_settings.pairs(*self._with_query, self.group), self.curves)
 
     @cached_property
     def clusters(self) -> Any:

@@ -12,13 +12,17 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 
 from pml_ext._checks import check_embeddings, check_finite, check_labels, check_switch
 from pml_ext._ops.distributed import gather_rows
-from pml_ext.functional.opis.calibration_range import TooFewClassesError, utility_curves
+from pml_ext.functional.opis.calibration_range import TooFewClassesError, curves_of_pairs
+from pml_ext.functional.opis.noise_floor import opis_noise_floor
 from pml_ext.functional.opis.score import OPISAtRange, opis_sensitivity
 from pml_ext.functional.opis.utility import epsilon_opis_of_curves, opis_of_curves
+from pml_ext.functional.pairwise.pair_distances import all_or_sampled_pairs
 from pml_ext.metrics import keys
 from pml_ext.metrics.normalization import CohortNormalization, check_normalize, offsets_of_pairs
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.undefined import warn_meaningless_opis, warn_undefined
+
+_SCORES = (keys.OPIS, keys.EPSILON_OPIS, keys.OPIS_NOISE_FLOOR)
 
 
 class OPIS(Metric):
@@ -125,6 +129,7 @@ class OPIS(Metric):
 
         Returns:
             opis, epsilon_opis: floats;
+            opis_noise_floor: float, the OPIS of classes that differ by sampling only; compare no values below it;
             d_min, d_max: floats, distances that bound the calibration range;
             classes, samples: numbers of compared classes and of samples, over all ranks;
             curves: `UtilityCurves` of the scores, on the device.
@@ -135,21 +140,22 @@ class OPIS(Metric):
             RuntimeError: before any update.
         """
         embeddings, labels, group = self._collected()
-        found: dict[str, Any] = dict.fromkeys((keys.OPIS, keys.EPSILON_OPIS, "d_min", "d_max"), float("nan"))
+        found: dict[str, Any] = dict.fromkeys((*_SCORES, "d_min", "d_max"), float("nan"))
         found |= {"classes": 0, "samples": len(labels), "curves": None}
         offsets = offsets_of_pairs(self.normalize, embeddings, labels, group=group)
+        negatives, seed = self._options["negatives_per_positive"], self._options["seed"]
+        pairs = all_or_sampled_pairs(embeddings, labels, negatives, seed, group, offsets)
         try:
-            curves = utility_curves(
-                embeddings, labels, far_range=self.far_range, group=group, offsets=offsets, **self._options
-            )
+            curves = curves_of_pairs(pairs, far_range=self.far_range, grid=self.grid, exact=self._options["exact"])
         except TooFewClassesError as error:
-            warn_undefined((name, str(error)) for name in (keys.OPIS, keys.EPSILON_OPIS))
+            warn_undefined((name, str(error)) for name in _SCORES)
             return found
         warn_meaningless_opis((keys.OPIS, keys.EPSILON_OPIS), curves)
         d_min, d_max = curves.calibration_range.tolist()
         scores = {
             keys.OPIS: float(opis_of_curves(curves)),
             keys.EPSILON_OPIS: float(epsilon_opis_of_curves(curves, self.epsilon)),
+            keys.OPIS_NOISE_FLOOR: opis_noise_floor(pairs, curves),
         }
         return found | scores | {"d_min": d_min, "d_max": d_max, "classes": len(curves.classes), "curves": curves}
 
