@@ -18,6 +18,7 @@ from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from site_keys import config_keys
 
 from pml_ext import cli, distances, distributed, functional, losses, metrics, miners
 from pml_ext.runner.config.bundled_files import NOTEBOOKS, SCRIPTS
@@ -132,7 +133,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, page, content=text))
     for source, page in OF_NOTEBOOKS.items():
         notebook = json.loads((ROOT / source).read_text(encoding="utf-8"))
-        text = _WIDE + "\n\n".join(_cells(notebook["cells"]))
+        text = "\n\n".join(_cells(notebook["cells"]))
         files.append(File.generated(config, page, content=_relink(text, source, page, repository)))
     for image in (ROOT / "examples").rglob("*.png"):
         name = str(image.relative_to(ROOT))
@@ -286,9 +287,19 @@ def _command_line() -> str:
 
 
 def _config_keys() -> str:
-    code = (ROOT / "pml_ext" / "runner" / "config" / "defaults.py").read_text(encoding="utf-8")
-    about = "Every key of a YAML file, with its default and what it means."
-    return f"{_WIDE}# Config keys\n\n{about}\n\n{_code(code, 'python')}"
+    """A table for each part of the config, with an anchor for each key."""
+    about = (
+        "Every key of a YAML file. [`pml-ext list losses`](command_line.md) and the like list the keys of each part."
+    )
+    parts = {"": list[str]()}
+    for key, default, meaning in config_keys():
+        parent = key.partition(".")[0] if "." in key else ""
+        link = f'<a id="{key}" href="#{key}"><code>{key}</code></a>'
+        cells = [link, f"`{type(default).__name__}`", f"`{default!r}`", html.escape(meaning).replace("|", "\\|")]
+        parts.setdefault(parent, []).append(f"| {' | '.join(cells)} |\n")
+    head = "| key | type | default | meaning |\n|---|---|---|---|\n"
+    tables = [f"{f'## {part}' if part else ''}\n\n{head}{''.join(rows)}" for part, rows in parts.items()]
+    return f"# Config keys\n\n{about}\n\n" + "\n".join(tables)
 
 
 def _table(title: str, folder: str, *names: str) -> str:
