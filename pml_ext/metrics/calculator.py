@@ -31,7 +31,7 @@ class AccuracyCalculator:
     mean_inverse_negative_penalty, reid_mean_average_precision, tar_at_far_1e-2/3/4, verification_auc,
     equal_error_rate, f1 (of the clustering), spectral_variance.
 
-    Without cameras, PML's metrics equal those of PML's calculator, on the embeddings as given (PML's default neighbours
+    Without cameras, PML's metrics equal those of PML's calculator, on the same embeddings (PML's default neighbours
     are by L2 distance). They are computed from the ranks of the matches, in blocks, without a list of neighbours. PML
     orders tied distances arbitrarily; here a non-match ranks before a match. If all distances tie, as after a collapse,
     precision_at_1 is 0, while PML returns the probability of a random match. This package's metrics normalise the
@@ -116,24 +116,24 @@ class AccuracyCalculator:
         if normalize is not None and self._compares_labels:
             raise NotImplementedError("normalize cannot be combined with label_comparison_fn")
 
-        by_default = {*keys.CALCULATED, *map(keys.cmc_rank, ranks), *self._own}
+        by_default = {*keys.CALCULATED, *map(keys.cmc_rank, ranks), *self._added}
         self._known = {*by_default, *keys.OTHER_SPELLINGS}
         self._check_names(self._known, include, exclude)
         if isinstance(normalize, CSLS):
-            by_default = {name for name in by_default if name not in self._own and keys.is_ranking(name)}
+            by_default = {name for name in by_default if name not in self._added and keys.is_ranking(name)}
             if others := [name for name in include if name not in by_default]:
                 raise ValueError(
                     f"CSLS has ranking metrics only; got {', '.join(others)}. For metrics of pairs and thresholds pass "
                     "normalize a CohortNormalization of other identities"
                 )
         if self._compares_labels:
-            by_default &= {*keys.names_of(keys.NeighborMetric), keys.NMI, keys.AMI, *self._own}
+            by_default &= {*keys.names_of(keys.NeighborMetric), keys.NMI, keys.AMI, *self._added}
         self._named = tuple(include)
         self._names = [name for name in sorted({*(include or by_default)}) if name not in exclude]
         self._refuse_equal_only(self._names)
 
     @property
-    def _own(self) -> list[str]:
+    def _added(self) -> list[str]:
         """Returns the metrics that a subclass computes in calculate_<name>(**kwargs), as with PML's calculator."""
         return [name.removeprefix(_OWN) for name in dir(type(self)) if name.startswith(_OWN)]
 
@@ -142,11 +142,11 @@ class AccuracyCalculator:
         return self.label_comparison_fn is not torch.eq
 
     def requires_knn(self) -> list[str]:
-        """Returns the names of metrics that need neighbours; a subclass adds its own."""
+        """Returns the names of metrics that need neighbours; a subclass adds more."""
         return keys.names_of(keys.NeighborMetric)
 
     def requires_clustering(self) -> list[str]:
-        """Returns the names of metrics that need clusters; a subclass adds its own."""
+        """Returns the names of metrics that need clusters; a subclass adds more."""
         return keys.names_of(keys.ClusterMetric)
 
     def get_curr_metrics(self) -> list[str]:
@@ -169,7 +169,7 @@ class AccuracyCalculator:
 
     def _refuse_equal_only(self, names: Sequence[str]) -> None:
         """Raise for metrics that would ignore label_comparison_fn."""
-        honours = {*keys.names_of(keys.NeighborMetric), *self._own}
+        honours = {*keys.names_of(keys.NeighborMetric), *self._added}
         equal_only = [name for name in names if name in self._known and name not in honours]
         if self._compares_labels and equal_only:
             raise NotImplementedError(
@@ -240,7 +240,7 @@ class AccuracyCalculator:
         )
         by_pml = [name for name in names if self._is_by_pml(name)]
         results = self._compute_by_pml(by_pml, measured) if by_pml else {}
-        metrics = {name: keys.metric_of(name) for name in names if name not in self._own}
+        metrics = {name: keys.metric_of(name) for name in names if name not in self._added}
         ours = {name: metric for name, metric in metrics.items() if name not in by_pml}
         kinds = {type(metric) for metric in ours.values()}
         measured.ranks_both_ways = {keys.NeighborMetric, keys.RankMetric} <= kinds
@@ -274,7 +274,7 @@ class AccuracyCalculator:
     def _is_by_pml(self, name: str) -> bool:
         """Returns whether PML's calculator computes a metric: with the user's functions, or in a subclass."""
         has_functions = self.knn_func is not None or self._compares_labels
-        return name in self._own or (has_functions and name in keys.names_of(keys.NeighborMetric))
+        return name in self._added or (has_functions and name in keys.names_of(keys.NeighborMetric))
 
     def _compute_by_pml(self, names: list[str], measured: EvaluationSet) -> dict[str, Any]:
         from pml_ext._pml import AccuracyCalculator as PMLCalculator
@@ -290,11 +290,13 @@ class AccuracyCalculator:
             knn_func=self.knn_func,
             kmeans_func=lambda *_: measured.clusters,
         )
-        theirs.original_function_dict |= {name: getattr(self, _OWN + name) for name in self._own}
+        theirs.original_function_dict |= {name: getattr(self, _OWN + name) for name in self._added}
         theirs.requires_knn, theirs.requires_clustering = self.requires_knn, self.requires_clustering
         queries, references = (measured.query, measured.query_labels), (measured.reference, measured.reference_labels)
-        found: dict[str, Any] = theirs.get_accuracy(*queries, *references, measured.ref_includes_query, include=names)
-        return found
+        accuracies: dict[str, Any] = theirs.get_accuracy(
+            *queries, *references, measured.ref_includes_query, include=names
+        )
+        return accuracies
 
     def _warn_of_small_k(self, names: Collection[str], measured: EvaluationSet) -> None:
         at_r = {keys.R_PRECISION, keys.MEAN_AVERAGE_PRECISION_AT_R} & {*names}
@@ -308,7 +310,7 @@ class AccuracyCalculator:
         if self.return_per_class or self.avg_of_avgs:
             option = "return_per_class" if self.return_per_class else "avg_of_avgs"
             # NMI and AMI return one value, as in PML; so do metrics that `include` does not name.
-            asked = [name for name in names if name in named and name not in (keys.NMI, keys.AMI, *self._own)]
+            asked = [name for name in names if name in named and name not in (keys.NMI, keys.AMI, *self._added)]
             if single := [name for name in asked if not keys.metric_of(name).is_per_query]:
                 raise ValueError(
                     f"{option} needs metrics with a value per class, such as precision_at_1; got {', '.join(single)}. "

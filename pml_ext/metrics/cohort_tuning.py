@@ -268,12 +268,12 @@ class _Half:
             )
         kept = find_measurable(pairs)
         places = torch.tensor([*ranks_of_rates(pairs, self.far_range, required=True), refused]) - 1
-        found = listed.negatives[places.to(listed.negatives.device)]
-        thresholds = torch.lerp(found[0], found[1], torch.linspace(0, 1, grid).to(found))
-        below = torch.nextafter(found[2:], torch.zeros_like(found[2:]))
+        ends = listed.negatives[places.to(listed.negatives.device)]
+        thresholds = torch.lerp(ends[0], ends[1], torch.linspace(0, 1, grid).to(ends))
+        below = torch.nextafter(ends[2:], torch.zeros_like(ends[2:]))
         merged, place = torch.unique(torch.cat([thresholds, below]), return_inverse=True)
         positives, negatives = (counts[:, place] for counts in listed.accepted(merged, len(pairs.classes)))
-        curves = curves_of_counts(pairs, kept, thresholds, positives[kept, :grid], negatives[kept, :grid], found[:2])
+        curves = curves_of_counts(pairs, kept, thresholds, positives[kept, :grid], negatives[kept, :grid], ends[:2])
         tar = positives[:, grid].sum() / pairs.total_positive_pairs
         return _Measured(float(opis_of_curves(curves)), float(tar))
 

@@ -62,7 +62,7 @@ class IdentificationEvaluator:
 
         Args:
             embeddings, template_ids, media_ids: (N, D), (N,), (N,): see `functional.template_embeddings`.
-            protocol: lists from `read_template_subjects`, or your own tensors.
+            protocol: lists from `read_template_subjects`, or tensors.
         Raises:
             ValueError: see `functional.template_embeddings`; a list with a different number of subjects; a listed
                 template without an image; a gallery with no probe's subject, or with every probe's subject.

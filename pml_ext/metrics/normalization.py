@@ -47,7 +47,7 @@ class CohortNormalization:
     by it.
 
     A cohort is a fixed set of samples whose identities are judged nowhere: no report, metric or check may contain
-    them. An identity's own samples in the cohort raise its m(x) and lower its scores, which the scores of a stranger
+    them. An identity's samples in the cohort raise its m(x) and lower its scores, which the scores of a stranger
     are not; error rates measured so are too low. Reports and metrics therefore raise a ValueError for a cohort that
     holds a judged sample or, if it has labels, a judged identity. `cohort_mask` sets identities aside by name.
 
@@ -201,7 +201,7 @@ class CohortNormalization:
         Args:
             checkpoint: model file in use; must be the one that computed the cohort.
         Warns:
-            UserWarning: the cohort records a checkpoint, and none is given.
+            UserWarning: the cohort records a checkpoint, and `checkpoint` is None.
         Raises:
             FileNotFoundError: no such file.
             ValueError: not a saved cohort, or a modified one; the cohort records another checkpoint, or none although
@@ -425,7 +425,7 @@ class CohortSimilarity(BaseDistance):
 class CSLS:
     """Ranks by cross-domain similarity local scaling: gallery samples with many similar neighbours rank lower.
 
-    The searched gallery is its own cohort: each gallery sample's cosine with a query is reduced by half the mean of its
+    The searched gallery is the cohort: each gallery sample's cosine with a query is reduced by half the mean of its
     k highest cosines with the other gallery samples. That is right for ranks only: for a threshold, error rates need a
     cohort of other identities (`CohortNormalization`).
 

@@ -40,11 +40,11 @@ class OPIS(Metric):
     >>> metric = OPIS(far_range=(0.2, 0.6))
     >>> metric.update(embeddings[:4], labels[:4])
     >>> metric.update(embeddings[4:], labels[4:])
-    >>> found = metric.compute()
-    >>> round(found["opis"], 4), found["classes"]
+    >>> values = metric.compute()
+    >>> round(values["opis"], 4), values["classes"]
     (0.0235, 3)
 
-    If torch.distributed is initialised, every rank updates with its own batches. `compute`, called on all ranks,
+    If torch.distributed is initialised, every rank updates with its batches. `compute`, called on all ranks,
     gathers the embeddings, shards the pairs and returns the same result on each rank. Calling the object (torchmetrics'
     forward) measures one batch and copies all earlier ones; use `update` in loops.
 
@@ -53,7 +53,7 @@ class OPIS(Metric):
         epsilon: see `functional.epsilon_opis`.
         normalize: use normalised scores, with a cohort of other identities. None: cosines.
         device: device on which batches are stored and compared; None: device of the first batch.
-        sync_on_compute: False: use each rank's own batches only.
+        sync_on_compute: False: use each rank's batches only.
         process_group: process group of the ranks that compute together; None: all ranks.
         options: further options of torchmetrics.Metric.
     Raises:
@@ -140,8 +140,8 @@ class OPIS(Metric):
             RuntimeError: before any update.
         """
         embeddings, labels, group = self._collected()
-        found: dict[str, Any] = dict.fromkeys((*_SCORES, "d_min", "d_max"), float("nan"))
-        found |= {"classes": 0, "samples": len(labels), "curves": None}
+        values: dict[str, Any] = dict.fromkeys((*_SCORES, "d_min", "d_max"), float("nan"))
+        values |= {"classes": 0, "samples": len(labels), "curves": None}
         offsets = offsets_of_pairs(self.normalize, embeddings, labels, group=group)
         negatives, seed = self._options["negatives_per_positive"], self._options["seed"]
         pairs = all_or_sampled_pairs(embeddings, labels, negatives, seed, group, offsets)
@@ -149,7 +149,7 @@ class OPIS(Metric):
             curves = curves_of_pairs(pairs, far_range=self.far_range, grid=self.grid, exact=self._options["exact"])
         except TooFewClassesError as error:
             warn_undefined((name, str(error)) for name in _SCORES)
-            return found
+            return values
         warn_meaningless_opis((keys.OPIS, keys.EPSILON_OPIS), curves)
         d_min, d_max = curves.calibration_range.tolist()
         scores = {
@@ -157,7 +157,7 @@ class OPIS(Metric):
             keys.EPSILON_OPIS: float(epsilon_opis_of_curves(curves, self.epsilon)),
             keys.OPIS_NOISE_FLOOR: opis_noise_floor(pairs, curves),
         }
-        return found | scores | {"d_min": d_min, "d_max": d_max, "classes": len(curves.classes), "curves": curves}
+        return values | scores | {"d_min": d_min, "d_max": d_max, "classes": len(curves.classes), "curves": curves}
 
     def sensitivity(self, far_ranges: Sequence[tuple[float, float]]) -> list[OPISAtRange]:
         """Returns the scores over several calibration ranges; see `functional.opis_sensitivity`, also for errors."""
@@ -183,23 +183,23 @@ class OPIS(Metric):
 
     def _sync_dist(self, dist_sync_fn: Any = gather_all_tensors, process_group: Any = None) -> None:
         """Gather like torchmetrics, with the number of columns and the type that all ranks share."""
-        self.embeddings, self.labels = self._own(process_group or self.process_group or dist.group.WORLD)
+        self.embeddings, self.labels = self._of_this_rank(process_group or self.process_group or dist.group.WORLD)
         super()._sync_dist(dist_sync_fn, process_group)
 
-    def _own(self, group: Any) -> tuple[list[Tensor], list[Tensor]]:
+    def _of_this_rank(self, group: Any) -> tuple[list[Tensor], list[Tensor]]:
         """Returns this rank's samples (possibly none) for gathering."""
         kept = dim_zero_cat(self.embeddings) if len(self.embeddings) else None
         # Device of a rank without data, for the exchange.
         elsewhere = self._kept_on or torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
         device = elsewhere if kept is None else kept.device
         shape = [0, 0] if kept is None else [kept.shape[1], int(kept.dtype == torch.float64)]
-        all_given = gather_rows(torch.tensor([shape], device=device), group)
-        known = all_given[all_given[:, 0] > 0]
+        all_shapes = gather_rows(torch.tensor([shape], device=device), group)
+        known = all_shapes[all_shapes[:, 0] > 0]
         if not len(known):
             raise RuntimeError("compute() needs at least one update(embeddings, labels) on some rank; got none on any")
         if len(set(known[:, 0].tolist())) > 1:
             raise ValueError(
-                f"embeddings must have the same number of columns on all ranks; got {all_given[:, 0].tolist()}"
+                f"embeddings must have the same number of columns on all ranks; got {all_shapes[:, 0].tolist()}"
             )
         dtype = torch.float64 if bool(known[:, 1].any()) else torch.float32
         if kept is None:

@@ -54,7 +54,7 @@ class OPISSettings:
         return all_or_sampled_pairs(embeddings, labels, self.negatives_per_positive, self.seed, group, offsets)
 
     def curves_at(self, thresholds: Tensor, embeddings: Tensor, labels: Tensor) -> UtilityCurves:
-        """Returns the curves of these pairs at given thresholds, with the calibration range."""
+        """Returns the curves of these pairs at thresholds, with the calibration range."""
         return utility_curves(
             embeddings,
             labels,

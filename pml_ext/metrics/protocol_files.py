@@ -96,10 +96,10 @@ def read_lfw_pairs(path: str | PathLike[str]) -> ImagePairs:
             raise _malformed(path, number, f"the end after {folds} × 2 × {pairs} pairs", fields)
         is_same = len(same) // pairs % 2 == 0
         expected, form = _SAME if is_same else _DIFFERENT
-        found = form.fullmatch(" ".join(fields))
-        if found is None:
+        match = form.fullmatch(" ".join(fields))
+        if match is None:
             raise _malformed(path, number, expected, fields)
-        name, n1, *others, n2 = found.groups()
+        name, n1, *others, n2 = match.groups()
         if others == [name]:
             raise _malformed(path, number, "two different names", fields)
         other = others[0] if others else name

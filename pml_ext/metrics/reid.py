@@ -38,8 +38,8 @@ class ReIDEvaluator:
     >>> x = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.9, 0.4]])
     >>> ids = torch.tensor([0, 0, 1, 1])
     >>> cameras = torch.tensor([0, 1, 0, 1])
-    >>> found = ReIDEvaluator(ranks=(1,))(x[:1], ids[:1], cameras[:1], x, ids, cameras)
-    >>> found["rank_1"], found["mAP"]
+    >>> metrics = ReIDEvaluator(ranks=(1,))(x[:1], ids[:1], cameras[:1], x, ids, cameras)
+    >>> metrics["rank_1"], metrics["mAP"]
     (0.0, 0.5)
     """
 

@@ -18,7 +18,7 @@ def lacking_pairs(roc: ROC) -> str:
 
 
 def warn_undefined(undefined: Iterable[tuple[str, str]]) -> None:
-    """Warn the caller of this package about nan metrics, given as (name, reason); one warning for all."""
+    """Warn the caller of this package about nan metrics, as (name, reason); one warning for all."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in undefined:
         by_reason.setdefault(reason, []).append(name)

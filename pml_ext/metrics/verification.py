@@ -51,8 +51,8 @@ class VerificationEvaluator:
 
     >>> scores = torch.tensor([0.9, 0.6, 0.3, 0.7, 0.2, 0.1])
     >>> same = [True, True, True, False, False, False]
-    >>> found = VerificationEvaluator(fars=(0.34,), folds=None).of_scores(scores, same)
-    >>> {name: round(found[name], 3) for name in ("auc", "eer", "tar_at_far_3.4e-1")}
+    >>> metrics = VerificationEvaluator(fars=(0.34,), folds=None).of_scores(scores, same)
+    >>> {name: round(metrics[name], 3) for name in ("auc", "eer", "tar_at_far_3.4e-1")}
     {'auc': 0.778, 'eer': 0.333, 'tar_at_far_3.4e-1': 1.0}
     """
 
@@ -111,8 +111,8 @@ class VerificationEvaluator:
             return results
         if fold_ids is None:
             fold_ids = contiguous_folds(len(scores), self.folds or 0, device=scores.device)
-        found = fold_accuracy(scores, same, fold_ids)
-        values = (found.mean, found.accuracies.std(), found.standard_error)
+        fold_results = fold_accuracy(scores, same, fold_ids)
+        values = (fold_results.mean, fold_results.accuracies.std(), fold_results.standard_error)
         return results | dict(zip(accuracies, map(float, values), strict=True))
 
     def of_image_pairs(
@@ -150,7 +150,7 @@ class VerificationEvaluator:
 
         Args:
             embeddings, template_ids, media_ids: (N, D), (N,), (N,): see `functional.template_embeddings`.
-            pairs: from `read_template_pairs`, or your own tensors.
+            pairs: from `read_template_pairs`, or tensors.
         Raises:
             ValueError: see `functional.template_embeddings`; a pair with a template without an image.
         """
@@ -219,7 +219,7 @@ class StreamingVerification(Metric):
 
     A torchmetrics.Metric. Scores are counted in bins of 2^-19 (1.9e-6). A reported threshold is a bin edge; its TAR is
     exact over all pairs, and its FAR never exceeds the target. The optimal TAR can be higher by pairs of one bin, which
-    `bounds` limits. If torch.distributed is initialised, every rank counts its own pairs, and `compute`, called on all
+    `bounds` limits. If torch.distributed is initialised, every rank counts its pairs, and `compute`, called on all
     ranks, sums the counts.
 
     Args:
@@ -286,8 +286,8 @@ class StreamingVerification(Metric):
         value between the bounds of auc and eer.
         """
         roc = self.histogram.roc()
-        found = {keys.tar_at_far(far): tar_bounds(roc, far) for far in self.fars}
-        found |= {keys.AUC: auc_bounds(roc), keys.EER: eer_bounds(roc)}
+        limits = {keys.tar_at_far(far): tar_bounds(roc, far) for far in self.fars}
+        limits |= {keys.AUC: auc_bounds(roc), keys.EER: eer_bounds(roc)}
         if lacking := lacking_pairs(roc):
-            warn_undefined((name, lacking) for name in found)
-        return {name: (float(lower), float(upper)) for name, (lower, upper) in found.items()}
+            warn_undefined((name, lacking) for name in limits)
+        return {name: (float(lower), float(upper)) for name, (lower, upper) in limits.items()}

@@ -19,8 +19,8 @@ class ProbeBlock(NamedTuple):
     """Scores of a block of probes; −inf if there is no score."""
 
     probes: Tensor  # (P,) rows of the embeddings
-    own: Tensor  # (P,) best score with another sample of the own identity
-    others: Tensor  # (P, M) score with each of M identities; −inf for the own
+    genuine: Tensor  # (P,) best score with another sample of the probe's identity
+    others: Tensor  # (P, M) score with each of M identities; −inf for the probe's
 
 
 class _Memory(NamedTuple):
@@ -35,7 +35,7 @@ class BestScores:
     """Scores of each sample with each identity (M = `identities`), excluding itself; `label`: (N,) identities, from 0.
 
     An identity's score is the best cosine with its samples, or the cosine with their normalised mean (`template`). With
-    `cameras`, samples of the probe's own identity and camera are not enrolled; those of other identities are. Both
+    `cameras`, samples of the probe's identity and camera are not enrolled; those of other identities are. Both
     samples' (N,) `offsets` are subtracted from each cosine.
     """
 
@@ -53,7 +53,7 @@ class BestScores:
         labels = check_labels(labels, count).to(device)
         check_finite(embeddings)
         check_choice(template, ("best", "mean"), "template")
-        # A sample is not compared with its own identity's samples of the same number here.
+        # A sample is not compared with its identity's samples of the same number here.
         apart = torch.arange(count, device=device)
         self._apart = apart if cameras is None else check_labels(cameras, count, "cameras").to(device)
         if offsets is not None and template == "mean":
@@ -72,7 +72,7 @@ class BestScores:
         self.label = place[index]
         self._mean = None
         if template == "mean":
-            self._mean, self._own_mean = self._templates()
+            self._mean, self._genuine_mean = self._templates()
             return
         order = self.label.argsort(stable=True)
         first = sizes[by_size].cumsum(0) - sizes[by_size]
@@ -96,9 +96,9 @@ class BestScores:
                     best = self._best(rows, here, memory)
                 else:
                     best = torch.mm(self._unit[rows], self._mean.T, out=memory.best.resize_(0))
-            own = best[here, self.label[rows]] if self._mean is None else self._own_mean[rows]
+            genuine = best[here, self.label[rows]] if self._mean is None else self._genuine_mean[rows]
             best[here, self.label[rows]] = -torch.inf
-            yield ProbeBlock(rows, own, best)
+            yield ProbeBlock(rows, genuine, best)
 
     def _best(self, rows: Tensor, here: Tensor, memory: "_Memory") -> Tensor:
         unit, identity, best = self._unit[rows], self.label[rows], memory.best
@@ -114,14 +114,14 @@ class BestScores:
         return best
 
     def _templates(self) -> tuple[Tensor, Tensor]:
-        """Returns (M, D) normalised means, and (N,) each sample's cosine with the enrolled mean of its own identity."""
+        """Returns (M, D) normalised means, and (N,) each sample's cosine with the enrolled mean of its identity."""
         sums = self._unit.new_zeros(self.identities, self._unit.shape[1]).index_add_(0, self.label, self._unit)
         both = torch.stack([self.label, self._apart])
         groups, group, sizes = torch.unique(both, dim=1, return_inverse=True, return_counts=True)
         hidden = self._unit.new_zeros(groups.shape[1], sums.shape[1]).index_add_(0, group, self._unit)
-        own = (self._unit * unit_rows(sums[self.label] - hidden[group])).sum(dim=1)
+        genuine = (self._unit * unit_rows(sums[self.label] - hidden[group])).sum(dim=1)
         alone = sizes[group] == torch.bincount(self.label)[self.label]
-        return unit_rows(sums), own.masked_fill(alone, -torch.inf)
+        return unit_rows(sums), genuine.masked_fill(alone, -torch.inf)
 
 
 def share_with_any(above: Tensor, others: int, enrolled: int) -> Tensor:
@@ -173,7 +173,7 @@ class HighScores(NamedTuple):
     probe: Tensor  # (S,) from 0 to P − 1
     identity: Tensor  # (S,) from 0 to M − 1
     nth: Tensor  # (S,) rank of the score for its probe, from 0
-    own: Tensor  # (P,) each probe's score with its own identity, −inf without one
+    genuine: Tensor  # (P,) each probe's score with its identity, −inf without one
     before: Tensor  # (P,) number of other identities that score at least as high
     label: Tensor  # (P,) each probe's identity
     identities: int
@@ -187,7 +187,7 @@ class HighScores(NamedTuple):
 
 def scores_from(scores: BestScores, low: float, probes: Tensor | None = None) -> HighScores:
     """Returns the scores >= `low` of all probes, or of some."""
-    found: list[tuple[Tensor, ...]] = []
+    parts: list[tuple[Tensor, ...]] = []
     start = 0
     reached = torch.empty(0, dtype=torch.bool, device=scores.device)  # one buffer for all blocks
     for block in scores.blocks(probes):
@@ -195,14 +195,14 @@ def scores_from(scores: BestScores, low: float, probes: Tensor | None = None) ->
         row, column = torch.ge(block.others, lowest, out=reached.resize_(0)).nonzero(as_tuple=True)
         value, order = block.others[row, column].sort(descending=True)
         row, by_probe = row[order].sort(stable=True)
-        sizes = torch.bincount(row, minlength=len(block.own))
+        sizes = torch.bincount(row, minlength=len(block.genuine))
         nth = torch.arange(len(row), device=row.device) - (sizes.cumsum(0) - sizes)[row]
-        before = torch.ge(block.others, block.own[:, None], out=reached.resize_(0)).sum(1)
+        before = torch.ge(block.others, block.genuine[:, None], out=reached.resize_(0)).sum(1)
         which = value[by_probe], row + start, column[order][by_probe], nth
-        found.append((*which, block.own, before, scores.label[block.probes]))
-        start += len(block.own)
-    value, probe, identity, nth, own, before, label = (torch.cat(part).cpu() for part in zip(*found, strict=True))
-    return HighScores(value, probe, identity, nth, own, before, label, scores.identities, low)
+        parts.append((*which, block.genuine, before, scores.label[block.probes]))
+        start += len(block.genuine)
+    value, probe, identity, nth, genuine, before, label = (torch.cat(part).cpu() for part in zip(*parts, strict=True))
+    return HighScores(value, probe, identity, nth, genuine, before, label, scores.identities, low)
 
 
 def scores_for_rate(scores: BestScores, enrolled: int, fpir: float) -> HighScores:
@@ -231,9 +231,9 @@ def reported(high: HighScores, threshold: float) -> Tensor:
     return high.value >= _lowest_accepted(threshold, high.value.dtype)
 
 
-def found_at(high: HighScores, threshold: float) -> Tensor:
-    """Returns a (P,) mask of the probes whose own identity is at or above a threshold."""
-    return high.own >= _lowest_accepted(threshold, high.own.dtype)
+def is_identified_at(high: HighScores, threshold: float) -> Tensor:
+    """Returns a (P,) mask of the probes whose identity is at or above a threshold."""
+    return high.genuine >= _lowest_accepted(threshold, high.genuine.dtype)
 
 
 def _crossing(high: HighScores, enrolled: int, rate: float) -> tuple[float, float] | None:
@@ -241,7 +241,7 @@ def _crossing(high: HighScores, enrolled: int, rate: float) -> tuple[float, floa
     law = share_with_any(torch.arange(high.others + 1), high.others, enrolled)
     value, order = high.value.sort(descending=True)
     gains = (law[high.nth + 1] - law[high.nth])[order]  # increase of a probe's rate by its next score
-    exceeding = torch.nonzero(gains.cumsum(0) / len(high.own) > rate * (1 + 1e-12))
+    exceeding = torch.nonzero(gains.cumsum(0) / len(high.genuine) > rate * (1 + 1e-12))
     if not len(exceeding):
         return None
     below = value[exceeding[0, 0]]  # including all ties

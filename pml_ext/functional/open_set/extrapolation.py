@@ -60,7 +60,7 @@ def extrapolate_fpir(
 ) -> ExtrapolatedRate:
     """Estimate the FPIR of searches in a gallery of any size, including more identities than the set has.
 
-    Each probe has its own rate f of matching a random identity, and FPIR is the mean of $1 - (1 - f)^N$. Two
+    Each probe has a rate f of matching a random identity, and FPIR is the mean of $1 - (1 - f)^N$. Two
     distributions of f are fitted to the probes' counts by maximum likelihood: beta, and normal in log f / (1 − f).
     The two differ in the share of probes that resemble no identity, which the counts hardly constrain. The rate is the
     geometric mean of their −log(1 − FPIR), and the interval covers both intervals.
@@ -81,8 +81,8 @@ def extrapolate_fpir(
     >>> labels = torch.arange(200) // 2
     >>> classes = torch.randn(100, 8, generator=generator)
     >>> embeddings = classes[labels] + torch.randn(200, 8, generator=generator)
-    >>> found = extrapolate_fpir(embeddings, labels, gallery_size=500, threshold=0.9)
-    >>> 0 < found.low < found.rate < found.high < 1
+    >>> rate = extrapolate_fpir(embeddings, labels, gallery_size=500, threshold=0.9)
+    >>> 0 < rate.low < rate.rate < rate.high < 1
     True
     """
     check_whole(gallery_size, "gallery_size", 1)
@@ -101,7 +101,7 @@ def extrapolated_threshold(high: HighScores, enrolled: int, fpir: float, confide
     def exceeds(place: int) -> bool:
         threshold = float(values[place])
         if confidence is None:
-            number = torch.bincount(high.probe[reported(high, threshold)], minlength=len(high.own))
+            number = torch.bincount(high.probe[reported(high, threshold)], minlength=len(high.genuine))
             return _rate(sum(_model_log_rates(number, high.others, enrolled)) / 2) > fpir
         return extrapolated_rate(high, threshold, enrolled, confidence=2 * confidence - 1).high > fpir
 
@@ -125,7 +125,7 @@ def extrapolated_rate(
             f"{threshold:.4f}; got {int(above.sum())}. Measure more identities, or allow a higher rate"
         )
     probe, identity = high.probe[above], high.identity[above]
-    number = torch.bincount(probe, minlength=len(high.own))
+    number = torch.bincount(probe, minlength=len(high.genuine))
     part = torch.randperm(high.identities, generator=torch.Generator().manual_seed(seed)) % _PARTS
     parts = int(part.max()) + 1
     with_part = torch.zeros((parts, len(number)), dtype=torch.int64)
@@ -221,5 +221,5 @@ def _minimum(loss: Callable[[np.ndarray], float], hits: np.ndarray, times: np.nd
     mean = float(hits @ times / times.sum()) / others
     start = [0.0, math.log(max(mean, 1e-12)) - math.log1p(-min(mean, 1 - 1e-12))]
     options = {"xatol": 1e-4, "fatol": 1e-6, "maxiter": 2000}
-    found: np.ndarray = minimize(loss, start, method="Nelder-Mead", options=options).x
-    return found
+    parameters: np.ndarray = minimize(loss, start, method="Nelder-Mead", options=options).x
+    return parameters

@@ -18,19 +18,19 @@ class GalleryScores(NamedTuple):
     """Cosines of P probes; a probe is mated if its subject is enrolled."""
 
     mated: Tensor  # (P,) bool
-    own: Tensor  # (P,) best cosine with the own subject; −inf if not mated
+    genuine: Tensor  # (P,) best cosine with the probe's subject; −inf if not mated
     before: Tensor  # (P,) number of other subjects that score at least as high, up to a limit
     best: Tensor  # (P,) best cosine with any subject
 
 
 def tpir_at_fpir(scores: GalleryScores, fpir: float) -> Tensor:
-    """Returns the share of mated probes whose own subject ranks first, at or above the threshold.
+    """Returns the share of mated probes whose subject ranks first, at or above the threshold.
 
     The threshold is the lowest at which at most `fpir` of the non-mated probes match a subject. Like `tar_at_far`,
     returns nan for too few non-mated probes.
     """
-    found = torch.where(scores.before == 0, scores.own, _MISSED)
-    return tar_at_far(torch.where(scores.mated, found, scores.best), scores.mated, fpir)
+    identified = torch.where(scores.before == 0, scores.genuine, _MISSED)
+    return tar_at_far(torch.where(scores.mated, identified, scores.best), scores.mated, fpir)
 
 
 def scores_in_blocks(
@@ -53,7 +53,7 @@ def scores_in_blocks(
     """
     subjects = subjects.to(probes.device)
     cameras = None if cameras is None else cameras.to(probes.device)
-    own = probes.new_full((len(probes),), -torch.inf)
+    genuine = probes.new_full((len(probes),), -torch.inf)
     top = probes.new_full((len(probes), most_before), -torch.inf)  # best cosines with other subjects, descending
     names_of_top = subjects.new_full(top.shape, 0)
     for embeddings, labels, *seen_by in gallery:
@@ -85,19 +85,19 @@ def scores_in_blocks(
             if len(names) < len(labels):
                 of_subjects = best.new_full((len(best), len(names)), -torch.inf)
                 best = of_subjects.scatter_reduce_(1, place.expand_as(best), best, "amax")
-            own_column, is_here = at[rows, None], here[rows, None]
-            mine = best.gather(1, own_column).masked_fill(~is_here, -torch.inf)
-            own[rows] = torch.maximum(own[rows], mine[:, 0])
-            of_others = best.gather(1, own_column).masked_fill(is_here, -torch.inf)
-            best.scatter_(1, own_column, of_others)
+            subject_column, is_here = at[rows, None], here[rows, None]
+            mine = best.gather(1, subject_column).masked_fill(~is_here, -torch.inf)
+            genuine[rows] = torch.maximum(genuine[rows], mine[:, 0])
+            of_others = best.gather(1, subject_column).masked_fill(is_here, -torch.inf)
+            best.scatter_(1, subject_column, of_others)
             scores, columns = best.topk(min(most_before, len(names)))
             top[rows], names_of_top[rows] = _highest_of_each(
                 torch.cat([top[rows], scores], dim=1),
                 torch.cat([names_of_top[rows], names[columns]], dim=1),
                 most_before,
             )
-    before = (top >= own[:, None]).sum(dim=1)
-    return GalleryScores(own > -torch.inf, own, before, torch.maximum(own, top[:, 0]))
+    before = (top >= genuine[:, None]).sum(dim=1)
+    return GalleryScores(genuine > -torch.inf, genuine, before, torch.maximum(genuine, top[:, 0]))
 
 
 def _highest_of_each(scores: Tensor, names: Tensor, most: int) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from pml_ext.functional.open_set.best_scores import (
     BestScores,
     HighScores,
     Template,
-    found_at,
+    is_identified_at,
     reported,
     scores_for_rate,
     scores_from,
@@ -73,7 +73,7 @@ def search_rates(
     selectivity = RateWithInterval(*(enrolled * value for value in far))
     if miss is None:
         return SearchRates(enrolled, interval(hit), None, selectivity, ())
-    before = high.before[high.own > -torch.inf]
+    before = high.before[high.genuine > -torch.inf]
     cmc = (float(share_with_fewer(before, others, enrolled - 1, r + 1).mean()) for r in range(ranks))
     return SearchRates(enrolled, interval(hit), interval(miss), selectivity, tuple(cmc))
 
@@ -87,16 +87,16 @@ def fpir_without_each(high: HighScores, threshold: float, enrolled: int) -> tupl
 def _laws(high: HighScores, threshold: float, enrolled: int, rank: int) -> tuple[_Law, _Law, _Law | None]:
     """Returns FPIR, the pooled rate, and FNIR (None without mated probes)."""
     above = reported(high, threshold)
-    number = torch.bincount(high.probe[above], minlength=len(high.own))
+    number = torch.bincount(high.probe[above], minlength=len(high.genuine))
     places = number, high.probe[above], high.identity[above], high.label
     hit = _Law(*places, lambda n, m: share_with_any(n, m, min(enrolled, m)))
     pooled = _Law(*places, lambda n, m: n.double() / m)
-    mated = high.own > -torch.inf
+    mated = high.genuine > -torch.inf
     if not bool(mated.any()):
         return hit, pooled, None
     row = mated.cumsum(0) - 1  # among the mated
-    found = found_at(high, threshold) & mated
-    better = above & found[high.probe] & (high.value >= high.own[high.probe])
+    identified = is_identified_at(high, threshold) & mated
+    better = above & identified[high.probe] & (high.value >= high.genuine[high.probe])
 
     def of_others(m: int) -> int:
         return enrolled - 1 if enrolled > high.others else min(enrolled, m + 1) - 1
@@ -106,7 +106,7 @@ def _laws(high: HighScores, threshold: float, enrolled: int, rank: int) -> tuple
         return torch.where(n < 0, 1.0, missed)
 
     # −1: a probe below the threshold is missed in every gallery.
-    before = torch.where(found, high.before, -1)[mated]
+    before = torch.where(identified, high.before, -1)[mated]
     return hit, pooled, _Law(before, row[high.probe[better]], high.identity[better], high.label[mated], miss)
 
 
@@ -130,7 +130,7 @@ class Identification(NamedTuple):
     Attributes:
         threshold: a match is reported if its cosine is at least this.
         fpir: share of non-mated probes with at least one reported identity.
-        fnir: share of mated probes whose own identity is not among the first `rank` reported; nan without mated probes.
+        fnir: share of mated probes whose identity is not among the first `rank` reported; nan without mated probes.
         selectivity: mean number of identities reported for a non-mated probe.
 
     >>> Identification(threshold=0.4, fpir=0.01, fnir=0.05, selectivity=0.01).fnir
@@ -157,7 +157,7 @@ def identification(
     r"""Compute the exact error rates of searches in a gallery of N identities, from a set with more identities.
 
     Every sample is a probe, once non-mated (N of the other M − 1 identities are enrolled) and, if its identity has
-    another sample, once mated (its own and N − 1 others are). If m other identities reach the threshold, a random
+    another sample, once mated (its identity and N − 1 others are). If m other identities reach the threshold, a random
     gallery has at least one of them with this probability, so the mean over all galleries needs no sampling:
 
     $$1 - \binom{M - 1 - m}{N} / \binom{M - 1}{N}$$
@@ -170,8 +170,8 @@ def identification(
         fpir: maximum FPIR, instead of a threshold. The lowest threshold that meets it is chosen, midway to
             the next lower score; cosines within 1e-6 count as equal. If accepting the highest score alone
             exceeds the rate, the threshold is above that score.
-        rank: a search succeeds if the own identity is among the first `rank`. Ties count against it.
-        cameras: (N,) integers; only samples of other cameras enrol a probe's own identity.
+        rank: a search succeeds if the probe's identity is among the first `rank`. Ties count against it.
+        cameras: (N,) integers; only samples of other cameras enrol a probe's identity.
         template: score of an identity: the "best" cosine with its samples, or the cosine with their "mean".
     Returns:
         Identification, in float64; cosines are float32, or float64 for float64 embeddings.
@@ -182,8 +182,8 @@ def identification(
     >>> import torch
     >>> angles = torch.tensor([0.0, 0.1, 1.0, 1.1, 2.0, 2.1])
     >>> embeddings = torch.stack([angles.cos(), angles.sin()], dim=1)
-    >>> found = identification(embeddings, torch.tensor([0, 0, 1, 1, 2, 2]), gallery_size=1, fpir=0.01)
-    >>> found.fpir, found.fnir
+    >>> rates = identification(embeddings, torch.tensor([0, 0, 1, 1, 2, 2]), gallery_size=1, fpir=0.01)
+    >>> rates.fpir, rates.fnir
     (0.0, 0.0)
     """
     if (threshold is None) == (fpir is None):

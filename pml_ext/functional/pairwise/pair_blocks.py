@@ -162,8 +162,8 @@ class PairBlocks:
     def _positive_places(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the `true_places` of a mixed block's unordered positive pairs, consecutive columns in each row."""
         device, width = self.unit.device, block.columns.stop - block.columns.start
-        own = torch.arange(block.rows.start, block.rows.stop, device=device)
-        first = (own + 1 - block.columns.start).clamp_min_(0)
+        rows = torch.arange(block.rows.start, block.rows.stop, device=device)
+        first = (rows + 1 - block.columns.start).clamp_min_(0)
         lengths = ((self.class_end[block.rows] - block.columns.start).clamp_max_(width) - first).clamp_min_(0)
         row = torch.repeat_interleave(lengths)
         before = lengths.cumsum(0) - lengths
@@ -175,9 +175,9 @@ def true_places(mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Returns flat indices (int64, ascending), rows and columns (integers) of the true entries of a (r, c) mask."""
     width = mask.shape[1]
     if mask.device.type == "cpu":  # numpy searches and divides several times faster than torch
-        found = np.flatnonzero(mask.numpy())
-        narrow = found.astype(np.int32)
+        places = np.flatnonzero(mask.numpy())
+        narrow = places.astype(np.int32)
         row = narrow // np.int32(width)
-        return torch.from_numpy(found), torch.from_numpy(row), torch.from_numpy(narrow - row * np.int32(width))
+        return torch.from_numpy(places), torch.from_numpy(row), torch.from_numpy(narrow - row * np.int32(width))
     rows, columns = mask.nonzero(as_tuple=True)
     return rows * width + columns, rows, columns

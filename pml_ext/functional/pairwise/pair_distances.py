@@ -105,12 +105,12 @@ class PairDistances(PairBlocks):
                 return self._all_negatives[wanted - 1]
             bins = torch.searchsorted(self._up_to, wanted)
             values_of = self._values_in(torch.unique(bins).tolist())
-            found = []
+            distances_at = []
             for k, bin_ in zip(wanted, bins.tolist(), strict=True):
                 values, counts = values_of[bin_]
                 below = self._up_to[bin_ - 1] if bin_ else 0
-                found.append(values[torch.searchsorted(below + counts.cumsum(0), k)])
-        return torch.stack(found)
+                distances_at.append(values[torch.searchsorted(below + counts.cumsum(0), k)])
+        return torch.stack(distances_at)
 
     def negatives_within(self, distance: float) -> int:
         """Returns the number of negative pairs at this distance or closer."""
@@ -189,12 +189,12 @@ class PairDistances(PairBlocks):
     @cached_property
     def _all_negatives(self) -> Tensor:
         """Returns every negative distance, in any order."""
-        found, filled = torch.empty(self.total_negative_pairs, dtype=self.unit.dtype), 0
+        distances_at, filled = torch.empty(self.total_negative_pairs, dtype=self.unit.dtype), 0
         for block in self.blocks():
             distances = self._negatives_of(block)
-            found[filled : filled + len(distances)] = distances
+            distances_at[filled : filled + len(distances)] = distances
             filled += len(distances)
-        return found
+        return distances_at
 
     def _count(
         self,

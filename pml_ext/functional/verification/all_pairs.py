@@ -39,12 +39,12 @@ def count_scores(pairs: PairDistances, ranges: Sequence[Range], *, most: int) ->
             if block.mixed:
                 genuine = block.cosines.view(-1)[pairs._positive_places(block)[0]]
                 histogram.update(genuine, torch.ones_like(genuine, dtype=torch.bool))
-            found = _count_block(pairs, histogram, block, [] if kept is None else ranges)
-            room -= len(found[0])
+            hits = _count_block(pairs, histogram, block, [] if kept is None else ranges)
+            room -= len(hits[0])
             if room < 0:
                 kept = None
             elif kept is not None:
-                kept.append(found)
+                kept.append(hits)
     histogram.counts[0] -= histogram.counts[1]
     sum_over_ranks(histogram.counts, pairs.group)
     return histogram, _of_all_ranks(kept, pairs, most)
@@ -72,23 +72,23 @@ def _places_from(lowest: float, scores: Tensor) -> Tensor:
     if scores.device.type != "cpu":
         return (scores >= lowest).nonzero().squeeze(1)
     # numpy compares and searches eight times faster than torch
-    found = []
+    hits = []
     for begin in range(0, len(scores), _SEARCHED_AT_ONCE):
         some = scores[begin : begin + _SEARCHED_AT_ONCE].numpy()
-        found.append(begin + np.flatnonzero(some >= lowest))
-    return torch.from_numpy(np.concatenate(found))
+        hits.append(begin + np.flatnonzero(some >= lowest))
+    return torch.from_numpy(np.concatenate(hits))
 
 
-def _of_all_ranks(found: list[Kept] | None, pairs: PairDistances, most: int) -> Kept | None:
+def _of_all_ranks(hits: list[Kept] | None, pairs: PairDistances, most: int) -> Kept | None:
     if pairs.group is not None:
         count = most + 1
-        if found is not None:
-            count = sum(len(part) for part, _ in found)
+        if hits is not None:
+            count = sum(len(part) for part, _ in hits)
         if int(sum_over_ranks(torch.tensor(count, device=pairs.unit.device), pairs.group)) > most:
             return None
-    if found is None:
+    if hits is None:
         return None
-    parts = [(pairs.unit.new_empty(0), pairs.index.new_empty(0, dtype=torch.bool)), *found]
+    parts = [(pairs.unit.new_empty(0), pairs.index.new_empty(0, dtype=torch.bool)), *hits]
     scores, same = (torch.cat(part) for part in zip(*parts, strict=True))
     if pairs.group is None or not max(lengths := lengths_of_ranks(scores, pairs.group)):
         return scores, same

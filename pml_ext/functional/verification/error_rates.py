@@ -1,4 +1,4 @@
-"""False accepts and false rejects at given thresholds, and accuracy in folds."""
+"""False accepts and false rejects at thresholds, and accuracy in folds."""
 
 from typing import NamedTuple
 
@@ -48,14 +48,14 @@ def errors_at(scores: Tensor, same: Tensor, thresholds: Tensor | float) -> Verif
         ValueError: see `tar_at_far`; a threshold is nan.
 
     >>> scores, same = torch.tensor([0.9, 0.7, 0.4, 0.1]), torch.tensor([True, False, True, False])
-    >>> found = errors_at(scores, same, 0.5)
-    >>> int(found.false_accepts), int(found.false_rejects), float(found.far)
+    >>> errors = errors_at(scores, same, 0.5)
+    >>> int(errors.false_accepts), int(errors.false_rejects), float(errors.far)
     (1, 1, 0.5)
     """
     check_scores(scores, same)
     if not isinstance(thresholds, Tensor):
         check_number(thresholds, "thresholds")
-    # float64, because the scores' own precision (e.g. float16) would round the given threshold.
+    # float64, because the scores' precision (e.g. float16) would round the threshold.
     thresholds = torch.as_tensor(thresholds, dtype=torch.float64, device=scores.device)
     if bool(thresholds.isnan().any()):
         raise ValueError("thresholds must be numbers; got nan")
@@ -70,8 +70,8 @@ class FoldAccuracy(NamedTuple):
     Attributes:
         accuracies, thresholds: (F,) float64, by ascending fold id; a pair is accepted if its score >= threshold.
 
-    >>> found = FoldAccuracy(torch.tensor([0.9, 1.0]), torch.tensor([0.4, 0.5]))
-    >>> round(float(found.mean), 3), round(float(found.standard_error), 3)
+    >>> accuracy = FoldAccuracy(torch.tensor([0.9, 1.0]), torch.tensor([0.4, 0.5]))
+    >>> round(float(accuracy.mean), 3), round(float(accuracy.standard_error), 3)
     (0.95, 0.05)
     """
 

@@ -60,8 +60,8 @@ def group_errors(pairs: PairBlocks, groups: Tensor, count: int, cosine: float) -
                 add(false_accepts, of_class[apart], cell[1][apart], cell[0][apart])
     everywhere = samples.sum(dim=0) - samples
     impostors = samples[:, :, None] * everywhere[:, None] + everywhere[:, :, None] * samples[:, None]
-    own = torch.arange(count)
-    impostors[:, own, own] = samples * everywhere
+    diagonal = torch.arange(count)
+    impostors[:, diagonal, diagonal] = samples * everywhere
     return GroupErrors(false_accepts, impostors, rejects, genuine)
 
 
@@ -80,7 +80,7 @@ def interval_by_stratum(
 ) -> tuple[Tensor, Tensor]:
     """Returns the ends of t intervals of (G,) statistics, from their (T, G) values with each class left out.
 
-    The (T,) strata are independent samples; each class is left out within its own. Source: Arvesen 1969, for several
+    The (T,) strata are independent samples; each class is left out of its stratum. Source: Arvesen 1969, for several
     samples; see `jackknife_interval`.
     """
     from scipy.special import stdtrit  # a dependency of pytorch-metric-learning's scikit-learn

@@ -15,7 +15,7 @@ class ScoreHistogram:
 
     The width is a power of two and bin edges are its multiples, so rounding moves no score over an edge: operating
     points at the edges are exact. Between edges `tar_bounds`, `auc_bounds` and `eer_bounds` bound the error. Ranks
-    count their own pairs and `merge`, or all-reduce `counts`. The order of updates does not change the result.
+    count their pairs and `merge`, or all-reduce `counts`. The order of updates does not change the result.
 
     Args:
         low, high: the range of scores, integers at most 128 apart: −1 and 1 for cosines, −2 and 0 for negated distances

@@ -14,7 +14,7 @@ from pml_ext.functional.verification.roc import check_far, check_scores, first_r
 def rate_interval(errors: Tensor | int, trials: Tensor | int, confidence: float = 0.95) -> tuple[Tensor, Tensor]:
     """Returns the Clopper-Pearson interval of the rate errors / trials.
 
-    It covers the true rate with at least the given probability if trials are independent. Pairs are not: all
+    It covers the true rate with at least that probability if trials are independent. Pairs are not: all
     pairs of a subject share its images, so the interval is too narrow, and more so with many pairs per subject. Use
     `functional.bootstrap_tar_at_far` for pairs; it resamples subjects.
 
@@ -33,12 +33,12 @@ def rate_interval(errors: Tensor | int, trials: Tensor | int, confidence: float 
     (0.00062, 0.00874)
     """
     check_fraction(confidence, "confidence")
-    given = {"errors": torch.as_tensor(errors), "trials": torch.as_tensor(trials)}
-    for name, count in given.items():
+    counts = {"errors": torch.as_tensor(errors), "trials": torch.as_tensor(trials)}
+    for name, count in counts.items():
         if count.is_floating_point() or count.is_complex() or count.dtype == torch.bool:
             raise ValueError(f"{name} must be integer counts; got {count.dtype}")
-    check_shapes_broadcast("rate_interval", **given)
-    wrong, total = torch.broadcast_tensors(*given.values())
+    check_shapes_broadcast("rate_interval", **counts)
+    wrong, total = torch.broadcast_tensors(*counts.values())
     outside = (wrong < 0) | (wrong > total)
     if bool(outside.any()):
         example = f"{int(wrong[outside][0])} of {int(total[outside][0])}"
@@ -204,7 +204,7 @@ def bootstrap_tar_at_far(
 
     Subjects are independent; pairs of one subject are not. Each resample draws the same number of subjects with
     replacement. A genuine pair counts as often as its subject is drawn, an impostor pair as often as the product of
-    its subjects' draws. Each resample chooses its own threshold, as in `functional.tar_at_far`.
+    its subjects' draws. Each resample chooses a threshold, as in `functional.tar_at_far`.
 
     Args:
         scores: (P,) similarities, higher is more alike, finite (negate distances).

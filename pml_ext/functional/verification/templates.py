@@ -26,13 +26,13 @@ class Templates(NamedTuple):
     embeddings: Tensor
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Returns the rows of the given template ids, of any shape.
+        """Returns the rows of template ids, of any shape.
 
         Raises:
             ValueError: an id without a template.
         """
         if not len(self.ids):
-            raise ValueError("there are no templates: no image was given")
+            raise ValueError("there are no templates: there is no image")
         check_tensor(ids, "ids", "(...)")
         if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
             raise ValueError(f"ids must be integers; got {ids.dtype}")
@@ -58,8 +58,8 @@ def template_embeddings(embeddings: Tensor, template_ids: Tensor, media_ids: Ten
 
     >>> # A photograph, and two frames of one video
     >>> images = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-    >>> found = template_embeddings(images, torch.tensor([3, 3, 3]), torch.tensor([0, 1, 1]))
-    >>> [round(value, 3) for value in found.embeddings[0].tolist()]
+    >>> templates = template_embeddings(images, torch.tensor([3, 3, 3]), torch.tensor([0, 1, 1]))
+    >>> [round(value, 3) for value in templates.embeddings[0].tolist()]
     [0.707, 0.707]
     """
     check_embeddings(embeddings)

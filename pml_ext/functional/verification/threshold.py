@@ -87,8 +87,8 @@ def threshold_of_best_utility(pairs: PairDistances, *, grid: int = _GRID_OF_ALL)
         tpr, tnr = _pooled_rates(pairs, tried.view(-1), grid)
         utility = utility_of_rates(tpr, tnr)
         at = int(utility.argmax())
-        if (found := float(utility[at])) > best:
-            best, chosen = found, float(tried.view(-1)[at])
+        if (highest := float(utility[at])) > best:
+            best, chosen = highest, float(tried.view(-1)[at])
         bound = utility_of_rates(tpr.view_as(tried)[:, 1:], tnr.view_as(tried)[:, :-1])
         better = (bound > best) & (tried.diff(dim=1) > _UTILITY_RESOLUTION)
         low, high = tried[:, :-1][better], tried[:, 1:][better]
@@ -134,7 +134,7 @@ def _too_few_error(rate: float, total: int, name: str, kind: str) -> ValueError:
 def _bracket_positive(pairs: PairDistances, rank: int, high: float = 2.0) -> tuple[float, float]:
     """Returns (low, high), at most 1e-12 apart; fewer than `rank` positive pairs are in low, at least `rank` in high.
 
-    Rank 0 gives (0, 0). The given `high` must have at least `rank` positive pairs within it.
+    Rank 0 gives (0, 0). `high` must have at least `rank` positive pairs within it.
     """
     low = 0.0
     if not rank:

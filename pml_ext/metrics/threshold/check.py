@@ -191,7 +191,7 @@ class ThresholdCheck:
 
 @dataclass(frozen=True)
 class _NewData:
-    """New samples, each its own class, and (N,) ids of labels, frames, tracks and cameras if known."""
+    """New samples, each a separate class, and (N,) ids of labels, frames, tracks and cameras if known."""
 
     samples: Samples
     ids: Mapping[str, Tensor]
@@ -230,12 +230,12 @@ def check_threshold(
     require_embeddings(vectors, "embeddings", report.embedding_dim)
     check_whole(look, "look", 1)
     source.check(len(vectors))
-    given = {name for name, values in known.items() if values is not None}
-    if "labels" in given and given & {"frames", "tracks"}:
+    passed = {name for name, values in known.items() if values is not None}
+    if "labels" in passed and passed & {"frames", "tracks"}:
         raise ValueError("give labels, or frames and tracks; got both")
-    if report.is_across_cameras and "labels" in given and "cameras" not in given:
+    if report.is_across_cameras and "labels" in passed and "cameras" not in passed:
         raise ValueError("the report's FRR is of genuine pairs across cameras. Give cameras, one per embedding")
-    if "cameras" in given and not report.is_across_cameras:
+    if "cameras" in passed and not report.is_across_cameras:
         raise ValueError("the report's FRR includes genuine pairs of one camera. Leave cameras out")
     ids, names = dict[str, Tensor](), dict[str, tuple[int | str, ...]]()
     for kind, values in known.items():
@@ -247,7 +247,7 @@ def check_threshold(
     check = _check_rates(report, data, look)
     if not check._rates:
         raise ValueError("no pair of these samples is known to be the same or different: every group has one sample")
-    if "labels" not in given:
+    if "labels" not in passed:
         return check
     doubtful, remaining = find_doubtful_labels(vectors, ids["labels"], names["labels"], source)
     if not doubtful:

@@ -1,4 +1,4 @@
-"""Compares models on the same samples, each at its own threshold for one target."""
+"""Compares models on the same samples, each at a separate threshold for one target."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

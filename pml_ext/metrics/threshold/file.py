@@ -49,7 +49,7 @@ def write_json(content: dict[str, Any], path: Path) -> None:
 
 
 def read_report(path: Path, checkpoint: str | Path | None) -> ThresholdFields:
-    """Read a report, and compare the checkpoint's hash if one is given."""
+    """Read a report, and compare the checkpoint's hash, if there is one."""
     try:
         content = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         if content.get("format") != FORMAT:

@@ -59,9 +59,9 @@ def measure_groups(
     stratum = torch.zeros(len(members), dtype=torch.int64)
     if bool(((members > 0).sum(dim=1) == 1).all()):
         stratum = members.argmax(dim=1)
-    own = torch.arange(count)
+    diagonal = torch.arange(count)
     fars, frrs = [group.far for group in listed], [group.frr for group in listed]
-    accepts, impostors = errors.false_accepts[:, own, own], errors.impostor_pairs[:, own, own]
+    accepts, impostors = errors.false_accepts[:, diagonal, diagonal], errors.impostor_pairs[:, diagonal, diagonal]
     far_ratios = _extreme_ratio(names, fars, accepts, impostors, 2, stratum)
     frr_ratios = _extreme_ratio(names, frrs, errors.false_rejects, errors.genuine_pairs, 1, stratum)
     return Groups(

@@ -306,8 +306,8 @@ def worst_pairs(pairs: PairDistances, ids: Tensor, names: Sequence[int | str], s
         row = order[place]
         return source.sample(row, names[int(ids[row])])
 
-    most_similar = [WorstPair(-value, sample(one), sample(other)) for value, one, other in impostors.found]
-    least_similar = [WorstPair(value, sample(one), sample(other)) for value, one, other in genuine.found]
+    most_similar = [WorstPair(-value, sample(one), sample(other)) for value, one, other in impostors.kept]
+    least_similar = [WorstPair(value, sample(one), sample(other)) for value, one, other in genuine.kept]
     return WorstPairs(tuple(most_similar), tuple(least_similar))
 
 
@@ -315,17 +315,17 @@ class _SmallestPairs:
     """The pairs with the smallest values over all blocks: (value, index of one sample, of the other), ascending."""
 
     def __init__(self) -> None:
-        self.found: list[tuple[float, int, int]] = []
+        self.kept: list[tuple[float, int, int]] = []
 
     @property
     def limit(self) -> float:
         """Smallest value that is too large."""
-        return self.found[-1][0] if len(self.found) == _WORST_PAIRS else math.inf
+        return self.kept[-1][0] if len(self.kept) == _WORST_PAIRS else math.inf
 
     def add(self, values: Tensor, one: Tensor, other: Tensor) -> None:
         smallest, place = values.topk(min(_WORST_PAIRS, len(values)), largest=False)
         new = zip(smallest.tolist(), one[place].tolist(), other[place].tolist(), strict=True)
-        self.found = sorted([*self.found, *new])[:_WORST_PAIRS]
+        self.kept = sorted([*self.kept, *new])[:_WORST_PAIRS]
 
 
 def _require_pairs(pairs: PairDistances, names: Sequence[int | str]) -> None:
@@ -340,7 +340,7 @@ def _require_pairs(pairs: PairDistances, names: Sequence[int | str]) -> None:
             "a threshold needs genuine pairs across cameras; every class has one camera. Leave cameras out to count "
             "pairs of one camera"
         )
-    raise ValueError(f"a threshold needs genuine pairs; each of the {count} samples has its own class")
+    raise ValueError(f"a threshold needs genuine pairs; each of the {count} samples has a different class")
 
 
 def _far(pairs: PairDistances, false_accepts: Tensor) -> ErrorRate:

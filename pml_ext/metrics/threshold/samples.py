@@ -117,7 +117,7 @@ class SampleSource:
                 raise ValueError(f"{name} must have {count} entries, one per embedding; got {len(values)}")
 
     def row(self, place: int) -> int:
-        """Returns the row number of a sample, given its index in the embeddings."""
+        """Returns the row number of a sample, by its index in the embeddings."""
         return place if self.rows is None else int(self.rows[place])
 
     def sample(self, place: int, label: int | str) -> Sample:
@@ -165,20 +165,20 @@ def describe_cohort(normalize: CohortNormalization) -> NormalizationRecord:
     return NormalizationRecord(normalize.k, normalize.strength, samples, normalize.identities, normalize.sha256)
 
 
-def require_cohort(expected: NormalizationRecord | None, given: CohortNormalization | None) -> None:
-    """Raise unless the given normalisation computes the scores of a report with `expected`."""
+def require_cohort(expected: NormalizationRecord | None, actual: CohortNormalization | None) -> None:
+    """Raise unless the normalisation computes the scores of a report with `expected`."""
     if expected is None:
-        if given is not None:
+        if actual is not None:
             raise ValueError("the threshold is for cosines. Leave normalization out")
         return
     numbers = f"k = {expected.k} and strength = {expected.strength:g}"
     wanted = f"that of the report, with {numbers} and the cohort {expected.sha256[:12]}…"
-    if given is None:
+    if actual is None:
         raise ValueError(f"the threshold is for normalised scores. Pass normalization, {wanted}")
-    if (given.k, given.strength, given.sha256) != (expected.k, expected.strength, expected.sha256):
+    if (actual.k, actual.strength, actual.sha256) != (expected.k, expected.strength, expected.sha256):
         raise ValueError(
-            f"normalization must be {wanted}; got k = {given.k}, strength = {given.strength:g} and the cohort "
-            f"{given.sha256[:12]}…"
+            f"normalization must be {wanted}; got k = {actual.k}, strength = {actual.strength:g} and the cohort "
+            f"{actual.sha256[:12]}…"
         )
 
 

@@ -69,7 +69,7 @@ class PlannedSearch:
         if plan.gallery_size > self._measurable:
             sizes.add(self._measurable)
         self._sizes = sorted(size for size in sizes if size <= self._measurable)
-        self._high: HighScores | None = None  # each size has its own threshold
+        self._high: HighScores | None = None  # each size has a threshold
         self._extrapolated = dict[float, ExtrapolatedRate]()  # by cosine; each takes a second
 
     def threshold(self, target: Target) -> tuple[float, Support]:
@@ -103,15 +103,15 @@ class PlannedSearch:
         size, fpir = self.plan.gallery_size, self.plan.fpir
         assert fpir is not None
         cosine = extrapolated_threshold(high, size, fpir, target.confidence)
-        found = None if cosine is None else self.extrapolated_fpir(cosine)
-        if cosine is None or found is None or not found.is_known:
+        rate = None if cosine is None else self.extrapolated_fpir(cosine)
+        if cosine is None or rate is None or not rate.is_known:
             raise ValueError(
                 f"fpir={fpir:g} in galleries of {size:,} needs a threshold that too few pairs of the set support: its "
                 f"{self._scores.identities:,} identities reach to galleries of {self._measurable:,}. Measure more "
                 "identities, or allow a higher rate"
             )
         pairs = int(reported(high, cosine).sum())
-        return cosine, Support(pairs, min(pairs, found.independent))
+        return cosine, Support(pairs, min(pairs, rate.independent))
 
     def rates(self, cosine: float) -> Searches:
         """Returns the rates at a threshold, and the thresholds of all sizes."""
@@ -120,7 +120,7 @@ class PlannedSearch:
         sizes = [self._rates_of_size(high, cosine, size) for size in self._sizes]
         if plan.gallery_size > self._measurable:
             sizes.append(self._extrapolated_rates(high, cosine))
-        mated = int((high.own > float("-inf")).sum())
+        mated = int((high.genuine > float("-inf")).sum())
         return Searches(
             gallery_size=plan.gallery_size,
             template=plan.template,
@@ -139,11 +139,11 @@ class PlannedSearch:
         gallery = GalleryRates(enrolled, _mean_rate(rates.fpir), fnir, cmc)
         if self.plan.fpir is None:
             return gallery
-        own_cosine = threshold_for_rate(high, enrolled, self.plan.fpir)
-        if own_cosine is None:
+        size_cosine = threshold_for_rate(high, enrolled, self.plan.fpir)
+        if size_cosine is None:
             return gallery
-        own = search_rates(high, own_cosine, enrolled, rank=rank).fnir
-        return replace(gallery, cosine=own_cosine, cosine_fnir=None if own is None else own.rate)
+        genuine = search_rates(high, size_cosine, enrolled, rank=rank).fnir
+        return replace(gallery, cosine=size_cosine, cosine_fnir=None if genuine is None else genuine.rate)
 
     def extrapolated_fpir(self, cosine: float) -> ExtrapolatedRate:
         """Returns the FPIR at the plan's size, which is larger than the set."""
@@ -153,18 +153,18 @@ class PlannedSearch:
         return self._extrapolated[cosine]
 
     def _extrapolated_rates(self, high: HighScores, cosine: float) -> GalleryRates:
-        plan, found = self.plan, self.extrapolated_fpir(cosine)
-        if not found.is_known:
+        plan, rate = self.plan, self.extrapolated_fpir(cosine)
+        if not rate.is_known:
             raise ValueError(
                 f"the FPIR in galleries of {plan.gallery_size:,} cannot be extrapolated from "
-                f"{self._scores.identities:,} identities: at the threshold {cosine:.4f} it may be {found.low:.2g} to "
-                f"{found.high:.2g}. Measure more identities, or choose the threshold by FPIR"
+                f"{self._scores.identities:,} identities: at the threshold {cosine:.4f} it may be {rate.low:.2g} to "
+                f"{rate.high:.2g}. Measure more identities, or choose the threshold by FPIR"
             )
-        fpir = MeanRate(found.rate, found.low, found.high)
+        fpir = MeanRate(rate.rate, rate.low, rate.high)
         fnir = search_rates(high, cosine, plan.gallery_size, rank=plan.rank).fnir
         missed = None if fnir is None else _mean_rate(fnir)
-        own = {} if plan.fpir is None or fnir is None else {"cosine": cosine, "cosine_fnir": fnir.rate}
-        return GalleryRates(plan.gallery_size, fpir, missed, (), is_extrapolated=True, **own)
+        genuine = {} if plan.fpir is None or fnir is None else {"cosine": cosine, "cosine_fnir": fnir.rate}
+        return GalleryRates(plan.gallery_size, fpir, missed, (), is_extrapolated=True, **genuine)
 
 
 def _mean_rate(rate: RateWithInterval) -> MeanRate:

@@ -1,4 +1,4 @@
-"""Targets of a threshold: a maximum rate of the set, or one that other identities meet with a given confidence."""
+"""Targets of a threshold: a maximum rate of the set, or one that other identities meet with a confidence."""
 
 import math
 
@@ -24,8 +24,8 @@ _CONFIDENCE = 0.95  # of the support of a target without one
 def choose_target(
     far: float | None, frr: float | None, target: str | None, fpir: float | None, confidence: float | None
 ) -> Target:
-    """Returns the given target; TypeError for none or several."""
-    if sum(given is not None for given in (far, frr, target, fpir)) != 1:
+    """Returns the target; TypeError for none or several."""
+    if sum(value is not None for value in (far, frr, target, fpir)) != 1:
         raise TypeError(
             f'exactly one of far=, frr=, target="utility" and the fpir of search= must be given; got {far=}, {frr=}, '
             f"{target=}, {fpir=}"
