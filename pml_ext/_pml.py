@@ -57,11 +57,6 @@ def term(
     return {"losses": losses, "indices": indices, "reduction_type": kind}
 
 
-def no_terms() -> dict[str, Any]:
-    """Returns the terms of a loss without anything to compare."""
-    return {"loss": term(0)}
-
-
 def reducer_of_terms(reducer: Any, names: tuple[str, ...]) -> Any:
     """Returns a user's reducer for a loss with several terms, each of which needs its own."""
     if type(reducer) is MeanReducer or not isinstance(reducer, nn.Module):
@@ -76,6 +71,8 @@ class Recorded(nn.Module):
 
     collect_stats: bool = False
     add_to_recordable_attributes: Any
+    reset_stats: Any
+    add_embedding_regularization_to_loss_dict: Any
 
     def _record(self, *names: str, is_stat: bool = False) -> None:
         self.add_to_recordable_attributes(list_of_names=list(names), is_stat=is_stat)

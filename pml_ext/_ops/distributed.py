@@ -91,7 +91,7 @@ class _Gather(torch.autograd.Function):
 def gather_in_order(
     rows: Tensor,
     numbers: Tensor,
-    group: dist.ProcessGroup,
+    group: dist.ProcessGroup | None,
     device: torch.device | None = None,
     *,
     everywhere: bool,
@@ -102,6 +102,8 @@ def gather_in_order(
     rows: (n, …), only n may differ; numbers: (n,) int64, on all ranks together 0 … N − 1. device: communication
     device, None: that of the rows; step: rows sent per rank at a time, to limit the memory on the device.
     """
+    if group is None:
+        return rows[numbers.argsort()]
     device = device or rows.device
     sizes = lengths_of_ranks(numbers.to(device), group)
     places = gather_rows(numbers.to(device), group, lengths=sizes).to(rows.device).split(sizes)

@@ -1,24 +1,7 @@
-"""Normalisation for losses and metrics (networks and exports use torch's own layer).
-
-`to_sphere` is for training, `unit_rows` for measurements (any length, no gradient); the rest is for kernels with their
-own gradient.
-"""
-
-from typing import Any
+"""Rows of length 1 for measurements, without a gradient. `to_sphere` in own_gradient.py is for training."""
 
 import torch
 from torch import Tensor
-
-from pml_ext._ops.own_gradient import under_transform
-
-
-def to_sphere(embeddings: Tensor) -> Tensor:
-    """Returns (..., D) of norm 1 (or zero): `torch.nn.functional.normalize` with a gradient three times as fast.
-
-    Differentiable any number of times.
-    """
-    unit: Tensor = embeddings / _norms(embeddings) if under_transform() else _ToSphere.apply(embeddings)
-    return unit
 
 
 def unit_rows(embeddings: Tensor) -> Tensor:
@@ -34,41 +17,3 @@ def normalise_(x: Tensor) -> Tensor:
     x /= largest.clamp_min_(torch.finfo(x.dtype).tiny)
     x /= torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp_min_(torch.finfo(x.dtype).tiny)
     return x
-
-
-def unit_and_inverse_norms(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns (N, D) normalised rows and their (N, 1) factors, for kernels with their own gradient."""
-    inverse = inverse_norms(x)
-    return x * inverse, inverse
-
-
-def inverse_norms(x: Tensor) -> Tensor:
-    """Returns (N, 1) inverse norms 1/‖x‖, at most 1e12."""
-    return _norms(x).reciprocal_()
-
-
-def through_sphere_(grad: Tensor, unit: Tensor, factor: Tensor) -> Tensor:
-    """Turn a gradient g by unit rows u into factor (g − u (g·u)), in place; factor: (N, 1)."""
-    along = torch.linalg.vecdot(grad, unit).unsqueeze(1)
-    return grad.addcmul_(unit, along, value=-1).mul_(factor)
-
-
-class _ToSphere(torch.autograd.Function):
-    """∂L/∂x = (g − u (g·u)) / ‖x‖ for g = ∂L/∂u, in two passes over the embeddings."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        unit = x / _norms(x)
-        ctx.save_for_backward(x, unit)
-        return unit
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        x, unit = ctx.saved_tensors
-        along = torch.linalg.vecdot(grad, unit).unsqueeze(-1)
-        return torch.addcmul(grad, unit, along, value=-1) / _norms(x)
-
-
-def _norms(x: Tensor) -> Tensor:
-    norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return norms.clamp_min(1e-12)  # F.normalize's default eps

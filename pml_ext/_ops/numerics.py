@@ -1,7 +1,7 @@
 """Products of large tensors: block sizes, precision and threads."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -31,13 +31,6 @@ def row_blocks(rows: int, width: int, device: torch.device, *, entries: int | No
     step = rows_of_a_block(width, device, entries=entries)
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
-
-
-def no_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Turn autocast off, but only if it is on: the context takes a tenth of a small loss's time."""
-    kind = device.type
-    is_on = kind != "meta" and torch.is_autocast_enabled(kind)
-    return torch.autocast(kind, enabled=False) if is_on else nullcontext()
 
 
 @contextmanager

@@ -9,21 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from pml_ext._ops.distributed import rank_and_ranks
-from pml_ext._pml import BaseDistance, CosineSimilarity, gathering_code
+from pml_ext._pml import BaseDistance, gathering_code
 
-_AS_MADE = {**vars(CosineSimilarity(collect_stats=False)), "training": True}
 _NAMES = ("normalize_embeddings", "p", "power")
-
-
-def is_plain_cosine(distance: BaseDistance) -> bool:
-    """Returns whether this is an unmodified CosineSimilarity: no subclass or replacement, norm statistics or hooks."""
-    return type(distance) is CosineSimilarity and {**vars(distance), "training": True} == _AS_MADE
 
 
 def settings_of(distance: BaseDistance) -> tuple[Any, ...]:
     """Returns whether it normalises, the order of its norm, and its power; None for missing attributes."""
-    if is_plain_cosine(distance):
-        return (True, 2, 1)
     return tuple(getattr(distance, name, None) for name in _NAMES)
 
 

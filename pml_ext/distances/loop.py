@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from pml_ext._ops.normalize import to_sphere
 from pml_ext._ops.numerics import inner_products
+from pml_ext._ops.own_gradient import to_sphere
 from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, LpDistance, is_similarity, normalized
-from pml_ext.distances.injected import describe_distance, is_plain_cosine, orders_if_gathered, settings_of
+from pml_ext.distances.injected import describe_distance, orders_if_gathered, settings_of
 from pml_ext.functional.loop.arcs import safe_sqrt
 from pml_ext.functional.loop.pair_matrix import loop_pairs
 from pml_ext.functional.loop.partners import Curve, Pairing
@@ -83,7 +83,7 @@ def _matrix(
     other = labels if ref_emb is None or ref_labels is None else ref_labels
     moved, other = (ids.to(embeddings.device, non_blocking=True) for ids in (labels, other))
     is_negative = moved.unsqueeze(1) != other.unsqueeze(0)
-    is_plain = ref_emb is None and is_plain_cosine(distance)
+    is_plain = ref_emb is None and type(distance) is CosineSimilarity and not distance.collect_stats
     # Calls `forward` to skip hooks, which run when the loss calls the injected distance.
     own = inner_products(to_sphere(embeddings)) if is_plain else distance.forward(embeddings, ref_emb)
     points, ref_points = (None, None) if ref_emb is None else (embeddings, ref_emb)

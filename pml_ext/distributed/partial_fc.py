@@ -17,7 +17,7 @@ from pml_ext._checks import (
     check_whole,
 )
 from pml_ext._ops.distributed import gather_rows, lengths_of_ranks, rank_and_ranks, sum_of_own_rows
-from pml_ext._ops.numerics import no_autocast
+from pml_ext._ops.own_gradient import no_autocast
 from pml_ext.functional.losses.class_softmax import (
     MARGINS,
     divided_one_hot,
@@ -25,7 +25,7 @@ from pml_ext.functional.losses.class_softmax import (
     gradient_by_classes,
     gradient_by_samples,
 )
-from pml_ext.losses._batch import checked_batch
+from pml_ext.losses._base import checked_batch
 
 _BLOCK = 1024  # number of classes per random generator, so that initial vectors do not depend on the number of ranks
 
@@ -193,7 +193,7 @@ class PartialFC(nn.Module):
         if embeddings.shape[1] != self.weight.shape[1]:
             raise ValueError(f"embeddings must have {self.weight.shape[1]} columns; got {embeddings.shape[1]}")
         check_labels_below(ids, self.num_classes)
-        return ids.long()
+        return ids.to(embeddings.device, torch.int64)
 
     def _draw(self, present: Tensor) -> Tensor:
         """Returns this rank's rows for the step in ascending order: those present, filled up with random ones."""

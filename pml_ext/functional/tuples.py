@@ -12,13 +12,20 @@ from pml_ext._ops.numerics import rows_of_a_block
 
 
 def same_and_different(
-    labels: Tensor, ref_labels: Tensor | None = None, copies: Tensor | None = None
+    labels: Tensor,
+    ref_labels: Tensor | None = None,
+    copies: Tensor | None = None,
+    *,
+    device: torch.device | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Returns two (B, R) masks: same-class and different-class pairs. Without ref_labels: (B, B), no self-pairs.
 
-    copies: (B,) columns that hold the batch itself; a sample does not pair with its own copy.
+    copies: (B,) columns that hold the batch itself; a sample does not pair with its own copy. device: None for the
+    labels'.
     """
-    same = labels[:, None] == (labels if ref_labels is None else ref_labels)[None, :]
+    labels = labels.to(device, non_blocking=True)
+    others = labels if ref_labels is None else ref_labels.to(device, non_blocking=True)
+    same = labels[:, None] == others[None, :]
     different = ~same
     if ref_labels is None:
         same.fill_diagonal_(0)  # torch.jit.trace rejects False
@@ -100,6 +107,19 @@ def every_negative(labels: Tensor, anchors: Tensor, device: torch.device) -> tup
     return rows, order[place]
 
 
+def same_class_pairs(labels: Tensor, ref_labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns (rows, columns) of the entries where labels[:, None] == ref_labels, and the count of each row.
+
+    For labels on the CPU; the mask's nonzero would synchronise with a GPU.
+    """
+    in_order, order = ref_labels.sort(stable=True)
+    start = torch.searchsorted(in_order, labels)
+    counts = torch.searchsorted(in_order, labels, right=True) - start
+    rows = torch.arange(len(labels)).repeat_interleave(counts)
+    step = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[rows]
+    return rows, order[start[rows] + step], counts
+
+
 def class_columns(spans: ClassSpans, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
     """Returns, per sample, the others of its class, then itself, padded with itself to the largest class size K.
 
@@ -125,14 +145,20 @@ def pairs_of(indices_tuple: Tuples) -> Tuples:
     return anchors, positives, anchors, negatives
 
 
-def triplets_of(indices_tuple: Tuples | None, labels: Tensor | None, ref_labels: Tensor | None = None) -> Tuples:
+def triplets_of(
+    indices_tuple: Tuples | None,
+    labels: Tensor | None,
+    ref_labels: Tensor | None = None,
+    *,
+    device: torch.device | None = None,
+) -> Tuples:
     """Returns anchors, positives and negatives: every positive with every negative pair of its anchor.
 
     indices_tuple None: all triplets of the labels; ref_labels None: of the batch with itself.
     """
     if indices_tuple is None:
         assert labels is not None
-        same, different = same_and_different(labels, ref_labels)
+        same, different = same_and_different(labels, ref_labels, device=device)
         anchors, positives = same.nonzero(as_tuple=True)
         return every_triplet(anchors, positives, different)
     if len(indices_tuple) == 3:
@@ -148,16 +174,16 @@ def every_triplet(anchors: Tensor, positives: Tensor, different: Tensor) -> tupl
     return anchors[pair], positives[pair], negatives
 
 
-def weights_of(indices_tuple: Tuples | None, labels: Tensor, dtype: torch.dtype, *, with_itself: bool = True) -> Tensor:
+def weights_of(indices_tuple: Tuples | None, labels: Tensor, like: Tensor, *, with_itself: bool = True) -> Tensor:
     """Returns (B,) sample frequencies in the tuples, relative to the most frequent; all 1 if there is no tuple.
 
     with_itself: positives and negatives come from the batch, and count too.
     """
     if indices_tuple is None or all(len(part) == 0 for part in indices_tuple):
-        return torch.ones_like(labels, dtype=dtype)
+        return torch.ones(len(labels), dtype=like.dtype, device=like.device)
     parts = indices_tuple if with_itself else pairs_of(indices_tuple)[::2]
     counts = torch.bincount(torch.cat(parts), minlength=len(labels))
-    return counts.to(dtype) / counts.max()
+    return counts.to(like.dtype) / counts.max()
 
 
 # By the gap S_ap − S_an. A tie is hard, as in PML's TripletMarginMiner, but it is not discordant.

@@ -9,27 +9,34 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, TypedDict
 
+import torch
 from torch import Tensor, nn
 from typing_extensions import Self, Unpack
 
-from pml_ext._checks import check_in_range, check_switch, warn_once
+from pml_ext._checks import (
+    check_embeddings,
+    check_in_range,
+    check_indices_tuple,
+    check_labels,
+    check_switch,
+    warn_once,
+)
 from pml_ext._names import hint
-from pml_ext._ops.numerics import no_autocast
+from pml_ext._ops.own_gradient import no_autocast
 from pml_ext._pml import (
     BaseDistance,
     BaseMetricLossFunction,
+    CosineSimilarity,
     CrossBatchMemory,
     LpDistance,
     MeanReducer,
     Recorded,
     SelfSupervisedLoss,
     losses,
-    no_terms,
     reducers,
     term,
 )
-from pml_ext.distances.injected import is_plain_cosine
-from pml_ext.losses._batch import Labels, Reference, Tuples, at_least_float32, checked_batch, on_host
+from pml_ext.functional.tuples import Tuples
 from pml_ext.losses._facts import facts_of
 
 SETTINGS = ("distance", "reducer", "embedding_regularizer", "embedding_reg_weight")
@@ -156,10 +163,15 @@ def _open_wrappers() -> None:
     losses.BaseLossWrapper.__init__ = check_class
 
 
+Labels = Tensor | None
+"""(B,) class ids; None if an indices_tuple replaces them."""
+Reference = Tensor | None
+"""(R, D) embeddings to compare the batch with; None: the batch itself."""
 Terms = dict[str, dict[str, Any]]
 """Sub-loss name -> result of `term`."""
 
 NO_TRIPLET = "this batch has no triplet (two samples of a class and one of another)"
+_PLAIN_COSINE = {**vars(CosineSimilarity(collect_stats=False)), "training": True}
 
 
 class PMLArguments(TypedDict, total=False):
@@ -180,16 +192,13 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
     """A PML loss that checks its input before any work and computes in float32 or better.
 
     Sums over thousands of pairs lose all digits in 16 bits: half-precision embeddings become float32, autocast is off.
-    The loss then is float32; gradients keep the input's type. A subclass defines `_terms`, and `_value_at_once` if it
-    has a kernel for the common case.
+    The loss then is float32; gradients keep the input's type. A subclass defines `compute_loss`.
 
     Attributes:
         labels_because: why labels are needed in addition to an indices_tuple; empty if a tuple can replace them.
-        over_all_pairs: accepts an indices_tuple, since trainers pass one, but does not restrict the pairs to it.
     """
 
     labels_because: str = ""
-    over_all_pairs: bool = False
 
     def __init__(self, **pml: Unpack[PMLArguments]) -> None:
         check_pml_arguments(type(self), pml, PML_ARGUMENTS)
@@ -219,50 +228,40 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
                 "labels (and ref_labels if ref_emb is given) must be tensors of class ids; got None. "
                 + (self.labels_because or "Pass them, or a miner's indices_tuple")
             )
-        if self.over_all_pairs and ref_emb is None:
-            indices_tuple = None
-        if labels is not None:
-            self._check_labels(on_host(labels))
+        if labels is not None and not torch.compiler.is_compiling():
+            labels = labels.cpu()  # read there any number of times, while a GPU works
+        self.reset_stats()
         with no_autocast(embeddings.device):
-            reduced: Tensor = super().forward(embeddings, labels, indices_tuple, ref_emb, ref_labels)
+            terms = self.compute_loss(embeddings, labels, indices_tuple, ref_emb, ref_labels)
+            self.add_embedding_regularization_to_loss_dict(terms, embeddings)
+            ids = None if labels is None else labels.to(embeddings.device, non_blocking=True)
+            reduced: Tensor = self.reducer(terms, embeddings, ids)
         return reduced
 
     if TYPE_CHECKING:
         __call__ = forward
 
     def compute_loss(
-        self, embeddings: Tensor, labels: Labels, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
-    ) -> Terms:
-        """Returns the terms for PML's `forward`. Version 2 passes the batch as its own ref_emb and needs a term."""
-        if ref_emb is embeddings and ref_labels is labels:
-            ref_emb = ref_labels = None
-        if labels is not None and indices_tuple is None and ref_emb is None and is_mean_of_cosines(self):
-            value = self._value_at_once(embeddings, labels)
-            if value is not None:
-                return {"loss": term(value)}
-        return self._terms(embeddings, labels, indices_tuple, ref_emb, ref_labels) or no_terms()
-
-    def _terms(
         self, embeddings: Tensor, labels: Any, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Any
     ) -> Terms:
-        """Returns the terms by name, or none if there is nothing to compare. ref_emb None: the batch itself.
+        """Returns the terms by name, for the reducer.
 
-        labels, ref_labels: (B,) and (R,); None only if indices_tuple is given and `labels_because` is empty.
+        labels: (B,), on the CPU unless compiled. ref_emb, ref_labels: (R, D) and (R,); None for the batch itself.
+        Labels are None only if indices_tuple is given and `labels_because` is empty.
         """
         raise NotImplementedError
 
-    def _value_at_once(self, embeddings: Tensor, labels: Tensor) -> Tensor | None:
-        """Returns the loss of a batch compared with itself by cosines, or None to use `_terms` instead."""
-        return None
-
-    def _check_labels(self, labels: Tensor) -> None:
-        """Raises for integer labels that the loss does not accept."""
+    def is_mean_of_cosines(self) -> bool:
+        """Returns whether a kernel may replace distance and reducer: unmodified, CosineSimilarity and MeanReducer."""
+        distance = self.distance
+        is_plain = type(distance) is CosineSimilarity and {**vars(distance), "training": True} == _PLAIN_COSINE
+        return is_plain and type(self.reducer) is MeanReducer
 
     def _no_terms(self, what: str, indices_tuple: Tuples | None = None) -> Terms:
-        """Returns no terms. Warns once about the missing pairs, unless a miner selected them."""
+        """Returns the terms of a loss of 0. Warns once about the missing pairs, unless a miner selected them."""
         if indices_tuple is None:
             self._warn(f"{what}, so its loss is 0")
-        return {}
+        return {"loss": term(0)}
 
     def _warn(self, what: str) -> None:
         sampler = "use a sampler that draws several samples of each of several classes"
@@ -272,28 +271,55 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
 def is_nothing_to_compare(loss: nn.Module, embeddings: Tensor, ref_emb: Reference) -> bool:
     """Returns whether the batch or ref_emb is empty; warns if so."""
     for name, rows in (("the batch", embeddings), ("ref_emb", ref_emb)):
-        if is_empty(rows):
+        if isinstance(rows, Tensor) and rows.ndim == 2 and len(rows) == 0:
             warn_once(loss, f"{type(loss).__name__}: {name} is empty, so its loss is 0")
             return True
     return False
 
 
-def is_empty(embeddings: object) -> bool:
-    """Returns whether this is a batch without rows; PML's losses are 0 for it."""
-    return isinstance(embeddings, Tensor) and embeddings.ndim == 2 and len(embeddings) == 0
+def checked_batch(
+    embeddings: Tensor,
+    labels: Tensor | None,
+    ref_emb: Tensor | None = None,
+    ref_labels: Tensor | None = None,
+    indices_tuple: Tuples | None = None,
+) -> tuple[Tensor, Labels, Reference, Labels]:
+    """Checks the input of a loss or miner. Returns float32 or better embeddings, and labels on their device.
+
+    Only checks the indices_tuple. Drops a ref_emb that is the batch itself.
+    """
+    check_embeddings(embeddings)
+    if ref_emb is not None:
+        check_embeddings(ref_emb, "ref_emb")
+    if indices_tuple is not None:
+        check_indices_tuple(indices_tuple, len(embeddings), len(embeddings if ref_emb is None else ref_emb))
+    points = at_least_float32(embeddings)
+    ids = None if labels is None else check_labels(labels, len(embeddings))
+    if ref_emb is None or (ref_emb is embeddings and ref_labels is labels):
+        return points, ids, None, None
+    ref_points = points if ref_emb is embeddings else at_least_float32(ref_emb)
+    if ref_points.shape[1] != points.shape[1] or ref_points.dtype != points.dtype:
+        raise ValueError(
+            f"ref_emb must have {embeddings.shape[1]} columns, like embeddings, and a type compatible with "
+            f"{embeddings.dtype}; got {ref_emb.shape[1]} columns of {ref_emb.dtype}"
+        )
+    ref_ids = None if ref_labels is None else check_labels(ref_labels, len(ref_emb), "ref_labels")
+    return points, ids, ref_points, ref_ids
 
 
-def is_mean_of_cosines(loss: BaseMetricLossFunction) -> bool:
-    """Returns whether the loss is a plain mean over cosines, so that distance and reducer need not see its terms."""
-    return reduces_by_mean(loss) and is_plain_cosine(loss.distance)
+def at_least_float32(x: Tensor) -> Tensor:
+    """Converts 16-bit floats to float32. A row of zeros gets no gradient, because in 16 bits it would be infinite."""
+    if x.dtype not in (torch.float16, torch.bfloat16):
+        return x
+    wide = x.float()
+    return torch.where((x != 0).any(dim=1, keepdim=True), wide, wide.detach()) if x.requires_grad else wide
 
 
-def reduces_by_mean(loss: BaseMetricLossFunction) -> bool:
-    """Returns whether PML's MeanReducer reduces every term."""
-    reducer, term_reducers = loss.reducer, [loss.reducer]
-    if isinstance(reducer, reducers.MultipleReducers):
-        term_reducers = [*reducer.reducers.values(), reducer.default_reducer]
-    return all(type(term_reducer) is MeanReducer for term_reducer in term_reducers)
+def labels_for(loss: nn.Module, labels: Labels, embeddings: Tensor) -> Labels:
+    """Returns the labels for an inner loss: this package's read them on the CPU, PML's would wait for their copy."""
+    if labels is None or isinstance(loss, OurLoss):
+        return labels
+    return labels.to(embeddings.device, non_blocking=True)
 
 
 def check_pml_arguments(kind: type, given: Mapping[str, Any], known: Iterable[str]) -> None:

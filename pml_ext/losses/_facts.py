@@ -1,14 +1,13 @@
 """Facts about each loss, and `loss_by_name` for a loss that wraps another one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import nn
 
-from pml_ext._checks import check_in_range, check_switch
 from pml_ext._names import class_name, closest, hint
-from pml_ext._pml import BaseMetricLossFunction, DotProductSimilarity, losses, regularizers
+from pml_ext._pml import BaseMetricLossFunction, losses
 
 KNOWN: dict[str, type[nn.Module]] = {}
 """Every loss of this package and of PML, by name; pml_ext.losses fills it."""
@@ -48,71 +47,35 @@ class LossFacts:
 
     compares: what a sample is compared with: other "samples"; learned or fixed "class vectors" (the constructor then
         takes num_classes and embedding_size); or "class scores", for the runner's identity losses.
-    takes_all_positives: why an indices_tuple does not select the positives, so the runner passes no miner; or empty.
-    reads_no_pairs: why LoOp cannot replace the pair distances; empty if it can.
-    makes_triplets: the loss converts an indices_tuple to triplets (PML's conversion from pairs needs B³ memory).
-    arguments: (a YAML node's options, keys in lower case; build) -> arguments of the constructor.
-        build(name, **arguments) builds another loss of the config.
-    partial_fc: (these options) -> arguments of the `PartialFC` that shards its classes over ranks. Raises ValueError
-        if these options prevent it. None: the loss cannot be sharded.
+    reads_distance: it reads its pairs from `self.distance`, so LoOp can replace them.
+    takes_all_positives: an indices_tuple does not select the positives, so the runner passes no miner.
+    makes_triplets: it converts an indices_tuple to triplets (PML's conversion from pairs needs B³ memory).
     """
 
     compares: Literal["samples", "class vectors", "class scores"] = "samples"
-    takes_all_positives: str = ""
-    reads_no_pairs: str = ""
+    reads_distance: bool = True
+    takes_all_positives: bool = False
     makes_triplets: bool = False
-    arguments: Callable[[dict[str, Any], Callable[..., Any]], dict[str, Any]] = lambda options, build: options
-    partial_fc: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
     @property
     def takes_miner(self) -> bool:
         return self.compares == "samples" and not self.takes_all_positives
 
 
-def _dot_products(options: dict[str, Any], *_: Any) -> dict[str, Any]:
-    check_switch(options["normalize"], "normalize")
-    check_in_range(options["reg_weight"], 0, float("inf"), "reg_weight")
-    return {
-        "distance": DotProductSimilarity(normalize_embeddings=options["normalize"]),
-        "embedding_regularizer": regularizers.LpRegularizer(power=2),
-        "embedding_reg_weight": options["reg_weight"],
-    }
-
-
-_CLASS_VECTORS = LossFacts(compares="class vectors")
-_TRIPLETS = LossFacts(makes_triplets=True)
-
-_BY_NAME = {
-    "AngularLoss": LossFacts(reads_no_pairs="it reads the embeddings themselves, not pair distances"),
-    "ArcFaceLoss": _CLASS_VECTORS,
-    "CosFaceLoss": _CLASS_VECTORS,
-    "DynamicSoftMarginLoss": _TRIPLETS,
-    "FastAPLoss": LossFacts(takes_all_positives="it ranks all positives of a sample; a tuple only weights the samples"),
-    "HistogramLoss": _TRIPLETS,
-    "InstanceLoss": LossFacts(reads_no_pairs="it reads column c of the matrix as class c, so it has no negative pairs"),
-    "LargeMarginSoftmaxLoss": _CLASS_VECTORS,
-    "MarginLoss": _TRIPLETS,
-    "NCALoss": LossFacts(takes_all_positives="it takes all positives of a sample; a tuple only weights the samples"),
-    "NormalizedSoftmaxLoss": _CLASS_VECTORS,
-    "NPairsLoss": LossFacts(arguments=_dot_products),
-    "P2SGradLoss": _CLASS_VECTORS,
-    "PNPLoss": LossFacts(takes_all_positives="it ranks all positives of a sample and takes no tuples"),
-    "ProxyAnchorLoss": _CLASS_VECTORS,
-    "ProxyNCALoss": _CLASS_VECTORS,
-    "RankedListLoss": LossFacts(takes_all_positives="it takes all positives of a sample and no tuples"),
-    "SmoothAPLoss": LossFacts(
-        takes_all_positives="it ranks all positives of a sample; a tuple only weights the samples"
-    ),
-    "SoftTripleLoss": _CLASS_VECTORS,
-    "SphereFaceLoss": _CLASS_VECTORS,
-    "SubCenterArcFaceLoss": _CLASS_VECTORS,
-    "ThresholdConsistentMarginLoss": LossFacts(
-        reads_no_pairs="it computes its cosines itself; TCMLoss is the same loss and works"
-    ),
-    "TripletMarginLoss": _TRIPLETS,
-    "VICRegLoss": LossFacts(reads_no_pairs="it has no labels and no pair distances"),
+_ALL_POSITIVES = ("FastAPLoss", "NCALoss", "PNPLoss", "RankedListLoss", "SmoothAPLoss")
+_CLASS_VECTORS = (
+    "ArcFaceLoss", "CosFaceLoss", "LargeMarginSoftmaxLoss", "NormalizedSoftmaxLoss", "P2SGradLoss", "ProxyAnchorLoss",
+    "ProxyNCALoss", "SoftTripleLoss", "SphereFaceLoss", "SubCenterArcFaceLoss",
+)  # fmt: skip
+_NO_DISTANCE = ("AngularLoss", "InstanceLoss", "ThresholdConsistentMarginLoss", "VICRegLoss")
+_TRIPLETS = ("DynamicSoftMarginLoss", "HistogramLoss", "MarginLoss", "TripletMarginLoss")
+_FACTS_OF_PML = {
+    **dict.fromkeys(_ALL_POSITIVES, LossFacts(takes_all_positives=True)),
+    **dict.fromkeys(_CLASS_VECTORS, LossFacts(compares="class vectors")),
+    **dict.fromkeys(_NO_DISTANCE, LossFacts(reads_distance=False)),
+    **dict.fromkeys(_TRIPLETS, LossFacts(makes_triplets=True)),
 }
-PML_FACTS = {getattr(losses, name): facts for name, facts in _BY_NAME.items() if hasattr(losses, name)}
+PML_FACTS = {getattr(losses, name): facts for name, facts in _FACTS_OF_PML.items() if hasattr(losses, name)}
 """Facts about pytorch-metric-learning's losses, of which 2.8 lacks some."""
 
 
@@ -137,7 +100,7 @@ def check_tuple_loss(loss: object, *, cannot: str, nested: str) -> None:
             "subclass of BaseMetricLossFunction whose compute_loss calls self.distance(embeddings, ref_emb); got "
             f"{class_name(loss)}"
         )
-    if why := facts_of(type(loss)).reads_no_pairs:
-        raise TypeError(f"{cannot} {name}: {why}")
+    if not facts_of(type(loss)).reads_distance:
+        raise TypeError(f"{cannot} {name}: it does not compare pairs of samples by its distance")
     if any(parameter.ndim > 1 for parameter in loss.parameters()):
         raise TypeError(f"{cannot} {name}: it has class weights (proxies), so its negatives are not pairs of samples")

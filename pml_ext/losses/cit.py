@@ -1,31 +1,20 @@
 """The concordance-induced triplet loss."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range, check_switch
-from pml_ext._pml import CosineSimilarity, DotProductSimilarity, LpDistance, is_similarity, term
+from pml_ext._pml import CosineSimilarity, DotProductSimilarity, LpDistance, MeanReducer, is_similarity, term
 from pml_ext.distances.injected import describe_distance, is_on_sphere
-from pml_ext.functional.losses.cit import (
-    LARGEST_CLASS,
-    concordance_loss,
-    concordance_of_pairs,
-    fast_concordance_loss,
-    triplet_losses,
-)
-from pml_ext.functional.tuples import class_spans, count_triplets, same_and_different, triplets_of
-from pml_ext.losses._base import (
-    NO_TRIPLET,
-    EmbeddingLoss,
-    PMLArguments,
-    Terms,
-    reduces_by_mean,
-)
-from pml_ext.losses._batch import Labels, Reference, Tuples, copies_in_reference, on_host
+from pml_ext.functional.losses.cit import concordance, concordance_loss, concordance_of_pairs, triplet_losses
+from pml_ext.functional.tuples import Tuples, class_sizes, count_triplets, same_and_different, triplets_of
+from pml_ext.losses._base import NO_TRIPLET, EmbeddingLoss, Labels, PMLArguments, Reference, Terms
 from pml_ext.losses._facts import LossFacts
+from pml_ext.losses._pairs import copies_in_reference
 
 
 class CITLoss(EmbeddingLoss):
@@ -115,36 +104,32 @@ class CITLoss(EmbeddingLoss):
         self._record("gamma")
         self._record("concordance_index", is_stat=True)
 
-    def _value_at_once(self, embeddings: Tensor, labels: Tensor) -> Tensor | None:
-        options = (self.gamma, self.similarity, self.hinge_partial_likelihood)
-        if self.collect_stats:  # the statistics need the similarities
-            return None
-        if torch.compiler.is_compiling():  # reading the sizes of classes would break the graph
-            return fast_concordance_loss(embeddings, labels, *options)
-        spans = class_spans(on_host(labels), embeddings.device)
-        if not 1 < spans.largest < len(labels) or (self.gamma == 1 and spans.largest > LARGEST_CLASS):
-            return None
-        return fast_concordance_loss(embeddings, labels, *options, spans=spans)
-
-    def _terms(
-        self, embeddings: Tensor, labels: Labels, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
+    def compute_loss(
+        self, embeddings: Tensor, labels: Any, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
     ) -> Terms:
-        hinge = self.hinge_partial_likelihood
+        hinge, device = self.hinge_partial_likelihood, embeddings.device
+        is_over_all = labels is not None and indices_tuple is None
+        if is_over_all and ref_emb is None and not self.collect_stats and self.is_mean_of_cosines():
+            # The constant of "unit" cancels: both terms use differences of similarities.
+            scale = 0.5 if self.similarity == "unit" else 1.0
+            value = concordance(embeddings, labels, self.gamma, scale, hinge)
+            if not (torch.compiler.is_compiling() or 1 < max(class_sizes(labels)) < len(labels)):
+                return self._no_terms(NO_TRIPLET)
+            return {"loss": term(value)}
         similarities, among_ref = self._both_similarities(embeddings, ref_emb)
         if self.collect_stats:
             self.concordance_index = math.nan
             if labels is not None and (ref_emb is None or ref_labels is not None):
                 copies = copies_in_reference(embeddings, labels, indices_tuple, ref_emb, ref_labels)
-                pairs = same_and_different(labels, ref_labels, copies)
+                pairs = same_and_different(labels, ref_labels, copies, device=device)
                 self.concordance_index = concordance_of_pairs(similarities, *pairs).item()
-        if indices_tuple is None and reduces_by_mean(self):
-            assert labels is not None
-            same, different = same_and_different(labels, ref_labels)
+        if is_over_all and type(self.reducer) is MeanReducer:
+            same, different = same_and_different(labels, ref_labels, device=device)
             if count_triplets(same, different) == 0:
                 return self._no_terms(NO_TRIPLET)
             value = concordance_loss(similarities, among_ref, same, different, self.gamma, hinge)
             return {"loss": term(value)}
-        a, p, n = triplets_of(indices_tuple, labels, ref_labels)
+        a, p, n = triplets_of(indices_tuple, labels, ref_labels, device=device)
         if len(a) == 0:
             return self._no_terms(NO_TRIPLET, indices_tuple)
         s_pn = None if among_ref is None else among_ref[p, n]

@@ -1,15 +1,12 @@
 """The discriminative loss: classification by distances to fixed class centroids."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_embeddings, check_labels_below, check_seed, check_switch, check_whole
-from pml_ext._ops.normalize import to_sphere
-from pml_ext._ops.numerics import no_autocast
+from pml_ext._ops.own_gradient import no_autocast, to_sphere
 from pml_ext._pml import LpDistance, reducers, term
 from pml_ext.distances.injected import describe_distance, is_on_sphere
 from pml_ext.functional.losses.discriminative import (
@@ -21,9 +18,8 @@ from pml_ext.functional.losses.discriminative import (
     one_hot_values,
     simplex_centroids,
 )
-from pml_ext.functional.tuples import weights_of
-from pml_ext.losses._base import EmbeddingLoss, PMLArguments, Terms
-from pml_ext.losses._batch import Labels, Reference, Tuples, at_least_float32
+from pml_ext.functional.tuples import Tuples, weights_of
+from pml_ext.losses._base import EmbeddingLoss, Labels, PMLArguments, Reference, Terms, at_least_float32
 from pml_ext.losses._facts import LossFacts
 
 _NORM_TOLERANCE = 1e-3  # covers the rounding of a unit vector to 16 bits
@@ -55,22 +51,6 @@ def make_centroids(
     if size not in (None, num_classes):
         raise ValueError(f"centroid_size of one_hot centroids is num_classes={num_classes}; got {size}")
     return None
-
-
-def _arguments(options: dict[str, Any], build: object) -> dict[str, Any]:
-    own = {name: value for name, value in options.items() if name != "tightness"}  # for the log only
-    return {**own, "centroid_size": options["centroid_size"] or None}
-
-
-def _partial_fc(options: dict[str, Any]) -> dict[str, Any]:
-    for name, needed in {"centroids": "one_hot", "centroid_size": 0, "paper_scale": False, "tightness": False}.items():
-        if options[name] != needed:
-            raise ValueError(
-                f"{name} of DiscriminativeLoss must be {needed!r} if its classes are sharded over ranks; got "
-                f"{options[name]!r}. A row of the projection is the score of one class only with one-hot centroids; "
-                "distances to other centroids need the rows of all ranks"
-            )
-    return {"margin": "discriminative"}
 
 
 class DiscriminativeLoss(EmbeddingLoss):
@@ -138,12 +118,7 @@ class DiscriminativeLoss(EmbeddingLoss):
     -0.056
     """
 
-    facts = LossFacts(
-        compares="class vectors",
-        reads_no_pairs="it compares samples with class centroids, so it has no negative pairs",
-        arguments=_arguments,
-        partial_fc=_partial_fc,
-    )
+    facts = LossFacts(compares="class vectors", reads_distance=False)
     fixed = ("num_classes", "embedding_size", "paper_scale", "seed")
     labels_because = "DiscriminativeLoss needs labels: it compares each sample with the centroid of its class"
 
@@ -182,7 +157,7 @@ class DiscriminativeLoss(EmbeddingLoss):
         size = self.num_classes if self.centroids is None else self.centroids.shape[1]
         return f"{super().extra_repr()}, centroids={self._kind!r}, centroid_size={size}"
 
-    def _terms(
+    def compute_loss(
         self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
     ) -> Terms:
         if ref_emb is not None:
@@ -191,6 +166,7 @@ class DiscriminativeLoss(EmbeddingLoss):
                 "ref_emb must be None. Concatenate the two batches to train on both"
             )
         self._check_size(embeddings)
+        check_labels_below(labels, self.num_classes)
         if self.paper_scale and len(labels) <= self.num_classes:
             raise ValueError(
                 f"paper_scale=True needs more samples than classes (eq. 8: G > 0 only for N > C); got a batch of "
@@ -200,18 +176,16 @@ class DiscriminativeLoss(EmbeddingLoss):
         if fixed is not None and fixed.device != embeddings.device:
             self.to(embeddings.device)  # as PML's classification losses follow their input
         embeddings = self._projected(embeddings)
+        ids = labels.to(embeddings.device, torch.int64, non_blocking=True)
         if self.centroids is None:
-            values = one_hot_values(embeddings, labels.long())
+            values = one_hot_values(embeddings, ids)
         else:
-            values = centroid_values(to_sphere(embeddings), labels.long(), self.centroids.to(embeddings.dtype))
+            values = centroid_values(to_sphere(embeddings), ids, self.centroids.to(embeddings.dtype))
         if self.paper_scale:
             per_class = len(labels) / self.num_classes
             values = values * (3 * (self.num_classes - 1) * (per_class - 1) * per_class)
-        weights = weights_of(indices_tuple, labels, values.dtype)
-        return {"loss": term(values * weights, torch.arange(len(labels), device=labels.device))}
-
-    def _check_labels(self, labels: Tensor) -> None:
-        check_labels_below(labels, self.num_classes)
+        weights = weights_of(indices_tuple, ids, values)
+        return {"loss": term(values * weights, torch.arange(len(ids), device=ids.device))}
 
     def tightness(self, embeddings: Tensor, labels: Tensor) -> DiscriminativeTightness:
         """Returns both sides of Lemma 3.1 on a balanced batch; see functional.discriminative_tightness.

@@ -7,15 +7,22 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_choice, warn_once
-from pml_ext._ops.numerics import no_autocast
-from pml_ext._pml import BaseMetricLossFunction, LpDistance, MeanReducer
+from pml_ext._ops.own_gradient import no_autocast
+from pml_ext._pml import BaseMetricLossFunction, MeanReducer
 from pml_ext.distances.injected import inject, orders_if_gathered, run_with_distance
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, Curve, Pairing, consecutive_pairs
-from pml_ext.functional.tuples import count_pairs, every_negative, same_and_different
-from pml_ext.losses._base import OurLoss, SettingsOfTheWrapped, is_nothing_to_compare
-from pml_ext.losses._batch import Labels, Tuples, at_least_float32, checked_batch, on_host
-from pml_ext.losses._facts import LossFacts, check_tuple_loss, facts_of, loss_by_name
+from pml_ext.functional.tuples import Tuples, count_pairs, every_negative, same_and_different
+from pml_ext.losses._base import (
+    Labels,
+    OurLoss,
+    SettingsOfTheWrapped,
+    at_least_float32,
+    checked_batch,
+    is_nothing_to_compare,
+    labels_for,
+)
+from pml_ext.losses._facts import check_tuple_loss, facts_of, loss_by_name
 
 
 class ArcPairReducer(MeanReducer):
@@ -47,12 +54,6 @@ class ArcPairReducer(MeanReducer):
         ends = torch.stack(indices[:2]).sort(dim=0).values
         count = int(ends.unique(dim=1).shape[1])
         return losses.sum() / (4 * count)
-
-
-def _arguments(options: dict[str, Any], build: Any) -> dict[str, Any]:
-    # Segments lie in the space itself, so the loss in LoOp measures there.
-    measure = {"distance": LpDistance(normalize_embeddings=False)} if options["geometry"] == "segment" else {}
-    return {**options, "positives": options["positives"] or None, "loss": build(options["loss"], **measure)}
 
 
 class LoOp(SettingsOfTheWrapped, OurLoss):
@@ -98,8 +99,6 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
     [0.05, 0.158]
     """
 
-    facts = LossFacts(arguments=_arguments)
-
     def __init__(
         self, loss: BaseMetricLossFunction | str | Mapping[str, Any], *, pairing: Pairing = "consecutive",
         geometry: Curve = "arc", positives: Literal["arc", "all"] | None = None,
@@ -112,9 +111,10 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
         around = f"put LoOp around that one: {type(loss).__name__}(LoOp(...))"
         nested = "the distances are replaced already" if isinstance(loss, LoOp) else around
         check_tuple_loss(loss, cannot="LoOp cannot wrap", nested=nested)
-        fixed = facts_of(type(loss)).takes_all_positives
-        if fixed and positives != "all" and pairing == "consecutive":
-            raise TypeError(f"LoOp cannot wrap {type(loss).__name__} without positives='all': {fixed}")
+        if facts_of(type(loss)).takes_all_positives and positives != "all" and pairing == "consecutive":
+            raise TypeError(
+                f"LoOp cannot wrap {type(loss).__name__} without positives='all': it uses all positives of a sample"
+            )
         check_loop_distance(loss.distance, geometry)
         super().__init__(distance=loss.distance)
         self.pairing = pairing
@@ -133,32 +133,30 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
         if is_nothing_to_compare(self, embeddings, ref_emb):
             return at_least_float32(embeddings)[:0].sum()
         embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
+        # The labels alone determine the arcs, which are computed on the CPU.
         assert labels is not None
-        # Copied once: the labels alone determine the arcs, which are computed on the CPU.
-        ids = on_host(labels).cpu()
-        ref_ids = None if ref_labels is None else on_host(ref_labels).cpu()
+        labels, ref_labels = labels.cpu(), None if ref_labels is None else ref_labels.cpu()
         is_mined = indices_tuple is not None
         with no_autocast(embeddings.device):
             matrix, is_negative = loop_matrix(
-                self.distance, embeddings, ids, ref_emb, ref_ids, pairing=self.pairing, geometry=self.geometry
+                self.distance, embeddings, labels, ref_emb, ref_labels, pairing=self.pairing, geometry=self.geometry
             )
-            positives, negatives = count_pairs(ids, ref_ids)
+            positives, negatives = count_pairs(labels, ref_labels)
             positives_of = self.positives or ("all" if is_mined else "arc")
             is_tied = positives_of == "arc" and self.pairing == "consecutive" and ref_emb is None
             if is_tied and negatives and positives:
-                indices_tuple = self._tuples_on_arcs(ids, indices_tuple, is_negative)
+                indices_tuple = self._tuples_on_arcs(labels, indices_tuple, is_negative)
             points = (embeddings, embeddings if ref_emb is None else ref_emb)
             injected = inject(self.distance, matrix, points=points, two_sets=ref_emb is not None)
-            value: Tensor = run_with_distance(
-                self.loss, injected, embeddings, labels, indices_tuple, ref_emb, ref_labels
-            )
+            ids, ref_ids = (labels_for(self.loss, each, embeddings) for each in (labels, ref_labels))
+            value: Tensor = run_with_distance(self.loss, injected, embeddings, ids, indices_tuple, ref_emb, ref_ids)
         if not negatives or not positives:
             warn_once(
                 self,
                 f"LoOp: this batch has {positives} positive and {negatives} negative pairs, and LoOp needs both; the "
                 "wrapped loss is computed without LoOp",
             )
-        elif not injected.was_read and not is_mined and _has_triplet(ids, ref_ids):
+        elif not injected.was_read and not is_mined and _has_triplet(labels, ref_labels):
             raise TypeError(
                 f"{type(self.loss).__name__} did not call self.distance(embeddings, ref_emb), so LoOp cannot reach "
                 "its pairs"

@@ -9,8 +9,7 @@ from typing_extensions import Unpack
 from pml_ext._checks import check_choice, check_in_range
 from pml_ext._ops.numerics import row_blocks
 from pml_ext._pml import CosineSimilarity, is_similarity, term
-from pml_ext.distances.injected import InjectedDistance, describe_distance, orders_if_gathered
-from pml_ext.functional.loop.partners import consecutive_pairs
+from pml_ext.distances.injected import InjectedDistance, describe_distance
 from pml_ext.functional.losses.pair_weighting import (
     WEIGHTINGS,
     Weighting,
@@ -19,39 +18,9 @@ from pml_ext.functional.losses.pair_weighting import (
     nearest_negatives,
     weighted_sums,
 )
-from pml_ext.functional.tuples import pairs_of, same_and_different
-from pml_ext.losses._base import EmbeddingLoss, PMLArguments, Terms
-from pml_ext.losses._batch import Labels, Reference, Tuples, copies_in_reference
-from pml_ext.losses._facts import LossFacts
-
-
-def pair_masks(like: Tensor, labels: Labels, ref_labels: Labels, indices_tuple: Tuples | None) -> tuple[Tensor, Tensor]:
-    """Returns (B, R) masks of positive and negative pairs, from indices_tuple if given, otherwise from the labels."""
-    if indices_tuple is None:
-        assert labels is not None
-        return same_and_different(labels, ref_labels)
-    a1, p, a2, n = pairs_of(indices_tuple)
-    positive, negative = torch.zeros(2, *like.shape, dtype=torch.bool, device=like.device)
-    positive[a1, p] = True
-    negative[a2, n] = True
-    return positive, negative
-
-
-def consecutive_among(positive: Tensor, labels: Tensor | None, *, with_itself: bool) -> tuple[Tensor, Tensor]:
-    """Returns (anchors, positives): the positive pairs of the (B, B) mask that are consecutive samples of a class."""
-    if not with_itself or labels is None:
-        raise ValueError(
-            "positives='consecutive' needs labels and no ref_emb: its pairs are consecutive samples of the batch; "
-            "choose another `positives`"
-        )
-    anchors, partners = consecutive_pairs(labels, orders_if_gathered(labels)[0])
-    kept = positive[anchors, partners]
-    return anchors[kept], partners[kept]
-
-
-def _arguments(options: dict[str, Any], build: object) -> dict[str, Any]:
-    return {**options, "mining": options["mining"] or None}
-
+from pml_ext.functional.tuples import Tuples, same_and_different
+from pml_ext.losses._base import EmbeddingLoss, Labels, PMLArguments, Reference, Terms
+from pml_ext.losses._pairs import consecutive_among, copies_in_reference, lacks_pairs, pair_masks
 
 _OPTIONS = ("alpha", "beta", "base", "bounded", "scale", "margin", "neg_margin", "bins")
 
@@ -97,7 +66,6 @@ class PairWeightingLoss(EmbeddingLoss):
     """
 
     default_distance = CosineSimilarity
-    facts = LossFacts(arguments=_arguments)
 
     def __init__(
         self, weighting: Weighting = "multi_similarity", mining: float | None = None, *,
@@ -143,17 +111,17 @@ class PairWeightingLoss(EmbeddingLoss):
             weights: Tensor = WEIGHTINGS[self.weighting](similarity, positive, negative, **self.options)
         return weights
 
-    def _terms(
+    def compute_loss(
         self, embeddings: Tensor, labels: Labels, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
     ) -> Terms:
         similarity = self.distance(embeddings, ref_emb)
         positive, negative = pair_masks(similarity, labels, ref_labels, indices_tuple)
-        if indices_tuple is None and not positive.any() & negative.any():
+        if indices_tuple is None and lacks_pairs(labels, ref_labels, None):
             return self._no_terms("this batch has no positive or no negative pair")
         if self.mining is not None:
             assert labels is not None
             copies = copies_in_reference(embeddings, labels, indices_tuple, ref_emb, ref_labels)
-            pairs = same_and_different(labels, ref_labels, copies)
+            pairs = same_and_different(labels, ref_labels, copies, device=similarity.device)
             kept = multi_similarity_mining(similarity.detach(), *pairs, self.mining)
             positive, negative = positive & kept[0], negative & kept[1]
 
@@ -204,7 +172,7 @@ class LiftedHingeLoss(EmbeddingLoss):
         self.positives = positives
         self._record("margin")
 
-    def _terms(
+    def compute_loss(
         self, embeddings: Tensor, labels: Labels, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
     ) -> Terms:
         with_itself = ref_emb is None
@@ -214,7 +182,7 @@ class LiftedHingeLoss(EmbeddingLoss):
             anchors, positives = consecutive_among(positive, labels, with_itself=with_itself)
         else:
             anchors, positives = positive.nonzero(as_tuple=True)
-        if len(anchors) == 0 or not bool(negative.any()):
+        if len(anchors) == 0 or lacks_pairs(labels, ref_labels, indices_tuple):
             return self._no_terms("this batch has no positive or no negative pair", indices_tuple)
         distances = -matrix if is_similarity(self.distance) else matrix
         nearest = nearest_negatives(distances, negative)

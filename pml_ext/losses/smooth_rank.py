@@ -10,10 +10,10 @@ from pml_ext._checks import check_above_zero
 from pml_ext._pml import CosineSimilarity, term
 from pml_ext.distances.injected import describe_distance
 from pml_ext.functional.losses.smooth_rank import check_short_lists, smooth_average_precision, smooth_recall_at_k
-from pml_ext.functional.tuples import weights_of
-from pml_ext.losses._base import EmbeddingLoss, PMLArguments, Terms
-from pml_ext.losses._batch import Labels, Reference, Tuples, copies_in_reference
+from pml_ext.functional.tuples import Tuples, count_pairs, same_class_pairs, weights_of
+from pml_ext.losses._base import EmbeddingLoss, Labels, PMLArguments, Reference, Terms
 from pml_ext.losses._facts import LossFacts
+from pml_ext.losses._pairs import copies_in_reference
 
 
 class SmoothAPLoss(EmbeddingLoss):
@@ -43,7 +43,7 @@ class SmoothAPLoss(EmbeddingLoss):
     """
 
     default_distance = CosineSimilarity
-    facts = LossFacts(takes_all_positives="it ranks all positives of a sample; a tuple only weights the samples")
+    facts = LossFacts(takes_all_positives=True)
     labels_because = "SmoothAPLoss needs labels: it ranks the complete batch, whatever a miner selected"
 
     def __init__(self, temperature: float = 0.01, **pml: Unpack[PMLArguments]) -> None:
@@ -54,23 +54,27 @@ class SmoothAPLoss(EmbeddingLoss):
         self.temperature = temperature
         self._record("temperature")
 
-    def _terms(
+    def compute_loss(
         self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
     ) -> Terms:
         copies = copies_in_reference(embeddings, labels, indices_tuple, ref_emb, ref_labels)
         with_itself = ref_emb is None or copies is not None
-        positive = labels[:, None] == (labels if ref_labels is None else ref_labels)
+        items_of = labels if ref_labels is None else ref_labels.cpu()
+        counts = same_class_pairs(labels, items_of)[2]
         # The precision of a sample that is alone in its class is 1 for any embedding.
-        queries = (positive.sum(dim=1) > int(with_itself)).nonzero().squeeze(1)
+        queries = (counts > int(with_itself)).nonzero().squeeze(1)
         if len(queries) == 0:
             return self._no_terms("no sample of the batch has a positive")
-        if bool(positive.all()):
+        if int(counts.min()) == len(items_of):
             self._warn("the batch has no negatives (one class), so its loss is 0")
         similarities = self.distance(embeddings, ref_emb)
+        listed = (queries, *same_class_pairs(labels[queries], items_of)[:2], labels, items_of)
+        queries, rows, items, labels, items_of = (ids.to(embeddings.device, non_blocking=True) for ids in listed)
+        positive = labels[queries, None] == items_of
         if len(queries) < len(labels):
-            similarities, positive = similarities[queries], positive[queries]
-        precision = smooth_average_precision(similarities, positive, self.temperature)
-        weights = weights_of(indices_tuple, labels, precision.dtype, with_itself=ref_emb is None)
+            similarities = similarities[queries]
+        precision = smooth_average_precision(similarities, positive, self.temperature, (rows, items))
+        weights = weights_of(indices_tuple, labels, precision, with_itself=ref_emb is None)
         losses = (1 - precision) * weights[queries]
         return {"loss": term(losses, queries)}
 
@@ -107,7 +111,7 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
     """
 
     default_distance = CosineSimilarity
-    facts = LossFacts(takes_all_positives="it ranks all positives of a sample; a tuple only weights the samples")
+    facts = LossFacts(takes_all_positives=True)
     labels_because = "RecallAtKSurrogateLoss ranks the complete batch, so an indices_tuple does not replace them"
 
     def __init__(
@@ -125,14 +129,15 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
         self.rank_temperature = rank_temperature
         self._record("temperature", "rank_temperature")
 
-    def _terms(
+    def compute_loss(
         self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
     ) -> Terms:
         copies = copies_in_reference(embeddings, labels, indices_tuple, ref_emb, ref_labels)
         if ref_emb is None:
-            copies = torch.arange(len(labels), device=labels.device)
-        positive = labels[:, None] == (labels if ref_labels is None else ref_labels)
-        one_class = bool(positive.all())
+            copies = torch.arange(len(labels), device=embeddings.device)
+        one_class = count_pairs(labels, ref_labels)[1] == 0
+        labels = labels.to(embeddings.device, non_blocking=True)
+        positive = labels[:, None] == (labels if ref_labels is None else ref_labels.to(labels.device))
         similarities = self.distance(embeddings, ref_emb)
         if copies is not None:
             positive.scatter_(1, copies[:, None], False)
@@ -144,6 +149,6 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
         if len(queries) < len(labels):
             similarities, positive = similarities[queries], positive[queries]
         recalls = smooth_recall_at_k(similarities, positive, self.ks, self.temperature, self.rank_temperature)
-        weights = weights_of(indices_tuple, labels, recalls.dtype, with_itself=ref_emb is None)
+        weights = weights_of(indices_tuple, labels, recalls, with_itself=ref_emb is None)
         losses = (1 - recalls.mean(dim=1)) * weights[queries]
         return {"loss": term(losses, queries)}

@@ -15,39 +15,32 @@ from pml_ext._pml import (
     CosineSimilarity,
     DistributedLossWrapper,
     DotProductSimilarity,
+    MeanReducer,
     SelfSupervisedLoss,
     reducer_of_terms,
     term,
 )
 from pml_ext.distances.injected import describe_distance, is_on_sphere
-from pml_ext.functional.losses.tcm import (
-    AT_ONCE,
-    DIVISORS,
-    fast_threshold_consistency,
-    hard_negatives,
-    hard_positives,
-)
-from pml_ext.functional.tuples import class_sizes, class_spans, same_and_different
+from pml_ext.functional.losses.tcm import DIVISORS, hard_negatives, hard_positives, threshold_consistency
+from pml_ext.functional.tuples import Tuples, count_pairs, same_and_different
 from pml_ext.losses._base import (
     EmbeddingLoss,
+    Labels,
     OurLoss,
     PMLArguments,
+    Reference,
     SettingsOfTheWrapped,
     Terms,
     arguments_of,
-    is_nothing_to_compare,
-    reduces_by_mean,
-)
-from pml_ext.losses._batch import (
-    Labels,
-    Reference,
-    Tuples,
     at_least_float32,
     checked_batch,
-    copies_in_reference,
-    on_host,
+    is_nothing_to_compare,
+    labels_for,
 )
 from pml_ext.losses._facts import LossFacts, loss_by_name
+from pml_ext.losses._pairs import copies_in_reference
+
+MARGIN_PLUS, MARGIN_MINUS = 0.9, 0.5
 
 
 class TCMLoss(EmbeddingLoss):
@@ -102,13 +95,13 @@ class TCMLoss(EmbeddingLoss):
     """
 
     default_distance = CosineSimilarity
-    facts = LossFacts(takes_all_positives="it is defined over all positive pairs")
+    facts = LossFacts(takes_all_positives=True)
     labels_because = "TCM is defined over all pairs, so an indices_tuple does not replace them"
-    over_all_pairs = True
 
     def __init__(
-        self, lambda_plus: float = 1.0, lambda_minus: float = 1.0, margin_plus: float = 0.9, margin_minus: float = 0.5,
-        *, indicator: bool = True, divide_by: str = "hard", **pml: Unpack[PMLArguments],
+        self, lambda_plus: float = 1.0, lambda_minus: float = 1.0, margin_plus: float = MARGIN_PLUS,
+        margin_minus: float = MARGIN_MINUS, *, indicator: bool = True, divide_by: str = "hard",
+        **pml: Unpack[PMLArguments],
     ) -> None:  # fmt: skip
         check_in_range(lambda_plus, 0, float("inf"), "lambda_plus")
         check_in_range(lambda_minus, 0, float("inf"), "lambda_minus")
@@ -138,25 +131,22 @@ class TCMLoss(EmbeddingLoss):
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, reducer_of_terms(value, ("pos_loss", "neg_loss")) if name == "reducer" else value)
 
-    def _value_at_once(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """The weighted sum of both terms."""
-        spans = None
-        if not torch.compiler.is_compiling():  # reading the sizes of classes would break the graph
-            spans = class_spans(on_host(labels), embeddings.device) if len(labels) > AT_ONCE else None
-            sizes = class_sizes(on_host(labels)) if spans is None else spans.sizes
-            self._warn_of_missing_pairs(positives=len(sizes) < len(labels), negatives=len(sizes) > 1)
-        options = (self.lambda_plus, self.lambda_minus, self.margin_plus, self.margin_minus)
-        return fast_threshold_consistency(
-            embeddings, labels, *options, indicator=self.indicator, divide_by=self.divide_by, spans=spans
-        )
-
-    def _terms(
+    def compute_loss(
         self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
     ) -> Terms:
+        if ref_emb is None and self.is_mean_of_cosines():
+            value = threshold_consistency(
+                embeddings, labels, self.lambda_plus, self.lambda_minus, self.margin_plus, self.margin_minus,
+                self.indicator, self.divide_by,
+            )  # fmt: skip
+            if not torch.compiler.is_compiling():  # reading the labels would break the graph
+                self._warn_of_missing_pairs(*count_pairs(labels))
+            return {"loss": term(value)}
         cosines = self.distance(embeddings, ref_emb)
         copies = copies_in_reference(embeddings, labels, indices_tuple, ref_emb, ref_labels)
-        same, different = same_and_different(labels, ref_labels, copies)
-        self._warn_of_missing_pairs(positives=bool(same.any()), negatives=bool(different.any()))
+        same, different = same_and_different(labels, ref_labels, copies, device=cosines.device)
+        positives, negatives = count_pairs(labels, ref_labels)
+        self._warn_of_missing_pairs(positives if copies is None else positives - len(copies), negatives)
         kinds = (
             ("pos_loss", -self.lambda_plus, self.margin_plus, same, hard_positives(cosines, self.margin_plus)),
             ("neg_loss", self.lambda_minus, self.margin_minus, different, hard_negatives(cosines, self.margin_minus)),
@@ -166,9 +156,9 @@ class TCMLoss(EmbeddingLoss):
             losses, listed = self._losses(weight, margin, cosines, pairs, is_hard)
             if len(losses):
                 terms[name] = term(losses, listed, of_negatives=pairs is different)
-        if terms and reduces_by_mean(self):
+        if terms and type(self.reducer) is MeanReducer:
             return {"loss": term(sum(sub_loss["losses"].mean() for sub_loss in terms.values()))}
-        return terms
+        return terms or {"loss": term(0)}
 
     def _losses(
         self, weight: float, margin: float, cosines: Tensor, pairs: Tensor, is_hard: Tensor
@@ -188,9 +178,9 @@ class TCMLoss(EmbeddingLoss):
             losses = losses * (len(losses) / num_hard) if num_hard else losses[:0]
         return losses, listed
 
-    def _warn_of_missing_pairs(self, *, positives: bool, negatives: bool) -> None:
+    def _warn_of_missing_pairs(self, positives: int, negatives: int) -> None:
         kinds = ("positive", positives, self.lambda_plus), ("negative", negatives, self.lambda_minus)
-        missing = [kind for kind, is_present, weight in kinds if weight > 0 and not is_present]
+        missing = [kind for kind, count, weight in kinds if weight > 0 and not count]
         if missing:
             self._warn(f"this batch has no {' and no '.join(missing)} pair, so that term is 0")
 
@@ -237,8 +227,8 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
         self,
         # BaseMetricLossFunction is named first for jsonargparse, which would find torch.nn's losses of the same names.
         loss: BaseMetricLossFunction | nn.Module | str | Mapping[str, Any],
-        *, lambda_plus: float = 1.0, lambda_minus: float = 1.0, margin_plus: float = 0.9, margin_minus: float = 0.5,
-        indicator: bool = True, divide_by: str = "hard",
+        *, lambda_plus: float = 1.0, lambda_minus: float = 1.0, margin_plus: float = MARGIN_PLUS,
+        margin_minus: float = MARGIN_MINUS, indicator: bool = True, divide_by: str = "hard",
     ) -> None:  # fmt: skip
         wrapped: Any = loss_by_name(loss)
         super().__init__()
@@ -262,7 +252,9 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
         if is_nothing_to_compare(self, embeddings, ref_emb):
             return at_least_float32(embeddings)[:0].sum()  # of class weights PML's mean would be nan
         embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
+        labels = None if labels is None else labels.cpu()
         tcm = self.tcm(embeddings, labels, None if ref_emb is None else indices_tuple, ref_emb, ref_labels)
+        labels, ref_labels = (labels_for(self.loss, ids, embeddings) for ids in (labels, ref_labels))
         given = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_labels}
         return self._sum(self.loss(embeddings, labels, **{name: given[name] for name in self._takes}), tcm)
 

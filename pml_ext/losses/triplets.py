@@ -1,7 +1,6 @@
 """Triplet losses with one triplet per sample: CentroidTripletLoss and HPHNTripletLoss."""
 
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,11 +11,10 @@ from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._pml import BaseDistance, LpDistance, is_similarity, normalized, term
 from pml_ext.distances.injected import InjectedDistance
 from pml_ext.functional.losses.pair_weighting import nearest_negatives
-from pml_ext.functional.tuples import hardest_of_pairs, hardest_triplets, pairs_of, same_and_different
-from pml_ext.losses._base import NO_TRIPLET, EmbeddingLoss, PMLArguments, Terms
-from pml_ext.losses._batch import Labels, Reference, Tuples
+from pml_ext.functional.tuples import Tuples, hardest_of_pairs, hardest_triplets, pairs_of, same_and_different
+from pml_ext.losses._base import NO_TRIPLET, EmbeddingLoss, Labels, PMLArguments, Reference, Terms
 from pml_ext.losses._facts import LossFacts
-from pml_ext.losses.pair_weighting import consecutive_among, pair_masks
+from pml_ext.losses._pairs import consecutive_among, lacks_pairs, pair_masks
 
 
 def class_means(embeddings: Tensor, classes: Tensor, num_classes: int) -> Tensor:
@@ -37,11 +35,6 @@ def class_counts(classes: Tensor, num_classes: int) -> Tensor:
 
 def _sums(embeddings: Tensor, classes: Tensor, num_classes: int) -> Tensor:
     return embeddings.new_zeros(num_classes, embeddings.shape[1]).index_add(0, classes, embeddings)
-
-
-def _arguments(options: dict[str, Any], build: object) -> dict[str, Any]:
-    own = {name: value for name, value in options.items() if name != "power"}
-    return {**own, "distance": LpDistance(power=options["power"])}
 
 
 class CentroidTripletLoss(EmbeddingLoss):
@@ -84,7 +77,7 @@ class CentroidTripletLoss(EmbeddingLoss):
     0.11
     """
 
-    facts = LossFacts(reads_no_pairs="it compares samples with centroids, not with samples", arguments=_arguments)
+    facts = LossFacts(reads_distance=False)
     default_distance = staticmethod(partial(LpDistance, power=2, normalize_embeddings=True))
     labels_because = "Centroids are class means, so an indices_tuple does not replace them"
 
@@ -105,7 +98,7 @@ class CentroidTripletLoss(EmbeddingLoss):
         self.unit_means = unit_means
         self._record("margin")
 
-    def _terms(
+    def compute_loss(
         self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
     ) -> Terms:
         points = normalized(self.distance, embeddings)
@@ -115,6 +108,7 @@ class CentroidTripletLoss(EmbeddingLoss):
         if self.unit_means:
             averaged = ref_points
         known, classes = torch.unique(labels if ref_labels is None else ref_labels, return_inverse=True)
+        labels, known, classes = (ids.to(points.device, non_blocking=True) for ids in (labels, known, classes))
         centroids = class_means(averaged, classes, len(known))
         is_own = labels[:, None] == known[None, :]
         is_other = ~is_own
@@ -155,12 +149,13 @@ class CentroidTripletLoss(EmbeddingLoss):
 
 
 def row_distances(distance: BaseDistance, x: Tensor, others: Tensor) -> Tensor:
-    """Returns the (N,) distances between corresponding rows of x and others, in blocks of 25 rows.
-
-    For up to 25 rows torch.cdist subtracts instead of multiplying, so it is exact for close rows.
-    """
-    blocks = zip(x.split(25), others.split(25), strict=True)
-    return torch.cat([distance(some, those).diagonal() for some, those in blocks])
+    """Returns the (N,) distances between corresponding rows of x and others; exact for close rows by LpDistance."""
+    if type(distance) is not LpDistance:
+        diagonal: Tensor = distance(x, others).diagonal()
+        return diagonal
+    offsets = normalized(distance, x) - normalized(distance, others)
+    lengths: Tensor = torch.linalg.vector_norm(offsets, ord=distance.p, dim=1)
+    return lengths if distance.power == 1 else lengths**distance.power
 
 
 class HPHNTripletLoss(EmbeddingLoss):
@@ -207,7 +202,7 @@ class HPHNTripletLoss(EmbeddingLoss):
         self.positives = positives
         self._record("margin")
 
-    def _terms(
+    def compute_loss(
         self, embeddings: Tensor, labels: Labels, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
     ) -> Terms:
         with_itself = ref_emb is None
@@ -218,12 +213,13 @@ class HPHNTripletLoss(EmbeddingLoss):
         if self.positives == "consecutive":
             i, j = consecutive_among(positive, labels, with_itself=with_itself)
             assert labels is not None
-            a, p, b, n = hardest_of_pairs(distances, same_and_different(labels)[0], negative, i, j)
+            same, _ = same_and_different(labels, device=matrix.device)
+            a, p, b, n = hardest_of_pairs(distances, same, negative, i, j)
             tuples: tuple[Tensor, ...] = (i, j)
         else:
             tuples = a, p, n = hardest_triplets(distances, positive, negative, among_themselves=with_itself)
             b = a
-        if len(a) == 0 or not bool(negative.any()):
+        if len(a) == 0 or lacks_pairs(labels, ref_labels, indices_tuple):
             return self._no_terms(NO_TRIPLET, indices_tuple)
         to_negative = matrix[b, n]
         if ref_emb is not None and not isinstance(self.distance, InjectedDistance):  # has none within ref_emb

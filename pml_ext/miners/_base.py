@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from pml_ext._ops.numerics import no_autocast
+from pml_ext._ops.own_gradient import no_autocast
 from pml_ext._pml import BaseDistance, BaseMiner, is_similarity
 from pml_ext.functional.tuples import same_and_different
-from pml_ext.losses._base import EmbeddingModule, check_pml_arguments, is_empty
-from pml_ext.losses._batch import Labels, Reference, checked_batch
+from pml_ext.losses._base import EmbeddingModule, Labels, Reference, check_pml_arguments, checked_batch
 
 
 class PMLArguments(TypedDict, total=False):
@@ -53,8 +52,8 @@ class EmbeddingMiner(EmbeddingModule, BaseMiner):
 
     def mine(self, embeddings: Tensor, labels: Tensor, ref_emb: Reference, ref_labels: Labels) -> tuple[Tensor, ...]:
         """Returns the tuples of a checked batch; without ref_emb the batch is compared with itself."""
-        same, different = same_and_different(labels, ref_labels)
         matrix = self.distance(embeddings, ref_emb)
+        same, different = same_and_different(labels, ref_labels, device=matrix.device)
         similarities = matrix if is_similarity(self.distance) else -matrix
         return self._choose(similarities, same, different, with_itself=ref_emb is None)
 
@@ -63,6 +62,11 @@ class EmbeddingMiner(EmbeddingModule, BaseMiner):
     ) -> tuple[Tensor, ...]:
         """Returns tuples from (B, R) similarities (larger is closer) and masks of the positive and negative pairs."""
         raise NotImplementedError
+
+
+def is_empty(embeddings: object) -> bool:
+    """Returns whether this is a batch without rows."""
+    return isinstance(embeddings, Tensor) and embeddings.ndim == 2 and len(embeddings) == 0
 
 
 def count_mined(miner: BaseMiner, mined: tuple[Tensor, ...]) -> None:

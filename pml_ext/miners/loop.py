@@ -7,14 +7,13 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_choice
-from pml_ext._ops.numerics import no_autocast
+from pml_ext._ops.own_gradient import no_autocast
 from pml_ext._pml import BaseMiner
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, Curve, Pairing
-from pml_ext.losses._base import SettingsOfTheWrapped, is_empty
-from pml_ext.losses._batch import on_host
-from pml_ext.miners._base import batch_to_mine, count_mined
+from pml_ext.losses._base import SettingsOfTheWrapped, labels_for
+from pml_ext.miners._base import batch_to_mine, count_mined, is_empty
 
 # Reasons why LoOp does not support a miner, by class name.
 _REFUSED = {
@@ -76,15 +75,16 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
             return none
         embeddings, labels, ref_emb, ref_labels = batch_to_mine(embeddings, labels, ref_emb, ref_labels)
         check_loop_distance(self.distance, self.geometry)  # the miner may have changed
-        ids, ref_ids = on_host(labels).cpu(), None if ref_labels is None else on_host(ref_labels).cpu()
+        arc_ids, ref_arc_ids = labels.cpu(), None if ref_labels is None else ref_labels.cpu()
         with torch.no_grad(), no_autocast(embeddings.device):
             matrix, _ = loop_matrix(
-                self.distance, embeddings, ids, ref_emb, ref_ids, pairing=self.pairing, geometry=self.geometry
+                self.distance, embeddings, arc_ids, ref_emb, ref_arc_ids, pairing=self.pairing, geometry=self.geometry
             )
             injected = inject(self.distance, matrix, two_sets=ref_emb is not None)
-            mined: tuple[Tensor, ...] = run_with_distance(self.miner, injected, embeddings, labels, ref_emb, ref_labels)
+            ids, ref_ids = (labels_for(self.miner, each, embeddings) for each in (labels, ref_labels))
+            mined: tuple[Tensor, ...] = run_with_distance(self.miner, injected, embeddings, ids, ref_emb, ref_ids)
             if len(mined) == 4:
-                plain = copy.copy(self.miner)(embeddings, labels, ref_emb, ref_labels)  # a copy, as it counts
+                plain = copy.copy(self.miner)(embeddings, ids, ref_emb, ref_ids)  # a copy, as it counts
                 mined = *plain[:2], *mined[2:]
         count_mined(self, mined)
         return mined

@@ -7,7 +7,7 @@ from typing_extensions import Unpack
 from pml_ext._checks import check_choice, check_in_range, check_seed
 from pml_ext._pml import CosineSimilarity
 from pml_ext.functional.tuples import KINDS, count_triplet_kinds, hardest_triplets, triplets_of_kind
-from pml_ext.losses._batch import Labels, Reference
+from pml_ext.losses._base import Labels, Reference
 from pml_ext.miners._base import EmbeddingMiner, PMLArguments
 
 
@@ -126,7 +126,7 @@ class DisjointTripletMiner(EmbeddingMiner):
             ref_ids = ref_labels.tolist()
             ref_order = torch.randperm(len(ref_ids), generator=generator).tolist()
             triplets = _with_references(order, ids, ref_order, ref_ids)
-        return torch.tensor(triplets, dtype=torch.long).to(labels.device, non_blocking=True).view(-1, 3).unbind(1)
+        return torch.tensor(triplets, dtype=torch.long).to(embeddings.device, non_blocking=True).view(-1, 3).unbind(1)
 
 
 def _random_pairs(order: list[int], ids: list[int]) -> tuple[list[tuple[int, int]], list[int]]:

@@ -188,7 +188,7 @@ class Registry:
 
 
 # Losses and miners that can be used in a config, and the key of each one's node. The keys of a node are the
-# constructor's arguments in capitals, unless the loss's `facts` define others, plus SCALE.
+# constructor's arguments in capitals, unless modeling/losses/arguments.py defines others, plus SCALE.
 LOSS_NODES = {
     "CrossEntropyLoss": "CE",
     "FocalLoss": "FL",

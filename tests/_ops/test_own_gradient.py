@@ -62,7 +62,7 @@ def test_vmap_over_batches_and_gradients():
 calls = []
 
 
-def _kernel(x, labels, power, *, needs_gradient, **hints):
+def _kernel(x, labels, power, *, needs_gradient):
     calls.append(needs_gradient)
     return x.pow(power).sum(), power * x.pow(power - 1) if needs_gradient else None
 

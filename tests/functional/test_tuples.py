@@ -12,6 +12,7 @@ from pml_ext.functional.tuples import (
     every_triplet,
     pairs_of,
     same_and_different,
+    same_class_pairs,
     triplets_of,
     weights_of,
 )
@@ -38,6 +39,8 @@ def test_masks_and_counts(labels, ref_labels):
     assert torch.equal(different, ~alike)
     assert torch.equal(same, alike & ~torch.eye(len(ids), dtype=torch.bool) if ref_ids is None else alike)
     assert count_pairs(ids, ref_ids) == (int(same.sum()), int(different.sum()))
+    rows, columns, counts = same_class_pairs(ids, ids if ref_ids is None else ref_ids)
+    assert torch.equal(torch.stack([rows, columns], dim=1), alike.nonzero()) and torch.equal(counts, alike.sum(dim=1))
     found = len(triplets(labels, ref_labels))
     assert count_triplets(same, different) == found
     if ref_labels is None:
@@ -70,11 +73,12 @@ def test_as_in_pml(seed):
         assert_same(pairs_of(mined), pml.convert_to_pairs(mined, labels, ref_labels))
         assert_same(triplets_of(mined, None), pml.convert_to_triplets(mined, labels, ref_labels))
         for dtype in (torch.float32, torch.float64):
-            weights = weights_of(mined, labels, dtype, with_itself=False)
+            like = torch.zeros(0, dtype=dtype)
+            weights = weights_of(mined, labels, like, with_itself=False)
             assert_same([weights], [pml.convert_to_weights(mined, labels, dtype, using_ref=True)])
             inside = tuple(part % rows for part in mined)
-            assert_same([weights_of(inside, labels, dtype)], [pml.convert_to_weights(inside, labels, dtype)])
-    assert_same([weights_of(None, labels, torch.float32)], [torch.ones(rows)])
+            assert_same([weights_of(inside, labels, like)], [pml.convert_to_weights(inside, labels, dtype)])
+    assert_same([weights_of(None, labels, torch.zeros(0))], [torch.ones(rows)])
 
 
 def rounded(rows, columns):

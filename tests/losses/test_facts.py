@@ -8,7 +8,7 @@ from torch import nn
 
 from pml_ext import losses
 from pml_ext.losses import LoOp, SmoothAPLoss
-from pml_ext.losses._facts import _BY_NAME, KNOWN, LossFacts, facts_of, loss_by_name
+from pml_ext.losses._facts import _FACTS_OF_PML, KNOWN, LossFacts, facts_of, loss_by_name
 
 
 class OtherTriplets(TripletMarginLoss):
@@ -21,7 +21,7 @@ class OtherAP(SmoothAPLoss):
 
 def test_subclasses_inherit_the_facts():
     assert facts_of(OtherTriplets) is facts_of(TripletMarginLoss)
-    with pytest.raises(TypeError, match="OtherAP without positives='all': it ranks all positives of a sample"):
+    with pytest.raises(TypeError, match="OtherAP without positives='all': it uses all positives of a sample"):
         LoOp(OtherAP())
 
 
@@ -31,7 +31,7 @@ def test_other_losses_have_the_defaults():
 
 
 def test_the_table_names_losses_of_pml():
-    assert set(_BY_NAME) - set(vars(pml_losses)) <= {"SmoothAPLoss"}, "2.8 does not have it"
+    assert set(_FACTS_OF_PML) - set(vars(pml_losses)) <= {"SmoothAPLoss"}, "2.8 does not have it"
 
 
 def test_every_public_loss_has_its_name():

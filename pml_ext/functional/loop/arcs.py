@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_broadcastable
-from pml_ext._ops.normalize import to_sphere
+from pml_ext._ops.own_gradient import to_sphere
 
 
 def arc_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Concordance of triplets: is the positive more similar to the anchor than the negative?
 
-Exact, without a (B, B, B) tensor. cit_kernel.py is the fast version for the cosines of a batch with itself.
+Exact, without a (B, B, B) tensor. `concordance_loss` is the plain version, `concordance` the kernel for cosines.
 """
 
 import torch
@@ -9,9 +9,14 @@ from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
 from pml_ext._checks import check_floating, check_labels
-from pml_ext._ops.normalize import through_sphere_, to_sphere, unit_and_inverse_norms
 from pml_ext._ops.numerics import add_transpose_, gram, row_blocks, rows_of_a_block
-from pml_ext._ops.own_gradient import ValueAndGradient, under_transform
+from pml_ext._ops.own_gradient import (
+    ValueAndGradient,
+    through_sphere_,
+    to_sphere,
+    under_transform,
+    unit_and_inverse_norms,
+)
 from pml_ext.functional.tuples import ClassSpans, class_columns, class_spans, count_triplets, same_and_different
 
 
@@ -171,39 +176,12 @@ FACTORS = 16
 A logarithm of each takes 5 % longer with 4 samples per class, 26 % with 32 (γ = 0.5, one thread)."""
 
 
-def fast_concordance_loss(
-    embeddings: Tensor,
-    labels: Tensor,
-    gamma: float = 1.0,
-    similarity: str = "unit",
-    hinge_partial_likelihood: bool = False,
-    *,
-    spans: ClassSpans | None = None,
-) -> Tensor:
-    """Compute `concordance_loss` for the cosines of a (B, D) batch (any norm) with itself, several times faster.
-
-    Value and gradient are computed together; second derivatives use `concordance_loss`. For γ = 1 it is fastest if no
-    class has more than LARGEST_CLASS samples. similarity: "unit", (1 + cosine)/2, or "cosine".
-    """
-    # The constant of "unit" cancels: both terms use differences of similarities.
-    scale = 0.5 if similarity == "unit" else 1.0
-    options = (gamma, scale, hinge_partial_likelihood)
-    return _concordance(embeddings, labels, *options, spans=spans)
-
-
 def _value_and_gradient(
-    embeddings: Tensor,
-    labels: Tensor,
-    gamma: float,
-    scale: float,
-    hinge: bool,
-    *,
-    needs_gradient: bool,
-    spans: ClassSpans | None = None,
+    embeddings: Tensor, labels: Tensor, gamma: float, scale: float, hinge: bool, *, needs_gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
-    spans = class_spans(labels) if spans is None else spans
-    triplets = max(1, spans.triplets)
     unit, inverse_norms = unit_and_inverse_norms(embeddings)
+    spans = class_spans(labels, embeddings.device)
+    triplets = max(1, spans.triplets)
     value, gradient = by_similarities(unit, spans, gamma, scale, hinge)
     if not needs_gradient:
         return value / triplets, None
@@ -250,15 +228,17 @@ def by_similarities(unit: Tensor, spans: ClassSpans, gamma: float, scale: float,
 def _plain(embeddings: Tensor, labels: Tensor, gamma: float, scale: float, hinge: bool) -> Tensor:
     unit = to_sphere(embeddings)
     similarities = scale * unit @ unit.T
-    return concordance_loss(similarities, similarities, *same_and_different(labels), gamma, hinge)
+    pairs = same_and_different(labels, device=embeddings.device)
+    return concordance_loss(similarities, similarities, *pairs, gamma, hinge)
 
 
-_concordance = ValueAndGradient(
+concordance = ValueAndGradient(
     "concordance",
     "(Tensor embeddings, Tensor labels, float gamma, float scale, bool hinge)",
     _value_and_gradient,
     _plain,
 )
+"""`concordance_loss` of a batch with itself, whose similarities are scale × cosines; several times faster."""
 
 
 def _discordance(decay: Tensor, valid: Tensor, same: Tensor, weight: float, by_row: Tensor, *, added: bool) -> Tensor:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, distributed
 
 from pml_ext._ops.distributed import sum_over_ranks
-from pml_ext._ops.normalize import inverse_norms, through_sphere_
 from pml_ext._ops.numerics import row_blocks
+from pml_ext._ops.own_gradient import inverse_norms, through_sphere_
 from pml_ext.functional.losses.discriminative import OneHotTerms
 
 Rule = Callable[[Tensor, float], Tensor]

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_floating, check_labels, check_labels_below, check_whole
-from pml_ext._ops.normalize import to_sphere
-from pml_ext._ops.numerics import no_autocast, row_blocks, rows_of_a_block
-from pml_ext._ops.own_gradient import ValueAndGradient
+from pml_ext._ops.numerics import row_blocks, rows_of_a_block
+from pml_ext._ops.own_gradient import ValueAndGradient, no_autocast, to_sphere
 
 _POINTS_PER_CLASS = 100  # reproduces the paper's pairwise distances; more points reduce their variance
 _ITERATIONS = 25

@@ -108,13 +108,17 @@ def _compare(similarities: Tensor, queries: Tensor, items: Tensor, temperature: 
     return rows.sub_(rows.gather(1, items.unsqueeze(1))).div_(temperature).sigmoid_()
 
 
-def smooth_average_precision(similarities: Tensor, positive: Tensor, temperature: float) -> Tensor:
+def smooth_average_precision(
+    similarities: Tensor, positive: Tensor, temperature: float, pairs: tuple[Tensor, Tensor] | None = None
+) -> Tensor:
     """Returns each row's (B,) average precision in (0, 1] with ranks smoothed by sigmoids; nan without a positive.
+
+    pairs: rows and columns of the positives; None: nonzero finds them, which synchronises with a GPU.
 
     Source: Brown et al., "Smooth-AP", ECCV 2020, eq. 7. The limit at temperature 0 is exact.
     Works in blocks over positive pairs, without a (B, R, R) tensor.
     """
-    queries, items = positive.nonzero(as_tuple=True)
+    queries, items = positive.nonzero(as_tuple=True) if pairs is None else pairs
     ranks, ranks_among = smooth_ranks(similarities, queries, items, temperature, positive)
     totals = similarities.new_zeros(len(similarities)).index_add(0, queries, ranks_among / ranks)
     return totals / positive.sum(dim=1)

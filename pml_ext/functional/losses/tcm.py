@@ -1,6 +1,6 @@
 """Threshold-consistent margin: how far pairs lie on the wrong side of two fixed cosine margins.
 
-tcm_kernel.py is the fast version for the cosines of a batch with itself.
+`shortfall_and_excess` is the plain version, `threshold_consistency` the kernel for the cosines of a batch.
 """
 
 from collections.abc import Sequence
@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from pml_ext._checks import check_choice, check_floating, check_in_range, check_switch
-from pml_ext._ops.normalize import inverse_norms, to_sphere, unit_and_inverse_norms
 from pml_ext._ops.numerics import rows_of_a_block
-from pml_ext._ops.own_gradient import ValueAndGradient
+from pml_ext._ops.own_gradient import ValueAndGradient, inverse_norms, to_sphere, unit_and_inverse_norms
 from pml_ext.functional.tuples import ClassSpans, class_columns, class_spans, same_and_different
 
 DIVISORS = ("hard", "all")
@@ -115,39 +114,13 @@ FEW = 32
 samples per class and 1.5 times with 32 (1,024 samples, 512-d, one thread), but less with 64 in a batch of 256."""
 
 
-def fast_threshold_consistency(
-    embeddings: Tensor,
-    labels: Tensor,
-    lambda_plus: float = 1.0,
-    lambda_minus: float = 1.0,
-    margin_plus: float = 0.9,
-    margin_minus: float = 0.5,
-    *,
-    indicator: bool = True,
-    divide_by: str = "hard",
-    spans: ClassSpans | None = None,
-) -> Tensor:
-    """Compute λ⁺ shortfall + λ⁻ excess (`shortfall_and_excess`) over all pairs of a (B, D) batch, in O(B D) memory.
-
-    Embeddings may have any norm. Value and gradient are computed together; second derivatives use
-    `shortfall_and_excess`. divide_by: see TCMLoss.
-    """
-    options = (lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by)
-    return _threshold_consistency(embeddings, labels, *options, spans=spans)
-
-
 def _value_and_gradient(
-    embeddings: Tensor,
-    labels: Tensor,
-    *options: Any,
-    needs_gradient: bool,
-    spans: ClassSpans | None = None,
+    embeddings: Tensor, labels: Tensor, *options: Any, needs_gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
     if len(embeddings) <= AT_ONCE:
-        return _at_once(embeddings, labels, options)
+        return _at_once(embeddings, labels.to(embeddings.device, non_blocking=True), options)
     rows = max(MIN_ROWS, rows_of_a_block(len(embeddings), embeddings.device))
-    spans = class_spans(labels) if spans is None else spans
-    return _in_blocks(embeddings, spans, options, needs_gradient, rows)
+    return _in_blocks(embeddings, class_spans(labels, embeddings.device), options, needs_gradient, rows)
 
 
 def _at_once(embeddings: Tensor, labels: Tensor, options: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
@@ -273,7 +246,7 @@ def _plain(embeddings: Tensor, labels: Tensor, *options: Any) -> Tensor:
     lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by = options
     unit = to_sphere(embeddings)
     cosines = unit @ unit.T
-    same, different = same_and_different(labels)
+    same, different = same_and_different(labels, device=cosines.device)
     shortfall, excess = shortfall_and_excess(
         cosines[same], cosines[different], margin_plus, margin_minus, indicator=indicator, divide_by=divide_by
     )
@@ -281,10 +254,11 @@ def _plain(embeddings: Tensor, labels: Tensor, *options: Any) -> Tensor:
     return total
 
 
-_threshold_consistency = ValueAndGradient(
+threshold_consistency = ValueAndGradient(
     "threshold_consistency",
     "(Tensor embeddings, Tensor labels, float lambda_plus, float lambda_minus, float margin_plus, float margin_minus, "
     "bool indicator, str divide_by)",
     _value_and_gradient,
     _plain,
 )
+"""λ⁺ shortfall + λ⁻ excess (`shortfall_and_excess`) over all pairs of a (B, D) batch of any norms, in O(B D) memory."""

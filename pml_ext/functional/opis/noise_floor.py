@@ -66,7 +66,7 @@ def _independent_genuine(pairs: PairDistances, thresholds: Tensor) -> Tensor:
     cosines = 1 - thresholds.double() ** 2 / 2
     with full_precision(pairs.unit.device):
         for block in pairs.blocks(positives_only=True):
-            flat, row, column = pairs._positive_places(block)
+            flat, row, column = pairs.positive_places(block)
             is_accepted = (block.cosines.reshape(-1)[flat, None] >= cosines).double()
             for sample in (row + block.rows.start, column + block.columns.start):
                 accepted.index_add_(0, sample, is_accepted)

@@ -106,7 +106,7 @@ class PairBlocks:
         self.class_end = sizes.cumsum(0)[self.index]
         self.group = group
         self._index_on_host = self.index.cpu()
-        self._block_rows = block_rows or (SIDE if embeddings.device.type == "cpu" else _BLOCK_ROWS_ON_A_DEVICE)
+        self.block_rows = block_rows or (SIDE if embeddings.device.type == "cpu" else _BLOCK_ROWS_ON_A_DEVICE)
         self.positive_pairs = sizes * (sizes - 1) // 2
         self.negative_pairs = sizes * (len(embeddings) - sizes)
 
@@ -128,7 +128,7 @@ class PairBlocks:
         for rows, columns in own_share(self._cuts(positives_only), self.group):
             height, width = rows.stop - rows.start, columns.stop - columns.start
             if buffer is None:
-                size = self._block_rows**2
+                size = self.block_rows**2
                 buffer = torch.empty(size, dtype=self.unit.dtype, device=self.unit.device)
             cosines = buffer[: height * width].view(height, width)
             torch.mm(self.unit[rows], self.other[columns].T, out=cosines)
@@ -136,7 +136,7 @@ class PairBlocks:
             yield Block(rows, columns, cosines, mixed)
 
     def _cuts(self, positives_only: bool) -> Iterator[tuple[slice, slice]]:
-        count, size = len(self.unit), self._block_rows
+        count, size = len(self.unit), self.block_rows
         if not positives_only:
             for i in range(0, count, size):
                 end = min(i + size, count)
@@ -153,13 +153,13 @@ class PairBlocks:
             for j in range(i, end, size):
                 yield rows, slice(j, min(j + size, end))
 
-    def _negative(self, block: Block) -> Tensor:
+    def negative_mask(self, block: Block) -> Tensor:
         """Returns the (r, c) mask of a mixed block's unordered negative pairs: right of the row's class."""
         columns = torch.arange(block.columns.start, block.columns.stop, device=self.unit.device)
         negative: Tensor = columns >= self.class_end[block.rows, None]
         return negative
 
-    def _positive_places(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
+    def positive_places(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
         """Returns the `true_places` of a mixed block's unordered positive pairs, consecutive columns in each row."""
         device, width = self.unit.device, block.columns.stop - block.columns.start
         rows = torch.arange(block.rows.start, block.rows.stop, device=device)

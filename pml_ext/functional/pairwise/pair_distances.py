@@ -67,6 +67,7 @@ class PairDistances(PairBlocks):
         unit, index: (N, D) unit-length samples sorted by class; (N,) index of each sample's class in `classes`.
         other: second factor of the products; `unit` itself if there are no offsets.
         class_end: (N,) end of each sample's class in the sorted order.
+        block_rows: rows and columns of a block.
         positive_pairs, negative_pairs: (T,) int64, pairs inside the class, and pairs with one sample in the class.
     Raises:
         ValueError: embeddings are not (N, D), floating and finite; labels of another length or not integer;
@@ -135,8 +136,8 @@ class PairDistances(PairBlocks):
                 sides = self.index[block.rows].int(), self.index[block.columns].int()
                 positives, inside = distances.new_empty(0), sides[0].new_empty(0)
                 if block.mixed:
-                    accepted &= self._negative(block)
-                    flat, rows, _ = self._positive_places(block)
+                    accepted &= self.negative_mask(block)
+                    flat, rows, _ = self.positive_places(block)
                     positives, inside = distances.view(-1)[flat], sides[0][rows]
                 flat, rows, columns = true_places(accepted)
                 negatives = distances.view(-1)[flat]
@@ -173,11 +174,11 @@ class PairDistances(PairBlocks):
             for block in self.blocks(positives_only=positives_only):
                 distances = _distances(block)
                 if block.mixed:
-                    self._count(counts[0], distances, self._positive_places(block), search, [block.rows])
+                    self._count(counts[0], distances, self.positive_places(block), search, [block.rows])
                 if not positives_only:
                     accepted = distances <= thresholds[-1]
                     if block.mixed:
-                        accepted &= self._negative(block)
+                        accepted &= self.negative_mask(block)
                     if 2 * int(accepted.sum()) > accepted.numel():
                         self._count_most(counts[1], distances, accepted, search, block)
                     else:
@@ -237,7 +238,7 @@ class PairDistances(PairBlocks):
     def _negatives_of(self, block: Block) -> Tensor:
         """Returns a block's negative distances; if it has no other pairs, a view that the next block overwrites."""
         distances = _distances(block)
-        return distances[self._negative(block)] if block.mixed else distances.view(-1)
+        return distances[self.negative_mask(block)] if block.mixed else distances.view(-1)
 
     @cached_property
     def _known_bins(self) -> dict[int, tuple[Tensor, Tensor]]:
@@ -258,7 +259,7 @@ class PairDistances(PairBlocks):
             d = _distances(block)
             inside = is_wanted.index_select(0, _bins_of(d)).view_as(d)
             if block.mixed:
-                inside &= self._negative(block)
+                inside &= self.negative_mask(block)
             pending.append(d.view(-1)[true_places(inside)[0]])
             # Merging equal distances (collapsed embeddings) bounds the memory.
             if sum(map(len, pending)) > ENTRIES_ON_A_DEVICE:
@@ -288,9 +289,9 @@ def count_accepted(pairs: PairDistances, thresholds: Tensor, *, positives_only: 
         for block in pairs.blocks(positives_only=positives_only):
             distances = _distances(block)
             if block.mixed:
-                _add_first_reached(counts[0], distances.view(-1)[pairs._positive_places(block)[0]], limits)
+                _add_first_reached(counts[0], distances.view(-1)[pairs.positive_places(block)[0]], limits)
             if not positives_only:
-                negatives = distances[pairs._negative(block)] if block.mixed else distances.view(-1)
+                negatives = distances[pairs.negative_mask(block)] if block.mixed else distances.view(-1)
                 _add_first_reached(counts[1], negatives, limits)
     positives, negatives = sum_over_ranks(counts, pairs.group).cumsum(1)
     return positives, negatives

@@ -37,7 +37,7 @@ def count_scores(pairs: PairDistances, ranges: Sequence[Range], *, most: int) ->
     with full_precision(pairs.unit.device):
         for block in pairs.blocks():
             if block.mixed:
-                genuine = block.cosines.view(-1)[pairs._positive_places(block)[0]]
+                genuine = block.cosines.view(-1)[pairs.positive_places(block)[0]]
                 histogram.update(genuine, torch.ones_like(genuine, dtype=torch.bool))
             hits = _count_block(pairs, histogram, block, [] if kept is None else ranges)
             room -= len(hits[0])

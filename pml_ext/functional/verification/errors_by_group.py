@@ -40,7 +40,7 @@ def group_errors(pairs: PairBlocks, groups: Tensor, count: int, cosine: float) -
     with full_precision(pairs.unit.device):
         for block in pairs.blocks():
             if block.mixed:
-                flat, row, column = pairs._positive_places(block)
+                flat, row, column = pairs.positive_places(block)
                 one, other = (at.cpu() for at in (row + block.rows.start, column + block.columns.start))
                 refused = (block.cosines.view(-1)[flat] < cosine).cpu()
                 apart = groups[one] != groups[other]
@@ -50,7 +50,7 @@ def group_errors(pairs: PairBlocks, groups: Tensor, count: int, cosine: float) -
                     add(counts, label[other[both]], groups[other[both]])
             accepted = block.cosines >= cosine
             if block.mixed:
-                accepted &= pairs._negative(block)
+                accepted &= pairs.negative_mask(block)
             _, row, column = true_places(accepted)
             one, other = (at.cpu().long() for at in (row + block.rows.start, column + block.columns.start))
             cell = groups[one], groups[other]

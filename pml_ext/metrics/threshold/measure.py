@@ -290,9 +290,9 @@ def worst_pairs(pairs: PairDistances, ids: Tensor, names: Sequence[int | str], s
         for block in pairs.blocks():
             first_row, first_column = block.rows.start, block.columns.start
             if block.mixed:
-                flat, row, column = pairs._positive_places(block)
+                flat, row, column = pairs.positive_places(block)
                 genuine.add(block.cosines.reshape(-1)[flat], row + first_row, column + first_column)
-                block.cosines.masked_fill_(~pairs._negative(block), -torch.inf)
+                block.cosines.masked_fill_(~pairs.negative_mask(block), -torch.inf)
             flat_cosines, width = block.cosines.reshape(-1), block.cosines.shape[1]
             if -float(flat_cosines.max()) > impostors.limit:
                 continue

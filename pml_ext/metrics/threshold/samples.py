@@ -86,8 +86,8 @@ class CameraPairs(PairDistances):
         return other
 
     # All counts of positive pairs use this method.
-    def _positive_places(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
-        flat, row, column = super()._positive_places(block)
+    def positive_places(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
+        flat, row, column = super().positive_places(block)
         same = self._camera[block.rows][row] == self._camera[block.columns][column]
         kept = same if self._one_camera else ~same
         return flat[kept], row[kept], column[kept]

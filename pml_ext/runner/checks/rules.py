@@ -34,6 +34,7 @@ from pml_ext.runner.evaluation.evaluator import LAST, columns_of_first, replaces
 from pml_ext.runner.modeling import names
 from pml_ext.runner.modeling.architectures import overrides_forward
 from pml_ext.runner.modeling.heads import CLS_LAYERS, POOL_LAYERS
+from pml_ext.runner.modeling.losses.arguments import PARTIAL_FC
 from pml_ext.runner.modeling.losses.factory import facts_of_name
 from pml_ext.runner.modeling.weights.imagenet import why_no_weights
 from pml_ext.runner.registry import (
@@ -161,10 +162,10 @@ def _partial_fc(options: CN) -> str | None:
         return None
     if _is_mgn(options):
         return "does not fit MGN, which has eight classifiers; set it to False"
-    facts = [facts_of_name(name) for name in options.LOSSES.NAME]
-    of_classes = [each.partial_fc for each in facts if each.partial_fc or each.compares == "class scores"]
-    if len(of_classes) != 1 or not of_classes[0]:
-        known = " or ".join(name for name in LOSS_REGISTRY if facts_of_name(name).partial_fc)
+    scores = [name for name in options.LOSSES.NAME if facts_of_name(name).compares == "class scores"]
+    sharded = [name for name in options.LOSSES.NAME if name in PARTIAL_FC]
+    if len(sharded) != 1 or set(scores) - set(sharded):
+        known = " or ".join(PARTIAL_FC)
         return f"shards the classes of {known}: MODEL.LOSSES.NAME must have exactly one of these, and no FocalLoss"
     return None
 

@@ -341,10 +341,8 @@ class TrainingModule(lightning.LightningModule):
     def _gathered(self, dataloader_idx: int, *, everywhere: bool) -> Tensor:
         """Gather one loader's embeddings in image set order, on every rank or on rank 0 only."""
         rows, embeddings = (torch.cat(parts) for parts in zip(*self._collected.pop(dataloader_idx), strict=True))
-        everyone, device = torch.distributed.group.WORLD, self.trainer.strategy.root_device
-        if everyone is None:
-            return embeddings[rows.argsort()]
-        return gather_in_order(embeddings, rows, everyone, device, everywhere=everywhere)
+        device = self.trainer.strategy.root_device
+        return gather_in_order(embeddings, rows, torch.distributed.group.WORLD, device, everywhere=everywhere)
 
     def optimizer_zero_grad(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer) -> None:
         if not self.cfg.SOLVER.CHUNK:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext._ops.numerics import no_autocast
+from pml_ext._ops.own_gradient import no_autocast
 from pml_ext.distributed import PartialFC
 from pml_ext.functional.losses.class_softmax import MARGINS
 from pml_ext.runner.modeling.layers import build_norm, configurable

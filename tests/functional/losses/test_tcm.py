@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from pml_ext.functional import margins_from_distance_range, shortfall_and_excess
 from pml_ext.functional.losses import tcm
-from pml_ext.functional.losses.tcm import fast_threshold_consistency
+from pml_ext.functional.losses.tcm import threshold_consistency
 from pml_ext.functional.tuples import same_and_different
 from tests.oracles import threshold_consistency as oracle
 from tests.refusals import refusals
@@ -41,7 +41,11 @@ def plain(x, labels, plus=1.0, minus=1.0, margin_plus=0.9, margin_minus=0.5, **f
     return plus * shortfall + minus * excess
 
 
-both = pytest.mark.parametrize("loss", [plain, fast_threshold_consistency])
+def kernel(x, labels, plus=1.0, minus=1.0, margin_plus=0.9, margin_minus=0.5, *, indicator=True, divide_by="hard"):
+    return threshold_consistency(x, labels, plus, minus, margin_plus, margin_minus, indicator, divide_by)
+
+
+both = pytest.mark.parametrize("loss", [plain, kernel])
 
 
 @pytest.fixture(params=[(99, 256, 32), (0, 2, 16), (0, 3, 1), (0, 512, 1)])
@@ -59,7 +63,7 @@ def test_value_equals_the_loops_and_gradient_autograd(labels, margins, form, pat
     x, ids = vectors(len(labels), device), torch.tensor(labels, device=device)
     cosines = (normalize(x) @ normalize(x).T).tolist()
     expected = oracle.terms(*oracle.split(cosines, labels), *margins, **form)
-    values = [loss(x, ids, 0.7, 1.9, *margins, **form) for loss in (plain, fast_threshold_consistency)]
+    values = [loss(x, ids, 0.7, 1.9, *margins, **form) for loss in (plain, kernel)]
     for value in values:
         assert value.item() == approx(0.7 * expected[0] + 1.9 * expected[1], abs=1e-12)
     by_autograd, gradient = (torch.autograd.grad(value, x)[0] for value in values)
@@ -67,7 +71,7 @@ def test_value_equals_the_loops_and_gradient_autograd(labels, margins, form, pat
     # Few margins are close to a float32 cosine, apart from those at the ends.
     if abs(margins[0]) < 1:
         single = x.detach().float().requires_grad_()
-        (gradient,) = torch.autograd.grad(fast_threshold_consistency(single, ids, 0.7, 1.9, *margins, **form), single)
+        (gradient,) = torch.autograd.grad(kernel(single, ids, 0.7, 1.9, *margins, **form), single)
         assert (gradient - by_autograd).norm() <= 1e-5 * by_autograd.norm()
 
 

@@ -16,6 +16,7 @@ from pml_ext.losses import ArcPairReducer
 from pml_ext.losses._facts import LossFacts, facts_of
 from pml_ext.runner.config.load import require
 from pml_ext.runner.config.part_keys import REQUIRED, SUPPLIED, arguments_from, arguments_of, construct, keys_of
+from pml_ext.runner.modeling.losses.arguments import ARGUMENTS, PARTIAL_FC
 from pml_ext.runner.registry import LOSS_REGISTRY, MINER_REGISTRY, NODE_DEFAULTS, Entry
 
 
@@ -26,7 +27,7 @@ def facts_of_name(name: str) -> LossFacts:
     loss = LOSS_REGISTRY.get(name)
     if isinstance(loss, type) and (issubclass(loss, BaseMetricLossFunction) or hasattr(loss, "facts")):
         return facts_of(loss)
-    return LossFacts(takes_all_positives="it is called with embeddings and labels only")
+    return LossFacts(takes_all_positives=True)  # it is called with embeddings and labels only
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ def build_losses(
     sizes = {"num_classes": lambda: num_classes, "embedding_size": partial(output_size, "features")}
     for name in options.NAME:
         entry, facts = LOSS_REGISTRY.entry(name), facts_of_name(name)
-        if partial_fc and facts.partial_fc:
-            arguments = facts.partial_fc(_arguments(options, entry))
+        if partial_fc and entry.is_ours and name in PARTIAL_FC:
+            arguments = PARTIAL_FC[name](_arguments(options, entry))
             size = output_size("features" if facts.compares == "class vectors" else "cls_outputs")
             modules[name] = _divided(partial_fc, embedding_size=size, **arguments)
         else:
@@ -108,7 +109,10 @@ def _build_loss(losses: CN, name: str, sizes: Mapping[str, Callable[[], int]], *
         return _build_loss(losses, inner, sizes, **arguments)
 
     def make() -> nn.Module:
-        arguments = facts.arguments(_arguments(losses, entry), build) | more
+        arguments = _arguments(losses, entry)
+        if entry.is_ours and name in ARGUMENTS:
+            arguments = ARGUMENTS[name](arguments, build)
+        arguments |= more
         for argument, default in arguments_of(entry.part).items():
             if argument in SUPPLIED and default is REQUIRED:
                 arguments[argument] = sizes[argument]()

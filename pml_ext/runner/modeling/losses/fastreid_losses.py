@@ -15,7 +15,7 @@ class CrossEntropyLoss(nn.Module):
     is alpha (in [0, 1]) × the true class's probability, without a gradient.
     """
 
-    facts = LossFacts(compares="class scores", partial_fc=lambda options: {"epsilon": options["epsilon"]})
+    facts = LossFacts(compares="class scores")
 
     def __init__(self, *, epsilon: float = 0.0, alpha: float = 0.2) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class FocalLoss(nn.Module):
         return (-self.alpha * doubt**self.gamma * log_p).mean()
 
 
-_PAIR_FACTS = LossFacts(takes_all_positives="it compares all samples of the batch and takes no tuples")
+_PAIR_FACTS = LossFacts(takes_all_positives=True)
 
 
 class TripletLoss(nn.Module):
