@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytorch_metric_learning
 
 from pml_ext._errors import UserError
+from pml_ext._ops.own_gradient import to_sphere
 
 if int(pytorch_metric_learning.__version__.partition(".")[0]) > 2:
     raise UserError(
@@ -85,6 +86,8 @@ def is_similarity(distance: Any) -> bool:
 
 def normalized(distance: Any, x: Tensor) -> Tensor:
     """Returns (N, D) as the distance compares them: normalised if it normalises."""
+    if distance.normalize_embeddings and distance.p == 2:
+        return to_sphere(x)
     points: Tensor = distance.maybe_normalize(x)
     return points
 

@@ -39,6 +39,8 @@ def test_a_table_replaces_its_older_values(monkeypatch, tmp_path):
         ("classifier.py", "--classes 300 --dim 8 --batch 4 --budget 0.01", "| PartialFC, rate 0.1, 2 | "),
         ("large_batch.py", "--sizes 16 --chunks 8 --side 16 --budget 0.1", "| 16, undivided | "),
         ("metrics.py", "--quick --cases OPIS", "| 1,000, opis"),
+        ("calls.py", "--losses CITLoss", "| CITLoss | "),
+        ("operators.py", "--size 16 --dim 8 --losses CITLoss", "| CITLoss | "),
         ("search.py", "--rows 2000 --dim 8", "| 2,000 × 8 | "),
         ("pipeline.py", "--images 2 --seconds 0.01", "| decode only | "),
     ],

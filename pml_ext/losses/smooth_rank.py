@@ -60,7 +60,7 @@ class SmoothAPLoss(EmbeddingLoss):
         copies = copies_in_reference(embeddings, labels, indices_tuple, ref_emb, ref_labels)
         with_itself = ref_emb is None or copies is not None
         items_of = labels if ref_labels is None else ref_labels.cpu()
-        counts = same_class_pairs(labels, items_of)[2]
+        rows, items, counts = same_class_pairs(labels, items_of)
         # The precision of a sample that is alone in its class is 1 for any embedding.
         queries = (counts > int(with_itself)).nonzero().squeeze(1)
         if len(queries) == 0:
@@ -68,11 +68,14 @@ class SmoothAPLoss(EmbeddingLoss):
         if int(counts.min()) == len(items_of):
             self._warn("the batch has no negatives (one class), so its loss is 0")
         similarities = self.distance(embeddings, ref_emb)
-        listed = (queries, *same_class_pairs(labels[queries], items_of)[:2], labels, items_of)
-        queries, rows, items, labels, items_of = (ids.to(embeddings.device, non_blocking=True) for ids in listed)
-        positive = labels[queries, None] == items_of
+        asked = labels
         if len(queries) < len(labels):
-            similarities = similarities[queries]
+            asked = labels[queries]
+            rows, items, _ = same_class_pairs(asked, items_of)
+            similarities = similarities[queries.to(embeddings.device, non_blocking=True)]
+        tables = (queries, rows, items, asked, items_of)
+        queries, rows, items, asked, items_of = (each.to(embeddings.device, non_blocking=True) for each in tables)
+        positive = asked[:, None] == items_of
         precision = smooth_average_precision(similarities, positive, self.temperature, (rows, items))
         weights = weights_of(indices_tuple, labels, precision, with_itself=ref_emb is None)
         losses = (1 - precision) * weights[queries]

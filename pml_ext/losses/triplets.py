@@ -17,26 +17,6 @@ from pml_ext.losses._facts import LossFacts
 from pml_ext.losses._pairs import consecutive_among, lacks_pairs, pair_masks
 
 
-def class_means(embeddings: Tensor, classes: Tensor, num_classes: int) -> Tensor:
-    """Returns the (C, D) class means; classes: (N,) in [0, C), each at least once."""
-    return _sums(embeddings, classes, num_classes) / class_counts(classes, num_classes)[:, None]
-
-
-def means_of_others(embeddings: Tensor, classes: Tensor, num_classes: int) -> Tensor:
-    """Returns (N, D) leave-one-out class means, (sum − own)/(n − 1); undefined for a sample alone in its class."""
-    others = (class_counts(classes, num_classes) - 1)[classes]
-    return (_sums(embeddings, classes, num_classes)[classes] - embeddings) / others.clamp(min=1)[:, None]
-
-
-def class_counts(classes: Tensor, num_classes: int) -> Tensor:
-    """Returns the (C,) number of samples of each class. Unlike bincount it does not synchronise with the GPU."""
-    return classes.new_zeros(num_classes).index_add_(0, classes, torch.ones_like(classes))
-
-
-def _sums(embeddings: Tensor, classes: Tensor, num_classes: int) -> Tensor:
-    return embeddings.new_zeros(num_classes, embeddings.shape[1]).index_add(0, classes, embeddings)
-
-
 class CentroidTripletLoss(EmbeddingLoss):
     r"""Centroid triplet loss: each sample is compared with class means instead of samples.
 
@@ -107,41 +87,53 @@ class CentroidTripletLoss(EmbeddingLoss):
             ref_points, averaged = normalized(self.distance, ref_emb), ref_emb
         if self.unit_means:
             averaged = ref_points
-        known, classes = torch.unique(labels if ref_labels is None else ref_labels, return_inverse=True)
-        labels, known, classes = (ids.to(points.device, non_blocking=True) for ids in (labels, known, classes))
-        centroids = class_means(averaged, classes, len(known))
-        is_own = labels[:, None] == known[None, :]
-        is_other = ~is_own
+        known, classes, sizes = torch.unique(
+            labels if ref_labels is None else ref_labels.cpu(), return_inverse=True, return_counts=True
+        )
+        is_own = labels[:, None] == known
+        in_class = is_own if ref_labels is None else known[classes, None] == known
+        num_own = (is_own * sizes).sum(dim=1) - int(ref_emb is None)
+        anchors = ((num_own > 0) & (len(known) > 1)).nonzero().squeeze(1)
+        tables = (is_own, num_own, in_class, classes, sizes, anchors)
+        is_own, num_own, in_class, classes, sizes, anchors = (
+            each.to(points.device, non_blocking=True) for each in tables
+        )
+        sums = in_class.to(averaged.dtype).T @ averaged
+        centroids = sums / sizes[:, None]
+        is_excluded = is_own
         if indices_tuple is not None:
             a1, p, a2, n = pairs_of(indices_tuple)
             mined = points.new_zeros(len(points), len(ref_points))
             mined[a1, p] = 1
-            count = mined.sum(dim=1)
-            own = mined @ averaged / count.clamp(min=1)[:, None]
-            is_other = torch.zeros_like(is_own)
-            is_other[a2, classes[n]] = True
-        elif ref_emb is None:
-            own = means_of_others(averaged, classes, len(known))
-            count = class_counts(classes, len(known))[classes] - 1
+            num_own = mined.sum(dim=1)
+            own = mined @ averaged / num_own.clamp(min=1)[:, None]
+            is_excluded = torch.ones_like(is_own)
+            is_excluded[a2, classes[n]] = False
+            anchors = ((num_own > 0) & ~is_excluded.all(dim=1)).nonzero().squeeze(1)
+        elif ref_emb is None:  # the class without the sample itself
+            own = (sums[classes] - averaged) / num_own.clamp(min=1)[:, None]
         else:
-            own, count = centroids[is_own.int().argmax(dim=1)], is_own.sum(dim=1)
-        anchors = ((count > 0) & is_other.any(dim=1)).nonzero().squeeze(1)
+            own = centroids[is_own.int().argmax(dim=1)]
         if len(anchors) == 0:
             return self._no_terms(
                 "this batch has no sample with both another one of its class and another class", indices_tuple
             )
-        return self._losses(points[anchors], own[anchors], centroids, is_other[anchors], anchors)
+        if len(anchors) < len(points):
+            points, own, is_excluded = points[anchors], own[anchors], is_excluded[anchors]
+        return self._losses(points, own, centroids, is_excluded, anchors)
 
-    def _losses(self, points: Tensor, own: Tensor, centroids: Tensor, is_other: Tensor, anchors: Tensor) -> Terms:
-        sign = -1 if is_similarity(self.distance) else 1  # less is nearer
-        to_own = sign * row_distances(self.distance, points, own)
-        to_others = sign * self.distance(points, centroids)
+    def _losses(self, points: Tensor, own: Tensor, centroids: Tensor, is_excluded: Tensor, anchors: Tensor) -> Terms:
+        to_own = row_distances(self.distance, points, own)
+        to_others = self.distance(points, centroids)
+        between = self.distance(own, centroids) if self.swap else to_others
+        if is_similarity(self.distance):  # less is nearer
+            to_own, to_others, between = -to_own, -to_others, -between
         if self.swap:
-            to_others = torch.minimum(to_others, sign * self.distance(own, centroids))
+            to_others = torch.minimum(to_others, between)
         if self.negatives == "hardest":
-            to_others = to_others.masked_fill(~is_other, torch.inf).min(dim=1)[0]
+            to_others = to_others.masked_fill(is_excluded, torch.inf).min(dim=1)[0]
         else:
-            rows, columns = is_other.nonzero(as_tuple=True)
+            rows, columns = (~is_excluded).nonzero(as_tuple=True)
             to_own, to_others, anchors = to_own[rows], to_others[rows, columns], anchors[rows]
         violations = to_own - to_others + self.margin
         losses = softplus(violations) if self.smooth_loss else torch.relu(violations)
@@ -149,11 +141,13 @@ class CentroidTripletLoss(EmbeddingLoss):
 
 
 def row_distances(distance: BaseDistance, x: Tensor, others: Tensor) -> Tensor:
-    """Returns the (N,) distances between corresponding rows of x and others; exact for close rows by LpDistance."""
+    """Returns the (N,) distances between rows of x, normalised, and of others; exact for close rows by LpDistance."""
     if type(distance) is not LpDistance:
         diagonal: Tensor = distance(x, others).diagonal()
         return diagonal
-    offsets = normalized(distance, x) - normalized(distance, others)
+    offsets = x - normalized(distance, others)
+    if distance.p == distance.power == 2:
+        return offsets.square().sum(dim=1)
     lengths: Tensor = torch.linalg.vector_norm(offsets, ord=distance.p, dim=1)
     return lengths if distance.power == 1 else lengths**distance.power
 
