@@ -227,7 +227,7 @@ def test_16_bits_and_autocast():
 
 REFUSED = [
     (losses.ArcFaceLoss(5, 6), "no pair weights of ArcFaceLoss: it has class weights"),
-    (losses.ThresholdConsistentMarginLoss(), "TCMLoss is the same loss and works"),
+    (losses.ThresholdConsistentMarginLoss(), "it does not compare pairs of samples by its distance"),
     (LoOp(losses.TripletMarginLoss()), "ask for the weights of the loss inside the LoOp"),
     (Blind(), "Blind did not call self.distance"),
     (losses.ContrastiveLoss(reducer=reducers.DoNothingReducer()), "must return a scalar; got dict"),
