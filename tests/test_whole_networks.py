@@ -20,8 +20,7 @@ def test_methods_have_equal_trials_and_configs_accept_them():
     from whole_grid import IDENTITY, METHODS, SETS, TRIAL_SCHEDULE, WHOLE_SCHEDULE
 
     for method, points in (METHODS | IDENTITY).items():
-        before = 6 if method == "ce_cit" else 0  # run before the others
-        assert len({repr(point) for point in points}) == before + (4 if method in IDENTITY else 6)
+        assert len({repr(point) for point in points}) == (4 if method in IDENTITY else 6)
         for set_name in SETS:
             for schedule in (TRIAL_SCHEDULE, WHOLE_SCHEDULE):
                 cfg = load_config(config_of(set_name, method), words(schedule[set_name] | points[0]))
@@ -141,3 +140,53 @@ def test_configs_have_the_validated_settings():
                 for part in key.split("."):
                     node = node[part]
                 assert node == value, f"{config_of(set_name, method)}: {key}"
+
+
+def test_configs_of_the_first_run_are_those_of_its_runs():
+    """So that the command prints a row of the table."""
+    from store import Store
+    from whole import CONFIGS, REID_SET, RESULTS, best_point, changed_keys, keys_of
+    from whole_grid import SETS, STOCK, WHOLE_SCHEDULE
+
+    store = Store(RESULTS)
+    for method in STOCK:
+        chosen = WHOLE_SCHEDULE[REID_SET] | best_point(REID_SET, method, store)
+        config = CONFIGS / SETS[REID_SET].folder / f"{method}.yml"
+        assert keys_of(config, {}) == changed_keys(REID_SET, method, chosen), config
+
+
+def test_tcm_of_weight_1_is_contrastive_on_cosines():
+    """As WHOLE_NETWORKS.md says."""
+    import torch
+    from pytorch_metric_learning.distances import CosineSimilarity
+    from whole_grid import IDENTITY
+
+    from pml_ext.losses import ContrastiveLoss, TCMLoss
+
+    points, labels = torch.randn(24, 8, dtype=torch.float64).requires_grad_(), torch.arange(24) // 4
+    for point in IDENTITY["ce_tcm"]:
+        plus, minus = point["MODEL.LOSSES.TCM.MARGIN_PLUS"], point["MODEL.LOSSES.TCM.MARGIN_MINUS"]
+        contrastive = ContrastiveLoss(pos_margin=plus, neg_margin=minus, distance=CosineSimilarity())
+        found = []
+        for loss in (TCMLoss(margin_plus=plus, margin_minus=minus), contrastive):
+            value = loss(points, labels)
+            found.append(torch.cat([value.view(1), *torch.autograd.grad(value, points)[0]]))
+        assert found[0][0] > 0 and torch.allclose(*found)
+
+
+def test_the_first_run_has_the_seeds_of_all_configs(tmp_path):
+    from store import TEST, Run, Store
+    from tested import Tested
+    from whole_grid import REID_SET, STOCK
+    from whole_report import REID, reid_runs
+
+    store = Store(tmp_path)
+    for number, method in enumerate(STOCK):
+        for seed in range(5 - number):
+            metrics = dict.fromkeys(REID, 0.1 * number + 0.01 * seed)
+            reid = {"trained": metrics, "untrained": dict.fromkeys(REID, 0.5)}
+            store.add(Run(REID_SET, TEST, method, {}, seed, "x"), {"r1": 0.5}, reid=reid)
+    found = reid_runs(Tested(store))
+    assert list(found) == ["untrained", *STOCK]
+    assert found["ce_tcm"]["precision_at_1"] == pytest.approx([0.2, 0.21])
+    assert all(len(values) == 2 for by_metric in found.values() for values in by_metric.values())

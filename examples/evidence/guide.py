@@ -75,8 +75,8 @@ those below it changes. TAR is of three seeds, and its verdicts leave out the sp
 
 Both terms are as good without the identity loss: mAP@R {accuracy[triplet]} for the tuned triplet loss alone, \
 {accuracy[tcm]} for TCM alone and {accuracy[contrastive]} for `ContrastiveLoss` on cosines, which has TCM's form and \
-was tuned on its own. With the identity loss: {accuracy[id + triplet]} and {accuracy[id + tcm]}. In [whole \
-networks](WHOLE_NETWORKS.md), trained from scratch with a cross-entropy, each of the three raised mAP@R on both sets.
+was tuned on its own. With the identity loss: {accuracy[id + triplet]} and {accuracy[id + tcm]}. [Whole \
+networks](WHOLE_NETWORKS.md) were trained from scratch with a cross-entropy and each of the three.
 
 ## How strong a term has to be
 

@@ -147,11 +147,12 @@ def write_normalised(folder: Path, results: Tested, sets: Sequence[str]) -> dict
             sum(column) for column in zip(*counts, strict=True)
         )
     numbers["combinations"] = len(found)
+    numbers["seeds"] = len(next(iter(found.values())).runs)
     values = {
         "opis": f"{numbers['opis'][0]} to {numbers['opis'][-1]}",
         "tar": f"{numbers['tar'][0]} to {numbers['tar'][-1]}",
         "losses": len(BASES),
-        "seeds": len(next(iter(found.values())).runs),
+        "seeds": numbers["seeds"],
         "comparisons": len(differences),
         "by_cohort": _by_cohort(found, differences, level, sets),
         "curve": _changes(found, sets, [*(f"{n} identities" for n in IDENTITIES), "others default"]),

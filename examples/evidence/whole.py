@@ -12,6 +12,7 @@ kept in results/whole.
 
 import argparse
 import hashlib
+import json
 import os
 import shutil
 import sys
@@ -43,8 +44,8 @@ from whole_grid import (
     IDENTITY,
     IDENTITY_CONFIG,
     IDENTITY_SEEDS,
-    IDENTITY_TUNED_ON,
     METHODS,
+    REID_SET,
     SEEDS,
     SETS,
     TRIAL_SCHEDULE,
@@ -68,6 +69,7 @@ HERE = Path(__file__).parent
 CONFIGS = HERE.parents[1] / "fastreid_configs"
 RESULTS = HERE / "results" / "whole"
 SELECTED_BY = "map_at_r"
+REID = ("cmc", "reid_mean_average_precision", "mean_inverse_negative_penalty")
 # These keys do not change the trained network.
 WITHOUT_EFFECT = ("OUTPUT_DIR", "LOGGERS", "DATASETS", "TEST", "SEED")
 
@@ -79,9 +81,8 @@ def main() -> None:
     parser.add_argument("--tables", action="store_true")
     given = parser.parse_args()
     if not given.tables:
-        jobs = [(IDENTITY_TUNED_ON, IDENTITY)]
         # TCM is added to settings that were chosen before.
-        jobs += [(set_name, methods) for set_name in given.sets for methods in (METHODS, ADDED)]
+        jobs = [(set_name, methods) for methods in (IDENTITY, METHODS, ADDED) for set_name in given.sets]
         for set_name, methods in jobs:
             validation_table(set_name)
             store = Store(RESULTS)
@@ -97,11 +98,23 @@ def main() -> None:
 def run_all(runs: list[Run], processes: int) -> None:
     """Run everything that is not stored yet; report progress on standard error."""
     store = Store(RESULTS)
-    left = [run for run in runs if store.get(run) is None]
+    left = [run for run in runs if not is_complete(run, store.get(run))]
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         for number, run in enumerate(pool.map(do, left), 1):
             which = f"{run.set}, {run.stage}, {run.method}, seed {run.seed}"
             print(f"{which}: {number} of {len(left)}", file=sys.stderr, flush=True)
+
+
+def is_complete(run: Run, result: Mapping[str, Any] | None) -> bool:
+    """Whether a run is stored; where the runner measures as well, with its metrics."""
+    if result is None:
+        return False
+    return not is_reid(run) or "reid" in result
+
+
+def is_reid(run: Run) -> bool:
+    """Whether the runner measures it as well, for the README's first run."""
+    return (run.stage, run.set) == (TEST, REID_SET) and run.method in IDENTITY
 
 
 def points(set_name: str, method: str, store: Store) -> list[Settings]:
@@ -127,8 +140,6 @@ def tests(set_name: str, store: Store) -> list[Run]:
 
 
 def best_point(set_name: str, method: str, store: Store) -> Settings:
-    if method in IDENTITY:
-        set_name = IDENTITY_TUNED_ON
     tried = zip(points(set_name, method, store), trials(set_name, method, store), strict=True)
     return max(tried, key=lambda pair: store.found[pair[1].key]["metrics"][SELECTED_BY])[0]
 
@@ -143,7 +154,12 @@ def made(set_name: str, stage: str, method: str, settings: Mapping[str, Any], se
 
 def changed_keys(set_name: str, method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """What a method's config has other than the defaults; what other losses have does not count."""
-    cfg = load_checked(config_of(set_name, method), words(settings))
+    return keys_of(config_of(set_name, method), settings)
+
+
+def keys_of(config: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config with these settings has other than the defaults; what other losses have does not count."""
+    cfg = load_checked(config, words(settings))
     own = {"NAME", *(LOSS_NODES[name] for name in cfg.MODEL.LOSSES.NAME)}
     ignored = [*WITHOUT_EFFECT, *(f"MODEL.LOSSES.{node}" for node in cfg.MODEL.LOSSES.keys() - own)]
     defaults = dict(_values(get_cfg()))
@@ -175,18 +191,20 @@ def words(settings: Mapping[str, Any]) -> list[str]:
 def do(run: Run) -> Run:
     """Train, measure and store a run."""
     torch.set_num_threads(1)
-    embeddings, images, seconds = trained(run)
+    embeddings, images, more = trained(run)
     found = measured(embeddings, images)
     store = Store(RESULTS)
     if run.stage == TEST:
         store.keep_by_class(run, found.by_class.numpy())
-    more = {"cpu_seconds": seconds, "torch": torch.__version__, "date": date.today().isoformat()}
-    store.add(run, found.metrics, **more)
+    store.add(run, found.metrics, **more, torch=torch.__version__, date=date.today().isoformat())
     return run
 
 
-def trained(run: Run) -> tuple[list[Tensor], list[ImageFeatures], int]:
-    """The test images of a run, embedded by its last checkpoint, and the CPU time of its training."""
+def trained(run: Run) -> tuple[list[Tensor], list[ImageFeatures], dict[str, Any]]:
+    """The test images of a run, embedded by its last checkpoint, and what else is stored of its training.
+
+    cpu_seconds: its CPU time. reid: next to an identity loss, the runner's metrics, of the untrained network as well.
+    """
     output = CACHE / "whole" / run.key
     shutil.rmtree(output, ignore_errors=True)
     name = SETS[run.set].data if run.stage == TEST else f"file:{validation_table(run.set)}"
@@ -195,26 +213,30 @@ def trained(run: Run) -> tuple[list[Tensor], list[ImageFeatures], int]:
         "OUTPUT_DIR": output,
         "SEED": run.seed,
         "DATASETS.NAMES": f'("{name}",)',
-        # Everything is measured below; the runner gets a small set because it must have one.
-        "DATASETS.TESTS": '("Digits",)',
+        # The others are measured below; the runner gets a small set because it must have one.
+        "DATASETS.TESTS": f'("{name if is_reid(run) else "Digits"}",)',
         "DATASETS.CHECK_IMAGES": False,
         "DATASETS.ROOT": DATA,
         "LOGGERS": "()",
         "MODEL.DEVICE": "cpu",
         "TEST.REPORT": False,
-        "TEST.BASELINES": False,
+        "TEST.BASELINES": is_reid(run) and run.method == "ce",
         "TEST.EVAL_PERIOD": 1000,
-        "TEST.METRICS": '("cmc", "mean_average_precision_at_r", "opis")',
+        "TEST.METRICS": str(REID if is_reid(run) else ("cmc",)),
     }
     started = time.process_time()
     train(load_checked(config_of(run.set, run.method), words(options)), Launch())
-    seconds = round(time.process_time() - started)
+    more: dict[str, Any] = {"cpu_seconds": round(time.process_time() - started)}
+    if is_reid(run):
+        report = json.loads((output / "metrics.json").read_text(encoding="utf-8"))
+        by_network = {"trained": report["results"], **report.get("baselines", {})}
+        more["reid"] = {network: sets[name] for network, sets in by_network.items()}
     images = loaded(name).query
     embedder = Embedder.from_config(output / "config.yaml", output / "checkpoints" / "last.ckpt", batch_size=256)
     labels, cameras = torch.from_numpy(images.labels), torch.from_numpy(images.cameras)
     embeddings = embedder(list(images.images))
     shutil.rmtree(output)
-    return [embeddings], [ImageFeatures(torch.empty(0), labels, cameras)], seconds
+    return [embeddings], [ImageFeatures(torch.empty(0), labels, cameras)], more
 
 
 @cache

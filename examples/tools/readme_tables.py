@@ -1,8 +1,8 @@
 """Write the README's tables from measurements; --check tells whether they are up to date.
 
 Each table is between a line `<!-- written by examples/tools/readme_tables.py: NAME -->` and `<!-- end -->`. The data is
-in examples/tools/first_run.json (by first_run.py), examples/evidence/results (guide.json, by run.py, and
-whole_networks.csv, by whole.py) and examples/benchmarks/RESULTS.md.
+in examples/evidence/results (guide.json, by run.py; whole_networks.csv and first_run.json, by whole.py) and in
+examples/benchmarks/RESULTS.md.
 """
 
 import argparse
@@ -10,39 +10,47 @@ import csv
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from statistics import mean, stdev
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent
 README = EXAMPLES.parent / "README.md"
 _BLOCK = re.compile(r"(<!-- written by examples/tools/readme_tables\.py: ([\w ]+) -->\n)(.*?)(<!-- end -->)", re.S)
-# name in metrics.json -> heading with an arrow to the better side, and format
-COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
-    "precision_at_1": ("R@1 ↑", lambda value: f"{100 * value:.1f} %"),
-    "mean_average_precision_at_r": ("mAP@R ↑", lambda value: f"{100 * value:.1f} %"),
-    "opis": ("OPIS × 1000 ↓", lambda value: f"{1000 * value:.1f}"),
+# name in the runner's metrics -> heading
+COLUMNS = {"precision_at_1": "R@1", "reid_mean_average_precision": "mAP", "mean_inverse_negative_penalty": "mINP"}
+# config of the first run -> its losses
+FIRST_RUN = {
+    "ce": "cross-entropy",
+    "ce_triplet": "+ PML's `TripletMarginLoss`",
+    "ce_tcm": "+ `TCMLoss`",
+    "ce_cit": "+ `CITLoss`",
 }
 RESULTS = EXAMPLES / "evidence" / "results"
 NEXT_TO = {"triplet": "PML's `TripletMarginLoss`", "tcm": "`TCMLoss`", "cit": "`CITLoss`"}
 NETWORKS = {"omniglot": "networks, Omniglot", "glyphs": "networks, Glyphs"}
 ABOUT = (
     "Changes from the first row, all settings tuned at equal cost. Linear layers: on frozen features, normalised "
-    "softmax, five seeds; bold if decided on two sets. Networks: from scratch, cross-entropy, tuned on Omniglot, three "
-    "seeds; bold if the 95 % interval excludes 0."
+    "softmax, five seeds; bold if decided on two sets. Networks: from scratch, cross-entropy, {} seeds; bold if the "
+    "95 % interval excludes 0."
 )
 
 
 def first_run() -> str:
-    """Raw pixels, the untrained network, and the networks trained without and with TCM."""
-    runs = json.loads((HERE / "first_run.json").read_text(encoding="utf-8"))["runs"]
-    *_, last = runs.values()
-    found = last["baselines"] | {name: run["results"] for name, run in runs.items()}
-    rows = []
-    for name, sets in found.items():
-        values = [show(sets["Glyphs"][key]) for key, (_, show) in COLUMNS.items()]
-        rows.append([name, *values])
-    return table(["", *(heading for heading, _ in COLUMNS.values())], rows)
+    """The untrained network, and the networks that the configs train: mean ± standard deviation over seeds."""
+    runs = json.loads((RESULTS / "first_run.json").read_text(encoding="utf-8"))["runs"]
+    rows = [["untrained", "", *spreads(runs["untrained"])]]
+    for config, losses in FIRST_RUN.items():
+        rows.append([losses, f"`{config}.yml`", *spreads(runs[config])])
+    seeds = len(runs["untrained"]["precision_at_1"])
+    headings = ["losses", "config", *(f"{heading}, %" for heading in COLUMNS.values())]
+    return f"{table(headings, rows)}\nMean ± standard deviation over {seeds} seeds.\n"
+
+
+def spreads(by_metric: Mapping[str, list[float]]) -> list[str]:
+    values = [[100 * value for value in by_metric[name]] for name in COLUMNS]
+    return [f"{mean(of_seeds):.1f} ± {stdev(of_seeds):.1f}" for of_seeds in values]
 
 
 def which_loss() -> str:
@@ -68,10 +76,12 @@ def which_loss() -> str:
             "any loss, and one threshold for all classes",
             "`CohortNormalization`; cohort: training samples and other identities, none judged",
             f"OPIS {lower[0]} to {lower[-1]} % lower; TAR at FAR 0.1 % {higher[0]} to {higher[-1]} points higher "
-            "(three seeds)",
+            f"({normalised['seeds']} seeds)",
         ],
     ]
-    return f"{table(headings, rows)}\n{ABOUT}\n\n{table(['you have', 'use', 'measured'], other)}"
+    seeds = json.loads((RESULTS / "first_run.json").read_text(encoding="utf-8"))["seeds"]
+    about = ABOUT.format(" and ".join(f"{seeds[name]}" for name in NETWORKS))
+    return f"{table(headings, rows)}\n{about}\n\n{table(['you have', 'use', 'measured'], other)}"
 
 
 def signed(change: Mapping[str, Mapping[str, float]], measure: str) -> str:
