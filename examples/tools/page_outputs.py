@@ -100,11 +100,12 @@ def run_python(code: str) -> str:
 
 
 def run_command(command: str) -> str:
-    """Returns what a command prints to stdout; `pml-ext` runs in this process."""
+    """Returns what a command prints to stdout; `pml-ext` runs in this process if it can."""
     line = command.replace("\\\n", " ")
     words = shlex.split(line, comments=True)
-    if words[0] != "pml-ext":
-        shell = ["bash", "-c", f'python() {{ "{sys.executable}" "$@"; }}; {line}']
+    if words[0] != "pml-ext" or "--import" in words:  # parts are registered once in a process
+        functions = f'python() {{ "{sys.executable}" "$@"; }}; pml-ext() {{ python -m pml_ext "$@"; }}'
+        shell = ["bash", "-c", f"{functions}; {line}"]
         return subprocess.run(shell, check=True, stdout=subprocess.PIPE, text=True).stdout
     from pml_ext.cli import main
 

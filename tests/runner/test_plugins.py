@@ -68,10 +68,12 @@ def folder(tmp_path, monkeypatch):
 
 def test_the_guides_project_trains_and_the_run_names_its_module(folder, monkeypatch, capfd):
     (folder / "my_project.py").write_text("".join(blocks("python")[:3]), encoding="utf-8")
-    (command,), (tree,) = blocks("sh"), blocks("yaml")
-    words = shlex.split(command.replace("\\\n", ""))
+    (tree,) = blocks("yaml")
+    command = re.match(r"\$ ((?:.*\\\n)*.*)\n", blocks("console")[0])
+    assert command is not None
+    words = shlex.split(command[1].replace("\\\n", ""))
     assert words[:2] == ["pml-ext", "train"]
-    (folder / "my.yml").write_text(f"_BASE_: {CONFIGS.find('Digits/sap_tcm.yml')}\n{tree}")
+    (folder / "my.yml").write_text(tree.replace("Digits/sap_tcm.yml", str(CONFIGS.find("Digits/sap_tcm.yml"))))
     words[words.index("Digits/sap_tcm.yml")] = "my.yml"
     assert main([*words[1:], "TEST.REPORT", "False", "SOLVER.WARMUP_ITERS", "0"]) == 0
     shown = capfd.readouterr()
