@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from methods import GAMMAS
+from methods import CIT_GRID, GAMMAS
 from statistics_of_pairs import HIGHER, KEPT, LOWER, SAME
 
 Expected = tuple[tuple[str, str], ...]  # measures, and the direction of each if the claim is true
@@ -144,7 +144,7 @@ CLAIMS = (
 ALL: Expected = (("r1", HIGHER), ("map_at_r", HIGHER), ("opis", LOWER), ("tar", HIGHER))
 NEXT_TO = ("triplet", "cit", "tcm")
 # Stated settings, not tuned: CIT's weight and γ; TCM's weight, or its gradient's norm over the base's.
-CIT_GRID = ("10,0.5", "10,1.0")
+CIT_CELLS = tuple(f"{scale:g},{gamma}" for scale, gamma in CIT_GRID)
 TCM_WEIGHTS = ("weight 1.0", "ratio 0.5")
 AVERAGES = {
     "TCM": _with_term(CLASSIFIERS, "tcm@added", (("opis", LOWER),)),
@@ -152,6 +152,6 @@ AVERAGES = {
     "LoOp": _with_loop(("triplet_consecutive", "hphn", "lifted", "ms"), (("map_at_r", HIGHER),)),
     "Discriminative": _over_bases(("softmax",), "discriminative@one_hot", LOSS, (("map_at_r", HIGHER),)),
     **{f"id + {term}": _with_term(("id",), term, ALL) for term in NEXT_TO},
-    **{f"cit@{cell}": _with_term(("softmax",), f"cit@{cell}", ALL) for cell in CIT_GRID},
+    **{f"cit@{cell}": _with_term(("softmax",), f"cit@{cell}", ALL) for cell in CIT_CELLS},
     **{f"tcm@{weight}": _with_term(("softmax",), f"tcm@{weight}", ALL) for weight in TCM_WEIGHTS},
 }

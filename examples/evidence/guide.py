@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from claims import AVERAGES, CIT_GRID, TCM_WEIGHTS, Comparison
+from claims import AVERAGES, CIT_CELLS, TCM_WEIGHTS, Comparison
 from rows import SCALES
 from statistics_of_pairs import HEADINGS, HOLDS, MEASURES, REVERSED, Difference, Spread, sum_of
 from tested import Judged, Tested, Verdicts
@@ -191,7 +191,7 @@ def _page(numbers: Mapping[str, Any], sets: Sequence[str]) -> str:
 
 def _strengths(averages: Mapping[str, Any]) -> dict[str, Any]:
     """The rows that were run."""
-    words = {f"cit@{cell}": "+ {} × CIT, γ {}".format(*cell.split(",")) for cell in CIT_GRID}
+    words = {f"cit@{cell}": "+ {} × CIT, γ {}".format(*cell.split(",")) for cell in CIT_CELLS}
     words |= {f"tcm@{weight}": f"+ TCM, {weight.replace('weight', 'λ')}" for weight in TCM_WEIGHTS}
     return {shown: averages[name] for name, shown in words.items() if name in averages}
 

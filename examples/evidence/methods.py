@@ -127,6 +127,7 @@ _CONTRASTIVE = {
 }
 GAMMAS = (0.1, 0.2, 0.5, 0.8, 1.0)
 _CIT = {"gamma": Axis(GAMMAS)}
+CIT_GRID = tuple((scale, gamma) for scale in (1.0, 3.0, 10.0) for gamma in (0.5, 1.0))  # next to a cross-entropy
 # The weight of an added term. For Adam only the terms' ratio counts: with the largest weight the base has no part.
 _ADDED = Axis((0.1, 0.3, 1.0), (0.03,), (3.0,), (0.01, 3e-3, 1e-3), (10.0, 30.0, 100.0, 300.0, 1e3, 3e3))
 
@@ -198,9 +199,10 @@ def _all() -> Iterator[Method]:
     # CIT with and without an ID loss; γ; other losses with untuned margins
     yield _method("id + triplet", triplet__weight=_ADDED)
     yield _method("id + cit", cit__weight=_ADDED)
-    # A term at stated settings on a cross-entropy with unchanged settings: CIT's γ; TCM's weight, by a rule
-    for gamma in (0.5, 1.0):
-        yield Method(f"softmax + cit@10,{gamma}", {}, {"cit.weight": 10.0, "cit.gamma": gamma}, on="softmax")
+    # A term at stated settings on a cross-entropy with unchanged settings: CIT's weight and γ; TCM's weight, by a rule
+    for scale, gamma in CIT_GRID:
+        settings = {"cit.weight": scale, "cit.gamma": gamma}
+        yield Method(f"softmax + cit@{scale:g},{gamma}", {}, settings, on="softmax")
     for weight in ({"tcm.weight": 1.0}, {"tcm.ratio": 0.5}):
         ((key, value),) = weight.items()
         settings = {"tcm.margin_plus": 0.9, "tcm.margin_minus": 0.5, **weight}

@@ -62,7 +62,7 @@ undecided.
 where TCM's term does most of the learning.
 - The coverage of the [intervals](INTERVALS.md) of reports was checked on synthetic data.
 - Not run: LoOp with N-pair losses and with two images of a class, where its paper works; contrastive on cosines next \
-to an identity loss, which is TCM with weights of 1; CIT of weight 1 and 3 as heads, at stated settings.
+to an identity loss, tuned on its own: at TCM's margins it is TCM with weights of 1.
 
 ## Rerun
 
