@@ -1,4 +1,4 @@
-"""LoOp: the closest points of two arcs (arcs.py) or straight segments (segments.py).
+"""LoOp: the closest points of two arcs or straight segments (arcs.py).
 
 partners.py decides which samples an arc joins; pair_matrix.py replaces a batch's pairs by the closest points.
 """

@@ -4,12 +4,18 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
 import lightning
 import torch
+from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.profilers import SimpleProfiler
+from torch import nn
+from torch.optim.swa_utils import update_bn
+from torch.utils.data import DataLoader
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import Terminated, UserError
@@ -33,7 +39,6 @@ from pml_ext.runner.engine.output import (
     remove_earlier,
     with_absolute_paths,
 )
-from pml_ext.runner.engine.precise_bn import recompute_statistics
 from pml_ext.runner.engine.preemption import ended_by_sigterm
 from pml_ext.runner.engine.run_outputs import report_run
 from pml_ext.runner.engine.trainer import build_trainer
@@ -281,3 +286,38 @@ def _recompute_statistics(cfg: CN, module: TrainingModule, data: DataModule, tra
     loader = data.loader_of(load_train_set(cfg.DATASETS, grey=is_grey(cfg), cfg=cfg))
     lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
     recompute_statistics(module.model, data, loader, cfg.TEST.PRECISE_BN.NUM_ITER, trainer.strategy.root_device)
+
+
+class _WithoutLosses(nn.Module):
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.run = getattr(model, "compute_outputs", model)
+
+    def forward(self, batch: dict[str, Any]) -> None:
+        self.run(batch)
+
+
+def recompute_statistics(
+    model: nn.Module, data: Any, loader: DataLoader[Any], iterations: int, device: torch.device
+) -> None:
+    """Replace every batch norm's running mean and variance by the plain averages over training batches.
+
+    Of several processes each takes its part of the batches, and all get the average. The loader is begun anew as
+    often as so many batches take; `data` finishes its batches on the device.
+    """
+
+    def batches() -> Iterator[dict[str, Any]]:
+        for epoch in count():
+            loader.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
+            for batch in loader:
+                yield data.on_after_batch_transfer(move_data_to_device(batch, device), 0)
+
+    update_bn(islice(batches(), iterations), _WithoutLosses(model).to(device))
+    if torch.distributed.is_initialized():
+        for layer in model.modules():
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+                for average in (layer.running_mean, layer.running_var):
+                    if average is not None:
+                        torch.distributed.all_reduce(average)
+                        average.div_(torch.distributed.get_world_size())

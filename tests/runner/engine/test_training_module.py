@@ -21,7 +21,7 @@ from pml_ext.runner.data.transforms import BatchStep, Transform
 from pml_ext.runner.engine import training_module
 from pml_ext.runner.engine.chunked_loss import loss_in_chunks
 from pml_ext.runner.engine.data_module import DataModule
-from pml_ext.runner.engine.precise_bn import recompute_statistics
+from pml_ext.runner.engine.run import recompute_statistics
 from pml_ext.runner.engine.trainer import LOGGERS, build_loggers, build_trainer
 from pml_ext.runner.evaluation.evaluate import Evaluation
 from pml_ext.runner.launch import Launch
