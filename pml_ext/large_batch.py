@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pml_ext._checks import check_whole, warn_once
 from pml_ext._ops.chunks import ChunkedPass
-from pml_ext._ops.own_gradient import no_autocast
+from pml_ext._ops.custom_gradient import no_autocast
 
 
 def step(

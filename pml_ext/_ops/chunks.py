@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pml_ext._ops.own_gradient import no_autocast
+from pml_ext._ops.custom_gradient import no_autocast
 
 RandomStates = list[tuple[torch.device | None, Tensor]]
 
@@ -62,7 +62,7 @@ class ChunkedPass:
         self.outputs = _unflatten(kept, iter(self.leaves))
 
     def send_back(self, gradients: Sequence[Tensor | None]) -> tuple[list[Tensor], list[Tensor]]:
-        """Backpropagate all chunks but one, given the leaves' gradients (None: the loss does not depend on a leaf).
+        """Backpropagate all chunks but one, from the leaves' gradients (None: the loss does not depend on a leaf).
 
         Returns that chunk's outputs and gradients for torch.autograd.backward, during which ranks exchange gradients.
         """

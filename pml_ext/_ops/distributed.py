@@ -18,14 +18,14 @@ def rank_and_ranks() -> tuple[int, int]:
     return dist.get_rank(), dist.get_world_size()
 
 
-def own_share(items: Iterable[Item], group: dist.ProcessGroup | None) -> Iterator[Item]:
+def share_of_rank(items: Iterable[Item], group: dist.ProcessGroup | None) -> Iterator[Item]:
     """Returns every world_size-th item, starting at this rank."""
     if group is None:
         return iter(items)
     return islice(items, dist.get_rank(group), None, dist.get_world_size(group))
 
 
-def own_rows(count: int, size: int, group: dist.ProcessGroup | None) -> tuple[slice, list[int]]:
+def rows_of_rank(count: int, size: int, group: dist.ProcessGroup | None) -> tuple[slice, list[int]]:
     """Returns this rank's part of `count` rows and all part lengths; parts are equal numbers of `size`-row blocks."""
     if group is None:
         return slice(0, count), [count]
@@ -85,7 +85,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return sum_of_own_rows(grad, ctx.lengths, ctx.group), None, None
+        return sum_rows_of_rank(grad, ctx.lengths, ctx.group), None, None
 
 
 def gather_in_order(
@@ -112,8 +112,8 @@ def gather_in_order(
     for start in range(0, max(sizes), step):
         # Padded, because not every backend gathers tensors of different sizes.
         sent = torch.zeros((min(step, max(sizes) - start), *rows.shape[1:]), dtype=rows.dtype, device=device)
-        own = rows[start : start + step]
-        sent[: len(own)] = own
+        part = rows[start : start + step]
+        sent[: len(part)] = part
         received = []
         if receives:
             received = [torch.empty_like(sent) for _ in sizes]
@@ -134,12 +134,12 @@ def lengths_of_ranks(rows: Tensor, group: dist.ProcessGroup) -> list[int]:
     return [int(count) for count in torch.cat(counts).tolist()]
 
 
-def sum_of_own_rows(rows: Tensor, lengths: Sequence[int], group: dist.ProcessGroup) -> Tensor:
+def sum_rows_of_rank(rows: Tensor, lengths: Sequence[int], group: dist.ProcessGroup) -> Tensor:
     """Returns this rank's rows (by `lengths`) of the sum of all ranks' (N, D) tensors.
 
     Sends half as much as an all-reduce.
     """
-    own = lengths[dist.get_rank(group)]
-    received = rows.new_empty(len(lengths) * own, *rows.shape[1:])
-    dist.all_to_all_single(received, rows.contiguous(), [own] * len(lengths), list(lengths), group=group)
-    return received.view(len(lengths), own, *rows.shape[1:]).sum(0)
+    part = lengths[dist.get_rank(group)]
+    received = rows.new_empty(len(lengths) * part, *rows.shape[1:])
+    dist.all_to_all_single(received, rows.contiguous(), [part] * len(lengths), list(lengths), group=group)
+    return received.view(len(lengths), part, *rows.shape[1:]).sum(0)

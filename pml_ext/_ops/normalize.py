@@ -1,4 +1,4 @@
-"""Rows of length 1 for measurements, without a gradient. `to_sphere` in own_gradient.py is for training."""
+"""Rows of length 1 for measurements, without a gradient. `to_sphere` in custom_gradient.py is for training."""
 
 import torch
 from torch import Tensor

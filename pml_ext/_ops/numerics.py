@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext._ops.own_gradient import under_transform
+from pml_ext._ops.custom_gradient import under_transform
 
 ENTRIES = 2**18
 """Entries of a block on the CPU: a few tensors of this size fit in the cache."""

@@ -243,7 +243,7 @@ def _measure_all(parts: Sequence[_Part], cohort: CohortNormalization | None) -> 
 def _measure(parts: Sequence[_Part], names: list[str], **options: Any) -> dict[str, float]:
     import torch
 
-    from pml_ext._ops.own_gradient import to_sphere
+    from pml_ext._ops.custom_gradient import to_sphere
     from pml_ext.metrics import AccuracyCalculator
     from pml_ext.metrics.headings import STANDARD_RANKS
     from pml_ext.metrics.opis_settings import OPISSettings

@@ -34,7 +34,7 @@ _CLASSES: dict[type, type] = {}  # one stand-in class for each class of distance
 
 
 class InjectedDistance(BaseDistance):
-    """Returns a given matrix for every call; created by `inject`.
+    """Returns a fixed matrix for every call; created by `inject`.
 
     It is also an instance of the distance's class with its settings, so that its methods and type checks work.
 
@@ -84,7 +84,7 @@ def inject(
 
     Args:
         distance: the distance that is replaced.
-        matrix: (B, R), in the distance's own measure, with its power already applied.
+        matrix: (B, R), in the distance's measure, with its power already applied.
         points: (B, D), (R, D) of its rows and columns, for losses that request a subset (N-pairs); the first of
             identical points counts. None: only the complete matrix may be requested.
         two_sets: the matrix is between embeddings and a ref_emb; requesting one inside a set is an error.
@@ -156,7 +156,7 @@ def twin_of(module: nn.Module, parts: dict[str, nn.Module]) -> Any:
 def orders_if_gathered(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
     """Returns the samples of embeddings and ref_emb in rank order; None if they were not gathered.
 
-    PML's wrappers put a rank's own samples first, so "the first and second sample of a class" differ between ranks. The
+    PML's wrappers put a rank's samples first, so "the first and second sample of a class" differ between ranks. The
     tensors do not show this; therefore the call stack is searched for the wrappers. labels, ref_labels: (B,), (R,).
     """
     rank, world = (0, 1) if torch.compiler.is_compiling() else rank_and_ranks()

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from pml_ext._ops.custom_gradient import to_sphere
 from pml_ext._ops.numerics import inner_products
-from pml_ext._ops.own_gradient import to_sphere
 from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, LpDistance, is_similarity, normalized
 from pml_ext.distances.injected import describe_distance, orders_if_gathered, settings_of
 from pml_ext.functional.loop.arcs import safe_sqrt
@@ -85,11 +85,11 @@ def _matrix(
     is_negative = moved.unsqueeze(1) != other.unsqueeze(0)
     is_plain = ref_emb is None and type(distance) is CosineSimilarity and not distance.collect_stats
     # Calls `forward` to skip hooks, which run when the loss calls the injected distance.
-    own = inner_products(to_sphere(embeddings)) if is_plain else distance.forward(embeddings, ref_emb)
+    pairs = inner_products(to_sphere(embeddings)) if is_plain else distance.forward(embeddings, ref_emb)
     points, ref_points = (None, None) if ref_emb is None else (embeddings, ref_emb)
     if points is not None and ref_points is not None:
         points, ref_points = normalized(distance, points), normalized(distance, ref_points)
-    squares = own.square() if not is_similarity(distance) and distance.power == 1 else own
+    squares = pairs.square() if not is_similarity(distance) and distance.power == 1 else pairs
     closest = loop_pairs(
         1 - squares / 2 if geometry == "arc" and not is_similarity(distance) else squares,
         labels,
@@ -102,4 +102,4 @@ def _matrix(
     if not is_similarity(distance):
         closest = 2 - 2 * closest if geometry == "arc" else closest
         closest = safe_sqrt(closest) if distance.power == 1 else closest.clamp_min(0)
-    return torch.where(is_negative, closest, own), is_negative
+    return torch.where(is_negative, closest, pairs), is_negative

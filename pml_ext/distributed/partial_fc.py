@@ -16,8 +16,8 @@ from pml_ext._checks import (
     check_seed,
     check_whole,
 )
-from pml_ext._ops.distributed import gather_rows, lengths_of_ranks, rank_and_ranks, sum_of_own_rows
-from pml_ext._ops.own_gradient import no_autocast
+from pml_ext._ops.custom_gradient import no_autocast
+from pml_ext._ops.distributed import gather_rows, lengths_of_ranks, rank_and_ranks, sum_rows_of_rank
 from pml_ext.functional.losses.class_softmax import (
     MARGINS,
     divided_one_hot,
@@ -33,7 +33,7 @@ _BLOCK = 1024  # number of classes per random generator, so that initial vectors
 class PartialFC(nn.Module):
     """Cross-entropy with classes sharded over the ranks of a process group, optionally over a sample of them.
 
-    Each rank stores the vectors, gradients and optimizer state of its own classes: rank r of R has C // R of them, one
+    Each rank stores the vectors, gradients and optimizer state of its classes: rank r of R has C // R of them, one
     more for r < C mod R. It scores the samples of all ranks against these classes. No rank ever stores the scores of
     all classes.
 
@@ -170,11 +170,11 @@ class PartialFC(nn.Module):
         ids = ids - self.classes.start
         ids[(ids < 0) | (ids >= len(self.weight))] = -1
         drawn = self._draw(ids[ids >= 0].unique()) if self.training and self.sample_rate < 1 else None
-        own = ids if drawn is None else torch.where(ids < 0, -1, torch.searchsorted(drawn, ids))
+        target = ids if drawn is None else torch.where(ids < 0, -1, torch.searchsorted(drawn, ids))
         # Without gradients no rank computes any, even if its embeddings have requires_grad.
-        given = embeddings if torch.is_grad_enabled() else x
+        leaf = embeddings if torch.is_grad_enabled() else x
         with no_autocast(x.device):
-            value: Tensor = _Loss.apply(given, self.weight, x, own, drawn, lengths, group, self)
+            value: Tensor = _Loss.apply(leaf, self.weight, x, target, drawn, lengths, group, self)
         return value
 
     if TYPE_CHECKING:
@@ -225,15 +225,15 @@ class _Loss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, embeddings: Tensor, weight: Tensor, x: Tensor, own: Tensor, drawn: Tensor | None,
+        ctx: Any, embeddings: Tensor, weight: Tensor, x: Tensor, target: Tensor, drawn: Tensor | None,
         lengths: list[int], group: distributed.ProcessGroup | None, settings: PartialFC,
     ) -> Tensor:  # fmt: skip
         rows = (weight if drawn is None else weight.index_select(0, drawn)).to(x.dtype)
         if settings.margin is None:
-            result = divided_one_hot(x, rows, own, group=group)
+            result = divided_one_hot(x, rows, target, group=group)
         else:
             result = divided_softmax(
-                x, rows, own, margin=settings.margin, m=settings.m, scale=settings.scale, epsilon=settings.epsilon,
+                x, rows, target, margin=settings.margin, m=settings.m, scale=settings.scale, epsilon=settings.epsilon,
                 filter_above=settings.filter_above, group=group,
             )  # fmt: skip
         settings.accuracy = result.is_right.to(x.dtype).mean()
@@ -241,7 +241,7 @@ class _Loss(torch.autograd.Function):
         ctx.of_weight, ctx.ranks, ctx.type = weight.shape, len(lengths), embeddings.dtype
         if ctx.needs_input_grad[0]:
             by_sample = len(lengths) * gradient_by_samples(result, rows)
-            ctx.by_sample = by_sample if group is None else sum_of_own_rows(by_sample, lengths, group)
+            ctx.by_sample = by_sample if group is None else sum_rows_of_rank(by_sample, lengths, group)
             if ctx.type in (torch.float16, torch.bfloat16):  # a row of zeros would get an infinite gradient
                 ctx.by_sample *= (embeddings != 0).any(dim=1, keepdim=True)
         ctx.save_for_backward(rows)

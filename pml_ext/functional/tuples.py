@@ -20,7 +20,7 @@ def same_and_different(
 ) -> tuple[Tensor, Tensor]:
     """Returns two (B, R) masks: same-class and different-class pairs. Without ref_labels: (B, B), no self-pairs.
 
-    copies: (B,) columns that hold the batch itself; a sample does not pair with its own copy. device: None for the
+    copies: (B,) columns that hold the batch itself; a sample does not pair with its copy. device: None for the
     labels'.
     """
     labels = labels.to(device, non_blocking=True)
@@ -46,11 +46,11 @@ def class_sizes(labels: Tensor) -> list[int]:
 
 def count_pairs(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[int, int]:
     """Returns the numbers of positive and negative pairs in the masks of same_and_different."""
-    own = Counter(labels.tolist())
-    other = own if ref_labels is None else Counter(ref_labels.tolist())
-    together = sum(size * other[label] for label, size in own.items())
-    negatives = own.total() * other.total() - together
-    return together - (own.total() if ref_labels is None else 0), negatives
+    sizes = Counter(labels.tolist())
+    other = sizes if ref_labels is None else Counter(ref_labels.tolist())
+    together = sum(size * other[label] for label, size in sizes.items())
+    negatives = sizes.total() * other.total() - together
+    return together - (sizes.total() if ref_labels is None else 0), negatives
 
 
 class ClassSpans(NamedTuple):
@@ -103,7 +103,7 @@ def every_negative(labels: Tensor, anchors: Tensor, device: torch.device) -> tup
     start, size, counts, begin, order = (table.to(device, non_blocking=True) for table in tables)
     rows = torch.arange(len(anchors), device=device).repeat_interleave(counts, output_size=total)
     place = torch.arange(total, device=device) - begin[rows]
-    place += size[rows] * (place >= start[rows])  # past the anchor's own class
+    place += size[rows] * (place >= start[rows])  # past the anchor's class
     return rows, order[place]
 
 
@@ -220,11 +220,11 @@ def triplets_of_kind(
     """
     check_choice(kind, KINDS, "kind")
     is_kind = KINDS[kind]
-    found = []
+    parts = []
     for anchors, positives, gap, negative in _gaps(similarities, same, different, margin):
         pair, n = torch.nonzero(is_kind(gap, margin) & negative, as_tuple=True)
-        found.append((anchors[pair], positives[pair], n))
-    a, p, n = (torch.cat(part) for part in zip(*found, strict=True))
+        parts.append((anchors[pair], positives[pair], n))
+    a, p, n = (torch.cat(part) for part in zip(*parts, strict=True))
     return a, p, n
 
 

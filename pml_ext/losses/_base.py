@@ -22,7 +22,7 @@ from pml_ext._checks import (
     warn_once,
 )
 from pml_ext._names import hint
-from pml_ext._ops.own_gradient import no_autocast
+from pml_ext._ops.custom_gradient import no_autocast
 from pml_ext._pml import (
     BaseDistance,
     BaseMetricLossFunction,
@@ -88,7 +88,7 @@ class EmbeddingModule(ShowsArguments, Recorded):
     """Base of a loss or miner with a default distance.
 
     Attributes:
-        default_distance: creates the distance if none is given.
+        default_distance: creates the distance if there is none.
     """
 
     default_distance: Callable[[], BaseDistance] = staticmethod(partial(LpDistance, normalize_embeddings=True))
@@ -128,7 +128,7 @@ class SettingsOfTheWrapped(ShowsArguments, nn.Module):
         return super().__getattr__(name) if holder is None else getattr(holder, name)
 
     def _holder(self, name: str) -> nn.Module | None:
-        """Returns the module that a setting belongs to; None for this object's own."""
+        """Returns the module that a setting belongs to; None for a setting of this object."""
         attribute = self.WRAPPED if name in SETTINGS else self.OPTIONS_OF.get(name)
         modules: dict[str, nn.Module] = self.__dict__.get("_modules", {})
         return modules.get(attribute) if attribute else None
@@ -225,7 +225,7 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
         has_labels = labels is not None and (ref_emb is None or ref_labels is not None)
         if not has_labels and (self.labels_because or indices_tuple is None):
             raise ValueError(
-                "labels (and ref_labels if ref_emb is given) must be tensors of class ids; got None. "
+                "labels (and ref_labels with ref_emb) must be tensors of class ids; got None. "
                 + (self.labels_because or "Pass them, or a miner's indices_tuple")
             )
         if labels is not None and not torch.compiler.is_compiling():
@@ -247,7 +247,7 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
         """Returns the terms by name, for the reducer.
 
         labels: (B,), on the CPU unless compiled. ref_emb, ref_labels: (R, D) and (R,); None for the batch itself.
-        Labels are None only if indices_tuple is given and `labels_because` is empty.
+        Labels are None only with an indices_tuple and an empty `labels_because`.
         """
         raise NotImplementedError
 
@@ -322,13 +322,13 @@ def labels_for(loss: nn.Module, labels: Labels, embeddings: Tensor) -> Labels:
     return labels.to(embeddings.device, non_blocking=True)
 
 
-def check_pml_arguments(kind: type, given: Mapping[str, Any], known: Iterable[str]) -> None:
+def check_pml_arguments(kind: type, options: Mapping[str, Any], known: Iterable[str]) -> None:
     """Raises for an argument that PML does not accept, or whose value would fail only in training."""
-    for name in sorted(set(given) - set(known)):
+    for name in sorted(set(options) - set(known)):
         raise TypeError(
             f"{kind.__name__} got unknown argument {name!r}{hint(name, [*arguments_of(kind), *known], str)}"
         )
-    for name, value in given.items():
+    for name, value in options.items():
         if name == "embedding_reg_weight":
             check_in_range(value, -math.inf, math.inf, name)
         elif name == "collect_stats" and value is not None:

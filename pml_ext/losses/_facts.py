@@ -80,7 +80,7 @@ PML_FACTS = {getattr(losses, name): facts for name, facts in _FACTS_OF_PML.items
 
 
 def facts_of(kind: type) -> LossFacts:
-    """Returns the facts of a loss class: its own, or those of its nearest base class."""
+    """Returns the facts of a loss class, or of its nearest base class."""
     known = (vars(base).get("facts", PML_FACTS.get(base)) for base in kind.__mro__)
     return next((facts for facts in known if facts), LossFacts())
 
@@ -96,7 +96,7 @@ def check_tuple_loss(loss: object, *, cannot: str, nested: str) -> None:
         raise TypeError(f"{name} contains another loss; {nested}")
     if not isinstance(loss, BaseMetricLossFunction):
         raise TypeError(
-            "loss must compare pairs by a `distance`: a loss of pml_ext.losses or pytorch-metric-learning, or your own "
+            "loss must compare pairs by a `distance`: a loss of pml_ext.losses or pytorch-metric-learning, or your "
             "subclass of BaseMetricLossFunction whose compute_loss calls self.distance(embeddings, ref_emb); got "
             f"{class_name(loss)}"
         )

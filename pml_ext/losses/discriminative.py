@@ -6,7 +6,7 @@ from torch.nn.functional import linear
 from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_embeddings, check_labels_below, check_seed, check_switch, check_whole
-from pml_ext._ops.own_gradient import no_autocast, to_sphere
+from pml_ext._ops.custom_gradient import no_autocast, to_sphere
 from pml_ext._pml import LpDistance, reducers, term
 from pml_ext.distances.injected import describe_distance, is_on_sphere
 from pml_ext.functional.losses.discriminative import (
@@ -30,10 +30,10 @@ def make_centroids(
 ) -> Tensor | None:
     """Returns the (C, size) centroids, or None for one-hot ones."""
     if isinstance(centroids, Tensor):
-        given = tuple(centroids.shape)
-        if centroids.ndim != 2 or given[0] != num_classes or size not in (None, given[1]):
+        shape = tuple(centroids.shape)
+        if centroids.ndim != 2 or shape[0] != num_classes or size not in (None, shape[1]):
             expected = f"({num_classes}, {'centroid_size' if size is None else size})"
-            raise ValueError(f"centroids must have shape {expected}, one row per class; got {given}")
+            raise ValueError(f"centroids must have shape {expected}, one row per class; got {shape}")
         if not centroids.is_floating_point():
             raise ValueError(f"centroids must be of floating type; got {centroids.dtype}")
         norms = torch.linalg.vector_norm(centroids.double(), dim=1)
@@ -113,8 +113,8 @@ class DiscriminativeLoss(EmbeddingLoss):
     The same, step by step; the centroids are one-hot:
 
     >>> distances = torch.cdist(torch.nn.functional.normalize(x), torch.eye(2))
-    >>> own, other = distances[torch.arange(4), labels], distances[torch.arange(4), 1 - labels]
-    >>> round((own - other / 3).mean().item(), 3)
+    >>> target, other = distances[torch.arange(4), labels], distances[torch.arange(4), 1 - labels]
+    >>> round((target - other / 3).mean().item(), 3)
     -0.056
     """
 
@@ -162,7 +162,7 @@ class DiscriminativeLoss(EmbeddingLoss):
     ) -> Terms:
         if ref_emb is not None:
             raise ValueError(
-                "DiscriminativeLoss is a classification loss: it compares embeddings with its own centroids, and "
+                "DiscriminativeLoss is a classification loss: it compares embeddings with centroids, and "
                 "ref_emb must be None. Concatenate the two batches to train on both"
             )
         self._check_size(embeddings)

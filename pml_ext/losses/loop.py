@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_choice, warn_once
-from pml_ext._ops.own_gradient import no_autocast
+from pml_ext._ops.custom_gradient import no_autocast
 from pml_ext._pml import BaseMetricLossFunction, MeanReducer
 from pml_ext.distances.injected import inject, orders_if_gathered, run_with_distance
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
@@ -35,7 +35,7 @@ class ArcPairReducer(MeanReducer):
     Use it without ref_emb: (i, j) and (j, i) count as one positive pair.
 
     Two arcs, through samples i, j and k, l, give four triplets with the same loss: i or j is the anchor, k or l the
-    negative. They count once. A sample without a partner is its own arc; it is in two triplets and counts half as a
+    negative. They count once. A sample without a partner is an arc of length 0, in two triplets; it counts half as a
     negative. A mean over triplets (MeanReducer) is smaller by a factor, the number of negative arcs: 14 for batches of
     8 classes × 4 samples.
 
@@ -71,7 +71,7 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
             object, a name, "TripletMarginLoss", or {"class_path": name, "init_args": {"margin": 0.1}}.
         pairing: "consecutive" joins the 1st and 2nd sample of a class, the 3rd and 4th, …, in batch order. "all" joins
             every pair of a class; of the arcs through a sample the closest one counts. A sample without a partner is
-            its own arc. In PML's DistributedLossWrapper, the batch order is that of the ranks, on every rank.
+            an arc of length 0. In PML's DistributedLossWrapper, the batch order is that of the ranks, on every rank.
         geometry: "arc" for distances that normalise, "segment" (straight, in the space itself) for those that do not.
         positives: "arc" uses only positive pairs that are joined by an arc. It drops a miner's other tuples, and warns
             once with their number. "all" uses the same positives as without LoOp. None is "arc" without a miner's
@@ -128,7 +128,7 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
     ) -> Tensor:  # fmt: skip
         """Returns the wrapped loss; arguments as for every loss. Negatives and their arcs are those of ref_emb."""
         if labels is None or (ref_emb is not None and ref_labels is None):
-            raise ValueError("LoOp needs labels (and ref_labels if ref_emb is given): its arcs join samples of a class")
+            raise ValueError("LoOp needs labels (and ref_labels with ref_emb): its arcs join samples of a class")
         check_loop_distance(self.distance, self.geometry)  # it may have changed since
         if is_nothing_to_compare(self, embeddings, ref_emb):
             return at_least_float32(embeddings)[:0].sum()

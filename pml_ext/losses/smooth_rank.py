@@ -33,7 +33,7 @@ class SmoothAPLoss(EmbeddingLoss):
         temperature: τ, temperature of the sigmoids, above 0.
         **pml: distance (CosineSimilarity), reducer, embedding_regularizer, embedding_reg_weight, collect_stats.
     Source: Brown et al., "Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval", ECCV 2020, eq. 7.
-        As in the authors' code, a sample is one of its own positives if the batch is ranked. A sample that is alone in
+        As in the authors' code, a sample is one of its positives if the batch is ranked. A sample that is alone in
         its class is ranked but is not a query.
 
     >>> import torch
@@ -105,7 +105,7 @@ class RecallAtKSurrogateLoss(EmbeddingLoss):
         ValueError: a k or temperature out of range, no labels.
     Source: Patel et al., "Recall@k Surrogate Loss with Large Batches and Similarity Mixup", CVPR 2022, section 3.
         Paper and here: one temperature for all k (the default in the authors' code is k).
-        Paper and here: a query is not part of its own ranking (in the authors' code it is, at rank 1).
+        Paper and here: a query is not part of its ranking (in the authors' code it is, at rank 1).
         The denominator and the missing clip at k: see functional.smooth_recall_at_k.
 
     >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])

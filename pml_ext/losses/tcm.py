@@ -50,9 +50,9 @@ class TCMLoss(EmbeddingLoss):
 
     H⁺ are the cosines s ≤ m⁺ of positive pairs, H⁻ the cosines s ≥ m⁻ of negative pairs.
 
-    A term without pairs is 0. The loss uses *all* pairs of the batch, or of batch × ref_emb if ref_emb is given. It
+    A term without pairs is 0. The loss uses *all* pairs of the batch, or of batch × ref_emb. It
     accepts an indices_tuple, because trainers pass one, but ignores it: in the paper TCM does not depend on mining.
-    In a CrossBatchMemory a sample does not pair with its own copy.
+    In a CrossBatchMemory a sample does not pair with its copy.
 
     The paper's ablations are TCM⁺ (lambda_minus=0), TCM⁻ (lambda_plus=0), TCM′ (indicator=False) and ROADMAP's
     regularizer (divide_by="all").
@@ -191,7 +191,7 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
     $$L = L_{base} + L_{TCM}$$
 
     The wrapped loss receives all arguments, including a miner's indices_tuple. TCM uses all pairs of the batch, or of
-    batch × ref_emb if ref_emb is given.
+    batch × ref_emb.
 
     TCMRegularizer(CrossBatchMemory(…)): only the wrapped loss uses the memory. CrossBatchMemory(TCMRegularizer(…)):
     both use batch × memory. Put SelfSupervisedLoss and DistributedLossWrapper outside of TCMRegularizer.
@@ -242,8 +242,8 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
         ref_emb: Tensor | None = None, ref_labels: Labels = None,
     ) -> Tensor:  # fmt: skip
         """Returns the wrapped loss plus TCM; the arguments are the same as for every loss."""
-        given = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_labels}
-        for name, value in given.items():
+        arguments = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_labels}
+        for name, value in arguments.items():
             if value is not None and name not in self._takes:
                 kind = type(self.loss).__name__
                 raise ValueError(
@@ -255,8 +255,8 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
         labels = None if labels is None else labels.cpu()
         tcm = self.tcm(embeddings, labels, None if ref_emb is None else indices_tuple, ref_emb, ref_labels)
         labels, ref_labels = (labels_for(self.loss, ids, embeddings) for ids in (labels, ref_labels))
-        given = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_labels}
-        return self._sum(self.loss(embeddings, labels, **{name: given[name] for name in self._takes}), tcm)
+        arguments = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_labels}
+        return self._sum(self.loss(embeddings, labels, **{name: arguments[name] for name in self._takes}), tcm)
 
     if TYPE_CHECKING:
         __call__ = forward

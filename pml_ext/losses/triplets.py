@@ -20,20 +20,20 @@ from pml_ext.losses._pairs import consecutive_among, lacks_pairs, pair_masks
 class CentroidTripletLoss(EmbeddingLoss):
     r"""Centroid triplet loss: each sample is compared with class means instead of samples.
 
-    $$L_x = \max(0, d(x, c_{own}) - d(x, c_{other}) + m)$$
+    $$L_x = \max(0, d(x, c_{pos}) - d(x, c_{neg}) + m)$$
 
-    m is the margin. A centroid c is the mean embedding of a class in the batch, or in ref_emb if given. Embeddings are
-    normalised before averaging if the distance normalises and unit_means is True. c_own excludes the sample itself,
-    unless ref_emb is given. A sample that is alone in its class has no loss.
+    m is the margin. A centroid c is the mean embedding of a class in the batch, or in ref_emb. Embeddings are
+    normalised before averaging if the distance normalises and unit_means is True. c_pos excludes the sample itself,
+    unless there is a ref_emb. A sample that is alone in its class has no loss.
 
-    With an indices_tuple, c_own is the mean of the sample's mined positives, and the other centroids are those of the
+    With an indices_tuple, c_pos is the mean of the sample's mined positives, and the other centroids are those of the
     classes of its mined negatives. Labels are still needed.
 
     LoOp and other wrappers that replace pair distances cannot wrap this loss, because it does not compare samples.
 
     Args:
         margin: >= 0, in the measure of the distance.
-        swap: use the smaller of d(x, c_other) and d(c_own, c_other).
+        swap: use the smaller of d(x, c_neg) and d(c_pos, c_neg).
         smooth_loss: use log(1 + e^…) instead of relu.
         unit_means: average unit vectors if the distance normalises. False averages the raw embeddings, so that long
             ones count more.
@@ -47,7 +47,7 @@ class CentroidTripletLoss(EmbeddingLoss):
         the nearest centroid, as in the authors' code (which also mines among the samples of its fold, margin 0.5).
         Paper: raw embeddings; here: normalised by the default distance, as everywhere in PML. The paper's distance is
         LpDistance(power=2, normalize_embeddings=False).
-        Paper: in each fold every class leaves a sample out; here: only the sample's own class does.
+        Paper: in each fold every class leaves a sample out; here: only the sample's class does.
         PML up to 1.7.3 had this loss with margin 0.05. With equal class sizes it is CentroidTripletLoss(0.05,
         negatives="all", unit_means=False, distance=LpDistance(), reducer=AvgNonZeroReducer()). In batches of five or
         more classes, PML compared each sample with only three other classes.
@@ -90,52 +90,54 @@ class CentroidTripletLoss(EmbeddingLoss):
         known, classes, sizes = torch.unique(
             labels if ref_labels is None else ref_labels.cpu(), return_inverse=True, return_counts=True
         )
-        is_own = labels[:, None] == known
-        in_class = is_own if ref_labels is None else known[classes, None] == known
-        num_own = (is_own * sizes).sum(dim=1) - int(ref_emb is None)
+        is_positive = labels[:, None] == known
+        in_class = is_positive if ref_labels is None else known[classes, None] == known
+        num_own = (is_positive * sizes).sum(dim=1) - int(ref_emb is None)
         anchors = ((num_own > 0) & (len(known) > 1)).nonzero().squeeze(1)
-        tables = (is_own, num_own, in_class, classes, sizes, anchors)
-        is_own, num_own, in_class, classes, sizes, anchors = (
+        tables = (is_positive, num_own, in_class, classes, sizes, anchors)
+        is_positive, num_own, in_class, classes, sizes, anchors = (
             each.to(points.device, non_blocking=True) for each in tables
         )
         sums = in_class.to(averaged.dtype).T @ averaged
         centroids = sums / sizes[:, None]
-        is_excluded = is_own
+        is_excluded = is_positive
         if indices_tuple is not None:
             a1, p, a2, n = pairs_of(indices_tuple)
             mined = points.new_zeros(len(points), len(ref_points))
             mined[a1, p] = 1
             num_own = mined.sum(dim=1)
-            own = mined @ averaged / num_own.clamp(min=1)[:, None]
-            is_excluded = torch.ones_like(is_own)
+            positive = mined @ averaged / num_own.clamp(min=1)[:, None]
+            is_excluded = torch.ones_like(is_positive)
             is_excluded[a2, classes[n]] = False
             anchors = ((num_own > 0) & ~is_excluded.all(dim=1)).nonzero().squeeze(1)
         elif ref_emb is None:  # the class without the sample itself
-            own = (sums[classes] - averaged) / num_own.clamp(min=1)[:, None]
+            positive = (sums[classes] - averaged) / num_own.clamp(min=1)[:, None]
         else:
-            own = centroids[is_own.int().argmax(dim=1)]
+            positive = centroids[is_positive.int().argmax(dim=1)]
         if len(anchors) == 0:
             return self._no_terms(
                 "this batch has no sample with both another one of its class and another class", indices_tuple
             )
         if len(anchors) < len(points):
-            points, own, is_excluded = points[anchors], own[anchors], is_excluded[anchors]
-        return self._losses(points, own, centroids, is_excluded, anchors)
+            points, positive, is_excluded = points[anchors], positive[anchors], is_excluded[anchors]
+        return self._losses(points, positive, centroids, is_excluded, anchors)
 
-    def _losses(self, points: Tensor, own: Tensor, centroids: Tensor, is_excluded: Tensor, anchors: Tensor) -> Terms:
-        to_own = row_distances(self.distance, points, own)
+    def _losses(
+        self, points: Tensor, positive: Tensor, centroids: Tensor, is_excluded: Tensor, anchors: Tensor
+    ) -> Terms:
+        to_positive = row_distances(self.distance, points, positive)
         to_others = self.distance(points, centroids)
-        between = self.distance(own, centroids) if self.swap else to_others
+        between = self.distance(positive, centroids) if self.swap else to_others
         if is_similarity(self.distance):  # less is nearer
-            to_own, to_others, between = -to_own, -to_others, -between
+            to_positive, to_others, between = -to_positive, -to_others, -between
         if self.swap:
             to_others = torch.minimum(to_others, between)
         if self.negatives == "hardest":
             to_others = to_others.masked_fill(is_excluded, torch.inf).min(dim=1)[0]
         else:
             rows, columns = (~is_excluded).nonzero(as_tuple=True)
-            to_own, to_others, anchors = to_own[rows], to_others[rows, columns], anchors[rows]
-        violations = to_own - to_others + self.margin
+            to_positive, to_others, anchors = to_positive[rows], to_others[rows, columns], anchors[rows]
+        violations = to_positive - to_others + self.margin
         losses = softplus(violations) if self.smooth_loss else torch.relu(violations)
         return {"loss": term(losses, anchors)}
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from pml_ext._ops.own_gradient import no_autocast
+from pml_ext._ops.custom_gradient import no_autocast
 from pml_ext._pml import BaseDistance, BaseMiner, is_similarity
 from pml_ext.functional.tuples import same_and_different
 from pml_ext.losses._base import EmbeddingModule, Labels, Reference, check_pml_arguments, checked_batch

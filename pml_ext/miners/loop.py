@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_choice
-from pml_ext._ops.own_gradient import no_autocast
+from pml_ext._ops.custom_gradient import no_autocast
 from pml_ext._pml import BaseMiner
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.distances.loop import check_loop_distance, loop_matrix

@@ -4,8 +4,8 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.nn.functional import normalize
 from torch.testing import assert_close
 
+from pml_ext._ops.custom_gradient import through_sphere_, to_sphere, unit_and_inverse_norms
 from pml_ext._ops.numerics import add_transpose_, gram, inner_products
-from pml_ext._ops.own_gradient import through_sphere_, to_sphere, unit_and_inverse_norms
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])

@@ -127,13 +127,13 @@ def test_two_processes_are_one(of_two, name, pairs, efficient):
         assert all("ref_emb" in result for result in results), results
         return
     alone = [on_one_process(name, pairs, efficient, rank) for rank in range(2)]
-    for (value, gradient, parameters), (own_value, own_gradient, _) in zip(results, alone, strict=True):
+    for (value, gradient, parameters), (own_value, custom_gradient, _) in zip(results, alone, strict=True):
         # PML multiplies by the number of ranks, and averaging the gradients divides by it.
         assert_close(value / 2, own_value)
-        assert_close(gradient / 2, own_gradient)
+        assert_close(gradient / 2, custom_gradient)
         expected = [(first + second) / 2 for first, second in zip(alone[0][2], alone[1][2], strict=True)]
         assert_close(parameters, expected)
-    assert sum(own_gradient.abs().sum() for _, own_gradient, _ in alone) > 0
+    assert sum(custom_gradient.abs().sum() for _, custom_gradient, _ in alone) > 0
     if efficient and pairs == "all pairs" and name in ("CITLoss", "SmoothAPLoss"):  # means over anchors
         joint, _, _ = on_one_process(name, pairs, False, 0)
         assert_close((results[0][0] + results[1][0]) / 4, joint)

@@ -313,5 +313,5 @@ def test_errors_of_the_call():
         LoOp(Blind())(x, labels)
     with pytest.raises(ValueError, match="LoOp needs labels"):
         loss(x)
-    with pytest.raises(ValueError, match="ref_labels if ref_emb is given"):
+    with pytest.raises(ValueError, match="ref_labels with ref_emb"):
         loss(x, labels, ref_emb=x)

@@ -211,7 +211,7 @@ def test_errors_of_the_call():
     x, labels = batch()
     with pytest.raises(ValueError, match="an indices_tuple does not replace them"):
         CentroidTripletLoss()(x, None, (labels, labels, labels))
-    with pytest.raises(ValueError, match="ref_labels if ref_emb is given"):
+    with pytest.raises(ValueError, match="ref_labels with ref_emb"):
         HPHNTripletLoss()(x, labels, ref_emb=x + 1)
     loss = HPHNTripletLoss(positives="consecutive")
     with pytest.raises(ValueError, match="positives='consecutive' needs labels and no ref_emb"):

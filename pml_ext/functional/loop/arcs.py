@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_broadcastable
-from pml_ext._ops.own_gradient import to_sphere
+from pml_ext._ops.custom_gradient import to_sphere
 
 
 def arc_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ class _Curves:
 
 
 class Arc(_Curves):
-    """Arcs from e1 to e2, given the cosines of their ends. A place u in [−1, 1] is the direction (1+u) e1 + (1−u) e2.
+    """Arcs from e1 to e2, from the cosines of their ends. A place u in [−1, 1] is the direction (1+u) e1 + (1−u) e2.
 
     This parameter makes both ends exact (u = ±1) and needs no trigonometry.
     """
@@ -251,7 +251,7 @@ def closest_on_segments(
 
 
 class Segment(_Curves):
-    """Segments from e1 to e2, given their squared lengths. A place u in [−1, 1] is (1+u)/2 e1 + (1−u)/2 e2."""
+    """Segments from e1 to e2, from their squared lengths. A place u in [−1, 1] is (1+u)/2 e1 + (1−u)/2 e2."""
 
     def __init__(self, square: Tensor) -> None:
         self.square = square

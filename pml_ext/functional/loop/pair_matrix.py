@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_choice, check_floating, check_labels
-from pml_ext._ops.own_gradient import OwnGradient, first_derivative
+from pml_ext._ops.custom_gradient import CustomGradient, first_derivative
 from pml_ext.functional.loop.partners import (
     GEOMETRIES,
     PAIRINGS,
@@ -30,7 +30,7 @@ def _curves(pairs: Tensor, within: Tensor | None, rounds: list[Round], geometry:
 
 
 # The gradient is that of OneRound for the closest arcs.
-class Rounds(OwnGradient):
+class Rounds(CustomGradient):
     @staticmethod
     def forward(
         pairs: Tensor,
@@ -90,7 +90,7 @@ def _gradient_of_all_partners(
     *,
     geometry: Geometry,
 ) -> tuple[Tensor, ...]:
-    """Returns the gradient by pairs and, if given, by within and ref_within."""
+    """Returns the gradient by pairs and, where they exist, by within and ref_within."""
     height, width = pairs.shape
     partners, ref_partners = (of.to(pairs.device, non_blocking=True) for of in (partners, ref_partners))
     x_inside = _entries_of_rounds(pairs, partners, geometry) if within is None else within
@@ -147,7 +147,7 @@ def _keep_closer(
 
 
 def _entries_of_rounds(pairs: Tensor, partners: Tensor, geometry: Geometry) -> Tensor:
-    """Returns (rounds, B) entries of each sample with its partner, exact if it is its own partner."""
+    """Returns (rounds, B) entries of each sample with its partner, exact if it has no partner."""
     entries = pairs[torch.arange(partners.shape[1], device=pairs.device), partners]
     return torch.where(_is_pair(partners), entries, geometry.of_itself)
 
@@ -178,7 +178,7 @@ def loop_pairs(
             class. Unit vectors for "arc".
         pairing: "consecutive": the 1st and 2nd sample of a class form an arc, the 3rd and 4th …, in batch order.
             "all": every two samples of a class do, and the closest arcs through the two samples count.
-            A sample without a partner is its own arc.
+            A sample without a partner is an arc of length 0.
         geometry: "arc" or "segment".
     Returns:
         (B, R): the largest cosine or the smallest squared distance. Entries of one class are meaningless.
@@ -200,12 +200,12 @@ def loop_pairs(
     labels = check_labels(labels, height)
     if ref_labels is not None:
         ref_labels = check_labels(ref_labels, width, "ref_labels")
-        for name, given, count in (("points", points, height), ("ref_points", ref_points, width)):
-            if given is not None:
-                check_floating(given, name, "(N, D)")
-                if len(given) != count or given.dtype != pairs.dtype:
+        for name, part, count in (("points", points, height), ("ref_points", ref_points, width)):
+            if part is not None:
+                check_floating(part, name, "(N, D)")
+                if len(part) != count or part.dtype != pairs.dtype:
                     raise ValueError(
-                        f"{name} must have {count} rows of {pairs.dtype} like pairs; got {len(given)} of {given.dtype}"
+                        f"{name} must have {count} rows of {pairs.dtype} like pairs; got {len(part)} of {part.dtype}"
                     )
     elif height != width:
         raise ValueError(f"pairs must have shape (B, B) if ref_labels is None; got ({height}, {width})")
@@ -228,7 +228,7 @@ def loop_pairs(
 
 
 def _within(points: Tensor, partners: Tensor, geometry: str) -> Tensor:
-    """Returns (rounds, B) entries of each sample with its partner, exact if it is its own partner."""
+    """Returns (rounds, B) entries of each sample with its partner, exact if it has no partner."""
     partners = partners.to(points.device, non_blocking=True)
     if geometry == "arc":
         entries = torch.stack([(points * points[partner]).sum(1) for partner in partners])
@@ -239,11 +239,11 @@ def _within(points: Tensor, partners: Tensor, geometry: str) -> Tensor:
 
 
 # The gradient treats the weights of the closest points p = w1 x1 + w2 x2 and q = v1 y1 + v2 y2 as constants (envelope
-# theorem): the derivative by entry (x_i, y_j) is w_i v_j. By the entries of the arcs' own ends it is −h w1 w2 and
+# theorem): the derivative by entry (x_i, y_j) is w_i v_j. By the entries of the arcs' ends it is −h w1 w2 and
 # −h v1 v2, because p and q stay on the sphere; for segments −w1 w2 and −v1 v2.
 # Rounds would work for one round too, but does not use that each sample is on one arc: it takes 1.5 times as long at
 # 128 samples, 2.3 times at 256 and 1,024, and 19 % more memory (512-d, four per class, one thread).
-class OneRound(OwnGradient):
+class OneRound(CustomGradient):
     @staticmethod
     def forward(
         pairs: Tensor,
@@ -285,7 +285,7 @@ def _gradient_by_pairs(
     *,
     ctx: Any,
 ) -> tuple[Tensor, ...]:
-    """Returns the gradient by pairs and, if given, by within and ref_within."""
+    """Returns the gradient by pairs and, where they exist, by within and ref_within."""
     rows, columns, geometry = ctx.rows, ctx.columns, ctx.geometry
     x = geometry.curve(x_inside)
     y = x if rows is columns else geometry.curve(y_inside)

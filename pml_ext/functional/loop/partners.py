@@ -112,20 +112,20 @@ def solve(
     is solved; the lower half is mirrored.
     """
     height, width = len(rows.first), len(columns.first)
-    found = value, at_x, at_y = (pairs.new_empty(height, width), *pairs.new_empty(2, height, width))
+    closest = value, at_x, at_y = (pairs.new_empty(height, width), *pairs.new_empty(2, height, width))
     is_symmetric = rows is columns
     for block in grid_blocks(height, width, pairs.device):
         beyond = slice(block.start if is_symmetric else 0, width)
         first, second = columns.first[beyond], columns.second[beyond]
         of_ends = pairs.index_select(0, torch.cat([rows.first[block], rows.second[block]]))  # first, then second ends
         to_ends = (of_ends.index_select(1, ends).view(2, -1, len(ends)) for ends in (first, second))
-        for whole, part in zip(found, geometry.closest_places(*to_ends, x[block, None], y[beyond]), strict=True):
+        for whole, part in zip(closest, geometry.closest_places(*to_ends, x[block, None], y[beyond]), strict=True):
             whole[block, beyond] = part
         if is_symmetric and block.stop < height:
             below = slice(block.stop, height)
             for whole, mirrored in ((value, value), (at_x, at_y), (at_y, at_x)):
                 whole[below, block] = mirrored[block, below].t()
-    return found
+    return closest
 
 
 def of_samples(of_arcs: Tensor, rows: Round, columns: Round) -> Tensor:

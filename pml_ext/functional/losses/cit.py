@@ -9,14 +9,14 @@ from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
 from pml_ext._checks import check_floating, check_labels
-from pml_ext._ops.numerics import add_transpose_, gram, row_blocks, rows_of_a_block
-from pml_ext._ops.own_gradient import (
+from pml_ext._ops.custom_gradient import (
     ValueAndGradient,
     through_sphere_,
     to_sphere,
     under_transform,
     unit_and_inverse_norms,
 )
+from pml_ext._ops.numerics import add_transpose_, gram, row_blocks, rows_of_a_block
 from pml_ext.functional.tuples import ClassSpans, class_columns, class_spans, count_triplets, same_and_different
 
 
@@ -28,7 +28,7 @@ def concordance_index(similarities: Tensor, labels: Tensor, ref_labels: Tensor |
     Args:
         similarities: (B, R), larger = more alike, of any scale.
         labels: (B,) class ids of the rows.
-        ref_labels: (R,) class ids of the columns; None if the columns are the rows (no sample is its own positive).
+        ref_labels: (R,) class ids of the columns; None if the columns are the rows (no sample is a positive of itself).
     Returns:
         A scalar in [0, 1], without a gradient; nan if there is no triplet.
     Source: Harrell's concordance index on triplets; "Triplet Similarity Learning on Concordance Constraint" optimises
@@ -144,7 +144,7 @@ def partial_likelihood_sum(
 
 
 def triplet_losses(s_ap: Tensor, s_an: Tensor, s_pn: Tensor | None, gamma: float, hinge: bool = False) -> Tensor:
-    """Returns γ L_e + (1 − γ) L_p of (T,) given triplets; s_pn is needed if gamma < 1."""
+    """Returns γ L_e + (1 − γ) L_p of (T,) triplets; s_pn is needed if gamma < 1."""
     losses = gamma * torch.relu(-torch.expm1(s_ap - s_an))
     if s_pn is not None and gamma < 1:
         partial = torch.logaddexp(s_an, s_pn) - s_ap
@@ -215,8 +215,8 @@ def by_similarities(unit: Tensor, spans: ClassSpans, gamma: float, scale: float,
         different = ~same
         same.fill_diagonal_(False)
         similarities = grown.log() if gamma < 1 else grown.log().neg_()
-        found, by_similarity = discordance_by_sorting(similarities, same, different)
-        value += gamma * found
+        discordance, by_similarity = discordance_by_sorting(similarities, same, different)
+        value += gamma * discordance
         gradient = by_similarity.mul_(gamma) if gamma == 1 else gradient.add_(by_similarity, alpha=gamma)
     elif gamma > 0:
         for block in row_blocks(len(grown), valid.shape[1] * len(unit), unit.device):

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, distributed
 
+from pml_ext._ops.custom_gradient import inverse_norms, through_sphere_
 from pml_ext._ops.distributed import sum_over_ranks
 from pml_ext._ops.numerics import row_blocks
-from pml_ext._ops.own_gradient import inverse_norms, through_sphere_
 from pml_ext.functional.losses.discriminative import OneHotTerms
 
 Rule = Callable[[Tensor, float], Tensor]
@@ -17,14 +17,14 @@ Rule = Callable[[Tensor, float], Tensor]
 
 
 class Margin(NamedTuple):
-    """A margin softmax: cross-entropy of scale · own(score of the own class) and scale · others(the other scores).
+    """A margin softmax: cross-entropy of scale · target(score of the target) and scale · others(the other scores).
 
     usual: default margin and scale. others: None leaves the other scores unchanged. factor_of_others: the
     derivative of `others`. of_cosines: scores are cosines, else inner products.
     """
 
     usual: tuple[float, float]
-    own: Rule
+    target: Rule
     others: Rule | None = None
     factor_of_others: Rule | None = None
     of_cosines: bool = True
@@ -36,7 +36,7 @@ def _arcface(cosines: Tensor, margin: float) -> Tensor:
     return cosines * math.cos(margin) - sines * math.sin(margin)
 
 
-def _circle_own(cosines: Tensor, margin: float) -> Tensor:
+def _circle_target(cosines: Tensor, margin: float) -> Tensor:
     return (1 + margin - cosines.detach()).clamp_min(0) * (cosines - 1 + margin)
 
 
@@ -52,7 +52,7 @@ MARGINS = {
     "softmax": Margin((0.0, 1.0), lambda scores, margin: scores, of_cosines=False),
     "cosface": Margin((0.4, 64.0), lambda cosines, margin: cosines - margin),
     "arcface": Margin((0.5, 64.0), _arcface),
-    "circle": Margin((0.25, 64.0), _circle_own, _circle_others, _circle_factor),
+    "circle": Margin((0.25, 64.0), _circle_target, _circle_others, _circle_factor),
 }
 """Margins by name. cosface: Wang et al., CVPR 2018, eq. 4. arcface: Deng et al., CVPR 2019, eq. 3, margin in radians.
 circle: Sun et al., CVPR 2020, eq. 5 and 6, whose weights carry no gradient."""
@@ -61,7 +61,7 @@ circle: Sun et al., CVPR 2020, eq. 5 and 6, whose weights carry no gradient."""
 class DividedSoftmax(NamedTuple):
     """The loss of N samples, with the terms of a rank's gradients by the samples and by its K class vectors.
 
-    losses: (N,), the same on every rank. is_right: (N,) bool, True if the own class has the largest score (no margin).
+    losses: (N,), the same on every rank. is_right: (N,) bool, True if the target has the largest score (no margin).
     by_score: (K, N), the gradient of the mean loss by the scores (cosines or inner products) of this rank's classes.
     unit, inverse_x, inverse_w: normalised samples and the inverse norms of both, for cosines; else samples and None.
     """
@@ -77,7 +77,7 @@ class DividedSoftmax(NamedTuple):
 def divided_softmax(
     x: Tensor,
     weight: Tensor,
-    own: Tensor,
+    target: Tensor,
     *,
     margin: Margin,
     m: float,
@@ -88,12 +88,12 @@ def divided_softmax(
 ) -> DividedSoftmax:
     """Returns the cross-entropy of all samples over the classes of all ranks; no rank stores all scores.
 
-    Seven numbers per sample are reduced, among them the largest score, the sum of exponentials, and the own score.
+    Seven numbers per sample are reduced, among them the largest score, the sum of exponentials, and the target's score.
 
     Args:
         x: (N, D) samples of all ranks, the same everywhere; float32 or float64.
         weight: (K, D) vectors of this rank's classes, K ≥ 1.
-        own: (N,) row of the sample's own class in `weight`; −1 if another rank has it.
+        target: (N,) row of the sample's target class in `weight`; −1 if another rank has it.
         margin, m, scale: map scores to logits.
         epsilon: total target of all other classes (label smoothing), distributed evenly.
         filter_above: cosine above which another class's logit is 0, without a gradient. 0: no filter.
@@ -108,13 +108,13 @@ def divided_softmax(
         if inverse_w is not None:
             scores[block] *= inverse_w[block]
 
-    at = (own >= 0).nonzero().squeeze(1)
-    here = (own[at], at)
-    own_score = scores[here]
+    at = (target >= 0).nonzero().squeeze(1)
+    here = (target[at], at)
+    target_score = scores[here]
     with torch.enable_grad():
-        leaf = own_score.clone().requires_grad_()
-        own_logit = scale * margin.own(leaf, m)
-        (slope,) = torch.autograd.grad(own_logit.sum(), leaf)
+        leaf = target_score.clone().requires_grad_()
+        target_logit = scale * margin.target(leaf, m)
+        (slope,) = torch.autograd.grad(target_logit.sum(), leaf)
     scores[here] = -torch.inf
     largest_of_others = scores.amax(dim=0)
     factor = large = None
@@ -130,25 +130,25 @@ def divided_softmax(
     if large is not None:
         scores.masked_fill_(large, 0)
         factor = (torch.ones_like(scores) if factor is None else factor).masked_fill_(large, 0)
-    scores[here] = own_logit.detach()
+    scores[here] = target_logit.detach()
 
     tops = torch.stack([scores.amax(dim=0), largest_of_others])
     if group is not None:
         distributed.all_reduce(tops, distributed.ReduceOp.MAX, group=group)
     top, largest_of_others = tops
     sums = x.new_zeros(5, len(x))
-    sums[0], sums[1, at], sums[2, at] = len(weight), own_score, own_logit.detach()
+    sums[0], sums[1, at], sums[2, at] = len(weight), target_score, target_logit.detach()
     if epsilon:
         torch.sum(scores, dim=0, out=sums[3])
     torch.sum(scores.sub_(top).exp_(), dim=0, out=sums[4])
-    classes, score_of_own, logit_of_own, logits, exponentials = sum_over_ranks(sums, group)
+    classes, target_scores, target_logits, logits, exponentials = sum_over_ranks(sums, group)
 
     log_sum = exponentials.log() + top
-    losses = (1 - epsilon) * (log_sum - logit_of_own)
+    losses = (1 - epsilon) * (log_sum - target_logits)
     scores /= exponentials
     if epsilon:
         each = epsilon / (classes - 1)
-        losses += epsilon * log_sum - each * (logits - logit_of_own)
+        losses += epsilon * log_sum - each * (logits - target_logits)
         scores -= each
         slope = slope * (scores[here] + each[at] - (1 - epsilon))
     else:
@@ -156,30 +156,30 @@ def divided_softmax(
     scores *= scale if factor is None else factor.mul_(scale)
     scores[here] = slope
     scores /= len(x)
-    return DividedSoftmax(losses, score_of_own > largest_of_others, scores, unit, inverse_x, inverse_w)
+    return DividedSoftmax(losses, target_scores > largest_of_others, scores, unit, inverse_x, inverse_w)
 
 
-def gradient_by_samples(found: DividedSoftmax, weight: Tensor) -> Tensor:
+def gradient_by_samples(softmax: DividedSoftmax, weight: Tensor) -> Tensor:
     """Returns this rank's (N, D) summand of the gradient of the mean loss by the samples."""
-    gradient = torch.zeros_like(found.unit)
+    gradient = torch.zeros_like(softmax.unit)
     for block in row_blocks(len(weight), weight.shape[1], weight.device):
-        part = found.by_score[block]
-        gradient.addmm_((part if found.inverse_w is None else part * found.inverse_w[block]).T, weight[block])
-    return gradient if found.inverse_x is None else through_sphere_(gradient, found.unit, found.inverse_x)
+        part = softmax.by_score[block]
+        gradient.addmm_((part if softmax.inverse_w is None else part * softmax.inverse_w[block]).T, weight[block])
+    return gradient if softmax.inverse_x is None else through_sphere_(gradient, softmax.unit, softmax.inverse_x)
 
 
-def gradient_by_classes(found: DividedSoftmax, weight: Tensor, factor: Tensor) -> Tensor:
+def gradient_by_classes(softmax: DividedSoftmax, weight: Tensor, factor: Tensor) -> Tensor:
     """Returns the (K, D) gradient of factor × the mean loss by this rank's class vectors."""
-    gradient, unit = torch.empty_like(weight), factor * found.unit
+    gradient, unit = torch.empty_like(weight), factor * softmax.unit
     for block in row_blocks(len(weight), weight.shape[1], weight.device):
-        part = torch.mm(found.by_score[block], unit, out=gradient[block])
-        if found.inverse_w is not None:
-            through_sphere_(part, weight[block] * found.inverse_w[block], found.inverse_w[block])
+        part = torch.mm(softmax.by_score[block], unit, out=gradient[block])
+        if softmax.inverse_w is not None:
+            through_sphere_(part, weight[block] * softmax.inverse_w[block], softmax.inverse_w[block])
     return gradient
 
 
 def divided_one_hot(
-    x: Tensor, weight: Tensor, own: Tensor, *, group: distributed.ProcessGroup | None = None
+    x: Tensor, weight: Tensor, target: Tensor, *, group: distributed.ProcessGroup | None = None
 ) -> DividedSoftmax:
     """Compute `one_hot_discriminative_loss(x @ W.T, labels)` with the rows of W sharded over ranks.
 
@@ -188,13 +188,13 @@ def divided_one_hot(
     Args:
         x: (N, D) samples of all ranks, the same everywhere; float32 or float64.
         weight: (K, D) rows of this rank's classes, K ≥ 1; at least two over all ranks.
-        own: (N,) row of the sample's own class in `weight`; −1 if another rank has it.
+        target: (N,) row of the sample's target class in `weight`; −1 if another rank has it.
         group: None for one process.
     """
     scores = weight @ x.T
-    at = (own >= 0).nonzero().squeeze(1)
-    here = (own[at], at)
-    own_score = scores[here]
+    at = (target >= 0).nonzero().squeeze(1)
+    here = (target[at], at)
+    target_score = scores[here]
     scores[here] = -torch.inf
     largest_of_others = scores.amax(dim=0)
     if group is not None:
@@ -202,22 +202,22 @@ def divided_one_hot(
     scores[here] = 0
 
     sums = x.new_zeros(3, len(x))
-    sums[0], sums[1, at] = len(weight), own_score
+    sums[0], sums[1, at] = len(weight), target_score
     sums[2] = torch.linalg.vector_norm(scores, dim=0).square()
-    classes, of_own, squares = sum_over_ranks(sums, group)
-    terms = OneHotTerms(of_own, squares.sqrt(), classes)
+    classes, of_target, squares = sum_over_ranks(sums, group)
+    terms = OneHotTerms(of_target, squares.sqrt(), classes)
     sums = x.new_zeros(2, len(x))
     for block in row_blocks(len(weight), len(x), x.device):
         root = (terms.longer - scores[block]).sqrt_()
         sums[0] += root.sum(dim=0)
         sums[1] += root.reciprocal_().sum(dim=0)
     roots, inverses = sum_over_ranks(sums, group)
-    # without the own class's terms, whose score is 0
+    # without the target class's terms, whose score is 0
     roots, inverses = roots - terms.longer.sqrt(), inverses - terms.longer.rsqrt()
-    by_others, by_own, along = terms.factors(roots, inverses)
+    by_others, by_target, along = terms.factors(roots, inverses)
     for block in row_blocks(len(weight), len(x), x.device):
         some = scores[block]
         scores[block] = by_others * (terms.longer - some).rsqrt_() - along * some
-    scores[here] = by_own[at] - along[at] * own_score
+    scores[here] = by_target[at] - along[at] * target_score
     scores /= len(x)
-    return DividedSoftmax(terms.losses(roots), of_own > largest_of_others, scores, x, None, None)
+    return DividedSoftmax(terms.losses(roots), of_target > largest_of_others, scores, x, None, None)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_floating, check_labels, check_labels_below, check_whole
+from pml_ext._ops.custom_gradient import ValueAndGradient, no_autocast, to_sphere
 from pml_ext._ops.numerics import row_blocks, rows_of_a_block
-from pml_ext._ops.own_gradient import ValueAndGradient, no_autocast, to_sphere
 
 _POINTS_PER_CLASS = 100  # reproduces the paper's pairwise distances; more points reduce their variance
 _ITERATIONS = 25
@@ -183,17 +183,17 @@ def discriminative_loss(embeddings: Tensor, labels: Tensor, centroids: Tensor | 
 
 def bracket(embeddings: Tensor, labels: Tensor, centroids: Tensor | None) -> Tensor:
     """Compute `discriminative_loss` by ordinary operations on all (B, C) distances, for second derivatives."""
-    own_class = labels.unsqueeze(1)
+    target_class = labels.unsqueeze(1)
     if centroids is None:
-        offset = embeddings.scatter_add(1, own_class, embeddings.new_full(own_class.shape, -1.0))
+        offset = embeddings.scatter_add(1, target_class, embeddings.new_full(target_class.shape, -1.0))
         squares = embeddings.square().sum(1, keepdim=True) + 1 - 2 * embeddings
     else:
         offset = embeddings - centroids[labels]
         squares = embeddings.square().sum(1, keepdim=True) + centroids.square().sum(1) - 2 * embeddings @ centroids.T
-    own = torch.linalg.vector_norm(offset, dim=1)
-    # For other classes only: near the own centroid the difference of squares loses all digits.
-    others = squares.clamp(min=_rounding(embeddings)).sqrt().scatter(1, own_class, 0.0).sum(1)
-    values: Tensor = own - others / (3 * (squares.shape[1] - 1))
+    target = torch.linalg.vector_norm(offset, dim=1)
+    # For other classes only: near the target centroid the difference of squares loses all digits.
+    others = squares.clamp(min=_rounding(embeddings)).sqrt().scatter(1, target_class, 0.0).sum(1)
+    values: Tensor = target - others / (3 * (squares.shape[1] - 1))
     return values
 
 
@@ -202,7 +202,7 @@ def _value_and_gradient(
 ) -> tuple[Tensor, Tensor | None]:
     """Compute value and gradient in one pass over blocks of classes.
 
-    The distance to the own class comes from differences: inner products lose all digits near the centroid. Distances
+    The distance to the target class comes from differences: inner products lose all digits near the centroid. Distances
     to other classes are squared/sqrt(max(squared, rounding)), whose gradient vanishes on the centroid.
     """
     labels = labels.unsqueeze(1)
@@ -214,11 +214,11 @@ def _value_and_gradient(
         offset = x.scatter_add(1, labels, x.new_full(labels.shape, -1.0))
     else:
         offset = x - centroids[labels[:, 0]]
-    own = torch.linalg.vector_norm(offset, dim=1, keepdim=True)
+    target = torch.linalg.vector_norm(offset, dim=1, keepdim=True)
     squares = torch.linalg.vector_norm(x, dim=1, keepdim=True).square()
     others = x.new_zeros(len(x))
-    inverses = torch.zeros_like(own)
-    gradient = offset.mul_((own > 0) / own.clamp(min=torch.finfo(x.dtype).tiny))
+    inverses = torch.zeros_like(target)
+    gradient = offset.mul_((target > 0) / target.clamp(min=torch.finfo(x.dtype).tiny))
     with no_autocast(x.device):
         for start in range(0, num_classes, width):
             if centroids is None:
@@ -228,7 +228,7 @@ def _value_and_gradient(
                 squared = torch.addmm(torch.linalg.vector_norm(block, dim=1).square(), x, block.T, alpha=-2)
                 squared.add_(squares)
             inverse = squared.clamp(min=rounding).sqrt_().reciprocal_()
-            _zero_own_class(inverse, labels - start)
+            _zero_target_class(inverse, labels - start)
             others += squared.mul_(inverse).sum(1)
             if not needs_gradient:
                 continue
@@ -237,11 +237,11 @@ def _value_and_gradient(
                 gradient[:, start : start + width].add_(inverse, alpha=share)
             else:
                 gradient.addmm_(inverse, block, alpha=share)
-    value = own[:, 0] - share * others
+    value = target[:, 0] - share * others
     return value, gradient.addcmul_(x, inverses, value=-share) if needs_gradient else None
 
 
-def _zero_own_class(inverse: Tensor, columns: Tensor) -> None:
+def _zero_target_class(inverse: Tensor, columns: Tensor) -> None:
     """Set entry (i, columns[i]) to 0 if the block has that column, without synchronising with the device."""
     inside = (columns >= 0) & (columns < inverse.shape[1])
     index = columns.clamp(0, inverse.shape[1] - 1)
@@ -286,53 +286,53 @@ def one_hot_discriminative_loss(embeddings: Tensor, labels: Tensor) -> Tensor:
 
 
 class OneHotTerms:
-    """The loss of samples from two sums over all classes but their own, of sqrt(n − x_m) and of its inverse.
+    """The loss of samples from two sums over all other classes, of sqrt(n − x_m) and of its inverse.
 
     With n = ‖x‖ the distance is sqrt(2/n) sqrt(n − x_m): one factor per sample, no pass over x/n. Instead of clamping
     n − x_m, n is increased by a few roundings so that no x_m exceeds it: `longer`.
-    own: x_y. rest: the length of the other entries; near the own centroid n − x_y loses all digits.
+    target: x_y. rest: the length of the other entries; near the target centroid n − x_y loses all digits.
     """
 
-    def __init__(self, own: Tensor, rest: Tensor, classes: Tensor | int) -> None:
-        length = torch.hypot(rest, own)
-        self.own, self.norm, self.share = own, length.clamp(min=_SHORTEST), 1 / (3 * (classes - 1))
+    def __init__(self, target: Tensor, rest: Tensor, classes: Tensor | int) -> None:
+        length = torch.hypot(rest, target)
+        self.target, self.norm, self.share = target, length.clamp(min=_SHORTEST), 1 / (3 * (classes - 1))
         # (1 + ‖u‖²) n/2, which is n unless the sample is shorter than the shortest norm.
-        self.longer = (self.norm + length.square() / self.norm) * (0.5 + 2 * torch.finfo(own.dtype).eps)
-        self.distance = torch.hypot(rest, own - self.norm) / self.norm  # to the own centroid
+        self.longer = (self.norm + length.square() / self.norm) * (0.5 + 2 * torch.finfo(target.dtype).eps)
+        self.distance = torch.hypot(rest, target - self.norm) / self.norm  # to the target centroid
 
     def losses(self, roots: Tensor) -> Tensor:
         return self.distance - self.share * (2 / self.norm).sqrt() * roots
 
     def factors(self, roots: Tensor, inverses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns factors of the gradient by x: by_others / sqrt(n − x_m), by_own for the own class; minus along · x_m.
+        """Returns factors of the gradient by x: by_others / sqrt(n − x_m), by_target for the target; minus along · x_m.
 
         The gradient by u = x/n is share/‖u − e_m‖ and −1/‖u − e_y‖, plus a multiple of u that the projection removes.
         """
         by_others = self.share / (2 * self.norm).sqrt()
         # A sample on a centroid gets no gradient from it.
-        by_own = torch.where(self.distance > 0, -1 / (self.norm * self.distance), 0)
+        by_target = torch.where(self.distance > 0, -1 / (self.norm * self.distance), 0)
         # Σ x_m / sqrt(n − x_m) from the two sums, as x_m = n − (n − x_m).
-        along = (by_others * (self.longer * inverses - roots) + by_own * self.own) / self.norm.square()
-        return by_others, by_own, along
+        along = (by_others * (self.longer * inverses - roots) + by_target * self.target) / self.norm.square()
+        return by_others, by_target, along
 
 
 def _one_hot_value_and_gradient(x: Tensor, labels: Tensor, *, needs_gradient: bool) -> tuple[Tensor, Tensor | None]:
     values = x.new_empty(len(x))
     gradient = torch.empty_like(x, memory_format=torch.contiguous_format) if needs_gradient else None
     for rows in row_blocks(len(x), x.shape[1], x.device):
-        some, own_class = x[rows], labels[rows].unsqueeze(1)
+        some, target_class = x[rows], labels[rows].unsqueeze(1)
         part = torch.empty_like(some) if gradient is None else gradient[rows]
-        own = some.gather(1, own_class)
-        part.copy_(some).scatter_(1, own_class, 0)
-        terms = OneHotTerms(own, torch.linalg.vector_norm(part, dim=1, keepdim=True), x.shape[1])
-        of_own = terms.longer.sqrt()  # the own class's term in the sums, for x_y = 0
-        roots = torch.sub(terms.longer, part, out=part).sqrt_().sum(1, keepdim=True) - of_own
+        target = some.gather(1, target_class)
+        part.copy_(some).scatter_(1, target_class, 0)
+        terms = OneHotTerms(target, torch.linalg.vector_norm(part, dim=1, keepdim=True), x.shape[1])
+        of_target = terms.longer.sqrt()  # the target class's term in the sums, for x_y = 0
+        roots = torch.sub(terms.longer, part, out=part).sqrt_().sum(1, keepdim=True) - of_target
         values[rows] = terms.losses(roots)[:, 0]
         if gradient is None:
             continue
-        inverses = part.reciprocal_().sum(1, keepdim=True) - 1 / of_own
-        by_others, by_own, along = terms.factors(roots, inverses)
-        part.mul_(by_others).scatter_(1, own_class, by_own).addcmul_(some, along, value=-1)
+        inverses = part.reciprocal_().sum(1, keepdim=True) - 1 / of_target
+        by_others, by_target, along = terms.factors(roots, inverses)
+        part.mul_(by_others).scatter_(1, target_class, by_target).addcmul_(some, along, value=-1)
     return values, gradient
 
 
@@ -394,8 +394,8 @@ def discriminative_tightness(
         batch.
 
     >>> x = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.6, 0.8]])
-    >>> found = discriminative_tightness(x, torch.tensor([0, 0, 1, 1]))
-    >>> round(found.triplet_mean, 3), round(found.upper_bound, 3), round(found.limit, 3)
+    >>> tightness = discriminative_tightness(x, torch.tensor([0, 0, 1, 1]))
+    >>> round(tightness.triplet_mean, 3), round(tightness.upper_bound, 3), round(tightness.limit, 3)
     (-0.239, -0.206, 3.795)
     """
     check_embeddings(embeddings)
@@ -410,8 +410,8 @@ def discriminative_tightness(
     if present[0] < 0 or present[-1] >= known:
         raise ValueError(f"labels must be in [0, {known}), the rows of the centroids; got up to {int(present[-1])}")
     x = embeddings.double()
-    own = torch.eye(known, device=x.device, dtype=x.dtype) if centroids is None else centroids.to(x)
-    own = own[present]
+    targets = torch.eye(known, device=x.device, dtype=x.dtype) if centroids is None else centroids.to(x)
+    targets = targets[present]
     size, each = len(x), int(counts[0])
     triplets = size * (each - 1) * (size - each)
     # A positive pair is in one triplet per negative of the anchor, a negative pair in one per positive.
@@ -419,9 +419,9 @@ def discriminative_tightness(
     same = classes[:, None] == classes
     triplet_sum = (size - each) * distances[same].sum() - (each - 1) * distances[~same].sum()
     # G = 3(C − 1)(N/C − 1)(N/C) is 3H/N.
-    bound = discriminative_loss(x, classes, own).mean() * 3
-    between = torch.pdist(own)
-    epsilon = 2 * torch.linalg.vector_norm(x - own[classes], dim=1).max()
+    bound = discriminative_loss(x, classes, targets).mean() * 3
+    between = torch.pdist(targets)
+    epsilon = 2 * torch.linalg.vector_norm(x - targets[classes], dim=1).max()
     return DiscriminativeTightness(
         float(triplet_sum) / triplets,
         float(bound),

@@ -24,7 +24,7 @@ from pml_ext._checks import (
     check_switch,
     check_whole,
 )
-from pml_ext._ops.own_gradient import is_traced
+from pml_ext._ops.custom_gradient import is_traced
 
 
 def uniform_weights(similarity: Tensor, positive: Tensor, negative: Tensor) -> Tensor:

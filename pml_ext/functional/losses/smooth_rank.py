@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pml_ext._checks import check_above_zero, check_floating, check_mask, is_whole
+from pml_ext._ops.custom_gradient import under_transform
 from pml_ext._ops.numerics import row_blocks
-from pml_ext._ops.own_gradient import under_transform
 
 
 def smooth_ranks(
@@ -165,8 +165,8 @@ def smooth_recall_at_k(
     queries, items = positive.nonzero(as_tuple=True)
     ranks, _ = smooth_ranks(similarities, queries, items, temperature)
     lengths = torch.tensor(ks, dtype=ranks.dtype).to(ranks.device, non_blocking=True)
-    found = torch.sigmoid((lengths - ranks[:, None]) / rank_temperature)
-    totals = similarities.new_zeros(len(similarities), len(lengths)).index_add(0, queries, found)
+    recalls = torch.sigmoid((lengths - ranks[:, None]) / rank_temperature)
+    totals = similarities.new_zeros(len(similarities), len(lengths)).index_add(0, queries, recalls)
     return totals / torch.minimum(positive.sum(dim=1, keepdim=True).to(ranks.dtype), lengths)
 
 

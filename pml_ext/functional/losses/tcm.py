@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from pml_ext._checks import check_choice, check_floating, check_in_range, check_switch
+from pml_ext._ops.custom_gradient import ValueAndGradient, inverse_norms, to_sphere, unit_and_inverse_norms
 from pml_ext._ops.numerics import rows_of_a_block
-from pml_ext._ops.own_gradient import ValueAndGradient, inverse_norms, to_sphere, unit_and_inverse_norms
 from pml_ext.functional.tuples import ClassSpans, class_columns, class_spans, same_and_different
 
 DIVISORS = ("hard", "all")
@@ -192,8 +192,8 @@ def sums_in_blocks(
     totals = embeddings.new_zeros(4)
     toward, away = [], None
     for block in blocks:
-        own = inverse[block]
-        cosines = (embeddings[block] @ embeddings.T).mul_(own).mul_(inverse.T)
+        factors = inverse[block]
+        cosines = (embeddings[block] @ embeddings.T).mul_(factors).mul_(inverse.T)
         same, valid = class_columns(spans, block)
         positives = same[:, :-1]
         to_positives = cosines.gather(1, positives)
@@ -204,26 +204,26 @@ def sums_in_blocks(
         cosines.scatter_(1, same, -2)  # below every negative
         above = torch.ge(cosines, margin_minus, out=torch.empty_like(cosines))
         counts = above.sum(1)
-        found_hard = hard.sum(), counts.sum()
+        hard_counts = hard.sum(), counts.sum()
         if not indicator:
             torch.ge(cosines, -1.5, out=above)
             counts = above.sum(1)
         excess = cosines.sub_(margin_minus).mul_(above).sum(1)
-        totals += torch.stack([shortfall, excess.sum(), *found_hard])
+        totals += torch.stack([shortfall, excess.sum(), *hard_counts])
         if not needs_gradient:
             continue
-        itself = -own * (below * to_positives).sum(1, keepdim=True)
+        itself = -factors * (below * to_positives).sum(1, keepdim=True)
         weights = torch.cat([below * torch.take(inverse, positives), itself], 1)
         toward.append(_weighted_sums(embeddings, same, weights))
         # The CPU skips rows without a negative that counts; finding them would synchronise with a GPU.
-        every = torch.arange(len(own), device=own.device)
-        found = counts.nonzero().squeeze(1) if own.device.type == "cpu" else every
-        if len(found):
+        every = torch.arange(len(factors), device=factors.device)
+        with_hard = counts.nonzero().squeeze(1) if factors.device.type == "cpu" else every
+        if len(with_hard):
             away = torch.zeros_like(embeddings) if away is None else away
-            weights = above[found] * inverse.T
-            itself = -own[found, 0] * (excess + margin_minus * counts)[found]
-            weights[torch.arange(len(found), device=own.device), block.start + found] = itself
-            away[block.start + found] = weights @ embeddings
+            weights = above[with_hard] * inverse.T
+            itself = -factors[with_hard, 0] * (excess + margin_minus * counts)[with_hard]
+            weights[torch.arange(len(with_hard), device=factors.device), block.start + with_hard] = itself
+            away[block.start + with_hard] = weights @ embeddings
     if not toward:
         return totals, None, away
     return totals, torch.cat(toward), away

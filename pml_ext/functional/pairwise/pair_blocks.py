@@ -9,7 +9,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from pml_ext._checks import check_embeddings, check_finite, check_floating, check_labels, check_whole
-from pml_ext._ops.distributed import own_share
+from pml_ext._ops.distributed import share_of_rank
 from pml_ext._ops.normalize import normalise_
 from pml_ext._ops.numerics import SIDE, full_precision, row_blocks
 
@@ -125,7 +125,7 @@ class PairBlocks:
     def blocks(self, *, positives_only: bool = False) -> Iterator[Block]:
         """This rank's share of the blocks on and above the diagonal."""
         buffer: Tensor | None = None
-        for rows, columns in own_share(self._cuts(positives_only), self.group):
+        for rows, columns in share_of_rank(self._cuts(positives_only), self.group):
             height, width = rows.stop - rows.start, columns.stop - columns.start
             if buffer is None:
                 size = self.block_rows**2

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from pml_ext._checks import check_embeddings, check_finite, check_positions, check_whole
-from pml_ext._ops.distributed import gather_rows, own_rows
+from pml_ext._ops.distributed import gather_rows, rows_of_rank
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.numerics import full_precision, row_blocks, rows_of_a_block
 
@@ -45,7 +45,7 @@ def cohort_offsets(
     """
     check_whole(k, "k")
     unit, others = _prepare(embeddings, cohort, k, rows)
-    block, lengths = own_rows(len(unit), rows_of_a_block(len(others), unit.device, entries=_ENTRIES), group)
+    block, lengths = rows_of_rank(len(unit), rows_of_a_block(len(others), unit.device, entries=_ENTRIES), group)
     offsets = unit.new_empty(block.stop - block.start)
     for part, cosines in _blocks(unit[block], others, None if rows is None else rows[block]):
         offsets[part] = _highest(cosines, k).mean(dim=1)

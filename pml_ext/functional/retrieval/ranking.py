@@ -19,7 +19,7 @@ from pml_ext._checks import (
     check_whole,
 )
 from pml_ext._identities import JUNK
-from pml_ext._ops.distributed import gather_rows, own_rows
+from pml_ext._ops.distributed import gather_rows, rows_of_rank
 from pml_ext.functional.retrieval.feature_distances import (
     both_distance_blocks,
     check_features,
@@ -306,7 +306,7 @@ def rankings_within(
     shape = (len(query), len(gallery))
     protocol = GalleryProtocol(shape, query_labels, gallery_labels, *cameras, gallery_includes_query, query.device)
     rows, columns = prepare_features(query, gallery if protocol.kept is None else gallery[protocol.kept], metric)
-    block, lengths = own_rows(len(rows), rows_at_once(len(columns)), group)
+    block, lengths = rows_of_rank(len(rows), rows_at_once(len(columns)), group)
     rankings = _rank(protocol, distance_blocks(rows[block], columns, metric), limits, block)
     return _of_all_ranks(rankings, len(limits), lengths, query.device, group)
 
@@ -330,7 +330,7 @@ def rank_by_both_metrics(
     protocol = GalleryProtocol(shape, query_labels, gallery_labels, None, None, gallery_includes_query, query.device)
     kept = gallery if protocol.kept is None else gallery[protocol.kept]
     by_cosine, by_euclidean = [], []
-    queries_of_rank, lengths = own_rows(len(query), rows_at_once(len(kept)), group)
+    queries_of_rank, lengths = rows_of_rank(len(query), rows_at_once(len(kept)), group)
     begin = queries_of_rank.start
     for cosine, euclidean in both_distance_blocks(query if group is None else query[queries_of_rank], kept):
         identity = protocol.same_identity(slice(begin, begin + len(cosine)))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pml_ext._ops.chunks import ChunkedPass
-from pml_ext._ops.own_gradient import no_autocast, with_gradients
+from pml_ext._ops.custom_gradient import no_autocast, with_gradients
 
 
 def loss_in_chunks(

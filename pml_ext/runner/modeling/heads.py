@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext._ops.own_gradient import no_autocast
+from pml_ext._ops.custom_gradient import no_autocast
 from pml_ext.distributed import PartialFC
 from pml_ext.functional.losses.class_softmax import MARGINS
 from pml_ext.runner.modeling.layers import build_norm, configurable
@@ -102,7 +102,7 @@ class _CosineMargin(Linear):
             logits = cosines if rule.others is None else rule.others(cosines, self.m)
             if self.filter_above:
                 logits = logits.masked_fill(cosines > self.filter_above, 0)
-            logits = logits.scatter(1, true_class, rule.own(cosines.gather(1, true_class), self.m))
+            logits = logits.scatter(1, true_class, rule.target(cosines.gather(1, true_class), self.m))
             return self.s * logits
 
 

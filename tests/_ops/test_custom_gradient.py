@@ -3,10 +3,10 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from pml_ext._ops.own_gradient import OwnGradient, ValueAndGradient, first_derivative
+from pml_ext._ops.custom_gradient import CustomGradient, ValueAndGradient, first_derivative
 
 
-class Square(OwnGradient):
+class Square(CustomGradient):
     """x² with its own gradient, like a kernel, for one batch."""
 
     @staticmethod

@@ -82,7 +82,7 @@ class _ToSphere(torch.autograd.Function):
         return torch.addcmul(grad, unit, along, value=-1) / _norms(x)
 
 
-class OwnGradient(torch.autograd.Function):
+class CustomGradient(torch.autograd.Function):
     """A torch.autograd.Function with `setup_context`, written for one batch. Call it by `call` with all inputs.
 
     torch.func.vmap computes one batch after another. Outside torch.func and torch.compile the older form without
@@ -100,11 +100,11 @@ class OwnGradient(torch.autograd.Function):
 
     @classmethod
     def vmap(cls, info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
-        found = []
+        results = []
         for i in range(info.batch_size):
             of_sample = [x if dim is None else x.select(dim, i) for x, dim in zip(inputs, in_dims, strict=True)]
-            found.append(cls.call(*of_sample))
-        outputs = tuple(torch.stack(parts) for parts in zip(*found, strict=True))
+            results.append(cls.call(*of_sample))
+        outputs = tuple(torch.stack(parts) for parts in zip(*results, strict=True))
         return outputs, tuple(0 for _ in outputs)
 
 
@@ -130,7 +130,7 @@ def _older_form(kind: Any) -> Any:
     return type(kind)(kind.__name__, (kind,), members)
 
 
-class _FirstDerivative(OwnGradient):
+class _FirstDerivative(CustomGradient):
     @staticmethod
     def forward(compute: Callable[..., tuple[Tensor, ...]], name: str, *inputs: Tensor | None) -> tuple[Tensor, ...]:
         return compute(*inputs)
