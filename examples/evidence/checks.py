@@ -1,6 +1,7 @@
 """What `threshold check` answers where the truth is known, and what labels it doubts.
 
-`python examples/evidence/checks.py` writes CHECKS.md beside it, anew after each size. --draws and --sizes for less.
+`python examples/evidence/checks.py` writes CHECKS.md beside it, anew after each size, and its first table into
+CHECK_A_THRESHOLD.md. --draws and --sizes for less.
 """
 
 import argparse
@@ -11,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import strangers
 import torch
 from torch import Generator, Tensor
 
@@ -22,6 +24,7 @@ SPREAD, CLEAR = 0.6, 0.15  # of the images of a person
 VERDICTS = ("holds", "cannot be told", "does not hold")
 MODEL = torch.randn(LATENT, DIM, generator=Generator().manual_seed(0))
 HERE = Path(__file__).parent
+START = "<!-- checks.py -->"
 PAGE = """# What does a check answer?
 
 `python examples/evidence/checks.py --sizes {sizes} --draws {draws}` writes this page.
@@ -217,6 +220,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[75, 300, 1200])
     parser.add_argument("--draws", type=int, nargs="+", default=[100, 100, 30], help="one for each size")
     parser.add_argument("--output", type=Path, default=HERE / "CHECKS.md")
+    parser.add_argument("--guide", type=Path, default=HERE.parent / "guides" / "CHECK_A_THRESHOLD.md")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     clean = []
@@ -235,6 +239,7 @@ def main() -> None:
             if counts["wrong"]:
                 shares = counts["right"] / counts["wrong"], counts["right"] / max(1, counts["listed"])
                 doubts.append([name, f"{people:,}", *(f"{100 * share:.0f} %" for share in shares)])
+        of_verdicts = table(heads, list(cells.values()))
         page = PAGE.format(
             draws=" ".join(str(number) for number in arguments.draws),
             sizes=" ".join(str(size) for size in arguments.sizes),
@@ -244,11 +249,12 @@ def main() -> None:
             images=IMAGES,
             far=FAR,
             reports=REPORTS,
-            verdicts=table(heads, list(cells.values())),
+            verdicts=of_verdicts,
             doubts=table(["wrong labels", "people", "listed", "of the listed, wrong"], doubts),
             clean=table(["clean set", "sets with a listed label"], clean),
         )
         arguments.output.write_text(page, encoding="utf-8")
+        strangers.replace_section(arguments.guide, f"{of_verdicts}\n", START)
 
 
 if __name__ == "__main__":

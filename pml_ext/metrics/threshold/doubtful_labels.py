@@ -14,6 +14,7 @@ from pml_ext.metrics.threshold.structures import DoubtfulLabel, LabelError
 # Limits in standard deviations of a mean cosine.
 _REJECTED = -5.0  # a sample is not of its label
 _ALIKE = -2.0  # two groups of samples may be one identity
+_CENTRED = -1.0  # 84 % of the groups of one identity are above
 _NEARLY_ALIKE = -5.0
 _SPLIT = -6.0  # two parts of a label are not one identity
 _SHARES_OF_LABELS = (0.95, 0.995)  # less alike than the levels below which parts of a label are unrelated, or nearly
@@ -89,7 +90,7 @@ def find_doubtful_labels(
     """Find labels that the embeddings contradict, by mean cosines inside and between labels.
 
     Two groups of samples look like one identity if the mean cosine between them is at the level of pairs inside them.
-    In crowded sets labels look alike by chance, and more labels are nearly alike than alike. Nothing is listed for such
+    In crowded sets labels look alike by chance, as the tail of many that are nearly alike. Nothing is listed for such
     sets, nor for fewer than 10 labels, except for copies.
 
     Args:
@@ -203,17 +204,21 @@ class _Search:
         return cosines, self.spread.deviations(group, others, cosines)
 
     def _add_pairs_of_labels(self) -> None:
-        """Add pairs of labels that look like one identity."""
-        alike, nearly = list[tuple[int, int, float]](), 0
+        """Add pairs of labels that look like one identity.
+
+        The deviations of such pairs lie around 0. Where most of those above the limit lie close to it, they are the
+        tail of different identities.
+        """
+        alike, centred = list[tuple[int, int, float]](), 0
         for first in range(0, len(self.names), _BLOCK_ROWS):
             cosines, deviations = self._compare(self.labels.rows(slice(first, first + _BLOCK_ROWS)), self.labels)
             is_pair = torch.ones_like(cosines, dtype=torch.bool).triu(first + 1)
-            nearly += int((is_pair & (deviations >= _NEARLY_ALIKE) & (deviations < _ALIKE)).sum())
+            centred += int((is_pair & (deviations >= _CENTRED)).sum())
             one, other = (is_pair & (deviations >= _ALIKE)).nonzero(as_tuple=True)
             alike += zip((one + first).tolist(), other.tolist(), cosines[one, other].tolist(), strict=True)
             if len(alike) > len(self.names):  # too crowded to tell
                 return
-        if len(alike) <= nearly:
+        if 2 * centred <= len(alike):
             return
         sizes = torch.bincount(self.ids)
         for one_label, other_label, cosine in alike:

@@ -135,10 +135,9 @@ def test_each_script_keeps_the_section_of_the_other(tmp_path, monkeypatch):
     assert intervals.with_other_section("# New\n", tmp_path / "none.md") == "# New\n"
 
 
-def test_a_target_with_confidence_holds_for_strangers_and_one_without_does_not(monkeypatch):
-    monkeypatch.setattr(strangers, "TARGETS", (1e-2,))
+def test_a_target_with_confidence_holds_for_strangers_and_one_without_does_not():
     true = strangers.TrueRates("crowded", 2)
-    (row,) = strangers.far_with_confidence("crowded", 60, true, 40)
+    (row,) = strangers.far_with_confidence("crowded", 60, true, 40, (1e-2,))
     assert row["chosen"] == row["chosen without"] == 40
     assert row["held"] >= 36 and 10 <= row["held without"] <= 30
 

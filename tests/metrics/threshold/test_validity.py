@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from functools import cache
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from pml_ext.metrics.threshold import check
 from tests.oracles.identification import cosine
 
 LABELS = torch.arange(400) % 100
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def population(seed, spread=0.5, labels=LABELS):
@@ -225,3 +227,10 @@ def test_checks_every_day_do_not_raise_false_alarms(report, monkeypatch):
 def test_what_cannot_be_checked_is_an_error(report, known, message):
     with pytest.raises(ValueError, match=message):
         report.check(**{"embeddings": population(1), **known})
+
+
+def test_the_guide_has_the_table_of_verdicts():
+    page = (EXAMPLES / "evidence" / "CHECKS.md").read_text(encoding="utf-8")
+    guide = (EXAMPLES / "guides" / "CHECK_A_THRESHOLD.md").read_text(encoding="utf-8")
+    table = re.search(r"\| new data(?:.*\|\n)+", page).group()
+    assert len(table.splitlines()) == 13 and table in guide
