@@ -42,7 +42,7 @@ tunings.
 - {made} comparisons were made, and later those in TAR and at stated settings; {family} remain, without the papers' \
 ablations. {alone} of these have a 95 % interval \
 that excludes no effect; {corrected} are left at a false discovery rate of 5 % over all {made} (Benjamini and \
-Hochberg). Only these decide.
+Hochberg). The pages call only these decided.
 - “No worse” allows a loss of one point. “Little” means less than one point either way.
 
 Decided after test figures were seen: the choice over {splits} splits, repeated tuning, longer ranges, the methods \
