@@ -18,8 +18,8 @@ import pml_ext
 _WITH_ARGUMENTS = ("tracker", "decide_with_numpy", "ported_project")
 FOLDER = Path(__file__).parents[1] / "examples" / "scripts"
 OTHERS = (  # with tests of their own
-    "smooth_ap_of_any_batch", "verification", "fastreid_metric_faults", "opis_far_range",
-    "tune_margins", "tune_with_optuna", "with_distributed_wrapper", *_WITH_ARGUMENTS,
+    "draw_letters", "smooth_ap_of_any_batch", "verification", "fastreid_metric_faults",
+    "opis_far_range", "tune_margins", "tune_with_optuna", "with_distributed_wrapper", *_WITH_ARGUMENTS,
 )  # fmt: skip
 TRAINING = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in OTHERS)
 NEEDS = {"swap_in_hydra_target": "hydra", "swap_in_lightning": "lightning", "tune_with_optuna": "optuna"}

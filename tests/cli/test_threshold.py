@@ -284,7 +284,7 @@ def check(report, source, *words):
 def test_exit_status_and_sentence_say_whether_it_holds(saved, tmp_path, capsys):
     for name, spread, status, sentence in (("same", 0.5, 0, "holds."), ("drifted", 1.5, 1, "does not hold")):
         source = tmp_path / f"{name}.npz"
-        embeddings, labels = people(1, spread)
+        embeddings, labels = people(2, spread)
         np.savez(source, embeddings=embeddings.numpy(), person=labels)
         assert check(saved, source, "--labels", "person") == status
         out = capsys.readouterr().out

@@ -123,7 +123,7 @@ def test_a_wrong_value_is_one_problem(tmp_path, key, value):
         ("TEST.BEST recall", "TEST.BEST = 'recall': Digits is measured by "),
         ("TEST.PATIENCE 2 SOLVER.MAX_EPOCH 5", "TEST.PATIENCE = 2: counts validations during training"),
         ("TEST.RERANK.ENABLED True TEST.RERANK.K2 21", "TEST.RERANK.K2 = 21: must be at most TEST.RERANK.K1, 20"),
-        ("SOLVER.SCHED OneCycleLR", "SOLVER.WARMUP_ITERS = 1000: OneCycleLR has its own warm-up"),
+        ("SOLVER.SCHED OneCycleLR", "SOLVER.WARMUP_ITERS = 1000: OneCycleLR includes a warm-up"),
         ("TEST.PRECISE_BN.ENABLED True TEST.PRECISE_BN.DATASET None", "PRECISE_BN.DATASET = 'None': unknown. Known"),
         # what constructors say
         (
