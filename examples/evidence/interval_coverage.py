@@ -39,7 +39,7 @@ of 40 people, intervals of FPIR are wider than they need be.
 | interval | {heads} |
 |---|{rule}
 {rows}
-Each threshold was then checked {looks} times on unchanged data. Shares of thresholds that a check refuted at least once, of which 5 % are to be expected:
+Each threshold was then checked {looks} times on unchanged data. The share refuted at least once (expected: 5 %):
 
 | | {heads} |
 |---|{rule}
