@@ -1,12 +1,9 @@
-"""Embed images on Ray into a gallery that `pml-ext index` and `pml-ext search` read.
+"""Embed images on Ray into a gallery that `pml-ext index` and `search` read. It needs pip install '.[scale]'.
 
-    pip install 'pml_ext[scale]'
-    python examples/scale/embed_with_ray.py images/ --model logs/products --output gallery --workers 2
-    python examples/scale/embed_with_ray.py images.parquet --model … --output … --address auto --gpus 1
+    python examples/scale/embed_with_ray.py IMAGES --model logs/products --output gallery --workers 2 [--address auto]
 
-IMAGES is an image, a folder, or a Parquet table with the columns path, label and bytes. All machines reach the gallery,
-the model and the folder at the same place. Unchanged images of the gallery are skipped, so the same command resumes.
-Each batch becomes a part of the gallery; if a worker dies, Ray repeats its batch.
+IMAGES is an image, a folder, or a Parquet table with the columns path, label and bytes. All machines must see the same
+files. The same command resumes: it skips unchanged images. Ray repeats the batch of a worker that dies.
 """
 
 import argparse
@@ -44,8 +41,8 @@ def embed(images: str, model: str, output: Path, *, workers: int, gpus: float, r
         table = ray.data.from_items([{"path": image.name, "label": image.label} for image in listed])
     pool = ray.data.ActorPoolStrategy(size=workers)
     arguments = {"batch_size": rows, "compute": pool, "num_cpus": 1, "num_gpus": gpus}
-    table = table.repartition(target_num_rows_per_block=rows)
-    answers = table.map_batches(Worker, fn_constructor_args=(embedder, gallery.folder), **arguments)
+    batches = table.repartition(target_num_rows_per_block=rows)
+    answers = batches.map_batches(Worker, fn_constructor_args=(embedder, gallery.folder), **arguments)
     problems = [row["problem"] for row in answers.iter_rows()]
     gallery = Gallery.open(gallery.folder, may_be_empty=True)
     last = {path: row for row, path in enumerate(gallery.column("path"))}

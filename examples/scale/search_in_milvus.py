@@ -1,6 +1,6 @@
 """Search a gallery of `pml-ext embed` in Milvus, a vector database.
 
-    pip install 'pml_ext[scale]'
+    pip install '.[scale]'
     python examples/scale/search_in_milvus.py load gallery
     python examples/scale/search_in_milvus.py search photos/ --gallery gallery --model logs/products -k 5 \
         --filter 'label != "mug" and not (path like "camera_3/%")'
