@@ -22,7 +22,10 @@ MORE = {
 # LpDistance, by torch.cdist, which has second derivatives from torch 2.14 on.
 BY_CDIST = ("LoOp", "CITLoss, distances", "TCMRegularizer", "HPHNTripletLoss", "LiftedHingeLoss", "CentroidTripletLoss")
 # Their labels are read under torch.func, which torch before 2.11 cannot do.
-READS_LABELS = ("LoOp", "CITLoss", "TCMLoss", "TCMRegularizer", "DiscriminativeLoss")
+READS_LABELS = (
+    "LoOp", "CITLoss", "TCMLoss", "TCMRegularizer", "DiscriminativeLoss", "PairWeightingLoss", "RecallAtKSurrogateLoss",
+    "HPHNTripletLoss", "LiftedHingeLoss",
+)  # fmt: skip
 
 
 def point():
