@@ -25,8 +25,8 @@ class Worker:
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[str]]:
         rows = zip(batch["path"], batch["label"], batch.get("bytes", [None] * len(batch["path"])), strict=True)
         images = [Listed(self.gallery.base / path, str(path), str(label), content) for path, label, content in rows]
-        missing = [image for image in images if not is_unchanged(image, self.hashes.get(image.name))]
-        batches = [*embed_images(self.embedder, missing)]
+        known = {i.name for i in images if i.name in self.hashes and is_unchanged(i, self.hashes[i.name])}
+        batches = [*embed_images(self.embedder, [image for image in images if image.name not in known])]
         add_part(self.gallery, batches)
         return {"problem": [problem for each in batches for problem in each.problems]}
 
