@@ -167,13 +167,15 @@ def calibrate_counts(scores: Tensor, genuine: Tensor, impostors: Tensor) -> Scor
     clamped = _spline(((scores - low) / (high - low)).clamp(0, 1))
     is_filled = shares + impostor_shares > 0
     totals = [counts.sum(dim=0)[is_filled] for counts in (genuine, impostors)]
+    best_ratios = ratios_of_counts(*(total.double() for total in totals))
+    lows, highs = ratios - width, ratios + width
     return ScoreCalibration(
         scores=tuple(points.tolist()),
         log_ratios=tuple(ratios.tolist()),
-        lows=tuple((ratios - width).tolist()),
-        highs=tuple((ratios + width).tolist()),
+        lows=tuple(lows.tolist()),
+        highs=tuple(highs.tolist()),
         cllr=_cost(without @ clamped.T, genuine, impostors),
-        min_cllr=_cost(ratios_of_counts(*(total.double() for total in totals)), *totals),
+        min_cllr=_cost(best_ratios, *totals),
     )
 
 
