@@ -1,4 +1,5 @@
-"""Reported rates hold for people whom the report has not seen: examples/evidence/strangers.py on few, small sets."""
+"""Reported rates hold for people whom the report has not seen: examples/evidence/strangers.py and
+target_coverage.py on few, small sets."""
 
 import csv
 from functools import cache
@@ -27,6 +28,12 @@ def load(name):
 
 
 strangers = load("strangers")
+
+
+@pytest.fixture
+def targets(monkeypatch):
+    monkeypatch.syspath_prepend(str(PAGE.parent))  # it imports strangers
+    return load("target_coverage")
 
 
 @cache
@@ -135,16 +142,16 @@ def test_each_script_keeps_the_section_of_the_other(tmp_path, monkeypatch):
     assert intervals.with_other_section("# New\n", tmp_path / "none.md") == "# New\n"
 
 
-def test_a_target_with_confidence_holds_for_strangers_and_one_without_does_not():
-    true = strangers.TrueRates("crowded", 2)
-    (row,) = strangers.far_with_confidence("crowded", 60, true, 40, (1e-2,))
+def test_a_target_with_confidence_holds_for_strangers_and_one_without_does_not(targets):
+    true = targets.TrueRates("crowded", 2)
+    (row,) = targets.far_with_confidence("crowded", 60, true, 40, (1e-2,))
     assert row["chosen"] == row["chosen without"] == 40
     assert row["held"] >= 36 and 10 <= row["held without"] <= 30
 
 
-def test_the_page_shows_the_results_of_targets_with_confidence():
+def test_the_page_shows_the_results_of_targets_with_confidence(targets):
     with (PAGE.parent / "results" / "confidence.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 2 * len(strangers.PEOPLE) * len(strangers.TARGETS)
-    section = strangers.confidence_section(rows)
-    assert f"{strangers.CONFIDENCE_START}\n{section}{strangers.END}" in PAGE.read_text(encoding="utf-8")
+    assert len(rows) == 2 * len(targets.PEOPLE) * len(targets.TARGETS)
+    section = targets.confidence_section(rows)
+    assert f"{targets.CONFIDENCE_START}\n{section}{strangers.END}" in PAGE.read_text(encoding="utf-8")
