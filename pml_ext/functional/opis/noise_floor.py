@@ -101,26 +101,29 @@ def _independent_genuine(pairs: PairDistances, thresholds: Tensor) -> Tensor:
 def _independent_impostors(pairs: PairDistances, thresholds: Tensor) -> Tensor:
     """Returns the (T, M) numbers of independent impostor pairs of each class, on the CPU, from whole classes."""
     sizes = torch.bincount(pairs.index, minlength=len(pairs.classes)).cpu()
-    starts = sizes.cumsum(0) - sizes
     order = torch.randperm(len(sizes), generator=torch.Generator().manual_seed(0))
     order = order[sizes[order] > 1]
     order = order[: 1 + int((sizes[order].cumsum(0) < _PROBES).sum())]
-    cosines = (1 - thresholds.double() ** 2 / 2).to(pairs.unit)
-    squares, freedom, mean = torch.zeros((3, len(thresholds)), dtype=torch.float64)
-    with full_precision(pairs.unit.device):
-        for label in order.tolist():
-            start, size = int(starts[label]), int(sizes[label])
-            rates = []
-            for rows in torch.arange(start, start + min(size, _PROBES), device=pairs.unit.device).split(_ROWS):
-                products = pairs.unit[rows] @ pairs.other.T
-                products[:, start : start + size] = -torch.inf
-                rates.append(torch.stack([(products >= cosine).sum(dim=1) for cosine in cosines], dim=1))
-            rate = torch.cat(rates).double().cpu() / (len(pairs.index) - size)
-            squares += (rate - rate.mean(dim=0)).square().sum(dim=0)
-            freedom += len(rate) - 1
-            mean += rate.sum(dim=0)
-    mean /= sizes[order].clamp_max(_PROBES).sum()
-    of_sample = squares / freedom / (mean * (1 - mean)).clamp_min(1e-12)  # variance of a sample's rate, of one trial's
-    of_class = of_sample / sizes[:, None] + pairs.negative_pairs.cpu()[:, None].double().reciprocal()
+    starts = sizes.cumsum(0) - sizes
+    probed = [torch.arange(starts[label], starts[label] + sizes[label].clamp_max(_PROBES)) for label in order]
+    rate = _impostor_rates(pairs, torch.cat(probed), 1 - thresholds.double() ** 2 / 2)
+    squares = [(of_class - of_class.mean(dim=0)).square().sum(dim=0) for of_class in rate.split([*map(len, probed)])]
+    of_sample = torch.stack(squares).sum(dim=0) / (len(rate) - len(order))
+    mean = rate.mean(dim=0)
+    share = of_sample / (mean * (1 - mean)).clamp_min(1e-12)  # variance of a sample's rate, of one trial's
+    of_class = share / sizes[:, None] + pairs.negative_pairs.cpu()[:, None].double().reciprocal()
     trials: Tensor = of_class.clamp_max(1).reciprocal()
     return trials
+
+
+def _impostor_rates(pairs: PairDistances, samples: Tensor, cosines: Tensor) -> Tensor:
+    """Returns the (S, M) float64 false accept rates of some samples at each cosine, on the CPU."""
+    sizes = torch.bincount(pairs.index)[pairs.index]
+    rates = []
+    with full_precision(pairs.unit.device):
+        for rows in samples.to(pairs.unit.device).split(_ROWS):
+            products = pairs.unit[rows] @ pairs.other.T
+            products.masked_fill_(pairs.index[rows, None] == pairs.index, -torch.inf)
+            accepted = torch.stack([(products >= cosine).sum(dim=1) for cosine in cosines.to(products)], dim=1)
+            rates.append(accepted.double() / (len(pairs.index) - sizes[rows, None]))
+    return torch.cat(rates).cpu()

@@ -126,6 +126,18 @@ class PairDistances(PairBlocks):
             values, counts = self._values_in([bin_])[bin_]
         return below + int(counts[values <= limit].sum())
 
+    def positives_around(self, distance: float) -> tuple[float, float]:
+        """Returns the largest positive distance up to this one, or -inf, and the smallest beyond it, or inf."""
+        limit = torch.tensor(distance, dtype=self.unit.dtype, device=self.unit.device)
+        below, beyond = limit.new_full((1,), -torch.inf), limit.new_full((1,), torch.inf)
+        with full_precision(self.unit.device):
+            for block in self.blocks(positives_only=True):
+                distances = _distances(block).view(-1)[self.positive_places(block)[0]]
+                is_within = distances <= limit
+                below = torch.cat([below, distances[is_within]]).amax(0, keepdim=True)
+                beyond = torch.cat([beyond, distances[~is_within]]).amin(0, keepdim=True)
+        return float(gather_rows(below, self.group).max()), float(gather_rows(beyond, self.group).min())
+
     def listed(self, distance: float) -> ListedPairs:
         """Returns all positive pairs, and the negative pairs at this distance or closer; takes memory for each."""
         blocks = []

@@ -68,7 +68,7 @@ def threshold_at_frr(pairs: PairDistances, frr: float) -> float:
 
 def threshold_rejecting(pairs: PairDistances, genuine: int) -> float:
     """Returns the smallest distance threshold that rejects at most so many genuine pairs."""
-    last_accepted = _bracket_positive(pairs, pairs.total_positive_pairs - genuine)[1]
+    last_accepted = _positive_distance_at(pairs, pairs.total_positive_pairs - genuine)
     return min(2.0, math.sqrt(last_accepted**2 + _TIED))
 
 
@@ -107,12 +107,8 @@ def middle_of_gap(pairs: PairDistances, threshold: float) -> float:
 
     It is the threshold most robust to rounding. pairs: float64 distances, so that the midpoint differs from the ends.
     """
-    at = torch.tensor([threshold], dtype=torch.float64)
-    # Use only positives_only passes for positive pairs: others cut different blocks, which round differently.
-    positives = int(count_accepted(pairs, at, positives_only=True)[0])
-    low, high = _bracket_positive(pairs, positives, threshold)[1], 2.0
-    if positives < pairs.total_positive_pairs:
-        high = _bracket_positive(pairs, positives + 1)[0]
+    low, high = pairs.positives_around(threshold)
+    low, high = max(low, 0.0), min(high, 2.0)
     accepted, total = pairs.negatives_within(threshold), pairs.total_negative_pairs
     accepted_end, refused_end = pairs.negative_distances_at([max(1, accepted), min(total, accepted + 1)]).tolist()
     low = max(low, accepted_end) if accepted else low
@@ -131,19 +127,16 @@ def _too_few_error(rate: float, total: int, name: str, kind: str) -> ValueError:
     return ValueError(f"{name}={rate:g} needs at least {needed} {kind} pairs, to allow one error; the set has {total}")
 
 
-def _bracket_positive(pairs: PairDistances, rank: int, high: float = 2.0) -> tuple[float, float]:
-    """Returns (low, high), at most 1e-12 apart; fewer than `rank` positive pairs are in low, at least `rank` in high.
-
-    Rank 0 gives (0, 0). `high` must have at least `rank` positive pairs within it.
-    """
-    low = 0.0
+def _positive_distance_at(pairs: PairDistances, rank: int) -> float:
+    """Returns the smallest positive distance that `rank` pairs reach, at most 1e-12 too large; 0 for rank 0."""
+    low, high = 0.0, 2.0
     if not rank:
-        return low, low
+        return low
     while high - low > _RESOLUTION:
         grid = torch.linspace(low, high, _GRID_OF_ALL, dtype=torch.float64)
         within = count_accepted(pairs, grid, positives_only=True)[0].cpu()
         first = int(torch.searchsorted(within, rank))
         if not first:  # low is 0 and already has `rank` pairs, of copies of one sample
-            return low, low
+            return low
         low, high = float(grid[first - 1]), float(grid[first])
-    return low, high
+    return high
