@@ -17,18 +17,22 @@ _NOTHING_KNOWN = 0.01
 _PARTS = 20  # parts of the identities, each left out once
 _NODES = np.linspace(-8, 8, 241)  # quadrature nodes of a standard normal variable
 _STIRLING_FROM = 100
+_LIKELIER = 1.92  # gain in log-likelihood that is significant at 5 %, for one parameter
 Array = Any  # a number or an array of numbers
 _WEIGHTS = np.exp(-(_NODES**2) / 2) / np.exp(-(_NODES**2) / 2).sum()
 
 
 class ExtrapolatedRate(NamedTuple):
-    """An extrapolated FPIR with its 95 % interval, and the estimates of two models.
+    """An extrapolated FPIR with its 95 % interval, and the estimates of the models.
 
     Attributes:
+        beta, logit_normal: estimates of the two models whose mean is the rate.
+        with_unmatched: estimate of the beta model with a share of probes that resemble no identity; `beta` if the
+            counts do not show such probes. Only the interval's lower limit depends on it.
         is_known: False if the interval reaches below 1 % and above 99 %. The scores are then not informative, and
             reports omit the number.
 
-    >>> ExtrapolatedRate(0.1, 0.05, 0.2, beta=0.09, logit_normal=0.11).high
+    >>> ExtrapolatedRate(0.1, 0.05, 0.2, beta=0.09, logit_normal=0.11, with_unmatched=0.09).high
     0.2
     """
 
@@ -37,6 +41,7 @@ class ExtrapolatedRate(NamedTuple):
     high: float
     beta: float
     logit_normal: float
+    with_unmatched: float
 
     @property
     def is_known(self) -> bool:
@@ -63,7 +68,9 @@ def extrapolate_fpir(
     Each probe has a rate f of matching a random identity, and FPIR is the mean of $1 - (1 - f)^N$. Two
     distributions of f are fitted to the probes' counts by maximum likelihood: beta, and normal in log f / (1 − f).
     The two differ in the share of probes that resemble no identity, which the counts hardly constrain. The rate is the
-    geometric mean of their −log(1 − FPIR), and the interval covers both intervals.
+    geometric mean of their −log(1 − FPIR), and the interval covers both intervals. If the counts show that some probes
+    resemble no identity at all, it also covers the lower limit of a beta distribution for the others: the rate then
+    tends to be too high, since such probes match nobody in a gallery of any size.
 
     Args:
         embeddings, labels, cameras, template: see `identification`.
@@ -138,18 +145,51 @@ def extrapolated_rate(
         logs.append(_model_log_rates(counts, high.others - int(sizes[one]), enrolled))
     values, *without = torch.tensor(logs, dtype=torch.float64)
     widths = torch.stack([values.new_tensor(half_width(column, confidence)) for column in torch.stack(without).T])
-    low, high_end = (values - widths).min(), (values + widths).max()
-    rates = [_rate(value) for value in (values.mean(), low, high_end, *values)]
+    with_unmatched = _log_rate_with_unmatched(number, high.others, enrolled)
+    low = min(float((values - widths).min()), with_unmatched - float(widths[0]))
+    rates = [_rate(value) for value in (values.mean(), low, (values + widths).max(), *values, with_unmatched)]
     return ExtrapolatedRate(*rates)
 
 
 def _model_log_rates(counts: Tensor, others: int, enrolled: int) -> tuple[float, float]:
     """Returns log(−log(1 − FPIR)) of each model: log(gallery size) + log(rate of a comparison) if probes are alike."""
-    hits, times = (of.double().numpy() for of in torch.unique(counts, return_counts=True))
-    a, b = _likeliest_beta(hits, times, others)
+    hits, times = _histogram(counts)
     no = _likeliest_logits(hits, times, others)
-    beta = float(-np.expm1(log_beta_ratio(a, b, 0, enrolled)))
+    beta = _beta_rate(*_likeliest_beta(hits, times, others), enrolled)
     return _log_log(beta), _log_log(float(-np.expm1(enrolled * no) @ _WEIGHTS))
+
+
+def _log_rate_with_unmatched(counts: Tensor, others: int, enrolled: int) -> float:
+    """Returns log(−log(1 − FPIR)) if some probes match nobody, and of the beta model if that is not likelier."""
+    hits, times = _histogram(counts)
+    a, b = _likeliest_beta(hits, times, others)
+    without = float(times @ log_beta_ratio(a, b, hits, others - hits))
+
+    def parameters(point: np.ndarray) -> tuple[float, float, float]:
+        return 1 / (1 + np.exp(-point[2])), *_shape(point)
+
+    def loss(point: np.ndarray) -> float:
+        matched, *shape = parameters(point)
+        each = matched * np.exp(log_beta_ratio(*shape, hits, others - hits)) + (1 - matched) * (hits == 0)
+        return -float(times @ np.log(each + 1e-300))
+
+    matched = times[hits > 0].sum() / times.sum()
+    start = [math.log(a), math.log(a / b / max(matched, 1e-3)), math.log(max(matched, 1e-3))]
+    point = _minimum(loss, start)
+    if -loss(point) - without < _LIKELIER:
+        return _log_log(_beta_rate(a, b, enrolled))
+    matched, a, b = parameters(point)
+    return _log_log(matched * _beta_rate(a, b, enrolled))
+
+
+def _histogram(counts: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the distinct counts, and how often each occurs."""
+    hits, times = (of.double().numpy() for of in torch.unique(counts, return_counts=True))
+    return hits, times
+
+
+def _beta_rate(a: float, b: float, enrolled: int) -> float:
+    return float(-np.expm1(log_beta_ratio(a, b, 0, enrolled)))
 
 
 def _rate(log_log: Tensor | float) -> float:
@@ -163,14 +203,16 @@ def _log_log(rate: float) -> float:
 def _likeliest_beta(hits: np.ndarray, times: np.ndarray, others: int) -> tuple[float, float]:
     """Returns the maximum likelihood a and b for hits among `others`."""
 
-    def shape(point: np.ndarray) -> tuple[float, float]:
-        a = np.exp(np.clip(point[0], -20, 20))
-        return a, a * np.exp(-np.clip(point[1], -40, 40))
-
     def loss(point: np.ndarray) -> float:
-        return -float(times @ log_beta_ratio(*shape(point), hits, others - hits))
+        return -float(times @ log_beta_ratio(*_shape(point), hits, others - hits))
 
-    return shape(_minimum(loss, hits, times, others))
+    return _shape(_minimum(loss, _start(hits, times, others)))
+
+
+def _shape(point: np.ndarray) -> tuple[float, float]:
+    """Returns a and b of the logarithms of a and of a / b."""
+    a = np.exp(np.clip(point[0], -20, 20))
+    return a, a * np.exp(-np.clip(point[1], -40, 40))
 
 
 def log_beta_ratio(a: float, b: float, hits: Array, misses: Array) -> Array:
@@ -211,15 +253,18 @@ def _likeliest_logits(hits: np.ndarray, times: np.ndarray, others: int) -> np.nd
         top = each.max(axis=1, keepdims=True)
         return -float(times @ (np.log(np.exp(each - top) @ _WEIGHTS) + top[:, 0]))
 
-    return logs(_minimum(loss, hits, times, others))[1]
+    return logs(_minimum(loss, _start(hits, times, others)))[1]
 
 
-def _minimum(loss: Callable[[np.ndarray], float], hits: np.ndarray, times: np.ndarray, others: int) -> np.ndarray:
-    """Returns the minimum of a function of a log shape and of the logit of a rate."""
+def _start(hits: np.ndarray, times: np.ndarray, others: int) -> list[float]:
+    """Returns a log shape, and the logit of the mean rate."""
+    mean = float(hits @ times / times.sum()) / others
+    return [0.0, math.log(max(mean, 1e-12)) - math.log1p(-min(mean, 1 - 1e-12))]
+
+
+def _minimum(loss: Callable[[np.ndarray], float], start: list[float]) -> np.ndarray:
     from scipy.optimize import minimize
 
-    mean = float(hits @ times / times.sum()) / others
-    start = [0.0, math.log(max(mean, 1e-12)) - math.log1p(-min(mean, 1 - 1e-12))]
     options = {"xatol": 1e-4, "fatol": 1e-6, "maxiter": 2000}
     parameters: np.ndarray = minimize(loss, start, method="Nelder-Mead", options=options).x
     return parameters

@@ -79,6 +79,18 @@ def test_probes_that_are_all_alike():
         assert 0.015 < found.rate < 0.08 and found.high < 0.3
 
 
+def test_probes_that_resemble_no_one_match_nobody_in_a_gallery_of_any_size():
+    rng = np.random.default_rng(0)
+    is_alike = rng.random(300) < 0.2
+    hit = (rng.random((300, 300)) < 0.3) & is_alike[:, None] & is_alike
+    np.fill_diagonal(hit, False)
+    found = extrapolated_rate(high_scores(np.where(hit, 1.0, -1.0), 0.0), 0.0, 5000)
+    share = is_alike.mean()
+    assert found.with_unmatched == approx(share, abs=0.01)
+    assert found.low <= share <= found.high
+    assert found.rate > share + 0.05
+
+
 def test_the_interval_is_that_of_rates_without_each_twentieth_of_the_identities():
     rng = np.random.default_rng(1)
     h = 0.3 * rng.standard_normal(200)
@@ -94,6 +106,7 @@ def test_the_interval_is_that_of_rates_without_each_twentieth_of_the_identities(
     without = np.array([of_models(part != one)[1] for one in range(20)])
     widths = t.isf(0.025, 19) * np.sqrt(19 / 20 * ((without - without.mean(0)) ** 2).sum(0))
     ends = np.array([(values - widths).min(), (values + widths).max()])
+    assert found.with_unmatched == approx(found.beta, rel=1e-3)
     assert [found.low, found.high] == approx(-np.expm1(-np.exp(ends)), rel=1e-6)
 
 
