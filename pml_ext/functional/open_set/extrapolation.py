@@ -169,8 +169,8 @@ def _log_rate_with_unmatched(counts: Tensor, others: int, enrolled: int) -> floa
         return 1 / (1 + np.exp(-point[2])), *_shape(point)
 
     def loss(point: np.ndarray) -> float:
-        matched, *shape = parameters(point)
-        each = matched * np.exp(log_beta_ratio(*shape, hits, others - hits)) + (1 - matched) * (hits == 0)
+        matched, a, b = parameters(point)
+        each = matched * np.exp(log_beta_ratio(a, b, hits, others - hits)) + (1 - matched) * (hits == 0)
         return -float(times @ np.log(each + 1e-300))
 
     matched = times[hits > 0].sum() / times.sum()

@@ -104,8 +104,11 @@ def _independent_impostors(pairs: PairDistances, thresholds: Tensor) -> Tensor:
     order = torch.randperm(len(sizes), generator=torch.Generator().manual_seed(0))
     order = order[sizes[order] > 1]
     order = order[: 1 + int((sizes[order].cumsum(0) < _PROBES).sum())]
-    starts = sizes.cumsum(0) - sizes
-    probed = [torch.arange(starts[label], starts[label] + sizes[label].clamp_max(_PROBES)) for label in order]
+    starts = (sizes.cumsum(0) - sizes)[order].tolist()
+    probed = [
+        torch.arange(start, start + size)
+        for start, size in zip(starts, sizes[order].clamp_max(_PROBES).tolist(), strict=True)
+    ]
     rate = _impostor_rates(pairs, torch.cat(probed), 1 - thresholds.double() ** 2 / 2)
     squares = [(of_class - of_class.mean(dim=0)).square().sum(dim=0) for of_class in rate.split([*map(len, probed)])]
     of_sample = torch.stack(squares).sum(dim=0) / (len(rate) - len(order))
