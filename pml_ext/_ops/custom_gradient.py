@@ -71,15 +71,19 @@ class _ToSphere(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        unit = x / _norms(x)
-        ctx.save_for_backward(x, unit)
+        norms = _norms(x)
+        unit = x / norms
+        ctx.save_for_backward(x, unit, norms)
         return unit
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        x, unit = ctx.saved_tensors
-        along = torch.linalg.vecdot(grad, unit).unsqueeze(-1)
-        return torch.addcmul(grad, unit, along, value=-1) / _norms(x)
+        x, unit, norms = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the gradient may be differentiated
+            norms = _norms(x)
+        along = (grad * unit).sum(-1, keepdim=True)
+        by_x: Tensor = torch.addcmul(grad, unit, along, value=-1) / norms
+        return by_x
 
 
 class CustomGradient(torch.autograd.Function):

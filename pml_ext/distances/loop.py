@@ -17,6 +17,9 @@ _ACCEPTED = {
 }
 
 
+_PLAIN = (CosineSimilarity, DotProductSimilarity, LpDistance)
+
+
 def check_loop_distance(distance: BaseDistance, geometry: str) -> None:
     """Raises a TypeError unless LoOp's distances can be expressed in the measure of this distance.
 
@@ -82,16 +85,20 @@ def _matrix(
     """Compute `loop_matrix` for samples in pairing order."""
     other = labels if ref_emb is None or ref_labels is None else ref_labels
     moved, other = (ids.to(embeddings.device, non_blocking=True) for ids in (labels, other))
-    is_negative = moved.unsqueeze(1) != other.unsqueeze(0)
-    is_plain = ref_emb is None and type(distance) is CosineSimilarity and not distance.collect_stats
-    # Calls `forward` to skip hooks, which run when the loss calls the injected distance.
-    pairs = inner_products(to_sphere(embeddings)) if is_plain else distance.forward(embeddings, ref_emb)
-    points, ref_points = (None, None) if ref_emb is None else (embeddings, ref_emb)
-    if points is not None and ref_points is not None:
-        points, ref_points = normalized(distance, points), normalized(distance, ref_points)
-    squares = pairs.square() if not is_similarity(distance) and distance.power == 1 else pairs
+    is_negative = moved.unsqueeze(1) != other
+    points = ref_points = None
+    if ref_emb is not None:
+        points, ref_points = normalized(distance, embeddings), normalized(distance, ref_emb)
+    is_on_arcs = ref_emb is None and geometry == "arc" and type(distance) in _PLAIN and not distance.collect_stats
+    if is_on_arcs:
+        entries = inner_products(to_sphere(embeddings))
+    else:
+        # Calls `forward` to skip hooks, which run when the loss calls the injected distance.
+        pairs = distance.forward(embeddings, ref_emb)
+        squares = pairs.square() if not is_similarity(distance) and distance.power == 1 else pairs
+        entries = 1 - squares / 2 if geometry == "arc" and not is_similarity(distance) else squares
     closest = loop_pairs(
-        1 - squares / 2 if geometry == "arc" and not is_similarity(distance) else squares,
+        entries,
         labels,
         ref_labels if ref_emb is not None else None,
         points=points,
@@ -99,7 +106,14 @@ def _matrix(
         pairing=pairing,
         geometry=geometry,
     )
-    if not is_similarity(distance):
-        closest = 2 - 2 * closest if geometry == "arc" else closest
-        closest = safe_sqrt(closest) if distance.power == 1 else closest.clamp_min(0)
-    return torch.where(is_negative, closest, pairs), is_negative
+    if is_on_arcs:
+        return _measured(distance, torch.where(is_negative, closest, entries), geometry), is_negative
+    return torch.where(is_negative, _measured(distance, closest, geometry), pairs), is_negative
+
+
+def _measured(distance: BaseDistance, entries: Tensor, geometry: Curve) -> Tensor:
+    """Returns cosines (of arcs) or squared distances (of segments) in the measure and power of the distance."""
+    if is_similarity(distance):
+        return entries
+    squares = -2 * (entries - 1) if geometry == "arc" else entries
+    return safe_sqrt(squares) if distance.power == 1 else squares.clamp_min(0)

@@ -162,7 +162,7 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
                 "its pairs"
             )
         # PML's reducers skip nan, as they count only losses above 0: the loss would be finite with NaN gradients.
-        return value + (embeddings.detach() * 0).sum() if isinstance(value, Tensor) else value
+        return torch.add(value, embeddings.detach().sum(), alpha=0) if isinstance(value, Tensor) else value
 
     if TYPE_CHECKING:
         __call__ = forward
@@ -185,7 +185,7 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
             count = 3 if len(indices_tuple) == 3 else 2
             return *(part[on_arc] for part in indices_tuple[:count]), *indices_tuple[count:]
         if not facts_of(type(self.loss)).makes_triplets:
-            return anchors, positives, *_every_negative(labels, torch.arange(len(labels)), is_negative)
+            return anchors, positives, *_every_negative(labels, None, is_negative)
         per_anchor: Any = getattr(self.loss, "triplets_per_anchor", "all")
         candidates = is_negative[anchors]
         if per_anchor == "all":
@@ -195,12 +195,12 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
         return anchors.repeat_interleave(per_anchor), positives.repeat_interleave(per_anchor), drawn
 
 
-def _every_negative(labels: Tensor, anchors: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns row and column of each negative among the candidates, an (A, B) mask with a row per anchor."""
+def _every_negative(labels: Tensor, anchors: Tensor | None, candidates: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns row and column of each negative among the candidates, an (A, B) mask; anchors: its rows, None for all."""
     if candidates.device.type == "cpu":
         rows, negatives = candidates.nonzero(as_tuple=True)
         return rows, negatives
-    return every_negative(labels, anchors, candidates.device)
+    return every_negative(labels, torch.arange(len(labels)) if anchors is None else anchors, candidates.device)
 
 
 def _has_triplet(labels: Tensor, ref_labels: Tensor | None) -> bool:

@@ -4,6 +4,7 @@
 """
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -62,7 +63,8 @@ def distance_of_points(p: Tensor, q: Tensor) -> Tensor:
 
 def safe_sqrt(x: Tensor) -> Tensor:
     """Returns sqrt(x) with gradient 0 instead of inf or nan where x <= 0; the value there is negligible, 1e-19."""
-    return x.clamp_min(torch.finfo(x.dtype).tiny).sqrt()
+    tiny = torch.finfo(x.dtype).tiny
+    return torch.nn.functional.threshold(x, tiny, tiny).sqrt()
 
 
 @torch.no_grad()
@@ -116,96 +118,69 @@ class Arc(_Curves):
     """
 
     def __init__(self, cosine: Tensor) -> None:
-        # If the ends coincide or are antipodal, the arc is just its two ends: `steep` moves every place to one of
-        # them, and length² is set to 4.
-        is_point = 1 - cosine.square() <= 16 * torch.finfo(cosine.dtype).eps
-        self.plus = torch.where(is_point, 4, 2 + 2 * cosine)
-        self.minus = torch.where(is_point, 0, 2 - 2 * cosine)
-        ratio = self.plus / self.minus
-        self.ratio = torch.where(is_point, 0, ratio)  # cot² of half the angle
-        self.steep = torch.where(is_point, _STEEP, ratio)
+        # If the ends coincide or are antipodal, the arc is just its two ends: `ratio` moves every nearest place to one
+        # of them, and length² is set to 4.
+        double = 2 * cosine
+        is_point = double.abs() >= 2 * math.sqrt(1 - 16 * torch.finfo(cosine.dtype).eps)
+        self.plus = (2 + double).masked_fill_(is_point, 4)
+        self.minus = (2 - double).masked_fill_(is_point, 0)
+        self.ratio = (self.plus / self.minus).clamp_max_(_STEEP)  # cot² of half the angle
 
-    def length(self, u: Tensor, out: Tensor | None = None) -> Tensor:
-        """Returns ‖(1+u) e1 + (1−u) e2‖."""
-        return torch.mul(u, self.minus, out=out).mul_(u).add_(self.plus).sqrt_()
+    def square_length(self, u: Tensor) -> Tensor:
+        """Returns ‖(1+u) e1 + (1−u) e2‖²."""
+        return torch.addcmul(self.plus, self.minus, u.square())
 
-    def weights(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the weights of e1 and e2 in the unit vector at u."""
-        length = self.length(u)
-        return (1 + u).div_(length), (1 - u).div_(length)
+    def weights(self, u: Tensor, dim: int = 0) -> Tensor:
+        """Returns the weights of e1 and e2 in the unit vector at u, in a new dimension of size 2."""
+        return torch.stack([1 + u, 1 - u], dim).div_(self.square_length(u).sqrt_().unsqueeze(dim))
 
-    def nearest(self, total: Tensor, difference: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the place nearest to a vector z, and z's inner product with the unit vector there.
-
-        total, difference: z·e1 ± z·e2; difference must not be 0 (see `_NOT_ZERO`) and is overwritten.
-        """
+    def nearest(self, total: Tensor, difference: Tensor) -> Tensor:
+        """Returns the place nearest to a vector z; total, difference: z·e1 ± z·e2."""
         # The peak over the great circle, or the better end if the peak is off the arc (or behind it: total <= 0).
-        u, scratch = difference * self.steep, total.clamp_min(_BEHIND)
-        u.div_(scratch).clamp_(-1, 1)
-        return u, difference.mul_(u).add_(total).div_(self.length(u, out=scratch))
+        u = (difference + _NOT_ZERO).mul_(self.ratio)
+        return u.div_(total.clamp_min(_BEHIND)).clamp_(-1, 1)
 
 
 _NOT_ZERO = 1e-30  # added to differences to choose one of two equally good ends
 _BEHIND = 1e-37  # _NOT_ZERO / _BEHIND is far above 1, which clamps the place to an end
-_STEEP = 1e37
+_STEEP = 1e16  # above every ratio of an arc, and its square times that of another arc is finite in float32
 
 
 def closest_places_on_arcs(to_y1: Tensor, to_y2: Tensor, x: Arc, y: Arc) -> tuple[Tensor, Tensor, Tensor]:
     """Solve `closest_on_arcs` with places, not weights: returns the largest p·q, the place of p on x and of q on y.
 
-    No booleans, branches or trigonometry, mostly in place to stay in the cache.
-    to_y1, to_y2: (2, ...), inner products of x1 and x2 with y1 and y2, broadcast with x and y; to_y1 is overwritten.
+    to_y1, to_y2: (2, ...), inner products of x1 and x2 with y1 and y2, broadcast with x and y.
     """
-    # Candidates: q at an end of y and the nearest p, p at an end of x and the nearest q,
-    total, difference = torch.empty_like(to_y1), torch.empty_like(to_y1)
-    for i, to_end in enumerate((to_y1, to_y2)):
-        torch.add(*to_end, out=total[i])
-        torch.sub(*to_end, out=difference[i])
-    best, at_y, at_x = _better_end(*x.nearest(total, difference.add_(_NOT_ZERO)))
-    torch.add(to_y1, to_y2, out=total)
-    difference = to_y1.sub_(to_y2).add_(_NOT_ZERO)
-    (total_1, total_2), (difference_1, difference_2) = total, difference
-    sums = total_1 + total_2, total_1 - total_2, difference_1 + difference_2, difference_1 - difference_2
-    value, end, place = _better_end(*y.nearest(total, difference))
-    is_closer = _exceeds(value, best)
-    torch.maximum(best, value, out=best)
-    at_x.lerp_(end, is_closer)
-    at_y.lerp_(place, is_closer)
-    # and the peak over both great circles if it is on the arcs.
-    total, dx, dy, dxy = sums
-    place = _peak(*sums, x, y)
-    end, value = x.nearest(total.addcmul_(place, dy), dx.addcmul_(place, dxy).add_(_NOT_ZERO))
-    value.div_(y.length(place, out=total))
-    torch.gt(value, best, out=is_closer)
-    at_x.lerp_(end, is_closer)
-    at_y.lerp_(place, is_closer)
-    return torch.maximum(best, value, out=best).clamp_(-1, 1), at_x, at_y
+    total, difference = to_y1 + to_y2, to_y1 - to_y2
+    of_x1, of_x2 = torch.stack([total, difference]).unbind(1)
+    # (y1 ± y2)·(x1 ± x2); the first dimension is that of ± x2.
+    constant, slope = torch.stack([of_x1 + of_x2, of_x1 - of_x2], 1).unsqueeze(2)
+    # Candidates for q: the places nearest to the ends of x, the peak over both great circles, and the ends of y.
+    peak = _peak(constant, slope, x, y)
+    end = torch.ones_like(peak)
+    at_y = torch.cat([y.nearest(total, difference), peak, end, -end])
+    # For each q the nearest p; (1+u) y1 + (1−u) y2 = (y1 + y2) + u (y1 − y2).
+    total, difference = torch.addcmul(constant, slope, at_y)
+    at_x = x.nearest(total, difference)
+    lengths = x.square_length(at_x).mul_(y.square_length(at_y)).sqrt_()
+    value, best = total.addcmul_(difference, at_x).div_(lengths).max(0, keepdim=True)
+    return value[0].clamp_(-1, 1), at_x.gather(0, best)[0], at_y.gather(0, best)[0]
 
 
-def _better_end(place: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Choose the end of an arc with the larger value: that value, the end as a place, the place on the other arc."""
-    is_second = _exceeds(value[1], value[0])
-    place = place[0].lerp_(place[1], is_second)
-    return torch.maximum(value[0], value[1]), is_second.mul_(-2).add_(1), place
-
-
-def _exceeds(a: Tensor, b: Tensor) -> Tensor:
-    """Returns 1 where a > b, else 0, as floats: a boolean intermediate is several times slower."""
-    return torch.gt(a, b, out=torch.empty_like(a))
-
-
-def _peak(total: Tensor, dx: Tensor, dy: Tensor, dxy: Tensor, x: Arc, y: Arc) -> Tensor:
+def _peak(constant: Tensor, slope: Tensor, x: Arc, y: Arc) -> Tensor:
     """Returns the place on y of the largest p·q over both great circles, clamped to the arc.
 
-    In orthonormal bases (midpoint of an arc, its tangent) p·q is a 2×2 matrix with the entries total, dx, dy and dxy up
-    to scale; the place is the half angle of its first right singular vector.
+    In orthonormal bases (midpoint of an arc, its tangent) p·q is a 2×2 matrix with the entries constant and slope up to
+    scale; the place is the half angle of its first right singular vector.
     """
-    dx_scaled, dxy_scaled = x.ratio * dx, x.ratio * dxy
-    along = (total * total).addcmul_(dx_scaled, dx)
-    across = (total * dy).addcmul_(dxy_scaled, dx).mul_(2 * y.ratio.sqrt())
-    along.sub_(dxy_scaled.mul_(dxy).addcmul_(dy, dy).mul_(y.ratio))
-    hypotenuse = torch.mul(along, along, out=dx_scaled).addcmul_(across, across).sqrt_()
-    return across.mul_(y.ratio.sqrt()).div_(hypotenuse.add_(along).clamp_min_(_BEHIND)).clamp_(-1, 1)
+    root = y.ratio.sqrt()
+    of_midpoint, of_tangent = constant * slope
+    across = of_midpoint.addcmul_(of_tangent, x.ratio).mul_(2 * root)
+    of_midpoint, of_tangent = constant.square().addcmul_(slope.square(), y.ratio, value=-1)
+    along = of_midpoint.addcmul_(of_tangent, x.ratio)
+    half = across.hypot(along).add_(along).clamp_min_(_BEHIND)
+    place: Tensor = across.mul_(root).div_(half).clamp_(-1, 1)
+    return place
 
 
 def segment_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:
@@ -257,9 +232,9 @@ class Segment(_Curves):
         self.square = square
         self.inverse = _inverse(square)
 
-    def weights(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the weights of e1 and e2 in the point at u."""
-        return (1 + u) / 2, (1 - u) / 2
+    def weights(self, u: Tensor, dim: int = 0) -> Tensor:
+        """Returns the weights of e1 and e2 in the point at u, in a new dimension of size 2."""
+        return torch.stack([1 + u, 1 - u], dim).div_(2)
 
 
 def closest_places_on_segments(to_y1: Tensor, to_y2: Tensor, x: Segment, y: Segment) -> tuple[Tensor, Tensor, Tensor]:

@@ -40,12 +40,11 @@ class Rounds(CustomGradient):
         ref_partners: Tensor,
         geometry: Geometry,
     ) -> tuple[Tensor, ...]:
-        # partners stay on the labels' device: Round counts its arcs there, without synchronising with a GPU.
-        rounds = [Round(partner).to(pairs.device) for partner in partners]
+        rounds = [Round(partner, pairs.device) for partner in partners.tolist()]
         x_curves = _curves(pairs, within, rounds, geometry)
         ref_rounds, y_curves = rounds, x_curves
         if ref_within is not None:
-            ref_rounds = [Round(partner).to(pairs.device) for partner in ref_partners]
+            ref_rounds = [Round(partner, pairs.device) for partner in ref_partners.tolist()]
             y_curves = _curves(pairs, ref_within, ref_rounds, geometry)
         # For each pair of samples: the signed entry, the places of p and q (1 at the samples themselves), and the
         # number of the pair of rounds they come from.
@@ -55,7 +54,7 @@ class Rounds(CustomGradient):
             for j, columns in enumerate(ref_rounds):
                 if ref_within is None and j < i:
                     continue
-                value, x, y = solve(pairs, rows, columns, x_curves[i], y_curves[j], geometry)
+                value, x, y = solve(pairs, rows, columns, x_curves[i][:, None], y_curves[j], geometry)
                 _keep_closer(value, x, y, rows, columns, i * len(ref_rounds) + j, geometry, best, *places)
                 if ref_within is None and j > i:  # the same arcs with rows and columns exchanged
                     value, x, y = value.t().contiguous(), y.t().contiguous(), x.t().contiguous()
@@ -140,7 +139,7 @@ def _keep_closer(
     value = of_samples(geometry.sign * value, rows, columns)
     is_closer = torch.gt(value, best, out=torch.empty_like(best))
     torch.maximum(best, value, out=best)
-    turn_x, turn_y = (1 - 2 * samples.is_second.to(value.dtype) for samples in (rows, columns))
+    turn_x, turn_y = (1 - 2 * (samples.end_of != samples.arc_of).to(value.dtype) for samples in (rows, columns))
     at_x.lerp_(of_samples(x, rows, columns).mul_(turn_x.unsqueeze(1)), is_closer)
     at_y.lerp_(of_samples(y, rows, columns).mul_(turn_y), is_closer)
     number.lerp_(torch.full_like(value, of_rounds), is_closer)
@@ -218,24 +217,24 @@ def loop_pairs(
         ref_partners = class_pairings(ref_labels, pairing)
         within, ref_within = _within(points, partners, geometry), _within(ref_points, ref_partners, geometry)
     if len(partners) == len(ref_partners) == 1:
-        rows = Round(partners[0]).to(pairs.device)
-        columns = rows if ref_within is None else Round(ref_partners[0]).to(pairs.device)
+        rows = Round(partners[0], pairs.device)
+        columns = rows if ref_within is None else Round(ref_partners[0], pairs.device)
         inside = (None, None) if within is None or ref_within is None else (within[0], ref_within[0])
         outputs = OneRound.call(pairs, *inside, rows, columns, GEOMETRIES[geometry])
     else:
-        outputs = Rounds.call(pairs, within, ref_within, partners, ref_partners, GEOMETRIES[geometry])
+        tables = torch.tensor(partners), torch.tensor(ref_partners)
+        outputs = Rounds.call(pairs, within, ref_within, *tables, GEOMETRIES[geometry])
     return outputs[0]
 
 
-def _within(points: Tensor, partners: Tensor, geometry: str) -> Tensor:
+def _within(points: Tensor, partners: list[list[int]], geometry: str) -> Tensor:
     """Returns (rounds, B) entries of each sample with its partner, exact if it has no partner."""
-    partners = partners.to(points.device, non_blocking=True)
+    indices = torch.tensor(partners).to(points.device, non_blocking=True)
     if geometry == "arc":
-        entries = torch.stack([(points * points[partner]).sum(1) for partner in partners])
+        entries = torch.stack([(points * points[partner]).sum(1) for partner in indices])
     else:
-        entries = torch.stack([(points - points[partner]).square().sum(1) for partner in partners])
-    itself = torch.arange(partners.shape[1], device=partners.device)
-    return torch.where(partners == itself, GEOMETRIES[geometry].of_itself, entries)
+        entries = torch.stack([(points - points[partner]).square().sum(1) for partner in indices])
+    return torch.where(_is_pair(indices), entries, GEOMETRIES[geometry].of_itself)
 
 
 # The gradient treats the weights of the closest points p = w1 x1 + w2 x2 and q = v1 y1 + v2 y2 as constants (envelope
@@ -253,72 +252,56 @@ class OneRound(CustomGradient):
         columns: Round,
         geometry: Geometry,
     ) -> tuple[Tensor, ...]:
-        x_inside = inside_of(pairs, within, rows, geometry)
-        y_inside = x_inside if rows is columns else inside_of(pairs, ref_within, columns, geometry)
-        x = geometry.curve(x_inside)
-        y = x if rows is columns else geometry.curve(y_inside)
-        solved = solve(pairs, rows, columns, x, y, geometry)
-        return of_samples(solved[0], rows, columns), *solved, x_inside, y_inside.clone()
+        y = geometry.curve(inside_of(pairs, within if rows is columns else ref_within, columns, geometry))
+        x = (y if rows is columns else geometry.curve(inside_of(pairs, within, rows, geometry)))[:, None]
+        value, at_x, at_y = solve(pairs, rows, columns, x, y, geometry)
+        # Both ends of a point are one sample, whose weight is that of the first end.
+        if rows.pairs < len(rows.first):
+            at_x[rows.pairs :] = 1
+        if columns.pairs < len(columns.first):
+            at_y[:, columns.pairs :] = 1
+        return of_samples(value, rows, columns), value, x.weights(at_x), y.weights(at_y, dim=1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         pairs, within, _, ctx.rows, ctx.columns, ctx.geometry = inputs
         ctx.is_within = within is None
         ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(pairs, *output[1:])
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None, *_: Tensor) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * 6
         gradients = first_derivative(partial(_gradient_by_pairs, ctx=ctx), "LoOp", grad, *ctx.saved_tensors)
         by_within = gradients[1:] or (None, None)
         return gradients[0], *by_within, None, None, None
 
 
 def _gradient_by_pairs(
-    grad: Tensor,
-    pairs: Tensor,
-    value: Tensor,
-    at_x: Tensor,
-    at_y: Tensor,
-    x_inside: Tensor,
-    y_inside: Tensor,
-    *,
-    ctx: Any,
+    grad: Tensor, pairs: Tensor, value: Tensor, w: Tensor, v: Tensor, *, ctx: Any
 ) -> tuple[Tensor, ...]:
     """Returns the gradient by pairs and, where they exist, by within and ref_within."""
-    rows, columns, geometry = ctx.rows, ctx.columns, ctx.geometry
-    x = geometry.curve(x_inside)
-    y = x if rows is columns else geometry.curve(y_inside)
+    rows, columns = ctx.rows, ctx.columns
     height, width = value.shape
-    by_ends = grad.new_empty(2, height, 2, width)
-    x_pair, y_pair = rows.is_pair.to(grad.dtype).unsqueeze(1), columns.is_pair.to(grad.dtype)
-    x_point, y_point = 1 - x_pair, 1 - y_pair
-    by_x, by_y = grad.new_empty(height), grad.new_zeros(width)
-    for block in grid_blocks(height, width, grad.device):
-        # Each arc sums the gradients of its samples (one sample if it is a point).
-        at = grad.index_select(0, rows.first[block])
-        at += grad.index_select(0, rows.second[block]).mul_(x_pair[block])
-        at = at.index_select(1, columns.first).addcmul_(at.index_select(1, columns.second), y_pair)
-        w1, w2 = x[block, None].weights(at_x[block])
-        v1, v2 = y.weights(at_y[block])
-        at_value = at * value[block] if geometry.sign > 0 else at
-        by_x[block] = -(w1 * w2).mul_(at_value).sum(1)
-        by_y -= (v1 * v2).mul_(at_value).sum(0)
-        # Both ends of a point are one sample, which as first end gets the sum of their weights.
-        w1.addcmul_(w2, x_point[block])
-        v1.addcmul_(v2, y_point)
-        for i, w in enumerate((w1, w2)):
-            w.mul_(at)
-            for j, v in enumerate((v1, v2)):
-                torch.mul(w, v, out=by_ends[i, block, j])
-    by_pairs = by_ends.view(2 * height, 2 * width).index_select(1, columns.end_of).index_select(0, rows.end_of)
-    by_x, by_y = by_x * rows.is_pair, by_y * columns.is_pair
+    # Each arc sums the gradients of its samples, one sample if it is a point.
+    of_ends = grad.index_select(0, rows.ends).index_select(1, columns.ends).view(2, height, 2, width)
+    if rows.pairs < height:
+        of_ends[1, rows.pairs :] = 0
+    if columns.pairs < width:
+        of_ends[:, :, 1, columns.pairs :] = 0
+    grad = of_ends.sum((0, 2))
+    by_ends = ((w * grad).unsqueeze(2) * v).view(2 * height, 2 * width)
+    by_pairs = by_ends.index_select(1, columns.end_of).index_select(0, rows.end_of)
+    at_value = grad * value if ctx.geometry.sign > 0 else grad
+    by_x, by_y = w.prod(0).mul_(at_value).sum(1), v.prod(1).mul_(at_value).sum(0)
     if not ctx.is_within:
-        return by_pairs, _to_samples(by_x, rows), _to_samples(by_y, columns)
-    by_pairs.index_put_((rows.first, rows.second), by_x + by_y, accumulate=True)
+        return by_pairs, -_to_samples(by_x, rows), -_to_samples(by_y, columns)
+    by_pairs.index_put_((rows.first, rows.second), by_x.add_(by_y).neg_(), accumulate=True)
     return (by_pairs,)
 
 
 def _to_samples(of_arcs: Tensor, samples: Round) -> Tensor:
     """Returns (B,) values: first ends get their arc's value, second ends 0."""
-    return of_arcs[samples.arc_of] * ~samples.is_second
+    return torch.where(samples.end_of == samples.arc_of, of_arcs[samples.arc_of], 0)

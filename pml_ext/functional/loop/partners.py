@@ -1,7 +1,6 @@
 """LoOp's arcs over a batch: pairings of the samples of a class, and the block-wise solver for pairs of arcs."""
 
 from collections.abc import Iterator
-from copy import copy
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -36,71 +35,75 @@ GEOMETRIES = {
 }
 
 
-def class_pairings(labels: Tensor, pairing: str) -> Tensor:
-    """Returns (rounds, B) indices of each sample's partner in its class; itself if it has none in that round.
-
-    "consecutive" takes one round; "all" is a round-robin tournament in which every two samples of a class meet once.
-    """
-    sorted_labels, order = labels.sort(stable=True)
-    place = torch.arange(len(labels), device=labels.device)
-    begins = torch.ones_like(place, dtype=torch.bool)
-    torch.ne(sorted_labels[1:], sorted_labels[:-1], out=begins[1:])
-    start = (place * begins).cummax(0)[0]
-    rank = place - start
-    if pairing == "consecutive":
-        other = (start + (rank ^ 1)).clamp_max_(len(labels) - 1)
-        partner = torch.where(sorted_labels[other] == sorted_labels, other, place).unsqueeze(0)
-    else:
-        size = torch.searchsorted(sorted_labels, sorted_labels, right=True) - start
-        # Circle method: with an odd number m of seats on the circle, i meets j in round (i + j) mod m; a sample that
-        # would meet itself meets the one in the middle, which is empty for odd classes.
-        seats = size - 1 + size % 2
-        rounds = torch.arange(int(seats.max()), device=labels.device).unsqueeze(1) % seats
-        partner = (rounds - rank) % seats
-        partner = torch.where(partner == rank, seats, partner)
-        partner = torch.where(rank == seats, rounds * ((seats + 1) // 2) % seats, partner)
-        partner = start + torch.where(partner < size, partner, rank)
-    result = torch.empty_like(partner)
-    result[:, order] = order[partner]
-    return result
-
-
-def consecutive_pairs(labels: Tensor, order: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Returns (pairs,) anchors and positives: 1st and 2nd sample of a class, 3rd and 4th, …, in both directions.
+def consecutive_partners(labels: Tensor, order: Tensor | None = None) -> list[int]:
+    """Returns each sample's partner: the 1st and 2nd sample of a class, the 3rd and 4th, …; itself if it has none.
 
     order: (B,) sample indices in counting order; None: batch order.
     """
-    partner = class_pairings(labels if order is None else labels[order], "consecutive")[0]
-    if order is not None:
-        partner = torch.empty_like(partner).scatter_(0, order, order[partner])
-    anchors = (partner != torch.arange(len(labels), device=labels.device)).nonzero().view(-1)
-    return anchors, partner[anchors]
+    ids = labels.tolist()
+    partner = list(range(len(ids)))
+    unpaired: dict[int, int] = {}
+    for i in range(len(ids)) if order is None else order.tolist():
+        other = unpaired.pop(ids[i], None)
+        if other is None:
+            unpaired[ids[i]] = i
+        else:
+            partner[i], partner[other] = other, i
+    return partner
+
+
+def consecutive_pairs(labels: Tensor, order: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Returns (pairs,) anchors and positives: consecutive partners, in both directions; `order` as for them."""
+    partner = consecutive_partners(labels, order)
+    anchors = [i for i, j in enumerate(partner) if i != j]
+    positives = [partner[i] for i in anchors]
+    options: dict[str, Any] = {"dtype": torch.int64, "device": labels.device}
+    return torch.tensor(anchors, **options), torch.tensor(positives, **options)
+
+
+def class_pairings(labels: Tensor, pairing: str) -> list[list[int]]:
+    """Returns, for each round, the index of each sample's partner in its class; itself if it has none in that round.
+
+    "consecutive" takes one round; "all" is a round-robin tournament in which every two samples of a class meet once.
+    """
+    if pairing == "consecutive":
+        return [consecutive_partners(labels)]
+    sorted_labels, order = labels.sort(stable=True)
+    start = torch.searchsorted(sorted_labels, sorted_labels)
+    rank = torch.arange(len(labels), device=labels.device) - start
+    size = torch.searchsorted(sorted_labels, sorted_labels, right=True) - start
+    # Circle method: with an odd number m of seats on the circle, i meets j in round (i + j) mod m; a sample that
+    # would meet itself meets the one in the middle, which is empty for odd classes.
+    seats = size - 1 + size % 2
+    rounds = torch.arange(int(seats.max()), device=labels.device).unsqueeze(1) % seats
+    partner = (rounds - rank) % seats
+    partner = torch.where(partner == rank, seats, partner)
+    partner = torch.where(rank == seats, rounds * ((seats + 1) // 2) % seats, partner)
+    partner = start + torch.where(partner < size, partner, rank)
+    result = torch.empty_like(partner)
+    result[:, order] = order[partner]
+    rounds_of_partners: list[list[int]] = result.tolist()
+    return rounds_of_partners
 
 
 class Round:
-    """The arcs of one round of partners, in order of their first ends.
+    """The arcs of one round of partners: those that join two samples, then the samples without a partner.
 
-    first, second: (arcs,) samples at the ends, equal where is_pair is False. arc_of: (B,) arc of each sample.
-    end_of: (B,) index of each sample in first ends followed by second ends; is_second: (B,) True for second ends.
+    first, second: (arcs,) samples at the ends, equal from number `pairs` on. ends: both, in a row. arc_of: (B,) arc of
+    each sample. end_of: (B,) index of each sample in `ends`, that of the first end if both are the sample.
     """
 
-    def __init__(self, partner: Tensor) -> None:
-        itself = torch.arange(len(partner), device=partner.device)
-        is_first = itself <= partner
-        number = is_first.cumsum(0) - 1
-        self.first = itself[is_first]
-        self.second = partner[is_first]
-        self.arc_of = torch.where(is_first, number, number[partner])
-        self.is_second = ~is_first
-        self.end_of = self.arc_of + self.is_second * len(self.first)
-        self.is_pair = self.first != self.second
-
-    def to(self, device: torch.device) -> "Round":
-        """Copy to a device. Build the round on the CPU, where reading the number of arcs does not block."""
-        moved = copy(self)
-        for name, table in vars(self).items():
-            setattr(moved, name, table.to(device, non_blocking=True))
-        return moved
+    def __init__(self, partner: list[int], device: torch.device) -> None:
+        first = [i for i, j in enumerate(partner) if i < j]
+        self.pairs = len(first)
+        first += [i for i, j in enumerate(partner) if i == j]
+        ends = first + [partner[i] for i in first]
+        end_of = dict(zip(reversed(ends), range(len(ends) - 1, -1, -1), strict=True))
+        ends_of = [end_of[i] for i in range(len(partner))]
+        arcs_of = [end_of[min(pair)] for pair in enumerate(partner)]
+        tables = torch.tensor(ends + ends_of + arcs_of).to(device, non_blocking=True)
+        self.ends, self.end_of, self.arc_of = tables.split([len(ends), len(partner), len(partner)])
+        self.first, self.second = self.ends.chunk(2)
 
 
 def solve(
@@ -108,24 +111,34 @@ def solve(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns the (row arcs, column arcs) entries of the arcs' closest points, and their places on x and on y.
 
-    pairs: (B, R) cosines or squared distances. If rows and columns are the same round, only the upper half of the grid
-    is solved; the lower half is mirrored.
+    pairs: (B, R) cosines or squared distances. x: curves of the rows, in a column. If rows and columns are the same
+    round and there are several blocks, only the upper half of the grid is solved; the lower half is mirrored.
     """
     height, width = len(rows.first), len(columns.first)
-    closest = value, at_x, at_y = (pairs.new_empty(height, width), *pairs.new_empty(2, height, width))
+    blocks = list(grid_blocks(height, width, pairs.device))
+    if len(blocks) == 1:
+        value, at_x, at_y = geometry.closest_places(*_between_ends(pairs, rows.ends, columns.ends), x, y)
+        return value, at_x, at_y
+    value, at_x, at_y = closest = [pairs.new_empty(height, width) for _ in range(3)]
     is_symmetric = rows is columns
-    for block in grid_blocks(height, width, pairs.device):
+    for block in blocks:
         beyond = slice(block.start if is_symmetric else 0, width)
-        first, second = columns.first[beyond], columns.second[beyond]
-        of_ends = pairs.index_select(0, torch.cat([rows.first[block], rows.second[block]]))  # first, then second ends
-        to_ends = (of_ends.index_select(1, ends).view(2, -1, len(ends)) for ends in (first, second))
-        for whole, part in zip(closest, geometry.closest_places(*to_ends, x[block, None], y[beyond]), strict=True):
+        row_ends = torch.cat([rows.first[block], rows.second[block]])
+        column_ends = torch.cat([columns.first[beyond], columns.second[beyond]])
+        to_ends = _between_ends(pairs, row_ends, column_ends)
+        for whole, part in zip(closest, geometry.closest_places(*to_ends, x[block], y[beyond]), strict=True):
             whole[block, beyond] = part
         if is_symmetric and block.stop < height:
             below = slice(block.stop, height)
             for whole, mirrored in ((value, value), (at_x, at_y), (at_y, at_x)):
                 whole[below, block] = mirrored[block, below].t()
-    return closest
+    return value, at_x, at_y
+
+
+def _between_ends(pairs: Tensor, rows: Tensor, columns: Tensor) -> tuple[Tensor, ...]:
+    """Returns (2, row arcs, column arcs) entries of both ends of the rows with the columns' first ends, and second."""
+    entries = pairs.index_select(0, rows).index_select(1, columns)
+    return entries.view(2, len(rows) // 2, 2, len(columns) // 2).unbind(2)
 
 
 def of_samples(of_arcs: Tensor, rows: Round, columns: Round) -> Tensor:
@@ -139,7 +152,9 @@ def inside_of(pairs: Tensor, within: Tensor | None, samples: Round, geometry: Ge
     within: (B,) entries of each sample with its partner, if `pairs` does not contain them.
     """
     entries = pairs[samples.first, samples.second] if within is None else within[samples.first]
-    return torch.where(samples.is_pair, entries, geometry.of_itself)
+    if samples.pairs < len(entries):
+        entries[samples.pairs :] = geometry.of_itself
+    return entries
 
 
 def grid_blocks(height: int, width: int, device: torch.device) -> Iterator[slice]:
