@@ -10,9 +10,9 @@ from PIL import Image
 
 from pml_ext.cli import main
 from pml_ext.metrics.headings import label_of
-from pml_ext.runner.checks.check import problems
-from pml_ext.runner.checks.rules import unsupported
+from pml_ext.runner.checks import check
 from pml_ext.runner.config.load import load_config
+from pml_ext.runner.config.requirements import value_of
 from pml_ext.runner.evaluation.evaluator import columns_of_queries
 from tests.runner.data.published_layouts import LAYOUTS, face_bin
 
@@ -28,20 +28,29 @@ OF_A_KIND = [
 # Of the same kind, with smaller checkpoints to write; that the whole networks are built is tested above.
 SHALLOW = {"Market1501/cit_vit.yml": "small", "CASIAWebFace/r50_ir.yml": "18x"}
 FROM_SCRATCH = ["MODEL.BACKBONE.PRETRAIN", "False"]
-_known: dict[str, list[str]] = {}
+NETWORK = ("MODEL.BACKBONE", "MODEL.HEADS", "MODEL.META_ARCHITECTURE", "MODEL.PIXEL_MEAN", "INPUT")
 
 
-def problems_of(cfg):
-    """What keeps a config from running; its model is built once for all configs that have the same."""
-    parts = "".join(cfg[part].dump() for part in ("MODEL", "INPUT", "TEST"))
-    if parts not in _known:
-        _known[parts] = problems(cfg)
-    return _known[parts] or [str(problem) for problem in unsupported(cfg)]
+@pytest.fixture(scope="module")
+def built_once():
+    """Builds a network once for all configs that have the same; it is most of the time of a check."""
+    known, build = {}, check._network
+
+    def network(cfg):
+        key = "".join(str(value_of(cfg, part)) for part in NETWORK)
+        if key not in known:
+            known[key] = build(cfg)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(check, "_network", network)
+        yield
 
 
+@pytest.mark.usefixtures("built_once")
 @pytest.mark.parametrize("name", EVERY)
 def test_it_can_run(name):
-    assert problems_of(load_config(CONFIGS / name, FROM_SCRATCH)) == []
+    assert check.problems(load_config(CONFIGS / name, FROM_SCRATCH)) == []
 
 
 def test_each_has_an_output_of_its_own():
