@@ -143,8 +143,8 @@ def test_numbers_that_are_no_ids(read, tmp_path):
 
 COMMANDS = {
     "train": ["train", "t.csv", "OUTPUT_DIR", "out"],
-    "evaluate": ["evaluate", "e.npz"],
-    "evaluate --gallery": ["evaluate", "good.npz", "--gallery", "e.npz"],
+    "metrics": ["metrics", "e.npz"],
+    "metrics --gallery": ["metrics", "good.npz", "--gallery", "e.npz"],
     "threshold choose": ["threshold", "choose", "e.npz", "--far", "0.1"],
     "search": ["search", "good.npz", "--gallery", "e.npz"],
 }
@@ -295,13 +295,13 @@ def test_copies_in_files_of_embeddings(tmp_path, monkeypatch, capfd):
     embeddings(tmp_path, "others.npz", np.setdiff1d(gallery, query))
     embeddings(tmp_path, "twice.npz", [*range(59), 0])
     shown = "row 0 = row 0, row 1 = row 6, row 2 = row 12, row 3 = row 18, row 4 = row 24, …"
-    for words in (["evaluate", "query.npz", "--gallery"], ["search", "query.npz", "--gallery"]):
+    for words in (["metrics", "query.npz", "--gallery"], ["search", "query.npz", "--gallery"]):
         assert main([*words, "all.npz"]) == 0
         assert f"10 of 10 queries are copies of gallery rows ({shown})" in "".join(capfd.readouterr())
         assert main([*words, "others.npz"]) == 0
         assert "copies" not in "".join(capfd.readouterr())
     for words, what in (
-        (["evaluate", "twice.npz"], "queries are copies of each other"),
+        (["metrics", "twice.npz"], "queries are copies of each other"),
         (["threshold", "choose", "twice.npz", "--far", "0.1"], "embeddings are copies of others"),
     ):
         assert main(words) == 0
@@ -329,5 +329,5 @@ def test_a_test_set_without_a_possible_match(query, gallery, message, tmp_path, 
         DataModule(config_of(tmp_path, "file:t.csv"))
     np.savez("q.npz", embeddings=np.eye(2), labels=query)
     np.savez("g.npz", embeddings=np.eye(2), labels=gallery or query)
-    assert main(["evaluate", "q.npz", *(["--gallery", "g.npz"] if gallery else [])]) == 2
+    assert main(["metrics", "q.npz", *(["--gallery", "g.npz"] if gallery else [])]) == 2
     assert f"q.npz: {message}" in capfd.readouterr().err

@@ -18,9 +18,9 @@ from pml_ext._text import PrintableFormatter
 from pml_ext._version import __version__
 from pml_ext.cli.arguments import Command, split_pairs
 from pml_ext.cli.embed import EMBED
-from pml_ext.cli.evaluate import EVALUATE
 from pml_ext.cli.export import EXPORT
 from pml_ext.cli.look_up import CONFIGS, COPY, EXAMPLES, LIST
+from pml_ext.cli.metrics import METRICS
 from pml_ext.cli.report import COMPARE, REPORT
 from pml_ext.cli.search import INDEX, SEARCH
 from pml_ext.cli.threshold import CHECK, CHOOSE, COMPARE_MODELS
@@ -28,7 +28,7 @@ from pml_ext.cli.train import CHECK_CONFIG, EVAL, TRAIN
 
 GROUPS = {
     "train": [TRAIN, EVAL, REPORT, COMPARE, CHECK_CONFIG],
-    "use": [EXPORT, EMBED, INDEX, SEARCH, EVALUATE],
+    "use": [EXPORT, EMBED, INDEX, SEARCH, METRICS],
     "thresholds": [CHOOSE, CHECK, COMPARE_MODELS],
     "look up": [LIST, CONFIGS, EXAMPLES, COPY],
 }

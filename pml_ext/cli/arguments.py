@@ -249,7 +249,7 @@ def _config_file(options: Namespace, other: str) -> tuple[str, str | None]:
 def _require_config(word: str, other: str) -> None:
     path = Path(word).expanduser()
     if path.suffix in (".npz", ".parquet", ".safetensors"):
-        raise UserError(f"{word} is not a config file; for precomputed embeddings: pml-ext evaluate {word}")
+        raise UserError(f"{word} is not a config file; for precomputed embeddings: pml-ext metrics {word}")
     if not _is_config(word) and not path.exists():
         close = closest_path(path)
         suggestion = f"; did you mean {close}?" if close else ""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pml_ext.metrics import CohortNormalization, SearchPlan, ThresholdReport
     from pml_ext.search.readers import EmbeddingSet
 
-_SEE_FILES = "See `pml-ext evaluate --help` for the layout of files.\n"
+_SEE_FILES = "See `pml-ext metrics --help` for the layout of files.\n"
 
 
 _FAR = Argument("--far RATE", "Choose the threshold with a false accept rate of at most RATE, e.g. 0.001.", type=float)

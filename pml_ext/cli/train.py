@@ -66,7 +66,7 @@ def _evaluate(options: Namespace) -> None:
 
 EVAL = Command(
     "eval",
-    "Evaluate a trained model on its test sets (for a file of embeddings: evaluate).",
+    "Evaluate a trained model on its test sets.",
     _evaluate,
     [TRAINED, *CONFIG, *PROCESSES],
     "pml-ext eval logs/glyphs TEST.THRESHOLD.ENABLED True",

@@ -13,7 +13,7 @@ Keys on one line are the same quantity under the name that its field uses. All v
 | spread of the classes' utilities | opis, epsilon_opis | | | opis, epsilon_opis |
 | OPIS of classes that differ by sampling only | opis_noise_floor | | | opis_noise_floor |
 
-normalized_<name> is the metric by normalised scores (`pml-ext evaluate --cohort`), csls_<name> by CSLS (`TEST.CSLS`).
+normalized_<name> is the metric by normalised scores (`pml-ext metrics --cohort`), csls_<name> by CSLS (`TEST.CSLS`).
 
 mean_average_precision and precision_at_1 are PML's. They equal this package's, apart from ties, if k is None or larger
 than the gallery (`functional.rank_matches` counts ties against the query).

@@ -95,7 +95,7 @@ def is_readable(path: str | Path) -> bool:
 
 
 def read_embeddings(path: str | Path, *, need_labels: bool = True, also: Sequence[str] = ()) -> EmbeddingSet:
-    """Read a gallery or a file (see `pml-ext evaluate --help`).
+    """Read a gallery or a file (see `pml-ext metrics --help`).
 
     Raises UserError if something is missing, damaged or inconsistent.
 

@@ -20,7 +20,7 @@ EXPORT = ["--output", "model.onnx"]
 MISSING = {
     "train": "none.yml", "eval": "none.yml", "report": "none", "compare": "none none2",
     "export": "none.yml --output m.onnx", "embed": "none.jpg --model none.yml --output g",
-    "index": "none", "search": "none.jpg --gallery none.npz", "evaluate": "none.npz", "copy": "none.yml",
+    "index": "none", "search": "none.jpg --gallery none.npz", "metrics": "none.npz", "copy": "none.yml",
     "threshold choose": "none.npz --far 0.1", "threshold check": "none.json none.npz",
     "threshold compare": "none.npz none2.npz --far 0.1",
 }  # fmt: skip
@@ -109,13 +109,13 @@ def test_words_that_look_like_options_keys_and_files():
     [
         ("train", "error: a config FILE is required, or a folder of images"),
         ("eval logs/non", "error: no run and no config file at logs/non"),
-        ("eval e.npz", "e.npz is not a config file; for precomputed embeddings: pml-ext evaluate e.npz"),
+        ("eval e.npz", "e.npz is not a config file; for precomputed embeddings: pml-ext metrics e.npz"),
         ("train my.yml --resum", "unrecognized arguments: --resum; did you mean --resume?"),
         ("export my.yml", "required: --output"),
         ("trian", "no command 'trian'; did you mean train?"),
         ("threshold chose e.npz", "pml-ext threshold: error: argument {choose,check,compare}: invalid choice: 'chose'"),
         ("threshold choose e.npz", "one of the arguments --far --frr --fpir is required"),
-        ("evaluate e.npz --distractors d --cohort c.npz", "not allowed with argument --distractors"),
+        ("metrics e.npz --distractors d --cohort c.npz", "not allowed with argument --distractors"),
         ("list loses", "error: list: unknown value 'loses'; did you mean 'losses'?"),
     ],
 )
@@ -129,7 +129,7 @@ def test_the_command_lines_of_all_pages_are_parsed():
     lines = [line.removeprefix("$ ") for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     found = [line for line in lines if line.startswith("pml-ext ")]
     commands = {parse(shlex.split(line, comments=True)[1:])[0].name for line in found}
-    assert commands >= {"train", "eval", "embed", "search", "evaluate", "threshold choose", "threshold check"}
+    assert commands >= {"train", "eval", "embed", "search", "metrics", "threshold choose", "threshold check"}
 
 
 @pytest.mark.parametrize(("command", "unbuffered"), [("list", ""), ("configs", "1")])

@@ -1,4 +1,4 @@
-"""`pml-ext evaluate`: embeddings from files, and their report."""
+"""`pml-ext metrics`: embeddings from files, and their report."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def test_the_metrics_are_those_of_the_calculator(with_cameras, with_gallery, tmp
         parts.append(file(tmp_path, name, embeddings=X[rows], labels=labels[rows], **cameras))
     search = ["--gallery", parts[1]] if with_gallery else []
     report = ["--report"] if with_gallery and not with_cameras else []
-    assert main(["evaluate", parts[0], *search, *report, "--output", str(tmp_path)]) == 0
+    assert main(["metrics", parts[0], *search, *report, "--output", str(tmp_path)]) == 0
     x, ids = torch.from_numpy(X), torch.from_numpy(labels)
     numbers = torch.from_numpy(CAMERAS if with_cameras else np.arange(300))
     given = {"query": x[query], "query_labels": ids[query], "query_cameras": numbers[query]}
@@ -81,7 +81,7 @@ def test_queries_among_distractors(tmp_path, labelled, same_camera):
     ]  # fmt: skip
     labels = np.arange(50) // 2 + 100
     np.savez(tmp_path / "d.npz", embeddings=others, **({"labels": labels} if labelled else {}))
-    assert main(["evaluate", *files, "--output", str(tmp_path)]) == 0
+    assert main(["metrics", *files, "--output", str(tmp_path)]) == 0
     searched = np.concatenate([gallery, others])
     unit, units = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (query, searched))
     cosines = unit @ units.T
@@ -98,7 +98,7 @@ def test_a_set_among_distractors_leaves_each_query_out(tmp_path):
     embeddings = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.1, 0.9]])
     np.savez(tmp_path / "d.npz", embeddings=-embeddings)
     words = [file(tmp_path, embeddings=embeddings, labels=np.array([0, 1, 0, 1]))]
-    assert main(["evaluate", *words, "--distractors", str(tmp_path / "d.npz"), "--output", str(tmp_path)]) == 0
+    assert main(["metrics", *words, "--distractors", str(tmp_path / "d.npz"), "--output", str(tmp_path)]) == 0
     found = metrics(tmp_path)
     assert (found["rank_1"], found["rank_5"], found["genuine"]) == (0, 1, 4)
 
@@ -110,7 +110,7 @@ def test_normalised_scores_next_to_cosines(tmp_path, capsys):
     np.savez(tmp_path / "others.npz", embeddings=others.numpy())
     weights = tmp_path / "weights.pt"
     weights.write_bytes(b"weights")
-    words = ["evaluate", tested, "--output", str(tmp_path), "--checkpoint", str(weights), "--cohort"]
+    words = ["metrics", tested, "--output", str(tmp_path), "--checkpoint", str(weights), "--cohort"]
 
     def measured(cohort):
         assert main([*words, str(cohort)]) == 0
@@ -135,7 +135,7 @@ def test_a_share_of_the_identities_is_no_part_of_any_metric(tmp_path, capsys):
     half = np.arange(1000) < 500
     query = file(tmp_path, "q.npz", embeddings=embeddings.numpy()[half], labels=labels.numpy()[half])
     gallery = file(tmp_path, "g.npz", embeddings=embeddings.numpy()[~half], labels=labels.numpy()[~half])
-    assert main(["evaluate", query, "--gallery", gallery, "--cohort", "0.3", "--output", str(tmp_path)]) == 0
+    assert main(["metrics", query, "--gallery", gallery, "--cohort", "0.3", "--output", str(tmp_path)]) == 0
     assert "60 of 200 identities (300 of 1,000 samples), set aside by name" in capsys.readouterr().out
     aside, first = cohort_mask(labels, 0.3), torch.from_numpy(half)
     cohort = torch.cat([embeddings[aside & first], embeddings[aside & ~first]])
@@ -154,7 +154,7 @@ def test_the_report_of_embeddings(tmp_path, capfd):
         Image.fromarray((image * 15).astype(np.uint8)).save(tmp_path / name)
     labels = np.array([f"digit {digit}" for digit in Y[:COUNT]])
     source = file(tmp_path, embeddings=X[:COUNT], labels=labels, paths=np.array(names))
-    assert main(["evaluate", source, "--report", "--output", str(tmp_path / "page")]) == 0
+    assert main(["metrics", source, "--report", "--output", str(tmp_path / "page")]) == 0
     shown = capfd.readouterr()
     report = tmp_path / "page" / "report.html"
     page = report.read_text(encoding="utf-8")
@@ -198,7 +198,7 @@ def files(tmp_path_factory):
 )
 def test_mistakes_are_one_line(files, words, message, capfd, monkeypatch):
     monkeypatch.chdir(files)
-    assert message in failure(capfd, "evaluate", *words.split())
+    assert message in failure(capfd, "metrics", *words.split())
     assert not Path("metrics.json").exists() and not Path("report.html").exists()
 
 
@@ -208,7 +208,7 @@ def test_no_runner_is_imported_and_drawing_needs_no_display(tmp_path):
     code = (
         "import sys; from pml_ext.cli import main\n"
         f"assert main(['threshold', 'choose', *{words!r}, '--far', '0.1']) == 0\n"
-        f"assert main(['evaluate', *{words!r}]) == 0\n"
+        f"assert main(['metrics', *{words!r}]) == 0\n"
         "heavy = {'lightning', 'timm', 'torchvision', 'yacs', 'matplotlib.pyplot'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )

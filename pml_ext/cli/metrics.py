@@ -1,4 +1,4 @@
-"""`pml-ext evaluate`: metrics and report of precomputed embeddings."""
+"""`pml-ext metrics`: metrics and report of precomputed embeddings."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _ARGUMENTS: Arguments = [
 
 
 @plain_warnings()
-def _evaluate(options: Namespace) -> None:
+def _print_metrics(options: Namespace) -> None:
     import torch
 
     from pml_ext._files import sha256_of
@@ -368,11 +368,11 @@ def _image_set(part: _Part, images: str | None) -> ImageSet:
     return ImageSet(pixels, part.labels.numpy()[rows], part.cameras.numpy()[rows], names, part.identity_names)
 
 
-EVALUATE = Command(
-    "evaluate",
-    "Evaluate a file of embeddings (for a trained model: eval).",
-    _evaluate,
+METRICS = Command(
+    "metrics",
+    "Compute the metrics of precomputed embeddings.",
+    _print_metrics,
     _ARGUMENTS,
-    "pml-ext evaluate query.npz --gallery gallery.npz --report --output report/",
+    "pml-ext metrics query.npz --gallery gallery.npz --report --output report/",
     notes=EMBEDDING_FILES,
 )
