@@ -8,9 +8,6 @@ import pytest
 import torch
 from filelock import FileLock
 
-DATA = Path(os.environ.get("PML_EXT_DATA", Path(__file__).parents[1] / ".." / "shared" / "data")).resolve()
-
-
 # The work is small: threads cost more than they save, and stall when other processes use the cores; also those of the
 # processes that the tests start.
 torch.set_num_threads(1)
@@ -26,14 +23,6 @@ def device(request):
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
-
-
-def real_data(name):
-    """The folder of a real data set; skip if it is missing."""
-    folder = DATA / name
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is missing: set PML_EXT_DATA to the folder that holds {name}/")
-    return folder
 
 
 @pytest.fixture(scope="session")

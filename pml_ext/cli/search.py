@@ -190,17 +190,15 @@ def _least_score(report: ThresholdReport, path: str, target: Target, kind: str) 
         return _least_score_of_size(report, path, target)
     chosen = str(report.target.kind)
     if report.target.value is not None:
-        chosen += f" {report.target.value:g}"
+        chosen = f"{chosen.upper()} {report.target.value:g}"
     if report.data:
         chosen += f" on {report.data}"
-    rates = (
-        f"it accepts {report.far.rate:.3g} of the pairs of two identities and rejects {report.frr.rate:.3g} of one's"
+    rates = f"FAR {report.far.rate:.3g}, FRR {report.frr.rate:.3g} for single pairs"
+    searches = (
+        "A search compares a query with every identity, so it accepts an unknown one more often: choose a threshold for "
+        "searches with pml-ext threshold choose --fpir RATE"
     )
-    pairs = (
-        "A search compares a query with every identity, so that more queries without a match are accepted: choose a "
-        "threshold for searches by pml-ext threshold choose --fpir RATE"
-    )
-    return report.cosine, f"{kind} {report.cosine:.4f}, chosen for {chosen}: {rates}. {pairs}"
+    return report.cosine, f"{kind} {report.cosine:.4f}, chosen for {chosen}: {rates}. {searches}"
 
 
 def _least_score_of_size(report: ThresholdReport, path: str, target: Target) -> tuple[float | None, str]:
