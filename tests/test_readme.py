@@ -100,6 +100,23 @@ def test_a_wheels_description_has_absolute_links(tmp_path):
     assert f"({repository}/raw/main/examples/pictures/threshold.png)" in description
 
 
+def test_versions_are_the_same_in_readme_pyproject_and_ci():
+    """And each oldest version that is tested is the oldest that pyproject.toml allows."""
+    project, oldest = (ROOT / "pyproject.toml").read_text("utf-8"), (ROOT / ".ci" / "oldest").read_text("utf-8")
+    least = dict(re.findall(r'"([\w-]+)>=([\d.]+)', project))
+    pinned = dict(re.findall(r"'([\w-]+)==([\d.]+)'", oldest))
+    assert len(pinned) > 5 and [name for name in pinned if not pinned[name].startswith(least[name])] == []
+    rows = {name: cells for name, *cells in re.findall(r"^\| (\w+) \| (.+) \| (.+) \|$", README, re.M)}
+    minors = re.findall(r"Python :: (3\.\d+)", project)
+    assert rows["Python"][0] == f"{minors[0]} to {minors[-1]}" and f'requires-python = ">={minors[0]}"' in project
+    assert rows["PyTorch"][0] == f"{least['torch']} and newer" and rows["PyTorch"][1].startswith(least["torch"])
+    (lower, upper) = re.search(r"pytorch-metric-learning>=([\d.]+),<(\d)", project).groups()
+    assert re.fullmatch(rf"\[{lower} and [\d.]+\]\(.*\), not {upper}", rows["PML"][0])
+    versions = rows["PML"][1].split(", ")
+    assert versions[0] == pinned["pytorch-metric-learning"]
+    assert f"The tests run with {' and '.join(versions)}" in TEXTS["examples/site/pages/which_pml.md"]
+
+
 def test_the_readmes_tables_are_up_to_date():
     script = ROOT / "examples" / "tools" / "readme_tables.py"
     done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True, timeout=60)
