@@ -32,7 +32,7 @@ class CITLoss(EmbeddingLoss):
     enumerated only for a miner's indices_tuple or a reducer other than PML's MeanReducer.
 
     With γ = 1, a batch whose triplets are all ordered correctly gives no gradient. In our runs CIT alone was far worse
-    than a triplet loss when training from scratch on Omniglot, and one point of R@1 worse on frozen ImageNet features.
+    than a triplet loss, for whole networks and for linear layers on frozen features (examples/evidence/WHICH_LOSS.md).
     Combine it with an identity (cross-entropy) loss; the paper does not mention one.
 
     torch.compile compiles the loss into one graph (fullgraph=True) with the default distance and reducer. It then emits
