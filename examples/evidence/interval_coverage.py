@@ -39,7 +39,7 @@ of 40 people, intervals of FPIR are wider than they need be.
 | interval | {heads} |
 |---|{rule}
 {rows}
-Each threshold was then checked {looks} times on unchanged data. The share refuted at least once (at most 5 % should be):
+Each threshold was then checked {looks} times on unchanged data. The share refuted once or more (limit: 5 %):
 
 | | {heads} |
 |---|{rule}

@@ -44,10 +44,10 @@ remain. Of these, {alone} have a 95 % interval that excludes 0. At a false disco
 (Benjamini and Hochberg), {corrected} are left: only these are called decided.
 - “No worse” allows a loss of one point. “Little” means less than one point either way.
 
-Introduced after test figures were seen: the choice over {splits} splits, repeated tuning, longer ranges, the image set \
-fruits, and the restriction to main results; and the methods `@added` (a term joins a loss that keeps its settings) and \
-`triplet_random` (random triplets). {replaced} of {choices} choices of settings replace earlier ones that had been \
-tested.
+Introduced after test figures were seen: the choice over {splits} splits, repeated tuning, longer ranges, the image \
+set fruits, and the restriction to main results; and the methods `@added` (a term joins a loss that keeps its \
+settings) and `triplet_random` (random triplets). {replaced} of {choices} choices of settings replace earlier ones \
+that had been tested.
 
 ## Results
 

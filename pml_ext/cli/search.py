@@ -195,8 +195,8 @@ def _least_score(report: ThresholdReport, path: str, target: Target, kind: str) 
         chosen += f" on {report.data}"
     rates = f"FAR {report.far.rate:.3g}, FRR {report.frr.rate:.3g} for single pairs"
     searches = (
-        "A search compares a query with every identity, so it accepts an unknown one more often: choose a threshold for "
-        "searches with pml-ext threshold choose --fpir RATE"
+        "A search compares a query with every identity, so it accepts an unknown one more often: choose a threshold "
+        "for searches with pml-ext threshold choose --fpir RATE"
     )
     return report.cosine, f"{kind} {report.cosine:.4f}, chosen for {chosen}: {rates}. {searches}"
 

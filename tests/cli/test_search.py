@@ -48,7 +48,7 @@ def test_a_image_finds_its_like(shop, tmp_path, capsys):
         assert list(paths) == data.paths[order].tolist()
         assert list(scores) == pytest.approx(cosines[order].tolist(), abs=1e-4)
         assert list(decisions) == ["accept" if score >= report.cosine else "reject" for score in scores]
-        assert f"threshold: cosine {report.cosine:.4f}, chosen for far 0.3" in shown
+        assert f"threshold: cosine {report.cosine:.4f}, chosen for FAR 0.3" in shown
         assert "24 rows of 6 dimensions" in shown and "searched: all 24 rows compared" in shown
         if query != tmp_path / "q.npz":
             text = page.read_text()
