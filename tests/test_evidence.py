@@ -268,7 +268,7 @@ def test_normalised_scores_are_measured_like_opis_and_tar():
 
 
 def test_no_cohort_of_the_evidence_has_a_judged_identity():
-    from normalised import Samples, cohorts_of, halves, strangers
+    from normalised import Samples, cohorts_of, halves, kinds_of, strangers
 
     labels = torch.arange(120) % 30
     x = torch.nn.functional.normalize(torch.randn(30, 8)[labels] + torch.randn(120, 8) / 2)
@@ -280,7 +280,10 @@ def test_no_cohort_of_the_evidence_has_a_judged_identity():
         both = cohorts_of(others, training)["both"].labels
         assert both.tolist() == [*others.labels.tolist(), *(training.labels + 10**6).tolist()]
     assert sorted(judged_once) == list(range(30))
-    assert strangers(Samples(x, labels), training).keys() == {"plain", "others", "training", "both", "the judged"}
+    chosen = {kind: [5, 0.5] for kind in ("others", "training", "both")}
+    kinds = {"plain", *kinds_of(others, training, chosen)}
+    assert {"both", "both default", "10 identities", "1 images", "AS-norm", "S-norm"} < kinds
+    assert strangers(Samples(x, labels), training, chosen).keys() == kinds | {"the judged"}
 
 
 def test_the_page_of_normalised_scores_is_written_from_the_stored_runs(tmp_path):

@@ -73,10 +73,13 @@ those below it changes. TAR is of three seeds, and its verdicts leave out the sp
 
 {identity}
 
-Both terms are as good without the identity loss: mAP@R {accuracy[triplet]} for the tuned triplet loss alone, \
-{accuracy[tcm]} for TCM alone and {accuracy[contrastive]} for `ContrastiveLoss` on cosines, which has TCM's form and \
-was tuned on its own. With the identity loss: {accuracy[id + triplet]} and {accuracy[id + tcm]}. [Whole \
+Both terms are as good without the identity loss: mAP@R {accuracy[triplet]} for the tuned triplet loss alone and \
+{accuracy[tcm]} for TCM alone. With the identity loss: {accuracy[id + triplet]} and {accuracy[id + tcm]}. [Whole \
 networks](WHOLE_NETWORKS.md) were trained from scratch with a cross-entropy and each of the three.
+
+TCM with weights of 1, as here, has the value and gradient of PML's `ContrastiveLoss` on cosines with the same \
+margins. The loss was also tuned under this name, with other margins to try: {accuracy[contrastive]} alone. The \
+difference from TCM is that of two tunings.
 
 ## How strong a term has to be
 
@@ -96,8 +99,7 @@ Means over the sets; margins, temperatures and scales tuned. “TCM added”: th
 
 ## More
 
-- **Normalised scores.** [All cohorts](NORMALISED.md). Gains stated here earlier were measured with judged \
-identities in the cohort, and were wrong.
+- **Normalised scores.** [All cohorts](NORMALISED.md).
 - **CIT.** Do not use it alone: mAP@R {CIT[map_at_r]} against `TripletMarginLoss()`, and whole networks lost \
 {cit_loss:.0f} points of R@1 against a triplet loss.
 
@@ -225,7 +227,9 @@ def _of_normalised(numbers: Mapping[str, Any]) -> str:
     return (
         f"OPIS {opis[0]} to {opis[-1]} % lower (decided in {numbers['opis_better']} of {total} combinations of loss "
         f"and set, higher in {numbers['opis_worse']}), TAR at FAR 0.1 % {tar[0]} to {tar[-1]} points higher "
-        f"(decided in {numbers['tar_better']}, lower in {numbers['tar_worse']})"
+        f"(decided in {numbers['tar_better']}, lower in {numbers['tar_worse']}); FAR of strangers "
+        f"{numbers['far'][0]:.2f} to {numbers['far'][-1]:.2f} %, of plain cosines "
+        f"{numbers['far_of_cosines'][0]:.2f} to {numbers['far_of_cosines'][-1]:.2f} %"
     )
 
 

@@ -14,11 +14,12 @@ results/normalised; `python examples/evidence/run.py --tables` writes the tables
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -43,6 +44,7 @@ KS, STRENGTHS = (5, 10, 20, 50, 100, 200), (0.5, 1.0)
 DEFAULT = (10, 1.0)  # of CohortNormalization
 IDENTITIES, IMAGES = (10, 25, 50, 100), (1, 2, 4)  # of smaller cohorts
 TOP = 200  # cohort samples of AS-norm
+DIVIDED = ("AS-norm", "S-norm")  # also divided by a deviation
 FAR, FAR_OF_CLASSES, FAR_RANGE, GRID = 1e-3, 1e-2, (1e-2, 1e-1), 100
 STORED = ("plain", "others", "training", "both", "others default", "both default")  # kinds whose classes are stored
 
@@ -202,39 +204,52 @@ def choose(head: torch.nn.Linear, data: Features) -> dict[str, list[float]]:
     return chosen
 
 
+def kinds_of(
+    others: Samples, training: Samples, chosen: dict[str, list[float]]
+) -> dict[str, Callable[[Scores], Tensor]]:
+    """Every kind of normalised scores by cohorts of these identities."""
+    kinds: dict[str, Callable[[Scores], Tensor]] = {}
+    for kind, cohort in cohorts_of(others, training).items():
+        k, strength = chosen[kind]
+        kinds[kind] = partial(Scores.by, cohort=cohort, k=int(k), strength=strength)
+        kinds[f"{kind} default"] = by_default(cohort)
+    for count in IDENTITIES:
+        if count <= len(others.labels.unique()):
+            kinds[f"{count} identities"] = by_default(others.fewer(identities=count))
+    for count in IMAGES:
+        kinds[f"{count} images"] = by_default(others.fewer(images=count))
+    for kind, k in zip(DIVIDED, (TOP, len(others.points)), strict=True):
+        kinds[kind] = partial(Scores.divided, cohort=others, k=k)
+    return kinds
+
+
+def by_default(cohort: Samples) -> Callable[[Scores], Tensor]:
+    k, strength = DEFAULT
+    return partial(Scores.by, cohort=cohort, k=k, strength=strength)
+
+
 def tested_run(samples: Samples, training: Samples, chosen: dict[str, list[float]]) -> dict[str, list[Measured]]:
     """Kind of scores to the measurements of both halves."""
     found: dict[str, list[Measured]] = {}
     for judged, others in halves(samples):
         scores = Scores(judged)
-        kinds = {"plain": scores.plain}
-        for kind, cohort in cohorts_of(others, training).items():
-            k, strength = chosen[kind]
-            kinds[kind] = scores.by(cohort, int(k), strength)
-            kinds[f"{kind} default"] = scores.by(cohort, *DEFAULT)
-        smaller = {
-            f"{n} identities": others.fewer(identities=n) for n in IDENTITIES if n <= len(others.labels.unique())
-        }
-        smaller |= {f"{n} images": others.fewer(images=n) for n in IMAGES}
-        for name, cohort in smaller.items():
-            kinds[name] = scores.by(cohort, *DEFAULT)
-        for kind, values in kinds.items():
-            found.setdefault(kind, []).append(scores.measure(values))
-        for kind, k in (("AS-norm", TOP), ("S-norm", len(others.points))):
-            found.setdefault(kind, []).append(scores.measure(scores.divided(others, k), is_cosine=False))
+        found.setdefault("plain", []).append(scores.measure(scores.plain))
+        for kind, normalised in kinds_of(others, training, chosen).items():
+            measured = scores.measure(normalised(scores), is_cosine=kind not in DIVIDED)
+            found.setdefault(kind, []).append(measured)
     return found
 
 
-def strangers(samples: Samples, training: Samples) -> dict[str, float]:
-    """FAR of a third set of identities at a threshold for FAR 0.1 %, by the kind of cohort."""
+def strangers(samples: Samples, training: Samples, chosen: dict[str, list[float]]) -> dict[str, float]:
+    """FAR of a third set of identities at a threshold for FAR 0.1 %, by the kind of scores."""
     thirds = [samples.of(classes) for classes in parts_of(torch.unique(samples.labels), 3)]
     found: dict[str, list[float]] = {}
     for first in range(3):
         judged, others, last = (thirds[(first + step) % 3] for step in range(3))
         here, there = Scores(judged), Scores(last)
         scores = {"plain": (here.plain, there.plain)}
-        for kind, cohort in cohorts_of(others, training).items():
-            scores[kind] = here.by(cohort, *DEFAULT), there.by(cohort, *DEFAULT)
+        for kind, normalised in kinds_of(others, training, chosen).items():
+            scores[kind] = normalised(here), normalised(there)
         scores["the judged"] = by_themselves(here), there.by(judged, *DEFAULT)
         for kind, (chosen_on, decided) in scores.items():
             _, (threshold,) = here.impostors_at(chosen_on, [FAR])
@@ -275,7 +290,8 @@ def work(folder: Path, run: Run) -> None:
     """One run, after the choice, which the first seed makes."""
     torch.set_num_threads(1)
     store = Store(folder)
-    if store.get(run) is not None:
+    stored = store.get(run)
+    if is_complete(stored):
         return
     data = features_of(run.set)
     choice = store.get(choice_for(run))
@@ -286,6 +302,11 @@ def work(folder: Path, run: Run) -> None:
     head = train(run.method, run.settings, run.seed, data.train)
     samples = test_samples(head, data)
     training = Samples(embedded(head, data.train), data.train.labels)
+    rates = strangers(samples, training, choice["chosen"])
+    fars = {kind: float(f"{far:.5g}") for kind, far in rates.items()}
+    if stored is not None:  # from before these were measured of every kind
+        store.add(run, stored["metrics"], strangers=fars)
+        return
     found = tested_run(samples, training, choice["chosen"])
     metrics, by_class = {}, []
     for kind, of_halves in found.items():
@@ -294,8 +315,12 @@ def work(folder: Path, run: Run) -> None:
         one, other = found[kind]
         by_class.append(np.concatenate([one.by_class, other.by_class], axis=1))
     store.keep_by_class(run, np.stack(by_class))
-    fars = {kind: float(f"{far:.5g}") for kind, far in strangers(samples, training).items()}
     store.add(run, metrics, strangers=fars)
+
+
+def is_complete(stored: Mapping[str, Any] | None) -> bool:
+    """Whether a run is stored, with the FAR of strangers by every kind of scores."""
+    return stored is not None and set(DIVIDED) <= stored["strangers"].keys()
 
 
 def mean_of(of_halves: Sequence[Measured], name: str) -> float:
@@ -307,7 +332,7 @@ def jobs(sets: list[str]) -> Iterator[Run]:
     store, results = Store(RESULTS / FOLDER), Tested(Store(RESULTS))
     wanted = [run for name in sets for run in compared(results, name).values()]
     runs = (run._replace(seed=seed) for seed in SEEDS for run in wanted)
-    yield from (run for run in runs if store.get(run) is None)
+    yield from (run for run in runs if not is_complete(store.get(run)))
 
 
 def main() -> None:

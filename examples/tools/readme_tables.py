@@ -65,7 +65,7 @@ def which_loss() -> str:
         of_heads = f"{signed(change, 'map_at_r')} / {signed(change, 'opis')}"
         rows.append([f"+ {name}", of_heads, *networks[f"ce_{term}"]])
     headings = ["mAP@R / OPIS × 1000", "linear layers, 5 sets", *NETWORKS.values()]
-    lower, higher = normalised["opis"], normalised["tar"]
+    lower, higher, true, of_cosines = (normalised[name] for name in ("opis", "tar", "far", "far_of_cosines"))
     other = [
         [
             "no loss yet",
@@ -75,8 +75,9 @@ def which_loss() -> str:
         [
             "any loss, and one threshold for all classes",
             "`CohortNormalization`; cohort: training samples and other identities, none judged",
-            f"OPIS {lower[0]} to {lower[-1]} % lower; TAR at FAR 0.1 % {higher[0]} to {higher[-1]} points higher "
-            f"({normalised['seeds']} seeds)",
+            f"OPIS {lower[0]} to {lower[-1]} % lower; TAR at FAR 0.1 % {higher[0]} to {higher[-1]} points higher; true "
+            f"FAR of strangers {true[0]:.2f} to {true[-1]:.2f} %, of cosines {of_cosines[0]:.2f} to "
+            f"{of_cosines[-1]:.2f} % ({normalised['seeds']} seeds)",
         ],
     ]
     seeds = json.loads((RESULTS / "first_run.json").read_text(encoding="utf-8"))["seeds"]
