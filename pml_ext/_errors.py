@@ -1,4 +1,4 @@
-"""Exceptions for mistakes in a user's input or setup, and for SIGTERM."""
+"""Exceptions for mistakes in a user's input or setup, such as a library that is not installed, and for SIGTERM."""
 
 from importlib import import_module
 from typing import Any

@@ -1,4 +1,4 @@
-"""The one reader of images: file contents, Pillow images and arrays become upright 8-bit pixels on white."""
+"""Images as upright 8-bit pixels on white, from Pillow images and arrays; files are opened in `datasets/decoding.py`."""
 
 import io
 import re
@@ -18,12 +18,12 @@ from pml_ext._errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
-SUFFIXES = [".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif"]
+IMAGE_SUFFIXES = [".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif"]
 if find_spec("PIL._avif"):  # most builds of Pillow 11.3 and later
-    SUFFIXES.append(".avif")
+    IMAGE_SUFFIXES.append(".avif")
 if find_spec("pillow_heif"):  # an optional plug-in
     import_module("pillow_heif").register_heif_opener()
-    SUFFIXES += [".heic", ".heif"]
+    IMAGE_SUFFIXES += [".heic", ".heif"]
 
 ORIENTATION = 0x0112  # Exif tag; 1 is upright
 _XMP_ORIENTATION = re.compile(rb'tiff:Orientation(?:="|>)([1-8])')

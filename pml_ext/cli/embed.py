@@ -46,11 +46,11 @@ _ARGUMENTS = [
 
 def _embed(options: Namespace) -> None:
     from pml_ext.runner.launch import start
-    from pml_ext.search.readers import SUFFIXES
+    from pml_ext.search.readers import EMBEDDING_SUFFIXES
 
     launch = launch_of(options).joined()
     options.output = Path(options.output).expanduser()
-    if options.output.suffix in SUFFIXES or options.output.is_file():
+    if options.output.suffix in EMBEDDING_SUFFIXES or options.output.is_file():
         raise UserError(f"--output must be a gallery folder; got {options.output}")
     if launch.needs_agent:
         start(launch, partial(embed_in_process, options))

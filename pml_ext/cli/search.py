@@ -77,7 +77,7 @@ def _search(options: Namespace) -> None:
         lines += [printable(query), *(_line(number, hit) for number, hit in enumerate(hits, start=1))]
     lines += ["", *(f"{fact}: {printable(text)}" for fact, text in facts.items())]
     if options.output is not None:
-        write_hits(options.output, answers, facts, score=kind)
+        write_hits(options.output, answers, facts, score_name=kind)
         lines.append(f"open {options.output}")
     print("\n".join(lines))
 
@@ -187,7 +187,7 @@ def _load_threshold(path: str, gallery: str, target: Target) -> ThresholdReport:
 def _least_score(report: ThresholdReport, path: str, target: Target, kind: str) -> tuple[float | None, str]:
     """Returns the lowest accepted score, and a line that describes it."""
     if report.target.kind == "fpir":
-        return _least_score_of_size(report, path, target)
+        return _least_score_of_size(report, path, target, kind)
     chosen = str(report.target.kind)
     if report.target.value is not None:
         chosen = f"{chosen.upper()} {report.target.value:g}"
@@ -201,7 +201,7 @@ def _least_score(report: ThresholdReport, path: str, target: Target, kind: str) 
     return report.cosine, f"{kind} {report.cosine:.4f}, chosen for {chosen}: {rates}. {searches}"
 
 
-def _least_score_of_size(report: ThresholdReport, path: str, target: Target) -> tuple[float | None, str]:
+def _least_score_of_size(report: ThresholdReport, path: str, target: Target, kind: str) -> tuple[float | None, str]:
     """Returns `_least_score` of a report for searches, whose threshold depends on the gallery size."""
     identities, enrolled = target.identities(), "identities"
     if identities is None:
@@ -212,7 +212,7 @@ def _least_score_of_size(report: ThresholdReport, path: str, target: Target) -> 
         raise UserError(f"{path}: {error}") from error
     sizes = f"for galleries of up to {size.enrolled:,} (this one has {identities:,} {enrolled})"
     fnir = "unknown" if size.cosine_fnir is None else f"{size.cosine_fnir:.3g}"
-    return size.cosine, f"cosine {size.cosine:.4f}, {sizes}: FPIR {report.target.value:g}, FNIR {fnir}"
+    return size.cosine, f"{kind} {size.cosine:.4f}, {sizes}: FPIR {report.target.value:g}, FNIR {fnir}"
 
 
 def _hits_of_rows(target: Target, neighbours: Neighbours, options: Namespace) -> dict[int, tuple[str, Path | None]]:
@@ -261,7 +261,7 @@ def _warn_of_lost_images(target: Target, neighbours: Neighbours) -> None:
     has_moved = len(lost) == len(paths) and not any(path.parent.exists() for path in lost)  # without its images
     if lost and not has_moved:
         log.warning(
-            "warning: %d of %d images found no longer exist (deleted or renamed), such as %s: remove their rows with "
+            "%d of %d images found no longer exist (deleted or renamed), such as %s: remove their rows with "
             "pml-ext embed --prune",
             len(lost), len(paths), lost[0],
         )  # fmt: skip
@@ -269,7 +269,7 @@ def _warn_of_lost_images(target: Target, neighbours: Neighbours) -> None:
 
 def _line(number: int, hit: Hit) -> str:
     decision = {None: "", True: "  accept", False: "  reject"}[hit.accepted]
-    return f"{number:4d}  {hit.cosine:7.4f}{decision}  {printable(hit.path)}"
+    return f"{number:4d}  {hit.score:7.4f}{decision}  {printable(hit.path)}"
 
 
 SEARCH = Command(

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
-from torch.optim import Optimizer
 
 from pml_ext._checks import (
     check_above_zero,
@@ -54,7 +53,7 @@ class PartialFC(nn.Module):
         num_classes: C, 2 or more and at least one per rank.
         margin: "softmax" uses inner products; "cosface", "arcface" and "circle" use cosines. "discriminative" replaces
             the softmax by `DiscriminativeLoss` with one-hot centroids; the vectors are its projection, the last layer.
-            It accepts no m, scale, epsilon or filter. Its C is the number of classes used in the step.
+            It accepts no m, scale, epsilon or filter_above. Its C is the number of classes used in the step.
         scale: scale of the logits. None: 64, or 1 for "softmax".
         m: the margin. None: 0.4 for cosface, 0.5 (radians) for arcface, 0.25 for circle; softmax has none.
         sample_rate: in (0, 1], share of a rank's classes used in a training step.
@@ -150,7 +149,6 @@ class PartialFC(nn.Module):
             labels: (n,) class ids in [0, C).
             indices_tuple, ref_emb, ref_labels: must be None; accepted because trainers pass them.
         """
-
         group = distributed.group.WORLD if rank_and_ranks()[1] > 1 else None
         try:
             if any(each is not None for each in (indices_tuple, ref_emb, ref_labels)):
@@ -174,7 +172,7 @@ class PartialFC(nn.Module):
         # Without gradients no rank computes any, even if its embeddings have requires_grad.
         leaf = embeddings if torch.is_grad_enabled() else x
         with no_autocast(x.device):
-            value: Tensor = _Loss.apply(leaf, self.weight, x, target, drawn, lengths, group, self)
+            value: Tensor = _ShardedSoftmaxLoss.apply(leaf, self.weight, x, target, drawn, lengths, group, self)
         return value
 
     if TYPE_CHECKING:
@@ -216,7 +214,7 @@ def classes_of_rank(num_classes: int, rank: int, ranks: int) -> range:
     return range(first, first + each + (rank < more))
 
 
-class _Loss(torch.autograd.Function):
+class _ShardedSoftmaxLoss(torch.autograd.Function):
     """Sums the samples' gradient over ranks in the forward pass, computes the classes' gradient in the backward pass.
 
     The classes' gradient then takes no memory before the backward pass and is scaled without a copy. The backward pass
@@ -226,17 +224,17 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, embeddings: Tensor, weight: Tensor, x: Tensor, target: Tensor, drawn: Tensor | None,
-        lengths: list[int], group: distributed.ProcessGroup | None, settings: PartialFC,
+        lengths: list[int], group: distributed.ProcessGroup | None, module: PartialFC,
     ) -> Tensor:  # fmt: skip
         rows = (weight if drawn is None else weight.index_select(0, drawn)).to(x.dtype)
-        if settings.margin is None:
+        if module.margin is None:
             result = divided_one_hot(x, rows, target, group=group)
         else:
             result = divided_softmax(
-                x, rows, target, margin=settings.margin, m=settings.m, scale=settings.scale, epsilon=settings.epsilon,
-                filter_above=settings.filter_above, group=group,
+                x, rows, target, margin=module.margin, m=module.m, scale=module.scale, epsilon=module.epsilon,
+                filter_above=module.filter_above, group=group,
             )  # fmt: skip
-        settings.accuracy = result.is_right.to(x.dtype).mean()
+        module.accuracy = result.is_right.to(x.dtype).mean()
         ctx.result, ctx.drawn, ctx.by_sample = result, drawn, None
         ctx.of_weight, ctx.ranks, ctx.type = weight.shape, len(lengths), embeddings.dtype
         if ctx.needs_input_grad[0]:
@@ -261,96 +259,3 @@ class _Loss(torch.autograd.Function):
                     ctx.drawn[None], by_class, ctx.of_weight, is_coalesced=True, check_invariants=False
                 )
         return by_sample, by_class, *[None] * 6
-
-
-def step_by_rows(optimizer: Optimizer) -> Optimizer:
-    """Makes a torch optimizer update only those rows of a parameter that its row-sparse gradient contains.
-
-    Other rows are unchanged: no weight decay, momentum or moment update applies to them. The optimizer state has a row
-    for each row of the parameter. Single numbers in the state, such as Adam's step count, are shared by all rows.
-    Parameters with a dense gradient are updated as usual.
-
-    Args:
-        optimizer: an optimizer whose state has the parameter's shape and starts at zero, or is a single number: SGD,
-            Adam and similar ones. Rprop's state starts at the learning rate, so rows that first occur in a later step
-            move too little.
-    Returns:
-        The same optimizer.
-    Raises:
-        TypeError: in `optimizer.step()`, if the state has other shapes (Adafactor, LBFGS).
-    Source: An et al., arXiv 2203.15565, "partially updated" class vectors. Paper: SGD with momentum; here: also others.
-
-    >>> weight = nn.Parameter(torch.ones(3, 2))
-    >>> optimizer = step_by_rows(torch.optim.SGD([weight], lr=1.0, momentum=0.9, weight_decay=0.5))
-    >>> weight.grad = torch.sparse_coo_tensor(torch.tensor([[1]]), torch.ones(1, 2), (3, 2), check_invariants=True)
-    >>> optimizer.step()
-    >>> weight.tolist()
-    [[1.0, 1.0], [-0.5, -0.5], [1.0, 1.0]]
-    """
-    replaced: list[tuple[list[Tensor], int, Tensor, Tensor]] = []
-
-    def use_rows(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        args, kwargs = _call_closure(args, kwargs)
-        for group in optimizer.param_groups:
-            parameters = group["params"]
-            for at, whole in enumerate(parameters):
-                if whole.grad is None or not whole.grad.is_sparse:
-                    continue
-                rows, values = _rows_and_values(whole.grad)
-                part = nn.Parameter(whole.detach().index_select(0, rows))
-                part.grad = values
-                optimizer.state[part] = {}
-                for name, value in optimizer.state[whole].items():
-                    if has_rows(value, whole):
-                        value = value.index_select(0, rows)
-                    optimizer.state[part][name] = value
-                parameters[at] = part
-                replaced.append((parameters, at, whole, rows))
-        return args, kwargs
-
-    def put_back(optimizer: Optimizer, *_: Any) -> None:
-        for parameters, at, whole, rows in replaced:
-            part, parameters[at] = parameters[at], whole
-            with torch.no_grad():
-                whole.index_copy_(0, rows, part)
-            kept = optimizer.state[whole]
-            for name, value in optimizer.state.pop(part).items():
-                if not has_rows(value, part):
-                    if isinstance(value, Tensor) and value.dim():
-                        raise TypeError(
-                            f"step_by_rows needs an optimizer whose state has the shape of the parameter; {name} of "
-                            f"{type(optimizer).__name__} has {tuple(value.shape)} for {tuple(part.shape)}"
-                        )
-                    kept[name] = value
-                    continue
-                if name not in kept:
-                    kept[name] = value.new_zeros(whole.shape)
-                kept[name].index_copy_(0, rows, value)
-        replaced.clear()
-
-    optimizer.register_step_pre_hook(use_rows)
-    optimizer.register_step_post_hook(put_back)
-    return optimizer
-
-
-def _rows_and_values(gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns each row once, without a copy if rows are already unique; autograd does not mark them as coalesced."""
-    rows = gradient._indices()[0]
-    if not bool((rows[1:] > rows[:-1]).all()):
-        gradient = gradient.coalesce()
-    return gradient._indices()[0], gradient._values()
-
-
-def has_rows(value: Any, parameter: Tensor) -> bool:
-    """Returns whether a value of an optimizer's state has its parameter's shape; others are single numbers."""
-    return isinstance(value, Tensor) and value.shape == parameter.shape
-
-
-def _call_closure(args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Calls a step's closure, which computes the gradients, and returns step arguments that reuse its loss."""
-    closure = args[1] if len(args) > 1 else kwargs.get("closure")
-    if closure is None:
-        return args, kwargs
-    with torch.enable_grad():
-        loss = closure()
-    return args[:1], {**kwargs, "closure": lambda: loss}

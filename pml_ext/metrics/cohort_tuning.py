@@ -18,7 +18,7 @@ from pml_ext.functional.opis.calibration_range import (
 from pml_ext.functional.opis.utility import curves_of_counts, opis_of_curves
 from pml_ext.functional.pairwise.pair_distances import ListedPairs, PairDistances
 from pml_ext.functional.retrieval.cohort import cohort_offsets, offsets_for
-from pml_ext.functional.verification.intervals import half_width
+from pml_ext.functional.verification.intervals import half_widths
 from pml_ext.functional.verification.roc import largest_count_within
 from pml_ext.metrics.keys import rate
 from pml_ext.metrics.labels import Labels, names_of_samples, number_classes
@@ -293,7 +293,7 @@ class _Half:
             without.append(rest.change(plain.without(is_out), normalized.without(is_out)))
         changes = []
         for value, left in zip(self.change(plain, normalized), torch.tensor(without).T, strict=True):
-            half = half_width(left)
+            half = float(half_widths(left))
             changes.append(Change(value, value - half, value + half))
         return changes[0], changes[1]
 

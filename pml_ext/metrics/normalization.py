@@ -303,7 +303,7 @@ class CohortNormalization:
         Args:
             a, b: (A, D) and (B, D).
         Returns:
-            (A, B), in [−1 − 2 strength, 1 + 2 strength].
+            (A, B), in [−1 − strength, 1 + strength].
         """
         query, gallery = self.augment(a), self.augment(b, "gallery")
         with full_precision(query.device):

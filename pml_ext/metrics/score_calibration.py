@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from pml_ext._checks import check_fraction, check_labels, check_tensor
-from pml_ext.functional.verification.intervals import half_widths
+from pml_ext.functional.verification.intervals import half_widths, jackknife_freedom
 from pml_ext.functional.verification.likelihood_ratio import ratios_of_counts
 from pml_ext.functional.verification.roc import check_scores
 
@@ -163,7 +163,8 @@ def calibrate_counts(scores: Tensor, genuine: Tensor, impostors: Tensor) -> Scor
     without = curve + torch.linalg.solve(curvature, slopes.T).T  # (T, knots)
     points = torch.linspace(low, high, _POINTS, dtype=torch.float64)
     at_points = _spline((points - low) / (high - low))
-    ratios, width = at_points @ curve, half_widths(without @ at_points.T)
+    ratios, ratios_without = at_points @ curve, without @ at_points.T
+    width = half_widths(ratios_without, freedom=jackknife_freedom(ratios_without))
     clamped = _spline(((scores - low) / (high - low)).clamp(0, 1))
     is_filled = shares + impostor_shares > 0
     totals = [counts.sum(dim=0)[is_filled] for counts in (genuine, impostors)]

@@ -13,10 +13,10 @@ MOST = 100
 
 @dataclass(frozen=True)
 class Hit:
-    """A hit: its path in the index, its image file, and the threshold's decision (both optional)."""
+    """A hit: its score, its path in the gallery, its image file, and the threshold's decision (both optional)."""
 
     row: int
-    cosine: float
+    score: float
     path: str
     image: Path | None
     accepted: bool | None
@@ -36,15 +36,15 @@ def write_hits(
     answers: Sequence[Answer],
     facts: Mapping[str, str],
     *,
-    score: str = "cosine",
+    score_name: str = "cosine",
 ) -> None:
-    """Write the page; score: name of the hits' scores. The name of an image's folder is shown as its class."""
-    shown = [(answer.query, _cards(answer, score)) for answer in answers[:MOST]]
+    """Write the page; score_name: of the hits, cosine or score. The name of an image's folder is shown as its class."""
+    shown = [(answer.query, _cards(answer, score_name)) for answer in answers[:MOST]]
     about = {"title": "The most similar images", "about": "This search", "facts": facts.items()}
     write_html(Path(path), render("hits.html", answers=shown, count=len(answers), **about))
 
 
-def _cards(answer: Answer, score: str) -> list[Card]:
+def _cards(answer: Answer, score_name: str) -> list[Card]:
     cards = [Card([(thumbnail(answer.image), [])], verdict="query", kind="query")]
     for place, hit in enumerate(answer.hits, start=1):
         lines = [f"row {hit.row}"]
@@ -52,6 +52,6 @@ def _cards(answer: Answer, score: str) -> list[Card]:
             lines = [PurePath(hit.path).parent.name, hit.path]
         verdict, kind = _VERDICTS[hit.accepted]
         side = thumbnail(hit.image), lines
-        text = f"{place}. {score} {hit.cosine:.4f}"
+        text = f"{place}. {score_name} {hit.score:.4f}"
         cards.append(Card([side], text, verdict, kind))
     return cards

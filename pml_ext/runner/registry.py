@@ -187,15 +187,15 @@ class Registry:
         import_installed()
 
 
-# Losses and miners that can be used in a config, and the key of each one's node. The keys of a node are the
-# constructor's arguments in capitals, unless modeling/losses/arguments.py defines others, plus SCALE.
+# Losses and miners whose node in a config is named shorter than they are. The keys of a node are the constructor's
+# arguments in capitals, unless modeling/losses/arguments.py defines others, plus SCALE.
 LOSS_NODES = {
     "CrossEntropyLoss": "CE",
     "FocalLoss": "FL",
     "TripletLoss": "TRI",
     "CircleLoss": "CIRCLE",
     "Cosface": "COSFACE",
-    # ours from here on
+    # not in FastReID from here on
     "SoftTripleLoss": "SOFTTRIPLE",
     "ProxyNCALoss": "PROXYNCA",
     "ProxyAnchorLoss": "PROXYANCHOR",

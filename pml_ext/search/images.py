@@ -23,7 +23,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 
 from pml_ext._errors import UserError
 from pml_ext._identities import clean_id
-from pml_ext._images import SUFFIXES
+from pml_ext._images import IMAGE_SUFFIXES
 from pml_ext.runner.data.datasets.decoding import decode_image
 from pml_ext.runner.data.datasets.folders import labelled_images
 from pml_ext.runner.data.datasets.image_files import FolderImages, ImageFile, read_content
@@ -116,7 +116,7 @@ def list_images(words: Sequence[str], beside: Path, *, label_by_folder: bool = F
             raise UserError(f"no image or folder at {word}")
         files = _images_at(start, label_by_folder=label_by_folder)
         if not files:
-            raise UserError(f"{word}: no images in this folder or below it; known are {', '.join(SUFFIXES)}")
+            raise UserError(f"{word}: no images in this folder or below it; known are {', '.join(IMAGE_SUFFIXES)}")
         for file in files:
             whole = Path(os.path.abspath(file.path))
             name = whole.relative_to(base) if whole.is_relative_to(base) else whole

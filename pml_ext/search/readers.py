@@ -18,7 +18,7 @@ from pml_ext._ops.normalize import unit_rows
 from pml_ext.search.gallery import Gallery, is_gallery, open_part
 from pml_ext.search.model_record import ModelRecord
 
-SUFFIXES = (".npz", ".safetensors", ".parquet")
+EMBEDDING_SUFFIXES = (".npz", ".safetensors", ".parquet")
 NAMES = {"embedding": "embeddings", "identity": "labels", "camera": "cameras", "path": "paths"}
 _COLUMNS = {"embedding": "embedding", "identity": "label", "camera": "camera", "path": "path"}
 """Documented names of columns, in arrays and in Parquet; see COLUMN_NAMES for others."""
@@ -91,7 +91,7 @@ def open_embeddings(path: str | Path) -> Gallery | EmbeddingSet:
 
 def is_readable(path: str | Path) -> bool:
     """Returns whether a path is a gallery, or has the suffix of a file of embeddings."""
-    return is_gallery(path) or Path(path).suffix.lower() in SUFFIXES
+    return is_gallery(path) or Path(path).suffix.lower() in EMBEDDING_SUFFIXES
 
 
 def read_embeddings(path: str | Path, *, need_labels: bool = True, also: Sequence[str] = ()) -> EmbeddingSet:
@@ -155,9 +155,10 @@ Choose = Callable[[Iterable[str]], dict[str, str]]
 def _read_file(path: Path, choose: Choose, also: Sequence[str]) -> dict[str, Any]:
     """Returns column -> values, and those of `also` by their names."""
     suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
+    if suffix not in EMBEDDING_SUFFIXES:
         raise UserError(
-            f"{path} is no gallery, and a file of embeddings must end in {', '.join(SUFFIXES)}; got {path.suffix!r}"
+            f"{path} is no gallery, and a file of embeddings must end in {', '.join(EMBEDDING_SUFFIXES)}; "
+            f"got {path.suffix!r}"
         )
     if not path.is_file():
         raise UserError(f"no file of embeddings at {path}")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pml_ext._checks import check_number, check_whole
 from pml_ext.functional.open_set.best_scores import BestScores, HighScores, Template, reported, scores_from
-from pml_ext.functional.verification.intervals import half_width
+from pml_ext.functional.verification.intervals import half_widths
 
 NEEDED = 10  # minimum number of scores at or above the threshold
 _NOTHING_KNOWN = 0.01
@@ -144,7 +144,7 @@ def extrapolated_rate(
         counts = (number - with_part[one])[kept]
         logs.append(_model_log_rates(counts, high.others - int(sizes[one]), enrolled))
     values, *without = torch.tensor(logs, dtype=torch.float64)
-    widths = torch.stack([values.new_tensor(half_width(column, confidence)) for column in torch.stack(without).T])
+    widths = half_widths(torch.stack(without), confidence)
     with_unmatched = _log_rate_with_unmatched(number, high.others, enrolled)
     low = min(float((values - widths).min()), with_unmatched - float(widths[0]))
     rates = [_rate(value) for value in (values.mean(), low, (values + widths).max(), *values, with_unmatched)]

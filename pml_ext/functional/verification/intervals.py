@@ -175,19 +175,15 @@ def rate_with_limit(limit: float, trials: float, confidence: float) -> float | N
     return float(brentq(excess, 0, trials * limit)) / trials
 
 
-def half_width(without: Tensor, confidence: float = 0.95) -> float:
-    """Returns the half width of a statistic's t interval, from its (T,) values with each class left out."""
+def half_widths(without: Tensor, confidence: float = 0.95, *, freedom: Tensor | None = None) -> Tensor:
+    """Returns the (…) half widths of t intervals, from (T, …) statistics with each class left out.
+
+    freedom: (…) degrees of freedom, such as `jackknife_freedom` where few classes decide; None: T − 1.
+    """
     from scipy.special import stdtrit
 
-    return float(stdtrit(len(without) - 1, (1 + confidence) / 2) * jackknife_variance(without).sqrt())
-
-
-def half_widths(without: Tensor, confidence: float = 0.95) -> Tensor:
-    """Returns the half widths of t intervals with `jackknife_freedom`, from (T, K) statistics without each class."""
-    from scipy.special import stdtrit
-
-    times = stdtrit(jackknife_freedom(without).numpy(), (1 + confidence) / 2)
-    return torch.from_numpy(times) * jackknife_variance(without).sqrt()
+    times = stdtrit(len(without) - 1 if freedom is None else freedom.numpy(), (1 + confidence) / 2)
+    return torch.as_tensor(times) * jackknife_variance(without).sqrt()
 
 
 def bootstrap_tar_at_far(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pml_ext._checks import check_embeddings
 from pml_ext.functional.pairwise.pair_distances import PairDistances
-from pml_ext.functional.verification.intervals import half_width
+from pml_ext.functional.verification.intervals import half_widths
 from pml_ext.functional.verification.threshold import thresholds_at_far
 from pml_ext.metrics.labels import Labels, number_classes
 from pml_ext.metrics.threshold.measure import error_rates
@@ -108,7 +108,7 @@ def compare_models(
     for name in others:
         value = misses[name].rate - misses[first].rate
         without = torch.from_numpy(misses[name].without - misses[first].without)
-        half = half_width(without[without.isfinite()])
+        half = float(half_widths(without[without.isfinite()]))
         lost = _lost_classes(reports[first], reports[name])
         differences.append(
             ModelDifference(model=name, first=first, value=value, low=value - half, high=value + half, lost=lost)

@@ -41,7 +41,7 @@ T = TypeVar("T")
 RUNS, CANNOT_RUN, LACKS_SOMETHING = 0, 1, 3
 """Exit statuses of `pml-ext check-config`; the last: data, a device or weights are missing on this machine."""
 
-_WITHOUT_KEY = (ValueError, TypeError, RuntimeError, OverflowError, MemoryError)
+_ABOUT_A_VALUE = (ValueError, TypeError, RuntimeError, OverflowError, MemoryError)
 _SHAPING = ("MODEL.BACKBONE", "MODEL.HEADS", "MODEL.META_ARCHITECTURE", "MODEL.PIXEL", "MODEL.DEVICE", "INPUT")
 _FREEZING = ("MODEL.FREEZE_LAYERS", "MODEL.META_ARCHITECTURE", "SOLVER.FREEZE_ITERS", "SOLVER.FREEZE_EPOCHS")
 _SOLVING = ("SOLVER.OPT", "SOLVER.SCHED", "SOLVER.MOMENTUM", "SOLVER.BASE_LR", "SOLVER.MAX_EPOCH")
@@ -64,7 +64,7 @@ def require_supported(cfg: CN, *, processes: int = 1) -> None:
 
 
 def load_checked(config_file: str | Path, overrides: list[str]) -> CN:
-    """Load a config; unlike load_config, one error lists wrong keys and all other problems."""
+    """Load a config. If keys are wrong, one error lists all problems; otherwise `require_supported` looks for them."""
     read = read_config(config_file, overrides)
     if read.mistakes:
         _refuse(_all_problems(read))
@@ -118,7 +118,7 @@ def _errors_of_building(cfg: CN, wrong: Iterable[str]) -> list[str]:
             messages.extend(str(error).splitlines())
         except Exception as error:  # a user's part may raise anything
             message = part_message(error)
-            if message is None and not isinstance(error, _WITHOUT_KEY):
+            if message is None and not isinstance(error, _ABOUT_A_VALUE):
                 raise
             options = value_of(cfg, depends_on[0])
             keys = [key for key, _ in leaves(options)] if isinstance(options, CN) else []

@@ -30,7 +30,7 @@ from pml_ext.runner.config.requirements import (
     value_of,
 )
 from pml_ext.runner.data.set_names import BY_IDENTITY, OF_IMAGES, USERS_DATA, aliases_of
-from pml_ext.runner.evaluation.evaluator import LAST, columns_of_first, replaces_metrics
+from pml_ext.runner.evaluation.evaluator import KEEP_LAST, columns_of_first, replaces_metrics
 from pml_ext.runner.modeling import names
 from pml_ext.runner.modeling.architectures import overrides_forward
 from pml_ext.runner.modeling.heads import CLS_LAYERS, POOL_LAYERS
@@ -357,7 +357,7 @@ def _evaluator(cfg: CN) -> str | None:
 
 def _best(cfg: CN) -> str | None:
     known = [] if replaces_metrics(cfg.TEST) else columns_of_first(cfg.DATASETS, cfg.TEST)
-    if known and cfg.TEST.BEST not in ("", LAST, *known):
+    if known and cfg.TEST.BEST not in ("", KEEP_LAST, *known):
         return f"{cfg.DATASETS.TESTS[0]} is measured by {', '.join(known)}"
     return None
 
@@ -365,7 +365,7 @@ def _best(cfg: CN) -> str | None:
 def _patience(cfg: CN) -> str | None:
     test = cfg.TEST
     is_measured = test.EVAL_STEPS or 0 < test.EVAL_PERIOD < cfg.SOLVER.MAX_EPOCH
-    if test.PATIENCE and (test.BEST == LAST or (replaces_metrics(test) and not test.BEST)):
+    if test.PATIENCE and (test.BEST == KEEP_LAST or (replaces_metrics(test) and not test.BEST)):
         return "stops when TEST.BEST no longer improves: name a metric there"
     if test.PATIENCE and not is_measured:
         return "counts validations during training: set TEST.EVAL_PERIOD to 1, for instance"

@@ -24,7 +24,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext._files import replacing, require_recorded_sha256, sha256_of, sha256_record, write_atomically
 from pml_ext.distributed import PartialFC
-from pml_ext.distributed.partial_fc import has_rows
+from pml_ext.distributed.row_sparse_steps import has_rows
 from pml_ext.runner.config.run_folder import CHECKPOINTS, LAST
 
 # Keys that a resumed run must not change: network, losses and data, and those of optimizer and schedule, whose restored

@@ -23,8 +23,7 @@ from pml_ext.runner.config.run_folder import LAST
 from pml_ext.runner.engine.callbacks import STEPS_BETWEEN_ENTRIES, Monitor, Progress, RunBar
 from pml_ext.runner.engine.checkpoints import WholeCheckpoints
 from pml_ext.runner.engine.preemption import Preemption
-from pml_ext.runner.evaluation.evaluator import LAST as KEEP_LAST
-from pml_ext.runner.evaluation.evaluator import best_metric, replaces_metrics
+from pml_ext.runner.evaluation.evaluator import KEEP_LAST, best_metric, replaces_metrics
 from pml_ext.runner.launch import Launch
 from pml_ext.runner.modeling.cuda import describe_cpu_processes, missing_device
 

@@ -32,7 +32,7 @@ from pml_ext.runner.engine.data_module import DataModule
 from pml_ext.runner.engine.loss_terms import LossTerms
 from pml_ext.runner.evaluation.collapse import EpochLosses, describe_collapse
 from pml_ext.runner.evaluation.evaluate import Evaluation, Features, device_with_room
-from pml_ext.runner.evaluation.evaluator import LAST, build_evaluators, rows_in_order
+from pml_ext.runner.evaluation.evaluator import KEEP_LAST, build_evaluators, rows_in_order
 from pml_ext.runner.modeling.architectures import build_model, has_users_parts, overrides_forward
 from pml_ext.runner.modeling.architectures.baseline import Batch, Outputs, parts_of
 from pml_ext.runner.modeling.cuda import norms_of_other_devices
@@ -296,7 +296,7 @@ class TrainingModule(lightning.LightningModule):
             # All ranks need the numbers, to choose the same best checkpoint.
             self.results[name] = self.trainer.strategy.broadcast(measure(name, data, loaders))
             best = self.cfg.TEST.BEST if self.evaluators and name == self.cfg.DATASETS.TESTS[0] else ""
-            if best not in ("", LAST, *self.results[name]):
+            if best not in ("", KEEP_LAST, *self.results[name]):
                 names = ", ".join(self.results[name]) or "no numbers"
                 raise UserError(f"TEST.BEST = {best!r}: {self.evaluators[name].name} returns {names}")
             prefix = "" if len(self.test_sets) == 1 else f"{name}/"

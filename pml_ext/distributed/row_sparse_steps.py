@@ -1,0 +1,100 @@
+"""Optimizer steps that update only the rows of a parameter that its row-sparse gradient contains."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+
+def step_by_rows(optimizer: Optimizer) -> Optimizer:
+    """Makes a torch optimizer update only those rows of a parameter that its row-sparse gradient contains.
+
+    Other rows are unchanged: no weight decay, momentum or moment update applies to them. The optimizer state has a row
+    for each row of the parameter. Single numbers in the state, such as Adam's step count, are shared by all rows.
+    Parameters with a dense gradient are updated as usual.
+
+    Args:
+        optimizer: an optimizer whose state has the parameter's shape and starts at zero, or is a single number: SGD,
+            Adam and similar ones. Rprop's state starts at the learning rate, so rows that first occur in a later step
+            move too little.
+    Returns:
+        The same optimizer.
+    Raises:
+        TypeError: in `optimizer.step()`, if the state has other shapes (Adafactor, LBFGS).
+    Source: An et al., arXiv 2203.15565, "partially updated" class vectors. Paper: SGD with momentum; here: also others.
+
+    >>> weight = nn.Parameter(torch.ones(3, 2))
+    >>> optimizer = step_by_rows(torch.optim.SGD([weight], lr=1.0, momentum=0.9, weight_decay=0.5))
+    >>> weight.grad = torch.sparse_coo_tensor(torch.tensor([[1]]), torch.ones(1, 2), (3, 2), check_invariants=True)
+    >>> optimizer.step()
+    >>> weight.tolist()
+    [[1.0, 1.0], [-0.5, -0.5], [1.0, 1.0]]
+    """
+    replaced: list[tuple[list[Tensor], int, Tensor, Tensor]] = []
+
+    def use_rows(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        args, kwargs = _call_closure(args, kwargs)
+        for group in optimizer.param_groups:
+            parameters = group["params"]
+            for at, whole in enumerate(parameters):
+                if whole.grad is None or not whole.grad.is_sparse:
+                    continue
+                rows, values = _rows_and_values(whole.grad)
+                part = nn.Parameter(whole.detach().index_select(0, rows))
+                part.grad = values
+                optimizer.state[part] = {}
+                for name, value in optimizer.state[whole].items():
+                    if has_rows(value, whole):
+                        value = value.index_select(0, rows)
+                    optimizer.state[part][name] = value
+                parameters[at] = part
+                replaced.append((parameters, at, whole, rows))
+        return args, kwargs
+
+    def put_back(optimizer: Optimizer, *_: Any) -> None:
+        for parameters, at, whole, rows in replaced:
+            part, parameters[at] = parameters[at], whole
+            with torch.no_grad():
+                whole.index_copy_(0, rows, part)
+            kept = optimizer.state[whole]
+            for name, value in optimizer.state.pop(part).items():
+                if not has_rows(value, part):
+                    if isinstance(value, Tensor) and value.dim():
+                        raise TypeError(
+                            f"step_by_rows needs an optimizer whose state has the shape of the parameter; {name} of "
+                            f"{type(optimizer).__name__} has {tuple(value.shape)} for {tuple(part.shape)}"
+                        )
+                    kept[name] = value
+                    continue
+                if name not in kept:
+                    kept[name] = value.new_zeros(whole.shape)
+                kept[name].index_copy_(0, rows, value)
+        replaced.clear()
+
+    optimizer.register_step_pre_hook(use_rows)
+    optimizer.register_step_post_hook(put_back)
+    return optimizer
+
+
+def _rows_and_values(gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns each row once, without a copy if rows are already unique; autograd does not mark them as coalesced."""
+    rows = gradient._indices()[0]
+    if not bool((rows[1:] > rows[:-1]).all()):
+        gradient = gradient.coalesce()
+    return gradient._indices()[0], gradient._values()
+
+
+def has_rows(value: Any, parameter: Tensor) -> bool:
+    """Returns whether a value of an optimizer's state has its parameter's shape; others are single numbers."""
+    return isinstance(value, Tensor) and value.shape == parameter.shape
+
+
+def _call_closure(args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Calls a step's closure, which computes the gradients, and returns step arguments that reuse its loss."""
+    closure = args[1] if len(args) > 1 else kwargs.get("closure")
+    if closure is None:
+        return args, kwargs
+    with torch.enable_grad():
+        loss = closure()
+    return args[:1], {**kwargs, "closure": lambda: loss}
