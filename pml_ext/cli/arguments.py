@@ -33,10 +33,9 @@ EMBEDDING_FILES = """FILE is a gallery of `pml-ext embed`, or a file of any prog
 
 Embeddings are finite floating-point numbers, and no row is zero. Labels and
 cameras are integers or strings, and none is missing. Samples of label −1 are
-junk and ignored. Paths are relative to the file's folder; no image outside it
-is opened. Plural or singular, identity or pid for label, and camid for camera
-are the same. Other names are ignored, except misspelt labels and cameras,
-which are an error.
+junk and ignored. Paths are relative to the file's folder. Plural or singular,
+identity or pid for label, and camid for camera are the same. Other names are
+ignored, except misspelt labels and cameras, which are an error.
 """
 
 

@@ -374,5 +374,5 @@ METRICS = Command(
     _print_metrics,
     _ARGUMENTS,
     "pml-ext metrics query.npz --gallery gallery.npz --report --output report/",
-    notes=EMBEDDING_FILES,
+    notes=EMBEDDING_FILES + "\nThe report shows no image outside the file's folder or --images.\n",
 )

@@ -222,7 +222,7 @@ CHECK = Command(
     _check,
     _CHECK_ARGUMENTS,
     "pml-ext threshold check report/threshold.json today.npz",
-    notes=f"Exit status: 0 holds, 1 does not hold, 3 undecided.\n{_SEE_FILES}",
+    notes=f"Exit status: 0 holds, 1 does not hold, 3 cannot be told.\n{_SEE_FILES}",
 )
 
 
