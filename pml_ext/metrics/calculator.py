@@ -242,8 +242,6 @@ class AccuracyCalculator:
         results = self._compute_by_pml(by_pml, measured) if by_pml else {}
         metrics = {name: keys.metric_of(name) for name in names if name not in self._added}
         ours = {name: metric for name, metric in metrics.items() if name not in by_pml}
-        kinds = {type(metric) for metric in ours.values()}
-        measured.ranks_both_ways = {keys.NeighborMetric, keys.RankMetric} <= kinds
         self._warn_of_small_k(ours, measured)
         for name, metric in ours.items():
             value = metric.compute(measured)

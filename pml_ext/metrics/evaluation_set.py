@@ -20,8 +20,8 @@ from pml_ext.functional.opis.calibration_range import TooFewClassesError, curves
 from pml_ext.functional.opis.noise_floor import opis_noise_floor
 from pml_ext.functional.opis.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.pairwise.pair_blocks import sides_of_distance
-from pml_ext.functional.retrieval.feature_distances import have_unit_rows, is_spread_around_origin
-from pml_ext.functional.retrieval.ranking import Ranking, rank_by_both_metrics, rankings_within
+from pml_ext.functional.retrieval.feature_distances import have_unit_rows
+from pml_ext.functional.retrieval.ranking import Ranking, rankings_within
 from pml_ext.functional.spectrum import spectral_variance
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
 from pml_ext.functional.verification.roc import ROC, equal_error_rate, operating_point, roc_auc
@@ -45,7 +45,6 @@ class EvaluationSet:
     k: int | str | None
     opis_settings: OPISSettings
     kmeans_func: Callable[[Tensor, int], Any] | None = None
-    ranks_both_ways: bool = False
     normalize: CohortNormalization | CSLS | None = None
     group: dist.ProcessGroup | None = None
 
@@ -82,7 +81,7 @@ class EvaluationSet:
         """The ranking of all references, by cosine."""
         if self.query_cameras is not None and isinstance(self.k, str):  # the limit depends on the remaining matches
             return self._ranked([None], "cosine")[0]
-        return self._from_one_product[0] if self._one_product_serves else self._by_cosine[0]
+        return self._by_cosine[0]
 
     @cached_property
     def nearest(self) -> Ranking:
@@ -90,8 +89,6 @@ class EvaluationSet:
 
         For unit rows both distances rank alike, so `ranking` is reused.
         """
-        if self._one_product_serves:
-            return self._from_one_product[1]
         if self.query_cameras is not None or self._of_unit_rows:
             return self._by_cosine[1]
         return self._ranked([self.limit], "euclidean")[0]
@@ -99,24 +96,6 @@ class EvaluationSet:
     @cached_property
     def _of_unit_rows(self) -> bool:
         return self.normalize is not None or (have_unit_rows(self.query) and have_unit_rows(self.reference))
-
-    @cached_property
-    def _one_product_serves(self) -> bool:
-        """Whether both distances are needed, differ, and can be computed from one product."""
-        wanted = self.ranks_both_ways and self.query_cameras is None and not self._of_unit_rows
-        return wanted and is_spread_around_origin(self.reference)
-
-    @cached_property
-    def _from_one_product(self) -> tuple[Ranking, Ranking]:
-        return rank_by_both_metrics(
-            self.query,
-            self.query_labels,
-            self.reference,
-            self.reference_labels,
-            gallery_includes_query=self.ref_includes_query,
-            within=self.limit,
-            group=self.group,
-        )
 
     @cached_property
     def matches(self) -> Tensor:

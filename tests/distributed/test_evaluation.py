@@ -117,7 +117,7 @@ PAIRS = ("verification_auc", "equal_error_rate", "tar_at_far_1e-2", "spectral_va
 
 @small_blocks
 def measure(of, group):
-    """The calculator's metrics; without cameras both distances come from one product."""
+    """The calculator's metrics."""
     kind, _, of = of.partition(": ")
     options = {"include": (*NAMES, *PAIRS), "device": torch.device("cpu"), "ranks": (5,)}
     given = SEARCHES[of] | {"group": group}

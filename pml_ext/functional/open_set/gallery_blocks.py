@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_finite, check_labels
+from pml_ext._identities import is_ranked
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.numerics import full_precision, row_blocks
 from pml_ext.functional.verification.roc import tar_at_far
@@ -47,8 +48,8 @@ def scores_in_blocks(
     The score of a subject is the best of its rows.
 
     subjects: (P,) integers; gallery: blocks of (n, D) embeddings, normalised here, (n,) integer subjects (a subject may
-    be in several blocks) and (n,) cameras; most_before: limit up to which `before` counts; cameras: (P,) integers, rows
-    of the probe's subject and camera are left out; count: called with the flat cosines of each part and their
+    be in several blocks) and (n,) cameras; most_before: limit up to which `before` counts; cameras: (P,) integers, junk
+    and rows of the probe's subject and camera are left out; count: called with the flat cosines of each part and their
     same-subject mask.
     """
     subjects = subjects.to(probes.device)
@@ -77,7 +78,8 @@ def scores_in_blocks(
             with full_precision(probes.device):
                 best = probes[rows] @ enrolled.T
             if cameras is not None and by is not None:
-                best.masked_fill_((subjects[rows, None] == labels) & (cameras[rows, None] == by), -torch.inf)
+                ranked = is_ranked((subjects[rows, None], cameras[rows, None]), (labels, by))
+                best.masked_fill_(~ranked, -torch.inf)
             if count is not None:
                 cosines, same = best.view(-1), (subjects[rows, None] == labels).view(-1)
                 compared = slice(None) if by is None else cosines > -torch.inf

@@ -14,12 +14,8 @@ METRICS = ("cosine", "euclidean")
 # Blocks of 16 MB in float32, at least 64 rows. Blocks of the size in _ops.blocks (12 rows of 20,000) take 3.7 times as
 # long, because the product waits for the gallery's features.
 _ENTRIES, _FEWEST_ROWS = 2**22, 64
-# Products are processed in strips that fit in the CPU cache.
-_ENTRIES_OF_A_STRIP = 2**17
 # float32 can hold the squares of features between 2^−30 and 2^30, summed over 2^60 columns.
 _LARGEST_EXPONENT = 30
-# Largest ratio of the squared norm of the mean to the mean squared norm (squared distances: a fifth of squared norms).
-_MEAN_SHARE = 0.9
 
 
 def check_features(query: Tensor, gallery: Tensor, metric: str) -> None:
@@ -101,42 +97,3 @@ def distance_blocks(rows: Tensor, columns: Tensor, metric: str) -> Iterator[Tens
                 torch.addmm(squares, some, columns.T, alpha=-2, out=distances)
                 distances.add_(row_squares[begin : begin + size]).clamp_min_(0)
         yield distances
-
-
-def both_distance_blocks(query: Tensor, gallery: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield (q, G) 1 − cosine and numbers in the order of each row's Euclidean distances, from one matrix product.
-
-    Needs features for which `is_spread_around_origin`. Both are overwritten by the next block of `rows_at_once` rows.
-    """
-    rows, columns = prepare_features(query, gallery, "cosine")
-    sets = (gallery,) if _are_same(query, gallery) else (query, gallery)
-    factor = _factor_within_range(*sets)
-    lengths = [torch.linalg.vector_norm(x.detach().to(rows.dtype) * factor, dim=1) for x in sets]
-    row_norms, norms = lengths[0], lengths[-1]
-    # A zero row has product 0 with everything: the norms alone order its distances.
-    inverse = torch.where(row_norms > 0, 1 / row_norms, 1.0)
-    twice, squares = 2 * norms, norms.square()
-    size = rows_at_once(len(columns))
-    strip = max(1, _ENTRIES_OF_A_STRIP // max(1, len(columns))) if rows.is_cpu else size
-    cosine, euclidean = rows.new_empty(2, min(size, len(rows)), len(columns)).unbind()
-    for begin in range(0, len(rows), size):
-        some = rows[begin : begin + size]
-        one, other = cosine[: len(some)], euclidean[: len(some)]
-        with full_precision(rows.device):
-            torch.mm(some.neg(), columns.T, out=one)
-        for k in range(0, len(some), strip):
-            of_strip = one[k : k + strip]
-            first = begin + k
-            # ‖x − y‖² / ‖x‖ − ‖x‖ = ‖y‖² / ‖x‖ − 2 ‖y‖ cos
-            products = torch.mul(of_strip, twice, out=other[k : k + strip])
-            products.addr_(inverse[first : first + len(of_strip)], squares)
-            of_strip.add_(1)
-        yield one, other
-
-
-def is_spread_around_origin(features: Tensor) -> bool:
-    """Returns whether the mean is small enough for precise Euclidean distances without subtracting it."""
-    x = features.detach().to(torch.promote_types(features.dtype, torch.float32)) * _factor_within_range(features)
-    square_of_mean = float(x.mean(dim=0).square().sum())
-    mean_square = float(x.square().sum(dim=1).mean())
-    return square_of_mean <= _MEAN_SHARE * mean_square

@@ -1,6 +1,5 @@
 """Retrieval ranks under the person re-identification gallery protocol, in blocks of queries."""
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -18,10 +17,9 @@ from pml_ext._checks import (
     check_tensor,
     check_whole,
 )
-from pml_ext._identities import JUNK
+from pml_ext._identities import JUNK, is_ranked
 from pml_ext._ops.distributed import gather_rows, rows_of_rank
 from pml_ext.functional.retrieval.feature_distances import (
-    both_distance_blocks,
     check_features,
     distance_blocks,
     prepare_features,
@@ -88,7 +86,8 @@ class GalleryProtocol:
         place = columns if self.kept is None else self.kept[columns]
         matches = exists.clone()
         if self._query_cameras is not None and self._gallery_cameras is not None:
-            matches &= self._gallery_cameras[place] != self._query_cameras[block, None]
+            query = self.query_labels[block, None], self._query_cameras[block, None]
+            matches &= is_ranked(query, (self.labels[columns], self._gallery_cameras[place]))
         if self._includes_query:
             matches &= place != torch.arange(block.start, block.stop, device=place.device)[:, None]
         return SameIdentity(columns, exists, matches)
@@ -151,13 +150,6 @@ def protocol_of_distances(
     )
 
 
-# Only entries up to the largest limit are sorted if they are fewer than one in _FEW (estimated from every _SAMPLED-th).
-_FEW = 6
-_SAMPLED = 16
-# Up to this many limits, each is compared with the full row: 2 µs per limit at 12,000 entries; sorting takes 13 to 35.
-_COMPARED = 6
-
-
 class MatchRanks(NamedTuple):
     """The ranks of the matches of a block of queries, closest first."""
 
@@ -189,34 +181,16 @@ def count_up_to(rows: Tensor, limits: Tensor, used: Tensor) -> Tensor:
 
     used: (q,) number of valid limits per row; counts at other limits are arbitrary.
     """
+    check_finite(rows, "distances")
     if rows.device.type != "cpu":
-        check_finite(rows, "distances")
         return torch.searchsorted(rows.sort(dim=1).values, limits, right=True)
     # numpy sorts a row many times faster than torch on the CPU.
     counts = np.zeros(limits.shape, dtype=np.int64)
-    values, thresholds = rows.numpy(), limits.numpy()
-    scratch, reached = np.empty(values.shape[1], dtype=values.dtype), np.empty(values.shape[1], dtype=bool)
-    checked = 0.0  # a NaN or infinity propagates through the sum
-    with np.errstate(all="ignore"):  # large distances may overflow
-        for q, count in enumerate(used.tolist()):
-            row, asked = values[q], thresholds[q, :count]
-            if count <= _COMPARED:
-                checked += float(row.dot(row))
-                for k in range(count):
-                    counts[q, k] = np.count_nonzero(np.less_equal(row, asked[k], out=reached))
-                continue
-            if np.count_nonzero(row[::_SAMPLED] <= asked[-1]) * _SAMPLED * _FEW < len(row):
-                checked += float(row.dot(row))
-                near = row[row <= asked[-1]]
-                near.sort()
-            else:
-                np.copyto(scratch, row)
-                near = scratch
-                near.sort()
-                checked += float(near[0]) + float(near[-1])  # NaN and infinities are sorted to the ends
-            counts[q, :count] = near.searchsorted(asked, side="right")
-    if not math.isfinite(checked):
-        check_finite(rows, "distances")
+    for of_row, row, asked, count in zip(counts, rows.numpy(), limits.numpy(), used.tolist(), strict=True):
+        if count:
+            near = row[row <= asked[count - 1]]
+            near.sort()
+            of_row[:count] = near.searchsorted(asked[:count], side="right")
     return torch.from_numpy(counts)
 
 
@@ -311,37 +285,6 @@ def rankings_within(
     return _of_all_ranks(rankings, len(limits), lengths, query.device, group)
 
 
-def rank_by_both_metrics(
-    query: Tensor,
-    query_labels: Tensor,
-    gallery: Tensor,
-    gallery_labels: Tensor,
-    *,
-    gallery_includes_query: bool,
-    within: int | None,
-    group: dist.ProcessGroup | None = None,
-) -> tuple[Ranking, Ranking]:
-    """Compute `rank_matches` by cosine without a limit and by Euclidean distance with one, from one product.
-
-    Precise only if `is_spread_around_origin(gallery)`.
-    """
-    check_features(query, gallery, "cosine")
-    shape = (len(query), len(gallery))
-    protocol = GalleryProtocol(shape, query_labels, gallery_labels, None, None, gallery_includes_query, query.device)
-    kept = gallery if protocol.kept is None else gallery[protocol.kept]
-    by_cosine, by_euclidean = [], []
-    queries_of_rank, lengths = rows_of_rank(len(query), rows_at_once(len(kept)), group)
-    begin = queries_of_rank.start
-    for cosine, euclidean in both_distance_blocks(query if group is None else query[queries_of_rank], kept):
-        identity = protocol.same_identity(slice(begin, begin + len(cosine)))
-        by_cosine.append(ranking_of(match_ranks_of(cosine, identity), None))
-        by_euclidean.append(ranking_of(match_ranks_of(euclidean, identity), within))
-        begin += len(cosine)
-    rankings = [joined(parts) for parts in (by_cosine, by_euclidean) if parts]
-    first, second = _of_all_ranks(rankings, 2, lengths, query.device, group)
-    return first, second
-
-
 def rank_matches_from_distances(
     distances: Tensor | Iterable[Tensor],
     query_labels: Tensor,
@@ -412,10 +355,10 @@ def _rank(
         ranks = match_ranks_of(rows, protocol.same_identity(block))
         for parts, within in zip(results, limits, strict=True):
             parts.append(ranking_of(ranks, within))
-    return [joined(parts) for parts in results if parts]
+    return [_joined(parts) for parts in results if parts]
 
 
-def joined(parts: Sequence[Ranking]) -> Ranking:
+def _joined(parts: Sequence[Ranking]) -> Ranking:
     return Ranking(*(torch.cat(field) for field in zip(*parts, strict=True)))
 
 

@@ -3,11 +3,7 @@ import torch
 from torch.nn.functional import normalize
 from torch.testing import assert_close
 
-from pml_ext.functional.retrieval.feature_distances import (
-    have_unit_rows,
-    is_spread_around_origin,
-    prepare_features,
-)
+from pml_ext.functional.retrieval.feature_distances import have_unit_rows, prepare_features
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
@@ -19,12 +15,8 @@ def test_a_set_compared_with_itself_is_copied_once(metric):
         assert_close(rows, expected)
 
 
-def test_unit_rows_and_features_far_from_the_origin_are_detected():
+def test_unit_rows_are_detected():
     x = torch.randn(50, 64)
     unit = normalize(x)
     assert have_unit_rows(unit) and have_unit_rows(unit.double())
     assert not have_unit_rows(x) and not have_unit_rows(unit.half()) and not have_unit_rows(unit * 1.00001)
-    assert all(is_spread_around_origin(y) for y in (x, x + 0.5, x * 1e30))
-    assert not is_spread_around_origin(x + 10) and not is_spread_around_origin((x + 10) * 1e30)
-    at_the_limit = torch.tensor([[3.0, 1.0], [3.0, -1.0]])  # the mean's square is 0.9 of the mean square
-    assert is_spread_around_origin(at_the_limit) and not is_spread_around_origin(at_the_limit + 0.01)
