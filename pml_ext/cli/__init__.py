@@ -18,13 +18,11 @@ from pml_ext._text import PrintableFormatter
 from pml_ext._version import __version__
 from pml_ext.cli.arguments import Command, split_pairs
 from pml_ext.cli.embed import EMBED
-from pml_ext.cli.export import EXPORT
 from pml_ext.cli.look_up import CONFIGS, COPY, EXAMPLES, LIST
 from pml_ext.cli.metrics import METRICS
-from pml_ext.cli.report import COMPARE, REPORT
+from pml_ext.cli.runs import CHECK_CONFIG, COMPARE, EVAL, EXPORT, REPORT, TRAIN
 from pml_ext.cli.search import INDEX, SEARCH
 from pml_ext.cli.threshold import CHECK, CHOOSE, COMPARE_MODELS
-from pml_ext.cli.train import CHECK_CONFIG, EVAL, TRAIN
 
 GROUPS = {
     "train": [TRAIN, EVAL, REPORT, COMPARE, CHECK_CONFIG],
@@ -95,7 +93,7 @@ def _run(words: Sequence[str]) -> int:
 def _run_with_parts(command: Command, options: Namespace) -> int:
     """Runs a command that may use parts of the modules of --import."""
     from pml_ext.runner.part_errors import TRACEBACKS, named_part_errors
-    from pml_ext.runner.plugins import import_modules
+    from pml_ext.runner.registry import import_modules
 
     TRACEBACKS.propagate = options.traceback
     import_modules(options.imports or ())

@@ -11,7 +11,7 @@ from pml_ext._errors import UserError
 from pml_ext._text import first_five
 from pml_ext.metrics import CohortNormalization, ThresholdReport, cohort_mask
 from pml_ext.metrics.cohort_tuning import FEWEST_IDENTITIES, tune_normalization
-from pml_ext.search.cohorts import is_saved_cohort, load_cohort
+from pml_ext.search.model_record import is_saved_cohort, load_cohort
 from pml_ext.search.readers import EmbeddingSet, read_embeddings
 
 FILE = "cohort.npz"

@@ -60,7 +60,7 @@ def _embed(options: Namespace) -> None:
 
 def embed_in_process(options: Namespace, launch: Launch) -> None:
     """Embed this process's share of the images that are new or whose content has changed."""
-    from pml_ext.runner.failures import one_message
+    from pml_ext.runner.launch import one_message
     from pml_ext.runner.modeling.cuda import describe_cpu_processes
     from pml_ext.search.images import embed_folder
 

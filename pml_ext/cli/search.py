@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pml_ext")
 
-_ROUNDING = 1e-6  # of the cosine of copies, in float32
 
 _ARGUMENTS = [
     Argument("QUERY", "Image, folder of images, gallery or file of embeddings."),
@@ -45,8 +44,8 @@ _ARGUMENTS = [
 @plain_warnings()
 def _search(options: Namespace) -> None:
     from pml_ext.reports.hits_page import Answer, Hit, write_hits
-    from pml_ext.search.cohorts import describe_scores
     from pml_ext.search.index import search
+    from pml_ext.search.model_record import describe_scores
     from pml_ext.search.readers import open_embeddings
 
     name = options.gallery
@@ -65,8 +64,6 @@ def _search(options: Namespace) -> None:
     if report is not None:
         least, facts["threshold"] = _least_score(report, options.threshold, target, kind)
     rows = _hits_of_rows(target, neighbours, options)
-    _warn_of_copies(queries.names, neighbours, target)
-    _warn_of_lost_images(target, neighbours)
     lines, answers = list[str](), list[Answer]()
     for place, query in enumerate(queries.names):
         hits = list[Hit]()
@@ -165,7 +162,7 @@ def _load_embedder(record: ModelRecord | None, gallery: str, overrides: Sequence
 
 def _load_threshold(path: str, gallery: str, target: Target) -> ThresholdReport:
     """Load a threshold report; UserError unless it applies to the gallery's scores."""
-    from pml_ext.search.cohorts import describe_scores, is_same_cohort, load_report_of
+    from pml_ext.search.model_record import describe_scores, is_same_cohort, load_report_of
 
     report = load_report_of(path, target.record)
     if target.record is None:
@@ -230,41 +227,6 @@ def _hits_of_rows(target: Target, neighbours: Neighbours, options: Namespace) ->
     if labels is not None:
         names = [f"{name}  [{label}]" for name, label in zip(names, labels, strict=True)]
     return dict(zip(rows, zip(names, images, strict=True), strict=True))
-
-
-def _warn_of_copies(queries: Sequence[str], neighbours: Neighbours, target: Target) -> None:
-    """Warns of queries that find a copy of themselves: a hit with the same embedding, up to rounding."""
-    from pml_ext._copies import describe_copies
-
-    if target.cohort is not None:  # normalised scores of copies differ
-        return
-    first = zip(neighbours.rows[:, 0].tolist(), neighbours.scores[:, 0].tolist(), strict=True)
-    copies = [(place, row) for place, (row, score) in enumerate(first) if row >= 0 and score > 1 - _ROUNDING]
-    if copies:
-        rows = sorted({row for _, row in copies})
-        paths = zip(rows, target.describe(rows)[0], strict=True)
-        names = {row: path or f"row {row}" for row, path in paths}
-        log.warning("%s", describe_copies(copies, "queries", "gallery rows", queries, names))
-
-
-def _warn_of_lost_images(target: Target, neighbours: Neighbours) -> None:
-    """Log hits whose images were deleted or renamed since they were embedded."""
-    import numpy as np
-
-    from pml_ext.search.gallery import Gallery
-
-    if not isinstance(target, Gallery):
-        return
-    rows = np.unique(neighbours.rows[neighbours.rows >= 0]).tolist()
-    paths = [target.base / path for path in target.describe(rows)[0]]
-    lost = [path for path in paths if not path.exists()]
-    has_moved = len(lost) == len(paths) and not any(path.parent.exists() for path in lost)  # without its images
-    if lost and not has_moved:
-        log.warning(
-            "%d of %d images found no longer exist (deleted or renamed), such as %s: remove their rows with "
-            "pml-ext embed --prune",
-            len(lost), len(paths), lost[0],
-        )  # fmt: skip
 
 
 def _line(number: int, hit: Hit) -> str:

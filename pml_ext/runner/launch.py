@@ -1,4 +1,4 @@
-"""Starts and monitors the processes of a run with torch's elastic agent, the engine of torchrun."""
+"""Starts and monitors the processes of a run with torch's elastic agent, and explains their failures."""
 
 import logging
 import multiprocessing.util
@@ -6,9 +6,11 @@ import os
 import signal
 import socket
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -20,9 +22,9 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from pml_ext._errors import Terminated, UserError
-from pml_ext.runner.part_errors import TRACEBACKS
-from pml_ext.runner.plugins import import_modules, imported
+from pml_ext.runner.part_errors import TRACEBACKS, part_message
 from pml_ext.runner.rank_store import rank_and_ranks
+from pml_ext.runner.registry import import_modules, imported
 
 log = logging.getLogger("pml_ext")
 
@@ -212,3 +214,65 @@ def _host_and_port(url: str) -> tuple[str, int]:
             f"(tcp://[::1]:29500); got {url!r}"
         )
     return host, port
+
+
+_PATIENCE = 5.0  # seconds for the launcher to find the process that failed first
+
+
+@contextmanager
+def one_message(output: Path) -> Iterator[None]:
+    """Re-raises expected errors as UserError, which needs no traceback, and Ctrl-C as KeyboardInterrupt."""
+    try:
+        yield
+    except Terminated:
+        raise
+    except SystemExit as stop:  # Lightning raises it on Ctrl-C
+        raise KeyboardInterrupt from stop
+    except Exception as error:
+        message = _message(error, output)
+        if message is None:
+            raise
+        raise UserError(message) from error
+
+
+def _message(error: Exception, output: Path) -> str | None:
+    """Returns the message of an expected error; None for a bug."""
+    # torch raises this one in a signal handler: whatever runs at that moment may replace it by another error.
+    killed = [str(each).strip() for each in _chain(error) if str(each).strip().startswith("DataLoader worker")]
+    reason = str(error).strip()
+    if isinstance(error, ConnectionError):  # to a worker of which the system has not said yet that it is gone
+        killed.append(reason)
+    if killed:
+        return (
+            "a process that loads images was ended from outside, by a lack of memory for example: try fewer "
+            f"DATALOADER.NUM_WORKERS; the last checkpoint can be resumed ({killed[0]})"
+        )
+    if isinstance(error, UserError):
+        # A worker's comes with the worker's traceback before the message.
+        return reason.rpartition("UserError: ")[2].strip()
+    if message := part_message(error):
+        return message
+    if isinstance(error, OSError):
+        gone = "" if output.is_dir() else f" OUTPUT_DIR {output} was removed while the run went on."
+        return f"a file cannot be read or written: {error}.{gone}"
+    if isinstance(error, DistError) or (isinstance(error, RuntimeError) and "gloo" in reason):
+        return _lost_contact(reason)
+    return None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and its causes."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _lost_contact(reason: str) -> str:
+    """Returns the message of a process that lost the others; the launcher prefers their messages."""
+    lost = "has lost the other processes"
+    if "timed out" in reason.lower() or "timeout" in reason.lower():
+        lost = "has waited --timeout seconds for the other processes: one of them is stopped or hangs"
+    else:
+        time.sleep(_PATIENCE)
+    rank = os.environ.get("RANK", "0")
+    return f"rank {rank} {lost}, so the run ends; the last checkpoint can be resumed ({reason:.200})"

@@ -10,8 +10,7 @@ from types import FrameType
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.plugins import imported
-from pml_ext.runner.registry import user_modules
+from pml_ext.runner.registry import imported, user_modules
 
 TRACEBACKS = logging.getLogger("pml_ext.tracebacks")
 """Logs the tracebacks of errors that become one sentence: to a run's file, and with --traceback to standard error."""
@@ -46,14 +45,10 @@ def part_message(error: Exception) -> str | None:
 
 
 def reason_of(error: Exception) -> str:
-    """Returns what an exception says, with the full name of a missing config key; logs its traceback."""
+    """Returns what an exception says, with the name of a missing config key; logs its traceback."""
     TRACEBACKS.info("traceback of %s", type(error).__name__, exc_info=error)
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    last = frames[-1] if frames else None
-    node = last.f_locals.get("self") if last else None
-    if isinstance(error, AttributeError) and isinstance(node, CN):
-        key = f"{_path_of(node, frames)}{error}"
-        return f"the config has no key {key}; add it in a function of CONFIG_REGISTRY"
+    if isinstance(error, AttributeError) and isinstance(error.obj, CN):
+        return f"the config has no key {error.name}; add it in a function of CONFIG_REGISTRY"
     said = " ".join(str(error).split())
     if isinstance(error, KeyError) and said.startswith("'"):  # of a name
         return (
@@ -65,22 +60,3 @@ def reason_of(error: Exception) -> str:
 
 def _module_of(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0]
-
-
-def _path_of(node: CN, frames: list[FrameType]) -> str:
-    """Returns a config node's name, such as `MODEL.LOSSES.`; empty if no variable of the frames has the config."""
-    for frame in frames:
-        for value in frame.f_locals.values():
-            path = _path_below(value, node) if isinstance(value, CN) and "MODEL" in value else None
-            if path is not None:
-                return path
-    return ""
-
-
-def _path_below(tree: CN, node: CN) -> str | None:
-    if tree is node:
-        return ""
-    for name, value in tree.items():
-        if isinstance(value, CN) and (path := _path_below(value, node)) is not None:
-            return f"{name}.{path}"
-    return None

@@ -27,7 +27,7 @@ from pml_ext.runner.data.datasets.image_files import Source, read_image
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.modeling.cuda import kind_and_index, missing_device
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
-from pml_ext.runner.plugins import import_modules
+from pml_ext.runner.registry import import_modules
 from pml_ext.search.model_record import ModelRecord
 from pml_ext.search.onnx_model import OnnxModel
 

@@ -17,8 +17,7 @@ from torch.distributed.elastic.multiprocessing import PContext
 from torch.distributed.rendezvous import rendezvous
 
 from pml_ext._errors import UserError
-from pml_ext.runner.failures import one_message
-from pml_ext.runner.launch import Launch, restarts, start
+from pml_ext.runner.launch import Launch, one_message, restarts, start
 from pml_ext.runner.rank_store import exchange
 
 DIGITS = Path(__file__).parents[2] / "fastreid_configs" / "Digits" / "sap_tcm.yml"

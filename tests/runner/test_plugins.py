@@ -16,7 +16,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
-from pml_ext.runner import evaluate, load_config, plugins, train
+from pml_ext.runner import evaluate, load_config, registry, train
 from pml_ext.runner import registry as registries
 from pml_ext.runner.checks.check import problems
 from pml_ext.runner.config.bundled_files import CONFIGS
@@ -56,7 +56,7 @@ def folder(tmp_path, monkeypatch):
     before = set(sys.modules)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(plugins, "_imported", [])
+    monkeypatch.setattr(registry, "_imported", [])
     for item in vars(registries).values():
         if isinstance(item, Registry):
             list(item)
@@ -80,7 +80,7 @@ def test_the_guides_project_trains_and_the_run_names_its_module(folder, monkeypa
     assert "PullPush " in shown.err and "SupConLoss" in shown.err and "epoch 1\n" in shown.out
     found = json.loads(Path("logs/my_project/metrics.json").read_text(encoding="utf-8"))
     assert found["results"]["SmallDigits"]["precision_at_1"] > 0.9
-    monkeypatch.setattr(plugins, "_imported", [])
+    monkeypatch.setattr(registry, "_imported", [])
     assert main(["eval", "logs/my_project"]) == 2
     assert "my_project/config.yaml was made with parts of my_project: add --import my_project" in capfd.readouterr().err
     assert main(["eval", "logs/my_project", "--import", "my_project"]) == 0
@@ -143,7 +143,7 @@ def test_a_module_that_cannot_be_imported_is_one_line(folder, text, message):
     if text is not None:
         (folder / "own_losses.py").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=message) as raised:
-        plugins.import_modules(["own_losses"])
+        registry.import_modules(["own_losses"])
         load_config("Digits/sap_tcm.yml", ["MODEL.LOSSES.UNREAD.X", 1])
     assert "\n" not in str(raised.value)
 
@@ -193,7 +193,7 @@ def test_a_metric_of_a_users_calculator_is_a_column_and_chooses_the_best_checkpo
 
 def test_a_users_metric_ignores_cameras_and_junk(folder):
     (folder / "own_metric.py").write_text(OWN_METRIC, encoding="utf-8")
-    plugins.import_modules(["own_metric"])
+    registry.import_modules(["own_metric"])
     cfg = load_config(
         "Digits/sap_tcm.yml", ["TEST.EVALUATOR", "WithSecondPlace", "TEST.METRICS", ("cmc",), "TEST.RANKS", (1,)]
     )
@@ -279,7 +279,7 @@ SCHEDULER_REGISTRY.register()(ReduceLROnPlateau)
 )
 def test_what_is_wrong_with_own_parts_is_one_line(folder, overrides, line):
     (folder / "own_parts.py").write_text(OWN_PARTS, encoding="utf-8")
-    plugins.import_modules(["own_parts"])
+    registry.import_modules(["own_parts"])
     read = read_config("Digits/sap_tcm.yml", ["MODEL.DEVICE", "cpu", *overrides])
     (told,) = read.lines + problems(read.cfg, wrong=read.wrong)
     assert re.search(line, told), told
@@ -287,7 +287,7 @@ def test_what_is_wrong_with_own_parts_is_one_line(folder, overrides, line):
 
 def test_own_transforms_act_in_their_place_and_travel_to_workers(folder):
     (folder / "own_parts.py").write_text(OWN_PARTS, encoding="utf-8")
-    plugins.import_modules(["own_parts"])
+    registry.import_modules(["own_parts"])
     turned = ["INPUT.TURN.ENABLED", True, "INPUT.TURN.DEGREES", 20]
     cfg = load_config("Digits/sap_tcm.yml", ["INPUT.INVERTED.ENABLED", True, *turned])
     steps = pickle.loads(pickle.dumps(build_transform(cfg.INPUT, training=True))).of_image
@@ -348,13 +348,13 @@ def test_plug_ins_of_installed_packages_register_and_a_broken_one_is_a_warning(f
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", encoding="utf-8")
         (info / "entry_points.txt").write_text(f"[pml_ext.plugins]\n{name} = {name}\n", encoding="utf-8")
     sys.path.insert(0, str(folder))
-    monkeypatch.setattr(plugins, "_installed", [])
-    monkeypatch.setattr("pml_ext.runner.plugins.log.propagate", True)
-    plugins.import_installed()
+    monkeypatch.setattr(registry, "_installed", [])
+    monkeypatch.setattr("pml_ext.runner.registry.log.propagate", True)
+    registry.import_installed()
     assert "OwnLoss" in LOSS_REGISTRY
     assert "the plug-in bad_plugin of bad_plugin cannot be imported: division by zero" in caplog.text
     caplog.clear()
-    plugins.import_installed()
+    registry.import_installed()
     assert not caplog.text
 
 

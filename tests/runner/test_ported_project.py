@@ -14,7 +14,7 @@ from torch import nn
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
-from pml_ext.runner import Baseline, DataModule, ImageDataset, TrainingModule, load_config, plugins
+from pml_ext.runner import Baseline, DataModule, ImageDataset, TrainingModule, load_config
 from pml_ext.runner.checks.check import problems
 from pml_ext.runner.data.datasets.image_dataset import data_set_of
 from pml_ext.runner.data.loaders import LabelledImages, collate
@@ -129,7 +129,7 @@ def registered(monkeypatch):
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
         for part in parts:
             registry.register()(part)
-    monkeypatch.setattr(plugins, "_imported", [])
+    monkeypatch.setattr(registry, "_imported", [])
 
 
 @pytest.mark.parametrize(

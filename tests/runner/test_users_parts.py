@@ -10,7 +10,7 @@ from torch import nn
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
-from pml_ext.runner import plugins
+from pml_ext.runner import registry
 from pml_ext.runner.checks.check import problems
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.engine.training_module import TrainingModule
@@ -71,7 +71,7 @@ class ReadsNothing(ImageDataset):
 @pytest.fixture
 def parts(folder):
     (folder / "own_parts.py").write_text(PARTS, encoding="utf-8")
-    plugins.import_modules(["own_parts"])
+    registry.import_modules(["own_parts"])
     return folder
 
 
@@ -80,7 +80,7 @@ def parts(folder):
     [
         (
             ("MODEL.META_ARCHITECTURE", "ReadsAKey"),
-            "ReadsAKey.__init__ of own_parts (line 14 of own_parts.py): the config has no key MODEL.LOSSES.CAM_WEIGHT; "
+            "ReadsAKey.__init__ of own_parts (line 14 of own_parts.py): the config has no key CAM_WEIGHT; "
             "add it in a function of CONFIG_REGISTRY",
         ),
         (
@@ -114,7 +114,7 @@ def test_a_run_names_a_missing_column_and_shows_the_traceback_if_it_is_asked_for
         main(["check-config", "Digits/sap_tcm.yml", "--import", "own_parts", "DATASETS.NAMES", "('ReadsNothing',)"])
         == 3
     )
-    assert "own_parts.ReadsNothing cannot be read: the config has no key DATASETS.NAME; " in capfd.readouterr().out
+    assert "own_parts.ReadsNothing cannot be read: the config has no key NAME; " in capfd.readouterr().out
     assert main(["train", "Digits/sap_tcm.yml", "--import", "own_parts", "--traceback", "--overwrite", *opts]) == 2
     shown = capfd.readouterr().err
     assert "Traceback" in shown and shown.rstrip().splitlines()[-1].startswith(sentence)

@@ -15,7 +15,7 @@ from torchvision.transforms import InterpolationMode, v2
 from pml_ext import Embedder
 from pml_ext._errors import UserError
 from pml_ext.search.embedder import load_for_embedding
-from pml_ext.search.exporting import export
+from pml_ext.search.onnx_model import export
 from tests.search import models
 from tests.search.images import extract
 from tests.search.models import network_of, small_model

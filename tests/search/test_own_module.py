@@ -13,7 +13,7 @@ from torchvision.transforms import InterpolationMode, v2
 from pml_ext import Embedder
 from pml_ext._errors import UserError
 from pml_ext.cli import main
-from pml_ext.runner import plugins
+from pml_ext.runner import registry
 from pml_ext.search.gallery import Gallery
 from pml_ext.search.images import embed_folder
 from pml_ext.search.index import search
@@ -109,7 +109,7 @@ def test_modules_that_a_run_was_made_with_are_imported(tmp_path, monkeypatch):
     (tmp_path / "own_parts_of_search.py").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(plugins, "_imported", [])
+    monkeypatch.setattr(registry, "_imported", [])
     with pytest.raises(UserError, match="was made with parts of own_parts_of_search: add --import own_parts_of_search"):
         Embedder.from_config(config, weights, device="cpu")
     embedder = Embedder.from_config(config, weights, device="cpu", imports=["own_parts_of_search"])

@@ -15,12 +15,12 @@ from pml_ext._errors import UserError
 from pml_ext._names import name_settings
 from pml_ext.runner.checks.rules import unsupported
 from pml_ext.runner.config.load import ReadConfig, accepted, read_config
+from pml_ext.runner.config.names import read_as
 from pml_ext.runner.config.network_keys import is_grey
 from pml_ext.runner.config.requirements import leaves, value_of
 from pml_ext.runner.data.datasets import data_set, load, training_share
 from pml_ext.runner.data.datasets.image_files import dataset_root
 from pml_ext.runner.data.samplers import require_callable
-from pml_ext.runner.data.set_names import read_as
 from pml_ext.runner.data.transforms import require_image
 from pml_ext.runner.evaluation.evaluate import Evaluation
 from pml_ext.runner.modeling import heads
@@ -34,8 +34,7 @@ from pml_ext.runner.modeling.weights.imagenet import missing_file
 from pml_ext.runner.modeling.weights.read import local_file
 from pml_ext.runner.part_errors import part_message
 from pml_ext.runner.registry import DATASET_REGISTRY, TRANSFORM_REGISTRY
-from pml_ext.runner.solver.optimizer import build_optimizer
-from pml_ext.runner.solver.schedule import build_schedule
+from pml_ext.runner.solver import build_optimizer, build_schedule
 
 T = TypeVar("T")
 RUNS, CANNOT_RUN, LACKS_SOMETHING = 0, 1, 3

@@ -8,16 +8,15 @@ from importlib.resources import files
 
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import require
+from pml_ext.runner.config.names import USERS_DATA, depths_of
 from pml_ext.runner.config.part_keys import REQUIRED, keys_of
 from pml_ext.runner.config.requirements import value_of
-from pml_ext.runner.data.set_names import USERS_DATA
-from pml_ext.runner.modeling.names import depths_of
-from pml_ext.runner.plugins import GROUP
 from pml_ext.runner.registry import (
     BACKBONE_REGISTRY,
     CALLBACK_REGISTRY,
     DATASET_REGISTRY,
     EVALUATOR_REGISTRY,
+    GROUP,
     LOSS_REGISTRY,
     META_ARCH_REGISTRY,
     MINER_REGISTRY,

@@ -15,6 +15,8 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext._names import hint
+from pml_ext.runner.config import names
+from pml_ext.runner.config.names import BY_IDENTITY, OF_IMAGES, USERS_DATA, aliases_of
 from pml_ext.runner.config.network_keys import HOW_FAST, SHAPING
 from pml_ext.runner.config.requirements import (
     Problem,
@@ -29,13 +31,10 @@ from pml_ext.runner.config.requirements import (
     problems_of,
     value_of,
 )
-from pml_ext.runner.data.set_names import BY_IDENTITY, OF_IMAGES, USERS_DATA, aliases_of
 from pml_ext.runner.evaluation.evaluator import KEEP_LAST, columns_of_first, replaces_metrics
-from pml_ext.runner.modeling import names
 from pml_ext.runner.modeling.architectures import overrides_forward
 from pml_ext.runner.modeling.heads import CLS_LAYERS, POOL_LAYERS
-from pml_ext.runner.modeling.losses.arguments import PARTIAL_FC
-from pml_ext.runner.modeling.losses.factory import facts_of_name
+from pml_ext.runner.modeling.losses.factory import PARTIAL_FC, facts_of_name
 from pml_ext.runner.modeling.weights.imagenet import why_no_weights
 from pml_ext.runner.registry import (
     BACKBONE_REGISTRY,

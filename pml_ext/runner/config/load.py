@@ -16,7 +16,7 @@ from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.old_spellings import WITHOUT_MEANING, File, modernise
 from pml_ext.runner.config.part_keys import REQUIRED, keys_of_node, nodes_in
 from pml_ext.runner.config.yaml_file import read_tree, shown
-from pml_ext.runner.plugins import imported, require_imported
+from pml_ext.runner.registry import imported, require_imported
 
 log = logging.getLogger("pml_ext")
 

@@ -27,7 +27,7 @@ from pml_ext.runner.config.network_keys import is_grey
 from pml_ext.runner.config.run_folder import BEST, CHECKPOINTS, LAST, config_of_run, weights_of_run
 from pml_ext.runner.data.datasets import load_train_set
 from pml_ext.runner.data.samplers import steps_per_epoch
-from pml_ext.runner.engine.callbacks import freeze_callbacks
+from pml_ext.runner.engine.callbacks import ended_by_sigterm, freeze_callbacks
 from pml_ext.runner.engine.checkpoints import check_resumable, last_checkpoint, steps_of, with_recorded_norm
 from pml_ext.runner.engine.data_module import DataModule
 from pml_ext.runner.engine.output import (
@@ -39,14 +39,12 @@ from pml_ext.runner.engine.output import (
     remove_earlier,
     with_absolute_paths,
 )
-from pml_ext.runner.engine.preemption import ended_by_sigterm
 from pml_ext.runner.engine.run_outputs import report_run
 from pml_ext.runner.engine.trainer import build_trainer
 from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.evaluation.evaluate import BEFORE, RAW_PIXELS, UNTRAINED, Measured, measure_raw_pixels
 from pml_ext.runner.evaluation.evaluator import best_metric, replaces_metrics
-from pml_ext.runner.failures import one_message
-from pml_ext.runner.launch import Launch, is_first, restarts, start
+from pml_ext.runner.launch import Launch, is_first, one_message, restarts, start
 from pml_ext.runner.modeling.weights.imagenet import with_fetched_weights
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
 from pml_ext.runner.registry import CALLBACK_REGISTRY

@@ -20,9 +20,8 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext.metrics.headings import LOWER_IS_BETTER
 from pml_ext.runner.config.run_folder import LAST
-from pml_ext.runner.engine.callbacks import STEPS_BETWEEN_ENTRIES, Monitor, Progress, RunBar
+from pml_ext.runner.engine.callbacks import STEPS_BETWEEN_ENTRIES, Monitor, Preemption, Progress, RunBar
 from pml_ext.runner.engine.checkpoints import WholeCheckpoints
-from pml_ext.runner.engine.preemption import Preemption
 from pml_ext.runner.evaluation.evaluator import KEEP_LAST, best_metric, replaces_metrics
 from pml_ext.runner.launch import Launch
 from pml_ext.runner.modeling.cuda import describe_cpu_processes, missing_device

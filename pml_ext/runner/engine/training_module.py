@@ -27,9 +27,8 @@ from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
 from pml_ext.runner.data.samplers import steps_per_epoch
 from pml_ext.runner.engine.callbacks import bound_statistics, is_recorded
 from pml_ext.runner.engine.checkpoints import CONFIG, load_classes, save_classes
-from pml_ext.runner.engine.chunked_loss import loss_in_chunks
 from pml_ext.runner.engine.data_module import DataModule
-from pml_ext.runner.engine.loss_terms import LossTerms
+from pml_ext.runner.engine.loss_terms import LossTerms, loss_in_chunks
 from pml_ext.runner.evaluation.collapse import EpochLosses, describe_collapse
 from pml_ext.runner.evaluation.evaluate import Evaluation, Features, device_with_room
 from pml_ext.runner.evaluation.evaluator import KEEP_LAST, build_evaluators, rows_in_order
@@ -41,8 +40,7 @@ from pml_ext.runner.modeling.losses.factory import build_losses, build_miner, fa
 from pml_ext.runner.modeling.pixels_to_embedding import averaged, unit_embeddings
 from pml_ext.runner.modeling.weights.imagenet import with_trained_norms
 from pml_ext.runner.rank_store import rank_and_ranks
-from pml_ext.runner.solver.optimizer import build_optimizer, clip_gradients, fit_restored_state
-from pml_ext.runner.solver.schedule import build_schedule
+from pml_ext.runner.solver import build_optimizer, build_schedule, clip_gradients, fit_restored_state
 
 log = logging.getLogger("pml_ext")
 

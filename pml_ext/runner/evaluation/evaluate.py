@@ -6,6 +6,7 @@ Also the embeddings of a baseline, raw pixels.
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -119,8 +120,7 @@ class Evaluation:
         if self.refined is not None and is_first:
             if data.gallery is None:
                 raise ValueError("TEST.AQE and TEST.RERANK need a separate gallery. Set both to False")
-            refined = _of_ranking(self.refined.per_query(features[0], *query, features[1], *gallery), self.ranks)
-            results |= {name: value for name, value in refined.items() if name in results}
+            results |= _of_ranking(self.refined.per_query(features[0], *query, features[1], *gallery), self.by_rank)
         if self.csls is not None:
             results |= {keys.csls(name): value for name, value in measure(self.csls, self.by_rank).items()}
         if self.user_calculator is not None and is_first:
@@ -157,20 +157,12 @@ def _identities_and_cameras(part: ImageSet) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(part.identities), torch.from_numpy(part.cameras)
 
 
-def _of_ranking(ranking: Ranking, ranks: Sequence[int]) -> dict[str, float]:
-    """Returns the rank metrics under the calculator's names."""
+def _of_ranking(ranking: Ranking, names: Sequence[str]) -> dict[str, float]:
+    """Returns rank metrics by the calculator's names, as it computes them from its own ranking."""
     counted = ranking.matches > 0
-    first = ranking.first_match_rank
-    per_query = {
-        keys.PRECISION_AT_1: (first == 1).double(),
-        keys.MEAN_AVERAGE_PRECISION_AT_R: ranking.average_precision_at_r,
-        keys.REID_MEAN_AVERAGE_PRECISION: ranking.average_precision,
-        keys.MEAN_INVERSE_NEGATIVE_PENALTY: ranking.inverse_negative_penalty,
-        keys.R_PRECISION: ranking.r_precision,
-        keys.MEAN_RECIPROCAL_RANK: 1 / first,
-    }
-    per_query |= {keys.cmc_rank(rank): (first <= rank).double() for rank in ranks}
-    return {name: float(values[counted].mean()) for name, values in per_query.items()}
+    measured: Any = SimpleNamespace(ranking=ranking, nearest=ranking, reciprocal_rank=1 / ranking.first_match_rank)
+    values = {name: keys.metric_of(name).compute(measured) for name in names}
+    return {name: float(of_queries[counted].double().mean()) for name, of_queries in values.items()}
 
 
 # Measured: 5 copies of the embeddings with TEST.CSLS and 0.25 GB of blocks, or more if most pairs tie.

@@ -19,8 +19,8 @@ from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.loaders import collate
 from pml_ext.runner.data.transforms import BatchStep, Transform
 from pml_ext.runner.engine import training_module
-from pml_ext.runner.engine.chunked_loss import loss_in_chunks
 from pml_ext.runner.engine.data_module import DataModule
+from pml_ext.runner.engine.loss_terms import loss_in_chunks
 from pml_ext.runner.engine.run import recompute_statistics
 from pml_ext.runner.engine.trainer import LOGGERS, build_loggers, build_trainer
 from pml_ext.runner.evaluation.evaluate import Evaluation

@@ -11,8 +11,8 @@ from torch import nn
 
 from pml_ext._errors import UserError
 from pml_ext.runner.checks.check import require_supported
+from pml_ext.runner.config import names
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.modeling import names
 from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.backbones import build_backbone, torchvision_networks
 from pml_ext.runner.modeling.backbones.resnet import NonLocal, SqueezeExcitation

@@ -10,6 +10,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
+from pml_ext.runner.config.names import aliases_of, read_as
 from pml_ext.runner.data.datasets import faces, folders, glyphs, handwriting, reid, retrieval
 from pml_ext.runner.data.datasets.image_check import ImageCheck
 from pml_ext.runner.data.datasets.image_dataset import data_set_of
@@ -17,7 +18,6 @@ from pml_ext.runner.data.datasets.image_files import dataset_root, users_path
 from pml_ext.runner.data.datasets.image_set import DataSet, ImageSet, Loaded, OpenSet, PairSet, TemplateSet, TestSet
 from pml_ext.runner.data.datasets.record_io import record_set
 from pml_ext.runner.data.datasets.table import table_set
-from pml_ext.runner.data.set_names import aliases_of, read_as
 from pml_ext.runner.registry import DATASET_REGISTRY
 
 log = logging.getLogger("pml_ext")

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
+from pml_ext.runner.config.names import MGN_HEADS
 from pml_ext.runner.modeling.architectures.baseline import (
     Baseline,
     Batch,
@@ -19,7 +20,6 @@ from pml_ext.runner.modeling.architectures.baseline import (
 from pml_ext.runner.modeling.backbones import build_backbone
 from pml_ext.runner.modeling.backbones.resnet import remove_stride
 from pml_ext.runner.modeling.heads import build_heads
-from pml_ext.runner.modeling.names import MGN_HEADS
 from pml_ext.runner.registry import META_ARCH_REGISTRY
 
 

@@ -3,6 +3,7 @@
 from torch import nn
 from yacs.config import CfgNode as CN
 
+from pml_ext.runner.config.names import registered_name
 from pml_ext.runner.modeling.backbones import (  # noqa: F401  # register
     convnet,
     iresnet,
@@ -11,7 +12,6 @@ from pml_ext.runner.modeling.backbones import (  # noqa: F401  # register
     torchvision_networks,
     vit,
 )
-from pml_ext.runner.modeling.names import registered_name
 from pml_ext.runner.registry import BACKBONE_REGISTRY
 
 __all__ = ["build_backbone", "build_resnet_backbone"]

@@ -12,7 +12,7 @@ from torchvision import models
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.modeling.names import TIMM, TORCHVISION, is_built_in
+from pml_ext.runner.config.names import TIMM, TORCHVISION, is_built_in
 from pml_ext.runner.modeling.weights.read import PACKAGE, existing_file, packaged_file
 
 log = logging.getLogger("pml_ext")

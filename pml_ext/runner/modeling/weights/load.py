@@ -8,7 +8,7 @@ from typing import cast
 from torch import Tensor, nn
 
 from pml_ext._errors import UserError
-from pml_ext.runner.modeling.names import MGN_HEADS
+from pml_ext.runner.config.names import MGN_HEADS
 from pml_ext.runner.modeling.weights.names import backbone_names, unwrapped_names, whole_names
 from pml_ext.runner.modeling.weights.read import PACKAGE, existing_file, read_state_dict
 

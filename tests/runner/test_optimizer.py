@@ -5,7 +5,7 @@ from torch import nn
 from pml_ext.losses import DiscriminativeLoss
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.registry import OPTIMIZER_REGISTRY
-from pml_ext.runner.solver.optimizer import build_optimizer, clip_gradients, fit_restored_state
+from pml_ext.runner.solver import build_optimizer, clip_gradients, fit_restored_state
 
 
 def config(**solver):

@@ -9,8 +9,8 @@ from torch.optim.lr_scheduler import ChainedScheduler, ExponentialLR, StepLR
 from pml_ext._errors import UserError
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.registry import SCHEDULER_REGISTRY
-from pml_ext.runner.solver.schedule import build_schedule
-from tests.runner.solver.test_optimizer import config
+from pml_ext.runner.solver import build_schedule
+from tests.runner.test_optimizer import config
 
 
 def started(cfg):

@@ -5,9 +5,8 @@ import torch
 
 from pml_ext._errors import UserError
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
-from pml_ext.search import exporting
-from pml_ext.search.exporting import export
-from pml_ext.search.onnx_model import OnnxModel
+from pml_ext.search import onnx_model
+from pml_ext.search.onnx_model import OnnxModel, export
 from tests.search.models import by_hand, network_of, small_model
 
 
@@ -49,7 +48,7 @@ def test_a_file_that_differs_is_not_left(trained, tmp_path, monkeypatch, broken,
         def __call__(self, images):
             return broken(super().__call__(images))
 
-    monkeypatch.setattr(exporting, "OnnxModel", Broken)
+    monkeypatch.setattr(onnx_model, "OnnxModel", Broken)
     with pytest.raises(UserError, match=message):
         export(trained, tmp_path / "model.onnx")
     assert [p.name for p in tmp_path.iterdir()] == ["last.ckpt"]

@@ -1,9 +1,12 @@
-"""`pml-ext train`, `pml-ext eval` and `pml-ext check-config`: run a config, or list every problem of it."""
+"""Commands on runs: `pml-ext train`, `eval`, `report`, `compare`, `export` and `check-config`."""
 
 from argparse import Namespace
+from pathlib import Path
 
 from pml_ext.cli.arguments import (
     CONFIG,
+    HALF,
+    IMPORTS,
     KEY,
     NUM_GPUS,
     NUM_MACHINES,
@@ -101,5 +104,64 @@ CHECK_CONFIG = Command(
     ],
     "pml-ext check-config Market1501/bagtricks_R50.yml DATASETS.ROOT datasets",
     notes="Exit status: 0 runs, 1 cannot run, 3 can run, but something is missing here.\n",
+    key=KEY,
+)
+
+
+def _report(options: Namespace) -> None:
+    from pml_ext.runner.engine.run import report_of_run
+
+    report_of_run(Path(options.run))
+
+
+REPORT = Command(
+    "report",
+    "Write the HTML report of a finished run.",
+    _report,
+    [Argument("RUN", "OUTPUT_DIR of the run."), *IMPORTS],
+    "pml-ext report logs/glyphs",
+    notes="Evaluates the run again and writes RUN/report.html.\n",
+)
+
+
+def _compare(options: Namespace) -> None:
+    from pml_ext.runner.report import comparison
+
+    comparison.compare([Path(run) for run in options.runs], Path(options.output))
+
+
+COMPARE = Command(
+    "compare",
+    "Compare finished runs on one HTML page.",
+    _compare,
+    [
+        Argument("RUN", "OUTPUT_DIRs of the runs.", dest="runs", nargs="+"),
+        Argument("--output FILE", "Page to write", default="compare.html"),
+    ],
+    "pml-ext compare logs/triplet logs/triplet_tcm --output compare.html",
+)
+
+
+def _export(options: Namespace) -> None:
+    from pml_ext.runner.checks.check import load_checked
+    from pml_ext.search.onnx_model import export
+
+    cfg = load_checked(*trained_config(options))
+    export(cfg, options.output, half=options.half)
+    print(f"use it with pml-ext embed IMAGES --model {options.output} --output GALLERY")
+
+
+EXPORT = Command(
+    "export",
+    "Write a trained model to an ONNX file.",
+    _export,
+    [
+        TRAINED,
+        *CONFIG,
+        Argument("--output FILE", "File to write.", required=True),
+        HALF,
+    ],
+    "pml-ext export logs/glyphs --output model.onnx",
+    notes="Set MODEL.WEIGHTS in the config or on the command line; a run has one.\n",
     key=KEY,
 )
