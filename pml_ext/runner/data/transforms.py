@@ -124,44 +124,19 @@ class RandomResizedCrop(v2.RandomResizedCrop):
 
 
 @TRANSFORM_REGISTRY.register(node="PADDING", keys={"SIZE": "padding"})
-class PadAndCrop:
-    """Pads every side, then crops to SIZE_TRAIN at random, like v2.Pad and RandomCrop.
+class PadAndCrop(v2.RandomCrop):
+    """Pads every side, then crops to SIZE_TRAIN at random.
 
     size_train: [height, width]. mode: constant (black), edge, reflect or symmetric.
     """
 
     def __init__(self, size_train: Sequence[int], padding: int, mode: str) -> None:
-        size = (size_train[0], size_train[-1])
+        size = [size_train[0], size_train[-1]]
         if min(size) <= 0:
-            raise ValueError(f"crops to INPUT.SIZE_TRAIN, which must then be [height, width]; it is {[*size]}")
+            raise ValueError(f"crops to INPUT.SIZE_TRAIN, which must then be [height, width]; it is {size}")
         if mode in ("reflect", "symmetric") and min(size) <= padding:
-            raise ValueError(f"SIZE must be below INPUT.SIZE_TRAIN {[*size]}, which {mode} mirrors; got {padding}")
-        self.size, self.padding, self.mode = size, padding, mode
-
-    def __call__(self, image: Tensor) -> Tensor:
-        sides = [side + 2 * self.padding for side in image.shape[-2:]]
-        spare = [side - wanted for side, wanted in zip(sides, self.size, strict=True)]
-        if min(spare) < 0:
-            raise ValueError(f"INPUT.PADDING crops to INPUT.SIZE_TRAIN {[*self.size]}; a padded image has {sides}")
-        top, left = (int(torch.randint(places + 1, ())) if places else 0 for places in spare)
-        if self.mode == "constant":
-            return self._on_black(image, top - self.padding, left - self.padding)
-        padded: Tensor = F.pad(image, [self.padding], padding_mode=self.mode)
-        return padded[..., top : top + self.size[0], left : left + self.size[1]]
-
-    def _on_black(self, image: Tensor, top: int, left: int) -> Tensor:
-        """Returns a crop of `size` at (top, left), black outside of the image.
-
-        Much faster than padding first, because it creates no padded image and keeps the decoders' memory layout.
-        """
-        channels, height, width = image.shape
-        part = image.new_zeros(*self.size, channels).permute(2, 0, 1)
-        rows = slice(max(top, 0), max(min(top + self.size[0], height), 0))
-        columns = slice(max(left, 0), max(min(left + self.size[1], width), 0))
-        inside = image[:, rows, columns]
-        y, x = rows.start - top, columns.start - left
-        part[:, y : y + inside.shape[1], x : x + inside.shape[2]] = inside
-        return part
+            raise ValueError(f"SIZE must be below INPUT.SIZE_TRAIN {size}, which {mode} mirrors; got {padding}")
+        super().__init__(size, padding, padding_mode=mode)
 
 
 @TRANSFORM_REGISTRY.register(node="FLIP")

@@ -139,12 +139,6 @@ def test_what_comes_before_a_step_of_one_image_runs_where_that_step_does(later, 
     assert transform(colour_image()).shape == (3, *SIZE)
 
 
-def test_a_padded_image_smaller_than_the_crop_is_refused():
-    options = config(CROP={"SIZE": [10]}, PADDING={"SIZE": 2})
-    with pytest.raises(ValueError, match=r"crops to INPUT.SIZE_TRAIN \[32, 16\]; a padded image has \[14, 14\]"):
-        build_transform(options, training=True)(colour_image())
-
-
 def test_random_patch_waits_for_its_pool_then_pastes_parts_of_other_images():
     torch.manual_seed(0)
     patch = RandomPatch(1.0)
