@@ -36,7 +36,7 @@ from pml_ext.functional.verification.error_rates import (
     fold_accuracy,
 )
 from pml_ext.functional.verification.histogram import ScoreHistogram, auc_bounds, eer_bounds, tar_bounds
-from pml_ext.functional.verification.intervals import bootstrap_tar_at_far, rate_interval
+from pml_ext.functional.verification.intervals import rate_interval
 from pml_ext.functional.verification.likelihood_ratio import cllr, min_cllr
 from pml_ext.functional.verification.roc import (
     ROC,
@@ -67,7 +67,6 @@ __all__ = [
     "VerificationErrors",
     "arc_distance",
     "auc_bounds",
-    "bootstrap_tar_at_far",
     "cllr",
     "closest_on_arcs",
     "closest_on_segments",

@@ -1,7 +1,7 @@
 """Score normalisation: corrects cosines by how crowded the surroundings of both samples are, without training."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +20,6 @@ from pml_ext._checks import check_choice, check_embeddings, check_finite, check_
 from pml_ext._files import replacing
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.numerics import full_precision
-from pml_ext._pml import BaseDistance
 from pml_ext._text import first_five
 from pml_ext._version import __version__
 from pml_ext.functional.pairwise.pair_blocks import both_sides
@@ -322,10 +321,6 @@ class CohortNormalization:
         half = self.corrections(embeddings)
         return both_sides(unit_rows(embeddings).to(half.dtype), half)[side == "gallery"]
 
-    def distance(self) -> "CohortSimilarity":
-        """Returns the normalised score as a PML similarity, for PML's losses, miners and calculators."""
-        return CohortSimilarity(self.corrections)
-
 
 Format = Literal["pml_ext cohort normalization 2"]
 Strength = Annotated[float, Meta(ge=0, le=2)]
@@ -386,39 +381,6 @@ def read_cohort(path: Path) -> tuple[Tensor, np.ndarray | None, CohortRecord]:
 def _little_endian(cohort: Tensor) -> np.ndarray:
     values = cohort.detach().cpu().numpy()
     return np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
-
-
-class CohortSimilarity(BaseDistance):
-    """`CohortNormalization.scores` as a distance object of pytorch-metric-learning; larger is closer.
-
-    Corrections have no gradient.
-
-    corrections: function from (N, D) rows to (N,) numbers that are subtracted from their cosines.
-
-    >>> import torch
-    >>> from pml_ext.metrics import CohortNormalization
-    >>> similarity = CohortNormalization.fit(torch.eye(4), k=2, strength=0.0).distance()
-    >>> similarity(torch.eye(4)[:2])
-    tensor([[1., 0.],
-            [0., 1.]])
-    """
-
-    def __init__(self, corrections: Callable[[Tensor], Tensor]) -> None:
-        super().__init__(is_inverted=True)
-        self.corrections = corrections
-
-    def compute_mat(self, query_emb: Tensor, ref_emb: Tensor | None) -> Tensor:
-        """Returns the (Q, R) normalised scores of normalised embeddings."""
-        reference = query_emb if ref_emb is None else ref_emb
-        offset, other = (self._half(points) for points in (query_emb, reference))
-        return query_emb @ reference.T - offset[:, None] - other
-
-    def pairwise_distance(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
-        """Returns the (P,) normalised scores of row i with row i."""
-        return (query_emb * ref_emb).sum(dim=1) - self._half(query_emb) - self._half(ref_emb)
-
-    def _half(self, points: Tensor) -> Tensor:
-        return self.corrections(points.detach()).to(points.dtype)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ CALLS = {
     F.errors_at: SCORES | {"thresholds": 0.5},
     F.fold_accuracy: SCORES | {"fold_ids": IDS // 6},
     F.ScoreHistogram().update: SCORES,
-    F.bootstrap_tar_at_far: {"scores": SCORES["scores"], "subjects_a": Y, "subjects_b": Y.flip(0), "far": 0.1},
     F.template_embeddings: {"embeddings": X, "template_ids": Y, "media_ids": IDS},
     F.pair_cosines: {"embeddings": X, "ref_emb": X, "rows": IDS, "ref_rows": IDS},
 }

@@ -12,7 +12,6 @@ from pml_ext.functional import (
     rank_matches_from_distances,
     tar_at_far,
 )
-from pml_ext.losses import TripletMarginLoss
 from pml_ext.metrics import CSLS, OPIS, AccuracyCalculator, CohortNormalization, ThresholdReport, cohort_mask
 from pml_ext.metrics.cohort_tuning import FEWEST_IDENTITIES
 from tests.oracles.identification import cosine
@@ -57,21 +56,6 @@ def test_samples_of_the_cohort_leave_themselves_out_in_blocks_of_any_size(monkey
     for entries in (1, 45, 2**20):
         monkeypatch.setattr("pml_ext.functional.retrieval.cohort._ENTRIES", entries)
         assert cohort_offsets(cohort[rows], cohort, 4, rows=rows).tolist() == expected
-
-
-def test_a_similarity_of_pml_gives_the_scores_and_trains():
-    normalization = CohortNormalization.fit(torch.randn(50, 8))
-    assert (normalization.record.k, normalization.record.strength) == (10, 1)
-    similarity = normalization.distance()
-    a, b = torch.randn(12, 8), torch.randn(6, 8)
-    assert similarity.is_inverted
-    assert torch.allclose(similarity(a, b), normalization.scores(a, b), atol=1e-6)
-    assert torch.allclose(
-        similarity.pairwise_distance(*map(similarity.normalize, (b, b))), similarity(b).diag(), atol=1e-6
-    )
-    a.requires_grad_()
-    TripletMarginLoss(distance=similarity)(a, torch.arange(12) % 3).backward()
-    assert a.grad.isfinite().all() and a.grad.any()
 
 
 COHORT, FITTED = torch.randn(10, 4), CohortNormalization.fit(torch.randn(10, 4), k=10)

@@ -6,7 +6,7 @@ import torch
 from pytest import approx
 from scipy.stats import beta, binomtest
 
-from pml_ext.functional import PairDistances, bootstrap_tar_at_far, rate_interval, tar_at_far
+from pml_ext.functional import PairDistances, rate_interval
 from pml_ext.functional.verification.intervals import class_rate_interval
 from tests.oracles import thresholds as oracle
 from tests.refusals import refusals
@@ -88,47 +88,10 @@ def test_coverage_where_class_sizes_are_pareto_distributed(tail, unevenness, cov
     assert held / 400 == approx(coverage, abs=0.005)
 
 
-def all_pairs(subjects, images, spread):
-    """Scores whose subjects differ by `spread` in their genuine scores."""
-    ids = torch.arange(subjects).repeat_interleave(images)
-    a, b = torch.triu_indices(len(ids), len(ids), 1)
-    quality = spread * torch.randn(subjects)
-    return torch.randn(len(a)) + (ids[a] == ids[b]) * (3 + quality[ids[a]]), ids[a], ids[b]
-
-
-def test_the_bootstrap_is_a_percentile_of_resampled_subjects():
-    """The same draws, with each resample's pairs listed and passed to tar_at_far."""
-    scores, a, b = all_pairs(8, 3, 1.0)
-    scores = (scores * 2).round()
-    generator = torch.Generator().manual_seed(5)
-    rates = {0.2: [], 0.03: []}
-    for _ in range(40):
-        draws = torch.randint(8, (8,), generator=generator).bincount(minlength=8)
-        times = torch.where(a == b, draws[a], draws[a] * draws[b])
-        listed = scores.repeat_interleave(times), (a == b).repeat_interleave(times)
-        for far, found in rates.items():
-            found.append(tar_at_far(*listed, far).item())
-    for far, confidence in ((0.2, 0.8), (0.03, 0.8), (0.03, 0.2)):
-        found = bootstrap_tar_at_far(scores, 10 * a - 3, 10 * b - 3, far, resamples=40, confidence=confidence, seed=5)
-        expected = np.quantile(rates[far], [(1 - confidence) / 2, (1 + confidence) / 2])
-        assert [end.item() for end in found] == approx(expected.tolist()) and found[0] < found[1]
-
-
-SCORES, A, B = all_pairs(4, 2, 0.0)
-
-
-@pytest.mark.parametrize("arguments", [(A, B, 1e-3), (A, A, 0.5), (A, B + 9, 0.5)])
-def test_too_few_pairs_are_nan(arguments):
-    assert all(math.isnan(value) for value in bootstrap_tar_at_far(SCORES, *arguments, resamples=3))
-
-
 REFUSED = [
     *((lambda c=c: rate_interval(1, 2, c), r"confidence must be in \(0, 1\)") for c in (0.0, 1.0, math.nan)),
     (lambda: rate_interval(torch.tensor([0, 3]), 2), "errors must be from 0 to trials; got 3 of 2"),
     (lambda: rate_interval(0.1, 2), "errors must be integer counts"),
     (lambda: rate_interval(torch.ones(2).long(), torch.ones(3).long()), "rate_interval needs tensors that broad"),
-    (lambda: bootstrap_tar_at_far(SCORES, A, B, 0.1, confidence=1.0), "confidence must be in"),
-    (lambda: bootstrap_tar_at_far(SCORES, A, B, 0.1, resamples=0), "resamples must be at least 1"),
-    (lambda: bootstrap_tar_at_far(SCORES, A, B, 0.0), r"far must be in \(0, 1\]"),
 ]
 test_errors = refusals(REFUSED)
