@@ -45,38 +45,44 @@ RUNS = {
 }
 
 
-def require_equal_runs(folder, name):
-    """One process in folder/one, two in folder/two."""
-    losses, _ = RUNS[name]
-    assert main(arguments(folder / "one", losses)) == 0
-    one, two = weights(folder / "one"), weights(folder / "two")
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Name -> the folder of the run of one process."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in RUNS}
+    for name, (losses, _) in RUNS.items():
+        assert main(arguments(folders[name], losses)) == 0
+    return folders
+
+
+def require_equal_runs(of_one, of_two):
+    one, two = weights(of_one), weights(of_two)
     assert one.keys() == two.keys()
     for key, value in one.items():
         torch.testing.assert_close(two[key], value, rtol=1e-4, atol=1e-5, msg=lambda m, n=key: f"{n}: {m}")
-    results = [json.loads((folder / n / "metrics.json").read_text())["results"]["Digits"] for n in ("one", "two")]
+    results = [json.loads((run / "metrics.json").read_text())["results"]["Digits"] for run in (of_one, of_two)]
     assert results[1]["reid_mean_average_precision"] == pytest.approx(
         results[0]["reid_mean_average_precision"], abs=1e-3
     ), "every test image is measured once"
 
 
-def test_two_processes_train_as_one_on_the_joint_batch(tmp_path):
+def test_two_processes_train_as_one_on_the_joint_batch(alone, tmp_path):
     commands = []
     for name, (losses, chunk) in RUNS.items():
-        commands.append((2, [*arguments(tmp_path / name / "two", losses), "SOLVER.CHUNK", chunk]))
+        commands.append((2, [*arguments(tmp_path / name, losses), "SOLVER.CHUNK", chunk]))
     run_on_ranks(*commands)
-    for name in RUNS:
-        require_equal_runs(tmp_path / name, name)
+    for name, of_one in alone.items():
+        require_equal_runs(of_one, tmp_path / name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("launcher", "flags", "name"), [(MODULE, ("--num-gpus", "2"), "four_losses"), (TORCHRUN, (), "by_chunks")]
 )
-def test_launchers_start_two_processes(tmp_path, launcher, flags, name):
+def test_launchers_start_two_processes(alone, tmp_path, launcher, flags, name):
     losses, chunk = RUNS[name]
     words = [str(tmp_path / word) if word == "logs" else word for word in launcher]
     command = [sys.executable, *words, *arguments(tmp_path / "two", losses, *flags), "SOLVER.CHUNK", chunk]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PET_LOG_DIR": str(tmp_path / "torchrun")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    require_equal_runs(tmp_path, name)
+    require_equal_runs(alone[name], tmp_path / "two")

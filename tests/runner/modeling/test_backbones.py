@@ -1,9 +1,7 @@
 import hashlib
-import re
 from typing import Any
 
 import pytest
-import timm
 import torch
 import torchvision
 from timm.layers import FrozenBatchNormAct2d
@@ -109,55 +107,6 @@ def test_several_outputs_of_timm_are_pooled_as_their_network_does(name):
     with torch.no_grad():
         assert isinstance(backbone.net.forward_features(images), list)
         torch.testing.assert_close(backbone(images).flatten(1), backbone.net(images))
-
-
-SMALL = re.findall(
-    r"\w+",
-    "test femto atto zepto pico nano 050 xxs xx_small xxtiny xs xtiny x_small mini tiny t0 s0 m0 b0 a0 small lite 11 s",
-)
-"""Words of a small network's name, smallest first."""
-
-
-def smallest_of(family):
-    def size(name):
-        words = re.split("[_.]", name)
-        sizes = [n for n, word in enumerate(SMALL) if any(re.fullmatch(rf"\w*{word}\d*", each) for each in words)]
-        return sizes[:1] or [len(SMALL)], len(name), name
-
-    return min(timm.list_models(module=family), key=size)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", timm.list_modules())
-def test_every_family_of_timm_trains_or_is_refused_in_a_sentence(family):
-    """A step on torch's meta device: shapes and gradients without arithmetic."""
-    if not timm.list_models(module=family):
-        pytest.skip("timm lists no model of this module")
-    name = smallest_of(family)
-    cfg = config(f"timm:{name}")
-    _, *size = timm.get_pretrained_cfg(name).input_size
-    cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [min(side, 256) for side in size]
-
-    def step():
-        model: Any = build_model(cfg, num_classes=2).train()
-        outputs = model.compute_outputs({"images": torch.zeros(2, 3, *cfg.INPUT.SIZE_TRAIN), "targets": None})
-        outputs["cls_outputs"].sum().backward()
-        return model, outputs
-
-    try:
-        try:
-            with torch.device("meta"):
-                model, outputs = step()
-        except (AssertionError, RuntimeError, TypeError, ValueError) as error:
-            if isinstance(error, UserError):
-                raise
-            model, outputs = step()
-    except UserError as error:
-        assert name in str(error) and len(str(error).splitlines()) == 1
-        return
-    assert outputs["features"].shape == (2, model.backbone.num_features)
-    without = [name for name, weight in model.backbone.named_parameters() if weight.grad is None]
-    assert len(without) < len([*model.backbone.parameters()]) / 4, without
 
 
 def test_the_vision_transformer():
