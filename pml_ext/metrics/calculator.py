@@ -135,7 +135,7 @@ class AccuracyCalculator:
     @property
     def _added(self) -> list[str]:
         """Returns the metrics that a subclass computes in calculate_<name>(**kwargs), as with PML's calculator."""
-        return [name.removeprefix(_OWN) for name in dir(type(self)) if name.startswith(_OWN)]
+        return added_metrics(type(self))
 
     @property
     def _compares_labels(self) -> bool:
@@ -320,3 +320,8 @@ class AccuracyCalculator:
                 raise ValueError(
                     f"{', '.join(blind)} cannot take {what} into account by knn_func or in a subclass. Exclude them"
                 )
+
+
+def added_metrics(calculator: type) -> list[str]:
+    """Returns the metrics that a subclass of a calculator computes, one for each method calculate_<name>."""
+    return [name.removeprefix(_OWN) for name in dir(calculator) if name.startswith(_OWN)]

@@ -29,7 +29,7 @@ def offsets_by_loops(points, cohort, k, rows=None):
 @pytest.mark.parametrize(
     ("dtype", "tolerance", "k", "samples"),
     [
-        (torch.float64, 1e-12, 3, 333),  # found in groups
+        (torch.float64, 1e-12, 3, 333),
         (torch.float64, 1e-12, 1, 64),
         (torch.float64, 1e-12, 30, 30),
         (torch.float32, 1e-6, 4, 30),

@@ -1,7 +1,6 @@
 """Checks whether a config can run, without training, and what this machine lacks for it: device, weights, data."""
 
 import re
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,6 @@ from pml_ext.runner.data.datasets.image_files import dataset_root
 from pml_ext.runner.data.samplers import require_callable
 from pml_ext.runner.data.transforms import require_image
 from pml_ext.runner.evaluation.evaluate import Evaluation
-from pml_ext.runner.modeling import heads
 from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.architectures.baseline import parts_of
 from pml_ext.runner.modeling.backbones.registration import ImageSizes
@@ -122,7 +120,7 @@ def _errors_of_building(cfg: CN, wrong: Iterable[str]) -> list[str]:
             options = value_of(cfg, depends_on[0])
             keys = [key for key, _ in leaves(options)] if isinstance(options, CN) else []
             settings = {key.rpartition(".")[2].lower(): key for key in keys}
-            messages.append(message or f"{_key_of(error, depends_on[0])}: {name_settings(str(error), settings)}")
+            messages.append(message or f"{depends_on[0]}: {name_settings(str(error), settings)}")
         return None
 
     for entry in map(TRANSFORM_REGISTRY.entry, TRANSFORM_REGISTRY):
@@ -141,12 +139,6 @@ def _errors_of_building(cfg: CN, wrong: Iterable[str]) -> list[str]:
     attempt(lambda: _build_solver(cfg.SOLVER), *_SOLVING)
     attempt(lambda: Evaluation(cfg.TEST), "TEST")
     return messages
-
-
-def _key_of(error: Exception, key: str) -> str:
-    """Returns MODEL.HEADS for an error of our head, which the backbone's maps cause; otherwise `key`."""
-    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    return "MODEL.HEADS" if heads.__file__ in files else key
 
 
 def _network(cfg: CN) -> tuple[nn.Module, dict[str, int]]:

@@ -16,6 +16,7 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext._names import class_name
 from pml_ext.metrics import AccuracyCalculator, keys
+from pml_ext.metrics.calculator import added_metrics
 from pml_ext.metrics.headings import (
     ALL_PAIRS,
     TEMPLATES,
@@ -32,7 +33,6 @@ KEEP_LAST = "last"
 """Value of TEST.BEST that keeps no best checkpoint."""
 
 _MEAN_AVERAGE_PRECISIONS = (keys.REID_MEAN_AVERAGE_PRECISION, keys.MEAN_AVERAGE_PRECISION_AT_R)
-_METHOD = "calculate_"  # prefix of a metric's method in a subclass of AccuracyCalculator, as in PML
 
 
 def user_calculator(test: CN) -> type[AccuracyCalculator] | None:
@@ -50,8 +50,7 @@ def replaces_metrics(test: CN) -> bool:
 
 def user_metrics(test: CN) -> list[str]:
     """Returns the metrics that a user's calculator adds: `x` for each method `calculate_x`."""
-    methods = dir(user_calculator(test) or object)
-    return [method.removeprefix(_METHOD) for method in methods if method.startswith(_METHOD)]
+    return added_metrics(user_calculator(test) or object)
 
 
 def columns_of_queries(test: CN) -> list[str]:
