@@ -129,7 +129,7 @@ def registered(monkeypatch):
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
         for part in parts:
             registry.register()(part)
-    monkeypatch.setattr(registry, "_imported", [])
+    monkeypatch.setattr("pml_ext.runner.registry._imported", [])
 
 
 @pytest.mark.parametrize(
