@@ -11,10 +11,8 @@ from pml_ext._files import sha256_of
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.cli import main
 from pml_ext.metrics import SearchPlan, ThresholdReport
-from pml_ext.runner.config.network_keys import load_for_embedding
 from pml_ext.search import index
 from pml_ext.search.gallery import Gallery
-from pml_ext.search.onnx_model import export
 from pml_ext.search.readers import read_embeddings
 from tests.cli.embedding_files import failure, hits
 from tests.search.galleries import add, clustered, create
@@ -125,7 +123,8 @@ def test_the_model_may_have_moved_and_may_be_an_exported_one(shop, tmp_path, cap
     pytest.importorskip("onnxscript", reason="pip install 'pml_ext[export]'")
     report_of(tmp_path / "t.json", shop.weights)
     file = tmp_path / "model.onnx"
-    export(load_for_embedding(shop.config, ["MODEL.WEIGHTS", str(shop.weights)]), file)
+    assert main(["export", str(shop.config), "--output", str(file), "MODEL.WEIGHTS", str(shop.weights)]) == 0
+    assert f"pml-ext embed IMAGES --model {file} --output GALLERY" in capfd.readouterr().out
     embedding = ["embed", *map(str, shop.images[:6]), "--model", str(file), "DATALOADER.NUM_WORKERS", "0"]
     assert main([*embedding, "--output", str(tmp_path / "o"), "MODEL.DEVICE", "cpu"]) == 0
     searching = ["search", str(shop.images[2]), "--gallery", str(tmp_path / "o"), "-k", "1", "MODEL.DEVICE", "cpu"]

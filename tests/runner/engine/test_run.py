@@ -83,14 +83,6 @@ def test_a_run_learns_and_leaves_its_files(trained):
     assert list((trained / "tensorboard").glob("events*"))
 
 
-def test_the_command_exports_a_run(trained, tmp_path, capfd):
-    pytest.importorskip("onnxscript", reason="pip install 'pml_ext[export]'")
-    file = tmp_path / "model.onnx"
-    assert main(["export", str(trained), "--output", str(file)]) == 0
-    assert file.stat().st_size > 0
-    assert f"pml-ext embed IMAGES --model {file} --output GALLERY" in capfd.readouterr().out
-
-
 def test_the_command_writes_a_runs_report(trained, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(trained, run)
