@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,7 +21,7 @@ from pml_ext.functional.opis.noise_floor import opis_noise_floor
 from pml_ext.functional.opis.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.pairwise.pair_blocks import sides_of_distance
 from pml_ext.functional.retrieval.feature_distances import have_unit_rows
-from pml_ext.functional.retrieval.ranking import Ranking, rankings_within
+from pml_ext.functional.retrieval.ranking import Ranking, rank_matches
 from pml_ext.functional.spectrum import spectral_variance
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
 from pml_ext.functional.verification.roc import ROC, equal_error_rate, operating_point, roc_auc
@@ -54,44 +54,39 @@ class EvaluationSet:
         assert self.normalize is not None
         return self.normalize.corrections(self.reference, group=self.group)
 
-    def _ranked(self, limits: Sequence[int | None], metric: str) -> list[Ranking]:
+    def _ranked(self, within: int | None, metric: str) -> Ranking:
         query, reference = self.query, self.reference
         if self.normalize is not None:
             query, reference = sides_of_distance(unit_rows(query), unit_rows(reference), self._reference_corrections)
             metric = "euclidean"
-        return rankings_within(
-            limits,
+        return rank_matches(
             query,
             self.query_labels,
             reference,
             self.reference_labels,
-            (self.query_cameras, self.reference_cameras),
-            self.ref_includes_query,
-            metric,
-            self.group,
+            query_cameras=self.query_cameras,
+            gallery_cameras=self.reference_cameras,
+            gallery_includes_query=self.ref_includes_query,
+            within=within,
+            metric=metric,
+            group=self.group,
         )
-
-    @cached_property
-    def _by_cosine(self) -> list[Ranking]:
-        """The ranking of all references and the ranking within `limit`, from one pass."""
-        return self._ranked([None], "cosine") * 2 if self.limit is None else self._ranked([None, self.limit], "cosine")
 
     @cached_property
     def ranking(self) -> Ranking:
         """The ranking of all references, by cosine."""
-        if self.query_cameras is not None and isinstance(self.k, str):  # the limit depends on the remaining matches
-            return self._ranked([None], "cosine")[0]
-        return self._by_cosine[0]
+        return self._ranked(None, "cosine")
 
     @cached_property
     def nearest(self) -> Ranking:
         """The ranking within PML's k: by cosine with cameras, else by Euclidean distance like PML's neighbours.
 
-        For unit rows both distances rank alike, so `ranking` is reused.
+        For unit rows both distances rank alike, so `ranking` is reused if k is None.
         """
-        if self.query_cameras is not None or self._of_unit_rows:
-            return self._by_cosine[1]
-        return self._ranked([self.limit], "euclidean")[0]
+        by_cosine = self.query_cameras is not None or self._of_unit_rows
+        if by_cosine and self.limit is None:
+            return self.ranking
+        return self._ranked(self.limit, "cosine" if by_cosine else "euclidean")
 
     @cached_property
     def _of_unit_rows(self) -> bool:

@@ -258,31 +258,20 @@ def rank_matches(
     >>> float(ranking.first_match_rank), round(float(ranking.average_precision), 3)
     (2.0, 0.583)
     """
-    cameras = (query_cameras, gallery_cameras)
-    return rankings_within(
-        [within], query, query_labels, gallery, gallery_labels, cameras, gallery_includes_query, metric, group
-    )[0]
-
-
-def rankings_within(
-    limits: Sequence[int | None],
-    query: Tensor,
-    query_labels: Tensor,
-    gallery: Tensor,
-    gallery_labels: Tensor,
-    cameras: tuple[Tensor | None, Tensor | None],
-    gallery_includes_query: bool,
-    metric: str,
-    group: dist.ProcessGroup | None = None,
-) -> list[Ranking]:
-    """Compute `rank_matches` for several values of `within`, from one pass over the distances."""
     check_features(query, gallery, metric)
-    shape = (len(query), len(gallery))
-    protocol = GalleryProtocol(shape, query_labels, gallery_labels, *cameras, gallery_includes_query, query.device)
+    protocol = GalleryProtocol(
+        (len(query), len(gallery)),
+        query_labels,
+        gallery_labels,
+        query_cameras,
+        gallery_cameras,
+        gallery_includes_query,
+        query.device,
+    )
     rows, columns = prepare_features(query, gallery if protocol.kept is None else gallery[protocol.kept], metric)
     block, lengths = rows_of_rank(len(rows), rows_at_once(len(columns)), group)
-    rankings = _rank(protocol, distance_blocks(rows[block], columns, metric), limits, block)
-    return _of_all_ranks(rankings, len(limits), lengths, query.device, group)
+    ranking = _rank(protocol, distance_blocks(rows[block], columns, metric), within, block)
+    return _of_all_ranks(ranking, lengths, group)
 
 
 def rank_matches_from_distances(
@@ -310,7 +299,7 @@ def rank_matches_from_distances(
     protocol = protocol_of_distances(
         distances, query_labels, gallery_labels, query_cameras, gallery_cameras, gallery_includes_query
     )
-    return _rank(protocol, protocol.drop_junk(distances), [within])[0]
+    return _rank(protocol, protocol.drop_junk(distances), within)
 
 
 def cumulative_matches(ranking: Ranking, ranks: Sequence[int] = (1, 5, 10)) -> Tensor:
@@ -344,35 +333,25 @@ def check_ranks(ranks: Sequence[int]) -> None:
 
 
 def _rank(
-    protocol: GalleryProtocol, blocks: Iterable[Tensor], limits: Sequence[int | None], part: slice | None = None
-) -> list[Ranking]:
-    """Returns the ranking within each limit; empty without blocks."""
-    for within in limits:
-        if within is not None:
-            check_whole(within, "within", 1)
-    results: list[list[Ranking]] = [[] for _ in limits]
+    protocol: GalleryProtocol, blocks: Iterable[Tensor], within: int | None, part: slice | None = None
+) -> Ranking:
+    """Returns the ranking of the queries in `part`, possibly none."""
+    if within is not None:
+        check_whole(within, "within", 1)
+    nothing = torch.empty(0, dtype=torch.float64, device=protocol.query_labels.device)
+    parts = [Ranking(nothing.long(), *[nothing] * 5)]
     for block, rows in protocol.number(blocks, part):
-        ranks = match_ranks_of(rows, protocol.same_identity(block))
-        for parts, within in zip(results, limits, strict=True):
-            parts.append(ranking_of(ranks, within))
-    return [_joined(parts) for parts in results if parts]
-
-
-def _joined(parts: Sequence[Ranking]) -> Ranking:
+        parts.append(ranking_of(match_ranks_of(rows, protocol.same_identity(block)), within))
     return Ranking(*(torch.cat(field) for field in zip(*parts, strict=True)))
 
 
-def _of_all_ranks(
-    rankings: Sequence[Ranking], count: int, lengths: list[int], device: torch.device, group: dist.ProcessGroup | None
-) -> list[Ranking]:
-    """Gather `count` rankings of all queries from each rank's queries (possibly none), in one exchange."""
+def _of_all_ranks(ranking: Ranking, lengths: list[int], group: dist.ProcessGroup | None) -> Ranking:
+    """Gather the ranking of all queries from each rank's queries (possibly none), in one exchange."""
     if group is None:
-        return list(rankings)
-    width = len(Ranking._fields)
-    fields = [field.double() for ranking in rankings for field in ranking]
-    table = torch.stack(fields, dim=1) if fields else torch.empty(0, count * width, dtype=torch.float64, device=device)
-    columns = gather_rows(table, group, lengths=lengths).T.contiguous().split(width)
-    return [Ranking(matches.long(), *others) for matches, *others in columns]
+        return ranking
+    table = torch.stack([field.double() for field in ranking], dim=1)
+    matches, *others = gather_rows(table, group, lengths=lengths).T.contiguous()
+    return Ranking(matches.long(), *others)
 
 
 def ranking_of(matches: MatchRanks, within: int | None) -> Ranking:
