@@ -191,7 +191,7 @@ class Registry:
 
 
 # Losses and miners whose node in a config is named shorter than they are. The keys of a node are the constructor's
-# arguments in capitals, unless modeling/losses/arguments.py defines others, plus SCALE.
+# arguments in capitals, unless modeling/losses/factory.py defines others, plus SCALE.
 LOSS_NODES = {
     "CrossEntropyLoss": "CE",
     "FocalLoss": "FL",
