@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from typing import Any
 
 import torch
@@ -89,8 +88,7 @@ class _ToSphere(torch.autograd.Function):
 class CustomGradient(torch.autograd.Function):
     """A torch.autograd.Function with `setup_context`, written for one batch. Call it by `call` with all inputs.
 
-    torch.func.vmap computes one batch after another. Outside torch.func and torch.compile the older form without
-    setup_context runs, because torch inspects the signature at every call otherwise, which takes 50 µs.
+    torch.func.vmap computes one batch after another.
     """
 
     @classmethod
@@ -98,8 +96,7 @@ class CustomGradient(torch.autograd.Function):
         if is_traced():  # tracing cannot call it; a gradient of the trace is an error
             traced: tuple[Tensor, ...] = cls.forward(*inputs)
             return traced
-        newer = torch.compiler.is_compiling() or under_transform()
-        outputs: tuple[Tensor, ...] = (cls if newer else _older_form(cls)).apply(*inputs)
+        outputs: tuple[Tensor, ...] = cls.apply(*inputs)
         return outputs
 
     @classmethod
@@ -121,17 +118,6 @@ def first_derivative(
     the incoming gradient is a constant. inputs: the incoming gradient and everything else the gradients depend on.
     """
     return _FirstDerivative.call(compute, name, *inputs) if torch.is_grad_enabled() else compute(*inputs)
-
-
-@cache
-def _older_form(kind: Any) -> Any:
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
-        outputs: tuple[Tensor, ...] = kind.forward(*inputs)
-        kind.setup_context(ctx, inputs, outputs)
-        return outputs
-
-    members = {"forward": staticmethod(forward), "setup_context": torch.autograd.Function.setup_context}
-    return type(kind)(kind.__name__, (kind,), members)
 
 
 class _FirstDerivative(CustomGradient):
@@ -175,37 +161,23 @@ class _WithGradients(torch.autograd.Function):
 class ValueAndGradient:
     """A differentiable function of embeddings from a kernel that computes value and gradient together.
 
-    Higher derivatives and torch.func use `plain`; torch.compile sees one operator with a first derivative only.
+    Higher derivatives, torch.func and torch.compile use `plain`.
 
     Args:
-        name, schema: name and schema of the operator: "pml_ext::name", "(Tensor x, Tensor labels, float gamma)".
-        kernel: (x, *inputs, needs_gradient) -> the value, a scalar or (by_row) one number per row of x that
-            depends on that row only, and its gradient, of x's shape (None if needs_gradient is False).
+        kernel: (x, *inputs, needs_gradient) -> the value, a scalar or one number per row of x that depends on that row
+            only, and its gradient, of x's shape (None if needs_gradient is False).
         plain: (x, *inputs) -> the same value by differentiable operations.
     """
 
-    def __init__(
-        self,
-        name: str,
-        schema: str,
-        kernel: Callable[..., tuple[Tensor, Tensor | None]],
-        plain: Callable[..., Tensor],
-        *,
-        by_row: bool = False,
-    ) -> None:
+    def __init__(self, kernel: Callable[..., tuple[Tensor, Tensor | None]], plain: Callable[..., Tensor]) -> None:
         self.kernel = kernel
         self.plain = plain
-        self._operator = _operator(name, schema, kernel, by_row)
 
     def __call__(self, x: Tensor, *inputs: Any) -> Tensor:
-        """Returns the value; inputs as in the schema."""
-        value: Tensor
-        if torch.compiler.is_compiling():
-            value = self._operator(x, *inputs)[0]
-        elif under_transform():
-            value = self.plain(x, *inputs)
-        else:
-            value = _Differentiable.apply(x, self, inputs, torch.is_grad_enabled())[0]
+        """Returns the value; inputs as those of kernel and plain."""
+        if torch.compiler.is_compiling() or under_transform():
+            return self.plain(x, *inputs)
+        value: Tensor = _Differentiable.apply(x, self, inputs, torch.is_grad_enabled())[0]
         return value
 
 
@@ -261,32 +233,3 @@ def _second_derivative(ctx: Any, x: Tensor, along: Tensor) -> Tensor:
         result: Tensor
         (result,) = torch.autograd.grad(gradient, x, along, create_graph=again)
     return result
-
-
-def _operator(name: str, schema: str, kernel: Callable[..., tuple[Tensor, Tensor | None]], by_row: bool) -> Any:
-    """Returns the kernel as one operator for torch.compile, so that reading labels does not break the graph."""
-
-    def value_and_gradient(*inputs: Any) -> tuple[Tensor, Tensor]:
-        value, gradient = kernel(*inputs, needs_gradient=True)
-        assert gradient is not None
-        return value, gradient
-
-    operator = torch.library.custom_op(
-        f"pml_ext::{name}", value_and_gradient, mutates_args=(), schema=f"{schema} -> (Tensor, Tensor)"
-    )
-
-    def fake(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-        return x.new_empty(x.shape[:1] if by_row else ()), x.new_empty(x.shape)
-
-    operator.register_fake(fake)
-
-    def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.save_for_backward(output[1])
-        ctx.others = len(inputs) - 1
-
-    def times_gradient(ctx: Any, by_value: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient,) = ctx.saved_tensors
-        return gradient * (by_value.unsqueeze(1) if by_row else by_value), *[None] * ctx.others
-
-    operator.register_autograd(times_gradient, setup_context=keep)
-    return operator

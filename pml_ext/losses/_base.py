@@ -22,6 +22,7 @@ from pml_ext._checks import (
     warn_once,
 )
 from pml_ext._names import hint
+from pml_ext._ops.compiled import LOSSES, run_as_operator
 from pml_ext._ops.custom_gradient import no_autocast
 from pml_ext._pml import (
     BaseDistance,
@@ -140,6 +141,7 @@ class OurLoss(BaseMetricLossFunction):
     def __new__(cls, *_: Any, **__: Any) -> Self:
         _open_wrappers()
         new: Self = super().__new__(cls)
+        LOSSES[id(new)] = new
         return new
 
 
@@ -210,6 +212,9 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
     ) -> Tensor:  # fmt: skip
         """Returns the loss of a batch.
 
+        torch.compile(fullgraph=True) makes a call with embeddings and labels one operator of its graph, which takes as
+        long as without torch.compile and has first derivatives only.
+
         Args:
             embeddings: (B, D), need not be normalised.
             labels: (B,) integer class ids; may be None if the loss needs only indices_tuple. They may stay on the CPU
@@ -219,6 +224,8 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
         Returns:
             The reducer's result, a scalar by default. 0 with a warning, as in PML, if the batch or ref_emb is empty.
         """
+        if torch.compiler.is_compiling() and is_one_operator(self, indices_tuple, ref_emb):
+            return run_as_operator(self, embeddings, labels)
         if is_nothing_to_compare(self, embeddings, ref_emb):
             return at_least_float32(embeddings)[:0].sum()
         embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
@@ -228,7 +235,7 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
                 "labels (and ref_labels with ref_emb) must be tensors of class ids; got None. "
                 + (self.labels_because or "Pass them, or a miner's indices_tuple")
             )
-        if labels is not None and not torch.compiler.is_compiling():
+        if labels is not None:
             labels = labels.cpu()  # read there any number of times, while a GPU works
         self.reset_stats()
         with no_autocast(embeddings.device):
@@ -246,7 +253,7 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
     ) -> Terms:
         """Returns the terms by name, for the reducer.
 
-        labels: (B,), on the CPU unless compiled. ref_emb, ref_labels: (R, D) and (R,); None for the batch itself.
+        labels: (B,), on the CPU. ref_emb, ref_labels: (R, D) and (R,); None for the batch itself.
         Labels are None only with an indices_tuple and an empty `labels_because`.
         """
         raise NotImplementedError
@@ -266,6 +273,12 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
     def _warn(self, what: str) -> None:
         sampler = "use a sampler that draws several samples of each of several classes"
         warn_once(self, f"{type(self).__name__}: {what}; {sampler}")
+
+
+def is_one_operator(loss: Any, indices_tuple: Tuples | None, ref_emb: Reference) -> bool:
+    """Returns whether torch.compile takes a call as one operator: of a batch alone, with one number as its result."""
+    has_terms = isinstance(getattr(loss, "reducer", None), reducers.DoNothingReducer)
+    return indices_tuple is None and ref_emb is None and not has_terms
 
 
 def is_nothing_to_compare(loss: nn.Module, embeddings: Tensor, ref_emb: Reference) -> bool:

@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
@@ -35,9 +34,6 @@ class CITLoss(EmbeddingLoss):
     than a triplet loss, for whole networks and for linear layers on frozen features (examples/evidence/WHICH_LOSS.md).
     Combine it with an identity (cross-entropy) loss; the paper does not mention one.
 
-    torch.compile compiles the loss into one graph (fullgraph=True) with the default distance and reducer. It then emits
-    no warnings about the batch. Other distances and reducers break the graph.
-
     Args:
         gamma: γ, the weight of L_e, in [0, 1]. The paper's experiments use 1; it recommends 0.5 as a trade-off.
         similarity: "unit", S = (1 + cosine)/2, the paper's range [0, 1]; or "cosine", the raw cosine.
@@ -58,6 +54,7 @@ class CITLoss(EmbeddingLoss):
         Paper: S lies in [0, 1], without a formula; here: (1 + cosine)/2.
         Paper: mean over all triplets, including those of loss 0; here: the same by default, or another reducer.
 
+    >>> import torch
     >>> x, labels = torch.tensor([[1, 0.0], [0.6, 0.8], [0, 1], [-0.6, 0.8]]), torch.tensor([0, 0, 1, 1])
     >>> round(CITLoss()(x, labels).item(), 3), round(CITLoss(gamma=0.5)(x, labels).item(), 3)
     (0.012, 0.215)
@@ -113,7 +110,7 @@ class CITLoss(EmbeddingLoss):
             # The constant of "unit" cancels: both terms use differences of similarities.
             scale = 0.5 if self.similarity == "unit" else 1.0
             value = concordance(embeddings, labels, self.gamma, scale, hinge)
-            if not (torch.compiler.is_compiling() or 1 < max(class_sizes(labels)) < len(labels)):
+            if not 1 < max(class_sizes(labels)) < len(labels):
                 return self._no_terms(NO_TRIPLET)
             return {"loss": term(value)}
         similarities, among_ref = self._both_similarities(embeddings, ref_emb)

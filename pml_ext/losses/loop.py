@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_choice, warn_once
+from pml_ext._ops.compiled import run_as_operator
 from pml_ext._ops.custom_gradient import no_autocast
 from pml_ext._pml import BaseMetricLossFunction, MeanReducer
 from pml_ext.distances.injected import inject, orders_if_gathered, run_with_distance
@@ -20,6 +21,7 @@ from pml_ext.losses._base import (
     at_least_float32,
     checked_batch,
     is_nothing_to_compare,
+    is_one_operator,
     labels_for,
 )
 from pml_ext.losses._facts import check_tuple_loss, facts_of, loss_by_name
@@ -127,6 +129,8 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
         ref_emb: Tensor | None = None, ref_labels: Labels = None,
     ) -> Tensor:  # fmt: skip
         """Returns the wrapped loss; arguments as for every loss. Negatives and their arcs are those of ref_emb."""
+        if torch.compiler.is_compiling() and is_one_operator(self, indices_tuple, ref_emb):
+            return run_as_operator(self, embeddings, labels)
         if labels is None or (ref_emb is not None and ref_labels is None):
             raise ValueError("LoOp needs labels (and ref_labels with ref_emb): its arcs join samples of a class")
         check_loop_distance(self.distance, self.geometry)  # it may have changed since

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range, check_switch
+from pml_ext._ops.compiled import run_as_operator
 from pml_ext._pml import (
     BaseMetricLossFunction,
     BaseMiner,
@@ -35,6 +36,7 @@ from pml_ext.losses._base import (
     at_least_float32,
     checked_batch,
     is_nothing_to_compare,
+    is_one_operator,
     labels_for,
 )
 from pml_ext.losses._facts import LossFacts, loss_by_name
@@ -56,9 +58,6 @@ class TCMLoss(EmbeddingLoss):
 
     The paper's ablations are TCM⁺ (lambda_minus=0), TCM⁻ (lambda_plus=0), TCM′ (indicator=False) and ROADMAP's
     regularizer (divide_by="all").
-
-    torch.compile compiles the loss into one graph (fullgraph=True) with the default reducer and without ref_emb. It
-    then emits no warnings about the batch. Otherwise the graph breaks.
 
     Args:
         lambda_plus, lambda_minus: weights λ⁺ and λ⁻ of the two terms, >= 0; 0 turns a term off.
@@ -139,8 +138,7 @@ class TCMLoss(EmbeddingLoss):
                 embeddings, labels, self.lambda_plus, self.lambda_minus, self.margin_plus, self.margin_minus,
                 self.indicator, self.divide_by,
             )  # fmt: skip
-            if not torch.compiler.is_compiling():  # reading the labels would break the graph
-                self._warn_of_missing_pairs(*count_pairs(labels))
+            self._warn_of_missing_pairs(*count_pairs(labels))
             return {"loss": term(value)}
         cosines = self.distance(embeddings, ref_emb)
         copies = copies_in_reference(embeddings, labels, indices_tuple, ref_emb, ref_labels)
@@ -242,6 +240,8 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
         ref_emb: Tensor | None = None, ref_labels: Labels = None,
     ) -> Tensor:  # fmt: skip
         """Returns the wrapped loss plus TCM; the arguments are the same as for every loss."""
+        if torch.compiler.is_compiling() and is_one_operator(self, indices_tuple, ref_emb):
+            return run_as_operator(self, embeddings, labels)
         arguments = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_labels}
         for name, value in arguments.items():
             if value is not None and name not in self._takes:

@@ -71,11 +71,8 @@ def _kernel_by_row(x, labels, power, *, needs_gradient):
     return x.pow(power).sum(1), _kernel(x, labels, power, needs_gradient=needs_gradient)[1]
 
 
-ARGUMENTS = "(Tensor x, Tensor labels, int power)"
-ONE = ValueAndGradient("test_one_value", ARGUMENTS, _kernel, lambda x, labels, power: x.pow(power).sum())
-ROWS = ValueAndGradient(
-    "test_value_by_row", ARGUMENTS, _kernel_by_row, lambda x, labels, power: x.pow(power).sum(1), by_row=True
-)
+ONE = ValueAndGradient(_kernel, lambda x, labels, power: x.pow(power).sum())
+ROWS = ValueAndGradient(_kernel_by_row, lambda x, labels, power: x.pow(power).sum(1))
 
 each = pytest.mark.parametrize("function", [ONE, ROWS])
 

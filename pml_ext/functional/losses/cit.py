@@ -232,12 +232,7 @@ def _plain(embeddings: Tensor, labels: Tensor, gamma: float, scale: float, hinge
     return concordance_loss(similarities, similarities, *pairs, gamma, hinge)
 
 
-concordance = ValueAndGradient(
-    "concordance",
-    "(Tensor embeddings, Tensor labels, float gamma, float scale, bool hinge)",
-    _value_and_gradient,
-    _plain,
-)
+concordance = ValueAndGradient(_value_and_gradient, _plain)
 """`concordance_loss` of a batch with itself, whose similarities are scale × cosines; several times faster."""
 
 

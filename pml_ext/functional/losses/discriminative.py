@@ -254,9 +254,7 @@ def _rounding(x: Tensor) -> float:
 
 
 # Expects checked input.
-centroid_values = ValueAndGradient(
-    "discriminative", "(Tensor x, Tensor labels, Tensor? centroids)", _value_and_gradient, bracket, by_row=True
-)
+centroid_values = ValueAndGradient(_value_and_gradient, bracket)
 
 
 _SHORTEST = 1e-12  # norm, as in torch.nn.functional.normalize
@@ -341,9 +339,7 @@ def _plain(x: Tensor, labels: Tensor) -> Tensor:
 
 
 # Expects checked input.
-one_hot_values = ValueAndGradient(
-    "one_hot_discriminative", "(Tensor x, Tensor labels)", _one_hot_value_and_gradient, _plain, by_row=True
-)
+one_hot_values = ValueAndGradient(_one_hot_value_and_gradient, _plain)
 
 
 class DiscriminativeTightness(NamedTuple):

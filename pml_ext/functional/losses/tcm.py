@@ -254,11 +254,5 @@ def _plain(embeddings: Tensor, labels: Tensor, *options: Any) -> Tensor:
     return total
 
 
-threshold_consistency = ValueAndGradient(
-    "threshold_consistency",
-    "(Tensor embeddings, Tensor labels, float lambda_plus, float lambda_minus, float margin_plus, float margin_minus, "
-    "bool indicator, str divide_by)",
-    _value_and_gradient,
-    _plain,
-)
+threshold_consistency = ValueAndGradient(_value_and_gradient, _plain)
 """λ⁺ shortfall + λ⁻ excess (`shortfall_and_excess`) over all pairs of a (B, D) batch of any norms, in O(B D) memory."""
