@@ -16,7 +16,8 @@ _NAMES = ("normalize_embeddings", "p", "power")
 
 def settings_of(distance: BaseDistance) -> tuple[Any, ...]:
     """Returns whether it normalises, the order of its norm, and its power; None for missing attributes."""
-    return tuple(getattr(distance, name, None) for name in _NAMES)
+    normalizes, order = getattr(distance, "normalize_embeddings", None), getattr(distance, "p", None)
+    return normalizes, order, getattr(distance, "power", None)
 
 
 def is_on_sphere(distance: BaseDistance, *kinds: type) -> bool:

@@ -83,9 +83,10 @@ def _matrix(
     pairing: Pairing, geometry: Curve,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Compute `loop_matrix` for samples in pairing order."""
-    other = labels if ref_emb is None or ref_labels is None else ref_labels
-    moved, other = (ids.to(embeddings.device, non_blocking=True) for ids in (labels, other))
-    is_negative = moved.unsqueeze(1) != other
+    ids = ref_ids = labels.to(embeddings.device, non_blocking=True)
+    if ref_emb is not None and ref_labels is not None:
+        ref_ids = ref_labels.to(embeddings.device, non_blocking=True)
+    is_negative = ids.unsqueeze(1) != ref_ids
     points = ref_points = None
     if ref_emb is not None:
         points, ref_points = normalized(distance, embeddings), normalized(distance, ref_emb)

@@ -133,7 +133,8 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
             return run_as_operator(self, embeddings, labels)
         if labels is None or (ref_emb is not None and ref_labels is None):
             raise ValueError("LoOp needs labels (and ref_labels with ref_emb): its arcs join samples of a class")
-        check_loop_distance(self.distance, self.geometry)  # it may have changed since
+        distance = self.distance
+        check_loop_distance(distance, self.geometry)  # it may have changed since
         if is_nothing_to_compare(self, embeddings, ref_emb):
             return at_least_float32(embeddings)[:0].sum()
         embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
@@ -143,7 +144,7 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
         is_mined = indices_tuple is not None
         with no_autocast(embeddings.device):
             matrix, is_negative = loop_matrix(
-                self.distance, embeddings, labels, ref_emb, ref_labels, pairing=self.pairing, geometry=self.geometry
+                distance, embeddings, labels, ref_emb, ref_labels, pairing=self.pairing, geometry=self.geometry
             )
             positives, negatives = count_pairs(labels, ref_labels)
             positives_of = self.positives or ("all" if is_mined else "arc")
@@ -151,7 +152,7 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
             if is_tied and negatives and positives:
                 indices_tuple = self._tuples_on_arcs(labels, indices_tuple, is_negative)
             points = (embeddings, embeddings if ref_emb is None else ref_emb)
-            injected = inject(self.distance, matrix, points=points, two_sets=ref_emb is not None)
+            injected = inject(distance, matrix, points=points, two_sets=ref_emb is not None)
             ids, ref_ids = (labels_for(self.loss, each, embeddings) for each in (labels, ref_labels))
             value: Tensor = run_with_distance(self.loss, injected, embeddings, ids, indices_tuple, ref_emb, ref_ids)
         if not negatives or not positives:

@@ -236,7 +236,9 @@ def table(title, makes, columns):
     for name, make in makes.items():
         cells = [cell(name, make, column, reasons) for column in columns.values()]
         lines.append(f"|{name}|{'|'.join(cells)}|")
-    return "\n".join([*lines, "", *(f"{number}. {reason}" for number, reason in enumerate(reasons, 1)), ""])
+    if reasons:
+        lines += ["", *(f"{number}. {reason}" for number, reason in enumerate(reasons, 1))]
+    return "\n".join([*lines, ""])
 
 
 def cell(name, make, check, reasons):
