@@ -6,10 +6,11 @@
 | 0.2 | December 2020 | SOLVER.MAX_ITER and Warmup… schedules, both in epochs |
 | 0.3, 1.0 | March 2021 | SOLVER.MAX_EPOCH, still DO_PAD, PK_SAMPLER, FP16_ENABLED and lower-case layer names |
 
-Between 1.0 and 1.1, from January to March 2021, SOLVER.NESTEROV was True. A file of that time without an old spelling
-cannot be recognised.
+Between 1.0 and 1.1, from January to March 2021, SOLVER.NESTEROV was True. A file of SGD that leaves it out may be of
+that time without an old spelling; it then has only keys that 1.0 had, too.
 """
 
+import re
 from typing import Any, NamedTuple
 
 from pml_ext.runner.config.yaml_file import shown
@@ -111,6 +112,13 @@ _UNTIL_0_2: dict[str, Any] = {
     "SOLVER.ETA_MIN_LR": 3e-7,
 }
 _OF_1_0: dict[str, Any] = {"DATALOADER.SAMPLER_TRAIN": "NaiveIdentitySampler", "SOLVER.NESTEROV": True}
+_NESTEROV = "SOLVER.NESTEROV"
+# Keys that 1.0 spelled like today. A file with any other key is of 1.1 or later, or has keys of ours.
+_KEYS_OF_1_0 = re.compile(
+    r"MODEL\.(\w+|BACKBONE\.\w+|HEADS\.(?!CLS_|POOL_)\w+|LOSSES\.(NAME|(CE|TRI|CIRCLE|COSFACE)\.\w+))"
+    r"|INPUT\.(SIZE_\w+|(CJ|REA|RPT)\.\w+)|DATASETS\.(NAMES|TESTS|COMBINEALL)|DATALOADER\.NUM_\w+"
+    r"|SOLVER\.(?!WEIGHT_DECAY_NORM)\w+|TEST\.(EVAL_PERIOD|IMS_PER_BATCH|METRIC|(AQE|RERANK)\.\w+)|OUTPUT_DIR"
+)
 _HEAD, _LAYER, _SCALE = "MODEL.HEADS.NAME", "MODEL.HEADS.CLS_LAYER", "MODEL.HEADS.SCALE"
 _REDUCED, _IN_FEAT = "MODEL.HEADS.REDUCTION_DIM", "MODEL.HEADS.IN_FEAT"
 _SIZE, _SAMPLER = "MODEL.HEADS.EMBEDDING_DIM", "DATALOADER.SAMPLER_TRAIN"
@@ -137,6 +145,8 @@ def modernise(files: list[File], command_line: str) -> tuple[Settings, list[str]
     if old.is_old:
         old.read_scale_of_linear()
         old.set_defaults()
+    else:
+        old.read_nesterov()
     return old.settings, old.notes
 
 
@@ -256,6 +266,18 @@ class _Old:
         if scale and scale.value != 1 and self.value(_LAYER, "Linear") == "Linear":
             self.put(_SCALE, 1.0, scale.source, f"{_SCALE} {shown(scale.value)} of a linear layer, without effect,")
 
+    def read_nesterov(self) -> None:
+        """Sets NESTEROV for SGD if the files may be from between 1.0 and 1.1: an old default, and no newer key."""
+        files = [key for key, setting in self.settings.items() if setting.source != self.command_line]
+        is_possible = "SOLVER.WARMUP_ITERS" in files and all(map(_KEYS_OF_1_0.fullmatch, files))
+        uses_momentum = self.value("SOLVER.OPT") == "SGD" and self.value("SOLVER.MOMENTUM") != 0
+        if is_possible and uses_momentum and self.value(_NESTEROV) is None:
+            self.settings[_NESTEROV] = Setting(True, "FastReID's old defaults")
+            self.notes.append(
+                f"{_NESTEROV} is missing and now True, FastReID's default until 1.1; set it to False for a file of 1.1 "
+                "or later, where no key tells them apart"
+            )
+
     def set_defaults(self) -> None:
         """Sets the old defaults of keys that an old config does not set."""
         wanted = DEFAULTS | {"SOLVER.WEIGHT_DECAY_NORM": self.value("SOLVER.WEIGHT_DECAY", 0.0005)}
@@ -273,7 +295,7 @@ class _Old:
         if not self.value("INPUT.CJ.ENABLED"):
             wanted.pop("INPUT.CJ.PROB", None)
         if self.value("SOLVER.OPT", "Adam") != "SGD" or self.value("SOLVER.MOMENTUM") == 0:
-            wanted.pop("SOLVER.NESTEROV", None)
+            wanted.pop(_NESTEROV, None)
         missing = {key: value for key, value in wanted.items() if self.value(key) is None}
         self.settings |= {key: Setting(value, "FastReID's old defaults") for key, value in missing.items()}
         named = ", ".join(f"{key} {value}" for key, value in missing.items())

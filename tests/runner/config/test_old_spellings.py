@@ -150,6 +150,27 @@ def test_todays_spelling_keeps_todays_defaults(tmp_path):
     assert read_config(_written(tmp_path, "INPUT: {FLIP: {ENABLED: True}}")).notes == []
 
 
+SGD = "SOLVER: {OPT: SGD, MAX_EPOCH: 2, WARMUP_ITERS: 10}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_nesterov"),
+    [
+        (SGD, True),
+        (SGD.replace("OPT", "MOMENTUM: 0.9, OPT"), True),
+        (SGD.replace("OPT", "MOMENTUM: 0, OPT"), False),
+        (SGD.replace("SGD", "Adam"), False),
+        (SGD.replace("SGD", "SGD, NESTEROV: False"), False),
+        (SGD + "INPUT: {FLIP: {ENABLED: True}}", False),  # since 1.1
+        (SGD + "DATALOADER: {SAMPLER_TRAIN: TrainingSampler}", False),
+        (SGD + "TEST: {REPORT: True}", False),  # ours
+    ],
+)
+def test_nesterov_of_sgd_in_a_file_that_may_be_older_than_1_1(tmp_path, text, is_nesterov):
+    read = read_config(_written(tmp_path, text))
+    assert is_nesterov == read.cfg.SOLVER.NESTEROV == any("SOLVER.NESTEROV is missing" in note for note in read.notes)
+
+
 def test_old_keys_of_a_chain_are_read_together(tmp_path):
     (tmp_path / "base.yml").write_text("DATALOADER: {PK_SAMPLER: True}\nSOLVER: {STEPS: [30, 50], WARMUP_ITERS: 3}")
     top = "_BASE_: base.yml\nDATALOADER: {NAIVE_WAY: True}\nSOLVER: {MAX_ITER: 60}\nINPUT: {DO_PAD: True}"
