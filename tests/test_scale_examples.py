@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -80,6 +81,15 @@ def test_a_filter_selects_labels(milvus, tmp_path):
     module.load(client, gallery)
     for hits in module.search(client, gallery, clustered(3, seed=3), 20, "label == 'class 2'"):
         assert len(hits) == 20 and {label for _, _, label in hits} == {"class 2"}
+
+
+def test_the_benchmark_searches_in_another_process_than_it_loads(milvus, tmp_path):
+    command = [sys.executable, "examples/benchmarks/search.py", "--rows", "2000", "--dim", "8", "--folder", tmp_path]
+    for more in ([], ["--milvus"]):
+        printed = subprocess.run(
+            [*command, *more], cwd=SCALE.parents[1], check=True, capture_output=True, text=True
+        ).stdout
+        assert "| 2,000 × 8 | " in printed
 
 
 @pytest.fixture(scope="module")

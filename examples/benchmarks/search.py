@@ -138,9 +138,8 @@ def _milvus(folder: Path) -> Iterator[tuple[Any, Any]]:
     """The example script, and a client of the gallery's embedded database."""
     sys.path.append(str(Path(__file__).parents[1] / "scale"))
     import search_in_milvus
-    from pymilvus import MilvusClient
 
-    client = MilvusClient(f"{folder}.milvus.db")
+    client = search_in_milvus.connect(f"{folder}.milvus.db")
     yield search_in_milvus, client
     client.close()
 
@@ -173,7 +172,7 @@ def main() -> None:
         done = subprocess.run([sys.executable, *sys.argv, "--step", step], capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(done.stderr)
-        numbers |= json.loads(done.stdout)
+        numbers |= json.loads(done.stdout.splitlines()[-1])  # below what a step prints
     row: Row = (f"{options.rows:,} × {options.dim}", [f"{value:.3g}" for value in numbers.values()])
     title = "Search in Milvus" if options.milvus else "Search in a gallery"
     show_table(title, list(numbers), [row], options.results)

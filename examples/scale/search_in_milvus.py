@@ -26,6 +26,13 @@ NAME, ROWS_AT_ONCE = "images", 2_000
 LISTS, PROBES = 1_024, 64  # of an inverted file; fewer probes are faster and miss more
 
 
+def connect(uri: str) -> MilvusClient:
+    client = MilvusClient(uri)
+    if client.has_collection(NAME):
+        client.load_collection(NAME)  # after a restart, an embedded database has it on disk only
+    return client
+
+
 def load(client: MilvusClient, gallery: Gallery) -> None:
     """Give the collection the rows of the gallery's parts, and no others."""
     if not client.has_collection(NAME):
@@ -89,7 +96,7 @@ def main() -> None:
         each.add_argument("--uri", help="a Milvus server [default: embedded, in GALLERY.milvus.db]")
     options = parser.parse_args()
     gallery = Gallery.open(options.gallery)
-    client = MilvusClient(options.uri or f"{gallery.folder}.milvus.db")
+    client = connect(options.uri or f"{gallery.folder}.milvus.db")
     if options.command == "load":
         load(client, gallery)
         return
