@@ -25,10 +25,8 @@ class Worker:
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[str]]:
         rows = zip(batch["path"], batch["label"], batch.get("bytes", [None] * len(batch["path"])), strict=True)
         images = [Listed(self.gallery.base / path, str(path), str(label), content) for path, label, content in rows]
-        known = {i.name for i in images if i.name in self.hashes and is_unchanged(i, self.hashes[i.name])}
-        batches = [*embed_images(self.embedder, [image for image in images if image.name not in known])]
-        add_part(self.gallery, batches)
-        return {"problem": [problem for each in batches for problem in each.problems]}
+        images = [image for image in images if not is_unchanged(image, self.hashes.get(image.name))]
+        return {"problem": add_part(self.gallery, [*embed_images(self.embedder, images)])}
 
 
 def embed(images: str, model: str, output: Path, *, workers: int, gpus: float, rows: int) -> None:
@@ -40,9 +38,8 @@ def embed(images: str, model: str, output: Path, *, workers: int, gpus: float, r
         listed = list_images([images], gallery.base, label_by_folder=True)
         table = ray.data.from_items([{"path": image.name, "label": image.label} for image in listed])
     pool = ray.data.ActorPoolStrategy(size=workers)
-    arguments = {"batch_size": rows, "compute": pool, "num_cpus": 1, "num_gpus": gpus}
-    batches = table.repartition(target_num_rows_per_block=rows)
-    answers = batches.map_batches(Worker, fn_constructor_args=(embedder, gallery.folder), **arguments)
+    of_workers = {"fn_constructor_args": (embedder, gallery.folder), "compute": pool, "num_cpus": 1, "num_gpus": gpus}
+    answers = table.repartition(target_num_rows_per_block=rows).map_batches(Worker, batch_size=rows, **of_workers)
     problems = [row["problem"] for row in answers.iter_rows()]
     gallery = Gallery.open(gallery.folder, may_be_empty=True)
     last = {path: row for row, path in enumerate(gallery.column("path"))}

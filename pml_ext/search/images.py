@@ -139,10 +139,10 @@ def hash_of(content: bytes) -> str:
     return f"{len(content)}-{hashlib.blake2b(content, digest_size=16).hexdigest()}"
 
 
-def is_unchanged(image: Listed, content_hash: str) -> bool:
-    """Returns whether an image's content matches a hash."""
+def is_unchanged(image: Listed, content_hash: str | None) -> bool:
+    """Returns whether an image's content matches a hash; None, of an image that is new, matches nothing."""
     try:
-        return hash_of(image.read()) == content_hash
+        return content_hash is not None and hash_of(image.read()) == content_hash
     except UserError:  # unreadable
         return False
 
@@ -242,21 +242,20 @@ def _embed_missing(
     """Embed images, adding a part when it is large enough or a minute has passed; returns the problems."""
     problems, pending, rows, begun = list[str](), list[Embedded](), 0, time.monotonic()
     for batch in embed_images(embedder, missing, workers=workers, show=show):
-        problems += batch.problems
         pending.append(batch)
         rows += len(batch.images)
         if rows >= PART_ROWS or time.monotonic() - begun >= PART_SECONDS:
-            add_part(gallery, pending)
+            problems += add_part(gallery, pending)
             pending, rows, begun = [], 0, time.monotonic()
-    add_part(gallery, pending)
-    return problems
+    return problems + add_part(gallery, pending)
 
 
-def add_part(gallery: Gallery, batches: Sequence[Embedded]) -> None:
-    """Add the images of some batches to a gallery as one part; nothing if there are none."""
+def add_part(gallery: Gallery, batches: Sequence[Embedded]) -> list[str]:
+    """Add the images of some batches to a gallery as one part, if there are any; returns the batches' problems."""
     if any(batch.images for batch in batches):
         images, embeddings, hashes, _ = join_batches(batches)
         gallery.add([image.name for image in images], [image.label for image in images], hashes, embeddings)
+    return [problem for batch in batches for problem in batch.problems]
 
 
 def report_problems(gallery: Gallery, problems: Sequence[str], count: int) -> None:
