@@ -32,8 +32,8 @@ NEXT_TO = {"triplet": "PML's `TripletMarginLoss`", "tcm": "`TCMLoss`", "cit": "`
 NETWORKS = {"omniglot": "networks, Omniglot", "glyphs": "networks, Glyphs"}
 ABOUT = (
     "Changes from the first row, all settings tuned at equal cost. Linear layers: on frozen features, normalised "
-    "softmax, five seeds; bold if decided on two sets. Networks: from scratch, cross-entropy, {} seeds; bold if the "
-    "95 % interval excludes 0."
+    "softmax, five seeds. Networks: from scratch, cross-entropy, {} seeds. Bold: the 95 % interval excludes 0, for "
+    "layers on at least two sets."
 )
 
 
@@ -74,7 +74,7 @@ def which_loss() -> str:
         ],
         [
             "any loss, and one threshold for all classes",
-            "`CohortNormalization`; cohort: training samples and other identities, none judged",
+            "`CohortNormalization`; cohort: training samples and identities that are never judged",
             f"OPIS {lower[0]} to {lower[-1]} % lower; TAR at FAR 0.1 % {higher[0]} to {higher[-1]} points higher; true "
             f"FAR of strangers {true[0]:.2f} to {true[-1]:.2f} %, of cosines {of_cosines[0]:.2f} to "
             f"{of_cosines[-1]:.2f} % ({normalised['seeds']} seeds)",
