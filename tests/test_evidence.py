@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -284,7 +285,8 @@ def test_no_cohort_of_the_evidence_has_a_judged_identity():
     chosen = {kind: [5, 0.5] for kind in ("others", "training", "both")}
     kinds = {"plain", *kinds_of(others, training, chosen)}
     assert {"both", "both default", "10 identities", "1 images", "AS-norm", "S-norm"} < kinds
-    assert strangers(Samples(x, labels), training, chosen).keys() == kinds | {"the judged"}
+    of_strangers = strangers(Samples(x, labels), training, partial(kinds_of, chosen=chosen))
+    assert of_strangers.keys() == kinds | {"the judged"}
 
 
 def test_the_page_of_normalised_scores_is_written_from_the_stored_runs(tmp_path):

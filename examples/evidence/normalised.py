@@ -170,6 +170,9 @@ class Scores:
         return accepted.double()
 
 
+Kinds = dict[str, Callable[[Scores], Tensor]]
+
+
 def cohorts_of(others: Samples, training: Samples) -> dict[str, Samples]:
     labels = torch.cat([others.labels, training.labels + 10**6])
     both = Samples(torch.cat([others.points, training.points]), labels)
@@ -204,11 +207,9 @@ def choose(head: torch.nn.Linear, data: Features) -> dict[str, list[float]]:
     return chosen
 
 
-def kinds_of(
-    others: Samples, training: Samples, chosen: dict[str, list[float]]
-) -> dict[str, Callable[[Scores], Tensor]]:
+def kinds_of(others: Samples, training: Samples, chosen: dict[str, list[float]]) -> Kinds:
     """Every kind of normalised scores by cohorts of these identities."""
-    kinds: dict[str, Callable[[Scores], Tensor]] = {}
+    kinds: Kinds = {}
     for kind, cohort in cohorts_of(others, training).items():
         k, strength = chosen[kind]
         kinds[kind] = partial(Scores.by, cohort=cohort, k=int(k), strength=strength)
@@ -223,24 +224,31 @@ def kinds_of(
     return kinds
 
 
+def kinds_by_default(others: Samples, training: Samples) -> Kinds:
+    """The kinds without anything chosen."""
+    return {kind: by_default(cohort) for kind, cohort in cohorts_of(others, training).items()}
+
+
 def by_default(cohort: Samples) -> Callable[[Scores], Tensor]:
     k, strength = DEFAULT
     return partial(Scores.by, cohort=cohort, k=k, strength=strength)
 
 
-def tested_run(samples: Samples, training: Samples, chosen: dict[str, list[float]]) -> dict[str, list[Measured]]:
-    """Kind of scores to the measurements of both halves."""
+def tested_run(
+    samples: Samples, training: Samples, kinds: Callable[[Samples, Samples], Kinds]
+) -> dict[str, list[Measured]]:
+    """Kind of scores to the measurements of both halves; kinds: of other identities and training samples."""
     found: dict[str, list[Measured]] = {}
     for judged, others in halves(samples):
         scores = Scores(judged)
         found.setdefault("plain", []).append(scores.measure(scores.plain))
-        for kind, normalised in kinds_of(others, training, chosen).items():
+        for kind, normalised in kinds(others, training).items():
             measured = scores.measure(normalised(scores), is_cosine=kind not in DIVIDED)
             found.setdefault(kind, []).append(measured)
     return found
 
 
-def strangers(samples: Samples, training: Samples, chosen: dict[str, list[float]]) -> dict[str, float]:
+def strangers(samples: Samples, training: Samples, kinds: Callable[[Samples, Samples], Kinds]) -> dict[str, float]:
     """FAR of a third set of identities at a threshold for FAR 0.1 %, by the kind of scores."""
     thirds = [samples.of(classes) for classes in parts_of(torch.unique(samples.labels), 3)]
     found: dict[str, list[float]] = {}
@@ -248,7 +256,7 @@ def strangers(samples: Samples, training: Samples, chosen: dict[str, list[float]
         judged, others, last = (thirds[(first + step) % 3] for step in range(3))
         here, there = Scores(judged), Scores(last)
         scores = {"plain": (here.plain, there.plain)}
-        for kind, normalised in kinds_of(others, training, chosen).items():
+        for kind, normalised in kinds(others, training).items():
             scores[kind] = normalised(here), normalised(there)
         scores["the judged"] = by_themselves(here), there.by(judged, *DEFAULT)
         for kind, (chosen_on, decided) in scores.items():
@@ -302,20 +310,33 @@ def work(folder: Path, run: Run) -> None:
     head = train(run.method, run.settings, run.seed, data.train)
     samples = test_samples(head, data)
     training = Samples(embedded(head, data.train), data.train.labels)
-    rates = strangers(samples, training, choice["chosen"])
-    fars = {kind: float(f"{far:.5g}") for kind, far in rates.items()}
+    kinds = partial(kinds_of, chosen=choice["chosen"])
     if stored is not None:  # from before these were measured of every kind
-        store.add(run, stored["metrics"], strangers=fars)
+        store.add(run, stored["metrics"], strangers=rounded(strangers(samples, training, kinds)))
         return
-    found = tested_run(samples, training, choice["chosen"])
-    metrics, by_class = {}, []
+    keep(store, run, samples, training, kinds, STORED)
+
+
+def keep(
+    store: Store,
+    run: Run,
+    samples: Samples,
+    training: Samples,
+    kinds: Callable[[Samples, Samples], Kinds],
+    stored: Sequence[str],
+) -> None:
+    """Measure a run and store it; stored: the kinds whose values by class are."""
+    found = tested_run(samples, training, kinds)
+    metrics = {}
     for kind, of_halves in found.items():
-        metrics[kind] = {name: float(f"{mean_of(of_halves, name):.6g}") for name in ("opis", "tar", "worst")}
-    for kind in STORED:
-        one, other = found[kind]
-        by_class.append(np.concatenate([one.by_class, other.by_class], axis=1))
+        metrics[kind] = rounded({name: mean_of(of_halves, name) for name in ("opis", "tar", "worst")})
+    by_class = [np.concatenate([half.by_class for half in found[kind]], axis=1) for kind in stored]
     store.keep_by_class(run, np.stack(by_class))
-    store.add(run, metrics, strangers=fars)
+    store.add(run, metrics, strangers=rounded(strangers(samples, training, kinds)))
+
+
+def rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(f"{value:.6g}") for name, value in values.items()}
 
 
 def is_complete(stored: Mapping[str, Any] | None) -> bool:

@@ -21,6 +21,8 @@ from statistics_of_pairs import (
 )
 from store import Store
 from tested import Tested
+from whole_grid import IDENTITY
+from whole_report import NAMES
 
 from pml_ext._files import write_atomically
 
@@ -30,6 +32,8 @@ KINDS = {
     "both default": "both",
     "both": "both, k and λ chosen",
 }
+OF_NETWORKS = {"others": "other test identities", "training": "training samples", "both": "both"}
+NETWORKS = RESULTS / "whole" / FOLDER
 MEASURES = {"opis": (0, LOWER), "tar": (1, HIGHER)}
 SCALED = {"opis": 1000, "tar": 100}
 PAGE = """# What normalised scores change
@@ -41,8 +45,8 @@ higher, on every set. The FAR of strangers was {far} %, with plain cosines {far_
 - *Other identities alone*: they helped where there were more than 250 of them. With 50 or 100 it depended on the \
 set, and 10 or 25 did harm.
 - *Training samples alone*: OPIS fell on every set, but TAR fell on glyphs and omniglot.
-
-Whole networks have not been measured this way.
+- *Small networks from scratch*, on glyphs only, with both together: OPIS changed by {opis_of_networks} %, and TAR by \
+{tar_of_networks} points ([below](#whole-networks)).
 
 Each of {losses} losses trained a linear layer on frozen ImageNet features, with {seeds} seeds. OPIS and TAR are means \
 over losses and seeds. For them the test identities are split in halves: each half is judged, and the other half is \
@@ -71,11 +75,23 @@ With fewer images of each cohort identity, and by methods that also divide by th
 {images}
 Fruits and grocery have 13 identities in a third: there the FAR of plain cosines is far from 0.1 %, too.
 
+## Whole networks
+
+[Networks trained from scratch](WHOLE_NETWORKS.md) on glyphs with a cross-entropy, alone or with another loss: \
+{seeds_of_networks} seeds, the same halves and thirds, k = 10, λ = 1. The first column has values. The others have \
+the changes of OPIS and of TAR in points, with 95 % intervals over seeds and test classes, and the FAR of strangers. \
+Bold: decided after a correction for all {comparisons_of_networks} comparisons.
+
+{networks}
+By the judged identities themselves as the cohort, the FAR of strangers was {judged_of_networks} %. k and λ were not \
+chosen on validation identities. Other sets were not measured.
+
 ## Rerun
 
 ```sh
-python examples/evidence/normalised.py       # trains again, and measures
-python examples/evidence/run.py --tables     # writes this page and results/normalised.csv
+python examples/evidence/normalised.py          # trains again, and measures
+python examples/evidence/whole_normalised.py    # the same for whole networks
+python examples/evidence/run.py --tables        # writes this page and results/normalised.csv
 ```
 """
 
@@ -115,6 +131,18 @@ def read(results: Tested, sets: Sequence[str]) -> dict[tuple[str, str], Runs]:
     return {key: Runs(of.chosen, of.runs[:complete], of.by_class[:complete]) for key, of in found.items()}
 
 
+def read_networks() -> dict[tuple[str, str], Runs]:
+    """The same of whole networks next to an identity loss, without a choice of k and λ."""
+    store, tests = Store(NETWORKS), Tested(Store(NETWORKS)).tests
+    complete = min(len(runs) for runs in tests.values())
+    found = {}
+    for set_name, method in sorted(tests, key=lambda key: [*IDENTITY].index(key[1])):
+        runs = sorted(tests[set_name, method], key=lambda run: run["seed"])[:complete]
+        by_class = np.stack([store.by_class(run["key"], set_name) for run in runs])
+        found[set_name, method] = Runs({}, runs, by_class)
+    return found
+
+
 def write_normalised(folder: Path, results: Tested, sets: Sequence[str]) -> dict[str, Any]:
     """Write the page and the table, and return the numbers of the advice; nothing without runs."""
     found = read(results, sets)
@@ -122,13 +150,16 @@ def write_normalised(folder: Path, results: Tested, sets: Sequence[str]) -> dict
         return {}
     tested = {set_name for set_name, _ in found}
     sets = [name for name in sets if name in tested]
-    differences = {}
-    for key, runs in found.items():
-        for kind in STORED[1:]:
-            for measure in MEASURES:
-                differences[key, kind, measure] = runs.difference(kind, measure)
-    level = level_of_family(difference.p() for difference in differences.values())
-    write_rows(folder / "results" / "normalised.csv", _rows(found, differences, level))
+    networks = read_networks()
+    differences, of_networks = differences_of(found, STORED[1:]), differences_of(networks, OF_NETWORKS)
+    level, level_of_networks = (
+        level_of_family(difference.p() for difference in of.values()) for of in (differences, of_networks)
+    )
+    rows = (
+        *_rows("normalised scores", found, differences, level),
+        *_rows("normalised scores of whole networks", networks, of_networks, level_of_networks),
+    )
+    write_rows(folder / "results" / "normalised.csv", rows)
     of_both = [change_of(of_set(found, name), "both default") for name in sets]
     numbers: dict[str, Any] = {
         "opis": sorted(round(-opis) for opis, _ in of_both),
@@ -142,6 +173,13 @@ def write_normalised(folder: Path, results: Tested, sets: Sequence[str]) -> dict
         )
     for name, kind in (("far", "both default"), ("far_of_cosines", "plain")):
         numbers[name] = sorted(round(100 * _far(of_set(found, of), kind), 2) for of in sets)
+    changes = [change_of([runs], "both") for runs in networks.values()]
+    numbers["networks"] = {
+        "opis": sorted(round(opis) for opis, _ in changes),
+        "tar": sorted(round(tar, 1) for _, tar in changes),
+    }
+    opis_of_networks, tar_of_networks = numbers["networks"].values()
+    judged = sorted(100 * _far([runs], "the judged") for runs in networks.values())
     numbers["combinations"] = len(found)
     numbers["seeds"] = len(next(iter(found.values())).runs)
     values = {
@@ -158,18 +196,36 @@ def write_normalised(folder: Path, results: Tested, sets: Sequence[str]) -> dict
         "curve": _changes(found, sets, [*(f"{n} identities" for n in IDENTITIES), "others default"]),
         "images": _changes(found, sets, [*(f"{n} images" for n in IMAGES), "others default", "AS-norm", "S-norm"]),
         "top": TOP,
+        "opis_of_networks": f"{opis_of_networks[0]:+d} to {opis_of_networks[-1]:+d}",
+        "tar_of_networks": f"{tar_of_networks[0]:+.1f} to {tar_of_networks[-1]:+.1f}",
+        "seeds_of_networks": len(next(iter(networks.values())).runs),
+        "comparisons_of_networks": len(of_networks),
+        "networks": _networks(networks, of_networks, level_of_networks),
+        "judged_of_networks": f"{judged[0]:.2f} to {judged[-1]:.2f}",
     }
     write_atomically(folder / "NORMALISED.md", PAGE.format(**values))
     return numbers
 
 
-def _rows(found: Mapping[tuple[str, str], Runs], differences: Mapping[Any, Difference], level: float) -> Iterator[Row]:
+def differences_of(found: Mapping[tuple[str, str], Runs], kinds: Sequence[str]) -> dict[Any, Difference]:
+    """By set and loss, kind of cohort, and measure."""
+    differences = {}
+    for key, runs in found.items():
+        for kind in kinds:
+            for measure in MEASURES:
+                differences[key, kind, measure] = runs.difference(kind, measure)
+    return differences
+
+
+def _rows(
+    study: str, found: Mapping[tuple[str, str], Runs], differences: Mapping[Any, Difference], level: float
+) -> Iterator[Row]:
     for ((set_name, method), kind, measure), difference in differences.items():
         direction, pair = MEASURES[measure][1], (f"{method}, cosines", f"{method}, cohort: {kind}")
         k, strength = found[set_name, method].chosen.get(kind, DEFAULT)
         more = {"expected": direction, "verdict": _verdict(difference, direction, level)}
         note = f"k = {k:.0f}, λ = {strength:g}"
-        yield of_difference("normalised scores", set_name, pair, measure, difference, **more, note=note)
+        yield of_difference(study, set_name, pair, measure, difference, **more, note=note)
     for (set_name, method), runs in found.items():
         for kind in runs.runs[0]["metrics"]:
             if kind not in STORED:
@@ -250,6 +306,27 @@ def _by_cohort(
             line.append(f"{change[0]:+.0f} % ({of_opis}), {change[1]:+.1f} ({of_tar}), {far:.2f} %")
         lines.append(line)
     return _table(["set", "identities in a half", "cosines: OPIS × 1000, TAR, FAR", *KINDS.values()], lines)
+
+
+def _networks(networks: Mapping[tuple[str, str], Runs], differences: Mapping[Any, Difference], level: float) -> str:
+    """By loss, the changes with their intervals."""
+    lines = []
+    for key, runs in networks.items():
+        name = f"+ {NAMES[key[1]]}" if key[1] in NAMES else "cross-entropy"
+        opis, tar, far = 1000 * runs.mean("plain", "opis"), 100 * runs.mean("plain", "tar"), _far([runs], "plain")
+        line = [name, f"{opis:.1f}, {tar:.1f} %, {100 * far:.2f} %"]
+        for kind in OF_NETWORKS:
+            cells = []
+            for measure, unit in (("opis", " %"), ("tar", "")):
+                difference = differences[key, kind, measure]
+                mean, low, high = difference.shown()
+                cell = f"{mean:+.1f}{unit} [{low:+.1f}, {high:+.1f}]"
+                is_decided = _verdict(difference, MEASURES[measure][1], level) != OPEN
+                cells.append(f"**{cell}**" if is_decided else cell)
+            line.append(", ".join([*cells, f"{100 * _far([runs], kind):.2f} %"]))
+        lines.append(line)
+    headings = ["losses", "cosines: OPIS × 1000, TAR, FAR", *OF_NETWORKS.values()]
+    return _table(headings, lines)
 
 
 def _counts(

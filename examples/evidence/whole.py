@@ -235,8 +235,21 @@ def trained(run: Run) -> tuple[list[Tensor], list[ImageFeatures], dict[str, Any]
     embedder = Embedder.from_config(output / "config.yaml", output / "checkpoints" / "last.ckpt", batch_size=256)
     labels, cameras = torch.from_numpy(images.labels), torch.from_numpy(images.cameras)
     embeddings = embedder(list(images.images))
+    if is_reid(run):
+        training = loaded(name).train
+        of_training = {
+            "training": embedder(list(training.images)),
+            "training_labels": torch.from_numpy(training.labels),
+        }
+        embeddings_file(run).parent.mkdir(exist_ok=True)
+        torch.save({"test": embeddings, "test_labels": labels, **of_training}, embeddings_file(run))
     shutil.rmtree(output)
     return [embeddings], [ImageFeatures(torch.empty(0), labels, cameras)], more
+
+
+def embeddings_file(run: Run) -> Path:
+    """Where whole_normalised.py finds the embeddings of a run's test and training samples."""
+    return CACHE / "whole" / "embeddings" / f"{run.key}.pt"
 
 
 @cache

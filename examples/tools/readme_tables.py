@@ -66,6 +66,7 @@ def which_loss() -> str:
         rows.append([f"+ {name}", of_heads, *networks[f"ce_{term}"]])
     headings = ["mAP@R / OPIS × 1000", "linear layers, 5 sets", *NETWORKS.values()]
     lower, higher, true, of_cosines = (normalised[name] for name in ("opis", "tar", "far", "far_of_cosines"))
+    of_networks = normalised["networks"]
     other = [
         [
             "no loss yet",
@@ -75,9 +76,11 @@ def which_loss() -> str:
         [
             "any loss, and one threshold for all classes",
             "`CohortNormalization`; cohort: training samples and identities that are never judged",
-            f"OPIS {lower[0]} to {lower[-1]} % lower; TAR at FAR 0.1 % {higher[0]} to {higher[-1]} points higher; true "
-            f"FAR of strangers {true[0]:.2f} to {true[-1]:.2f} %, of cosines {of_cosines[0]:.2f} to "
-            f"{of_cosines[-1]:.2f} % ({normalised['seeds']} seeds)",
+            f"linear layers: OPIS {lower[0]} to {lower[-1]} % lower; TAR at FAR 0.1 % {higher[0]} to {higher[-1]} "
+            f"points higher; true FAR of strangers {true[0]:.2f} to {true[-1]:.2f} %, of cosines {of_cosines[0]:.2f} "
+            f"to {of_cosines[-1]:.2f} % ({normalised['seeds']} seeds); networks, Glyphs: OPIS "
+            f"{of_networks['opis'][0]:+d} to {of_networks['opis'][-1]:+d} %, TAR {of_networks['tar'][0]:+.1f} to "
+            f"{of_networks['tar'][-1]:+.1f} points",
         ],
     ]
     seeds = json.loads((RESULTS / "first_run.json").read_text(encoding="utf-8"))["seeds"]
