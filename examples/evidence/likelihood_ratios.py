@@ -34,6 +34,9 @@ calibrations. The same intervals hold the probability at any prior as often, sin
 | population, people | {heads} | all scores |
 |---|{rule}---|
 {rows}
+
+For many people of a heavy-tailed population, the curve is too stiff at its upper end: the ratio there is too low, and
+its interval holds the true one less often than in 95 %.
 """
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pml_ext")
 
+_ROUNDING = 1e-6  # of the cosine of copies, in float32
 
 _ARGUMENTS = [
     Argument("QUERY", "Image, folder of images, gallery or file of embeddings."),
@@ -64,6 +65,8 @@ def _search(options: Namespace) -> None:
     if report is not None:
         least, facts["threshold"] = _least_score(report, options.threshold, target, kind)
     rows = _hits_of_rows(target, neighbours, options)
+    _warn_of_copies(queries.names, neighbours, target)
+    _warn_of_lost_images(target, neighbours)
     lines, answers = list[str](), list[Answer]()
     for place, query in enumerate(queries.names):
         hits = list[Hit]()
@@ -227,6 +230,41 @@ def _hits_of_rows(target: Target, neighbours: Neighbours, options: Namespace) ->
     if labels is not None:
         names = [f"{name}  [{label}]" for name, label in zip(names, labels, strict=True)]
     return dict(zip(rows, zip(names, images, strict=True), strict=True))
+
+
+def _warn_of_copies(queries: Sequence[str], neighbours: Neighbours, target: Target) -> None:
+    """Warns of queries that find a copy of themselves: a hit with the same embedding, up to rounding."""
+    from pml_ext._copies import describe_copies
+
+    if target.cohort is not None:  # normalised scores of copies differ
+        return
+    first = zip(neighbours.rows[:, 0].tolist(), neighbours.scores[:, 0].tolist(), strict=True)
+    copies = [(place, row) for place, (row, score) in enumerate(first) if row >= 0 and score > 1 - _ROUNDING]
+    if copies:
+        rows = sorted({row for _, row in copies})
+        paths = zip(rows, target.describe(rows)[0], strict=True)
+        names = {row: path or f"row {row}" for row, path in paths}
+        log.warning("%s", describe_copies(copies, "queries", "gallery rows", queries, names))
+
+
+def _warn_of_lost_images(target: Target, neighbours: Neighbours) -> None:
+    """Log hits whose images were deleted or renamed since they were embedded."""
+    import numpy as np
+
+    from pml_ext.search.gallery import Gallery
+
+    if not isinstance(target, Gallery):
+        return
+    rows = np.unique(neighbours.rows[neighbours.rows >= 0]).tolist()
+    paths = [target.base / path for path in target.describe(rows)[0]]
+    lost = [path for path in paths if not path.exists()]
+    has_moved = len(lost) == len(paths) and not any(path.parent.exists() for path in lost)  # without its images
+    if lost and not has_moved:
+        log.warning(
+            "%d of %d images found no longer exist (deleted or renamed), such as %s: remove their rows with "
+            "pml-ext embed --prune",
+            len(lost), len(paths), lost[0],
+        )  # fmt: skip
 
 
 def _line(number: int, hit: Hit) -> str:

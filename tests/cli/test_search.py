@@ -55,6 +55,7 @@ def test_a_image_finds_its_like(shop, tmp_path, capsys):
 
 
 def test_a_renamed_image_is_a_hit_until_its_row_is_removed(shop, tmp_path, capsys):
+    """Its old name, and a warning says so."""
     gallery = create(tmp_path / "g", 6, sha256=sha256_of(shop.weights))
     add(gallery, unit_rows(EMBEDDINGS[:3]).numpy())
     names = gallery.column("path")
@@ -63,7 +64,10 @@ def test_a_renamed_image_is_a_hit_until_its_row_is_removed(shop, tmp_path, capsy
         (tmp_path / name).write_bytes(shop.images[0].read_bytes())
     np.savez(tmp_path / "q.npz", embeddings=EMBEDDINGS[:1])
     assert main(["search", str(tmp_path / "q.npz"), "--gallery", str(gallery.folder), "-k", "3"]) == 0
-    assert names[2] in capsys.readouterr().out
+    shown, said = capsys.readouterr()
+    assert names[2] in shown
+    lost = tmp_path / names[2]
+    assert f"1 of 3 images found no longer exist (deleted or renamed), such as {lost}: remove their rows" in said
 
 
 def test_a_search_takes_the_threshold_of_its_size(shop, tmp_path, capsys):
