@@ -64,8 +64,9 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
     $$d_{LoOp}(x_i, x_k) = \min_{p ∈ A_{ij}, q ∈ A_{kl}} d(p, q)$$
 
     A sample x_i and its partner x_j of the same class span an arc A_ij on the sphere. The distance of a negative pair
-    (i, k) becomes the smallest distance between the arcs of its two samples. Positive distances do not change. The
-    wrapped loss receives both in the measure of its distance.
+    (i, k) becomes the smallest distance between the arcs of its two samples. Positive distances do not change, except
+    that they are computed from cosines, with an error of about the root of the precision near 0, as torch.cdist has for
+    more than 25 rows. The wrapped loss receives both in the measure of its distance.
 
     Args:
         loss: a loss of PML or this package that computes its pairs by `self.distance`: cosine similarity, or
