@@ -31,9 +31,9 @@ RESULTS = EXAMPLES / "evidence" / "results"
 NEXT_TO = {"triplet": "PML's `TripletMarginLoss`", "tcm": "`TCMLoss`", "cit": "`CITLoss`"}
 NETWORKS = {"omniglot": "networks, Omniglot", "glyphs": "networks, Glyphs"}
 ABOUT = (
-    "Changes from the first row, all settings tuned at equal cost. Linear layers: on frozen features, normalised "
-    "softmax, five seeds. Networks: from scratch, cross-entropy, {} seeds. Bold: the 95 % interval excludes 0, for "
-    "layers on at least two sets."
+    "Changes from the first row, tuned at equal cost. Linear layers: on frozen features, normalised softmax, five "
+    "seeds. Networks: small, from scratch, cross-entropy, {} seeds. Bold: the 95 % interval excludes 0, for layers on "
+    "two sets."
 )
 
 
@@ -76,8 +76,8 @@ def which_loss() -> str:
         [
             "any loss, and one threshold for all classes",
             "`CohortNormalization`; cohort: training samples and identities that are never judged",
-            f"linear layers: OPIS {lower[0]} to {lower[-1]} % lower; TAR at FAR 0.1 % {higher[0]} to {higher[-1]} "
-            f"points higher; true FAR of strangers {true[0]:.2f} to {true[-1]:.2f} %, of cosines {of_cosines[0]:.2f} "
+            f"linear layers: OPIS {lower[0]} to {lower[-1]} % lower, TAR at FAR 0.1 % {higher[0]} to {higher[-1]} "
+            f"points higher; strangers' FAR {true[0]:.2f} to {true[-1]:.2f} %, of cosines {of_cosines[0]:.2f} "
             f"to {of_cosines[-1]:.2f} % ({normalised['seeds']} seeds); networks, Glyphs: OPIS "
             f"{of_networks['opis'][0]:+d} to {of_networks['opis'][-1]:+d} %, TAR {of_networks['tar'][0]:+.1f} to "
             f"{of_networks['tar'][-1]:+.1f} points",
@@ -137,7 +137,7 @@ def speed() -> str:
         f"- `TCMLoss` {took['TCMLoss']}; PML's `ThresholdConsistentMarginLoss` "
         f"{took['PML ThresholdConsistentMarginLoss']}, `ContrastiveLoss` on cosines "
         f"{took['PML ContrastiveLoss on cosines']}.\n"
-        f"- `CITLoss` {took['CITLoss(gamma=1)']}; PML's `TripletMarginLoss` with all triplets, a different loss, "
+        f"- `CITLoss` {took['CITLoss(gamma=1)']}; PML's `TripletMarginLoss` with all triplets, "
         f"{took['PML TripletMarginLoss(all)']}.\n\n"
         f"One step on 256 embeddings of 512 numbers: {machine.replace('pytorch-metric-learning', 'PML')}.\n"
     )
