@@ -168,7 +168,10 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
                 "its pairs"
             )
         # PML's reducers skip nan, as they count only losses above 0: the loss would be finite with NaN gradients.
-        return torch.add(value, embeddings.detach().sum(), alpha=0) if isinstance(value, Tensor) else value
+        # The largest component tells, as a sum of finite ones could be infinite.
+        if not isinstance(value, Tensor):
+            return value
+        return torch.add(value, torch.linalg.vector_norm(embeddings.detach(), torch.inf), alpha=0)
 
     if TYPE_CHECKING:
         __call__ = forward

@@ -315,3 +315,9 @@ def test_errors_of_the_call():
         loss(x)
     with pytest.raises(ValueError, match="ref_labels with ref_emb"):
         loss(x, labels, ref_emb=x)
+
+
+def test_embeddings_whose_sum_is_infinite_have_a_finite_loss():
+    x, labels = 1e34 * (torch.randn(256, 512) + 1), torch.arange(256) // 4
+    assert x.sum().isinf()
+    assert LoOp(losses.ContrastiveLoss())(x, labels).isfinite()
