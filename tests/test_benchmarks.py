@@ -36,7 +36,7 @@ def test_a_table_replaces_its_older_values(monkeypatch, tmp_path):
     ("script", "words", "shown"),
     [
         ("losses.py", "--quick --sizes 16 32 --dim 8 --cases TCM --limit-gb 1e-4", "| skipped: about 0 GB |"),
-        ("classifier.py", "--classes 300 --dim 8 --batch 4 --budget 0.01", "| PartialFC, rate 0.1, 2 | "),
+        ("classifier.py", "--classes 300 --dim 8 --batch 4 --budget 0.01 --ranks 2", "| PartialFC, rate 0.1, 2 | "),
         ("large_batch.py", "--sizes 16 --chunks 8 --side 16 --budget 0.1", "| 16, undivided | "),
         ("metrics.py", "--quick --cases OPIS", "| 1,000, opis"),
         ("calls.py", "--losses CITLoss", "| CITLoss | "),

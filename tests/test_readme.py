@@ -25,22 +25,38 @@ page_outputs = module_from_spec(_spec)
 _spec.loader.exec_module(page_outputs)
 
 
-def _page(path):
-    """A page whose blocks run; one that trains takes long."""
-    name, text = str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
-    is_slow = "$ pml-ext train" in text or "$ python tune" in text
-    return pytest.param(name, id=name, marks=pytest.mark.slow if is_slow else ())
+def _is_slow(path):
+    """Whether a block trains."""
+    return re.search(r"^\$ (pml-ext train|python tune)", path.read_text("utf-8"), re.M) is not None
 
 
-RUN = [_page(path) for path in page_outputs.PAGES if re.search("^```(python|console)", path.read_text("utf-8"), re.M)]
+def _together(paths, processes):
+    """Pages that one process runs, which imports torch once."""
+    groups = [[str(path.relative_to(ROOT)) for path in paths[first::processes]] for first in range(processes)]
+    return [pytest.param(pages, id=" ".join(Path(page).stem for page in pages)) for pages in groups]
 
 
-@pytest.mark.parametrize("page", RUN)
-def test_the_blocks_of_a_page_print_what_it_shows(page, tmp_path):
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PML_EXT_DATA": "/nonexistent", "TMPDIR": str(tmp_path)}
-    command = [sys.executable, str(_OUTPUTS), page, "--check"]
+RUN = [path for path in page_outputs.PAGES if re.search("^```(python|console)", path.read_text("utf-8"), re.M)]
+SLOW = [path for path in RUN if _is_slow(path)]
+QUICK = [path for path in RUN if path not in SLOW]
+
+
+def require_equal_outputs(pages, folder):
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PML_EXT_DATA": "/nonexistent", "TMPDIR": str(folder)}
+    command = [sys.executable, str(_OUTPUTS), *pages, "--check"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"run python examples/tools/page_outputs.py {page}: {done.stderr[-3000:]}"
+    assert done.returncode == 0, f"run python examples/tools/page_outputs.py {' '.join(pages)}: {done.stderr[-3000:]}"
+
+
+@pytest.mark.parametrize("pages", _together(QUICK, 4))
+def test_the_blocks_of_a_page_print_what_it_shows(pages, tmp_path):
+    require_equal_outputs(pages, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pages", _together(SLOW, len(SLOW)))
+def test_the_blocks_of_a_page_that_trains(pages, tmp_path):
+    require_equal_outputs(pages, tmp_path)
 
 
 @pytest.mark.parametrize(

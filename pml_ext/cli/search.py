@@ -92,7 +92,7 @@ class _Queries:
 
 
 def _embed_queries(options: Namespace, target: Target) -> _Queries:
-    from pml_ext.search.images import embed_images, join_batches, list_images
+    from pml_ext.search.image_embedding import embed_images, join_batches, list_images
     from pml_ext.search.readers import is_readable
 
     query, overrides = options.query, options.overrides
@@ -165,7 +165,8 @@ def _load_embedder(record: ModelRecord | None, gallery: str, overrides: Sequence
 
 def _load_threshold(path: str, gallery: str, target: Target) -> ThresholdReport:
     """Load a threshold report; UserError unless it applies to the gallery's scores."""
-    from pml_ext.search.model_record import describe_scores, is_same_cohort, load_report_of
+    from pml_ext.metrics.threshold.samples import is_same_cohort
+    from pml_ext.search.model_record import describe_scores, load_report_of
 
     report = load_report_of(path, target.record)
     if target.record is None:

@@ -274,5 +274,4 @@ def _lost_contact(reason: str) -> str:
         lost = "has waited --timeout seconds for the other processes: one of them is stopped or hangs"
     else:
         time.sleep(_PATIENCE)
-    rank = os.environ.get("RANK", "0")
-    return f"rank {rank} {lost}, so the run ends; the last checkpoint can be resumed ({reason:.200})"
+    return f"rank {rank_and_ranks()[0]} {lost}, so the run ends; the last checkpoint can be resumed ({reason:.200})"

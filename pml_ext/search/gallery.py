@@ -26,7 +26,8 @@ import torch
 from pml_ext._errors import UserError, import_library
 from pml_ext._files import replacing, write_atomically
 from pml_ext.metrics import CohortNormalization
-from pml_ext.search.model_record import KEY, ModelRecord, is_same_cohort, load_cohort_of
+from pml_ext.metrics.threshold.samples import is_same_cohort
+from pml_ext.search.model_record import KEY, ModelRecord, load_cohort_of
 
 PART_ROWS = 16_384
 _ONE_PAGE = 2**31 - 1  # bytes

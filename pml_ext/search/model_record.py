@@ -161,13 +161,6 @@ def load_report_of(path: str | Path, record: ModelRecord | None) -> ThresholdRep
     return report
 
 
-def is_same_cohort(one: Any, other: Any) -> bool:
-    """Returns whether two normalisations (cohorts or records) are equal; None stands for cosines."""
-    if one is None or other is None:
-        return one is other
-    return bool((one.k, one.strength, one.sha256) == (other.k, other.strength, other.sha256))
-
-
 def describe_scores(cohort: Any) -> str:
     """Describe the scores of a normalisation (cohort or record); None stands for cosines."""
     if cohort is None:

@@ -165,6 +165,13 @@ def describe_cohort(normalize: CohortNormalization) -> NormalizationRecord:
     return NormalizationRecord(normalize.k, normalize.strength, samples, normalize.identities, normalize.sha256)
 
 
+def is_same_cohort(one: Any, other: Any) -> bool:
+    """Returns whether two normalisations (cohorts or records) are equal; None stands for cosines."""
+    if one is None or other is None:
+        return one is other
+    return bool((one.k, one.strength, one.sha256) == (other.k, other.strength, other.sha256))
+
+
 def require_cohort(expected: NormalizationRecord | None, actual: CohortNormalization | None) -> None:
     """Raise unless the normalisation computes the scores of a report with `expected`."""
     if expected is None:
@@ -175,7 +182,7 @@ def require_cohort(expected: NormalizationRecord | None, actual: CohortNormaliza
     wanted = f"that of the report, with {numbers} and the cohort {expected.sha256[:12]}…"
     if actual is None:
         raise ValueError(f"the threshold is for normalised scores. Pass normalization, {wanted}")
-    if (actual.k, actual.strength, actual.sha256) != (expected.k, expected.strength, expected.sha256):
+    if not is_same_cohort(actual, expected):
         raise ValueError(
             f"normalization must be {wanted}; got k = {actual.k}, strength = {actual.strength:g} and the cohort "
             f"{actual.sha256[:12]}…"

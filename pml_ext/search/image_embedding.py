@@ -24,6 +24,7 @@ from tqdm import tqdm  # type: ignore[import-untyped]
 from pml_ext._errors import UserError
 from pml_ext._identities import clean_id
 from pml_ext._images import IMAGE_SUFFIXES
+from pml_ext._ops.distributed import rank_and_ranks
 from pml_ext.runner.data.datasets.decoding import decode_image
 from pml_ext.runner.data.datasets.folders import labelled_images
 from pml_ext.runner.data.datasets.image_files import FolderImages, ImageFile, read_content
@@ -73,16 +74,14 @@ def embed_folder(
     output = Path(output).expanduser()
     listed = list_images([*map(str, words)], Path(os.path.abspath(output)).parent, label_by_folder=label_by_folder)
     cohort_file = None if cohort is None else Path(cohort).expanduser()
-    is_alone = not torch.distributed.is_initialized()
-    rank = 0 if is_alone else torch.distributed.get_rank()
+    rank, ranks = rank_and_ranks()
     missing = list[Listed]()
     if rank == 0:
         gallery = Gallery.create(output, embedder.record, has_labels=label_by_folder, cohort=cohort_file)
         missing = _remove_stale_rows(gallery, listed, prune=prune)
     missing = _exchange(missing)[0]
     gallery = Gallery.open(output, may_be_empty=True)
-    processes = 1 if is_alone else torch.distributed.get_world_size()
-    problems = _exchange(_embed_missing(gallery, embedder, missing[rank::processes], workers, show=rank == 0))
+    problems = _exchange(_embed_missing(gallery, embedder, missing[rank::ranks], workers, show=rank == 0))
     gallery = Gallery.open(output, may_be_empty=True)
     if rank == 0:
         report_problems(gallery, [*chain(*problems)], len(missing))
@@ -275,8 +274,9 @@ def report_problems(gallery: Gallery, problems: Sequence[str], count: int) -> No
 
 def _exchange(value: list[T]) -> list[list[T]]:
     """Returns the values of all processes of the group."""
-    if not torch.distributed.is_initialized():
+    ranks = rank_and_ranks()[1]
+    if ranks == 1:
         return [value]
-    values: list[Any] = [None] * torch.distributed.get_world_size()
+    values: list[Any] = [None] * ranks
     torch.distributed.all_gather_object(values, value)
     return values
