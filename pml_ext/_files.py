@@ -14,6 +14,8 @@ from pml_ext._errors import UserError
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
 """Suffixes of tables of images."""
+EMBEDDING_SUFFIXES = (".npz", ".safetensors", ".parquet")
+"""Suffixes of files of embeddings."""
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +24,6 @@ from tests.runner.modeling.networks import module_of
 
 DIGITS = load_config(ROOT / "fastreid_configs" / "Digits" / "sap_tcm.yml")
 CLASSES, PER_CLASS, SIZE = 8, 4, 16
-# Numbers of classes that select another kernel than small batches.
-LARGE = {"TCMLoss": 34, "TCMLoss(divide_by='all')": 34, "CITLoss": 34, "LoOp(MultiSimilarityLoss)": 130}
 
 
 class Mined(nn.Module):
@@ -40,35 +38,55 @@ class Mined(nn.Module):
         return value
 
 
-MEAN = {"reducer": MeanReducer()}
-CASES: dict[str, Callable[[], nn.Module]] = {
-    "CITLoss": losses.CITLoss,
-    "CITLoss(gamma=0.5)": lambda: losses.CITLoss(gamma=0.5),
-    "TCMLoss": losses.TCMLoss,
-    "TCMLoss(divide_by='all')": lambda: losses.TCMLoss(divide_by="all"),
-    "LoOp(TripletMarginLoss, mean)": lambda: losses.LoOp(losses.TripletMarginLoss(**MEAN)),
-    "LoOp(TripletMarginLoss)": lambda: losses.LoOp(losses.TripletMarginLoss()),
-    "LoOp(MultiSimilarityLoss)": lambda: losses.LoOp(losses.MultiSimilarityLoss()),
-    "LoOp(pairing='all')": lambda: losses.LoOp(losses.TripletMarginLoss(), pairing="all"),
-    "DiscriminativeLoss": lambda: losses.DiscriminativeLoss(CLASSES, SIZE, centroid_size=CLASSES),
-    "DiscriminativeLoss(kmeans)": lambda: losses.DiscriminativeLoss(CLASSES, SIZE, centroids="kmeans"),
-    "PairWeightingLoss": losses.PairWeightingLoss,
-    "PairWeightingLoss(mining=0.1)": lambda: losses.PairWeightingLoss(mining=0.1),
-    "RecallAtKSurrogateLoss": losses.RecallAtKSurrogateLoss,
-    "HPHNTripletLoss": losses.HPHNTripletLoss,
-    "LiftedHingeLoss": losses.LiftedHingeLoss,
-    "CentroidTripletLoss": losses.CentroidTripletLoss,
-    "SmoothAPLoss": losses.SmoothAPLoss,
-    "TCMRegularizer(TripletMarginLoss)": lambda: losses.TCMRegularizer(losses.TripletMarginLoss()),
-    "CrossBatchMemory(CITLoss)": lambda: losses.CrossBatchMemory(losses.CITLoss(), SIZE, memory_size=64),
-    "TripletMarginLoss, ConcordanceMiner": lambda: Mined(losses.TripletMarginLoss(), miners.ConcordanceMiner()),
-    "TripletMarginLoss, HPHNMiner": lambda: Mined(losses.TripletMarginLoss(), miners.HPHNMiner()),
-    "TripletMarginLoss, DisjointTripletMiner": lambda: Mined(
-        losses.TripletMarginLoss(margin=1.0), miners.DisjointTripletMiner(seed=0)
+class Case(NamedTuple):
+    """A loss, and how often the host may wait for the device: with labels on the device, and on the host.
+
+    large: a number of classes that selects another kernel than small batches.
+    """
+
+    make: Callable[[], nn.Module]
+    waits: tuple[int, int] = (1, 0)
+    large: int | None = None
+
+
+CASES = {
+    "CITLoss": Case(losses.CITLoss, large=34),
+    "CITLoss(gamma=0.5)": Case(lambda: losses.CITLoss(gamma=0.5)),
+    "TCMLoss": Case(losses.TCMLoss, large=34),
+    "TCMLoss(divide_by='all')": Case(lambda: losses.TCMLoss(divide_by="all"), large=34),
+    "LoOp(TripletMarginLoss, mean)": Case(lambda: losses.LoOp(losses.TripletMarginLoss(reducer=MeanReducer()))),
+    "LoOp(TripletMarginLoss)": Case(lambda: losses.LoOp(losses.TripletMarginLoss()), (3, 2)),  # two in PML's reducer
+    "LoOp(MultiSimilarityLoss)": Case(
+        lambda: losses.LoOp(losses.MultiSimilarityLoss()), (2, 1), large=130
+    ),  # one in PML's loss
+    "LoOp(pairing='all')": Case(
+        lambda: losses.LoOp(losses.TripletMarginLoss(), pairing="all"), (4, 3)
+    ),  # three of PML's
+    "DiscriminativeLoss": Case(lambda: losses.DiscriminativeLoss(CLASSES, SIZE, centroid_size=CLASSES)),
+    "DiscriminativeLoss(kmeans)": Case(lambda: losses.DiscriminativeLoss(CLASSES, SIZE, centroids="kmeans")),
+    "PairWeightingLoss": Case(losses.PairWeightingLoss),
+    "PairWeightingLoss(mining=0.1)": Case(lambda: losses.PairWeightingLoss(mining=0.1)),
+    "RecallAtKSurrogateLoss": Case(losses.RecallAtKSurrogateLoss, (3, 2)),
+    "HPHNTripletLoss": Case(losses.HPHNTripletLoss, (2, 1)),
+    "LiftedHingeLoss": Case(losses.LiftedHingeLoss, (2, 1)),
+    "CentroidTripletLoss": Case(losses.CentroidTripletLoss, (2, 1)),
+    "SmoothAPLoss": Case(losses.SmoothAPLoss),
+    "TCMRegularizer(TripletMarginLoss)": Case(
+        lambda: losses.TCMRegularizer(losses.TripletMarginLoss()), (4, 3)
+    ),  # three in PML's loss
+    "CrossBatchMemory(CITLoss)": Case(
+        lambda: losses.CrossBatchMemory(losses.CITLoss(), SIZE, memory_size=64), (17, 18)
+    ),  # most in PML's memory
+    "TripletMarginLoss, ConcordanceMiner": Case(
+        lambda: Mined(losses.TripletMarginLoss(), miners.ConcordanceMiner()), (4, 5)
     ),
-    "MultiSimilarityLoss, LoOpMiner": lambda: Mined(
-        losses.MultiSimilarityLoss(), miners.LoOpMiner(miners.MultiSimilarityMiner())
+    "TripletMarginLoss, HPHNMiner": Case(lambda: Mined(losses.TripletMarginLoss(), miners.HPHNMiner()), (3, 4)),
+    "TripletMarginLoss, DisjointTripletMiner": Case(
+        lambda: Mined(losses.TripletMarginLoss(margin=1.0), miners.DisjointTripletMiner(seed=0)), (3, 4)
     ),
+    "MultiSimilarityLoss, LoOpMiner": Case(
+        lambda: Mined(losses.MultiSimilarityLoss(), miners.LoOpMiner(miners.MultiSimilarityMiner())), (10, 11)
+    ),  # it mines twice with PML's miner
 }
 
 
@@ -156,14 +174,14 @@ def main():
     with pretend_device():
         pass
     report: dict[str, Any] = {"losses": {}, "detected": of_the_device_itself()}
-    for name, make in CASES.items():
+    for name, case in CASES.items():
         of_case: dict[str, Any] = {}
         ways = {"labels on the device": (batch(), False), "labels on the host": (batch(), True)}
         ways["float16"] = batch(dtype=torch.float16), False
-        if name in LARGE:
-            ways["large"] = batch(LARGE[name]), True
+        if case.large:
+            ways["large"] = batch(case.large), True
         for way, (embeddings_and_labels, on_host) in ways.items():
-            of_case[way] = on_both(make, *embeddings_and_labels, on_host=on_host)
+            of_case[way] = on_both(case.make, *embeddings_and_labels, on_host=on_host)
         report["losses"][name] = of_case
     report["training step"] = of_a_training_step()
     json.dump(report, sys.stdout)

@@ -5,7 +5,6 @@ import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,6 @@ TRAINING = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in 
 NEEDS = {"swap_in_hydra_target": "hydra", "swap_in_lightning": "lightning", "tune_with_optuna": "optuna"}
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-PrintedBy = Callable[..., str]
 
 
 @pytest.fixture

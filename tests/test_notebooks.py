@@ -16,7 +16,7 @@ SHORTER = {
     "swap_one_loss": ("steps=150", "steps=10"),
     "from_yaml_to_ranked_results": (
         '"TEST.BASELINES", "False"',
-        '"TEST.BASELINES", "False", "MODEL.BACKBONE.FEAT_DIM", "8"',
+        '"TEST.BASELINES", "False", "TEST.REPORT", "False", "MODEL.BACKBONE.FEAT_DIM", "8"',
     ),
 }
 _RUN = """

@@ -25,20 +25,19 @@ page_outputs = module_from_spec(_spec)
 _spec.loader.exec_module(page_outputs)
 
 
-def _is_slow(path):
-    """Whether a block trains."""
-    return re.search(r"^\$ (pml-ext train|python tune)", path.read_text("utf-8"), re.M) is not None
+def trains(page):
+    """Whether a block trains, which is slow."""
+    return re.search(r"^\$ (pml-ext train|python tune)", TEXTS[page], re.M) is not None
 
 
-def _together(paths, processes):
-    """Pages that one process runs, which imports torch once."""
-    groups = [[str(path.relative_to(ROOT)) for path in paths[first::processes]] for first in range(processes)]
-    return [pytest.param(pages, id=" ".join(Path(page).stem for page in pages)) for pages in groups]
+RUN = [str(path.relative_to(ROOT)) for path in page_outputs.PAGES]
+RUN = [page for page in RUN if re.search("^```(python|console)", TEXTS[page], re.M)]
+SLOW = [page for page in RUN if trains(page)]
+QUICK = [page for page in RUN if page not in SLOW]
 
 
-RUN = [path for path in page_outputs.PAGES if re.search("^```(python|console)", path.read_text("utf-8"), re.M)]
-SLOW = [path for path in RUN if _is_slow(path)]
-QUICK = [path for path in RUN if path not in SLOW]
+def stems(pages):
+    return " ".join(Path(page).stem for page in pages)
 
 
 def require_equal_outputs(pages, folder):
@@ -48,13 +47,13 @@ def require_equal_outputs(pages, folder):
     assert done.returncode == 0, f"run python examples/tools/page_outputs.py {' '.join(pages)}: {done.stderr[-3000:]}"
 
 
-@pytest.mark.parametrize("pages", _together(QUICK, 4))
+@pytest.mark.parametrize("pages", [QUICK[first::4] for first in range(4)], ids=stems)  # a process imports torch once
 def test_the_blocks_of_a_page_print_what_it_shows(pages, tmp_path):
     require_equal_outputs(pages, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pages", _together(SLOW, len(SLOW)))
+@pytest.mark.parametrize("pages", [[page] for page in SLOW], ids=stems)
 def test_the_blocks_of_a_page_that_trains(pages, tmp_path):
     require_equal_outputs(pages, tmp_path)
 

@@ -66,7 +66,7 @@ def _run(words: Sequence[str]) -> int:
     log.propagate = False
     log.handlers = [logging.StreamHandler()]
     command, options = parse(words)
-    log.handlers[0].setFormatter(PrintableFormatter(command.settings))
+    log.handlers[0].setFormatter(PrintableFormatter(options.settings))
     try:
         if hasattr(options, "imports"):
             return _run_with_parts(command, options)
@@ -102,7 +102,10 @@ def _run_with_parts(command: Command, options: Namespace) -> int:
 
 
 def parse(words: Sequence[str]) -> tuple[Command, Namespace]:
-    """Returns the command and its arguments; `overrides` are its KEY VALUE pairs, which may surround options."""
+    """Returns the command and its arguments.
+
+    `overrides` are its KEY VALUE pairs, which may surround options; `settings` maps arguments to options, for errors.
+    """
     whole, parsers = parsers_of_commands()
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
@@ -122,6 +125,8 @@ def parse(words: Sequence[str]) -> tuple[Command, Namespace]:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{suggestion}")
     if command.key is not None:
         options.overrides = pairs
+    named = [action for action in parser._actions if action.option_strings]
+    options.settings = {action.dest: action.option_strings[0] for action in named}
     return command, options
 
 

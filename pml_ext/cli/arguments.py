@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pml_ext._errors import UserError
-from pml_ext._files import TABLE_SUFFIXES
+from pml_ext._files import EMBEDDING_SUFFIXES, TABLE_SUFFIXES
 from pml_ext._names import closest_path
 from pml_ext.runner.config.run_folder import config_of_run, is_run, weights_of_run
 
@@ -60,9 +60,8 @@ class Argument:
             settings["metavar"] = metavar
         elif "choices" not in settings:
             settings["action"] = "store_true"
-        default = settings.get("default")
-        if default is not None:
-            about += f" [default: {default:g}]" if isinstance(default, float) else f" [default: {default}]"
+        if "default" in settings:
+            about += " [default: %(default)s]"
         parser.add_argument(name, help=about, **settings)
 
 
@@ -103,17 +102,6 @@ class Command:
     notes: str = ""
     key: re.Pattern[str] | None = None
     resume_hint: str = ""
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """Maps arguments of Python functions to the options that set them, for errors."""
-        names = dict[str, str]()
-        for each in self.arguments:
-            for argument in each.arguments if isinstance(each, OneOf) else [each]:
-                option = argument.spec.partition(" ")[0]
-                if option.startswith("-"):
-                    names[option.lstrip("-").replace("-", "_")] = option
-        return names
 
 
 COHORT = Argument(
@@ -165,7 +153,7 @@ PROCESSES = (
         "--timeout SECONDS",
         "Seconds that a process waits for the others before the run fails",
         type=float,
-        default=1800.0,
+        default=1800,
     ),
     Argument("--max-restarts N", "Restart a failed run from its last checkpoint up to N times", type=int, default=0),
 )
@@ -247,7 +235,7 @@ def _config_file(options: Namespace, other: str) -> tuple[str, str | None]:
 
 def _require_config(word: str, other: str) -> None:
     path = Path(word).expanduser()
-    if path.suffix in (".npz", ".parquet", ".safetensors"):
+    if path.suffix in EMBEDDING_SUFFIXES:
         raise UserError(f"{word} is not a config file; for precomputed embeddings: pml-ext metrics {word}")
     if not _is_config(word) and not path.exists():
         close = closest_path(path)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pml_ext._errors import UserError
+from pml_ext._files import EMBEDDING_SUFFIXES
 from pml_ext.cli.arguments import HALF, IMPORTS, KEY_AMONG_FILES, PROCESSES, Argument, Command, launch_of
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ _ARGUMENTS = [
 
 def _embed(options: Namespace) -> None:
     from pml_ext.runner.launch import start
-    from pml_ext.search.readers import EMBEDDING_SUFFIXES
 
     launch = launch_of(options).joined()
     options.output = Path(options.output).expanduser()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pml_ext._errors import UserError, import_library
-from pml_ext._identities import JUNK, is_junk, is_ranked, require_matches
+from pml_ext._identities import JUNK, is_ranked, require_matches
 from pml_ext.cli.arguments import (
     COHORT,
     EMBEDDING_FILES,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pml_ext.search.readers import EmbeddingSet
 
 _FAR = 1e-3  # TEST.THRESHOLD.FAR's default
+_BLOCK = 16_384  # distractors that are compared at once
 
 
 _ARGUMENTS: Arguments = [
@@ -80,8 +81,7 @@ def _print_metrics(options: Namespace) -> None:
     if options.checkpoint is not None:
         about["checkpoint"] = {"file": Path(options.checkpoint).name, "sha256": sha256_of(options.checkpoint)}
     files = [options.file] if options.gallery is None else [options.file, options.gallery]
-    hashes = [["content_hash"] if is_gallery(name) else [] for name in files]
-    sets = [read_embeddings(name, also=also) for name, also in zip(files, hashes, strict=True)]
+    sets = [read_embeddings(name, also=["content_hash"] if is_gallery(name) else []) for name in files]
     cohort, notes = None, list[str]()
     if options.cohort is not None:
         cohort, rows, notes = take_cohort(options.cohort, sets, options.checkpoint)
@@ -125,9 +125,8 @@ class _Part:
     @property
     def paths(self) -> list[str] | None:
         """Absolute paths of the images."""
-        folder = os.path.dirname(os.path.abspath(self.file))
-        paths = self.data.paths
-        return None if paths is None else [os.path.normpath(os.path.join(folder, path)) for path in paths.tolist()]
+        folder, paths = Path(self.file).parent, self.data.paths
+        return None if paths is None else [os.path.abspath(folder / path) for path in paths.tolist()]
 
     @property
     def names(self) -> list[str]:
@@ -286,35 +285,26 @@ def _measure_among_distractors(query: _Part, gallery: _Part, distractors: str) -
 
 
 def _distractor_blocks(path: str, query: _Part) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield embeddings and identities of distractors, without junk; without labels no two rows share an identity.
+    """Returns embeddings and identities of distractors, without junk; without labels no two rows share an identity.
 
     UserError: different dimensions, or an identity of the queries or their gallery.
     """
     import numpy as np
     import torch
 
-    from pml_ext.search.readers import open_embeddings
+    from pml_ext.search.readers import read_embeddings
 
-    target, dim = open_embeddings(path), query.data.dim
-    if target.dim != dim:
-        raise UserError(f"{path} must have {dim} dimensions, as {query.file}; got {target.dim}")
-    known, numbers = set(query.identity_names.values()), dict[str, int]()
-    first = max(query.identity_names) + 1
-    for row, vectors in target.vectors():
-        embeddings = vectors[:, :dim]  # without the extra columns of normalised scores
-        labels = target.describe(range(row, row + len(vectors)))[1]
-        if labels is not None:
-            known_rows = ~is_junk(np.array(labels))
-            embeddings, labels = embeddings[known_rows], np.array(labels)[known_rows].tolist()
-        if labels is None:
-            ids = torch.arange(first, first + len(embeddings))
-            first += len(ids)
-        else:
-            if common := known.intersection(labels):
-                others = f"other identities than {query.file} and its gallery"
-                raise UserError(f"{path} must have {others}; got {min(common)}")
-            ids = torch.tensor([numbers.setdefault(name, first + len(numbers)) for name in labels])
-        yield torch.from_numpy(embeddings), ids
+    data = read_embeddings(path, need_labels=False)
+    if data.dim != query.data.dim:
+        raise UserError(f"{path} must have {query.data.dim} dimensions, as {query.file}; got {data.dim}")
+    data = data.take((~data.is_junk).nonzero()[0])
+    numbers = np.arange(data.rows)
+    if data.has_labels:
+        names, numbers = np.unique(data.labels.astype(str), return_inverse=True)
+        if common := {*query.identity_names.values()}.intersection(names.tolist()):
+            raise UserError(f"{path} must have other identities than {query.file} and its gallery; got {min(common)}")
+    ids = torch.from_numpy(numbers) + len(query.identity_names)
+    return zip(data.embeddings.float().split(_BLOCK), ids.split(_BLOCK), strict=True)
 
 
 def _write_report(

@@ -64,15 +64,13 @@ def _search(options: Namespace) -> None:
     least = None
     if report is not None:
         least, facts["threshold"] = _least_score(report, options.threshold, target, kind)
-    rows = _hits_of_rows(target, neighbours, options)
-    _warn_of_copies(queries.names, neighbours, target)
-    _warn_of_lost_images(target, neighbours)
+    names, images = _describe_hits(target, neighbours, queries.names, options)
     lines, answers = list[str](), list[Answer]()
     for place, query in enumerate(queries.names):
         hits = list[Hit]()
         for score, row in zip(neighbours.scores[place].tolist(), neighbours.rows[place].tolist(), strict=True):
             if row >= 0:
-                hits.append(Hit(row, score, *rows[row], None if least is None else score >= least))
+                hits.append(Hit(row, score, names[row], images[row], None if least is None else score >= least))
         answers.append(Answer(query, queries.images[place], hits))
         lines += [printable(query), *(_line(number, hit) for number, hit in enumerate(hits, start=1))]
     lines += ["", *(f"{fact}: {printable(text)}" for fact, text in facts.items())]
@@ -216,10 +214,16 @@ def _least_score_of_size(report: ThresholdReport, path: str, target: Target, kin
     return size.cosine, f"{kind} {size.cosine:.4f}, {sizes}: FPIR {report.target.value:g}, FNIR {fnir}"
 
 
-def _hits_of_rows(target: Target, neighbours: Neighbours, options: Namespace) -> dict[int, tuple[str, Path | None]]:
-    """Returns path and label of each hit, and the image if a page is written."""
+def _describe_hits(
+    target: Target, neighbours: Neighbours, queries: Sequence[str], options: Namespace
+) -> tuple[dict[int, str], dict[int, Path | None]]:
+    """Returns path and label of each row that is a hit, and its image if a page is written.
+
+    Warns of copies of queries, and of images that no longer exist.
+    """
     import numpy as np
 
+    from pml_ext.search.gallery import Gallery
     from pml_ext.search.readers import images_inside
 
     rows = np.unique(neighbours.rows[neighbours.rows >= 0]).tolist()
@@ -227,37 +231,28 @@ def _hits_of_rows(target: Target, neighbours: Neighbours, options: Namespace) ->
     images: list[Path | None] = [None] * len(rows)
     if options.output is not None and any(paths):
         images = images_inside(paths, options.images or Path(os.path.abspath(options.gallery)).parent)
-    names = [path or f"row {row}" for row, path in zip(rows, paths, strict=True)]
+    names = {row: path or f"row {row}" for row, path in zip(rows, paths, strict=True)}
+    if target.cohort is None:  # normalised scores of copies differ
+        _warn_of_copies(queries, neighbours, names)
+    if isinstance(target, Gallery):
+        _warn_of_lost_images([target.base / path for path in paths])
     if labels is not None:
-        names = [f"{name}  [{label}]" for name, label in zip(names, labels, strict=True)]
-    return dict(zip(rows, zip(names, images, strict=True), strict=True))
+        names = {row: f"{names[row]}  [{label}]" for row, label in zip(rows, labels, strict=True)}
+    return names, dict(zip(rows, images, strict=True))
 
 
-def _warn_of_copies(queries: Sequence[str], neighbours: Neighbours, target: Target) -> None:
+def _warn_of_copies(queries: Sequence[str], neighbours: Neighbours, names: dict[int, str]) -> None:
     """Warns of queries that find a copy of themselves: a hit with the same embedding, up to rounding."""
     from pml_ext._copies import describe_copies
 
-    if target.cohort is not None:  # normalised scores of copies differ
-        return
-    first = zip(neighbours.rows[:, 0].tolist(), neighbours.scores[:, 0].tolist(), strict=True)
-    copies = [(place, row) for place, (row, score) in enumerate(first) if row >= 0 and score > 1 - _ROUNDING]
+    places = (neighbours.scores[:, 0] > 1 - _ROUNDING).nonzero()[0]
+    copies = list(zip(places.tolist(), neighbours.rows[places, 0].tolist(), strict=True))
     if copies:
-        rows = sorted({row for _, row in copies})
-        paths = zip(rows, target.describe(rows)[0], strict=True)
-        names = {row: path or f"row {row}" for row, path in paths}
         log.warning("%s", describe_copies(copies, "queries", "gallery rows", queries, names))
 
 
-def _warn_of_lost_images(target: Target, neighbours: Neighbours) -> None:
+def _warn_of_lost_images(paths: Sequence[Path]) -> None:
     """Log hits whose images were deleted or renamed since they were embedded."""
-    import numpy as np
-
-    from pml_ext.search.gallery import Gallery
-
-    if not isinstance(target, Gallery):
-        return
-    rows = np.unique(neighbours.rows[neighbours.rows >= 0]).tolist()
-    paths = [target.base / path for path in target.describe(rows)[0]]
     lost = [path for path in paths if not path.exists()]
     has_moved = len(lost) == len(paths) and not any(path.parent.exists() for path in lost)  # without its images
     if lost and not has_moved:

@@ -124,12 +124,16 @@ def _report_of(
     return report if options.checkpoint is None else report.with_checkpoint(options.checkpoint)
 
 
+def _given(options: Namespace, *names: str) -> dict[str, Any]:
+    """Returns the options that have a value."""
+    return {name: value for name in names if (value := getattr(options, name)) is not None}
+
+
 def _search_plan(options: Namespace, data: EmbeddingSet) -> SearchPlan | None:
     """Returns the searches that the options describe; None without such options."""
     from pml_ext.metrics import SearchPlan
 
-    given: dict[str, Any] = {name: getattr(options, name, None) for name in ("fpir", "rank", "template")}
-    given = {name: value for name, value in given.items() if value is not None}
+    given = _given(options, "fpir", "rank", "template")
     size = options.gallery_size
     if size is None and not given:
         return None
@@ -185,8 +189,7 @@ def _check(options: Namespace) -> int:
     from pml_ext.metrics import SampleSource, ThresholdReport
     from pml_ext.search.readers import read_embeddings
 
-    columns = {name: getattr(options, name) for name in ("labels", "frames", "tracks")}
-    columns = {name: column for name, column in columns.items() if column is not None}
+    columns = _given(options, "labels", "frames", "tracks")
     data = read_embeddings(options.file, need_labels=False, also=[*columns.values()])
     if "labels" in columns:
         data = replace(data, labels=data.also[columns["labels"]])

@@ -80,9 +80,7 @@ class ReportFigure:
     @cached_property
     def pixels(self) -> np.ndarray:
         """(H, W, 3) uint8: the panels side by side."""
-        panels = [_pixels(figure) for figure in self.panel_figures]
-        height = max(map(len, panels))
-        return np.concatenate([_padded(panel, height, panel.shape[1]) for panel in panels], axis=1)
+        return _joined([_pixels(figure) for figure in self.panel_figures], axis=1)
 
 
 def drawn(makers: FigureMakers, *, of: str) -> Iterator[ReportFigure]:
@@ -114,10 +112,8 @@ def as_png(*images: np.ndarray) -> bytes:
     """Returns a PNG with the images stacked vertically."""
     from PIL import Image
 
-    width = max(image.shape[1] for image in images)
     content = io.BytesIO()
-    pixels = np.concatenate([_padded(image, len(image), width) for image in images])
-    Image.fromarray(pixels).save(content, "PNG")
+    Image.fromarray(_joined(images, axis=0)).save(content, "PNG")
     return content.getvalue()
 
 
@@ -228,7 +224,12 @@ def _pixels(figure: "Figure") -> np.ndarray:
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
-def _padded(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Pad an image with white below and to the right."""
-    rows, columns = height - image.shape[0], width - image.shape[1]
-    return np.pad(image, ((0, rows), (0, columns), (0, 0)), constant_values=255)
+def _joined(images: Sequence[np.ndarray], axis: int) -> np.ndarray:
+    """Join images (H, W, 3) along an axis; shorter ones are padded with white below or to the right."""
+    longest = max(image.shape[1 - axis] for image in images)
+    padded = []
+    for image in images:
+        widths = [(0, 0), (0, 0), (0, 0)]
+        widths[1 - axis] = (0, longest - image.shape[1 - axis])
+        padded.append(np.pad(image, widths, constant_values=255))
+    return np.concatenate(padded, axis)

@@ -96,15 +96,8 @@ def write_page(
     folder = path.parent / ("pictures" if path.stem == "report" else f"{path.stem}_pictures")
     if figures:
         folder.mkdir(exist_ok=True)
-    shown = {"tables": tables, "marked": marked, "figures": figures}
-    text = render(
-        "run.html",
-        title=title,
-        about=about,
-        facts=facts.items(),
-        notes=notes,
-        **shown,
-    )
+    shown = {"notes": notes, "tables": tables, "marked": marked, "figures": figures}
+    text = render("run.html", title=title, about=about, facts=facts.items(), **shown)
     for figure in figures:
         if figure.panels:
             write_atomically(folder / f"{figure.name}.png", as_png(figure.pixels))

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -86,7 +87,6 @@ class Gallery:
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self.manifest = folder, manifest
         self.indices: dict[str, Any] = {}
-        self._offsets: dict[str, np.ndarray] = {}
 
     @classmethod
     def open(cls, folder: str | Path, *, may_be_empty: bool = False) -> "Gallery":
@@ -159,11 +159,9 @@ class Gallery:
 
     def first_rows(self) -> dict[str, int]:
         """Returns the number of each part's first row."""
-        row, rows = 0, dict[str, int]()
-        for name, part in self.manifest.parts.items():
-            rows[name] = row
-            row += part.rows
-        return rows
+        parts = self.manifest.parts
+        starts = accumulate((part.rows for part in parts.values()), initial=0)
+        return dict(zip(parts, starts, strict=False))
 
     def column(self, name: str) -> list[Any]:
         """Returns the values of a column other than the embeddings."""
@@ -216,9 +214,9 @@ class Gallery:
 
     def keep(self, stays: np.ndarray) -> None:
         """Keep the rows with stays, (rows,), True; parts with other rows are rewritten."""
-        masks = {name: stays[row : row + self.manifest.parts[name].rows] for name, row in self.first_rows().items()}
         with self._changing() as manifest:
-            for name, mask in masks.items():
+            for name, row in self.first_rows().items():
+                mask = stays[row : row + self.manifest.parts[name].rows]
                 if name in manifest.parts and not mask.all():
                     del manifest.parts[name]
                     if mask.any():
@@ -282,18 +280,13 @@ class Gallery:
             embeddings = np.asarray(file[rows])
         if self.cohort is None:
             return embeddings
-        half = 0.5 * self.cohort.strength * self._offsets_of(name)[rows]
+        half = 0.5 * self.cohort.strength * self._read(name, ["offset"])["offset"].to_numpy()[rows]
         return np.column_stack([embeddings, np.ones_like(half), -half])
 
     def _read(self, part: str, columns: list[str] | None) -> Any:
         """Returns columns of a part as a pyarrow Table; None: all."""
         with open_part(self.part(part)) as file:
             return file.read(columns)
-
-    def _offsets_of(self, part: str) -> np.ndarray:
-        if part not in self._offsets:
-            self._offsets[part] = self._read(part, ["offset"])["offset"].to_numpy()
-        return self._offsets[part]
 
 
 def is_gallery(folder: str | Path) -> bool:

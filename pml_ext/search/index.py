@@ -48,10 +48,10 @@ def search(
     """Find the k rows closest to each query, (Q, D) from `target.as_queries`; all rows if there are fewer."""
     k = min(k, target.rows)
     if isinstance(target, Gallery) and target.rows > exact_up_to and k <= _NEIGHBOURS[-1]:
-        record, index = _open_index(target)
-        depths = [] if record is None else [depth for depth in record.depths if k <= depth.neighbours]
-        if record is not None and depths:
-            return _search_index(target, record.lists, depths[0], index, queries, k)
+        opened = _open_index(target)
+        depths = [] if opened is None else [depth for depth in opened[0].depths if k <= depth.neighbours]
+        if opened is not None and depths:
+            return _search_index(target, opened, depths[0], queries, k)
     scores, rows = search_all(target.vectors(), queries, k)
     return Neighbours(scores, rows, f"all {target.rows:,} rows compared")
 
@@ -68,12 +68,13 @@ def search_all(blocks: Iterable[tuple[int, np.ndarray]], queries: np.ndarray, k:
 
 
 def _search_index(
-    gallery: Gallery, lists: int, depth: IndexDepth, index: Any, queries: np.ndarray, k: int
+    gallery: Gallery, opened: tuple[IndexRecord, Any], depth: IndexDepth, queries: np.ndarray, k: int
 ) -> Neighbours:
+    record, index = opened
     rows = _candidates(index, queries, k, depth.probes)
     scores, rows = _rank(gallery, queries, rows, k)
     how = (
-        f"index, {depth.probes:,} of {lists:,} lists, which hold {depth.recall:.1%} of the true "
+        f"index, {depth.probes:,} of {record.lists:,} lists, which hold {depth.recall:.1%} of the true "
         f"{depth.neighbours} neighbours"
     )
     return Neighbours(scores, rows, how)
@@ -101,31 +102,23 @@ def _rank(gallery: Gallery, queries: np.ndarray, rows: np.ndarray, k: int) -> tu
         vectors = gallery.take_vectors(needed)
         for query, hits in enumerate(np.searchsorted(needed, candidates), start=start):
             scores[query] = vectors[hits] @ queries[query]
-    return _best(np.where(rows < 0, -np.inf, scores), rows, k)
-
-
-def _best(scores: np.ndarray, rows: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    scores[rows < 0] = -np.inf
     order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
 
 
-def _open_index(gallery: Gallery) -> tuple[IndexRecord | None, Any]:
-    """Returns the gallery's index, built if needed; (None, None) if its recall is too low or it cannot be written."""
+def _open_index(gallery: Gallery) -> tuple[IndexRecord, Any] | None:
+    """Returns the gallery's index, built if needed; None if its recall is too low or it cannot be written."""
     record = gallery.manifest.index
-    if record is not None and record.parts == [*gallery.manifest.parts]:
-        if not record.depths:
-            return None, None
-        index = _read_index(gallery, record)
-        if index is not None:
-            return record, index
-    log.info("%s: building an index of %d rows", gallery.folder, gallery.rows)
-    try:
-        record = build_index(gallery)
-    except OSError as error:
-        log.warning("the index cannot be written: %s", error)
-        return None, None
-    index = _read_index(gallery, record) if record.depths else None
-    return (None, None) if index is None else (record, index)
+    is_current = record is not None and record.parts == [*gallery.manifest.parts]
+    if record is None or not is_current or (record.depths and _read_index(gallery, record) is None):
+        log.info("%s: building an index of %d rows", gallery.folder, gallery.rows)
+        try:
+            record = build_index(gallery)
+        except OSError as error:
+            log.warning("the index cannot be written: %s", error)
+            return None
+    return (record, _read_index(gallery, record)) if record.depths else None
 
 
 def _read_index(gallery: Gallery, record: IndexRecord) -> Any:
@@ -152,19 +145,15 @@ def build_index(gallery: Gallery) -> IndexRecord:
     # The random rotation spreads the variance over the codes.
     index = faiss.index_factory(dim, f"RR{codes * width},IVF{lists},PQ{codes}x4fs", faiss.METRIC_INNER_PRODUCT)
     index.train(sample)
+    for _, vectors in gallery.vectors():
+        index.add(vectors)
     chosen = np.linspace(0, len(sample) - 1, _QUERIES).astype(np.int64)
     queries = sample[chosen]
     if gallery.cohort is not None:
         queries[:, -2:] = queries[:, :-3:-1]  # the same rows as queries
     most = min(_NEIGHBOURS[-1] + 1, gallery.rows)  # results may include the row itself
-    best = faiss.ResultHeap(len(queries), most, keep_max=True)
-    for first, vectors in gallery.vectors():
-        index.add(vectors)
-        count = min(most, len(vectors))
-        scores, rows = faiss.knn(queries, vectors, count, metric=faiss.METRIC_INNER_PRODUCT)
-        best.add_result(scores, rows + first)
-    best.finalize()
-    depths = _choose_depths(index, lists, queries, best.I, sampled[chosen])
+    nearest = search_all(gallery.vectors(), queries, most)[1]
+    depths = _choose_depths(index, lists, queries, nearest, sampled[chosen])
     record = IndexRecord(f"index.{secrets.token_hex(6)}.faiss", parts, lists, depths)
 
     def write(file: IO[bytes]) -> None:
@@ -195,8 +184,8 @@ def _choose_depths(
 
 def _recall(candidates: np.ndarray, nearest: np.ndarray, rows: np.ndarray) -> float:
     """Returns the share of the nearest rows, without the query's row, among the candidates."""
-    shares = list[float]()
-    for hits, neighbours, row in zip(candidates.tolist(), nearest.tolist(), rows.tolist(), strict=True):
-        others = set(neighbours) - {row}
-        shares.append(len(others.intersection(hits)) / len(others))
+    shares = []
+    for hits, neighbours, row in zip(candidates, nearest, rows, strict=True):
+        others = neighbours[neighbours != row]
+        shares.append(np.isin(others, hits).mean())
     return float(np.mean(shares))

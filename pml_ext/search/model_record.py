@@ -112,11 +112,9 @@ def preprocessing(config: dict[str, Any]) -> str:
     return ". ".join(steps) + "."
 
 
-def _comparable(config: dict[str, Any]) -> dict[str, str]:
-    """Returns values as text, as JSON turns tuples into lists, without FEAT_DIM, which the weights define."""
-    texts = {key: str(list(value) if isinstance(value, (list, tuple)) else value) for key, value in config.items()}
-    texts.pop("MODEL.BACKBONE.FEAT_DIM", None)
-    return texts
+def _comparable(config: dict[str, Any]) -> str:
+    """Returns the config as JSON, in which tuples are lists, without FEAT_DIM, which the weights define."""
+    return json.dumps({**config, "MODEL.BACKBONE.FEAT_DIM": None}, sort_keys=True)
 
 
 def is_saved_cohort(path: str) -> bool:

@@ -47,7 +47,7 @@ class OnnxModel:
         if KEY not in metadata:
             raise UserError(f"{path} has no record of its model: write it with pml-ext export")
         self.record = ModelRecord.from_json(metadata[KEY], path)
-        if not _is_unchanged(file, metadata):
+        if _checksum(import_onnx().load(file), metadata[KEY]) != metadata.get(_SHA256):
             raise UserError(f"{file} was changed after it was exported: its checksum is another. Export it again")
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -57,10 +57,8 @@ class OnnxModel:
 
 def add_record(model: Any, record: ModelRecord) -> None:
     """Store the record, and a checksum of model and record, in the metadata of an onnx.ModelProto."""
-    properties = {KEY: record.as_json()}
-    import_onnx().helper.set_model_props(model, properties)
-    properties[_SHA256] = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
-    import_onnx().helper.set_model_props(model, properties)
+    text = record.as_json()
+    import_onnx().helper.set_model_props(model, {KEY: text, _SHA256: _checksum(model, text)})
 
 
 def import_onnx() -> Any:
@@ -68,10 +66,10 @@ def import_onnx() -> Any:
     return import_library("onnx", needed_for="ONNX", install="'pml_ext[export]'")
 
 
-def _is_unchanged(path: Path, properties: dict[str, str]) -> bool:
-    model = import_onnx().load(path)
-    import_onnx().helper.set_model_props(model, {KEY: properties[KEY]})
-    return hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest() == properties.get(_SHA256)
+def _checksum(model: Any, record: str) -> str:
+    """Returns the SHA-256 of a model whose metadata is its record."""
+    import_onnx().helper.set_model_props(model, {KEY: record})
+    return hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
 
 
 log = logging.getLogger("pml_ext")

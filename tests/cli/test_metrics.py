@@ -175,28 +175,25 @@ def test_the_report_of_embeddings(tmp_path, capfd):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """A folder with files that do not fit each other, and a report on plain cosines."""
+    """A folder with files that do not fit each other."""
     folder = tmp_path_factory.mktemp("files")
     file(folder)
     file(folder, "strings.npz", labels=Y.astype(str))
     file(folder, "cameras.npz", cameras=CAMERAS)
     file(folder, "narrow.npz", embeddings=X[:, :20])
     np.savez(folder / "unlabelled.npz", embeddings=X[:60])
-    file(folder, "small.npz", embeddings=np.eye(16, dtype=np.float32), labels=np.arange(16) // 2)
     return folder
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("none.csv", "must end in .npz, .safetensors, .parquet; got '.csv'"),
         ("e.npz --gallery strings.npz", "labels must be of the same kind in both files"),
         ("e.npz --gallery cameras.npz", "in both files or in none; only the gallery has them"),
         ("e.npz --distractors narrow.npz", "narrow.npz must have 64 dimensions, as e.npz; got 20"),
         ("e.npz --distractors e.npz", "e.npz must have other identities than e.npz and its gallery; got 0"),
         ("e.npz --cohort 1.5", "--cohort must be a file, or a share of the identities between 0 and 1; got 1.5"),
         ("e.npz --cohort unlabelled.npz", "e.npz: the cohort must hold other samples than those that are judged"),
-        ("e.npz --cohort gallery", "is no gallery, and a file of embeddings must end in"),
     ],
 )
 def test_mistakes_are_one_line(files, words, message, capfd, monkeypatch):

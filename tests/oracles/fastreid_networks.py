@@ -2,10 +2,7 @@
 
 import re
 
-from torch import Tensor
 from torch.nn import functional
-
-State = dict[str, Tensor]
 
 
 def convolve(state, name, x, stride=1):

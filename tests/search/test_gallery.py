@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-import torch
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
@@ -16,7 +15,7 @@ from pml_ext.search.gallery import Gallery
 from pml_ext.search.image_embedding import list_images
 from pml_ext.search.model_record import KEY, ModelRecord
 from pml_ext.search.readers import read_embeddings
-from tests.search.galleries import add, clustered, create, create_with_cohort
+from tests.search.galleries import add, clustered, create
 
 
 def contents(gallery):
@@ -166,20 +165,6 @@ def test_other_kinds_are_refused(tmp_path):
         create(tmp_path / "other", 8)
 
 
-def test_offsets_follow_their_rows(tmp_path):
-    x = clustered(30)
-    made, cohort = create_with_cohort(tmp_path, 40, 5)
-    gallery = add(made, x, parts=2)
-    gallery.keep(np.arange(30) % 3 > 0)
-    offsets = cohort.offsets(torch.from_numpy(x)).double().numpy()
-    rows = [*contents(gallery)]
-    searched = np.concatenate([block for _, block in gallery.vectors()])
-    scores = gallery.as_queries(x[:4]) @ searched.T
-    expected = x[:4].astype(float) @ x[rows].T.astype(float) - 0.5 * (offsets[:4, None] + offsets[rows])
-    np.testing.assert_allclose(scores, expected, atol=1e-6)
-    np.testing.assert_allclose(gallery.take_vectors(np.array([0, 19])), searched[[0, 19]])
-
-
 def test_images_of_a_command_line_in_order_and_once(tmp_path, monkeypatch):
     for name in (
         "in/b/2.jpg",
@@ -196,9 +181,6 @@ def test_images_of_a_command_line_in_order_and_once(tmp_path, monkeypatch):
     found = list_images(["in/b/2.jpg", "in", "out", "in/b"], tmp_path / "out")
     names = [f"{tmp_path.resolve()}/in/{name}" for name in ("b/2.jpg", "z.jpeg", "a/x.webp", "b/1.PNG")]
     assert [image.name for image in found] == [*names, "near.bmp"]
-    labelled = list_images(["in/b/2.jpg", "in", "out", "in/b"], tmp_path / "out", label_by_folder=True)
-    assert [Path(image.name).name for image in labelled] == ["2.jpg", "x.webp", "1.PNG", "near.bmp"], "z is of no class"
-    assert [image.label for image in labelled] == ["b", "a", "b", "out"]
     for words, message in (
         ([], "Give image files, or folders with images"),
         (["MODL.WEIGHTS"], r"no image or folder at MODL\.WEIGHTS"),

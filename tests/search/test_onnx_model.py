@@ -26,14 +26,17 @@ def expected(cfg, images):
     return by_hand(cfg, net, images)
 
 
-def test_the_file_takes_pixels_and_gives_unit_embeddings(trained, tmp_path):
+def test_the_file_takes_pixels_of_the_size_that_a_crop_leaves(trained, tmp_path):
+    """16 bits and the flip test: tests/search/test_embedder.py."""
+    trained.INPUT.CROP.ENABLED, trained.INPUT.CROP.SIZE = True, [10, 6]
     path = tmp_path / "model.onnx"
     assert export(trained, path) < 1e-5
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["last.ckpt", path.name])
+    model = OnnxModel(path, "cpu")
     for batch in (1, 4):
-        images = torch.randint(0, 256, (batch, 3, 12, 8)).float()
-        embeddings = OnnxModel(path, "cpu")(images)
-        torch.testing.assert_close(embeddings, expected(trained, images), atol=1e-5, rtol=0)
+        images = torch.randint(0, 256, (batch, 3, 10, 6)).float()
+        torch.testing.assert_close(model(images), expected(trained, images), atol=1e-5, rtol=0)
+    assert (model.record.config["INPUT.CROP.SIZE"], model.record.embedding_dim) == ([10, 6], 6)
 
 
 @pytest.mark.parametrize(
@@ -50,23 +53,6 @@ def test_a_file_that_differs_is_not_left(trained, tmp_path, monkeypatch, broken,
     with pytest.raises(UserError, match=message):
         export(trained, tmp_path / "model.onnx")
     assert [p.name for p in tmp_path.iterdir()] == ["last.ckpt"]
-
-
-def test_16_bits_the_flip_test_and_the_size_that_a_crop_leaves_are_in_the_file(trained, tmp_path):
-    images = torch.randint(0, 256, (3, 3, 10, 6)).float()
-    plain = expected(trained, images)
-    trained.INPUT.CROP.ENABLED, trained.INPUT.CROP.SIZE = True, [10, 6]
-    assert export(trained, tmp_path / "half.onnx", half=True) < 5e-3
-    found = OnnxModel(tmp_path / "half.onnx", "cpu")(images)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, plain, atol=5e-3, rtol=0)
-    trained.TEST.FLIP.ENABLED = True
-    export(trained, tmp_path / "flip.onnx")
-    flipping = OnnxModel(tmp_path / "flip.onnx", "cpu")
-    found = flipping(images)
-    torch.testing.assert_close(found, flipping(images.flip(-1)))
-    assert (found - plain).abs().max() > 1e-3
-    assert (flipping.record.config["INPUT.CROP.SIZE"], flipping.record.embedding_dim) == ([10, 6], 6)
 
 
 def test_mistakes_are_named(trained, tmp_path, monkeypatch):
