@@ -1,4 +1,4 @@
-"""Images as upright 8-bit pixels on white, from Pillow images and arrays; `datasets/decoding.py` opens files."""
+"""Images as upright 8-bit pixels on white, from Pillow images and arrays; `datasets/image_files.py` opens files."""
 
 import io
 import re

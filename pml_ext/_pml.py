@@ -31,7 +31,6 @@ from pytorch_metric_learning.miners import BaseMiner as BaseMiner
 from pytorch_metric_learning.reducers import AvgNonZeroReducer as AvgNonZeroReducer
 from pytorch_metric_learning.reducers import MeanReducer as MeanReducer
 from pytorch_metric_learning.utils.distributed import DistributedLossWrapper as DistributedLossWrapper
-from pytorch_metric_learning.utils.distributed import DistributedMinerWrapper as DistributedMinerWrapper
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
@@ -90,12 +89,6 @@ def normalized(distance: Any, x: Tensor) -> Tensor:
         return to_sphere(x)
     points: Tensor = distance.maybe_normalize(x)
     return points
-
-
-def gathering_code() -> tuple[Any, ...]:
-    """Returns PML's functions that call a loss, miner or memory with tensors gathered from all ranks."""
-    kinds = DistributedLossWrapper.forward_regular_loss, DistributedMinerWrapper.forward
-    return *(kind.__code__ for kind in kinds), DistributedLossWrapper.forward_cross_batch.__code__
 
 
 def retrieval_dataset(name: str) -> Any:

@@ -3,8 +3,7 @@
     OMP_NUM_THREADS=1 python examples/benchmarks/pipeline.py
 
 Images are made here: 128×256 as of people, smooth with a little noise, JPEG of quality 90, 4:2:0. Each way ends with a
-batch as its loader hands it over. What the runner leaves for the device has a column of its own, measured on the same
-core. Normalising counts for nobody: all do it in the model.
+batch as its loader hands it over. Normalising counts for nobody: all do it in the model.
 """
 
 import io
@@ -20,7 +19,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode
 
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.data.datasets.decoding import decode_image
+from pml_ext.runner.data.datasets.image_files import decode_image
 from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages
 from pml_ext.runner.data.loaders import SeededImages, collate
 from pml_ext.runner.data.samplers import Drawn
@@ -28,7 +27,7 @@ from pml_ext.runner.data.transforms import build_transform
 
 HEIGHT, WIDTH, BORDER = 256, 128, 10
 COLOUR = [0.485 * 255, 0.456 * 255, 0.406 * 255]
-OURS, DEVICE, FASTREID = "runner, worker", "runner, device", "FastReID's steps"
+OURS, FASTREID = "runner", "FastReID's steps"
 Way = Callable[[], object]
 
 
@@ -70,11 +69,8 @@ def augmented(files: Sequence[bytes]) -> dict[str, Way]:
     """The ways to a training batch."""
     data, prepared = runner_set(files), by_fastreid()
     drawn = [Drawn(i, i) for i in range(len(files))]
-    batch = collate([data[one] for one in drawn])
-    images, draws = batch["images"], batch["draws"]
     return {
         OURS: lambda: collate([data[one] for one in drawn]),
-        DEVICE: lambda: data.transform.finish(images, draws),
         FASTREID: lambda: default_collate([prepared(content) for content in files]),
     }
 
@@ -90,7 +86,7 @@ def rows_of(count: int, seconds: float) -> Iterator[Row]:
     files = jpegs(count)
     for name, ways in (("flip, pad + crop, erasing", augmented(files)), ("decode only", decoded(files))):
         times = median_times(ways, CPU, seconds)
-        cells = [f"{1e6 * times[way] / count:,.0f}" if way in times else "–" for way in (OURS, DEVICE, FASTREID)]
+        cells = [f"{1e6 * times[way] / count:,.0f}" if way in times else "–" for way in (OURS, FASTREID)]
         yield name, cells
 
 
@@ -101,7 +97,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = rows_of(options.images, options.seconds)
-    show_table("Images from file to batch, µs of CPU each", (OURS, DEVICE, FASTREID), rows, options.results)
+    show_table("Images from file to batch, µs of CPU each", (OURS, FASTREID), rows, options.results)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, load
-from pml_ext.runner.modeling.weights.read import packaged_file
+from pml_ext.runner.modeling.weights.load import packaged_file
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("PML_EXT_DATA", ROOT.parent / "shared" / "data")).resolve()

@@ -21,7 +21,7 @@ from mkdocs.structure.pages import Page
 from site_keys import config_keys
 
 from pml_ext import cli, distances, distributed, functional, losses, metrics, miners
-from pml_ext.runner.config.bundled_files import NOTEBOOKS, SCRIPTS
+from pml_ext.runner.config.files import NOTEBOOKS, SCRIPTS
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pml_ext._errors import UserError
 from pml_ext._files import EMBEDDING_SUFFIXES, TABLE_SUFFIXES
 from pml_ext._names import closest_path
-from pml_ext.runner.config.run_folder import config_of_run, is_run, weights_of_run
+from pml_ext.runner.config.files import config_of_run, is_run, weights_of_run
 
 if TYPE_CHECKING:
     from pml_ext.runner.launch import Launch

@@ -82,8 +82,8 @@ def embed_in_process(options: Namespace, launch: Launch) -> None:
 def _load_model(options: Namespace) -> tuple[CN, Embedder]:
     """Returns the config, and the model on this process's device."""
     from pml_ext.runner.checks.rules import require_network
+    from pml_ext.runner.config.files import config_of_run, weights_of_run
     from pml_ext.runner.config.network_keys import load_for_embedding
-    from pml_ext.runner.config.run_folder import config_of_run, weights_of_run
     from pml_ext.search.embedder import Embedder
 
     model, overrides = options.model, options.overrides

@@ -25,28 +25,28 @@ LIST = Command(
 
 
 def _list_configs(_: Namespace) -> None:
-    from pml_ext.runner.config import bundled_files
+    from pml_ext.runner.config import files
 
-    print(bundled_files.CONFIGS.listing())
+    print(files.CONFIGS.listing())
 
 
 CONFIGS = Command("configs", "List the bundled configs.", _list_configs, [], "pml-ext configs")
 
 
 def _list_examples(_: Namespace) -> None:
-    from pml_ext.runner.config import bundled_files
+    from pml_ext.runner.config import files
 
-    print(bundled_files.SCRIPTS.listing(), bundled_files.NOTEBOOKS.listing(), sep="\n")
+    print(files.SCRIPTS.listing(), files.NOTEBOOKS.listing(), sep="\n")
 
 
 EXAMPLES = Command("examples", "List the bundled scripts and notebooks.", _list_examples, [], "pml-ext examples")
 
 
 def _copy(options: Namespace) -> None:
-    from pml_ext.runner.config import bundled_files
+    from pml_ext.runner.config import files
 
-    kinds = {".yml": bundled_files.CONFIGS, ".ipynb": bundled_files.NOTEBOOKS}
-    copies = kinds.get(Path(options.name).suffix, bundled_files.SCRIPTS).copy(options.name, Path(options.output))
+    kinds = {".yml": files.CONFIGS, ".ipynb": files.NOTEBOOKS}
+    copies = kinds.get(Path(options.name).suffix, files.SCRIPTS).copy(options.name, Path(options.output))
     if copies[0].suffix == ".yml":
         next_step = f"train with pml-ext train {copies[0]}"
     elif copies[0].suffix == ".py":

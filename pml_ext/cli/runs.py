@@ -56,7 +56,7 @@ TRAIN = Command(
 
 def _evaluate(options: Namespace) -> None:
     from pml_ext.runner.checks.check import load_checked
-    from pml_ext.runner.config.run_folder import evaluation_folder
+    from pml_ext.runner.config.files import evaluation_folder
     from pml_ext.runner.engine import run
 
     cfg = load_checked(*trained_config(options))

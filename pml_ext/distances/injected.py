@@ -1,15 +1,13 @@
 """Replaces a wrapped loss's or miner's distance by a precomputed matrix, and describes distances."""
 
 import copy
-import sys
-from types import FrameType, MethodType
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pml_ext._ops.distributed import rank_and_ranks
-from pml_ext._pml import BaseDistance, gathering_code
+from pml_ext._pml import BaseDistance
 
 _NAMES = ("normalize_embeddings", "p", "power")
 
@@ -152,47 +150,3 @@ def twin_of(module: nn.Module, parts: dict[str, nn.Module]) -> Any:
         if isinstance(value, MethodType) and value.__self__ is module:
             twin.__dict__[name] = MethodType(value.__func__, twin)
     return twin
-
-
-def orders_if_gathered(labels: Tensor, ref_labels: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
-    """Returns the samples of embeddings and ref_emb in rank order; None if they were not gathered.
-
-    PML's wrappers put a rank's samples first, so "the first and second sample of a class" differ between ranks. The
-    tensors do not show this; therefore the call stack is searched for the wrappers. labels, ref_labels: (B,), (R,).
-    """
-    rank, world = (0, 1) if torch.compiler.is_compiling() else rank_and_ranks()
-    if world == 1:
-        return None, None
-    codes = gathering_code()
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code not in codes:
-        frame = frame.f_back
-    if frame is None:
-        return None, None
-    if frame.f_code is codes[-1]:  # for a memory
-        _check_memory(ref_labels, len(labels) // world)
-        return None, None
-    # Offsets of the ranks' samples: this rank's come first.
-    blocks = [*range(1, rank + 1), 0, *range(rank + 1, world)]
-
-    def order(ids: Tensor) -> Tensor:
-        return torch.arange(len(ids), device=ids.device).view(world, -1)[blocks].view(-1)
-
-    is_gathered = not frame.f_locals["self"].efficient  # PML's efficient wrapper passes only this rank's embeddings
-    return order(labels) if is_gathered else None, None if ref_labels is None else order(ref_labels)
-
-
-def _check_memory(labels: Tensor | None, share: int) -> None:
-    """Raise if arcs in the memory would join samples of two ranks, whose order differs from rank to rank."""
-    if labels is None:
-        return
-    if len(labels) % share == 0:
-        of_ranks = labels.view(-1, share)
-        counts = (of_ranks.unsqueeze(2) == of_ranks.unsqueeze(1)).sum(2)
-        if not bool((counts % 2).any()):
-            return
-    raise ValueError(
-        "consecutive samples must be the same ones on all ranks; in a CrossBatchMemory in a DistributedLossWrapper "
-        "they are where every class has an even number of samples on each rank and the memory holds whole batches. "
-        "Use such a sampler and memory_size, or LoOp(..., pairing='all')"
-    )

@@ -6,7 +6,7 @@ from torch import Tensor
 from pml_ext._ops.custom_gradient import to_sphere
 from pml_ext._ops.numerics import inner_products
 from pml_ext._pml import BaseDistance, CosineSimilarity, DotProductSimilarity, LpDistance, is_similarity, normalized
-from pml_ext.distances.injected import describe_distance, orders_if_gathered, settings_of
+from pml_ext.distances.injected import describe_distance, settings_of
 from pml_ext.functional.loop.arcs import safe_sqrt
 from pml_ext.functional.loop.pair_matrix import loop_pairs
 from pml_ext.functional.loop.partners import Curve, Pairing
@@ -62,27 +62,6 @@ def loop_matrix(
     >>> matrix[0].round(decimals=3), is_negative[0]
     (tensor([1.0000, 0.0000, 0.8000, 0.8000]), tensor([False, False,  True,  True]))
     """
-    if pairing != "consecutive":
-        return _matrix(distance, embeddings, labels, ref_emb, ref_labels, pairing, geometry)
-    orders = orders_if_gathered(labels, None if ref_emb is None else ref_labels)
-    if orders[0] is not None:
-        embeddings, labels = embeddings[orders[0].to(embeddings.device)], labels[orders[0]]
-    if orders[1] is not None and ref_emb is not None and ref_labels is not None:
-        ref_emb, ref_labels = ref_emb[orders[1].to(ref_emb.device)], ref_labels[orders[1]]
-    matrices = _matrix(distance, embeddings, labels, ref_emb, ref_labels, pairing, geometry)
-    for dim, order in enumerate(orders if ref_emb is not None else (orders[0], orders[0])):
-        if order is not None:
-            back = order.argsort().to(matrices[0].device)
-            matrix, is_negative = (t.index_select(dim, back) for t in matrices)
-            matrices = matrix, is_negative
-    return matrices
-
-
-def _matrix(
-    distance: BaseDistance, embeddings: Tensor, labels: Tensor, ref_emb: Tensor | None, ref_labels: Tensor | None,
-    pairing: Pairing, geometry: Curve,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Compute `loop_matrix` for samples in pairing order."""
     ids = ref_ids = labels.to(embeddings.device, non_blocking=True)
     if ref_emb is not None and ref_labels is not None:
         ref_ids = ref_labels.to(embeddings.device, non_blocking=True)

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from pml_ext.distances.injected import orders_if_gathered
 from pml_ext.functional.loop.partners import consecutive_pairs
 from pml_ext.functional.tuples import Tuples, count_pairs, pairs_of, same_and_different
 from pml_ext.losses._base import Labels, Reference
@@ -37,8 +36,7 @@ def consecutive_among(positive: Tensor, labels: Tensor | None, *, with_itself: b
             "positives='consecutive' needs labels and no ref_emb: its pairs are consecutive samples of the batch; "
             "choose another `positives`"
         )
-    pairs = consecutive_pairs(labels, orders_if_gathered(labels)[0])
-    anchors, partners = (index.to(positive.device, non_blocking=True) for index in pairs)
+    anchors, partners = (index.to(positive.device, non_blocking=True) for index in consecutive_pairs(labels))
     kept = positive[anchors, partners]
     return anchors[kept], partners[kept]
 

@@ -10,7 +10,7 @@ from pml_ext._checks import check_choice, warn_once
 from pml_ext._ops.compiled import run_as_operator
 from pml_ext._ops.custom_gradient import no_autocast
 from pml_ext._pml import BaseMetricLossFunction, MeanReducer
-from pml_ext.distances.injected import inject, orders_if_gathered, run_with_distance
+from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, Curve, Pairing, consecutive_pairs
 from pml_ext.functional.tuples import Tuples, count_pairs, every_negative, same_and_different
@@ -74,7 +74,8 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
             object, a name, "TripletMarginLoss", or {"class_path": name, "init_args": {"margin": 0.1}}.
         pairing: "consecutive" joins the 1st and 2nd sample of a class, the 3rd and 4th, …, in batch order. "all" joins
             every pair of a class; of the arcs through a sample the closest one counts. A sample without a partner is
-            an arc of length 0. In PML's DistributedLossWrapper, the batch order is that of the ranks, on every rank.
+            an arc of length 0. In PML's DistributedLossWrapper each rank's own samples come first, so the arcs are the
+            same on all ranks if each rank has an even number of samples of every class. Otherwise use "all".
         geometry: "arc" for distances that normalise, "segment" (straight, in the space itself) for those that do not.
         positives: "arc" uses only positive pairs that are joined by an arc. It drops a miner's other tuples, and warns
             once with their number. "all" uses the same positives as without LoOp. None is "arc" without a miner's
@@ -179,7 +180,7 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
     def _tuples_on_arcs(self, labels: Tensor, indices_tuple: Tuples | None, is_negative: Tensor) -> tuple[Tensor, ...]:
         """Returns the tuples whose positive pair is joined by an arc: those of indices_tuple, or all."""
         device = is_negative.device
-        ends = consecutive_pairs(labels, orders_if_gathered(labels)[0])
+        ends = consecutive_pairs(labels)
         anchors, positives = (index.to(device, non_blocking=True) for index in ends)
         if indices_tuple is not None:
             partner = torch.full((len(labels),), -1, device=device).scatter_(0, anchors, positives)

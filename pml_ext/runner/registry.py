@@ -159,11 +159,13 @@ class Registry:
         return nodes.index(before) if before in nodes else len(nodes)
 
     def entry(self, name: str) -> Entry:
-        """Returns the entry of a part; UserError with the closest names if there is none."""
-        self._load()
-        if name not in self._entries:
+        """Returns the entry of a part; UserError with the closest names if there is none.
+
+        The part `timm:<model>` has every name that begins with `timm:`.
+        """
+        if name not in self:
             raise UserError(f"{self.key}: unknown value {name!r}{hint(name, self._entries)}")
-        return self._entries[name]
+        return self._entries.get(name) or self._entries[_of_library(name)]
 
     def get(self, name: str) -> Any:
         """Returns the part of a name; UserError with the closest names if there is none."""
@@ -171,7 +173,7 @@ class Registry:
 
     def __contains__(self, name: object) -> bool:
         self._load()
-        return name in self._entries
+        return name in self._entries or _of_library(str(name)) in self._entries
 
     def __iter__(self) -> Iterator[str]:
         self._load()
@@ -188,6 +190,11 @@ class Registry:
         if self.built_in:
             importlib.import_module(self.built_in)
         import_installed()
+
+
+def _of_library(name: str) -> str:
+    """Returns `timm:<model>` for `timm:resnet18`."""
+    return f"{name.partition(':')[0]}:<model>"
 
 
 # Losses and miners whose node in a config is named shorter than they are. The keys of a node are the constructor's

@@ -21,8 +21,8 @@ from pml_ext._errors import UserError
 from pml_ext._names import class_name
 from pml_ext._ops.normalize import unit_rows
 from pml_ext.runner.checks.rules import require_network
+from pml_ext.runner.config.files import config_of_run, weights_of_run
 from pml_ext.runner.config.network_keys import config_of, is_grey, load_for_embedding, shaping
-from pml_ext.runner.config.run_folder import config_of_run, weights_of_run
 from pml_ext.runner.data.datasets.image_files import Source, read_image
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.modeling.cuda import kind_and_index, missing_device

@@ -19,7 +19,7 @@ from pml_ext.cli import main
 from pml_ext.runner import evaluate, load_config, registry, train
 from pml_ext.runner import registry as registries
 from pml_ext.runner.checks.check import problems
-from pml_ext.runner.config.bundled_files import CONFIGS
+from pml_ext.runner.config.files import CONFIGS
 from pml_ext.runner.config.load import read_config
 from pml_ext.runner.config.network_keys import load_for_embedding, shaping
 from pml_ext.runner.data.datasets import ImageSet, OpenSet

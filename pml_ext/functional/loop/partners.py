@@ -35,26 +35,23 @@ GEOMETRIES = {
 }
 
 
-def consecutive_partners(labels: Tensor, order: Tensor | None = None) -> list[int]:
-    """Returns each sample's partner: the 1st and 2nd sample of a class, the 3rd and 4th, …; itself if it has none.
-
-    order: (B,) sample indices in counting order; None: batch order.
-    """
+def consecutive_partners(labels: Tensor) -> list[int]:
+    """Returns each sample's partner: the 1st and 2nd sample of a class, the 3rd and 4th, …; itself if it has none."""
     ids = labels.tolist()
     partner = list(range(len(ids)))
     unpaired: dict[int, int] = {}
-    for i in range(len(ids)) if order is None else order.tolist():
-        other = unpaired.pop(ids[i], None)
+    for i, label in enumerate(ids):
+        other = unpaired.pop(label, None)
         if other is None:
-            unpaired[ids[i]] = i
+            unpaired[label] = i
         else:
             partner[i], partner[other] = other, i
     return partner
 
 
-def consecutive_pairs(labels: Tensor, order: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Returns (pairs,) anchors and positives: consecutive partners, in both directions; `order` as for them."""
-    partner = consecutive_partners(labels, order)
+def consecutive_pairs(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns (pairs,) anchors and positives: consecutive partners, in both directions."""
+    partner = consecutive_partners(labels)
     anchors = [i for i, j in enumerate(partner) if i != j]
     positives = [partner[i] for i in anchors]
     options: dict[str, Any] = {"dtype": torch.int64, "device": labels.device}

@@ -14,22 +14,21 @@ from pml_ext._errors import UserError
 from pml_ext._names import name_settings
 from pml_ext.runner.checks.rules import unsupported
 from pml_ext.runner.config.load import ReadConfig, accepted, read_config
-from pml_ext.runner.config.names import read_as
 from pml_ext.runner.config.network_keys import is_grey
-from pml_ext.runner.config.requirements import leaves, value_of
-from pml_ext.runner.data.datasets import data_set, load, training_share
+from pml_ext.runner.config.yaml_file import leaves, value_of
+from pml_ext.runner.data.datasets import data_set, load, read_as, training_share
 from pml_ext.runner.data.datasets.image_files import dataset_root
 from pml_ext.runner.data.samplers import require_callable
 from pml_ext.runner.data.transforms import require_image
 from pml_ext.runner.evaluation.evaluate import Evaluation
 from pml_ext.runner.modeling.architectures import build_model
-from pml_ext.runner.modeling.architectures.baseline import parts_of
 from pml_ext.runner.modeling.backbones.registration import ImageSizes
 from pml_ext.runner.modeling.cuda import missing_device, norms_of_other_devices
 from pml_ext.runner.modeling.heads import build_partial_fc
+from pml_ext.runner.modeling.interfaces import parts_of
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
 from pml_ext.runner.modeling.weights.imagenet import missing_file
-from pml_ext.runner.modeling.weights.read import local_file
+from pml_ext.runner.modeling.weights.load import local_file
 from pml_ext.runner.part_errors import part_message
 from pml_ext.runner.registry import DATASET_REGISTRY, TRANSFORM_REGISTRY
 from pml_ext.runner.solver import build_optimizer, build_schedule

@@ -8,9 +8,8 @@ from importlib.resources import files
 
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import require
-from pml_ext.runner.config.names import USERS_DATA, depths_of
 from pml_ext.runner.config.part_keys import REQUIRED, keys_of
-from pml_ext.runner.config.requirements import value_of
+from pml_ext.runner.config.yaml_file import value_of
 from pml_ext.runner.registry import (
     BACKBONE_REGISTRY,
     CALLBACK_REGISTRY,
@@ -123,7 +122,7 @@ def _line_of_import(row: list[str]) -> str:
 def _table(registry: Registry) -> dict[str, str]:
     """Name -> what it is, the keys of its node with their defaults, and another package's name."""
     if registry is DATASET_REGISTRY:
-        from pml_ext.runner.data.datasets import data_set  # takes seconds; other lists do not need it
+        from pml_ext.runner.data.datasets import USERS_DATA, data_set  # takes seconds; other lists do not need it
 
         return {**{name: data_set(name).about for name in registry}, **USERS_DATA}
     tree = value_of(get_cfg(), registry.parent)
@@ -132,7 +131,7 @@ def _table(registry: Registry) -> dict[str, str]:
         words = []
         if registry not in (LOSS_REGISTRY, MINER_REGISTRY):
             words.append(_about(entry.part))
-        if registry is BACKBONE_REGISTRY and (depths := depths_of(entry.name)):
+        if depths := getattr(entry.part, "depths", ()):
             words.append(f"DEPTH {', '.join(depths)}")
         if registry.parent:
             words.append(_keys(entry, tree.get(entry.node, {})))

@@ -15,10 +15,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext._names import hint
-from pml_ext.runner.config import names
-from pml_ext.runner.config.names import BY_IDENTITY, OF_IMAGES, USERS_DATA, aliases_of
-from pml_ext.runner.config.network_keys import HOW_FAST, SHAPING
-from pml_ext.runner.config.requirements import (
+from pml_ext.runner.checks.requirements import (
     Problem,
     Rule,
     at_least_one,
@@ -29,13 +26,17 @@ from pml_ext.runner.config.requirements import (
     one_of,
     positive,
     problems_of,
-    value_of,
 )
+from pml_ext.runner.config.network_keys import HOW_FAST, SHAPING
+from pml_ext.runner.config.yaml_file import value_of
+from pml_ext.runner.data.datasets import USERS_DATA, aliases_of
+from pml_ext.runner.data.samplers import BY_IDENTITY, OF_IMAGES
 from pml_ext.runner.evaluation.evaluator import KEEP_LAST, columns_of_first, replaces_metrics
 from pml_ext.runner.modeling.architectures import overrides_forward
 from pml_ext.runner.modeling.heads import CLS_LAYERS, POOL_LAYERS
+from pml_ext.runner.modeling.layers import NORMS
 from pml_ext.runner.modeling.losses.factory import PARTIAL_FC, facts_of_name
-from pml_ext.runner.modeling.weights.imagenet import why_no_weights
+from pml_ext.runner.modeling.weights.imagenet import TIMM, TORCHVISION, why_no_weights
 from pml_ext.runner.registry import (
     BACKBONE_REGISTRY,
     CALLBACK_REGISTRY,
@@ -61,27 +62,47 @@ _DISTILLATION = "knowledge distillation is not supported"
 _PATCH = 16  # patch size of build_vit_backbone
 
 
+# FastReID's other parts -> why they are not supported, and an alternative
+ARCHITECTURES_NOT_BUILT = {
+    "Distiller": "knowledge distillation is not supported",
+    "PartialBaseline": "partial ReID's spatial reconstruction is not supported",
+    "MoCo": "momentum contrast and its queue are not supported",
+    "AttrBaseline": "attribute recognition is not supported",
+    "DSRBaseline": "partial ReID's spatial reconstruction is not supported",
+}
+_OTHER_NAMES = "its parameters have other names in timm, so FastReID's weights would not load"
+BACKBONES_NOT_BUILT = {
+    "build_effnet_backbone": f"{_OTHER_NAMES}; to train from other weights, use timm:efficientnet_b0 or similar",
+    "build_osnet_backbone": "OSNet is not built; use timm:efficientnet_lite0 or another small network of timm",
+    "build_shufflenetv2_backbone": "its parameters have other names in torchvision; use torchvision:shufflenet_v2_x1_0",
+    "build_resnetIR_backbone": "FastFace's config uses it, but FastFace has no such backbone",
+}
+NORMS_NOT_BUILT = {"GhostBN": "batch norm over parts of the batch is not supported"}
+HEADS_NOT_BUILT = {
+    "ClasHead": "it tests class scores, not embeddings",
+    "AttrHead": "attribute recognition is not supported",
+    "DSRHead": "partial ReID's spatial reconstruction is not supported",
+}
+LOSSES_NOT_BUILT = {"BinaryCrossEntropyLoss": "attribute recognition is not supported"}
+
+
 def _depth(options: CN) -> Iterator[Problem]:
-    depths = names.depths_of(options.NAME)
+    backbone = BACKBONE_REGISTRY.get(options.NAME) if options.NAME in BACKBONE_REGISTRY else None
+    depths = getattr(backbone, "depths", ())
     if depths and options.DEPTH not in depths:
         yield Problem("DEPTH", options.DEPTH, f"unknown{hint(options.DEPTH, depths)}", is_unknown_name=True)
 
 
 BACKBONE_RULES: list[Rule] = [
-    one_of(
-        "NAME",
-        BACKBONE_REGISTRY,
-        not_built=names.BACKBONES_NOT_BUILT,
-        where=lambda options: not options.NAME.startswith(names.LIBRARIES),
-    ),
-    one_of("NORM", names.NORMS, not_built=names.NORMS_NOT_BUILT),
+    one_of("NAME", BACKBONE_REGISTRY, not_built=BACKBONES_NOT_BUILT),
+    one_of("NORM", NORMS, not_built=NORMS_NOT_BUILT),
     _depth,
     # FastReID's YAMLs inherit switches that its backbones ignore, so this applies only to our backbones.
     must(
         "WITH_IBN WITH_SE WITH_NL",
         "is not an option of this backbone; set it to False",
         lambda value: not value,
-        where=lambda options: options.NAME.startswith(("build_convnet_backbone", *names.LIBRARIES)),
+        where=lambda options: options.NAME.startswith(("build_convnet_backbone", TIMM, TORCHVISION)),
     ),
     must("LAST_STRIDE", "must be 1 or 2", lambda value: value in (1, 2)),
     below_one("DROPOUT DROP_RATIO ATT_DROP_RATE DROP_PATH_RATIO"),
@@ -93,11 +114,11 @@ BACKBONE_RULES: list[Rule] = [
     ),
 ]
 HEADS_RULES: list[Rule] = [
-    one_of("NAME", REID_HEADS_REGISTRY, not_built=names.HEADS_NOT_BUILT),
-    one_of("NORM", names.NORMS, not_built=names.NORMS_NOT_BUILT, where=lambda options: options.WITH_BNNECK),
+    one_of("NAME", REID_HEADS_REGISTRY, not_built=HEADS_NOT_BUILT),
+    one_of("NORM", NORMS, not_built=NORMS_NOT_BUILT, where=lambda options: options.WITH_BNNECK),
     one_of("POOL_LAYER", POOL_LAYERS),
     one_of("CLS_LAYER", CLS_LAYERS),
-    one_of("NECK_FEAT", names.NECK_FEATS),
+    one_of("NECK_FEAT", ("before", "after")),
     not_negative("EMBEDDING_DIM HIDDEN_DIM NUM_CLASSES"),
     must(
         "HIDDEN_DIM",
@@ -126,7 +147,7 @@ def _loss_scales(options: CN) -> Iterator[Problem]:
 
 LOSSES_RULES: list[Rule] = [
     must("NAME", "must be one or more different losses", lambda names: names and len({*names}) == len(names)),
-    one_of("NAME", LOSS_REGISTRY, not_built=names.LOSSES_NOT_BUILT),
+    one_of("NAME", LOSS_REGISTRY, not_built=LOSSES_NOT_BUILT),
     _loss_scales,
 ]
 MINER_RULES: list[Rule] = [one_of("NAME", MINER_REGISTRY, where=lambda options: options.NAME)]
@@ -181,7 +202,7 @@ def _class_vectors(options: CN) -> str | None:
 
 
 MODEL_RULES: list[Rule] = [
-    one_of("META_ARCHITECTURE", META_ARCH_REGISTRY, not_built=names.ARCHITECTURES_NOT_BUILT),
+    one_of("META_ARCHITECTURE", META_ARCH_REGISTRY, not_built=ARCHITECTURES_NOT_BUILT),
     must(
         "BACKBONE.NAME",
         "must be build_resnet_backbone, whose stages MGN branches into",

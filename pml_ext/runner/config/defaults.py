@@ -11,7 +11,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.runner.config.part_keys import REQUIRED, keys_of
-from pml_ext.runner.config.requirements import leaves
+from pml_ext.runner.config.yaml_file import leaves
 from pml_ext.runner.part_errors import reason_of
 from pml_ext.runner.registry import CONFIG_REGISTRY, LOSS_REGISTRY, MINER_REGISTRY, NODE_DEFAULTS, Registry
 

@@ -11,8 +11,8 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext._names import hint
-from pml_ext.runner.config.bundled_files import CONFIGS
 from pml_ext.runner.config.defaults import get_cfg
+from pml_ext.runner.config.files import CONFIGS
 from pml_ext.runner.config.old_spellings import WITHOUT_MEANING, File, modernise
 from pml_ext.runner.config.part_keys import REQUIRED, keys_of_node, nodes_in
 from pml_ext.runner.config.yaml_file import read_tree, shown

@@ -9,7 +9,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext.runner.config.defaults import get_cfg, projects_keys
 from pml_ext.runner.config.load import accepted, read_config
-from pml_ext.runner.config.requirements import leaves, value_of
+from pml_ext.runner.config.yaml_file import leaves, value_of
 
 log = logging.getLogger("pml_ext")
 

@@ -1,6 +1,7 @@
-"""Reads a YAML file as a tree of keys; loads plain data only, never Python objects."""
+"""Trees of config keys: reads one from a YAML file, as plain data and never Python objects, and looks up its keys."""
 
 import reprlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,22 @@ def read_tree(path: Path, *, named_by: str = "") -> tuple[dict[str, Any], list[s
     if not isinstance(tree, dict):
         raise UserError(f"{path}: expected a mapping of config keys; got {type(tree).__name__}")
     return tree, [f"{path}: {duplicate}" for duplicate in loader.duplicates]
+
+
+def leaves(node: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields dotted keys and their values."""
+    for name, value in node.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def value_of(options: Any, key: str) -> Any:
+    """Returns the value of a dotted key; for an empty key, the options themselves."""
+    for part in filter(None, key.split(".")):
+        options = options[part]
+    return options
 
 
 class _StrictLoader(yaml.SafeLoader):

@@ -21,9 +21,6 @@ from pml_ext.runner.part_errors import named_part_errors
 Sample = dict[str, Any]
 """`images` (C, H, W), `targets` (the class), `camids`, `img_paths`, `rows`, and the data set's further columns."""
 
-TrainingSample = dict[str, Any]
-"""A Sample before the transform's batch steps, with their random numbers as `draws`."""
-
 
 class LabelledImages(Dataset[Sample]):
     """The samples of an image set."""
@@ -35,39 +32,30 @@ class LabelledImages(Dataset[Sample]):
         return len(self.images)
 
     def __getitem__(self, row: int) -> Sample:
+        images = self.images
         with named_part_errors():
-            return {"images": self.transform(self.images.images[row]), **_columns(self.images, self.labels, row)}
+            sample = {"images": self.transform(images.images[row]), "targets": int(self.labels[row])}
+            sample |= {"camids": int(images.cameras[row]), "img_paths": images.names[row], "rows": row}
+            further = {} if images.extras is None else images.extras[row]
+        if taken := further.keys() & sample.keys():
+            raise UserError(f"a data set's further column cannot be called {taken.pop()}: a batch has one; rename it")
+        return {**further, **sample}
 
 
-class SeededImages(Dataset[TrainingSample]):
+class SeededImages(LabelledImages):
     """Samples drawn from an image set by a sampler, whose seeds determine the transform's random numbers."""
 
-    def __init__(self, images: ImageSet, transform: Transform) -> None:
-        self.images, self.labels, self.transform = images, images.labels, transform
-
-    def __getitem__(self, drawn: Drawn) -> TrainingSample:
-        with named_part_errors():
-            image = self.images.images[drawn.row]
-            state = torch.get_rng_state()  # fork_rng takes three times as long
-            try:
-                torch.default_generator.manual_seed(drawn.seed)  # torch.manual_seed would set the GPUs' too
-                prepared, draws = self.transform.prepare(image)
-            finally:
-                torch.set_rng_state(state)
-            return {"images": prepared, "draws": draws, **_columns(self.images, self.labels, drawn.row)}
-
-
-def _columns(images: ImageSet, labels: np.ndarray, row: int) -> dict[str, Any]:
-    columns: dict[str, Any] = {"targets": int(labels[row]), "camids": int(images.cameras[row])}
-    columns |= {"img_paths": images.names[row], "rows": row}
-    further = {} if images.extras is None else images.extras[row]
-    if taken := further.keys() & {"images", "draws", *columns}:
-        raise UserError(f"a data set's further column cannot be called {taken.pop()}: a batch has one; rename it")
-    return {**further, **columns}
+    def __getitem__(self, drawn: Drawn) -> Sample:  # type: ignore[override]
+        state = torch.get_rng_state()  # fork_rng takes three times as long
+        try:
+            torch.default_generator.manual_seed(drawn.seed)  # torch.manual_seed would set the GPUs' too
+            return super().__getitem__(drawn.row)
+        finally:
+            torch.set_rng_state(state)
 
 
 def collate(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Collates images to (B, C, H, W), numbers to (B,), tensors to (B, …), all else to lists; `draws` (B, K) per step.
+    """Collates images to (B, C, H, W), numbers to (B,), tensors to (B, …), all else to lists.
 
     Images keep the decoders' memory layout, (B, H, W, C): converting it would double the worker's time.
     """
@@ -79,8 +67,6 @@ def collate(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
             raise UserError(f"the data set returns the column {name} for some images of a batch only") from None
         if name == "images":
             batch[name] = default_collate([image.permute(1, 2, 0) for image in values]).permute(0, 3, 1, 2)
-        elif name == "draws":
-            batch[name] = [np.stack(drawn) for drawn in zip(*values, strict=True)]
         elif isinstance(values[0], (bool, int, float, np.number, np.ndarray, Tensor)):
             batch[name] = default_collate(values)
         else:
@@ -115,7 +101,7 @@ def _end_by_parent() -> None:
 
 def train_loader(
     options: CN, images: ImageSet, transform: Transform, *, batch_size: int, seed: int, rank: int, world_size: int
-) -> DataLoader[TrainingSample]:
+) -> DataLoader[Sample]:
     """Returns a loader of this rank's share of every joint batch of batch_size images; equal for any NUM_WORKERS."""
     sampler = build_sampler(options, images, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size)
     return DataLoader(

@@ -20,6 +20,11 @@ from pml_ext.runner.config.part_keys import arguments_from, construct
 from pml_ext.runner.data.datasets.image_set import ImageSet
 from pml_ext.runner.registry import SAMPLER_REGISTRY
 
+OF_IMAGES = ("TrainingSampler", "ImbalancedDatasetSampler")
+"""Samplers that draw images regardless of identity."""
+BY_IDENTITY = ("NaiveIdentitySampler", "BalancedIdentitySampler", "UniformIdentitySampler")
+"""Samplers that draw P identities with NUM_INSTANCE images each."""
+
 Batches = Iterator[list[int]]
 """Infinite iterator over joint batches of rows."""
 Random = np.random.Generator

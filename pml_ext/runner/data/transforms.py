@@ -1,17 +1,15 @@
-"""Image transforms for training, in FastReID's order; images stay uint8, and the model subtracts PIXEL_MEAN.
+"""Image transforms for training, in FastReID's order; the model subtracts PIXEL_MEAN.
 
 Each is registered with its node below INPUT. The transforms of this file are applied in the order of their definition.
 """
 
 import math
 import random
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import torch
 from timm.data import auto_augment
 from torch import Tensor
@@ -24,64 +22,19 @@ from pml_ext._errors import UserError
 from pml_ext.runner.config.part_keys import arguments_from, construct
 from pml_ext.runner.registry import TRANSFORM_REGISTRY, Entry
 
-Draws = Sequence[np.ndarray]
-"""Random numbers of each batch step, (K,) per image or (B, K) per batch; arrays, because tensors go to the device."""
-
-
-class BatchStep(ABC):
-    """A step that draws random numbers in the data loader and changes complete batches on the network's device.
-
-    Its effect on an image depends only on that image and its random numbers.
-    """
-
-    def __init__(self, prob: float = 0.5) -> None:
-        """prob: probability of changing an image."""
-        check_in_range(prob, 0, 1, "PROB")
-        self.probability = prob
-
-    @abstractmethod
-    def draw(self, image: Tensor) -> np.ndarray:
-        """Returns (K,) random numbers for an image (C, H, W), from torch's generator."""
-
-    @abstractmethod
-    def apply(self, images: Tensor, draws: np.ndarray) -> Tensor:
-        """Returns the images (B, C, H, W) in 0–255, changed according to the (B, K) random numbers."""
-
-    def __call__(self, image: Tensor) -> Tensor:
-        """Draws and applies the step for one image (C, H, W)."""
-        return self.apply(image[None], self.draw(image)[None])[0]
-
-
 Step = Callable[[Tensor], Tensor]
 
 
 class Transform:
-    """A sequence of steps. The batch steps at its end run on the device, so that uint8 is copied there, not floats.
-
-    Calling it with an image (C, h, w) applies all steps. `prepare` and `finish` do the same in two stages.
-    """
+    """A sequence of steps, from an image (C, h, w) to another one."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
-        end = len(steps)
-        while end > 0 and isinstance(steps[end - 1], BatchStep):
-            end -= 1
-        self.of_image, self.of_batch = list(steps[:end]), [s for s in steps[end:] if isinstance(s, BatchStep)]
-
-    def prepare(self, image: Tensor) -> tuple[Tensor, Draws]:
-        """Applies the steps before the batch steps; returns the image and the batch steps' random numbers."""
-        for step in self.of_image:
-            image = step(image)
-        return image, [step.draw(image) for step in self.of_batch]
-
-    def finish(self, images: Tensor, draws: Draws) -> Tensor:
-        """Applies the batch steps to prepared images (B, C, H, W) with their random numbers."""
-        for step, drawn in zip(self.of_batch, draws, strict=True):
-            images = step.apply(images, drawn)
-        return images
+        self.steps = steps
 
     def __call__(self, image: Tensor) -> Tensor:
-        prepared, draws = self.prepare(image)
-        return self.finish(prepared[None], [drawn[None] for drawn in draws])[0]
+        for step in self.steps:
+            image = step(image)
+        return image
 
 
 @TRANSFORM_REGISTRY.register(node="AUTOAUG")
@@ -140,18 +93,12 @@ class PadAndCrop(v2.RandomCrop):
 
 
 @TRANSFORM_REGISTRY.register(node="FLIP")
-class RandomFlip(BatchStep):
-    """Flips horizontally, like v2.RandomHorizontalFlip."""
+class RandomFlip(v2.RandomHorizontalFlip):
+    """Flips horizontally."""
 
-    def draw(self, image: Tensor) -> np.ndarray:
-        """Returns whether to mirror the image."""
-        return np.array([torch.rand(1).item() < self.probability])
-
-    def apply(self, images: Tensor, draws: np.ndarray) -> Tensor:
-        mirrored = images.clone()
-        for row in np.flatnonzero(draws).tolist():
-            mirrored[row] = images[row].flip(-1)
-        return mirrored
+    def __init__(self, prob: float) -> None:
+        check_in_range(prob, 0, 1, "PROB")
+        super().__init__(prob)
 
 
 @TRANSFORM_REGISTRY.register(node="CJ")
@@ -180,39 +127,20 @@ class AugMix(v2.RandomApply):
 
 
 @TRANSFORM_REGISTRY.register(node="REA")
-class RandomErasing(BatchStep):
+class RandomErasing(v2.RandomErasing):
     """Fills a rectangle with one colour (random erasing).
 
-    The batch becomes float32, because MODEL.PIXEL_MEAN (0 for the network) is not an integer. Draws the random numbers
-    of v2.RandomErasing. Source: Zhong et al., AAAI 2020. value: fill value of each channel, in 0–255.
+    Images become float32, because MODEL.PIXEL_MEAN (0 for the network) is not an integer. Source: Zhong et al., AAAI
+    2020. value: fill value of each channel, in 0–255.
     """
 
-    AREA = (0.02, 0.33)
-    HEIGHT_TO_WIDTH = (0.3, 3.3)
-    ATTEMPTS = 10
-
     def __init__(self, prob: float, value: Sequence[float]) -> None:
-        super().__init__(prob)
-        self.value = list(value)
-        self._log_ratio = torch.log(torch.tensor(self.HEIGHT_TO_WIDTH)).tolist()
+        check_in_range(prob, 0, 1, "PROB")
+        super().__init__(prob, value=list(value), inplace=True)  # type: ignore[arg-type]
 
-    def draw(self, image: Tensor) -> np.ndarray:
-        """Returns top, bottom, left and right of the rectangle; zeros for none."""
-        for _ in range(self.ATTEMPTS if torch.rand(1) < self.probability else 0):
-            area = torch.empty(1).uniform_(*self.AREA).item()
-            ratio = torch.empty(1).uniform_(*self._log_ratio).exp().item()
-            height, width = _sides(image, area, ratio)
-            if height < image.shape[-2] and width < image.shape[-1]:
-                top, left = _corner(image, height, width)
-                return np.array([top, top + height, left, left + width])
-        return np.zeros(4, dtype=np.int64)
-
-    def apply(self, images: Tensor, draws: np.ndarray) -> Tensor:
-        erased = images.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
-        colour = torch.tensor(self.value)[:, None, None].to(erased.device, non_blocking=True)
-        for row, (top, bottom, left, right) in enumerate(draws.tolist()):
-            if bottom:
-                erased[row, :, top:bottom, left:right] = colour
+    def forward(self, image: Tensor) -> Tensor:
+        """image (C, H, W)."""
+        erased: Tensor = super().forward(image.float())
         return erased
 
 

@@ -25,7 +25,8 @@ from pml_ext._errors import UserError
 from pml_ext._files import replacing, require_recorded_sha256, sha256_of, sha256_record, write_atomically
 from pml_ext.distributed import PartialFC
 from pml_ext.distributed.row_sparse_steps import has_rows
-from pml_ext.runner.config.run_folder import CHECKPOINTS, LAST
+from pml_ext.runner.config.files import CHECKPOINTS, LAST
+from pml_ext.runner.config.yaml_file import value_of
 
 # Keys that a resumed run must not change: network, losses and data, and those of optimizer and schedule, whose restored
 # state would override the config.
@@ -147,7 +148,7 @@ def check_resumable(cfg: CN, checkpoint: Path) -> tuple[int, int]:
     before, config = yaml.safe_load(content[CONFIG]), yaml.safe_load(cfg.dump())
     changed = []
     for key in held:
-        was, now = _value(before, key), _value(config, key)
+        was, now = value_of(before, key), value_of(config, key)
         if was != now:
             changed.append(f"  {key} = {now!r}: was {was!r}")
     if changed:
@@ -162,18 +163,12 @@ def with_recorded_norm(cfg: CN, checkpoint: Path) -> CN:
     """Returns the config of a resumed run: norms that it freezes stay trained if the run began from random weights."""
     require_recorded_sha256(checkpoint)
     recorded = yaml.safe_load(_read(checkpoint).get(CONFIG, cfg.dump()))
-    norm = _value(recorded, "MODEL.BACKBONE.NORM")
+    norm = value_of(recorded, "MODEL.BACKBONE.NORM")
     if cfg.MODEL.BACKBONE.NORM != "FrozenBN" or norm != "BN":
         return cfg
     cfg = cfg.clone()
     cfg.merge_from_list(["MODEL.BACKBONE.NORM", norm])
     return cfg
-
-
-def _value(config: Any, key: str) -> Any:
-    for name in key.split("."):
-        config = config[name]
-    return config
 
 
 def _read(checkpoint: Path) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from pml_ext._identities import require_matches
 from pml_ext.runner.config.network_keys import is_grey
 from pml_ext.runner.data.datasets import ImageCheck, ImageSet, OpenSet, TestSet, load_test_sets, load_train_set
 from pml_ext.runner.data.datasets.image_check import find_copies_of_images
-from pml_ext.runner.data.loaders import Sample, SeededImages, TrainingSample, collate, evaluation_loader, train_loader
+from pml_ext.runner.data.loaders import Sample, SeededImages, collate, evaluation_loader, train_loader
 from pml_ext.runner.data.samplers import Drawn, JointBatchSampler
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.evaluation.evaluator import replaces_metrics
-from pml_ext.runner.modeling.architectures.baseline import as_float
+from pml_ext.runner.modeling.interfaces import as_float
 from pml_ext.runner.rank_store import rank_and_ranks
 
 log = logging.getLogger("pml_ext")
@@ -59,7 +59,7 @@ class DataModule(lightning.LightningDataModule):
         self.first = (0, 0)
         """First epoch and step of the training."""
 
-    def train_dataloader(self) -> DataLoader[TrainingSample]:
+    def train_dataloader(self) -> DataLoader[Sample]:
         """Returns this process's part of every joint batch of the training set."""
         assert self.train_set is not None
         loader = self.loader_of(self.train_set)
@@ -68,7 +68,7 @@ class DataModule(lightning.LightningDataModule):
         cast(JointBatchSampler, loader.batch_sampler).set_epoch(epoch, first=step)
         return loader
 
-    def loader_of(self, images: ImageSet) -> DataLoader[TrainingSample]:
+    def loader_of(self, images: ImageSet) -> DataLoader[Sample]:
         """Returns batches of images with the training transforms and sampler."""
         rank, world_size = self._rank_and_ranks
         return train_loader(
@@ -98,11 +98,8 @@ class DataModule(lightning.LightningDataModule):
         return [load(part) for data in self.test_sets.values() for part in data.parts]
 
     def on_after_batch_transfer(self, batch: dict[str, Any], dataloader_idx: int) -> dict[str, Any]:
-        """Convert images to float32, and apply the part of the training transforms that runs on the device."""
-        draws, images = batch.pop("draws", None), batch["images"]
-        if draws is not None:
-            images = self.transform.finish(images, draws)
-        return {**batch, "images": as_float(images)}
+        """Convert images to float32."""
+        return {**batch, "images": as_float(batch["images"])}
 
     def example(self) -> dict[str, Any]:
         """Returns a batch of two training images."""

@@ -11,7 +11,7 @@ from pml_ext._names import described
 from pml_ext._ops.chunks import ChunkedPass
 from pml_ext._ops.custom_gradient import no_autocast, with_gradients
 from pml_ext.distributed import PartialFC
-from pml_ext.runner.modeling.architectures.baseline import Outputs, parts_of
+from pml_ext.runner.modeling.interfaces import Outputs, columns_of, parts_of
 from pml_ext.runner.modeling.losses.factory import LossTerm
 
 
@@ -116,7 +116,7 @@ def loss_in_chunks(
     names: list[str] = []
 
     def network_of_rows(images: Tensor, rows: Tensor) -> tuple[Any, ...]:
-        columns = {name: _rows_of(column, rows) for name, column in batch.items() if name != "images"}
+        columns = {name: _rows_of(column, rows) for name, column in columns_of(batch).items()}
         outputs = network({"images": images.clone(), **columns})  # a network that changes them in place runs twice
         names[:] = [name for name in outputs if name not in columns]
         return tuple(outputs[name] for name in names)
@@ -124,8 +124,7 @@ def loss_in_chunks(
     images: Tensor = batch["images"]
     all_rows = torch.arange(len(images), device=images.device)
     chunks = ChunkedPass(network_of_rows, (images, all_rows), chunk=chunk, modules=modules)
-    columns = {name: column for name, column in batch.items() if name != "images"}
-    value = loss({**columns, **dict(zip(names, chunks.outputs, strict=True))})
+    value = loss({**columns_of(batch), **dict(zip(names, chunks.outputs, strict=True))})
     scale = torch.ones_like(value) if scaler is None else scaler.scale(torch.ones_like(value))
     leaves = [leaf for leaf in chunks.leaves if leaf is not None and leaf.requires_grad]
     trainable = [parameter for parameter in loss_parameters if parameter.requires_grad]

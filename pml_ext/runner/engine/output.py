@@ -11,8 +11,8 @@ from filelock import FileLock, Timeout
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.config.names import USERS_DATA, aliases_of
-from pml_ext.runner.config.run_folder import CHECKPOINTS, EVALUATION
+from pml_ext.runner.config.files import CHECKPOINTS, EVALUATION
+from pml_ext.runner.data.datasets import USERS_DATA, aliases_of
 from pml_ext.runner.data.datasets.image_files import dataset_root
 from pml_ext.runner.engine.checkpoints import CLASS_FOLDERS
 from pml_ext.runner.part_errors import TRACEBACKS

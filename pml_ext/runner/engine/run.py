@@ -22,9 +22,9 @@ from pml_ext._errors import Terminated, UserError
 from pml_ext._files import write_atomically
 from pml_ext.metrics.headings import is_better, label_of
 from pml_ext.runner.checks.check import require_supported
+from pml_ext.runner.config.files import BEST, CHECKPOINTS, LAST, config_of_run, weights_of_run
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.config.network_keys import is_grey
-from pml_ext.runner.config.run_folder import BEST, CHECKPOINTS, LAST, config_of_run, weights_of_run
 from pml_ext.runner.data.datasets import load_train_set
 from pml_ext.runner.data.samplers import steps_per_epoch
 from pml_ext.runner.engine.callbacks import ended_by_sigterm, freeze_callbacks
@@ -45,6 +45,7 @@ from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.evaluation.evaluate import BEFORE, RAW_PIXELS, UNTRAINED, Measured, measure_raw_pixels
 from pml_ext.runner.evaluation.evaluator import best_metric, replaces_metrics
 from pml_ext.runner.launch import Launch, is_first, one_message, restarts, start
+from pml_ext.runner.modeling.interfaces import as_float
 from pml_ext.runner.modeling.weights.imagenet import with_fetched_weights
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
 from pml_ext.runner.registry import CALLBACK_REGISTRY
@@ -283,7 +284,7 @@ def _recompute_statistics(cfg: CN, module: TrainingModule, data: DataModule, tra
     cfg.DATASETS.NAMES, cfg.DATASETS.REC_PATH = (cfg.TEST.PRECISE_BN.DATASET,), ""
     loader = data.loader_of(load_train_set(cfg.DATASETS, grey=is_grey(cfg), cfg=cfg))
     lightning.seed_everything(cfg.SEED, workers=True, verbose=False)
-    recompute_statistics(module.model, data, loader, cfg.TEST.PRECISE_BN.NUM_ITER, trainer.strategy.root_device)
+    recompute_statistics(module.model, loader, cfg.TEST.PRECISE_BN.NUM_ITER, trainer.strategy.root_device)
 
 
 class _WithoutLosses(nn.Module):
@@ -296,20 +297,19 @@ class _WithoutLosses(nn.Module):
         self.run(batch)
 
 
-def recompute_statistics(
-    model: nn.Module, data: Any, loader: DataLoader[Any], iterations: int, device: torch.device
-) -> None:
+def recompute_statistics(model: nn.Module, loader: DataLoader[Any], iterations: int, device: torch.device) -> None:
     """Replace every batch norm's running mean and variance by the plain averages over training batches.
 
     Of several processes each takes its part of the batches, and all get the average. The loader is begun anew as
-    often as so many batches take; `data` finishes its batches on the device.
+    often as so many batches take.
     """
 
     def batches() -> Iterator[dict[str, Any]]:
         for epoch in count():
             loader.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
             for batch in loader:
-                yield data.on_after_batch_transfer(move_data_to_device(batch, device), 0)
+                batch = move_data_to_device(batch, device)
+                yield {**batch, "images": as_float(batch["images"])}
 
     update_bn(islice(batches(), iterations), _WithoutLosses(model).to(device))
     if torch.distributed.is_initialized():

@@ -19,7 +19,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext.metrics.headings import LOWER_IS_BETTER
-from pml_ext.runner.config.run_folder import LAST
+from pml_ext.runner.config.files import LAST
 from pml_ext.runner.engine.callbacks import STEPS_BETWEEN_ENTRIES, Monitor, Preemption, Progress, RunBar
 from pml_ext.runner.engine.checkpoints import WholeCheckpoints
 from pml_ext.runner.evaluation.evaluator import KEEP_LAST, best_metric, replaces_metrics

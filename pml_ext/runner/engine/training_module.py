@@ -22,7 +22,7 @@ from pml_ext._ops.numerics import exact_products
 from pml_ext.distributed import PartialFC, step_by_rows
 from pml_ext.inspection import shares_of_values
 from pml_ext.losses import DiscriminativeLoss
-from pml_ext.runner.config.run_folder import CHECKPOINTS
+from pml_ext.runner.config.files import CHECKPOINTS
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
 from pml_ext.runner.data.samplers import steps_per_epoch
 from pml_ext.runner.engine.callbacks import bound_statistics, is_recorded
@@ -33,9 +33,9 @@ from pml_ext.runner.evaluation.collapse import EpochLosses, describe_collapse
 from pml_ext.runner.evaluation.evaluate import Evaluation, Features, device_with_room
 from pml_ext.runner.evaluation.evaluator import KEEP_LAST, build_evaluators, rows_in_order
 from pml_ext.runner.modeling.architectures import build_model, has_users_parts, overrides_forward
-from pml_ext.runner.modeling.architectures.baseline import Batch, Outputs, parts_of
 from pml_ext.runner.modeling.cuda import norms_of_other_devices
 from pml_ext.runner.modeling.heads import build_partial_fc
+from pml_ext.runner.modeling.interfaces import Batch, Outputs, parts_of
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner, facts_of_name, weight_keys
 from pml_ext.runner.modeling.pixels_to_embedding import averaged, unit_embeddings
 from pml_ext.runner.modeling.weights.imagenet import with_trained_norms

@@ -23,8 +23,7 @@ from pml_ext.metrics.headings import (
     VERIFICATION,
     named_metrics,
 )
-from pml_ext.runner.config.names import read_as
-from pml_ext.runner.data.datasets import OpenSet, PairSet, TemplateSet, TestSet, data_set
+from pml_ext.runner.data.datasets import OpenSet, PairSet, TemplateSet, TestSet, data_set, read_as
 from pml_ext.runner.registry import DATASET_REGISTRY, EVALUATOR_REGISTRY
 
 log = logging.getLogger("pml_ext")

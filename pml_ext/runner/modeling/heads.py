@@ -169,22 +169,21 @@ class EmbeddingHead(nn.Module):
         super().__init__()
         self.neck_feat, self.feat_dim, self.partial_fc = neck_feat, feat_dim, partial_fc
         self.pool_layer = POOL_LAYERS[pool_type]()
-        embedding_size = embedding_dim or feat_dim
         neck: list[nn.Module] = []
-        sizes = [feat_dim, *([hidden_dim] if hidden_dim else []), *([embedding_dim] if embedding_dim else [])]
+        sizes = [size for size in (feat_dim, hidden_dim, embedding_dim) if size]
         for before, after in pairwise(sizes):
             layer = nn.Conv2d(before, after, 1, bias=False)
             nn.init.kaiming_normal_(layer.weight, mode="fan_out")
             neck.append(layer)
         if with_bnneck:
-            neck.append(build_norm(norm_type, embedding_size))
+            neck.append(build_norm(norm_type, sizes[-1]))
             if isinstance(neck[-1], nn.modules.batchnorm._BatchNorm):
                 neck[-1].bias.requires_grad_(False)  # no shift (Luo et al. 2019)
         self.bottleneck = nn.Sequential(*neck)
         self.cls_layer = CLS_LAYERS[cls_type](scale=scale, margin=margin, filter_above=filter_above)
         self.weight: nn.Parameter | None = None
         if num_classes and not partial_fc:
-            self.weight = nn.Parameter(torch.empty(num_classes, embedding_size))
+            self.weight = nn.Parameter(torch.empty(num_classes, sizes[-1]))
             nn.init.normal_(self.weight, std=0.01)
 
     @classmethod
@@ -193,7 +192,7 @@ class EmbeddingHead(nn.Module):
         heads = cfg.MODEL.HEADS
         if not cfg.MODEL.BACKBONE.FEAT_DIM:
             raise UserError(f"MODEL.BACKBONE.FEAT_DIM must be the channels of the map that {cls.__name__} gets; got 0")
-        return {
+        arguments = {
             "feat_dim": cfg.MODEL.BACKBONE.FEAT_DIM,
             "embedding_dim": heads.EMBEDDING_DIM,
             "num_classes": heads.NUM_CLASSES,
@@ -208,6 +207,7 @@ class EmbeddingHead(nn.Module):
             "filter_above": heads.FILTER_COSINE,
             "partial_fc": heads.PFC.ENABLED,
         }
+        return arguments
 
     def forward(self, features: Tensor, targets: Tensor | None = None) -> Tensor | dict[str, Tensor]:
         """Returns embeddings of maps in tests, and the inputs of the losses in training.
@@ -246,6 +246,9 @@ class EmbeddingHead(nn.Module):
 
 
 REID_HEADS_REGISTRY.register("FaceHead")(EmbeddingHead)
+
+MGN_HEADS = ("b1_head", "b2_head", "b3_head", "b21_head", "b22_head", "b31_head", "b32_head", "b33_head")
+"""MGN's heads, in the order of the embedding."""
 
 
 def build_heads(cfg: CN) -> nn.Module:

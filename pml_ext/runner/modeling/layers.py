@@ -14,7 +14,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 
-_NORMS: dict[str, Any] = {
+NORMS: dict[str, Any] = {
     "BN": nn.BatchNorm2d,
     "syncBN": nn.SyncBatchNorm,
     "FrozenBN": FrozenBatchNorm2d,
@@ -29,7 +29,7 @@ def build_norm(name: str, channels: int) -> nn.Module:
     name: BN; syncBN (batch statistics over all GPU ranks); FrozenBN (fixed statistics and scale); GN (32 groups as in
     FastReID, or 1 if 32 does not divide the channels); none (ours).
     """
-    norm: nn.Module = _NORMS[name](channels)
+    norm: nn.Module = NORMS[name](channels)
     return norm
 
 

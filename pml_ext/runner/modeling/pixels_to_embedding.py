@@ -14,9 +14,9 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext._names import class_name, described
 from pml_ext.runner.modeling.architectures import Baseline, build_model
-from pml_ext.runner.modeling.architectures.baseline import Batch, as_float, example_image
 from pml_ext.runner.modeling.backbones.registration import ImageSizes
 from pml_ext.runner.modeling.heads import EmbeddingHead
+from pml_ext.runner.modeling.interfaces import Batch, as_float, example_image
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_weights
 
 

@@ -5,13 +5,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pml_ext._errors import UserError
 from pml_ext.metrics.headings import text_table
 from pml_ext.reports.drawing import ReportFigure, drawn
 from pml_ext.reports.page import Table, metrics_table, require_page, write_page
-from pml_ext.runner.config.yaml_file import read_tree
+from pml_ext.runner.config.yaml_file import leaves, read_tree
 from pml_ext.runner.evaluation.results import Results, read_notes, read_results
 from pml_ext.runner.report.curves import compared_curves, read_series, training_curves
 
@@ -102,16 +101,7 @@ def _settings(run: Path) -> dict[str, str]:
     """KEY -> value of the run's config."""
     path = run / "config.yaml"
     tree = read_tree(path)[0] if path.is_file() else {}
-    return {key: value for key, value in _flat(tree, "") if key != "OUTPUT_DIR"}  # which always differs
-
-
-def _flat(tree: Any, prefix: str) -> list[tuple[str, str]]:
-    if not isinstance(tree, dict):
-        return [(prefix, str(tree))]
-    pairs = []
-    for key, value in tree.items():
-        pairs += _flat(value, f"{prefix}.{key}".removeprefix("."))
-    return pairs
+    return {key: str(value) for key, value in leaves(tree) if key != "OUTPUT_DIR"}  # which always differs
 
 
 def _short_names(runs: Sequence[Path]) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from pml_ext._errors import UserError
 from pml_ext.cli import main
-from pml_ext.runner.config.bundled_files import CONFIGS, NOTEBOOKS, SCRIPTS
+from pml_ext.runner.config.files import CONFIGS, NOTEBOOKS, SCRIPTS
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.config.network_keys import config_of, load_for_embedding, shaping
 

@@ -11,8 +11,7 @@ from PIL import Image
 
 from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets import PairSet, TemplateSet, load
-from pml_ext.runner.data.datasets.faces import LANDMARKS, align
-from pml_ext.runner.data.datasets.record_io import RecordFile, record_set
+from pml_ext.runner.data.datasets.faces import LANDMARKS, RecordFile, align, record_set
 from tests.runner.data import published_layouts as layouts
 from tests.runner.data.published_layouts import MAGIC, encoded_image, records, write_records
 

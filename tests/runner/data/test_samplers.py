@@ -5,9 +5,8 @@ import pytest
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.config.names import BY_IDENTITY
 from pml_ext.runner.data.datasets import ImageSet
-from pml_ext.runner.data.samplers import Items, build_sampler
+from pml_ext.runner.data.samplers import BY_IDENTITY, Items, build_sampler
 from pml_ext.runner.registry import SAMPLER_REGISTRY
 
 LABELS = np.repeat(np.arange(12), [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14])

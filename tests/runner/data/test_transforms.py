@@ -1,6 +1,5 @@
 import random
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -111,32 +110,6 @@ def test_shifts_mirror_images_jitter_and_erasing_are_torchvisions(mode, channels
         torch.manual_seed(seed)
         assert torch.equal(transform(image), expected)
         assert torch.rand(1) == after, "as many random numbers"
-
-
-def test_bytes_leave_the_worker_and_the_batch_ends_as_each_image_would(device):
-    transform = build_transform(config(PADDING={}, FLIP={}, REA={}), training=True)
-    images = [colour_image(), colour_image(64, 20), colour_image(32, 16)] * 4
-    torch.manual_seed(0)
-    alone = [transform(image) for image in images]
-    torch.manual_seed(0)
-    prepared, draws = zip(*(transform.prepare(image) for image in images), strict=True)
-    assert all(image.dtype == torch.uint8 for image in prepared)
-    batch = torch.stack(prepared)
-    before = batch.clone()
-    finished = transform.finish(batch.to(device), [np.stack(drawn) for drawn in zip(*draws, strict=True)])
-    assert torch.equal(finished.cpu(), torch.stack(alone))
-    assert torch.equal(batch, before)
-
-
-@pytest.mark.parametrize(
-    ("later", "left"),
-    [("", ["RandomFlip", "RandomErasing"]), ("CJ", ["RandomErasing"]), ("RPT", [])],
-)
-def test_what_comes_before_a_step_of_one_image_runs_where_that_step_does(later, left):
-    options = config(FLIP={}, REA={}, **({later: {}} if later else {}))
-    transform = build_transform(options, training=True)
-    assert [type(step).__name__ for step in transform.of_batch] == left
-    assert transform(colour_image()).shape == (3, *SIZE)
 
 
 def test_random_patch_waits_for_its_pool_then_pastes_parts_of_other_images():

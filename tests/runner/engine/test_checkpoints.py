@@ -12,7 +12,7 @@ from pml_ext._files import require_recorded_sha256
 from pml_ext.distributed import PartialFC
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.engine.checkpoints import WholeCheckpoints, check_resumable, load_classes, save_classes
-from pml_ext.runner.modeling.weights.read import read_state_dict
+from pml_ext.runner.modeling.weights.load import read_state_dict
 
 VECTORS = "losses.CrossEntropyLoss.weight"
 

@@ -17,9 +17,7 @@ from pml_ext.runner.checks.rules import LOGGER_NAMES
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.loaders import collate
-from pml_ext.runner.data.transforms import BatchStep, Transform
 from pml_ext.runner.engine import training_module
-from pml_ext.runner.engine.data_module import DataModule
 from pml_ext.runner.engine.loss_terms import loss_in_chunks
 from pml_ext.runner.engine.run import recompute_statistics
 from pml_ext.runner.engine.trainer import LOGGERS, build_loggers, build_trainer
@@ -152,19 +150,6 @@ class EpochBatches(torch.utils.data.BatchSampler):
         self.sampler = range(4) if epoch % 2 == 0 else [0, 2, 1, 3]
 
 
-class Doubled(BatchStep):
-    def draw(self, image):
-        return np.zeros(0)
-
-    def apply(self, images, draws):
-        return images * 2
-
-
-class Data:
-    transform = Transform([Doubled()])
-    on_after_batch_transfer = DataModule.on_after_batch_transfer
-
-
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
@@ -183,12 +168,12 @@ def test_statistics_are_the_plain_averages_over_batches_and_processes(others, mo
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda average: average.add_(others))
     images, model = torch.randn(4, 2, 3, 3), Model()
     loader = DataLoader(
-        [{"images": image / 2, "draws": [np.zeros(0)]} for image in images],  # type: ignore[arg-type]
+        [{"images": image} for image in images],  # type: ignore[arg-type]
         batch_sampler=EpochBatches(range(4), batch_size=2, drop_last=False),
         collate_fn=collate,
     )
     model.norm(torch.randn(2, 2, 3, 3))  # a moving average to be replaced
-    recompute_statistics(model, Data(), loader, 3, torch.device("cpu"))
+    recompute_statistics(model, loader, 3, torch.device("cpu"))
     batches = [images[[0, 1]], images[[2, 3]], images[[0, 2]]]
     mean = sum(batch.mean(dim=(0, 2, 3)) for batch in batches) / 3
     variance = sum(batch.var(dim=(0, 2, 3)) for batch in batches) / 3

@@ -9,7 +9,7 @@ from torch import nn
 
 from pml_ext._errors import UserError
 from pml_ext.runner.checks.check import require_supported
-from pml_ext.runner.config import names
+from pml_ext.runner.checks.rules import BACKBONES_NOT_BUILT
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.backbones import build_backbone, torchvision_networks
@@ -337,7 +337,7 @@ def test_mistakes_are_named():
         cfg.MODEL.BACKBONE.update(options)
         with pytest.raises(UserError, match=message):
             require_supported(cfg)
-    assert not {*BACKBONE_REGISTRY} & names.BACKBONES_NOT_BUILT.keys()
+    assert not {*BACKBONE_REGISTRY} & BACKBONES_NOT_BUILT.keys()
 
 
 def test_torchvisions_network_is_whole_up_to_its_pooling():

@@ -18,8 +18,7 @@ from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.backbones.iresnet import IResNet
 from pml_ext.runner.modeling.heads import EmbeddingHead
 from pml_ext.runner.modeling.pixels_to_embedding import unit_embeddings
-from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_pretrained, load_weights
-from pml_ext.runner.modeling.weights.read import read_state_dict
+from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_pretrained, load_weights, read_state_dict
 from tests.runner.modeling.networks import backbone_of
 
 

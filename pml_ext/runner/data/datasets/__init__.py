@@ -1,7 +1,7 @@
 """Loads the data sets in DATASETS.NAMES and DATASETS.TESTS."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,13 +10,12 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext._identities import JUNK
-from pml_ext.runner.config.names import aliases_of, read_as
 from pml_ext.runner.data.datasets import faces, folders, glyphs, handwriting, reid, retrieval
+from pml_ext.runner.data.datasets.faces import record_set
 from pml_ext.runner.data.datasets.image_check import ImageCheck
 from pml_ext.runner.data.datasets.image_dataset import data_set_of
 from pml_ext.runner.data.datasets.image_files import dataset_root, users_path
 from pml_ext.runner.data.datasets.image_set import DataSet, ImageSet, Loaded, OpenSet, PairSet, TemplateSet, TestSet
-from pml_ext.runner.data.datasets.record_io import record_set
 from pml_ext.runner.data.datasets.table import table_set
 from pml_ext.runner.registry import DATASET_REGISTRY
 
@@ -26,6 +25,7 @@ PUBLISHED = (handwriting, glyphs, reid, retrieval, folders, faces)
 """Modules that register published data sets."""
 
 __all__ = [
+    "USERS_DATA",
     "DataSet",
     "ImageCheck",
     "ImageSet",
@@ -33,12 +33,38 @@ __all__ = [
     "PairSet",
     "TemplateSet",
     "TestSet",
+    "aliases_of",
     "data_set",
     "load",
     "load_test_sets",
     "load_train_set",
+    "read_as",
     "training_share",
 ]
+
+
+USERS_DATA = {
+    "file:": "file:<table>, a .csv, .tsv or .parquet with the columns path (inside the table's folder), identity, "
+    "camera, split",
+    "folder:": "folder:<path>, images in a folder per class: split into training and test classes (DATASETS.SPLIT), or "
+    "in sub-folders train and val (or test), or train, query and gallery",
+}
+"""Prefixes of names that contain a path, relative to the current folder or else to DATASETS.ROOT."""
+
+
+def aliases_of(entries: Iterable[object]) -> dict[str, str]:
+    """Returns name -> target of DATASETS.ALIASES, whose entries are NAME=file:people.csv or NAME=folder:path.
+
+    >>> aliases_of(["NAIC=file:naic/people.csv"])
+    {'NAIC': 'file:naic/people.csv'}
+    """
+    parts = [str(entry).partition("=") for entry in entries]
+    return {name: target for name, _, target in parts}
+
+
+def read_as(name: str, aliases: Iterable[object]) -> str:
+    """Returns the target of a name in DATASETS.NAMES or TESTS if it is an alias, otherwise the name."""
+    return aliases_of(aliases).get(name, name)
 
 
 def data_set(name: str, cfg: CN | None = None) -> DataSet:

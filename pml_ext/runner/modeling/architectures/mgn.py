@@ -8,18 +8,11 @@ from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.config.names import MGN_HEADS
-from pml_ext.runner.modeling.architectures.baseline import (
-    Baseline,
-    Batch,
-    Outputs,
-    columns_of,
-    outputs_of_head,
-    with_feature_size,
-)
+from pml_ext.runner.modeling.architectures.baseline import Baseline
 from pml_ext.runner.modeling.backbones import build_backbone
 from pml_ext.runner.modeling.backbones.resnet import remove_stride
-from pml_ext.runner.modeling.heads import build_heads
+from pml_ext.runner.modeling.heads import MGN_HEADS, build_heads
+from pml_ext.runner.modeling.interfaces import Batch, Outputs, columns_of, outputs_of_head, with_feature_size
 from pml_ext.runner.registry import META_ARCH_REGISTRY
 
 

@@ -3,7 +3,6 @@
 from torch import nn
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.names import registered_name
 from pml_ext.runner.modeling.backbones import (  # noqa: F401  # register
     convnet,
     iresnet,
@@ -19,7 +18,7 @@ __all__ = ["build_backbone", "build_resnet_backbone"]
 
 def build_backbone(cfg: CN) -> nn.Module:
     """Builds the backbone of MODEL.BACKBONE.NAME, with its pretrained weights if PRETRAIN is True."""
-    backbone: nn.Module = BACKBONE_REGISTRY.get(registered_name(cfg.MODEL.BACKBONE.NAME))(cfg)
+    backbone: nn.Module = BACKBONE_REGISTRY.get(cfg.MODEL.BACKBONE.NAME)(cfg)
     return backbone
 
 

@@ -9,9 +9,8 @@ import timm
 from torch import nn
 from yacs.config import CfgNode as CN
 
-from pml_ext.runner.config.names import TIMM
 from pml_ext.runner.modeling.layers import replace_batch_norms
-from pml_ext.runner.modeling.weights.imagenet import fetch
+from pml_ext.runner.modeling.weights.imagenet import TIMM, fetch
 from pml_ext.runner.modeling.weights.load import fill, load_pretrained
 from pml_ext.runner.registry import BACKBONE_REGISTRY
 

@@ -13,9 +13,9 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext._names import hint
-from pml_ext.runner.config.names import TIMM
 from pml_ext.runner.modeling.backbones.registration import ImageSizes, built_in
 from pml_ext.runner.modeling.backbones.resnet import remove_stride
+from pml_ext.runner.modeling.weights.imagenet import TIMM
 
 
 class TimmBackbone(nn.Module):

@@ -12,8 +12,8 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext._names import hint
-from pml_ext.runner.config.names import TORCHVISION
 from pml_ext.runner.modeling.backbones.registration import built_in
+from pml_ext.runner.modeling.weights.imagenet import TORCHVISION
 
 # Their published weights expect images at half the usual contrast, which transform_input provides; the auxiliary
 # classifiers are for training only.

@@ -12,10 +12,13 @@ from torchvision import models
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext.runner.config.names import TIMM, TORCHVISION, is_built_in
-from pml_ext.runner.modeling.weights.read import PACKAGE, existing_file, packaged_file
+from pml_ext.runner.modeling.weights.load import PACKAGE, existing_file, packaged_file
+from pml_ext.runner.registry import BACKBONE_REGISTRY
 
 log = logging.getLogger("pml_ext")
+
+TIMM, TORCHVISION = "timm:", "torchvision:"
+"""Prefixes of names that continue with a library's name of a network."""
 
 _TORCHVISION = "https://download.pytorch.org/models/"
 _IBN_NET = "https://github.com/XingangPan/IBN-Net/releases/download/v1.0/"
@@ -105,9 +108,14 @@ def _torchvision_url(name: str) -> str:
     return str(first.url) if first else ""
 
 
+def _is_built_in(name: str) -> bool:
+    """Returns whether MODEL.BACKBONE.NAME is a backbone of this package, not a user's and not unknown."""
+    return name in BACKBONE_REGISTRY and BACKBONE_REGISTRY.entry(name).is_ours
+
+
 def why_no_weights(options: CN) -> str | None:
     """Returns why PRETRAIN has no file for a backbone of this package; None if it has one."""
-    if not options.PRETRAIN or not is_built_in(options.NAME) or weights_location(options):
+    if not options.PRETRAIN or not _is_built_in(options.NAME) or weights_location(options):
         return None
     return f"no weights for this backbone are published; set {ALTERNATIVES}"
 
@@ -148,7 +156,7 @@ def fetch(options: CN) -> FetchedWeights:
 def with_fetched_weights(cfg: CN) -> CN:
     """Fetches PRETRAIN's weights before training; returns the config, without an optional PRETRAIN that fails."""
     options = cfg.MODEL.BACKBONE
-    if cfg.MODEL.WEIGHTS or not is_built_in(options.NAME):
+    if cfg.MODEL.WEIGHTS or not _is_built_in(options.NAME):
         return cfg
     if not options.PRETRAIN:
         if options.PRETRAIN_PATH:
@@ -168,7 +176,7 @@ def with_fetched_weights(cfg: CN) -> CN:
 def with_trained_norms(cfg: CN) -> CN:
     """Returns the config of a training from its first step: frozen norms of a random backbone become trained ones."""
     options = cfg.MODEL.BACKBONE
-    is_random = not options.PRETRAIN and not cfg.MODEL.WEIGHTS and is_built_in(options.NAME)
+    is_random = not options.PRETRAIN and not cfg.MODEL.WEIGHTS and _is_built_in(options.NAME)
     if not is_random or options.NORM != "FrozenBN":
         return cfg
     log.warning(

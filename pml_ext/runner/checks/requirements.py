@@ -8,6 +8,7 @@ from typing import Any
 from yacs.config import CfgNode as CN
 
 from pml_ext._names import hint
+from pml_ext.runner.config.yaml_file import value_of
 
 
 @dataclass(frozen=True)
@@ -96,19 +97,3 @@ def at_least_one(keys: str, *, where: Condition = _always) -> Rule:
 
 def below_one(keys: str) -> Rule:
     return must(keys, "must be in [0, 1)", lambda value: 0 <= value < 1)
-
-
-def leaves(node: CN, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields dotted keys and their values."""
-    for name, value in node.items():
-        if isinstance(value, CN):
-            yield from leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
-def value_of(options: CN, key: str) -> Any:
-    """Returns the value of a dotted key; for an empty key, the options themselves."""
-    for part in filter(None, key.split(".")):
-        options = options[part]
-    return options
