@@ -3,7 +3,6 @@
 A sampler is called with (items, batch_size, instances, random) and yields lists of rows. A decorator registers it.
 """
 
-import copy
 import inspect
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,34 +27,8 @@ BY_IDENTITY = ("NaiveIdentitySampler", "BalancedIdentitySampler", "UniformIdenti
 Batches = Iterator[list[int]]
 """Infinite iterator over joint batches of rows."""
 Random = np.random.Generator
-
-
-class Members:
-    """The rows of each identity, in identity order, as views of one array instead of an object per identity."""
-
-    def __init__(self, labels: np.ndarray) -> None:
-        """labels: (N,) class ids."""
-        self._rows = np.argsort(labels, kind="stable")
-        self.sizes = np.unique(labels, return_counts=True)[1]
-        self._ends = np.cumsum(self.sizes)
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def __getitem__(self, identity: int) -> np.ndarray:
-        end = self._ends[identity]
-        return self._rows[end - self.sizes[identity] : end]
-
-    def copy(self) -> "Members":
-        """Returns a copy whose rows can be shuffled."""
-        members = copy.copy(self)
-        members._rows = self._rows.copy()
-        return members
-
-    def draw(self, identities: np.ndarray, random: Random) -> np.ndarray:
-        """Returns a random row of each of the identities; its rows are equally likely."""
-        rows: np.ndarray = self._rows[self._ends[identities] - 1 - random.integers(self.sizes[identities])]
-        return rows
+Members = Sequence[np.ndarray]
+"""The rows of each identity, in identity order."""
 
 
 class Items(Sequence[tuple[Any, ...]]):
@@ -78,7 +51,8 @@ class Items(Sequence[tuple[Any, ...]]):
 
     @cached_property
     def members(self) -> Members:
-        return Members(self.labels)
+        sizes = np.unique(self.labels, return_counts=True)[1]
+        return np.split(np.argsort(self.labels, kind="stable"), np.cumsum(sizes)[:-1])
 
 
 @SAMPLER_REGISTRY.register("TrainingSampler")
@@ -97,8 +71,11 @@ def shuffled(items: Items, batch_size: int, instances: int, random: Random) -> B
 def balanced_by_frequency(items: Items, batch_size: int, instances: int, random: Random) -> Batches:
     """Draws images with replacement, with equally likely identities."""
     members = items.members
+    sizes = np.array([len(rows) for rows in members])
     while True:
-        yield members.draw(random.integers(len(members), size=batch_size), random).tolist()
+        identities = random.integers(len(members), size=batch_size)
+        places = random.integers(sizes[identities])
+        yield [int(members[identity][-1 - place]) for identity, place in zip(identities, places, strict=True)]
 
 
 @SAMPLER_REGISTRY.register("NaiveIdentitySampler")
@@ -158,7 +135,7 @@ def _from_decks(members: Members, count: int, instances: int, random: Random, *,
         rounds, more = divmod(count, remaining)
         return sorted([*range(remaining)] * rounds + random.choice(remaining, more, replace=False).tolist())
 
-    decks = members.copy()
+    decks = [rows.copy() for rows in members]
     while True:
         used = np.zeros(len(members), dtype=np.int64)
         left, remaining = np.arange(len(members)), len(members)

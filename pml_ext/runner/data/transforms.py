@@ -94,7 +94,7 @@ class PadAndCrop(v2.RandomCrop):
 
 @TRANSFORM_REGISTRY.register(node="FLIP")
 class RandomFlip(v2.RandomHorizontalFlip):
-    """Flips horizontally."""
+    """Flips horizontally, like v2.RandomHorizontalFlip."""
 
     def __init__(self, prob: float) -> None:
         check_in_range(prob, 0, 1, "PROB")
@@ -184,17 +184,12 @@ class RandomPatch:
         for _ in range(100):
             area = torch.empty(()).uniform_(*self.AREA).item()
             ratio = torch.empty(()).uniform_(*self.HEIGHT_TO_WIDTH).item()
-            height, width = _sides(image, area, ratio)
+            pixels = image.shape[-2] * image.shape[-1] * area
+            height, width = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
             if 0 < height < image.shape[-2] and 0 < width < image.shape[-1]:
                 top, left = _corner(image, height, width)
                 return image[..., top : top + height, left : left + width].clone()
         return None
-
-
-def _sides(image: Tensor, area: float, ratio: float) -> tuple[int, int]:
-    """Returns height and width of a rectangle with a share of an image's area."""
-    pixels = image.shape[-2] * image.shape[-1] * area
-    return round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
 
 
 def _corner(image: Tensor, height: int, width: int) -> tuple[int, int]:

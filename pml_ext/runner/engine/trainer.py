@@ -24,7 +24,7 @@ from pml_ext.runner.engine.callbacks import STEPS_BETWEEN_ENTRIES, Monitor, Pree
 from pml_ext.runner.engine.checkpoints import WholeCheckpoints
 from pml_ext.runner.evaluation.evaluator import KEEP_LAST, best_metric, replaces_metrics
 from pml_ext.runner.launch import Launch
-from pml_ext.runner.modeling.cuda import describe_cpu_processes, missing_device
+from pml_ext.runner.modeling.cuda import describe_cpu_processes, kind_and_index, missing_device
 
 log = logging.getLogger("pml_ext")
 
@@ -97,7 +97,7 @@ def _devices(name: str, launch: Launch, *, may_be_unused: bool) -> dict[str, Any
         raise UserError(f"MODEL.DEVICE = {missing}")
     if line := describe_cpu_processes(name, launch.num_gpus):
         log.info("%s", line)
-    kind, _, index = name.partition(":")
+    kind, index = kind_and_index(name)
     on_gpu = kind != "cpu" and torch.cuda.is_available()
     options: dict[str, Any] = {"accelerator": "gpu" if on_gpu else "cpu", "devices": launch.num_gpus}
     options["num_nodes"] = launch.num_machines
@@ -108,7 +108,7 @@ def _devices(name: str, launch: Launch, *, may_be_unused: bool) -> dict[str, Any
             find_unused_parameters=may_be_unused,
         )
     elif on_gpu and index:
-        options["devices"] = [int(index)]
+        options["devices"] = [index]
     return options
 
 

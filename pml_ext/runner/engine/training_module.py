@@ -10,6 +10,7 @@ from typing import Any
 import lightning
 import numpy as np
 import torch
+from lightning.fabric.utilities.apply_func import apply_to_collection
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
@@ -180,7 +181,9 @@ class TrainingModule(lightning.LightningModule):
         # Sums over pairs lose all digits in 16 bits.
         with torch.autocast(labels.device.type, enabled=False), exact_products():
             features = [part for part in parts_of(outputs, "features") if part.requires_grad]
-            outputs = {name: _in_32_bits(output) for name, output in outputs.items()}
+            outputs = apply_to_collection(
+                outputs, Tensor, lambda part: part.float() if part.is_floating_point() else part
+            )
             self.loss_terms.batch = None
             values = self.model.losses(outputs, labels)
             total = self._total(values, batch)
@@ -397,10 +400,8 @@ def _output_sizes(model: Any, data: DataModule) -> Callable[[str], int]:
     return lambda name: int(parts_of(outputs(), name)[0].shape[1])
 
 
-def _in_32_bits(output: Any) -> Any:
-    if isinstance(output, (tuple, list)) and any(isinstance(part, Tensor) for part in output):
-        return tuple(_in_32_bits(part) for part in output)
-    return output.float() if isinstance(output, Tensor) and output.is_floating_point() else output
+def _in_32_bits(part: Tensor) -> Tensor:
+    return part.float() if part.is_floating_point() else part
 
 
 def _num_classes(configured: int, train_set: ImageSet) -> int:

@@ -83,7 +83,7 @@ def write_report(
             suffix = "_" + in_file_name(name)
             set_figures = [replace(p, name=p.name + suffix, title=f"{name}: {p.title}") for p in set_figures]
         figures += set_figures
-    figures += drawn({"Over the training": partial(_curves_of_run, run)}, of=str(run))
+    figures += drawn({"Over the training": lambda: training_curves({run.name: read_series(run)})}, of=str(run))
     tables = []
     for name, values in trained.results.items():
         rows = {row: baseline.results[name] for row, baseline in baselines.items()}
@@ -163,10 +163,6 @@ def _results_of_queries(data: OpenSet, lists: Mapping[str, RankedLists], seed: i
 def _confusions(data: OpenSet, lists: RankedLists) -> Iterator[ReportFigure]:
     if confused := confusions(data, lists, _CONFUSIONS):
         yield confused_identities(data, confused)
-
-
-def _curves_of_run(run: Path) -> list[ReportFigure]:
-    return training_curves({run.name: read_series(run)})
 
 
 def _threshold_figures(

@@ -15,7 +15,7 @@ from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.backbones import build_backbone, torchvision_networks
 from pml_ext.runner.modeling.backbones.resnet import NonLocal, SqueezeExcitation
 from pml_ext.runner.modeling.backbones.timm_networks import TimmBackbone
-from pml_ext.runner.modeling.backbones.vit import ViT
+from pml_ext.runner.modeling.backbones.vit import SIZES, ViT
 from pml_ext.runner.modeling.cuda import norms_of_other_devices
 from pml_ext.runner.modeling.layers import IBN, build_norm
 from pml_ext.runner.modeling.weights.load import load_pretrained, load_weights
@@ -128,8 +128,11 @@ def test_the_vision_transformer():
 
 
 def tiny_vit(size=(64, 32), stride=16):
-    shape = {"depth": 1, "num_heads": 12, "mlp_ratio": 0.1, "qkv_bias": True}
-    return ViT(size, 3, stride=(stride, stride), drop=0.0, attention_drop=0.0, path_drop=0.0, **shape)
+    options = get_cfg().MODEL.BACKBONE
+    options.DEPTH, options.STRIDE_SIZE, options.DROP_PATH_RATIO = "tiny", (stride, stride), 0.0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SIZES, "tiny", {"depth": 1, "num_heads": 12, "mlp_ratio": 0.1, "qkv_bias": True})
+        return ViT(options, size, 3)
 
 
 def test_a_vision_transformer_gives_its_class_token_and_refuses_other_sizes():

@@ -49,32 +49,26 @@ class ViT(VisionTransformer):
     pos_embed: nn.Parameter
     only_in_files = ("head", "pre_logits", "dist_token")  # classifiers of ImageNet files, DeiT's second token
 
-    def __init__(
-        self,
-        size: tuple[int, int],
-        in_channels: int,
-        *,
-        stride: tuple[int, int],
-        drop: float,
-        attention_drop: float,
-        path_drop: float,
-        **shape: Any,
-    ) -> None:
+    def __init__(self, options: CN, size: tuple[int, int], in_channels: int) -> None:
         super().__init__(
             img_size=size,
             patch_size=PATCH,
             in_chans=in_channels,
             num_classes=0,
             embed_dim=WIDTH,
-            pos_drop_rate=drop,
-            proj_drop_rate=drop,
-            attn_drop_rate=attention_drop,
-            drop_path_rate=path_drop,
-            embed_layer=partial(OverlappingPatches, stride=stride),
+            pos_drop_rate=options.DROP_RATIO,
+            proj_drop_rate=options.DROP_RATIO,
+            attn_drop_rate=options.ATT_DROP_RATE,
+            drop_path_rate=options.DROP_PATH_RATIO,
+            embed_layer=partial(OverlappingPatches, stride=tuple(options.STRIDE_SIZE)),
             norm_layer=partial(nn.LayerNorm, eps=1e-6),
-            **shape,
+            **SIZES[options.DEPTH],
         )
         nn.init.trunc_normal_(self.cls_token, std=0.02)
+        block: Any
+        for block in self.blocks if options.DEPTH == "small" else ():
+            # FastReID scales by the complete width, which the fused kernel cannot do.
+            block.attn.scale, block.attn.fused_attn = WIDTH**-0.5, False
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]  # no masks
         """Maps images (B, C, H, W) of the fixed size to (B, 768, 1, 1)."""
@@ -113,19 +107,4 @@ def build_vit(options: CN, *, channels: int, sizes: ImageSizes) -> ViT:
             f"{options.NAME} needs one image size of {PATCH}×{PATCH} or more; got {sizes.train}, and {sizes.test} in "
             "tests: set INPUT.SIZE_TRAIN and SIZE_TEST"
         )
-    size, stride = (sizes.train[0], sizes.train[1]), tuple(options.STRIDE_SIZE)
-    net = ViT(
-        size,
-        channels,
-        stride=stride,
-        drop=options.DROP_RATIO,
-        attention_drop=options.ATT_DROP_RATE,
-        path_drop=options.DROP_PATH_RATIO,
-        **SIZES[options.DEPTH],
-    )
-    if options.DEPTH == "small":
-        block: Any
-        for block in net.blocks:
-            # FastReID scales by the complete width, which the fused kernel cannot do.
-            block.attn.scale, block.attn.fused_attn = WIDTH**-0.5, False
-    return net
+    return ViT(options, (sizes.train[0], sizes.train[1]), channels)

@@ -147,7 +147,7 @@ def fetch(options: CN) -> FetchedWeights:
     if problem := why_no_weights(options) or missing_file(options):
         raise UserError(f"MODEL.BACKBONE.PRETRAIN: {problem}")
     location = weights_location(options)
-    if _is_here(options, location):
+    if options.PRETRAIN_PATH or location.startswith(PACKAGE):
         return FetchedWeights(location, is_download=False)
     path = cached_file(location) or _download(location, PACKAGES.get(options.NAME))
     return FetchedWeights(str(path), is_download=True)
@@ -186,10 +186,6 @@ def with_trained_norms(cfg: CN) -> CN:
     cfg = cfg.clone()
     cfg.merge_from_list(["MODEL.BACKBONE.NORM", "BN"])
     return cfg
-
-
-def _is_here(options: CN, location: str) -> bool:
-    return bool(options.PRETRAIN_PATH) or location.startswith(PACKAGE)
 
 
 def cached_file(location: str) -> Path | None:
