@@ -50,7 +50,7 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, AttributeError) and isinstance(error.obj, CN):
         return f"the config has no key {error.name}; add it in a function of CONFIG_REGISTRY"
     said = " ".join(str(error).split())
-    if isinstance(error, KeyError) and isinstance(error.args[-1], str):  # of a name
+    if isinstance(error, KeyError) and error.args and isinstance(error.args[0], str):  # of a name
         return (
             f"there is no {said}; add a config key in a function of CONFIG_REGISTRY, and a column of batches in the "
             "`columns` of the data set"

@@ -290,10 +290,10 @@ def test_own_transforms_act_in_their_place_and_travel_to_workers(folder):
     registry.import_modules(["own_parts"])
     turned = ["INPUT.TURN.ENABLED", True, "INPUT.TURN.DEGREES", 20]
     cfg = load_config("Digits/sap_tcm.yml", ["INPUT.INVERTED.ENABLED", True, *turned])
-    steps = pickle.loads(pickle.dumps(build_transform(cfg.INPUT, training=True))).of_image
+    steps = pickle.loads(pickle.dumps(build_transform(cfg.INPUT, training=True))).steps
     assert [type(step).__name__ for step in steps] == ["partial", "Inverted", "RandomRotation"]
     assert steps[2].degrees == [-20, 20]
-    assert len(build_transform(cfg.INPUT, training=False).of_image) == 1
+    assert len(build_transform(cfg.INPUT, training=False).steps) == 1
 
 
 @pytest.mark.parametrize(

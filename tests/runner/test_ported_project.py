@@ -169,19 +169,7 @@ def test_a_map_without_feat_dim_channels_is_named_without_data():
     assert any("FEAT_DIM must be 2048" in line for line in problems(wrong))
 
 
-@pytest.mark.parametrize(
-    ("process", "evaluate", "message"),
-    [
-        (lambda batch, outputs: {"a": [1]}, None, r"process must return a dict of columns with 2 rows"),
-        (
-            lambda batch, outputs: {"a": [1, 2]},
-            lambda rows: [1],
-            r"must return a dict of numbers and texts; got",
-        ),
-    ],
-)
-def test_evaluators_that_break_their_contract_are_named(process, evaluate, message):
-    made: Any = SimpleNamespace(process=process, evaluate=evaluate)
-    own = UserEvaluator(made)
-    with pytest.raises(UserError, match=message):
-        own.measure([own.process({"rows": torch.arange(2)}, torch.zeros(2, 3))])
+def test_an_evaluator_with_a_row_for_some_images_is_named():
+    own = UserEvaluator(SimpleNamespace(process=lambda batch, outputs: {"a": [1]}))
+    with pytest.raises(UserError, match=r"process must return a dict of columns with 2 rows"):
+        own.process({"rows": torch.arange(2)}, torch.zeros(2, 3))

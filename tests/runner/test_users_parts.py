@@ -270,7 +270,7 @@ def test_an_evaluator_returns_texts_or_nothing(caplog, monkeypatch):
         with caplog.at_level(logging.INFO):
             assert UserEvaluator(made).measure([{}]) == expected
     assert "file out.csv" in caplog.text
-    for wrong in ("text", {"hits": [1]}):
+    for wrong in ("text", [1], {"hits": [1]}):
         made = SimpleNamespace(evaluate=lambda rows, found=wrong: found)
         with pytest.raises(UserError, match=r"evaluate must return .*numbers and texts; got"):
             UserEvaluator(made).measure([{}])
