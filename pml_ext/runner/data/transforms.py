@@ -136,7 +136,7 @@ class RandomErasing(v2.RandomErasing):
 
     def __init__(self, prob: float, value: Sequence[float]) -> None:
         check_in_range(prob, 0, 1, "PROB")
-        super().__init__(prob, value=list(value), inplace=True)  # type: ignore[arg-type]
+        super().__init__(prob, value=list(value), inplace=True)
 
     def forward(self, image: Tensor) -> Tensor:
         """image (C, H, W)."""

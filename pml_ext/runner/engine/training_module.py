@@ -10,8 +10,8 @@ from typing import Any
 import lightning
 import numpy as np
 import torch
-from lightning.fabric.utilities.apply_func import apply_to_collection
 from lightning.pytorch.strategies import DDPStrategy
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from yacs.config import CfgNode as CN
