@@ -18,9 +18,9 @@ from strangers import BASE, HERE, POPULATIONS, draw_people, replace_section, wri
 
 from pml_ext.functional import PairDistances
 from pml_ext.metrics import SearchPlan
+from pml_ext.metrics.threshold.fields import Target
 from pml_ext.metrics.threshold.samples import Samples
 from pml_ext.metrics.threshold.searches import PlannedSearch
-from pml_ext.metrics.threshold.structures import Target
 from pml_ext.metrics.threshold.targets import threshold_for
 
 CONFIDENCE, TARGETS, PEOPLE = 0.95, (1e-2, 1e-3, 1e-4, 1e-5), (60, 300, 1200)

@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 from pml_ext.metrics.score_calibration import ScoreCalibration
-from pml_ext.metrics.threshold.file import FORMAT
-from pml_ext.metrics.threshold.structures import (
+from pml_ext.metrics.threshold.fields import (
     CameraRates,
     Checkpoint,
     ClassErrors,
@@ -27,6 +26,7 @@ from pml_ext.metrics.threshold.structures import (
     Target,
     WorstPairs,
 )
+from pml_ext.metrics.threshold.file import FORMAT
 
 ALWAYS: dict[str, Any] = {
     "checkpoint": Checkpoint | None,

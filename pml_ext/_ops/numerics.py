@@ -33,6 +33,19 @@ def row_blocks(rows: int, width: int, device: torch.device, *, entries: int | No
         yield slice(start, min(start + step, rows))
 
 
+def product_blocks(rows: Tensor, columns: Tensor, size: int) -> Iterator[tuple[slice, Tensor]]:
+    """Yield `size` rows at a time, as a slice, and their (size, C) products with all columns, in full precision.
+
+    The next block overwrites the products: new memory for each would cause page faults and fragment the heap.
+    """
+    buffer = rows.new_empty(min(size, len(rows)), len(columns))
+    for start in range(0, len(rows), size):
+        part = slice(start, min(start + size, len(rows)))
+        with full_precision(rows.device):
+            products = torch.mm(rows[part], columns.T, out=buffer[: part.stop - start])
+        yield part, products
+
+
 @contextmanager
 def exact_products() -> Iterator[None]:
     """Turn off TF32."""

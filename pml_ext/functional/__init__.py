@@ -18,9 +18,8 @@ from pml_ext.functional.losses.smooth_rank import smooth_recall_at_k
 from pml_ext.functional.losses.tcm import margins_from_distance_range, shortfall_and_excess
 from pml_ext.functional.open_set.extrapolation import ExtrapolatedRate, extrapolate_fpir
 from pml_ext.functional.open_set.identification import Identification, identification
-from pml_ext.functional.opis.calibration_range import utility_curves
 from pml_ext.functional.opis.score import OPISAtRange, epsilon_opis, opis, opis_sensitivity
-from pml_ext.functional.opis.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
+from pml_ext.functional.opis.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves, utility_curves
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.retrieval.cohort import cohort_offsets
 from pml_ext.functional.retrieval.ranking import Ranking, cumulative_matches, rank_matches, rank_matches_from_distances

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_fraction, check_not_collapsed, warn_caller
-from pml_ext.functional.opis.calibration_range import (
+from pml_ext.functional.opis.utility import (
     check_far_range_and_grid,
+    curves_of_counts,
     find_measurable,
+    opis_of_curves,
     ranks_of_rates,
 )
-from pml_ext.functional.opis.utility import curves_of_counts, opis_of_curves
 from pml_ext.functional.pairwise.pair_distances import ListedPairs, PairDistances
 from pml_ext.functional.retrieval.cohort import cohort_offsets, offsets_for
 from pml_ext.functional.verification.intervals import half_widths
@@ -338,12 +339,9 @@ def tune_normalization(
     settings = [(place, float(strength)) for place in range(len(fitting)) for strength in strengths]
     cosines = [half.listed(0, 0.0) for half in halves]
     plain = [half.measure(listed) for half, listed in zip(halves, cosines, strict=True)]
-    measured: list[list[_Measured]] = [[], []]
-    last = list(cosines)
-    for number, half in enumerate(halves):
-        for setting in settings:
-            last[number] = half.listed(*setting)
-            measured[number].append(half.measure(last[number]))
+    measured = []
+    for half in halves:
+        measured.append([half.measure(half.listed(*setting)) for setting in settings])
     of_plain = _mean_trial(fitting[0], 0.0, plain)
     trials = []
     for (place, strength), pair in zip(settings, zip(*measured, strict=True), strict=True):
@@ -351,8 +349,7 @@ def tune_normalization(
     changes = []
     for chooser, judge in ((0, 1), (1, 0)):
         choice = settings[_choose(plain[chooser], measured[chooser])]
-        listed = last[judge] if choice == settings[-1] else halves[judge].listed(*choice)
-        changes.append(halves[judge].changes(cosines[judge], listed))
+        changes.append(halves[judge].changes(cosines[judge], halves[judge].listed(*choice)))
     opis_change, tar_change = (_mean_change(of_measure) for of_measure in zip(*changes, strict=True))
     chosen = trials[_choose(of_plain, trials)]
     agreement = agreement_of(cohort, chosen.k, embeddings, ids)

@@ -16,9 +16,14 @@ from pml_ext._identities import JUNK
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._pml import FaissKMeans
 from pml_ext.functional.clustering_metrics import adjusted_mutual_information, clustering_f1
-from pml_ext.functional.opis.calibration_range import TooFewClassesError, curves_of_pairs
 from pml_ext.functional.opis.noise_floor import opis_noise_floor
-from pml_ext.functional.opis.utility import UtilityCurves, epsilon_opis_of_curves, opis_of_curves
+from pml_ext.functional.opis.utility import (
+    TooFewClassesError,
+    UtilityCurves,
+    curves_of_pairs,
+    epsilon_opis_of_curves,
+    opis_of_curves,
+)
 from pml_ext.functional.pairwise.pair_blocks import sides_of_distance
 from pml_ext.functional.retrieval.feature_distances import have_unit_rows
 from pml_ext.functional.retrieval.ranking import Ranking, rank_matches
@@ -158,24 +163,22 @@ class EvaluationSet:
         except TooFewClassesError as error:
             return error
 
-    @property
-    def opis(self) -> Tensor | float:
-        """OPIS; nan without curves, like `epsilon_opis`."""
-        if isinstance(self.curves, TooFewClassesError):
-            return math.nan
-        return opis_of_curves(self.curves)
+    def _of_curves(self, measure: Callable[[UtilityCurves], Tensor | float]) -> float:
+        """Returns a measure of the curves; nan without curves."""
+        return math.nan if isinstance(self.curves, TooFewClassesError) else float(measure(self.curves))
 
     @property
-    def epsilon_opis(self) -> Tensor | float:
-        if isinstance(self.curves, TooFewClassesError):
-            return math.nan
-        return epsilon_opis_of_curves(self.curves, self.opis_settings.epsilon)
+    def opis(self) -> float:
+        return self._of_curves(opis_of_curves)
+
+    @property
+    def epsilon_opis(self) -> float:
+        return self._of_curves(lambda curves: epsilon_opis_of_curves(curves, self.opis_settings.epsilon))
 
     @property
     def opis_noise_floor(self) -> float:
-        if isinstance(self.curves, TooFewClassesError):
-            return math.nan
-        return opis_noise_floor(self.opis_settings.pairs(*self._with_query, self.group), self.curves)
+        settings = self.opis_settings
+        return self._of_curves(lambda curves: opis_noise_floor(settings.pairs(*self._with_query, self.group), curves))
 
     @cached_property
     def clusters(self) -> Any:

@@ -12,10 +12,9 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 
 from pml_ext._checks import check_embeddings, check_finite, check_labels, check_switch
 from pml_ext._ops.distributed import gather_rows
-from pml_ext.functional.opis.calibration_range import TooFewClassesError, curves_of_pairs
 from pml_ext.functional.opis.noise_floor import opis_noise_floor
 from pml_ext.functional.opis.score import OPISAtRange, opis_sensitivity
-from pml_ext.functional.opis.utility import epsilon_opis_of_curves, opis_of_curves
+from pml_ext.functional.opis.utility import TooFewClassesError, curves_of_pairs, epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.pairwise.pair_distances import all_or_sampled_pairs
 from pml_ext.metrics import keys
 from pml_ext.metrics.normalization import CohortNormalization, check_normalize, offsets_of_pairs

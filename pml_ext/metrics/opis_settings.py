@@ -6,8 +6,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from pml_ext._checks import check_in_range, check_seed
-from pml_ext.functional.opis.calibration_range import check_far_range_and_grid, utility_curves
-from pml_ext.functional.opis.utility import UtilityCurves
+from pml_ext.functional.opis.utility import UtilityCurves, check_far_range_and_grid, utility_curves
 from pml_ext.functional.pairwise.pair_distances import (
     PairDistances,
     all_or_sampled_pairs,

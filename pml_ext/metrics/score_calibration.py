@@ -169,15 +169,9 @@ def calibrate_counts(scores: Tensor, genuine: Tensor, impostors: Tensor) -> Scor
     is_filled = shares + impostor_shares > 0
     totals = [counts.sum(dim=0)[is_filled] for counts in (genuine, impostors)]
     best_ratios = ratios_of_counts(*(total.double() for total in totals))
-    lows, highs = ratios - width, ratios + width
-    return ScoreCalibration(
-        scores=tuple(points.tolist()),
-        log_ratios=tuple(ratios.tolist()),
-        lows=tuple(lows.tolist()),
-        highs=tuple(highs.tolist()),
-        cllr=_cost(without @ clamped.T, genuine, impostors),
-        min_cllr=_cost(best_ratios, *totals),
-    )
+    cllr, min_cllr = _cost(without @ clamped.T, genuine, impostors), _cost(best_ratios, *totals)
+    at, values, lows, highs = (tuple(curve.tolist()) for curve in (points, ratios, ratios - width, ratios + width))
+    return ScoreCalibration(at, values, lows, highs, cllr, min_cllr)
 
 
 def _shares(counts: Tensor, classes: int) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from pml_ext.metrics.threshold.structures import ThresholdCurves, ThresholdFields
+from pml_ext.metrics.threshold.fields import ThresholdCurves, ThresholdFields
 from pml_ext.reports import drawing
 from pml_ext.reports.drawing import BLACK, BLUE, ORANGE, PALE, SKY, ReportFigure, add_legend, shorten
 

@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pml_ext._files import write_atomically
-from pml_ext.metrics.threshold.file import write_report
-from pml_ext.metrics.threshold.structures import (
+from pml_ext.metrics.threshold.fields import (
     ErrorRate,
     GalleryRates,
     GroupPair,
@@ -13,6 +12,7 @@ from pml_ext.metrics.threshold.structures import (
     ThresholdFields,
     WorstPair,
 )
+from pml_ext.metrics.threshold.file import write_report
 from pml_ext.reports.drawing import ReportFigure, as_png
 from pml_ext.reports.page import Card, Table, render, require_page, thumbnail, write_html
 from pml_ext.reports.threshold_figures import threshold_figures

@@ -3,7 +3,7 @@
 from decimal import Decimal
 
 from pml_ext.metrics.score_calibration import ScoreCalibration
-from pml_ext.metrics.threshold.structures import (
+from pml_ext.metrics.threshold.fields import (
     ErrorRate,
     GalleryRates,
     GroupComparison,

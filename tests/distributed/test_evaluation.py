@@ -1,6 +1,5 @@
 """Evaluation that ranks divide equals that of one process exactly."""
 
-import math
 import warnings
 from functools import cache
 from unittest.mock import patch
@@ -13,10 +12,9 @@ from torch import distributed as dist
 from torch.nn.functional import normalize
 
 from pml_ext._ops.distributed import gather_in_order
-from pml_ext.functional import cohort_offsets, rank_matches
+from pml_ext.functional import cohort_offsets, labelled_pairs_roc, rank_matches
 from pml_ext.functional.opis.negative_histogram import make_negative_histogram
 from pml_ext.functional.pairwise.pair_distances import PairDistances
-from pml_ext.functional.verification.all_pairs import count_scores, roc_of_all_pairs
 from pml_ext.metrics import AccuracyCalculator, CohortNormalization
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet
@@ -177,13 +175,7 @@ def on_pretend_device(rank_, group):
 
 def on_rank(rank_, ranks):
     group = dist.group.WORLD
-    found = {
-        ("roc", start): list(roc_of_all_pairs(*a_set(), FARS, group=group, expected_from=start)) for start in (0, 10**9)
-    }
-    pairs = PairDistances(*a_set(), group=group)
-    every = len(pairs.unit) * (len(pairs.unit) - 1) // 2
-    kept = [count_scores(pairs, [(-math.inf, math.inf)], most=most)[1] for most in (every, every - 1)]
-    found["kept"] = [scores is not None and len(scores[0]) == every for scores in kept]
+    found = {"roc": list(labelled_pairs_roc(*a_set(), fars=FARS, group=group))}
     numbers = numbers_of(rank_, ranks)
     for step in (2, 100):
         for everywhere in (False, True):
@@ -206,15 +198,10 @@ def alone(made, *name):
     return made(*name, None)
 
 
-@pytest.mark.parametrize("start", [0, 10**9])
-def test_the_curve_is_that_of_one_process(found, start):
+def test_the_curve_is_that_of_one_process(found):
     for of_rank in found:
-        for column, expected in zip(of_rank["roc", start], roc_of_all_pairs(*a_set(), FARS), strict=True):
+        for column, expected in zip(of_rank["roc"], labelled_pairs_roc(*a_set(), fars=FARS), strict=True):
             assert torch.equal(column, expected)
-
-
-def test_what_is_kept_is_limited_for_all_ranks_together(found):
-    assert all(of_rank["kept"] == [True, False] for of_rank in found)
 
 
 def test_rows_come_together_in_the_order_of_their_numbers(found):

@@ -53,15 +53,7 @@ def test_the_intervals_hold_the_true_ratios_and_probabilities():
         holds_probability.append((chance.low.numpy() <= truth) & (truth <= chance.high.numpy()))
     assert np.array_equal(holds, holds_probability)
     coverage = np.mean(holds, axis=0)
-    assert (coverage >= 0.88).all() and coverage.mean() >= 0.93
-
-
-def test_the_width_is_that_of_the_estimates_over_draws():
-    points = torch.linspace(0.8, 2.2, 4, dtype=torch.float64)
-    found = [ScoreCalibration.fit(*pair_scores(100, seed)).log_ratio(points) for seed in range(60)]
-    spread = np.std([one.value.numpy() for one in found], axis=0)
-    widths = np.median([(one.high - one.low).numpy() / 2 for one in found], axis=0)
-    assert_allclose(widths / 1.96, spread, rtol=0.35)
+    assert (coverage >= 0.88).all() and 0.93 <= coverage.mean() <= 0.98
 
 
 def test_the_cost_is_that_of_the_ratios_and_its_minimum_that_of_the_order():

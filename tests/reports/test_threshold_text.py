@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pml_ext.metrics import SearchPlan, ThresholdReport
-from pml_ext.metrics.threshold.structures import ClassErrors, ErrorRate, GalleryRates, MeanRate
+from pml_ext.metrics.threshold.fields import ClassErrors, ErrorRate, GalleryRates, MeanRate
 from pml_ext.reports.threshold_text import as_counts, meaning, percent, rejected_in_words
 
 LABELS = torch.arange(8).repeat_interleave(5)

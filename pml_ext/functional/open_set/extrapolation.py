@@ -108,8 +108,10 @@ def extrapolated_threshold(high: HighScores, enrolled: int, fpir: float, confide
     def exceeds(place: int) -> bool:
         threshold = float(values[place])
         if confidence is None:
-            number = torch.bincount(high.probe[reported(high, threshold)], minlength=len(high.genuine))
-            return _rate(sum(_model_log_rates(number, high.others, enrolled)) / 2) > fpir
+            probes = _counts(
+                torch.bincount(high.probe[reported(high, threshold)], minlength=len(high.genuine)), high.others
+            )
+            return _rate(sum(_model_log_rates(probes, _likeliest_beta(probes), enrolled)) / 2) > fpir
         return extrapolated_rate(high, threshold, enrolled, confidence=2 * confidence - 1).high > fpir
 
     low, above = 0, int(torch.searchsorted(values, high.value.topk(min(NEEDED, len(high.value))).values[-1]))
@@ -138,39 +140,56 @@ def extrapolated_rate(
     with_part = torch.zeros((parts, len(number)), dtype=torch.int64)
     with_part.index_put_((part[identity], probe), torch.ones_like(probe), accumulate=True)
     sizes = torch.bincount(part)
-    logs = [_model_log_rates(number, high.others, enrolled)]
+    probes = _counts(number, high.others)
+    beta = _likeliest_beta(probes)
+    logs = [_model_log_rates(probes, beta, enrolled)]
     for one in range(parts):
         kept = part[high.label] != one
-        counts = (number - with_part[one])[kept]
-        logs.append(_model_log_rates(counts, high.others - int(sizes[one]), enrolled))
+        rest = _counts((number - with_part[one])[kept], high.others - int(sizes[one]))
+        logs.append(_model_log_rates(rest, _likeliest_beta(rest), enrolled))
     values, *without = torch.tensor(logs, dtype=torch.float64)
     widths = half_widths(torch.stack(without), confidence)
-    with_unmatched = _log_rate_with_unmatched(number, high.others, enrolled)
+    with_unmatched = _log_rate_with_unmatched(probes, beta, enrolled)
     low = min(float((values - widths).min()), with_unmatched - float(widths[0]))
     rates = [_rate(value) for value in (values.mean(), low, (values + widths).max(), *values, with_unmatched)]
     return ExtrapolatedRate(*rates)
 
 
-def _model_log_rates(counts: Tensor, others: int, enrolled: int) -> tuple[float, float]:
+class _Counts(NamedTuple):
+    """Matches of probes among the other identities."""
+
+    hits: np.ndarray  # (K,) distinct numbers of matches
+    times: np.ndarray  # (K,) number of probes with each
+    others: int
+
+    @property
+    def misses(self) -> np.ndarray:
+        return self.others - self.hits
+
+
+def _counts(number: Tensor, others: int) -> _Counts:
+    hits, times = (of.double().numpy() for of in torch.unique(number, return_counts=True))
+    return _Counts(hits, times, others)
+
+
+def _model_log_rates(probes: _Counts, beta: tuple[float, float], enrolled: int) -> tuple[float, float]:
     """Returns log(−log(1 − FPIR)) of each model: log(gallery size) + log(rate of a comparison) if probes are alike."""
-    hits, times = _histogram(counts)
-    no = _likeliest_logits(hits, times, others)
-    beta = _beta_rate(*_likeliest_beta(hits, times, others), enrolled)
-    return _log_log(beta), _log_log(float(-np.expm1(enrolled * no) @ _WEIGHTS))
+    no = _likeliest_logits(probes)
+    return _log_log(_beta_rate(*beta, enrolled)), _log_log(float(-np.expm1(enrolled * no) @ _WEIGHTS))
 
 
-def _log_rate_with_unmatched(counts: Tensor, others: int, enrolled: int) -> float:
+def _log_rate_with_unmatched(probes: _Counts, beta: tuple[float, float], enrolled: int) -> float:
     """Returns log(−log(1 − FPIR)) if some probes match nobody, and of the beta model if that is not likelier."""
-    hits, times = _histogram(counts)
-    a, b = _likeliest_beta(hits, times, others)
-    without = float(times @ log_beta_ratio(a, b, hits, others - hits))
+    hits, times, _ = probes
+    a, b = beta
+    without = float(times @ log_beta_ratio(a, b, hits, probes.misses))
 
     def parameters(point: np.ndarray) -> tuple[float, float, float]:
         return 1 / (1 + np.exp(-point[2])), *_shape(point)
 
     def loss(point: np.ndarray) -> float:
         matched, a, b = parameters(point)
-        each = matched * np.exp(log_beta_ratio(a, b, hits, others - hits)) + (1 - matched) * (hits == 0)
+        each = matched * np.exp(log_beta_ratio(a, b, hits, probes.misses)) + (1 - matched) * (hits == 0)
         return -float(times @ np.log(each + 1e-300))
 
     matched = times[hits > 0].sum() / times.sum()
@@ -180,12 +199,6 @@ def _log_rate_with_unmatched(counts: Tensor, others: int, enrolled: int) -> floa
         return _log_log(_beta_rate(a, b, enrolled))
     matched, a, b = parameters(point)
     return _log_log(matched * _beta_rate(a, b, enrolled))
-
-
-def _histogram(counts: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the distinct counts, and how often each occurs."""
-    hits, times = (of.double().numpy() for of in torch.unique(counts, return_counts=True))
-    return hits, times
 
 
 def _beta_rate(a: float, b: float, enrolled: int) -> float:
@@ -200,13 +213,13 @@ def _log_log(rate: float) -> float:
     return math.log(max(-math.log1p(-min(rate, 1 - 1e-15)), 1e-300))
 
 
-def _likeliest_beta(hits: np.ndarray, times: np.ndarray, others: int) -> tuple[float, float]:
-    """Returns the maximum likelihood a and b for hits among `others`."""
+def _likeliest_beta(probes: _Counts) -> tuple[float, float]:
+    """Returns the maximum likelihood a and b."""
 
     def loss(point: np.ndarray) -> float:
-        return -float(times @ log_beta_ratio(*_shape(point), hits, others - hits))
+        return -float(probes.times @ log_beta_ratio(*_shape(point), probes.hits, probes.misses))
 
-    return _shape(_minimum(loss, _start(hits, times, others)))
+    return _shape(_minimum(loss, _start(probes)))
 
 
 def _shape(point: np.ndarray) -> tuple[float, float]:
@@ -240,7 +253,7 @@ def _stirling_rest(x: Array) -> Array:
     return (1 / 12 - (1 / 360 - 1 / 1260 / square) / square) / x
 
 
-def _likeliest_logits(hits: np.ndarray, times: np.ndarray, others: int) -> np.ndarray:
+def _likeliest_logits(probes: _Counts) -> np.ndarray:
     """Fit a normal distribution of log f / (1 − f); returns log(1 − f) at the quadrature nodes."""
 
     def logs(point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -249,16 +262,16 @@ def _likeliest_logits(hits: np.ndarray, times: np.ndarray, others: int) -> np.nd
 
     def loss(point: np.ndarray) -> float:
         yes, no = logs(point)
-        each = hits[:, None] * yes + (others - hits[:, None]) * no
+        each = probes.hits[:, None] * yes + probes.misses[:, None] * no
         top = each.max(axis=1, keepdims=True)
-        return -float(times @ (np.log(np.exp(each - top) @ _WEIGHTS) + top[:, 0]))
+        return -float(probes.times @ (np.log(np.exp(each - top) @ _WEIGHTS) + top[:, 0]))
 
-    return logs(_minimum(loss, _start(hits, times, others)))[1]
+    return logs(_minimum(loss, _start(probes)))[1]
 
 
-def _start(hits: np.ndarray, times: np.ndarray, others: int) -> list[float]:
+def _start(probes: _Counts) -> list[float]:
     """Returns a log shape, and the logit of the mean rate."""
-    mean = float(hits @ times / times.sum()) / others
+    mean = float(probes.hits @ probes.times / probes.times.sum()) / probes.others
     return [0.0, math.log(max(mean, 1e-12)) - math.log1p(-min(mean, 1 - 1e-12))]
 
 

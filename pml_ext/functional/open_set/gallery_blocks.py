@@ -9,7 +9,7 @@ from torch import Tensor
 from pml_ext._checks import check_embeddings, check_finite, check_labels
 from pml_ext._identities import is_ranked
 from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.numerics import full_precision, row_blocks
+from pml_ext._ops.numerics import product_blocks, rows_of_a_block
 from pml_ext.functional.verification.roc import tar_at_far
 
 _MISSED = -2.0  # below every cosine
@@ -74,9 +74,8 @@ def scores_in_blocks(
         here = names[at] == subjects
         if cameras is not None and by is None and here.any():
             raise ValueError("a gallery block with a probe's subject must have cameras if the probes have cameras")
-        for rows in row_blocks(len(probes), len(enrolled), probes.device):
-            with full_precision(probes.device):
-                best = probes[rows] @ enrolled.T
+        size = rows_of_a_block(len(enrolled), probes.device)
+        for rows, best in product_blocks(probes, enrolled, size):
             if cameras is not None and by is not None:
                 ranked = is_ranked((subjects[rows, None], cameras[rows, None]), (labels, by))
                 best.masked_fill_(~ranked, -torch.inf)

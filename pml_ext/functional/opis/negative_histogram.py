@@ -1,10 +1,9 @@
 """Counts the negative pairs of every class in one pass, in fine bins over the calibration range.
 
-`calibration_brackets` estimates the range from a sample, `make_negative_histogram` counts its pairs by class and
+`calibration_bracket` estimates the range from a sample, `make_negative_histogram` counts its pairs by class and
 pooled, and `NegativeHistogram` interpolates counts at any threshold.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,7 +12,7 @@ from torch import distributed as dist
 
 from pml_ext._ops.distributed import sum_over_ranks
 from pml_ext._ops.numerics import SIDE, full_precision
-from pml_ext.functional.opis.counting import Bins, count_pairs
+from pml_ext.functional.pairwise.pair_blocks import true_places
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 
 _FEWEST_SAMPLED, _MOST_SAMPLED = 512, 2048
@@ -22,10 +21,8 @@ _STANDARD_ERRORS = 5
 _COMPARED, _DISTINCT = 2**14, 0.9
 
 
-def calibration_brackets(
-    pairs: PairDistances, far_ranges: Sequence[tuple[float, float]]
-) -> list[tuple[float, float] | None]:
-    """Returns two cosines, the larger first, that bracket each range of pooled false accept rates.
+def calibration_bracket(pairs: PairDistances, far_range: tuple[float, float]) -> tuple[float, float] | None:
+    """Returns two cosines, the larger first, that bracket a range of pooled false accept rates.
 
     None if many distances tie, or if the sample has only one class. Estimated from all pairs of a sample of rows and
     widened by five standard errors; the same on all ranks.
@@ -38,22 +35,10 @@ def calibration_brackets(
     negative = index[:, None] != index
     values = cosines[negative.triu(1)]
     if not len(values):
-        return [None] * len(far_ranges)
+        return None
     per_row = negative.sum(dim=1).clamp_min(1)
     cosines.masked_fill_(~negative, -torch.inf)
     ascending = values.sort().values
-    ranges = [_around(far_range, cosines, per_row, values, ascending) for far_range in far_ranges]
-    if pairs.group is not None:  # all ranks need the same bins, even if their machines round differently
-        shared = torch.tensor(ranges, dtype=torch.float64, device=pairs.unit.device)
-        dist.broadcast(shared, dist.get_global_rank(pairs.group, 0), group=pairs.group)
-        ranges = shared.tolist()
-    return [None if high == low else (high, low) for high, low in ranges]
-
-
-def _around(
-    far_range: tuple[float, float], cosines: Tensor, per_row: Tensor, values: Tensor, ascending: Tensor
-) -> tuple[float, float]:
-    """Returns the bracket from a sample's cosines (−inf for positive pairs) and its values; equal ends mean none."""
     ends = []
     for far, sign in zip(far_range, (-1, 1), strict=True):
         rank = min(max(1, round(far * len(values))), len(values))
@@ -69,7 +54,13 @@ def _around(
             ends.append(float(ascending[-rank]))
     high, low = ends
     some = values[(values >= low) & (values <= high)][:_COMPARED]
-    return (0.0, 0.0) if len(some.unique()) < _DISTINCT * len(some) else (high, low)
+    if len(some.unique()) < _DISTINCT * len(some):
+        high = low
+    if pairs.group is not None:  # all ranks need the same bins, even if their machines round differently
+        shared = torch.tensor([high, low], dtype=torch.float64, device=pairs.unit.device)
+        dist.broadcast(shared, dist.get_global_rank(pairs.group, 0), group=pairs.group)
+        high, low = shared.tolist()
+    return None if high == low else (high, low)
 
 
 # Bins per class: as many as fit in the cache for the classes of a block, more for small sets, which need them, and no
@@ -151,7 +142,7 @@ def make_negative_histogram(
     kept: (T,) bool, the classes to count. None if the range is too narrow for bins or many distances tie.
     """
     with full_precision(pairs.unit.device):
-        (bracket,) = calibration_brackets(pairs, [far_range])
+        bracket = calibration_bracket(pairs, far_range)
         if bracket is None:
             return None
         top, bottom = bracket
@@ -164,12 +155,30 @@ def make_negative_histogram(
         # The last row collects the classes that are not kept and is never read.
         by_class = _counters((int(kept.sum()) + 1, bins + 1), int(pairs.negative_pairs[kept].max()), pairs)
         pooled = _counters(((bins + 1) << log_parts,), pairs.total_negative_pairs, pairs)
-        width = (top - bottom) / bins
-        row = torch.where(kept, kept.cumsum(0) - 1, len(by_class) - 1)
-        cells = (row * (bins + 1)).int()[pairs.index]
-        count_pairs(pairs, Bins(top, bottom, width, log_parts), cells, by_class.view(-1), pooled)
-    pooled = sum_over_ranks(pooled.long(), pairs.group)
-    return NegativeHistogram(top, width, kept, by_class[:-1], pooled, log_parts, pairs.group)
+        histogram = NegativeHistogram(top, (top - bottom) / bins, kept, by_class, pooled, log_parts, pairs.group)
+        _count_pairs(pairs, histogram, bottom)
+    return histogram._replace(by_class=by_class[:-1], pooled=sum_over_ranks(pooled.long(), pairs.group))
+
+
+def _count_pairs(pairs: PairDistances, histogram: NegativeHistogram, bottom: float) -> None:
+    """Count this rank's negative pairs with cosine >= bottom, pooled and for both of their classes."""
+    kept, by_class, pooled = histogram.kept, histogram.by_class, histogram.pooled
+    row = torch.where(kept, kept.cumsum(0) - 1, len(by_class) - 1)
+    first_counter = (row * by_class.shape[1]).int()[pairs.index]
+    scale = histogram.parts / histogram.width
+    shift = histogram.parts + scale * histogram.top
+    for block in pairs.blocks():
+        is_counted = block.cosines >= bottom
+        if block.mixed:
+            is_counted &= pairs.negative_mask(block)
+        flat, row, column = true_places(is_counted)
+        cosines = block.cosines.view(-1)[flat]
+        parts = cosines.mul_(-scale).add_(shift).clamp_(0, len(pooled) - 1).int()
+        # In place: bincount would clear and add as many counters as there are pairs.
+        pooled.index_add_(0, parts, pooled.new_ones(len(parts)))
+        parts >>= histogram.log_parts
+        for counter in (first_counter[block.rows][row], first_counter[block.columns][column]):
+            by_class.view(-1).index_add_(0, counter.add_(parts), by_class.new_ones(len(parts)))
 
 
 def _counters(shape: tuple[int, ...], largest: int, pairs: PairDistances) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._ops.distributed import sum_over_ranks
-from pml_ext._ops.numerics import full_precision
+from pml_ext._ops.numerics import full_precision, product_blocks
 from pml_ext.functional.opis.utility import UtilityCurves, utility_of_rates
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 
@@ -121,12 +121,12 @@ def _independent_impostors(pairs: PairDistances, thresholds: Tensor) -> Tensor:
 
 def _impostor_rates(pairs: PairDistances, samples: Tensor, cosines: Tensor) -> Tensor:
     """Returns the (S, M) float64 false accept rates of some samples at each cosine, on the CPU."""
+    samples = samples.to(pairs.unit.device)
     sizes = torch.bincount(pairs.index)[pairs.index]
     rates = []
-    with full_precision(pairs.unit.device):
-        for rows in samples.to(pairs.unit.device).split(_ROWS):
-            products = pairs.unit[rows] @ pairs.other.T
-            products.masked_fill_(pairs.index[rows, None] == pairs.index, -torch.inf)
-            accepted = torch.stack([(products >= cosine).sum(dim=1) for cosine in cosines.to(products)], dim=1)
-            rates.append(accepted.double() / (len(pairs.index) - sizes[rows, None]))
+    for part, products in product_blocks(pairs.unit[samples], pairs.other, _ROWS):
+        rows = samples[part]
+        products.masked_fill_(pairs.index[rows, None] == pairs.index, -torch.inf)
+        accepted = torch.stack([(products >= cosine).sum(dim=1) for cosine in cosines.to(products)], dim=1)
+        rates.append(accepted.double() / (len(pairs.index) - sizes[rows, None]))
     return torch.cat(rates).cpu()

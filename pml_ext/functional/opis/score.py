@@ -7,12 +7,13 @@ from torch import Tensor
 from torch import distributed as dist
 
 from pml_ext._checks import check_in_range, check_items, check_switch
-from pml_ext.functional.opis.calibration_range import (
+from pml_ext.functional.opis.utility import (
     calibrated_curves,
     check_far_range_and_grid,
+    epsilon_opis_of_curves,
+    opis_of_curves,
     utility_curves,
 )
-from pml_ext.functional.opis.utility import epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.pairwise.pair_distances import all_or_sampled_pairs
 
 

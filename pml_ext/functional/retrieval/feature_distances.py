@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pml_ext._checks import check_choice, check_embeddings, check_finite
 from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.numerics import full_precision
+from pml_ext._ops.numerics import product_blocks
 
 METRICS = ("cosine", "euclidean")
 # Blocks of 16 MB in float32, at least 64 rows. Blocks of the size in _ops.blocks (12 rows of 20,000) take 3.7 times as
@@ -82,18 +82,10 @@ def distance_blocks(rows: Tensor, columns: Tensor, metric: str) -> Iterator[Tens
 
     metric: "cosine": 1 − cosine, where a zero row has cosine 0; "euclidean": the squared distance.
     """
-    size = rows_at_once(len(columns))
-    # One buffer for all blocks: new memory for each would cause page faults and fragment the heap.
-    buffer = rows.new_empty(min(size, len(rows)), len(columns))
     if metric == "euclidean":
         row_squares, squares = rows.square().sum(dim=1, keepdim=True), columns.square().sum(dim=1)
-    for begin in range(0, len(rows), size):
-        some = rows[begin : begin + size]
-        distances = buffer[: len(some)]
-        with full_precision(rows.device):
-            if metric == "cosine":
-                torch.mm(some.neg(), columns.T, out=distances).add_(1)
-            else:
-                torch.addmm(squares, some, columns.T, alpha=-2, out=distances)
-                distances.add_(row_squares[begin : begin + size]).clamp_min_(0)
-        yield distances
+    for part, products in product_blocks(rows, columns, rows_at_once(len(columns))):
+        if metric == "cosine":
+            yield products.neg_().add_(1)
+        else:
+            yield products.mul_(-2).add_(squares).add_(row_squares[part]).clamp_min_(0)

@@ -95,8 +95,6 @@ class GalleryProtocol:
     def drop_junk(self, distances: Tensor | Iterable[Tensor]) -> Iterator[Tensor]:
         """Yield blocks of rows of a (Q, G) matrix, or the blocks passed, without junk and in float32 or better."""
         blocks = distances.split(rows_at_once(self._gallery)) if isinstance(distances, Tensor) else distances
-        if not isinstance(blocks, Iterable):
-            raise TypeError(f"distances must be a torch.Tensor or blocks of them; got {type(blocks).__name__}")
         for block in blocks:
             if not isinstance(block, Tensor):
                 raise TypeError(f"distances must be a torch.Tensor or blocks of them; got {type(block).__name__}")

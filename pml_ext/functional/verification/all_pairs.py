@@ -2,157 +2,24 @@
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._checks import check_embeddings, check_finite, check_items, check_labels, check_whole
-from pml_ext._ops.distributed import gather_rows, lengths_of_ranks, sum_over_ranks
-from pml_ext._ops.normalize import unit_rows
+from pml_ext._checks import check_items
+from pml_ext._ops.distributed import gather_rows, sum_over_ranks
 from pml_ext._ops.numerics import SIDE, full_precision
-from pml_ext.functional.opis.negative_histogram import calibration_brackets
-from pml_ext.functional.pairwise.pair_blocks import Block
+from pml_ext.functional.pairwise.pair_blocks import Block, PairBlocks, true_places
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.histogram import ScoreHistogram
 from pml_ext.functional.verification.roc import ROC, check_far, place_at_equal_errors, place_at_far, roc_curve
 
-Range = tuple[float, float]
-"""low <= score < high."""
-Kept = tuple[Tensor, Tensor]
-"""(P,) scores, and a bool mask of the genuine pairs."""
-
-_SEARCHED_AT_ONCE = 2**16  # temporaries stay in the cache
-
-
-def count_scores(pairs: PairDistances, ranges: Sequence[Range], *, most: int) -> tuple[ScoreHistogram, Kept | None]:
-    """Returns the counts over all ranks, and the pairs in the ranges (None if there are more than `most`).
-
-    Counts all scores as impostor scores, then moves the few genuine ones: checking the classes of every pair would
-    take a quarter of the product's time.
-    """
-    histogram = ScoreHistogram(device=pairs.unit.device)
-    kept: list[Kept] | None = []
-    room = most
-    with full_precision(pairs.unit.device):
-        for block in pairs.blocks():
-            if block.mixed:
-                genuine = block.cosines.view(-1)[pairs.positive_places(block)[0]]
-                histogram.update(genuine, torch.ones_like(genuine, dtype=torch.bool))
-            hits = _count_block(pairs, histogram, block, [] if kept is None else ranges)
-            room -= len(hits[0])
-            if room < 0:
-                kept = None
-            elif kept is not None:
-                kept.append(hits)
-    histogram.counts[0] -= histogram.counts[1]
-    sum_over_ranks(histogram.counts, pairs.group)
-    return histogram, _of_all_ranks(kept, pairs, most)
-
-
-def _count_block(pairs: PairDistances, histogram: ScoreHistogram, block: Block, ranges: Sequence[Range]) -> Kept:
-    """Count a block's pairs as impostor pairs, and return those in some ranges."""
-    flat, width = block.cosines.view(-1), block.cosines.shape[1]
-    if block.rows.start == block.columns.start:
-        square = block.cosines[:, : len(block.cosines)]
-        square.masked_fill_(torch.ones_like(square, dtype=torch.bool).tril_(), -torch.inf)
-        histogram.counts[0, 0] -= len(square) * (len(square) + 1) // 2  # they are no pairs
-    histogram.count_as_impostors(flat)
-    lowest = max(min((low for low, _ in ranges), default=torch.inf), torch.finfo(flat.dtype).min)  # −inf is no pair
-    place = _places_from(lowest, flat)
-    scores, inside = flat[place], torch.zeros_like(place, dtype=torch.bool)
-    for low, high in ranges:
-        inside |= (scores >= low) & (scores < high)
-    row, column = place[inside] // width, place[inside] % width
-    return scores[inside], pairs.index[block.rows][row] == pairs.index[block.columns][column]
-
-
-def _places_from(lowest: float, scores: Tensor) -> Tensor:
-    """Returns the indices of the scores >= lowest."""
-    if scores.device.type != "cpu":
-        return (scores >= lowest).nonzero().squeeze(1)
-    # numpy compares and searches eight times faster than torch
-    hits = []
-    for begin in range(0, len(scores), _SEARCHED_AT_ONCE):
-        some = scores[begin : begin + _SEARCHED_AT_ONCE].numpy()
-        hits.append(begin + np.flatnonzero(some >= lowest))
-    return torch.from_numpy(np.concatenate(hits))
-
-
-def _of_all_ranks(hits: list[Kept] | None, pairs: PairDistances, most: int) -> Kept | None:
-    if pairs.group is not None:
-        count = most + 1
-        if hits is not None:
-            count = sum(len(part) for part, _ in hits)
-        if int(sum_over_ranks(torch.tensor(count, device=pairs.unit.device), pairs.group)) > most:
-            return None
-    if hits is None:
-        return None
-    parts = [(pairs.unit.new_empty(0), pairs.index.new_empty(0, dtype=torch.bool)), *hits]
-    scores, same = (torch.cat(part) for part in zip(*parts, strict=True))
-    if pairs.group is None or not max(lengths := lengths_of_ranks(scores, pairs.group)):
-        return scores, same
-    return (
-        gather_rows(scores, pairs.group, lengths=lengths),
-        gather_rows(same.byte(), pairs.group, lengths=lengths).bool(),
-    )
-
-
-_SAMPLED = 2048
-_STANDARD_ERRORS = 4
-
-
-def expected_ranges(pairs: PairDistances, fars: Sequence[float]) -> list[tuple[float, float]]:
-    """Returns score ranges, ascending, that most likely contain the thresholds of the FARs and of the equal error rate.
-
-    Overlapping ranges are merged. The result is the same on all ranks.
-    """
-    with full_precision(pairs.unit.device):
-        rates = [(far, far) for far in dict.fromkeys(fars)]
-        if (equal := _rates_around_equal_errors(pairs)) is not None:
-            rates.append(equal)
-        brackets = calibration_brackets(pairs, rates)
-    merged: list[tuple[float, float]] = []
-    for low, high in sorted(bracket[::-1] for bracket in brackets if bracket is not None):
-        # A bracket without an upper end has a value above 1.
-        low = low if low >= -1 else -torch.inf
-        high = high if high <= 1 else torch.inf
-        if merged and low <= merged[-1][1]:
-            low, high = merged[-1][0], max(merged.pop()[1], high)
-        merged.append((low, high))
-    return merged
-
-
-def _rates_around_equal_errors(pairs: PairDistances) -> tuple[float, float] | None:
-    """Returns the false accept rates below and above the equal error rate; None if the sample has no genuine pairs."""
-    generator = torch.Generator().manual_seed(0)
-    chosen = torch.randperm(len(pairs.unit), generator=generator)[:_SAMPLED].to(pairs.unit.device)
-    follows = chosen + 1 < pairs.class_end[chosen]  # the next sample is of the same class
-    first = chosen[follows]
-    if not len(first):
-        return None
-    genuine = (pairs.unit[first] * pairs.other[first + 1]).sum(1).sort().values
-    other = chosen.roll(1)
-    cosines = (pairs.unit[chosen] * pairs.other[other]).sum(1)
-    is_impostor = pairs.index[chosen] != pairs.index[other]
-    impostor = cosines[is_impostor].sort().values
-    if not len(impostor):
-        return None
-    rejected = torch.arange(len(genuine), device=genuine.device) / len(genuine)
-    accepted = 1 - torch.searchsorted(impostor, genuine) / len(impostor)
-    equal = float(torch.minimum(rejected, accepted).max())
-    # Standard error of each rate. One is added to each count, so that a rate of 0 has an error too.
-    least = min(len(genuine), len(impostor))
-    share = max(equal, 1 / least)
-    error = _STANDARD_ERRORS * (2 * share * (1 - share) / least) ** 0.5
-    return max(equal - error, 1e-12), min(equal + error, 1.0)
-
-
-# Most scores stored to resolve one bin: 64 MB.
-_KEPT_AT_MOST = 2**24
-_EXPECTED_FROM = 2048
+_RESOLVED_AT_MOST = 2**24  # scores stored to resolve one bin: 64 MB
 _NO_TIE = 1e-10  # share of the area below which a run of scores is not merged
 _ROUNDING = {torch.float32: 2**-22, torch.float64: 2**-46}  # of cosines
+
+Kept = tuple[Tensor, Tensor]
+"""(P,) scores, and a bool mask of the genuine pairs."""
 
 
 def labelled_pairs(embeddings: Tensor, labels: Tensor, *, block_rows: int = SIDE) -> Iterator[tuple[Tensor, Tensor]]:
@@ -172,23 +39,62 @@ def labelled_pairs(embeddings: Tensor, labels: Tensor, *, block_rows: int = SIDE
     >>> scores.tolist(), same.tolist()
     ([0.0, 0.0, 0.0], [True, False, False])
     """
-    check_embeddings(embeddings)
-    labels = check_labels(labels, len(embeddings))
-    check_finite(embeddings)
-    check_whole(block_rows, "block_rows", 1)
-    unit, labels = unit_rows(embeddings), labels.to(embeddings.device)
-    for i in range(0, len(unit), block_rows):
-        rows = slice(i, i + block_rows)
-        for j in range(i, len(unit), block_rows):
-            columns = slice(j, j + block_rows)
-            with full_precision(unit.device):
-                scores = unit[rows] @ unit[columns].T
-            same = labels[rows, None] == labels[columns]
-            if i == j:
-                above = torch.ones_like(same).triu(1)
-                yield scores[above], same[above]
-            else:
-                yield scores.view(-1), same.view(-1)
+    pairs = PairBlocks(embeddings, labels, block_rows=block_rows)
+    blocks = pairs.blocks()
+    while True:
+        with full_precision(pairs.unit.device):  # not while the caller uses the block
+            block = next(blocks, None)
+        if block is None:
+            return
+        _hide_repeated_pairs(block)
+        is_pair = block.cosines > -torch.inf
+        same = pairs.index[block.rows, None] == pairs.index[block.columns]
+        yield block.cosines[is_pair], same[is_pair]
+
+
+def _hide_repeated_pairs(block: Block) -> int:
+    """Set the cosines on and below the diagonal to −inf, and return their number."""
+    if block.rows.start != block.columns.start:
+        return 0
+    size = len(block.cosines)
+    square = block.cosines[:, :size]
+    square.masked_fill_(torch.ones_like(square, dtype=torch.bool).tril_(), -torch.inf)
+    return size * (size + 1) // 2
+
+
+def count_scores(pairs: PairDistances) -> ScoreHistogram:
+    """Returns the counts over all ranks.
+
+    Counts all scores as impostor scores, then moves the few genuine ones: checking the classes of every pair would
+    take a quarter of the product's time.
+    """
+    histogram = ScoreHistogram(device=pairs.unit.device)
+    with full_precision(pairs.unit.device):
+        for block in pairs.blocks():
+            if block.mixed:
+                histogram.count(block.cosines.view(-1)[pairs.positive_places(block)[0]], 1)
+            histogram.counts[0, 0] -= _hide_repeated_pairs(block)
+            histogram.count(block.cosines.view(-1), 0)
+    histogram.counts[0] -= histogram.counts[1]
+    sum_over_ranks(histogram.counts, pairs.group)
+    return histogram
+
+
+def scores_within(pairs: PairDistances, ranges: Sequence[tuple[float, float]]) -> Kept:
+    """Returns the pairs of all ranks with low <= score < high for one of the ranges."""
+    lowest = max(min(low for low, _ in ranges), torch.finfo(pairs.unit.dtype).min)  # −inf is no pair
+    parts = [(pairs.unit.new_empty(0), torch.empty(0, dtype=torch.bool, device=pairs.unit.device))]
+    with full_precision(pairs.unit.device):
+        for block in pairs.blocks():
+            _hide_repeated_pairs(block)
+            flat, row, column = true_places(block.cosines >= lowest)
+            scores, inside = block.cosines.view(-1)[flat], torch.zeros_like(flat, dtype=torch.bool)
+            for low, high in ranges:
+                inside |= (scores >= low) & (scores < high)
+            one, other = pairs.index[block.rows][row[inside]], pairs.index[block.columns][column[inside]]
+            parts.append((scores[inside], one == other))
+    scores, same = (torch.cat(part) for part in zip(*parts, strict=True))
+    return gather_rows(scores, pairs.group), gather_rows(same.byte(), pairs.group).bool()
 
 
 def labelled_pairs_roc(
@@ -201,11 +107,11 @@ def labelled_pairs_roc(
 ) -> ROC:
     """Returns the ROC curve of the cosines of all pairs of a set, exact at the requested operating points.
 
-    One pass counts the scores in bins of 1.9e-6. It also keeps the individual scores near the operating points at
-    `fars` and the equal error rate, whose locations a sample of the pairs predicts. A second pass collects scores that
-    lie outside the prediction. `operating_point` at each of the fars and `equal_error_rate` are therefore exact, unless
-    more than 2^24 pairs share a bin (e.g. if the embeddings have collapsed). `roc_auc` is within `auc_bounds`. Scores
-    that differ by rounding only, such as those of binary embeddings, count as equal.
+    One pass counts the scores in bins of 1.9e-6. A second pass collects the individual scores in the bins of the
+    operating points at `fars` and of the equal error rate. `operating_point` at each of the fars and
+    `equal_error_rate` are therefore exact, unless more than 2^24 pairs share a bin (e.g. if the embeddings have
+    collapsed). `roc_auc` is within `auc_bounds`. Scores that differ by rounding only, such as those of binary
+    embeddings, count as equal.
 
     Args:
         embeddings, labels: see `labelled_pairs`.
@@ -222,47 +128,24 @@ def labelled_pairs_roc(
     1.0
     """
     check_items(fars, "fars", "false accept rates")
-    return roc_of_all_pairs(embeddings, labels, fars, offsets, group=group)
-
-
-def roc_of_all_pairs(
-    embeddings: Tensor,
-    labels: Tensor,
-    fars: Sequence[float],
-    offsets: Tensor | None = None,
-    *,
-    group: dist.ProcessGroup | None = None,
-    kept_at_most: int = _KEPT_AT_MOST,
-    expected_from: int = _EXPECTED_FROM,
-) -> ROC:
-    """`labelled_pairs_roc`; a bin of more than `kept_at_most` pairs is not resolved.
-
-    expected_from: number of samples from which the first pass keeps scores; for fewer, a second pass is cheap.
-    """
     for far in fars:
         check_far(far)
     pairs = PairDistances(embeddings, labels, group=group, offsets=offsets)
-    both_kinds = pairs.total_positive_pairs > 0 and pairs.total_negative_pairs > 0
-    ranges: list[Range] = []
-    if both_kinds and len(pairs.unit) >= expected_from:
-        ranges = expected_ranges(pairs, fars)
-    histogram, kept = count_scores(pairs, ranges, most=kept_at_most)
+    histogram = count_scores(pairs)
     # Rounding can spread one score over two or three bins.
     roc = _join_ties(histogram.roc(), 1.5 / histogram.BINS_PER_UNIT, 3 / histogram.BINS_PER_UNIT)
-    if not both_kinds:
+    if not pairs.total_positive_pairs or not pairs.total_negative_pairs:
         return roc
-    kept_ranges = [] if kept is None else ranges
-    bins, missing = {}, []
-    for place in _bins_of(roc, fars, kept_at_most):
-        high, low = roc.thresholds[place - 1 : place + 1].tolist()
-        bins[place] = (low, high)
-        if not any(start <= low and high <= stop for start, stop in kept_ranges):
-            missing.append(place)
-    again = None
-    if missing:
-        again = count_scores(pairs, [bins[place] for place in missing], most=kept_at_most * len(missing))[1]
-    points = {place: _inside(again if place in missing else kept, bin_) for place, bin_ in bins.items()}
-    return _with_points(roc, points, _ROUNDING[pairs.unit.dtype])
+    places = _places_to_resolve(roc, fars)
+    if not places:
+        return roc
+    ranges = [(float(roc.thresholds[place]), float(roc.thresholds[place - 1])) for place in places]
+    scores, same = scores_within(pairs, ranges)
+    bins = {}
+    for place, (low, high) in zip(places, ranges, strict=True):
+        inside = (scores >= low) & (scores < high)
+        bins[place] = scores[inside], same[inside]
+    return _with_points(roc, bins, _ROUNDING[pairs.unit.dtype])
 
 
 def _join_ties(roc: ROC, gap: float, extent: float) -> ROC:
@@ -288,20 +171,13 @@ def _join_ties(roc: ROC, gap: float, extent: float) -> ROC:
     return ROC(*(column[kept] for column in roc))
 
 
-def _bins_of(roc: ROC, fars: Sequence[float], kept_at_most: int) -> list[int]:
-    """Returns the indices of the curve points whose bins must be resolved."""
+def _places_to_resolve(roc: ROC, fars: Sequence[float]) -> list[int]:
+    """Returns the indices of the curve points whose bins hold several scores, at the rates and at equal errors."""
     last = len(roc.thresholds) - 1
-    bins = {min(place + 1, last) for far in fars if (place := place_at_far(roc, far)) is not None}
-    bins.add(place_at_equal_errors(roc))
+    places = {min(place + 1, last) for far in fars if (place := place_at_far(roc, far)) is not None}
+    places.add(place_at_equal_errors(roc))
     sizes = (roc.true_accepts + roc.false_accepts).diff(prepend=roc.true_accepts.new_zeros(1))
-    return [place for place in sorted(bins) if 1 < int(sizes[place]) <= kept_at_most]
-
-
-def _inside(pairs: Kept | None, bin_: Range) -> Kept:
-    assert pairs is not None
-    scores, same = pairs
-    inside = (scores >= bin_[0]) & (scores < bin_[1])
-    return scores[inside], same[inside]
+    return [place for place in sorted(places) if 1 < int(sizes[place]) <= _RESOLVED_AT_MOST]
 
 
 def _with_points(roc: ROC, bins: dict[int, Kept], rounding: float) -> ROC:

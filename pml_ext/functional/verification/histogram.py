@@ -57,26 +57,20 @@ class ScoreHistogram:
             ValueError: different shapes, same not bool, scores not finite; then nothing is counted.
         """
         check_scores(scores, same)
-        flat, width = self.counts.view(-1), self.counts.shape[1]
-        for some, alike in zip(scores.split(_COUNTED_AT_ONCE), same.split(_COUNTED_AT_ONCE), strict=True):
-            place = self._places(some)
-            place.add_(alike.to(place.device), alpha=width)
-            flat.scatter_add_(0, place, place.new_ones(1).expand_as(place))
+        same = same.to(scores.device)
+        self.count(scores[~same], 0)
+        self.count(scores[same], 1)
 
-    def count_as_impostors(self, scores: Tensor) -> None:
-        """Count (P,) scores as impostor scores, unchecked."""
+    def count(self, scores: Tensor, row: int) -> None:
+        """Count (P,) scores, unchecked, in a row of `counts`: 0 for impostor scores, 1 for genuine ones."""
+        scores = scores.detach().to(self.counts.device)
         at_once = _COUNTED_AT_ONCE if scores.device.type == "cpu" else max(1, len(scores))
         for some in scores.split(at_once):
-            place = self._places(some)
-            self.counts[0].scatter_add_(0, place, place.new_ones(1).expand_as(place))
-
-    def _places(self, scores: Tensor) -> Tensor:
-        """Returns the bin of each score, int64."""
-        scores = scores.detach().to(self.counts.device)
-        scores = scores if scores.dtype == torch.float64 else scores.float()
-        # Scaling by a power of two and floor are exact, so is the shift of the integers.
-        place = scores.clamp(self.low, self.high).mul_(self.BINS_PER_UNIT).floor_().long()
-        return place.sub_(self.low * self.BINS_PER_UNIT)
+            wide = some if some.dtype == torch.float64 else some.float()
+            # Scaling by a power of two and floor are exact, so is the shift of the integers.
+            place = wide.clamp(self.low, self.high).mul_(self.BINS_PER_UNIT).floor_().long()
+            place.sub_(self.low * self.BINS_PER_UNIT)
+            self.counts[row].scatter_add_(0, place, place.new_ones(1).expand_as(place))
 
     def merge(self, other: "ScoreHistogram") -> None:
         """Add the counts of another histogram with the same low and high."""

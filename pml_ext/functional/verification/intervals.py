@@ -157,6 +157,14 @@ def independent_trials(rate: float, without: Tensor, trials: int, confidence: fl
     return min(trials, rate * (1 - rate) / variance) / wider**2
 
 
+def trials_of_interval(errors: int, pairs: int, low: float, high: float) -> float:
+    """Returns the number of independent trials that gives errors / pairs the 95 % interval from low to high."""
+    if errors in (0, pairs):
+        return math.log(0.025) / math.log1p(-min(high - low, 0.975))
+    rate, deviation = errors / pairs, (high - low) / (2 * 1.96)
+    return min(pairs, rate * (1 - rate) / max(deviation, 1e-9) ** 2)
+
+
 def rate_with_limit(limit: float, trials: float, confidence: float) -> float | None:
     """Returns the rate whose one-sided upper Clopper-Pearson limit is `limit`; None if no error at all is too many.
 

@@ -245,9 +245,6 @@ def place_at_far(roc: ROC, far: float) -> int | None:
     """Returns the index of `operating_point` on the curve, or None."""
     check_roc(roc)
     rank = first_refused(far, roc.impostors)
-    return last_place_before(roc.false_accepts, rank) if roc.genuine and rank is not None else None
-
-
-def last_place_before(false_accepts: Tensor, rank: int) -> int:
-    """Returns the index of the last ascending count below rank; the first count is 0."""
-    return int(torch.searchsorted(false_accepts, rank)) - 1
+    if rank is None or not roc.genuine:
+        return None
+    return int(torch.searchsorted(roc.false_accepts, rank)) - 1  # the last count below the rank; the first is 0

@@ -12,10 +12,21 @@ from torch import Tensor
 
 from pml_ext._checks import check_whole
 from pml_ext.functional.pairwise.pair_distances import PairDistances
-from pml_ext.functional.verification.intervals import class_rate_interval, interval_of_share
+from pml_ext.functional.verification.intervals import (
+    class_rate_interval,
+    interval_of_share,
+    trials_of_interval,
+)
 from pml_ext.metrics.labels import Labels, number_classes
 from pml_ext.metrics.normalization import CohortNormalization, offsets_of_pairs
 from pml_ext.metrics.threshold.doubtful_labels import find_doubtful_labels
+from pml_ext.metrics.threshold.fields import (
+    DoubtfulLabel,
+    ErrorRate,
+    ThresholdFields,
+    describe_doubtful,
+    distance_of,
+)
 from pml_ext.metrics.threshold.file import as_json, write_json
 from pml_ext.metrics.threshold.samples import (
     Samples,
@@ -23,13 +34,6 @@ from pml_ext.metrics.threshold.samples import (
     as_tensor,
     require_cohort,
     require_embeddings,
-)
-from pml_ext.metrics.threshold.structures import (
-    DoubtfulLabel,
-    ErrorRate,
-    ThresholdFields,
-    describe_doubtful,
-    distance_of,
 )
 
 Verdict = Literal["holds", "does not hold", "cannot be told"]
@@ -258,32 +262,34 @@ def check_threshold(
 
 def _check_rates(report: ThresholdFields, data: _NewData, look: int) -> ThresholdCheck:
     """Compares FAR of known impostor pairs and FRR of known genuine pairs; None if there are none."""
-    far, frr = list[_Counts](), None
     # The report's threshold, and the scores at which it records the share of impostor pairs.
     points = [point for point in report.points if point.far.rate >= _BULK]
-    cosines = [report.cosine, *(point.cosine for point in points)]
-    at = torch.tensor([distance_of(cosine) for cosine in cosines], dtype=torch.float64)
-    order = at.argsort()
-    at, place = at[order], order.argsort()
+    distances = [report.distance, *(distance_of(point.cosine) for point in points)]
+    at, order = torch.tensor(distances, dtype=torch.float64).sort()
+
+    def accepted(pairs: PairDistances, *, positives_only: bool = False) -> list[Tensor]:
+        """Returns (T, M) accepted genuine pairs and impostor pairs at the distances."""
+        return [counts[:, order.argsort()] for counts in pairs.accepted(at, positives_only=positives_only)]
+
+    far, frr = list[_Counts](), None
     if "labels" in data.ids:
         pairs = data.pairs("labels", "cameras")
-        genuine, impostors = pairs.accepted(at)
-        far = [_Counts(impostors[:, i], pairs.negative_pairs, "identities", is_shared=True) for i in place]
-        frr = _Counts(pairs.positive_pairs - genuine[:, place[0]], pairs.positive_pairs, "identities")
+        genuine, impostors = accepted(pairs)
+        far = [_Counts(errors, pairs.negative_pairs, "identities", is_shared=True) for errors in impostors.T]
+        frr = _Counts(pairs.positive_pairs - genuine[:, 0], pairs.positive_pairs, "identities")
     elif "frames" not in data.ids and "tracks" not in data.ids:
         pairs = data.samples.pairs()
-        impostors = pairs.accepted(at)[1]
         count = pairs.negative_pairs
-        far = [_Counts(impostors[:, i], count, "samples", is_shared=True, is_bound=True) for i in place]
+        far = [_Counts(errors, count, "samples", is_shared=True, is_bound=True) for errors in accepted(pairs)[1].T]
     if "frames" in data.ids:  # two crops of one track in a frame are one person
         pairs = data.pairs("frames", "tracks")
-        accepted = pairs.accepted(at, positives_only=True)[0]
-        far = [_Counts(accepted[:, i], pairs.positive_pairs, "frames") for i in place]
+        alike = accepted(pairs, positives_only=True)[0]
+        far = [_Counts(errors, pairs.positive_pairs, "frames") for errors in alike.T]
     promised_frr: ErrorRate | None = report.frr
     if "tracks" in data.ids:
         pairs = data.pairs("tracks", "cameras")
-        genuine = pairs.accepted(at, positives_only=True)[0][:, place[0]]
-        frr = _Counts(pairs.positive_pairs - genuine, pairs.positive_pairs, "tracks")
+        genuine = accepted(pairs, positives_only=True)[0]
+        frr = _Counts(pairs.positive_pairs - genuine[:, 0], pairs.positive_pairs, "tracks")
         if report.cameras is not None and report.is_across_cameras and "cameras" not in data.ids:
             promised_frr = report.cameras.within  # a track is of one camera
     level = 0.05 * 6 / (math.pi * look) ** 2 / 2  # spent over all looks: Σ 6 / (π² n²) = 1. Two rates share it.
@@ -306,12 +312,12 @@ def _judge(name: str, promised: ErrorRate | None, classes: int, counts: _Counts,
     share = 2 if counts.is_shared else 1
     errors, pairs = int(counts.errors.sum()) // share, int(counts.pairs.sum()) // share
     groups = int((counts.pairs > 0).sum())
-    trials = _independent_trials(promised)
+    trials = trials_of_interval(promised.errors, promised.pairs, promised.low, promised.high)
     # Independent trials per pair as in the report, but not more per identity.
     trials_today = trials * min(pairs / promised.pairs, groups / max(1, classes))
     if 0 < errors < pairs:
         low, high = class_rate_interval(counts.errors.cpu(), counts.pairs.cpu(), pairs_span_classes=counts.is_shared)
-        trials_today = _independent_trials(ErrorRate(errors, pairs, low, high))
+        trials_today = trials_of_interval(errors, pairs, low, high)
     else:  # without new errors, only the report's errors show their clustering
         low, high = interval_of_share(trials_today * (errors > 0), trials_today, 0.95)
     today = ErrorRate(errors, pairs, float(low), float(high))
@@ -386,11 +392,3 @@ def _times_the_data(today: float, promised: float, limit: float, trials: float, 
         return None
     needed = ((ndtri(1 - _LEVEL) + ndtri(_POWER)) / distance) ** 2 / (rate * (1 - rate))
     return float(max(1.0, needed / trials))
-
-
-def _independent_trials(rate: ErrorRate) -> float:
-    """Returns the number of independent pairs that gives the rate's 95 % interval."""
-    if rate.errors in (0, rate.pairs):
-        return math.log(0.025) / math.log1p(-min(rate.high - rate.low, 0.975))
-    deviation = (rate.high - rate.low) / (2 * 1.96)
-    return min(rate.pairs, rate.rate * (1 - rate.rate) / max(deviation, 1e-9) ** 2)

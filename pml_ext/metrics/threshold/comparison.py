@@ -12,10 +12,10 @@ from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.intervals import half_widths
 from pml_ext.functional.verification.threshold import thresholds_at_far
 from pml_ext.metrics.labels import Labels, number_classes
+from pml_ext.metrics.threshold.fields import ClassErrors
 from pml_ext.metrics.threshold.measure import error_rates
 from pml_ext.metrics.threshold.report import ThresholdReport
 from pml_ext.metrics.threshold.samples import Samples, SampleSource
-from pml_ext.metrics.threshold.structures import ClassErrors
 
 _AROUND = 1.5  # the slope of the miss rate is measured between target / factor and target × factor
 _LISTED = 10

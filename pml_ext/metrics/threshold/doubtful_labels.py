@@ -8,8 +8,8 @@ from torch import Tensor
 
 from pml_ext._copies import find_copies, vector_keys
 from pml_ext._ops.normalize import unit_rows
+from pml_ext.metrics.threshold.fields import DoubtfulLabel, LabelError
 from pml_ext.metrics.threshold.samples import SampleSource
-from pml_ext.metrics.threshold.structures import DoubtfulLabel, LabelError
 
 # Limits in standard deviations of a mean cosine.
 _REJECTED = -5.0  # a sample is not of its label

@@ -10,7 +10,7 @@ import msgspec
 
 from pml_ext._files import write_atomically
 from pml_ext.metrics.checkpoint import require_checkpoint
-from pml_ext.metrics.threshold.structures import ClassErrors, Cosine, ErrorRate, ThresholdFields
+from pml_ext.metrics.threshold.fields import ClassErrors, Cosine, ErrorRate, ThresholdFields
 
 FORMAT = "pml_ext threshold report 4"
 _LEFT_OUT_IF_NONE = (

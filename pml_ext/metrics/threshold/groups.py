@@ -8,8 +8,8 @@ from torch import Tensor
 
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.errors_by_group import group_errors, interval_by_stratum, rates_without_each
+from pml_ext.metrics.threshold.fields import ErrorRate, Group, GroupComparison, GroupPair, Groups
 from pml_ext.metrics.threshold.samples import pooled_rate
-from pml_ext.metrics.threshold.structures import ErrorRate, Group, GroupComparison, GroupPair, Groups
 
 _MAX_GROUPS = 50
 _EXPECTED_ERRORS = 5  # expected errors at the pooled rate; a group with fewer gets no rate

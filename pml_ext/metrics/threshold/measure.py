@@ -9,22 +9,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._checks import (
-    check_embeddings,
-    check_finite,
-    check_not_collapsed,
-    warn_caller,
-)
+from pml_ext._checks import check_embeddings, check_finite, check_not_collapsed, warn_caller
 from pml_ext._copies import describe_copies, find_copies, vector_keys
-from pml_ext._ops.numerics import full_precision, one_thread
+from pml_ext._ops.numerics import one_thread
 from pml_ext._progress import show_steps
-from pml_ext.functional.opis.calibration_range import TooFewClassesError, find_measurable, ranks_of_rates
 from pml_ext.functional.opis.noise_floor import opis_noise_floor
 from pml_ext.functional.opis.utility import (
+    TooFewClassesError,
     curves_of_counts,
     epsilon_opis_of_curves,
+    find_measurable,
     opis_of_curves,
-    utility_of_rates,
+    ranks_of_rates,
 )
 from pml_ext.functional.pairwise.pair_distances import PairDistances, count_accepted
 from pml_ext.functional.verification.roc import largest_count_within
@@ -35,6 +31,20 @@ from pml_ext.metrics.normalization import CohortNormalization, check_normalize, 
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.score_calibration import ScoreCalibration, calibrate_counts
 from pml_ext.metrics.threshold.doubtful_labels import find_doubtful_labels
+from pml_ext.metrics.threshold.fields import (
+    CameraRates,
+    ClassErrors,
+    Consistency,
+    DoubtfulLabels,
+    ErrorRate,
+    MeanRate,
+    OperatingPoint,
+    Support,
+    Target,
+    ThresholdCurves,
+    ThresholdFields,
+    distance_of,
+)
 from pml_ext.metrics.threshold.groups import measure_groups
 from pml_ext.metrics.threshold.samples import (
     CameraPairs,
@@ -45,30 +55,13 @@ from pml_ext.metrics.threshold.samples import (
     pooled_rate,
 )
 from pml_ext.metrics.threshold.searches import PlannedSearch, SearchPlan
-from pml_ext.metrics.threshold.structures import (
-    CameraRates,
-    ClassErrors,
-    Consistency,
-    DoubtfulLabels,
-    ErrorRate,
-    MeanRate,
-    OperatingPoint,
-    Sample,
-    Support,
-    Target,
-    ThresholdCurves,
-    ThresholdFields,
-    WorstPair,
-    WorstPairs,
-    distance_of,
-)
 from pml_ext.metrics.threshold.targets import support_of_pairs, threshold_for
+from pml_ext.metrics.threshold.worst_pairs import worst_pairs
 
 _STEPS = 4
 _ONE_THREAD = 4096  # number of samples whose pairs take one thread seconds
 _CURVE_POINTS = 301
 _POINTS = (0.1, *(float(f"{digit}e-{power}") for power in range(2, 9) for digit in (3, 1)))  # FAR of the table
-_WORST_PAIRS = 6  # listed pairs of each kind
 
 
 def measure_threshold(
@@ -87,78 +80,101 @@ def measure_threshold(
     check_embeddings(embeddings)
     count = len(embeddings)
     with one_thread(if_small=count <= _ONE_THREAD), show_steps(_STEPS) as begin:
-        check_finite(embeddings)
-        check_directions(embeddings, "embeddings")
-        check_not_collapsed(embeddings)
         if opis.negatives_per_positive is not None:
             raise ValueError("a threshold report counts all pairs. Leave negatives_per_positive out of opis")
-        source.check(count)
-        ids, names = number_classes(labels, count)
-        camera_ids = None if cameras is None else number_classes(cameras, count, "cameras")[0]
+        samples, names = _prepare(embeddings, labels, cameras, normalize, source)
         group_ids, group_names = (None, ()) if groups is None else number_classes(groups, count, "groups")
-        check_normalize(normalize)
-        offsets = offsets_of_pairs(normalize, embeddings, labels, rows=source.rows)
-        if normalize is not None:
-            warn_if_unlike(normalize.agreement(embeddings, labels))
-        samples = Samples(embeddings.double(), ids, camera_ids, offsets)
         pairs = samples.pairs()
         _require_pairs(pairs, names)
-        copies = find_copies(vector_keys(embeddings.detach().double().cpu().numpy()))
-        if copies:
-            rows = [f"row {source.row(place)}" for place in range(count)]
-            warn_caller(describe_copies(copies, "embeddings", "others", rows, rows))
+        copies = _warn_about_copies(embeddings, source)
         begin("choosing the threshold")
         planned = None if search is None else PlannedSearch(search, samples)
         _read_ranks(pairs, target, opis)
         cosine, support = _cosine_for(target, pairs, planned)
         begin("counting pairs at all thresholds")
-        distance = distance_of(cosine)
-        counts = _count_pairs(pairs, distance, opis)
-        far, frr, classes = rates_of_counts(pairs, names, *counts.at(distance))
-        support = support or _support(target, classes)
-        made = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        consistency, points = _consistency(pairs, opis, counts), _points(pairs, counts)
-        measured = ThresholdFields(
-            target=target,
-            cosine=cosine,
-            far=far,
-            frr=frr,
-            classes=classes,
-            consistency=consistency,
-            samples=count,
-            embedding_dim=embeddings.shape[1],
-            copies=len(copies),
-            data=source.data,
-            made=made,
-            support=support,
-            points=points,
-        )
+        rates = _rates_at(cosine, pairs, names, target, support, opis, samples, copies)
         begin("measuring searches")
         searches = None if planned is None else planned.rates(cosine)
         by_group = None
         if group_ids is not None:
             begin("measuring groups", 0)
-            of_pairs = group_ids[torch.argsort(ids, stable=True)]
-            by_group = measure_groups(pairs, of_pairs, group_names, (far, frr), cosine)
-        camera_rates = _camera_rates(pairs, camera_ids, distance)
+            of_pairs = group_ids[torch.argsort(samples.ids, stable=True)]
+            by_group = measure_groups(pairs, of_pairs, group_names, (rates.far, rates.frr), cosine)
+        camera_rates = _camera_rates(pairs, samples.cameras, rates.distance)
         begin("looking for doubtful labels", 0)
         doubtful = _doubtful_labels(samples, names, source, target, search)
         begin("looking for the hardest pairs")
-        hardest = worst_pairs(pairs, ids, names, source)
-        calibration = _calibration(counts)
+        hardest = worst_pairs(pairs, samples.ids, names, source)
         normalization = None if normalize is None else describe_cohort(normalize)
         return replace(
-            measured,
-            curves=_curves(pairs, counts),
+            rates,
             cameras=camera_rates,
             worst_pairs=hardest,
             searches=searches,
             groups=by_group,
-            calibration=calibration,
-            evidence=_evidence(calibration, cosine),
             normalization=normalization,
             doubtful=doubtful,
+            data=source.data,
+            made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         )
+
+
+def _prepare(
+    embeddings: Tensor,
+    labels: Labels,
+    cameras: Labels | None,
+    normalize: CohortNormalization | None,
+    source: SampleSource,
+) -> tuple[Samples, tuple[int | str, ...]]:
+    """Returns the checked samples, and the names of their classes."""
+    count = len(embeddings)
+    check_finite(embeddings)
+    check_directions(embeddings, "embeddings")
+    check_not_collapsed(embeddings)
+    source.check(count)
+    ids, names = number_classes(labels, count)
+    camera_ids = None if cameras is None else number_classes(cameras, count, "cameras")[0]
+    check_normalize(normalize)
+    offsets = offsets_of_pairs(normalize, embeddings, labels, rows=source.rows)
+    if normalize is not None:
+        warn_if_unlike(normalize.agreement(embeddings, labels))
+    return Samples(embeddings.double(), ids, camera_ids, offsets), names
+
+
+def _warn_about_copies(embeddings: Tensor, source: SampleSource) -> int:
+    """Warn about samples whose embedding equals that of an earlier sample, and return their number."""
+    copies = find_copies(vector_keys(embeddings.detach().double().cpu().numpy()))
+    if copies:
+        rows = [f"row {source.row(place)}" for place in range(len(embeddings))]
+        warn_caller(describe_copies(copies, "embeddings", "others", rows, rows))
+    return len(copies)
+
+
+def _rates_at(
+    cosine: float,
+    pairs: PairDistances,
+    names: Sequence[int | str],
+    target: Target,
+    support: Support | None,
+    opis: OPISSettings,
+    samples: Samples,
+    copies: int,
+) -> ThresholdFields:
+    """Returns all that the counts of pairs at several thresholds give."""
+    distance = distance_of(cosine)
+    counts = _count_pairs(pairs, distance, opis)
+    far, frr, classes = rates_of_counts(pairs, names, *counts.at(distance))
+    consistency, calibration = _consistency(pairs, opis, counts), _calibration(counts)
+    count, dim = samples.embeddings.shape
+    rates = ThresholdFields(target, cosine, far, frr, classes, consistency, count, dim, copies)
+    return replace(
+        rates,
+        support=support or _support(target, classes),
+        points=_points(pairs, counts),
+        curves=_curves(pairs, counts),
+        calibration=calibration,
+        evidence=_evidence(calibration, cosine),
+    )
 
 
 def _cosine_for(target: Target, pairs: PairDistances, planned: PlannedSearch | None) -> tuple[float, Support | None]:
@@ -280,54 +296,6 @@ def _support(target: Target, classes: Sequence[ClassErrors]) -> Support | None:
     return support_of_pairs(target, *torch.tensor(counts).unbind(1))[1]
 
 
-def worst_pairs(pairs: PairDistances, ids: Tensor, names: Sequence[int | str], source: SampleSource) -> WorstPairs:
-    """Returns the impostor pairs with the highest cosines and the genuine pairs with the lowest, worst first.
-
-    ids, names: (N,) ids of the pairs' samples, and the name of each id. Genuine pairs are those that `pairs` counts.
-    """
-    impostors, genuine = _SmallestPairs(), _SmallestPairs()
-    with full_precision(pairs.unit.device):
-        for block in pairs.blocks():
-            first_row, first_column = block.rows.start, block.columns.start
-            if block.mixed:
-                flat, row, column = pairs.positive_places(block)
-                genuine.add(block.cosines.reshape(-1)[flat], row + first_row, column + first_column)
-                block.cosines.masked_fill_(~pairs.negative_mask(block), -torch.inf)
-            flat_cosines, width = block.cosines.reshape(-1), block.cosines.shape[1]
-            if -float(flat_cosines.max()) > impostors.limit:
-                continue
-            best, place = flat_cosines.topk(min(_WORST_PAIRS, len(flat_cosines)))
-            is_pair = best > -torch.inf
-            best, place = best[is_pair], place[is_pair]
-            impostors.add(-best, place // width + first_row, place % width + first_column)
-    order = torch.argsort(ids, stable=True).tolist()
-
-    def sample(place: int) -> Sample:
-        row = order[place]
-        return source.sample(row, names[int(ids[row])])
-
-    most_similar = [WorstPair(-value, sample(one), sample(other)) for value, one, other in impostors.kept]
-    least_similar = [WorstPair(value, sample(one), sample(other)) for value, one, other in genuine.kept]
-    return WorstPairs(tuple(most_similar), tuple(least_similar))
-
-
-class _SmallestPairs:
-    """The pairs with the smallest values over all blocks: (value, index of one sample, of the other), ascending."""
-
-    def __init__(self) -> None:
-        self.kept: list[tuple[float, int, int]] = []
-
-    @property
-    def limit(self) -> float:
-        """Smallest value that is too large."""
-        return self.kept[-1][0] if len(self.kept) == _WORST_PAIRS else math.inf
-
-    def add(self, values: Tensor, one: Tensor, other: Tensor) -> None:
-        smallest, place = values.topk(min(_WORST_PAIRS, len(values)), largest=False)
-        new = zip(smallest.tolist(), one[place].tolist(), other[place].tolist(), strict=True)
-        self.kept = sorted([*self.kept, *new])[:_WORST_PAIRS]
-
-
 def _require_pairs(pairs: PairDistances, names: Sequence[int | str]) -> None:
     """Raise unless the set has impostor pairs and genuine pairs."""
     count = len(pairs.index)
@@ -407,11 +375,11 @@ def _points(pairs: PairDistances, counts: _Counts) -> tuple[OperatingPoint, ...]
 def _curves(pairs: PairDistances, counts: _Counts) -> ThresholdCurves:
     genuine, impostors = counts.at(counts.curve)
     kept = (pairs.positive_pairs > 0) & (pairs.negative_pairs > 0)
-    tpr = genuine[kept].double() / pairs.positive_pairs[kept, None]
-    tnr = 1 - impostors[kept].double() / pairs.negative_pairs[kept, None]
+    ends = counts.curve[[0, -1]]
+    curves = curves_of_counts(pairs, kept, counts.curve, genuine[kept], impostors[kept], ends)
     return ThresholdCurves(
         distances=counts.curve,
         genuine=genuine.sum(dim=0).cpu(),
         impostors=impostors.sum(dim=0).cpu() // 2,
-        utilities=utility_of_rates(tpr, tnr).cpu(),
+        utilities=curves.utilities.cpu(),
     )

@@ -18,6 +18,7 @@ from pml_ext.metrics.normalization import CohortNormalization
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.score_calibration import Estimate
 from pml_ext.metrics.threshold.check import ThresholdCheck, check_threshold
+from pml_ext.metrics.threshold.fields import ThresholdFields
 from pml_ext.metrics.threshold.file import read_report, write_report
 from pml_ext.metrics.threshold.measure import measure_threshold
 from pml_ext.metrics.threshold.samples import (
@@ -28,7 +29,6 @@ from pml_ext.metrics.threshold.samples import (
     require_embeddings,
 )
 from pml_ext.metrics.threshold.searches import SearchPlan
-from pml_ext.metrics.threshold.structures import ThresholdFields
 from pml_ext.metrics.threshold.targets import choose_target
 
 _ENTRIES = 2**20  # numbers of a block of embeddings

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from pml_ext.functional.pairwise.pair_blocks import Block
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.intervals import class_rate_interval
 from pml_ext.metrics.normalization import CohortNormalization
-from pml_ext.metrics.threshold.structures import ErrorRate, NormalizationRecord, Sample
+from pml_ext.metrics.threshold.fields import ErrorRate, NormalizationRecord, Sample
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,6 @@ class Samples:
         cameras = None if self.cameras is None else self.cameras[mask]
         offsets = None if self.offsets is None else self.offsets[on_device]
         return Samples(self.embeddings[on_device], self.ids[mask], cameras, offsets)
-
-    def in_float32(self) -> "Samples":
-        """Returns the samples in float32."""
-        return replace(self, embeddings=self.embeddings.float())
 
     def pairs(self) -> PairDistances:
         """Returns the pairs of a deployed matcher: all pairs, or with cameras, only genuine pairs across cameras."""

@@ -13,8 +13,7 @@ from pml_ext.functional.open_set.best_scores import (
 )
 from pml_ext.functional.open_set.extrapolation import ExtrapolatedRate, extrapolated_rate, extrapolated_threshold
 from pml_ext.functional.open_set.identification import RateWithInterval, fpir_without_each, search_rates
-from pml_ext.metrics.threshold.samples import Samples
-from pml_ext.metrics.threshold.structures import (
+from pml_ext.metrics.threshold.fields import (
     CMC_RANKS,
     GalleryRates,
     MeanRate,
@@ -22,6 +21,7 @@ from pml_ext.metrics.threshold.structures import (
     Support,
     Target,
 )
+from pml_ext.metrics.threshold.samples import Samples
 from pml_ext.metrics.threshold.targets import limited_rate, support_at
 
 _SIZES = (0.1, 0.2, 0.5, 1, 2, 5, 10)  # factors of the planned size
@@ -62,15 +62,13 @@ class PlannedSearch:
 
     def __init__(self, plan: SearchPlan, samples: Samples) -> None:
         self.plan = plan
-        self._samples = samples.in_float32()
-        self._scores = self._samples.best_scores(plan.template)
+        self._scores = replace(samples, embeddings=samples.embeddings.float()).best_scores(plan.template)
         self._measurable = self._scores.identities - 1  # the largest gallery
         sizes = {max(1, round(factor * plan.gallery_size)) for factor in _SIZES}
         if plan.gallery_size > self._measurable:
             sizes.add(self._measurable)
         self._sizes = sorted(size for size in sizes if size <= self._measurable)
         self._high: HighScores | None = None  # each size has a threshold
-        self._extrapolated = dict[float, ExtrapolatedRate]()  # by cosine; each takes a second
 
     def threshold(self, target: Target) -> tuple[float, Support]:
         """Returns the lowest cosine that meets the target at the plan's size, and what it rests on."""
@@ -116,7 +114,7 @@ class PlannedSearch:
     def rates(self, cosine: float) -> Searches:
         """Returns the rates at a threshold, and the thresholds of all sizes."""
         plan, scores = self.plan, self._scores
-        high = scores_from(scores, cosine) if self._high is None else self._high
+        high = self._scores_from(cosine)
         sizes = [self._rates_of_size(high, cosine, size) for size in self._sizes]
         if plan.gallery_size > self._measurable:
             sizes.append(self._extrapolated_rates(high, cosine))
@@ -147,10 +145,10 @@ class PlannedSearch:
 
     def extrapolated_fpir(self, cosine: float) -> ExtrapolatedRate:
         """Returns the FPIR at the plan's size, which is larger than the set."""
-        if cosine not in self._extrapolated:
-            high = scores_from(self._scores, cosine) if self._high is None else self._high
-            self._extrapolated[cosine] = extrapolated_rate(high, cosine, self.plan.gallery_size)
-        return self._extrapolated[cosine]
+        return extrapolated_rate(self._scores_from(cosine), cosine, self.plan.gallery_size)
+
+    def _scores_from(self, cosine: float) -> HighScores:
+        return scores_from(self._scores, cosine) if self._high is None else self._high
 
     def _extrapolated_rates(self, high: HighScores, cosine: float) -> GalleryRates:
         plan, rate = self.plan, self.extrapolated_fpir(cosine)

@@ -16,7 +16,7 @@ from pml_ext.functional.verification.threshold import (
     threshold_of_best_utility,
     threshold_rejecting,
 )
-from pml_ext.metrics.threshold.structures import RateKind, Support, Target
+from pml_ext.metrics.threshold.fields import RateKind, Support, Target
 
 _CONFIDENCE = 0.95  # of the support of a target without one
 

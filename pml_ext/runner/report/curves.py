@@ -17,7 +17,7 @@ from pml_ext._errors import UserError
 from pml_ext._files import in_file_name, write_atomically
 from pml_ext.functional.verification.roc import ROC, roc_auc
 from pml_ext.metrics.headings import METRICS, heading
-from pml_ext.metrics.threshold.structures import ThresholdCurves
+from pml_ext.metrics.threshold.fields import ThresholdCurves
 from pml_ext.reports import drawing
 from pml_ext.reports.drawing import ReportFigure
 

@@ -12,8 +12,8 @@ from pml_ext.functional import UtilityCurves
 from pml_ext.functional.pairwise.pair_distances import PairDistances, count_accepted
 from pml_ext.functional.verification.threshold import threshold_at_far
 from pml_ext.metrics.opis_settings import OPISSettings
+from pml_ext.metrics.threshold.fields import Target, ThresholdCurves, ThresholdFields
 from pml_ext.metrics.threshold.measure import error_rates
-from pml_ext.metrics.threshold.structures import Target, ThresholdCurves, ThresholdFields
 from pml_ext.reports.drawing import FigureMakers, ReportFigure, drawn
 from pml_ext.reports.page import as_html, metrics_table, write_page
 from pml_ext.reports.threshold_figures import error_figure, utility_figure

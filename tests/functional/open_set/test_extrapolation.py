@@ -46,8 +46,8 @@ def test_a_population_of_known_rates(unevenness, far, enrolled):
 def test_the_beta_model_is_the_most_likely_one():
     counts = betabinom.rvs(500, 0.5, 300, size=2000, random_state=0)
     values, times = np.unique(counts, return_counts=True)
-    log_log, _ = extrapolation._model_log_rates(torch.from_numpy(counts), 500, 10_000)
-    found = -math.expm1(-math.exp(log_log))
+    shape = extrapolation._likeliest_beta(extrapolation._counts(torch.from_numpy(counts), 500))
+    found = -math.expm1(extrapolation.log_beta_ratio(*shape, 0, 10_000))
     grid = [
         (sum(times * betabinom.logpmf(values, 500, a, b)), a, b)
         for a in np.linspace(0.4, 0.6, 21)

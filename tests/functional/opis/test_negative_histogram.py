@@ -8,7 +8,7 @@ from pytest import approx
 from torch.testing import assert_close
 
 from pml_ext.functional import PairDistances, epsilon_opis_of_curves, opis_of_curves, utility_curves
-from pml_ext.functional.opis.calibration_range import calibrated_curves
+from pml_ext.functional.opis.utility import calibrated_curves
 
 COUNT = 2000
 USUAL = (1e-2, 1e-1)

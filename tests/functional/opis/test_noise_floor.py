@@ -1,15 +1,12 @@
 """The noise floor of OPIS equals OPIS where all classes are alike."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 from pytest import approx
 
-from pml_ext.functional.opis.calibration_range import curves_of_pairs
 from pml_ext.functional.opis.noise_floor import opis_noise_floor
-from pml_ext.functional.opis.utility import opis_of_curves
+from pml_ext.functional.opis.utility import curves_of_pairs, opis_of_curves
 from pml_ext.functional.pairwise.pair_distances import PairDistances, SampledPairDistances
 from pml_ext.metrics import OPIS, AccuracyCalculator
 
@@ -71,10 +68,3 @@ def test_metric_and_calculator_show_the_floor():
     assert floor == approx(opis_and_floor(PairDistances(x, labels))[1], rel=0.1)
     values = AccuracyCalculator(include=("opis", "opis_noise_floor")).get_accuracy(x, labels)
     assert values["opis_noise_floor"] == approx(floor, rel=1e-6)
-
-
-@pytest.mark.filterwarnings("ignore:opis, epsilon_opis, opis_noise_floor are nan")
-def test_one_class_has_no_floor():
-    metric = OPIS()
-    metric.update(torch.randn(4, 3), torch.zeros(4, dtype=torch.int64))
-    assert math.isnan(metric.compute()["opis_noise_floor"])

@@ -15,8 +15,12 @@ from pml_ext.functional import (
     opis_sensitivity,
     utility_curves,
 )
-from pml_ext.functional.opis.calibration_range import TooFewClassesError, TooFewPairsError
-from pml_ext.functional.opis.utility import utility_of_rates, why_opis_says_nothing
+from pml_ext.functional.opis.utility import (
+    TooFewClassesError,
+    TooFewPairsError,
+    utility_of_rates,
+    why_opis_says_nothing,
+)
 from tests.oracles import metrics as oracle
 from tests.refusals import refusals
 

@@ -14,7 +14,7 @@ from pml_ext.functional import (
     opis_of_curves,
     utility_curves,
 )
-from pml_ext.functional.opis.calibration_range import calibrated_curves
+from pml_ext.functional.opis.utility import calibrated_curves
 from pml_ext.functional.pairwise import pair_distances
 from pml_ext.functional.pairwise.pair_blocks import sides_of_distance
 from pml_ext.functional.pairwise.pair_distances import SampledPairDistances, count_accepted

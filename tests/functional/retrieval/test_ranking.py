@@ -9,7 +9,6 @@ from torch.nn.functional import cosine_similarity
 from torch.testing import assert_close
 
 from pml_ext.functional import cumulative_matches, rank_matches, rank_matches_from_distances
-from pml_ext.functional.retrieval.ranking import count_up_to
 from tests.oracles import metrics as oracle
 
 
@@ -137,22 +136,6 @@ def test_euclidean_distances_are_precise_far_from_the_origin_and_integer_types_m
     far = {name: x + 512 for name, x in given.items()}
     found = rank_matches(**far, metric="euclidean", **protocol).average_precision
     assert_close(found, expected.average_precision, equal_nan=True, rtol=0.01, atol=0)
-
-
-@pytest.mark.parametrize("ties", [True, False])
-@pytest.mark.parametrize("width", [1, 40, 700])
-def test_entries_are_counted_like_the_loops(ties, width):
-    rows = torch.randint(0, 6, (9, width)).float() if ties else torch.rand(9, width)
-    limits = (torch.randint(0, 6, (9, 5)).float() if ties else torch.rand(9, 5)).sort(dim=1).values
-    used, given = torch.tensor([5, 0, 1, 2, 3, 4, 5, 5, 1]), rows.clone()
-    found = count_up_to(rows, limits, used).tolist()
-    assert torch.equal(rows, given)
-    for row, row_limits, count, asked in zip(rows.tolist(), limits.tolist(), found, used.tolist(), strict=True):
-        assert count[:asked] == [sum(value <= limit for value in row) for limit in row_limits[:asked]]
-    for bad in (torch.nan, torch.inf, -torch.inf):
-        rows[2, width // 2] = bad
-        with pytest.raises(ValueError, match="distances must be finite; got NaN or infinity in 1 of 9 rows"):
-            count_up_to(rows, limits, used)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -1,14 +1,11 @@
 """The curve of all pairs, counted in bins, against all scores at once."""
 
-import math
-
 import pytest
 import torch
 from pytest import approx
 from torch.testing import assert_close
 
 from pml_ext.functional import (
-    PairDistances,
     auc_bounds,
     equal_error_rate,
     labelled_pairs,
@@ -19,9 +16,6 @@ from pml_ext.functional import (
     tar_at_far,
     tar_bounds,
 )
-from pml_ext.functional.verification.all_pairs import count_scores, roc_of_all_pairs
-from pml_ext.functional.verification.histogram import ScoreHistogram
-from tests.functional.opis.test_counting import LABELS, SETS
 from tests.oracles import verification as oracle
 from tests.refusals import refusals
 
@@ -53,12 +47,11 @@ def test_pairs_equal_the_loops(block_rows):
 @pytest.mark.parametrize(
     ("noise", "dtype"), [(1.0, torch.float32), (1e-2, torch.float32), (1.0, torch.float64), (1e-4, torch.float64)]
 )
-@pytest.mark.parametrize("expected_from", [0, 2000])  # one pass where the sample's ranges hold, or two
-def test_rates_equal_those_of_all_scores(noise, dtype, expected_from):
+def test_rates_equal_those_of_all_scores(noise, dtype):
     x, labels = a_set(1100, noise)
     x, labels = x.to(dtype), torch.where(torch.rand(1100) < 0.9, labels, torch.randint(0, 12, (1100,)))
     scores, same = all_at_once(x, labels)
-    roc, exact = roc_of_all_pairs(x, labels, FARS, expected_from=expected_from), roc_curve(scores, same)
+    roc, exact = labelled_pairs_roc(x, labels, fars=FARS), roc_curve(scores, same)
     for far in FARS:
         point = operating_point(roc, far)
         assert point[1:] == operating_point(exact, far)[1:]
@@ -70,11 +63,13 @@ def test_rates_equal_those_of_all_scores(noise, dtype, expected_from):
     assert bool((roc.thresholds.diff() < 0).all() and (roc.false_accepts.diff() >= 0).all())
 
 
-def test_full_bins_are_not_resolved():
+def test_full_bins_are_not_resolved(monkeypatch):
     x, labels = a_set(1100, 1e-4)
     scores, same = all_at_once(x, labels)
-    roc = roc_of_all_pairs(x, labels, FARS, kept_at_most=2)
-    assert len(roc.thresholds) < len(labelled_pairs_roc(x, labels, fars=FARS).thresholds)
+    resolved = labelled_pairs_roc(x, labels, fars=FARS)
+    monkeypatch.setattr("pml_ext.functional.verification.all_pairs._RESOLVED_AT_MOST", 2)
+    roc = labelled_pairs_roc(x, labels, fars=FARS)
+    assert len(roc.thresholds) < len(resolved.thresholds)
     for far in FARS:
         lower, upper = tar_bounds(roc, far)
         assert operating_point(roc, far).tar == lower <= tar_at_far(scores, same, far) <= upper
@@ -112,43 +107,3 @@ REFUSED = [
     *((lambda n=n: next(labelled_pairs(X, Y, block_rows=n)), "block_rows must be") for n in (0, 2.5)),
 ]
 test_errors = refusals(REFUSED)
-
-
-FINE = 2.0**-19  # the width of a bin
-RANGES = {
-    "none": [],
-    "all": [(-math.inf, math.inf)],
-    "one bin": [(0.0, FINE)],
-    "several": [(-0.3, -0.2), (0.1, 0.11), (0.5, math.inf)],
-}
-
-
-@pytest.mark.parametrize("ranges", RANGES.values(), ids=RANGES)
-@pytest.mark.parametrize("name", SETS)
-@pytest.mark.parametrize(("dtype", "block_rows"), [(torch.float32, None), (torch.float64, 37)])
-def test_counts_and_kept_pairs_are_those_of_all_scores(name, ranges, dtype, block_rows):
-    pairs = PairDistances(SETS[name].to(dtype), LABELS, block_rows=block_rows, offsets=torch.linspace(0, 1, 700))
-    found, kept = count_scores(pairs, ranges, most=2**24)
-    scores, same = [], []
-    for block in pairs.blocks():
-        is_pair = torch.ones_like(block.cosines, dtype=torch.bool)
-        if block.rows.start == block.columns.start:
-            is_pair = is_pair.triu(1)
-        alike = pairs.index[block.rows][:, None] == pairs.index[block.columns]
-        scores.append(block.cosines[is_pair])
-        same.append(alike[is_pair])
-    scores, same = torch.cat(scores), torch.cat(same)
-    expected = ScoreHistogram()
-    expected.update(scores, same)
-    assert torch.equal(found.counts, expected.counts)
-    inside = torch.zeros_like(same)
-    for low, high in ranges:
-        inside |= (scores >= low) & (scores < high)
-    assert torch.equal(kept[0], scores[inside]) and torch.equal(kept[1], same[inside])
-
-
-def test_too_many_are_not_kept():
-    pairs = PairDistances(SETS["random"], LABELS)
-    every = pairs.total_negative_pairs + pairs.total_positive_pairs
-    kept = [count_scores(pairs, RANGES["all"], most=most)[1] for most in (every, every - 1)]
-    assert kept[0] is not None and kept[1] is None

@@ -6,7 +6,6 @@ from pytest import approx
 from sklearn.isotonic import IsotonicRegression
 
 from pml_ext.functional import cllr, min_cllr
-from pml_ext.functional.verification.likelihood_ratio import pool_adjacent_violators
 
 
 def pairs():
@@ -48,8 +47,3 @@ def test_infinite_ratios_cost_nothing_where_right_and_everything_where_wrong():
 def test_without_pairs_of_a_kind_both_are_nan(kind):
     same = torch.full((4,), kind)
     assert cllr(torch.zeros(4), same).isnan() and min_cllr(torch.rand(4), same).isnan()
-
-
-def test_pooling_weights_its_values():
-    values, weights = torch.tensor([3.0, 1.0, 2.0, 5.0]).double(), torch.tensor([1.0, 3.0, 1.0, 1.0]).double()
-    assert pool_adjacent_violators(values, weights).tolist() == [1.5, 1.5, 2.0, 5.0]

@@ -121,26 +121,17 @@ def test_numpy_decides_as_accept_does(name, labels, tmp_path):
     assert "torch" not in (EXAMPLES / "scripts" / "decide_with_numpy.py").read_text(encoding="utf-8").split('"""')[2]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda c: c["threshold"].update(cosine=-1.0), "was modified after it was saved"),
-        (lambda c: c.pop("checksum"), "was modified after it was saved"),
-        (lambda c: c.update(format="pml_ext threshold report 2"), "must have the format .* 4'; got .* 2'. Create it"),
-    ],
-)
-def test_numpy_refuses_other_and_modified_reports(change, message, of_each_kind, tmp_path):
-    content = json.loads((of_each_kind / "plain.json").read_text(encoding="utf-8"))
-    change(content)
-    (tmp_path / "t.json").write_text(json.dumps(content))
-    rows = embeddings(0)[:2].numpy()
-    with pytest.raises(ValueError, match=message):
-        example("scripts/decide_with_numpy").decide(tmp_path / "t.json", rows, rows)
-
-
-def test_numpy_refuses_other_embeddings_and_decides_in_blocks(of_each_kind, monkeypatch, tmp_path):
+def test_numpy_refuses_other_files_and_embeddings_and_decides_in_blocks(of_each_kind, monkeypatch, tmp_path):
     module, rows = example("scripts/decide_with_numpy"), embeddings(0).numpy()
     plain = of_each_kind / "plain.json"
+    content = json.loads(plain.read_text(encoding="utf-8"))
+    for change, message in (
+        ({"samples": 3}, "was modified after it was saved"),
+        ({"format": "pml_ext threshold report 2"}, "must have the format .* 4'; got .* 2'. Create it"),
+    ):
+        (tmp_path / "t.json").write_text(json.dumps(content | change))
+        with pytest.raises(ValueError, match=message):
+            module.decide(tmp_path / "t.json", rows, rows)
     for wrong in (rows[:, :6], rows[:7], rows[0]):
         with pytest.raises(ValueError, match=r"a and b must both have shape \(P, 12\)"):
             module.decide(plain, rows, wrong)
