@@ -212,7 +212,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], Made], str]] = {
 }
 """name -> (maker, the message); the exit status is 2."""
 
-DIGITS = Path(__file__).parents[2] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
+DIGITS = "Digits/sap_tcm.yml"
 
 
 @pytest.fixture
@@ -235,7 +235,7 @@ def test_a_damaged_file_is_one_message(name, tmp_path, capfd):
     make, message = DAMAGED[name]
     (tmp_path / "data").mkdir()
     overrides = ["MODEL.DEVICE", "cpu", "OUTPUT_DIR", str(tmp_path / "out"), *make(tmp_path / "data")]
-    assert main(["train", "--config-file", str(DIGITS), *overrides]) == 2
+    assert main(["train", DIGITS, *overrides]) == 2
     shown = capfd.readouterr()
     errors = [line for line in shown.err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1

@@ -20,7 +20,7 @@ from pml_ext._errors import UserError
 from pml_ext.runner.launch import Launch, one_message, restarts, start
 from pml_ext.runner.rank_store import exchange
 
-DIGITS = Path(__file__).parents[2] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
+DIGITS = "Digits/sap_tcm.yml"
 
 
 def meet(fault, folder, launch):

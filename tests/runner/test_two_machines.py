@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-DIGITS = Path(__file__).parents[2] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
+DIGITS = "Digits/sap_tcm.yml"
 pytestmark = pytest.mark.slow
 
 
@@ -21,7 +21,7 @@ def launch(output, *options):
         port = free.getsockname()[1]
     short = "MODEL.DEVICE cpu SOLVER.MAX_EPOCH 5 TEST.EVAL_PERIOD 5 SOLVER.CHECKPOINT_PERIOD 1 SOLVER.IMS_PER_BATCH 64"
     short += f" TEST.REPORT False OUTPUT_DIR {output}"
-    train = ["-m", "pml_ext", "train", "--config-file", str(DIGITS), *options, *short.split()]
+    train = ["-m", "pml_ext", "train", DIGITS, *options, *short.split()]
     meet = f"--nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-id {port} --rdzv-endpoint localhost:{port}"
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return [

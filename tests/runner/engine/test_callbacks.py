@@ -4,7 +4,6 @@ import csv
 import io
 import re
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +22,7 @@ from pml_ext.runner.engine.callbacks import (
 )
 from pml_ext.runner.evaluation.collapse import EpochLosses
 
-DIGITS = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
+DIGITS = "Digits/sap_tcm.yml"
 
 # Lightning's advice about workers and steps, and what it calls in torch
 pytestmark = [
@@ -80,7 +79,7 @@ def test_a_run_on_a_terminal_has_a_line_per_epoch_and_its_loggers_what_each_tent
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     losses = "('SmoothAPLoss', 'DiscriminativeLoss')"
-    words = ["train", "--config-file", str(DIGITS), "OUTPUT_DIR", str(tmp_path), "MODEL.LOSSES.NAME", losses]
+    words = ["train", DIGITS, "OUTPUT_DIR", str(tmp_path), "MODEL.LOSSES.NAME", losses]
     words += ["SOLVER.MAX_EPOCH", "2", "TEST.EVAL_PERIOD", "2", "MODEL.DEVICE", "cpu"]
     assert main([*words, "MODEL.LOSSES.DISC.TIGHTNESS", "True"]) == 0
     bar = terminal.getvalue()

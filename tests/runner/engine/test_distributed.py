@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ import torch
 from pml_ext.cli import main
 from tests.runner.engine.forked_ranks import run_on_ranks
 
-CONFIG = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
+CONFIG = "Digits/sap_tcm.yml"
 MODULE = ("-m", "pml_ext")
 # torchrun itself waits for the machine's name, which need not resolve in a container.
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--local-addr", "localhost", "--nproc-per-node", "2")
@@ -26,7 +25,7 @@ def arguments(output, losses, *flags):
         SOLVER.BASE_LR 0.05 SOLVER.MAX_EPOCH 1 SOLVER.WARMUP_ITERS 0 SOLVER.IMS_PER_BATCH 500
         DATALOADER.NUM_INSTANCE 125 TEST.EVAL_PERIOD 1 TEST.REPORT False LOGGERS ('csv',)
         OUTPUT_DIR {output}""".split()
-    return ["train", "--config-file", str(CONFIG), *flags, *opts, "MODEL.LOSSES.NAME", losses]
+    return ["train", CONFIG, *flags, *opts, "MODEL.LOSSES.NAME", losses]
 
 
 def weights(output):

@@ -1,7 +1,6 @@
 """MODEL.HEADS.PFC: runs on several numbers of ranks, their checkpoints, and what they refuse."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +14,7 @@ from pml_ext.runner.config.load import load_config
 from pml_ext.runner.engine.training_module import TrainingModule
 from tests.runner.engine.forked_ranks import run_on_ranks
 
-CONFIG = Path(__file__).parents[3] / "fastreid_configs" / "Digits" / "sap_tcm.yml"
+CONFIG = "Digits/sap_tcm.yml"
 LOSSES = ("CrossEntropyLoss", pytest.param("DiscriminativeLoss", marks=pytest.mark.slow))
 DISC = "MODEL.LOSSES.NAME ('DiscriminativeLoss',)"
 DRAWN = """MODEL.HEADS.PFC.SAMPLE_RATE 0.3 SOLVER.OPT Adam SOLVER.BASE_LR 0.001 SOLVER.CHUNK 50
@@ -35,7 +34,7 @@ def options(output, *more):
 
 
 def command(output, epochs, *more):
-    return ["train", "--config-file", str(CONFIG), *options(output, "SOLVER.MAX_EPOCH", str(epochs), *more)]
+    return ["train", CONFIG, *options(output, "SOLVER.MAX_EPOCH", str(epochs), *more)]
 
 
 def train(output, epochs, *more, flags=()):

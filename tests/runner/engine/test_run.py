@@ -21,13 +21,12 @@ from pml_ext.runner.engine import training_module
 from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.modeling.architectures import Baseline, build_model
 
-CONFIGS = Path(__file__).parents[3] / "fastreid_configs"
-DIGITS = CONFIGS / "Digits" / "sap_tcm.yml"
+DIGITS = "Digits/sap_tcm.yml"
 QUICK = ["SOLVER.MAX_EPOCH", "2", "TEST.EVAL_PERIOD", "2", "SOLVER.CHECKPOINT_PERIOD", "1", "MODEL.DEVICE", "cpu"]
 
 
-def train(output, *opts, flags=(), config=DIGITS):
-    return main(["train", "--config-file", str(config), *flags, "OUTPUT_DIR", str(output), *QUICK, *opts])
+def train(output, *opts, flags=()):
+    return main(["train", DIGITS, *flags, "OUTPUT_DIR", str(output), *QUICK, *opts])
 
 
 def written(output, file="metrics.json"):
@@ -94,7 +93,7 @@ def test_the_command_writes_a_runs_report(trained, tmp_path):
 def test_eval_repeats_the_numbers_exactly(trained, tmp_path, capfd):
     opts = ["OUTPUT_DIR", str(tmp_path), *QUICK, "MODEL.WEIGHTS", str(trained / "checkpoints" / "last.ckpt")]
     opts += ["TEST.BASELINES", "True"]
-    assert main(["eval", "--config-file", str(DIGITS), *opts]) == 0
+    assert main(["eval", DIGITS, *opts]) == 0
     assert metrics(tmp_path, "eval_metrics.json") == metrics(trained)
     baselines = written(tmp_path, "eval_metrics.json")["baselines"]
     assert baselines["raw pixels"]["Digits"]["precision_at_1"] > 0.98
@@ -203,7 +202,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path, monkeypatch, capfd):
 @pytest.mark.slow
 def test_ctrl_c_ends_several_processes_with_a_message(tmp_path):
     opts = ["TEST.EVAL_PERIOD", "500", "SOLVER.MAX_EPOCH", "500", "SOLVER.IMS_PER_BATCH", "64"]
-    command = [sys.executable, "-m", "pml_ext", "train", "--config-file", str(DIGITS), "--num-gpus", "2", *QUICK, *opts]
+    command = [sys.executable, "-m", "pml_ext", "train", DIGITS, "--num-gpus", "2", *QUICK, *opts]
     with subprocess.Popen(
         [*command, "OUTPUT_DIR", str(tmp_path)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"}, start_new_session=True,

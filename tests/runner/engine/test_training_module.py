@@ -24,7 +24,6 @@ from pml_ext.runner.engine.trainer import LOGGERS, build_loggers, build_trainer
 from pml_ext.runner.evaluation.evaluate import Evaluation
 from pml_ext.runner.launch import Launch
 from tests.distributed.test_evaluation import a_test_set
-from tests.pretend_device import ROOT
 from tests.runner.modeling.networks import module_of
 
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
@@ -32,7 +31,7 @@ GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
 
 @pytest.fixture
 def module():
-    return module_of(load_config(ROOT / "fastreid_configs" / "Digits" / "sap_tcm.yml", ["MODEL.COMPILE", "True"]))
+    return module_of(load_config("Digits/sap_tcm.yml", ["MODEL.COMPILE", "True"]))
 
 
 @pytest.mark.parametrize(("of_network", "chosen", "group"), [(GPU, GPU, None), (GPU, CPU, "gloo"), (CPU, CPU, None)])

@@ -6,12 +6,7 @@ from typing import Any
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.modeling.architectures import build_model
-from pml_ext.runner.modeling.backbones import build_backbone
 from pml_ext.runner.modeling.heads import EmbeddingHead
-
-
-def backbone_of(cfg):
-    return build_backbone(cfg)
 
 
 def head_of(cfg, num_classes=0):

@@ -22,7 +22,6 @@ from pml_ext.runner.modeling.weights.load import load_pretrained, load_weights
 from pml_ext.runner.modeling.weights.names import backbone_names
 from pml_ext.runner.registry import BACKBONE_REGISTRY
 from tests.oracles import fastreid_networks
-from tests.runner.modeling.networks import backbone_of
 
 
 def config(name, **backbone):
@@ -78,7 +77,7 @@ def test_maps(name, options, size):
 def test_tokens_of_timm_are_pooled_as_their_network_does(name, channels, pooled):
     cfg = config(f"timm:{name}", FEAT_DIM=channels)
     cfg.INPUT.SIZE_TRAIN = cfg.INPUT.SIZE_TEST = [160, 160]
-    backbone = backbone_of(cfg).eval()
+    backbone = build_backbone(cfg).eval()
     x = torch.randn(2, 3, 160, 160)
     with torch.no_grad():
         features, tokens = backbone(x), backbone.net.forward_features(x)
@@ -86,7 +85,7 @@ def test_tokens_of_timm_are_pooled_as_their_network_does(name, channels, pooled)
     torch.testing.assert_close(features.flatten(1), backbone.net.fc_norm(pooled(tokens)))
     cfg.INPUT.SIZE_TEST = [192, 160]
     with pytest.raises(UserError, match=r"needs images of 160×160 in .*; got \[160, 160\] and \[192, 160\]"):
-        backbone_of(cfg)
+        build_backbone(cfg)
 
 
 @pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "swinv2_cr_tiny_ns_224", "sequencer2d_s"])
@@ -251,7 +250,7 @@ def test_grey_images_go_into_small_networks():
 
 
 def test_non_local_blocks_follow_the_last_blocks_of_a_stage():
-    net: Any = backbone_of(config("build_resnet_backbone", WITH_NL=True)).eval()
+    net: Any = build_backbone(config("build_resnet_backbone", WITH_NL=True)).eval()
     order: list[str] = []
     for name, module in net.named_modules():
         if isinstance(module, NonLocal) or (name.count(".") == 1 and name.startswith("layer")):
@@ -318,7 +317,7 @@ def test_norms_reach_every_layer():
     cfg.MODEL.HEADS.NORM = "syncBN"  # without a BNNeck: not built
     (line,) = norms_of_other_devices(cfg.MODEL)
     assert "MODEL.BACKBONE.NORM is syncBN, which torch supports on CUDA devices only; set MODEL.BACKBONE" in line
-    assert backbone_of(cfg).eval()(torch.zeros(1, 3, 64, 32)).shape == (1, 512, 4, 2), "to test with it is fine"
+    assert build_backbone(cfg).eval()(torch.zeros(1, 3, 64, 32)).shape == (1, 512, 4, 2), "to test with it is fine"
 
 
 def test_mistakes_are_named():
@@ -358,4 +357,4 @@ def test_torchvisions_networks_are_for_rgb():
     cfg = config("torchvision:resnet18", FEAT_DIM=512)
     cfg.MODEL.PIXEL_MEAN = cfg.MODEL.PIXEL_STD = [127.5]
     with pytest.raises(UserError, match=r"torchvision:resnet18 needs RGB images, but MODEL\.PIXEL_MEAN has 1 value"):
-        backbone_of(cfg)
+        build_backbone(cfg)

@@ -11,9 +11,10 @@ from pml_ext._errors import UserError
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.modeling.architectures import build_model
+from pml_ext.runner.modeling.backbones import build_backbone
 from pml_ext.runner.modeling.heads import CLS_LAYERS, POOL_LAYERS, GeneralizedMean
 from tests.oracles.heads import class_score, generalized_mean
-from tests.runner.modeling.networks import backbone_of, head_of
+from tests.runner.modeling.networks import head_of
 
 MARGINS = [name for name in CLS_LAYERS if name != "Linear"]
 
@@ -155,7 +156,7 @@ def test_the_trained_power_of_generalized_mean():
 def test_losses_see_the_feature_before_or_after_the_neck_and_tests_the_neck():
     for neck_feat, size in (("before", 6), ("after", 4)):
         cfg = config(EMBEDDING_DIM=4, WITH_BNNECK=True, NECK_FEAT=neck_feat, CLS_LAYER="CosSoftmax", MARGIN=0.3)
-        backbone, head = backbone_of(cfg), head_of(cfg, num_classes=3)
+        backbone, head = build_backbone(cfg), head_of(cfg, num_classes=3)
         maps, labels = backbone(torch.randn(5, 1, 12, 8)), torch.tensor([0, 1, 2, 0, 1])
         assert maps.shape == (5, 6, 3, 2)
         output: Any = head(maps, labels)
@@ -178,7 +179,7 @@ def test_the_reduction_can_have_two_layers():
 
 def test_flatten_keeps_the_places():
     cfg = config(POOL_LAYER="Flatten", NECK_FEAT="before")
-    backbone, head = backbone_of(cfg), head_of(cfg)
+    backbone, head = build_backbone(cfg), head_of(cfg)
     maps = backbone(torch.randn(5, 1, 12, 8))
     torch.testing.assert_close(head(maps)["features"], maps.flatten(1))  # type: ignore[index]
     assert backbone.training

