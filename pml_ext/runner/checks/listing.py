@@ -131,7 +131,7 @@ def _table(registry: Registry) -> dict[str, str]:
         words = []
         if registry not in (LOSS_REGISTRY, MINER_REGISTRY):
             words.append(_about(entry.part))
-        if depths := getattr(entry.part, "depths", ()):
+        if registry is BACKBONE_REGISTRY and (depths := getattr(entry.part, "depths", ())):
             words.append(f"DEPTH {', '.join(depths)}")
         if registry.parent:
             words.append(_keys(entry, tree.get(entry.node, {})))
