@@ -210,7 +210,6 @@ def test_identity_needs_maps_of_one_place():
 def test_mistakes_are_named():
     for options, message in [
         ({"NAME": "ClasHead"}, r"NAME = 'ClasHead': it tests class scores"),
-        ({"POOL_LAYER": "GeM"}, r"POOL_LAYER = 'GeM': unknown.* Known: 'GlobalAvgPool'"),
         ({"WITH_BNNECK": True, "NORM": "LN"}, r"HEADS.NORM = 'LN': unknown"),
         ({"EMBEDDING_DIM": -1}, r"EMBEDDING_DIM = -1: must be 0 or more"),
         ({"HIDDEN_DIM": 8}, r"HIDDEN_DIM = 8: needs an EMBEDDING_DIM"),

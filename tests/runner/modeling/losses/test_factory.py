@@ -36,24 +36,6 @@ def test_every_loss_is_made_from_its_defaults_and_trains(name):
     assert x.grad is not None and x.grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize(
-    ("name", "node", "options"),
-    [
-        ("RecallAtKSurrogateLoss", "RSK", {"KS": (1, 3), "TEMPERATURE": 0.05, "RANK_TEMPERATURE": 0.5}),
-        ("LoOp", "LOOP", {"PAIRING": "all", "POSITIVES": "all"}),
-        ("TCMLoss", "TCM", {"LAMBDA_MINUS": 0.0, "INDICATOR": False, "DIVIDE_BY": "all"}),
-        ("CentroidTripletLoss", "CTL", {"MARGIN": 0.3, "NEGATIVES": "all"}),
-    ],
-)
-def test_the_options_of_a_node_reach_the_loss(name, node, options):
-    cfg = get_cfg()
-    cfg.MODEL.LOSSES.NAME = (name,)
-    cfg.MODEL.LOSSES[node].update(options)
-    modules = built(cfg)
-    assert type(modules[name]) is getattr(pml_ext.losses, name)
-    assert {key: getattr(modules[name], key.lower()) for key in options} == options
-
-
 def test_n_pairs_of_dot_products_and_of_cosines():
     """The cross-entropy of the first pair of each class, and the mean squared length times its weight."""
     cfg = get_cfg()
