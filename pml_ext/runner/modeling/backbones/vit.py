@@ -50,18 +50,21 @@ class ViT(VisionTransformer):
     only_in_files = ("head", "pre_logits", "dist_token")  # classifiers of ImageNet files, DeiT's second token
 
     def __init__(self, options: CN, size: tuple[int, int], in_channels: int) -> None:
+        rates = {
+            "pos_drop_rate": options.DROP_RATIO,
+            "proj_drop_rate": options.DROP_RATIO,
+            "attn_drop_rate": options.ATT_DROP_RATE,
+            "drop_path_rate": options.DROP_PATH_RATIO,
+        }
         super().__init__(
             img_size=size,
             patch_size=PATCH,
             in_chans=in_channels,
             num_classes=0,
             embed_dim=WIDTH,
-            pos_drop_rate=options.DROP_RATIO,
-            proj_drop_rate=options.DROP_RATIO,
-            attn_drop_rate=options.ATT_DROP_RATE,
-            drop_path_rate=options.DROP_PATH_RATIO,
             embed_layer=partial(OverlappingPatches, stride=tuple(options.STRIDE_SIZE)),
             norm_layer=partial(nn.LayerNorm, eps=1e-6),
+            **rates,
             **SIZES[options.DEPTH],
         )
         nn.init.trunc_normal_(self.cls_token, std=0.02)
