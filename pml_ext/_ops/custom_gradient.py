@@ -1,12 +1,11 @@
 """Operators with their own gradient: rows of norm 1, losses with a kernel; and the modes of torch that they respect."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.jit._trace import is_tracing as _is_tracing
 
 
@@ -45,7 +44,7 @@ def to_sphere(embeddings: Tensor) -> Tensor:
 
 def unit_and_inverse_norms(x: Tensor) -> tuple[Tensor, Tensor]:
     """Returns (N, D) normalised rows and their (N, 1) factors, for kernels with their own gradient."""
-    inverse = _norms(x).reciprocal_()
+    inverse = torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min_(1e-12).reciprocal_()
     return x * inverse, inverse
 
 
@@ -135,27 +134,6 @@ class _FirstDerivative(CustomGradient):
             f"{ctx.name} has no second derivatives: its gradient is a closed form that autograd cannot differentiate. "
             "Use another loss for gradient penalties and Hessians"
         )
-
-
-def with_gradients(
-    value: Tensor, tensors: Sequence[Tensor], gradients: Sequence[Tensor], *, scale: Tensor | None = None
-) -> Tensor:
-    """Give a scalar known gradients by some tensors, which already include `scale`; no second derivatives."""
-    known: Tensor = _WithGradients.apply(value.detach(), scale, gradients, *tensors)
-    return known
-
-
-class _WithGradients(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, scale: Tensor | None, gradients: Sequence[Tensor], *tensors: Tensor) -> Tensor:
-        ctx.scale, ctx.gradients = scale, gradients
-        return value.clone()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, weight: Tensor) -> tuple[Tensor | None, ...]:
-        factor = weight if ctx.scale is None else weight / ctx.scale
-        return (None, None, None, *((gradient * factor).to(gradient.dtype) for gradient in ctx.gradients))
 
 
 class ValueAndGradient:

@@ -19,10 +19,10 @@ from pml_ext._ops.custom_gradient import no_autocast
 from pml_ext._ops.distributed import gather_rows, lengths_of_ranks, rank_and_ranks, sum_rows_of_rank
 from pml_ext.functional.losses.class_softmax import (
     MARGINS,
-    divided_one_hot,
-    divided_softmax,
     gradient_by_classes,
     gradient_by_samples,
+    sharded_discriminative,
+    sharded_softmax,
 )
 from pml_ext.losses._base import checked_batch
 
@@ -228,9 +228,9 @@ class _ShardedSoftmaxLoss(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         rows = (weight if drawn is None else weight.index_select(0, drawn)).to(x.dtype)
         if module.margin is None:
-            result = divided_one_hot(x, rows, target, group=group)
+            result = sharded_discriminative(x, rows, target, group=group)
         else:
-            result = divided_softmax(
+            result = sharded_softmax(
                 x, rows, target, margin=module.margin, m=module.m, scale=module.scale, epsilon=module.epsilon,
                 filter_above=module.filter_above, group=group,
             )  # fmt: skip

@@ -135,14 +135,75 @@ class SettingsOfTheWrapped(ShowsArguments, nn.Module):
         return modules.get(attribute) if attribute else None
 
 
+Labels = Tensor | None
+"""(B,) class ids; None if an indices_tuple replaces them."""
+Reference = Tensor | None
+"""(R, D) embeddings to compare the batch with; None: the batch itself."""
+Terms = dict[str, dict[str, Any]]
+"""Sub-loss name -> result of `term`."""
+
+
 class OurLoss(BaseMetricLossFunction):
-    """Base of every loss of this package. Creating or unpickling the first one patches PML 2's wrappers."""
+    """Base of every loss of this package, which checks a batch before any work.
+
+    Creating or unpickling the first one patches PML 2's wrappers, which accept only the class names that PML lists. A
+    subclass defines `compute_value`.
+
+    Attributes:
+        labels_because: why labels are needed in addition to an indices_tuple; empty if a tuple can replace them.
+    """
+
+    labels_because: str = ""
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         _open_wrappers()
         new: Self = super().__new__(cls)
         LOSSES[id(new)] = new
         return new
+
+    def forward(
+        self, embeddings: Tensor, labels: Labels = None, indices_tuple: Tuples | None = None,
+        ref_emb: Tensor | None = None, ref_labels: Labels = None,
+    ) -> Tensor:  # fmt: skip
+        """Returns the loss of a batch.
+
+        torch.compile(fullgraph=True) makes a call with embeddings and labels one operator of its graph, which takes as
+        long as without torch.compile and has first derivatives only.
+
+        Args:
+            embeddings: (B, D), need not be normalised.
+            labels: (B,) integer class ids; may be None if the loss needs only indices_tuple. They may stay on the CPU
+                if embeddings are on a GPU. The host then reads them without waiting for the GPU.
+            indices_tuple: a miner's (anchor, positive, negative) or (anchor, positive, anchor, negative) indices.
+            ref_emb, ref_labels: (R, D) and (R,), the source of positives and negatives. Default: the batch itself.
+        Returns:
+            The reducer's result, a scalar by default. 0 with a warning, as in PML, if the batch or ref_emb is empty.
+        """
+        is_of_batch = indices_tuple is None and ref_emb is None
+        has_value = not isinstance(getattr(self, "reducer", None), reducers.DoNothingReducer)
+        if torch.compiler.is_compiling() and is_of_batch and has_value:
+            return run_as_operator(self, embeddings, labels)
+        if is_nothing_to_compare(self, embeddings, ref_emb):
+            return at_least_float32(embeddings)[:0].sum()
+        embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
+        has_labels = labels is not None and (ref_emb is None or ref_labels is not None)
+        if not has_labels and (self.labels_because or indices_tuple is None):
+            raise ValueError(
+                "labels (and ref_labels with ref_emb) must be tensors of class ids; got None. "
+                + (self.labels_because or "Pass them, or a miner's indices_tuple")
+            )
+        if labels is not None:
+            labels = labels.cpu()  # read there any number of times, while a GPU works
+        return self.compute_value(embeddings, labels, indices_tuple, ref_emb, ref_labels)
+
+    if TYPE_CHECKING:
+        __call__ = forward
+
+    def compute_value(
+        self, embeddings: Tensor, labels: Any, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Any
+    ) -> Tensor:
+        """Returns the loss of a checked batch of float32 or better; arguments as those of `compute_loss`."""
+        raise NotImplementedError
 
 
 @cache
@@ -165,13 +226,6 @@ def _open_wrappers() -> None:
     losses.BaseLossWrapper.__init__ = check_class
 
 
-Labels = Tensor | None
-"""(B,) class ids; None if an indices_tuple replaces them."""
-Reference = Tensor | None
-"""(R, D) embeddings to compare the batch with; None: the batch itself."""
-Terms = dict[str, dict[str, Any]]
-"""Sub-loss name -> result of `term`."""
-
 NO_TRIPLET = "this batch has no triplet (two samples of a class and one of another)"
 _PLAIN_COSINE = {**vars(CosineSimilarity(collect_stats=False)), "training": True}
 
@@ -191,52 +245,20 @@ _LIKE = {"distance": "CosineSimilarity()", "reducer": "MeanReducer()", "embeddin
 
 
 class EmbeddingLoss(EmbeddingModule, OurLoss):
-    """A PML loss that checks its input before any work and computes in float32 or better.
+    """A PML loss that computes in float32 or better.
 
     Sums over thousands of pairs lose all digits in 16 bits: half-precision embeddings become float32, autocast is off.
     The loss then is float32; gradients keep the input's type. A subclass defines `compute_loss`.
-
-    Attributes:
-        labels_because: why labels are needed in addition to an indices_tuple; empty if a tuple can replace them.
     """
-
-    labels_because: str = ""
 
     def __init__(self, **pml: Unpack[PMLArguments]) -> None:
         check_pml_arguments(type(self), pml, PML_ARGUMENTS)
         super().__init__(**pml)
 
-    def forward(
-        self, embeddings: Tensor, labels: Labels = None, indices_tuple: Tuples | None = None,
-        ref_emb: Tensor | None = None, ref_labels: Labels = None,
-    ) -> Tensor:  # fmt: skip
-        """Returns the loss of a batch.
-
-        torch.compile(fullgraph=True) makes a call with embeddings and labels one operator of its graph, which takes as
-        long as without torch.compile and has first derivatives only.
-
-        Args:
-            embeddings: (B, D), need not be normalised.
-            labels: (B,) integer class ids; may be None if the loss needs only indices_tuple. They may stay on the CPU
-                if embeddings are on a GPU. The host then reads them without waiting for the GPU.
-            indices_tuple: a miner's (anchor, positive, negative) or (anchor, positive, anchor, negative) indices.
-            ref_emb, ref_labels: (R, D) and (R,), the source of positives and negatives. Default: the batch itself.
-        Returns:
-            The reducer's result, a scalar by default. 0 with a warning, as in PML, if the batch or ref_emb is empty.
-        """
-        if torch.compiler.is_compiling() and is_one_operator(self, indices_tuple, ref_emb):
-            return run_as_operator(self, embeddings, labels)
-        if is_nothing_to_compare(self, embeddings, ref_emb):
-            return at_least_float32(embeddings)[:0].sum()
-        embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
-        has_labels = labels is not None and (ref_emb is None or ref_labels is not None)
-        if not has_labels and (self.labels_because or indices_tuple is None):
-            raise ValueError(
-                "labels (and ref_labels with ref_emb) must be tensors of class ids; got None. "
-                + (self.labels_because or "Pass them, or a miner's indices_tuple")
-            )
-        if labels is not None:
-            labels = labels.cpu()  # read there any number of times, while a GPU works
+    def compute_value(
+        self, embeddings: Tensor, labels: Any, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Any
+    ) -> Tensor:
+        """Returns the reducer's result for the terms of `compute_loss`."""
         self.reset_stats()
         with no_autocast(embeddings.device):
             terms = self.compute_loss(embeddings, labels, indices_tuple, ref_emb, ref_labels)
@@ -244,9 +266,6 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
             ids = None if labels is None else labels.to(embeddings.device, non_blocking=True)
             reduced: Tensor = self.reducer(terms, embeddings, ids)
         return reduced
-
-    if TYPE_CHECKING:
-        __call__ = forward
 
     def compute_loss(
         self, embeddings: Tensor, labels: Any, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Any
@@ -273,12 +292,6 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
     def _warn(self, what: str) -> None:
         sampler = "use a sampler that draws several samples of each of several classes"
         warn_once(self, f"{type(self).__name__}: {what}; {sampler}")
-
-
-def is_one_operator(loss: Any, indices_tuple: Tuples | None, ref_emb: Reference) -> bool:
-    """Returns whether torch.compile takes a call as one operator: of a batch alone, with one number as its result."""
-    has_terms = isinstance(getattr(loss, "reducer", None), reducers.DoNothingReducer)
-    return indices_tuple is None and ref_emb is None and not has_terms
 
 
 def is_nothing_to_compare(loss: nn.Module, embeddings: Tensor, ref_emb: Reference) -> bool:

@@ -11,7 +11,7 @@ from pml_ext._pml import LpDistance, reducers, term
 from pml_ext.distances.injected import describe_distance, is_on_sphere
 from pml_ext.functional.losses.discriminative import (
     DiscriminativeTightness,
-    centroid_values,
+    bracket,
     check_num_classes,
     discriminative_tightness,
     kmeans_centroids,
@@ -180,7 +180,7 @@ class DiscriminativeLoss(EmbeddingLoss):
         if self.centroids is None:
             values = one_hot_values(embeddings, ids)
         else:
-            values = centroid_values(to_sphere(embeddings), ids, self.centroids.to(embeddings.dtype))
+            values = bracket(to_sphere(embeddings), ids, self.centroids.to(embeddings.dtype))
         if self.paper_scale:
             per_class = len(labels) / self.num_classes
             values = values * (3 * (self.num_classes - 1) * (per_class - 1) * per_class)

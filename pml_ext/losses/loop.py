@@ -1,29 +1,19 @@
 """LoOp: hard negatives from the closest points of arcs between samples, for another loss."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from pml_ext._checks import check_choice, warn_once
-from pml_ext._ops.compiled import run_as_operator
 from pml_ext._ops.custom_gradient import no_autocast
 from pml_ext._pml import BaseMetricLossFunction, MeanReducer
 from pml_ext.distances.injected import inject, run_with_distance
 from pml_ext.distances.loop import check_loop_distance, loop_matrix
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, Curve, Pairing, consecutive_pairs
 from pml_ext.functional.tuples import Tuples, count_pairs, every_negative, same_and_different
-from pml_ext.losses._base import (
-    Labels,
-    OurLoss,
-    SettingsOfTheWrapped,
-    at_least_float32,
-    checked_batch,
-    is_nothing_to_compare,
-    is_one_operator,
-    labels_for,
-)
+from pml_ext.losses._base import OurLoss, Reference, SettingsOfTheWrapped, labels_for
 from pml_ext.losses._facts import check_tuple_loss, facts_of, loss_by_name
 
 
@@ -103,6 +93,8 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
     [0.05, 0.158]
     """
 
+    labels_because = "LoOp needs labels: its arcs join samples of a class"
+
     def __init__(
         self, loss: BaseMetricLossFunction | str | Mapping[str, Any], *, pairing: Pairing = "consecutive",
         geometry: Curve = "arc", positives: Literal["arc", "all"] | None = None,
@@ -126,23 +118,13 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
         self.positives = positives
         self._wrap(loss)
 
-    def forward(
-        self, embeddings: Tensor, labels: Labels = None, indices_tuple: Tuples | None = None,
-        ref_emb: Tensor | None = None, ref_labels: Labels = None,
-    ) -> Tensor:  # fmt: skip
-        """Returns the wrapped loss; arguments as for every loss. Negatives and their arcs are those of ref_emb."""
-        if torch.compiler.is_compiling() and is_one_operator(self, indices_tuple, ref_emb):
-            return run_as_operator(self, embeddings, labels)
-        if labels is None or (ref_emb is not None and ref_labels is None):
-            raise ValueError("LoOp needs labels (and ref_labels with ref_emb): its arcs join samples of a class")
+    def compute_value(
+        self, embeddings: Tensor, labels: Any, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Any
+    ) -> Tensor:
+        """Returns the wrapped loss on LoOp's distances; negatives and their arcs are those of ref_emb."""
         distance = self.distance
-        check_loop_distance(distance, self.geometry)  # it may have changed since
-        if is_nothing_to_compare(self, embeddings, ref_emb):
-            return at_least_float32(embeddings)[:0].sum()
-        embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
-        # The labels alone determine the arcs, which are computed on the CPU.
-        assert labels is not None
-        labels, ref_labels = labels.cpu(), None if ref_labels is None else ref_labels.cpu()
+        check_loop_distance(distance, self.geometry)  # may have changed
+        ref_labels = None if ref_labels is None else ref_labels.cpu()  # determine the arcs, with the labels
         is_mined = indices_tuple is not None
         with no_autocast(embeddings.device):
             matrix, is_negative = loop_matrix(
@@ -173,9 +155,6 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
         if not isinstance(value, Tensor):
             return value
         return torch.add(value, torch.linalg.vector_norm(embeddings.detach(), torch.inf), alpha=0)
-
-    if TYPE_CHECKING:
-        __call__ = forward
 
     def _tuples_on_arcs(self, labels: Tensor, indices_tuple: Tuples | None, is_negative: Tensor) -> tuple[Tensor, ...]:
         """Returns the tuples whose positive pair is joined by an arc: those of indices_tuple, or all."""

@@ -2,14 +2,12 @@
 
 import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range, check_switch
-from pml_ext._ops.compiled import run_as_operator
 from pml_ext._pml import (
     BaseMetricLossFunction,
     BaseMiner,
@@ -33,10 +31,6 @@ from pml_ext.losses._base import (
     SettingsOfTheWrapped,
     Terms,
     arguments_of,
-    at_least_float32,
-    checked_batch,
-    is_nothing_to_compare,
-    is_one_operator,
     labels_for,
 )
 from pml_ext.losses._facts import LossFacts, loss_by_name
@@ -219,6 +213,7 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
     (0.912, 0.6)
     """
 
+    labels_because = TCMLoss.labels_because
     OPTIONS_OF = dict.fromkeys(arguments_of(TCMLoss), "tcm")
 
     def __init__(
@@ -235,13 +230,14 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
         margins = lambda_plus, lambda_minus, margin_plus, margin_minus
         self.tcm = TCMLoss(*margins, indicator=indicator, divide_by=divide_by)
 
-    def forward(
-        self, embeddings: Tensor, labels: Labels = None, indices_tuple: Tuples | None = None,
-        ref_emb: Tensor | None = None, ref_labels: Labels = None,
-    ) -> Tensor:  # fmt: skip
-        """Returns the wrapped loss plus TCM; the arguments are the same as for every loss."""
-        if torch.compiler.is_compiling() and is_one_operator(self, indices_tuple, ref_emb):
-            return run_as_operator(self, embeddings, labels)
+    def compute_value(
+        self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
+    ) -> Tensor:
+        """Returns the wrapped loss plus TCM."""
+        tcm = self.tcm.compute_value(
+            embeddings, labels, None if ref_emb is None else indices_tuple, ref_emb, ref_labels
+        )
+        labels, ref_labels = (labels_for(self.loss, ids, embeddings) for ids in (labels, ref_labels))
         arguments = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_labels}
         for name, value in arguments.items():
             if value is not None and name not in self._takes:
@@ -249,26 +245,13 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
                 raise ValueError(
                     f"{name} must be None with {kind}, which does not accept it; got {type(value).__name__}"
                 )
-        if is_nothing_to_compare(self, embeddings, ref_emb):
-            return at_least_float32(embeddings)[:0].sum()  # of class weights PML's mean would be nan
-        embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
-        labels = None if labels is None else labels.cpu()
-        tcm = self.tcm(embeddings, labels, None if ref_emb is None else indices_tuple, ref_emb, ref_labels)
-        labels, ref_labels = (labels_for(self.loss, ids, embeddings) for ids in (labels, ref_labels))
-        arguments = {"indices_tuple": indices_tuple, "ref_emb": ref_emb, "ref_labels": ref_labels}
-        return self._sum(self.loss(embeddings, labels, **{name: arguments[name] for name in self._takes}), tcm)
-
-    if TYPE_CHECKING:
-        __call__ = forward
-
-    def _sum(self, base: Any, tcm: Tensor) -> Tensor:
+        base: Any = self.loss(embeddings, labels, **{name: arguments[name] for name in self._takes})
         if not isinstance(base, Tensor):
             raise TypeError(
                 f"{type(self.loss).__name__} must return a tensor that TCM can be added to; got "
                 f"{type(base).__name__}. Use a reducer other than DoNothingReducer"
             )
-        value: Tensor = base + tcm
-        return value
+        return base + tcm
 
 
 def _optional_arguments(loss: Any) -> tuple[str, ...]:

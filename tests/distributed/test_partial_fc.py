@@ -14,10 +14,10 @@ from pml_ext.distributed import PartialFC, step_by_rows
 from pml_ext.distributed.partial_fc import classes_of_rank
 from pml_ext.functional.losses.class_softmax import (
     MARGINS,
-    divided_one_hot,
-    divided_softmax,
     gradient_by_classes,
     gradient_by_samples,
+    sharded_discriminative,
+    sharded_softmax,
 )
 from pml_ext.losses import DiscriminativeLoss
 from tests.oracles.heads import class_score
@@ -219,9 +219,9 @@ def test_the_discriminative_loss_is_that_of_one_layer():
     for one, two in zip(found, expected, strict=True):
         assert_close(one, two)
     assert gradcheck(lambda x, _: ours(x, labels), (x, ours.weight))
-    whole = divided_one_hot(x.detach(), ours.weight.detach(), labels)
+    whole = sharded_discriminative(x.detach(), ours.weight.detach(), labels)
     with patch("pml_ext._ops.numerics.ENTRIES", 7):
-        assert_close(divided_one_hot(x.detach(), ours.weight.detach(), labels).by_score, whole.by_score)
+        assert_close(sharded_discriminative(x.detach(), ours.weight.detach(), labels).by_score, whole.by_score)
     assert ours.accuracy == (ours.weight @ x.T).argmax(0).eq(labels).double().mean()
 
 
@@ -231,7 +231,7 @@ def test_blocks_of_classes(margin):
     options = {"margin": MARGINS[margin], "m": 0.4, "scale": 8.0}
 
     def losses_and_gradients():
-        found = divided_softmax(x, weight, own, **options)
+        found = sharded_softmax(x, weight, own, **options)
         by_classes = gradient_by_classes(found, weight, torch.tensor(2.0))
         return found.losses, gradient_by_samples(found, weight), by_classes
 

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 import torch
-from pytorch_metric_learning.losses import CrossBatchMemory, MarginLoss, ProxyAnchorLoss, TripletMarginLoss
+from pytorch_metric_learning.losses import CrossBatchMemory, MarginLoss, ProxyAnchorLoss
 from pytorch_metric_learning.miners import TripletMarginMiner
 from pytorch_metric_learning.utils.distributed import (
     DistributedLossWrapper,
@@ -14,36 +14,30 @@ from pytorch_metric_learning.utils.distributed import (
 from torch.testing import assert_close
 
 from pml_ext import losses
-from pml_ext.distances.injected import orders_if_gathered
-from pml_ext.functional.loop.partners import consecutive_pairs
 from pml_ext.losses import HPHNTripletLoss, LiftedHingeLoss, LoOp, TCMRegularizer
 from pml_ext.miners import LoOpMiner
 from tests.losses.test_contract import FACTORIES, WITHOUT_REFERENCES
 
-# Their arcs join samples of both ranks.
-ACROSS = {
-    "LoOp across": lambda: LoOp(TripletMarginLoss(margin=1)),
-    "HPHN across": lambda: HPHNTripletLoss(margin=1, positives="consecutive"),
-    "LoOp HPHN across": lambda: LoOp(HPHNTripletLoss(margin=1, positives="consecutive")),
-    "lifted hinge across": lambda: LiftedHingeLoss(margin=1, positives="consecutive"),
+# Pairs of consecutive samples, of which each rank has an even number of every class.
+CONSECUTIVE = {
+    "HPHN, consecutive": lambda: HPHNTripletLoss(margin=1, positives="consecutive"),
+    "LoOp HPHN, consecutive": lambda: LoOp(HPHNTripletLoss(margin=1, positives="consecutive")),
+    "lifted hinge, consecutive": lambda: LiftedHingeLoss(margin=1, positives="consecutive"),
 }
 SEVERAL = FACTORIES | {
     "LoOp with a parameter": lambda: LoOp(MarginLoss(learn_beta=True)),
     "TCMRegularizer with proxies": lambda: TCMRegularizer(ProxyAnchorLoss(3, 8)),
 }
-MAKE = SEVERAL | ACROSS
-CASES = [*product(SEVERAL, ("all pairs", "mined"), (False, True)), *product(ACROSS, ["all pairs"], [False])]
-CASES.append(("LoOp across", "mined", False))
+MAKE = SEVERAL | CONSECUTIVE
+CASES = [*product(SEVERAL, ("all pairs", "mined"), (False, True)), *product(CONSECUTIVE, ["all pairs"], [False])]
 WITH_MEMORY = [name for name in losses.OURS if name not in WITHOUT_REFERENCES]
 REFERENCES_REFUSED = (*WITHOUT_REFERENCES, "TCMRegularizer with proxies")
 RANKS = (slice(0, 6), slice(6, 12))
-INSIDE = [0, 0, 1, 1, 2, 2] * 2
-ODD = [0, 0, 0, 1, 1, 2, 0, 1, 1, 2, 2, 2]
 
 
-def data(name, step=0):
+def data(step=0):
     torch.manual_seed(3 + step)
-    return torch.randn(12, 8), torch.tensor(ODD if name in ACROSS else INSIDE)
+    return torch.randn(12, 8), torch.tensor([0, 0, 1, 1, 2, 2] * 2)
 
 
 def make(name):
@@ -61,7 +55,7 @@ def outcome(value, x, loss):
 
 
 def on_one_process(name, pairs, efficient, rank):
-    loss, (x, labels) = make(name), data(name)
+    loss, (x, labels) = make(name), data()
     if not efficient:
         x.requires_grad_()
         mined = make_miner()(x, labels) if pairs == "mined" else None
@@ -77,7 +71,7 @@ def on_one_process(name, pairs, efficient, rank):
 
 
 def on_this_rank(name, pairs, efficient, rank):
-    loss, (x, labels) = make(name), data(name)
+    loss, (x, labels) = make(name), data()
     for p in loss.parameters():  # as DiscriminativeLoss documents
         p.register_hook(lambda grad: grad / torch.distributed.get_world_size())
     mine, own_labels = x[RANKS[rank]].clone().requires_grad_(), labels[RANKS[rank]]
@@ -91,7 +85,7 @@ def on_this_rank(name, pairs, efficient, rank):
 def memory_on_this_rank(name, rank):
     memory = DistributedLossWrapper(CrossBatchMemory(make(name), embedding_size=8, memory_size=24))
     for step in range(3):
-        x, labels = data(name, step)
+        x, labels = data(step)
         mine = x[RANKS[rank]].clone().requires_grad_()
         value = memory(mine, labels[RANKS[rank]])
     return outcome(value, mine, memory)
@@ -108,15 +102,11 @@ def on_rank(rank, ranks):
     if ranks != 2:
         return {}
     found = {case: outcome_or_error(on_this_rank, *case, rank) for case in CASES}
-    found |= {
-        ("memory", name): outcome_or_error(memory_on_this_rank, name, rank) for name in (*WITH_MEMORY, "LoOp across")
-    }
+    found |= {("memory", name): outcome_or_error(memory_on_this_rank, name, rank) for name in WITH_MEMORY}
     for _, _, parameters in (result for result in found.values() if not isinstance(result, str)):
         for gradient in parameters:  # the average, which DistributedDataParallel takes
             torch.distributed.all_reduce(gradient)
             gradient /= 2
-    own = torch.tensor(ODD)[RANKS[rank]]
-    found["own pairs"] = torch.stack(consecutive_pairs(own, orders_if_gathered(own)[0]))
     return found
 
 
@@ -148,7 +138,7 @@ def test_the_parameters_of_a_loss_are_compared(of_two):
 def test_a_memory_of_both_ranks(of_two, name):
     memory = CrossBatchMemory(make(name), embedding_size=8, memory_size=24)
     for step in range(3):
-        x, labels = data(name, step)
+        x, labels = data(step)
         joint = memory(x.requires_grad_(), labels)
     joint.backward()
     assert x.grad.abs().sum() > 0
@@ -156,11 +146,3 @@ def test_a_memory_of_both_ranks(of_two, name):
         value, gradient, _ = found["memory", name]
         assert_close(value / 2, joint.detach())
         assert_close(gradient / 2, x.grad[own])
-
-
-def test_arcs_of_one_rank_alone_and_of_a_memory(of_two):
-    """A batch that is not gathered pairs up as it comes; a memory with another order on each rank is refused."""
-    for found, own in zip(of_two, RANKS, strict=True):
-        assert torch.equal(found["own pairs"], torch.stack(consecutive_pairs(torch.tensor(ODD)[own])))
-        said = found["memory", "LoOp across"]
-        assert "the same ones on all ranks" in said and "pairing='all'" in said

@@ -142,7 +142,7 @@ class Mean(torch.nn.Module):
 def test_around_a_module_of_ones_own():
     expected = X.mean() + LABELS_OF_BOTH.sum() + TCMLoss()(X, LABELS_OF_BOTH)
     assert_close(TCMRegularizer(Mean())(X, LABELS_OF_BOTH), expected)
-    for given in ({"indices_tuple": (LABELS_OF_BOTH,) * 3}, {"ref_emb": X, "ref_labels": LABELS_OF_BOTH}):
+    for given in ({"indices_tuple": (LABELS_OF_BOTH,) * 3}, {"ref_emb": X + 1, "ref_labels": LABELS_OF_BOTH}):
         with pytest.raises(ValueError, match=f"{next(iter(given))} must be None with Mean, which does not accept"):
             TCMRegularizer(Mean())(X, LABELS_OF_BOTH, **given)
 

@@ -16,7 +16,7 @@ from pml_ext._ops.custom_gradient import (
     under_transform,
     unit_and_inverse_norms,
 )
-from pml_ext._ops.numerics import add_transpose_, gram, row_blocks, rows_of_a_block
+from pml_ext._ops.numerics import gram, plus_transpose, row_blocks, rows_of_a_block
 from pml_ext.functional.tuples import ClassSpans, class_columns, class_spans, count_triplets, same_and_different
 
 
@@ -102,24 +102,6 @@ def discordance_sum(similarities: Tensor, same: Tensor, different: Tensor) -> Te
     return sums[same].sum()
 
 
-@torch.no_grad()
-def discordance_by_sorting(similarities: Tensor, same: Tensor, different: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns `discordance_sum` and its (B, R) gradient.
-
-    ∂/∂S_an is e^{−S_an} times the sum of e^{S_ap} over the positives below S_an: a running sum over sorted negatives.
-    """
-    negatives, order = _sort_negatives(similarities, different)
-    decay = (-similarities).exp_().masked_fill_(~different, 0).gather(1, order)
-    tails = torch.zeros(len(decay), decay.shape[1] + 1, dtype=decay.dtype, device=decay.device)
-    tails[:, :-1] = decay.flip(1).cumsum_(1).flip(1)
-    first_above = torch.searchsorted(negatives, similarities.contiguous(), right=True)
-    growth = similarities.exp().mul_(same)
-    lost = tails.gather(1, first_above).mul_(growth)
-    value = ((similarities.shape[1] - first_above) * same).sum() - lost.sum()
-    below = tails.zero_().scatter_add_(1, first_above, growth).cumsum_(1)[:, :-1]
-    return value, lost.neg_().scatter_add_(1, order, decay.mul_(below))
-
-
 def partial_likelihood_sum(
     similarities: Tensor,
     ref_similarities: Tensor,
@@ -168,12 +150,7 @@ def _sort_negatives(similarities: Tensor, different: Tensor) -> tuple[Tensor, Te
 
 
 LARGEST_CLASS = 128
-"""Up to this class size L_e compares with every positive. At 128, sorting takes 1.2 times as long in a batch of 256 and
-1.7 times in one of 1,024 (one thread); with 256 samples per class it takes 0.9 times as long."""
-
-FACTORS = 16
-"""Numbers multiplied before taking one logarithm of the product; each is below 15, so float32 does not overflow.
-A logarithm of each takes 5 % longer with 4 samples per class, 26 % with 32 (γ = 0.5, one thread)."""
+"""Class size up to which comparing with every positive, as the kernel does, is faster than sorting the negatives."""
 
 
 def _value_and_gradient(
@@ -181,11 +158,16 @@ def _value_and_gradient(
 ) -> tuple[Tensor, Tensor | None]:
     unit, inverse_norms = unit_and_inverse_norms(embeddings)
     spans = class_spans(labels, embeddings.device)
+    if spans.largest > LARGEST_CLASS:
+        with torch.enable_grad():
+            leaf = embeddings.detach().requires_grad_()
+            value = _plain(leaf, labels, gamma, scale, hinge)
+            return value.detach(), *torch.autograd.grad(value, leaf)
     triplets = max(1, spans.triplets)
     value, gradient = by_similarities(unit, spans, gamma, scale, hinge)
     if not needs_gradient:
         return value / triplets, None
-    symmetric = add_transpose_(gradient)
+    symmetric = plus_transpose(gradient)
     return value / triplets, through_sphere_(symmetric @ unit, unit, inverse_norms.mul_(scale / triplets))
 
 
@@ -194,11 +176,10 @@ def by_similarities(unit: Tensor, spans: ClassSpans, gamma: float, scale: float,
     same, is_positive = class_columns(spans)
     valid = is_positive.to(unit.dtype)
     negatives = len(unit) - spans.size
-    # `grown` holds e^S. γ = 1 needs only e^−S, so `grown` holds that and the gradient overwrites it (a separate matrix
-    # takes 30 % longer at 256 samples, the same time at 1,024).
-    signed = scale if gamma < 1 else -scale
-    grown = gram(unit, signed).exp_()
-    gradient = grown if gamma == 1 else torch.empty_like(grown)
+    # e^S. γ = 1 needs only e^−S, which the gradient overwrites (a separate matrix takes 30 % longer at 256 samples, the
+    # same time at 1,024).
+    exponentials = gram(unit, scale if gamma < 1 else -scale).exp_()
+    gradient = exponentials if gamma == 1 else torch.empty_like(exponentials)
     value = unit.new_zeros(())
     if gamma < 1:
         # The number of classes is known: nonzero would synchronise with the GPU.
@@ -209,18 +190,10 @@ def by_similarities(unit: Tensor, spans: ClassSpans, gamma: float, scale: float,
         for begin in range(0, len(members), classes):
             chosen = slice(begin, begin + classes)
             arguments = (negatives[foremost[chosen]], len(set(spans.sizes)) > 1, 1 - gamma, hinge)
-            value += _partial_likelihood(grown, members[chosen], there[chosen], *arguments, gradient)
-    if gamma > 0 and spans.largest > LARGEST_CLASS:
-        same = spans.start == spans.start.T  # a class is identified by its first sample
-        different = ~same
-        same.fill_diagonal_(False)
-        similarities = grown.log() if gamma < 1 else grown.log().neg_()
-        discordance, by_similarity = discordance_by_sorting(similarities, same, different)
-        value += gamma * discordance
-        gradient = by_similarity.mul_(gamma) if gamma == 1 else gradient.add_(by_similarity, alpha=gamma)
-    elif gamma > 0:
-        for block in row_blocks(len(grown), valid.shape[1] * len(unit), unit.device):
-            decay = grown[block] if gamma == 1 else grown[block].reciprocal()
+            value += _partial_likelihood(exponentials, members[chosen], there[chosen], *arguments, gradient)
+    if gamma > 0:
+        for block in row_blocks(len(exponentials), valid.shape[1] * len(unit), unit.device):
+            decay = exponentials[block] if gamma == 1 else exponentials[block].reciprocal()
             value += _discordance(decay, valid[block], same[block], gamma, gradient[block], added=gamma < 1)
     return value, gradient
 
@@ -256,7 +229,7 @@ def _discordance(decay: Tensor, valid: Tensor, same: Tensor, weight: float, by_r
 
 
 def _partial_likelihood(
-    grown: Tensor,
+    exponentials: Tensor,
     members: Tensor,
     valid: Tensor,
     negatives: Tensor,
@@ -268,18 +241,16 @@ def _partial_likelihood(
     """Returns weight · Σ log(e^{S_an} + e^{S_pn}) − S_ap over the triplets whose positives belong to some classes.
 
     (a, p) and (p, a) share their logarithms, so each pair is visited once: members `step` places apart, for each step.
-    grown: (B, B) of e^S. members: (classes, K) samples of each class; valid is 0 for padding (the first member again,
-    at the end). negatives: (classes, 1) number per sample. The members' rows of by_row get the gradient by their
+    exponentials: (B, B) of e^S. members: (classes, K) samples of each class; valid is 0 for padding (the first member
+    again, at the end). negatives: (classes, 1) number per sample. The members' rows of by_row get the gradient by their
     similarities.
     """
     columns = members.unsqueeze(1).expand(-1, members.shape[1], -1)
-    rows = grown.index_select(0, members.reshape(-1)).view(*members.shape, -1)
+    rows = exponentials.index_select(0, members.reshape(-1)).view(*members.shape, -1)
     within = rows.gather(2, columns)
     counted = (negatives * valid).unsqueeze(2) * valid.unsqueeze(1)  # triplets of each pair that have a gradient
     counted.diagonal(0, 1, 2).zero_()
-    shares = torch.zeros_like(rows)
-    product = torch.ones_like(rows)
-    value = grown.new_zeros(())
+    shares, logarithms = torch.zeros_like(rows), torch.zeros_like(rows)
     for step in range(1, members.shape[1]):
         both = valid[:, step:]
         total = rows[:, :-step] + rows[:, step:]
@@ -296,13 +267,10 @@ def _partial_likelihood(
             total.mul_(both.unsqueeze(2)).add_(1 - both.unsqueeze(2))
         shares[:, :-step].add_(share)
         shares[:, step:].add_(share)
-        product[:, :-step].mul_(total)
-        if step % FACTORS == 0:
-            value += product.scatter_(2, columns, 1).log_().sum()
-            product.fill_(1)
-    value += product.scatter_(2, columns, 1).log_().sum()
+        logarithms[:, :-step].add_(total.log_())
+    value = logarithms.scatter_(2, columns, 0).sum()
     if not hinge:
-        value -= (counted * within.log_()).sum() / 2
+        value.sub_((counted * within.log_()).sum(), alpha=0.5)
     derivatives = shares.mul_(rows).mul_(2 * weight).scatter_(2, columns, 0)
     derivatives.scatter_add_(2, columns, counted.mul_(-weight))
     if padded:  # padding has the index of the first member, so it must write the same values

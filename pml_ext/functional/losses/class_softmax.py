@@ -58,8 +58,8 @@ MARGINS = {
 circle: Sun et al., CVPR 2020, eq. 5 and 6, whose weights carry no gradient."""
 
 
-class DividedSoftmax(NamedTuple):
-    """The loss of N samples, with the terms of a rank's gradients by the samples and by its K class vectors.
+class ShardedLoss(NamedTuple):
+    """The loss of N samples over sharded classes, with the terms of a rank's gradients by samples and K class vectors.
 
     losses: (N,), the same on every rank. is_right: (N,) bool, True if the target has the largest score (no margin).
     by_score: (K, N), the gradient of the mean loss by the scores (cosines or inner products) of this rank's classes.
@@ -74,7 +74,7 @@ class DividedSoftmax(NamedTuple):
     inverse_w: Tensor | None
 
 
-def divided_softmax(
+def sharded_softmax(
     x: Tensor,
     weight: Tensor,
     target: Tensor,
@@ -85,7 +85,7 @@ def divided_softmax(
     epsilon: float = 0.0,
     filter_above: float = 0.0,
     group: distributed.ProcessGroup | None = None,
-) -> DividedSoftmax:
+) -> ShardedLoss:
     """Returns the cross-entropy of all samples over the classes of all ranks; no rank stores all scores.
 
     Seven numbers per sample are reduced, among them the largest score, the sum of exponentials, and the target's score.
@@ -102,11 +102,9 @@ def divided_softmax(
     """
     inverse_x, inverse_w = (inverse_norms(x), inverse_norms(weight)) if margin.of_cosines else (None, None)
     unit = x if inverse_x is None else x * inverse_x
-    scores = x.new_empty(len(weight), len(x))  # one row per class, so that a block of classes is contiguous
-    for block in row_blocks(len(weight), weight.shape[1], x.device):
-        torch.mm(weight[block], unit.T, out=scores[block])
-        if inverse_w is not None:
-            scores[block] *= inverse_w[block]
+    scores = weight @ unit.T  # one row per class, so that a block of classes is contiguous
+    if inverse_w is not None:
+        scores *= inverse_w
 
     at = (target >= 0).nonzero().squeeze(1)
     here = (target[at], at)
@@ -126,61 +124,63 @@ def divided_softmax(
         for block in row_blocks(len(weight), len(x), x.device):
             factor[block] = margin.factor_of_others(scores[block], m)
             scores[block] = margin.others(scores[block], m)
-    scores *= scale
+    # In place from here on, because a rank's classes times all samples is the largest tensor.
+    logits = scores.mul_(scale)
     if large is not None:
-        scores.masked_fill_(large, 0)
-        factor = (torch.ones_like(scores) if factor is None else factor).masked_fill_(large, 0)
-    scores[here] = target_logit.detach()
+        logits.masked_fill_(large, 0)
+        factor = (torch.ones_like(logits) if factor is None else factor).masked_fill_(large, 0)
+    logits[here] = target_logit.detach()
 
-    tops = torch.stack([scores.amax(dim=0), largest_of_others])
+    tops = torch.stack([logits.amax(dim=0), largest_of_others])
     if group is not None:
         distributed.all_reduce(tops, distributed.ReduceOp.MAX, group=group)
     top, largest_of_others = tops
     sums = x.new_zeros(5, len(x))
     sums[0], sums[1, at], sums[2, at] = len(weight), target_score, target_logit.detach()
     if epsilon:
-        torch.sum(scores, dim=0, out=sums[3])
-    torch.sum(scores.sub_(top).exp_(), dim=0, out=sums[4])
-    classes, target_scores, target_logits, logits, exponentials = sum_over_ranks(sums, group)
+        torch.sum(logits, dim=0, out=sums[3])
+    exponentials = logits.sub_(top).exp_()
+    torch.sum(exponentials, dim=0, out=sums[4])
+    classes, target_scores, target_logits, sum_of_logits, normalizer = sum_over_ranks(sums, group)
 
-    log_sum = exponentials.log() + top
+    log_sum = normalizer.log() + top
     losses = (1 - epsilon) * (log_sum - target_logits)
-    scores /= exponentials
+    by_score = exponentials.div_(normalizer)  # the probabilities, from which the targets are subtracted
     if epsilon:
         each = epsilon / (classes - 1)
-        losses += epsilon * log_sum - each * (logits - target_logits)
-        scores -= each
-        slope = slope * (scores[here] + each[at] - (1 - epsilon))
+        losses += epsilon * log_sum - each * (sum_of_logits - target_logits)
+        by_score -= each
+        slope = slope * (by_score[here] + each[at] - (1 - epsilon))
     else:
-        slope = slope * (scores[here] - 1)
-    scores *= scale if factor is None else factor.mul_(scale)
-    scores[here] = slope
-    scores /= len(x)
-    return DividedSoftmax(losses, target_scores > largest_of_others, scores, unit, inverse_x, inverse_w)
+        slope = slope * (by_score[here] - 1)
+    by_score *= scale if factor is None else factor.mul_(scale)
+    by_score[here] = slope
+    by_score /= len(x)
+    return ShardedLoss(losses, target_scores > largest_of_others, by_score, unit, inverse_x, inverse_w)
 
 
-def gradient_by_samples(softmax: DividedSoftmax, weight: Tensor) -> Tensor:
+def gradient_by_samples(loss: ShardedLoss, weight: Tensor) -> Tensor:
     """Returns this rank's (N, D) summand of the gradient of the mean loss by the samples."""
-    gradient = torch.zeros_like(softmax.unit)
+    gradient = torch.zeros_like(loss.unit)
     for block in row_blocks(len(weight), weight.shape[1], weight.device):
-        part = softmax.by_score[block]
-        gradient.addmm_((part if softmax.inverse_w is None else part * softmax.inverse_w[block]).T, weight[block])
-    return gradient if softmax.inverse_x is None else through_sphere_(gradient, softmax.unit, softmax.inverse_x)
+        part = loss.by_score[block]
+        gradient.addmm_((part if loss.inverse_w is None else part * loss.inverse_w[block]).T, weight[block])
+    return gradient if loss.inverse_x is None else through_sphere_(gradient, loss.unit, loss.inverse_x)
 
 
-def gradient_by_classes(softmax: DividedSoftmax, weight: Tensor, factor: Tensor) -> Tensor:
+def gradient_by_classes(loss: ShardedLoss, weight: Tensor, factor: Tensor) -> Tensor:
     """Returns the (K, D) gradient of factor × the mean loss by this rank's class vectors."""
-    gradient, unit = torch.empty_like(weight), factor * softmax.unit
+    gradient, unit = torch.empty_like(weight), factor * loss.unit
     for block in row_blocks(len(weight), weight.shape[1], weight.device):
-        part = torch.mm(softmax.by_score[block], unit, out=gradient[block])
-        if softmax.inverse_w is not None:
-            through_sphere_(part, weight[block] * softmax.inverse_w[block], softmax.inverse_w[block])
+        part = torch.mm(loss.by_score[block], unit, out=gradient[block])
+        if loss.inverse_w is not None:
+            through_sphere_(part, weight[block] * loss.inverse_w[block], loss.inverse_w[block])
     return gradient
 
 
-def divided_one_hot(
+def sharded_discriminative(
     x: Tensor, weight: Tensor, target: Tensor, *, group: distributed.ProcessGroup | None = None
-) -> DividedSoftmax:
+) -> ShardedLoss:
     """Compute `one_hot_discriminative_loss(x @ W.T, labels)` with the rows of W sharded over ranks.
 
     Six numbers per sample are reduced; no rank stores all scores. For the formulas see that function.
@@ -218,6 +218,7 @@ def divided_one_hot(
     for block in row_blocks(len(weight), len(x), x.device):
         some = scores[block]
         scores[block] = by_others * (terms.longer - some).rsqrt_() - along * some
-    scores[here] = by_target[at] - along[at] * target_score
-    scores /= len(x)
-    return DividedSoftmax(terms.losses(roots), of_target > largest_of_others, scores, x, None, None)
+    by_score = scores  # which each block has replaced by its gradient
+    by_score[here] = by_target[at] - along[at] * target_score
+    by_score /= len(x)
+    return ShardedLoss(terms.losses(roots), of_target > largest_of_others, by_score, x, None, None)

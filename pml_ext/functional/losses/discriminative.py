@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_floating, check_labels, check_labels_below, check_whole
-from pml_ext._ops.custom_gradient import ValueAndGradient, no_autocast, to_sphere
-from pml_ext._ops.numerics import row_blocks, rows_of_a_block
+from pml_ext._ops.custom_gradient import ValueAndGradient, to_sphere
+from pml_ext._ops.numerics import row_blocks
 
 _POINTS_PER_CLASS = 100  # reproduces the paper's pairwise distances; more points reduce their variance
 _ITERATIONS = 25
@@ -149,8 +149,7 @@ def discriminative_loss(embeddings: Tensor, labels: Tensor, centroids: Tensor | 
 
     $$‖x_i - c_{y_i}‖ - \frac{1}{3 (C - 1)} \sum_{m ≠ y_i} ‖x_i - c_m‖$$
 
-    Works in blocks of classes and computes the gradient together with the value, so that only second derivatives store
-    all B·C distances. A sample on a centroid gets no gradient from that centroid.
+    A sample on a centroid gets no gradient from that centroid. Stores a few (B, C) tensors.
 
     Args:
         embeddings: (B, D) unit vectors.
@@ -178,11 +177,11 @@ def discriminative_loss(embeddings: Tensor, labels: Tensor, centroids: Tensor | 
         raise ValueError("centroids must be fixed; got a tensor that requires a gradient. Use centroids.detach()")
     labels = check_labels(labels, len(embeddings))
     check_labels_below(labels, embeddings.shape[1] if centroids is None else len(centroids))
-    return centroid_values(embeddings, labels.long(), centroids)
+    return bracket(embeddings, labels.long(), centroids)
 
 
 def bracket(embeddings: Tensor, labels: Tensor, centroids: Tensor | None) -> Tensor:
-    """Compute `discriminative_loss` by ordinary operations on all (B, C) distances, for second derivatives."""
+    """Compute `discriminative_loss` of checked arguments."""
     target_class = labels.unsqueeze(1)
     if centroids is None:
         offset = embeddings.scatter_add(1, target_class, embeddings.new_full(target_class.shape, -1.0))
@@ -192,69 +191,10 @@ def bracket(embeddings: Tensor, labels: Tensor, centroids: Tensor | None) -> Ten
         squares = embeddings.square().sum(1, keepdim=True) + centroids.square().sum(1) - 2 * embeddings @ centroids.T
     target = torch.linalg.vector_norm(offset, dim=1)
     # For other classes only: near the target centroid the difference of squares loses all digits.
-    others = squares.clamp(min=_rounding(embeddings)).sqrt().scatter(1, target_class, 0.0).sum(1)
+    rounding = 16 * torch.finfo(embeddings.dtype).eps  # of a squared distance between unit vectors
+    others = squares.clamp(min=rounding).sqrt().scatter(1, target_class, 0.0).sum(1)
     values: Tensor = target - others / (3 * (squares.shape[1] - 1))
     return values
-
-
-def _value_and_gradient(
-    x: Tensor, labels: Tensor, centroids: Tensor | None, *, needs_gradient: bool
-) -> tuple[Tensor, Tensor | None]:
-    """Compute value and gradient in one pass over blocks of classes.
-
-    The distance to the target class comes from differences: inner products lose all digits near the centroid. Distances
-    to other classes are squared/sqrt(max(squared, rounding)), whose gradient vanishes on the centroid.
-    """
-    labels = labels.unsqueeze(1)
-    num_classes = x.shape[1] if centroids is None else len(centroids)
-    share = 1 / (3 * (num_classes - 1))
-    width = rows_of_a_block(len(x), x.device)
-    rounding = _rounding(x)
-    if centroids is None:
-        offset = x.scatter_add(1, labels, x.new_full(labels.shape, -1.0))
-    else:
-        offset = x - centroids[labels[:, 0]]
-    target = torch.linalg.vector_norm(offset, dim=1, keepdim=True)
-    squares = torch.linalg.vector_norm(x, dim=1, keepdim=True).square()
-    others = x.new_zeros(len(x))
-    inverses = torch.zeros_like(target)
-    gradient = offset.mul_((target > 0) / target.clamp(min=torch.finfo(x.dtype).tiny))
-    with no_autocast(x.device):
-        for start in range(0, num_classes, width):
-            if centroids is None:
-                squared = torch.sub(squares + 1, x[:, start : start + width], alpha=2)
-            else:
-                block = centroids[start : start + width]
-                squared = torch.addmm(torch.linalg.vector_norm(block, dim=1).square(), x, block.T, alpha=-2)
-                squared.add_(squares)
-            inverse = squared.clamp(min=rounding).sqrt_().reciprocal_()
-            _zero_target_class(inverse, labels - start)
-            others += squared.mul_(inverse).sum(1)
-            if not needs_gradient:
-                continue
-            inverses += inverse.sum(1, keepdim=True)
-            if centroids is None:
-                gradient[:, start : start + width].add_(inverse, alpha=share)
-            else:
-                gradient.addmm_(inverse, block, alpha=share)
-    value = target[:, 0] - share * others
-    return value, gradient.addcmul_(x, inverses, value=-share) if needs_gradient else None
-
-
-def _zero_target_class(inverse: Tensor, columns: Tensor) -> None:
-    """Set entry (i, columns[i]) to 0 if the block has that column, without synchronising with the device."""
-    inside = (columns >= 0) & (columns < inverse.shape[1])
-    index = columns.clamp(0, inverse.shape[1] - 1)
-    inverse.scatter_(1, index, inverse.gather(1, index).masked_fill_(inside, 0.0))
-
-
-def _rounding(x: Tensor) -> float:
-    """Returns the rounding error of a squared distance between unit vectors."""
-    return 16 * torch.finfo(x.dtype).eps
-
-
-# Expects checked input.
-centroid_values = ValueAndGradient(_value_and_gradient, bracket)
 
 
 _SHORTEST = 1e-12  # norm, as in torch.nn.functional.normalize

@@ -10,7 +10,7 @@ from torch import distributed as dist
 
 from pml_ext._checks import check_embeddings, check_finite, check_floating, check_labels, check_whole
 from pml_ext._ops.distributed import share_of_rank
-from pml_ext._ops.normalize import normalise_
+from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.numerics import SIDE, full_precision, row_blocks
 
 
@@ -60,10 +60,7 @@ def listed_cosines(unit: Tensor, ref_unit: Tensor, rows: Tensor, ref_rows: Tenso
 
 # A search for accepted pairs synchronises with the device once per block, so GPUs get fewer, larger blocks.
 _BLOCK_ROWS_ON_A_DEVICE = 4096
-# A block on the diagonal is cut into strips that begin at the diagonal, to compute less below it.
-_STRIPS_OF_A_TRIANGLE = 4
 _ROWS_OF_POSITIVES = 128
-_NORMALISED_AT_ONCE = 2**9
 
 
 class Block(NamedTuple):
@@ -94,12 +91,8 @@ class PairBlocks:
         if block_rows is not None:
             check_whole(block_rows, "block_rows", 1)
         order = torch.argsort(labels.to(embeddings.device), stable=True)
-        # In pieces that fit in the cache, with only one copy of the set.
-        dtype = torch.promote_types(embeddings.dtype, torch.float32)
-        self.unit = torch.empty(embeddings.shape, dtype=dtype, device=embeddings.device)
-        for piece, rows in zip(self.unit.split(_NORMALISED_AT_ONCE), order.split(_NORMALISED_AT_ONCE), strict=True):
-            normalise_(piece.copy_(embeddings.detach().index_select(0, rows)))
-        self.unit, self.other = both_sides(self.unit, None if offsets is None else offsets.to(order.device)[order])
+        unit = unit_rows(embeddings.detach().index_select(0, order))
+        self.unit, self.other = both_sides(unit, None if offsets is None else offsets.to(order.device)[order])
         self.classes, self.index, sizes = torch.unique(
             labels.to(embeddings.device)[order], return_inverse=True, return_counts=True
         )
@@ -139,12 +132,8 @@ class PairBlocks:
         count, size = len(self.unit), self.block_rows
         if not positives_only:
             for i in range(0, count, size):
-                end = min(i + size, count)
-                step = max(1, size // _STRIPS_OF_A_TRIANGLE)
-                for k in range(i, end, step):
-                    yield slice(k, min(k + step, end)), slice(k, end)
-                for j in range(end, count, size):
-                    yield slice(i, end), slice(j, min(j + size, count))
+                for j in range(i, count, size):
+                    yield slice(i, min(i + size, count)), slice(j, min(j + size, count))
             return
         ends = torch.bincount(self._index_on_host).cumsum(0)
         for i in range(0, count, min(size, _ROWS_OF_POSITIVES)):

@@ -81,14 +81,11 @@ class PairDistances(PairBlocks):
     [[[1, 1], [1, 1]], [[0, 4], [0, 4]]]
     """
 
-    # Up to this many negative distances, the CPU stores and partitions them: less than half the time of two passes.
-    _most_kept = 2**23
-
     def negative_distances_at(self, ranks: Sequence[int]) -> Tensor:
         """Returns order statistics of the pooled negative distances: the k-th smallest for each k.
 
-        For many pairs, a histogram locates each rank's bin, and a second pass collects the values in these bins.
-        Further ranks in these bins need no pass.
+        A histogram locates each rank's bin, and a second pass collects the values in these bins. Further ranks in
+        these bins need no pass.
 
         Args:
             ranks: ranks k, from 1 to total_negative_pairs.
@@ -101,9 +98,6 @@ class PairDistances(PairBlocks):
             raise ValueError(f"ranks must be from 1 to {total}, the number of negative pairs; got {list(ranks)}")
         wanted = torch.tensor(list(ranks), device=self.unit.device)
         with full_precision(self.unit.device):
-            if self._is_stored:
-                self._all_negatives.numpy().partition([*{int(k) - 1 for k in ranks}])
-                return self._all_negatives[wanted - 1]
             bins = torch.searchsorted(self._up_to, wanted)
             values_of = self._values_in(torch.unique(bins).tolist())
             distances_at = []
@@ -117,8 +111,6 @@ class PairDistances(PairBlocks):
         """Returns the number of negative pairs at this distance or closer."""
         limit = torch.tensor(distance, dtype=self.unit.dtype, device=self.unit.device)
         with full_precision(self.unit.device):
-            if self._is_stored:
-                return int((self._all_negatives <= limit).sum())
             bin_ = int(limit * _BINS_PER_UNIT)
             below, up_to = (int(self._up_to[place]) if place >= 0 else 0 for place in (bin_ - 1, bin_))
             if up_to == below:
@@ -159,12 +151,6 @@ class PairDistances(PairBlocks):
         negatives, order_of_negatives = negatives.sort()
         return ListedPairs(positives, inside[order], negatives, one[order_of_negatives], other[order_of_negatives])
 
-    @property
-    def _is_stored(self) -> bool:
-        """Whether all negative distances are stored."""
-        is_small = self.total_negative_pairs <= self._most_kept
-        return is_small and self.group is None and self.unit.device.type == "cpu"
-
     def accepted(self, thresholds: Tensor, *, positives_only: bool = False) -> tuple[Tensor, Tensor]:
         """Count the pairs of each class within each threshold (distance <= threshold).
 
@@ -191,23 +177,10 @@ class PairDistances(PairBlocks):
                     accepted = distances <= thresholds[-1]
                     if block.mixed:
                         accepted &= self.negative_mask(block)
-                    if 2 * int(accepted.sum()) > accepted.numel():
-                        self._count_most(counts[1], distances, accepted, search, block)
-                    else:
-                        sides = [block.rows, block.columns]
-                        self._count(counts[1], distances, true_places(accepted), search, sides)
+                    sides = [block.rows, block.columns]
+                    self._count(counts[1], distances, true_places(accepted), search, sides)
         positives, negatives = sum_over_ranks(counts, self.group).cumsum(2)
         return positives, negatives
-
-    @cached_property
-    def _all_negatives(self) -> Tensor:
-        """Returns every negative distance, in any order."""
-        distances_at, filled = torch.empty(self.total_negative_pairs, dtype=self.unit.dtype), 0
-        for block in self.blocks():
-            distances = self._negatives_of(block)
-            distances_at[filled : filled + len(distances)] = distances
-            filled += len(distances)
-        return distances_at
 
     def _count(
         self,
@@ -225,18 +198,6 @@ class PairDistances(PairBlocks):
             low, high = self.classes_of(side)
             counts = torch.bincount((self.index[side] - low)[place] * width + first, minlength=(high - low) * width)
             into[low:high] += counts.view(high - low, width)[:, :-1]
-
-    def _count_most(
-        self, into: Tensor, distances: Tensor, accepted: Tensor, thresholds: "_Thresholds", block: Block
-    ) -> None:
-        """Run `_count` for negative pairs that are mostly accepted; searching for them would take twice as long."""
-        width = into.shape[1] + 1
-        first = thresholds.first_reached(distances.view(-1)).view_as(distances).masked_fill_(~accepted, width - 1)
-        for across, side in ((1, block.rows), (0, block.columns)):
-            low, high = self.classes_of(side)
-            places = first + ((self.index[side] - low) * width).int().unsqueeze(across)
-            counts = torch.bincount(places.view(-1), minlength=(high - low) * width)
-            into[low:high] += counts.view(-1, width)[:, :-1]
 
     @cached_property
     def _up_to(self) -> Tensor:
@@ -301,10 +262,10 @@ def count_accepted(pairs: PairDistances, thresholds: Tensor, *, positives_only: 
         for block in pairs.blocks(positives_only=positives_only):
             distances = _distances(block)
             if block.mixed:
-                _add_first_reached(counts[0], distances.view(-1)[pairs.positive_places(block)[0]], limits)
+                counts[0] += _first_reached(distances.view(-1)[pairs.positive_places(block)[0]], limits)
             if not positives_only:
                 negatives = distances[pairs.negative_mask(block)] if block.mixed else distances.view(-1)
-                _add_first_reached(counts[1], negatives, limits)
+                counts[1] += _first_reached(negatives, limits)
     positives, negatives = sum_over_ranks(counts, pairs.group).cumsum(1)
     return positives, negatives
 
@@ -364,11 +325,10 @@ def _distances(block: Block) -> Tensor:
     return torch.threshold_(squares, tiny, 0.0).sqrt_()
 
 
-def _add_first_reached(counts: Tensor, distances: Tensor, limits: Tensor) -> None:
-    """Count each distance at the first ascending limit that reaches it; skip those beyond the last."""
-    counts[0] += (distances <= limits[0]).sum()
-    later = distances[(distances > limits[0]) & (distances <= limits[-1])]
-    counts += torch.bincount(torch.bucketize(later, limits), minlength=len(limits))
+def _first_reached(distances: Tensor, limits: Tensor) -> Tensor:
+    """Returns (M,) counts of the distances by the first ascending limit that reaches them."""
+    within = distances[distances <= limits[-1]]
+    return torch.bincount(torch.bucketize(within, limits), minlength=len(limits))
 
 
 def _merge(values: Tensor, counts: Tensor, pending: list[Tensor]) -> tuple[Tensor, Tensor]:
