@@ -102,10 +102,17 @@ def gram(x: Tensor, scale: float = 1.0) -> Tensor:
     return products
 
 
-def plus_transpose(square: Tensor) -> Tensor:
-    """Returns square + squareᵀ. Transposing first makes the sum 4 times faster."""
-    transposed: Tensor = square.T.clone(memory_format=torch.contiguous_format)
-    return transposed.add_(square)
+def add_transpose_(square: Tensor) -> Tensor:
+    """Compute square + squareᵀ in place, in blocks that are transposed first, which makes it 4 times faster."""
+    side = len(square) if square.is_cuda else BLOCK_SIDE
+    blocks = [slice(first, first + side) for first in range(0, len(square), side)]
+    for i, rows in enumerate(blocks):
+        for columns in blocks[i:]:
+            upper, lower = square[rows, columns], square[columns, rows]
+            upper.add_(lower.T.clone(memory_format=torch.contiguous_format))
+            if rows != columns:
+                lower.copy_(upper.T)
+    return square
 
 
 class _InnerProducts(torch.autograd.Function):
@@ -117,4 +124,6 @@ class _InnerProducts(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        return plus_transpose(grad).mm(x)
+        # Transposing first makes the sum 4 times faster.
+        symmetric: Tensor = grad.T.clone(memory_format=torch.contiguous_format)
+        return symmetric.add_(grad).mm(x)

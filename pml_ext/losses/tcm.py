@@ -231,7 +231,7 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
         self.tcm = TCMLoss(*margins, indicator=indicator, divide_by=divide_by)
 
     def compute_value(
-        self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
+        self, embeddings: Tensor, labels: Any, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Any
     ) -> Tensor:
         """Returns the wrapped loss plus TCM."""
         tcm = self.tcm.compute_value(

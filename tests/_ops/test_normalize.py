@@ -5,7 +5,7 @@ from torch.nn.functional import normalize
 from torch.testing import assert_close
 
 from pml_ext._ops.custom_gradient import to_sphere
-from pml_ext._ops.numerics import gram
+from pml_ext._ops.numerics import add_transpose_, gram
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
@@ -33,8 +33,11 @@ def test_zero_rows_have_the_gradient_of_normalize_and_nan_stays_in_its_row():
 
 
 @pytest.mark.parametrize("count", [1, 4, 7])
-def test_block_size_does_not_change_inner_products(count, monkeypatch):
+def test_block_size_does_not_change_square_matrices(count, monkeypatch):
     monkeypatch.setattr("pml_ext._ops.numerics.BLOCK_SIDE", 3)
     x = torch.randn(count, 2, dtype=torch.float64)
     assert_close(gram(x, -0.5), -0.5 * x @ x.T, rtol=0, atol=1e-14)
     assert torch.equal(gram(x), gram(x).T)
+    square = torch.randn(count, count, dtype=torch.float64)
+    expected = square + square.T
+    assert torch.equal(add_transpose_(square), expected)

@@ -78,13 +78,6 @@ def test_an_exception_leaves_the_loss_as_it_was():
     assert dict(vars(loss), _modules=dict(loss._modules)) == before
 
 
-def test_what_the_call_records_reaches_the_loss():
-    x, labels = torch.randn(8, 4), torch.arange(8) // 2
-    loss = losses.TupletMarginLoss(collect_stats=True)
-    run_with_distance(loss, inject(loss.distance, loss.distance(x)), x, labels)
-    assert loss.avg_neg_angle > 0
-
-
 class Waiting(losses.ContrastiveLoss):
     barrier = threading.Barrier(2)
 

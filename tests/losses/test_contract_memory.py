@@ -69,15 +69,6 @@ def test_value_in_a_memory_of_the_batch(name, start):
 
 
 @every_loss
-def test_the_gradient_in_a_memory_is_that_of_constant_references(name):
-    x, labels = batch()
-    memory = CrossBatchMemory(LOSSES[name](), embedding_size=6, memory_size=10)
-    pairs = get_indices_tuple(labels, labels.clone())
-    expected = LOSSES[name]()(x, labels, pairs, x.detach().clone(), labels.clone())
-    assert_close(torch.autograd.grad(memory(x, labels), x), torch.autograd.grad(expected, x))
-
-
-@every_loss
 @pytest.mark.parametrize("point", ["zero", "one direction", "one class"])
 def test_collapsed_embeddings_in_a_memory(name, point):
     """Other samples equal the own copy bit by bit, and still are pairs."""

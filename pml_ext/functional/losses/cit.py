@@ -16,7 +16,7 @@ from pml_ext._ops.custom_gradient import (
     under_transform,
     unit_and_inverse_norms,
 )
-from pml_ext._ops.numerics import gram, plus_transpose, row_blocks, rows_of_a_block
+from pml_ext._ops.numerics import add_transpose_, gram, row_blocks, rows_of_a_block
 from pml_ext.functional.tuples import ClassSpans, class_columns, class_spans, count_triplets, same_and_different
 
 
@@ -162,12 +162,13 @@ def _value_and_gradient(
         with torch.enable_grad():
             leaf = embeddings.detach().requires_grad_()
             value = _plain(leaf, labels, gamma, scale, hinge)
-            return value.detach(), *torch.autograd.grad(value, leaf)
+            (gradient,) = torch.autograd.grad(value, leaf)
+        return value.detach(), gradient
     triplets = max(1, spans.triplets)
     value, gradient = by_similarities(unit, spans, gamma, scale, hinge)
     if not needs_gradient:
         return value / triplets, None
-    symmetric = plus_transpose(gradient)
+    symmetric = add_transpose_(gradient)
     return value / triplets, through_sphere_(symmetric @ unit, unit, inverse_norms.mul_(scale / triplets))
 
 

@@ -3,7 +3,7 @@
 `shortfall_and_excess` is the plain version, `threshold_consistency` the kernel for the cosines of a batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.nn.functional import embedding_bag
 
 from pml_ext._checks import check_choice, check_floating, check_in_range, check_switch
 from pml_ext._ops.custom_gradient import ValueAndGradient, inverse_norms, to_sphere, unit_and_inverse_norms
-from pml_ext._ops.numerics import rows_of_a_block
+from pml_ext._ops.numerics import row_blocks
 from pml_ext.functional.tuples import ClassSpans, class_columns, class_spans, same_and_different
 
 DIVISORS = ("hard", "all")
@@ -106,9 +106,6 @@ AT_ONCE = 128
 """Up to this batch size a few (B, B) tensors and two full products are faster than blocks, which take 2.1 times as long
 at 64 samples, 1.2 times at 128 and 0.8 times at 256 (512-d, one thread)."""
 
-MIN_ROWS = 256
-"""Fewest anchors per block: smaller matrix products are slower (64 rows take 5 % longer at 2,048 samples)."""
-
 FEW = 32
 """Up to this class size embeddings are summed by index. A matrix product with zeros takes 1.6 times as long with 4
 samples per class and 1.5 times with 32 (1,024 samples, 512-d, one thread), but less with 64 in a batch of 256."""
@@ -119,8 +116,7 @@ def _value_and_gradient(
 ) -> tuple[Tensor, Tensor | None]:
     if len(embeddings) <= AT_ONCE:
         return _at_once(embeddings, labels.to(embeddings.device, non_blocking=True), options)
-    rows = max(MIN_ROWS, rows_of_a_block(len(embeddings), embeddings.device))
-    return _in_blocks(embeddings, class_spans(labels, embeddings.device), options, needs_gradient, rows)
+    return _in_blocks(embeddings, class_spans(labels, embeddings.device), options, needs_gradient)
 
 
 def _at_once(embeddings: Tensor, labels: Tensor, options: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
@@ -154,13 +150,13 @@ def _at_once(embeddings: Tensor, labels: Tensor, options: tuple[Any, ...]) -> tu
 
 
 def _in_blocks(
-    embeddings: Tensor, spans: ClassSpans, options: tuple[Any, ...], needs_gradient: bool, rows: int
+    embeddings: Tensor, spans: ClassSpans, options: tuple[Any, ...], needs_gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
     """In blocks of anchors. With x = n u, ∂cos(i, j)/∂x_i = (u_j − cos u_i) / n_i: x_j/n_j − cos x_i/n_i, over n_i."""
     lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by = options
     inverse = inverse_norms(embeddings)
     margins = (margin_plus, margin_minus, indicator)
-    blocks = [slice(first, min(first + rows, len(embeddings))) for first in range(0, len(embeddings), rows)]
+    blocks = row_blocks(len(embeddings), len(embeddings), embeddings.device)
     totals, toward, away = sums_in_blocks(embeddings, inverse, spans, margins, blocks, needs_gradient)
     shortfall, excess, *divisors = totals
     if divide_by == "all":
@@ -179,7 +175,7 @@ def sums_in_blocks(
     inverse: Tensor,
     spans: ClassSpans,
     margins: tuple[float, float, bool],
-    blocks: Sequence[slice],
+    blocks: Iterable[slice],
     needs_gradient: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Compute shortfall and excess over the pairs of some anchors, and weighted sums of these pairs' embeddings.

@@ -48,12 +48,13 @@ def kernel(x, labels, plus=1.0, minus=1.0, margin_plus=0.9, margin_minus=0.5, *,
 both = pytest.mark.parametrize("loss", [plain, kernel])
 
 
-@pytest.fixture(params=[(99, 256, 32), (0, 2, 16), (0, 3, 1), (0, 512, 1)])
+@pytest.fixture(params=[(99, 1, 32), (0, 20, 16), (0, 30, 1), (0, 2**18, 1)])
 def path(request, monkeypatch, blocks_of):
     """All pairs at once, or blocks of anchors, with many or few samples a class."""
-    blocks_of(1)
-    for name, size in zip(("AT_ONCE", "MIN_ROWS", "FEW"), request.param, strict=True):
-        monkeypatch.setattr(tcm, name, size)
+    at_once, entries, few = request.param
+    blocks_of(entries)
+    monkeypatch.setattr(tcm, "AT_ONCE", at_once)
+    monkeypatch.setattr(tcm, "FEW", few)
 
 
 @every_form
