@@ -37,9 +37,15 @@ NAMES = {
     "id + triplet": "normalised softmax + triplet",
     "id + cit": "normalised softmax + CIT",
     "id + tcm": "normalised softmax + TCM",
+    "id + contrastive": "normalised softmax + contrastive",
 }
 SHOWN = ("r1", "map_at_r", "opis")  # measured for all of them
-TERMS = {"triplet": "`TripletMarginLoss`", "cit": "`CITLoss`", "tcm": "`TCMLoss`"}
+TERMS = {
+    "triplet": "`TripletMarginLoss`",
+    "contrastive": "`ContrastiveLoss` on cosines",
+    "tcm": "`TCMLoss`",
+    "cit": "`CITLoss`",
+}
 SUFFIXES = {"r1": ", %", "map_at_r": ", %", "opis": " × 1000", "tar": " at FAR 0.1 %, %"}
 PAGE = """# Which loss
 
@@ -52,7 +58,8 @@ identities|{normalised}|
 |an identity loss|PML's `TripletMarginLoss` or `TCMLoss` next to it, tuned|[below](#next-to-an-identity-loss)|
 |ArcFace, ProxyNCA or normalised softmax, tuned|`TCMRegularizer(loss)`, margins tuned|OPIS {TCM[opis]}, yet \
 {with_tcm[0]} to {with_tcm[1]}: above the first row|
-|a tuple loss|`LoOp(loss)` on the same tuples|mAP@R {LoOp[map_at_r]}|
+|a tuple loss|`LoOp(loss)` on the same tuples|mAP@R {LoOp[map_at_r]}; with two images of a class \
+{loop_of_two[map_at_r]}|
 |no class weights to learn|`DiscriminativeLoss`|mAP@R {Discriminative[map_at_r]} against a cross-entropy; cost linear \
 in the batch|
 |your own pair weights|`PairWeightingLoss`|with MultiSimilarity's weights OPIS {opis[gpw@weighting]}, mAP@R \
@@ -73,13 +80,13 @@ those below it changes. TAR is of three seeds, and its verdicts leave out the sp
 
 {identity}
 
-Both terms are as good without the identity loss: mAP@R {accuracy[triplet]} for the tuned triplet loss alone and \
-{accuracy[tcm]} for TCM alone. With the identity loss: {accuracy[id + triplet]} and {accuracy[id + tcm]}. [Whole \
-networks](WHOLE_NETWORKS.md) were trained from scratch with a cross-entropy and each of the three.
+Triplet loss and TCM are as good without the identity loss: mAP@R {accuracy[triplet]} for the tuned triplet loss \
+alone and {accuracy[tcm]} for TCM alone. With the identity loss: {accuracy[id + triplet]} and {accuracy[id + tcm]}. \
+[Whole networks](WHOLE_NETWORKS.md) were trained from scratch with a cross-entropy and each of the four.
 
 TCM with weights of 1, as here, has the value and gradient of PML's `ContrastiveLoss` on cosines with the same \
-margins. The loss was also tuned under this name, with other margins to try: {accuracy[contrastive]} alone. The \
-difference from TCM is that of two tunings.
+margins. The latter was tuned with other margins to try: mAP@R {accuracy[contrastive]} alone. The difference from TCM \
+is that of two tunings.
 
 ## How strong a term has to be
 
@@ -176,6 +183,7 @@ def _page(numbers: Mapping[str, Any], sets: Sequence[str]) -> str:
     changes = {}
     for name in ("TCM", "LoOp", "Discriminative", "CIT"):
         changes[name] = {measure: _change(averages[name], measure) for measure in averages[name]}
+    of_two = averages["LoOp of two"]
     return PAGE.format(
         opis=opis,
         accuracy={name: f"{100 * means['map_at_r']:.1f} %" for name, means in losses.items()},
@@ -186,6 +194,7 @@ def _page(numbers: Mapping[str, Any], sets: Sequence[str]) -> str:
         cit_loss=_points_that_cit_loses(),
         identity=_changes(losses["id"], {f"+ {TERMS[term]}": averages[f"id + {term}"] for term in TERMS}),
         strength_sets=", ".join(numbers["strength"]["sets"]),
+        loop_of_two={measure: _change(of_two, measure) for measure in of_two},
         strength=_changes(numbers["strength"]["alone"], _strengths(averages)),
         **changes,
     )

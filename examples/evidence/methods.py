@@ -121,13 +121,14 @@ _ARCFACE = {
     ),
 }
 _PROXY_NCA = {"scale": Axis((3.0, 8.0, 16.0), (1.0,), (32.0,), (0.5, 0.25, 0.12), (64.0, 128.0, 256.0))}
+_N_PAIR = {"temperature": Axis((0.03, 0.05, 0.1, 0.2), (0.02,), (0.4,), (0.01,), (0.8, 1.6))}
 _CONTRASTIVE = {
     "pos_margin": Axis((0.8, 0.9, 1.0), (0.7,), farther_below=(0.6, 0.5)),
     "neg_margin": Axis((0.1, 0.3, 0.5), (0.0,), (0.7,), (-0.1, -0.2), (0.8, 0.9, 1.0)),
 }
 GAMMAS = (0.1, 0.2, 0.5, 0.8, 1.0)
 _CIT = {"gamma": Axis(GAMMAS)}
-CIT_GRID = tuple((scale, gamma) for scale in (1.0, 3.0, 10.0) for gamma in (0.5, 1.0))  # next to a cross-entropy
+CIT_GRID = tuple((scale, gamma) for scale in (1.0, 3.0, 10.0, 30.0) for gamma in (0.5, 1.0))  # next to a cross-entropy
 # The weight of an added term. For Adam only the terms' ratio counts: with the largest weight the base has no part.
 _ADDED = Axis((0.1, 0.3, 1.0), (0.03,), (3.0,), (0.01, 3e-3, 1e-3), (10.0, 30.0, 100.0, 300.0, 1e3, 3e3))
 
@@ -142,6 +143,8 @@ _OWN: dict[str, dict[str, Axis]] = {  # the axes of each term
     "loop_hphn": _TRIPLET,
     "lifted": _TRIPLET,
     "loop_lifted": _TRIPLET,
+    "n_pair": _N_PAIR,
+    "loop_n_pair": _N_PAIR,
     "ms": _MS,
     "loop_ms": _MS | {"epsilon": Axis((-0.02, 0.1), (-0.1,), (0.2,), (-0.2,), (0.4, 0.8, 2.0))},
     "smoothap": _SMOOTHAP,
@@ -196,9 +199,15 @@ def _all() -> Iterator[Method]:
         # figures: where both are tuned anew, a change of the base's settings is part of the difference.
         yield Method(f"{base} + tcm@added", {f"tcm.{key}": axis for key, axis in _TCM.items()}, on=base)
 
+    # LoOp and its bases with two images of a class, where its paper works
+    for base in ("n_pair", "triplet_consecutive", "lifted", "ms"):
+        for name in (base, f"loop_{base.removesuffix('_consecutive')}"):
+            yield _method(f"{name}@2", {"per_class": 2})
+
     # CIT with and without an ID loss; γ; other losses with untuned margins
     yield _method("id + triplet", triplet__weight=_ADDED)
     yield _method("id + cit", cit__weight=_ADDED)
+    yield _method("id + contrastive")
     # A term at stated settings on a cross-entropy with unchanged settings: CIT's weight and γ; TCM's weight, by a rule
     for scale, gamma in CIT_GRID:
         settings = {"cit.weight": scale, "cit.gamma": gamma}

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from methods import BATCH, METHODS, PER_CLASS, Method
-from terms import ConsecutivePairs, Mined, Sizes, of_method
+from terms import ConsecutivePairs, ConsecutivePairsWithNegatives, Mined, Sizes, of_method
 from torch import nn
 
 from pml_ext import losses, miners
@@ -63,7 +63,7 @@ def _of_term(term: nn.Module) -> Iterator[tuple[str, str]]:
         loss, miner = loss.loss, loss.miner
     if isinstance(miner, LoOpMiner):
         miner, negatives = miner.miner, ARCS
-    if isinstance(miner, ConsecutivePairs):
+    if isinstance(miner, ConsecutivePairs | ConsecutivePairsWithNegatives):
         miner, pairs = None, CONSECUTIVE
     if isinstance(loss, LoOp):
         loss, pairs, negatives = loss.loss, CONSECUTIVE, ARCS

@@ -49,6 +49,15 @@ class ConsecutivePairs(nn.Module):
         return anchors[triplet], positives[triplet], negatives
 
 
+class ConsecutivePairsWithNegatives(nn.Module):
+    """The same positive pairs, each with all pairs of its anchor and a negative, for losses of pairs."""
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        anchors, positives = consecutive_pairs(labels)
+        anchors_of_negatives, negatives = (labels[:, None] != labels).nonzero(as_tuple=True)
+        return anchors, positives, anchors_of_negatives, negatives
+
+
 class LinearCrossEntropy(nn.Module):
     """Cross-entropy of a linear layer with bias on unnormalised embeddings."""
 
@@ -116,6 +125,8 @@ def _term(name: str, options: dict[str, Any], sizes: Sizes) -> nn.Module:
         return Mined(losses.TripletMarginLoss(**options), miner)
     if name == "triplet_consecutive":  # the positive pairs of LoOp's arcs
         return Mined(losses.TripletMarginLoss(**options), ConsecutivePairs())
+    if name == "n_pair":
+        return Mined(_loss(name, options, sizes), ConsecutivePairsWithNegatives())
     if name == "triplet_disjoint":
         return Mined(losses.TripletMarginLoss(**options), miners.DisjointTripletMiner(seed=sizes.seed))
     if name.startswith("loop_"):
@@ -131,6 +142,8 @@ def _loss(name: str, options: dict[str, Any], sizes: Sizes) -> nn.Module:
             return losses.TripletMarginLoss(**options)
         case "triplet_random":  # one random triplet for each sample as the anchor
             return losses.TripletMarginLoss(triplets_per_anchor=1, **options)
+        case "n_pair":  # over cosines, as NPairsLoss has no temperature
+            return losses.NTXentLoss(**options)
         case "hphn":
             return losses.HPHNTripletLoss(positives="consecutive", **options)
         case "lifted":

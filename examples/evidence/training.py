@@ -68,7 +68,7 @@ def train(name: str, settings: Settings, seed: int, data: ImageFeatures) -> nn.L
         groups.append({"params": own, "lr": rate * settings.get("own_rate", 1.0)})
     optimizer = torch.optim.Adam(groups)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    for features, labels in batches(data, seed, steps):
+    for features, labels in batches(data, seed, steps, settings.get("per_class", PER_CLASS)):
         optimizer.zero_grad(set_to_none=True)
         value = loss(head(features), labels)
         if value.requires_grad:
@@ -78,16 +78,16 @@ def train(name: str, settings: Settings, seed: int, data: ImageFeatures) -> nn.L
     return head
 
 
-def batches(data: ImageFeatures, seed: int, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of random classes with PER_CLASS random images each, in random views."""
+def batches(data: ImageFeatures, seed: int, steps: int, per_class: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of random classes with as many random images each, in random views."""
     generator = torch.Generator().manual_seed(seed)
     of_class = [(data.labels == label).nonzero()[:, 0] for label in range(int(data.labels.max()) + 1)]
     for _ in range(steps):
         rows = []
-        for label in torch.randperm(len(of_class), generator=generator)[: BATCH // PER_CLASS].tolist():
+        for label in torch.randperm(len(of_class), generator=generator)[: BATCH // per_class].tolist():
             mine = of_class[label]
             order = torch.randperm(len(mine), generator=generator)
-            rows.append(mine[order[torch.arange(PER_CLASS) % len(mine)]])
+            rows.append(mine[order[torch.arange(per_class) % len(mine)]])
         chosen = torch.cat(rows)
         view = torch.randint(len(data.features), (len(chosen),), generator=generator)
         yield data.features[view, chosen].float(), data.labels[chosen]

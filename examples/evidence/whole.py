@@ -166,7 +166,7 @@ def keys_of(config: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     changed = {}
     for key, value in _values(cfg):
         is_ignored = any(f"{key}.".startswith(f"{node}.") for node in ignored)
-        if value != defaults[key] and not is_ignored:
+        if value != defaults.get(key) and not is_ignored:
             changed[key] = value
     return changed
 

@@ -80,11 +80,22 @@ _CIT = [
     {"MODEL.LOSSES.CIT.GAMMA": gamma, "MODEL.LOSSES.CIT.SCALE": scale} for gamma, scale in ((1.0, 10.0), (0.5, 3.0))
 ]
 _TCM = [{_LOSSES: _WITH.format("TCMLoss"), **margins} for margins in (_TCM_LOOSE, _TCM_TIGHT)]
+# TCM of weight 1 has this form. Its usual margins on cosines, and those that validation chose for linear heads.
+_CONTRASTIVE = [
+    {
+        _LOSSES: _WITH.format("ContrastiveLoss"),
+        "MODEL.LOSSES.CONTRASTIVE.DISTANCE": "CosineSimilarity",
+        "MODEL.LOSSES.CONTRASTIVE.POS_MARGIN": pos_margin,
+        "MODEL.LOSSES.CONTRASTIVE.NEG_MARGIN": neg_margin,
+    }
+    for pos_margin, neg_margin in ((1.0, 0.0), (0.9, 0.7))
+]
 IDENTITY: dict[str, list[Settings]] = {
     "ce": [{"SOLVER.BASE_LR": rate, _LOSSES: '("CrossEntropyLoss",)'} for rate in (0.002, 0.005, 0.015, 0.04)],
     "ce_triplet": _grid(*_TRIPLET, rates=_RATES[:2]),
     "ce_tcm": _grid(*_TCM, rates=_RATES[:2]),
     "ce_cit": _grid(*_CIT, rates=_RATES[:2]),
+    "ce_contrastive": _grid(*_CONTRASTIVE, rates=_RATES[:2]),
 }
 
 
@@ -117,7 +128,9 @@ COMPARISONS = (
     Comparison("ce", "ce_triplet", TERM, ALL),
     Comparison("ce", "ce_cit", TERM, ALL),
     Comparison("ce", "ce_tcm", TERM, ALL),
+    Comparison("ce", "ce_contrastive", TERM, ALL),
     Comparison("ce_triplet", "ce_tcm", ADDED_LOSS, ALL),
+    Comparison("ce_contrastive", "ce_tcm", ADDED_LOSS, ALL),
     Comparison("triplet", "triplet_tcm", TERM, STEADIER),
     Comparison("smoothap", "smoothap_tcm", TERM, STEADIER),
     Comparison("triplet", "triplet_tcm_added", TERM, STEADIER),

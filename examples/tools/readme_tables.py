@@ -28,7 +28,12 @@ FIRST_RUN = {
     "ce_cit": "+ `CITLoss`",
 }
 RESULTS = EXAMPLES / "evidence" / "results"
-NEXT_TO = {"triplet": "PML's `TripletMarginLoss`", "tcm": "`TCMLoss`", "cit": "`CITLoss`"}
+NEXT_TO = {
+    "triplet": "PML's `TripletMarginLoss`",
+    "contrastive": "PML's `ContrastiveLoss` on cosines",
+    "tcm": "`TCMLoss`",
+    "cit": "`CITLoss`",
+}
 NETWORKS = {"omniglot": "networks, Omniglot", "glyphs": "networks, Glyphs"}
 ABOUT = (
     "Changes from the first row, tuned at equal cost. Linear layers: on frozen features, normalised softmax, five "
@@ -84,7 +89,7 @@ def which_loss() -> str:
         ],
     ]
     seeds = json.loads((RESULTS / "first_run.json").read_text(encoding="utf-8"))["seeds"]
-    about = ABOUT.format(" and ".join(f"{seeds[name]}" for name in NETWORKS))
+    about = ABOUT.format(" and ".join(sorted({str(seeds[name]) for name in NETWORKS})))
     return f"{table(headings, rows)}\n{about}\n\n{table(['you have', 'use', 'measured'], other)}"
 
 
