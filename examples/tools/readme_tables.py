@@ -36,9 +36,9 @@ NEXT_TO = {
 }
 NETWORKS = {"omniglot": "networks, Omniglot", "glyphs": "networks, Glyphs"}
 ABOUT = (
-    "Changes from the first row, tuned at equal cost. Linear layers: on frozen features, normalised softmax, five "
-    "seeds. Networks: small, from scratch, cross-entropy, {} seeds. Bold: the 95 % interval excludes 0, for layers on "
-    "two sets."
+    "Changes from the first row, in points and per cent, tuned at equal cost. Linear layers: frozen features, "
+    "normalised softmax, 5 seeds. Networks: small, from scratch, cross-entropy, {} seeds. Bold: the 95 % interval "
+    "excludes 0, for layers on two sets."
 )
 
 
@@ -96,7 +96,7 @@ def which_loss() -> str:
 def signed(change: Mapping[str, Mapping[str, float]], measure: str) -> str:
     """A mean change, bold where it is decided on at least two sets, all in the same direction."""
     found = change[measure]
-    text = f"{found['mean']:+.1f} points" if measure == "map_at_r" else f"{found['mean']:+.0f} %"
+    text = f"{found['mean']:+.1f}" if measure == "map_at_r" else f"{found['mean']:+.0f} %"
     is_decided = max(found["better"], found["worse"]) >= 2 and min(found["better"], found["worse"]) == 0
     return f"**{text}**" if is_decided else text
 
@@ -119,7 +119,7 @@ def cell(row: Mapping[str, str]) -> str:
     value, low, high = (float(row[name]) for name in ("value", "low", "high"))
     if not row["base"]:
         return f"{value:.1f} %" if row["measure"] == "map_at_r" else f"{value:.1f}"
-    text = f"{value:+.1f} points" if row["measure"] == "map_at_r" else f"{value:+.0f} %"
+    text = f"{value:+.1f}" if row["measure"] == "map_at_r" else f"{value:+.0f} %"
     return f"**{text}**" if low * high > 0 else text
 
 
