@@ -189,7 +189,7 @@ def _method(name: str, fixed: Mapping[str, Any] = {}, **axes: Axis) -> Method:
 
 def _all() -> Iterator[Method]:
     for name in _OWN:
-        if name not in ("gpw", "discriminative", "cit"):  # named with a variant below
+        if name not in ("gpw", "discriminative", "cit", "n_pair", "loop_n_pair"):  # named with a variant below
             yield _method(name)
     yield _method("discriminative@one_hot", {"discriminative.centroids": "one_hot"})
 
@@ -199,10 +199,9 @@ def _all() -> Iterator[Method]:
         # figures: where both are tuned anew, a change of the base's settings is part of the difference.
         yield Method(f"{base} + tcm@added", {f"tcm.{key}": axis for key, axis in _TCM.items()}, on=base)
 
-    # LoOp and its bases with two images of a class, where its paper works
-    for base in ("n_pair", "triplet_consecutive", "lifted", "ms"):
-        for name in (base, f"loop_{base.removesuffix('_consecutive')}"):
-            yield _method(f"{name}@2", {"per_class": 2})
+    # Two images of a class, where LoOp's paper has the N-pair loss
+    yield _method("n_pair@2", {"per_class": 2})
+    yield _method("loop_n_pair@2", {"per_class": 2})
 
     # CIT with and without an ID loss; γ; other losses with untuned margins
     yield _method("id + triplet", triplet__weight=_ADDED)
