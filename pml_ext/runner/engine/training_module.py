@@ -181,9 +181,7 @@ class TrainingModule(lightning.LightningModule):
         # Sums over pairs lose all digits in 16 bits.
         with torch.autocast(labels.device.type, enabled=False), exact_products():
             features = [part for part in parts_of(outputs, "features") if part.requires_grad]
-            outputs = apply_to_collection(
-                outputs, Tensor, lambda part: part.float() if part.is_floating_point() else part
-            )
+            outputs = apply_to_collection(outputs, Tensor, _in_32_bits)
             self.loss_terms.batch = None
             values = self.model.losses(outputs, labels)
             total = self._total(values, batch)
