@@ -9,7 +9,7 @@
     python examples/evidence/run.py --tables        # only write the tables from stored results
 
 It can be stopped at any time and continues where it was. Results are stored in examples/evidence/results, pages in this
-folder.
+folder; the tables of WHOLE_NETWORKS.md, of stored runs, and of README.md are written too.
 """
 
 import argparse
@@ -24,7 +24,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread per process, one pro
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 sys.path.insert(0, str(Path(__file__).parent))
+import readme_tables
+import whole_report
 from image_sets import SOURCES, features_of
 from methods import METHODS
 from report import write_report
@@ -81,7 +84,9 @@ def main() -> None:
         run_all(HERE / "results", given.sets, given.methods, Plan(), given.processes)
     store = Store(HERE / "results")
     store.pack(given.sets)
+    whole_report.write_report(HERE, Store(HERE / "results" / "whole"))
     write_report(HERE, store, list(SOURCES))
+    readme_tables.write()
     print(HERE / "EVIDENCE.md")
 
 

@@ -163,14 +163,17 @@ def rewrite(text: str) -> str:
     return _BLOCK.sub(lambda block: f"{block[1]}\n{TABLES[block[2]]()}\n{block[4]}", text)
 
 
+def write() -> None:
+    README.write_text(rewrite(README.read_text(encoding="utf-8")), encoding="utf-8")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if a table differs")
-    before = README.read_text(encoding="utf-8")
-    after = rewrite(before)
     if parser.parse_args().check:
-        return int(before != after)
-    README.write_text(after, encoding="utf-8")
+        page = README.read_text(encoding="utf-8")
+        return int(page != rewrite(page))
+    write()
     return 0
 
 
