@@ -18,7 +18,7 @@ from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.datasets import OpenSet, data_set, load
 from pml_ext.runner.engine.data_module import DataModule
 from pml_ext.runner.registry import DATASET_REGISTRY
-from pml_ext.search.image_embedding import list_images
+from pml_ext.search.images import list_images
 from pml_ext.search.readers import read_embeddings
 from tests.runner.data.published_layouts import LAYOUTS
 

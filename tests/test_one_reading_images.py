@@ -29,7 +29,7 @@ from pml_ext.runner.config.network_keys import load_for_embedding
 from pml_ext.runner.data.datasets.folders import users_folder
 from pml_ext.runner.data.datasets.image_dataset import data_set_of
 from pml_ext.runner.data.datasets.image_files import require_image
-from pml_ext.search.image_embedding import embed_folder
+from pml_ext.search.images import embed_folder
 from pml_ext.search.onnx_model import export
 from tests.cli.embedding_files import hits
 from tests.search.models import small_model

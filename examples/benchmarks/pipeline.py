@@ -19,7 +19,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode
 
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.data.datasets.image_files import decode_image
+from pml_ext.runner.data.datasets.decoding import decode_image
 from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages
 from pml_ext.runner.data.loaders import SeededImages, collate
 from pml_ext.runner.data.samplers import Drawn

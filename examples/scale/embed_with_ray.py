@@ -14,7 +14,7 @@ import ray
 
 from pml_ext import Embedder
 from pml_ext.search.gallery import Gallery
-from pml_ext.search.image_embedding import Listed, add_part, embed_images, is_unchanged, list_images, report_problems
+from pml_ext.search.images import Listed, add_part, embed_images, is_unchanged, list_images, report_problems
 
 
 class Worker:

@@ -62,7 +62,7 @@ def embed_in_process(options: Namespace, launch: Launch) -> None:
     """Embed this process's share of the images that are new or whose content has changed."""
     from pml_ext.runner.launch import one_message
     from pml_ext.runner.modeling.cuda import describe_cpu_processes
-    from pml_ext.search.image_embedding import embed_folder
+    from pml_ext.search.images import embed_folder
 
     cfg, embedder = _load_model(options)
     if line := describe_cpu_processes(cfg.MODEL.DEVICE, launch.joined().num_gpus):

@@ -90,7 +90,7 @@ class _Queries:
 
 
 def _embed_queries(options: Namespace, target: Target) -> _Queries:
-    from pml_ext.search.image_embedding import embed_images, join_batches, list_images
+    from pml_ext.search.images import embed_images, join_batches, list_images
     from pml_ext.search.readers import is_readable
 
     query, overrides = options.query, options.overrides

@@ -11,7 +11,7 @@ from PIL import Image
 
 from pml_ext import Embedder
 from pml_ext.cli import main
-from pml_ext.search import image_embedding
+from pml_ext.search import images
 from pml_ext.search.gallery import Gallery
 from pml_ext.search.readers import read_embeddings
 from tests.cli.embedding_files import failure
@@ -27,13 +27,13 @@ def words(shop, tmp_path):
 @pytest.fixture
 def decoded(monkeypatch):
     """The names of the images that are decoded."""
-    names, decode = list[str](), image_embedding._Decoded.__getitem__
+    names, decode = list[str](), images._Decoded.__getitem__
 
     def counted(self, row):
         names.append(self.listed[row].path.name)
         return decode(self, row)
 
-    monkeypatch.setattr(image_embedding._Decoded, "__getitem__", counted)
+    monkeypatch.setattr(images._Decoded, "__getitem__", counted)
     return names
 
 
@@ -103,8 +103,8 @@ def test_changes_of_one_percent(shop, words, tmp_path, decoded, capsys):
 KILLED = """
 import os, signal, sys
 from pml_ext.cli import main
-from pml_ext.search import gallery, image_embedding
-image_embedding.PART_SECONDS = 0.0  # each batch is a part
+from pml_ext.search import gallery, images
+images.PART_SECONDS = 0.0  # each batch is a part
 write = gallery._write_manifest
 def killed(folder, manifest):
     if len(manifest.parts) == 3:
@@ -131,7 +131,7 @@ def test_a_run_that_is_stopped_says_how_to_resume(words, tmp_path, monkeypatch, 
     def stopped(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(image_embedding, "embed_images", stopped)
+    monkeypatch.setattr(images, "embed_images", stopped)
     assert main([*words, str(extract(tmp_path / "images", 1)[0])]) == 130
     assert "run the same command again to resume" in capsys.readouterr().err
 

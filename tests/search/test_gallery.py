@@ -12,7 +12,7 @@ import pytest
 from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.search.gallery import Gallery
-from pml_ext.search.image_embedding import list_images
+from pml_ext.search.images import list_images
 from pml_ext.search.model_record import KEY, ModelRecord
 from pml_ext.search.readers import read_embeddings
 from tests.search.galleries import add, clustered, create

@@ -15,7 +15,7 @@ from pml_ext._errors import UserError
 from pml_ext.cli import main
 from pml_ext.runner import registry
 from pml_ext.search.gallery import Gallery
-from pml_ext.search.image_embedding import embed_folder
+from pml_ext.search.images import embed_folder
 from pml_ext.search.index import search
 from tests.search.images import extract
 from tests.search.models import small_model

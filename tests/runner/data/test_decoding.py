@@ -11,7 +11,7 @@ from PIL import Image
 
 from pml_ext._errors import UserError
 from pml_ext._images import decode
-from pml_ext.runner.data.datasets.image_files import decode_image, decode_plain_jpeg, require_decodable
+from pml_ext.runner.data.datasets.decoding import decode_image, decode_plain_jpeg, require_decodable
 
 
 def file(image, kind="PNG", **options):

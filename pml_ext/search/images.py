@@ -25,8 +25,9 @@ from pml_ext._errors import UserError
 from pml_ext._identities import clean_id
 from pml_ext._images import IMAGE_SUFFIXES
 from pml_ext._ops.distributed import rank_and_ranks
+from pml_ext.runner.data.datasets.decoding import decode_image
 from pml_ext.runner.data.datasets.folders import labelled_images
-from pml_ext.runner.data.datasets.image_files import FolderImages, ImageFile, decode_image, read_content
+from pml_ext.runner.data.datasets.image_files import FolderImages, ImageFile, read_content
 from pml_ext.search.embedder import Embedder, embedding_faults
 from pml_ext.search.gallery import PART_ROWS, Gallery
 
