@@ -1,7 +1,7 @@
 """LoOp: hard negatives from the closest points of arcs between samples, for another loss."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -94,6 +94,9 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
     """
 
     labels_because = "LoOp needs labels: its arcs join samples of a class"
+
+    if TYPE_CHECKING:  # a type checker finds nn.Module's first, because it does not know PML's classes
+        __call__ = OurLoss.forward
 
     def __init__(
         self, loss: BaseMetricLossFunction | str | Mapping[str, Any], *, pairing: Pairing = "consecutive",

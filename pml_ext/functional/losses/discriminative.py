@@ -190,9 +190,11 @@ def bracket(embeddings: Tensor, labels: Tensor, centroids: Tensor | None) -> Ten
         offset = embeddings - centroids[labels]
         squares = embeddings.square().sum(1, keepdim=True) + centroids.square().sum(1) - 2 * embeddings @ centroids.T
     target = torch.linalg.vector_norm(offset, dim=1)
-    # For other classes only: near the target centroid the difference of squares loses all digits.
+    # For other classes only: near the target centroid the difference of squares loses all digits. On another centroid
+    # the quotient is 0, without a gradient.
     rounding = 16 * torch.finfo(embeddings.dtype).eps  # of a squared distance between unit vectors
-    others = squares.clamp(min=rounding).sqrt().scatter(1, target_class, 0.0).sum(1)
+    distances = squares / squares.clamp(min=rounding).sqrt()
+    others = distances.scatter(1, target_class, 0.0).sum(1)
     values: Tensor = target - others / (3 * (squares.shape[1] - 1))
     return values
 
