@@ -87,6 +87,7 @@ class Gallery:
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self.manifest = folder, manifest
         self.indices: dict[str, Any] = {}
+        self._offsets: dict[str, np.ndarray] = {}
 
     @classmethod
     def open(cls, folder: str | Path, *, may_be_empty: bool = False) -> "Gallery":
@@ -280,8 +281,14 @@ class Gallery:
             embeddings = np.asarray(file[rows])
         if self.cohort is None:
             return embeddings
-        half = 0.5 * self.cohort.strength * self._read(name, ["offset"])["offset"].to_numpy()[rows]
+        half = 0.5 * self.cohort.strength * self._offsets_of(name)[rows]
         return np.column_stack([embeddings, np.ones_like(half), -half])
+
+    def _offsets_of(self, part: str) -> np.ndarray:
+        """Returns the offsets of a part's rows, read once: every search needs them."""
+        if part not in self._offsets:
+            self._offsets[part] = self._read(part, ["offset"])["offset"].to_numpy()
+        return self._offsets[part]
 
     def _read(self, part: str, columns: list[str] | None) -> Any:
         """Returns columns of a part as a pyarrow Table; None: all."""

@@ -108,7 +108,7 @@ def _rank(gallery: Gallery, queries: np.ndarray, rows: np.ndarray, k: int) -> tu
 
 
 def _open_index(gallery: Gallery) -> tuple[IndexRecord, Any] | None:
-    """Returns the gallery's index, built if needed; None if its recall is too low or it cannot be written."""
+    """Returns the gallery's index, built if needed; None if its recall is too low or it cannot be written or read."""
     record = gallery.manifest.index
     is_current = record is not None and record.parts == [*gallery.manifest.parts]
     if record is None or not is_current or (record.depths and _read_index(gallery, record) is None):
@@ -118,7 +118,8 @@ def _open_index(gallery: Gallery) -> tuple[IndexRecord, Any] | None:
         except OSError as error:
             log.warning("the index cannot be written: %s", error)
             return None
-    return (record, _read_index(gallery, record)) if record.depths else None
+    index = _read_index(gallery, record) if record.depths else None
+    return None if index is None else (record, index)
 
 
 def _read_index(gallery: Gallery, record: IndexRecord) -> Any:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pml_ext")
 
-
 Source: TypeAlias = "str | Path | bytes | Image.Image | np.ndarray | Tensor"
 """An image: its path, the content of its file, a Pillow image, or its pixels."""
 
