@@ -122,6 +122,14 @@ def test_an_index_that_cannot_be_written(tmp_path, monkeypatch):
     assert find(add(create(tmp_path / "g", 8), clustered(700))).how == "all 700 rows compared"
 
 
+def test_an_index_that_cannot_be_read_after_it_was_built(tmp_path, monkeypatch):
+    def unreadable(*_):
+        raise RuntimeError("Input/output error")
+
+    monkeypatch.setattr(index._load_faiss(), "read_index", unreadable)
+    assert find(add(create(tmp_path / "g", 8), clustered(1500))).how == "all 1,500 rows compared"
+
+
 def test_collapsed_embeddings(tmp_path):
     x = np.repeat(clustered(1), 700, axis=0)
     found = find(add(create(tmp_path / "g", 8), x), x[:3])
