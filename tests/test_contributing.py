@@ -20,4 +20,4 @@ def test_the_names_exist():
     for *names, file in named:
         code = (ROOT / file).read_text(encoding="utf-8")
         for name in filter(None, names):
-            assert re.search(rf"^(?:def|class) {name}\b|^{name}\b", code, re.M), f"{name} in {file}"
+            assert re.search(rf"^ *(?:def|class) {name}\b|^{name}\b", code, re.M), f"{name} in {file}"
