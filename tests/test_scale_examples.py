@@ -1,4 +1,7 @@
-"""examples/scale: a gallery by Ray equals one of `pml-ext embed`; hits of Milvus equal those of `pml-ext search`."""
+"""examples/scale: a gallery by Ray equals one of `pml-ext embed`; hits of Milvus equal those of `pml-ext search`.
+
+With MILVUS_URI=http://127.0.0.1:19530 the script's collection lies on that server, and is replaced.
+"""
 
 import importlib.util
 import json
@@ -34,11 +37,13 @@ def script(name):
 
 @pytest.fixture
 def milvus(tmp_path):
-    """The script and an embedded database."""
+    """The script and a database without its collection."""
     pymilvus = pytest.importorskip("pymilvus", reason="pip install 'pml_ext[scale]'")
-    pytest.importorskip("milvus_lite", reason="pip install 'pml_ext[scale]'")
-    client = pymilvus.MilvusClient(str(tmp_path / "milvus.db"))
-    yield script("search_in_milvus"), client
+    if not (server := os.environ.get("MILVUS_URI")):
+        pytest.importorskip("milvus_lite", reason="pip install 'pml_ext[scale]'")
+    module, client = script("search_in_milvus"), pymilvus.MilvusClient(server or str(tmp_path / "milvus.db"))
+    client.drop_collection(module.NAME)
+    yield module, client
     client.close()
 
 
