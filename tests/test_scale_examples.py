@@ -99,10 +99,10 @@ def test_the_benchmark_searches_in_another_process_than_it_loads(milvus, tmp_pat
 
 @pytest.fixture(scope="module")
 def ray_script():
-    """The script, with two workers' worth of cores on this machine."""
+    """The script, on as many cores as its two workers take."""
     ray = pytest.importorskip("ray", reason="pip install 'pml_ext[scale]'")
     pytest.importorskip("ray.data", reason="pip install 'pml_ext[scale]'")
-    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False)
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     module = script("embed_with_ray")
     ray.cloudpickle.register_pickle_by_value(module)
     yield module

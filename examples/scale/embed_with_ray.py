@@ -33,14 +33,15 @@ def embed(images: str, model: str, output: Path, *, workers: int, gpus: float, r
     embedder = Embedder.from_run(model)
     gallery = Gallery.create(output.absolute(), embedder.record, has_labels=True, cohort=None)
     if images.endswith(".parquet"):
-        table = ray.data.read_parquet(images)
+        count = ray.data.read_parquet(images).count()
+        table = ray.data.read_parquet(images, override_num_blocks=count // rows + 1, num_cpus=0)
     else:
         listed = list_images([images], gallery.base, label_by_folder=True)
-        table = ray.data.from_items([{"path": image.name, "label": image.label} for image in listed])
-    pool = ray.data.ActorPoolStrategy(size=workers)
+        items = [{"path": image.name, "label": image.label} for image in listed]
+        table = ray.data.from_items(items, override_num_blocks=len(items) // rows + 1)
+    pool = ray.data.ActorPoolStrategy(min_size=1, max_size=workers)  # the first leaves a core to list a table's files
     of_workers = {"fn_constructor_args": (embedder, gallery.folder), "compute": pool, "num_cpus": 1, "num_gpus": gpus}
-    answers = table.repartition(target_num_rows_per_block=rows).map_batches(Worker, batch_size=rows, **of_workers)
-    problems = [row["problem"] for row in answers.iter_rows()]
+    problems = [row["problem"] for row in table.map_batches(Worker, batch_size=rows, **of_workers).iter_rows()]
     gallery = Gallery.open(gallery.folder, may_be_empty=True)
     last = {path: row for row, path in enumerate(gallery.column("path"))}
     gallery.keep(np.isin(np.arange(gallery.rows), [*last.values()]))  # neither changed images nor a batch twice
