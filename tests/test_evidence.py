@@ -231,7 +231,7 @@ def test_both_sides_of_loops_claims_have_the_same_tuples():
     points[1::2] = points[::2]
     points = points.double()  # LoOp takes distances from cosines: at 0 they are exact to the root of the precision
     loop = [pair for pair in comparisons() if pair[1].startswith("loop_")]
-    assert {base for base, _ in loop} >= {"triplet_consecutive", "hphn", "lifted", "ms", "n_pair@2"}
+    assert {base for base, _ in loop} >= {"triplet_consecutive", "hphn", "lifted", "ms", "n_pair", "ms@2", "n_pair@2"}
     for base, method in loop:
         settings = METHODS[method].trials()[0]
         term, of_base = (name.partition("@")[0] for name in (method, base))

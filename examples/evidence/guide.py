@@ -58,8 +58,8 @@ identities|{normalised}|
 |an identity loss|PML's `TripletMarginLoss` or `TCMLoss` next to it, tuned|[below](#next-to-an-identity-loss)|
 |ArcFace, ProxyNCA or normalised softmax, tuned|`TCMRegularizer(loss)`, margins tuned|OPIS {TCM[opis]}, yet \
 {with_tcm[0]} to {with_tcm[1]}: above the first row|
-|a tuple loss|`LoOp(loss)` on the same tuples|mAP@R {LoOp[map_at_r]}; N-pair loss, two images of a \
-class: {loop_of_n_pair[map_at_r]}|
+|a tuple loss|`LoOp(loss)` on the same tuples|mAP@R {LoOp[map_at_r]}; with two images of a class \
+{loop_of_two[map_at_r]}|
 |no class weights to learn|`DiscriminativeLoss`|mAP@R {Discriminative[map_at_r]} against a cross-entropy; cost linear \
 in the batch|
 |your own pair weights|`PairWeightingLoss`|with MultiSimilarity's weights OPIS {opis[gpw@weighting]}, mAP@R \
@@ -183,7 +183,7 @@ def _page(numbers: Mapping[str, Any], sets: Sequence[str]) -> str:
     changes = {}
     for name in ("TCM", "LoOp", "Discriminative", "CIT"):
         changes[name] = {measure: _change(averages[name], measure) for measure in averages[name]}
-    of_n_pair = averages["LoOp, N-pair"]
+    of_two = averages["LoOp, two images"]
     return PAGE.format(
         opis=opis,
         accuracy={name: f"{100 * means['map_at_r']:.1f} %" for name, means in losses.items()},
@@ -194,7 +194,7 @@ def _page(numbers: Mapping[str, Any], sets: Sequence[str]) -> str:
         cit_loss=_points_that_cit_loses(),
         identity=_changes(losses["id"], {f"+ {TERMS[term]}": averages[f"id + {term}"] for term in TERMS}),
         strength_sets=", ".join(numbers["strength"]["sets"]),
-        loop_of_n_pair={measure: _change(of_n_pair, measure) for measure in of_n_pair},
+        loop_of_two={measure: _change(of_two, measure) for measure in of_two},
         strength=_changes(numbers["strength"]["alone"], _strengths(averages)),
         **changes,
     )

@@ -128,6 +128,9 @@ _CONTRASTIVE = {
 }
 GAMMAS = (0.1, 0.2, 0.5, 0.8, 1.0)
 _CIT = {"gamma": Axis(GAMMAS)}
+LOOP_BASES = ("triplet_consecutive", "hphn", "lifted", "ms", "n_pair")
+# With two images of a class the HPHN triplet loss is the lifted structure loss.
+LOOP_BASES_OF_TWO = ("triplet_consecutive@2", "lifted@2", "ms@2", "n_pair@2")
 CIT_GRID = tuple((scale, gamma) for scale in (1.0, 3.0, 10.0, 30.0) for gamma in (0.5, 1.0))  # next to a cross-entropy
 # The weight of an added term. For Adam only the terms' ratio counts: with the largest weight the base has no part.
 _ADDED = Axis((0.1, 0.3, 1.0), (0.03,), (3.0,), (0.01, 3e-3, 1e-3), (10.0, 30.0, 100.0, 300.0, 1e3, 3e3))
@@ -189,7 +192,7 @@ def _method(name: str, fixed: Mapping[str, Any] = {}, **axes: Axis) -> Method:
 
 def _all() -> Iterator[Method]:
     for name in _OWN:
-        if name not in ("gpw", "discriminative", "cit", "n_pair", "loop_n_pair"):  # named with a variant below
+        if name not in ("gpw", "discriminative", "cit"):  # named with a variant below
             yield _method(name)
     yield _method("discriminative@one_hot", {"discriminative.centroids": "one_hot"})
 
@@ -199,9 +202,9 @@ def _all() -> Iterator[Method]:
         # figures: where both are tuned anew, a change of the base's settings is part of the difference.
         yield Method(f"{base} + tcm@added", {f"tcm.{key}": axis for key, axis in _TCM.items()}, on=base)
 
-    # Two images of a class, where LoOp's paper has the N-pair loss
-    yield _method("n_pair@2", {"per_class": 2})
-    yield _method("loop_n_pair@2", {"per_class": 2})
+    for base in LOOP_BASES_OF_TWO:  # as LoOp's paper has it for the N-pair loss
+        yield _method(base, {"per_class": 2})
+        yield _method(f"loop_{base.replace('_consecutive', '')}", {"per_class": 2})
 
     # CIT with and without an ID loss; γ; other losses with untuned margins
     yield _method("id + triplet", triplet__weight=_ADDED)

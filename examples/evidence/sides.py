@@ -105,6 +105,8 @@ def in_full(name: str) -> str:
         if parts[f"{at} negatives"] != SAMPLES:
             words.append(f"negatives: {parts[f'{at} negatives']}")
         weight = parts[f"{at} weight"]
+        if (images := parts["images of a class"]) != str(PER_CLASS):
+            words.append(f"{images} images of a class")
         scale = "" if weight == "1.0" else f"{'weight ' if weight == TUNED else ''}{weight} × "
         terms.append(scale + "; ".join(words))
     return " **+** ".join(terms)
