@@ -1,9 +1,8 @@
-"""Embed images on Ray into a gallery that `pml-ext index` and `search` read. It needs pip install '.[scale]'.
+"""Embed images on Ray into a gallery that `pml-ext search` reads. The same command resumes. pip install '.[scale]'
 
     python examples/scale/embed_with_ray.py IMAGES --model logs/products --output gallery --workers 2 [--address auto]
 
-IMAGES is an image, a folder, or a Parquet table with the columns path, label and bytes. All machines must see the same
-files. The same command resumes: it skips unchanged images. Ray repeats the batch of a worker that dies.
+IMAGES is an image, a folder, or a Parquet table with columns path, label and bytes. All machines must see these files.
 """
 
 import argparse
@@ -25,8 +24,8 @@ class Worker:
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[str]]:
         rows = zip(batch["path"], batch["label"], batch.get("bytes", [None] * len(batch["path"])), strict=True)
         images = [Listed(self.gallery.base / path, str(path), str(label), content) for path, label, content in rows]
-        images = [image for image in images if not is_unchanged(image, self.hashes.get(image.name))]
-        return {"problem": add_part(self.gallery, [*embed_images(self.embedder, images)])}
+        changed = [image for image in images if not is_unchanged(image, self.hashes.get(image.name))]
+        return {"problem": add_part(self.gallery, [*embed_images(self.embedder, changed)])}
 
 
 def embed(images: str, model: str, output: Path, *, workers: int, gpus: float, rows: int) -> None:
