@@ -44,7 +44,8 @@ PAGE = """# What normalised scores change
 higher, on every set. The FAR of strangers was {far} %, with plain cosines {far_of_cosines} %.
 - *Other identities alone*: they helped where there were more than 250 of them. With 50 or 100 it depended on the \
 set, and 10 or 25 did harm.
-- *Training samples alone*: OPIS fell on every set, but TAR fell on glyphs and omniglot.
+- *Training samples alone*: do not use them. With linear layers OPIS fell on every set, but TAR fell on glyphs and \
+omniglot; with networks TAR fell for every loss ([below](#whole-networks)).
 - *Small networks from scratch*, on glyphs only, with both together: OPIS changed by {opis_of_networks} %, and TAR by \
 {tar_of_networks} points ([below](#whole-networks)).
 

@@ -34,11 +34,12 @@ pixels: {runs} runs, {hours:.1f} recorded hours of one core.
 The network has a batch-norm neck, a batch 20 classes × 4 images. Only the losses differ: a cross-entropy alone, and \
 with PML's triplet loss, TCM, CIT or PML's `ContrastiveLoss` on cosines. TCM of weight 1 has the value and gradient of \
 the latter at the same margins; here each had margins of its own. Each of the five had {identity_trials} short trials \
-on validation classes of the set (30 % of the training classes), judged by mAP@R. The best settings were trained on \
-all training classes.
+on validation classes of the set (30 % of the training classes), judged by mAP@R; earlier trials, of other rates and \
+weights of CIT, are stored too. The best settings were trained on all training classes.
 
-The rows of the cross-entropy are values; below them are changes with 95 % intervals by Student's t over seeds and \
-test classes. Changes whose interval excludes 0 are bold.
+The rows of the cross-entropy are values, means over queries; below them are changes, means over classes, with 95 % \
+intervals by Student's t over seeds and test classes. So they do not add up exactly. Changes whose interval excludes \
+0 are bold.
 
 |set|loss|R@1, %|mAP@R, %|OPIS × 1000|TAR at FAR 0.1 %, %|
 |---|---|---|---|---|---|
@@ -70,9 +71,9 @@ Each method had {trials} trials, and three seeds.
 |set|base|method|measure|difference|
 |---|---|---|---|---|
 {differences}
-{undecided} of {compared} comparisons are undecided and left out; [whole_networks.csv](results/whole_networks.csv) has \
-all of them. In `triplet_tcm` and `smoothap_tcm` TCM's margins and the learning \
-rate were tuned; in `…_added` the base keeps its own best settings.
+{undecided} of {compared} comparisons are undecided and left out, also a fall of R@1 that may lie within one point; \
+[whole_networks.csv](results/whole_networks.csv) has all of them. In `triplet_tcm` and `smoothap_tcm` TCM's margins \
+and the learning rate were tuned; in `…_added` the base keeps its own best settings.
 
 ## How far to trust it
 

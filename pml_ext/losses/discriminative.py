@@ -90,8 +90,8 @@ class DiscriminativeLoss(EmbeddingLoss):
             contains them unless they are one-hot.
         centroid_size: dimension of the centroids. None: C for one_hot and kmeans, as in the paper; the larger of
             embedding_size and C − 1 for simplex; the tensor's size for a tensor. With fewer dimensions, k-means
-            centroids are close to each other: 64 dimensions for 136 classes cost 11 points of R@1 on Omniglot. With
-            thousands of classes, k-means in C dimensions is slow: pass a size, or use one_hot.
+            centroids are close to each other. With thousands of classes, k-means in C dimensions is slow: pass a
+            size, or use one_hot.
         paper_scale: True computes eq. 8 literally, G Σ_i, and needs batches of more than C samples. False computes the
             batch mean.
         seed: seed of the k-means centroids.
