@@ -71,7 +71,7 @@ def _with_loop(bases: tuple[str, ...], expected: Expected) -> tuple[Comparison, 
     """
     found = []
     for base in bases:
-        part = NEGATIVES_OF_MS if base.startswith("ms") else NEGATIVES
+        part = NEGATIVES_OF_MS if base.partition("@")[0] == "ms" else NEGATIVES
         found.append(Comparison(base, f"loop_{base.replace('_consecutive', '')}", part, expected))
     return tuple(found)
 
