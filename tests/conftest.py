@@ -14,6 +14,28 @@ torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+def pytest_addoption(parser):
+    parser.addoption("--nightly", action="store_true", help="run everything: the nightly tests too, on all examples")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--nightly"):
+        return
+    nightly = [item for item in items if item.get_closest_marker("nightly")]
+    config.hook.pytest_deselected(items=nightly)
+    items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+
+
+@pytest.fixture(scope="session")
+def draws(request):
+    """(by_day, by_night) -> how many draws a test of a statistic takes."""
+
+    def number(by_day, by_night):
+        return by_night if request.config.getoption("--nightly") else by_day
+
+    return number
+
+
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)][: 1 + torch.cuda.is_available()])
 def device(request):
     """The CPU, and a GPU where there is one: pytest -m gpu."""

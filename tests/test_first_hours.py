@@ -53,7 +53,7 @@ def test_a_trainer_of_pml_with_memory_miner_and_calculator():
     assert 0 <= ours["opis"] < 0.1 and 0.2 < ours["tar_at_far_1e-2"] <= 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_wheel_in_an_empty_folder(installed, tmp_path):
     """Installed without a clone: a config by name, trained; types are tested in test_typing.py."""
     for command in (

@@ -42,7 +42,7 @@ def shortened(notebook, words, instead):
     return notebook
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs_and_ends_with_a_figure(path, tmp_path):
     pytest.importorskip("nbclient")

@@ -52,7 +52,7 @@ def test_the_blocks_of_a_page_print_what_it_shows(pages, tmp_path):
     require_equal_outputs(pages, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("pages", [[page] for page in SLOW], ids=stems)
 def test_the_blocks_of_a_page_that_trains(pages, tmp_path):
     require_equal_outputs(pages, tmp_path)

@@ -23,7 +23,7 @@ from tests.search.galleries import add, clustered, create, create_with_cohort
 from tests.search.models import small_model
 
 SCALE = Path(__file__).parents[1] / "examples" / "scale"
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # of Ray about itself
+pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # of Ray about itself
 
 
 def script(name):

@@ -16,7 +16,7 @@ pytest.importorskip("latex2mathml")
 pytest.importorskip("material")
 pytest.importorskip("mkdocstrings_handlers.python")
 ROOT = Path(__file__).parents[1]
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")

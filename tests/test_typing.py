@@ -45,7 +45,7 @@ WRONG = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_script_on_the_installed_wheel_passes_mypy_but_for_what_is_wrong(installed, tmp_path):
     first = SCRIPT.count("\n") + 1
     (tmp_path / "script.py").write_text("\n".join([SCRIPT + next(iter(WRONG)), *list(WRONG)[1:], ""]), encoding="utf-8")
@@ -59,7 +59,7 @@ def test_a_script_on_the_installed_wheel_passes_mypy_but_for_what_is_wrong(insta
         assert error.startswith(f"script.py:{number}:") and expected in error, error
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_editable_install_is_a_path_that_type_checkers_follow(installed):
     (wheel,) = installed.parent.glob("*editable*.whl")
     with zipfile.ZipFile(wheel) as archive:

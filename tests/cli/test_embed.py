@@ -49,7 +49,7 @@ def agrees(folder, shop, images):
     return True
 
 
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_processes_embed_a_folder_with_damaged_images(processes, shop, words, tmp_path, capfd):
     images = extract(tmp_path / "images", 21)
     folder = images[0].parent

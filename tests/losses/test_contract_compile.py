@@ -62,7 +62,7 @@ def test_one_graph_for_batches_of_any_size_and_classes(name):
 
 
 @one_graph
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["CITLoss", "LoOp of a loss with parameters"])
 def test_with_inductor(name):
     loss, (x, labels) = loss_of(name), batch()

@@ -21,9 +21,9 @@ EVERY = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.yml")
 LEAVES = [name for name in EVERY if not Path(name).name.startswith("Base-")]
 OF_A_KIND = [
     "CUB/loop/loop_triplet.yml",
-    pytest.param("Market1501/cit_sbs_R50.yml", marks=pytest.mark.slow),
-    pytest.param("Market1501/cit_vit.yml", marks=pytest.mark.slow),
-    pytest.param("CASIAWebFace/r50_ir.yml", marks=pytest.mark.slow),
+    pytest.param("Market1501/cit_sbs_R50.yml", marks=pytest.mark.nightly),
+    pytest.param("Market1501/cit_vit.yml", marks=pytest.mark.nightly),
+    pytest.param("CASIAWebFace/r50_ir.yml", marks=pytest.mark.nightly),
 ]
 # Of the same kind, with smaller checkpoints to write; that the whole networks are built is tested above.
 SHALLOW = {"Market1501/cit_vit.yml": "small", "CASIAWebFace/r50_ir.yml": "18x"}

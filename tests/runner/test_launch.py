@@ -76,7 +76,7 @@ def test_a_restarted_run_returns_what_rank_0_returned(tmp_path):
             "SIGSTOP",
             UserError,
             r"^rank 0 has waited --timeout seconds for the other processes: one of them is stopped",
-            marks=pytest.mark.slow,
+            marks=pytest.mark.nightly,
         ),
         ("user", UserError, "^no such thing$"),
         ("bug", RuntimeError, r"^rank 1 has failed:\n(.|\n)*ZeroDivisionError: in the code"),
@@ -148,7 +148,7 @@ if __name__ == "__main__":
     assert without_gloo(second.communicate(timeout=60)[0]) == "None\n", "rank 0 is on the first machine"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_run_goes_on_by_itself_to_its_end(tmp_path):
     short = f"{DIGITS} MODEL.DEVICE cpu SOLVER.MAX_EPOCH 3 TEST.EVAL_PERIOD 3 SOLVER.CHECKPOINT_PERIOD 1".split()
     short += ["TEST.REPORT", "False"]

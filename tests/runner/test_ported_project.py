@@ -43,7 +43,7 @@ def test_the_ported_project_can_run():
     assert main(["check-config", "--import", "ported_project", str(EXAMPLES / "ported_project.yml")]) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.usefixtures("ported")
 def test_the_ported_project_trains_on_two_processes(capfd):
     words = ["train", "--import", "ported_project", "--config-file", str(EXAMPLES / "ported_project.yml")]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 DIGITS = "Digits/sap_tcm.yml"
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 def launch(output, *options):

@@ -104,7 +104,7 @@ print((measured({count}) - before) // 1024)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "count", "most"), [("expand_features", 16000, 64), ("rerank_blocks", 10000, 128)])
 def test_blocks_do_not_fragment_the_heap(name, count, most):
     # Measured in a separate process. A block is 8 MB; results allocated between blocks took 1,500 MB at 20,000 samples.

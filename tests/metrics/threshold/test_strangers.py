@@ -63,7 +63,7 @@ def test_rates_are_far_too_low_by_the_judged_set_as_its_own_cohort(population):
         assert coverage_and_ratios(found, rate)[1].mean() > 2, rate
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("population", POPULATIONS)
 def test_all_rates_hold_for_strangers_and_for_enrolled_people(population):
     found = run(25, population=population, people=150)

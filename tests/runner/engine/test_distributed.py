@@ -73,7 +73,7 @@ def test_two_processes_train_as_one_on_the_joint_batch(alone, tmp_path):
         require_equal_runs(of_one, tmp_path / name)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("launcher", "flags", "name"), [(MODULE, ("--num-gpus", "2"), "four_losses"), (TORCHRUN, (), "by_chunks")]
 )

@@ -15,7 +15,7 @@ from pml_ext.runner.engine.training_module import TrainingModule
 from tests.runner.engine.forked_ranks import run_on_ranks
 
 CONFIG = "Digits/sap_tcm.yml"
-LOSSES = ("CrossEntropyLoss", pytest.param("DiscriminativeLoss", marks=pytest.mark.slow))
+LOSSES = ("CrossEntropyLoss", pytest.param("DiscriminativeLoss", marks=pytest.mark.nightly))
 DISC = "MODEL.LOSSES.NAME ('DiscriminativeLoss',)"
 DRAWN = """MODEL.HEADS.PFC.SAMPLE_RATE 0.3 SOLVER.OPT Adam SOLVER.BASE_LR 0.001 SOLVER.CHUNK 50
     SOLVER.IMS_PER_BATCH 90 TEST.EVAL_PERIOD 2"""

@@ -199,7 +199,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path, monkeypatch, capfd):
     assert "no checkpoint was saved yet" in capfd.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ctrl_c_ends_several_processes_with_a_message(tmp_path):
     opts = ["TEST.EVAL_PERIOD", "500", "SOLVER.MAX_EPOCH", "500", "SOLVER.IMS_PER_BATCH", "64"]
     command = [sys.executable, "-m", "pml_ext", "train", DIGITS, "--num-gpus", "2", *QUICK, *opts]
