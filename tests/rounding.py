@@ -35,7 +35,8 @@ def with_errors(product, units):
         result = product(*args, **kwargs)
         if is_inexact(result):
             errors = units.repeat(result.numel() // PERIOD + 1)[: result.numel()].view(result.shape).to(result.dtype)
-            result.detach().mul_(1 + torch.finfo(result.dtype).eps * errors)
+            values = result.data if result.requires_grad else result  # autograd keeps some results, as that of cdist
+            values.mul_(1 + torch.finfo(result.dtype).eps * errors)
         return result
 
     return inexact
