@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pml_ext
@@ -61,7 +61,6 @@ def refused(call):
 
 
 @pytest.mark.parametrize("name", [name for name, kind in CLASSES.items() if options_of(kind)])
-@settings(max_examples=20)
 @given(data=st.data())
 def test_options(name, data):
     option, values = data.draw(st.sampled_from(options_of(CLASSES[name])))
@@ -70,7 +69,6 @@ def test_options(name, data):
 
 
 @pytest.mark.parametrize("name", [*losses.OURS, *losses.CORRECTED, *miners.OURS])
-@settings(max_examples=20)
 @given(data=st.data())
 def test_batches(name, data):
     made = make_miner(name) if name in miners.OURS else make_loss(name)

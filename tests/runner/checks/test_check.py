@@ -94,8 +94,9 @@ def test_a_wrong_value_is_one_problem(tmp_path, key, value):
     """Rules about other keys, which read it, say nothing about it."""
     file = tmp_path / "c.yml"
     file.write_text(
-        "MODEL: {HEADS: {EMBEDDING_DIM: 8}, LOSSES: {NAME: [CrossEntropyLoss, MultiSimilarityLoss]}, "
-        "MINER: {NAME: MultiSimilarityMiner}}\nDATASETS: {TESTS: [Digits]}\n"
+        "MODEL: {BACKBONE: {NAME: build_convnet_backbone, DEPTH: 2x, FEAT_DIM: 16}, HEADS: {EMBEDDING_DIM: 8}, "
+        "LOSSES: {NAME: [CrossEntropyLoss, MultiSimilarityLoss]}, MINER: {NAME: MultiSimilarityMiner}}\n"
+        "INPUT: {SIZE_TRAIN: [8, 8], SIZE_TEST: [8, 8]}\nDATASETS: {TESTS: [Digits]}\n"
         "DATALOADER: {SAMPLER_TRAIN: NaiveIdentitySampler}\nTEST: {BEST: mean_average_precision_at_r}\n"
     )
     (line,) = [line for line in told(file, key, value)[1:] if not line.startswith("  (")]
