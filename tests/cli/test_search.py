@@ -16,7 +16,7 @@ from pml_ext.search.gallery import Gallery
 from pml_ext.search.readers import read_embeddings
 from tests.cli.embedding_files import failure, hits
 from tests.search.galleries import add, clustered, create
-from tests.search.models import small_model
+from tests.search.models import exported_model, small_model
 
 pytest.importorskip("faiss")
 EMBEDDINGS = torch.randn(80, 6, generator=torch.Generator().manual_seed(0)) + 3
@@ -123,12 +123,13 @@ def test_names_of_images_do_no_harm(shop, tmp_path, capsys):
     assert page.read_text().count("data:image") == 1
 
 
-def test_the_model_may_have_moved_and_may_be_an_exported_one(shop, tmp_path, capfd):
+def test_the_model_may_have_moved_and_may_be_an_exported_one(shop, tmp_path, capfd, made_once):
     pytest.importorskip("onnxscript", reason="pip install 'pml_ext[export]'")
-    report_of(tmp_path / "t.json", shop.weights)
-    file = tmp_path / "model.onnx"
-    assert main(["export", str(shop.config), "--output", str(file), "MODEL.WEIGHTS", str(shop.weights)]) == 0
-    assert f"pml-ext embed IMAGES --model {file} --output GALLERY" in capfd.readouterr().out
+    exported, file = made_once("exported model", exported_model), tmp_path / "model.onnx"
+    assert "model.onnx --output GALLERY" in (exported / "printed.txt").read_text()
+    file.write_bytes((exported / "model.onnx").read_bytes())
+    weights = exported / "last.ckpt"
+    report_of(tmp_path / "t.json", weights)
     embedding = ["embed", *map(str, shop.images[:6]), "--model", str(file), "DATALOADER.NUM_WORKERS", "0"]
     assert main([*embedding, "--output", str(tmp_path / "o"), "MODEL.DEVICE", "cpu"]) == 0
     searching = ["search", str(shop.images[2]), "--gallery", str(tmp_path / "o"), "-k", "1", "MODEL.DEVICE", "cpu"]
@@ -136,7 +137,7 @@ def test_the_model_may_have_moved_and_may_be_an_exported_one(shop, tmp_path, cap
     file = file.rename(tmp_path / "moved.onnx")
     capfd.readouterr()
     assert "which does not exist: add MODEL.WEIGHTS and its new path" in failure(capfd, *searching)
-    for moved in (file, shop.weights):  # the checkpoint gives the same embeddings
+    for moved in (file, weights):  # the checkpoint gives the same embeddings
         assert main([*searching, "MODEL.WEIGHTS", str(moved)]) == 0
         assert hits(capfd.readouterr().out) == [(1.0, "accept", str(shop.images[2]))]
     other = small_model(tmp_path / "other")[1]

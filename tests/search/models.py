@@ -1,8 +1,11 @@
 """A small network with weights, as a run leaves them."""
 
+from contextlib import redirect_stdout
+
 import torch
 from torch import nn
 
+from pml_ext.cli import main
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 
@@ -24,6 +27,14 @@ def small_model(folder, **values):
     torch.save({"state_dict": {**net.model.state_dict(), **of_training}}, folder / "last.ckpt")
     (folder / "config.yml").write_text(cfg.dump(), encoding="utf-8")
     return folder / "config.yml", folder / "last.ckpt"
+
+
+def exported_model(folder):
+    """model.onnx of a small model with the flip test, and printed.txt, the command's output; for `made_once`."""
+    config, weights = small_model(folder)
+    words = ["export", str(config), "--output", str(folder / "model.onnx")]
+    with (folder / "printed.txt").open("w", encoding="utf-8") as printed, redirect_stdout(printed):
+        assert main([*words, "MODEL.WEIGHTS", str(weights), "TEST.FLIP.ENABLED", "True"]) == 0
 
 
 def network_of(config, weights):

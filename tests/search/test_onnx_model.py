@@ -27,15 +27,15 @@ def expected(cfg, images):
 
 
 def test_the_file_takes_pixels_of_the_size_that_a_crop_leaves(trained, tmp_path):
-    """16 bits and the flip test: tests/search/test_embedder.py."""
+    """In 16 bits; 32 bits and the flip test: tests/search/test_embedder.py."""
     trained.INPUT.CROP.ENABLED, trained.INPUT.CROP.SIZE = True, [10, 6]
     path = tmp_path / "model.onnx"
-    assert export(trained, path) < 1e-5
+    assert 1e-5 < export(trained, path, half=True) < 5e-3
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["last.ckpt", path.name])
     model = OnnxModel(path, "cpu")
     for batch in (1, 4):
         images = torch.randint(0, 256, (batch, 3, 10, 6)).float()
-        torch.testing.assert_close(model(images), expected(trained, images), atol=1e-5, rtol=0)
+        torch.testing.assert_close(model(images), expected(trained, images), atol=5e-3, rtol=0)
     assert (model.record.config["INPUT.CROP.SIZE"], model.record.embedding_dim) == ([10, 6], 6)
 
 
@@ -56,7 +56,8 @@ def test_a_file_that_differs_is_not_left(trained, tmp_path, monkeypatch, broken,
 
 
 def test_mistakes_are_named(trained, tmp_path, monkeypatch):
-    with pytest.raises(UserError, match=r"m.onnx cannot be written: .*No such file"):
+    with monkeypatch.context() as patch, pytest.raises(UserError, match=r"m.onnx cannot be written: .*No such file"):
+        patch.setattr(onnx_model, "_write_onnx", lambda model, images, record, path: path.touch())
         export(trained, tmp_path / "nowhere" / "m.onnx")
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(UserError, match=r"ONNX needs onnxscript: pip install 'pml_ext\[export\]'"):
