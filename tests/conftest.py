@@ -18,6 +18,11 @@ def pytest_addoption(parser):
     parser.addoption("--nightly", action="store_true", help="run everything: the nightly tests too, on all examples")
 
 
+def pytest_configure(config):
+    if config.getoption("--nightly") and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        config.args.append(str(Path(__file__).parents[1] / "examples" / "tests"))
+
+
 def pytest_collection_modifyitems(config, items):
     if config.getoption("--nightly"):
         return

@@ -12,7 +12,7 @@ from pml_ext.runner.config.load import load_config
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
 from pml_ext.runner.modeling.weights.imagenet import why_no_weights
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "papers"
 CONFIGS = ROOT / "fastreid_configs"
 

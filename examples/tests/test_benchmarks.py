@@ -9,7 +9,7 @@ import pytest
 import pytorch_metric_learning.losses
 
 pytestmark = pytest.mark.skipif(not hasattr(pytorch_metric_learning.losses, "SmoothAPLoss"), reason="beside PML 2.9")
-SCRIPT = Path(__file__).parents[1] / "examples" / "benchmarks" / "losses.py"
+SCRIPT = Path(__file__).parents[2] / "examples" / "benchmarks" / "losses.py"
 
 
 def output_of(script, *words):
@@ -31,7 +31,6 @@ def test_a_table_replaces_its_older_values(monkeypatch, tmp_path):
     assert results.read_text() == f"section,row,column,value\n{expected}"
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("script", "words", "shown"),
     [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
 # All lines run here, with smaller settings; the stored outputs are from full runs.
 SHORTER = {
@@ -42,7 +42,6 @@ def shortened(notebook, words, instead):
     return notebook
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs_and_ends_with_a_figure(path, tmp_path):
     pytest.importorskip("nbclient")

@@ -14,7 +14,7 @@ from tests.search.images import extract
 from tests.search.models import by_hand, network_of, small_model
 
 cv2 = pytest.importorskip("cv2", reason="pip install opencv-python-headless")
-SCRIPT = Path(__file__).parents[1] / "examples" / "scripts" / "tracker.py"
+SCRIPT = Path(__file__).parents[2] / "examples" / "scripts" / "tracker.py"
 CORNERS = np.array([[3.7, 2.2, 40.9, 60.4, 0.9], [-5.0, -3.0, 25.5, 30.5, 0.8], [30.0, 20.0, 500.0, 90.49, 0.7]])
 
 

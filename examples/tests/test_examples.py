@@ -12,10 +12,10 @@ import pytorch_metric_learning.losses
 
 import pml_ext
 
-# They need a model and a frame (tests/test_tracker_example.py), a report (tests/metrics/threshold/), a YAML file
+# They need a model and a frame (test_tracker.py), a report (tests/metrics/threshold/), a YAML file
 # (tests/runner/test_ported_project.py).
 _WITH_ARGUMENTS = ("tracker", "decide_with_numpy", "ported_project")
-FOLDER = Path(__file__).parents[1] / "examples" / "scripts"
+FOLDER = Path(__file__).parents[2] / "examples" / "scripts"
 OTHERS = (  # with tests of their own
     "draw_letters", "smooth_ap_of_any_batch", "verification", "fastreid_metric_faults",
     "opis_far_range", "tune_margins", "tune_with_optuna", "with_distributed_wrapper", *_WITH_ARGUMENTS,
@@ -48,7 +48,6 @@ def test_training_improves_recall(name, printed_by):
     require_better_recall(printed_by(name))
 
 
-@pytest.mark.nightly
 def test_two_processes_improve_recall():
     command = [sys.executable, str(FOLDER / "with_distributed_wrapper.py")]  # it starts its own file again
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -15,8 +15,7 @@ from tests.test_docstrings import public
 pytest.importorskip("latex2mathml")
 pytest.importorskip("material")
 pytest.importorskip("mkdocstrings_handlers.python")
-ROOT = Path(__file__).parents[1]
-pytestmark = pytest.mark.nightly
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ from pml_ext.search.index import search
 from tests.search.galleries import add, clustered, create, create_with_cohort
 from tests.search.models import small_model
 
-SCALE = Path(__file__).parents[1] / "examples" / "scale"
-pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # of Ray about itself
+SCALE = Path(__file__).parents[2] / "examples" / "scale"
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray about itself
 
 
 def script(name):
