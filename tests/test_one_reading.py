@@ -90,10 +90,21 @@ def partition(values):
 IMAGES = [csv, tsv, parquet]
 EMBEDDINGS = [npz, embedding_table]
 READERS = [*IMAGES, *EMBEDDINGS, python]
+CAMERAS = ["camera", "camid", "Cameras", "CAM", "cam_id", "Camera ID"]
+MISSING = ["nan", "", " ", "NaN", "NULL", "None", "N/A", "<NA>"]
 
 
-@pytest.mark.parametrize("read", READERS)
-@pytest.mark.parametrize("camera", ["camera", "camid", "Cameras", "CAM", "cam_id", "Camera ID"])
+def crossing(first, second):
+    """Every reader with the first value, and every value with the first reader."""
+    return [(reader, second[0]) for reader in first] + [(first[0], value) for value in second[1:]]
+
+
+def of_both(values):
+    """The readers of images and those of embeddings, which read a column by two pieces of code."""
+    return crossing(IMAGES, values) + crossing([*EMBEDDINGS, python], values)
+
+
+@pytest.mark.parametrize(("read", "camera"), of_both(CAMERAS))
 def test_a_column_of_cameras_by_any_name(read, camera, tmp_path):
     assert read(tmp_path, ["anna", "anna", "ben"], [3, 5, 3], camera) == (["anna", "anna", "ben"], [0, 1, 0])
 
@@ -112,8 +123,7 @@ def test_identities(read, identities, expected, tmp_path):
     assert read(tmp_path, identities, ["in ", "in", "out"], "camera") == (expected, [0, 0, 1])
 
 
-@pytest.mark.parametrize("read", READERS)
-@pytest.mark.parametrize("missing", ["", " ", "nan", "NaN", "NULL", "None", "N/A", "<NA>"])
+@pytest.mark.parametrize(("read", "missing"), of_both(MISSING))
 def test_a_missing_value_is_refused_with_its_row(read, missing, tmp_path):
     first = 1 if read in IMAGES else 0
     for column, values in (("identity|label", (["a", missing], [0, 1])), ("camera", (["a", "b"], ["x", missing]))):
@@ -128,8 +138,7 @@ def test_a_null_is_missing(read, tmp_path):
         read(tmp_path, [empty, 7.0, empty] if read is npz else [empty, "7", empty], [0, 0, 1], "camera")
 
 
-@pytest.mark.parametrize("read", [*IMAGES, *EMBEDDINGS])
-@pytest.mark.parametrize("camera", ["kamera", "camra", "cam_name"])
+@pytest.mark.parametrize(("read", "camera"), crossing([*IMAGES, *EMBEDDINGS], ["kamera", "camra", "cam_name"]))
 def test_a_misspelt_column_is_refused(read, camera, tmp_path):
     with pytest.raises(UserError, match=f"has no cameras?, but {camera}: name it camera"):
         read(tmp_path, ["a", "b"], [0, 1], camera)
@@ -142,8 +151,8 @@ def test_numbers_that_are_no_ids(read, tmp_path):
 
 
 COMMANDS = {
-    "train": ["train", "t.csv", "OUTPUT_DIR", "out"],
     "metrics": ["metrics", "e.npz"],
+    "train": ["train", "t.csv", "OUTPUT_DIR", "out"],
     "metrics --gallery": ["metrics", "good.npz", "--gallery", "e.npz"],
     "threshold choose": ["threshold", "choose", "e.npz", "--far", "0.1"],
     "search": ["search", "good.npz", "--gallery", "e.npz"],
@@ -154,10 +163,10 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize(("identities", "camera", "message"), REFUSED)
-def test_commands_refuse_the_same(command, identities, camera, message, tmp_path, monkeypatch, capfd):
+@pytest.mark.parametrize(("command", "refused"), crossing([*COMMANDS], REFUSED))
+def test_commands_refuse_the_same(command, refused, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
+    identities, camera, message = refused
     for write in (csv, npz):
         with pytest.raises(UserError):
             write(tmp_path, identities, [0, 1], camera)

@@ -18,9 +18,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pml_ext._errors import UserError
 from pml_ext.cli import main
+from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets.handwriting import ARCHIVES
 from pml_ext.runner.data.datasets.table import table_set
+from pml_ext.runner.engine.data_module import DataModule
 from tests.runner.data.published_layouts import MAGIC, encoded_image, records
 
 Made = list[str]
@@ -210,7 +213,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], Made], str]] = {
     "Omniglot: deflate": (archives(break_deflate), rf"{ARCHIVES[0]} is damaged \(.*\): download it again"),
     "Omniglot: password": (archives(encrypt), rf"{ARCHIVES[0]} is damaged \(.*encrypted"),
 }
-"""name -> (maker, the message); the exit status is 2."""
+"""name -> (maker, the message)."""
 
 DIGITS = "Digits/sap_tcm.yml"
 
@@ -229,19 +232,38 @@ def bounded():
     signal.signal(signal.SIGALRM, before)
 
 
+def damaged(name, folder):
+    """Overrides that ask for a damaged file, and the message of its error."""
+    make, message = DAMAGED[name]
+    (folder / "data").mkdir()
+    return ["MODEL.DEVICE", "cpu", "OUTPUT_DIR", str(folder / "out"), *make(folder / "data")], message
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_config(DIGITS, [])
+
+
 @pytest.mark.usefixtures("bounded")
 @pytest.mark.parametrize("name", DAMAGED)
-def test_a_damaged_file_is_one_message(name, tmp_path, capfd):
-    make, message = DAMAGED[name]
-    (tmp_path / "data").mkdir()
-    overrides = ["MODEL.DEVICE", "cpu", "OUTPUT_DIR", str(tmp_path / "out"), *make(tmp_path / "data")]
+def test_a_damaged_file_is_one_message(name, digits, tmp_path):
+    overrides, message = damaged(name, tmp_path)
+    cfg = digits.clone()
+    cfg.merge_from_list(overrides)
+    with pytest.raises(UserError, match=message) as refusal:
+        DataModule(cfg)
+    assert len(str(refusal.value)) < 2000
+
+
+@pytest.mark.usefixtures("bounded")
+def test_the_command_prints_the_message_and_ends(tmp_path, capfd):
+    overrides, message = damaged("image: cut", tmp_path)
     assert main(["train", DIGITS, *overrides]) == 2
     shown = capfd.readouterr()
     errors = [line for line in shown.err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
     assert re.search(message, errors[0]), errors[0]
     assert "Traceback" not in shown.err + shown.out
-    assert len(errors[0]) < 2000
 
 
 def test_identities_beyond_64_bits_are_names_like_any_other(tmp_path):

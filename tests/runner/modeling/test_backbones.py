@@ -22,6 +22,7 @@ from pml_ext.runner.modeling.weights.load import load_pretrained, load_weights
 from pml_ext.runner.modeling.weights.names import backbone_names
 from pml_ext.runner.registry import BACKBONE_REGISTRY
 from tests.oracles import fastreid_networks
+from tests.tiers import by_night
 
 
 def config(name, **backbone):
@@ -88,7 +89,7 @@ def test_tokens_of_timm_are_pooled_as_their_network_does(name, channels, pooled)
         build_backbone(cfg)
 
 
-@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "swinv2_cr_tiny_ns_224", "sequencer2d_s"])
+@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", *by_night("swinv2_cr_tiny_ns_224", "sequencer2d_s")])
 def test_maps_of_timm_have_their_channels_first(name):
     """Whatever order the network has inside: their mean is what timm's own classifier gets."""
     backbone: Any = TimmBackbone(name, 3).eval()

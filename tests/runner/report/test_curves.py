@@ -6,9 +6,8 @@ import torch
 
 from pml_ext._errors import UserError
 from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.runner.evaluation.evaluate import Measured
 from pml_ext.runner.report.curves import compared_curves, curves_file, read_curves
-from pml_ext.runner.report.run_page import write_report
+from pml_ext.runner.report.run_page import _curves_of_set, _threshold_figures
 from tests.oracles import metrics as oracle
 from tests.runner.report.small_set import overhang, small_set
 from tests.runner.report.test_comparison import run
@@ -18,12 +17,12 @@ from tests.runner.report.test_comparison import run
 def runs(tmp_path_factory):
     """Of the small set: as it is, and with more noise."""
     data, features = small_set()
-    found = {"first": features, "_second $": [f + 0.3 * torch.randn_like(f) for f in features]}
+    noisy = [f + 0.3 * torch.randn_like(f) for f in features]
     folders = {}
-    for name, of_run in found.items():
+    for name, embeddings in {"first": features, "_second $": noisy}.items():
         folders[name] = run(tmp_path_factory.mktemp("runs") / name, 0.5, "0.1")
-        trained = Measured({"Set": {"precision_at_1": 0.5}}, {"Set": of_run})
-        write_report(folders[name], {"Set": data}, trained, {}, far=1e-2, opis=OPISSettings(), seed=0, facts={})
+        curves = _curves_of_set(data, embeddings, OPISSettings())
+        _threshold_figures(curves_file(folders[name], "Set"), data, embeddings, curves, 1e-2)
     return folders
 
 

@@ -36,17 +36,20 @@ def test_names_and_shapes_are_fastreids():
     assert {f"{head}.weight" for head in HEADS} <= {*ONLY_FOR_TRAINING}
 
 
+RESNET_18 = ["MODEL.BACKBONE.DEPTH", "18x", "MODEL.BACKBONE.FEAT_DIM", "512"]
+
+
 def test_the_branches_begin_with_the_same_weights():
-    model: Any = build_model(small("MODEL.BACKBONE.LAST_STRIDE", "2"))
+    model: Any = build_model(small("MODEL.BACKBONE.LAST_STRIDE", "2", *RESNET_18))
     for name, value in model.b1.state_dict().items():
         assert torch.equal(value, model.b2.state_dict()[name]) and torch.equal(value, model.b3.state_dict()[name])
-    assert model.b1[1][0].conv2.stride == model.b1[1][0].downsample[0].stride == (2, 2)
-    assert model.b2[1][0].conv2.stride == model.b3[1][0].downsample[0].stride == (1, 1)
+    assert model.b1[1][0].conv1.stride == model.b1[1][0].downsample[0].stride == (2, 2)
+    assert model.b2[1][0].conv1.stride == model.b3[1][0].downsample[0].stride == (1, 1)
 
 
 def test_the_embedding_is_whole_then_halves_then_thirds():
     torch.manual_seed(0)
-    module: Any = build_model(small()).eval()
+    module: Any = build_model(small(*RESNET_18)).eval()
     images = torch.randint(0, 256, (2, 3, 96, 16)).float()  # a map of 6 rows
     with torch.no_grad():
         found = module({"images": images})
@@ -69,7 +72,7 @@ def training():
     people = ImageSet(images, labels.numpy(), np.zeros(6, dtype=np.int64), [""] * 6)
     torch.manual_seed(0)
     opts = ["MODEL.LOSSES.CE.SCALE", "2.0", "MODEL.LOSSES.TRI.SCALE", "3.0"]
-    module = module_of(small(*opts), people)
+    module = module_of(small(*RESNET_18, *opts), people)
     yield module, torch.randint(0, 256, (6, 3, 48, 16)).float(), labels
 
 
