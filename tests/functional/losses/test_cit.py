@@ -26,6 +26,7 @@ OPTIONS = [
     (0.5, "cosine", True),
     (1.0, "unit", False),
 ]
+PATHS = ("blocks", "large classes")
 every_option = pytest.mark.parametrize(("gamma", "kind", "hinge"), OPTIONS)
 
 
@@ -54,8 +55,10 @@ both = pytest.mark.parametrize("loss", [plain, kernel])
 
 
 @every_option
-@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
-@pytest.mark.parametrize("path", ["usual", "blocks", "large classes"])
+@pytest.mark.parametrize(
+    ("labels", "path"),
+    [*((labels, "usual") for labels in LABELS.values()), *((LABELS["unequal and unsorted"], path) for path in PATHS)],
+)
 def test_value_equals_the_loops_and_gradient_autograd(labels, gamma, kind, hinge, path, device, blocks_of, monkeypatch):
     x, ids = vectors(len(labels), device), torch.tensor(labels, device=device)
     s = similarity(x, kind).tolist()

@@ -39,8 +39,7 @@ def test_recall_and_average_precision_equal_the_loops(block, blocks_of, device):
         assert precisions[q].item() == approx(smooth_precision(row, relevant, ranked, 0.2), abs=1e-12)
 
 
-@pytest.mark.parametrize("block", [1, 20, 2**18])
-@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize(("block", "marked"), [(1, True), (20, False), (2**18, True)])
 def test_gradients_equal_finite_differences_for_any_block_size(block, marked, blocks_of):
     blocks_of(block)
     similarities, positive = given(4, 6)
