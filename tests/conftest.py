@@ -47,6 +47,14 @@ def device(request):
     return torch.device(request.param)
 
 
+@pytest.fixture
+def blank_figures(monkeypatch):
+    """Pages and PNGs whose figures are empty: drawing a report takes half a second."""
+    from matplotlib.figure import Figure
+
+    monkeypatch.setattr("pml_ext.reports.drawing._draw", lambda panel, height: Figure((1, 1)))
+
+
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)

@@ -397,8 +397,8 @@ class CSLS:
         nearest gallery samples, so that the ranks of one query do not depend on the others.
 
     >>> gallery = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
-    >>> CSLS(k=1).corrections(gallery).tolist()
-    [0.4000000059604645, 0.4000000059604645, 0.30000001192092896]
+    >>> CSLS(k=1).corrections(gallery)
+    tensor([0.4000, 0.4000, 0.3000])
     """
 
     k: int = 10

@@ -14,7 +14,10 @@ from pml_ext.metrics import CohortNormalization, ThresholdReport, cohort_mask
 from tests.cli.embedding_files import X, Y, failure, file
 from tests.metrics.test_normalization import crowded
 
-pytestmark = pytest.mark.filterwarnings("ignore:the cohort does not resemble")
+pytestmark = [
+    pytest.mark.usefixtures("blank_figures"),
+    pytest.mark.filterwarnings("ignore:the cohort does not resemble"),
+]
 
 
 def choose(source, *words):

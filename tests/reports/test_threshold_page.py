@@ -2,6 +2,7 @@ import html
 import json
 import re
 
+import pytest
 import torch
 from PIL import Image
 
@@ -9,6 +10,7 @@ from pml_ext.metrics import SampleSource, SearchPlan, ThresholdReport
 from pml_ext.reports.threshold_page import group_tables
 from pml_ext.reports.threshold_text import as_counts, meaning, percent, with_interval
 
+pytestmark = pytest.mark.usefixtures("blank_figures")
 LABELS = torch.arange(20).repeat_interleave(6)
 PEOPLE = torch.arange(60).repeat_interleave(4)
 

@@ -40,8 +40,10 @@ def cohort_offsets(
         CSLS (Conneau et al., arXiv 1710.04087).
 
     >>> cohort = torch.eye(3)
-    >>> cohort_offsets(cohort, cohort, 1), cohort_offsets(cohort, cohort, 1, rows=torch.arange(3))
-    (tensor([1., 1., 1.]), tensor([0., 0., 0.]))
+    >>> cohort_offsets(cohort, cohort, 1).round(decimals=3)
+    tensor([1., 1., 1.])
+    >>> cohort_offsets(cohort, cohort, 1, rows=torch.arange(3))
+    tensor([0., 0., 0.])
     """
     check_whole(k, "k")
     unit, others = _prepare(embeddings, cohort, k, rows)

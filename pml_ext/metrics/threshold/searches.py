@@ -11,7 +11,12 @@ from pml_ext.functional.open_set.best_scores import (
     scores_from,
     threshold_for_rate,
 )
-from pml_ext.functional.open_set.extrapolation import ExtrapolatedRate, extrapolated_rate, extrapolated_threshold
+from pml_ext.functional.open_set.extrapolation import (
+    NEEDED,
+    ExtrapolatedRate,
+    extrapolated_rate,
+    extrapolated_threshold,
+)
 from pml_ext.functional.open_set.identification import RateWithInterval, fpir_without_each, search_rates
 from pml_ext.metrics.threshold.fields import (
     CMC_RANKS,
@@ -25,6 +30,7 @@ from pml_ext.metrics.threshold.samples import Samples
 from pml_ext.metrics.threshold.targets import limited_rate, support_at
 
 _SIZES = (0.1, 0.2, 0.5, 1, 2, 5, 10)  # factors of the planned size
+_OF_COPIES = 1 - 1e-6  # lowest cosine of copies: closer cosines differ by rounding only
 
 
 @dataclass(frozen=True)
@@ -78,10 +84,7 @@ class PlannedSearch:
         choose = self._measured_threshold if is_measurable else self._extrapolated_threshold
         cosine, support = choose(self._high, target)
         if cosine > 1:
-            raise ValueError(
-                f"no threshold meets fpir={self.plan.fpir:g}: too many probes equal a sample of another identity. "
-                "Check for samples with several labels"
-            )
+            raise _equal_probes_error(self.plan.fpir)
         return cosine, support
 
     def _measured_threshold(self, high: HighScores, target: Target) -> tuple[float, Support]:
@@ -100,7 +103,11 @@ class PlannedSearch:
     def _extrapolated_threshold(self, high: HighScores, target: Target) -> tuple[float, Support]:
         size, fpir = self.plan.gallery_size, self.plan.fpir
         assert fpir is not None
+        if int(reported(high, _OF_COPIES).sum()) >= NEEDED and extrapolated_rate(high, _OF_COPIES, size).rate > fpir:
+            raise _equal_probes_error(fpir)
         cosine = extrapolated_threshold(high, size, fpir, target.confidence)
+        if cosine is not None:
+            cosine = min(cosine, _OF_COPIES)  # decides all copies alike
         rate = None if cosine is None else self.extrapolated_fpir(cosine)
         if cosine is None or rate is None or not rate.is_known:
             raise ValueError(
@@ -163,6 +170,13 @@ class PlannedSearch:
         missed = None if fnir is None else _mean_rate(fnir)
         genuine = {} if plan.fpir is None or fnir is None else {"cosine": cosine, "cosine_fnir": fnir.rate}
         return GalleryRates(plan.gallery_size, fpir, missed, (), is_extrapolated=True, **genuine)
+
+
+def _equal_probes_error(fpir: float) -> ValueError:
+    return ValueError(
+        f"no threshold meets fpir={fpir:g}: too many probes equal a sample of another identity. Check for samples with "
+        "several labels"
+    )
 
 
 def _mean_rate(rate: RateWithInterval) -> MeanRate:

@@ -11,6 +11,7 @@ from pml_ext.metrics.threshold.fields import Sample, WorstPair, WorstPairs
 from pml_ext.metrics.threshold.samples import SampleSource
 
 _LISTED = 6  # pairs of each kind
+_DECIMALS = 9  # of cosines: those of copies then tie on every processor
 
 
 def worst_pairs(pairs: PairDistances, ids: Tensor, names: Sequence[int | str], source: SampleSource) -> WorstPairs:
@@ -21,6 +22,7 @@ def worst_pairs(pairs: PairDistances, ids: Tensor, names: Sequence[int | str], s
     impostors, genuine = list[tuple[float, int, int]](), list[tuple[float, int, int]]()  # of each block, the worst
     with full_precision(pairs.unit.device):
         for block in pairs.blocks():
+            block.cosines.round_(decimals=_DECIMALS)
             first_row, first_column, width = block.rows.start, block.columns.start, block.cosines.shape[1]
             if block.mixed:
                 flat, row, column = pairs.positive_places(block)

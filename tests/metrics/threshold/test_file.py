@@ -108,7 +108,8 @@ def test_every_report_fits_the_schema_and_a_damaged_one_does_not(of_each_kind):
     ("name", "labels"), [("plain", None), ("normalised", None), ("normalised", [f"other {i}" for i in MANY.tolist()])]
 )
 def test_numpy_decides_as_accept_does(name, labels, tmp_path):
-    x, (a, b), fitted, cohort_file = embeddings(0), torch.triu_indices(400, 400, 1), None, None
+    x, fitted, cohort_file = embeddings(0), None, None
+    a, b = torch.triu_indices(400, 400, 1)[:, ::7]
     if name == "normalised":
         fitted, cohort_file = CohortNormalization.fit(embeddings(1), 20, 0.9, labels=labels), tmp_path / "cohort.npz"
         fitted.save(cohort_file)

@@ -103,29 +103,30 @@ def verdicts_of(found):
     return Counter(one.verdict for one in found)
 
 
-def test_verdicts_where_the_truth_is_known():
-    found = {kind: checks(kind, 20) for kind in KINDS}
+def test_verdicts_where_the_truth_is_known(draws):
+    number = draws(5, 20)
+    found = {kind: checks(kind, number) for kind in KINDS}
     verdicts = {kind: verdicts_of(found[kind]) for kind in KINDS}
-    assert verdicts["unchanged"]["does not hold"] == 0 and verdicts["unchanged"]["holds"] >= 17
-    assert verdicts["FAR x 4"]["holds"] == 0 and verdicts["FAR x 4"]["does not hold"] >= 18
-    assert verdicts["at chance"]["does not hold"] == 20
+    assert verdicts["unchanged"]["does not hold"] == 0 and verdicts["unchanged"]["holds"] >= draws(3, 17)
+    assert verdicts["FAR x 4"]["holds"] == 0 and verdicts["FAR x 4"]["does not hold"] >= draws(3, 18)
+    assert verdicts["at chance"]["does not hold"] == number
     assert verdicts["5 % mislabelled"]["does not hold"] == 0
     mislabelled = found["5 % mislabelled"]
     without = [one.without_doubtful for one in mislabelled]
-    assert sum(one is not None and one.verdict == "holds" for one in without) >= 10
+    assert sum(one is not None and one.verdict == "holds" for one in without) >= draws(1, 10)
     summary = mislabelled[0].summary()
     assert "some of which look wrong. Check them." in summary and mislabelled[0].status == 3
     assert re.search(r"wrong label: row \d+: labelled \d+, looks like \d+ \(mean cosine", summary)
     assert "without them: FAR" in summary
-    assert verdicts["no false accepts"]["does not hold"] == 20
+    assert verdicts["no false accepts"]["does not hold"] == number
     assert all(one.far.is_below and one.frr.verdict == "holds" for one in found["no false accepts"])
     assert "are far below the report's: is it the report's model?" in found["no false accepts"][0].summary()
     assert not any(one.doubtful_labels for kind in ("FAR x 4", "at chance") for one in found[kind])
 
 
-def test_a_matcher_at_chance_never_holds(monkeypatch):
+def test_a_matcher_at_chance_never_holds(monkeypatch, draws):
     """The limit of an FRR of 80 % is below 100 %; and keeping a promise of chance is not enough."""
-    assert {one.verdict for one in checks("at chance", 10, spread=1.2)} == {"does not hold"}
+    assert {one.verdict for one in checks("at chance", draws(3, 10), spread=1.2)} == {"does not hold"}
     noise = torch.randn(2400, 32, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(1200) % 200
     report = ThresholdReport.from_embeddings(noise[:1200], labels, far=1e-3)
@@ -189,12 +190,12 @@ def test_noise_without_labels_is_refuted_by_its_impostor_scores(far):
     assert report.check((population(1) @ model)[:100]).status == 3
 
 
-def test_checks_every_day_do_not_raise_false_alarms(report, monkeypatch):
+def test_checks_every_day_do_not_raise_false_alarms(report, monkeypatch, draws):
     """Where any difference is a failure, 5 % of looks at a level of 5 % would be false alarms."""
     monkeypatch.setattr(check, "_CHANGED", 1.0)
     labels = torch.arange(120) % 30
     alarms = 0
-    for service in range(20):
+    for service in range(draws(5, 20)):
         for day in range(1, 6):
             found = report.check(population(100 * service + day, labels=labels), labels=labels, look=day)
             if found.verdict == "does not hold":
