@@ -15,6 +15,9 @@ ENTRIES = 2**18
 ENTRIES_ON_A_DEVICE = 2**22
 """Entries of a block on a GPU; only limits the memory, because launches cost more than memory access."""
 
+TIED = 1e-6
+"""Cosines that differ by less count as equal: rounding separates those of equal rows, differently on each processor."""
+
 SIDE = 1024
 """Rows and columns of one block of a matrix product over all pairs of a data set."""
 

@@ -74,6 +74,17 @@ def test_rates_equal_loops_over_two_galleries(several):
     assert found["mated"] + found["non_mated"] == 2 * 50
 
 
+@pytest.mark.parametrize(("farther", "first"), [(0.0, 0), (3e-7, 0), (3e-6, 1)])
+def test_cosines_within_a_millionth_tie(farther, first):
+    """Another subject ranks first, or an unknown probe is refused with the match, if it is farther by rounding only."""
+    angles = torch.tensor([0.0, 1.0, 1.0 + farther, 3.0, 2.0 + farther], dtype=torch.float64)
+    x = torch.stack([angles.cos(), angles.sin()], dim=1)
+    ranks = IdentificationEvaluator((), (1,)).of_blocks(x[:1], IDS[:1], [(x[1:4], IDS[:3])])
+    assert ranks["rank_1"] == first
+    searches = IdentificationEvaluator((0.5,), ()).of_blocks(x[[0, 4, 4]], IDS[[0, 9, 9]], [(x[1:2], IDS[:1])])
+    assert searches["tpir_at_fpir_5e-1"] == first
+
+
 def test_images_of_a_template_are_averaged_by_medium():
     x, of = faces(), protocol()
     shifted = torch.cat([x + 0.1, x - 0.1])

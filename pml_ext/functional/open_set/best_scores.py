@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pml_ext._checks import check_choice, check_embeddings, check_finite, check_labels
 from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.numerics import full_precision, row_blocks
+from pml_ext._ops.numerics import TIED, full_precision, row_blocks
 from pml_ext.functional.pairwise.pair_blocks import both_sides, check_offsets
 
 Template = Literal["best", "mean"]
@@ -163,7 +163,6 @@ def _log_choose(n: Tensor, k: int) -> Tensor:
 
 ALL = -1e9  # below every score
 _TRIAL = 512  # probes
-_TIED = 1e-6  # closer cosines differ by rounding only
 
 
 class HighScores(NamedTuple):
@@ -174,7 +173,7 @@ class HighScores(NamedTuple):
     identity: Tensor  # (S,) from 0 to M − 1
     nth: Tensor  # (S,) rank of the score for its probe, from 0
     genuine: Tensor  # (P,) each probe's score with its identity, −inf without one
-    before: Tensor  # (P,) number of other identities that score at least as high
+    before: Tensor  # (P,) number of other identities within `TIED` of it or higher
     label: Tensor  # (P,) each probe's identity
     identities: int
     low: float
@@ -197,7 +196,7 @@ def scores_from(scores: BestScores, low: float, probes: Tensor | None = None) ->
         row, by_probe = row[order].sort(stable=True)
         sizes = torch.bincount(row, minlength=len(block.genuine))
         nth = torch.arange(len(row), device=row.device) - (sizes.cumsum(0) - sizes)[row]
-        before = torch.ge(block.others, block.genuine[:, None], out=reached.resize_(0)).sum(1)
+        before = torch.ge(block.others, block.genuine[:, None] - TIED, out=reached.resize_(0)).sum(1)
         which = value[by_probe], row + start, column[order][by_probe], nth
         parts.append((*which, block.genuine, before, scores.label[block.probes]))
         start += len(block.genuine)
@@ -223,7 +222,7 @@ def threshold_for_rate(high: HighScores, enrolled: int, fpir: float) -> float | 
     if crossing is None:
         return None
     accepted, refused = crossing
-    return (accepted + refused) / 2 if accepted < float("inf") else refused + _TIED
+    return (accepted + refused) / 2 if accepted < float("inf") else refused + TIED
 
 
 def reported(high: HighScores, threshold: float) -> Tensor:
@@ -245,7 +244,7 @@ def _crossing(high: HighScores, enrolled: int, rate: float) -> tuple[float, floa
     if not len(exceeding):
         return None
     below = value[exceeding[0, 0]]  # including all ties
-    accepted = value[value > below + _TIED]
+    accepted = value[value > below + TIED]
     return (float(accepted[-1]) if len(accepted) else float("inf")), float(below)
 
 

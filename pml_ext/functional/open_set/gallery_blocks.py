@@ -9,7 +9,7 @@ from torch import Tensor
 from pml_ext._checks import check_embeddings, check_finite, check_labels
 from pml_ext._identities import is_ranked
 from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.numerics import product_blocks, rows_of_a_block
+from pml_ext._ops.numerics import TIED, product_blocks, rows_of_a_block
 from pml_ext.functional.verification.roc import tar_at_far
 
 _MISSED = -2.0  # below every cosine
@@ -20,17 +20,17 @@ class GalleryScores(NamedTuple):
 
     mated: Tensor  # (P,) bool
     genuine: Tensor  # (P,) best cosine with the probe's subject; −inf if not mated
-    before: Tensor  # (P,) number of other subjects that score at least as high, up to a limit
+    before: Tensor  # (P,) number of other subjects within `TIED` of it or higher, up to a limit
     best: Tensor  # (P,) best cosine with any subject
 
 
 def tpir_at_fpir(scores: GalleryScores, fpir: float) -> Tensor:
     """Returns the share of mated probes whose subject ranks first, at or above the threshold.
 
-    The threshold is the lowest at which at most `fpir` of the non-mated probes match a subject. Like `tar_at_far`,
-    returns nan for too few non-mated probes.
+    The threshold is the lowest at which at most `fpir` of the non-mated probes match a subject; a score tied with the
+    refused one is refused. Like `tar_at_far`, returns nan for too few non-mated probes.
     """
-    identified = torch.where(scores.before == 0, scores.genuine, _MISSED)
+    identified = torch.where(scores.before == 0, scores.genuine - TIED, _MISSED)
     return tar_at_far(torch.where(scores.mated, identified, scores.best), scores.mated, fpir)
 
 
@@ -97,7 +97,7 @@ def scores_in_blocks(
                 torch.cat([names_of_top[rows], names[columns]], dim=1),
                 most_before,
             )
-    before = (top >= genuine[:, None]).sum(dim=1)
+    before = (top >= genuine[:, None] - TIED).sum(dim=1)
     return GalleryScores(genuine > -torch.inf, genuine, before, torch.maximum(genuine, top[:, 0]))
 
 

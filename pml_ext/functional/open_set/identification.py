@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_fraction, check_number, check_whole
+from pml_ext._ops.numerics import TIED
 from pml_ext.functional.open_set.best_scores import (
     ALL,
     BestScores,
@@ -96,7 +97,7 @@ def _laws(high: HighScores, threshold: float, enrolled: int, rank: int) -> tuple
         return hit, pooled, None
     row = mated.cumsum(0) - 1  # among the mated
     identified = is_identified_at(high, threshold) & mated
-    better = above & identified[high.probe] & (high.value >= high.genuine[high.probe])
+    better = above & identified[high.probe] & (high.value >= high.genuine[high.probe] - TIED)
 
     def of_others(m: int) -> int:
         return enrolled - 1 if enrolled > high.others else min(enrolled, m + 1) - 1
@@ -170,7 +171,8 @@ def identification(
         fpir: maximum FPIR, instead of a threshold. The lowest threshold that meets it is chosen, midway to
             the next lower score; cosines within 1e-6 count as equal. If accepting the highest score alone
             exceeds the rate, the threshold is above that score.
-        rank: a search succeeds if the probe's identity is among the first `rank`. Ties count against it.
+        rank: a search succeeds if the probe's identity is among the first `rank`. Ties, cosines within 1e-6, count
+            against it.
         cameras: (N,) integers; only samples of other cameras enrol a probe's identity.
         template: score of an identity: the "best" cosine with its samples, or the cosine with their "mean".
     Returns:

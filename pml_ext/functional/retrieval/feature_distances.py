@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pml_ext._checks import check_choice, check_embeddings, check_finite
 from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.numerics import product_blocks
+from pml_ext._ops.numerics import TIED, product_blocks
 
 METRICS = ("cosine", "euclidean")
 # Blocks of 16 MB in float32, at least 64 rows. Blocks of the size in _ops.blocks (12 rows of 20,000) take 3.7 times as
@@ -75,6 +75,17 @@ def _factor_within_range(*features: Tensor) -> float:
         return 1.0
     most = math.frexp(torch.finfo(features[0].dtype).max)[1] - 8  # the type must represent the factor
     return math.ldexp(1.0, min(-exponent, most))
+
+
+def tie_widths(rows: Tensor, columns: Tensor, metric: str) -> Tensor:
+    """Returns (Q,) differences up to which two of a query's `distance_blocks` count as equal.
+
+    `TIED` for cosines. For squared Euclidean distances, `TIED` times the squared length of the query plus the mean
+    squared length of the gallery; rows of length 1 then tie at the same cosines.
+    """
+    if metric == "cosine":
+        return rows.new_full((len(rows),), TIED)
+    return TIED * (rows.square().sum(dim=1) + columns.square().sum(dim=1).mean())
 
 
 def distance_blocks(rows: Tensor, columns: Tensor, metric: str) -> Iterator[Tensor]:

@@ -24,6 +24,7 @@ from pml_ext.functional.retrieval.feature_distances import (
     distance_blocks,
     prepare_features,
     rows_at_once,
+    tie_widths,
 )
 
 
@@ -162,15 +163,19 @@ class MatchRanks(NamedTuple):
         return torch.arange(1, self.ranks.shape[1] + 1, device=self.ranks.device)
 
 
-def match_ranks_of(rows: Tensor, identity: SameIdentity) -> MatchRanks:
-    """Rank the matches among (q, G) distances: the j-th has rank j + the non-matches at its distance or closer."""
+def match_ranks_of(rows: Tensor, identity: SameIdentity, widths: Tensor | None = None) -> MatchRanks:
+    """Rank the matches among (q, G) distances: the j-th has rank j + the non-matches at its distance or closer.
+
+    widths: (q,) differences up to which distances count as equal; None: 0.
+    """
     distances, exists, matches = rows.gather(1, identity.columns), identity.exists, identity.matches
     count = matches.sum(dim=1)
     beyond = torch.finfo(rows.dtype).max
     matched = torch.where(matches, distances, beyond).sort(dim=1).values[:, : int(count.max())].contiguous()
     same = torch.where(exists, distances, beyond).sort(dim=1).values
     nth = torch.arange(1, matched.shape[1] + 1, device=rows.device)
-    closer = count_up_to(rows, matched, count) - torch.searchsorted(same, matched, right=True)
+    limits = matched if widths is None else matched + widths[:, None]
+    closer = count_up_to(rows, limits, count) - torch.searchsorted(same, limits, right=True)
     return MatchRanks(count, (nth + closer).double(), nth <= count[:, None], rows.shape[1])
 
 
@@ -234,8 +239,9 @@ def rank_matches(
 
     Gallery items of the query's identity *and* camera are removed before ranking. Identity −1 is junk: ignored in the
     gallery, not evaluated as a query. All other identities are ordinary, including Market-1501's distractor 0. Ties
-    are pessimistic: a non-match at the distance of a match ranks before it. Ties are those of computed distances;
-    rounding can separate equal rows of the gallery.
+    are pessimistic: a non-match at the distance of a match ranks before it. Cosines within 1e-6 tie, because rounding
+    separates those of equal rows; for squared Euclidean distances the width is 1e-6 times the squared distance of the
+    query from the gallery's mean, plus that of the gallery on average.
 
     Args:
         query, gallery: (Q, D) and (G, D), finite. A zero row has cosine 0 with everything.
@@ -268,7 +274,8 @@ def rank_matches(
     )
     rows, columns = prepare_features(query, gallery if protocol.kept is None else gallery[protocol.kept], metric)
     block, lengths = rows_of_rank(len(rows), rows_at_once(len(columns)), group)
-    ranking = _rank(protocol, distance_blocks(rows[block], columns, metric), within, block)
+    widths = tie_widths(rows, columns, metric)
+    ranking = _rank(protocol, distance_blocks(rows[block], columns, metric), within, block, widths)
     return _of_all_ranks(ranking, lengths, group)
 
 
@@ -282,7 +289,7 @@ def rank_matches_from_distances(
     gallery_includes_query: bool = False,
     within: int | None = None,
 ) -> Ranking:
-    """Compute `rank_matches` from finite distances, smaller is closer.
+    """Compute `rank_matches` from finite distances, smaller is closer; only equal distances tie.
 
     Args:
         distances: a (Q, G) matrix, or an iterable of blocks of its rows in order, on the labels' device; each is read
@@ -331,15 +338,20 @@ def check_ranks(ranks: Sequence[int]) -> None:
 
 
 def _rank(
-    protocol: GalleryProtocol, blocks: Iterable[Tensor], within: int | None, part: slice | None = None
+    protocol: GalleryProtocol,
+    blocks: Iterable[Tensor],
+    within: int | None,
+    part: slice | None = None,
+    widths: Tensor | None = None,
 ) -> Ranking:
-    """Returns the ranking of the queries in `part`, possibly none."""
+    """Returns the ranking of the queries in `part`, possibly none; widths: (Q,), see `match_ranks_of`."""
     if within is not None:
         check_whole(within, "within", 1)
     nothing = torch.empty(0, dtype=torch.float64, device=protocol.query_labels.device)
     parts = [Ranking(nothing.long(), *[nothing] * 5)]
     for block, rows in protocol.number(blocks, part):
-        parts.append(ranking_of(match_ranks_of(rows, protocol.same_identity(block)), within))
+        ranks = match_ranks_of(rows, protocol.same_identity(block), None if widths is None else widths[block])
+        parts.append(ranking_of(ranks, within))
     return Ranking(*(torch.cat(field) for field in zip(*parts, strict=True)))
 
 

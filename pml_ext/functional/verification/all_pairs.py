@@ -8,7 +8,7 @@ from torch import distributed as dist
 
 from pml_ext._checks import check_items
 from pml_ext._ops.distributed import gather_rows, sum_over_ranks
-from pml_ext._ops.numerics import SIDE, full_precision
+from pml_ext._ops.numerics import SIDE, TIED, full_precision
 from pml_ext.functional.pairwise.pair_blocks import Block, PairBlocks, true_places
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.histogram import ScoreHistogram
@@ -16,7 +16,6 @@ from pml_ext.functional.verification.roc import ROC, check_far, place_at_equal_e
 
 _RESOLVED_AT_MOST = 2**24  # scores stored to resolve one bin: 64 MB
 _NO_TIE = 1e-10  # share of the area below which a run of scores is not merged
-_ROUNDING = {torch.float32: 2**-22, torch.float64: 2**-46}  # of cosines
 
 Kept = tuple[Tensor, Tensor]
 """(P,) scores, and a bool mask of the genuine pairs."""
@@ -111,7 +110,7 @@ def labelled_pairs_roc(
     operating points at `fars` and of the equal error rate. `operating_point` at each of the fars and
     `equal_error_rate` are therefore exact, unless more than 2^24 pairs share a bin (e.g. if the embeddings have
     collapsed). `roc_auc` is within `auc_bounds`. Scores that differ by rounding only, such as those of binary
-    embeddings, count as equal.
+    embeddings, count as equal: a run of scores within 1e-6, away from other scores.
 
     Args:
         embeddings, labels: see `labelled_pairs`.
@@ -145,7 +144,7 @@ def labelled_pairs_roc(
     for place, (low, high) in zip(places, ranges, strict=True):
         inside = (scores >= low) & (scores < high)
         bins[place] = scores[inside], same[inside]
-    return _with_points(roc, bins, _ROUNDING[pairs.unit.dtype])
+    return _with_points(roc, bins)
 
 
 def _join_ties(roc: ROC, gap: float, extent: float) -> ROC:
@@ -180,12 +179,12 @@ def _places_to_resolve(roc: ROC, fars: Sequence[float]) -> list[int]:
     return [place for place in sorted(places) if 1 < int(sizes[place]) <= _RESOLVED_AT_MOST]
 
 
-def _with_points(roc: ROC, bins: dict[int, Kept], rounding: float) -> ROC:
+def _with_points(roc: ROC, bins: dict[int, Kept]) -> ROC:
     """Add a point to the curve for each distinct score in some bins; bins: ascending indices on the curve."""
     curves, begin = [], 0
     for place, (scores, same) in bins.items():
         curves.append(ROC(*(column[begin:place] for column in roc)))
-        points = _join_ties(roc_curve(scores, same), rounding, 4 * rounding)
+        points = _join_ties(roc_curve(scores, same), TIED / 2, TIED)
         # The curve already has the first point, which accepts nothing of the bin, and the last, which accepts all.
         thresholds, true_accepts, false_accepts = (column[1:-1] for column in points)
         true_accepts = true_accepts + roc.true_accepts[place - 1]

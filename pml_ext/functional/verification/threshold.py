@@ -1,7 +1,7 @@
 """One distance threshold for all pairs of a data set, by target FAR, by target FRR, or by best utility.
 
-Pairs whose cosines differ by less than 1e-6 count as tied: a threshold between them would separate them by float32
-rounding, which may differ the next time.
+Pairs whose cosines differ by less than `TIED`, 1e-6, count as tied: a threshold between them would separate them by
+float32 rounding, which may differ the next time.
 """
 
 import math
@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_fraction
-from pml_ext._ops.numerics import ENTRIES_ON_A_DEVICE
+from pml_ext._ops.numerics import ENTRIES_ON_A_DEVICE, TIED
 from pml_ext.functional.opis.utility import utility_of_rates
 from pml_ext.functional.pairwise.pair_distances import PairDistances, count_accepted
 from pml_ext.functional.verification.roc import first_refused, largest_count_within
 
-_TIED = 2e-6  # in squared distance, twice the difference in cosine
+_TIED = 2 * TIED  # in squared distance, twice the difference in cosine
 _RESOLUTION = 1e-12  # of distance, where grid searches stop
 _UTILITY_RESOLUTION = 1e-7
 # Thresholds per pass over all classes together; with more, the search becomes slower than the matrix products.

@@ -12,6 +12,7 @@ from pml_ext.functional import extrapolate_fpir, identification
 from pml_ext.functional.open_set import extrapolation
 from pml_ext.functional.open_set.best_scores import HighScores
 from pml_ext.functional.open_set.extrapolation import extrapolated_rate
+from tests.tiers import by_night
 
 
 def high_scores(scores, threshold):
@@ -25,10 +26,13 @@ def high_scores(scores, threshold):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("unevenness", "far"), [(0.2, 1e-4), (0.5, 1e-4), (0.5, 1e-3)])
-@pytest.mark.parametrize("enrolled", [10**4, 10**6])
-def test_a_population_of_known_rates(unevenness, far, enrolled):
+@pytest.mark.parametrize(
+    "population",
+    [(0.2, 1e-4, 10**4), (0.5, 1e-3, 10**6), *by_night((0.2, 1e-4, 10**6), (0.5, 1e-4, 10**4), (0.5, 1e-4, 10**6))],
+)
+def test_a_population_of_known_rates(population):
     """Scores are h_i + h_j + noise: the rate of probe i at T is that of a normal variable beyond T − h_i."""
+    unevenness, far, enrolled = population
     spread = math.sqrt(1 + 2 * unevenness**2)
     threshold = spread * norm.isf(far)
     at = np.linspace(-8, 8, 4001)
@@ -69,9 +73,9 @@ def test_chances_of_a_beta_distribution_near_a_point(shape, odds):
     assert extrapolation.log_beta_ratio(a, b, hits, enrolled) == approx(some, rel=1e-9)
 
 
-def test_probes_that_are_all_alike():
+def test_probes_that_are_all_alike(draws):
     """The most likely beta distribution is a point then. The rate was once 2e-151, of an interval from 0 to 1."""
-    for seed in (3, 7, 11, 17):
+    for seed in (3, 7, 11, 17)[: draws(1, 4)]:
         hit = np.random.default_rng(seed).random((400, 400)) < 14 / 400**2
         np.fill_diagonal(hit, False)
         found = extrapolated_rate(high_scores(np.where(hit, 1.0, -1.0), 0.0), 0.0, 400)
@@ -111,19 +115,17 @@ def test_the_interval_is_that_of_rates_without_each_twentieth_of_the_identities(
     assert [found.low, found.high] == approx(-np.expm1(-np.exp(ends)), rel=1e-6)
 
 
-def test_held_out_identities():
+def test_held_out_identities(draws):
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(1200) % 400
     crowded = torch.rand(400, 1, generator=generator) ** 2
     x = torch.randn(400, 16, generator=generator) + 2 * crowded
     x = x[labels] + 0.5 * torch.randn(1200, 16, generator=generator)
     some = labels < 40
-    inside = 0
-    for threshold in (0.65, 0.7, 0.75):
+    for threshold in (0.7, 0.65, 0.75)[: draws(1, 3)]:
         said = extrapolate_fpir(x[some], labels[some], gallery_size=399, threshold=threshold)
         measured = identification(x, labels, gallery_size=399, threshold=threshold).fpir
-        inside += said.low <= measured <= said.high
-    assert inside == 3
+        assert said.low <= measured <= said.high
 
 
 def test_too_few_scores_are_an_error():

@@ -48,10 +48,16 @@ def test_templates_and_cameras_equal_every_gallery_enumerated(template, cameras,
         assert identification(x, IDS, **options)[1:] == approx(expected, abs=1e-12)
 
 
-def test_equal_scores_count_against_the_own_identity():
-    x, labels = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0, 1, 2])
-    assert identification(x, labels, gallery_size=2, threshold=0.5).fnir == approx(0.5)
+@pytest.mark.parametrize(("angle", "missed"), [(0.0, 0.5), (1e-3, 0.5), (3e-3, 0.0)])
+def test_cosines_within_a_millionth_count_against_the_own_identity(angle, missed):
+    """The cosine of an angle of 1e-3 is 5e-7 below 1, that of 3e-3 is 4.5e-6 below."""
+    x = torch.tensor([[1, 0], [1, 0], [math.cos(angle), math.sin(angle)], [0, 1]], dtype=torch.float64)
+    labels = torch.tensor([0, 0, 1, 2])
+    assert identification(x, labels, gallery_size=2, threshold=0.5).fnir == approx(missed)
     assert identification(x, labels, gallery_size=2, threshold=0.5, rank=2).fnir == 0
+
+
+def test_identities_without_a_second_sample_are_no_mated_probes():
     of_one_each = identification(torch.eye(3), torch.arange(3), gallery_size=1, threshold=0.5)
     assert math.isnan(of_one_each.fnir) and of_one_each.fpir == 0
 
@@ -70,9 +76,9 @@ def test_the_threshold_is_the_lowest_that_meets_the_rate(fpir, size):
 
 
 def test_of_many_probes_the_trial_leaves_no_score_out():
-    labels = torch.arange(3000) % 600
-    x = torch.randn(600, 8)[labels] + torch.randn(3000, 8)
-    for fpir, size in [(0.01, 10), (0.3, 500), (0.95, 599)]:
+    labels = torch.arange(1200) % 300
+    x = torch.randn(300, 8)[labels] + torch.randn(1200, 8)
+    for fpir, size in [(0.01, 10), (0.3, 250), (0.95, 299)]:
         found = identification(x, labels, gallery_size=size, fpir=fpir)
         step = identification(x, labels, gallery_size=size, threshold=found.threshold - 1e-4)
         assert found.fpir <= fpir and (step.fpir > fpir or step.fpir == found.fpir)

@@ -78,6 +78,16 @@ def test_features_are_ranked_by_cosine(entries, blocks_of):
     assert_equals_loops(rank_matches(**given, **protocol), expected)
 
 
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+@pytest.mark.parametrize(("farther", "rank"), [(0.0, 2), (3e-7, 2), (3e-6, 1)])
+def test_cosines_within_a_millionth_tie(metric, farther, rank):
+    """A non-match that is farther by rounding only ranks before the match."""
+    angles = torch.tensor([0, 1, 1 + farther], dtype=torch.float64)
+    x, labels = torch.stack([angles.cos(), angles.sin()], dim=1), torch.tensor([7, 7, 5])
+    found = rank_matches(x[:1], labels[:1], x[1:], labels[1:], metric=metric)
+    assert found.first_match_rank == rank
+
+
 @pytest.mark.parametrize("lowest_label", [-1, 0])
 def test_a_query_does_not_find_itself(lowest_label):
     x, labels = torch.randn(40, 4).double(), torch.randint(lowest_label, 5, (40,))
