@@ -1,5 +1,6 @@
 """Two ranks with PML's distributed wrappers against one process on the joint batch, for every loss."""
 
+from functools import partial
 from itertools import product
 
 import pytest
@@ -110,23 +111,29 @@ def on_rank(rank, ranks):
     return found
 
 
-@pytest.mark.parametrize(("name", "pairs", "efficient"), CASES)
-def test_two_processes_are_one(of_two, name, pairs, efficient):
-    results = [found[name, pairs, efficient] for found in of_two]
-    if efficient and name in REFERENCES_REFUSED:
-        assert all("ref_emb" in result for result in results), results
-        return
+@pytest.mark.parametrize(("pairs", "efficient"), [*product(("all pairs", "mined"), (False, True))])
+def test_two_processes_are_one(of_two, pairs, efficient):
+    for name in (name for name, *of_case in CASES if of_case == [pairs, efficient]):
+        results = [found[name, pairs, efficient] for found in of_two]
+        if efficient and name in REFERENCES_REFUSED:
+            assert all("ref_emb" in result for result in results), results
+        else:
+            require_one_process(results, name, pairs, efficient)
+
+
+def require_one_process(results, name, pairs, efficient):
+    close = partial(assert_close, msg=lambda message: f"{name}: {message}")
     alone = [on_one_process(name, pairs, efficient, rank) for rank in range(2)]
     for (value, gradient, parameters), (own_value, custom_gradient, _) in zip(results, alone, strict=True):
         # PML multiplies by the number of ranks, and averaging the gradients divides by it.
-        assert_close(value / 2, own_value)
-        assert_close(gradient / 2, custom_gradient)
+        close(value / 2, own_value)
+        close(gradient / 2, custom_gradient)
         expected = [(first + second) / 2 for first, second in zip(alone[0][2], alone[1][2], strict=True)]
-        assert_close(parameters, expected)
-    assert sum(custom_gradient.abs().sum() for _, custom_gradient, _ in alone) > 0
+        close(parameters, expected)
+    assert sum(custom_gradient.abs().sum() for _, custom_gradient, _ in alone) > 0, name
     if efficient and pairs == "all pairs" and name in ("CITLoss", "SmoothAPLoss"):  # means over anchors
         joint, _, _ = on_one_process(name, pairs, False, 0)
-        assert_close((results[0][0] + results[1][0]) / 4, joint)
+        close((results[0][0] + results[1][0]) / 4, joint)
 
 
 def test_the_parameters_of_a_loss_are_compared(of_two):
@@ -134,15 +141,16 @@ def test_the_parameters_of_a_loss_are_compared(of_two):
     assert with_parameters == {"DiscriminativeLoss", "LoOp with a parameter", "TCMRegularizer with proxies"}
 
 
-@pytest.mark.parametrize("name", WITH_MEMORY)
-def test_a_memory_of_both_ranks(of_two, name):
-    memory = CrossBatchMemory(make(name), embedding_size=8, memory_size=24)
-    for step in range(3):
-        x, labels = data(step)
-        joint = memory(x.requires_grad_(), labels)
-    joint.backward()
-    assert x.grad.abs().sum() > 0
-    for found, own in zip(of_two, RANKS, strict=True):
-        value, gradient, _ = found["memory", name]
-        assert_close(value / 2, joint.detach())
-        assert_close(gradient / 2, x.grad[own])
+def test_a_memory_of_both_ranks(of_two):
+    for name in WITH_MEMORY:
+        close = partial(assert_close, msg=lambda message, name=name: f"{name}: {message}")
+        memory = CrossBatchMemory(make(name), embedding_size=8, memory_size=24)
+        for step in range(3):
+            x, labels = data(step)
+            joint = memory(x.requires_grad_(), labels)
+        joint.backward()
+        assert x.grad.abs().sum() > 0, name
+        for found, own in zip(of_two, RANKS, strict=True):
+            value, gradient, _ = found["memory", name]
+            close(value / 2, joint.detach())
+            close(gradient / 2, x.grad[own])

@@ -15,15 +15,16 @@ from pml_ext.runner.config.load import load_config
 from pml_ext.runner.config.yaml_file import value_of
 from pml_ext.runner.evaluation.evaluator import columns_of_queries
 from tests.runner.data.published_layouts import LAYOUTS, face_bin
+from tests.tiers import by_night
 
 CONFIGS = Path(__file__).parents[2] / "fastreid_configs"
 EVERY = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("*.yml"))
 LEAVES = [name for name in EVERY if not Path(name).name.startswith("Base-")]
+FIRST_OF_FOLDER = list({Path(name).parent: name for name in reversed(LEAVES)}.values())
+OTHERS = [name for name in EVERY if name not in FIRST_OF_FOLDER]
 OF_A_KIND = [
     "CUB/loop/loop_triplet.yml",
-    pytest.param("Market1501/cit_sbs_R50.yml", marks=pytest.mark.nightly),
-    pytest.param("Market1501/cit_vit.yml", marks=pytest.mark.nightly),
-    pytest.param("CASIAWebFace/r50_ir.yml", marks=pytest.mark.nightly),
+    *by_night("Market1501/cit_sbs_R50.yml", "Market1501/cit_vit.yml", "CASIAWebFace/r50_ir.yml"),
 ]
 # Of the same kind, with smaller checkpoints to write; that the whole networks are built is tested above.
 SHALLOW = {"Market1501/cit_vit.yml": "small", "CASIAWebFace/r50_ir.yml": "18x"}
@@ -48,11 +49,12 @@ def built_once():
 
 
 @pytest.mark.usefixtures("built_once")
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", [*FIRST_OF_FOLDER, *by_night(*OTHERS)])
 def test_it_can_run(name):
     assert check.problems(load_config(CONFIGS / name, FROM_SCRATCH)) == []
 
 
+@pytest.mark.nightly
 def test_each_has_an_output_of_its_own():
     outputs = [load_config(CONFIGS / name).OUTPUT_DIR for name in LEAVES]
     assert len(set(outputs)) == len(outputs)

@@ -19,12 +19,13 @@ from torch.distributed.rendezvous import rendezvous
 from pml_ext._errors import UserError
 from pml_ext.runner.launch import Launch, one_message, restarts, start
 from pml_ext.runner.rank_store import exchange
+from tests.tiers import by_night
 
 DIGITS = "Digits/sap_tcm.yml"
 
 
 def meet(fault, folder, launch):
-    """Sums over the ranks; the fault of rank 1 is in its second sum."""
+    """Sums over the ranks; the fault of the last rank is in its second sum."""
     ranks = [str(rank) for rank in range(launch.processes)]
     assert [exchange(os.environ["RANK"]), exchange("again")] == [ranks, ["again"] * len(ranks)]
     # On a full machine processes start minutes apart: the timeout is for what comes after.
@@ -35,7 +36,7 @@ def meet(fault, folder, launch):
     try:
         with one_message(folder):
             for step in range(2):
-                if step and rank == 1:
+                if step and rank == size - 1:
                     happen(fault)
                 total = torch.ones(1)
                 dist.all_reduce(total)
@@ -62,23 +63,30 @@ def happen(fault):
         raise ZeroDivisionError("in the code")
 
 
-def test_a_restarted_run_returns_what_rank_0_returned(tmp_path):
+@pytest.mark.parametrize("processes", [1, *by_night(2)])
+def test_a_restarted_run_returns_what_rank_0_returned(processes, tmp_path):
     before = signal.getsignal(signal.SIGTERM)
-    assert start(Launch(2, timeout=20, max_restarts=1), partial(meet, "killed once", tmp_path)) == 4
+    launch = Launch(processes, timeout=20, max_restarts=1)
+    assert start(launch, partial(meet, "killed once", tmp_path)) == 2 * processes
     assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.parametrize(
     ("fault", "kind", "message"),
     [
-        ("SIGKILL", UserError, r"^rank 1 \(process \d+\) ended with exit code -9 \(SIGKILL\), so the run ends"),
+        pytest.param(
+            "SIGKILL",
+            UserError,
+            r"^rank 1 \(process \d+\) ended with exit code -9 \(SIGKILL\), so the run ends",
+            marks=pytest.mark.nightly,
+        ),
         pytest.param(
             "SIGSTOP",
             UserError,
             r"^rank 0 has waited --timeout seconds for the other processes: one of them is stopped",
             marks=pytest.mark.nightly,
         ),
-        ("user", UserError, "^no such thing$"),
+        pytest.param("user", UserError, "^no such thing$", marks=pytest.mark.nightly),
         ("bug", RuntimeError, r"^rank 1 has failed:\n(.|\n)*ZeroDivisionError: in the code"),
     ],
 )
@@ -132,6 +140,7 @@ def test_a_port_in_use_is_one_message(tmp_path):
             start(Launch(2, dist_url=f"tcp://127.0.0.1:{port}"), partial(meet, "none", tmp_path))
 
 
+@pytest.mark.nightly
 def test_two_machines_meet_at_an_address(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"tcp://127.0.0.1:{free.getsockname()[1]}"

@@ -3,7 +3,9 @@
 import csv
 import io
 import re
+import signal
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,11 +13,13 @@ import pytest
 import torch
 from torch import nn
 
+from pml_ext._errors import Terminated
 from pml_ext.cli import main
 from pml_ext.losses import DiscriminativeLoss
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.engine.callbacks import (
     FreezeLayers,
+    Preemption,
     Progress,
     bound_statistics,
     freeze_callbacks,
@@ -132,3 +136,85 @@ def test_the_bound_is_measured_on_classes_of_one_size():
     assert found["upper_bound"] == pytest.approx(expected.upper_bound)
     assert found["triplet_mean"] == pytest.approx(expected.triplet_mean)
     assert found["bound_limit"] == pytest.approx(found["kappa_max"] - found["kappa_min"] + 3 * found["epsilon"])
+
+
+class Fit:
+    """Calls a `Preemption` as Lightning does, in two epochs of four steps with a validation each so many steps."""
+
+    def __init__(self, validation_each, *, period=0):
+        self.saved: list[int] = []
+        self.preemption = Preemption(Path("last.ckpt"), period)
+        self.progress = SimpleNamespace(is_last_batch=False)
+        self.loop = SimpleNamespace(batch_idx=0, batch_progress=self.progress)
+        self.trainer: Any = SimpleNamespace(
+            global_step=0, fit_loop=SimpleNamespace(epoch_loop=self.loop), state=SimpleNamespace(fn="fit"),
+            val_check_batch=validation_each, check_val_every_n_epoch=1 if validation_each == 4 else None,
+            strategy=SimpleNamespace(reduce_boolean_decision=lambda decision, all: decision),
+            save_checkpoint=lambda file: self.saved.append(self.trainer.global_step),
+        )  # fmt: skip
+
+    def __call__(self, number=None, during="", step=0):
+        """A signal arrives during a step, or during the validation after it."""
+        for self.trainer.global_step in range(1, 9):
+            self.loop.batch_idx = (self.trainer.global_step - 1) % 4
+            self.progress.is_last_batch = self.loop.batch_idx == 3
+            if (during, step) == ("step", self.trainer.global_step):
+                self.preemption._ask(number, None)
+            self.preemption.on_train_batch_end(self.trainer)
+            if self.trainer.global_step % self.trainer.val_check_batch == 0:
+                if (during, step) == ("validation", self.trainer.global_step):
+                    self.preemption._ask(number, None)
+                assert self.trainer.global_step not in self.saved, "validation comes first"
+                self.preemption.on_validation_end(self.trainer)
+            if self.progress.is_last_batch:
+                self.preemption.on_train_epoch_end(self.trainer)
+
+
+@pytest.mark.parametrize(("number", "ends_by"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
+@pytest.mark.parametrize("validation_each", [4, 3])
+@pytest.mark.parametrize(("during", "step"), [("step", 2), ("step", 3), ("step", 4), ("step", 8), ("validation", 12)])
+def test_a_signal_saves_a_checkpoint_after_the_step_and_its_validation(
+    number, ends_by, validation_each, during, step,
+    monkeypatch,
+):  # fmt: skip
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    step = min(step, validation_each) if during == "validation" else step
+    fit = Fit(validation_each)
+    with pytest.raises(ends_by):
+        fit(number, during, step)
+    assert fit.saved == [step]
+
+
+@pytest.mark.parametrize("validation_each", [4, 3])
+def test_a_checkpoint_is_saved_each_so_many_steps(validation_each):
+    fit = Fit(validation_each, period=3)
+    fit()
+    assert fit.saved == [3, 6]
+    fit = Fit(validation_each)
+    fit()
+    assert fit.saved == []
+
+
+def epoch_of(losses, shares, *, spread=1.0, collapsed=None):
+    """An epoch of one step with these losses, shares of the gradient and embeddings."""
+    losses_of_epoch = EpochLosses({"CITLoss": "MODEL.LOSSES.CIT.SCALE"})
+    losses_of_epoch.add({name: torch.tensor(value) for name, value in losses.items()})
+    values = {name: torch.tensor(value) for name, value in (collapsed or {}).items()}
+    losses_of_epoch.compare(torch.ones(4, 2) + spread * torch.tensor([[1.0, -1], [-1, 1], [1, -1], [-1, 1]]), values)
+    losses_of_epoch.shares = shares
+    losses_of_epoch.end_epoch(2, is_first=True)
+    return losses_of_epoch.problem
+
+
+def test_a_problem_is_a_collapse_a_loss_of_zero_or_a_small_share_in_this_order():
+    losses, collapsed = {"TripletLoss": 0.3005, "CITLoss": 0.5}, {"TripletLoss": 0.3, "CITLoss": 2.0}
+    stuck = "In epoch 2 TripletLoss stayed at 0.3, the value if all embeddings are equal; try"
+    assert epoch_of(losses, {}, spread=0.01, collapsed=collapsed).startswith(stuck)
+    assert epoch_of(losses, {}, collapsed=collapsed) == "", "the embeddings differ"
+    assert epoch_of({"TripletLoss": 0.31, "CITLoss": 0.5}, {}, spread=0.01, collapsed=collapsed) == ""
+    shares = {"CITLoss": 0.009, "TripletLoss": 0.991}
+    zero = "TripletLoss was exactly 0 in all of epoch 2"
+    assert epoch_of({"TripletLoss": 0.0, "CITLoss": 0.5}, shares).startswith(zero)
+    small = "In epoch 2 CITLoss had 0.9 % of the gradient on the embeddings, so that it hardly changes the training; "
+    assert epoch_of(losses, shares) == f"{small}raise MODEL.LOSSES.CIT.SCALE, or leave it out."
+    assert epoch_of(losses, {"CITLoss": 0.01, "TripletLoss": 0.99}) == ""

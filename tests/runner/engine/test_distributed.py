@@ -4,12 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 import torch
 
 from pml_ext.cli import main
-from tests.runner.engine.forked_ranks import run_on_ranks
+from tests.tiers import by_night
 
 CONFIG = "Digits/sap_tcm.yml"
 MODULE = ("-m", "pml_ext")
@@ -32,25 +33,30 @@ def weights(output):
     return torch.load(output / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
 
 
+# Losses, and SOLVER.CHUNK of the run of two processes
 RUNS = {
-    "four_losses": (
-        '("CITLoss","TCMLoss","DiscriminativeLoss","CrossEntropyLoss")',
-        "0",
-    ),
-    "by_chunks": (
-        '("SmoothAPLoss","LoOp","TripletLoss","SoftTripleLoss","ArcFaceLoss")',
-        "70",
-    ),
+    "four_losses": ('("CITLoss","TCMLoss","DiscriminativeLoss","CrossEntropyLoss")', "0"),
+    "by_chunks": ('("SmoothAPLoss","LoOp","TripletLoss","SoftTripleLoss","ArcFaceLoss")', "70"),
 }
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """Name -> the folder of the run of one process."""
-    folders = {name: tmp_path_factory.mktemp(name) for name in RUNS}
-    for name, (losses, _) in RUNS.items():
-        assert main(arguments(folders[name], losses)) == 0
-    return folders
+
+    @cache
+    def run(name):
+        folder = tmp_path_factory.mktemp(name)
+        assert main(arguments(folder, RUNS[name][0])) == 0
+        return folder
+
+    return run
+
+
+def commands(folder, is_nightly):
+    """Of the runs that `of_ranks` has made."""
+    made = {name: [*arguments(folder / name, losses), "SOLVER.CHUNK", chunk] for name, (losses, chunk) in RUNS.items()}
+    return [(2, made[name]) for name in (RUNS if is_nightly else ["by_chunks"])]
 
 
 def require_equal_runs(of_one, of_two):
@@ -64,13 +70,9 @@ def require_equal_runs(of_one, of_two):
     ), "every test image is measured once"
 
 
-def test_two_processes_train_as_one_on_the_joint_batch(alone, tmp_path):
-    commands = []
-    for name, (losses, chunk) in RUNS.items():
-        commands.append((2, [*arguments(tmp_path / name, losses), "SOLVER.CHUNK", chunk]))
-    run_on_ranks(*commands)
-    for name, of_one in alone.items():
-        require_equal_runs(of_one, tmp_path / name)
+@pytest.mark.parametrize("name", ["by_chunks", *by_night("four_losses")])
+def test_two_processes_train_as_one_on_the_joint_batch(alone, of_ranks, name):
+    require_equal_runs(alone(name), of_ranks / name)
 
 
 @pytest.mark.nightly
@@ -84,4 +86,4 @@ def test_launchers_start_two_processes(alone, tmp_path, launcher, flags, name):
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PET_LOG_DIR": str(tmp_path / "torchrun")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    require_equal_runs(alone[name], tmp_path / "two")
+    require_equal_runs(alone(name), tmp_path / "two")

@@ -1,21 +1,24 @@
 """MODEL.HEADS.PFC: runs on several numbers of ranks, their checkpoints, and what they refuse."""
 
 import json
+import shutil
 from types import SimpleNamespace
 from typing import Any
 
+import lightning
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from pml_ext.cli import main
+from pml_ext.runner import train
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.engine.training_module import TrainingModule
-from tests.runner.engine.forked_ranks import run_on_ranks
+from tests.tiers import by_night
 
 CONFIG = "Digits/sap_tcm.yml"
-LOSSES = ("CrossEntropyLoss", pytest.param("DiscriminativeLoss", marks=pytest.mark.nightly))
+LOSSES = ("CrossEntropyLoss", *by_night("DiscriminativeLoss"))
 DISC = "MODEL.LOSSES.NAME ('DiscriminativeLoss',)"
 DRAWN = """MODEL.HEADS.PFC.SAMPLE_RATE 0.3 SOLVER.OPT Adam SOLVER.BASE_LR 0.001 SOLVER.CHUNK 50
     SOLVER.IMS_PER_BATCH 90 TEST.EVAL_PERIOD 2"""
@@ -37,10 +40,6 @@ def command(output, epochs, *more):
     return ["train", CONFIG, *options(output, "SOLVER.MAX_EPOCH", str(epochs), *more)]
 
 
-def train(output, epochs, *more, flags=()):
-    assert main([*command(output, epochs, *more), *flags]) == 0
-
-
 def shares(run):
     return [load_file(file) for file in sorted(run.glob("checkpoints/classes_*/*.safetensors"))]
 
@@ -53,17 +52,24 @@ def named(loss):
     return "MODEL.LOSSES.NAME", f"('{loss}',)"
 
 
+def commands(folder, is_nightly):
+    """Of the runs that `of_ranks` has made: an epoch on two ranks, and one on three."""
+    made = []
+    for loss in ["CrossEntropyLoss", *(["DiscriminativeLoss"] if is_nightly else [])]:
+        run = folder / loss
+        made += [(2, command(run, 1, *named(loss))), (3, [*command(run, 2, *named(loss)), "--resume"])]
+    return made
+
+
 @pytest.mark.parametrize("loss", LOSSES)
-def test_two_ranks_then_three_are_one_process(tmp_path, loss):
-    one, several = tmp_path / "one", tmp_path / "several"
-    begin, resume = command(several, 1, *named(loss)), [*command(several, 2, *named(loss)), "--resume"]
-    run_on_ranks((2, begin), (3, resume))
-    train(one, 2, *named(loss))
-    of_one, of_ranks = shares(one), shares(several)
-    assert [len(share["weight"]) for share in of_ranks] == [17, 17, 16], "those of the first epoch are gone"
+def test_two_ranks_then_three_are_one_process(tmp_path, of_ranks, loss):
+    one, several = tmp_path, of_ranks / loss
+    assert main(command(one, 2, *named(loss))) == 0
+    of_one, of_several = shares(one), shares(several)
+    assert [len(share["weight"]) for share in of_several] == [17, 17, 16], "those of the first epoch are gone"
     close = {"rtol": 1e-4, "atol": 1e-5}
     for name in ("weight", "momentum_buffer"):
-        torch.testing.assert_close(torch.cat([share[name] for share in of_ranks]), of_one[0][name], **close)
+        torch.testing.assert_close(torch.cat([share[name] for share in of_several]), of_one[0][name], **close)
     for name, value in weights(one).items():
         torch.testing.assert_close(weights(several)[name], value, **close, msg=lambda m, n=name: f"{n}: {m}")
     assert f"losses.{loss}.weight" not in {*weights(one), *weights(several), *weights(one, "best")}
@@ -71,17 +77,29 @@ def test_two_ranks_then_three_are_one_process(tmp_path, loss):
     assert found[1]["reid_mean_average_precision"] == pytest.approx(found[0]["reid_mean_average_precision"], abs=1e-3)
 
 
+class KeepFirstEpoch(lightning.Callback):
+    """Copies the checkpoints of the first epoch into the folder of another run."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def on_train_epoch_start(self, trainer, module):
+        if trainer.current_epoch == 1:
+            shutil.copytree(f"{trainer.default_root_dir}/checkpoints", self.folder / "checkpoints")
+
+
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
 @pytest.mark.parametrize("loss", LOSSES)
 def test_drawn_classes_resume_bit_for_bit(tmp_path, loss):
-    more = [*DRAWN.split(), *named(loss)]
-    train(tmp_path / "whole", 2, *more)
-    train(tmp_path / "parts", 1, *more)
-    train(tmp_path / "parts", 2, *more, flags=("--resume",))
-    (whole,), (parts,) = shares(tmp_path / "whole"), shares(tmp_path / "parts")
-    assert whole.keys() == parts.keys() == {"weight", "exp_avg", "exp_avg_sq"}
-    assert all(torch.equal(value, parts[name]) for name, value in whole.items())
-    one, other = weights(tmp_path / "whole"), weights(tmp_path / "parts")
-    assert all(torch.equal(value, other[name]) for name, value in one.items())
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    more = [*DRAWN.split(), *named(loss), "SOLVER.MAX_EPOCH", "2"]
+    train(load_config(CONFIG, options(whole, *more)), callbacks=[KeepFirstEpoch(parts)])
+    train(load_config(CONFIG, options(parts, *more)), resume=True)
+    (of_whole,), (of_parts,) = shares(whole), shares(parts)
+    assert of_whole.keys() == of_parts.keys() == {"weight", "exp_avg", "exp_avg_sq"}
+    assert all(torch.equal(value, of_parts[name]) for name, value in of_whole.items())
+    other = weights(parts)
+    assert all(torch.equal(value, other[name]) for name, value in weights(whole).items())
 
 
 @pytest.mark.parametrize(

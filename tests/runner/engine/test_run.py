@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from pml_ext.inspection import gradient_shares
 from pml_ext.runner.engine import training_module
 from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.modeling.architectures import Baseline, build_model
+from tests.tiers import by_night
 
 DIGITS = "Digits/sap_tcm.yml"
 QUICK = ["SOLVER.MAX_EPOCH", "2", "TEST.EVAL_PERIOD", "2", "SOLVER.CHECKPOINT_PERIOD", "1", "MODEL.DEVICE", "cpu"]
@@ -58,13 +60,6 @@ def recorded(output):
     )
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    output = tmp_path_factory.mktemp("run") / "out"
-    assert train(output) == 0
-    return output
-
-
 def test_a_run_learns_and_leaves_its_files(trained):
     found = metrics(trained)
     assert list(found) == [
@@ -82,6 +77,7 @@ def test_a_run_learns_and_leaves_its_files(trained):
     assert list((trained / "tensorboard").glob("events*"))
 
 
+@pytest.mark.nightly
 def test_the_command_writes_a_runs_report(trained, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(trained, run)
@@ -117,17 +113,21 @@ STATEFUL = (
     "MODEL.LOSSES.DISC.CENTROIDS", "kmeans", "MODEL.LOSSES.DISC.CENTROID_SIZE", "7",
     "SOLVER.CLIP_GRADIENTS.ENABLED", "True", "SOLVER.AMP.ENABLED", "True",
 )  # fmt: skip
+TWO_EPOCHS = ("SOLVER.MAX_EPOCH", "2")
 BY_STEPS = ("TEST.EVAL_STEPS", "8")
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Runs that nothing stops, with a validation after the second of three epochs and each eight steps."""
-    folder = tmp_path_factory.mktemp("whole")
-    runs = {(): folder / "epochs", BY_STEPS: folder / "steps"}
-    for opts, output in runs.items():
+    """Options -> a run that nothing stops, with a validation after the second of three epochs or each eight steps."""
+
+    @cache
+    def run(*opts):
+        output = tmp_path_factory.mktemp("whole")
         assert train(output, *STATEFUL, *opts) == 0
-    return runs
+        return output
+
+    return run
 
 
 @pytest.fixture
@@ -157,10 +157,10 @@ def ask(patch, hook, step, *numbers):
 @pytest.mark.parametrize(
     ("number", "hook", "step", "saved_at", "opts"),
     [
-        (signal.SIGTERM, "training_step", 12, 13, ("DATALOADER.NUM_WORKERS", "1")),
-        (signal.SIGINT, "training_step", 10, 11, ()),
-        (signal.SIGINT, "validation_step", 22, 22, ()),
-        (signal.SIGTERM, "validation_step", 16, 16, BY_STEPS),
+        (signal.SIGTERM, "training_step", 12, 13, (*TWO_EPOCHS, "DATALOADER.NUM_WORKERS", "1")),
+        pytest.param(signal.SIGINT, "training_step", 10, 11, (), marks=pytest.mark.nightly),
+        pytest.param(signal.SIGINT, "validation_step", 22, 22, (), marks=pytest.mark.nightly),
+        pytest.param(signal.SIGTERM, "validation_step", 16, 16, BY_STEPS, marks=pytest.mark.nightly),
     ],
 )
 def test_a_signal_ends_a_run_that_resumes_bit_for_bit(
@@ -168,7 +168,7 @@ def test_a_signal_ends_a_run_that_resumes_bit_for_bit(
     whole, tmp_path, capfd,
 ):  # fmt: skip
     """Eleven steps an epoch: the signal comes within an epoch, at the end of one, and in a validation."""
-    expected = whole[opts if opts in whole else ()]
+    expected = whole(*opts[:2])
     with pytest.MonkeyPatch.context() as patch:
         ask(patch, hook, step, number)
         assert train(tmp_path, *STATEFUL, *opts) == 128 + number
@@ -181,6 +181,7 @@ def test_a_signal_ends_a_run_that_resumes_bit_for_bit(
     assert best[0]["global_step"] == best[1]["global_step"]
 
 
+@pytest.mark.nightly
 def test_a_killed_run_resumes_from_a_checkpoint_between_epochs_or_steps(whole, tmp_path):
     opts = (*STATEFUL, "SOLVER.CHECKPOINT_STEPS", "7", "SOLVER.CHECKPOINT_PERIOD", "3")
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KilledError):
@@ -188,7 +189,7 @@ def test_a_killed_run_resumes_from_a_checkpoint_between_epochs_or_steps(whole, t
         train(tmp_path, *opts)
     assert checkpoint(tmp_path)["global_step"] == 14 and not (tmp_path / "metrics.json").exists()
     assert train(tmp_path, *opts, flags=("--resume",)) == 0
-    require_same_weights(whole[()], tmp_path)
+    require_same_weights(whole(), tmp_path)
 
 
 @pytest.mark.usefixtures("ctrl_c")
@@ -237,6 +238,7 @@ def test_results_are_of_the_best_checkpoint_of_a_run_that_stops_early(tmp_path):
     assert Path(written(tmp_path)["weights"]).name == "best.ckpt"
 
 
+@pytest.mark.nightly
 def test_precise_statistics_are_of_the_best_weights_also_when_a_finished_run_is_resumed(tmp_path, capfd):
     opts = (
         "SOLVER.MAX_EPOCH", "3", "TEST.EVAL_PERIOD", "1", "SOLVER.BASE_LR", "0.1",
@@ -273,7 +275,7 @@ def test_resume_of_another_model_and_of_nothing(trained, tmp_path, capfd):
     assert "last.ckpt does not fit the architecture of the config's model" in capfd.readouterr().err
     kept = (tmp_path / "other" / "config.yaml").read_text()
     assert kept == (trained / "config.yaml").read_text(), "a failed start left the run's config as it was"
-    assert train(tmp_path, flags=("--resume",)) == 0
+    assert train(tmp_path, "SOLVER.MAX_EPOCH", "1", flags=("--resume",)) == 0
     assert "resuming from nothing" in capfd.readouterr().err
     (tmp_path / "checkpoints" / "last.ckpt").write_bytes(b"cut")
     assert train(tmp_path, flags=("--resume",)) == 2
@@ -289,13 +291,14 @@ def test_a_run_into_the_folder_of_another_is_refused_before_any_work(trained, tm
     assert train(output, "MODEL.WEIGHTS", "none.pth", flags=("--overwrite",)) == 2
     require_same_weights(trained, output)
     assert (output / "threshold_Digits.json").exists(), "a start that fails leaves everything as it was"
-    assert train(output, "SEED", "1", flags=("--overwrite",)) == 0
+    assert train(output, "SEED", "1", "SOLVER.MAX_EPOCH", "1", flags=("--overwrite",)) == 0
     assert "removed what an earlier run left" in capfd.readouterr().err
     assert not (output / "threshold_Digits.json").exists()
 
 
 @pytest.mark.filterwarnings("ignore:a low")
-def test_a_collapsed_run_ends_with_a_report_that_says_so(tmp_path, monkeypatch, capfd):
+@pytest.mark.parametrize("has_page", [False, *by_night(True)])
+def test_a_collapsed_run_ends_with_a_report_that_says_so(has_page, tmp_path, monkeypatch, capfd):
     compute_outputs = Baseline.compute_outputs
 
     def collapsed(self, batch):
@@ -305,29 +308,35 @@ def test_a_collapsed_run_ends_with_a_report_that_says_so(tmp_path, monkeypatch, 
 
     monkeypatch.setattr(Baseline, "compute_outputs", collapsed)
     losses = '("TripletLoss", "CrossEntropyLoss")'
-    assert train(tmp_path, "MODEL.LOSSES.NAME", losses, "TEST.REPORT", "True") == 0
+    assert train(tmp_path, "MODEL.LOSSES.NAME", losses, "TEST.REPORT", str(has_page)) == 0
     stuck, equal = written(tmp_path)["notes"]
     values = "TripletLoss stayed at 0.3 and CrossEntropyLoss stayed at 1.609"
     assert stuck.startswith(f"In epoch 2 {values}, the value if all embeddings are equal; try")
     assert equal.startswith("Digits: all embeddings are equal, so a low OPIS")
     assert capfd.readouterr().err.count("In epoch") == 1, "once, not in every epoch"
-    page = (tmp_path / "report.html").read_text()
-    assert all(f'<p class="lead">{note}</p>' in page for note in (stuck, equal))
+    if has_page:
+        page = (tmp_path / "report.html").read_text()
+        assert all(f'<p class="lead">{note}</p>' in page for note in (stuck, equal))
 
 
-def test_a_run_says_each_losses_share_of_the_gradient_and_which_one_does_nothing(tmp_path, monkeypatch, capfd):
+@pytest.mark.parametrize("has_page", [False, *by_night(True)])
+def test_a_run_says_each_losses_share_of_the_gradient_and_which_one_does_nothing(
+    has_page, tmp_path, monkeypatch,
+    capfd,
+):  # fmt: skip
     seen: list[dict[str, float]] = []
     loss = TrainingModule._loss
 
     def compared(self, outputs, batch):
         total = loss(self, outputs, batch)
-        features, labels = self.loss_terms.batch.features[0].detach(), self.loss_terms.batch.labels
-        seen.append(gradient_shares({name: self.losses[name] for name in ("CITLoss", "TCMLoss")}, features, labels))
+        if self.trainer.is_last_batch:
+            features, labels = self.loss_terms.batch.features[0].detach(), self.loss_terms.batch.labels
+            seen.append(gradient_shares({name: self.losses[name] for name in ("CITLoss", "TCMLoss")}, features, labels))
         return total
 
     monkeypatch.setattr(TrainingModule, "_loss", compared)
     losses = ("MODEL.LOSSES.NAME", '("CrossEntropyLoss", "CITLoss", "TCMLoss")', "MODEL.LOSSES.CIT.SCALE", "1e-4")
-    assert train(tmp_path, *losses, "TEST.REPORT", "True") == 0
+    assert train(tmp_path, *losses, "TEST.REPORT", str(has_page)) == 0
     shares = written(tmp_path)["gradient_shares"]
     assert list(shares) == ["CrossEntropyLoss", "CITLoss", "TCMLoss"] and sum(shares.values()) == pytest.approx(1)
     ratio = 1e-4 * seen[-1]["CITLoss"] / seen[-1]["TCMLoss"]
@@ -338,7 +347,8 @@ def test_a_run_says_each_losses_share_of_the_gradient_and_which_one_does_nothing
     assert note.endswith("raise MODEL.LOSSES.CIT.SCALE, or leave it out.")
     err = capfd.readouterr().err
     assert err.count("In epoch") == 1 and f"CITLoss {share}" in err and "gradient shares CrossEntropyLoss" in err
-    assert f"CITLoss {100 * shares['CITLoss']:.3g} %" in (tmp_path / "report.html").read_text()
+    if has_page:
+        assert f"CITLoss {100 * shares['CITLoss']:.3g} %" in (tmp_path / "report.html").read_text()
 
 
 def test_nan_stops_with_step_batch_and_loss_and_keeps_the_last_good_checkpoint(tmp_path, monkeypatch, capfd):
@@ -366,6 +376,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch, capf
     assert not list((tmp_path / "checkpoints").glob("*"))
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
 def test_a_run_from_random_weights_trains_frozen_norms_also_when_it_resumes(tmp_path):
     opts = (
@@ -390,7 +401,9 @@ def test_a_run_from_random_weights_trains_frozen_norms_also_when_it_resumes(tmp_
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
-def test_a_resumed_run_needs_no_pretrained_weights_and_keeps_the_numbers_before_training(tmp_path, monkeypatch):
+def test_a_resumed_run_needs_no_pretrained_weights_and_keeps_the_numbers_before_training(
+    trained, tmp_path, monkeypatch
+):
     asked: list[bool] = []
 
     def build(cfg, *, pretrained=False, **options):
@@ -398,9 +411,9 @@ def test_a_resumed_run_needs_no_pretrained_weights_and_keeps_the_numbers_before_
         return build_model(cfg, **options)
 
     monkeypatch.setattr(training_module, "build_model", build)
-    opts = ("TEST.BASELINES", "True")
-    assert train(tmp_path, "SOLVER.MAX_EPOCH", "1", *opts) == 0
-    before = written(tmp_path)["baselines"]
-    assert train(tmp_path, *opts, flags=("--resume",)) == 0
-    assert written(tmp_path)["baselines"] == before and before.keys() == {"raw pixels", "untrained"}
-    assert asked == [True, False]
+    shutil.copytree(trained, tmp_path / "resumed")
+    before = written(trained)["baselines"]
+    assert train(tmp_path / "resumed", "TEST.BASELINES", "True", flags=("--resume",)) == 0
+    assert written(tmp_path / "resumed")["baselines"] == before and before.keys() == {"raw pixels", "untrained"}
+    assert train(tmp_path / "new", "SOLVER.MAX_EPOCH", "1", "TEST.EVAL_PERIOD", "0", "TEST.METRICS", "('cmc',)") == 0
+    assert asked == [False, True]
