@@ -127,8 +127,8 @@ def test_check_config_knows_the_loggers():
 
 def test_a_scaled_loss_gives_scaled_gradients():
     torch.manual_seed(0)
-    network, loss = nn.Linear(6, 4), SoftTripleLoss(3, 4)
-    inputs, labels = torch.randn(9, 6), torch.arange(9) % 3
+    network, loss = nn.Linear(6, 4).double(), SoftTripleLoss(3, 4).double()
+    inputs, labels = torch.randn(9, 6).double(), torch.arange(9) % 3
     expected = torch.autograd.grad(
         loss(network(inputs), labels), parameters := [*network.parameters(), *loss.parameters()]
     )
