@@ -1,13 +1,10 @@
 """Images as upright 8-bit pixels on white, from Pillow images and arrays; `datasets/image_files.py` opens files."""
 
 import io
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
-from struct import error as StructError
-from struct import unpack_from
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,10 +22,7 @@ if find_spec("pillow_heif"):  # an optional plug-in
     import_module("pillow_heif").register_heif_opener()
     IMAGE_SUFFIXES += [".heic", ".heif"]
 
-ORIENTATION = 0x0112  # Exif tag; 1 is upright
-_XMP_ORIENTATION = re.compile(rb'tiff:Orientation(?:="|>)([1-8])')
-_BYTE_ORDERS = {b"II": "<", b"MM": ">"}
-_INTEGERS = {1: "B", 3: "H", 4: "I"}  # Exif's types
+_ORIENTATION = 0x0112  # Exif tag
 # Steps along rows and columns that turn an image upright, for orientations 1 to 4. 5 to 8 swap both axes before.
 _STEPS = ((1, 1), (1, -1), (-1, -1), (-1, 1))
 
@@ -48,30 +42,9 @@ def decode(content: bytes, what: str, *, grey: bool = False, least_side: int | N
 @contextmanager
 def opened(content: bytes, what: str) -> Iterator[Image.Image]:
     """Opens an image file with Pillow; converts errors on opening it and on reading its pixels to UserError."""
-    with _readable(what, bool(content)):
-        shown, exif = _hide_exif(content)
-        with Image.open(io.BytesIO(shown)) as image:
-            if exif:
-                image.info["exif"] = exif
-            _require_known_range(image, what)
-            yield image
-
-
-def _hide_exif(content: bytes) -> tuple[bytes, bytes]:
-    """Returns a JPEG, PNG or AVIF file without its Exif data, and the data: Pillow warns of damaged ones, or fails.
-
-    The data of AVIF are dropped. They do not turn the image: other parts of the file do.
-    """
-    if content.startswith(b"\x89PNG"):
-        return _cut_out_png_exif(content)
-    place = content.find(b"Exif", 0, 2**16)
-    is_jpeg = content.startswith(b"\xff\xd8") and content[place - 4 : place - 2] == b"\xff\xe1"
-    is_avif = content[4:8] == b"ftyp" and content[place - 12 : place - 8] == b"infe"
-    if place < 0 or not (is_jpeg or is_avif):
-        return content, b""
-    length = int.from_bytes(content[place - 2 : place], "big") - 2
-    exif = content[place : place + length] if is_jpeg else b""
-    return content[:place] + b"none" + content[place + 4 :], exif
+    with _readable(what, bool(content)), Image.open(io.BytesIO(content)) as image:
+        _require_known_range(image, what)
+        yield image
 
 
 @contextmanager
@@ -86,18 +59,6 @@ def _readable(what: str, has_content: bool = True) -> Iterator[None]:
         raise UserError(f"{what} cannot be decoded ({reason})") from error
     except Exception as error:
         raise UserError(f"{what} cannot be decoded ({error}): is the file truncated or not an image?") from error
-
-
-def _cut_out_png_exif(content: bytes) -> tuple[bytes, bytes]:
-    """Returns a PNG file without an eXIf chunk before its pixels, and the chunk's data."""
-    start = 8
-    while (kind := content[start + 4 : start + 8]) not in (b"IDAT", b""):
-        data = start + 8
-        end = data + int.from_bytes(content[start : start + 4], "big")
-        if kind == b"eXIf":
-            return content[:start] + content[end + 4 :], content[data:end]
-        start = end + 4
-    return content, b""
 
 
 def _require_known_range(image: Image.Image, what: str) -> None:
@@ -116,49 +77,44 @@ def _unknown_range(what: str, kind: str) -> UserError:
 def pixels_of(image: Image.Image, what: str, *, grey: bool) -> "Tensor":
     """Converts an image to uint8 (1 or 3, h, w), with memory layout (h, w, C).
 
-    Turned upright as its Exif or XMP data say; damaged data count as upright. Transparent pixels become white. 16-bit
-    grey values are divided by 257. CMYK, palettes and other colours become RGB, colours become grey if `grey`.
-    Raises UserError for damaged images, and for pixels without a known range (floating-point, 32-bit integers).
+    Turned upright as Pillow reads its Exif data; damaged ones count as upright. Transparent pixels become white.
+    16-bit grey values are divided by 257, and a transparent one is not white. CMYK, palettes and other colours become
+    RGB, colours become grey if `grey`. Raises UserError for damaged images, and for pixels without a known range
+    (floating-point, 32-bit integers).
     """
     import torch  # imported late: checking the names and files of a set does not need it
 
     if 0 in image.size:
         raise UserError(f"{what} is empty, {image.height}×{image.width}: is the box outside of the frame?")
     with _readable(what):
-        image.load()
+        image.load()  # turns a TIFF, and reads Exif data that follow the pixels
         _require_known_range(image, what)
         pixels = _on_white(image, grey)
-        upright = turned(pixels.reshape(*pixels.shape[:2], -1), _orientation_of(image))
+        upright = turned(pixels.reshape(*pixels.shape[:2], -1), orientation_of(image))
     return torch.from_numpy(upright).permute(2, 0, 1)
 
 
 def _on_white(image: Image.Image, grey: bool) -> np.ndarray:
     """Returns (h, w) or (h, w, 3) uint8."""
-    key = image.info.get("transparency")
-    is_clear: np.ndarray | None = None
-    if key is not None and image.mode != "P" and not image.mode.endswith(("A", "a")):  # one colour is transparent
-        image = image.copy()
-        del image.info["transparency"]
-        if image.mode == "1":
-            image, key = image.convert("L"), 255 * bool(key)
-        is_clear = np.asarray(image) == key
     if image.mode.startswith("I"):
         image = Image.fromarray(((np.asarray(image).astype(np.uint32) + 128) // 257).astype(np.uint8))
-    if image.mode == "La":  # Pillow converts it to LA only
-        image = image.convert("LA")
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    if image.mode == "LAB":  # Pillow converts it to colours only
-        image = image.convert("RGB")
     mode = "L" if grey else "RGB"
-    pixels = np.array(image if image.mode == mode else image.convert(mode))  # convert() always copies
-    if is_clear is not None:
-        pixels[is_clear if is_clear.ndim == 2 else is_clear.all(axis=2)] = 255
-    return pixels
+    return np.array(image if image.mode == mode else image.convert(mode))  # convert() always copies
 
 
 # --- orientation ---
+
+
+def orientation_of(image: Image.Image) -> int:
+    """Returns the Exif orientation, 1 (upright) to 8; 1 if there is none, or if the data are damaged."""
+    try:
+        orientation = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # as in _readable
+        return 1
+    return int(orientation) if orientation in range(1, 9) else 1
 
 
 def turned(pixels: np.ndarray, orientation: int) -> np.ndarray:
@@ -167,39 +123,6 @@ def turned(pixels: np.ndarray, orientation: int) -> np.ndarray:
         pixels = pixels.swapaxes(0, 1)
     down, right = _STEPS[(orientation - 1) % 4]
     return np.ascontiguousarray(pixels[::down, ::right])
-
-
-def _orientation_of(image: Image.Image) -> int:
-    """Returns 1 (upright) to 8, after the image has been loaded."""
-    exif = image.info.get("exif")
-    if exif is None:  # Exif data in other places, or none
-        try:
-            orientation = image.getexif().get(ORIENTATION, 1)
-        except Exception:  # as in _readable
-            return 1
-        return int(orientation) if orientation in range(1, 9) else 1
-    xmp = image.info.get("xmp") or image.info.get("XML:com.adobe.xmp") or b""
-    in_xmp = _XMP_ORIENTATION.search(xmp.encode() if isinstance(xmp, str) else xmp)
-    return exif_orientation(exif) or (int(in_xmp[1]) if in_xmp else 1)
-
-
-def exif_orientation(exif: bytes) -> int | None:
-    """Returns the orientation in Exif data, 1 (upright) to 8; None if there is none, or if the data are damaged.
-
-    Pillow warns of damaged data or raises various errors, and needs ten times as long.
-    """
-    start = 6 if exif.startswith(b"Exif\0\0") else 0
-    try:
-        order = _BYTE_ORDERS[exif[start : start + 2]]
-        place = start + unpack_from(f"{order}I", exif, start + 4)[0]
-        for entry in range(unpack_from(f"{order}H", exif, place)[0]):
-            tag, kind = unpack_from(f"{order}HH", exif, place + 2 + 12 * entry)
-            if tag == ORIENTATION:
-                (orientation,) = unpack_from(f"{order}{_INTEGERS[kind]}", exif, place + 10 + 12 * entry)
-                return orientation if 1 <= orientation <= 8 else None
-    except (KeyError, StructError):
-        pass
-    return None
 
 
 # --- arrays ---

@@ -10,7 +10,6 @@ import json
 import logging
 import re
 import struct
-import warnings
 import zlib
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,6 +31,9 @@ from pml_ext.runner.data.datasets.image_files import require_image
 from pml_ext.search.images import embed_folder
 from tests.cli.embedding_files import hits
 from tests.search.models import exported_model, small_model
+
+# Pillow warns of damaged Exif data.
+pytestmark = [pytest.mark.filterwarnings(f"ignore:{text}") for text in ("Corrupt EXIF data", "Tag data larger")]
 
 CHANCE = np.random.default_rng(0)
 
@@ -145,28 +147,18 @@ CASES = {
     ),
     "transparent grey": Case(as_rgb(np.where(LEFT, 255, GREY)), file(Image.fromarray(GREY), transparency=0)),
     "transparent bit": Case(as_rgb(np.full_like(GREY, 255)), file(Image.fromarray(HOLES), transparency=0)),
-    "transparent 16 bits": Case(
-        as_rgb(np.where(DEEP == 300, 255, np.round(DEEP / 257))), file(Image.fromarray(DEEP), transparency=300)
-    ),
+    "transparent 16 bits": Case(as_rgb(np.round(DEEP / 257)), file(Image.fromarray(DEEP), transparency=300)),
     "CMYK": Case(255 - INKS[:, :, :3], file(of_mode("CMYK", INKS), "TIFF"), ".tif"),
     "HSV": Case(as_rgb(GREY), of_mode("HSV", np.dstack([GREY * 0, GREY * 0, GREY]))),
     "YCbCr": Case(as_rgb(GREY), file(of_mode("YCbCr", np.dstack([GREY, *[GREY * 0 + 128] * 2])), "TIFF"), ".tif", 1),
-    "LAB": Case(
-        as_rgb(GREY * 0 + 119), file(of_mode("LAB", np.dstack([GREY * 0 + 128, *[GREY * 0] * 2])), "TIFF"), ".tif", 1
-    ),
     "PA": Case(on_white(as_rgb(GREY)), of_palette("PA", np.dstack([GREY, ALPHA])), tolerance=1),
-    "La": Case(
-        on_white(as_rgb(GREY)),
-        Image.fromarray(np.dstack([GREY, ALPHA])).convert("La"),
-        tolerance=2,
-    ),
     "RGBa": Case(on_white(COLOURS), Image.fromarray(np.dstack([COLOURS, ALPHA])).convert("RGBa"), tolerance=2),
     **{f"turned {i}": Case(COLOURS, file(stored(i), exif=exif_of(i))) for i in range(2, 9)},
     "turned JPEG": Case(COLOURS, file(stored(6), "JPEG", **FINE, exif=exif_of(6)), ".jpg", 3),
     "turned WebP": Case(COLOURS, file(stored(8), "WEBP", lossless=True, exif=exif_of(8)), ".webp"),
     "turned TIFF": Case(COLOURS, file(stored(6), "TIFF", compression="tiff_lzw", exif=exif_of(6)), ".tiff"),
     "turned by XMP": Case(COLOURS, file(stored(8), "JPEG", **FINE, xmp=XMP), ".jpg", 3),
-    "turned, wrong checksum": Case(COLOURS, with_exif(exif_of(6).tobytes()[6:], stored(6), wrong=1)),
+    "turned, wrong checksum": Case("cannot be decoded", with_exif(exif_of(6).tobytes()[6:], stored(6), wrong=1)),
     "turned, the rest damaged": Case(COLOURS, with_exif(TURN_AND_TEXT, stored(6))),
     "turned JPEG, the rest damaged": Case(
         COLOURS, file(stored(6), "JPEG", **FINE, exif=b"Exif\0\0" + TURN_AND_TEXT), ".jpg", 3
@@ -190,13 +182,7 @@ CASES = {
 if features.check("avif"):
     CASES["AVIF"] = Case(COLOURS, file(RGB, "AVIF", quality=100, subsampling="4:4:4"), ".avif", 3)
     turned = file(stored(6), "AVIF", quality=100, subsampling="4:4:4", exif=exif_of(6))
-    plain = b"Exif\0\0MM\0*\0\0\0\x08\0\0\0\0\0\0"
-    AVIF = file(RGB, "AVIF", quality=100, subsampling="4:4:4", exif=plain)
     CASES["turned AVIF"] = Case(COLOURS, turned, ".avif", 3)
-    CASES["Exif data damaged, AVIF"] = Case(
-        COLOURS, AVIF.replace(b"MM\0*\0\0\0\x08", b"MM\0*\0\xff\xff\xff"), ".avif", 3
-    )
-    CASES["Exif data headless, AVIF"] = Case(COLOURS, AVIF.replace(b"MM\0*\0\0\0\x08", NOTHING_READABLE), ".avif", 3)
 if find_spec("pillow_heif"):
     CASES["HEIC"] = Case(COLOURS, file(RGB, "HEIF", quality=-1, chroma=444), ".heic", 3)
 
@@ -222,9 +208,7 @@ def pixels_in(embedding):
 def pillow(case):
     if isinstance(case.source, Image.Image):
         return case.source.copy()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module="PIL")  # Pillow's own of damaged Exif data
-        return Image.open(io.BytesIO(case.source))
+    return Image.open(io.BytesIO(case.source))
 
 
 def written(case, folder):
