@@ -317,7 +317,7 @@ def _write_report(
     from pml_ext._version import __version__
     from pml_ext.metrics.opis_settings import OPISSettings
     from pml_ext.runner.data.datasets.image_set import OpenSet
-    from pml_ext.runner.evaluation.evaluate import Measured
+    from pml_ext.runner.evaluation.run_metrics import Measured
     from pml_ext.runner.report.run_page import write_report
 
     if images is not None and all(part.data.paths is None for part in parts):

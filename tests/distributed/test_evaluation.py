@@ -18,7 +18,7 @@ from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.metrics import AccuracyCalculator, CohortNormalization
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet
-from pml_ext.runner.evaluation.evaluate import Evaluation, device_with_room
+from pml_ext.runner.evaluation.run_metrics import Evaluation, device_with_room
 from tests.pretend_device import FREE, POSSIBLE, needs_it, pretend_device
 
 CPU = torch.device("cpu")
@@ -178,7 +178,7 @@ def chosen_devices(rank_, group):
     """Where the metrics of embeddings are computed that just have room on the device, and of one byte more."""
     with pretend_device() as device:
         most = 2 * FREE - (dist.get_world_size() - 1)  # the last rank takes the most
-        with patch.multiple("pml_ext.runner.evaluation.evaluate", _COPIES=1, _BLOCKS=rank_):
+        with patch.multiple("pml_ext.runner.evaluation.run_metrics", _COPIES=1, _BLOCKS=rank_):
             rooms = [torch.empty(size, dtype=torch.uint8, device="meta") for size in (most, most + 1)]
             return [str(device_with_room([features], device, group)) for features in rooms]
 

@@ -13,7 +13,7 @@ from pml_ext.metrics.headings import label_of
 from pml_ext.runner.checks import check
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.config.yaml_file import value_of
-from pml_ext.runner.evaluation.evaluator import columns_of_queries
+from pml_ext.runner.evaluation.selected_metrics import columns_of_queries
 from tests.runner.data.published_layouts import LAYOUTS, face_bin
 from tests.tiers import by_night
 

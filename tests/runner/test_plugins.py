@@ -24,7 +24,7 @@ from pml_ext.runner.config.load import read_config
 from pml_ext.runner.config.network_keys import load_for_embedding, shaping
 from pml_ext.runner.data.datasets import ImageSet, OpenSet
 from pml_ext.runner.data.transforms import build_transform
-from pml_ext.runner.evaluation.evaluate import Evaluation
+from pml_ext.runner.evaluation.run_metrics import Evaluation
 from pml_ext.runner.modeling.losses.factory import build_losses
 from pml_ext.runner.registry import CALLBACK_REGISTRY, CONFIG_REGISTRY, LOSS_REGISTRY, TRANSFORM_REGISTRY, Registry
 

@@ -19,7 +19,7 @@ from pml_ext.runner.checks.check import problems
 from pml_ext.runner.data.datasets.image_dataset import data_set_of
 from pml_ext.runner.data.loaders import LabelledImages, collate
 from pml_ext.runner.data.transforms import Transform
-from pml_ext.runner.evaluation.evaluator import UserEvaluator
+from pml_ext.runner.evaluation.user_evaluator import UserEvaluator
 from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding
 from pml_ext.runner.registry import META_ARCH_REGISTRY, REID_HEADS_REGISTRY

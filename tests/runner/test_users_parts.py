@@ -14,7 +14,7 @@ from pml_ext.runner import registry
 from pml_ext.runner.checks.check import problems
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.engine.training_module import TrainingModule
-from pml_ext.runner.evaluation.evaluator import UserEvaluator
+from pml_ext.runner.evaluation.user_evaluator import UserEvaluator
 from pml_ext.runner.modeling.architectures import Baseline, build_model
 from pml_ext.runner.modeling.backbones import build_resnet_backbone
 from pml_ext.runner.modeling.heads import EmbeddingHead, build_heads
@@ -264,7 +264,7 @@ def test_names_of_fastreids_modules():
 
 
 def test_an_evaluator_returns_texts_or_nothing(caplog, monkeypatch):
-    monkeypatch.setattr("pml_ext.runner.evaluation.evaluator.log.propagate", True)
+    monkeypatch.setattr("pml_ext.runner.evaluation.user_evaluator.log.propagate", True)
     for found, expected in (({"file": "out.csv", "hits": 1}, {"hits": 1.0}), (None, {}), ({}, {})):
         made: Any = SimpleNamespace(evaluate=lambda rows, found=found: found)
         with caplog.at_level(logging.INFO):

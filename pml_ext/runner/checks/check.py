@@ -20,7 +20,7 @@ from pml_ext.runner.data.datasets import data_set, load, read_as, training_share
 from pml_ext.runner.data.datasets.image_files import dataset_root
 from pml_ext.runner.data.samplers import require_callable
 from pml_ext.runner.data.transforms import require_image
-from pml_ext.runner.evaluation.evaluate import Evaluation
+from pml_ext.runner.evaluation.run_metrics import Evaluation
 from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.backbones.registration import ImageSizes
 from pml_ext.runner.modeling.cuda import missing_device, norms_of_other_devices

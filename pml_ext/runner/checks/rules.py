@@ -31,7 +31,7 @@ from pml_ext.runner.config.network_keys import HOW_FAST, SHAPING
 from pml_ext.runner.config.yaml_file import value_of
 from pml_ext.runner.data.datasets import USERS_DATA, aliases_of
 from pml_ext.runner.data.samplers import BY_IDENTITY, OF_IMAGES
-from pml_ext.runner.evaluation.evaluator import KEEP_LAST, columns_of_first, replaces_metrics
+from pml_ext.runner.evaluation.selected_metrics import KEEP_LAST, columns_of_first, replaces_metrics
 from pml_ext.runner.modeling.architectures import overrides_forward
 from pml_ext.runner.modeling.heads import CLS_LAYERS, POOL_LAYERS
 from pml_ext.runner.modeling.layers import NORMS

@@ -42,8 +42,8 @@ from pml_ext.runner.engine.output import (
 from pml_ext.runner.engine.run_outputs import report_run
 from pml_ext.runner.engine.trainer import build_trainer
 from pml_ext.runner.engine.training_module import TrainingModule
-from pml_ext.runner.evaluation.evaluate import BEFORE, RAW_PIXELS, UNTRAINED, Measured, measure_raw_pixels
-from pml_ext.runner.evaluation.evaluator import best_metric, replaces_metrics
+from pml_ext.runner.evaluation.run_metrics import BEFORE, RAW_PIXELS, UNTRAINED, Measured, measure_raw_pixels
+from pml_ext.runner.evaluation.selected_metrics import best_metric, replaces_metrics
 from pml_ext.runner.launch import Launch, is_first, one_message, restarts, start
 from pml_ext.runner.modeling.interfaces import as_float
 from pml_ext.runner.modeling.weights.imagenet import with_fetched_weights

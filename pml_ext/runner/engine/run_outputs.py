@@ -20,9 +20,9 @@ from pml_ext.reports.threshold_page import write_files
 from pml_ext.runner.data.datasets import ImageSet, OpenSet
 from pml_ext.runner.engine.output import RESULTS
 from pml_ext.runner.engine.training_module import TrainingModule
-from pml_ext.runner.evaluation.evaluate import Features, Measured, query_and_gallery_embeddings
-from pml_ext.runner.evaluation.evaluator import best_metric
 from pml_ext.runner.evaluation.results import conclusions, results_table, write_metrics
+from pml_ext.runner.evaluation.run_metrics import Features, Measured, query_and_gallery_embeddings
+from pml_ext.runner.evaluation.selected_metrics import best_metric
 from pml_ext.runner.report.run_page import write_report
 
 log = logging.getLogger("pml_ext")

@@ -22,7 +22,7 @@ from pml_ext.metrics.headings import LOWER_IS_BETTER
 from pml_ext.runner.config.files import LAST
 from pml_ext.runner.engine.callbacks import STEPS_BETWEEN_ENTRIES, Monitor, Preemption, Progress, RunBar
 from pml_ext.runner.engine.checkpoints import WholeCheckpoints
-from pml_ext.runner.evaluation.evaluator import KEEP_LAST, best_metric, replaces_metrics
+from pml_ext.runner.evaluation.selected_metrics import KEEP_LAST, best_metric, replaces_metrics
 from pml_ext.runner.launch import Launch
 from pml_ext.runner.modeling.cuda import describe_cpu_processes, kind_and_index, missing_device
 

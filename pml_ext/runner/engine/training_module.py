@@ -31,8 +31,9 @@ from pml_ext.runner.engine.checkpoints import CONFIG, load_classes, save_classes
 from pml_ext.runner.engine.data_module import DataModule
 from pml_ext.runner.engine.loss_terms import LossTerms, loss_in_chunks
 from pml_ext.runner.evaluation.collapse import EpochLosses, describe_collapse
-from pml_ext.runner.evaluation.evaluate import Evaluation, Features, device_with_room
-from pml_ext.runner.evaluation.evaluator import KEEP_LAST, build_evaluators, rows_in_order
+from pml_ext.runner.evaluation.run_metrics import Evaluation, Features, device_with_room
+from pml_ext.runner.evaluation.selected_metrics import KEEP_LAST
+from pml_ext.runner.evaluation.user_evaluator import build_evaluators, rows_in_order
 from pml_ext.runner.modeling.architectures import build_model, has_users_parts, overrides_forward
 from pml_ext.runner.modeling.cuda import norms_of_other_devices
 from pml_ext.runner.modeling.heads import build_partial_fc

@@ -14,7 +14,7 @@ from pml_ext.metrics import ReIDEvaluator
 from pml_ext.reports.drawing import ReportFigure
 from pml_ext.reports.page import Card, as_html, thumbnail
 from pml_ext.runner.data.datasets import ImageSet, OpenSet
-from pml_ext.runner.evaluation.evaluate import Features
+from pml_ext.runner.evaluation.run_metrics import Features
 
 _SHOWN = 10
 _QUERIES_AT_ONCE = 512

@@ -19,7 +19,7 @@ from pml_ext.reports.page import as_html, metrics_table, write_page
 from pml_ext.reports.threshold_figures import error_figure, utility_figure
 from pml_ext.reports.threshold_page import class_tables
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TemplateSet, TestSet
-from pml_ext.runner.evaluation.evaluate import (
+from pml_ext.runner.evaluation.run_metrics import (
     RAW_PIXELS,
     Features,
     Measured,

@@ -21,7 +21,7 @@ from pml_ext.runner.engine import training_module
 from pml_ext.runner.engine.loss_terms import loss_in_chunks
 from pml_ext.runner.engine.run import recompute_statistics
 from pml_ext.runner.engine.trainer import LOGGERS, build_loggers, build_trainer
-from pml_ext.runner.evaluation.evaluate import Evaluation
+from pml_ext.runner.evaluation.run_metrics import Evaluation
 from pml_ext.runner.launch import Launch
 from tests.distributed.test_evaluation import a_test_set
 from tests.runner.modeling.networks import module_of

@@ -17,9 +17,9 @@ from pml_ext.metrics.headings import (
     named_metrics,
 )
 from pml_ext.runner.config.defaults import get_cfg
-from pml_ext.runner.evaluation.evaluate import raw_pixels
-from pml_ext.runner.evaluation.evaluator import columns_of_first, columns_of_queries
 from pml_ext.runner.evaluation.results import conclusions, read_results, results_table, write_metrics
+from pml_ext.runner.evaluation.run_metrics import raw_pixels
+from pml_ext.runner.evaluation.selected_metrics import columns_of_first, columns_of_queries
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from pml_ext.functional.verification.roc import ROC
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.reports.drawing import drawn
 from pml_ext.runner.data.datasets import OpenSet, PairSet
-from pml_ext.runner.evaluation.evaluate import Measured, roc_of_listed_pairs
+from pml_ext.runner.evaluation.run_metrics import Measured, roc_of_listed_pairs
 from pml_ext.runner.report.curves import (
     curves_file,
     curves_of_pairs,

@@ -1,4 +1,4 @@
-"""Evaluates a test set: retrieval under the camera protocol, threshold consistency and clustering, or verification.
+"""Metrics of test sets: retrieval under the camera protocol, threshold consistency and clustering, or verification.
 
 Also the embeddings of a baseline, raw pixels.
 """
@@ -25,8 +25,8 @@ from pml_ext.metrics import CSLS, AccuracyCalculator, ReIDEvaluator, Verificatio
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.verification import roc_of_templates
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TemplateSet, TestSet
-from pml_ext.runner.data.loaders import Sample
-from pml_ext.runner.evaluation.evaluator import columns_of_queries, user_calculator, user_metrics
+from pml_ext.runner.evaluation.selected_metrics import columns_of_queries, user_calculator, user_metrics
+from pml_ext.runner.modeling.interfaces import Batch
 
 log = logging.getLogger("pml_ext")
 
@@ -192,7 +192,7 @@ RAW_PIXELS, UNTRAINED, BEFORE = "raw pixels", "untrained", "before training"
 
 _LARGEST_SIDE = 32
 
-Loaders = Sequence[Iterable[Sample]]
+Loaders = Sequence[Iterable[Batch]]
 """One loader per part of each test set, with every image once, in order."""
 
 

@@ -24,8 +24,8 @@ from pml_ext.metrics.headings import (
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet
-from pml_ext.runner.evaluation.evaluate import Evaluation, device_with_room, query_and_gallery_embeddings
 from pml_ext.runner.evaluation.results import results_table
+from pml_ext.runner.evaluation.run_metrics import Evaluation, device_with_room, query_and_gallery_embeddings
 from tests.distributed.test_evaluation import EVALUATED, evaluate
 from tests.runner.data import published_layouts as layouts
 from tests.runner.modeling.networks import module_of
