@@ -312,7 +312,6 @@ def test_a_page_of_hits_shows_the_same(name, tmp_path):
 
 def test_a_search_finds_each_image_with_itself(tmp_path, monkeypatch, capsys):
     """Through both commands; the refused images are counted."""
-    pytest.importorskip("faiss")
     monkeypatch.chdir(tmp_path)
     files = {name: case for name, case in CASES.items() if isinstance(case.source, bytes)}
     for place, case in enumerate(files.values()):

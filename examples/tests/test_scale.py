@@ -18,7 +18,7 @@ from PIL import Image
 from pml_ext import Embedder
 from pml_ext.search.gallery import Gallery
 from pml_ext.search.images import embed_folder
-from pml_ext.search.index import search
+from pml_ext.search.neighbours import search
 from tests.search.galleries import add, clustered, create, create_with_cohort
 from tests.search.models import small_model
 

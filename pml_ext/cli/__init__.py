@@ -21,12 +21,12 @@ from pml_ext.cli.embed import EMBED
 from pml_ext.cli.look_up import CONFIGS, COPY, EXAMPLES, LIST
 from pml_ext.cli.metrics import METRICS
 from pml_ext.cli.runs import CHECK_CONFIG, COMPARE, EVAL, EXPORT, REPORT, TRAIN
-from pml_ext.cli.search import INDEX, SEARCH
+from pml_ext.cli.search import SEARCH
 from pml_ext.cli.threshold import CHECK, CHOOSE, COMPARE_MODELS
 
 GROUPS = {
     "train": [TRAIN, EVAL, REPORT, COMPARE, CHECK_CONFIG],
-    "use": [EXPORT, EMBED, INDEX, SEARCH, METRICS],
+    "use": [EXPORT, EMBED, SEARCH, METRICS],
     "thresholds": [CHOOSE, CHECK, COMPARE_MODELS],
     "look up": [LIST, CONFIGS, EXAMPLES, COPY],
 }

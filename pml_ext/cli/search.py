@@ -1,4 +1,4 @@
-"""`pml-ext search` and `pml-ext index`: similarity search in a gallery."""
+"""`pml-ext search`: similarity search in a gallery or a file of embeddings."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ if TYPE_CHECKING:
     from pml_ext.reports.hits_page import Hit
     from pml_ext.search.embedder import Embedder
     from pml_ext.search.gallery import Gallery
-    from pml_ext.search.index import Neighbours
     from pml_ext.search.model_record import ModelRecord
+    from pml_ext.search.neighbours import Neighbours
     from pml_ext.search.readers import EmbeddingSet
 
     Target = Gallery | EmbeddingSet
 
 log = logging.getLogger("pml_ext")
-
-_ROUNDING = 1e-6  # of the cosine of copies, in float32
 
 _ARGUMENTS = [
     Argument("QUERY", "Image, folder of images, gallery or file of embeddings."),
@@ -45,8 +43,8 @@ _ARGUMENTS = [
 @plain_warnings()
 def _search(options: Namespace) -> None:
     from pml_ext.reports.hits_page import Answer, Hit, write_hits
-    from pml_ext.search.index import search
     from pml_ext.search.model_record import describe_scores
+    from pml_ext.search.neighbours import search
     from pml_ext.search.readers import open_embeddings
 
     name = options.gallery
@@ -60,17 +58,15 @@ def _search(options: Namespace) -> None:
     kind = "cosine"
     if target.cohort is not None:
         kind, facts["scores"] = "score", describe_scores(target.cohort)
-    facts["searched"] = neighbours.how
     least = None
     if report is not None:
         least, facts["threshold"] = _least_score(report, options.threshold, target, kind)
-    names, images = _describe_hits(target, neighbours, queries.names, options)
+    names, images = _describe_hits(target, neighbours, options)
     lines, answers = list[str](), list[Answer]()
     for place, query in enumerate(queries.names):
         hits = list[Hit]()
         for score, row in zip(neighbours.scores[place].tolist(), neighbours.rows[place].tolist(), strict=True):
-            if row >= 0:
-                hits.append(Hit(row, score, names[row], images[row], None if least is None else score >= least))
+            hits.append(Hit(row, score, names[row], images[row], None if least is None else score >= least))
         answers.append(Answer(query, queries.images[place], hits))
         lines += [printable(query), *(_line(number, hit) for number, hit in enumerate(hits, start=1))]
     lines += ["", *(f"{fact}: {printable(text)}" for fact, text in facts.items())]
@@ -215,40 +211,25 @@ def _least_score_of_size(report: ThresholdReport, path: str, target: Target, kin
 
 
 def _describe_hits(
-    target: Target, neighbours: Neighbours, queries: Sequence[str], options: Namespace
+    target: Target, neighbours: Neighbours, options: Namespace
 ) -> tuple[dict[int, str], dict[int, Path | None]]:
-    """Returns path and label of each row that is a hit, and its image if a page is written.
-
-    Warns of copies of queries, and of images that no longer exist.
-    """
+    """Returns path and label of each hit's row, and its image if a page is written; warns of missing images."""
     import numpy as np
 
     from pml_ext.search.gallery import Gallery
     from pml_ext.search.readers import images_inside
 
-    rows = np.unique(neighbours.rows[neighbours.rows >= 0]).tolist()
+    rows = np.unique(neighbours.rows).tolist()
     paths, labels = target.describe(rows)
     images: list[Path | None] = [None] * len(rows)
     if options.output is not None and any(paths):
         images = images_inside(paths, options.images or Path(os.path.abspath(options.gallery)).parent)
     names = {row: path or f"row {row}" for row, path in zip(rows, paths, strict=True)}
-    if target.cohort is None:  # normalised scores of copies differ
-        _warn_of_copies(queries, neighbours, names)
     if isinstance(target, Gallery):
         _warn_of_lost_images([target.base / path for path in paths])
     if labels is not None:
         names = {row: f"{names[row]}  [{label}]" for row, label in zip(rows, labels, strict=True)}
     return names, dict(zip(rows, images, strict=True))
-
-
-def _warn_of_copies(queries: Sequence[str], neighbours: Neighbours, names: dict[int, str]) -> None:
-    """Warns of queries that find a copy of themselves: a hit with the same embedding, up to rounding."""
-    from pml_ext._copies import describe_copies
-
-    places = (neighbours.scores[:, 0] > 1 - _ROUNDING).nonzero()[0]
-    copies = list(zip(places.tolist(), neighbours.rows[places, 0].tolist(), strict=True))
-    if copies:
-        log.warning("%s", describe_copies(copies, "queries", "gallery rows", queries, names))
 
 
 def _warn_of_lost_images(paths: Sequence[Path]) -> None:
@@ -276,34 +257,4 @@ SEARCH = Command(
     "pml-ext search query.jpg --gallery gallery --output hits.html",
     notes="The gallery names its model; add MODEL.WEIGHTS PATH if its file has moved.\n",
     key=KEY_AMONG_FILES,
-)
-
-
-def _index(options: Namespace) -> None:
-    from pml_ext.search.gallery import Gallery
-    from pml_ext.search.index import EXACT_UP_TO, build_index
-
-    gallery = Gallery.open(options.gallery)
-    about = f"{gallery.folder}: {gallery.rows:,} rows"
-    next_step = f"search it with pml-ext search IMAGE --gallery {gallery.folder}"
-    if gallery.rows <= EXACT_UP_TO:
-        print(f"{about}; no index is needed, as a search compares all rows of up to {EXACT_UP_TO:,}")
-        print(next_step)
-        return
-    record = build_index(gallery)
-    if not record.depths:
-        print(f"{about}; an index misses too many neighbours, so searches compare all rows")
-    for depth in record.depths:
-        visited = f"a query for {depth.neighbours} neighbours visits {depth.probes:,} of {record.lists:,} lists"
-        print(f"{about}; {visited}, which hold {depth.recall:.1%} of them")
-    print(next_step)
-
-
-INDEX = Command(
-    "index",
-    "Build the search index of a large gallery.",
-    _index,
-    [Argument("GALLERY", "Gallery of `pml-ext embed`.")],
-    "pml-ext index gallery",
-    notes="Without it, the first search builds the index. A search for more than 100 hits compares all rows.\n",
 )

@@ -1,69 +1,45 @@
-"""A gallery: a folder with embeddings of images as Parquet parts, and a manifest of the live parts.
+"""A gallery: a folder with embeddings of images in parts, and a manifest of the live parts.
 
     gallery/manifest.json      the model, and the live parts
-    gallery/parts/*.parquet    path, embedding, content_hash; label and offset if the gallery has them
-    gallery/index.….faiss      see index.py
-    gallery/cohort.npz         the cohort of the offsets
+    gallery/parts/ID.npy       (n, D) embeddings; (n, D + 2) vectors if the gallery has a cohort
+    gallery/parts/ID.parquet   path, content_hash and, in a gallery with labels, label of the same rows
+    gallery/cohort.npz         the cohort of normalised scores
     gallery/unreadable.txt     images of the last run that could not be embedded
 
-Parts never change. A part and its manifest entry are written atomically, under a lock. A killed process therefore
+Parts never change. Their files and the manifest are written atomically, under a lock. A killed process therefore
 leaves a consistent gallery, and several processes may add parts concurrently.
 """
 
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 import torch
 
 from pml_ext._errors import UserError, import_library
-from pml_ext._files import replacing, write_atomically
+from pml_ext._files import replacing, sha256_of, write_atomically
 from pml_ext.metrics import CohortNormalization
+from pml_ext.metrics.checkpoint import Sha256
 from pml_ext.metrics.threshold.samples import is_same_cohort
 from pml_ext.search.model_record import KEY, ModelRecord, load_cohort_of
 
 PART_ROWS = 16_384
-_ONE_PAGE = 2**31 - 1  # bytes
 _MANIFEST, _COHORT = "manifest.json", "cohort.npz"
 
 
 @dataclass(frozen=True)
 class Part:
-    """rows: number of rows. vectors_at: byte offset of their embeddings, contiguous float32."""
+    """rows: number of rows. sha256: of the file of vectors; pages of Parquet files have checksums of their own."""
 
     rows: int
-    vectors_at: int
-
-
-@dataclass(frozen=True)
-class IndexDepth:
-    """A query for up to `neighbours` rows visits `probes` lists, with this `recall` of sampled rows' neighbours."""
-
-    neighbours: int
-    probes: int
-    recall: float
-
-
-@dataclass
-class IndexRecord:
-    """A search index of these parts, in this order.
-
-    depths: by ascending number of neighbours; empty if the recall was too low even with all lists, and no index file
-    exists.
-    """
-
-    file: str
-    parts: list[str]
-    lists: int
-    depths: list[IndexDepth]
+    sha256: Sha256
 
 
 @dataclass
@@ -74,20 +50,16 @@ class Manifest:
     has_labels: bool
     is_normalized: bool
     parts: dict[str, Part]
-    index: IndexRecord | None = None
-    format: Literal["pml_ext gallery 2"] = "pml_ext gallery 2"
+    format: Literal["pml_ext gallery 3"] = "pml_ext gallery 3"
 
 
 class Gallery:
-    """A snapshot of a gallery; rows are numbered from 0 across the parts, in the manifest's order.
-
-    indices: cache of the index file that was read last, by its name; see index.py.
-    """
+    """A snapshot of a gallery; rows are numbered from 0 across the parts, in the manifest's order."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
+        import_library("pyarrow", needed_for=f"{folder}: a gallery", install="pyarrow")
         self.folder, self.manifest = folder, manifest
-        self.indices: dict[str, Any] = {}
-        self._offsets: dict[str, np.ndarray] = {}
+        self._vectors: dict[str, np.ndarray] = {}  # memory-mapped, by part
 
     @classmethod
     def open(cls, folder: str | Path, *, may_be_empty: bool = False) -> "Gallery":
@@ -101,7 +73,6 @@ class Gallery:
     @classmethod
     def create(cls, folder: Path, record: ModelRecord, *, has_labels: bool, cohort: Path | None) -> "Gallery":
         """Create a gallery, or open one for more embeddings of the same kind; cohort: for normalised scores."""
-        import_library("pyarrow", needed_for=f"{folder}: a gallery", install="pyarrow")
         normalization = None if cohort is None else load_cohort_of(cohort, record)
         if not is_gallery(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +88,9 @@ class Gallery:
         gallery = cls(folder, _read_manifest(folder))
         gallery._require_same_kind(record, has_labels, normalization)
         with gallery._changing() as manifest:
-            manifest.parts = {name: part for name, part in manifest.parts.items() if gallery.part(name).is_file()}
+            for name in [*manifest.parts]:
+                if not all(path.is_file() for path in gallery.files_of(name)):
+                    del manifest.parts[name]
         return gallery
 
     def _require_same_kind(self, record: ModelRecord, has_labels: bool, cohort: CohortNormalization | None) -> None:
@@ -155,44 +128,59 @@ class Gallery:
         """The cohort of normalised scores; None for cosines."""
         return load_cohort_of(self.folder / _COHORT, self.record) if self.manifest.is_normalized else None
 
-    def part(self, name: str) -> Path:
-        return self.folder / "parts" / name
+    def files_of(self, part: str) -> tuple[Path, Path]:
+        """Returns the files of a part: of its vectors, and of the other columns."""
+        parts = self.folder / "parts"
+        return parts / f"{part}.npy", parts / f"{part}.parquet"
 
     def first_rows(self) -> dict[str, int]:
         """Returns the number of each part's first row."""
-        parts = self.manifest.parts
-        starts = accumulate((part.rows for part in parts.values()), initial=0)
-        return dict(zip(parts, starts, strict=False))
-
-    def column(self, name: str) -> list[Any]:
-        """Returns the values of a column other than the embeddings."""
-        return [value for part in self.manifest.parts for value in self._read(part, [name])[name].to_pylist()]
+        numbers, first = dict[str, int](), 0
+        for name, part in self.manifest.parts.items():
+            numbers[name] = first
+            first += part.rows
+        return numbers
 
     def vectors(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield first row numbers and vectors, (n, D) or (n, D + 2); scores are inner products with `as_queries`."""
-        first_rows = self.first_rows()
-        for name in self.manifest.parts:
-            yield first_rows[name], self._vectors_of(name)
+        """Yield first row numbers and vectors of the parts, memory-mapped.
 
-    def take_vectors(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the vectors of sorted rows, reading only these."""
-        return np.concatenate([self._vectors_of(name, rows_inside) for name, rows_inside in self._by_part(rows)])
+        Vectors are embeddings (n, D), with two more coordinates if the gallery has a cohort, see
+        `CohortNormalization.augment`. Scores are their inner products with `as_queries`.
+        """
+        for name, first in self.first_rows().items():
+            yield first, self._vectors_of(name)
+
+    def embeddings(self) -> np.ndarray:
+        """Returns the embeddings (rows, D) in memory."""
+        return np.concatenate([vectors[:, : self.dim] for _, vectors in self.vectors()])
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns beside the embeddings."""
+        return ["path", "content_hash", "label"] if self.manifest.has_labels else ["path", "content_hash"]
+
+    def column(self, name: str) -> list[str]:
+        """Returns the values of one of `columns`."""
+        tables = [self._table_of(part, [name]) for part in self.manifest.parts]
+        return [value for table in tables for value in table[name].to_pylist()]
 
     def as_queries(self, embeddings: np.ndarray) -> np.ndarray:
         """Returns unit rows (n, D) as queries for `vectors`."""
         if self.cohort is None:
             return embeddings
-        return self.cohort.augment(torch.from_numpy(embeddings)).float().numpy()
+        return self.cohort.augment(torch.from_numpy(embeddings), "query").float().numpy()
 
     def describe(self, rows: Sequence[int]) -> tuple[list[str], list[str] | None]:
         """Returns paths, relative to the gallery's parent folder, and labels of sorted rows."""
-        names = ["path", "label"] if self.manifest.has_labels else ["path"]
-        texts: dict[str, list[str]] = {name: [] for name in names}
-        for part, rows_inside in self._by_part(np.asarray(rows, dtype=np.int64)):
-            table = self._read(part, names).take(rows_inside)
-            for name in names:
-                texts[name] += table[name].to_pylist()
-        return texts["path"], texts.get("label")
+        paths, labels = list[str](), list[str]()
+        for name, first in self.first_rows().items():
+            start, stop = np.searchsorted(rows, [first, first + self.manifest.parts[name].rows])
+            if start < stop:
+                table = self._table_of(name, self.columns).take(np.asarray(rows[start:stop]) - first)
+                paths += table["path"].to_pylist()
+                if self.manifest.has_labels:
+                    labels += table["label"].to_pylist()
+        return paths, labels if self.manifest.has_labels else None
 
     def identities(self) -> int | None:
         """Number of different labels; None without labels."""
@@ -202,52 +190,35 @@ class Gallery:
         """Add a part with these rows; labels are left out if the gallery has none."""
         import pyarrow
 
-        kind = pyarrow.list_(pyarrow.float32(), self.dim)
-        flat = pyarrow.array(np.ascontiguousarray(embeddings, dtype=np.float32).reshape(-1))
-        columns = {"embedding": pyarrow.FixedSizeListArray.from_arrays(flat, type=kind)}
-        columns |= {"path": paths, "content_hash": hashes}
-        if self.manifest.has_labels:
-            columns["label"] = labels
+        vectors = np.asarray(embeddings, dtype=np.float32)
         if self.cohort is not None:
-            columns["offset"] = self.cohort.offsets(torch.from_numpy(embeddings)).float().numpy()
+            vectors = self.cohort.augment(torch.from_numpy(vectors), "gallery").float().numpy()
+        values = {"path": paths, "content_hash": hashes, "label": labels}
+        table = pyarrow.table({name: values[name] for name in self.columns}, metadata={KEY: self.record.as_json()})
         with self._changing() as manifest:
-            self._write_part(manifest, pyarrow.table(columns, metadata={KEY: self.record.as_json()}))
+            self._write_part(manifest, vectors, table)
 
     def keep(self, stays: np.ndarray) -> None:
         """Keep the rows with stays, (rows,), True; parts with other rows are rewritten."""
         with self._changing() as manifest:
-            for name, row in self.first_rows().items():
-                mask = stays[row : row + self.manifest.parts[name].rows]
+            for name, first in self.first_rows().items():
+                mask = stays[first : first + self.manifest.parts[name].rows]
                 if name in manifest.parts and not mask.all():
                     del manifest.parts[name]
                     if mask.any():
-                        self._write_part(manifest, self._read(name, None).filter(mask))
+                        table = self._table_of(name, self.columns).filter(mask)
+                        self._write_part(manifest, self._vectors_of(name)[mask], table)
 
-    def keep_index(self, record: IndexRecord, write: Callable[[IO[bytes]], object] | None) -> None:
-        """Replace the index; write None: no index file."""
-        with self._changing() as manifest:
-            if write is not None:
-                with replacing(self.folder / record.file) as file:
-                    write(file)
-            manifest.index = record
-
-    def _write_part(self, manifest: Manifest, table: Any) -> None:
-        """Write a table with embeddings in its first column, uncompressed and in one page, readable as an array."""
+    def _write_part(self, manifest: Manifest, vectors: np.ndarray, table: Any) -> None:
         from pyarrow import parquet
 
-        name = f"{secrets.token_hex(8)}.parquet"
-        path = self.part(name)
-        with replacing(path) as file:
-            parquet.write_table(
-                table, file, row_group_size=len(table), data_page_size=_ONE_PAGE, compression="NONE",
-                use_dictionary=False, write_page_checksum=True,
-            )  # fmt: skip
-        vectors = table["embedding"].combine_chunks().flatten().to_numpy()
-        chunk = parquet.read_metadata(path).row_group(0).column(0)
-        vectors_at = chunk.data_page_offset + chunk.total_compressed_size - vectors.nbytes
-        if not np.array_equal(np.fromfile(path, np.float32, vectors.size, offset=vectors_at), vectors):
-            raise RuntimeError(f"{path}: pyarrow did not write the embeddings as one array")
-        manifest.parts[name] = Part(len(table), vectors_at)
+        name = secrets.token_hex(8)
+        vectors_file, table_file = self.files_of(name)
+        with replacing(vectors_file) as file:
+            np.save(file, vectors)
+        with replacing(table_file) as file:
+            parquet.write_table(table, file, write_page_checksum=True)
+        manifest.parts[name] = Part(len(vectors), sha256_of(vectors_file))
 
     @contextmanager
     def _changing(self) -> Iterator[Manifest]:
@@ -257,42 +228,28 @@ class Gallery:
             yield manifest
             _write_manifest(self.folder, manifest)
             self.manifest = manifest
-            kept = {*map(self.part, manifest.parts)}
-            if manifest.index is not None:
-                kept.add(self.folder / manifest.index.file)
-            files = [path for pattern in ("parts/*", "index.*", ".*.part") for path in self.folder.glob(pattern)]
-            for path in files:
-                if path not in kept:
+            live = {path for name in manifest.parts for path in self.files_of(name)}
+            for path in [*self.folder.glob("parts/*"), *self.folder.glob(".*.part")]:
+                if path not in live:
                     with suppress(OSError):  # Windows does not remove a file that another process has open
                         path.unlink()
 
-    def _by_part(self, rows: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield parts with some of the sorted rows, and these rows' numbers inside the part."""
-        for name, first in self.first_rows().items():
-            start, stop = np.searchsorted(rows, [first, first + self.manifest.parts[name].rows])
-            if start < stop:
-                yield name, rows[start:stop] - first
+    def _vectors_of(self, part: str) -> np.ndarray:
+        """Returns the vectors of a part, memory-mapped; the first time, their checksum is compared."""
+        if part not in self._vectors:
+            path = self.files_of(part)[0]
+            with _readable(path):
+                if sha256_of(path) != self.manifest.parts[part].sha256:
+                    raise ValueError("its SHA-256 differs from the manifest's")
+                self._vectors[part] = np.load(path, mmap_mode="c")
+        return self._vectors[part]
 
-    def _vectors_of(self, name: str, rows: Any = slice(None)) -> np.ndarray:
-        """Returns the vectors of some rows of a part, memory-mapped."""
-        part = self.manifest.parts[name]
-        with _readable(self.part(name)):
-            file = np.memmap(self.part(name), np.float32, "r", part.vectors_at, (part.rows, self.dim))
-            embeddings = np.asarray(file[rows])
-        if self.cohort is None:
-            return embeddings
-        half = 0.5 * self.cohort.strength * self._offsets_of(name)[rows]
-        return np.column_stack([embeddings, np.ones_like(half), -half])
+    def _table_of(self, part: str, columns: list[str]) -> Any:
+        """Returns some of `columns` of a part as a pyarrow Table."""
+        from pyarrow.parquet import ParquetFile
 
-    def _offsets_of(self, part: str) -> np.ndarray:
-        """Returns the offsets of a part's rows, read once: every search needs them."""
-        if part not in self._offsets:
-            self._offsets[part] = self._read(part, ["offset"])["offset"].to_numpy()
-        return self._offsets[part]
-
-    def _read(self, part: str, columns: list[str] | None) -> Any:
-        """Returns columns of a part as a pyarrow Table; None: all."""
-        with open_part(self.part(part)) as file:
+        path = self.files_of(part)[1]
+        with _readable(path), ParquetFile(path, page_checksum_verification=True) as file:
             return file.read(columns)
 
 
@@ -301,31 +258,17 @@ def is_gallery(folder: str | Path) -> bool:
 
 
 @contextmanager
-def open_part(path: Path) -> Iterator[Any]:
-    """Open a Parquet file; errors of pyarrow in the block become UserErrors."""
-    import_library("pyarrow", needed_for=f"{path}: a Parquet file", install="pyarrow")
-    from pyarrow.parquet import ParquetFile
-
-    # pre_buffer would read the complete file into memory, and no buffer_size a complete row group
-    options = {"page_checksum_verification": True, "pre_buffer": False, "buffer_size": 2**20}
-    with _readable(path), ParquetFile(path, **options) as file:
-        yield file
-
-
-@contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Convert any error in the block to a UserError about a Parquet file."""
+    """Convert any error in the block to a UserError about a file of a part."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:  # pyarrow does not document its errors
-        advice = "is it complete?"
-        if is_gallery(path.parent.parent):
-            advice = (
-                "run this command again if pml-ext embed is running; otherwise remove the file and run pml-ext embed"
-            )
-        raise UserError(f"{path} is not a readable .parquet file: {advice} ({error})") from error
+        raise UserError(
+            f"{path} is damaged, missing or being replaced ({error}): run this command again if pml-ext embed is "
+            "running; otherwise remove the file and run pml-ext embed"
+        ) from error
 
 
 @contextmanager

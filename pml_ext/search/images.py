@@ -58,7 +58,7 @@ def embed_folder(
         output: the gallery's folder, created if needed.
         label_by_folder: label each image by its class folder, as `pml-ext train` reads the folder.
         prune: remove the rows of images that no longer exist.
-        cohort: file of `CohortNormalization.save`. Stores each image's mean cosine with the cohort, so that searches
+        cohort: file of `CohortNormalization.save`. Stores vectors of `CohortNormalization.augment`, so that searches
             use normalised scores.
         workers: number of processes that decode images.
     Raises:

@@ -15,7 +15,7 @@ from pml_ext._errors import UserError, import_library
 from pml_ext._files import EMBEDDING_SUFFIXES
 from pml_ext._identities import find_columns, is_junk, read_ids
 from pml_ext._ops.normalize import unit_rows
-from pml_ext.search.gallery import Gallery, is_gallery, open_part
+from pml_ext.search.gallery import Gallery, is_gallery
 from pml_ext.search.model_record import ModelRecord
 
 NAMES = {"embedding": "embeddings", "identity": "labels", "camera": "cameras", "path": "paths"}
@@ -110,10 +110,7 @@ def read_embeddings(path: str | Path, *, need_labels: bool = True, also: Sequenc
     def choose(names: Iterable[str]) -> dict[str, str]:
         return find_columns(path, names, columns, required, also) | {name: name for name in also}
 
-    if gallery is None:
-        content = _read_file(path, choose)
-    else:
-        content = _read_parquet([gallery.part(name) for name in gallery.manifest.parts], choose)
+    content = _read_file(path, choose) if gallery is None else _read_gallery(gallery, choose)
     embeddings = _check_floats(content.pop("embedding"), path)
     paths = content.pop("path", None)
     if paths is not None:
@@ -164,7 +161,7 @@ def _read_file(path: Path, choose: Choose) -> dict[str, Any]:
         raise UserError(f"no file of embeddings at {path}")
     try:
         if suffix == ".parquet":
-            return _read_parquet([path], choose)
+            return _read_parquet(path, choose)
         return _read_npz(path, choose) if suffix == ".npz" else _read_tensors(path, choose)
     except UserError:
         raise
@@ -191,20 +188,21 @@ def _read_tensors(path: Path, choose: Choose) -> dict[str, Any]:
     return arrays
 
 
-def _read_parquet(files: Sequence[Path], choose: Choose) -> dict[str, Any]:
-    """Returns the rows of Parquet files with equal columns."""
-    import_library("pyarrow", needed_for=f"{files[0]}: reading it", install="pyarrow")
-    import pyarrow
+def _read_parquet(path: Path, choose: Choose) -> dict[str, Any]:
+    import_library("pyarrow", needed_for=f"{path}: reading it", install="pyarrow")
+    from pyarrow.parquet import ParquetFile
 
-    with open_part(files[0]) as file:
+    with ParquetFile(path, page_checksum_verification=True) as file:
         places = choose(file.schema_arrow.names)
-    tables = []
-    for part in files:
-        with open_part(part) as file:
-            tables.append(file.read(columns=list(places.values())))
-    table = pyarrow.concat_tables(tables)
+        table = file.read(columns=[*places.values()])
     content = {column: table[name].to_pylist() for column, name in places.items() if column != "embedding"}
-    return content | {"embedding": _rows_of_lists(table[places["embedding"]].combine_chunks(), files[0])}
+    return content | {"embedding": _rows_of_lists(table[places["embedding"]].combine_chunks(), path)}
+
+
+def _read_gallery(gallery: Gallery, choose: Choose) -> dict[str, Any]:
+    places = choose(["embedding", *gallery.columns])
+    content = {column: gallery.column(name) for column, name in places.items() if column != "embedding"}
+    return content | {"embedding": gallery.embeddings()}
 
 
 def _rows_of_lists(lists: Any, path: Path) -> np.ndarray:

@@ -19,7 +19,7 @@ _FENCED = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.M | re.S)
 MISSING = {
     "train": "none.yml", "eval": "none.yml", "report": "none", "compare": "none none2",
     "export": "none.yml --output m.onnx", "embed": "none.jpg --model none.yml --output g",
-    "index": "none", "search": "none.jpg --gallery none.npz", "metrics": "none.npz", "copy": "none.yml",
+    "search": "none.jpg --gallery none.npz", "metrics": "none.npz", "copy": "none.yml",
     "threshold choose": "none.npz --far 0.1", "threshold check": "none.json none.npz",
     "threshold compare": "none.npz none2.npz --far 0.1",
 }  # fmt: skip

@@ -123,8 +123,9 @@ def test_a_killed_run_is_resumed(shop, words, tmp_path, decoded, monkeypatch):
     assert killed.returncode < 0 and Gallery.open(tmp_path / "g").rows == 20, killed.stderr
     assert main(words) == 0 and decoded == [path.name for path in images[20:]]
     assert agrees(tmp_path, shop, images)
-    parts = {tmp_path / "g" / "parts" / name for name in Gallery.open(tmp_path / "g").manifest.parts}
-    assert {*(tmp_path / "g" / "parts").iterdir()} == parts
+    gallery = Gallery.open(tmp_path / "g")
+    files = {file for part in gallery.manifest.parts for file in gallery.files_of(part)}
+    assert {*(tmp_path / "g" / "parts").iterdir()} == files
 
 
 def test_a_run_that_is_stopped_says_how_to_resume(words, tmp_path, monkeypatch, capsys):

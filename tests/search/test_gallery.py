@@ -1,5 +1,6 @@
-"""Galleries against arrays in memory: rows that are added, kept, read by row, damaged, and written by two processes."""
+"""Galleries against arrays in memory: rows that are added, kept, damaged, and written by two processes."""
 
+import json
 import subprocess
 import sys
 import time
@@ -38,7 +39,6 @@ def test_rows_come_back(tmp_path, labels):
     assert (gallery.rows, gallery.dim) == (50, 8) and [first for first, _ in gallery.vectors()] == [0, 17, 34]
     assert has_rows(gallery, x, [*range(50)])
     rows = [0, 5, 16, 17, 33, 34, 49]
-    np.testing.assert_array_equal(gallery.take_vectors(np.array(rows)), x[rows])
     expected = [f"class {row % 7}" for row in rows] if labels else None
     assert gallery.describe(rows) == ([f"{row}.jpg" for row in rows], expected)
     assert gallery.identities() == (7 if labels else None)
@@ -48,28 +48,32 @@ def test_rows_come_back(tmp_path, labels):
     assert found.has_labels == labels
 
 
-def test_parts_are_plain_parquet_with_the_model(tmp_path):
-    add(create(tmp_path / "g", 8, labels=True), clustered(5))
-    (part,) = (tmp_path / "g" / "parts").iterdir()
-    table = pyarrow.parquet.read_table(part)
+def test_a_part_is_an_array_and_a_parquet_file_with_the_model(tmp_path):
+    gallery = add(create(tmp_path / "g", 8, labels=True), clustered(5))
+    (part,) = gallery.manifest.parts
+    array, table_file = gallery.files_of(part)
+    assert {*(tmp_path / "g" / "parts").iterdir()} == {array, table_file}
+    np.testing.assert_array_equal(np.load(array), clustered(5))
+    table = pyarrow.parquet.read_table(table_file)
     types = dict(zip(table.schema.names, table.schema.types, strict=True))
-    assert types.pop("embedding") == pyarrow.list_(pyarrow.float32(), 8)
     assert types == dict.fromkeys(["path", "content_hash", "label"], pyarrow.string())
-    record = ModelRecord.from_json(table.schema.metadata[KEY.encode()], part)
+    record = ModelRecord.from_json(table.schema.metadata[KEY.encode()], table_file)
     assert (record.weights, record.embedding_dim) == ("w", 8)
 
 
 def test_rows_are_removed(tmp_path):
     x = clustered(40)
     gallery = add(create(tmp_path / "g", 8), x, parts=4)
-    before = [gallery.part(name) for name in gallery.manifest.parts]
+    before = [gallery.files_of(name) for name in gallery.manifest.parts]
     stays = np.ones(40, dtype=bool)
     stays[[3, *range(20, 30)]] = False  # one of the first part, and all of the third
     gallery.keep(stays)
     for found in (gallery, Gallery.open(tmp_path / "g")):
         assert has_rows(found, x, np.flatnonzero(stays).tolist())
-    assert [part.is_file() for part in before] == [False, True, False, True]
-    assert {*gallery.folder.glob("parts/*")} == {gallery.part(name) for name in gallery.manifest.parts}
+    assert [[file.is_file() for file in files] for files in before] == [[False] * 2, [True] * 2] * 2
+    assert {*gallery.folder.glob("parts/*")} == {
+        file for name in gallery.manifest.parts for file in gallery.files_of(name)
+    }
 
 
 def test_what_a_killed_process_leaves_is_removed(tmp_path, monkeypatch):
@@ -83,12 +87,11 @@ def test_what_a_killed_process_leaves_is_removed(tmp_path, monkeypatch):
         patch.setattr("pml_ext.search.gallery._write_manifest", killed)
         with pytest.raises(KeyboardInterrupt):
             add(gallery, x[10:20], first=10)
-    for name in (".12.part", "index.12.faiss"):
-        (tmp_path / "g" / name).touch()
+    (tmp_path / "g" / ".12.part").touch()
     assert Gallery.open(tmp_path / "g").rows == 10
     add(gallery, x[20:], first=20)
     assert has_rows(gallery, x, [*range(10), *range(20, 30)])
-    assert len([*(tmp_path / "g" / "parts").iterdir()]) == 2
+    assert len([*(tmp_path / "g" / "parts").iterdir()]) == 4
     assert {path.name for path in (tmp_path / "g").iterdir()} == {".lock", "manifest.json", "parts"}
 
 
@@ -117,13 +120,24 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:200])
 
 
+def as_written_before(path):
+    """With embeddings in the Parquet files."""
+    manifest = json.loads(path.read_bytes()) | {"format": "pml_ext gallery 2", "index": None}
+    for part in manifest["parts"].values():
+        part["vectors_at"] = part.pop("sha256") and 4
+    path.write_text(json.dumps(manifest))
+
+
 @pytest.mark.parametrize(
     ("file", "damage", "message"),
     [
-        ("parts/*", cut, "is not a readable .parquet file"),
-        ("parts/*", Path.unlink, "is not a readable .parquet file"),
+        ("parts/*.npy", cut, "is damaged, missing or being replaced"),
+        ("parts/*.npy", Path.unlink, "is damaged, missing or being replaced"),
+        ("parts/*.parquet", cut, "is damaged, missing or being replaced"),
+        ("parts/*.parquet", Path.unlink, "is damaged, missing or being replaced"),
         ("manifest.json", cut, "manifest.json is damaged, or of another version of pml_ext"),
         ("manifest.json", lambda path: path.write_bytes(b"\xff"), "is damaged, or of another version"),
+        ("manifest.json", as_written_before, "manifest.json is damaged, or of another version of pml_ext"),
     ],
 )
 def test_a_damaged_gallery_is_one_message(tmp_path, file, damage, message, capsys):
@@ -138,19 +152,22 @@ def test_a_damaged_gallery_is_one_message(tmp_path, file, damage, message, capsy
         assert main(words) == 2
         said = capsys.readouterr().err
         assert message in said and len(said.splitlines()) == 1, said
-    if file == "parts/*":  # the way out that the message names
-        for part in folder.glob(file):
-            part.unlink()
+    if file.startswith("parts/"):  # the way out that the message names
+        for damaged in folder.glob(file):
+            damaged.unlink()
         assert add(create(folder, 8, labels=True), clustered(20)).rows == 20
 
 
-def test_a_changed_bit_is_noticed_when_embeddings_are_read(tmp_path):
+@pytest.mark.parametrize(
+    ("file", "content"), [("parts/*.npy", clustered(20)[0].tobytes()), ("parts/*.parquet", b"0.jpg")]
+)
+def test_a_changed_bit_is_noticed(tmp_path, file, content):
     add(create(tmp_path / "g", 8, labels=True), clustered(20))
-    (part,) = (tmp_path / "g").glob("parts/*")
-    content = bytearray(part.read_bytes())
-    content[content.find(clustered(1)[0].tobytes())] ^= 1
-    part.write_bytes(content)
-    with pytest.raises(UserError, match=r"is not a readable .parquet file"):
+    (path,) = (tmp_path / "g").glob(file)
+    found = bytearray(path.read_bytes())
+    found[found.index(content)] ^= 1
+    path.write_bytes(found)
+    with pytest.raises(UserError, match="is damaged, missing or being replaced"):
         read_embeddings(tmp_path / "g")
 
 

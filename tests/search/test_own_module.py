@@ -16,11 +16,10 @@ from pml_ext.cli import main
 from pml_ext.runner import registry
 from pml_ext.search.gallery import Gallery
 from pml_ext.search.images import embed_folder
-from pml_ext.search.index import search
+from pml_ext.search.neighbours import search
 from tests.search.images import extract
 from tests.search.models import small_model
 
-pytest.importorskip("faiss")
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 SETTINGS: dict[str, Any] = {"size": (32, 24), "mean": MEAN, "std": STD, "device": "cpu", "batch_size": 5}
 
