@@ -79,7 +79,7 @@ class Gallery:
             others = {path.name for path in folder.iterdir() if not path.name.startswith(".")} - {_COHORT}
             if others:
                 raise UserError(f"{folder} is a folder with other files ({min(others)}). Give --output a new folder")
-        with lock_of(folder):
+        with _locked(folder):
             if not is_gallery(folder):
                 (folder / "parts").mkdir(exist_ok=True)
                 if cohort is not None:
@@ -223,7 +223,7 @@ class Gallery:
     @contextmanager
     def _changing(self) -> Iterator[Manifest]:
         """Yield the current manifest, write it after the block, and remove files that it does not list."""
-        with lock_of(self.folder):
+        with _locked(self.folder):
             manifest = _read_manifest(self.folder)
             yield manifest
             _write_manifest(self.folder, manifest)
@@ -238,7 +238,7 @@ class Gallery:
         """Returns the vectors of a part, memory-mapped; the first time, their checksum is compared."""
         if part not in self._vectors:
             path = self.files_of(part)[0]
-            with _readable(path):
+            with _reading(path):
                 if sha256_of(path) != self.manifest.parts[part].sha256:
                     raise ValueError("its SHA-256 differs from the manifest's")
                 self._vectors[part] = np.load(path, mmap_mode="c")
@@ -249,7 +249,7 @@ class Gallery:
         from pyarrow.parquet import ParquetFile
 
         path = self.files_of(part)[1]
-        with _readable(path), ParquetFile(path, page_checksum_verification=True) as file:
+        with _reading(path), ParquetFile(path, page_checksum_verification=True) as file:
             return file.read(columns)
 
 
@@ -258,12 +258,10 @@ def is_gallery(folder: str | Path) -> bool:
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _reading(path: Path) -> Iterator[None]:
     """Convert any error in the block to a UserError about a file of a part."""
     try:
         yield
-    except UserError:
-        raise
     except Exception as error:  # pyarrow does not document its errors
         raise UserError(
             f"{path} is damaged, missing or being replaced ({error}): run this command again if pml-ext embed is "
@@ -272,7 +270,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def lock_of(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """Wait until no other process changes the gallery."""
     filelock = import_library("filelock", needed_for=f"{folder}: changing a gallery", install="filelock")
     with filelock.FileLock(folder / ".lock"):
