@@ -53,7 +53,7 @@ def rows_of_images(folder, name):
     data = load(f"file:{name}", folder, False)
     assert isinstance(data, OpenSet)
     cameras = data.query.cameras.tolist()
-    return [data.query.called(number) for number in data.query.identities.tolist()], partition(cameras)
+    return [data.query.name_of(number) for number in data.query.identities.tolist()], partition(cameras)
 
 
 def npz(folder, identities, cameras, camera):
@@ -205,7 +205,7 @@ def trained(folder):
     assert isinstance(data, OpenSet)
     parts = [part for part in (data.train, *data.parts) if len(part)]
     return {
-        os.path.relpath(path, folder): part.called(identity)
+        os.path.relpath(path, folder): part.name_of(identity)
         for part in parts
         for path, identity in zip(part.names, part.identities.tolist(), strict=True)
     }

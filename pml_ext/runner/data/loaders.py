@@ -18,11 +18,11 @@ from pml_ext.runner.data.samplers import Drawn, build_sampler
 from pml_ext.runner.data.transforms import Transform
 from pml_ext.runner.part_errors import named_part_errors
 
-Item = dict[str, Any]
-"""One image: `images` (C, H, W), `targets` (class), `camids`, `img_paths`, `rows`, and the set's further columns."""
+ImageColumns = dict[str, Any]
+"""Of one image: `images` (C, H, W), `targets` (class), `camids`, `img_paths`, `rows`, and the set's further columns."""
 
 
-class LabelledImages(Dataset[Item]):
+class LabelledImages(Dataset[ImageColumns]):
     """The images of an image set, transformed, with their labels."""
 
     def __init__(self, images: ImageSet, transform: Transform) -> None:
@@ -31,21 +31,21 @@ class LabelledImages(Dataset[Item]):
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, row: int) -> Item:
+    def __getitem__(self, row: int) -> ImageColumns:
         images = self.images
         with named_part_errors():
-            item = {"images": self.transform(images.images[row]), "targets": int(self.labels[row])}
-            item |= {"camids": int(images.cameras[row]), "img_paths": images.names[row], "rows": row}
+            columns = {"images": self.transform(images.images[row]), "targets": int(self.labels[row])}
+            columns |= {"camids": int(images.cameras[row]), "img_paths": images.names[row], "rows": row}
             further = {} if images.extras is None else images.extras[row]
-        if taken := further.keys() & item.keys():
+        if taken := further.keys() & columns.keys():
             raise UserError(f"a data set's further column cannot be called {taken.pop()}: a batch has one; rename it")
-        return {**further, **item}
+        return {**further, **columns}
 
 
 class SeededImages(LabelledImages):
     """Images drawn from an image set by a sampler, whose seeds determine the transform's random numbers."""
 
-    def __getitem__(self, drawn: Drawn) -> Item:  # type: ignore[override]
+    def __getitem__(self, drawn: Drawn) -> ImageColumns:  # type: ignore[override]
         state = torch.get_rng_state()  # fork_rng takes three times as long
         try:
             torch.default_generator.manual_seed(drawn.seed)  # torch.manual_seed would set the GPUs' too
@@ -54,15 +54,15 @@ class SeededImages(LabelledImages):
             torch.set_rng_state(state)
 
 
-def collate(items: Sequence[Item]) -> dict[str, Any]:
+def collate(images: Sequence[ImageColumns]) -> dict[str, Any]:
     """Collates images to (B, C, H, W), numbers to (B,), tensors to (B, …), all else to lists.
 
     Images keep the decoders' memory layout, (B, H, W, C): converting it would double the worker's time.
     """
     batch: dict[str, Any] = {}
-    for name in dict.fromkeys(name for item in items for name in item):
+    for name in dict.fromkeys(name for columns in images for name in columns):
         try:
-            values = [item[name] for item in items]
+            values = [columns[name] for columns in images]
         except KeyError:
             raise UserError(f"the data set returns the column {name} for some images of a batch only") from None
         if name == "images":
@@ -101,7 +101,7 @@ def _end_by_parent() -> None:
 
 def train_loader(
     options: CN, images: ImageSet, transform: Transform, *, batch_size: int, seed: int, rank: int, world_size: int
-) -> DataLoader[Item]:
+) -> DataLoader[ImageColumns]:
     """Returns a loader of this rank's share of every joint batch of batch_size images; equal for any NUM_WORKERS."""
     sampler = build_sampler(options, images, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size)
     return DataLoader(
@@ -116,7 +116,7 @@ def train_loader(
 
 def evaluation_loader(
     options: CN, images: ImageSet, transform: Transform, *, batch_size: int, rank: int, world_size: int
-) -> DataLoader[Item]:
+) -> DataLoader[ImageColumns]:
     """Returns a loader of every world_size-th image, starting at `rank`: each image is on exactly one rank.
 
     batch_size is per rank. Raises UserError on all ranks if there are fewer images than ranks.

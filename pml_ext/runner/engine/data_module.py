@@ -14,7 +14,7 @@ from pml_ext._identities import require_matches
 from pml_ext.runner.config.network_keys import is_grey
 from pml_ext.runner.data.datasets import ImageCheck, ImageSet, OpenSet, TestSet, load_test_sets, load_train_set
 from pml_ext.runner.data.datasets.image_check import find_copies_of_images
-from pml_ext.runner.data.loaders import Item, SeededImages, collate, evaluation_loader, train_loader
+from pml_ext.runner.data.loaders import ImageColumns, SeededImages, collate, evaluation_loader, train_loader
 from pml_ext.runner.data.samplers import Drawn, JointBatchSampler
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.evaluation.selected_metrics import replaces_metrics
@@ -59,7 +59,7 @@ class DataModule(lightning.LightningDataModule):
         self.first = (0, 0)
         """First epoch and step of the training."""
 
-    def train_dataloader(self) -> DataLoader[Item]:
+    def train_dataloader(self) -> DataLoader[ImageColumns]:
         """Returns this process's part of every joint batch of the training set."""
         assert self.train_set is not None
         loader = self.loader_of(self.train_set)
@@ -68,7 +68,7 @@ class DataModule(lightning.LightningDataModule):
         cast(JointBatchSampler, loader.batch_sampler).set_epoch(epoch, first=step)
         return loader
 
-    def loader_of(self, images: ImageSet) -> DataLoader[Item]:
+    def loader_of(self, images: ImageSet) -> DataLoader[ImageColumns]:
         """Returns batches of images with the training transforms and sampler."""
         rank, world_size = self._rank_and_ranks
         return train_loader(
@@ -81,11 +81,11 @@ class DataModule(lightning.LightningDataModule):
             world_size=world_size,
         )
 
-    def val_dataloader(self) -> list[DataLoader[Item]]:
+    def val_dataloader(self) -> list[DataLoader[ImageColumns]]:
         """Returns a loader for this process's share of each part of each test set."""
         return self.evaluation_loaders(*self._rank_and_ranks)
 
-    def evaluation_loaders(self, rank: int = 0, world_size: int = 1) -> list[DataLoader[Item]]:
+    def evaluation_loaders(self, rank: int = 0, world_size: int = 1) -> list[DataLoader[ImageColumns]]:
         """Returns a loader for one process's share of each part of each test set."""
         load = partial(
             evaluation_loader,

@@ -112,8 +112,8 @@ class Evaluation:
             if not names:  # an empty list would select all metrics of the calculator
                 return {}
             calculator.device = device
-            asked: dict[str, Any] = {"include": names, "query_cameras": query[1], "group": group}
-            accuracies = calculator.get_accuracy(features[0], query[0], **asked, **reference)
+            options: dict[str, Any] = {"include": names, "query_cameras": query[1], "group": group}
+            accuracies = calculator.get_accuracy(features[0], query[0], **options, **reference)
             return {name: float(accuracies[name]) for name in names}
 
         results = measure(self.calculator, self.columns if is_first else self.by_scores)

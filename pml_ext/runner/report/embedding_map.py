@@ -51,7 +51,7 @@ def map_figure(images: ImageSet, embeddings: Tensor, *, seed: int) -> ReportFigu
     names = []
     for row in rows.tolist():
         file = str(images.names[row]).rpartition("/")[2]
-        names.append(f"{images.called(images.identities[row])}: {file}")
+        names.append(f"{images.name_of(images.identities[row])}: {file}")
     percent = (100 * places).round(1).tolist()
     extra = render("map.html", points=[*zip(percent, names, strict=True)], side=100 * _SIDE)
     return ReportFigure("map", "A map of the embeddings", caption, [draw], 5.6, extra)

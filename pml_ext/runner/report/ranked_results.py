@@ -167,7 +167,7 @@ def _side(images: ImageSet, row: int, has_cameras: bool) -> tuple[str | None, li
         image = thumbnail(images.images[row])
     except UserError:  # a set of embeddings has no images
         image = None
-    lines = [images.called(int(images.identities[row]))]
+    lines = [images.name_of(int(images.identities[row]))]
     if has_cameras:
         lines.append(f"camera {images.cameras[row]}")
     return image, lines

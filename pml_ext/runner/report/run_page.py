@@ -108,7 +108,7 @@ def _curves_of_set(data: OpenSet, features: Features, opis: OPISSettings) -> Uti
 
 
 def _utility_of_set(data: OpenSet, curves: UtilityCurves, far_range: tuple[float, float]) -> list[ReportFigure]:
-    names = [data.query.called(identity) for identity in curves.classes.tolist()]
+    names = [data.query.name_of(identity) for identity in curves.classes.tolist()]
     low, high = curves.calibration_range.tolist()
     return [utility_figure(curves.thresholds, curves.utilities, names, (low, high), far_range)]
 
@@ -176,7 +176,7 @@ def _threshold_figures(
         save_curves(file, curves_of_set(counts, pairs.total_positive_pairs, pairs.total_negative_pairs))
     far = max(far, 1 / max(pairs.total_negative_pairs, 1))
     distance = threshold_at_far(pairs, far)
-    names = [data.query.called(identity) for identity in identities.unique().tolist()]
+    names = [data.query.name_of(identity) for identity in identities.unique().tolist()]
     far_rate, frr_rate, errors = error_rates(pairs, names, distance)
     fields = ThresholdFields(
         target=Target("far", far),

@@ -208,7 +208,7 @@ def test_omniglot_in_its_published_archives(tmp_path):
         assert len(pairs) == len(part), "one drawing per drawer and character"
     assert set(map(alphabet, data.train.names)) == set(TRAIN_ALPHABETS)
     assert set(map(alphabet, data.query.names)) == set(TEST_ALPHABETS)
-    assert data.train.images[0].shape[0] == 1 and data.train.called(0) == "Balinese/01"
+    assert data.train.images[0].shape[0] == 1 and data.train.name_of(0) == "Balinese/01"
 
 
 def test_omniglot_reads_torchvisions_folder_and_downloads_it(tmp_path, monkeypatch):

@@ -56,7 +56,7 @@ def test_paths_bytes_and_functions_of_texts_and_numbers(tmp_path):
     query = [(encoded(8), 40, 0), [encoded(9), -1, 1]]
     gallery = [(lambda: grey_image(10), 40, 1)]
     found = read(train, lambda: query, gallery, _junk_pids=[-1])
-    assert found.train.identities.tolist() == [1, 0] and found.train.called(1) == "Warehouse_3"
+    assert found.train.identities.tolist() == [1, 0] and found.train.name_of(1) == "Warehouse_3"
     assert found.train.cameras.tolist() == [2, 3] and found.query.cameras.tolist() == [0, 1]
     assert found.query.identities.tolist() == [40, -1] and found.gallery is not None
     assert found.gallery.identities.tolist() == [40]
@@ -99,7 +99,7 @@ def test_a_constructor_gets_the_config_if_it_asks_for_it_and_checks_its_files(tm
 
     cfg = load_config("Digits/sap_tcm.yml", ["SEED", 7])
     found: Any = data_set_of(Asks, cfg).read(tmp_path, False)
-    assert found.train.called(0) == "seed 7"
+    assert found.train.name_of(0) == "seed 7"
     with pytest.raises(UserError, match=r"Asks: .*missing is missing"):
         data_set_of(Asks, cfg).read(tmp_path / "missing", False)
 

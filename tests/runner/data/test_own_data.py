@@ -45,7 +45,7 @@ def test_a_csv(tmp_path):
         [f"{tmp_path}/a/1.jpg", f"{tmp_path}/a/2.jpg"], [f"{tmp_path}/a/3.jpg"]
     ]  # fmt: skip
     parts = (data.train, data.query, data.gallery)
-    assert [part.identities.tolist() for part in parts] == [[0, 1], [2], [2, 3]] and data.query.called(2) == "carla"
+    assert [part.identities.tolist() for part in parts] == [[0, 1], [2], [2, 3]] and data.query.name_of(2) == "carla"
     assert [part.cameras.tolist() for part in parts] == [[0, 1], [0], [1, 1]]
     assert data.train.images[0].shape == (3, 12, 6)
 
@@ -65,7 +65,7 @@ def test_a_parquet_file(tmp_path):
     assert read_table(tmp_path / "people.parquet").column_names == [*columns], "other columns are not read"
     data = read("file:people.parquet", tmp_path)
     assert data.gallery is not None
-    assert data.query.called(data.query.identities[0]) == "12345678901"
+    assert data.query.name_of(data.query.identities[0]) == "12345678901"
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def check(name, layout, root):
     own_cameras: list[int] = []
     for images, rows in zip(parts, layout.sets[name], strict=True):
         assert list(images.names) == [str(root / layout.folder / row.path) for row in rows]
-        assert [images.called(identity) for identity in images.identities.tolist()] == [row.identity for row in rows]
+        assert [images.name_of(identity) for identity in images.identities.tolist()] == [row.identity for row in rows]
         assert [image.shape for image in images.images] == [(3, 12, 6)] * len(rows)
         for camera, row in zip(images.cameras.tolist(), rows, strict=True):
             if row.camera == "-":

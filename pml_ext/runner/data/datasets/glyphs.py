@@ -107,14 +107,14 @@ def glyphs_set(root: Path, grey: bool) -> OpenSet:
     pixels = torch.from_numpy(table.images)[:, None]
     images = pixels if grey else pixels.expand(-1, 3, -1, -1)
     names, latin = [], set()
-    called: dict[int, str] = {}
+    identity_names: dict[int, str] = {}
     for identity, character, font in zip(table.identities.tolist(), table.characters, table.fonts, strict=True):
         name = unicodedata.name(character, f"U+{ord(character):04X}")
         names.append(f"{font}: {character} ({name})")
-        called.setdefault(identity, str(character))  # the first of the characters that look the same
+        identity_names.setdefault(identity, str(character))  # the first of the characters that look the same
         if name.startswith("LATIN"):
             latin.add(identity)
-    whole = ImageSet(list(images), table.identities, table.families, names, called)
+    whole = ImageSet(list(images), table.identities, table.families, names, identity_names)
     trains = np.isin(table.identities, list(latin))
     return OpenSet(whole.subset(np.flatnonzero(trains)), whole.subset(np.flatnonzero(~trains)))
 

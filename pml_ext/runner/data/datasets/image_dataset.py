@@ -79,14 +79,14 @@ def data_set_of(kind: Callable[..., Any], cfg: CN | None = None) -> DataSet:
 
 def _read(kind: Callable[..., Any], about: str, root: Path, grey: bool) -> OpenSet:
     try:
-        made = kind(root=str(root))
-        items_of_parts = [getattr(made, part) for part in _PARTS]
+        data = kind(root=str(root))
+        items_of_parts = [getattr(data, part) for part in _PARTS]
         parts = [items() if callable(items) else items for items in items_of_parts]
     except UserError:
         raise
     except Exception as error:  # a user's class may raise anything
         raise UserError(f"{about} cannot be read: {reason_of(error)}") from error
-    further = tuple(getattr(made, "columns", ()))
+    further = tuple(getattr(data, "columns", ()))
     for name, items in zip(_PARTS, parts, strict=True):
         for row, item in enumerate(items):
             _require_item(item, further, f"{about}, {name}: item {row}")
@@ -99,7 +99,7 @@ def _read(kind: Callable[..., Any], about: str, root: Path, grey: bool) -> OpenS
     names = [train_names, test_names, test_names]
     camera_parts = np.split(cameras, np.cumsum([len(train), len(query)]))
     columns = zip(_PARTS, parts, identities, camera_parts, names, strict=True)
-    sets = [_image_set(made, grey, *column) for column in columns]
+    sets = [_image_set(data, grey, *column) for column in columns]
     return OpenSet(*sets[: 3 if len(gallery) else 2])
 
 
@@ -119,7 +119,7 @@ def _require_item(item: Any, further: tuple[str, ...], where: str) -> None:
 
 
 def _image_set(
-    made: Any,
+    data: Any,
     grey: bool,
     part: str,
     items: Sequence[Item],
@@ -127,7 +127,7 @@ def _image_set(
     cameras: np.ndarray,
     identity_names: Mapping[int, str],
 ) -> ImageSet:
-    junk = getattr(made, "_junk_pids", ())
+    junk = getattr(data, "_junk_pids", ())
     identities[[item[1] in junk for item in items]] = JUNK
     sources = [item[0] for item in items]
     names = [str(source) if isinstance(source, (str, Path)) else f"{part} {i}" for i, source in enumerate(sources)]
@@ -137,9 +137,9 @@ def _image_set(
     image_set = ImageSet(images, identities, cameras, names, identity_names)
     if len(items) and len(items[0]) > 3:
         image_set = replace(image_set, more=Lazy(items, _further_columns))
-    has_extras = getattr(type(made), "extras", ImageDataset.extras) is not ImageDataset.extras
+    has_extras = getattr(type(data), "extras", ImageDataset.extras) is not ImageDataset.extras
     if image_set.more is not None or has_extras:
-        image_set = replace(image_set, extras=Lazy(items, partial(_batch_columns, made)))
+        image_set = replace(image_set, extras=Lazy(items, partial(_batch_columns, data)))
     return image_set
 
 
@@ -147,9 +147,9 @@ def _further_columns(item: Item) -> tuple[Any, ...]:
     return tuple(item[3:])
 
 
-def _batch_columns(made: Any, item: Item) -> dict[str, Any]:
-    named = dict(zip(made.columns, item[3:], strict=True)) if len(item) > 3 else {}
-    return named | (made.extras(item) if hasattr(made, "extras") else {})
+def _batch_columns(data: Any, item: Item) -> dict[str, Any]:
+    named = dict(zip(data.columns, item[3:], strict=True)) if len(item) > 3 else {}
+    return named | (data.extras(item) if hasattr(data, "extras") else {})
 
 
 def _image(source: tuple[Any, str], grey: bool) -> "Tensor":

@@ -131,15 +131,15 @@ def dataset_root(configured: str) -> Path:
 
 def users_path(name: str, root: Path) -> Path:
     """Returns the path of the user's table or folder: in the current folder, else in DATASETS.ROOT."""
-    here = Path(name).expanduser()
-    there = root / here
-    if not here.exists() and not there.exists():
+    path = Path(name).expanduser()
+    in_root = root / path
+    if not path.exists() and not in_root.exists():
         raise UserError(
             f"no {name} in the current folder {Path.cwd()}, nor in DATASETS.ROOT {root}; {listing_of(Path())}"
         )
-    if here.exists() and there.exists() and not here.samefile(there):
+    if path.exists() and in_root.exists() and not path.samefile(in_root):
         log.warning("%s is in the current folder and in DATASETS.ROOT %s: using the former", name, root)
-    return here if here.exists() else there
+    return path if path.exists() else in_root
 
 
 def require_folder(folder: Path, expected: str) -> None:
@@ -180,8 +180,8 @@ class FolderImages:
             log.info("%s: left out: %s%s", self.folder, counts, advice)
 
     def _collect(self, inside: str, above: tuple[str, ...]) -> None:
-        here = os.path.realpath(self.folder / inside)
-        if here in above:
+        resolved = os.path.realpath(self.folder / inside)
+        if resolved in above:
             self.ignored["links to a folder above"] += 1
             return
         with os.scandir(self.folder / inside) as entries:
@@ -190,7 +190,7 @@ class FolderImages:
             if name.startswith("."):  # macOS creates a ._1.jpg for each 1.jpg that it copies
                 self.ignored["hidden"] += 1
             elif is_dir:
-                self._collect(f"{inside}{name}/", (*above, here))
+                self._collect(f"{inside}{name}/", (*above, resolved))
             elif Path(name).suffix.lower() in IMAGE_SUFFIXES:
                 self.images.append(inside + name)
             else:

@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from pml_ext.metrics.protocol_files import TemplateMedia, TemplatePairs
 
 
-Item = TypeVar("Item")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
-class Lazy(Sequence[Item]):
+class Lazy(Sequence[T]):
     """Items that are created on each access."""
 
     sources: Sequence[Any] | np.ndarray
-    make: Callable[[Any], Item]  # source -> item; pickled for a loader's workers
+    make: Callable[[Any], T]  # source -> item; pickled for a loader's workers
 
     def __len__(self) -> int:
         return len(self.sources)
 
-    def __getitem__(self, row: int) -> Item:  # type: ignore[override]
+    def __getitem__(self, row: int) -> T:  # type: ignore[override]
         return self.make(self.sources[row])
 
 
@@ -64,7 +64,7 @@ class ImageSet:
         """Whether cameras are known: not one for all images, nor a different one for each."""
         return 1 < len(np.unique(self.cameras)) < len(self)
 
-    def called(self, identity: int) -> str:
+    def name_of(self, identity: int) -> str:
         """Returns the user's name of an identity."""
         return self.identity_names.get(identity, str(identity))
 
