@@ -27,9 +27,9 @@ _OWN = "calculate_"
 
 
 class AccuracyCalculator:
-    """PML's calculator with further metrics: opis, epsilon_opis, opis_noise_floor, cmc_rank_<r>,
-    mean_inverse_negative_penalty, reid_mean_average_precision, tar_at_far_1e-2/3/4, verification_auc,
-    equal_error_rate, f1 (of the clustering), spectral_variance.
+    """PML's calculator with further metrics: opis, epsilon_opis, cmc_rank_<r>, mean_inverse_negative_penalty,
+    reid_mean_average_precision, tar_at_far_1e-2/3/4, verification_auc, equal_error_rate, f1 (of the clustering),
+    spectral_variance.
 
     Without cameras, PML's metrics equal those of PML's calculator, on the same embeddings (PML's default neighbours
     are by L2 distance). They are computed from the ranks of the matches, in blocks, without a list of neighbours. PML
@@ -39,9 +39,9 @@ class AccuracyCalculator:
 
     - cmc, inverse negative penalty, reid mAP: queries against references (`functional.rank_matches`); queries
       without a match are not counted.
-    - opis, epsilon_opis, opis_noise_floor (opis expected of classes that differ by sampling only), tar_at_far,
-      verification_auc (see `functional.labelled_pairs_roc`), equal_error_rate: all pairs of the union of queries and
-      references, of the classes that have a query. Verification ignores cameras: pairs of one camera count.
+    - opis, epsilon_opis, tar_at_far, verification_auc (see `functional.labelled_pairs_roc`), equal_error_rate: all
+      pairs of the union of queries and references, of the classes that have a query. Verification ignores cameras:
+      pairs of one camera count.
     - f1, NMI, AMI, spectral_variance: the queries.
 
     A class of one sample has no match: the first group skips its query, and OPIS skips the class. Its pairs with other
@@ -250,7 +250,6 @@ class AccuracyCalculator:
         reasons = [(name, metrics[name].why_undefined(measured)) for name in undefined]
         warn_undefined((name, reason) for name, reason in reasons if reason)
         of_opis = [name for name, metric in metrics.items() if isinstance(metric, keys.ClassMetric)]
-        of_opis = [name for name in of_opis if name != keys.OPIS_NOISE_FLOOR]
         if of_opis and isinstance(measured.curves, UtilityCurves):
             warn_meaningless_opis([name.removeprefix("negative_") for name in of_opis], measured.curves)
         return {name: results[name] for name in names}

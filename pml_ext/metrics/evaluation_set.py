@@ -16,7 +16,6 @@ from pml_ext._identities import JUNK
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._pml import FaissKMeans
 from pml_ext.functional.clustering_metrics import adjusted_mutual_information, clustering_f1
-from pml_ext.functional.opis.noise_floor import opis_noise_floor
 from pml_ext.functional.opis.utility import (
     TooFewClassesError,
     UtilityCurves,
@@ -174,11 +173,6 @@ class EvaluationSet:
     @property
     def epsilon_opis(self) -> float:
         return self._of_curves(lambda curves: epsilon_opis_of_curves(curves, self.opis_settings.epsilon))
-
-    @property
-    def opis_noise_floor(self) -> float:
-        settings = self.opis_settings
-        return self._of_curves(lambda curves: opis_noise_floor(settings.pairs(*self._with_query, self.group), curves))
 
     @cached_property
     def clusters(self) -> Any:

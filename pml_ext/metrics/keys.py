@@ -11,7 +11,6 @@ Keys on one line are the same quantity under the name that its field uses. All v
 | area under the ROC | verification_auc | | auc | |
 | equal error rate | equal_error_rate | | eer | |
 | spread of the classes' utilities | opis, epsilon_opis | | | opis, epsilon_opis |
-| OPIS of classes that differ by sampling only | opis_noise_floor | | | opis_noise_floor |
 
 normalized_<name> is the metric by normalised scores (`pml-ext metrics --cohort`), csls_<name> by CSLS (`TEST.CSLS`).
 
@@ -50,7 +49,6 @@ F1 = "f1"
 # Consistency of classes under one threshold.
 OPIS = "opis"
 EPSILON_OPIS = "epsilon_opis"
-OPIS_NOISE_FLOOR = "opis_noise_floor"
 # Verification, in the calculator.
 VERIFICATION_AUC = "verification_auc"
 EQUAL_ERROR_RATE = "equal_error_rate"
@@ -234,9 +232,6 @@ CALCULATED: dict[str, CalculatorMetric] = {
         is_rate=False,
         standard=True,
         compute=lambda measured: measured.epsilon_opis,
-    ),
-    OPIS_NOISE_FLOOR: ClassMetric(
-        "OPIS floor", lower_is_better=None, is_rate=False, compute=lambda measured: measured.opis_noise_floor
     ),
     NMI: ClusterMetric("NMI", standard=True, compute=lambda measured: measured.nmi),
     AMI: ClusterMetric("AMI", compute=lambda measured: measured.ami),

@@ -12,7 +12,6 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 
 from pml_ext._checks import check_embeddings, check_finite, check_labels, check_switch
 from pml_ext._ops.distributed import gather_rows
-from pml_ext.functional.opis.noise_floor import opis_noise_floor
 from pml_ext.functional.opis.score import OPISAtRange, opis_sensitivity
 from pml_ext.functional.opis.utility import TooFewClassesError, curves_of_pairs, epsilon_opis_of_curves, opis_of_curves
 from pml_ext.functional.pairwise.pair_distances import all_or_sampled_pairs
@@ -21,7 +20,7 @@ from pml_ext.metrics.normalization import CohortNormalization, check_normalize, 
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.undefined import warn_meaningless_opis, warn_undefined
 
-_SCORES = (keys.OPIS, keys.EPSILON_OPIS, keys.OPIS_NOISE_FLOOR)
+_SCORES = (keys.OPIS, keys.EPSILON_OPIS)
 
 
 class OPIS(Metric):
@@ -128,7 +127,6 @@ class OPIS(Metric):
 
         Returns:
             opis, epsilon_opis: floats;
-            opis_noise_floor: float, the OPIS of classes that differ by sampling only; compare no values below it;
             d_min, d_max: floats, distances that bound the calibration range;
             classes, samples: numbers of compared classes and of samples, over all ranks;
             curves: `UtilityCurves` of the scores, on the device.
@@ -154,7 +152,6 @@ class OPIS(Metric):
         scores = {
             keys.OPIS: float(opis_of_curves(curves)),
             keys.EPSILON_OPIS: float(epsilon_opis_of_curves(curves, self.epsilon)),
-            keys.OPIS_NOISE_FLOOR: opis_noise_floor(pairs, curves),
         }
         return values | scores | {"d_min": d_min, "d_max": d_max, "classes": len(curves.classes), "curves": curves}
 

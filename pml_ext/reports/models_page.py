@@ -32,7 +32,7 @@ def write_model_page(path: Path, comparison: ModelComparison) -> None:
 def _model_row(name: str, report: ThresholdReport) -> list[str]:
     opis = "–"
     if report.consistency is not None:
-        opis = f"{report.consistency.opis:.3e} (noise floor {report.consistency.noise_floor:.1e})"
+        opis = f"{report.consistency.opis:.3e}"
     return [name, f"{report.cosine:.4f}", with_interval(report.far), with_interval(report.frr), opis]
 
 

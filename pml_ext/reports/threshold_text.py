@@ -271,6 +271,5 @@ def consistency_in_words(report: ThresholdFields) -> str:
         return "not measurable: fewer than two classes have a genuine and an impostor pair"
     far, distance = consistency.far_range, consistency.distances
     over = f"over FAR {far[0]:g} to {far[1]:g} (distance {distance[0]:.4f} to {distance[1]:.4f})"
-    floor = f"noise floor {consistency.noise_floor:.3e}: classes that differ by sampling only have it"
     epsilon = f"ε-OPIS (ε = {consistency.epsilon:g}) {consistency.epsilon_opis:.3e}"
-    return f"{consistency.opis:.3e} ({floor}; do not compare values below it), {epsilon}, {over}"
+    return f"{consistency.opis:.3e}, {epsilon}, {over}"

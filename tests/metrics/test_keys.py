@@ -23,7 +23,7 @@ def test_the_published_keys():
         "AMI", "NMI", "f1", "precision_at_1", "mean_average_precision", "mean_average_precision_at_r", "r_precision",
         "mean_reciprocal_rank", "cmc_rank_1", "cmc_rank_5", "cmc_rank_10", "mean_inverse_negative_penalty",
         "reid_mean_average_precision", "tar_at_far_1e-2", "tar_at_far_1e-3", "tar_at_far_1e-4", "verification_auc",
-        "equal_error_rate", "opis", "epsilon_opis", "opis_noise_floor", "spectral_variance",
+        "equal_error_rate", "opis", "epsilon_opis", "spectral_variance",
     }  # fmt: skip
     assert set(ReIDEvaluator(ranks=(1, 7))(X, Y, None, X, Y, None)) == {
         "rank_1", "rank_7", "mAP", "mINP", "queries", "queries_without_match",
@@ -41,7 +41,7 @@ def test_the_published_keys():
     assert set(streaming.compute()) == rates
     metric = OPIS(far_range=(0.05, 0.3))
     metric.update(X, Y)
-    scores = {"opis", "epsilon_opis", "opis_noise_floor", "d_min", "d_max"}
+    scores = {"opis", "epsilon_opis", "d_min", "d_max"}
     assert set(metric.compute()) == scores | {"classes", "samples", "curves"}
 
 
@@ -49,7 +49,7 @@ def test_what_kind_of_number_each_is():
     of_names = {name: keys.CALCULATED[name] for name in calculated() if name in keys.CALCULATED}
     falling = {"opis", "epsilon_opis", "equal_error_rate", "spectral_variance"}
     assert {name for name, metric in of_names.items() if metric.lower_is_better} == falling
-    no_rates = falling - {"equal_error_rate"} | {"opis_noise_floor"}
+    no_rates = falling - {"equal_error_rate"}
     assert {name for name, metric in of_names.items() if not metric.is_rate} == no_rates
 
 

@@ -73,7 +73,7 @@ def test_errors():
 
 
 def _plain(result):
-    return {name: value for name, value in result.items() if name not in ("curves", "opis_noise_floor")}
+    return {name: value for name, value in result.items() if name != "curves"}
 
 
 def _rank(rank, port, folder):

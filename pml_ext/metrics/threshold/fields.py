@@ -120,13 +120,9 @@ class ClassErrors:
 
 @dataclass(frozen=True)
 class Consistency:
-    """OPIS and ε-OPIS of the set, with their FAR range and L2 distance range.
-
-    noise_floor: OPIS expected of classes that differ by sampling only. Values below it are not comparable.
-    """
+    """OPIS and ε-OPIS of the set, with their FAR range and L2 distance range."""
 
     opis: Fraction
-    noise_floor: Fraction
     epsilon_opis: Fraction
     epsilon: Fraction
     far_range: tuple[Fraction, Fraction]

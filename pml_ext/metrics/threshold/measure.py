@@ -13,7 +13,6 @@ from pml_ext._checks import check_embeddings, check_finite, check_not_collapsed,
 from pml_ext._copies import describe_copies, find_copies, vector_keys
 from pml_ext._ops.numerics import one_thread
 from pml_ext._progress import show_steps
-from pml_ext.functional.opis.noise_floor import opis_noise_floor
 from pml_ext.functional.opis.utility import (
     TooFewClassesError,
     curves_of_counts,
@@ -341,7 +340,6 @@ def _consistency(pairs: PairDistances, opis: OPISSettings, counts: _Counts) -> C
     far_range = float(opis.far_range[0]), float(opis.far_range[1])
     return Consistency(
         opis=float(opis_of_curves(curves)),
-        noise_floor=opis_noise_floor(pairs, curves),
         epsilon_opis=float(epsilon_opis_of_curves(curves, opis.epsilon)),
         epsilon=float(opis.epsilon),
         far_range=far_range,
