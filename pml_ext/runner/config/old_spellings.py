@@ -2,15 +2,11 @@
 
 | version | until | recognised by |
 |---|---|---|
-| 0.1 | September 2020 | a head for each neck (BNneckHead, …), HEADS.IN_FEAT |
+| 0.1 | September 2020 | BNneckHead, HEADS.IN_FEAT |
 | 0.2 | December 2020 | SOLVER.MAX_ITER and Warmup… schedules, both in epochs |
 | 0.3, 1.0 | March 2021 | SOLVER.MAX_EPOCH, still DO_PAD, PK_SAMPLER, FP16_ENABLED and lower-case layer names |
-
-Between 1.0 and 1.1, from January to March 2021, SOLVER.NESTEROV was True. A file of SGD that leaves it out may be of
-that time without an old spelling; it then has only keys that 1.0 had, too.
 """
 
-import re
 from typing import Any, NamedTuple
 
 from pml_ext.runner.config.yaml_file import shown
@@ -62,6 +58,7 @@ IN_EPOCHS = {
 }
 _MOST_EPOCHS = 1000
 NAMES = {
+    "MODEL.HEADS.NAME": {"BNneckHead": "EmbeddingHead"},
     "MODEL.HEADS.POOL_LAYER": {
         "avgpool": "GlobalAvgPool", "fastavgpool": "FastGlobalAvgPool", "maxpool": "GlobalMaxPool",
         "gempool": "GeneralizedMeanPooling", "gempoolP": "GeneralizedMeanPoolingP", "avgmaxpool": "AdaptiveAvgMaxPool",
@@ -76,8 +73,6 @@ NAMES = {
 }  # fmt: skip
 """Key -> old name -> current name."""
 _TRAINED_POWER = {"MODEL.HEADS.POOL_LAYER": {"gempool": "GeneralizedMeanPoolingP"}}  # in 0.1
-HEADS = {"BNneckHead": True, "LinearHead": False, "ReductionHead": True}
-"""Head of version 0.1 -> whether it has a BNNeck."""
 # Keys without a meaning here. The second kind is ignored only without a value; with one it is an unknown key.
 _IGNORED = ("MODEL.BACKBONE.NORM_SPLIT", "MODEL.HEADS.NORM_SPLIT", "SOLVER.LOG_PERIOD")  # the first two: GhostBN's
 _IGNORED_IF_FALSE = (
@@ -97,31 +92,18 @@ DEFAULTS: dict[str, Any] = {
     "INPUT.PADDING.ENABLED": True,
     "MODEL.BACKBONE.PRETRAIN": True,
     "MODEL.HEADS.WITH_BNNECK": True,
-    "MODEL.LOSSES.TRI.HARD_MINING": True,
     "DATALOADER.SAMPLER_TRAIN": "BalancedIdentitySampler",
     "SOLVER.WEIGHT_DECAY_BIAS": 0.0,
-    "SOLVER.WARMUP_EPOCHS": 10,
 }
 """Defaults from before version 1.1 that have changed since."""
-_WITH_MARGIN: dict[str, Any] = {"MODEL.HEADS.SCALE": 128, "MODEL.HEADS.MARGIN": 0.15}
 _UNTIL_0_2: dict[str, Any] = {
     "INPUT.REA.VALUE": [0.596 * 255, 0.558 * 255, 0.497 * 255],
     "INPUT.AUTOAUG.PROB": 0.5,  # rose from 0 to 1 over the training
     "INPUT.AUGMIX.PROB": 1.0,
     "INPUT.CJ.PROB": 0.8,
-    "SOLVER.ETA_MIN_LR": 3e-7,
 }
 _OF_1_0: dict[str, Any] = {"DATALOADER.SAMPLER_TRAIN": "NaiveIdentitySampler", "SOLVER.NESTEROV": True}
-_NESTEROV = "SOLVER.NESTEROV"
-# Keys that 1.0 spelled like today. A file with any other key is of 1.1 or later, or has keys of ours.
-_KEYS_OF_1_0 = re.compile(
-    r"MODEL\.(\w+|BACKBONE\.\w+|HEADS\.(?!CLS_|POOL_)\w+|LOSSES\.(NAME|(CE|TRI|CIRCLE|COSFACE)\.\w+))"
-    r"|INPUT\.(SIZE_\w+|(CJ|REA|RPT)\.\w+)|DATASETS\.(NAMES|TESTS|COMBINEALL)|DATALOADER\.NUM_\w+"
-    r"|SOLVER\.(?!WEIGHT_DECAY_NORM)\w+|TEST\.(EVAL_PERIOD|IMS_PER_BATCH|METRIC|(AQE|RERANK)\.\w+)|OUTPUT_DIR"
-)
-_HEAD, _LAYER, _SCALE = "MODEL.HEADS.NAME", "MODEL.HEADS.CLS_LAYER", "MODEL.HEADS.SCALE"
-_REDUCED, _IN_FEAT = "MODEL.HEADS.REDUCTION_DIM", "MODEL.HEADS.IN_FEAT"
-_SIZE, _SAMPLER = "MODEL.HEADS.EMBEDDING_DIM", "DATALOADER.SAMPLER_TRAIN"
+_LAYER, _SCALE, _SAMPLER = "MODEL.HEADS.CLS_LAYER", "MODEL.HEADS.SCALE", "DATALOADER.SAMPLER_TRAIN"
 
 
 def modernise(files: list[File], command_line: str) -> tuple[Settings, list[str]]:
@@ -138,15 +120,12 @@ def modernise(files: list[File], command_line: str) -> tuple[Settings, list[str]
         for key, value in file.keys.items():
             old.read(key, value, file.source)
     old.drop_what_had_no_effect()
-    old.read_heads()
     old.read_sampler()
     if old.by_epochs:
         old.read_steps()
     if old.is_old:
         old.read_scale_of_linear()
         old.set_defaults()
-    else:
-        old.read_nesterov()
     return old.settings, old.notes
 
 
@@ -163,7 +142,7 @@ class _Old:
         def values_of(*keys: str) -> list[Any]:
             return [file.keys[key] for key in keys for file in files if file.keys.get(key) is not None]
 
-        self.is_first = bool(values_of(_IN_FEAT, _REDUCED)) or any(name in [*HEADS] for name in values_of(_HEAD))
+        self.is_first = bool(values_of("MODEL.HEADS.IN_FEAT")) or "BNneckHead" in values_of("MODEL.HEADS.NAME")
         """Whether this is version 0.1."""
         iterations = values_of("SOLVER.MAX_ITER")[-1:]
         has_old_schedule = any(name in [*NAMES["SOLVER.SCHED"]] for name in values_of("SOLVER.SCHED"))
@@ -224,17 +203,6 @@ class _Old:
                 if not key.startswith("KD."):  # FastReID's default
                     self.notes.append(f"{source}: {key} has no effect and is ignored")
 
-    def read_heads(self) -> None:
-        """Converts the heads of version 0.1, which had one for each neck."""
-        name, size = self.value(_HEAD), self.settings.pop(_REDUCED, None)
-        if name in [*HEADS]:
-            source = self.settings[_HEAD].source
-            self.fill("MODEL.HEADS.WITH_BNNECK", HEADS[name], source, f"{_HEAD} {name}")
-            self.put(_HEAD, "EmbeddingHead", source)
-            size = size or Setting(512, source)
-        if size and name in ("ReductionHead", "EmbeddingHead", None):  # it had no effect on other heads
-            self.fill(_SIZE, *size, _REDUCED)
-
     def read_sampler(self) -> None:
         """Converts PK_SAMPLER and NAIVE_WAY, possibly from two files, to one sampler name."""
         keys = "DATALOADER.PK_SAMPLER", "DATALOADER.NAIVE_WAY"
@@ -251,11 +219,8 @@ class _Old:
         """Converts version 0.2's STEPS, counted from the start, to steps counted from the end of the warm-up."""
         if self.value("SOLVER.SCHED", "MultiStepLR") != "MultiStepLR":
             return
-        delay = self.settings.get("SOLVER.DELAY_EPOCHS")
-        if delay and delay.value:
-            self.put("SOLVER.DELAY_EPOCHS", 0, delay.source, "SOLVER.DELAY_ITERS of WarmupMultiStepLR, without effect,")
         steps, source = self.settings.get("SOLVER.STEPS", ([30, 55], "FastReID's old defaults"))
-        warm_up = self.value("SOLVER.WARMUP_EPOCHS", 10)
+        warm_up = self.value("SOLVER.WARMUP_EPOCHS")
         if isinstance(steps, list | tuple) and all(isinstance(number, int) for number in (warm_up, *steps)):
             was = f"SOLVER.STEPS {list(steps)}, counted from the start and not from the end of the warm-up,"
             self.put("SOLVER.STEPS", [max(step - warm_up, 0) for step in steps], source, was)
@@ -266,25 +231,9 @@ class _Old:
         if scale and scale.value != 1 and self.value(_LAYER, "Linear") == "Linear":
             self.put(_SCALE, 1.0, scale.source, f"{_SCALE} {shown(scale.value)} of a linear layer, without effect,")
 
-    def read_nesterov(self) -> None:
-        """Sets NESTEROV for SGD if the files may be from between 1.0 and 1.1: an old default, and no newer key."""
-        files = [key for key, setting in self.settings.items() if setting.source != self.command_line]
-        is_possible = "SOLVER.WARMUP_ITERS" in files and all(map(_KEYS_OF_1_0.fullmatch, files))
-        uses_momentum = self.value("SOLVER.OPT") == "SGD" and self.value("SOLVER.MOMENTUM") != 0
-        if is_possible and uses_momentum and self.value(_NESTEROV) is None:
-            self.settings[_NESTEROV] = Setting(True, "FastReID's old defaults")
-            self.notes.append(
-                f"{_NESTEROV} is missing and now True, FastReID's default until 1.1; set it to False for a file of 1.1 "
-                "or later, where no key tells them apart"
-            )
-
     def set_defaults(self) -> None:
         """Sets the old defaults of keys that an old config does not set."""
         wanted = DEFAULTS | {"SOLVER.WEIGHT_DECAY_NORM": self.value("SOLVER.WEIGHT_DECAY", 0.0005)}
-        if self.value("SOLVER.WARMUP_ITERS") is not None:
-            del wanted["SOLVER.WARMUP_EPOCHS"]
-        if self.value(_LAYER, "Linear") != "Linear":
-            wanted |= _WITH_MARGIN
         if self.by_epochs or self.is_first:
             wanted |= _UNTIL_0_2
         elif self.is_1_0:
@@ -295,7 +244,7 @@ class _Old:
         if not self.value("INPUT.CJ.ENABLED"):
             wanted.pop("INPUT.CJ.PROB", None)
         if self.value("SOLVER.OPT", "Adam") != "SGD" or self.value("SOLVER.MOMENTUM") == 0:
-            wanted.pop(_NESTEROV, None)
+            wanted.pop("SOLVER.NESTEROV", None)
         missing = {key: value for key, value in wanted.items() if self.value(key) is None}
         self.settings |= {key: Setting(value, "FastReID's old defaults") for key, value in missing.items()}
         named = ", ".join(f"{key} {value}" for key, value in missing.items())

@@ -12,14 +12,13 @@ from pml_ext.runner.config.load import load_config, read_config
 # what an old config that leaves them out has, all versions alike
 OF_OLD = """
 INPUT: {FLIP: {ENABLED: True}, PADDING: {ENABLED: True}}
-MODEL: {BACKBONE: {PRETRAIN: True}, HEADS: {WITH_BNNECK: True}, LOSSES: {TRI: {HARD_MINING: True}}}
+MODEL: {BACKBONE: {PRETRAIN: True}, HEADS: {WITH_BNNECK: True}}
 DATALOADER: {SAMPLER_TRAIN: BalancedIdentitySampler}
-SOLVER: {WEIGHT_DECAY_BIAS: 0.0, WARMUP_EPOCHS: 10}
+SOLVER: {WEIGHT_DECAY_BIAS: 0.0}
 """
 # and beside these, until version 0.2
 OF_0_2 = """
 INPUT: {REA: {VALUE: [151.98, 142.29000000000002, 126.735]}}
-SOLVER: {ETA_MIN_LR: 3.e-7}
 """
 # name -> old, and what it is today beside OF_OLD
 OLD: dict[str, tuple[str, str]] = {
@@ -46,8 +45,8 @@ OLD: dict[str, tuple[str, str]] = {
         "MODEL: {BACKBONE: {DEPTH: 101x}, LOSSES: {CIRCLE: {GAMMA: 64}}, HEADS: {POOL_LAYER: GeneralizedMeanPooling}}",
     ),
     "a layer with a margin": (
-        "MODEL: {HEADS: {CLS_LAYER: arcFace}}",
-        "MODEL: {HEADS: {CLS_LAYER: ArcSoftmax, SCALE: 128, MARGIN: 0.15}}",
+        "MODEL: {HEADS: {CLS_LAYER: arcFace, SCALE: 64}}",
+        "MODEL: {HEADS: {CLS_LAYER: ArcSoftmax, SCALE: 64}}",
     ),
     "a linear layer without its scale": (
         "MODEL: {HEADS: {CLS_LAYER: linear, SCALE: 64, MARGIN: 0.35}}",
@@ -60,7 +59,7 @@ OLD: dict[str, tuple[str, str]] = {
     ),
     "warm-up in iterations after 1.0": (
         "INPUT: {DO_PAD: True}\nSOLVER: {OPT: SGD, MAX_EPOCH: 60, WARMUP_ITERS: 2000}",
-        "SOLVER: {OPT: SGD, MAX_EPOCH: 60, WARMUP_ITERS: 2000, WARMUP_EPOCHS: 0, NESTEROV: True}\n"
+        "SOLVER: {OPT: SGD, MAX_EPOCH: 60, WARMUP_ITERS: 2000, NESTEROV: True}\n"
         "DATALOADER: {SAMPLER_TRAIN: NaiveIdentitySampler}",
     ),
     "1.0 with its warm-up in epochs": (
@@ -82,10 +81,13 @@ OLDER: dict[str, tuple[str, str]] = {
         "SOLVER: {MAX_ITER: 60, SCHED: WarmupMultiStepLR, STEPS: [30, 50], WARMUP_ITERS: 4, FREEZE_ITERS: 2}",
         "SOLVER: {MAX_EPOCH: 60, STEPS: [26, 46], WARMUP_EPOCHS: 4, FREEZE_EPOCHS: 2}",
     ),
-    "steps that nobody set": ("SOLVER: {MAX_ITER: 60}", "SOLVER: {MAX_EPOCH: 60, STEPS: [20, 45]}"),
+    "steps that nobody set": (
+        "SOLVER: {MAX_ITER: 60, WARMUP_ITERS: 10}",
+        "SOLVER: {MAX_EPOCH: 60, WARMUP_EPOCHS: 10, STEPS: [20, 45]}",
+    ),
     "a step within the warm-up": (
-        "SOLVER: {SCHED: WarmupMultiStepLR, STEPS: [5, 50], DELAY_ITERS: 7}",
-        "SOLVER: {STEPS: [0, 40], DELAY_EPOCHS: 0}",
+        "SOLVER: {SCHED: WarmupMultiStepLR, STEPS: [5, 50], WARMUP_ITERS: 10}",
+        "SOLVER: {STEPS: [0, 40], WARMUP_EPOCHS: 10}",
     ),
     "a cosine after a delay": (
         "SOLVER: {MAX_ITER: 60, SCHED: WarmupCosineAnnealingLR, DELAY_ITERS: 30}",
@@ -101,17 +103,12 @@ OLDER: dict[str, tuple[str, str]] = {
         "SOLVER: {SCHED: CosineAnnealingLR}",
     ),
     "a neck in the head's name": (
-        "MODEL: {HEADS: {NAME: BNneckHead, IN_FEAT: 512, REDUCTION_DIM: 256, POOL_LAYER: gempool}}",
+        "MODEL: {HEADS: {NAME: BNneckHead, IN_FEAT: 512, POOL_LAYER: gempool}}",
         "MODEL: {HEADS: {NAME: EmbeddingHead, POOL_LAYER: GeneralizedMeanPoolingP}, BACKBONE: {FEAT_DIM: 512}}",
     ),
-    "no neck": ("MODEL: {HEADS: {NAME: LinearHead}}", "MODEL: {HEADS: {NAME: EmbeddingHead, WITH_BNNECK: False}}"),
-    "a reduction": (
-        "MODEL: {HEADS: {NAME: ReductionHead, REDUCTION_DIM: 256}}",
-        "MODEL: {HEADS: {NAME: EmbeddingHead, EMBEDDING_DIM: 256}}",
-    ),
     "what trains first": (
-        "MODEL: {OPEN_LAYERS: [heads]}\nSOLVER: {MAX_ITER: 60, FREEZE_ITERS: 5, STEPS: [20, 40]}",
-        "MODEL: {FREEZE_LAYERS: [backbone]}\nSOLVER: {MAX_EPOCH: 60, FREEZE_EPOCHS: 5, STEPS: [10, 30]}",
+        "MODEL: {OPEN_LAYERS: [heads]}\nSOLVER: {MAX_ITER: 60, FREEZE_ITERS: 5, SCHED: WarmupCosineAnnealingLR}",
+        "MODEL: {FREEZE_LAYERS: [backbone]}\nSOLVER: {MAX_EPOCH: 60, FREEZE_EPOCHS: 5, SCHED: CosineAnnealingLR}",
     ),
 }
 
@@ -148,27 +145,6 @@ def test_todays_spelling_keeps_todays_defaults(tmp_path):
     assert read.notes == [f"{tmp_path / 'c.yml'}: SOLVER.SWA has no effect and is ignored"]
     assert not read.cfg.INPUT.FLIP.ENABLED
     assert read_config(_written(tmp_path, "INPUT: {FLIP: {ENABLED: True}}")).notes == []
-
-
-SGD = "SOLVER: {OPT: SGD, MAX_EPOCH: 2, WARMUP_ITERS: 10}\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "is_nesterov"),
-    [
-        (SGD, True),
-        (SGD.replace("OPT", "MOMENTUM: 0.9, OPT"), True),
-        (SGD.replace("OPT", "MOMENTUM: 0, OPT"), False),
-        (SGD.replace("SGD", "Adam"), False),
-        (SGD.replace("SGD", "SGD, NESTEROV: False"), False),
-        (SGD + "INPUT: {FLIP: {ENABLED: True}}", False),  # since 1.1
-        (SGD + "DATALOADER: {SAMPLER_TRAIN: TrainingSampler}", False),
-        (SGD + "TEST: {REPORT: True}", False),  # ours
-    ],
-)
-def test_nesterov_of_sgd_in_a_file_that_may_be_older_than_1_1(tmp_path, text, is_nesterov):
-    read = read_config(_written(tmp_path, text))
-    assert is_nesterov == read.cfg.SOLVER.NESTEROV == any("SOLVER.NESTEROV is missing" in note for note in read.notes)
 
 
 def test_old_keys_of_a_chain_are_read_together(tmp_path):
