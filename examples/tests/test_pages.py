@@ -1,6 +1,7 @@
 """The pages in examples/: their code runs and prints what they say, and their links lead somewhere."""
 
 import re
+from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 
 import pytest
@@ -42,3 +43,12 @@ def test_outputs_agree_up_to_small_differences_and_ellipses(shown, printed, is_e
 def test_every_python_block_prints_and_every_link_leads_somewhere(page):
     require_outputs_of_python_blocks(page)
     require_links(page)
+
+
+def test_what_replaces_an_import_of_fastreid_can_be_imported():
+    text = TEXTS["examples/guides/FASTREID_NAMES.md"]
+    ours = re.findall(r"^\| `fastreid\.[\w.]+` \| `((?:pml_ext|timm|torch)\.[\w.]+)`", text, re.M)
+    assert len(ours) > 40
+    for path in ours:
+        module, _, name = path.rpartition(".")
+        assert hasattr(import_module(module), name), path

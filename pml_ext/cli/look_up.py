@@ -9,7 +9,7 @@ from pml_ext.cli.arguments import IMPORTS, Argument, Command
 def _list(options: Namespace) -> None:
     from pml_ext.runner.checks import listing
 
-    print(listing.list_names(options.kind, has_own_parts=bool(options.imports)))
+    print(listing.list_names(options.kind))
 
 
 LIST = Command(

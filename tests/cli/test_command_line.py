@@ -140,18 +140,17 @@ def test_threads_wait_passively_unless_the_user_says_otherwise(monkeypatch):
     assert main(["list"]) == 0 and os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
 
 
-def test_help_errors_and_lists_wait_for_no_library():
-    """Of all commands, in one process; the list of data sets reads NumPy's files."""
+def test_help_and_errors_wait_for_no_library():
+    """Of all commands, in one process."""
     code = (
         "import sys; from pml_ext.cli import COMMANDS, main\n"
         "def run(*words):\n    try: main(words)\n    except SystemExit: pass\n"
         "run('--help'); run('train', '--epochs'); run('list')\n"
         "for name in COMMANDS: run(*name.split(), '--help')\n"
-        "print([name for name in ('torch', 'numpy', 'lightning', 'timm') if name in sys.modules])\n"
-        "run('list', 'datasets'); run('list', 'losses'); print('torch' in sys.modules)"
+        "print([name for name in ('torch', 'numpy', 'lightning', 'timm') if name in sys.modules])"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "[]" in shown.splitlines() and shown.splitlines()[-1] == "False"
+    assert shown.splitlines()[-1] == "[]"
     version = subprocess.run([sys.executable, "-m", "pml_ext", "--version"], capture_output=True, text=True, check=True)
     assert version.stdout.startswith("0.")
 

@@ -1,10 +1,7 @@
 """Lists the names that a config can use, for `pml-ext list`."""
 
 import inspect
-import json
 from collections.abc import Mapping
-from importlib.metadata import entry_points, version
-from importlib.resources import files
 
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import require
@@ -15,7 +12,6 @@ from pml_ext.runner.registry import (
     CALLBACK_REGISTRY,
     DATASET_REGISTRY,
     EVALUATOR_REGISTRY,
-    GROUP,
     LOSS_REGISTRY,
     META_ARCH_REGISTRY,
     MINER_REGISTRY,
@@ -42,57 +38,15 @@ _REGISTRIES = {
     "evaluators": EVALUATOR_REGISTRY,
     "callbacks": CALLBACK_REGISTRY,
 }
-STORED = "names.json"
-"""File of this folder with the lists, written by `python -m tests.runner.checks.part_names`."""
-LIBRARIES = {
-    "losses": "pytorch-metric-learning",
-    "miners": "pytorch-metric-learning",
-    "optimizers": "torch",
-    "schedulers": "torch",
-}
-"""Kind -> library whose parts are in its list."""
-FASTREID_NAMES = "fastreid-names"
-"""Kind of FastReID's imports."""
-KINDS = (*_REGISTRIES, FASTREID_NAMES)
 # Keys of every loss of pytorch-metric-learning
 _OF_ALL = ("DISTANCE", "REDUCER", "EMBEDDING_REG", "WEIGHT_REG")
 
 
-def list_names(kind: str | None, *, has_own_parts: bool = False) -> str:
-    """Returns one line per name of a kind, below its config key; None: the kinds.
-
-    Args:
-        has_own_parts: modules of the user may have registered parts, so that the stored list is incomplete.
-    """
+def list_names(kind: str | None) -> str:
+    """Returns one line per name of a kind, below its config key; None: the kinds."""
     if kind is None:
-        return "\n".join(KINDS)
-    require(kind, KINDS, "list")
-    if kind == FASTREID_NAMES:
-        return "\n".join(map(_line_of_import, fastreid_names()))
-    stored = None if has_own_parts or entry_points(group=GROUP) else _stored_names(kind)
-    return registered_names(kind) if stored is None else stored
-
-
-def _stored_names(kind: str) -> str | None:
-    """Returns the list of the package's own parts as stored; None if it depends on another version of a library.
-
-    Importing the parts loads torch, which takes seconds.
-    """
-    stored = json.loads(files("pml_ext.runner.checks").joinpath(STORED).read_text(encoding="utf-8"))
-    library = LIBRARIES.get(kind)
-    if library is not None and public_version(library) != stored["versions"][library]:
-        return None
-    text: str | None = stored["names"].get(kind)
-    return text
-
-
-def public_version(library: str) -> str:
-    """Returns the version of an installed library, without a part such as +cpu."""
-    return version(library).partition("+")[0]
-
-
-def registered_names(kind: str) -> str:
-    """Returns the list of the parts in a kind's registry."""
+        return "\n".join(_REGISTRIES)
+    require(kind, _REGISTRIES, "list")
     registry = _REGISTRIES[kind]
     tables: dict[str, Mapping[str, str]] = {registry.key: _table(registry)}
     if kind == "heads":
@@ -106,17 +60,6 @@ def registered_names(kind: str) -> str:
         lines.append(key)
         lines += [f"  {name:{width}}  {about}".rstrip() for name, about in names.items()]
     return "\n".join(lines)
-
-
-def fastreid_names() -> list[list[str]]:
-    """Returns FastReID's import, ours or "", and what to write instead or "", for each name that projects import."""
-    text = files("pml_ext.runner.checks").joinpath("fastreid_names.tsv").read_text(encoding="utf-8")
-    return [line.split("\t") for line in text.splitlines()]
-
-
-def _line_of_import(row: list[str]) -> str:
-    theirs, ours, note = row
-    return f"{theirs:52}  {ours or note}{f' ({note})' if ours and note else ''}"
 
 
 def _table(registry: Registry) -> dict[str, str]:
