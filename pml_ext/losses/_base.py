@@ -5,7 +5,7 @@ repr shows the settings. A wrapper's distance, reducer and regularizer are those
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -21,7 +21,6 @@ from pml_ext._checks import (
     check_switch,
     warn_once,
 )
-from pml_ext._names import hint
 from pml_ext._ops.compiled import LOSSES, run_as_operator
 from pml_ext._ops.custom_gradient import no_autocast
 from pml_ext._pml import (
@@ -49,17 +48,6 @@ def arguments_of(kind: type) -> list[str]:
     return [name for name, parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
 
 
-def check_positional(kind: type, args: tuple[Any, ...]) -> None:
-    """Raises a TypeError that names the options for positional arguments that must be passed by name."""
-    parameters = list(inspect.signature(kind).parameters.values())
-    positional = [each for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
-    by_name = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
-    extra = args[len(positional) :]
-    if extra and len(extra) <= len(by_name):
-        options = ", ".join(f"{name}={value!r}" for name, value in zip(by_name, extra, strict=False))
-        raise TypeError(f"{kind.__name__} takes its options by name: pass {options}")
-
-
 class ShowsArguments:
     """Base of a loss or miner whose repr shows the constructor's numbers, strings and booleans.
 
@@ -68,11 +56,6 @@ class ShowsArguments:
     """
 
     fixed: tuple[str, ...] = ()
-
-    def __new__(cls, *args: Any, **options: Any) -> Self:
-        check_positional(cls, args)
-        new: Self = super().__new__(cls)
-        return new
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in self.fixed and name in vars(self):
@@ -240,7 +223,6 @@ class PMLArguments(TypedDict, total=False):
     collect_stats: bool | None
 
 
-PML_ARGUMENTS = tuple(PMLArguments.__annotations__)
 _LIKE = {"distance": "CosineSimilarity()", "reducer": "MeanReducer()", "embedding_regularizer": "LpRegularizer()"}
 
 
@@ -252,7 +234,7 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
     """
 
     def __init__(self, **pml: Unpack[PMLArguments]) -> None:
-        check_pml_arguments(type(self), pml, PML_ARGUMENTS)
+        check_pml_arguments(type(self), pml)
         super().__init__(**pml)
 
     def compute_value(
@@ -348,16 +330,12 @@ def labels_for(loss: nn.Module, labels: Labels, embeddings: Tensor) -> Labels:
     return labels.to(embeddings.device, non_blocking=True)
 
 
-def check_pml_arguments(kind: type, options: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Raises for an argument that PML does not accept, or whose value would fail only in training."""
-    for name in sorted(set(options) - set(known)):
-        raise TypeError(
-            f"{kind.__name__} got unknown argument {name!r}{hint(name, [*arguments_of(kind), *known], str)}"
-        )
+def check_pml_arguments(kind: type, options: Mapping[str, Any]) -> None:
+    """Raises for an argument of PML whose value would fail only in training."""
     for name, value in options.items():
         if name == "embedding_reg_weight":
             check_in_range(value, -math.inf, math.inf, name)
         elif name == "collect_stats" and value is not None:
             check_switch(value, name)
-        elif value is not None and not isinstance(value, nn.Module):
+        elif name in _LIKE and value is not None and not isinstance(value, nn.Module):
             raise TypeError(f"{name} of {kind.__name__} must be an object like PML's {_LIKE[name]}; got {value!r}")

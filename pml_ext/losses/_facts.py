@@ -1,6 +1,5 @@
 """Facts about each loss, and `loss_by_name` for a loss that wraps another one."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,33 +11,15 @@ from pml_ext._pml import BaseMetricLossFunction, losses
 KNOWN: dict[str, type[nn.Module]] = {}
 """Every loss of this package and of PML, by name; pml_ext.losses fills it."""
 
-_PACKAGES = ("", "pml_ext.losses", "pytorch_metric_learning.losses")
 
-
-def loss_by_name(loss: nn.Module | str | Mapping[str, Any]) -> Any:
-    """Returns a new loss of pml_ext.losses from its name or jsonargparse's mapping, and any other object unchanged.
-
-    The mapping is {"class_path": "TripletMarginLoss", "init_args": {"margin": 0.1}}. The name may start with
-    "pml_ext.losses." or "pytorch_metric_learning.losses."; other packages are not imported.
-    """
-    if isinstance(loss, str):
-        loss = {"class_path": loss}
-    if not isinstance(loss, Mapping):
+def loss_by_name(loss: nn.Module | str) -> Any:
+    """Returns a new loss of pml_ext.losses from its name, and any other object unchanged."""
+    if not isinstance(loss, str):
         return loss
-    path, arguments = loss.get("class_path"), loss.get("init_args", {})
-    fits = isinstance(path, str) and isinstance(arguments, Mapping) and set(loss) <= {"class_path", "init_args"}
-    if not fits:
-        raise TypeError(
-            "loss must be a loss, its name, or a mapping {'class_path': its name, 'init_args': {argument: value}}; "
-            f"got {dict(loss)!r}"
-        )
-    package, _, name = str(path).rpartition(".")
-    if package not in _PACKAGES:
-        raise ValueError(f"class_path must be a loss of pml_ext.losses, such as 'TripletMarginLoss'; got {path!r}")
-    if name not in KNOWN:
-        near = hint(name, KNOWN) if closest(name, KNOWN) else "; dir(pml_ext.losses) lists the known ones"
-        raise ValueError(f"unknown loss {name!r}{near}")
-    return KNOWN[name](**arguments)
+    if loss not in KNOWN:
+        near = hint(loss, KNOWN) if closest(loss, KNOWN) else "; dir(pml_ext.losses) lists the known ones"
+        raise ValueError(f"unknown loss {loss!r}{near}")
+    return KNOWN[loss]()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,5 @@
 """LoOp: hard negatives from the closest points of arcs between samples, for another loss."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -61,7 +60,7 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
     Args:
         loss: a loss of PML or this package that computes its pairs by `self.distance`: cosine similarity, or
             LpDistance(p=2) with power 1 or 2. It keeps its reducer, regularizer, parameters and statistics. Pass an
-            object, a name, "TripletMarginLoss", or {"class_path": name, "init_args": {"margin": 0.1}}.
+            object, or the name of a loss with default options, such as "TripletMarginLoss".
         pairing: "consecutive" joins the 1st and 2nd sample of a class, the 3rd and 4th, …, in batch order. "all" joins
             every pair of a class; of the arcs through a sample the closest one counts. A sample without a partner is
             an arc of length 0. In PML's DistributedLossWrapper each rank's own samples come first, so the arcs are the
@@ -99,7 +98,7 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
         __call__ = OurLoss.forward
 
     def __init__(
-        self, loss: BaseMetricLossFunction | str | Mapping[str, Any], *, pairing: Pairing = "consecutive",
+        self, loss: BaseMetricLossFunction | str, *, pairing: Pairing = "consecutive",
         geometry: Curve = "arc", positives: Literal["arc", "all"] | None = None,
     ) -> None:  # fmt: skip
         check_choice(pairing, PAIRINGS, "pairing")

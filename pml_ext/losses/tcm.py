@@ -1,7 +1,6 @@
 """The threshold-consistent margin (TCM) loss, alone or added to another loss."""
 
 import inspect
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -9,7 +8,6 @@ from typing_extensions import Unpack
 
 from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._pml import (
-    BaseMetricLossFunction,
     BaseMiner,
     CosineSimilarity,
     DistributedLossWrapper,
@@ -195,7 +193,7 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
         loss: any loss of pytorch-metric-learning or of this package, with parameters or without; MultipleLosses;
             CrossBatchMemory; or any module whose forward accepts (embeddings, labels) and optionally indices_tuple,
             ref_emb and ref_labels.
-            Or a name, "TripletMarginLoss", or {"class_path": name, "init_args": {"margin": 0.1}}.
+            Or the name of a loss with default options, such as "TripletMarginLoss".
             Its parameters are in state_dict under "loss.".
         lambda_plus, lambda_minus, margin_plus, margin_minus, indicator, divide_by: see TCMLoss.
     Attributes:
@@ -222,11 +220,9 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
         __call__ = OurLoss.forward
 
     def __init__(
-        self,
-        # BaseMetricLossFunction is named first for jsonargparse, which would find torch.nn's losses of the same names.
-        loss: BaseMetricLossFunction | nn.Module | str | Mapping[str, Any],
-        *, lambda_plus: float = 1.0, lambda_minus: float = 1.0, margin_plus: float = MARGIN_PLUS,
-        margin_minus: float = MARGIN_MINUS, indicator: bool = True, divide_by: str = "hard",
+        self, loss: nn.Module | str, *, lambda_plus: float = 1.0, lambda_minus: float = 1.0,
+        margin_plus: float = MARGIN_PLUS, margin_minus: float = MARGIN_MINUS, indicator: bool = True,
+        divide_by: str = "hard",
     ) -> None:  # fmt: skip
         wrapped: Any = loss_by_name(loss)
         super().__init__()

@@ -23,7 +23,7 @@ class EmbeddingMiner(EmbeddingModule, BaseMiner):
     """A PML miner that checks its input and computes in float32 or better. Subclasses define `_choose`."""
 
     def __init__(self, **pml: Unpack[PMLArguments]) -> None:
-        check_pml_arguments(type(self), pml, PMLArguments.__annotations__)
+        check_pml_arguments(type(self), pml)
         super().__init__(**pml)
 
     def forward(

@@ -81,8 +81,6 @@ def test_a_reducer_acts_after_construction():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: losses.CITLoss(0.5), "CITLoss takes its options by name: pass gamma=0.5"),
-        (lambda: LoOp(TripletMarginLoss(), "all", "arc"), "pass pairing='all', geometry='arc'"),
         (lambda: TCMRegularizer(miners.BatchHardMiner()), "loss must be a loss .*; got BatchHardMiner"),
         (lambda: LoOp(lambda embeddings, labels: 0), "your subclass of BaseMetricLossFunction .*; got .*function"),
         (lambda: LoOp(torch.nn.Linear(2, 2)), "your subclass of BaseMetricLossFunction .*; got .*Linear"),
