@@ -1,4 +1,7 @@
-"""Argument checks. Each docstring describes the valid value; any other raises an error."""
+"""Argument checks. Each docstring describes the valid value; any other raises an ArgumentError.
+
+An object that is no tensor, where one is needed, raises a TypeError.
+"""
 
 import math
 import sys
@@ -10,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pml_ext._errors import ArgumentError
 from pml_ext._names import FEW, hint
 
 _INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -25,7 +29,7 @@ def check_embeddings(embeddings: Tensor, name: str = "embeddings") -> None:
     """A non-empty floating (N, D) tensor. Values are not checked, which would synchronise with the device."""
     check_floating(embeddings, name, "(N, D)")
     if embeddings.shape[0] == 0 or embeddings.shape[1] == 0:
-        raise ValueError(f"{name} must have at least one row and one column; got {tuple(embeddings.shape)}")
+        raise ArgumentError(name, f"must have at least one row and one column; got {tuple(embeddings.shape)}")
 
 
 def check_labels(labels: Tensor, count: int, name: str = "labels") -> Tensor:
@@ -35,17 +39,17 @@ def check_labels(labels: Tensor, count: int, name: str = "labels") -> Tensor:
     """
     check_tensor(labels, name, f"({count},)")
     if labels.shape != (count,):
-        raise ValueError(f"{name} must have shape ({count},), one label per embedding; got {tuple(labels.shape)}")
+        raise ArgumentError(name, f"must have shape ({count},), one label per embedding; got {tuple(labels.shape)}")
     if labels.dtype in _INTEGER_DTYPES:
         return labels
-    expected = f"{name} must be of integer type (class ids), or whole numbers; got {labels.dtype}"
+    expected = f"must be of integer type (class ids), or whole numbers; got {labels.dtype}"
     if labels.dtype != torch.bool and not labels.is_floating_point():
-        raise ValueError(expected)
+        raise ArgumentError(name, expected)
     if labels.is_floating_point() and not torch.compiler.is_compiling():
         values = labels.detach().double()
         is_whole = (values == values.round()) & (values.abs() < 2.0**63)
         if not bool(is_whole.all()):
-            raise ValueError(f"{expected} with {values[~is_whole][0].item():g}")
+            raise ArgumentError(name, f"{expected} with {values[~is_whole][0].item():g}")
     return labels.long()
 
 
@@ -62,7 +66,7 @@ def check_indices_tuple(indices_tuple: Sequence[Tensor], rows: int, columns: int
     for name, part in zip(names, indices_tuple, strict=True):
         check_tensor(part, f"the {name} of indices_tuple", "(P,)")
         if part.ndim != 1:
-            raise ValueError(f"the {name} of indices_tuple must have shape (P,); got {tuple(part.shape)}")
+            raise ArgumentError(f"the {name} of indices_tuple", f"must have shape (P,); got {tuple(part.shape)}")
     lengths = [len(part) for part in indices_tuple]
     if lengths[0] != lengths[1] or lengths[-2 if len(lengths) == 4 else 0] != lengths[-1]:
         raise ValueError(f"anchors and partners in indices_tuple must pair up; got {names} of lengths {lengths}")
@@ -72,8 +76,8 @@ def check_indices_tuple(indices_tuple: Sequence[Tensor], rows: int, columns: int
         limit = rows if name == "anchors" else columns
         low, high = torch.stack(torch.aminmax(part)).tolist() if len(part) else (0, 0)
         if len(part) and not 0 <= low <= high < limit:
-            raise ValueError(
-                f"indices_tuple must be indices in [0, {limit}) for its {name}; got indices from {low} to {high}"
+            raise ArgumentError(
+                "indices_tuple", f"must be indices in [0, {limit}) for its {name}; got indices from {low} to {high}"
             )
 
 
@@ -83,8 +87,8 @@ def check_labels_below(labels: Tensor, num_classes: int, name: str = "labels") -
         return
     low, high = torch.stack(torch.aminmax(labels)).tolist()
     if low < 0 or high >= num_classes:
-        raise ValueError(
-            f"{name} must be class ids in [0, {num_classes}) (num_classes={num_classes}); got ids from {low} to {high}"
+        raise ArgumentError(
+            name, f"must be class ids in [0, {num_classes}) (num_classes={num_classes}); got ids from {low} to {high}"
         )
 
 
@@ -93,7 +97,7 @@ def check_finite(values: Tensor, name: str = "embeddings") -> None:
     # aminmax propagates NaN and infinity without a mask of the values' size.
     if values.numel() and not bool(torch.isfinite(torch.stack(torch.aminmax(values))).all()):
         bad = int((~torch.isfinite(values)).reshape(len(values), -1).any(dim=1).sum())
-        raise ValueError(f"{name} must be finite; got NaN or infinity in {bad} of {len(values)} rows")
+        raise ArgumentError(name, f"must be finite; got NaN or infinity in {bad} of {len(values)} rows")
 
 
 def check_not_collapsed(embeddings: Tensor) -> None:
@@ -112,18 +116,18 @@ def check_tensor(value: object, name: str, shape: str) -> None:
         raise TypeError(f"{name} must be a torch.Tensor of shape {shape}; got {type(value).__name__}")
     if value.layout is not torch.strided or value.is_meta:
         kind = "meta" if value.is_meta else str(value.layout).removeprefix("torch.")
-        raise ValueError(f"{name} must be a dense tensor; got a {kind} one")
+        raise ArgumentError(name, f"must be a dense tensor; got a {kind} one")
 
 
 def check_floating(value: Tensor, name: str, shape: str) -> None:
     """A dense floating tensor of 16 bits or more, with the number of dimensions in `shape`, e.g. "(B, R)"."""
     check_tensor(value, name, shape)
     if value.ndim != len(shape.strip("(),").split(",")):
-        raise ValueError(f"{name} must have shape {shape}; got {tuple(value.shape)}")
+        raise ArgumentError(name, f"must have shape {shape}; got {tuple(value.shape)}")
     if not value.is_floating_point():
-        raise ValueError(f"{name} must be of floating type; got {value.dtype}")
+        raise ArgumentError(name, f"must be of floating type; got {value.dtype}")
     if value.dtype.itemsize < 2:
-        raise ValueError(f"{name} must have 16 bits or more; got {value.dtype}")
+        raise ArgumentError(name, f"must have 16 bits or more; got {value.dtype}")
 
 
 def check_positions(values: Tensor, count: int, name: str, *, like: Tensor | None = None) -> None:
@@ -131,12 +135,12 @@ def check_positions(values: Tensor, count: int, name: str, *, like: Tensor | Non
     check_tensor(values, name, "(P,)")
     if values.ndim != 1 or values.dtype not in _INDEX_DTYPES or (like is not None and values.shape != like.shape):
         expected = "(P,)" if like is None else str(tuple(like.shape))
-        raise ValueError(f"{name} must be integers of shape {expected}; got {values.dtype} {tuple(values.shape)}")
+        raise ArgumentError(name, f"must be integers of shape {expected}; got {values.dtype} {tuple(values.shape)}")
     if torch.compiler.is_compiling() or not len(values):
         return
     low, high = torch.stack(torch.aminmax(values)).tolist()
     if not 0 <= low <= high < count:
-        raise ValueError(f"{name} must be in [0, {count}); got numbers from {low} to {high}")
+        raise ArgumentError(name, f"must be in [0, {count}); got numbers from {low} to {high}")
 
 
 def check_broadcastable(name: str, **tensors: Tensor) -> None:
@@ -162,7 +166,7 @@ def check_mask(value: Tensor, shape: Sequence[int], name: str) -> None:
     """A dense bool tensor of this shape."""
     check_tensor(value, name, str(tuple(shape)))
     if value.shape != torch.Size(shape) or value.dtype != torch.bool:
-        raise ValueError(f"{name} must be bool of shape {tuple(shape)}; got {value.dtype} {tuple(value.shape)}")
+        raise ArgumentError(name, f"must be bool of shape {tuple(shape)}; got {value.dtype} {tuple(value.shape)}")
 
 
 def check_number(value: object, name: str) -> None:
@@ -170,35 +174,35 @@ def check_number(value: object, name: str) -> None:
     is_tensor = isinstance(value, Tensor) and value.ndim == 0 and not (value.is_complex() or value.dtype == torch.bool)
     is_number = is_tensor or (isinstance(value, (int, float, Real)) and not isinstance(value, bool))
     if not is_number or (isinstance(value, int) and abs(value) >= 2**63):
-        raise ValueError(f"{name} must be a number; got {value!r}")
+        raise ArgumentError(name, f"must be a number; got {value!r}")
 
 
 def check_in_range(value: float, low: float, high: float, name: str) -> None:
     """A number with low <= value <= high."""
     check_number(value, name)
     if not low <= value <= high:
-        raise ValueError(f"{name} must be in [{low:g}, {high:g}]; got {value!r}")
+        raise ArgumentError(name, f"must be in [{low:g}, {high:g}]; got {value!r}")
 
 
 def check_fraction(value: float, name: str, *, one: bool = False) -> None:
     """A number in (0, 1), or (0, 1] with `one`."""
     check_number(value, name)
     if not 0 < value < 1 and not (one and value == 1):
-        raise ValueError(f"{name} must be in (0, 1{']' if one else ')'}; got {value!r}")
+        raise ArgumentError(name, f"must be in (0, 1{']' if one else ')'}; got {value!r}")
 
 
 def check_items(values: object, name: str, items: str) -> None:
     """A sequence or one-dimensional array, not text; `items` is for the message."""
     is_array = getattr(values, "ndim", None) == 1
     if isinstance(values, (str, bytes)) or not (is_array or isinstance(values, Sequence)):
-        raise ValueError(f"{name} must be a sequence of {items}; got {values!r}")
+        raise ArgumentError(name, f"must be a sequence of {items}; got {values!r}")
 
 
 def check_above_zero(value: float, name: str) -> None:
     """A finite number above 0."""
     check_number(value, name)
     if not value > 0 or value == math.inf:
-        raise ValueError(f"{name} must be {'finite' if value == math.inf else 'above 0'}; got {value!r}")
+        raise ArgumentError(name, f"must be {'finite' if value == math.inf else 'above 0'}; got {value!r}")
 
 
 def is_whole(value: object) -> bool:
@@ -209,9 +213,9 @@ def is_whole(value: object) -> bool:
 def check_whole(value: Any, name: str, low: int = -(2**63), high: int = 2**63 - 1) -> None:
     """An integer (not 2.0, True or an array) in [low, high]."""
     if not is_whole(value):
-        raise ValueError(f"{name} must be a whole number; got {value!r}")
+        raise ArgumentError(name, f"must be a whole number; got {value!r}")
     if not low <= value <= high:
-        raise ValueError(f"{name} must be {f'at least {low}' if value < low else f'at most {high}'}; got {value!r}")
+        raise ArgumentError(name, f"must be {f'at least {low}' if value < low else f'at most {high}'}; got {value!r}")
 
 
 def check_seed(value: object, name: str = "seed") -> None:
@@ -222,7 +226,7 @@ def check_seed(value: object, name: str = "seed") -> None:
 def check_switch(value: object, name: str) -> None:
     """True or False, because text such as "no" would count as True."""
     if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False; got {value!r}")
+        raise ArgumentError(name, f"must be True or False; got {value!r}")
 
 
 def check_choice(value: object, known: Iterable[str], name: str) -> None:
@@ -230,8 +234,8 @@ def check_choice(value: object, known: Iterable[str], name: str) -> None:
     known = list(known)
     if not isinstance(value, str) or value not in known:
         if isinstance(value, str) and len(known) > FEW:
-            raise ValueError(f"unknown {name} {value!r}{hint(value, known)}")
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}")
+            raise ArgumentError(name, f"must be a known name; got {value!r}{hint(value, known)}")
+        raise ArgumentError(name, f"must be one of {', '.join(map(repr, known))}; got {value!r}")
 
 
 def warn_once(owner: object, message: str) -> None:

@@ -8,6 +8,24 @@ class UserError(ValueError):
     """A mistake in the input or setup, explained by its message; the command line prints no traceback."""
 
 
+class ArgumentError(ValueError):
+    """A wrong value of an argument: its name, and the problem as the rest of the sentence.
+
+    The command line and `check-config` print the option or the config key in place of the name.
+
+    >>> str(ArgumentError("margin", "must be above 0; got -1"))
+    'margin must be above 0; got -1'
+    """
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(name, problem)
+        self.name = name
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.problem}"
+
+
 class Terminated(SystemExit):
     """Raised when SIGTERM ends a run."""
 

@@ -1,8 +1,7 @@
 """Parts of error messages: closest known names, class names, tensor shapes."""
 
 import difflib
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -51,24 +50,6 @@ def hint(value: object, known: Iterable[str], show: Callable[[str], str] = repr)
             return question
     more = f" and {len(names) - _MANY} more" if len(names) > _MANY else ""
     return f"{question or '.'} Known: {', '.join(map(show, names[:_MANY]))}{more}"
-
-
-def name_settings(message: str, settings: Mapping[str, str]) -> str:
-    """Returns a function's error with its arguments replaced by what the user sets: options or config keys.
-
-    >>> settings = {"far": "--far", "gallery_size": "--gallery-size", "checkpoint": "--checkpoint"}
-    >>> name_settings("far must be in (0, 1); got 2", settings)
-    '--far must be in (0, 1); got 2'
-    >>> name_settings("no threshold meets far=0.1. Save it with checkpoint= and a larger gallery_size", settings)
-    'no threshold meets --far 0.1. Save it with --checkpoint and a larger --gallery-size'
-    """
-    for argument, setting in settings.items():
-        word = rf"(?<![\w./-]){re.escape(argument)}"
-        message = re.sub(rf"{word}=(?=\S)", f"{setting} ", message)
-        message = re.sub(rf"{word}(=|(?= must be\b))", setting, message)
-        if "_" in argument:
-            message = re.sub(rf"{word}(?![\w.])", setting, message)
-    return message
 
 
 def qualified_name(kind: Any) -> str:

@@ -2,9 +2,7 @@
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
-
-from pml_ext._names import name_settings
+from collections.abc import Sequence
 
 # Line breaks, escape sequences, changes of the writing direction and halves of characters.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -22,15 +20,7 @@ def first_five(values: Sequence[object]) -> str:
 
 
 class PrintableFormatter(logging.Formatter):
-    """Formats a log message as `printable` lines.
-
-    settings: Python arguments -> options of the command that set them, see `name_settings`.
-    """
-
-    def __init__(self, settings: Mapping[str, str]) -> None:
-        super().__init__()
-        self.settings = settings
+    """Formats a log message as `printable` lines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        message = name_settings(super().format(record), self.settings)
-        return "\n".join(map(printable, message.split("\n")))
+        return "\n".join(map(printable, super().format(record).split("\n")))

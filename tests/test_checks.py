@@ -1,3 +1,5 @@
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -6,6 +8,7 @@ from pytorch_metric_learning.reducers import MeanReducer
 
 from pml_ext import functional, losses, metrics, miners
 from pml_ext._checks import check_indices_tuple, check_labels, check_number, check_switch, check_whole
+from pml_ext._errors import ArgumentError
 
 
 def test_booleans_and_whole_numbers_become_int64():
@@ -15,6 +18,14 @@ def test_booleans_and_whole_numbers_become_int64():
     for dtype in (torch.uint8, torch.int16, torch.int32):
         labels = torch.tensor([0, 1, 5], dtype=dtype)
         assert check_labels(labels, 3) is labels
+
+
+def test_an_error_has_the_name_of_its_argument_also_in_another_process():
+    with pytest.raises(ArgumentError) as caught:
+        check_number("0.1", "far")
+    for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
+        assert isinstance(error, ValueError)
+        assert (error.name, str(error)) == ("far", "far must be a number; got '0.1'")
 
 
 @pytest.mark.parametrize("wrong", [0.5, torch.nan, torch.inf, -torch.inf, 1e30])

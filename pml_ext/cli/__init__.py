@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from textwrap import wrap
 from typing import NoReturn
 
-from pml_ext._errors import Terminated, UserError
+from pml_ext._errors import ArgumentError, Terminated, UserError
 from pml_ext._names import closest, hint
 from pml_ext._text import PrintableFormatter
 from pml_ext._version import __version__
@@ -66,7 +66,7 @@ def _run(words: Sequence[str]) -> int:
     log.propagate = False
     log.handlers = [logging.StreamHandler()]
     command, options = parse(words)
-    log.handlers[0].setFormatter(PrintableFormatter(options.settings))
+    log.handlers[0].setFormatter(PrintableFormatter())
     try:
         if hasattr(options, "imports"):
             return _run_with_parts(command, options)
@@ -81,6 +81,10 @@ def _run(words: Sequence[str]) -> int:
         if isinstance(error, BrokenPipeError) and _is_stdout_closed("\n"):
             return STDOUT_CLOSED
         log.error("error: %s", error)
+    except ArgumentError as error:
+        if error.name not in options.settings:
+            raise
+        log.error("error: %s %s", options.settings[error.name], error.problem)
     except KeyboardInterrupt:
         log.error("stopped before the end%s", command.resume_hint)
         return 130
@@ -104,7 +108,7 @@ def _run_with_parts(command: Command, options: Namespace) -> int:
 def parse(words: Sequence[str]) -> tuple[Command, Namespace]:
     """Returns the command and its arguments.
 
-    `overrides` are its KEY VALUE pairs, which may surround options; `settings` maps arguments to options, for errors.
+    `overrides` are its KEY VALUE pairs, which may surround options; `settings` maps arguments to options.
     """
     whole, parsers = parsers_of_commands()
     if words[:1] == ["help"]:

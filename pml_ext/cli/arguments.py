@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pml_ext._errors import UserError
+from pml_ext._errors import ArgumentError, UserError
 from pml_ext._files import EMBEDDING_SUFFIXES, TABLE_SUFFIXES
 from pml_ext._names import closest_path
 from pml_ext.runner.config.files import config_of_run, is_run, weights_of_run
@@ -272,6 +272,17 @@ def _is_config(word: str) -> bool:
 def _is_images(word: str) -> bool:
     path = Path(word).expanduser()
     return path.suffix.lower() in TABLE_SUFFIXES or (path.is_dir() and not is_run(path))
+
+
+@contextmanager
+def errors_of_file(file: str, options: Namespace) -> Iterator[None]:
+    """Raises a UserError that names the file for a ValueError, unless it is about one of the options."""
+    try:
+        yield
+    except ValueError as error:
+        if isinstance(error, ArgumentError) and error.name in options.settings:
+            raise
+        raise UserError(f"{file}: {error}") from error
 
 
 @contextmanager

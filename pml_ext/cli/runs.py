@@ -80,9 +80,11 @@ EVAL = Command(
 
 def _check(options: Namespace) -> int:
     from pml_ext.runner.checks.check import check_files
+    from pml_ext.runner.launch import Launch
 
     files, overrides = config_files(options)
-    text, status = check_files(files, overrides, processes=options.num_gpus * options.num_machines)
+    launch = Launch(options.num_gpus, options.num_machines)
+    text, status = check_files(files, overrides, processes=launch.num_gpus * launch.num_machines)
     print(text)
     return status
 

@@ -42,14 +42,14 @@ _ARGUMENTS = [
 
 @plain_warnings()
 def _search(options: Namespace) -> None:
+    from pml_ext._checks import check_whole
     from pml_ext.reports.hits_page import Answer, Hit, write_hits
     from pml_ext.search.model_record import describe_scores
     from pml_ext.search.neighbours import search
     from pml_ext.search.readers import open_embeddings
 
     name = options.gallery
-    if options.k < 1:
-        raise UserError(f"-k must be 1 or more; got {options.k}")
+    check_whole(options.k, "k", 1)
     target = open_embeddings(name)
     report = None if options.threshold is None else _load_threshold(options.threshold, name, target)
     queries = _embed_queries(options, target)

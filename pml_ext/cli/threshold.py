@@ -16,6 +16,7 @@ from pml_ext.cli.arguments import (
     Arguments,
     Command,
     OneOf,
+    errors_of_file,
     plain_warnings,
 )
 
@@ -83,10 +84,8 @@ def _choose(options: Namespace) -> None:
         data, rows = data.take(measured), rows[measured]
         cohort, lines = chosen_scores(cohort, data, rows, options.far)
         about += lines
-    try:
+    with errors_of_file(options.file, options):
         report = _report_of(options, data, rows, cohort)
-    except ValueError as error:
-        raise UserError(f"{options.file}: {error}") from error
     print(*about, *[""] * bool(about), report.summary(), sep="\n", end="\n\n")
     if report.doubtful is not None:
         print(*report.doubtful.summary(), sep="\n", end="\n\n")
@@ -196,7 +195,7 @@ def _check(options: Namespace) -> int:
     elif not columns and data.has_labels:
         columns["labels"] = ""
     rows = (~data.is_junk).nonzero()[0]
-    try:
+    with errors_of_file(options.file, options):
         report = ThresholdReport.load(options.report, checkpoint=options.checkpoint)
         cohort = cohort_of_report(report, options.report, options.cohort, options.checkpoint)
         notes = list[str]()
@@ -209,8 +208,6 @@ def _check(options: Namespace) -> int:
             known["cameras"] = data.cameras
         source = SampleSource(rows.tolist(), None if data.paths is None else data.paths.tolist())
         check = report.check(data.embeddings, **known, normalization=cohort, source=source)
-    except ValueError as error:
-        raise UserError(f"{options.file}: {error}") from error
     print(check.summary(), *notes, sep="\n")
     if options.output is not None:
         check.save(options.output)

@@ -15,6 +15,7 @@ from pml_ext._checks import (
     check_seed,
     check_whole,
 )
+from pml_ext._errors import ArgumentError
 from pml_ext._ops.custom_gradient import no_autocast
 from pml_ext._ops.distributed import gather_rows, lengths_of_ranks, rank_and_ranks, sum_rows_of_rank
 from pml_ext.functional.losses.class_softmax import (
@@ -106,7 +107,7 @@ class PartialFC(nn.Module):
         check_above_zero(self.scale, "scale")
         check_fraction(sample_rate, "sample_rate", one=True)
         if not 0 <= epsilon < 1:
-            raise ValueError(f"epsilon must be in [0, 1); got {epsilon}")
+            raise ArgumentError("epsilon", f"must be in [0, 1); got {epsilon}")
         check_in_range(filter_above, 0, 1, "filter_above")
         if margin == "softmax" and filter_above:
             raise ValueError(f'filter_above must be 0 for margin="softmax", which has no cosines; got {filter_above}')

@@ -29,7 +29,7 @@ def checkpoint_of(path: Path) -> Checkpoint:
 def require_checkpoint(expected: Checkpoint | None, path: Path, source: Path) -> None:
     """Raise unless the model file at `path` is the one that the file `source` records."""
     if expected is None:
-        raise ValueError(f"{source} records no checkpoint to compare {path} with. Save it with checkpoint=")
+        raise ValueError(f"{source} records no checkpoint to compare {path} with. Save it with its checkpoint")
     actual = checkpoint_of(path)
     if actual.sha256 != expected.sha256:
         raise ValueError(

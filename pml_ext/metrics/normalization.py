@@ -218,7 +218,7 @@ class CohortNormalization:
         elif record.checkpoint is not None:
             warn_caller(
                 f"{path} was computed by {record.checkpoint.file}, which was not compared with the model in use: "
-                "pass checkpoint="
+                "pass its checkpoint"
             )
         normalization = cls(cohort, record.k, record.strength, labels=labels, checkpoint=record.checkpoint)
         normalization.cohort = cohort  # bit by bit, as the checksum is that of the file

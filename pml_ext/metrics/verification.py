@@ -8,6 +8,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from pml_ext._checks import check_embeddings, check_finite, check_items, check_whole
+from pml_ext._errors import ArgumentError
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
 from pml_ext.functional.verification.error_rates import contiguous_folds, fold_accuracy
 from pml_ext.functional.verification.histogram import ScoreHistogram, auc_bounds, eer_bounds, tar_bounds
@@ -61,7 +62,7 @@ class VerificationEvaluator:
         if folds is not None:
             check_whole(folds, "folds")
             if folds < 2:
-                raise ValueError(f"folds must be at least 2, or None for no accuracy; got {folds}")
+                raise ArgumentError("folds", f"must be at least 2, or None for no accuracy; got {folds}")
         self.folds = folds
 
     def __call__(
@@ -186,7 +187,7 @@ def checked_fars(fars: Sequence[float]) -> tuple[float, ...]:
     for far in fars:
         check_far(far)
     if len(set(map(keys.rate, fars))) < len(fars):
-        raise ValueError(f"fars must differ; got {tuple(fars)!r}")
+        raise ArgumentError("fars", f"must differ; got {tuple(fars)!r}")
     return tuple(fars)
 
 

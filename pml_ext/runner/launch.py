@@ -21,7 +21,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from pml_ext._errors import Terminated, UserError
+from pml_ext._checks import check_above_zero, check_whole
+from pml_ext._errors import ArgumentError, Terminated, UserError
 from pml_ext.runner.part_errors import TRACEBACKS, part_message
 from pml_ext.runner.rank_store import rank_and_ranks
 from pml_ext.runner.registry import import_modules, imported
@@ -48,10 +49,11 @@ class Launch:
     max_restarts: int = 0
 
     def __post_init__(self) -> None:
-        if self.num_gpus < 1 or not 0 <= self.machine_rank < self.num_machines:
-            raise UserError("--num-gpus must be 1 or more and --machine-rank below --num-machines")
-        if self.timeout <= 0 or self.max_restarts < 0:
-            raise UserError("--timeout must be above 0 and --max-restarts 0 or more")
+        check_whole(self.num_gpus, "num_gpus", 1)
+        check_whole(self.num_machines, "num_machines", 1)
+        check_whole(self.machine_rank, "machine_rank", 0, self.num_machines - 1)
+        check_above_zero(self.timeout, "timeout")
+        check_whole(self.max_restarts, "max_restarts", 0)
         if self.dist_url != "auto":
             _host_and_port(self.dist_url)
 
@@ -209,9 +211,10 @@ def _host_and_port(url: str) -> tuple[str, int]:
         parts = urlsplit(url)
         host, port, rest = parts.hostname, parts.port, parts.path
     if not url.startswith("tcp://") or not host or not port or rest:
-        raise UserError(
-            "--dist-url must be tcp://address:port with a port from 1 to 65535, and an IPv6 address in brackets "
-            f"(tcp://[::1]:29500); got {url!r}"
+        raise ArgumentError(
+            "dist_url",
+            "must be tcp://address:port with a port from 1 to 65535, and an IPv6 address in brackets "
+            f"(tcp://[::1]:29500); got {url!r}",
         )
     return host, port
 

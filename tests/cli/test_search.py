@@ -153,7 +153,7 @@ def test_mistakes_are_named(shop, tmp_path, capfd):
     report_of(tmp_path / "t.json", tmp_path / "other.pth")
     gallery = ["--gallery", str(shop.folder / "g")]
     for words, message in (
-        ([image, *gallery, "-k", "0"], "-k must be 1 or more; got 0"),
+        ([image, *gallery, "-k", "0"], "-k must be at least 1; got 0"),
         (["\x1b[2J.jpg", *gallery], "error: no image, folder, gallery or file of embeddings at \\x1b[2J.jpg"),
         ([wide, *gallery], "must have 6 dimensions, as "),
         ([image, *gallery, "INPUT.SIZE_TEST", "[9, 9]"], "search takes MODEL.WEIGHTS and MODEL.DEVICE"),

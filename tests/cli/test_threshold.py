@@ -63,10 +63,10 @@ def test_a_report_that_records_its_model_asks_for_the_option(tmp_path, capfd):
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         main(["threshold", "check", str(tmp_path / "threshold.json"), source])
-    assert "not compared with the model in use: pass --checkpoint\n" in capfd.readouterr().err
+    assert "not compared with the model in use: pass its checkpoint\n" in capfd.readouterr().err
     assert choose(source, "--far", "0.01", "--output", str(tmp_path)) == 0
     assert main(["threshold", "check", str(tmp_path / "threshold.json"), source, "--checkpoint", str(model)]) == 2
-    assert "Save it with --checkpoint\n" in capfd.readouterr().err
+    assert "Save it with its checkpoint\n" in capfd.readouterr().err
 
 
 def test_groups_and_names_of_classes(tmp_path, capfd):
@@ -101,7 +101,7 @@ def test_warnings_are_one_line(tmp_path, capfd):
         assert warnings.showwarning is shown_by
     shown = capfd.readouterr().err.strip().splitlines()
     assert shown[0].startswith("warning: 270 of 300 embeddings are copies of others")
-    assert "error: " in shown[1] and "no threshold meets --fpir 0.1: too many probes equal" in shown[1]
+    assert "error: " in shown[1] and "no threshold meets FPIR 0.1: too many probes equal" in shown[1]
     assert len(shown) == 2
 
 
@@ -121,12 +121,12 @@ def files(tmp_path_factory):
         ("choose e.npz --far 2", "--far must be in (0, 1)"),
         ("choose e.npz --fpir 0.1 --gallery-size 0", "--gallery-size must be"),
         ("choose e.npz --fpir 0.1 --rank 0", "--rank must be"),
-        ("choose e.npz --far 1e-9", "e.npz: --far 1e-09 needs at least 1000000000 impostor"),
+        ("choose e.npz --far 1e-9", "e.npz: FAR 1e-09 needs at least 1000000000 impostor"),
         ("choose e.npz --far 0.1 --checkpoint none.ckpt", "none.ckpt"),
         ("choose e.npz --far 0.1 --groups sx", "e.npz lacks sx; it holds"),
         ("choose short.npz --far 0.1 --groups sex", "sex must have shape (300,), one label per embedding; got (299,)"),
-        ("choose e.npz --fpir 0.01 --gallery-size 5000", "e.npz: --fpir 0.01 in galleries of 5,000 needs a threshold"),
-        ("choose e.npz --far 0.001 --confidence 0.95", "e.npz: --far 0.001 with confidence 0.95 needs at least 3.0"),
+        ("choose e.npz --fpir 0.01 --gallery-size 5000", "e.npz: FPIR 0.01 in galleries of 5,000 needs a threshold"),
+        ("choose e.npz --far 0.001 --confidence 0.95", "e.npz: FAR 0.001 with confidence 0.95 needs at least 3.0"),
         ("check threshold.json e.npz --labels persons", "e.npz lacks persons; it holds embeddings, labels"),
         ("check threshold.json e.npz --labels labels --frames labels", "give labels, or frames and tracks; got both"),
         ("compare e.npz --far 0.1", "needs two or more different files; got e.npz"),

@@ -164,7 +164,7 @@ def test_a_cohort_is_bound_to_its_weights(tmp_path):
     assert CohortNormalization.load(path, checkpoint=weights).checkpoint is not None
     with pytest.raises(ValueError, match=r"is of the checkpoint weights.pt with .*: it is not this model's"):
         CohortNormalization.load(path, checkpoint=other)
-    with pytest.warns(UserWarning, match="not compared with the model in use: pass checkpoint="):
+    with pytest.warns(UserWarning, match="not compared with the model in use: pass its checkpoint"):
         CohortNormalization.load(path)
     _, unbound = saved(tmp_path)
     with pytest.raises(ValueError, match="records no checkpoint to compare"):

@@ -107,11 +107,11 @@ def test_a_rank_that_fails_ends_all(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_gpus": 0}, "--num-gpus must be 1 or more"),
-        ({"num_gpus": 2, "machine_rank": 1}, "--machine-rank below --num-machines"),
-        ({"timeout": 0}, "--timeout must be above 0"),
+        ({"num_gpus": 0}, "num_gpus must be at least 1"),
+        ({"num_gpus": 2, "machine_rank": 1}, "machine_rank must be at most 0"),
+        ({"timeout": 0}, "timeout must be above 0"),
         *(
-            ({"dist_url": url}, "--dist-url must be tcp://address:port with a port from 1 to 65535")
+            ({"dist_url": url}, "dist_url must be tcp://address:port with a port from 1 to 65535")
             for url in (
                 "127.0.0.1:29500",
                 "tcp://127.0.0.1",
@@ -124,7 +124,7 @@ def test_a_rank_that_fails_ends_all(
     ],
 )
 def test_a_launch_that_makes_no_sense(options, message):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(ValueError, match=message):
         Launch(**options)
 
 

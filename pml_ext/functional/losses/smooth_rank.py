@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from pml_ext._checks import check_above_zero, check_floating, check_mask, is_whole
+from pml_ext._errors import ArgumentError
 from pml_ext._ops.custom_gradient import under_transform
 from pml_ext._ops.numerics import row_blocks
 
@@ -174,4 +175,4 @@ def check_short_lists(ks: Sequence[int]) -> None:
     """Raise unless ks is a sequence of integers of 1 or more."""
     fits = isinstance(ks, Sequence) and not isinstance(ks, str) and len(ks) > 0
     if not fits or any(not is_whole(k) or k < 1 for k in ks):
-        raise ValueError(f"ks must be one or more integers of 1 or more; got {ks!r}")
+        raise ArgumentError("ks", f"must be one or more integers of 1 or more; got {ks!r}")

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from pml_ext._checks import check_above_zero, check_in_range, check_items, check_number, check_switch, check_whole
+from pml_ext._errors import ArgumentError
 from pml_ext.functional.opis.negative_histogram import NegativeHistogram, make_negative_histogram
 from pml_ext.functional.pairwise.pair_distances import (
     PairDistances,
@@ -163,7 +164,7 @@ def check_far_range_and_grid(far_range: tuple[float, float], grid: int) -> None:
     for end in far_range:
         check_number(end, "each end of far_range")
     if len(far_range) != 2 or not 0 < far_range[0] < far_range[1] <= 1:
-        raise ValueError(f"far_range must be two ascending rates in (0, 1]; got {far_range!r}")
+        raise ArgumentError("far_range", f"must be two ascending rates in (0, 1]; got {far_range!r}")
     check_whole(grid, "grid", 10, _MOST_THRESHOLDS)
 
 

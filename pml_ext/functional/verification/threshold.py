@@ -124,7 +124,9 @@ def grid_size(pairs: PairDistances) -> int:
 
 def _too_few_error(rate: float, total: int, name: str, kind: str) -> ValueError:
     needed = math.ceil(1 / max(rate, 1e-18))
-    return ValueError(f"{name}={rate:g} needs at least {needed} {kind} pairs, to allow one error; the set has {total}")
+    return ValueError(
+        f"{name.upper()} {rate:g} needs at least {needed} {kind} pairs, to allow one error; the set has {total}"
+    )
 
 
 def _positive_distance_at(pairs: PairDistances, rank: int) -> float:

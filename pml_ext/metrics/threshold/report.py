@@ -327,7 +327,7 @@ class ThresholdReport(ThresholdFields):
         if checkpoint is None and report.checkpoint is not None:
             warn_caller(
                 f"{path} records the checkpoint {report.checkpoint.file}, which was not compared with the model in "
-                "use: pass checkpoint="
+                "use: pass its checkpoint"
             )
         return report
 

@@ -111,7 +111,7 @@ class PlannedSearch:
         rate = None if cosine is None else self.extrapolated_fpir(cosine)
         if cosine is None or rate is None or not rate.is_known:
             raise ValueError(
-                f"fpir={fpir:g} in galleries of {size:,} needs a threshold that too few pairs of the set support: its "
+                f"FPIR {fpir:g} in galleries of {size:,} needs a threshold that too few pairs of the set support: its "
                 f"{self._scores.identities:,} identities reach to galleries of {self._measurable:,}. Measure more "
                 "identities, or allow a higher rate"
             )
@@ -174,7 +174,7 @@ class PlannedSearch:
 
 def _equal_probes_error(fpir: float) -> ValueError:
     return ValueError(
-        f"no threshold meets fpir={fpir:g}: too many probes equal a sample of another identity. Check for samples with "
+        f"no threshold meets FPIR {fpir:g}: too many probes equal a sample of another identity. Check for samples with "
         "several labels"
     )
 

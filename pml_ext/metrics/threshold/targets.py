@@ -107,7 +107,7 @@ def _check_support(target: Target, errors: float, independent: float, identities
     more = math.ceil(identities * needed / independent)
     if independent < needed:
         raise ValueError(
-            f"{target.kind}={target.value:g} with confidence {target.confidence:g} needs at least {needed:.1f} "
+            f"{target.kind.upper()} {target.value:g} with confidence {target.confidence:g} needs at least {needed:.1f} "
             f"independent errors at this rate; the set has {errors:.3g} ({independent:.2g} independent ones, as pairs "
             f"share identities). Measure about {more:,} identities instead of "
             f"{identities:,}, or allow a higher rate"

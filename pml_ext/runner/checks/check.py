@@ -10,8 +10,7 @@ import torch
 from torch import nn
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
-from pml_ext._names import name_settings
+from pml_ext._errors import ArgumentError, UserError
 from pml_ext.runner.checks.rules import unsupported
 from pml_ext.runner.config.load import ReadConfig, accepted, read_config
 from pml_ext.runner.config.network_keys import is_grey
@@ -116,10 +115,7 @@ def _errors_of_building(cfg: CN, wrong: Iterable[str]) -> list[str]:
             message = part_message(error)
             if message is None and not isinstance(error, _ABOUT_A_VALUE):
                 raise
-            options = value_of(cfg, depends_on[0])
-            keys = [key for key, _ in leaves(options)] if isinstance(options, CN) else []
-            settings = {key.rpartition(".")[2].lower(): key for key in keys}
-            messages.append(message or f"{depends_on[0]}: {name_settings(str(error), settings)}")
+            messages.append(message or _about_key(error, cfg, depends_on[0]))
         return None
 
     for entry in map(TRANSFORM_REGISTRY.entry, TRANSFORM_REGISTRY):
@@ -138,6 +134,16 @@ def _errors_of_building(cfg: CN, wrong: Iterable[str]) -> list[str]:
     attempt(lambda: _build_solver(cfg.SOLVER), *_SOLVING)
     attempt(lambda: Evaluation(cfg.TEST), "TEST")
     return messages
+
+
+def _about_key(error: Exception, cfg: CN, node: str) -> str:
+    """Returns an error of a node's part, with the key that sets the argument if it is about one."""
+    options = value_of(cfg, node)
+    if isinstance(error, ArgumentError) and isinstance(options, CN):
+        for key, _ in leaves(options, f"{node}."):
+            if key.rpartition(".")[2].lower() == error.name:
+                return f"{key} {error.problem}"
+    return f"{node}: {error}"
 
 
 def _network(cfg: CN) -> tuple[nn.Module, dict[str, int]]:

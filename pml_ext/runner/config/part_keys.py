@@ -4,8 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pml_ext._errors import UserError
-from pml_ext._names import name_settings
+from pml_ext._errors import ArgumentError, UserError
 from pml_ext.runner.part_errors import reason_of
 from pml_ext.runner.registry import LOSS_REGISTRY, NODE_DEFAULTS, WITH_NODES, Entry, Registry
 
@@ -86,19 +85,29 @@ def arguments_from(
 
 
 def construct(entry: Entry, where: str, *positional: Any, **arguments: Any) -> Any:
-    """Calls a part; converts its errors to a UserError about the key `where`."""
+    """Calls a part; converts its errors to a UserError about the key of the argument, or else about the key `where`."""
     try:
         return entry.part(*positional, **arguments)
     except UserError:
         raise
     except Exception as error:  # a user's part may raise anything
+        if isinstance(error, ArgumentError) and (key := _key_of(error.name, entry)):
+            raise UserError(f"{key} {error.problem}") from error
         is_plain = isinstance(error, (ValueError, TypeError))
         said = " ".join(str(error).split()) if is_plain else reason_of(error)
-        keys = keys_of(entry.registry.entry(entry.name))  # the part may stand for the registered one
-        settings = {key.lower(): key for key in NODE_DEFAULTS.get(entry.name, {})}
-        said = name_settings(said, settings | {argument: key for key, (argument, _) in keys.items()})
         whose = "" if entry.is_ours else f"{entry.name} of {entry.module}: "
         raise UserError(f"{where}: {whose}{said}") from error
+
+
+def _key_of(argument: str, entry: Entry) -> str | None:
+    """Returns the config key of a part's argument, if it has one."""
+    parent, node = entry.registry.parent, f"{entry.registry.parent}.{entry.node}"
+    if argument.upper() in entry.flat:
+        return f"{parent}.{argument.upper()}"
+    if argument.upper() in NODE_DEFAULTS.get(entry.name, {}):
+        return f"{node}.{argument.upper()}"
+    keys = keys_of(entry.registry.entry(entry.name))  # the part may stand for the registered one
+    return next((f"{node}.{key}" for key, (name, _) in keys.items() if name == argument), None)
 
 
 def keys_of_node(name: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from torchvision.transforms.v2 import functional as F
 from yacs.config import CfgNode as CN
 
 from pml_ext._checks import check_in_range
-from pml_ext._errors import UserError
+from pml_ext._errors import ArgumentError, UserError
 from pml_ext.runner.config.part_keys import arguments_from, construct
 from pml_ext.runner.registry import TRANSFORM_REGISTRY, Entry
 
@@ -42,7 +42,7 @@ class AutoAugment:
     """Applies AutoAugment with the ImageNet policy, with FastReID's strengths and grey fill, which are timm's."""
 
     def __init__(self, prob: float) -> None:
-        check_in_range(prob, 0, 1, "PROB")
+        check_in_range(prob, 0, 1, "prob")
         self.probability = prob
 
     def __call__(self, image: Tensor) -> Tensor:
@@ -88,7 +88,9 @@ class PadAndCrop(v2.RandomCrop):
         if min(size) <= 0:
             raise ValueError(f"crops to INPUT.SIZE_TRAIN, which must then be [height, width]; it is {size}")
         if mode in ("reflect", "symmetric") and min(size) <= padding:
-            raise ValueError(f"SIZE must be below INPUT.SIZE_TRAIN {size}, which {mode} mirrors; got {padding}")
+            raise ArgumentError(
+                "padding", f"must be below INPUT.SIZE_TRAIN {size}, which {mode} mirrors; got {padding}"
+            )
         super().__init__(size, padding, padding_mode=mode)
 
 
@@ -97,7 +99,7 @@ class RandomFlip(v2.RandomHorizontalFlip):
     """Flips horizontally, like v2.RandomHorizontalFlip."""
 
     def __init__(self, prob: float) -> None:
-        check_in_range(prob, 0, 1, "PROB")
+        check_in_range(prob, 0, 1, "prob")
         super().__init__(prob)
 
 
@@ -135,7 +137,7 @@ class RandomErasing(v2.RandomErasing):
     """
 
     def __init__(self, prob: float, value: Sequence[float]) -> None:
-        check_in_range(prob, 0, 1, "PROB")
+        check_in_range(prob, 0, 1, "prob")
         super().__init__(prob, value=list(value), inplace=True)
 
     def forward(self, image: Tensor) -> Tensor:
@@ -158,7 +160,7 @@ class RandomPatch:
     HEIGHT_TO_WIDTH = (0.1, 10.0)
 
     def __init__(self, prob: float) -> None:
-        check_in_range(prob, 0, 1, "PROB")
+        check_in_range(prob, 0, 1, "prob")
         self.probability = prob
         self.pool: deque[Tensor] = deque(maxlen=self.POOL)
 

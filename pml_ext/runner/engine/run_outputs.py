@@ -12,7 +12,6 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._files import in_file_name
 from pml_ext._identities import JUNK
-from pml_ext._names import name_settings
 from pml_ext._version import __version__
 from pml_ext.metrics import OPISSettings, SampleSource, ThresholdReport, keys
 from pml_ext.reports.page import thumbnail
@@ -116,8 +115,7 @@ def write_threshold(
             report.with_checkpoint(weights), stem, lambda sample: thumbnail(everything.images[sample.row])
         )
     except ValueError as error:
-        reason = name_settings(str(error), {"far": "TEST.THRESHOLD.FAR"})
-        log.warning("no report %s: %s", stem.name, reason)
+        log.warning("no report %s: %s", stem.name, error)
         return {}
     return {f"{stem.name}{file.suffix}": file for file in files}
 

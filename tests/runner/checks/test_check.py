@@ -53,8 +53,8 @@ def test_all_that_stops_a_file_is_named_in_one_order(tmp_path):
         "  MODEL.BACKBONE.DEPTH = '20x': unknown",
         "  DATASETS.NAMES = 'PA100K': unknown. Known: ",
         "  SOLVER.GAMMA = 0.0: must be above 0",
-        "  INPUT.FLIP: PROB must be in [0, 1]; got 2",
-        "  TEST: OPIS.GRID must be",
+        "  INPUT.FLIP.PROB must be in [0, 1]; got 2",
+        "  TEST.OPIS.GRID must be",
     ]
     for line, start in zip(lines, starts, strict=True):
         assert line.startswith(start)
@@ -135,7 +135,7 @@ def test_a_wrong_value_is_one_problem(tmp_path, key, value):
         ("MODEL.HEADS.POOL_LAYER Identity", "POOL_LAYER Identity needs a backbone with maps of 1×1; got (2, 2)"),
         (f"MODEL.BACKBONE.FEAT_DIM {2**62}", "MODEL.BACKBONE: "),
         ("SOLVER.OPT SGD SOLVER.NESTEROV True SOLVER.MOMENTUM 0.0", "SOLVER.OPT: Nesterov momentum requires"),
-        ("MODEL.LOSSES.NAME ('CrossEntropyLoss',) MODEL.LOSSES.CE.EPSILON 1.5", "MODEL.LOSSES.CE: EPSILON must be in"),
+        ("MODEL.LOSSES.NAME ('CrossEntropyLoss',) MODEL.LOSSES.CE.EPSILON 1.5", "MODEL.LOSSES.CE.EPSILON must be in"),
         # rules about one key
         ("DATASETS.NAMES ('MOT17',)", "pass file:people.csv (a table) or folder:PATH (a folder per class)"),
         ("MODEL.DEVICE gpu", "MODEL.DEVICE = 'gpu': must be cuda, cuda:0 and so on, cpu or auto"),

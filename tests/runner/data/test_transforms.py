@@ -129,10 +129,10 @@ def test_random_patch_waits_for_its_pool_then_pastes_parts_of_other_images():
     ("options", "message"),
     [
         ({"SIZE_TRAIN": [1, 2, 3]}, r"INPUT.SIZE_TRAIN = \[1, 2, 3\]: must be \[height, width\]"),
-        ({"FLIP": {"PROB": 1.5}}, r"INPUT.FLIP: PROB must be in \[0, 1\]; got 1.5"),
+        ({"FLIP": {"PROB": 1.5}}, r"INPUT.FLIP.PROB must be in \[0, 1\]; got 1.5"),
         ({"PADDING": {"MODE": "wrap"}}, "INPUT.PADDING.MODE = 'wrap': unknown"),
         ({"PADDING": {}, "SIZE_TRAIN": [0]}, "INPUT.PADDING: crops to INPUT.SIZE_TRAIN"),
-        ({"PADDING": {"MODE": "reflect", "SIZE": 40}}, "INPUT.PADDING: SIZE must be below INPUT.SIZE_TRAIN"),
+        ({"PADDING": {"MODE": "reflect", "SIZE": 40}}, "INPUT.PADDING.SIZE must be below INPUT.SIZE_TRAIN"),
         ({"CROP": {"SCALE": [1.0, 0.5]}}, r"INPUT.CROP.SCALE = \[1.0, 0.5\]: must be two ascending numbers above 0"),
         ({"CJ": {"HUE": 0.7}}, r"INPUT.CJ: hue values should be between \(-0.5, 0.5\)"),
         ({"REA": {"VALUE": [0.0]}}, r"REA.VALUE = \[0.0\]: must have one value for each of the 3 channels"),

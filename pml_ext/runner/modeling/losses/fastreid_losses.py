@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from pml_ext._checks import check_above_zero, check_in_range, check_whole
+from pml_ext._errors import ArgumentError
 from pml_ext.functional.losses.pair_weighting import histogram_overlap
 from pml_ext.losses._facts import LossFacts
 
@@ -20,7 +21,7 @@ class CrossEntropyLoss(nn.Module):
     def __init__(self, *, epsilon: float = 0.0, alpha: float = 0.2) -> None:
         super().__init__()
         if not (0 <= epsilon < 1 or epsilon == -1):
-            raise ValueError(f"epsilon must be in [0, 1), or -1 for the adaptive form; got {epsilon}")
+            raise ArgumentError("epsilon", f"must be in [0, 1), or -1 for the adaptive form; got {epsilon}")
         check_in_range(alpha, 0, 1, "alpha")
         self.epsilon, self.alpha = epsilon, alpha
 

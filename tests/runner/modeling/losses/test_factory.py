@@ -53,7 +53,7 @@ def test_n_pairs_of_dot_products_and_of_cosines():
             expected += math.log(1 + others) / 3
         assert modules["NPairsLoss"](x, labels).item() == pytest.approx(expected)
     cfg.MODEL.LOSSES.NPAIRS.REG_WEIGHT = -1.0
-    with pytest.raises(UserError, match=r"MODEL\.LOSSES\.NPAIRS: REG_WEIGHT must be in \[0, inf\]; got -1"):
+    with pytest.raises(UserError, match=r"MODEL\.LOSSES\.NPAIRS\.REG_WEIGHT must be in \[0, inf\]; got -1"):
         built(cfg)
 
 
@@ -61,11 +61,11 @@ def test_what_a_loss_refuses_is_named_by_its_node():
     cfg = get_cfg()
     cfg.MODEL.LOSSES.NAME = ("RecallAtKSurrogateLoss",)
     cfg.MODEL.LOSSES.RSK.KS = (0,)
-    with pytest.raises(UserError, match=r"MODEL\.LOSSES\.RSK: KS must be one or more integers"):
+    with pytest.raises(UserError, match=r"MODEL\.LOSSES\.RSK\.KS must be one or more integers"):
         built(cfg)
     cfg.MODEL.LOSSES.NAME = ("TCMLoss",)
     cfg.MODEL.LOSSES.TCM.DIVIDE_BY = "hart"
-    with pytest.raises(UserError, match=r"MODEL\.LOSSES\.TCM: DIVIDE_BY must be one of 'hard', 'all'; got 'hart'"):
+    with pytest.raises(UserError, match=r"MODEL\.LOSSES\.TCM\.DIVIDE_BY must be one of 'hard', 'all'; got 'hart'"):
         built(cfg)
     cfg.MODEL.LOSSES.NAME = ("LoOp",)
     cfg.MODEL.LOSSES.LOOP.LOSS = "CentroidTripletLoss"
