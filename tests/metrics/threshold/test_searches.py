@@ -105,5 +105,5 @@ def test_copies_tie_however_their_cosines_are_rounded(size):
     """Half of the labels are of other people's images; their cosines are 1 up to rounding in any order."""
     x = embeddings()[:60].double().repeat(2, 1)
     x += 1e-8 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).double()
-    with pytest.raises(ValueError, match=r"no threshold meets fpir=0\.1: too many probes equal"):
+    with pytest.raises(ValueError, match=r"no threshold meets FPIR 0\.1: too many probes equal"):
         ThresholdReport.from_embeddings(x, torch.arange(120) // 2, search=SearchPlan(size, 0.1))
