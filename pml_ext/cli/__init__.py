@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from pml_ext._errors import ArgumentError, Terminated, UserError
 from pml_ext._names import closest, hint
-from pml_ext._text import PrintableFormatter
+from pml_ext._text import PrintableFormatter, configure_streams
 from pml_ext._version import __version__
 from pml_ext.cli.arguments import Command, split_pairs
 from pml_ext.cli.embed import EMBED
@@ -41,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; an error in its input prints one line to stderr and exits with status 2."""
     # Set before torch is loaded: actively waiting threads starve each other next to a busy process.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    configure_streams()
     try:
         status = _run(sys.argv[1:] if argv is None else argv)
     except SystemExit:  # help, or a mistake in the options

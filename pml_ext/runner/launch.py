@@ -23,6 +23,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from pml_ext._checks import check_above_zero, check_whole
 from pml_ext._errors import ArgumentError, Terminated, UserError
+from pml_ext._text import configure_streams
 from pml_ext.runner.part_errors import TRACEBACKS, part_message
 from pml_ext.runner.rank_store import rank_and_ranks
 from pml_ext.runner.registry import import_modules, imported
@@ -177,6 +178,7 @@ def _quiet_agent(folder: str) -> Iterator[None]:
 
 def _call(work: Callable[..., T], timeout: float, level: int, imports: tuple[str, ...], shows_tracebacks: bool) -> T:
     """Entry point of each process: only rank 0 logs, and the agent reads errors from a file."""
+    configure_streams()
     log.handlers, log.propagate = [logging.StreamHandler()], False
     TRACEBACKS.propagate = shows_tracebacks
     try:

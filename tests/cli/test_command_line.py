@@ -1,5 +1,6 @@
 """The contract of every command, the words of a command line in any order, and how a command ends."""
 
+import io
 import os
 import re
 import shlex
@@ -34,6 +35,20 @@ def shown_by(words, capsys, status=2):
     assert ended == status, words
     shown = capsys.readouterr()
     return shown.err if status else shown.out
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "cp437"])
+def test_streams_that_lack_characters_get_similar_ones(encoding, monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", stream)
+    for name in COMMANDS:
+        with pytest.raises(SystemExit):
+            main([*name.split(), "--help"])
+    assert main(["configs"]) == 0 and main(["list", "losses"]) == 0
+    print("−0.1", "文 \udce9")
+    stream.flush()
+    shown = stream.buffer.getvalue().decode(encoding)
+    assert "-0.1 \\u6587 \\udce9" in shown
 
 
 @pytest.mark.parametrize("name", COMMANDS)

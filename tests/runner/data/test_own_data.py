@@ -1,5 +1,7 @@
 """A user's own images: tables and folders that are read, and the messages about others."""
 
+import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from pml_ext._errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.datasets import OpenSet, load, load_test_sets, load_train_set
+from pml_ext.runner.data.datasets.folders import labelled_images
 from pml_ext.runner.data.datasets.table import read_table
 from pml_ext.search.images import list_images
 from tests.runner.data.published_layouts import write
@@ -132,6 +135,28 @@ def test_a_folder_of_classes_is_split_by_name(tmp_path, share, count, caplog):
     assert "fruit: left out: 1 .txt, 2 hidden, 1 list" in caplog.text
     # `embed` sees the same images.
     assert len(list_images([str(tmp_path / "fruit")], tmp_path)) == len(FLAT)
+
+
+def test_folders_that_systems_add_and_unreadable_ones_are_left_out(tmp_path, monkeypatch, caplog):
+    """In training, in labelled embedding and among listed images: each is counted."""
+    write(tmp_path, *(f"set/{name}/{i}.jpg" for name in "ab" for i in (1, 2)))
+    write(tmp_path, "set/#recycle/old/1.jpg", "set/a/@eaDir/1.jpg/SYNOPHOTO_THUMB_M.jpg", "set/__MACOSX/a/1.jpg")
+    write(tmp_path, "set/System Volume Information/x/1.jpg", "set/locked/1.jpg")
+    scandir = os.scandir
+
+    def refusing(path):
+        if str(path).rstrip("/").endswith("locked"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    caplog.set_level("INFO", "pml_ext")
+    monkeypatch.setattr(logging.getLogger("pml_ext"), "propagate", True)
+    data = read("folder:set", tmp_path)
+    assert len(data.train) + len(data.query) == 4
+    reasons = ("system folder (#recycle)", "system folder (@eaDir)", "unreadable folder (locked/)")
+    assert all(f"1 {reason}" in caplog.text for reason in reasons)
+    assert len(labelled_images(tmp_path / "set")) == len(list_images([str(tmp_path / "set")], tmp_path)) == 4
 
 
 def test_a_folder_in_one_role_is_used_whole(tmp_path):

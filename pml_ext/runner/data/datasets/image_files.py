@@ -158,8 +158,30 @@ def require_inside(path: str, folder: Path, where: str) -> None:
         raise UserError(f"{where}: paths must be inside {folder}; got {path!r}")
 
 
+_SYSTEM_FOLDERS = frozenset(
+    (
+        "@eadir", "@recycle", "@recently-snapshot", "@tmp", "#recycle", "#snapshot", "~snapshot", "$recycle.bin",
+        "$extend", "recycler", "recycled", "system volume information", "lost+found", "found.000", "__macosx",
+        "network trash folder", "temporary items", "thevolumesettingsfolder", "__pycache__",
+    )
+)  # fmt: skip
+"""Names, in lower case, of folders that file servers, operating systems and archives add."""
+
+
+def is_hidden(name: str) -> bool:
+    """Returns whether a file or folder is hidden: macOS creates a ._1.jpg for each 1.jpg that it copies."""
+    return name.startswith(".")
+
+
+def is_system_folder(name: str) -> bool:
+    """Returns whether a folder's name is one that systems add, such as @eaDir with its thumbnails."""
+    return name.lower() in _SYSTEM_FOLDERS
+
+
 class FolderImages:
     """The images in a folder and its sub-folders, and what is left out of them. Links are followed.
+
+    Hidden files, folders that systems add, and folders that cannot be read are left out.
 
     Attributes:
         images: paths relative to the folder, with / as separator: those in the folder first, others by sub-folder.
@@ -184,11 +206,17 @@ class FolderImages:
         if resolved in above:
             self.ignored["links to a folder above"] += 1
             return
-        with os.scandir(self.folder / inside) as entries:
-            listing = sorted((entry.is_dir(), entry.name) for entry in entries)
+        try:
+            with os.scandir(self.folder / inside) as entries:
+                listing = sorted((entry.is_dir(), entry.name) for entry in entries)
+        except PermissionError:
+            self.ignored[f"unreadable folder ({inside or '.'})"] += 1
+            return
         for is_dir, name in listing:
-            if name.startswith("."):  # macOS creates a ._1.jpg for each 1.jpg that it copies
+            if is_hidden(name):
                 self.ignored["hidden"] += 1
+            elif is_dir and is_system_folder(name):
+                self.ignored[f"system folder ({name})"] += 1
             elif is_dir:
                 self._collect(f"{inside}{name}/", (*above, resolved))
             elif Path(name).suffix.lower() in IMAGE_SUFFIXES:
@@ -198,8 +226,9 @@ class FolderImages:
 
 
 def sub_folders(folder: Path) -> list[Path]:
-    """Returns the sub-folders of a folder, sorted by name, without hidden ones."""
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    """Returns the sub-folders of a folder, sorted by name, without hidden ones and those that systems add."""
+    paths = [path for path in folder.iterdir() if path.is_dir()]
+    return sorted(path for path in paths if not is_hidden(path.name) and not is_system_folder(path.name))
 
 
 def listing_of(folder: Path) -> str:
@@ -213,14 +242,17 @@ def listing_of(folder: Path) -> str:
 
 
 def matching_files(folder: Path, form: str, example: str) -> list[tuple[Path, re.Match[str]]]:
-    """Returns all files below a folder whose relative path matches `form`; skips others (Thumbs.db).
+    """Returns all files below a folder whose relative path matches `form`; skips others and folders that systems add.
 
     form: regular expression of the complete relative path, with / as separator. Raises UserError with the example if
     no file matches.
     """
     depth, matches = len(folder.parts), list[tuple[Path, re.Match[str]]]()
     for path in sorted(folder.rglob("*")):
-        if match := re.fullmatch(form, "/".join(path.parts[depth:])):
+        parts = path.parts[depth:]
+        if any(map(is_system_folder, parts)):
+            continue
+        if match := re.fullmatch(form, "/".join(parts)):
             matches.append((path, match))
     if matches:
         return matches
