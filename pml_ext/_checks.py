@@ -17,6 +17,7 @@ from pml_ext._errors import ArgumentError
 from pml_ext._names import FEW, hint
 
 _INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_UNSIGNED_DTYPES = (torch.uint16, torch.uint32, torch.uint64)  # torch compares and sorts few of them
 _INDEX_DTYPES = (torch.int32, torch.int64)  # torch cannot index with other integers and treats uint8 as a mask
 _CALLED_THROUGH = ("pml_ext", "pytorch_metric_learning", "torch", "torchmetrics", "functools")
 _INDICES = {
@@ -35,13 +36,16 @@ def check_embeddings(embeddings: Tensor, name: str = "embeddings") -> None:
 def check_labels(labels: Tensor, count: int, name: str = "labels") -> Tensor:
     """Labels as a (count,) integer tensor.
 
-    Booleans and whole floating numbers become int64, which reads the values (except while compiling).
+    Booleans, unsigned integers and whole floating numbers become int64. Reads the values of floating labels (except
+    while compiling): beyond the exact range of their type, such as 256 in bfloat16, classes would be merged.
     """
     check_tensor(labels, name, f"({count},)")
     if labels.shape != (count,):
         raise ArgumentError(name, f"must have shape ({count},), one label per embedding; got {tuple(labels.shape)}")
     if labels.dtype in _INTEGER_DTYPES:
         return labels
+    if labels.dtype in _UNSIGNED_DTYPES:
+        return labels.long()
     expected = f"must be of integer type (class ids), or whole numbers; got {labels.dtype}"
     if labels.dtype != torch.bool and not labels.is_floating_point():
         raise ArgumentError(name, expected)
@@ -50,6 +54,14 @@ def check_labels(labels: Tensor, count: int, name: str = "labels") -> Tensor:
         is_whole = (values == values.round()) & (values.abs() < 2.0**63)
         if not bool(is_whole.all()):
             raise ArgumentError(name, f"{expected} with {values[~is_whole][0].item():g}")
+        largest, exact = values.abs().max().item() if len(values) else 0, 2 / torch.finfo(labels.dtype).eps
+        if largest >= exact:  # 257 is 256 in bfloat16
+            raise ArgumentError(
+                name,
+                f"must be of integer type; got {labels.dtype} with {largest:.0f}, which may be rounded: from "
+                f"{exact:.0f} on this type merges classes. Keep labels as integers when you convert a batch to another "
+                "precision",
+            )
     return labels.long()
 
 

@@ -20,6 +20,20 @@ def test_booleans_and_whole_numbers_become_int64():
         assert check_labels(labels, 3) is labels
 
 
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_unsigned_labels_become_int64(dtype):
+    ids = check_labels(torch.tensor([0, 40_000, 1]).to(dtype), 3)
+    assert ids.dtype == torch.int64 and ids.tolist() == [0, 40_000, 1]
+
+
+@pytest.mark.parametrize(("dtype", "exact"), [(torch.bfloat16, 2**8), (torch.float16, 2**11), (torch.float32, 2**24)])
+def test_floating_labels_beyond_the_exact_range_of_their_type_are_errors(dtype, exact):
+    assert check_labels(torch.tensor([1 - exact, exact - 1]).to(dtype), 2).tolist() == [1 - exact, exact - 1]
+    for ids in ([0, exact + 1], [-exact - 3, 0]):
+        with pytest.raises(ArgumentError, match=f"^labels must be of integer type.* from {exact} on this type merges"):
+            check_labels(torch.tensor(ids).to(dtype), 2)
+
+
 def test_an_error_has_the_name_of_its_argument_also_in_another_process():
     with pytest.raises(ArgumentError) as caught:
         check_number("0.1", "far")
