@@ -35,7 +35,7 @@ _MANIFEST, _COHORT = "manifest.json", "cohort.npz"
 
 
 @dataclass(frozen=True)
-class Part:
+class GalleryPart:
     """rows: number of rows. sha256: of the file of vectors; pages of Parquet files have checksums of their own."""
 
     rows: int
@@ -49,7 +49,7 @@ class Manifest:
     model: ModelRecord
     has_labels: bool
     is_normalized: bool
-    parts: dict[str, Part]
+    parts: dict[str, GalleryPart]
     format: Literal["pml_ext gallery 3"] = "pml_ext gallery 3"
 
 
@@ -218,7 +218,7 @@ class Gallery:
             np.save(file, vectors)
         with replacing(table_file) as file:
             parquet.write_table(table, file, write_page_checksum=True)
-        manifest.parts[name] = Part(len(vectors), sha256_of(vectors_file))
+        manifest.parts[name] = GalleryPart(len(vectors), sha256_of(vectors_file))
 
     @contextmanager
     def _changing(self) -> Iterator[Manifest]:
