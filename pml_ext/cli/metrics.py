@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pml_ext._errors import UserError, import_library
-from pml_ext._identities import JUNK, is_ranked, require_matches
+from pml_ext._identities import JUNK, require_matches
 from pml_ext.cli.arguments import (
     COHORT,
     EMBEDDING_FILES,
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from pml_ext._copies import Keys
     from pml_ext.metrics import CohortNormalization
     from pml_ext.runner.data.datasets.image_set import ImageSet
     from pml_ext.search.readers import EmbeddingSet
@@ -69,7 +67,6 @@ def _print_metrics(options: Namespace) -> None:
     from pml_ext.metrics.threshold.samples import describe_cohort
     from pml_ext.runner.evaluation.collapse import describe_collapse
     from pml_ext.runner.evaluation.results import results_table, write_metrics
-    from pml_ext.search.gallery import is_gallery
     from pml_ext.search.readers import read_embeddings
 
     about: dict[str, Any] = {
@@ -81,7 +78,7 @@ def _print_metrics(options: Namespace) -> None:
     if options.checkpoint is not None:
         about["checkpoint"] = {"file": Path(options.checkpoint).name, "sha256": sha256_of(options.checkpoint)}
     files = [options.file] if options.gallery is None else [options.file, options.gallery]
-    sets = [read_embeddings(name, also=["content_hash"] if is_gallery(name) else []) for name in files]
+    sets = [read_embeddings(name) for name in files]
     cohort, notes = None, list[str]()
     if options.cohort is not None:
         cohort, rows, notes = take_cohort(options.cohort, sets, options.checkpoint)
@@ -96,7 +93,6 @@ def _print_metrics(options: Namespace) -> None:
     embeddings = torch.cat([part.data.embeddings for part in parts])
     collapse = describe_collapse(name, embeddings, torch.cat([part.labels for part in parts]))
     notes += [collapse] if collapse else []
-    notes += _describe_copies(parts)
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
     written = {"metrics": folder / "metrics.json"}
@@ -121,21 +117,6 @@ class _Part:
     labels: Tensor
     cameras: Tensor
     identity_names: dict[int, str]
-
-    @property
-    def paths(self) -> list[str] | None:
-        """Absolute paths of the images."""
-        folder, paths = Path(self.file).parent, self.data.paths
-        return None if paths is None else [os.path.abspath(folder / path) for path in paths.tolist()]
-
-    @property
-    def names(self) -> list[str]:
-        """Paths as in the file, else row numbers."""
-        return [f"row {row}" for row in range(self.data.rows)] if self.data.paths is None else self.data.paths.tolist()
-
-    def ids(self, row: int) -> tuple[int, int]:
-        """Returns a row's label and camera."""
-        return int(self.labels[row]), int(self.cameras[row])
 
     def without_junk(self) -> tuple[Tensor, Tensor, Tensor]:
         """Returns embeddings, labels and cameras."""
@@ -180,34 +161,6 @@ def _number(what: str, arrays: Sequence[np.ndarray]) -> tuple[list[Tensor], np.n
     names, ids = np.unique(np.concatenate(arrays), return_inverse=True)
     numbers = torch.from_numpy(ids.astype(np.int64))
     return list(torch.split(numbers, [len(values) for values in arrays])), names
-
-
-def _describe_copies(parts: Sequence[_Part]) -> list[str]:
-    """Returns a sentence if queries find copies of themselves: the same path, content or embedding."""
-    from pml_ext._copies import describe_copies, find_copies
-
-    query, gallery = parts[0], parts[-1]
-    keys = [_keys_of(part) for part in parts]
-    copy_of_row = dict[int, int]()
-    for kind in keys[0].keys() & keys[-1].keys():
-        copy_of_row |= find_copies(keys[0][kind], keys[1][kind] if len(parts) > 1 else None)
-    copies = [
-        (row, other) for row, other in sorted(copy_of_row.items()) if is_ranked(query.ids(row), gallery.ids(other))
-    ]
-    of = "gallery rows" if len(parts) > 1 else "each other"
-    return [describe_copies(copies, "queries", of, query.names, gallery.names)] if copies else []
-
-
-def _keys_of(part: _Part) -> dict[str, Keys]:
-    """Returns what copies have in common, by kind."""
-    from pml_ext._copies import vector_keys
-
-    keys: dict[str, Keys] = {"embedding": vector_keys(part.data.embeddings.numpy())}
-    if part.paths is not None:
-        keys["path"] = part.paths
-    if "content_hash" in part.data.also:
-        keys["content"] = part.data.also["content_hash"].tolist()
-    return keys
 
 
 def _measure_all(parts: Sequence[_Part], cohort: CohortNormalization | None) -> dict[str, float]:
