@@ -101,33 +101,38 @@ def read_embeddings(path: str | Path, *, need_labels: bool = True, also: Sequenc
         also: names of further arrays or columns of integers or strings.
     """
     path = Path(os.path.expanduser(path))  # leaves ~nobody as it is
-    gallery = Gallery.open(path) if is_gallery(path) else None
-    if need_labels and gallery is not None and not gallery.manifest.has_labels:
-        raise UserError(f"{path} has no labels: `pml-ext embed --label-by-folder` labels images by their folders")
-    columns = _COLUMNS if gallery is not None or path.suffix.lower() == ".parquet" else NAMES
+    if is_gallery(path):
+        return _read_gallery(Gallery.open(path), need_labels, also)
+    columns = _COLUMNS if path.suffix.lower() == ".parquet" else NAMES
     required = ("embedding", "identity")[: 1 + need_labels]
 
     def choose(names: Iterable[str]) -> dict[str, str]:
         return find_columns(path, names, columns, required, also) | {name: name for name in also}
 
-    content = _read_file(path, choose) if gallery is None else _read_gallery(gallery, choose)
+    content = _read_file(path, choose)
     embeddings = _check_floats(content.pop("embedding"), path)
+    count = len(embeddings)
     paths = content.pop("path", None)
     if paths is not None:
-        paths = _check_paths(paths, len(embeddings), f"{path}: {columns['path']}")
-    ids = dict[str, np.ndarray]()
-    for name, values in content.items():
-        what = f"{path}: {columns.get(name, name)}"
-        # A gallery's labels are the names of folders, which the user may call None or nan.
-        ids[name] = np.array(values) if gallery is not None else read_ids(values, len(embeddings), what)
-    return EmbeddingSet(
-        embeddings,
-        ids.get("identity", np.full(len(embeddings), "")),
-        ids.get("camera"),
-        paths,
-        {name: ids[name] for name in also},
-        None if gallery is None else gallery.record,
-    )
+        paths = _check_paths(paths, count, f"{path}: {columns['path']}")
+    ids = {name: read_ids(values, count, f"{path}: {columns.get(name, name)}") for name, values in content.items()}
+    labels = ids.get("identity", np.full(count, ""))
+    return EmbeddingSet(embeddings, labels, ids.get("camera"), paths, {name: ids[name] for name in also})
+
+
+def _read_gallery(gallery: Gallery, need_labels: bool, also: Sequence[str]) -> EmbeddingSet:
+    """Its labels are the names of folders, which the user may call None or nan; so they stay as they are."""
+    has_labels = gallery.manifest.has_labels
+    if need_labels and not has_labels:
+        raise UserError(
+            f"{gallery.folder} has no labels: `pml-ext embed --label-by-folder` labels images by their folders"
+        )
+    if missing := [name for name in also if name not in gallery.columns]:
+        raise UserError(f"{gallery.folder} lacks {', '.join(missing)}; it holds {', '.join(gallery.columns)}")
+    labels = np.array(gallery.column("label")) if has_labels else np.full(gallery.rows, "")
+    more = {name: np.array(gallery.column(name)) for name in also}
+    embeddings, paths = torch.from_numpy(gallery.embeddings()), np.array(gallery.column("path"))
+    return EmbeddingSet(embeddings, labels, None, paths, more, gallery.record)
 
 
 def images_inside(paths: Iterable[str], folder: str | Path) -> list[Path | None]:
@@ -197,12 +202,6 @@ def _read_parquet(path: Path, choose: Choose) -> dict[str, Any]:
         table = file.read(columns=[*places.values()])
     content = {column: table[name].to_pylist() for column, name in places.items() if column != "embedding"}
     return content | {"embedding": _rows_of_lists(table[places["embedding"]].combine_chunks(), path)}
-
-
-def _read_gallery(gallery: Gallery, choose: Choose) -> dict[str, Any]:
-    places = choose(["embedding", *gallery.columns])
-    content = {column: gallery.column(name) for column, name in places.items() if column != "embedding"}
-    return content | {"embedding": gallery.embeddings()}
 
 
 def _rows_of_lists(lists: Any, path: Path) -> np.ndarray:
