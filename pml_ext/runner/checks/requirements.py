@@ -91,8 +91,8 @@ def not_negative(keys: str) -> Rule:
     return must(keys, "must be 0 or more and finite", lambda value: 0 <= value < math.inf)
 
 
-def at_least_one(keys: str, *, where: Condition = _always) -> Rule:
-    return must(keys, "must be 1 or more", lambda value: value >= 1, where=where)
+def at_least_one(keys: str) -> Rule:
+    return must(keys, "must be 1 or more", lambda value: value >= 1)
 
 
 def below_one(keys: str) -> Rule:

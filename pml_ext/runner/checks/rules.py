@@ -1,7 +1,7 @@
 """Rules for the values of a config: unknown names, keys that do not fit each other, features that are not supported.
 
-They cover what no constructor checks: names, relations between keys, and values that a library accepts silently. All
-other errors are raised when the part is built. A list for each node, in the order of the config, then those about
+They cover what no constructor checks: names of FastReID, relations between keys, and values that a library accepts
+silently. All other errors are raised when the part is built. A list for each node, in the order of the config, then those about
 several nodes.
 """
 
@@ -44,7 +44,6 @@ from pml_ext.runner.registry import (
     EVALUATOR_REGISTRY,
     LOSS_REGISTRY,
     META_ARCH_REGISTRY,
-    MINER_REGISTRY,
     REID_HEADS_REGISTRY,
 )
 
@@ -106,7 +105,6 @@ BACKBONE_RULES: list[Rule] = [
     ),
     must("LAST_STRIDE", "must be 1 or 2", lambda value: value in (1, 2)),
     below_one("DROPOUT DROP_RATIO ATT_DROP_RATE DROP_PATH_RATIO"),
-    at_least_one("FEAT_DIM", where=lambda options: options.NAME == "build_convnet_backbone"),
     must(
         "STRIDE_SIZE",
         f"must be two numbers from 1 to {_PATCH}",
@@ -118,15 +116,13 @@ HEADS_RULES: list[Rule] = [
     one_of("NORM", NORMS, not_built=NORMS_NOT_BUILT, where=lambda options: options.WITH_BNNECK),
     one_of("POOL_LAYER", POOL_LAYERS),
     one_of("CLS_LAYER", CLS_LAYERS),
-    one_of("NECK_FEAT", ("before", "after")),
-    not_negative("EMBEDDING_DIM HIDDEN_DIM NUM_CLASSES"),
+    not_negative("NUM_CLASSES"),
     must(
         "HIDDEN_DIM",
         "needs an EMBEDDING_DIM, the size of the layer after it",
         lambda value: value <= 0,
         where=lambda options: not options.EMBEDDING_DIM,
     ),
-    positive("SCALE"),
     must("FILTER_COSINE", "must be in [0, 1]", lambda value: 0 <= value <= 1),
     must(
         "FILTER_COSINE",
@@ -150,7 +146,6 @@ LOSSES_RULES: list[Rule] = [
     one_of("NAME", LOSS_REGISTRY, not_built=LOSSES_NOT_BUILT),
     _loss_scales,
 ]
-MINER_RULES: list[Rule] = [one_of("NAME", MINER_REGISTRY, where=lambda options: options.NAME)]
 
 
 def _pixels(options: CN) -> str | None:
@@ -247,8 +242,6 @@ INPUT_RULES: list[Rule] = [
         "must be two ascending numbers above 0",
         lambda bounds: len(bounds) == 2 and 0 < bounds[0] <= bounds[1],
     ),
-    not_negative("PADDING.SIZE"),
-    one_of("PADDING.MODE", ("constant", "edge", "reflect", "symmetric")),
 ]
 
 
@@ -421,7 +414,6 @@ RULES: dict[str, list[Rule]] = {
     "MODEL.BACKBONE": BACKBONE_RULES,
     "MODEL.HEADS": HEADS_RULES,
     "MODEL.LOSSES": LOSSES_RULES,
-    "MODEL.MINER": MINER_RULES,
     "KD": KD_RULES,
     "INPUT": INPUT_RULES,
     "DATASETS": DATASETS_RULES,

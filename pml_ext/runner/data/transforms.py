@@ -17,7 +17,7 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F
 from yacs.config import CfgNode as CN
 
-from pml_ext._checks import check_in_range
+from pml_ext._checks import check_in_range, check_whole
 from pml_ext._errors import ArgumentError, UserError
 from pml_ext.runner.config.part_keys import arguments_from, construct
 from pml_ext.runner.registry import TRANSFORM_REGISTRY, Entry
@@ -84,6 +84,7 @@ class PadAndCrop(v2.RandomCrop):
     """
 
     def __init__(self, size_train: Sequence[int], padding: int, mode: str) -> None:
+        check_whole(padding, "padding", 0)
         size = [size_train[0], size_train[-1]]
         if min(size) <= 0:
             raise ValueError(f"crops to INPUT.SIZE_TRAIN, which must then be [height, width]; it is {size}")

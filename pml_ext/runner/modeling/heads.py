@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
+from pml_ext._checks import check_above_zero, check_choice, check_whole
+from pml_ext._errors import ArgumentError, UserError
 from pml_ext._ops.custom_gradient import no_autocast
 from pml_ext.distributed import PartialFC
 from pml_ext.functional.losses.class_softmax import MARGINS
@@ -69,6 +70,7 @@ class Linear(nn.Module):
 
     def __init__(self, *, scale: float, margin: float, filter_above: float = 0.0) -> None:
         super().__init__()
+        check_above_zero(scale, "scale")
         self.s, self.m, self.filter_above = scale, margin, filter_above
 
     def similarities(self, embeddings: Tensor, weight: Tensor) -> Tensor:
@@ -167,6 +169,9 @@ class EmbeddingHead(nn.Module):
         partial_fc: bool = False,
     ) -> None:
         super().__init__()
+        check_whole(embedding_dim, "embedding_dim", 0)
+        check_whole(hidden_dim, "hidden_dim", 0)
+        check_choice(neck_feat, ("before", "after"), "neck_feat")
         self.neck_feat, self.feat_dim, self.partial_fc = neck_feat, feat_dim, partial_fc
         self.pool_layer = POOL_LAYERS[pool_type]()
         neck: list[nn.Module] = []
@@ -253,7 +258,10 @@ MGN_HEADS = ("b1_head", "b2_head", "b3_head", "b21_head", "b22_head", "b31_head"
 
 def build_heads(cfg: CN) -> nn.Module:
     """Builds the head of MODEL.HEADS.NAME; for several heads, call it with a clone of the config for each."""
-    head: nn.Module = REID_HEADS_REGISTRY.get(cfg.MODEL.HEADS.NAME)(cfg)
+    try:
+        head: nn.Module = REID_HEADS_REGISTRY.get(cfg.MODEL.HEADS.NAME)(cfg)
+    except ArgumentError as error:
+        raise UserError(f"MODEL.HEADS.{error.name.upper()} {error.problem}") from error
     return head
 
 

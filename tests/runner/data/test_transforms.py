@@ -130,8 +130,12 @@ def test_random_patch_waits_for_its_pool_then_pastes_parts_of_other_images():
     [
         ({"SIZE_TRAIN": [1, 2, 3]}, r"INPUT.SIZE_TRAIN = \[1, 2, 3\]: must be \[height, width\]"),
         ({"FLIP": {"PROB": 1.5}}, r"INPUT.FLIP.PROB must be in \[0, 1\]; got 1.5"),
-        ({"PADDING": {"MODE": "wrap"}}, "INPUT.PADDING.MODE = 'wrap': unknown"),
+        (
+            {"PADDING": {"MODE": "wrap"}},
+            "INPUT.PADDING: Padding mode should be either constant, edge, reflect or symmetric",
+        ),
         ({"PADDING": {}, "SIZE_TRAIN": [0]}, "INPUT.PADDING: crops to INPUT.SIZE_TRAIN"),
+        ({"PADDING": {"SIZE": -1}}, "INPUT.PADDING.SIZE must be at least 0; got -1"),
         ({"PADDING": {"MODE": "reflect", "SIZE": 40}}, "INPUT.PADDING.SIZE must be below INPUT.SIZE_TRAIN"),
         ({"CROP": {"SCALE": [1.0, 0.5]}}, r"INPUT.CROP.SCALE = \[1.0, 0.5\]: must be two ascending numbers above 0"),
         ({"CJ": {"HUE": 0.7}}, r"INPUT.CJ: hue values should be between \(-0.5, 0.5\)"),

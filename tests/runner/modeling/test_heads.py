@@ -211,7 +211,9 @@ def test_mistakes_are_named():
     for options, message in [
         ({"NAME": "ClasHead"}, r"NAME = 'ClasHead': it tests class scores"),
         ({"WITH_BNNECK": True, "NORM": "LN"}, r"HEADS.NORM = 'LN': unknown"),
-        ({"EMBEDDING_DIM": -1}, r"EMBEDDING_DIM = -1: must be 0 or more"),
+        ({"EMBEDDING_DIM": -1}, r"MODEL.HEADS.EMBEDDING_DIM must be at least 0; got -1"),
+        ({"NECK_FEAT": "behind"}, "MODEL.HEADS.NECK_FEAT must be one of 'before', 'after'; got 'behind'"),
+        ({"SCALE": 0.0}, "MODEL.HEADS.SCALE must be above 0"),
         ({"HIDDEN_DIM": 8}, r"HIDDEN_DIM = 8: needs an EMBEDDING_DIM"),
         ({"PFC": CfgNode({"ENABLED": True, "SAMPLE_RATE": 1.5})}, r"HEADS.PFC: sample_rate must be in \(0, 1\]"),
     ]:
