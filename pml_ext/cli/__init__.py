@@ -157,6 +157,13 @@ class _WholeParser(ArgumentParser):
         return "\n".join([*lines, f"See `pml-ext COMMAND --help`.\nGuides: {GUIDES}\n"])
 
 
+class _HelpFormatter(RawDescriptionHelpFormatter):
+    """Keeps the lines of notes and examples, and breaks no line at a hyphen, as in `pml-ext`."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return wrap(text, width, break_on_hyphens=False)
+
+
 def _examples(command: Command) -> str:
     lines = command.example.splitlines()
     return "\n  ".join(["examples:" if lines[1:] else "example:", *lines])
@@ -176,14 +183,19 @@ def parsers_of_commands() -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
         group, _, name = command.name.rpartition(" ")
         if group not in groups:
             about = ", ".join(other.rpartition(" ")[2] for other in COMMANDS if other.startswith(f"{group} "))
-            parent = groups[""].add_parser(group, help=about, description=f"See pml-ext {group} COMMAND --help.")
+            parent = groups[""].add_parser(
+                group,
+                help=about,
+                description=f"See `pml-ext {group} COMMAND --help`.",
+                epilog=f"Guides: {GUIDES}",
+            )
             groups[group] = parent.add_subparsers(prog=f"pml-ext {group}", required=True)
         parsers[command.name] = groups[group].add_parser(
             name,
             help=command.about,
             description=command.about,
             epilog=f"{command.notes}\n{_examples(command)}\n\nGuides: {GUIDES}".lstrip(),
-            formatter_class=RawDescriptionHelpFormatter,
+            formatter_class=_HelpFormatter,
             allow_abbrev=False,
         )
         for each in command.arguments:

@@ -46,9 +46,9 @@ TRAIN = Command(
         Argument("--overwrite", "Overwrite an existing run in OUTPUT_DIR."),
         Argument("--profile", "Print a time profile."),
     ],
-    "pml-ext train products                          # a folder with a folder of images per class\n"
-    "pml-ext train Glyphs/triplet.yml SEED 1         # a config and an override\n"
-    "pml-ext train logs/glyphs/triplet --resume      # continue a run\n"
+    "pml-ext train products                        # a folder of class folders\n"
+    "pml-ext train Glyphs/triplet.yml SEED 1       # a config and an override\n"
+    "pml-ext train logs/glyphs/triplet --resume    # continue a run\n"
     "pml-ext train Market1501/bagtricks_R50.yml --num-gpus 4",
     key=KEY,
 )

@@ -62,12 +62,8 @@ def test_every_command_keeps_the_contract(name, tmp_path, monkeypatch, capsys):
         assert command.key is None or all(command.key.fullmatch(key) for key in options.overrides[::2])
     text = shown_by([*name.split(), "--help"], capsys, 0)
     assert text == shown_by(["help", *name.split()], capsys, 0)
-    assert (
-        text.startswith(f"usage: pml-ext {name} [-h]")
-        and "……" not in text
-        and "… ..." not in text
-        and ".0]" not in text
-    )
+    assert text.startswith(f"usage: pml-ext {name} [-h]") and max(map(len, text.splitlines())) <= 80
+    assert not any(part in text for part in ("……", "… ...", ".0]")) and all(action.help for action in parser._actions)
     indented = command.example.replace("\n", "\n  ")
     assert text.endswith(f":\n  {indented}\n\nGuides: {GUIDES}\n")
     reads_a_config = {"words", "run", "overrides"} & {action.dest for action in parser._actions}
@@ -87,6 +83,11 @@ def test_the_help_lists_every_command_by_group(capsys):
     assert (
         text.endswith(f"\nSee `pml-ext COMMAND --help`.\nGuides: {GUIDES}\n") and max(map(len, text.splitlines())) <= 80
     )
+
+
+def test_the_help_of_a_group_ends_like_that_of_a_command(capsys):
+    text = shown_by(["threshold", "--help"], capsys, 0)
+    assert text.startswith("usage: pml-ext threshold [-h]") and text.endswith(f"\nGuides: {GUIDES}\n")
 
 
 def test_options_stand_before_and_after_overrides():

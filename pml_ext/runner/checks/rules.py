@@ -1,8 +1,8 @@
 """Rules for the values of a config: unknown names, keys that do not fit each other, features that are not supported.
 
 They cover what no constructor checks: names of FastReID, relations between keys, and values that a library accepts
-silently. All other errors are raised when the part is built. A list for each node, in the order of the config, then those about
-several nodes.
+silently. All other errors are raised when the part is built. A list for each node, in the order of the config, then
+those about several nodes.
 """
 
 import math
