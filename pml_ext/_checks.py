@@ -36,8 +36,8 @@ def check_embeddings(embeddings: Tensor, name: str = "embeddings") -> None:
 def check_labels(labels: Tensor, count: int, name: str = "labels") -> Tensor:
     """Labels as a (count,) integer tensor.
 
-    Booleans, unsigned integers and whole floating numbers become int64. Reads the values of floating labels (except
-    while compiling): beyond the exact range of their type, such as 256 in bfloat16, classes would be merged.
+    Booleans, unsigned integers and whole floating numbers become int64. Reads the values of floating labels:
+    beyond the exact range of their type, such as 256 in bfloat16, classes would be merged.
     """
     check_tensor(labels, name, f"({count},)")
     if labels.shape != (count,):
@@ -49,7 +49,7 @@ def check_labels(labels: Tensor, count: int, name: str = "labels") -> Tensor:
     expected = f"must be of integer type (class ids), or whole numbers; got {labels.dtype}"
     if labels.dtype != torch.bool and not labels.is_floating_point():
         raise ArgumentError(name, expected)
-    if labels.is_floating_point() and not torch.compiler.is_compiling():
+    if labels.is_floating_point():
         values = labels.detach().double()
         is_whole = (values == values.round()) & (values.abs() < 2.0**63)
         if not bool(is_whole.all()):
@@ -68,7 +68,7 @@ def check_labels(labels: Tensor, count: int, name: str = "labels") -> Tensor:
 def check_indices_tuple(indices_tuple: Sequence[Tensor], rows: int, columns: int) -> None:
     """A miner's three or four (T,) index tensors into `rows` anchors and `columns` positives and negatives.
 
-    Reads the values, except while compiling.
+    Reads the values.
     """
     names = _INDICES.get(len(indices_tuple)) if isinstance(indices_tuple, (tuple, list)) else None
     if names is None or not all(isinstance(part, Tensor) and part.dtype in _INDEX_DTYPES for part in indices_tuple):
@@ -82,8 +82,6 @@ def check_indices_tuple(indices_tuple: Sequence[Tensor], rows: int, columns: int
     lengths = [len(part) for part in indices_tuple]
     if lengths[0] != lengths[1] or lengths[-2 if len(lengths) == 4 else 0] != lengths[-1]:
         raise ValueError(f"anchors and partners in indices_tuple must pair up; got {names} of lengths {lengths}")
-    if torch.compiler.is_compiling():
-        return
     for name, part in zip(names, indices_tuple, strict=True):
         limit = rows if name == "anchors" else columns
         low, high = torch.stack(torch.aminmax(part)).tolist() if len(part) else (0, 0)
@@ -94,9 +92,7 @@ def check_indices_tuple(indices_tuple: Sequence[Tensor], rows: int, columns: int
 
 
 def check_labels_below(labels: Tensor, num_classes: int, name: str = "labels") -> None:
-    """Every label in [0, num_classes). Reads the values, except while compiling."""
-    if torch.compiler.is_compiling():
-        return
+    """Every label in [0, num_classes). Reads the values."""
     low, high = torch.stack(torch.aminmax(labels)).tolist()
     if low < 0 or high >= num_classes:
         raise ArgumentError(
@@ -143,12 +139,12 @@ def check_floating(value: Tensor, name: str, shape: str) -> None:
 
 
 def check_positions(values: Tensor, count: int, name: str, *, like: Tensor | None = None) -> None:
-    """A (P,) tensor of integers in [0, count), as long as `like`. Reads the values, except while compiling."""
+    """A (P,) tensor of integers in [0, count), as long as `like`. Reads the values."""
     check_tensor(values, name, "(P,)")
     if values.ndim != 1 or values.dtype not in _INDEX_DTYPES or (like is not None and values.shape != like.shape):
         expected = "(P,)" if like is None else str(tuple(like.shape))
         raise ArgumentError(name, f"must be integers of shape {expected}; got {values.dtype} {tuple(values.shape)}")
-    if torch.compiler.is_compiling() or not len(values):
+    if not len(values):
         return
     low, high = torch.stack(torch.aminmax(values)).tolist()
     if not 0 <= low <= high < count:
@@ -252,7 +248,7 @@ def check_choice(value: object, known: Iterable[str], name: str) -> None:
 
 def warn_once(owner: object, message: str) -> None:
     """Warn once per object instead of at every training step."""
-    if torch.compiler.is_compiling() or getattr(owner, "_has_warned", False):
+    if getattr(owner, "_has_warned", False):
         return
     owner._has_warned = True  # type: ignore[attr-defined]
     warn_caller(message)

@@ -15,8 +15,6 @@ def under_transform() -> bool:
     They need setup_context (40 µs per call), tracing needs tensor inputs; small functions use ordinary operations here.
     """
     # Private, but in every release since 2.0: torch.autograd.Function itself uses it.
-    if torch.compiler.is_compiling():
-        return False
     return bool(torch._C._are_functorch_transforms_active()) or is_traced()
 
 
@@ -139,7 +137,7 @@ class _FirstDerivative(CustomGradient):
 class ValueAndGradient:
     """A differentiable function of embeddings from a kernel that computes value and gradient together.
 
-    Higher derivatives, torch.func and torch.compile use `plain`.
+    Higher derivatives and torch.func use `plain`.
 
     Args:
         kernel: (x, *inputs, needs_gradient) -> the value, a scalar or one number per row of x that depends on that row
@@ -153,7 +151,7 @@ class ValueAndGradient:
 
     def __call__(self, x: Tensor, *inputs: Any) -> Tensor:
         """Returns the value; inputs as those of kernel and plain."""
-        if torch.compiler.is_compiling() or under_transform():
+        if under_transform():
             return self.plain(x, *inputs)
         value: Tensor = _Differentiable.apply(x, self, inputs, torch.is_grad_enabled())[0]
         return value

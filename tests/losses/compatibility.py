@@ -40,8 +40,8 @@ writes this page.
 - ignored: accepted, without an effect on the value.
 - A number: refused, with the error of that number.
 
-- torch 2.14 and newer. With 2.8 to 2.13 all losses work; `torch.compile` in one graph, `torch.compile` of LoOp and
-  second derivatives over LpDistance need 2.14, `torch.func` of our losses needs 2.11.
+- torch 2.14 and newer. With 2.8 to 2.13 all losses work; second derivatives over LpDistance need 2.14, `torch.func` of
+  our losses needs 2.11.
 - pytorch-metric-learning 2.9; the same holds for 2.8. [Version 3](../site/pages/which_pml.md) is not supported.
 """
 
@@ -105,11 +105,6 @@ def efficient(make):
 
 def with_tuples(*indices, labelled=True):
     return lambda make: used_or_ignored(run(make(), indices, labelled=labelled), run(make()))
-
-
-def one_graph(make):
-    torch.compiler.reset()
-    run(torch.compile(make(), fullgraph=True, backend="aot_eager"))
 
 
 def autocast(make):
@@ -188,14 +183,13 @@ TABLES = {
         "pairs, no labels": with_tuples(A, P, A, N, labelled=False),
         "triplets, no labels": with_tuples(A, P, N, labelled=False),
     },
-    "Numbers, copies, compilation": {
+    "Numbers and copies": {
         "float16": given(dtype=torch.float16),
         "bfloat16": given(dtype=torch.bfloat16),
         "float64": given(dtype=torch.float64),
         "autocast": autocast,
         "deepcopy, pickle": copied,
         "state_dict, weights_only": saved,
-        "torch.compile, one graph": one_graph,
     },
 }
 AROUND_PML = {
