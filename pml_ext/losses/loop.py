@@ -76,7 +76,7 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
         TypeError: a loss with class weights, a loss that does not compare pairs, a loss that always uses all positives
             (with positives="arc"), a distance without a LoOp form, or an unknown argument.
         ValueError: no labels. An indices_tuple is not enough, because arcs join samples of a class.
-        RuntimeError: second derivatives (a gradient penalty on the embeddings), or gradients in torch.jit.trace.
+        RuntimeError: second derivatives (a gradient penalty on the embeddings).
     Source: Vasudeva et al., "LoOp: Looking for Optimal Hard Negative Embeddings", ICCV 2021, algorithm 1; eq. 15 is
         LoOp(TripletMarginLoss(reducer=ArcPairReducer())), eq. 16 LoOp(LiftedHingeLoss()).
         Paper: consecutive pairs, an even number of samples per class; here: any number, `pairing="all"` and

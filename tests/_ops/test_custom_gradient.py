@@ -1,4 +1,4 @@
-"""A kernel with its own gradient: repeated backward passes and higher derivatives; tests/losses has the rest."""
+"""A kernel with its own gradient: repeated backward passes and second derivatives; tests/losses has the rest."""
 
 import pytest
 import torch
@@ -30,15 +30,10 @@ def given():
 
 
 @each
-def test_first_second_and_third_derivative(function):
+def test_first_and_second_derivative(function):
     x, labels = given()
     assert gradcheck(lambda x: function(x, labels, 3), x)
     assert gradgradcheck(lambda x: function(x, labels, 4), x)
-    value = function(x, labels, 3).sum()
-    for expected in (3 * x**2, 6 * x, 6 * torch.ones_like(x)):
-        (gradient,) = torch.autograd.grad(value, x, create_graph=True)
-        assert_close(gradient, expected)
-        value = gradient.sum()
 
 
 @each

@@ -59,16 +59,17 @@ def test_a_gradient_penalty_is_right(name):
 
 @every_loss
 def test_torch_func(name):
-    """vmap is for losses whose distance allows it: PML's LpDistance does not, with its own losses neither."""
+    """vmap is for losses whose distance allows it, not PML's LpDistance, with its own losses neither."""
     if name in READS_LABELS and torch.__version__ < (2, 11):
         pytest.skip("torch.func of this loss needs torch 2.11")
     loss, (x, labels) = make(name, reducer=reducers.MeanReducer()).double(), point()
     value, gradient = loss(x, labels), torch.func.grad(lambda x: loss(x, labels))
     leaf = x.clone().requires_grad_()
     assert_close(gradient(x), torch.autograd.grad(loss(leaf, labels), leaf)[0])
+    if name == "LoOp":  # whose closed form has no rule for vmap, which jacrev uses, too
+        return
     assert_close(torch.func.jacrev(lambda x: loss(x, labels))(x), gradient(x))
     if name not in ("HPHNTripletLoss", "TCMRegularizer"):
         both = torch.stack([x, x.flip(1)])
         assert_close(torch.func.vmap(gradient)(both)[0], gradient(x))
-        if name != "LoOp":
-            assert_close(torch.func.vmap(lambda x: loss(x, labels))(both)[0], value)
+        assert_close(torch.func.vmap(lambda x: loss(x, labels))(both)[0], value)

@@ -1,5 +1,6 @@
 """LoOp's pair matrix: the closest points of the arcs through two samples replace the samples."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -7,7 +8,6 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_choice, check_floating, check_labels
-from pml_ext._ops.custom_gradient import CustomGradient, first_derivative
 from pml_ext.functional.loop.partners import (
     GEOMETRIES,
     PAIRINGS,
@@ -29,8 +29,40 @@ def _curves(pairs: Tensor, within: Tensor | None, rounds: list[Round], geometry:
     return [geometry.curve(inside_of(pairs, inside, of, geometry)) for inside, of in zip(insides, rounds, strict=True)]
 
 
+def _first_derivative(compute: Callable[..., tuple[Tensor, ...]], *inputs: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Returns `compute(*inputs)`, the gradients by pairs, within and ref_within, for the six inputs of an operator.
+
+    inputs: the incoming gradient and everything else that the gradients depend on. Differentiating again is an error.
+    """
+    gradients: tuple[Tensor, ...]
+    gradients = _OnlyOnce.apply(compute, *inputs) if torch.is_grad_enabled() else compute(*inputs)
+    return *gradients, *[None] * (6 - len(gradients))
+
+
+class _OnlyOnce(torch.autograd.Function):
+    """create_graph=True alone, which torch.func.grad always sets, is fine.
+
+    `once_differentiable` would silently return 0 if the incoming gradient is a constant.
+    """
+
+    @staticmethod
+    def forward(compute: Callable[..., tuple[Tensor, ...]], *inputs: Tensor | None) -> tuple[Tensor, ...]:
+        return compute(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grad: Tensor) -> Any:
+        raise RuntimeError(
+            "LoOp has no second derivatives: its gradient is a closed form that autograd cannot differentiate. "
+            "Use another loss for gradient penalties and Hessians"
+        )
+
+
 # The gradient is that of OneRound for the closest arcs.
-class Rounds(CustomGradient):
+class Rounds(torch.autograd.Function):
     @staticmethod
     def forward(
         pairs: Tensor,
@@ -69,10 +101,7 @@ class Rounds(CustomGradient):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        gradient = partial(_gradient_of_all_partners, geometry=ctx.geometry)
-        gradients = first_derivative(gradient, "LoOp", grad, *ctx.saved_tensors)
-        by_within = gradients[1:] or (None, None)
-        return gradients[0], *by_within, None, None, None
+        return _first_derivative(partial(_gradient_of_all_partners, geometry=ctx.geometry), grad, *ctx.saved_tensors)
 
 
 def _gradient_of_all_partners(
@@ -89,7 +118,7 @@ def _gradient_of_all_partners(
     *,
     geometry: Geometry,
 ) -> tuple[Tensor, ...]:
-    """Returns the gradient by pairs and, where they exist, by within and ref_within."""
+    """Returns the gradient by pairs and, if they exist, by within and ref_within."""
     height, width = pairs.shape
     partners, ref_partners = (of.to(pairs.device, non_blocking=True) for of in (partners, ref_partners))
     x_inside = _entries_of_rounds(pairs, partners, geometry) if within is None else within
@@ -220,11 +249,12 @@ def loop_pairs(
         rows = Round(partners[0], pairs.device)
         columns = rows if ref_within is None else Round(ref_partners[0], pairs.device)
         inside = (None, None) if within is None or ref_within is None else (within[0], ref_within[0])
-        outputs = OneRound.call(pairs, *inside, rows, columns, GEOMETRIES[geometry])
+        outputs = OneRound.apply(pairs, *inside, rows, columns, GEOMETRIES[geometry])
     else:
         tables = torch.tensor(partners), torch.tensor(ref_partners)
-        outputs = Rounds.call(pairs, within, ref_within, *tables, GEOMETRIES[geometry])
-    return outputs[0]
+        outputs = Rounds.apply(pairs, within, ref_within, *tables, GEOMETRIES[geometry])
+    closest: Tensor = outputs[0]
+    return closest
 
 
 def _within(points: Tensor, partners: list[list[int]], geometry: str) -> Tensor:
@@ -242,7 +272,7 @@ def _within(points: Tensor, partners: list[list[int]], geometry: str) -> Tensor:
 # −h v1 v2, because p and q stay on the sphere; for segments −w1 w2 and −v1 v2.
 # Rounds would work for one round too, but does not use that each sample is on one arc: it takes 1.5 times as long at
 # 128 samples, 2.3 times at 256 and 1,024, and 19 % more memory (512-d, four per class, one thread).
-class OneRound(CustomGradient):
+class OneRound(torch.autograd.Function):
     @staticmethod
     def forward(
         pairs: Tensor,
@@ -274,9 +304,7 @@ class OneRound(CustomGradient):
     def backward(ctx: Any, grad: Tensor | None, *_: Tensor) -> tuple[Tensor | None, ...]:
         if grad is None:
             return (None,) * 6
-        gradients = first_derivative(partial(_gradient_by_pairs, ctx=ctx), "LoOp", grad, *ctx.saved_tensors)
-        by_within = gradients[1:] or (None, None)
-        return gradients[0], *by_within, None, None, None
+        return _first_derivative(partial(_gradient_by_pairs, ctx=ctx), grad, *ctx.saved_tensors)
 
 
 def _gradient_by_pairs(

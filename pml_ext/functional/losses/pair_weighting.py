@@ -10,7 +10,7 @@ Source: Wang et al., "Multi-Similarity Loss with General Pair Weighting for Deep
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from pml_ext._checks import (
     check_switch,
     check_whole,
 )
-from pml_ext._ops.custom_gradient import is_traced
+from pml_ext._ops.custom_gradient import ValueAndGradient
 
 
 def uniform_weights(similarity: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
@@ -224,39 +224,25 @@ def multi_similarity_mining(
     return positive & (similarity - epsilon < most_alike), negative & (similarity + epsilon > least_alike)
 
 
-def weighted_sums(similarity: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
-    """Returns Σ_j w_ij S_ij of each row with w = weigh(S) constant: the gradient is w, its derivative is weigh's.
-
-    Args:
-        similarity: (B, R).
-        weigh: (B, R) -> (B, R), differentiable.
-    """
-    with torch.no_grad():
-        weights = weigh(similarity)
-    if is_traced():  # tracing would drop a custom backward
-        return (weights * similarity).sum(dim=1)
-    sums: Tensor = _Weighted.apply(similarity, weights, weigh)
-    return sums
+def _weighted_kernel(
+    similarity: Tensor, weigh: Callable[[Tensor], Tensor], *, needs_gradient: bool
+) -> tuple[Tensor, Tensor]:
+    weights = weigh(similarity)
+    return (weights * similarity).sum(dim=1), weights
 
 
-class _Weighted(torch.autograd.Function):
-    generate_vmap_rule = True
+def _weighted_plain(similarity: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
+    """The second term and its gradient are 0; its second derivative is weigh's derivative, a symmetric matrix."""
+    weights = weigh(similarity)
+    fixed, offset = weights.detach(), similarity - similarity.detach()
+    return (fixed * similarity + (weights - fixed) * offset / 2).sum(dim=1)
 
-    @staticmethod
-    def forward(similarity: Tensor, weights: Tensor, weigh: Callable[[Tensor], Tensor]) -> Tensor:
-        return (weights * similarity).sum(dim=1)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        similarity, weights, ctx.weigh = inputs
-        ctx.save_for_backward(similarity, weights)
+weighted_sums = ValueAndGradient(_weighted_kernel, _weighted_plain)
+"""Σ_j w_ij S_ij of each row with w = weigh(S) constant: the gradient is w, its derivative is weigh's.
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        similarity, weights = ctx.saved_tensors
-        if torch.is_grad_enabled():  # the gradient may be differentiated
-            weights = ctx.weigh(similarity)
-        return grad.unsqueeze(1) * weights, None, None
+similarity: (B, R). weigh: (B, R) -> (B, R), differentiable; the weights are the gradient of some function of S.
+"""
 
 
 Weighting = Literal[
