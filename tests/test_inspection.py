@@ -246,7 +246,7 @@ def test_errors():
     loss, blunt = losses.MultiSimilarityLoss(), PairWeightingLoss("contrastive", neg_margin=1.0)
     for given, options, message in (
         ((loss, x, labels), {"shift": 0}, r"shift must be in .*; got 0"),
-        (("best", x, labels), {}, r"unknown weighting 'best'"),
+        (("best", x, labels), {}, r"weighting must be a known name; got 'best'"),
         ((loss, x, torch.arange(15)), {}, "positive and negative pairs"),
         ((blunt, x, labels), {}, "no negative pair of this batch has a weight"),
     ):
