@@ -181,7 +181,7 @@ def make_cohort(
 
 def make_report(judged: Tensor, labels: Tensor, gallery: int, normalize: CohortNormalization | None) -> ThresholdReport:
     """Returns the report, without parts that no rate here needs: they take two thirds of the time."""
-    skipped = {name: lambda *_, **__: None for name in ("_calibration", "worst_pairs", "_consistency", "_curves")}
+    skipped = {name: lambda *_, **__: None for name in ("worst_pairs", "_consistency", "_curves")}
     with patch.multiple(measure, **skipped), patch.object(searches, "CMC_RANKS", (1,)), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "the cohort does not resemble")  # some are made so
         return ThresholdReport.from_embeddings(judged, labels, far=FAR, search=SearchPlan(gallery), normalize=normalize)

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from pml_ext.metrics.score_calibration import ScoreCalibration
 from pml_ext.metrics.threshold.fields import (
     CameraRates,
     Checkpoint,
@@ -18,7 +17,6 @@ from pml_ext.metrics.threshold.fields import (
     DoubtfulLabels,
     ErrorRate,
     Groups,
-    MeanRate,
     NormalizationRecord,
     OperatingPoint,
     Searches,
@@ -50,8 +48,6 @@ ALWAYS: dict[str, Any] = {
 SOMETIMES: dict[str, Any] = {
     "searches": Searches,
     "groups": Groups,
-    "calibration": ScoreCalibration,
-    "evidence": MeanRate,
     "normalization": NormalizationRecord,
     "support": Support,
     "worst_pairs": WorstPairs,

@@ -36,7 +36,6 @@ from pml_ext.functional.verification.error_rates import (
 )
 from pml_ext.functional.verification.histogram import ScoreHistogram, auc_bounds, eer_bounds, tar_bounds
 from pml_ext.functional.verification.intervals import rate_interval
-from pml_ext.functional.verification.likelihood_ratio import cllr, min_cllr
 from pml_ext.functional.verification.roc import (
     ROC,
     OperatingPoint,
@@ -66,7 +65,6 @@ __all__ = [
     "VerificationErrors",
     "arc_distance",
     "auc_bounds",
-    "cllr",
     "closest_on_arcs",
     "closest_on_segments",
     "clustering_f1",
@@ -94,7 +92,6 @@ __all__ = [
     "lifted_hinges",
     "loop_pairs",
     "margins_from_distance_range",
-    "min_cllr",
     "one_hot_centroids",
     "one_hot_discriminative_loss",
     "operating_point",

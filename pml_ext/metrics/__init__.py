@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pml_ext.metrics.protocol_files import read_template_pairs as read_template_pairs
     from pml_ext.metrics.protocol_files import read_template_subjects as read_template_subjects
     from pml_ext.metrics.reid import ReIDEvaluator as ReIDEvaluator
-    from pml_ext.metrics.score_calibration import ScoreCalibration as ScoreCalibration
     from pml_ext.metrics.threshold.report import ThresholdReport as ThresholdReport
     from pml_ext.metrics.threshold.samples import SampleSource as SampleSource
     from pml_ext.metrics.threshold.searches import SearchPlan as SearchPlan
@@ -39,7 +38,6 @@ _HOMES = {
     "OPISSettings": "opis_settings",
     "ReIDEvaluator": "reid",
     "SampleSource": "threshold.samples",
-    "ScoreCalibration": "score_calibration",
     "SearchPlan": "threshold.searches",
     "SearchProtocol": "protocol_files",
     "StreamingVerification": "verification",

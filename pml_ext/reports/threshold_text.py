@@ -2,7 +2,6 @@
 
 from decimal import Decimal
 
-from pml_ext.metrics.score_calibration import ScoreCalibration
 from pml_ext.metrics.threshold.fields import (
     ErrorRate,
     GalleryRates,
@@ -171,13 +170,11 @@ def summary_lines(report: ThresholdFields) -> list[Line]:
 
 
 def origin_lines(report: ThresholdFields) -> list[Line]:
-    """Returns the lines about the calibration, the data, the checkpoint and the version."""
+    """Returns the lines about the cohort, the data, the checkpoint and the version."""
     checkpoint = report.checkpoint
     copied = f", {report.copies} of them copies" if report.copies else ""
     samples = f"{report.samples} samples{copied}, {len(report.classes)} classes, {report.embedding_dim} dimensions"
     lines = list[Line]()
-    if report.calibration is not None:
-        lines.append(("evidence", _evidence(report.calibration, report.evidence)))
     if report.normalization is not None:
         lines.append(("cohort", _cohort(report.normalization)))
     lines += [
@@ -187,17 +184,6 @@ def origin_lines(report: ThresholdFields) -> list[Line]:
         ("made", f"{report.made or 'at an unknown time'} by pml_ext {report.version}"),
     ]
     return lines
-
-
-def _evidence(calibration: ScoreCalibration, evidence: MeanRate | None) -> str:
-    """Returns the likelihood ratio at the threshold, the range of likelihood ratios, and their cost."""
-    text = "the threshold lies outside the scores whose likelihood ratio the pairs support"
-    if evidence is not None:
-        times = f"{evidence.rate:.3g} times (95 % interval {evidence.low:.3g} to {evidence.high:.3g})"
-        text = f"a score at the threshold is {times} as likely for pairs of one class as for other pairs"
-    low, high = calibration.scores[0], calibration.scores[-1]
-    cost = f"C_llr {calibration.cllr:.3g}, at least {calibration.min_cllr:.3g} by any calibration"
-    return f"{text}. Likelihood ratios: scores {low:.4f} to {high:.4f}; {cost}"
 
 
 def _target(target: Target) -> str:

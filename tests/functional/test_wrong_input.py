@@ -23,7 +23,6 @@ CALLS = {
     F.embedding_spread: {"embeddings": X},
     F.roc_curve: SCORES,
     F.tar_at_far: SCORES | {"far": 0.1},
-    F.min_cllr: SCORES,
     F.errors_at: SCORES | {"thresholds": 0.5},
     F.fold_accuracy: SCORES | {"fold_ids": IDS // 6},
     F.ScoreHistogram().update: SCORES,

@@ -182,12 +182,9 @@ def rate_with_limit(limit: float, trials: float, confidence: float) -> float | N
     return float(brentq(excess, 0, trials * limit)) / trials
 
 
-def half_widths(without: Tensor, confidence: float = 0.95, *, freedom: Tensor | None = None) -> Tensor:
-    """Returns the (…) half widths of t intervals, from (T, …) statistics with each class left out.
-
-    freedom: (…) degrees of freedom, such as `jackknife_freedom` where few classes decide; None: T − 1.
-    """
+def half_widths(without: Tensor, confidence: float = 0.95) -> Tensor:
+    """Returns the (…) half widths of t intervals, from (T, …) statistics with each class left out."""
     from scipy.special import stdtrit
 
-    times = stdtrit(len(without) - 1 if freedom is None else freedom.numpy(), (1 + confidence) / 2)
-    return torch.as_tensor(times) * jackknife_variance(without).sqrt()
+    times = float(stdtrit(len(without) - 1, (1 + confidence) / 2))
+    return times * jackknife_variance(without).sqrt()

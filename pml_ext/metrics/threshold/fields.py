@@ -12,7 +12,6 @@ from pml_ext._checks import check_choice, check_whole
 from pml_ext._version import __version__
 from pml_ext.functional.open_set.best_scores import Template
 from pml_ext.metrics.checkpoint import Checkpoint, CountAbove0, Sha256
-from pml_ext.metrics.score_calibration import ScoreCalibration
 
 # Ranges that the decoder checks on reading.
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -51,7 +50,7 @@ class ErrorRate:
 
 @dataclass(frozen=True)
 class MeanRate:
-    """An expected rate or another non-negative mean, with its 95 % interval for identities like the set's."""
+    """An expected rate, with its 95 % interval for identities like the set's."""
 
     rate: NotNegative
     low: NotNegative
@@ -367,8 +366,6 @@ class ThresholdFields:
     worst_pairs: WorstPairs | None = field(default=None, repr=False, compare=False)
     searches: Searches | None = None
     groups: Groups | None = None
-    calibration: ScoreCalibration | None = None
-    evidence: MeanRate | None = None
     normalization: NormalizationRecord | None = None
     support: Support | None = None
     points: tuple[OperatingPoint, ...] = ()

@@ -16,8 +16,6 @@ FORMAT = "pml_ext threshold report 4"
 _LEFT_OUT_IF_NONE = (
     "searches",
     "groups",
-    "calibration",
-    "evidence",
     "normalization",
     "support",
     "worst_pairs",

@@ -1,6 +1,5 @@
 """Computes a threshold report from embeddings: the threshold, and the error rates of all pairs of the set."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -28,7 +27,6 @@ from pml_ext.metrics.cohort_tuning import warn_if_unlike
 from pml_ext.metrics.labels import Labels, number_classes
 from pml_ext.metrics.normalization import CohortNormalization, check_normalize, offsets_of_pairs
 from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.metrics.score_calibration import ScoreCalibration, calibrate_counts
 from pml_ext.metrics.threshold.doubtful_labels import find_doubtful_labels
 from pml_ext.metrics.threshold.fields import (
     CameraRates,
@@ -36,7 +34,6 @@ from pml_ext.metrics.threshold.fields import (
     Consistency,
     DoubtfulLabels,
     ErrorRate,
-    MeanRate,
     OperatingPoint,
     Support,
     Target,
@@ -163,7 +160,7 @@ def _rates_at(
     distance = distance_of(cosine)
     counts = _count_pairs(pairs, distance, opis)
     far, frr, classes = rates_of_counts(pairs, names, *counts.at(distance))
-    consistency, calibration = _consistency(pairs, opis, counts), _calibration(counts)
+    consistency = _consistency(pairs, opis, counts)
     count, dim = samples.embeddings.shape
     rates = ThresholdFields(target, cosine, far, frr, classes, consistency, count, dim, copies)
     return replace(
@@ -171,8 +168,6 @@ def _rates_at(
         support=support or _support(target, classes),
         points=_points(pairs, counts),
         curves=_curves(pairs, counts),
-        calibration=calibration,
-        evidence=_evidence(calibration, cosine),
     )
 
 
@@ -345,21 +340,6 @@ def _consistency(pairs: PairDistances, opis: OPISSettings, counts: _Counts) -> C
         far_range=far_range,
         distances=(low, high),
     )
-
-
-def _calibration(counts: _Counts) -> ScoreCalibration | None:
-    """Returns the calibration of the pairs between two neighbouring distances of the curve."""
-    genuine, impostors = (of_kind.cpu().diff(dim=1).flip(1) for of_kind in counts.at(counts.curve))
-    squares = (counts.curve[1:] ** 2 + counts.curve[:-1] ** 2) / 2
-    return calibrate_counts((1 - squares / 2).flip(0), genuine, impostors)
-
-
-def _evidence(calibration: ScoreCalibration | None, score: float) -> MeanRate | None:
-    """Returns the likelihood ratio at the threshold; None outside the range that the pairs support."""
-    if calibration is None or not calibration.scores[0] <= score <= calibration.scores[-1]:
-        return None
-    ratios = calibration.log_ratio(torch.tensor(score, dtype=torch.float64))
-    return MeanRate(*(math.exp(ratio) for ratio in ratios))
 
 
 def _points(pairs: PairDistances, counts: _Counts) -> tuple[OperatingPoint, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_fraction, warn_caller
+from pml_ext._checks import warn_caller
 from pml_ext._files import write_atomically
 from pml_ext._ops.normalize import normalise_
 from pml_ext._text import printable
@@ -16,7 +16,6 @@ from pml_ext.metrics.checkpoint import checkpoint_of
 from pml_ext.metrics.labels import Labels
 from pml_ext.metrics.normalization import CohortNormalization
 from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.metrics.score_calibration import Estimate
 from pml_ext.metrics.threshold.check import ThresholdCheck, check_threshold
 from pml_ext.metrics.threshold.fields import ThresholdFields
 from pml_ext.metrics.threshold.file import read_report, write_report
@@ -55,8 +54,6 @@ class ThresholdReport(ThresholdFields):
         checkpoint: model file, see `with_checkpoint`; None if not recorded.
         cameras: FRR across cameras and within a camera; None if cameras are unknown.
         groups: rates by group of samples; None without groups.
-        calibration: likelihood ratios of scores, see `probability`; None if no score has enough pairs of both kinds.
-        evidence: likelihood ratio of a score at the threshold; None outside the calibration's range.
         normalization: the cohort that normalised the scores; `cosine` is then a threshold of normalised scores,
             `distance` sqrt(2 − 2 score), and scores beyond [−1, 1] count as −1 or 1. None: plain cosines.
         support: errors that the choice rests on; None for utility.
@@ -113,8 +110,7 @@ class ThresholdReport(ThresholdFields):
                 FRRs are reported.
             groups: (N,) integers or strings, 2 to 50 different values: report rates by group and pair of groups.
             search: report rates in galleries; its `fpir` is the target if given.
-            opis: FAR range, grid and epsilon, see `functional.epsilon_opis`; its seed is also that of the pairs
-                that the calibration draws. None: `OPISSettings()`.
+            opis: FAR range, grid and epsilon, see `functional.epsilon_opis`. None: `OPISSettings()`.
             normalize: use normalised scores instead of cosines, with a cohort of other identities. The report stores k,
                 strength and the cohort's SHA-256.
             source: names and images of the samples, for the page.
@@ -213,28 +209,6 @@ class ThresholdReport(ThresholdFields):
             scores.append(pair_scores(unit_x, unit_y, normalization))
         accepted = self.accept(torch.cat(scores), normalized=normalization is not None)
         return accepted if isinstance(a, Tensor) else accepted.numpy()
-
-    def probability(self, scores: Tensor | np.ndarray | float, *, prior: float, normalized: bool = False) -> Estimate:
-        """Returns the probability that pairs are genuine, by the report's calibration, with its 95 % interval.
-
-        Args:
-            scores, normalized: see `accept`; within the range of `calibration.scores`, which the set's pairs support.
-            prior: share of genuine pairs among the compared pairs, in (0, 1); e.g. 1 / (N + 1) for N + 1 equally
-                likely people.
-        Returns:
-            value, low, high: float64 tensors of the scores' shape.
-        Raises:
-            ValueError: scores that `accept` rejects, or outside the calibration's range; a prior out of range; a report
-                without calibration.
-        """
-        check_fraction(prior, "prior")
-        if self.calibration is None:
-            raise ValueError(
-                "the report has no calibration: no score has genuine pairs of ten identities at or below it and "
-                "impostor pairs of ten at or above it. Create the report with more identities"
-            )
-        checked = torch.as_tensor(self._scores(scores, normalized))
-        return self.calibration.probability(checked, prior=prior)
 
     def check(
         self,
