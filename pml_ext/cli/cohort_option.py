@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -10,12 +9,13 @@ import torch
 from pml_ext._errors import UserError
 from pml_ext._text import first_five
 from pml_ext.metrics import CohortNormalization, ThresholdReport, cohort_mask
-from pml_ext.metrics.cohort_tuning import FEWEST_IDENTITIES, tune_normalization
 from pml_ext.search.model_record import is_saved_cohort, load_cohort
 from pml_ext.search.readers import EmbeddingSet, read_embeddings
 
 FILE = "cohort.npz"
 """Name of the cohort's file next to a threshold report."""
+FEWEST_IDENTITIES = 50
+"""A smaller cohort is refused: with a few dozen identities, normalised scores were worse than cosines."""
 
 
 def take_cohort(
@@ -103,32 +103,6 @@ def _set_aside(share: float, sets: Sequence[EmbeddingSet]) -> tuple[_Part, list[
         "samples), set aside by name and not measured"
     )
     return (torch.cat(vectors), cohort_labels), [np.flatnonzero(~mask) for mask in aside], line
-
-
-def chosen_scores(
-    normalization: CohortNormalization, data: EmbeddingSet, rows: np.ndarray, far: float | None
-) -> tuple[CohortNormalization | None, list[str]]:
-    """Returns the normalisation, or None where plain cosines are to be preferred, and lines that say why.
-
-    The scores are compared on identities outside the cohort, by `NormalizationTrials.best`; rows: row of each sample in
-    the file.
-
-    Raises:
-        UserError: a cohort that holds a judged sample or identity.
-    """
-    try:
-        normalization.require_others(data.embeddings, data.labels, rows=rows.tolist())
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    options: dict[str, Any] = {"ks": (normalization.k,), "strengths": (normalization.strength,)}
-    options |= {"far": 1e-3 if far is None else far, "far_range": (1e-2, 1e-1)}
-    try:
-        trials = tune_normalization(normalization, data.embeddings, data.labels, **options)
-    except ValueError as error:
-        return None, [f"plain cosines are used: normalised scores could not be compared with them: {error}"]
-    if trials.best is None:
-        return None, [trials.summary(), f"plain cosines are used: {trials.reason}"]
-    return normalization, [trials.summary(), f"normalised scores are used: {trials.reason}"]
 
 
 def cohort_of_report(

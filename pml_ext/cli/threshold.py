@@ -70,7 +70,7 @@ _CHOOSE_ARGUMENTS: Arguments = [
 
 @plain_warnings()
 def _choose(options: Namespace) -> None:
-    from pml_ext.cli.cohort_option import FILE, chosen_scores, take_cohort
+    from pml_ext.cli.cohort_option import FILE, take_cohort
     from pml_ext.reports.threshold_page import write_files
     from pml_ext.search.readers import read_embeddings
 
@@ -82,8 +82,6 @@ def _choose(options: Namespace) -> None:
     if options.cohort is not None:
         cohort, (measured,), about = take_cohort(options.cohort, [data], options.checkpoint)
         data, rows = data.take(measured), rows[measured]
-        cohort, lines = chosen_scores(cohort, data, rows, options.far)
-        about += lines
     with errors_of_file(options.file, options):
         report = _report_of(options, data, rows, cohort)
     print(*about, *[""] * bool(about), report.summary(), sep="\n", end="\n\n")

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 # `as` marks a name as exported: type checkers cannot read the computed __all__ below.
 if TYPE_CHECKING:
     from pml_ext.metrics.calculator import AccuracyCalculator as AccuracyCalculator
-    from pml_ext.metrics.cohort_tuning import cohort_mask as cohort_mask
     from pml_ext.metrics.identification import IdentificationEvaluator as IdentificationEvaluator
     from pml_ext.metrics.normalization import CSLS as CSLS
     from pml_ext.metrics.normalization import CohortNormalization as CohortNormalization
+    from pml_ext.metrics.normalization import cohort_mask as cohort_mask
     from pml_ext.metrics.opis import OPIS as OPIS
     from pml_ext.metrics.opis_settings import OPISSettings as OPISSettings
     from pml_ext.metrics.protocol_files import ImagePairs as ImagePairs
@@ -46,7 +46,7 @@ _HOMES = {
     "TemplateSubjects": "protocol_files",
     "ThresholdReport": "threshold.report",
     "VerificationEvaluator": "verification",
-    "cohort_mask": "cohort_tuning",
+    "cohort_mask": "normalization",
     "read_lfw_pairs": "protocol_files",
     "read_template_media": "protocol_files",
     "read_template_pairs": "protocol_files",

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from zipfile import BadZipFile
@@ -16,7 +17,15 @@ from msgspec import Meta
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._checks import check_choice, check_embeddings, check_finite, check_in_range, check_whole, warn_caller
+from pml_ext._checks import (
+    check_choice,
+    check_embeddings,
+    check_finite,
+    check_fraction,
+    check_in_range,
+    check_whole,
+    warn_caller,
+)
 from pml_ext._files import replacing
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.numerics import full_precision
@@ -25,14 +34,7 @@ from pml_ext._version import __version__
 from pml_ext.functional.pairwise.pair_blocks import both_sides
 from pml_ext.functional.retrieval.cohort import cohort_offsets
 from pml_ext.metrics.checkpoint import Checkpoint, CountAbove0, Sha256, checkpoint_of, require_checkpoint
-from pml_ext.metrics.cohort_tuning import (
-    Agreement,
-    NormalizationTrials,
-    agreement_of,
-    tune_normalization,
-    warn_if_unlike,
-)
-from pml_ext.metrics.labels import Labels, names_of_samples, number_classes
+from pml_ext.metrics.labels import Labels, names_of_samples
 
 
 class CohortNormalization:
@@ -50,8 +52,8 @@ class CohortNormalization:
     are not; error rates measured so are too low. Reports and metrics therefore raise a ValueError for a cohort that
     holds a judged sample or, if it has labels, a judged identity. `cohort_mask` sets identities aside by name.
 
-    Whether normalised scores help depends on the data, and a cohort of a few dozen identities did harm. `tune` measures
-    it on identities that are in no cohort.
+    Whether normalised scores help depends on the data, and a cohort of a few dozen identities did harm. A
+    `ThresholdReport` with a cohort also has the FRR and OPIS of plain cosines at the same FAR.
 
     Args:
         cohort: (M, D), finite; normalised here. `fit` is an alias of the constructor.
@@ -102,61 +104,6 @@ class CohortNormalization:
     ) -> "CohortNormalization":
         """Creates a normalisation from a cohort; nothing is trained."""
         return cls(cohort, k, strength, labels=labels)
-
-    @staticmethod
-    def tune(
-        cohort: Tensor,
-        embeddings: Tensor,
-        labels: Labels,
-        *,
-        cohort_labels: Labels | None = None,
-        ks: Sequence[int] = (5, 10, 20, 50, 100, 200),
-        strengths: Sequence[float] = (0.5, 1.0),
-        far: float = 1e-3,
-        far_range: tuple[float, float] = (1e-2, 1e-1),
-    ) -> NormalizationTrials:
-        """Tries values of k and strength on identities outside the cohort, and judges the choice on yet others.
-
-        The identities are split in halves. The values that one half chooses are judged on the other half, and the
-        reverse (cross-fitting), so that the reported changes are those of people who neither are in the cohort nor had
-        a say.
-
-        Args:
-            cohort: (M, D).
-            embeddings, labels: (N, D) and (N,) integers or strings, of other identities than the cohort's, and of
-                classes that the model was not trained on.
-            cohort_labels: (M,), see `CohortNormalization`.
-            ks: values of k; those above the cohort size are skipped.
-            strengths: values of strength, from 0 to 2.
-            far: FAR at which TAR is measured, at least 1 / impostor pairs of a half.
-            far_range: calibration range of OPIS, see `functional.opis`.
-        Returns:
-            NormalizationTrials. `best` is None unless OPIS or TAR is better by more than its 95 % interval, and the
-            other is not worse.
-        Raises:
-            ValueError: the cohort holds a judged sample or identity; too few pairs.
-        Warns:
-            UserWarning: the cohort does not resemble the samples, see `agreement`.
-
-        >>> from pml_ext.metrics import cohort_mask
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> labels = torch.arange(1600) % 400
-        >>> crowding = torch.rand(400, 1, generator=generator) * 3 * torch.eye(1, 16)
-        >>> people = torch.randn(400, 16, generator=generator) + crowding
-        >>> embeddings = people[labels] + 0.5 * torch.randn(1600, 16, generator=generator)
-        >>> aside = cohort_mask(labels, 0.5)
-        >>> trials = CohortNormalization.tune(
-        ...     embeddings[aside], embeddings[~aside], labels[~aside], cohort_labels=labels[aside], ks=(5, 20)
-        ... )
-        >>> trials.best.k, trials.best.strength, trials.opis_change.high < 0
-        (20, 1.0, True)
-        """
-        normalization = CohortNormalization.fit(cohort, 1, labels=cohort_labels)
-        normalization.require_others(embeddings, labels)
-        options: dict[str, Any] = {"ks": ks, "strengths": strengths, "far": far, "far_range": far_range}
-        trials = tune_normalization(normalization, embeddings, labels, **options)
-        warn_if_unlike(trials.agreement)
-        return trials
 
     def with_checkpoint(self, path: str | Path) -> "CohortNormalization":
         """Returns a copy with the name and SHA-256 of the model file that computed the cohort.
@@ -223,22 +170,6 @@ class CohortNormalization:
         normalization = cls(cohort, record.k, record.strength, labels=labels, checkpoint=record.checkpoint)
         normalization.cohort = cohort  # bit by bit, as the checksum is that of the file
         return normalization
-
-    def agreement(self, embeddings: Tensor, labels: Labels) -> Agreement:
-        """Returns how well the cohort resembles the samples: whether both are dense in the same regions.
-
-        It is the correlation of m(x) by the cohort with m(x) by other identities of the set. The identities are split
-        in three: m(x) of the first part by the second and by the third gives the correlation that a cohort of the same
-        kind would have. All three cohorts have the same number of samples.
-
-        Args:
-            embeddings: (N, D), of other identities than the cohort's.
-            labels: (N,) integers or strings.
-        Returns:
-            Agreement, of cohort and expected. `is_unlike` if the cohort's is clearly lower.
-        """
-        ids = number_classes(labels, len(embeddings))[0]
-        return agreement_of(self.cohort, self.k, embeddings, ids)
 
     def overlap(self, embeddings: Tensor, labels: Labels | None = None) -> tuple[Tensor, Tensor]:
         """Returns which samples the cohort must not be used for.
@@ -320,6 +251,27 @@ class CohortNormalization:
         check_choice(side, ("query", "gallery"), "side")
         half = self.corrections(embeddings)
         return both_sides(unit_rows(embeddings).to(half.dtype), half)[side == "gallery"]
+
+
+def cohort_mask(labels: Labels, share: float) -> Tensor:
+    """Returns which samples belong to the identities that are set aside as a cohort.
+
+    The choice depends on the identities' names only, so that the same names are set aside in every file and process.
+
+    Args:
+        labels: (N,) integers or strings.
+        share: share of the identities, in (0, 1); rounded to a whole number.
+    Returns:
+        (N,) bool, on the CPU.
+
+    >>> cohort_mask(["anna", "anna", "ben", "carla"], 0.34).tolist()
+    [False, False, True, False]
+    """
+    check_fraction(share, "share")
+    names = names_of_samples(labels, len(labels))
+    ordered = sorted(set(names.tolist()), key=lambda name: blake2b(name.encode(), digest_size=8).digest())
+    aside = {*ordered[: round(share * len(ordered))]}
+    return torch.tensor([name in aside for name in names.tolist()])
 
 
 Format = Literal["pml_ext cohort normalization 2"]

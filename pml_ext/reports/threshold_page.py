@@ -22,6 +22,7 @@ from pml_ext.reports.threshold_text import (
     meaning,
     origin_lines,
     percent,
+    plain_in_words,
     ratio_in_words,
     rejected_in_words,
     score_in_words,
@@ -45,7 +46,9 @@ def page_of(report: ThresholdFields, figures: list[ReportFigure], image_of: Imag
         cards["Most similar samples of different classes"] = _cards(report, pairs.impostors, "accepted", image_of)
         cards["Least similar samples of one class"] = _cards(report, pairs.genuine, "rejected", image_of)
     support = support_in_words(report)
-    sentences = [f"The choice rests on {support}." if support else "", cameras_in_words(report)]
+    plain = plain_in_words(report)
+    sentences = [f"Plain cosines: {plain}." if plain else ""]
+    sentences += [f"The choice rests on {support}." if support else "", cameras_in_words(report)]
     sentences.append(f"{rejected_in_words(report)}.")
     texts = {
         "title": "One threshold and its errors in each class",

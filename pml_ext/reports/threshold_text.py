@@ -125,6 +125,15 @@ def rejected_in_words(report: ThresholdFields) -> str:
     return f"{rejected} of {len(rates)} classes {have} more than {percent(limit)} of their genuine pairs rejected"
 
 
+def plain_in_words(report: ThresholdFields) -> str:
+    """Returns the rates of plain cosines beside those of a report on normalised scores; empty if they are not known."""
+    plain = report.plain
+    if plain is None:
+        return ""
+    opis = "not measurable" if plain.opis is None else f"{plain.opis:.3e}"
+    return f"FRR {with_interval(plain.frr)} at the same FAR, OPIS {opis}"
+
+
 def score_in_words(report: ThresholdFields) -> str:
     """Returns a description of the score that is compared with the threshold."""
     cohort = report.normalization
@@ -166,6 +175,8 @@ def summary_lines(report: ThresholdFields) -> list[Line]:
         ("rejected", rejected_in_words(report)),
         ("OPIS", consistency_in_words(report)),
     ]
+    if plain := plain_in_words(report):
+        lines.append(("plain cosines", plain))
     return lines + origin_lines(report)
 
 

@@ -18,8 +18,6 @@ from pml_ext.metrics import OPIS, AccuracyCalculator, CohortNormalization, cohor
 from tests.cli.embedding_files import CAMERAS, DIGITS, X, Y, failure, file
 from tests.metrics.test_normalization import crowded
 
-pytestmark = pytest.mark.filterwarnings("ignore:the cohort does not resemble")
-
 COUNT = 160
 RANKING = (
     "precision_at_1", "reid_mean_average_precision", "mean_inverse_negative_penalty", "mean_average_precision_at_r",

@@ -1,19 +1,15 @@
 import numpy as np
 import pytest
-import scipy.stats
 import torch
 from pytest import approx
 
 from pml_ext.functional import (
     cohort_offsets,
-    labelled_pairs_roc,
-    operating_point,
     opis,
     rank_matches_from_distances,
     tar_at_far,
 )
 from pml_ext.metrics import CSLS, OPIS, AccuracyCalculator, CohortNormalization, ThresholdReport, cohort_mask
-from pml_ext.metrics.cohort_tuning import FEWEST_IDENTITIES
 from tests.oracles.identification import cosine
 from tests.refusals import refusals
 
@@ -77,8 +73,6 @@ REFUSED = [
         lambda: AccuracyCalculator(include=("precision_at_1", "opis", "NMI"), normalize=CSLS()),
         "CSLS has ranking metrics only; got opis, NMI. .*CohortNormalization of other identities",
     ),
-    (lambda: CohortNormalization.tune(COHORT, JUDGED, torch.arange(120) % 9, ks=(11,)), "ks must have a .*10, "),
-    (lambda: CohortNormalization.tune(COHORT, JUDGED, torch.arange(120) % 9, far=1e-6), "1e-06 needs .* 1000000"),
     (lambda: cohort_mask(["a", "b"], 1.0), r"share must be in \(0, 1\)"),
 ]
 test_what_does_not_fit_is_an_error = refusals(REFUSED)
@@ -94,13 +88,9 @@ MEASURES = {
     "report": lambda normalize, x, y: ThresholdReport.from_embeddings(x, y, far=0.01, normalize=normalize),
     "opis": measured_by_opis,
     "calculator": lambda normalize, x, y: AccuracyCalculator(include=("opis",), normalize=normalize).get_accuracy(x, y),
-    "tune": lambda normalize, x, y: CohortNormalization.tune(
-        normalize.cohort, x, y, cohort_labels=normalize.labels, far=0.01
-    ),
 }
 
 
-@pytest.mark.filterwarnings("ignore:the cohort does not resemble")
 @pytest.mark.parametrize("measure", MEASURES.values(), ids=MEASURES)
 def test_no_measure_takes_a_cohort_of_judged_samples_or_identities(measure):
     embeddings, labels = crowded()
@@ -195,41 +185,6 @@ def test_other_and_changed_files_are_refused(tmp_path):
         fitted.save(tmp_path / "cohort.bin")
 
 
-def crowding(generator, direction, people=150, each=4):
-    """People whose images crowd along one direction of the space to different degrees."""
-    along = 3 * torch.rand(people, 1, generator=generator) * torch.eye(16)[direction]
-    labels = torch.arange(people * each) % people
-    centres = along + torch.randn(people, 16, generator=generator)
-    return centres[labels] + 0.5 * torch.randn(people * each, 16, generator=generator), labels
-
-
-def cohorts(generator):
-    """Cohorts of the same population, of another one, and noise."""
-    noise = torch.randn(400, 16, generator=generator)
-    return {"same": crowding(generator, 0, 100)[0], "other": crowding(generator, 7, 100)[0], "noise": noise}
-
-
-def test_agreement_is_the_correlation_with_other_identities():
-    """With identities that need no split: one third is judged by the two others, in loops."""
-    samples, labels = crowding(torch.Generator().manual_seed(0), 0)
-    cohort = crowding(torch.Generator().manual_seed(1), 0, 60)[0]
-    generator, found = torch.Generator().manual_seed(0), []
-    for _ in range(5):
-        third = torch.randperm(150, generator=generator)[labels] % 3
-        parts = [samples[third == part] for part in range(3)]
-        size = min(len(parts[1]), len(parts[2]), len(cohort))
-        m = []
-        for points in (parts[1], parts[2], cohort):
-            kept = points[np.linspace(0, len(points) - 1, size).astype(int)]
-            cosines = torch.nn.functional.normalize(parts[0]) @ torch.nn.functional.normalize(kept).T
-            m.append(cosines.sort(dim=1).values[:, -20:].mean(dim=1).numpy())
-        by_pair = np.corrcoef(m)
-        found.append([(by_pair[2, 0] + by_pair[2, 1]) / 2, by_pair[0, 1]])
-    assert CohortNormalization.fit(cohort, k=20).agreement(samples, labels) == approx(np.mean(found, axis=0), abs=1e-4)
-    small = CohortNormalization.fit(cohort[:30], k=5).agreement(samples, labels)
-    assert np.isnan(small).all() and not small.is_unlike
-
-
 NAMES = ("precision_at_1", "mean_average_precision_at_r", "reid_mean_average_precision", "cmc_rank_5", "opis")
 RATE = "tar_at_far_1e-2"
 
@@ -310,104 +265,3 @@ def crowded(classes=60, each=5, seed=0):
     crowding = torch.linspace(0, 3, classes)[:, None] * torch.eye(1, 16)
     centres = torch.randn(classes, 16, generator=generator) + crowding
     return centres[labels] + 0.5 * torch.randn(len(labels), 16, generator=generator), labels
-
-
-def half_by_half(embeddings, labels, measure):
-    """Mean of a measure over the halves that `tune` splits the identities into."""
-    first = cohort_mask(labels, 0.5)
-    return sum(measure(embeddings[mask], labels[mask], mask) for mask in (first, ~first)) / 2
-
-
-def test_trials_say_what_opis_and_tar_are():
-    embeddings, labels = crowding(torch.Generator().manual_seed(0), 0)
-    cohort = crowding(torch.Generator().manual_seed(1), 0)[0]
-    trials = CohortNormalization.tune(cohort, embeddings, labels, ks=(20, 5, 9999), strengths=(0.5, 1.0), far=1e-2)
-    assert [(t.k, t.strength) for t in trials.trials] == [(5, 0.5), (5, 1.0), (20, 0.5), (20, 1.0)]
-    for trial in (trials.plain, *trials.trials):
-        half = 0.5 * trial.strength * cohort_offsets(embeddings, cohort, trial.k)
-
-        def of_opis(x, y, mask, half=half):
-            return float(opis(x, y, offsets=half[mask]))
-
-        def of_tar(x, y, mask, half=half):
-            return float(operating_point(labelled_pairs_roc(x, y, fars=(1e-2,), offsets=half[mask]), 1e-2).tar)
-
-        assert trial.opis == approx(half_by_half(embeddings, labels, of_opis), rel=1e-5)
-        assert trial.tar == approx(half_by_half(embeddings, labels, of_tar), abs=4e-3)
-    assert trials.chosen.opis == min(t.opis for t in trials.trials if t.tar >= trials.plain.tar)
-    assert trials.best == trials.chosen and trials.summary().startswith("recommended: k = 20, strength = 1\nOPIS -")
-    assert (trials.identities, trials.cohort, trials.classes, trials.samples) == (None, 600, 150, 600)
-
-
-def test_a_half_is_judged_by_what_the_other_half_chose():
-    """With one k and strength there is no choice; the intervals are those of sets without a tenth of the identities."""
-    embeddings, labels = crowding(torch.Generator().manual_seed(0), 0)
-    cohort = crowding(torch.Generator().manual_seed(1), 0)[0]
-    trials = CohortNormalization.tune(cohort, embeddings, labels, ks=(10,), strengths=(1.0,), far=1e-2)
-    offsets = 0.5 * cohort_offsets(embeddings, cohort, 10)
-
-    def change(rows):
-        x, y = embeddings[rows], labels[rows]
-        return float((opis(x, y, offsets=offsets[rows]) / opis(x, y)).log())
-
-    first, values, variances = cohort_mask(labels, 0.5), [], []
-    for half in (first, ~first):
-        group = torch.full_like(labels, -1)
-        group[half] = torch.unique(labels[half], return_inverse=True)[1] % 10
-        values.append(change(half))
-        variances.append(9 * np.var([change(half & (group != left_out)) for left_out in range(10)]))
-    assert trials.opis_change.value == approx(np.mean(values), rel=1e-4)
-    width = scipy.stats.t.ppf(0.975, 9) * sum(variances) ** 0.5 / 2
-    assert trials.opis_change.high - trials.opis_change.value == approx(width, rel=1e-3)
-    assert trials.tar_change.value == approx(trials.chosen.tar - trials.plain.tar, abs=1e-9)
-    assert trials.tar_change.low < trials.tar_change.value < trials.tar_change.high
-
-
-def test_more_samples_than_are_judged(monkeypatch):
-    monkeypatch.setattr("pml_ext.metrics.cohort_tuning._MOST_SAMPLES", 300)
-    embeddings, labels = crowding(torch.Generator().manual_seed(0), 0)
-    cohort = crowding(torch.Generator().manual_seed(1), 0)[0]
-    kept = cohort_mask(labels, 0.5)
-    one, other = (
-        CohortNormalization.tune(cohort, x, y, ks=(10,), far=1e-2)
-        for x, y in ((embeddings, labels), (embeddings[kept], labels[kept]))
-    )
-    assert one == other and one.samples == 300
-
-
-def tuned(seed, kind):
-    generator = torch.Generator().manual_seed(seed)
-    samples, labels = crowding(generator, 0, 200)
-    tried = cohorts(generator)
-    cohort = tried["same"][:10] if kind == "ten" else tried[kind]
-    return CohortNormalization.tune(cohort, samples, labels, ks=(5, 10, 50), far=5e-3)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_cohort_of_the_same_population_is_recommended_without_a_warning(seed):
-    assert tuned(seed, "same").best is not None
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("kind", ["other", "noise"])
-def test_a_cohort_of_another_kind_is_not_recommended(seed, kind):
-    with pytest.warns(UserWarning, match=r"the cohort does not resemble the embeddings \(correlation .*would have 0"):
-        trials = tuned(seed, kind)
-    assert trials.best is None
-    assert trials.summary().startswith("not recommended, the cohort does not resemble")
-
-
-def test_a_small_cohort_is_not_recommended():
-    trials = tuned(0, "ten")
-    assert trials.best is None and trials.verdict.endswith(f"has fewer than {FEWEST_IDENTITIES} identities")
-
-
-def test_harm_is_said():
-    """Uniform directions: a cohort tells nothing about them, and adds its noise."""
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(1200) % 300
-    embeddings = torch.randn(300, 64, generator=generator)[labels] + 0.8 * torch.randn(1200, 64, generator=generator)
-    crowd = torch.cat([torch.randn(60, 64, generator=generator), torch.randn(60, 64, generator=generator) / 3 + 1])
-    trials = CohortNormalization.tune(crowd, embeddings, labels, ks=(5,), strengths=(1.0,))
-    assert trials.best is None and trials.opis_change.low > 0
-    assert trials.summary().startswith("not recommended, OPIS is decidedly worse with normalised scores: k = 5")

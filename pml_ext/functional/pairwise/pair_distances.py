@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,33 +16,6 @@ from pml_ext.functional.pairwise.pair_blocks import Block, PairBlocks, listed_co
 _BINS_PER_UNIT = 2**15
 # Squared distances below this many units in the last place are rounding errors and become 0.
 _ULPS_OF_ZERO = 16
-
-
-class ListedPairs(NamedTuple):
-    """Ascending distances of pairs, and the indices of their classes, int32.
-
-    positives, inside: (P,) distances and class of positive pairs.
-    negatives, one, other: (M,) distances and both classes of negative pairs.
-    """
-
-    positives: Tensor
-    inside: Tensor
-    negatives: Tensor
-    one: Tensor
-    other: Tensor
-
-    def without(self, left_out: Tensor) -> "ListedPairs":
-        """Returns the pairs without some classes, a (T,) bool mask; the others are numbered anew."""
-        number = ((~left_out).cumsum(0) - 1).int()
-        number[left_out] = -1
-        inside, one, other = (number.index_select(0, classes) for classes in (self.inside, self.one, self.other))
-        kept, both = (mask.nonzero().view(-1) for mask in (inside >= 0, torch.minimum(one, other) >= 0))
-        return ListedPairs(self.positives[kept], inside[kept], self.negatives[both], one[both], other[both])
-
-    def accepted(self, thresholds: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-        """Count the pairs of each class within each threshold, as `PairDistances.accepted`."""
-        positives = _by_class(self.positives, [self.inside], thresholds, classes)
-        return positives, _by_class(self.negatives, [self.one, self.other], thresholds, classes)
 
 
 class PairDistances(PairBlocks):
@@ -129,27 +101,6 @@ class PairDistances(PairBlocks):
                 below = torch.cat([below, distances[is_within]]).amax(0, keepdim=True)
                 beyond = torch.cat([beyond, distances[~is_within]]).amin(0, keepdim=True)
         return float(gather_rows(below, self.group).max()), float(gather_rows(beyond, self.group).min())
-
-    def listed(self, distance: float) -> ListedPairs:
-        """Returns all positive pairs, and the negative pairs at this distance or closer; takes memory for each."""
-        blocks = []
-        with full_precision(self.unit.device):
-            for block in self.blocks():
-                distances = _distances(block)
-                accepted = distances <= distance
-                sides = self.index[block.rows].int(), self.index[block.columns].int()
-                positives, inside = distances.new_empty(0), sides[0].new_empty(0)
-                if block.mixed:
-                    accepted &= self.negative_mask(block)
-                    flat, rows, _ = self.positive_places(block)
-                    positives, inside = distances.view(-1)[flat], sides[0][rows]
-                flat, rows, columns = true_places(accepted)
-                negatives = distances.view(-1)[flat]
-                blocks.append(ListedPairs(positives, inside, negatives, sides[0][rows], sides[1][columns]))
-        positives, inside, negatives, one, other = (torch.cat(parts) for parts in zip(*blocks, strict=True))
-        positives, order = positives.sort()
-        negatives, order_of_negatives = negatives.sort()
-        return ListedPairs(positives, inside[order], negatives, one[order_of_negatives], other[order_of_negatives])
 
     def accepted(self, thresholds: Tensor, *, positives_only: bool = False) -> tuple[Tensor, Tensor]:
         """Count the pairs of each class within each threshold (distance <= threshold).
@@ -268,16 +219,6 @@ def count_accepted(pairs: PairDistances, thresholds: Tensor, *, positives_only: 
                 counts[1] += _first_reached(negatives, limits)
     positives, negatives = sum_over_ranks(counts, pairs.group).cumsum(1)
     return positives, negatives
-
-
-def _by_class(distances: Tensor, sides: list[Tensor], thresholds: Tensor, classes: int) -> Tensor:
-    """Returns (classes, M) int64: pairs of ascending distances by each side's class within M ascending thresholds."""
-    ends = torch.searchsorted(distances, thresholds, right=True)
-    first = torch.repeat_interleave(torch.diff(ends, prepend=ends.new_zeros(1)))
-    counts = torch.zeros(classes * len(thresholds), dtype=torch.int64, device=distances.device)
-    for side in sides:
-        counts += torch.bincount(side[: len(first)] * len(thresholds) + first, minlength=len(counts))
-    return counts.view(classes, -1).cumsum(1)
 
 
 def check_thresholds(thresholds: Tensor) -> None:

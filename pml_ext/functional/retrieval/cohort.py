@@ -1,6 +1,6 @@
 """Mean cosine of a sample with its nearest cohort samples, for score normalisation."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -52,17 +52,6 @@ def cohort_offsets(
     for part, cosines in _blocks(unit[block], others, None if rows is None else rows[block]):
         offsets[part] = cosines.topk(k, dim=1, sorted=False).values.mean(dim=1)
     return gather_rows(offsets, group, lengths=lengths)
-
-
-def offsets_for(embeddings: Tensor, cohort: Tensor, ks: Sequence[int]) -> list[Tensor]:
-    """Compute `cohort_offsets` for several k, from one matrix product."""
-    unit, others = _prepare(embeddings, cohort, max(ks), None)
-    means = unit.new_empty(len(ks), len(unit))
-    for part, cosines in _blocks(unit, others, None):
-        sums = cosines.topk(max(ks), dim=1).values.cumsum(dim=1)
-        for of_k, k in zip(means, ks, strict=True):
-            of_k[part] = sums[:, k - 1] / k
-    return list(means)
 
 
 def _prepare(embeddings: Tensor, cohort: Tensor, k: int, rows: Tensor | None) -> tuple[Tensor, Tensor]:

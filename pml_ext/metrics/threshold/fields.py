@@ -149,6 +149,15 @@ class NormalizationRecord:
 
 
 @dataclass(frozen=True)
+class PlainCosines:
+    """Plain cosines at the FAR of a report on normalised scores. opis: None if it is not measurable."""
+
+    cosine: Score
+    frr: ErrorRate
+    opis: Fraction | None
+
+
+@dataclass(frozen=True)
 class Group:
     """Rates of one group, such as a sex, a site or a product line.
 
@@ -367,6 +376,7 @@ class ThresholdFields:
     searches: Searches | None = None
     groups: Groups | None = None
     normalization: NormalizationRecord | None = None
+    plain: PlainCosines | None = None
     support: Support | None = None
     points: tuple[OperatingPoint, ...] = ()
     doubtful: DoubtfulLabels | None = None

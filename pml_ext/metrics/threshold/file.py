@@ -17,6 +17,7 @@ _LEFT_OUT_IF_NONE = (
     "searches",
     "groups",
     "normalization",
+    "plain",
     "support",
     "worst_pairs",
     "doubtful",

@@ -22,8 +22,12 @@ from pml_ext.functional.opis.utility import (
 )
 from pml_ext.functional.pairwise.pair_distances import PairDistances, count_accepted
 from pml_ext.functional.verification.roc import largest_count_within
-from pml_ext.functional.verification.threshold import grid_size, middle_of_gap, thresholds_at_far
-from pml_ext.metrics.cohort_tuning import warn_if_unlike
+from pml_ext.functional.verification.threshold import (
+    grid_size,
+    middle_of_gap,
+    threshold_accepting,
+    thresholds_at_far,
+)
 from pml_ext.metrics.labels import Labels, number_classes
 from pml_ext.metrics.normalization import CohortNormalization, check_normalize, offsets_of_pairs
 from pml_ext.metrics.opis_settings import OPISSettings
@@ -35,6 +39,7 @@ from pml_ext.metrics.threshold.fields import (
     DoubtfulLabels,
     ErrorRate,
     OperatingPoint,
+    PlainCosines,
     Support,
     Target,
     ThresholdCurves,
@@ -101,7 +106,10 @@ def measure_threshold(
         doubtful = _doubtful_labels(samples, names, source, target, search)
         begin("looking for the hardest pairs")
         hardest = worst_pairs(pairs, samples.ids, names, source)
-        normalization = None if normalize is None else describe_cohort(normalize)
+        normalization, plain = None, None
+        if normalize is not None:
+            begin("measuring plain cosines", 0)
+            normalization, plain = describe_cohort(normalize), _plain_cosines(samples, rates.far, opis)
         return replace(
             rates,
             cameras=camera_rates,
@@ -109,6 +117,7 @@ def measure_threshold(
             searches=searches,
             groups=by_group,
             normalization=normalization,
+            plain=plain,
             doubtful=doubtful,
             data=source.data,
             made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -132,8 +141,6 @@ def _prepare(
     camera_ids = None if cameras is None else number_classes(cameras, count, "cameras")[0]
     check_normalize(normalize)
     offsets = offsets_of_pairs(normalize, embeddings, labels, rows=source.rows)
-    if normalize is not None:
-        warn_if_unlike(normalize.agreement(embeddings, labels))
     return Samples(embeddings.double(), ids, camera_ids, offsets), names
 
 
@@ -168,6 +175,24 @@ def _rates_at(
         support=support or _support(target, classes),
         points=_points(pairs, counts),
         curves=_curves(pairs, counts),
+    )
+
+
+def _plain_cosines(samples: Samples, far: ErrorRate, opis: OPISSettings) -> PlainCosines | None:
+    """Returns the rates of the cosines at the largest FAR up to this one; None if copies leave no such threshold."""
+    pairs = replace(samples, offsets=None).pairs()
+    allowed = min(far.errors, pairs.total_negative_pairs - 1)
+    try:
+        distance = threshold_accepting(pairs, allowed)
+    except ValueError:
+        return None
+    counts = _count_pairs(pairs, distance, opis)
+    consistency = _consistency(pairs, opis, counts)
+    accepted = counts.at(distance)[0]
+    return PlainCosines(
+        cosine=1 - distance**2 / 2,
+        frr=_frr(pairs, accepted),
+        opis=None if consistency is None else consistency.opis,
     )
 
 

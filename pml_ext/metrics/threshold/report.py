@@ -56,6 +56,8 @@ class ThresholdReport(ThresholdFields):
         groups: rates by group of samples; None without groups.
         normalization: the cohort that normalised the scores; `cosine` is then a threshold of normalised scores,
             `distance` sqrt(2 − 2 score), and scores beyond [−1, 1] count as −1 or 1. None: plain cosines.
+        plain: FRR and OPIS of plain cosines at the same FAR, to see whether the cohort helps. None without a cohort, or
+            if copies leave plain cosines no such threshold.
         support: errors that the choice rests on; None for utility.
         searches: rates in galleries of several sizes; None without a planned size.
         doubtful: labels that look wrong (wrong labels, one identity with two labels, two identities with one label,
@@ -119,7 +121,7 @@ class ThresholdReport(ThresholdFields):
             ValueError: mismatched input; no genuine or no impostor pairs, or none across cameras; a target out of
                 range, or one that needs more pairs or identities; a cohort that holds a judged sample or identity.
         Warns:
-            UserWarning: samples that are copies of others; a cohort that does not resemble the samples.
+            UserWarning: samples that are copies of others.
         """
         chosen = choose_target(far, frr, target, None if search is None else search.fpir, confidence)
         fields = measure_threshold(

@@ -50,23 +50,6 @@ def test_counts_equal_the_loops_for_any_blocks(block_rows, device):
     assert computed <= 0.7 * 50 * 50 or block_rows > 10  # little more than the upper triangle
 
 
-@pytest.mark.parametrize("block_rows", [1, 7, 1000])
-def test_listed_pairs_are_those_of_the_loops(block_rows):
-    x, y = a_set()
-    pairs = PairDistances(x, y, block_rows=block_rows)
-    loops = oracle.all_pairs(x.numpy(), y.tolist())
-    found = pairs.listed(1.2)
-    assert found.positives.tolist() == approx(sorted(d for d, a, b in loops if a == b))
-    assert found.negatives.tolist() == approx(sorted(d for d, a, b in loops if a != b and d <= 1.2))
-    thresholds = torch.tensor([0.3, 0.7, 1.2], dtype=F64)
-    for counts, expected in zip(found.accepted(thresholds, 5), pairs.accepted(thresholds), strict=True):
-        assert torch.equal(counts, expected)
-    rest = y != 2
-    without = found.without(torch.arange(5) == 2).accepted(thresholds, 4)
-    for counts, expected in zip(without, PairDistances(x[rest], y[rest]).accepted(thresholds), strict=True):
-        assert torch.equal(counts, expected)
-
-
 @pytest.mark.parametrize("block_rows", [7, 1000])
 def test_order_statistics_of_the_negative_distances(block_rows):
     x, y = a_set()

@@ -13,8 +13,6 @@ from pml_ext.metrics.threshold.file import _checksum
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 MANY = torch.arange(400) % 100
-# Nothing is crowded here, so there is nothing to agree on.
-pytestmark = pytest.mark.filterwarnings("ignore:the cohort does not resemble")
 
 
 @pytest.mark.parametrize(

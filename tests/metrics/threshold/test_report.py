@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 
 from pml_ext import __version__
 from pml_ext.functional import epsilon_opis, opis
-from pml_ext.metrics import CohortNormalization, OPISSettings, SearchPlan, ThresholdReport
+from pml_ext.metrics import OPISSettings, SearchPlan, ThresholdReport
 from pml_ext.reports.threshold_figures import threshold_figures
 from tests.oracles import thresholds as oracle
 
@@ -192,5 +192,3 @@ def test_collapsed_embeddings_are_named(options):
     x = 3 * torch.ones(60, 8) + 1e-5 * torch.randn(60, 8)
     with pytest.raises(ValueError, match=r"all 60 embeddings are \(nearly\) equal, so no threshold separates them"):
         ThresholdReport.from_embeddings(x, torch.arange(60) // 3, **options)
-    with pytest.raises(ValueError, match=r"all 60 embeddings are \(nearly\) equal"):
-        CohortNormalization.tune(torch.randn(60, 8), x, torch.arange(60) // 3, ks=(5,), far=0.01)

@@ -9,9 +9,8 @@ import torch
 from pytest import approx
 
 from pml_ext.metrics import CohortNormalization, SearchPlan, ThresholdReport
+from pml_ext.reports.threshold_text import with_interval
 from tests.metrics.test_normalization import crowded
-
-pytestmark = pytest.mark.filterwarnings("ignore:the cohort does not resemble")
 
 ORDER = torch.randperm(54, generator=torch.Generator().manual_seed(1))
 LABELS = torch.arange(9).repeat_interleave(6)[ORDER]
@@ -131,7 +130,9 @@ def test_searches_and_groups_are_of_normalised_scores(tmp_path):
     assert report.searches.planned.fpir.rate == approx(sum(reached) / len(reached), abs=1e-9)
     assert 0.1 < report.searches.planned.fpir.rate <= 0.2
     report.save_page(tmp_path / "page.html")
-    assert "cosine" not in (tmp_path / "page.html").read_text(encoding="utf-8").replace("cosine similarity", "")
+    assert "cosine" not in (tmp_path / "page.html").read_text(encoding="utf-8").replace(
+        "cosine similarity", ""
+    ).replace("Plain cosines", "")
     even = labels % 2 == 0
     mine = (scores >= report.cosine) & (labels[:, None] != labels) & even[:, None] & even
     group = report.groups.groups[0].far
@@ -155,3 +156,16 @@ def test_another_normalisation_is_refused(normalised):
     with pytest.raises(ValueError, match='template must be "best" for normalised scores'):
         plan = SearchPlan(10, template="mean")
         ThresholdReport.from_embeddings(*crowded(), far=0.01, search=plan, normalize=fitted)
+
+
+@pytest.mark.parametrize("far", [0.01, 0.9])
+def test_plain_cosines_at_the_same_far(far):
+    embeddings, labels = crowded()
+    cohort = CohortNormalization.fit(crowded(seed=1)[0], 15, 0.8)
+    report = ThresholdReport.from_embeddings(embeddings, labels, far=far, normalize=cohort)
+    plain = ThresholdReport.from_embeddings(embeddings, labels, far=report.far.rate)
+    assert report.plain is not None and plain.plain is None
+    assert (report.plain.frr, report.plain.opis) == (plain.frr, plain.consistency.opis)
+    assert report.plain.cosine == approx(plain.cosine, abs=1e-3)
+    line = f"plain cosines  FRR {with_interval(plain.frr)} at the same FAR, OPIS {plain.consistency.opis:.3e}"
+    assert line in report.summary() and "plain cosines" not in plain.summary()

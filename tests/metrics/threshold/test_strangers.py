@@ -17,7 +17,6 @@ from tests.oracles.identification import cosine
 
 PAGE = Path(__file__).parents[3] / "examples" / "evidence" / "INTERVALS.md"
 POPULATIONS = ("Gaussian", "crowded", "heavy-tailed")
-UNLIKE = "ignore:the cohort does not resemble"
 
 
 def load(name):
@@ -81,7 +80,6 @@ def test_copies_and_the_judged_set_itself_are_refused():
         ThresholdReport.from_embeddings(judged, labels, far=0.1, normalize=CohortNormalization.fit(judged))
 
 
-@pytest.mark.filterwarnings(UNLIKE)
 def test_the_report_is_the_public_one():
     generator = torch.Generator().manual_seed(0)
     judged, labels = torch.randn(240, 8, generator=generator), torch.arange(240) // 4
