@@ -22,12 +22,12 @@ from pml_ext.cli.look_up import CONFIGS, COPY, EXAMPLES, LIST
 from pml_ext.cli.metrics import METRICS
 from pml_ext.cli.runs import CHECK_CONFIG, COMPARE, EVAL, EXPORT, REPORT, TRAIN
 from pml_ext.cli.search import SEARCH
-from pml_ext.cli.threshold import CHECK, CHOOSE, COMPARE_MODELS
+from pml_ext.cli.threshold import CHECK, CHOOSE
 
 GROUPS = {
     "train": [TRAIN, EVAL, REPORT, COMPARE, CHECK_CONFIG],
     "use": [EXPORT, EMBED, SEARCH, METRICS],
-    "thresholds": [CHOOSE, CHECK, COMPARE_MODELS],
+    "thresholds": [CHOOSE, CHECK],
     "look up": [LIST, CONFIGS, EXAMPLES, COPY],
 }
 COMMANDS = {command.name: command for group in GROUPS.values() for command in group}

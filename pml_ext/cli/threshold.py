@@ -1,4 +1,4 @@
-"""`pml-ext threshold choose`, `check` and `compare`: decision thresholds on files of embeddings."""
+"""`pml-ext threshold choose` and `check`: decision thresholds on files of embeddings."""
 
 from __future__ import annotations
 
@@ -221,65 +221,4 @@ CHECK = Command(
     _CHECK_ARGUMENTS,
     "pml-ext threshold check report/threshold.json today.npz",
     notes=f"Exit status: 0 holds, 1 does not hold, 3 cannot be told.\n{_SEE_FILES}",
-)
-
-
-@plain_warnings()
-def _compare(options: Namespace) -> None:
-    from pml_ext.metrics.threshold.comparison import compare_models
-    from pml_ext.reports.models_page import write_model_page
-
-    sets = _read_models(options.files)
-    first = next(iter(sets.values()))
-    try:
-        comparison = compare_models(
-            {name: data.embeddings for name, data in sets.items()},
-            first.labels,
-            far=options.far,
-            cameras=first.cameras,
-        )
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    print(comparison.summary(), end="\n\n")
-    if options.output is None:
-        print("nothing was written; --output FOLDER writes the comparison as a page")
-        return
-    page = Path(options.output) / "models.html"
-    page.parent.mkdir(parents=True, exist_ok=True)
-    write_model_page(page, comparison)
-    print(f"open {page}")
-
-
-def _read_models(files: list[str]) -> dict[str, EmbeddingSet]:
-    """Read the files by name (by path if names repeat), without junk; the labels are those of the first."""
-    import numpy as np
-
-    from pml_ext.search.readers import read_embeddings
-
-    if len(set(files)) < len(files) or len(files) < 2:
-        raise UserError(f"threshold compare needs two or more different files; got {', '.join(files)}")
-    sets = [read_embeddings(file) for file in files]
-    for file, data in zip(files[1:], sets[1:], strict=True):
-        for name in ("labels", "cameras", "paths"):
-            one, other = getattr(sets[0], name), getattr(data, name)
-            if one is not None and other is not None and not np.array_equal(one, other):
-                raise UserError(f"{file} must hold the samples of {files[0]}, in the same order: their {name} differ")
-    names = [Path(file).name for file in files]
-    if len(set(names)) < len(names):
-        names = files
-    rows = (~sets[0].is_junk).nonzero()[0]
-    return {name: data.take(rows) for name, data in zip(names, sets, strict=True)}
-
-
-COMPARE_MODELS = Command(
-    "threshold compare",
-    "Compare models by their embeddings, each at a separate threshold.",
-    _compare,
-    [
-        Argument("FILE", "Embeddings of the same samples by two or more models.", dest="files", nargs="+"),
-        OneOf(_FAR, required=True),
-        Argument("--output FOLDER", "Folder for the page models.html [default: only print]"),
-    ],
-    "pml-ext threshold compare old.npz new.npz --far 0.001 --output report/",
-    notes=_SEE_FILES,
 )

@@ -22,7 +22,6 @@ MISSING = {
     "export": "none.yml --output m.onnx", "embed": "none.jpg --model none.yml --output g",
     "search": "none.jpg --gallery none.npz", "metrics": "none.npz", "copy": "none.yml",
     "threshold choose": "none.npz --far 0.1", "threshold check": "none.json none.npz",
-    "threshold compare": "none.npz none2.npz --far 0.1",
 }  # fmt: skip
 
 
@@ -120,7 +119,7 @@ def test_words_that_look_like_options_keys_and_files():
         ("train my.yml --resum", "unrecognized arguments: --resum; did you mean --resume?"),
         ("export my.yml", "required: --output"),
         ("trian", "no command 'trian'; did you mean train?"),
-        ("threshold chose e.npz", "pml-ext threshold: error: argument {choose,check,compare}: invalid choice: 'chose'"),
+        ("threshold chose e.npz", "pml-ext threshold: error: argument {choose,check}: invalid choice: 'chose'"),
         ("threshold choose e.npz", "one of the arguments --far --frr --fpir is required"),
         ("metrics far=0.1.npz", "error: no file of embeddings at far=0.1.npz"),
         ("check-config Digits/sap_tcm.yml --num-gpus 0", "error: --num-gpus must be at least 1; got 0"),

@@ -1,4 +1,4 @@
-"""`pml-ext threshold choose`, `check` and `compare`."""
+"""`pml-ext threshold choose` and `check`."""
 
 import json
 import re
@@ -108,7 +108,6 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     assert choose(file(folder), "--far", "0.1", "--output", str(folder)) == 0
     file(folder, "short.npz", sex=np.arange(299))
-    file(folder, "rolled.npz", labels=np.roll(Y, 1))
     return folder
 
 
@@ -126,8 +125,6 @@ def files(tmp_path_factory):
         ("choose e.npz --far 0.001 --confidence 0.95", "e.npz: FAR 0.001 with confidence 0.95 needs at least 3.0"),
         ("check threshold.json e.npz --labels persons", "e.npz lacks persons; it holds embeddings, labels"),
         ("check threshold.json e.npz --labels labels --frames labels", "give labels, or frames and tracks; got both"),
-        ("compare e.npz --far 0.1", "needs two or more different files; got e.npz"),
-        ("compare e.npz rolled.npz --far 0.1", "rolled.npz must hold the samples of e.npz, in the same order: their l"),
     ],
 )
 def test_mistakes_are_one_line(files, words, message, capfd, monkeypatch):
@@ -317,23 +314,3 @@ def test_the_files_labels_and_cameras_count(tmp_path, capsys):
         assert f", {rate.errors:,} of {rate.pairs:,} pairs of 400 identities" in line
     np.savez(source, embeddings=embeddings.numpy(), labels=labels)
     assert "Give cameras" in failure(capsys, "threshold", "check", str(report_file), str(source))
-
-
-# Comparisons
-
-
-def test_three_models_on_one_page(tmp_path, capsys):
-    labels = np.arange(200) % 50
-    centres = np.random.default_rng(0).standard_normal((50, 8))[labels]
-    noise = np.random.default_rng(1).standard_normal((200, 8))
-    files = [
-        file(tmp_path, f"{name}.npz", embeddings=(centres + spread * noise).astype(np.float32), labels=labels)
-        for name, spread in (("a", 0.4), ("b<i>", 0.4), ("c", 0.8))
-    ]
-    compare = ["threshold", "compare", *files]
-    assert main([*compare, "--far", "0.01", "--output", str(tmp_path / "out")]) == 0
-    shown = capsys.readouterr().out
-    assert "no significant difference between b<i>.npz and a.npz" in shown and "c.npz misses more than a.npz" in shown
-    page = (tmp_path / "out" / "models.html").read_text(encoding="utf-8")
-    assert "classes that lose most with c.npz" in page and "c.npz misses more than a.npz" in page
-    assert "b&lt;i&gt;.npz" in page and "<i>" not in page
