@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pml_ext.search.neighbours import Neighbours
     from pml_ext.search.readers import EmbeddingSet
 
-    Target = Gallery | EmbeddingSet
+    AnyGallery = Gallery | EmbeddingSet
 
 log = logging.getLogger("pml_ext")
 
@@ -85,7 +85,7 @@ class _Queries:
     images: list[Path | None]
 
 
-def _embed_queries(options: Namespace, target: Target) -> _Queries:
+def _embed_queries(options: Namespace, target: AnyGallery) -> _Queries:
     from pml_ext.search.images import embed_images, join_batches, list_images
     from pml_ext.search.readers import is_readable
 
@@ -108,7 +108,7 @@ def _embed_queries(options: Namespace, target: Target) -> _Queries:
     return _Queries(names, embeddings, [image.path for image in images])
 
 
-def _read_queries(query: str, target: Target, gallery: str) -> _Queries:
+def _read_queries(query: str, target: AnyGallery, gallery: str) -> _Queries:
     import numpy as np
 
     from pml_ext.search.readers import read_embeddings
@@ -157,7 +157,7 @@ def _load_embedder(record: ModelRecord | None, gallery: str, overrides: Sequence
     return embedder
 
 
-def _load_threshold(path: str, gallery: str, target: Target) -> ThresholdReport:
+def _load_threshold(path: str, gallery: str, target: AnyGallery) -> ThresholdReport:
     """Load a threshold report; UserError unless it applies to the gallery's scores."""
     from pml_ext.metrics.threshold.samples import is_same_cohort
     from pml_ext.search.model_record import describe_scores, load_report_of
@@ -179,7 +179,7 @@ def _load_threshold(path: str, gallery: str, target: Target) -> ThresholdReport:
     return report
 
 
-def _least_score(report: ThresholdReport, path: str, target: Target, kind: str) -> tuple[float | None, str]:
+def _least_score(report: ThresholdReport, path: str, target: AnyGallery, kind: str) -> tuple[float | None, str]:
     """Returns the lowest accepted score, and a line that describes it."""
     if report.target.kind == "fpir":
         return _least_score_of_size(report, path, target, kind)
@@ -196,7 +196,7 @@ def _least_score(report: ThresholdReport, path: str, target: Target, kind: str) 
     return report.cosine, f"{kind} {report.cosine:.4f}, chosen for {chosen}: {rates}. {searches}"
 
 
-def _least_score_of_size(report: ThresholdReport, path: str, target: Target, kind: str) -> tuple[float | None, str]:
+def _least_score_of_size(report: ThresholdReport, path: str, target: AnyGallery, kind: str) -> tuple[float | None, str]:
     """Returns `_least_score` of a report for searches, whose threshold depends on the gallery size."""
     identities, enrolled = target.identities(), "identities"
     if identities is None:
@@ -211,7 +211,7 @@ def _least_score_of_size(report: ThresholdReport, path: str, target: Target, kin
 
 
 def _describe_hits(
-    target: Target, neighbours: Neighbours, options: Namespace
+    target: AnyGallery, neighbours: Neighbours, options: Namespace
 ) -> tuple[dict[int, str], dict[int, Path | None]]:
     """Returns path and label of each hit's row, and its image if a page is written; warns of missing images."""
     import numpy as np

@@ -25,7 +25,7 @@ from pml_ext._checks import check_above_zero, check_whole
 from pml_ext._errors import ArgumentError, Terminated, UserError
 from pml_ext._text import configure_streams
 from pml_ext.runner.part_errors import TRACEBACKS, part_message
-from pml_ext.runner.rank_store import rank_and_ranks
+from pml_ext.runner.rank_store import launched_rank_and_ranks
 from pml_ext.runner.registry import import_modules, imported
 
 log = logging.getLogger("pml_ext")
@@ -87,7 +87,7 @@ class Launch:
 
 def is_first() -> bool:
     """Returns whether this process has rank 0."""
-    return rank_and_ranks()[0] == 0
+    return launched_rank_and_ranks()[0] == 0
 
 
 def restarts() -> int:
@@ -279,4 +279,5 @@ def _lost_contact(reason: str) -> str:
         lost = "has waited --timeout seconds for the other processes: one of them is stopped or hangs"
     else:
         time.sleep(_PATIENCE)
-    return f"rank {rank_and_ranks()[0]} {lost}, so the run ends; the last checkpoint can be resumed ({reason:.200})"
+    rank, _ = launched_rank_and_ranks()
+    return f"rank {rank} {lost}, so the run ends; the last checkpoint can be resumed ({reason:.200})"

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 _calls = count()
 
 
-def rank_and_ranks() -> tuple[int, int]:
-    """Returns rank and world size from torch's elastic agent; (0, 1) for a single process."""
+def launched_rank_and_ranks() -> tuple[int, int]:
+    """Returns rank and world size as torch's elastic agent set them at the start; (0, 1) for a single process."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return 0, 1
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -20,7 +20,7 @@ def rank_and_ranks() -> tuple[int, int]:
 
 def exchange(text: str) -> list[str]:
     """Returns each rank's text, in rank order; a collective call."""
-    rank, ranks = rank_and_ranks()
+    rank, ranks = launched_rank_and_ranks()
     if ranks == 1:
         return [text]
     store, call = _store(), next(_calls)

@@ -19,7 +19,7 @@ from pml_ext.runner.data.samplers import Drawn, JointBatchSampler
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.evaluation.selected_metrics import replaces_metrics
 from pml_ext.runner.modeling.interfaces import as_float
-from pml_ext.runner.rank_store import rank_and_ranks
+from pml_ext.runner.rank_store import launched_rank_and_ranks
 
 log = logging.getLogger("pml_ext")
 
@@ -51,7 +51,7 @@ class DataModule(lightning.LightningDataModule):
             _require_matches(searched)
         self.copies: list[str] = []
         """Sentences about images that are in two parts of the data."""
-        if cfg.DATASETS.CHECK_IMAGES and rank_and_ranks()[0] == 0:
+        if cfg.DATASETS.CHECK_IMAGES and launched_rank_and_ranks()[0] == 0:
             self.copies = find_copies_of_images(None if cfg.DATASETS.COMBINEALL else self.train_set, searched)
         for sentence in self.copies:
             log.warning("%s", sentence)

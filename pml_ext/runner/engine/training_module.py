@@ -41,7 +41,7 @@ from pml_ext.runner.modeling.interfaces import Batch, Outputs, parts_of
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner, facts_of_name, weight_keys
 from pml_ext.runner.modeling.pixels_to_embedding import averaged, unit_embeddings
 from pml_ext.runner.modeling.weights.imagenet import with_trained_norms
-from pml_ext.runner.rank_store import rank_and_ranks
+from pml_ext.runner.rank_store import launched_rank_and_ranks
 from pml_ext.runner.solver import build_optimizer, build_schedule, clip_gradients, fit_restored_state
 
 log = logging.getLogger("pml_ext")
@@ -113,7 +113,7 @@ class TrainingModule(lightning.LightningModule):
         self.model = build_model(cfg, num_classes=num_classes, pretrained=pretrained and not cfg.MODEL.WEIGHTS)
         partial_fc = None
         if cfg.MODEL.HEADS.PFC.ENABLED:
-            shared = {"num_classes": identities, "seed": cfg.SEED, "part": rank_and_ranks()}
+            shared = {"num_classes": identities, "seed": cfg.SEED, "part": launched_rank_and_ranks()}
             partial_fc = partial(build_partial_fc, cfg.MODEL.HEADS, **shared)
         sizes = _output_sizes(self.model, data)
         terms, self.losses = build_losses(

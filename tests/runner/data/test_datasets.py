@@ -164,7 +164,7 @@ def test_ranks_divide_the_files_and_share_what_they_find(tmp_path, monkeypatch):
     monkeypatch.setattr(image_check, "exchange", exchange)
     monkeypatch.setattr(image_check, "require_image", counted)
     for rank in range(3):
-        monkeypatch.setattr(image_check, "rank_and_ranks", lambda rank=rank: (rank, 3))
+        monkeypatch.setattr(image_check, "launched_rank_and_ranks", lambda rank=rank: (rank, 3))
         of_rank = ImageCheck(CN({"CHECK_IMAGES": True, "MAX_UNREADABLE": 0.5}))
         found = of_rank.readable("set", images)
     assert found.identities.tolist() == [0, 1, 2, 5, 6, 7, 8, 10], "the last one has heard all"

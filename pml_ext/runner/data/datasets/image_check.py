@@ -16,7 +16,7 @@ from pml_ext._files import write_atomically
 from pml_ext._identities import is_ranked
 from pml_ext.runner.data.datasets.image_files import ImageFiles, require_image
 from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet
-from pml_ext.runner.rank_store import exchange, rank_and_ranks
+from pml_ext.runner.rank_store import exchange, launched_rank_and_ranks
 
 log = logging.getLogger("pml_ext")
 
@@ -105,7 +105,7 @@ def _ids(images: ImageSet, row: int) -> tuple[int, int]:
 
 def _unreadable(images: ImageFiles) -> dict[int, str]:
     """Returns row -> error of images that cannot be decoded. Each rank decodes its share; all ranks get all errors."""
-    rank, ranks = rank_and_ranks()
+    rank, ranks = launched_rank_and_ranks()
     rows = range(rank, len(images), ranks)
     unreadable: list[tuple[int, str]] = []
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
