@@ -60,11 +60,11 @@ def take_cohort(
     return normalization, rows, lines
 
 
-_Part = tuple[torch.Tensor, np.ndarray | None]
+_CohortRows = tuple[torch.Tensor, np.ndarray | None]
 """Embeddings (M, D) of a part of the cohort, and labels, None if unknown."""
 
 
-def _join(parts: Sequence[_Part]) -> CohortNormalization:
+def _join(parts: Sequence[_CohortRows]) -> CohortNormalization:
     if len(dims := {vectors.shape[1] for vectors, _ in parts}) > 1:
         raise UserError(f"the parts of a cohort must have the same dimensions; got {sorted(dims)}")
     labels = [names for _, names in parts if names is not None]
@@ -73,7 +73,7 @@ def _join(parts: Sequence[_Part]) -> CohortNormalization:
     return CohortNormalization.fit(vectors.float(), max(1, min(10, len(vectors))), labels=joined)
 
 
-def _read(path: str) -> tuple[_Part, str]:
+def _read(path: str) -> tuple[_CohortRows, str]:
     file = read_embeddings(path, need_labels=False)
     file = file.take(np.flatnonzero(~file.is_junk))
     labels = file.labels.astype(str) if file.has_labels else None
@@ -91,7 +91,7 @@ def _as_share(text: str) -> float | None:
     return share
 
 
-def _set_aside(share: float, sets: Sequence[EmbeddingSet]) -> tuple[_Part, list[np.ndarray], str]:
+def _set_aside(share: float, sets: Sequence[EmbeddingSet]) -> tuple[_CohortRows, list[np.ndarray], str]:
     labels = [data.labels.astype(str) for data in sets]
     names = np.concatenate([values[~data.is_junk] for values, data in zip(labels, sets, strict=True)])
     chosen = np.unique(names[cohort_mask(names, share).numpy()])

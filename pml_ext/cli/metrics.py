@@ -106,7 +106,7 @@ def _print_metrics(options: Namespace) -> None:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _NumberedSet:
     """A file, with labels and cameras as numbers that both files share; JUNK is ignored.
 
     identity_names: original label of each number.
@@ -124,7 +124,7 @@ class _Part:
         return self.data.embeddings.float()[rows], self.labels[rows], self.cameras[rows]
 
 
-def _number_parts(files: Sequence[str], sets: Sequence[EmbeddingSet]) -> list[_Part]:
+def _number_parts(files: Sequence[str], sets: Sequence[EmbeddingSet]) -> list[_NumberedSet]:
     """Number the labels and cameras of the queries and the gallery, if any; without cameras no two samples share one.
 
     UserError: the files are inconsistent.
@@ -147,7 +147,7 @@ def _number_parts(files: Sequence[str], sets: Sequence[EmbeddingSet]) -> list[_P
         known_cameras = np.split(np.arange(counts[-1]), counts[:-1])
     cameras, _ = _number("cameras", known_cameras)
     identity_names = {number: str(name) for number, name in enumerate(names.tolist())}
-    return [_Part(*part, identity_names) for part in zip(files, sets, labels, cameras, strict=True)]
+    return [_NumberedSet(*part, identity_names) for part in zip(files, sets, labels, cameras, strict=True)]
 
 
 def _number(what: str, arrays: Sequence[np.ndarray]) -> tuple[list[Tensor], np.ndarray]:
@@ -163,7 +163,7 @@ def _number(what: str, arrays: Sequence[np.ndarray]) -> tuple[list[Tensor], np.n
     return list(torch.split(numbers, [len(values) for values in arrays])), names
 
 
-def _measure_all(parts: Sequence[_Part], cohort: CohortNormalization | None) -> dict[str, float]:
+def _measure_all(parts: Sequence[_NumberedSet], cohort: CohortNormalization | None) -> dict[str, float]:
     """Compute the standard metrics of queries against a gallery or each other, with a cohort also of normalised scores.
 
     Gallery items with the query's label and camera are ignored, as is junk.
@@ -192,7 +192,7 @@ def _measure_all(parts: Sequence[_Part], cohort: CohortNormalization | None) -> 
     return values
 
 
-def _measure(parts: Sequence[_Part], names: list[str], **options: Any) -> dict[str, float]:
+def _measure(parts: Sequence[_NumberedSet], names: list[str], **options: Any) -> dict[str, float]:
     import torch
 
     from pml_ext._ops.custom_gradient import to_sphere
@@ -214,7 +214,7 @@ def _measure(parts: Sequence[_Part], names: list[str], **options: Any) -> dict[s
     return {name: float(values[name]) for name in names}
 
 
-def _measure_among_distractors(query: _Part, gallery: _Part, distractors: str) -> dict[str, float]:
+def _measure_among_distractors(query: _NumberedSet, gallery: _NumberedSet, distractors: str) -> dict[str, float]:
     """Compute TAR at FAR over all pairs of a query and a gallery row, TPIR at FPIR, and ranks of identities.
 
     Gallery rows with the query's identity and camera are ignored, as are junk and the query itself.
@@ -237,7 +237,7 @@ def _measure_among_distractors(query: _Part, gallery: _Part, distractors: str) -
     return pairs.compute() | values
 
 
-def _distractor_blocks(path: str, query: _Part) -> Iterator[tuple[Tensor, Tensor]]:
+def _distractor_blocks(path: str, query: _NumberedSet) -> Iterator[tuple[Tensor, Tensor]]:
     """Returns embeddings and identities of distractors, without junk; without labels no two rows share an identity.
 
     UserError: different dimensions, or an identity of the queries or their gallery.
@@ -261,7 +261,12 @@ def _distractor_blocks(path: str, query: _Part) -> Iterator[tuple[Tensor, Tensor
 
 
 def _write_report(
-    folder: Path, name: str, parts: Sequence[_Part], values: dict[str, float], notes: list[str], images: str | None
+    folder: Path,
+    name: str,
+    parts: Sequence[_NumberedSet],
+    values: dict[str, float],
+    notes: list[str],
+    images: str | None,
 ) -> Path:
     """Write report.html and its figures; returns its path."""
     import torch
@@ -290,7 +295,7 @@ def _write_report(
     )
 
 
-def _image_set(part: _Part, images: str | None) -> ImageSet:
+def _image_set(part: _NumberedSet, images: str | None) -> ImageSet:
     from pml_ext.runner.data.datasets.image_files import read_image
     from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages
     from pml_ext.search.readers import images_inside
