@@ -144,6 +144,7 @@ def test_random_patch_waits_for_its_pool_then_pastes_parts_of_other_images():
 )
 def test_errors(options, message):
     cfg = get_cfg()
+    cfg.MODEL.BACKBONE.update({"NAME": "build_convnet_backbone", "DEPTH": "2x", "FEAT_DIM": 6})
     cfg.INPUT = config(**options)
     with pytest.raises(UserError, match=message):
         require_supported(cfg)
