@@ -93,7 +93,7 @@ def test_mining_is_among_the_pairs_that_are_given():
 
 
 REFUSED = [
-    (lambda: PairWeightingLoss("ms"), r"weighting must be a known name; got 'ms'. Known: 'uniform', 'contrastive'.*'histogram'"),
+    (lambda: PairWeightingLoss("ms"), r"weighting must be a known name; got 'ms'. Known: 'uniform'.*'histogram'"),
     (lambda: PairWeightingLoss(bins=3), r"multi_similarity\w*\(\) got an unexpected keyword argument 'bins'"),
     (lambda: PairWeightingLoss(beta=-1), "beta must be above 0; got -1"),
     (lambda: PairWeightingLoss(mining=-0.1), r"mining must be in \[0, inf\]; got -0.1"),
