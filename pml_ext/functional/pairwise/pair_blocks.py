@@ -83,6 +83,7 @@ class PairBlocks:
         block_rows: int | None = None,
         group: dist.ProcessGroup | None = None,
         offsets: Tensor | None = None,
+        cameras: Tensor | None = None,
     ) -> None:
         check_embeddings(embeddings)
         labels = check_labels(labels, len(embeddings))
@@ -100,7 +101,13 @@ class PairBlocks:
         self.group = group
         self._index_on_host = self.index.cpu()
         self.block_rows = block_rows or (SIDE if embeddings.device.type == "cpu" else _BLOCK_ROWS_ON_A_DEVICE)
+        self.camera = None
         self.positive_pairs = sizes * (sizes - 1) // 2
+        if cameras is not None:
+            self.camera = check_labels(cameras, len(embeddings), "cameras").to(order.device)[order]
+            cells, sizes_of_cells = torch.unique(torch.stack([self.index, self.camera]), dim=1, return_counts=True)
+            within = sizes_of_cells * (sizes_of_cells - 1) // 2
+            self.positive_pairs = self.positive_pairs.index_add(0, cells[0], within, alpha=-1)
         self.negative_pairs = sizes * (len(embeddings) - sizes)
 
     @property
@@ -149,7 +156,7 @@ class PairBlocks:
         return negative
 
     def positive_places(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the `true_places` of a mixed block's unordered positive pairs, consecutive columns in each row."""
+        """Returns the `true_places` of a mixed block's unordered positive pairs (across cameras, if any)."""
         device, width = self.unit.device, block.columns.stop - block.columns.start
         rows = torch.arange(block.rows.start, block.rows.stop, device=device)
         first = (rows + 1 - block.columns.start).clamp_min_(0)
@@ -157,6 +164,9 @@ class PairBlocks:
         row = torch.repeat_interleave(lengths)
         before = lengths.cumsum(0) - lengths
         column = torch.arange(len(row), device=device) + (first - before)[row]
+        if self.camera is not None:
+            across = self.camera[block.rows][row] != self.camera[block.columns][column]
+            row, column = row[across], column[across]
         return row * width + column, row, column
 
 

@@ -34,11 +34,13 @@ class PairDistances(PairBlocks):
             None: this process alone.
         offsets: (N,) subtracted from a sample's cosines with all others, as for normalised scores. The difference,
             clamped to [−1, 1], replaces the cosine in the distance. None: no offsets.
+        cameras: (N,) integers; only positive pairs across cameras count. None: all positive pairs count.
     Attributes:
         classes: (T,) the class ids, sorted.
         unit, index: (N, D) unit-length samples sorted by class; (N,) index of each sample's class in `classes`.
         other: second factor of the products; `unit` itself if there are no offsets.
         class_end: (N,) end of each sample's class in the sorted order.
+        camera: (N,) cameras in the sorted order, or None.
         block_rows: rows and columns of a block.
         positive_pairs, negative_pairs: (T,) int64, pairs inside the class, and pairs with one sample in the class.
     Raises:

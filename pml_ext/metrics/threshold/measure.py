@@ -48,7 +48,6 @@ from pml_ext.metrics.threshold.fields import (
 )
 from pml_ext.metrics.threshold.groups import measure_groups
 from pml_ext.metrics.threshold.samples import (
-    CameraPairs,
     Samples,
     SampleSource,
     check_directions,
@@ -86,7 +85,7 @@ def measure_threshold(
         samples, names = _prepare(embeddings, labels, cameras, normalize, source)
         group_ids, group_names = (None, ()) if groups is None else number_classes(groups, count, "groups")
         pairs = samples.pairs()
-        _require_pairs(pairs, names)
+        _require_pairs(pairs, samples, names)
         copies = _warn_about_copies(embeddings, source)
         begin("choosing the threshold")
         planned = None if search is None else PlannedSearch(search, samples)
@@ -101,7 +100,7 @@ def measure_threshold(
             begin("measuring groups", 0)
             of_pairs = group_ids[torch.argsort(samples.ids, stable=True)]
             by_group = measure_groups(pairs, of_pairs, group_names, (rates.far, rates.frr), cosine)
-        camera_rates = _camera_rates(pairs, samples.cameras, rates.distance)
+        camera_rates = _camera_rates(pairs, samples, rates.distance)
         begin("looking for doubtful labels", 0)
         doubtful = _doubtful_labels(samples, names, source, target, search)
         begin("looking for the hardest pairs")
@@ -315,14 +314,14 @@ def _support(target: Target, classes: Sequence[ClassErrors]) -> Support | None:
     return support_of_pairs(target, *torch.tensor(counts).unbind(1))[1]
 
 
-def _require_pairs(pairs: PairDistances, names: Sequence[int | str]) -> None:
+def _require_pairs(pairs: PairDistances, samples: Samples, names: Sequence[int | str]) -> None:
     """Raise unless the set has impostor pairs and genuine pairs."""
     count = len(pairs.index)
     if not pairs.total_negative_pairs:
         raise ValueError(f"a threshold needs impostor pairs; all {count} samples are of class {names[0]!r}")
     if pairs.total_positive_pairs:
         return
-    if isinstance(pairs, CameraPairs) and pairs.of_one_camera().total_positive_pairs:
+    if replace(samples, cameras=None).pairs().total_positive_pairs:
         raise ValueError(
             "a threshold needs genuine pairs across cameras; every class has one camera. Leave cameras out to count "
             "pairs of one camera"
@@ -338,16 +337,18 @@ def _frr(pairs: PairDistances, accepted: Tensor) -> ErrorRate:
     return pooled_rate(pairs.positive_pairs - accepted, pairs.positive_pairs, is_shared=False)
 
 
-def _camera_rates(pairs: PairDistances, cameras: Tensor | None, distance: float) -> CameraRates | None:
+def _camera_rates(pairs: PairDistances, samples: Samples, distance: float) -> CameraRates | None:
     """Returns the FRR of genuine pairs across and within cameras, without computing impostor pairs."""
-    if cameras is None or not isinstance(pairs, CameraPairs):
+    if samples.cameras is None:
         return None
     at = torch.tensor([distance], dtype=torch.float64)
-    rates = []
-    for kind in (pairs, pairs.of_one_camera()):
-        accepted = kind.accepted(at, positives_only=True)[0][:, 0]
-        rates.append(_frr(kind, accepted) if kind.total_positive_pairs else None)
-    return CameraRates(len(torch.unique(cameras)), across=rates[0], within=rates[1])
+    every_pair = replace(samples, cameras=None).pairs()
+    total, across = (kind.accepted(at, positives_only=True)[0][:, 0] for kind in (every_pair, pairs))
+    pairs_within = every_pair.positive_pairs - pairs.positive_pairs
+    within = None
+    if int(pairs_within.sum()):
+        within = pooled_rate(pairs_within - (total - across), pairs_within, is_shared=False)
+    return CameraRates(len(torch.unique(samples.cameras)), across=_frr(pairs, across), within=within)
 
 
 def _consistency(pairs: PairDistances, opis: OPISSettings, counts: _Counts) -> Consistency | None:

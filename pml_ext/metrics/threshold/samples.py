@@ -1,7 +1,6 @@
 """Samples of a threshold report: classes, cameras, pairs, and the cohort that normalises their scores."""
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_finite, check_labels
+from pml_ext._checks import check_embeddings, check_finite
 from pml_ext.functional.open_set.best_scores import BestScores, Template
-from pml_ext.functional.pairwise.pair_blocks import Block
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.intervals import class_rate_interval
 from pml_ext.metrics.normalization import CohortNormalization
@@ -43,50 +41,11 @@ class Samples:
 
     def pairs(self) -> PairDistances:
         """Returns the pairs of a deployed matcher: all pairs, or with cameras, only genuine pairs across cameras."""
-        if self.cameras is None:
-            return PairDistances(self.embeddings, self.ids, offsets=self.offsets)
-        return CameraPairs(self.embeddings, self.ids, self.cameras, offsets=self.offsets)
+        return PairDistances(self.embeddings, self.ids, offsets=self.offsets, cameras=self.cameras)
 
     def best_scores(self, template: Template) -> BestScores:
         """Returns the scores of searches."""
         return BestScores(self.embeddings, self.ids, self.cameras, template, offsets=self.offsets)
-
-
-class CameraPairs(PairDistances):
-    """`PairDistances` with positive pairs across cameras only, by (N,) integers, and all negative pairs."""
-
-    def __init__(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        cameras: Tensor,
-        *,
-        offsets: Tensor | None = None,
-    ) -> None:
-        super().__init__(embeddings, labels, offsets=offsets)
-        cameras = check_labels(cameras, len(embeddings), "cameras")
-        order = torch.argsort(labels.to(self.unit.device), stable=True)  # in the order of the sorted samples
-        self._camera = cameras.to(self.unit.device)[order]
-        cells, sizes = torch.unique(torch.stack([self.index, self._camera]), dim=1, return_counts=True)
-        within = torch.zeros_like(self.positive_pairs)
-        self._within = within.index_add_(0, cells[0], sizes * (sizes - 1) // 2)
-        self._across = self.positive_pairs - self._within
-        self.positive_pairs = self._across
-        self._one_camera = False
-
-    def of_one_camera(self) -> "CameraPairs":
-        """Returns the same set with positive pairs within a camera."""
-        other = copy(self)
-        other.positive_pairs = self._within
-        other._one_camera = True
-        return other
-
-    # All counts of positive pairs use this method.
-    def positive_places(self, block: Block) -> tuple[Tensor, Tensor, Tensor]:
-        flat, row, column = super().positive_places(block)
-        same = self._camera[block.rows][row] == self._camera[block.columns][column]
-        kept = same if self._one_camera else ~same
-        return flat[kept], row[kept], column[kept]
 
 
 @dataclass(frozen=True)
