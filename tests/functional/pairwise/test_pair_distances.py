@@ -51,6 +51,22 @@ def test_counts_equal_the_loops_for_any_blocks(block_rows, device):
 
 
 @pytest.mark.parametrize("block_rows", [7, 1000])
+def test_with_cameras_only_positive_pairs_across_cameras_count(block_rows):
+    x, y = a_set()
+    cameras = torch.arange(50) % 3
+    pairs, every_pair = PairDistances(x, y, block_rows=block_rows, cameras=cameras), PairDistances(x, y)
+    at = torch.tensor([0.7, 1.2, 2], dtype=F64)
+    positives, negatives = pairs.accepted(at)
+    for c in range(5):
+        mine = (y == c).nonzero().flatten().tolist()
+        across = [(i, j) for i in mine for j in mine if i < j and cameras[i] != cameras[j]]
+        distances = [float((normalize(x[i], dim=0) - normalize(x[j], dim=0)).norm()) for i, j in across]
+        assert positives[c].tolist() == [sum(d <= t for d in distances) for t in at.tolist()]
+        assert pairs.positive_pairs[c] == len(across)
+    assert torch.equal(negatives, every_pair.accepted(at)[1])
+
+
+@pytest.mark.parametrize("block_rows", [7, 1000])
 def test_order_statistics_of_the_negative_distances(block_rows):
     x, y = a_set()
     x[10:20] = x[0]  # ties
