@@ -99,7 +99,9 @@ def read_ids(values: Any, count: int, name: str, *, first_row: int = 0) -> np.nd
         raise UserError(f"{name} must be below 2^63; got {ids.max()}")
     if ids.dtype.kind in "iu":
         return ids.astype(np.int64)
-    items = ids.tolist()
+    items = [int(item) if isinstance(item, np.integer) else item for item in ids.tolist()]
+    if not items:
+        return np.empty(0, dtype=np.int64)
     cleaned = {item: clean_id(str(item)) for item in set(items)}
     missing = {item for item, text in cleaned.items() if text.lower() in MISSING}
     if missing:
@@ -114,10 +116,13 @@ def read_ids(values: Any, count: int, name: str, *, first_row: int = 0) -> np.nd
         raise UserError(f"{name} must be all integers or all strings; got several types, {', '.join(kinds)}")
     if isinstance(items[0], str):
         return np.array([cleaned[item] for item in items])
-    if ids.dtype.kind != "O" or not isinstance(items[0], int | np.integer) or isinstance(items[0], bool):
+    if ids.dtype.kind != "O" or not isinstance(items[0], int) or isinstance(items[0], bool):
         kind = kinds[0] if ids.dtype.kind == "O" else ids.dtype
         raise UserError(f"{name} must be integers (class ids) or strings; got {kind}")
-    return read_ids(np.array(items), count, name)
+    try:
+        return np.array(items, dtype=np.int64)
+    except OverflowError:
+        raise UserError(f"{name} must fit in 64 bits; got {max(items, key=abs)}") from None
 
 
 def clean_id(text: str) -> str:

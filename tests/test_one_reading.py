@@ -16,6 +16,7 @@ from pml_ext.cli import main
 from pml_ext.metrics.labels import number_classes
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.datasets import OpenSet, data_set, load
+from pml_ext.runner.data.datasets.image_dataset import ImageDataset, data_set_of
 from pml_ext.runner.engine.data_module import DataModule
 from pml_ext.runner.registry import DATASET_REGISTRY
 from pml_ext.search.images import list_images
@@ -81,6 +82,16 @@ def python(_, identities, cameras, camera):
     )
 
 
+def items_of_a_class(folder, identities, cameras, camera):
+    class Items(ImageDataset):
+        def __init__(self, root):
+            rows = zip(identities, cameras, strict=True)
+            super().__init__([], [("a.png", identity, number) for identity, number in rows], [])
+
+    query = data_set_of(Items).read(folder, False).query
+    return [query.name_of(number) for number in query.identities.tolist()], partition(query.cameras.tolist())
+
+
 def partition(values):
     """The values numbered in the order of their first rows."""
     first = list(dict.fromkeys(values))
@@ -89,7 +100,8 @@ def partition(values):
 
 IMAGES = [csv, tsv, parquet]
 EMBEDDINGS = [npz, embedding_table]
-READERS = [*IMAGES, *EMBEDDINGS, python]
+PYTHON = [python, items_of_a_class]
+READERS = [*IMAGES, *EMBEDDINGS, *PYTHON]
 CAMERAS = ["camera", "camid", "Cameras", "CAM", "cam_id", "Camera ID"]
 MISSING = ["nan", "", " ", "NaN", "NULL", "None", "N/A", "<NA>"]
 
@@ -101,7 +113,7 @@ def crossing(first, second):
 
 def of_both(values):
     """The readers of images and those of embeddings, which read a column by two pieces of code."""
-    return crossing(IMAGES, values) + crossing([*EMBEDDINGS, python], values)
+    return crossing(IMAGES, values) + crossing([*EMBEDDINGS, *PYTHON], values)
 
 
 @pytest.mark.parametrize(("read", "camera"), of_both(CAMERAS))
@@ -144,7 +156,7 @@ def test_a_misspelt_column_is_refused(read, camera, tmp_path):
         read(tmp_path, ["a", "b"], [0, 1], camera)
 
 
-@pytest.mark.parametrize("read", [parquet, *EMBEDDINGS, python])
+@pytest.mark.parametrize("read", [parquet, *EMBEDDINGS, *PYTHON])
 def test_numbers_that_are_no_ids(read, tmp_path):
     with pytest.raises(UserError, match=r"must be integers .* or strings; got float"):
         read(tmp_path, [0.5, 1.5], [0, 1], "camera")

@@ -114,7 +114,7 @@ def test_queries_search_each_other_where_the_gallery_is_empty():
     ("items", "message"),
     [
         ([("a.jpg", 1, 0), (3, 1, 0)], "query: item 1 must be (image, identity, camera); got (3, 1, 0)"),
-        ([("a.jpg", 1.5, 0)], "query: item 0: identity and camera must be integers or strings; got 1.5"),
+        ([("a.jpg", 1.5, 0)], "query: identity must be integers (class ids) or strings; got float"),
         (lambda: 1 / 0, "Warehouse cannot be read: ZeroDivisionError: division by zero"),
     ],
 )

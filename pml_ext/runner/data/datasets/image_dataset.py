@@ -11,9 +11,9 @@ import numpy as np
 from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
-from pml_ext._identities import JUNK
+from pml_ext._identities import JUNK, read_ids
 from pml_ext._names import qualified_name
-from pml_ext.runner.data.datasets.image_files import ImageFiles, numbered, read_image
+from pml_ext.runner.data.datasets.image_files import ImageFiles, numbered, numbered_identities, read_image
 from pml_ext.runner.data.datasets.image_set import DataSet, ImageSet, Lazy, OpenSet
 from pml_ext.runner.part_errors import reason_of
 
@@ -34,8 +34,9 @@ class ImageDataset:
     Args:
         train, query, gallery: a list of tuples, or a function without arguments that returns one. The image is a path,
             the bytes of an image file, or a function without arguments that returns a Pillow image or an array.
-            Identity and camera are integers or strings, the same in query and gallery. A part that no run uses may be
-            empty. With an empty gallery the queries search each other.
+            Identity and camera are integers or strings, the same in query and gallery, read as in a table: without
+            surrounding white space, and none may be missing. A part that no run uses may be empty. With an empty
+            gallery the queries search each other.
         kwargs: ignored, as in FastReID.
 
     Results with identities in `_junk_pids` are ignored: they count neither as right nor as wrong.
@@ -87,14 +88,17 @@ def _read(kind: Callable[..., Any], about: str, root: Path, grey: bool) -> OpenS
     except Exception as error:  # a user's class may raise anything
         raise UserError(f"{about} cannot be read: {reason_of(error)}") from error
     further = tuple(getattr(data, "columns", ()))
-    for name, items in zip(_PARTS, parts, strict=True):
-        for row, item in enumerate(items):
-            _require_item(item, further, f"{about}, {name}: item {row}")
     train, query, gallery = parts
+    named_parts = [(f"{about}, {name}", items) for name, items in zip(_PARTS, parts, strict=True)]
+    for where, items in named_parts:
+        for row, item in enumerate(items):
+            _require_item(item, further, f"{where}: item {row}")
+    ids = [_column(items, 1, f"{where}: identity") for where, items in named_parts]
+    camera_ids = [_column(items, 2, f"{where}: camera") for where, items in named_parts]
     # Training and test identities are numbered separately: the former may be integers and the latter strings.
-    trained, train_names = numbered([item[1] for item in train])
-    tested, test_names = numbered([item[1] for item in [*query, *gallery]])
-    cameras, _ = numbered([item[2] for items in parts for item in items])
+    trained, train_names = numbered_identities(ids[0])
+    tested, test_names = numbered_identities(ids[1] + ids[2])
+    cameras, _ = numbered([camera for cameras in camera_ids for camera in cameras])
     identities = [trained, *np.split(tested, [len(query)])]
     names = [train_names, test_names, test_names]
     camera_parts = np.split(cameras, np.cumsum([len(train), len(query)]))
@@ -113,9 +117,12 @@ def _require_item(item: Any, further: tuple[str, ...], where: str) -> None:
             f"{where} has {len(item)} columns, and the class names {names}: name all others, which batches then have, "
             'such as columns = ("view",)'
         )
-    for value in item[1:3]:
-        if not isinstance(value, (int, np.integer, str)):
-            raise UserError(f"{where}: identity and camera must be integers or strings; got {value!r:.100}")
+
+
+def _column(items: Sequence[Item], place: int, what: str) -> list[int | str]:
+    """Returns the identities or cameras of items, read by the rules of tables."""
+    values: list[int | str] = read_ids([item[place] for item in items], len(items), what).tolist()
+    return values
 
 
 def _image_set(

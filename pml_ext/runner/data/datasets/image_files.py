@@ -83,8 +83,7 @@ def image_sets(parts: Sequence[Sequence[ImageFile]], grey: bool) -> list[ImageSe
     """
     files = [file for part in parts for file in part]
     ends = np.cumsum([len(part) for part in parts])[:-1]
-    identities, names = numbered([file.identity for file in files])
-    identities[is_junk(np.array([file.identity for file in files], dtype=str))] = JUNK
+    identities, names = numbered_identities([file.identity for file in files])
     cameras, _ = numbered([i if file.camera is None else file.camera for i, file in enumerate(files)])
     sets = []
     for part, ids, cams in zip(parts, np.split(identities, ends), np.split(cameras, ends), strict=True):
@@ -105,6 +104,13 @@ def numbered(values: Sequence[int | str]) -> tuple[np.ndarray, dict[int, str]]:
     texts = sorted({str(value) for value in values})
     places = {text: place for place, text in enumerate(texts)}
     return np.array([places[str(value)] for value in values], dtype=np.int64), dict(enumerate(texts))
+
+
+def numbered_identities(values: Sequence[int | str]) -> tuple[np.ndarray, dict[int, str]]:
+    """Returns what `numbered` does, with JUNK for −1, as an integer or as text."""
+    identities, names = numbered(values)
+    identities[is_junk(np.array(values, dtype=str))] = JUNK
+    return identities, names
 
 
 def paths_of(paths: Iterable[str]) -> Sequence[str]:
