@@ -66,8 +66,8 @@ def embed_folder(
 
     ```python
     gallery = embed_folder(embedder, "products/", "gallery", label_by_folder=True)
-    found = search(gallery, gallery.as_queries(embedder(crop).numpy()), 10)
-    paths, labels = gallery.describe(sorted(found.rows[0]))
+    hits = search(gallery, gallery.as_queries(embedder(crop).numpy()), 10)
+    paths, labels = gallery.describe(sorted(hits.rows[0]))
     ```
     """
     words = [images] if isinstance(images, (str, Path)) else images
