@@ -64,13 +64,13 @@ class AccuracyCalculator:
     Args:
         include, exclude, avg_of_avgs, return_per_class, k, label_comparison_fn, device, knn_func, kmeans_func:
             see PML; k-means of faiss without its warnings. Only ranking metrics have per-class values and averages.
-        far_range, grid, epsilon, negatives_per_positive, seed: settings of OPIS, see `functional.epsilon_opis`.
+        far_range, grid, epsilon: settings of OPIS, see `functional.epsilon_opis`.
         ranks: CMC ranks; cmc_rank_5 is the share of queries with a match among the first 5.
         normalize: use normalised scores instead of distances, with a `CohortNormalization` of other identities, or rank
             by `CSLS`, which has ranking metrics only. Clusterings and spectral_variance use the embeddings in any case.
             None: no normalisation.
     Attributes:
-        opis_settings: the five settings of OPIS.
+        opis_settings: the three settings of OPIS.
 
     >>> x, y = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.9, 0.4]]), torch.tensor([0, 0, 1, 1])
     >>> calculator = AccuracyCalculator(include=("precision_at_1", "reid_mean_average_precision"))
@@ -93,12 +93,10 @@ class AccuracyCalculator:
         far_range: tuple[float, float] = (1e-2, 1e-1),
         grid: int = 100,
         epsilon: float = 0.1,
-        negatives_per_positive: int | None = None,
-        seed: int = 0,
         ranks: Sequence[int] = (1, 5, 10),
         normalize: CohortNormalization | CSLS | None = None,
     ) -> None:
-        self.opis_settings = OPISSettings(far_range, grid, epsilon, negatives_per_positive, seed)
+        self.opis_settings = OPISSettings(far_range, grid, epsilon)
         check_ranks(ranks)
         if not isinstance(normalize, CSLS):
             check_normalize(normalize)

@@ -19,9 +19,9 @@ from pml_ext.functional.clustering_metrics import adjusted_mutual_information, c
 from pml_ext.functional.opis.utility import (
     TooFewClassesError,
     UtilityCurves,
-    curves_of_pairs,
     epsilon_opis_of_curves,
     opis_of_curves,
+    utility_curves,
 )
 from pml_ext.functional.pairwise.pair_blocks import sides_of_distance
 from pml_ext.functional.retrieval.feature_distances import have_unit_rows
@@ -156,9 +156,17 @@ class EvaluationSet:
     @cached_property
     def curves(self) -> UtilityCurves | TooFewClassesError:
         """Utility curves of OPIS, or the error if the set has too few classes, or too few pairs for far_range."""
+        embeddings, labels, offsets = self._with_query
+        settings = self.opis_settings
         try:
-            pairs = self.opis_settings.pairs(*self._with_query, self.group)
-            return curves_of_pairs(pairs, far_range=self.opis_settings.far_range, grid=self.opis_settings.grid)
+            return utility_curves(
+                embeddings,
+                labels,
+                far_range=settings.far_range,
+                grid=settings.grid,
+                group=self.group,
+                offsets=offsets,
+            )
         except TooFewClassesError as error:
             return error
 

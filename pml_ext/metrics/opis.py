@@ -13,8 +13,7 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 from pml_ext._checks import check_embeddings, check_finite, check_labels, check_switch
 from pml_ext._ops.distributed import gather_rows
 from pml_ext.functional.opis.score import OPISAtRange, opis_sensitivity
-from pml_ext.functional.opis.utility import TooFewClassesError, curves_of_pairs, epsilon_opis_of_curves, opis_of_curves
-from pml_ext.functional.pairwise.pair_distances import all_or_sampled_pairs
+from pml_ext.functional.opis.utility import TooFewClassesError, epsilon_opis_of_curves, opis_of_curves, utility_curves
 from pml_ext.metrics import keys
 from pml_ext.metrics.normalization import CohortNormalization, check_normalize, offsets_of_pairs
 from pml_ext.metrics.opis_settings import OPISSettings
@@ -47,7 +46,7 @@ class OPIS(Metric):
     forward) measures one batch and copies all earlier ones; use `update` in loops.
 
     Args:
-        far_range, grid, negatives_per_positive, seed, exact: see `functional.utility_curves`.
+        far_range, grid: see `functional.utility_curves`.
         epsilon: see `functional.epsilon_opis`.
         normalize: use normalised scores, with a cohort of other identities. None: cosines.
         device: device on which batches are stored and compared; None: device of the first batch.
@@ -55,8 +54,8 @@ class OPIS(Metric):
         process_group: process group of the ranks that compute together; None: all ranks.
         options: further options of torchmetrics.Metric.
     Raises:
-        ValueError: far_range, grid, epsilon or negatives_per_positive out of range; in `compute`, a cohort that holds a
-            measured sample or identity.
+        ValueError: far_range, grid or epsilon out of range; in `compute`, a cohort that holds a measured sample or
+            identity.
     """
 
     higher_is_better = False
@@ -71,17 +70,13 @@ class OPIS(Metric):
         far_range: tuple[float, float] = (1e-2, 1e-1),
         grid: int = 100,
         epsilon: float = 0.1,
-        negatives_per_positive: int | None = None,
-        seed: int = 0,
-        exact: bool = False,
         normalize: CohortNormalization | None = None,
         device: torch.device | str | None = None,
         sync_on_compute: bool = True,
         process_group: dist.ProcessGroup | None = None,
         **options: Any,
     ) -> None:
-        OPISSettings(far_range, grid, epsilon, negatives_per_positive, seed)  # raises if a value is out of range
-        check_switch(exact, "exact")
+        OPISSettings(far_range, grid, epsilon)  # raises if a value is out of range
         check_normalize(normalize)
         check_switch(sync_on_compute, "sync_on_compute")
         # A cached result would ignore merged states.
@@ -89,12 +84,6 @@ class OPIS(Metric):
         super().__init__(sync_on_compute=sync_on_compute, process_group=process_group, **options)
         self.far_range, self.grid, self.epsilon = far_range, grid, epsilon
         self.normalize = normalize
-        self._options: dict[str, Any] = {
-            "grid": grid,
-            "negatives_per_positive": negatives_per_positive,
-            "seed": seed,
-            "exact": exact,
-        }
         self._kept_on = None if device is None else torch.device(device)
         self.add_state("embeddings", [], dist_reduce_fx="cat")
         self.add_state("labels", [], dist_reduce_fx="cat")
@@ -140,10 +129,10 @@ class OPIS(Metric):
         values: dict[str, Any] = dict.fromkeys((*_SCORES, "d_min", "d_max"), float("nan"))
         values |= {"classes": 0, "samples": len(labels), "curves": None}
         offsets = offsets_of_pairs(self.normalize, embeddings, labels, group=group)
-        negatives, seed = self._options["negatives_per_positive"], self._options["seed"]
-        pairs = all_or_sampled_pairs(embeddings, labels, negatives, seed, group, offsets)
         try:
-            curves = curves_of_pairs(pairs, far_range=self.far_range, grid=self.grid, exact=self._options["exact"])
+            curves = utility_curves(
+                embeddings, labels, far_range=self.far_range, grid=self.grid, group=group, offsets=offsets
+            )
         except TooFewClassesError as error:
             warn_undefined((name, str(error)) for name in _SCORES)
             return values
@@ -165,9 +154,9 @@ class OPIS(Metric):
                 labels,
                 far_ranges=far_ranges,
                 epsilon=self.epsilon,
+                grid=self.grid,
                 group=group,
                 offsets=offsets,
-                **self._options,
             )
 
     def _collected(self) -> tuple[Tensor, Tensor, dist.ProcessGroup | None]:

@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 
 from pml_ext._ops.distributed import gather_in_order
 from pml_ext.functional import cohort_offsets, labelled_pairs_roc, rank_matches
-from pml_ext.functional.opis.negative_histogram import make_negative_histogram
+from pml_ext.functional.opis.calibration_range import distances_at_ranks
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.metrics import AccuracyCalculator, CohortNormalization
 from pml_ext.runner.config.defaults import get_cfg
@@ -74,11 +74,10 @@ def rank(of, group, **options):
     return list(rank_matches(*sides, **(cameras | options), group=group))
 
 
-def interpolate(group):
-    """Counts of negative pairs by class within distances inside the bins."""
-    pairs = PairDistances(*a_set(), group=group)
-    histogram = make_negative_histogram(pairs, (0.01, 0.1), pairs.positive_pairs > 0)
-    return histogram.accepted(torch.linspace(0.8, 1.2, 300))
+def one_pass(group):
+    """Ends of a calibration range."""
+    with patch("pml_ext.functional.opis.calibration_range._FEW_SAMPLES", 0):
+        return distances_at_ranks(PairDistances(*a_set(), group=group), [100, 3000])
 
 
 def closest_of_cohort(group):
@@ -121,7 +120,7 @@ def measure(of, group):
     given = SEARCHES[of] | {"group": group}
     if kind == "normalised":
         others = torch.randn(300, given["query"].shape[1], generator=torch.Generator().manual_seed(9))
-        options |= {"normalize": CohortNormalization.fit(others, k=3), "negatives_per_positive": 2}
+        options |= {"normalize": CohortNormalization.fit(others, k=3)}
     if kind == "per class":
         options |= {"include": NAMES[:4], "return_per_class": True, "k": "max_bin_count"}
     if kind != "cameras":
@@ -162,7 +161,7 @@ def evaluate(kind, group, device=CPU):
 
 def measurements(group):
     """What the tests compare, by name."""
-    found = {"roc": list(labelled_pairs_roc(*a_set(), fars=FARS, group=group)), "interpolated": interpolate(group)}
+    found = {"roc": list(labelled_pairs_roc(*a_set(), fars=FARS, group=group)), "ends": one_pass(group)}
     found |= {("ranked", name): made(group) for name, made in RANKED.items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what is nan
@@ -211,10 +210,10 @@ def test_rows_come_together_in_the_order_of_their_numbers(found):
     assert all(each["gathered", "nothing"].shape == (0, 2) for each in found)
 
 
-def test_counts_by_class_are_those_of_one_process_between_whole_bins_too(found, alone):
-    expected = alone["interpolated"]
-    assert (expected % 1 > 0).any() and (expected.diff(dim=1) > 0).any()
-    assert all(torch.equal(of_rank["interpolated"], expected) for of_rank in found)
+def test_the_calibration_range_is_that_of_one_process(found, alone):
+    expected = alone["ends"]
+    assert 0 < expected[0] < expected[1]
+    assert all(torch.equal(of_rank["ends"], expected) for of_rank in found)
 
 
 def test_ranks_of_matches_are_those_of_one_process(found, alone):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._checks import check_in_range, check_items, check_switch
+from pml_ext._checks import check_in_range, check_items
 from pml_ext.functional.opis.utility import (
     calibrated_curves,
     check_far_range_and_grid,
@@ -14,7 +14,7 @@ from pml_ext.functional.opis.utility import (
     opis_of_curves,
     utility_curves,
 )
-from pml_ext.functional.pairwise.pair_distances import all_or_sampled_pairs
+from pml_ext.functional.pairwise.pair_distances import PairDistances
 
 
 class OPISAtRange(NamedTuple):
@@ -39,13 +39,10 @@ def opis_sensitivity(
     far_ranges: Sequence[tuple[float, float]],
     epsilon: float = 0.1,
     grid: int = 100,
-    negatives_per_positive: int | None = None,
-    seed: int = 0,
-    exact: bool = False,
     group: dist.ProcessGroup | None = None,
     offsets: Tensor | None = None,
 ) -> list[OPISAtRange]:
-    """Compute OPIS and ε-OPIS over several calibration ranges, from one pass over the pairs.
+    """Compute OPIS and ε-OPIS over several calibration ranges, from two passes over the pairs.
 
     Args:
         far_ranges: pairs of false accept rates; they may overlap.
@@ -64,16 +61,13 @@ def opis_sensitivity(
     """
     check_in_range(epsilon, 0, 1, "epsilon")
     check_items(far_ranges, "far_ranges", "pairs of false accept rates")
-    check_switch(exact, "exact")
     if not far_ranges:
         raise ValueError("far_ranges must have at least one pair of false accept rates; got none")
     for far_range in far_ranges:
         check_far_range_and_grid(far_range, grid)
-    pairs = all_or_sampled_pairs(embeddings, labels, negatives_per_positive, seed, group, offsets)
+    pairs = PairDistances(embeddings, labels, group=group, offsets=offsets)
     rows = []
-    for far_range, curves in zip(
-        far_ranges, calibrated_curves(pairs, far_ranges=far_ranges, grid=grid, exact=exact), strict=True
-    ):
+    for far_range, curves in zip(far_ranges, calibrated_curves(pairs, far_ranges=far_ranges, grid=grid), strict=True):
         score, gap = opis_of_curves(curves), epsilon_opis_of_curves(curves, epsilon)
         d_min, d_max = (float(end) for end in curves.calibration_range)
         rows.append(OPISAtRange((far_range[0], far_range[1]), float(score), float(gap), d_min, d_max))
@@ -86,9 +80,6 @@ def opis(
     *,
     far_range: tuple[float, float] = (1e-2, 1e-1),
     grid: int = 100,
-    negatives_per_positive: int | None = None,
-    seed: int = 0,
-    exact: bool = False,
     group: dist.ProcessGroup | None = None,
     offsets: Tensor | None = None,
 ) -> Tensor:
@@ -100,7 +91,7 @@ def opis(
     of the calibration range.
 
     Args:
-        embeddings, labels, far_range, grid, negatives_per_positive, seed, exact, group, offsets: see `utility_curves`.
+        embeddings, labels, far_range, grid, group, offsets: see `utility_curves`.
     Returns:
         0-dim float64, in [0, 0.25].
     Raises:
@@ -122,9 +113,6 @@ def opis(
         labels,
         far_range=far_range,
         grid=grid,
-        negatives_per_positive=negatives_per_positive,
-        seed=seed,
-        exact=exact,
         group=group,
         offsets=offsets,
     )
@@ -138,9 +126,6 @@ def epsilon_opis(
     epsilon: float = 0.1,
     far_range: tuple[float, float] = (1e-2, 1e-1),
     grid: int = 100,
-    negatives_per_positive: int | None = None,
-    seed: int = 0,
-    exact: bool = False,
     group: dist.ProcessGroup | None = None,
     offsets: Tensor | None = None,
 ) -> Tensor:
@@ -149,7 +134,7 @@ def epsilon_opis(
     $$\text{OPIS}_ε = \text{mean}_d (U_{worst}(d) - U_{best}(d))^2$$
 
     Args:
-        embeddings, labels, far_range, grid, negatives_per_positive, seed, exact, group, offsets: see `utility_curves`.
+        embeddings, labels, far_range, grid, group, offsets: see `utility_curves`.
         epsilon: share of the classes in each of the two groups, in [0, 1]; at least one class. With 1 the result is 0.
     Returns:
         0-dim float64, in [0, 1].
@@ -173,9 +158,6 @@ def epsilon_opis(
         labels,
         far_range=far_range,
         grid=grid,
-        negatives_per_positive=negatives_per_positive,
-        seed=seed,
-        exact=exact,
         group=group,
         offsets=offsets,
     )

@@ -11,23 +11,13 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._checks import check_above_zero, check_in_range, check_items, check_number, check_switch, check_whole
+from pml_ext._checks import check_above_zero, check_in_range, check_items, check_number, check_whole
 from pml_ext._errors import ArgumentError
-from pml_ext.functional.opis.negative_histogram import NegativeHistogram, make_negative_histogram
-from pml_ext.functional.pairwise.pair_distances import (
-    PairDistances,
-    SampledPairDistances,
-    all_or_sampled_pairs,
-    check_thresholds,
-)
+from pml_ext.functional.opis.calibration_range import distances_at_ranks
+from pml_ext.functional.pairwise.pair_distances import PairDistances, check_thresholds
 
 _CHANCE = 0.01  # smallest difference of accept rates that tells classes apart
 _MOST_THRESHOLDS = 10**6
-# Exact counts of this many samples take less than half a second.
-_COUNTED_EXACTLY = 4096
-# The largest standard error of OPIS allowed from binning: relative to it, or absolute if OPIS is tiny (concentrated
-# cosines, similar classes).
-_SHARE, _FLOOR = 5e-6, 1e-9
 
 
 class UtilityCurves(NamedTuple):
@@ -175,13 +165,12 @@ def utility_curves(
     far_range: tuple[float, float] = (1e-2, 1e-1),
     grid: int = 100,
     thresholds: Tensor | None = None,
-    negatives_per_positive: int | None = None,
-    seed: int = 0,
-    exact: bool = False,
     group: dist.ProcessGroup | None = None,
     offsets: Tensor | None = None,
 ) -> UtilityCurves:
     """Compute the per-class utility over the calibration range, or at the thresholds.
+
+    Counts every pair in two passes over the pairs: one finds the ends of the range, one counts at the thresholds.
 
     Args:
         embeddings: (N, D), finite; normalised here.
@@ -190,13 +179,6 @@ def utility_curves(
             is the smallest negative distance that reaches its rate.
         grid: number of thresholds, evenly spaced in distance over the calibration range; at least 10.
         thresholds: (M,) ascending distances to use instead of the grid, e.g. to plot the full range [0, 2].
-        negatives_per_positive: negative pairs drawn per positive pair; None: all negative pairs.
-        seed: seed of the random draw.
-        exact: count every pair at every threshold, in three passes over the pairs. By default large sets take one
-            pass: negative pairs are counted in narrow bins and interpolated. The relative error of OPIS is below 1e-5
-            (absolute error below 2e-9 if OPIS is below 2e-4), apart from the rounding of distances. Pairs are counted
-            exactly if bins cannot guarantee that (few pairs, many equal distances). Positive pairs, `thresholds`
-            and sampled pairs are always counted exactly.
         group: the ranks that share the work (`torch.distributed.group.WORLD` for all); each passes the same embeddings
             and labels and gets the result. None: this process alone.
         offsets: (N,) subtracted from the cosines of each sample, see `PairDistances`. Normalised scores pass
@@ -208,8 +190,8 @@ def utility_curves(
         TooFewClassesError: (a ValueError) fewer than two classes with positive and negative pairs.
         TooFewPairsError: (a ValueError) the lower rate allows no negative pair.
     Source: Zhang et al., arXiv 2307.04047, eq. 1.
-        Paper: all pairs of CUB and Cars, 10 sampled negatives per positive of iNaturalist and SOP; here: all pairs by
-        default. Paper: thresholds d_min + j (d_max − d_min)/N, j = 1…N, N ≥ 10, N not stated; here: including d_min,
+        Paper: all pairs of CUB and Cars, 10 sampled negatives per positive of iNaturalist and SOP; here: all pairs.
+        Paper: thresholds d_min + j (d_max − d_min)/N, j = 1…N, N ≥ 10, N not stated; here: including d_min,
         100 by default. Paper: does not mention classes without positives (one sample); here: skipped, but their
         samples are negatives of others.
 
@@ -220,10 +202,9 @@ def utility_curves(
     [[1.0, 0.857, 0.667], [0.0, 0.0, 0.667]]
     """
     check_far_range_and_grid(far_range, grid)
-    check_switch(exact, "exact")
-    pairs = all_or_sampled_pairs(embeddings, labels, negatives_per_positive, seed, group, offsets)
+    pairs = PairDistances(embeddings, labels, group=group, offsets=offsets)
     if thresholds is None:
-        return curves_of_pairs(pairs, far_range=far_range, grid=grid, exact=exact)
+        return calibrated_curves(pairs, far_ranges=[far_range], grid=grid)[0]
     check_thresholds(thresholds)
     kept = find_measurable(pairs)
     ranks = ranks_of_rates(pairs, far_range)
@@ -235,88 +216,19 @@ def utility_curves(
     return curves_of_counts(pairs, kept, thresholds, positives[kept], negatives[kept], ends)
 
 
-def curves_of_pairs(
-    pairs: PairDistances, *, far_range: tuple[float, float], grid: int, exact: bool = False
-) -> UtilityCurves:
-    """Compute `utility_curves` over one calibration range, from pairs."""
-    return calibrated_curves(pairs, far_ranges=[far_range], grid=grid, exact=exact)[0]
-
-
 def calibrated_curves(
-    pairs: PairDistances,
-    *,
-    far_ranges: Sequence[tuple[float, float]],
-    grid: int,
-    exact: bool = False,
-    exact_up_to: int = _COUNTED_EXACTLY,
+    pairs: PairDistances, *, far_ranges: Sequence[tuple[float, float]], grid: int
 ) -> list[UtilityCurves]:
-    """Compute `utility_curves` over several ranges; up to `exact_up_to` samples are always counted exactly."""
+    """Compute `utility_curves` over several ranges."""
     kept = find_measurable(pairs)
     ranks = [k for far_range in far_ranges for k in ranks_of_rates(pairs, far_range, required=True)]
-    sampled = isinstance(pairs, SampledPairDistances)
-    if not (exact or sampled) and len(pairs.unit) > exact_up_to:
-        lows, highs = zip(*far_ranges, strict=True)
-        histogram = make_negative_histogram(pairs, (min(lows), max(highs)), kept)
-        if histogram is not None and (curves := curves_from_bins(pairs, histogram, ranks, grid)) is not None:
-            return curves
-    ends = pairs.negative_distances_at(ranks).view(-1, 2)
+    ends = distances_at_ranks(pairs, ranks).view(-1, 2)
     grids, merged, places = merge_grids(ends, grid)
     positives, negatives = pairs.accepted(merged)
     return [
         curves_of_counts(pairs, kept, thresholds, positives[kept][:, place], negatives[kept][:, place], end)
         for thresholds, place, end in zip(grids, places, ends, strict=True)
     ]
-
-
-def curves_from_bins(
-    pairs: PairDistances, histogram: NegativeHistogram, ranks: list[int], grid: int
-) -> list[UtilityCurves] | None:
-    """Returns curves over several ranges, with negative counts from a histogram; None if its error is too large.
-
-    ranks: ranks of the pooled negative distances that bound the ranges, two per range.
-    """
-    reached = [end for k in ranks if (end := histogram.distance_at(k)) is not None]
-    if len(reached) < len(ranks):
-        return None
-    ends, errors = torch.tensor(reached, dtype=torch.float64, device=pairs.unit.device).view(-1, 2, 2).unbind(2)
-    grids, merged, places = merge_grids(ends, grid)
-    positives = pairs.accepted(merged, positives_only=True)[0][histogram.kept]
-    negatives = histogram.accepted(merged)
-    result = []
-    for thresholds, place, end, error in zip(grids, places, ends, errors, strict=True):
-        counts = negatives[:, place]
-        curves = curves_of_counts(pairs, histogram.kept, thresholds, positives[:, place], counts, end)
-        # A threshold inside a bin of n pairs counts a share t of them, as if evenly spaced. For randomly placed pairs
-        # the error has variance n t (1 − t), on average n / 6 over t; clumping multiplies it.
-        bins = (float(end[1] ** 2 - end[0] ** 2) / 2) / histogram.width
-        if bins < grid / 10:
-            return None
-        in_a_bin = (counts[:, -1] - counts[:, 0]) / bins
-        variance = histogram.clumping() / 6 * in_a_bin / pairs.negative_pairs[histogram.kept].square()
-        step, off = float(thresholds[1] - thresholds[0]), float(error.max())
-        # Ignore errors below the rounding of distances: exact counts have them too.
-        jumps_off = off if off > torch.finfo(pairs.unit.dtype).eps * float(end[1]) else 0.0
-        allowed = max(_SHARE * float(opis_of_curves(curves)), _FLOOR)
-        if _standard_error(curves, variance, off / step, jumps_off / step) > allowed:
-            return None
-        result.append(curves)
-    return result
-
-
-def _standard_error(curves: UtilityCurves, variance: Tensor, steps_off: float, jumps_off: float) -> float:
-    """Returns the standard error of OPIS due to binning.
-
-    variance: (T,) variance of a class's specificity at one threshold, independent between thresholds. steps_off:
-    standard error of the grid, in steps; jumps_off: the part of it that moves the jumps of a curve.
-    """
-    off_mean = 2 * (curves.utilities - curves.utilities.mean(dim=0))
-    from_counts = float((off_mean.square().mean(dim=1) * variance).mean() / off_mean.numel()) + float(
-        variance.mean().square()
-    )
-    # A shift of the grid shifts all curves, and a curve may jump one threshold earlier or later.
-    change = off_mean[:, 1:] * curves.utilities.diff(dim=1)
-    from_shift = (steps_off * float(change.mean())) ** 2 + jumps_off * float(change.square().mean()) / change.numel()
-    return float((from_counts + from_shift) ** 0.5)
 
 
 def find_measurable(pairs: PairDistances) -> Tensor:

@@ -1,16 +1,15 @@
-"""Distance statistics over all pairs of a data set, or over all positive and sampled negative pairs."""
+"""Distance statistics over all pairs of a data set."""
 
 from collections.abc import Sequence
 from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch import distributed as dist
 
-from pml_ext._checks import check_items, check_seed, check_switch, check_tensor, check_whole, is_whole
+from pml_ext._checks import check_items, check_switch, check_tensor, is_whole
 from pml_ext._ops.distributed import gather_rows, sum_over_ranks
 from pml_ext._ops.numerics import ENTRIES_ON_A_DEVICE, full_precision
-from pml_ext.functional.pairwise.pair_blocks import Block, PairBlocks, listed_cosines, true_places
+from pml_ext.functional.pairwise.pair_blocks import Block, PairBlocks, true_places
 
 # A power of two, so that scaling and the edges of bins are exact.
 _BINS_PER_UNIT = 2**15
@@ -98,7 +97,7 @@ class PairDistances(PairBlocks):
         below, beyond = limit.new_full((1,), -torch.inf), limit.new_full((1,), torch.inf)
         with full_precision(self.unit.device):
             for block in self.blocks(positives_only=True):
-                distances = _distances(block).view(-1)[self.positive_places(block)[0]]
+                distances = to_distances_(block.cosines).view(-1)[self.positive_places(block)[0]]
                 is_within = distances <= limit
                 below = torch.cat([below, distances[is_within]]).amax(0, keepdim=True)
                 beyond = torch.cat([beyond, distances[~is_within]]).amin(0, keepdim=True)
@@ -123,7 +122,7 @@ class PairDistances(PairBlocks):
         search = _Thresholds(thresholds)
         with full_precision(device):
             for block in self.blocks(positives_only=positives_only):
-                distances = _distances(block)
+                distances = to_distances_(block.cosines)
                 if block.mixed:
                     self._count(counts[0], distances, self.positive_places(block), search, [block.rows])
                 if not positives_only:
@@ -163,7 +162,7 @@ class PairDistances(PairBlocks):
 
     def _negatives_of(self, block: Block) -> Tensor:
         """Returns a block's negative distances; if it has no other pairs, a view that the next block overwrites."""
-        distances = _distances(block)
+        distances = to_distances_(block.cosines)
         return distances[self.negative_mask(block)] if block.mixed else distances.view(-1)
 
     @cached_property
@@ -182,7 +181,7 @@ class PairDistances(PairBlocks):
         counts = torch.empty(0, dtype=torch.int64, device=self.unit.device)
         pending: list[Tensor] = []
         for block in self.blocks():
-            d = _distances(block)
+            d = to_distances_(block.cosines)
             inside = is_wanted.index_select(0, _bins_of(d)).view_as(d)
             if block.mixed:
                 inside &= self.negative_mask(block)
@@ -213,7 +212,7 @@ def count_accepted(pairs: PairDistances, thresholds: Tensor, *, positives_only: 
     counts = torch.zeros((2, len(limits)), dtype=torch.int64, device=device)
     with full_precision(device):
         for block in pairs.blocks(positives_only=positives_only):
-            distances = _distances(block)
+            distances = to_distances_(block.cosines)
             if block.mixed:
                 counts[0] += _first_reached(distances.view(-1)[pairs.positive_places(block)[0]], limits)
             if not positives_only:
@@ -261,10 +260,10 @@ class _Thresholds:
         return first
 
 
-def _distances(block: Block) -> Tensor:
-    """Overwrite the block's cosines with its distances."""
-    tiny = _ULPS_OF_ZERO * torch.finfo(block.cosines.dtype).eps
-    squares = block.cosines.mul_(-2).add_(2).clamp_max_(4)
+def to_distances_(cosines: Tensor) -> Tensor:
+    """Overwrite cosines with distances."""
+    tiny = _ULPS_OF_ZERO * torch.finfo(cosines.dtype).eps
+    squares = cosines.mul_(-2).add_(2).clamp_max_(4)
     return torch.threshold_(squares, tiny, 0.0).sqrt_()
 
 
@@ -280,93 +279,3 @@ def _merge(values: Tensor, counts: Tensor, pending: list[Tensor]) -> tuple[Tenso
     weights = torch.ones_like(place)
     weights[: len(counts)] = counts
     return distinct, torch.zeros_like(distinct, dtype=torch.int64).index_add_(0, place, weights)
-
-
-_MOST_DRAWN = 10**9  # pairs
-
-
-class SampledPairDistances(PairDistances):
-    """All positive pairs, and for each class `negatives_per_positive` random negative pairs per positive pair.
-
-    A negative pair has one sample of the class and one outside it, drawn uniformly with replacement. It counts for that
-    class only and takes the memory of one distance. The draw is the same on every device. Every rank draws all negative
-    pairs; positive pairs are sharded.
-    """
-
-    def __init__(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        *,
-        negatives_per_positive: int,
-        seed: int,
-        group: dist.ProcessGroup | None = None,
-        offsets: Tensor | None = None,
-    ) -> None:
-        check_negatives_per_positive(negatives_per_positive)
-        check_seed(seed)
-        super().__init__(embeddings, labels, group=group, offsets=offsets)
-        device, count = self.unit.device, len(self.unit)
-        sizes = torch.bincount(self.index)
-        outside = count - sizes
-        drawn = int(self.positive_pairs[outside > 0].sum()) * negatives_per_positive
-        if drawn > _MOST_DRAWN:
-            raise ValueError(
-                f"negatives_per_positive={negatives_per_positive} needs {drawn} pairs; the limit is {_MOST_DRAWN} "
-                "(60 GB). Lower it, or pass None to use all negative pairs, which needs less memory"
-            )
-        self.negative_pairs = torch.where(outside > 0, self.positive_pairs * negatives_per_positive, 0)
-        self._class = torch.repeat_interleave(self.negative_pairs)
-        first = (sizes.cumsum(0) - sizes)[self._class]
-        draw = torch.rand(2, len(self._class), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        inside_at, outside_at = draw.to(device)
-        one = first + (inside_at * sizes[self._class]).long()
-        other = (outside_at * outside[self._class]).long()
-        other += (other >= first) * sizes[self._class]  # samples are sorted by class: skip the class itself
-        cosines = listed_cosines(self.unit, self.other, one, other)
-        self._negatives = cosines.mul_(-2).add_(2).clamp_(0, 4).sqrt_()
-
-    @property
-    def total_negative_pairs(self) -> int:
-        return len(self._negatives)
-
-    def negative_distances_at(self, ranks: Sequence[int]) -> Tensor:
-        return self._negatives.sort().values[torch.tensor(list(ranks), device=self.unit.device) - 1]
-
-    def negatives_within(self, distance: float) -> int:
-        return int((self._negatives <= distance).sum())
-
-    def accepted(self, thresholds: Tensor, *, positives_only: bool = False) -> tuple[Tensor, Tensor]:
-        positives, negatives = super().accepted(thresholds, positives_only=True)
-        if not positives_only:
-            limits = thresholds.to(self._negatives).contiguous()
-            width = len(limits) + 1  # the last column is for pairs that no threshold accepts
-            place = self._class * width + torch.bucketize(self._negatives, limits)
-            counts = torch.bincount(place, minlength=len(self.classes) * width).view(-1, width)
-            negatives = counts[:, :-1].cumsum(1)
-        return positives, negatives
-
-
-def all_or_sampled_pairs(
-    embeddings: Tensor,
-    labels: Tensor,
-    negatives_per_positive: int | None,
-    seed: int,
-    group: dist.ProcessGroup | None = None,
-    offsets: Tensor | None = None,
-) -> PairDistances:
-    """Returns PairDistances if negatives_per_positive is None, else SampledPairDistances."""
-    check_seed(seed)
-    if negatives_per_positive is None:
-        return PairDistances(embeddings, labels, group=group, offsets=offsets)
-    return SampledPairDistances(
-        embeddings, labels, negatives_per_positive=negatives_per_positive, seed=seed, group=group, offsets=offsets
-    )
-
-
-def check_negatives_per_positive(count: int | None) -> None:
-    """Raise unless count is None (all negative pairs) or at least 1."""
-    if count is not None:
-        check_whole(count, "negatives_per_positive")
-        if count < 1:
-            raise ValueError(f"negatives_per_positive must be at least 1, or None; got {count!r}")

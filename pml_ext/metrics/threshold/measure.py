@@ -80,8 +80,6 @@ def measure_threshold(
     check_embeddings(embeddings)
     count = len(embeddings)
     with one_thread(if_small=count <= _ONE_THREAD), show_steps(_STEPS) as begin:
-        if opis.negatives_per_positive is not None:
-            raise ValueError("a threshold report counts all pairs. Leave negatives_per_positive out of opis")
         samples, names = _prepare(embeddings, labels, cameras, normalize, source)
         group_ids, group_names = (None, ()) if groups is None else number_classes(groups, count, "groups")
         pairs = samples.pairs()

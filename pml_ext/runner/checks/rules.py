@@ -330,7 +330,6 @@ TEST_RULES: list[Rule] = [
         ),
     ),
     must("METRICS", "must name one or more metrics", len),
-    must("OPIS.SEED", "must be in [0, 2^32)", lambda value: 0 <= value < 2**32),
 ]
 
 

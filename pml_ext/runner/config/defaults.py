@@ -90,9 +90,7 @@ _TEST: dict[str, Any] = {
     "REPORT": True,  # ours: write report.html with figures
     "BASELINES": False,  # ours: also evaluate the raw pixels and the untrained network
     "THRESHOLD": {"ENABLED": False, "FAR": 1e-3},  # ours: write a threshold report for each test set with queries
-    # ours; NEGATIVES_PER_POSITIVE: number of random negative pairs per positive pair of a class. 0: all negative pairs;
-    # threshold reports always use all
-    "OPIS": {"FAR_RANGE": (1e-2, 1e-1), "GRID": 100, "EPSILON": 0.1, "NEGATIVES_PER_POSITIVE": 0, "SEED": 0},
+    "OPIS": {"FAR_RANGE": (1e-2, 1e-1), "GRID": 100, "EPSILON": 0.1},  # ours
     # ours: for pairs of images (in FOLDS blocks) and for templates
     "VERIFICATION": {"FARS": (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6), "FOLDS": 10},
 }  # fmt: skip

@@ -55,9 +55,7 @@ def report_run(
     for name, data in embedded.items():
         if cfg.TEST.THRESHOLD.ENABLED and isinstance(data, OpenSet):
             stem = output / f"threshold_{in_file_name(name)}"
-            files |= write_threshold(
-                stem, data, module.features[name], cfg.TEST, weights=weights.expanduser(), seed=cfg.SEED
-            )
+            files |= write_threshold(stem, data, module.features[name], cfg.TEST, weights=weights.expanduser())
     if cfg.TEST.REPORT and embedded:
         files["report"] = _write_page(cfg, module, output, weights, baselines, notes)
     if embedded:
@@ -82,7 +80,6 @@ def write_threshold(
     test: CN,
     *,
     weights: Path,
-    seed: int,
 ) -> dict[str, Path]:
     """Writes the threshold report as <stem>.json, .html and .png, with the weights' hash; returns the paths by name.
 
@@ -96,12 +93,7 @@ def write_threshold(
     names = everything.identity_names
     labels = [names[identity] for identity in identities.tolist()] if names else identities
     source = SampleSource(rows.tolist(), list(known.names), stem.name.removeprefix("threshold_"))
-    opis = OPISSettings(
-        tuple(test.OPIS.FAR_RANGE),
-        test.OPIS.GRID,
-        test.OPIS.EPSILON,
-        seed=seed,
-    )
+    opis = OPISSettings(tuple(test.OPIS.FAR_RANGE), test.OPIS.GRID, test.OPIS.EPSILON)
     try:
         report = ThresholdReport.from_embeddings(
             embeddings,

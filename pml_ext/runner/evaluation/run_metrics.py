@@ -49,14 +49,7 @@ class Evaluation:
         self.columns = [name for name in columns_of_queries(test) if name not in self.user_metrics]
         options: dict[str, Any] = {"device": _CPU, "ranks": self.ranks}
         opis = test.OPIS
-        settings = OPISSettings(
-            far_range=tuple(opis.FAR_RANGE),
-            grid=opis.GRID,
-            epsilon=opis.EPSILON,
-            negatives_per_positive=opis.NEGATIVES_PER_POSITIVE or None,
-            seed=opis.SEED,
-        )
-        options |= asdict(settings)
+        options |= asdict(OPISSettings(tuple(opis.FAR_RANGE), opis.GRID, opis.EPSILON))
         self.calculator = AccuracyCalculator(include=self.columns, **options)
         calculator = user_calculator(test)
         self.user_calculator = calculator(include=self.user_metrics, device=_CPU) if calculator else None

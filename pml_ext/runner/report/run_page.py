@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from pml_ext._files import in_file_name
-from pml_ext.functional import UtilityCurves
+from pml_ext.functional import UtilityCurves, utility_curves
 from pml_ext.functional.pairwise.pair_distances import PairDistances, count_accepted
 from pml_ext.functional.verification.threshold import threshold_at_far
 from pml_ext.metrics.opis_settings import OPISSettings
@@ -104,7 +104,8 @@ def write_report(
 
 def _curves_of_set(data: OpenSet, features: Features, opis: OPISSettings) -> UtilityCurves:
     distances = torch.linspace(0, 2, _DISTANCES, dtype=torch.float64)
-    return opis.curves_at(distances, *query_and_gallery_embeddings(data, features))
+    embeddings, labels = query_and_gallery_embeddings(data, features)
+    return utility_curves(embeddings, labels, far_range=opis.far_range, thresholds=distances)
 
 
 def _utility_of_set(data: OpenSet, curves: UtilityCurves, far_range: tuple[float, float]) -> list[ReportFigure]:

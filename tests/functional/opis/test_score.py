@@ -116,8 +116,6 @@ def test_rates_below_one_pair_are_errors():
     total = PairDistances(x, y).total_negative_pairs
     with pytest.raises(TooFewPairsError, match=f"needs at least 1000 negative pairs .*; got {total}"):
         opis(x, y, far_range=(1e-3, 0.1))
-    with pytest.raises(TooFewPairsError):
-        opis(x, y, far_range=(1e-4, 0.1), negatives_per_positive=5)
     # At given thresholds the range is reported only.
     curves = utility_curves(x, y, far_range=(1e-3, 0.1), thresholds=torch.tensor([0.5, 1.0]))
     assert curves.calibration_range.isnan().tolist() == [True, False]

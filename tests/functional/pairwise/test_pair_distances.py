@@ -1,4 +1,4 @@
-"""All pairs in blocks, counts and order statistics of their distances, and sampled pairs, against loops."""
+"""All pairs in blocks, counts and order statistics of their distances, against loops."""
 
 import pytest
 import torch
@@ -8,16 +8,11 @@ from torch.testing import assert_close
 
 from pml_ext.functional import (
     PairDistances,
-    epsilon_opis,
     labelled_pairs_roc,
-    opis,
-    opis_of_curves,
-    utility_curves,
 )
-from pml_ext.functional.opis.utility import calibrated_curves
 from pml_ext.functional.pairwise import pair_distances
 from pml_ext.functional.pairwise.pair_blocks import sides_of_distance
-from pml_ext.functional.pairwise.pair_distances import SampledPairDistances, count_accepted
+from pml_ext.functional.pairwise.pair_distances import count_accepted
 from tests.oracles import metrics as oracle
 from tests.refusals import refusals
 
@@ -129,53 +124,13 @@ REFUSED = [
     (lambda: PairDistances(X.to(torch.float8_e4m3fn), Y), "embeddings must have 16 bits or more"),
     (lambda: PairDistances(X, Y, offsets=X[:9, 0]), r"offsets must have shape \(10,\), one per embedding; got"),
     (lambda: labelled_pairs_roc(X, Y, offsets=X[:, 0] / 0), "offsets must be finite"),
-    (lambda: opis(X, Y, negatives_per_positive=0), "negatives_per_positive must be at least 1"),
     *(
         (lambda at=at, count=count: count(PairDistances(X, Y), torch.tensor(at)), "thresholds must be an ascending")
         for at in ([], [0.5, 0.1], [0.1, float("nan"), 0.5])
         for count in (PairDistances.accepted, count_accepted)
     ),
-    (lambda: opis(X, Y, negatives_per_positive=10**9), "needs 20000000000 pairs; the limit is"),
 ]
 test_errors = refusals(REFUSED)
-
-
-def sampled_set():
-    labels = torch.randint(0, 4, (60,))
-    return torch.randn(5, 4, dtype=F64)[labels] + torch.randn(60, 4, dtype=F64), labels
-
-
-def test_all_positives_and_the_requested_number_of_negatives():
-    x, y = sampled_set()
-    every, some = PairDistances(x, y), SampledPairDistances(x, y, negatives_per_positive=3, seed=0)
-    thresholds = torch.tensor([0.3, 1.0, 2.0], dtype=F64)
-    positives, negatives = some.accepted(thresholds)
-    assert torch.equal(every.accepted(thresholds)[0], positives)
-    assert torch.equal(some.negative_pairs, 3 * every.positive_pairs)
-    assert torch.equal(negatives[:, -1], some.negative_pairs)
-    assert some.total_negative_pairs == int(some.negative_pairs.sum())
-
-
-def test_every_negative_pair_and_no_other_can_be_drawn():
-    # One point a class: a positive pair is at 0, a negative pair between classes i and j has its own distance.
-    y, centres = torch.arange(4).repeat_interleave(6), torch.randn(4, 3, dtype=F64)
-    pairs = SampledPairDistances(centres[y], y, negatives_per_positive=20, seed=1)
-    distances = (normalize(centres)[:, None] - normalize(centres)).norm(dim=2)
-    for c in range(4):
-        gap, nearest = (pairs._negatives[pairs._class == c][:, None] - distances[c]).abs().min(dim=1)
-        assert gap.max() < 1e-7 and set(nearest.tolist()) == set(range(4)) - {c}
-
-
-def test_sampled_rates_approximate_those_of_all_pairs_and_the_seed_determines_the_draw():
-    x, y = sampled_set()
-    thresholds = torch.linspace(0, 2, 9, dtype=F64)
-    expected = utility_curves(x, y, thresholds=thresholds)
-    found = utility_curves(x, y, thresholds=thresholds, negatives_per_positive=200)
-    assert torch.equal(found.tpr, expected.tpr) and (found.tnr != expected.tnr).any()
-    assert_close(found.tnr, expected.tnr, atol=0.02, rtol=0)
-    for metric in (opis, epsilon_opis):
-        first, again, other = (metric(x, y, negatives_per_positive=10, seed=seed) for seed in (1, 1, 2))
-        assert first == again != other
 
 
 def offset_set(count, classes):
@@ -206,15 +161,3 @@ def test_pairs_count_scores_less_both_offsets():
         assert torch.equal(negatives[label], within[mine][:, ~mine].sum((0, 1)))
     different = distances[(labels[:, None] != labels).triu()].sort().values
     assert_close(pairs.negative_distances_at([1, 100, 300]), different[[0, 99, 299]])
-    sampled = SampledPairDistances(embeddings, labels, negatives_per_positive=50, seed=0, offsets=offsets)
-    drawn = sampled.negative_distances_at(range(1, sampled.total_negative_pairs + 1))
-    assert (drawn[:, None] - different).abs().min(dim=1).values.max() < 1e-12
-    assert drawn.mean() == approx(float(different.mean()), abs=0.02)
-
-
-def test_opis_in_bins_takes_offsets():
-    embeddings, labels, offsets = (part if part.dtype == torch.int64 else part.float() for part in offset_set(3000, 60))
-    exact = utility_curves(embeddings, labels, exact=True, offsets=offsets)
-    pairs = PairDistances(embeddings, labels, offsets=offsets)
-    (binned,) = calibrated_curves(pairs, far_ranges=[(1e-2, 1e-1)], grid=100, exact_up_to=0)
-    assert float(opis_of_curves(binned)) == approx(float(opis_of_curves(exact)), rel=1e-4)

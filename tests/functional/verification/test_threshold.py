@@ -70,8 +70,8 @@ def test_everything_accepted_everything_rejected_and_float32():
 @pytest.mark.parametrize(
     ("call", "rate", "message"),
     [
-        (threshold_at_far, 1e-4, r"far=0\.0001 needs at least 10000 impostor pairs.*; the set has 227"),
-        (threshold_at_frr, 1e-3, r"frr=0\.001 needs at least 1000 genuine pairs.*; the set has 73"),
+        (threshold_at_far, 1e-4, r"FAR 0\.0001 needs at least 10000 impostor pairs.*; the set has 227"),
+        (threshold_at_frr, 1e-3, r"FRR 0\.001 needs at least 1000 genuine pairs.*; the set has 73"),
         *((threshold_at_far, rate, r"far must be in \(0, 1\)") for rate in (0, float("nan"))),
     ],
 )
