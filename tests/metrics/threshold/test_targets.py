@@ -60,7 +60,7 @@ def test_a_confidence_makes_the_threshold_stricter(options):
             r"FAR 1e-05 .* least 3\.0 independent errors.* has 0\.792 .* about 379 identities instead of 100",
         ),
         ({"frr": 0.004}, r"FRR 0\.004 with confidence 0\.95 needs at least 3\.0 independent errors"),
-        ({"search": SearchPlan(50, fpir=0.002)}, r"fpir=0\.002 with confidence 0\.95 needs at least 3\.0"),
+        ({"search": SearchPlan(50, fpir=0.002)}, r"FPIR 0\.002 with confidence 0\.95 needs at least 3\.0"),
         ({"target": "utility"}, "confidence needs a maximum rate"),
         ({"far": 0.1, "confidence": 1.0}, r"confidence must be in \(0, 1\)"),
     ],

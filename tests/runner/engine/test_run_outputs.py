@@ -37,7 +37,7 @@ def test_the_page_has_the_users_names_and_the_images(people, tmp_path):
     features = [torch.eye(4)[:2], torch.tensor([[0.2, 1.0, 0, 0], [1.0, 0.1, 0, 0], [0, 0, 1.0, 0], [0, 0.1, 1.0, 0]])]
     weights = tmp_path / "last.ckpt"
     weights.write_bytes(b"")
-    files = write_threshold(tmp_path / "threshold_p", people, features, test, weights=weights, seed=0)
+    files = write_threshold(tmp_path / "threshold_p", people, features, test, weights=weights)
     page = files["threshold_p.html"].read_text()
     for shown in ("anna", "ben", "row 3", "0.png"):
         assert shown in page
