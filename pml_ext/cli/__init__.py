@@ -20,12 +20,12 @@ from pml_ext.cli.arguments import Command, split_pairs
 from pml_ext.cli.embed import EMBED
 from pml_ext.cli.look_up import CONFIGS, COPY, EXAMPLES, LIST
 from pml_ext.cli.metrics import METRICS
-from pml_ext.cli.runs import CHECK_CONFIG, COMPARE, EVAL, EXPORT, REPORT, TRAIN
+from pml_ext.cli.runs import CHECK_CONFIG, COMPARE, EVAL, EXPORT, TRAIN
 from pml_ext.cli.search import SEARCH
 from pml_ext.cli.threshold import CHECK, CHOOSE
 
 GROUPS = {
-    "train": [TRAIN, EVAL, REPORT, COMPARE, CHECK_CONFIG],
+    "train": [TRAIN, EVAL, COMPARE, CHECK_CONFIG],
     "use": [EXPORT, EMBED, SEARCH, METRICS],
     "thresholds": [CHOOSE, CHECK],
     "look up": [LIST, CONFIGS, EXAMPLES, COPY],

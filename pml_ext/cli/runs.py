@@ -1,4 +1,4 @@
-"""Commands on runs: `pml-ext train`, `eval`, `report`, `compare`, `export` and `check-config`."""
+"""Commands on runs: `pml-ext train`, `eval`, `compare`, `export` and `check-config`."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -6,7 +6,6 @@ from pathlib import Path
 from pml_ext.cli.arguments import (
     CONFIG,
     HALF,
-    IMPORTS,
     KEY,
     NUM_GPUS,
     NUM_MACHINES,
@@ -73,7 +72,8 @@ EVAL = Command(
     _evaluate,
     [TRAINED, *CONFIG, *PROCESSES],
     "pml-ext eval logs/glyphs TEST.THRESHOLD.ENABLED True",
-    notes="Set MODEL.WEIGHTS in the config or on the command line; a run has one.\n",
+    notes="Writes metrics and a report to RUN/eval. Set MODEL.WEIGHTS in the config or on the command line; a run has "
+    "one.\n",
     key=KEY,
 )
 
@@ -107,22 +107,6 @@ CHECK_CONFIG = Command(
     "pml-ext check-config Market1501/bagtricks_R50.yml DATASETS.ROOT datasets",
     notes="Exit status: 0 runs, 1 cannot run, 3 can run, but something is missing here.\n",
     key=KEY,
-)
-
-
-def _report(options: Namespace) -> None:
-    from pml_ext.runner.engine.run import report_of_run
-
-    report_of_run(Path(options.run))
-
-
-REPORT = Command(
-    "report",
-    "Write the HTML report of a finished run.",
-    _report,
-    [Argument("RUN", "OUTPUT_DIR of the run."), *IMPORTS],
-    "pml-ext report logs/glyphs",
-    notes="Evaluates the run again and writes RUN/report.html.\n",
 )
 
 

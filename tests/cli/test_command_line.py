@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 _FENCED = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.M | re.S)
 # A file that is missing, for each command that reads one.
 MISSING = {
-    "train": "none.yml", "eval": "none.yml", "report": "none", "compare": "none none2",
+    "train": "none.yml", "eval": "none.yml", "compare": "none none2",
     "export": "none.yml --output m.onnx", "embed": "none.jpg --model none.yml --output g",
     "search": "none.jpg --gallery none.npz", "metrics": "none.npz", "copy": "none.yml",
     "threshold choose": "none.npz --far 0.1", "threshold check": "none.json none.npz",

@@ -22,8 +22,7 @@ from pml_ext._errors import Terminated, UserError
 from pml_ext._files import write_atomically
 from pml_ext.metrics.headings import is_better, label_of
 from pml_ext.runner.checks.check import require_supported
-from pml_ext.runner.config.files import BEST, CHECKPOINTS, LAST, config_of_run, weights_of_run
-from pml_ext.runner.config.load import load_config
+from pml_ext.runner.config.files import BEST, CHECKPOINTS, LAST
 from pml_ext.runner.config.network_keys import is_grey
 from pml_ext.runner.data.datasets import load_train_set
 from pml_ext.runner.data.samplers import steps_per_epoch
@@ -243,14 +242,6 @@ def _in_output_folder(cfg: CN, log_file: str) -> Iterator[Path]:
         one_message(output),
     ):
         yield output
-
-
-def report_of_run(run: Path) -> Path:
-    """Evaluate the best checkpoint of a run again, and write report.html."""
-    config = config_of_run(run)
-    opts = ["OUTPUT_DIR", str(run), "MODEL.WEIGHTS", weights_of_run(run), "TEST.REPORT", "True"]
-    evaluate(load_config(config, opts), Launch())
-    return run / "report.html"
 
 
 def _measured_before_training(module: TrainingModule, trainer: lightning.Trainer, data: DataModule) -> Measured:

@@ -107,8 +107,7 @@ def compared_curves(test_set: str, runs: Mapping[str, Path]) -> list[ReportFigur
     files = {name: curves_file(run, test_set) for name, run in runs.items()}
     if missing := [name for name, path in files.items() if not path.is_file()]:
         raise ValueError(
-            f"{', '.join(missing)}: no {next(iter(files.values())).name}, which a run with TEST.REPORT writes, and "
-            "`pml-ext report` for one that is finished"
+            f"{', '.join(missing)}: no {next(iter(files.values())).name}, which a run with TEST.REPORT writes"
         )
     curves = {drawing.in_legend(name): read_curves(path) for name, path in files.items()}
     panels = [partial(_draw_rocs, curves, "default")]

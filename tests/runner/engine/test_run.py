@@ -78,12 +78,11 @@ def test_a_run_learns_and_leaves_its_files(trained):
 
 
 @pytest.mark.nightly
-def test_the_command_writes_a_runs_report(trained, tmp_path):
+def test_an_evaluation_of_a_run_has_a_report_of_its_own(trained, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(trained, run)
-    assert not (run / "report.html").exists()
-    assert main(["report", str(run)]) == 0
-    assert "Digits" in (run / "report.html").read_text()
+    assert main(["eval", str(run), "TEST.REPORT", "True"]) == 0
+    assert "Digits" in (run / "eval" / "report.html").read_text() and not (run / "report.html").exists()
 
 
 def test_eval_repeats_the_numbers_exactly(trained, tmp_path, capfd):
