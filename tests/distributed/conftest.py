@@ -13,7 +13,6 @@ MODULES = (
     "tests.distributed.test_joint_batch",
     "tests.distributed.test_partial_fc",
     "tests.distributed.test_evaluation",
-    "tests.distributed.test_class_shares",
     "tests.distributed.test_pml_wrappers",
     "tests.distributed.test_large_batch",
 )

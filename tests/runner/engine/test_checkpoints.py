@@ -1,4 +1,4 @@
-"""Checkpoint files; `tests/distributed/test_class_shares.py` has class vectors of several ranks."""
+"""Checkpoint files; `test_partial_fc.py` has class vectors of several ranks."""
 
 import shutil
 from typing import Any
