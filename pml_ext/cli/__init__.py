@@ -97,12 +97,10 @@ def _run(words: Sequence[str]) -> int:
 
 def _run_with_parts(command: Command, options: Namespace) -> int:
     """Runs a command that may use parts of the modules of --import."""
-    from pml_ext.runner.part_errors import TRACEBACKS, named_part_errors
-    from pml_ext.runner.registry import import_modules
+    from pml_ext.runner.registry import import_modules, naming_parts
 
-    TRACEBACKS.propagate = options.traceback
     import_modules(options.imports or ())
-    with named_part_errors():
+    with naming_parts():
         return command.run(options) or 0
 
 

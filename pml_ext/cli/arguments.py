@@ -110,14 +110,11 @@ COHORT = Argument(
     "identities to set aside, e.g. 0.3. Repeatable: training samples and a share together [default: plain cosines]",
     action="append",
 )
-IMPORTS = (
-    Argument(
-        "--import MODULE",
-        "Import a module that registers losses, data sets and other parts of the config. Repeatable.",
-        action="append",
-        dest="imports",
-    ),
-    Argument("--traceback", "Also print the traceback of an error in the code of a part."),
+IMPORTS = Argument(
+    "--import MODULE",
+    "Import a module that registers losses, data sets and other parts of the config. Repeatable.",
+    action="append",
+    dest="imports",
 )
 CONFIG = (
     Argument(
@@ -125,7 +122,7 @@ CONFIG = (
         "Config file, or the name of a bundled one (see `pml-ext configs`). Same as the positional FILE, as "
         "FastReID spells it.",
     ),
-    *IMPORTS,
+    IMPORTS,
     Argument(
         "--dataset NAME=file:TABLE",
         "Read the data set NAME of the config from a table (path, identity, camera, split), or from a folder with "

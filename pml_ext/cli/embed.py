@@ -40,7 +40,7 @@ _ARGUMENTS = [
         "--cohort FILE",
         "cohort.npz of `pml-ext threshold choose`; searches then rank by normalised scores [default: plain cosines]",
     ),
-    *IMPORTS,
+    IMPORTS,
     *PROCESSES,
 ]
 

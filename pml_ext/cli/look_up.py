@@ -18,7 +18,7 @@ LIST = Command(
     _list,
     [
         Argument("KIND", "losses, backbones, datasets or another kind [default: list the kinds]", nargs="?"),
-        *IMPORTS,
+        IMPORTS,
     ],
     "pml-ext list losses",
 )

@@ -36,7 +36,7 @@ _ARGUMENTS = [
     Argument("--threshold FILE", "Threshold report of the model: accept or reject each hit [default: only rank]"),
     Argument("--images FOLDER", "Folder that the gallery's paths are relative to [default: the folder it is in]"),
     Argument("--output FILE", "HTML page to write, with the images [default: only print]"),
-    *IMPORTS,
+    IMPORTS,
 ]
 
 

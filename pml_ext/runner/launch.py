@@ -24,9 +24,8 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from pml_ext._checks import check_above_zero, check_whole
 from pml_ext._errors import ArgumentError, Terminated, UserError
 from pml_ext._text import configure_streams
-from pml_ext.runner.part_errors import TRACEBACKS, part_message
 from pml_ext.runner.rank_store import launched_rank_and_ranks
-from pml_ext.runner.registry import import_modules, imported
+from pml_ext.runner.registry import import_modules, imported, names_part, naming_parts
 
 log = logging.getLogger("pml_ext")
 
@@ -108,7 +107,7 @@ def start(launch: Launch, work: Callable[..., T]) -> T | None:
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
         try:
             with _quiet_agent(folder):
-                arguments = (work, launch.timeout, log.getEffectiveLevel(), imported(), TRACEBACKS.propagate)
+                arguments = (work, launch.timeout, log.getEffectiveLevel(), imported())
                 results: dict[int, T] = elastic_launch(config, _call)(*arguments)
         except ChildFailedError as error:
             raise _explained(*error.get_first_failure()) from None
@@ -176,11 +175,10 @@ def _quiet_agent(folder: str) -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def _call(work: Callable[..., T], timeout: float, level: int, imports: tuple[str, ...], shows_tracebacks: bool) -> T:
+def _call(work: Callable[..., T], timeout: float, level: int, imports: tuple[str, ...]) -> T:
     """Entry point of each process: only rank 0 logs, and the agent reads errors from a file."""
     configure_streams()
     log.handlers, log.propagate = [logging.StreamHandler()], False
-    TRACEBACKS.propagate = shows_tracebacks
     try:
         import_modules(imports)
         log.setLevel(level if is_first() else logging.ERROR)  # the first process has logged what the imports do
@@ -228,7 +226,8 @@ _PATIENCE = 5.0  # seconds for the launcher to find the process that failed firs
 def one_message(output: Path) -> Iterator[None]:
     """Re-raises expected errors as UserError, which needs no traceback, and Ctrl-C as KeyboardInterrupt."""
     try:
-        yield
+        with naming_parts():
+            yield
     except Terminated:
         raise
     except SystemExit as stop:  # Lightning raises it on Ctrl-C
@@ -241,7 +240,7 @@ def one_message(output: Path) -> Iterator[None]:
 
 
 def _message(error: Exception, output: Path) -> str | None:
-    """Returns the message of an expected error; None for a bug."""
+    """Returns the message of an expected error; None for a bug, or for an error in a user's part."""
     # torch raises this one in a signal handler: whatever runs at that moment may replace it by another error.
     killed = [str(each).strip() for each in _chain(error) if str(each).strip().startswith("DataLoader worker")]
     reason = str(error).strip()
@@ -255,8 +254,8 @@ def _message(error: Exception, output: Path) -> str | None:
     if isinstance(error, UserError):
         # A worker's comes with the worker's traceback before the message.
         return reason.rpartition("UserError: ")[2].strip()
-    if message := part_message(error):
-        return message
+    if names_part(error):
+        return None
     if isinstance(error, OSError):
         gone = "" if output.is_dir() else f" OUTPUT_DIR {output} was removed while the run went on."
         return f"a file cannot be read or written: {error}.{gone}"

@@ -23,10 +23,14 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
+
+from yacs.config import CfgNode as CN
 
 from pml_ext._errors import UserError
 from pml_ext._names import hint
@@ -54,6 +58,12 @@ class Entry:
     before: str
     after: str
     """The node of the part next to which it acts, for transforms."""
+
+    @property
+    def key(self) -> str:
+        """The config key that names the part; its node, if nodes are the names."""
+        registry = self.registry
+        return f"{registry.parent}.{self.node}" if registry.key == registry.parent else registry.key
 
     @property
     def is_ours(self) -> bool:
@@ -314,10 +324,70 @@ _ALL = (
 )  # fmt: skip
 
 
-def user_modules() -> set[str]:
-    """Returns the modules outside of this package that have registered parts."""
-    entries = [entry for registry in _ALL for entry in registry._entries.values()]
-    return {entry.module for entry in entries if not entry.is_ours}
+@contextmanager
+def naming_parts() -> Iterator[None]:
+    """Adds a line to an exception from the code of a user's part: the part, its module and its config key.
+
+    The exception itself propagates, with Python's traceback, which ends with the line.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # a user's part may raise anything
+        entries = [entry for registry in _ALL for entry in registry._entries.values() if not entry.is_ours]
+        packages = {name.partition(".")[0] for name in (*(entry.module for entry in entries), *_imported)}
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        theirs = [frame for frame in frames if _module_of(frame).partition(".")[0] in packages]
+        runs = [entry for frame in reversed(theirs) for entry in entries if _is_code_of(entry.part, frame)]
+        if runs:
+            note_part(error, runs[0])
+        elif theirs:
+            _note(error, f"This error was raised in {_module_of(theirs[-1])}.{_about_missing_key(error)}")
+        raise
+
+
+def note_part(error: Exception, entry: Entry) -> None:
+    """Adds a line that names the part from whose code an exception came, unless the exception has one."""
+    _note(error, f"{entry.key}: this error was raised in {entry.name} of {entry.module}.{_about_missing_key(error)}")
+
+
+def names_part(error: Exception) -> bool:
+    """Returns whether an exception has the line that `naming_parts` adds."""
+    return bool(getattr(error, "__notes__", ()))
+
+
+def _note(error: Exception, line: str) -> None:
+    if names_part(error):
+        return
+    if sys.version_info >= (3, 11):
+        error.add_note(line)
+    else:  # a traceback shows no notes, and ends with the exception's text
+        error.__notes__ = [line]
+        error.args = (f"{error}\n{line}",)
+
+
+def _is_code_of(part: Any, frame: FrameType) -> bool:
+    """Returns whether a frame runs a registered function, or a method of a registered class or object."""
+    owner = frame.f_locals.get("self")
+    is_method = isinstance(owner, part) if isinstance(part, type) else owner is part
+    return is_method or getattr(part, "__code__", None) is frame.f_code
+
+
+def _module_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _about_missing_key(error: Exception) -> str:
+    """Returns a sentence on a missing config key, or on a missing name that may be one; "" for other errors."""
+    if isinstance(error, AttributeError) and isinstance(error.obj, CN):
+        return f" The config has no key {error.name}: add it in a function of CONFIG_REGISTRY."
+    if isinstance(error, KeyError) and error.args and isinstance(error.args[0], str):
+        return (
+            " Add a missing config key in a function of CONFIG_REGISTRY, and a missing column of batches in the "
+            "`columns` of the data set."
+        )
+    return ""
 
 
 WITH_NODES = (

@@ -1,6 +1,7 @@
 """Parts as FastReID's projects write them: plain objects as losses, constructors that read numbers, images in place."""
 
 import logging
+import traceback
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,7 +32,15 @@ from torch import nn
 from pml_ext.runner import Baseline, EmbeddingHead, ImageDataset
 from pml_ext.runner.registry import (
     BACKBONE_REGISTRY, DATASET_REGISTRY, EVALUATOR_REGISTRY, META_ARCH_REGISTRY, REID_HEADS_REGISTRY,
+    TRANSFORM_REGISTRY,
 )
+
+@TRANSFORM_REGISTRY.register("FAILS")
+class Fails:
+    # the check of the config gives it an image of zeros
+
+    def __call__(self, image):
+        return image if image.sum() == 0 else 1 / 0
 
 @META_ARCH_REGISTRY.register()
 class ReadsAKey(Baseline):
@@ -75,49 +84,68 @@ def parts(folder):
     return folder
 
 
+def last_line(error):
+    """The line at the end of an exception's traceback; a KeyError of Python 3.10 shows its line break as text."""
+    return traceback.format_exception(error)[-1].rstrip().splitlines()[-1]
+
+
 @pytest.mark.parametrize(
-    ("words", "line"),
+    ("words", "kind", "line"),
     [
         (
             ("MODEL.META_ARCHITECTURE", "ReadsAKey"),
-            "ReadsAKey.__init__ of own_parts (line 14 of own_parts.py): the config has no key CAM_WEIGHT; "
-            "add it in a function of CONFIG_REGISTRY",
+            AttributeError,
+            "MODEL.META_ARCHITECTURE: this error was raised in ReadsAKey of own_parts. "
+            "The config has no key CAM_WEIGHT: add it in a function of CONFIG_REGISTRY.",
         ),
         (
             ("MODEL.META_ARCHITECTURE", "ReadsAnItem"),
-            "ReadsAnItem.__init__ of own_parts (line 20 of own_parts.py): there is no 'CAM_WEIGHT'; add a config key "
-            "in a function of CONFIG_REGISTRY, and a column of batches in the `columns` of the data set",
+            KeyError,
+            "MODEL.META_ARCHITECTURE: this error was raised in ReadsAnItem of own_parts. Add a missing config key in a "
+            "function of CONFIG_REGISTRY, and a missing column of batches in the `columns` of the data set.",
         ),
         (
             ("MODEL.HEADS.NAME", "UnknownName"),
-            "UnknownName.forward of own_parts (line 25 of own_parts.py): NameError: name 'attention' is not defined",
+            NameError,
+            "MODEL.HEADS.NAME: this error was raised in UnknownName of own_parts.",
         ),
         (
             ("MODEL.HEADS.NAME", "WrongShape"),
-            "WrongShape.forward of own_parts (line 30 of own_parts.py): RuntimeError: ",
+            RuntimeError,
+            "MODEL.HEADS.NAME: this error was raised in WrongShape of own_parts.",
+        ),
+        (
+            ("DATASETS.NAMES", "('ReadsNothing',)"),
+            AttributeError,
+            "DATASETS.NAMES: this error was raised in ReadsNothing of own_parts. "
+            "The config has no key NAME: add it in a function of CONFIG_REGISTRY.",
         ),
     ],
 )
-def test_an_error_of_a_part_is_one_sentence_that_names_it(parts, words, line):
-    (found,) = problems(load_config("Digits/sap_tcm.yml", [*DIGITS, *words]))
-    assert found.startswith(line) and "\n" not in found
+def test_the_traceback_of_an_error_in_a_part_ends_with_the_part_and_its_key(parts, words, kind, line):
+    with pytest.raises(kind) as raised:
+        main(["check-config", "Digits/sap_tcm.yml", "--import", "own_parts", *DIGITS, *words])
+    assert traceback.extract_tb(raised.tb)[-1].filename != __file__
+    assert last_line(raised.value).endswith(line)
 
 
-def test_a_run_names_a_missing_column_and_shows_the_traceback_if_it_is_asked_for(parts, capfd):
+def test_a_training_ends_with_the_part_that_reads_a_missing_column(parts):
     opts = [*DIGITS, "MODEL.META_ARCHITECTURE", "ReadsAColumn", "OUTPUT_DIR", "out", "TEST.REPORT", "False"]
-    assert main(["train", "Digits/sap_tcm.yml", "--import", "own_parts", *opts]) == 2
-    sentence = "error: ReadsAColumn.losses of own_parts (line 35 of own_parts.py): there is no 'view'; "
-    shown = capfd.readouterr().err
-    assert sentence in shown and "Traceback" not in shown
-    assert "Traceback" in (parts / "out" / "train.log").read_text(encoding="utf-8")
-    assert (
-        main(["check-config", "Digits/sap_tcm.yml", "--import", "own_parts", "DATASETS.NAMES", "('ReadsNothing',)"])
-        == 3
-    )
-    assert "own_parts.ReadsNothing cannot be read: the config has no key NAME; " in capfd.readouterr().out
-    assert main(["train", "Digits/sap_tcm.yml", "--import", "own_parts", "--traceback", "--overwrite", *opts]) == 2
-    shown = capfd.readouterr().err
-    assert "Traceback" in shown and shown.rstrip().splitlines()[-1].startswith(sentence)
+    with pytest.raises(KeyError, match="view") as raised:
+        main(["train", "Digits/sap_tcm.yml", "--import", "own_parts", *opts])
+    assert "MODEL.META_ARCHITECTURE: this error was raised in ReadsAColumn of own_parts." in last_line(raised.value)
+
+
+def test_an_error_of_a_worker_keeps_its_part(parts):
+    opts = [*DIGITS, "DATALOADER.NUM_WORKERS", "1", "INPUT.FAILS.ENABLED", "True", "OUTPUT_DIR", "out"]
+    with pytest.raises(ZeroDivisionError, match=r"INPUT\.FAILS: this error was raised in FAILS of own_parts"):
+        main(["train", "Digits/sap_tcm.yml", "--import", "own_parts", *opts, "TEST.REPORT", "False"])
+
+
+def test_an_error_outside_of_the_parts_has_no_line(parts):
+    with pytest.raises(ZeroDivisionError) as raised, registry.naming_parts():
+        1 / 0  # noqa: B018
+    assert not registry.names_part(raised.value)
 
 
 class NoTensorMethods(nn.Module):
@@ -140,8 +168,9 @@ def test_a_network_that_needs_values_is_checked_on_the_cpu(folder):
     BACKBONE_REGISTRY.register("failing")(lambda cfg: NoTensorMethods(1, fails=True))
     words = [*DIGITS, "MODEL.BACKBONE.NAME"]
     assert problems(load_config("Digits/sap_tcm.yml", [*words, "valued"])) == []
-    (found,) = problems(load_config("Digits/sap_tcm.yml", [*words, "failing"]))
-    assert "NoTensorMethods.__init__ of tests.runner.test_users_parts" in found and found.endswith("neither here")
+    with pytest.raises(RuntimeError, match="neither here") as raised:
+        problems(load_config("Digits/sap_tcm.yml", [*words, "failing"]))
+    assert "tests.runner.test_users_parts" in last_line(raised.value)
 
 
 class InPlace(Baseline):

@@ -28,8 +28,7 @@ from pml_ext.runner.modeling.interfaces import parts_of
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner
 from pml_ext.runner.modeling.weights.imagenet import missing_file
 from pml_ext.runner.modeling.weights.load import local_file
-from pml_ext.runner.part_errors import part_message
-from pml_ext.runner.registry import DATASET_REGISTRY, TRANSFORM_REGISTRY
+from pml_ext.runner.registry import DATASET_REGISTRY, TRANSFORM_REGISTRY, names_part, naming_parts
 from pml_ext.runner.solver import build_optimizer, build_schedule
 
 T = TypeVar("T")
@@ -108,14 +107,14 @@ def _errors_of_building(cfg: CN, wrong: Iterable[str]) -> list[str]:
         if any(key.startswith(depends_on) for key in wrong):
             return None
         try:
-            return build()
+            with naming_parts():
+                return build()
         except UserError as error:
             messages.extend(str(error).splitlines())
-        except Exception as error:  # a user's part may raise anything
-            message = part_message(error)
-            if message is None and not isinstance(error, _ABOUT_A_VALUE):
+        except _ABOUT_A_VALUE as error:
+            if names_part(error):
                 raise
-            messages.append(message or _about_key(error, cfg, depends_on[0]))
+            messages.append(_about_key(error, cfg, depends_on[0]))
         return None
 
     for entry in map(TRANSFORM_REGISTRY.entry, TRANSFORM_REGISTRY):
@@ -158,7 +157,8 @@ def _network(cfg: CN) -> tuple[nn.Module, dict[str, int]]:
     except UserError:
         raise
     except Exception:  # refused only if the CPU refuses it, too
-        return _dry_run(cfg)
+        pass
+    return _dry_run(cfg)
 
 
 def _dry_run(cfg: CN) -> tuple[nn.Module, dict[str, int]]:

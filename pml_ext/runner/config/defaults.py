@@ -12,8 +12,14 @@ from yacs.config import CfgNode as CN
 from pml_ext._errors import UserError
 from pml_ext.runner.config.part_keys import REQUIRED, keys_of
 from pml_ext.runner.config.yaml_file import leaves
-from pml_ext.runner.part_errors import reason_of
-from pml_ext.runner.registry import CONFIG_REGISTRY, LOSS_REGISTRY, MINER_REGISTRY, NODE_DEFAULTS, Registry
+from pml_ext.runner.registry import (
+    CONFIG_REGISTRY,
+    LOSS_REGISTRY,
+    MINER_REGISTRY,
+    NODE_DEFAULTS,
+    Registry,
+    naming_parts,
+)
 
 _MODEL: dict[str, Any] = {
     "DEVICE": "cuda",  # cuda, cpu, or (ours) auto: cuda if available
@@ -146,11 +152,12 @@ def get_cfg() -> CN:
     """Returns a new config tree with all defaults, including those of CONFIG_REGISTRY's functions."""
     cfg = _package_defaults()
     for entry in map(CONFIG_REGISTRY.entry, CONFIG_REGISTRY):
-        try:
+        with naming_parts():
             entry.part(cfg)
+        try:
             cfg.dump()
-        except Exception as error:  # user functions may raise anything; yacs rejects values that YAML cannot represent
-            raise UserError(f"{entry.name} of {entry.module} cannot extend the config: {reason_of(error)}") from error
+        except Exception as error:  # of yacs or PyYAML
+            raise UserError(f"{entry.name} of {entry.module} adds a value that YAML cannot hold: {error}") from error
     return cfg
 
 

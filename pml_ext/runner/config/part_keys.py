@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pml_ext._errors import ArgumentError, UserError
-from pml_ext.runner.part_errors import reason_of
-from pml_ext.runner.registry import LOSS_REGISTRY, NODE_DEFAULTS, WITH_NODES, Entry, Registry
+from pml_ext.runner.registry import LOSS_REGISTRY, NODE_DEFAULTS, WITH_NODES, Entry, Registry, note_part
 
 SUPPLIED = LOSS_REGISTRY.supplied
 REQUIRED = inspect.Parameter.empty
@@ -85,18 +84,22 @@ def arguments_from(
 
 
 def construct(entry: Entry, where: str, *positional: Any, **arguments: Any) -> Any:
-    """Calls a part; converts its errors to a UserError about the key of the argument, or else about the key `where`."""
+    """Calls a part; converts errors in its arguments to a UserError about their key, or else about the key `where`.
+
+    An error of a user's part propagates, with a line that names the part.
+    """
     try:
         return entry.part(*positional, **arguments)
     except UserError:
         raise
-    except Exception as error:  # a user's part may raise anything
+    except Exception as error:
         if isinstance(error, ArgumentError) and (key := _key_of(error.name, entry)):
             raise UserError(f"{key} {error.problem}") from error
-        is_plain = isinstance(error, (ValueError, TypeError))
-        said = " ".join(str(error).split()) if is_plain else reason_of(error)
-        whose = "" if entry.is_ours else f"{entry.name} of {entry.module}: "
-        raise UserError(f"{where}: {whose}{said}") from error
+        if not entry.is_ours:
+            note_part(error, entry)
+        elif isinstance(error, (ValueError, TypeError)):
+            raise UserError(f"{where}: {' '.join(str(error).split())}") from error
+        raise
 
 
 def _key_of(argument: str, entry: Entry) -> str | None:

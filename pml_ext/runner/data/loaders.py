@@ -16,7 +16,7 @@ from pml_ext._errors import UserError
 from pml_ext.runner.data.datasets import ImageSet
 from pml_ext.runner.data.samplers import Drawn, build_sampler
 from pml_ext.runner.data.transforms import Transform
-from pml_ext.runner.part_errors import named_part_errors
+from pml_ext.runner.registry import naming_parts
 
 ImageColumns = dict[str, Any]
 """Of one image: `images` (C, H, W), `targets` (class), `camids`, `img_paths`, `rows`, and the set's further columns."""
@@ -33,7 +33,7 @@ class LabelledImages(Dataset[ImageColumns]):
 
     def __getitem__(self, row: int) -> ImageColumns:
         images = self.images
-        with named_part_errors():
+        with naming_parts():
             columns = {"images": self.transform(images.images[row]), "targets": int(self.labels[row])}
             columns |= {"camids": int(images.cameras[row]), "img_paths": images.names[row], "rows": row}
             further = {} if images.extras is None else images.extras[row]

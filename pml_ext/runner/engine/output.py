@@ -15,7 +15,6 @@ from pml_ext.runner.config.files import CHECKPOINTS, EVALUATION
 from pml_ext.runner.data.datasets import USERS_DATA, aliases_of
 from pml_ext.runner.data.datasets.image_files import dataset_root
 from pml_ext.runner.engine.checkpoints import CLASS_FOLDERS
-from pml_ext.runner.part_errors import TRACEBACKS
 
 log = logging.getLogger("pml_ext")
 
@@ -152,7 +151,7 @@ def logged(output: Path, file: str) -> Iterator[None]:
     """Write our messages and warnings to a file, too; show only fitting warnings and errors of Lightning."""
     handler = logging.FileHandler(output / file, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    loggers = (log, RESULTS, TRACEBACKS)
+    loggers = (log, RESULTS)
     for each in loggers:
         each.addHandler(handler)
     levels = {each: each.level for each in map(logging.getLogger, ("lightning.pytorch", "lightning.fabric"))}

@@ -15,7 +15,6 @@ from pml_ext._identities import JUNK, read_ids
 from pml_ext._names import qualified_name
 from pml_ext.runner.data.datasets.image_files import ImageFiles, numbered, numbered_identities, read_image
 from pml_ext.runner.data.datasets.image_set import DataSet, ImageSet, Lazy, OpenSet
-from pml_ext.runner.part_errors import reason_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -79,14 +78,9 @@ def data_set_of(kind: Callable[..., Any], cfg: CN | None = None) -> DataSet:
 
 
 def _read(kind: Callable[..., Any], about: str, root: Path, grey: bool) -> OpenSet:
-    try:
-        data = kind(root=str(root))
-        items_of_parts = [getattr(data, part) for part in _PARTS]
-        parts = [items() if callable(items) else items for items in items_of_parts]
-    except UserError:
-        raise
-    except Exception as error:  # a user's class may raise anything
-        raise UserError(f"{about} cannot be read: {reason_of(error)}") from error
+    data = kind(root=str(root))
+    items_of_parts = [getattr(data, part) for part in _PARTS]
+    parts = [items() if callable(items) else items for items in items_of_parts]
     further = tuple(getattr(data, "columns", ()))
     train, query, gallery = parts
     named_parts = [(f"{about}, {name}", items) for name, items in zip(_PARTS, parts, strict=True)]
