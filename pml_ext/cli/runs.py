@@ -72,8 +72,8 @@ EVAL = Command(
     _evaluate,
     [TRAINED, *CONFIG, *PROCESSES],
     "pml-ext eval logs/glyphs TEST.THRESHOLD.ENABLED True",
-    notes="Writes metrics and a report to RUN/eval. Set MODEL.WEIGHTS in the config or on the command line; a run has "
-    "one.\n",
+    notes="Writes the metrics and the report of a run to RUN/eval.\n"
+    "Set MODEL.WEIGHTS in the config or on the command line; a run has one.\n",
     key=KEY,
 )
 
