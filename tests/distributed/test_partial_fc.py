@@ -72,9 +72,9 @@ def on_rank(rank, ranks):
 X, LABELS = torch.randn(3, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2])
 # What is wrong with the second rank's batch, and its error.
 UNUSABLE = {
-    "no tensor": (X.tolist(), LABELS, "TypeError: embeddings must be a torch.Tensor"),
-    "too few labels": (X, LABELS[:2], "ArgumentError: labels must have shape (3,)"),
-    "class id": (X, LABELS + 1, "ArgumentError: labels must be class ids in [0, 3)"),
+    "no tensor": (X.tolist(), LABELS, "embeddings must be a torch.Tensor"),
+    "too few labels": (X, LABELS[:2], "labels must have shape (3,)"),
+    "class id": (X, LABELS + 1, "labels must be class ids in [0, 3)"),
 }
 
 
