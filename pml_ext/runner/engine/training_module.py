@@ -380,7 +380,9 @@ class TrainingModule(lightning.LightningModule):
         return Path(self.trainer.default_root_dir) / CHECKPOINTS
 
     def configure_optimizers(self) -> Any:
-        optimizer = step_by_rows(build_optimizer(self.cfg.SOLVER, self))
+        optimizer = build_optimizer(self.cfg.SOLVER, self)
+        if any(loss.sample_rate < 1 for loss in self.class_vectors.values()):  # gradients of rows alone
+            step_by_rows(optimizer)
         assert self.train_set is not None
         steps = steps_per_epoch(len(self.train_set), self.cfg.SOLVER.IMS_PER_BATCH)
         schedule = build_schedule(self.cfg.SOLVER, optimizer, steps_per_epoch=steps)

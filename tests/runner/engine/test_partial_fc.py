@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from pml_ext.cli import main
-from pml_ext.runner import train
+from pml_ext.runner import DataModule, train
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.engine.training_module import TrainingModule
@@ -119,6 +119,13 @@ def test_what_is_refused(tmp_path, words, message):
 
 def test_a_classifier_is_checked_without_its_memory(tmp_path):
     require_supported(load_config(CONFIG, options(tmp_path, "MODEL.HEADS.NUM_CLASSES", "2000000000")))
+
+
+@pytest.mark.parametrize("words", ["MODEL.HEADS.PFC.ENABLED False", "", "MODEL.HEADS.PFC.SAMPLE_RATE 0.3"])
+def test_only_the_optimizer_of_drawn_classes_steps_by_rows(tmp_path, words):
+    cfg = load_config(CONFIG, options(tmp_path, *words.split()))
+    optimizer = TrainingModule(cfg, DataModule(cfg)).configure_optimizers()["optimizer"]
+    assert bool(optimizer._optimizer_step_pre_hooks) == words.endswith("0.3")
 
 
 @pytest.mark.parametrize("enabled", [False, True])
