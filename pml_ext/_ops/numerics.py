@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from pml_ext._ops.custom_gradient import under_transform
+from pml_ext._ops.custom_gradient import CustomGradient
 
 ENTRIES = 2**18
 """Entries of a block on the CPU: a few tensors of this size fit in the cache."""
@@ -87,12 +86,6 @@ BLOCK_SIDE = 256
 """Rows and columns of one block of a square matrix: two blocks fit in the CPU cache."""
 
 
-def inner_products(x: Tensor) -> Tensor:
-    """Returns (N, N) x xᵀ of (N, D); the gradient takes one matrix product. Differentiable any number of times."""
-    products: Tensor = x @ x.T if under_transform() else _InnerProducts.apply(x)
-    return products
-
-
 def gram(x: Tensor, scale: float = 1.0) -> Tensor:
     """Returns scale · x xᵀ without a gradient; on the CPU, blocks below the diagonal are copied from above."""
     side = len(x) if x.is_cuda else BLOCK_SIDE
@@ -118,15 +111,15 @@ def add_transpose_(square: Tensor) -> Tensor:
     return square
 
 
-class _InnerProducts(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x @ x.T
+def _products(x: Tensor, *, needs_gradient: bool) -> tuple[Tensor]:
+    return (x @ x.T,)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        # Transposing first makes the sum 4 times faster.
-        symmetric: Tensor = grad.T.clone(memory_format=torch.contiguous_format)
-        return symmetric.add_(grad).mm(x)
+
+def _gradient_by_rows(by_products: Tensor, saved: tuple[Tensor, ...], x: Tensor) -> Tensor:
+    # Transposing first makes the sum 4 times faster.
+    symmetric = by_products.T.clone(memory_format=torch.contiguous_format)
+    return symmetric.add_(by_products).mm(x)
+
+
+inner_products = CustomGradient(_products, lambda x: x @ x.T, _gradient_by_rows)
+"""(N, N) x xᵀ of (N, D), whose gradient takes one matrix product."""

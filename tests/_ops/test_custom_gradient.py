@@ -5,7 +5,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 from torch.testing import assert_close
 
-from pml_ext._ops.custom_gradient import ValueAndGradient
+from pml_ext._ops.custom_gradient import CustomGradient
 
 calls = []
 
@@ -19,8 +19,8 @@ def _kernel_by_row(x, labels, power, *, needs_gradient):
     return x.pow(power).sum(1), _kernel(x, labels, power, needs_gradient=needs_gradient)[1]
 
 
-ONE = ValueAndGradient(_kernel, lambda x, labels, power: x.pow(power).sum())
-ROWS = ValueAndGradient(_kernel_by_row, lambda x, labels, power: x.pow(power).sum(1))
+ONE = CustomGradient(_kernel, lambda x, labels, power: x.pow(power).sum())
+ROWS = CustomGradient(_kernel_by_row, lambda x, labels, power: x.pow(power).sum(1))
 
 each = pytest.mark.parametrize("function", [ONE, ROWS])
 

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pml_ext._checks import check_floating, check_labels
 from pml_ext._ops.custom_gradient import (
-    ValueAndGradient,
+    CustomGradient,
     through_sphere_,
     to_sphere,
     under_transform,
@@ -206,7 +206,7 @@ def _plain(embeddings: Tensor, labels: Tensor, gamma: float, scale: float, hinge
     return concordance_loss(similarities, similarities, *pairs, gamma, hinge)
 
 
-concordance = ValueAndGradient(_value_and_gradient, _plain)
+concordance = CustomGradient(_value_and_gradient, _plain)
 """`concordance_loss` of a batch with itself, whose similarities are scale × cosines; several times faster."""
 
 

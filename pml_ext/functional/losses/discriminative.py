@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._checks import check_embeddings, check_floating, check_labels, check_labels_below, check_whole
-from pml_ext._ops.custom_gradient import ValueAndGradient, to_sphere
+from pml_ext._ops.custom_gradient import CustomGradient, to_sphere
 from pml_ext._ops.numerics import row_blocks
 
 _POINTS_PER_CLASS = 100  # reproduces the paper's pairwise distances; more points reduce their variance
@@ -205,8 +205,8 @@ _SHORTEST = 1e-12  # norm, as in torch.nn.functional.normalize
 def one_hot_discriminative_loss(embeddings: Tensor, labels: Tensor) -> Tensor:
     r"""Compute `discriminative_loss(normalize(embeddings), labels, None)`, faster than a cross-entropy.
 
-    $‖u - e_m‖ = \sqrt{2 - 2 u_m}$ for unit vectors u. The gradient, one (B, C) matrix, includes the normalisation and
-    is computed together with the value.
+    $‖u - e_m‖ = \sqrt{2 - 2 u_m}$ for unit vectors u. The gradient, one (B, C) matrix, includes the normalisation. Only
+    four numbers per sample are stored for it.
 
     Args:
         embeddings: (B, C), float32 or float64, 2 columns or more. A row of zeros stays zero and gives 2/3.
@@ -256,24 +256,31 @@ class OneHotTerms:
         return by_others, by_target, along
 
 
-def _one_hot_value_and_gradient(x: Tensor, labels: Tensor, *, needs_gradient: bool) -> tuple[Tensor, Tensor | None]:
-    values = x.new_empty(len(x))
-    gradient = torch.empty_like(x, memory_format=torch.contiguous_format) if needs_gradient else None
+def _one_hot_values(x: Tensor, labels: Tensor, *, needs_gradient: bool) -> tuple[Tensor | None, ...]:
+    """Returns the values, and four factors per sample that the gradient needs."""
+    values, factors = x.new_empty(len(x)), x.new_empty(4, len(x), 1)
     for rows in row_blocks(len(x), x.shape[1], x.device):
         some, target_class = x[rows], labels[rows].unsqueeze(1)
-        part = torch.empty_like(some) if gradient is None else gradient[rows]
-        target = some.gather(1, target_class)
-        part.copy_(some).scatter_(1, target_class, 0)
+        target, part = some.gather(1, target_class), some.scatter(1, target_class, 0)
         terms = OneHotTerms(target, torch.linalg.vector_norm(part, dim=1, keepdim=True), x.shape[1])
         of_target = terms.longer.sqrt()  # the target class's term in the sums, for x_y = 0
         roots = torch.sub(terms.longer, part, out=part).sqrt_().sum(1, keepdim=True) - of_target
         values[rows] = terms.losses(roots)[:, 0]
-        if gradient is None:
-            continue
-        inverses = part.reciprocal_().sum(1, keepdim=True) - 1 / of_target
-        by_others, by_target, along = terms.factors(roots, inverses)
-        part.mul_(by_others).scatter_(1, target_class, by_target).addcmul_(some, along, value=-1)
-    return values, gradient
+        if needs_gradient:
+            inverses = part.reciprocal_().sum(1, keepdim=True) - 1 / of_target
+            torch.stack([terms.longer, *terms.factors(roots, inverses)], out=factors[:, rows])
+    return values, factors
+
+
+def _one_hot_gradient(by_value: Tensor, saved: tuple[Tensor, ...], x: Tensor, labels: Tensor) -> Tensor:
+    (factors,) = saved
+    gradient = torch.empty_like(x, memory_format=torch.contiguous_format)
+    scaled = factors[1:] * by_value.unsqueeze(1)
+    for rows in row_blocks(len(x), x.shape[1], x.device):
+        some, (by_others, by_target, along) = x[rows], scaled[:, rows]
+        part = torch.sub(factors[0, rows], some, out=gradient[rows]).rsqrt_().mul_(by_others)
+        part.scatter_(1, labels[rows].unsqueeze(1), by_target).addcmul_(some, along, value=-1)
+    return gradient
 
 
 def _plain(x: Tensor, labels: Tensor) -> Tensor:
@@ -281,7 +288,7 @@ def _plain(x: Tensor, labels: Tensor) -> Tensor:
 
 
 # Expects checked input.
-one_hot_values = ValueAndGradient(_one_hot_value_and_gradient, _plain)
+one_hot_values = CustomGradient(_one_hot_values, _plain, _one_hot_gradient)
 
 
 class DiscriminativeTightness(NamedTuple):

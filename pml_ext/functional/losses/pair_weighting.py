@@ -24,7 +24,7 @@ from pml_ext._checks import (
     check_switch,
     check_whole,
 )
-from pml_ext._ops.custom_gradient import ValueAndGradient
+from pml_ext._ops.custom_gradient import CustomGradient
 
 
 def uniform_weights(similarity: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
@@ -238,7 +238,7 @@ def _weighted_plain(similarity: Tensor, weigh: Callable[[Tensor], Tensor]) -> Te
     return (fixed * similarity + (weights - fixed) * offset / 2).sum(dim=1)
 
 
-weighted_sums = ValueAndGradient(_weighted_kernel, _weighted_plain)
+weighted_sums = CustomGradient(_weighted_kernel, _weighted_plain)
 """Σ_j w_ij S_ij of each row with w = weigh(S) constant: the gradient is w, its derivative is weigh's.
 
 similarity: (B, R). weigh: (B, R) -> (B, R), differentiable; the weights are the gradient of some function of S.

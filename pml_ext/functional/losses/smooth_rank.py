@@ -1,7 +1,6 @@
 """Smooth ranks (sigmoids instead of steps count the closer items), with average precision and recall at k."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,104 +8,91 @@ from torch.utils.checkpoint import checkpoint
 
 from pml_ext._checks import check_above_zero, check_floating, check_mask, is_whole
 from pml_ext._errors import ArgumentError
-from pml_ext._ops.custom_gradient import under_transform
+from pml_ext._ops.custom_gradient import CustomGradient, under_transform
 from pml_ext._ops.numerics import row_blocks
 
 
-def smooth_ranks(
+def _ranks(
     similarities: Tensor,
     queries: Tensor,
     items: Tensor,
     temperature: float,
-    among: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Returns r = 1 + Σ_z σ((s_z − s)/temperature) over all other items z, for (P,) queries (rows) and items (columns).
-
-    The (P,) ranks are among all items of the row, and among the items marked by `among`: (B, R), true at the P pairs.
-    Items at −inf do not count and are not among the pairs. Memory: the similarities' gradient and one (pairs, R) block.
-    """
-    if under_transform():
-        return _plain(similarities, queries, items, temperature, among)
-    ranks: tuple[Tensor, Tensor] = _SmoothRanks.apply(similarities, queries, items, temperature, among)
-    return ranks
-
-
-class _SmoothRanks(torch.autograd.Function):
-    """Computes in blocks that backward recomputes; second derivatives use `_plain`."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        similarities: Tensor,
-        queries: Tensor,
-        items: Tensor,
-        temperature: float,
-        among: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(similarities, queries, items, among)
-        ctx.temperature = temperature
-        ranks, ranks_among = (similarities.new_empty(len(queries)) for _ in range(2))
-        for block in row_blocks(len(queries), similarities.shape[1], similarities.device):
-            closer = _compare(similarities, queries[block], items[block], temperature)
-            torch.sum(closer, 1, out=ranks[block])
-            if among is not None:
-                closer.mul_(among.index_select(0, queries[block]))
-            torch.sum(closer, 1, out=ranks_among[block])
-        # The sums count the item itself as σ(0) = ½; ranks start at 1.
-        return ranks.add_(0.5), ranks_among.add_(0.5)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor, grad_among: Tensor) -> tuple[Tensor | None, ...]:
-        similarities, queries, items, among = ctx.saved_tensors
-        if torch.is_grad_enabled():  # the gradient may be differentiated
-            ranks = _plain(similarities, queries, items, ctx.temperature, among)
-            return *torch.autograd.grad(ranks, similarities, (grad, grad_among), create_graph=True), *[None] * 4
-        result = torch.zeros_like(similarities, memory_format=torch.contiguous_format)
-        grad, grad_among = grad / ctx.temperature, grad_among / ctx.temperature
-        for block in row_blocks(len(queries), similarities.shape[1], similarities.device):
-            query, item = queries[block], items[block]
-            closer = _compare(similarities, query, item, ctx.temperature)
-            slope = closer.addcmul_(closer, closer, value=-1)  # σ' = σ − σ²
-            if among is None:
-                slope.mul_((grad[block] + grad_among[block]).unsqueeze(1))
-            else:
-                by_entry = among.index_select(0, query).to(slope.dtype).mul_(grad_among[block].unsqueeze(1))
-                slope.mul_(by_entry.add_(grad[block].unsqueeze(1)))
-            slope.scatter_add_(1, item.unsqueeze(1), -slope.sum(1, keepdim=True))
-            result.index_add_(0, query, slope)
-        return result, *[None] * 4
+    among: Tensor | None,
+    *,
+    needs_gradient: bool,
+) -> tuple[Tensor]:
+    ranks = similarities.new_empty(2, len(queries))
+    for block in row_blocks(len(queries), similarities.shape[1], similarities.device):
+        closer = _compare(similarities, queries[block], items[block], temperature)
+        torch.sum(closer, 1, out=ranks[0, block])
+        if among is not None:
+            closer.mul_(among.index_select(0, queries[block]))
+        torch.sum(closer, 1, out=ranks[1, block])
+    return (ranks.add_(0.5),)  # the sums count the item itself as σ(0) = ½; ranks start at 1
 
 
-def _plain(
-    similarities: Tensor, queries: Tensor, items: Tensor, temperature: float, among: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Compute `smooth_ranks` by ordinary operations, in blocks that every backward recomputes."""
-    ranks, ranks_among = [similarities.new_zeros(0)], [similarities.new_zeros(0)]
+def _gradient_by_similarities(
+    by_ranks: Tensor,
+    saved: tuple[Tensor, ...],
+    similarities: Tensor,
+    queries: Tensor,
+    items: Tensor,
+    temperature: float,
+    among: Tensor | None,
+) -> Tensor:
+    """Computes the comparisons again, block by block."""
+    result = torch.zeros_like(similarities, memory_format=torch.contiguous_format)
+    grad, grad_among = by_ranks / temperature
+    for block in row_blocks(len(queries), similarities.shape[1], similarities.device):
+        query, item = queries[block], items[block]
+        closer = _compare(similarities, query, item, temperature)
+        slope = closer.addcmul_(closer, closer, value=-1)  # σ' = σ − σ²
+        if among is None:
+            slope.mul_((grad[block] + grad_among[block]).unsqueeze(1))
+        else:
+            by_entry = among.index_select(0, query).to(slope.dtype).mul_(grad_among[block].unsqueeze(1))
+            slope.mul_(by_entry.add_(grad[block].unsqueeze(1)))
+        slope.scatter_add_(1, item.unsqueeze(1), -slope.sum(1, keepdim=True))
+        result.index_add_(0, query, slope)
+    return result
+
+
+def _plain(similarities: Tensor, queries: Tensor, items: Tensor, temperature: float, among: Tensor | None) -> Tensor:
+    """Computes `smooth_ranks` by ordinary operations, in blocks that every backward recomputes."""
+    ranks = [similarities.new_zeros(2, 0)]
     for block in row_blocks(len(queries), similarities.shape[1], similarities.device):
         arguments = (similarities, queries[block], items[block], temperature, among)
         if under_transform():  # torch.func does not support checkpointing
-            pair = _plain_block(*arguments)
+            of_block = _plain_block(*arguments)
         else:
-            pair = checkpoint(_plain_block, *arguments, use_reentrant=False)
-        ranks.append(pair[0])
-        ranks_among.append(pair[1])
+            of_block = checkpoint(_plain_block, *arguments, use_reentrant=False)
+        ranks.append(of_block)
     nothing = 0 * similarities[:, :0].sum()  # a gradient path even without pairs
-    return torch.cat(ranks) + nothing, torch.cat(ranks_among) + nothing
+    return torch.cat(ranks, dim=1) + nothing
 
 
 def _plain_block(
     similarities: Tensor, queries: Tensor, items: Tensor, temperature: float, among: Tensor | None
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     rows = similarities[queries]
     closer = ((rows - rows.gather(1, items.unsqueeze(1))) / temperature).sigmoid()
     marked = closer if among is None else closer * among[queries]
-    return closer.sum(1) + 0.5, marked.sum(1) + 0.5
+    return torch.stack([closer.sum(1), marked.sum(1)]) + 0.5
 
 
 def _compare(similarities: Tensor, queries: Tensor, items: Tensor, temperature: float) -> Tensor:
     """Returns (P, R) σ((s_z − s)/temperature) for every item z of the row."""
     rows = similarities.index_select(0, queries)
     return rows.sub_(rows.gather(1, items.unsqueeze(1))).div_(temperature).sigmoid_()
+
+
+smooth_ranks = CustomGradient(_ranks, _plain, _gradient_by_similarities)
+"""(2, P) ranks r = 1 + Σ_z σ((s_z − s)/temperature) over all other items z, for P queries (rows) and items (columns).
+
+The inputs are similarities (B, R), queries and items (P,), the temperature, and `among`: None or a (B, R) mask that is
+true at the P pairs. The first row has the ranks among all items of the row, the second those among the marked items.
+Items at −inf do not count and are not among the pairs. Memory: the similarities' gradient and one (pairs, R) block.
+"""
 
 
 def smooth_average_precision(
@@ -164,7 +150,7 @@ def smooth_recall_at_k(
     check_above_zero(temperature, "temperature")
     check_above_zero(rank_temperature, "rank_temperature")
     queries, items = positive.nonzero(as_tuple=True)
-    ranks, _ = smooth_ranks(similarities, queries, items, temperature)
+    ranks, _ = smooth_ranks(similarities, queries, items, temperature, None)
     lengths = torch.tensor(ks, dtype=ranks.dtype).to(ranks.device, non_blocking=True)
     recalls = torch.sigmoid((lengths - ranks[:, None]) / rank_temperature)
     totals = similarities.new_zeros(len(similarities), len(lengths)).index_add(0, queries, recalls)

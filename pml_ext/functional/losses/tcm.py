@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from pml_ext._checks import check_choice, check_floating, check_in_range, check_switch
-from pml_ext._ops.custom_gradient import ValueAndGradient, inverse_norms, to_sphere, unit_and_inverse_norms
+from pml_ext._ops.custom_gradient import CustomGradient, inverse_norms, to_sphere, unit_and_inverse_norms
 from pml_ext._ops.numerics import row_blocks
 from pml_ext.functional.tuples import ClassSpans, class_columns, class_spans, same_and_different
 
@@ -250,5 +250,5 @@ def _plain(embeddings: Tensor, labels: Tensor, *options: Any) -> Tensor:
     return total
 
 
-threshold_consistency = ValueAndGradient(_value_and_gradient, _plain)
+threshold_consistency = CustomGradient(_value_and_gradient, _plain)
 """λ⁺ shortfall + λ⁻ excess (`shortfall_and_excess`) over all pairs of a (B, D) batch of any norms, in O(B D) memory."""

@@ -57,14 +57,14 @@ def test_gradients_equal_finite_differences_for_any_block_size(block, marked, bl
 
 def test_an_item_at_minus_infinity_has_no_gradient():
     similarities, positive = given()
-    ranks, _ = smooth_ranks(similarities.requires_grad_(), *positive.nonzero(as_tuple=True), 0.2)
+    ranks, _ = smooth_ranks(similarities.requires_grad_(), *positive.nonzero(as_tuple=True), 0.2, None)
     (gradient,) = torch.autograd.grad(ranks.sum(), similarities)
     assert not gradient[similarities == -math.inf].any() and gradient.isfinite().all()
 
 
 def test_no_pairs():
     similarities, none = torch.rand(2, 3, requires_grad=True), torch.zeros(0, dtype=torch.long)
-    ranks, _ = smooth_ranks(similarities, none, none, 0.1)
+    ranks, _ = smooth_ranks(similarities, none, none, 0.1, None)
     assert ranks.shape == (0,) and not torch.autograd.grad(ranks.sum(), similarities)[0].any()
 
 
