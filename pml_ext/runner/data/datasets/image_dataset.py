@@ -1,6 +1,7 @@
 """Base class of user-defined data sets, with FastReID's interface."""
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -34,8 +35,8 @@ class ImageDataset:
         train, query, gallery: a list of tuples, or a function without arguments that returns one. The image is a path,
             the bytes of an image file, or a function without arguments that returns a Pillow image or an array.
             Identity and camera are integers or strings, the same in query and gallery, read as in a table: without
-            surrounding white space, and none may be missing. A part that no run uses may be empty. With an empty
-            gallery the queries search each other.
+            surrounding white space, and none may be missing. A camera `name_0` in training is camera 0 in tests, as in
+            FastReID. A part that no run uses may be empty. With an empty gallery the queries search each other.
         kwargs: ignored, as in FastReID.
 
     Results with identities in `_junk_pids` are ignored: they count neither as right nor as wrong.
@@ -92,7 +93,7 @@ def _read(kind: Callable[..., Any], about: str, root: Path, grey: bool) -> OpenS
     # Training and test identities are numbered separately: the former may be integers and the latter strings.
     trained, train_names = numbered_identities(ids[0])
     tested, test_names = numbered_identities(ids[1] + ids[2])
-    cameras, _ = numbered([camera for cameras in camera_ids for camera in cameras])
+    cameras = _numbered_cameras(camera_ids[0], camera_ids[1] + camera_ids[2])
     identities = [trained, *np.split(tested, [len(query)])]
     names = [train_names, test_names, test_names]
     camera_parts = np.split(cameras, np.cumsum([len(train), len(query)]))
@@ -117,6 +118,23 @@ def _column(items: Sequence[Item], place: int, what: str) -> list[int | str]:
     """Returns the identities or cameras of items, read by the rules of tables."""
     values: list[int | str] = read_ids([item[place] for item in items], len(items), what).tolist()
     return values
+
+
+def _numbered_cameras(train: Sequence[int | str], tests: Sequence[int | str]) -> np.ndarray:
+    """Returns the numbers of the training cameras, then of the test cameras; a camera has the same in both.
+
+    FastReID's sets write camera 0 as `name_0` for training, and as 0 for tests. Training cameras with other names are
+    numbered in sorted order, as by FastReID's loader.
+    """
+    places = [re.fullmatch(r"(.*\D|)(\d{1,18})", str(camera)) for camera in train]
+    names = {place and place[1] for place in places}
+    if len(names) == 1 and (name := names.pop()) is not None:
+        numbers = [str(camera).removeprefix(name) for camera in (*train, *tests)]
+        if all(re.fullmatch(r"-?\d{1,18}", number) for number in numbers):
+            return np.array(numbers, dtype=np.int64)
+    if any(isinstance(camera, str) for camera in tests):
+        return numbered([*train, *tests])[0]
+    return np.concatenate([numbered(train)[0], numbered(tests)[0]])
 
 
 def _image_set(
