@@ -1,4 +1,4 @@
-"""What `threshold check` answers where the truth is known, and what labels it doubts.
+"""What `threshold check` answers where the truth is known, and what labels `choose` doubts.
 
 `python examples/evidence/checks.py` writes CHECKS.md beside it, anew after each size, and its first table into
 CHECK_A_THRESHOLD.md. --draws and --sizes for less.
@@ -18,6 +18,7 @@ from torch import Generator, Tensor
 
 from pml_ext.metrics import SampleSource, ThresholdReport
 from pml_ext.metrics.threshold.doubtful_labels import find_doubtful_labels
+from pml_ext.metrics.threshold.fields import DoubtfulLabel
 
 LATENT, DIM, IMAGES, FAR, REPORTS = 32, 128, 4, 1e-3, 10
 SPREAD, CLEAR = 0.6, 0.15  # of the images of a person
@@ -43,7 +44,7 @@ size. Cells: how often the check said holds / cannot be told / does not hold.
 
 ## Doubtful labels
 
-Of the wrong labels in these sets, so many were listed, and of the listed samples, so many had a wrong label:
+Of the wrong labels in these sets, `choose` lists so many, and of the listed samples, so many have a wrong label:
 
 {doubts}
 
@@ -177,7 +178,9 @@ def verdicts(name: str, people: int, draws: int, known: dict[float, list[Thresho
         check = chosen[number % REPORTS].check(new.embeddings, labels=new.labels)
         counts[check.verdict] += 1
         wrong = (new.labels != new.people).nonzero().flatten().tolist()
-        listed = {sample.row for doubtful in check.doubtful_labels for sample in doubtful.samples}
+        listed = {sample.row for doubtful in _listed(new.embeddings, new.labels) for sample in doubtful.samples}
+        if not wrong:
+            continue
         counts["wrong"] += len(wrong)
         counts["listed"] += len(listed)
         counts["right"] += len(listed & set(wrong))
@@ -206,8 +209,13 @@ def listed_in_clean_sets(kind: str, draws: int) -> int:
     count = 0
     for number in range(draws):
         embeddings, labels = clean_sets(kind, 300, Generator().manual_seed(number))
-        count += bool(find_doubtful_labels(embeddings, labels, range(300), SampleSource())[0])
+        count += bool(_listed(embeddings, labels))
     return count
+
+
+def _listed(embeddings: Tensor, labels: Tensor) -> tuple[DoubtfulLabel, ...]:
+    names, ids = torch.unique(labels, return_inverse=True)
+    return find_doubtful_labels(embeddings, ids, names.tolist(), SampleSource())[0]
 
 
 def table(heads: list[str], rows: list[list[str]]) -> str:

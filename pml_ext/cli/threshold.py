@@ -176,14 +176,14 @@ _CHECK_ARGUMENTS: Arguments = [
     ),
     Argument("--cohort FILE", "cohort.npz of a report on normalised scores [default: the one next to REPORT]"),
     Argument("--checkpoint FILE", "Model file in use; must be the report's [default: not compared]"),
-    Argument("--output FILE", "JSON file for the check, with all doubtful labels [default: only print]"),
+    Argument("--output FILE", "JSON file for the check [default: only print]"),
 ]
 
 
 @plain_warnings()
 def _check(options: Namespace) -> int:
     from pml_ext.cli.cohort_option import cohort_of_report, rows_outside
-    from pml_ext.metrics import SampleSource, ThresholdReport
+    from pml_ext.metrics import ThresholdReport
     from pml_ext.search.readers import read_embeddings
 
     columns = _given(options, "labels", "frames", "tracks")
@@ -192,20 +192,18 @@ def _check(options: Namespace) -> int:
         data = replace(data, labels=data.also[columns["labels"]])
     elif not columns and data.has_labels:
         columns["labels"] = ""
-    rows = (~data.is_junk).nonzero()[0]
+    data = data.take((~data.is_junk).nonzero()[0])
     with errors_of_file(options.file, options):
         report = ThresholdReport.load(options.report, checkpoint=options.checkpoint)
         cohort = cohort_of_report(report, options.report, options.cohort, options.checkpoint)
         notes = list[str]()
-        data = data.take(rows)
         if cohort is not None:
             measured, notes = rows_outside(cohort, data, options.file, has_labels="labels" in columns)
-            data, rows = data.take(measured), rows[measured]
+            data = data.take(measured)
         known: dict[str, Any] = {name: data.also.get(column, data.labels) for name, column in columns.items()}
         if "labels" in known and report.is_across_cameras:
             known["cameras"] = data.cameras
-        source = SampleSource(rows.tolist(), None if data.paths is None else data.paths.tolist())
-        check = report.check(data.embeddings, **known, normalization=cohort, source=source)
+        check = report.check(data.embeddings, **known, normalization=cohort)
     print(check.summary(), *notes, sep="\n")
     if options.output is not None:
         check.save(options.output)

@@ -19,18 +19,14 @@ from pml_ext.functional.verification.intervals import (
 )
 from pml_ext.metrics.labels import Labels, number_classes
 from pml_ext.metrics.normalization import CohortNormalization, offsets_of_pairs
-from pml_ext.metrics.threshold.doubtful_labels import find_doubtful_labels
 from pml_ext.metrics.threshold.fields import (
-    DoubtfulLabel,
     ErrorRate,
     ThresholdFields,
-    describe_doubtful,
     distance_of,
 )
 from pml_ext.metrics.threshold.file import as_json, write_json
 from pml_ext.metrics.threshold.samples import (
     Samples,
-    SampleSource,
     as_tensor,
     require_cohort,
     require_embeddings,
@@ -94,8 +90,6 @@ class ThresholdCheck:
     scores: share of impostor pairs at or above a score that the report records; the first one that is far below the
         report's, or None.
     look: which of repeated checks this was; level: probability of a false alarm in each rate, all checks together 5 %.
-    doubtful_labels: labels that look wrong, see `ThresholdReport`; empty without labels.
-    without_doubtful: the check without these samples, or None.
     """
 
     far: RateToday | None
@@ -103,19 +97,16 @@ class ThresholdCheck:
     scores: RateToday | None
     look: int
     level: float
-    doubtful_labels: tuple[DoubtfulLabel, ...] = ()
-    without_doubtful: "ThresholdCheck | None" = None
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict of the rates, except for three cases that are "cannot be told".
+        """The worst verdict of the rates, except for two cases that are "cannot be told".
 
         1. The rates hold, but one of them was not checked.
-        2. A rate does not hold, but doubtful labels explain at least half of the difference from the report.
-        3. The rates hold, but genuine pairs may be accepted no more often than impostor pairs.
+        2. The rates hold, but genuine pairs may be accepted no more often than impostor pairs.
         """
         is_uncertain = self._worst == "holds" and (self._unchecked is not None or self._may_be_chance)
-        return "cannot be told" if is_uncertain or self._is_label_problem else self._worst
+        return "cannot be told" if is_uncertain else self._worst
 
     @property
     def status(self) -> int:
@@ -123,26 +114,20 @@ class ThresholdCheck:
         return {"holds": 0, "does not hold": 1, "cannot be told": 3}[self.verdict]
 
     def save(self, path: str | Path) -> None:
-        """Write the verdict, the rates and all doubtful labels as a JSON file."""
+        """Write the verdict and the rates as a JSON file."""
         write_json({"verdict": self.verdict, **as_json(self)}, Path(path))
 
     def summary(self) -> str:
-        """Returns the verdict, then one line per rate, and the first doubtful labels."""
+        """Returns the verdict, then one line per rate."""
         lines = [self._first_line()]
         lines += [rate.summary() for rate in self._rates]
         lines.append(f"Intervals: 95 %, for independent {self._rates[0].unit}. False alarm: {self.level:.2%} per rate.")
-        if self.doubtful_labels:
-            lines += describe_doubtful(self.doubtful_labels)
-        if self.without_doubtful is not None:
-            lines += [f"without them: {rate.summary()}" for rate in self.without_doubtful._rates]
         return "\n".join(lines)
 
     def _first_line(self) -> str:
         checked, unchecked = [rate.name for rate in (self.far, self.frr) if rate is not None], self._unchecked
-        if self._is_label_problem:
-            text = "The threshold does not hold with these labels, some of which look wrong. Check them."
-        elif self._worst == "does not hold":
-            text = "The threshold does not hold. Choose a new one on recent data."
+        if self._worst == "does not hold":
+            text = "The threshold does not hold. Choose a new one on recent data: `choose` also lists doubtful labels."
             if any(rate.is_below for rate in self._rates):
                 text += " Impostor scores are far below the report's: is it the report's model?"
         elif self._worst == "cannot be told":
@@ -174,19 +159,6 @@ class ThresholdCheck:
         return None
 
     @property
-    def _is_label_problem(self) -> bool:
-        """Returns whether doubtful labels explain half of each failed rate's difference from the report."""
-        if self.without_doubtful is None:
-            return False
-        failed = [rate for rate in self._rates if rate.verdict == "does not hold"]
-        without = {rate.name: rate.today.rate for rate in self.without_doubtful._rates}
-        explained = []
-        for rate in failed:
-            left = abs(without.get(rate.name, rate.promised.rate) - rate.promised.rate)
-            explained.append(left < abs(rate.today.rate - rate.promised.rate) / 2)
-        return bool(failed) and all(explained)
-
-    @property
     def _may_be_chance(self) -> bool:
         """Returns whether, within the intervals, genuine pairs may be accepted no more often than impostor pairs."""
         accepted = 0.0 if self.far is None else self.far.today.high
@@ -199,10 +171,6 @@ class _NewData:
 
     samples: Samples
     ids: Mapping[str, Tensor]
-
-    def subset(self, mask: Tensor) -> "_NewData":
-        """Returns the samples selected by a mask."""
-        return _NewData(self.samples.subset(mask), {name: ids[mask] for name, ids in self.ids.items()})
 
     def pairs(self, group: str, told_apart: str) -> PairDistances:
         """Returns pairs whose positives are of one group, and of two values of `told_apart` if that is known."""
@@ -227,13 +195,11 @@ def check_threshold(
     *,
     look: int,
     normalization: CohortNormalization | None,
-    source: SampleSource,
 ) -> ThresholdCheck:
     """Implements `ThresholdReport.check`; known: its labels, frames, tracks and cameras."""
     vectors: Tensor = as_tensor(embeddings)
     require_embeddings(vectors, "embeddings", report.embedding_dim)
     check_whole(look, "look", 1)
-    source.check(len(vectors))
     passed = {name for name, values in known.items() if values is not None}
     if "labels" in passed and passed & {"frames", "tracks"}:
         raise ValueError("give labels, or frames and tracks; got both")
@@ -241,23 +207,17 @@ def check_threshold(
         raise ValueError("the report's FRR is of genuine pairs across cameras. Give cameras, one per embedding")
     if "cameras" in passed and not report.is_across_cameras:
         raise ValueError("the report's FRR includes genuine pairs of one camera. Leave cameras out")
-    ids, names = dict[str, Tensor](), dict[str, tuple[int | str, ...]]()
+    ids = dict[str, Tensor]()
     for kind, values in known.items():
         if values is not None:
-            ids[kind], names[kind] = number_classes(values, len(vectors), kind)
+            ids[kind], _ = number_classes(values, len(vectors), kind)
     require_cohort(report.normalization, normalization)
-    offsets = offsets_of_pairs(normalization, vectors, known.get("labels"), rows=source.rows)
+    offsets = offsets_of_pairs(normalization, vectors, known.get("labels"))
     data = _NewData(Samples(vectors.double(), torch.arange(len(vectors)), offsets=offsets), ids)
     check = _check_rates(report, data, look)
     if not check._rates:
         raise ValueError("no pair of these samples is known to be the same or different: every group has one sample")
-    if "labels" not in passed:
-        return check
-    doubtful, remaining = find_doubtful_labels(vectors, ids["labels"], names["labels"], source)
-    if not doubtful:
-        return check
-    without = _check_rates(report, data.subset(remaining), look) if bool(remaining.any()) else None
-    return replace(check, doubtful_labels=doubtful, without_doubtful=without)
+    return check
 
 
 def _check_rates(report: ThresholdFields, data: _NewData, look: int) -> ThresholdCheck:

@@ -222,7 +222,6 @@ class ThresholdReport(ThresholdFields):
         cameras: Labels | None = None,
         look: int = 1,
         normalization: CohortNormalization | None = None,
-        source: SampleSource | None = None,
     ) -> ThresholdCheck:
         """Compare today's FAR and FRR at this threshold with the report's.
 
@@ -239,8 +238,7 @@ class ThresholdReport(ThresholdFields):
         and it holds, the verdict is "cannot be told".
 
         Without errors in the new data, the number of independent pairs is estimated from the clustering of the report's
-        errors. With labels, `doubtful_labels` lists those that look wrong, and `without_doubtful` is the check without
-        them. If they explain a failed rate, the verdict is "cannot be told".
+        errors. Wrong labels raise both rates: a report on the new data lists those that look wrong.
 
         Args:
             embeddings: (N, D), computed with the same weights.
@@ -251,7 +249,6 @@ class ThresholdReport(ThresholdFields):
             look: number of this check, 1 for the first, 2 for the second, … The n-th check has an error rate of
                 0.05 · 6 / (π n)², so that a series of checks raises a false alarm in at most 5 % of cases.
             normalization: see `accept_pairs`. It must hold none of these samples and labels.
-            source: names and images of the samples, for `doubtful_labels`.
         Raises:
             ValueError: different D; zero rows; no pair with a known relation; labels combined with frames or tracks;
                 cameras missing, or given for a report that counts all genuine pairs; a different normalization, or a
@@ -267,9 +264,7 @@ class ThresholdReport(ThresholdFields):
         ('holds', 'does not hold')
         """
         known = {"labels": labels, "frames": frames, "tracks": tracks, "cameras": cameras}
-        return check_threshold(
-            self, embeddings, known, look=look, normalization=normalization, source=source or SampleSource()
-        )
+        return check_threshold(self, embeddings, known, look=look, normalization=normalization)
 
     def with_checkpoint(self, path: str | Path) -> "ThresholdReport":
         """Returns a copy with the name and the hash of the model file that computed the embeddings.
