@@ -108,6 +108,13 @@ def check_finite(values: Tensor, name: str = "embeddings") -> None:
         raise ArgumentError(name, f"must be finite; got NaN or infinity in {bad} of {len(values)} rows")
 
 
+def check_directions(rows: Tensor, name: str) -> None:
+    """No zero rows, which have no cosine. Reads the values."""
+    zero = int((~rows.any(dim=1)).sum())
+    if zero:
+        raise ArgumentError(name, f"must not be zero vectors, which have no cosine; got {zero} of {len(rows)} rows")
+
+
 def check_not_collapsed(embeddings: Tensor) -> None:
     """Not all rows in one direction, up to rounding."""
     rows = embeddings.float()

@@ -215,7 +215,7 @@ def listed_in_clean_sets(kind: str, draws: int) -> int:
 
 def _listed(embeddings: Tensor, labels: Tensor) -> tuple[DoubtfulLabel, ...]:
     names, ids = torch.unique(labels, return_inverse=True)
-    return find_doubtful_labels(embeddings, ids, names.tolist(), SampleSource())[0]
+    return find_doubtful_labels(embeddings, ids, names.tolist(), SampleSource(), [])[0]
 
 
 def table(heads: list[str], rows: list[list[str]]) -> str:

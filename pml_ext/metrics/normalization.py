@@ -181,9 +181,10 @@ class CohortNormalization:
             Two (N,) bool masks on the CPU: samples of an identity of the cohort (none if either side has no labels),
             and copies of cohort samples.
         """
-        inside = torch.zeros(len(embeddings), dtype=torch.bool)
+        count = len(embeddings)
+        inside = torch.zeros(count, dtype=torch.bool)
         if labels is not None and self.labels is not None:
-            inside = torch.from_numpy(np.isin(names_of_samples(labels, len(embeddings)), self.labels))
+            inside = torch.from_numpy(np.isin(names_of_samples(labels, count), self.labels))
         closest = cohort_offsets(embeddings.double(), self.cohort.double(), 1)
         return inside, (closest > 1 - _ROUNDING).cpu()
 

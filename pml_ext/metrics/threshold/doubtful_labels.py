@@ -6,11 +6,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._copies import find_copies, vector_keys
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.numerics import product_blocks, rows_of_a_block
 from pml_ext.metrics.threshold.fields import DoubtfulLabel, LabelError
-from pml_ext.metrics.threshold.samples import SampleSource
+from pml_ext.metrics.threshold.samples import Copies, SampleSource
 
 _MIN_LABELS = 10
 _SEPARATE = 3.0  # median deviations of the cosine with the nearest sample of the label, in a typical gap
@@ -26,7 +25,11 @@ class _Nearest(NamedTuple):
 
 
 def find_doubtful_labels(
-    embeddings: Tensor, ids: Tensor, names: Sequence[int | str], source: SampleSource
+    embeddings: Tensor,
+    ids: Tensor,
+    names: Sequence[int | str],
+    source: SampleSource,
+    copies: Copies,
 ) -> tuple[tuple[DoubtfulLabel, ...], Tensor]:
     """Find labels that the embeddings contradict, by the nearest samples of the same and of other labels.
 
@@ -39,6 +42,7 @@ def find_doubtful_labels(
     Args:
         embeddings: (N, D); cosines are compared, also if a cohort normalises the scores.
         ids, names: (N,) ids of the labels, on the CPU, and the name of each id.
+        copies: rows whose embedding equals that of an earlier row, and that row.
     Returns:
         Doubtful labels, and an (N,) mask of the samples that remain without them. Of an identity with two labels, the
         label with more samples remains.
@@ -54,7 +58,7 @@ def find_doubtful_labels(
         doubtful.append(DoubtfulLabel(kind, samples[0].label, other_name, cosine, samples))
         remaining[left_out] = False
 
-    for row, first in find_copies(vector_keys(embeddings.detach().double().cpu().numpy())):
+    for row, first in copies:
         if ids[row] != ids[first]:
             rows = torch.tensor([row, first])
             add("copies", rows, int(ids[first]), 1.0, rows)

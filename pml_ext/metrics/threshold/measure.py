@@ -8,9 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_finite, check_not_collapsed, warn_caller
-from pml_ext._copies import describe_copies, find_copies, vector_keys
-from pml_ext._ops.numerics import one_thread
+from pml_ext._ops.numerics import full_precision, one_thread
 from pml_ext._progress import show_steps
 from pml_ext.functional.opis.utility import (
     TooFewClassesError,
@@ -29,7 +27,7 @@ from pml_ext.functional.verification.threshold import (
     thresholds_at_far,
 )
 from pml_ext.metrics.labels import Labels, number_classes
-from pml_ext.metrics.normalization import CohortNormalization, check_normalize, offsets_of_pairs
+from pml_ext.metrics.normalization import CohortNormalization
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.threshold.doubtful_labels import find_doubtful_labels
 from pml_ext.metrics.threshold.fields import (
@@ -40,27 +38,32 @@ from pml_ext.metrics.threshold.fields import (
     ErrorRate,
     OperatingPoint,
     PlainCosines,
+    Sample,
     Support,
     Target,
     ThresholdCurves,
     ThresholdFields,
+    WorstPair,
+    WorstPairs,
     distance_of,
 )
 from pml_ext.metrics.threshold.groups import measure_groups
 from pml_ext.metrics.threshold.samples import (
+    Copies,
     Samples,
     SampleSource,
-    check_directions,
     describe_cohort,
     pooled_rate,
+    read_samples,
 )
 from pml_ext.metrics.threshold.searches import PlannedSearch, SearchPlan
 from pml_ext.metrics.threshold.targets import support_of_pairs, threshold_for
-from pml_ext.metrics.threshold.worst_pairs import worst_pairs
 
 _STEPS = 4
 _ONE_THREAD = 4096  # number of samples whose pairs take one thread seconds
 _CURVE_POINTS = 301
+_LISTED = 6  # worst pairs of each kind
+_DECIMALS = 9  # of their cosines: those of copies then tie on every processor
 _POINTS = (0.1, *(float(f"{digit}e-{power}") for power in range(2, 9) for digit in (3, 1)))  # FAR of the table
 
 
@@ -77,20 +80,18 @@ def measure_threshold(
     source: SampleSource,
 ) -> ThresholdFields:
     """Implements `ThresholdReport.from_embeddings`."""
-    check_embeddings(embeddings)
-    count = len(embeddings)
+    samples, names, copies = read_samples(embeddings, labels, cameras=cameras, normalize=normalize, source=source)
+    count = len(samples.ids)
+    group_ids, group_names = (None, ()) if groups is None else number_classes(groups, count, "groups")
     with one_thread(if_small=count <= _ONE_THREAD), show_steps(_STEPS) as begin:
-        samples, names = _prepare(embeddings, labels, cameras, normalize, source)
-        group_ids, group_names = (None, ()) if groups is None else number_classes(groups, count, "groups")
         pairs = samples.pairs()
         _require_pairs(pairs, samples, names)
-        copies = _warn_about_copies(embeddings, source)
         begin("choosing the threshold")
         planned = None if search is None else PlannedSearch(search, samples)
         _read_ranks(pairs, target, opis)
         cosine, support = _cosine_for(target, pairs, planned)
         begin("counting pairs at all thresholds")
-        rates = _rates_at(cosine, pairs, names, target, support, opis, samples, copies)
+        rates = _rates_at(cosine, pairs, names, target, support, opis, samples, len(copies))
         begin("measuring searches")
         searches = None if planned is None else planned.rates(cosine)
         by_group = None
@@ -100,7 +101,7 @@ def measure_threshold(
             by_group = measure_groups(pairs, of_pairs, group_names, (rates.far, rates.frr), cosine)
         camera_rates = _camera_rates(pairs, samples, rates.distance)
         begin("looking for doubtful labels", 0)
-        doubtful = _doubtful_labels(samples, names, source, target, search)
+        doubtful = _doubtful_labels(samples, names, source, copies, target, search)
         begin("looking for the hardest pairs")
         hardest = worst_pairs(pairs, samples.ids, names, source)
         normalization, plain = None, None
@@ -119,35 +120,6 @@ def measure_threshold(
             data=source.data,
             made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         )
-
-
-def _prepare(
-    embeddings: Tensor,
-    labels: Labels,
-    cameras: Labels | None,
-    normalize: CohortNormalization | None,
-    source: SampleSource,
-) -> tuple[Samples, tuple[int | str, ...]]:
-    """Returns the checked samples, and the names of their classes."""
-    count = len(embeddings)
-    check_finite(embeddings)
-    check_directions(embeddings, "embeddings")
-    check_not_collapsed(embeddings)
-    source.check(count)
-    ids, names = number_classes(labels, count)
-    camera_ids = None if cameras is None else number_classes(cameras, count, "cameras")[0]
-    check_normalize(normalize)
-    offsets = offsets_of_pairs(normalize, embeddings, labels, rows=source.rows)
-    return Samples(embeddings.double(), ids, camera_ids, offsets), names
-
-
-def _warn_about_copies(embeddings: Tensor, source: SampleSource) -> int:
-    """Warn about samples whose embedding equals that of an earlier sample, and return their number."""
-    copies = find_copies(vector_keys(embeddings.detach().double().cpu().numpy()))
-    if copies:
-        rows = [f"row {source.row(place)}" for place in range(len(embeddings))]
-        warn_caller(describe_copies(copies, "embeddings", "others", rows, rows))
-    return len(copies)
 
 
 def _rates_at(
@@ -203,10 +175,15 @@ def _cosine_for(target: Target, pairs: PairDistances, planned: PlannedSearch | N
 
 
 def _doubtful_labels(
-    samples: Samples, names: Sequence[int | str], source: SampleSource, target: Target, search: SearchPlan | None
+    samples: Samples,
+    names: Sequence[int | str],
+    source: SampleSource,
+    copies: Copies,
+    target: Target,
+    search: SearchPlan | None,
 ) -> DoubtfulLabels | None:
     """Returns labels that look wrong, with threshold and rates without their samples; None if there are none."""
-    labels, remaining = find_doubtful_labels(samples.embeddings, samples.ids, names, source)
+    labels, remaining = find_doubtful_labels(samples.embeddings, samples.ids, names, source, copies)
     if not labels:
         return None
     doubtful = DoubtfulLabels(labels, int((~remaining).sum()))
@@ -385,3 +362,35 @@ def _curves(pairs: PairDistances, counts: _Counts) -> ThresholdCurves:
         impostors=impostors.sum(dim=0).cpu() // 2,
         utilities=curves.utilities.cpu(),
     )
+
+
+def worst_pairs(pairs: PairDistances, ids: Tensor, names: Sequence[int | str], source: SampleSource) -> WorstPairs:
+    """Returns the impostor pairs with the highest cosines and the genuine pairs with the lowest, worst first.
+
+    ids, names: (N,) ids of the pairs' samples, and the name of each id. Genuine pairs are those that `pairs` counts.
+    """
+    impostors, genuine = list[tuple[float, int, int]](), list[tuple[float, int, int]]()  # of each block, the worst
+    with full_precision(pairs.unit.device):
+        for block in pairs.blocks():
+            block.cosines.round_(decimals=_DECIMALS)
+            first_row, first_column, width = block.rows.start, block.columns.start, block.cosines.shape[1]
+            if block.mixed:
+                flat, row, column = pairs.positive_places(block)
+                lowest, place = block.cosines.view(-1)[flat].topk(min(_LISTED, len(flat)), largest=False)
+                one, other = row[place] + first_row, column[place] + first_column
+                genuine += zip(lowest.tolist(), one.tolist(), other.tolist(), strict=True)
+                block.cosines.masked_fill_(~pairs.negative_mask(block), -torch.inf)
+            highest, place = block.cosines.view(-1).topk(min(_LISTED, block.cosines.numel()))
+            one, other = place // width + first_row, place % width + first_column
+            impostors += zip((-highest).tolist(), one.tolist(), other.tolist(), strict=True)
+    order = torch.argsort(ids, stable=True).tolist()
+
+    def sample(place: int) -> Sample:
+        row = order[place]
+        return source.sample(row, names[int(ids[row])])
+
+    def listed(found: list[tuple[float, int, int]], sign: int) -> tuple[WorstPair, ...]:
+        pairs_of_kind = [entry for entry in sorted(found)[:_LISTED] if entry[0] < torch.inf]
+        return tuple(WorstPair(sign * value, sample(one), sample(other)) for value, one, other in pairs_of_kind)
+
+    return WorstPairs(listed(impostors, -1), listed(genuine, 1))

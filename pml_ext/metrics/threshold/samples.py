@@ -9,11 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_finite
+from pml_ext._checks import check_directions, check_embeddings, check_finite, check_not_collapsed, warn_caller
+from pml_ext._copies import describe_copies, find_copies, vector_keys
 from pml_ext.functional.open_set.best_scores import BestScores, Template
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.intervals import class_rate_interval
-from pml_ext.metrics.normalization import CohortNormalization
+from pml_ext.metrics.labels import Labels, number_classes
+from pml_ext.metrics.normalization import CohortNormalization, check_normalize, offsets_of_pairs
 from pml_ext.metrics.threshold.fields import ErrorRate, NormalizationRecord, Sample
 
 
@@ -81,6 +83,36 @@ class SampleSource:
         return Sample(self.row(place), label, None if path is None else str(path))
 
 
+Copies = list[tuple[int, int]]
+"""Rows whose embedding equals that of an earlier row, and that row."""
+
+
+def read_samples(
+    embeddings: Tensor,
+    labels: Labels,
+    *,
+    cameras: Labels | None,
+    normalize: CohortNormalization | None,
+    source: SampleSource,
+) -> tuple[Samples, tuple[int | str, ...], Copies]:
+    """Returns checked samples, the names of their classes, and copies, about which it warns."""
+    check_embeddings(embeddings)
+    check_finite(embeddings)
+    check_directions(embeddings, "embeddings")
+    check_not_collapsed(embeddings)
+    check_normalize(normalize)
+    count = len(embeddings)
+    source.check(count)
+    ids, names = number_classes(labels, count)
+    camera_ids = None if cameras is None else number_classes(cameras, count, "cameras")[0]
+    copies = find_copies(vector_keys(embeddings.detach().double().cpu().numpy()))
+    if copies:
+        rows = [f"row {source.row(place)}" for place in range(count)]
+        warn_caller(describe_copies(copies, "embeddings", "others", rows, rows))
+    offsets = offsets_of_pairs(normalize, embeddings, labels, rows=source.rows)
+    return Samples(embeddings.double(), ids, camera_ids, offsets), names, copies
+
+
 def pooled_rate(errors: Tensor, pairs: Tensor, *, is_shared: bool) -> ErrorRate:
     """Returns the pooled rate of (T,) errors and pairs per class; is_shared: each pair counts for two classes."""
     share = 2 if is_shared else 1
@@ -93,13 +125,6 @@ def as_tensor(rows: Any) -> Any:
     if isinstance(rows, np.ndarray):
         return torch.from_numpy(np.require(rows, requirements=["C", "W"]))
     return rows
-
-
-def check_directions(rows: Tensor, name: str) -> None:
-    """Raise for zero rows, which have no cosine."""
-    zero = int((~rows.any(dim=1)).sum())
-    if zero:
-        raise ValueError(f"{name} must not be zero vectors, which have no cosine; got {zero} of {len(rows)} rows")
 
 
 def require_embeddings(rows: Tensor, name: str, dim: int) -> None:

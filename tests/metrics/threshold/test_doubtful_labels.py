@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from pml_ext._copies import find_copies, vector_keys
 from pml_ext.metrics import SampleSource
 from pml_ext.metrics.threshold.doubtful_labels import find_doubtful_labels
 
@@ -18,7 +19,8 @@ def people(seed, count=120, images=4, dim=48, spread=0.5, siblings=0):
 
 def find(embeddings, labels):
     names, ids = torch.unique(labels, return_inverse=True)
-    return find_doubtful_labels(embeddings, ids, names.tolist(), SampleSource())
+    copies = find_copies(vector_keys(embeddings.double().numpy()))
+    return find_doubtful_labels(embeddings, ids, names.tolist(), SampleSource(), copies)
 
 
 @pytest.mark.parametrize("share", [0.05, 0.1])

@@ -6,7 +6,7 @@ from pytest import approx
 
 from pml_ext.functional import PairDistances
 from pml_ext.metrics import SampleSource, ThresholdReport
-from pml_ext.metrics.threshold.worst_pairs import worst_pairs
+from pml_ext.metrics.threshold.measure import worst_pairs
 
 LABELS = torch.arange(20).repeat_interleave(5)
 FEW_LABELS = torch.randint(0, 5, (40,), generator=torch.Generator().manual_seed(2))
