@@ -95,10 +95,10 @@ def find_doubtful_labels(
     totals = unit.new_zeros(len(names)).index_add(0, ids, weights)
     means = torch.zeros_like(sums).index_add(0, ids, weights[:, None] * unit) / totals[:, None]
     for place in _clear((level - nearest.other[rejected]) / typical, 1.0):
-        row = rejected[place, None]
-        cosines = means @ unit[row[0]]
-        cosines[ids[row]] = -torch.inf
-        add("wrong label", row, int(cosines.argmax()), float(cosines.max()), row)
+        rows = rejected[place, None]
+        cosines = means @ unit[rows[0]]
+        cosines[ids[rows]] = -torch.inf
+        add("wrong label", rows, int(cosines.argmax()), float(cosines.max()), rows)
     return tuple(doubtful), remaining
 
 
