@@ -1,11 +1,13 @@
 """FPIR of searches in galleries larger than the set, extrapolated from the distribution of per-probe rates."""
 
 import math
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from pml_ext._checks import check_number, check_whole
@@ -13,13 +15,17 @@ from pml_ext.functional.open_set.best_scores import BestScores, HighScores, Temp
 from pml_ext.functional.verification.intervals import half_widths
 
 NEEDED = 10  # minimum number of scores at or above the threshold
-_NOTHING_KNOWN = 0.01
 _PARTS = 20  # parts of the identities, each left out once
 _NODES = np.linspace(-8, 8, 241)  # quadrature nodes of a standard normal variable
-_STIRLING_FROM = 100
+_WEIGHTS = np.exp(-(_NODES**2) / 2) / 15 / math.sqrt(2 * math.pi)  # 15 nodes a unit
+# Of the logarithm of the shape and of the logit of the rate. With the largest shape the rates of probes differ by 3 %;
+# beyond it, differences of logarithms of beta functions have no correct digits.
+_BOUNDS = [(-20, 7), *2 * [(-40, 40)]]
 _LIKELIER = 1.92  # gain in log-likelihood that is significant at 5 %, for one parameter
+
+
 Array = Any  # a number or an array of numbers
-_WEIGHTS = np.exp(-(_NODES**2) / 2) / np.exp(-(_NODES**2) / 2).sum()
+Model = Callable[..., Array]
 
 
 class ExtrapolatedRate(NamedTuple):
@@ -45,12 +51,13 @@ class ExtrapolatedRate(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        return self.low >= _NOTHING_KNOWN or self.high <= 1 - _NOTHING_KNOWN
+        return self.low >= 0.01 or self.high <= 0.99
 
     @property
     def independent(self) -> float:
         """Number of independent errors that give an interval as wide."""
-        return (2 * 1.96 / max(_log_log(self.high) - _log_log(self.low), 1e-9)) ** 2
+        low, high = np.log(-np.log1p(-np.clip([self.low, self.high], 1e-300, 1 - 1e-15)))
+        return float((2 * 1.96 / max(high - low, 1e-9)) ** 2)
 
 
 def extrapolate_fpir(
@@ -103,56 +110,35 @@ def extrapolated_threshold(high: HighScores, enrolled: int, fpir: float, confide
 
     None if fewer than NEEDED scores reach that threshold.
     """
-    values = high.value.unique()  # ascending
+    everyone = torch.ones(high.identities, dtype=torch.bool)
 
-    def exceeds(place: int) -> bool:
-        threshold = float(values[place])
+    def is_low_enough(threshold: float) -> bool:
         if confidence is None:
-            probes = _counts(
-                torch.bincount(high.probe[reported(high, threshold)], minlength=len(high.genuine)), high.others
-            )
-            return _rate(sum(_model_log_rates(probes, _likeliest_beta(probes), enrolled)) / 2) > fpir
-        return extrapolated_rate(high, threshold, enrolled, confidence=2 * confidence - 1).high > fpir
+            return float(_rate(_log_rates(_counts(high, threshold, everyone), enrolled).mean())) <= fpir
+        return extrapolated_rate(high, threshold, enrolled, confidence=2 * confidence - 1).high <= fpir
 
-    low, above = 0, int(torch.searchsorted(values, high.value.topk(min(NEEDED, len(high.value))).values[-1]))
-    if len(high.value) < NEEDED or exceeds(above):
-        return None
-    while low < above:
-        middle = (low + above) // 2
-        low, above = (middle + 1, above) if exceeds(middle) else (low, middle)
-    return float(values[above])
+    reached = high.value.sort(descending=True).values[NEEDED - 1 :].unique().tolist()  # ascending
+    place = bisect_left(reached, True, key=is_low_enough)
+    return reached[place] if place < len(reached) else None
 
 
 def extrapolated_rate(
     high: HighScores, threshold: float, enrolled: int, *, seed: int = 0, confidence: float = 0.95
 ) -> ExtrapolatedRate:
     """Run `extrapolate_fpir` for a threshold of at least `high.low`; confidence: of the interval."""
-    above = reported(high, threshold)
-    if int(above.sum()) < NEEDED:
+    if (scores := int(reported(high, threshold).sum())) < NEEDED:
         raise ValueError(
             f"extrapolation needs at least {NEEDED} scores of different identities at or above the threshold "
-            f"{threshold:.4f}; got {int(above.sum())}. Measure more identities, or allow a higher rate"
+            f"{threshold:.4f}; got {scores}. Measure more identities, or allow a higher rate"
         )
-    probe, identity = high.probe[above], high.identity[above]
-    number = torch.bincount(probe, minlength=len(high.genuine))
     part = torch.randperm(high.identities, generator=torch.Generator().manual_seed(seed)) % _PARTS
-    parts = int(part.max()) + 1
-    with_part = torch.zeros((parts, len(number)), dtype=torch.int64)
-    with_part.index_put_((part[identity], probe), torch.ones_like(probe), accumulate=True)
-    sizes = torch.bincount(part)
-    probes = _counts(number, high.others)
-    beta = _likeliest_beta(probes)
-    logs = [_model_log_rates(probes, beta, enrolled)]
-    for one in range(parts):
-        kept = part[high.label] != one
-        rest = _counts((number - with_part[one])[kept], high.others - int(sizes[one]))
-        logs.append(_model_log_rates(rest, _likeliest_beta(rest), enrolled))
-    values, *without = torch.tensor(logs, dtype=torch.float64)
-    widths = half_widths(torch.stack(without), confidence)
-    with_unmatched = _log_rate_with_unmatched(probes, beta, enrolled)
-    low = min(float((values - widths).min()), with_unmatched - float(widths[0]))
-    rates = [_rate(value) for value in (values.mean(), low, (values + widths).max(), *values, with_unmatched)]
-    return ExtrapolatedRate(*rates)
+    probes = _counts(high, threshold, part >= 0)
+    values = _log_rates(probes, enrolled)
+    without = [_log_rates(_counts(high, threshold, part != one), enrolled) for one in part.unique()]
+    widths = half_widths(torch.tensor(np.array(without)), confidence).numpy()
+    unmatched = _log_rate_with_unmatched(probes, enrolled)
+    low = min((values - widths).min(), unmatched - widths[0])
+    return ExtrapolatedRate(*_rate([values.mean(), low, (values + widths).max(), *values, unmatched]).tolist())
 
 
 class _Counts(NamedTuple):
@@ -160,124 +146,74 @@ class _Counts(NamedTuple):
 
     hits: np.ndarray  # (K,) distinct numbers of matches
     times: np.ndarray  # (K,) number of probes with each
-    others: int
-
-    @property
-    def misses(self) -> np.ndarray:
-        return self.others - self.hits
+    misses: np.ndarray  # (K,) number of other identities that do not match
 
 
-def _counts(number: Tensor, others: int) -> _Counts:
+def _counts(high: HighScores, threshold: float, kept: Tensor) -> _Counts:
+    """Count the matches at a threshold; kept: (M,) mask of identities."""
+    above = reported(high, threshold) & kept[high.identity]
+    number = torch.bincount(high.probe[above], minlength=len(high.label))[kept[high.label]]
     hits, times = (of.double().numpy() for of in torch.unique(number, return_counts=True))
-    return _Counts(hits, times, others)
+    return _Counts(hits, times, int(kept.sum()) - 1 - hits)
 
 
-def _model_log_rates(probes: _Counts, beta: tuple[float, float], enrolled: int) -> tuple[float, float]:
-    """Returns log(−log(1 − FPIR)) of each model: log(gallery size) + log(rate of a comparison) if probes are alike."""
-    no = _likeliest_logits(probes)
-    return _log_log(_beta_rate(*beta, enrolled)), _log_log(float(-np.expm1(enrolled * no) @ _WEIGHTS))
+def _log_rates(probes: _Counts, enrolled: int) -> np.ndarray:
+    """Returns the `_log_rate` of each model."""
+    models = (beta_likelihood, _logit_normal_likelihood)
+    return np.array([_log_rate(model, _fit(model, probes).x, enrolled) for model in models])
 
 
-def _log_rate_with_unmatched(probes: _Counts, beta: tuple[float, float], enrolled: int) -> float:
-    """Returns log(−log(1 − FPIR)) if some probes match nobody, and of the beta model if that is not likelier."""
-    hits, times, _ = probes
-    a, b = beta
-    without = float(times @ log_beta_ratio(a, b, hits, probes.misses))
-
-    def parameters(point: np.ndarray) -> tuple[float, float, float]:
-        return 1 / (1 + np.exp(-point[2])), *_shape(point)
-
-    def loss(point: np.ndarray) -> float:
-        matched, a, b = parameters(point)
-        each = matched * np.exp(log_beta_ratio(a, b, hits, probes.misses)) + (1 - matched) * (hits == 0)
-        return -float(times @ np.log(each + 1e-300))
-
-    matched = times[hits > 0].sum() / times.sum()
-    start = [math.log(a), math.log(a / b / max(matched, 1e-3)), math.log(max(matched, 1e-3))]
-    point = _minimum(loss, start)
-    if -loss(point) - without < _LIKELIER:
-        return _log_log(_beta_rate(a, b, enrolled))
-    matched, a, b = parameters(point)
-    return _log_log(matched * _beta_rate(a, b, enrolled))
+def _log_rate_with_unmatched(probes: _Counts, enrolled: int) -> float:
+    """Returns the `_log_rate` if some probes match nobody, and of the beta model if that is not likelier."""
+    matched = math.log(probes.times[probes.hits > 0].sum() / probes.times.sum())
+    plain, mixed = _fit(beta_likelihood, probes), _fit(beta_likelihood, probes, matched)
+    fit = mixed if plain.fun - mixed.fun > _LIKELIER else plain
+    return _log_rate(beta_likelihood, fit.x, enrolled)
 
 
-def _beta_rate(a: float, b: float, enrolled: int) -> float:
-    return float(-np.expm1(log_beta_ratio(a, b, 0, enrolled)))
+def beta_likelihood(point: Sequence[float], hits: Array, misses: Array) -> Array:
+    """Returns the log-likelihood of hits and misses, (…), of a probe whose rate has a beta distribution.
 
-
-def _rate(log_log: Tensor | float) -> float:
-    return -math.expm1(-math.exp(min(float(log_log), 700.0)))
-
-
-def _log_log(rate: float) -> float:
-    return math.log(max(-math.log1p(-min(rate, 1 - 1e-15)), 1e-300))
-
-
-def _likeliest_beta(probes: _Counts) -> tuple[float, float]:
-    """Returns the maximum likelihood a and b."""
-
-    def loss(point: np.ndarray) -> float:
-        return -float(probes.times @ log_beta_ratio(*_shape(point), probes.hits, probes.misses))
-
-    return _shape(_minimum(loss, _start(probes)))
-
-
-def _shape(point: np.ndarray) -> tuple[float, float]:
-    """Returns a and b of the logarithms of a and of a / b."""
-    a = np.exp(np.clip(point[0], -20, 20))
-    return a, a * np.exp(-np.clip(point[1], -40, 40))
-
-
-def log_beta_ratio(a: float, b: float, hits: Array, misses: Array) -> Array:
-    """Returns log B(a + hits, b + misses) / B(a, b), the log-likelihood of hits and misses under a beta distribution.
-
-    If all probes are alike, a and b grow without bound, and a difference of `betaln` has no correct digits.
+    point: logarithms of a and of a / b; logit of the share of such probes, if others match nobody.
     """
-    return log_rising(a, hits) + log_rising(b, misses) - log_rising(a + b, hits + misses)
+    from scipy.special import betaln, log_expit
+
+    log_a, log_ratio, logit = (*point, math.inf)[:3]
+    a, b = math.exp(log_a), math.exp(log_a - log_ratio)
+    matched = log_expit(logit) + betaln(a + hits, b + misses) - betaln(a, b)
+    return np.logaddexp(matched, np.where(hits, -np.inf, log_expit(-logit)))
 
 
-def log_rising(start: float, count: Array) -> Array:
-    """Returns log Γ(start + count) − log Γ(start), to about 1e-15 of count · log(start + count)."""
-    from scipy.special import gammaln
+def _logit_normal_likelihood(point: Sequence[float], hits: Array, misses: Array) -> Array:
+    """`beta_likelihood` of a normal distribution of log f / (1 − f); point: log of its deviation, and its mean."""
+    from scipy.special import log_expit
 
-    if start < _STIRLING_FROM:
-        return gammaln(start + count) - gammaln(start)
-    end = start + count
-    main = (end - 0.5) * np.log1p(count / start) + count * math.log(start) - count
-    return main + _stirling_rest(end) - _stirling_rest(start)
-
-
-def _stirling_rest(x: Array) -> Array:
-    """Returns log Γ(x) − ((x − 1/2) log x − x + log(2π) / 2), accurate to 1e-17 for x >= 100."""
-    square = x * x
-    return (1 / 12 - (1 / 360 - 1 / 1260 / square) / square) / x
+    logits = point[1] + math.exp(point[0]) * _NODES
+    each = np.multiply.outer(hits, log_expit(logits)) + np.multiply.outer(misses, log_expit(-logits))
+    top = each.max(axis=-1, keepdims=True)
+    return np.log(np.exp(each - top) @ _WEIGHTS) + top[..., 0]
 
 
-def _likeliest_logits(probes: _Counts) -> np.ndarray:
-    """Fit a normal distribution of log f / (1 − f); returns log(1 − f) at the quadrature nodes."""
-
-    def logs(point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        logits = point[1] + np.exp(np.clip(point[0], -20, 5)) * _NODES
-        return -np.logaddexp(0, -logits), -np.logaddexp(0, logits)  # log f, log(1 − f)
-
-    def loss(point: np.ndarray) -> float:
-        yes, no = logs(point)
-        each = probes.hits[:, None] * yes + probes.misses[:, None] * no
-        top = each.max(axis=1, keepdims=True)
-        return -float(probes.times @ (np.log(np.exp(each - top) @ _WEIGHTS) + top[:, 0]))
-
-    return logs(_minimum(loss, _start(probes)))[1]
-
-
-def _start(probes: _Counts) -> list[float]:
-    """Returns a log shape, and the logit of the mean rate."""
-    mean = float(probes.hits @ probes.times / probes.times.sum()) / probes.others
-    return [0.0, math.log(max(mean, 1e-12)) - math.log1p(-min(mean, 1 - 1e-12))]
-
-
-def _minimum(loss: Callable[[np.ndarray], float], start: list[float]) -> np.ndarray:
+def _fit(model: Model, probes: _Counts, *matched: float) -> Any:
+    """Returns scipy's result of a maximum likelihood fit; matched: first logarithm of the share of such probes."""
     from scipy.optimize import minimize
 
-    options = {"xatol": 1e-4, "fatol": 1e-6, "maxiter": 2000}
-    parameters: np.ndarray = minimize(loss, start, method="Nelder-Mead", options=options).x
-    return parameters
+    def loss(point: np.ndarray) -> float:
+        return -float(probes.times @ model(point, probes.hits, probes.misses))
+
+    mean = math.log(probes.hits @ probes.times / (probes.misses @ probes.times + 1e-9))
+    start = [0.0, mean - sum(matched), *matched]
+    bounds = _BOUNDS[: len(start)]
+    return minimize(loss, start, method="Nelder-Mead", bounds=bounds, tol=1e-5, options={"maxiter": 2000})
+
+
+def _log_rate(model: Model, point: Sequence[float], enrolled: int) -> float:
+    """Returns log(−log(1 − FPIR)): log(gallery size) + log(rate of a comparison) if probes are alike.
+
+    The likelihood of no hit in the gallery is 1 − FPIR.
+    """
+    return math.log(np.clip(-model(point, 0, enrolled), 1e-300, 34.5))  # an FPIR from 1e-300 to 1 − 1e-15
+
+
+def _rate(log_log: ArrayLike) -> np.ndarray:
+    return -np.expm1(-np.exp(np.minimum(log_log, 700)))

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 from pytest import approx
+from scipy.special import logit
 from scipy.stats import betabinom, norm, t
 
 from pml_ext.functional import extrapolate_fpir, identification
 from pml_ext.functional.open_set import extrapolation
 from pml_ext.functional.open_set.best_scores import HighScores
-from pml_ext.functional.open_set.extrapolation import extrapolated_rate
+from pml_ext.functional.open_set.extrapolation import beta_likelihood, extrapolated_rate
 from tests.tiers import by_night
 
 
@@ -50,8 +51,8 @@ def test_a_population_of_known_rates(population):
 def test_the_beta_model_is_the_most_likely_one():
     counts = betabinom.rvs(500, 0.5, 300, size=2000, random_state=0)
     values, times = np.unique(counts, return_counts=True)
-    shape = extrapolation._likeliest_beta(extrapolation._counts(torch.from_numpy(counts), 500))
-    found = -math.expm1(extrapolation.log_beta_ratio(*shape, 0, 10_000))
+    shape = extrapolation._fit(beta_likelihood, extrapolation._Counts(values, times, 500 - values)).x
+    found = -math.expm1(beta_likelihood(shape, 0, 10_000))
     grid = [
         (sum(times * betabinom.logpmf(values, 500, a, b)), a, b)
         for a in np.linspace(0.4, 0.6, 21)
@@ -62,15 +63,20 @@ def test_the_beta_model_is_the_most_likely_one():
     assert found == approx(exact, abs=0.005)
 
 
-@pytest.mark.parametrize("shape", [0.5, 30.0, 5e8])
+@pytest.mark.parametrize("shape", [0.5, 30.0, 1000.0])
 @pytest.mark.parametrize("odds", [1.0, 2e4])
-def test_chances_of_a_beta_distribution_near_a_point(shape, odds):
+@pytest.mark.parametrize("matched", [1.0, 0.25])
+def test_likelihoods_of_a_beta_distribution(shape, odds, matched):
+    """Near the largest shape, 1e-7 of the logarithm is rounding."""
     a, b, enrolled, hits = shape, shape * odds, 400, 3
-    none = math.fsum(-math.log1p(a / (b + i)) for i in range(enrolled))
-    assert extrapolation.log_beta_ratio(a, b, 0, enrolled) == approx(none, rel=1e-9)
+    none = math.exp(-math.fsum(math.log1p(a / (b + i)) for i in range(enrolled)))
+    point = [math.log(a), -math.log(odds), logit(matched)]
+    assert float(beta_likelihood(point, 0, enrolled)) == approx(
+        math.log(1 - matched + matched * none), rel=1e-6, abs=3e-7
+    )
     some = math.fsum([math.log((a + i) / (a + b + i)) for i in range(hits)])
     some += math.fsum(math.log((b + i) / (a + b + hits + i)) for i in range(enrolled))
-    assert extrapolation.log_beta_ratio(a, b, hits, enrolled) == approx(some, rel=1e-9)
+    assert float(beta_likelihood(point, hits, enrolled)) == approx(some + math.log(matched), rel=1e-6, abs=3e-7)
 
 
 def test_probes_that_are_all_alike(draws):
