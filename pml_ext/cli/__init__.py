@@ -112,8 +112,6 @@ def parse(words: Sequence[str]) -> tuple[Command, Namespace]:
     whole, parsers = parsers_of_commands()
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
-    if words[:1] == ["evaluate"]:  # its earlier name, in scripts
-        words = ["metrics", *words[1:]]
     command = COMMANDS.get(" ".join(words[:2])) or COMMANDS.get("".join(words[:1]))
     if command is None:
         _explain(words, whole)

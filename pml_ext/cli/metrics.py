@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from itertools import chain
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pml_ext._errors import UserError, import_library
-from pml_ext._identities import JUNK, require_matches
+from pml_ext._errors import UserError
+from pml_ext._identities import JUNK
 from pml_ext.cli.arguments import (
     COHORT,
     EMBEDDING_FILES,
@@ -26,12 +25,12 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from pml_ext.metrics import CohortNormalization
+    from pml_ext.metrics import LabelledEmbeddings
+    from pml_ext.metrics.labelled_embeddings import NumberedEmbeddings
     from pml_ext.runner.data.datasets.image_set import ImageSet
     from pml_ext.search.readers import EmbeddingSet
 
 _FAR = 1e-3  # TEST.THRESHOLD.FAR's default
-_BLOCK = 16_384  # distractors that are compared at once
 
 
 _ARGUMENTS: Arguments = [
@@ -63,6 +62,7 @@ def _print_metrics(options: Namespace) -> None:
 
     from pml_ext._files import sha256_of
     from pml_ext.cli.cohort_option import FILE, take_cohort
+    from pml_ext.metrics.labelled_embeddings import metrics_among_distractors, number_labels, standard_metrics
     from pml_ext.metrics.opis_settings import OPISSettings
     from pml_ext.metrics.threshold.samples import describe_cohort
     from pml_ext.runner.evaluation.collapse import describe_collapse
@@ -84,13 +84,16 @@ def _print_metrics(options: Namespace) -> None:
         cohort, rows, notes = take_cohort(options.cohort, sets, options.checkpoint)
         sets = [data.take(measured) for data, measured in zip(sets, rows, strict=True)]
         about["normalize"] = asdict(describe_cohort(cohort))
-    parts = _number_parts(files, sets)
+    named = [_labelled(data, name) for data, name in zip(sets, files, strict=True)]
+    query, gallery = named[0], named[1] if len(named) > 1 else None
     if options.distractors is not None:
-        values = _measure_among_distractors(parts[0], parts[-1], options.distractors)
+        others = read_embeddings(options.distractors, need_labels=False)
+        values = metrics_among_distractors(query, gallery, _labelled(others, options.distractors))
     else:
-        values = _measure_all(parts, cohort)
+        values = standard_metrics(query, gallery, normalize=cohort)
+    parts = number_labels(query, gallery)
     name = Path(options.file).name
-    embeddings = torch.cat([part.data.embeddings for part in parts])
+    embeddings = torch.cat([part.embeddings for part in parts])
     collapse = describe_collapse(name, embeddings, torch.cat([part.labels for part in parts]))
     notes += [collapse] if collapse else []
     folder = Path(options.output)
@@ -100,170 +103,23 @@ def _print_metrics(options: Namespace) -> None:
         written["cohort"] = folder / FILE
         cohort.save(written["cohort"], checkpoint=options.checkpoint)
     if options.report:
-        written["report"] = _write_report(folder, name, parts, values, notes, options.images)
+        paths = [data.paths for data in sets]
+        written["report"] = _write_report(folder, name, parts, paths, values, notes, options.images)
     write_metrics(written["metrics"], {name: values}, **about, notes=notes)
     print(results_table({name: values}, written, notes=notes))
 
 
-@dataclass(frozen=True)
-class _NumberedSet:
-    """A file, with labels and cameras as numbers that both files share; JUNK is ignored.
+def _labelled(data: EmbeddingSet, name: str) -> LabelledEmbeddings:
+    from pml_ext.metrics import LabelledEmbeddings
 
-    identity_names: original label of each number.
-    """
-
-    file: str
-    data: EmbeddingSet
-    labels: Tensor
-    cameras: Tensor
-    identity_names: dict[int, str]
-
-    def without_junk(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns embeddings, labels and cameras."""
-        rows = self.labels != JUNK
-        return self.data.embeddings.float()[rows], self.labels[rows], self.cameras[rows]
-
-
-def _number_parts(files: Sequence[str], sets: Sequence[EmbeddingSet]) -> list[_NumberedSet]:
-    """Number the labels and cameras of the queries and the gallery, if any; without cameras no two samples share one.
-
-    UserError: the files are inconsistent.
-    """
-    import numpy as np
-    import torch
-
-    dims = [part.dim for part in sets]
-    if dims[-1] != dims[0]:
-        raise UserError(f"{files[-1]} must have {dims[0]} dimensions, as {files[0]}; got {dims[-1]}")
-    labels, names = _number("labels", [part.labels for part in sets])
-    for ids, part in zip(labels, sets, strict=True):
-        ids[torch.from_numpy(part.is_junk)] = JUNK
-    known_cameras = [part.cameras for part in sets if part.cameras is not None]
-    if known_cameras and len(known_cameras) < len(sets):
-        owner = "gallery has" if sets[0].cameras is None else "queries have"
-        raise UserError(f"cameras must be in both files or in none; only the {owner} them")
-    if not known_cameras:  # so that the camera rule removes nothing
-        counts = np.cumsum([len(ids) for ids in labels])
-        known_cameras = np.split(np.arange(counts[-1]), counts[:-1])
-    cameras, _ = _number("cameras", known_cameras)
-    identity_names = {number: str(name) for number, name in enumerate(names.tolist())}
-    return [_NumberedSet(*part, identity_names) for part in zip(files, sets, labels, cameras, strict=True)]
-
-
-def _number(what: str, arrays: Sequence[np.ndarray]) -> tuple[list[Tensor], np.ndarray]:
-    """Number the integers or strings of all arrays 0, 1, … consistently; returns the numbers and the values."""
-    import numpy as np
-    import torch
-
-    if len({values.dtype.kind for values in arrays}) > 1:
-        kinds = " and ".join(str(values.dtype) for values in arrays)
-        raise UserError(f"{what} must be of the same kind in both files; got {kinds}")
-    names, ids = np.unique(np.concatenate(arrays), return_inverse=True)
-    numbers = torch.from_numpy(ids.astype(np.int64))
-    return list(torch.split(numbers, [len(values) for values in arrays])), names
-
-
-def _measure_all(parts: Sequence[_NumberedSet], cohort: CohortNormalization | None) -> dict[str, float]:
-    """Compute the standard metrics of queries against a gallery or each other, with a cohort also of normalised scores.
-
-    Gallery items with the query's label and camera are ignored, as is junk.
-    """
-    import numpy as np
-    import torch
-
-    from pml_ext.metrics import CohortNormalization, keys
-    from pml_ext.metrics.headings import STANDARD_METRICS, STANDARD_RANKS, named_metrics
-
-    import_library("faiss", needed_for="the clustering behind NMI", install="faiss-cpu")
-    query, *gallery = [(part.labels.numpy(), part.cameras.numpy()) for part in parts]
-    require_matches(parts[0].file, query, gallery[0] if gallery else None)
-    names = named_metrics(STANDARD_METRICS, STANDARD_RANKS)
-    values = _measure(parts, names)
-    if cohort is not None:
-        labels = np.concatenate([part.data.labels.astype(str) for part in parts])
-        try:
-            cohort.require_others(torch.cat([part.data.embeddings for part in parts]), labels)
-        except ValueError as error:
-            raise UserError(f"{parts[0].file}: {error}") from error
-        cohort = CohortNormalization.fit(cohort.cohort, cohort.k, cohort.strength)  # the parts' labels are renumbered
-        names = [name for name in names if keys.follows_scores(name)]
-        for name, value in _measure(parts, names, normalize=cohort).items():
-            values[keys.normalized(name)] = value
-    return values
-
-
-def _measure(parts: Sequence[_NumberedSet], names: list[str], **options: Any) -> dict[str, float]:
-    import torch
-
-    from pml_ext._ops.custom_gradient import to_sphere
-    from pml_ext.metrics import AccuracyCalculator
-    from pml_ext.metrics.headings import STANDARD_RANKS
-    from pml_ext.metrics.opis_settings import OPISSettings
-
-    settings = asdict(OPISSettings()) | options
-    calculator = AccuracyCalculator(include=names, ranks=STANDARD_RANKS, device=torch.device("cpu"), **settings)
-    units = [to_sphere(part.data.embeddings.double()) for part in parts]
-    reference: dict[str, Any] = {}
-    if len(parts) == 2:
-        gallery = parts[1]
-        reference = {"reference": units[1], "reference_labels": gallery.labels, "reference_cameras": gallery.cameras}
-    try:
-        values = calculator.get_accuracy(units[0], parts[0].labels, query_cameras=parts[0].cameras, **reference)
-    except ValueError as error:
-        raise UserError(f"{parts[0].file}: {error}") from error
-    return {name: float(values[name]) for name in names}
-
-
-def _measure_among_distractors(query: _NumberedSet, gallery: _NumberedSet, distractors: str) -> dict[str, float]:
-    """Compute TAR at FAR over all pairs of a query and a gallery row, TPIR at FPIR, and ranks of identities.
-
-    Gallery rows with the query's identity and camera are ignored, as are junk and the query itself.
-
-    UserError: the files are inconsistent; see also `_distractor_blocks`.
-    """
-    from pml_ext.metrics import IdentificationEvaluator, StreamingVerification
-
-    probes, probe_ids, probe_cameras = query.without_junk()
-    pairs = StreamingVerification()
-    blocks = chain([gallery.without_junk()], _distractor_blocks(distractors, query))
-    try:
-        values = IdentificationEvaluator().of_blocks(
-            probes, probe_ids, blocks, cameras=probe_cameras, verification=pairs
-        )
-    except UserError:
-        raise
-    except ValueError as error:
-        raise UserError(f"{query.file}: {error}") from error
-    return pairs.compute() | values
-
-
-def _distractor_blocks(path: str, query: _NumberedSet) -> Iterator[tuple[Tensor, Tensor]]:
-    """Returns embeddings and identities of distractors, without junk; without labels no two rows share an identity.
-
-    UserError: different dimensions, or an identity of the queries or their gallery.
-    """
-    import numpy as np
-    import torch
-
-    from pml_ext.search.readers import read_embeddings
-
-    data = read_embeddings(path, need_labels=False)
-    if data.dim != query.data.dim:
-        raise UserError(f"{path} must have {query.data.dim} dimensions, as {query.file}; got {data.dim}")
-    data = data.take((~data.is_junk).nonzero()[0])
-    numbers = np.arange(data.rows)
-    if data.has_labels:
-        names, numbers = np.unique(data.labels.astype(str), return_inverse=True)
-        if common := {*query.identity_names.values()}.intersection(names.tolist()):
-            raise UserError(f"{path} must have other identities than {query.file} and its gallery; got {min(common)}")
-    ids = torch.from_numpy(numbers) + len(query.identity_names)
-    return zip(data.embeddings.float().split(_BLOCK), ids.split(_BLOCK), strict=True)
+    return LabelledEmbeddings(data.embeddings, data.labels if data.has_labels else None, data.cameras, name)
 
 
 def _write_report(
     folder: Path,
     name: str,
-    parts: Sequence[_NumberedSet],
+    parts: Sequence[NumberedEmbeddings],
+    paths: Sequence[np.ndarray | None],
     values: dict[str, float],
     notes: list[str],
     images: str | None,
@@ -278,15 +134,15 @@ def _write_report(
     from pml_ext.runner.evaluation.run_metrics import Measured
     from pml_ext.runner.report.run_page import write_report
 
-    if images is not None and all(part.data.paths is None for part in parts):
-        raise UserError(f"--images needs the images' paths; {parts[0].file} has none")
-    image_sets = [_image_set(part, images) for part in parts]
+    if images is not None and all(names is None for names in paths):
+        raise UserError(f"--images needs the images' paths; {parts[0].name} has none")
+    image_sets = [_image_set(part, names, images) for part, names in zip(parts, paths, strict=True)]
     test_sets = {name: OpenSet(image_sets[0].subset([]), *image_sets)}
     features = {name: [unit_rows(part.without_junk()[0]) for part in parts]}
     facts = {
-        "embeddings": parts[0].file,
-        "searched": parts[1].file if len(parts) > 1 else "each other",
-        "dimensions": str(parts[0].data.dim),
+        "embeddings": parts[0].name,
+        "searched": parts[1].name if len(parts) > 1 else "each other",
+        "dimensions": str(parts[0].embeddings.shape[1]),
         "made by": f"pml_ext {__version__}, torch {torch.__version__}",
     }
     measured = Measured({name: values}, features)
@@ -295,7 +151,7 @@ def _write_report(
     )
 
 
-def _image_set(part: _NumberedSet, images: str | None) -> ImageSet:
+def _image_set(part: NumberedEmbeddings, paths_of_rows: np.ndarray | None, images: str | None) -> ImageSet:
     from pml_ext.runner.data.datasets.image_files import read_image
     from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages
     from pml_ext.search.readers import images_inside
@@ -303,13 +159,13 @@ def _image_set(part: _NumberedSet, images: str | None) -> ImageSet:
     rows = (part.labels != JUNK).nonzero().flatten().numpy()
     names = [f"row {row}" for row in rows]
     paths: list[Path | None] = [None] * len(rows)
-    if part.data.paths is not None:
-        names = part.data.paths[rows].tolist()
-        paths = images_inside(names, images or Path(part.file).parent)
+    if paths_of_rows is not None:
+        names = paths_of_rows[rows].tolist()
+        paths = images_inside(names, images or Path(part.name).parent)
 
     def read(path: Path | None) -> Tensor:
         if path is None:
-            raise UserError(f"{part.file} has no paths of images in its folder or in --images")
+            raise UserError(f"{part.name} has no paths of images in its folder or in --images")
         return read_image(path, grey=False)
 
     pixels = LazyImages(paths, read)

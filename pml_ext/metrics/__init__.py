@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pml_ext.metrics.calculator import AccuracyCalculator as AccuracyCalculator
     from pml_ext.metrics.identification import IdentificationEvaluator as IdentificationEvaluator
+    from pml_ext.metrics.labelled_embeddings import LabelledEmbeddings as LabelledEmbeddings
+    from pml_ext.metrics.labelled_embeddings import metrics_among_distractors as metrics_among_distractors
+    from pml_ext.metrics.labelled_embeddings import standard_metrics as standard_metrics
     from pml_ext.metrics.normalization import CSLS as CSLS
     from pml_ext.metrics.normalization import CohortNormalization as CohortNormalization
     from pml_ext.metrics.normalization import cohort_mask as cohort_mask
@@ -34,6 +37,7 @@ _HOMES = {
     "CohortNormalization": "normalization",
     "IdentificationEvaluator": "identification",
     "ImagePairs": "protocol_files",
+    "LabelledEmbeddings": "labelled_embeddings",
     "OPIS": "opis",
     "OPISSettings": "opis_settings",
     "ReIDEvaluator": "reid",
@@ -47,10 +51,12 @@ _HOMES = {
     "ThresholdReport": "threshold.report",
     "VerificationEvaluator": "verification",
     "cohort_mask": "normalization",
+    "metrics_among_distractors": "labelled_embeddings",
     "read_lfw_pairs": "protocol_files",
     "read_template_media": "protocol_files",
     "read_template_pairs": "protocol_files",
     "read_template_subjects": "protocol_files",
+    "standard_metrics": "labelled_embeddings",
 }
 
 __all__ = sorted(_HOMES)

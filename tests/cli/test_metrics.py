@@ -63,11 +63,6 @@ def test_the_metrics_are_those_of_the_calculator(with_cameras, with_gallery, tmp
         assert page.count('<div class="card query">') == 10 and "image/jpeg" not in page, "names and scores alone"
 
 
-def test_scripts_may_say_evaluate(tmp_path):
-    assert main(["evaluate", str(file(tmp_path, "e.npz", embeddings=X, labels=Y)), "--output", str(tmp_path)]) == 0
-    assert metrics(tmp_path)
-
-
 @pytest.mark.parametrize(("labelled", "same_camera"), [(False, ()), (True, (3, 8))])
 def test_queries_among_distractors(tmp_path, labelled, same_camera):
     """12 queries, of which the last two are not in the gallery."""
