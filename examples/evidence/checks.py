@@ -225,8 +225,8 @@ def table(heads: list[str], rows: list[list[str]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[75, 300, 1200])
-    parser.add_argument("--draws", type=int, nargs="+", default=[100, 100, 30], help="one for each size")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[75, 300])
+    parser.add_argument("--draws", type=int, nargs="+", default=[100, 100], help="one for each size")
     parser.add_argument("--output", type=Path, default=HERE / "CHECKS.md")
     parser.add_argument("--guide", type=Path, default=HERE.parent / "guides" / "CHECK_A_THRESHOLD.md")
     arguments = parser.parse_args()
