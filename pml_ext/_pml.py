@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytorch_metric_learning
 
-from pml_ext._errors import UserError
 from pml_ext._ops.custom_gradient import to_sphere
+from pml_ext._shared.errors import UserError
 
 if int(pytorch_metric_learning.__version__.partition(".")[0]) > 2:
     raise UserError(

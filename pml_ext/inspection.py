@@ -10,14 +10,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from pml_ext._checks import check_embeddings, check_in_range, check_indices_tuple, check_labels
 from pml_ext._pml import BaseMetricLossFunction, is_similarity
 from pml_ext._pml import losses as pml_losses
-from pml_ext.distances.injected import inject, run_with_distance
+from pml_ext._shared.checks import check_embeddings, check_in_range, check_indices_tuple, check_labels
 from pml_ext.functional.losses.pair_weighting import Weighting
 from pml_ext.functional.tuples import same_and_different
 from pml_ext.losses._base import at_least_float32
 from pml_ext.losses._facts import check_tuple_loss
+from pml_ext.losses.injected_distance import inject, run_with_distance
 from pml_ext.losses.pair_weighting import PairWeightingLoss
 from pml_ext.losses.tcm import TCMRegularizer
 

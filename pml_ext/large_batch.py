@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from pml_ext._checks import check_whole, warn_once
 from pml_ext._ops.custom_gradient import no_autocast
+from pml_ext._shared.checks import check_whole, warn_once
 
 RandomStates = list[tuple[torch.device | None, Tensor]]
 

@@ -11,7 +11,7 @@ import re
 import sys
 
 import pml_ext
-import pml_ext.distributed
+import pml_ext.deploy
 import pml_ext.functional
 import pml_ext.inspection
 import pml_ext.large_batch
@@ -20,6 +20,7 @@ import pml_ext.metrics
 import pml_ext.miners
 import pml_ext.runner
 import pml_ext.runner.registry
+import pml_ext.thresholds
 from pml_ext.cli import parsers_of_commands
 from pml_ext.runner.config.defaults import get_cfg
 
@@ -32,7 +33,7 @@ def surface():
 def _python():
     ours = {
         pml_ext: pml_ext.__all__,
-        pml_ext.losses: [*pml_ext.losses.OURS, *pml_ext.losses.CORRECTED, "ArcPairReducer"],
+        pml_ext.losses: [*pml_ext.losses.OURS, *pml_ext.losses.CORRECTED, *pml_ext.losses.PARTS],
         pml_ext.miners: pml_ext.miners.OURS,
         pml_ext.metrics: pml_ext.metrics.__all__,
         pml_ext.functional: pml_ext.functional.__all__,
@@ -42,7 +43,8 @@ def _python():
             if getattr(thing, "__module__", None) == pml_ext.inspection.__name__ and not name.startswith("_")
         ],
         pml_ext.large_batch: ["step"],
-        pml_ext.distributed: pml_ext.distributed.__all__,
+        pml_ext.thresholds: pml_ext.thresholds.__all__,
+        pml_ext.deploy: pml_ext.deploy.__all__,
         pml_ext.runner: pml_ext.runner.__all__,
         pml_ext.runner.registry: [name for name in vars(pml_ext.runner.registry) if name.endswith("_REGISTRY")],
     }

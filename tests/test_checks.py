@@ -7,8 +7,8 @@ from pytorch_metric_learning.miners import MultiSimilarityMiner
 from pytorch_metric_learning.reducers import MeanReducer
 
 from pml_ext import functional, losses, metrics, miners
-from pml_ext._checks import check_indices_tuple, check_labels, check_number, check_switch, check_whole
-from pml_ext._errors import ArgumentError
+from pml_ext._shared.checks import check_indices_tuple, check_labels, check_number, check_switch, check_whole
+from pml_ext._shared.errors import ArgumentError
 
 
 def test_booleans_and_whole_numbers_become_int64():

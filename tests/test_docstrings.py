@@ -3,17 +3,16 @@
 import inspect
 from types import ModuleType
 
-from pml_ext import distances, distributed, functional, inspection, large_batch, losses, metrics, miners
+from pml_ext import functional, inspection, large_batch, losses, metrics, miners, thresholds
 
 OURS: dict[ModuleType, list[str]] = {
-    distances: distances.__all__,
-    distributed: distributed.__all__,
     functional: functional.__all__,
     inspection: ["pair_weights", "similarity_dependence"],
     large_batch: ["step"],
-    losses: [*losses.OURS, *losses.CORRECTED, "ArcPairReducer"],
+    losses: [*losses.OURS, *losses.CORRECTED, *losses.PARTS],
     metrics: metrics.__all__,
     miners: miners.OURS,
+    thresholds: thresholds.__all__,
 }
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pml_ext._files import write_atomically
+from pml_ext._shared.files import write_atomically
 
 
 def test_text_and_bytes(tmp_path):

@@ -1,7 +1,7 @@
 import pytest
 
 from pml_ext import losses
-from pml_ext._names import closest, hint
+from pml_ext._shared.names import closest, hint
 from pml_ext.runner.config.defaults import get_cfg
 
 

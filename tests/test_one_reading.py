@@ -11,16 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.cli import main
+from pml_ext.deploy.images import list_images
+from pml_ext.deploy.readers import read_embeddings
 from pml_ext.metrics.labels import number_classes
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.datasets import OpenSet, data_set, load
 from pml_ext.runner.data.datasets.image_dataset import ImageDataset, data_set_of
 from pml_ext.runner.engine.data_module import DataModule
 from pml_ext.runner.registry import DATASET_REGISTRY
-from pml_ext.search.images import list_images
-from pml_ext.search.readers import read_embeddings
 from tests.runner.data.published_layouts import LAYOUTS
 
 NFC, NFD = (unicodedata.normalize(form, "Zoë") for form in ("NFC", "NFD"))

@@ -19,17 +19,17 @@ import torch
 from PIL import Image, ImageOps
 
 from pml_ext import Embedder
-from pml_ext._errors import UserError
-from pml_ext._images import IMAGE_SUFFIXES
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.images import IMAGE_SUFFIXES
 from pml_ext.cli import main
+from pml_ext.deploy.images import embed_folder
 from pml_ext.reports.page import thumbnail
 from pml_ext.runner import ImageDataset
 from pml_ext.runner.data.datasets.folders import users_folder
 from pml_ext.runner.data.datasets.image_dataset import data_set_of
 from pml_ext.runner.data.datasets.image_files import require_image
-from pml_ext.search.images import embed_folder
 from tests.cli.embedding_files import hits
-from tests.search.models import exported_model, small_model
+from tests.deploy.models import exported_model, small_model
 
 # Pillow warns of damaged Exif data.
 pytestmark = [pytest.mark.filterwarnings(f"ignore:{text}") for text in ("Corrupt EXIF data", "Tag data larger")]

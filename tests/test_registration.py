@@ -67,7 +67,7 @@ def state():
 before = state()
 import pml_ext.losses, pml_ext.miners, pml_ext.functional
 print({"lightning", "yacs", "timm", "torchvision", "matplotlib", "faiss", "sklearn"} & set(sys.modules))
-import pml_ext.inspection, pml_ext.distributed, pml_ext.metrics
+import pml_ext.inspection, pml_ext.metrics, pml_ext.thresholds
 after = state()
 print([key for key in before if before[key] != after.get(key)])
 pml.CrossBatchMemory(pickle.loads(bytes.fromhex(sys.argv[1])), embedding_size=4)
@@ -79,7 +79,7 @@ pml.CrossBatchMemory(pickle.loads(bytes.fromhex(sys.argv[1])), embedding_size=4)
 
 
 def test_without_an_extra_the_error_says_what_to_install(monkeypatch):
-    for loaded in ("pml_ext.search.embedder", "pml_ext.runner.modeling.losses.factory"):
+    for loaded in ("pml_ext.deploy.embedder", "pml_ext.runner.modeling.losses.factory"):
         monkeypatch.delitem(sys.modules, loaded, raising=False)
     monkeypatch.setitem(sys.modules, "yacs.config", None)
     with pytest.raises(pml_ext.UserError, match=r"pml_ext.Embedder needs yacs.config: pip install 'pml_ext\[runner\]'"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pml_ext import distances, functional, losses, metrics, miners
+from pml_ext import functional, losses, metrics, miners, thresholds
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = """
@@ -78,7 +78,7 @@ def test_type_checkers_see_every_class_of_pml(room):
     assert names == {*room.__all__} - {*room.OURS, *getattr(room, "CORRECTED", ())}  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("room", [distances, functional, losses, metrics, miners], ids=lambda room: room.__name__)
+@pytest.mark.parametrize("room", [functional, losses, metrics, miners, thresholds], ids=lambda room: room.__name__)
 def test_dir_lists_the_public_names_only(room):
     assert dir(room) == sorted(room.__all__)  # type: ignore[attr-defined]
     assert all(getattr(room, name) is not None for name in dir(room))

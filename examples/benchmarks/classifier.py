@@ -16,7 +16,7 @@ import torch
 from measure import CPU, Row, Step, keep_freed_memory, median_times, parser_of, peak_bytes, show_table
 from torch import distributed, nn
 
-from pml_ext.distributed import PartialFC, step_by_rows
+from pml_ext.losses import PartialFC, step_by_rows
 from pml_ext.runner.modeling.heads import CLS_LAYERS
 
 

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from measure import Row, parser_of, show_table
 
-from pml_ext.search.gallery import PART_ROWS, Gallery
-from pml_ext.search.model_record import ModelRecord
-from pml_ext.search.neighbours import search
+from pml_ext.deploy.gallery import PART_ROWS, Gallery
+from pml_ext.deploy.model_record import ModelRecord
+from pml_ext.deploy.neighbours import search
 
 _QUERIES, _ONE_BY_ONE = 200, 20
 _CONFIG = {

@@ -16,9 +16,9 @@ import strangers
 import torch
 from torch import Generator, Tensor
 
-from pml_ext.metrics import SampleSource, ThresholdReport
-from pml_ext.metrics.threshold.doubtful_labels import find_doubtful_labels
-from pml_ext.metrics.threshold.fields import DoubtfulLabel
+from pml_ext.thresholds import SampleSource, ThresholdReport
+from pml_ext.thresholds.doubtful_labels import find_doubtful_labels
+from pml_ext.thresholds.fields import DoubtfulLabel
 
 LATENT, DIM, IMAGES, FAR, REPORTS = 32, 128, 4, 1e-3, 10
 SPREAD, CLEAR = 0.6, 0.15  # of the images of a person

@@ -12,7 +12,7 @@ from rows import SCALES
 from statistics_of_pairs import HEADINGS, HOLDS, MEASURES, REVERSED, Difference, Spread, sum_of
 from tested import Judged, Tested, Verdicts
 
-from pml_ext._files import write_atomically
+from pml_ext._shared.files import write_atomically
 
 WHOLE_NETWORKS = Path(__file__).parent / "results" / "whole_networks.csv"
 # method -> its name in the table of losses

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from pml_ext.functional import identification
-from pml_ext.metrics import SearchPlan, ThresholdReport
+from pml_ext.thresholds import SearchPlan, ThresholdReport
 
 SAMPLES, FAR, LOOKS = 4, 0.01, 10
 SETS_OF_PAIRS = 10  # for each set of searches; pairs are cheap, and FAR varies by 10 % from one set of 600 to the next

@@ -24,7 +24,7 @@ from tested import Tested
 from whole_grid import IDENTITY
 from whole_report import NAMES
 
-from pml_ext._files import write_atomically
+from pml_ext._shared.files import write_atomically
 
 KINDS = {
     "others default": "other test identities",

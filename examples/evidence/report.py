@@ -17,7 +17,7 @@ from store import Store, split_of
 from tested import MADE, Judged, Tested, Verdicts
 from tuning import TOLERANCES, differing
 
-from pml_ext._files import write_atomically
+from pml_ext._shared.files import write_atomically
 
 GROUPS = {
     HOLDS: "What holds on some set and is reversed on none",

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import stats
 from statistics_of_pairs import Difference
 
-from pml_ext._files import write_atomically
+from pml_ext._shared.files import write_atomically
 
 SCALES = {"r1": 100, "map_at_r": 100, "opis": 1000, "tar": 100}
 UNITS = {"r1": "%", "map_at_r": "%", "opis": "x1000", "tar": "%"}

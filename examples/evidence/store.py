@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pml_ext._files import replacing, write_atomically
+from pml_ext._shared.files import replacing, write_atomically
 
 RECIPE = 1  # increase when image_sets.py or training.py changes results
 SAME_ARITHMETIC = 1e-4  # the relative difference of fingerprints that CPUs may make

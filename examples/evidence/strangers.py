@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from pml_ext.functional import cohort_offsets
-from pml_ext.metrics import CohortNormalization, SearchPlan, ThresholdReport
-from pml_ext.metrics.threshold import measure, searches
+from pml_ext.metrics import CohortNormalization
+from pml_ext.thresholds import SearchPlan, ThresholdReport, measure, searches
 
 DIM, K, FAR = 64, 10, 0.001
 COHORT_IMAGES, HIDDEN = 4, 0.05

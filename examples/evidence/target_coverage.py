@@ -17,11 +17,11 @@ import torch
 from strangers import BASE, HERE, POPULATIONS, draw_people, replace_section, write_csv
 
 from pml_ext.functional import PairDistances
-from pml_ext.metrics import SearchPlan
-from pml_ext.metrics.threshold.fields import Target
-from pml_ext.metrics.threshold.samples import Samples
-from pml_ext.metrics.threshold.searches import PlannedSearch
-from pml_ext.metrics.threshold.targets import threshold_for
+from pml_ext.thresholds import SearchPlan
+from pml_ext.thresholds.fields import Target
+from pml_ext.thresholds.samples import Samples
+from pml_ext.thresholds.searches import PlannedSearch
+from pml_ext.thresholds.targets import threshold_for
 
 CONFIDENCE, TARGETS, PEOPLE = 0.95, (1e-2, 1e-3, 1e-4, 1e-5), (60, 300, 1200)
 REFERENCE_SETS, REFERENCE_PEOPLE, BINS = 40, 2000, 200_000

@@ -13,7 +13,7 @@ from terms import Settings, Sizes, of_method
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from pml_ext._files import write_atomically
+from pml_ext._shared.files import write_atomically
 from pml_ext.functional import opis_of_curves, rank_matches, utility_curves
 from pml_ext.functional.opis.utility import UtilityCurves
 

@@ -56,7 +56,7 @@ from whole_report import write_report
 from yacs.config import CfgNode as CN
 
 from pml_ext import Embedder
-from pml_ext._files import write_atomically
+from pml_ext._shared.files import write_atomically
 from pml_ext.runner.checks.check import load_checked
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.datasets import ImageSet, OpenSet

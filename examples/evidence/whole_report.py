@@ -11,7 +11,7 @@ from store import VALIDATION, Store
 from tested import Tested
 from whole_grid import ADDED, COMPARISONS, IDENTITY, METHODS, REID_SET, SETS, STOCK, WHOLE_SCHEDULE
 
-from pml_ext._files import write_atomically
+from pml_ext._shared.files import write_atomically
 
 NAMES = {
     "ce_triplet": "triplet",

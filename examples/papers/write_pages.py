@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from headers import HeaderError, Row, all_rows, beside, leaves, name_of, rows_of
 
-from pml_ext._files import replacing
+from pml_ext._shared.files import replacing
 
 HERE = Path(__file__).parent
 _INDEX = """# The papers' experiments

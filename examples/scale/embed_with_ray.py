@@ -12,8 +12,8 @@ import numpy as np
 import ray
 
 from pml_ext import Embedder
-from pml_ext.search.gallery import Gallery
-from pml_ext.search.images import Listed, add_part, embed_images, is_unchanged, list_images, report_problems
+from pml_ext.deploy.gallery import Gallery
+from pml_ext.deploy.images import Listed, add_part, embed_images, is_unchanged, list_images, report_problems
 
 
 class Worker:

@@ -19,8 +19,8 @@ import numpy as np
 from pymilvus import DataType, MilvusClient
 
 from pml_ext import Embedder
-from pml_ext.search.gallery import Gallery
-from pml_ext.search.images import embed_images, join_batches, list_images
+from pml_ext.deploy.gallery import Gallery
+from pml_ext.deploy.images import embed_images, join_batches, list_images
 
 NAME, ROWS_AT_ONCE = "images", 2_000
 LISTS, PROBES = 1_024, 64  # of an inverted file; fewer probes are faster and miss more

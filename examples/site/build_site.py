@@ -20,22 +20,22 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from site_keys import config_keys
 
-from pml_ext import cli, distances, distributed, functional, losses, metrics, miners
+from pml_ext import cli, deploy, functional, losses, metrics, miners, thresholds
 from pml_ext.runner.config.files import NOTEBOOKS, SCRIPTS
 
 ROOT = Path(__file__).resolve().parents[2]
 
 # module -> public names
 PUBLIC = {
-    "pml_ext": ["Embedder", "UserError", "register", "unregister"],
-    "pml_ext.losses": [*losses.OURS, *losses.CORRECTED, "ArcPairReducer"],
+    "pml_ext": ["UserError", "register", "unregister"],
+    "pml_ext.losses": [*losses.OURS, *losses.CORRECTED, *losses.PARTS],
     "pml_ext.miners": [*miners.OURS],
     "pml_ext.metrics": metrics.__all__,
-    "pml_ext.distances": distances.__all__,
+    "pml_ext.thresholds": thresholds.__all__,
+    "pml_ext.deploy": deploy.__all__,
     "pml_ext.functional": functional.__all__,
     "pml_ext.inspection": ["pair_weights", "similarity_dependence"],
     "pml_ext.large_batch": ["step"],
-    "pml_ext.distributed": distributed.__all__,
 }
 # part of pml_ext.functional -> title of its page
 TOPICS = {

@@ -12,7 +12,7 @@ import pytorch_metric_learning.losses
 
 import pml_ext
 
-# They need a model and a frame (test_tracker.py), a report (tests/metrics/threshold/), a YAML file
+# They need a model and a frame (test_tracker.py), a report (tests/thresholds/), a YAML file
 # (tests/runner/test_ported_project.py).
 _WITH_ARGUMENTS = ("tracker", "decide_with_numpy", "ported_project")
 FOLDER = Path(__file__).parents[2] / "examples" / "scripts"

@@ -7,8 +7,8 @@ from PIL import Image
 
 from pml_ext import Embedder
 from pml_ext.cli import main
+from pml_ext.deploy.readers import read_embeddings
 from pml_ext.runner.data.datasets.glyphs import draw
-from pml_ext.search.readers import read_embeddings
 
 SMALL = ["INPUT.SIZE_TRAIN", "[32,32]", "INPUT.SIZE_TEST", "[32,32]", "SOLVER.MAX_EPOCH", "1"]
 SMALL += ["SOLVER.IMS_PER_BATCH", "16", "DATALOADER.NUM_WORKERS", "0"]

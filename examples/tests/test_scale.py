@@ -16,11 +16,11 @@ import pytest
 from PIL import Image
 
 from pml_ext import Embedder
-from pml_ext.search.gallery import Gallery
-from pml_ext.search.images import embed_folder
-from pml_ext.search.neighbours import search
-from tests.search.galleries import add, clustered, create, create_with_cohort
-from tests.search.models import small_model
+from pml_ext.deploy.gallery import Gallery
+from pml_ext.deploy.images import embed_folder
+from pml_ext.deploy.neighbours import search
+from tests.deploy.galleries import add, clustered, create, create_with_cohort
+from tests.deploy.models import small_model
 
 SCALE = Path(__file__).parents[2] / "examples" / "scale"
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray about itself

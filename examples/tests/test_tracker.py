@@ -10,8 +10,8 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from pml_ext import Embedder
-from tests.search.images import extract
-from tests.search.models import by_hand, network_of, small_model
+from tests.deploy.images import extract
+from tests.deploy.models import by_hand, network_of, small_model
 
 cv2 = pytest.importorskip("cv2", reason="pip install opencv-python-headless")
 SCRIPT = Path(__file__).parents[2] / "examples" / "scripts" / "tracker.py"

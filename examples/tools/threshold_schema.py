@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from pml_ext.metrics.threshold.fields import (
+from pml_ext.thresholds.fields import (
     CameraRates,
     Checkpoint,
     ClassErrors,
@@ -25,7 +25,7 @@ from pml_ext.metrics.threshold.fields import (
     Target,
     WorstPairs,
 )
-from pml_ext.metrics.threshold.file import FORMAT
+from pml_ext.thresholds.file import FORMAT
 
 ALWAYS: dict[str, Any] = {
     "checkpoint": Checkpoint | None,

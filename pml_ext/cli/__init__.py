@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from textwrap import wrap
 from typing import NoReturn
 
-from pml_ext._errors import ArgumentError, Terminated, UserError
-from pml_ext._names import closest, hint
-from pml_ext._text import PrintableFormatter, configure_streams
+from pml_ext._shared.errors import ArgumentError, Terminated, UserError
+from pml_ext._shared.names import closest, hint
+from pml_ext._shared.text import PrintableFormatter, configure_streams
 from pml_ext._version import __version__
 from pml_ext.cli.arguments import Command, split_pairs
 from pml_ext.cli.embed import EMBED

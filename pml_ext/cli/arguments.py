@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pml_ext._errors import ArgumentError, UserError
-from pml_ext._files import EMBEDDING_SUFFIXES, TABLE_SUFFIXES
-from pml_ext._names import closest_path
+from pml_ext._shared.errors import ArgumentError, UserError
+from pml_ext._shared.files import EMBEDDING_SUFFIXES, TABLE_SUFFIXES
+from pml_ext._shared.names import closest_path
 from pml_ext.runner.config.files import config_of_run, is_run, weights_of_run
 
 if TYPE_CHECKING:

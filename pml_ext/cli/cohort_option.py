@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pml_ext._errors import UserError
-from pml_ext._text import first_five
-from pml_ext.metrics import CohortNormalization, ThresholdReport, cohort_mask
-from pml_ext.search.model_record import is_saved_cohort, load_cohort
-from pml_ext.search.readers import EmbeddingSet, read_embeddings
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.text import first_five
+from pml_ext.deploy.model_record import is_saved_cohort, load_cohort
+from pml_ext.deploy.readers import EmbeddingSet, read_embeddings
+from pml_ext.metrics import CohortNormalization, cohort_mask
+from pml_ext.thresholds import ThresholdReport
 
 FILE = "cohort.npz"
 """Name of the cohort's file next to a threshold report."""

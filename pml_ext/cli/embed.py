@@ -12,15 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pml_ext._errors import UserError
-from pml_ext._files import EMBEDDING_SUFFIXES
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.files import EMBEDDING_SUFFIXES
 from pml_ext.cli.arguments import HALF, IMPORTS, KEY_AMONG_FILES, PROCESSES, Argument, Command, launch_of
 
 if TYPE_CHECKING:
     from yacs.config import CfgNode as CN
 
+    from pml_ext.deploy.embedder import Embedder
     from pml_ext.runner.launch import Launch
-    from pml_ext.search.embedder import Embedder
 
 log = logging.getLogger("pml_ext")
 
@@ -60,9 +60,9 @@ def _embed(options: Namespace) -> None:
 
 def embed_in_process(options: Namespace, launch: Launch) -> None:
     """Embed this process's share of the images that are new or whose content has changed."""
+    from pml_ext.deploy.images import embed_folder
     from pml_ext.runner.launch import one_message
     from pml_ext.runner.modeling.cuda import describe_cpu_processes
-    from pml_ext.search.images import embed_folder
 
     cfg, embedder = _load_model(options)
     if line := describe_cpu_processes(cfg.MODEL.DEVICE, launch.joined().num_gpus):
@@ -81,10 +81,10 @@ def embed_in_process(options: Namespace, launch: Launch) -> None:
 
 def _load_model(options: Namespace) -> tuple[CN, Embedder]:
     """Returns the config, and the model on this process's device."""
+    from pml_ext.deploy.embedder import Embedder
     from pml_ext.runner.checks.rules import require_network
     from pml_ext.runner.config.files import config_of_run, weights_of_run
     from pml_ext.runner.config.network_keys import load_for_embedding
-    from pml_ext.search.embedder import Embedder
 
     model, overrides = options.model, options.overrides
     path = Path(model).expanduser()

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pml_ext._errors import UserError
-from pml_ext._identities import JUNK
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.identities import JUNK
 from pml_ext.cli.arguments import (
     COHORT,
     EMBEDDING_FILES,
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
+    from pml_ext.deploy.readers import EmbeddingSet
     from pml_ext.metrics import LabelledEmbeddings
     from pml_ext.metrics.labelled_embeddings import NumberedEmbeddings
     from pml_ext.runner.data.datasets.image_set import ImageSet
-    from pml_ext.search.readers import EmbeddingSet
 
 _FAR = 1e-3  # TEST.THRESHOLD.FAR's default
 
@@ -60,14 +60,14 @@ _ARGUMENTS: Arguments = [
 def _print_metrics(options: Namespace) -> None:
     import torch
 
-    from pml_ext._files import sha256_of
+    from pml_ext._shared.files import sha256_of
     from pml_ext.cli.cohort_option import FILE, take_cohort
+    from pml_ext.deploy.readers import read_embeddings
     from pml_ext.metrics.labelled_embeddings import metrics_among_distractors, number_labels, standard_metrics
     from pml_ext.metrics.opis_settings import OPISSettings
-    from pml_ext.metrics.threshold.samples import describe_cohort
     from pml_ext.runner.evaluation.collapse import describe_collapse
     from pml_ext.runner.evaluation.results import results_table, write_metrics
-    from pml_ext.search.readers import read_embeddings
+    from pml_ext.thresholds.samples import describe_cohort
 
     about: dict[str, Any] = {
         "embeddings": options.file,
@@ -152,9 +152,9 @@ def _write_report(
 
 
 def _image_set(part: NumberedEmbeddings, paths_of_rows: np.ndarray | None, images: str | None) -> ImageSet:
+    from pml_ext.deploy.readers import images_inside
     from pml_ext.runner.data.datasets.image_files import read_image
     from pml_ext.runner.data.datasets.image_set import ImageSet, LazyImages
-    from pml_ext.search.readers import images_inside
 
     rows = (part.labels != JUNK).nonzero().flatten().numpy()
     names = [f"row {row}" for row in rows]

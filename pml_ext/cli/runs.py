@@ -129,8 +129,8 @@ COMPARE = Command(
 
 
 def _export(options: Namespace) -> None:
+    from pml_ext.deploy.onnx_model import export
     from pml_ext.runner.checks.check import load_checked
-    from pml_ext.search.onnx_model import export
 
     cfg = load_checked(*trained_config(options))
     export(cfg, options.output, half=options.half)

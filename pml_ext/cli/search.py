@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pml_ext._errors import UserError
-from pml_ext._text import printable
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.text import printable
 from pml_ext.cli.arguments import IMPORTS, KEY_AMONG_FILES, Argument, Command, plain_warnings
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from pml_ext.metrics import ThresholdReport
+    from pml_ext.deploy.embedder import Embedder
+    from pml_ext.deploy.gallery import Gallery
+    from pml_ext.deploy.model_record import ModelRecord
+    from pml_ext.deploy.neighbours import Neighbours
+    from pml_ext.deploy.readers import EmbeddingSet
     from pml_ext.reports.hits_page import Hit
-    from pml_ext.search.embedder import Embedder
-    from pml_ext.search.gallery import Gallery
-    from pml_ext.search.model_record import ModelRecord
-    from pml_ext.search.neighbours import Neighbours
-    from pml_ext.search.readers import EmbeddingSet
+    from pml_ext.thresholds import ThresholdReport
 
     AnyGallery = Gallery | EmbeddingSet
 
@@ -42,11 +42,11 @@ _ARGUMENTS = [
 
 @plain_warnings()
 def _search(options: Namespace) -> None:
-    from pml_ext._checks import check_whole
+    from pml_ext._shared.checks import check_whole
+    from pml_ext.deploy.model_record import describe_scores
+    from pml_ext.deploy.neighbours import search
+    from pml_ext.deploy.readers import open_embeddings
     from pml_ext.reports.hits_page import Answer, Hit, write_hits
-    from pml_ext.search.model_record import describe_scores
-    from pml_ext.search.neighbours import search
-    from pml_ext.search.readers import open_embeddings
 
     name = options.gallery
     check_whole(options.k, "k", 1)
@@ -86,8 +86,8 @@ class _Queries:
 
 
 def _embed_queries(options: Namespace, target: AnyGallery) -> _Queries:
-    from pml_ext.search.images import embed_images, join_batches, list_images
-    from pml_ext.search.readers import is_readable
+    from pml_ext.deploy.images import embed_images, join_batches, list_images
+    from pml_ext.deploy.readers import is_readable
 
     query, overrides = options.query, options.overrides
     path = Path(query).expanduser()
@@ -111,7 +111,7 @@ def _embed_queries(options: Namespace, target: AnyGallery) -> _Queries:
 def _read_queries(query: str, target: AnyGallery, gallery: str) -> _Queries:
     import numpy as np
 
-    from pml_ext.search.readers import read_embeddings
+    from pml_ext.deploy.readers import read_embeddings
 
     data = read_embeddings(query, need_labels=False)
     if data.dim != target.dim:
@@ -126,8 +126,8 @@ def _read_queries(query: str, target: AnyGallery, gallery: str) -> _Queries:
 
 def _load_embedder(record: ModelRecord | None, gallery: str, overrides: Sequence[str]) -> Embedder:
     """Load a record's model; overrides: MODEL.WEIGHTS if its file has moved, MODEL.DEVICE."""
+    from pml_ext.deploy.embedder import Embedder
     from pml_ext.runner.config.network_keys import config_of
-    from pml_ext.search.embedder import Embedder
 
     if record is None or record.is_of_a_module:
         made_by = f"the module {record.weights}" if record else "an unknown model"
@@ -159,8 +159,8 @@ def _load_embedder(record: ModelRecord | None, gallery: str, overrides: Sequence
 
 def _load_threshold(path: str, gallery: str, target: AnyGallery) -> ThresholdReport:
     """Load a threshold report; UserError unless it applies to the gallery's scores."""
-    from pml_ext.metrics.threshold.samples import is_same_cohort
-    from pml_ext.search.model_record import describe_scores, load_report_of
+    from pml_ext.deploy.model_record import describe_scores, load_report_of
+    from pml_ext.thresholds.samples import is_same_cohort
 
     report = load_report_of(path, target.record)
     if target.record is None:
@@ -216,8 +216,8 @@ def _describe_hits(
     """Returns path and label of each hit's row, and its image if a page is written; warns of missing images."""
     import numpy as np
 
-    from pml_ext.search.gallery import Gallery
-    from pml_ext.search.readers import images_inside
+    from pml_ext.deploy.gallery import Gallery
+    from pml_ext.deploy.readers import images_inside
 
     rows = np.unique(neighbours.rows).tolist()
     paths, labels = target.describe(rows)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.cli.arguments import (
     COHORT,
     EMBEDDING_FILES,
@@ -23,8 +23,9 @@ from pml_ext.cli.arguments import (
 if TYPE_CHECKING:
     import numpy as np
 
-    from pml_ext.metrics import CohortNormalization, SearchPlan, ThresholdReport
-    from pml_ext.search.readers import EmbeddingSet
+    from pml_ext.deploy.readers import EmbeddingSet
+    from pml_ext.metrics import CohortNormalization
+    from pml_ext.thresholds import SearchPlan, ThresholdReport
 
 _SEE_FILES = "See `pml-ext metrics --help` for the layout of files.\n"
 
@@ -71,8 +72,8 @@ _CHOOSE_ARGUMENTS: Arguments = [
 @plain_warnings()
 def _choose(options: Namespace) -> None:
     from pml_ext.cli.cohort_option import FILE, take_cohort
-    from pml_ext.reports.threshold_page import write_files
-    from pml_ext.search.readers import read_embeddings
+    from pml_ext.deploy.readers import read_embeddings
+    from pml_ext.thresholds.page import write_files
 
     if options.checkpoint is not None:
         Path(options.checkpoint).stat()  # a missing file ends the command before the work
@@ -102,7 +103,7 @@ def _choose(options: Namespace) -> None:
 def _report_of(
     options: Namespace, data: EmbeddingSet, rows: np.ndarray, cohort: CohortNormalization | None
 ) -> ThresholdReport:
-    from pml_ext.metrics import SampleSource, ThresholdReport
+    from pml_ext.thresholds import SampleSource, ThresholdReport
 
     source = SampleSource(rows.tolist(), _image_paths(data, options), Path(options.file).name)
     search, groups = _search_plan(options, data), data.also.get(options.groups)
@@ -128,7 +129,7 @@ def _given(options: Namespace, *names: str) -> dict[str, Any]:
 
 def _search_plan(options: Namespace, data: EmbeddingSet) -> SearchPlan | None:
     """Returns the searches that the options describe; None without such options."""
-    from pml_ext.metrics import SearchPlan
+    from pml_ext.thresholds import SearchPlan
 
     given = _given(options, "fpir", "rank", "template")
     size = options.gallery_size
@@ -183,8 +184,8 @@ _CHECK_ARGUMENTS: Arguments = [
 @plain_warnings()
 def _check(options: Namespace) -> int:
     from pml_ext.cli.cohort_option import cohort_of_report, rows_outside
-    from pml_ext.metrics import ThresholdReport
-    from pml_ext.search.readers import read_embeddings
+    from pml_ext.deploy.readers import read_embeddings
+    from pml_ext.thresholds import ThresholdReport
 
     columns = _given(options, "labels", "frames", "tracks")
     data = read_embeddings(options.file, need_labels=False, also=[*columns.values()])

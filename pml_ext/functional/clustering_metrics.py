@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_labels, check_tensor
+from pml_ext._shared.checks import check_labels, check_tensor
 
 
 def clustering_f1(cluster_labels: Tensor, labels: Tensor) -> Tensor:

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_finite
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.numerics import full_precision
+from pml_ext._shared.checks import check_embeddings, check_finite
 
 _BLOCK = 4096  # rows converted to float64 at a time
 # Measured on Glyphs, Digits and four sets of images: mean cosines of 0.06 to 0.56 of trained

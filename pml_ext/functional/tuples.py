@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_choice, check_floating, check_in_range, check_mask, check_switch
 from pml_ext._ops.numerics import rows_of_a_block
+from pml_ext._shared.checks import check_choice, check_floating, check_in_range, check_mask, check_switch
 
 
 def same_and_different(

@@ -8,10 +8,17 @@ from pml_ext import _pml
 from pml_ext.losses import _facts
 from pml_ext.losses.cit import CITLoss as CITLoss
 from pml_ext.losses.discriminative import DiscriminativeLoss as DiscriminativeLoss
+from pml_ext.losses.injected_distance import InjectedDistance as InjectedDistance
+from pml_ext.losses.injected_distance import inject as inject
+from pml_ext.losses.injected_distance import run_with_distance as run_with_distance
 from pml_ext.losses.loop import ArcPairReducer as ArcPairReducer
 from pml_ext.losses.loop import LoOp as LoOp
+from pml_ext.losses.loop_distance import check_loop_distance as check_loop_distance
+from pml_ext.losses.loop_distance import loop_matrix as loop_matrix
 from pml_ext.losses.pair_weighting import LiftedHingeLoss as LiftedHingeLoss
 from pml_ext.losses.pair_weighting import PairWeightingLoss as PairWeightingLoss
+from pml_ext.losses.partial_fc import PartialFC as PartialFC
+from pml_ext.losses.row_sparse_steps import step_by_rows as step_by_rows
 from pml_ext.losses.smooth_rank import RecallAtKSurrogateLoss as RecallAtKSurrogateLoss
 from pml_ext.losses.smooth_rank import SmoothAPLoss as SmoothAPLoss
 from pml_ext.losses.tcm import TCMLoss as TCMLoss
@@ -70,6 +77,12 @@ CORRECTED: list[str] = ["SmoothAPLoss"]
 OURS: list[str] = [
     "CITLoss", "TCMLoss", "TCMRegularizer", "LoOp", "DiscriminativeLoss", "PairWeightingLoss",
     "RecallAtKSurrogateLoss", "HPHNTripletLoss", "LiftedHingeLoss", "CentroidTripletLoss",
+]  # fmt: skip
+
+# Parts of losses: LoOp's reducer and distances, a stand-in for a loss's distance, and a softmax with sharded classes.
+PARTS: list[str] = [
+    "ArcPairReducer", "InjectedDistance", "PartialFC", "check_loop_distance", "inject", "loop_matrix",
+    "run_with_distance", "step_by_rows",
 ]  # fmt: skip
 
 _PML_LOSSES = {

@@ -13,14 +13,6 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self, Unpack
 
-from pml_ext._checks import (
-    check_embeddings,
-    check_in_range,
-    check_indices_tuple,
-    check_labels,
-    check_switch,
-    warn_once,
-)
 from pml_ext._ops.custom_gradient import no_autocast
 from pml_ext._pml import (
     BaseDistance,
@@ -34,6 +26,14 @@ from pml_ext._pml import (
     losses,
     reducers,
     term,
+)
+from pml_ext._shared.checks import (
+    check_embeddings,
+    check_in_range,
+    check_indices_tuple,
+    check_labels,
+    check_switch,
+    warn_once,
 )
 from pml_ext.functional.tuples import Tuples
 from pml_ext.losses._facts import facts_of

@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from torch import nn
 
-from pml_ext._names import class_name, closest, hint
 from pml_ext._pml import BaseMetricLossFunction, losses
+from pml_ext._shared.names import class_name, closest, hint
 
 KNOWN: dict[str, type[nn.Module]] = {}
 """Every loss of this package and of PML, by name; pml_ext.losses fills it."""

@@ -6,14 +6,14 @@ from typing import Any
 from torch import Tensor
 from typing_extensions import Unpack
 
-from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._pml import CosineSimilarity, DotProductSimilarity, LpDistance, MeanReducer, is_similarity, term
-from pml_ext.distances.injected import describe_distance, is_on_sphere
+from pml_ext._shared.checks import check_choice, check_in_range, check_switch
 from pml_ext.functional.losses.cit import concordance, concordance_loss, concordance_of_pairs, triplet_losses
 from pml_ext.functional.tuples import Tuples, class_sizes, count_triplets, same_and_different, triplets_of
 from pml_ext.losses._base import NO_TRIPLET, EmbeddingLoss, Labels, PMLArguments, Reference, Terms
 from pml_ext.losses._facts import LossFacts
 from pml_ext.losses._pairs import copies_in_reference
+from pml_ext.losses.injected_distance import describe_distance, is_on_sphere
 
 
 class CITLoss(EmbeddingLoss):

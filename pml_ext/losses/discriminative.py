@@ -5,10 +5,16 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from typing_extensions import Unpack
 
-from pml_ext._checks import check_choice, check_embeddings, check_labels_below, check_seed, check_switch, check_whole
 from pml_ext._ops.custom_gradient import no_autocast, to_sphere
 from pml_ext._pml import LpDistance, reducers, term
-from pml_ext.distances.injected import describe_distance, is_on_sphere
+from pml_ext._shared.checks import (
+    check_choice,
+    check_embeddings,
+    check_labels_below,
+    check_seed,
+    check_switch,
+    check_whole,
+)
 from pml_ext.functional.losses.discriminative import (
     DiscriminativeTightness,
     bracket,
@@ -21,6 +27,7 @@ from pml_ext.functional.losses.discriminative import (
 from pml_ext.functional.tuples import Tuples, weights_of
 from pml_ext.losses._base import EmbeddingLoss, Labels, PMLArguments, Reference, Terms, at_least_float32
 from pml_ext.losses._facts import LossFacts
+from pml_ext.losses.injected_distance import describe_distance, is_on_sphere
 
 _NORM_TOLERANCE = 1e-3  # covers the rounding of a unit vector to 16 bits
 

@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_choice, warn_once
 from pml_ext._ops.custom_gradient import no_autocast
 from pml_ext._pml import BaseMetricLossFunction, MeanReducer
-from pml_ext.distances.injected import inject, run_with_distance
-from pml_ext.distances.loop import check_loop_distance, loop_matrix
+from pml_ext._shared.checks import check_choice, warn_once
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, Curve, Pairing, consecutive_pairs
 from pml_ext.functional.tuples import Tuples, count_pairs, every_negative, same_and_different
 from pml_ext.losses._base import OurLoss, Reference, SettingsOfTheWrapped, labels_for
 from pml_ext.losses._facts import check_tuple_loss, facts_of, loss_by_name
+from pml_ext.losses.injected_distance import inject, run_with_distance
+from pml_ext.losses.loop_distance import check_loop_distance, loop_matrix
 
 
 class ArcPairReducer(MeanReducer):

@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from pml_ext._checks import check_choice, check_in_range
 from pml_ext._ops.numerics import row_blocks
 from pml_ext._pml import CosineSimilarity, is_similarity, term
-from pml_ext.distances.injected import InjectedDistance, describe_distance
+from pml_ext._shared.checks import check_choice, check_in_range
 from pml_ext.functional.losses.pair_weighting import (
     WEIGHTINGS,
     Weighting,
@@ -21,6 +20,7 @@ from pml_ext.functional.losses.pair_weighting import (
 from pml_ext.functional.tuples import Tuples, same_and_different
 from pml_ext.losses._base import EmbeddingLoss, Labels, PMLArguments, Reference, Terms
 from pml_ext.losses._pairs import consecutive_among, copies_in_reference, lacks_pairs, pair_masks
+from pml_ext.losses.injected_distance import InjectedDistance, describe_distance
 
 _OPTIONS = ("alpha", "beta", "base", "bounded", "scale", "margin", "neg_margin", "bins")
 

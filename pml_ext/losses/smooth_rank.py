@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from pml_ext._checks import check_above_zero
 from pml_ext._pml import CosineSimilarity, term
-from pml_ext.distances.injected import describe_distance
+from pml_ext._shared.checks import check_above_zero
 from pml_ext.functional.losses.smooth_rank import check_short_lists, smooth_average_precision, smooth_recall_at_k
 from pml_ext.functional.tuples import Tuples, count_pairs, same_class_pairs, weights_of
 from pml_ext.losses._base import EmbeddingLoss, Labels, PMLArguments, Reference, Terms
 from pml_ext.losses._facts import LossFacts
 from pml_ext.losses._pairs import copies_in_reference
+from pml_ext.losses.injected_distance import describe_distance
 
 
 class SmoothAPLoss(EmbeddingLoss):

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from pml_ext._checks import check_choice, check_in_range, check_switch
 from pml_ext._pml import (
     BaseMiner,
     CosineSimilarity,
@@ -17,7 +16,7 @@ from pml_ext._pml import (
     reducer_of_terms,
     term,
 )
-from pml_ext.distances.injected import describe_distance, is_on_sphere
+from pml_ext._shared.checks import check_choice, check_in_range, check_switch
 from pml_ext.functional.losses.tcm import DIVISORS, hard_negatives, hard_positives, threshold_consistency
 from pml_ext.functional.tuples import Tuples, count_pairs, same_and_different
 from pml_ext.losses._base import (
@@ -33,6 +32,7 @@ from pml_ext.losses._base import (
 )
 from pml_ext.losses._facts import LossFacts, loss_by_name
 from pml_ext.losses._pairs import copies_in_reference
+from pml_ext.losses.injected_distance import describe_distance, is_on_sphere
 
 MARGIN_PLUS, MARGIN_MINUS = 0.9, 0.5
 

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from pml_ext.metrics.protocol_files import read_template_pairs as read_template_pairs
     from pml_ext.metrics.protocol_files import read_template_subjects as read_template_subjects
     from pml_ext.metrics.reid import ReIDEvaluator as ReIDEvaluator
-    from pml_ext.metrics.threshold.report import ThresholdReport as ThresholdReport
-    from pml_ext.metrics.threshold.samples import SampleSource as SampleSource
-    from pml_ext.metrics.threshold.searches import SearchPlan as SearchPlan
     from pml_ext.metrics.verification import StreamingVerification as StreamingVerification
     from pml_ext.metrics.verification import VerificationEvaluator as VerificationEvaluator
 
@@ -41,14 +38,11 @@ _HOMES = {
     "OPIS": "opis",
     "OPISSettings": "opis_settings",
     "ReIDEvaluator": "reid",
-    "SampleSource": "threshold.samples",
-    "SearchPlan": "threshold.searches",
     "SearchProtocol": "protocol_files",
     "StreamingVerification": "verification",
     "TemplateMedia": "protocol_files",
     "TemplatePairs": "protocol_files",
     "TemplateSubjects": "protocol_files",
-    "ThresholdReport": "threshold.report",
     "VerificationEvaluator": "verification",
     "cohort_mask": "normalization",
     "metrics_among_distractors": "labelled_embeddings",

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._checks import check_items, check_switch, check_whole
-from pml_ext._names import hint
+from pml_ext._shared.checks import check_items, check_switch, check_whole
+from pml_ext._shared.names import hint
 from pml_ext.functional.opis.utility import UtilityCurves
 from pml_ext.functional.retrieval.ranking import check_ranks
 from pml_ext.metrics import keys

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from pml_ext._files import sha256_of
+from pml_ext._shared.files import sha256_of
 
 # Ranges that the decoder checks on reading.
 CountAbove0 = Annotated[int, Meta(gt=0, le=2**63 - 1)]

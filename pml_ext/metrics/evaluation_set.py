@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._checks import check_finite, check_labels, check_tensor
-from pml_ext._identities import JUNK
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._pml import FaissKMeans
+from pml_ext._shared.checks import check_finite, check_labels, check_tensor
+from pml_ext._shared.identities import JUNK
 from pml_ext.functional.clustering_metrics import adjusted_mutual_information, clustering_f1
 from pml_ext.functional.opis.utility import (
     TooFewClassesError,

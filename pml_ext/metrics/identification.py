@@ -5,8 +5,15 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_finite, check_fraction, check_items, check_labels, check_whole
 from pml_ext._ops.normalize import unit_rows
+from pml_ext._shared.checks import (
+    check_embeddings,
+    check_finite,
+    check_fraction,
+    check_items,
+    check_labels,
+    check_whole,
+)
 from pml_ext.functional.open_set.gallery_blocks import GalleryScores, scores_in_blocks, tpir_at_fpir
 from pml_ext.functional.verification.templates import template_embeddings
 from pml_ext.metrics import keys

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext._errors import UserError, import_library
-from pml_ext._identities import JUNK, is_junk, require_matches
 from pml_ext._ops.custom_gradient import to_sphere
+from pml_ext._shared.errors import UserError, import_library
+from pml_ext._shared.identities import JUNK, is_junk, require_matches
 from pml_ext.metrics import keys
 from pml_ext.metrics.calculator import AccuracyCalculator
 from pml_ext.metrics.headings import STANDARD_METRICS, STANDARD_RANKS, named_metrics

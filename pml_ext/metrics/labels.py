@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_labels
-from pml_ext._identities import read_ids
+from pml_ext._shared.checks import check_labels
+from pml_ext._shared.identities import read_ids
 
 Labels = Tensor | np.ndarray | Sequence[int] | Sequence[str]
 

@@ -17,7 +17,9 @@ from msgspec import Meta
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._checks import (
+from pml_ext._ops.normalize import unit_rows
+from pml_ext._ops.numerics import full_precision
+from pml_ext._shared.checks import (
     check_choice,
     check_embeddings,
     check_finite,
@@ -26,10 +28,8 @@ from pml_ext._checks import (
     check_whole,
     warn_caller,
 )
-from pml_ext._files import replacing
-from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.numerics import full_precision
-from pml_ext._text import first_five
+from pml_ext._shared.files import replacing
+from pml_ext._shared.text import first_five
 from pml_ext._version import __version__
 from pml_ext.functional.pairwise.pair_blocks import both_sides
 from pml_ext.functional.retrieval.cohort import cohort_offsets

@@ -10,8 +10,8 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 from torchmetrics.utilities.distributed import gather_all_tensors
 
-from pml_ext._checks import check_embeddings, check_finite, check_labels, check_switch
 from pml_ext._ops.distributed import gather_rows
+from pml_ext._shared.checks import check_embeddings, check_finite, check_labels, check_switch
 from pml_ext.functional.opis.score import OPISAtRange, opis_sensitivity
 from pml_ext.functional.opis.utility import TooFewClassesError, epsilon_opis_of_curves, opis_of_curves, utility_curves
 from pml_ext.metrics import keys

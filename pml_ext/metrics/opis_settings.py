@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pml_ext._checks import check_in_range
+from pml_ext._shared.checks import check_in_range
 from pml_ext.functional.opis.utility import check_far_range_and_grid
 
 

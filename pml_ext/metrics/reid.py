@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
-from pml_ext._checks import check_choice
-from pml_ext._identities import JUNK
+from pml_ext._shared.checks import check_choice
+from pml_ext._shared.identities import JUNK
 from pml_ext.functional.retrieval.feature_distances import METRICS
 from pml_ext.functional.retrieval.ranking import (
     Ranking,

@@ -5,7 +5,7 @@ For undefined metrics see `AccuracyCalculator`.
 
 from collections.abc import Iterable, Sequence
 
-from pml_ext._checks import warn_caller
+from pml_ext._shared.checks import warn_caller
 from pml_ext.functional.opis.utility import UtilityCurves, why_opis_says_nothing
 from pml_ext.functional.verification.roc import ROC
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from pml_ext._checks import check_embeddings, check_finite, check_items, check_whole
-from pml_ext._errors import ArgumentError
+from pml_ext._shared.checks import check_embeddings, check_finite, check_items, check_whole
+from pml_ext._shared.errors import ArgumentError
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
 from pml_ext.functional.verification.error_rates import contiguous_folds, fold_accuracy
 from pml_ext.functional.verification.histogram import ScoreHistogram, auc_bounds, eer_bounds, tar_bounds

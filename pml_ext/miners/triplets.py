@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from pml_ext._checks import check_choice, check_in_range, check_seed
 from pml_ext._pml import CosineSimilarity
+from pml_ext._shared.checks import check_choice, check_in_range, check_seed
 from pml_ext.functional.tuples import KINDS, count_triplet_kinds, hardest_triplets, triplets_of_kind
 from pml_ext.losses._base import Labels, Reference
 from pml_ext.miners._base import EmbeddingMiner, PMLArguments

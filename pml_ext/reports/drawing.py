@@ -14,7 +14,7 @@ from unicodedata import east_asian_width
 
 import numpy as np
 
-from pml_ext._progress import show_steps
+from pml_ext._shared.progress import show_steps
 from pml_ext.metrics.headings import NO_RATES
 
 if TYPE_CHECKING:

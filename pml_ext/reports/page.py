@@ -13,8 +13,8 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from torch import Tensor
 
-from pml_ext._errors import UserError
-from pml_ext._files import read_regular, write_atomically
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.files import read_regular, write_atomically
 from pml_ext.metrics.headings import as_text, heading, labels_of
 from pml_ext.reports.drawing import ReportFigure, as_png
 
@@ -127,7 +127,7 @@ def thumbnail(image: str | Path | Tensor | None) -> str | None:
     """
     from PIL import Image
 
-    from pml_ext._images import decode
+    from pml_ext._shared.images import decode
 
     if not isinstance(image, Tensor):
         if image is None or not os.path.isfile(image):

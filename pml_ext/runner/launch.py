@@ -21,9 +21,9 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from pml_ext._checks import check_above_zero, check_whole
-from pml_ext._errors import ArgumentError, Terminated, UserError
-from pml_ext._text import configure_streams
+from pml_ext._shared.checks import check_above_zero, check_whole
+from pml_ext._shared.errors import ArgumentError, Terminated, UserError
+from pml_ext._shared.text import configure_streams
 from pml_ext.runner.rank_store import launched_rank_and_ranks
 from pml_ext.runner.registry import import_modules, imported, names_part, naming_parts
 

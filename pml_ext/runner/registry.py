@@ -32,8 +32,8 @@ from typing import Any, TypeVar
 
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
-from pml_ext._names import hint
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.names import hint
 
 log = logging.getLogger("pml_ext")
 

@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
 from pml_ext._ops.distributed import norm_over_ranks
+from pml_ext._shared.errors import UserError
 from pml_ext.runner.config.part_keys import arguments_from, construct
 from pml_ext.runner.registry import OPTIMIZER_REGISTRY, SCHEDULER_REGISTRY
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import pytest
 
 from pml_ext.cli import main
-from tests.search.images import extract
-from tests.search.models import small_model
+from tests.deploy.images import extract
+from tests.deploy.models import small_model
 
 
 class Shop(NamedTuple):

@@ -11,11 +11,11 @@ from PIL import Image
 
 from pml_ext import Embedder
 from pml_ext.cli import main
-from pml_ext.search import images
-from pml_ext.search.gallery import Gallery
-from pml_ext.search.readers import read_embeddings
+from pml_ext.deploy import images
+from pml_ext.deploy.gallery import Gallery
+from pml_ext.deploy.readers import read_embeddings
 from tests.cli.embedding_files import failure
-from tests.search.images import extract
+from tests.deploy.images import extract
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_changes_of_one_percent(shop, words, tmp_path, decoded, capsys):
 KILLED = """
 import os, signal, sys
 from pml_ext.cli import main
-from pml_ext.search import gallery, images
+from pml_ext.deploy import gallery, images
 images.PART_SECONDS = 0.0  # each batch is a part
 write = gallery._write_manifest
 def killed(folder, manifest):

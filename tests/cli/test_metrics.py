@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pml_ext._files import sha256_of
+from pml_ext._shared.files import sha256_of
 from pml_ext.cli import main
 from pml_ext.metrics import OPIS, AccuracyCalculator, CohortNormalization, cohort_mask
 from tests.cli.embedding_files import CAMERAS, DIGITS, X, Y, failure, file

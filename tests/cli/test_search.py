@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from pml_ext._files import sha256_of
 from pml_ext._ops.normalize import unit_rows
+from pml_ext._shared.files import sha256_of
 from pml_ext.cli import main
-from pml_ext.metrics import SearchPlan, ThresholdReport
-from pml_ext.search.readers import read_embeddings
+from pml_ext.deploy.readers import read_embeddings
+from pml_ext.thresholds import SearchPlan, ThresholdReport
 from tests.cli.embedding_files import failure, hits
-from tests.search.galleries import add, create
-from tests.search.models import exported_model, small_model
+from tests.deploy.galleries import add, create
+from tests.deploy.models import exported_model, small_model
 
 EMBEDDINGS = torch.randn(80, 6, generator=torch.Generator().manual_seed(0)) + 3
 LABELS = torch.arange(80) // 2

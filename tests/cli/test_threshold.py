@@ -10,7 +10,8 @@ import torch
 from PIL import Image
 
 from pml_ext.cli import main
-from pml_ext.metrics import CohortNormalization, ThresholdReport, cohort_mask
+from pml_ext.metrics import CohortNormalization, cohort_mask
+from pml_ext.thresholds import ThresholdReport
 from tests.cli.embedding_files import X, Y, failure, file
 from tests.metrics.test_normalization import crowded
 

@@ -6,9 +6,9 @@ from pytest import approx
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from pml_ext.distributed import PartialFC, step_by_rows
-from pml_ext.distributed.partial_fc import classes_of_rank
 from pml_ext.functional.losses.class_softmax import MARGINS
+from pml_ext.losses import PartialFC, step_by_rows
+from pml_ext.losses.partial_fc import classes_of_rank
 from tests.refusals import refusals
 
 CLASSES, SIZE, RATE, STEPS = 1001, 6, 0.1, 3
@@ -153,7 +153,7 @@ def test_nothing_is_summed_for_gradients_that_nobody_asks_for(monkeypatch):
     """A rank whose embeddings say that they require one would wait for the others."""
     loss, x, labels = PartialFC(3, 5), torch.randn(2, 3, requires_grad=True), torch.tensor([0, 4])
     expected = loss(x, labels)
-    monkeypatch.setattr("pml_ext.distributed.partial_fc.gradient_by_samples", lambda *_: pytest.fail("computed"))
+    monkeypatch.setattr("pml_ext.losses.partial_fc.gradient_by_samples", lambda *_: pytest.fail("computed"))
     with torch.no_grad():
         assert loss(x, labels) == expected
 

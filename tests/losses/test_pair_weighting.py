@@ -132,7 +132,7 @@ def test_the_configs_are_the_rows_of_table_2(folder):
 
 
 def test_alpha_beta_and_base_from_a_config():
-    from pml_ext._errors import UserError
+    from pml_ext._shared.errors import UserError
     from pml_ext.runner.config.defaults import get_cfg
     from pml_ext.runner.modeling.losses.factory import build_losses
 

@@ -9,7 +9,8 @@ from pml_ext.functional import (
     rank_matches_from_distances,
     tar_at_far,
 )
-from pml_ext.metrics import CSLS, OPIS, AccuracyCalculator, CohortNormalization, ThresholdReport, cohort_mask
+from pml_ext.metrics import CSLS, OPIS, AccuracyCalculator, CohortNormalization, cohort_mask
+from pml_ext.thresholds import ThresholdReport
 from tests.oracles.identification import cosine
 from tests.refusals import refusals
 

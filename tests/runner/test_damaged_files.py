@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.cli import main
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets.handwriting import ARCHIVES

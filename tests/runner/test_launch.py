@@ -16,7 +16,7 @@ from torch import distributed as dist
 from torch.distributed.elastic.multiprocessing import PContext
 from torch.distributed.rendezvous import rendezvous
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.runner.launch import Launch, one_message, restarts, start
 from pml_ext.runner.rank_store import exchange
 from tests.tiers import by_night

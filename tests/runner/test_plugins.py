@@ -15,7 +15,7 @@ import torch
 from torchvision.transforms import v2
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.cli import main
 from pml_ext.runner import evaluate, load_config, registry, train
 from pml_ext.runner import registry as registries

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.cli import main
 from pml_ext.runner import Baseline, DataModule, ImageDataset, TrainingModule, load_config
 from pml_ext.runner.checks.check import problems

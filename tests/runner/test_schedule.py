@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ChainedScheduler, ExponentialLR, StepLR
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.registry import SCHEDULER_REGISTRY
 from pml_ext.runner.solver import build_schedule

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_broadcastable
 from pml_ext._ops.custom_gradient import to_sphere
+from pml_ext._shared.checks import check_broadcastable
 
 
 def arc_distance(x1: Tensor, x2: Tensor, y1: Tensor, y2: Tensor) -> Tensor:

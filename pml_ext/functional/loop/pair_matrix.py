@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_choice, check_floating, check_labels
+from pml_ext._shared.checks import check_choice, check_floating, check_labels
 from pml_ext.functional.loop.partners import (
     GEOMETRIES,
     PAIRINGS,

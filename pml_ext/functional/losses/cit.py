@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
-from pml_ext._checks import check_floating, check_labels
 from pml_ext._ops.custom_gradient import (
     CustomGradient,
     through_sphere_,
@@ -17,6 +16,7 @@ from pml_ext._ops.custom_gradient import (
     unit_and_inverse_norms,
 )
 from pml_ext._ops.numerics import add_transpose_, gram, row_blocks, rows_of_a_block
+from pml_ext._shared.checks import check_floating, check_labels
 from pml_ext.functional.tuples import ClassSpans, class_columns, class_spans, count_triplets, same_and_different
 
 

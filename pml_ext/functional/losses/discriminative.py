@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_embeddings, check_floating, check_labels, check_labels_below, check_whole
 from pml_ext._ops.custom_gradient import CustomGradient, to_sphere
 from pml_ext._ops.numerics import row_blocks
+from pml_ext._shared.checks import check_embeddings, check_floating, check_labels, check_labels_below, check_whole
 
 _POINTS_PER_CLASS = 100  # reproduces the paper's pairwise distances; more points reduce their variance
 _ITERATIONS = 25

@@ -15,7 +15,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pml_ext._checks import (
+from pml_ext._ops.custom_gradient import CustomGradient
+from pml_ext._shared.checks import (
     check_above_zero,
     check_floating,
     check_in_range,
@@ -24,7 +25,6 @@ from pml_ext._checks import (
     check_switch,
     check_whole,
 )
-from pml_ext._ops.custom_gradient import CustomGradient
 
 
 def uniform_weights(similarity: Tensor, positive: Tensor, negative: Tensor) -> Tensor:

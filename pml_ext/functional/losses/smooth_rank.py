@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from pml_ext._checks import check_above_zero, check_floating, check_mask, is_whole
-from pml_ext._errors import ArgumentError
 from pml_ext._ops.custom_gradient import CustomGradient, under_transform
 from pml_ext._ops.numerics import row_blocks
+from pml_ext._shared.checks import check_above_zero, check_floating, check_mask, is_whole
+from pml_ext._shared.errors import ArgumentError
 
 
 def _ranks(

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from pml_ext._checks import check_choice, check_floating, check_in_range, check_switch
 from pml_ext._ops.custom_gradient import CustomGradient, inverse_norms, to_sphere, unit_and_inverse_norms
 from pml_ext._ops.numerics import row_blocks
+from pml_ext._shared.checks import check_choice, check_floating, check_in_range, check_switch
 from pml_ext.functional.tuples import ClassSpans, class_columns, class_spans, same_and_different
 
 DIVISORS = ("hard", "all")

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from pml_ext._checks import check_number, check_whole
+from pml_ext._shared.checks import check_number, check_whole
 from pml_ext.functional.open_set.best_scores import BestScores, HighScores, Template, reported, scores_from
 from pml_ext.functional.verification.intervals import half_widths
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_fraction, check_number, check_whole
 from pml_ext._ops.numerics import TIED
+from pml_ext._shared.checks import check_fraction, check_number, check_whole
 from pml_ext.functional.open_set.best_scores import (
     ALL,
     BestScores,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._checks import check_in_range, check_items
+from pml_ext._shared.checks import check_in_range, check_items
 from pml_ext.functional.opis.utility import (
     calibrated_curves,
     check_far_range_and_grid,

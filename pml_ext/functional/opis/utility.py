@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._checks import check_above_zero, check_in_range, check_items, check_number, check_whole
-from pml_ext._errors import ArgumentError
+from pml_ext._shared.checks import check_above_zero, check_in_range, check_items, check_number, check_whole
+from pml_ext._shared.errors import ArgumentError
 from pml_ext.functional.opis.calibration_range import distances_at_ranks
 from pml_ext.functional.pairwise.pair_distances import PairDistances, check_thresholds
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._checks import check_embeddings, check_finite, check_floating, check_labels, check_whole
 from pml_ext._ops.distributed import share_of_rank
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.numerics import SIDE, full_precision, row_blocks
+from pml_ext._shared.checks import check_embeddings, check_finite, check_floating, check_labels, check_whole
 
 
 def both_sides(unit: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -6,9 +6,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_items, check_switch, check_tensor, is_whole
 from pml_ext._ops.distributed import gather_rows, sum_over_ranks
 from pml_ext._ops.numerics import ENTRIES_ON_A_DEVICE, full_precision
+from pml_ext._shared.checks import check_items, check_switch, check_tensor, is_whole
 from pml_ext.functional.pairwise.pair_blocks import Block, PairBlocks, true_places
 
 # A power of two, so that scaling and the edges of bins are exact.

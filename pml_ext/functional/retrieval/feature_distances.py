@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_choice, check_embeddings, check_finite
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._ops.numerics import TIED, product_blocks
+from pml_ext._shared.checks import check_choice, check_embeddings, check_finite
 
 METRICS = ("cosine", "euclidean")
 # Blocks of 16 MB in float32, at least 64 rows. Blocks of the size in _ops.blocks (12 rows of 20,000) take 3.7 times as

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._checks import (
+from pml_ext._ops.distributed import gather_rows, rows_of_rank
+from pml_ext._shared.checks import (
     check_embeddings,
     check_finite,
     check_items,
@@ -17,8 +18,7 @@ from pml_ext._checks import (
     check_tensor,
     check_whole,
 )
-from pml_ext._identities import JUNK, is_ranked
-from pml_ext._ops.distributed import gather_rows, rows_of_rank
+from pml_ext._shared.identities import JUNK, is_ranked
 from pml_ext.functional.retrieval.feature_distances import (
     check_features,
     distance_blocks,

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._checks import check_items
 from pml_ext._ops.distributed import gather_rows, sum_over_ranks
 from pml_ext._ops.numerics import SIDE, TIED, full_precision
+from pml_ext._shared.checks import check_items
 from pml_ext.functional.pairwise.pair_blocks import Block, PairBlocks, true_places
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.histogram import ScoreHistogram

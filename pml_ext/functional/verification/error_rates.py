@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_labels, check_number, check_whole
+from pml_ext._shared.checks import check_labels, check_number, check_whole
 from pml_ext.functional.verification.roc import ROC, check_scores, roc_curve
 
 

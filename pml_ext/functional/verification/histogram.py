@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_in_range
+from pml_ext._shared.checks import check_in_range
 from pml_ext.functional.verification.roc import ROC, check_roc, check_scores, place_at_equal_errors, place_at_far
 
 MOST_UNITS = 128  # from low to high

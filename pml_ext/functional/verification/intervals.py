@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_fraction, check_shapes_broadcast
+from pml_ext._shared.checks import check_fraction, check_shapes_broadcast
 
 
 def rate_interval(errors: Tensor | int, trials: Tensor | int, confidence: float = 0.95) -> tuple[Tensor, Tensor]:

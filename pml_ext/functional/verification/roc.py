@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_finite, check_fraction, check_tensor
+from pml_ext._shared.checks import check_finite, check_fraction, check_tensor
 
 
 def check_scores(scores: Tensor, same: Tensor) -> None:

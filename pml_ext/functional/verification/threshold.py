@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pml_ext._checks import check_fraction
 from pml_ext._ops.numerics import ENTRIES_ON_A_DEVICE, TIED
+from pml_ext._shared.checks import check_fraction
 from pml_ext.functional.opis.utility import utility_of_rates
 from pml_ext.functional.pairwise.pair_distances import PairDistances, count_accepted
 from pml_ext.functional.verification.roc import first_refused, largest_count_within

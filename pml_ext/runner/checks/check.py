@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import ArgumentError, UserError
+from pml_ext._shared.errors import ArgumentError, UserError
 from pml_ext.runner.checks.rules import unsupported
 from pml_ext.runner.config.load import ReadConfig, accepted, read_config
 from pml_ext.runner.config.network_keys import is_grey

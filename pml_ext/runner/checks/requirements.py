@@ -7,7 +7,7 @@ from typing import Any
 
 from yacs.config import CfgNode as CN
 
-from pml_ext._names import hint
+from pml_ext._shared.names import hint
 from pml_ext.runner.config.yaml_file import value_of
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
-from pml_ext._names import hint
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.names import hint
 from pml_ext.runner.checks.requirements import (
     Problem,
     Rule,

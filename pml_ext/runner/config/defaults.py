@@ -9,7 +9,7 @@ from typing import Any
 
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.runner.config.part_keys import REQUIRED, keys_of
 from pml_ext.runner.config.yaml_file import leaves
 from pml_ext.runner.registry import (

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from pml_ext._errors import UserError
-from pml_ext._files import write_atomically
-from pml_ext._names import hint
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.files import write_atomically
+from pml_ext._shared.names import hint
 
 CONFIG, CHECKPOINTS, BEST, LAST = "config.yaml", "checkpoints", "best.ckpt", "last.ckpt"
 EVALUATION = "eval"

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
-from pml_ext._names import hint
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.names import hint
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.files import CONFIGS
 from pml_ext.runner.config.old_spellings import WITHOUT_MEANING, File, modernise

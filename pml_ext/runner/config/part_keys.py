@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pml_ext._errors import ArgumentError, UserError
+from pml_ext._shared.errors import ArgumentError, UserError
 from pml_ext.runner.registry import LOSS_REGISTRY, NODE_DEFAULTS, WITH_NODES, Entry, Registry, note_part
 
 SUPPLIED = LOSS_REGISTRY.supplied

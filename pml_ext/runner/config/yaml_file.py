@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from pml_ext._errors import UserError
-from pml_ext._files import read_regular
-from pml_ext._names import closest_path
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.files import read_regular
+from pml_ext._shared.names import closest_path
 
 _short = reprlib.Repr()
 _short.maxlevel, _short.maxstring, _short.maxother = 2, 120, 120

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.runner.data.datasets import ImageSet
 from pml_ext.runner.data.samplers import Drawn, build_sampler
 from pml_ext.runner.data.transforms import Transform

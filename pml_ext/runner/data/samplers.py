@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import Sampler
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.runner.config.part_keys import arguments_from, construct
 from pml_ext.runner.data.datasets.image_set import ImageSet
 from pml_ext.runner.registry import SAMPLER_REGISTRY

@@ -17,8 +17,8 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional as F
 from yacs.config import CfgNode as CN
 
-from pml_ext._checks import check_in_range, check_whole
-from pml_ext._errors import ArgumentError, UserError
+from pml_ext._shared.checks import check_in_range, check_whole
+from pml_ext._shared.errors import ArgumentError, UserError
 from pml_ext.runner.config.part_keys import arguments_from, construct
 from pml_ext.runner.registry import TRANSFORM_REGISTRY, Entry
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import Terminated
 from pml_ext._ops.distributed import norm_over_ranks
+from pml_ext._shared.errors import Terminated
 from pml_ext.losses import DiscriminativeLoss
 from pml_ext.metrics import keys
 from pml_ext.metrics.headings import as_text, heading, labels_of

@@ -21,10 +21,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
-from pml_ext._files import replacing, require_recorded_sha256, sha256_of, sha256_record, write_atomically
-from pml_ext.distributed import PartialFC
-from pml_ext.distributed.row_sparse_steps import has_rows
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.files import replacing, require_recorded_sha256, sha256_of, sha256_record, write_atomically
+from pml_ext.losses import PartialFC
+from pml_ext.losses.row_sparse_steps import has_rows
 from pml_ext.runner.config.files import CHECKPOINTS, LAST
 from pml_ext.runner.config.yaml_file import value_of
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 from yacs.config import CfgNode as CN
 
-from pml_ext._identities import require_matches
+from pml_ext._shared.identities import require_matches
 from pml_ext.runner.config.network_keys import is_grey
 from pml_ext.runner.data.datasets import ImageCheck, ImageSet, OpenSet, TestSet, load_test_sets, load_train_set
 from pml_ext.runner.data.datasets.image_check import find_copies_of_images

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pml_ext._errors import UserError
-from pml_ext._names import described
 from pml_ext._ops.custom_gradient import no_autocast
-from pml_ext.distributed import PartialFC
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.names import described
 from pml_ext.large_batch import ChunkedPass, with_gradients
+from pml_ext.losses import PartialFC
 from pml_ext.runner.modeling.interfaces import Outputs, columns_of, parts_of
 from pml_ext.runner.modeling.losses.factory import LossTerm
 

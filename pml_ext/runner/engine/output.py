@@ -10,7 +10,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.runner.config.files import CHECKPOINTS, EVALUATION
 from pml_ext.runner.data.datasets import USERS_DATA, aliases_of
 from pml_ext.runner.data.datasets.image_files import dataset_root

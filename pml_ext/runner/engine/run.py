@@ -18,8 +18,8 @@ from torch.optim.swa_utils import update_bn
 from torch.utils.data import DataLoader
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import Terminated, UserError
-from pml_ext._files import write_atomically
+from pml_ext._shared.errors import Terminated, UserError
+from pml_ext._shared.files import write_atomically
 from pml_ext.metrics.headings import is_better, label_of
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.files import BEST, CHECKPOINTS, LAST

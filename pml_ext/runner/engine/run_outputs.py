@@ -10,12 +10,11 @@ import numpy as np
 import torch
 from yacs.config import CfgNode as CN
 
-from pml_ext._files import in_file_name
-from pml_ext._identities import JUNK
+from pml_ext._shared.files import in_file_name
+from pml_ext._shared.identities import JUNK
 from pml_ext._version import __version__
-from pml_ext.metrics import OPISSettings, SampleSource, ThresholdReport, keys
+from pml_ext.metrics import OPISSettings, keys
 from pml_ext.reports.page import thumbnail
-from pml_ext.reports.threshold_page import write_files
 from pml_ext.runner.data.datasets import ImageSet, OpenSet
 from pml_ext.runner.engine.output import RESULTS
 from pml_ext.runner.engine.training_module import TrainingModule
@@ -23,6 +22,8 @@ from pml_ext.runner.evaluation.results import conclusions, results_table, write_
 from pml_ext.runner.evaluation.run_metrics import Features, Measured, query_and_gallery_embeddings
 from pml_ext.runner.evaluation.selected_metrics import best_metric
 from pml_ext.runner.report.run_page import write_report
+from pml_ext.thresholds import SampleSource, ThresholdReport
+from pml_ext.thresholds.page import write_files
 
 log = logging.getLogger("pml_ext")
 

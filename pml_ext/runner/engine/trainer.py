@@ -17,7 +17,7 @@ from lightning.pytorch.profilers import Profiler
 from lightning.pytorch.strategies import DDPStrategy
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.metrics.headings import LOWER_IS_BETTER
 from pml_ext.runner.config.files import LAST
 from pml_ext.runner.engine.callbacks import STEPS_BETWEEN_ENTRIES, Monitor, Preemption, Progress, RunBar

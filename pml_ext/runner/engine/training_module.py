@@ -16,13 +16,12 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
-from pml_ext._names import FEW, class_name, described
 from pml_ext._ops.distributed import gather_in_order, gather_with_gradient
 from pml_ext._ops.numerics import exact_products
-from pml_ext.distributed import PartialFC, step_by_rows
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.names import FEW, class_name, described
 from pml_ext.inspection import shares_of_values
-from pml_ext.losses import DiscriminativeLoss
+from pml_ext.losses import DiscriminativeLoss, PartialFC, step_by_rows
 from pml_ext.runner.config.files import CHECKPOINTS
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, TestSet
 from pml_ext.runner.data.samplers import steps_per_epoch

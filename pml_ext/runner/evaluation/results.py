@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pml_ext._files import write_atomically
+from pml_ext._shared.files import write_atomically
 from pml_ext.metrics import keys
 from pml_ext.metrics.headings import as_text, is_better, label_of, labels_of, text_table
 

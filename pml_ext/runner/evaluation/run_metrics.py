@@ -15,9 +15,9 @@ from torch import distributed as dist
 from torch.nn.functional import adaptive_avg_pool2d
 from yacs.config import CfgNode as CN
 
-from pml_ext._checks import check_finite
-from pml_ext._identities import JUNK
 from pml_ext._ops.normalize import unit_rows
+from pml_ext._shared.checks import check_finite
+from pml_ext._shared.identities import JUNK
 from pml_ext.functional.retrieval.ranking import Ranking
 from pml_ext.functional.verification.roc import ROC, roc_curve
 from pml_ext.functional.verification.templates import pair_cosines

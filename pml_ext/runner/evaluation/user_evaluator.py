@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
-from pml_ext._names import class_name
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.names import class_name
 from pml_ext.runner.data.datasets import TestSet
 from pml_ext.runner.evaluation.selected_metrics import replaces_metrics
 from pml_ext.runner.registry import EVALUATOR_REGISTRY

@@ -3,7 +3,7 @@
 import torch
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 
 
 def kind_and_index(device: str) -> tuple[str, int]:

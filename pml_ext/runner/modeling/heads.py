@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-from pml_ext._checks import check_above_zero, check_choice, check_whole
-from pml_ext._errors import ArgumentError, UserError
 from pml_ext._ops.custom_gradient import no_autocast
-from pml_ext.distributed import PartialFC
+from pml_ext._shared.checks import check_above_zero, check_choice, check_whole
+from pml_ext._shared.errors import ArgumentError, UserError
 from pml_ext.functional.losses.class_softmax import MARGINS
+from pml_ext.losses import PartialFC
 from pml_ext.runner.modeling.layers import build_norm, configurable
 from pml_ext.runner.registry import REID_HEADS_REGISTRY
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
-from pml_ext._names import class_name, described
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.names import class_name, described
 from pml_ext.runner.modeling.backbones.convnet import ConvNet
 from pml_ext.runner.modeling.backbones.registration import ImageSizes
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchvision.ops import FrozenBatchNorm2d
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 
 NORMS: dict[str, Any] = {
     "BN": nn.BatchNorm2d,

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
-from pml_ext._names import class_name, described
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.names import class_name, described
 from pml_ext.runner.modeling.architectures import Baseline, build_model
 from pml_ext.runner.modeling.backbones.registration import ImageSizes
 from pml_ext.runner.modeling.heads import EmbeddingHead

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.metrics.headings import text_table
 from pml_ext.reports.drawing import ReportFigure, drawn
 from pml_ext.reports.page import Table, metrics_table, require_page, write_page

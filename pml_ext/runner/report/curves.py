@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext._errors import UserError
-from pml_ext._files import in_file_name, write_atomically
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.files import in_file_name, write_atomically
 from pml_ext.functional.verification.roc import ROC, roc_auc
 from pml_ext.metrics.headings import METRICS, heading
-from pml_ext.metrics.threshold.fields import ThresholdCurves
 from pml_ext.reports import drawing
 from pml_ext.reports.drawing import ReportFigure
+from pml_ext.thresholds.fields import ThresholdCurves
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext._errors import UserError
 from pml_ext._ops.normalize import unit_rows
+from pml_ext._shared.errors import UserError
 from pml_ext.functional.spectrum import embedding_spread
 from pml_ext.reports.drawing import ReportFigure
 from pml_ext.reports.page import render, shrink

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from pml_ext._errors import UserError
-from pml_ext._identities import is_ranked
 from pml_ext._ops.normalize import unit_rows
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.identities import is_ranked
 from pml_ext.metrics import ReIDEvaluator
 from pml_ext.reports.drawing import ReportFigure
 from pml_ext.reports.page import Card, as_html, thumbnail

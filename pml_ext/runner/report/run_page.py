@@ -7,17 +7,13 @@ from pathlib import Path
 
 import torch
 
-from pml_ext._files import in_file_name
+from pml_ext._shared.files import in_file_name
 from pml_ext.functional import UtilityCurves, utility_curves
 from pml_ext.functional.pairwise.pair_distances import PairDistances, count_accepted
 from pml_ext.functional.verification.threshold import threshold_at_far
 from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.metrics.threshold.fields import Target, ThresholdCurves, ThresholdFields
-from pml_ext.metrics.threshold.measure import error_rates
 from pml_ext.reports.drawing import FigureMakers, ReportFigure, drawn
 from pml_ext.reports.page import as_html, metrics_table, write_page
-from pml_ext.reports.threshold_figures import error_figure, utility_figure
-from pml_ext.reports.threshold_page import class_tables
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TemplateSet, TestSet
 from pml_ext.runner.evaluation.run_metrics import (
     RAW_PIXELS,
@@ -44,6 +40,10 @@ from pml_ext.runner.report.ranked_results import (
     results_figure,
     worst_and_random,
 )
+from pml_ext.thresholds.fields import Target, ThresholdCurves, ThresholdFields
+from pml_ext.thresholds.figures import error_figure, utility_figure
+from pml_ext.thresholds.measure import error_rates
+from pml_ext.thresholds.page import class_tables
 
 _QUERIES = 5
 _CONFUSIONS = 9

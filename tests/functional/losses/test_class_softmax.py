@@ -10,7 +10,6 @@ from torch import nn
 from torch.autograd import gradcheck
 from torch.testing import assert_close
 
-from pml_ext.distributed import PartialFC
 from pml_ext.functional.losses.class_softmax import (
     MARGINS,
     gradient_by_classes,
@@ -18,7 +17,7 @@ from pml_ext.functional.losses.class_softmax import (
     sharded_discriminative,
     sharded_softmax,
 )
-from pml_ext.losses import DiscriminativeLoss
+from pml_ext.losses import DiscriminativeLoss, PartialFC
 from tests.oracles.heads import class_score
 
 LAYERS = {"softmax": "Linear", "cosface": "CosSoftmax", "arcface": "ArcSoftmax", "circle": "CircleSoftmax"}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.cli import main
 from pml_ext.runner.checks.check import CANNOT_RUN, LACKS_SOMETHING, check_files, load_checked, missing_here, problems
 from pml_ext.runner.checks.rules import unsupported

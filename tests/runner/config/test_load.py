@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.cli import main
 from pml_ext.runner.config.files import CONFIGS, NOTEBOOKS, SCRIPTS
 from pml_ext.runner.config.load import load_config

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.runner.config.load import load_config, read_config
 
 # what an old config that leaves them out has, all versions alike

@@ -9,7 +9,7 @@ import torch
 import torchvision
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.cli import parse
 from pml_ext.cli.arguments import config_files, trained_config, training_config
 from pml_ext.runner.checks.rules import unsupported

@@ -9,8 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from pml_ext._errors import UserError
-from pml_ext._images import decode
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.images import decode
 from pml_ext.runner.data.datasets.decoding import decode_image, decode_jpeg, require_decodable
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.runner.data.datasets import PairSet, TemplateSet, load
 from pml_ext.runner.data.datasets.faces import LANDMARKS, RecordFile, align, record_set
 from tests.runner.data import published_layouts as layouts

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.runner.data.datasets import ImageSet
 from pml_ext.runner.data.datasets.glyphs import Typeface, draw, glyphs_set, identities_of_looks
 

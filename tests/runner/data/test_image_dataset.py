@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.datasets import load
 from pml_ext.runner.data.datasets.image_dataset import ImageDataset, data_set_of

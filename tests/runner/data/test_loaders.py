@@ -12,7 +12,7 @@ import pytest
 import torch
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.runner.data.datasets import ImageSet
 from pml_ext.runner.data.loaders import evaluation_loader, outlive_sigterm, train_loader
 from pml_ext.runner.data.transforms import PadAndCrop, RandomErasing, Transform

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
+from pml_ext.deploy.images import list_images
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.datasets import OpenSet, load, load_test_sets, load_train_set
 from pml_ext.runner.data.datasets.folders import labelled_images
 from pml_ext.runner.data.datasets.table import read_table
-from pml_ext.search.images import list_images
 from tests.runner.data.published_layouts import write
 
 TABLE = """path,identity,camera,split

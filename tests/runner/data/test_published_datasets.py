@@ -2,7 +2,7 @@
 
 import pytest
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.runner.data.datasets import ImageSet, OpenSet, PairSet, TemplateSet, data_set, load
 from pml_ext.runner.registry import DATASET_REGISTRY
 from tests.runner.data.published_layouts import ALL_LAYOUTS, LAYOUTS, write

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.runner.data.datasets import ImageSet
 from pml_ext.runner.data.samplers import BY_IDENTITY, Items, build_sampler
 from pml_ext.runner.registry import SAMPLER_REGISTRY

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from pml_ext._errors import Terminated
+from pml_ext._shared.errors import Terminated
 from pml_ext.cli import main
 from pml_ext.losses import DiscriminativeLoss
 from pml_ext.runner.config.defaults import get_cfg

@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from pml_ext._errors import UserError
-from pml_ext._files import require_recorded_sha256
-from pml_ext.distributed import PartialFC
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.files import require_recorded_sha256
+from pml_ext.losses import PartialFC
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.engine.checkpoints import WholeCheckpoints, check_resumable, load_classes, save_classes
 from pml_ext.runner.modeling.weights.load import read_state_dict

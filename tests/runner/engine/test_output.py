@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.runner.engine.output import (
     RESULTS,
     TO_BE_REPLACED,

@@ -9,10 +9,10 @@ import torch
 from PIL import Image
 
 from pml_ext.cli import main
-from pml_ext.metrics import ThresholdReport
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.data.datasets import OpenSet, load
 from pml_ext.runner.engine.run_outputs import write_threshold
+from pml_ext.thresholds import ThresholdReport
 from tests.runner.data.published_layouts import encoded_image
 
 PEOPLE = ["ben", "anna", "anna", "ben", "carl", "carl"]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.losses import SoftTripleLoss
 from pml_ext.runner.checks.rules import LOGGER_NAMES
 from pml_ext.runner.config.defaults import get_cfg

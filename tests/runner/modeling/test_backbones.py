@@ -7,7 +7,7 @@ import torchvision
 from timm.layers import FrozenBatchNormAct2d
 from torch import nn
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.checks.rules import BACKBONES_NOT_BUILT
 from pml_ext.runner.config.defaults import get_cfg

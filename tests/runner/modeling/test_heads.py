@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from yacs.config import CfgNode
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.runner.checks.check import require_supported
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.modeling.architectures import build_model

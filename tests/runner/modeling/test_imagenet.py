@@ -8,7 +8,7 @@ import timm
 import torch
 from safetensors.torch import save_file
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.cli import main
 from pml_ext.runner.checks.check import problems
 from pml_ext.runner.config.defaults import get_cfg

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.cli import main
 from pml_ext.reports.hits_page import write_hits
 from pml_ext.runner.evaluation.results import write_metrics

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.runner.report.curves import compared_curves, curves_file, read_curves
 from pml_ext.runner.report.run_page import _curves_of_set, _threshold_figures

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
-from pml_ext._identities import JUNK
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.identities import JUNK
 from pml_ext.runner.data.datasets import faces, folders, glyphs, handwriting, reid, retrieval
 from pml_ext.runner.data.datasets.faces import record_set
 from pml_ext.runner.data.datasets.image_check import ImageCheck

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import simplejpeg
 from PIL import Image
 
-from pml_ext._images import decode, opened, orientation_of, turned
+from pml_ext._shared.images import decode, opened, orientation_of, turned
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,7 +15,7 @@ _JPEG, _EXIF_OR_XMP = b"\xff\xd8\xff", b"\xff\xe1"
 
 
 def decode_image(content: bytes, name: str, grey: bool) -> "Tensor":
-    """Decodes an image file to uint8 (1 or 3, h, w) as `pml_ext._images.pixels_of` describes.
+    """Decodes an image file to uint8 (1 or 3, h, w) as `pml_ext._shared.images.pixels_of` describes.
 
     Raises UserError for damaged content, and for pixels without a known range (floating-point, 32-bit integers).
     """

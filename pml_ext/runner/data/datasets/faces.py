@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pml_ext._errors import UserError
-from pml_ext._files import read_regular, require_regular
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.files import read_regular, require_regular
 from pml_ext.runner.data.datasets.decoding import decode_image
 from pml_ext.runner.data.datasets.image_files import listing_of, matching_lines, read_image, require_inside
 from pml_ext.runner.data.datasets.image_set import ImageSet, Lazy, LazyImages, PairSet, TemplateSet, published

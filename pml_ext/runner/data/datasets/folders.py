@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 from shlex import quote
 
-from pml_ext._errors import UserError
-from pml_ext._identities import clean_id
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.identities import clean_id
 from pml_ext.runner.data.datasets.image_files import (
     FolderImages,
     ImageFile,

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from pml_ext._errors import UserError
-from pml_ext._files import sha256_of
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.files import sha256_of
 from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet, published
 
 SAME_LOOK = 0.985

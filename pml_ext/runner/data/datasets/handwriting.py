@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pml_ext._errors import UserError
-from pml_ext._files import read_regular
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.files import read_regular
 from pml_ext.runner.data.datasets.decoding import decode_image
 from pml_ext.runner.data.datasets.image_files import numbered
 from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet, published

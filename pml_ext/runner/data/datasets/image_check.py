@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from yacs.config import CfgNode as CN
 
-from pml_ext._copies import MOST_FILES, describe_copies, file_keys, find_copies
-from pml_ext._errors import UserError
-from pml_ext._files import write_atomically
-from pml_ext._identities import is_ranked
+from pml_ext._shared.copies import MOST_FILES, describe_copies, file_keys, find_copies
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.files import write_atomically
+from pml_ext._shared.identities import is_ranked
 from pml_ext.runner.data.datasets.image_files import ImageFiles, require_image
 from pml_ext.runner.data.datasets.image_set import ImageSet, OpenSet
 from pml_ext.runner.rank_store import exchange, launched_rank_and_ranks

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
-from pml_ext._identities import JUNK, read_ids
-from pml_ext._names import qualified_name
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.identities import JUNK, read_ids
+from pml_ext._shared.names import qualified_name
 from pml_ext.runner.data.datasets.image_files import ImageFiles, numbered, numbered_identities, read_image
 from pml_ext.runner.data.datasets.image_set import DataSet, ImageSet, Lazy, OpenSet
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 from PIL import Image
 
-from pml_ext._errors import UserError
-from pml_ext._files import read_regular
-from pml_ext._identities import JUNK, is_junk
-from pml_ext._images import IMAGE_SUFFIXES, image_of, pixels_of
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.files import read_regular
+from pml_ext._shared.identities import JUNK, is_junk
+from pml_ext._shared.images import IMAGE_SUFFIXES, image_of, pixels_of
 from pml_ext.runner.data.datasets.decoding import decode_image, require_decodable
 from pml_ext.runner.data.datasets.image_set import ImageSet, Lazy, OpenSet
 
@@ -44,7 +44,7 @@ class ImageFiles(Lazy["Tensor"]):
 
 
 def read_image(source: Source, grey: bool, *, name: str = "", order: str = "RGB") -> "Tensor":
-    """Reads an image to uint8 (1 or 3, h, w), from every source by the rules of `pml_ext._images.pixels_of`.
+    """Reads an image to uint8 (1 or 3, h, w), from every source by the rules of `pml_ext._shared.images.pixels_of`.
 
     name: of a source other than a path, for messages. order: of an array's or tensor's colours, RGB or BGR.
     Raises UserError for an image that cannot be read or decoded, TypeError for another object.

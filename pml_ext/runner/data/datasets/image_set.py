@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from pml_ext._errors import UserError
-from pml_ext._identities import JUNK
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.identities import JUNK
 from pml_ext.runner.registry import DATASET_REGISTRY
 
 if TYPE_CHECKING:

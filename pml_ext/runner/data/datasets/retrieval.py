@@ -4,7 +4,7 @@ import os
 from functools import partial
 from pathlib import Path
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.runner.data.datasets.image_files import ImageFile, lines_of, listing_of, matching_lines, open_set
 from pml_ext.runner.data.datasets.image_set import OpenSet, published
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from pml_ext._errors import UserError, import_library
-from pml_ext._files import TABLE_SUFFIXES, require_regular
-from pml_ext._identities import find_columns, read_ids
+from pml_ext._shared.errors import UserError, import_library
+from pml_ext._shared.files import TABLE_SUFFIXES, require_regular
+from pml_ext._shared.identities import find_columns, read_ids
 from pml_ext.runner.data.datasets.image_files import ImageFile, open_set, require_inside
 from pml_ext.runner.data.datasets.image_set import OpenSet
 

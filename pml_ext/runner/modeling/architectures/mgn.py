@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.runner.modeling.architectures.baseline import Baseline
 from pml_ext.runner.modeling.backbones import build_backbone
 from pml_ext.runner.modeling.backbones.resnet import remove_stride

@@ -11,8 +11,8 @@ from timm.models.byobnet import model_cfgs
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
-from pml_ext._names import hint
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.names import hint
 from pml_ext.runner.modeling.backbones.registration import ImageSizes, built_in
 from pml_ext.runner.modeling.backbones.resnet import remove_stride
 from pml_ext.runner.modeling.weights.imagenet import TIMM

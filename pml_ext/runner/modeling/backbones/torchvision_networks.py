@@ -10,8 +10,8 @@ from torchvision.models.feature_extraction import create_feature_extractor, get_
 from torchvision.ops import Conv2dNormActivation
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
-from pml_ext._names import hint
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.names import hint
 from pml_ext.runner.modeling.backbones.registration import built_in
 from pml_ext.runner.modeling.weights.imagenet import TORCHVISION
 

@@ -10,9 +10,9 @@ from typing import Any
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-from pml_ext._checks import check_in_range, check_switch
-from pml_ext._errors import UserError
 from pml_ext._pml import BaseMetricLossFunction, DotProductSimilarity, LpDistance, distances, reducers, regularizers
+from pml_ext._shared.checks import check_in_range, check_switch
+from pml_ext._shared.errors import UserError
 from pml_ext.losses import ArcPairReducer
 from pml_ext.losses._facts import LossFacts, facts_of
 from pml_ext.runner.config.load import require

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from pml_ext._checks import check_above_zero, check_in_range, check_whole
-from pml_ext._errors import ArgumentError
+from pml_ext._shared.checks import check_above_zero, check_in_range, check_whole
+from pml_ext._shared.errors import ArgumentError
 from pml_ext.functional.losses.pair_weighting import histogram_overlap
 from pml_ext.losses._facts import LossFacts
 

@@ -11,7 +11,7 @@ import torch.hub
 from torchvision import models
 from yacs.config import CfgNode as CN
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.runner.modeling.weights.load import PACKAGE, existing_file, packaged_file
 from pml_ext.runner.registry import BACKBONE_REGISTRY
 

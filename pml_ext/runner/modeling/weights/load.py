@@ -10,8 +10,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from pml_ext._errors import UserError
-from pml_ext._files import require_recorded_sha256
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.files import require_recorded_sha256
 from pml_ext.runner.modeling.heads import MGN_HEADS
 from pml_ext.runner.modeling.weights.names import backbone_names, unwrapped_names, whole_names
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 
 _PREFIXES = ("encoder.", "model.", "extractor.", "model.")  # MoCo; Open Metric Learning
 # Modules of torch around a network or a part of it: DataParallel and AveragedModel; torch.compile; checkpointing; FSDP

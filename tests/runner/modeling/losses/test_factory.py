@@ -6,7 +6,7 @@ from yacs.config import CfgNode as CN
 
 import pml_ext.losses
 import pml_ext.miners
-from pml_ext._errors import UserError
+from pml_ext._shared.errors import UserError
 from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import read_config
 from pml_ext.runner.modeling.losses.factory import build_losses, build_miner

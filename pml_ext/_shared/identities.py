@@ -1,0 +1,193 @@
+"""Identities and cameras of samples: the columns that hold them, and the reading of their values.
+
+Tables of images, files of embeddings, folders of classes and functions with labels all use these rules.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pml_ext._shared.errors import UserError
+from pml_ext._shared.names import closest
+from pml_ext._shared.text import first_five
+
+if TYPE_CHECKING:
+    import numpy as np
+
+JUNK = -1
+"""Identity of junk: gallery items that count neither as a match nor as an error, as in Market-1501."""
+
+COLUMN_NAMES = {
+    "embedding": ("embedding", "embeddings"),
+    "path": ("path", "paths", "imagepath", "imagepaths", "imgpath", "imgpaths"),
+    "identity": ("identity", "identities", "label", "labels", "pid", "pids"),
+    "camera": ("camera", "cameras", "cam", "cams", "camid", "camids", "cameraid", "cameraids"),
+    "split": ("split", "splits"),
+}
+"""Column -> its names in tables and files; capitals, spaces, hyphens and underscores do not matter."""
+
+MISSING = ("", "nan", "null", "none", "na", "n/a", "#n/a", "<na>", "nat")
+"""What programs write for a missing value, in small letters."""
+
+
+def find_columns(
+    file: object,
+    names: Iterable[str],
+    columns: Mapping[str, str],
+    required: Collection[str],
+    also: Collection[str] = (),
+) -> dict[str, str]:
+    """Returns column -> its name in a table or file.
+
+    Args:
+        file: for messages.
+        names: all names in the table or file.
+        columns: the columns to look for -> their documented names, for messages.
+        required: columns that must exist.
+        also: names that the user asks for, which must exist. Any of them may hold a column as well.
+    Raises:
+        UserError: a missing column; two names of one column; no identity or camera, but a name that resembles one.
+
+    >>> find_columns("t.csv", ["path", "PID", "cam_id"], {"identity": "label", "camera": "camera"}, ["identity"])
+    {'identity': 'PID', 'camera': 'cam_id'}
+    """
+    names = list(names)
+    places, missing = dict[str, str](), [name for name in also if name not in names]
+    for column, documented in columns.items():
+        matches = [name for name in names if _plain(name) in COLUMN_NAMES[column]]
+        if len(matches) > 1:
+            matches = [name for name in matches if name not in also] or matches
+        if len(matches) > 1:
+            raise UserError(f"{file}: {', '.join(matches)} all mean {documented}: keep one of them")
+        if matches:
+            places[column] = matches[0]
+        elif column in required:
+            missing.append(documented)
+    if missing:
+        held = ", ".join(names) or "nothing"
+        raise UserError(f"{file} lacks {', '.join(missing)}; it holds {held}. Expected: {', '.join(columns.values())}")
+    others = [name for name in names if name not in places.values() and name not in also]
+    for column in {"identity", "camera"} & columns.keys() - places.keys():
+        if similar := [name for name in others if _resembles(name, column)]:
+            advice = f"name it {columns[column]}, or remove it if it holds something else"
+            raise UserError(f"{file} has no {columns[column]}, but {', '.join(similar)}: {advice}")
+    return places
+
+
+def read_ids(values: Any, count: int, name: str, *, first_row: int = 0) -> np.ndarray:
+    """Returns identities, cameras or groups as a (count,) array of int64, or of strings as by `clean_id`.
+
+    Args:
+        values: integers or strings in any container.
+        name: what they are, for messages.
+        first_row: number of the first row, for messages.
+    Raises:
+        UserError: another shape or type; missing values, such as None, nan or "".
+
+    >>> read_ids(["003 ", "003"], 2, "identity").tolist()
+    ['003', '003']
+    """
+    import numpy as np  # here, as the commands' help needs only the names above
+
+    ids = values if isinstance(values, np.ndarray) else np.array(list(values), dtype=object)
+    if ids.shape != (count,):
+        raise UserError(f"{name} must have shape ({count},), one label per embedding; got {ids.shape}")
+    if ids.dtype == np.uint64 and (ids > np.iinfo(np.int64).max).any():
+        raise UserError(f"{name} must be below 2^63; got {ids.max()}")
+    if ids.dtype.kind in "iu":
+        return ids.astype(np.int64)
+    items = [int(item) if isinstance(item, np.integer) else item for item in ids.tolist()]
+    if not items:
+        return np.empty(0, dtype=np.int64)
+    cleaned = {item: clean_id(str(item)) for item in set(items)}
+    missing = {item for item, text in cleaned.items() if text.lower() in MISSING}
+    if missing:
+        rows = [row for row, item in enumerate(items, first_row) if item in missing]
+        shown = first_five(sorted({repr(item) for item in missing}))
+        raise UserError(
+            f"{name}: no value in {len(rows)} of {count} rows ({shown}), rows {first_five(rows)}. Give them one, or "
+            "remove these rows"
+        )
+    kinds = sorted({type(item).__name__ for item in items})
+    if len(kinds) > 1:  # numpy would turn [1, "a"] into strings
+        raise UserError(f"{name} must be all integers or all strings; got several types, {', '.join(kinds)}")
+    if isinstance(items[0], str):
+        return np.array([cleaned[item] for item in items])
+    if ids.dtype.kind != "O" or not isinstance(items[0], int) or isinstance(items[0], bool):
+        kind = kinds[0] if ids.dtype.kind == "O" else ids.dtype
+        raise UserError(f"{name} must be integers (class ids) or strings; got {kind}")
+    try:
+        return np.array(items, dtype=np.int64)
+    except OverflowError:
+        raise UserError(f"{name} must fit in 64 bits; got {max(items, key=abs)}") from None
+
+
+def clean_id(text: str) -> str:
+    """Returns an identity's or camera's name without surrounding white space, in Unicode's form NFC.
+
+    macOS writes names of files in the form NFD, in which é is two characters.
+    """
+    return unicodedata.normalize("NFC", text).strip()
+
+
+def is_junk(ids: np.ndarray) -> np.ndarray:
+    """Returns the (N,) mask of junk: identity −1, as an integer or as text."""
+    mask: np.ndarray = ids.astype(str) == str(JUNK)
+    return mask
+
+
+def is_ranked(query: tuple[Any, Any], item: tuple[Any, Any]) -> Any:
+    """Returns whether a search ranks a gallery item: neither is junk, and not both identity and camera are the query's.
+
+    Args:
+        query, item: identity and camera, as numbers, or as arrays or tensors that broadcast.
+
+    >>> is_ranked((7, 0), (7, 1)), is_ranked((7, 0), (7, 0)), is_ranked((7, 0), (JUNK, 1))
+    (True, False, False)
+    """
+    differs = (query[0] != item[0]) | (query[1] != item[1])
+    return differs & (query[0] != JUNK) & (item[0] != JUNK)
+
+
+def require_matches(
+    name: str, query: tuple[np.ndarray, np.ndarray], gallery: tuple[np.ndarray, np.ndarray] | None
+) -> None:
+    """Raises UserError for a test that no model can pass or fail: one identity only, or no query with a match.
+
+    Args:
+        name: name of the test set, for the message.
+        query: (Q,) identities and cameras, integers.
+        gallery: (G,) identities and cameras; None: every query searches all others.
+    """
+    import numpy as np
+
+    searched = query if gallery is None else gallery
+    both = np.concatenate([query[0], searched[0]])
+    known = np.unique(both[both != JUNK])
+    if len(known) < 2:
+        raise UserError(
+            f"{name}: all test images are of one identity, so every answer is right; a test needs images of two or more"
+        )
+    cameras = dict[int, set[int]]()
+    for identity, camera in zip(*(values.tolist() for values in searched), strict=True):
+        cameras.setdefault(identity, set()).add(camera)
+    cameras.pop(JUNK, None)
+    pairs = zip(*(values.tolist() for values in query), strict=True)
+    if not any(cameras.get(identity, set()) - {camera} for identity, camera in pairs):
+        where = "another query" if gallery is None else "a gallery image"
+        raise UserError(
+            f"{name}: no query can have a match: a match is {where} of its identity and another camera. Are the "
+            "identities of both sides the same names?"
+        )
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]", "", name).lower()
+
+
+def _resembles(name: str, column: str) -> bool:
+    plain = _plain(name)
+    return (column == "camera" and plain.startswith("cam")) or bool(closest(plain, COLUMN_NAMES[column]))

@@ -1,0 +1,67 @@
+"""Nearest-neighbour search: compares queries with all rows of a gallery or a file of embeddings, block by block."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pml_ext.deploy.gallery import Gallery
+from pml_ext.deploy.readers import EmbeddingSet
+
+_TIED = 1e-6  # closer scores differ by rounding only
+_QUERIES_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Scores and row numbers (Q, k), closest first."""
+
+    scores: np.ndarray
+    rows: np.ndarray
+
+
+def search(target: Gallery | EmbeddingSet, queries: np.ndarray, k: int) -> Neighbours:
+    """Find the k rows closest to each query, (Q, D) from `target.as_queries`; all rows if there are fewer.
+
+    Scores that differ by less than 1e-6 are tied: they are returned as equal, in the order of their rows.
+    """
+    best = [
+        _search_all(target, some, min(k, target.rows)) for some in torch.from_numpy(queries).split(_QUERIES_AT_ONCE)
+    ]
+    scores, rows = (torch.cat(parts) for parts in zip(*best, strict=True))
+    return Neighbours(scores.numpy(), rows.numpy())
+
+
+def _search_all(target: Gallery | EmbeddingSet, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    scores = queries.new_empty(len(queries), 0)
+    rows = torch.empty(len(queries), 0, dtype=torch.int64)
+    for first, vectors in target.vectors():
+        numbers = torch.arange(first, first + len(vectors)).expand(len(queries), -1)
+        scores = torch.cat([scores, queries @ torch.from_numpy(vectors).T], dim=1)
+        rows = torch.cat([rows, numbers], dim=1)
+        shape = len(queries), min(k, scores.shape[1])
+        is_best = _is_among_best(scores, shape[1])
+        scores, rows = scores[is_best].view(shape), rows[is_best].view(shape)
+    return _in_order(scores, rows)
+
+
+def _is_among_best(scores: Tensor, k: int) -> Tensor:
+    """Returns a mask with the k highest of (Q, N) scores; of scores tied with the k-th, the first ones."""
+    kth = scores.topk(k).values[:, -1:]
+    is_above = scores > kth + _TIED
+    is_tied = (scores >= kth - _TIED) & ~is_above
+    room = k - is_above.sum(dim=1, keepdim=True)
+    return is_above | (is_tied & (is_tied.cumsum(dim=1) <= room))
+
+
+def _in_order(scores: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Sort (Q, k) scores, by falling score, then by row; tied scores get the highest of them."""
+    scores, order = scores.sort(dim=1, descending=True)
+    rows = rows.gather(1, order)
+    for place in range(1, scores.shape[1]):
+        above, here = scores[:, place - 1], scores[:, place]
+        scores[:, place] = torch.where(above - here < _TIED, above, here)
+    rows, order = rows.sort(dim=1)
+    scores, order = scores.gather(1, order).sort(dim=1, descending=True, stable=True)
+    return scores, rows.gather(1, order)

@@ -1,0 +1,184 @@
+"""Searches in galleries of a planned size: the threshold, and the rates from a tenth to ten times that size."""
+
+from dataclasses import dataclass, replace
+
+from pml_ext._shared.checks import check_choice, check_fraction, check_whole
+from pml_ext.functional.open_set.best_scores import (
+    HighScores,
+    Template,
+    reported,
+    scores_for_rate,
+    scores_from,
+    threshold_for_rate,
+)
+from pml_ext.functional.open_set.extrapolation import (
+    NEEDED,
+    ExtrapolatedRate,
+    extrapolated_rate,
+    extrapolated_threshold,
+)
+from pml_ext.functional.open_set.identification import RateWithInterval, fpir_without_each, search_rates
+from pml_ext.thresholds.fields import (
+    CMC_RANKS,
+    GalleryRates,
+    MeanRate,
+    Searches,
+    Support,
+    Target,
+)
+from pml_ext.thresholds.samples import Samples
+from pml_ext.thresholds.targets import limited_rate, support_at
+
+_SIZES = (0.1, 0.2, 0.5, 1, 2, 5, 10)  # factors of the planned size
+_OF_COPIES = 1 - 1e-6  # lowest cosine of copies: closer cosines differ by rounding only
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """Planned searches of a `ThresholdReport`.
+
+    Args:
+        gallery_size: number of identities to enrol. For more than the set has, less one, the rates are extrapolated by
+            `functional.extrapolate_fpir`.
+        fpir: choose the smallest cosine with at most this false positive identification rate in searches of
+            `gallery_size` identities. None: the report has another target, and searches use its threshold.
+        rank, template: see `functional.identification`.
+    Raises:
+        ValueError: a number out of range.
+
+    >>> SearchPlan(gallery_size=500, fpir=0.01).rank
+    1
+    """
+
+    gallery_size: int
+    fpir: float | None = None
+    rank: int = 1
+    template: Template = "best"
+
+    def __post_init__(self) -> None:
+        check_whole(self.gallery_size, "gallery_size", 1)
+        if self.fpir is not None:
+            check_fraction(self.fpir, "fpir")
+        check_whole(self.rank, "rank", 1)
+        check_choice(self.template, ("best", "mean"), "template")
+
+
+class PlannedSearch:
+    """The search scores of a set, and the threshold of a plan."""
+
+    def __init__(self, plan: SearchPlan, samples: Samples) -> None:
+        self.plan = plan
+        self._scores = replace(samples, embeddings=samples.embeddings.float()).best_scores(plan.template)
+        self._measurable = self._scores.identities - 1  # the largest gallery
+        sizes = {max(1, round(factor * plan.gallery_size)) for factor in _SIZES}
+        if plan.gallery_size > self._measurable:
+            sizes.add(self._measurable)
+        self._sizes = sorted(size for size in sizes if size <= self._measurable)
+        self._high: HighScores | None = None  # each size has a threshold
+
+    def threshold(self, target: Target) -> tuple[float, Support]:
+        """Returns the lowest cosine that meets the target at the plan's size, and what it rests on."""
+        assert self.plan.fpir is not None
+        self._high = scores_for_rate(self._scores, self._sizes[0], self.plan.fpir)
+        is_measurable = self.plan.gallery_size <= self._measurable
+        choose = self._measured_threshold if is_measurable else self._extrapolated_threshold
+        cosine, support = choose(self._high, target)
+        if cosine > 1:
+            raise _equal_probes_error(self.plan.fpir)
+        return cosine, support
+
+    def _measured_threshold(self, high: HighScores, target: Target) -> tuple[float, Support]:
+        plan, scores = self.plan, self._scores
+        assert plan.fpir is not None
+        cosine = threshold_for_rate(high, plan.gallery_size, plan.fpir)
+        assert cosine is not None  # not None: the scores are enough for the smallest size
+        rate, without = fpir_without_each(high, cosine, plan.gallery_size)
+        trials, support = support_at(target, rate, without, scores.samples, errors=rate * scores.samples)
+        if target.confidence is not None:
+            allowed = limited_rate(target, trials, support, scores.identities)
+            cosine = threshold_for_rate(high, plan.gallery_size, allowed)
+            assert cosine is not None
+        return cosine, support
+
+    def _extrapolated_threshold(self, high: HighScores, target: Target) -> tuple[float, Support]:
+        size, fpir = self.plan.gallery_size, self.plan.fpir
+        assert fpir is not None
+        if int(reported(high, _OF_COPIES).sum()) >= NEEDED and extrapolated_rate(high, _OF_COPIES, size).rate > fpir:
+            raise _equal_probes_error(fpir)
+        cosine = extrapolated_threshold(high, size, fpir, target.confidence)
+        if cosine is not None:
+            cosine = min(cosine, _OF_COPIES)  # decides all copies alike
+        rate = None if cosine is None else self.extrapolated_fpir(cosine)
+        if cosine is None or rate is None or not rate.is_known:
+            raise ValueError(
+                f"FPIR {fpir:g} in galleries of {size:,} needs a threshold that too few pairs of the set support: its "
+                f"{self._scores.identities:,} identities reach to galleries of {self._measurable:,}. Measure more "
+                "identities, or allow a higher rate"
+            )
+        pairs = int(reported(high, cosine).sum())
+        return cosine, Support(pairs, min(pairs, rate.independent))
+
+    def rates(self, cosine: float) -> Searches:
+        """Returns the rates at a threshold, and the thresholds of all sizes."""
+        plan, scores = self.plan, self._scores
+        high = self._scores_from(cosine)
+        sizes = [self._rates_of_size(high, cosine, size) for size in self._sizes]
+        if plan.gallery_size > self._measurable:
+            sizes.append(self._extrapolated_rates(high, cosine))
+        mated = int((high.genuine > float("-inf")).sum())
+        return Searches(
+            gallery_size=plan.gallery_size,
+            template=plan.template,
+            rank=plan.rank,
+            identities=scores.identities,
+            probes=scores.samples,
+            mated=mated,
+            sizes=tuple(sizes),
+        )
+
+    def _rates_of_size(self, high: HighScores, cosine: float, enrolled: int) -> GalleryRates:
+        rank = self.plan.rank
+        rates = search_rates(high, cosine, enrolled, rank=rank, ranks=CMC_RANKS[-1])
+        cmc = tuple(rates.cmc[place - 1] for place in CMC_RANKS) if rates.cmc else ()
+        fnir = None if rates.fnir is None else _mean_rate(rates.fnir)
+        gallery = GalleryRates(enrolled, _mean_rate(rates.fpir), fnir, cmc)
+        if self.plan.fpir is None:
+            return gallery
+        size_cosine = threshold_for_rate(high, enrolled, self.plan.fpir)
+        if size_cosine is None:
+            return gallery
+        genuine = search_rates(high, size_cosine, enrolled, rank=rank).fnir
+        return replace(gallery, cosine=size_cosine, cosine_fnir=None if genuine is None else genuine.rate)
+
+    def extrapolated_fpir(self, cosine: float) -> ExtrapolatedRate:
+        """Returns the FPIR at the plan's size, which is larger than the set."""
+        return extrapolated_rate(self._scores_from(cosine), cosine, self.plan.gallery_size)
+
+    def _scores_from(self, cosine: float) -> HighScores:
+        return scores_from(self._scores, cosine) if self._high is None else self._high
+
+    def _extrapolated_rates(self, high: HighScores, cosine: float) -> GalleryRates:
+        plan, rate = self.plan, self.extrapolated_fpir(cosine)
+        if not rate.is_known:
+            raise ValueError(
+                f"the FPIR in galleries of {plan.gallery_size:,} cannot be extrapolated from "
+                f"{self._scores.identities:,} identities: at the threshold {cosine:.4f} it may be {rate.low:.2g} to "
+                f"{rate.high:.2g}. Measure more identities, or choose the threshold by FPIR"
+            )
+        fpir = MeanRate(rate.rate, rate.low, rate.high)
+        fnir = search_rates(high, cosine, plan.gallery_size, rank=plan.rank).fnir
+        missed = None if fnir is None else _mean_rate(fnir)
+        genuine = {} if plan.fpir is None or fnir is None else {"cosine": cosine, "cosine_fnir": fnir.rate}
+        return GalleryRates(plan.gallery_size, fpir, missed, (), is_extrapolated=True, **genuine)
+
+
+def _equal_probes_error(fpir: float) -> ValueError:
+    return ValueError(
+        f"no threshold meets FPIR {fpir:g}: too many probes equal a sample of another identity. Check for samples with "
+        "several labels"
+    )
+
+
+def _mean_rate(rate: RateWithInterval) -> MeanRate:
+    middle = max(0.0, rate.rate)  # rounding can make it negative
+    return MeanRate(middle, max(0.0, min(rate.low, middle)), max(rate.high, middle))
