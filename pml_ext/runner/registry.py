@@ -118,7 +118,7 @@ class Registry:
             keys: keys of the node -> arguments of the part, where a key is not the argument in capitals.
             flat: keys of the registry's node, with spaces between them, that are arguments in capitals too.
             before, after: a transform's place, next to the node of another one; default: before REA.
-            replace: replace the part of this name that another module has registered; the log names both modules.
+            replace: replace the part of this name or node that another module has registered; the log names both.
         Raises:
             UserError: another module has registered this name or node, or no part has the node `before` or `after`.
         """
@@ -132,28 +132,33 @@ class Registry:
             entry = Entry(self, called, part, module, its_node, dict(keys or {}), tuple(flat.split()), before, after)
             if not entry.is_ours:  # the package's parts are being registered
                 self._load()
-            self._require_free(entry, replace=replace)
+            taken = self._require_free(entry, replace=replace)
             names = list(self._entries)
-            others = [other for other in self._entries.values() if other.name != called]
-            keeps_place = called in names and not (before or after)
-            others.insert(names.index(called) if keeps_place else self._place(entry, others), entry)
+            others = [other for other in self._entries.values() if other.name not in taken]
+            keeps_place = taken and not (before or after)
+            others.insert(min(map(names.index, taken)) if keeps_place else self._place(entry, others), entry)
             self._entries = {other.name: other for other in others}
             return part
 
         return add
 
-    def _require_free(self, entry: Entry, *, replace: bool) -> None:
+    def _require_free(self, entry: Entry, *, replace: bool) -> list[str]:
+        """Returns the names of the parts that a new one replaces."""
+        taken = [entry.name] if entry.name in self._entries else []
         for other in self._entries.values():
             is_same = other.name == entry.name or (self.parent and other.node == entry.node)
             if not is_same or other.module == entry.module:
                 continue
-            if not replace or other.name != entry.name:
+            if not replace:
                 raise UserError(
                     f"{self.key}: {entry.name} of {entry.module} has the name or node of {other.name}, which "
                     f"{other.module} registered; register it under another one, or with replace=True if it is to "
                     f"replace {other.name}"
                 )
-            log.info("%s: %s of %s replaces that of %s", self.key, entry.name, entry.module, other.module)
+            which = "that" if other.name == entry.name else other.name
+            log.info("%s: %s of %s replaces %s of %s", self.key, entry.name, entry.module, which, other.module)
+            taken = [*taken, *({other.name} - {*taken})]
+        return taken
 
     def _place(self, entry: Entry, others: list[Entry]) -> int:
         """Returns the position of a part among the others."""

@@ -22,7 +22,13 @@ from pml_ext.runner.modeling.heads import EmbeddingHead, build_heads
 from pml_ext.runner.modeling.layers import configurable, get_norm, weights_init_kaiming
 from pml_ext.runner.modeling.losses.factory import build_losses
 from pml_ext.runner.modeling.pixels_to_embedding import PixelsToEmbedding, averaged
-from pml_ext.runner.registry import BACKBONE_REGISTRY, LOSS_REGISTRY, META_ARCH_REGISTRY, REID_HEADS_REGISTRY
+from pml_ext.runner.registry import (
+    BACKBONE_REGISTRY,
+    LOSS_REGISTRY,
+    META_ARCH_REGISTRY,
+    MINER_REGISTRY,
+    REID_HEADS_REGISTRY,
+)
 from tests.runner.test_plugins import folder as folder
 
 DIGITS = ["MODEL.DEVICE", "cpu", "DATALOADER.NUM_WORKERS", "0", "SOLVER.WARMUP_ITERS", "0"]
@@ -230,8 +236,27 @@ def test_a_name_of_ours_is_replaced_only_on_request_and_with_a_line(folder, capl
     assert {**cfg.MODEL.LOSSES.TRIPLETMARGIN} == {"SCALE": 1.0, "MARGIN": 0.5}
     loss: Any = build_losses(cfg.MODEL.LOSSES, num_classes=2, output_size=lambda _: 2)[1]["TripletMarginLoss"]
     assert loss(torch.ones(2, 2), torch.arange(2)).item() == 4.5
-    with pytest.raises(UserError, match="has the name or node of MultiSimilarityLoss"):
-        LOSS_REGISTRY.register("Mine", node="MS", replace=True)(Plain)
+
+
+@pytest.mark.parametrize(("name", "node"), [("Mine", "MS"), ("MSLoss", "MS"), ("TripletMarginLoss", "MS")])
+def test_a_part_replaces_the_one_that_has_its_node(folder, name, node):
+    with pytest.raises(UserError, match="or with replace=True"):
+        LOSS_REGISTRY.register(name, node=node)(Plain)
+    place = min(list(LOSS_REGISTRY).index(each) for each in ("MultiSimilarityLoss", name) if each in LOSS_REGISTRY)
+    LOSS_REGISTRY.register(name, node=node, replace=True)(Plain)
+    LOSS_REGISTRY.register(name, node=node, replace=True)(Plain)
+    assert "MultiSimilarityLoss" not in LOSS_REGISTRY and list(LOSS_REGISTRY).index(name) == place
+    cfg = load_config("Digits/sap_tcm.yml", ["MODEL.LOSSES.NAME", (name,), f"MODEL.LOSSES.{node}.MARGIN", 0.25])
+    loss: Any = build_losses(cfg.MODEL.LOSSES, num_classes=2, output_size=lambda _: 2)[1][name]
+    assert loss(torch.ones(2, 2), torch.arange(2)).item() == 4.25
+    with pytest.raises(UserError, match=r"MODEL.LOSSES.MS.ALPHA"):
+        load_config("Digits/sap_tcm.yml", ["MODEL.LOSSES.MS.ALPHA", 2.0])
+
+
+def test_a_miner_replaces_the_one_that_has_its_node(folder):
+    MINER_REGISTRY.register("Mine", node="MS", replace=True)(Plain)
+    assert "MultiSimilarityMiner" not in MINER_REGISTRY
+    assert load_config("Digits/sap_tcm.yml", ["MODEL.MINER.MS.MARGIN", 0.25]).MODEL.MINER.MS.MARGIN == 0.25
 
 
 class Configured(Baseline):

@@ -396,7 +396,8 @@ def _overridden_forward(cfg: CN) -> Iterator[Problem]:
 
 
 def _tightness(cfg: CN) -> str | None:
-    is_on = "DiscriminativeLoss" in cfg.MODEL.LOSSES.NAME and cfg.MODEL.LOSSES.DISC.TIGHTNESS
+    losses = cfg.MODEL.LOSSES
+    is_on = "DiscriminativeLoss" in losses.NAME and losses.get("DISC", {}).get("TIGHTNESS")
     if is_on and (cfg.DATALOADER.SAMPLER_TRAIN in OF_IMAGES or cfg.DATALOADER.NUM_INSTANCE < 2):
         return f"needs 2 or more images of a class in a batch: set NUM_INSTANCE, and a sampler such as {BY_IDENTITY[0]}"
     return None
@@ -448,10 +449,28 @@ def unsupported(cfg: CN, *, processes: int = 1, rejected: Collection[str] = ()) 
     """
     batch = fits("SOLVER.IMS_PER_BATCH", partial(_batch, processes=processes))
     problems = [problem for node, rules in RULES.items() for problem in problems_of(cfg, node, rules)]
+    problems = [problem for problem in problems if not _is_about_users_part(cfg, problem.key)]
     problems += problems_of(cfg, "", [batch])
     if rejected or any(problem.is_unknown_name for problem in problems):
         problems = [problem for problem in problems if problem.key not in rejected and not problem.is_relation]
     return problems
+
+
+_ANY_PARTS = ("MODEL.BACKBONE.NAME", "MODEL.HEADS.NAME", "MODEL.HEADS.NUM_CLASSES", "MODEL.HEADS.PFC.ENABLED")
+
+
+def _is_about_users_part(cfg: CN, key: str) -> bool:
+    """Returns whether a key belongs to a part that is the user's, which may give it another meaning."""
+    model = cfg.MODEL
+    parts = {
+        "MODEL.BACKBONE.": (BACKBONE_REGISTRY, model.BACKBONE.NAME),
+        "MODEL.HEADS.": (REID_HEADS_REGISTRY, model.HEADS.NAME),
+        "KD.": (META_ARCH_REGISTRY, model.META_ARCHITECTURE),
+    }
+    for node, (registry, name) in parts.items():
+        if key.startswith(node) and key not in _ANY_PARTS:
+            return name in registry and not registry.entry(name).is_ours
+    return False
 
 
 def require_network(cfg: CN) -> None:

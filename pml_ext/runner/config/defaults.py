@@ -149,16 +149,29 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def get_cfg() -> CN:
-    """Returns a new config tree with all defaults, including those of CONFIG_REGISTRY's functions."""
+    """Returns a new config tree with all defaults, including those of CONFIG_REGISTRY's functions.
+
+    A group that a function assigns keeps our other keys.
+    """
     cfg = _package_defaults()
     for entry in map(CONFIG_REGISTRY.entry, CONFIG_REGISTRY):
         with naming_parts():
             entry.part(cfg)
+        _fill(cfg, _package_defaults())
         try:
             cfg.dump()
         except Exception as error:  # of yacs or PyYAML
             raise UserError(f"{entry.name} of {entry.module} adds a value that YAML cannot hold: {error}") from error
     return cfg
+
+
+def _fill(node: CN, defaults: CN) -> None:
+    """Add the missing keys of a node, which a project's function may have replaced by its own."""
+    for key, value in defaults.items():
+        if isinstance(value, CN) and isinstance(node.get(key), CN):
+            _fill(node[key], value)
+        else:
+            node.setdefault(key, value)
 
 
 def _package_defaults() -> CN:
@@ -171,7 +184,7 @@ def _package_defaults() -> CN:
 def _nodes(registry: Registry) -> dict[str, CN]:
     """Returns the nodes of our parts in the registry: constructor defaults without PML's distances and penalties."""
     nodes = {}
-    for name in registry.nodes:
+    for name in filter(registry.__contains__, registry.nodes):
         entry, keys = registry.entry(name), dict(registry.switches)
         for key, (_, default) in keys_of(entry).items():
             if default not in (None, REQUIRED) and not key.endswith("_REG_WEIGHT"):

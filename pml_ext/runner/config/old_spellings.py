@@ -76,7 +76,7 @@ _TRAINED_POWER = {"MODEL.HEADS.POOL_LAYER": {"gempool": "GeneralizedMeanPoolingP
 # Keys without a meaning here. The second kind is ignored only without a value; with one it is an unknown key.
 _IGNORED = ("MODEL.BACKBONE.NORM_SPLIT", "MODEL.HEADS.NORM_SPLIT", "SOLVER.LOG_PERIOD")  # the first two: GhostBN's
 _IGNORED_IF_FALSE = (
-    "SOLVER.FREEZE_FC_ITERS", "MODEL.LOSSES.TRI.USE_COSINE_DIST", "SOLVER.SWA", "KD.MODEL_CONFIG", "KD.MODEL_WEIGHTS",
+    "SOLVER.FREEZE_FC_ITERS", "MODEL.LOSSES.TRI.USE_COSINE_DIST", "SOLVER.SWA",
 )  # fmt: skip
 WITHOUT_MEANING = {
     "SOLVER.MAX_ITER": "counts iterations, as before FastReID 0.2; set SOLVER.MAX_EPOCH, STEPS and WARMUP_EPOCHS",
@@ -200,8 +200,7 @@ class _Old:
             is_on = value.get("ENABLED", False) if isinstance(value, dict) else value
             if value is not None and (key in _IGNORED or not is_on):
                 source = self.settings.pop(key).source
-                if not key.startswith("KD."):  # FastReID's default
-                    self.notes.append(f"{source}: {key} has no effect and is ignored")
+                self.notes.append(f"{source}: {key} has no effect and is ignored")
 
     def read_sampler(self) -> None:
         """Converts PK_SAMPLER and NAIVE_WAY, possibly from two files, to one sampler name."""

@@ -222,7 +222,7 @@ class TrainingModule(lightning.LightningModule):
         scores = outputs.get("pred_class_logits")
         if scores is not None:
             self.log("accuracy", (scores.argmax(dim=1) == labels).float().mean())
-        if self.cfg.MODEL.LOSSES.DISC.TIGHTNESS and is_recorded(self.trainer):
+        if self.cfg.MODEL.LOSSES.get("DISC", {}).get("TIGHTNESS") and is_recorded(self.trainer):
             for term in self.losses.values():
                 if isinstance(term, DiscriminativeLoss):
                     bound = bound_statistics(term, outputs["features"], labels)
