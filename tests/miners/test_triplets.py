@@ -138,7 +138,7 @@ def test_a_reference_set_gives_positives_and_negatives_once_each():
 REFUSED = [
     (ConcordanceMiner, {"type_of_triplets": "all"}, "one of 'discordant', 'hard', 'semihard', 'easy'"),
     (ConcordanceMiner, {"margin": -1}, r"margin must be in \[0, inf\]; got -1"),
-    (DisjointTripletMiner, {"count": 3}, "Known: seed, distance, collect_stats"),
+    (DisjointTripletMiner, {"count": 3}, "'count'"),
     (DisjointTripletMiner, {"seed": 0.5}, "seed must be a whole number; got 0.5"),
 ]
 test_errors = refusals(REFUSED)
