@@ -293,7 +293,7 @@ def test_copies_across_training_queries_and_gallery(tmp_path, caplog):
     rows += [("renamed.png", "e", "gallery", 2)]
     lines = ["path,identity,split,camera", *(",".join(map(str, row)) for row in rows)]
     (tmp_path / "t.csv").write_text("\n".join(lines))
-    copies = DataModule(config_of(tmp_path, "file:t.csv")).copies
+    copies = DataModule(config_of(tmp_path, "file:t.csv")).notes
     assert [line.partition(", which makes")[0].replace(f"{tmp_path}/", "") for line in copies] == [
         "1 of 2 query images of file:t.csv are copies of its gallery images (4.png = link.png)",
         "1 of 4 gallery images of file:t.csv are copies of training images (renamed.png = 0.png)",
@@ -309,6 +309,43 @@ def test_copies_in_files_of_embeddings(tmp_path, monkeypatch, capfd):
     np.savez("twice.npz", embeddings=vectors[rows], labels=np.array(rows) // 6)
     assert main(["threshold", "choose", "twice.npz", "--far", "0.1"]) == 0
     assert "1 of 60 embeddings are copies of others (row 59 = row 0)" in "".join(capfd.readouterr())
+
+
+@pytest.mark.filterwarnings("ignore:.* nan")
+@pytest.mark.parametrize(
+    ("query", "gallery", "counts"),
+    [
+        (["a", "b", "c", "-1"], ["a", "A", "d", "-1"], "2 of 3"),
+        (["a", "b", "a", "c"], [], "2 of 4"),
+        (["a", "b", "b", "a"], [], ""),
+    ],
+)
+def test_queries_without_a_match_are_counted(
+    query, gallery, counts, tmp_path, monkeypatch, capfd, caplog, blank_figures
+):
+    caplog.set_level("INFO", logger="pml_ext")
+    monkeypatch.chdir(tmp_path)
+    rows = [(identity, "query") for identity in query] + [(identity, "gallery") for identity in gallery]
+    rows += [("z", "train"), ("z", "train"), ("y", "train")]
+    for number in range(len(rows)):
+        image(tmp_path / f"{number}.png", number)
+    lines = [f"{number}.png,{identity},{split}" for number, (identity, split) in enumerate(rows)]
+    (tmp_path / "t.csv").write_text("\n".join(["path,identity,split", *lines]))
+    expected = f"{counts} queries have no match and are left out of R@1, mAP and the other rank metrics."
+    notes = DataModule(config_of(tmp_path, "file:t.csv")).notes
+    assert notes == ([f"file:t.csv: {expected}"] if counts else [])
+    assert all(note in caplog.messages for note in notes)
+    assert "file:t.csv, train: 3 images, 2 identities (1 with one image)" in caplog.messages
+    singles = " (2 with one image)" if counts and not gallery else ""
+    line = next(line for line in caplog.messages if line.startswith("file:t.csv, query"))
+    assert line.removesuffix(", 1 junk or distractor images (no identity)").endswith(f"identities{singles}")
+
+    random = np.random.default_rng(0)
+    np.savez("q.npz", embeddings=random.normal(size=(len(query), 3)), labels=query)
+    np.savez("g.npz", embeddings=random.normal(size=(len(gallery), 3)), labels=gallery)
+    assert main(["metrics", "q.npz", *(["--gallery", "g.npz"] if gallery else []), "--report"]) == 0
+    texts = [Path("metrics.json").read_text(), Path("report.html").read_text(), capfd.readouterr().out]
+    assert [expected in text for text in texts] == [bool(counts)] * 3
 
 
 @pytest.mark.parametrize(

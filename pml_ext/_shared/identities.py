@@ -152,15 +152,17 @@ def is_ranked(query: tuple[Any, Any], item: tuple[Any, Any]) -> Any:
     return differs & (query[0] != JUNK) & (item[0] != JUNK)
 
 
-def require_matches(
+def check_matches(
     name: str, query: tuple[np.ndarray, np.ndarray], gallery: tuple[np.ndarray, np.ndarray] | None
-) -> None:
-    """Raises UserError for a test that no model can pass or fail: one identity only, or no query with a match.
+) -> list[str]:
+    """Returns a sentence with the number of queries without a match; no sentence if all have one.
 
     Args:
-        name: name of the test set, for the message.
+        name: name of the test set, for the messages.
         query: (Q,) identities and cameras, integers.
         gallery: (G,) identities and cameras; None: every query searches all others.
+    Raises:
+        UserError: a test that no model can pass or fail: one identity only, or no query with a match.
     """
     import numpy as np
 
@@ -176,12 +178,18 @@ def require_matches(
         cameras.setdefault(identity, set()).add(camera)
     cameras.pop(JUNK, None)
     pairs = zip(*(values.tolist() for values in query), strict=True)
-    if not any(cameras.get(identity, set()) - {camera} for identity, camera in pairs):
+    has_match = [bool(cameras.get(identity, set()) - {camera}) for identity, camera in pairs if identity != JUNK]
+    if not any(has_match):
         where = "another query" if gallery is None else "a gallery image"
         raise UserError(
             f"{name}: no query can have a match: a match is {where} of its identity and another camera. Are the "
             "identities of both sides the same names?"
         )
+    without = has_match.count(False)
+    counts = f"{without:,} of {len(has_match):,} queries"
+    return (
+        [f"{name}: {counts} have no match and are left out of R@1, mAP and the other rank metrics."] if without else []
+    )
 
 
 def _plain(name: str) -> str:

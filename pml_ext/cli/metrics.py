@@ -63,7 +63,12 @@ def _print_metrics(options: Namespace) -> None:
     from pml_ext._shared.files import sha256_of
     from pml_ext.cli.cohort_option import FILE, take_cohort
     from pml_ext.deploy.readers import read_embeddings
-    from pml_ext.metrics.labelled_embeddings import metrics_among_distractors, number_labels, standard_metrics
+    from pml_ext.metrics.labelled_embeddings import (
+        check_matches_of,
+        metrics_among_distractors,
+        number_labels,
+        standard_metrics,
+    )
     from pml_ext.metrics.opis_settings import OPISSettings
     from pml_ext.runner.evaluation.collapse import describe_collapse
     from pml_ext.runner.evaluation.results import results_table, write_metrics
@@ -92,6 +97,7 @@ def _print_metrics(options: Namespace) -> None:
     else:
         values = standard_metrics(query, gallery, normalize=cohort)
     parts = number_labels(query, gallery)
+    notes += check_matches_of(parts) if options.distractors is None else []
     name = Path(options.file).name
     embeddings = torch.cat([part.embeddings for part in parts])
     collapse = describe_collapse(name, embeddings, torch.cat([part.labels for part in parts]))

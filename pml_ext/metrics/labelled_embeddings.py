@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pml_ext._ops.custom_gradient import to_sphere
 from pml_ext._shared.errors import UserError, import_library
-from pml_ext._shared.identities import JUNK, is_junk, require_matches
+from pml_ext._shared.identities import JUNK, check_matches, is_junk
 from pml_ext.metrics import keys
 from pml_ext.metrics.calculator import AccuracyCalculator
 from pml_ext.metrics.headings import STANDARD_METRICS, STANDARD_RANKS, named_metrics
@@ -100,6 +100,12 @@ def _number(what: str, arrays: Sequence[np.ndarray]) -> tuple[list[Tensor], np.n
     return list(torch.split(numbers, [len(values) for values in arrays])), names
 
 
+def check_matches_of(parts: Sequence[NumberedEmbeddings]) -> list[str]:
+    """Returns or raises what `check_matches` does for the queries and the gallery, if any."""
+    query, *gallery = [(part.labels.numpy(), part.cameras.numpy()) for part in parts]
+    return check_matches(parts[0].name, query, gallery[0] if gallery else None)
+
+
 def standard_metrics(
     query: LabelledEmbeddings,
     gallery: LabelledEmbeddings | None = None,
@@ -127,8 +133,7 @@ def standard_metrics(
     """
     import_library("faiss", needed_for="the clustering behind NMI", install="faiss-cpu")
     parts = number_labels(query, gallery)
-    ids, *gallery_ids = [(part.labels.numpy(), part.cameras.numpy()) for part in parts]
-    require_matches(query.name, ids, gallery_ids[0] if gallery_ids else None)
+    check_matches_of(parts)
     names = named_metrics(STANDARD_METRICS, STANDARD_RANKS)
     values = _measure(parts, names)
     if normalize is not None:

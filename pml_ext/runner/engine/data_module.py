@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 from yacs.config import CfgNode as CN
 
-from pml_ext._shared.identities import require_matches
+from pml_ext._shared.identities import check_matches
 from pml_ext.runner.config.network_keys import is_grey
 from pml_ext.runner.data.datasets import ImageCheck, ImageSet, OpenSet, TestSet, load_test_sets, load_train_set
 from pml_ext.runner.data.datasets.image_check import find_copies_of_images
@@ -47,13 +47,14 @@ class DataModule(lightning.LightningDataModule):
         self.test_sets: dict[str, TestSet] = load_test_sets(cfg.DATASETS, **read)
         check.conclude(unreadable)
         searched = {name: data for name, data in self.test_sets.items() if isinstance(data, OpenSet)}
+        self.notes: list[str] = []
+        """Sentences about copies of images and queries without a match."""
         if not replaces_metrics(cfg.TEST):
-            _require_matches(searched)
-        self.copies: list[str] = []
-        """Sentences about images that are in two parts of the data."""
-        if cfg.DATASETS.CHECK_IMAGES and launched_rank_and_ranks()[0] == 0:
-            self.copies = find_copies_of_images(None if cfg.DATASETS.COMBINEALL else self.train_set, searched)
-        for sentence in self.copies:
+            self.notes += [sentence for name, data in searched.items() for sentence in _check_matches(name, data)]
+        is_first = launched_rank_and_ranks()[0] == 0
+        if cfg.DATASETS.CHECK_IMAGES and is_first:
+            self.notes += find_copies_of_images(None if cfg.DATASETS.COMBINEALL else self.train_set, searched)
+        for sentence in self.notes if is_first else ():
             log.warning("%s", sentence)
         self.transform = build_transform(cfg.INPUT, training=True)
         self.first = (0, 0)
@@ -115,7 +116,6 @@ class DataModule(lightning.LightningDataModule):
         return (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
 
 
-def _require_matches(test_sets: dict[str, OpenSet]) -> None:
-    for name, data in test_sets.items():
-        query, *gallery = [(part.identities, part.cameras) for part in data.parts]
-        require_matches(name, query, gallery[0] if gallery else None)
+def _check_matches(name: str, data: OpenSet) -> list[str]:
+    query, *gallery = [(part.identities, part.cameras) for part in data.parts]
+    return check_matches(name, query, gallery[0] if gallery else None)

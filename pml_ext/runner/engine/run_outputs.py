@@ -48,7 +48,7 @@ def report_run(
     # A user's evaluator may not use embeddings.
     embedded = {name: data for name, data in module.test_sets.items() if name in module.features}
     compares = conclusions(module.results, compared, best_metric(cfg.DATASETS, cfg.TEST))
-    notes = [*compares, module.losses_of_epoch.problem, *module.collapse.values(), *module.copies]
+    notes = [*compares, module.losses_of_epoch.problem, *module.collapse.values(), *module.data_notes]
     if module.losses_of_epoch.shares:
         about["gradient_shares"] = module.losses_of_epoch.shares
     about["notes"] = notes = list(filter(None, notes))

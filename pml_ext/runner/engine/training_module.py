@@ -79,7 +79,7 @@ class TrainingModule(lightning.LightningModule):
         if data.train_set is not None and pretrained:
             cfg = with_trained_norms(cfg)
         self.cfg, self.train_set, self.test_sets = cfg, data.train_set, data.test_sets
-        self.copies = data.copies
+        self.data_notes = data.notes
         self.evaluators = build_evaluators(cfg, data.test_sets)
         self.evaluation = Evaluation(cfg.TEST)
         self.run_config = cfg

@@ -18,5 +18,5 @@ def head_of(cfg, num_classes=0):
 def module_of(cfg, train_set=None):
     """A TrainingModule of a training set alone, or of no data at all."""
     transform = build_transform(cfg.INPUT, training=True)
-    data: Any = SimpleNamespace(train_set=train_set, test_sets={}, transform=transform, copies=[])
+    data: Any = SimpleNamespace(train_set=train_set, test_sets={}, transform=transform, notes=[])
     return TrainingModule(cfg, data)

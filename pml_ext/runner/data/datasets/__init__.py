@@ -85,7 +85,7 @@ def load_train_set(options: CN, *, grey: bool, check: ImageCheck | None = None, 
     image_check = check or ImageCheck(options)
     if options.REC_PATH:
         whole = record_set(Path(options.REC_PATH).expanduser(), grey)
-        images = _without_junk(_readable("REC_PATH", "train", whole, (JUNK,), image_check))
+        images = _without_junk(_readable("REC_PATH", "train", whole, (JUNK,), image_check, among=True))
     else:
         loaded = _load_named(options, "NAMES", grey, cfg).items()
         images = ImageSet.joined(
@@ -108,7 +108,7 @@ def _train_parts(name: str, data: Loaded, options: CN, check: ImageCheck) -> Ite
     train = data.train if isinstance(data, OpenSet) else data
     if not isinstance(train, ImageSet) or not len(train):
         raise UserError(f"DATASETS.NAMES: {name} has no training images")
-    yield _without_junk(_readable(name, "train", train, nobody, check))
+    yield _without_junk(_readable(name, "train", train, nobody, check, among=True))
     if options.COMBINEALL and isinstance(data, OpenSet) and len(data.query):
         parts = zip(("query", "gallery"), data.parts, strict=False)
         tests = ImageSet.concatenated([_readable(name, part, images, nobody, check) for part, images in parts])
@@ -138,7 +138,10 @@ def load_test_sets(
             if data.note:
                 log.info("%s", data.note)
             nobody, parts = _nobody(name, options), zip(("query", "gallery"), data.parts, strict=False)
-            data = OpenSet(data.train, *(_readable(name, part, images, nobody, image_check) for part, images in parts))
+            read = [
+                _readable(name, part, images, nobody, image_check, among=data.gallery is None) for part, images in parts
+            ]
+            data = OpenSet(data.train, *read)
         else:
             same = data.same if isinstance(data, PairSet) else data.pairs.same
             log.info("%s: %d pairs, %d of the same person", name, len(same), int(same.sum()))
@@ -192,11 +195,19 @@ def _nobody(name: str, options: CN) -> tuple[int, ...]:
     return data_set(path).nobody if path in DATASET_REGISTRY else (JUNK,)
 
 
-def _readable(name: str, part: str, images: ImageSet, nobody: tuple[int, ...], check: ImageCheck) -> ImageSet:
-    """Returns the readable images; logs the numbers of images, identities and cameras."""
+def _readable(
+    name: str, part: str, images: ImageSet, nobody: tuple[int, ...], check: ImageCheck, *, among: bool = False
+) -> ImageSet:
+    """Returns the readable images; logs the numbers of images, identities and cameras.
+
+    among: whether images match within the part, so that an identity with one image has no match.
+    """
     images = check.readable(f"{name}, {part}", images)
     known = images.identities[~np.isin(images.identities, nobody)]
-    counts = [f"{len(images)} images", f"{len(np.unique(known))} identities"]
+    sizes = np.unique(known, return_counts=True)[1]
+    counts = [f"{len(images)} images", f"{len(sizes)} identities"]
+    if among and (sizes == 1).any():
+        counts[-1] += f" ({(sizes == 1).sum()} with one image)"
     if images.has_cameras:
         counts.append(f"{len(np.unique(images.cameras))} cameras")
     if len(known) < len(images):
