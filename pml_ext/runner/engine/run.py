@@ -123,7 +123,7 @@ def _train(
     before = Measured({}, {})
     if resumed is None:
         if cfg.MODEL.WEIGHTS:
-            load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING)
+            load_weights(module, cfg.MODEL.WEIGHTS, optional=ONLY_FOR_TRAINING, partly=True)
         if cfg.TEST.BASELINES:
             before = _measured_before_training(module, trainer, data)
             module.before_training = before.results

@@ -61,6 +61,20 @@ def test_another_architecture_is_one_table_and_changes_nothing(tmp_path):
     assert all(torch.equal(v, before[k]) for k, v in target.state_dict().items())
 
 
+def test_what_fits_is_loaded_and_the_rest_is_named_once(tmp_path, caplog):
+    torch.save({"0.weight": torch.ones(3, 2), "0.bias": torch.ones(3), "1.bias": torch.ones(7), "more": torch.ones(1)},
+               tmp_path / "w.pth")  # fmt: skip
+    target = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4))
+    bias = target[1].bias.clone()
+    load_weights(target, tmp_path / "w.pth", partly=True)
+    assert target[0].weight.eq(1).all() and torch.equal(target[1].bias, bias)
+    (record,) = caplog.records
+    for text in ("missing (1): 1.weight", "unexpected (1): more", "1.bias (file (7,), model (4,))"):
+        assert text in record.getMessage()
+    with pytest.raises(UserError, match="does not fit the architecture"):
+        load_weights(nn.Sequential(*target, nn.Linear(4, 4)), tmp_path / "w.pth", partly=True)
+
+
 def test_optional_parts_may_differ_and_are_logged(tmp_path, caplog):
     torch.save({"0.weight": torch.ones(3, 2), "0.bias": torch.ones(3), "fc.weight": torch.ones(1)}, tmp_path / "w.pth")
     with caplog.at_level("INFO", logger="pml_ext"):

@@ -124,7 +124,7 @@ _COUNTER = "num_batches_tracked"
 _PIXELS = ("pixel_mean", "pixel_std")  # FastReID 1.0 saved them
 
 
-def load_weights(module: nn.Module, path: str | Path, *, optional: tuple[str, ...] = ()) -> None:
+def load_weights(module: nn.Module, path: str | Path, *, optional: tuple[str, ...] = (), partly: bool = False) -> None:
     """Loads a module's weights from a file, completely or not at all; raises UserError with the keys that differ.
 
     Accepts names of FastReID, insightface, torchreid and Open Metric Learning, also inside torch's wrappers
@@ -132,10 +132,11 @@ def load_weights(module: nn.Module, path: str | Path, *, optional: tuple[str, ..
 
     optional: prefixes of names that may be in only one of file and module. Such names are logged, unless `optional`
         contains the full name.
+    partly: load what fits and log the rest, if at least half of the module's tensors fit.
     """
     model = getattr(module, "model", module)  # a TrainingModule also has the losses
     state = whole_names(model, unwrapped_names(module, read_state_dict(path)), path)
-    fill(module, _without_pixels(model, state, path), path, optional)
+    fill(module, _without_pixels(model, state, path), path, optional, partly=partly)
 
 
 def load_pretrained(backbone: nn.Module, path: str, *, optional: tuple[str, ...] = ()) -> None:
@@ -152,8 +153,13 @@ def load_pretrained(backbone: nn.Module, path: str, *, optional: tuple[str, ...]
     fill(net, adapt(state) if adapt else state, path, optional)
 
 
-def fill(module: nn.Module, state: dict[str, Tensor], path: str | Path, optional: tuple[str, ...]) -> None:
-    """Copies a file's tensors into a module; raises UserError with all differences outside of `optional` prefixes."""
+def fill(
+    module: nn.Module, state: dict[str, Tensor], path: str | Path, optional: tuple[str, ...], *, partly: bool = False
+) -> None:
+    """Copies a file's tensors into a module; raises UserError with all differences outside of `optional` prefixes.
+
+    partly: log the differences instead, unless less than half of the module's tensors fit.
+    """
     expected = module.state_dict()
     if not expected.keys() & state.keys():
         raise UserError(
@@ -183,7 +189,13 @@ def fill(module: nn.Module, state: dict[str, Tensor], path: str | Path, optional
             )
     if any(differences.values()):
         table = [f"  {kind} ({len(names)}): {_shown(names)}" for kind, names in differences.items() if names]
-        raise UserError(f"{path} does not fit the architecture of the config's model:\n" + "\n".join(table))
+        if not partly or len(usable) < len(differences["missing"]) + len(differences["of another shape"]):
+            raise UserError(f"{path} does not fit the architecture of the config's model:\n" + "\n".join(table))
+        log.warning(
+            "%s fits the model in part; what is missing or of another shape stays as initialised:\n%s",
+            path,
+            "\n".join(table),
+        )
     module.load_state_dict(usable, strict=False)
     for kind, names in left_out.items():
         logged = sorted(n for n in names if n not in optional)
