@@ -76,7 +76,7 @@ def test_one_cycle_is_torchs_at_the_rate_of_each_group():
     seen = rates(cfg)
     assert [seen[0], seen[9], seen[-1]] == pytest.approx([0.1, 1.0, 0.1 / 1e4]) and max(seen) == seen[9]
     cfg.SOLVER.ONECYCLE.PCT_START = 2.0
-    with pytest.raises(UserError, match=r"SOLVER\.SCHED: Expected float between 0 and 1 PCT_START"):
+    with pytest.raises(UserError, match=r"SOLVER\.SCHED: Expected float between 0 and 1 pct_start"):
         require_supported(cfg)
 
 

@@ -1,5 +1,6 @@
 """`ThresholdReport.check`; examples/evidence/checks.py counts its verdicts."""
 
+import math
 import re
 from collections import Counter
 from functools import cache
@@ -176,6 +177,13 @@ def test_noise_without_labels_is_refuted_by_its_impostor_scores(far):
     assert found.status == 1 and found.scores.is_below and found.scores.verdict == "does not hold"
     assert "share of impostor scores from 0." in found.summary() and "is it the report's model?" in found.summary()
     assert report.check((population(1) @ model)[:100]).status == 3
+
+
+def test_the_level_of_a_series_is_spent_over_its_checks(report):
+    """5 % for both rates of all checks: the n-th takes 6 / (π n)² of it, and these shares add up to 1."""
+    labels = torch.arange(120) % 30
+    levels = [report.check(population(1, labels=labels), labels=labels, look=n).level for n in (1, 2, 7)]
+    assert [2 * level for level in levels] == approx([0.05 * 6 / math.pi**2 / n**2 for n in (1, 2, 7)])
 
 
 def test_checks_every_day_do_not_raise_false_alarms(report, monkeypatch, draws):
