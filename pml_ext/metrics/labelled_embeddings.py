@@ -15,10 +15,8 @@ from pml_ext._shared.identities import JUNK, check_matches, is_junk
 from pml_ext.metrics import keys
 from pml_ext.metrics.calculator import AccuracyCalculator
 from pml_ext.metrics.headings import STANDARD_METRICS, STANDARD_RANKS, named_metrics
-from pml_ext.metrics.identification import IdentificationEvaluator
 from pml_ext.metrics.normalization import CohortNormalization
 from pml_ext.metrics.opis_settings import OPISSettings
-from pml_ext.metrics.verification import StreamingVerification
 
 _BLOCK = 16_384  # distractors that are compared at once
 
@@ -187,6 +185,10 @@ def metrics_among_distractors(
     """
     parts = number_labels(query, gallery)
     probes, probe_ids, probe_cameras = parts[0].without_junk()
+    # Imported here: torchmetrics, which they extend, imports matplotlib and torchvision.
+    from pml_ext.metrics.identification import IdentificationEvaluator
+    from pml_ext.metrics.verification import StreamingVerification
+
     pairs = StreamingVerification()
     blocks = chain([parts[-1].without_junk()], _distractor_blocks(distractors, parts[0]))
     try:
