@@ -81,7 +81,7 @@ def read_ids(values: Any, count: int, name: str, *, first_row: int = 0) -> np.nd
     """Returns identities, cameras or groups as a (count,) array of int64, or of strings as by `clean_id`.
 
     Args:
-        values: integers or strings in any container.
+        values: integers, whole floating numbers, booleans or strings in any container. Booleans become strings.
         name: what they are, for messages.
         first_row: number of the first row, for messages.
     Raises:
@@ -99,7 +99,7 @@ def read_ids(values: Any, count: int, name: str, *, first_row: int = 0) -> np.nd
         raise UserError(f"{name} must be below 2^63; got {ids.max()}")
     if ids.dtype.kind in "iu":
         return ids.astype(np.int64)
-    items = [int(item) if isinstance(item, np.integer) else item for item in ids.tolist()]
+    items = [item.item() if isinstance(item, (np.integer, np.bool_)) else item for item in ids.tolist()]
     if not items:
         return np.empty(0, dtype=np.int64)
     cleaned = {item: clean_id(str(item)) for item in set(items)}
@@ -114,11 +114,17 @@ def read_ids(values: Any, count: int, name: str, *, first_row: int = 0) -> np.nd
     kinds = sorted({type(item).__name__ for item in items})
     if len(kinds) > 1:  # numpy would turn [1, "a"] into strings
         raise UserError(f"{name} must be all integers or all strings; got several types, {', '.join(kinds)}")
-    if isinstance(items[0], str):
+    if isinstance(items[0], (str, bool)):
         return np.array([cleaned[item] for item in items])
-    if ids.dtype.kind != "O" or not isinstance(items[0], int) or isinstance(items[0], bool):
-        kind = kinds[0] if ids.dtype.kind == "O" else ids.dtype
-        raise UserError(f"{name} must be integers (class ids) or strings; got {kind}")
+    kind = kinds[0] if ids.dtype.kind == "O" else ids.dtype
+    expected = f"{name} must be integers (class ids) or strings; got {kind}"
+    if isinstance(items[0], float):  # integers of a table with gaps
+        exact = 2 / np.finfo(ids.dtype if ids.dtype.kind == "f" else np.float64).eps
+        if others := [item for item in items if not item.is_integer() or abs(item) >= exact]:
+            largest = f"; from {exact:.0f} on, its whole numbers may be rounded" if others[0].is_integer() else ""
+            raise UserError(f"{expected} with {others[0]!r}{largest}")
+    elif not isinstance(items[0], int):
+        raise UserError(expected)
     try:
         return np.array(items, dtype=np.int64)
     except OverflowError:

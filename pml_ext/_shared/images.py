@@ -1,6 +1,7 @@
 """Images as upright 8-bit pixels on white, from Pillow images and arrays; `datasets/image_files.py` opens files."""
 
 import io
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -43,6 +44,9 @@ def decode(content: bytes, what: str, *, grey: bool = False, least_side: int | N
 def opened(content: bytes, what: str) -> Iterator[Image.Image]:
     """Opens an image file with Pillow; converts errors on opening it and on reading its pixels to UserError."""
     with _readable(what, bool(content)), Image.open(io.BytesIO(content)) as image:
+        if Image.MAX_IMAGE_PIXELS and image.width * image.height > Image.MAX_IMAGE_PIXELS:
+            # Pillow warns as well, but without the name.
+            warnings.warn(f"{what} is above Pillow's limit: {image.width}×{image.height} pixels", stacklevel=2)
         _require_known_range(image, what)
         yield image
 
@@ -57,6 +61,9 @@ def _readable(what: str, has_content: bool = True) -> Iterator[None]:
     except UnidentifiedImageError as error:
         reason = "not a format that Pillow reads" if has_content else "the file is empty"
         raise UserError(f"{what} cannot be decoded ({reason})") from error
+    except Image.DecompressionBombError as error:
+        advice = "make the image smaller, or set PIL.Image.MAX_IMAGE_PIXELS in a module that --import names"
+        raise UserError(f"{what} is too large for Pillow ({error}): {advice}") from error
     except Exception as error:
         raise UserError(f"{what} cannot be decoded ({error}): is the file truncated or not an image?") from error
 

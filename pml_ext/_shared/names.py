@@ -26,14 +26,16 @@ def closest(value: str, known: Iterable[str], count: int = 3) -> list[str]:
     return [names[name] for name in dict.fromkeys(similar + longer)][:count]
 
 
-def closest_path(path: Path) -> Path | None:
-    """Returns the existing path with a name similar to the path's first missing part, or None."""
+def closest_path(path: Path) -> str:
+    """Returns `; did you mean PATH?` with a name similar to the path's first missing part, or an empty string."""
+    if path.exists():
+        return ""
     missing = next((part for part in (*reversed(path.parents), path) if not part.exists()), path)
     try:
         close = closest(missing.name, sorted(entry.name for entry in missing.parent.iterdir()), 1)
     except OSError:
-        return None
-    return missing.parent / close[0] if close else None
+        return ""
+    return f"; did you mean {missing.parent / close[0]}?" if close else ""
 
 
 def hint(value: object, known: Iterable[str], show: Callable[[str], str] = repr) -> str:

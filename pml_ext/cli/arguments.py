@@ -1,6 +1,7 @@
 """Declarations of commands, shared arguments, and the parsing of words into a config."""
 
 import logging
+import os
 import re
 import warnings
 from argparse import ArgumentParser, Namespace, _ActionsContainer
@@ -32,10 +33,11 @@ EMBEDDING_FILES = """FILE is a gallery of `pml-ext embed`, or a file of any prog
                 numbers) and, optionally, `camera` and `path`
 
 Embeddings are finite floating-point numbers, and no row is zero. Labels and
-cameras are integers or strings, and none is missing. Samples of label −1 are
-junk and ignored. Paths are relative to the file's folder. Plural or singular,
-identity or pid for label, and camid for camera are the same. Other names are
-ignored, except misspelt labels and cameras, which are an error.
+cameras are integers or strings, and none is missing. Whole floating numbers
+count as integers, booleans as strings. Samples of label −1 are junk and
+ignored. Paths are relative to the file's folder. Plural or singular, identity
+or pid for label, and camid for camera are the same. Other names are ignored,
+except misspelt labels and cameras, which are an error.
 """
 
 
@@ -164,6 +166,19 @@ HALF = Argument("--half", "Use 16-bit precision except in the heads.")
 IMAGE_FOLDER = Argument("--images FOLDER", "Folder that the file's paths are relative to [default: the file's folder]")
 
 
+def require_image_folder(folder: str | None, paths: Sequence[str] | None, file: str) -> None:
+    """Raises a UserError unless --images, if given, is a folder with one of a file's images."""
+    if folder is None:
+        return
+    root = Path(folder).expanduser()
+    if not root.is_dir():
+        raise UserError(f"--images must be an existing folder; got {folder}{closest_path(root)}")
+    if paths is None:
+        raise UserError(f"--images needs the images' paths; {file} has none")
+    if not any(os.path.isfile(root / path) for path in paths):  # False for a name that is too long
+        raise UserError(f"--images {folder} has none of the images of {file}, such as {paths[0]}")
+
+
 def launch_of(options: Namespace) -> "Launch":
     """Returns the launch described by PROCESSES."""
     from pml_ext.runner.launch import Launch
@@ -235,9 +250,7 @@ def _require_config(word: str, other: str) -> None:
     if path.suffix in EMBEDDING_SUFFIXES:
         raise UserError(f"{word} is not a config file; for precomputed embeddings: pml-ext metrics {word}")
     if not _is_config(word) and not path.exists():
-        close = closest_path(path)
-        suggestion = f"; did you mean {close}?" if close else ""
-        raise UserError(f"{other.replace('a ', 'no ', 1)} and no config file at {word}{suggestion}")
+        raise UserError(f"{other.replace('a ', 'no ', 1)} and no config file at {word}{closest_path(path)}")
 
 
 def _all_overrides(options: Namespace, settings: list[str]) -> list[str]:

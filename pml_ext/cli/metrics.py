@@ -19,6 +19,7 @@ from pml_ext.cli.arguments import (
     Command,
     OneOf,
     plain_warnings,
+    require_image_folder,
 )
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ def _print_metrics(options: Namespace) -> None:
         about["checkpoint"] = {"file": Path(options.checkpoint).name, "sha256": sha256_of(options.checkpoint)}
     files = [options.file] if options.gallery is None else [options.file, options.gallery]
     sets = [read_embeddings(name) for name in files]
+    images = [path for data in sets if data.paths is not None for path in data.paths.tolist()]
+    require_image_folder(options.images, images or None, options.file)
     cohort, notes = None, list[str]()
     if options.cohort is not None:
         cohort, rows, notes = take_cohort(options.cohort, sets, options.checkpoint)
@@ -140,8 +143,6 @@ def _write_report(
     from pml_ext.runner.evaluation.run_metrics import Measured
     from pml_ext.runner.report.run_page import write_report
 
-    if images is not None and all(names is None for names in paths):
-        raise UserError(f"--images needs the images' paths; {parts[0].name} has none")
     image_sets = [_image_set(part, names, images) for part, names in zip(parts, paths, strict=True)]
     test_sets = {name: OpenSet(image_sets[0].subset([]), *image_sets)}
     features = {name: [unit_rows(part.without_junk()[0]) for part in parts]}

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pml_ext._shared.errors import UserError
+from pml_ext._shared.names import closest_path
 from pml_ext._shared.text import printable
-from pml_ext.cli.arguments import IMPORTS, KEY_AMONG_FILES, Argument, Command, plain_warnings
+from pml_ext.cli.arguments import IMPORTS, KEY_AMONG_FILES, Argument, Command, plain_warnings, require_image_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     AnyGallery = Gallery | EmbeddingSet
 
 log = logging.getLogger("pml_ext")
+
+_CHECKED = 1000  # rows of a gallery that --images is compared with
 
 _ARGUMENTS = [
     Argument("QUERY", "Image, folder of images, gallery or file of embeddings."),
@@ -51,6 +54,8 @@ def _search(options: Namespace) -> None:
     name = options.gallery
     check_whole(options.k, "k", 1)
     target = open_embeddings(name)
+    paths, _ = target.describe(range(min(target.rows, _CHECKED)))
+    require_image_folder(options.images, [*filter(None, paths)] or None, name)
     report = None if options.threshold is None else _load_threshold(options.threshold, name, target)
     queries = _embed_queries(options, target)
     facts = {"gallery": f"{name}, {target.rows:,} rows of {target.dim} dimensions"}
@@ -96,7 +101,7 @@ def _embed_queries(options: Namespace, target: AnyGallery) -> _Queries:
             raise UserError(f"{' '.join(overrides)}: only an image needs the model; {query} holds embeddings")
         return _read_queries(query, target, options.gallery)
     if not path.exists():
-        raise UserError(f"no image, folder, gallery or file of embeddings at {query}")
+        raise UserError(f"no image, folder, gallery or file of embeddings at {query}{closest_path(path)}")
     embedder = _load_embedder(target.record, options.gallery, overrides)
     listed = list_images([query], Path.cwd())
     images, embeddings, _, problems = join_batches(list(embed_images(embedder, listed)))

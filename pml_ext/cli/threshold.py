@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pml_ext._shared.errors import UserError
 from pml_ext.cli.arguments import (
     COHORT,
     EMBEDDING_FILES,
@@ -18,6 +17,7 @@ from pml_ext.cli.arguments import (
     OneOf,
     errors_of_file,
     plain_warnings,
+    require_image_folder,
 )
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def _choose(options: Namespace) -> None:
     if options.checkpoint is not None:
         Path(options.checkpoint).stat()  # a missing file ends the command before the work
     data = read_embeddings(options.file, also=[] if options.groups is None else [options.groups])
+    require_image_folder(options.images, None if data.paths is None else data.paths.tolist(), options.file)
     rows = (~data.is_junk).nonzero()[0]
     data, cohort, about = data.take(rows), None, list[str]()
     if options.cohort is not None:
@@ -142,12 +143,10 @@ def _search_plan(options: Namespace, data: EmbeddingSet) -> SearchPlan | None:
 
 def _image_paths(data: EmbeddingSet, options: Namespace) -> list[Path] | None:
     """Returns the samples' images, wherever they lie; relative paths start at the folder."""
-    if data.paths is not None:
-        folder = Path(options.images or Path(options.file).parent)
-        return [folder / path for path in data.paths.tolist()]
-    if options.images is not None:
-        raise UserError(f"--images needs the images' paths; {options.file} has none")
-    return None
+    if data.paths is None:
+        return None
+    folder = Path(options.images or Path(options.file).parent).expanduser()
+    return [folder / path for path in data.paths.tolist()]
 
 
 CHOOSE = Command(

@@ -43,7 +43,7 @@ class Embedder:
 
     Args:
         module: maps standardised images (B, C, H, W) to embeddings (B, D) of any length. It is moved to the device and
-            put into evaluation mode.
+            put into evaluation mode. Images have the floating type of its first parameter.
         size: height and width that crops are resized to.
         mean, std: per channel, in pixel units from 0 to 255; images become (pixels − mean) / std. Three values
             for RGB, one for grey images.
@@ -305,11 +305,13 @@ class _StandardisedModule(nn.Module):
     def __init__(self, module: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
         self.module = module
+        floating = (value.dtype for value in module.parameters() if value.is_floating_point())
+        self.dtype = next(floating, torch.float32)
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32)[:, None, None])
         self.register_buffer("std", torch.tensor(std, dtype=torch.float32)[:, None, None])
 
     def forward(self, images: Tensor) -> Tensor:
-        embeddings = self.module((images - self.mean) / self.std)
+        embeddings = self.module(((images - self.mean) / self.std).to(self.dtype))
         if not isinstance(embeddings, Tensor) or embeddings.ndim != 2 or len(embeddings) != len(images):
             shape = tuple(embeddings.shape) if isinstance(embeddings, Tensor) else type(embeddings).__name__
             raise UserError(f"the module must return one embedding per image, shape ({len(images)}, D); got {shape}")

@@ -25,6 +25,7 @@ import torch
 
 from pml_ext._shared.errors import UserError, import_library
 from pml_ext._shared.files import replacing, sha256_of, write_atomically
+from pml_ext._shared.names import closest_path
 from pml_ext.deploy.model_record import KEY, ModelRecord, load_cohort_of
 from pml_ext.metrics import CohortNormalization
 from pml_ext.metrics.checkpoint import Sha256
@@ -282,7 +283,7 @@ def _read_manifest(folder: Path) -> Manifest:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Manifest)
     except FileNotFoundError as error:
-        raise UserError(f"no gallery at {folder}: it has no {_MANIFEST}") from error
+        raise UserError(f"no gallery at {folder}: it has no {_MANIFEST}{closest_path(folder)}") from error
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise UserError(
             f"{path} is damaged, or of another version of pml_ext ({error}): remove {folder} and embed again"

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pml_ext._shared.images import IMAGE_SUFFIXES
+from pml_ext._shared.names import closest_path
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._shared.checks import warn_caller
 from pml_ext._shared.errors import UserError, import_library
@@ -157,13 +159,18 @@ Choose = Callable[[Iterable[str]], dict[str, str]]
 def _read_file(path: Path, choose: Choose) -> dict[str, Any]:
     """Returns column -> values."""
     suffix = path.suffix.lower()
+    if path.is_dir() or suffix in IMAGE_SUFFIXES:
+        raise UserError(
+            f"{path} is no gallery. Embed its images first: pml-ext embed {path} --model RUN --label-by-folder "
+            "--output GALLERY"
+        )
+    if not path.is_file() and suffix in ("", *EMBEDDING_SUFFIXES):
+        raise UserError(f"no gallery or file of embeddings at {path}{closest_path(path)}")
     if suffix not in EMBEDDING_SUFFIXES:
         raise UserError(
             f"{path} is no gallery, and a file of embeddings must end in {', '.join(EMBEDDING_SUFFIXES)}; "
-            f"got {path.suffix!r}"
+            f"got {path.suffix!r}{closest_path(path)}"
         )
-    if not path.is_file():
-        raise UserError(f"no file of embeddings at {path}")
     try:
         if suffix == ".parquet":
             return _read_parquet(path, choose)

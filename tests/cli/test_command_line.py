@@ -121,7 +121,7 @@ def test_words_that_look_like_options_keys_and_files():
         ("trian", "no command 'trian'; did you mean train?"),
         ("threshold chose e.npz", "pml-ext threshold: error: argument {choose,check}: invalid choice: 'chose'"),
         ("threshold choose e.npz", "one of the arguments --far --frr --fpir is required"),
-        ("metrics far=0.1.npz", "error: no file of embeddings at far=0.1.npz"),
+        ("metrics far=0.1.npz", "error: no gallery or file of embeddings at far=0.1.npz"),
         ("check-config Digits/sap_tcm.yml --num-gpus 0", "error: --num-gpus must be at least 1; got 0"),
         ("metrics e.npz --distractors d --cohort c.npz", "not allowed with argument --distractors"),
         ("list loses", "error: list: unknown value 'loses'; did you mean 'losses'?"),

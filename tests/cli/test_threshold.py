@@ -90,6 +90,35 @@ def test_images_are_shown_wherever_they_lie(tmp_path):
     assert page.count('<img alt=""') == 2 * (len(pairs.impostors) + len(pairs.genuine)) > 0
 
 
+def test_a_wrong_image_folder_is_an_error(tmp_path, capfd):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "empty").mkdir()
+    Image.new("L", (40, 30)).save(tmp_path / "photos/a.png")
+    gallery, unnamed = file(tmp_path, paths=np.full(300, "a.png")), file(tmp_path, "unnamed.npz")
+    for words in (
+        ["threshold", "choose", gallery, "--far", "0.1"],
+        ["metrics", gallery],
+        ["search", gallery, "--gallery", gallery],
+    ):
+        shown = failure(capfd, *words, "--images", str(tmp_path / "photo"))
+        assert shown.endswith(
+            f"--images must be an existing folder; got {tmp_path / 'photo'}; did you mean {tmp_path / 'photos'}?"
+        )
+        shown = failure(capfd, *words, "--images", str(tmp_path / "empty"))
+        assert shown.endswith(f"--images {tmp_path / 'empty'} has none of the images of {gallery}, such as a.png")
+        shown = failure(capfd, *[unnamed if word == gallery else word for word in words], "--images", str(tmp_path))
+        assert shown.endswith(f"--images needs the images' paths; {unnamed} has none")
+    assert main(["search", gallery, "--gallery", gallery, "-k", "1", "--images", str(tmp_path / "photos")]) == 0
+
+
+def test_groups_may_be_flags(tmp_path, capfd):
+    source = file(tmp_path, worn=np.arange(300) % 2 == 0, number=np.arange(300) % 2.0)
+    for name, groups in (("worn", ["True", "False"]), ("number", [0, 1])):
+        assert choose(source, "--far", "0.01", "--groups", name, "--output", str(tmp_path)) == 0
+        found = ThresholdReport.load(tmp_path / "threshold.json").groups
+        assert found is not None and {group.label for group in found.groups} == {*groups}
+
+
 def test_warnings_are_one_line(tmp_path, capfd):
     source = file(tmp_path, embeddings=X[np.arange(300) % 30])
     with warnings.catch_warnings():

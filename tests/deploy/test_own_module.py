@@ -113,3 +113,12 @@ def test_modules_that_a_run_was_made_with_are_imported(tmp_path, monkeypatch):
         Embedder.from_config(config, weights, device="cpu")
     embedder = Embedder.from_config(config, weights, device="cpu", imports=["own_parts_of_search"])
     assert embedder(np.zeros((20, 20, 3), np.uint8)).shape == (1, 6)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
+def test_a_module_in_another_precision_gets_images_of_its_type(kind):
+    crop = np.random.default_rng(0).integers(0, 255, (40, 30, 3), np.uint8)
+    expected = Embedder(untrained(), **SETTINGS)(crop)
+    found = Embedder(untrained().to(kind), **SETTINGS)(crop)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, atol=4e-2 if kind == torch.bfloat16 else 5e-3, rtol=0)

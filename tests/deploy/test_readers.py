@@ -17,7 +17,7 @@ from pml_ext.deploy.readers import read_embeddings
 X = np.arange(1.0, 13.0, dtype=np.float32).reshape(4, 3)
 Y, CAMERAS = np.array([5, 5, -1, 2**40]), np.array([0, 1, 0, 2])
 NAMES = np.array(["anna", "anna", "ben", "çelik"])
-SHORT = {"labels": "label", "cameras": "camera", "paths": "path"}
+SHORT = {"labels": "label", "cameras": "camera", "paths": "path", "worn": "worn"}
 
 
 def npz(path, **arrays):
@@ -72,12 +72,30 @@ def refused(path, message):
         read_embeddings(path)
 
 
+@pytest.mark.parametrize("write", WRITERS)
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        (np.array([True, False, True, False]), ["True", "False", "True", "False"]),
+        (np.array([0.0, 1.0, -1.0, 2.0]), [0, 1, -1, 2]),
+        (np.array([0.0, 1.0, 2.0, 2047.0], np.float16), [0, 1, 2, 2047]),
+    ],
+)
+def test_flags_and_whole_floating_numbers(write, groups, expected, tmp_path):
+    path = write(tmp_path, embeddings=X, labels=Y, worn=groups)
+    assert read_embeddings(path, also=["worn"]).also["worn"].tolist() == expected
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
         ({"features": X, "ids": Y}, "lacks embeddings, labels; it holds features, ids"),
         ({"embeddings": X[0]}, r"must have shape \(N, D\), one row per sample; got \(3,\)"),
         ({"labels": Y[:3]}, r"labels must have shape \(4,\), one label per embedding; got \(3,\)"),
+        ({"labels": np.array([0, 1, 1, 0.5])}, r"must be integers \(class ids\) or strings; got float64 with 0\.5"),
+        ({"labels": np.array([0, 1, 1, 2.0**24], np.float32)}, "from 16777216 on, its whole numbers may be rounded"),
+        ({"labels": np.array([0, 1, 1, np.inf])}, "got float64 with inf"),
+        ({"labels": np.array([0, 1, 1, np.nan])}, "no value in 1 of 4 rows"),
         ({"paths": Y}, r"paths must be 4 strings, one per embedding; got int64 \(4,\)"),
         ({"embeddings": np.where(X == 5, np.nan, X)}, "1 of 4 embeddings are not finite, first row 1"),
         ({"embeddings": np.where(X > 6, 0, X)}, "2 of 4 embeddings are zero, first row 2"),
@@ -129,8 +147,19 @@ def test_files_stay_data(name, tmp_path):
 
 def test_names_of_files(tmp_path, monkeypatch):
     refused(tmp_path / "e.csv", r"must end in \.npz, \.safetensors, \.parquet; got '\.csv'")
-    refused(tmp_path / "e.npz", "no file of embeddings at")
-    refused(Path("~nouser/e.npz"), r"no file of embeddings at ~nouser/e\.npz")
+    refused(tmp_path / "e.npz", "no gallery or file of embeddings at")
+    refused(Path("~nouser/e.npz"), r"no gallery or file of embeddings at ~nouser/e\.npz")
+    (tmp_path / "shoes.npz").touch()
+    (tmp_path / "gallery").mkdir()
+    for name, meant in (
+        ("shoess.npz", "shoes.npz"),
+        ("galery", "gallery"),
+        ("gallery2", "gallery"),
+        ("galery.1", "gallery"),
+    ):
+        refused(tmp_path / name, f"{name}.*; did you mean {tmp_path / meant}\\?$")
+    refused(tmp_path / "gallery", "pml-ext embed .*gallery --model RUN")
+    refused(tmp_path / "a.JPG", "pml-ext embed .*a.JPG --model RUN")
     path = list_column(tmp_path, embeddings=X, labels=Y)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     refused(path, "pip install pyarrow")

@@ -101,7 +101,7 @@ def test_a_group_with_too_few_pairs_says_so_and_has_no_number():
     [
         (SEX[:-1], r"groups must have shape \(160,\), one label per embedding; got \(159,\)"),
         (list(range(160)), "groups must have 2 to 50 different values; got 160"),
-        (np.zeros(160), "groups must be integers"),
+        (np.full(160, 0.5), "groups must be integers"),
     ],
 )
 def test_groups_that_do_not_fit(groups, message):

@@ -31,9 +31,8 @@ def read_tree(path: Path, *, named_by: str = "") -> tuple[dict[str, Any], list[s
     try:
         text = read_regular(path).decode("utf-8")
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the name
-        near = closest_path(path) if isinstance(error, FileNotFoundError) else None
-        hint = f"; did you mean {near}?" if near else ""
-        hint += " (`pml-ext configs` lists the bundled ones)" if not near and not named_by else ""
+        hint = closest_path(path) if isinstance(error, FileNotFoundError) else ""
+        hint = hint or ("" if named_by else " (`pml-ext configs` lists the bundled ones)")
         raise UserError(f"cannot read config file {shown(str(path))[1:-1]}{named_by}: {error}{hint}") from error
     try:
         loader = _StrictLoader(text)

@@ -123,8 +123,19 @@ def test_a_small_file_of_too_many_pixels_is_refused_before_memory_is_taken():
     frame = content.index(b"\xff\xc0")
     content[frame + 5 : frame + 9] = b"\xff\xdc\xff\xdc"  # 65,500 × 65,500
     assert decode_jpeg(bytes(content), False) is None
-    with pytest.raises(UserError, match="decompression bomb"):
+    with pytest.raises(UserError, match=r"^image x is too large for Pillow .*MAX_IMAGE_PIXELS"):
         decode_image(bytes(content), "x", False)
+
+
+def test_an_image_above_pillows_limit_is_named(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    content = io.BytesIO()
+    Image.new("L", (40, 30)).save(content, "PNG")
+    with (
+        pytest.warns(UserWarning, match="^image x is above Pillow's limit: 40×30 pixels"),
+        pytest.warns(Image.DecompressionBombWarning),
+    ):
+        assert decode_image(content.getvalue(), "x", False).shape == (3, 30, 40)
 
 
 @pytest.mark.parametrize("kind", ["baseline", "progressive"])
