@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pml_ext._shared.errors import UserError
-from pml_ext._shared.names import closest
+from pml_ext._shared.names import FEW, closest
 from pml_ext._shared.text import first_five
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def find_columns(
         elif column in required:
             missing.append(documented)
     if missing:
-        held = ", ".join(names) or "nothing"
+        held = (", ".join(names) if len(names) <= FEW else f"{len(names)} columns, {first_five(names)}") or "nothing"
         raise UserError(f"{file} lacks {', '.join(missing)}; it holds {held}. Expected: {', '.join(columns.values())}")
     others = [name for name in names if name not in places.values() and name not in also]
     for column in {"identity", "camera"} & columns.keys() - places.keys():
@@ -99,7 +99,7 @@ def read_ids(values: Any, count: int, name: str, *, first_row: int = 0) -> np.nd
         raise UserError(f"{name} must be below 2^63; got {ids.max()}")
     if ids.dtype.kind in "iu":
         return ids.astype(np.int64)
-    items = [item.item() if isinstance(item, (np.integer, np.bool_)) else item for item in ids.tolist()]
+    items: list[Any] = [item.item() if isinstance(item, (np.integer, np.bool_)) else item for item in ids.tolist()]
     if not items:
         return np.empty(0, dtype=np.int64)
     cleaned = {item: clean_id(str(item)) for item in set(items)}

@@ -17,6 +17,7 @@ from pml_ext._shared.checks import warn_caller
 from pml_ext._shared.errors import UserError, import_library
 from pml_ext._shared.files import EMBEDDING_SUFFIXES
 from pml_ext._shared.identities import find_columns, is_junk, read_ids
+from pml_ext._shared.text import first_five
 from pml_ext.deploy.gallery import Gallery, is_gallery
 from pml_ext.deploy.model_record import ModelRecord
 
@@ -212,10 +213,17 @@ def _read_parquet(path: Path, choose: Choose) -> dict[str, Any]:
 
 
 def _rows_of_lists(lists: Any, path: Path) -> np.ndarray:
+    from pyarrow import ExtensionArray, types
     from pyarrow.compute import list_value_length, unique
 
+    kind = lists.type
+    if isinstance(lists, ExtensionArray):  # a tensor column is stored as lists
+        lists = lists.storage
+    is_list = types.is_list(lists.type) or types.is_large_list(lists.type) or types.is_fixed_size_list(lists.type)
+    if not is_list or not (types.is_floating(lists.type.value_type) or types.is_integer(lists.type.value_type)):
+        raise UserError(f"{path}: embedding must be a list of numbers in each row; got {str(kind)[:60]}")
     if len(lengths := unique(list_value_length(lists)).to_pylist()) > 1:
-        raise UserError(f"{path}: embedding must have the same length in every row; got {lengths}")
+        raise UserError(f"{path}: embedding must have the same length in every row; got {first_five(lengths)}")
     values: np.ndarray = lists.flatten().to_numpy(zero_copy_only=False)
     return values.reshape(len(lists), -1)
 

@@ -113,7 +113,12 @@ def test_arrays_that_do_not_fit(arrays, message, tmp_path):
     [
         ({"embedding": list(X)}, "lacks label; it holds embedding"),
         ({"label": Y, "f0": X[:, 0]}, "lacks embedding; it holds label, f0"),
-        ({"label": Y, "embedding": [[1.0], [2.0], [3.0], None]}, r"same length in every row; got \[1, None\]"),
+        ({"label": Y, "embedding": [[1.0], [2.0], [3.0], None]}, r"same length in every row; got 1, None"),
+        ({"label": Y, "embedding": ["[0.1]"] * 4}, "embedding must be a list of numbers in each row; got string"),
+        ({"label": Y, "embedding": [b"1234"] * 4}, "embedding must be a list of numbers in each row; got binary"),
+        ({"label": Y, "embedding": X[:, 0]}, "embedding must be a list of numbers in each row; got float"),
+        ({"label": Y, "embedding": [[[1.0]]] * 4}, "embedding must be a list of numbers in each row; got list<"),
+        ({f"e{i}": X[:, 0] for i in range(256)}, "it holds 256 columns, e0, e1, e2, e3, e4, …. Expected"),
     ],
 )
 def test_tables_that_do_not_fit(columns, message, tmp_path):
@@ -127,6 +132,14 @@ def test_cut_and_empty_files(write, tmp_path):
     for content in (whole[: len(whole) // 2], whole[:-1], b"", b"plain text"):
         path.write_bytes(content)
         refused(path, f"not a readable {path.suffix} file")
+
+
+@pytest.mark.parametrize("shape", [[3], [1, 3]])
+def test_a_column_of_tensors(shape, tmp_path):
+    rows = pa.FixedSizeListArray.from_arrays(pa.array(X.reshape(-1)), 3)
+    column = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.float32(), shape), rows)
+    found = read_embeddings(table(tmp_path, {"label": Y, "embedding": column}))
+    assert torch.equal(found.embeddings, torch.from_numpy(X))
 
 
 class _Runs:
