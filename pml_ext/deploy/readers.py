@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext._shared.images import IMAGE_SUFFIXES
-from pml_ext._shared.names import closest_path
 from pml_ext._ops.normalize import unit_rows
 from pml_ext._shared.checks import warn_caller
 from pml_ext._shared.errors import UserError, import_library
 from pml_ext._shared.files import EMBEDDING_SUFFIXES
 from pml_ext._shared.identities import find_columns, is_junk, read_ids
+from pml_ext._shared.images import IMAGE_SUFFIXES
+from pml_ext._shared.names import closest_path
 from pml_ext._shared.text import first_five
 from pml_ext.deploy.gallery import Gallery, is_gallery
 from pml_ext.deploy.model_record import ModelRecord
