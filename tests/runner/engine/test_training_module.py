@@ -21,6 +21,7 @@ from pml_ext.runner.engine import training_module
 from pml_ext.runner.engine.loss_terms import loss_in_chunks
 from pml_ext.runner.engine.run import recompute_statistics
 from pml_ext.runner.engine.trainer import LOGGERS, build_loggers, build_trainer
+from pml_ext.runner.evaluation.collapse import EpochLosses
 from pml_ext.runner.evaluation.run_metrics import Evaluation
 from pml_ext.runner.launch import Launch
 from tests.distributed.test_evaluation import a_test_set
@@ -179,3 +180,31 @@ def test_statistics_are_the_plain_averages_over_batches_and_processes(others, mo
     torch.testing.assert_close(model.norm.running_mean, (mean + others) / (1 + others))
     torch.testing.assert_close(model.norm.running_var, (variance + others) / (1 + others))
     assert model.norm.momentum == 0.3
+
+
+def test_a_loss_of_other_images_has_no_share_of_the_gradient_on_the_batch():
+    weight = nn.Parameter(torch.ones(2, 2))
+    features = torch.randn(4, 2) @ weight
+    values = {"a": features.norm(), "b": features.sum(), "of_others": (torch.randn(4, 2) @ weight).norm()}
+    net: Any = SimpleNamespace(
+        model=SimpleNamespace(losses=lambda outputs, labels: values | {"constant": torch.ones(())}),
+        loss_terms=SimpleNamespace(of_collapsed=lambda outputs, labels: {}),
+        losses_of_epoch=EpochLosses(),
+        trainer=SimpleNamespace(is_last_batch=True),
+        _total=lambda values, batch: sum(values.values()),
+        _log_batch=lambda outputs, labels: None,
+    )
+    total = training_module.TrainingModule._loss(net, {"features": features}, {"targets": torch.arange(4)})
+    assert net.losses_of_epoch.shares.keys() == {"a", "b", "constant"}
+    total.backward()
+    assert weight.grad is not None
+
+
+def test_only_parameters_get_the_layout_of_convolutions():
+    net: Any = nn.Module()
+    net.layer, mean = nn.Conv2d(3, 2, 3), torch.tensor([1.0, 2.0, 3.0]).view(1, -1, 1, 1)
+    net.register_buffer("mean", mean)
+    weight = net.layer.weight
+    training_module.TrainingModule.setup(net, "fit")
+    assert net.layer.weight is weight and weight.is_contiguous(memory_format=torch.channels_last)
+    assert net.mean.stride() == mean.stride()
