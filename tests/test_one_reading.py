@@ -301,6 +301,32 @@ def test_copies_across_training_queries_and_gallery(tmp_path, caplog):
     assert all(line in caplog.text for line in copies)
 
 
+@pytest.mark.parametrize("combined", [False, True])
+def test_training_images_with_two_identities_and_rows_listed_twice(combined, tmp_path, caplog):
+    for number in range(8):
+        image(tmp_path / f"{number}.png", number)
+    for copy, number in (("of 0.png", 0), ("of 1.png", 1), ("of 6.png", 6)):
+        (tmp_path / copy).write_bytes((tmp_path / f"{number}.png").read_bytes())
+    rows = [("0.png", "a"), ("1.png", "a"), ("2.png", "b"), ("2.png", "c"), ("of 0.png", "c"), ("of 1.png", "a")]
+    rows += [("3.png", "c"), ("3.png", "c"), ("4.png", "-1"), ("4.png", "c")]
+    lines = [f"{path},{identity},train" for path, identity in rows]
+    lines += [f"{name},d,query" for name in ("5.png", "6.png", "of 6.png")]
+    lines += ["7.png,e,query"]
+    (tmp_path / "t.csv").write_text("\n".join(["path,identity,split", *lines]))
+    cfg = config_of(tmp_path, "file:t.csv")
+    cfg.DATASETS.COMBINEALL = combined
+    notes = [note for note in DataModule(cfg).notes if "copies" in note]
+    total, repeated = (13, "3 of 13") if combined else (9, "2 of 9")
+    shown = "of 1.png = 1.png, 3.png" + (", of 6.png = 6.png" if combined else "")
+    assert [note.replace(f"{tmp_path}/", "") for note in notes[:2]] == [
+        f"2 of {total} training images are copies of images of another identity (2.png, of 0.png = 0.png), so that one "
+        "image has two identities. Correct the identities",
+        f"{repeated} training images are copies of others of their identity ({shown}), which count twice. Remove the "
+        "copies",
+    ]
+    assert ["1 of 4 query images" in note for note in notes[2:]] == [True] and notes[0] in caplog.text
+
+
 @pytest.mark.filterwarnings("default:.*copies")
 def test_copies_in_files_of_embeddings(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)

@@ -43,13 +43,15 @@ def describe_copies(
     of: str,
     names: Sequence[object],
     others: Sequence[object] | Mapping[int, object],
+    effect: str = "which makes results look better than they are. Remove the copies",
 ) -> str:
-    """Returns a sentence that names five copies; what: all samples with `names`, such as "queries"."""
-    shown = first_five([f"{names[row]} = {others[other]}" for row, other in copies[:6]])
-    return (
-        f"{len(copies)} of {len(names)} {what} are copies of {of} ({shown}), which makes results look better than they "
-        "are. Remove the copies"
-    )
+    """Returns a sentence that names five copies, one name for a file that is listed twice.
+
+    what: all samples with `names`, such as "queries"; effect: the end of the sentence, and advice.
+    """
+    pairs = [(str(names[row]), str(others[other])) for row, other in copies[:6]]
+    shown = first_five([name if name == other else f"{name} = {other}" for name, other in pairs])
+    return f"{len(copies)} of {len(names)} {what} are copies of {of} ({shown}), {effect}"
 
 
 def vector_keys(vectors: np.ndarray) -> list[bytes]:

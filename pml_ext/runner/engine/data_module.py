@@ -53,7 +53,10 @@ class DataModule(lightning.LightningDataModule):
             self.notes += [sentence for name, data in searched.items() for sentence in _check_matches(name, data)]
         is_first = launched_rank_and_ranks()[0] == 0
         if cfg.DATASETS.CHECK_IMAGES and is_first:
-            self.notes += find_copies_of_images(None if cfg.DATASETS.COMBINEALL else self.train_set, searched)
+            if cfg.DATASETS.COMBINEALL:  # the tests are part of the training
+                self.notes += find_copies_of_images(self.train_set, {}) + find_copies_of_images(None, searched)
+            else:
+                self.notes += find_copies_of_images(self.train_set, searched)
         for sentence in self.notes if is_first else ():
             log.warning("%s", sentence)
         self.transform = build_transform(cfg.INPUT, training=True)

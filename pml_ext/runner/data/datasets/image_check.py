@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -70,6 +70,7 @@ class ImageCheck:
 def find_copies_of_images(train: ImageSet | None, tests: Mapping[str, OpenSet]) -> list[str]:
     """Returns a sentence for each two parts of the data that share images: tests and training, queries and gallery.
 
+    Before these, a sentence about training images with two identities, and one about other copies among them.
     Images are the same if their files have the same content. Gallery images that no search ranks do not count: junk,
     and those of the query's identity and camera.
     """
@@ -82,7 +83,7 @@ def find_copies_of_images(train: ImageSet | None, tests: Mapping[str, OpenSet]) 
     keys = file_keys([path for images in parts for path in images.names])
     ends = np.cumsum([len(images) for images in parts]).tolist()
     keys_of = {id(images): keys[end - len(images) : end] for images, end in zip(parts, ends, strict=True)}
-    lines = []
+    lines = _copies_in_training(train, keys_of[id(train)]) if train is not None and id(train) in keys_of else []
     for name, data in tests.items():
         query, gallery = data.query, data.parts[-1]
         copies = find_copies(keys_of[id(query)], None if data.gallery is None else keys_of[id(gallery)])
@@ -96,6 +97,20 @@ def find_copies_of_images(train: ImageSet | None, tests: Mapping[str, OpenSet]) 
                 if copies:
                     what = f"{part} images of {name}"
                     lines.append(describe_copies(copies, what, "training images", images.names, train.names))
+    return lines
+
+
+def _copies_in_training(train: ImageSet, keys: Sequence[bytes | None]) -> list[str]:
+    ids, names, copies = train.identities, train.names, find_copies(keys)
+    contradictory = [(row, other) for row, other in copies if ids[row] != ids[other]]
+    repeated = [(row, other) for row, other in copies if ids[row] == ids[other]]
+    lines = []
+    if contradictory:
+        of, effect = "images of another identity", "so that one image has two identities. Correct the identities"
+        lines.append(describe_copies(contradictory, "training images", of, names, names, effect))
+    if repeated:
+        of, effect = "others of their identity", "which count twice. Remove the copies"
+        lines.append(describe_copies(repeated, "training images", of, names, names, effect))
     return lines
 
 
