@@ -1,4 +1,4 @@
-"""Atomic writes: if the disk is full or the process is killed, the old file stays unchanged."""
+"""Files: checksums, names, and atomic writes: on a full disk or if the process is killed, the old file stays."""
 
 import errno
 import hashlib

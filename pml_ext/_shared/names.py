@@ -1,4 +1,4 @@
-"""Parts of error messages: closest known names, class names, tensor shapes."""
+"""Names in error messages: the closest known ones, and those of classes and values."""
 
 import difflib
 from collections.abc import Callable, Iterable

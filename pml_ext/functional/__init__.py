@@ -13,7 +13,8 @@ from pml_ext.functional.losses.discriminative import (
     one_hot_discriminative_loss,
     simplex_centroids,
 )
-from pml_ext.functional.losses.pair_weighting import WEIGHTINGS, lifted_hinges
+from pml_ext.functional.losses.hinges import lifted_hinges
+from pml_ext.functional.losses.pair_weighting import WEIGHTINGS
 from pml_ext.functional.losses.smooth_rank import smooth_recall_at_k
 from pml_ext.functional.losses.tcm import margins_from_distance_range, shortfall_and_excess
 from pml_ext.functional.open_set.extrapolation import ExtrapolatedRate, extrapolate_fpir

@@ -9,12 +9,11 @@ from typing_extensions import Unpack
 from pml_ext._ops.numerics import row_blocks
 from pml_ext._pml import CosineSimilarity, is_similarity, term
 from pml_ext._shared.checks import check_choice, check_in_range
+from pml_ext.functional.losses.hinges import hinges_of_pairs, nearest_negatives
 from pml_ext.functional.losses.pair_weighting import (
     WEIGHTINGS,
     Weighting,
-    hinges_of_pairs,
     multi_similarity_mining,
-    nearest_negatives,
     weighted_sums,
 )
 from pml_ext.functional.tuples import Tuples, same_and_different

@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 
 from pml_ext._pml import BaseDistance, LpDistance, is_similarity, normalized, term
 from pml_ext._shared.checks import check_choice, check_in_range, check_switch
-from pml_ext.functional.losses.pair_weighting import nearest_negatives
+from pml_ext.functional.losses.hinges import nearest_negatives
 from pml_ext.functional.tuples import Tuples, hardest_of_pairs, hardest_triplets, pairs_of, same_and_different
 from pml_ext.losses._base import NO_TRIPLET, EmbeddingLoss, Labels, PMLArguments, Reference, Terms
 from pml_ext.losses._facts import LossFacts

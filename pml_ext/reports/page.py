@@ -98,10 +98,10 @@ def write_page(
         folder.mkdir(exist_ok=True)
     shown = {"notes": notes, "tables": tables, "marked": marked, "figures": figures}
     text = render("run.html", title=title, about=about, facts=facts.items(), **shown)
+    write_html(path, text)  # it refuses to replace another program's page; the figures follow
     for figure in figures:
         if figure.panels:
             write_atomically(folder / f"{figure.name}.png", as_png(figure.pixels))
-    write_html(path, text)
 
 
 def metrics_table(corner: str, rows: Mapping[str, Mapping[str, float]]) -> Table:
