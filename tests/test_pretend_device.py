@@ -1,7 +1,7 @@
 """How losses, miners and metrics behave on a device, tested without one: see tests/pretend_device.py.
 
 The numbers of waits in `CASES` are a budget: a step that makes the host wait for the device more often is a slower
-step, and has to be allowed there. `python -m tests.thresholds.pretend_report` prints where each of them is.
+step, and has to be allowed there. `python -m tests.pretend_report` prints where each of them is.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.pretend_device import needs_it
-from tests.thresholds.pretend_report import CASES
+from tests.pretend_report import CASES
 
 ROOT = Path(__file__).parents[1]
 pytestmark = needs_it
@@ -24,7 +24,7 @@ ON_DEVICE, ON_HOST = "labels on the device", "labels on the host"
 @pytest.fixture(scope="module")
 def report():
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.thresholds.pretend_report"]
+    command = [sys.executable, "-m", "tests.pretend_report"]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""Labels of samples, as integers or strings in any container."""
+"""Ids of samples (labels, cameras, groups, tracks), as integers or strings in any container."""
 
 from collections.abc import Sequence
 
@@ -9,21 +9,21 @@ from torch import Tensor
 from pml_ext._shared.checks import check_labels
 from pml_ext._shared.identities import read_ids
 
-Labels = Tensor | np.ndarray | Sequence[int] | Sequence[str]
+Ids = Tensor | np.ndarray | Sequence[int] | Sequence[str]
 
 
-def number_classes(labels: Labels, count: int, name: str = "labels") -> tuple[Tensor, tuple[int | str, ...]]:
+def number_classes(labels: Ids, count: int, name: str = "labels") -> tuple[Tensor, tuple[int | str, ...]]:
     """Returns (count,) int64 ids on the CPU, in the order of the class names, and each id's name. name: for errors."""
     names, ids = np.unique(_values_of(labels, count, name), return_inverse=True)
     return torch.from_numpy(ids.astype(np.int64)), tuple(names.tolist())
 
 
-def names_of_samples(labels: Labels, count: int, name: str = "labels") -> np.ndarray:
+def names_of_samples(labels: Ids, count: int, name: str = "labels") -> np.ndarray:
     """Returns (count,) strings, so that 7 and "7" are one class."""
     return _values_of(labels, count, name).astype(str)
 
 
-def _values_of(labels: Labels, count: int, name: str) -> np.ndarray:
+def _values_of(labels: Ids, count: int, name: str) -> np.ndarray:
     """Returns (count,) integers or strings."""
     if isinstance(labels, Tensor):
         return check_labels(labels, count, name).cpu().numpy()

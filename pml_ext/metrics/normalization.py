@@ -34,7 +34,7 @@ from pml_ext._version import __version__
 from pml_ext.functional.pairwise.pair_blocks import both_sides
 from pml_ext.functional.retrieval.cohort import cohort_offsets
 from pml_ext.metrics.checkpoint import Checkpoint, CountAbove0, Sha256, checkpoint_of, require_checkpoint
-from pml_ext.metrics.labels import Labels, names_of_samples
+from pml_ext.metrics.labels import Ids, names_of_samples
 
 
 class CohortNormalization:
@@ -85,7 +85,7 @@ class CohortNormalization:
         k: int = 10,
         strength: float = 1.0,
         *,
-        labels: Labels | None = None,
+        labels: Ids | None = None,
         checkpoint: Checkpoint | None = None,
     ) -> None:
         check_embeddings(cohort, "cohort")
@@ -100,7 +100,7 @@ class CohortNormalization:
 
     @classmethod
     def fit(
-        cls, cohort: Tensor, k: int = 10, strength: float = 1.0, *, labels: Labels | None = None
+        cls, cohort: Tensor, k: int = 10, strength: float = 1.0, *, labels: Ids | None = None
     ) -> "CohortNormalization":
         """Creates a normalisation from a cohort; nothing is trained."""
         return cls(cohort, k, strength, labels=labels)
@@ -171,7 +171,7 @@ class CohortNormalization:
         normalization.cohort = cohort  # bit by bit, as the checksum is that of the file
         return normalization
 
-    def overlap(self, embeddings: Tensor, labels: Labels | None = None) -> tuple[Tensor, Tensor]:
+    def overlap(self, embeddings: Tensor, labels: Ids | None = None) -> tuple[Tensor, Tensor]:
         """Returns which samples the cohort must not be used for.
 
         Args:
@@ -189,7 +189,7 @@ class CohortNormalization:
         return inside, (closest > 1 - _ROUNDING).cpu()
 
     def require_others(
-        self, embeddings: Tensor, labels: Labels | None = None, *, rows: Sequence[int] | None = None
+        self, embeddings: Tensor, labels: Ids | None = None, *, rows: Sequence[int] | None = None
     ) -> None:
         """Raises ValueError if the cohort holds a judged sample or a judged identity.
 
@@ -254,7 +254,7 @@ class CohortNormalization:
         return both_sides(unit_rows(embeddings).to(half.dtype), half)[side == "gallery"]
 
 
-def cohort_mask(labels: Labels, share: float) -> Tensor:
+def cohort_mask(labels: Ids, share: float) -> Tensor:
     """Returns which samples belong to the identities that are set aside as a cohort.
 
     The choice depends on the identities' names only, so that the same names are set aside in every file and process.
@@ -374,7 +374,7 @@ def check_normalize(normalize: object) -> None:
 def offsets_of_pairs(
     normalize: CohortNormalization | None,
     embeddings: Tensor,
-    labels: Labels | None = None,
+    labels: Ids | None = None,
     *,
     rows: Sequence[int] | None = None,
     group: dist.ProcessGroup | None = None,

@@ -17,7 +17,7 @@ from pml_ext.functional.verification.intervals import (
     interval_of_share,
     trials_of_interval,
 )
-from pml_ext.metrics.labels import Labels, number_classes
+from pml_ext.metrics.labels import Ids, number_classes
 from pml_ext.metrics.normalization import CohortNormalization, offsets_of_pairs
 from pml_ext.thresholds.fields import (
     ErrorRate,
@@ -191,7 +191,7 @@ class _Counts:
 def check_threshold(
     report: ThresholdFields,
     embeddings: Tensor | np.ndarray,
-    known: Mapping[str, Labels | None],
+    known: Mapping[str, Ids | None],
     *,
     look: int,
     normalization: CohortNormalization | None,

@@ -26,7 +26,7 @@ from pml_ext.functional.verification.threshold import (
     threshold_accepting,
     thresholds_at_far,
 )
-from pml_ext.metrics.labels import Labels, number_classes
+from pml_ext.metrics.labels import Ids, number_classes
 from pml_ext.metrics.normalization import CohortNormalization
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.thresholds.doubtful_labels import find_doubtful_labels
@@ -69,11 +69,11 @@ _POINTS = (0.1, *(float(f"{digit}e-{power}") for power in range(2, 9) for digit 
 
 def measure_threshold(
     embeddings: Tensor,
-    labels: Labels,
+    labels: Ids,
     target: Target,
     *,
-    cameras: Labels | None,
-    groups: Labels | None,
+    cameras: Ids | None,
+    groups: Ids | None,
     search: SearchPlan | None,
     opis: OPISSettings,
     normalize: CohortNormalization | None,

@@ -13,7 +13,7 @@ from pml_ext._shared.checks import warn_caller
 from pml_ext._shared.files import write_atomically
 from pml_ext._shared.text import printable
 from pml_ext.metrics.checkpoint import checkpoint_of
-from pml_ext.metrics.labels import Labels
+from pml_ext.metrics.labels import Ids
 from pml_ext.metrics.normalization import CohortNormalization
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.thresholds.check import ThresholdCheck, check_threshold
@@ -80,14 +80,14 @@ class ThresholdReport(ThresholdFields):
     def from_embeddings(
         cls,
         embeddings: Tensor | np.ndarray,
-        labels: Labels,
+        labels: Ids,
         *,
         far: float | None = None,
         frr: float | None = None,
         target: Literal["utility"] | None = None,
         confidence: float | None = None,
-        cameras: Labels | None = None,
-        groups: Labels | None = None,
+        cameras: Ids | None = None,
+        groups: Ids | None = None,
         search: SearchPlan | None = None,
         opis: OPISSettings | None = None,
         normalize: CohortNormalization | None = None,
@@ -216,10 +216,10 @@ class ThresholdReport(ThresholdFields):
         self,
         embeddings: Tensor | np.ndarray,
         *,
-        labels: Labels | None = None,
-        frames: Labels | None = None,
-        tracks: Labels | None = None,
-        cameras: Labels | None = None,
+        labels: Ids | None = None,
+        frames: Ids | None = None,
+        tracks: Ids | None = None,
+        cameras: Ids | None = None,
         look: int = 1,
         normalization: CohortNormalization | None = None,
     ) -> ThresholdCheck:

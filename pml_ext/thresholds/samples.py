@@ -14,7 +14,7 @@ from pml_ext._shared.copies import describe_copies, find_copies, vector_keys
 from pml_ext.functional.open_set.best_scores import BestScores, Template
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.intervals import class_rate_interval
-from pml_ext.metrics.labels import Labels, number_classes
+from pml_ext.metrics.labels import Ids, number_classes
 from pml_ext.metrics.normalization import CohortNormalization, check_normalize, offsets_of_pairs
 from pml_ext.thresholds.fields import ErrorRate, NormalizationRecord, Sample
 
@@ -89,9 +89,9 @@ Copies = list[tuple[int, int]]
 
 def read_samples(
     embeddings: Tensor,
-    labels: Labels,
+    labels: Ids,
     *,
-    cameras: Labels | None,
+    cameras: Ids | None,
     normalize: CohortNormalization | None,
     source: SampleSource,
 ) -> tuple[Samples, tuple[int | str, ...], Copies]:

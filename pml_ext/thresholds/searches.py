@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from pml_ext._ops.numerics import TIED
 from pml_ext._shared.checks import check_choice, check_fraction, check_whole
 from pml_ext.functional.open_set.best_scores import (
     HighScores,
@@ -30,7 +31,7 @@ from pml_ext.thresholds.samples import Samples
 from pml_ext.thresholds.targets import limited_rate, support_at
 
 _SIZES = (0.1, 0.2, 0.5, 1, 2, 5, 10)  # factors of the planned size
-_OF_COPIES = 1 - 1e-6  # lowest cosine of copies: closer cosines differ by rounding only
+_OF_COPIES = 1 - TIED  # lowest cosine of copies
 
 
 @dataclass(frozen=True)
