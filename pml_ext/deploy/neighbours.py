@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pml_ext._ops.numerics import TIED
 from pml_ext.deploy.gallery import Gallery
 from pml_ext.deploy.readers import EmbeddingSet
 
-_TIED = 1e-6  # closer scores differ by rounding only
 _QUERIES_AT_ONCE = 256
 
 
@@ -49,8 +49,8 @@ def _search_all(target: Gallery | EmbeddingSet, queries: Tensor, k: int) -> tupl
 def _is_among_best(scores: Tensor, k: int) -> Tensor:
     """Returns a mask with the k highest of (Q, N) scores; of scores tied with the k-th, the first ones."""
     kth = scores.topk(k).values[:, -1:]
-    is_above = scores > kth + _TIED
-    is_tied = (scores >= kth - _TIED) & ~is_above
+    is_above = scores > kth + TIED
+    is_tied = (scores >= kth - TIED) & ~is_above
     room = k - is_above.sum(dim=1, keepdim=True)
     return is_above | (is_tied & (is_tied.cumsum(dim=1) <= room))
 
@@ -61,7 +61,7 @@ def _in_order(scores: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     rows = rows.gather(1, order)
     for place in range(1, scores.shape[1]):
         above, here = scores[:, place - 1], scores[:, place]
-        scores[:, place] = torch.where(above - here < _TIED, above, here)
+        scores[:, place] = torch.where(above - here < TIED, above, here)
     rows, order = rows.sort(dim=1)
     scores, order = scores.gather(1, order).sort(dim=1, descending=True, stable=True)
     return scores, rows.gather(1, order)
