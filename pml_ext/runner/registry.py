@@ -341,7 +341,8 @@ def naming_parts() -> Iterator[None]:
         raise
     except Exception as error:  # a user's part may raise anything
         entries = [entry for registry in _ALL for entry in registry._entries.values() if not entry.is_ours]
-        packages = {name.partition(".")[0] for name in (*(entry.module for entry in entries), *_imported)}
+        modules = [*_imported, *[entry.module for entry in entries]]
+        packages = {name.partition(".")[0] for name in modules}
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         theirs = [frame for frame in frames if _module_of(frame).partition(".")[0] in packages]
         runs = [entry for frame in reversed(theirs) for entry in entries if _is_code_of(entry.part, frame)]
