@@ -136,7 +136,7 @@ def _write_report(
     """Write report.html and its figures; returns its path."""
     import torch
 
-    from pml_ext._ops.normalize import unit_rows
+    from pml_ext._ops.numerics import unit_rows
     from pml_ext._version import __version__
     from pml_ext.metrics.opis_settings import OPISSettings
     from pml_ext.runner.data.datasets.image_set import OpenSet

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from yacs.config import CfgNode as CN
 
-from pml_ext._ops.normalize import unit_rows
+from pml_ext._ops.numerics import unit_rows
 from pml_ext._shared.checks import check_items, check_switch, check_whole
 from pml_ext._shared.errors import UserError
 from pml_ext._shared.names import class_name

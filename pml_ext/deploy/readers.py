@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext._ops.normalize import unit_rows
+from pml_ext._ops.numerics import unit_rows
 from pml_ext._shared.checks import warn_caller
 from pml_ext._shared.errors import UserError, import_library
 from pml_ext._shared.files import EMBEDDING_SUFFIXES

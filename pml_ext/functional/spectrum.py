@@ -6,8 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.numerics import full_precision
+from pml_ext._ops.numerics import full_precision, unit_rows
 from pml_ext._shared.checks import check_embeddings, check_finite
 
 _BLOCK = 4096  # rows converted to float64 at a time

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._ops.normalize import unit_rows
+from pml_ext._ops.numerics import unit_rows
 from pml_ext._pml import FaissKMeans
 from pml_ext._shared.checks import check_finite, check_labels, check_tensor
 from pml_ext._shared.identities import JUNK

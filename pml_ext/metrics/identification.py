@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from pml_ext._ops.normalize import unit_rows
+from pml_ext._ops.numerics import unit_rows
 from pml_ext._shared.checks import (
     check_embeddings,
     check_finite,

@@ -17,8 +17,7 @@ from msgspec import Meta
 from torch import Tensor
 from torch import distributed as dist
 
-from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.numerics import full_precision
+from pml_ext._ops.numerics import full_precision, unit_rows
 from pml_ext._shared.checks import (
     check_choice,
     check_embeddings,

@@ -6,8 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.numerics import product_blocks, rows_of_a_block
+from pml_ext._ops.numerics import product_blocks, rows_of_a_block, unit_rows
 from pml_ext.thresholds.fields import DoubtfulLabel, LabelError
 from pml_ext.thresholds.samples import Copies, SampleSource
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext._ops.normalize import normalise_
+from pml_ext._ops.numerics import normalise_
 from pml_ext._shared.checks import warn_caller
 from pml_ext._shared.files import write_atomically
 from pml_ext._shared.text import printable

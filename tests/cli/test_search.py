@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from pml_ext._ops.normalize import unit_rows
+from pml_ext._ops.numerics import unit_rows
 from pml_ext._shared.files import sha256_of
 from pml_ext.cli import main
 from pml_ext.deploy.readers import read_embeddings

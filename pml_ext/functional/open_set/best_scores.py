@@ -6,8 +6,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.numerics import TIED, full_precision, row_blocks
+from pml_ext._ops.numerics import TIED, full_precision, row_blocks, unit_rows
 from pml_ext._shared.checks import check_choice, check_embeddings, check_finite, check_labels
 from pml_ext.functional.pairwise.pair_blocks import both_sides, check_offsets
 

@@ -6,8 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.numerics import TIED, product_blocks, rows_of_a_block
+from pml_ext._ops.numerics import TIED, product_blocks, rows_of_a_block, unit_rows
 from pml_ext._shared.checks import check_embeddings, check_finite, check_labels
 from pml_ext._shared.identities import is_ranked
 from pml_ext.functional.verification.roc import tar_at_far

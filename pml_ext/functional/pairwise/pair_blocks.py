@@ -9,8 +9,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from pml_ext._ops.distributed import share_of_rank
-from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.numerics import SIDE, full_precision, row_blocks
+from pml_ext._ops.numerics import SIDE, full_precision, row_blocks, unit_rows
 from pml_ext._shared.checks import check_embeddings, check_finite, check_floating, check_labels, check_whole
 
 

@@ -7,8 +7,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from pml_ext._ops.distributed import gather_rows, rows_of_rank
-from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.numerics import product_blocks, rows_of_a_block
+from pml_ext._ops.numerics import product_blocks, rows_of_a_block, unit_rows
 from pml_ext._shared.checks import check_embeddings, check_finite, check_positions, check_whole
 
 # Blocks of 64 MB in float32: with 16 MB the product of 512 columns with 20,000 takes 17 % longer.

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.numerics import TIED, product_blocks
+from pml_ext._ops.numerics import TIED, product_blocks, unit_rows
 from pml_ext._shared.checks import check_choice, check_embeddings, check_finite
 
 METRICS = ("cosine", "euclidean")

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext._ops.normalize import unit_rows
-from pml_ext._ops.numerics import row_blocks
+from pml_ext._ops.numerics import row_blocks, unit_rows
 from pml_ext._shared.checks import check_choice, check_in_range, check_number, check_whole
 from pml_ext.functional.retrieval.feature_distances import check_features, distance_blocks, prepare_features
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pml_ext._ops.normalize import unit_rows
+from pml_ext._ops.numerics import unit_rows
 from pml_ext._shared.checks import check_embeddings, check_finite, check_labels, check_positions, check_tensor
 from pml_ext.functional.pairwise.pair_blocks import listed_cosines
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from pml_ext._ops.normalize import unit_rows
+from pml_ext._ops.numerics import unit_rows
 from pml_ext.functional.spectrum import ADVICE_ON_COLLAPSE, embedding_spread
 
 log = logging.getLogger("pml_ext")

@@ -15,7 +15,7 @@ from torch import distributed as dist
 from torch.nn.functional import adaptive_avg_pool2d
 from yacs.config import CfgNode as CN
 
-from pml_ext._ops.normalize import unit_rows
+from pml_ext._ops.numerics import unit_rows
 from pml_ext._shared.checks import check_finite
 from pml_ext._shared.identities import JUNK
 from pml_ext.functional.retrieval.ranking import Ranking

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pml_ext._ops.normalize import unit_rows
+from pml_ext._ops.numerics import unit_rows
 from pml_ext._shared.errors import UserError
 from pml_ext.functional.spectrum import embedding_spread
 from pml_ext.reports.drawing import ReportFigure

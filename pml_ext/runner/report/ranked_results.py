@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from pml_ext._ops.normalize import unit_rows
+from pml_ext._ops.numerics import unit_rows
 from pml_ext._shared.errors import UserError
 from pml_ext._shared.identities import is_ranked
 from pml_ext.metrics import ReIDEvaluator
