@@ -143,8 +143,9 @@ class JudgedSet(CohortNormalization):
         super().__init__(judged, K)
         self.judged = judged
 
-    def require_others(self, *_: Any, **__: Any) -> None:
-        """Accepts the judged samples, which `CohortNormalization` refuses."""
+    def corrections_of_judged(self, embeddings: Tensor, *_: Any, **__: Any) -> Tensor:
+        """Returns the corrections of the judged samples, which `CohortNormalization` refuses."""
+        return self.corrections(embeddings)
 
     def corrections(self, embeddings: Tensor, **_: Any) -> Tensor:
         rows = torch.arange(len(embeddings)) if embeddings is self.judged else None

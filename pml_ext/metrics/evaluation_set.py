@@ -248,7 +248,7 @@ def make_evaluation_set(
     if isinstance(normalize, CohortNormalization):
         judged = [(ref_x, ref_labels)] if ref_includes_query else [(x, labels), (ref_x, ref_labels)]
         for embeddings, names in judged:
-            normalize.require_others(embeddings, names)
+            normalize.corrections_of_judged(embeddings, names)
     if is_id:
         numbered = torch.unique(torch.cat([labels, ref_labels]), return_inverse=True)[1]
         ids, ref_ids = numbered[: len(labels)], numbered[len(labels) :]

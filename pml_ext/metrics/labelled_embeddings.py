@@ -138,7 +138,7 @@ def standard_metrics(
         sets = [query] if gallery is None else [query, gallery]
         labels = np.concatenate([part.labels.astype(str) for part in sets if part.labels is not None])
         try:
-            normalize.require_others(torch.cat([part.embeddings for part in sets]), labels)
+            normalize.corrections_of_judged(torch.cat([part.embeddings for part in sets]), labels)
         except ValueError as error:
             raise UserError(f"{query.name}: {error}") from error
         # Without labels, because those of the parts are numbers.

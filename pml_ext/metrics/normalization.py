@@ -31,7 +31,7 @@ from pml_ext._shared.files import replacing
 from pml_ext._shared.text import first_five
 from pml_ext._version import __version__
 from pml_ext.functional.pairwise.pair_blocks import both_sides
-from pml_ext.functional.retrieval.cohort import cohort_offsets
+from pml_ext.functional.retrieval.cohort import cohort_offsets, highest_cosines
 from pml_ext.metrics.checkpoint import Checkpoint, CountAbove0, Sha256, checkpoint_of, require_checkpoint
 from pml_ext.metrics.labels import Ids, names_of_samples
 
@@ -187,30 +187,43 @@ class CohortNormalization:
         closest = cohort_offsets(embeddings.double(), self.cohort.double(), 1)
         return inside, (closest > 1 - _ROUNDING).cpu()
 
-    def require_others(
-        self, embeddings: Tensor, labels: Ids | None = None, *, rows: Sequence[int] | None = None
-    ) -> None:
-        """Raises ValueError if the cohort holds a judged sample or a judged identity.
+    def corrections_of_judged(
+        self,
+        embeddings: Tensor,
+        labels: Ids | None = None,
+        *,
+        rows: Sequence[int] | None = None,
+        group: dist.ProcessGroup | None = None,
+    ) -> Tensor:
+        """Returns `corrections` of samples that are judged, which the cohort must not hold.
 
         Args:
             embeddings: (N, D), the judged samples.
             labels: (N,) their identities; None, or a cohort without labels: only copies are looked for.
             rows: N row numbers for messages; None: 0, 1, …
+            group: the ranks that share the samples.
+        Returns:
+            (N,) float64.
+        Raises:
+            ValueError: the cohort holds a judged sample or a judged identity.
         """
-        inside, is_copy = self.overlap(embeddings, labels)
-        if labels is not None and bool(inside.any()):
-            common = np.unique(names_of_samples(labels, len(embeddings))[inside.numpy()]).tolist()
-            raise ValueError(
-                f"the cohort must hold other identities than those that are judged; {len(common)} are in both: "
-                f"{first_five(common)}. Remove them on one side, or rename labels that mean other identities there"
-            )
-        copies = torch.nonzero(is_copy).flatten().tolist()
+        count = len(embeddings)
+        if labels is not None and self.labels is not None:
+            common = np.intersect1d(names_of_samples(labels, count), self.labels).tolist()
+            if common:
+                raise ValueError(
+                    f"the cohort must hold other identities than those that are judged; {len(common)} are in both: "
+                    f"{first_five(common)}. Remove them on one side, or rename labels that mean other identities there"
+                )
+        highest = highest_cosines(embeddings.double(), self.cohort.double(), self.k, group=group)
+        copies = torch.nonzero(highest.amax(dim=1) > 1 - _ROUNDING).flatten().tolist()
         if copies:
             numbers = copies if rows is None else [rows[place] for place in copies]
             raise ValueError(
                 f"the cohort must hold other samples than those that are judged; {len(copies)} judged rows are copies "
                 f"of cohort samples: rows {first_five(numbers)}. Remove them on one side"
             )
+        return 0.5 * self.strength * highest.mean(dim=1)
 
     def offsets(self, embeddings: Tensor, *, group: dist.ProcessGroup | None = None) -> Tensor:
         """Returns m(x) of each sample.
@@ -368,18 +381,3 @@ def check_normalize(normalize: object) -> None:
     """Raise unless it is None or a CohortNormalization."""
     if normalize is not None and not isinstance(normalize, CohortNormalization):
         raise TypeError(f"normalize must be a CohortNormalization or None; got {type(normalize).__name__}")
-
-
-def offsets_of_pairs(
-    normalize: CohortNormalization | None,
-    embeddings: Tensor,
-    labels: Ids | None = None,
-    *,
-    rows: Sequence[int] | None = None,
-    group: dist.ProcessGroup | None = None,
-) -> Tensor | None:
-    """Returns (N,) numbers to subtract from the cosines with each sample; ValueError for a cohort of judged samples."""
-    if normalize is None:
-        return None
-    normalize.require_others(embeddings, labels, rows=rows)
-    return normalize.corrections(embeddings, group=group)

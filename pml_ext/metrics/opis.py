@@ -15,7 +15,7 @@ from pml_ext._shared.checks import check_embeddings, check_finite, check_labels,
 from pml_ext.functional.opis.score import OPISAtRange, opis_sensitivity
 from pml_ext.functional.opis.utility import TooFewClassesError, epsilon_opis_of_curves, opis_of_curves, utility_curves
 from pml_ext.metrics import keys
-from pml_ext.metrics.normalization import CohortNormalization, check_normalize, offsets_of_pairs
+from pml_ext.metrics.normalization import CohortNormalization, check_normalize
 from pml_ext.metrics.opis_settings import OPISSettings
 from pml_ext.metrics.undefined import warn_meaningless_opis, warn_undefined
 
@@ -125,10 +125,9 @@ class OPIS(Metric):
         Raises:
             RuntimeError: before any update.
         """
-        embeddings, labels, group = self._collected()
+        embeddings, labels, offsets, group = self._collected()
         values: dict[str, Any] = dict.fromkeys((*_SCORES, "d_min", "d_max"), float("nan"))
         values |= {"classes": 0, "samples": len(labels), "curves": None}
-        offsets = offsets_of_pairs(self.normalize, embeddings, labels, group=group)
         try:
             curves = utility_curves(
                 embeddings, labels, far_range=self.far_range, grid=self.grid, group=group, offsets=offsets
@@ -147,8 +146,7 @@ class OPIS(Metric):
     def sensitivity(self, far_ranges: Sequence[tuple[float, float]]) -> list[OPISAtRange]:
         """Returns the scores over several calibration ranges; see `functional.opis_sensitivity`, also for errors."""
         with self.sync_context(dist_sync_fn=self.dist_sync_fn, should_sync=self.sync_on_compute):
-            embeddings, labels, group = self._collected()
-            offsets = offsets_of_pairs(self.normalize, embeddings, labels, group=group)
+            embeddings, labels, offsets, group = self._collected()
             return opis_sensitivity(
                 embeddings,
                 labels,
@@ -159,12 +157,15 @@ class OPIS(Metric):
                 offsets=offsets,
             )
 
-    def _collected(self) -> tuple[Tensor, Tensor, dist.ProcessGroup | None]:
-        """Returns all samples (of all ranks after torchmetrics' gathering), and the process group of these ranks."""
+    def _collected(self) -> tuple[Tensor, Tensor, Tensor | None, dist.ProcessGroup | None]:
+        """Returns embeddings, labels and offsets of all samples (of all ranks, if gathered), and the ranks' group."""
         if not len(self.embeddings):
             raise RuntimeError("compute() needs at least one update(embeddings, labels) before it; got none")
         group = (self.process_group or dist.group.WORLD) if self._is_synced else None
-        return dim_zero_cat(self.embeddings), dim_zero_cat(self.labels), group
+        embeddings, labels, offsets = dim_zero_cat(self.embeddings), dim_zero_cat(self.labels), None
+        if self.normalize is not None:
+            offsets = self.normalize.corrections_of_judged(embeddings, labels, group=group)
+        return embeddings, labels, offsets, group
 
     def _sync_dist(self, dist_sync_fn: Any = gather_all_tensors, process_group: Any = None) -> None:
         """Gather like torchmetrics, with the number of columns and the type that all ranks share."""

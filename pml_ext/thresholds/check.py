@@ -18,7 +18,7 @@ from pml_ext.functional.verification.intervals import (
     trials_of_interval,
 )
 from pml_ext.metrics.labels import Ids, number_classes
-from pml_ext.metrics.normalization import CohortNormalization, offsets_of_pairs
+from pml_ext.metrics.normalization import CohortNormalization
 from pml_ext.thresholds.fields import (
     ErrorRate,
     ThresholdFields,
@@ -212,7 +212,9 @@ def check_threshold(
         if values is not None:
             ids[kind], _ = number_classes(values, len(vectors), kind)
     require_cohort(report.normalization, normalization)
-    offsets = offsets_of_pairs(normalization, vectors, known.get("labels"))
+    offsets = None
+    if normalization is not None:
+        offsets = normalization.corrections_of_judged(vectors, known.get("labels"))
     data = _NewData(Samples(vectors.double(), torch.arange(len(vectors)), offsets=offsets), ids)
     check = _check_rates(report, data, look)
     if not check._rates:

@@ -15,7 +15,7 @@ from pml_ext.functional.open_set.best_scores import BestScores, Template
 from pml_ext.functional.pairwise.pair_distances import PairDistances
 from pml_ext.functional.verification.intervals import class_rate_interval
 from pml_ext.metrics.labels import Ids, number_classes
-from pml_ext.metrics.normalization import CohortNormalization, check_normalize, offsets_of_pairs
+from pml_ext.metrics.normalization import CohortNormalization, check_normalize
 from pml_ext.thresholds.fields import ErrorRate, NormalizationRecord, Sample
 
 
@@ -109,7 +109,9 @@ def read_samples(
     if copies:
         rows = [f"row {source.row(place)}" for place in range(count)]
         warn_caller(describe_copies(copies, "embeddings", "others", rows, rows))
-    offsets = offsets_of_pairs(normalize, embeddings, labels, rows=source.rows)
+    offsets = None
+    if normalize is not None:
+        offsets = normalize.corrections_of_judged(embeddings, labels, rows=source.rows)
     return Samples(embeddings.double(), ids, camera_ids, offsets), names, copies
 
 

@@ -110,12 +110,12 @@ def test_no_measure_takes_a_cohort_of_judged_samples_or_identities(measure):
 
 
 def test_labels_are_compared_as_text_and_copies_by_the_rows_numbers():
-    NAMED.require_others(JUDGED, labels=[f"judged {i}" for i in range(120)])
+    NAMED.corrections_of_judged(JUDGED, labels=[f"judged {i}" for i in range(120)])
     numbers = CohortNormalization.fit(COHORT, labels=torch.arange(10))
     with pytest.raises(ValueError, match="1 are in both: 7"):
-        numbers.require_others(JUDGED[:1], labels=["7"])
+        numbers.corrections_of_judged(JUDGED[:1], labels=["7"])
     with pytest.raises(ValueError, match="rows 31"):
-        FITTED.require_others(torch.cat([JUDGED[:1], FITTED.cohort[:1].double()]), rows=[30, 31])
+        FITTED.corrections_of_judged(torch.cat([JUDGED[:1], FITTED.cohort[:1].double()]), rows=[30, 31])
 
 
 def test_identities_are_set_aside_by_name():

@@ -1,7 +1,5 @@
 """Mean cosine of a sample with its nearest cohort samples, for score normalisation."""
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 from torch import distributed as dist
@@ -44,13 +42,29 @@ def cohort_offsets(
     >>> cohort_offsets(cohort, cohort, 1, rows=torch.arange(3))
     tensor([0., 0., 0.])
     """
+    return highest_cosines(embeddings, cohort, k, rows=rows, group=group).mean(dim=1)
+
+
+def highest_cosines(
+    embeddings: Tensor,
+    cohort: Tensor,
+    k: int,
+    *,
+    rows: Tensor | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> Tensor:
+    """Returns the (N, k) highest cosines of each sample with a cohort, unordered; see `cohort_offsets`."""
     check_whole(k, "k")
     unit, others = _prepare(embeddings, cohort, k, rows)
-    block, lengths = rows_of_rank(len(unit), rows_of_a_block(len(others), unit.device, entries=_ENTRIES), group)
-    offsets = unit.new_empty(block.stop - block.start)
-    for part, cosines in _blocks(unit[block], others, None if rows is None else rows[block]):
-        offsets[part] = cosines.topk(k, dim=1, sorted=False).values.mean(dim=1)
-    return gather_rows(offsets, group, lengths=lengths)
+    count, size = len(unit), rows_of_a_block(len(others), unit.device, entries=_ENTRIES)
+    shared, lengths = rows_of_rank(count, size, group)
+    unit = unit[shared]
+    highest = unit.new_empty(len(unit), k)
+    for part, cosines in product_blocks(unit, others, size):
+        if rows is not None:
+            cosines.scatter_(1, rows[shared][part, None].to(cosines.device, torch.int64), -torch.inf)
+        highest[part] = cosines.topk(k, dim=1, sorted=False).values
+    return gather_rows(highest, group, lengths=lengths)
 
 
 def _prepare(embeddings: Tensor, cohort: Tensor, k: int, rows: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -77,12 +91,3 @@ def _prepare(embeddings: Tensor, cohort: Tensor, k: int, rows: Tensor | None) ->
     unit, others_unit = unit_rows(embeddings), unit_rows(cohort).to(embeddings.device)
     dtype = torch.promote_types(unit.dtype, others_unit.dtype)
     return unit.to(dtype), others_unit.to(dtype)
-
-
-def _blocks(unit: Tensor, cohort: Tensor, rows: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
-    """Yield rows and their cosines with the cohort, −inf with themselves."""
-    size = rows_of_a_block(len(cohort), unit.device, entries=_ENTRIES)
-    for part, cosines in product_blocks(unit, cohort, size):
-        if rows is not None:
-            cosines.scatter_(1, rows[part, None].to(cosines.device, torch.int64), -torch.inf)
-        yield part, cosines
