@@ -125,6 +125,14 @@ def check_not_collapsed(embeddings: Tensor) -> None:
         )
 
 
+def check_object(value: object, base: type, name: str, expected: str) -> None:
+    """An instance of a base class, not a class."""
+    if isinstance(value, type):
+        raise TypeError(f"{name} must be {expected}; got the class {value.__name__}. Create an object of it")
+    if not isinstance(value, base):
+        raise TypeError(f"{name} must be {expected}; got {value!r}")
+
+
 def check_tensor(value: object, name: str, shape: str) -> None:
     """A dense torch.Tensor of any type and shape, not on the meta device; `shape` is for the message."""
     if not isinstance(value, Tensor):

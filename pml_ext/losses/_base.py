@@ -3,9 +3,8 @@
 repr shows the settings. A wrapper's distance, reducer and regularizer are those of the wrapped loss.
 """
 
-import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -25,6 +24,7 @@ from pml_ext._pml import (
     SelfSupervisedLoss,
     losses,
     reducers,
+    regularizers,
     term,
 )
 from pml_ext._shared.checks import (
@@ -32,37 +32,24 @@ from pml_ext._shared.checks import (
     check_in_range,
     check_indices_tuple,
     check_labels,
+    check_object,
     check_switch,
     warn_once,
 )
+from pml_ext._shared.names import hint
+from pml_ext._shared.settings import CheckedSettings, arguments_of
 from pml_ext.functional.tuples import Tuples
 from pml_ext.losses._facts import facts_of
 
 SETTINGS = ("distance", "reducer", "embedding_regularizer", "embedding_reg_weight")
 
 
-def arguments_of(kind: type) -> list[str]:
-    """Returns the names of the constructor's arguments, without **kwargs."""
-    parameters = inspect.signature(kind).parameters.items()
-    return [name for name, parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
-
-
-class ShowsArguments:
-    """Base of a loss or miner whose repr shows the constructor's numbers, strings and booleans.
-
-    Attributes:
-        fixed: settings that only the constructor reads, so setting them later is an error.
-    """
-
-    fixed: tuple[str, ...] = ()
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.fixed and name in vars(self):
-            raise AttributeError(f"{name} of {type(self).__name__} cannot be changed; create a new object")
-        super().__setattr__(name, value)
+class ShowsArguments(CheckedSettings):
+    """Base of a loss or miner whose repr shows the constructor's numbers, strings and booleans."""
 
     def extra_repr(self) -> str:
-        values = {name: getattr(self, name, None) for name in arguments_of(type(self))}
+        kind: Any = type(self)
+        values = {name: getattr(self, name, None) for name in arguments_of(kind)}
         shown = (bool, int, float, str, tuple)
         return ", ".join(f"{name}={value!r}" for name, value in values.items() if isinstance(value, shown))
 
@@ -75,8 +62,15 @@ class EmbeddingModule(ShowsArguments, Recorded):
     """
 
     default_distance: Callable[[], BaseDistance] = staticmethod(partial(LpDistance, normalize_embeddings=True))
+    passed_on = ("distance",)
+    pml_arguments: Iterable[str]  # names of those that are in **pml
     distance: Any
     reducer: Any
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.pml_arguments and hasattr(self, name):
+            check_pml_arguments(type(self), {name: value})
+        super().__setattr__(name, value)
 
     def get_default_distance(self) -> BaseDistance:
         """Returns a new default distance; the name is PML 2's."""
@@ -220,7 +214,11 @@ class PMLArguments(TypedDict, total=False):
     collect_stats: bool | None
 
 
-_LIKE = {"distance": "CosineSimilarity()", "reducer": "MeanReducer()", "embedding_regularizer": "LpRegularizer()"}
+_PARTS = {
+    "distance": (BaseDistance, "CosineSimilarity()"),
+    "reducer": (reducers.BaseReducer, "MeanReducer()"),
+    "embedding_regularizer": (regularizers.BaseRegularizer, "LpRegularizer()"),
+}
 
 
 class EmbeddingLoss(EmbeddingModule, OurLoss):
@@ -229,6 +227,8 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
     Sums over thousands of pairs lose all digits in 16 bits: half-precision embeddings become float32, autocast is off.
     The loss then is float32; gradients keep the input's type. A subclass defines `compute_loss`.
     """
+
+    pml_arguments = PMLArguments.__annotations__
 
     def __init__(self, **pml: Unpack[PMLArguments]) -> None:
         check_pml_arguments(type(self), pml)
@@ -327,12 +327,16 @@ def labels_for(loss: nn.Module, labels: Labels, embeddings: Tensor) -> Labels:
     return labels.to(embeddings.device, non_blocking=True)
 
 
-def check_pml_arguments(kind: type, options: Mapping[str, Any]) -> None:
-    """Raises for an argument of PML whose value would fail only in training."""
+def check_pml_arguments(kind: Any, options: Mapping[str, Any]) -> None:
+    """Raises for an unknown argument, or one of PML whose value would fail only in training."""
     for name, value in options.items():
+        if name not in kind.pml_arguments:
+            known = [*arguments_of(kind), *kind.pml_arguments]
+            raise TypeError(f"{kind.__name__} has no argument {name!r}{hint(name, known)}")
         if name == "embedding_reg_weight":
             check_in_range(value, -math.inf, math.inf, name)
         elif name == "collect_stats" and value is not None:
             check_switch(value, name)
-        elif name in _LIKE and value is not None and not isinstance(value, nn.Module):
-            raise TypeError(f"{name} of {kind.__name__} must be an object like PML's {_LIKE[name]}; got {value!r}")
+        elif name in _PARTS and value is not None:
+            base, example = _PARTS[name]
+            check_object(value, base, f"{name} of {kind.__name__}", f"an object like PML's {example}")

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from torch import nn
 
 from pml_ext._pml import BaseMetricLossFunction, losses
+from pml_ext._shared.checks import check_object
 from pml_ext._shared.names import class_name, closest, hint
 
 KNOWN: dict[str, type[nn.Module]] = {}
@@ -13,8 +14,9 @@ KNOWN: dict[str, type[nn.Module]] = {}
 
 
 def loss_by_name(loss: nn.Module | str) -> Any:
-    """Returns a new loss of pml_ext.losses from its name, and any other object unchanged."""
+    """Returns a new loss of pml_ext.losses from its name, and any other object unchanged; refuses a class."""
     if not isinstance(loss, str):
+        check_object(loss, object, "loss", "an object, or a name")
         return loss
     if loss not in KNOWN:
         near = hint(loss, KNOWN) if closest(loss, KNOWN) else "; dir(pml_ext.losses) lists the known ones"

@@ -126,7 +126,7 @@ class DiscriminativeLoss(EmbeddingLoss):
     """
 
     facts = LossFacts(compares="class vectors", reads_distance=False)
-    fixed = ("num_classes", "embedding_size", "paper_scale", "seed")
+    fixed = ("num_classes", "embedding_size", "centroids", "distance", "paper_scale", "seed")
     labels_because = "DiscriminativeLoss needs labels: it compares each sample with the centroid of its class"
 
     def __init__(

@@ -9,6 +9,7 @@ from typing_extensions import Unpack
 from pml_ext._ops.numerics import row_blocks
 from pml_ext._pml import CosineSimilarity, is_similarity, term
 from pml_ext._shared.checks import check_choice, check_in_range
+from pml_ext._shared.settings import arguments_of
 from pml_ext.functional.losses.hinges import hinges_of_pairs, nearest_negatives
 from pml_ext.functional.losses.pair_weighting import (
     WEIGHTINGS,
@@ -91,7 +92,12 @@ class PairWeightingLoss(EmbeddingLoss):
         self.margin = margin
         self.neg_margin = neg_margin
         self.bins = bins
-        self.weights(torch.zeros(1, 1), *torch.zeros(2, 1, 1, dtype=torch.bool))  # rejects wrong options
+        known = arguments_of(WEIGHTINGS[weighting])[3:]
+        if unknown := [name for name in self.options if name not in known]:
+            accepted = ", ".join(known) or "no option"
+            raise TypeError(f"weighting {weighting!r} accepts {accepted}; got {', '.join(unknown)}")
+        pair = torch.zeros(1, 1, device="cpu")
+        self.weights(pair, pair > 0, pair > 0)  # rejects values out of range
         self._record("weighting", "mining")
 
     @property

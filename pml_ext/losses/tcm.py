@@ -17,6 +17,7 @@ from pml_ext._pml import (
     term,
 )
 from pml_ext._shared.checks import check_choice, check_in_range, check_switch
+from pml_ext._shared.settings import arguments_of
 from pml_ext.functional.losses.tcm import DIVISORS, hard_negatives, hard_positives, threshold_consistency
 from pml_ext.functional.tuples import Tuples, count_pairs, same_and_different
 from pml_ext.losses._base import (
@@ -27,7 +28,6 @@ from pml_ext.losses._base import (
     Reference,
     SettingsOfTheWrapped,
     Terms,
-    arguments_of,
     labels_for,
 )
 from pml_ext.losses._facts import LossFacts, loss_by_name

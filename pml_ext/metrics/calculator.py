@@ -11,6 +11,7 @@ from torch import distributed as dist
 
 from pml_ext._shared.checks import check_items, check_switch, check_whole
 from pml_ext._shared.names import hint
+from pml_ext._shared.settings import CheckedSettings
 from pml_ext.functional.opis.utility import UtilityCurves
 from pml_ext.functional.retrieval.ranking import check_ranks
 from pml_ext.metrics import keys
@@ -26,7 +27,7 @@ _OWN = "calculate_"
 """Prefix of a metric's method in a user's subclass."""
 
 
-class AccuracyCalculator:
+class AccuracyCalculator(CheckedSettings):
     """PML's calculator with further metrics: opis, epsilon_opis, cmc_rank_<r>, mean_inverse_negative_penalty,
     reid_mean_average_precision, tar_at_far_1e-2/3/4, verification_auc, equal_error_rate, f1 (of the clustering),
     spectral_variance.

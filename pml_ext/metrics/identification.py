@@ -14,6 +14,7 @@ from pml_ext._shared.checks import (
     check_labels,
     check_whole,
 )
+from pml_ext._shared.settings import CheckedSettings
 from pml_ext.functional.open_set.gallery_blocks import GalleryScores, scores_in_blocks, tpir_at_fpir
 from pml_ext.functional.verification.templates import template_embeddings
 from pml_ext.metrics import keys
@@ -23,7 +24,7 @@ from pml_ext.metrics.verification import StreamingVerification
 FPIRS = (1e-1, 1e-2, 1e-3)
 
 
-class IdentificationEvaluator:
+class IdentificationEvaluator(CheckedSettings):
     """Computes TPIR at FPIR and rank-k rates of 1:N searches, as in IJB-B and IJB-C.
 
     Every probe searches every gallery. A probe is mated if the gallery contains its subject, else non-mated.
@@ -60,7 +61,6 @@ class IdentificationEvaluator:
         for rank in ranks:
             check_whole(rank, "ranks", 1)
         self.fpirs, self.ranks = tuple(fpirs), tuple(ranks)
-        self._most_before = max(ranks, default=1)
 
     def of_templates(
         self, embeddings: Tensor, template_ids: Tensor, media_ids: Tensor, protocol: SearchProtocol
@@ -86,7 +86,7 @@ class IdentificationEvaluator:
             check_labels(gallery.subjects, len(gallery.template_ids), f"the subjects of gallery {number}")
             enrolled = templates.embeddings[templates.rows(gallery.template_ids)]
             scores = scores_in_blocks(
-                probes, protocol.probes.subjects, [(enrolled, gallery.subjects)], most_before=self._most_before
+                probes, protocol.probes.subjects, [(enrolled, gallery.subjects)], most_before=max(self.ranks, default=1)
             )
             mated = int(scores.mated.sum())
             if not 0 < mated < len(probes):
@@ -140,7 +140,7 @@ class IdentificationEvaluator:
             unit_rows(probes),
             subjects,
             gallery,
-            most_before=self._most_before,
+            most_before=max(self.ranks, default=1),
             cameras=cameras,
             count=None if verification is None else verification.update,
         )

@@ -28,6 +28,7 @@ from pml_ext._shared.checks import (
     warn_caller,
 )
 from pml_ext._shared.files import replacing
+from pml_ext._shared.settings import CheckedSettings
 from pml_ext._shared.text import first_five
 from pml_ext._version import __version__
 from pml_ext.functional.pairwise.pair_blocks import both_sides
@@ -36,7 +37,7 @@ from pml_ext.metrics.checkpoint import Checkpoint, CountAbove0, Sha256, checkpoi
 from pml_ext.metrics.labels import Ids, names_of_samples
 
 
-class CohortNormalization:
+class CohortNormalization(CheckedSettings):
     r"""Corrects each cosine by the mean similarity of its two samples to a cohort (symmetric score normalisation).
 
     $$s'(a, b) = \cos(a, b) - \frac{1}{2} \text{strength} (m(a) + m(b))$$
@@ -77,6 +78,8 @@ class CohortNormalization:
     >>> torch.allclose(normalization.augment(queries) @ normalization.augment(gallery, "gallery").T, scores, atol=1e-6)
     True
     """
+
+    fixed = ("cohort", "k", "labels", "strength")
 
     def __init__(
         self,
@@ -167,7 +170,7 @@ class CohortNormalization:
                 "pass its checkpoint"
             )
         normalization = cls(cohort, record.k, record.strength, labels=labels, checkpoint=record.checkpoint)
-        normalization.cohort = cohort  # bit by bit, as the checksum is that of the file
+        vars(normalization)["cohort"] = cohort  # bit by bit, as the checksum is that of the file
         return normalization
 
     def overlap(self, embeddings: Tensor, labels: Ids | None = None) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 
 from pml_ext._ops.distributed import gather_rows
 from pml_ext._shared.checks import check_embeddings, check_finite, check_labels, check_switch
+from pml_ext._shared.settings import CheckedSettings
 from pml_ext.functional.opis.score import OPISAtRange, opis_sensitivity
 from pml_ext.functional.opis.utility import TooFewClassesError, epsilon_opis_of_curves, opis_of_curves, utility_curves
 from pml_ext.metrics import keys
@@ -22,7 +23,7 @@ from pml_ext.metrics.undefined import warn_meaningless_opis, warn_undefined
 _SCORES = (keys.OPIS, keys.EPSILON_OPIS)
 
 
-class OPIS(Metric):
+class OPIS(CheckedSettings, Metric):
     r"""Operating-point inconsistency score (OPIS) and ε-OPIS of all batches, as a torchmetrics.Metric.
 
     $$\text{OPIS} = \frac{1}{T} \sum_i \text{mean}_d (U_i(d) - \bar{U}(d))^2$$

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pml_ext._shared.checks import check_choice
 from pml_ext._shared.identities import JUNK
+from pml_ext._shared.settings import CheckedSettings
 from pml_ext.functional.retrieval.feature_distances import METRICS
 from pml_ext.functional.retrieval.ranking import (
     Ranking,
@@ -20,7 +21,7 @@ from pml_ext.metrics import keys
 from pml_ext.metrics.undefined import warn_undefined
 
 
-class ReIDEvaluator:
+class ReIDEvaluator(CheckedSettings):
     """Computes CMC, mAP and mINP, ignoring gallery items with the query's identity and camera.
 
     Identity −1 is junk. Junk is ignored in the gallery and not evaluated as a query, but re-ranking and query expansion

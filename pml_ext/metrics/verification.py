@@ -9,6 +9,7 @@ from torchmetrics import Metric
 
 from pml_ext._shared.checks import check_embeddings, check_finite, check_items, check_whole
 from pml_ext._shared.errors import ArgumentError
+from pml_ext._shared.settings import CheckedSettings
 from pml_ext.functional.verification.all_pairs import labelled_pairs_roc
 from pml_ext.functional.verification.error_rates import contiguous_folds, fold_accuracy
 from pml_ext.functional.verification.histogram import ScoreHistogram, auc_bounds, eer_bounds, tar_bounds
@@ -30,7 +31,7 @@ _ACCURACIES = (keys.ACCURACY, keys.ACCURACY_STD, keys.ACCURACY_STANDARD_ERROR)
 FARS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 
 
-class VerificationEvaluator:
+class VerificationEvaluator(CheckedSettings):
     """Computes TAR at FAR, AUC, equal error rate and k-fold accuracy of embedding pairs, compared by cosine.
 
     All methods return a dictionary of floats, with rates as fractions:
@@ -215,7 +216,7 @@ def rates_of(roc: ROC, fars: Sequence[float], others: Sequence[str] = ()) -> dic
     }
 
 
-class StreamingVerification(Metric):
+class StreamingVerification(CheckedSettings, Metric):
     """Computes `VerificationEvaluator`'s rates batch by batch, in constant memory (17 MB for cosines).
 
     A torchmetrics.Metric. Scores are counted in bins of 2^-19 (1.9e-6). A reported threshold is a bin edge; its TAR is

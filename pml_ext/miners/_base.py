@@ -22,6 +22,8 @@ class PMLArguments(TypedDict, total=False):
 class EmbeddingMiner(EmbeddingModule, BaseMiner):
     """A PML miner that checks its input and computes in float32 or better. Subclasses define `_choose`."""
 
+    pml_arguments = PMLArguments.__annotations__
+
     def __init__(self, **pml: Unpack[PMLArguments]) -> None:
         check_pml_arguments(type(self), pml)
         super().__init__(**pml)

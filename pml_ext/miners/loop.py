@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pml_ext._ops.custom_gradient import no_autocast
 from pml_ext._pml import BaseMiner
-from pml_ext._shared.checks import check_choice
+from pml_ext._shared.checks import check_choice, check_object
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, Curve, Pairing
 from pml_ext.losses._base import SettingsOfTheWrapped, labels_for
 from pml_ext.losses.injected_distance import inject, run_with_distance
@@ -52,9 +52,8 @@ class LoOpMiner(SettingsOfTheWrapped, BaseMiner):
     def __init__(self, miner: BaseMiner, *, pairing: Pairing = "consecutive", geometry: Curve = "arc") -> None:
         check_choice(pairing, PAIRINGS, "pairing")
         check_choice(geometry, GEOMETRIES, "geometry")
+        check_object(miner, BaseMiner, "miner", "a miner with a `distance` (BaseMiner)")
         name = type(miner).__name__
-        if not isinstance(miner, BaseMiner):
-            raise TypeError(f"miner must be a miner with a `distance` (BaseMiner); got {name}")
         if isinstance(miner, LoOpMiner):
             raise TypeError("LoOpMiner cannot wrap LoOpMiner: the distances are replaced already")
         for kind in type(miner).__mro__:

@@ -89,5 +89,5 @@ def test_cuda(name):
 
 def test_every_wrapper_refuses_to_be_given_a_class():
     for name in WRAPPERS:
-        with pytest.raises(TypeError, match=r"got (builtins\.)?type"):
+        with pytest.raises(TypeError, match="got the class "):
             getattr(losses, name)(pml_losses.TripletMarginLoss)

@@ -105,7 +105,7 @@ def test_input_is_checked(name):
 @every_miner
 def test_unknown_argument(name):
     positional = [miners.MultiSimilarityMiner()] if name in WRAPPERS else []
-    with pytest.raises(TypeError, match="unexpected keyword argument 'margn'"):
+    with pytest.raises(TypeError, match="argument 'margn'"):
         getattr(miners, name)(*positional, margn=1)
 
 

@@ -75,7 +75,7 @@ def test_every_miner_runs_on_a_batch_and_on_a_reference_set(miner):
 
 REFUSED = [
     (miners.AngularMiner(), {}, "LoOpMiner cannot wrap AngularMiner: it measures angles"),
-    (miners.HDCMiner, {}, "got type"),
+    (miners.HDCMiner, {}, "got the class HDCMiner"),
     (LoOpMiner(miners.HDCMiner()), {}, "replaced already"),
     (miners.HDCMiner(distance=distances.SNRDistance()), {}, "needs one of the distances"),
     (miners.HDCMiner(), {"geometry": "circle"}, "geometry must be one of"),

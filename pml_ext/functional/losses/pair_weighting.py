@@ -16,11 +16,7 @@ import torch
 from torch import Tensor
 
 from pml_ext._ops.custom_gradient import CustomGradient
-from pml_ext._shared.checks import (
-    check_above_zero,
-    check_in_range,
-    check_whole,
-)
+from pml_ext._shared.checks import check_above_zero, check_in_range, check_switch, check_whole
 
 
 def uniform_weights(similarity: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
@@ -33,6 +29,7 @@ def contrastive_weights(similarity: Tensor, positive: Tensor, negative: Tensor, 
 
     $$L_i = \sum_n \max(0, S_{in} - m) - \sum_p S_{ip}$$
     """
+    _check_real(neg_margin=neg_margin)
     return (positive | (negative & (similarity > neg_margin))).to(similarity.dtype)
 
 
@@ -43,6 +40,7 @@ def triplet_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, m
 
     Counted by sorting each row, O(B R log R), without a tensor of triplets.
     """
+    _check_real(margin=margin)
     lowered = similarity - margin  # used by both searches, so that they agree on ties
     positives = torch.where(positive, lowered, torch.inf).sort(dim=1).values
     negatives = torch.where(negative, similarity, -torch.inf).sort(dim=1).values
@@ -56,6 +54,7 @@ def lifted_weights(similarity: Tensor, positive: Tensor, negative: Tensor, *, ma
 
     $$L_i = \max(0, \log \sum_p e^{m - S_{ip}} + \log \sum_n e^{S_{in}})$$
     """
+    _check_real(margin=margin)
     towards, w_positive = _log_sum_and_softmax(-similarity, positive)
     away, w_negative = _log_sum_and_softmax(similarity, negative)
     return (w_positive + w_negative) * (towards + margin + away > 0)
@@ -88,7 +87,7 @@ def binomial_deviance_weights(
     Paper: does not state the constants used; here: those of lifted* and multi-similarity.
     """
     _check_above_zero(alpha=alpha, beta=beta)
-    check_in_range(base, -math.inf, math.inf, "base")
+    _check_real(base=base)
     towards = alpha * torch.sigmoid(alpha * (base - similarity)) / _count(positive)
     away = beta * torch.sigmoid(beta * (similarity - base)) / _count(negative)
     return torch.where(positive, towards, torch.where(negative, away, 0))
@@ -111,6 +110,8 @@ def bin_lifted_weights(
     b = base; bounded=False averages the weights of the two losses, in which binomial deviance has a factor β/|N_i|
     (α/|P_i| for positives).
     """
+    check_switch(bounded, "bounded")
+    _check_real(base=base)
     lifted = lifted_star_weights(similarity, positive, negative, alpha=alpha, beta=beta)
     if bounded:
         towards, away = torch.sigmoid(alpha * (base - similarity)), torch.sigmoid(beta * (similarity - base))
@@ -136,7 +137,7 @@ def multi_similarity_weights(
     Paper: base (its λ) is 1; here: 0.5, as in the authors' code and in PML's MultiSimilarityLoss.
     """
     _check_above_zero(alpha=alpha, beta=beta)
-    check_in_range(base, -math.inf, math.inf, "base")
+    _check_real(base=base)
     _, w_positive = _log_sum_and_softmax(alpha * (base - similarity), positive, add_one=True)
     _, w_negative = _log_sum_and_softmax(beta * (similarity - base), negative, add_one=True)
     return w_positive + w_negative
@@ -277,3 +278,8 @@ def _count(mask: Tensor) -> Tensor:
 def _check_above_zero(**options: float) -> None:
     for name, value in options.items():
         check_above_zero(value, name)
+
+
+def _check_real(**options: float) -> None:
+    for name, value in options.items():
+        check_in_range(value, -math.inf, math.inf, name)
