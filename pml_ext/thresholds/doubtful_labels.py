@@ -18,6 +18,7 @@ _SMALLEST = 4  # samples of a label of two identities
 class _Nearest(NamedTuple):
     """Highest cosine of each of N samples with another sample of its label, and with a sample of another label."""
 
+    unit: Tensor  # (N, D) of length 1
     same: Tensor  # −inf for the only sample of a label
     other: Tensor
     label: Tensor  # id of the other label
@@ -61,11 +62,11 @@ def find_doubtful_labels(
         if ids[row] != ids[first]:
             rows = torch.tensor([row, first])
             add("copies", rows, int(ids[first]), 1.0, rows)
-    unit, sizes = unit_rows(embeddings.detach().cpu().double()), torch.bincount(ids)
+    sizes = torch.bincount(ids)
     if int((sizes > 1).sum()) < _MIN_LABELS:
         return tuple(doubtful), remaining
-    nearest = _nearest(unit, ids)
-    same, gaps = nearest.same, nearest.same - nearest.other
+    nearest = _nearest(embeddings, ids)
+    unit, same, gaps = nearest.unit, nearest.same, nearest.same - nearest.other
     has_gap = same.isfinite()
     level = same[has_gap].median()
     # Wrong labels are near those of the right label, so that most gaps may be too small.
@@ -101,7 +102,8 @@ def find_doubtful_labels(
     return tuple(doubtful), remaining
 
 
-def _nearest(unit: Tensor, ids: Tensor) -> _Nearest:
+def _nearest(embeddings: Tensor, ids: Tensor) -> _Nearest:
+    unit = unit_rows(embeddings.detach().cpu().double())
     parts = []
     for rows, cosines in product_blocks(unit, unit, rows_of_a_block(len(unit), unit.device)):
         is_same = ids[rows, None] == ids
@@ -109,7 +111,7 @@ def _nearest(unit: Tensor, ids: Tensor) -> _Nearest:
         cosines.diagonal(rows.start).fill_(-torch.inf)
         same = cosines.masked_fill(~is_same, -torch.inf).amax(dim=1)
         parts.append((same, other, ids[place]))
-    return _Nearest(*(torch.cat(part) for part in zip(*parts, strict=True)))
+    return _Nearest(unit, *(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
 def _clear(missing: Tensor, limit: float) -> list[int]:

@@ -92,22 +92,22 @@ def measure_threshold(
         cosine, support = _cosine_for(target, pairs, planned)
         begin("counting pairs at all thresholds")
         rates = _rates_at(cosine, pairs, names, target, support, opis, samples, len(copies))
-        begin("measuring searches")
-        searches = None if planned is None else planned.rates(cosine)
+        camera_rates = _camera_rates(pairs, samples, rates.distance)
         by_group = None
         if group_ids is not None:
             begin("measuring groups", 0)
             of_pairs = group_ids[torch.argsort(samples.ids, stable=True)]
             by_group = measure_groups(pairs, of_pairs, group_names, (rates.far, rates.frr), cosine)
-        camera_rates = _camera_rates(pairs, samples, rates.distance)
-        begin("looking for doubtful labels", 0)
-        doubtful = _doubtful_labels(samples, names, source, copies, target, search)
         begin("looking for the hardest pairs")
         hardest = worst_pairs(pairs, samples.ids, names, source)
         normalization, plain = None, None
         if normalize is not None:
             begin("measuring plain cosines", 0)
             normalization, plain = describe_cohort(normalize), _plain_cosines(samples, rates.far, opis)
+        begin("looking for doubtful labels", 0)
+        doubtful = _doubtful_labels(samples, names, source, copies, target, search)
+        begin("measuring searches")
+        searches = None if planned is None else planned.rates(cosine)
         return replace(
             rates,
             cameras=camera_rates,
@@ -189,8 +189,9 @@ def _doubtful_labels(
     doubtful = DoubtfulLabels(labels, int((~remaining).sum()))
     rest = samples.subset(remaining)
     try:
+        planned = None if search is None else PlannedSearch(search, rest)
         pairs = rest.pairs()
-        cosine, _ = _cosine_for(target, pairs, None if search is None else PlannedSearch(search, rest))
+        cosine, _ = _cosine_for(target, pairs, planned)
     except ValueError:  # too few pairs or identities for the target
         return doubtful
     far, frr, _ = error_rates(pairs, pairs.classes.tolist(), distance_of(cosine))

@@ -124,8 +124,9 @@ class ThresholdReport(ThresholdFields):
             UserWarning: samples that are copies of others.
         """
         chosen = choose_target(far, frr, target, None if search is None else search.fpir, confidence)
+        rows: Tensor = as_tensor(embeddings)
         fields = measure_threshold(
-            as_tensor(embeddings),
+            rows,
             labels,
             chosen,
             cameras=cameras,

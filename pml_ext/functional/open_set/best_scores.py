@@ -59,7 +59,7 @@ class BestScores:
             raise ValueError('template must be "best" for normalised scores: a mean has no offset; got "mean"')
         check_offsets(offsets, count)
         self._unit, self._enrolled = both_sides(unit_rows(embeddings), None if offsets is None else offsets.to(device))
-        self.samples, self.device = count, device
+        self.samples, self.device, self.dtype = count, device, self._unit.dtype
         _, index, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
         self.identities = len(sizes)
         if self.identities < 2:
@@ -69,9 +69,11 @@ class BestScores:
         place = torch.empty_like(by_size)
         place[by_size] = torch.arange(len(sizes), device=device)
         self.label = place[index]
-        self._mean = None
+        self._genuine_mean = None
         if template == "mean":
-            self._mean, self._genuine_mean = self._templates()
+            self._enrolled, self._genuine_mean = self._templates()
+            # What a block hides there are cosines of a probe with its identity, which `_genuine_mean` replaces.
+            self._layers = [torch.arange(self.identities, device=device)]
             return
         order = self.label.argsort(stable=True)
         first = sizes[by_size].cumsum(0) - sizes[by_size]
@@ -89,28 +91,21 @@ class BestScores:
         memory = _Memory(*(self._unit.new_empty(0) for _ in range(3)))
         for part in row_blocks(len(chosen), self.identities, self.device, entries=_ENTRIES):
             rows = chosen[part]
-            here = torch.arange(len(rows), device=self.device)
+            here, unit, identity = torch.arange(len(rows), device=self.device), self._unit[rows], self.label[rows]
+            best = memory.best
             with full_precision(self.device):
-                if self._mean is None:
-                    best = self._best(rows, here, memory)
-                else:
-                    best = torch.mm(self._unit[rows], self._mean.T, out=memory.best.resize_(0))
-            genuine = best[here, self.label[rows]] if self._mean is None else self._genuine_mean[rows]
-            best[here, self.label[rows]] = -torch.inf
+                for k, layer in enumerate(self._layers):
+                    enrolled = torch.index_select(self._enrolled, 0, layer, out=memory.enrolled.resize_(0))
+                    cosines = torch.mm(unit, enrolled.T, out=(memory.cosines if k else best).resize_(0))
+                    has = identity < len(layer)
+                    hidden = here[has][self._apart[layer[identity[has]]] == self._apart[rows[has]]]
+                    cosines[hidden, identity[hidden]] = -torch.inf
+                    if k:
+                        shared = best[:, : len(layer)]
+                        torch.maximum(shared, cosines, out=shared)
+            genuine = best[here, identity] if self._genuine_mean is None else self._genuine_mean[rows]
+            best[here, identity] = -torch.inf
             yield ProbeBlock(rows, genuine, best)
-
-    def _best(self, rows: Tensor, here: Tensor, memory: "_Memory") -> Tensor:
-        unit, identity, best = self._unit[rows], self.label[rows], memory.best
-        for k, layer in enumerate(self._layers):
-            enrolled = torch.index_select(self._enrolled, 0, layer, out=memory.enrolled.resize_(0))
-            cosines = torch.mm(unit, enrolled.T, out=(memory.cosines if k else best).resize_(0))
-            has = identity < len(layer)
-            hidden = here[has][self._apart[layer[identity[has]]] == self._apart[rows[has]]]
-            cosines[hidden, identity[hidden]] = -torch.inf
-            if k:
-                shared = best[:, : len(layer)]
-                torch.maximum(shared, cosines, out=shared)
-        return best
 
     def _templates(self) -> tuple[Tensor, Tensor]:
         """Returns (M, D) normalised means, and (N,) each sample's cosine with the enrolled mean of its identity."""
@@ -188,8 +183,8 @@ def scores_from(scores: BestScores, low: float, probes: Tensor | None = None) ->
     parts: list[tuple[Tensor, ...]] = []
     start = 0
     reached = torch.empty(0, dtype=torch.bool, device=scores.device)  # one buffer for all blocks
+    lowest = _lowest_accepted(low, scores.dtype).to(scores.device)
     for block in scores.blocks(probes):
-        lowest = _lowest_accepted(low, block.others.dtype).to(scores.device)
         row, column = torch.ge(block.others, lowest, out=reached.resize_(0)).nonzero(as_tuple=True)
         value, order = block.others[row, column].sort(descending=True)
         row, by_probe = row[order].sort(stable=True)
