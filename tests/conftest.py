@@ -1,5 +1,6 @@
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,14 @@ def blank_figures(monkeypatch):
     from matplotlib.figure import Figure
 
     monkeypatch.setattr("pml_ext.reports.drawing._draw", lambda panel, height: Figure((1, 1)))
+
+
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C reaches this process also where a script started the tests in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)

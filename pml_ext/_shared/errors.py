@@ -1,6 +1,10 @@
-"""Exceptions for mistakes in a user's input or setup, such as a library that is not installed, and for SIGTERM."""
+"""Exceptions for mistakes in a user's input or setup, such as a library that is not installed, and for signals."""
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from threading import current_thread, main_thread
 from typing import Any
 
 
@@ -27,12 +31,40 @@ class ArgumentError(ValueError):
 
 
 class Terminated(SystemExit):
-    """Raised when SIGTERM ends a run."""
+    """Raised when a signal ends a run; the exit status is the one that shells report."""
 
-    STATUS = 128 + 15  # exit status of the process, as shells report SIGTERM
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        super().__init__(128 + number)
+        self.signal_name = signal.Signals(number).name
 
-    def __init__(self) -> None:
-        super().__init__(self.STATUS)
+
+# SIGTERM, closed terminals, and the warnings of batch systems before a time limit. Windows lacks some of them.
+_NAMES = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
+STOPPING = [int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name)]
+"""Signals that end a run, without those for Ctrl-C."""
+
+
+def _terminate(number: int, _: object) -> None:
+    raise Terminated(number)
+
+
+def stopping_signals() -> list[int]:
+    """Returns the signals of STOPPING that are neither ignored, as under nohup, nor handled by the caller."""
+    return [number for number in STOPPING if signal.getsignal(number) in (signal.SIG_DFL, _terminate)]
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Make `stopping_signals` raise Terminated in the block."""
+    if current_thread() is not main_thread():  # only the main thread gets signals
+        yield
+        return
+    before = {number: signal.signal(number, _terminate) for number in stopping_signals()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def import_library(name: str, *, needed_for: str, install: str) -> Any:

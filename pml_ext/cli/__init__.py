@@ -89,9 +89,9 @@ def _run(words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         log.error("stopped before the end%s", command.resume_hint)
         return 130
-    except Terminated:
-        log.error("stopped by SIGTERM%s", command.resume_hint)
-        return Terminated.STATUS
+    except Terminated as error:
+        log.error("stopped by %s%s", error.signal_name, command.resume_hint)
+        return int(str(error.code))
     return 2
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pml_ext._shared.errors import UserError
+from pml_ext._shared.errors import UserError, ended_by_signals
 from pml_ext._shared.files import EMBEDDING_SUFFIXES
 from pml_ext.cli.arguments import HALF, IMPORTS, KEY_AMONG_FILES, PROCESSES, Argument, Command, launch_of
 
@@ -58,6 +58,7 @@ def _embed(options: Namespace) -> None:
         embed_in_process(options, launch)
 
 
+@ended_by_signals()
 def embed_in_process(options: Namespace, launch: Launch) -> None:
     """Embed this process's share of the images that are new or whose content has changed."""
     from pml_ext.deploy.images import embed_folder
@@ -112,9 +113,11 @@ def _require_no_model_keys(options: Namespace) -> None:
 
 def _device(cfg: CN) -> str:
     """Returns MODEL.DEVICE, with this process's GPU if a machine runs several processes."""
+    from torch import distributed
+
     device = str(cfg.MODEL.DEVICE)
     kind = device.partition(":")[0]
-    if kind == "cpu" or int(os.environ.get("LOCAL_WORLD_SIZE", 1)) == 1:
+    if kind == "cpu" or not distributed.is_torchelastic_launched() or os.environ["LOCAL_WORLD_SIZE"] == "1":
         return device
     return f"{kind}:{os.environ['LOCAL_RANK']}"
 

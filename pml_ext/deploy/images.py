@@ -30,6 +30,7 @@ from pml_ext.deploy.gallery import PART_ROWS, Gallery
 from pml_ext.runner.data.datasets.decoding import decode_image
 from pml_ext.runner.data.datasets.folders import labelled_images
 from pml_ext.runner.data.datasets.image_files import FolderImages, ImageFile, read_content
+from pml_ext.runner.data.loaders import outlive_signals
 
 log = logging.getLogger("pml_ext")
 
@@ -167,7 +168,11 @@ def embed_images(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="This DataLoader will create")  # more workers than cores
         loader = DataLoader(
-            _Decoded(listed, embedder), batch_size=embedder.batch_size, num_workers=workers, collate_fn=list
+            _Decoded(listed, embedder),
+            batch_size=embedder.batch_size,
+            num_workers=workers,
+            collate_fn=list,
+            worker_init_fn=outlive_signals,
         )
         batches = iter(loader)
     is_hidden = not (show and sys.stderr.isatty())
@@ -240,13 +245,16 @@ def _embed_missing(
 ) -> list[str]:
     """Embed images, adding a part when it is large enough or a minute has passed; returns the problems."""
     problems, pending, rows, begun = list[str](), list[Embedded](), 0, time.monotonic()
-    for batch in embed_images(embedder, missing, workers=workers, show=show):
-        pending.append(batch)
-        rows += len(batch.images)
-        if rows >= PART_ROWS or time.monotonic() - begun >= PART_SECONDS:
-            problems += add_part(gallery, pending)
-            pending, rows, begun = [], 0, time.monotonic()
-    return problems + add_part(gallery, pending)
+    try:
+        for batch in embed_images(embedder, missing, workers=workers, show=show):
+            pending.append(batch)
+            rows += len(batch.images)
+            if rows >= PART_ROWS or time.monotonic() - begun >= PART_SECONDS:
+                problems += add_part(gallery, pending)
+                pending, rows, begun = [], 0, time.monotonic()
+    finally:  # also if a signal ends this process
+        problems += add_part(gallery, pending)
+    return problems
 
 
 def add_part(gallery: Gallery, batches: Sequence[Embedded]) -> list[str]:

@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -22,7 +24,7 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from pml_ext._shared.checks import check_above_zero, check_whole
-from pml_ext._shared.errors import ArgumentError, Terminated, UserError
+from pml_ext._shared.errors import STOPPING, ArgumentError, Terminated, UserError, stopping_signals
 from pml_ext._shared.text import configure_streams
 from pml_ext.runner.rank_store import launched_rank_and_ranks
 from pml_ext.runner.registry import import_modules, imported, names_part, naming_parts
@@ -99,7 +101,7 @@ def start(launch: Launch, work: Callable[..., T]) -> T | None:
 
     Returns rank 0's result, None on machines without it. `work` and its result must be picklable. Raises the first
     failure: a UserError for expected errors, else a RuntimeError with the process's traceback. Raises
-    KeyboardInterrupt or, after SIGTERM, Terminated if a signal ended this process.
+    KeyboardInterrupt after Ctrl-C, and Terminated if another signal ended this process.
     """
     with tempfile.TemporaryDirectory(prefix="pml_ext_") as folder:
         config = _configured(launch, DefaultLogsSpecs(log_dir=folder))
@@ -112,7 +114,7 @@ def start(launch: Launch, work: Callable[..., T]) -> T | None:
         except ChildFailedError as error:
             raise _explained(*error.get_first_failure()) from None
         except SignalException as error:
-            raise (Terminated() if error.sigval == signal.SIGTERM else KeyboardInterrupt()) from error
+            raise (KeyboardInterrupt() if error.sigval == signal.SIGINT else Terminated(error.sigval)) from error
         except (DistError, RendezvousError) as error:
             listens = launch.num_machines == 1 or (launch.machine_rank == 0 and "in use" in str(error))
             unmet = "cannot listen" if listens else f"the {launch.num_machines} machines have not met"
@@ -157,10 +159,17 @@ def _need_no_host_name() -> None:
 
 @contextmanager
 def _quiet_agent(folder: str) -> Iterator[None]:
-    """Hides the agent's and multiprocessing's logs of a failure, and restores replaced signal handlers."""
+    """Hides the agent's and multiprocessing's logs of a failure, and ends it by `stopping_signals` as by SIGTERM."""
     multiprocessing.util.get_temp_dir()  # created here, because it outlives the folder
     temporary, tempfile.tempdir = tempfile.tempdir, folder
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    if current_thread() is main_thread():
+        numbers = stopping_signals()
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        resource_tracker.ensure_running()  # ignores them, too: they may be sent to all processes
+        for number in numbers:
+            signal.signal(number, lambda *_: signal.raise_signal(signal.SIGTERM))
     warned = os.environ.get("PYTHONWARNINGS", "")
     os.environ["PYTHONWARNINGS"] = f"{warned},ignore:resource_tracker:UserWarning".lstrip(",")
     logging.disable(logging.CRITICAL)
@@ -189,8 +198,8 @@ def _call(work: Callable[..., T], timeout: float, level: int, imports: tuple[str
 
 def _explained(rank: int, failure: ProcessFailure) -> BaseException:
     """Returns the error of the rank that failed first."""
-    if failure.exitcode == Terminated.STATUS:
-        return Terminated()
+    if failure.exitcode - 128 in STOPPING:
+        return Terminated(failure.exitcode - 128)
     told = failure.message
     if isinstance(told, dict):
         kind, _, text = told["message"].partition(": ")

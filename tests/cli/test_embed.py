@@ -1,6 +1,7 @@
 """`pml-ext embed`: the gallery agrees with the images, whatever ends a run."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -128,13 +129,20 @@ def test_a_killed_run_is_resumed(shop, words, tmp_path, decoded, monkeypatch):
     assert {*(tmp_path / "g" / "parts").iterdir()} == files
 
 
-def test_a_run_that_is_stopped_says_how_to_resume(words, tmp_path, monkeypatch, capsys):
-    def stopped(*_, **__):
-        raise KeyboardInterrupt
+@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1])
+def test_a_run_that_is_stopped_keeps_its_rows_and_says_how_to_resume(number, words, tmp_path, monkeypatch, capsys):
+    embed_images = images.embed_images
+
+    def stopped(*arguments, **options):
+        yield next(embed_images(*arguments, **options))
+        os.kill(os.getpid(), number)
 
     monkeypatch.setattr(images, "embed_images", stopped)
-    assert main([*words, str(extract(tmp_path / "images", 1)[0])]) == 130
+    files = map(str, extract(tmp_path / "images", 3))
+    assert main([*words, *files, "TEST.IMS_PER_BATCH", "2"]) == 128 + number
     assert "run the same command again to resume" in capsys.readouterr().err
+    assert Gallery.open(tmp_path / "g").rows == 2
 
 
 def test_images_are_labelled_by_their_folders(words, tmp_path, capfd):

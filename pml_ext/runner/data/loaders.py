@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 from yacs.config import CfgNode as CN
 
-from pml_ext._shared.errors import UserError
+from pml_ext._shared.errors import STOPPING, UserError
 from pml_ext.runner.data.datasets import ImageSet
 from pml_ext.runner.data.samplers import Drawn, build_sampler
 from pml_ext.runner.data.transforms import Transform
@@ -77,17 +77,20 @@ def collate(images: Sequence[ImageColumns]) -> dict[str, Any]:
 def _workers(options: CN) -> dict[str, Any]:
     if not options.NUM_WORKERS:
         return {"num_workers": 0}  # torch refuses the others without workers
-    ahead = {"prefetch_factor": options.PREFETCH_FACTOR, "worker_init_fn": outlive_sigterm}
+    ahead = {"prefetch_factor": options.PREFETCH_FACTOR, "worker_init_fn": outlive_signals}
     # Starting eight processes would take 0.3 s in each epoch and for each part of a test set.
     return {"num_workers": options.NUM_WORKERS, "persistent_workers": True, **ahead}
 
 
-def outlive_sigterm(_: int) -> None:
-    """Ignores SIGTERM in this worker unless the parent sent it.
+def outlive_signals(_: int) -> None:
+    """Ignores STOPPING in this worker, but SIGTERM only unless the parent sent it.
 
-    Schedulers send SIGTERM to all processes at once, but the run needs its workers until it has saved a checkpoint. If
-    the system does not report a signal's sender (macOS), the worker ends.
+    Schedulers send signals to all processes at once, but the run needs its workers until it has saved a checkpoint. If
+    the system does not report a signal's sender (macOS), SIGTERM ends the worker.
     """
+    for number in STOPPING:
+        if number != signal.SIGTERM:
+            signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "sigwaitinfo"):
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         Thread(target=_end_by_parent, daemon=True).start()

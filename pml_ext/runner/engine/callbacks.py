@@ -5,8 +5,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any
@@ -14,12 +13,13 @@ from typing import Any
 import lightning
 import torch
 from lightning.pytorch.callbacks import Checkpoint, TQDMProgressBar
+from lightning.pytorch.loggers import MLFlowLogger
 from torch import Tensor
 from tqdm import tqdm  # type: ignore[import-untyped]
 from yacs.config import CfgNode as CN
 
 from pml_ext._ops.distributed import norm_over_ranks
-from pml_ext._shared.errors import Terminated
+from pml_ext._shared.errors import Terminated, stopping_signals
 from pml_ext.losses import DiscriminativeLoss
 from pml_ext.metrics import keys
 from pml_ext.metrics.headings import as_text, heading, labels_of
@@ -80,7 +80,8 @@ class Monitor(lightning.Callback):
 
     def on_fit_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         for logger in trainer.loggers:
-            logger.log_hyperparams(self.hyperparameters)
+            if trainer.ckpt_path is None or not isinstance(logger, MLFlowLogger):  # MLflow refuses changed values
+                logger.log_hyperparams(self.hyperparameters)
 
     def on_train_epoch_start(self, *_: Any) -> None:
         # The time between two epochs does not count.
@@ -185,29 +186,12 @@ def _main_metrics(values: dict[str, float]) -> str:
     return ", ".join(f"{heading(name, labels[name])} {as_text(name, values[name])}" for name in shown)
 
 
-@contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """Make SIGTERM raise Terminated in the block; under `Preemption`, after saving a checkpoint."""
-    if current_thread() is not main_thread():  # only the main thread gets signals
-        yield
-        return
-
-    def stop(*_: Any) -> None:
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 class Preemption(Checkpoint):
-    """Saves `file` every `period` steps (0: never), and before SIGTERM or Ctrl-C ends the run.
+    """Saves `file` every `period` steps (0: never), and before Ctrl-C or one of `stopping_signals` ends the run.
 
     A checkpoint is saved between two steps, after any validation and epoch end between them.
 
-    Raises Terminated after SIGTERM and KeyboardInterrupt after Ctrl-C. A second Ctrl-C raises at once, without saving.
+    Raises KeyboardInterrupt after Ctrl-C, otherwise Terminated. A second Ctrl-C raises at once, without saving.
     """
 
     def __init__(self, file: Path, period: int) -> None:
@@ -219,7 +203,8 @@ class Preemption(Checkpoint):
         if current_thread() is main_thread():
             # In place of Lightning's, which sends SIGTERM to the other ranks in the middle of whatever they exchange.
             # Lightning restores the handlers of before.
-            signal.signal(signal.SIGTERM, self._ask)
+            for number in {signal.SIGTERM, *stopping_signals()}:
+                signal.signal(number, self._ask)
             if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as for a script's background processes
                 signal.signal(signal.SIGINT, self._ask)
 
@@ -252,4 +237,6 @@ class Preemption(Checkpoint):
             trainer.save_checkpoint(self.file)
             self._is_due = False
         if is_asked:
-            raise KeyboardInterrupt if self._asked_by == signal.SIGINT else Terminated
+            if self._asked_by == signal.SIGINT:
+                raise KeyboardInterrupt
+            raise Terminated(self._asked_by or signal.SIGTERM)

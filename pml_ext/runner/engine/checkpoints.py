@@ -43,6 +43,8 @@ CONFIG = "config"
 CLASSES = "classes"
 """Key of the description of class vector files in a checkpoint."""
 CLASS_FOLDERS = "classes_*_of_*"
+LOGGED = "logged"
+"""Key of the loggers' runs in a checkpoint, by class."""
 
 
 def save_whole(write: Callable[[IO[bytes]], Any], path: Path) -> None:
@@ -130,6 +132,12 @@ def last_checkpoint(output: Path) -> Path | None:
 def steps_of(checkpoint: Path) -> int:
     """Returns the number of training steps of a checkpoint."""
     return int(_read(checkpoint)["global_step"])
+
+
+def logged_runs(checkpoint: Path) -> dict[str, str]:
+    """Returns the run of each logger, such as MLflow's id, by the logger's class."""
+    runs: dict[str, str] = _read(checkpoint).get(LOGGED, {})
+    return runs
 
 
 def check_resumable(cfg: CN, checkpoint: Path) -> tuple[int, int]:

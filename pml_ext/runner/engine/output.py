@@ -131,8 +131,8 @@ RESULTS = logging.getLogger("pml_ext.results")
 RESULTS.propagate = False
 
 # Advice that does not fit: more workers than cores, metrics reduced over ranks that hold the same, that the loader
-# cannot go on within an epoch, which our sampler does; what Lightning calls in torch; and a name in a script that
-# matplotlib's font lacks, which the page also has as text.
+# cannot go on within an epoch, which our sampler does; what Lightning calls in torch; a name in a script that
+# matplotlib's font lacks, which the page also has as text; and to start a single process by SLURM's srun.
 _UNFITTING_ADVICE = (
     "does not have many workers",
     "This DataLoader will create",
@@ -143,6 +143,7 @@ _UNFITTING_ADVICE = (
     "LeafSpec",
     "all_gather is deprecated",
     "missing from font",
+    "`srun` command is available",
 )
 
 

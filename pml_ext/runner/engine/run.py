@@ -18,7 +18,7 @@ from torch.optim.swa_utils import update_bn
 from torch.utils.data import DataLoader
 from yacs.config import CfgNode as CN
 
-from pml_ext._shared.errors import Terminated, UserError
+from pml_ext._shared.errors import Terminated, UserError, ended_by_signals
 from pml_ext._shared.files import write_atomically
 from pml_ext.metrics.headings import is_better, label_of
 from pml_ext.runner.checks.check import require_supported
@@ -26,7 +26,7 @@ from pml_ext.runner.config.files import BEST, CHECKPOINTS, LAST
 from pml_ext.runner.config.network_keys import is_grey
 from pml_ext.runner.data.datasets import load_train_set
 from pml_ext.runner.data.samplers import steps_per_epoch
-from pml_ext.runner.engine.callbacks import ended_by_sigterm, freeze_callbacks
+from pml_ext.runner.engine.callbacks import freeze_callbacks
 from pml_ext.runner.engine.checkpoints import check_resumable, last_checkpoint, steps_of, with_recorded_norm
 from pml_ext.runner.engine.data_module import DataModule
 from pml_ext.runner.engine.output import (
@@ -39,7 +39,7 @@ from pml_ext.runner.engine.output import (
     with_absolute_paths,
 )
 from pml_ext.runner.engine.run_outputs import report_run
-from pml_ext.runner.engine.trainer import build_trainer
+from pml_ext.runner.engine.trainer import build_trainer, outside_batch_systems
 from pml_ext.runner.engine.training_module import TrainingModule
 from pml_ext.runner.evaluation.run_metrics import BEFORE, RAW_PIXELS, UNTRAINED, Measured, measure_raw_pixels
 from pml_ext.runner.evaluation.selected_metrics import best_metric, replaces_metrics
@@ -119,7 +119,9 @@ def _train(
     frozen = freeze_callbacks(cfg.MODEL.FREEZE_LAYERS, cfg.SOLVER, steps_per_epoch=steps)
     named = [CALLBACK_REGISTRY.get(name)() for name in cfg.CALLBACKS]
     checkpoints, profiler = output / CHECKPOINTS, SimpleProfiler() if profile else None
-    trainer = build_trainer(cfg, launch, output, checkpoints, *frozen, *named, *callbacks, profiler=profiler)
+    trainer = build_trainer(
+        cfg, launch, output, checkpoints, *frozen, *named, *callbacks, resumed=resumed, profiler=profiler
+    )
     before = Measured({}, {})
     if resumed is None:
         if cfg.MODEL.WEIGHTS:
@@ -236,7 +238,8 @@ def _said_how_to_resume(cfg: CN) -> Iterator[None]:
 @contextmanager
 def _in_output_folder(cfg: CN, log_file: str) -> Iterator[Path]:
     with (
-        ended_by_sigterm(),
+        ended_by_signals(),
+        outside_batch_systems(),
         output_folder(cfg.OUTPUT_DIR, first=is_first()) as output,
         logged(output, log_file),
         one_message(output),

@@ -1,9 +1,11 @@
 """Builds Lightning's trainer from a config and a launch."""
 
+import csv
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -15,21 +17,39 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.profilers import Profiler
 from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities import rank_zero_only
 from yacs.config import CfgNode as CN
 
 from pml_ext._shared.errors import UserError
 from pml_ext.metrics.headings import LOWER_IS_BETTER
 from pml_ext.runner.config.files import LAST
 from pml_ext.runner.engine.callbacks import STEPS_BETWEEN_ENTRIES, Monitor, Preemption, Progress, RunBar
-from pml_ext.runner.engine.checkpoints import WholeCheckpoints
+from pml_ext.runner.engine.checkpoints import WholeCheckpoints, logged_runs, steps_of
 from pml_ext.runner.evaluation.selected_metrics import KEEP_LAST, best_metric, replaces_metrics
-from pml_ext.runner.launch import Launch
+from pml_ext.runner.launch import Launch, is_first
 from pml_ext.runner.modeling.cuda import describe_cpu_processes, kind_and_index, missing_device
+from pml_ext.runner.rank_store import launched_rank_and_ranks
 
 log = logging.getLogger("pml_ext")
 
 AMP_TYPES: dict[str, Literal["16-mixed", "bf16-mixed"]] = {"float16": "16-mixed", "bfloat16": "bf16-mixed"}
 """SOLVER.AMP.DTYPE -> Lightning's name."""
+_JOB_NAME = "SLURM_JOB_NAME"
+_ROWS = "metrics.csv"
+
+
+@contextmanager
+def outside_batch_systems() -> Iterator[None]:
+    """Keeps Lightning from taking ranks from SLURM, and from writing and reading `hpc_ckpt_*.ckpt` in OUTPUT_DIR."""
+    rank_zero_only.rank, _ = launched_rank_and_ranks()  # Lightning's is SLURM_PROCID
+    before = os.environ.get(_JOB_NAME)
+    os.environ[_JOB_NAME] = "interactive"  # by which Lightning leaves a job alone
+    try:
+        yield
+    finally:
+        del os.environ[_JOB_NAME]
+        if before is not None:
+            os.environ[_JOB_NAME] = before
 
 
 def build_trainer(
@@ -38,9 +58,13 @@ def build_trainer(
     output: Path,
     checkpoints: Path | None,
     *callbacks: Callback,
+    resumed: Path | None = None,
     profiler: Profiler | None = None,
 ) -> lightning.Trainer:
-    """Returns the trainer of a run; without a folder for checkpoints it only evaluates."""
+    """Returns the trainer of a run; without a folder for checkpoints it only evaluates.
+
+    resumed: checkpoint of a resumed run.
+    """
     launch = launch.joined()
     solver, test = cfg.SOLVER, cfg.TEST
     options = _devices(cfg.MODEL.DEVICE, launch, may_be_unused=solver.FIND_UNUSED_PARAMETERS)
@@ -67,7 +91,7 @@ def build_trainer(
     return _trainer(
         cfg,
         output,
-        logger=build_loggers(cfg.LOGGERS, output),
+        logger=build_loggers(cfg.LOGGERS, output, resumed),
         callbacks=[Progress(), monitor, *callbacks, *saving],
         profiler=profiler,
         **options,
@@ -135,35 +159,76 @@ def _saving(name: str, folder: Path, **options: Any) -> ModelCheckpoint:
     return ModelCheckpoint(folder, name, auto_insert_metric_name=False, enable_version_counter=False, **options)
 
 
-def _mlflow(output: Path) -> MLFlowLogger:
+def _csv(output: Path, resumed: Path | None) -> CSVLogger:
+    files = {int(file.parent.name.removeprefix("version_")): file for file in output.glob(f"csv/version_*/{_ROWS}")}
+    if resumed is None or not files or not is_first():
+        return CSVLogger(output, "csv")
+    version = max(files)
+    rows, step = [*_rows_of(files[version])], steps_of(resumed)
+    logger = CSVLogger(output, "csv", version)  # it removes the file
+    for number, values in rows:
+        if number < step:
+            logger.log_metrics(values, number)
+    logger.save()
+    return logger
+
+
+def _rows_of(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the step and the values of each row; skips a row that a killed process did not end."""
+    with file.open(encoding="utf-8", newline="") as opened:
+        for row in csv.DictReader(opened):
+            values = {name: value for name, value in row.items() if value}
+            if (step := values.pop("step", "")).isdigit():
+                yield int(step), values
+
+
+def _tensorboard(output: Path, resumed: Path | None) -> TensorBoardLogger:
+    purge = {} if resumed is None else {"purge_step": steps_of(resumed)}  # TensorBoard hides the steps from there
+    return TensorBoardLogger(str(output), "", "tensorboard", **purge)
+
+
+def _wandb(output: Path, resumed: Path | None) -> WandbLogger:
+    run = _run_of(resumed, WandbLogger)
+    resume = {} if run is None else {"id": run, "resume": "allow"}
+    return WandbLogger(name=output.name, save_dir=output, **resume)
+
+
+def _mlflow(output: Path, resumed: Path | None) -> MLFlowLogger:
     """Returns a logger to $MLFLOW_TRACKING_URI, else to a database next to the run's folder, which all its runs share.
 
     The experiment has the run's name, so that repeated runs are side by side. MLflow 3 rejects plain files.
     """
+    options: dict[str, Any] = {"run_name": output.name, "run_id": _run_of(resumed, MLFlowLogger)}
     if uri := os.environ.get("MLFLOW_TRACKING_URI"):
-        return MLFlowLogger(output.name, run_name=output.name, tracking_uri=uri)
+        return MLFlowLogger(output.name, tracking_uri=uri, **options)
     runs = output.absolute().parent
     files = (runs / "mlartifacts").as_uri()
-    return MLFlowLogger(
-        output.name, run_name=output.name, tracking_uri=f"sqlite:///{runs / 'mlflow.db'}", artifact_location=files
-    )
+    database = f"sqlite:///{runs / 'mlflow.db'}"
+    return MLFlowLogger(output.name, tracking_uri=database, artifact_location=files, **options)
 
 
-LOGGERS: dict[str, Callable[[Path], Logger]] = {
-    "csv": lambda output: CSVLogger(output, "csv"),
-    "tensorboard": lambda output: TensorBoardLogger(str(output), "", "tensorboard"),
-    "wandb": lambda output: WandbLogger(name=output.name, save_dir=output),
+def _run_of(resumed: Path | None, kind: type[Logger]) -> str | None:
+    return None if resumed is None else logged_runs(resumed).get(kind.__name__)
+
+
+LOGGERS: dict[str, Callable[[Path, Path | None], Logger]] = {
+    "csv": _csv,
+    "tensorboard": _tensorboard,
+    "wandb": _wandb,
     "mlflow": _mlflow,
 }
 """Loggers by name."""
 
 
-def build_loggers(names: Sequence[str], output: Path) -> list[Logger]:
-    """Returns the named loggers, which write to the run's folder."""
+def build_loggers(names: Sequence[str], output: Path, resumed: Path | None = None) -> list[Logger]:
+    """Returns the named loggers, which write to the run's folder.
+
+    resumed: a checkpoint, after which they continue the logs of its run.
+    """
     loggers = []
     for name in names:
         try:
-            loggers.append(LOGGERS[name](output))
+            loggers.append(LOGGERS[name](output, resumed))
         except ModuleNotFoundError as error:
             raise UserError(f"LOGGERS: {name} needs a package that is not installed: pip install {name}") from error
         except Exception as error:  # each of these packages raises other errors

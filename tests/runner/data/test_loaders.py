@@ -14,7 +14,7 @@ from yacs.config import CfgNode as CN
 
 from pml_ext._shared.errors import UserError
 from pml_ext.runner.data.datasets import ImageSet
-from pml_ext.runner.data.loaders import evaluation_loader, outlive_sigterm, train_loader
+from pml_ext.runner.data.loaders import evaluation_loader, outlive_signals, train_loader
 from pml_ext.runner.data.transforms import PadAndCrop, RandomErasing, Transform
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*This DataLoader will create 3 worker processes")
@@ -116,7 +116,7 @@ def test_fewer_images_than_ranks_are_an_error_on_all_ranks():
 
 
 def wait_as_a_worker(is_ready):
-    outlive_sigterm(0)
+    outlive_signals(0)
     is_ready.set()
     time.sleep(60)
 

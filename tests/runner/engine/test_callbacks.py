@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from pml_ext._shared.errors import Terminated
+from pml_ext._shared.errors import STOPPING, Terminated
 from pml_ext.cli import main
 from pml_ext.losses import DiscriminativeLoss
 from pml_ext.runner.config.defaults import get_cfg
@@ -170,7 +170,10 @@ class Fit:
                 self.preemption.on_train_epoch_end(self.trainer)
 
 
-@pytest.mark.parametrize(("number", "ends_by"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
+@pytest.mark.parametrize(
+    ("number", "ends_by"),
+    [(signal.SIGINT, KeyboardInterrupt), *((number, Terminated) for number in STOPPING)],
+)
 @pytest.mark.parametrize("validation_each", [4, 3])
 @pytest.mark.parametrize(("during", "step"), [("step", 2), ("step", 3), ("step", 4), ("step", 8), ("validation", 12)])
 def test_a_signal_saves_a_checkpoint_after_the_step_and_its_validation(

@@ -129,14 +129,6 @@ def whole(tmp_path_factory):
     return run
 
 
-@pytest.fixture
-def ctrl_c():
-    """Ctrl-C reaches this process also where a script started the tests in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def ask(patch, hook, step, *numbers):
     """Send signals to this process, once, before so many steps, in a hook; without any, it is killed there."""
     method, to_send = getattr(TrainingModule, hook), list(numbers)
@@ -152,11 +144,14 @@ def ask(patch, hook, step, *numbers):
     patch.setattr(TrainingModule, hook, asked)
 
 
+IN_SLURM = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "2", "SLURM_PROCID": "1", "SLURM_JOB_NAME": "train"}
+
+
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(
     ("number", "hook", "step", "saved_at", "opts"),
     [
-        (signal.SIGTERM, "training_step", 12, 13, (*TWO_EPOCHS, "DATALOADER.NUM_WORKERS", "1")),
+        (signal.SIGUSR1, "training_step", 12, 13, (*TWO_EPOCHS, "DATALOADER.NUM_WORKERS", "1")),
         pytest.param(signal.SIGINT, "training_step", 10, 11, (), marks=pytest.mark.nightly),
         pytest.param(signal.SIGINT, "validation_step", 22, 22, (), marks=pytest.mark.nightly),
         pytest.param(signal.SIGTERM, "validation_step", 16, 16, BY_STEPS, marks=pytest.mark.nightly),
@@ -164,18 +159,26 @@ def ask(patch, hook, step, *numbers):
 )
 def test_a_signal_ends_a_run_that_resumes_bit_for_bit(
     number, hook, step, saved_at, opts,
-    whole, tmp_path, capfd,
+    whole, tmp_path, monkeypatch, capfd,
 ):  # fmt: skip
-    """Eleven steps an epoch: the signal comes within an epoch, at the end of one, and in a validation."""
+    """Eleven steps an epoch: the signal comes within an epoch, at the end of one, and in a validation.
+
+    Under SLURM, Lightning would write and read checkpoints of its own.
+    """
     expected = whole(*opts[:2])
+    for name, value in IN_SLURM.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "hpc_ckpt_1.ckpt").write_bytes(b"of another run")
     with pytest.MonkeyPatch.context() as patch:
         ask(patch, hook, step, number)
         assert train(tmp_path, *STATEFUL, *opts) == 128 + number
+    assert [file.name for file in tmp_path.glob("hpc*")] == ["hpc_ckpt_1.ckpt"]
     assert f"last.ckpt holds the run up to step {saved_at}; continue with --resume" in capfd.readouterr().err
     assert checkpoint(tmp_path)["global_step"] == saved_at
     assert train(tmp_path, *STATEFUL, *opts, flags=("--resume",)) == 0
     require_same_weights(expected, tmp_path)
     assert metrics(tmp_path) == metrics(expected) and recorded(tmp_path) == recorded(expected)
+    assert os.listdir(tmp_path / "csv") == ["version_0"]
     best = [checkpoint(run, "best.ckpt") for run in (expected, tmp_path)]
     assert best[0]["global_step"] == best[1]["global_step"]
 

@@ -18,6 +18,7 @@ from pml_ext.runner.config.defaults import get_cfg
 from pml_ext.runner.config.load import load_config
 from pml_ext.runner.data.loaders import collate
 from pml_ext.runner.engine import training_module
+from pml_ext.runner.engine.checkpoints import LOGGED
 from pml_ext.runner.engine.loss_terms import loss_in_chunks
 from pml_ext.runner.engine.run import recompute_statistics
 from pml_ext.runner.engine.trainer import LOGGERS, build_loggers, build_trainer
@@ -119,7 +120,27 @@ def test_mlflow_writes_to_its_server_or_next_to_the_runs(tmp_path, monkeypatch):
     assert made[0]["artifact_location"] == f"file://{tmp_path}/mlartifacts"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
     build_loggers(["mlflow"], tmp_path / "run")
-    assert made[1] == {"name": "run", "run_name": "run", "tracking_uri": "http://127.0.0.1:1"}
+    assert made[1] == {"name": "run", "run_name": "run", "run_id": None, "tracking_uri": "http://127.0.0.1:1"}
+
+
+@pytest.mark.filterwarnings("ignore:Experiment logs directory")
+def test_a_resumed_run_is_one_run_of_its_loggers(tmp_path, monkeypatch):
+    checkpoint = tmp_path / "last.ckpt"
+    torch.save({"global_step": 12, LOGGED: {"MLFlowLogger": "id of the run", "WandbLogger": "another"}}, checkpoint)
+    for kind in ("MLFlowLogger", "WandbLogger", "TensorBoardLogger"):
+        monkeypatch.setattr(f"pml_ext.runner.engine.trainer.{kind}", type(kind, (SimpleNamespace,), {
+            "__init__": lambda self, *_, **options: SimpleNamespace.__init__(self, **options)
+        }))  # fmt: skip
+    (tmp_path / "csv" / "version_0").mkdir(parents=True)
+    rows = tmp_path / "csv" / "version_0" / "metrics.csv"
+    rows.write_text("epoch,loss,step\n0,0.5,9\n0,,11\n1,0.25,12\n1,0.1")
+    loggers: list[Any] = build_loggers(["mlflow", "wandb", "tensorboard", "csv"], tmp_path, checkpoint)
+    assert loggers[0].run_id == "id of the run"
+    assert (loggers[1].id, loggers[1].resume) == ("another", "allow")
+    assert loggers[2].purge_step == 12
+    loggers[3].log_metrics({"loss": 0.125, "accuracy": 1.0}, step=12)
+    loggers[3].save()
+    assert rows.read_text().split() == ["accuracy,epoch,loss,step", ",0,0.5,9", ",0,,11", "1.0,,0.125,12"]
 
 
 def test_check_config_knows_the_loggers():
