@@ -2,22 +2,26 @@
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pml_ext._pml import BaseMetricLossFunction, is_similarity
+from pml_ext._ops.custom_gradient import no_autocast
+from pml_ext._pml import BaseMetricLossFunction, CrossBatchMemory, DistributedLossWrapper, is_similarity
 from pml_ext._pml import losses as pml_losses
 from pml_ext._shared.checks import check_embeddings, check_in_range, check_indices_tuple, check_labels
 from pml_ext.functional.losses.pair_weighting import Weighting
 from pml_ext.functional.tuples import same_and_different
 from pml_ext.losses._base import at_least_float32
 from pml_ext.losses._facts import check_tuple_loss
-from pml_ext.losses.injected_distance import inject, run_with_distance
+from pml_ext.losses.injected_distance import inject, run_with_distance, twin_of
 from pml_ext.losses.pair_weighting import PairWeightingLoss
 from pml_ext.losses.tcm import TCMRegularizer
 
@@ -196,10 +200,16 @@ def _weights_at(
     return torch.zeros_like(matrix)
 
 
-def _copy(loss: BaseMetricLossFunction) -> BaseMetricLossFunction:
-    """Returns a deep copy, with stored tensors of the last step (DynamicSoftMarginLoss) detached from its graph."""
-    kept = [value for part in loss.modules() for value in vars(part).values() if isinstance(value, Tensor)]
-    return copy.deepcopy(loss, {id(value): value.detach().clone() for value in kept if not value.is_leaf})
+def _copy(losses: Any) -> Any:
+    """Returns a deep copy of a loss, or of a dict of losses, with the same parameters.
+
+    Stored tensors of the last step (DynamicSoftMarginLoss) are detached from its graph.
+    """
+    modules = [*losses.values()] if isinstance(losses, Mapping) else [losses]
+    parts = [part for module in modules for part in module.modules()]
+    kept = [value for part in parts for value in vars(part).values() if isinstance(value, Tensor)]
+    shared = {id(parameter): parameter for part in parts for parameter in part.parameters(recurse=False)}
+    return copy.deepcopy(losses, shared | {id(value): value.detach().clone() for value in kept if not value.is_leaf})
 
 
 def gradient_shares(
@@ -214,13 +224,17 @@ def gradient_shares(
     1 % hardly changes the training, whatever its value: raise its weight.
 
     Args:
-        losses: losses by name, whose values are added; or a TCMRegularizer or PML's MultipleLosses, which are split
-            into their terms, also inside one another.
+        losses: losses by name, whose values are added; or one loss. TCMRegularizer and PML's MultipleLosses are split
+            into their terms, also inside one another, in a CrossBatchMemory or in a DistributedLossWrapper. Their
+            memory, statistics, buffers and .grad do not change, nor do the states of random generators.
         embeddings: (B, D).
         labels: (B,) integer class ids.
         indices_tuple: a miner's pairs or triplets, for the losses that accept them.
     Returns:
-        Name to fraction; they add up to 1, or are 0 if no term has a gradient.
+        Name to fraction; they add up to 1, or are 0 if no term has a gradient. A term whose gradient is not finite has
+        nan, and is left out of the sum.
+    Raises:
+        TypeError: a loss that does not return a scalar.
 
     >>> from pml_ext.losses import ArcFaceLoss, TCMRegularizer
     >>> _ = torch.manual_seed(0)
@@ -232,9 +246,29 @@ def gradient_shares(
     """
     check_embeddings(embeddings)
     labels = check_labels(labels, len(embeddings))
-    inputs = embeddings.detach().clone().requires_grad_()
-    values = {name: term.value(inputs, labels, indices_tuple) for name, term in _terms_of(losses).items()}
+    inputs = at_least_float32(embeddings.detach()).clone().requires_grad_()
+    values = {}
+    with _random_states_kept(inputs.device), torch.enable_grad(), no_autocast(inputs.device):
+        for name in _terms_of(losses):
+            term = _terms_of(_copy(losses))[name]  # a copy for each, as a term may fill a memory that others read
+            values[name] = term.value(inputs, labels, indices_tuple)
     return shares_of_values(values, [inputs])
+
+
+@contextmanager
+def _random_states_kept(device: torch.device) -> Iterator[None]:
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    devices = [] if device.type == "cpu" else [device]
+    try:
+        with torch.random.fork_rng(devices, device_type=device.type if devices else "cuda"):
+            yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
+
+
+def _unchanged(embeddings: Tensor, labels: Tensor, indices_tuple: Any) -> Any:
+    return indices_tuple
 
 
 @dataclass(frozen=True)
@@ -242,48 +276,51 @@ class _Term:
     """A loss in a sum, its weight, and the function (embeddings, labels, tuples) that returns the loss's tuples."""
 
     loss: nn.Module
-    weight: float
-    tuples: Callable[..., Any]
+    weight: float = 1.0
+    tuples: Callable[..., Any] = _unchanged
 
-    def value(self, embeddings: Tensor, labels: Tensor, indices_tuple: Any) -> Tensor:
+    def value(self, embeddings: Tensor, labels: Tensor, indices_tuple: Any) -> Any:
         tuples = self.tuples(embeddings, labels, indices_tuple)
-        value: Tensor = self.loss(embeddings, labels) if tuples is None else self.loss(embeddings, labels, tuples)
+        value = self.loss(embeddings, labels) if tuples is None else self.loss(embeddings, labels, tuples)
+        if isinstance(value, dict) or (isinstance(value, Tensor) and value.numel() != 1):
+            name, got = type(self.loss).__name__, type(value).__name__
+            raise TypeError(f"the reducer of {name} must return a scalar; got {got}")
         return self.weight * value
 
 
-def _unchanged(embeddings: Tensor, labels: Tensor, indices_tuple: Any) -> Any:
-    return indices_tuple
-
-
-def _all_pairs(*_: Any) -> None:
-    """Returns no tuples: TCM is over all pairs, whatever a miner chose."""
-
-
-def _terms_of(
-    losses: nn.Module | Mapping[str, nn.Module], weight: float = 1.0, tuples: Callable[..., Any] = _unchanged
-) -> dict[str, _Term]:
+def _terms_of(losses: nn.Module | Mapping[str, nn.Module]) -> dict[str, _Term]:
     """Returns the terms of a sum by name."""
-    if isinstance(losses, Mapping):
-        parts = [(name, loss, weight, tuples) for name, loss in losses.items()]
-    elif isinstance(losses, TCMRegularizer):
-        return _terms_of(losses.loss, weight, tuples) | {"TCM": _Term(losses.tcm, weight, _all_pairs)}
-    elif isinstance(losses, pml_losses.MultipleLosses):
-        parts = []
+    if isinstance(losses, TCMRegularizer):
+        return _terms_of(losses.loss) | {"TCM": _Term(losses.tcm)}
+    if isinstance(losses, (CrossBatchMemory, DistributedLossWrapper)):
+        inside = _terms_of(losses.loss)
+        if len(inside) > 1:
+            return {name: replace(term, loss=twin_of(losses, {"loss": term.loss})) for name, term in inside.items()}
+    if isinstance(losses, pml_losses.MultipleLosses):
+        parts = {}
         for name, loss in losses.losses.named_children():
             key = name if losses.is_dict else int(name)
             shown = name if losses.is_dict else f"{name} {type(loss).__name__}"
-            parts.append((shown, loss, weight * losses.weights[key], partial(losses.get_indices_tuple, key)))
+            parts[shown] = _Term(loss, losses.weights[key], partial(losses.get_indices_tuple, key))
+    elif isinstance(losses, Mapping):
+        parts = {name: _Term(loss) for name, loss in losses.items()}
     else:
-        return {type(losses).__name__: _Term(losses, weight, tuples)}
+        return {type(losses).__name__: _Term(losses)}
     terms = dict[str, _Term]()
-    for name, loss, of_loss, chosen in parts:
-        inside = _terms_of(loss, of_loss, chosen)
+    for name, part in parts.items():
+        inside = _terms_of(part.loss)
         for inner, term in inside.items():
-            terms[name if len(inside) == 1 else f"{name}: {inner}"] = term
+            shown = name if len(inside) == 1 else f"{name}: {inner}"
+            tuples = partial(_chosen_by_both, part.tuples, term.tuples)
+            terms[shown] = _Term(term.loss, part.weight * term.weight, tuples)
     return terms
 
 
-def shares_of_values(values: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> dict[str, float]:
+def _chosen_by_both(outer: Callable[..., Any], inner: Callable[..., Any], *batch: Any) -> Any:
+    return inner(*batch[:2], outer(*batch))
+
+
+def shares_of_values(values: Mapping[str, Any], inputs: Sequence[Tensor]) -> dict[str, float]:
     """Returns `gradient_shares` of computed losses.
 
     values: scalars by name, with their graphs; inputs: the tensors that they were computed from.
@@ -291,9 +328,10 @@ def shares_of_values(values: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> 
     norms = {}
     for name, value in values.items():
         gradients: Sequence[Tensor | None] = []
-        if value.requires_grad:
+        if isinstance(value, Tensor) and value.requires_grad:
             gradients = torch.autograd.grad(value, list(inputs), retain_graph=True, allow_unused=True)
         squares = [float(gradient.double().square().sum()) for gradient in gradients if gradient is not None]
         norms[name] = math.sqrt(sum(squares))
-    total = sum(norms.values())
-    return {name: norm / total if total else 0.0 for name, norm in norms.items()}
+    total = sum(norm for norm in norms.values() if math.isfinite(norm))
+    shares = {name: norm / total if total else 0.0 for name, norm in norms.items()}
+    return {name: share if math.isfinite(norms[name]) else math.nan for name, share in shares.items()}

@@ -1,9 +1,13 @@
 import copy
+import math
 import pickle
+import random
 
+import numpy as np
 import pytest
 import torch
 from pytorch_metric_learning import distances, losses, miners, reducers
+from pytorch_metric_learning.utils.distributed import DistributedLossWrapper
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -289,6 +293,86 @@ def test_gradient_shares_with_miners_and_tuples():
     assert gradient_shares(listed, x, labels) == pytest.approx(expected, rel=1e-5)
     expected = sum_of_norms(TripletMarginLoss=alone["hard"], TCM=gradient(TCMLoss(), x, labels))
     assert gradient_shares(TCMRegularizer(triplet), x, labels, mined) == pytest.approx(expected, rel=1e-5)
+
+
+def test_gradient_shares_split_the_terms_in_a_memory():
+    x, labels = batch()
+    x = x.float()
+    triplet, tcm, queued = losses.TripletMarginLoss(), TCMLoss(), torch.randn(15, 6)
+
+    def memory(loss):
+        filled = losses.CrossBatchMemory(loss, 6, memory_size=40)
+        filled(queued, labels)
+        return filled
+
+    alone = {"TripletMarginLoss": gradient(memory(triplet), x, labels), "TCM": gradient(memory(tcm), x, labels)}
+    both = memory(TCMRegularizer(triplet))
+    assert gradient_shares(both, x, labels) == pytest.approx(sum_of_norms(**alone), rel=1e-5)
+    both = DistributedLossWrapper(TCMRegularizer(losses.CrossBatchMemory(triplet, 6)))
+    with pytest.warns(UserWarning, match="non-distributed"):
+        assert [*gradient_shares(both, x, labels)] == ["CrossBatchMemory", "TCM"]
+    nested = losses.MultipleLosses({"a": memory(TCMRegularizer(triplet)), "b": tcm}, weights={"a": 2, "b": 1})
+    alone = {f"a: {name}": 2 * each for name, each in alone.items()} | {"b": gradient(tcm, x, labels)}
+    assert gradient_shares(nested, x, labels) == pytest.approx(sum_of_norms(**alone), rel=1e-5)
+
+
+def test_an_outer_miner_reaches_the_terms_inside():
+    x, labels = batch()
+    triplet, miner = losses.TripletMarginLoss(), miners.BatchHardMiner()
+    inner = losses.MultipleLosses([triplet, TCMLoss()])
+    mined = gradient(triplet, x, labels, miner(x, labels))
+    alone = {"0 TripletMarginLoss": mined, "1 TCMLoss": gradient(TCMLoss(), x, labels)}
+    shares = gradient_shares(losses.MultipleLosses({"a": inner}, miners={"a": miner}), x, labels)
+    assert [*shares.values()] == pytest.approx([*sum_of_norms(**alone).values()], rel=1e-5)
+
+
+class Noisy(torch.nn.Module):
+    """A loss with every kind of state: batch norm, buffers, counts, random numbers, and gradients in .grad."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.calls = torch.nn.BatchNorm1d(6), 0
+        self.register_buffer("average", torch.zeros(6))
+
+    def forward(self, embeddings, labels):
+        self.calls += 1
+        self.average.lerp_(embeddings.detach().mean(dim=0), 0.1)
+        noise = torch.rand(1) + np.random.rand() + random.random()
+        return (self.norm(embeddings) * noise).pow(4).sum()
+
+
+def test_gradient_shares_change_nothing():
+    x, labels = batch()
+    x = x.float().requires_grad_()
+    miner, proxies, noisy = miners.DistanceWeightedMiner(), losses.ProxyAnchorLoss(5, 6), Noisy()
+    memory = losses.CrossBatchMemory(TCMRegularizer(losses.TripletMarginLoss()), 6, memory_size=40)
+    proxies(x, labels).backward()
+    x.grad.fill_(7)
+    parts = [memory, proxies, noisy, losses.TripletMarginLoss()]
+    terms = TCMRegularizer(losses.MultipleLosses(parts, miners=[None, None, None, miner]))
+
+    def state():
+        numbers = [torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())]
+        tensors = {name: value.tolist() for name, value in terms.state_dict().items()}
+        return [tensors, memory.queue_idx, noisy.calls, vars(miner).copy(), *numbers]
+
+    before = state()
+    shares = gradient_shares({"all": terms}, x, labels)
+    assert len(shares) == 6 and sum(shares.values()) == pytest.approx(1) and min(shares.values()) > 0
+    assert state() == before
+    assert bool((x.grad == 7).all()) and proxies.proxies.grad is not None and noisy.norm.weight.grad is None
+
+
+def test_a_term_whose_gradient_is_not_finite():
+    class Broken(torch.nn.Module):
+        def forward(self, embeddings, labels):
+            return (embeddings * torch.nan).sum()
+
+    x, labels = batch()
+    shares = gradient_shares({"broken": Broken(), "tcm": TCMLoss()}, x, labels)
+    assert math.isnan(shares["broken"]) and shares["tcm"] == 1
+    with pytest.raises(TypeError, match="the reducer of TCMLoss must return a scalar; got dict"):
+        gradient_shares(TCMLoss(reducer=reducers.DoNothingReducer()), x, labels)
 
 
 def test_terms_without_a_gradient_have_no_share():
