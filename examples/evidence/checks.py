@@ -1,7 +1,7 @@
 """What `threshold check` answers where the truth is known, and what labels `choose` doubts.
 
-`python examples/evidence/checks.py` writes CHECKS.md beside it, anew after each size, and its first table into
-CHECK_A_THRESHOLD.md. --draws and --sizes for less.
+`python examples/evidence/checks.py` writes both sections of CHECK_A_THRESHOLD.md, anew after each size. --draws and
+--sizes for less.
 """
 
 import argparse
@@ -25,33 +25,9 @@ SPREAD, CLEAR = 0.6, 0.15  # of the images of a person
 VERDICTS = ("holds", "cannot be told", "does not hold")
 MODEL = torch.randn(LATENT, DIM, generator=Generator().manual_seed(0))
 HERE = Path(__file__).parent
-START = "<!-- checks.py -->"
-PAGE = """# What does a check answer?
-
-`python examples/evidence/checks.py --sizes {sizes} --draws {draws}` writes this page.
-People are points of {latent} dimensions with {images} images each, which a linear model embeds in {dim}
-dimensions. {reports} reports of each size choose a threshold for FAR {far:g}, and are checked on new sets of the same
-size. Cells: how often the check said holds / cannot be told / does not hold.
-
-{verdicts}
-
-- *Without labels*: one image of each person, so that only FAR is checked. Such a check cannot say that the threshold
-  holds.
-- *No false accepts*: people who are far less alike than the report's.
-- *No false rejects*: such clear images that neither the report nor the new set has a false reject.
-- *Wrong labels* are permuted among a share of the images. *Enrolled twice*: half of a person's images have another
-  label.
-
-## Doubtful labels
-
-Of the wrong labels in these sets, `choose` lists so many, and of the listed samples, so many have a wrong label:
-
-{doubts}
-
-Sets of 300 people with right labels in which a label was listed, of {clean_sets} sets each:
-
-{clean}
-"""
+VERDICTS_START, DOUBTS_START = "<!-- checks.py -->", "<!-- checks.py, doubtful labels -->"
+BEYOND = 1.5  # a true rate, as a factor of the limit
+CLEAN = ("as above", "crowded", "heavy-tailed", "uneven quality", "siblings", "noise")
 
 
 def draw(people: int, generator: Generator, spread: float = SPREAD, latent: int = LATENT) -> tuple[Tensor, Tensor]:
@@ -155,6 +131,24 @@ CASES: dict[str, tuple[Callable[[int, Generator], NewData], bool]] = {  # and wh
 }
 
 
+@cache
+def population() -> tuple[Tensor, Tensor]:
+    """Returns many cosines of impostor pairs and of genuine pairs."""
+    impostors, genuine = [], []
+    for seed in range(6):
+        points, _ = draw(1500, Generator().manual_seed(10**6 + seed))
+        images = torch.nn.functional.normalize((points @ MODEL).double()).view(IMAGES, 1500, DIM)
+        impostors.append((images[0] @ images[0].T)[tuple(torch.triu_indices(1500, 1500, 1))])
+        genuine += [(images[i] * images[j]).sum(dim=1) for i in range(IMAGES) for j in range(i)]
+    return torch.cat(impostors), torch.cat(genuine)
+
+
+def true_rates(cosine: float) -> dict[str, float]:
+    """Returns FAR and FRR of the population."""
+    impostors, genuine = population()
+    return {"far": float((impostors >= cosine).double().mean()), "frr": float((genuine < cosine).double().mean())}
+
+
 def reports(people: int, spread: float) -> list[ThresholdReport]:
     """Returns reports of different sets."""
     chosen = []
@@ -170,20 +164,30 @@ def verdicts(name: str, people: int, draws: int, known: dict[float, list[Thresho
     chosen = known[CLEAR if name == "no false rejects" else SPREAD]
     counts = Counter[str]()
     for number in range(draws):
-        new = draw_set(people, Generator().manual_seed(7919 * people + number))
+        report, new = chosen[number % REPORTS], draw_set(people, Generator().manual_seed(7919 * people + number))
         if not has_labels:
             first = torch.arange(people)  # one image of each person
-            counts[chosen[number % REPORTS].check(new.embeddings[first]).verdict] += 1
+            counts[report.check(new.embeddings[first]).verdict] += 1
             continue
-        check = chosen[number % REPORTS].check(new.embeddings, labels=new.labels)
-        counts[check.verdict] += 1
+        counts[report.check(new.embeddings, labels=new.labels).verdict] += 1
         wrong = (new.labels != new.people).nonzero().flatten().tolist()
-        listed = {sample.row for doubtful in _listed(new.embeddings, new.labels) for sample in doubtful.samples}
         if not wrong:
             continue
+        listed = {sample.row for doubtful in _listed(new.embeddings, new.labels) for sample in doubtful.samples}
         counts["wrong"] += len(wrong)
         counts["listed"] += len(listed)
         counts["right"] += len(listed & set(wrong))
+    return counts
+
+
+def verdicts_beyond(rate: str, people: int, draws: int, chosen: list[ThresholdReport]) -> Counter[str]:
+    """Counts the verdicts of one rate, "far" or "frr", with a limit that the true rate exceeds."""
+    counts = Counter[str]()
+    for number in range(draws):
+        report, new = chosen[number % REPORTS], same(people, Generator().manual_seed(7919 * people + number))
+        limits = {f"{rate}_limit": true_rates(report.cosine)[rate] / BEYOND}
+        check = report.check(new.embeddings, labels=new.labels, **limits)
+        counts[getattr(check, rate).verdict] += 1
     return counts
 
 
@@ -223,46 +227,40 @@ def table(heads: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def clean_sentence(draws: int) -> str:
+    """Returns how often `choose` lists a label of clean sets."""
+    counts = [f"{kind} {listed_in_clean_sets(kind, draws)}" for kind in CLEAN]
+    return f"Of {draws} sets of 300 people with right labels, `choose` listed a label in: {', '.join(counts)}.\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[75, 300])
-    parser.add_argument("--draws", type=int, nargs="+", default=[100, 100], help="one for each size")
-    parser.add_argument("--output", type=Path, default=HERE / "CHECKS.md")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[75, 300, 600])
+    parser.add_argument("--draws", type=int, default=100)
     parser.add_argument("--guide", type=Path, default=HERE.parent / "guides" / "CHECK_A_THRESHOLD.md")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    clean = []
-    for kind in ("as above", "crowded", "heavy-tailed", "uneven quality", "siblings", "noise"):
-        clean.append([kind, str(listed_in_clean_sets(kind, arguments.draws[0]))])
-        print(clean[-1], flush=True)
-    cells, doubts = {name: [name] for name in CASES}, []
-    heads = ["new data"]
-    for people, draws in zip(arguments.sizes, arguments.draws, strict=True):
-        heads.append(f"{people:,} people, {draws} draws")
+    torch.set_num_threads(1)
+    draws = arguments.draws
+    clean = clean_sentence(draws)
+    cells, doubts, heads = dict[str, list[str]](), dict[str, list[str]](), list[str]()
+    for people in arguments.sizes:
+        heads.append(f"{people:,} people")
         known = {spread: reports(people, spread) for spread in (SPREAD, CLEAR)}
-        for name in CASES:
-            counts = verdicts(name, people, draws, known)
-            cells[name].append(" / ".join(str(counts[verdict]) for verdict in VERDICTS))
-            print(people, cells[name], dict(counts), flush=True)
-            if counts["wrong"]:
-                shares = counts["right"] / counts["wrong"], counts["right"] / max(1, counts["listed"])
-                doubts.append([name, f"{people:,}", *(f"{100 * share:.0f} %" for share in shares)])
-        of_verdicts = table(heads, list(cells.values()))
-        page = PAGE.format(
-            draws=" ".join(str(number) for number in arguments.draws),
-            sizes=" ".join(str(size) for size in arguments.sizes),
-            clean_sets=arguments.draws[0],
-            latent=LATENT,
-            dim=DIM,
-            images=IMAGES,
-            far=FAR,
-            reports=REPORTS,
-            verdicts=of_verdicts,
-            doubts=table(["wrong labels", "people", "listed", "of the listed, wrong"], doubts),
-            clean=table(["clean set", "sets with a listed label"], clean),
-        )
-        arguments.output.write_text(page, encoding="utf-8")
-        strangers.replace_section(arguments.guide, f"{of_verdicts}\n", START)
+        counts = {name: verdicts(name, people, draws, known) for name in CASES}
+        for rate in ("far", "frr"):
+            name = f"{rate.upper()} {BEYOND:g} × its limit"
+            counts[name] = verdicts_beyond(rate, people, draws, known[SPREAD])
+        for name, count in counts.items():
+            cells.setdefault(name, [name]).append(" / ".join(str(count[verdict]) for verdict in VERDICTS))
+            print(people, cells[name], dict(count), flush=True)
+            if count["wrong"]:
+                shares = count["right"] / count["wrong"], count["right"] / max(1, count["listed"])
+                doubts.setdefault(name, [name]).append(" / ".join(f"{100 * share:.0f} %" for share in shares))
+        of_verdicts = table(["new data", *heads], list(cells.values()))
+        of_doubts = table(["labels", *heads], list(doubts.values()))
+        strangers.replace_section(arguments.guide, f"{of_verdicts}\n", VERDICTS_START)
+        strangers.replace_section(arguments.guide, f"{of_doubts}\n\n{clean}", DOUBTS_START)
 
 
 if __name__ == "__main__":

@@ -159,6 +159,7 @@ CHOOSE = Command(
 )
 
 
+_DEFAULT_LIMIT = "[default: twice the odds of the report's rate, or where its interval ends if that is higher]"
 _CHECK_ARGUMENTS: Arguments = [
     Argument("REPORT", "threshold.json of `pml-ext threshold choose`."),
     Argument("FILE", "New embeddings."),
@@ -174,6 +175,8 @@ _CHECK_ARGUMENTS: Arguments = [
         "--tracks NAME",
         "Array or column with each sample's track; samples of one track are the same person [default: none]",
     ),
+    Argument("--far-limit RATE", f"Highest false accept rate that holds {_DEFAULT_LIMIT}", type=float),
+    Argument("--frr-limit RATE", f"Highest false reject rate that holds {_DEFAULT_LIMIT}", type=float),
     Argument("--cohort FILE", "cohort.npz of a report on normalised scores [default: the one next to REPORT]"),
     Argument("--checkpoint FILE", "Model file in use; must be the report's [default: not compared]"),
     Argument("--output FILE", "JSON file for the check [default: only print]"),
@@ -203,12 +206,11 @@ def _check(options: Namespace) -> int:
         known: dict[str, Any] = {name: data.also.get(column, data.labels) for name, column in columns.items()}
         if "labels" in known and report.is_across_cameras:
             known["cameras"] = data.cameras
-        check = report.check(data.embeddings, **known, normalization=cohort)
+        limits = _given(options, "far_limit", "frr_limit")
+        check = report.check(data.embeddings, **known, **limits, normalization=cohort)
     print(check.summary(), *notes, sep="\n")
     if options.output is not None:
         check.save(options.output)
-    if check.verdict == "does not hold":
-        print("choose a new threshold with pml-ext threshold choose RECENT.npz --output FOLDER")
     return check.status
 
 

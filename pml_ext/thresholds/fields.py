@@ -380,6 +380,7 @@ class ThresholdFields:
     support: Support | None = None
     points: tuple[OperatingPoint, ...] = ()
     doubtful: DoubtfulLabels | None = None
+    sample_keys: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def distance(self) -> float:

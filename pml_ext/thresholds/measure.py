@@ -53,6 +53,7 @@ from pml_ext.thresholds.samples import (
     Samples,
     SampleSource,
     describe_cohort,
+    lowest_keys,
     pooled_rate,
     read_samples,
 )
@@ -117,6 +118,7 @@ def measure_threshold(
             normalization=normalization,
             plain=plain,
             doubtful=doubtful,
+            sample_keys=lowest_keys(embeddings),
             data=source.data,
             made=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         )

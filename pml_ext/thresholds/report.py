@@ -65,6 +65,7 @@ class ThresholdReport(ThresholdFields):
         data, made: name of the data; creation time of the report (UTC).
         points: rates at other thresholds, from few false accepts to a FAR of 10 %.
         worst_pairs: the most similar impostors and the least similar genuine pairs.
+        sample_keys: digests of 100 samples, by which `check` recognises them.
         curves: contents of the figures; not saved in the file.
 
     >>> import torch
@@ -221,22 +222,21 @@ class ThresholdReport(ThresholdFields):
         frames: Ids | None = None,
         tracks: Ids | None = None,
         cameras: Ids | None = None,
-        look: int = 1,
+        far_limit: float | None = None,
+        frr_limit: float | None = None,
         normalization: CohortNormalization | None = None,
     ) -> ThresholdCheck:
-        """Compare today's FAR and FRR at this threshold with the report's.
+        """Compare today's FAR and FRR at this threshold with limits.
 
         In production labels are unknown, but samples of one frame (image, moment) are different people, and samples of
         one track are the same person. Without labels, frames and tracks, every pair counts as an impostor pair. The
         accept rate is then an upper bound of FAR. Intervals assume independent classes, frames, tracks or samples:
         subsample frames that show the same people.
 
-        A rate holds if its one-sided 95 % limit is within three times the report's odds, or within the report's
-        interval if that is wider. It fails above the report's interval if the odds are more than twice the report's,
-        and more than by chance. Odds are rate / (1 − rate): three times the odds of 1 % are 2.9 %. A FAR far below the
-        report's fails too: its odds are less than half, beyond chance. So do the shares of impostor scores that the
-        report records, which show another model without a single false accept. If only one of FAR and FRR was checked
-        and it holds, the verdict is "cannot be told".
+        A rate holds if its 95 % interval ends at or below the limit, and does not hold if it begins above. Otherwise it
+        cannot be told, and the line says how many identities would decide. If only one of FAR and FRR was checked and
+        it holds, the verdict is "cannot be told". Without a limit of yours, a FAR far below the report's (below its
+        interval, and less than half the odds) cannot be told either: the model may be another one.
 
         Without errors in the new data, the number of independent pairs is estimated from the clustering of the report's
         errors. Wrong labels raise both rates: a report on the new data lists those that look wrong.
@@ -247,11 +247,11 @@ class ThresholdReport(ThresholdFields):
             frames, tracks: (N,) ids, instead of labels; one of both is enough.
             cameras: (N,) integers or strings; required with labels if the report's FRR is across cameras.
                 Tracks without cameras are compared with the report's FRR within a camera.
-            look: number of this check, 1 for the first, 2 for the second, … The n-th check has an error rate of
-                0.05 · 6 / (π n)², so that a series of checks raises a false alarm in at most 5 % of cases.
+            far_limit, frr_limit: highest rates that hold, in (0, 1). None: twice the odds of the report's rate, where
+                odds are rate / (1 − rate), or the upper end of the report's interval if that is higher.
             normalization: see `accept_pairs`. It must hold none of these samples and labels.
         Raises:
-            ValueError: different D; zero rows; no pair with a known relation; labels combined with frames or tracks;
+            ValueError: different D; zero rows; the report's own data; no pair with a known relation; labels combined with frames or tracks;
                 cameras missing, or given for a report that counts all genuine pairs; a different normalization, or a
                 cohort that holds one of these samples or labels.
 
@@ -259,13 +259,15 @@ class ThresholdReport(ThresholdFields):
         >>> generator = torch.Generator().manual_seed(0)
         >>> labels = torch.arange(1600) % 400
         >>> people = torch.randn(400, 16, generator=generator)[labels]
-        >>> seen, drifted = (people + s * torch.randn(1600, 16, generator=generator) for s in (0.5, 1.5))
+        >>> seen, same, drifted = (people + s * torch.randn(1600, 16, generator=generator) for s in (0.5, 0.5, 1.5))
         >>> report = ThresholdReport.from_embeddings(seen, labels, far=0.01)
-        >>> report.check(seen, labels=labels).verdict, report.check(drifted, labels=labels).verdict
+        >>> report.check(same, labels=labels).verdict, report.check(drifted, labels=labels).verdict
         ('holds', 'does not hold')
         """
         known = {"labels": labels, "frames": frames, "tracks": tracks, "cameras": cameras}
-        return check_threshold(self, embeddings, known, look=look, normalization=normalization)
+        return check_threshold(
+            self, embeddings, known, far_limit=far_limit, frr_limit=frr_limit, normalization=normalization
+        )
 
     def with_checkpoint(self, path: str | Path) -> "ThresholdReport":
         """Returns a copy with the name and the hash of the model file that computed the embeddings.

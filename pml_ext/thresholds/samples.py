@@ -18,6 +18,8 @@ from pml_ext.metrics.labels import Ids, number_classes
 from pml_ext.metrics.normalization import CohortNormalization, check_normalize
 from pml_ext.thresholds.fields import ErrorRate, NormalizationRecord, Sample
 
+_KEYS = 100  # of a report's samples
+
 
 @dataclass(frozen=True)
 class Samples:
@@ -113,6 +115,20 @@ def read_samples(
     if normalize is not None:
         offsets = normalize.corrections_of_judged(embeddings, labels, rows=source.rows)
     return Samples(embeddings.double(), ids, camera_ids, offsets), names, copies
+
+
+def lowest_keys(embeddings: Tensor) -> tuple[str, ...]:
+    """Returns the lowest `_KEYS` of the samples' keys: a random sample of them, whatever their order."""
+    keys = vector_keys(embeddings.detach().double().cpu().numpy())
+    return tuple(sorted({key.hex() for key in keys})[:_KEYS])
+
+
+def share_of_own(report_keys: Sequence[str], embeddings: Tensor) -> float:
+    """Returns the approximate share of the embeddings that equal one of the report's, from its `lowest_keys`."""
+    keys = lowest_keys(embeddings)
+    if len(report_keys) == _KEYS:
+        keys = tuple(key for key in keys if key <= report_keys[-1])
+    return len({*keys} & {*report_keys}) / max(1, len(keys))
 
 
 def pooled_rate(errors: Tensor, pairs: Tensor, *, is_shared: bool) -> ErrorRate:
