@@ -45,6 +45,7 @@ ALWAYS: dict[str, Any] = {
     "samples": int,
     "embedding_dim": int,
     "copies": int,
+    "sample_keys": list[str],
 }
 SOMETIMES: dict[str, Any] = {
     "searches": Searches,

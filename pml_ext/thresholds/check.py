@@ -184,8 +184,8 @@ def check_threshold(
     require_cohort(report.normalization, normalization)
     if share_of_own(report.sample_keys, vectors) > _OWN:
         raise ValueError(
-            f"most of these embeddings are the report's own data ({report.data or 'not named'}), on which the threshold "
-            "was chosen, so they cannot test it. Give embeddings of other samples"
+            f"most of these embeddings are the report's own data ({report.data or 'not named'}): the threshold was "
+            "chosen on them, so they cannot test it. Give embeddings of other samples"
         )
     offsets = None
     if normalization is not None:
@@ -256,9 +256,7 @@ def _compare(
     today = ErrorRate(errors, pairs, float(low), float(high))
     limit, limit_is = _limit(promised, given_limit)
     is_far_below = (
-        name == "FAR"
-        and given_limit is None
-        and today.high < min(promised.low, _at_odds(promised.rate, 1 / _ODDS))
+        name == "FAR" and given_limit is None and today.high < min(promised.low, _at_odds(promised.rate, 1 / _ODDS))
     )
     verdict: Verdict = "cannot be told"
     if today.high <= limit < 1 and not is_far_below:

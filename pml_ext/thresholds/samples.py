@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pml_ext._ops.numerics import unit_rows
 from pml_ext._shared.checks import check_directions, check_embeddings, check_finite, check_not_collapsed, warn_caller
 from pml_ext._shared.copies import describe_copies, find_copies, vector_keys
 from pml_ext.functional.open_set.best_scores import BestScores, Template
@@ -18,7 +19,7 @@ from pml_ext.metrics.labels import Ids, number_classes
 from pml_ext.metrics.normalization import CohortNormalization, check_normalize
 from pml_ext.thresholds.fields import ErrorRate, NormalizationRecord, Sample
 
-_KEYS = 100  # of a report's samples
+_KEYS, _DECIMALS = 100, 4  # of a report's samples; of the coordinates that they are made of
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,8 @@ def read_samples(
 
 
 def lowest_keys(embeddings: Tensor) -> tuple[str, ...]:
-    """Returns the lowest `_KEYS` of the samples' keys: a random sample of them, whatever their order."""
-    keys = vector_keys(embeddings.detach().double().cpu().numpy())
+    """Returns the lowest `_KEYS` of the samples' keys: a random sample of them, whatever their order and length."""
+    keys = vector_keys(unit_rows(embeddings.double()).round(decimals=_DECIMALS).cpu().numpy())
     return tuple(sorted({key.hex() for key in keys})[:_KEYS])
 
 

@@ -189,14 +189,24 @@ def test_a_share_of_the_identities_becomes_the_cohort(tmp_path, capsys):
         data["embeddings"][~mask], data["labels"][~mask], far=0.01, normalize=cohort
     )
     assert (expected.cosine, expected.far, expected.normalization) == (report.cosine, report.far, report.normalization)
-    # The same file again: the cohort beside the report is used, and its people do not count.
-    assert main(["threshold", "check", str(folder / "threshold.json"), source]) == 0
+    # New images of the same people: the cohort beside the report is used, and its people do not count.
+    check = ["threshold", "check", str(folder / "threshold.json")]
+    assert "validation.npz: most of these embeddings are the report's own data (validation.npz)" in failure(
+        capsys, *check, source
+    )
+    today, noise = (
+        str(tmp_path / "today.npz"),
+        np.random.default_rng(0).normal(scale=1e-3, size=data["embeddings"].shape),
+    )
+    embeddings = (data["embeddings"] + np.where(mask, 0, noise.T).T).astype("f4")
+    np.savez(today, embeddings=embeddings, labels=data["labels"])
+    assert main([*check, today]) == 0
     shown = capsys.readouterr().out
-    assert f", {report.far.errors:,} of {report.far.pairs:,} pairs of 350 identities" in shown
+    assert f" of {report.far.pairs:,} pairs of 350 identities" in shown
     assert "left out: 750 samples of 150 identities that are in the cohort: person 0, " in shown
     unnamed = tmp_path / "unnamed.npz"
-    np.savez(unnamed, embeddings=data["embeddings"])
-    assert main(["threshold", "check", str(folder / "threshold.json"), str(unnamed)]) == 3
+    np.savez(unnamed, embeddings=embeddings)
+    assert main([*check, str(unnamed)]) == 3
     shown = capsys.readouterr().out
     assert "left out: 750 copies of cohort samples: rows 0, 1, " in shown and "pairs of 1,750 samples" in shown
 
@@ -210,7 +220,8 @@ def test_a_cohort_in_a_file_is_saved_with_the_report_and_needed_to_check(tmp_pat
     saved, report = tmp_path / "cohort.npz", tmp_path / "threshold.json"
     first = json.loads(report.read_text())
     assert str(saved) in capsys.readouterr().out and first["normalization"]["identities"] == 200
-    check = ["threshold", "check", str(report), source, "--checkpoint", str(weights)]
+    today = crowd(tmp_path / "today.npz", seed=2)
+    check = ["threshold", "check", str(report), today, "--checkpoint", str(weights)]
     assert main(check) == main([*check, "--cohort", str(saved)]) == 0
     assert choose(*words, str(saved)) == 0, "a saved cohort is one, too"
     assert json.loads(report.read_text())["normalization"] == first["normalization"]
@@ -330,6 +341,7 @@ def test_the_files_labels_and_cameras_count(tmp_path, capsys):
     report = ThresholdReport.load(report_file)
     assert report.frr.pairs == 380 * 4 + 20 * 2, "between two cameras; 20 identities have an image less"
     capsys.readouterr()
+    np.savez(source, embeddings=embeddings.flip(1).numpy(), labels=junk, cameras=cameras)  # the same cosines
     assert check(report_file, source) == 0
     lines = capsys.readouterr().out.splitlines()
     for name, rate in (("FAR", report.far), ("FRR", report.frr)):

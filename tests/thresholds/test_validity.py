@@ -163,8 +163,12 @@ def test_as_many_identities_as_advised_decide(draws):
 def test_a_report_that_excludes_no_rate_has_no_limit():
     labels = [0, 0, 1, 1, 2, 2]
     report = ThresholdReport.from_embeddings(torch.eye(6), labels, far=0.1)
-    found = report.check(torch.eye(6), labels=labels).frr
-    assert found.limit == 1 and found.verdict == "cannot be told" and "the report's interval excludes no rate" in found.summary()
+    found = report.check(-torch.eye(6), labels=labels).frr
+    assert (
+        found.limit == 1
+        and found.verdict == "cannot be told"
+        and "the report's interval excludes no rate" in found.summary()
+    )
 
 
 def test_all_rejected_pairs_are_stated():
@@ -192,15 +196,35 @@ def test_rates_across_cameras_are_checked_across_cameras():
     looks = population(0)[:100][labels] + 0.6 * torch.randn(2, 100, 16, generator=generator)[cameras, labels]
     points = looks + 0.3 * torch.randn(400, 16, generator=generator)
     across = ThresholdReport.from_embeddings(points, labels, cameras=cameras, far=0.01)
+    points = points.flip(1)  # the same cosines
     found = across.check(points.numpy(), labels=labels.numpy(), cameras=[f"camera {c}" for c in cameras.tolist()])
     assert (found.frr.today.errors, found.frr.today.pairs) == (across.frr.errors, across.frr.pairs)
     tracks = across.check(points, tracks=2 * labels + cameras)
     assert tracks.frr.promised == across.cameras.within
     with pytest.raises(ValueError, match=r"genuine pairs across cameras\. Give cameras"):
         across.check(points, labels=labels)
-    every = ThresholdReport.from_embeddings(points, labels, far=0.01)
+    every = ThresholdReport.from_embeddings(points.flip(1), labels, far=0.01)
     with pytest.raises(ValueError, match=r"includes genuine pairs of one camera\. Leave cameras out"):
         every.check(points, labels=labels, cameras=cameras)
+
+
+def test_the_reports_own_data_are_refused(report, tmp_path):
+    own, new = population(0), population(1)
+    report.save(tmp_path / "threshold.json")
+    loaded = ThresholdReport.load(tmp_path / "threshold.json")
+    order = torch.randperm(400, generator=torch.Generator().manual_seed(0))
+    with_some = torch.cat([own, new[:200]])
+    unit = torch.nn.functional.normalize(own).numpy()
+    for rows in (own, own.double().numpy(), unit, 3 * own, own[order], own[:40], with_some):
+        for one in (report, loaded):
+            with pytest.raises(ValueError, match="most of these embeddings are the report's own data"):
+                one.check(rows)
+    assert loaded.check(torch.cat([own[:100], new]), labels=torch.cat([LABELS[:100], LABELS + 100])).status == 0
+    many = population(2, labels=torch.arange(4000) % 1000)
+    of_many = ThresholdReport.from_embeddings(many, torch.arange(4000) % 1000, far=0.01)
+    with pytest.raises(ValueError, match="own data"):
+        of_many.check(many[1000:2000])
+    assert of_many.check(torch.cat([many[:400], new])).status == 3  # half of them
 
 
 def test_pairs_of_unknown_identity_confirm_far_only(report):
