@@ -27,12 +27,14 @@ from pml_ext.runner.config.network_keys import load_for_embedding, shaping
 from pml_ext.runner.data.datasets import ImageSet, OpenSet
 from pml_ext.runner.data.transforms import build_transform
 from pml_ext.runner.evaluation.run_metrics import Evaluation
+from pml_ext.runner.modeling.architectures import build_model
 from pml_ext.runner.modeling.losses.factory import build_losses
 from pml_ext.runner.registry import (
     CALLBACK_REGISTRY,
     CONFIG_REGISTRY,
     LOSS_REGISTRY,
     META_ARCH_REGISTRY,
+    OPTIMIZER_REGISTRY,
     REID_HEADS_REGISTRY,
     TRANSFORM_REGISTRY,
     Registry,
@@ -292,6 +294,20 @@ def test_what_is_wrong_with_own_parts_is_one_line(folder, overrides, line):
     read = read_config("Digits/sap_tcm.yml", ["MODEL.DEVICE", "cpu", *overrides])
     (told,) = read.lines + problems(read.cfg, wrong=read.wrong)
     assert re.search(line, told), told
+
+
+def test_an_optimizer_is_checked_with_the_parameters_that_a_run_trains(folder):
+    shapes = []
+
+    @OPTIMIZER_REGISTRY.register()
+    class Recorded(torch.optim.SGD):
+        def __init__(self, params, lr):
+            shapes.extend(parameter.shape for group in params for parameter in group["params"])
+            super().__init__(params, lr)
+
+    cfg = load_config("Digits/sap_tcm.yml", ["MODEL.DEVICE", "cpu", "SOLVER.OPT", "Recorded"])
+    assert not problems(cfg)
+    assert sorted(shapes) == sorted(parameter.shape for parameter in build_model(cfg, num_classes=2).parameters())
 
 
 def test_a_constructor_that_fails_is_named_with_its_key(folder):

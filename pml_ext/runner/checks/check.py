@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 from yacs.config import CfgNode as CN
 
 from pml_ext._shared.errors import ArgumentError, UserError
@@ -125,12 +126,13 @@ def _errors_of_building(cfg: CN, wrong: Iterable[str]) -> list[str]:
     network, sizes = attempt(lambda: _network(cfg), *_SHAPING) or (None, _guessed_sizes(cfg))
     of_classes = _SHAPING[:3] if model.HEADS.PFC.ENABLED else ()
     losses = attempt(lambda: _losses(cfg, sizes), "MODEL.LOSSES", *of_classes)
-    if network is not None and losses is not None and (cfg.SOLVER.FREEZE_ITERS or cfg.SOLVER.FREEZE_EPOCHS):
-        parts = nn.ModuleDict({"losses": losses}).named_parameters()
-        names = [name for name, _ in (*network.named_parameters(), *parts)]
-        attempt(lambda: _require_matches(model.FREEZE_LAYERS, names), *_FREEZING)
+    if network is not None and losses is not None:
+        trained = nn.ModuleDict({"model": network, "losses": losses})
+        if cfg.SOLVER.FREEZE_ITERS or cfg.SOLVER.FREEZE_EPOCHS:
+            names = [name.removeprefix("model.") for name, _ in trained.named_parameters()]
+            attempt(lambda: _require_matches(model.FREEZE_LAYERS, names), *_FREEZING)
+        attempt(lambda: _solver(cfg.SOLVER, trained), *_SOLVING)
     attempt(lambda: build_miner(model.MINER), "MODEL.MINER")
-    attempt(lambda: _build_solver(cfg.SOLVER), *_SOLVING)
     attempt(lambda: Evaluation(cfg.TEST), "TEST")
     return messages
 
@@ -200,9 +202,8 @@ def _losses(cfg: CN, sizes: Mapping[str, int]) -> nn.ModuleDict:
     return build_losses(cfg.MODEL.LOSSES, num_classes=classes, output_size=sizes.__getitem__, partial_fc=divided)[1]
 
 
-def _build_solver(options: CN) -> None:
-    optimizer = build_optimizer(options, nn.ModuleDict({"heads": nn.Linear(1, 1)}))
-    build_schedule(options, optimizer, steps_per_epoch=100)
+def _solver(options: CN, trained: nn.Module) -> LRScheduler:
+    return build_schedule(options, build_optimizer(options, trained), steps_per_epoch=100)
 
 
 def _require_matches(patterns: list[str], names: list[str]) -> None:
