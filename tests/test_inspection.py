@@ -308,9 +308,9 @@ def test_gradient_shares_split_the_terms_in_a_memory():
     alone = {"TripletMarginLoss": gradient(memory(triplet), x, labels), "TCM": gradient(memory(tcm), x, labels)}
     both = memory(TCMRegularizer(triplet))
     assert gradient_shares(both, x, labels) == pytest.approx(sum_of_norms(**alone), rel=1e-5)
-    both = DistributedLossWrapper(TCMRegularizer(losses.CrossBatchMemory(triplet, 6)))
+    both = DistributedLossWrapper(TCMRegularizer(triplet))
     with pytest.warns(UserWarning, match="non-distributed"):
-        assert [*gradient_shares(both, x, labels)] == ["CrossBatchMemory", "TCM"]
+        assert [*gradient_shares(both, x, labels)] == ["TripletMarginLoss", "TCM"]
     nested = losses.MultipleLosses({"a": memory(TCMRegularizer(triplet)), "b": tcm}, weights={"a": 2, "b": 1})
     alone = {f"a: {name}": 2 * each for name, each in alone.items()} | {"b": gradient(tcm, x, labels)}
     assert gradient_shares(nested, x, labels) == pytest.approx(sum_of_norms(**alone), rel=1e-5)
