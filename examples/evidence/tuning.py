@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from image_sets import Features, features_of
-from methods import FINALISTS, HEADLINES, METHODS, REPEATED_SEEDS, SEEDS, SPLITS, WITH_TAR, Method
+from methods import CHOSEN_OVER_SPLITS, FINALISTS, HEADLINES, METHODS, REPEATED_SEEDS, SEEDS, SPLITS, WITH_TAR, Method
 from store import TEST, TEST_AS_BASE, Run, Store, run_of, same_arithmetic, split_of, test_of_draw, validation
 from terms import fingerprint
 from training import train_and_measure
@@ -52,8 +52,9 @@ def run_method(set_name: str, method: str, plan: Plan, store: Store) -> None:
                 work.run(TEST_AS_BASE, spec.on, fixed, seed)
     tried = work.tune(spec, fixed)
     best = _best(tried)
-    if plan.trials is None and method in HEADLINES:
+    if plan.trials is None and method in CHOSEN_OVER_SPLITS:
         best = work.choose_over_splits(spec, tried)
+    if plan.trials is None and method in HEADLINES:
         for draw in range(SPLITS):
             of_draw = _best(work.tune(spec, draw=draw))
             for seed in REPEATED_SEEDS:
@@ -87,13 +88,13 @@ class _Work(NamedTuple):
     def tune(self, spec: Method, fixed: Mapping[str, Any] = {}, *, draw: int = 0) -> Tried:
         """The trials of a draw, and those beyond the ends of the axes, on the validation split of that number.
 
-        A headline method goes to the longer axes when the splits choose together.
+        A method that is chosen over several splits goes to the longer axes when these choose together.
         """
         tried: Tried = []
         for point in spec.trials(draw)[: self.plan.trials]:
             self._try(spec, {**fixed, **point}, (draw,), tried)
         if self.plan.trials is None:
-            self._try_beyond(spec, (draw,), tried, farther=spec.name not in HEADLINES)
+            self._try_beyond(spec, (draw,), tried, farther=spec.name not in CHOSEN_OVER_SPLITS)
         return tried
 
     def choose_over_splits(self, spec: Method, tried: Tried) -> dict[str, Any]:
