@@ -1,5 +1,7 @@
 """Stores finished runs: one JSON line each, and the test runs' values by class.
 
+New runs are loose files. `pack` merges them into two xz files per set.
+
 A run is identified by everything that determines its result: set, stage, method, settings, seed, recipe version and
 fingerprint of the loss's arithmetic. So no run is repeated after a stop, and a run is repeated if its loss has
 changed. A fingerprint's last digits may differ between CPUs, so that it is compared as numbers.
@@ -7,7 +9,9 @@ changed. A fingerprint's last digits may differ between CPUs, so that it is comp
 
 import fcntl
 import hashlib
+import io
 import json
+import lzma
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -76,7 +80,7 @@ def run_of(result: dict[str, Any]) -> Run:
 
 
 class Store:
-    """The results of a folder: runs_SET.jsonl, and by_class_SET.npz after `pack`."""
+    """The results of a folder: runs_SET.jsonl.xz and by_class_SET.npz.xz, and those that `pack` has not merged yet."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -84,8 +88,9 @@ class Store:
         self.found: dict[str, dict[str, Any]] = {}
         self._alike: dict[str, list[dict[str, Any]]] = {}  # those that differ in their fingerprints at most
         self._packed: dict[str, Any] = {}
-        for path in sorted(folder.glob("runs_*.jsonl")):
-            for line in path.read_text(encoding="utf-8").splitlines():
+        sets = {path.name.partition(".")[0] for path in folder.glob("runs_*.jsonl*")}
+        for name in sorted(sets):
+            for line in _lines(folder / f"{name}.jsonl"):
                 result = json.loads(line)
                 self.found[result["key"]] = result  # a later line replaces an earlier one
         for result in self.found.values():
@@ -116,7 +121,7 @@ class Store:
 
     @contextmanager
     def _alone(self, set_name: str) -> Iterator[Path]:
-        """A set's file of runs, which no other process writes meanwhile."""
+        """A set's file of new runs, which no other process writes meanwhile."""
         folder = os.open(self.folder, os.O_RDONLY)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
@@ -136,22 +141,39 @@ class Store:
         if loose.is_file():
             return np.load(loose).astype(float)
         if set_name not in self._packed:
-            self._packed[set_name] = np.load(self.folder / f"by_class_{set_name}.npz")
+            with lzma.open(self.folder / f"by_class_{set_name}.npz.xz") as file:
+                self._packed[set_name] = dict(np.load(io.BytesIO(file.read())))
         return self._packed[set_name][key].astype(float)
 
     def pack(self, sets: list[str]) -> None:
-        """Write one compressed file per set with the current runs, and each run's last line only."""
+        """Merge each set's new runs, of each run its last line, and the values by class of the current test runs."""
         for set_name in sets:
-            path = self.folder / f"by_class_{set_name}.npz"
+            with self._alone(set_name) as new:  # which may have lines of other processes
+                lines = {json.loads(line)["key"]: line for line in _lines(new)}
+                if lines:
+                    write_atomically(_packed(new), lzma.compress("\n".join([*lines.values(), ""]).encode()))
+                new.unlink(missing_ok=True)
             wanted = [r["key"] for r in self.found.values() if r["set"] == set_name and split_of(r["stage"]) is None]
             if not wanted:
                 continue
-            with self._alone(set_name) as runs:  # which may have lines of other processes
-                lines = runs.read_text(encoding="utf-8").splitlines(keepends=True)
-                write_atomically(runs, "".join({json.loads(line)["key"]: line for line in lines}.values()))
             values = {key: self.by_class(key, set_name).astype(np.float32) for key in wanted}
-            with replacing(path) as file:
-                np.savez_compressed(file, **values)
+            arrays = io.BytesIO()
+            np.savez(arrays, **values)
+            write_atomically(self.folder / f"by_class_{set_name}.npz.xz", lzma.compress(arrays.getvalue()))
             self._packed.pop(set_name, None)
             for key in wanted:
                 (self.folder / "by_class" / f"{set_name}.{key}.npy").unlink(missing_ok=True)
+
+
+def _packed(runs: Path) -> Path:
+    return runs.with_name(f"{runs.name}.xz")
+
+
+def _lines(runs: Path) -> list[str]:
+    """The lines of a set's merged runs, and then of its new ones."""
+    lines = []
+    if _packed(runs).is_file():
+        lines += lzma.decompress(_packed(runs).read_bytes()).decode().splitlines()
+    if runs.is_file():
+        lines += runs.read_text(encoding="utf-8").splitlines()
+    return lines

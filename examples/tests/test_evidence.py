@@ -80,6 +80,29 @@ def test_validation_splits_differ_and_keep_the_cameras():
         assert split.query.cameras is not None and split.gallery is None
 
 
+def test_merged_runs_are_read_with_those_that_came_later(tmp_path):
+    from store import TEST, VALIDATION, Run, Store
+
+    store = Store(tmp_path)
+    runs = [Run("emoji", stage, "id", {}, seed, "1.0 2.0") for seed, stage in enumerate((TEST, TEST, VALIDATION))]
+    for run in runs:
+        store.add(run, {"r1": 0.5})
+        store.keep_by_class(run, np.full((4, 3), run.seed))
+    store.pack(["emoji"])
+    store.add_repeat(store.found[runs[0].key], {"r1": 0.25})
+    later = Run("emoji", TEST, "id", {}, 7, "1.0 2.0")
+    store.add(later, {"r1": 1.0})
+    store.keep_by_class(later, np.full((4, 3), 7))
+    for _ in range(2):
+        store = Store(tmp_path)
+        assert [store.get(run)["metrics"]["r1"] for run in (*runs, later)] == [0.5, 0.5, 0.5, 1.0]
+        assert store.get(runs[0])["repeat"] == {"r1": 0.25}
+        assert store.by_class(runs[1].key, "emoji").tolist() == [[1.0] * 3] * 4
+        assert store.by_class(later.key, "emoji").tolist() == [[7.0] * 3] * 4
+        store.pack(["emoji"])
+    assert {path.name for path in tmp_path.glob("*emoji*")} == {"runs_emoji.jsonl.xz", "by_class_emoji.npz.xz"}
+
+
 def test_verdicts():
     from statistics_of_pairs import HIGHER, HOLDS, KEPT, LOWER, OPEN, REVERSED, SAME, Difference, Spread, verdict
 
