@@ -11,6 +11,7 @@ from pml_ext._shared.text import first_five
 from pml_ext.deploy.model_record import is_saved_cohort, load_cohort
 from pml_ext.deploy.readers import EmbeddingSet, read_embeddings
 from pml_ext.metrics import CohortNormalization, cohort_mask
+from pml_ext.metrics.checkpoint import ModelFile
 from pml_ext.thresholds import ThresholdReport
 
 FILE = "cohort.npz"
@@ -20,7 +21,7 @@ FEWEST_IDENTITIES = 50
 
 
 def take_cohort(
-    options: Sequence[str], sets: Sequence[EmbeddingSet], checkpoint: str | None
+    options: Sequence[str], sets: Sequence[EmbeddingSet], checkpoint: ModelFile | None
 ) -> tuple[CohortNormalization, list[np.ndarray], list[str]]:
     """Returns the cohort that --cohort names, the rows of each set that are measured, and lines about the cohort.
 
@@ -107,7 +108,7 @@ def _set_aside(share: float, sets: Sequence[EmbeddingSet]) -> tuple[_CohortRows,
 
 
 def cohort_of_report(
-    report: ThresholdReport, path: str | Path, option: str | None, checkpoint: str | None
+    report: ThresholdReport, path: str | Path, option: str | None, checkpoint: ModelFile | None
 ) -> CohortNormalization | None:
     """Returns the cohort of a report: the option's file, or the one next to the report; None for plain cosines."""
     if option is not None:

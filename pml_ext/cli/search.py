@@ -206,11 +206,17 @@ def _least_score_of_size(report: ThresholdReport, path: str, target: AnyGallery,
     identities, enrolled = target.identities(), "identities"
     if identities is None:
         identities, enrolled = target.rows, "rows, each taken for an identity"
+    if report.searches is not None and report.searches.template == "mean":
+        raise UserError(
+            f"{path} is for searches that compare with the mean of an identity's samples; this one compares with every "
+            "sample. Choose the threshold without --template mean"
+        )
     try:
         size = report.for_gallery(identities)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
-    sizes = f"for galleries of up to {size.enrolled:,} (this one has {identities:,} {enrolled})"
+    how = "extrapolated to" if size.is_extrapolated else "measured in"
+    sizes = f"{how} galleries of {size.enrolled:,} (this one has {identities:,} {enrolled})"
     fnir = "unknown" if size.cosine_fnir is None else f"{size.cosine_fnir:.3g}"
     return size.cosine, f"{kind} {size.cosine:.4f}, {sizes}: FPIR {report.target.value:g}, FNIR {fnir}"
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pml_ext._shared.errors import UserError
 from pml_ext.cli.arguments import (
     COHORT,
     EMBEDDING_FILES,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from pml_ext.deploy.readers import EmbeddingSet
     from pml_ext.metrics import CohortNormalization
+    from pml_ext.metrics.checkpoint import Checkpoint
     from pml_ext.thresholds import SearchPlan, ThresholdReport
 
 _SEE_FILES = "See `pml-ext metrics --help` for the layout of files.\n"
@@ -40,8 +42,8 @@ _FPIR = Argument(
 _GALLERY_SIZE = Argument(
     "--gallery-size N",
     "Enrolled identities in a search; if the file has fewer, rates are extrapolated. With --fpir, the threshold is "
-    "chosen for this number; otherwise searches are only reported [default: with --fpir all of the file but one, "
-    "otherwise no searches]",
+    "chosen for this number; otherwise searches are only reported [default: with --fpir all of the file, each search "
+    "without the query's own; otherwise no searches]",
     type=int,
 )
 
@@ -63,7 +65,9 @@ _CHOOSE_ARGUMENTS: Arguments = [
     ),
     Argument("--groups NAME", "Array or column with groups of samples; compares their rates [default: none]"),
     COHORT,
-    Argument("--checkpoint FILE", "Model file of the embeddings; the report keeps its hash [default: none]"),
+    Argument(
+        "--checkpoint FILE", "Model file of the embeddings; the report keeps its hash [default: a gallery's model]"
+    ),
     IMAGE_FOLDER,
     Argument("--output FOLDER", "Folder for the report: page, figure, JSON and cohort [default: only print]"),
 ]
@@ -75,17 +79,17 @@ def _choose(options: Namespace) -> None:
     from pml_ext.deploy.readers import read_embeddings
     from pml_ext.thresholds.page import write_files
 
-    if options.checkpoint is not None:
-        Path(options.checkpoint).stat()  # a missing file ends the command before the work
     data = read_embeddings(options.file, also=[] if options.groups is None else [options.groups])
+    model = _model_of(data, options)
     require_image_folder(options.images, None if data.paths is None else data.paths.tolist(), options.file)
     rows = (~data.is_junk).nonzero()[0]
     data, cohort, about = data.take(rows), None, list[str]()
     if options.cohort is not None:
-        cohort, (measured,), about = take_cohort(options.cohort, [data], options.checkpoint)
+        cohort, (measured,), about = take_cohort(options.cohort, [data], model)
         data, rows = data.take(measured), rows[measured]
     with errors_of_file(options.file, options):
         report = _report_of(options, data, rows, cohort)
+        report = report if model is None else report.with_checkpoint(model)
     print(*about, *[""] * bool(about), report.summary(), sep="\n", end="\n\n")
     if report.doubtful is not None:
         print(*report.doubtful.summary(), sep="\n", end="\n\n")
@@ -97,8 +101,24 @@ def _choose(options: Namespace) -> None:
     files = write_files(report, folder / "threshold")
     if cohort is not None:
         files.append(folder / FILE)
-        cohort.save(files[-1], checkpoint=options.checkpoint)
+        cohort.save(files[-1], checkpoint=model)
     print(*files, f"open {folder / 'threshold.html'}", sep="\n")
+
+
+def _model_of(data: EmbeddingSet, options: Namespace) -> Checkpoint | None:
+    """Returns the model of a gallery, or of --checkpoint; UserError if they differ."""
+    from pml_ext.metrics.checkpoint import checkpoint_of
+
+    recorded = None if data.record is None else data.record.checkpoint
+    if options.checkpoint is None:
+        return recorded
+    given = checkpoint_of(options.checkpoint)
+    if recorded is not None and given.sha256 != recorded.sha256:
+        raise UserError(
+            f"--checkpoint {options.checkpoint} has SHA-256 {given.sha256[:12]}…; {options.file} is of the model "
+            f"{recorded.file} ({recorded.sha256[:12]}…). Leave --checkpoint out"
+        )
+    return given
 
 
 def _report_of(
@@ -108,7 +128,7 @@ def _report_of(
 
     source = SampleSource(rows.tolist(), _image_paths(data, options), Path(options.file).name)
     search, groups = _search_plan(options, data), data.also.get(options.groups)
-    report = ThresholdReport.from_embeddings(
+    return ThresholdReport.from_embeddings(
         data.embeddings,
         data.labels,
         far=options.far,
@@ -120,7 +140,6 @@ def _report_of(
         normalize=cohort,
         source=source,
     )
-    return report if options.checkpoint is None else report.with_checkpoint(options.checkpoint)
 
 
 def _given(options: Namespace, *names: str) -> dict[str, Any]:
@@ -137,7 +156,7 @@ def _search_plan(options: Namespace, data: EmbeddingSet) -> SearchPlan | None:
     if size is None and not given:
         return None
     if size is None:
-        size = max(1, len(set(data.labels.tolist())) - 1)  # the probe's identity is not enrolled
+        size = len(set(data.labels.tolist()))
     return SearchPlan(size, **given)
 
 
@@ -178,7 +197,7 @@ _CHECK_ARGUMENTS: Arguments = [
     Argument("--far-limit RATE", f"Highest false accept rate that holds {_DEFAULT_LIMIT}", type=float),
     Argument("--frr-limit RATE", f"Highest false reject rate that holds {_DEFAULT_LIMIT}", type=float),
     Argument("--cohort FILE", "cohort.npz of a report on normalised scores [default: the one next to REPORT]"),
-    Argument("--checkpoint FILE", "Model file in use; must be the report's [default: not compared]"),
+    Argument("--checkpoint FILE", "Model file in use; must be the report's [default: a gallery's model, if recorded]"),
     Argument("--output FILE", "JSON file for the check [default: only print]"),
 ]
 
@@ -197,8 +216,9 @@ def _check(options: Namespace) -> int:
         columns["labels"] = ""
     data = data.take((~data.is_junk).nonzero()[0])
     with errors_of_file(options.file, options):
-        report = ThresholdReport.load(options.report, checkpoint=options.checkpoint)
-        cohort = cohort_of_report(report, options.report, options.cohort, options.checkpoint)
+        model = _model_of(data, options)
+        report = ThresholdReport.load(options.report, checkpoint=model)
+        cohort = cohort_of_report(report, options.report, options.cohort, model)
         notes = list[str]()
         if cohort is not None:
             measured, notes = rows_outside(cohort, data, options.file, has_labels="labels" in columns)

@@ -13,7 +13,7 @@ from pml_ext._shared.errors import UserError
 from pml_ext._shared.files import sha256_of
 from pml_ext._version import __version__
 from pml_ext.metrics import CohortNormalization
-from pml_ext.metrics.checkpoint import Checkpoint, CountAbove0, Sha256
+from pml_ext.metrics.checkpoint import Checkpoint, CountAbove0, ModelFile, Sha256
 from pml_ext.thresholds import ThresholdReport
 
 KEY = "pml_ext"  # name of the record in a file's metadata
@@ -42,6 +42,11 @@ class ModelRecord:
         """Returns the record of a checkpoint and the keys that `runner.config.network_keys.shaping` gives."""
         path = Path(weights).expanduser()
         return cls(config, path.name, sha256_of(path), embedding_dim, "float16" if half else "float32")
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The model file, as reports and cohorts record it."""
+        return Checkpoint(Path(self.weights).name, self.sha256)
 
     @property
     def is_of_a_module(self) -> bool:
@@ -126,7 +131,7 @@ def is_saved_cohort(path: str) -> bool:
         return {"cohort.npy", "record.npy"} <= set(file.namelist())
 
 
-def load_cohort(path: str | Path, checkpoint: str | None = None) -> CohortNormalization:
+def load_cohort(path: str | Path, checkpoint: ModelFile | None = None) -> CohortNormalization:
     """Read a saved cohort; the cohort must record the checkpoint, if there is one."""
     try:
         return CohortNormalization.load(path, checkpoint=checkpoint)

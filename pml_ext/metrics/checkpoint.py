@@ -21,18 +21,24 @@ class Checkpoint:
     sha256: Sha256
 
 
-def checkpoint_of(path: Path) -> Checkpoint:
+ModelFile = str | Path | Checkpoint
+"""A model file, or its record, such as `Embedder.record.checkpoint`."""
+
+
+def checkpoint_of(model: ModelFile) -> Checkpoint:
     """Returns the name and the hash of a model file."""
-    return Checkpoint(path.name, sha256_of(path))
+    if isinstance(model, Checkpoint):
+        return model
+    return Checkpoint(Path(model).name, sha256_of(Path(model)))
 
 
-def require_checkpoint(expected: Checkpoint | None, path: Path, source: Path) -> None:
-    """Raise unless the model file at `path` is the one that the file `source` records."""
+def require_checkpoint(expected: Checkpoint | None, model: ModelFile, source: Path) -> None:
+    """Raise unless the model file is the one that the file `source` records."""
+    actual = checkpoint_of(model)
     if expected is None:
-        raise ValueError(f"{source} records no checkpoint to compare {path} with. Save it with its checkpoint")
-    actual = checkpoint_of(path)
+        raise ValueError(f"{source} records no checkpoint to compare {actual.file} with. Save it with its checkpoint")
     if actual.sha256 != expected.sha256:
         raise ValueError(
             f"{source} is of the checkpoint {expected.file} with SHA-256 {expected.sha256}; "
-            f"{path} has {actual.sha256}: it is not this model's"
+            f"{actual.file} has {actual.sha256}: it is not this model's"
         )

@@ -33,7 +33,7 @@ from pml_ext._shared.text import first_five
 from pml_ext._version import __version__
 from pml_ext.functional.pairwise.pair_blocks import both_sides
 from pml_ext.functional.retrieval.cohort import cohort_offsets, highest_cosines
-from pml_ext.metrics.checkpoint import Checkpoint, CountAbove0, Sha256, checkpoint_of, require_checkpoint
+from pml_ext.metrics.checkpoint import Checkpoint, CountAbove0, ModelFile, Sha256, checkpoint_of, require_checkpoint
 from pml_ext.metrics.labels import Ids, names_of_samples
 
 
@@ -107,14 +107,14 @@ class CohortNormalization(CheckedSettings):
         """Creates a normalisation from a cohort; nothing is trained."""
         return cls(cohort, k, strength, labels=labels)
 
-    def with_checkpoint(self, path: str | Path) -> "CohortNormalization":
+    def with_checkpoint(self, model: ModelFile) -> "CohortNormalization":
         """Returns a copy with the name and SHA-256 of the model file that computed the cohort.
 
         Raises:
             OSError: the file cannot be read.
         """
         bound = copy(self)
-        bound.checkpoint = checkpoint_of(Path(path))
+        bound.checkpoint = checkpoint_of(model)
         return bound
 
     @property
@@ -133,7 +133,7 @@ class CohortNormalization(CheckedSettings):
         """Number of different labels; None without labels."""
         return None if self.labels is None else len(set(self.labels.tolist()))
 
-    def save(self, path: str | Path, *, checkpoint: str | Path | None = None) -> None:
+    def save(self, path: str | Path, *, checkpoint: ModelFile | None = None) -> None:
         """Writes an .npz file with the cohort's numbers, labels, k, strength and checkpoint.
 
         Args:
@@ -143,7 +143,7 @@ class CohortNormalization(CheckedSettings):
         write_cohort(Path(path), bound.cohort, bound.labels, bound.record)
 
     @classmethod
-    def load(cls, path: str | Path, *, checkpoint: str | Path | None = None) -> "CohortNormalization":
+    def load(cls, path: str | Path, *, checkpoint: ModelFile | None = None) -> "CohortNormalization":
         """Reads a file written by `save`.
 
         Args:
@@ -163,7 +163,7 @@ class CohortNormalization(CheckedSettings):
         """
         cohort, labels, record = read_cohort(Path(path))
         if checkpoint is not None:
-            require_checkpoint(record.checkpoint, Path(checkpoint), Path(path))
+            require_checkpoint(record.checkpoint, checkpoint, Path(path))
         elif record.checkpoint is not None:
             warn_caller(
                 f"{path} was computed by {record.checkpoint.file}, which was not compared with the model in use: "

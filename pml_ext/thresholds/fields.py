@@ -26,6 +26,7 @@ WORST = 10
 """Length of the lists of classes with the highest error rates."""
 CMC_RANKS = (1, 5, 10, 20)
 _LABELS_SHOWN = 5
+_LARGER = 1.1  # a gallery, as a factor of the largest one of a report
 
 
 @dataclass(frozen=True)
@@ -251,8 +252,8 @@ class Searches:
 
     @property
     def planned(self) -> GalleryRates:
-        """The rates at the planned size."""
-        return next(size for size in self.sizes if size.enrolled == self.gallery_size)
+        """The rates at the planned size; at one less if it is that of all identities of the set."""
+        return next((size for size in self.sizes if size.enrolled >= self.gallery_size), self.sizes[-1])
 
 
 @dataclass(frozen=True)
@@ -400,19 +401,28 @@ class ThresholdFields:
     def for_gallery(self, identities: int) -> GalleryRates:
         """Returns the rates of the smallest reported gallery with at least this many identities.
 
+        The largest one serves galleries of up to 1.1 times its identities.
+
         Raises:
-            ValueError: a report without searches, or a gallery larger than the reported ones.
+            ValueError: a report without searches, or a larger gallery.
         """
         if self.searches is None:
             raise ValueError("the report has no searches. Create it with a SearchPlan")
         check_whole(identities, "identities", 1)
         sizes = [size for size in self.searches.sizes if size.enrolled >= identities]
-        if not sizes:
-            raise ValueError(
-                f"the report has galleries of up to {self.searches.sizes[-1].enrolled:,} identities; got "
-                f"{identities:,}. Create it with a larger gallery_size"
-            )
-        return sizes[0]
+        if sizes:
+            return sizes[0]
+        largest = self.searches.sizes[-1]
+        covered = max(largest.enrolled, self.searches.gallery_size)
+        if identities <= _LARGER * covered:
+            return largest
+        # Exact if all probes were alike; lower if they differ (Jensen)
+        fpir = 1 - (1 - largest.fpir.rate) ** (identities / largest.enrolled)
+        raise ValueError(
+            f"the report has galleries of up to {covered:,} identities; got {identities:,}, where FPIR would be up to "
+            f"{fpir:.3g} at its threshold {self.cosine:.4f} (extrapolated). Choose the threshold with --gallery-size "
+            f"{identities} (gallery_size of SearchPlan)"
+        )
 
     def worst_classes(self, rate: Literal["far", "frr"], count: int = WORST) -> tuple[ClassErrors, ...]:
         """Returns the classes with the highest FAR or FRR, highest first; ties: more errors first, then in order."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from pml_ext._shared.files import write_atomically
-from pml_ext.metrics.checkpoint import require_checkpoint
+from pml_ext.metrics.checkpoint import ModelFile, require_checkpoint
 from pml_ext.thresholds.fields import ClassErrors, Cosine, ErrorRate, ThresholdFields
 
 FORMAT = "pml_ext threshold report 4"
@@ -47,7 +47,7 @@ def write_json(content: dict[str, Any], path: Path) -> None:
     write_atomically(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_report(path: Path, checkpoint: str | Path | None) -> ThresholdFields:
+def read_report(path: Path, checkpoint: ModelFile | None) -> ThresholdFields:
     """Read a report, and compare the checkpoint's hash, if there is one."""
     try:
         content = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
@@ -63,7 +63,7 @@ def read_report(path: Path, checkpoint: str | Path | None) -> ThresholdFields:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is not a threshold report: {error}") from error
     if checkpoint is not None:
-        require_checkpoint(report.checkpoint, Path(checkpoint), path)
+        require_checkpoint(report.checkpoint, checkpoint, path)
     return report
 
 

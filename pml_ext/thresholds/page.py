@@ -192,13 +192,13 @@ def searches_table(report: ThresholdFields) -> Table | None:
     heads += ["enrolled and first"]
     if report.target.kind == "fpir":
         heads += [f"{report.score_name} for this size", "missed at that threshold"]
-    rows = [_size_row(size, searches.gallery_size)[: len(heads)] for size in searches.sizes]
+    rows = [_size_row(size, searches.planned)[: len(heads)] for size in searches.sizes]
     return heads, rows
 
 
-def _size_row(size: GalleryRates, planned: int) -> list[str]:
+def _size_row(size: GalleryRates, planned: GalleryRates) -> list[str]:
     enrolled = f"{size.enrolled:,}"
-    if size.enrolled == planned:
+    if size is planned:
         enrolled += " (planned, extrapolated)" if size.is_extrapolated else " (planned)"
     fnir = with_interval(size.fnir) if size.fnir else "–"
     first = percent(size.cmc[0]) if size.cmc else "–"

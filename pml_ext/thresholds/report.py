@@ -12,7 +12,7 @@ from pml_ext._ops.numerics import normalise_
 from pml_ext._shared.checks import warn_caller
 from pml_ext._shared.files import write_atomically
 from pml_ext._shared.text import printable
-from pml_ext.metrics.checkpoint import checkpoint_of
+from pml_ext.metrics.checkpoint import ModelFile, checkpoint_of
 from pml_ext.metrics.labels import Ids
 from pml_ext.metrics.normalization import CohortNormalization
 from pml_ext.metrics.opis_settings import OPISSettings
@@ -269,15 +269,18 @@ class ThresholdReport(ThresholdFields):
             self, embeddings, known, far_limit=far_limit, frr_limit=frr_limit, normalization=normalization
         )
 
-    def with_checkpoint(self, path: str | Path) -> "ThresholdReport":
+    def with_checkpoint(self, model: ModelFile) -> "ThresholdReport":
         """Returns a copy with the name and the hash of the model file that computed the embeddings.
+
+        Args:
+            model: the file, or `record.checkpoint` of an `Embedder` or a gallery, which have its hash.
 
         Raises:
             OSError: the file cannot be read.
         """
-        return replace(self, checkpoint=checkpoint_of(Path(path)))
+        return replace(self, checkpoint=checkpoint_of(model))
 
-    def save(self, path: str | Path, *, checkpoint: str | Path | None = None) -> None:
+    def save(self, path: str | Path, *, checkpoint: ModelFile | None = None) -> None:
         """Write a JSON file, preferably next to the checkpoint.
 
         Args:
@@ -286,11 +289,11 @@ class ThresholdReport(ThresholdFields):
         write_report(self if checkpoint is None else self.with_checkpoint(checkpoint), Path(path))
 
     @classmethod
-    def load(cls, path: str | Path, *, checkpoint: str | Path | None = None) -> "ThresholdReport":
+    def load(cls, path: str | Path, *, checkpoint: ModelFile | None = None) -> "ThresholdReport":
         """Read a file written by `save`.
 
         Args:
-            checkpoint: model file in use; must be the one recorded in the report.
+            checkpoint: model file in use, or its record, see `with_checkpoint`; must be the one recorded in the report.
         Warns:
             UserWarning: the report records a checkpoint, and none is given.
         Raises:

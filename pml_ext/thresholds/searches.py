@@ -39,7 +39,8 @@ class SearchPlan:
     """Planned searches of a `ThresholdReport`.
 
     Args:
-        gallery_size: number of identities to enrol. For more than the set has, less one, the rates are extrapolated by
+        gallery_size: number of identities to enrol. For all identities of the set, each search leaves out the probe's
+            own, so that rates are measured in galleries of one less. For more, they are extrapolated by
             `functional.extrapolate_fpir`.
         fpir: choose the smallest cosine with at most this false positive identification rate in searches of
             `gallery_size` identities. None: the report has another target, and searches use its threshold.
@@ -70,10 +71,11 @@ class PlannedSearch:
     def __init__(self, plan: SearchPlan, samples: Samples) -> None:
         self.plan = plan
         self._scores = replace(samples, embeddings=samples.embeddings.float()).best_scores(plan.template)
-        self._measurable = self._scores.identities - 1  # the largest gallery
+        identities = self._scores.identities
+        self._measurable = identities - 1  # the largest gallery: the probe's identity is left out
+        self._planned = self._measurable if plan.gallery_size == identities else plan.gallery_size
         sizes = {max(1, round(factor * plan.gallery_size)) for factor in _SIZES}
-        if plan.gallery_size > self._measurable:
-            sizes.add(self._measurable)
+        sizes.add(min(self._planned, self._measurable))
         self._sizes = sorted(size for size in sizes if size <= self._measurable)
         self._high: HighScores | None = None  # each size has a threshold
 
@@ -81,7 +83,7 @@ class PlannedSearch:
         """Returns the lowest cosine that meets the target at the plan's size, and what it rests on."""
         assert self.plan.fpir is not None
         self._high = scores_for_rate(self._scores, self._sizes[0], self.plan.fpir)
-        is_measurable = self.plan.gallery_size <= self._measurable
+        is_measurable = self._planned <= self._measurable
         choose = self._measured_threshold if is_measurable else self._extrapolated_threshold
         cosine, support = choose(self._high, target)
         if cosine > 1:
@@ -91,13 +93,13 @@ class PlannedSearch:
     def _measured_threshold(self, high: HighScores, target: Target) -> tuple[float, Support]:
         plan, scores = self.plan, self._scores
         assert plan.fpir is not None
-        cosine = threshold_for_rate(high, plan.gallery_size, plan.fpir)
+        cosine = threshold_for_rate(high, self._planned, plan.fpir)
         assert cosine is not None  # not None: the scores are enough for the smallest size
-        rate, without = fpir_without_each(high, cosine, plan.gallery_size)
+        rate, without = fpir_without_each(high, cosine, self._planned)
         trials, support = support_at(target, rate, without, scores.samples, errors=rate * scores.samples)
         if target.confidence is not None:
             allowed = limited_rate(target, trials, support, scores.identities)
-            cosine = threshold_for_rate(high, plan.gallery_size, allowed)
+            cosine = threshold_for_rate(high, self._planned, allowed)
             assert cosine is not None
         return cosine, support
 
@@ -112,9 +114,9 @@ class PlannedSearch:
         rate = None if cosine is None else self.extrapolated_fpir(cosine)
         if cosine is None or rate is None or not rate.is_known:
             raise ValueError(
-                f"FPIR {fpir:g} in galleries of {size:,} needs a threshold that too few pairs of the set support: its "
-                f"{self._scores.identities:,} identities reach to galleries of {self._measurable:,}. Measure more "
-                "identities, or allow a higher rate"
+                f"FPIR {fpir:g} in galleries of {size:,} needs a threshold that too few pairs of the set support. Its "
+                f"{self._scores.identities:,} identities allow --gallery-size {self._scores.identities}. Measure more "
+                "identities for a larger one, or allow a higher rate"
             )
         pairs = int(reported(high, cosine).sum())
         return cosine, Support(pairs, min(pairs, rate.independent))
@@ -124,7 +126,7 @@ class PlannedSearch:
         plan, scores = self.plan, self._scores
         high = self._scores_from(cosine)
         sizes = [self._rates_of_size(high, cosine, size) for size in self._sizes]
-        if plan.gallery_size > self._measurable:
+        if self._planned > self._measurable:
             sizes.append(self._extrapolated_rates(high, cosine))
         mated = int((high.genuine > float("-inf")).sum())
         return Searches(

@@ -61,11 +61,19 @@ def meaning(report: ThresholdFields) -> str:
 
 def _meaning_of_searches(searches: Searches) -> str:
     planned = searches.planned
-    unknown = f"searches for identities not in the gallery ({planned.enrolled:,} enrolled)"
+    unknown = f"searches for identities not in the gallery ({_enrolled(searches)})"
     sentence = f"Of {_share(planned.fpir, searches.probes, unknown, 'answered with a wrong match')}"
     if planned.fnir is not None:
         sentence += f"; of {_share(planned.fnir, searches.mated, 'searches for enrolled identities', 'missed')}"
     return f"{sentence}."
+
+
+def _enrolled(searches: Searches) -> str:
+    """Returns the planned size, and how it is measured if it is that of all identities."""
+    enrolled = searches.planned.enrolled
+    if enrolled == searches.gallery_size:
+        return f"{enrolled:,} enrolled"
+    return f"{enrolled:,} enrolled: all {searches.gallery_size:,} but the probe's own"
 
 
 def _share(rate: ErrorRate | MeanRate, trials: int, kind: str, outcome: str) -> str:
@@ -83,7 +91,7 @@ def target_in_words(report: ThresholdFields) -> str:
     if value is None:
         return "so that both kinds of errors together are fewest"
     if report.searches is not None and kind == "fpir":
-        unknown = f"identities not in the gallery ({report.searches.gallery_size:,} enrolled)"
+        unknown = f"identities not in the gallery ({_enrolled(report.searches)})"
         return f"so that at most {percent(value)} of searches for {unknown} return a match{sure}"
     return f"so that at most {percent(value)} are wrongly {'accepted' if kind == 'far' else 'rejected'}{sure}"
 
@@ -154,11 +162,10 @@ def summary_lines(report: ThresholdFields) -> list[Line]:
     """Returns the lines of the text report."""
     highest_far = [f"{c.label} ({c.far:.3g})" for c in report.worst_classes("far", _SHOWN)]
     highest_frr = [f"{c.label} ({c.frr:.3g})" for c in report.worst_classes("frr", _SHOWN)]
-    target = report.target
     lines = [
         ("in words", meaning(report)),
         ("threshold", _threshold(report)),
-        ("chosen for", _target(target)),
+        ("chosen for", _target(report)),
         ("FAR", _rate(report.far, "impostor")),
         ("FRR", _rate(report.frr, "genuine", across=report.is_across_cameras)),
     ]
@@ -197,10 +204,14 @@ def origin_lines(report: ThresholdFields) -> list[Line]:
     return lines
 
 
-def _target(target: Target) -> str:
+def _target(report: ThresholdFields) -> str:
+    target = report.target
     if target.value is None:
         return "the best utility"
-    return f"{target.kind.upper()} <= {target.value:g}{_sure(target)}"
+    text = f"{target.kind.upper()} <= {target.value:g}{_sure(target)}"
+    if report.searches is not None and target.kind == "fpir":
+        return f"{text} ({_enrolled(report.searches)})"
+    return text
 
 
 def _threshold(report: ThresholdFields) -> str:

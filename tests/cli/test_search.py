@@ -10,6 +10,9 @@ import torch
 from pml_ext._ops.numerics import unit_rows
 from pml_ext._shared.files import sha256_of
 from pml_ext.cli import main
+from pml_ext.deploy.embedder import Embedder
+from pml_ext.deploy.gallery import Gallery
+from pml_ext.deploy.neighbours import search as find_neighbours
 from pml_ext.deploy.readers import read_embeddings
 from pml_ext.thresholds import SearchPlan, ThresholdReport
 from tests.cli.embedding_files import failure, hits
@@ -81,7 +84,7 @@ def test_a_search_takes_the_threshold_of_its_size(shop, tmp_path, capsys):
         assert main(words) == 0
         shown, chosen = capsys.readouterr().out, report.for_gallery(size)
         assert chosen.enrolled == size and chosen.cosine is not None
-        assert f"threshold: cosine {chosen.cosine:.4f}, for galleries of up to {size} ({why}): FPIR 0.3" in shown
+        assert f"threshold: cosine {chosen.cosine:.4f}, measured in galleries of {size} ({why}): FPIR 0.3" in shown
         for cosine, decision, _ in hits(shown):
             assert decision == ("accept" if cosine >= chosen.cosine else "reject") or abs(cosine - chosen.cosine) < 1e-4
 
@@ -161,3 +164,50 @@ def test_mistakes_are_named(shop, tmp_path, capfd):
         ([image, *gallery, "--threshold", str(tmp_path / "t.json")], "t.json is of the model other.pth"),
     ):
         assert message in failure(capfd, "search", *words)
+
+
+def test_a_threshold_that_a_gallery_gave_serves_a_search_in_it(shop, tmp_path, capsys):
+    """Without a word about the model and the gallery's size: both are the gallery's."""
+    for number, image in enumerate(shop.images):
+        folder = tmp_path / "people" / f"person {number // 3}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / image.name).write_bytes(image.read_bytes())
+    words = ["embed", str(tmp_path / "people"), *shop.model, "--label-by-folder", "--output", str(tmp_path / "g")]
+    assert main(words) == 0
+    gallery, report_file = str(tmp_path / "g"), tmp_path / "a" / "threshold.json"
+    assert main(["threshold", "choose", gallery, "--fpir", "0.4", "--output", str(tmp_path / "a")]) == 0
+    assert re.search(r"chosen for +FPIR <= 0.4 \(7 enrolled: all 8 but the probe's own\)", capsys.readouterr().out)
+    search = ["search", str(shop.images[5]), "--gallery", gallery, "--threshold"]
+    assert main([*search, str(report_file)]) == 0
+    shown = capsys.readouterr().out
+    report = ThresholdReport.load(report_file, checkpoint=shop.weights)
+    assert f"threshold: cosine {report.cosine:.4f}, measured in galleries of 7 (this one has 8 identities)" in shown
+    for cosine, decision, _ in hits(shown):
+        assert decision == ("accept" if cosine >= report.cosine else "reject") or abs(cosine - report.cosine) < 1e-4
+    # A service in Python: the model's record stands for its file.
+    embedder, opened = Embedder.from_config(shop.config, shop.weights, device="cpu"), Gallery.open(gallery)
+    loaded = ThresholdReport.load(report_file, checkpoint=embedder.record.checkpoint)
+    assert loaded.for_gallery(opened.identities()).cosine == report.cosine
+    best = find_neighbours(opened, opened.as_queries(embedder(shop.images[5]).numpy()), 1)
+    assert best.scores[0, 0] == pytest.approx(1, abs=1e-5)
+    # The same gallery again: no new data.
+    assert "the report's own data (g)" in failure(capsys, "threshold", "check", str(report_file), gallery)
+    (tmp_path / "other.pth").write_bytes(b"another model")
+    words = ["threshold", "choose", gallery, "--fpir", "0.4", "--checkpoint", str(tmp_path / "other.pth")]
+    assert re.search(
+        r"--checkpoint \S+ has SHA-256 .* is of the model .*Leave --checkpoint out", failure(capsys, *words)
+    )
+
+
+def test_a_search_refuses_a_threshold_of_other_searches(shop, tmp_path, capsys):
+    np.savez(tmp_path / "q.npz", embeddings=EMBEDDINGS[:3])
+    search = ["search", str(tmp_path / "q.npz"), "--gallery", str(shop.folder / "g"), "--threshold"]
+    few = ThresholdReport.from_embeddings(EMBEDDINGS[:20], LABELS[:20], search=SearchPlan(10, 0.3))
+    few.save(tmp_path / "few.json", checkpoint=shop.weights)
+    told = failure(capsys, *search, str(tmp_path / "few.json"))
+    assert (
+        "galleries of up to 10 identities; got 24, where FPIR would be up to 0." in told and "--gallery-size 24" in told
+    )
+    mean = ThresholdReport.from_embeddings(EMBEDDINGS, LABELS, search=SearchPlan(24, 0.3, template="mean"))
+    mean.save(tmp_path / "mean.json", checkpoint=shop.weights)
+    assert "Choose the threshold without --template mean" in failure(capsys, *search, str(tmp_path / "mean.json"))

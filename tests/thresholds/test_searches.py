@@ -48,11 +48,28 @@ def test_every_size_has_its_rates_and_its_own_threshold(report):
 
 def test_a_gallery_has_the_threshold_of_the_size_above(report):
     assert report.for_gallery(11).enrolled == 20
-    with pytest.raises(ValueError, match=r"up to 100 identities; got 101. Create it with a larger gallery_size"):
-        report.for_gallery(101)
+    assert report.for_gallery(110).enrolled == 100, "a tenth more"
+    largest = report.searches.sizes[-1]
+    at_most = 1 - (1 - largest.fpir.rate) ** 1.19
+    refusal = f"up to 100 identities; got 119, where FPIR would be up to {at_most:.3g} .*--gallery-size 119"
+    with pytest.raises(ValueError, match=refusal):
+        report.for_gallery(119)
+    of_119 = identification(embeddings(), LABELS, gallery_size=119, threshold=report.cosine)
+    assert largest.fpir.rate < of_119.fpir <= at_most
     assert "among 20" in report.summary()
     small = ThresholdReport.from_embeddings(embeddings(), LABELS, search=SearchPlan(2, fpir=0.2))
     assert [one.enrolled for one in small.searches.sizes] == [1, 2, 4, 10, 20]
+
+
+def test_for_all_identities_each_search_leaves_out_the_probes_own():
+    every = ThresholdReport.from_embeddings(embeddings(), LABELS, search=SearchPlan(120, fpir=0.2))
+    one_less = ThresholdReport.from_embeddings(embeddings(), LABELS, search=SearchPlan(119, fpir=0.2))
+    assert (every.cosine, every.searches.planned) == (one_less.cosine, one_less.searches.planned)
+    assert every.searches.planned.enrolled == 119 and not every.searches.planned.is_extrapolated
+    assert every.for_gallery(120) == every.for_gallery(132) == every.searches.planned
+    assert "FPIR <= 0.2 (119 enrolled: all 120 but the probe's own)" in every.summary()
+    with pytest.raises(ValueError, match="up to 120 identities; got 133"):
+        every.for_gallery(133)
 
 
 def test_a_pair_threshold_has_rates_of_searches_too():
@@ -88,10 +105,10 @@ def test_a_larger_gallery_is_extrapolated():
 
 
 def test_a_gallery_that_no_pair_supports_is_refused():
-    with pytest.raises(ValueError, match=r"FPIR 0\.01 in galleries of 100,000 needs a threshold that too few pairs"):
+    with pytest.raises(ValueError, match=r"FPIR 0\.01 in galleries of 100,000 needs .* too few pairs.* allow --gallery-size 120"):
         ThresholdReport.from_embeddings(embeddings(), LABELS, search=SearchPlan(100_000, fpir=0.01))
     with pytest.raises(ValueError, match="extrapolation needs at least 10 scores"):
-        ThresholdReport.from_embeddings(embeddings(), LABELS, far=2e-5, search=SearchPlan(120))
+        ThresholdReport.from_embeddings(embeddings(), LABELS, far=2e-5, search=SearchPlan(121))
 
 
 def test_one_sample_with_several_labels():
