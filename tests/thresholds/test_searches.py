@@ -105,7 +105,7 @@ def test_a_larger_gallery_is_extrapolated():
 
 
 def test_a_gallery_that_no_pair_supports_is_refused():
-    with pytest.raises(ValueError, match=r"FPIR 0\.01 in galleries of 100,000 needs .* too few pairs.* allow --gallery-size 120"):
+    with pytest.raises(ValueError, match=r"FPIR 0\.01 in galleries of 100,000 .* allow --gallery-size 120"):
         ThresholdReport.from_embeddings(embeddings(), LABELS, search=SearchPlan(100_000, fpir=0.01))
     with pytest.raises(ValueError, match="extrapolation needs at least 10 scores"):
         ThresholdReport.from_embeddings(embeddings(), LABELS, far=2e-5, search=SearchPlan(121))
