@@ -30,6 +30,7 @@ from pytorch_metric_learning.losses import SelfSupervisedLoss as SelfSupervisedL
 from pytorch_metric_learning.miners import BaseMiner as BaseMiner
 from pytorch_metric_learning.reducers import AvgNonZeroReducer as AvgNonZeroReducer
 from pytorch_metric_learning.reducers import MeanReducer as MeanReducer
+from pytorch_metric_learning.reducers import ThresholdReducer as ThresholdReducer
 from pytorch_metric_learning.utils.distributed import DistributedLossWrapper as DistributedLossWrapper
 from torch import Tensor, nn
 
@@ -57,11 +58,11 @@ def term(
     return {"losses": losses, "indices": indices, "reduction_type": kind}
 
 
-def reducer_of_terms(reducer: Any, names: tuple[str, ...]) -> Any:
+def reducer_of_terms(reducer: Any, names: tuple[str, ...], *, is_regularized: bool) -> Any:
     """Returns a user's reducer for a loss with several terms, each of which needs its own."""
-    if type(reducer) is MeanReducer or not isinstance(reducer, nn.Module):
-        return reducer
     if isinstance(reducer, (reducers.MultipleReducers, reducers.DoNothingReducer)):
+        return reducer
+    if not is_regularized and (len(names) == 1 or type(reducer) is MeanReducer):
         return reducer
     return reducers.MultipleReducers({name: copy.deepcopy(reducer) for name in names})
 
@@ -71,6 +72,7 @@ class Recorded(nn.Module):
 
     collect_stats: bool = False
     add_to_recordable_attributes: Any
+    get_default_reducer: Any
     reset_stats: Any
     add_embedding_regularization_to_loss_dict: Any
 

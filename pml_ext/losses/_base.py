@@ -3,8 +3,10 @@
 repr shows the settings. A wrapper's distance, reducer and regularizer are those of the wrapped loss.
 """
 
+import copy
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -22,7 +24,9 @@ from pml_ext._pml import (
     MeanReducer,
     Recorded,
     SelfSupervisedLoss,
+    ThresholdReducer,
     losses,
+    reducer_of_terms,
     reducers,
     regularizers,
     term,
@@ -158,7 +162,7 @@ class OurLoss(BaseMetricLossFunction):
             value: Tensor = outside(embeddings, labels, indices_tuple, ref_emb, ref_labels)
             return value
         if is_nothing_to_compare(self, embeddings, ref_emb):
-            return at_least_float32(embeddings)[:0].sum()
+            return self.value_of_nothing(at_least_float32(embeddings)[:0])
         embeddings, labels, ref_emb, ref_labels = checked_batch(embeddings, labels, ref_emb, ref_labels, indices_tuple)
         has_labels = labels is not None and (ref_emb is None or ref_labels is not None)
         if not has_labels and (self.labels_because or indices_tuple is None):
@@ -172,6 +176,10 @@ class OurLoss(BaseMetricLossFunction):
 
     if TYPE_CHECKING:
         __call__ = forward
+
+    def value_of_nothing(self, embeddings: Tensor) -> Tensor:
+        """Returns the loss of an empty batch, (0, D)."""
+        return embeddings.sum()
 
     def compute_value(
         self, embeddings: Tensor, labels: Any, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Any
@@ -226,13 +234,46 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
 
     Sums over thousands of pairs lose all digits in 16 bits: half-precision embeddings become float32, autocast is off.
     The loss then is float32; gradients keep the input's type. A subclass defines `compute_loss`.
+
+    Attributes:
+        term_names: names of the terms of `compute_loss`; each gets a copy of the user's reducer.
+        has_gradient_below_0: whether terms below 0 have a gradient, so that no reducer may select terms by value.
     """
 
     pml_arguments = PMLArguments.__annotations__
+    term_names: tuple[str, ...] = ("loss",)
+    has_gradient_below_0 = False
 
     def __init__(self, **pml: Unpack[PMLArguments]) -> None:
         check_pml_arguments(type(self), pml)
         super().__init__(**pml)
+
+    def set_reducer(self, reducer: Any) -> None:
+        """Sets the reducer of the constructor; the name is PML 2's."""
+        self.reducer = self.get_default_reducer() if reducer is None else copy.deepcopy(reducer)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "reducer" and isinstance(value, nn.Module):
+            self._check_selection(value)
+            value = reducer_of_terms(value, self.term_names, is_regularized=bool(self.embedding_regularizer))
+        super().__setattr__(name, value)
+        if name == "embedding_regularizer" and hasattr(self, "reducer"):
+            self.reducer = self.reducer  # the regularizer is a further term
+
+    def _check_selection(self, reducer: nn.Module) -> None:
+        selecting = [type(part).__name__ for part in reducer.modules() if isinstance(part, ThresholdReducer)]
+        if selecting and self.has_gradient_below_0:
+            raise TypeError(
+                f"reducer of {type(self).__name__} must not select terms by value, because those below 0 have a "
+                f"gradient; got {selecting[0]}. Use MeanReducer()"
+            )
+
+    def value_of_nothing(self, embeddings: Tensor) -> Tensor:
+        """Returns the reducer's result for an empty batch, (0, D)."""
+        terms = self.zero_terms()
+        if self.embedding_regularizer is not None:
+            terms["embedding_reg_loss"] = term(0)
+        return self._reduced(terms, embeddings, None)
 
     def compute_value(
         self, embeddings: Tensor, labels: Any, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Any
@@ -243,8 +284,12 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
             terms = self.compute_loss(embeddings, labels, indices_tuple, ref_emb, ref_labels)
             self.add_embedding_regularization_to_loss_dict(terms, embeddings)
             ids = None if labels is None else labels.to(embeddings.device, non_blocking=True)
-            reduced: Tensor = self.reducer(terms, embeddings, ids)
-        return reduced
+            return self._reduced(terms, embeddings, ids)
+
+    def _reduced(self, terms: Terms, embeddings: Tensor, labels: Labels) -> Tensor:
+        with naming_reducer(self, AssertionError, LookupError, NotImplementedError, TypeError):
+            value: Tensor = self.reducer(terms, embeddings, labels)
+        return value
 
     def compute_loss(
         self, embeddings: Tensor, labels: Any, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Any
@@ -266,11 +311,32 @@ class EmbeddingLoss(EmbeddingModule, OurLoss):
         """Returns the terms of a loss of 0. Warns once about the missing pairs, unless a miner selected them."""
         if indices_tuple is None:
             self._warn(f"{what}, so its loss is 0")
-        return {"loss": term(0)}
+        return self.zero_terms()
+
+    def zero_terms(self) -> Terms:
+        """Returns the terms of a loss of 0, by the names of every other batch."""
+        return {name: term(0) for name in (("loss",) if type(self.reducer) is MeanReducer else self.term_names)}
 
     def _warn(self, what: str) -> None:
         sampler = "use a sampler that draws several samples of each of several classes"
         warn_once(self, f"{type(self).__name__}: {what}; {sampler}")
+
+
+@contextmanager
+def naming_reducer(loss: Any, *errors: type[Exception]) -> Iterator[None]:
+    """Raises these errors as a TypeError that names the loss's reducer."""
+    try:
+        yield
+    except errors as error:
+        reducer = getattr(loss, "reducer", None)
+        if not isinstance(reducer, nn.Module):
+            raise
+        parts = [part for part in reducer.modules() if isinstance(part, reducers.BaseReducer)]
+        names = dict.fromkeys(type(part).__name__ for part in parts)
+        raise TypeError(
+            f"{', '.join(names)} cannot reduce the terms of {type(loss).__name__}: {type(error).__name__}: {error}. "
+            "Use MeanReducer()"
+        ) from error
 
 
 def is_nothing_to_compare(loss: nn.Module, embeddings: Tensor, ref_emb: Reference) -> bool:

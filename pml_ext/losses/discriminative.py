@@ -102,8 +102,8 @@ class DiscriminativeLoss(EmbeddingLoss):
         paper_scale: True computes eq. 8 literally, G Σ_i, and needs batches of more than C samples. False computes the
             batch mean.
         seed: seed of the k-means centroids.
-        pml: reducer (default: MeanReducer, with paper_scale SumReducer), embedding_regularizer,
-            embedding_reg_weight, collect_stats; distance must be LpDistance(p=2), the default.
+        pml: reducer (default: MeanReducer, with paper_scale SumReducer; none that selects by value),
+            embedding_regularizer, embedding_reg_weight, collect_stats; distance must be LpDistance(p=2), the default.
     Raises:
         TypeError: unknown arguments, or a distance that is not LpDistance(p=2) on normalised embeddings.
         ValueError: inconsistent sizes, or centroids that are not finite unit vectors. When called: a wrong embedding
@@ -127,6 +127,7 @@ class DiscriminativeLoss(EmbeddingLoss):
 
     facts = LossFacts(compares="class vectors", reads_distance=False)
     fixed = ("num_classes", "embedding_size", "centroids", "distance", "paper_scale", "seed")
+    has_gradient_below_0 = True
     labels_because = "DiscriminativeLoss needs labels: it compares each sample with the centroid of its class"
 
     def __init__(

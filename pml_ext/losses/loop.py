@@ -10,7 +10,7 @@ from pml_ext._pml import BaseMetricLossFunction, MeanReducer
 from pml_ext._shared.checks import check_choice, warn_once
 from pml_ext.functional.loop.partners import GEOMETRIES, PAIRINGS, Curve, Pairing, consecutive_pairs
 from pml_ext.functional.tuples import Tuples, count_pairs, every_negative, same_and_different
-from pml_ext.losses._base import OurLoss, Reference, SettingsOfTheWrapped, labels_for
+from pml_ext.losses._base import OurLoss, Reference, SettingsOfTheWrapped, labels_for, naming_reducer
 from pml_ext.losses._facts import check_tuple_loss, facts_of, loss_by_name
 from pml_ext.losses.injected_distance import inject, run_with_distance
 from pml_ext.losses.loop_distance import check_loop_distance, loop_matrix
@@ -140,7 +140,8 @@ class LoOp(SettingsOfTheWrapped, OurLoss):
             points = (embeddings, embeddings if ref_emb is None else ref_emb)
             injected = inject(distance, matrix, points=points, two_sets=ref_emb is not None)
             ids, ref_ids = (labels_for(self.loss, each, embeddings) for each in (labels, ref_labels))
-            value: Tensor = run_with_distance(self.loss, injected, embeddings, ids, indices_tuple, ref_emb, ref_ids)
+            with naming_reducer(self.loss, KeyError, NotImplementedError):
+                value: Tensor = run_with_distance(self.loss, injected, embeddings, ids, indices_tuple, ref_emb, ref_ids)
         if not negatives or not positives:
             warn_once(
                 self,

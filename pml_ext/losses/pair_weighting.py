@@ -35,7 +35,7 @@ class PairWeightingLoss(EmbeddingLoss):
     $$w_{ij} = |∂L / ∂S_{ij}|$$
 
     The first and second derivatives equal those of the loss that the weights come from. The value does not: F_i may be
-    negative, so reducers that select by value (ThresholdReducer, AvgNonZeroReducer) select different anchors.
+    negative, so reducers that select by value (ThresholdReducer, AvgNonZeroReducer) are refused.
 
     A batch without positive or without negative pairs gives 0 and warns once, even if the original loss is not 0.
 
@@ -66,6 +66,7 @@ class PairWeightingLoss(EmbeddingLoss):
     """
 
     default_distance = CosineSimilarity
+    has_gradient_below_0 = True
 
     def __init__(
         self, weighting: Weighting = "multi_similarity", mining: float | None = None, *,

@@ -13,7 +13,6 @@ from pml_ext._pml import (
     DotProductSimilarity,
     MeanReducer,
     SelfSupervisedLoss,
-    reducer_of_terms,
     term,
 )
 from pml_ext._shared.checks import check_choice, check_in_range, check_switch
@@ -29,6 +28,7 @@ from pml_ext.losses._base import (
     SettingsOfTheWrapped,
     Terms,
     labels_for,
+    naming_reducer,
 )
 from pml_ext.losses._facts import LossFacts, loss_by_name
 from pml_ext.losses._pairs import copies_in_reference
@@ -87,6 +87,7 @@ class TCMLoss(EmbeddingLoss):
     """
 
     default_distance = CosineSimilarity
+    term_names = ("pos_loss", "neg_loss")
     facts = LossFacts(takes_all_positives=True)
     labels_because = "TCM is defined over all pairs, so an indices_tuple does not replace them"
 
@@ -120,9 +121,6 @@ class TCMLoss(EmbeddingLoss):
         self.divide_by = divide_by
         self._record("lambda_plus", "lambda_minus", "margin_plus", "margin_minus")
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, reducer_of_terms(value, ("pos_loss", "neg_loss")) if name == "reducer" else value)
-
     def compute_loss(
         self, embeddings: Tensor, labels: Tensor, indices_tuple: Tuples | None, ref_emb: Reference, ref_labels: Labels
     ) -> Terms:
@@ -149,7 +147,7 @@ class TCMLoss(EmbeddingLoss):
                 terms[name] = term(losses, listed, of_negatives=pairs is different)
         if terms and type(self.reducer) is MeanReducer:
             return {"loss": term(sum(sub_loss["losses"].mean() for sub_loss in terms.values()))}
-        return terms or {"loss": term(0)}
+        return self.zero_terms() | terms if len(terms) < 2 else terms
 
     def _losses(
         self, weight: float, margin: float, cosines: Tensor, pairs: Tensor, is_hard: Tensor
@@ -246,7 +244,8 @@ class TCMRegularizer(SettingsOfTheWrapped, OurLoss):
                 raise ValueError(
                     f"{name} must be None with {kind}, which does not accept it; got {type(value).__name__}"
                 )
-        base: Any = self.loss(embeddings, labels, **{name: arguments[name] for name in self._takes})
+        with naming_reducer(self.loss, KeyError, NotImplementedError):
+            base: Any = self.loss(embeddings, labels, **{name: arguments[name] for name in self._takes})
         if not isinstance(base, Tensor):
             raise TypeError(
                 f"{type(self.loss).__name__} must return a tensor that TCM can be added to; got "
